@@ -1,0 +1,8 @@
+"""Debiased contrastive and pairwise learning on positive-unlabelled data, in JAX.
+
+Losses and weights are pure functions of scores; samplers and metrics are pure functions of
+arrays; models are Flax NNX modules used functionally; :func:`crl_jax.train.fit` ties them
+together. Importing this package runs nothing on a device.
+"""
+
+__version__ = "0.1.0"

@@ -1,0 +1,49 @@
+"""Checks of arguments, one message style: the argument, what was expected, what came."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+
+def check_shape(name: str, array: Any, expected: tuple[int, ...]) -> None:
+    """Raises ``ValueError`` unless ``array`` is None or has the shape ``expected``."""
+    if array is not None and tuple(np.shape(array)) != tuple(expected):
+        raise ValueError(f"`{name}` must have shape {tuple(expected)}, got {np.shape(array)}.")
+
+
+def check_range(
+    name: str,
+    value: Any,
+    low: float,
+    high: float,
+    *,
+    low_open: bool = False,
+    high_open: bool = False,
+) -> None:
+    """Raises ``ValueError`` if a concrete ``value`` leaves the interval.
+
+    A traced value has no number to look at and passes: inside ``jit`` the caller checked
+    before, or accepts what the formula gives.
+    """
+    if value is None or isinstance(value, Tracer):
+        return
+    numbers = np.asarray(value, dtype=np.float64)
+    above = numbers > low if low_open else numbers >= low
+    below = numbers < high if high_open else numbers <= high
+    if not np.all(above & below):
+        left, right = "(" if low_open else "[", ")" if high_open else "]"
+        raise ValueError(f"`{name}` must lie in {left}{low}, {high}{right}, got {value}.")
+
+
+def at_least_float32(*arrays: Any) -> tuple[Any, ...]:
+    """Casts integers and half precision up to float32; None and wider floats pass."""
+
+    def cast(x: Any) -> Any:
+        if x is None:
+            return None
+        x = jnp.asarray(x)
+        return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+    return tuple(cast(x) for x in arrays)

@@ -1,0 +1,37 @@
+"""The strict session every test runs in, and the shared fixtures."""
+
+import os
+import tempfile
+from pathlib import Path
+
+import jax
+import pytest
+
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# Many tests compile the same programs. The variables reach the processes that tests start.
+_cache = tempfile.TemporaryDirectory(prefix="crl_jax_compiled_")
+for _name, _value in {
+    "jax_compilation_cache_dir": _cache.name,
+    "jax_persistent_cache_min_compile_time_secs": 0.1,
+    "jax_persistent_cache_min_entry_size_bytes": -1,
+}.items():
+    os.environ[_name.upper()] = str(_value)
+    jax.config.update(_name, _value)
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The folder with the real datasets, named by the environment variable CRL_DATA."""
+    folder = os.environ.get("CRL_DATA")
+    if not folder:
+        pytest.skip("CRL_DATA does not name a folder with the real datasets")
+    return Path(folder).resolve()
+
+
+@pytest.fixture
+def standard_promotion():
+    """Optax's optimisers mix integers and floats, which strict promotion refuses."""
+    with jax.numpy_dtype_promotion("standard"):
+        yield
