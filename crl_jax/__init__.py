@@ -5,4 +5,6 @@ arrays; models are Flax NNX modules used functionally; :func:`crl_jax.train.fit`
 together. Importing this package runs nothing on a device.
 """
 
+from . import data as data
+
 __version__ = "0.1.0"

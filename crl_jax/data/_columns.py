@@ -1,0 +1,82 @@
+"""Which column of a table holds the user, the item, the rating and the time."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ._outcomes import DataError
+
+# Compared without case, blanks, "_", "-" and ".": user_id, userId and "User ID" are one name.
+_GUESSES = {
+    "user": {"user", "userid", "userindex", "uid", "users", "customerid", "reviewerid"},
+    "item": {
+        *("item", "itemid", "itemindex", "iid", "items", "movie", "movieid", "product"),
+        *("productid", "asin", "parentasin", "bookid", "trackid", "songid", "artistid"),
+        *("businessid", "gameid", "articleid", "newsid", "locationid", "poiid"),
+    },
+    "rating": {"rating", "ratings", "userrating", "score", "stars"},
+    "time": {"timestamp", "timestamps", "time", "ts", "unixtime"},
+}
+
+
+class Requested(NamedTuple):
+    """Column names as the caller gave them; None leaves one to a guess."""
+
+    user: str | None = None
+    item: str | None = None
+    rating: str | None = None
+    time: str | None = None
+
+
+class Found(NamedTuple):
+    """Positions of the columns; a table need not have ratings or times."""
+
+    user: int
+    item: int
+    rating: int | None
+    time: int | None
+
+
+def find_columns(names: Sequence[str], requested: Requested, where: str) -> Found:
+    """The position of each column among ``names``.
+
+    Raises:
+      DataError: If a name stands twice, a requested one is absent, there is no user or
+        item column, or several columns could be one. The message lists the columns.
+    """
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise DataError(f"{where}: expected distinct column names, got {twice} more than once.")
+    user, item, rating, time = (
+        _find(role, names, wanted, where) for role, wanted in requested._asdict().items()
+    )
+    if user is None or item is None:
+        role = "user" if user is None else "item"
+        raise DataError(
+            f"{where}: expected a column with the {role}, got {list(names)}; "
+            f"name it with `{role}_col=`."
+        )
+    chosen = Counter(place for place in (user, item, rating, time) if place is not None)
+    if shared := [names[place] for place, count in chosen.items() if count > 1]:
+        raise DataError(f"{where}: expected one role for each column, got several for {shared}.")
+    return Found(user, item, rating, time)
+
+
+def _find(role: str, names: Sequence[str], wanted: str | None, where: str) -> int | None:
+    if wanted is not None:
+        if wanted not in names:
+            raise DataError(
+                f"{where}: expected a column {wanted!r} (`{role}_col`), got {list(names)}."
+            )
+        return names.index(wanted)
+    guesses = [
+        place
+        for place, name in enumerate(names)
+        if re.sub(r"[\s_.-]", "", name).lower() in _GUESSES[role]
+    ]
+    if len(guesses) > 1:
+        raise DataError(
+            f"{where}: expected one column with the {role}, got "
+            f"{[names[place] for place in guesses]}; choose with `{role}_col=`."
+        )
+    return guesses[0] if guesses else None

@@ -1,0 +1,115 @@
+"""Original ids: what a valid one is, when a column of them is numbers, and their numbering."""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int64, Shaped
+from numpy.typing import ArrayLike
+
+from ._outcomes import DataError
+
+_WHOLE = re.compile(r"0|[1-9][0-9]{0,18}")
+_WHOLE_FLOAT = re.compile(r"(?:0|[1-9][0-9]{0,18})\.0")
+_NEGATIVE = re.compile(r"-[0-9]+(?:\.0*)?")
+_INT64_MAX = np.iinfo(np.int64).max
+
+
+class Encoder:
+    """Numbers ids in the order of their appearance, one batch after another."""
+
+    def __init__(self) -> None:
+        self.codes: dict[str, int] = {}
+
+    def __call__(self, column: Sequence[str]) -> Int64[np.ndarray, " n"]:
+        """The numbers of one more batch of ids."""
+        codes = self.codes
+        for name in column:
+            if name not in codes:
+                codes[name] = len(codes)
+        return np.fromiter(map(codes.__getitem__, column), np.int64, len(column))
+
+
+def is_whole(name: str) -> bool:
+    """Whether an id is an integer as Python writes it: "10", but not "010", "+10" or "1e1"."""
+    return _WHOLE.fullmatch(name) is not None
+
+
+def fault(name: str) -> str | None:
+    """What was expected of an id and does not hold, or None for a valid id."""
+    if not name:
+        return "a non-empty id"
+    if name != name.strip():
+        return "an id without surrounding blanks"
+    if "\0" in name:  # NumPy's fixed-width strings drop it: two ids would become one
+        return "an id without a NUL character"
+    if _NEGATIVE.fullmatch(name):
+        return "a non-negative id"
+    return None
+
+
+def first_fault(names: Iterable[str]) -> tuple[str, str] | None:
+    """The first invalid id and what was expected of it, or None."""
+    return next(((name, expected) for name in names if (expected := fault(name))), None)
+
+
+def unfloat(names: Sequence[str]) -> list[str]:
+    """Drops the ".0" that a table writer added to integers, if every id of the column has it."""
+    if names and all(map(_WHOLE_FLOAT.fullmatch, names)):
+        return [name[:-2] for name in names]
+    return list(names)
+
+
+def vocabulary(names: Sequence[str]) -> Shaped[np.ndarray, " n"]:
+    """Distinct ids in ascending order: int64 if every one is an integer as Python writes it.
+
+    One "01" or "a" keeps the whole column text, so that "1" and "01" stay two ids.
+    """
+    if all(map(is_whole, names)) and max(map(int, names), default=0) <= _INT64_MAX:
+        return np.unique(np.array([int(name) for name in names], np.int64))
+    return np.unique(np.array(names, np.str_))
+
+
+def places(
+    names: Sequence[str], vocabulary: Shaped[np.ndarray, " n_ids"]
+) -> Int64[np.ndarray, " n_names"]:
+    """Where each id stands in an ascending vocabulary that has them all."""
+    return np.searchsorted(vocabulary, np.array(names, np.str_).astype(vocabulary.dtype))
+
+
+def encode(column: ArrayLike, name: str) -> tuple[list[str], Int64[np.ndarray, " n"]]:
+    """The distinct ids of an array as text, and the place of every entry among them.
+
+    Args:
+      column: Integers, whole floats, or text (bytes are UTF-8), shape ``[n]``.
+      name: What the column is called, for error messages.
+
+    Raises:
+      DataError: If the array holds anything else, or an id is invalid.
+    """
+    array: Any = np.asarray(column)
+    if array.dtype == object and all(type(x) in (str, int) for x in array.flat):
+        array = array.astype(np.str_)
+    if array.dtype.kind == "S":
+        array = np.strings.decode(array, "utf-8")
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iufU"):
+        raise DataError(
+            f"`{name}` must be a one-dimensional array of integers or text, "
+            f"got shape {array.shape} of {array.dtype}."
+        )
+    distinct, codes = np.unique(array, return_inverse=True)
+    if distinct.dtype.kind == "f":
+        # Beyond 2^53 neighbouring integers share one float.
+        bad = ~np.isfinite(distinct) | (distinct != np.trunc(distinct)) | (distinct > 2**53)
+        if bad.any():
+            raise DataError(
+                f"`{name}` must hold whole numbers up to 2**53 where it holds floats, "
+                f"got {distinct[bad][0]}."
+            )
+        distinct = distinct.astype(np.int64)
+    names = [str(x) for x in distinct.tolist()]
+    if found := first_fault(names):
+        place = int(np.argmax(codes == names.index(found[0])))
+        raise DataError(f"`{name}`: expected {found[1]}, got {found[0]!r} at place {place}.")
+    return unfloat(names), codes.astype(np.int64)

@@ -1,0 +1,378 @@
+"""Interactions of users with items, in CSR form, and the parts of a split of them."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float32, Int32, Int64, Shaped
+from numpy.typing import ArrayLike
+
+from .._checks import check_shape
+from . import _ids
+from ._outcomes import DataError, warn_if
+
+_DTYPES: dict[str, tuple[type, ...]] = {
+    "indptr": (np.int64,),
+    "items": (np.int32,),
+    "user_ids": (np.int64, np.str_),
+    "item_ids": (np.int64, np.str_),
+    "ratings": (np.float32,),
+    "timestamps": (np.int64, np.float64),
+}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Interactions:
+    """Which user took which item: one row per user, compressed (CSR), on the host.
+
+    The items of user ``u`` are ``items[indptr[u]:indptr[u + 1]]``, ascending and distinct.
+    Arrays are read-only; a writable argument is copied.
+
+    Attributes:
+      indptr: Where each user's items begin, int64 ``[n_users + 1]``, from 0 to n.
+      items: Item indices in ``[0, n_items)``, int32 ``[n]``.
+      user_ids: The original id of every user index, ``[n_users]``, distinct: int64 if
+        every id is an integer, else text.
+      item_ids: The same for items, ``[n_items]``.
+      ratings: Finite float32 ``[n]``, or None.
+      timestamps: Finite int64 or float64 ``[n]``, or None.
+
+    Raises:
+      ValueError: If a field breaks what is said above; the message names it.
+
+    >>> data = Interactions.from_arrays(["ann", "bob", "ann"], [7, 7, 3])
+    >>> data
+    Interactions(2 users, 2 items, 3 interactions)
+    >>> data.item_ids[data.items[data.indptr[0] : data.indptr[1]]]
+    array([3, 7])
+    """
+
+    indptr: Int64[np.ndarray, " rows"]
+    items: Int32[np.ndarray, " n"]
+    user_ids: Shaped[np.ndarray, " n_users"]
+    item_ids: Shaped[np.ndarray, " n_items"]
+    ratings: Float32[np.ndarray, " n"] | None = None
+    timestamps: Shaped[np.ndarray, " n"] | None = None
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            array = getattr(self, field.name)
+            if array is not None:
+                object.__setattr__(self, field.name, _read_only(field.name, array))
+        self._check()
+
+    def _check(self) -> None:
+        indptr, items, n = self.indptr, self.items, len(self.items)
+        if max(self.n_users, self.n_items) > np.iinfo(np.int32).max:
+            raise ValueError("`user_ids` and `item_ids` must have fewer than 2**31 entries.")
+        check_shape("indptr", indptr, (self.n_users + 1,))
+        check_shape("ratings", self.ratings, (n,))
+        check_shape("timestamps", self.timestamps, (n,))
+        if indptr[0] != 0 or indptr[-1] != n or np.any(indptr[1:] < indptr[:-1]):
+            raise ValueError(f"`indptr` must rise from 0 to len(items) = {n}, got {indptr}.")
+        if n and (items.min() < 0 or items.max() >= self.n_items):
+            raise ValueError(
+                f"`items` must lie in [0, {self.n_items}), got {items.min()} to {items.max()}."
+            )
+        # A step that does not rise is allowed only where the next user begins.
+        falls = 1 + np.flatnonzero(items[1:] <= items[:-1])
+        if not np.isin(falls, indptr).all():
+            raise ValueError("`items` must be ascending and distinct within each user.")
+        for name in ("user_ids", "item_ids"):
+            if len(np.unique(getattr(self, name))) != len(getattr(self, name)):
+                raise ValueError(f"`{name}` must be distinct.")
+        for name in ("ratings", "timestamps"):
+            if (array := getattr(self, name)) is not None and not np.isfinite(array).all():
+                raise ValueError(f"`{name}` must be finite.")
+
+    @classmethod
+    def from_arrays(
+        cls,
+        users: ArrayLike,
+        items: ArrayLike,
+        *,
+        ratings: ArrayLike | None = None,
+        timestamps: ArrayLike | None = None,
+        user_ids: ArrayLike | None = None,
+        item_ids: ArrayLike | None = None,
+    ) -> "Interactions":
+        """Builds interactions from one entry per interaction, in any order.
+
+        Of several interactions of one user with one item the last by timestamp is kept
+        (without timestamps, or among equal ones, the last in order), with a
+        :class:`DataWarning` that counts the others.
+
+        Args:
+          users: Original user ids ``[n]``, or indices into ``user_ids`` if that is given.
+          items: Original item ids ``[n]``, or indices into ``item_ids`` if that is given.
+          ratings: Finite numbers ``[n]``.
+          timestamps: Finite numbers ``[n]``.
+          user_ids: A vocabulary, when users without an interaction are to have a row too.
+            By default the distinct ``users``, ascending.
+          item_ids: The same for items.
+
+        Raises:
+          ValueError: If the shapes differ, an id is empty or negative, an index leaves its
+            vocabulary, or a rating or timestamp is not finite.
+        """
+        user_index, user_ids = _indices("user", users, user_ids)
+        item_index, item_ids = _indices("item", items, item_ids)
+        return cls._from_indices(user_index, item_index, ratings, timestamps, user_ids, item_ids)
+
+    @classmethod
+    def _from_indices(
+        cls,
+        users: Int64[np.ndarray, " n"],
+        items: Int64[np.ndarray, " n"],
+        ratings: ArrayLike | None,
+        timestamps: ArrayLike | None,
+        user_ids: Shaped[np.ndarray, " n_users"],
+        item_ids: Shaped[np.ndarray, " n_items"],
+        origin: str | None = None,
+    ) -> "Interactions":
+        n = len(users)
+        check_shape("items", items, (n,))
+        ratings = _numbers("ratings", ratings, n, np.float32)
+        timestamps = _numbers("timestamps", timestamps, n, None)
+
+        pairs = users * len(item_ids) + items
+        # Both sorts are stable, so the last of a run is the one to keep.
+        if timestamps is None:
+            order = np.argsort(pairs, kind="stable")
+        else:
+            order = np.lexsort((timestamps, pairs))
+        pairs = pairs[order]
+        kept = np.append(pairs[1:] != pairs[:-1], True)[:n]
+        warn_if(
+            n - int(kept.sum()),
+            "dropped {n} repeated interactions of a user with an item and kept the last of each",
+            of=origin,
+        )
+        order = order[kept]
+        degrees = np.bincount(users[order], minlength=len(user_ids))
+        arrays = {
+            "indptr": np.concatenate(([0], np.cumsum(degrees, dtype=np.int64))),
+            "items": items[order].astype(np.int32),
+            "ratings": None if ratings is None else ratings[order],
+            "timestamps": None if timestamps is None else timestamps[order],
+        }
+        for array in arrays.values():
+            if array is not None:
+                array.setflags(write=False)  # ours alone: spares the copy
+        return cls(user_ids=user_ids, item_ids=item_ids, **arrays)
+
+    @property
+    def n_users(self) -> int:
+        """Number of users, those without an interaction included."""
+        return len(self.user_ids)
+
+    @property
+    def n_items(self) -> int:
+        """Number of items, those without an interaction included."""
+        return len(self.item_ids)
+
+    @cached_property
+    def users(self) -> Int32[np.ndarray, " n"]:
+        """The user index of every interaction, int32 ``[n]``, ascending."""
+        users = np.repeat(np.arange(self.n_users, dtype=np.int32), self.degrees)
+        users.setflags(write=False)
+        return users
+
+    @property
+    def degrees(self) -> Int64[np.ndarray, " n_users"]:
+        """Number of items each user took, int64 ``[n_users]``."""
+        return np.diff(self.indptr)
+
+    @property
+    def item_counts(self) -> Int64[np.ndarray, " n_items"]:
+        """Popularity: number of users that took each item, int64 ``[n_items]``."""
+        return np.bincount(self.items, minlength=self.n_items)
+
+    @property
+    def density(self) -> float:
+        """Share of all user-item pairs that are interactions, in [0, 1]."""
+        return len(self) / max(1, self.n_users * self.n_items)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __repr__(self) -> str:
+        extra = [name for name in ("ratings", "timestamps") if getattr(self, name) is not None]
+        sizes = f"{self.n_users} users, {self.n_items} items, {len(self)} interactions"
+        return f"Interactions({', '.join([sizes, *extra])})"
+
+    def select(self, mask: Bool[np.ndarray, " n"]) -> "Interactions":
+        """The interactions where ``mask`` is True, with the same vocabularies.
+
+        Args:
+          mask: Boolean ``[n]``.
+
+        Raises:
+          ValueError: If ``mask`` is not boolean of that shape.
+        """
+        check_shape("mask", mask, (len(self),))
+        if np.asarray(mask).dtype != bool:
+            raise ValueError(f"`mask` must be boolean, got {np.asarray(mask).dtype}.")
+        kept_before = np.concatenate(([0], np.cumsum(mask, dtype=np.int64)))
+        return type(self)(
+            indptr=kept_before[self.indptr],
+            items=self.items[mask],
+            user_ids=self.user_ids,
+            item_ids=self.item_ids,
+            ratings=None if self.ratings is None else self.ratings[mask],
+            timestamps=None if self.timestamps is None else self.timestamps[mask],
+        )
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the contents, in hexadecimal: equal data, equal text, on any machine."""
+        digest = hashlib.sha256()
+        for field in fields(self):
+            array = getattr(self, field.name)
+            if array is None:
+                digest.update(f"{field.name}:none;".encode())
+            elif array.dtype.kind == "U":  # not its bytes: they depend on the longest id
+                digest.update(f"{field.name}:text{array.shape};".encode())
+                for name in array.tolist():
+                    digest.update(f"{len(name)}:{name}".encode())
+            else:
+                digest.update(f"{field.name}:{array.dtype.name}{array.shape};".encode())
+                little_endian = array.astype(array.dtype.newbyteorder("<"), copy=False)
+                digest.update(np.ascontiguousarray(little_endian).data)
+        return digest.hexdigest()
+
+    def user_index(self, original_id: int | np.integer | str) -> int:
+        """The index of the user with this original id; 196 and "196" are the same id.
+
+        Raises:
+          ValueError: If there is no such user.
+        """
+        return _index_of("user", self.user_ids, original_id)
+
+    def item_index(self, original_id: int | np.integer | str) -> int:
+        """The index of the item with this original id; 242 and "242" are the same id.
+
+        Raises:
+          ValueError: If there is no such item.
+        """
+        return _index_of("item", self.item_ids, original_id)
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Parts of one dataset: no pair of user and item is in two of them.
+
+    Attributes:
+      train: What a model may learn from.
+      valid: What it is chosen by, or None.
+      test: What it is judged by, or None.
+
+    Raises:
+      ValueError: If the parts do not share their vocabularies, or share a pair.
+    """
+
+    train: Interactions
+    valid: Interactions | None = None
+    test: Interactions | None = None
+
+    def __post_init__(self) -> None:
+        earlier: list[tuple[str, Interactions]] = []
+        for name, part in self.parts():
+            for other_name, other in earlier:
+                for ids in ("user_ids", "item_ids"):
+                    if not np.array_equal(getattr(part, ids), getattr(other, ids)):
+                        raise ValueError(f"`{name}` and `{other_name}` must have equal `{ids}`.")
+                if shared := int(in_both(other, part).sum()):
+                    raise ValueError(
+                        f"`{name}` must share no interaction with `{other_name}`, "
+                        f"got {shared} in both."
+                    )
+            earlier.append((name, part))
+
+    def parts(self) -> Iterator[tuple[str, Interactions]]:
+        """The name and the interactions of every part that is there, train first."""
+        for name in ("train", "valid", "test"):
+            if (part := getattr(self, name)) is not None:
+                yield name, part
+
+
+def in_both(data: Interactions, part: Interactions) -> Bool[np.ndarray, " n_part"]:
+    """Which interactions of ``part`` are in ``data`` too; equal vocabularies, ``[len(part)]``."""
+    pairs, wanted = _pairs(data), _pairs(part)
+    if not len(pairs):
+        return np.zeros(len(wanted), bool)
+    # CSR order is the order of the pairs: the search needs no sort.
+    place = np.searchsorted(pairs, wanted)
+    return pairs[np.minimum(place, len(pairs) - 1)] == wanted
+
+
+def _pairs(data: Interactions) -> Int64[np.ndarray, " n"]:
+    return data.users.astype(np.int64) * data.n_items + data.items
+
+
+def _read_only(name: str, array: Any) -> np.ndarray:
+    array = np.asarray(array)
+    wanted = _DTYPES[name]
+    if array.ndim != 1 or not issubclass(array.dtype.type, wanted):
+        raise ValueError(
+            f"`{name}` must be a one-dimensional array of "
+            f"{' or '.join(t.__name__ for t in wanted)}, got shape {array.shape} of {array.dtype}."
+        )
+    if array.flags.writeable:
+        array = array.copy()
+        array.setflags(write=False)
+    return array
+
+
+def _numbers(name: str, values: ArrayLike | None, n: int, dtype: type | None) -> np.ndarray | None:
+    if values is None:
+        return None
+    array = np.asarray(values)
+    check_shape(name, array, (n,))
+    if array.dtype.kind not in "iuf":
+        raise ValueError(f"`{name}` must be numbers, got {array.dtype}.")
+    if dtype is None:
+        dtype = np.float64 if array.dtype.kind == "f" else np.int64
+    with np.errstate(over="ignore"):  # what overflows is reported as not finite
+        array = array.astype(dtype)
+    if not np.isfinite(array).all():
+        raise ValueError(f"`{name}` must be finite.")
+    return array
+
+
+def _indices(
+    kind: str, column: ArrayLike, ids: ArrayLike | None
+) -> tuple[Int64[np.ndarray, " n"], Shaped[np.ndarray, " n_ids"]]:
+    if ids is None:
+        names, codes = _ids.encode(column, f"{kind}s")
+        vocabulary = _ids.vocabulary(names)
+        return _ids.places(names, vocabulary)[codes], vocabulary
+    names, codes = _ids.encode(ids, f"{kind}_ids")
+    if len(names) != len(codes):
+        raise ValueError(f"`{kind}_ids` must be distinct.")
+    vocabulary = np.array(names, np.str_)[codes].astype(_ids.vocabulary(names).dtype)
+    index = np.asarray(column)
+    if index.ndim != 1 or (index.size and index.dtype.kind not in "iu"):
+        raise ValueError(
+            f"`{kind}s` must be a one-dimensional array of indices into `{kind}_ids`, "
+            f"got shape {index.shape} of {index.dtype}."
+        )
+    if index.size and (index.min() < 0 or index.max() >= len(vocabulary)):
+        raise ValueError(
+            f"`{kind}s` must lie in [0, {len(vocabulary)}), got {index.min()} to {index.max()}."
+        )
+    return index.astype(np.int64), vocabulary
+
+
+def _index_of(kind: str, ids: Shaped[np.ndarray, " n"], original_id: int | np.integer | str) -> int:
+    text = str(original_id)
+    if ids.dtype.kind == "U":
+        found = np.flatnonzero(ids == text)
+    else:  # "01" is not 1, and int() would say it is
+        found = np.flatnonzero(ids == int(text)) if _ids.is_whole(text) else np.array([], int)
+    if not len(found):
+        some = ", ".join(str(x) for x in ids[:3].tolist())
+        raise DataError(f"Unknown {kind} id {original_id!r}: none of the {len(ids)}, {some}, ...")
+    return int(found[0])

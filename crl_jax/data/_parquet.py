@@ -1,0 +1,114 @@
+"""Parquet tables with named columns, through polars."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from . import _ids
+from ._columns import Requested, find_columns
+from ._outcomes import DataError
+from ._records import Records
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_MAGIC = b"PAR1"
+
+
+def read_parquet(path: Path, requested: Requested) -> Records:
+    """Reads one interaction a row; messages count rows from 1.
+
+    Raises:
+      DataError: If the file is no complete Parquet file, a value is missing, an id is
+        neither text nor an integer, or a rating or time is not a finite number.
+      ImportError: If polars is not installed.
+    """
+    try:
+        import polars as pl
+    except ImportError as error:
+        raise ImportError(
+            "Reading Parquet needs polars: pip install 'crl_jax[experiments]'"
+        ) from error
+
+    _check_ends(path)
+    try:
+        names = list(pl.read_parquet_schema(path))
+        columns = find_columns(names, requested, str(path))
+        series = {
+            role: pl.read_parquet(path, columns=[names[place]])[names[place]]
+            for role, place in columns._asdict().items()
+            if place is not None
+        }
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise DataError(
+            f"{path}: expected a readable Parquet file, got one that polars refuses ({error})."
+        ) from None
+    for values in series.values():
+        _reject(path, values, values.is_null(), "a value")
+
+    users, items = _encode(path, series["user"]), _encode(path, series["item"])
+    rating, time = (
+        _numbers(path, series[role]) if role in series else None for role in ("rating", "time")
+    )
+    return Records(
+        str(path),
+        users[0],
+        items[0],
+        users=users[1],
+        items=items[1],
+        ratings=None if rating is None else rating.astype(np.float32),
+        timestamps=time,
+    )
+
+
+def _check_ends(path: Path) -> None:
+    with path.open("rb") as file:
+        head = file.read(len(_MAGIC))
+        file.seek(max(0, path.stat().st_size - len(_MAGIC)))
+        tail = file.read()
+    if head != _MAGIC or tail != _MAGIC:
+        raise DataError(
+            f"{path}: expected a Parquet file, which begins and ends with {_MAGIC!r}, "
+            f"got {head!r} and {tail!r}; it may be truncated."
+        )
+
+
+def _encode(path: Path, values: "pl.Series") -> tuple[list[str], np.ndarray]:
+    import polars as pl
+
+    if values.dtype in (pl.String, pl.Categorical, pl.Enum):
+        encoder = _ids.Encoder()
+        codes = encoder(values.cast(pl.String).to_list())
+        if found := _ids.first_fault(encoder.codes):
+            _reject(path, values, values.cast(pl.String) == found[0], found[1])
+        return list(encoder.codes), codes
+    if not (values.dtype.is_integer() or values.dtype.is_float()):
+        raise DataError(
+            f"{path}: expected integers or text as {values.name!r}, got {values.dtype}."
+        )
+    try:
+        return _ids.encode(values.to_numpy(), values.name)
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+
+
+def _numbers(path: Path, values: "pl.Series") -> np.ndarray:
+    """int64 where the column is whole numbers, else float64."""
+    import polars as pl
+
+    if not values.dtype.is_numeric():
+        raise DataError(f"{path}: expected numbers as {values.name!r}, got {values.dtype}.")
+    if values.dtype.is_integer() and (values.max() or 0) <= np.iinfo(np.int64).max:  # pyright: ignore[reportOperatorIssue]
+        return values.cast(pl.Int64).to_numpy()
+    values = values.cast(pl.Float64)
+    _reject(path, values, ~values.is_finite(), "a finite number")
+    return values.to_numpy()
+
+
+def _reject(path: Path, values: "pl.Series", bad: "pl.Series", expected: str) -> None:
+    if bad.any():
+        row = int(np.argmax(bad.to_numpy()))
+        raise DataError(
+            f"{path}: row {row + 1}: expected {expected} as {values.name!r}, got {values[row]!r}."
+        )

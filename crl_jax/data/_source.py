@@ -1,0 +1,94 @@
+"""One name for all data: a file, a folder, a TensorFlow dataset or a MovieLens release."""
+
+import re
+from pathlib import Path
+from typing import Unpack
+
+from ._download import download_movielens
+from ._interactions import Interactions, Split
+from ._outcomes import DataError
+from ._readers import ReadOptions, read, read_split, requested_columns
+from ._records import to_interactions
+from ._tfds import read_tfds
+
+_SUFFIXES = r"(?:csv|tsv|txt|parquet|inter)(?:\.gz)?"
+_PART = re.compile(rf"(?:(?P<name>.+)\.)?(?P<part>train|valid|validation|val|test)\.{_SUFFIXES}")
+_WHOLE = re.compile(r"(?:u\.data|ratings\.(?:dat|csv|tsv|parquet)|.+\.inter)(?:\.gz)?")
+_EXPECTED = (
+    "train.* and test.* (csv, tsv, txt, parquet), NAME.train.inter and NAME.test.inter, "
+    "or one of u.data, ratings.dat, ratings.csv, ratings.parquet, NAME.inter"
+)
+
+
+def load(
+    source: str | Path, *, cache: str | Path | None = None, **options: Unpack[ReadOptions]
+) -> Interactions | Split:
+    """Loads interactions, or the split that the source gives.
+
+    Args:
+      source: One of
+
+        * a file, as :func:`read` takes it;
+        * a folder. With ``train.*`` and ``test.*`` files, or RecBole's ``NAME.train.inter``
+          and ``NAME.test.inter``, it is a split (``valid`` may be there too), whatever else
+          lies there; otherwise it must have one ``u.data``, ``ratings.*`` or ``NAME.inter``;
+        * ``tfds:NAME``, for instance ``tfds:movielens/100k-ratings``;
+        * ``movielens:NAME``: ``100k``, ``1m``, ``20m`` or ``25m``, downloaded once.
+      cache: Where downloads are kept, see :func:`download_movielens`.
+      **options: As for :func:`read`; ``format`` and ``delimiter`` belong to files.
+
+    Returns:
+      A :class:`Split` for a folder with a given split, else :class:`Interactions`.
+
+    Raises:
+      DataError: If the data are not as expected, or a folder has no or several candidates;
+        the message lists them.
+      FileNotFoundError: If there is no such file or folder.
+      ImportError: If the source needs a package that is not installed.
+      ConnectionError: If a download fails.
+    """
+    text = str(source)
+    if text.startswith("tfds:"):
+        return _load_tfds(text.removeprefix("tfds:"), options)
+    if text.startswith("movielens:"):
+        return read(download_movielens(text.removeprefix("movielens:"), cache=cache), **options)
+    path = Path(source)
+    return _load_folder(path, options) if path.is_dir() else read(path, **options)
+
+
+def _load_tfds(name: str, options: ReadOptions) -> Interactions:
+    for unused in ("format", "delimiter"):
+        if options.get(unused) is not None:
+            raise ValueError(f"`{unused}` belongs to files, not to tfds:{name}.")
+    records = read_tfds(name, requested_columns(options))
+    return to_interactions([records], min_rating=options.get("min_rating"))[0]
+
+
+def _load_folder(folder: Path, options: ReadOptions) -> Interactions | Split:
+    names = sorted(child.name for child in folder.iterdir() if child.is_file())
+    parts: dict[str, list[str]] = {"train": [], "valid": [], "test": []}
+    datasets = set()
+    for name in names:
+        if match := _PART.fullmatch(name):
+            part = match["part"]
+            parts["valid" if part.startswith("val") else part].append(name)
+            datasets.add(match["name"])
+
+    if any(parts.values()):
+        several = len(datasets) > 1 or any(len(found) > 1 for found in parts.values())
+        if several or not (parts["train"] and parts["test"]):
+            raise DataError(
+                f"{folder}: expected one training and one test file (and one for validation "
+                f"or none), got {parts}; use `read_split` or `read` with their paths."
+            )
+        train, test = folder / parts["train"][0], folder / parts["test"][0]
+        valid = folder / parts["valid"][0] if parts["valid"] else None
+        return read_split(train, test, valid=valid, **options)
+
+    candidates = [name for name in names if _WHOLE.fullmatch(name)]
+    if len(candidates) != 1:
+        raise DataError(
+            f"{folder}: expected {_EXPECTED}; got {candidates or names or 'an empty folder'}. "
+            "Give the path of the file itself if it is another."
+        )
+    return read(folder / candidates[0], **options)

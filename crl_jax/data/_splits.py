@@ -1,0 +1,228 @@
+"""Splits of interactions into training, validation and test parts, reproducible by seed."""
+
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Bool
+
+from .._checks import check_range
+from ._interactions import Interactions, Split
+from ._outcomes import warn_if
+
+# The test and the validation cut never share a random stream, also under one seed.
+_TEST, _VALID = 0, 1
+
+
+def split_by_ratio(data: Interactions, *, test: float = 0.2, seed: int = 0) -> Split:
+    """Test part: ``round(test * n)`` interactions drawn uniformly, without replacement.
+
+    Args:
+      data: What to split.
+      test: Share of the test part, in (0, 1).
+      seed: Of ``numpy.random.default_rng((0, seed))``.
+
+    Returns:
+      A split without a validation part. Users left without a training interaction are
+      counted in a :class:`DataWarning`.
+
+    Raises:
+      ValueError: If ``test`` leaves its range or one part would be empty.
+    """
+    size = _size("test", test, len(data))
+    return _cut(data, _drawn(len(data), size, _generator(_TEST, seed)))
+
+
+def split_clean(
+    data: Interactions, *, seed: int = 0, top_rating: int | float | None = None
+) -> Split:
+    """Test part: a random half, rounded down, of the interactions with the top rating.
+
+    What users rated best they surely like, so this test set has no false positives, while
+    training keeps the noise of all the other ratings.
+
+    Args:
+      data: What to split; it needs ratings.
+      seed: Of ``numpy.random.default_rng((0, seed))``.
+      top_rating: The rating to draw from; by default the highest there is.
+
+    Returns:
+      A split without a validation part. Users left without a training interaction are
+      counted in a :class:`DataWarning`.
+
+    Raises:
+      ValueError: If there are no ratings, or fewer than two have the top one.
+
+    References:
+      "Contrastive Learning for Personalized Recommendation", chapter 3.
+    """
+    if data.ratings is None:
+        raise ValueError("`data` must have ratings for a clean test set.")
+    top = data.ratings.max() if top_rating is None else np.float32(top_rating)
+    candidates = np.flatnonzero(data.ratings == top)
+    if len(candidates) < 2:
+        raise ValueError(f"`top_rating` must occur at least twice, got {len(candidates)} of {top}.")
+    mask = np.zeros(len(data), bool)
+    drawn = _drawn(len(candidates), len(candidates) // 2, _generator(_TEST, seed))
+    mask[candidates[drawn]] = True
+    return _cut(data, mask)
+
+
+def split_by_time(data: Interactions, *, test: float = 0.2) -> Split:
+    """Test part: the latest ``round(test * n)`` interactions of all users together.
+
+    No training interaction is later than a test one. Interactions at the very time of the
+    cut fall to both sides in the order of the data (by user, then item).
+
+    Args:
+      data: What to split; it needs timestamps.
+      test: Share of the test part, in (0, 1).
+
+    Returns:
+      A split without a validation part. Users left without a training interaction are
+      counted in a :class:`DataWarning`.
+
+    Raises:
+      ValueError: If there are no timestamps, ``test`` leaves its range or one part would
+        be empty.
+    """
+    return _cut(data, _latest(data, _size("test", test, len(data))))
+
+
+def leave_k_out(data: Interactions, *, k: int = 1, seed: int | None = None) -> Split:
+    """Test part: ``k`` interactions of every user with more than ``k``.
+
+    Args:
+      data: What to split.
+      k: Test interactions per user, at least 1.
+      seed: None takes each user's last k by timestamp (of equal ones, the higher items).
+        A number draws them uniformly with ``numpy.random.default_rng((0, seed))``.
+
+    Returns:
+      A split without a validation part. Users with k interactions or fewer keep them all
+      in training and are counted in a :class:`DataWarning`.
+
+    Raises:
+      ValueError: If ``k`` < 1, if ``seed`` is None and there are no timestamps, or if no
+        user has more than k interactions.
+    """
+    return _cut(data, _last_k(data, k, None if seed is None else _generator(_TEST, seed)))
+
+
+def with_validation(
+    split_or_data: Split | Interactions,
+    *,
+    valid: int | float = 0.1,
+    seed: int = 0,
+    how: Literal["ratio", "time", "leave_k_out"] = "ratio",
+) -> Split:
+    """Cuts a validation part from the training part; the test part stays as it is.
+
+    * ``"ratio"``: ``round(valid * n)`` training interactions drawn uniformly, except that
+      one random interaction of every user is set aside first and stays in training. Where
+      that leaves too few to draw from, fewer are taken, with a warning that counts them.
+    * ``"time"``: the latest ``round(valid * n)`` training interactions.
+    * ``"leave_k_out"``: ``valid`` (a whole number) interactions of every user with more
+      than that: the last by timestamp, or drawn by ``seed`` if there are no timestamps.
+
+    Args:
+      split_or_data: A split without a validation part, or interactions.
+      valid: A share in (0, 1), or the number k.
+      seed: Of ``numpy.random.default_rng((1, seed))``: not the stream of the test cut.
+      how: The rule.
+
+    Returns:
+      The split with its validation part. Users left without a training interaction, or
+      with too few to leave k out, are counted in a :class:`DataWarning`.
+
+    Raises:
+      ValueError: If there is a validation part already, ``how`` is unknown, or ``valid``
+        does not fit it.
+    """
+    split = split_or_data if isinstance(split_or_data, Split) else Split(split_or_data)
+    if split.valid is not None:
+        raise ValueError("`split_or_data` must not have a validation part already.")
+    data, rng = split.train, _generator(_VALID, seed)
+    match how:
+        case "ratio":
+            mask = _drawn_sparing_users(data, _size("valid", valid, len(data)), rng)
+        case "time":
+            mask = _latest(data, _size("valid", valid, len(data)))
+        case "leave_k_out":
+            mask = _last_k(data, valid, None if data.timestamps is not None else rng)
+        case _:
+            raise ValueError(f"`how` must be ratio, time or leave_k_out, got {how!r}.")
+    cut = _cut(data, mask)
+    return Split(train=cut.train, valid=cut.test, test=split.test)
+
+
+def _generator(purpose: int, seed: int) -> np.random.Generator:
+    return np.random.default_rng((purpose, seed))
+
+
+def _size(name: str, share: float, n: int) -> int:
+    check_range(name, share, 0, 1, low_open=True, high_open=True)
+    size = round(share * n)
+    if not 0 < size < n:
+        raise ValueError(f"`{name}` = {share} of {n} interactions leaves one part empty.")
+    return size
+
+
+def _drawn(n: int, size: int, rng: np.random.Generator) -> Bool[np.ndarray, " n"]:
+    mask = np.zeros(n, bool)
+    mask[rng.choice(n, size, replace=False, shuffle=False)] = True
+    return mask
+
+
+def _drawn_sparing_users(
+    data: Interactions, size: int, rng: np.random.Generator
+) -> Bool[np.ndarray, " n"]:
+    order = rng.permutation(len(data))
+    _, first = np.unique(data.users[order], return_index=True)
+    free = np.delete(order, first)
+    warn_if(
+        max(0, size - len(free)),
+        "the validation part lacks {n} interactions, which are the last of their users",
+    )
+    mask = np.zeros(len(data), bool)
+    mask[free[:size]] = True
+    if not mask.any():
+        raise ValueError("`valid` must leave something to cut, got one interaction per user.")
+    return mask
+
+
+def _latest(data: Interactions, size: int) -> Bool[np.ndarray, " n"]:
+    if data.timestamps is None:
+        raise ValueError("`data` must have timestamps for a split by time.")
+    mask = np.zeros(len(data), bool)
+    mask[np.argsort(data.timestamps, kind="stable")[-size:]] = True
+    return mask
+
+
+def _last_k(
+    data: Interactions, k: int | float, rng: np.random.Generator | None
+) -> Bool[np.ndarray, " n"]:
+    if k < 1 or k != int(k):
+        raise ValueError(f"The number of interactions to leave out must be 1 or more, got {k}.")
+    if rng is not None:
+        rank = rng.permutation(len(data))
+    elif data.timestamps is not None:
+        rank = data.timestamps
+    else:
+        raise ValueError("`data` has no timestamps: pass `seed` to leave out at random.")
+    order = np.lexsort((rank, data.users))  # within users, which keep their CSR segments
+    from_end = data.indptr[1:][data.users] - np.arange(len(data))
+    left_out = (from_end <= k) & (data.degrees > k)[data.users]
+    short = int(np.sum((data.degrees > 0) & (data.degrees <= k)))
+    warn_if(short, f"{{n}} users have no more than {int(k)} interactions and keep them all")
+    mask = np.zeros(len(data), bool)
+    mask[order[left_out]] = True
+    if not mask.any():
+        raise ValueError(f"No user has more than {int(k)} interactions to leave {int(k)} out.")
+    return mask
+
+
+def _cut(data: Interactions, mask: Bool[np.ndarray, " n"]) -> Split:
+    split = Split(train=data.select(~mask), test=data.select(mask))
+    emptied = int(np.sum((data.degrees > 0) & (split.train.degrees == 0)))
+    warn_if(emptied, "{n} users have no interaction left in training")
+    return split

@@ -1,0 +1,277 @@
+"""Delimited text: columns read in bulk, and the exact line looked up when one is bad."""
+
+import csv
+import gzip
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, NoReturn, TextIO
+
+import numpy as np
+
+from . import _ids
+from ._columns import Requested, find_columns
+from ._outcomes import DataError, warn_if
+from ._records import Records
+
+_ROWS_AT_A_TIME = 1 << 9  # stays in the processor's cache; larger is measurably slower
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a delimited file is written.
+
+    Attributes:
+      delimiter: One character, or "::".
+      names: The columns of a file without a header; None where the first line has them.
+      quoted: Whether fields may stand in double quotes.
+      typed: Whether the header says ``name:type``, as RecBole's does.
+    """
+
+    delimiter: str
+    names: tuple[str, ...] | None = None
+    quoted: bool = False
+    typed: bool = False
+
+
+def read_delimited(path: Path, layout: Layout, requested: Requested) -> Records:
+    """Reads one interaction a line.
+
+    Raises:
+      DataError: If a line has not as many fields as there are columns, an id is invalid or
+        a number is not finite (the message gives the line), or nothing is there.
+    """
+    names = _column_names(path, layout)
+    columns = find_columns(names, requested, f"{path}:1" if layout.names is None else str(path))
+    users, items = _ids.Encoder(), _ids.Encoder()
+    parts: dict[str, list[np.ndarray]] = {"users": [], "items": [], "ratings": [], "timestamps": []}
+
+    def numbers(text: Sequence[str], place: int, parse: Callable[..., np.ndarray]) -> np.ndarray:
+        try:
+            return parse(text)
+        except ValueError:
+            _blame(path, layout, names, place, "a finite number", lambda x: not _fits(parse, x))
+
+    for rows in _chunks(path, layout, len(names)):
+        fields = list(zip(*rows, strict=True))
+        parts["users"].append(users(fields[columns.user]))
+        parts["items"].append(items(fields[columns.item]))
+        if columns.rating is not None:
+            ratings = numbers(fields[columns.rating], columns.rating, parse_ratings)
+            parts["ratings"].append(ratings)
+        if columns.time is not None:
+            times = numbers(fields[columns.time], columns.time, parse_times)
+            parts["timestamps"].append(times)
+
+    for place, encoder in ((columns.user, users), (columns.item, items)):
+        if found := _ids.first_fault(encoder.codes):
+            name, expected = found
+            _blame(path, layout, names, place, expected, name.__eq__)
+    if not parts["users"]:
+        raise DataError(f"{path}: expected interactions, got none.")
+    return Records(
+        str(path),
+        list(users.codes),
+        list(items.codes),
+        users=np.concatenate(parts["users"]),
+        items=np.concatenate(parts["items"]),
+        ratings=np.concatenate(parts["ratings"]) if parts["ratings"] else None,
+        timestamps=np.concatenate(parts["timestamps"]) if parts["timestamps"] else None,
+    )
+
+
+def parse_ratings(text: Sequence[str]) -> np.ndarray:
+    """Finite float32 numbers; ValueError where one is not."""
+    _only_plain(text)
+    with np.errstate(over="ignore"):
+        values = np.fromiter(map(float, text), np.float64, len(text)).astype(np.float32)
+    if not np.isfinite(values).all():
+        raise ValueError
+    return values
+
+
+def parse_times(text: Sequence[str]) -> np.ndarray:
+    """Finite int64 numbers, or float64 if one has a fraction; ValueError where one is not."""
+    _only_plain(text)
+    try:
+        return np.fromiter(map(int, text), np.int64, len(text))
+    except (ValueError, OverflowError):
+        values = np.fromiter(map(float, text), np.float64, len(text))
+    if not np.isfinite(values).all():
+        raise ValueError
+    return values
+
+
+def _only_plain(text: Sequence[str]) -> None:
+    # Python's own parsers also take "1_000" and the digits of other scripts.
+    joined = "".join(text)
+    if "_" in joined or not joined.isascii():
+        raise ValueError
+
+
+def _fits(parse: Callable[..., np.ndarray], text: str) -> bool:
+    try:
+        parse([text])
+    except ValueError:
+        return False
+    return True
+
+
+@contextmanager
+def open_text(path: Path, newline: str | None = None) -> Iterator[TextIO]:
+    """Opens UTF-8 text, gzipped where the name ends in ".gz"; a byte order mark is skipped.
+
+    Raises:
+      DataError: While reading, if the bytes are not UTF-8 or not a complete gzip file.
+    """
+    try:
+        with _opener(path)(path, "rt", encoding="utf-8-sig", newline=newline) as file:
+            try:
+                yield file
+            except UnicodeDecodeError:
+                line, byte = _undecodable(path)
+                raise DataError(
+                    f"{path}:{line}: expected UTF-8 text, got the byte {byte:#04x}."
+                ) from None
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise DataError(f"{path}: expected a complete gzip file, got {error}.") from None
+
+
+def last_character(path: Path) -> str:
+    """The last character of a text file, "" if it has none."""
+    if path.suffix != ".gz":
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - 1))
+            return file.read().decode("latin-1")
+    last = ""
+    with open_text(path, newline="") as file:
+        while block := file.read(1 << 20):
+            last = block[-1]
+    return last
+
+
+def warn_of_blank_lines(count: int, path: Path) -> None:
+    """Warns of blank lines with data after them; those at the end mean nothing."""
+    warn_if(count, "skipped {n} blank lines between the others", of=str(path))
+
+
+def _opener(path: Path) -> Callable[..., Any]:
+    return gzip.open if path.suffix == ".gz" else open
+
+
+def _csv_reader(file: Iterable[str], layout: Layout):
+    lines, delimiter = file, layout.delimiter
+    if len(delimiter) > 1:  # csv takes one character: the ASCII unit separator stands in
+        lines, delimiter = (line.replace(layout.delimiter, "\x1f") for line in file), "\x1f"
+    quoting = csv.QUOTE_MINIMAL if layout.quoted else csv.QUOTE_NONE
+    return csv.reader(
+        lines, delimiter=delimiter, quoting=quoting, strict=True, skipinitialspace=layout.quoted
+    )
+
+
+@contextmanager
+def _rows(path: Path, layout: Layout):
+    """The file's csv reader, whose errors name the line."""
+    with open_text(path, newline="") as file:
+        reader = _csv_reader(file, layout)
+        try:
+            yield reader
+        except csv.Error as error:
+            raise DataError(
+                f"{path}:{reader.line_num}: expected fields separated by "
+                f"{layout.delimiter!r}, got a line that cannot be read ({error})."
+            ) from None
+
+
+def _column_names(path: Path, layout: Layout) -> list[str]:
+    with _rows(path, layout) as reader:
+        first = next(reader, None)
+    if first is None:
+        raise DataError(f"{path}: expected interactions, got an empty file.")
+    if layout.names is not None:
+        return list(layout.names)
+    if layout.typed:
+        untyped = [name for name in first if ":" not in name]
+        if untyped or not first:
+            raise DataError(
+                f"{path}:1: expected a header such as 'user_id:token', got {first or 'no name'}."
+            )
+        first = [name.split(":")[0] for name in first]
+    return [name.strip() for name in first]
+
+
+def _chunks(path: Path, layout: Layout, width: int) -> Iterator[list[list[str]]]:
+    """Rows of ``width`` fields, without the header and blank lines."""
+    blank = blank_at_end = 0
+    with _rows(path, layout) as reader:
+        if layout.names is None:
+            next(reader)
+        while rows := list(islice(reader, _ROWS_AT_A_TIME)):
+            if set(map(len, rows)) != {width}:
+                kept = []
+                for row in rows:
+                    if _is_blank(row):
+                        blank_at_end += 1
+                        continue
+                    blank, blank_at_end = blank + blank_at_end, 0
+                    if len(row) != width:
+                        _blame_width(path, layout, width)
+                    kept.append(row)
+                rows = kept
+            else:
+                blank, blank_at_end = blank + blank_at_end, 0
+            if rows:
+                yield rows
+    warn_of_blank_lines(blank, path)
+
+
+def _is_blank(row: Sequence[str]) -> bool:
+    return len(row) <= 1 and not "".join(row).strip()
+
+
+def _first_row(
+    path: Path, layout: Layout, is_bad: Callable[[list[str]], bool]
+) -> tuple[int, list[str]]:
+    """The line number and the fields of the first row that is bad; reads the file again."""
+    with _rows(path, layout) as reader:
+        if layout.names is None:
+            next(reader)
+        for row in reader:
+            if is_bad(row):
+                return reader.line_num, row
+    raise DataError(f"{path}: expected a file that nobody writes to, got one that changed.")
+
+
+def _blame_width(path: Path, layout: Layout, width: int) -> NoReturn:
+    line, row = _first_row(path, layout, lambda r: len(r) != width and not _is_blank(r))
+    raise DataError(
+        f"{path}:{line}: expected {width} fields separated by {layout.delimiter!r}, got {len(row)}."
+    )
+
+
+def _blame(
+    path: Path,
+    layout: Layout,
+    names: Sequence[str],
+    place: int,
+    expected: str,
+    is_bad: Callable[[str], bool],
+) -> NoReturn:
+    """Raises the error of the first field of a column that is bad."""
+    line, row = _first_row(path, layout, lambda r: not _is_blank(r) and is_bad(r[place]))
+    raise DataError(f"{path}:{line}: expected {expected} as {names[place]!r}, got {row[place]!r}.")
+
+
+def _undecodable(path: Path) -> tuple[int, int]:
+    """The line and the value of the first byte that is not UTF-8."""
+    with _opener(path)(path, "rb") as file:
+        for line, content in enumerate(file, 1):
+            try:
+                content.decode("utf-8")
+            except UnicodeDecodeError as error:
+                return line, content[error.start]
+    raise DataError(f"{path}: expected a file that nobody writes to, got one that changed.")

@@ -1,0 +1,59 @@
+"""Rating sets of TensorFlow Datasets, by name."""
+
+import importlib
+
+import numpy as np
+
+from . import _ids
+from ._columns import Requested, find_columns
+from ._outcomes import DataError
+from ._records import Records
+from ._text import parse_ratings, parse_times
+
+
+def read_tfds(name: str, requested: Requested) -> Records:
+    """Reads the split "train" (MovieLens has no other) of a TensorFlow dataset.
+
+    Args:
+      name: As ``tensorflow_datasets.load`` takes it, such as ``movielens/100k-ratings``.
+      requested: Feature names; by default ``user_id``, ``movie_id`` and the like.
+
+    Raises:
+      ImportError: If TensorFlow Datasets is not installed.
+      DataError: If a feature is absent, an id is invalid or a number is not finite.
+    """
+    try:
+        tfds = importlib.import_module("tensorflow_datasets")
+    except ImportError as error:
+        raise ImportError(
+            f"tfds:{name} needs TensorFlow Datasets: pip install 'crl_jax[tfds]'"
+        ) from error
+
+    origin = f"tfds:{name}"
+    features: tuple[str, ...] = ()
+    columns: tuple[int | None, ...] = ()
+    fields: list[list[str]] = [[], [], [], []]
+    for example in tfds.as_numpy(tfds.load(name, split="train")):
+        if not features:
+            features = tuple(example)
+            columns = find_columns(features, requested, origin)
+        for field, place in zip(fields, columns, strict=True):
+            if place is not None:
+                field.append(_text(example[features[place]]))
+
+    encoders = _ids.Encoder(), _ids.Encoder()
+    users, items = (encoder(field) for encoder, field in zip(encoders, fields[:2], strict=True))
+    for encoder in encoders:
+        if found := _ids.first_fault(encoder.codes):
+            raise DataError(f"{origin}: expected {found[1]}, got {found[0]!r}.")
+    try:
+        ratings = parse_ratings(fields[2]) if fields[2] else None
+        timestamps = parse_times(fields[3]) if fields[3] else None
+    except ValueError:
+        raise DataError(f"{origin}: expected finite ratings and timestamps.") from None
+    user_names, item_names = (list(encoder.codes) for encoder in encoders)
+    return Records(origin, user_names, item_names, users, items, ratings, timestamps)
+
+
+def _text(value: object) -> str:
+    return value.decode("utf-8") if isinstance(value, bytes) else str(np.asarray(value).item())

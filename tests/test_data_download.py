@@ -1,0 +1,198 @@
+"""Downloads: only the right bytes arrive, whole, and nowhere else."""
+
+import hashlib
+import io
+import threading
+import zipfile
+from contextlib import suppress
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from crl_jax.data import DataError, _download, download_movielens, load
+
+MEMBER = b"1\t2\t3\t4\n5\t6\t3\t4\n"
+NAME = "ml-100k/u.data"
+
+
+def zipped(members):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, content in members.items():
+            file.writestr(name, content)
+    return buffer.getvalue()
+
+
+def archive(url, content, **changes):
+    digest = hashlib.sha256(content).hexdigest()
+    return replace(_download.Archive(url, digest, len(content), NAME, len(MEMBER)), **changes)
+
+
+@pytest.fixture
+def serve():
+    """Serves given bytes and counts the requests."""
+    state = {"content": b"", "requests": 0, "declared": None}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            state["requests"] += 1
+            self.send_response(200)
+            self.send_header("Content-Length", str(state["declared"] or len(state["content"])))
+            self.end_headers()
+            with suppress(ConnectionError):  # a client may hang up early
+                self.wfile.write(state["content"])
+
+        def log_message(self, *_):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+
+    def start(content, declared=None):
+        state.update(content=content, declared=declared)
+        return f"http://127.0.0.1:{server.server_port}/a.zip", state
+
+    yield start
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def everything_under(folder):
+    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+
+
+def test_the_member_arrives_once_and_nothing_else_stays(serve, tmp_path):
+    content = zipped({NAME: MEMBER, "ml-100k/README": b"x"})
+    url, state = serve(content)
+    path = _download.fetch(archive(url, content), tmp_path / "cache")
+    assert path == tmp_path / "cache" / "u.data"
+    assert path.read_bytes() == MEMBER
+    assert everything_under(tmp_path) == ["cache/u.data"]
+    assert _download.fetch(archive(url, content), tmp_path / "cache") == path
+    assert state["requests"] == 1
+
+
+def test_a_half_written_earlier_file_is_replaced(serve, tmp_path):
+    (tmp_path / "u.data").write_bytes(MEMBER[:5])
+    (tmp_path / ".part-old").mkdir()
+    content = zipped({NAME: MEMBER})
+    url, _ = serve(content)
+    assert _download.fetch(archive(url, content), tmp_path).read_bytes() == MEMBER
+
+
+@pytest.mark.parametrize(
+    ("served", "message"),
+    [
+        (lambda right: right[:-1] + b"!", "expected .* bytes with SHA-256"),  # corrupt
+        (lambda right: right[: len(right) // 2], "expected .* bytes with SHA-256"),
+        (lambda right: right + b"\0" * (3 << 20), "got more than"),
+        (lambda right: b"", "got 0 bytes"),
+    ],
+)
+def test_other_bytes_are_refused_before_they_are_opened(
+    serve, tmp_path, monkeypatch, served, message
+):
+    right = zipped({NAME: MEMBER})
+    url, _ = serve(served(right))
+    monkeypatch.setattr(_download, "_unpack", lambda *_: pytest.fail("opened unchecked bytes"))
+    with pytest.raises(DataError, match=message):
+        _download.fetch(archive(url, right), tmp_path)
+    assert everything_under(tmp_path) == []
+
+
+def test_an_endless_answer_is_cut_off(serve, tmp_path, monkeypatch):
+    monkeypatch.setattr(_download, "_BLOCK", 1000)
+    url, _ = serve(b"\0" * 5_000_000)
+    with pytest.raises(DataError, match="got more than 2000 bytes") as caught:
+        _download.fetch(archive(url, b"\0" * 2000), tmp_path)
+    read = hashlib.sha256(b"\0" * 3000).hexdigest()  # a block more than announced, no further
+    assert str(caught.value).endswith(f"with {read}.")
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ({"ml-100k/u.item": b"x"}, "expected the member ml-100k/u.data"),
+        ({NAME: MEMBER + b"more"}, "expected 16 bytes in ml-100k/u.data, got 20"),
+        ({NAME: b"\0" * 10_000_000}, "got 10000000"),  # a bomb is never unpacked
+    ],
+)
+def test_archives_without_the_right_member_are_refused(
+    serve, tmp_path, monkeypatch, members, message
+):
+    unpacked = "unpacked the wrong member"
+    monkeypatch.setattr("shutil.copyfileobj", lambda *_: pytest.fail(unpacked))
+    content = zipped(members)
+    url, _ = serve(content)
+    with pytest.raises(DataError, match=message):
+        _download.fetch(archive(url, content), tmp_path)
+    assert everything_under(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [(10_000_000, "expected a zip archive"), (5, "expected 16 bytes in .*, got 5")],
+)
+def test_a_member_that_lies_about_its_size_is_refused(serve, tmp_path, size, message):
+    content = bytearray(zipped({NAME: b"\0" * size}))
+    # Where the local header and the central directory have the unpacked size.
+    for place in (22, content.index(b"PK\1\2") + 24):
+        assert content[place : place + 4] == size.to_bytes(4, "little")
+        content[place : place + 4] = len(MEMBER).to_bytes(4, "little")
+    content = bytes(content)
+    url, _ = serve(content)
+    with pytest.raises(DataError, match=message):
+        _download.fetch(archive(url, content), tmp_path)
+    assert everything_under(tmp_path) == []
+
+
+def test_names_in_the_archive_choose_no_place(serve, tmp_path):
+    content = zipped({"../evil": b"x", "/tmp/evil_crl_jax": b"x", NAME: MEMBER})
+    url, _ = serve(content)
+    _download.fetch(archive(url, content), tmp_path / "cache")
+    assert everything_under(tmp_path) == ["cache/u.data"]
+    content = zipped({"../../u.data": MEMBER})
+    url, _ = serve(content)
+    path = _download.fetch(archive(url, content, member="../../u.data"), tmp_path / "b" / "cache")
+    assert path == tmp_path / "b" / "cache" / "u.data"
+
+
+def test_what_is_no_zip_is_refused(serve, tmp_path):
+    url, _ = serve(b"<html>moved</html>")
+    with pytest.raises(DataError, match="expected a zip archive"):
+        _download.fetch(archive(url, b"<html>moved</html>"), tmp_path)
+
+
+def test_no_connection_is_said_with_a_way_out(serve, tmp_path):
+    with pytest.raises(ConnectionError, match=r"absent.zip: not downloaded .* by hand"):
+        _download.fetch(archive(f"file://{tmp_path}/absent.zip", b""), tmp_path / "cache")
+    content = zipped({NAME: MEMBER})
+    url, _ = serve(content[:40], declared=len(content))  # the line drops
+    with pytest.raises((ConnectionError, DataError)):
+        _download.fetch(archive(url, content), tmp_path / "cache")
+
+
+def test_load_reads_a_release_through_the_cache(serve, tmp_path, monkeypatch):
+    content = zipped({NAME: MEMBER})
+    url, state = serve(content)
+    monkeypatch.setitem(_download.MOVIELENS, "100k", archive(url, content))
+    assert len(load("movielens:100k", cache=tmp_path / "a")) == 2
+    assert everything_under(tmp_path / "a") == ["movielens-100k/u.data"]
+    monkeypatch.setenv("CRL_JAX_CACHE", str(tmp_path / "b"))
+    assert download_movielens("100k") == tmp_path / "b" / "movielens-100k" / "u.data"
+    monkeypatch.delenv("CRL_JAX_CACHE")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    expected = tmp_path / "home" / ".cache" / "crl_jax" / "movielens-100k" / "u.data"
+    assert download_movielens("100k") == expected
+    assert state["requests"] == 3
+    with pytest.raises(ValueError, match="`name` must be one of 100k, 1m, 20m, 25m, got '2m'"):
+        load("movielens:2m")
+
+
+@pytest.mark.data
+def test_the_pinned_member_size_is_that_of_the_file_at_hand(real_data):
+    path = real_data / "ml-100k" / "u.data"
+    assert path.stat().st_size == _download.MOVIELENS["100k"].member_size

@@ -1,0 +1,416 @@
+"""Readers: every format, and a defined outcome for every way a file can be wrong."""
+
+import csv
+import gzip
+import io
+import re
+from contextlib import suppress
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jaxtyping import TypeCheckError
+
+from crl_jax.data import DataError, DataWarning, _text, read, read_split
+
+ROWS = [("196", "242", "3", "881250949"), ("186", "302", "4.5", "891717742")]
+
+
+def joined(delimiter, rows=ROWS, end="\n"):
+    return "".join(delimiter.join(row) + end for row in rows)
+
+
+def write(folder, name, content):
+    path = folder / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def gzipped(text):
+    return gzip.compress(text if isinstance(text, bytes) else text.encode(), mtime=0)
+
+
+def parquet(**columns):
+    buffer = io.BytesIO()
+    pl.DataFrame(columns).write_parquet(buffer)
+    return buffer.getvalue()
+
+
+GOOD = {
+    "u.data": joined("\t"),
+    "u.data.gz": gzipped(joined("\t")),
+    "ratings.dat": joined("::"),
+    "x.dat": joined("::", end="\r\n"),
+    "movielens.csv": "userId,movieId,rating,timestamp\n" + joined(","),
+    "crlf.csv": "user,item,rating,time\r\n" + joined(",", end="\r\n"),
+    "bom.csv": "\ufeffuser_id,item_id,rating,timestamp\n" + joined(","),
+    "no_end.csv": "user_id,item_id,rating,timestamp\n" + joined(",")[:-1],
+    "quoted.csv": '"user","item","title","rating","ts"\n'
+    '196,"242","Se7en, ""the"" film",3,881250949\n186,302,"two\nlines","4.5",891717742\n',
+    "more.csv": "n,timestamp,rating,User ID,ITEM_ID\n"
+    "0,881250949,3,196,242\n1,891717742,4.5,186,302",
+    "bars.csv": "user|item|rating|time\n" + joined("|"),
+    "blank_after_comma.csv": "user, item, rating, time\n" + joined(", "),
+    "table.tsv": "user\titem\trating\ttime\n" + joined("\t"),
+    "table.tsv.gz": gzipped("uid\tiid\tstars\tunix_time\n" + joined("\t")),
+    "ml.inter": "user_id:token\titem_id:token\trating:float\ttimestamp:float\n" + joined("\t"),
+    "end_blank.csv": "user,item,rating,time\n" + joined(",") + "\n\n  \n",
+    "headerless.txt": joined("\t"),
+    "colons.txt": joined("::"),
+    "header.txt": "user;item;rating;time\n" + joined(";"),
+    "floats.csv": "user,item,rating,time\n196.0,242.0,3.0,881250949\n186.0,302.0,4.5,891717742\n",
+    "table.parquet": parquet(
+        user_id=[196, 186], item_id=[242, 302], rating=[3.0, 4.5], timestamp=[881250949, 891717742]
+    ),
+    "text.parquet": parquet(
+        user=["196", "186"], item=[242.0, 302.0], rating=[3.0, 4.5], time=[881250949, 891717742]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_every_format_gives_the_same_interactions(tmp_path, name):
+    data = read(write(tmp_path, name, GOOD[name]))
+    assert data.user_ids.tolist() == [186, 196]
+    assert data.item_ids.tolist() == [242, 302]
+    assert data.items.tolist() == [1, 0]
+    assert data.ratings.tolist() == [4.5, 3]
+    assert data.timestamps.tolist() == [891717742, 881250949]
+    assert data.timestamps.dtype == np.int64
+
+
+def test_lightgcn_lists(tmp_path):
+    data = read(write(tmp_path, "train.txt", "0 5 2\n3 2 \n"))
+    assert data.user_ids.tolist() == [0, 3]
+    assert data.item_ids.tolist() == [2, 5]
+    assert data.degrees.tolist() == [2, 1]
+    with pytest.warns(DataWarning, match=r"l.txt: 2 users have no items"):
+        data = read(write(tmp_path, "l.txt", "0 5\n1\n7\n0 6\n"))
+    assert data.user_ids.tolist() == [0, 1, 7]
+    assert data.degrees.tolist() == [2, 0, 0]
+
+
+HEAD = "user,item,rating,time\n"
+
+BAD = [  # file name, content, what the message says
+    ("u.data", "1\t2\t3\t4\n1\t2\t3\n", r"u.data:2: expected 4 fields .*, got 3"),
+    ("u.data", "1\t2\t3\t4\n5\t6\t3\t4\t5\n", r":2: expected 4 fields .*, got 5"),
+    ("u.data", "1\t2\t3\t4\n\t6\t3\t4\n", r":2: expected a non-empty id as 'user', got ''"),
+    ("u.data", "1\t2\t3\t4\n5\t-6\t3\t4\n", r":2: expected a non-negative id as 'item', got '-6'"),
+    ("u.data", "1\t2\t3\t4\n5\t 6\t3\t4\n", r":2: expected an id without surrounding blanks"),
+    ("u.data", "1\t2\t3\t4\n5\t\0\t3\t4\n", r":2: expected an id without a NUL"),
+    ("u.data", "1\t2\tgood\t4\n", r":1: expected a finite number as 'rating', got 'good'"),
+    (
+        "u.data",
+        "1\t2\t3\t4\n2\t2\tnan\t4\n",
+        r":2: expected a finite number as 'rating', got 'nan'",
+    ),
+    ("u.data", "1\t2\t3\t4\n2\t2\t-inf\t4\n", r":2: .*'rating', got '-inf'"),
+    ("u.data", "1\t2\t3\t4\n2\t2\t1e39\t4\n", r":2: .*'rating', got '1e39'"),
+    ("u.data", "1\t2\t1_0\t4\n", r":1: .*'rating', got '1_0'"),
+    ("u.data", "1\t2\t٣\t4\n", r":1: .*'rating', got '٣'"),
+    ("u.data", "1\t2\t3\t\n", r":1: expected a finite number as 'timestamp', got ''"),
+    ("u.data", "1\t2\t3\tmonday\n", r":1: .*'timestamp', got 'monday'"),
+    ("u.data", "1\t2\t3\t1e400\n", r":1: .*'timestamp', got '1e400'"),
+    ("u.data", "", r"u.data: expected interactions, got an empty file"),
+    ("u.data", "\n\n", r"u.data: expected interactions, got none"),
+    ("u.data", b"1\t2\t3\t4\n5\t\xff\t3\t4\n", r":2: expected UTF-8 text, got the byte 0xff"),
+    ("u.data.gz", gzipped(b"1\t2\t3\t4\n5\t\xe9\t3\t4\n"), r":2: expected UTF-8 text, .* 0xe9"),
+    ("u.data.gz", gzipped(b"1\t2\t3\t4\n" * 99)[:-9], r"expected a complete gzip file"),
+    ("u.data.gz", b"1\t2\t3\t4\n", r"expected a complete gzip file"),
+    ("u.data.gz", gzipped(b"1\t2\t3\t4\n")[:12] + b"\xff" * 20, r"a complete gzip file"),
+    ("x.dat", "1::2::3::4\n1:2:3:4\n", r"x.dat:2: expected 4 fields separated by '::', got 1"),
+    ("x.csv", "", r"x.csv: expected interactions, got an empty file"),
+    ("x.csv", HEAD, r"x.csv: expected interactions, got none"),
+    ("x.csv", HEAD + "1,2,3\n", r":2: expected 4 fields .*, got 3"),
+    ("x.csv", HEAD + "1,2,3,4\n1,2,3", r":3: expected 4 fields .*, got 3"),  # cut short
+    ("x.csv", HEAD + "1,2,3,4\n# note\n", r":3: expected 4 fields"),  # no comments
+    ("x.csv", HEAD + '1,2,3,4\n5,"6,3,4\n', r":3: .*cannot be read"),  # quote never closed
+    ("x.csv", HEAD + '1,"2\n2",x,4\n', r":3: expected a finite number as 'rating', got 'x'"),
+    ("x.csv", HEAD + "1,2,3,4\n\n\n1,3,x,4\n", r":5: .*'rating', got 'x'"),  # blank lines count
+    ("x.csv", "a,b,rating\n1,2,3\n", r"x.csv:1: expected a column with the user, .*'a', 'b'"),
+    ("x.csv", "user,b,rating\n1,2,3\n", r"x.csv:1: expected a column with the item, .*'b'"),
+    ("x.csv", "1,2,3\n1,2,3\n", r"x.csv:1: expected a column with the user"),
+    ("x.csv", "user,item,user\n1,2,3\n", r"x.csv:1: expected distinct column names.*'user'"),
+    ("x.csv", "user,uid,item\n1,2,3\n", r":1: expected one column with the user, .*'user', 'uid'"),
+    ("x.inter", "user_id\titem_id\n1\t2\n", r"x.inter:1: expected a header such as"),
+    ("x.txt", "0 1 2\n1 a\n", r"x.txt:2: expected non-negative integers .*got 'a'"),
+    ("x.txt", "0 1 2\n1 -2\n", r"x.txt:2: expected non-negative integers .*got '-2'"),
+    ("x.txt", "0 1 2\n01 2\n", r"x.txt:2: expected non-negative integers .*got '01'"),
+    ("x.txt", "0 1 2\n1 2.5\n", r"x.txt:2: expected non-negative integers .*got '2.5'"),
+    ("x.txt", b"0 1 2\n1 \x80\n", r"x.txt:2: expected UTF-8 text, got the byte 0x80"),
+    ("x.txt", "", r"x.txt: expected interactions, got an empty file"),
+    ("x.txt", "hello\n", r"x.txt:1: expected one of the formats"),
+    ("x.parquet", b"", r"x.parquet: expected a Parquet file"),
+    ("x.parquet", GOOD["table.parquet"][:-20], r"expected a Parquet file.*truncated"),
+    ("x.parquet", b"PAR1" + b"\0" * 50 + b"PAR1", r"expected a readable Parquet file"),
+    ("x.parquet", parquet(a=[1], item=[1]), r"expected a column with the user, .*'a', 'item'"),
+    ("x.parquet", parquet(user=[1, None], item=[1, 1]), r"row 2: expected a value as 'user'"),
+    ("x.parquet", parquet(user=["a", ""], item=[1, 1]), r"row 2: expected a non-empty id"),
+    ("x.parquet", parquet(user=[1, -1], item=[1, 1]), r"`user`: expected a non-negative id"),
+    ("x.parquet", parquet(user=[1.0, 1.5], item=[1, 1]), r"`user` must hold whole numbers"),
+    ("x.parquet", parquet(user=[True], item=[1]), r"expected integers or text as 'user'"),
+    (
+        "x.parquet",
+        parquet(user=[1, 2], item=[1, 1], rating=[1.0, float("nan")]),
+        r"row 2: expected a finite number as 'rating', got nan",
+    ),
+    ("x.parquet", parquet(user=[1], item=[1], rating=["5"]), r"expected numbers as 'rating'"),
+    ("x.parquet", parquet(user=[], item=[]), r"expected interactions|expected integers"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "message"), BAD, ids=range(len(BAD)))
+def test_what_is_wrong_is_said_with_its_line(tmp_path, name, content, message):
+    path = write(tmp_path, name, content)
+    with pytest.raises(DataError, match=message) as caught:
+        read(path)
+    assert str(path) in str(caught.value)
+
+
+def test_the_line_is_exact_far_into_a_file(tmp_path):
+    lines = [f"{i}\t{i}\t3\t4" for i in range(5000)]
+    lines[4321] = "1\t2\toops\t4"
+    with pytest.raises(DataError, match=r"u.data:4322: .*'oops'"):
+        read(write(tmp_path, "u.data", "\n".join(lines) + "\n"))
+    lines[4321] = "1\t-2\t3\t4"
+    with pytest.raises(DataError, match=r"u.data:4322: .*'-2'"):
+        read(write(tmp_path, "u.data", "\n".join(lines) + "\n"))
+    lines[4321] = "1\t2\t3"
+    with pytest.raises(DataError, match=r"u.data:4322: .*got 3"):
+        read(write(tmp_path, "u.data", "\n".join(lines) + "\n"))
+
+
+WARNED = [  # file name, content, what the warning says, interactions left
+    ("u.data", "1\t2\t3\t4\n\n\n5\t6\t3\t4\n", r"u.data: skipped 2 blank lines", 2),
+    ("u.data", "\n1\t2\t3\t4\n\n", r"u.data: skipped 1 blank lines", 1),
+    ("l.txt", "0 1\n\n1 1\n\n", r"l.txt: skipped 1 blank lines", 2),
+    ("u.data", "1\t2\t3\t4\n5\t6\t3\t4", r"u.data: the last line has no line end", 2),
+    ("l.txt", "0 1\n1 1", r"l.txt: the last line has no line end", 2),
+    ("r.dat.gz", gzipped(b"1::2::3::4"), r"the last line has no line end", 1),
+    ("x.csv", HEAD + "1,2,3,4\n1,2,4,5\n", r"x.csv: dropped 1 repeated interactions", 1),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "message", "left"), WARNED, ids=range(len(WARNED)))
+def test_what_was_changed_or_is_in_doubt_is_counted(tmp_path, name, content, message, left):
+    with pytest.warns(DataWarning, match=message) as caught:
+        data = read(write(tmp_path, name, content))
+    assert (len(data), len(caught)) == (left, 1)
+
+
+def test_a_blank_line_before_a_long_stretch_of_full_ones(tmp_path):
+    one = [f"{i}\t{i}\t3\t4" for i in range(_text._ROWS_AT_A_TIME - 1)]
+    more = [f"x{line}" for line in one]
+    path = write(tmp_path, "u.data", "\n".join([*one, "", *more]) + "\n")
+    with pytest.warns(DataWarning, match="skipped 1 blank lines"):
+        assert len(read(path)) == len(one) + len(more)
+
+
+def test_columns_and_delimiter_can_be_named(tmp_path):
+    path = write(tmp_path, "x.csv", "user;who;what;stars\n9;1;2;5\n")
+    data = read(path, user_col="who", item_col="what")
+    assert data.user_ids.tolist() == [1]
+    assert data.ratings.tolist() == [5]
+    odd = write(tmp_path, "odd.csv", "user~item\n1~2\n")
+    assert read(odd, delimiter="~").item_ids.tolist() == [2]
+    recbole = write(tmp_path, "x.inter", "a:token\tb:token\n1\t2\n")
+    assert len(read(recbole, user_col="a", item_col="b")) == 1
+    with pytest.raises(DataError, match=r"expected a column 'absent' \(`user_col`\), got .*'who'"):
+        read(path, user_col="absent", item_col="what")
+    with pytest.raises(DataError, match="expected one role for each column"):
+        read(path, user_col="what", item_col="what")
+    with pytest.raises(DataError, match="rating_col"):
+        read(write(tmp_path, "l.txt", "0 1\n"), rating_col="stars")
+
+
+def test_format_can_be_given_and_bad_arguments_are_named(tmp_path):
+    path = write(tmp_path, "ratings", joined("\t"))
+    assert read(path, format="u.data").ratings.tolist() == [4.5, 3]
+    with pytest.raises((ValueError, TypeCheckError), match="format"):
+        read(path, format="excel")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="`delimiter`"):
+        read(path, format="u.data", delimiter=",")
+    with pytest.raises(ValueError, match="`delimiter`"):
+        read(path, format="csv", delimiter=",,")
+
+
+def test_an_empty_file_of_any_format(tmp_path):
+    path = write(tmp_path, "empty", "\n")
+    for format in ("u.data", "ratings.dat", "csv", "inter", "lightgcn"):
+        with pytest.raises(DataError, match=r"empty: expected interactions|empty:1: expected a"):
+            read(path, format=format)
+    with pytest.raises(DataError, match="empty: expected interactions, got an empty file"):
+        read(path)
+
+
+def test_a_file_that_changes_while_it_is_read(tmp_path):
+    path = write(tmp_path, "u.data", joined("\t"))
+    with pytest.raises(DataError, match="got one that changed"):
+        _text._first_row(path, _text.Layout("\t", names=("a",)), lambda row: False)
+    with pytest.raises(DataError, match="got one that changed"):
+        _text._undecodable(path)
+
+
+def test_missing_files_and_folders(tmp_path):
+    write(tmp_path, "other.csv", "")
+    with pytest.raises(FileNotFoundError, match=r"u.data: no such file; .* has other.csv"):
+        read(tmp_path / "u.data")
+    with pytest.raises(FileNotFoundError, match=r"has other.csv"):
+        read(tmp_path / "absent" / "deeper" / "u.data")
+    with pytest.raises(DataError, match="expected a file, got a folder"):
+        read(tmp_path)
+
+
+def test_ids_stay_text_unless_all_are_integers(tmp_path):
+    data = read(write(tmp_path, "x.csv", "user,item\n1,a\n01,b\n2,1\n"))
+    assert data.user_ids.tolist() == ["01", "1", "2"]
+    assert data.item_ids.tolist() == ["1", "a", "b"]
+
+
+def test_timestamps_with_fractions_are_float64(tmp_path):
+    body = "".join(f"{i},{i},{i}\n" for i in range(1000)) + "1000,1000,1000.5\n"
+    data = read(write(tmp_path, "x.csv", "user,item,time\n" + body))
+    assert data.timestamps.dtype == np.float64
+    assert data.timestamps[-2:].tolist() == [999, 1000.5]
+    assert data.ratings is None
+
+
+def test_parquet_times_beyond_int64_are_float64(tmp_path):
+    path = tmp_path / "x.parquet"
+    times = pl.Series([2**63 + 2**20, 1], dtype=pl.UInt64)
+    pl.DataFrame({"user": [1, 2], "item": [1, 1], "time": times}).write_parquet(path)
+    assert read(path).timestamps.tolist() == [2.0**63 + 2**20, 1.0]
+
+
+def test_min_rating_keeps_positives_and_the_vocabulary(tmp_path):
+    path = write(tmp_path, "x.csv", "user,item,rating\n1,1,5\n1,2,3\n2,3,4\n")
+    data = read(path, min_rating=4)  # without a warning: it was asked for
+    assert (len(data), data.n_users, data.n_items) == (2, 2, 3)
+    with pytest.warns(DataWarning, match="1 users have no rating of at least 5"):
+        assert read(path, min_rating=5).degrees.tolist() == [1, 0]
+    with pytest.raises(DataError, match="at least `min_rating` = 6"):
+        read(path, min_rating=6)
+    with pytest.raises(DataError, match="expected ratings, as `min_rating` is given"):
+        read(write(tmp_path, "l.txt", "0 1\n"), min_rating=1)
+    tenths = write(tmp_path, "y.csv", "user,item,rating\n1,1,3.1\n")
+    assert len(read(tenths, min_rating=3.1)) == 1  # compared as float32
+
+
+def test_min_rating_judges_the_last_of_repeated_ratings(tmp_path):
+    path = write(tmp_path, "x.csv", HEAD + "1,1,5,10\n1,1,2,20\n1,2,5,10\n")
+    with pytest.warns(DataWarning, match="dropped 1 repeated"):
+        data = read(path, min_rating=4)
+    assert data.item_ids[data.items].tolist() == [2]
+
+
+def test_split_files_share_the_union_of_their_ids(tmp_path):
+    train = write(tmp_path, "train.csv", "user,item\n1,10\n2,20\n")
+    valid = write(tmp_path, "valid.csv", "user,item\n1,20\n")
+    test = write(tmp_path, "test.csv", "user,item\n2,10\n")
+    split = read_split(train, test, valid=valid)
+    assert {name: len(part) for name, part in split.parts()} == {"train": 2, "valid": 1, "test": 1}
+    assert read_split(train, test).valid is None
+
+    floats = write(tmp_path, "floats.csv", "user,item\n2.0,10.0\n")
+    assert read_split(train, floats).test.user_ids.tolist() == [1, 2]
+    text = write(tmp_path, "text.csv", "user,item\n2,10\nb,10\n")
+    with pytest.warns(DataWarning, match="text.csv: 1 users have no interaction in training"):
+        assert read_split(train, text).train.user_ids.tolist() == ["1", "2", "b"]
+
+
+def test_what_training_has_or_has_not_seen_is_counted(tmp_path):
+    train = write(tmp_path, "train.csv", "user,item\n1,10\n2,20\n")
+    unseen = write(tmp_path, "unseen.csv", "user,item\n3,30\n3,31\n1,20\n")
+    with pytest.warns(DataWarning) as caught:
+        split = read_split(train, unseen)
+    assert [str(w.message).split(": ")[1] for w in caught] == [
+        "1 users have no interaction in training",
+        "2 items have no interaction in training",
+    ]
+    assert (split.train.n_users, split.train.n_items, len(split.test)) == (3, 4, 3)
+
+    test = write(tmp_path, "test.csv", "user,item\n1,10\n1,20\n2,10\n")
+    valid = write(tmp_path, "valid.csv", "user,item\n2,10\n")
+    with pytest.warns(DataWarning) as caught:
+        split = read_split(train, test, valid=valid)
+    assert [str(w.message).split(": ")[1] for w in caught] == [
+        "removed 1 interactions that are in the train part too",
+        "removed 1 interactions that are in the valid part too",
+    ]
+    assert split.test.item_ids[split.test.items].tolist() == [20]
+    with (
+        pytest.raises(DataError, match=r"train.csv: expected interactions of its own"),
+        pytest.warns(DataWarning),
+    ):
+        read_split(train, train)
+
+
+def test_a_missing_package_is_named(tmp_path, monkeypatch):
+    path = write(tmp_path, "x.parquet", GOOD["table.parquet"])
+    monkeypatch.setitem(__import__("sys").modules, "polars", None)
+    with pytest.raises(ImportError, match=re.escape("pip install 'crl_jax[experiments]'")):
+        read(path)
+
+
+def test_no_byte_of_a_parquet_file_may_flip_into_a_crash(tmp_path):
+    good = GOOD["table.parquet"]
+    rng = np.random.default_rng(0)
+    for place in rng.choice(len(good), 60, replace=False):
+        flipped = bytearray(good)
+        flipped[place] ^= 0xFF
+        path = write(tmp_path, "x.parquet", bytes(flipped))
+        with suppress(DataError):  # or an id or a number is just another one
+            read(path)
+
+
+ids = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=6).filter(
+    lambda x: x == x.strip() and not re.fullmatch(r"-\d+(\.0*)?", x)
+)
+rows = st.lists(
+    st.tuples(
+        ids,
+        ids,
+        st.floats(-1e6, 1e6, width=32),
+        st.integers(-(2**62), 2**62),
+    ),
+    min_size=1,
+    max_size=8,
+    unique_by=lambda row: row[:2],
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(rows=rows, end=st.sampled_from(["\n", "\r\n"]), delimiter=st.sampled_from(",\t;|"))
+def test_what_is_written_is_read(tmp_path, rows, end, delimiter):
+    path = tmp_path / "x.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, delimiter=delimiter, lineterminator=end, quoting=csv.QUOTE_ALL)
+        writer.writerows([("user", "item", "rating", "timestamp"), *rows])
+    data = read(path)
+    back = zip(
+        map(str, data.user_ids[data.users].tolist()),
+        map(str, data.item_ids[data.items].tolist()),
+        data.ratings.tolist(),
+        data.timestamps.tolist(),
+        strict=True,
+    )
+    # A column of "1.0" alone is read as integers; no generated row is about that.
+    assert sorted(back) == sorted(rows)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.dictionaries(st.integers(0, 50), st.sets(st.integers(0, 2**62), min_size=1), min_size=1))
+def test_lists_that_are_written_are_read(tmp_path, lists):
+    path = tmp_path / "x.txt"
+    path.write_text("".join(f"{u} {' '.join(map(str, i))}\n" for u, i in lists.items()))
+    data = read(path)
+    got = {
+        int(data.user_ids[u]): set(
+            data.item_ids[data.items[data.indptr[u] : data.indptr[u + 1]]].tolist()
+        )
+        for u in range(data.n_users)
+    }
+    assert got == lists

@@ -1,0 +1,202 @@
+"""One name for all data: files, folders, TensorFlow datasets; and the real ones."""
+
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from crl_jax.data import DataError, DataWarning, Interactions, Split, load
+
+TABLE = "user,item\n1,10\n2,20\n"
+OTHER = "user,item\n1,20\n2,10\n"
+ATOMIC = TABLE.replace(",", "\t").replace("user", "user:token").replace("item", "item:token")
+OTHER_ATOMIC = OTHER.replace(",", "\t").replace("user", "user:token").replace("item", "item:token")
+
+
+def fill(folder, files):
+    folder.mkdir(exist_ok=True)
+    for name, content in files.items():
+        (folder / name).write_text(content)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"u.data": "1\t2\t3\t4\n", "u.user": "x", "u.item": "x"},
+        {"ratings.dat": "1::2::3::4\n", "users.dat": "x"},
+        {"ratings.csv": TABLE, "movies.csv": "x"},
+        {"ml.inter": ATOMIC, "ml.user": "x"},
+    ],
+)
+def test_a_folder_with_one_known_file(tmp_path, files):
+    data = load(fill(tmp_path, files))
+    assert isinstance(data, Interactions)
+    (name, _), *_ = files.items()
+    assert load(str(tmp_path / name)).fingerprint() == data.fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("files", "has_valid"),
+    [
+        ({"train.csv": TABLE, "test.csv": OTHER, "u.data": "", "ml.inter": ""}, False),
+        ({"train.txt": "1 10\n2 20\n", "test.txt": "1 20\n2 10\n"}, False),
+        ({"ml.train.inter": ATOMIC, "ml.test.inter": OTHER_ATOMIC, "ml.inter": ""}, False),
+        (
+            {
+                "train.csv": TABLE,
+                "validation.csv": "user,item\n1,20\n",
+                "test.tsv": "user\titem\n2\t10\n",
+            },
+            True,
+        ),
+    ],
+)
+def test_a_folder_with_a_given_split(tmp_path, files, has_valid):
+    split = load(fill(tmp_path, files))
+    assert isinstance(split, Split)
+    assert (split.valid is not None) == has_valid
+    assert split.train.item_ids.tolist() == [10, 20]
+    assert split.train.items.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({}, "expected train.* and test.*got an empty folder"),
+        ({"notes.md": ""}, "got .*notes.md"),
+        ({"u.data": "", "ml.inter": ""}, r"got \['ml.inter', 'u.data'\]"),
+        ({"train.csv": TABLE, "u.data": ""}, "expected one training and one test file"),
+        ({"train.csv": TABLE, "test.csv": OTHER, "train.txt": ""}, "'train.csv', 'train.txt'"),
+        ({"a.train.inter": ATOMIC, "b.test.inter": OTHER_ATOMIC}, "expected one training"),
+    ],
+)
+def test_a_folder_that_leaves_a_doubt_lists_what_it_has(tmp_path, files, message):
+    with pytest.raises(DataError, match=message):
+        load(fill(tmp_path, files))
+
+
+def test_options_reach_the_reader(tmp_path):
+    table = "u,i,r\n1,10,5\n2,20,5\n2,30,1\n"
+    names = {"user_col": "u", "item_col": "i", "rating_col": "r"}
+    (tmp_path / "ratings.csv").write_text(table)
+    assert len(load(tmp_path, **names, min_rating=4)) == 2
+    fill(tmp_path, {"train.csv": table, "test.csv": "u,i,r\n1,20,4\n1,30,1\n"})
+    split = load(tmp_path, **names, min_rating=4)
+    assert (len(split.train), len(split.test)) == (2, 1)
+
+
+def test_unknown_options_are_refused(tmp_path, fake_tfds):
+    fill(tmp_path, {"train.csv": TABLE, "test.csv": OTHER})
+    for source in (tmp_path, tmp_path / "train.csv", "tfds:x"):
+        with pytest.raises(TypeError, match="min_ratings"):
+            load(source, min_ratings=4)  # pyright: ignore[reportCallIssue]
+
+
+def test_a_missing_path_is_not_found(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        load(tmp_path / "absent")
+
+
+@pytest.fixture
+def fake_tfds(monkeypatch):
+    """A stand-in for tensorflow_datasets that yields what MovieLens yields."""
+    examples = [
+        {
+            "movie_genres": np.array([4, 14]),
+            "movie_id": movie,
+            "timestamp": np.int64(time),
+            "user_id": user,
+            "user_rating": np.float32(rating),
+            "user_gender": np.bool_(True),
+        }
+        for user, movie, rating, time in [
+            (b"138", b"5", 4, 879024327),
+            (b"92", b"709", 2, 875654590),
+        ]
+    ]
+    module = types.ModuleType("tensorflow_datasets")
+    asked = []
+
+    def fake_load(name, *, split):
+        asked.append((name, split))
+        return examples
+
+    vars(module).update(load=fake_load, as_numpy=iter)
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", module)
+    return examples, asked
+
+
+def test_tfds(fake_tfds):
+    data = load("tfds:movielens/100k-ratings")
+    assert fake_tfds[1] == [("movielens/100k-ratings", "train")]
+    assert data.user_ids.tolist() == [92, 138]
+    assert data.item_ids.tolist() == [5, 709]
+    assert data.items.tolist() == [1, 0]
+    assert data.ratings.tolist() == [2, 4]
+    assert data.timestamps.tolist() == [875654590, 879024327]
+    with pytest.warns(DataWarning, match="tfds:movielens/100k-ratings: 1 users"):
+        assert len(load("tfds:movielens/100k-ratings", min_rating=3)) == 1
+    assert load("tfds:x", time_col="user_rating", rating_col="timestamp").timestamps[0] == 2
+    for example in fake_tfds[0]:
+        del example["timestamp"]
+    assert load("tfds:x").timestamps is None
+
+
+def test_tfds_problems(fake_tfds):
+    examples, _ = fake_tfds
+    with pytest.raises(ValueError, match="`format` belongs to files"):
+        load("tfds:x", format="csv")
+    with pytest.raises(DataError, match=r"tfds:x: expected a column 'who'.*'movie_id'"):
+        load("tfds:x", user_col="who")
+    examples[1]["user_rating"] = np.float32("nan")
+    with pytest.raises(DataError, match="tfds:x: expected finite ratings"):
+        load("tfds:x")
+    examples[1]["user_id"] = b""
+    with pytest.raises(DataError, match="tfds:x: expected a non-empty id"):
+        load("tfds:x")
+    examples.clear()
+    with pytest.raises(DataError, match="tfds:x: expected interactions, got none"):
+        load("tfds:x")
+
+
+def test_tfds_is_optional(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
+    with pytest.raises(ImportError, match=r"pip install 'crl_jax\[tfds\]'"):
+        load("tfds:movielens/100k-ratings")
+
+
+@pytest.mark.data
+def test_movielens_100k_agrees_in_all_its_formats(real_data):
+    folder = real_data / "ml-100k"
+    data = load(folder / "u.data")
+    assert (data.n_users, data.n_items, len(data)) == (943, 1682, 100_000)
+    assert data.degrees.min() == 20  # as its README says
+    assert data.ratings[data.user_index(196) == data.users].size == 39
+    row = (data.users == data.user_index("196")) & (data.items == data.item_index("242"))
+    assert (data.ratings[row], data.timestamps[row]) == (3, 881250949)  # the first line
+    assert load(folder / "ml-100k.inter").fingerprint() == data.fingerprint()
+
+    with pytest.warns(DataWarning, match="35 items have no interaction in training"):
+        split = load(folder)
+    assert (split.train.n_users, split.train.n_items) == (943, 1682)
+    assert (len(split.train), len(split.test)) == (80_000, 20_000)
+    # The split numbers users and items by their first appearance in u.data.
+    lines = np.loadtxt(folder / "u.data", dtype=np.int64)
+    whole = {(u, i): r for u, i, r, _ in lines.tolist()}
+    first_user, first_item = (list(dict.fromkeys(lines[:, c].tolist())) for c in (0, 1))
+    both = {
+        (first_user[u], first_item[i]): r
+        for part in (split.train, split.test)
+        for u, i, r in zip(part.users, part.items, part.ratings.astype(int), strict=True)
+    }
+    assert both == whole
+
+
+@pytest.mark.data
+def test_gowalla_has_the_published_counts(real_data):
+    split = load(real_data / "gowalla")
+    assert (split.train.n_users, split.train.n_items) == (29_858, 40_981)
+    assert (len(split.train), len(split.test)) == (810_128, 217_242)
+    assert split.train.user_ids.tolist() == list(range(29_858))

@@ -1,0 +1,216 @@
+"""Splits: sizes, rules, reproducibility, independence of the streams."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jaxtyping import TypeCheckError
+
+from crl_jax.data import (
+    DataWarning,
+    Interactions,
+    Split,
+    leave_k_out,
+    split_by_ratio,
+    split_by_time,
+    split_clean,
+    with_validation,
+)
+
+
+def dense_data(n_users=20, n_items=30, seed=0, timed=True):
+    """Every user has at least five interactions."""
+    rng = np.random.default_rng(seed)
+    taken = rng.random((n_users, n_items)) < 0.5
+    taken[:, :5] = True
+    users, items = np.nonzero(taken)
+    return Interactions.from_arrays(
+        users,
+        items,
+        ratings=rng.integers(1, 6, len(users)),
+        timestamps=rng.integers(0, 40, len(users)) if timed else None,
+    )
+
+
+def pairs(data):
+    return set(zip(data.users.tolist(), data.items.tolist(), strict=True))
+
+
+def assert_partition(data, split):
+    parts = [pairs(part) for _, part in split.parts()]
+    assert set().union(*parts) == pairs(data)
+    assert sum(map(len, parts)) == len(data)
+
+
+SPLITS = {
+    "ratio": split_by_ratio,
+    "clean": split_clean,
+    "time": lambda data, seed=0: split_by_time(data),
+    "leave_k_out": leave_k_out,
+}
+
+
+@pytest.mark.parametrize("name", SPLITS)
+def test_a_split_loses_nothing_and_repeats(name):
+    data = dense_data()
+    first, again = SPLITS[name](data, seed=3), SPLITS[name](data, seed=3)
+    assert_partition(data, first)
+    assert first.train.fingerprint() == again.train.fingerprint()
+    other = SPLITS[name](data, seed=4)
+    assert (other.train.fingerprint() != first.train.fingerprint()) == (name != "time")
+
+
+@given(st.floats(0.05, 0.5))
+def test_ratio_is_exact(share):
+    data = dense_data()
+    assert len(split_by_ratio(data, test=share).test) == round(share * len(data))
+
+
+def test_ratio_draws_every_interaction_alike():
+    data = dense_data(6, 8)
+    drawn = sum(
+        np.isin(np.arange(len(data)), _places(data, split_by_ratio(data, test=0.25, seed=s).test))
+        for s in range(400)
+    )
+    # Binomial(400, 1/4): mean 100, standard deviation 8.7; a bound at 5 of them.
+    assert np.abs(drawn - 100).max() < 44
+
+
+def _places(data, part):
+    key = data.users * 1000 + data.items
+    return np.searchsorted(key, part.users * 1000 + part.items)
+
+
+def test_users_without_training_interactions_are_counted():
+    data = Interactions.from_arrays([0, 1, 2, 3], [0, 0, 0, 0], timestamps=[1, 2, 3, 4])
+    with pytest.warns(DataWarning, match="2 users have no interaction left in training"):
+        split_by_ratio(data, test=0.5)
+    with pytest.warns(DataWarning, match="1 users have no interaction left in training"):
+        split_by_time(data, test=0.25)
+
+
+def test_clean_takes_half_of_the_top_ratings():
+    data = dense_data()
+    split = split_clean(data)
+    assert set(split.test.ratings) == {5}
+    assert len(split.test) == int(np.sum(data.ratings == 5)) // 2
+    assert set(split_clean(data, top_rating=2).test.ratings) == {2}
+    with pytest.raises(ValueError, match="`top_rating` must occur at least twice, got 0"):
+        split_clean(data, top_rating=7)
+    with pytest.raises(ValueError, match="must have ratings"):
+        split_clean(Interactions.from_arrays([0, 1], [0, 1]))
+
+
+def test_time_never_trains_on_the_future():
+    data = dense_data()
+    split = split_by_time(data, test=0.3)
+    assert split.train.timestamps.max() <= split.test.timestamps.min()
+    assert len(split.test) == round(0.3 * len(data))
+    tied = Interactions.from_arrays([0, 0, 1, 1], [0, 1, 0, 1], timestamps=[5, 5, 5, 5])
+    assert pairs(split_by_time(tied, test=0.25).test) == {(1, 1)}
+    with pytest.raises(ValueError, match="timestamps"):
+        split_by_time(dense_data(timed=False))
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_leave_k_out_takes_the_last_of_each_user(k):
+    data = dense_data()
+    split = leave_k_out(data, k=k)
+    assert split.test.degrees.tolist() == [k] * data.n_users
+    for user in range(data.n_users):
+        mine = data.users == user
+        in_order = sorted(zip(data.timestamps[mine], data.items[mine], strict=True))
+        expected = sorted(int(item) for _, item in in_order[-k:])
+        assert split.test.items[split.test.users == user].tolist() == expected
+    assert leave_k_out(data, k=k, seed=0).test.degrees.tolist() == [k] * data.n_users
+
+
+def test_leave_k_out_spares_users_with_too_few():
+    data = Interactions.from_arrays(
+        [0, 0, 0, 1, 1, 2], [0, 1, 2, 0, 1, 0], user_ids=[5, 6, 7, 8], item_ids=[1, 2, 3]
+    )
+    with pytest.warns(DataWarning, match="2 users have no more than 2 interactions"):
+        split = leave_k_out(data, k=2, seed=0)
+    assert split.test.degrees.tolist() == [2, 0, 0, 0]
+    with pytest.raises(ValueError, match="pass `seed`"):
+        leave_k_out(data)
+    with pytest.raises(ValueError, match="1 or more, got 0"):
+        leave_k_out(data, k=0)
+    with pytest.warns(DataWarning), pytest.raises(ValueError, match="No user has more than 3"):
+        leave_k_out(data, k=3, seed=0)
+
+
+def test_leave_one_out_at_random_draws_every_item_alike():
+    data = Interactions.from_arrays([0] * 5, [0, 1, 2, 3, 4])
+    drawn = [leave_k_out(data, seed=s).test.items[0] for s in range(500)]
+    # Binomial(500, 1/5): mean 100, standard deviation 8.9.
+    assert np.abs(np.bincount(drawn, minlength=5) - 100).max() < 45
+
+
+@pytest.mark.parametrize(("how", "valid"), [("ratio", 0.1), ("time", 0.1), ("leave_k_out", 2)])
+def test_validation_comes_from_training_alone(how, valid):
+    data = dense_data()
+    outer = split_by_ratio(data)
+    split = with_validation(outer, how=how, valid=valid)
+    assert_partition(data, split)
+    assert split.test is outer.test
+    assert_partition(outer.train, Split(split.train, split.valid))
+    alone = with_validation(data, how=how, valid=valid)
+    assert alone.test is None
+    with pytest.raises(ValueError, match="already"):
+        with_validation(split)
+
+
+def test_validation_by_time_and_by_user():
+    data = dense_data()
+    late = with_validation(data, how="time", valid=0.2)
+    assert late.train.timestamps.max() <= late.valid.timestamps.min()
+    last = with_validation(data, how="leave_k_out", valid=1)
+    assert last.valid.fingerprint() == leave_k_out(data).test.fingerprint()
+    untimed = with_validation(dense_data(timed=False), how="leave_k_out", valid=1, seed=5)
+    assert set(untimed.valid.degrees.tolist()) == {1}
+    with pytest.raises(ValueError, match=r"1 or more, got 0\.1"):
+        with_validation(data, how="leave_k_out")
+    with pytest.raises((ValueError, TypeCheckError), match="how"):
+        with_validation(data, how="random")  # pyright: ignore[reportArgumentType]
+
+
+def test_validation_by_ratio_leaves_every_user_something():
+    users, items = np.repeat(np.arange(40), 2), np.tile([0, 1], 40)
+    data = Interactions.from_arrays(users, items)
+    split = with_validation(data, valid=0.5)
+    assert split.train.degrees.tolist() == [1] * 40
+    assert 0 < split.train.items.sum() < 40  # which one stays is random
+    with pytest.warns(DataWarning, match="lacks 8 interactions"):
+        assert len(with_validation(data, valid=0.6).valid) == 40
+    single = Interactions.from_arrays(np.arange(10), np.arange(10))
+    with pytest.raises(ValueError, match="one interaction per user"), pytest.warns(DataWarning):
+        with_validation(single)
+
+
+def test_validation_and_test_streams_differ_under_one_seed():
+    data = dense_data(n_users=200)
+    test = _places(data, split_by_ratio(data, test=0.5, seed=0).test)
+    valid = _places(data, with_validation(data, valid=0.5, seed=0).valid)
+    # Independent halves share a quarter; the same stream would give all or nothing.
+    assert abs(len(np.intersect1d(test, valid)) / len(data) - 0.25) < 0.04
+    # Here one rule makes both cuts. Of about 17 items a user, 1/17 are chosen twice.
+    data = dense_data(n_users=200, timed=False)
+    test = leave_k_out(data, seed=0).test
+    valid = with_validation(data, how="leave_k_out", valid=1, seed=0).valid
+    assert np.mean(test.items == valid.items) < 0.15
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, -0.1, 1.5, np.nan])
+def test_shares_outside_the_range_are_refused(share):
+    with pytest.raises(ValueError, match="`test`"):
+        split_by_ratio(dense_data(), test=share)
+    with pytest.raises(ValueError, match="`valid`"):
+        with_validation(dense_data(), valid=share)
+
+
+def test_a_part_that_would_be_empty_is_refused():
+    data = Interactions.from_arrays([0, 0], [0, 1], timestamps=[1, 2])
+    for split in (split_by_ratio, split_by_time):
+        with pytest.raises(ValueError, match="leaves one part empty"):
+            split(data, test=0.1)
