@@ -6,5 +6,7 @@ together. Importing this package runs nothing on a device.
 """
 
 from . import data as data
+from . import models as models
+from . import samplers as samplers
 
 __version__ = "0.1.0"

@@ -1,0 +1,41 @@
+"""Matrix factorisation: the encoder with nothing between the tables and the score."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+
+class MatrixFactorization(nnx.Module):
+    r"""Two embedding tables and their inner product, :math:`s_{ui} = \mathbf w_u^\top \mathbf h_i`.
+
+    Args:
+      n_users: Rows of the user table.
+      n_items: Rows of the item table.
+      dim: Width of both tables.
+      init_scale: Multiplies the Xavier-normal deviation, :math:`\sqrt{2/(\text{rows} + d)}`.
+      rngs: Source of the initial values (its ``params`` stream).
+
+    References:
+      Koren et al., Matrix Factorization Techniques for Recommender Systems, 2009; the
+      initialisation is that of the dissertation's chapters 5 and 6.
+    """
+
+    def __init__(
+        self, n_users: int, n_items: int, dim: int = 32, *, init_scale: float = 1.0, rngs: nnx.Rngs
+    ):
+        init = nnx.initializers.variance_scaling(init_scale**2, "fan_avg", "normal")
+        self.users = nnx.Param(init(rngs.params(), (n_users, dim)))
+        self.items = nnx.Param(init(rngs.params(), (n_items, dim)))
+
+    def __call__(
+        self, users: Int[Array, "batch"], items: Int[Array, "batch n"]
+    ) -> Float[Array, "batch n"]:
+        """Scores of each user with its own ``n`` items."""
+        # One gather of all items, one product: on CPUs a product of gathered rows written as a
+        # multiply and a sum is fused with the gathers and runs at half the speed.
+        return jnp.einsum("bd,bnd->bn", self.users[users], self.items[items])
+
+    def all_scores(self, users: Int[Array, "batch"]) -> Float[Array, "batch n_items"]:
+        """Scores of each user with the whole catalogue, in full float32 on every backend."""
+        return jnp.matmul(self.users[users], self.items[...].T, precision=jax.lax.Precision.HIGHEST)

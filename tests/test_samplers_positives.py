@@ -1,0 +1,112 @@
+"""Draws from a user's positives and from the rest, against counting by hand."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from crl_jax.data import Interactions
+from crl_jax.samplers import Positives, sample_seen, sample_unseen
+
+
+def looks_uniform(counts):
+    """Chi-square; a single category is certain."""
+    return len(counts) == 1 or stats.chisquare(counts).pvalue > 1e-3
+
+
+def rows(taken, n_items):
+    """Interactions from one list of items per user."""
+    users = np.repeat(np.arange(len(taken)), [len(items) for items in taken])
+    items = np.concatenate([np.asarray(items, int) for items in taken])
+    return Interactions.from_arrays(
+        users, items, user_ids=np.arange(len(taken)), item_ids=np.arange(n_items)
+    )
+
+
+ADVERSARIAL = {
+    "one taken": [3],
+    "first half": [0, 1, 2, 3, 4],
+    "last half": [5, 6, 7, 8, 9],
+    "every second": [0, 2, 4, 6, 8],
+    "all but the first": [1, 2, 3, 4, 5, 6, 7, 8, 9],
+    "all but the last": [0, 1, 2, 3, 4, 5, 6, 7, 8],
+    "all but one inside": [0, 1, 2, 3, 5, 6, 7, 8, 9],
+    "the ends": [0, 9],
+}
+
+
+@pytest.mark.parametrize("name", ADVERSARIAL)
+def test_unseen_items_are_uniform_and_never_taken(name):
+    names = list(ADVERSARIAL)
+    positives = Positives.of(rows(list(ADVERSARIAL.values()), 10))
+    user = jnp.array([names.index(name)])
+    draws = np.asarray(sample_unseen(jax.random.key(0), user, positives, 5000))[0]
+    unseen = np.setdiff1d(np.arange(10), ADVERSARIAL[name])
+    counts = np.bincount(draws, minlength=10)
+    assert counts.sum() == counts[unseen].sum()
+    assert looks_uniform(counts[unseen])
+
+
+@pytest.mark.parametrize("name", ADVERSARIAL)
+def test_seen_items_are_uniform_and_always_taken(name):
+    names = list(ADVERSARIAL)
+    positives = Positives.of(rows(list(ADVERSARIAL.values()), 10))
+    user = jnp.array([names.index(name)])
+    draws = np.asarray(sample_seen(jax.random.key(0), user, positives, 5000))[0]
+    seen = np.array(ADVERSARIAL[name])
+    counts = np.bincount(draws, minlength=10)
+    assert counts.sum() == counts[seen].sum()
+    assert looks_uniform(counts[seen])
+
+
+@settings(max_examples=15, deadline=None)
+@given(data=st.data(), n_items=st.integers(1, 40), seed=st.integers(0, 1000))
+def test_every_draw_keeps_to_its_side(data, n_items, seed):
+    row = st.sets(st.integers(0, n_items - 1), max_size=n_items)
+    taken = [sorted(items) for items in data.draw(st.lists(row, min_size=1, max_size=6))]
+    if not any(taken):
+        taken[0] = [0]
+    positives = Positives.of(rows(taken, n_items))
+    users = jnp.arange(len(taken))
+    draw_both = jax.jit(
+        lambda key: (
+            sample_unseen(key, users, positives, 30),
+            sample_seen(key, users, positives, 30),
+        )
+    )
+    unseen, seen = map(np.asarray, draw_both(jax.random.key(seed)))
+    for user, items in enumerate(taken):
+        if len(items) == n_items:
+            assert (unseen[user] == n_items).all()
+        else:
+            assert not np.isin(unseen[user], items).any()
+            assert (unseen[user] >= 0).all()
+            assert (unseen[user] < n_items).all()
+        if items:
+            assert np.isin(seen[user], items).all()
+
+
+def test_all_unseen_items_come_up_in_a_wide_catalogue():
+    n_items = 70_000  # more than 2^16: both halves of the bound are at work
+    taken = list(range(0, n_items, 7))
+    positives = Positives.of(rows([taken], n_items))
+    draws = np.asarray(sample_unseen(jax.random.key(4), jnp.array([0]), positives, 2_000_000))[0]
+    unseen = np.setdiff1d(np.arange(n_items), taken)
+    counts = np.bincount(draws, minlength=n_items)
+    assert counts.sum() == counts[unseen].sum()
+    assert looks_uniform(counts[unseen])
+
+
+def test_draws_are_reproducible_by_key_and_independent_of_the_batch_shape():
+    positives = Positives.of(rows([[0, 3], [1]], 10))
+    users = jnp.array([[0, 1], [1, 0]])
+    first = sample_unseen(jax.random.key(7), users, positives, 4)
+    again = sample_unseen(jax.random.key(7), users, positives, 4)
+    other = sample_unseen(jax.random.key(8), users, positives, 4)
+    assert first.shape == (2, 2, 4)
+    np.testing.assert_array_equal(first, again)
+    assert (np.asarray(first) != np.asarray(other)).any()
+    assert sample_seen(jax.random.key(7), users, positives, 3).shape == (2, 2, 3)
