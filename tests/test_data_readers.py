@@ -5,6 +5,7 @@ import gzip
 import io
 import re
 from contextlib import suppress
+from datetime import date, datetime
 
 import numpy as np
 import polars as pl
@@ -111,7 +112,11 @@ BAD = [  # file name, content, what the message says
     ("u.data", "1\t2\t3\t4\n2\t2\t1e39\t4\n", r":2: .*'rating', got '1e39'"),
     ("u.data", "1\t2\t1_0\t4\n", r":1: .*'rating', got '1_0'"),
     ("u.data", "1\t2\t٣\t4\n", r":1: .*'rating', got '٣'"),
-    ("u.data", "1\t2\t3\t\n", r":1: expected a finite number as 'timestamp', got ''"),
+    (
+        "u.data",
+        "1\t2\t3\t\n",
+        r":1: expected a finite number or an ISO date as 'timestamp', got ''",
+    ),
     ("u.data", "1\t2\t3\tmonday\n", r":1: .*'timestamp', got 'monday'"),
     ("u.data", "1\t2\t3\t1e400\n", r":1: .*'timestamp', got '1e400'"),
     ("u.data", "", r"u.data: expected interactions, got an empty file"),
@@ -268,6 +273,24 @@ def test_ids_stay_text_unless_all_are_integers(tmp_path):
     data = read(write(tmp_path, "x.csv", "user,item\n1,a\n01,b\n2,1\n"))
     assert data.user_ids.tolist() == ["01", "1", "2"]
     assert data.item_ids.tolist() == ["1", "a", "b"]
+
+
+MOMENTS = ["2020-01-01", "2020-01-01 00:00:01", "2020-01-01T01:00:02+01:00", "1577836803.5"]
+
+
+def test_dates_become_seconds(tmp_path):
+    path = tmp_path / "dates.csv"
+    path.write_text(
+        "user,item,timestamp\n" + "".join(f"1,{i},{m}\n" for i, m in enumerate(MOMENTS))
+    )
+    assert read(path).timestamps.tolist() == [1577836800, 1577836801, 1577836802, 1577836803.5]
+    path = tmp_path / "dates.parquet"
+    moments = [datetime(2020, 1, 1), datetime(2020, 1, 1, 0, 0, 1, 500_000)]
+    pl.DataFrame({"user": [1, 1], "item": [1, 2], "time": moments}).write_parquet(path)
+    assert read(path).timestamps.tolist() == [1577836800, 1577836801.5]
+    days = {"user": [1, 1], "item": [1, 2], "time": [date(2020, 1, 1), date(1970, 1, 2)]}
+    pl.DataFrame(days).write_parquet(path)
+    assert read(path).timestamps.tolist() == [1577836800, 86400]
 
 
 def test_timestamps_with_fractions_are_float64(tmp_path):

@@ -21,7 +21,8 @@ def read_parquet(path: Path, requested: Requested) -> Records:
 
     Raises:
       DataError: If the file is no complete Parquet file, a value is missing, an id is
-        neither text nor an integer, or a rating or time is not a finite number.
+        neither text nor an integer, a rating is not a finite number, or a time neither a
+        finite number nor a date.
       ImportError: If polars is not installed.
     """
     try:
@@ -48,6 +49,8 @@ def read_parquet(path: Path, requested: Requested) -> Records:
         _reject(path, values, values.is_null(), "a value")
 
     users, items = _encode(path, series["user"]), _encode(path, series["item"])
+    if "time" in series and series["time"].dtype in (pl.Date, pl.Datetime):
+        series["time"] = series["time"].dt.epoch("us") / 1_000_000  # seconds since 1970, UTC
     rating, time = (
         _numbers(path, series[role]) if role in series else None for role in ("rating", "time")
     )

@@ -75,7 +75,8 @@ def read(
     cut inside a number would still read well.
 
     Ids are integers if every id of a column is one (``12.0`` counts if every id is so
-    written), else text. Ratings are kept as float32, timestamps as int64 or float64.
+    written), else text. Ratings are kept as float32; timestamps as int64 or float64, dates
+    of ISO 8601 (UTC where they name no zone) as seconds since 1970.
 
     Args:
       path: The file.

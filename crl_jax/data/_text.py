@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
@@ -53,7 +54,8 @@ def read_delimited(path: Path, layout: Layout, requested: Requested) -> Records:
         try:
             return parse(text)
         except ValueError:
-            _blame(path, layout, names, place, "a finite number", lambda x: not _fits(parse, x))
+            expected = "a finite number" + (" or an ISO date" if parse is parse_times else "")
+            _blame(path, layout, names, place, expected, lambda x: not _fits(parse, x))
 
     for rows in _chunks(path, layout, len(names)):
         fields = list(zip(*rows, strict=True))
@@ -94,15 +96,26 @@ def parse_ratings(text: Sequence[str]) -> np.ndarray:
 
 
 def parse_times(text: Sequence[str]) -> np.ndarray:
-    """Finite int64 numbers, or float64 if one has a fraction; ValueError where one is not."""
+    """Finite int64 numbers, or float64 if one is no whole number; ValueError where one is neither.
+
+    A date of ISO 8601 counts as its seconds since 1970; without a time zone it is UTC.
+    """
     _only_plain(text)
     try:
         return np.fromiter(map(int, text), np.int64, len(text))
     except (ValueError, OverflowError):
-        values = np.fromiter(map(float, text), np.float64, len(text))
+        values = np.fromiter(map(_seconds, text), np.float64, len(text))
     if not np.isfinite(values).all():
         raise ValueError
     return values
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        moment = datetime.fromisoformat(text)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def _only_plain(text: Sequence[str]) -> None:
