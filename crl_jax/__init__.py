@@ -8,5 +8,7 @@ together. Importing this package runs nothing on a device.
 from . import data as data
 from . import models as models
 from . import samplers as samplers
+from . import stats as stats
+from . import weights as weights
 
 __version__ = "0.1.0"

@@ -1,0 +1,19 @@
+"""Order statistics of scores: what the importance weights know about a negative.
+
+The empirical distribution function of an anchor's scores tells how a negative ranks among
+its peers, whatever the scale of the scores:
+
+>>> import jax.numpy as jnp
+>>> from crl_jax import stats
+>>> scores = jnp.array([[0.3, -1.0, 0.3, 2.0]])
+>>> print(stats.ecdf(scores))
+[[0.75 0.25 0.75 1.  ]]
+
+``where`` leaves entries out, and :func:`ranks` gives the same as exact integer counts:
+
+>>> print(stats.ranks(scores, where=jnp.array([[True, False, True, True]])))
+[[2 0 2 3]]
+"""
+
+from ._ecdf import ecdf as ecdf
+from ._ecdf import ranks as ranks

@@ -1,0 +1,122 @@
+"""Ranks and the empirical distribution function of scores, along the last axis."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from .._checks import at_least_float32, check_shape
+
+# Counting all pairs does N² comparisons, but these vectorise, while a sort does not: on a
+# CPU it takes 2 ms for 512 rows of 512 scores, sorting and searching them 34 ms. The two
+# meet near 8,000 scores a row.
+_LARGEST_ALL_PAIRS = 4096
+# One fused reduction up to here; XLA's CPU code stops vectorising longer ones (a row of 64
+# takes six times as long as in blocks of 16), so longer rows are counted block by block.
+_LARGEST_FUSED = 32
+_BLOCK = 16
+
+
+def ecdf(
+    scores: Float[Array, "*batch n"],
+    *,
+    where: Bool[Array, "*batch n"] | None = None,
+) -> Float[Array, "*batch n"]:
+    r"""Empirical distribution function of each row, at its own scores.
+
+    .. math::
+        u_j = \frac{\#\{i : s_i \le s_j\}}{N}
+
+    Ties count in full: equal scores share the largest of their ranks, and the best score
+    of a row always has :math:`u = 1`. A step function: its gradient is zero.
+
+    Args:
+      scores: The :math:`s_j`, shape ``[*batch, n]``.
+      where: True keeps an entry, shape ``[*batch, n]``; the :math:`N` is the number kept.
+        Others are never read.
+
+    Returns:
+      Values in (0, 1], shape ``[*batch, n]``, at least float32; 0 where not kept. A kept
+      NaN is below nothing and above nothing: it adds to :math:`N` alone and has value 0.
+
+    Raises:
+      ValueError: If ``where`` has not the shape of ``scores``.
+
+    >>> print(ecdf(jnp.array([5.0, 1.0, 5.0, 9.0])))
+    [0.75 0.25 0.75 1.  ]
+    """
+    (scores,) = at_least_float32(scores)
+    rank, count = ranks(scores, where=where), kept_count(scores, where)
+    # XLA may divide by multiplying with 1/N, and 49 * (1/49) is not 1.
+    share = rank.astype(scores.dtype) / count.astype(scores.dtype)
+    return jnp.where(rank == count, 1, share)
+
+
+def ranks(
+    scores: Float[Array, "*batch n"],
+    *,
+    where: Bool[Array, "*batch n"] | None = None,
+) -> Int[Array, "*batch n"]:
+    r"""Number of kept scores in the row that are no larger: :math:`\#\{i: s_i \le s_j\}`.
+
+    The numerator of :func:`ecdf`, as an exact integer: for formulas in which
+    :math:`1 - u_j = (N - \text{rank}_j)/N` must not lose digits.
+
+    Args:
+      scores: The :math:`s_j`, shape ``[*batch, n]``.
+      where: True keeps an entry, shape ``[*batch, n]``. Others are never read.
+
+    Returns:
+      Counts from 1 to the number kept, shape ``[*batch, n]``, int32; 0 where not kept, and
+      for a NaN.
+
+    Raises:
+      ValueError: If ``where`` has not the shape of ``scores``.
+
+    >>> print(ranks(jnp.array([5.0, 1.0, 5.0, 9.0])))
+    [3 1 3 4]
+    """
+    check_shape("where", where, scores.shape)
+    scores = jax.lax.stop_gradient(scores)
+    if where is not None:  # NaN compares false with everything: it drops out of every count
+        scores = jnp.where(where, scores, jnp.nan)
+    if scores.shape[-1] <= _LARGEST_ALL_PAIRS:
+        return _ranks_by_pairs(scores)
+    return _ranks_by_sorting(scores)
+
+
+def kept_count(scores: Array, where: Array | None) -> Array:
+    """Kept entries of each row, ``[*batch, 1]`` or ``[]``; 1 if there are none, to divide by."""
+    if where is None:
+        return jnp.asarray(scores.shape[-1], jnp.int32)
+    return jnp.maximum(jnp.sum(where, axis=-1, keepdims=True, dtype=jnp.int32), 1)
+
+
+@jax.jit  # or else a call outside jit would compile the scan anew, each time
+def _ranks_by_pairs(scores: Array) -> Array:
+    n = scores.shape[-1]
+    if n <= _LARGEST_FUSED:
+        return _count_no_larger(scores, scores)
+
+    fill = [(0, 0)] * (scores.ndim - 1) + [(0, -n % _BLOCK)]
+    blocks = jnp.pad(scores, fill, constant_values=jnp.nan)
+    blocks = jnp.moveaxis(blocks.reshape(*scores.shape[:-1], -1, _BLOCK), -2, 0)
+
+    def add(counts: Array, block: Array) -> tuple[Array, None]:
+        return counts + _count_no_larger(block, scores), None
+
+    # Zeros made from the scores, so that they vary over the same mesh axes in shard_map.
+    return jax.lax.scan(add, jnp.zeros_like(scores, dtype=jnp.int32), blocks)[0]
+
+
+def _count_no_larger(among: Array, scores: Array) -> Array:
+    """For each score, how many ``among`` the row's entries are no larger."""
+    return jnp.sum(among[..., :, None] <= scores[..., None, :], axis=-2, dtype=jnp.int32)
+
+
+def _ranks_by_sorting(scores: Array) -> Array:
+    def row(scores: Array) -> Array:  # NaN sorts last, above whatever is searched for
+        return jnp.searchsorted(jnp.sort(scores), scores, side="right")
+
+    flat = scores.reshape(-1, scores.shape[-1])
+    found = jax.vmap(row)(flat).reshape(scores.shape).astype(jnp.int32)
+    return jnp.where(jnp.isnan(scores), 0, found)

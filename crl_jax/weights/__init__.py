@@ -1,0 +1,29 @@
+r"""Importance weights for negatives: whom a contrastive loss should listen to.
+
+An unlabelled sample that scores high is either a hard negative or a positive in disguise.
+:func:`bayesian_weights` trades the two off: with probability ``tau_plus`` a sample is a
+false negative, an encoder of quality ``alpha`` (its AUC) ranks true negatives below, and
+``beta`` says how much the hard ones should count.
+
+>>> import jax.numpy as jnp, numpy as np
+>>> from crl_jax import weights
+>>> neg = jnp.array([[-0.5, 0.1, 0.2, 0.9]])
+>>> w = weights.bayesian_weights(neg, tau_plus=0.1, alpha=0.9, beta=0.5)
+>>> print(np.asarray(w).round(2))  # without hardness, doubt falls on the best-scoring
+[[1.08 1.04 0.97 0.56]]
+>>> posterior = weights.true_negative_posterior(neg, tau_plus=0.1, alpha=0.9)
+>>> print(np.asarray(posterior).round(2))
+[[0.97 0.94 0.87 0.5 ]]
+>>> print(np.asarray(weights.effective_sample_size(w)).round(2))  # of four negatives
+[3.8]
+
+They are ordinary arrays: look at them, average them, or multiply a loss with them. A loss
+that takes them as constants says so itself, with ``jax.lax.stop_gradient``.
+:func:`hard_weights` is the exponential tilt of hard negative mining, whose gradient is
+part of the method.
+"""
+
+from ._bayesian import bayesian_weights as bayesian_weights
+from ._bayesian import true_negative_posterior as true_negative_posterior
+from ._diagnostics import effective_sample_size as effective_sample_size
+from ._hard import hard_weights as hard_weights

@@ -1,0 +1,61 @@
+"""Exponential tilting towards hard negatives."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from .._checks import at_least_float32, check_range, check_shape
+from ..stats._ecdf import kept_count
+from ._per_anchor import PerAnchor, Scalar, column, per_anchor
+
+
+def hard_weights(
+    neg: Float[Array, "*batch n_neg"],
+    *,
+    beta: PerAnchor,
+    temperature: Scalar = 1.0,
+    where: Bool[Array, "*batch n_neg"] | None = None,
+) -> Float[Array, "*batch n_neg"]:
+    r"""Weights that grow exponentially with the score of a negative.
+
+    .. math::
+        w_j = \frac{e^{\beta s_j/t}}{\frac1N \sum_i e^{\beta s_i/t}}
+
+    They average to 1, and depend on differences of scores alone. Gradients flow through
+    them, as in the published method.
+
+    Args:
+      neg: Scores :math:`s_j` of the negatives, shape ``[*batch, n_neg]``.
+      beta: Concentration :math:`\beta \ge 0`, a scalar or an array that broadcasts to
+        ``[*batch]``; 0 gives weights of 1.
+      temperature: The :math:`t > 0` that divides all scores.
+      where: True keeps a negative, shape ``[*batch, n_neg]``; :math:`N` counts these.
+        Others are never read and have weight 0.
+
+    Returns:
+      The :math:`w_j` in [0, N], shape ``[*batch, n_neg]``, at least float32; finite however
+      large the scores.
+
+    Raises:
+      ValueError: If a shape does not fit or a hyper-parameter leaves its range.
+
+    References:
+      Robinson et al., `Contrastive Learning with Hard Negative Samples
+      <https://arxiv.org/abs/2010.04592>`_, 2021; "Contrastive Learning for Personalized
+      Recommendation", Eq. 5.52.
+
+    >>> print(jnp.round(hard_weights(jnp.array([0.0, 1.0, 2.0]), beta=1.0), 3))
+    [0.27  0.734 1.996]
+    """
+    check_shape("where", where, neg.shape)
+    check_shape("temperature", temperature, ())
+    check_range("beta", beta, 0.0, jnp.inf, high_open=True)
+    check_range("temperature", temperature, 0.0, jnp.inf, low_open=True)
+    (neg,) = at_least_float32(neg)
+    beta = column(per_anchor("beta", beta, neg.shape[:-1], neg.dtype))
+    if where is not None:  # before any arithmetic: 0 * nan would reach the temperature
+        neg = jnp.where(where, neg, 0)
+
+    tilt = beta * (neg / jnp.asarray(temperature, neg.dtype))
+    count = kept_count(neg, where).astype(neg.dtype)
+    return count * jax.nn.softmax(tilt, axis=-1, where=where)

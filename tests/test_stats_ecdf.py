@@ -1,0 +1,122 @@
+"""Ranks and the eCDF against counting by hand, whichever way they are computed."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from crl_jax import stats
+from crl_jax.stats import _ecdf
+
+# One row length per way to count: fused, in blocks that do and do not fit, sorted.
+LENGTHS = [1, 32, 33, 64]
+
+
+@pytest.fixture(params=["pairs", "sort"])
+def way(request, monkeypatch):
+    if request.param == "sort":
+        monkeypatch.setattr(_ecdf, "_LARGEST_ALL_PAIRS", 0)
+
+
+def count_by_hand(scores, where):
+    rows = zip(scores.reshape(-1, scores.shape[-1]), where.reshape(-1, scores.shape[-1]))
+    found = [[(row[keep] <= s).sum() if k else 0 for s, k in zip(row, keep)] for row, keep in rows]
+    return np.reshape(found, scores.shape)
+
+
+def some_scores(n, seed=0):
+    """Many ties, and all the numbers that sorts and comparisons treat apart."""
+    rng = np.random.default_rng(seed)
+    values = [0.0, -0.0, 1.0, -1.0, 0.5, 3e38, -3e38, np.inf, -np.inf, np.nan]
+    return rng.choice(values, (3, 4, n)).astype(np.float32), rng.random((3, 4, n)) < 0.7
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("n", LENGTHS)
+def test_ranks_and_ecdf_count_exactly(n):
+    scores, where = some_scores(n)
+    for keep in (where, None):
+        mask = np.ones_like(where) if keep is None else keep
+        want = count_by_hand(scores, mask)
+        got = stats.ranks(jnp.asarray(scores), where=keep)
+        assert got.dtype == jnp.int32
+        np.testing.assert_array_equal(got, want)
+        u = stats.ecdf(jnp.asarray(scores), where=keep)
+        count = np.maximum(mask.sum(-1, keepdims=True), 1)
+        np.testing.assert_allclose(u, want / count, rtol=2e-7)
+        np.testing.assert_array_equal(u == 1, want == count)
+
+
+@pytest.mark.parametrize("n", [4096, 4097])  # the last counted in pairs, the first sorted
+def test_long_rows(n):
+    scores = np.random.default_rng(0).normal(size=(2, n)).round(2).astype(np.float32)
+    want = np.stack([np.searchsorted(np.sort(row), row, side="right") for row in scores])
+    np.testing.assert_array_equal(stats.ranks(jnp.asarray(scores)), want)
+
+
+@pytest.mark.usefixtures("way")
+def test_no_pair_matrix_is_stored():
+    """The working memory grows with the scores, not with their pairs."""
+    scores = jnp.zeros((16, 2048))
+    memory = jax.jit(stats.ranks).lower(scores).compile().memory_analysis()
+    if memory is None:
+        pytest.skip("the backend tells nothing about memory")
+    assert memory.temp_size_in_bytes < 10 * scores.nbytes
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("n", [32, 33])
+def test_masked_entries_are_never_read(n):
+    scores, where = some_scores(n)
+    for junk in (np.nan, np.inf, -np.inf, 0.0):
+        got = stats.ecdf(jnp.asarray(np.where(where, scores, junk)), where=where)
+        np.testing.assert_array_equal(got, stats.ecdf(jnp.asarray(scores), where=where))
+
+
+def test_a_row_that_keeps_nothing_is_zero():
+    scores, nothing = jnp.ones((2, 3)), jnp.zeros((2, 3), bool)
+    np.testing.assert_array_equal(stats.ecdf(scores, where=nothing), jnp.zeros((2, 3)))
+
+
+@pytest.mark.usefixtures("way")
+@given(
+    hnp.arrays(np.float32, (2, 7), elements=st.floats(-1e4, 1e4, width=32)),
+    st.permutations(range(7)),
+)
+@settings(max_examples=30, deadline=None)
+def test_only_the_order_matters(scores, order):
+    order = np.array(order)
+    u = stats.ecdf(jnp.asarray(scores))
+    np.testing.assert_array_equal(stats.ecdf(jnp.asarray(scores[:, order])), u[:, order])
+    # Doubling is increasing and exact: it makes and breaks no tie.
+    np.testing.assert_array_equal(stats.ecdf(jnp.asarray(2 * scores)), u)
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("n", [32, 33])
+def test_jit_and_vmap_agree_and_the_gradient_is_zero(n):
+    scores, where = some_scores(n)
+    scores = jnp.asarray(np.where(np.isnan(scores), 0, scores))
+    want = stats.ecdf(scores, where=where)
+    np.testing.assert_array_equal(jax.jit(stats.ecdf)(scores, where=where), want)
+    row_wise = jax.vmap(jax.vmap(lambda s, w: stats.ecdf(s, where=w)))
+    np.testing.assert_array_equal(row_wise(scores, jnp.asarray(where)), want)
+    np.testing.assert_array_equal(jax.grad(lambda s: stats.ecdf(s).sum())(scores), 0)
+
+
+@pytest.mark.parametrize("n", [32, 33])
+def test_types(n):
+    scores = jnp.linspace(-1, 1, n)
+    for half in (jnp.bfloat16, jnp.float16):
+        assert stats.ecdf(scores.astype(half)).dtype == jnp.float32
+    with jax.enable_x64(True):
+        assert stats.ecdf(jnp.linspace(-1, 1, n, dtype=jnp.float64)).dtype == jnp.float64
+
+
+def test_shape_error_names_the_argument():
+    for function in (stats.ecdf, stats.ranks):
+        with pytest.raises(Exception, match="where"):
+            function(jnp.ones((2, 3)), where=jnp.ones(3, bool))
