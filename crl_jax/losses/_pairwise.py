@@ -1,0 +1,187 @@
+"""Pairwise losses: a positive against one negative at a time."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from .._checks import check_range
+from .._reduce import ReduceFn, masked_mean
+from ..weights._per_anchor import PerAnchor, Scalar, per_anchor
+from ._anchors import Anchors, finish, prepare
+from ._logspace import log_mean_exp, log_without_false, softplus
+
+
+def bpr(
+    pos: Float[Array, "*batch"],
+    neg: Float[Array, "*batch n_neg"],
+    *,
+    temperature: Scalar = 1.0,
+    where: Bool[Array, "*batch n_neg"] | None = None,
+    weights: Float[Array, "*batch"] | None = None,
+    reduce_fn: ReduceFn | None = masked_mean,
+) -> Float[Array, "..."]:
+    r"""Bayesian personalised ranking, averaged over the negatives of an anchor.
+
+    .. math::
+        \ell = \frac1N \sum_j -\log \sigma\bigl((s^+ - s_j)/t\bigr)
+
+    The mean, not the sum: an anchor with N negatives weighs as much as with one, so
+    changing N changes the variance of the gradient and not its scale.
+
+    Args:
+      pos: Scores :math:`s^+` of anchors with their positives, shape ``[*batch]``.
+      neg: Scores :math:`s_j` with their negatives, shape ``[*batch, n_neg]``.
+      temperature: The :math:`t > 0` that divides all scores.
+      where: True keeps a negative, shape ``[*batch, n_neg]``; others are never read, in
+        value or gradient. An anchor that keeps none has loss 0 and leaves the reduction.
+      weights: Multiply the losses of the anchors, shape ``[*batch]``; gradients flow into
+        them. ``None`` means 1.
+      reduce_fn: Called as ``reduce_fn(losses, where=anchors_with_negatives)``. ``None``
+        returns one loss per anchor.
+
+    Returns:
+      What ``reduce_fn`` makes of shape ``[*batch]``, by default the mean; at least float32.
+
+    Raises:
+      ValueError: If a shape does not fit or ``temperature`` is not positive.
+
+    References:
+      Rendle et al., `BPR: Bayesian Personalized Ranking from Implicit Feedback
+      <https://arxiv.org/abs/1205.2618>`_, 2009, section 4.1.
+
+    >>> print(f"{bpr(jnp.array([2.0, 0.0]), jnp.array([[1.0], [0.5]])):.4f}")
+    0.6437
+    """
+    a = prepare(pos, neg, temperature=temperature, where=where, weights=weights)
+    return finish(_mean(-_log_prefer(a, a.neg), a), a, reduce_fn)
+
+
+def bce(
+    pos: Float[Array, "*batch"],
+    neg: Float[Array, "*batch n_neg"],
+    *,
+    temperature: Scalar = 1.0,
+    where: Bool[Array, "*batch n_neg"] | None = None,
+    weights: Float[Array, "*batch"] | None = None,
+    reduce_fn: ReduceFn | None = masked_mean,
+) -> Float[Array, "..."]:
+    r"""Binary cross-entropy of a positive and the average of its negatives.
+
+    .. math::
+        \ell = -\log \sigma(s^+/t) - \frac1N \sum_j \log \sigma(-s_j/t)
+
+    The mean, not the sum, over negatives: the two classes stay balanced and the loss is
+    the average over the N triplets of an anchor, its positive and one negative.
+
+    Args:
+      pos: Scores :math:`s^+` of anchors with their positives, shape ``[*batch]``.
+      neg: Scores :math:`s_j` with their negatives, shape ``[*batch, n_neg]``.
+      temperature: As in :func:`bpr`.
+      where: As in :func:`bpr`.
+      weights: As in :func:`bpr`.
+      reduce_fn: As in :func:`bpr`.
+
+    Returns:
+      What ``reduce_fn`` makes of shape ``[*batch]``, by default the mean; at least float32.
+
+    Raises:
+      ValueError: If a shape does not fit or ``temperature`` is not positive.
+
+    References:
+      He et al., `Neural Collaborative Filtering <https://arxiv.org/abs/1708.05031>`_, 2017,
+      Eq. 7.
+
+    >>> print(f"{bce(jnp.array([2.0, 0.0]), jnp.array([[1.0], [0.5]])):.4f}")
+    1.5537
+    """
+    a = prepare(pos, neg, temperature=temperature, where=where, weights=weights)
+    false_alarm = _mean(softplus(a.neg / a.temperature), a)
+    return finish(softplus(-a.pos / a.temperature) + false_alarm, a, reduce_fn)
+
+
+def debiased_pairwise(
+    pos: Float[Array, "*batch"] | Float[Array, "*batch n_pos"],
+    neg: Float[Array, "*batch n_neg"],
+    *,
+    tau_plus: PerAnchor,
+    floor: PerAnchor = 1e-2,
+    temperature: Scalar = 1.0,
+    where: Bool[Array, "*batch n_neg"] | None = None,
+    weights: Float[Array, "*batch"] | None = None,
+    reduce_fn: ReduceFn | None = masked_mean,
+) -> Float[Array, "..."]:
+    r"""Debiased pairwise loss: the probability of preferring positives over true negatives.
+
+    .. math::
+        \ell = -\log \max\Bigl(\frac{1}{\tau^-}\Bigl[
+            \frac1N \sum_j \sigma\bigl((s^+ - s_j)/t\bigr)
+            - \tau^+ \frac1M \sum_m \sigma\bigl((s^+ - s^+_m)/t\bigr)\Bigr],\;
+            \text{floor}\Bigr)
+
+    With ``tau_plus=0, floor=0`` and one negative it is :func:`bpr`.
+
+    Args:
+      pos: Scores of anchors with their positives. Shape ``[*batch, 1 + M]`` (as many axes
+        as ``neg``): column 0 is the own positive :math:`s^+`, the others the
+        :math:`s^+_m`. Shape ``[*batch]``: without others, their mean becomes ½, the exact
+        expectation for two independent positives.
+      neg: Scores :math:`s_j` with their negatives, shape ``[*batch, n_neg]``.
+      tau_plus: Prior :math:`\tau^+` in [0, 1) that a negative is in truth a positive; a
+        scalar or an array that broadcasts to ``[*batch]``.
+      floor: Smallest probability to take the logarithm of, in [0, 1]; below it the
+        gradient is zero. With 0, an estimate that is not positive counts as the rounding
+        error of its first term, with zero gradient: large, but finite.
+      temperature: As in :func:`bpr`.
+      where: As in :func:`bpr`.
+      weights: As in :func:`bpr`.
+      reduce_fn: As in :func:`bpr`.
+
+    Returns:
+      What ``reduce_fn`` makes of shape ``[*batch]``, by default the mean; at least float32.
+      Negative where the estimate exceeds 1, as an unbiased one may.
+
+    Raises:
+      ValueError: If a shape does not fit or a hyper-parameter leaves its range.
+
+    References:
+      "Contrastive Learning for Personalized Recommendation", Eq. 5.17 and 5.18.
+
+    >>> pos, neg = jnp.array([[1.0, 0.5, 2.0]]), jnp.array([[0.2, -0.3, 0.9]])
+    >>> print(f"{debiased_pairwise(pos, neg, tau_plus=0.1):.4f}")
+    0.3689
+    """
+    check_range("tau_plus", tau_plus, 0.0, 1.0, high_open=True)
+    check_range("floor", floor, 0.0, 1.0)
+    a = prepare(
+        pos, neg, temperature=temperature, where=where, weights=weights, extra_positives=True
+    )
+    batch, dtype = a.pos.shape, a.pos.dtype
+    tau_plus = per_anchor("tau_plus", tau_plus, batch, dtype)
+    floor = per_anchor("floor", floor, batch, dtype)
+
+    log_mixed = log_mean_exp(_log_prefer(a, a.neg), where=a.where)
+    if a.extra is None:
+        log_false = jnp.asarray(np.log(0.5), dtype)
+    else:
+        log_false = log_mean_exp(_log_prefer(a, a.extra))
+    log_true = log_without_false(log_mixed, log_false, tau_plus)
+
+    # Not the smallest number there is: BPR values of ±100 are to pass through floor = 0.
+    rounding = jax.lax.stop_gradient(log_mixed) + float(np.log(np.finfo(dtype).eps))
+    bounded = floor > 0
+    log_floor = jnp.where(bounded, jnp.log(jnp.where(bounded, floor, 1)), rounding)
+    return finish(-jnp.maximum(log_true, log_floor), a, reduce_fn)
+
+
+def _log_prefer(anchors: Anchors, others: Array) -> Array:
+    """Log of the probability that the own positive is preferred over each of ``others``."""
+    return -softplus((others - anchors.pos[..., None]) / anchors.temperature)
+
+
+def _mean(values: Array, anchors: Anchors) -> Array:
+    """Mean over the kept negatives; of an anchor without any, 0."""
+    if anchors.where is None:
+        return jnp.mean(values, axis=-1)
+    count = jnp.maximum(jnp.sum(anchors.where, axis=-1), 1).astype(values.dtype)
+    return jnp.sum(values, axis=-1, where=anchors.where) / count

@@ -1,0 +1,230 @@
+"""How the contrastive losses and their denominators relate to each other and to limits."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from crl_jax import losses, weights
+
+
+@pytest.fixture
+def pos():
+    return jax.random.normal(jax.random.key(0), (6,))
+
+
+@pytest.fixture
+def neg():
+    return jax.random.normal(jax.random.key(1), (6, 8))
+
+
+def same(got, want, rtol=1e-6):
+    np.testing.assert_allclose(got, want, rtol=rtol)
+
+
+def test_special_cases_meet(pos, neg):
+    nce = losses.info_nce(pos, neg, temperature=0.3)
+    for alpha in (0.5, 0.8, 1.0):
+        hyper = dict(tau_plus=0.0, alpha=alpha, beta=0.5)
+        same(losses.bayesian_contrastive(pos, neg, **hyper, temperature=0.3), nce)
+    same(losses.debiased_contrastive(pos, neg, tau_plus=0.0, min_score=-9.0, temperature=0.3), nce)
+    same(
+        losses.hard_contrastive(pos, neg, tau_plus=0.1, beta=0.0),
+        losses.debiased_contrastive(pos, neg, tau_plus=0.1),
+    )
+
+
+def test_one_negative_is_bpr(pos, neg):
+    for scale in (1.0, 100.0):
+        nce = losses.info_nce(scale * pos, scale * neg[:, :1], reduce_fn=None)
+        np.testing.assert_array_equal(
+            nce, losses.bpr(scale * pos, scale * neg[:, :1], reduce_fn=None)
+        )
+
+
+def test_temperature_limits(pos, neg):
+    same(losses.info_nce(pos, neg, temperature=1e6), np.log(1 + 8), rtol=1e-5)
+    below = jnp.minimum(neg, pos[:, None] - 0.1)  # none above its positive
+    assert losses.info_nce(pos, below, temperature=1e-3) == 0
+    same(losses.info_nce(pos, pos[:, None] * jnp.ones(7)[None]), np.log(8))
+
+
+def test_losses_are_softplus_of_their_estimators(pos, neg):
+    where = jax.random.bernoulli(jax.random.key(2), 0.6, neg.shape).at[:, 0].set(True)
+    common = dict(temperature=0.5, where=where)
+    prior, bayes = dict(tau_plus=0.1), dict(tau_plus=0.1, alpha=0.8, beta=0.7)
+    extra = jax.random.normal(jax.random.key(3), (6, 3))
+    both = jnp.concatenate([pos[:, None], extra], axis=1)
+    pairs = [
+        (losses.info_nce(pos, neg, **common), losses.biased_log_sum(neg, **common)),
+        (
+            losses.bayesian_contrastive(pos, neg, **bayes, **common),
+            losses.bayesian_log_sum(neg, **bayes, **common),
+        ),
+    ]
+    for own, draws in [(pos, pos[:, None]), (both, extra), (pos[:, None], pos[:, None])]:
+        pairs += [
+            (
+                losses.debiased_contrastive(own, neg, **prior, **common),
+                losses.debiased_log_sum(neg, draws, **prior, **common),
+            ),
+            (
+                losses.hard_contrastive(own, neg, **prior, beta=0.8, **common),
+                losses.hard_log_sum(neg, draws, **prior, beta=0.8, **common),
+            ),
+        ]
+    for loss, log_sum in pairs:
+        same(loss, jax.nn.softplus(log_sum - pos / 0.5).mean(), rtol=1e-5)
+
+
+def test_hard_estimator_is_a_mean_under_hard_weights(neg):
+    w = weights.hard_weights(neg, beta=0.7, temperature=0.5)
+    want = jnp.log((w * jnp.exp(neg / 0.5)).sum(-1))
+    got = losses.hard_log_sum(neg, neg[:, :1], tau_plus=0.0, beta=0.7, temperature=0.5)
+    same(got, want, rtol=1e-5)
+
+
+ESTIMATORS = {
+    "biased": lambda neg, **kw: losses.biased_log_sum(neg, **kw),
+    "debiased": lambda neg, **kw: losses.debiased_log_sum(
+        neg, jnp.ones((*neg.shape[:-1], 2)), tau_plus=0.1, **kw
+    ),
+    "debiased_no_prior": lambda neg, **kw: losses.debiased_log_sum(
+        neg, jnp.ones((*neg.shape[:-1], 2)), tau_plus=0.0, min_score=-jnp.inf, **kw
+    ),
+    "hard": lambda neg, **kw: losses.hard_log_sum(
+        neg, jnp.ones((*neg.shape[:-1], 2)), tau_plus=0.1, beta=0.8, **kw
+    ),
+    "bayesian": lambda neg, **kw: losses.bayesian_log_sum(
+        neg, tau_plus=0.1, alpha=0.8, beta=0.8, **kw
+    ),
+}
+each_estimator = pytest.mark.parametrize("estimate", ESTIMATORS.values(), ids=ESTIMATORS)
+
+
+@each_estimator
+@pytest.mark.parametrize("junk", [0.0, jnp.nan, jnp.inf])
+def test_an_estimate_of_nothing_is_minus_infinity_without_gradient(neg, estimate, junk):
+    where = jnp.ones_like(neg, bool).at[2].set(False).at[0, 3].set(False)
+    neg = jnp.where(where, neg, junk)
+    log_sum = estimate(neg, where=where)
+    assert log_sum[2] == -jnp.inf
+    same(log_sum[0], estimate(jnp.delete(neg[0], 3)), rtol=1e-5)
+    assert np.isfinite(jnp.delete(log_sum, 2)).all()
+
+    def total(neg, t):
+        return jnp.where(jnp.arange(6) == 2, 0, estimate(neg, where=where, temperature=t)).sum()
+
+    for f in (total, lambda s, t: estimate(s, where=where, temperature=t)[2]):
+        slopes = jax.grad(f, argnums=(0, 1))(neg, jnp.float32(1.0))
+        assert all(np.isfinite(g).all() for g in slopes)
+        np.testing.assert_array_equal(slopes[0][2], 0)
+
+
+@each_estimator
+def test_estimators_check_their_arguments(neg, estimate):
+    with pytest.raises(ValueError, match="`temperature` must lie in"):
+        estimate(neg, temperature=0.0)
+    with pytest.raises(Exception, match="temperature"):
+        estimate(neg, temperature=jnp.ones(6))
+    with pytest.raises(Exception, match="where"):
+        estimate(neg, where=jnp.ones(8, bool))
+    assert estimate(neg.astype(jnp.bfloat16)).dtype == jnp.float32
+
+
+def test_debiased_estimators_check_the_draws(neg):
+    for function in (
+        losses.debiased_log_sum,
+        lambda *a, **k: losses.hard_log_sum(*a, **k, beta=1.0),
+    ):
+        with pytest.raises(Exception, match="pos"):
+            function(neg, jnp.ones((5, 2)), tau_plus=0.1)
+
+
+def test_floor_of_the_debiased_estimate():
+    neg, pos = jnp.array([-1.0, -1.0]), jnp.array([3.0])  # less than its false negatives
+    for function in (
+        losses.debiased_log_sum,
+        lambda *a, **k: losses.hard_log_sum(*a, **k, beta=1.0),
+    ):
+
+        def at(neg, pos, min_score, function=function):
+            return function(neg, pos, tau_plus=0.5, min_score=min_score, temperature=0.5)
+
+        same(at(neg, pos, -1.0), np.log(2 * np.exp(-2)))
+        same(at(neg, pos, 0.25), np.log(2 * np.exp(0.5)))
+        assert at(neg, pos, -jnp.inf) == -jnp.inf
+        for min_score in (-1.0, -jnp.inf):
+            slopes = jax.grad(at, argnums=(0, 1))(neg, pos, min_score)
+            assert all((g == 0).all() for g in slopes)
+        slope = jax.grad(at, argnums=2)(neg, pos, -1.0)
+        same(slope, 2.0)  # of log N + min_score / t
+
+
+def test_loss_without_a_floor_is_zero_where_the_estimate_is_not_positive():
+    pos, neg = jnp.array([3.0, 0.0]), jnp.array([[-1.0, -1.0], [1.0, 2.0]])
+
+    def loss(pos, neg, t):
+        return losses.debiased_contrastive(
+            pos, neg, tau_plus=0.5, min_score=-jnp.inf, temperature=t, reduce_fn=None
+        )
+
+    each = loss(pos, neg, 1.0)
+    assert each[0] == 0
+    assert each[1] > 0
+    slopes = jax.grad(lambda *a: loss(*a)[0], argnums=(0, 1, 2))(pos, neg, 1.0)
+    assert all((g == 0).all() for g in slopes)
+
+
+def test_extra_positives_stand_for_false_negatives_in_place_of_the_own():
+    pos, neg = jnp.array([2.0, 0.5, -0.5]), jnp.array([1.0, 0.0])
+    got = losses.debiased_contrastive(pos, neg, tau_plus=0.2)
+    false = 0.2 * (np.exp(0.5) + np.exp(-0.5)) / 2
+    g = 2 * ((np.exp(1.0) + 1) / 2 - false) / 0.8
+    same(got, np.log(1 + g / np.exp(2.0)))
+
+
+def test_a_negligible_prior_does_not_hide_a_huge_positive():
+    """tau_plus e^pos is to vanish at tau_plus = 0, and only there, however large the score."""
+    pos, neg = jnp.array([500.0]), jnp.array([0.0, 1.0])
+
+    @jax.jit
+    def log_sum(tau_plus):
+        return losses.debiased_log_sum(neg, pos, tau_plus=tau_plus, min_score=-jnp.inf)
+
+    same(log_sum(0.0), losses.biased_log_sum(neg))
+    assert log_sum(1e-37) == -jnp.inf
+    assert np.isfinite(jax.grad(log_sum)(0.0))
+
+
+def test_a_weight_of_zero_on_the_best_score_leaves_the_rest():
+    """A perfect encoder: the best score is a false negative, the others are far below."""
+    hyper = dict(tau_plus=0.5, alpha=1.0, beta=0.5)
+    neg = jnp.array([0.0, 1e4])
+    w = weights.bayesian_weights(neg, **hyper)
+    assert w[1] == 0
+    same(losses.bayesian_log_sum(neg, **hyper), jnp.log(w[0]))
+    one = jnp.array([[3.0]])  # alone, it is the best
+    value, slopes = jax.value_and_grad(
+        lambda p, s: losses.bayesian_contrastive(p, s, **hyper), argnums=(0, 1)
+    )(jnp.array([1.0]), one)
+    assert value == 0
+    assert all((g == 0).all() for g in slopes)
+
+
+def test_bayesian_weights_are_constants_of_the_gradient(pos, neg):
+    hyper = dict(tau_plus=0.1, alpha=0.8, beta=0.7)
+    w = weights.bayesian_weights(neg, **hyper)
+
+    def by_hand(neg):
+        return jnp.log1p((w * jnp.exp(neg)).sum(-1) / jnp.exp(pos)).mean()
+
+    got = jax.grad(lambda s: losses.bayesian_contrastive(pos, s, **hyper))(neg)
+    same(got, jax.grad(by_hand)(neg), rtol=1e-5)
+    slope = jax.grad(lambda a: losses.bayesian_contrastive(pos, neg, **hyper | {"alpha": a}))(0.8)
+    assert slope == 0
+
+
+def test_an_impossible_population_is_refused(pos, neg):
+    with pytest.raises(ValueError, match="`alpha` and `beta` must not both be 1"):
+        losses.bayesian_contrastive(pos, neg, tau_plus=0.1, alpha=1.0, beta=1.0)
