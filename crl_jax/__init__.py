@@ -7,6 +7,7 @@ together. Importing this package runs nothing on a device.
 
 from . import data as data
 from . import losses as losses
+from . import metrics as metrics
 from . import models as models
 from . import samplers as samplers
 from . import stats as stats

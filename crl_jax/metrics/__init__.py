@@ -1,0 +1,23 @@
+"""Ranking metrics over the full catalogue: exact top-k, metrics of single lists, evaluation.
+
+:func:`ranking_plan` lays two datasets out once, :func:`evaluate` scores and ranks all items for
+every test user in blocks of bounded memory, and :func:`summarize` takes the means;
+:func:`recommend` gives the lists themselves. The metrics are pure functions of hits and counts.
+"""
+
+from ._evaluate import InteractionsLike as InteractionsLike
+from ._evaluate import RankingPlan as RankingPlan
+from ._evaluate import ScoreFn as ScoreFn
+from ._evaluate import evaluate as evaluate
+from ._evaluate import ranking_plan as ranking_plan
+from ._evaluate import recommend as recommend
+from ._evaluate import summarize as summarize
+from ._ranking import auc as auc
+from ._ranking import average_precision_at as average_precision_at
+from ._ranking import f1_at as f1_at
+from ._ranking import hit_rate_at as hit_rate_at
+from ._ranking import ndcg_at as ndcg_at
+from ._ranking import precision_at as precision_at
+from ._ranking import recall_at as recall_at
+from ._ranking import reciprocal_rank_at as reciprocal_rank_at
+from ._top_k import top_k as top_k

@@ -1,0 +1,511 @@
+"""Ranking evaluation over the full catalogue, in blocks of users.
+
+The host lays the data out once (:func:`ranking_plan`). The device then runs over blocks of
+users: score all items, set the known ones to -inf, select the top k. Only items and integer
+counts leave a block; every metric is computed from them outside, so that the numbers cannot
+depend on how the users were grouped.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from .._checks import at_least_float32, check_shape
+from . import _ranking as ranking
+from ._top_k import top_k
+
+_METRICS = {
+    "precision": ranking.precision_at,
+    "recall": ranking.recall_at,
+    "f1": ranking.f1_at,
+    "ndcg": ranking.ndcg_at,
+    "map": ranking.average_precision_at,
+    "mrr": ranking.reciprocal_rank_at,
+    "hit_rate": ranking.hit_rate_at,
+}
+
+# The product of a single row takes a matrix-vector route that sums in another order, so a
+# block of one user would get other scores than the same user among many.
+_ROW_MULTIPLE = 8
+# Pairs masked by one scatter: long enough to hide the cost of a loop step, short enough that
+# the padding of each block to whole scatters is small.
+_PAIRS = 2048
+# Test items whose scores one pass over the catalogue compares.
+_TILE = 8
+
+
+@runtime_checkable
+class InteractionsLike(Protocol):
+    """What is read of a dataset: its pairs (user, item) in compressed sparse rows."""
+
+    @property
+    def indptr(self) -> np.ndarray:
+        """User u's items are ``items[indptr[u]:indptr[u + 1]]``; shape ``[n_users + 1]``."""
+        ...
+
+    @property
+    def items(self) -> np.ndarray:
+        """The item of each pair."""
+        ...
+
+    @property
+    def n_users(self) -> int:
+        """Number of users, with those that have no pair."""
+        ...
+
+    @property
+    def n_items(self) -> int:
+        """Size of the catalogue."""
+        ...
+
+
+@runtime_checkable
+class ScoreFn(Protocol):
+    """Scores of the whole catalogue for some users, a pure function that can be hashed.
+
+    Pass the same function object at every call: a new lambda or ``partial`` recompiles. On
+    GPU and TPU a matrix product rounds its inputs unless told not to (``precision="highest"``),
+    which reorders close scores.
+    """
+
+    def __call__(self, params: Any, users: Int[Array, " block"], /) -> Float[Array, "block items"]:
+        """Returns the scores of all items for each of ``users``."""
+        ...
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class _Blocks:
+    """Users in blocks of equal size, and what to mask for them."""
+
+    users: Any  # int32 [n_blocks, block]; the last block repeats a user to its end
+    slots: Any  # int32 [n_users]: where each user stands in the flattened `users`
+    # The pairs to mask, in groups that belong to one block each. A padding pair has the row
+    # `block`, which does not exist and is dropped.
+    mask_rows: Any  # int32 [n_groups, _PAIRS]
+    mask_items: Any  # int32 [n_groups, _PAIRS]
+    group_starts: Any  # int32 [n_blocks + 1]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class RankingPlan:
+    """Test data laid out for :func:`evaluate`; build it with :func:`ranking_plan`.
+
+    A pytree: it passes through ``jit`` and ``vmap`` and can be placed on a device.
+
+    Attributes:
+      users: The evaluated users, increasing, int32 ``[n_evaluated]``.
+      n_relevant: Their numbers of test items, int32 ``[n_evaluated]``.
+      n_candidates: Their numbers of items that are not masked, int32 ``[n_evaluated]``.
+      test_starts: Where the test items of each begin in ``test_items``, int32 ``[n_evaluated]``.
+      test_items: The test items, increasing within a user, int32 ``[n_test]``.
+      blocks: The users in blocks and the pairs to mask; private.
+      block_tests: Three int32 arrays ``[n_blocks, block]``: the ``test_starts``,
+        ``n_relevant`` and number of masked items of every row; private.
+      n_items: Size of the catalogue; static.
+      max_relevant: The greatest ``n_relevant``; static.
+    """
+
+    users: Any
+    n_relevant: Any
+    n_candidates: Any
+    test_starts: Any
+    test_items: Any
+    blocks: _Blocks
+    block_tests: Any
+    n_items: int = dataclasses.field(metadata={"static": True})
+    max_relevant: int = dataclasses.field(metadata={"static": True})
+
+    @property
+    def n_evaluated(self) -> int:
+        """Number of users with at least one test item."""
+        return self.users.shape[0]
+
+
+def ranking_plan(
+    train: InteractionsLike,
+    test: InteractionsLike,
+    *,
+    block_size: int = 256,
+    exclude: Sequence[InteractionsLike] = (),
+) -> RankingPlan:
+    """Lays out which users to evaluate, which items to mask and which to find. Host only.
+
+    A user's candidates are the items without an interaction in ``train`` or ``exclude``; the
+    relevant ones are those in ``test``. A test pair that is masked too can never be
+    recommended: it is not a candidate and does not count as relevant. Users without a relevant
+    item are not evaluated.
+
+    Args:
+      train: The interactions that the model knows.
+      test: The interactions to find.
+      block_size: Users that are scored at once, rounded up to a multiple of 8. Memory grows
+        with it, by about two arrays ``[block_size, n_items]``; the metrics do not change.
+      exclude: Further interactions to mask, for instance those of a validation set.
+
+    Returns:
+      The plan, on the default device.
+
+    Raises:
+      ValueError: If the datasets differ in their numbers of users or items, if ``block_size``
+        is not positive, or if there is no user to evaluate.
+    """
+    for name, data in [("test", test), *(("exclude", e) for e in exclude)]:
+        if (data.n_users, data.n_items) != (train.n_users, train.n_items):
+            raise ValueError(
+                f"`{name}` must have the {train.n_users} users and {train.n_items} items of "
+                f"`train`, got {data.n_users} and {data.n_items}."
+            )
+    n_items = train.n_items
+    masked = _pair_ids(train, *exclude)
+    tested = _pair_ids(test)
+    tested = tested[~np.isin(tested, masked, assume_unique=True, kind="sort")]
+    if not tested.size:
+        raise ValueError("`test` must hold a pair that is neither in `train` nor in `exclude`.")
+
+    users, starts, counts = np.unique(tested // n_items, return_index=True, return_counts=True)
+    n_masked = np.bincount(masked // n_items, minlength=train.n_users)[users]
+    # AUC loops over the test items of a block up to its largest number of them: users with
+    # equally many go together.
+    order = np.argsort(-counts, kind="stable")
+    blocks = _block_layout(users, order, masked, n_items, block_size)
+
+    def per_row(values: np.ndarray) -> np.ndarray:
+        rows = np.zeros(blocks.users.size, np.int32)
+        rows[blocks.slots] = values
+        return rows.reshape(blocks.users.shape)
+
+    plan = RankingPlan(
+        users=users.astype(np.int32),
+        n_relevant=counts.astype(np.int32),
+        n_candidates=(n_items - n_masked).astype(np.int32),
+        test_starts=starts.astype(np.int32),
+        test_items=(tested % n_items).astype(np.int32),
+        blocks=blocks,
+        block_tests=(per_row(starts), per_row(counts), per_row(n_masked)),
+        n_items=n_items,
+        max_relevant=int(counts.max()),
+    )
+    return jax.tree.map(jnp.asarray, plan)
+
+
+def evaluate(
+    score_fn: ScoreFn,
+    params: Any,
+    plan: RankingPlan,
+    *,
+    ks: Sequence[int] = (20,),
+    auc: bool = True,
+) -> dict[str, Float[Array, "..."]]:
+    """Ranks the full catalogue for every test user.
+
+    Items are ranked by score, equal scores by lower index first, and the masked ones never. An
+    item that the model itself scores -inf is not recommended either: where ``k`` exceeds what
+    is left, the list is shorter, and precision still divides by ``k``.
+
+    A user with a NaN among the scores of their candidates gets NaN in every metric, and one
+    such user makes the coverage NaN: a model that diverged cannot look good.
+
+    The values do not depend on the block size of the plan, bit for bit, if ``score_fn`` gives a
+    user the same scores in any company. May be called inside ``jit`` (``score_fn``, ``ks`` and
+    ``auc`` static), and under ``vmap`` over ``params`` to evaluate several models at once.
+    Calls that differ only in the values of ``params`` compile once.
+
+    Args:
+      score_fn: ``score_fn(params, users) -> scores``, ``[block] -> [block, n_items]``.
+      params: The first argument of ``score_fn``, any pytree.
+      plan: What to rank and to find, from :func:`ranking_plan`.
+      ks: The cutoffs, positive; static.
+      auc: Whether to compute the AUC, which compares every test item with every candidate;
+        costs nothing if False.
+
+    Returns:
+      For every ``k``, float32 values per evaluated user in increasing order of the users
+      (``plan.users``), ``[n_evaluated]``: ``"precision@k"``, ``"recall@k"``, ``"f1@k"``,
+      ``"ndcg@k"``, ``"map@k"``, ``"mrr@k"``, ``"hit_rate@k"``, defined in
+      :func:`precision_at` and its siblings; and the scalar ``"coverage@k"``, the share of the
+      catalogue that appears in the first k of at least one user. ``"auc"``, ``[n_evaluated]``,
+      over all candidates, ties half (:func:`crl_jax.metrics.auc`).
+
+    Raises:
+      ValueError: If ``ks`` is empty or holds a value below 1, or if ``score_fn`` returns
+        another shape.
+    """
+    ks = tuple(ks)
+    if not ks or min(ks) < 1:
+        raise ValueError(f"`ks` must hold one or more positive cutoffs, got {ks}.")
+    return _evaluate(score_fn, params, plan, ks=ks, auc=auc)
+
+
+def summarize(values: dict[str, Float[Array, "..."]]) -> dict[str, float]:
+    """Means over users, in float64, of what :func:`evaluate` returned for one model.
+
+    >>> print(summarize({"recall@5": jnp.array([0.0, 1.0]), "coverage@5": jnp.array(0.25)}))
+    {'recall@5': 0.5, 'coverage@5': 0.25}
+
+    Args:
+      values: Per-user values ``[n_evaluated]`` and scalars.
+
+    Returns:
+      A float for each; NaN if one of its values is.
+
+    Raises:
+      ValueError: If a value has more than one axis: take the models of a ``vmap`` one by one.
+    """
+    for name, value in values.items():
+        if np.ndim(value) > 1:
+            raise ValueError(
+                f"`{name}` must be one value per user or a scalar, got the shape "
+                f"{np.shape(value)}; summarize the models of a vmap one by one."
+            )
+    return {name: float(np.mean(np.asarray(v, np.float64))) for name, v in values.items()}
+
+
+def recommend(
+    score_fn: ScoreFn,
+    params: Any,
+    users: Int[np.ndarray, " n_users"] | Sequence[int],
+    exclude: InteractionsLike,
+    *,
+    k: int,
+    block_size: int = 256,
+) -> tuple[Int[Array, "n_users k"], Float[Array, "n_users k"]]:
+    """The ``k`` items with the greatest scores for each user, known ones left out.
+
+    Ranked as in :func:`evaluate`. A user with fewer than ``k`` items to recommend gets -1 with
+    the score -inf in the places left; one with a NaN score gets -1 with NaN everywhere.
+
+    Args:
+      score_fn: ``score_fn(params, users) -> scores``, ``[block] -> [block, n_items]``.
+      params: The first argument of ``score_fn``, any pytree.
+      users: Ids in ``[0, n_users)``, in any order; a new number of them recompiles.
+      exclude: The interactions to leave out, and the size of the catalogue.
+      k: How many items, positive.
+      block_size: Users that are scored at once, rounded up to a multiple of 8.
+
+    Returns:
+      Items, int32, and their scores, at least float32, greatest first, each ``[n_users, k]``.
+
+    Raises:
+      ValueError: If ``k`` or ``block_size`` is not positive, if ``users`` is empty or holds an
+        id out of range, or if ``score_fn`` returns another shape.
+    """
+    users = np.asarray(users)
+    if k < 1:
+        raise ValueError(f"`k` must be positive, got {k}.")
+    if not users.size or users.min() < 0 or users.max() >= exclude.n_users:
+        raise ValueError(f"`users` must hold ids in [0, {exclude.n_users}), got {users}.")
+    masked = _pair_ids(exclude)
+    blocks = _block_layout(users, np.arange(users.size), masked, exclude.n_items, block_size)
+    blocks = jax.tree.map(jnp.asarray, blocks)
+    return _recommend(score_fn, params, blocks, n_items=exclude.n_items, k=k)
+
+
+@partial(jax.jit, static_argnames=("score_fn", "ks", "auc"))
+def _evaluate(
+    score_fn: ScoreFn, params: Any, plan: RankingPlan, *, ks: tuple[int, ...], auc: bool
+) -> dict[str, Array]:
+    blocks = plan.blocks
+    k_max = min(max(ks), plan.n_items)
+
+    def rank(block: Array) -> tuple[Array, ...]:
+        scores = _masked_scores(score_fn, params, blocks, block, plan.n_items)
+        values, items = top_k(scores, k_max)
+        if not auc:
+            return values, items
+        tests = jax.tree.map(lambda x: x[block], plan.block_tests)
+        return values, items, _inversions(scores, plan.test_items, *tests)
+
+    out = lax.map(rank, jnp.arange(blocks.users.shape[0]))
+    out = [x.reshape(-1, *x.shape[2:])[blocks.slots] for x in out]
+    values, items = out[:2]
+    listed = values > -jnp.inf
+    diverged = jnp.isnan(values[:, 0])
+    found = _contains(plan.test_items, plan.test_starts, plan.n_relevant, items, plan.max_relevant)
+    hits = _pad_ranks(listed & found, max(ks), False)
+
+    result = {}
+    for k in ks:
+        for name, metric in _METRICS.items():
+            result[f"{name}@{k}"] = metric(hits, plan.n_relevant, k=k)
+    if auc:
+        n_irrelevant = plan.n_candidates - plan.n_relevant
+        result["auc"] = ranking.auc(out[2], plan.n_relevant, n_irrelevant)
+    result = {name: jnp.where(diverged, jnp.nan, value) for name, value in result.items()}
+    for k in ks:
+        shown = jnp.where(listed, items, plan.n_items)[:, :k]  # out of range: dropped
+        seen = jnp.zeros(plan.n_items, bool).at[shown].set(True, mode="drop")
+        coverage = jnp.sum(seen).astype(jnp.float32) / plan.n_items
+        result[f"coverage@{k}"] = jnp.where(diverged.any(), jnp.nan, coverage)
+    return result
+
+
+@partial(jax.jit, static_argnames=("score_fn", "n_items", "k"))
+def _recommend(
+    score_fn: ScoreFn, params: Any, blocks: _Blocks, *, n_items: int, k: int
+) -> tuple[Array, Array]:
+    def rank(block: Array) -> tuple[Array, Array]:
+        scores = _masked_scores(score_fn, params, blocks, block, n_items)
+        return top_k(scores, min(k, n_items))
+
+    values, items = lax.map(rank, jnp.arange(blocks.users.shape[0]))
+    values, items = (x.reshape(-1, x.shape[-1])[blocks.slots] for x in (values, items))
+    items = jnp.where(values > -jnp.inf, items, -1)
+    return _pad_ranks(items, k, -1), _pad_ranks(values, k, -jnp.inf)
+
+
+def _masked_scores(
+    score_fn: ScoreFn, params: Any, blocks: _Blocks, block: Array, n_items: int
+) -> Float[Array, "block items"]:
+    """Scores of one block, -inf (whatever they were) at the pairs to mask.
+
+    A loop with as many scatters as the block needs: padding all blocks to the same number of
+    pairs would cost what the users with the longest histories cost.
+    """
+    users = blocks.users[block]
+    scores = score_fn(params, users)
+    check_shape("score_fn(params, users)", scores, (*users.shape, n_items))
+    (scores,) = at_least_float32(scores)
+
+    def mask_group(group: Array, scores: Array) -> Array:
+        rows, items = blocks.mask_rows[group], blocks.mask_items[group]
+        return scores.at[rows, items].set(-jnp.inf, mode="drop")
+
+    start, stop = blocks.group_starts[block], blocks.group_starts[block + 1]
+    return lax.fori_loop(start, stop, mask_group, scores)
+
+
+def _inversions(
+    scores: Float[Array, "block items"],
+    test_items: Int[Array, " n_test"],
+    starts: Int[Array, " block"],
+    counts: Int[Array, " block"],
+    n_masked: Int[Array, " block"],
+) -> Float[Array, " block"]:
+    """Pairs (relevant, irrelevant) in the wrong order for each row, ties half.
+
+    For a test item with score t, the candidates with s > t plus those with s >= t count each
+    inversion twice and each tie once. Summed over a user's T test items, the comparisons of
+    test items among themselves (itself included) give T² whatever the scores: each of the
+    T (T - 1) / 2 pairs gives 2, each item with itself 1. So nothing need be left out of the
+    scan over the catalogue.
+    """
+
+    def add_tile(tile: Array, twice: Array) -> Array:
+        position = tile * _TILE + lax.broadcasted_iota(jnp.int32, (counts.size, _TILE), 1)
+        items = test_items.at[starts[:, None] + position].get(mode="clip")
+        target = jnp.take_along_axis(scores, items, -1)
+        # Every comparison with NaN is false: a place without a test item counts nothing.
+        target = jnp.where(position < counts[:, None], target, jnp.nan)
+        # One reduction of two operands: XLA's CPU backend fuses the comparisons into it, while
+        # it materialises the operand of a plain sum over a row.
+        above, not_below = lax.reduce(
+            tuple(
+                compare(scores[:, None, :], target[:, :, None]).astype(jnp.int32)
+                for compare in (jnp.greater, jnp.greater_equal)
+            ),
+            (jnp.int32(0), jnp.int32(0)),
+            lambda a, b: (a[0] + b[0], a[1] + b[1]),
+            (2,),
+        )
+        # A masked item is -inf and ties with a candidate that the model itself scores -inf.
+        not_below -= jnp.where(target == -jnp.inf, n_masked[:, None], 0)
+        # Integers within a tile, floats across: exact up to 2**24 pairs, and in an order that
+        # does not depend on the block, where an int32 could overflow.
+        return twice + jnp.sum(above + not_below, -1).astype(twice.dtype)
+
+    n_tiles = -(-jnp.max(counts) // _TILE)
+    twice = lax.fori_loop(0, n_tiles, add_tile, jnp.zeros(counts.shape, jnp.float32))
+    return (twice - jnp.square(counts.astype(jnp.float32))) / 2
+
+
+def _contains(
+    values: Int[Array, " n"],
+    starts: Int[Array, " rows"],
+    counts: Int[Array, " rows"],
+    queries: Int[Array, "rows k"],
+    max_count: int,
+) -> Bool[Array, "rows k"]:
+    """Whether each query stands in its row's increasing ``values[start:start + count]``."""
+    low = jnp.broadcast_to(starts[:, None], queries.shape)
+    high = low + counts[:, None]
+    stop = high
+
+    def halve(_: Array, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = bounds
+        middle = low + (high - low) // 2
+        right = (low < high) & (values.at[middle].get(mode="clip") < queries)
+        return jnp.where(right, middle + 1, low), jnp.where(right, high, middle)
+
+    low, _ = lax.fori_loop(0, max_count.bit_length(), halve, (low, high))
+    return (low < stop) & (values.at[low].get(mode="clip") == queries)
+
+
+def _pad_ranks(x: Array, k: int, value: Any) -> Array:
+    """Fills up to ``k`` ranks, where there are fewer items in the catalogue."""
+    return jnp.pad(x, ((0, 0), (0, k - x.shape[1])), constant_values=value)
+
+
+def _pair_ids(*datasets: InteractionsLike) -> Int[np.ndarray, " n"]:
+    """One number per distinct pair, ``user * n_items + item``, int64, increasing."""
+    ids = []
+    for data in datasets:
+        users = np.repeat(np.arange(data.n_users, dtype=np.int64), np.diff(data.indptr))
+        ids.append(users * data.n_items + np.asarray(data.items))
+    # Merges runs that are sorted already; NumPy's `unique` hashes, fifty times slower here.
+    ids = np.sort(np.concatenate(ids), kind="stable")
+    return ids[np.diff(ids, prepend=-1) > 0]
+
+
+def _block_layout(
+    users: Int[np.ndarray, " n_users"],
+    order: Int[np.ndarray, " n_users"],
+    masked: Int[np.ndarray, " n_masked"],
+    n_items: int,
+    block_size: int,
+) -> _Blocks:
+    """Puts ``users[order]`` into blocks, with their pairs out of the sorted ids ``masked``."""
+    if block_size < 1:
+        raise ValueError(f"`block_size` must be positive, got {block_size}.")
+    n = users.size
+    block = -(-min(block_size, n) // _ROW_MULTIPLE) * _ROW_MULTIPLE
+    n_blocks = -(-n // block)
+    slots = np.empty(n, np.int32)
+    slots[order] = np.arange(n)
+    users = users[order].astype(np.int64)
+
+    first = np.searchsorted(masked, users * n_items)
+    counts = np.searchsorted(masked, (users + 1) * n_items) - first
+    row = np.repeat(np.arange(n), counts)
+    # Position of each pair in the concatenation of all rows, in its row, and in its block.
+    position = np.arange(row.size)
+    row_start = np.cumsum(counts) - counts
+    items = masked[first[row] + position - row_start[row]] % n_items
+    block_start = np.append(row_start, row.size)[np.minimum(np.arange(n_blocks + 1) * block, n)]
+    n_groups = -(-np.diff(block_start) // _PAIRS)
+    group_starts = np.concatenate([[0], np.cumsum(n_groups)])
+    of = row // block
+    place = group_starts[of] * _PAIRS + position - block_start[of]
+
+    # At least one group, never reached, if there is nothing to mask: a loop body needs a shape.
+    shape = (max(int(group_starts[-1]), 1), _PAIRS)
+    mask_rows, mask_items = np.full(shape, block, np.int32), np.zeros(shape, np.int32)
+    mask_rows.flat[place] = row % block
+    mask_items.flat[place] = items
+    return _Blocks(
+        users=np.pad(users, (0, n_blocks * block - n), "edge")
+        .reshape(n_blocks, block)
+        .astype(np.int32),
+        slots=slots,
+        mask_rows=mask_rows,
+        mask_items=mask_items,
+        group_starts=group_starts.astype(np.int32),
+    )

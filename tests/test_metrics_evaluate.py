@@ -1,0 +1,319 @@
+"""Full-catalogue evaluation against loops over users and items, ranx and scikit-learn."""
+
+import dataclasses
+import warnings
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import roc_auc_score
+
+from crl_jax.metrics import evaluate, ranking_plan, recommend, summarize
+
+
+@dataclasses.dataclass(frozen=True)
+class Csr:
+    indptr: np.ndarray
+    items: np.ndarray
+    n_users: int
+    n_items: int
+
+    @classmethod
+    def of(cls, dense):
+        indptr = np.append(0, np.cumsum(dense.sum(1)))
+        return cls(indptr, np.nonzero(dense)[1].astype(np.int32), *dense.shape)
+
+
+def table(params, users):
+    """The scores themselves as parameters."""
+    return params[users]
+
+
+def factors(params, users):
+    return jnp.matmul(params["user"][users], params["item"].T, precision="highest")
+
+
+def random_case(seed, n_users=60, n_items=90, density=0.15):
+    rng = np.random.default_rng(seed)
+    known = rng.random((n_users, n_items)) < density
+    wanted = (rng.random((n_users, n_items)) < density) & ~known
+    return known, wanted, rng.normal(size=(n_users, n_items)).astype(np.float32)
+
+
+def random_factors(seed, n_users, n_items, width=16, models=()):
+    ku, ki = jax.random.split(jax.random.key(seed))
+    return {
+        "user": jax.random.normal(ku, (*models, n_users, width)),
+        "item": jax.random.normal(ki, (*models, n_items, width)),
+    }
+
+
+def reference(scores, masked, tested, k):
+    """One user and one item at a time; every rule of the documentation spelled out."""
+    rows, shown, diverged = [], set(), False
+    for s, m, t in zip(scores.astype(np.float64), masked, tested & ~masked, strict=True):
+        if not t.any():
+            continue
+        candidates = [i for i in range(s.size) if not m[i]]
+        if any(np.isnan(s[i]) for i in candidates):
+            rows.append([np.nan] * 8)
+            diverged = True
+            continue
+        ranked = sorted((i for i in candidates if s[i] > -np.inf), key=lambda i: (-s[i], i))[:k]
+        shown |= set(ranked)
+        hits, n = [bool(t[i]) for i in ranked], int(t.sum())
+        found = sum(hits)
+        gain = sum(h / np.log2(r + 2) for r, h in enumerate(hits))
+        ideal = sum(1 / np.log2(r + 2) for r in range(min(k, n)))
+        precision_sum = sum(sum(hits[: r + 1]) / (r + 1) for r, h in enumerate(hits) if h)
+        pairs = [(s[i], s[j]) for i in candidates if t[i] for j in candidates if not t[j]]
+        wins = sum(1.0 if a > b else 0.5 if a == b else 0.0 for a, b in pairs)
+        rows.append(
+            [
+                found / k,
+                found / n,
+                2 * found / (k + n),
+                gain / ideal,
+                precision_sum / min(k, n),
+                1 / (hits.index(True) + 1) if found else 0.0,
+                float(found > 0),
+                wins / len(pairs) if pairs else 0.5,
+            ]
+        )
+    names = ["precision", "recall", "f1", "ndcg", "map", "mrr", "hit_rate"]
+    columns = np.array(rows).T
+    values = {f"{name}@{k}": c for name, c in zip(names, columns[:7], strict=True)}
+    coverage = np.nan if diverged else len(shown) / scores.shape[1]
+    return values | {"auc": columns[7], f"coverage@{k}": coverage}
+
+
+def check(got, want):
+    assert set(want) <= set(got)
+    for name, value in want.items():
+        np.testing.assert_allclose(got[name], value, rtol=2e-6, atol=2e-7, err_msg=name)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    levels=st.sampled_from([1, 2, 5, 1000]),
+    densities=st.tuples(*[st.sampled_from([0.0, 0.1, 0.5, 1.0])] * 3),
+    special=st.sampled_from([(), (np.nan,), (-np.inf,), (np.inf, -np.inf, -0.0), (np.nan, np.inf)]),
+    k=st.sampled_from([1, 4, 13, 20]),
+    block_size=st.sampled_from([1, 9, 100]),
+)
+def test_ragged_data_ties_and_strange_scores(seed, levels, densities, special, k, block_size):
+    rng = np.random.default_rng(seed)
+    shape = (21, 13)
+    # Densities vary by user, so that some users have no item and some have all of them.
+    known, wanted, extra = (
+        rng.random(shape) < d * rng.integers(0, 3, (shape[0], 1)) for d in densities
+    )
+    known[0], extra[0], wanted[0, 3] = False, False, True  # somebody to evaluate
+    scores = rng.integers(0, levels, shape).astype(np.float32) - levels // 2
+    if special:
+        strange = rng.random(shape) < 0.1
+        scores[strange] = rng.choice(np.float32(special), strange.sum())
+    plan = ranking_plan(
+        Csr.of(known), Csr.of(wanted), exclude=[Csr.of(extra)], block_size=block_size
+    )
+    masked = known | extra
+    np.testing.assert_array_equal(plan.users, np.nonzero((wanted & ~masked).any(1))[0])
+    got = evaluate(table, jnp.asarray(scores), plan, ks=(k,))
+    check(got, reference(scores, masked, wanted, k))
+
+
+def test_large_catalogue_and_long_histories():
+    # Top-k takes its route for long rows, and the pairs to mask need more than one scatter.
+    known, wanted, scores = random_case(1, n_users=12, n_items=5000, density=0.002)
+    known[0], wanted[0] = np.arange(5000) >= 100, np.arange(5000) < 30
+    plan = ranking_plan(Csr.of(known), Csr.of(wanted), block_size=16)
+    got = evaluate(table, jnp.asarray(scores), plan, ks=(3, 10))
+    check(got, reference(scores, known, wanted, 10))
+
+
+def ranx_values(qrels, run, names):
+    # Its sources hold invalid escape sequences, and Numba warns about its casts.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import ranx
+
+        return ranx.evaluate(ranx.Qrels(qrels), ranx.Run(run), names, return_mean=False)
+
+
+def test_agrees_with_ranx_and_scikit_learn():
+    known, wanted, scores = random_case(0)
+    plan = ranking_plan(Csr.of(known), Csr.of(wanted))
+    got = evaluate(table, jnp.asarray(scores), plan, ks=(10,))
+    users = [u for u in range(len(scores)) if wanted[u].any()]
+    qrels = {f"u{u:03}": {f"i{i}": 1 for i in np.nonzero(wanted[u])[0]} for u in users}
+    run = {
+        f"u{u:03}": {f"i{i}": float(scores[u, i]) for i in np.nonzero(~known[u])[0]} for u in users
+    }
+    # Four of the seven: Numba takes seconds to compile each.
+    want = ranx_values(qrels, run, ["recall@10", "ndcg@10", "map@10", "mrr@10"])
+    # Its average precision is divided by all relevant items.
+    n = wanted.sum(1)[users]
+    want["map@10"] *= n / np.minimum(10, n)
+    for name, values in want.items():
+        np.testing.assert_allclose(got[name], values, rtol=1e-5, err_msg=name)
+    aucs = [roc_auc_score(wanted[u][~known[u]], scores[u][~known[u]]) for u in users]
+    np.testing.assert_allclose(got["auc"], aucs, rtol=1e-6)
+
+
+@pytest.mark.parametrize("n_items", [90, 4500])
+def test_values_do_not_depend_on_the_block_size(n_items):
+    known, wanted, _ = random_case(2, n_users=203, n_items=n_items)
+    params = random_factors(0, 203, n_items, width=64)
+    results = []
+    for size in (1, 7, 64, 1000):
+        plan = ranking_plan(Csr.of(known), Csr.of(wanted), block_size=size)
+        values = evaluate(factors, params, plan, ks=(5, 20))
+        lists = recommend(factors, params, range(203), Csr.of(known), k=20, block_size=size)
+        results.append((values, lists[0]))
+    for other in results[1:]:
+        jax.tree.map(np.testing.assert_array_equal, other, results[0])
+
+
+def test_constant_scores_are_worth_nothing_to_the_auc():
+    known, wanted, scores = random_case(3)
+    plan = ranking_plan(Csr.of(known), Csr.of(wanted))
+    got = evaluate(table, jnp.zeros_like(scores), plan)
+    np.testing.assert_array_equal(got["auc"], 0.5)
+
+
+def test_a_masked_nan_is_not_read_and_another_is_not_hidden():
+    known, wanted, scores = random_case(4)
+    plan = ranking_plan(Csr.of(known), Csr.of(wanted))
+    clean = evaluate(table, jnp.asarray(scores), plan)
+    got = evaluate(table, jnp.asarray(np.where(known, np.nan, scores)), plan)
+    jax.tree.map(np.testing.assert_array_equal, got, clean)
+    user = int(plan.users[5])
+    scores[user, np.nonzero(~known[user])[0][-1]] = np.nan
+    got = evaluate(table, jnp.asarray(scores), plan)
+    for name, value in got.items():
+        assert np.isnan(summarize(got)[name])
+        if value.ndim:
+            np.testing.assert_array_equal(np.isnan(value), np.arange(plan.n_evaluated) == 5)
+
+
+def test_vmap_over_models_equals_one_by_one():
+    known, wanted, _ = random_case(5)
+    params = random_factors(1, *known.shape, models=(3,))
+    plan = ranking_plan(Csr.of(known), Csr.of(wanted), block_size=16)
+    got = jax.vmap(lambda p: evaluate(factors, p, plan))(params)
+    for model in range(3):
+        want = evaluate(factors, jax.tree.map(lambda x, m=model: x[m], params), plan)
+        jax.tree.map(
+            partial(np.testing.assert_allclose, rtol=1e-6),
+            jax.tree.map(lambda x, m=model: x[m], got),
+            want,
+        )
+
+
+def test_new_parameters_do_not_recompile_and_the_plan_may_be_an_argument():
+    known, wanted, scores = random_case(6)
+    plan = ranking_plan(Csr.of(known), Csr.of(wanted))
+    traces = 0
+
+    def score_fn(params, users):
+        nonlocal traces
+        traces += 1
+        return params[users]
+
+    got = [evaluate(score_fn, scale * jnp.asarray(scores), plan) for scale in (1.0, 2.0, -1.0)]
+    once = traces
+    evaluate(score_fn, jnp.asarray(scores), plan)
+    assert traces == once == 1
+    jax.tree.map(np.testing.assert_array_equal, got[0], got[1])
+    jitted = jax.jit(partial(evaluate, table))(jnp.asarray(scores), plan)
+    jax.tree.map(np.testing.assert_array_equal, jitted, got[0])
+
+
+def test_auc_is_optional():
+    known, wanted, scores = random_case(7)
+    plan = ranking_plan(Csr.of(known), Csr.of(wanted))
+    with_auc = evaluate(table, jnp.asarray(scores), plan)
+    without = evaluate(table, jnp.asarray(scores), plan, auc=False)
+    with_auc.pop("auc")
+    jax.tree.map(np.testing.assert_array_equal, without, with_auc)
+
+
+@pytest.mark.parametrize("auc", [False, True])
+def test_memory_grows_with_the_block_and_not_with_the_users(auc):
+    def temporary(n_users, block_size):
+        n_items = 8192
+        known, wanted, _ = random_case(8, n_users, n_items, density=0.003)
+        plan = ranking_plan(Csr.of(known), Csr.of(wanted), block_size=block_size)
+        params = random_factors(0, n_users, n_items)
+        fn = jax.jit(lambda p, plan: evaluate(factors, p, plan, ks=(5,), auc=auc))
+        analysis = fn.lower(params, plan).compile().memory_analysis()
+        if analysis is None:
+            pytest.skip("this backend does not report memory")
+        return analysis.temp_size_in_bytes
+
+    scores = 4 * 8192  # bytes of one user's scores
+    small, many_users, large = temporary(64, 32), temporary(512, 32), temporary(512, 256)
+    assert many_users - small < 448 * 600  # a few numbers for each user and rank
+    assert small < 3 * 32 * scores + 2**20
+    assert 256 * scores < large < 3 * 256 * scores + 2**20
+
+
+def test_recommend_agrees_with_sorting():
+    known, _, scores = random_case(9, n_users=12, n_items=20)
+    known[4], known[5, 2:] = True, True  # nothing left; two items left
+    scores = np.round(scores)  # ties
+    users = np.array([5, 0, 4, 11, 5])
+    items, values = recommend(table, jnp.asarray(scores), users, Csr.of(known), k=30)
+    assert items.dtype == jnp.int32
+    assert items.shape == values.shape == (5, 30)
+    for row, u in enumerate(users):
+        want = sorted(np.nonzero(~known[u])[0], key=lambda i: (-scores[u, i], i))
+        padding = 30 - len(want)
+        np.testing.assert_array_equal(items[row], [*want, *[-1] * padding])
+        np.testing.assert_array_equal(values[row], [*scores[u, want], *[-np.inf] * padding])
+
+
+def test_recommend_marks_a_diverged_user():
+    items, values = recommend(
+        table, jnp.full((2, 6), jnp.nan), [1], Csr.of(np.eye(2, 6, dtype=bool)), k=4
+    )
+    np.testing.assert_array_equal(items, [[-1] * 4])
+    assert np.isnan(values).all()
+
+
+def test_summarize_takes_the_mean_in_float64():
+    values = {"auc": jnp.full(1_000_003, 0.1), "coverage@5": jnp.float32(0.25)}
+    got = summarize(values)
+    assert got == {"auc": pytest.approx(np.float32(0.1), rel=1e-12), "coverage@5": 0.25}
+    assert all(type(v) is float for v in got.values())
+    with pytest.raises(ValueError, match="one by one"):
+        summarize({"auc": jnp.zeros((2, 3))})
+
+
+def test_errors_say_what_is_wrong():
+    known, wanted, scores = random_case(10, n_users=8, n_items=20)
+    train, test, params = Csr.of(known), Csr.of(wanted), jnp.asarray(scores)
+    with pytest.raises(ValueError, match=r"`test` must have the 8 users and 20 items"):
+        ranking_plan(train, Csr.of(wanted[:, :-1]))
+    with pytest.raises(ValueError, match=r"`exclude` must have the 8 users"):
+        ranking_plan(train, test, exclude=[Csr.of(wanted[:-1])])
+    with pytest.raises(ValueError, match="`test` must hold a pair"):
+        ranking_plan(train, train)
+    with pytest.raises(ValueError, match="`block_size` must be positive"):
+        ranking_plan(train, test, block_size=0)
+    plan = ranking_plan(train, test)
+    for ks in ((), (5, 0)):
+        with pytest.raises(ValueError, match="`ks` must hold"):
+            evaluate(table, params, plan, ks=ks)
+    with pytest.raises(ValueError, match=r"score_fn\(params, users\)"):
+        evaluate(table, params[:, :-1], plan)
+    with pytest.raises(ValueError, match="`k` must be positive"):
+        recommend(table, params, [0], train, k=0)
+    for users in ([], [8], [-1]):
+        with pytest.raises(ValueError, match=r"`users` must hold ids in \[0, 8\)"):
+            recommend(table, params, users, train, k=2)
