@@ -11,6 +11,7 @@ from . import metrics as metrics
 from . import models as models
 from . import samplers as samplers
 from . import stats as stats
+from . import train as train
 from . import weights as weights
 
 __version__ = "0.1.0"

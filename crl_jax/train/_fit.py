@@ -1,0 +1,409 @@
+"""Training with early stopping: many runs at once, exact to resume."""
+
+import os
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int
+
+from ..data import Interactions
+from ..metrics import RankingPlan, evaluate, ranking_plan
+from ..models import Functional, MatrixFactorization, functional
+from ..samplers import Positives
+from ._checkpoint import load_checkpoint, save_checkpoint
+from ._epoch import Anchors, Step, run_epoch
+from ._optimizers import Optimizer, Schedule, adam_l2, constant
+
+_STREAMS = {"init": 0, "epochs": 1}
+"""Purposes of randomness; each run's seed is split by them, so that no stream depends on how
+much of another was used."""
+
+
+class TrainingDiverged(RuntimeError):
+    """Every run's loss became infinite or NaN."""
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["params", "opt_state", "best_params", "best_score", "best_epoch", "stopped"],
+    meta_fields=[],
+)
+@dataclass(frozen=True)
+class TrainState:
+    """All that changes while runs train; every leaf has the leading axis ``runs``.
+
+    Attributes:
+      params: Parameters after the last epoch.
+      opt_state: State of the optimiser.
+      best_params: Parameters at the best validation score so far; without validation data, those
+        of the run's last epoch.
+      best_score: Best validation NDCG so far; NaN before the first.
+      best_epoch: Epochs trained when it was reached.
+      stopped: Whether the run has ended: patience spent, length reached, or diverged.
+    """
+
+    params: Any
+    opt_state: Any
+    best_params: Any
+    best_score: Float[Array, "runs"]
+    best_epoch: Int[Array, "runs"]
+    stopped: Bool[Array, "runs"]
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What :func:`fit` returns.
+
+    Attributes:
+      model: The encoder's pure functions.
+      params: Best parameters of every run, leading axis ``runs``.
+      knobs: The numbers each run trained with, arrays of length ``runs``.
+      best_epoch: Epochs after which the best parameters were taken, ``[runs]``.
+      best_score: Validation NDCG there, ``[runs]``; NaN without validation data.
+      history: One dictionary per evaluation: ``epoch``, ``loss`` and ``ndcg@K`` (lists over
+        runs), ``seconds``.
+    """
+
+    model: Functional
+    params: Any
+    knobs: dict[str, np.ndarray]
+    best_epoch: np.ndarray
+    best_score: np.ndarray
+    history: list[dict[str, Any]]
+
+    @property
+    def n_runs(self) -> int:
+        """Number of runs trained together."""
+        return len(self.best_epoch)
+
+    def run(self, index: int = 0) -> Any:
+        """Parameters of one run, without the leading axis."""
+        return jax.tree.map(lambda leaf: leaf[index], self.params)
+
+
+def fit(
+    train: Interactions,
+    valid: Interactions | None = None,
+    *,
+    loss: Callable[..., Array],
+    knobs: Mapping[str, Any] | None = None,
+    build: Callable[[nnx.Rngs], Any] | None = None,
+    n_neg: int = 1,
+    n_pos: int = 0,
+    learning_rate: Any = 1e-3,
+    weight_decay: Any = 1e-5,
+    optimizer: Optimizer = adam_l2,
+    schedule: Schedule = constant,
+    batch_size: int = 1024,
+    epochs: Any = 200,
+    stop_at: int | None = None,
+    patience: int = 50,
+    eval_every: int = 1,
+    k: int = 20,
+    seeds: Any = 0,
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_seconds: float = 5.0,
+    on_epoch: Callable[[dict[str, Any]], None] | None = None,
+) -> Fitted:
+    """Trains an encoder on implicit feedback, one run or many at once.
+
+    Each epoch goes through every interaction once, in a fresh order, and draws for each anchor
+    ``n_neg`` items that the user has not taken in ``train`` (uniformly) and ``n_pos`` more of the
+    items the user has. After every ``eval_every`` epochs NDCG@k on ``valid`` decides what is kept
+    and when to stop. Everything between two such reports is one compiled call.
+
+    The numbers ``learning_rate``, ``weight_decay``, ``epochs``, ``seeds`` and those in ``knobs``
+    may each be an array of length ``runs``: the runs then train side by side under ``vmap``.
+    The same call on the same machine gives the same bits, resumed or not.
+
+    Args:
+      train: Interactions to learn from.
+      valid: Interactions to choose the stopping epoch on, over the same users and items; never
+        the test set. ``None`` trains to the end.
+      loss: ``loss(pos, neg, *, reduce_fn, **knobs)``, for instance ``crl_jax.losses.bpr``.
+      knobs: The loss's own hyper-parameters, numbers or arrays ``[runs]``.
+      build: Makes the encoder, see :func:`crl_jax.models.functional`; by default
+        ``MatrixFactorization`` of width 32.
+      n_neg: Unlabelled items per anchor, N >= 1.
+      n_pos: Extra positives per anchor, M >= 0.
+      learning_rate: Learning rate before the schedule, > 0.
+      weight_decay: L2 coefficient, >= 0.
+      optimizer: See :data:`Optimizer`.
+      schedule: See :data:`Schedule`.
+      batch_size: Anchors per step.
+      epochs: Length of the training, which the schedule spans.
+      stop_at: Ends all runs after this many epochs without changing the schedule; for training
+        again, on more data, as long as validation found best.
+      patience: A run stops after this many epochs without a better validation score.
+      eval_every: Epochs between two validations.
+      k: Cut-off of the validation NDCG.
+      seeds: Seed or seeds; each fixes a run's initial values, orders and draws.
+      checkpoint: A file that holds the state and is written at most every
+        ``checkpoint_seconds``, and at the end. If it exists, training goes on from it.
+      checkpoint_seconds: See ``checkpoint``.
+      on_epoch: Called on the host with each entry of the history as it is made, those restored
+        from ``checkpoint`` first.
+
+    Returns:
+      The :class:`Fitted` runs.
+
+    Raises:
+      ValueError: If an argument is out of range, the number of runs is not the same everywhere,
+        or ``checkpoint`` holds another training's state.
+      TrainingDiverged: If every run's loss became infinite or NaN.
+    """
+    numbers = {
+        "learning_rate": learning_rate,
+        "weight_decay": weight_decay,
+        "epochs": epochs,
+        "seed": seeds,
+        **{f"loss.{name}": value for name, value in (knobs or {}).items()},
+    }
+    runs = _broadcast_runs(numbers)
+    for name, count, low in (
+        ("n_neg", n_neg, 1), ("n_pos", n_pos, 0), ("batch_size", batch_size, 1),
+        ("eval_every", eval_every, 1), ("patience", patience, 1), ("k", k, 1),
+    ):  # fmt: skip
+        if count < low:
+            raise ValueError(f"`{name}` must be at least {low}, got {count}.")
+    if not (runs["learning_rate"] > 0).all() or not (runs["epochs"] >= 1).all():
+        raise ValueError("`learning_rate` must be positive and `epochs` at least 1.")
+
+    model = functional(build or partial(_default_model, train.n_users, train.n_items))
+    step = Step(model.score, loss, optimizer, schedule, min(batch_size, len(train)), n_neg, n_pos)
+    schedule_of_work = _Plan(
+        step=step,
+        score_all=model.score_all,
+        k=k,
+        patience=patience,
+        last_epoch=int(min(stop_at or np.inf, runs["epochs"].max())),
+    )
+    anchors = _anchors(train)
+    plan = None if valid is None else ranking_plan(train, valid)
+    device_runs = {name: jnp.asarray(value) for name, value in runs.items()}
+    state = _initial_state(device_runs, model=model, optimizer=optimizer)
+    epoch, history, seconds = 0, [], 0.0
+
+    fingerprint = {
+        "train": train.fingerprint(),
+        "valid": None if valid is None else valid.fingerprint(),
+        "runs": {name: value.tolist() for name, value in runs.items()},
+        "step": [_name(loss), _name(optimizer), _name(schedule), batch_size, n_neg, n_pos],
+        "choice": [stop_at, patience, eval_every, k],
+    }
+    if checkpoint is not None and os.path.exists(checkpoint):
+        state, meta = load_checkpoint(checkpoint, jax.eval_shape(lambda s: s, state))
+        _check_same(checkpoint, meta["fingerprint"], fingerprint)
+        epoch, history, seconds = meta["epoch"], meta["history"], meta["seconds"]
+        for entry in history:
+            if on_epoch is not None:
+                on_epoch(entry)
+    state = jax.tree.map(jnp.array, state)  # own buffers: the loop donates them
+
+    started = saved = time.monotonic()
+    while epoch < schedule_of_work.last_epoch and not np.all(state.stopped):
+        n_epochs = min(eval_every, schedule_of_work.last_epoch - epoch)
+        state, report = _advance(
+            state, device_runs, anchors, plan, jnp.int32(epoch),
+            work=schedule_of_work, n_epochs=n_epochs,
+        )  # fmt: skip
+        report = jax.device_get(report)
+        epoch += n_epochs
+        entry = {"epoch": epoch, "loss": report["loss"].tolist()}
+        if valid is not None:
+            entry[f"ndcg@{k}"] = report["score"].tolist()
+        entry["seconds"] = round(seconds + time.monotonic() - started, 3)
+        history.append(entry)
+        if not np.isfinite(report["loss"]).any():
+            raise TrainingDiverged(
+                f"The loss of every run is infinite or NaN at epoch {epoch}: "
+                "try a smaller learning rate or a larger temperature."
+            )
+        if on_epoch is not None:
+            on_epoch(entry)
+        if checkpoint is not None and time.monotonic() - saved >= checkpoint_seconds:
+            _save(checkpoint, state, fingerprint, epoch, history)
+            saved = time.monotonic()
+    if checkpoint is not None:
+        _save(checkpoint, state, fingerprint, epoch, history)
+    if lost := int(np.sum(~np.isfinite(np.asarray(history[-1]["loss"])))):
+        warnings.warn(f"{lost} of {len(runs['seed'])} runs diverged.", stacklevel=2)
+    return Fitted(
+        model=model,
+        params=state.best_params,
+        knobs=runs,
+        best_epoch=np.asarray(state.best_epoch),
+        best_score=np.asarray(state.best_score),
+        history=history,
+    )
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The static side of :func:`_advance`."""
+
+    step: Step
+    score_all: Callable[[Any, Array], Array]
+    k: int
+    patience: int
+    last_epoch: int
+
+
+@partial(jax.jit, static_argnames=("model", "optimizer"))
+def _initial_state(
+    runs: dict[str, Array], *, model: Functional, optimizer: Optimizer
+) -> TrainState:
+    def one(run: dict[str, Array]) -> TrainState:
+        params = model.init(_stream(run["seed"], "init"))
+        opt_state = optimizer(run["learning_rate"], run["weight_decay"]).init(params)
+        return TrainState(
+            params=params,
+            opt_state=opt_state,
+            best_params=params,
+            best_score=jnp.float32(jnp.nan),
+            best_epoch=jnp.int32(0),
+            stopped=jnp.bool_(False),
+        )
+
+    return jax.vmap(one)(runs)
+
+
+@partial(jax.jit, static_argnames=("work", "n_epochs"), donate_argnames="state")
+def _advance(
+    state: TrainState,
+    runs: dict[str, Array],
+    anchors: Anchors,
+    plan: RankingPlan | None,
+    epoch: Int[Array, ""],
+    *,
+    work: _Plan,
+    n_epochs: int,
+) -> tuple[TrainState, dict[str, Array]]:
+    """``n_epochs`` epochs of every run, then validation and the bookkeeping of early stopping."""
+
+    def one(state: TrainState, run: dict[str, Array]) -> tuple[TrainState, dict[str, Array]]:
+        key = _stream(run["seed"], "epochs")
+        knobs = {
+            "learning_rate": run["learning_rate"],
+            "weight_decay": run["weight_decay"],
+            "loss": {
+                name.removeprefix("loss."): value
+                for name, value in run.items()
+                if name.startswith("loss.")
+            },
+        }
+
+        def body(carry: tuple[Any, Any], epoch: Array) -> tuple[tuple[Any, Any], Array]:
+            progress = epoch.astype(jnp.float32) / run["epochs"].astype(jnp.float32)
+            epoch_key = jax.random.fold_in(key, epoch)
+            params, opt_state, loss = run_epoch(
+                work.step, *carry, epoch_key, anchors, progress, knobs
+            )
+            return (params, opt_state), loss
+
+        (params, opt_state), losses = jax.lax.scan(
+            body, (state.params, state.opt_state), epoch + jnp.arange(n_epochs, dtype=jnp.int32)
+        )
+        now = epoch + n_epochs
+        loss = jnp.mean(losses)
+        if plan is None:
+            score, better = jnp.float32(jnp.nan), ~state.stopped
+        else:
+            values = evaluate(work.score_all, params, plan, ks=(work.k,), auc=False)
+            score = jnp.mean(values[f"ndcg@{work.k}"])
+            # Written so that the first score beats NaN and a NaN beats nothing.
+            better = ~state.stopped & (score >= 0) & ~(score <= state.best_score)
+        best_epoch = jnp.where(better, now, state.best_epoch)
+        waited = now - best_epoch if plan is not None else jnp.int32(0)
+        ended = (now >= run["epochs"]) | (waited >= work.patience) | ~jnp.isfinite(loss)
+        return TrainState(
+            params=params,
+            opt_state=opt_state,
+            best_params=jax.tree.map(partial(jnp.where, better), params, state.best_params),
+            best_score=jnp.where(better, score, state.best_score),
+            best_epoch=best_epoch,
+            stopped=state.stopped | ended,
+        ), {"loss": loss, "score": score}
+
+    return _over_runs(one, state, runs)
+
+
+def _over_runs(one: Callable[..., Any], state: TrainState, runs: dict[str, Array]) -> Any:
+    """``vmap`` over runs, save that a single run is not batched: batched gathers cost more."""
+    if len(runs["seed"]) > 1:
+        return jax.vmap(one)(state, runs)
+    only = jax.tree.map(lambda leaf: leaf[0], (state, runs))
+    return jax.tree.map(lambda leaf: leaf[None], one(*only))
+
+
+def _stream(seed: Int[Array, ""], purpose: str) -> Array:
+    return jax.random.fold_in(jax.random.key(seed), _STREAMS[purpose])
+
+
+def _default_model(n_users: int, n_items: int, rngs: nnx.Rngs) -> MatrixFactorization:
+    return MatrixFactorization(n_users, n_items, rngs=rngs)
+
+
+def _broadcast_runs(numbers: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    dtypes = {"epochs": np.int32, "seed": np.uint32}
+    arrays = {name: np.asarray(v, dtypes.get(name, np.float32)) for name, v in numbers.items()}
+    sizes = {name: a.shape for name, a in arrays.items() if a.ndim}
+    if len(set(sizes.values())) > 1 or any(len(shape) > 1 for shape in sizes.values()):
+        raise ValueError(f"Arrays over runs must all have one length, got the shapes {sizes}.")
+    runs = next(iter(sizes.values()), (1,))
+    return {name: np.broadcast_to(a, runs).copy() for name, a in arrays.items()}
+
+
+def _anchors(train: Interactions) -> Anchors:
+    """All interactions of users who left something in the catalogue to compare with."""
+    keep = np.diff(train.indptr)[train.users] < train.n_items
+    if not keep.any():
+        raise ValueError("`train` must leave some item of the catalogue unseen by some user.")
+    if lost := len(keep) - int(keep.sum()):
+        warnings.warn(
+            f"{lost} interactions are of users who took the whole catalogue: "
+            "there is nothing to compare them with, and training passes over them.",
+            stacklevel=3,
+        )
+    return Anchors(
+        users=jnp.asarray(train.users[keep], jnp.int32),
+        items=jnp.asarray(train.items[keep], jnp.int32),
+        positives=Positives.of(train),
+    )
+
+
+def _name(fn: Callable[..., Any]) -> str:
+    return getattr(fn, "__qualname__", repr(fn))
+
+
+def _save(
+    path: str | os.PathLike[str],
+    state: TrainState,
+    fingerprint: dict[str, Any],
+    epoch: int,
+    history: Sequence[dict[str, Any]],
+) -> None:
+    meta = {
+        "fingerprint": fingerprint,
+        "epoch": epoch,
+        "history": list(history),
+        "seconds": history[-1]["seconds"] if history else 0.0,
+    }
+    save_checkpoint(path, jax.device_get(state), meta)
+
+
+def _check_same(path: Any, stored: dict[str, Any], wanted: dict[str, Any]) -> None:
+    for name, value in wanted.items():
+        if stored.get(name) != value:
+            raise ValueError(
+                f"`checkpoint` {path} belongs to another training: expected {name} = {value}, "
+                f"got {stored.get(name)}."
+            )

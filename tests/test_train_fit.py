@@ -1,0 +1,237 @@
+"""Training as a whole: it learns, repeats itself, resumes, stops early and says what is wrong."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from crl_jax import losses
+from crl_jax.data import simulate, with_validation
+from crl_jax.metrics import evaluate, ranking_plan, summarize
+from crl_jax.train import TrainingDiverged, choose, constant, fit, grid, halfway_tenth
+
+pytestmark = pytest.mark.usefixtures("standard_promotion")
+
+
+@functools.cache
+def split():
+    small = simulate(n_users=60, n_items=80, n_exposed=50, seed=1).interactions
+    return with_validation(small, valid=0.2)
+
+
+@pytest.fixture
+def quick():
+    """``fit`` on small data for a few epochs."""
+    return functools.partial(
+        fit, split().train, split().valid,
+        loss=losses.bpr, epochs=6, batch_size=64, learning_rate=1e-2,
+    )  # fmt: skip
+
+
+def assert_same(first, second):
+    jax.tree.map(np.testing.assert_array_equal, first, second)
+
+
+def curve(fitted):
+    return np.array([entry["ndcg@20"] for entry in fitted.history])
+
+
+LOSSES = {
+    "bpr": (losses.bpr, {}, 0),
+    "bce": (losses.bce, {}, 0),
+    "info_nce": (losses.info_nce, {}, 0),
+    "debiased": (losses.debiased_contrastive, {"tau_plus": 0.05, "min_score": -5.0}, 3),
+    "hard": (losses.hard_contrastive, {"tau_plus": 0.05, "beta": 0.5, "min_score": -5.0}, 3),
+    "bayesian": (losses.bayesian_contrastive, {"tau_plus": 0.05, "alpha": 0.9, "beta": 0.7}, 0),
+    "dpl": (losses.debiased_pairwise, {"tau_plus": 0.05}, 3),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_every_loss_learns_to_rank(quick, name):
+    loss, knobs, n_pos = LOSSES[name]
+    fitted = quick(loss=loss, knobs=knobs, n_neg=4, n_pos=n_pos, epochs=30)
+    means = [entry["loss"][0] for entry in fitted.history]
+    assert means[-1] < means[0]
+    untrained = curve(quick(loss=loss, knobs=knobs, n_neg=4, n_pos=n_pos, epochs=1,
+                            learning_rate=1e-9))[0, 0]  # fmt: skip
+    assert fitted.best_score[0] > 1.5 * untrained
+
+
+def test_best_parameters_are_those_of_the_best_epoch(quick):
+    fitted = quick(epochs=30, learning_rate=3e-2)
+    scores = curve(fitted)[:, 0]
+    assert fitted.best_epoch[0] == 1 + np.argmax(scores)
+    assert 1 < fitted.best_epoch[0] < 30  # it overfits: the end is not the best
+    plan = ranking_plan(split().train, split().valid)
+    values = evaluate(fitted.model.score_all, fitted.run(), plan, ks=(20,))
+    np.testing.assert_allclose(summarize(values)["ndcg@20"], scores.max(), rtol=1e-6)
+    np.testing.assert_allclose(fitted.best_score[0], scores.max(), rtol=1e-6)
+
+
+def test_patience_ends_the_training(quick):
+    full = quick(epochs=60, learning_rate=3e-2, patience=1000)
+    scores = curve(full)[:, 0]
+    patience = 5
+    best, waited = 0, 0
+    for epoch, score in enumerate(scores):
+        best, waited = (epoch, 0) if score > scores[best] or epoch == 0 else (best, waited + 1)
+        if waited == patience:
+            break
+    stopped = quick(epochs=60, learning_rate=3e-2, patience=patience)
+    assert len(stopped.history) == epoch + 1 < 60
+    assert stopped.best_epoch[0] == best + 1
+
+
+def test_the_same_call_gives_the_same_bits(quick):
+    first, again, other = quick(), quick(), quick(seeds=1)
+    assert_same(first.params, again.params)
+    assert not np.array_equal(first.params["users"], other.params["users"])
+
+
+@pytest.mark.parametrize("kill_at", [1, 3, 5])
+def test_a_resumed_run_ends_with_the_same_bits(quick, tmp_path, kill_at):
+    class Killed(Exception):
+        pass
+
+    def kill(entry):
+        if entry["epoch"] == kill_at + 1:
+            raise Killed
+
+    path = tmp_path / "state.npz"
+    options = {"epochs": 8, "seeds": np.array([3, 4]), "patience": 3}
+    whole = quick(**options)
+    with pytest.raises(Killed):
+        quick(**options, checkpoint=path, checkpoint_seconds=0, on_epoch=kill)
+    entries = []
+    resumed = quick(**options, checkpoint=path, on_epoch=entries.append)
+    assert_same(whole.params, resumed.params)
+    np.testing.assert_array_equal(curve(whole), curve(resumed))
+    assert [entry["epoch"] for entry in entries] == [e["epoch"] for e in whole.history]
+    finished = quick(**options, checkpoint=path)
+    assert_same(whole.params, finished.params)
+
+
+def test_a_checkpoint_of_another_training_is_refused(quick, tmp_path):
+    path = tmp_path / "state.npz"
+    quick(epochs=1, checkpoint=path)
+    for change in ({"seeds": 9}, {"learning_rate": 0.5}, {"loss": losses.bce}, {"n_neg": 2}):
+        with pytest.raises(ValueError, match="belongs to another training"):
+            quick(**{"epochs": 1, "checkpoint": path, **change})
+    with pytest.raises(ValueError, match="belongs to another training: expected train"):
+        fit(split().valid, split().train, loss=losses.bpr, epochs=1, checkpoint=path)
+
+
+def test_runs_together_are_the_runs_alone(quick):
+    runs = grid({"learning_rate": [1e-2, 3e-2]}, seeds=[0, 5])
+    together = quick(**runs)
+    assert together.n_runs == 4
+    for i in range(4):
+        alone = quick(**{name: values[i] for name, values in runs.items()})
+        np.testing.assert_allclose(curve(together)[:, i], curve(alone)[:, 0], rtol=1e-3)
+        for name, table in alone.run().items():
+            np.testing.assert_allclose(together.run(i)[name], table, rtol=1e-3, atol=1e-4)
+
+
+def test_loss_knobs_and_lengths_may_differ_between_runs(quick):
+    knobs = {"tau_plus": np.array([0.0, 0.3]), "floor": 1e-2}
+    fitted = quick(loss=losses.debiased_pairwise, knobs=knobs, n_pos=2, epochs=[3, 6])
+    assert not np.array_equal(fitted.run(0)["users"], fitted.run(1)["users"])
+    assert fitted.history[-1]["epoch"] == 6
+    assert fitted.best_epoch[0] <= 3
+
+
+def test_stop_at_leaves_the_schedule_as_it_is(quick):
+    whole = fit(
+        split().train, loss=losses.bpr, epochs=4, schedule=halfway_tenth, batch_size=64
+    )  # fmt: skip
+    part = fit(
+        split().train, loss=losses.bpr, epochs=4, schedule=halfway_tenth, batch_size=64, stop_at=3
+    )  # fmt: skip
+    flat = fit(
+        split().train, loss=losses.bpr, epochs=4, schedule=constant, batch_size=64, stop_at=3
+    )  # fmt: skip
+    assert part.history[-1]["loss"] == whole.history[2]["loss"] != flat.history[-1]["loss"]
+    assert part.best_epoch[0] == 3
+    assert np.isnan(part.best_score[0])
+
+
+def test_one_call_compiles_one_epoch_for_all_values(quick):
+    traces = 0
+
+    def loss(pos, neg, *, scale, reduce_fn):
+        nonlocal traces
+        traces += 1
+        return scale * losses.bpr(pos, neg, reduce_fn=reduce_fn)
+
+    quick(loss=loss, knobs={"scale": 1.0}, epochs=5)
+    once = traces
+    assert once > 0
+    quick(loss=loss, knobs={"scale": 1.0}, epochs=10)
+    assert traces == 2 * once  # one more call, one more compilation, however many epochs
+
+
+def test_divergence_is_reported(quick):
+    def explode(pos, neg, *, scale, reduce_fn):
+        return losses.bpr(pos, neg, reduce_fn=reduce_fn) * jnp.where(scale > 0, jnp.nan, 1.0)
+
+    with pytest.raises(TrainingDiverged, match="epoch 1"):
+        quick(loss=explode, knobs={"scale": 1.0})
+    with pytest.warns(UserWarning, match="1 of 2 runs diverged"):
+        fitted = quick(loss=explode, knobs={"scale": np.array([1.0, -1.0])})
+    assert np.isnan(fitted.best_score[0])
+    assert np.isfinite(fitted.best_score[1])
+    best = choose(fitted)
+    assert best.point == 1
+    assert np.isnan(best.scores[0])
+
+
+def test_a_user_with_the_whole_catalogue_is_passed_over_with_a_warning(quick):
+    from crl_jax.data import Interactions
+
+    users = np.array([0, 0, 0, 1, 2])
+    items = np.array([0, 1, 2, 0, 1])
+    data = Interactions.from_arrays(users, items)
+    with pytest.warns(UserWarning, match="3 interactions are of users who took the whole"):
+        fitted = fit(data, loss=losses.bpr, epochs=2)
+    assert np.isfinite(fitted.history[-1]["loss"][0])
+    full = Interactions.from_arrays(users[:3], items[:3])
+    with pytest.raises(ValueError, match="`train` must leave some item"):
+        fit(full, loss=losses.bpr, epochs=2)
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"n_neg": 0}, "`n_neg` must be at least 1, got 0"),
+        ({"n_pos": -1}, "`n_pos` must be at least 0"),
+        ({"batch_size": 0}, "`batch_size`"),
+        ({"eval_every": 0}, "`eval_every`"),
+        ({"learning_rate": 0.0}, "`learning_rate` must be positive"),
+        ({"epochs": 0}, "`epochs` at least 1"),
+        ({"seeds": [0, 1], "learning_rate": [1.0, 2.0, 3.0]}, "must all have one length"),
+    ],
+)
+def test_bad_arguments_are_named(quick, bad, message):
+    with pytest.raises(ValueError, match=message):
+        quick(**bad)
+
+
+def test_choose_averages_over_seeds_and_respects_lengths():
+    from crl_jax.train import Fitted
+
+    history = [
+        {"epoch": 1, "ndcg@20": [0.1, 0.3, 0.2, 0.2]},
+        {"epoch": 2, "ndcg@20": [0.5, 0.1, 0.4, 0.4]},
+        {"epoch": 3, "ndcg@20": [0.3, 0.3, 0.9, 0.9]},
+    ]
+    knobs = {"epochs": np.array([3, 3, 2, 2])}
+    fitted = Fitted(None, None, knobs, np.zeros(4), np.zeros(4), history)  # type: ignore[arg-type]
+    best = choose(fitted, n_seeds=2)
+    assert (best.point, best.epochs) == (1, 2)
+    np.testing.assert_allclose(best.scores, [0.3, 0.4])
+    np.testing.assert_array_equal(best.best_epochs, [2, 2])
+    with pytest.raises(ValueError, match="`n_seeds` must divide 4"):
+        choose(fitted, n_seeds=3)
