@@ -1,0 +1,1 @@
+"""Experiments: the only floor of the project that parses, prints and draws."""

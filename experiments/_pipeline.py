@@ -1,0 +1,267 @@
+"""The main job without its screen: data, search, choice, refit and one scoring."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+
+from crl_jax import data, metrics, models, train
+
+from ._config import Config, DataOptions
+from ._objectives import Objective, resolve
+
+OPTIMIZERS = {"adam": train.adam_l2, "adamw": train.adamw, "sgd": train.sgd_l2}
+SCHEDULES = {"constant": train.constant, "step": train.halfway_tenth, "cosine": train.cosine}
+VALIDATION_K = 20
+SWEEPABLE = (
+    "lr", "weight_decay", "epochs",
+    "temperature", "tau_plus", "alpha", "beta", "min_score", "floor",
+)  # fmt: skip
+METRICS = (
+    "ndcg", "recall", "precision", "f1", "map", "mrr", "hit_rate", "coverage", "auc",
+)  # fmt: skip
+OnEpoch = Callable[[str, int, dict[str, Any]], None]
+"""``on_epoch(phase, last_epoch, entry)``, the phase being ``"search"`` or ``"final"``."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The data of a run.
+
+    Attributes:
+      train: Training part.
+      valid: Validation part: decides when to stop and among the points of a sweep.
+      test: Test part: scored once, at the end.
+      known: Training and validation part together: what the final model learns from, and what is
+        masked when the test set is scored.
+      tau_plus: The true rate of false negatives, where the data are simulated.
+    """
+
+    train: data.Interactions
+    valid: data.Interactions
+    test: data.Interactions
+    known: data.Interactions
+    tau_plus: float | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run comes to.
+
+    Attributes:
+      fitted: The final runs, one per seed.
+      params: Their parameters, leading axis ``seeds``.
+      points: The numbers tried, one dictionary per grid point.
+      choice: The choice among them on validation data.
+      per_seed: Test metrics of every seed.
+    """
+
+    fitted: train.Fitted
+    params: Any
+    points: list[dict[str, float]]
+    choice: train.Choice
+    per_seed: list[dict[str, float]]
+
+
+def load_problem(options: DataOptions) -> Problem:
+    """Reads the data, and cuts the test part, unless it is given, and the validation part."""
+    columns = {
+        name: getattr(options, name)
+        for name in ("user_col", "item_col", "rating_col", "time_col", "min_rating")
+        if getattr(options, name) is not None
+    }
+    tau_plus = None
+    if options.data == "simulated":
+        simulated = data.simulate()
+        loaded, tau_plus = simulated.interactions, simulated.tau_plus
+    elif options.test_data is not None:
+        loaded = data.read_split(Path(options.data), options.test_data, **columns)
+    else:
+        loaded = data.load(options.data, **columns)
+    split = loaded if isinstance(loaded, data.Split) else _cut_test(loaded, options)
+    train_part, valid, test = split.train, split.valid, split.test
+    if test is None:
+        raise ValueError(f"--data {options.data} has no test part; name one with --test-data.")
+    if valid is not None:
+        return Problem(train_part, valid, test, _union(train_part, valid), tau_plus)
+    how = "time" if options.split == "time" else "ratio"
+    cut = data.with_validation(train_part, valid=options.valid, how=how)
+    assert cut.valid is not None
+    return Problem(cut.train, cut.valid, test, train_part, tau_plus)
+
+
+def run(config: Config, problem: Problem, checkpoints: Path, on_epoch: OnEpoch) -> Outcome:
+    """Searches on validation data, trains the final runs and scores them once on test data.
+
+    Args:
+      config: The configuration.
+      problem: The data.
+      checkpoints: Folder of the two phases' checkpoints; a run goes on from what is there.
+      on_epoch: Called with each entry of the history, see :data:`OnEpoch`.
+    """
+    protocol = config.protocol
+    axes = parse_sweep(protocol.sweep)
+    objective, _ = resolve(config.objective, tuple(axes))
+    seeds = list(range(protocol.seed, protocol.seed + protocol.seeds))
+    # A grid is searched with one seed, and its best point trained with all of them.
+    search_seeds = seeds[:1] if axes else seeds
+    runs = train.grid(axes, search_seeds)
+    fit = _fitter(config, objective, problem)
+
+    searched = fit(
+        problem.train,
+        problem.valid,
+        numbers=runs,
+        checkpoint=checkpoints / "search.npz",
+        on_epoch=partial(
+            on_epoch, "search", int(np.max(runs.get("epochs", config.training.epochs)))
+        ),
+    )
+    choice = train.choose(searched, len(search_seeds))
+    points = [
+        {name: float(runs[name][i]) for name in axes}
+        for i in range(0, searched.n_runs, len(search_seeds))
+    ]
+    if not np.isfinite(choice.score):
+        raise train.TrainingDiverged("No run of the search came to a finite validation score.")
+    if protocol.refit or len(search_seeds) < len(seeds):
+        best = {name: np.float32(value) for name, value in points[choice.point].items()}
+        fitted = fit(
+            problem.known if protocol.refit else problem.train,
+            None,
+            numbers={**best, "seeds": np.asarray(seeds)},
+            checkpoint=checkpoints / "final.npz",
+            on_epoch=partial(on_epoch, "final", choice.epochs),
+            stop_at=choice.epochs,
+        )
+        params = fitted.params
+    else:
+        fitted = searched
+        start = choice.point * len(seeds)
+        params = jax.tree.map(lambda leaf: leaf[start : start + len(seeds)], searched.params)
+    per_seed = [
+        score(fitted.model, jax.tree.map(lambda leaf, i=i: leaf[i], params), problem, protocol.k)
+        for i in range(len(seeds))
+    ]
+    return Outcome(fitted, params, points, choice, per_seed)
+
+
+def score(
+    model: models.Functional, params: Any, problem: Problem, ks: tuple[int, ...]
+) -> dict[str, float]:
+    """Test metrics of one run, everything known before the test masked."""
+    plan = metrics.ranking_plan(problem.known, problem.test)
+    values = metrics.summarize(metrics.evaluate(model.score_all, params, plan, ks=ks))
+    return {name: values[name] for name in sorted(values, key=_reading_order)}
+
+
+def parse_sweep(specs: tuple[str, ...]) -> dict[str, list[float]]:
+    """Turns ``("lr=1e-3,3e-3", …)`` into values by name.
+
+    Raises:
+      ValueError: If a specification is not of that form, or names what cannot be swept.
+    """
+    axes: dict[str, list[float]] = {}
+    for spec in specs:
+        name, _, values = spec.partition("=")
+        if name not in SWEEPABLE:
+            raise ValueError(f"--sweep takes one of {', '.join(SWEEPABLE)}, got {name!r}.")
+        if name in axes:
+            raise ValueError(f"--sweep {name} is given twice.")
+        try:
+            axes[name] = [float(value) for value in values.split(",")]
+        except ValueError:
+            raise ValueError(f"--sweep must be NAME=NUMBER,NUMBER,…, got {spec!r}.") from None
+    return axes
+
+
+def summary(per_seed: list[dict[str, float]]) -> dict[str, float]:
+    """Mean of each metric over the seeds, and, of several, the standard deviation as NAME_std."""
+    means = {name: float(np.mean([m[name] for m in per_seed])) for name in per_seed[0]}
+    if len(per_seed) == 1:
+        return means
+    deviations = {
+        f"{name}_std": float(np.std([m[name] for m in per_seed], ddof=1)) for name in per_seed[0]
+    }
+    return means | deviations
+
+
+def _reading_order(name: str) -> tuple[int, int]:
+    metric, _, k = name.partition("@")
+    return METRICS.index(metric), int(k or 0)
+
+
+def _fitter(config: Config, objective: Objective, problem: Problem) -> Callable[..., train.Fitted]:
+    options = config.training
+
+    def build(rngs: nnx.Rngs) -> models.MatrixFactorization:
+        return models.MatrixFactorization(
+            problem.known.n_users,
+            problem.known.n_items,
+            options.dim,
+            init_scale=options.init_scale,
+            rngs=rngs,
+        )
+
+    def fit(
+        part: data.Interactions,
+        valid: data.Interactions | None,
+        *,
+        numbers: dict[str, Any],
+        **rest: Any,
+    ) -> train.Fitted:
+        numbers = dict(numbers)
+        return train.fit(
+            part,
+            valid,
+            loss=objective.loss,
+            build=build,
+            n_neg=objective.n_neg,
+            n_pos=objective.n_pos or 0,
+            seeds=numbers.pop("seeds"),
+            learning_rate=numbers.pop("lr", options.lr),
+            weight_decay=numbers.pop("weight_decay", options.weight_decay),
+            epochs=numbers.pop("epochs", options.epochs),
+            knobs={**objective.knobs, **numbers},
+            optimizer=OPTIMIZERS[options.optimizer],
+            schedule=SCHEDULES[options.schedule],
+            batch_size=options.batch_size,
+            patience=options.patience,
+            eval_every=options.eval_every,
+            k=VALIDATION_K,
+            checkpoint_seconds=config.output.checkpoint_seconds,
+            **rest,
+        )
+
+    return fit
+
+
+def _cut_test(loaded: data.Interactions, options: DataOptions) -> data.Split:
+    match options.split:
+        case "ratio":
+            return data.split_by_ratio(loaded, test=options.test)
+        case "time":
+            return data.split_by_time(loaded, test=options.test)
+        case "leave_k_out":
+            return data.leave_k_out(loaded, k=options.leave_k)
+        case "clean":
+            return data.split_clean(loaded)
+
+
+def _union(first: data.Interactions, second: data.Interactions) -> data.Interactions:
+    def both(one: np.ndarray | None, other: np.ndarray | None) -> np.ndarray | None:
+        return None if one is None or other is None else np.concatenate([one, other])
+
+    return data.Interactions.from_arrays(
+        np.concatenate([first.users, second.users]),
+        np.concatenate([first.items, second.items]),
+        ratings=both(first.ratings, second.ratings),
+        timestamps=both(first.timestamps, second.timestamps),
+        user_ids=first.user_ids,
+        item_ids=first.item_ids,
+    )

@@ -1,0 +1,139 @@
+"""The run directory: what is in it, written so that no file is ever half there."""
+
+import csv
+import importlib.metadata
+import json
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+import crl_jax
+from crl_jax import data, train
+
+from ._config import Config, from_json, to_json
+
+CONFIG, HISTORY, METRICS, CURVES = "config.json", "history.jsonl", "metrics.json", "curves.png"
+SWEEP, SEEDS = "sweep.csv", "metrics_by_seed.json"
+CHECKPOINT, MODEL = "checkpoint", "model.npz"
+
+
+def create(folder: Path, config: Config) -> None:
+    """Makes a run directory with its configuration.
+
+    Raises:
+      ValueError: If there is a run in it already, or it is no directory.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"--out {folder} is a file; name a directory.")
+    if (folder / CONFIG).exists():
+        raise ValueError(
+            f"--out {folder} holds a run already: go on with it by --resume {folder}, "
+            "or name another directory."
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    device = jax.devices()[0]
+    environment = {
+        "crl_jax": crl_jax.__version__,
+        "jax": jax.__version__,
+        "jaxlib": importlib.metadata.version("jaxlib"),
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "device": f"{device.platform}: {device.device_kind}",
+    }
+    write_json(folder / CONFIG, {**to_json(config), "environment": environment})
+
+
+def open_run(folder: Path) -> Config:
+    """Reads the configuration of the run in ``folder``.
+
+    Raises:
+      ValueError: If there is no run in it, or its configuration is damaged.
+    """
+    path = folder / CONFIG
+    try:
+        stored = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise ValueError(f"{folder} holds no run: there is no {path}.") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}:{error.lineno}: expected JSON, got {error.msg}.") from None
+    return from_json(stored, path)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Writes JSON, atomically."""
+    _write(path, json.dumps(content, indent=2) + "\n")
+
+
+def write_history(path: Path, lines: list[dict[str, Any]]) -> None:
+    """Replaces the history, atomically; :func:`append_history` goes on from there."""
+    _write(path, "".join(json.dumps(line) + "\n" for line in lines))
+
+
+def append_history(path: Path, line: dict[str, Any]) -> None:
+    """Adds one line to the history."""
+    with path.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def write_sweep(path: Path, points: list[dict[str, float]], choice: train.Choice) -> None:
+    """Writes the table of a grid: its numbers, the validation score and which was chosen."""
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([*points[0], "valid_ndcg@20", "best_epoch", "chosen"])
+        for i, point in enumerate(points):
+            row = [choice.scores[i], choice.best_epochs[i], int(i == choice.point)]
+            writer.writerow([*point.values(), *row])
+    partial.replace(path)
+
+
+def save_model(folder: Path, params: Any, known: data.Interactions, config: Config) -> None:
+    """Saves what recommending needs: parameters, original ids and the items to leave out."""
+    tree = {
+        "params": jax.device_get(params),
+        "user_ids": known.user_ids,
+        "item_ids": known.item_ids,
+        "indptr": known.indptr,
+        "items": known.items,
+    }
+    meta = {"dim": config.training.dim, "encoder": "mf"}
+    train.save_checkpoint(folder / CHECKPOINT / MODEL, tree, meta)
+
+
+def load_model(folder: Path) -> tuple[Any, data.Interactions]:
+    """Reads what :func:`save_model` wrote: parameters, leading axis ``seeds``, and interactions.
+
+    Raises:
+      ValueError: If there is no trained model in ``folder``, or it is damaged.
+    """
+    path = folder / CHECKPOINT / MODEL
+    try:
+        stored, _ = train.load_checkpoint(path)
+    except FileNotFoundError:
+        hint = "its training is not finished" if (folder / CONFIG).exists() else "it holds no run"
+        raise ValueError(f"{folder} has no trained model: {hint}.") from None
+    params = {
+        name.removeprefix("params/"): array
+        for name, array in stored.items()
+        if name.startswith("params/")
+    }
+    known = data.Interactions(
+        indptr=stored["indptr"],
+        items=stored["items"],
+        user_ids=stored["user_ids"],
+        item_ids=stored["item_ids"],
+    )
+    return params, known
+
+
+def _write(path: Path, text: str) -> None:
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)

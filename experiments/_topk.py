@@ -1,0 +1,121 @@
+"""Recommendations from a finished run, in the ids of the data it was trained on."""
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import tyro
+from flax import nnx
+from rich.console import Console
+from rich.table import Table
+
+from crl_jax import data, metrics, models
+
+from . import _rundir as rundir
+
+
+@dataclass(frozen=True)
+class TopK:
+    """Print the best items for a user, or write them for every user."""
+
+    run: Path
+    """Run directory of a finished training."""
+    user: str | None = None
+    """A user, by the id of the training data."""
+    all: bool = False
+    """Every user; needs --out."""
+    k: int = 10
+    """Number of items per user."""
+    seed_index: int = 0
+    """Which of the run's seeds recommends, counted from 0."""
+    out: Path | None = None
+    """A .parquet or .csv file to write the recommendations to."""
+
+
+def main(arguments: list[str]) -> None:
+    """Runs ``topk`` with its flags.
+
+    Raises:
+      ValueError: If the flags do not fit together, or the run, or the user does not exist.
+    """
+    options = tyro.cli(
+        TopK, prog="python -m experiments.recommend topk", args=arguments,
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )  # fmt: skip
+    if options.all == (options.user is not None):
+        raise ValueError("Give one of --user ID and --all.")
+    if options.all and options.out is None:
+        raise ValueError("--all needs --out FILE.parquet or FILE.csv.")
+    if options.out is not None and options.out.suffix not in (".parquet", ".csv"):
+        raise ValueError(f"--out must end in .parquet or .csv, got {options.out}.")
+    if options.k < 1:
+        raise ValueError(f"--k must be at least 1, got {options.k}.")
+    params, known = rundir.load_model(options.run)
+    n_seeds = len(params["users"])
+    if not 0 <= options.seed_index < n_seeds:
+        raise ValueError(f"--seed-index must lie in [0, {n_seeds}), got {options.seed_index}.")
+    params = {name: table[options.seed_index] for name, table in params.items()}
+    if options.user is None:
+        users = np.arange(known.n_users)
+    else:
+        users = np.array([known.user_index(options.user)])
+    items, scores = recommend(params, known, users, options.k)
+    if options.out is None:
+        _print(str(options.user), items[0], scores[0], known)
+    else:
+        written = _write(options.out, users, items, scores, known)
+        Console().print(f"{written:,} recommendations for {len(users):,} users in {options.out}")
+
+
+def recommend(
+    params: dict[str, np.ndarray], known: data.Interactions, users: np.ndarray, k: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The k best items of each user that the user has not taken; -1 where there are fewer."""
+    (n_users, dim), n_items = params["users"].shape, len(params["items"])
+
+    def build(rngs: nnx.Rngs) -> models.MatrixFactorization:
+        return models.MatrixFactorization(n_users, n_items, dim, rngs=rngs)
+
+    model = models.functional(build)
+    items, scores = metrics.recommend(
+        model.score_all, {n: jnp.asarray(t) for n, t in params.items()}, users, known, k=k
+    )
+    return np.asarray(items), np.asarray(scores)
+
+
+def _print(user: str, items: np.ndarray, scores: np.ndarray, known: data.Interactions) -> None:
+    table = Table(title=f"User {user}")
+    for name in ("rank", "item", "score"):
+        table.add_column(name, justify="right")
+    for rank, (item, score) in enumerate(zip(items, scores, strict=True), 1):
+        if item >= 0:
+            table.add_row(str(rank), str(known.item_ids[item]), f"{score:.4f}")
+    Console().print(table)
+
+
+def _write(
+    path: Path, users: np.ndarray, items: np.ndarray, scores: np.ndarray, known: data.Interactions
+) -> int:
+    """Writes one row per user and rank, atomically; returns the number of rows."""
+    there = items >= 0
+    columns = {
+        "user": known.user_ids[np.repeat(users, there.sum(axis=1))],
+        "rank": (np.broadcast_to(np.arange(1, items.shape[1] + 1), items.shape)[there]),
+        "item": known.item_ids[items[there]],
+        "score": scores[there],
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    if path.suffix == ".parquet":
+        import polars
+
+        polars.DataFrame(columns).write_parquet(partial)
+    else:
+        with partial.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(columns)
+            writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
+    partial.replace(path)
+    return int(there.sum())

@@ -1,0 +1,145 @@
+"""Train, evaluate and use a recommender: ``python -m experiments.recommend``.
+
+Without arguments it trains BPR on simulated data, in under a minute. ``--data`` takes your own,
+``--loss`` another objective, ``--recipe`` a tuned configuration. ``topk`` recommends.
+"""
+
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import jax
+from rich.console import Console
+
+from crl_jax import train
+
+from . import _pipeline as pipeline
+from . import _rundir as rundir
+from . import _screen as screen
+from ._config import Config, OutputOptions, parse
+from ._objectives import resolve
+from ._plots import draw_curves
+from .recipes import RECIPES
+
+_DESCRIPTION = """Train a recommender on implicit feedback with a pairwise or contrastive loss,
+choose on validation data, and score it once on test data.
+
+  python -m experiments.recommend                              simulated data, BPR
+  python -m experiments.recommend --data u.data --loss dpl     your own file
+  python -m experiments.recommend --recipe NAME [flags]        a tuned configuration:
+      {recipes}
+  python -m experiments.recommend topk --run DIR --user ID     recommendations of a run
+      (topk --help for more)
+"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command; returns its exit status: 0, 2 for a user's error, 130 if interrupted."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    warnings.showwarning = _show_warning
+    try:
+        if arguments[:1] == ["topk"]:
+            from ._topk import main as topk
+
+            topk(arguments[1:])
+        else:
+            _train(*_configure(arguments))
+    except (ValueError, ImportError, OSError, train.TrainingDiverged) as error:
+        Console(stderr=True).print(f"[red]error:[/] {_plain(error)}", highlight=False)
+        return 2
+    return 0
+
+
+def _configure(arguments: list[str]) -> tuple[Config, Path, bool]:
+    """The configuration, the run directory, and whether a run there goes on."""
+    default, arguments = _take_recipe(arguments)
+    recipes = "\n      ".join(RECIPES)
+    config = parse(arguments, default, _DESCRIPTION.format(recipes=recipes))
+    resume = config.output.resume
+    if resume is None:
+        name = f"{config.objective.loss}-{time.strftime('%Y%m%d-%H%M%S')}"
+        return config, config.output.out or Path("runs") / name, False
+    wanted = Config(output=OutputOptions(resume=resume, device=config.output.device))
+    if config != wanted:
+        raise ValueError(
+            "--resume goes on with the run's own configuration; leave out other flags."
+        )
+    return rundir.open_run(resume), resume, True
+
+
+def _take_recipe(arguments: list[str]) -> tuple[Config, list[str]]:
+    """Takes ``--recipe NAME`` out of the arguments: it sets what the other flags start from."""
+    for i, argument in enumerate(arguments):
+        flag, separator, name = argument.partition("=")
+        if flag != "--recipe":
+            continue
+        rest = arguments[i + 1 :]
+        if not separator:
+            name, rest = (rest[0], rest[1:]) if rest else ("", [])
+        if name not in RECIPES:
+            raise ValueError(f"--recipe takes one of {', '.join(RECIPES)}, got {name!r}.")
+        return RECIPES[name], arguments[:i] + rest
+    return Config(), arguments
+
+
+def _train(config: Config, folder: Path, resumed: bool) -> None:
+    console = Console()
+    _check_device(config.output.device)
+    swept = bool(pipeline.parse_sweep(config.protocol.sweep))
+    _, knobs = resolve(config.objective, tuple(pipeline.parse_sweep(config.protocol.sweep)))
+    problem = pipeline.load_problem(config.source)
+    if resumed and (folder / rundir.METRICS).exists():
+        console.print(f"The run in {folder} is finished; its results are in {rundir.METRICS}.")
+        return
+    if not resumed:
+        rundir.create(folder, config)
+    objective = f"{config.objective.loss} ({', '.join(f'{n}={v:g}' for n, v in knobs.items())})"
+    screen.describe(console, problem, objective)
+
+    history: list[dict[str, Any]] = []
+    rundir.write_history(folder / rundir.HISTORY, history)
+    interactions = {
+        "search": len(problem.train),
+        "final": len(problem.known if config.protocol.refit else problem.train),
+    }
+    try:
+        with screen.ProgressScreen(console, interactions) as progress:
+
+            def on_epoch(phase: str, last_epoch: int, entry: dict[str, Any]) -> None:
+                history.append({"phase": phase, **entry})
+                rundir.append_history(folder / rundir.HISTORY, history[-1])
+                progress.update(phase, last_epoch, entry)
+
+            outcome = pipeline.run(config, problem, folder / rundir.CHECKPOINT, on_epoch)
+    except KeyboardInterrupt:
+        console.print(f"Interrupted. Go on with: python -m experiments.recommend --resume {folder}")
+        raise SystemExit(130) from None
+    if swept:
+        rundir.write_sweep(folder / rundir.SWEEP, outcome.points, outcome.choice)
+    rundir.save_model(folder, outcome.params, problem.known, config)
+    draw_curves(folder / rundir.CURVES, history, objective)
+    rundir.write_json(folder / rundir.SEEDS, outcome.per_seed)
+    # Last: where it stands, the run is complete.
+    rundir.write_json(folder / rundir.METRICS, pipeline.summary(outcome.per_seed))
+    screen.report(console, outcome, swept)
+    console.print(f"results in {folder}")
+
+
+def _check_device(wanted: str) -> None:
+    found = jax.default_backend()
+    if wanted not in ("any", found):
+        raise ValueError(f"--device {wanted}: JAX found only {found} here.")
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    Console(stderr=True).print(f"[yellow]warning:[/] {_plain(message)}", highlight=False)
+
+
+def _plain(message: object) -> str:
+    return str(message).replace("[", r"\[")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,322 @@
+"""The command, as a user runs it: right flags, wrong flags, killed and resumed."""
+
+import contextlib
+import csv
+import io
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import polars
+import pytest
+
+from crl_jax.data import simulate
+from crl_jax.train import load_checkpoint
+from experiments.recipes import RECIPES
+from experiments.recommend import main
+
+pytestmark = pytest.mark.usefixtures("standard_promotion")
+
+ROOT = Path(__file__).parents[1]
+QUICK = ["--epochs", "3", "--batch-size", "256", "--dim", "8", "--lr", "0.01"]
+
+
+@pytest.fixture(scope="session")
+def ratings(tmp_path_factory) -> Path:
+    """A small file with ids of its own: users u0, u1, …, items i0, i1, …."""
+    data = simulate(n_users=50, n_items=60, n_exposed=40, seed=3).interactions
+    path = tmp_path_factory.mktemp("ratings") / "log.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["user", "item"])
+        writer.writerows((f"u{u}", f"i{i}") for u, i in zip(data.users, data.items, strict=True))
+    return path
+
+
+@pytest.fixture(scope="session")
+def first_run(ratings, tmp_path_factory) -> Path:
+    """The run directory of a finished run, and in screen.txt what it printed; not to be changed."""
+    out = tmp_path_factory.mktemp("first") / "run"
+    with (
+        contextlib.redirect_stdout(io.StringIO()) as screen,
+        jax.numpy_dtype_promotion("standard"),
+    ):
+        assert main(["--data", str(ratings), *QUICK, "--out", str(out)]) == 0
+    (out / "screen.txt").write_text(screen.getvalue())
+    return out
+
+
+@pytest.fixture
+def finished(first_run, tmp_path) -> Path:
+    """A copy of it."""
+    return shutil.copytree(first_run, tmp_path / "run")
+
+
+def test_a_run_leaves_what_it_promises(finished, ratings):
+    config = json.loads((finished / "config.json").read_text())
+    assert config["source"]["data"] == str(ratings)
+    assert config["training"]["lr"] == 0.01
+    lines = [json.loads(line) for line in (finished / "history.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines if line["phase"] == "search"] == [1, 2, 3]
+    assert all(np.isfinite(line["loss"][0]) for line in lines)
+    metrics = json.loads((finished / "metrics.json").read_text())
+    for name in ("ndcg", "recall", "precision", "f1", "map", "mrr", "hit_rate", "coverage"):
+        for k in (5, 10, 20):
+            assert 0 <= metrics[f"{name}@{k}"] <= 1
+    assert 0 <= metrics["auc"] <= 1
+    assert (finished / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert (finished / "checkpoint").is_dir()
+    assert not list(finished.rglob("*.partial"))
+    screen = (finished / "screen.txt").read_text()
+    assert f"{metrics['ndcg@20']:.4f}" in screen
+    assert "chosen on validation data" in screen
+
+
+@pytest.mark.parametrize("loss", ["bce", "info_nce", "debiased", "hard", "bayesian", "dpl"])
+def test_every_loss_runs(loss, ratings, tmp_path):
+    out = tmp_path / "run"
+    assert main(["--data", str(ratings), "--loss", loss, *QUICK, "--out", str(out)]) == 0
+    assert np.isfinite(json.loads((out / "metrics.json").read_text())["ndcg@20"])
+
+
+def test_seeds_give_mean_and_deviation(ratings, tmp_path, capsys):
+    out = tmp_path / "run"
+    assert main(["--data", str(ratings), *QUICK, "--seeds", "3", "--out", str(out)]) == 0
+    per_seed = json.loads((out / "metrics_by_seed.json").read_text())
+    metrics = json.loads((out / "metrics.json").read_text())
+    values = [one["recall@10"] for one in per_seed]
+    assert len(set(values)) == 3
+    assert metrics["recall@10"] == pytest.approx(np.mean(values))
+    assert metrics["recall@10_std"] == pytest.approx(np.std(values, ddof=1))
+    assert "mean ± standard deviation of 3 seeds" in capsys.readouterr().out
+
+
+def test_a_sweep_is_decided_on_validation_and_written_whole(ratings, tmp_path, capsys):
+    out = tmp_path / "run"
+    sweep = ["--sweep", "lr=1e-6,1e-2", "--sweep", "tau_plus=0.0,0.1,0.2"]
+    arguments = ["--data", str(ratings), "--loss", "dpl", *QUICK, *sweep, "--seeds", "2"]
+    assert main([*arguments, "--out", str(out)]) == 0
+    with (out / "sweep.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 6
+    assert {(float(r["lr"]), float(r["tau_plus"])) for r in rows} == {
+        (np.float32(lr), np.float32(tau)) for lr in (1e-6, 1e-2) for tau in (0.0, 0.1, 0.2)
+    }
+    chosen = [r for r in rows if r["chosen"] == "1"]
+    assert len(chosen) == 1
+    assert float(chosen[0]["valid_ndcg@20"]) == max(float(r["valid_ndcg@20"]) for r in rows)
+    assert float(chosen[0]["lr"]) > 1e-3
+    final = [
+        json.loads(line)
+        for line in (out / "history.jsonl").read_text().splitlines()
+        if json.loads(line)["phase"] == "final"
+    ]
+    assert len(final) == int(chosen[0]["best_epoch"])
+    assert len(final[0]["loss"]) == 2
+    assert "Grid, decided on validation data" in capsys.readouterr().out
+
+
+def test_without_refit_the_searched_model_is_scored(ratings, tmp_path):
+    out = tmp_path / "run"
+    arguments = ["--data", str(ratings), *QUICK, "--refit", "False", "--seeds", "2"]
+    assert main([*arguments, "--out", str(out)]) == 0
+    lines = [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
+    assert {line["phase"] for line in lines} == {"search"}
+    assert len(json.loads((out / "metrics_by_seed.json").read_text())) == 2
+
+
+def test_topk_speaks_the_ids_of_the_file(finished, ratings, tmp_path, capsys):
+    capsys.readouterr()
+    assert main(["topk", "--run", str(finished), "--user", "u7", "--k", "5"]) == 0
+    screen = capsys.readouterr().out
+    with ratings.open() as file:
+        rows = list(csv.DictReader(file))
+    printed = re.findall(r"\bi\d+\b", screen)
+    assert len(printed) == 5
+    assert {*printed} <= {row["item"] for row in rows}
+
+    out = tmp_path / "recs.parquet"
+    assert main(["topk", "--run", str(finished), "--all", "--k", "5", "--out", str(out)]) == 0
+    table = polars.read_parquet(out)
+    assert table.columns == ["user", "rank", "item", "score"]
+    assert set(table["user"]) == {row["user"] for row in rows}
+    mine = table.filter(polars.col("user") == "u7")
+    assert mine["item"].to_list() == printed
+    assert mine["rank"].to_list() == [1, 2, 3, 4, 5]
+    assert mine["score"].is_sorted(descending=True)
+    assert main(["topk", "--run", str(finished), "--all", "--k", "5", "--out",
+                 str(tmp_path / "recs.csv")]) == 0  # fmt: skip
+    with (tmp_path / "recs.csv").open() as file:
+        as_csv = [(r["user"], r["item"]) for r in csv.DictReader(file)]
+    assert as_csv == list(zip(table["user"], table["item"], strict=True))
+
+
+def test_recommendations_leave_out_what_the_model_was_trained_on(finished, tmp_path):
+    out = tmp_path / "recs.parquet"
+    assert main(["topk", "--run", str(finished), "--all", "--k", "60", "--out", str(out)]) == 0
+    stored, _ = load_checkpoint(finished / "checkpoint" / "model.npz")
+    users = np.repeat(stored["user_ids"], np.diff(stored["indptr"]))
+    known = set(zip(users.tolist(), stored["item_ids"][stored["items"]].tolist(), strict=True))
+    table = polars.read_parquet(out)
+    shown = set(zip(table["user"], table["item"], strict=True))
+    assert not shown & known
+    assert len(shown) + len(known) == len(stored["user_ids"]) * len(stored["item_ids"])
+
+
+WRONG = {
+    "no such file": (["--data", "nowhere.csv"], "nowhere.csv"),
+    "no such column": (["--user-col", "who"], "who"),
+    "a knob the loss has not": (["--tau-plus", "0.1"], "--loss bpr has no tau_plus"),
+    "a sweep of nothing": (["--sweep", "dim=8,16"], "--sweep takes one of lr"),
+    "a sweep without numbers": (["--sweep", "lr=fast"], "--sweep must be NAME=NUMBER"),
+    "a sweep twice": (["--sweep", "lr=1", "--sweep", "lr=2"], "twice"),
+    "a swept knob the loss has not": (["--sweep", "alpha=0.6"], "--loss bpr has no alpha"),
+    "extra positives for bpr": (["--n-pos", "2"], "draws no extra positives"),
+    "a knob out of range": (["--loss", "dpl", "--tau-plus", "1.5"], "tau_plus"),
+    "no recipe": (["--recipe", "magic"], "--recipe takes one of"),
+    "no tpu here": (["--device", "tpu"], "--device tpu: JAX found only"),
+    "resume what is no run": (["--resume", "nowhere"], "nowhere holds no run"),
+    "a share out of range": (["--valid", "1.5"], "valid"),
+    "no such rating": (["--min-rating", "4"], "min_rating"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_use_is_one_clear_line(name, ratings, tmp_path, capsys):
+    arguments, message = WRONG[name]
+    if not {"--data", "--resume"} & set(arguments):
+        arguments = ["--data", str(ratings), *arguments]
+    if "--resume" not in arguments:
+        arguments = [*arguments, "--out", str(tmp_path / "run")]
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error:")
+    assert message in error.replace("\n", " ")
+    assert "Traceback" not in error
+
+
+@pytest.mark.parametrize("arguments", [["--loss", "magic"], ["--lr", "fast"], ["--nonsense"]])
+def test_wrong_flags_leave_with_status_2(arguments, capsys):
+    with pytest.raises(SystemExit) as left:
+        main(arguments)
+    assert left.value.code == 2
+
+
+TOPK_WRONG = {
+    "unknown user": (["--user", "nobody"], "nobody"),
+    "user and all": (["--user", "u1", "--all"], "one of --user ID and --all"),
+    "neither": ([], "one of --user ID and --all"),
+    "all without a file": (["--all"], "--all needs --out"),
+    "no such format": (["--all", "--out", "recs.xlsx"], "must end in .parquet or .csv"),
+    "no items": (["--user", "u1", "--k", "0"], "--k must be at least 1"),
+    "no such seed": (["--user", "u1", "--seed-index", "1"], "--seed-index must lie in"),
+}
+
+
+@pytest.mark.parametrize("name", TOPK_WRONG)
+def test_topk_says_what_is_wrong(name, finished, capsys):
+    arguments, message = TOPK_WRONG[name]
+    assert main(["topk", "--run", str(finished), *arguments]) == 2
+    assert message in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_topk_needs_a_finished_run(tmp_path, capsys):
+    assert main(["topk", "--run", str(tmp_path), "--user", "u1"]) == 2
+    assert "has no trained model" in capsys.readouterr().err
+
+
+def test_a_run_is_not_overwritten_and_a_finished_one_not_scored_again(finished, ratings, capsys):
+    before = (finished / "metrics.json").read_bytes()
+    assert main(["--data", str(ratings), *QUICK, "--out", str(finished)]) == 2
+    assert "holds a run already" in capsys.readouterr().err
+    assert main(["--resume", str(finished)]) == 0
+    assert "is finished" in capsys.readouterr().out
+    assert (finished / "metrics.json").read_bytes() == before
+    assert main(["--resume", str(finished), "--lr", "1"]) == 2
+    assert "leave out other flags" in capsys.readouterr().err
+
+
+def test_a_damaged_config_is_named(finished, capsys):
+    (finished / "metrics.json").unlink()
+    (finished / "config.json").write_text("{\n  broken")
+    assert main(["--resume", str(finished)]) == 2
+    assert "config.json:2" in capsys.readouterr().err.replace("\n", "")
+
+
+def test_a_run_does_not_resume_on_other_data(finished, ratings, capsys):
+    (finished / "metrics.json").unlink()
+    original = ratings.read_text()
+    try:
+        ratings.write_text("\n".join(original.splitlines()[:-3]) + "\n")
+        assert main(["--resume", str(finished)]) == 2
+    finally:
+        ratings.write_text(original)
+    assert "belongs to another training" in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_recipes_are_configurations_that_flags_change(ratings, tmp_path):
+    assert RECIPES
+    name = next(iter(RECIPES))
+    out = tmp_path / "run"
+    flags = ["--data", str(ratings), *QUICK, "--seeds", "1", "--out", str(out)]
+    assert main(["--recipe", name, *flags]) == 0
+    config = json.loads((out / "config.json").read_text())
+    assert config["objective"]["loss"] == RECIPES[name].objective.loss
+    assert config["training"]["epochs"] == 3
+
+
+def run_until(arguments: list[str], history: Path, lines: int) -> bool:
+    """Runs the command in a process of its own and kills it once the history has ``lines``.
+
+    Returns whether it was killed; without ``lines`` it runs to its end.
+    """
+    command = [sys.executable, "-m", "experiments.recommend", *arguments]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    ) as process:
+        deadline = time.monotonic() + 300
+        while process.poll() is None and time.monotonic() < deadline:
+            if lines and history.exists() and history.read_text().count("\n") >= lines:
+                process.send_signal(signal.SIGKILL)
+                return True
+            time.sleep(0.002)
+        _, error = process.communicate(timeout=60)
+    assert process.returncode == 0, error.decode()
+    return False
+
+
+def test_a_killed_run_ends_as_one_never_killed(ratings, tmp_path):
+    options = ["--data", str(ratings), "--epochs", "40", "--batch-size", "32", "--dim", "8",
+               "--lr", "0.01", "--patience", "40", "--seeds", "2",
+               "--checkpoint-seconds", "0"]  # fmt: skip
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert main([*options, "--out", str(whole)]) == 0
+    n_lines = (whole / "history.jsonl").read_text().count("\n")
+    kills = 0
+    # In the search, close to its end or in the final training, and wherever that leaves it.
+    for lines in (3, 25, n_lines - 2):
+        history = killed / "history.jsonl"
+        start = ["--resume", str(killed)] if (killed / "config.json").exists() else [
+            *options, "--out", str(killed)]  # fmt: skip
+        kills += run_until(start, history, lines)
+    assert kills >= 2
+    assert not (killed / "metrics.json").exists() or kills < 3
+    run_until(["--resume", str(killed)], killed / "history.jsonl", 0)
+    want, _ = load_checkpoint(whole / "checkpoint" / "model.npz")
+    got, _ = load_checkpoint(killed / "checkpoint" / "model.npz")
+    for name in want:
+        np.testing.assert_array_equal(got[name], want[name])
+    assert (killed / "metrics.json").read_bytes() == (whole / "metrics.json").read_bytes()
+
+    def history(folder):
+        lines = map(json.loads, (folder / "history.jsonl").read_text().splitlines())
+        return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
+
+    assert history(killed) == history(whole)
