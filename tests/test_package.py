@@ -1,0 +1,54 @@
+"""The package as a whole: light to import, no pickle, and the README says what is there."""
+
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import crl_jax
+
+ROOT = Path(__file__).parents[1]
+SUBPACKAGES = ("data", "losses", "metrics", "models", "samplers", "stats", "train", "weights")
+
+
+def test_importing_pulls_in_the_core_dependencies_alone():
+    """Whatever else gets imported is what those dependencies import themselves."""
+    heavy = ["polars", "tyro", "matplotlib", "tensorflow", "tensorflow_datasets", "torch", "pandas",
+             "sklearn", "ranx", "beartype", "hypothesis", "pytest"]  # fmt: skip
+    code = f"""
+import sys
+import crl_jax
+loaded = [name for name in {heavy} if name in sys.modules]
+assert not loaded, loaded
+from jax._src import xla_bridge
+assert not xla_bridge._backends, "importing started a device backend"
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_nothing_reads_pickles():
+    for path in [*ROOT.glob("crl_jax/**/*.py"), *ROOT.glob("experiments/**/*.py")]:
+        code = re.sub(r'""".*?"""|#[^\n]*', "", path.read_text(), flags=re.DOTALL)
+        assert not re.search(r"\bimport pickle\b|allow_pickle=True|read_pickle|joblib", code), path
+
+
+@pytest.mark.parametrize("name", SUBPACKAGES)
+def test_public_functions_are_documented(name):
+    module = importlib.import_module(f"crl_jax.{name}")
+    assert module.__doc__
+    public = [n for n in vars(module) if not n.startswith("_")]
+    assert public
+    for public_name in public:
+        thing = getattr(module, public_name)
+        if callable(thing) and getattr(thing, "__module__", "").startswith("crl_jax"):
+            assert thing.__doc__, f"{name}.{public_name}"
+
+
+def test_the_readme_names_every_public_loss():
+    readme = (ROOT / "README.md").read_text()
+    for name in vars(crl_jax.losses):
+        if not name.startswith("_") and callable(getattr(crl_jax.losses, name)):
+            assert f"`{name}`" in readme, name
