@@ -44,6 +44,8 @@ def at_least_float32(*arrays: Any) -> tuple[Any, ...]:
         if x is None:
             return None
         x = jnp.asarray(x)
-        return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+        # Not promote_types: under strict promotion it refuses half precision.
+        wide = jnp.issubdtype(x.dtype, jnp.floating) and jnp.finfo(x.dtype).bits >= 32
+        return x if wide else x.astype(jnp.float32)
 
     return tuple(cast(x) for x in arrays)

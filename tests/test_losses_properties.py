@@ -208,13 +208,13 @@ def test_a_nan_that_is_kept_is_seen(fn, ref, hyper, n_extra, data):
 
 @each_loss
 def test_weight_k_equals_k_copies(fn, ref, hyper, n_extra, data):
-    copies = np.array([1, 3, 0, 2])
-    data = {k: v[:, 0] for k, v in data.items() if k != "weights"}
-    copied = jnp.asarray(copies, jnp.float32)
-    weighted = run(fn)(**data, **hyper, weights=copied, reduce_fn=jnp.sum)
-    repeated = jax.tree.map(lambda x: np.repeat(x, copies, axis=0), data)
-    total = run(fn)(**repeated, **hyper, reduce_fn=jnp.sum)
-    np.testing.assert_allclose(weighted, total, rtol=1e-6)
+    copies = np.array([1, 2, 0, 1])
+    data = {k: v[:, 0] for k, v in data.items()}
+    weighted = run(fn)(**data | {"weights": copies.astype(np.float32)}, **hyper, reduce_fn=None)
+    data = jax.tree.map(lambda x: np.repeat(x, copies, axis=0), data)
+    repeated = run(fn)(**data | {"weights": np.ones(4, np.float32)}, **hyper, reduce_fn=None)
+    np.testing.assert_allclose(weighted.sum(), repeated.sum(), rtol=1e-6)
+    np.testing.assert_allclose(weighted[1], 2 * repeated[1], rtol=1e-6)
 
 
 @each_loss
@@ -242,10 +242,10 @@ def test_jit_and_vmap_agree_and_nothing_retraces(fn, ref, hyper, n_extra, data):
     jitted = jax.jit(f)
     for t in (0.5, 1.0):
         moved = {k: v + 0.01 * t for k, v in hyper.items()} | {"temperature": t}
-        want = fn(**data, **moved, reduce_fn=None)
+        want = fn(**data, **moved, reduce_fn=None)  # op by op
         np.testing.assert_allclose(jitted(data, moved), want, rtol=1e-5)
     assert traces == 1
-    each_anchor = jax.vmap(jax.vmap(f, (0, None)), (0, None))
+    each_anchor = jax.jit(jax.vmap(jax.vmap(f, (0, None)), (0, None)))
     np.testing.assert_allclose(each_anchor(data, moved), want, rtol=1e-5)
 
 
@@ -275,28 +275,20 @@ def test_hyperparameters_may_differ_between_anchors(fn, ref, hyper, n_extra, dat
 
 
 @each_loss
-def test_batch_axes(fn, ref, hyper, n_extra, data):
-    each = run(fn)(**data, **hyper, reduce_fn=None)
-    flat = {k: v.reshape(20, *v.shape[2:]) for k, v in data.items()}
-    np.testing.assert_allclose(run(fn)(**flat, **hyper, reduce_fn=None), each.ravel(), rtol=1e-6)
-
-
-@each_loss
 def test_negatives_have_no_order(fn, ref, hyper, n_extra, data):
     turned = data | {k: data[k][..., ::-1] for k in ("neg", "where")}
     np.testing.assert_allclose(run(fn)(**turned, **hyper), run(fn)(**data, **hyper), rtol=1e-6)
 
 
 @each_loss
-@pytest.mark.parametrize("half", [jnp.bfloat16, jnp.float16])
-def test_half_precision_computes_in_float32(fn, ref, hyper, n_extra, data, half):
-    half_data = data | {k: data[k].astype(half) for k in ("pos", "neg", "weights")}
-    back = half_data | {k: half_data[k].astype(jnp.float32) for k in ("pos", "neg", "weights")}
-    got = fn(**half_data, **hyper, temperature=jnp.asarray(0.5, half))
-    assert got.dtype == jnp.float32
-    assert got == fn(**back, **hyper, temperature=0.5)
-    mixed = half_data | {"neg": back["neg"]}
-    assert got == fn(**mixed, **hyper, temperature=0.5)
+def test_half_precision_computes_in_float32(fn, ref, hyper, n_extra, data):
+    half = data | {k: data[k].astype(jnp.bfloat16) for k in ("pos", "neg", "weights")}
+    back = half | {k: half[k].astype(jnp.float32) for k in ("pos", "neg", "weights")}
+    want = fn(**back, **hyper, temperature=0.5)
+    for args in (half, half | {"neg": back["neg"]}):
+        got = fn(**args, **hyper, temperature=jnp.asarray(0.5, jnp.bfloat16))
+        assert got.dtype == jnp.float32
+        assert got == want
 
 
 @pytest.mark.parametrize("name", LOSSES)

@@ -18,15 +18,15 @@ swept with ``jax.vmap``, or differ between anchors.
 0.9248
 >>> def bayesian(alpha):
 ...     return losses.bayesian_contrastive(pos, neg, tau_plus=0.1, alpha=alpha, beta=0.5)
->>> print(jnp.round(jax.vmap(bayesian)(jnp.array([0.5, 0.7, 0.9])), 4))
-[1.1199 1.0798 0.9637]
+>>> [f"{loss:.4f}" for loss in jax.vmap(bayesian)(jnp.array([0.5, 0.7, 0.9]))]
+['1.1199', '1.0798', '0.9637']
 
 ``where`` leaves out padded negatives, ``weights`` multiplies anchors, and ``reduce_fn=None``
 returns one loss per anchor:
 
 >>> keep = jnp.array([[True, True, False], [False, False, False]])
->>> print(jnp.round(losses.bpr(pos, neg, where=keep, reduce_fn=None), 4))
-[0.5078 0.    ]
+>>> print(losses.bpr(pos, neg, where=keep, reduce_fn=None))
+[0.50774866 0.        ]
 
 The contrastive losses differ only in how they estimate the sum over true negatives:
 ``softplus(log_sum - pos / temperature)`` with one of ``biased_log_sum``,

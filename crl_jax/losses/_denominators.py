@@ -13,7 +13,13 @@ from jaxtyping import Array, Bool, Float
 from .._checks import at_least_float32, check_range, check_shape
 from ..weights._bayesian import bayesian_weights
 from ..weights._per_anchor import PerAnchor, Scalar, column, per_anchor
-from ._logspace import log_count, log_mean_exp, log_sum_exp, log_without_false
+from ._logspace import (
+    log_count,
+    log_mean_exp,
+    log_sum_exp,
+    log_without_false,
+    tilted_log_mean_exp,
+)
 
 
 def biased_log_sum(
@@ -147,10 +153,7 @@ def hard_log_sum(
     check_range("beta", beta, 0.0, jnp.inf, high_open=True)
     logits = _logits(neg, temperature, where)
     beta = column(per_anchor("beta", beta, logits.shape[:-1], logits.dtype))
-    tilted = log_sum_exp((beta + 1) * logits, where=where)
-    norm = log_sum_exp(beta * logits, where=where)
-    # An empty row has -inf in both.
-    log_mean = tilted - jnp.where(jnp.isneginf(norm), 0, norm)
+    log_mean = tilted_log_mean_exp(logits, beta, where=where)
     return _debias(log_mean, neg, pos, tau_plus, min_score, temperature, where)
 
 

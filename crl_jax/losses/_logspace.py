@@ -1,4 +1,8 @@
-"""Sums and differences of exponentials that stay logarithms."""
+"""Sums, means and differences of exponentials and sigmoids that stay logarithms.
+
+All sums run along the last axis. Where a ``where`` is given, the scores have to be finite
+under the mask.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +17,8 @@ def softplus(x: Array) -> Array:
     """``log(1 + exp(x))``, with its derivative from ``x`` alone.
 
     ``jax.nn.softplus`` differentiates through its own value: that costs two more
-    exponentials and makes a gradient wait for a logarithm it does not need; this one takes
-    a third of the time on a CPU.
+    exponentials, and makes a gradient wait for a logarithm it does not need. On a CPU this
+    one takes a third of the time.
     """
     return jnp.maximum(x, 0) + jnp.log1p(jnp.exp(-jnp.abs(x)))
 
@@ -23,30 +27,81 @@ softplus.defjvps(lambda tangent, _, x: tangent * jax.nn.sigmoid(x))
 
 
 def log_sum_exp(x: Array, *, weights: Array | None = None, where: Array | None = None) -> Array:
-    """``log Σ w_j exp(x_j)`` along the last axis; -inf, with zero gradient, if it is empty.
+    """``log Σ w_j exp(x_j)``; -inf, with zero gradient, if the sum is empty.
 
     A term of weight 0 counts as absent, so the maximum is taken over the others: a weight
     of 0 on the best score must not make the rest underflow. That also cuts the gradient
-    with respect to a weight that is exactly 0. ``x`` has to be finite where masked.
+    with respect to a weight that is exactly 0.
     """
     if weights is not None:  # != and not >: a NaN stays in, to be seen
         where = weights != 0 if where is None else where & (weights != 0)
     if where is not None:
         x = jnp.where(where, x, -jnp.inf)
-    top = jax.lax.stop_gradient(jnp.max(x, axis=-1, keepdims=True))
-    top = jnp.where(jnp.isfinite(top), top, 0)
+    top = _largest(x)
     terms = jnp.exp(x - top)
     if weights is not None:
         terms = terms * weights
-    total = jnp.sum(terms, axis=-1)
-    empty = total == 0
-    log_total = jnp.log(jnp.where(empty, 1, total)) + top[..., 0]
-    return jnp.where(empty, -jnp.inf, log_total)
+    return top[..., 0] + _log_or_nothing(jnp.sum(terms, axis=-1))
 
 
 def log_mean_exp(x: Array, *, where: Array | None = None) -> Array:
-    """``log mean exp(x_j)`` of the kept terms; -inf, with zero gradient, if it is empty."""
+    """``log mean exp(x_j)``; -inf, with zero gradient, if the mean is empty."""
     return log_sum_exp(x, where=where) - log_count(x, where)
+
+
+def tilted_log_mean_exp(x: Array, tilt: Array, *, where: Array | None = None) -> Array:
+    """``log Σ exp((tilt + 1) x_j) - log Σ exp(tilt x_j)`` for ``tilt >= 0``; -inf if empty.
+
+    The log-mean of ``exp(x)`` under weights that grow like ``exp(tilt x)``. Both sums have
+    the same largest term, and share the exponentials.
+    """
+    top = _largest(x if where is None else jnp.where(where, x, -jnp.inf))
+    below = x - top
+    if where is not None:  # 0 and not -inf: a tilt of 0 multiplies it
+        below = jnp.where(where, below, 0)
+    power = jnp.exp(tilt * below)
+    if where is not None:
+        power = jnp.where(where, power, 0)
+    norm = jnp.sum(power, axis=-1)
+    mixed = jnp.sum(power * jnp.exp(below), axis=-1)
+    log_norm = jnp.log(jnp.where(norm == 0, 1, norm))
+    return top[..., 0] + _log_or_nothing(mixed) - log_norm
+
+
+@jax.custom_jvp
+def log_mean_sigmoid(x: Array, where: Array | None) -> Array:
+    """``log mean σ(x_j)``, to full relative precision near 0 and near 1; -inf if empty.
+
+    One exponential a term, where ``log_mean_exp(log_sigmoid(x))`` takes two and a log1p.
+    """
+    return _log_mean_sigmoid(x, where)[0]
+
+
+@log_mean_sigmoid.defjvp
+def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+    log_mean, scaled, complement, total = _log_mean_sigmoid(*primals)
+    slope = jnp.sum(scaled * complement * tangents[0], axis=-1)  # σ' = σ(x) σ(-x)
+    return log_mean, slope / jnp.where(total == 0, 1, total)
+
+
+def _log_mean_sigmoid(x: Array, where: Array | None) -> tuple[Array, Array, Array, Array]:
+    """The value, σ(x) divided by exp(top), σ(-x), and the sum of the former."""
+    top = jnp.minimum(_largest(x if where is None else jnp.where(where, x, -jnp.inf)), 0)
+    # σ(x) / exp(top) = 1 / (exp(top) + exp(top - x)) is at least ½ for the largest term.
+    # Beyond exp(80) a term is nothing beside it, and must not become 0 · inf below.
+    power = jnp.exp(jnp.minimum(top - x, 80))
+    scaled = 1 / (jnp.exp(top) + power)
+    complement = power * scaled
+    if where is not None:
+        scaled, complement = jnp.where(where, scaled, 0), jnp.where(where, complement, 0)
+    count = kept_count(x, where).astype(x.dtype)
+    count = count[..., 0] if count.ndim else count
+    total, missing = jnp.sum(scaled, axis=-1), jnp.sum(complement, axis=-1) / count
+    near_one = missing < 0.5  # there the log of the mean would cancel
+    log_mean = jnp.where(
+        near_one & (total > 0), jnp.log1p(-missing), top[..., 0] + _log_or_nothing(total / count)
+    )
+    return log_mean, scaled, complement, total
 
 
 def log_count(x: Array, where: Array | None) -> Array:
@@ -69,3 +124,15 @@ def log_without_false(log_mixed: Array, log_false: Array, tau_plus: Array) -> Ar
     share = jnp.where(impossible, 0, share)
     log_true = log_mixed + jnp.log1p(-share) - jnp.log1p(-tau_plus)
     return jnp.where(impossible, -jnp.inf, log_true)
+
+
+def _largest(x: Array) -> Array:
+    """The largest entry, to be subtracted before exponentials; 0 if it is not finite."""
+    top = jax.lax.stop_gradient(jnp.max(x, axis=-1, keepdims=True))
+    return jnp.where(jnp.isfinite(top), top, 0)
+
+
+def _log_or_nothing(total: Array) -> Array:
+    """``log(total)``; -inf, with zero gradient, of 0."""
+    empty = total == 0
+    return jnp.where(empty, -jnp.inf, jnp.log(jnp.where(empty, 1, total)))

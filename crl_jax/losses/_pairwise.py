@@ -9,7 +9,7 @@ from .._checks import check_range
 from .._reduce import ReduceFn, masked_mean
 from ..weights._per_anchor import PerAnchor, Scalar, per_anchor
 from ._anchors import Anchors, finish, prepare
-from ._logspace import log_mean_exp, log_without_false, softplus
+from ._logspace import log_mean_sigmoid, log_without_false, softplus
 
 
 def bpr(
@@ -54,7 +54,7 @@ def bpr(
     0.6437
     """
     a = prepare(pos, neg, temperature=temperature, where=where, weights=weights)
-    return finish(_mean(-_log_prefer(a, a.neg), a), a, reduce_fn)
+    return finish(_mean(softplus(-_lead(a, a.neg)), a), a, reduce_fn)
 
 
 def bce(
@@ -160,11 +160,11 @@ def debiased_pairwise(
     tau_plus = per_anchor("tau_plus", tau_plus, batch, dtype)
     floor = per_anchor("floor", floor, batch, dtype)
 
-    log_mixed = log_mean_exp(_log_prefer(a, a.neg), where=a.where)
+    log_mixed = log_mean_sigmoid(_lead(a, a.neg), a.where)
     if a.extra is None:
         log_false = jnp.asarray(np.log(0.5), dtype)
     else:
-        log_false = log_mean_exp(_log_prefer(a, a.extra))
+        log_false = log_mean_sigmoid(_lead(a, a.extra), None)
     log_true = log_without_false(log_mixed, log_false, tau_plus)
 
     # Not the smallest number there is: BPR values of ±100 are to pass through floor = 0.
@@ -174,9 +174,9 @@ def debiased_pairwise(
     return finish(-jnp.maximum(log_true, log_floor), a, reduce_fn)
 
 
-def _log_prefer(anchors: Anchors, others: Array) -> Array:
-    """Log of the probability that the own positive is preferred over each of ``others``."""
-    return -softplus((others - anchors.pos[..., None]) / anchors.temperature)
+def _lead(anchors: Anchors, others: Array) -> Array:
+    """By how much the own positive leads each of ``others``, ``[*batch, n]``."""
+    return (anchors.pos[..., None] - others) / anchors.temperature
 
 
 def _mean(values: Array, anchors: Anchors) -> Array:
