@@ -10,7 +10,15 @@ import pytest
 from crl_jax import losses
 from crl_jax.data import simulate, with_validation
 from crl_jax.metrics import evaluate, ranking_plan, summarize
-from crl_jax.train import TrainingDiverged, choose, constant, fit, grid, halfway_tenth
+from crl_jax.train import (
+    Fitted,
+    TrainingDiverged,
+    choose,
+    constant,
+    fit,
+    grid,
+    halfway_tenth,
+)
 
 pytestmark = pytest.mark.usefixtures("standard_promotion")
 
@@ -219,19 +227,35 @@ def test_bad_arguments_are_named(quick, bad, message):
         quick(**bad)
 
 
-def test_choose_averages_over_seeds_and_respects_lengths():
-    from crl_jax.train import Fitted
+def fitted_with(curves, lengths):
+    """Runs with given validation curves, ``[evaluations, runs]``."""
+    history = [{"epoch": i + 1, "ndcg@20": list(row)} for i, row in enumerate(curves)]
+    n = len(lengths)
+    return Fitted(None, None, {"epochs": np.array(lengths)}, np.zeros(n), np.zeros(n), history)  # type: ignore[arg-type]
 
-    history = [
-        {"epoch": 1, "ndcg@20": [0.1, 0.3, 0.2, 0.2]},
-        {"epoch": 2, "ndcg@20": [0.5, 0.1, 0.4, 0.4]},
-        {"epoch": 3, "ndcg@20": [0.3, 0.3, 0.9, 0.9]},
-    ]
-    knobs = {"epochs": np.array([3, 3, 2, 2])}
-    fitted = Fitted(None, None, knobs, np.zeros(4), np.zeros(4), history)  # type: ignore[arg-type]
-    best = choose(fitted, n_seeds=2)
+
+def test_choose_averages_over_seeds_and_respects_lengths():
+    fitted = fitted_with([[0.1, 0.3, 0.2, 0.2], [0.5, 0.1, 0.4, 0.4], [0.3, 0.3, 0.9, 0.9]],
+                         [3, 3, 2, 2])  # fmt: skip
+    best = choose(fitted, n_seeds=2, window=1)
     assert (best.point, best.epochs) == (1, 2)
     np.testing.assert_allclose(best.scores, [0.3, 0.4])
     np.testing.assert_array_equal(best.best_epochs, [2, 2])
     with pytest.raises(ValueError, match="`n_seeds` must divide 4"):
         choose(fitted, n_seeds=3)
+    with pytest.raises(ValueError, match="`window` must be odd"):
+        choose(fitted, window=2)
+
+
+def test_choose_prefers_a_plateau_to_a_lucky_peak():
+    peak = [0.1, 0.1, 0.6, 0.1, 0.1, 0.1]
+    plateau = [0.1, 0.2, 0.3, 0.5, 0.5, 0.5]
+    curves = np.stack([peak, plateau], axis=1)
+    assert choose(fitted_with(curves, [6, 6]), window=1).point == 0
+    best = choose(fitted_with(curves, [6, 6]), window=3)
+    assert (best.point, best.epochs) == (1, 5)
+    np.testing.assert_allclose(best.scores, [0.8 / 3, 0.5])
+    # Past its own end a run has no neighbours: at epoch 4 the plateau is the mean of two.
+    short = choose(fitted_with(curves, [6, 4]), window=3)
+    assert (short.point, short.epochs) == (1, 4)
+    np.testing.assert_allclose(short.scores[1], 0.4)

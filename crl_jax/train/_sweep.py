@@ -49,33 +49,53 @@ def grid(axes: Mapping[str, Sequence[float]], seeds: Sequence[int] = (0,)) -> di
     return {name: np.asarray(c) for name, c in zip((*axes, "seeds"), columns, strict=True)}
 
 
-def choose(fitted: Fitted, n_seeds: int = 1) -> Choice:
-    """The point and stopping epoch with the best validation score, averaged over seeds.
+def choose(fitted: Fitted, n_seeds: int = 1, *, window: int = 3) -> Choice:
+    """The point and stopping epoch with the best validation score.
+
+    The score is averaged over seeds and over ``window`` neighbouring evaluations. The best of
+    many noisy numbers is mostly lucky, and favours the points that are noisiest: those with a
+    learning rate too high. An average over neighbours takes the luck out.
 
     Args:
       fitted: Runs in the order of :func:`grid`, trained with validation data.
       n_seeds: Seeds per point.
+      window: Evaluations to average, odd; fewer at the ends of a run.
 
     Returns:
       The :class:`Choice`; ties go to the earlier point and epoch.
 
     Raises:
       ValueError: If the runs were trained without validation data, or are not a whole number of
-        points.
+        points, or ``window`` is not odd.
     """
     metric = next((name for name in fitted.history[0] if name.startswith("ndcg@")), None)
     if metric is None:
         raise ValueError("`fitted` must have been trained with validation data, got none.")
+    if window < 1 or window % 2 == 0:
+        raise ValueError(f"`window` must be odd and positive, got {window}.")
     if fitted.n_runs % n_seeds:
         raise ValueError(f"`n_seeds` must divide {fitted.n_runs} runs, got {n_seeds}.")
     epochs = np.array([entry["epoch"] for entry in fitted.history])
     curves = np.array([entry[metric] for entry in fitted.history], float)
     # What a run did past its own length, while longer runs went on, is not one of its results.
-    curves[epochs[:, None] > fitted.knobs["epochs"]] = np.nan
+    past = epochs[:, None] > fitted.knobs["epochs"]
+    curves[past] = np.nan
     means = curves.reshape(len(epochs), -1, n_seeds).mean(axis=-1)
+    means = _smooth(means, past[:, ::n_seeds], window)
     ranked = np.where(np.isnan(means), -np.inf, means)
     rows = ranked.argmax(axis=0)
     scores = means[rows, np.arange(means.shape[1])]
     best_epochs = np.where(np.isnan(scores), 0, epochs[rows])
     point = int(ranked.max(axis=0).argmax())
     return Choice(point, int(best_epochs[point]), float(scores[point]), scores, best_epochs)
+
+
+def _smooth(curves: np.ndarray, past: np.ndarray, window: int) -> np.ndarray:
+    """Mean of each row with its neighbours; rows that are past a run's end are no neighbours."""
+    smooth = np.full_like(curves, np.nan)
+    for row in range(len(curves)):
+        near = slice(max(0, row - window // 2), row + window // 2 + 1)
+        kept = ~past[near]
+        total = np.where(kept, curves[near], 0).sum(axis=0)
+        smooth[row] = np.where(past[row], np.nan, total / np.maximum(kept.sum(axis=0), 1))
+    return smooth
