@@ -36,7 +36,8 @@ choose on validation data, and score it once on test data.
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the command; returns its exit status: 0, 2 for a user's error, 130 if interrupted."""
+    """Runs the command; returns its exit status: 0, 1 if nobody reads on, 2 for an error, 130 if
+    interrupted."""
     arguments = sys.argv[1:] if arguments is None else arguments
     warnings.showwarning = _show_warning
     try:
@@ -46,6 +47,9 @@ def main(arguments: list[str] | None = None) -> int:
             topk(arguments[1:])
         else:
             _train(*_configure(arguments))
+    except BrokenPipeError:  # whoever read the output has seen enough
+        sys.stdout = None  # nothing left to flush at exit
+        return 1
     except (ValueError, ImportError, OSError, train.TrainingDiverged) as error:
         Console(stderr=True).print(f"[red]error:[/] {_plain(error)}", highlight=False)
         return 2
@@ -87,15 +91,16 @@ def _take_recipe(arguments: list[str]) -> tuple[Config, list[str]]:
 def _train(config: Config, folder: Path, resumed: bool) -> None:
     console = Console()
     _check_device(config.output.device)
-    swept = bool(pipeline.parse_sweep(config.protocol.sweep))
-    _, knobs = resolve(config.objective, tuple(pipeline.parse_sweep(config.protocol.sweep)))
+    swept = tuple(pipeline.parse_sweep(config.protocol.sweep))
+    _, knobs = resolve(config.objective, swept)
     problem = pipeline.load_problem(config.source)
     if resumed and (folder / rundir.METRICS).exists():
         console.print(f"The run in {folder} is finished; its results are in {rundir.METRICS}.")
         return
     if not resumed:
         rundir.create(folder, config)
-    objective = f"{config.objective.loss} ({', '.join(f'{n}={v:g}' for n, v in knobs.items())})"
+    fixed = ", ".join(f"{name}={value:g}" for name, value in knobs.items() if name not in swept)
+    objective = f"{config.objective.loss} ({fixed})"
     screen.describe(console, problem, objective)
 
     history: list[dict[str, Any]] = []
@@ -123,7 +128,7 @@ def _train(config: Config, folder: Path, resumed: bool) -> None:
     rundir.write_json(folder / rundir.SEEDS, outcome.per_seed)
     # Last: where it stands, the run is complete.
     rundir.write_json(folder / rundir.METRICS, pipeline.summary(outcome.per_seed))
-    screen.report(console, outcome, swept)
+    screen.report(console, outcome, bool(swept))
     console.print(f"results in {folder}")
 
 
