@@ -36,8 +36,10 @@ choose on validation data, and score it once on test data.
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the command; returns its exit status: 0, 1 if nobody reads on, 2 for an error, 130 if
-    interrupted."""
+    """Runs the command and returns its exit status.
+
+    That is 0, 2 for an error, 1 if nobody reads the output on; an interrupt exits with 130.
+    """
     arguments = sys.argv[1:] if arguments is None else arguments
     warnings.showwarning = _show_warning
     try:
