@@ -38,7 +38,9 @@ _GRIDS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 # What the searches chose; NDCG@20 on validation data stands in benchmarks/results.
 _CHOSEN: dict[str, dict[str, Any]] = {
     "bayesian": {"beta": 1.0, "weight_decay": 6e-5, "epochs": 200},
+    "bce": {"lr": 2e-3, "weight_decay": 3e-5, "epochs": 100},
     "bpr": {"lr": 2e-3, "weight_decay": 3e-5, "epochs": 200},
+    "debiased": {"tau_plus": 0.02, "weight_decay": 6e-5, "epochs": 200},
     "hard": {"beta": 0.3, "weight_decay": 6e-5, "epochs": 200},
     "info_nce": {"temperature": 0.7, "weight_decay": 1e-4, "epochs": 200},
 }
