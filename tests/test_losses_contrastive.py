@@ -205,6 +205,8 @@ def test_a_weight_of_zero_on_the_best_score_leaves_the_rest():
     w = weights.bayesian_weights(neg, **hyper)
     assert w[1] == 0
     same(losses.bayesian_log_sum(neg, **hyper), jnp.log(w[0]))
+    padded, where = jnp.append(neg, 7.0), jnp.array([True, True, False])
+    same(losses.bayesian_log_sum(padded, **hyper, where=where), jnp.log(w[0]))
     one = jnp.array([[3.0]])  # alone, it is the best
     value, slopes = jax.jit(
         jax.value_and_grad(lambda p, s: losses.bayesian_contrastive(p, s, **hyper), argnums=(0, 1))
@@ -226,6 +228,13 @@ def test_bayesian_weights_are_constants_of_the_gradient(pos, neg):
     got, slope = jax.jit(jax.grad(loss, argnums=(0, 1)))(neg, 0.8)
     same(got, jax.jit(jax.grad(by_hand))(neg), rtol=1e-5)
     assert slope == 0
+
+
+def test_a_nan_in_a_hyperparameter_is_seen(pos, neg):
+    loss = jax.jit(losses.bayesian_contrastive)
+    for name in ("tau_plus", "alpha", "beta"):
+        hyper = dict(tau_plus=0.1, alpha=0.8, beta=0.7) | {name: np.nan}
+        assert np.isnan(loss(pos, neg, **hyper))
 
 
 def test_an_impossible_population_is_refused(pos, neg):

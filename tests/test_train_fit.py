@@ -178,7 +178,7 @@ def test_one_call_compiles_one_epoch_for_all_values(quick):
     once = traces
     assert once > 0
     quick(loss=loss, knobs={"scale": 1.0}, epochs=10)
-    assert traces == 2 * once  # one more call, one more compilation, however many epochs
+    assert traces == 2 * once  # as many for twice the epochs
 
 
 def test_divergence_is_reported(quick):
@@ -219,6 +219,11 @@ def test_a_user_with_the_whole_catalogue_is_passed_over_with_a_warning(quick):
         ({"eval_every": 0}, "`eval_every`"),
         ({"learning_rate": 0.0}, "`learning_rate` must be positive"),
         ({"epochs": 0}, "`epochs` at least 1"),
+        ({"knobs": {"temperature": -1.0}}, "`temperature` must lie in"),
+        (
+            {"loss": losses.debiased_pairwise, "knobs": {"tau_plus": [0.1, 1.0]}},
+            "`tau_plus` must lie in",
+        ),
         ({"seeds": [0, 1], "learning_rate": [1.0, 2.0, 3.0]}, "must all have one length"),
     ],
 )

@@ -201,7 +201,7 @@ def bayesian_log_sum(
     logits = _logits(neg, temperature, where)
     # The weights see the scores before division: rounding then makes no ties.
     omega = bayesian_weights(neg, tau_plus=tau_plus, alpha=alpha, beta=beta, where=where)
-    return log_sum_exp(logits, weights=jax.lax.stop_gradient(omega), where=where)
+    return log_sum_exp(logits, weights=jax.lax.stop_gradient(omega))
 
 
 def _logits(neg: Array, temperature: Scalar, where: Array | None) -> Array:

@@ -29,12 +29,12 @@ softplus.defjvps(lambda tangent, _, x: tangent * jax.nn.sigmoid(x))
 def log_sum_exp(x: Array, *, weights: Array | None = None, where: Array | None = None) -> Array:
     """``log Σ w_j exp(x_j)``; -inf, with zero gradient, if the sum is empty.
 
-    A term of weight 0 counts as absent, so the maximum is taken over the others: a weight
-    of 0 on the best score must not make the rest underflow. That also cuts the gradient
-    with respect to a weight that is exactly 0.
+    Weights have to be 0 where masked, and a term of weight 0 counts as absent: a weight of
+    0 on the best score must not make the rest underflow. That also cuts the gradient with
+    respect to a weight that is exactly 0.
     """
     if weights is not None:  # != and not >: a NaN stays in, to be seen
-        where = weights != 0 if where is None else where & (weights != 0)
+        where = weights != 0
     if where is not None:
         x = jnp.where(where, x, -jnp.inf)
     top = _largest(x)
@@ -57,7 +57,7 @@ def tilted_log_mean_exp(x: Array, tilt: Array, *, where: Array | None = None) ->
     """
     top = _largest(x if where is None else jnp.where(where, x, -jnp.inf))
     below = x - top
-    if where is not None:  # 0 and not -inf: a tilt of 0 multiplies it
+    if where is not None:  # before it meets exp, which may make it inf
         below = jnp.where(where, below, 0)
     power = jnp.exp(tilt * below)
     if where is not None:

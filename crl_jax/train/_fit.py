@@ -156,8 +156,8 @@ def fit(
       The :class:`Fitted` runs.
 
     Raises:
-      ValueError: If an argument is out of range, the number of runs is not the same everywhere,
-        or ``checkpoint`` holds another training's state.
+      ValueError: If an argument or a knob is out of range, the number of runs is not the same
+        everywhere, or ``checkpoint`` holds another training's state.
       TrainingDiverged: If every run's loss became infinite or NaN.
     """
     numbers = {
@@ -177,6 +177,7 @@ def fit(
     if not (runs["learning_rate"] > 0).all() or not (runs["epochs"] >= 1).all():
         raise ValueError("`learning_rate` must be positive and `epochs` at least 1.")
 
+    _check_knobs(loss, runs, n_neg, n_pos)
     model = functional(build or partial(_default_model, train.n_users, train.n_items))
     step = Step(model.score, loss, optimizer, schedule, min(batch_size, len(train)), n_neg, n_pos)
     schedule_of_work = _Plan(
@@ -360,6 +361,21 @@ def _broadcast_runs(numbers: Mapping[str, Any]) -> dict[str, np.ndarray]:
         raise ValueError(f"Arrays over runs must all have one length, got the shapes {sizes}.")
     runs = next(iter(sizes.values()), (1,))
     return {name: np.broadcast_to(a, runs).copy() for name, a in arrays.items()}
+
+
+def _check_knobs(
+    loss: Callable[..., Array], runs: dict[str, np.ndarray], n_neg: int, n_pos: int
+) -> None:
+    """Lets the loss judge its hyper-parameters as numbers, which it cannot while training.
+
+    Nothing is computed: the scores have shapes alone.
+    """
+    pos = jax.ShapeDtypeStruct((1, 1 + n_pos) if n_pos else (1,), jnp.float32)
+    neg = jax.ShapeDtypeStruct((1, n_neg), jnp.float32)
+    knobs = {n.removeprefix("loss."): v for n, v in runs.items() if n.startswith("loss.")}
+    for values in set(zip(*(array.tolist() for array in knobs.values()), strict=True)):
+        settled = dict(zip(knobs, values, strict=True))
+        jax.eval_shape(partial(loss, reduce_fn=None, **settled), pos, neg)
 
 
 def _anchors(train: Interactions) -> Anchors:
