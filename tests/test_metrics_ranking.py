@@ -64,8 +64,10 @@ def test_jit_vmap_and_batch_axes(fn, ref):
     n = jnp.sum(hits, -1) + 1
     got = fn(hits, n, k=7)
     assert got.shape == (4, 5)
-    np.testing.assert_array_equal(jax.jit(fn, static_argnames="k")(hits, n, k=7), got)
-    np.testing.assert_array_equal(jax.vmap(lambda h, m: fn(h, m, k=7))(hits, n), got)
+    # Compiled, a division by a constant may become a multiplication: the last bit is free.
+    jitted = jax.jit(fn, static_argnames="k")(hits, n, k=7)
+    np.testing.assert_allclose(jitted, got, rtol=3e-7)
+    np.testing.assert_allclose(jax.vmap(lambda h, m: fn(h, m, k=7))(hits, n), got, rtol=3e-7)
 
 
 @each_metric

@@ -33,7 +33,7 @@ def log_sum_exp(x: Array, *, weights: Array | None = None, where: Array | None =
     0 on the best score must not make the rest underflow. That also cuts the gradient with
     respect to a weight that is exactly 0.
     """
-    if weights is not None:  # != and not >: a NaN stays in, to be seen
+    if weights is not None:
         where = weights != 0
     if where is not None:
         x = jnp.where(where, x, -jnp.inf)

@@ -44,7 +44,7 @@ def save_checkpoint(path: str | os.PathLike[str], tree: Any, meta: dict[str, Any
     header = json.dumps({"meta": meta, "dtypes": dtypes}).encode()
     partial = path.with_name(path.name + ".partial")
     with partial.open("wb") as file:
-        np.savez(file, allow_pickle=False, **{_HEADER: np.frombuffer(header, np.uint8)}, **arrays)
+        np.savez(file, **{_HEADER: np.frombuffer(header, np.uint8)}, **arrays)
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
