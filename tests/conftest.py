@@ -6,9 +6,15 @@ from pathlib import Path
 
 import jax
 import pytest
+from hypothesis import settings
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# At a desk every run tries new examples; on a server a change stands or falls by itself.
+settings.register_profile("server", derandomize=True)
+if os.environ.get("CI"):
+    settings.load_profile("server")
 
 # Many tests compile the same programs. The variables reach the processes that tests start.
 _cache = tempfile.TemporaryDirectory(prefix="crl_jax_compiled_")

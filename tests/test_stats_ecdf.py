@@ -83,7 +83,8 @@ def test_a_row_that_keeps_nothing_is_zero():
 
 @pytest.mark.usefixtures("way")
 @given(
-    hnp.arrays(np.float32, (2, 7), elements=st.floats(-1e4, 1e4, width=32)),
+    # XLA may take subnormal numbers for 0, and so see ties where NumPy sees none.
+    hnp.arrays(np.float32, (2, 7), elements=st.floats(-1e4, 1e4, width=32, allow_subnormal=False)),
     st.permutations(range(7)),
 )
 @settings(max_examples=30, deadline=None)
