@@ -50,13 +50,14 @@ def collect(loss: str, folder: Path) -> dict[str, Any]:
     last = json.loads(lines[-1])
     return {
         "loss": loss,
-        "published": PUBLISHED.get(loss, float("nan")),
+        "published": PUBLISHED.get(loss),
         METRIC: metrics[METRIC],
         "std": metrics[f"{METRIC}_std"],
         "epochs": last["epoch"],
         "metrics": metrics,
         "per_seed": json.loads((folder / "metrics_by_seed.json").read_text()),
-        "config": config,
+        "config": {name: config[name] for name in ("objective", "training")},
+        "valid": config["source"]["valid"],
     }
 
 
