@@ -112,7 +112,7 @@ def test_a_sweep_is_decided_on_validation_and_written_whole(ratings, tmp_path, c
         rows = list(csv.DictReader(file))
     assert len(rows) == 6
     assert {(float(r["lr"]), float(r["tau_plus"])) for r in rows} == {
-        (np.float32(lr), np.float32(tau)) for lr in (1e-6, 1e-2) for tau in (0.0, 0.1, 0.2)
+        (lr, tau) for lr in (1e-6, 1e-2) for tau in (0.0, 0.1, 0.2)
     }
     chosen = [r for r in rows if r["chosen"] == "1"]
     assert len(chosen) == 1
