@@ -54,14 +54,12 @@ class Outcome:
     """What a run comes to.
 
     Attributes:
-      fitted: The final runs, one per seed.
-      params: Their parameters, leading axis ``seeds``.
+      params: Parameters of the final runs, leading axis ``seeds``.
       points: The numbers tried, one dictionary per grid point.
       choice: The choice among them on validation data.
       per_seed: Test metrics of every seed.
     """
 
-    fitted: train.Fitted
     params: Any
     points: list[dict[str, float]]
     choice: train.Choice
@@ -144,18 +142,18 @@ def run(config: Config, problem: Problem, checkpoints: Path, on_epoch: OnEpoch) 
         fitted = searched
         start = choice.point * len(seeds)
         params = jax.tree.map(lambda leaf: leaf[start : start + len(seeds)], searched.params)
+    plan = metrics.ranking_plan(problem.known, problem.test)
     per_seed = [
-        score(fitted.model, jax.tree.map(lambda leaf, i=i: leaf[i], params), problem, protocol.k)
+        score(fitted.model, jax.tree.map(lambda leaf, i=i: leaf[i], params), plan, protocol.k)
         for i in range(len(seeds))
     ]
-    return Outcome(fitted, params, points, choice, per_seed)
+    return Outcome(params, points, choice, per_seed)
 
 
 def score(
-    model: models.Functional, params: Any, problem: Problem, ks: tuple[int, ...]
+    model: models.Functional, params: Any, plan: metrics.RankingPlan, ks: tuple[int, ...]
 ) -> dict[str, float]:
-    """Test metrics of one run, everything known before the test masked."""
-    plan = metrics.ranking_plan(problem.known, problem.test)
+    """Test metrics of one run, in the order that a person reads them."""
     values = metrics.summarize(metrics.evaluate(model.score_all, params, plan, ks=ks))
     return {name: values[name] for name in sorted(values, key=_reading_order)}
 

@@ -2,31 +2,13 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, Key
 
-
-class UserItems(Protocol):
-    """Interactions in rows by user, as :class:`crl_jax.data.Interactions` holds them."""
-
-    @property
-    def indptr(self) -> np.ndarray:
-        """Where each user's row starts, ``[n_users + 1]``."""
-        ...
-
-    @property
-    def items(self) -> np.ndarray:
-        """Items, ascending and distinct within each user, ``[n]``."""
-        ...
-
-    @property
-    def n_items(self) -> int:
-        """Size of the catalogue."""
-        ...
+from ..data import Interactions
 
 
 @partial(
@@ -54,7 +36,7 @@ class Positives:
     rounds: int
 
     @classmethod
-    def of(cls, data: UserItems) -> "Positives":
+    def of(cls, data: Interactions) -> "Positives":
         """Puts the rows of ``data`` on the default device."""
         degrees = np.diff(data.indptr)
         if data.indptr[-1] >= 2**31:

@@ -180,7 +180,7 @@ def fit(
     _check_knobs(loss, runs, n_neg, n_pos)
     model = functional(build or partial(_default_model, train.n_users, train.n_items))
     step = Step(model.score, loss, optimizer, schedule, min(batch_size, len(train)), n_neg, n_pos)
-    schedule_of_work = _Plan(
+    work = _Plan(
         step=step,
         score_all=model.score_all,
         k=k,
@@ -210,11 +210,11 @@ def fit(
     state = jax.tree.map(jnp.array, state)  # own buffers: the loop donates them
 
     started = saved = time.monotonic()
-    while epoch < schedule_of_work.last_epoch and not np.all(state.stopped):
-        n_epochs = min(eval_every, schedule_of_work.last_epoch - epoch)
+    while epoch < work.last_epoch and not np.all(state.stopped):
+        n_epochs = min(eval_every, work.last_epoch - epoch)
         state, report = _advance(
             state, device_runs, anchors, plan, jnp.int32(epoch),
-            work=schedule_of_work, n_epochs=n_epochs,
+            work=work, n_epochs=n_epochs,
         )  # fmt: skip
         report = jax.device_get(report)
         epoch += n_epochs
