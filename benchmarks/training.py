@@ -91,7 +91,6 @@ def run_jax(task: Task, interactions: Any) -> Contestant:
         score=model.score,
         loss=loss,
         optimizer=train.adam_l2,
-        schedule=train.constant,
         batch_size=BATCH_SIZE,
         n_neg=task.n_neg,
         n_pos=task.n_pos,
@@ -113,7 +112,7 @@ def run_jax(task: Task, interactions: Any) -> Contestant:
 
     def epoch() -> float:
         nonlocal state
-        *new, mean_loss = compiled(*state, next(keys), anchors, jnp.float32(0), numbers)
+        *new, mean_loss = compiled(*state, next(keys), anchors, numbers)
         state = tuple(new)
         return float(jax.block_until_ready((state, mean_loss))[1])
 

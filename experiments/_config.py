@@ -81,7 +81,9 @@ class TrainOptions:
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
     """adam and sgd add the L2 term to the gradient, adamw decays the weights apart."""
     schedule: Literal["constant", "step", "cosine"] = "step"
-    """Course of the learning rate; step goes down to a tenth halfway."""
+    """Course of the learning rate: step goes down halfway, cosine bit by bit."""
+    decay: float = 0.1
+    """Factor on the learning rate that the schedule goes down to."""
     batch_size: int = 1024
     """Interactions per step."""
     epochs: int = 200

@@ -16,10 +16,10 @@ from ._config import Config, DataOptions
 from ._objectives import Objective, resolve
 
 OPTIMIZERS = {"adam": train.adam_l2, "adamw": train.adamw, "sgd": train.sgd_l2}
-SCHEDULES = {"constant": train.constant, "step": train.halfway_tenth, "cosine": train.cosine}
+SCHEDULES = {"constant": train.constant, "step": train.halfway, "cosine": train.cosine}
 VALIDATION_K = 20
 SWEEPABLE = (
-    "lr", "weight_decay", "epochs",
+    "lr", "weight_decay", "decay", "epochs",
     "temperature", "tau_plus", "alpha", "beta", "min_score", "floor",
 )  # fmt: skip
 METRICS = (
@@ -224,6 +224,7 @@ def _fitter(config: Config, objective: Objective, problem: Problem) -> Callable[
             seeds=numbers.pop("seeds"),
             learning_rate=numbers.pop("lr", options.lr),
             weight_decay=numbers.pop("weight_decay", options.weight_decay),
+            decay=numbers.pop("decay", options.decay),
             epochs=numbers.pop("epochs", options.epochs),
             knobs={**objective.knobs, **numbers},
             optimizer=OPTIMIZERS[options.optimizer],

@@ -9,7 +9,7 @@ from crl_jax import losses
 from crl_jax.data import Interactions
 from crl_jax.models import MatrixFactorization, functional
 from crl_jax.samplers import Positives
-from crl_jax.train import Anchors, Step, adam_l2, adamw, constant, run_epoch, sgd_l2
+from crl_jax.train import Anchors, Step, adam_l2, adamw, run_epoch, sgd_l2
 
 pytestmark = pytest.mark.usefixtures("standard_promotion")
 
@@ -39,8 +39,8 @@ def anchors_of(data):
 
 def step_of(model, **changes):
     settings = {
-        "score": model.score, "loss": losses.bpr, "optimizer": adam_l2, "schedule": constant,
-        "batch_size": 24, "n_neg": 2, "n_pos": 0,
+        "score": model.score, "loss": losses.bpr, "optimizer": adam_l2, "batch_size": 24,
+        "n_neg": 2, "n_pos": 0,
     }  # fmt: skip
     return Step(**{**settings, **changes})
 
@@ -81,7 +81,6 @@ def test_one_full_batch_is_one_step_by_hand(data, model, optimizer):
         optimizer(lr, decay).init(params),
         jax.random.key(1),
         anchors_of(interactions),
-        jnp.float32(0),
         knobs,
     )
     np.testing.assert_allclose(mean_loss, loss, rtol=1e-5)
@@ -98,28 +97,10 @@ def test_every_interaction_counts_once_whatever_the_batch(data, model, batch_siz
     step = step_of(model, optimizer=sgd_l2, batch_size=batch_size)
     state = sgd_l2(0.0, 0.0).init(params)
     got, _, mean_loss = run_epoch(
-        step, params, state, jax.random.key(2), anchors_of(interactions), jnp.float32(0), knobs
+        step, params, state, jax.random.key(2), anchors_of(interactions), knobs
     )
     np.testing.assert_allclose(mean_loss, loss, rtol=1e-5)
     jax.tree.map(np.testing.assert_array_equal, got, params)
-
-
-def test_schedule_scales_the_learning_rate(data, model):
-    _, interactions = data
-    params = model.init(jax.random.key(0))
-    step = step_of(model, optimizer=sgd_l2, schedule=lambda progress: progress)
-    knobs = {"learning_rate": jnp.float32(1), "weight_decay": jnp.float32(0), "loss": {}}
-
-    def moved(progress):
-        state = sgd_l2(0.0, 0.0).init(params)
-        got, *_ = run_epoch(
-            step, params, state, jax.random.key(2), anchors_of(interactions),
-            jnp.float32(progress), knobs,
-        )  # fmt: skip
-        return np.asarray(got["users"] - params["users"])
-
-    assert np.abs(moved(0.0)).max() == 0
-    np.testing.assert_allclose(moved(1.0), 2 * moved(0.5), rtol=1e-4, atol=1e-7)
 
 
 def test_extra_positives_are_the_users_own_and_ids_do_not_depend_on_when_they_are_drawn(
@@ -145,7 +126,7 @@ def test_extra_positives_are_the_users_own_and_ids_do_not_depend_on_when_they_ar
         )
         out = run_epoch(
             step, params, adam_l2(0.1, 0.0).init(params), jax.random.key(3),
-            anchors_of(interactions), jnp.float32(0), knobs,
+            anchors_of(interactions), knobs,
         )  # fmt: skip
         jax.block_until_ready(out)
         jax.effects_barrier()

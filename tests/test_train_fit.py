@@ -15,9 +15,11 @@ from crl_jax.train import (
     TrainingDiverged,
     choose,
     constant,
+    cosine,
     fit,
     grid,
-    halfway_tenth,
+    halfway,
+    sgd_l2,
 )
 
 pytestmark = pytest.mark.usefixtures("standard_promotion")
@@ -153,10 +155,10 @@ def test_loss_knobs_and_lengths_may_differ_between_runs(quick):
 
 def test_stop_at_leaves_the_schedule_as_it_is(quick):
     whole = fit(
-        split().train, loss=losses.bpr, epochs=4, schedule=halfway_tenth, batch_size=64
+        split().train, loss=losses.bpr, epochs=4, schedule=halfway, batch_size=64
     )  # fmt: skip
     part = fit(
-        split().train, loss=losses.bpr, epochs=4, schedule=halfway_tenth, batch_size=64, stop_at=3
+        split().train, loss=losses.bpr, epochs=4, schedule=halfway, batch_size=64, stop_at=3
     )  # fmt: skip
     flat = fit(
         split().train, loss=losses.bpr, epochs=4, schedule=constant, batch_size=64, stop_at=3
@@ -164,6 +166,27 @@ def test_stop_at_leaves_the_schedule_as_it_is(quick):
     assert part.history[-1]["loss"] == whole.history[2]["loss"] != flat.history[-1]["loss"]
     assert part.best_epoch[0] == 3
     assert np.isnan(part.best_score[0])
+
+
+def test_schedules_come_down_to_the_decay():
+    progress = np.linspace(0, 0.99, 34, dtype=np.float32)
+    np.testing.assert_array_equal(constant(progress, 0.2), np.ones(34))
+    np.testing.assert_array_equal(halfway(progress, 0.5), np.where(progress < 0.5, 1, 0.5))
+    want = 0.2 + 0.8 * np.cos(np.pi * progress / 2) ** 2
+    np.testing.assert_allclose(cosine(progress, 0.2), want, rtol=1e-5)
+
+
+def test_a_decay_of_its_own_for_each_run(quick):
+    options = {"optimizer": sgd_l2, "weight_decay": 0.0, "learning_rate": 1.0}
+    train = functools.partial(
+        fit, split().train, loss=losses.bpr, batch_size=64, epochs=4, schedule=halfway, **options
+    )  # fmt: skip
+    stopped, together = train(stop_at=2), train(decay=[0.0, 1.0])
+    for name, table in stopped.run().items():  # a rate of 0 is the same as stopping
+        np.testing.assert_allclose(together.run(0)[name], table, rtol=1e-5, atol=1e-6)
+        assert np.abs(together.run(1)[name] - table).max() > 0.01
+    with pytest.raises(ValueError, match="`decay` must be at least 0, got"):
+        train(decay=-0.1)
 
 
 def test_one_call_compiles_one_epoch_for_all_values(quick):

@@ -15,7 +15,7 @@ from ._optimizers import adam_l2 as adam_l2
 from ._optimizers import adamw as adamw
 from ._optimizers import constant as constant
 from ._optimizers import cosine as cosine
-from ._optimizers import halfway_tenth as halfway_tenth
+from ._optimizers import halfway as halfway
 from ._optimizers import sgd_l2 as sgd_l2
 from ._sweep import Choice as Choice
 from ._sweep import choose as choose

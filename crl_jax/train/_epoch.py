@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from .._reduce import masked_mean
 from ..samplers import Positives, permute, sample_seen, sample_unseen
-from ._optimizers import Optimizer, Schedule
+from ._optimizers import Optimizer
 
 # Ids drawn ahead of an epoch's steps; past this (64 MiB) each step draws its own. Drawing for all
 # steps at once gives the same ids in a third of the time, the work per operation being larger.
@@ -28,7 +28,6 @@ class Step:
       loss: ``loss(pos, neg, *, reduce_fn=None, **knobs) -> [B]``, for instance from
         :mod:`crl_jax.losses`; ``pos`` is ``[B]``, or ``[B, 1 + n_pos]`` if ``n_pos > 0``.
       optimizer: Makes the Optax transformation from learning rate and weight decay.
-      schedule: Factor on the learning rate by share of the training done.
       batch_size: Anchors per step, B.
       n_neg: Unlabelled items drawn per anchor, N.
       n_pos: Extra positives drawn per anchor, M.
@@ -37,7 +36,6 @@ class Step:
     score: Callable[[Any, Array, Array], Array]
     loss: Callable[..., Array]
     optimizer: Optimizer
-    schedule: Schedule
     batch_size: int
     n_neg: int
     n_pos: int
@@ -63,7 +61,6 @@ def run_epoch(
     opt_state: Any,
     key: Key[Array, ""],
     anchors: Anchors,
-    progress: Float[Array, ""],
     knobs: dict[str, Any],
 ) -> tuple[Any, Any, Float[Array, ""]]:
     """Goes once through all interactions in an order that ``key`` fixes, in steps of a scan.
@@ -74,9 +71,8 @@ def run_epoch(
       opt_state: State of the optimiser.
       key: Key of this epoch: order, negatives and extra positives.
       anchors: The interactions.
-      progress: Share of the whole training done before this epoch, for the schedule.
-      knobs: ``learning_rate``, ``weight_decay`` and ``loss``, the hyper-parameters of the loss;
-        all may be traced.
+      knobs: ``learning_rate`` and ``weight_decay`` of this epoch, and ``loss``, the
+        hyper-parameters of the loss; all may be traced.
 
     Returns:
       Parameters, optimiser state and the mean loss over all anchors.
@@ -88,9 +84,7 @@ def run_epoch(
     position = jnp.arange(n_steps * batch, dtype=jnp.int32).reshape(n_steps, batch)
     index = permute(order_key, position % n, n)
     keys = jax.random.split(draw_key, n_steps)
-    optimizer = step.optimizer(
-        knobs["learning_rate"] * step.schedule(progress), knobs["weight_decay"]
-    )
+    optimizer = step.optimizer(knobs["learning_rate"], knobs["weight_decay"])
 
     def draw(key: Key[Array, ""], index: Int[Array, "batch"]) -> tuple[Array, Array]:
         neg_key, pos_key = jax.random.split(key)

@@ -102,6 +102,7 @@ def fit(
     weight_decay: Any = 1e-5,
     optimizer: Optimizer = adam_l2,
     schedule: Schedule = constant,
+    decay: Any = 0.1,
     batch_size: int = 1024,
     epochs: Any = 200,
     stop_at: int | None = None,
@@ -120,8 +121,9 @@ def fit(
     items the user has. After every ``eval_every`` epochs NDCG@k on ``valid`` decides what is kept
     and when to stop. Everything between two such reports is one compiled call.
 
-    The numbers ``learning_rate``, ``weight_decay``, ``epochs``, ``seeds`` and those in ``knobs``
-    may each be an array of length ``runs``: the runs then train side by side under ``vmap``.
+    The numbers ``learning_rate``, ``weight_decay``, ``decay``, ``epochs``, ``seeds`` and those in
+    ``knobs`` may each be an array of length ``runs``: the runs then train side by side under
+    ``vmap``.
     The same call on the same machine gives the same bits, resumed or not.
 
     Args:
@@ -138,6 +140,7 @@ def fit(
       weight_decay: L2 coefficient, >= 0.
       optimizer: See :data:`Optimizer`.
       schedule: See :data:`Schedule`.
+      decay: Factor on the learning rate that the schedule comes down to, >= 0.
       batch_size: Anchors per step.
       epochs: Length of the training, which the schedule spans.
       stop_at: Ends all runs after this many epochs without changing the schedule; for training
@@ -163,6 +166,7 @@ def fit(
     numbers = {
         "learning_rate": learning_rate,
         "weight_decay": weight_decay,
+        "decay": decay,
         "epochs": epochs,
         "seed": seeds,
         **{f"loss.{name}": value for name, value in (knobs or {}).items()},
@@ -176,12 +180,15 @@ def fit(
             raise ValueError(f"`{name}` must be at least {low}, got {count}.")
     if not (runs["learning_rate"] > 0).all() or not (runs["epochs"] >= 1).all():
         raise ValueError("`learning_rate` must be positive and `epochs` at least 1.")
+    if not (runs["decay"] >= 0).all():
+        raise ValueError(f"`decay` must be at least 0, got {runs['decay'].tolist()}.")
 
     _check_knobs(loss, runs, n_neg, n_pos)
     model = functional(build or partial(_default_model, train.n_users, train.n_items))
-    step = Step(model.score, loss, optimizer, schedule, min(batch_size, len(train)), n_neg, n_pos)
+    step = Step(model.score, loss, optimizer, min(batch_size, len(train)), n_neg, n_pos)
     work = _Plan(
         step=step,
+        schedule=schedule,
         score_all=model.score_all,
         k=k,
         patience=patience,
@@ -252,6 +259,7 @@ class _Plan:
     """The static side of :func:`_advance`."""
 
     step: Step
+    schedule: Schedule
     score_all: Callable[[Any, Array], Array]
     k: int
     patience: int
@@ -292,21 +300,21 @@ def _advance(
 
     def one(state: TrainState, run: dict[str, Array]) -> tuple[TrainState, dict[str, Array]]:
         key = _stream(run["seed"], "epochs")
-        knobs = {
-            "learning_rate": run["learning_rate"],
-            "weight_decay": run["weight_decay"],
-            "loss": {
-                name.removeprefix("loss."): value
-                for name, value in run.items()
-                if name.startswith("loss.")
-            },
+        loss_knobs = {
+            name.removeprefix("loss."): value
+            for name, value in run.items()
+            if name.startswith("loss.")
         }
 
         def body(carry: tuple[Any, Any], epoch: Array) -> tuple[tuple[Any, Any], Array]:
             progress = epoch.astype(jnp.float32) / run["epochs"].astype(jnp.float32)
-            epoch_key = jax.random.fold_in(key, epoch)
+            knobs = {
+                "learning_rate": run["learning_rate"] * work.schedule(progress, run["decay"]),
+                "weight_decay": run["weight_decay"],
+                "loss": loss_knobs,
+            }
             params, opt_state, loss = run_epoch(
-                work.step, *carry, epoch_key, anchors, progress, knobs
+                work.step, *carry, jax.random.fold_in(key, epoch), anchors, knobs
             )
             return (params, opt_state), loss
 

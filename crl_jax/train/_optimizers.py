@@ -12,9 +12,9 @@ Optimizer = Callable[[Scalar, Scalar], optax.GradientTransformation]
 """``optimizer(learning_rate, weight_decay)``: an Optax transformation. It is called while
 tracing, so both numbers can be swept by ``vmap`` and changed without recompiling."""
 
-Schedule = Callable[[Any], Any]
-"""``schedule(progress)``: the factor on the learning rate when the share ``progress`` in
-``[0, 1)`` of the training is done."""
+Schedule = Callable[[Any, Any], Any]
+"""``schedule(progress, decay)``: the factor on the learning rate when the share ``progress`` in
+``[0, 1)`` of the training is done; ``decay`` is the factor that it comes down to."""
 
 
 def adam_l2(learning_rate: Scalar, weight_decay: Scalar) -> optax.GradientTransformation:
@@ -32,16 +32,17 @@ def sgd_l2(learning_rate: Scalar, weight_decay: Scalar) -> optax.GradientTransfo
     return optax.chain(optax.add_decayed_weights(weight_decay), optax.sgd(learning_rate))
 
 
-def constant(progress: Any) -> Any:
-    """The factor 1 throughout."""
+def constant(progress: Any, decay: Any) -> Any:
+    """The factor 1 throughout, whatever ``decay`` is."""
+    del decay
     return jnp.ones_like(progress)
 
 
-def halfway_tenth(progress: Any) -> Any:
-    """1 in the first half, 0.1 in the second: the step decay of the published recipes."""
-    return jnp.where(progress < 0.5, 1.0, 0.1)
+def halfway(progress: Any, decay: Any) -> Any:
+    """1 in the first half, ``decay`` in the second: the step of the published recipes."""
+    return jnp.where(progress < 0.5, 1.0, decay)
 
 
-def cosine(progress: Any) -> Any:
-    """From 1 to 0 along half a cosine."""
-    return 0.5 * (1 + jnp.cos(jnp.pi * progress))
+def cosine(progress: Any, decay: Any) -> Any:
+    """From 1 to ``decay`` along half a cosine."""
+    return decay + (1 - decay) * 0.5 * (1 + jnp.cos(jnp.pi * progress))
