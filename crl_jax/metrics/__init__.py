@@ -5,13 +5,13 @@ every test user in blocks of bounded memory, and :func:`summarize` takes the mea
 :func:`recommend` gives the lists themselves. The metrics are pure functions of hits and counts.
 """
 
-from ._evaluate import InteractionsLike as InteractionsLike
-from ._evaluate import RankingPlan as RankingPlan
 from ._evaluate import ScoreFn as ScoreFn
 from ._evaluate import evaluate as evaluate
-from ._evaluate import ranking_plan as ranking_plan
 from ._evaluate import recommend as recommend
 from ._evaluate import summarize as summarize
+from ._plan import InteractionsLike as InteractionsLike
+from ._plan import RankingPlan as RankingPlan
+from ._plan import ranking_plan as ranking_plan
 from ._ranking import auc as auc
 from ._ranking import average_precision_at as average_precision_at
 from ._ranking import f1_at as f1_at

@@ -1,12 +1,10 @@
 """Ranking evaluation over the full catalogue, in blocks of users.
 
-The host lays the data out once (:func:`ranking_plan`). The device then runs over blocks of
-users: score all items, set the known ones to -inf, select the top k. Only items and integer
-counts leave a block; every metric is computed from them outside, so that the numbers cannot
-depend on how the users were grouped.
+The device runs over the blocks of a plan: score all items, set the known ones to -inf, select
+the top k. Only items and integer counts leave a block; every metric is computed from them
+outside, so that the numbers cannot depend on how the users were grouped.
 """
 
-import dataclasses
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
@@ -19,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._checks import at_least_float32, check_shape
 from . import _ranking as ranking
+from ._plan import Blocks, InteractionsLike, RankingPlan, block_layout, pair_ids
 from ._top_k import top_k
 
 _METRICS = {
@@ -31,39 +30,8 @@ _METRICS = {
     "hit_rate": ranking.hit_rate_at,
 }
 
-# The product of a single row takes a matrix-vector route that sums in another order, so a
-# block of one user would get other scores than the same user among many.
-_ROW_MULTIPLE = 8
-# Pairs masked by one scatter: long enough to hide the cost of a loop step, short enough that
-# the padding of each block to whole scatters is small.
-_PAIRS = 2048
 # Test items whose scores one pass over the catalogue compares.
 _TILE = 8
-
-
-@runtime_checkable
-class InteractionsLike(Protocol):
-    """What is read of a dataset: its pairs (user, item) in compressed sparse rows."""
-
-    @property
-    def indptr(self) -> np.ndarray:
-        """User u's items are ``items[indptr[u]:indptr[u + 1]]``; shape ``[n_users + 1]``."""
-        ...
-
-    @property
-    def items(self) -> np.ndarray:
-        """The item of each pair."""
-        ...
-
-    @property
-    def n_users(self) -> int:
-        """Number of users, with those that have no pair."""
-        ...
-
-    @property
-    def n_items(self) -> int:
-        """Size of the catalogue."""
-        ...
 
 
 @runtime_checkable
@@ -78,123 +46,6 @@ class ScoreFn(Protocol):
     def __call__(self, params: Any, users: Int[Array, " block"], /) -> Float[Array, "block items"]:
         """Returns the scores of all items for each of ``users``."""
         ...
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class _Blocks:
-    """Users in blocks of equal size, and what to mask for them."""
-
-    users: Any  # int32 [n_blocks, block]; the last block repeats a user to its end
-    slots: Any  # int32 [n_users]: where each user stands in the flattened `users`
-    # The pairs to mask, in groups that belong to one block each. A padding pair has the row
-    # `block`, which does not exist and is dropped.
-    mask_rows: Any  # int32 [n_groups, _PAIRS]
-    mask_items: Any  # int32 [n_groups, _PAIRS]
-    group_starts: Any  # int32 [n_blocks + 1]
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class RankingPlan:
-    """Test data laid out for :func:`evaluate`; build it with :func:`ranking_plan`.
-
-    A pytree: it passes through ``jit`` and ``vmap`` and can be placed on a device.
-
-    Attributes:
-      users: The evaluated users, increasing, int32 ``[n_evaluated]``.
-      n_relevant: Their numbers of test items, int32 ``[n_evaluated]``.
-      n_candidates: Their numbers of items that are not masked, int32 ``[n_evaluated]``.
-      test_starts: Where the test items of each begin in ``test_items``, int32 ``[n_evaluated]``.
-      test_items: The test items, increasing within a user, int32 ``[n_test]``.
-      blocks: The users in blocks and the pairs to mask; private.
-      block_tests: Three int32 arrays ``[n_blocks, block]``: the ``test_starts``,
-        ``n_relevant`` and number of masked items of every row; private.
-      n_items: Size of the catalogue; static.
-      max_relevant: The greatest ``n_relevant``; static.
-    """
-
-    users: Any
-    n_relevant: Any
-    n_candidates: Any
-    test_starts: Any
-    test_items: Any
-    blocks: _Blocks
-    block_tests: Any
-    n_items: int = dataclasses.field(metadata={"static": True})
-    max_relevant: int = dataclasses.field(metadata={"static": True})
-
-    @property
-    def n_evaluated(self) -> int:
-        """Number of users with at least one test item."""
-        return self.users.shape[0]
-
-
-def ranking_plan(
-    train: InteractionsLike,
-    test: InteractionsLike,
-    *,
-    block_size: int = 256,
-    exclude: Sequence[InteractionsLike] = (),
-) -> RankingPlan:
-    """Lays out which users to evaluate, which items to mask and which to find. Host only.
-
-    A user's candidates are the items without an interaction in ``train`` or ``exclude``; the
-    relevant ones are those in ``test``. A test pair that is masked too can never be
-    recommended: it is not a candidate and does not count as relevant. Users without a relevant
-    item are not evaluated.
-
-    Args:
-      train: The interactions that the model knows.
-      test: The interactions to find.
-      block_size: Users that are scored at once, rounded up to a multiple of 8. Memory grows
-        with it, by about two arrays ``[block_size, n_items]``; the metrics do not change.
-      exclude: Further interactions to mask, for instance those of a validation set.
-
-    Returns:
-      The plan, on the default device.
-
-    Raises:
-      ValueError: If the datasets differ in their numbers of users or items, if ``block_size``
-        is not positive, or if there is no user to evaluate.
-    """
-    for name, data in [("test", test), *(("exclude", e) for e in exclude)]:
-        if (data.n_users, data.n_items) != (train.n_users, train.n_items):
-            raise ValueError(
-                f"`{name}` must have the {train.n_users} users and {train.n_items} items of "
-                f"`train`, got {data.n_users} and {data.n_items}."
-            )
-    n_items = train.n_items
-    masked = _pair_ids(train, *exclude)
-    tested = _pair_ids(test)
-    tested = tested[~np.isin(tested, masked, assume_unique=True, kind="sort")]
-    if not tested.size:
-        raise ValueError("`test` must hold a pair that is neither in `train` nor in `exclude`.")
-
-    users, starts, counts = np.unique(tested // n_items, return_index=True, return_counts=True)
-    n_masked = np.bincount(masked // n_items, minlength=train.n_users)[users]
-    # AUC loops over the test items of a block up to its largest number of them: users with
-    # equally many go together.
-    order = np.argsort(-counts, kind="stable")
-    blocks = _block_layout(users, order, masked, n_items, block_size)
-
-    def per_row(values: np.ndarray) -> np.ndarray:
-        rows = np.zeros(blocks.users.size, np.int32)
-        rows[blocks.slots] = values
-        return rows.reshape(blocks.users.shape)
-
-    plan = RankingPlan(
-        users=users.astype(np.int32),
-        n_relevant=counts.astype(np.int32),
-        n_candidates=(n_items - n_masked).astype(np.int32),
-        test_starts=starts.astype(np.int32),
-        test_items=(tested % n_items).astype(np.int32),
-        blocks=blocks,
-        block_tests=(per_row(starts), per_row(counts), per_row(n_masked)),
-        n_items=n_items,
-        max_relevant=int(counts.max()),
-    )
-    return jax.tree.map(jnp.asarray, plan)
 
 
 def evaluate(
@@ -303,8 +154,8 @@ def recommend(
         raise ValueError(f"`k` must be positive, got {k}.")
     if not users.size or users.min() < 0 or users.max() >= exclude.n_users:
         raise ValueError(f"`users` must hold ids in [0, {exclude.n_users}), got {users}.")
-    masked = _pair_ids(exclude)
-    blocks = _block_layout(users, np.arange(users.size), masked, exclude.n_items, block_size)
+    masked = pair_ids(exclude)
+    blocks = block_layout(users, np.arange(users.size), masked, exclude.n_items, block_size)
     blocks = jax.tree.map(jnp.asarray, blocks)
     return _recommend(score_fn, params, blocks, n_items=exclude.n_items, k=k)
 
@@ -350,7 +201,7 @@ def _evaluate(
 
 @partial(jax.jit, static_argnames=("score_fn", "n_items", "k"))
 def _recommend(
-    score_fn: ScoreFn, params: Any, blocks: _Blocks, *, n_items: int, k: int
+    score_fn: ScoreFn, params: Any, blocks: Blocks, *, n_items: int, k: int
 ) -> tuple[Array, Array]:
     def rank(block: Array) -> tuple[Array, Array]:
         scores = _masked_scores(score_fn, params, blocks, block, n_items)
@@ -363,7 +214,7 @@ def _recommend(
 
 
 def _masked_scores(
-    score_fn: ScoreFn, params: Any, blocks: _Blocks, block: Array, n_items: int
+    score_fn: ScoreFn, params: Any, blocks: Blocks, block: Array, n_items: int
 ) -> Float[Array, "block items"]:
     """Scores of one block, -inf (whatever they were) at the pairs to mask.
 
@@ -452,60 +303,3 @@ def _contains(
 def _pad_ranks(x: Array, k: int, value: Any) -> Array:
     """Fills up to ``k`` ranks, where there are fewer items in the catalogue."""
     return jnp.pad(x, ((0, 0), (0, k - x.shape[1])), constant_values=value)
-
-
-def _pair_ids(*datasets: InteractionsLike) -> Int[np.ndarray, " n"]:
-    """One number per distinct pair, ``user * n_items + item``, int64, increasing."""
-    ids = []
-    for data in datasets:
-        users = np.repeat(np.arange(data.n_users, dtype=np.int64), np.diff(data.indptr))
-        ids.append(users * data.n_items + np.asarray(data.items))
-    # Merges runs that are sorted already; NumPy's `unique` hashes, fifty times slower here.
-    ids = np.sort(np.concatenate(ids), kind="stable")
-    return ids[np.diff(ids, prepend=-1) > 0]
-
-
-def _block_layout(
-    users: Int[np.ndarray, " n_users"],
-    order: Int[np.ndarray, " n_users"],
-    masked: Int[np.ndarray, " n_masked"],
-    n_items: int,
-    block_size: int,
-) -> _Blocks:
-    """Puts ``users[order]`` into blocks, with their pairs out of the sorted ids ``masked``."""
-    if block_size < 1:
-        raise ValueError(f"`block_size` must be positive, got {block_size}.")
-    n = users.size
-    block = -(-min(block_size, n) // _ROW_MULTIPLE) * _ROW_MULTIPLE
-    n_blocks = -(-n // block)
-    slots = np.empty(n, np.int32)
-    slots[order] = np.arange(n)
-    users = users[order].astype(np.int64)
-
-    first = np.searchsorted(masked, users * n_items)
-    counts = np.searchsorted(masked, (users + 1) * n_items) - first
-    row = np.repeat(np.arange(n), counts)
-    # Position of each pair in the concatenation of all rows, in its row, and in its block.
-    position = np.arange(row.size)
-    row_start = np.cumsum(counts) - counts
-    items = masked[first[row] + position - row_start[row]] % n_items
-    block_start = np.append(row_start, row.size)[np.minimum(np.arange(n_blocks + 1) * block, n)]
-    n_groups = -(-np.diff(block_start) // _PAIRS)
-    group_starts = np.concatenate([[0], np.cumsum(n_groups)])
-    of = row // block
-    place = group_starts[of] * _PAIRS + position - block_start[of]
-
-    # At least one group, never reached, if there is nothing to mask: a loop body needs a shape.
-    shape = (max(int(group_starts[-1]), 1), _PAIRS)
-    mask_rows, mask_items = np.full(shape, block, np.int32), np.zeros(shape, np.int32)
-    mask_rows.flat[place] = row % block
-    mask_items.flat[place] = items
-    return _Blocks(
-        users=np.pad(users, (0, n_blocks * block - n), "edge")
-        .reshape(n_blocks, block)
-        .astype(np.int32),
-        slots=slots,
-        mask_rows=mask_rows,
-        mask_items=mask_items,
-        group_starts=group_starts.astype(np.int32),
-    )
