@@ -7,6 +7,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, Key
 
 _ROUNDS = 8
+# Up to here sorting is cheap, while on a domain of a few dozen the network mixes so slowly that
+# some orders come up several times as often as others.
+_SORTED = 1024
 
 
 def permute(key: Key[Array, ""], index: Int[Array, "*shape"], n: int) -> Int[Array, "*shape"]:
@@ -16,7 +19,8 @@ def permute(key: Key[Array, ""], index: Int[Array, "*shape"], n: int) -> Int[Arr
     an epoch of a small model. A Feistel network over :math:`\mathbb Z_a \times \mathbb Z_b`
     (``a``, ``b`` close to :math:`\sqrt n`, ``a * b >= n``) is a bijection whatever its round
     function is; walking along its cycle until it falls below ``n`` restricts it to ``0 … n-1``.
-    It needs no memory beyond its output, and any part of the permutation can be had alone.
+    It needs no memory beyond its output, and any part of the permutation can be had alone. Up to
+    1,024 things are sorted, so that each of their orders is as likely as any.
 
     Args:
       key: Chooses the permutation. The keys reach 2^32 values in each of 8 rounds, not all n!
@@ -41,27 +45,47 @@ def permute(key: Key[Array, ""], index: Int[Array, "*shape"], n: int) -> Int[Arr
     """
     if not 1 <= n < 2**31:
         raise ValueError(f"`n` must lie in [1, 2^31), got {n}.")
-    a = math.isqrt(n - 1) + 1
-    b = -(-n // a)
+    if n <= _SORTED:
+        return jax.random.permutation(key, jnp.arange(n, dtype=jnp.int32))[index]
+    a, b = _sides(n)
     round_keys = jax.random.bits(key, (_ROUNDS,), jnp.uint32)
 
     def encrypt(x: Array) -> Array:
         left, right = x // b, x % b
         for i in range(_ROUNDS):
-            # `% a` of 32 mixed bits is uneven by a / 2^32 at most: far below what shows.
             if i % 2 == 0:
-                left = (left + _mix(right ^ round_keys[i]) % a) % a
+                left = _add(left, _below(_mix(right ^ round_keys[i]), a), a)
             else:
-                right = (right + _mix(left ^ round_keys[i]) % b) % b
+                right = _add(right, _below(_mix(left ^ round_keys[i]), b), b)
         return left * b + right
 
-    # a * b - n < a, so a walk goes on with probability below 1/sqrt(n) at each step.
+    # Each of the a * b - n values too many sends about one element on, and all along with it.
     walked = jax.lax.while_loop(
         lambda x: jnp.any(x >= n),
         lambda x: jnp.where(x >= n, encrypt(x), x),
         encrypt(index.astype(jnp.uint32)),
     )
     return walked.astype(jnp.int32)
+
+
+def _sides(n: int) -> tuple[int, int]:
+    """Sides of the smallest rectangle of at least ``n`` cells that is nearly square.
+
+    Often the area is n itself. The longer side stays below 2^16, which :func:`_below` needs.
+    """
+    root = math.isqrt(n - 1) + 1
+    a = min(range(root, root * 3 // 4, -1), key=lambda a: -n % a)
+    return a, -(-n // a)
+
+
+def _below(bits: Array, bound: int) -> Array:
+    """The high word of ``bits * bound`` for a bound below 2^16: 32 even bits to ``[0, bound)``."""
+    return ((bits >> 16) * bound + (((bits & 0xFFFF) * bound) >> 16)) >> 16
+
+
+def _add(x: Array, y: Array, modulus: int) -> Array:
+    """``(x + y) % modulus`` of two smaller numbers; a difference below 0 wraps to a great one."""
+    return jnp.minimum(x + y, x + y - modulus)
 
 
 def _mix(x: Array) -> Array:
