@@ -16,15 +16,13 @@ their cores. So PyTorch runs with both wait policies, to be judged by the better
 process reports its CPU time and the load average it met. Trust a comparison only if the load
 stays near the number of cores.
 
-    python benchmarks/evaluation.py --out benchmarks/results/evaluation.json
+    python -m benchmarks.evaluation --out benchmarks/results/evaluation.json
 """
 
 import argparse
 import dataclasses
-import importlib.metadata
 import json
 import os
-import platform
 import resource
 import statistics
 import subprocess
@@ -36,6 +34,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from . import _common as common
 
 N_USERS, N_ITEMS, WIDTH, K = 29_858, 40_981, 64, 20
 # Library, users in a block, whether to compute the AUC, OpenMP's wait policy.
@@ -191,6 +191,7 @@ def work(args: argparse.Namespace) -> None:
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     """Runs all configurations in turn, ``args.rounds`` times."""
+    machine = common.machine()
     folder = os.environ.get("CRL_DATA")
     if folder:
         train, test = (read(Path(folder) / "gowalla" / f"{part}.txt") for part in ("train", "test"))
@@ -213,7 +214,8 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         for _ in range(args.rounds):
             for configuration in CONFIGURATIONS:
                 library, block_size, auc, policy = configuration
-                command = [sys.executable, __file__, "--worker", library, "--problem", str(path)]
+                command = [sys.executable, "-m", "benchmarks.evaluation", "--worker", library]
+                command += ["--problem", str(path)]
                 command += ["--block-size", str(block_size), "--repeats", str(args.repeats)]
                 command += ["--auc"] * auc
                 env = os.environ | ({"OMP_WAIT_POLICY": policy} if policy else {})
@@ -249,18 +251,13 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         # Both rank the same scores; close scores may swap between two products.
         for name in (f"recall@{K}", f"ndcg@{K}"):
             np.testing.assert_allclose(rows[-1]["values"][name], rows[0]["values"][name], rtol=1e-3)
-    # Fewer than the machine has under `taskset`; not known on every system.
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "benchmark": "evaluation",
         "data": "gowalla" if folder else "simulated",
         "shape": {"users": N_USERS, "items": N_ITEMS, "width": WIDTH, "k": K},
         "pairs": {"train": int(train.items.size), "test": int(test.items.size)},
-        "machine": {"cpu": platform.processor() or platform.machine(), "cores": usable},
-        "versions": {
-            "python": platform.python_version(),
-            **{name: importlib.metadata.version(name) for name in ("jax", "torch", "numpy")},
-        },
+        "machine": machine,
+        "versions": common.versions("jax", "jaxlib", "torch", "numpy"),
         "rounds": args.rounds,
         "repeats": args.repeats,
         "rows": rows,
@@ -294,8 +291,7 @@ def main() -> None:
             f" {row['peak_rss_mb']:5.0f} {row['first_call_extra_seconds']:6.1f}"
             f" {max(row['load_average']):5.1f}"
         )
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(result, indent=2) + "\n")
+    common.write_json(args.out, result)
 
 
 if __name__ == "__main__":

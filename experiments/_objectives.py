@@ -43,9 +43,7 @@ OBJECTIVES = {
 }
 
 
-def resolve(
-    options: LossOptions, swept: tuple[str, ...] = ()
-) -> tuple[Objective, dict[str, float]]:
+def resolve(options: LossOptions, swept: tuple[str, ...] = ()) -> Objective:
     """Fills in the defaults of the chosen loss.
 
     Args:
@@ -53,7 +51,7 @@ def resolve(
       swept: Names of numbers that a sweep sets.
 
     Returns:
-      The objective, with the counts of the flags, and its hyper-parameters.
+      The objective with the counts and the hyper-parameters of the flags.
 
     Raises:
       ValueError: If a flag was given that the loss has no use for.
@@ -70,4 +68,4 @@ def resolve(
         raise ValueError(f"--loss {options.loss} draws no extra positives; leave out --n-pos.")
     n_neg = objective.n_neg if options.n_neg is None else options.n_neg
     n_pos = objective.n_pos if options.n_pos is None else options.n_pos
-    return Objective(objective.loss, knobs, n_neg, n_pos or 0), knobs
+    return Objective(objective.loss, knobs, n_neg, n_pos or 0)

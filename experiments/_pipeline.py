@@ -104,7 +104,7 @@ def run(config: Config, problem: Problem, checkpoints: Path, on_epoch: OnEpoch) 
     """
     protocol = config.protocol
     axes = parse_sweep(protocol.sweep)
-    objective, _ = resolve(config.objective, tuple(axes))
+    objective = resolve(config.objective, tuple(axes))
     seeds = list(range(protocol.seed, protocol.seed + protocol.seeds))
     # A grid is searched with one seed, and its best point trained with all of them.
     search_seeds = seeds[:1] if axes else seeds

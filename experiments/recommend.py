@@ -94,7 +94,7 @@ def _train(config: Config, folder: Path, resumed: bool) -> None:
     console = Console()
     _check_device(config.output.device)
     swept = tuple(pipeline.parse_sweep(config.protocol.sweep))
-    _, knobs = resolve(config.objective, swept)
+    knobs = resolve(config.objective, swept).knobs
     problem = pipeline.load_problem(config.source)
     if resumed and (folder / rundir.METRICS).exists():
         console.print(f"The run in {folder} is finished; its results are in {rundir.METRICS}.")
