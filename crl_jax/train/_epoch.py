@@ -7,10 +7,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, Key
 
-from .._reduce import masked_mean
 from ..samplers import Positives, permute, sample_seen, sample_unseen
 from ._optimizers import Optimizer
 
@@ -80,8 +80,10 @@ def run_epoch(
     n, batch = anchors.users.shape[0], step.batch_size
     n_steps = -(-n // batch)
     order_key, draw_key = jax.random.split(key)
-    # The last batch is filled up with anchors that `position < n` masks.
+    # The last batch is filled up with anchors that `position < n` masks. How many of each batch
+    # are real is known here: counting them in every step costs as much as a small product.
     position = jnp.arange(n_steps * batch, dtype=jnp.int32).reshape(n_steps, batch)
+    n_real = np.minimum(batch, n - batch * np.arange(n_steps)).astype(np.float32)
     index = permute(order_key, position % n, n)
     keys = jax.random.split(draw_key, n_steps)
     optimizer = step.optimizer(knobs["learning_rate"], knobs["weight_decay"])
@@ -95,20 +97,21 @@ def run_epoch(
         columns.append(sample_unseen(neg_key, users, anchors.positives, step.n_neg))
         return users, jnp.concatenate(columns, axis=1)
 
-    def loss_fn(params: Any, users: Array, items: Array, real: Array) -> Array:
+    def loss_fn(
+        params: Any, users: Array, items: Array, position: Array, n_real: Array
+    ) -> tuple[Array, Array]:
         scores = step.score(params, users, items)
         pos = scores[:, : 1 + step.n_pos] if step.n_pos else scores[:, 0]
         losses = step.loss(pos, scores[:, 1 + step.n_pos :], reduce_fn=None, **knobs["loss"])
-        return masked_mean(losses, where=real)
+        total = jnp.sum(jnp.where(position < n, losses, 0))
+        return total / n_real.astype(total.dtype), total
 
     def update(carry: tuple[Any, Any], batch: tuple[Array, ...]) -> tuple[tuple[Any, Any], Array]:
         params, opt_state = carry
-        ids, position = batch[:-1], batch[-1]
+        *ids, position, n_real = batch
         users, items = ids if drawn_ahead else draw(*ids)
-        real = position < n
-        loss, grads = jax.value_and_grad(loss_fn)(params, users, items, real)
+        grads, total = jax.grad(loss_fn, has_aux=True)(params, users, items, position, n_real)
         updates, opt_state = optimizer.update(grads, opt_state, params)
-        total = loss * jnp.sum(real).astype(loss.dtype)
         return (optax.apply_updates(params, updates), opt_state), total
 
     width = 1 + step.n_pos + step.n_neg
@@ -116,6 +119,6 @@ def run_epoch(
     ids = jax.vmap(draw)(keys, index) if drawn_ahead else (keys, index)
     # Two steps a turn: a tenth off the epoch of a loss with many scores, on CPUs.
     (params, opt_state), totals = jax.lax.scan(
-        update, (params, opt_state), (*ids, position), unroll=2
+        update, (params, opt_state), (*ids, position, jnp.asarray(n_real)), unroll=2
     )
     return params, opt_state, jnp.sum(totals) / n
