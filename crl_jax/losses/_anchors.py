@@ -8,17 +8,20 @@ from jaxtyping import Array
 
 from .._checks import at_least_float32, check_range, check_shape
 from .._reduce import ReduceFn
+from ..weights._per_anchor import per_anchor
 
 
 class Anchors(NamedTuple):
     """Checked scores, of one floating type, with nothing to fear under the mask.
 
     Attributes:
-      pos: The own positive, ``[*batch]``; 0 for an anchor that keeps no negative.
+      pos: The own positive, ``[*batch]``; 0 for an anchor that keeps nothing. From
+        :func:`prepare_many` all positives, ``[*batch, M]``, 0 where masked.
       extra: Further positives ``[*batch, M]``, or None.
       neg: The negatives, ``[*batch, N]``; 0 where masked.
       where: Which negatives to keep, ``[*batch, N]``, or None for all.
-      kept: Which anchors keep any, ``[*batch]``, or None for all.
+      where_pos: Which positives to keep, ``[*batch, M]``, or None for all.
+      kept: Which anchors keep any of both, ``[*batch]``, or None for all.
       temperature: A scalar of the type of the scores.
       weights: Of anchors, ``[*batch]``, or None.
     """
@@ -27,6 +30,7 @@ class Anchors(NamedTuple):
     extra: Array | None
     neg: Array
     where: Array | None
+    where_pos: Array | None
     kept: Array | None
     temperature: Array
     weights: Array | None
@@ -44,37 +48,92 @@ def prepare(
     """Checks shapes, settles on one floating type, and silences what is masked."""
     batch = neg.shape[:-1]
     with_extra = extra_positives and pos.ndim == neg.ndim
-    if with_extra:
-        check_shape("pos", pos, (*batch, max(pos.shape[-1], 1)))
-    else:
-        check_shape("pos", pos, batch)
+    check_shape("pos", pos, (*batch, max(pos.shape[-1], 1)) if with_extra else batch)
+    anchors = _prepare(pos, neg, temperature, where, None, weights)
+    if not with_extra:
+        return anchors
+    own, extra = anchors.pos[..., 0], anchors.pos[..., 1:]
+    return anchors._replace(pos=own, extra=extra if extra.shape[-1] else None)
+
+
+def prepare_many(
+    pos: Array,
+    neg: Array,
+    *,
+    temperature: Any,
+    where: Array | None,
+    where_pos: Array | None,
+    weights: Array | None,
+) -> Anchors:
+    """:func:`prepare` for several positives an anchor, each of which may be masked."""
+    check_shape("pos", pos, (*neg.shape[:-1], max((1, *pos.shape[-1:]))))
+    check_shape("where_pos", where_pos, pos.shape)
+    return _prepare(pos, neg, temperature, where, where_pos, weights)
+
+
+def _prepare(
+    pos: Array,
+    neg: Array,
+    temperature: Any,
+    where: Array | None,
+    where_pos: Array | None,
+    weights: Array | None,
+) -> Anchors:
     check_shape("where", where, neg.shape)
-    check_shape("weights", weights, batch)
+    check_shape("weights", weights, neg.shape[:-1])
     check_shape("temperature", temperature, ())
     check_range("temperature", temperature, 0.0, jnp.inf, low_open=True)
 
     pos, neg = at_least_float32(pos, neg)
     dtype = np.promote_types(pos.dtype, neg.dtype)
     pos, neg, temperature = (jnp.asarray(x, dtype) for x in (pos, neg, temperature))
-    kept = None
     if weights is not None:
         weights = weights.astype(dtype)
+    if where_pos is not None:  # an anchor without a positive keeps no negative either
+        where = jnp.ones(neg.shape, bool) if where is None else where
+        where = where & jnp.any(where_pos, axis=-1, keepdims=True)
+    kept = None
     if where is not None:  # before any arithmetic: 0 * nan would reach d/dtemperature
         kept = jnp.any(where, axis=-1)
         neg = jnp.where(where, neg, 0)
-        pos = jnp.where(kept[..., None] if with_extra else kept, pos, 0)
+        keep_pos = kept if pos.ndim == kept.ndim else kept[..., None]
+        if where_pos is not None:
+            keep_pos = where_pos = keep_pos & where_pos
+        pos = jnp.where(keep_pos, pos, 0)
         weights = None if weights is None else jnp.where(kept, weights, 0)
-    extra = None
-    if with_extra:
-        extra = pos[..., 1:] if pos.shape[-1] > 1 else None
-        pos = pos[..., 0]
-    return Anchors(pos, extra, neg, where, kept, temperature, weights)
+    return Anchors(pos, None, neg, where, where_pos, kept, temperature, weights)
+
+
+def beside(name: str, value: Any, like: Array, where: Array | None, *, fill: float = 0.0) -> Array:
+    """What goes with the scores ``like``, broadcast to their shape; ``fill`` where masked."""
+    value = jnp.broadcast_to(per_anchor(name, value, like.shape, like.dtype), like.shape)
+    return value if where is None else jnp.where(where, value, fill)
 
 
 def finish(loss: Array, anchors: Anchors, reduce_fn: ReduceFn | None) -> Array:
     """Weights the anchors and reduces; those without a negative count nothing."""
-    if anchors.weights is not None:
-        loss = anchors.weights * loss
-    if anchors.kept is not None:
-        loss = jnp.where(anchors.kept, loss, 0)
-    return loss if reduce_fn is None else reduce_fn(loss, where=anchors.kept)
+    return reduce_kept(loss, anchors.kept, anchors.weights, reduce_fn)
+
+
+def reduce_kept(
+    loss: Array, kept: Array | None, weights: Array | None, reduce_fn: ReduceFn | None
+) -> Array:
+    """Weights the losses, which have to be finite where not ``kept``, and reduces them."""
+    if weights is not None:
+        loss = weights * loss
+    if kept is not None:
+        loss = jnp.where(kept, loss, 0)
+    return loss if reduce_fn is None else reduce_fn(loss, where=kept)
+
+
+def lead(anchors: Anchors, others: Array) -> Array:
+    """By how much the own positive leads each of ``others``, ``[*batch, n]``."""
+    return (anchors.pos[..., None] - others) / anchors.temperature
+
+
+def row_mean(values: Array, where: Array | None) -> Array:
+    """Mean of the kept entries of each row; of a row without any, 0."""
+    if where is None:
+        return jnp.mean(values, axis=-1)
+    count = jnp.maximum(jnp.sum(where, axis=-1), 1).astype(values.dtype)
+    return jnp.sum(values, axis=-1, where=where) / count

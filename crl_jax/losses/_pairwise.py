@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float
 from .._checks import check_range
 from .._reduce import ReduceFn, masked_mean
 from ..weights._per_anchor import PerAnchor, Scalar, per_anchor
-from ._anchors import Anchors, finish, prepare
+from ._anchors import finish, lead, prepare, row_mean
 from ._logspace import log_mean_sigmoid, log_without_false, softplus
 
 
@@ -54,7 +54,7 @@ def bpr(
     0.6437
     """
     a = prepare(pos, neg, temperature=temperature, where=where, weights=weights)
-    return finish(_mean(softplus(-_lead(a, a.neg)), a), a, reduce_fn)
+    return finish(row_mean(softplus(-lead(a, a.neg)), a.where), a, reduce_fn)
 
 
 def bce(
@@ -96,7 +96,7 @@ def bce(
     1.5537
     """
     a = prepare(pos, neg, temperature=temperature, where=where, weights=weights)
-    false_alarm = _mean(softplus(a.neg / a.temperature), a)
+    false_alarm = row_mean(softplus(a.neg / a.temperature), a.where)
     return finish(softplus(-a.pos / a.temperature) + false_alarm, a, reduce_fn)
 
 
@@ -160,11 +160,11 @@ def debiased_pairwise(
     tau_plus = per_anchor("tau_plus", tau_plus, batch, dtype)
     floor = per_anchor("floor", floor, batch, dtype)
 
-    log_mixed = log_mean_sigmoid(_lead(a, a.neg), a.where)
+    log_mixed = log_mean_sigmoid(lead(a, a.neg), a.where)
     if a.extra is None:
         log_false = jnp.asarray(np.log(0.5), dtype)
     else:
-        log_false = log_mean_sigmoid(_lead(a, a.extra), None)
+        log_false = log_mean_sigmoid(lead(a, a.extra), None)
     log_true = log_without_false(log_mixed, log_false, tau_plus)
 
     # Not the smallest number there is: BPR values of ±100 are to pass through floor = 0.
@@ -172,16 +172,3 @@ def debiased_pairwise(
     bounded = floor > 0
     log_floor = jnp.where(bounded, jnp.log(jnp.where(bounded, floor, 1)), rounding)
     return finish(-jnp.maximum(log_true, log_floor), a, reduce_fn)
-
-
-def _lead(anchors: Anchors, others: Array) -> Array:
-    """By how much the own positive leads each of ``others``, ``[*batch, n]``."""
-    return (anchors.pos[..., None] - others) / anchors.temperature
-
-
-def _mean(values: Array, anchors: Anchors) -> Array:
-    """Mean over the kept negatives; of an anchor without any, 0."""
-    if anchors.where is None:
-        return jnp.mean(values, axis=-1)
-    count = jnp.maximum(jnp.sum(anchors.where, axis=-1), 1).astype(values.dtype)
-    return jnp.sum(values, axis=-1, where=anchors.where) / count
