@@ -41,6 +41,11 @@ from ._denominators import bayesian_log_sum as bayesian_log_sum
 from ._denominators import biased_log_sum as biased_log_sum
 from ._denominators import debiased_log_sum as debiased_log_sum
 from ._denominators import hard_log_sum as hard_log_sum
+from ._distances import alignment as alignment
+from ._distances import half_square as half_square
+from ._distances import half_squared_hinge as half_squared_hinge
+from ._distances import pair_contrastive as pair_contrastive
+from ._distances import uniformity as uniformity
 from ._pairwise import bce as bce
 from ._pairwise import bpr as bpr
 from ._pairwise import debiased_pairwise as debiased_pairwise
