@@ -47,6 +47,21 @@ def test_temperature_limits(pos, neg):
     same(losses.info_nce(pos, pos[:, None] * jnp.ones(7)[None]), np.log(8))
 
 
+def test_a_low_temperature_sees_only_negatives_above_the_positive(pos, neg):
+    t, above = 0.01, neg > pos[:, None]
+    gap = jnp.abs(neg - pos[:, None]).min()
+    assert gap > 0.01  # else these numbers do not show the limit
+    assert above.any()
+    assert not above.all()
+    got, slope = jax.value_and_grad(losses.info_nce, argnums=1)(pos, neg, temperature=t)
+    seen = losses.info_nce(pos, neg, where=above, temperature=t, reduce_fn=None)
+    same(got, seen.sum() / len(pos), rtol=1e-3)
+    best = jnp.maximum(neg.max(axis=1) - pos, 0) / t
+    same(got, best.mean(), rtol=1e-2)
+    assert jnp.abs(slope).max() > 1
+    np.testing.assert_allclose(jnp.where(above, 0, slope), 0, atol=np.exp(-gap / t) / t)
+
+
 def test_losses_are_softplus_of_their_estimators(pos, neg):
     where = jax.random.bernoulli(jax.random.key(2), 0.6, neg.shape).at[:, 0].set(True)
     common = dict(temperature=0.5, where=where)
@@ -92,6 +107,9 @@ ESTIMATORS = {
     ),
     "hard": lambda neg, **kw: losses.hard_log_sum(
         neg, jnp.ones((*neg.shape[:-1], 2)), tau_plus=0.1, beta=0.8, **kw
+    ),
+    "oracle": lambda neg, **kw: losses.oracle_log_sum(
+        neg, true_negative=jnp.broadcast_to(jnp.arange(neg.shape[-1]) < 3, neg.shape), **kw
     ),
     "bayesian": lambda neg, **kw: losses.bayesian_log_sum(
         neg, tau_plus=0.1, alpha=0.8, beta=0.8, **kw

@@ -29,7 +29,7 @@ def test_without_a_prior_debiased_pairwise_is_bpr(difference, pos_shape):
 
 def test_many_negatives_average_the_losses_of_one():
     pos, neg = jnp.array([0.3, -1.0]), jnp.array([[0.1, 2.0, -1.0], [0.0, 0.5, 1.0]])
-    for fn in (losses.bpr, losses.bce):
+    for fn in (losses.bpr, losses.bce, losses.triplet_margin, losses.linear_pairwise):
         each = [fn(pos, neg[:, j : j + 1]) for j in range(3)]
         np.testing.assert_allclose(fn(pos, neg), np.mean(each), rtol=1e-6)
 
@@ -37,6 +37,34 @@ def test_many_negatives_average_the_losses_of_one():
 def test_bce_of_one_negative():
     got = losses.bce(jnp.array([2.0]), jnp.array([[1.0]]))
     np.testing.assert_allclose(got, np.log(1 + np.exp(-2)) + np.log(1 + np.exp(1)), rtol=1e-6)
+
+
+def test_nt_logistic_is_bce():
+    assert losses.nt_logistic is losses.bce
+
+
+def test_beyond_its_margin_the_triplet_loss_is_flat():
+    value, slopes = value_and_slopes(losses.triplet_margin)(
+        jnp.array([2.0]), jnp.array([[0.9, 1.5, 2.5]]), margin=1.0
+    )
+    np.testing.assert_allclose(value, (0 + 0.5 + 1.5) / 3, rtol=1e-6)
+    np.testing.assert_allclose(slopes[0], [-2 / 3], rtol=1e-6)
+    np.testing.assert_allclose(slopes[1], [[0, 1 / 3, 1 / 3]], rtol=1e-6)
+
+
+def test_the_margin_is_not_divided_by_the_temperature():
+    pos, neg = jnp.array([0.5]), jnp.array([[0.75]])
+    got = losses.triplet_margin(pos, neg, margin=1.0, temperature=0.5)
+    np.testing.assert_allclose(got, 0.25 / 0.5 + 1)
+
+
+def test_the_linear_loss_pulls_and_pushes_alike_everywhere():
+    for score in (-100.0, 0.0, 3.0):
+        _, slopes = value_and_slopes(losses.linear_pairwise)(
+            jnp.array([score]), jnp.array([[1.0, score]]), repulsion=0.5, temperature=0.5
+        )
+        np.testing.assert_array_equal(slopes[0], [-2])
+        np.testing.assert_array_equal(slopes[1], [[0.5, 0.5]])
 
 
 def test_an_estimate_of_preference_without_bias():

@@ -5,7 +5,8 @@ they share nothing with the code under test.
 """
 
 import inspect
-from functools import cache
+from functools import cache, partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -76,33 +77,148 @@ def np_pairwise(pos, extra, neg, m, t, tau_plus, floor=1e-2):
     return -np.log(np.maximum((mixed - tau_plus * false) / (1 - tau_plus), floor))
 
 
+def np_decoupled(pos, extra, neg, m, t):
+    return -np.log(np.exp(pos / t) / (m * np.exp(neg / t)).sum(-1))
+
+
+def np_proto(pos, extra, neg, m, t, pos_concentration, neg_concentration):
+    return np_info_nce(pos / pos_concentration, None, neg / neg_concentration, m, t)
+
+
+def np_nce(pos, extra, neg, m, t, pos_log_noise, neg_log_noise, ratio=None):
+    k = m.sum(-1) if ratio is None else ratio
+    u, q, noise = np.exp(pos / t), np.exp(pos_log_noise), np.exp(neg_log_noise)
+    kq = np.asarray(k)[..., None] * noise
+    return np.log1p(k * q / u) + k * mean(np.log1p(np.exp(neg / t) / kq), m)
+
+
+def np_oracle(pos, extra, neg, m, t, true_negative):
+    g = m.sum(-1) * mean(np.exp(neg / t), m & true_negative)
+    return from_denominator(pos, g, t)
+
+
+def np_supervised(pos, extra, neg, m, t, where_pos, denominator="all"):
+    positives = np.concatenate([pos[..., None], extra], axis=-1) / t
+    g = (m * np.exp(neg / t)).sum(-1)[..., None]
+    if denominator == "all":  # the others, so that nothing cancels where own ones lead
+        others = where_pos[..., None, :] & ~np.eye(positives.shape[-1], dtype=bool)
+        g = g + (others * np.exp(positives)[..., None, :]).sum(-1)
+    return mean(np.log1p(g / np.exp(positives)), where_pos)
+
+
+def np_punce(pos, extra, neg, m, t, where_pos, labelled, tau_plus):
+    as_positive = np_supervised(pos, extra, neg, m, t, where_pos)
+    labelled_ones = (where_pos[..., 1:] * np.exp(extra / t)).sum(-1)
+    as_negative = from_denominator(pos, (m * np.exp(neg / t)).sum(-1) + labelled_ones, t)
+    part = tau_plus * as_positive + (1 - tau_plus) * as_negative
+    return np.where(labelled, as_positive, part)
+
+
+def np_gbpr(pos, extra, neg, m, t, group, where_group, rho):
+    agreed = rho * mean(group, where_group) + (1 - rho) * pos
+    return np_bpr(agreed, None, neg, m, t)
+
+
+def np_mpr(pos, extra, neg, m, t, likely, balance):
+    spread = 0.0 if extra is None else extra[..., 0] - extra[..., 1]
+    of_likely = (likely - spread)[..., None] - neg
+    balance = np.asarray(balance)[..., None]
+    ahead = balance * (pos - likely)[..., None] + (1 - balance) * of_likely
+    return mean(minus_log_sigmoid(ahead / t), m)
+
+
+def np_triplet(pos, extra, neg, m, t, margin):
+    return mean(np.maximum((neg - pos[..., None]) / t + np.asarray(margin)[..., None], 0), m)
+
+
+def np_linear(pos, extra, neg, m, t, repulsion):
+    return -pos / t + repulsion * mean(neg, m) / t
+
+
 PRIOR = dict(tau_plus=0.1)
 BAYES = dict(tau_plus=0.1, alpha=0.8, beta=0.7)
 UNBOUNDED = dict(tau_plus=0.1, min_score=-np.inf)
-LOSSES = {  # function, reference, hyper-parameters, extra positives
-    "bpr": (losses.bpr, np_bpr, {}, 0),
-    "bce": (losses.bce, np_bce, {}, 0),
-    "info_nce": (losses.info_nce, np_info_nce, {}, 0),
-    "debiased": (losses.debiased_contrastive, np_debiased, PRIOR, 0),
-    "debiased_extra": (losses.debiased_contrastive, np_debiased, UNBOUNDED, 3),
-    "hard": (losses.hard_contrastive, np_hard, PRIOR | {"beta": 0.8}, 0),
-    "bayesian": (losses.bayesian_contrastive, np_bayesian, BAYES, 0),
-    "pairwise": (losses.debiased_pairwise, np_pairwise, PRIOR, 0),
-    "pairwise_extra": (losses.debiased_pairwise, np_pairwise, PRIOR, 3),
+NOISE = ("pos_log_noise", "neg_log_noise")
+
+
+class Case(NamedTuple):
+    """A loss, its formula, hyper-parameters, extra positives, and arrays that it also takes."""
+
+    fn: object
+    ref: object
+    hyper: dict = {}  # noqa: RUF012
+    n_extra: int = 0
+    arrays: tuple = ()
+
+
+LOSSES = {
+    "bpr": Case(losses.bpr, np_bpr),
+    "bce": Case(losses.bce, np_bce),
+    "gbpr": Case(losses.gbpr, np_gbpr, dict(rho=0.4), 0, ("group", "where_group")),
+    "mpr": Case(losses.mpr, np_mpr, dict(balance=0.7), 0, ("likely",)),
+    "mpr_extra": Case(losses.mpr, np_mpr, dict(balance=0.7), 2, ("likely",)),
+    "triplet": Case(losses.triplet_margin, np_triplet, dict(margin=0.5)),
+    "linear": Case(losses.linear_pairwise, np_linear, dict(repulsion=0.5)),
+    "pairwise": Case(losses.debiased_pairwise, np_pairwise, PRIOR),
+    "pairwise_extra": Case(losses.debiased_pairwise, np_pairwise, PRIOR, 3),
+    "info_nce": Case(losses.info_nce, np_info_nce),
+    "debiased": Case(losses.debiased_contrastive, np_debiased, PRIOR),
+    "debiased_extra": Case(losses.debiased_contrastive, np_debiased, UNBOUNDED, 3),
+    "hard": Case(losses.hard_contrastive, np_hard, PRIOR | {"beta": 0.8}),
+    "bayesian": Case(losses.bayesian_contrastive, np_bayesian, BAYES),
+    "decoupled": Case(losses.decoupled_contrastive, np_decoupled),
+    "proto_nce": Case(
+        losses.proto_nce, np_proto, {}, 0, ("pos_concentration", "neg_concentration")
+    ),
+    "nce": Case(losses.nce, np_nce, {}, 0, NOISE),
+    "nce_ratio": Case(losses.nce, np_nce, dict(ratio=3.0), 0, NOISE),
+    "oracle": Case(losses.oracle_contrastive, np_oracle, {}, 0, ("true_negative",)),
+    "supervised": Case(losses.supervised_contrastive, np_supervised, {}, 3, ("where_pos",)),
+    "supervised_own": Case(
+        partial(losses.supervised_contrastive, denominator="own"),
+        partial(np_supervised, denominator="own"),
+        {},
+        3,
+        ("where_pos",),
+    ),
+    "punce": Case(losses.punce, np_punce, PRIOR, 3, ("where_pos", "labelled")),
 }
-each_loss = pytest.mark.parametrize(("fn", "ref", "hyper", "n_extra"), LOSSES.values(), ids=LOSSES)
+SIGNED = ("pairwise", "pairwise_extra", "decoupled", "linear")  # may be negative
+ALONG_NEGATIVES = ("neg", "where", "true_negative", "neg_concentration", "neg_log_noise")
+each_loss = pytest.mark.parametrize(Case._fields, LOSSES.values(), ids=LOSSES)
 
 
-def make_data(n_extra, batch=(4, 5), n=7):
-    """Arguments of a loss: four anchors by five, every one with a negative to keep."""
+def make_data(n_extra, arrays=(), batch=(4, 5), n=7):
+    """Arguments of a loss: four anchors by five, each with a pair that every mask keeps."""
     kp, kn, kw, km = jax.random.split(jax.random.key(0), 4)
     pos = jax.random.normal(kp, (*batch, 1 + n_extra)) + 1
-    return dict(
+    data = dict(
         pos=pos if n_extra else pos[..., 0],
         neg=jax.random.normal(kn, (*batch, n)),
         weights=jax.random.uniform(kw, batch) + 0.1,
         where=jax.random.bernoulli(km, 0.7, (*batch, n)).at[..., 0].set(True),
     )
+    for i, name in enumerate(arrays):
+        data[name] = BESIDE[name](jax.random.key(1 + i), batch, n, n_extra)
+    return data
+
+
+def mask_with_first(key, shape):
+    return jax.random.bernoulli(key, 0.7, shape).at[..., 0].set(True)
+
+
+BESIDE = {  # what some losses take beside the scores
+    "likely": lambda key, batch, n, m: jax.random.normal(key, batch),
+    "group": lambda key, batch, n, m: jax.random.normal(key, (*batch, 3)),
+    "where_group": lambda key, batch, n, m: mask_with_first(key, (*batch, 3)),
+    "where_pos": lambda key, batch, n, m: mask_with_first(key, (*batch, 1 + m)),
+    "true_negative": lambda key, batch, n, m: mask_with_first(key, (*batch, n)),
+    "labelled": lambda key, batch, n, m: jax.random.bernoulli(key, 0.5, batch),
+    "pos_concentration": lambda key, batch, n, m: jax.random.uniform(key, batch) + 0.5,
+    "neg_concentration": lambda key, batch, n, m: jax.random.uniform(key, (*batch, n)) + 0.5,
+    "pos_log_noise": lambda key, batch, n, m: -jax.random.uniform(key, batch) - 1,
+    "neg_log_noise": lambda key, batch, n, m: -jax.random.uniform(key, (*batch, n)) - 1,
+}
 
 
 @cache
@@ -112,8 +228,8 @@ def run(fn):
 
 
 @pytest.fixture
-def data(n_extra):
-    return make_data(n_extra)
+def data(n_extra, arrays):
+    return make_data(n_extra, arrays)
 
 
 def wide(tree):
@@ -124,11 +240,18 @@ def wide(tree):
 
 
 def reference(ref, data, t, hyper):
-    d = {k: np.asarray(v, bool if k == "where" else np.float64) for k, v in data.items()}
-    own, extra = d["pos"], None
-    if own.ndim == d["neg"].ndim:
+    d = {k: np.asarray(v, bool if v.dtype == bool else np.float64) for k, v in data.items()}
+    own, neg, where, weights = (d.pop(k) for k in ("pos", "neg", "where", "weights"))
+    extra = None
+    if own.ndim == neg.ndim:
         own, extra = own[..., 0], own[..., 1:]
-    return d["weights"] * ref(own, extra, d["neg"], d["where"], t, **hyper)
+    return weights * ref(own, extra, neg, where, t, **d, **hyper)
+
+
+def split_masks(data):
+    """What takes a gradient, and the masks and labels."""
+    masks = {k: v for k, v in data.items() if v.dtype == bool}
+    return {k: v for k, v in data.items() if k not in masks}, masks
 
 
 def assert_trees_equal(got, want):
@@ -145,7 +268,7 @@ def assert_finite(tree):
     ("scale", "t", "lead"),
     [(1.0, 1.0, 0.0), (1.0, 0.2, 0.0), (0.1, 1.0, 30.0), (0.1, 1.0, -30.0), (1.0, 0.02, 0.0)],
 )
-def test_value(fn, ref, hyper, n_extra, data, scale, t, lead):
+def test_value(fn, ref, hyper, n_extra, arrays, data, scale, t, lead):
     """lead = 30: small losses keep their digits; t = 0.02: exp(s/t) is no float32."""
     data["neg"] = scale * data["neg"]
     data["pos"] = scale * data["pos"] + lead
@@ -164,32 +287,53 @@ def test_value(fn, ref, hyper, n_extra, data, scale, t, lead):
 
 
 @each_loss
-def test_masking_equals_deleting(fn, ref, hyper, n_extra, data):
+def test_masking_equals_deleting(fn, ref, hyper, n_extra, arrays, data):
     data["where"] = jnp.broadcast_to(jnp.arange(7) < 3, (4, 5, 7))
     for shift in (0, -200):  # far below 0, which is as good as any number under a mask
         moved = data | {k: data[k] + shift for k in ("pos", "neg")}
-        short = moved | {"neg": moved["neg"][..., :3], "where": None}
+        short = moved | {k: moved[k][..., :3] for k in ALONG_NEGATIVES if k in moved}
+        short["where"] = None
         want = run(fn)(**short, **hyper)
         np.testing.assert_allclose(run(fn)(**moved, **hyper), want, rtol=1e-5)
 
 
 @each_loss
-def test_masked_entries_are_never_read(fn, ref, hyper, n_extra, data):
+def test_masked_entries_are_never_read(fn, ref, hyper, n_extra, arrays, data):
     """Neither masked negatives nor anything else of an anchor that keeps none."""
-    where = data.pop("where").at[0].set(False)
+    data, masks = split_masks(data)
+    where = masks["where"] = masks["where"].at[0].set(False)
+    keep = dict.fromkeys(ALONG_NEGATIVES, where) | {
+        k: masks.get(mask, True) for k, mask in [("pos", "where_pos"), ("group", "where_group")]
+    }
+    if "true_negative" in masks:
+        keep["neg"] = where & masks["true_negative"]
     data["temperature"] = jnp.float32(0.5)  # its gradient sums over all scores
     data |= {k: jnp.float32(v) for k, v in hyper.items()}
-    value_and_grad = jax.jit(jax.value_and_grad(lambda d: fn(**d, where=where)))
+    value_and_grad = jax.jit(jax.value_and_grad(lambda d: fn(**d, **masks)))
     want = value_and_grad(data)
     for junk in (jnp.nan, jnp.inf, -jnp.inf):
-        soiled = data | {"neg": jnp.where(where, data["neg"], junk)}
-        soiled |= {k: data[k].at[0].set(junk) for k in ("pos", "weights")}
+        soiled = {k: v.at[0].set(junk) if v.ndim else v for k, v in data.items()}
+        soiled |= {k: jnp.where(keep.get(k, True), v, junk) for k, v in soiled.items()}
         assert_trees_equal(value_and_grad(soiled), want)
     assert_finite(want)
 
 
 @each_loss
-def test_anchor_without_negatives_leaves_the_mean(fn, ref, hyper, n_extra, data):
+def test_anchor_without_positives_leaves_the_mean(fn, ref, hyper, n_extra, arrays, data):
+    if "where_pos" not in arrays:
+        return
+    each = run(fn)(**data, **hyper, reduce_fn=None)
+    gone = data | {"where_pos": data["where_pos"].at[0].set(False)}
+    for where in (data["where"], None):
+        each = run(fn)(**data | {"where": where}, **hyper, reduce_fn=None)
+        left = run(fn)(**gone | {"where": where}, **hyper, reduce_fn=None)
+        np.testing.assert_array_equal(left, each.at[0].set(0))
+        mean = run(fn)(**gone | {"where": where}, **hyper)
+        np.testing.assert_allclose(mean, each[1:].mean(), rtol=1e-6)
+
+
+@each_loss
+def test_anchor_without_negatives_leaves_the_mean(fn, ref, hyper, n_extra, arrays, data):
     each = run(fn)(**data, **hyper, reduce_fn=None)
     gone = data | {"where": data["where"].at[0].set(False)}
     np.testing.assert_allclose(run(fn)(**gone, **hyper), each[1:].mean(), rtol=1e-6)
@@ -201,7 +345,7 @@ def test_anchor_without_negatives_leaves_the_mean(fn, ref, hyper, n_extra, data)
 
 
 @each_loss
-def test_a_nan_that_is_kept_is_seen(fn, ref, hyper, n_extra, data):
+def test_a_nan_that_is_kept_is_seen(fn, ref, hyper, n_extra, arrays, data):
     for k in ("pos", "neg", "weights"):
         first = (0,) * data[k].ndim
         each = run(fn)(**data | {k: data[k].at[first].set(jnp.nan)}, **hyper, reduce_fn=None)
@@ -210,7 +354,7 @@ def test_a_nan_that_is_kept_is_seen(fn, ref, hyper, n_extra, data):
 
 
 @each_loss
-def test_weight_k_equals_k_copies(fn, ref, hyper, n_extra, data):
+def test_weight_k_equals_k_copies(fn, ref, hyper, n_extra, arrays, data):
     copies = np.array([1, 2, 0, 1])
     data = {k: v[:, 0] for k, v in data.items()}
     weighted = run(fn)(**data | {"weights": copies.astype(np.float32)}, **hyper, reduce_fn=None)
@@ -221,20 +365,20 @@ def test_weight_k_equals_k_copies(fn, ref, hyper, n_extra, data):
 
 
 @each_loss
-def test_gradients(fn, ref, hyper, n_extra, data):
+def test_gradients(fn, ref, hyper, n_extra, arrays, data):
     """Against finite differences, with respect to everything that takes a gradient."""
-    where = data.pop("where")
+    data, masks = split_masks(data)
     fixed = dict(hyper)
     if fn is not losses.bayesian_contrastive:  # holds what its hyper-parameters make constant
         data |= {k: jnp.float32(fixed.pop(k)) for k in ("tau_plus", "beta") if k in fixed}
     data["temperature"] = jnp.float32(1.0)
     with jax.enable_x64(True):
-        f = jax.jit(lambda d: fn(**d, **fixed, where=where, reduce_fn=None))
+        f = jax.jit(lambda d: fn(**d, **fixed, **masks, reduce_fn=None))
         check_grads(f, (wide(data),), order=1, modes=["rev"], rtol=1e-4, atol=1e-7)
 
 
 @each_loss
-def test_jit_and_vmap_agree_and_nothing_retraces(fn, ref, hyper, n_extra, data):
+def test_jit_and_vmap_agree_and_nothing_retraces(fn, ref, hyper, n_extra, arrays, data):
     traces = 0
 
     def f(d, hyper):
@@ -253,7 +397,7 @@ def test_jit_and_vmap_agree_and_nothing_retraces(fn, ref, hyper, n_extra, data):
 
 
 @each_loss
-def test_sweeps_over_hyperparameters(fn, ref, hyper, n_extra, data):
+def test_sweeps_over_hyperparameters(fn, ref, hyper, n_extra, arrays, data):
     points = {k: v + jnp.array([0.0, 0.02, 0.05]) for k, v in hyper.items()}
     points["temperature"] = jnp.array([0.5, 1.0, 2.0])
     gradient = jax.jit(jax.vmap(jax.value_and_grad(lambda p: fn(**data, **p))))
@@ -265,7 +409,7 @@ def test_sweeps_over_hyperparameters(fn, ref, hyper, n_extra, data):
 
 
 @each_loss
-def test_hyperparameters_may_differ_between_anchors(fn, ref, hyper, n_extra, data):
+def test_hyperparameters_may_differ_between_anchors(fn, ref, hyper, n_extra, arrays, data):
     if not hyper:
         return
     points = {k: v + 0.05 * jax.random.uniform(jax.random.key(1), (5,)) for k, v in hyper.items()}
@@ -278,15 +422,17 @@ def test_hyperparameters_may_differ_between_anchors(fn, ref, hyper, n_extra, dat
 
 
 @each_loss
-def test_negatives_have_no_order(fn, ref, hyper, n_extra, data):
-    turned = data | {k: data[k][..., ::-1] for k in ("neg", "where")}
+def test_negatives_have_no_order(fn, ref, hyper, n_extra, arrays, data):
+    turned = data | {k: data[k][..., ::-1] for k in ALONG_NEGATIVES if k in data}
     np.testing.assert_allclose(run(fn)(**turned, **hyper), run(fn)(**data, **hyper), rtol=1e-6)
 
 
 @each_loss
-def test_half_precision_computes_in_float32(fn, ref, hyper, n_extra, data):
-    half = data | {k: data[k].astype(jnp.bfloat16) for k in ("pos", "neg", "weights")}
-    back = half | {k: half[k].astype(jnp.float32) for k in ("pos", "neg", "weights")}
+def test_half_precision_computes_in_float32(fn, ref, hyper, n_extra, arrays, data):
+    data, masks = split_masks(data)
+    half = {k: v.astype(jnp.bfloat16) for k, v in data.items()}
+    back = {k: v.astype(jnp.float32) for k, v in half.items()} | masks
+    half |= masks
     want = fn(**back, **hyper, temperature=0.5)
     for args in (half, half | {"neg": back["neg"]}):
         got = fn(**args, **hyper, temperature=jnp.asarray(0.5, jnp.bfloat16))
@@ -297,13 +443,13 @@ def test_half_precision_computes_in_float32(fn, ref, hyper, n_extra, data):
 @pytest.mark.parametrize("name", LOSSES)
 def test_scores_of_100_at_temperature_a_hundredth(name):
     """Every combination of ±100 for the positive, a negative and the extra positives."""
-    _, _, hyper, n_extra = LOSSES[name]
+    _, _, hyper, n_extra, arrays = LOSSES[name]
     size = 2 + n_extra
     signs = 1 - 2 * ((np.arange(2**size)[:, None] >> np.arange(size)) & 1)
     scores = jnp.asarray(100 * signs, jnp.bfloat16)  # exact there, and float32 inside
-    d = dict(
-        pos=scores[:, : 1 + n_extra] if n_extra else scores[:, 0], neg=scores[:, 1 + n_extra :]
-    )
+    d = make_data(n_extra, arrays, batch=(2**size,), n=1)
+    d["pos"] = scores[:, : 1 + n_extra] if n_extra else scores[:, 0]
+    d["neg"] = scores[:, 1 + n_extra :]
     assert_finite(value_and_all_gradients(name)(d, hyper, 0.01))
 
 
@@ -318,6 +464,11 @@ EDGES = {
     "beta": [0.5, 0.75, 0.9999999, 1.0],
     "floor": [0.0, 1e-30, 1e-2, 1.0],
     "min_score": [-np.inf, -1e4, -1.0, 0.0],
+    "rho": [0.0, 0.5, 1.0],
+    "balance": [0.0, 0.5, 1.0],
+    "margin": [0.0, 1.0, 1e4],
+    "repulsion": [0.0, 1.0, 1e4],
+    "ratio": [1e-30, 1.0, 1e30],
 }
 
 
@@ -325,25 +476,27 @@ EDGES = {
 def value_and_all_gradients(name):
     """One compilation for each loss and shape, whatever the values."""
 
-    def f(d, hyper, t):
-        return LOSSES[name][0](**d, **hyper, temperature=t)
+    def f(d, masks, hyper, t):
+        return LOSSES[name].fn(**d, **masks, **hyper, temperature=t)
 
-    return jax.jit(jax.value_and_grad(f, argnums=(0, 2)))
+    f = jax.jit(jax.value_and_grad(f, argnums=(0, 3)))
+    return lambda d, hyper, t: f(*split_masks(d), hyper, t)
 
 
 @pytest.mark.parametrize("name", LOSSES)
 @given(st.data())
 @settings(max_examples=30, deadline=None)
 def test_always_finite(name, data):
-    fn, _, hyper, n_extra = LOSSES[name]
+    _, _, hyper, n_extra, arrays = LOSSES[name]
     pos = data.draw(hnp.arrays(np.float32, (2, 1 + n_extra), elements=scores))
     neg = data.draw(hnp.arrays(np.float32, (2, 5), elements=scores))
     t = data.draw(st.sampled_from([0.01, 1.0, 100.0]))
     point = {k: data.draw(st.sampled_from(EDGES[k])) for k in hyper}
-    d = dict(pos=pos if n_extra else pos[:, 0], neg=neg)
+    d = make_data(n_extra, arrays, batch=(2,), n=5)
+    d |= dict(pos=pos if n_extra else pos[:, 0], neg=neg)
     value, gradient = value_and_all_gradients(name)(d, point, t)
     assert_finite((value, gradient))
-    if fn is not losses.debiased_pairwise:  # an unbiased probability may exceed 1
+    if name not in SIGNED:
         assert value >= 0
 
 
@@ -353,11 +506,20 @@ BAD = {
     "alpha": [0.4, 1.1],
     "floor": [-0.1, 1.1],
     "min_score": [np.inf, np.nan],
+    "rho": [-0.1, 1.1],
+    "balance": [-0.1, 1.1],
+    "margin": [-0.1, np.inf],
+    "repulsion": [-0.1, np.inf],
+    "ratio": [0.0, np.inf],
+    "pos_concentration": [0.0, np.nan],
+    "neg_concentration": [0.0, np.nan],
+    "pos_log_noise": [-np.inf, np.nan],
+    "neg_log_noise": [-np.inf, np.nan],
 }
 
 
 @each_loss
-def test_range_errors_name_the_argument(fn, ref, hyper, n_extra, data):
+def test_range_errors_name_the_argument(fn, ref, hyper, n_extra, arrays, data):
     takes = inspect.signature(fn).parameters
     bad = dict(BAD)
     if "beta" in takes:
@@ -365,16 +527,15 @@ def test_range_errors_name_the_argument(fn, ref, hyper, n_extra, data):
     for name in bad.keys() & takes.keys():
         for value in bad[name]:
             with pytest.raises(ValueError, match=f"`{name}` must lie in"):
-                fn(**data, **hyper | {name: value})
+                fn(**data | hyper | {name: value})
 
 
 @each_loss
-def test_shape_errors_name_the_argument(fn, ref, hyper, n_extra, data):
-    wrong = {k: v[0] for k, v in data.items()} | {"temperature": jnp.ones(5)}
-    if n_extra:
-        wrong["pos"] = data["pos"][:3]
+def test_shape_errors_name_the_argument(fn, ref, hyper, n_extra, arrays, data):
+    wrong = {k: v[:3] for k, v in data.items()} | {"temperature": jnp.ones(5)}
     for name, value in wrong.items():
-        with pytest.raises(Exception, match="pos" if name == "neg" else name):
+        # Where "neg" is wrong, so is whatever had to fit it.
+        with pytest.raises(Exception, match="|".join(["pos", *arrays]) if name == "neg" else name):
             fn(**data | {name: value}, **hyper)
     for name in hyper:
         with pytest.raises(ValueError, match=f"`{name}` must be a scalar or broadcast"):
@@ -382,7 +543,7 @@ def test_shape_errors_name_the_argument(fn, ref, hyper, n_extra, data):
 
 
 @each_loss
-def test_signature(fn, ref, hyper, n_extra):
+def test_signature(fn, ref, hyper, n_extra, arrays):
     """Two arrays, then keywords: hyper-parameters first, and the common ones in one order."""
     names = list(inspect.signature(fn).parameters)
     assert names[:2] == ["pos", "neg"]

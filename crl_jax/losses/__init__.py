@@ -30,7 +30,17 @@ returns one loss per anchor:
 
 The contrastive losses differ only in how they estimate the sum over true negatives:
 ``softplus(log_sum - pos / temperature)`` with one of ``biased_log_sum``,
-``debiased_log_sum``, ``hard_log_sum`` and ``bayesian_log_sum``.
+``debiased_log_sum``, ``hard_log_sum`` and ``bayesian_log_sum``. With labels there is nothing
+to estimate: ``oracle_log_sum`` is what they aim at.
+
+>>> labels = jnp.array([[True, False, True], [True, True, True]])
+>>> print(f"{losses.oracle_contrastive(pos, neg, true_negative=labels, temperature=0.5):.4f}")
+0.7951
+
+Some methods take more than scores of one positive and negatives: several positives
+(``supervised_contrastive``, ``punce``), further items or users (``mpr``, ``gbpr``), the
+distribution of the negatives (``nce``), a square of scores (``clip_contrastive``), or
+distances and embeddings (``pair_contrastive``, ``alignment``, ``uniformity``).
 """
 
 from ._contrastive import bayesian_contrastive as bayesian_contrastive
@@ -41,11 +51,24 @@ from ._denominators import bayesian_log_sum as bayesian_log_sum
 from ._denominators import biased_log_sum as biased_log_sum
 from ._denominators import debiased_log_sum as debiased_log_sum
 from ._denominators import hard_log_sum as hard_log_sum
+from ._denominators import oracle_log_sum as oracle_log_sum
 from ._distances import alignment as alignment
 from ._distances import half_square as half_square
 from ._distances import half_squared_hinge as half_squared_hinge
 from ._distances import pair_contrastive as pair_contrastive
 from ._distances import uniformity as uniformity
+from ._infonce import clip_contrastive as clip_contrastive
+from ._infonce import decoupled_contrastive as decoupled_contrastive
+from ._infonce import proto_nce as proto_nce
+from ._linear import linear_pairwise as linear_pairwise
+from ._linear import triplet_margin as triplet_margin
+from ._noise import nce as nce
 from ._pairwise import bce as bce
 from ._pairwise import bpr as bpr
 from ._pairwise import debiased_pairwise as debiased_pairwise
+from ._pairwise import nt_logistic as nt_logistic
+from ._preferences import gbpr as gbpr
+from ._preferences import mpr as mpr
+from ._supervised import oracle_contrastive as oracle_contrastive
+from ._supervised import punce as punce
+from ._supervised import supervised_contrastive as supervised_contrastive

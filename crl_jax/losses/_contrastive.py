@@ -63,7 +63,7 @@ def info_nce(
         return biased_log_sum(a.neg, temperature=a.temperature, where=a.where)
 
     anchors = prepare(pos, neg, temperature=temperature, where=where, weights=weights)
-    return _contrastive(log_sum, anchors, reduce_fn)
+    return contrastive(log_sum, anchors, reduce_fn)
 
 
 def debiased_contrastive(
@@ -134,7 +134,7 @@ def debiased_contrastive(
     anchors = prepare(
         pos, neg, temperature=temperature, where=where, weights=weights, extra_positives=True
     )
-    return _contrastive(log_sum, anchors, reduce_fn)
+    return contrastive(log_sum, anchors, reduce_fn)
 
 
 def hard_contrastive(
@@ -199,7 +199,7 @@ def hard_contrastive(
     anchors = prepare(
         pos, neg, temperature=temperature, where=where, weights=weights, extra_positives=True
     )
-    return _contrastive(log_sum, anchors, reduce_fn)
+    return contrastive(log_sum, anchors, reduce_fn)
 
 
 def bayesian_contrastive(
@@ -263,12 +263,13 @@ def bayesian_contrastive(
         )
 
     anchors = prepare(pos, neg, temperature=temperature, where=where, weights=weights)
-    return _contrastive(log_sum, anchors, reduce_fn)
+    return contrastive(log_sum, anchors, reduce_fn)
 
 
-def _contrastive(
+def contrastive(
     log_sum: Callable[[Anchors], Array], anchors: Anchors, reduce_fn: ReduceFn | None
 ) -> Array:
+    """The loss of an estimate of the denominator's sum; the losses above are one each."""
     # softplus(a - b), not logaddexp(a, b) - b: the latter cancels to 0 in float32 once the
     # positive leads by about 17.
     loss = softplus(log_sum(anchors) - anchors.pos / anchors.temperature)

@@ -52,6 +52,48 @@ def biased_log_sum(
     return log_sum_exp(_logits(neg, temperature, where), where=where)
 
 
+def oracle_log_sum(
+    neg: Float[Array, "*batch n_neg"],
+    *,
+    true_negative: Bool[Array, "*batch n_neg"],
+    temperature: Scalar = 1.0,
+    where: Bool[Array, "*batch n_neg"] | None = None,
+) -> Float[Array, "*batch"]:
+    r"""Knows the true negatives, and scales their sum from their number to that of all.
+
+    .. math:: G = \frac{N}{|T|} \sum_{j \in T} e^{s_j/t}
+
+    What the estimators below are estimates of: N times the mean over true negatives.
+
+    Args:
+      neg: Scores :math:`s_j` of an anchor with N samples, shape ``[*batch, n_neg]``.
+      true_negative: Which samples are in :math:`T`, shape ``[*batch, n_neg]``. Others are
+        never read.
+      temperature: The :math:`t > 0` that divides all scores.
+      where: True keeps a sample, shape ``[*batch, n_neg]``; :math:`N` is their number.
+        Others are never read.
+
+    Returns:
+      The logarithm of :math:`G`, shape ``[*batch]``, at least float32; -inf, with zero
+      gradient, where no true negative is kept.
+
+    Raises:
+      ValueError: If a shape does not fit or ``temperature`` is not positive.
+
+    References:
+      "Contrastive Learning for Personalized Recommendation", Eq. 6.1 and 6.45.
+
+    >>> neg, labels = jnp.log(jnp.array([1.0, 2.0, 6.0])), jnp.array([True, True, False])
+    >>> print(f"{jnp.exp(oracle_log_sum(neg, true_negative=labels)):.4f}")  # 3 (1 + 2) / 2
+    4.5000
+    """
+    check_shape("true_negative", true_negative, neg.shape)
+    check_shape("where", where, neg.shape)
+    true = true_negative if where is None else where & true_negative
+    log_mean = log_mean_exp(_logits(neg, temperature, true), where=true)
+    return log_count(neg, where).astype(log_mean.dtype) + log_mean
+
+
 def debiased_log_sum(
     neg: Float[Array, "*batch n_neg"],
     pos: Float[Array, "*batch n_pos"],

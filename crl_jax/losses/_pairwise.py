@@ -66,13 +66,14 @@ def bce(
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
 ) -> Float[Array, "..."]:
-    r"""Binary cross-entropy of a positive and the average of its negatives.
+    r"""Binary cross-entropy of a positive and the average of its negatives; NT-Logistic.
 
     .. math::
         \ell = -\log \sigma(s^+/t) - \frac1N \sum_j \log \sigma(-s_j/t)
 
     The mean, not the sum, over negatives: the two classes stay balanced and the loss is
-    the average over the N triplets of an anchor, its positive and one negative.
+    the average over the N triplets of an anchor, its positive and one negative. Of
+    similarities of embeddings it is the NT-Logistic loss: `nt_logistic` is another name.
 
     Args:
       pos: Scores :math:`s^+` of anchors with their positives, shape ``[*batch]``.
@@ -90,7 +91,8 @@ def bce(
 
     References:
       He et al., `Neural Collaborative Filtering <https://arxiv.org/abs/1708.05031>`_, 2017,
-      Eq. 7.
+      Eq. 7; Chen et al., `A Simple Framework for Contrastive Learning of Visual
+      Representations <https://arxiv.org/abs/2002.05709>`_, 2020, Table 2.
 
     >>> print(f"{bce(jnp.array([2.0, 0.0]), jnp.array([[1.0], [0.5]])):.4f}")
     1.5537
@@ -98,6 +100,9 @@ def bce(
     a = prepare(pos, neg, temperature=temperature, where=where, weights=weights)
     false_alarm = row_mean(softplus(a.neg / a.temperature), a.where)
     return finish(softplus(-a.pos / a.temperature) + false_alarm, a, reduce_fn)
+
+
+nt_logistic = bce
 
 
 def debiased_pairwise(
