@@ -21,9 +21,15 @@ They are ordinary arrays: look at them, average them, or multiply a loss with th
 that takes them as constants says so itself, with ``jax.lax.stop_gradient``.
 :func:`hard_weights` is the exponential tilt of hard negative mining, whose gradient is
 part of the method.
+
+What the weights assume can be measured: :func:`estimate_alpha` takes a few labelled anchors,
+:func:`estimate_tau_plus` held-out positives and unlabelled samples.
 """
 
 from ._bayesian import bayesian_weights as bayesian_weights
 from ._bayesian import true_negative_posterior as true_negative_posterior
 from ._diagnostics import effective_sample_size as effective_sample_size
+from ._estimates import TauPlusEstimate as TauPlusEstimate
+from ._estimates import estimate_alpha as estimate_alpha
+from ._estimates import estimate_tau_plus as estimate_tau_plus
 from ._hard import hard_weights as hard_weights
