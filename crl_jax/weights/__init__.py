@@ -23,7 +23,8 @@ that takes them as constants says so itself, with ``jax.lax.stop_gradient``.
 part of the method.
 
 What the weights assume can be measured: :func:`estimate_alpha` takes a few labelled anchors,
-:func:`estimate_tau_plus` held-out positives and unlabelled samples.
+:func:`estimate_tau_plus` held-out positives and unlabelled samples; :func:`warmup_alpha` and
+:func:`measured_alpha` go along with a training.
 """
 
 from ._bayesian import bayesian_weights as bayesian_weights
@@ -33,3 +34,9 @@ from ._estimates import TauPlusEstimate as TauPlusEstimate
 from ._estimates import estimate_alpha as estimate_alpha
 from ._estimates import estimate_tau_plus as estimate_tau_plus
 from ._hard import hard_weights as hard_weights
+from ._schedules import MeasuredAlpha as MeasuredAlpha
+from ._schedules import fixed_alpha as fixed_alpha
+from ._schedules import init_measured_alpha as init_measured_alpha
+from ._schedules import measured_alpha as measured_alpha
+from ._schedules import update_measured_alpha as update_measured_alpha
+from ._schedules import warmup_alpha as warmup_alpha
