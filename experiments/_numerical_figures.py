@@ -1,0 +1,278 @@
+"""Figures of the numerical experiment, each with the numbers it shows in a CSV beside it."""
+
+import csv
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
+
+from ._numerical_model import ESTIMATORS
+
+# Okabe and Ito's colours, which colour-blind readers can tell apart, and a marker for each.
+_STYLES: dict[str, dict[str, Any]] = {
+    "biased": dict(color="#D55E00", marker="s", linestyle=":"),
+    "dcl": dict(color="#0072B2", marker="^", linestyle="--"),
+    "bcl": dict(color="#009E73", marker="o", linestyle="-"),
+    "bcl_normalised": dict(color="#CC79A7", marker="D", linestyle="-."),
+    "bcl_auc": dict(color="#E69F00", marker="v", linestyle=(0, (5, 1, 1, 1))),
+}
+_TRUE, _FALSE = "#0072B2", "#D55E00"
+_CURVES = ("#0072B2", "#E69F00", "#009E73", "#D55E00")
+SYMBOLS = {
+    "alpha": "α",
+    "gamma": "γ, variation of the anchors' ranges",
+    "tau_plus": "τ⁺",
+    "temperature": "t",
+    "n_neg": "N",
+    "told_alpha": "α that BCL is told",
+    "told_tau_plus": "τ⁺ that DCL and BCL are told",
+}
+Sweep = dict[str, np.ndarray]
+"""``x`` and the arrays of :func:`._numerical_model.measure`, points first."""
+
+
+def densities(folder: Path, rows: dict[float, dict[str, np.ndarray]]) -> None:
+    """Figure 6.4: the class-conditional densities, for each alpha a panel."""
+    figure, panels = _panels(1, len(rows), (3.1 * len(rows), 3.2), sharey=True)
+    for axes, (alpha, row) in zip(panels, rows.items()):
+        axes.plot(row["score"], row["true_negative"], color=_TRUE, label="true negatives")
+        axes.plot(row["score"], row["false_negative"], "--", color=_FALSE, label="false negatives")
+        _finish(axes, "score s", title=f"α = {alpha:g}")
+    panels[0].set_ylabel("density")
+    panels[0].legend(frameon=False, fontsize=8, loc="upper left")
+    panels[0].set_ylim(0, 1.15 * panels[0].get_ylim()[1])
+    _save(figure, folder / "figure_6_4.png", "Densities of the two classes, ϕ standard normal")
+    _write_rows(folder / "figure_6_4.csv", "alpha", rows)
+
+
+def score_histograms(folder: Path, rows: dict[float, dict[str, np.ndarray]]) -> None:
+    """Figure 6.8: the empirical distribution of exp(s / t), for each alpha a panel."""
+    figure, panels = _panels(1, len(rows), (3.1 * len(rows), 3.2), sharey=True)
+    for axes, (alpha, row) in zip(panels, rows.items()):
+        edges = np.append(row["from"], row["to"][-1])
+        for name, colour, line in (
+            ("true_negative", _TRUE, "-"),
+            ("false_negative", _FALSE, "--"),
+        ):
+            label = name.replace("_", " ") + "s"
+            axes.stairs(row[name], edges, fill=True, color=colour, alpha=0.25)
+            axes.stairs(row[name], edges, color=colour, linestyle=line, label=label)
+        _finish(axes, "exp(s / t)", title=f"α = {alpha:g}")
+    panels[0].set_ylabel("empirical density")
+    panels[-1].legend(frameon=False, fontsize=8)
+    _save(figure, folder / "figure_6_8.png", "Drawn scores, ϕ standard normal, t = 2")
+    _write_rows(folder / "figure_6_8.csv", "alpha", rows)
+
+
+def weight_curves(folder: Path, panels_of: dict[str, dict[float, np.ndarray]]) -> None:
+    """The importance weights against the share of scores that are no larger."""
+    figure, panels = _panels(1, len(panels_of), (4.2 * len(panels_of), 3.6))
+    table: list[list[Any]] = []
+    for axes, (title, curves) in zip(panels, panels_of.items()):
+        swept = title[0]
+        for (value, omega), colour, line in zip(
+            curves.items(), _CURVES, ("-", "--", "-.", ":"), strict=True
+        ):
+            u = np.arange(1, len(omega) + 1) / len(omega)
+            axes.plot(u, omega, color=colour, linestyle=line, label=f"{swept} = {value:g}")
+            table += [[title, swept, value, *row] for row in zip(u, omega)]
+        axes.axhline(1, color="0.5", linewidth=0.8)
+        _finish(axes, "u, share of the anchor's scores that are no larger", title=title[3:])
+        axes.set_ylim(bottom=0)
+        axes.legend(frameon=False, fontsize=8)
+    panels[0].set_ylabel("weight ω")
+    _save(figure, folder / "weights.png", "What a sample counts, by its rank")
+    _write(folder / "weights.csv", ["panel", "swept", "value", "u", "omega"], table)
+
+
+def errors(folder: Path, sweeps: dict[str, Sweep]) -> None:
+    """Figure 6.9: mean square error along each sweep."""
+    names = ("biased", "dcl", "bcl", "bcl_normalised")
+    figure, panels = _panels(2, 3, (12.5, 7))
+    for axes, (parameter, sweep) in zip(panels, sweeps.items()):
+        for name in names:
+            _curve(axes, sweep, name, "mse")
+        axes.set_yscale("log")
+        if parameter in ("n_neg", "temperature"):
+            axes.set_xscale("log")
+            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.xaxis.set_major_formatter("{x:g}")
+            axes.xaxis.set_minor_formatter(NullFormatter())
+        _finish(axes, SYMBOLS[parameter])
+    for axes in (panels[0], panels[3]):
+        axes.set_ylabel("mean square error")
+    _legend_in(panels[5], panels[0])
+    title = "Mean square error against the mean over true negatives"
+    _save(figure, folder / "figure_6_9.png", title)
+    _write_sweeps(folder / "figure_6_9.csv", sweeps, names)
+
+
+def means(folder: Path, sweeps: dict[str, Sweep]) -> None:
+    """Figure 6.10: mean of the estimates, and under it how far that is off."""
+    names = ("biased", "dcl", "bcl", "bcl_normalised")
+    figure, panels = _panels(2, len(sweeps), (5 * len(sweeps), 6.6), sharex="col")
+    for above, below, (parameter, sweep) in zip(
+        panels[: len(sweeps)], panels[len(sweeps) :], sweeps.items()
+    ):
+        above.plot(sweep["x"], sweep["supervised"], color="black", linewidth=3, alpha=0.35,
+                   label="true negatives")  # fmt: skip
+        for name in names:
+            _curve(above, sweep, name, "mean")
+            _curve(below, sweep, name, "bias")
+        below.axhline(0, color="0.3", linewidth=0.8)
+        _finish(above, "")
+        _finish(below, SYMBOLS[parameter])
+    panels[0].set_ylabel("mean of the estimates")
+    panels[len(sweeps)].set_ylabel("bias")
+    panels[0].legend(frameon=False, fontsize=8)
+    _save(figure, folder / "figure_6_10.png", "Mean of the estimates")
+    _write_sweeps(folder / "figure_6_10.csv", sweeps, names)
+
+
+def misspecified(folder: Path, sweeps: dict[str, Sweep], truth: dict[str, float]) -> None:
+    """Bias where the estimators are told a wrong class prior or a wrong quality."""
+    names = ("biased", "dcl", "bcl")
+    figure, panels = _panels(1, len(sweeps), (5 * len(sweeps), 3.8), sharey=True)
+    for axes, (parameter, sweep) in zip(panels, sweeps.items()):
+        relative = dict(sweep)
+        for key in ("bias", "bias_se"):
+            relative[key] = 100 * sweep[key] / sweep["supervised"][:, None]
+        for name in names:
+            _curve(axes, relative, name, "bias")
+        axes.axhline(0, color="0.3", linewidth=0.8)
+        axes.axvline(truth[parameter], color="0.3", linewidth=0.8, linestyle=":")
+        _note(axes, truth[parameter], "truth")
+        if parameter == "told_alpha":
+            auc = 0.5 + (2 * truth[parameter] - 1) / 3
+            axes.axvline(auc, color="0.3", linewidth=0.8, linestyle=":")
+            _note(axes, auc, "AUC")
+        _finish(axes, SYMBOLS[parameter])
+    low, high = panels[0].get_ylim()
+    panels[0].set_ylim(low, high + 0.1 * (high - low))  # for the notes
+    panels[0].set_ylabel("bias, % of the mean over true negatives")
+    panels[0].legend(frameon=False, fontsize=8, loc="lower left")
+    _save(figure, folder / "misspecified.png", "Bias under wrong assumptions")
+    _write_sweeps(folder / "misspecified.csv", sweeps, names)
+
+
+def convergence(
+    folder: Path, sweep: Sweep, limits: dict[str, float], rates: dict[str, float]
+) -> None:
+    """Error of estimate and of loss as N grows, with the limits that the populations tell."""
+    figure, (left, right) = _panels(1, 2, (11.5, 5))
+    x, bcl = sweep["x"], list(ESTIMATORS).index("bcl")
+    for i, (name, label) in enumerate(ESTIMATORS.items()):
+        style = dict(_STYLES[name], markersize=5, linewidth=1.5)
+        root = np.sqrt(sweep["mse"][:, i])
+        band = 1.96 * sweep["mse_se"][:, i] / (2 * root)
+        if name in rates:
+            stated = f"∝ $N^{{{rates[name]:.2f}}}$"
+        else:
+            stated = f"→ {limits[name]:.3g}"
+            left.axhline(limits[name], color=style["color"], linewidth=0.8, alpha=0.7)
+        left.plot(x, root, label=f"{label} {stated}", **style)
+        left.fill_between(x, root - band, root + band, color=style["color"], alpha=0.2)
+        off = np.abs(sweep["loss_bias"][:, i])
+        clear = off > 1.96 * sweep["loss_bias_se"][:, i]
+        right.plot(x, off, markevery=list(np.flatnonzero(clear)), **style)
+        right.plot(x[~clear], off[~clear], style["marker"], color=style["color"],
+                   markersize=5, markerfacecolor="white")  # fmt: skip
+    # Guides beside BCL's lines.
+    left.plot(x, 0.6 * np.sqrt(sweep["mse"][0, bcl] * x[0] / x), color="0.4", label="∝ $N^{-1/2}$")
+    first = np.abs(sweep["loss_bias"][0, bcl])
+    right.plot(x, 0.4 * first * x[0] / x, color="0.4", label="∝ $N^{-1}$")
+    right.plot([], [], "o", color="0.4", markerfacecolor="white",
+               label="hollow: not clearly (95 %) off 0")  # fmt: skip
+    for axes, label in (
+        (left, "root mean square error of the estimate"),
+        (right, "|mean loss − mean supervised loss|"),
+    ):
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.set_ylabel(label)
+        axes.legend(frameon=False, fontsize=9, loc="lower left")
+        _finish(axes, "N, unlabelled samples of an anchor")
+    figure_title = "Theorem 6.2: towards the supervised mean and loss as N grows"
+    _save(figure, folder / "convergence.png", figure_title)
+    _write_sweeps(folder / "convergence.csv", {"n_neg": sweep}, tuple(ESTIMATORS))
+
+
+def _panels(
+    rows: int, columns: int, size: tuple[float, float], **options: Any
+) -> tuple[Figure, list[Axes]]:
+    figure = Figure(figsize=size, layout="constrained")
+    return figure, list(figure.subplots(rows, columns, squeeze=False, **options).ravel())
+
+
+def _curve(axes: Axes, sweep: Sweep, name: str, quantity: str) -> None:
+    """One estimator's line, with a band of 95 % where the quantity has a standard error."""
+    i = list(ESTIMATORS).index(name)
+    x, y = sweep["x"], sweep[quantity][:, i]
+    style = _STYLES[name]
+    axes.plot(x, y, markersize=4, markevery=2, linewidth=1.5, label=ESTIMATORS[name], **style)
+    if f"{quantity}_se" in sweep:
+        band = 1.96 * sweep[f"{quantity}_se"][:, i]
+        axes.fill_between(x, y - band, y + band, color=style["color"], alpha=0.2, linewidth=0)
+
+
+def _note(axes: Axes, x: float, text: str) -> None:
+    axes.text(x, 0.98, f" {text}", transform=axes.get_xaxis_transform(), va="top", fontsize=8)
+
+
+def _legend_in(empty: Axes, shown: Axes) -> None:
+    empty.axis("off")
+    empty.legend(*shown.get_legend_handles_labels(), loc="center", frameon=False,
+                 title="mean ± 95 % over the anchors")  # fmt: skip
+
+
+def _finish(axes: Axes, xlabel: str, title: str = "") -> None:
+    axes.set_xlabel(xlabel)
+    axes.set_title(title, fontsize=10)
+    axes.grid(alpha=0.3)
+
+
+def _save(figure: Figure, path: Path, title: str) -> None:
+    figure.suptitle(title, fontsize=12)
+    partial = path.with_name(path.name + ".partial")
+    figure.savefig(partial, dpi=120, format="png")
+    partial.replace(path)
+
+
+def _write_rows(path: Path, name: str, rows: dict[float, dict[str, np.ndarray]]) -> None:
+    """A table for each value of ``name``, below one another."""
+    header = [name, *next(iter(rows.values()))]
+    _write(path, header, ([key, *line] for key, row in rows.items() for line in zip(*row.values())))
+
+
+def _write_sweeps(path: Path, sweeps: dict[str, Sweep], names: Sequence[str]) -> None:
+    """One line for each point of each sweep and each estimator."""
+    first = next(iter(sweeps.values()))
+    of_points = [q for q in first if first[q].ndim == 1 and q != "x"]
+    quantities = [q for q in first if first[q].ndim == 2]
+
+    def lines() -> Iterable[list[Any]]:
+        for parameter, sweep in sweeps.items():
+            for point, x in enumerate(sweep["x"]):
+                for name in names:
+                    i = list(ESTIMATORS).index(name)
+                    numbers = [sweep[q][point] for q in of_points]
+                    numbers += [sweep[q][point, i] for q in quantities]
+                    yield [parameter, x, name, *numbers]
+
+    _write(path, ["parameter", "value", "estimator", *of_points, *quantities], lines())
+
+
+def _write(path: Path, header: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(header)
+        writer.writerows(
+            [f"{cell:.7g}" if isinstance(cell, float | np.floating) else cell for cell in line]
+            for line in lines
+        )
+    partial.replace(path)

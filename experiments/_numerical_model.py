@@ -1,0 +1,214 @@
+"""The population of the numerical experiment, and how far estimators are off in samples of it.
+
+An anchor's scores are ``low + (high - low) x`` with x in [0, 1] of density
+``2 [lead (1 - x) + (1 - lead) x]``: the lower of two uniform draws with probability ``lead``,
+else the higher. ``lead`` is alpha for true negatives, 1 - alpha for false ones, and their
+mixture is again of this form.
+"""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from crl_jax import losses, weights
+
+# In the order in which figures and tables show them. Normalised weights average to 1; the AUC of
+# independent draws is lower than the alpha of the densities.
+ESTIMATORS = {
+    "biased": "biased mean",
+    "dcl": "DCL",
+    "bcl": "BCL",
+    "bcl_normalised": "BCL normalised",
+    "bcl_auc": "BCL told the AUC",
+}
+
+
+class Setting(NamedTuple):
+    """What draws the scores, and what the estimators are told; numbers, or arrays to sweep."""
+
+    alpha: Any
+    """Probability of a pair's lower score being that of the true negative."""
+    gamma: Any
+    """Variation of the anchors' ranges in [0, 1]: 0 gives all of them the same."""
+    tau_plus: Any
+    """Share of false negatives."""
+    temperature: Any
+    """Divides all scores."""
+    half_width: Any
+    """The widest range of scores is [-half_width, half_width]."""
+    told_alpha: Any
+    """The alpha that BCL assumes."""
+    told_tau_plus: Any
+    """The share of false negatives that DCL and BCL assume."""
+
+
+class Sample(NamedTuple):
+    """Scores of anchors with their unlabelled samples and with extra positives."""
+
+    neg: Array
+    is_true: Array
+    pos: Array
+
+
+def quantile(lead: Any, v: Array) -> Array:
+    """Inverse distribution function of the density ``2 [lead (1 - x) + (1 - lead) x]``.
+
+    The root of ``2 lead x + (1 - 2 lead) x² = v``, in the form that does not cancel.
+    """
+    root = jnp.sqrt(lead**2 + (1 - 2 * lead) * v)
+    below = lead + root
+    return jnp.where(below > 0, v / jnp.where(below > 0, below, 1), 0)  # 0/0 at lead = v = 0
+
+
+def mixture_lead(alpha: Any, tau_plus: Any) -> Any:
+    """The ``lead`` of unlabelled samples."""
+    return (1 - tau_plus) * alpha + tau_plus * (1 - alpha)
+
+
+def ranges(key: Array, setting: Setting, n_anchors: int) -> tuple[Array, Array]:
+    """The least and the largest score of each anchor, ``[n_anchors, 1]`` each.
+
+    Both ends move inwards, by up to ``gamma`` of the half width.
+    """
+    moved = setting.gamma * jax.random.uniform(key, (2, n_anchors, 1))
+    return -setting.half_width * (1 - moved[0]), setting.half_width * (1 - moved[1])
+
+
+@partial(jax.jit, static_argnames=("n_anchors", "n_neg", "n_pos"))
+def draw(key: Array, setting: Setting, *, n_anchors: int, n_neg: int, n_pos: int) -> Sample:
+    """Draws labels and scores in closed form."""
+    range_key, key = jax.random.split(key)
+    low, high = ranges(range_key, setting, n_anchors)
+    # In one go: each call of the generator takes long to compile.
+    v = jax.random.uniform(key, (n_anchors, 2 * n_neg + n_pos))
+    for_label, for_neg, for_pos = jnp.split(v, (n_neg, 2 * n_neg), axis=-1)
+    is_true = for_label >= setting.tau_plus
+    neg = quantile(jnp.where(is_true, setting.alpha, 1 - setting.alpha), for_neg)
+    pos = quantile(1 - setting.alpha, for_pos)
+    return Sample(low + (high - low) * neg, is_true, low + (high - low) * pos)
+
+
+def log_means(sample: Sample, setting: Setting) -> dict[str, Array]:
+    """Log of each estimate of the mean of exp(score / t) over true negatives, ``[n_anchors]``."""
+    neg, is_true, pos = sample
+    common = dict(temperature=setting.temperature)
+    bayesian = dict(tau_plus=setting.told_tau_plus, alpha=setting.told_alpha, beta=0.5)
+    auc = 0.5 + (2 * setting.told_alpha - 1) / 3  # of the densities with that alpha
+    log_bcl = losses.bayesian_log_sum(neg, **bayesian, **common)
+    log_sums = {
+        "biased": losses.biased_log_sum(neg, **common),
+        "dcl": losses.debiased_log_sum(neg, pos, **_dcl(setting)),
+        "bcl": log_bcl,
+        "bcl_normalised": log_bcl
+        - jnp.log(jnp.mean(weights.bayesian_weights(neg, **bayesian), axis=-1)),
+        "bcl_auc": losses.bayesian_log_sum(neg, **bayesian | dict(alpha=auc), **common),
+    }
+    means = {name: value - jnp.log(float(neg.shape[-1])) for name, value in log_sums.items()}
+    log_supervised = losses.biased_log_sum(neg, **common, where=is_true)
+    n_true = jnp.sum(is_true, axis=-1).astype(neg.dtype)
+    return {"supervised": log_supervised - jnp.log(n_true), **means}
+
+
+def _dcl(setting: Setting) -> dict[str, Any]:
+    """What DCL is told."""
+    return dict(
+        tau_plus=setting.told_tau_plus,
+        min_score=-setting.half_width,
+        temperature=setting.temperature,
+    )
+
+
+@partial(jax.jit, static_argnames=("n_anchors", "n_neg", "n_pos"))
+def measure(
+    key: Array, settings: Setting, *, n_anchors: int, n_neg: int, n_pos: int
+) -> dict[str, Array]:
+    """What each estimator is off by, at every point of a sweep.
+
+    All points use the same random numbers, so that what changes along a sweep is the setting.
+
+    Args:
+      key: A PRNG key.
+      settings: Arrays of the same length, one entry for each point.
+      n_anchors: Number of anchors.
+      n_neg: Unlabelled samples of each.
+      n_pos: Extra positives of each.
+
+    Returns:
+      Arrays ``[points, estimators]``, estimators as in :data:`ESTIMATORS`: ``mean`` of the
+      estimates; ``bias``, ``mse`` and ``mse_over_bcl``, the mean over anchors of the error, of its
+      square and of how much that exceeds BCL's; ``loss_bias``, the mean of the loss with the
+      estimate less that with the supervised mean; and of each but the first the standard error
+      with the suffix ``_se``. Then, ``[points]``, ``supervised``, the mean over true negatives, and
+      ``clamped``, the share of anchors in which DCL's floor holds. But for that, anchors without
+      a true negative are left out.
+    """
+    bcl = list(ESTIMATORS).index("bcl")
+
+    def point(setting: Setting) -> dict[str, Array]:
+        sample = draw(key, setting, n_anchors=n_anchors, n_neg=n_neg, n_pos=n_pos)
+        logs = log_means(sample, setting)
+        log_supervised = logs["supervised"]
+        log_means_ = jnp.stack([logs[name] for name in ESTIMATORS], axis=-1)
+        kept = jnp.any(sample.is_true, axis=-1)
+        supervised = jnp.where(kept, jnp.exp(log_supervised), 0)
+        error = jnp.exp(log_means_) - supervised[:, None]
+
+        def loss(log_mean: Array) -> Array:
+            """The contrastive loss of an anchor's first positive, with N times this mean."""
+            pos = sample.pos[:, :1] / setting.temperature
+            return jax.nn.softplus(log_mean + jnp.log(float(n_neg)) - pos)
+
+        values = {
+            "bias": error,
+            "mse": error**2,
+            "mse_over_bcl": error**2 - error[:, bcl, None] ** 2,
+            "loss_bias": loss(log_means_) - loss(jnp.where(kept, log_supervised, 0)[:, None]),
+        }
+        result = {"mean": _mean(jnp.exp(log_means_), kept), "supervised": _mean(supervised, kept)}
+        result["clamped"] = weights.floor_hit_rate(sample.neg, sample.pos, **_dcl(setting))
+        n_kept = jnp.sum(kept).astype(error.dtype)
+        for name, value in values.items():
+            mean = _mean(value, kept)
+            variance = _mean((value - mean[None]) ** 2, kept)
+            result |= {name: mean, f"{name}_se": jnp.sqrt(variance / n_kept)}
+        return result
+
+    return jax.lax.map(point, settings)
+
+
+def _mean(values: Array, kept: Array) -> Array:
+    """Mean over the anchors that are kept."""
+    return jnp.mean(values, axis=0, where=kept.reshape(-1, *(1,) * (values.ndim - 1)))
+
+
+@partial(jax.jit, static_argnames=("n_anchors", "n_pos", "n_grid"))
+def limits(
+    key: Array, setting: Setting, *, n_anchors: int, n_pos: int, n_grid: int = 4096
+) -> dict[str, Array]:
+    """Root mean square error that is left as the number of unlabelled samples grows.
+
+    From the quantiles of each anchor's population, which are known. DCL's does not vanish for a
+    fixed number of positives, by whose variance it is off.
+    """
+    low, high = ranges(jax.random.split(key)[0], setting, n_anchors)
+    v = (jnp.arange(n_grid, dtype=low.dtype)[None] + 0.5) / n_grid
+
+    def scores(lead: Any) -> Array:
+        return low + (high - low) * quantile(lead, v)
+
+    mixed = scores(mixture_lead(setting.alpha, setting.tau_plus))
+    true = jnp.exp(scores(setting.alpha) / setting.temperature)
+    false = jnp.exp(scores(1 - setting.alpha) / setting.temperature)
+    everything = Sample(mixed, jnp.ones(mixed.shape, bool), scores(1 - setting.alpha))
+    logs = log_means(everything, setting)
+    result = {}
+    for name in ESTIMATORS:
+        error = jnp.exp(logs[name]) - jnp.mean(true, axis=-1)
+        if name == "dcl":
+            odds = setting.told_tau_plus / (1 - setting.told_tau_plus)
+            error = jnp.hypot(error, odds * jnp.std(false, axis=-1) / jnp.sqrt(float(n_pos)))
+        result[name] = jnp.sqrt(jnp.mean(error**2))
+    return result
