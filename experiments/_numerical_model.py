@@ -168,7 +168,7 @@ def measure(
             "loss_bias": loss(log_means_) - loss(jnp.where(kept, log_supervised, 0)[:, None]),
         }
         result = {"mean": _mean(jnp.exp(log_means_), kept), "supervised": _mean(supervised, kept)}
-        result["clamped"] = weights.floor_hit_rate(sample.neg, sample.pos, **_dcl(setting))
+        result["clamped"] = losses.floor_hit_rate(sample.neg, sample.pos, **_dcl(setting))
         n_kept = jnp.sum(kept).astype(error.dtype)
         for name, value in values.items():
             mean = _mean(value, kept)

@@ -57,6 +57,7 @@ from ._distances import half_square as half_square
 from ._distances import half_squared_hinge as half_squared_hinge
 from ._distances import pair_contrastive as pair_contrastive
 from ._distances import uniformity as uniformity
+from ._floor import floor_hit_rate as floor_hit_rate
 from ._infonce import clip_contrastive as clip_contrastive
 from ._infonce import decoupled_contrastive as decoupled_contrastive
 from ._infonce import proto_nce as proto_nce

@@ -24,15 +24,14 @@ part of the method.
 
 What the weights assume can be measured: :func:`estimate_alpha` takes a few labelled anchors,
 :func:`estimate_tau_plus` held-out positives and unlabelled samples; :func:`warmup_alpha` and
-:func:`measured_alpha` go along with a training. :func:`floor_hit_rate` and
-:func:`posterior_by_label` tell whether it works.
+:func:`measured_alpha` go along with a training. :func:`posterior_by_label`
+tells whether it works, and :func:`crl_jax.losses.floor_hit_rate` how often an estimate is clamped.
 """
 
 from ._bayesian import bayesian_weights as bayesian_weights
 from ._bayesian import true_negative_posterior as true_negative_posterior
 from ._diagnostics import PosteriorByLabel as PosteriorByLabel
 from ._diagnostics import effective_sample_size as effective_sample_size
-from ._diagnostics import floor_hit_rate as floor_hit_rate
 from ._diagnostics import posterior_by_label as posterior_by_label
 from ._estimates import TauPlusEstimate as TauPlusEstimate
 from ._estimates import estimate_alpha as estimate_alpha
