@@ -10,6 +10,7 @@ from hypothesis import settings
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_num_cpu_devices", 8)  # for what runs on several; all else uses the first
 
 # At a desk every run tries new examples; on a server a change stands or falls by itself.
 settings.register_profile("server", derandomize=True)

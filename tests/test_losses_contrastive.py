@@ -258,3 +258,19 @@ def test_a_nan_in_a_hyperparameter_is_seen(pos, neg):
 def test_an_impossible_population_is_refused(pos, neg):
     with pytest.raises(ValueError, match="`alpha` and `beta` must not both be 1"):
         losses.bayesian_contrastive(pos, neg, tau_plus=0.1, alpha=1.0, beta=1.0)
+
+
+def test_bayesian_loss_by_histogram_comes_close_to_the_exact_one():
+    key_pos, key_neg = jax.random.split(jax.random.key(8))
+    pos, neg = jax.random.normal(key_pos, (6,)), jax.random.normal(key_neg, (6, 800))
+    knobs = {"tau_plus": 0.1, "alpha": 0.9, "beta": 0.8}
+
+    def loss(pos, neg, bins):
+        return losses.bayesian_contrastive(pos, neg, bins=bins, **knobs)
+
+    exact, coarse, fine = (
+        jax.value_and_grad(loss, (0, 1))(pos, neg, bins) for bins in (None, 8, 512)
+    )
+    assert abs(coarse[0] - exact[0]) > abs(fine[0] - exact[0])
+    np.testing.assert_allclose(fine[0], exact[0], rtol=1e-3)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-4), fine[1], exact[1])

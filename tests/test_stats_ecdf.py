@@ -117,6 +117,49 @@ def test_types(n):
         assert stats.ecdf(jnp.linspace(-1, 1, n, dtype=jnp.float64)).dtype == jnp.float64
 
 
+@given(
+    hnp.arrays(np.float32, (2, 9), elements=st.floats(-1e4, 1e4, width=32, allow_subnormal=False)),
+    hnp.arrays(bool, (2, 9)),
+    st.sampled_from([1, 2, 8, 64]),
+)
+@settings(max_examples=30, deadline=None)
+def test_the_histogram_is_as_close_as_it_says(scores, where, bins):
+    got = np.asarray(stats.binned_ecdf(jnp.asarray(scores), bins=bins, where=jnp.asarray(where)))
+    for row, keep, estimate in zip(scores.astype(np.float64), where, got, strict=True):
+        assert (estimate[~keep] == 0).all()
+        kept, estimate = row[keep], estimate[keep]
+        if not kept.size:
+            continue
+        width = (kept.max() - kept.min()) / bins * (1 + 1e-5)
+        for score, u in zip(kept, estimate, strict=True):
+            exact = (kept <= score).mean()
+            near = (np.abs(kept - score) <= width).mean()  # at least those in its bin
+            assert abs(u - exact) <= near + 1e-6
+        assert (estimate[kept == kept.max()] == 1).all()
+        order = np.argsort(kept)
+        assert (np.diff(estimate[order]) >= 0).all()
+
+
+def test_many_bins_tell_the_ranks_of_a_long_row():
+    scores = np.random.default_rng(1).normal(size=(2, 3000)).astype(np.float32)
+    exact = count_by_hand(scores, np.ones_like(scores, bool)) / 3000
+    few, many = (stats.binned_ecdf(jnp.asarray(scores), bins=b) for b in (64, 4096))
+    assert np.abs(few - exact).max() < 0.02
+    assert np.abs(many - exact).max() < 0.002
+
+
+def test_a_histogram_of_extremes():
+    top = np.finfo(np.float32).max
+    scores = jnp.array([[np.inf, -np.inf, 0.0, top, -top, np.nan], [2.0] * 6])
+    got = np.asarray(stats.binned_ecdf(scores, bins=4))
+    assert np.isfinite(got).all()
+    np.testing.assert_allclose(got[0, [0, 5]], [5 / 6, 0])  # a NaN counts, and is nowhere
+    assert (got[1] == 1).all()
+    np.testing.assert_array_equal(jax.grad(lambda s: stats.binned_ecdf(s, bins=4).sum())(scores), 0)
+    with pytest.raises(ValueError, match="`bins` must be positive, got 0"):
+        stats.binned_ecdf(scores, bins=0)
+
+
 def test_shape_error_names_the_argument():
     for function in (stats.ecdf, stats.ranks):
         with pytest.raises(Exception, match="where"):

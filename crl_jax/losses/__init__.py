@@ -43,6 +43,10 @@ distribution of the negatives (``nce``), a square of scores (``clip_contrastive`
 distances and embeddings (``pair_contrastive``, ``alignment``, ``uniformity``).
 """
 
+from ._batches import BatchScores as BatchScores
+from ._batches import normalize as normalize
+from ._batches import tower_scores as tower_scores
+from ._batches import view_scores as view_scores
 from ._contrastive import bayesian_contrastive as bayesian_contrastive
 from ._contrastive import debiased_contrastive as debiased_contrastive
 from ._contrastive import hard_contrastive as hard_contrastive
@@ -73,3 +77,5 @@ from ._preferences import mpr as mpr
 from ._supervised import oracle_contrastive as oracle_contrastive
 from ._supervised import punce as punce
 from ._supervised import supervised_contrastive as supervised_contrastive
+from ._tiled import tiled_tower_loss as tiled_tower_loss
+from ._tiled import tiled_view_loss as tiled_view_loss

@@ -209,6 +209,7 @@ def bayesian_contrastive(
     tau_plus: PerAnchor,
     alpha: PerAnchor,
     beta: PerAnchor,
+    bins: int | None = None,
     temperature: Scalar = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
     weights: Float[Array, "*batch"] | None = None,
@@ -231,6 +232,8 @@ def bayesian_contrastive(
         above a negative.
       beta: Hardness in [0.5, 1]; 0.5 prefers no negative for being hard. The three are
         scalars or arrays that broadcast to ``[*batch]``.
+      bins: Ranks from a histogram of so many bins, for many thousands of negatives; static. See
+        :func:`crl_jax.weights.bayesian_weights`.
       temperature: As in :func:`info_nce`.
       where: As in :func:`info_nce`.
       weights: As in :func:`info_nce`.
@@ -258,6 +261,7 @@ def bayesian_contrastive(
             tau_plus=tau_plus,
             alpha=alpha,
             beta=beta,
+            bins=bins,
             temperature=a.temperature,
             where=a.where,
         )

@@ -205,6 +205,7 @@ def bayesian_log_sum(
     tau_plus: PerAnchor,
     alpha: PerAnchor,
     beta: PerAnchor,
+    bins: int | None = None,
     temperature: Scalar = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
 ) -> Float[Array, "*batch"]:
@@ -221,6 +222,7 @@ def bayesian_log_sum(
       alpha: Quality of the encoder in [0.5, 1].
       beta: Hardness in [0.5, 1]. The three are scalars or arrays that broadcast to
         ``[*batch]``.
+      bins: As in :func:`crl_jax.weights.bayesian_weights`.
       temperature: The :math:`t > 0` that divides all scores.
       where: True keeps a negative, shape ``[*batch, n_neg]``. Others are never read.
 
@@ -242,7 +244,7 @@ def bayesian_log_sum(
     """
     logits = _logits(neg, temperature, where)
     # The weights see the scores before division: rounding then makes no ties.
-    omega = bayesian_weights(neg, tau_plus=tau_plus, alpha=alpha, beta=beta, where=where)
+    omega = bayesian_weights(neg, tau_plus=tau_plus, alpha=alpha, beta=beta, bins=bins, where=where)
     return log_sum_exp(logits, weights=jax.lax.stop_gradient(omega))
 
 

@@ -13,7 +13,10 @@ its peers, whatever the scale of the scores:
 
 >>> print(stats.ranks(scores, where=jnp.array([[True, False, True, True]])))
 [[2 0 2 3]]
+
+For long rows :func:`binned_ecdf` estimates it from a histogram, within a stated bound.
 """
 
+from ._ecdf import binned_ecdf as binned_ecdf
 from ._ecdf import ecdf as ecdf
 from ._ecdf import ranks as ranks

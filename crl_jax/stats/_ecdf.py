@@ -84,6 +84,78 @@ def ranks(
     return _ranks_by_sorting(scores)
 
 
+def binned_ecdf(
+    scores: Float[Array, "*batch n"],
+    *,
+    bins: int,
+    where: Bool[Array, "*batch n"] | None = None,
+) -> Float[Array, "*batch n"]:
+    r"""Estimate of :func:`ecdf` from a histogram: linear in the length of a row.
+
+    Each row is cut into ``bins`` equal intervals from its lowest to its highest score, and the
+    function taken to rise evenly within each:
+
+    .. math::
+        |\hat u_j - u_j| \le \frac{\#\{i : s_i \text{ in the bin of } s_j\}}{N}
+
+    The best score has :math:`\hat u = 1`, as have all if they are equal. An outlier stretches
+    the bins: what it leaves in one bin is told apart by value alone, no longer by rank. A step
+    function like the exact one: its gradient is zero.
+
+    Args:
+      scores: The :math:`s_j`, shape ``[*batch, n]``.
+      bins: Number of intervals, positive; static.
+      where: True keeps an entry, shape ``[*batch, n]``. Others are never read.
+
+    Returns:
+      Values in (0, 1], shape ``[*batch, n]``, at least float32; 0 where not kept, and for a NaN.
+
+    Raises:
+      ValueError: If ``where`` has not the shape of ``scores`` or ``bins`` is not positive.
+
+    >>> print(binned_ecdf(jnp.array([0.0, 0.5, 2.0, 4.0]), bins=2))
+    [0.25 0.25 0.5  1.  ]
+    """
+    (scores,) = at_least_float32(scores)
+    rank = binned_ranks(scores, bins=bins, where=where)
+    return rank / kept_count(scores, where).astype(scores.dtype)
+
+
+def binned_ranks(scores: Array, *, bins: int, where: Array | None = None) -> Array:
+    """The numerator of :func:`binned_ecdf`, a float of the type of ``scores``."""
+    check_shape("where", where, scores.shape)
+    if bins < 1:
+        raise ValueError(f"`bins` must be positive, got {bins}.")
+    scores = jax.lax.stop_gradient(scores)
+    counted = ~jnp.isnan(scores) if where is None else where & ~jnp.isnan(scores)
+    # Halved, so that the width of the widest range is still a number.
+    limit = jnp.finfo(scores.dtype).max / 2
+    half = jnp.clip(jnp.where(counted, scores, 0) / 2, -limit, limit)
+    low = jnp.min(half, axis=-1, keepdims=True, where=counted, initial=limit)
+    high = jnp.max(half, axis=-1, keepdims=True, where=counted, initial=-limit)
+    width = (high - low) / bins
+    place = jnp.where(width > 0, (half - low) / jnp.where(width > 0, width, 1), bins)
+    bin_ = jnp.clip(place.astype(jnp.int32), 0, bins - 1)
+    share = jnp.where(half == high, 1, jnp.clip(place - bin_.astype(scores.dtype), 0, 1))
+
+    row = jnp.arange(scores.size // scores.shape[-1], dtype=jnp.int32)
+    at = row.reshape(*scores.shape[:-1], 1) * bins + bin_
+    histogram = (
+        jnp.zeros(row.size * bins, jnp.int32)
+        .at[at.ravel()]
+        .add(counted.ravel().astype(jnp.int32), mode="promise_in_bounds")
+    )
+    histogram = histogram.reshape(-1, bins)
+    up_to = jnp.cumsum(histogram, axis=-1)
+
+    def look_up(table: Array) -> Array:
+        return table.ravel().at[at].get(mode="promise_in_bounds").astype(scores.dtype)
+
+    inside = look_up(histogram)
+    rank = look_up(up_to) - inside + inside * share
+    return jnp.where(counted, jnp.maximum(rank, 1), 0)
+
+
 def kept_count(scores: Array, where: Array | None) -> Array:
     """Kept entries of each row, ``[*batch, 1]`` or ``[]``; 1 if there are none, to divide by."""
     if where is None:

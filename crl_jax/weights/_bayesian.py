@@ -15,7 +15,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Bool, Float
 
 from .._checks import at_least_float32, check_range, check_shape
-from ..stats._ecdf import kept_count, ranks
+from ..stats._ecdf import binned_ranks, kept_count, ranks
 from ._per_anchor import PerAnchor, column, per_anchor
 
 
@@ -25,6 +25,7 @@ def bayesian_weights(
     tau_plus: PerAnchor,
     alpha: PerAnchor,
     beta: PerAnchor,
+    bins: int | None = None,
     where: Bool[Array, "*batch n_neg"] | None = None,
 ) -> Float[Array, "*batch n_neg"]:
     r"""Importance weights that turn unlabelled samples into (hard) true negatives.
@@ -57,6 +58,8 @@ def bayesian_weights(
       beta: Hardness :math:`\beta` in [0.5, 1]; 0.5 prefers no negative for being hard.
         ``tau_plus``, ``alpha`` and ``beta`` may each be an array that broadcasts to
         ``[*batch]``, one value per anchor.
+      bins: Takes :math:`u_j` from a histogram of so many bins, :func:`crl_jax.stats.binned_ecdf`:
+        linear in the number of negatives. ``None`` takes exact ranks. Static.
       where: True keeps a negative, shape ``[*batch, n_neg]``. Others are never read and
         have weight 0.
 
@@ -89,7 +92,7 @@ def bayesian_weights(
     nobody = total == 0
     total = jnp.where(nobody, 1, total)
     easy, hard = jnp.where(nobody, 1, easy / total), hard / total
-    return _relative_density(easy, hard, neg, tau_plus, alpha_, where)
+    return _relative_density(easy, hard, neg, tau_plus, alpha_, bins, where)
 
 
 def true_negative_posterior(
@@ -133,7 +136,7 @@ def true_negative_posterior(
     (neg,) = at_least_float32(neg)
     alpha_ = per_anchor("alpha", alpha, neg.shape[:-1], neg.dtype)
     tau_plus_ = per_anchor("tau_plus", tau_plus, neg.shape[:-1], neg.dtype)
-    omega = _relative_density(alpha_, 1 - alpha_, neg, tau_plus, alpha, where)
+    omega = _relative_density(alpha_, 1 - alpha_, neg, tau_plus, alpha, None, where)
     return jnp.minimum(column(1 - tau_plus_) * omega, 1)  # rounding may end an ulp above
 
 
@@ -143,6 +146,7 @@ def _relative_density(
     neg: Array,
     tau_plus: PerAnchor,
     alpha: PerAnchor,
+    bins: int | None,
     where: Array | None,
 ) -> Array:
     r"""``easy (1-Φ) + hard Φ``, relative to the density of the unlabelled, at each rank."""
@@ -154,10 +158,12 @@ def _relative_density(
     alpha = per_anchor("alpha", alpha, batch, dtype)
     easy, hard = column(easy), column(hard)
 
-    count = kept_count(neg, where)
-    rank = ranks(neg, where=where)
-    n = count.astype(dtype)
-    u, v = rank.astype(dtype) / n, (count - rank).astype(dtype) / n  # v = 1 - u, exactly
+    n = kept_count(neg, where).astype(dtype)
+    if bins is None:
+        rank = ranks(neg, where=where).astype(dtype)
+    else:
+        rank = binned_ranks(neg, bins=bins, where=where)
+    u, v = rank / n, (n - rank) / n  # v = 1 - u, exactly
 
     # Everything below is a sum of non-negative terms, so nothing cancels: neither where
     # the quadratic degenerates (alpha or tau_plus = 0.5) nor at its ends. With a + b = 1

@@ -1,0 +1,257 @@
+"""Losses of large batches in memory that is linear in the batch.
+
+A batch whose members are each other's negatives has as many scores as the square of its size.
+Here they exist a few rows at a time: a tile holds all scores of some anchors, which is what any
+loss of this package needs, ranks included. The gradient is taken along with the value while a
+tile is at hand, so that no score is computed twice.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from .._checks import at_least_float32, check_shape
+from ._batches import scores_of
+
+# Scores in a tile unless told otherwise: 8 MiB of float32, of which a loss holds a handful.
+_TILE = 2**21
+
+Loss = Callable[..., Array]
+
+
+def tiled_view_loss(
+    loss: Loss,
+    z1: Float[Array, "batch dim"],
+    z2: Float[Array, "batch dim"],
+    *,
+    ids: Int[Array, "batch"] | None = None,
+    weights: Float[Array, "anchors"] | None = None,
+    rows: int | None = None,
+    axis_name: str | None = None,
+    **knobs: Any,
+) -> Float[Array, ""]:
+    r"""Mean loss over the 2B anchors of :func:`view_scores`, without holding their scores.
+
+    The same as ``loss(s.pos, s.neg, where=s.where, weights=weights, **knobs)`` for
+    ``s = view_scores(z1, z2, ids=ids)``, in :math:`O(BD + \text{rows} \cdot B)` memory forward and
+    backward. Gradients flow into embeddings, weights and hyper-parameters, in reverse mode.
+
+    Args:
+      loss: ``loss(pos, neg, *, where, weights, reduce_fn, **knobs)``, for instance
+        :func:`info_nce`, :func:`debiased_contrastive`, :func:`hard_contrastive` or
+        :func:`bayesian_contrastive`. Set static options by ``functools.partial``, such as
+        ``bins``, without which ranks take most of the time where anchors have thousands of
+        negatives.
+      z1: Embeddings of the first views, shape ``[B, D]``; of length 1 for cosines.
+      z2: Embeddings of the second views, shape ``[B, D]``.
+      ids: What each sample is, shape ``[B]``, see :func:`view_scores`.
+      weights: Multiply the losses of the anchors, shape ``[2B]``: first views, then second.
+      rows: Anchors in a tile; static. By default so many that a tile has about 2 million scores.
+      axis_name: Inside ``jax.shard_map``: the mesh axis over which the batch is split. Samples of
+        all devices are then negatives, and the result is the mean over all of them.
+      **knobs: Hyper-parameters of the loss: scalars, or ``[2B]`` with one value per anchor.
+
+    Returns:
+      The mean over the anchors that have a negative, a scalar; at least float32.
+
+    Raises:
+      ValueError: If a shape does not fit, or the loss refuses a hyper-parameter.
+
+    >>> from crl_jax import losses
+    >>> z1, z2 = jax.random.normal(jax.random.key(0), (2, 5, 3))
+    >>> tiled = tiled_view_loss(losses.info_nce, z1, z2, rows=2, temperature=0.5)
+    >>> pos, neg, _ = losses.view_scores(z1, z2)
+    >>> print(f"{tiled:.5f} {losses.info_nce(pos, neg, temperature=0.5):.5f}")
+    4.89447 4.89447
+    """
+    check_shape("z2", z2, z1.shape)
+    z = jnp.concatenate([z1, z2])
+    ids = _ids(ids, z1.shape[0], axis_name)
+    both = jnp.concatenate([ids, ids])
+    partners = jnp.concatenate([z2, z1])
+    return _mean_loss(loss, z, partners, z, both, weights, rows, axis_name, knobs)
+
+
+def tiled_tower_loss(
+    loss: Loss,
+    x: Float[Array, "batch dim"],
+    y: Float[Array, "batch dim"],
+    *,
+    ids: Int[Array, "batch"] | None = None,
+    weights: Float[Array, "batch"] | None = None,
+    rows: int | None = None,
+    axis_name: str | None = None,
+    **knobs: Any,
+) -> Float[Array, ""]:
+    """Mean loss over the B anchors of :func:`tower_scores`, without holding their scores.
+
+    Args:
+      loss: As in :func:`tiled_view_loss`.
+      x: Embeddings of the anchors, shape ``[B, D]``.
+      y: Embeddings of their positives, shape ``[B, D]``.
+      ids: What each row of ``y`` is, shape ``[B]``, see :func:`tower_scores`.
+      weights: Multiply the losses of the anchors, shape ``[B]``.
+      rows: As in :func:`tiled_view_loss`.
+      axis_name: As in :func:`tiled_view_loss`.
+      **knobs: Hyper-parameters of the loss: scalars, or ``[B]`` with one value per anchor.
+
+    Returns:
+      The mean over the anchors that have a negative, a scalar; at least float32.
+
+    Raises:
+      ValueError: If a shape does not fit, or the loss refuses a hyper-parameter.
+    """
+    check_shape("y", y, x.shape)
+    ids = _ids(ids, x.shape[0], axis_name)
+    return _mean_loss(loss, x, y, y, ids, weights, rows, axis_name, knobs)
+
+
+def _ids(ids: Array | None, n: int, axis_name: str | None) -> Array:
+    if ids is not None:
+        check_shape("ids", ids, (n,))
+        return ids
+    first = 0 if axis_name is None else jax.lax.axis_index(axis_name) * n
+    return first + jnp.arange(n, dtype=jnp.int32)
+
+
+def _mean_loss(
+    loss: Loss,
+    anchors: Array,
+    positives: Array,
+    keys: Array,
+    ids: Array,
+    weights: Array | None,
+    rows: int | None,
+    axis_name: str | None,
+    knobs: dict[str, Any],
+) -> Array:
+    n = anchors.shape[0]
+    if anchors.ndim != 2:
+        raise ValueError(f"Embeddings must have shape (batch, dim), got {anchors.shape}.")
+    check_shape("weights", weights, (n,))
+    key_ids = ids
+    if axis_name is not None:
+        keys = jax.lax.all_gather(keys, axis_name, tiled=True)
+        key_ids = jax.lax.all_gather(ids, axis_name, tiled=True)
+    if rows is None:
+        rows = max(1, _TILE // keys.shape[0])
+    if rows < 1:
+        raise ValueError(f"`rows` must be positive, got {rows}.")
+    rows = min(rows, n)
+
+    of_anchors = {"anchors": anchors, "positives": positives}
+    if weights is not None:
+        of_anchors["weights"] = weights
+    shared: dict[str, Any] = {"keys": keys}
+    for name, value in _checked(loss, n, keys.shape[0], knobs).items():
+        (shared if value.ndim == 0 else of_anchors)[name] = value
+    if axis_name is not None:  # what all devices share is each one's own from here on
+        of_anchors, shared, key_ids = (
+            jax.tree.map(partial(_varying, axis_name), tree)
+            for tree in (of_anchors, shared, key_ids)
+        )
+    sums: tuple[Array, Array] = _sum(loss, rows, of_anchors, shared, ids, key_ids)  # type: ignore[assignment]
+    total, count = sums
+    if axis_name is not None:
+        total, count = jax.lax.psum((total, count), axis_name)
+    return total / jnp.maximum(count, 1).astype(total.dtype)
+
+
+def _checked(loss: Loss, n: int, n_keys: int, knobs: dict[str, Any]) -> dict[str, Array]:
+    """The hyper-parameters as arrays, after the loss has judged them as they came."""
+    one, row = jax.ShapeDtypeStruct((n,), jnp.float32), (n, n_keys)
+    jax.eval_shape(
+        partial(loss, reduce_fn=None, **knobs), one, jax.ShapeDtypeStruct(row, jnp.float32)
+    )
+    arrays = dict(zip(knobs, at_least_float32(*knobs.values()), strict=True))
+    for name, array in arrays.items():
+        if array.ndim:
+            check_shape(name, array, (n,))
+    return arrays
+
+
+def _varying(axis_name: str, x: Array) -> Array:
+    """``x`` as a value that may differ between devices, so that its gradient is added up over them.
+
+    By adding a zero that varies: the function for it changes its name with the version of JAX.
+    """
+    return x + (0 * jax.lax.axis_index(axis_name)).astype(x.dtype)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _sum(
+    loss: Loss, rows: int, of_anchors: Any, shared: Any, ids: Array, key_ids: Array
+) -> tuple[Array, Array]:
+    """Sum of the losses and number of anchors that have a negative."""
+
+    def add(sums: Any, tile: Any) -> tuple[Any, None]:
+        return jax.tree.map(jnp.add, sums, _tile_sum(loss, tile, shared, key_ids)), None
+
+    return jax.lax.scan(add, _nothing(of_anchors, key_ids), _tiles(rows, of_anchors, ids))[0]
+
+
+def _sum_and_gradient(
+    loss: Loss, rows: int, of_anchors: Any, shared: Any, ids: Array, key_ids: Array
+) -> tuple[tuple[Array, Array], Any]:
+    def add(carry: Any, tile: Any) -> tuple[Any, Any]:
+        of_tile, rest = tile
+
+        def f(of_tile: Any, shared: Any) -> tuple[Array, Array]:
+            return _tile_sum(loss, (of_tile, rest), shared, key_ids)
+
+        sums, (d_tile, d_shared) = jax.value_and_grad(f, (0, 1), has_aux=True)(of_tile, shared)
+        return jax.tree.map(jnp.add, carry, (sums, _wide(d_shared))), d_tile
+
+    # Gradients of half precision are added up in float32.
+    start = _nothing(of_anchors, key_ids), jax.tree.map(jnp.zeros_like, _wide(shared))
+    (sums, d_shared), d_tiles = jax.lax.scan(add, start, _tiles(rows, of_anchors, ids))
+    n = ids.shape[0]
+    d_anchors = jax.tree.map(lambda d: d.reshape(-1, *d.shape[2:])[:n], d_tiles)
+    d_shared = jax.tree.map(lambda d, x: d.astype(x.dtype), d_shared, shared)
+    return sums, (d_anchors, d_shared)
+
+
+def _scale_gradient(loss: Loss, rows: int, gradient: Any, cotangents: Any) -> tuple[Any, ...]:
+    del loss, rows
+    scale = cotangents[0]
+    return *jax.tree.map(lambda d: d * scale.astype(d.dtype), gradient), None, None
+
+
+_sum.defvjp(_sum_and_gradient, _scale_gradient)
+
+
+def _tile_sum(loss: Loss, tile: Any, shared: Any, key_ids: Array) -> tuple[Array, Array]:
+    of_anchors, (ids, real) = tile
+    knobs = {**of_anchors, **shared}
+    anchors, positives, keys = (knobs.pop(name) for name in ("anchors", "positives", "keys"))
+    where = (ids[:, None] != key_ids[None, :]) & real[:, None]
+    anchors_, positives_ = at_least_float32(anchors, positives)
+    pos = jnp.sum(anchors_ * positives_, axis=-1)
+    losses = loss(pos, scores_of(anchors, keys), where=where, reduce_fn=None, **knobs)
+    return jnp.sum(losses), jnp.sum(jnp.any(where, axis=-1), dtype=jnp.int32)
+
+
+def _wide(tree: Any) -> Any:
+    return jax.tree.map(lambda x: at_least_float32(x)[0], tree)
+
+
+def _tiles(rows: int, of_anchors: Any, ids: Array) -> Any:
+    """Arrays ``[n_tiles, rows, ...]``, the last tile filled up with anchors that are not real."""
+    n = ids.shape[0]
+
+    def cut(x: Array) -> Array:
+        filled = jnp.pad(x, [(0, -n % rows)] + [(0, 0)] * (x.ndim - 1))
+        return filled.reshape(-1, rows, *x.shape[1:])
+
+    return jax.tree.map(cut, (of_anchors, (ids, jnp.ones_like(ids, dtype=bool))))
+
+
+def _nothing(of_anchors: Any, key_ids: Array) -> tuple[Array, Array]:
+    """Zeros that vary over the mesh axes over which the ids do."""
+    (anchors,) = at_least_float32(of_anchors["anchors"][:0])
+    zero = jnp.zeros_like(key_ids[0])
+    return zero.astype(anchors.dtype), zero.astype(jnp.int32)

@@ -1,0 +1,93 @@
+"""Scores of batches: which pair stands where, against loops over the samples."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+from crl_jax import losses
+
+
+def embeddings(n, dim, count=2, seed=0, dtype=jnp.float32):
+    z = jax.random.normal(jax.random.key(seed), (count, n, dim), dtype)
+    return tuple(z)
+
+
+@pytest.mark.parametrize("n", [2, 3, 7])
+def test_every_view_meets_its_partner_and_all_others(n):
+    z1, z2 = (np.asarray(z, np.float64) for z in embeddings(n, 4))
+    views = np.concatenate([z1, z2])
+    ids = np.arange(n) // 2
+    got = losses.view_scores(jnp.asarray(z1, jnp.float32), jnp.asarray(z2, jnp.float32))
+    masked = losses.view_scores(
+        jnp.asarray(z1, jnp.float32), jnp.asarray(z2, jnp.float32), ids=jnp.asarray(ids)
+    )
+    assert got.where is None
+    for anchor in range(2 * n):
+        sample = anchor % n
+        others = [k for k in range(2 * n) if k % n != sample]
+        partner = (anchor + n) % (2 * n)
+        np.testing.assert_allclose(got.pos[anchor], views[anchor] @ views[partner], rtol=1e-5)
+        np.testing.assert_allclose(
+            got.neg[anchor], views[others] @ views[anchor], rtol=1e-5, atol=1e-6
+        )
+        different = [ids[k % n] != ids[sample] for k in others]
+        np.testing.assert_array_equal(masked.where[anchor], different)
+    np.testing.assert_array_equal(masked.neg, got.neg)
+
+
+@pytest.mark.parametrize("n", [2, 3, 8])
+def test_every_row_meets_its_own_and_all_others(n):
+    x, y = (np.asarray(z, np.float64) for z in embeddings(n, 3, seed=1))
+    ids = np.arange(n) % 2
+    got = losses.tower_scores(
+        jnp.asarray(x, jnp.float32), jnp.asarray(y, jnp.float32), ids=jnp.asarray(ids)
+    )
+    for row in range(n):
+        others = [k for k in range(n) if k != row]
+        np.testing.assert_allclose(got.pos[row], x[row] @ y[row], rtol=1e-5)
+        np.testing.assert_allclose(got.neg[row], y[others] @ x[row], rtol=1e-5, atol=1e-6)
+        np.testing.assert_array_equal(got.where[row], ids[others] != ids[row])
+
+
+def test_half_precision_gives_float32_scores():
+    x, y = embeddings(4, 8, dtype=jnp.bfloat16)
+    for scores in (losses.view_scores(x, y), losses.tower_scores(x, y)):
+        assert scores.pos.dtype == scores.neg.dtype == jnp.float32
+    want = np.asarray(x.astype(jnp.float32)) @ np.asarray(y.astype(jnp.float32)).T
+    np.testing.assert_allclose(losses.tower_scores(x, y).pos, np.diag(want), rtol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+def test_normalized_rows_have_length_one_at_any_scale(scale):
+    x = scale * embeddings(5, 6)[0]
+    np.testing.assert_allclose(np.linalg.norm(losses.normalize(x), axis=-1), 1, rtol=1e-6)
+    x64 = np.asarray(x, np.float64)
+    want = x64 / np.linalg.norm(x64, axis=-1, keepdims=True)
+    np.testing.assert_allclose(losses.normalize(x), want, rtol=1e-5)
+
+
+def test_normalizing_zero_is_zero_with_zero_gradient():
+    x = embeddings(3, 4)[0].at[1].set(0)
+    weights = embeddings(3, 4, seed=3)[0]
+
+    def f(x):
+        return jnp.sum(weights * losses.normalize(x))
+
+    grad = jax.grad(f)(x)
+    assert np.isfinite(grad).all()
+    assert (grad[1] == 0).all()
+    assert np.abs(grad[0]).max() > 0
+    check_grads(f, (embeddings(3, 4)[0],), order=1, modes=["rev"], rtol=2e-2)
+
+
+def test_shapes_are_named():
+    x, y = embeddings(4, 3)
+    for scores in (losses.view_scores, losses.tower_scores):
+        with pytest.raises(ValueError, match=r"must have shape \(4, 3\), got \(3, 3\)"):
+            scores(x, y[:3])
+        with pytest.raises(ValueError, match="batch >= 2"):
+            scores(x[:1], y[:1])
+        with pytest.raises(ValueError, match="`ids` must have shape"):
+            scores(x, y, ids=jnp.arange(3))
