@@ -88,7 +88,7 @@ def test_gradients_reach_weights_and_hyper_parameters(batch):
     def direct(weights, tau_plus, min_score):
         s = scores_of(x, y)
         return losses.debiased_contrastive(
-            s.pos, s.neg, weights=weights, tau_plus=tau_plus, min_score=min_score
+            s.pos, s.neg, where=s.where, weights=weights, tau_plus=tau_plus, min_score=min_score
         )
 
     assert_same(tiled, direct, jnp.linspace(1, 2, n * per_row), tau_plus, jnp.float32(0.1))
@@ -193,7 +193,9 @@ def test_without_ids_rows_of_other_devices_are_others():
 
     on_all = jax.shard_map(part, mesh=mesh, in_specs=(P("data"), P("data")), out_specs=P())
     scores = losses.tower_scores(x, y)
-    np.testing.assert_allclose(on_all(x, y), losses.info_nce(scores.pos, scores.neg), rtol=1e-6)
+    np.testing.assert_allclose(
+        on_all(x, y), losses.info_nce(*scores[:2], where=scores.where), rtol=1e-6
+    )
 
 
 def test_what_does_not_fit_is_named():

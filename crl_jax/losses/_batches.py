@@ -13,13 +13,14 @@ class BatchScores(NamedTuple):
 
     Attributes:
       pos: Score of each anchor with its positive, ``[anchors]``.
-      neg: Scores with the negatives, ``[anchors, n_neg]``.
-      where: Which of them are negatives, or ``None`` for all.
+      neg: Scores with the whole batch, ``[anchors, keys]``.
+      where: Which of them are negatives, ``[anchors, keys]``. A mask, since cutting the others
+        out would copy the scores twice, forward and backward.
     """
 
     pos: Float[Array, "anchors"]
-    neg: Float[Array, "anchors n_neg"]
-    where: Bool[Array, "anchors n_neg"] | None
+    neg: Float[Array, "anchors keys"]
+    where: Bool[Array, "anchors keys"]
 
 
 def normalize(x: Float[Array, "*batch dim"]) -> Float[Array, "*batch dim"]:
@@ -56,11 +57,10 @@ def view_scores(
         negatives: with the labels as ids, only true negatives remain.
 
     Returns:
-      ``pos`` of shape ``[2B]``, ``neg`` and, with ``ids``, ``where`` of shape ``[2B, 2(B - 1)]``;
-      at least float32.
+      ``pos`` of shape ``[2B]``, ``neg`` and ``where`` of shape ``[2B, 2B]``; at least float32.
 
     Raises:
-      ValueError: If a shape does not fit or B < 2.
+      ValueError: If a shape does not fit.
 
     References:
       Chen et al., `A Simple Framework for Contrastive Learning of Visual Representations
@@ -70,25 +70,16 @@ def view_scores(
     >>> scores = view_scores(z1, z2)
     >>> print(scores.pos)
     [1.  0.8 1.  0.8]
-    >>> print(scores.neg[0])  # the first sample's first view, against the second sample
-    [0.  0.6]
+    >>> print(scores.where[0])  # the first sample's views are not its negatives
+    [False  True False  True]
+    >>> print(scores.neg[0])
+    [1.  0.  1.  0.6]
     """
-    z = jnp.concatenate(_pair("z1", z1, "z2", z2))
-    n = z1.shape[0]
-    products = scores_of(z, z).reshape(2, n, 2, n)
-    across = products[0, :, 1, :]  # not symmetric in samples: rows are first views
-    pos = jnp.diagonal(across)
-    neg = jnp.concatenate(
-        [
-            jnp.concatenate([_others(products[view, :, other]) for other in (0, 1)], axis=1)
-            for view in (0, 1)
-        ]
-    )
-    where = None
-    if ids is not None:
-        check_shape("ids", ids, (n,))
-        where = jnp.tile(_others(ids[:, None] != ids[None, :]), (2, 2))
-    return BatchScores(jnp.concatenate([pos, pos]), neg, where)
+    _check_pair("z1", z1, "z2", z2)
+    ids = jnp.tile(sample_ids(ids, z1.shape[0]), 2)
+    z = jnp.concatenate([z1, z2])
+    pos = own_scores(z1, z2)
+    return BatchScores(jnp.concatenate([pos, pos]), scores_of(z, z), different(ids, ids))
 
 
 def tower_scores(
@@ -109,28 +100,42 @@ def tower_scores(
         not its negative: the same item may be drawn twice.
 
     Returns:
-      ``pos`` of shape ``[B]``, ``neg`` and, with ``ids``, ``where`` of shape ``[B, B - 1]``; at
-      least float32.
+      ``pos`` of shape ``[B]``, ``neg`` and ``where`` of shape ``[B, B]``; at least float32.
 
     Raises:
-      ValueError: If a shape does not fit or B < 2.
+      ValueError: If a shape does not fit.
 
     >>> x, y = jnp.eye(3), jnp.diag(jnp.array([1.0, 2.0, 3.0]))
     >>> scores = tower_scores(x, y, ids=jnp.array([7, 7, 8]))
     >>> print(scores.pos)
     [1. 2. 3.]
     >>> print(scores.where)
-    [[False  True]
-     [False  True]
-     [ True  True]]
+    [[False False  True]
+     [False False  True]
+     [ True  True False]]
     """
-    x, y = _pair("x", x, "y", y)
-    products = scores_of(x, y)
-    where = None
-    if ids is not None:
-        check_shape("ids", ids, x.shape[:1])
-        where = _others(ids[:, None] != ids[None, :])
-    return BatchScores(jnp.diagonal(products), _others(products), where)
+    _check_pair("x", x, "y", y)
+    ids = sample_ids(ids, x.shape[0])
+    return BatchScores(own_scores(x, y), scores_of(x, y), different(ids, ids))
+
+
+def sample_ids(ids: Array | None, n: int) -> Array:
+    """The ids given, or each sample its own."""
+    if ids is None:
+        return jnp.arange(n, dtype=jnp.int32)
+    check_shape("ids", ids, (n,))
+    return ids
+
+
+def different(ids: Array, key_ids: Array) -> Array:
+    """Which keys are negatives of which anchors."""
+    return ids[:, None] != key_ids[None, :]
+
+
+def own_scores(x: Array, y: Array) -> Array:
+    """Inner products of rows at the same place, at least float32."""
+    x, y = at_least_float32(x, y)
+    return jnp.sum(x * y, axis=-1)
 
 
 def scores_of(x: Array, y: Array) -> Array:
@@ -139,15 +144,7 @@ def scores_of(x: Array, y: Array) -> Array:
     return jnp.matmul(x, y.T, preferred_element_type=wide)
 
 
-def _pair(x_name: str, x: Array, y_name: str, y: Array) -> tuple[Array, Array]:
-    if x.ndim != 2 or x.shape[0] < 2:
-        raise ValueError(f"`{x_name}` must have shape (batch >= 2, dim), got {x.shape}.")
+def _check_pair(x_name: str, x: Array, y_name: str, y: Array) -> None:
+    if x.ndim != 2:
+        raise ValueError(f"`{x_name}` must have shape (batch, dim), got {x.shape}.")
     check_shape(y_name, y, x.shape)
-    return x, y
-
-
-def _others(square: Array) -> Array:
-    """A square matrix without its diagonal, ``[n, n - 1]``, by reshapes alone: no gather."""
-    n = square.shape[0]
-    behind_diagonal = square.reshape(-1)[1:].reshape(n - 1, n + 1)[:, :-1]
-    return behind_diagonal.reshape(n, n - 1)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .._checks import at_least_float32, check_shape
-from ._batches import scores_of
+from ._batches import different, own_scores, sample_ids, scores_of
 
 # Scores in a tile unless told otherwise: 8 MiB of float32, of which a loss holds a handful.
 _TILE = 2**21
@@ -64,8 +64,8 @@ def tiled_view_loss(
     >>> from crl_jax import losses
     >>> z1, z2 = jax.random.normal(jax.random.key(0), (2, 5, 3))
     >>> tiled = tiled_view_loss(losses.info_nce, z1, z2, rows=2, temperature=0.5)
-    >>> pos, neg, _ = losses.view_scores(z1, z2)
-    >>> print(f"{tiled:.5f} {losses.info_nce(pos, neg, temperature=0.5):.5f}")
+    >>> pos, neg, where = losses.view_scores(z1, z2)
+    >>> print(f"{tiled:.5f} {losses.info_nce(pos, neg, where=where, temperature=0.5):.5f}")
     4.89447 4.89447
     """
     check_shape("z2", z2, z1.shape)
@@ -111,11 +111,10 @@ def tiled_tower_loss(
 
 
 def _ids(ids: Array | None, n: int, axis_name: str | None) -> Array:
-    if ids is not None:
-        check_shape("ids", ids, (n,))
-        return ids
-    first = 0 if axis_name is None else jax.lax.axis_index(axis_name) * n
-    return first + jnp.arange(n, dtype=jnp.int32)
+    own = sample_ids(ids, n)
+    if ids is not None or axis_name is None:
+        return own
+    return jax.lax.axis_index(axis_name) * n + own
 
 
 def _mean_loss(
@@ -228,9 +227,8 @@ def _tile_sum(loss: Loss, tile: Any, shared: Any, key_ids: Array) -> tuple[Array
     of_anchors, (ids, real) = tile
     knobs = {**of_anchors, **shared}
     anchors, positives, keys = (knobs.pop(name) for name in ("anchors", "positives", "keys"))
-    where = (ids[:, None] != key_ids[None, :]) & real[:, None]
-    anchors_, positives_ = at_least_float32(anchors, positives)
-    pos = jnp.sum(anchors_ * positives_, axis=-1)
+    where = different(ids, key_ids) & real[:, None]
+    pos = own_scores(anchors, positives)
     losses = loss(pos, scores_of(anchors, keys), where=where, reduce_fn=None, **knobs)
     return jnp.sum(losses), jnp.sum(jnp.any(where, axis=-1), dtype=jnp.int32)
 
