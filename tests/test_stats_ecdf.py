@@ -15,10 +15,15 @@ from crl_jax.stats import _ecdf
 LENGTHS = [1, 32, 33, 64]
 
 
-@pytest.fixture(params=["pairs", "sort"])
+@pytest.fixture(params=["pairs", "sort", "network"])
 def way(request, monkeypatch):
-    if request.param == "sort":
+    if request.param != "pairs":
         monkeypatch.setattr(_ecdf, "_LARGEST_ALL_PAIRS", 0)
+        monkeypatch.setattr(_ecdf, "_FEWEST_COLUMNS", 1 if request.param == "network" else 10**9)
+        jax.clear_caches()  # what was compiled with other limits
+    yield
+    if request.param != "pairs":
+        jax.clear_caches()
 
 
 def count_by_hand(scores, where):
@@ -51,8 +56,9 @@ def test_ranks_and_ecdf_count_exactly(n):
 
 
 @pytest.mark.parametrize("n", [4096, 4097])  # the last counted in pairs, the first sorted
-def test_long_rows(n):
-    scores = np.random.default_rng(0).normal(size=(2, n)).round(2).astype(np.float32)
+@pytest.mark.parametrize("rows", [2, 9])  # by search, by the network
+def test_long_rows(n, rows):
+    scores = np.random.default_rng(0).normal(size=(rows, n)).round(2).astype(np.float32)
     want = np.stack([np.searchsorted(np.sort(row), row, side="right") for row in scores])
     np.testing.assert_array_equal(stats.ranks(jnp.asarray(scores)), want)
 

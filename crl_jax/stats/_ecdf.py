@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from .._checks import at_least_float32, check_shape
+from ._network import network_ranks
 
 # Counting all pairs does N² comparisons, but these vectorise, while a sort does not: on a
 # CPU it takes 2 ms for 512 rows of 512 scores, sorting and searching them 34 ms. The two
@@ -14,6 +15,8 @@ _LARGEST_ALL_PAIRS = 4096
 # takes six times as long as in blocks of 16), so longer rows are counted block by block.
 _LARGEST_FUSED = 32
 _BLOCK = 16
+# The network works on vectors across rows, of which there must be some.
+_FEWEST_COLUMNS = 8
 
 
 def ecdf(
@@ -185,10 +188,17 @@ def _count_no_larger(among: Array, scores: Array) -> Array:
     return jnp.sum(among[..., :, None] <= scores[..., None, :], axis=-2, dtype=jnp.int32)
 
 
+@jax.jit
 def _ranks_by_sorting(scores: Array) -> Array:
+    flat = scores.reshape(-1, scores.shape[-1])
+    ways = {"default": _ranks_by_search}
+    if len(flat) >= _FEWEST_COLUMNS:
+        ways["cpu"] = network_ranks
+    return jax.lax.platform_dependent(flat, **ways).reshape(scores.shape)
+
+
+def _ranks_by_search(scores: Array) -> Array:
     def row(scores: Array) -> Array:  # NaN sorts last, above whatever is searched for
         return jnp.searchsorted(jnp.sort(scores), scores, side="right")
 
-    flat = scores.reshape(-1, scores.shape[-1])
-    found = jax.vmap(row)(flat).reshape(scores.shape).astype(jnp.int32)
-    return jnp.where(jnp.isnan(scores), 0, found)
+    return jnp.where(jnp.isnan(scores), 0, jax.vmap(row)(scores).astype(jnp.int32))
