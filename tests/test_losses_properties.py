@@ -15,6 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
 from jax.test_util import check_grads
 
 from crl_jax import losses
@@ -394,6 +396,27 @@ def test_jit_and_vmap_agree_and_nothing_retraces(fn, ref, hyper, n_extra, arrays
     assert traces == 1
     each_anchor = jax.jit(jax.vmap(jax.vmap(f, (0, None)), (0, None)))
     np.testing.assert_allclose(each_anchor(data, moved), want, rtol=1e-5)
+
+
+@each_loss
+def test_a_batch_split_over_devices_has_the_same_gradients(fn, ref, hyper, n_extra, arrays, data):
+    """Hyper-parameters are on all devices: their gradient is the sum over them."""
+    mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,))
+
+    def each(d, hyper):
+        return fn(**d, **hyper, reduce_fn=None)
+
+    def total(each, scores, rest, hyper):
+        return jnp.sum(each(scores | rest, hyper))
+
+    hyper = {k: jnp.float32(v) for k, v in hyper.items()} | {"temperature": jnp.float32(0.7)}
+    scores = {k: data.pop(k) for k in ("pos", "neg")}
+    split = jax.shard_map(each, mesh=mesh, in_specs=(P("data"), P()), out_specs=P("data"))
+    got, want = (
+        jax.jit(jax.value_and_grad(partial(total, f), (0, 2)))(scores, data, hyper)
+        for f in (split, each)
+    )
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), got, want)
 
 
 @each_loss
