@@ -73,7 +73,7 @@ class TrainOptions:
     dim: int = 32
     """Width of the embeddings."""
     init_scale: float = 1.0
-    """Factor on the Xavier-normal initial values."""
+    """Factor on the Xavier-normal initial values. Small ones start slowly."""
     lr: float = 1e-3
     """Learning rate."""
     weight_decay: float = 1e-5

@@ -19,7 +19,7 @@ OPTIMIZERS = {"adam": train.adam_l2, "adamw": train.adamw, "sgd": train.sgd_l2}
 SCHEDULES = {"constant": train.constant, "step": train.halfway, "cosine": train.cosine}
 VALIDATION_K = 20
 SWEEPABLE = (
-    "lr", "weight_decay", "decay", "epochs",
+    "init_scale", "lr", "weight_decay", "decay", "epochs",
     "temperature", "tau_plus", "alpha", "beta", "min_score", "floor",
 )  # fmt: skip
 METRICS = (
@@ -199,11 +199,7 @@ def _fitter(config: Config, objective: Objective, problem: Problem) -> Callable[
 
     def build(rngs: nnx.Rngs) -> models.MatrixFactorization:
         return models.MatrixFactorization(
-            problem.known.n_users,
-            problem.known.n_items,
-            options.dim,
-            init_scale=options.init_scale,
-            rngs=rngs,
+            problem.known.n_users, problem.known.n_items, options.dim, rngs=rngs
         )
 
     def fit(
@@ -222,6 +218,7 @@ def _fitter(config: Config, objective: Objective, problem: Problem) -> Callable[
             n_neg=objective.n_neg,
             n_pos=objective.n_pos or 0,
             seeds=numbers.pop("seeds"),
+            init_scale=numbers.pop("init_scale", options.init_scale),
             learning_rate=numbers.pop("lr", options.lr),
             weight_decay=numbers.pop("weight_decay", options.weight_decay),
             decay=numbers.pop("decay", options.decay),

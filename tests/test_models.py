@@ -29,12 +29,12 @@ def test_scores_are_inner_products(model):
 
 
 def test_initial_values_are_xavier_normal():
-    model = functional(lambda rngs: MatrixFactorization(3000, 2000, 40, init_scale=0.5, rngs=rngs))
+    model = functional(lambda rngs: MatrixFactorization(3000, 2000, 40, rngs=rngs))
     params = model.init(jax.random.key(1))
     for name, rows in (("users", 3000), ("items", 2000)):
         table = np.asarray(params[name])
         assert table.dtype == np.float32
-        np.testing.assert_allclose(table.std(), 0.5 * np.sqrt(2 / (rows + 40)), rtol=0.02)
+        np.testing.assert_allclose(table.std(), np.sqrt(2 / (rows + 40)), rtol=0.02)
         assert abs(table.mean()) < 4 * table.std() / np.sqrt(table.size)
 
 

@@ -176,6 +176,16 @@ def test_schedules_come_down_to_the_decay():
     np.testing.assert_allclose(cosine(progress, 0.2), want, rtol=1e-5)
 
 
+def test_initial_values_of_its_own_for_each_run():
+    still = {"optimizer": sgd_l2, "weight_decay": 0.0, "learning_rate": 1e-9}
+    fitted = fit(split().train, loss=losses.bpr, epochs=1, init_scale=[1.0, 0.1], **still)
+    for name, table in fitted.run(0).items():
+        assert np.std(table) > 0.05
+        np.testing.assert_allclose(fitted.run(1)[name], 0.1 * table, rtol=1e-4, atol=1e-6)
+    with pytest.raises(ValueError, match="`init_scale` must be positive, got"):
+        fit(split().train, loss=losses.bpr, epochs=1, init_scale=0.0)
+
+
 def test_a_decay_of_its_own_for_each_run(quick):
     options = {"optimizer": sgd_l2, "weight_decay": 0.0, "learning_rate": 1.0}
     train = functools.partial(

@@ -13,7 +13,6 @@ class MatrixFactorization(nnx.Module):
       n_users: Rows of the user table.
       n_items: Rows of the item table.
       dim: Width of both tables.
-      init_scale: Multiplies the Xavier-normal deviation, :math:`\sqrt{2/(\text{rows} + d)}`.
       rngs: Source of the initial values (its ``params`` stream).
 
     References:
@@ -21,10 +20,8 @@ class MatrixFactorization(nnx.Module):
       initialisation is that of the dissertation's chapters 5 and 6.
     """
 
-    def __init__(
-        self, n_users: int, n_items: int, dim: int = 32, *, init_scale: float = 1.0, rngs: nnx.Rngs
-    ):
-        init = nnx.initializers.variance_scaling(init_scale**2, "fan_avg", "normal")
+    def __init__(self, n_users: int, n_items: int, dim: int = 32, *, rngs: nnx.Rngs):
+        init = nnx.initializers.xavier_normal()  # deviation √(2 / (rows + dim))
         self.users = nnx.Param(init(rngs.params(), (n_users, dim)))
         self.items = nnx.Param(init(rngs.params(), (n_items, dim)))
 

@@ -98,6 +98,7 @@ def fit(
     build: Callable[[nnx.Rngs], Any] | None = None,
     n_neg: int = 1,
     n_pos: int = 0,
+    init_scale: Any = 1.0,
     learning_rate: Any = 1e-3,
     weight_decay: Any = 1e-5,
     optimizer: Optimizer = adam_l2,
@@ -121,9 +122,9 @@ def fit(
     items the user has. After every ``eval_every`` epochs NDCG@k on ``valid`` decides what is kept
     and when to stop. Everything between two such reports is one compiled call.
 
-    The numbers ``learning_rate``, ``weight_decay``, ``decay``, ``epochs``, ``seeds`` and those in
-    ``knobs`` may each be an array of length ``runs``: the runs then train side by side under
-    ``vmap``.
+    The numbers ``init_scale``, ``learning_rate``, ``weight_decay``, ``decay``, ``epochs``,
+    ``seeds`` and those in ``knobs`` may each be an array of length ``runs``: the runs then train
+    side by side under ``vmap``.
     The same call on the same machine gives the same bits, resumed or not.
 
     Args:
@@ -136,6 +137,7 @@ def fit(
         ``MatrixFactorization`` of width 32.
       n_neg: Unlabelled items per anchor, N >= 1.
       n_pos: Extra positives per anchor, M >= 0.
+      init_scale: Factor on all initial values of the encoder, > 0.
       learning_rate: Learning rate before the schedule, > 0.
       weight_decay: L2 coefficient, >= 0.
       optimizer: See :data:`Optimizer`.
@@ -164,6 +166,7 @@ def fit(
       TrainingDiverged: If every run's loss became infinite or NaN.
     """
     numbers = {
+        "init_scale": init_scale,
         "learning_rate": learning_rate,
         "weight_decay": weight_decay,
         "decay": decay,
@@ -180,6 +183,8 @@ def fit(
             raise ValueError(f"`{name}` must be at least {low}, got {count}.")
     if not (runs["learning_rate"] > 0).all() or not (runs["epochs"] >= 1).all():
         raise ValueError("`learning_rate` must be positive and `epochs` at least 1.")
+    if not (runs["init_scale"] > 0).all():
+        raise ValueError(f"`init_scale` must be positive, got {runs['init_scale'].tolist()}.")
     if not (runs["decay"] >= 0).all():
         raise ValueError(f"`decay` must be at least 0, got {runs['decay'].tolist()}.")
 
@@ -272,6 +277,7 @@ def _initial_state(
 ) -> TrainState:
     def one(run: dict[str, Array]) -> TrainState:
         params = model.init(_stream(run["seed"], "init"))
+        params = jax.tree.map(lambda table: run["init_scale"].astype(table.dtype) * table, params)
         opt_state = optimizer(run["learning_rate"], run["weight_decay"]).init(params)
         return TrainState(
             params=params,
