@@ -19,7 +19,8 @@ LENGTHS = [1, 32, 33, 64]
 def way(request, monkeypatch):
     if request.param != "pairs":
         monkeypatch.setattr(_ecdf, "_LARGEST_ALL_PAIRS", 0)
-        monkeypatch.setattr(_ecdf, "_FEWEST_COLUMNS", 1 if request.param == "network" else 10**9)
+        monkeypatch.setattr(_ecdf, "_LARGEST_ALL_PAIRS_OF_FEW", 0)
+        monkeypatch.setattr(_ecdf, "_FEW_ROWS", 0 if request.param == "network" else 10**9)
         jax.clear_caches()  # what was compiled with other limits
     yield
     if request.param != "pairs":
@@ -55,8 +56,8 @@ def test_ranks_and_ecdf_count_exactly(n):
         np.testing.assert_array_equal(u == 1, want == count)
 
 
-@pytest.mark.parametrize("n", [4096, 4097])  # the last counted in pairs, the first sorted
-@pytest.mark.parametrize("rows", [2, 9])  # by search, by the network
+# The last counted in pairs and the first sorted, of many rows and of few.
+@pytest.mark.parametrize(("n", "rows"), [(2048, 8), (2049, 8), (8192, 7), (8193, 7)])
 def test_long_rows(n, rows):
     scores = np.random.default_rng(0).normal(size=(rows, n)).round(2).astype(np.float32)
     want = np.stack([np.searchsorted(np.sort(row), row, side="right") for row in scores])

@@ -1,5 +1,7 @@
 """Ranks and the empirical distribution function of scores, along the last axis."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
@@ -7,16 +9,17 @@ from jaxtyping import Array, Bool, Float, Int
 from .._checks import at_least_float32, check_shape
 from ._network import network_ranks
 
-# Counting all pairs does N² comparisons, but these vectorise, while a sort does not: on a
-# CPU it takes 2 ms for 512 rows of 512 scores, sorting and searching them 34 ms. The two
-# meet near 8,000 scores a row.
-_LARGEST_ALL_PAIRS = 4096
+# Counting all pairs does N² comparisons, but these vectorise, while a sort does not. On a CPU a
+# score costs 9 ns in rows of 512, 31 in rows of 2,048 and 138 in rows of 8,192; sorting and
+# searching the rows costs 134, 156 and 191, the sorting network 22, 32 and 37. The network needs
+# some rows to work on at once.
+_LARGEST_ALL_PAIRS = 2048
+_LARGEST_ALL_PAIRS_OF_FEW = 8192
+_FEW_ROWS = 8
 # One fused reduction up to here; XLA's CPU code stops vectorising longer ones (a row of 64
 # takes six times as long as in blocks of 16), so longer rows are counted block by block.
 _LARGEST_FUSED = 32
 _BLOCK = 16
-# The network works on vectors across rows, of which there must be some.
-_FEWEST_COLUMNS = 8
 
 
 def ecdf(
@@ -82,9 +85,11 @@ def ranks(
     scores = jax.lax.stop_gradient(scores)
     if where is not None:  # NaN compares false with everything: it drops out of every count
         scores = jnp.where(where, scores, jnp.nan)
-    if scores.shape[-1] <= _LARGEST_ALL_PAIRS:
+    n = scores.shape[-1]
+    few = scores.size < _FEW_ROWS * n
+    if n <= (_LARGEST_ALL_PAIRS_OF_FEW if few else _LARGEST_ALL_PAIRS):
         return _ranks_by_pairs(scores)
-    return _ranks_by_sorting(scores)
+    return _ranks_by_sorting(scores, few=few)
 
 
 def binned_ecdf(
@@ -188,13 +193,13 @@ def _count_no_larger(among: Array, scores: Array) -> Array:
     return jnp.sum(among[..., :, None] <= scores[..., None, :], axis=-2, dtype=jnp.int32)
 
 
-@jax.jit
-def _ranks_by_sorting(scores: Array) -> Array:
+@partial(jax.jit, static_argnames="few")
+def _ranks_by_sorting(scores: Array, *, few: bool) -> Array:
     flat = scores.reshape(-1, scores.shape[-1])
-    ways = {"default": _ranks_by_search}
-    if len(flat) >= _FEWEST_COLUMNS:
-        ways["cpu"] = network_ranks
-    return jax.lax.platform_dependent(flat, **ways).reshape(scores.shape)
+    on_cpu = _ranks_by_search if few else network_ranks
+    return jax.lax.platform_dependent(flat, default=_ranks_by_search, cpu=on_cpu).reshape(
+        scores.shape
+    )
 
 
 def _ranks_by_search(scores: Array) -> Array:
