@@ -156,7 +156,8 @@ def _mean_loss(
     sums: tuple[Array, Array] = _sum(loss, rows, of_anchors, shared, ids, key_ids)  # type: ignore[assignment]
     total, count = sums
     if axis_name is not None:
-        total, count = jax.lax.psum((total, count), axis_name)
+        # One by one: JAX 0.8 cannot differentiate a sum of floats and integers together.
+        total, count = (jax.lax.psum(x, axis_name) for x in (total, count))
     return total / jnp.maximum(count, 1).astype(total.dtype)
 
 
