@@ -19,7 +19,7 @@ OPTIMIZERS = {"adam": train.adam_l2, "adamw": train.adamw, "sgd": train.sgd_l2}
 SCHEDULES = {"constant": train.constant, "step": train.halfway, "cosine": train.cosine}
 VALIDATION_K = 20
 SWEEPABLE = (
-    "init_scale", "lr", "weight_decay", "decay", "epochs",
+    "lr", "weight_decay", "decay", "init_scale", "epochs",
     "temperature", "tau_plus", "alpha", "beta", "min_score", "floor",
 )  # fmt: skip
 METRICS = (
