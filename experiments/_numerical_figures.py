@@ -1,6 +1,5 @@
 """Figures of the numerical experiment, each with the numbers it shows in a CSV beside it."""
 
-import csv
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
+from . import _rundir as rundir
 from ._numerical_model import ESTIMATORS
+from ._plots import save_figure
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart, and a marker for each.
 _STYLES: dict[str, dict[str, Any]] = {
@@ -237,9 +238,7 @@ def _finish(axes: Axes, xlabel: str, title: str = "") -> None:
 
 def _save(figure: Figure, path: Path, title: str) -> None:
     figure.suptitle(title, fontsize=12)
-    partial = path.with_name(path.name + ".partial")
-    figure.savefig(partial, dpi=120, format="png")
-    partial.replace(path)
+    save_figure(figure, path)
 
 
 def _write_rows(path: Path, name: str, rows: dict[float, dict[str, np.ndarray]]) -> None:
@@ -267,12 +266,8 @@ def _write_sweeps(path: Path, sweeps: dict[str, Sweep], names: Sequence[str]) ->
 
 
 def _write(path: Path, header: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(header)
-        writer.writerows(
-            [f"{cell:.7g}" if isinstance(cell, float | np.floating) else cell for cell in line]
-            for line in lines
-        )
-    partial.replace(path)
+    shown = (
+        [f"{cell:.7g}" if isinstance(cell, float | np.floating) else cell for cell in line]
+        for line in lines
+    )
+    rundir.write_csv(path, header, shown)

@@ -37,6 +37,11 @@ def draw_curves(path: Path, history: list[dict[str, Any]], title: str) -> None:
         if axes.lines:
             axes.legend(frameon=False)
     figure.suptitle(title)
+    save_figure(figure, path)
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Writes a PNG, atomically."""
     partial = path.with_name(path.name + ".partial")
     figure.savefig(partial, dpi=120, format="png")
     partial.replace(path)

@@ -5,6 +5,7 @@ import importlib.metadata
 import json
 import os
 import platform
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +28,7 @@ def create(folder: Path, config: Config) -> None:
     Raises:
       ValueError: If there is a run in it already, or it is no directory.
     """
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"--out {folder} is a file; name a directory.")
-    if (folder / CONFIG).exists():
-        raise ValueError(
-            f"--out {folder} holds a run already: go on with it by --resume {folder}, "
-            "or name another directory."
-        )
-    folder.mkdir(parents=True, exist_ok=True)
+    claim(folder, f": go on with it by --resume {folder}, or name another directory.")
     device = jax.devices()[0]
     environment = {
         "crl_jax": crl_jax.__version__,
@@ -45,6 +39,19 @@ def create(folder: Path, config: Config) -> None:
         "device": f"{device.platform}: {device.device_kind}",
     }
     write_json(folder / CONFIG, {**to_json(config), "environment": environment})
+
+
+def claim(folder: Path, advice: str) -> None:
+    """Makes the folder of a new run.
+
+    Raises:
+      ValueError: If there is a run in it already, with ``advice``, or it is no directory.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"--out {folder} is a file; name a directory.")
+    if (folder / CONFIG).exists():
+        raise ValueError(f"--out {folder} holds a run already{advice}")
+    folder.mkdir(parents=True, exist_ok=True)
 
 
 def open_run(folder: Path) -> Config:
@@ -81,13 +88,20 @@ def append_history(path: Path, line: dict[str, Any]) -> None:
 
 def write_sweep(path: Path, points: list[dict[str, float]], choice: train.Choice) -> None:
     """Writes the table of a grid: its numbers, the validation score and which was chosen."""
+    rows = (
+        [*point.values(), choice.scores[i], choice.best_epochs[i], int(i == choice.point)]
+        for i, point in enumerate(points)
+    )
+    write_csv(path, [*points[0], "valid_ndcg@20", "best_epoch", "chosen"], rows)
+
+
+def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Writes a table, atomically."""
     partial = path.with_name(path.name + ".partial")
     with partial.open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow([*points[0], "valid_ndcg@20", "best_epoch", "chosen"])
-        for i, point in enumerate(points):
-            row = [choice.scores[i], choice.best_epochs[i], int(i == choice.point)]
-            writer.writerow([*point.values(), *row])
+        writer.writerow(header)
+        writer.writerows(rows)
     partial.replace(path)
 
 

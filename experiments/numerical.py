@@ -124,11 +124,7 @@ def _check(config: Config) -> None:
 
 
 def _create(folder: Path, config: Config) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"--out {folder} is a file; name a directory.")
-    if (folder / rundir.CONFIG).exists():
-        raise ValueError(f"--out {folder} holds a run already; name another directory.")
-    folder.mkdir(parents=True, exist_ok=True)
+    rundir.claim(folder, "; name another directory.")
     versions = {"crl_jax": crl_jax.__version__, "jax": jax.__version__}
     stored = {**dataclasses.asdict(config), "out": str(folder), "environment": versions}
     rundir.write_json(folder / rundir.CONFIG, stored)
