@@ -75,7 +75,7 @@ def view_scores(
     >>> print(scores.neg[0])
     [1.  0.  1.  0.6]
     """
-    _check_pair("z1", z1, "z2", z2)
+    check_pair("z1", z1, "z2", z2)
     ids = jnp.tile(sample_ids(ids, z1.shape[0]), 2)
     z = jnp.concatenate([z1, z2])
     pos = own_scores(z1, z2)
@@ -114,7 +114,7 @@ def tower_scores(
      [False False  True]
      [ True  True False]]
     """
-    _check_pair("x", x, "y", y)
+    check_pair("x", x, "y", y)
     ids = sample_ids(ids, x.shape[0])
     return BatchScores(own_scores(x, y), scores_of(x, y), different(ids, ids))
 
@@ -144,7 +144,8 @@ def scores_of(x: Array, y: Array) -> Array:
     return jnp.matmul(x, y.T, preferred_element_type=wide)
 
 
-def _check_pair(x_name: str, x: Array, y_name: str, y: Array) -> None:
+def check_pair(x_name: str, x: Array, y_name: str, y: Array) -> None:
+    """Raises ``ValueError`` unless both have one shape, of two axes."""
     if x.ndim != 2:
         raise ValueError(f"`{x_name}` must have shape (batch, dim), got {x.shape}.")
     check_shape(y_name, y, x.shape)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .._checks import at_least_float32, check_shape
-from ._batches import different, own_scores, sample_ids, scores_of
+from ._batches import check_pair, different, own_scores, sample_ids, scores_of
 
 # Scores in a tile unless told otherwise: 8 MiB of float32, of which a loss holds a handful.
 _TILE = 2**21
@@ -68,7 +68,7 @@ def tiled_view_loss(
     >>> print(f"{tiled:.5f} {losses.info_nce(pos, neg, where=where, temperature=0.5):.5f}")
     4.89447 4.89447
     """
-    check_shape("z2", z2, z1.shape)
+    check_pair("z1", z1, "z2", z2)
     z = jnp.concatenate([z1, z2])
     ids = _ids(ids, z1.shape[0], axis_name)
     both = jnp.concatenate([ids, ids])
@@ -105,7 +105,7 @@ def tiled_tower_loss(
     Raises:
       ValueError: If a shape does not fit, or the loss refuses a hyper-parameter.
     """
-    check_shape("y", y, x.shape)
+    check_pair("x", x, "y", y)
     ids = _ids(ids, x.shape[0], axis_name)
     return _mean_loss(loss, x, y, y, ids, weights, rows, axis_name, knobs)
 
@@ -129,8 +129,6 @@ def _mean_loss(
     knobs: dict[str, Any],
 ) -> Array:
     n = anchors.shape[0]
-    if anchors.ndim != 2:
-        raise ValueError(f"Embeddings must have shape (batch, dim), got {anchors.shape}.")
     check_shape("weights", weights, (n,))
     key_ids = ids
     if axis_name is not None:

@@ -1,6 +1,7 @@
 """Ranks and the empirical distribution function of scores, along the last axis."""
 
 from functools import partial
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -203,7 +204,17 @@ def _ranks_by_sorting(scores: Array, *, few: bool) -> Array:
 
 
 def _ranks_by_search(scores: Array) -> Array:
-    def row(scores: Array) -> Array:  # NaN sorts last, above whatever is searched for
-        return jnp.searchsorted(jnp.sort(scores), scores, side="right")
+    return jnp.where(jnp.isnan(scores), 0, count_below(scores, scores, "right"))
 
-    return jnp.where(jnp.isnan(scores), 0, jax.vmap(row)(scores).astype(jnp.int32))
+
+def count_below(scores: Array, at: Array, side: Literal["left", "right"]) -> Array:
+    """How many of a row's ``scores`` are less (``"left"``) or no larger than each of ``at``.
+
+    NaN sorts last, above whatever is searched for, so those of ``scores`` never count.
+    """
+
+    def row(scores: Array, at: Array) -> Array:
+        return jnp.searchsorted(jnp.sort(scores), at, side=side)
+
+    rows = scores.reshape(-1, scores.shape[-1]), at.reshape(-1, at.shape[-1])
+    return jax.vmap(row)(*rows).reshape(at.shape).astype(jnp.int32)

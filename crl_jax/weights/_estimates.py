@@ -8,6 +8,7 @@ from jaxtyping import Array, Bool, Float
 
 from .._checks import at_least_float32, check_range, check_shape
 from .._reduce import masked_mean
+from ..stats._ecdf import count_below
 
 # The share by which the margin of `estimate_tau_plus` exceeds the one of its theorem.
 _SLACK = 0.01
@@ -84,7 +85,7 @@ def estimate_alpha(
     neg, where_neg, n_neg = _kept("where_neg", neg, where_neg)
     pos, neg = _same_dtype(pos, neg)
 
-    below = _count_below(neg, pos, "left") + _count_below(neg, pos, "right")  # ties half
+    below = count_below(neg, pos, "left") + count_below(neg, pos, "right")  # ties half
     share = below.astype(pos.dtype) / (2 * jnp.maximum(n_neg, 1))[..., None].astype(pos.dtype)
     share = jnp.where(jnp.isnan(pos), jnp.nan, share)
     auc = jnp.sum(jnp.where(where_pos, share, 0), axis=-1)
@@ -191,7 +192,7 @@ def estimate_tau_plus(
     def share_above(scores: Array, count: Array) -> tuple[Array, Array]:
         """Share of ``scores`` at or above each positive, and its uniform error."""
         n = jnp.maximum(count, 1)
-        above = (n[..., None] - _count_below(scores, pos, "left")).astype(dtype)
+        above = (n[..., None] - count_below(scores, pos, "left")).astype(dtype)
         n = n.astype(dtype)
         error = jnp.sqrt(jnp.log(4 / (1 - jnp.asarray(confidence, dtype))) / (2 * n))
         return above / n[..., None], error[..., None]
@@ -224,17 +225,3 @@ def _kept(name: str, scores: Array, where: Array | None) -> tuple[Array, Array, 
 def _same_dtype(a: Array, b: Array) -> tuple[Array, Array]:
     dtype = jnp.promote_types(a.dtype, b.dtype)
     return a.astype(dtype), b.astype(dtype)
-
-
-def _count_below(scores: Array, at: Array, side: Literal["left", "right"]) -> Array:
-    """How many of a row's ``scores`` are less (``"left"``) or no larger than each of ``at``.
-
-    NaN sorts last, above whatever is searched for, so those of ``scores`` never count.
-    """
-
-    def row(scores: Array, at: Array) -> Array:
-        return jnp.searchsorted(jnp.sort(scores), at, side=side)
-
-    batch = at.shape[:-1]
-    found = jax.vmap(row)(scores.reshape(-1, scores.shape[-1]), at.reshape(-1, at.shape[-1]))
-    return found.reshape(*batch, at.shape[-1]).astype(jnp.int32)
