@@ -2,9 +2,12 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+
+_NUMBERS = (int, float, list, tuple, np.generic, np.ndarray, jax.Array)
 
 
 def check_shape(name: str, array: Any, expected: tuple[int, ...]) -> None:
@@ -25,9 +28,10 @@ def check_range(
     """Raises ``ValueError`` if a concrete ``value`` leaves the interval.
 
     A traced value has no number to look at and passes: inside ``jit`` the caller checked
-    before, or accepts what the formula gives.
+    before, or accepts what the formula gives. So does what stands in for a number while a tree
+    that holds it is taken apart and put together.
     """
-    if value is None or isinstance(value, Tracer):
+    if isinstance(value, Tracer) or not isinstance(value, _NUMBERS):
         return
     numbers = np.asarray(value, dtype=np.float64)
     above = numbers > low if low_open else numbers >= low

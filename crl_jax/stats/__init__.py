@@ -14,9 +14,12 @@ its peers, whatever the scale of the scores:
 >>> print(stats.ranks(scores, where=jnp.array([[True, False, True, True]])))
 [[2 0 2 3]]
 
-For long rows :func:`binned_ecdf` estimates it from a histogram, within a stated bound.
+For long rows :func:`binned_ecdf` estimates it from a histogram, within a stated bound; where a
+sample stands for a population, :func:`dkw_error` bounds the difference.
 """
 
+from ._columns import select_largest as select_largest
 from ._ecdf import binned_ecdf as binned_ecdf
+from ._ecdf import dkw_error as dkw_error
 from ._ecdf import ecdf as ecdf
 from ._ecdf import ranks as ranks

@@ -1,0 +1,56 @@
+"""Counts along columns against NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from crl_jax.stats import select_largest
+from crl_jax.stats._columns import count_no_larger
+
+scores_lists = st.lists(
+    st.sampled_from([-np.inf, -3.0, -1e-30, 0.0, 1e-30, 0.5, 2.0, 1e30, np.inf, np.nan]),
+    min_size=1,
+    max_size=21,
+)
+
+
+@pytest.mark.parametrize("n", [1, 7, 8, 9, 40, 131])
+def test_counts_of_any_length(n):
+    rng = np.random.default_rng(n)
+    scores = rng.integers(0, 9, (n, 5)).astype(np.float32)
+    scores[rng.random((n, 5)) < 0.2] = np.nan
+    at = rng.integers(-1, 10, (3, 5)).astype(np.float32)
+    got = jax.jit(count_no_larger)(scores, at)
+    np.testing.assert_array_equal(got, (scores[:, None] <= at[None]).sum(axis=0))
+
+
+@settings(deadline=None, max_examples=60)
+@given(column=scores_lists, data=st.data())
+def test_selection_is_that_of_a_stable_sort(column, data):
+    keep = data.draw(st.lists(st.booleans(), min_size=len(column), max_size=len(column)))
+    kept = [i for i in range(len(column)) if keep[i]]
+
+    def place(i):
+        number = -np.inf if np.isnan(column[i]) else column[i]
+        return -number, np.isnan(column[i]), i
+
+    order = sorted(kept, key=place) + [len(column)]
+    padded = np.full((21, 1), np.nan, np.float32)
+    padded[: len(column), 0] = column
+    where = np.zeros((21, 1), bool)
+    where[: len(column), 0] = keep
+    ranks = np.arange(len(kept) + 1)
+    got = jax.jit(select_largest)(padded, ranks[:, None].astype(np.int32), where)
+    want = [*order[:-1], 21]
+    np.testing.assert_array_equal(got[:, 0], want)
+
+
+def test_selection_per_column():
+    scores = jnp.asarray(np.random.default_rng(0).normal(size=(50, 4)), jnp.float32)
+    rank = jnp.array([[0, 10, 49, 3], [49, 0, 25, 7]], jnp.int32)
+    got = select_largest(scores, rank, jnp.ones(scores.shape, bool))
+    want = np.take_along_axis(np.argsort(-np.asarray(scores), axis=0), np.asarray(rank), axis=0)
+    np.testing.assert_array_equal(got, want)
