@@ -55,3 +55,36 @@ def test_a_module_with_other_state_is_refused():
 
     with pytest.raises(ValueError, match="`build` must make a module with parameters alone"):
         functional(build)
+
+
+class Pairs(nnx.Module):
+    """An encoder that scores single pairs and nothing else."""
+
+    def __init__(self, rngs):
+        self.table = nnx.Param(jax.random.normal(rngs.params(), (4, 6)))
+
+    def __call__(self, users, items):
+        return self.table[users[:, None], items]
+
+    def all_scores(self, users):
+        return self.table[users]
+
+
+@pytest.mark.parametrize("build", [Pairs, lambda rngs: MatrixFactorization(4, 6, 3, rngs=rngs)])
+def test_scores_with_shared_items_are_those_of_the_pairs(build):
+    model = functional(build)
+    params = model.init(jax.random.key(0))
+    users, items = jnp.array([3, 0, 3]), jnp.array([5, 1, 1, 0])
+    got = model.score_shared(params, users, items)
+    assert got.shape == (4, 3)
+    np.testing.assert_allclose(got, model.score_all(params, users)[:, items].T, rtol=1e-5)
+
+
+def test_scores_from_rows_are_those_of_the_tables():
+    model = functional(lambda rngs: MatrixFactorization(4, 6, 3, rngs=rngs))
+    params = model.init(jax.random.key(0))
+    users, items = jnp.array([3, 0]), jnp.array([[5, 1], [2, 2]])
+    ids = model.row_ids(users, items)
+    rows = {name: params[name][ids[name]] for name in params}
+    np.testing.assert_array_equal(model.row_scores(rows), model.score(params, users, items))
+    assert functional(Pairs).row_ids is None

@@ -2,5 +2,7 @@
 
 from ._functional import Functional as Functional
 from ._functional import Recommender as Recommender
+from ._functional import RowScores as RowScores
+from ._functional import SharedScores as SharedScores
 from ._functional import functional as functional
 from ._mf import MatrixFactorization as MatrixFactorization

@@ -29,9 +29,25 @@ class MatrixFactorization(nnx.Module):
         self, users: Int[Array, "batch"], items: Int[Array, "batch n"]
     ) -> Float[Array, "batch n"]:
         """Scores of each user with its own ``n`` items."""
+        return self.row_scores({"users": self.users[users], "items": self.items[items]})
+
+    @staticmethod
+    def row_ids(users: Int[Array, "batch"], items: Int[Array, "batch n"]) -> dict[str, Array]:
+        """A row of the user table for each anchor, one of the item table for each score."""
+        return {"users": users, "items": items}
+
+    @staticmethod
+    def row_scores(rows: dict[str, Array]) -> Float[Array, "batch n"]:
+        """Products of the users' rows ``[batch, dim]`` with the items' ``[batch, n, dim]``."""
         # One gather of all items, one product: on CPUs a product of gathered rows written as a
         # multiply and a sum is fused with the gathers and runs at half the speed.
-        return jnp.einsum("bd,bnd->bn", self.users[users], self.items[items])
+        return jnp.einsum("bd,bnd->bn", rows["users"], rows["items"])
+
+    def shared_scores(
+        self, users: Int[Array, "batch"], items: Int[Array, "n"]
+    ) -> Float[Array, "n batch"]:
+        """Scores of every user with every item, users trailing: one product."""
+        return self.items[items] @ self.users[users].T
 
     def all_scores(self, users: Int[Array, "batch"]) -> Float[Array, "batch n_items"]:
         """Scores of each user with the whole catalogue, in full float32 on every backend."""
