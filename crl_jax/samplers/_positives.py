@@ -1,19 +1,22 @@
 """The positives of every user on the device, and draws from them and from the rest."""
 
+import math
 from dataclasses import dataclass
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, Key
+from jaxtyping import Array, Bool, Int, Key, UInt32
 
 from ..data import Interactions
+
+_MAX_WORDS = 2**26
 
 
 @partial(
     jax.tree_util.register_dataclass,
-    data_fields=["indptr", "items", "gaps"],
+    data_fields=["indptr", "items", "gaps", "bitmap"],
     meta_fields=["n_items", "rounds"],
 )
 @dataclass(frozen=True)
@@ -25,6 +28,8 @@ class Positives:
       items: Items, ascending within a user, int32 ``[n]``.
       gaps: ``items[p] - (p - row start)``: how many items below ``items[p]`` the user has *not*
         taken. Ascending within a user, which makes the r-th untaken item a binary search.
+      bitmap: One bit for each pair, item j of user u in bit ``j % 32`` of word ``[u, j // 32]``;
+        uint32 ``[n_users, ceil(n_items / 32)]``, or None where it would take more than 256 MB.
       n_items: Size of the catalogue.
       rounds: Steps of a binary search in the longest row.
     """
@@ -32,6 +37,7 @@ class Positives:
     indptr: Int[Array, "n_users_plus_1"]
     items: Int[Array, "n"]
     gaps: Int[Array, "n"]
+    bitmap: UInt32[Array, "n_users words"] | None
     n_items: int
     rounds: int
 
@@ -48,9 +54,37 @@ class Positives:
             indptr=jnp.asarray(data.indptr, jnp.int32),
             items=jnp.asarray(data.items, jnp.int32),
             gaps=jnp.asarray(data.items - place_in_row, jnp.int32),
+            bitmap=_bitmap(data, degrees),
             n_items=int(data.n_items),
             rounds=int(degrees.max(initial=0)).bit_length(),
         )
+
+    @property
+    def n_users(self) -> int:
+        """Number of users."""
+        return self.indptr.shape[0] - 1
+
+    def n_unseen(self, users: Int[Array, "*batch"]) -> Int[Array, "*batch"]:
+        """How many items of the catalogue each user has not taken."""
+        return self.n_items - (self.indptr[users + 1] - self.indptr[users])
+
+    def contains(
+        self, users: Int[Array, "*batch"], items: Int[Array, "*batch n"]
+    ) -> Bool[Array, "*batch n"]:
+        """Whether each user took each of its own ``n`` items."""
+        items = jnp.moveaxis(items, -1, 0)  # a user's bounds broadcast along whole vectors
+        low, high = self.indptr[users], self.indptr[users + 1]
+        place = search(self.items, items - 1, low, high, self.rounds)
+        found = self.items.at[place].get(mode="fill", fill_value=-1) == items
+        return jnp.moveaxis((place < high[None]) & found, 0, -1)
+
+    def taken(self, users: Int[Array, "batch"], items: Int[Array, "n"]) -> Bool[Array, "n batch"]:
+        """Whether each user took each of the same ``n`` items; users trail, as vectors."""
+        if self.bitmap is None:
+            return self.contains(users, jnp.broadcast_to(items, (*users.shape, *items.shape))).T
+        # Both gathers copy whole rows, which costs a tenth of looking up every pair.
+        words = self.bitmap[users].T[items >> 5]
+        return (words >> (items & 31).astype(jnp.uint32)[:, None]) & 1 == 1
 
 
 def sample_unseen(
@@ -80,17 +114,9 @@ def sample_unseen(
     low, high = positives.indptr[users], positives.indptr[users + 1]
     # Draws lead, users trail: a user's bounds then broadcast along whole vectors. The other
     # layout takes four times as long on a CPU.
-    rank = _below(key, (n, *users.shape), positives.n_items - (high - low))
-
-    def halve(_: Array, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
-        left, right = bounds
-        middle = (left + right) >> 1
-        beyond = (left < right) & (positives.gaps[middle] <= rank)
-        return jnp.where(beyond, middle + 1, left), jnp.where(beyond, right, middle)
-
-    low, high = jnp.broadcast_to(low, rank.shape), jnp.broadcast_to(high, rank.shape)
-    first, _ = jax.lax.fori_loop(0, positives.rounds, halve, (low, high))
-    return jnp.moveaxis(rank + (first - low), 0, -1)
+    rank = below(key, (n, *users.shape), positives.n_items - (high - low))
+    first = search(positives.gaps, rank, low, high, positives.rounds)
+    return jnp.moveaxis(rank + (first - low[None]), 0, -1)
 
 
 def sample_seen(
@@ -108,11 +134,42 @@ def sample_seen(
       Int32 item indices ``[*batch, n]``.
     """
     low, high = positives.indptr[users], positives.indptr[users + 1]
-    place = low[None] + _below(key, (n, *users.shape), high - low)
+    place = low[None] + below(key, (n, *users.shape), high - low)
     return jnp.moveaxis(positives.items[place], 0, -1)
 
 
-def _below(
+def search(
+    values: Int[Array, "n"],
+    query: Int[Array, "k *batch"],
+    low: Int[Array, "*batch"],
+    high: Int[Array, "*batch"],
+    rounds: int,
+) -> Int[Array, "k *batch"]:
+    """First place from ``low`` to ``high``, between which values ascend, with a value > query."""
+
+    def halve(_: Array, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
+        left, right = bounds
+        middle = (left + right) >> 1
+        beyond = (left < right) & (values[middle] <= query)
+        return jnp.where(beyond, middle + 1, left), jnp.where(beyond, right, middle)
+
+    bounds = jnp.broadcast_to(low, query.shape), jnp.broadcast_to(high, query.shape)
+    return jax.lax.fori_loop(0, rounds, halve, bounds)[0]
+
+
+def _bitmap(data: Interactions, degrees: np.ndarray) -> Array | None:
+    """The interactions as bits, or None where there would be too many."""
+    shape = (data.n_users, -(-data.n_items // 32))
+    if math.prod(shape) > _MAX_WORDS:
+        return None
+    users = np.repeat(np.arange(data.n_users), degrees)
+    words = np.zeros(shape, np.uint32)
+    bits = np.uint32(1) << (data.items % 32).astype(np.uint32)
+    np.bitwise_or.at(words, (users, data.items // 32), bits)
+    return jnp.asarray(words)
+
+
+def below(
     key: Key[Array, ""], shape: tuple[int, ...], bound: Int[Array, "*batch"]
 ) -> Int[Array, "n *batch"]:
     """Uniform integers in ``[0, bound)``, or 0 where the bound is 0.

@@ -1,0 +1,108 @@
+"""What a sampler is given and what it gives back."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key
+
+from ..models import Functional
+from ._positives import Positives
+
+STATIC = {"static": True}
+"""Marks a field of a sampler that shapes depend on: another value compiles anew."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Batch:
+    """Anchors that want negatives, and the encoder as it is at this moment.
+
+    Attributes:
+      users: The anchors' users, int32 ``[batch]``.
+      items: The anchors' own positives, int32 ``[batch]``.
+      positives: What every user has taken in training.
+      params: Parameters of the encoder.
+      epoch: Epochs trained before this one.
+      model: The encoder's functions.
+      n: Negatives wanted per anchor.
+    """
+
+    users: Int[Array, "batch"]
+    items: Int[Array, "batch"]
+    positives: Positives
+    params: Any
+    epoch: Int[Array, ""]
+    model: Functional = field(metadata=STATIC)
+    n: int = field(default=1, metadata=STATIC)
+
+    def scores(self, items: Int[Array, "batch n"]) -> Float[Array, "batch n"]:
+        """Scores of each anchor with its own ``n`` items, as constants."""
+        params = jax.lax.stop_gradient(self.params)
+        return self.model.score(params, self.users, items)
+
+    def shared_scores(self, items: Int[Array, "n"]) -> Float[Array, "n batch"]:
+        """Scores of every anchor with every item, as constants; anchors trail, as vectors."""
+        params = jax.lax.stop_gradient(self.params)
+        return self.model.score_shared(params, self.users, items)
+
+
+@dataclass(frozen=True)
+class Sampler(ABC):
+    """Chooses the negatives of a batch: ``sampler(key, batch, state) -> (ids, state)``.
+
+    A sampler is a frozen dataclass and a pytree: its numbers and arrays are leaves, so that they
+    may be traced, swept by ``vmap`` and changed without compiling anew. All of its methods are
+    pure. No item that the user has taken in training is ever returned; a user who has taken
+    everything gets ``n_items``, an index out of range.
+
+    A draw has two parts. What needs no scores, :meth:`propose`, can be drawn for a whole epoch
+    at once, which takes a third of the time; :meth:`select` then looks at the scores.
+    """
+
+    def init(
+        self, key: Key[Array, ""], positives: Positives, model: Functional, params: Any
+    ) -> Any:
+        """State before the first epoch: what :meth:`select` reads and changes."""
+        del key, positives, model, params
+        return ()
+
+    def start_epoch(self, params: Any, state: Any) -> Any:
+        """State at the start of an epoch, before any parameter changes."""
+        del params
+        return state
+
+    @abstractmethod
+    def propose(
+        self, key: Key[Array, ""], users: Int[Array, "batch"], positives: Positives, n: int
+    ) -> Any:
+        """Random numbers and candidates of ``n`` negatives for each anchor."""
+
+    @abstractmethod
+    def select(self, proposals: Any, batch: Batch, state: Any) -> tuple[Int[Array, "batch n"], Any]:
+        """The negatives, and the state after them."""
+
+    def __call__(
+        self, key: Key[Array, ""], batch: Batch, state: Any = ()
+    ) -> tuple[Int[Array, "batch n"], Any]:
+        """Draws the negatives of a batch.
+
+        Args:
+          key: Random key; the same key, batch and state give the same bits.
+          batch: The anchors.
+          state: What :meth:`init` or the last call gave.
+
+        Returns:
+          Int32 item indices ``[batch, batch.n]``, and the next state.
+        """
+        return self.select(self.propose(key, batch.users, batch.positives, batch.n), batch, state)
+
+
+def best(
+    value: Float[Array, "batch n candidates"], items: Int[Array, "batch n candidates"]
+) -> Int[Array, "batch n"]:
+    """The candidate with the highest value; the first of equals."""
+    at = jnp.argmax(value, axis=-1, keepdims=True)
+    return jnp.take_along_axis(items, at, axis=-1)[..., 0]

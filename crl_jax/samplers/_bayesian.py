@@ -1,0 +1,208 @@
+"""Bayesian negative sampling: candidates judged by what they teach and by whether they are true."""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key
+
+from .._checks import check_range
+from ..models import Functional
+from ..stats import ecdf
+from ._batch import STATIC, Batch, Sampler, best
+from ._criteria import informativeness, sampling_risk, unbiasedness
+from ._positives import Positives, sample_unseen
+from ._priors import Prior, as_prior, prior_of
+from ._unseen import exact_ecdf, sampled_ecdf
+
+
+class _Proposals(NamedTuple):
+    candidates: Int[Array, "batch n_candidates"]
+    sample: Int[Array, "n_sample"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class BNS(Sampler):
+    r"""Bayesian negative sampling: of m uniform candidates the one with the least sampling risk.
+
+    .. math::
+        j = \arg\min_{l \in \mathcal M_u} \text{info}(l) \cdot [1 - (1+\lambda)\,\text{unbias}(l)]
+
+    See :func:`informativeness`, :func:`unbiasedness` and :func:`sampling_risk`. The posterior
+    needs the eCDF of the candidate's score among the user's scores on all of
+    :math:`\mathcal I_u^-`: exact, or from a sample of the catalogue, whose error
+    :func:`crl_jax.stats.dkw_error` bounds.
+
+    Given its candidates it is deterministic; they are drawn independently. Where p grows with
+    nothing but F, as for ``uniform_prior``, it picks by rank as DNS does.
+
+    Attributes:
+      prior: :math:`P_{fn}`, see :data:`Prior`, such as :func:`popularity_prior`.
+      gain: The :math:`\lambda \ge 0`: the larger, the more hard negatives count.
+      gain_slope: What ``gain`` loses with every epoch, >= 0: 0.1 for BNS-1.
+      gain_least: Where it stops losing, >= 0: 2 for BNS-1.
+      candidates: The m >= 1; or None for all of :math:`\mathcal I_u^-`, the sampler that
+        minimises the risk, which ranks the whole catalogue. Static.
+      ecdf_samples: Items drawn for the eCDF, shared by the anchors of a batch; or None for the
+        exact one. Static.
+      criterion: ``"risk"``, or ``"posterior"`` for the largest unbiasedness alone. Static.
+
+    References:
+      "Contrastive Learning for Personalized Recommendation", algorithm 2, (4.26) and (4.29);
+      Liu and Wang, `Bayesian Negative Sampling for Recommendation
+      <https://arxiv.org/abs/2204.06520>`_, 2023.
+    """
+
+    prior: Prior
+    gain: Float[Array, ""] | float = 5.0
+    gain_slope: Float[Array, ""] | float = 0.0
+    gain_least: Float[Array, ""] | float = 0.0
+    candidates: int | None = field(default=5, metadata=STATIC)
+    ecdf_samples: int | None = field(default=None, metadata=STATIC)
+    criterion: Literal["risk", "posterior"] = field(default="risk", metadata=STATIC)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "prior", as_prior(self.prior))
+        for name in ("gain", "gain_slope", "gain_least"):
+            check_range(name, getattr(self, name), 0, jnp.inf)
+        for name in ("candidates", "ecdf_samples"):
+            check_range(name, getattr(self, name), 1, jnp.inf)
+        if self.criterion not in ("risk", "posterior"):
+            raise ValueError(f"`criterion` must be risk or posterior, got {self.criterion!r}.")
+        if self.candidates is None and self.ecdf_samples is not None:
+            raise ValueError(
+                "`ecdf_samples` has no use with all items as candidates: their ranks are exact."
+            )
+
+    def propose(
+        self, key: Key[Array, ""], users: Int[Array, "batch"], positives: Positives, n: int
+    ) -> _Proposals:
+        """Candidates, and the items that the eCDF is taken over."""
+        candidate_key, sample_key = jax.random.split(key)
+        shape = (self.ecdf_samples or 0,)
+        return _Proposals(
+            sample_unseen(candidate_key, users, positives, n * (self.candidates or 0)),
+            jax.random.randint(sample_key, shape, 0, positives.n_items, jnp.int32),
+        )
+
+    def select(
+        self, proposals: _Proposals, batch: Batch, state: Any
+    ) -> tuple[Int[Array, "batch n"], Any]:
+        """The least risky of each group of candidates."""
+        if self.candidates is None:
+            return self._select_from_all(batch), state
+        items, sample = proposals
+        if self.ecdf_samples is None:
+            standing, scores, pos = exact_ecdf(batch, items)
+        else:
+            both = batch.scores(jnp.concatenate([batch.items[:, None], items], axis=1))
+            pos, scores = both[:, :1], both[:, 1:]
+            standing = sampled_ecdf(batch, scores, sample)
+        prior = prior_of(self.prior, batch.users, items)
+        value = self._value(pos, scores, standing, prior, batch.epoch)
+        assert self.candidates is not None
+        shape = (-1, batch.n, self.candidates)
+        return best(value.reshape(shape), items.reshape(shape)), state
+
+    def _select_from_all(self, batch: Batch) -> Int[Array, "batch n"]:
+        """The least risky of all that each user has not taken."""
+        n_users, n_items = batch.positives.n_users, batch.positives.n_items
+        # The eCDF does not depend on the anchor's positive: one row per user is enough.
+        table = batch.users.shape[0] >= n_users
+        users = jnp.arange(n_users, dtype=jnp.int32) if table else batch.users
+        rows = dataclasses.replace(batch, users=users)
+        every_item = jnp.arange(n_items, dtype=jnp.int32)
+        unseen = ~batch.positives.taken(users, every_item).T
+        scores = rows.shared_scores(every_item).T
+        prior = prior_of(self.prior, users, jnp.broadcast_to(every_item, scores.shape))
+        standing = ecdf(scores, where=unseen)
+
+        row = batch.users if table else jnp.arange(users.size)
+        pos = scores[row, batch.items][:, None]
+        value = self._value(pos, scores[row], standing[row], prior[row], batch.epoch)
+        _, order = jax.lax.top_k(jnp.where(unseen[row], value, -jnp.inf), min(batch.n, n_items))
+        # Where fewer items are left than negatives are wanted, the best come again.
+        n_unseen = batch.positives.n_unseen(batch.users)[:, None]
+        place = jnp.arange(batch.n, dtype=jnp.int32)[None] % jnp.maximum(n_unseen, 1)
+        ids = jnp.take_along_axis(order, place, axis=1)
+        return jnp.where(n_unseen > 0, ids, n_items)
+
+    def _value(
+        self,
+        pos: Float[Array, "batch 1"],
+        scores: Float[Array, "batch n"],
+        standing: Float[Array, "batch n"],
+        prior: Float[Array, "batch n"],
+        epoch: Int[Array, ""],
+    ) -> Float[Array, "batch n"]:
+        """What is largest for the negative to choose."""
+        unbias = unbiasedness(standing, prior)
+        if self.criterion == "posterior":
+            return unbias
+        lost = self.gain_slope * epoch.astype(jnp.float32)
+        gain = jnp.maximum(self.gain - lost, self.gain_least)
+        return -sampling_risk(informativeness(pos, scores), unbias, gain=gain)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Staged(Sampler):
+    """One sampler for the first epochs, another thereafter; BNS-2 is ``Staged(RNS(), BNS(…))``.
+
+    Attributes:
+      first: The sampler of the first epochs.
+      then: The sampler of the others.
+      epochs: How many epochs ``first`` has, >= 0.
+
+    References:
+      "Contrastive Learning for Personalized Recommendation", section 4.5.2.3, BNS-2.
+    """
+
+    first: Sampler
+    then: Sampler
+    epochs: Int[Array, ""] | int = 10
+
+    def __post_init__(self) -> None:
+        check_range("epochs", self.epochs, 0, jnp.inf)
+
+    def init(
+        self, key: Key[Array, ""], positives: Positives, model: Functional, params: Any
+    ) -> tuple[Any, Any]:
+        """The states of both."""
+        keys = jax.random.split(key)
+        return (
+            self.first.init(keys[0], positives, model, params),
+            self.then.init(keys[1], positives, model, params),
+        )
+
+    def start_epoch(self, params: Any, state: tuple[Any, Any]) -> tuple[Any, Any]:
+        """Both start it."""
+        return self.first.start_epoch(params, state[0]), self.then.start_epoch(params, state[1])
+
+    def propose(
+        self, key: Key[Array, ""], users: Int[Array, "batch"], positives: Positives, n: int
+    ) -> tuple[Any, Any]:
+        """The proposals of both."""
+        keys = jax.random.split(key)
+        return (
+            self.first.propose(keys[0], users, positives, n),
+            self.then.propose(keys[1], users, positives, n),
+        )
+
+    def select(
+        self, proposals: tuple[Any, Any], batch: Batch, state: tuple[Any, Any]
+    ) -> tuple[Int[Array, "batch n"], tuple[Any, Any]]:
+        """The selection of the one whose turn it is."""
+
+        def first() -> tuple[Array, tuple[Any, Any]]:
+            ids, changed = self.first.select(proposals[0], batch, state[0])
+            return ids, (changed, state[1])
+
+        def then() -> tuple[Array, tuple[Any, Any]]:
+            ids, changed = self.then.select(proposals[1], batch, state[1])
+            return ids, (state[0], changed)
+
+        return jax.lax.cond(batch.epoch < self.epochs, first, then)

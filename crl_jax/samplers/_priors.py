@@ -1,0 +1,124 @@
+"""Prior probabilities that what a user has not taken is a false negative."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from .._checks import check_range, check_shape
+from ..data import Interactions
+
+Prior = Array | np.ndarray | Callable[[Array, Array], Array]
+"""Probabilities: one per item ``[n_items]``; one per pair ``[n_users, n_items]``; or a function
+``prior(users [batch], items [batch, n]) -> [batch, n]``."""
+
+
+def popularity_prior(train: Interactions) -> Float[Array, "n_items"]:
+    r""":math:`P_{fn}(l) = pop_l / \sum_j pop_j`, by interactions in training.
+
+    References:
+      "Contrastive Learning for Personalized Recommendation", (4.16).
+    """
+    counts = train.item_counts
+    return jnp.asarray(counts / max(counts.sum(), 1), jnp.float32)
+
+
+def uniform_prior(n_items: int) -> Float[Array, "n_items"]:
+    r""":math:`P_{fn}(l) = 1/|\mathcal I|`: no information.
+
+    References:
+      "Contrastive Learning for Personalized Recommendation", section 4.5.2.3, BNS-3.
+    """
+    return jnp.full(n_items, 1 / n_items, jnp.float32)
+
+
+def group_prior(
+    train: Interactions, groups: Int[np.ndarray, "n_users"]
+) -> Callable[[Array, Array], Array]:
+    r"""Popularity, corrected by how much the user's group prefers the item.
+
+    .. math::
+        P_{fn}(l) = \frac{pop_l}{\sum_j pop_j} (1 + \Delta o_{ul}),
+        \qquad \Delta o_{ul} = \frac{o_{ul} - \bar o_l}{\max o_l}
+
+    with :math:`o_{ul}` the interactions of u's group with item l, and :math:`\bar o_l` and
+    :math:`\max o_l` their mean and maximum over groups; 0 for an item that nobody took.
+
+    Args:
+      train: Training interactions.
+      groups: The group of each user, an occupation for instance: integers from 0,
+        ``[n_users]``.
+
+    Returns:
+      A function of users and items.
+
+    Raises:
+      ValueError: If ``groups`` has another shape or negative values.
+
+    References:
+      "Contrastive Learning for Personalized Recommendation", section 4.5.2.3, BNS-4.
+    """
+    groups = np.asarray(groups)
+    check_shape("groups", groups, (train.n_users,))
+    if groups.size and groups.min() < 0:
+        raise ValueError(f"`groups` must be integers from 0, got {groups.min()}.")
+    counts = np.zeros((int(groups.max(initial=0)) + 1, train.n_items))
+    np.add.at(counts, (groups[train.users], train.items), 1)
+    most = counts.max(axis=0)
+    excess = (counts - counts.mean(axis=0)) / np.where(most > 0, most, 1)
+    popularity = counts.sum(axis=0) / max(counts.sum(), 1)
+    table = jnp.asarray(popularity * (1 + excess), jnp.float32)
+    return jax.tree_util.Partial(_by_group, jnp.asarray(groups, jnp.int32), table)
+
+
+def oracle_prior(
+    held_out: Interactions, *, false: float = 0.64, true: float = 0.04
+) -> Float[Array, "n_users n_items"]:
+    r"""What nobody knows: ``false`` for held-out positives, ``true`` for all other items.
+
+    The defaults are :math:`(\text{label} - 0.2)^2`. For experiments that show what a good prior
+    is worth: a table of all pairs, 4 bytes each.
+
+    Args:
+      held_out: The positives that training does not see.
+      false: Prior of a false negative where it is one, in [0, 1].
+      true: Prior of a false negative where it is none, in [0, 1].
+
+    Raises:
+      ValueError: If a probability leaves [0, 1].
+
+    References:
+      "Contrastive Learning for Personalized Recommendation", section 4.5.2.5.
+    """
+    check_range("false", false, 0, 1)
+    check_range("true", true, 0, 1)
+    table = np.full((held_out.n_users, held_out.n_items), true, np.float32)
+    table[held_out.users, held_out.items] = false
+    return jnp.asarray(table)
+
+
+def as_prior(prior: Prior) -> Any:
+    """A prior as a leaf or a tree of arrays: plain functions become ``Partial``."""
+    plain = callable(prior) and not isinstance(prior, jax.tree_util.Partial)
+    return jax.tree_util.Partial(prior) if plain else prior
+
+
+def prior_of(
+    prior: Any, users: Int[Array, "batch"], items: Int[Array, "batch n"]
+) -> Float[Array, "batch n"]:
+    """The prior at each anchor's own items."""
+    if isinstance(prior, jax.tree_util.Partial):
+        return prior(users, items)
+    return prior[items] if prior.ndim == 1 else prior[users[:, None], items]
+
+
+def _by_group(
+    groups: Int[Array, "n_users"],
+    table: Float[Array, "groups n_items"],
+    users: Int[Array, "batch"],
+    items: Int[Array, "batch n"],
+) -> Float[Array, "batch n"]:
+    return table[groups[users][:, None], items]

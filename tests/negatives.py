@@ -1,0 +1,99 @@
+"""A world small enough to enumerate: a table of scores, users with few or many items taken."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from crl_jax.data import Interactions
+from crl_jax.models import functional
+from crl_jax.samplers import Batch, Positives
+
+N_ITEMS = 9
+TAKEN = {
+    "one": [4],
+    "first half": [0, 1, 2, 3],
+    "last half": [5, 6, 7, 8],
+    "every second": [0, 2, 4, 6, 8],
+    "the ends": [0, 8],
+    "all but two": [0, 1, 3, 4, 5, 7, 8],
+    "all but the first": [1, 2, 3, 4, 5, 6, 7, 8],
+    "all but the last": [0, 1, 2, 3, 4, 5, 6, 7],
+}
+N_USERS = len(TAKEN)
+
+
+def interactions_of(taken, n_items):
+    """Interactions from one list of items per user."""
+    users = np.repeat(np.arange(len(taken)), [len(items) for items in taken])
+    items = np.concatenate([np.asarray(items, int) for items in taken])
+    return Interactions.from_arrays(
+        users, items, user_ids=np.arange(len(taken)), item_ids=np.arange(n_items)
+    )
+
+
+class Table(nnx.Module):
+    """An encoder that has learned every score by heart, and cannot score items together."""
+
+    def __init__(self, n_users, n_items, *, rngs):
+        self.table = nnx.Param(jax.random.normal(rngs.params(), (n_users, n_items)))
+
+    def __call__(self, users, items):
+        return self.table[users[:, None], items]
+
+    def all_scores(self, users):
+        return self.table[users]
+
+
+MODEL = functional(lambda rngs: Table(1, 1, rngs=rngs))
+"""One for all worlds, whatever the size of their tables: programs are compiled by encoder."""
+
+
+@jax.jit
+def draw(sampler, key, batch, state=()):
+    """A call of the sampler, compiled: its loops would be compiled anew at each call outside."""
+    return sampler(key, batch, state)
+
+
+class World:
+    """Interactions, an encoder and its scores, on the device and off it."""
+
+    def __init__(self, taken=None, n_items=N_ITEMS, seed=0):
+        taken = list(TAKEN.values()) if taken is None else taken
+        self.train = interactions_of(taken, n_items)
+        self.taken, self.n_items = [set(items) for items in taken], n_items
+        self.positives = Positives.of(self.train)
+        self.scores = np.random.default_rng(seed).normal(size=(len(taken), n_items))
+        self.params = {"table": jnp.asarray(self.scores, jnp.float32)}
+
+    def unseen(self, user):
+        return np.array([j for j in range(self.n_items) if j not in self.taken[user]])
+
+    def positive(self, user):
+        """The user's first positive."""
+        return min(self.taken[user])
+
+    def batch(self, users, *, n=1, epoch=0):
+        users = np.asarray(users)
+        return Batch(
+            users=jnp.asarray(users, jnp.int32),
+            items=jnp.asarray([self.positive(user) for user in users], jnp.int32),
+            positives=self.positives,
+            params=self.params,
+            epoch=jnp.int32(epoch),
+            model=MODEL,
+            n=n,
+        )
+
+    def state(self, sampler):
+        return sampler.init(jax.random.key(7), self.positives, MODEL, self.params)
+
+
+def best_of(unseen, m, value):
+    """Distribution of the candidate with the highest value among m drawn independently."""
+    chances = np.zeros(max(unseen) + 1)
+    for group in itertools.product(unseen, repeat=m):
+        chances[max(group, key=lambda j: value[j])] += len(unseen) ** -float(m)
+    return chances
