@@ -3,6 +3,7 @@
 :func:`ranking_plan` lays two datasets out once, :func:`evaluate` scores and ranks all items for
 every test user in blocks of bounded memory, and :func:`summarize` takes the means;
 :func:`recommend` gives the lists themselves. The metrics are pure functions of hits and counts.
+:func:`sampling_quality` judges the negatives that a sampler gave.
 """
 
 from ._evaluate import ScoreFn as ScoreFn
@@ -20,4 +21,6 @@ from ._ranking import ndcg_at as ndcg_at
 from ._ranking import precision_at as precision_at
 from ._ranking import recall_at as recall_at
 from ._ranking import reciprocal_rank_at as reciprocal_rank_at
+from ._sampling import SamplingQuality as SamplingQuality
+from ._sampling import sampling_quality as sampling_quality
 from ._top_k import top_k as top_k

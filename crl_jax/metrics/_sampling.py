@@ -1,0 +1,59 @@
+"""Quality of the negatives that a sampler gave."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from .._checks import at_least_float32, check_shape
+from .._reduce import masked_mean
+
+
+class SamplingQuality(NamedTuple):
+    """How true and how informative negatives are."""
+
+    tnr: Float[Array, ""]
+    """True negative rate: the share of true negatives, in [0, 1]."""
+    inf: Float[Array, ""]
+    """Mean informativeness, that of false negatives counted as a loss, in [-1, 1]."""
+
+
+def sampling_quality(
+    info: Float[Array, "*batch"],
+    is_false: Bool[Array, "*batch"],
+    *,
+    where: Bool[Array, "*batch"] | None = None,
+) -> SamplingQuality:
+    r"""Share of true negatives, and what negatives teach less what they teach wrongly.
+
+    .. math::
+        \mathrm{TNR} = \frac{\#TN}{\#TN + \#FN} \qquad
+        \mathrm{INF} = \frac{\sum_{j \in TN} \text{info}(j) - \sum_{j \in FN} \text{info}(j)}
+                            {\#TN + \#FN}
+
+    Args:
+      info: Size of the gradient at each negative, such as
+        :func:`crl_jax.samplers.informativeness`.
+      is_false: True marks a false negative: an item that the user turns out to have taken.
+      where: True keeps a negative.
+
+    Returns:
+      Two scalars; 0 if nothing is kept.
+
+    Raises:
+      ValueError: If a shape does not fit.
+
+    References:
+      "Contrastive Learning for Personalized Recommendation", (4.27) and (4.28).
+
+    >>> quality = sampling_quality(jnp.array([0.9, 0.1, 0.6]), jnp.array([True, False, False]))
+    >>> print(f"{quality.tnr:.3f} {quality.inf:.3f}")
+    0.667 -0.067
+    """
+    check_shape("is_false", is_false, info.shape)
+    check_shape("where", where, info.shape)
+    (info,) = at_least_float32(info)
+    return SamplingQuality(
+        masked_mean((~is_false).astype(info.dtype), where=where),
+        masked_mean(jnp.where(is_false, -info, info), where=where),
+    )
