@@ -139,7 +139,7 @@ def make_epoch(task: Task, interactions: Any) -> Contestant:
     }[task.loss]
     model = models.functional(build)
     step = train.Step(
-        score=model.score,
+        model=model,
         loss=loss,
         optimizer=train.adam_l2,
         batch_size=BATCH_SIZE,
@@ -157,21 +157,20 @@ def make_epoch(task: Task, interactions: Any) -> Contestant:
         "loss": knobs,
     }
 
-    @partial(jax.jit, donate_argnums=(0, 1))
-    def compiled(params: Any, opt_state: Any, epoch: Any, anchors: Any, numbers: Any) -> Any:
+    @partial(jax.jit, donate_argnums=0)
+    def compiled(state: Any, epoch: Any, anchors: Any, numbers: Any) -> Any:
         # The key is made on the device, as `fit` does: made outside it would be timed too.
         key = jax.random.fold_in(jax.random.key(1), epoch)
-        return train.run_epoch(step, params, opt_state, key, anchors, numbers)
+        return train.run_epoch(step, state, key, anchors, samplers.RNS(), numbers)
 
     params = model.init(jax.random.key(0))
-    state = params, train.adam_l2(LEARNING_RATE, WEIGHT_DECAY).init(params)
+    state = train.EpochState(params, train.adam_l2(LEARNING_RATE, WEIGHT_DECAY).init(params))
     epochs = itertools.count()
 
     def epoch() -> float:
         nonlocal state
-        *new, mean_loss = compiled(*state, np.int32(next(epochs)), anchors, numbers)
-        state = tuple(new)
-        return float(jax.block_until_ready((state, mean_loss))[1])
+        state, report = compiled(state, np.int32(next(epochs)), anchors, numbers)
+        return float(jax.block_until_ready((state, report))[1]["loss"])
 
     start = time.perf_counter()
     epoch()

@@ -3,6 +3,7 @@
 from ._checkpoint import load_checkpoint as load_checkpoint
 from ._checkpoint import save_checkpoint as save_checkpoint
 from ._epoch import Anchors as Anchors
+from ._epoch import EpochState as EpochState
 from ._epoch import Step as Step
 from ._epoch import run_epoch as run_epoch
 from ._fit import Fitted as Fitted

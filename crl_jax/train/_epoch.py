@@ -1,9 +1,10 @@
 """One epoch of training on positive-unlabelled interactions, as a pure function."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,11 +12,14 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, Key
 
-from ..samplers import Positives, permute, sample_seen, sample_unseen
+from ..metrics import sampling_quality
+from ..models import Functional
+from ..samplers import Batch, Positives, Sampler, informativeness, permute, sample_seen
 from ._optimizers import Optimizer
+from ._rows import row_updates
 
-# Ids drawn ahead of an epoch's steps; past this (64 MiB) each step draws its own. Drawing for all
-# steps at once gives the same ids in a third of the time, the work per operation being larger.
+# Numbers drawn ahead of an epoch's steps; past this (64 MiB) each step draws its own. Drawing for
+# all steps at once gives the same ids in a third of the time, the work per operation being larger.
 _MAX_DRAWN_AHEAD = 2**24
 
 
@@ -24,101 +28,228 @@ class Step:
     """What one step of training does: the static side, hashed by ``jit``.
 
     Attributes:
-      score: ``score(params, users [B], items [B, n]) -> [B, n]``.
+      model: The encoder's functions.
       loss: ``loss(pos, neg, *, reduce_fn=None, **knobs) -> [B]``, for instance from
         :mod:`crl_jax.losses`; ``pos`` is ``[B]``, or ``[B, 1 + n_pos]`` if ``n_pos > 0``.
       optimizer: Makes the Optax transformation from learning rate and weight decay.
       batch_size: Anchors per step, B.
-      n_neg: Unlabelled items drawn per anchor, N.
+      n_neg: Negatives per anchor, N.
       n_pos: Extra positives drawn per anchor, M.
+      draw_batches: Batches whose negatives are drawn together, from the parameters before the
+        first of them.
+      row_wise: Whether a step changes the rows of its batch alone, see :func:`fit`.
     """
 
-    score: Callable[[Any, Array, Array], Array]
+    model: Functional
     loss: Callable[..., Array]
     optimizer: Optimizer
     batch_size: int
     n_neg: int
     n_pos: int
+    draw_batches: int = 1
+    row_wise: bool = False
 
 
-@partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["users", "items", "positives"],
-    meta_fields=[],
-)
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Anchors:
-    """The interactions an epoch goes through, each once, and what negatives are drawn from."""
+    """The interactions an epoch goes through, each once, and what negatives are drawn from.
+
+    Attributes:
+      users: User of each interaction.
+      items: Item of each interaction.
+      positives: What every user has taken.
+      held_out: Positives that training must not see: negatives among them are counted as false.
+        None counts nothing.
+    """
 
     users: Int[Array, "n"]
     items: Int[Array, "n"]
     positives: Positives
+    held_out: Positives | None = None
+
+
+class EpochState(NamedTuple):
+    """What an epoch changes.
+
+    Attributes:
+      params: Parameters.
+      opt_state: State of the optimiser.
+      sampler_state: State of the sampler.
+    """
+
+    params: Any
+    opt_state: Any
+    sampler_state: Any = ()
 
 
 def run_epoch(
     step: Step,
-    params: Any,
-    opt_state: Any,
+    state: EpochState,
     key: Key[Array, ""],
     anchors: Anchors,
+    sampler: Sampler,
     knobs: dict[str, Any],
-) -> tuple[Any, Any, Float[Array, ""]]:
+    epoch: Int[Array, ""] | int = 0,
+) -> tuple[EpochState, dict[str, Float[Array, ""]]]:
     """Goes once through all interactions in an order that ``key`` fixes, in steps of a scan.
 
     Args:
       step: What a step does.
-      params: Parameters.
-      opt_state: State of the optimiser.
+      state: State before the epoch.
       key: Key of this epoch: order, negatives and extra positives.
       anchors: The interactions.
+      sampler: Chooses the negatives.
       knobs: ``learning_rate`` and ``weight_decay`` of this epoch, and ``loss``, the
         hyper-parameters of the loss; all may be traced.
+      epoch: Epochs before this one, for samplers that change over time.
 
     Returns:
-      Parameters, optimiser state and the mean loss over all anchors.
+      The state after the epoch, and means over it: ``loss`` over anchors, and, if ``anchors`` has
+      positives held out, ``tnr`` and ``inf`` over negatives
+      (:func:`crl_jax.metrics.sampling_quality`).
     """
     n, batch = anchors.users.shape[0], step.batch_size
-    n_steps = -(-n // batch)
+    n_drawn = batch * step.draw_batches
+    n_draws = -(-n // n_drawn)
     order_key, draw_key = jax.random.split(key)
-    # The last batch is filled up with anchors that `position < n` masks. How many of each batch
+    # The last draw is filled up with anchors that `position < n` masks. How many of each batch
     # are real is known here: counting them in every step costs as much as a small product.
-    position = jnp.arange(n_steps * batch, dtype=jnp.int32).reshape(n_steps, batch)
-    n_real = np.minimum(batch, n - batch * np.arange(n_steps)).astype(np.float32)
+    position = jnp.arange(n_draws * n_drawn, dtype=jnp.int32).reshape(n_draws, n_drawn)
+    first = batch * np.arange(n_draws * step.draw_batches).reshape(n_draws, -1)
+    n_real = np.clip(n - first, 0, batch).astype(np.float32)
     index = permute(order_key, position % n, n)
-    keys = jax.random.split(draw_key, n_steps)
-    optimizer = step.optimizer(knobs["learning_rate"], knobs["weight_decay"])
+    keys = jax.random.split(draw_key, n_draws)
+    epoch = jnp.asarray(epoch, jnp.int32)
+    update = (_row_step if step.row_wise else _dense_step)(step, knobs)
 
-    def draw(key: Key[Array, ""], index: Int[Array, "batch"]) -> tuple[Array, Array]:
+    def draw(key: Key[Array, ""], index: Int[Array, "drawn"]) -> tuple[Array, Array, Any]:
         neg_key, pos_key = jax.random.split(key)
         users = anchors.users[index]
-        columns = [anchors.items[index][:, None]]
+        pos = anchors.items[index][:, None]
         if step.n_pos:
-            columns.append(sample_seen(pos_key, users, anchors.positives, step.n_pos))
-        columns.append(sample_unseen(neg_key, users, anchors.positives, step.n_neg))
-        return users, jnp.concatenate(columns, axis=1)
+            extra = sample_seen(pos_key, users, anchors.positives, step.n_pos)
+            pos = jnp.concatenate([pos, extra], axis=1)
+        return users, pos, sampler.propose(neg_key, users, anchors.positives, step.n_neg)
 
-    def loss_fn(
-        params: Any, users: Array, items: Array, position: Array, n_real: Array
-    ) -> tuple[Array, Array]:
-        scores = step.score(params, users, items)
-        pos = scores[:, : 1 + step.n_pos] if step.n_pos else scores[:, 0]
-        losses = step.loss(pos, scores[:, 1 + step.n_pos :], reduce_fn=None, **knobs["loss"])
-        total = jnp.sum(jnp.where(position < n, losses, 0))
-        return total / n_real.astype(total.dtype), total
+    def turn(state: EpochState, drawn: tuple[Any, ...]) -> tuple[EpochState, dict[str, Array]]:
+        """Negatives for some batches, and the steps on them."""
+        ids, position, n_real = drawn
+        users, pos, proposals = ids if ahead else draw(*ids)
+        batch = Batch(
+            users, pos[:, 0], anchors.positives, state.params, epoch, step.model, step.n_neg
+        )
+        neg, sampler_state = sampler.select(proposals, batch, state.sampler_state)
+        items = jnp.concatenate([pos, neg], axis=1)
+        real = position < n
+        steps = jax.tree.map(
+            lambda x: x.reshape(step.draw_batches, step.batch_size, *x.shape[1:]),
+            (users, items, real),
+        )
+        carry = state.params, state.opt_state
+        if step.draw_batches == 1:
+            only = jax.tree.map(lambda x: x[0], (*steps, n_real))
+            carry, (total, scores) = update(carry, only)
+        else:
+            full = update if step.row_wise else _skip_empty(update)
+            carry, (totals, scores) = jax.lax.scan(full, carry, (*steps, n_real))
+            total, scores = jnp.sum(totals), scores.reshape(-1, *scores.shape[2:])
+        report = {"loss": total}
+        if anchors.held_out is not None:
+            info = informativeness(scores[:, :1], scores[:, 1 + step.n_pos :])
+            is_false = anchors.held_out.contains(users, neg)
+            kept = jnp.broadcast_to(real[:, None], neg.shape)
+            quality = sampling_quality(info, is_false, where=kept)
+            share = jnp.sum(n_real) / n
+            report |= {"tnr": quality.tnr * share, "inf": quality.inf * share}
+        return EpochState(*carry, sampler_state), report
 
-    def update(carry: tuple[Any, Any], batch: tuple[Array, ...]) -> tuple[tuple[Any, Any], Array]:
-        params, opt_state = carry
-        *ids, position, n_real = batch
-        users, items = ids if drawn_ahead else draw(*ids)
-        grads, total = jax.grad(loss_fn, has_aux=True)(params, users, items, position, n_real)
-        updates, opt_state = optimizer.update(grads, opt_state, params)
-        return (optax.apply_updates(params, updates), opt_state), total
-
-    width = 1 + step.n_pos + step.n_neg
-    drawn_ahead = n_steps * batch * width <= _MAX_DRAWN_AHEAD
-    ids = jax.vmap(draw)(keys, index) if drawn_ahead else (keys, index)
+    size = sum(math.prod(x.shape) for x in jax.tree.leaves(jax.eval_shape(draw, keys[0], index[0])))
+    ahead = n_draws * size <= _MAX_DRAWN_AHEAD
+    ids = jax.vmap(draw)(keys, index) if ahead else (keys, index)
+    started = sampler.start_epoch(state.params, state.sampler_state)
     # Two steps a turn: a tenth off the epoch of a loss with many scores, on CPUs.
-    (params, opt_state), totals = jax.lax.scan(
-        update, (params, opt_state), (*ids, position, jnp.asarray(n_real)), unroll=2
+    state, report = jax.lax.scan(
+        turn,
+        state._replace(sampler_state=started),
+        (ids, position, jnp.asarray(n_real)),
+        unroll=2 if step.draw_batches == 1 else 1,
     )
-    return params, opt_state, jnp.sum(totals) / n
+    sums = jax.tree.map(jnp.sum, report)
+    return state, {**sums, "loss": sums["loss"] / n}
+
+
+_Carry = tuple[Any, Any]
+_Update = Callable[[_Carry, tuple[Array, ...]], tuple[_Carry, tuple[Array, Array]]]
+
+
+def _skip_empty(update: _Update) -> _Update:
+    """Past the last anchor the last draw holds batches without any: they are no steps."""
+
+    def stepped(carry: _Carry, batch: tuple[Array, ...]) -> tuple[_Carry, tuple[Array, Array]]:
+        shapes = jax.eval_shape(update, carry, batch)[1]
+        nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        return jax.lax.cond(batch[-1] > 0, update, lambda carry, _: (carry, nothing), carry, batch)
+
+    return stepped
+
+
+def _dense_step(step: Step, knobs: dict[str, Any]) -> _Update:
+    """A step with the gradient of all parameters."""
+    optimizer = step.optimizer(knobs["learning_rate"], knobs["weight_decay"])
+
+    def update(carry: _Carry, batch: tuple[Array, ...]) -> tuple[_Carry, tuple[Array, Array]]:
+        params, opt_state = carry
+        users, items, *rest = batch
+        loss_fn = partial(_mean_loss, step, knobs["loss"], real_and_count=rest)
+
+        def of_params(params: Any) -> tuple[Array, tuple[Array, Array]]:
+            return loss_fn(step.model.score(params, users, items))
+
+        grads, seen = jax.grad(of_params, has_aux=True)(params)
+        updates, opt_state = optimizer.update(grads, opt_state, params)
+        return (optax.apply_updates(params, updates), opt_state), seen
+
+    return update
+
+
+def _row_step(step: Step, knobs: dict[str, Any]) -> _Update:
+    """A step with the gradient of the rows that the batch touches."""
+    row_ids, row_scores = step.model.row_ids, step.model.row_scores
+    assert row_ids is not None
+    assert row_scores is not None
+
+    def update(carry: _Carry, batch: tuple[Array, ...]) -> tuple[_Carry, tuple[Array, Array]]:
+        params, opt_state = carry
+        users, items, real, n_real = batch
+        if step.batch_size == 1:
+            # XLA makes slices of gathers and scatters of one row, and copies whole tables to keep
+            # them apart. With a second anchor, that counts for nothing, they stay in place.
+            users, items = jnp.repeat(users, 2), jnp.repeat(items, 2, axis=0)
+            real = jnp.concatenate([real, jnp.zeros(1, bool)])
+        loss_fn = partial(_mean_loss, step, knobs["loss"], real_and_count=[real, n_real])
+        ids = row_ids(users, items)
+        rows = jax.tree.map(lambda table, at: table[at], params, ids)
+
+        def of_rows(rows: Any) -> tuple[Array, tuple[Array, Array]]:
+            return loss_fn(row_scores(rows))
+
+        grads, (total, scores) = jax.grad(of_rows, has_aux=True)(rows)
+        optimizer = step.optimizer(
+            knobs["learning_rate"], knobs["weight_decay"] / jnp.maximum(n_real, 1)
+        )
+        params = row_updates(optimizer, params, ids, rows, grads, where=real)
+        return (params, opt_state), (total, scores[: step.batch_size])
+
+    return update
+
+
+def _mean_loss(
+    step: Step, knobs: dict[str, Any], scores: Array, *, real_and_count: list[Array]
+) -> tuple[Array, tuple[Array, Array]]:
+    """Mean over the real anchors; their sum and the scores beside it."""
+    real, n_real = real_and_count
+    pos = scores[:, : 1 + step.n_pos] if step.n_pos else scores[:, 0]
+    losses = step.loss(pos, scores[:, 1 + step.n_pos :], reduce_fn=None, **knobs)
+    total = jnp.sum(jnp.where(real, losses, 0))
+    return total / jnp.maximum(n_real, 1).astype(total.dtype), (total, scores)

@@ -1,6 +1,9 @@
 """Training with early stopping: many runs at once, exact to resume."""
 
+import dataclasses
+import hashlib
 import os
+import re
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -17,12 +20,12 @@ from jaxtyping import Array, Bool, Float, Int
 from ..data import Interactions
 from ..metrics import RankingPlan, evaluate, ranking_plan
 from ..models import Functional, MatrixFactorization, functional
-from ..samplers import Positives
+from ..samplers import RNS, Positives, Sampler
 from ._checkpoint import load_checkpoint, save_checkpoint
-from ._epoch import Anchors, Step, run_epoch
+from ._epoch import Anchors, EpochState, Step, run_epoch
 from ._optimizers import Optimizer, Schedule, adam_l2, constant
 
-_STREAMS = {"init": 0, "epochs": 1}
+_STREAMS = {"init": 0, "epochs": 1, "sampler": 2}
 """Purposes of randomness; each run's seed is split by them, so that no stream depends on how
 much of another was used."""
 
@@ -33,9 +36,12 @@ class TrainingDiverged(RuntimeError):
 
 @partial(
     jax.tree_util.register_dataclass,
-    data_fields=["params", "opt_state", "best_params", "best_score", "best_epoch", "stopped"],
+    data_fields=[
+        "params", "opt_state", "sampler_state", "best_params", "best_score", "best_epoch",
+        "stopped",
+    ],
     meta_fields=[],
-)
+)  # fmt: skip
 @dataclass(frozen=True)
 class TrainState:
     """All that changes while runs train; every leaf has the leading axis ``runs``.
@@ -43,6 +49,7 @@ class TrainState:
     Attributes:
       params: Parameters after the last epoch.
       opt_state: State of the optimiser.
+      sampler_state: State of the sampler.
       best_params: Parameters at the best validation score so far; without validation data, those
         of the run's last epoch.
       best_score: Best validation NDCG so far; NaN before the first.
@@ -52,6 +59,7 @@ class TrainState:
 
     params: Any
     opt_state: Any
+    sampler_state: Any
     best_params: Any
     best_score: Float[Array, "runs"]
     best_epoch: Int[Array, "runs"]
@@ -68,8 +76,9 @@ class Fitted:
       knobs: The numbers each run trained with, arrays of length ``runs``.
       best_epoch: Epochs after which the best parameters were taken, ``[runs]``.
       best_score: Validation NDCG there, ``[runs]``; NaN without validation data.
-      history: One dictionary per evaluation: ``epoch``, ``loss`` and ``ndcg@K`` (lists over
-        runs), ``seconds``.
+      history: One dictionary per evaluation: ``epoch``; ``loss`` and ``ndcg@K``, with a
+        ``held_out`` part ``tnr`` and ``inf``, and what the ``probe`` gave (lists over runs);
+        ``seconds``.
     """
 
     model: Functional
@@ -98,6 +107,10 @@ def fit(
     build: Callable[[nnx.Rngs], Any] | None = None,
     n_neg: int = 1,
     n_pos: int = 0,
+    sampler: Sampler | None = None,
+    sampler_knobs: Mapping[str, Any] | None = None,
+    held_out: Interactions | None = None,
+    probe: Callable[[Any], Mapping[str, Array]] | None = None,
     init_scale: Any = 1.0,
     learning_rate: Any = 1e-3,
     weight_decay: Any = 1e-5,
@@ -105,6 +118,8 @@ def fit(
     schedule: Schedule = constant,
     decay: Any = 0.1,
     batch_size: int = 1024,
+    draw_batches: int = 1,
+    row_wise: bool = False,
     epochs: Any = 200,
     stop_at: int | None = None,
     patience: int = 50,
@@ -118,13 +133,14 @@ def fit(
     """Trains an encoder on implicit feedback, one run or many at once.
 
     Each epoch goes through every interaction once, in a fresh order, and draws for each anchor
-    ``n_neg`` items that the user has not taken in ``train`` (uniformly) and ``n_pos`` more of the
-    items the user has. After every ``eval_every`` epochs NDCG@k on ``valid`` decides what is kept
-    and when to stop. Everything between two such reports is one compiled call.
+    ``n_neg`` items that the user has not taken in ``train``, as ``sampler`` chooses them, and
+    ``n_pos`` more of the items the user has. After every ``eval_every`` epochs NDCG@k on ``valid``
+    decides what is kept and when to stop. Everything between two such reports is one compiled
+    call.
 
     The numbers ``init_scale``, ``learning_rate``, ``weight_decay``, ``decay``, ``epochs``,
-    ``seeds`` and those in ``knobs`` may each be an array of length ``runs``: the runs then train
-    side by side under ``vmap``.
+    ``seeds`` and those in ``knobs`` and ``sampler_knobs`` may each be an array of length ``runs``:
+    the runs then train side by side under ``vmap``.
     The same call on the same machine gives the same bits, resumed or not.
 
     Args:
@@ -137,6 +153,14 @@ def fit(
         ``MatrixFactorization`` of width 32.
       n_neg: Unlabelled items per anchor, N >= 1.
       n_pos: Extra positives per anchor, M >= 0.
+      sampler: Chooses the negatives, see :class:`crl_jax.samplers.Sampler`; by default uniformly
+        (``RNS()``).
+      sampler_knobs: Numbers in place of those of ``sampler``, by field, or arrays ``[runs]``.
+      held_out: Positives that training must not see, such as the test set: they count among the
+        negatives drawn as false ones, and show in the history how good the sampler is. Nothing
+        else depends on them.
+      probe: A pure function of one run's parameters that gives arrays by name; they are computed
+        with every report and stand in the history. ``jax.tree_util.Partial`` passes it data.
       init_scale: Factor on all initial values of the encoder, > 0.
       learning_rate: Learning rate before the schedule, > 0.
       weight_decay: L2 coefficient, >= 0.
@@ -144,6 +168,12 @@ def fit(
       schedule: See :data:`Schedule`.
       decay: Factor on the learning rate that the schedule comes down to, >= 0.
       batch_size: Anchors per step.
+      draw_batches: Batches whose negatives are drawn together, from the parameters before the
+        first of them. With tiny batches, drawing for each alone costs many times the step.
+      row_wise: A step changes only the rows of the encoder's tables that its batch reads, and
+        costs no more than they do: L2 then acts on these rows alone, as in the published code of
+        one triplet a step. For encoders that are :class:`crl_jax.models.RowScores` and optimisers
+        without state (``sgd_l2``); runs are trained one after another.
       epochs: Length of the training, which the schedule spans.
       stop_at: Ends all runs after this many epochs without changing the schedule; for training
         again, on more data, as long as validation found best.
@@ -173,11 +203,13 @@ def fit(
         "epochs": epochs,
         "seed": seeds,
         **{f"loss.{name}": value for name, value in (knobs or {}).items()},
+        **{f"sampler.{name}": value for name, value in (sampler_knobs or {}).items()},
     }
     runs = _broadcast_runs(numbers)
     for name, count, low in (
         ("n_neg", n_neg, 1), ("n_pos", n_pos, 0), ("batch_size", batch_size, 1),
         ("eval_every", eval_every, 1), ("patience", patience, 1), ("k", k, 1),
+        ("draw_batches", draw_batches, 1),
     ):  # fmt: skip
         if count < low:
             raise ValueError(f"`{name}` must be at least {low}, got {count}.")
@@ -190,19 +222,25 @@ def fit(
 
     _check_knobs(loss, runs, n_neg, n_pos)
     model = functional(build or partial(_default_model, train.n_users, train.n_items))
-    step = Step(model.score, loss, optimizer, min(batch_size, len(train)), n_neg, n_pos)
+    sampler = RNS() if sampler is None else sampler
+    _check_sampler(sampler, sampler_knobs or {}, runs)
+    _check_row_wise(row_wise, model, optimizer)
+    step = Step(
+        model, loss, optimizer, min(batch_size, len(train)), n_neg, n_pos, draw_batches, row_wise
+    )
     work = _Plan(
         step=step,
         schedule=schedule,
-        score_all=model.score_all,
         k=k,
         patience=patience,
         last_epoch=int(min(stop_at or np.inf, runs["epochs"].max())),
     )
-    anchors = _anchors(train)
+    anchors = _anchors(train, held_out)
+    probe = None if probe is None else jax.tree_util.Partial(probe)
     plan = None if valid is None else ranking_plan(train, valid)
     device_runs = {name: jnp.asarray(value) for name, value in runs.items()}
-    state = _initial_state(device_runs, model=model, optimizer=optimizer)
+    fixed = anchors, plan, sampler, probe
+    state = _initial_state(device_runs, anchors, sampler, model=model, optimizer=optimizer)
     epoch, history, seconds = 0, [], 0.0
 
     fingerprint = {
@@ -210,6 +248,8 @@ def fit(
         "valid": None if valid is None else valid.fingerprint(),
         "runs": {name: value.tolist() for name, value in runs.items()},
         "step": [_name(loss), _name(optimizer), _name(schedule), batch_size, n_neg, n_pos],
+        "sampler": [*_describe(sampler), draw_batches, row_wise],
+        "held_out": None if held_out is None else held_out.fingerprint(),
         "choice": [stop_at, patience, eval_every, k],
     }
     if checkpoint is not None and os.path.exists(checkpoint):
@@ -225,14 +265,14 @@ def fit(
     while epoch < work.last_epoch and not np.all(state.stopped):
         n_epochs = min(eval_every, work.last_epoch - epoch)
         state, report = _advance(
-            state, device_runs, anchors, plan, jnp.int32(epoch),
-            work=work, n_epochs=n_epochs,
-        )  # fmt: skip
+            state, device_runs, fixed, jnp.int32(epoch), work=work, n_epochs=n_epochs
+        )
         report = jax.device_get(report)
         epoch += n_epochs
-        entry = {"epoch": epoch, "loss": report["loss"].tolist()}
+        score = report.pop("score")
+        entry = {"epoch": epoch, **{name: values.tolist() for name, values in report.items()}}
         if valid is not None:
-            entry[f"ndcg@{k}"] = report["score"].tolist()
+            entry[f"ndcg@{k}"] = score.tolist()
         entry["seconds"] = round(seconds + time.monotonic() - started, 3)
         history.append(entry)
         if not np.isfinite(report["loss"]).any():
@@ -265,7 +305,6 @@ class _Plan:
 
     step: Step
     schedule: Schedule
-    score_all: Callable[[Any, Array], Array]
     k: int
     patience: int
     last_epoch: int
@@ -273,15 +312,21 @@ class _Plan:
 
 @partial(jax.jit, static_argnames=("model", "optimizer"))
 def _initial_state(
-    runs: dict[str, Array], *, model: Functional, optimizer: Optimizer
+    runs: dict[str, Array],
+    anchors: Anchors,
+    sampler: Sampler,
+    *,
+    model: Functional,
+    optimizer: Optimizer,
 ) -> TrainState:
     def one(run: dict[str, Array]) -> TrainState:
         params = model.init(_stream(run["seed"], "init"))
         params = jax.tree.map(lambda table: run["init_scale"].astype(table.dtype) * table, params)
-        opt_state = optimizer(run["learning_rate"], run["weight_decay"]).init(params)
+        sampler_key = _stream(run["seed"], "sampler")
         return TrainState(
             params=params,
-            opt_state=opt_state,
+            opt_state=optimizer(run["learning_rate"], run["weight_decay"]).init(params),
+            sampler_state=sampler.init(sampler_key, anchors.positives, model, params),
             best_params=params,
             best_score=jnp.float32(jnp.nan),
             best_epoch=jnp.int32(0),
@@ -295,44 +340,41 @@ def _initial_state(
 def _advance(
     state: TrainState,
     runs: dict[str, Array],
-    anchors: Anchors,
-    plan: RankingPlan | None,
+    fixed: tuple[Anchors, RankingPlan | None, Sampler, Any],
     epoch: Int[Array, ""],
     *,
     work: _Plan,
     n_epochs: int,
 ) -> tuple[TrainState, dict[str, Array]]:
     """``n_epochs`` epochs of every run, then validation and the bookkeeping of early stopping."""
+    anchors, plan, sampler, probe = fixed
 
     def one(state: TrainState, run: dict[str, Array]) -> tuple[TrainState, dict[str, Array]]:
         key = _stream(run["seed"], "epochs")
-        loss_knobs = {
-            name.removeprefix("loss."): value
-            for name, value in run.items()
-            if name.startswith("loss.")
-        }
+        own_sampler = dataclasses.replace(sampler, **_section(run, "sampler"))
 
-        def body(carry: tuple[Any, Any], epoch: Array) -> tuple[tuple[Any, Any], Array]:
+        def body(carry: EpochState, epoch: Array) -> tuple[EpochState, dict[str, Array]]:
             progress = epoch.astype(jnp.float32) / run["epochs"].astype(jnp.float32)
             knobs = {
                 "learning_rate": run["learning_rate"] * work.schedule(progress, run["decay"]),
                 "weight_decay": run["weight_decay"],
-                "loss": loss_knobs,
+                "loss": _section(run, "loss"),
             }
-            params, opt_state, loss = run_epoch(
-                work.step, *carry, jax.random.fold_in(key, epoch), anchors, knobs
-            )
-            return (params, opt_state), loss
+            key_now = jax.random.fold_in(key, epoch)
+            return run_epoch(work.step, carry, key_now, anchors, own_sampler, knobs, epoch)
 
-        (params, opt_state), losses = jax.lax.scan(
-            body, (state.params, state.opt_state), epoch + jnp.arange(n_epochs, dtype=jnp.int32)
+        carry, reports = jax.lax.scan(
+            body,
+            EpochState(state.params, state.opt_state, state.sampler_state),
+            epoch + jnp.arange(n_epochs, dtype=jnp.int32),
         )
-        now = epoch + n_epochs
-        loss = jnp.mean(losses)
+        params = carry.params
+        report = jax.tree.map(jnp.mean, reports)
+        now, loss = epoch + n_epochs, report["loss"]
         if plan is None:
             score, better = jnp.float32(jnp.nan), ~state.stopped
         else:
-            values = evaluate(work.score_all, params, plan, ks=(work.k,), auc=False)
+            values = evaluate(work.step.model.score_all, params, plan, ks=(work.k,), auc=False)
             score = jnp.mean(values[f"ndcg@{work.k}"])
             # Written so that the first score beats NaN and a NaN beats nothing.
             better = ~state.stopped & (score >= 0) & ~(score <= state.best_score)
@@ -341,20 +383,28 @@ def _advance(
         ended = (now >= run["epochs"]) | (waited >= work.patience) | ~jnp.isfinite(loss)
         return TrainState(
             params=params,
-            opt_state=opt_state,
+            opt_state=carry.opt_state,
+            sampler_state=carry.sampler_state,
             best_params=jax.tree.map(partial(jnp.where, better), params, state.best_params),
             best_score=jnp.where(better, score, state.best_score),
             best_epoch=best_epoch,
             stopped=state.stopped | ended,
-        ), {"loss": loss, "score": score}
+        ), {**report, "score": score, **(probe(params) if probe is not None else {})}
 
-    return _over_runs(one, state, runs)
+    return _over_runs(one, state, runs, in_turn=work.step.row_wise)
 
 
-def _over_runs(one: Callable[..., Any], state: TrainState, runs: dict[str, Array]) -> Any:
-    """``vmap`` over runs, save that a single run is not batched: batched gathers cost more."""
+def _over_runs(
+    one: Callable[..., Any], state: TrainState, runs: dict[str, Array], *, in_turn: bool
+) -> Any:
+    """``vmap`` over runs, save that a single run is not batched: batched gathers cost more.
+
+    Updates of single rows gain nothing from being batched, and lose their place in the cache.
+    """
     if len(runs["seed"]) > 1:
-        return jax.vmap(one)(state, runs)
+        return (
+            jax.lax.map(lambda x: one(*x), (state, runs)) if in_turn else jax.vmap(one)(state, runs)
+        )
     only = jax.tree.map(lambda leaf: leaf[0], (state, runs))
     return jax.tree.map(lambda leaf: leaf[None], one(*only))
 
@@ -386,13 +436,50 @@ def _check_knobs(
     """
     pos = jax.ShapeDtypeStruct((1, 1 + n_pos) if n_pos else (1,), jnp.float32)
     neg = jax.ShapeDtypeStruct((1, n_neg), jnp.float32)
-    knobs = {n.removeprefix("loss."): v for n, v in runs.items() if n.startswith("loss.")}
+    knobs = _section(runs, "loss")
     for values in set(zip(*(array.tolist() for array in knobs.values()), strict=True)):
         settled = dict(zip(knobs, values, strict=True))
         jax.eval_shape(partial(loss, reduce_fn=None, **settled), pos, neg)
 
 
-def _anchors(train: Interactions) -> Anchors:
+def _check_sampler(sampler: Sampler, knobs: Mapping[str, Any], runs: dict[str, np.ndarray]) -> None:
+    """Lets the sampler judge the numbers that replace its own."""
+    numbers = {f.name for f in dataclasses.fields(sampler) if not f.metadata.get("static")}
+    if unknown := set(knobs) - numbers:
+        raise ValueError(
+            f"`sampler_knobs` must name numbers of {type(sampler).__name__}, which are "
+            f"{sorted(numbers)}, got {sorted(unknown)}."
+        )
+    values = _section(runs, "sampler")
+    for i in range(len(runs["seed"])):
+        dataclasses.replace(sampler, **{name: array[i] for name, array in values.items()})
+
+
+def _check_row_wise(row_wise: bool, model: Functional, optimizer: Optimizer) -> None:
+    if not row_wise:
+        return
+    if model.row_ids is None:
+        raise ValueError("`row_wise` needs an encoder with `row_ids` and `row_scores`.")
+    if jax.tree.leaves(optimizer(1.0, 0.0).init({"rows": jnp.zeros(1)})):
+        raise ValueError(
+            f"`row_wise` needs an optimizer without state, such as sgd_l2, got {_name(optimizer)}."
+        )
+
+
+def _section(runs: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The numbers of one part, ``"loss"`` or ``"sampler"``, by their own names."""
+    prefix = f"{name}."
+    return {key.removeprefix(prefix): v for key, v in runs.items() if key.startswith(prefix)}
+
+
+def _describe(sampler: Sampler) -> list[str]:
+    """What tells one sampler from another, arrays by their hash."""
+    leaves, structure = jax.tree.flatten(sampler)
+    hashes = [hashlib.sha256(np.asarray(leaf).tobytes()).hexdigest()[:16] for leaf in leaves]
+    return [re.sub(r" at 0x[0-9a-f]+", "", str(structure)), *hashes]
+
+
+def _anchors(train: Interactions, held_out: Interactions | None) -> Anchors:
     """All interactions of users who left something in the catalogue to compare with."""
     keep = np.diff(train.indptr)[train.users] < train.n_items
     if not keep.any():
@@ -407,6 +494,7 @@ def _anchors(train: Interactions) -> Anchors:
         users=jnp.asarray(train.users[keep], jnp.int32),
         items=jnp.asarray(train.items[keep], jnp.int32),
         positives=Positives.of(train),
+        held_out=None if held_out is None else Positives.of(held_out),
     )
 
 
