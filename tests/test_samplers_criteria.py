@@ -10,6 +10,7 @@ from negatives import N_ITEMS, N_USERS, World, interactions_of
 
 from crl_jax import samplers, stats
 from crl_jax.samplers import _unseen, informativeness, sampling_risk, unbiasedness
+from crl_jax.samplers._positives import pack_bits
 
 unit = st.floats(0, 1, width=32)
 
@@ -76,11 +77,13 @@ def numpy_ecdf(world, users, items):
     return out
 
 
-@pytest.mark.parametrize("room", [None, 1, 3 * N_ITEMS])
-def test_exact_ecdf_counts_all_that_the_user_has_left(monkeypatch, room):
-    """In one piece, anchor by anchor, or in blocks that do not come out even."""
-    if room is not None:
-        monkeypatch.setattr(_unseen, "_MAX_SCORES", room)
+@pytest.mark.parametrize(
+    "limits", [{}, {"_MAX_SCORES": 1}, {"_MAX_SCORES": 3 * N_ITEMS}, {"_COUNTS_PER_USER": 1}]
+)
+def test_exact_ecdf_counts_all_that_the_user_has_left(monkeypatch, limits):
+    """In one piece, anchor by anchor, in blocks that do not come out even, or by users' ranks."""
+    for name, value in limits.items():
+        monkeypatch.setattr(_unseen, name, value)
     world = World()
     users = [0, 3, 3, 5, 1, 7, 2, 0]
     batch = world.batch(users)
@@ -96,18 +99,40 @@ def test_exact_ecdf_counts_all_that_the_user_has_left(monkeypatch, room):
     np.testing.assert_allclose(standing.pos, own, rtol=1e-6)
 
 
+def shared_sample(world, items):
+    """The sample as it is handed on: with what each user has taken, as bits."""
+    taken = [[j in row for row in world.taken] for j in items]
+    return _unseen.SharedSample(jnp.array(items), pack_bits(jnp.array(taken)))
+
+
 def test_sampled_ecdf_is_that_of_the_sample_without_what_was_taken():
     world = World()
     users = list(range(N_USERS))
     batch = world.batch(users)
     sample = [1, 1, 4, 8, 6, 2]
     items = samplers.sample_unseen(jax.random.key(1), batch.users, world.positives, 3)
-    got = _unseen.sampled_ecdf(batch, batch.scores(items), jnp.array(sample))
+    got = _unseen.sampled_ecdf(batch, batch.scores(items), shared_sample(world, sample))
     for user in users:
         left = [world.scores[user, j] for j in sample if j not in world.taken[user]]
         for k, j in enumerate(np.asarray(items[user])):
             want = np.mean(np.array(left) <= world.scores[user, j]) if left else 0.5
             assert got[user, k] == pytest.approx(want)
+
+
+def test_a_sample_knows_what_was_taken():
+    world = World()
+    sample = _unseen.draw_sample(jax.random.key(0), world.positives, 70)
+    assert sample.taken.shape == (3, N_USERS)
+    want = shared_sample(world, np.asarray(sample.items).tolist())
+    np.testing.assert_array_equal(sample.taken, want.taken)
+
+
+def test_every_epoch_has_its_own_sample():
+    world = World()
+    sampler = samplers.BNS(jnp.full(N_ITEMS, 0.1), ecdf_samples=20)
+    first = world.state(sampler)
+    second = sampler.start_epoch(jax.random.key(1), world.positives, world.params, first)
+    assert np.any(np.asarray(first.items) != np.asarray(second.items))
 
 
 def test_sampled_ecdf_strays_as_far_as_the_bound_allows():
@@ -122,9 +147,12 @@ def test_sampled_ecdf_strays_as_far_as_the_bound_allows():
     @jax.vmap
     def estimate(key):
         sample = 1 + jax.random.randint(key, (n,), 0, n_items - 1)
-        return _unseen.sampled_ecdf(batch, batch.scores(jnp.asarray(items)[None]), sample)
+        taken = jnp.zeros((2, 1), jnp.uint32)
+        scores = batch.scores(jnp.asarray(items)[None])
+        return _unseen.sampled_ecdf(batch, scores, _unseen.SharedSample(sample, taken))
 
-    worst = np.abs(estimate(jax.random.split(jax.random.key(0), 400)) - exact).max(axis=(1, 2))
+    strayed = np.asarray(estimate(jax.random.split(jax.random.key(0), 400))) - exact
+    worst = np.abs(strayed).max(axis=(1, 2))
     assert np.mean(worst > stats.dkw_error(n)) < 0.05
     assert np.mean(worst > stats.dkw_error(n, confidence=0.5)) > 0.05
 

@@ -305,7 +305,7 @@ def test_srns_remembers_the_last_epochs(world):
     state = world.state(sampler)
     for value in (1.0, 2.0, 3.0):
         params = {"table": jnp.full_like(world.params["table"], value)}
-        state = sampler.start_epoch(params, state)
+        state = sampler.start_epoch(jax.random.key(0), world.positives, params, state)
     assert state.past["table"][:, 0, 0].tolist() == [2.0, 3.0]
 
 

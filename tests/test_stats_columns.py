@@ -27,6 +27,19 @@ def test_counts_of_any_length(n):
     np.testing.assert_array_equal(got, (scores[:, None] <= at[None]).sum(axis=0))
 
 
+@pytest.mark.parametrize("n", [1, 3, 31, 32, 33, 70, 131])
+def test_hidden_scores_do_not_count(n):
+    rng = np.random.default_rng(n)
+    scores = rng.integers(0, 9, (n, 5)).astype(np.float32)
+    at = rng.integers(-1, 10, (3, 5)).astype(np.float32)
+    hide = rng.random((n, 5)) < 0.4
+    words = np.zeros((-(-n // 32), 5), np.uint32)
+    for i, b in zip(*np.nonzero(hide), strict=True):
+        words[i // 32, b] |= np.uint32(1) << np.uint32(i % 32)
+    want = ((scores[:, None] <= at[None]) & ~hide[:, None]).sum(axis=0)
+    np.testing.assert_array_equal(jax.jit(count_no_larger)(scores, at, words), want)
+
+
 @settings(deadline=None, max_examples=60)
 @given(column=scores_lists, data=st.data())
 def test_selection_is_that_of_a_stable_sort(column, data):

@@ -69,9 +69,11 @@ class Sampler(ABC):
         del key, positives, model, params
         return ()
 
-    def start_epoch(self, params: Any, state: Any) -> Any:
+    def start_epoch(
+        self, key: Key[Array, ""], positives: Positives, params: Any, state: Any
+    ) -> Any:
         """State at the start of an epoch, before any parameter changes."""
-        del params
+        del key, positives, params
         return state
 
     @abstractmethod

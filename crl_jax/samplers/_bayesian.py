@@ -1,8 +1,7 @@
 """Bayesian negative sampling: candidates judged by what they teach and by whether they are true."""
 
-import dataclasses
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -10,17 +9,11 @@ from jaxtyping import Array, Float, Int, Key
 
 from .._checks import check_range
 from ..models import Functional
-from ..stats import ecdf
 from ._batch import STATIC, Batch, Sampler, best
 from ._criteria import informativeness, sampling_risk, unbiasedness
 from ._positives import Positives, sample_unseen
 from ._priors import Prior, as_prior, prior_of
-from ._unseen import exact_ecdf, sampled_ecdf
-
-
-class _Proposals(NamedTuple):
-    candidates: Int[Array, "batch n_candidates"]
-    sample: Int[Array, "n_sample"]
+from ._unseen import SharedSample, draw_sample, exact_ecdf, sampled_ecdf, user_table
 
 
 @jax.tree_util.register_dataclass
@@ -33,8 +26,8 @@ class BNS(Sampler):
 
     See :func:`informativeness`, :func:`unbiasedness` and :func:`sampling_risk`. The posterior
     needs the eCDF of the candidate's score among the user's scores on all of
-    :math:`\mathcal I_u^-`: exact, or from a sample of the catalogue, whose error
-    :func:`crl_jax.stats.dkw_error` bounds.
+    :math:`\mathcal I_u^-`: exact, or from a sample of the catalogue, drawn anew for each epoch,
+    whose error :func:`crl_jax.stats.dkw_error` bounds.
 
     Given its candidates it is deterministic; they are drawn independently. Where p grows with
     nothing but F, as for ``uniform_prior``, it picks by rank as DNS does.
@@ -46,8 +39,8 @@ class BNS(Sampler):
       gain_least: Where it stops losing, >= 0: 2 for BNS-1.
       candidates: The m >= 1; or None for all of :math:`\mathcal I_u^-`, the sampler that
         minimises the risk, which ranks the whole catalogue. Static.
-      ecdf_samples: Items drawn for the eCDF, shared by the anchors of a batch; or None for the
-        exact one. Static.
+      ecdf_samples: Items drawn for the eCDF, the same for all users during an epoch; or None for
+        the exact one. Static.
       criterion: ``"risk"``, or ``"posterior"`` for the largest unbiasedness alone. Static.
 
     References:
@@ -77,33 +70,37 @@ class BNS(Sampler):
                 "`ecdf_samples` has no use with all items as candidates: their ranks are exact."
             )
 
+    def init(
+        self, key: Key[Array, ""], positives: Positives, model: Functional, params: Any
+    ) -> SharedSample | tuple[()]:
+        """A first sample of the catalogue, if the eCDF is to be taken over one."""
+        return () if self.ecdf_samples is None else draw_sample(key, positives, self.ecdf_samples)
+
+    def start_epoch(
+        self, key: Key[Array, ""], positives: Positives, params: Any, state: Any
+    ) -> SharedSample | tuple[()]:
+        """Another sample."""
+        return () if self.ecdf_samples is None else draw_sample(key, positives, self.ecdf_samples)
+
     def propose(
         self, key: Key[Array, ""], users: Int[Array, "batch"], positives: Positives, n: int
-    ) -> _Proposals:
-        """Candidates, and the items that the eCDF is taken over."""
-        candidate_key, sample_key = jax.random.split(key)
-        shape = (self.ecdf_samples or 0,)
-        return _Proposals(
-            sample_unseen(candidate_key, users, positives, n * (self.candidates or 0)),
-            jax.random.randint(sample_key, shape, 0, positives.n_items, jnp.int32),
-        )
+    ) -> Int[Array, "batch n_candidates"]:
+        """Candidates."""
+        return sample_unseen(key, users, positives, n * (self.candidates or 0))
 
-    def select(
-        self, proposals: _Proposals, batch: Batch, state: Any
-    ) -> tuple[Int[Array, "batch n"], Any]:
+    def select(self, proposals: Any, batch: Batch, state: Any) -> tuple[Int[Array, "batch n"], Any]:
         """The least risky of each group of candidates."""
+        items = proposals
         if self.candidates is None:
             return self._select_from_all(batch), state
-        items, sample = proposals
         if self.ecdf_samples is None:
             standing, scores, pos = exact_ecdf(batch, items)
         else:
             both = batch.scores(jnp.concatenate([batch.items[:, None], items], axis=1))
             pos, scores = both[:, :1], both[:, 1:]
-            standing = sampled_ecdf(batch, scores, sample)
+            standing = sampled_ecdf(batch, scores, state)
         prior = prior_of(self.prior, batch.users, items)
         value = self._value(pos, scores, standing, prior, batch.epoch)
-        assert self.candidates is not None
         shape = (-1, batch.n, self.candidates)
         return best(value.reshape(shape), items.reshape(shape)), state
 
@@ -113,17 +110,15 @@ class BNS(Sampler):
         # The eCDF does not depend on the anchor's positive: one row per user is enough.
         table = batch.users.shape[0] >= n_users
         users = jnp.arange(n_users, dtype=jnp.int32) if table else batch.users
-        rows = dataclasses.replace(batch, users=users)
         every_item = jnp.arange(n_items, dtype=jnp.int32)
-        unseen = ~batch.positives.taken(users, every_item).T
-        scores = rows.shared_scores(every_item).T
-        prior = prior_of(self.prior, users, jnp.broadcast_to(every_item, scores.shape))
-        standing = ecdf(scores, where=unseen)
+        rows = user_table(batch, users)
+        prior = prior_of(self.prior, users, jnp.broadcast_to(every_item, rows.scores.shape))
 
         row = batch.users if table else jnp.arange(users.size)
-        pos = scores[row, batch.items][:, None]
-        value = self._value(pos, scores[row], standing[row], prior[row], batch.epoch)
-        _, order = jax.lax.top_k(jnp.where(unseen[row], value, -jnp.inf), min(batch.n, n_items))
+        pos = rows.scores[row, batch.items][:, None]
+        value = self._value(pos, rows.scores[row], rows.ecdf[row], prior[row], batch.epoch)
+        value = jnp.where(rows.unseen[row], value, -jnp.inf)
+        _, order = jax.lax.top_k(value, min(batch.n, n_items))
         # Where fewer items are left than negatives are wanted, the best come again.
         n_unseen = batch.positives.n_unseen(batch.users)[:, None]
         place = jnp.arange(batch.n, dtype=jnp.int32)[None] % jnp.maximum(n_unseen, 1)
@@ -178,9 +173,15 @@ class Staged(Sampler):
             self.then.init(keys[1], positives, model, params),
         )
 
-    def start_epoch(self, params: Any, state: tuple[Any, Any]) -> tuple[Any, Any]:
+    def start_epoch(
+        self, key: Key[Array, ""], positives: Positives, params: Any, state: tuple[Any, Any]
+    ) -> tuple[Any, Any]:
         """Both start it."""
-        return self.first.start_epoch(params, state[0]), self.then.start_epoch(params, state[1])
+        keys = jax.random.split(key)
+        return (
+            self.first.start_epoch(keys[0], positives, params, state[0]),
+            self.then.start_epoch(keys[1], positives, params, state[1]),
+        )
 
     def propose(
         self, key: Key[Array, ""], users: Int[Array, "batch"], positives: Positives, n: int

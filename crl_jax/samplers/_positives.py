@@ -82,9 +82,15 @@ class Positives:
         """Whether each user took each of the same ``n`` items; users trail, as vectors."""
         if self.bitmap is None:
             return self.contains(users, jnp.broadcast_to(items, (*users.shape, *items.shape))).T
-        # Both gathers copy whole rows, which costs a tenth of looking up every pair.
+        # Both gathers copy whole rows, which costs a tenth of looking up each pair.
         words = self.bitmap[users].T[items >> 5]
         return (words >> (items & 31).astype(jnp.uint32)[:, None]) & 1 == 1
+
+    def taken_words(self, users: Int[Array, "batch"]) -> UInt32[Array, "words batch"]:
+        """What each user took, as bits: item j is bit ``j % 32`` of word ``[j // 32, user]``."""
+        if self.bitmap is None:
+            return pack_bits(self.taken(users, jnp.arange(self.n_items, dtype=jnp.int32)))
+        return self.bitmap[users].T
 
 
 def sample_unseen(
@@ -155,6 +161,13 @@ def search(
 
     bounds = jnp.broadcast_to(low, query.shape), jnp.broadcast_to(high, query.shape)
     return jax.lax.fori_loop(0, rounds, halve, bounds)[0]
+
+
+def pack_bits(bits: Bool[Array, "n batch"]) -> UInt32[Array, "words batch"]:
+    """Row i becomes bit ``i % 32`` of word ``i // 32``; the last word is filled up with 0."""
+    padded = jnp.pad(bits, ((0, -bits.shape[0] % 32), (0, 0))).astype(jnp.uint32)
+    places = jnp.arange(32, dtype=jnp.uint32)[None, :, None]
+    return jnp.sum(padded.reshape(-1, 32, bits.shape[1]) << places, axis=1, dtype=jnp.uint32)
 
 
 def _bitmap(data: Interactions, degrees: np.ndarray) -> Array | None:

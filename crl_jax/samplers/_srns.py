@@ -88,7 +88,9 @@ class SRNS(Sampler):
         past = jax.tree.map(lambda x: jnp.broadcast_to(x, (self.history, *x.shape)), params)
         return SRNSState(sample_unseen(key, users, positives, self.memory), past)
 
-    def start_epoch(self, params: Any, state: SRNSState) -> SRNSState:
+    def start_epoch(
+        self, key: Key[Array, ""], positives: Positives, params: Any, state: SRNSState
+    ) -> SRNSState:
         """Remembers the parameters that the last epoch ended with; forgets the oldest."""
 
         def push(past: Array, now: Array) -> Array:

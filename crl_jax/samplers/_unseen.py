@@ -5,13 +5,17 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 
+from ..stats import ecdf
 from ..stats._columns import count_no_larger
 from ._batch import Batch
+from ._positives import Positives, pack_bits
 
 # Scores held at once, 64 MiB of float32; anchors beyond it wait their turn.
 _MAX_SCORES = 2**24
+# Ranking a user's whole row costs as much as counting for this many of its items.
+_COUNTS_PER_USER = 800
 
 
 class Standing(NamedTuple):
@@ -46,12 +50,17 @@ def exact_ecdf(batch: Batch, items: Int[Array, "batch n"]) -> Standing:
         # An item's score is read from the same product, or rounding might set it apart.
         pos = jnp.take_along_axis(scores, own[None], axis=0)
         at = jnp.take_along_axis(scores, items.T, axis=0)
-        unseen = jnp.where(batch.positives.taken(users, every_item), jnp.nan, scores)
         n_unseen = jnp.maximum(batch.positives.n_unseen(users), 1)
-        share = count_no_larger(unseen, at) / n_unseen[None]
+        share = count_no_larger(scores, at, batch.positives.taken_words(users)) / n_unseen[None]
         return Standing(share.T.astype(scores.dtype), at.T, pos.T)
 
     anchors = batch.users, batch.items, items
+    n_users, k = batch.positives.n_users, items.shape[1]
+    if n_anchors * k >= _COUNTS_PER_USER * n_users and n_users * every_item.size <= _MAX_SCORES:
+        table = user_table(batch, jnp.arange(n_users, dtype=jnp.int32))
+        row = batch.users[:, None]
+        at = row, items
+        return Standing(table.ecdf[at], table.scores[at], table.scores[row, batch.items[:, None]])
     if n_anchors * every_item.size <= _MAX_SCORES:
         return some(anchors)
     # In blocks of as many anchors as have room.
@@ -63,10 +72,46 @@ def exact_ecdf(batch: Batch, items: Int[Array, "batch n"]) -> Standing:
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:n_anchors], out)
 
 
+class UserTable(NamedTuple):
+    """All scores of some users: what they are, where they stand, and which are of the unseen."""
+
+    ecdf: Float[Array, "users n_items"]
+    scores: Float[Array, "users n_items"]
+    unseen: Bool[Array, "users n_items"]
+
+
+def user_table(batch: Batch, users: Int[Array, "users"]) -> UserTable:
+    """The eCDF of users' scores on all they have not taken, at every item; 0 at the others."""
+    every_item = jnp.arange(batch.positives.n_items, dtype=jnp.int32)
+    scores = dataclasses.replace(batch, users=users).shared_scores(every_item).T
+    unseen = ~batch.positives.taken(users, every_item).T
+    return UserTable(ecdf(scores, where=unseen), scores, unseen)
+
+
+class SharedSample(NamedTuple):
+    """A sample of the catalogue, and what each user has taken of it.
+
+    Attributes:
+      items: Item indices, drawn uniformly and independently, int32 ``[n_sample]``.
+      taken: One bit for each user and item of the sample, items along the bits of the words,
+        uint32 ``[ceil(n_sample / 32), n_users]``.
+    """
+
+    items: Int[Array, "n_sample"]
+    taken: UInt32[Array, "words n_users"]
+
+
+def draw_sample(key: Key[Array, ""], positives: Positives, n: int) -> SharedSample:
+    """Draws ``n`` items of the catalogue, and looks up once what all users have taken of them."""
+    items = jax.random.randint(key, (n,), 0, positives.n_items, jnp.int32)
+    users = jnp.arange(positives.n_users, dtype=jnp.int32)
+    return SharedSample(items, pack_bits(positives.taken(users, items)))
+
+
 def sampled_ecdf(
-    batch: Batch, scores: Float[Array, "batch n"], sample: Int[Array, "n_sample"]
+    batch: Batch, scores: Float[Array, "batch n"], sample: SharedSample
 ) -> Float[Array, "batch n"]:
-    r"""The same over a uniform sample of the catalogue, shared by all anchors of a batch.
+    r"""The same over a uniform sample of the catalogue, shared by all users.
 
     What a user has taken drops out of its sample, which leaves :math:`n_u` items; the error is
     at most :math:`\epsilon` with probability :math:`1 - 2e^{-2 n_u \epsilon^2}`, see
@@ -75,13 +120,14 @@ def sampled_ecdf(
     Args:
       batch: The anchors.
       scores: Scores to place, ``[batch, n]``.
-      sample: Item indices drawn uniformly and independently, ``[n_sample]``.
+      sample: What :func:`draw_sample` gave.
 
     Returns:
       Values in [0, 1], ``[batch, n]``; 1/2 where the sample leaves nothing.
     """
-    taken = batch.positives.taken(batch.users, sample)
-    unseen = jnp.where(taken, jnp.nan, batch.shared_scores(sample))
-    n_unseen = jnp.sum(~taken, axis=0, dtype=jnp.int32)
-    share = count_no_larger(unseen, scores.T) / jnp.maximum(n_unseen, 1)[None]
+    taken = sample.taken[:, batch.users]
+    seen = jnp.sum(jax.lax.population_count(taken), axis=0).astype(jnp.int32)
+    n_unseen = sample.items.shape[0] - seen
+    counts = count_no_larger(batch.shared_scores(sample.items), scores.T, taken)
+    share = counts / jnp.maximum(n_unseen, 1)[None]
     return jnp.where((n_unseen > 0)[None], share, 0.5).T.astype(scores.dtype)

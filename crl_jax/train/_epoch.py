@@ -167,7 +167,9 @@ def run_epoch(
     size = sum(math.prod(x.shape) for x in jax.tree.leaves(jax.eval_shape(draw, keys[0], index[0])))
     ahead = n_draws * size <= _MAX_DRAWN_AHEAD
     ids = jax.vmap(draw)(keys, index) if ahead else (keys, index)
-    started = sampler.start_epoch(state.params, state.sampler_state)
+    started = sampler.start_epoch(
+        jax.random.fold_in(key, 2), anchors.positives, state.params, state.sampler_state
+    )
     # Two steps a turn: a tenth off the epoch of a loss with many scores, on CPUs.
     state, report = jax.lax.scan(
         turn,
