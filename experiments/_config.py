@@ -10,6 +10,7 @@ import tyro
 from tyro.conf import OmitArgPrefixes, UseAppendAction
 
 LossName = Literal["bpr", "bce", "info_nce", "debiased", "hard", "bayesian", "dpl"]
+SamplerName = Literal["rns", "pns", "aobpr", "dns", "srns", "bns", "bns-posterior"]
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,33 @@ class LossOptions:
     """Least score that the floor of the estimated denominator allows for: debiased, hard."""
     floor: float | None = None
     """Least value of the estimated probability: dpl."""
+
+
+@dataclass(frozen=True)
+class SamplerOptions:
+    """Which unlabelled items serve as negatives. Numbers left out take the sampler's default."""
+
+    sampler: SamplerName = "rns"
+    """Uniform (rns), by popularity (pns), by rank (aobpr), the best of some candidates (dns), a
+    memory of varying ones (srns), the least risky (bns) or the surest (bns-posterior)."""
+    candidates: int | None = None
+    """Candidates per negative: dns, bns, bns-posterior; items in memory: srns."""
+    rank_scale: float | None = None
+    """Ranks after which the probability has fallen to 1/e: aobpr."""
+    variance_weight: float | None = None
+    """Weight of the deviation of past scores: srns."""
+    gain: float | None = None
+    """What a true negative gains where a false one loses 1 (lambda): bns."""
+    gain_slope: float | None = None
+    """What the gain loses with every epoch: bns."""
+    gain_least: float | None = None
+    """Where the gain stops falling: bns."""
+    prior: Literal["popularity", "uniform", "occupation"] | None = None
+    """Prior of a false negative: bns, bns-posterior. occupation reads u.user beside the data."""
+    ecdf_samples: int | None = None
+    """Items that the distribution of scores is taken over; 0 for all: bns, bns-posterior."""
+    rns_epochs: int | None = None
+    """Epochs of uniform negatives before bns begins."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +160,7 @@ class Config:
 
     source: OmitArgPrefixes[DataOptions] = field(default_factory=DataOptions)
     objective: OmitArgPrefixes[LossOptions] = field(default_factory=LossOptions)
+    sampling: OmitArgPrefixes[SamplerOptions] = field(default_factory=SamplerOptions)
     training: OmitArgPrefixes[TrainOptions] = field(default_factory=TrainOptions)
     protocol: OmitArgPrefixes[ProtocolOptions] = field(default_factory=ProtocolOptions)
     output: OmitArgPrefixes[OutputOptions] = field(default_factory=OutputOptions)

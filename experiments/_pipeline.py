@@ -12,6 +12,7 @@ from flax import nnx
 
 from crl_jax import data, metrics, models, train
 
+from . import _samplers as samplers
 from ._config import Config, DataOptions
 from ._objectives import Objective, resolve
 
@@ -20,7 +21,7 @@ SCHEDULES = {"constant": train.constant, "step": train.halfway, "cosine": train.
 VALIDATION_K = 20
 SWEEPABLE = (
     "lr", "weight_decay", "decay", "init_scale", "epochs",
-    "temperature", "tau_plus", "alpha", "beta", "min_score", "floor",
+    "temperature", "tau_plus", "alpha", "beta", "min_score", "floor", *samplers.SWEEPABLE,
 )  # fmt: skip
 METRICS = (
     "ndcg", "recall", "precision", "f1", "map", "mrr", "hit_rate", "coverage", "auc",
@@ -109,7 +110,7 @@ def run(config: Config, problem: Problem, checkpoints: Path, on_epoch: OnEpoch) 
     # A grid is searched with one seed, and its best point trained with all of them.
     search_seeds = seeds[:1] if axes else seeds
     runs = train.grid(axes, search_seeds)
-    fit = _fitter(config, objective, problem)
+    fit = _fitter(config, objective, problem, tuple(axes))
 
     searched = fit(
         problem.train,
@@ -194,7 +195,9 @@ def _reading_order(name: str) -> tuple[int, int]:
     return METRICS.index(metric), int(k or 0)
 
 
-def _fitter(config: Config, objective: Objective, problem: Problem) -> Callable[..., train.Fitted]:
+def _fitter(
+    config: Config, objective: Objective, problem: Problem, swept: tuple[str, ...]
+) -> Callable[..., train.Fitted]:
     options = config.training
 
     def build(rngs: nnx.Rngs) -> models.MatrixFactorization:
@@ -210,11 +213,18 @@ def _fitter(config: Config, objective: Objective, problem: Problem) -> Callable[
         **rest: Any,
     ) -> train.Fitted:
         numbers = dict(numbers)
+        knobs = samplers.sampler_knobs(numbers)
+        for name in samplers.SWEEPABLE:
+            numbers.pop(name, None)
         return train.fit(
             part,
             valid,
             loss=objective.loss,
             build=build,
+            sampler=samplers.resolve_sampler(config.sampling, part, config.source.data, swept),
+            sampler_knobs=knobs,
+            # What the model must not see, of which the history tells how often it is sampled.
+            held_out=problem.test if valid is None else _union(valid, problem.test),
             n_neg=objective.n_neg,
             n_pos=objective.n_pos or 0,
             seeds=numbers.pop("seeds"),

@@ -72,12 +72,12 @@ def open_run(folder: Path) -> Config:
 
 def write_json(path: Path, content: Any) -> None:
     """Writes JSON, atomically."""
-    _write(path, json.dumps(content, indent=2) + "\n")
+    write_text(path, json.dumps(content, indent=2) + "\n")
 
 
 def write_history(path: Path, lines: list[dict[str, Any]]) -> None:
     """Replaces the history, atomically; :func:`append_history` goes on from there."""
-    _write(path, "".join(json.dumps(line) + "\n" for line in lines))
+    write_text(path, "".join(json.dumps(line) + "\n" for line in lines))
 
 
 def append_history(path: Path, line: dict[str, Any]) -> None:
@@ -144,7 +144,8 @@ def load_model(folder: Path) -> tuple[Any, data.Interactions]:
     return params, known
 
 
-def _write(path: Path, text: str) -> None:
+def write_text(path: Path, text: str) -> None:
+    """Writes a text, atomically."""
     partial = path.with_name(path.name + ".partial")
     with partial.open("w", encoding="utf-8") as file:
         file.write(text)

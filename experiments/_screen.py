@@ -128,3 +128,13 @@ def _short(number: float) -> str:
         if number >= size:
             return f"{number / size:.1f}{suffix}"
     return f"{number:.0f}"
+
+
+def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    """Shows a warning as one line, in place of Python's own way."""
+    Console(stderr=True).print(f"[yellow]warning:[/] {plain(message)}", highlight=False)
+
+
+def plain(message: object) -> str:
+    """Text in which nothing is markup."""
+    return str(message).replace("[", r"\[")

@@ -21,6 +21,7 @@ from . import _screen as screen
 from ._config import Config, OutputOptions, parse
 from ._objectives import resolve
 from ._plots import draw_curves
+from ._samplers import resolve_sampler
 from .recipes import RECIPES
 
 _DESCRIPTION = """Train a recommender on implicit feedback with a pairwise or contrastive loss,
@@ -41,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
     That is 0, 2 for an error, 1 if nobody reads the output on; an interrupt exits with 130.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    warnings.showwarning = _show_warning
+    warnings.showwarning = screen.show_warning
     try:
         if arguments[:1] == ["topk"]:
             from ._topk import main as topk
@@ -53,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout = None  # nothing left to flush at exit
         return 1
     except (ValueError, ImportError, OSError, train.TrainingDiverged) as error:
-        Console(stderr=True).print(f"[red]error:[/] {_plain(error)}", highlight=False)
+        Console(stderr=True).print(f"[red]error:[/] {screen.plain(error)}", highlight=False)
         return 2
     return 0
 
@@ -96,13 +97,14 @@ def _train(config: Config, folder: Path, resumed: bool) -> None:
     swept = tuple(pipeline.parse_sweep(config.protocol.sweep))
     knobs = resolve(config.objective, swept).knobs
     problem = pipeline.load_problem(config.source)
+    resolve_sampler(config.sampling, problem.train, config.source.data, swept)
     if resumed and (folder / rundir.METRICS).exists():
         console.print(f"The run in {folder} is finished; its results are in {rundir.METRICS}.")
         return
     if not resumed:
         rundir.create(folder, config)
     fixed = ", ".join(f"{name}={value:g}" for name, value in knobs.items() if name not in swept)
-    objective = f"{config.objective.loss} ({fixed})"
+    objective = f"{config.objective.loss} ({fixed}), {config.sampling.sampler}"
     screen.describe(console, problem, objective)
 
     history: list[dict[str, Any]] = []
@@ -138,14 +140,6 @@ def _check_device(wanted: str) -> None:
     found = jax.default_backend()
     if wanted not in ("any", found):
         raise ValueError(f"--device {wanted}: JAX found only {found} here.")
-
-
-def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    Console(stderr=True).print(f"[yellow]warning:[/] {_plain(message)}", highlight=False)
-
-
-def _plain(message: object) -> str:
-    return str(message).replace("[", r"\[")
 
 
 if __name__ == "__main__":

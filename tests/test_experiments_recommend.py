@@ -174,6 +174,28 @@ def test_recommendations_leave_out_what_the_model_was_trained_on(finished, tmp_p
     assert len(shown) + len(known) == len(stored["user_ids"]) * len(stored["item_ids"])
 
 
+SAMPLERS = {
+    "pns": [],
+    "aobpr": ["--rank-scale", "20"],
+    "dns": ["--candidates", "3"],
+    "srns": ["--candidates", "4", "--sweep", "variance_weight=0,5"],
+    "bns": ["--ecdf-samples", "32", "--prior", "uniform", "--rns-epochs", "1"],
+    "bns-posterior": ["--candidates", "3"],
+}
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_every_sampler_trains_and_says_how_true_its_negatives_are(name, ratings, tmp_path):
+    out = tmp_path / "run"
+    arguments = ["--data", str(ratings), *QUICK, "--out", str(out), "--sampler", name]
+    assert main([*arguments, *SAMPLERS[name]]) == 0
+    history = [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
+    assert {entry["phase"] for entry in history} == {"search", "final"}
+    for entry in history:
+        assert all(0 <= rate <= 1 for rate in entry["tnr"])
+        assert all(-1 <= rate <= 1 for rate in entry["inf"])
+
+
 WRONG = {
     "no such file": (["--data", "nowhere.csv"], "nowhere.csv"),
     "no such column": (["--user-col", "who"], "who"),
@@ -188,6 +210,13 @@ WRONG = {
     "no tpu here": (["--device", "tpu"], "--device tpu: JAX found only"),
     "resume what is no run": (["--resume", "nowhere"], "nowhere holds no run"),
     "a share out of range": (["--valid", "1.5"], "valid"),
+    "a flag the sampler has not": (["--candidates", "9"], "--sampler rns has no candidates"),
+    "a sweep the sampler has not": (
+        ["--sampler", "dns", "--sweep", "gain=1,5"],
+        "--sampler dns has no gain; it takes candidates",
+    ),
+    "a sampler's number out of range": (["--sampler", "bns", "--gain", "-1"], "gain"),
+    "no occupations": (["--sampler", "bns", "--prior", "occupation"], "u.user"),
     "no such rating": (["--min-rating", "4"], "min_rating"),
 }
 

@@ -1,0 +1,146 @@
+"""What a negative sampler costs: an epoch of BPR with each, relative to uniform negatives.
+
+MovieLens 100K, matrix factorisation of width 32, in two settings. *minibatch*: Adam on batches of
+1,024, whose epoch is the fastest there is to compare with. *triplets*: SGD, one triplet a step,
+negatives drawn for 1,024 triplets at a time, which is the published setting. The samplers take
+turns, so that other work on the machine falls on all; medians count. The compiled epochs are
+searched for transfers to the host.
+
+    python -m benchmarks.samplers --data ml-100k --out benchmarks/results/samplers.json
+"""
+
+import argparse
+import re
+import statistics
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from crl_jax import data, losses, models, samplers, stats, train
+
+from . import _common as common
+
+DIM = 32
+SETTINGS = {
+    "minibatch": {"optimizer": train.adam_l2, "batch_size": 1024},
+    "triplets": {
+        "optimizer": train.sgd_l2,
+        "batch_size": 1,
+        "draw_batches": 1024,
+        "row_wise": True,
+    },
+}
+RATES = {"minibatch": (1e-3, 1e-5), "triplets": (1e-2, 1e-2)}
+# A name by which custom calls and sends to the host are found in a compiled program.
+_TO_HOST = re.compile(r"outfeed|infeed|\bsend\(|\brecv\(|xla_python|xla_ffi_python", re.IGNORECASE)
+
+
+def contestants(log: data.Interactions) -> dict[str, samplers.Sampler]:
+    """The samplers by name; uniform first."""
+    prior = samplers.popularity_prior(log)
+    return {
+        "RNS": samplers.RNS(),
+        "PNS": samplers.PNS.of(log),
+        "DNS, m = 2": samplers.DNS(2),
+        "DNS, m = 5": samplers.DNS(5),
+        "SRNS": samplers.SRNS(),
+        "BNS, m = 5, eCDF of 64": samplers.BNS(prior, ecdf_samples=64),
+        "BNS, m = 5, eCDF of 128": samplers.BNS(prior, ecdf_samples=128),
+        "BNS, m = 5, exact eCDF": samplers.BNS(prior),
+        "AOBPR": samplers.AOBPR(),
+    }
+
+
+def compile_epoch(
+    sampler: samplers.Sampler, model: models.Functional, log: data.Interactions, setting: str
+) -> tuple[Any, Any, bool]:
+    """An epoch with donated state, its state, and whether it leaves the host alone."""
+    step = train.Step(model=model, loss=losses.bpr, n_neg=1, n_pos=0, **SETTINGS[setting])
+    anchors = train.Anchors(
+        users=jnp.asarray(log.users),
+        items=jnp.asarray(log.items),
+        positives=samplers.Positives.of(log),
+    )
+    rate, decay = RATES[setting]
+    knobs = {"learning_rate": jnp.float32(rate), "weight_decay": jnp.float32(decay), "loss": {}}
+
+    @partial(jax.jit, donate_argnums=0)
+    def epoch(state: Any, sampler: Any, number: Any, anchors: Any, knobs: Any) -> Any:
+        key = jax.random.fold_in(jax.random.key(1), number)
+        return train.run_epoch(step, state, key, anchors, sampler, knobs, number)
+
+    params = model.init(jax.random.key(0))
+    state = train.EpochState(
+        params,
+        step.optimizer(rate, decay).init(params),
+        sampler.init(jax.random.key(2), anchors.positives, model, params),
+    )
+    state = jax.tree.map(jnp.array, state)  # own buffers, to be donated
+    compiled = epoch.lower(state, sampler, np.int32(0), anchors, knobs).compile()
+    on_device = not _TO_HOST.search(compiled.as_text() or "")
+    return partial(compiled, anchors=anchors, knobs=knobs), state, on_device
+
+
+def measure(log: data.Interactions, setting: str, rounds: int) -> list[dict[str, Any]]:
+    """One row per sampler."""
+
+    def build(rngs: Any) -> models.MatrixFactorization:
+        return models.MatrixFactorization(log.n_users, log.n_items, DIM, rngs=rngs)
+
+    model = models.functional(build)
+    entries = {}
+    for name, sampler in contestants(log).items():
+        run, state, on_device = compile_epoch(sampler, model, log, setting)
+        entries[name] = {"run": run, "state": state, "sampler": sampler, "on_device": on_device}
+    times: dict[str, list[float]] = {name: [] for name in entries}
+    for number in range(rounds + 1):
+        for name, entry in entries.items():
+            started = time.perf_counter()
+            out = entry["run"](entry["state"], entry["sampler"], np.int32(number))
+            entry["state"], _ = jax.block_until_ready(out)
+            if number:  # the first turn warms up
+                times[name].append(time.perf_counter() - started)
+    base = times["RNS"]
+    return [
+        {
+            "setting": setting,
+            "sampler": name,
+            "epoch_ms": 1e3 * statistics.median(t),
+            "fastest_ms": 1e3 * min(t),
+            "relative": statistics.median(t) / statistics.median(base),
+            "relative_fastest": min(t) / min(base),
+            "no_host_transfer": entries[name]["on_device"],
+        }
+        for name, t in times.items()
+    ]
+
+
+def main() -> None:
+    """Measures, prints the table and writes the JSON."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--data", required=True, help="folder of MovieLens 100K with its split")
+    parser.add_argument("--out", type=Path, help="JSON file for the figures")
+    parser.add_argument("--rounds", type=int, default=15, help="epochs that count, per sampler")
+    options = parser.parse_args()
+    loaded = data.load(options.data)
+    log = loaded.train if isinstance(loaded, data.Split) else loaded
+    result = {
+        "machine": common.machine(),
+        "versions": common.versions("jax", "jaxlib", "numpy"),
+        "device": str(jax.devices()[0]),
+        "interactions": len(log),
+        "dkw_error_95": {str(n): round(stats.dkw_error(n), 3) for n in (64, 128)},
+        "rows": [row for setting in SETTINGS for row in measure(log, setting, options.rounds)],
+    }
+    common.print_table(result["rows"])
+    if options.out:
+        common.write_json(options.out, result)
+
+
+if __name__ == "__main__":
+    main()

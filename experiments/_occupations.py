@@ -1,0 +1,81 @@
+"""Occupations of MovieLens' users, from the files that come with the ratings."""
+
+from pathlib import Path
+
+import numpy as np
+
+from crl_jax import data
+
+
+def occupations(folder: str | Path, interactions: data.Interactions) -> np.ndarray:
+    """The occupation of each user as a number from 0, by ``u.user``.
+
+    The users are those of ``u.data`` in the same folder: under their own ids, or numbered from 0
+    by first appearance there, as published splits number users and items. Which of the two holds
+    is told by the interactions, all of which must stand in ``u.data``.
+
+    Args:
+      folder: Where ``u.user`` and ``u.data`` are.
+      interactions: Interactions of these users.
+
+    Returns:
+      Integers ``[n_users]``.
+
+    Raises:
+      ValueError: If a file is missing or damaged, or the interactions are not from it.
+    """
+    folder = Path(folder)
+    of_user = _read_users(folder / "u.user")
+    log = _read_log(folder / "u.data")
+    users, items = ([row[column] for row in log] for column in (0, 1))
+    wanted = set(
+        zip(
+            interactions.user_ids[interactions.users].tolist(),
+            interactions.item_ids[interactions.items].tolist(),
+            strict=True,
+        )
+    )
+    by_id = {user: user for user in users}, {item: item for item in items}
+    by_appearance = tuple(
+        {original: place for place, original in enumerate(dict.fromkeys(column))}
+        for column in (users, items)
+    )
+    for user_of, item_of in (by_id, by_appearance):
+        if wanted <= {(user_of[user], item_of[item]) for user, item in zip(users, items)}:
+            original = {number: user for user, number in user_of.items()}
+            break
+    else:
+        raise ValueError(f"{folder / 'u.data'} does not hold the interactions of this training.")
+    names = [of_user[original[user]] for user in interactions.user_ids.tolist()]
+    numbers = {name: number for number, name in enumerate(sorted(set(names)))}
+    return np.array([numbers[name] for name in names])
+
+
+def _read_users(path: Path) -> dict[int, str]:
+    """``user|age|gender|occupation|zip``, one user a line."""
+    found: dict[int, str] = {}
+    for number, line in enumerate(_lines(path), start=1):
+        fields = line.split("|")
+        if len(fields) != 5 or not fields[0].isdigit():
+            raise ValueError(
+                f"{path}:{number}: expected user|age|gender|occupation|zip, got {line!r}."
+            )
+        found[int(fields[0])] = fields[3]
+    return found
+
+
+def _read_log(path: Path) -> list[tuple[int, int]]:
+    """Users and items of ``user<tab>item<tab>rating<tab>time``, in the order of the file."""
+    rows = []
+    for number, line in enumerate(_lines(path), start=1):
+        fields = line.split("\t")
+        if len(fields) != 4 or not (fields[0].isdigit() and fields[1].isdigit()):
+            raise ValueError(f"{path}:{number}: expected user, item, rating, time, got {line!r}.")
+        rows.append((int(fields[0]), int(fields[1])))
+    return rows
+
+
+def _lines(path: Path) -> list[str]:
+    if not path.is_file():
+        raise ValueError(f"occupations need {path.name}, and there is no {path}.")
+    return path.read_text(encoding="latin-1").splitlines()

@@ -1,0 +1,196 @@
+"""Tables of methods: ours beside the published numbers, with paired tests."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from rich.table import Table
+from scipy import stats
+
+from ._plots import save_figure
+from ._rundir import write_csv, write_text
+from ._study import KS, Outcome
+
+METRICS = tuple(f"{metric}@{k}" for k in KS for metric in ("precision", "recall", "ndcg"))
+MAIN = "ndcg@20"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method in a table.
+
+    Attributes:
+      label: Its name.
+      mean: Mean over seeds of each metric.
+      std: Standard deviation over seeds; NaN for one seed.
+      published: The dissertation's numbers, as far as it has them.
+      gain: NDCG@20 less that of the table's first method.
+      p_seeds: Two-sided p-value of a paired t-test over seeds; NaN for the first method, and for
+        fewer than two seeds.
+      p_users: The same over users, each averaged over seeds.
+      outcome: What it was made of.
+    """
+
+    label: str
+    mean: dict[str, float]
+    std: dict[str, float]
+    published: dict[str, float]
+    gain: float
+    p_seeds: float
+    p_users: float
+    outcome: Outcome
+
+
+def compare(outcomes: Sequence[Outcome], published: Sequence[dict[str, float]]) -> list[Row]:
+    """Makes the rows; p-values are adjusted by Holm's method for the comparisons of the table."""
+    first = outcomes[0]
+    per_seed, per_user = ([_paired(first, o, by) for o in outcomes] for by in ("seeds", "users"))
+    rows = []
+    for outcome, known, p_seeds, p_users in zip(
+        outcomes, published, holm(per_seed), holm(per_user), strict=True
+    ):
+        values = {name: np.array([m[name] for m in outcome.per_seed]) for name in METRICS}
+        deviate = len(outcome.per_seed) > 1
+        mean = {name: float(v.mean()) for name, v in values.items()}
+        rows.append(
+            Row(
+                label=outcome.label,
+                mean=mean,
+                std={n: float(v.std(ddof=1)) if deviate else math.nan for n, v in values.items()},
+                published=known,
+                gain=mean[MAIN] - float(np.mean([m[MAIN] for m in first.per_seed])),
+                p_seeds=p_seeds,
+                p_users=p_users,
+                outcome=outcome,
+            )
+        )
+    return rows
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's step-down adjustment; NaN stays and does not count as a comparison.
+
+    >>> [round(p, 3) for p in holm([0.01, 0.04, float("nan"), 0.03])]
+    [0.03, 0.06, nan, 0.06]
+    """
+    p = np.asarray(p_values, float)
+    order = [i for i in np.argsort(p) if not np.isnan(p[i])]
+    adjusted, worst = p.copy(), 0.0
+    for rank, i in enumerate(order):
+        worst = max(worst, min(1.0, p[i] * (len(order) - rank)))
+        adjusted[i] = worst
+    return adjusted.tolist()
+
+
+def _paired(first: Outcome, other: Outcome, by: str) -> float:
+    if other is first:
+        return math.nan
+    if by == "users":
+        a, b = (np.asarray(o.per_user) for o in (first, other))
+    else:
+        a, b = (np.array([m[MAIN] for m in o.per_seed]) for o in (first, other))
+    if len(a) < 2:
+        return math.nan
+    if np.ptp(b - a) == 0:  # the same everywhere: no doubt either way
+        return 1.0 if np.all(a == b) else 0.0
+    return float(stats.ttest_rel(b, a).pvalue)
+
+
+def rich_table(rows: Sequence[Row], title: str) -> Table:
+    """The table for the terminal: NDCG@20, what was published of it, and the tests."""
+    table = Table(title=title, title_justify="left")
+    table.add_column("method")
+    for name in (MAIN.upper(), "published", "gain", "p (seeds)", "p (users)"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(row.label, _mean_std(row, MAIN), _or_blank(row.published, MAIN), *_tests(row))
+    return table
+
+
+def write_table(rows: Sequence[Row], title: str, notes: Sequence[str], path: Path) -> None:
+    """Writes the table as ``path`` with the endings ``.md``, ``.csv`` and ``.png``."""
+    header = ["method", *(name.upper() for name in METRICS), "gain", "p (seeds)", "p (users)"]
+    lines = [
+        f"# {title}", "", *(f"{note}\n" for note in notes),
+        _line(header), _line(["---"] * len(header)),
+    ]  # fmt: skip
+    for row in rows:
+        cells = [_with_published(row, name) for name in METRICS]
+        lines.append(_line([row.label, *cells, *_tests(row)]))
+    write_text(path.with_suffix(".md"), "\n".join(lines) + "\n")
+    fields = ["method", *(f"{n}{end}" for n in METRICS for end in ("", "_std", "_published"))]
+    write_csv(
+        path.with_suffix(".csv"),
+        [*fields, "gain", "p_seeds", "p_users", "chosen"],
+        (
+            [
+                row.label,
+                *(
+                    value
+                    for name in METRICS
+                    for value in (row.mean[name], row.std[name], row.published.get(name, ""))
+                ),
+                row.gain, row.p_seeds, row.p_users,
+                " ".join(f"{k}={v:g}" for k, v in row.outcome.chosen.items()),
+            ]
+            for row in rows
+        ),
+    )  # fmt: skip
+    _draw(rows, title, path.with_suffix(".png"))
+
+
+def _draw(rows: Sequence[Row], title: str, path: Path) -> None:
+    figure = Figure(figsize=(max(6, 1.3 * len(rows) + 2), 4), layout="constrained")
+    axes = figure.subplots()
+    x = np.arange(len(rows))
+    means, stds = ([getattr(row, of)[MAIN] for row in rows] for of in ("mean", "std"))
+    known = [row.published.get(MAIN, np.nan) for row in rows]
+    axes.errorbar(
+        x, means, np.nan_to_num(stds), fmt="o", capsize=4, label="ours, mean ± deviation of seeds"
+    )
+    for i, row in enumerate(rows):
+        seeds = [m[MAIN] for m in row.outcome.per_seed]
+        axes.plot([i] * len(seeds), seeds, ".", color="0.6", markersize=4, zorder=0)
+    if np.isfinite(known).any():
+        axes.plot(x, known, "D", mfc="none", color="#d95f02", label="published")
+    axes.set_xticks(x, [row.label for row in rows], rotation=20, ha="right")
+    axes.set_ylabel(MAIN.upper())
+    axes.grid(axis="y", alpha=0.3)
+    axes.legend(frameon=False)
+    figure.suptitle(title)
+    save_figure(figure, path)
+
+
+def _mean_std(row: Row, name: str) -> str:
+    deviation = "" if math.isnan(row.std[name]) else f" ± {row.std[name]:.4f}"
+    return f"{row.mean[name]:.4f}{deviation}"
+
+
+def _with_published(row: Row, name: str) -> str:
+    known = _or_blank(row.published, name)
+    return f"{_mean_std(row, name)} ({known})" if known else _mean_std(row, name)
+
+
+def _or_blank(numbers: dict[str, float], name: str) -> str:
+    return f"{numbers[name]:.4f}" if name in numbers else ""
+
+
+def _tests(row: Row) -> list[str]:
+    if math.isnan(row.p_users):
+        return ["", "", ""]
+    return [
+        f"{row.gain:+.4f}",
+        *("" if math.isnan(p) else _p(p) for p in (row.p_seeds, row.p_users)),
+    ]
+
+
+def _p(value: float) -> str:
+    return "< 0.001" if value < 1e-3 else f"{value:.3f}"
+
+
+def _line(cells: Sequence[Any]) -> str:
+    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"

@@ -1,0 +1,93 @@
+"""The samplers by their names on the command line, and what they need to know of the data."""
+
+from collections.abc import Callable
+from typing import Any
+
+from crl_jax import data, samplers
+
+from ._config import SamplerOptions
+from ._occupations import occupations
+
+# The flags of each sampler; the rest are refused.
+_FLAGS = {
+    "rns": (),
+    "pns": (),
+    "aobpr": ("rank_scale",),
+    "dns": ("candidates",),
+    "srns": ("candidates", "variance_weight"),
+    "bns": (
+        "candidates",
+        "gain",
+        "gain_slope",
+        "gain_least",
+        "prior",
+        "ecdf_samples",
+        "rns_epochs",
+    ),
+    "bns-posterior": ("candidates", "prior", "ecdf_samples"),
+}
+SWEEPABLE = ("rank_scale", "variance_weight", "gain")
+"""Numbers of samplers that a sweep can set; the others change shapes."""
+_FIELDS = {"rank_scale": "scale"}
+
+
+def resolve_sampler(
+    options: SamplerOptions,
+    train: data.Interactions,
+    source: str,
+    swept: tuple[str, ...] = (),
+) -> samplers.Sampler:
+    """Makes the chosen sampler for training on ``train``.
+
+    Args:
+      options: The flags.
+      train: What is trained on; popularity and the like are counted in it.
+      source: Where the data came from, for ``--prior occupation``.
+      swept: Names of numbers that a sweep sets.
+
+    Raises:
+      ValueError: If a flag was given that the sampler has no use for, or the data lack what its
+        prior needs.
+    """
+    name, known = options.sampler, _FLAGS[options.sampler]
+    given: dict[str, Any] = {
+        flag: value
+        for flag in {flag for flags in _FLAGS.values() for flag in flags}
+        if (value := getattr(options, flag)) is not None
+    }
+    for flag in sorted({*given, *(set(swept) & set(SWEEPABLE))}):
+        if flag not in known:
+            takes = f"it takes {', '.join(known)}" if known else "it takes none"
+            raise ValueError(f"--sampler {name} has no {flag}; {takes}.")
+    if name == "srns" and "candidates" in given:
+        given["memory"] = given.pop("candidates")
+    prior, first = given.pop("prior", "popularity"), given.pop("rns_epochs", 0)
+    arguments: dict[str, Any] = {_FIELDS.get(flag, flag): value for flag, value in given.items()}
+    if arguments.get("ecdf_samples") == 0:
+        del arguments["ecdf_samples"]
+    match name:
+        case "rns":
+            return samplers.RNS()
+        case "pns":
+            return samplers.PNS.of(train)
+        case "aobpr":
+            return samplers.AOBPR(**arguments)
+        case "dns":
+            return samplers.DNS(**arguments)
+        case "srns":
+            return samplers.SRNS(**arguments)
+    criterion = "posterior" if name == "bns-posterior" else "risk"
+    bns = samplers.BNS(PRIORS[prior](train, source), criterion=criterion, **arguments)
+    return samplers.Staged(samplers.RNS(), bns, first) if first else bns
+
+
+def sampler_knobs(numbers: dict[str, Any]) -> dict[str, Any]:
+    """Those of ``numbers`` that belong to a sampler, by the names of its fields."""
+    return {_FIELDS.get(name, name): numbers[name] for name in SWEEPABLE if name in numbers}
+
+
+PRIORS: dict[str, Callable[[data.Interactions, str], samplers.Prior]] = {
+    "popularity": lambda train, _: samplers.popularity_prior(train),
+    "uniform": lambda train, _: samplers.uniform_prior(train.n_items),
+    "occupation": lambda train, source: samplers.group_prior(train, occupations(source, train)),
+}
