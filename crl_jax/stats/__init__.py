@@ -1,4 +1,4 @@
-"""Order statistics of scores: what the importance weights know about a negative.
+"""Distributions of scores: what the importance weights know about a negative.
 
 The empirical distribution function of an anchor's scores tells how a negative ranks among
 its peers, whatever the scale of the scores:
@@ -16,6 +16,12 @@ its peers, whatever the scale of the scores:
 
 For long rows :func:`binned_ecdf` estimates it from a histogram, within a stated bound; where a
 sample stands for a population, :func:`dkw_error` bounds the difference.
+
+Scores that are inner products of Gaussian vectors have a distribution in closed form, the
+symmetric variance-gamma law of as many dimensions:
+
+>>> print(f"{stats.variance_gamma_cdf(2.0, dim=3, scale=0.5):.3f}")
+0.983
 """
 
 from ._columns import select_largest as select_largest
@@ -23,3 +29,9 @@ from ._ecdf import binned_ecdf as binned_ecdf
 from ._ecdf import dkw_error as dkw_error
 from ._ecdf import ecdf as ecdf
 from ._ecdf import ranks as ranks
+from ._variance_gamma import variance_gamma_cdf as variance_gamma_cdf
+from ._variance_gamma import variance_gamma_logcdf as variance_gamma_logcdf
+from ._variance_gamma import variance_gamma_logpdf as variance_gamma_logpdf
+from ._variance_gamma import variance_gamma_logsf as variance_gamma_logsf
+from ._variance_gamma import variance_gamma_pdf as variance_gamma_pdf
+from ._variance_gamma import variance_gamma_sf as variance_gamma_sf
