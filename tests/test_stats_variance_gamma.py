@@ -9,6 +9,7 @@ import mpmath
 import numpy as np
 import pytest
 import scipy.special
+import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -378,8 +379,50 @@ def test_types(name):
         assert f(0.5, scale=jnp.ones((), jnp.float32)).dtype == jnp.float32
 
 
+@pytest.mark.parametrize("dim", [1, 2, 27, 500])
+def test_samples_follow_the_law(dim):
+    n, scale = 20_000, 0.6
+    draw = functools.partial(stats.sample_variance_gamma, jax.random.key(dim), dim=dim, shape=(n,))
+    x = draw(scale=scale)
+    # Far below what a wrong law would give, and passed by 99.9% of the seeds.
+    test = scipy.stats.kstest(np.asarray(LAW["cdf"](x, dim=dim, scale=scale)), "uniform")
+    assert test.pvalue > 1e-3
+    # The fourth moment of the law is 3 (1 + 2/d) times the square of the second.
+    spread = dim * scale**2 * math.sqrt((2 + 6 / dim) / n)
+    assert abs(np.var(x) - dim * scale**2) < 4 * spread
+    _, slope = jax.jvp(lambda scale: draw(scale=scale), (scale,), (1.0,))
+    np.testing.assert_allclose(slope, x / scale, rtol=1e-5)
+
+
+def test_products_of_gaussian_vectors_follow_the_law():
+    """What the law is for: rows of two embedding tables, each of variance ``scale``."""
+    dim, scale = 5, 0.3
+    a, b = math.sqrt(scale) * jax.random.normal(jax.random.key(1), (2, 20_000, dim))
+    u = LAW["cdf"](jnp.sum(a * b, axis=-1), dim=dim, scale=scale)
+    assert scipy.stats.kstest(np.asarray(u), "uniform").pvalue > 1e-3
+
+
+def test_shapes_and_types_of_samples():
+    scale = jnp.array([1e-6, 1.0, 1e6])
+    draw = functools.partial(stats.sample_variance_gamma, jax.random.key(0), dim=2)
+    x = draw(scale=scale, shape=(500, 3))
+    assert len(np.unique(x)) > 1490
+    np.testing.assert_allclose(x.std(axis=0) / scale, math.sqrt(2), rtol=0.3)
+
+    def like(**options):
+        found = jax.eval_shape(lambda: draw(**options))
+        return found.shape, found.dtype
+
+    assert like() == ((), jnp.float32)
+    assert like(scale=scale.astype(jnp.bfloat16)) == ((3,), jnp.float32)
+    with jax.enable_x64(True):
+        assert like(scale=np.float64(1)) == ((), jnp.float64)
+
+
 @pytest.mark.parametrize("dim", [0, -3, 2.0, True, None, jnp.ones(2)])
 def test_a_bad_dimension_is_named(dim):
+    with pytest.raises(ValueError, match="`dim` must be a positive Python integer, got"):
+        stats.sample_variance_gamma(jax.random.key(0), dim=dim)
     for f in LAW.values():
         with pytest.raises(ValueError, match="`dim` must be a positive Python integer, got"):
             f(jnp.ones(3), dim=dim)
@@ -396,8 +439,13 @@ def test_a_bad_scale_is_named(scale):
     for f in LAW.values():
         with pytest.raises(ValueError, match=r"`scale` must lie in \(0.0, inf\), got"):
             f(jnp.ones(3), dim=2, scale=scale)
+    with pytest.raises(ValueError, match=r"`scale` must lie in \(0.0, inf\), got"):
+        stats.sample_variance_gamma(jax.random.key(0), dim=2, scale=scale)
 
 
 def test_shapes_that_do_not_fit_are_named():
     with pytest.raises(ValueError, match=r"`scale` must broadcast with shape \(3,\), got \(2,\)"):
         LAW["pdf"](jnp.ones(3), dim=2, scale=jnp.ones(2))
+    for shape in ((2,), (3, 1), ()):
+        with pytest.raises(ValueError, match="`scale`"):
+            stats.sample_variance_gamma(jax.random.key(0), dim=2, scale=jnp.ones(3), shape=shape)

@@ -29,6 +29,7 @@ from ._ecdf import binned_ecdf as binned_ecdf
 from ._ecdf import dkw_error as dkw_error
 from ._ecdf import ecdf as ecdf
 from ._ecdf import ranks as ranks
+from ._variance_gamma import sample_variance_gamma as sample_variance_gamma
 from ._variance_gamma import variance_gamma_cdf as variance_gamma_cdf
 from ._variance_gamma import variance_gamma_logcdf as variance_gamma_logcdf
 from ._variance_gamma import variance_gamma_logpdf as variance_gamma_logpdf
