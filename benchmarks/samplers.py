@@ -64,7 +64,7 @@ def compile_epoch(
     anchors = train.Anchors(
         users=jnp.asarray(log.users),
         items=jnp.asarray(log.items),
-        positives=samplers.Positives.of(log),
+        positives=samplers.Positives.of(log, bitmap=sampler.reads_bitmap),
     )
     rate, decay = RATES[setting]
     knobs = {"learning_rate": jnp.float32(rate), "weight_decay": jnp.float32(decay), "loss": {}}

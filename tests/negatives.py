@@ -64,7 +64,7 @@ class World:
         taken = list(TAKEN.values()) if taken is None else taken
         self.train = interactions_of(taken, n_items)
         self.taken, self.n_items = [set(items) for items in taken], n_items
-        self.positives = Positives.of(self.train)
+        self.positives = Positives.of(self.train, bitmap=True)
         self.scores = np.random.default_rng(seed).normal(size=(len(taken), n_items))
         self.params = {"table": jnp.asarray(self.scores, jnp.float32)}
 

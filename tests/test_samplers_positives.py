@@ -110,3 +110,30 @@ def test_draws_are_reproducible_by_key_and_independent_of_the_batch_shape():
     np.testing.assert_array_equal(first, again)
     assert (np.asarray(first) != np.asarray(other)).any()
     assert sample_seen(jax.random.key(7), users, positives, 3).shape == (2, 2, 3)
+
+
+@pytest.mark.parametrize("bitmap", [True, False])
+def test_what_was_taken_is_known_by_bits_and_by_search(bitmap):
+    rng = np.random.default_rng(0)
+    table = rng.random((13, 70)) < np.linspace(0, 1, 13)[:, None]
+    table[1] = False
+    users, items = np.nonzero(table)
+    log = Interactions.from_arrays(users, items, user_ids=np.arange(13), item_ids=np.arange(70))
+    positives = Positives.of(log, bitmap=bitmap)
+    assert (positives.bitmap is not None) == bitmap
+    some_users, some_items = rng.integers(0, 13, 9), rng.integers(0, 70, 40)
+    got = positives.taken(jnp.asarray(some_users), jnp.asarray(some_items))
+    np.testing.assert_array_equal(got, table[some_users][:, some_items].T)
+    own = rng.integers(0, 70, (9, 5))
+    got = positives.contains(jnp.asarray(some_users), jnp.asarray(own))
+    np.testing.assert_array_equal(got, table[some_users[:, None], own])
+    words = np.asarray(positives.taken_words(jnp.asarray(some_users)))
+    bits = (words[:, None] >> np.arange(32, dtype=np.uint32)[:, None]) & 1
+    np.testing.assert_array_equal(bits.reshape(-1, 9)[:70], table[some_users].T)
+    np.testing.assert_array_equal(bits.reshape(-1, 9)[70:], 0)
+    np.testing.assert_array_equal(positives.n_unseen(jnp.arange(13)), (~table).sum(axis=1))
+
+
+def test_too_large_a_bitmap_is_not_made(monkeypatch):
+    monkeypatch.setattr("crl_jax.samplers._positives._MAX_WORDS", 1)
+    assert Positives.of(rows([[0], [1]], 3), bitmap=True).bitmap is None

@@ -62,6 +62,11 @@ class Sampler(ABC):
     at once, which takes a third of the time; :meth:`select` then looks at the scores.
     """
 
+    @property
+    def reads_bitmap(self) -> bool:
+        """Whether it asks what users took of many items, which a bitmap answers best."""
+        return False
+
     def init(
         self, key: Key[Array, ""], positives: Positives, model: Functional, params: Any
     ) -> Any:

@@ -70,6 +70,11 @@ class BNS(Sampler):
                 "`ecdf_samples` has no use with all items as candidates: their ranks are exact."
             )
 
+    @property
+    def reads_bitmap(self) -> bool:
+        """Of all items, or of those of its sample."""
+        return True
+
     def init(
         self, key: Key[Array, ""], positives: Positives, model: Functional, params: Any
     ) -> SharedSample | tuple[()]:
@@ -162,6 +167,11 @@ class Staged(Sampler):
 
     def __post_init__(self) -> None:
         check_range("epochs", self.epochs, 0, jnp.inf)
+
+    @property
+    def reads_bitmap(self) -> bool:
+        """Whether one of the two does."""
+        return self.first.reads_bitmap or self.then.reads_bitmap
 
     def init(
         self, key: Key[Array, ""], positives: Positives, model: Functional, params: Any

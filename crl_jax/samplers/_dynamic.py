@@ -78,6 +78,11 @@ class AOBPR(Sampler):
     def __post_init__(self) -> None:
         check_range("scale", self.scale, 0, jnp.inf, low_open=True)
 
+    @property
+    def reads_bitmap(self) -> bool:
+        """Of all items."""
+        return True
+
     def propose(
         self, key: Key[Array, ""], users: Int[Array, "batch"], positives: Positives, n: int
     ) -> Int[Array, "n batch"]:

@@ -29,7 +29,7 @@ class Positives:
       gaps: ``items[p] - (p - row start)``: how many items below ``items[p]`` the user has *not*
         taken. Ascending within a user, which makes the r-th untaken item a binary search.
       bitmap: One bit for each pair, item j of user u in bit ``j % 32`` of word ``[u, j // 32]``;
-        uint32 ``[n_users, ceil(n_items / 32)]``, or None where it would take more than 256 MB.
+        uint32 ``[n_users, ceil(n_items / 32)]``, or None: it is there to spare searches.
       n_items: Size of the catalogue.
       rounds: Steps of a binary search in the longest row.
     """
@@ -42,8 +42,14 @@ class Positives:
     rounds: int
 
     @classmethod
-    def of(cls, data: Interactions) -> "Positives":
-        """Puts the rows of ``data`` on the default device."""
+    def of(cls, data: Interactions, *, bitmap: bool = False) -> "Positives":
+        """Puts the rows of ``data`` on the default device.
+
+        Args:
+          data: The interactions.
+          bitmap: Whether to make the bitmap, for samplers that read it
+            (:attr:`Sampler.reads_bitmap`); one of more than 256 MB is never made.
+        """
         degrees = np.diff(data.indptr)
         if data.indptr[-1] >= 2**31:
             raise ValueError(
@@ -54,7 +60,7 @@ class Positives:
             indptr=jnp.asarray(data.indptr, jnp.int32),
             items=jnp.asarray(data.items, jnp.int32),
             gaps=jnp.asarray(data.items - place_in_row, jnp.int32),
-            bitmap=_bitmap(data, degrees),
+            bitmap=_bitmap(data, degrees) if bitmap else None,
             n_items=int(data.n_items),
             rounds=int(degrees.max(initial=0)).bit_length(),
         )

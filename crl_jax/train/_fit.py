@@ -235,7 +235,7 @@ def fit(
         patience=patience,
         last_epoch=int(min(stop_at or np.inf, runs["epochs"].max())),
     )
-    anchors = _anchors(train, held_out)
+    anchors = _anchors(train, held_out, bitmap=sampler.reads_bitmap)
     probe = None if probe is None else jax.tree_util.Partial(probe)
     plan = None if valid is None else ranking_plan(train, valid)
     device_runs = {name: jnp.asarray(value) for name, value in runs.items()}
@@ -479,7 +479,7 @@ def _describe(sampler: Sampler) -> list[str]:
     return [re.sub(r" at 0x[0-9a-f]+", "", str(structure)), *hashes]
 
 
-def _anchors(train: Interactions, held_out: Interactions | None) -> Anchors:
+def _anchors(train: Interactions, held_out: Interactions | None, *, bitmap: bool) -> Anchors:
     """All interactions of users who left something in the catalogue to compare with."""
     keep = np.diff(train.indptr)[train.users] < train.n_items
     if not keep.any():
@@ -493,7 +493,7 @@ def _anchors(train: Interactions, held_out: Interactions | None) -> Anchors:
     return Anchors(
         users=jnp.asarray(train.users[keep], jnp.int32),
         items=jnp.asarray(train.items[keep], jnp.int32),
-        positives=Positives.of(train),
+        positives=Positives.of(train, bitmap=bitmap),
         held_out=None if held_out is None else Positives.of(held_out),
     )
 
