@@ -83,7 +83,7 @@ def compile_epoch(
     state = jax.tree.map(jnp.array, state)  # own buffers, to be donated
     compiled = epoch.lower(state, sampler, np.int32(0), anchors, knobs).compile()
     on_device = not _TO_HOST.search(compiled.as_text() or "")
-    return partial(compiled, anchors=anchors, knobs=knobs), state, on_device
+    return lambda *varying: compiled(*varying, anchors, knobs), state, on_device
 
 
 def measure(log: data.Interactions, setting: str, rounds: int) -> list[dict[str, Any]]:
