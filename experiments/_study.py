@@ -182,7 +182,6 @@ def train_published(
     epochs: int,
     *,
     probe: Callable[[Any], Any] | None = None,
-    eval_every: int = 1,
     checkpoint: Path | None = None,
     on_epoch: OnEpoch | None = None,
 ) -> Outcome:
@@ -209,7 +208,6 @@ def train_published(
         draw_batches=method.draw,
         row_wise=True,
         epochs=epochs,
-        eval_every=eval_every,
         seeds=np.asarray(seeds),
         checkpoint=checkpoint,
         on_epoch=on_epoch,

@@ -144,9 +144,9 @@ def _notes(options: Options, methods: tuple[study.Method, ...], known: bool) -> 
     if options.setting == "published":
         draws = " or ".join(f"{n:,}" for n in sorted({m.draw for m in methods}))
         notes.append(
-            f"SGD, one triplet a step, learning rate 0.01, L2 0.01, {epochs} epochs; scored after "
-            f"the last. Negatives are drawn for {draws} triplets at a time, from the parameters "
-            "before them."
+            f"SGD, one triplet a step, learning rate 0.01, L2 0.01, initial values N(0, 0.01²), "
+            f"{epochs} epochs; scored after the last. Negatives are drawn for {draws} triplets at "
+            "a time, from the parameters before them."
         )
     else:
         notes.append(
@@ -181,20 +181,26 @@ def _train_all(
     outcomes = []
     with _progress(console) as bar:
         for method in methods:
-            task = bar.add_task(method.label, total=epochs, status="")
-
-            def on_epoch(entry: dict[str, Any], task: Any = task) -> None:
-                loss = f"loss {np.nanmean(entry['loss']):.4f}"
-                bar.update(task, completed=entry["epoch"], status=loss)
-
             outcomes.append(
                 study.run_once(
-                    method, world, options.setting, seeds, epochs, options.out / "runs", on_epoch
+                    method, world, options.setting, seeds, epochs, options.out / "runs",
+                    _shown(bar, method.label, epochs),
                 )
-            )
+            )  # fmt: skip
             last = np.mean([m[MAIN] for m in outcomes[-1].per_seed])
-            bar.update(task, completed=epochs, status=f"{MAIN.upper()} {last:.4f}")
+            bar.update(bar.task_ids[-1], completed=epochs, status=f"{MAIN.upper()} {last:.4f}")
     return outcomes
+
+
+def _shown(bar: Progress, label: str, epochs: int) -> study.OnEpoch:
+    """Adds a line to the bar, and moves it on with every entry of a history."""
+    task = bar.add_task(label, total=epochs, status="")
+
+    def on_epoch(entry: dict[str, Any]) -> None:
+        loss = f"loss {np.nanmean(entry['loss']):.4f}"
+        bar.update(task, completed=entry["epoch"], status=loss)
+
+    return on_epoch
 
 
 def _progress(console: Console) -> Progress:
@@ -212,14 +218,11 @@ def _score_distributions(options: Options, world: study.World, console: Console)
     """Figure 4.2."""
     epochs = options.epochs or 100
     edges = np.linspace(-4, 6, 101)
-    every = max(epochs // 20, 1)
-    outcome = study.train_published(
-        study.RNS, world, (0,), epochs,
-        probe=study.score_histogram(world, edges), eval_every=every,
-        on_epoch=lambda entry: console.print(
-            f"epoch {entry['epoch']:>3}  loss {entry['loss'][0]:.4f}", end="\r"
-        ),
-    )  # fmt: skip
+    probe = study.score_histogram(world, edges)
+    with _progress(console) as bar:
+        outcome = study.train_published(
+            study.RNS, world, (0,), epochs, probe=probe, on_epoch=_shown(bar, "rns", epochs)
+        )
     shown = [outcome.history[i] for i in _spread(len(outcome.history), 6)]
     figure = Figure(figsize=(12, 6), layout="constrained")
     for axes, entry in zip(figure.subplots(2, 3, sharex=True).flat, shown, strict=False):
@@ -250,8 +253,8 @@ def _score_distributions(options: Options, world: study.World, console: Console)
 
 
 def _spread(n: int, k: int) -> list[int]:
-    """Up to ``k`` places from 0 to ``n - 1``, more of them early on, where more happens."""
-    return sorted({round(i) for i in np.geomspace(1, n, k) - 1})
+    """Up to ``k`` places from a tenth to the end of ``n``, more of them early: more happens there."""
+    return sorted({round(i) for i in np.geomspace(max(1, n / 10), n, k) - 1})
 
 
 def _quality(options: Options, world: study.World, console: Console) -> None:
