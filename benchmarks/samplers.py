@@ -6,7 +6,7 @@ negatives drawn for 1,024 triplets at a time, which is the published setting. Th
 turns, so that other work on the machine falls on all; medians count. The compiled epochs are
 searched for transfers to the host.
 
-    python -m benchmarks.samplers --data ml-100k --out benchmarks/results/samplers.json
+    python -m benchmarks.samplers --data ml-100k --out benchmarks/results/samplers/cost.json
 """
 
 import argparse

@@ -243,7 +243,7 @@ def _score_distributions(options: Options, world: study.World, console: Console)
         ["epoch", "from", "to", "true_negatives", "false_negatives"],
         [
             [entry["epoch"], low, high, *counts]
-            for entry in outcome.history
+            for entry in shown
             for low, high, *counts in zip(
                 edges[:-1], edges[1:], entry["true_negatives"][0], entry["false_negatives"][0],
                 strict=True,
