@@ -253,7 +253,7 @@ def _score_distributions(options: Options, world: study.World, console: Console)
 
 
 def _spread(n: int, k: int) -> list[int]:
-    """Up to ``k`` places from a tenth to the end of ``n``; more of them early, when more happens."""
+    """Up to ``k`` places from a tenth of ``n`` to its end; more early on, when more happens."""
     return sorted({round(i) for i in np.geomspace(max(1, n / 10), n, k) - 1})
 
 
