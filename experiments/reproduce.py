@@ -264,7 +264,7 @@ def _quality(options: Options, world: study.World, console: Console) -> None:
     panels = figure.subplots(1, 2)
     for axes, name, label in (
         (panels[0], "tnr", "share of true negatives (TNR)"),
-        (panels[1], "inf", "informativeness, false negatives counted as loss (INF)"),
+        (panels[1], "inf", "informativeness less that of false ones (INF)"),
     ):
         for outcome in outcomes:
             epochs = [entry["epoch"] for entry in outcome.history]
@@ -273,7 +273,7 @@ def _quality(options: Options, world: study.World, console: Console) -> None:
         axes.set_xlabel("epoch")
         axes.set_ylabel(label)
         axes.grid(alpha=0.3)
-    panels[0].legend(frameon=False)
+    panels[1].legend(frameon=False)
     figure.suptitle(_TITLES[options.target])
     _finish(
         figure, options, console, ["method", "epoch", "tnr", "inf"],
