@@ -28,6 +28,13 @@ for _name, _value in {
     jax.config.update(_name, _value)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _forget_compiled():
+    """Each compiled program holds mappings of memory, of which a process may have 65,530."""
+    yield
+    jax.clear_caches()
+
+
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """The folder with the real datasets, named by the environment variable CRL_DATA."""
