@@ -13,9 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from .._checks import at_least_float32, check_shape
+from ..stats._rows import rows_contain
 from . import _ranking as ranking
 from ._plan import Blocks, InteractionsLike, RankingPlan, block_layout, pair_ids
 from ._top_k import top_k
@@ -180,7 +181,9 @@ def _evaluate(
     values, items = out[:2]
     listed = values > -jnp.inf
     diverged = jnp.isnan(values[:, 0])
-    found = _contains(plan.test_items, plan.test_starts, plan.n_relevant, items, plan.max_relevant)
+    start, stop = (x[:, None] for x in (plan.test_starts, plan.test_starts + plan.n_relevant))
+    rounds = plan.max_relevant.bit_length()
+    found = rows_contain(plan.test_items, items, start, stop, rounds)
     hits = _pad_ranks(listed & found, max(ks), False)
 
     result = {}
@@ -276,28 +279,6 @@ def _inversions(
     n_tiles = -(-jnp.max(counts) // _TILE)
     twice = lax.fori_loop(0, n_tiles, add_tile, jnp.zeros(counts.shape, jnp.float32))
     return (twice - jnp.square(counts.astype(jnp.float32))) / 2
-
-
-def _contains(
-    values: Int[Array, " n"],
-    starts: Int[Array, " rows"],
-    counts: Int[Array, " rows"],
-    queries: Int[Array, "rows k"],
-    max_count: int,
-) -> Bool[Array, "rows k"]:
-    """Whether each query stands in its row's increasing ``values[start:start + count]``."""
-    low = jnp.broadcast_to(starts[:, None], queries.shape)
-    high = low + counts[:, None]
-    stop = high
-
-    def halve(_: Array, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
-        low, high = bounds
-        middle = low + (high - low) // 2
-        right = (low < high) & (values.at[middle].get(mode="clip") < queries)
-        return jnp.where(right, middle + 1, low), jnp.where(right, high, middle)
-
-    low, _ = lax.fori_loop(0, max_count.bit_length(), halve, (low, high))
-    return (low < stop) & (values.at[low].get(mode="clip") == queries)
 
 
 def _pad_ranks(x: Array, k: int, value: Any) -> Array:

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int, Key, UInt32
 
 from ..data import Interactions
+from ..stats._rows import rows_contain, search_rows
 
 _MAX_WORDS = 2**26
 
@@ -80,9 +81,7 @@ class Positives:
         """Whether each user took each of its own ``n`` items."""
         items = jnp.moveaxis(items, -1, 0)  # a user's bounds broadcast along whole vectors
         low, high = self.indptr[users], self.indptr[users + 1]
-        place = search(self.items, items - 1, low, high, self.rounds)
-        found = self.items.at[place].get(mode="fill", fill_value=-1) == items
-        return jnp.moveaxis((place < high[None]) & found, 0, -1)
+        return jnp.moveaxis(rows_contain(self.items, items, low, high, self.rounds), 0, -1)
 
     def taken(self, users: Int[Array, "batch"], items: Int[Array, "n"]) -> Bool[Array, "n batch"]:
         """Whether each user took each of the same ``n`` items; users trail, as vectors."""
@@ -127,7 +126,7 @@ def sample_unseen(
     # Draws lead, users trail: a user's bounds then broadcast along whole vectors. The other
     # layout takes four times as long on a CPU.
     rank = below(key, (n, *users.shape), positives.n_items - (high - low))
-    first = search(positives.gaps, rank, low, high, positives.rounds)
+    first = search_rows(positives.gaps, rank, low, high, positives.rounds)
     return jnp.moveaxis(rank + (first - low[None]), 0, -1)
 
 
@@ -148,25 +147,6 @@ def sample_seen(
     low, high = positives.indptr[users], positives.indptr[users + 1]
     place = low[None] + below(key, (n, *users.shape), high - low)
     return jnp.moveaxis(positives.items[place], 0, -1)
-
-
-def search(
-    values: Int[Array, "n"],
-    query: Int[Array, "k *batch"],
-    low: Int[Array, "*batch"],
-    high: Int[Array, "*batch"],
-    rounds: int,
-) -> Int[Array, "k *batch"]:
-    """First place from ``low`` to ``high``, between which values ascend, with a value > query."""
-
-    def halve(_: Array, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
-        left, right = bounds
-        middle = (left + right) >> 1
-        beyond = (left < right) & (values[middle] <= query)
-        return jnp.where(beyond, middle + 1, left), jnp.where(beyond, right, middle)
-
-    bounds = jnp.broadcast_to(low, query.shape), jnp.broadcast_to(high, query.shape)
-    return jax.lax.fori_loop(0, rounds, halve, bounds)[0]
 
 
 def pack_bits(bits: Bool[Array, "n batch"]) -> UInt32[Array, "words batch"]:

@@ -1,15 +1,16 @@
 """Samplers whose distribution does not change while the encoder learns."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, UInt32
 
 from ..data import Interactions
-from ._batch import Batch, Sampler
-from ._positives import Positives, below, sample_unseen, search
+from ..stats._rows import search_rows
+from ._batch import Sampler
+from ._positives import Positives, below, sample_unseen
 
 # The weights become integers of this sum (or a little more), so that exclusion is exact.
 _TOTAL = 2**30
@@ -32,10 +33,6 @@ class RNS(Sampler):
     ) -> Int[Array, "batch n"]:
         """The negatives themselves."""
         return sample_unseen(key, users, positives, n)
-
-    def select(self, proposals: Any, batch: Batch, state: Any) -> tuple[Int[Array, "batch n"], Any]:
-        """The proposals."""
-        return proposals, state
 
 
 @jax.tree_util.register_dataclass
@@ -73,10 +70,6 @@ class PNS(Sampler):
         drawn = _sample_weighted(weighted_key, users, positives, table, n)
         uniform = sample_unseen(uniform_key, users, positives, n)
         return jnp.where((left == 0)[:, None], uniform, drawn)
-
-    def select(self, proposals: Any, batch: Batch, state: Any) -> tuple[Int[Array, "batch n"], Any]:
-        """The proposals."""
-        return proposals, state
 
 
 class _Table(NamedTuple):
@@ -116,11 +109,11 @@ def _sample_weighted(
     """Inverts the distribution function of what each user has left, by two binary searches."""
     low, high = positives.indptr[users], positives.indptr[users + 1]
     mass = below(key, (n, *users.shape), table.left[users]).astype(jnp.uint32)
-    first = search(table.gaps, mass, low, high, positives.rounds)
+    first = search_rows(table.gaps, mass, low, high, positives.rounds)
     mass = mass + (table.before[first] - table.before[low][None])
     n_items = positives.n_items
     everything = jnp.zeros_like(low), jnp.full_like(low, n_items + 1)
-    above = search(table.up_to, mass, *everything, (n_items + 1).bit_length())
+    above = search_rows(table.up_to, mass, *everything, (n_items + 1).bit_length())
     return (above - 1).T
 
 
