@@ -166,15 +166,6 @@ GAIN_OR_SIZE = {
 }
 
 
-class SmallNormal(models.MatrixFactorization):
-    """Matrix factorisation that starts from N(0, 0.01²), which is what comes to published RNS."""
-
-    def __init__(self, n_users: int, n_items: int, dim: int, *, rngs: nnx.Rngs):
-        init = nnx.initializers.normal(0.01)
-        self.users = nnx.Param(init(rngs.params(), (n_users, dim)))
-        self.items = nnx.Param(init(rngs.params(), (n_items, dim)))
-
-
 def train_published(
     method: Method,
     world: World,
@@ -187,7 +178,8 @@ def train_published(
 ) -> Outcome:
     """The published setting: SGD, one triplet a step, no validation, scored after the last epoch.
 
-    Width 32, learning rate 0.01, L2 0.01 on the rows of each triplet, initial values N(0, 0.01²).
+    Width 32, learning rate 0.01, L2 0.01 on the rows of each triplet, initial values N(0, 0.01²),
+    with which RNS comes to its published numbers.
     Negatives are drawn for ``method.draw`` triplets at a time, from the parameters before them.
     """
     n_users, n_items = world.train.n_users, world.train.n_items
@@ -195,7 +187,9 @@ def train_published(
         world.train,
         loss=method.loss,
         knobs=method.knobs,
-        build=lambda rngs: SmallNormal(n_users, n_items, DIM, rngs=rngs),
+        build=lambda rngs: models.MatrixFactorization(
+            n_users, n_items, DIM, init=nnx.initializers.normal(0.01), rngs=rngs
+        ),
         n_neg=method.n_neg,
         n_pos=method.n_pos,
         sampler=method.sampler(world),
@@ -298,11 +292,11 @@ def run_once(
         goes on from its checkpoint.
       on_epoch: Called with each entry of the history.
     """
-    leaves = jax.tree.leaves(method.sampler(world))
+    leaves, structure = jax.tree.flatten(method.sampler(world))
     knows = [
         __version__, setting, list(seeds), epochs,
         world.train.fingerprint(), world.test.fingerprint(),
-        re.sub(r" at 0x[0-9a-f]+", "", str(jax.tree.structure(method.sampler(world)))),
+        re.sub(r" at 0x[0-9a-f]+", "", str(structure)),
         [hashlib.sha256(np.asarray(leaf).tobytes()).hexdigest() for leaf in leaves],
         method.loss.__name__, method.knobs, method.n_neg, method.n_pos, method.draw,
     ]  # fmt: skip

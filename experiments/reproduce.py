@@ -112,12 +112,11 @@ def _load(folder: Path) -> study.World:
     loaded = data.load(str(folder))
     if not isinstance(loaded, data.Split) or loaded.test is None:
         raise ValueError(f"--data {folder} must hold a training and a test part.")
-    train_part = loaded.train
     if loaded.valid is not None:
         raise ValueError(
             f"--data {folder} has a validation part; these tables are of training and test alone."
         )
-    return study.World(train_part, loaded.test, str(folder))
+    return study.World(loaded.train, loaded.test, str(folder))
 
 
 def _table(number: str, options: Options, world: study.World, console: Console) -> None:

@@ -1,5 +1,7 @@
 """Matrix factorisation: the encoder with nothing between the tables and the score."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -13,6 +15,8 @@ class MatrixFactorization(nnx.Module):
       n_users: Rows of the user table.
       n_items: Rows of the item table.
       dim: Width of both tables.
+      init: Makes the initial values; by default Xavier-normal ones, of deviation
+        √(2 / (rows + dim)).
       rngs: Source of the initial values (its ``params`` stream).
 
     References:
@@ -20,8 +24,10 @@ class MatrixFactorization(nnx.Module):
       initialisation is that of the dissertation's chapters 5 and 6.
     """
 
-    def __init__(self, n_users: int, n_items: int, dim: int = 32, *, rngs: nnx.Rngs):
-        init = nnx.initializers.xavier_normal()  # deviation √(2 / (rows + dim))
+    def __init__(
+        self, n_users: int, n_items: int, dim: int = 32, *, init: Any = None, rngs: nnx.Rngs
+    ):
+        init = init or nnx.initializers.xavier_normal()
         self.users = nnx.Param(init(rngs.params(), (n_users, dim)))
         self.items = nnx.Param(init(rngs.params(), (n_items, dim)))
 
