@@ -27,7 +27,7 @@ class Standing(NamedTuple):
 
 
 def exact_ecdf(batch: Batch, items: Int[Array, "batch n"]) -> Standing:
-    r"""ECDF of each user's scores on all of :math:`\mathcal I_u^-`, at its own ``items``.
+    r"""The eCDF of each user's scores on all it has not taken, at its own ``items``.
 
     .. math::
         F(\hat x_{ul}) = \frac{\#\{j \in \mathcal I_u^- : \hat x_{uj} \le \hat x_{ul}\}}
