@@ -153,7 +153,7 @@ TABLES: dict[str, tuple[Method, ...]] = {
     # The published prior of a true negative, 0.04, and one that is nearer to knowing it.
     "4.5": (
         *(_oracle(size) for size in (1, 3, 5, 10, 20, 50, 100, 500, None)),
-        *(_oracle(size, true=0.001) for size in (5, 20, 100)),
+        *(_oracle(size, true=0.001) for size in (5, 20, 100, None)),
     ),
     "5.3": (dataclasses.replace(RNS, label="bpr"), BNS, DPL, _HARD),
 }  # fmt: skip
