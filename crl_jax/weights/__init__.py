@@ -26,6 +26,9 @@ What the weights assume can be measured: :func:`estimate_alpha` takes a few labe
 :func:`estimate_tau_plus` held-out positives and unlabelled samples; :func:`warmup_alpha` and
 :func:`measured_alpha` go along with a training. :func:`posterior_by_label`
 tells whether it works, and :func:`crl_jax.losses.floor_hit_rate` how often an estimate is clamped.
+
+Positives may be noise, too: :func:`small_loss_weights`, at a rate that :func:`ramp_drop_rate`
+raises along a training, and :func:`reliability_weights` distrust those with a large loss.
 """
 
 from ._bayesian import bayesian_weights as bayesian_weights
@@ -41,5 +44,8 @@ from ._schedules import MeasuredAlpha as MeasuredAlpha
 from ._schedules import fixed_alpha as fixed_alpha
 from ._schedules import init_measured_alpha as init_measured_alpha
 from ._schedules import measured_alpha as measured_alpha
+from ._schedules import ramp_drop_rate as ramp_drop_rate
 from ._schedules import update_measured_alpha as update_measured_alpha
 from ._schedules import warmup_alpha as warmup_alpha
+from ._small_loss import reliability_weights as reliability_weights
+from ._small_loss import small_loss_weights as small_loss_weights

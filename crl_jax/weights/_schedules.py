@@ -1,7 +1,8 @@
-r"""How the assumed quality :math:`\alpha` of the encoder goes along with its training.
+r"""How the assumed quality :math:`\alpha` of the encoder, or a drop rate, goes along with training.
 
 An encoder begins as a blind guess, :math:`\alpha = 0.5`, and its weights should then trust
-ranks as little. These functions are called inside a jitted step; their numbers may be traced.
+ranks as little, nor should it say at once which positives are noise. These functions are
+called inside a jitted step; their numbers may be traced.
 """
 
 from typing import NamedTuple
@@ -56,12 +57,50 @@ def warmup_alpha(
     [0.5 0.7 0.9 0.9]
     """
     check_range("alpha", alpha, 0.5, 1.0)
+    return _ramp(progress, 0.5, alpha, until)
+
+
+def ramp_drop_rate(
+    progress: Float[Array, "*shape"], *, drop_rate: Scalar, until: Scalar = 1.0
+) -> Float[Array, "*shape"]:
+    r"""From 0, which drops nothing, up to a drop rate in a straight line.
+
+    .. math::
+        \epsilon\,\min(p/p_{\text{until}},\, 1)
+
+    What is noise shows by its loss only to a model that has learned something.
+
+    Args:
+      progress: As in :func:`warmup_alpha`.
+      drop_rate: The :math:`\epsilon` in [0, 1] to reach.
+      until: Progress :math:`p_{\text{until}}` in [0, 1] from which ``drop_rate`` holds; 0
+        starts with it.
+
+    Returns:
+      The drop rate of the moment, in the shape of ``progress``, at least float32.
+
+    Raises:
+      ValueError: If a hyper-parameter leaves its range.
+
+    References:
+      Wang et al., `Denoising Implicit Feedback for Recommendation
+      <https://arxiv.org/abs/2006.04153>`_, 2021, the drop rate of the truncated loss.
+
+    >>> print(ramp_drop_rate(jnp.array([0.0, 0.25, 0.5, 0.75]), drop_rate=0.25, until=0.5))
+    [0.    0.125 0.25  0.25 ]
+    """
+    check_range("drop_rate", drop_rate, 0.0, 1.0)
+    return _ramp(progress, 0.0, drop_rate, until)
+
+
+def _ramp(progress: Array, start: float, end: Scalar, until: Scalar) -> Array:
+    """From ``start`` to ``end`` in a straight line, which is reached exactly."""
     check_range("until", until, 0.0, 1.0)
     (progress,) = at_least_float32(progress)
-    alpha, until = (jnp.asarray(value, progress.dtype) for value in (alpha, until))
+    end, until = (jnp.asarray(value, progress.dtype) for value in (end, until))
     risen = progress >= until
     share = jnp.where(risen, 1, progress / jnp.where(until > 0, until, 1))
-    return 0.5 * (1 - share) + alpha * share  # exactly alpha in the end
+    return start * (1 - share) + end * share
 
 
 class MeasuredAlpha(NamedTuple):
