@@ -137,9 +137,36 @@ def np_linear(pos, extra, neg, m, t, repulsion):
     return -pos / t + repulsion * mean(neg, m) / t
 
 
+def np_small(values, drop_rate):
+    """The values, the largest of them as 0."""
+    dropped = np.argsort(-values, axis=None)[: int(drop_rate * values.size)]
+    return np.where(np.isin(np.arange(values.size).reshape(values.shape), dropped), 0, values)
+
+
+def np_truncated_bce(pos, extra, neg, m, t, drop_rate):
+    missed = np_small(minus_log_sigmoid(pos / t), drop_rate)
+    return missed + mean(minus_log_sigmoid(-neg / t), m)
+
+
+def np_truncated_bpr(pos, extra, neg, m, t, drop_rate):
+    return np_small(np_bpr(pos, extra, neg, m, t), drop_rate)
+
+
+def np_reweighted_bce(pos, extra, neg, m, t, exponent):
+    missed = sigmoid(pos / t) ** exponent * minus_log_sigmoid(pos / t)
+    return missed + mean(sigmoid(-neg / t) ** exponent * minus_log_sigmoid(-neg / t), m)
+
+
+def np_reweighted_bpr(pos, extra, neg, m, t, exponent):
+    d = (pos[..., None] - neg) / t
+    return mean(sigmoid(d) ** exponent * minus_log_sigmoid(d), m)
+
+
 PRIOR = dict(tau_plus=0.1)
 BAYES = dict(tau_plus=0.1, alpha=0.8, beta=0.7)
 UNBOUNDED = dict(tau_plus=0.1, min_score=-np.inf)
+SMALL = dict(drop_rate=0.33)
+TRUST = dict(exponent=0.7)
 NOISE = ("pos_log_noise", "neg_log_noise")
 
 
@@ -184,10 +211,26 @@ LOSSES = {
         ("where_pos",),
     ),
     "punce": Case(losses.punce, np_punce, PRIOR, 3, ("where_pos", "labelled")),
+    "truncated_bce": Case(losses.truncated_bce, np_truncated_bce, SMALL),
+    "truncated_bpr": Case(losses.truncated_bpr, np_truncated_bpr, SMALL),
+    "reweighted_bce": Case(losses.reweighted_bce, np_reweighted_bce, TRUST),
+    "reweighted_bpr": Case(losses.reweighted_bpr, np_reweighted_bpr, TRUST),
 }
+# Which anchors these drop depends on all of the batch: no anchor can leave it, be copied or be
+# taken by itself.
+WHOLE_BATCH = ("truncated_bce", "truncated_bpr")
+CONSTANT_WEIGHTS = ("reweighted_bce", "reweighted_bpr")  # not the slopes of their values
 SIGNED = ("pairwise", "pairwise_extra", "decoupled", "linear")  # may be negative
 ALONG_NEGATIVES = ("neg", "where", "true_negative", "neg_concentration", "neg_log_noise")
-each_loss = pytest.mark.parametrize(Case._fields, LOSSES.values(), ids=LOSSES)
+
+
+def each_loss_but(*names):
+    cases = {name: case for name, case in LOSSES.items() if name not in names}
+    return pytest.mark.parametrize(Case._fields, cases.values(), ids=cases)
+
+
+each_loss = each_loss_but()
+each_separable_loss = each_loss_but(*WHOLE_BATCH)
 
 
 def make_data(n_extra, arrays=(), batch=(4, 5), n=7):
@@ -334,7 +377,7 @@ def test_anchor_without_positives_leaves_the_mean(fn, ref, hyper, n_extra, array
         np.testing.assert_allclose(mean, each[1:].mean(), rtol=1e-6)
 
 
-@each_loss
+@each_separable_loss
 def test_anchor_without_negatives_leaves_the_mean(fn, ref, hyper, n_extra, arrays, data):
     each = run(fn)(**data, **hyper, reduce_fn=None)
     gone = data | {"where": data["where"].at[0].set(False)}
@@ -355,7 +398,7 @@ def test_a_nan_that_is_kept_is_seen(fn, ref, hyper, n_extra, arrays, data):
         assert np.isfinite(each.ravel()[1:]).all()
 
 
-@each_loss
+@each_separable_loss
 def test_weight_k_equals_k_copies(fn, ref, hyper, n_extra, arrays, data):
     copies = np.array([1, 2, 0, 1])
     data = {k: v[:, 0] for k, v in data.items()}
@@ -366,7 +409,7 @@ def test_weight_k_equals_k_copies(fn, ref, hyper, n_extra, arrays, data):
     np.testing.assert_allclose(weighted[1], 2 * repeated[1], rtol=1e-6)
 
 
-@each_loss
+@each_loss_but(*CONSTANT_WEIGHTS)
 def test_gradients(fn, ref, hyper, n_extra, arrays, data):
     """Against finite differences, with respect to everything that takes a gradient."""
     data, masks = split_masks(data)
@@ -379,7 +422,7 @@ def test_gradients(fn, ref, hyper, n_extra, arrays, data):
         check_grads(f, (wide(data),), order=1, modes=["rev"], rtol=1e-4, atol=1e-7)
 
 
-@each_loss
+@each_separable_loss
 def test_jit_and_vmap_agree_and_nothing_retraces(fn, ref, hyper, n_extra, arrays, data):
     traces = 0
 
@@ -398,7 +441,7 @@ def test_jit_and_vmap_agree_and_nothing_retraces(fn, ref, hyper, n_extra, arrays
     np.testing.assert_allclose(each_anchor(data, moved), want, rtol=1e-5)
 
 
-@each_loss
+@each_separable_loss
 def test_a_batch_split_over_devices_has_the_same_gradients(fn, ref, hyper, n_extra, arrays, data):
     """Hyper-parameters are on all devices: their gradient is the sum over them."""
     mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,))
@@ -431,7 +474,7 @@ def test_sweeps_over_hyperparameters(fn, ref, hyper, n_extra, arrays, data):
         np.testing.assert_allclose(values[i], run(fn)(**data, **point), rtol=1e-5)
 
 
-@each_loss
+@each_separable_loss
 def test_hyperparameters_may_differ_between_anchors(fn, ref, hyper, n_extra, arrays, data):
     if not hyper:
         return
@@ -492,6 +535,8 @@ EDGES = {
     "margin": [0.0, 1.0, 1e4],
     "repulsion": [0.0, 1.0, 1e4],
     "ratio": [1e-30, 1.0, 1e30],
+    "drop_rate": [0.0, 0.5, 1.0],
+    "exponent": [0.0, 1e-30, 1.0, 1e4],
 }
 
 
@@ -534,6 +579,8 @@ BAD = {
     "margin": [-0.1, np.inf],
     "repulsion": [-0.1, np.inf],
     "ratio": [0.0, np.inf],
+    "drop_rate": [-0.1, 1.1, np.nan],
+    "exponent": [-0.1, np.inf],
     "pos_concentration": [0.0, np.nan],
     "neg_concentration": [0.0, np.nan],
     "pos_log_noise": [-np.inf, np.nan],
@@ -560,7 +607,7 @@ def test_shape_errors_name_the_argument(fn, ref, hyper, n_extra, arrays, data):
         # Where "neg" is wrong, so is whatever had to fit it.
         with pytest.raises(Exception, match="|".join(["pos", *arrays]) if name == "neg" else name):
             fn(**data | {name: value}, **hyper)
-    for name in hyper:
+    for name in hyper.keys() - {"drop_rate"}:  # one for the batch
         with pytest.raises(ValueError, match=f"`{name}` must be a scalar or broadcast"):
             fn(**data, **hyper | {name: jnp.full(3, 0.6)})
 

@@ -41,6 +41,9 @@ Some methods take more than scores of one positive and negatives: several positi
 (``supervised_contrastive``, ``punce``), further items or users (``mpr``, ``gbpr``), the
 distribution of the negatives (``nce``), a square of scores (``clip_contrastive``), or
 distances and embeddings (``pair_contrastive``, ``alignment``, ``uniformity``).
+
+Where positives may be noise, ``truncated_bce`` and ``truncated_bpr`` drop those with the
+largest losses of a batch, and ``reweighted_bce`` and ``reweighted_bpr`` let them count less.
 """
 
 from ._batches import BatchScores as BatchScores
@@ -74,6 +77,10 @@ from ._pairwise import debiased_pairwise as debiased_pairwise
 from ._pairwise import nt_logistic as nt_logistic
 from ._preferences import gbpr as gbpr
 from ._preferences import mpr as mpr
+from ._small_loss import reweighted_bce as reweighted_bce
+from ._small_loss import reweighted_bpr as reweighted_bpr
+from ._small_loss import truncated_bce as truncated_bce
+from ._small_loss import truncated_bpr as truncated_bpr
 from ._supervised import oracle_contrastive as oracle_contrastive
 from ._supervised import punce as punce
 from ._supervised import supervised_contrastive as supervised_contrastive
