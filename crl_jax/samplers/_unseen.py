@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 
+from .._blocks import map_blocks
 from ..stats import ecdf
 from ..stats._columns import count_no_larger
 from ._batch import Batch
@@ -61,15 +62,7 @@ def exact_ecdf(batch: Batch, items: Int[Array, "batch n"]) -> Standing:
         row = batch.users[:, None]
         at = row, items
         return Standing(table.ecdf[at], table.scores[at], table.scores[row, batch.items[:, None]])
-    if n_anchors * every_item.size <= _MAX_SCORES:
-        return some(anchors)
-    # In blocks of as many anchors as have room.
-    block = max(_MAX_SCORES // every_item.size, 1)
-    n_blocks = -(-n_anchors // block)
-    fill = jnp.arange(n_blocks * block) % n_anchors
-    blocks = jax.tree.map(lambda x: x[fill].reshape(n_blocks, block, *x.shape[1:]), anchors)
-    out = jax.lax.map(some, blocks)
-    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:n_anchors], out)
+    return map_blocks(some, anchors, max(_MAX_SCORES // every_item.size, 1))
 
 
 class UserTable(NamedTuple):
