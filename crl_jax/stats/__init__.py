@@ -22,6 +22,13 @@ symmetric variance-gamma law of as many dimensions:
 
 >>> print(f"{stats.variance_gamma_cdf(2.0, dim=3, scale=0.5):.3f}")
 0.983
+
+A :class:`Law` is a density with its distribution function. :class:`Smoothed` reads one off a
+sample, where none is known in advance:
+
+>>> law = stats.Smoothed().fit(jnp.linspace(0.0, 4.0, 1001))
+>>> print(f"{law.cdf(jnp.float32(3.0)):.2f}")
+0.75
 """
 
 from ._columns import select_largest as select_largest
@@ -29,6 +36,10 @@ from ._ecdf import binned_ecdf as binned_ecdf
 from ._ecdf import dkw_error as dkw_error
 from ._ecdf import ecdf as ecdf
 from ._ecdf import ranks as ranks
+from ._laws import Gridded as Gridded
+from ._laws import Law as Law
+from ._laws import Smoothed as Smoothed
+from ._laws import VarianceGamma as VarianceGamma
 from ._variance_gamma import sample_variance_gamma as sample_variance_gamma
 from ._variance_gamma import variance_gamma_cdf as variance_gamma_cdf
 from ._variance_gamma import variance_gamma_logcdf as variance_gamma_logcdf

@@ -1,0 +1,120 @@
+"""Laws of scores: the closed form, and the smoothed one against SciPy's estimate."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from crl_jax import stats
+
+SAMPLES = {
+    "normal": lambda rng, n: rng.normal(1.0, 2.0, n),
+    "two humps": lambda rng, n: np.r_[rng.normal(-4, 0.5, n // 3), rng.normal(size=n - n // 3)],
+    "skewed": lambda rng, n: rng.gamma(2.0, 3.0, n),
+    "ties": lambda rng, n: rng.integers(0, 9, n).astype(float),
+}  # fmt: skip
+
+
+def silverman(sample):
+    """Bandwidth of equation 3.31, from NumPy's moments."""
+    low, high = np.quantile(sample, [0.25, 0.75])
+    return 0.9 * min(sample.std(), (high - low) / 1.34) * len(sample) ** -0.2
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("bandwidth", [0.5, 1.0, 2.0])
+def test_smoothed_law_is_the_kernel_estimate(name, bandwidth):
+    sample = SAMPLES[name](np.random.default_rng(0), 3000)
+    h = bandwidth * silverman(sample)
+    exact = scipy.stats.gaussian_kde(sample, bw_method=h / sample.std(ddof=1))
+    x = np.linspace(sample.min() - 2 * h, sample.max() + 2 * h, 301)
+    law = stats.Smoothed(bandwidth).fit(jnp.asarray(sample, jnp.float32))
+    density = exact(x)
+    np.testing.assert_allclose(law.pdf(jnp.asarray(x)), density, atol=0.01 * density.max())
+    cdf = [exact.integrate_box_1d(-np.inf, point) for point in x]
+    np.testing.assert_allclose(law.cdf(jnp.asarray(x)), cdf, atol=2e-3)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=1, max_size=40),
+    st.floats(0.1, 10.0),
+)
+def test_smoothed_law_is_a_law_whatever_the_sample(values, bandwidth):
+    sample = jnp.asarray(values, jnp.float32)
+    law = stats.Smoothed(bandwidth).fit(sample)
+    low, high = float(sample.min()), float(sample.max())
+    reach = max(high - low, 1e-30)
+    x = jnp.asarray(np.linspace(low - reach, high + reach, 101), jnp.float32)
+    pdf, cdf = np.asarray(law.pdf(x)), np.asarray(law.cdf(x))
+    assert np.isfinite(pdf).all()
+    assert (pdf >= 0).all()
+    assert np.isfinite(cdf).all()
+    assert (np.diff(cdf) >= 0).all()
+    assert cdf[0] >= 0
+    assert cdf[-1] <= 1
+    mass = np.sum(np.asarray(law.density, np.float64)) * float(law.width)
+    assert np.isclose(mass, 1, atol=1e-4)
+
+
+def test_smoothed_law_stays_near_the_ecdf():
+    sample = np.random.default_rng(1).standard_t(3, 20_000)
+    law = stats.Smoothed().fit(jnp.asarray(sample, jnp.float32))
+    own = np.arange(1, 20_001) / 20_000
+    assert np.abs(np.asarray(law.cdf(jnp.asarray(np.sort(sample)))) - own).max() < 0.02
+
+
+def test_smoothed_law_gets_near_the_law_of_the_sample():
+    sample = stats.sample_variance_gamma(jax.random.key(0), dim=27, scale=0.6, shape=(2**16,))
+    law, known = stats.Smoothed().fit(sample), stats.VarianceGamma(27, 0.6)
+    x = jnp.linspace(-8.0, 8.0, 101)
+    np.testing.assert_allclose(law.pdf(x), known.pdf(x), atol=0.005)
+    np.testing.assert_allclose(law.cdf(x), known.cdf(x), atol=0.01)
+
+
+def test_a_known_law_does_not_look_at_the_sample():
+    law = stats.VarianceGamma(27, 0.6)
+    assert law.fit(jnp.ones(3)) is law
+    x = jnp.linspace(-3.0, 3.0, 7)
+    np.testing.assert_array_equal(law.pdf(x), stats.variance_gamma_pdf(x, dim=27, scale=0.6))
+    np.testing.assert_array_equal(law.cdf(x), stats.variance_gamma_cdf(x, dim=27, scale=0.6))
+
+
+def test_numbers_of_a_law_may_change_without_compiling_anew():
+    traced = []
+
+    @jax.jit
+    def at(law, sample):
+        traced.append(1)
+        return law.fit(sample).cdf(sample)
+
+    sample = jnp.linspace(-1.0, 1.0, 9)
+    for scale in (0.1, 0.2):
+        at(stats.VarianceGamma(4, scale), sample)
+    for bandwidth in (0.5, 1.0):
+        at(stats.Smoothed(bandwidth), sample)
+    assert len(traced) == 2
+
+
+@pytest.mark.parametrize("sample_type", [jnp.bfloat16, jnp.float16])
+def test_half_precision_counts_as_float32(sample_type):
+    sample = jnp.linspace(-1, 1, 64).astype(sample_type)
+    law = stats.Smoothed().fit(sample)
+    assert law.density.dtype == jnp.float32
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: stats.VarianceGamma(3, 0.0), "scale"),
+        (lambda: stats.VarianceGamma(0, 1.0).pdf(jnp.zeros(2)), "dim"),
+        (lambda: stats.Smoothed(-1.0), "bandwidth"),
+        (lambda: stats.Smoothed().pdf(jnp.zeros(2)), "law"),
+    ],
+)
+def test_bad_arguments_are_named(make, name):
+    with pytest.raises(ValueError, match=f"`{name}`"):
+        make()
