@@ -33,6 +33,9 @@ raises along a training, and :func:`reliability_weights` distrust those with a l
 
 from ._bayesian import bayesian_weights as bayesian_weights
 from ._bayesian import true_negative_posterior as true_negative_posterior
+from ._confidence import confidence as confidence
+from ._confidence import confidence_posterior as confidence_posterior
+from ._confidence import credibility_prior as credibility_prior
 from ._diagnostics import PosteriorByLabel as PosteriorByLabel
 from ._diagnostics import effective_sample_size as effective_sample_size
 from ._diagnostics import posterior_by_label as posterior_by_label
