@@ -2,6 +2,7 @@
 
 from ._checkpoint import load_checkpoint as load_checkpoint
 from ._checkpoint import save_checkpoint as save_checkpoint
+from ._credence import Credence as Credence
 from ._epoch import Anchors as Anchors
 from ._epoch import EpochState as EpochState
 from ._epoch import Step as Step
@@ -10,6 +11,7 @@ from ._fit import Fitted as Fitted
 from ._fit import TrainingDiverged as TrainingDiverged
 from ._fit import TrainState as TrainState
 from ._fit import fit as fit
+from ._optimizers import KnobSchedule as KnobSchedule
 from ._optimizers import Optimizer as Optimizer
 from ._optimizers import Schedule as Schedule
 from ._optimizers import adam_l2 as adam_l2

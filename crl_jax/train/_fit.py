@@ -22,8 +22,9 @@ from ..metrics import RankingPlan, evaluate, ranking_plan
 from ..models import Functional, MatrixFactorization, functional
 from ..samplers import RNS, Positives, Sampler
 from ._checkpoint import load_checkpoint, save_checkpoint
+from ._credence import Credence
 from ._epoch import Anchors, EpochState, Step, run_epoch
-from ._optimizers import Optimizer, Schedule, adam_l2, constant
+from ._optimizers import KnobSchedule, Optimizer, Schedule, adam_l2, constant
 
 _STREAMS = {"init": 0, "epochs": 1, "sampler": 2}
 """Purposes of randomness; each run's seed is split by them, so that no stream depends on how
@@ -37,8 +38,8 @@ class TrainingDiverged(RuntimeError):
 @partial(
     jax.tree_util.register_dataclass,
     data_fields=[
-        "params", "opt_state", "sampler_state", "best_params", "best_score", "best_epoch",
-        "stopped",
+        "params", "opt_state", "sampler_state", "confidence", "best_params", "best_score",
+        "best_epoch", "stopped",
     ],
     meta_fields=[],
 )  # fmt: skip
@@ -50,6 +51,7 @@ class TrainState:
       params: Parameters after the last epoch.
       opt_state: State of the optimiser.
       sampler_state: State of the sampler.
+      confidence: What multiplies the loss of each interaction, ``[runs, n]``; None for 1.
       best_params: Parameters at the best validation score so far; without validation data, those
         of the run's last epoch.
       best_score: Best validation NDCG so far; NaN before the first.
@@ -60,6 +62,7 @@ class TrainState:
     params: Any
     opt_state: Any
     sampler_state: Any
+    confidence: Float[Array, "runs n"] | None
     best_params: Any
     best_score: Float[Array, "runs"]
     best_epoch: Int[Array, "runs"]
@@ -104,9 +107,12 @@ def fit(
     *,
     loss: Callable[..., Array],
     knobs: Mapping[str, Any] | None = None,
+    knob_schedule: KnobSchedule | None = None,
     build: Callable[[nnx.Rngs], Any] | None = None,
     n_neg: int = 1,
     n_pos: int = 0,
+    n_group: int = 0,
+    credence: Credence | None = None,
     sampler: Sampler | None = None,
     sampler_knobs: Mapping[str, Any] | None = None,
     held_out: Interactions | None = None,
@@ -149,10 +155,16 @@ def fit(
         the test set. ``None`` trains to the end.
       loss: ``loss(pos, neg, *, reduce_fn, **knobs)``, for instance ``crl_jax.losses.bpr``.
       knobs: The loss's own hyper-parameters, numbers or arrays ``[runs]``.
+      knob_schedule: What they are at each epoch, see :data:`KnobSchedule`; by default the same
+        throughout.
       build: Makes the encoder, see :func:`crl_jax.models.functional`; by default
         ``MatrixFactorization`` of width 32.
       n_neg: Unlabelled items per anchor, N >= 1.
       n_pos: Extra positives per anchor, M >= 0.
+      n_group: Users per anchor who took the same item, >= 0, for losses of groups: the loss gets
+        ``pos`` as ``[B, 1 + n_group]``. Not together with ``n_pos``.
+      credence: Weights the losses of the interactions by how credible they are, see
+        :class:`Credence`; by default all by 1.
       sampler: Chooses the negatives, see :class:`crl_jax.samplers.Sampler`; by default uniformly
         (``RNS()``).
       sampler_knobs: Numbers in place of those of ``sampler``, by field, or arrays ``[runs]``.
@@ -209,7 +221,7 @@ def fit(
     for name, count, low in (
         ("n_neg", n_neg, 1), ("n_pos", n_pos, 0), ("batch_size", batch_size, 1),
         ("eval_every", eval_every, 1), ("patience", patience, 1), ("k", k, 1),
-        ("draw_batches", draw_batches, 1),
+        ("draw_batches", draw_batches, 1), ("n_group", n_group, 0),
     ):  # fmt: skip
         if count < low:
             raise ValueError(f"`{name}` must be at least {low}, got {count}.")
@@ -220,27 +232,35 @@ def fit(
     if not (runs["decay"] >= 0).all():
         raise ValueError(f"`decay` must be at least 0, got {runs['decay'].tolist()}.")
 
-    _check_knobs(loss, runs, n_neg, n_pos)
+    if n_pos and n_group:
+        raise ValueError(f"`n_group` must be 0 with extra positives, got {n_group} and {n_pos}.")
+    _check_knobs(loss, runs, n_neg, n_pos + n_group)
     model = functional(build or partial(_default_model, train.n_users, train.n_items))
     sampler = RNS() if sampler is None else sampler
     _check_sampler(sampler, sampler_knobs or {}, runs)
     _check_row_wise(row_wise, model, optimizer)
+    anchors = _anchors(train, held_out, bitmap=sampler.reads_bitmap, takers=n_group > 0)
+    if credence is not None:
+        credence.check_prior(train.n_users, train.n_items, anchors.users.shape[0])
     step = Step(
-        model, loss, optimizer, min(batch_size, len(train)), n_neg, n_pos, draw_batches, row_wise
-    )
+        model, loss, optimizer, min(batch_size, len(train)), n_neg, n_pos, draw_batches, n_group,
+        row_wise,
+    )  # fmt: skip
     work = _Plan(
         step=step,
         schedule=schedule,
+        knob_schedule=knob_schedule,
         k=k,
         patience=patience,
         last_epoch=int(min(stop_at or np.inf, runs["epochs"].max())),
     )
-    anchors = _anchors(train, held_out, bitmap=sampler.reads_bitmap)
     probe = None if probe is None else jax.tree_util.Partial(probe)
     plan = None if valid is None else ranking_plan(train, valid)
     device_runs = {name: jnp.asarray(value) for name, value in runs.items()}
-    fixed = anchors, plan, sampler, probe
-    state = _initial_state(device_runs, anchors, sampler, model=model, optimizer=optimizer)
+    fixed = anchors, plan, sampler, probe, credence
+    state = _initial_state(
+        device_runs, anchors, sampler, model=model, optimizer=optimizer, weighted=bool(credence)
+    )
     epoch, history, seconds = 0, [], 0.0
 
     fingerprint = {
@@ -249,6 +269,7 @@ def fit(
         "runs": {name: value.tolist() for name, value in runs.items()},
         "step": [_name(loss), _name(optimizer), _name(schedule), batch_size, n_neg, n_pos],
         "sampler": [*_describe(sampler), draw_batches, row_wise],
+        "weights": [n_group, *_describe(credence), _name(knob_schedule) if knob_schedule else None],
         "held_out": None if held_out is None else held_out.fingerprint(),
         "choice": [stop_at, patience, eval_every, k],
     }
@@ -305,12 +326,13 @@ class _Plan:
 
     step: Step
     schedule: Schedule
+    knob_schedule: KnobSchedule | None
     k: int
     patience: int
     last_epoch: int
 
 
-@partial(jax.jit, static_argnames=("model", "optimizer"))
+@partial(jax.jit, static_argnames=("model", "optimizer", "weighted"))
 def _initial_state(
     runs: dict[str, Array],
     anchors: Anchors,
@@ -318,6 +340,7 @@ def _initial_state(
     *,
     model: Functional,
     optimizer: Optimizer,
+    weighted: bool,
 ) -> TrainState:
     def one(run: dict[str, Array]) -> TrainState:
         params = model.init(_stream(run["seed"], "init"))
@@ -327,6 +350,7 @@ def _initial_state(
             params=params,
             opt_state=optimizer(run["learning_rate"], run["weight_decay"]).init(params),
             sampler_state=sampler.init(sampler_key, anchors.positives, model, params),
+            confidence=jnp.ones(anchors.users.shape, jnp.float32) if weighted else None,
             best_params=params,
             best_score=jnp.float32(jnp.nan),
             best_epoch=jnp.int32(0),
@@ -340,14 +364,14 @@ def _initial_state(
 def _advance(
     state: TrainState,
     runs: dict[str, Array],
-    fixed: tuple[Anchors, RankingPlan | None, Sampler, Any],
+    fixed: tuple[Anchors, RankingPlan | None, Sampler, Any, Credence | None],
     epoch: Int[Array, ""],
     *,
     work: _Plan,
     n_epochs: int,
 ) -> tuple[TrainState, dict[str, Array]]:
     """``n_epochs`` epochs of every run, then validation and the bookkeeping of early stopping."""
-    anchors, plan, sampler, probe = fixed
+    anchors, plan, sampler, probe, credence = fixed
 
     def one(state: TrainState, run: dict[str, Array]) -> tuple[TrainState, dict[str, Array]]:
         key = _stream(run["seed"], "epochs")
@@ -355,17 +379,22 @@ def _advance(
 
         def body(carry: EpochState, epoch: Array) -> tuple[EpochState, dict[str, Array]]:
             progress = epoch.astype(jnp.float32) / run["epochs"].astype(jnp.float32)
+            of_loss = _section(run, "loss")
+            if work.knob_schedule is not None:
+                of_loss = work.knob_schedule(progress, of_loss)
             knobs = {
                 "learning_rate": run["learning_rate"] * work.schedule(progress, run["decay"]),
                 "weight_decay": run["weight_decay"],
-                "loss": _section(run, "loss"),
+                "loss": of_loss,
             }
             key_now = jax.random.fold_in(key, epoch)
-            return run_epoch(work.step, carry, key_now, anchors, own_sampler, knobs, epoch)
+            return run_epoch(
+                work.step, carry, key_now, anchors, own_sampler, knobs, epoch, credence
+            )
 
         carry, reports = jax.lax.scan(
             body,
-            EpochState(state.params, state.opt_state, state.sampler_state),
+            EpochState(state.params, state.opt_state, state.sampler_state, state.confidence),
             epoch + jnp.arange(n_epochs, dtype=jnp.int32),
         )
         params = carry.params
@@ -385,6 +414,7 @@ def _advance(
             params=params,
             opt_state=carry.opt_state,
             sampler_state=carry.sampler_state,
+            confidence=carry.confidence,
             best_params=jax.tree.map(partial(jnp.where, better), params, state.best_params),
             best_score=jnp.where(better, score, state.best_score),
             best_epoch=best_epoch,
@@ -472,14 +502,16 @@ def _section(runs: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {key.removeprefix(prefix): v for key, v in runs.items() if key.startswith(prefix)}
 
 
-def _describe(sampler: Sampler) -> list[str]:
-    """What tells one sampler from another, arrays by their hash."""
-    leaves, structure = jax.tree.flatten(sampler)
+def _describe(tree: Any) -> list[str]:
+    """What tells one sampler, or one credence, from another, arrays by their hash."""
+    leaves, structure = jax.tree.flatten(tree)
     hashes = [hashlib.sha256(np.asarray(leaf).tobytes()).hexdigest()[:16] for leaf in leaves]
     return [re.sub(r" at 0x[0-9a-f]+", "", str(structure)), *hashes]
 
 
-def _anchors(train: Interactions, held_out: Interactions | None, *, bitmap: bool) -> Anchors:
+def _anchors(
+    train: Interactions, held_out: Interactions | None, *, bitmap: bool, takers: bool
+) -> Anchors:
     """All interactions of users who left something in the catalogue to compare with."""
     keep = np.diff(train.indptr)[train.users] < train.n_items
     if not keep.any():
@@ -495,6 +527,14 @@ def _anchors(train: Interactions, held_out: Interactions | None, *, bitmap: bool
         items=jnp.asarray(train.items[keep], jnp.int32),
         positives=Positives.of(train, bitmap=bitmap),
         held_out=None if held_out is None else Positives.of(held_out),
+        takers=Positives.of(_turned(train)) if takers else None,
+    )
+
+
+def _turned(data: Interactions) -> Interactions:
+    """Items that took users."""
+    return Interactions.from_arrays(
+        data.items, data.users, user_ids=data.item_ids, item_ids=data.user_ids
     )
 
 

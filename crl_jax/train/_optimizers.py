@@ -16,6 +16,10 @@ Schedule = Callable[[Any, Any], Any]
 """``schedule(progress, decay)``: the factor on the learning rate when the share ``progress`` in
 ``[0, 1)`` of the training is done; ``decay`` is the factor that it comes down to."""
 
+KnobSchedule = Callable[[Any, dict[str, Any]], dict[str, Any]]
+"""``knob_schedule(progress, knobs)``: the hyper-parameters of a loss when the share ``progress``
+of the training is done, from those given. A pure function; it is called while tracing."""
+
 
 def adam_l2(learning_rate: Scalar, weight_decay: Scalar) -> optax.GradientTransformation:
     """Adam with L2 regularisation added to the gradient, as the published comparisons use it."""

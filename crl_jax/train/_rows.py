@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool
+from jaxtyping import Array, Bool, Float
 
 
 def row_updates(
@@ -16,6 +16,7 @@ def row_updates(
     grads: Any,
     *,
     where: Bool[Array, "batch"],
+    weight: Float[Array, "batch"] | None = None,
 ) -> Any:
     """Adds to the tables what an optimiser without state makes of gradients of their rows.
 
@@ -28,12 +29,21 @@ def row_updates(
       rows: Those rows, ``[batch, ..., dim]``.
       grads: Their gradients, of the same shapes.
       where: True marks the anchors whose rows change.
+      weight: What the losses of the anchors were multiplied with, and the L2 terms of their rows
+        are to be; None for 1.
     """
-    updates, _ = optimizer.update(grads, optimizer.init(rows), rows)
+
+    def beside(x: Array, like: Array) -> Array:
+        return x.reshape(-1, *[1] * (like.ndim - 1))
+
+    # The L2 term is linear in the rows: to weight these is to weight it.
+    shrunk = rows
+    if weight is not None:
+        shrunk = jax.tree.map(lambda x: x * beside(weight, x).astype(x.dtype), rows)
+    updates, _ = optimizer.update(grads, optimizer.init(rows), shrunk)
 
     def add(table: Array, ids: Array, updates: Array) -> Array:
-        kept = where.reshape(-1, *[1] * (updates.ndim - 1))
-        updates = jnp.where(kept, updates, 0).astype(table.dtype)
+        updates = jnp.where(beside(where, updates), updates, 0).astype(table.dtype)
         return table.at[ids].add(updates)
 
     return jax.tree.map(add, params, ids, updates)
