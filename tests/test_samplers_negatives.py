@@ -12,7 +12,7 @@ from negatives import N_ITEMS, N_USERS, TAKEN, World, best_of, draw
 from scipy import stats
 
 from crl_jax import samplers
-from crl_jax.samplers import AOBPR, BNS, DNS, PNS, RNS, SRNS, Staged
+from crl_jax.samplers import AOBPR, BNS, DNS, PNS, RNS, SRNS, Mixed, Staged
 
 N_DRAWS = 6000
 POPULARITY = np.array([3.0, 0.0, 7.0, 1.0, 4.0, 2.0, 9.0, 5.0, 0.5])
@@ -86,6 +86,7 @@ OTHERS = {
     "BNS from a sample": BNS(PRIOR, ecdf_samples=4),
     "BNS from all": BNS(PRIOR, candidates=None),
     "SRNS": SRNS(memory=4, fresh=3, history=2),
+    "mixed": Mixed((DNS(3), SRNS(memory=4, fresh=3, history=2))),
 }
 EVERY = {name: sampler for name, (sampler, _) in SAMPLERS.items()} | OTHERS
 
@@ -320,6 +321,7 @@ def test_samplers_say_what_is_wrong_with_an_argument(world):
         (lambda: SRNS(temperature=0.0), "`temperature` must lie in"),
         (lambda: SRNS(memory=0), "`memory` must lie in"),
         (lambda: Staged(RNS(), RNS(), -1), "`epochs` must lie in"),
+        (lambda: Mixed(()), "`samplers` must hold"),
     ):
         with pytest.raises(ValueError, match=message):
             make()
@@ -331,6 +333,35 @@ def test_pns_of_takes_popularity_to_its_power(world):
     counts = np.bincount(world.train.items, minlength=N_ITEMS)
     np.testing.assert_allclose(PNS.of(world.train).weights, counts**0.75, rtol=1e-6)
     np.testing.assert_allclose(PNS.of(world.train, 1.0).weights, counts, rtol=1e-6)
+
+
+def test_mixed_samplers_take_turns(world):
+    """Column by column the laws of its parts, whose states go their own ways."""
+    parts = ("PNS", "DNS", "RNS")
+    sampler = Mixed(tuple(SAMPLERS[name][0] for name in parts))
+    user = list(TAKEN).index("one")
+    ids, _ = draw(
+        sampler, jax.random.key(5), world.batch([user] * N_DRAWS, n=4), world.state(sampler)
+    )
+    for column, name in enumerate([*parts, parts[0]]):
+        chances = SAMPLERS[name][1](world, user)
+        possible = chances > 0
+        counts = np.bincount(np.asarray(ids)[:, column], minlength=N_ITEMS)
+        assert counts[~possible].sum() == 0
+        wanted = chances[possible] / chances.sum() * N_DRAWS
+        assert stats.chisquare(counts[possible], wanted).pvalue > 1e-4
+
+
+def test_mixed_samplers_keep_their_states(world):
+    srns = OTHERS["SRNS"]
+    sampler, batch = Mixed((srns, RNS())), world.batch(range(N_USERS), n=2)
+    state = sampler.init(jax.random.key(0), batch.positives, batch.model, batch.params)
+    own_key = jax.random.split(jax.random.key(1))[0]
+    ids, (after, nothing) = draw(sampler, jax.random.key(1), batch, state)
+    want, want_state = draw(srns, own_key, dataclasses.replace(batch, n=1), state[0])
+    np.testing.assert_array_equal(ids[:, :1], want)
+    jax.tree.map(np.testing.assert_array_equal, after, want_state)
+    assert nothing == ()
 
 
 def test_rare_items_keep_their_chance_among_millions():

@@ -13,6 +13,7 @@ from ._criteria import sampling_risk as sampling_risk
 from ._criteria import unbiasedness as unbiasedness
 from ._dynamic import AOBPR as AOBPR
 from ._dynamic import DNS as DNS
+from ._mixed import Mixed as Mixed
 from ._permutation import permute as permute
 from ._positives import Positives as Positives
 from ._positives import sample_seen as sample_seen
