@@ -156,7 +156,8 @@ def score(
 ) -> dict[str, float]:
     """Test metrics of one run, in the order that a person reads them."""
     values = metrics.summarize(metrics.evaluate(model.score_all, params, plan, ks=ks))
-    return {name: values[name] for name in sorted(values, key=_reading_order)}
+    shown = [name for name in values if name.partition("@")[0] in METRICS]
+    return {name: values[name] for name in sorted(shown, key=_reading_order)}
 
 
 def parse_sweep(specs: tuple[str, ...]) -> dict[str, list[float]]:

@@ -17,6 +17,11 @@ def np_dcg(hits):
 
 
 # The definitions as printed, for one list in Python numbers.
+def best_from(h, i, k):
+    """The best precision at rank i + 1 or a later one."""
+    return max(sum(h[: j + 1]) / (j + 1) for j in range(i, k))
+
+
 METRICS = {
     "precision": (metrics.precision_at, lambda h, n, k: sum(h[:k]) / k),
     "recall": (metrics.recall_at, lambda h, n, k: sum(h[:k]) / n),
@@ -25,6 +30,10 @@ METRICS = {
     "map": (
         metrics.average_precision_at,
         lambda h, n, k: sum(sum(h[: i + 1]) / (i + 1) for i in range(k) if h[i]) / min(k, n),
+    ),
+    "hit_precision": (
+        metrics.hit_precision_at,
+        lambda h, n, k: sum(best_from(h, i, k) for i in range(k) if h[i]) / max(sum(h[:k]), 1),
     ),
     "mrr": (
         metrics.reciprocal_rank_at,

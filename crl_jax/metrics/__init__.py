@@ -16,6 +16,7 @@ from ._plan import ranking_plan as ranking_plan
 from ._ranking import auc as auc
 from ._ranking import average_precision_at as average_precision_at
 from ._ranking import f1_at as f1_at
+from ._ranking import hit_precision_at as hit_precision_at
 from ._ranking import hit_rate_at as hit_rate_at
 from ._ranking import ndcg_at as ndcg_at
 from ._ranking import precision_at as precision_at

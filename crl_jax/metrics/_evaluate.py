@@ -27,6 +27,7 @@ _METRICS = {
     "f1": ranking.f1_at,
     "ndcg": ranking.ndcg_at,
     "map": ranking.average_precision_at,
+    "hit_precision": ranking.hit_precision_at,
     "mrr": ranking.reciprocal_rank_at,
     "hit_rate": ranking.hit_rate_at,
 }
@@ -82,7 +83,7 @@ def evaluate(
     Returns:
       For every ``k``, float32 values per evaluated user in increasing order of the users
       (``plan.users``), ``[n_evaluated]``: ``"precision@k"``, ``"recall@k"``, ``"f1@k"``,
-      ``"ndcg@k"``, ``"map@k"``, ``"mrr@k"``, ``"hit_rate@k"``, defined in
+      ``"ndcg@k"``, ``"map@k"``, ``"hit_precision@k"``, ``"mrr@k"``, ``"hit_rate@k"``, defined in
       :func:`precision_at` and its siblings; and the scalar ``"coverage@k"``, the share of the
       catalogue that appears in the first k of at least one user. ``"auc"``, ``[n_evaluated]``,
       over all candidates, ties half (:func:`crl_jax.metrics.auc`).

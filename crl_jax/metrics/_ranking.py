@@ -141,6 +141,39 @@ def average_precision_at(
     return jnp.sum(jnp.where(hits, precisions, 0), -1) / _at_least_one(jnp.minimum(k, n_relevant))
 
 
+def hit_precision_at(
+    hits: Bool[Array, "*batch ranks"], n_relevant: Int[Array, "*batch"], *, k: int
+) -> Float[Array, "*batch"]:
+    r"""Mean interpolated precision at the relevant items found; 0 if none is.
+
+    .. math::
+        \frac{1}{\sum_{i \le k} h_i} \sum_{i \le k} h_i \max_{i \le j \le k} P@j
+
+    What the dissertation's chapter 3 calls MAP. Divided by the number of hits, it does not ask how
+    many relevant items were missed; :func:`average_precision_at` does.
+
+    Args:
+      hits: Relevance :math:`h_i` of the items at ranks 1 to ``ranks``, shape ``[*batch, ranks]``.
+      n_relevant: Number of relevant items, shape ``[*batch]``; not used, see
+        :func:`precision_at`.
+      k: The cutoff, ``1 <= k <= ranks``; static.
+
+    Returns:
+      Shape ``[*batch]``, float32, in [0, 1].
+
+    Raises:
+      ValueError: If ``k`` leaves its range or the shapes do not fit.
+
+    References:
+      "Contrastive Learning for Personalized Recommendation", table 3.3.
+    """
+    _check(hits, n_relevant, k)
+    hits = hits[..., :k]
+    precisions = jnp.cumsum(hits, -1).astype(jnp.float32) / _per_rank(np.arange(1, k + 1), hits)
+    best = lax.cummax(precisions, axis=hits.ndim - 1, reverse=True)
+    return jnp.sum(jnp.where(hits, best, 0), -1) / _at_least_one(jnp.sum(hits, -1))
+
+
 def reciprocal_rank_at(
     hits: Bool[Array, "*batch ranks"], n_relevant: Int[Array, "*batch"], *, k: int
 ) -> Float[Array, "*batch"]:
