@@ -1,0 +1,204 @@
+"""What BPRAC's expectation step costs: how many interactions a second get their confidence.
+
+Synthetic interactions of users with items of unequal popularity, and matrix factorisation of
+width 27 with Gaussian tables, whose scores follow the variance-gamma law. *formula*: scores and
+priors are given. *expectation step*: scores come from the model, priors from their items, and a
+law that is not known from a sample of scores. *SciPy*: the formula as published, one quadrature
+for each interaction, on a few of the same scores; what has the variance-gamma law must agree with
+it, or the benchmark fails. All take turns, so that other work on the machine falls on all; medians
+count.
+
+    python -m benchmarks.confidence --out benchmarks/results/confidence.json
+"""
+
+import argparse
+import math
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy import integrate, special
+
+from crl_jax import data, models, stats, train, weights
+
+from . import _common as common
+
+N_USERS, N_ITEMS = 200_000, 50_000
+DIM, VARIANCE = 27, 0.6
+# Popularity falls with this power of the rank.
+ZIPF = 0.8
+MODEL = models.functional(lambda rngs: models.MatrixFactorization(N_USERS, N_ITEMS, DIM, rngs=rngs))
+Params = dict[str, jax.Array]
+Rule = Literal["density", "posterior"]
+RULES: dict[Rule, Callable[..., jax.Array]] = {
+    "density": weights.confidence,
+    "posterior": weights.confidence_posterior,
+}
+EXPECTATION = "expectation step"
+KNOWN, SMOOTHED = "variance-gamma", "smoothed"
+LAWS = {KNOWN: stats.VarianceGamma(DIM, VARIANCE), SMOOTHED: stats.Smoothed()}
+# Interactions that SciPy does.
+N_REFERENCE = 20_000
+# Largest error relative to SciPy that may be put down to float32.
+TOLERANCE = 1e-4
+
+
+class Case(NamedTuple):
+    """What is measured."""
+
+    what: str
+    rule: Rule
+    law: str
+
+
+def simulate(n: int, rng: np.random.Generator) -> data.Interactions:
+    """Distinct pairs among ``n`` independent draws of a user and an item."""
+    share = np.arange(1.0, N_ITEMS + 1) ** -ZIPF
+    users = rng.integers(N_USERS, size=n)
+    items = rng.permutation(N_ITEMS)[rng.choice(N_ITEMS, n, p=share / share.sum())]
+    users, items = np.divmod(np.unique(users * N_ITEMS + items), N_ITEMS)
+    return data.Interactions.from_arrays(
+        users, items, user_ids=np.arange(N_USERS), item_ids=np.arange(N_ITEMS)
+    )
+
+
+def published(scores: np.ndarray) -> np.ndarray:
+    """Distribution function and density of the scores in float64, ``[2, n]``."""
+    order = (DIM - 1) / 2
+    constant = VARIANCE * math.sqrt(math.pi) * math.gamma(DIM / 2)
+
+    def density(x: float) -> float:
+        z = abs(x) / VARIANCE
+        return (z / 2) ** order * special.kve(order, z) * math.exp(-z) / constant
+
+    below = [integrate.quad(density, -math.inf, x)[0] for x in scores]
+    return np.array([below, [density(x) for x in scores]])
+
+
+def check(case: Case, got: np.ndarray, law: np.ndarray, prior: np.ndarray) -> float:
+    """The largest relative error, given distribution function and density ``[2, n]`` in float64.
+
+    Raises:
+      SystemExit: If it is more than rounding.
+    """
+    got, prior = got.astype(np.float64), prior.astype(np.float64)
+    below, density = law
+    if case.rule == "density":
+        want = 2 * below * density * prior
+    else:
+        want = below * prior / (below * prior + (1 - below) * (1 - prior))
+    if case.what == EXPECTATION:  # known up to a factor: the mean over all interactions
+        got, want = got / got.mean(), want / want.mean()
+    error = float(np.max(np.abs(got / want - 1)))
+    if not error <= TOLERANCE:
+        raise SystemExit(f"{' '.join(case)}: relative error {error:.2g}, at most {TOLERANCE}")
+    return error
+
+
+@partial(jax.jit, static_argnames="rule")
+def formula(rule: Rule, scores: jax.Array, prior: jax.Array, law: stats.Law) -> jax.Array:
+    """Confidence where scores and priors are given."""
+    return RULES[rule](scores, prior=prior, law=law)
+
+
+@jax.jit
+def score_all(params: Params, users: jax.Array, items: jax.Array) -> jax.Array:
+    """Scores of the interactions."""
+
+    def score(pair: tuple[jax.Array, jax.Array]) -> jax.Array:
+        user, item = pair
+        return MODEL.score(params, user[None], item[None, None])[0, 0]
+
+    return jax.lax.map(score, (users, items), batch_size=2**14)
+
+
+@jax.jit
+def expectation(
+    credence: train.Credence, params: Params, users: jax.Array, items: jax.Array
+) -> jax.Array:
+    """Confidence of the interactions, as training estimates it."""
+    return credence.estimate(jax.random.key(1), MODEL, params, users, items, N_ITEMS)
+
+
+def measure(log: data.Interactions, params: Params, rounds: int) -> list[dict[str, Any]]:
+    """One row per contestant; SciPy first."""
+    users, items = jnp.asarray(log.users), jnp.asarray(log.items)
+    by_item = weights.credibility_prior(log)
+    prior, scores = by_item[items], score_all(params, users, items)
+    sample = jax.random.choice(jax.random.key(2), scores, (2**16,))
+    runs: dict[Case, Callable[[], jax.Array]] = {
+        Case("formula", rule, name): partial(formula, rule, scores, prior, law.fit(sample))
+        for name, law in LAWS.items()
+        for rule in RULES
+    }
+    for case in (Case(EXPECTATION, "density", KNOWN), Case(EXPECTATION, "posterior", SMOOTHED)):
+        credence = train.Credence(by_item, LAWS[case.law], rule=case.rule)
+        runs[case] = partial(expectation, credence, params, users, items)
+
+    few = np.linspace(0, len(log) - 1, N_REFERENCE).astype(int)
+    few_scores, few_priors = np.asarray(scores)[few], np.asarray(prior)[few]
+    scipy = Case("SciPy", "density", KNOWN)
+    speeds: dict[Case, list[float]] = {case: [] for case in (scipy, *runs)}
+    laws = []
+    for part in np.array_split(few_scores.astype(np.float64), rounds):
+        started = time.perf_counter()
+        laws.append(published(part))
+        speeds[scipy].append(len(part) / (time.perf_counter() - started))
+        for case, run in runs.items():
+            if not speeds[case]:
+                jax.block_until_ready(run())  # compiles
+            started = time.perf_counter()
+            jax.block_until_ready(run())
+            speeds[case].append(len(log) / (time.perf_counter() - started))
+
+    law = np.concatenate(laws, axis=1)
+    errors = {
+        case: check(case, np.asarray(run())[few], law, few_priors)
+        for case, run in runs.items()
+        if case.law == KNOWN
+    }
+    return [
+        {
+            **case._asdict(),
+            "per_second": statistics.median(own),
+            "fastest_per_second": max(own),
+            "times_scipy": statistics.median(own) / statistics.median(speeds[scipy]),
+            "largest_error": errors.get(case),
+        }
+        for case, own in speeds.items()
+    ]
+
+
+def main() -> None:
+    """Measures, checks against SciPy, prints the table and writes the JSON."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--interactions", type=int, default=10_000_000, help="pairs to draw")
+    parser.add_argument("--rounds", type=int, default=7, help="turns that count")
+    parser.add_argument("--out", type=Path, help="JSON file for the figures")
+    options = parser.parse_args()
+    rng = np.random.default_rng(0)
+    log = simulate(options.interactions, rng)
+    params = {
+        name: jnp.asarray(rng.normal(0, math.sqrt(VARIANCE), (rows, DIM)), jnp.float32)
+        for name, rows in (("users", N_USERS), ("items", N_ITEMS))
+    }
+    result = {
+        "machine": common.machine(),
+        "versions": common.versions("jax", "jaxlib", "numpy", "scipy"),
+        "device": str(jax.devices()[0]),
+        "interactions": len(log),
+        "rows": measure(log, params, options.rounds),
+    }
+    common.print_table(result["rows"])
+    if options.out:
+        common.write_json(options.out, result)
+
+
+if __name__ == "__main__":
+    main()
