@@ -87,7 +87,7 @@ def load_problem(options: DataOptions) -> Problem:
     if test is None:
         raise ValueError(f"--data {options.data} has no test part; name one with --test-data.")
     if valid is not None:
-        return Problem(train_part, valid, test, _union(train_part, valid), tau_plus)
+        return Problem(train_part, valid, test, data.union(train_part, valid), tau_plus)
     how = "time" if options.split == "time" else "ratio"
     cut = data.with_validation(train_part, valid=options.valid, how=how)
     assert cut.valid is not None
@@ -225,7 +225,7 @@ def _fitter(
             sampler=samplers.resolve_sampler(config.sampling, part, config.source.data, swept),
             sampler_knobs=knobs,
             # What the model must not see, of which the history tells how often it is sampled.
-            held_out=problem.test if valid is None else _union(valid, problem.test),
+            held_out=problem.test if valid is None else data.union(valid, problem.test),
             n_neg=objective.n_neg,
             n_pos=objective.n_pos or 0,
             seeds=numbers.pop("seeds"),
@@ -258,17 +258,3 @@ def _cut_test(loaded: data.Interactions, options: DataOptions) -> data.Split:
             return data.leave_k_out(loaded, k=options.leave_k)
         case "clean":
             return data.split_clean(loaded)
-
-
-def _union(first: data.Interactions, second: data.Interactions) -> data.Interactions:
-    def both(one: np.ndarray | None, other: np.ndarray | None) -> np.ndarray | None:
-        return None if one is None or other is None else np.concatenate([one, other])
-
-    return data.Interactions.from_arrays(
-        np.concatenate([first.users, second.users]),
-        np.concatenate([first.items, second.items]),
-        ratings=both(first.ratings, second.ratings),
-        timestamps=both(first.timestamps, second.timestamps),
-        user_ids=first.user_ids,
-        item_ids=first.item_ids,
-    )

@@ -14,6 +14,7 @@ from crl_jax.data import (
     split_by_ratio,
     split_by_time,
     split_clean,
+    union,
     with_validation,
 )
 
@@ -214,3 +215,29 @@ def test_a_part_that_would_be_empty_is_refused():
     for split in (split_by_ratio, split_by_time):
         with pytest.raises(ValueError, match="leaves one part empty"):
             split(data, test=0.1)
+
+
+@pytest.mark.parametrize("name", SPLITS)
+def test_the_union_of_the_parts_is_the_whole(name):
+    data = dense_data()
+    split = SPLITS[name](data)
+    whole = union(*(part for _, part in split.parts()))
+    assert whole.fingerprint() == data.fingerprint()
+    np.testing.assert_array_equal(whole.ratings, data.ratings)
+    np.testing.assert_array_equal(whole.timestamps, data.timestamps)
+
+
+def test_a_union_has_only_what_all_parts_have():
+    data = dense_data()
+    split = split_by_ratio(data)
+    bare = Interactions.from_arrays(
+        split.test.users, split.test.items, user_ids=data.user_ids, item_ids=data.item_ids
+    )
+    whole = union(split.train, bare)
+    assert pairs(whole) == pairs(data)
+    assert whole.ratings is None
+
+
+def test_a_union_of_other_users_is_refused():
+    with pytest.raises(ValueError, match="`others` must have the `user_ids`"):
+        union(dense_data(n_users=5), dense_data(n_users=6))

@@ -17,6 +17,7 @@ from ._splits import leave_k_out as leave_k_out
 from ._splits import split_by_ratio as split_by_ratio
 from ._splits import split_by_time as split_by_time
 from ._splits import split_clean as split_clean
+from ._splits import union as union
 from ._splits import with_validation as with_validation
 from ._synthetic import Simulated as Simulated
 from ._synthetic import simulate as simulate

@@ -67,6 +67,43 @@ def split_clean(
     return _cut(data, mask)
 
 
+def union(first: Interactions, *others: Interactions) -> Interactions:
+    """Puts parts of one dataset together again.
+
+    Args:
+      first: A part.
+      others: Parts over the same users and items. Of a pair that stands in several, one is kept
+        as :meth:`Interactions.from_arrays` says.
+
+    Returns:
+      All interactions, with ratings and timestamps if every part has them.
+
+    Raises:
+      ValueError: If the parts are of other users or items.
+    """
+    parts = (first, *others)
+    for part in others:
+        for name in ("user_ids", "item_ids"):
+            if not np.array_equal(getattr(part, name), getattr(first, name)):
+                raise ValueError(f"`others` must have the `{name}` of `first`.")
+
+    def joined(name: str) -> np.ndarray | None:
+        arrays = [getattr(part, name) for part in parts]
+        return None if any(array is None for array in arrays) else np.concatenate(arrays)
+
+    users, items = joined("users"), joined("items")
+    assert users is not None
+    assert items is not None
+    return Interactions.from_arrays(
+        users,
+        items,
+        ratings=joined("ratings"),
+        timestamps=joined("timestamps"),
+        user_ids=first.user_ids,
+        item_ids=first.item_ids,
+    )
+
+
 def split_by_time(data: Interactions, *, test: float = 0.2) -> Split:
     """Test part: the latest ``round(test * n)`` interactions of all users together.
 
