@@ -20,6 +20,6 @@ def published(table: str, dataset: str, encoder: str) -> dict[str, dict[str, flo
     with _TABLE.open(newline="") as file:
         for row in csv.DictReader(file):
             if (row["table"], row["dataset"], row["encoder"]) == (table, dataset, encoder):
-                name = f"{row['metric']}@{row['k']}"
+                name = f"{row['metric']}@{row['k']}" if row["k"] else row["metric"]
                 found.setdefault(row["method"], {})[name] = float(row["value"])
     return found

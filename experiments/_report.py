@@ -13,10 +13,7 @@ from scipy import stats
 
 from ._plots import save_figure
 from ._rundir import write_csv, write_text
-from ._study import KS, Outcome
-
-METRICS = tuple(f"{metric}@{k}" for k in KS for metric in ("precision", "recall", "ndcg"))
-MAIN = "ndcg@20"
+from ._study import Outcome, Recipe
 
 
 @dataclass(frozen=True)
@@ -28,7 +25,7 @@ class Row:
       mean: Mean over seeds of each metric.
       std: Standard deviation over seeds; NaN for one seed.
       published: The dissertation's numbers, as far as it has them.
-      gain: NDCG@20 less that of the table's first method.
+      gain: The main metric less that of the table's first method.
       p_seeds: Two-sided p-value of a paired t-test over seeds; NaN for the first method, and for
         fewer than two seeds.
       p_users: The same over users, each averaged over seeds.
@@ -45,15 +42,20 @@ class Row:
     outcome: Outcome
 
 
-def compare(outcomes: Sequence[Outcome], published: Sequence[dict[str, float]]) -> list[Row]:
+def compare(
+    outcomes: Sequence[Outcome], published: Sequence[dict[str, float]], recipe: Recipe
+) -> list[Row]:
     """Makes the rows; p-values are adjusted by Holm's method for the comparisons of the table."""
-    first = outcomes[0]
-    per_seed, per_user = ([_paired(first, o, by) for o in outcomes] for by in ("seeds", "users"))
+    first, main = outcomes[0], recipe.main
+    per_seed = [_paired(first, o, "seeds", main) for o in outcomes]
+    per_user = [math.nan] * len(outcomes)
+    if recipe.by_user:
+        per_user = [_paired(first, o, "users", main) for o in outcomes]
     rows = []
     for outcome, known, p_seeds, p_users in zip(
         outcomes, published, holm(per_seed), holm(per_user), strict=True
     ):
-        values = {name: np.array([m[name] for m in outcome.per_seed]) for name in METRICS}
+        values = {name: np.array([m[name] for m in outcome.per_seed]) for name in recipe.metrics}
         deviate = len(outcome.per_seed) > 1
         mean = {name: float(v.mean()) for name, v in values.items()}
         rows.append(
@@ -62,7 +64,7 @@ def compare(outcomes: Sequence[Outcome], published: Sequence[dict[str, float]]) 
                 mean=mean,
                 std={n: float(v.std(ddof=1)) if deviate else math.nan for n, v in values.items()},
                 published=known,
-                gain=mean[MAIN] - float(np.mean([m[MAIN] for m in first.per_seed])),
+                gain=mean[main] - float(np.mean([m[main] for m in first.per_seed])),
                 p_seeds=p_seeds,
                 p_users=p_users,
                 outcome=outcome,
@@ -86,13 +88,13 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted.tolist()
 
 
-def _paired(first: Outcome, other: Outcome, by: str) -> float:
+def _paired(first: Outcome, other: Outcome, by: str, main: str) -> float:
     if other is first:
         return math.nan
     if by == "users":
         a, b = (np.asarray(o.per_user) for o in (first, other))
     else:
-        a, b = (np.array([m[MAIN] for m in o.per_seed]) for o in (first, other))
+        a, b = (np.array([m[main] for m in o.per_seed]) for o in (first, other))
     if len(a) < 2:
         return math.nan
     if np.ptp(b - a) == 0:  # the same everywhere: no doubt either way
@@ -100,29 +102,33 @@ def _paired(first: Outcome, other: Outcome, by: str) -> float:
     return float(stats.ttest_rel(b, a).pvalue)
 
 
-def rich_table(rows: Sequence[Row], title: str) -> Table:
-    """The table for the terminal: NDCG@20, what was published of it, and the tests."""
+def rich_table(rows: Sequence[Row], title: str, recipe: Recipe) -> Table:
+    """The table for the terminal: the main metric, what was published of it, and the tests."""
+    main = recipe.main
     table = Table(title=title, title_justify="left")
     table.add_column("method")
-    for name in (MAIN.upper(), "published", "gain", "p (seeds)", "p (users)"):
+    for name in (main.upper(), "published", "gain", "p (seeds)", "p (users)"):
         table.add_column(name, justify="right")
     for row in rows:
-        table.add_row(row.label, _mean_std(row, MAIN), _or_blank(row.published, MAIN), *_tests(row))
+        table.add_row(row.label, _mean_std(row, main), _or_blank(row.published, main), *_tests(row))
     return table
 
 
-def write_table(rows: Sequence[Row], title: str, notes: Sequence[str], path: Path) -> None:
+def write_table(
+    rows: Sequence[Row], title: str, notes: Sequence[str], path: Path, recipe: Recipe
+) -> None:
     """Writes the table as ``path`` with the endings ``.md``, ``.csv`` and ``.png``."""
-    header = ["method", *(name.upper() for name in METRICS), "gain", "p (seeds)", "p (users)"]
+    names = recipe.metrics
+    header = ["method", *(name.upper() for name in names), "gain", "p (seeds)", "p (users)"]
     lines = [
         f"# {title}", "", *(f"{note}\n" for note in notes),
         _line(header), _line(["---"] * len(header)),
     ]  # fmt: skip
     for row in rows:
-        cells = [_with_published(row, name) for name in METRICS]
+        cells = [_with_published(row, name) for name in names]
         lines.append(_line([row.label, *cells, *_tests(row)]))
     write_text(path.with_suffix(".md"), "\n".join(lines) + "\n")
-    fields = ["method", *(f"{n}{end}" for n in METRICS for end in ("", "_std", "_published"))]
+    fields = ["method", *(f"{n}{end}" for n in names for end in ("", "_std", "_published"))]
     write_csv(
         path.with_suffix(".csv"),
         [*fields, "gain", "p_seeds", "p_users", "chosen"],
@@ -131,7 +137,7 @@ def write_table(rows: Sequence[Row], title: str, notes: Sequence[str], path: Pat
                 row.label,
                 *(
                     value
-                    for name in METRICS
+                    for name in names
                     for value in (row.mean[name], row.std[name], row.published.get(name, ""))
                 ),
                 row.gain, row.p_seeds, row.p_users,
@@ -140,25 +146,25 @@ def write_table(rows: Sequence[Row], title: str, notes: Sequence[str], path: Pat
             for row in rows
         ),
     )  # fmt: skip
-    _draw(rows, title, path.with_suffix(".png"))
+    _draw(rows, title, path.with_suffix(".png"), recipe.main)
 
 
-def _draw(rows: Sequence[Row], title: str, path: Path) -> None:
+def _draw(rows: Sequence[Row], title: str, path: Path, main: str) -> None:
     figure = Figure(figsize=(max(6, 1.3 * len(rows) + 2), 4), layout="constrained")
     axes = figure.subplots()
     x = np.arange(len(rows))
-    means, stds = ([getattr(row, of)[MAIN] for row in rows] for of in ("mean", "std"))
-    known = [row.published.get(MAIN, np.nan) for row in rows]
+    means, stds = ([getattr(row, of)[main] for row in rows] for of in ("mean", "std"))
+    known = [row.published.get(main, np.nan) for row in rows]
     axes.errorbar(
         x, means, np.nan_to_num(stds), fmt="o", capsize=4, label="ours, mean ± deviation of seeds"
     )
     for i, row in enumerate(rows):
-        seeds = [m[MAIN] for m in row.outcome.per_seed]
+        seeds = [m[main] for m in row.outcome.per_seed]
         axes.plot([i] * len(seeds), seeds, ".", color="0.6", markersize=4, zorder=0)
     if np.isfinite(known).any():
         axes.plot(x, known, "D", mfc="none", color="#d95f02", label="published")
     axes.set_xticks(x, [row.label for row in rows], rotation=20, ha="right")
-    axes.set_ylabel(MAIN.upper())
+    axes.set_ylabel(main.upper())
     axes.grid(axis="y", alpha=0.3)
     axes.legend(frameon=False)
     figure.suptitle(title)
@@ -180,7 +186,7 @@ def _or_blank(numbers: dict[str, float], name: str) -> str:
 
 
 def _tests(row: Row) -> list[str]:
-    if math.isnan(row.p_users):
+    if math.isnan(row.p_users) and math.isnan(row.p_seeds):
         return ["", "", ""]
     return [
         f"{row.gain:+.4f}",

@@ -1,8 +1,9 @@
-"""The sampling study: which methods its tables compare, and how each of them is trained."""
+"""How the methods of a table are trained and scored, whatever it compares."""
 
 import dataclasses
 import hashlib
 import json
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,14 +15,52 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from scipy import stats
 
 from crl_jax import __version__, data, losses, metrics, models, samplers, train
 
-from ._occupations import occupations
 from ._rundir import write_json
 
-KS = (5, 10, 20)
-DIM = 32
+
+@dataclass(frozen=True)
+class Recipe:
+    """What all methods of a study have in common.
+
+    Attributes:
+      dim: Width of the embeddings.
+      learning_rate: Of the published setting.
+      weight_decay: L2 on the rows of each triplet, in the published setting.
+      deviation: Of the normal initial values, in the published setting.
+      epochs: Of the published setting.
+      metrics: What is reported.
+      main: By which of them methods are compared.
+      by_user: Whether the main metric is one per user, so that users can be compared.
+    """
+
+    dim: int
+    learning_rate: float
+    weight_decay: float
+    deviation: float
+    epochs: int
+    metrics: tuple[str, ...]
+    main: str
+    by_user: bool = True
+
+    @property
+    def ks(self) -> tuple[int, ...]:
+        """The cut-offs of the metrics."""
+        return tuple(sorted({int(name.split("@")[1]) for name in self.metrics if "@" in name}))
+
+
+SAMPLING = Recipe(
+    dim=32,
+    learning_rate=0.01,
+    weight_decay=0.01,
+    deviation=0.01,  # with which RNS comes to its published numbers
+    epochs=100,
+    metrics=tuple(f"{name}@{k}" for k in (5, 10, 20) for name in ("precision", "recall", "ndcg")),
+    main="ndcg@20",
+)
 
 
 @dataclass(frozen=True)
@@ -52,16 +91,32 @@ class Method:
       n_pos: Extra positives per anchor.
       draw: Triplets whose negatives are drawn together in the published setting.
       published: The method's name in the dissertation's numbers, where it is another.
+      n_group: Users per anchor who took the same item.
+      credence: Makes the estimator of credibility for a training part.
+      knob_schedule: How the hyper-parameters change along the training.
+      axis: A hyper-parameter of the loss that a search tries further values of.
+      batches: Whether it needs batches of more than one anchor.
+      recipe: What it has in common with the others of its study.
     """
 
     label: str
-    sampler: Callable[[World], samplers.Sampler]
+    sampler: Callable[[World], samplers.Sampler] = lambda _: samplers.RNS()
     loss: Callable[..., Any] = losses.bpr
     knobs: dict[str, float] = field(default_factory=dict)
     n_neg: int = 1
     n_pos: int = 0
     draw: int = 1024
     published: str | None = None
+    n_group: int = 0
+    credence: Callable[[World], train.Credence] | None = None
+    knob_schedule: train.KnobSchedule | None = None
+    axis: tuple[str, tuple[float, ...]] | None = None
+    batches: bool = False
+    recipe: Recipe = SAMPLING
+
+    def estimator(self, world: World) -> train.Credence | None:
+        """The estimator of credibility for the training part of ``world``, if it has one."""
+        return None if self.credence is None else self.credence(world)
 
 
 @dataclass(frozen=True)
@@ -71,9 +126,11 @@ class Outcome:
     Attributes:
       label: The method.
       per_seed: Test metrics of each seed.
-      per_user: NDCG@20 of each user with test items, averaged over seeds.
+      per_user: The main metric of each user with test items, averaged over seeds.
       history: Entries of the training of all seeds, see :func:`crl_jax.train.fit`.
       chosen: What a search chose; empty in the published setting.
+      roc: Rates of true positives at 101 even rates of false ones, of the confidence as a judge of
+        which training interactions are rated above 1; empty without credence or ratings.
     """
 
     label: str
@@ -81,89 +138,10 @@ class Outcome:
     per_user: list[float]
     history: list[dict[str, Any]]
     chosen: dict[str, float]
+    roc: list[float] = field(default_factory=list)
 
 
 OnEpoch = Callable[[dict[str, Any]], None]
-
-
-def _bns(**changes: Any) -> Callable[[World], samplers.Sampler]:
-    return lambda world: samplers.BNS(samplers.popularity_prior(world.train), **changes)
-
-
-def _oracle(candidates: int | None, true: float = 0.04) -> Method:
-    size = "all" if candidates is None else str(candidates)
-    sharp = "" if true == 0.04 else f"sharp ({true:g}) "
-    return Method(
-        f"{sharp}oracle, |M| = {size}",
-        lambda world: samplers.BNS(
-            samplers.oracle_prior(world.test, true=true), candidates=candidates
-        ),
-        # All items are ranked once per draw for every user, however many triplets it serves.
-        draw=8192 if (candidates or 1000) >= 100 else 1024,
-        published=f"bns-oracle-prior|M|={size}",
-    )
-
-
-RNS = Method("rns", lambda _: samplers.RNS())
-PNS = Method("pns", lambda world: samplers.PNS.of(world.train))
-AOBPR = Method("aobpr", lambda _: samplers.AOBPR())
-# The dissertation's DNS draws with a probability linear in the rank: two candidates.
-DNS = Method("dns", lambda _: samplers.DNS(2))
-SRNS = Method("srns", lambda _: samplers.SRNS())
-BNS = Method("bns", _bns())
-POSTERIOR = Method("posterior only", _bns(criterion="posterior"))
-SAMPLED = Method("bns, eCDF of 64", _bns(ecdf_samples=64), published="bns")
-DPL = Method(
-    "dpl", lambda _: samplers.RNS(), losses.debiased_pairwise, {"tau_plus": 0.15}, n_neg=5, n_pos=10
-)
-_HARD = dataclasses.replace(
-    DPL, label="dpl+hard", sampler=lambda _: samplers.DNS(2), knobs={"tau_plus": 0.3}
-)
-
-
-def _with_loss(name: str, loss: Callable[..., Any], method: Method, n_neg: int = 1) -> Method:
-    label = f"{name}+{method.label}"
-    return dataclasses.replace(method, label=label, loss=loss, n_neg=n_neg)
-
-
-TABLES: dict[str, tuple[Method, ...]] = {
-    "4.2": (RNS, PNS, AOBPR, DNS, SRNS, BNS, SAMPLED),
-    "4.3": (
-        RNS,
-        BNS,
-        Method("bns-1", _bns(gain=10.0, gain_slope=0.1, gain_least=2.0)),
-        Method("bns-2", lambda world: samplers.Staged(samplers.RNS(), _bns()(world), 10)),
-        Method(
-            "bns-3", lambda world: samplers.BNS(samplers.uniform_prior(world.train.n_items))
-        ),
-        Method(
-            "bns-4",
-            lambda world: samplers.BNS(
-                samplers.group_prior(world.train, occupations(world.folder, world.train))
-            ),
-        ),
-    ),
-    "4.4": tuple(
-        _with_loss(name, loss, method, n_neg)
-        for name, loss, n_neg in (
-            ("bpr", losses.bpr, 1), ("bce", losses.bce, 1), ("info_nce", losses.info_nce, 2),
-        )
-        for method in (RNS, BNS)
-    ),
-    # The published prior of a true negative, 0.04, and one that is nearer to knowing it.
-    "4.5": (
-        *(_oracle(size) for size in (1, 3, 5, 10, 20, 50, 100, 500, None)),
-        *(_oracle(size, true=0.001) for size in (5, 20, 100, None)),
-    ),
-    "5.3": (dataclasses.replace(RNS, label="bpr"), BNS, DPL, _HARD),
-}  # fmt: skip
-QUALITY = (RNS, PNS, AOBPR, DNS, SRNS, POSTERIOR, BNS)
-GAINS = (0.1, 1.0, 5.0, 10.0, 15.0)
-SIZES = (1, 3, 5, 10, 15)
-GAIN_OR_SIZE = {
-    "gain": tuple(Method(f"gain {gain:g}", _bns(gain=gain)) for gain in GAINS),
-    "size": tuple(Method(f"|M| = {size}", _bns(candidates=size)) for size in SIZES),
-}
 
 
 def train_published(
@@ -178,25 +156,28 @@ def train_published(
 ) -> Outcome:
     """The published setting: SGD, one triplet a step, no validation, scored after the last epoch.
 
-    Width 32, learning rate 0.01, L2 0.01 on the rows of each triplet, initial values N(0, 0.01²),
-    with which RNS comes to its published numbers.
+    Width, learning rate, L2 on the rows of each triplet and initial values are those of the recipe.
     Negatives are drawn for ``method.draw`` triplets at a time, from the parameters before them.
     """
-    n_users, n_items = world.train.n_users, world.train.n_items
+    n_users, n_items, recipe = world.train.n_users, world.train.n_items, method.recipe
     fitted = train.fit(
         world.train,
         loss=method.loss,
         knobs=method.knobs,
+        knob_schedule=method.knob_schedule,
         build=lambda rngs: models.MatrixFactorization(
-            n_users, n_items, DIM, init=nnx.initializers.normal(0.01), rngs=rngs
+            n_users, n_items, recipe.dim,
+            init=nnx.initializers.normal(recipe.deviation), rngs=rngs,
         ),
         n_neg=method.n_neg,
         n_pos=method.n_pos,
+        n_group=method.n_group,
+        credence=method.estimator(world),
         sampler=method.sampler(world),
         held_out=world.test,
         probe=probe,
-        learning_rate=0.01,
-        weight_decay=0.01,
+        learning_rate=recipe.learning_rate,
+        weight_decay=recipe.weight_decay,
         optimizer=train.sgd_l2,
         batch_size=1,
         draw_batches=method.draw,
@@ -205,11 +186,12 @@ def train_published(
         seeds=np.asarray(seeds),
         checkpoint=checkpoint,
         on_epoch=on_epoch,
-    )
+    )  # fmt: skip
     return _score(method, world, fitted, {})
 
 
-# Eight points for every method; decided on a fifth of the training interactions, one seed.
+# Eight points for every method, times its own axis; decided on a fifth of the training
+# interactions, one seed.
 GRID = {
     "learning_rate": (1e-3, 2e-3),
     "weight_decay": (1e-5, 3e-5),
@@ -228,8 +210,9 @@ def train_minibatch(
 ) -> Outcome:
     """A fair minibatch setting: Adam, batches of 1,024, the same search for every method.
 
-    Eight points (:data:`GRID`) are trained on four fifths of the training interactions; the best
-    point and its epoch, by NDCG@20 on the rest, then train on all of them with every seed.
+    Eight points (:data:`GRID`), times the values of the method's own axis, are trained on four
+    fifths of the training interactions; the best point and its epoch, by NDCG@20 on the rest, then
+    train on all of them with every seed.
     """
     cut = data.with_validation(world.train, valid=0.2)
     assert cut.valid is not None
@@ -238,37 +221,87 @@ def train_minibatch(
     fit: Callable[..., train.Fitted] = partial(
         train.fit,
         loss=method.loss,
-        knobs=method.knobs,
-        build=lambda rngs: models.MatrixFactorization(n_users, n_items, DIM, rngs=rngs),
+        knob_schedule=method.knob_schedule,
+        build=lambda rngs: models.MatrixFactorization(
+            n_users, n_items, method.recipe.dim, rngs=rngs
+        ),
         n_neg=method.n_neg,
         n_pos=method.n_pos,
+        n_group=method.n_group,
         schedule=train.halfway,
         decay=0.3,
         epochs=epochs,
         on_epoch=on_epoch,
     )
-    runs = train.grid(GRID, seeds[:1])
-    search: dict[str, Any] = {**runs, "eval_every": 5}
+    own, values = method.axis or ("", ())
+    runs = train.grid({**GRID, **({own: values} if own else {})}, seeds[:1])
+    swept = {own: runs.pop(own)} if own else {}
+    search: dict[str, Any] = {**runs, "eval_every": 5, "knobs": {**method.knobs, **swept}}
     search["checkpoint"] = checkpoint and checkpoint.with_suffix(".search.npz")
-    searched = fit(part.train, cut.valid, sampler=method.sampler(part), **search)
+    searched = fit(
+        part.train, cut.valid, sampler=method.sampler(part), credence=method.estimator(part),
+        **search,
+    )  # fmt: skip
     choice = train.choose(searched)
     point = {name: float(runs[name][choice.point]) for name in GRID}
+    found = {name: float(array[choice.point]) for name, array in swept.items()}
     final: dict[str, Any] = {name: np.float32(value) for name, value in point.items()}
     final |= {"stop_at": choice.epochs, "seeds": np.asarray(seeds), "checkpoint": checkpoint}
-    fitted = fit(world.train, sampler=method.sampler(world), held_out=world.test, **final)
-    chosen = {**point, "epochs": choice.epochs, "valid_ndcg@20": choice.score}
+    final["knobs"] = {**method.knobs, **found}
+    fitted = fit(
+        world.train, sampler=method.sampler(world), credence=method.estimator(world),
+        held_out=world.test, **final,
+    )  # fmt: skip
+    chosen = {**point, **found, "epochs": choice.epochs, "valid_ndcg@20": choice.score}
     return _score(method, world, fitted, chosen)
 
 
 def _score(method: Method, world: World, fitted: train.Fitted, chosen: dict[str, float]) -> Outcome:
     plan = metrics.ranking_plan(world.train, world.test)
-    per_seed, users = [], []
+    recipe = method.recipe
+    per_seed, users, curves = [], [], []
     for run in range(fitted.n_runs):
-        values = metrics.evaluate(fitted.model.score_all, fitted.run(run), plan, ks=KS, auc=False)
+        params = fitted.run(run)
+        values = metrics.evaluate(
+            fitted.model.score_all, params, plan, ks=recipe.ks, auc="auc" in recipe.metrics
+        )
         per_seed.append(metrics.summarize(values))
-        users.append(np.asarray(values["ndcg@20"], float))
+        users.append(np.asarray(values[recipe.main], float))
+        credence, ratings = method.estimator(world), world.train.ratings
+        if credence is not None and ratings is not None:
+            confidence = estimate_confidence(credence, fitted.model, params, world.train)
+            auc, curve = judge(confidence, ratings > 1)
+            per_seed[-1]["confidence_auc"] = auc
+            curves.append(curve)
     mean = np.mean(users, axis=0).tolist()
-    return Outcome(method.label, per_seed, mean, fitted.history, chosen)
+    roc = np.mean(curves, axis=0).tolist() if curves else []
+    return Outcome(method.label, per_seed, mean, fitted.history, chosen, roc)
+
+
+def estimate_confidence(
+    credence: train.Credence, model: models.Functional, params: Any, log: data.Interactions
+) -> np.ndarray:
+    """The confidence of every interaction of ``log``."""
+    users, items = (jnp.asarray(x, jnp.int32) for x in (log.users, log.items))
+    key = jax.random.key(0)
+    return np.asarray(credence.estimate(key, model, params, users, items, log.n_items))
+
+
+def judge(values: np.ndarray, good: np.ndarray) -> tuple[float, np.ndarray]:
+    """How well ``values`` tell the good from the others: AUC, ties half, and 101 points of the ROC.
+
+    NaN if there are none of one kind.
+    """
+    n_good, n_bad = int(good.sum()), int((~good).sum())
+    if not n_good or not n_bad:
+        return math.nan, np.full(101, math.nan)
+    ranks = stats.rankdata(values)
+    auc = (ranks[good].sum() - n_good * (n_good + 1) / 2) / (n_good * n_bad)
+    # One point per distinct value, from the highest down: ties enter together, as a slope.
+    order = np.argsort(-values, kind="stable")
+    last = np.append(np.flatnonzero(np.diff(values[order])), len(order) - 1)
+    true, false = (np.concatenate([[0], np.cumsum(x[order])[last]]) for x in (good, ~good))
+    return float(auc), np.interp(np.linspace(0, 1, 101), false / n_bad, true / n_good)
 
 
 def run_once(
@@ -292,13 +325,12 @@ def run_once(
         goes on from its checkpoint.
       on_epoch: Called with each entry of the history.
     """
-    leaves, structure = jax.tree.flatten(method.sampler(world))
     knows = [
         __version__, setting, list(seeds), epochs,
         world.train.fingerprint(), world.test.fingerprint(),
-        re.sub(r" at 0x[0-9a-f]+", "", str(structure)),
-        [hashlib.sha256(np.asarray(leaf).tobytes()).hexdigest() for leaf in leaves],
+        *_describe(method.sampler(world)),
         method.loss.__name__, method.knobs, method.n_neg, method.n_pos, method.draw,
+        *_further(method, world),
     ]  # fmt: skip
     name = hashlib.sha256(json.dumps(knows).encode()).hexdigest()[:16]
     path = folder / f"{setting}-{name}.json"
@@ -314,23 +346,24 @@ def run_once(
     return outcome
 
 
-def score_histogram(world: World, edges: np.ndarray) -> Callable[[Any], dict[str, jax.Array]]:
-    """A probe that counts the scores of true and of false negatives between ``edges``.
-
-    False negatives are the test items, true ones all else that a user has not taken. Scores
-    beyond the edges count in the outermost bins.
-    """
-    shape = world.train.n_users, world.train.n_items
-    kind = np.zeros(shape, np.int8)  # 0 a true negative, 1 a false one, 2 a positive
-    kind[world.test.users, world.test.items] = 1
-    kind[world.train.users, world.train.items] = 2
-    return jax.tree_util.Partial(_count_scores, jnp.asarray(kind), jnp.asarray(edges, jnp.float32))
+def _describe(tree: Any) -> tuple[str, list[str]]:
+    """What tells a pytree from others, arrays by their hash."""
+    leaves, structure = jax.tree.flatten(tree)
+    hashes = [hashlib.sha256(np.asarray(leaf).tobytes()).hexdigest() for leaf in leaves]
+    return re.sub(r" at 0x[0-9a-f]+", "", str(structure)), hashes
 
 
-def _count_scores(kind: jax.Array, edges: jax.Array, params: Any) -> dict[str, jax.Array]:
-    scores = params["users"] @ params["items"].T
-    n = edges.size - 1
-    bins = jnp.clip(jnp.searchsorted(edges, scores.ravel(), side="right") - 1, 0, n - 1)
-    cells = kind.ravel().astype(jnp.int32) * n + bins
-    counts = jnp.zeros(3 * n, jnp.int32).at[cells].add(1).reshape(3, n)
-    return {"true_negatives": counts[0], "false_negatives": counts[1]}
+def _further(method: Method, world: World) -> list[Any]:
+    """What a method has beyond loss and sampler."""
+    plain = Method(method.label)
+    names = ("n_group", "axis", "recipe")
+    found: dict[str, Any] = {
+        name: str(getattr(method, name))
+        for name in names
+        if getattr(method, name) != getattr(plain, name)
+    }
+    if method.credence is not None:
+        found["credence"] = _describe(method.credence(world))
+    if method.knob_schedule is not None:
+        found["knob_schedule"] = method.knob_schedule.__name__
+    return [found] if found else []

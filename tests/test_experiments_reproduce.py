@@ -11,6 +11,7 @@ from scipy import stats
 from crl_jax import data, losses, samplers
 from crl_jax.data import Interactions, simulate
 from experiments import _report as report
+from experiments import _sampling_study as sampling
 from experiments import _study as study
 from experiments._occupations import occupations
 from experiments._published import published
@@ -112,11 +113,11 @@ def test_minibatches_are_searched_alike(run, tmp_path):
 @pytest.mark.filterwarnings("ignore::crl_jax.data.DataWarning")
 @pytest.mark.parametrize("target", ["figure-4.2", "figure-4.4", "figure-4.5"])
 def test_figures_come_with_their_numbers(run, tmp_path, monkeypatch, target):
-    monkeypatch.setattr(study, "QUALITY", (study.RNS, study.POSTERIOR))
-    monkeypatch.setattr(study, "GAINS", study.GAINS[:2])
-    monkeypatch.setattr(study, "SIZES", study.SIZES[:2])
-    cut = {name: methods[:2] for name, methods in study.GAIN_OR_SIZE.items()}
-    monkeypatch.setattr(study, "GAIN_OR_SIZE", cut)
+    monkeypatch.setattr(sampling, "QUALITY", (sampling.RNS, sampling.POSTERIOR))
+    monkeypatch.setattr(sampling, "GAINS", sampling.GAINS[:2])
+    monkeypatch.setattr(sampling, "SIZES", sampling.SIZES[:2])
+    cut = {name: methods[:2] for name, methods in sampling.GAIN_OR_SIZE.items()}
+    monkeypatch.setattr(sampling, "GAIN_OR_SIZE", cut)
     code, _ = run(target, "--seeds", "1", "--epochs", "2")
     assert code == 0
     assert (tmp_path / f"{target}.png").stat().st_size > 5000
@@ -143,7 +144,9 @@ def test_scores_are_counted_by_what_they_are_of():
         "users": np.eye(2, dtype=np.float32),
         "items": np.array([[9, 0.1], [0.6, 9], [-5, 5]], np.float32),
     }
-    counts = study.score_histogram(study.World(train, test, ""), np.array([0.0, 0.5, 1.0]))(params)
+    counts = sampling.score_histogram(study.World(train, test, ""), np.array([0.0, 0.5, 1.0]))(
+        params
+    )
     assert counts["false_negatives"].tolist() == [1, 0]  # -5, below the lowest edge
     assert counts["true_negatives"].tolist() == [1, 2]  # 0.1; 0.6 and 5
 
@@ -156,7 +159,7 @@ def test_scores_are_counted_by_what_they_are_of():
         (["table-4.2", "--epochs", "0"], "--epochs must be at least 1, got 0"),
         (["table-4.2", "--methods", "best"], "--methods takes some of rns, pns"),
         (["table-5.3"], "add --setting minibatch"),
-        (["figure-4.4", "--setting", "minibatch"], "figures are of the published setting"),
+        (["figure-4.4", "--setting", "minibatch"], "is of the published setting"),
         (["figure-4.4", "--methods", "rns"], "figures have all of theirs"),
     ],
 )
@@ -202,7 +205,7 @@ def test_broken_files_of_users_are_named_with_the_line(tmp_path):
 
 
 def outcome(label, scores, users):
-    per_seed = [dict.fromkeys(report.METRICS, score) for score in scores]
+    per_seed = [dict.fromkeys(study.SAMPLING.metrics, score) for score in scores]
     return study.Outcome(label, per_seed, users, [], {})
 
 
@@ -218,6 +221,7 @@ def test_comparisons_are_paired_and_adjusted():
             outcome("c", worse, users.tolist()),
         ],
         [{}, {"ndcg@20": 0.5}, {}],
+        study.SAMPLING,
     )
     assert math.isnan(rows[0].p_seeds)
     p = [stats.ttest_rel(other, base).pvalue for other in (better, worse)]
@@ -230,7 +234,7 @@ def test_comparisons_are_paired_and_adjusted():
 
 
 def test_published_numbers_are_found_for_every_row_of_every_table():
-    for number, methods in study.TABLES.items():
+    for number, methods in sampling.TABLES.items():
         known = published(number, "ml-100k", "mf")
         assert {m.published or m.label for m in methods} <= set(known) | {"bns, eCDF of 64"}
     assert published("4.2", "ml-100k", "mf")["bns"]["ndcg@20"] == 0.4176
@@ -240,12 +244,14 @@ def test_published_numbers_are_found_for_every_row_of_every_table():
 def test_the_study_compares_what_it_says(folder):
     log = simulate(n_users=20, n_items=40, n_exposed=30, seed=3).interactions
     world = study.World(log, log, str(folder))
-    made = {m.label: m.sampler(world) for m in (*study.TABLES["4.2"], *study.TABLES["4.3"][:4])}
+    made = {
+        m.label: m.sampler(world) for m in (*sampling.TABLES["4.2"], *sampling.TABLES["4.3"][:4])
+    }
     assert made["dns"] == samplers.DNS(2)
     assert made["bns"].candidates == 5
     assert made["bns"].ecdf_samples is None
     assert made["bns"].gain == 5.0
     assert (made["bns-1"].gain, made["bns-1"].gain_slope, made["bns-1"].gain_least) == (10, 0.1, 2)
     assert isinstance(made["bns-2"].first, samplers.RNS)
-    info_nce = study.TABLES["4.4"][-1]
+    info_nce = sampling.TABLES["4.4"][-1]
     assert (info_nce.loss, info_nce.n_neg) == (losses.info_nce, 2)

@@ -1,0 +1,123 @@
+"""What every table and figure is given, and what all of them do."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import tyro
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from . import _study as study
+from ._plots import save_figure
+from ._rundir import write_csv
+
+Target = Literal[
+    "table-3.2", "table-3.3", "table-4.2", "table-4.3", "table-4.4", "table-4.5", "table-5.3",
+    "figure-3.2", "figure-3.3", "figure-3.4", "figure-3.5", "figure-3.6",
+    "figure-4.2", "figure-4.4", "figure-4.5",
+]  # fmt: skip
+TITLES = {
+    "table-3.2": "Table 3.2: quality of the confidence",
+    "table-3.3": "Table 3.3: learning from noisy positives",
+    "figure-3.2": "Figure 3.2: laws of scores",
+    "figure-3.3": "Figure 3.3: laws of scores of credible interactions",
+    "figure-3.4": "Figure 3.4: ROC of the confidence",
+    "figure-3.5": "Figure 3.5: positives injected at random",
+    "figure-3.6": "Figure 3.6: convergence",
+    "table-4.2": "Table 4.2: negative samplers",
+    "table-4.3": "Table 4.3: variants of BNS",
+    "table-4.4": "Table 4.4: BNS with other losses",
+    "table-4.5": "Table 4.5: BNS with an oracle prior",
+    "table-5.3": "Table 5.3: DPL and negative samplers",
+    "figure-4.2": "Figure 4.2: scores of true and false negatives",
+    "figure-4.4": "Figure 4.4: quality of the negatives",
+    "figure-4.5": "Figure 4.5: the gain λ and the number of candidates |M|",
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to reproduce and how."""
+
+    target: Annotated[Target, tyro.conf.Positional]
+    """The table or figure."""
+    data: Path
+    """A dataset folder with a training and a test part."""
+    out: Path = Path("runs/reproduce")
+    """Where results go. Trainings that several targets share are done once per folder."""
+    seeds: int = 5
+    """Number of seeds, from 0."""
+    setting: Literal["published", "minibatch"] = "published"
+    """One triplet a step as published, or Adam on minibatches with a search for each method.
+    Table 5.3 knows the second only, figures of chapter 4 and figure 3.6 the first."""
+    test_rating: float | None = None
+    """Chapter 3: test on the folder's test part, where it is rated at least this, such as a
+    random-exposure set, in place of half of the interactions with the top rating."""
+    epochs: int | None = None
+    """Length of the training; by default that of the published setting, or 200 for minibatch."""
+    methods: tuple[str, ...] = ()
+    """Rows of the table to make, by name; all by default. The first is what the others are
+    compared with."""
+    dataset: str | None = None
+    """Whose published numbers to show, such as ml-1m; by default the folder's name."""
+
+
+def train_all(
+    methods: tuple[study.Method, ...], options: Options, world: study.World, console: Console
+) -> list[study.Outcome]:
+    """Trains and scores the methods, or finds what an earlier command made of them."""
+    seeds = tuple(range(options.seeds))
+    outcomes = []
+    with progress(console) as bar:
+        for method in methods:
+            epochs, main = length(method, options), method.recipe.main
+            outcomes.append(
+                study.run_once(
+                    method, world, options.setting, seeds, epochs, options.out / "runs",
+                    shown(bar, method.label, epochs),
+                )
+            )  # fmt: skip
+            last = np.mean([m[main] for m in outcomes[-1].per_seed])
+            bar.update(bar.task_ids[-1], completed=epochs, status=f"{main.upper()} {last:.4f}")
+    return outcomes
+
+
+def length(method: study.Method, options: Options) -> int:
+    """Epochs of a training."""
+    return options.epochs or (method.recipe.epochs if options.setting == "published" else 200)
+
+
+def shown(bar: Progress, label: str, epochs: int) -> study.OnEpoch:
+    """Adds a line to the bar, and moves it on with every entry of a history."""
+    task = bar.add_task(label, total=epochs, status="")
+
+    def on_epoch(entry: dict[str, Any]) -> None:
+        loss = f"loss {np.nanmean(entry['loss']):.4f}"
+        bar.update(task, completed=entry["epoch"], status=loss)
+
+    return on_epoch
+
+
+def progress(console: Console) -> Progress:
+    """A line per training."""
+    return Progress(
+        TextColumn("{task.description:>18}"),
+        BarColumn(30),
+        TextColumn("{task.completed:>3.0f}/{task.total:.0f}"),
+        TextColumn("{task.fields[status]}"),
+        TimeElapsedColumn(),
+        console=console,
+    )
+
+
+def finish(
+    figure: Figure, options: Options, console: Console, header: list[str], rows: list[list[Any]]
+) -> None:
+    """Writes the figure as PNG and its numbers as CSV."""
+    path = options.out / f"{options.target}.png"
+    save_figure(figure, path)
+    write_csv(path.with_suffix(".csv"), header, rows)
+    console.print(f"results in {path.with_suffix('')}.png, .csv")

@@ -1,0 +1,229 @@
+"""The study of noisy positives: its protocol, its judge, and its commands on small data."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score, roc_curve
+
+from crl_jax import data
+from crl_jax.data import Interactions, simulate
+from experiments import _credence_study as credence
+from experiments import _study as study
+from experiments._published import published
+from experiments.reproduce import main
+
+pytestmark = [
+    pytest.mark.usefixtures("standard_promotion"),
+    pytest.mark.filterwarnings("ignore::crl_jax.data.DataWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Ratings from 1 to 5 in a training and a test part."""
+    log = simulate(n_users=20, n_items=40, n_exposed=30, seed=3).interactions
+    rng = np.random.default_rng(0)
+    ratings, held_out = rng.integers(1, 6, len(log)), rng.random(len(log)) < 0.2
+    path = tmp_path_factory.mktemp("ml-100k")
+    for name, part in (("train", ~held_out), ("test", held_out)):
+        with (path / f"{name}.csv").open("w") as file:
+            file.write("user,item,rating\n")
+            for u, i, r in zip(log.users[part], log.items[part], ratings[part], strict=True):
+                file.write(f"{u},{i},{r}\n")
+    return path
+
+
+@pytest.fixture
+def run(folder, tmp_path, capsys):
+    """Runs a target on the folder; its status and what it printed, without line breaks."""
+
+    def command(*arguments):
+        code = main([*arguments, "--data", str(folder), "--out", str(tmp_path)])
+        printed = capsys.readouterr()
+        return code, " ".join((printed.out + printed.err).split())
+
+    return command
+
+
+def read_csv(path):
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def pairs(log):
+    return set(zip(log.users.tolist(), log.items.tolist(), strict=True))
+
+
+def test_the_test_set_is_half_of_the_top_rated(folder):
+    loaded = data.load(folder)
+    world = credence.load_world(loaded, None, str(folder))
+    everything = data.union(loaded.train, loaded.test)
+    top = int(np.sum(everything.ratings == 5))
+    assert set(world.test.ratings.tolist()) == {5}
+    assert len(world.test) == top // 2
+    assert not pairs(world.train) & pairs(world.test)
+    assert pairs(world.train) | pairs(world.test) == pairs(everything)
+
+
+def test_a_test_part_of_its_own_is_taken_from_a_rating_up(folder):
+    loaded = data.load(folder)
+    world = credence.load_world(loaded, 3.0, str(folder))
+    assert pairs(world.train) == pairs(loaded.train)
+    assert pairs(world.test) == pairs(loaded.test.select(loaded.test.ratings >= 3))
+    assert 0 < len(world.test) < len(loaded.test)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+def test_injected_positives_are_new_pairs(folder, rate):
+    world = credence.load_world(data.load(folder), None, str(folder))
+    noisy = credence.with_noise(world, rate)
+    added = pairs(noisy.train) - pairs(world.train)
+    assert len(added) == round(rate * len(world.train)) == len(noisy.train) - len(world.train)
+    assert not added & pairs(world.test)
+    assert pairs(noisy.test) == pairs(world.test)
+    again = credence.with_noise(world, rate)
+    assert again.train.fingerprint() == noisy.train.fingerprint()
+
+
+def test_more_noise_than_there_are_pairs_is_refused(folder):
+    world = credence.load_world(data.load(folder), None, str(folder))
+    with pytest.raises(ValueError, match="`rate` must leave pairs"):
+        credence.with_noise(world, 100.0)
+
+
+@pytest.mark.parametrize("levels", [3, 1000])
+def test_the_judge_is_the_roc(levels):
+    rng = np.random.default_rng(levels)
+    good = rng.random(500) < 0.8
+    values = rng.integers(0, levels, 500) + good * levels / 5
+    auc, curve = study.judge(values, good)
+    assert auc == pytest.approx(roc_auc_score(good, values))
+    false, true, _ = roc_curve(good, values, drop_intermediate=False)
+    np.testing.assert_allclose(curve, np.interp(np.linspace(0, 1, 101), false, true))
+
+
+def test_without_two_kinds_there_is_nothing_to_judge():
+    auc, curve = study.judge(np.arange(3.0), np.ones(3, bool))
+    assert np.isnan(auc)
+    assert np.isnan(curve).all()
+
+
+def test_quality_of_the_confidence_is_judged_by_the_ratings(run, tmp_path, folder):
+    code, printed = run("table-3.2", "--seeds", "2", "--epochs", "2", "--dataset", "ml-100k")
+    assert code == 0
+    assert "0.6524" in printed
+    rows = {row["method"]: row for row in read_csv(tmp_path / "table-3.2-published.csv")}
+    assert list(rows) == [m.label for m in credence.TABLES["3.2"]]
+    # The prior alone is known without training.
+    log = credence.load_world(data.load(folder), None, str(folder)).train
+    popularity = log.item_counts[log.items]
+    want = roc_auc_score(log.ratings > 1, popularity)
+    assert float(rows["prior alone"]["confidence_auc"]) == pytest.approx(want, abs=1e-6)
+    code, _ = run("figure-3.4", "--seeds", "2", "--epochs", "2")
+    assert code == 0
+    curves = read_csv(tmp_path / "figure-3.4.csv")
+    assert len(curves) == 101 * len(rows)
+    assert (tmp_path / "figure-3.4.png").stat().st_size > 5000
+
+
+def test_every_method_trains_in_the_published_setting(run, tmp_path):
+    code, printed = run("table-3.3", "--seeds", "1", "--epochs", "1", "--dataset", "ml-100k")
+    assert code == 0
+    assert "0.3859" in printed
+    rows = read_csv(tmp_path / "table-3.3-published.csv")
+    assert [row["method"] for row in rows] == [
+        m.label for m in credence.TABLES["3.3"] if "truncated" not in m.label
+    ]
+    assert all(0 <= float(row[name]) <= 1 for row in rows for name in ("ndcg@10", "auc"))
+    assert all(float(row["hit_precision@5"]) >= float(row["precision@5"]) for row in rows)
+
+
+def test_methods_search_numbers_of_their_own(run, tmp_path):
+    chosen = ("gbpr", "mpr", "truncated bce", "bprac")
+    code, _ = run(
+        "table-3.3", "--setting", "minibatch", "--seeds", "1", "--epochs", "5",
+        "--methods", *chosen,
+    )  # fmt: skip
+    assert code == 0
+    kept = [json.loads(path.read_text()) for path in (tmp_path / "runs").iterdir()]
+    methods = {m.label: m for m in credence.TABLES["3.3"]}
+    for outcome in kept:
+        axis = methods[outcome["label"]].axis
+        own = {axis[0]} if axis else set()
+        assert set(outcome["chosen"]) == {*study.GRID, *own, "epochs", "valid_ndcg@20"}
+        if axis:
+            assert any(np.isclose(outcome["chosen"][axis[0]], axis[1]))
+
+
+@pytest.mark.parametrize("target", ["figure-3.2", "figure-3.3"])
+def test_laws_are_drawn_with_their_numbers(run, tmp_path, target):
+    code, _ = run(target)
+    assert code == 0
+    rows = read_csv(tmp_path / f"{target}.csv")
+    for dim in (8, 27):
+        density = [float(r["density"]) for r in rows if (r["dim"], r["scale"]) == (str(dim), "0.2")]
+        assert np.sum(density) * 30 / 600 == pytest.approx(1, abs=1e-3)
+    assert (tmp_path / f"{target}.png").stat().st_size > 5000
+
+
+def test_noise_and_convergence_are_drawn_with_their_numbers(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(credence, "NOISE_RATES", (0.0, 0.3))
+    monkeypatch.setattr(credence, "ROBUST", (credence.BPR, credence.BPRAC))
+    monkeypatch.setattr(credence, "CONVERGING", (credence.BPR, credence.GBPR))
+    code, _ = run("figure-3.5", "--seeds", "2", "--epochs", "1")
+    assert code == 0
+    rows = read_csv(tmp_path / "figure-3.5.csv")
+    assert {(r["method"], r["rate"]) for r in rows} == {
+        (name, rate) for name in ("bpr", "bprac") for rate in ("0.0", "0.3")
+    }
+    code, _ = run("figure-3.6", "--seeds", "2", "--epochs", "2")
+    assert code == 0
+    rows = read_csv(tmp_path / "figure-3.6.csv")
+    assert len(rows) == 4
+    assert all(0 < float(row["auc"]) < 1 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["table-4.2", "--test-rating", "3"], "--test-rating chooses the test part of chapter 3"),
+        (["table-3.3", "--test-rating", "9"], "no test interaction is rated as high"),
+        (["figure-3.6", "--setting", "minibatch"], "is of the published setting"),
+        (["table-3.3", "--methods", "truncated bce"], "--methods takes some of bpr, gbpr"),
+    ],
+)
+def test_wrong_flags_are_named(run, arguments, message):
+    code, printed = run(*arguments)
+    assert code == 2
+    assert message in printed
+
+
+def test_data_without_ratings_are_refused(tmp_path, capsys):
+    (tmp_path / "log.csv").write_text("user,item\n1,2\n1,3\n2,3\n")
+    path = str(tmp_path / "log.csv")
+    assert main(["table-3.3", "--data", path, "--out", str(tmp_path / "o")]) == 2
+    assert "must have ratings" in " ".join(capsys.readouterr().err.split())
+    assert main(["table-3.3", "--data", path, "--test-rating", "3", "--out", str(tmp_path)]) == 2
+    assert "needs a test part with ratings" in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_likely_negatives_are_popular_and_the_others_not():
+    counts = np.array([30, 20, 10, 1])
+    items = np.repeat(np.arange(4), counts)
+    log = Interactions.from_arrays(
+        np.concatenate([np.arange(n) for n in counts]), items,
+        user_ids=np.arange(40), item_ids=np.arange(4),
+    )  # fmt: skip
+    likely, unlikely = credence.popular_and_not(log).samplers
+    np.testing.assert_allclose(likely.weights, counts**0.75, rtol=1e-6)
+    np.testing.assert_allclose(unlikely.weights, 1 / (1 + counts), rtol=1e-6)
+
+
+def test_published_numbers_are_found_for_every_row():
+    known = published("3.3", "ml-100k", "mf")
+    assert {m.published or m.label for m in credence.TABLES["3.3"]} <= set(known)
+    assert known["bprac"]["ndcg@10"] == 0.3859
+    assert known["bprac"]["hit_precision@10"] == 0.5127
+    assert published("3.2", "ml-100k", "mf") == {"bprac": {"confidence_auc": 0.6524}}
