@@ -9,7 +9,10 @@ from typing import Any, Literal
 import tyro
 from tyro.conf import OmitArgPrefixes, UseAppendAction
 
-LossName = Literal["bpr", "bce", "info_nce", "debiased", "hard", "bayesian", "dpl"]
+LossName = Literal[
+    "bpr", "bce", "info_nce", "debiased", "hard", "bayesian", "dpl",
+    "bprac", "gbpr", "mpr", "truncated_bce", "truncated_bpr", "reweighted_bce", "reweighted_bpr",
+]  # fmt: skip
 SamplerName = Literal["rns", "pns", "aobpr", "dns", "srns", "bns", "bns-posterior"]
 
 
@@ -65,6 +68,27 @@ class LossOptions:
     """Least score that the floor of the estimated denominator allows for: debiased, hard."""
     floor: float | None = None
     """Least value of the estimated probability: dpl."""
+    rho: float | None = None
+    """Share of the group in a positive's score, in [0, 1]: gbpr."""
+    n_group: int | None = None
+    """Users drawn per interaction who took the same item: gbpr."""
+    balance: float | None = None
+    """Weight of the positive's lead over a likely item, in [0, 1]: mpr."""
+    drop_rate: float | None = None
+    """Share of a batch's positives to drop, in [0, 1], reached after a fifth of the training:
+    truncated_bce, truncated_bpr."""
+    exponent: float | None = None
+    """Power of the model's own probability that weighs a label, >= 0: reweighted_bce,
+    reweighted_bpr."""
+    law: Literal["variance-gamma", "smoothed"] | None = None
+    """Law of the scores, in closed form or read off them: bprac."""
+    law_scale: float | None = None
+    """Variance of the embeddings' coordinates that the closed form assumes; > 0: bprac."""
+    rule: Literal["density", "posterior"] | None = None
+    """Whether credibility goes by the density of a score, as published, or by the posterior:
+    bprac."""
+    every: int | None = None
+    """Epochs from one estimate of credibility to the next: bprac."""
 
 
 @dataclass(frozen=True)

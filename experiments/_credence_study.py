@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from crl_jax import data, losses, samplers, stats, train, weights
+from crl_jax import data, losses, stats, train, weights
 
+from ._objectives import group_bpr, likely_and_unpopular, popular_and_not, ramp
 from ._study import Method, Recipe, World
 
 SCALE = 0.6
@@ -123,28 +124,6 @@ def _credence(law: stats.Law, **changes: Any) -> Any:
         return train.Credence(prior, law, every=_EVERY, **changes)
 
     return make
-
-
-def group_bpr(pos: Any, neg: Any, *, rho: Any, **rest: Any) -> Any:
-    """GBPR of the scores that training gives: the own one, then those of the group."""
-    return losses.gbpr(pos[:, 0], neg, group=pos[:, 1:], rho=rho, **rest)
-
-
-def likely_and_unpopular(pos: Any, neg: Any, *, balance: Any, **rest: Any) -> Any:
-    """MPR of two negatives, of which the first is likely to be liked."""
-    return losses.mpr(pos, neg[:, 1:], likely=neg[:, 0], balance=balance, **rest)
-
-
-def popular_and_not(log: data.Interactions) -> samplers.Mixed:
-    """A negative by popularity, and one by its inverse."""
-    counts = jnp.asarray(log.item_counts, jnp.float32)
-    return samplers.Mixed((samplers.PNS.of(log), samplers.PNS(1 / (1 + counts))))
-
-
-def ramp(progress: Any, knobs: dict[str, Any]) -> dict[str, Any]:
-    """The drop rate rises during the first fifth of the training."""
-    rate = weights.ramp_drop_rate(progress, drop_rate=knobs["drop_rate"], until=0.2)
-    return {**knobs, "drop_rate": rate}
 
 
 _of = partial(Method, recipe=CREDENCE)

@@ -1,12 +1,37 @@
 """The losses by their names on the command line, with the defaults of each."""
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from crl_jax import losses
+import jax.numpy as jnp
+
+from crl_jax import data, losses, samplers, stats, train, weights
 
 from ._config import LossOptions
+
+
+def group_bpr(pos: Any, neg: Any, *, rho: Any, **rest: Any) -> Any:
+    """GBPR of the scores that training gives: the own one, then those of the group."""
+    return losses.gbpr(pos[:, 0], neg, group=pos[:, 1:], rho=rho, **rest)
+
+
+def likely_and_unpopular(pos: Any, neg: Any, *, balance: Any, **rest: Any) -> Any:
+    """MPR of two negatives, of which the first is likely to be liked."""
+    return losses.mpr(pos, neg[:, 1:], likely=neg[:, 0], balance=balance, **rest)
+
+
+def popular_and_not(log: data.Interactions) -> samplers.Mixed:
+    """A negative by popularity, and one by its inverse."""
+    counts = jnp.asarray(log.item_counts, jnp.float32)
+    return samplers.Mixed((samplers.PNS.of(log), samplers.PNS(1 / (1 + counts))))
+
+
+def ramp(progress: Any, knobs: dict[str, Any]) -> dict[str, Any]:
+    """The drop rate rises during the first fifth of the training."""
+    rate = weights.ramp_drop_rate(progress, drop_rate=knobs["drop_rate"], until=0.2)
+    return {**knobs, "drop_rate": rate}
 
 
 @dataclass(frozen=True)
@@ -18,12 +43,20 @@ class Objective:
       knobs: Its hyper-parameters with their defaults.
       n_neg: Default number of unlabelled items per anchor.
       n_pos: Default number of extra positives; ``None`` if it has no use for any.
+      n_group: Users per anchor who took the same item.
+      knob_schedule: How the hyper-parameters change along the training.
+      sampler: Makes the negatives that the loss is about; ``None`` if any will do.
+      credence: Makes the estimator of credibility from a training part and a width.
     """
 
     loss: Callable[..., Any]
     knobs: dict[str, float] = field(default_factory=dict)
     n_neg: int = 5
     n_pos: int | None = None
+    n_group: int = 0
+    knob_schedule: train.KnobSchedule | None = None
+    sampler: Callable[[data.Interactions], samplers.Sampler] | None = None
+    credence: Callable[[data.Interactions, int], train.Credence] | None = None
 
 
 OBJECTIVES = {
@@ -40,7 +73,27 @@ OBJECTIVES = {
         losses.bayesian_contrastive, {"tau_plus": 0.05, "alpha": 0.9, "beta": 0.7}
     ),
     "dpl": Objective(losses.debiased_pairwise, {"tau_plus": 0.05, "floor": 1e-2}, n_pos=5),
+    "bprac": Objective(losses.bpr, n_neg=1),
+    "gbpr": Objective(group_bpr, {"rho": 0.4}, n_neg=1, n_group=3),
+    "mpr": Objective(
+        likely_and_unpopular, {"balance": 0.5}, n_neg=2, n_pos=2, sampler=popular_and_not
+    ),
+    "truncated_bce": Objective(
+        losses.truncated_bce, {"drop_rate": 0.1}, n_neg=1, knob_schedule=ramp
+    ),
+    "truncated_bpr": Objective(
+        losses.truncated_bpr, {"drop_rate": 0.1}, n_neg=1, knob_schedule=ramp
+    ),
+    "reweighted_bce": Objective(losses.reweighted_bce, {"exponent": 0.25}, n_neg=1),
+    "reweighted_bpr": Objective(losses.reweighted_bpr, {"exponent": 0.25}, n_neg=1),
 }
+KNOBS = (
+    "temperature", "tau_plus", "alpha", "beta", "min_score", "floor",
+    "rho", "balance", "drop_rate", "exponent",
+)  # fmt: skip
+"""The hyper-parameters of losses; a sweep can set each."""
+# What bprac takes besides.
+_CREDENCE = ("law", "law_scale", "rule", "every")
 
 
 def resolve(options: LossOptions, swept: tuple[str, ...] = ()) -> Objective:
@@ -58,7 +111,7 @@ def resolve(options: LossOptions, swept: tuple[str, ...] = ()) -> Objective:
     """
     objective = OBJECTIVES[options.loss]
     knobs = {"temperature": 1.0, **objective.knobs}
-    for name in ("temperature", "tau_plus", "alpha", "beta", "min_score", "floor"):
+    for name in KNOBS:
         value = getattr(options, name)
         if (value is not None or name in swept) and name not in knobs:
             raise ValueError(f"--loss {options.loss} has no {name}; it takes {', '.join(knobs)}.")
@@ -66,6 +119,39 @@ def resolve(options: LossOptions, swept: tuple[str, ...] = ()) -> Objective:
             knobs[name] = value
     if options.n_pos is not None and objective.n_pos is None:
         raise ValueError(f"--loss {options.loss} draws no extra positives; leave out --n-pos.")
+    fixed = objective.sampler is not None
+    if fixed and (options.n_neg is not None or options.n_pos is not None):
+        raise ValueError(f"--loss {options.loss} compares set items; leave out --n-neg, --n-pos.")
+    if options.n_group is not None and not objective.n_group:
+        raise ValueError(f"--loss {options.loss} has no group; leave out --n-group.")
+    if options.n_group is not None and options.n_group < 1:
+        raise ValueError(f"--n-group must be at least 1, got {options.n_group}.")
     n_neg = objective.n_neg if options.n_neg is None else options.n_neg
     n_pos = objective.n_pos if options.n_pos is None else options.n_pos
-    return Objective(objective.loss, knobs, n_neg, n_pos or 0)
+    n_group = objective.n_group if options.n_group is None else options.n_group
+    return dataclasses.replace(
+        objective, knobs=knobs, n_neg=n_neg, n_pos=n_pos or 0, n_group=n_group,
+        credence=_resolve_credence(options),
+    )  # fmt: skip
+
+
+def _resolve_credence(
+    options: LossOptions,
+) -> Callable[[data.Interactions, int], train.Credence] | None:
+    given = {name: getattr(options, name) for name in _CREDENCE}
+    given = {name: value for name, value in given.items() if value is not None}
+    if options.loss != "bprac":
+        if given:
+            raise ValueError(f"--loss {options.loss} has no {next(iter(given))}; bprac has.")
+        return None
+    kind, scale = given.pop("law", "variance-gamma"), given.pop("law_scale", None)
+    if kind == "smoothed" and scale is not None:
+        raise ValueError("--law smoothed has no --law-scale: it is read off the scores.")
+
+    def make(log: data.Interactions, dim: int) -> train.Credence:
+        law = stats.VarianceGamma(dim, 0.6 if scale is None else scale)
+        if kind == "smoothed":
+            law = stats.Smoothed()
+        return train.Credence(weights.credibility_prior(log), law, **given)
+
+    return make

@@ -14,14 +14,13 @@ from crl_jax import data, metrics, models, train
 
 from . import _samplers as samplers
 from ._config import Config, DataOptions
-from ._objectives import Objective, resolve
+from ._objectives import KNOBS, Objective, resolve
 
 OPTIMIZERS = {"adam": train.adam_l2, "adamw": train.adamw, "sgd": train.sgd_l2}
 SCHEDULES = {"constant": train.constant, "step": train.halfway, "cosine": train.cosine}
 VALIDATION_K = 20
 SWEEPABLE = (
-    "lr", "weight_decay", "decay", "init_scale", "epochs",
-    "temperature", "tau_plus", "alpha", "beta", "min_score", "floor", *samplers.SWEEPABLE,
+    "lr", "weight_decay", "decay", "init_scale", "epochs", *KNOBS, *samplers.SWEEPABLE,
 )  # fmt: skip
 METRICS = (
     "ndcg", "recall", "precision", "f1", "map", "mrr", "hit_rate", "coverage", "auc",
@@ -222,7 +221,12 @@ def _fitter(
             valid,
             loss=objective.loss,
             build=build,
-            sampler=samplers.resolve_sampler(config.sampling, part, config.source.data, swept),
+            sampler=samplers.resolve_sampler(
+                config.sampling, part, config.source.data, swept, own=objective.sampler
+            ),
+            credence=objective.credence and objective.credence(part, options.dim),
+            knob_schedule=objective.knob_schedule,
+            n_group=objective.n_group,
             sampler_knobs=knobs,
             # What the model must not see, of which the history tells how often it is sampled.
             held_out=problem.test if valid is None else data.union(valid, problem.test),

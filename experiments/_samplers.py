@@ -36,6 +36,7 @@ def resolve_sampler(
     train: data.Interactions,
     source: str,
     swept: tuple[str, ...] = (),
+    own: Callable[[data.Interactions], samplers.Sampler] | None = None,
 ) -> samplers.Sampler:
     """Makes the chosen sampler for training on ``train``.
 
@@ -44,6 +45,7 @@ def resolve_sampler(
       train: What is trained on; popularity and the like are counted in it.
       source: Where the data came from, for ``--prior occupation``.
       swept: Names of numbers that a sweep sets.
+      own: Makes the negatives of a loss that is about certain ones; no others will do.
 
     Raises:
       ValueError: If a flag was given that the sampler has no use for, or the data lack what its
@@ -59,6 +61,10 @@ def resolve_sampler(
         if flag not in known:
             takes = f"it takes {', '.join(known)}" if known else "it takes none"
             raise ValueError(f"--sampler {name} has no {flag}; {takes}.")
+    if own is not None:
+        if name != "rns":
+            raise ValueError(f"--sampler {name}: this loss draws negatives of its own.")
+        return own(train)
     if name == "srns" and "candidates" in given:
         given["memory"] = given.pop("candidates")
     prior, first = given.pop("prior", "popularity"), given.pop("rns_epochs", 0)

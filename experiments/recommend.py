@@ -95,17 +95,21 @@ def _train(config: Config, folder: Path, resumed: bool) -> None:
     console = Console()
     _check_device(config.output.device)
     swept = tuple(pipeline.parse_sweep(config.protocol.sweep))
-    knobs = resolve(config.objective, swept).knobs
+    objective = resolve(config.objective, swept)
     problem = pipeline.load_problem(config.source)
-    resolve_sampler(config.sampling, problem.train, config.source.data, swept)
+    source = config.source.data
+    resolve_sampler(config.sampling, problem.train, source, swept, own=objective.sampler)
+    if objective.credence is not None:
+        objective.credence(problem.train, config.training.dim)
     if resumed and (folder / rundir.METRICS).exists():
         console.print(f"The run in {folder} is finished; its results are in {rundir.METRICS}.")
         return
     if not resumed:
         rundir.create(folder, config)
-    fixed = ", ".join(f"{name}={value:g}" for name, value in knobs.items() if name not in swept)
-    objective = f"{config.objective.loss} ({fixed}), {config.sampling.sampler}"
-    screen.describe(console, problem, objective)
+    fixed = ", ".join(f"{k}={value:g}" for k, value in objective.knobs.items() if k not in swept)
+    sampling = "its own negatives" if objective.sampler else config.sampling.sampler
+    described = f"{config.objective.loss} ({fixed}), {sampling}"
+    screen.describe(console, problem, described)
 
     history: list[dict[str, Any]] = []
     rundir.write_history(folder / rundir.HISTORY, history)
@@ -128,7 +132,7 @@ def _train(config: Config, folder: Path, resumed: bool) -> None:
     if swept:
         rundir.write_sweep(folder / rundir.SWEEP, outcome.points, outcome.choice)
     rundir.save_model(folder, outcome.params, problem.known, config)
-    draw_curves(folder / rundir.CURVES, history, objective)
+    draw_curves(folder / rundir.CURVES, history, described)
     rundir.write_json(folder / rundir.SEEDS, outcome.per_seed)
     # Last: where it stands, the run is complete.
     rundir.write_json(folder / rundir.METRICS, pipeline.summary(outcome.per_seed))

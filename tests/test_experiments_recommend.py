@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import get_args
 
 import jax
 import numpy as np
@@ -19,6 +20,7 @@ import pytest
 
 from crl_jax.data import simulate
 from crl_jax.train import load_checkpoint
+from experiments._config import LossName
 from experiments.recipes import RECIPES
 from experiments.recommend import main
 
@@ -84,10 +86,27 @@ def test_a_run_leaves_what_it_promises(finished, ratings):
     assert "chosen on validation data" in screen
 
 
-@pytest.mark.parametrize("loss", ["bce", "info_nce", "debiased", "hard", "bayesian", "dpl"])
+LOSSES = tuple(name for name in get_args(LossName) if name != "bpr")
+
+
+@pytest.mark.parametrize("loss", LOSSES)
 def test_every_loss_runs(loss, ratings, tmp_path):
     out = tmp_path / "run"
     assert main(["--data", str(ratings), "--loss", loss, *QUICK, "--out", str(out)]) == 0
+    assert np.isfinite(json.loads((out / "metrics.json").read_text())["ndcg@20"])
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--law", "smoothed", "--rule", "posterior", "--every", "2"],
+        ["--law-scale", "0.2"],
+    ],
+)
+def test_credibility_takes_its_flags(flags, ratings, tmp_path):
+    out = tmp_path / "run"
+    arguments = ["--data", str(ratings), "--loss", "bprac", *flags, *QUICK, "--seeds", "2"]
+    assert main([*arguments, "--out", str(out)]) == 0
     assert np.isfinite(json.loads((out / "metrics.json").read_text())["ndcg@20"])
 
 
@@ -204,6 +223,20 @@ WRONG = {
     "a sweep without numbers": (["--sweep", "lr=fast"], "--sweep must be NAME=NUMBER"),
     "a sweep twice": (["--sweep", "lr=1", "--sweep", "lr=2"], "twice"),
     "a swept knob the loss has not": (["--sweep", "alpha=0.6"], "--loss bpr has no alpha"),
+    "a law for bpr": (["--law", "smoothed"], "--loss bpr has no law; bprac has"),
+    "a scale for no law": (
+        ["--loss", "bprac", "--law", "smoothed", "--law-scale", "1"],
+        "--law smoothed has no --law-scale",
+    ),
+    "a law without width": (["--loss", "bprac", "--law-scale", "0"], "`scale` must lie in"),
+    "a group for bpr": (["--n-group", "2"], "--loss bpr has no group"),
+    "an empty group": (["--loss", "gbpr", "--n-group", "0"], "--n-group must be at least 1"),
+    "other items for mpr": (["--loss", "mpr", "--n-neg", "3"], "compares set items"),
+    "other negatives for mpr": (
+        ["--loss", "mpr", "--sampler", "dns"],
+        "this loss draws negatives of its own",
+    ),
+    "a drop rate out of range": (["--loss", "truncated_bpr", "--drop-rate", "2"], "drop_rate"),
     "extra positives for bpr": (["--n-pos", "2"], "draws no extra positives"),
     "a knob out of range": (["--loss", "dpl", "--tau-plus", "1.5"], "tau_plus"),
     "no recipe": (["--recipe", "magic"], "--recipe takes one of"),
