@@ -32,7 +32,9 @@ def np_small(losses, where, rate):
         np.float32,
         (3, 7),
         elements=st.one_of(
-            st.sampled_from([0.0, 1.0, 1e30, np.nan]), st.floats(0, 2, width=32, allow_nan=False)
+            st.sampled_from([0.0, 1.0, 1e30, np.nan]),
+            # Subnormal numbers are 0 to some processors and compilers.
+            st.floats(0, 2, width=32, allow_subnormal=False),
         ),
     ),
     hnp.arrays(bool, (3, 7)),

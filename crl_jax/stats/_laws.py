@@ -166,4 +166,7 @@ def _between(values: Float[Array, "n"], at: Float[Array, "*shape"]) -> Float[Arr
     at = jnp.clip(at, 0, values.shape[0] - 1)
     left = jnp.minimum(jnp.floor(at).astype(jnp.int32), values.shape[0] - 2)
     share = at - left.astype(at.dtype)
-    return values[left] * (1 - share) + values[left + 1] * share
+    low, high = values[left], values[left + 1]
+    # Rounding must not lead beyond the next value: a distribution function never falls.
+    between = low + share * (high - low)
+    return jnp.clip(between, jnp.minimum(low, high), jnp.maximum(low, high))
