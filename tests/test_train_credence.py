@@ -274,6 +274,21 @@ def test_credence_changes_what_is_learned(quick, credence):
     assert np.abs(plain.params["users"] - weighted.params["users"]).max() > 1e-3
 
 
+def test_the_confidence_in_use_is_given_back(quick, credence):
+    """That of the fifth epoch, which began with the parameters after the fourth."""
+    log = split().train
+    assert fit(log, **quick.keywords).confidence is None
+    credence = replace(credence, law=LAW, normalize=False)
+    late = fit(log, credence=credence, **quick.keywords)
+    early = fit(log, credence=credence, **{**quick.keywords, "epochs": 4})
+    want = credence.estimate(
+        jax.random.key(0), early.model, early.run(), jnp.asarray(log.users),
+        jnp.asarray(log.items), log.n_items,
+    )  # fmt: skip
+    assert late.confidence.shape == (1, len(log))
+    np.testing.assert_allclose(late.confidence[0], want, rtol=1e-5)
+
+
 def test_runs_together_are_the_runs_alone(quick, credence):
     together = quick(credence=credence, seeds=[0, 1])
     for run in range(2):

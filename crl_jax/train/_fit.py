@@ -82,6 +82,8 @@ class Fitted:
       history: One dictionary per evaluation: ``epoch``; ``loss`` and ``ndcg@K``, with a
         ``held_out`` part ``tnr`` and ``inf``, and what the ``probe`` gave (lists over runs);
         ``seconds``.
+      confidence: With ``credence``, what the losses of the interactions were multiplied with in
+        the last epoch, ``[runs, n]``, in the order of the training interactions; else None.
     """
 
     model: Functional
@@ -90,6 +92,7 @@ class Fitted:
     best_epoch: np.ndarray
     best_score: np.ndarray
     history: list[dict[str, Any]]
+    confidence: np.ndarray | None = None
 
     @property
     def n_runs(self) -> int:
@@ -317,6 +320,7 @@ def fit(
         best_epoch=np.asarray(state.best_epoch),
         best_score=np.asarray(state.best_score),
         history=history,
+        confidence=None if credence is None else np.asarray(state.confidence),
     )
 
 
