@@ -99,6 +99,28 @@ def test_numbers_of_a_law_may_change_without_compiling_anew():
     assert len(traced) == 2
 
 
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.5, 0.9, 1.0])
+def test_one_of_two_scores_has_the_law_that_both_were_drawn_from(share):
+    rng = np.random.default_rng(0)
+    pair = np.sort(rng.normal(size=(200_000, 2)), axis=1)
+    seen = np.where(rng.random(len(pair)) < share, pair[:, 1], pair[:, 0])
+    law = stats.OneOfTwo(stats.Smoothed(0.5).fit(jnp.asarray(seen, jnp.float32)), share)
+    x = np.linspace(-2, 2, 41)
+    np.testing.assert_allclose(law.cdf(jnp.asarray(x)), scipy.stats.norm.cdf(x), atol=0.01)
+    np.testing.assert_allclose(law.pdf(jnp.asarray(x)), scipy.stats.norm.pdf(x), atol=0.03)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.5, 1.0])
+def test_one_of_two_is_finite_everywhere_with_finite_slopes(share):
+    law = stats.OneOfTwo(stats.VarianceGamma(27, 0.6), share)
+    x = jnp.array([-3e38, -200.0, -1.0, 0.0, 1.0, 200.0, 3e38])
+    for of in (law.pdf, law.cdf):
+        slope, value = jax.grad(lambda x, of=of: (jnp.sum(of(x)), of(x)), has_aux=True)(x)
+        assert np.isfinite(value).all()
+        assert np.isfinite(slope).all()
+    assert (np.diff(law.cdf(x)) >= 0).all()
+
+
 @pytest.mark.parametrize("sample_type", [jnp.bfloat16, jnp.float16])
 def test_half_precision_counts_as_float32(sample_type):
     sample = jnp.linspace(-1, 1, 64).astype(sample_type)
@@ -113,6 +135,9 @@ def test_half_precision_counts_as_float32(sample_type):
         (lambda: stats.VarianceGamma(0, 1.0).pdf(jnp.zeros(2)), "dim"),
         (lambda: stats.Smoothed(-1.0), "bandwidth"),
         (lambda: stats.Smoothed().pdf(jnp.zeros(2)), "law"),
+        (lambda: stats.Smoothed().fit(jnp.zeros((2, 2))), "sample"),
+        (lambda: stats.Smoothed().fit(jnp.zeros(0)), "sample"),
+        (lambda: stats.OneOfTwo(stats.VarianceGamma(3), 1.2), "share"),
     ],
 )
 def test_bad_arguments_are_named(make, name):

@@ -161,10 +161,26 @@ def test_the_law_is_read_off_the_interactions(data, model):
         "users": jnp.where(jnp.arange(N_USERS)[:, None] < 3, -1.0, 1.0) * jnp.ones((1, DIM)),
         "items": jnp.ones((N_ITEMS, DIM)),
     }
-    credence = Credence(jnp.full(N_ITEMS, 0.5), stats.Smoothed(0.1), rule="posterior")
+    prior = jnp.full(N_ITEMS, 0.5)
+    for n_sample in (24, 23):  # all of them, and a draw, which misses the halves a little
+        credence = Credence(prior, stats.Smoothed(0.1), rule="posterior", n_sample=n_sample)
+        got = credence.estimate(jax.random.key(0), model, params, users, items, N_ITEMS)
+        # In the middle of each half: F is 1/4 and 3/4, and so is the posterior.
+        tolerance = 0.01 if n_sample == 24 else 0.3
+        np.testing.assert_allclose(got, np.where(log.users < 3, 0.5, 1.5), atol=tolerance)
+
+
+@pytest.mark.parametrize("prior", [0.3, 0.5, 0.9])
+def test_posteriors_add_up_to_the_prior(data, model, prior):
+    """The law seen is that of the larger or the smaller score, and not that of one of two."""
+    _, log = data
+    params = jax.tree.map(lambda x: 3 * x, model.init(jax.random.key(0)))
+    credence = Credence(
+        jnp.full(N_ITEMS, prior), stats.Smoothed(0.05), rule="posterior", normalize=False
+    )
+    users, items = jnp.asarray(log.users), jnp.asarray(log.items)
     got = credence.estimate(jax.random.key(0), model, params, users, items, N_ITEMS)
-    # In the middle of each half: F is 1/4 and 3/4, and so is the posterior.
-    np.testing.assert_allclose(got, np.where(log.users < 3, 0.5, 1.5), atol=0.1)
+    assert abs(np.mean(got) - prior) < 0.02
 
 
 def test_nothing_credible_is_as_good_as_everything(data, model):
@@ -212,6 +228,24 @@ def test_groups_are_of_users_who_took_the_item(model, row_wise):
         state, report = epoch(log, model, batch_size=2, row_wise=row_wise, **settings)
         out.append((state.params, report["loss"]))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), *out)
+
+
+def test_a_group_adds_no_l2(model):
+    """Without a gradient rows shrink by their L2 terms alone, one of each triplet."""
+    log = Interactions.from_arrays(
+        [0, 1, 2], [0, 0, 0], user_ids=np.arange(N_USERS), item_ids=np.arange(N_ITEMS)
+    )
+    out = []
+    for n_group in (0, 3):
+
+        def nothing(pos, neg, **rest):
+            return 0.0 * jnp.sum(neg, axis=-1)
+
+        state, _ = epoch(
+            log, model, batch_size=1, row_wise=True, decay=0.2, loss=nothing, n_group=n_group
+        )
+        out.append(state.params)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), *out)
 
 
 @pytest.mark.parametrize("batch_size", [24, 5])
@@ -320,6 +354,27 @@ def test_a_resumed_run_ends_with_the_same_bits(quick, credence, tmp_path, kill_a
         quick(credence=replace(credence, every=3), checkpoint=path)
 
 
+def test_users_who_took_everything_have_no_confidence(quick):
+    """A prior of interactions is cut as the interactions are."""
+    users = np.repeat([0, 1, 2], [4, 2, 1])
+    items = np.array([0, 1, 2, 3, 0, 2, 1])
+    log = Interactions.from_arrays(users, items, user_ids=np.arange(3), item_ids=np.arange(4))
+    prior = jnp.linspace(0.1, 0.7, 7)
+    credence = Credence(prior, stats.VarianceGamma(32, 1e6), normalize=False)
+    with pytest.warns(UserWarning, match="whole catalogue"):
+        fitted = fit(log, loss=losses.bpr, epochs=1, batch_size=2, credence=credence)
+    # So wide a law is flat: what is left is the prior.
+    got = fitted.confidence[0] / fitted.confidence[0, -1]
+    np.testing.assert_allclose(got, np.where(users == 0, np.nan, prior / 0.7), rtol=1e-4)
+
+
+def test_a_run_that_has_ended_keeps_its_confidence(quick, credence):
+    log, settings = split().train, quick.keywords
+    together = fit(log, credence=credence, **{**settings, "epochs": [2, 6]})
+    alone = fit(log, credence=credence, **{**settings, "epochs": 2})
+    np.testing.assert_allclose(together.confidence[0], alone.confidence[0], rtol=1e-3)
+
+
 def drop_later(progress, knobs):
     """Drops nothing in the first half of the training."""
     return {**knobs, "drop_rate": jnp.where(progress < 0.5, 0.0, knobs["drop_rate"])}
@@ -350,7 +405,11 @@ def test_groups_in_a_whole_training(quick):
         (lambda quick: Credence(jnp.ones(3), LAW, every=0), "every"),
         (lambda quick: Credence(jnp.ones(3), LAW, n_sample=1), "n_sample"),
         (lambda quick: Credence(jnp.ones(3), LAW, rule="odds"), "rule"),
+        (lambda quick: Credence(jnp.ones(3), LAW, every=1.5), "every"),
+        (lambda quick: Credence(jnp.array([0.5, 1.1]), LAW), "prior"),
         (lambda quick: quick(credence=Credence(jnp.ones(3), LAW)), "prior"),
+        (lambda quick: quick(credence=Credence(0.5, LAW)), "prior"),
+        (lambda quick: quick(credence=Credence(jnp.ones(80), LAW, every=jnp.ones(2))), "every"),
     ],
 )
 def test_bad_arguments_are_named(quick, bad, name):

@@ -53,18 +53,20 @@ def test_density_is_that_of_the_larger_of_two_scores():
     assert test.pvalue > 1e-3
 
 
-def test_posterior_is_the_share_of_the_credible_among_simulated_interactions():
-    """A pair of scores; the credible interaction has the larger one, the other the smaller."""
+@pytest.mark.parametrize("prior", [0.3, 0.5, 0.9])
+def test_posterior_is_the_share_of_the_credible_among_simulated_interactions(prior):
+    """Pairs of scores; a credible interaction shows the larger one, another the smaller."""
     rng = np.random.default_rng(0)
-    n, prior = 400_000, 0.7
+    n = 400_000
     pair = np.sort(rng.normal(1.0, 2.0, (n, 2)), axis=1)
     credible = rng.random(n) < prior
-    score = np.where(credible, pair[:, 1], pair[:, 0])
-    law = stats.Smoothed(0.5).fit(jnp.asarray(pair.ravel()[: 2**17], jnp.float32))
-    guess = np.asarray(weights.confidence_posterior(jnp.asarray(score), prior=prior, law=law))
+    score = jnp.asarray(np.where(credible, pair[:, 1], pair[:, 0]), jnp.float32)
+    law = stats.OneOfTwo(stats.Smoothed(0.5).fit(score), prior)
+    guess = np.asarray(weights.confidence_posterior(score, prior=prior, law=law))
     for low in np.arange(0.05, 0.95, 0.1):
         inside = (guess >= low) & (guess < low + 0.1)
-        assert abs(credible[inside].mean() - guess[inside].mean()) < 0.02
+        if inside.sum() > 2000:
+            assert abs(credible[inside].mean() - guess[inside].mean()) < 0.02
 
 
 def test_prior_goes_by_popularity():

@@ -29,7 +29,7 @@ class Mixed(Sampler):
     samplers: tuple[Sampler, ...]
 
     def __post_init__(self) -> None:
-        if isinstance(self.samplers, tuple) and not self.samplers:
+        if isinstance(self.samplers, (tuple, list)) and not self.samplers:
             raise ValueError("`samplers` must hold at least one sampler, got none.")
 
     @property

@@ -38,6 +38,7 @@ from ._ecdf import ecdf as ecdf
 from ._ecdf import ranks as ranks
 from ._laws import Gridded as Gridded
 from ._laws import Law as Law
+from ._laws import OneOfTwo as OneOfTwo
 from ._laws import Smoothed as Smoothed
 from ._laws import VarianceGamma as VarianceGamma
 from ._variance_gamma import sample_variance_gamma as sample_variance_gamma

@@ -67,8 +67,9 @@ class Smoothed(Law):
         F(x) = \int_{-\infty}^x f, \qquad
         h = 0.9\, b\, \min\Bigl(\operatorname{std}, \frac{\text{IQR}}{1.34}\Bigr)\, n^{-1/5}
 
-    with the Gaussian :math:`\varphi`, on a grid of 1,024 bins, between which both are linear: a
-    score is looked up in constant time.
+    with the Gaussian :math:`\varphi`, on a grid of 1,024 bins over the range of the sample, between
+    which both are linear: a score is looked up in constant time. A single score far from the rest
+    makes the bins as wide as it is far: :math:`h` is at least the range divided by 1,024.
 
     Attributes:
       bandwidth: The :math:`b > 0`; 1 is Silverman's rule.
@@ -93,8 +94,14 @@ class Smoothed(Law):
     cdf = pdf
 
     def fit(self, sample: Float[Array, "n"]) -> "Gridded":
-        """The law of a sample of at least one score, all finite."""
+        """The law of a sample of at least one score, all finite.
+
+        Raises:
+          ValueError: If ``sample`` is not one row of scores.
+        """
         (sample,) = at_least_float32(sample)
+        if sample.ndim != 1 or not sample.size:
+            raise ValueError(f"`sample` must be one row of scores, got the shape {sample.shape}.")
         n, dtype = sample.shape[0], sample.dtype
         low, high = jnp.min(sample), jnp.max(sample)
         # In units of the range squares do not overflow. It is never so small that rounding would
@@ -123,6 +130,66 @@ class Smoothed(Law):
         up_to = jnp.concatenate([jnp.zeros(1, dtype), jnp.cumsum(density)])
         width = width * unit
         return Gridded(low - _REACH * h * unit, width, density / width, up_to / up_to[-1])
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class OneOfTwo(Law):
+    r"""The law of one of two scores, of which what is seen is the larger or the smaller.
+
+    Of two independent scores with distribution function :math:`F` the larger is seen with
+    probability :math:`p`, otherwise the smaller. What is seen has the distribution function
+
+    .. math::
+        G = p F^2 + (1 - p) (1 - (1 - F)^2) = (2p - 1) F^2 + 2 (1 - p) F
+
+    whose inverse is, without a singularity at :math:`p = \tfrac12`,
+
+    .. math::
+        F = \frac{G}{(1 - p) + \sqrt{(1 - p)^2 + (2p - 1) G}}, \qquad
+        f = \frac{g}{2 (2p - 1) F + 2 (1 - p)}
+
+    Attributes:
+      seen: The law :math:`G` of what is seen.
+      share: The :math:`p` in [0, 1].
+
+    References:
+      The relation of populations in "Contrastive Learning for Personalized Recommendation",
+      section 6.3.2.1, without an encoder's quality.
+
+    >>> law = OneOfTwo(VarianceGamma(dim=3), 1.0)  # seen is always the larger
+    >>> print((law.cdf(jnp.array([-1.0, 0.0, 1.0])) ** 2).round(3))
+    [0.239 0.5   0.761]
+    """
+
+    seen: Law
+    share: Float[Array, ""] | float
+
+    def __post_init__(self) -> None:
+        check_range("share", self.share, 0, 1)
+
+    def pdf(self, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+        """Density; 0 where that of what is seen is, and at the end where F has no slope."""
+        below = self.cdf(x)
+        slope = 2 * self._tilt(below) * below + 2 * (1 - self._p(below))
+        density = self.seen.pdf(x)
+        return jnp.where(slope > 0, density / jnp.where(slope > 0, slope, 1), 0)
+
+    def cdf(self, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+        """Distribution function."""
+        seen = self.seen.cdf(x)
+        rest = 1 - self._p(seen)
+        # The root of 0, where p is 1 and G is 0, has no slope to pass on.
+        square = jnp.square(rest) + self._tilt(seen) * seen
+        root = jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1)), 0)
+        whole = rest + root
+        return jnp.clip(jnp.where(whole > 0, seen / jnp.where(whole > 0, whole, 1), 0), 0, 1)
+
+    def _p(self, like: Array) -> Array:
+        return jnp.asarray(self.share, like.dtype)
+
+    def _tilt(self, like: Array) -> Array:
+        return 2 * self._p(like) - 1
 
 
 @jax.tree_util.register_dataclass

@@ -1,17 +1,19 @@
 """The expectation step of BPRAC: how credible every training interaction is."""
 
+import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from .._blocks import map_blocks
 from .._checks import check_range
 from ..models import Functional
 from ..samplers._priors import Prior, as_prior, prior_of
-from ..stats import Law
+from ..stats import Law, OneOfTwo
 from ..weights import confidence, confidence_posterior
 
 # Interactions scored at once: the rows they gather stay in the cache.
@@ -26,23 +28,30 @@ class Credence:
 
     Every ``every`` epochs the *expectation* step estimates from the current scores how credible
     each interaction is; in the epochs up to the next, the *maximisation* step, these numbers
-    multiply the losses of the interactions. For T rounds of K triplets ``every`` is K divided by
-    the number of interactions, and the training has T · ``every`` epochs.
+    multiply the losses of the interactions, and in row-wise training the L2 terms of their rows
+    too, as published (which wants an optimiser that is linear in the rows). For T rounds of K
+    triplets ``every`` is K divided by the number of interactions, and the training has
+    T · ``every`` epochs.
 
     Where scores have no law in closed form, or the encoder is no matrix factorisation,
-    :class:`crl_jax.stats.Smoothed` takes it from the scores of ``n_sample`` of the interactions
-    at every expectation step.
+    :class:`crl_jax.stats.Smoothed` takes it from the scores of the interactions at every
+    expectation step, as the law of the larger or the smaller of two scores
+    (:class:`crl_jax.stats.OneOfTwo`, with the mean of the prior).
 
     Attributes:
       prior: Prior :math:`P(c_{ui} = 1)` in [0, 1]: one per item ``[n_items]``, such as
         :func:`crl_jax.weights.credibility_prior`; one per interaction ``[n]``; one per pair
         ``[n_users, n_items]``; or a function ``prior(users [batch], items [batch, n]) ->
         [batch, n]``.
-      law: Law of the scores.
+      law: Law of one of the two scores that an interaction has the larger or the smaller of. One in
+        closed form must be of the encoder's scores: the published :math:`\lambda = 0.6` goes with
+        embeddings that start from :math:`\mathcal N(0, 0.6)`. Far from it all scores look alike,
+        and what is left is the prior.
       every: Epochs from one expectation step to the next, >= 1.
       rule: ``"density"`` is :func:`crl_jax.weights.confidence`, as published, ``"posterior"``
         :func:`crl_jax.weights.confidence_posterior`. Static.
-      n_sample: Interactions, drawn with replacement, whose scores the law is fitted to, static.
+      n_sample: Interactions, drawn with replacement, whose scores the law is fitted to; where there
+        are no more, all of them, once. Static.
       normalize: Whether the weights are divided by their mean, static: the learning rate then
         means what it means without weights. Their common factor is arbitrary.
 
@@ -59,21 +68,39 @@ class Credence:
     normalize: bool = field(default=True, metadata={"static": True})
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "prior", as_prior(self.prior))
+        numbers = isinstance(self.prior, (int, float, list, tuple))
+        prior = jnp.asarray(self.prior, jnp.float32) if numbers else as_prior(self.prior)
+        object.__setattr__(self, "prior", prior)
+        check_range("prior", self.prior, 0, 1)
         check_range("every", self.every, 1, jnp.inf)
+        if isinstance(self.every, float):
+            raise ValueError(f"`every` must be an integer, got {self.every}.")
         check_range("n_sample", self.n_sample, 2, jnp.inf)
         if self.rule not in _RULES:
             raise ValueError(f"`rule` must be density or posterior, got {self.rule!r}.")
 
-    def check_prior(self, n_users: int, n_items: int, n: int) -> None:
-        """Raises ``ValueError`` unless the prior fits so many users, items and interactions."""
-        shape = getattr(self.prior, "shape", None)
+    @property
+    def _table(self) -> Array | None:
+        """The prior as an array; None for a function."""
+        return None if isinstance(self.prior, jax.tree_util.Partial) else jnp.asarray(self.prior)
+
+    def check(self, n_users: int, n_items: int, n: int) -> None:
+        """Raises ``ValueError`` unless it fits so many users, items and interactions."""
+        if jnp.shape(self.every):
+            raise ValueError(f"`every` must be one integer, got the shape {jnp.shape(self.every)}.")
         fitting = (n_items,), (n,), (n_users, n_items)
-        if shape is not None and shape not in fitting:
+        if self._table is not None and self._table.shape not in fitting:
             raise ValueError(
-                f"`prior` must have one of the shapes {fitting}, per item, interaction or pair, "
-                f"got {shape}."
+                f"`prior` must be a function or have one of the shapes {fitting}, per item, "
+                f"interaction or pair, got {self._table.shape}."
             )
+
+    def select(self, keep: Bool[np.ndarray, "n"], n_items: int) -> "Credence":
+        """For some of the interactions: cuts a prior of interactions as they are cut."""
+        table = self._table
+        if table is None or table.shape != keep.shape or table.shape == (n_items,):
+            return self
+        return dataclasses.replace(self, prior=table[keep])
 
     def estimate(
         self,
@@ -98,22 +125,42 @@ class Credence:
           The :math:`\hat c_{ui}`, divided by their mean with ``normalize``; 1 for all if all of
           them are 0.
         """
-        shape = getattr(self.prior, "shape", None)
-        own = self.prior if shape == users.shape and shape != (n_items,) else None
 
         def score(pairs: tuple[Array, Array]) -> Array:
             return model.score(params, pairs[0], pairs[1][:, None])[:, 0]
 
-        def credible(part: tuple[Array, Array, Any]) -> Array:
-            users, items, prior = part
-            if prior is None:
-                prior = prior_of(self.prior, users, items[:, None])[:, 0]
-            return _RULES[self.rule](score((users, items)), prior=prior, law=law)
+        def credible(part: tuple[Array, Array, Array]) -> Array:
+            return _RULES[self.rule](score(part[:2]), prior=part[2], law=law)
 
-        drawn = jax.random.randint(key, (self.n_sample,), 0, users.shape[0], jnp.int32)
-        law = self.law.fit(map_blocks(score, (users[drawn], items[drawn]), _BLOCK))
-        values = map_blocks(credible, (users, items, own), _BLOCK)
+        prior = self._prior_at(users, items, n_items)
+        law = self.law.fit(map_blocks(score, self._sample(key, users, items), _BLOCK))
+        if law is not self.law:  # it was read off what is seen
+            law = OneOfTwo(law, jnp.mean(prior))
+        values = map_blocks(credible, (users, items, prior), _BLOCK)
         if not self.normalize:
             return values
         mean = jnp.mean(values)
         return jnp.where(mean > 0, values / jnp.where(mean > 0, mean, 1), 1)
+
+    def _prior_at(self, users: Array, items: Array, n_items: int) -> Array:
+        """The prior of each interaction."""
+        table = self._table
+        if table is None or table.ndim != 1 or table.shape == (n_items,):
+            return map_blocks(
+                lambda pairs: prior_of(self.prior, pairs[0], pairs[1][:, None])[:, 0],
+                (users, items),
+                _BLOCK,
+            )
+        if table.shape != users.shape:
+            raise ValueError(
+                f"`prior` must have the shape {(n_items,)} or {users.shape}, got {table.shape}."
+            )
+        return table
+
+    def _sample(self, key: Key[Array, ""], users: Array, items: Array) -> tuple[Array, Array]:
+        """The interactions that the law is fitted to."""
+        n = users.shape[0]
+        if n <= self.n_sample:
+            return users, items
+        drawn = jax.random.randint(key, (self.n_sample,), 0, n, jnp.int32)
+        return users[drawn], items[drawn]

@@ -135,7 +135,7 @@ def run_epoch(
       knobs: ``learning_rate`` and ``weight_decay`` of this epoch, and ``loss``, the
         hyper-parameters of the loss; all may be traced.
       epoch: Epochs before this one, for samplers that change over time.
-      credence: Estimates the ``confidence`` of ``state`` when its turn comes.
+      credence: Estimates the ``confidence`` of ``state`` when its turn comes, or there is none yet.
 
     Returns:
       The state after the epoch, and means over it: ``loss`` over anchors, and, if ``anchors`` has
@@ -242,9 +242,11 @@ def _expect(
         users, items = anchors.users, anchors.items
         return credence.estimate(sample_key, step.model, state.params, users, items, n_items)
 
-    due = jnp.asarray(epoch) % jnp.asarray(credence.every) == 0
     before = state.confidence
-    return jax.lax.cond(due, estimate, lambda: before) if before is not None else estimate()
+    if before is None:
+        return estimate()
+    due = jnp.asarray(epoch) % jnp.asarray(credence.every) == 0
+    return jax.lax.cond(due, lambda: estimate().astype(before.dtype), lambda: before)
 
 
 def _skip_empty(update: _Update) -> _Update:
@@ -303,9 +305,10 @@ def _row_step(step: Step, knobs: dict[str, Any]) -> _Update:
         optimizer = step.optimizer(knobs["learning_rate"], decay)
         for n_each, own_ids, own_rows, own_grads in zip((1, step.n_group), ids, rows, grads):
             where, weight = these.real, these.weight
-            if n_each != 1:
+            if own_ids is not ids[0]:
+                # The L2 terms are those of the anchors' rows, whoever else vouches for the item.
                 where = jnp.repeat(where, n_each)
-                weight = None if weight is None else jnp.repeat(weight, n_each)
+                weight = jnp.zeros(where.shape)
             params = row_updates(
                 optimizer, params, own_ids, own_rows, own_grads, where=where, weight=weight
             )

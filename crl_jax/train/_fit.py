@@ -83,7 +83,8 @@ class Fitted:
         ``held_out`` part ``tnr`` and ``inf``, and what the ``probe`` gave (lists over runs);
         ``seconds``.
       confidence: With ``credence``, what the losses of the interactions were multiplied with in
-        the last epoch, ``[runs, n]``, in the order of the training interactions; else None.
+        each run's last epoch, ``[runs, n]``, in the order of the training interactions, NaN for
+        those of users who took everything; else None.
     """
 
     model: Functional
@@ -164,8 +165,9 @@ def fit(
         ``MatrixFactorization`` of width 32.
       n_neg: Unlabelled items per anchor, N >= 1.
       n_pos: Extra positives per anchor, M >= 0.
-      n_group: Users per anchor who took the same item, >= 0, for losses of groups: the loss gets
-        ``pos`` as ``[B, 1 + n_group]``. Not together with ``n_pos``.
+      n_group: Users per anchor, drawn with replacement from all who took the same item, >= 0, for
+        losses of groups: the loss gets ``pos`` as ``[B, 1 + n_group]``. Not together with
+        ``n_pos``.
       credence: Weights the losses of the interactions by how credible they are, see
         :class:`Credence`; by default all by 1.
       sampler: Chooses the negatives, see :class:`crl_jax.samplers.Sampler`; by default uniformly
@@ -242,9 +244,11 @@ def fit(
     sampler = RNS() if sampler is None else sampler
     _check_sampler(sampler, sampler_knobs or {}, runs)
     _check_row_wise(row_wise, model, optimizer)
-    anchors = _anchors(train, held_out, bitmap=sampler.reads_bitmap, takers=n_group > 0)
+    keep = _comparable(train)
+    anchors = _anchors(train, keep, held_out, bitmap=sampler.reads_bitmap, takers=n_group > 0)
     if credence is not None:
-        credence.check_prior(train.n_users, train.n_items, anchors.users.shape[0])
+        credence.check(train.n_users, train.n_items, len(train))
+        credence = credence.select(keep, train.n_items)
     step = Step(
         model, loss, optimizer, min(batch_size, len(train)), n_neg, n_pos, draw_batches, n_group,
         row_wise,
@@ -320,7 +324,7 @@ def fit(
         best_epoch=np.asarray(state.best_epoch),
         best_score=np.asarray(state.best_score),
         history=history,
-        confidence=None if credence is None else np.asarray(state.confidence),
+        confidence=None if credence is None else _spread(np.asarray(state.confidence), keep),
     )
 
 
@@ -418,7 +422,9 @@ def _advance(
             params=params,
             opt_state=carry.opt_state,
             sampler_state=carry.sampler_state,
-            confidence=carry.confidence,
+            confidence=jax.tree.map(
+                partial(jnp.where, state.stopped), state.confidence, carry.confidence
+            ),
             best_params=jax.tree.map(partial(jnp.where, better), params, state.best_params),
             best_score=jnp.where(better, score, state.best_score),
             best_epoch=best_epoch,
@@ -510,13 +516,11 @@ def _describe(tree: Any) -> list[str]:
     """What tells one sampler, or one credence, from another, arrays by their hash."""
     leaves, structure = jax.tree.flatten(tree)
     hashes = [hashlib.sha256(np.asarray(leaf).tobytes()).hexdigest()[:16] for leaf in leaves]
-    return [re.sub(r" at 0x[0-9a-f]+", "", str(structure)), *hashes]
+    return [_without_addresses(str(structure)), *hashes]
 
 
-def _anchors(
-    train: Interactions, held_out: Interactions | None, *, bitmap: bool, takers: bool
-) -> Anchors:
-    """All interactions of users who left something in the catalogue to compare with."""
+def _comparable(train: Interactions) -> np.ndarray:
+    """Marks the interactions of users who left something in the catalogue to compare with."""
     keep = np.diff(train.indptr)[train.users] < train.n_items
     if not keep.any():
         raise ValueError("`train` must leave some item of the catalogue unseen by some user.")
@@ -526,6 +530,17 @@ def _anchors(
             "there is nothing to compare them with, and training passes over them.",
             stacklevel=3,
         )
+    return keep
+
+
+def _anchors(
+    train: Interactions,
+    keep: np.ndarray,
+    held_out: Interactions | None,
+    *,
+    bitmap: bool,
+    takers: bool,
+) -> Anchors:
     return Anchors(
         users=jnp.asarray(train.users[keep], jnp.int32),
         items=jnp.asarray(train.items[keep], jnp.int32),
@@ -533,6 +548,13 @@ def _anchors(
         held_out=None if held_out is None else Positives.of(held_out),
         takers=Positives.of(_turned(train)) if takers else None,
     )
+
+
+def _spread(values: np.ndarray, keep: np.ndarray) -> np.ndarray:
+    """Puts the values of what was kept back in their places, and NaN in the others."""
+    out = np.full((*values.shape[:-1], len(keep)), np.nan, values.dtype)
+    out[..., keep] = values
+    return out
 
 
 def _turned(data: Interactions) -> Interactions:
@@ -543,7 +565,11 @@ def _turned(data: Interactions) -> Interactions:
 
 
 def _name(fn: Callable[..., Any]) -> str:
-    return getattr(fn, "__qualname__", repr(fn))
+    return getattr(fn, "__qualname__", _without_addresses(repr(fn)))
+
+
+def _without_addresses(text: str) -> str:
+    return re.sub(r" at 0x[0-9a-f]+", "", text)
 
 
 def _save(

@@ -51,8 +51,8 @@ def confidence(
       scores: Scores :math:`s_{ui}` of users with the items they took, any shape.
       prior: The :math:`P(c_{ui} = 1)` in [0, 1], of a shape that broadcasts with ``scores``; for
         instance :func:`credibility_prior` at the items.
-      law: Distribution of the scores, :math:`F` and :math:`f`:
-        :class:`crl_jax.stats.VarianceGamma`, or :class:`crl_jax.stats.Smoothed` after ``fit``.
+      law: Distribution of one of the two scores, :math:`F` and :math:`f`, such as
+        :class:`crl_jax.stats.VarianceGamma`.
 
     Returns:
       Values :math:`\ge 0`, of the common shape, at least float32. An ordinary differentiable
@@ -84,14 +84,14 @@ def confidence_posterior(
             = \frac{F P}{F P + (1 - F)(1 - P)}
 
     The score of a credible interaction is the larger of two, that of another the smaller: the
-    density :math:`f` cancels. So no law in closed form is needed, but only the distribution
-    function of the scores of interactions, which any encoder has. It rises with the score and with
-    the prior.
+    density :math:`f` cancels. So no law in closed form is needed: the distribution function of the
+    scores of interactions, which any encoder has, gives :math:`F`, that of one of the two, by
+    :class:`crl_jax.stats.OneOfTwo`. It rises with the score and with the prior.
 
     Args:
       scores: As in :func:`confidence`.
       prior: As in :func:`confidence`.
-      law: Distribution of the scores, of which :math:`F` alone counts.
+      law: Distribution of one of the two scores, of which :math:`F` alone counts.
 
     Returns:
       Values in [0, 1], of the common shape, at least float32; ½ where score and prior exclude
