@@ -81,7 +81,7 @@ class LossOptions:
     """Power of the model's own probability that weighs a label, >= 0: reweighted_bce,
     reweighted_bpr."""
     law: Literal["variance-gamma", "smoothed"] | None = None
-    """Law of the scores, in closed form or read off them: bprac."""
+    """Law of the scores, in closed form (by default for density) or read off them: bprac."""
     law_scale: float | None = None
     """Variance of the embeddings' coordinates that the closed form assumes; > 0: bprac."""
     rule: Literal["density", "posterior"] | None = None

@@ -57,8 +57,6 @@ def roc(options: Options, world: study.World, console: Console) -> None:
     axes = figure.subplots()
     rates, rows = np.linspace(0, 1, 101), []
     for outcome in outcomes:
-        if not outcome.roc:
-            raise ValueError(f"--data {options.data} has no ratings to judge the confidence by.")
         auc = np.mean([m["confidence_auc"] for m in outcome.per_seed])
         axes.plot(rates, outcome.roc, label=f"{outcome.label}, AUC {auc:.3f}")
         rows += [[outcome.label, *pair] for pair in zip(rates, outcome.roc, strict=True)]

@@ -19,14 +19,12 @@ SCALE = 0.6
 """The variance of initial values and of the law of scores for MovieLens."""
 ROUNDS, TRIPLETS = 10, 1000
 """Rounds of EM, and triplets of each per user."""
-# On MovieLens 100K 943,000 triplets are 10.5 times as many as there are interactions.
-_EVERY = 11
 CREDENCE = Recipe(
     dim=27,
     learning_rate=0.05,
     weight_decay=0.01,
     deviation=math.sqrt(SCALE),
-    epochs=ROUNDS * _EVERY,
+    epochs=ROUNDS * 11,  # 943,000 triplets are 10.5 times as many as there are interactions
     metrics=(
         *(
             f"{name}@{k}"
@@ -46,6 +44,9 @@ NOTES = [
     "HIT_PRECISION is what the dissertation calls MAP.",
     "The confidence is judged, after training, by the AUC with which it tells training "
     "interactions rated above 1 from those rated 1.",
+    "BPRAC's weights are divided by their mean, but for the row that is not scaled; the law is "
+    f"that of embeddings N(0, {SCALE:g}), or smoothed off the scores, and the posterior takes the "
+    "latter. The prior alone is BPRAC without a look at scores.",
     "Truncated losses need batches to drop from, and stand in the minibatch table alone.",
 ]
 
@@ -80,8 +81,19 @@ def load_world(
     return World(data.union(*known), chosen, folder)
 
 
+def check_judgeable(world: World) -> None:
+    """Raises ``ValueError`` unless ratings tell what the confidence is judged by."""
+    ratings = world.train.ratings
+    if ratings is None or (ratings > 1).all() or not (ratings > 1).any():
+        raise ValueError(
+            f"--data {world.folder} needs training ratings of 1 and above to judge the confidence."
+        )
+
+
 def with_noise(world: World, rate: float, seed: int = 0) -> World:
     """Adds false positives to the training part.
+
+    Rankings are scored as without it: what was added is not masked, and may come up.
 
     Args:
       world: The data.
@@ -91,6 +103,8 @@ def with_noise(world: World, rate: float, seed: int = 0) -> World:
     """
     log, n_items = world.train, world.train.n_items
     count = round(rate * len(log))
+    if not count:
+        return world
     free = np.ones((log.n_users, n_items), bool)
     for part in (log, world.test):
         free[part.users, part.items] = False
@@ -101,7 +115,7 @@ def with_noise(world: World, rate: float, seed: int = 0) -> World:
     added = data.Interactions.from_arrays(
         drawn // n_items, drawn % n_items, user_ids=log.user_ids, item_ids=log.item_ids
     )
-    return dataclasses.replace(world, train=data.union(log, added))
+    return dataclasses.replace(world, train=data.union(log, added), masked=log)
 
 
 @jax.tree_util.register_dataclass
@@ -120,8 +134,9 @@ class Flat(stats.Law):
 
 def _credence(law: stats.Law, **changes: Any) -> Any:
     def make(world: World) -> train.Credence:
-        prior = weights.credibility_prior(world.train)
-        return train.Credence(prior, law, every=_EVERY, **changes)
+        log = world.train
+        every = max(1, round(TRIPLETS * log.n_users / len(log)))
+        return train.Credence(weights.credibility_prior(log), law, every=every, **changes)
 
     return make
 
@@ -153,23 +168,22 @@ _TRUSTS: dict[str, Any] = {
     "axis": ("exponent", (0.05, 0.1, 0.25, 0.5)),
     "published": "denoiserec",
 }
+REWEIGHTED_BPR = _of("reweighted bpr", loss=losses.reweighted_bpr, **_TRUSTS)
 DENOISE = (
     _of("truncated bce", loss=losses.truncated_bce, **_DROPS),
     _of("truncated bpr", loss=losses.truncated_bpr, **_DROPS),
     _of("reweighted bce", loss=losses.reweighted_bce, **_TRUSTS),
-    _of("reweighted bpr", loss=losses.reweighted_bpr, **_TRUSTS),
+    REWEIGHTED_BPR,
 )
 BPRAC = _of("bprac", credence=_credence(_GAUSSIAN))
 # As the text has it: the confidence in its own unit, of about 0.1, slows learning down.
 UNSCALED = _of("bprac, unscaled", credence=_credence(_GAUSSIAN, normalize=False), published="bprac")
-SMOOTHED = _of("bprac, smoothed law", credence=_credence(stats.Smoothed()), published="bprac")
-POSTERIOR = _of(
-    "bprac, posterior", credence=_credence(stats.Smoothed(), rule="posterior"), published="bprac"
-)
-PRIOR = _of("prior alone", credence=_credence(Flat()), published="bprac")
+SMOOTHED = _of("bprac, smoothed law", credence=_credence(stats.Smoothed()))
+POSTERIOR = _of("bprac, posterior", credence=_credence(stats.Smoothed(), rule="posterior"))
+PRIOR = _of("prior alone", credence=_credence(Flat()))
 CREDIBLE = (BPRAC, UNSCALED, SMOOTHED, POSTERIOR, PRIOR)
 TABLES = {"3.2": (PRIOR, *CREDIBLE[:-1]), "3.3": (BPR, GBPR, MPR, *DENOISE, *CREDIBLE)}
 NOISE_RATES = (0.0, 0.1, 0.2, 0.3, 0.4)
-ROBUST = (BPR, DENOISE[3], BPRAC, POSTERIOR)
+ROBUST = (BPR, REWEIGHTED_BPR, BPRAC, POSTERIOR)
 """Compared under injected noise."""
-CONVERGING = (BPR, GBPR, DENOISE[3], BPRAC, POSTERIOR)
+CONVERGING = (BPR, GBPR, REWEIGHTED_BPR, BPRAC, POSTERIOR)

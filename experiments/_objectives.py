@@ -144,7 +144,9 @@ def _resolve_credence(
         if given:
             raise ValueError(f"--loss {options.loss} has no {next(iter(given))}; bprac has.")
         return None
-    kind, scale = given.pop("law", "variance-gamma"), given.pop("law_scale", None)
+    # The posterior needs no closed form; the published density was made for it.
+    usual = "smoothed" if options.rule == "posterior" else "variance-gamma"
+    kind, scale = given.pop("law", usual), given.pop("law_scale", None)
     if kind == "smoothed" and scale is not None:
         raise ValueError("--law smoothed has no --law-scale: it is read off the scores.")
 

@@ -73,6 +73,8 @@ def _reproduce(options: Options, console: Console) -> None:
     if options.test_rating is not None and not number.startswith("3."):
         raise ValueError("--test-rating chooses the test part of chapter 3.")
     world = _load(options)
+    if options.target in ("table-3.2", "figure-3.4"):
+        credence.check_judgeable(world)
     options.out.mkdir(parents=True, exist_ok=True)
     console.print(
         f"{TITLES[options.target]}: {world.train.n_users:,} users, {world.train.n_items:,} items, "
