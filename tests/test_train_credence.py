@@ -392,6 +392,16 @@ def test_hyperparameters_follow_their_schedule(quick):
     assert scheduled.history[3]["loss"][0] < 0.9 * plain.history[3]["loss"][0]
 
 
+def beyond_one(progress, knobs):
+    return {**knobs, "drop_rate": knobs["drop_rate"] + progress}
+
+
+def test_a_schedule_out_of_range_is_refused(quick):
+    settings = {"loss": losses.truncated_bpr, "knobs": {"drop_rate": 0.5}}
+    with pytest.raises(ValueError, match="`drop_rate` must lie in"):
+        quick(**settings, knob_schedule=beyond_one)
+
+
 def test_groups_in_a_whole_training(quick):
     fitted = quick(loss=groups, knobs={"rho": 0.4}, n_group=3)
     assert fitted.history[-1]["ndcg@20"][0] > fitted.history[0]["ndcg@20"][0]

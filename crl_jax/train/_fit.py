@@ -239,7 +239,7 @@ def fit(
 
     if n_pos and n_group:
         raise ValueError(f"`n_group` must be 0 with extra positives, got {n_group} and {n_pos}.")
-    _check_knobs(loss, runs, n_neg, n_pos + n_group)
+    _check_knobs(loss, knob_schedule, runs, n_neg, n_pos + n_group)
     model = functional(build or partial(_default_model, train.n_users, train.n_items))
     sampler = RNS() if sampler is None else sampler
     _check_sampler(sampler, sampler_knobs or {}, runs)
@@ -468,18 +468,29 @@ def _broadcast_runs(numbers: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def _check_knobs(
-    loss: Callable[..., Array], runs: dict[str, np.ndarray], n_neg: int, n_pos: int
+    loss: Callable[..., Array],
+    schedule: KnobSchedule | None,
+    runs: dict[str, np.ndarray],
+    n_neg: int,
+    n_pos: int,
 ) -> None:
     """Lets the loss judge its hyper-parameters as numbers, which it cannot while training.
 
-    Nothing is computed: the scores have shapes alone.
+    With a schedule those of the start and of the end. No loss is computed: the scores have shapes
+    alone.
     """
     pos = jax.ShapeDtypeStruct((1, 1 + n_pos) if n_pos else (1,), jnp.float32)
     neg = jax.ShapeDtypeStruct((1, n_neg), jnp.float32)
     knobs = _section(runs, "loss")
     for values in set(zip(*(array.tolist() for array in knobs.values()), strict=True)):
         settled = dict(zip(knobs, values, strict=True))
-        jax.eval_shape(partial(loss, reduce_fn=None, **settled), pos, neg)
+        ends = [settled]
+        if schedule is not None:
+            numbers = {name: jnp.float32(value) for name, value in settled.items()}
+            ends = [schedule(jnp.float32(progress), numbers) for progress in (0, 1)]
+            ends = [{name: float(value) for name, value in end.items()} for end in ends]
+        for end in ends:
+            jax.eval_shape(partial(loss, reduce_fn=None, **end), pos, neg)
 
 
 def _check_sampler(sampler: Sampler, knobs: Mapping[str, Any], runs: dict[str, np.ndarray]) -> None:
