@@ -158,8 +158,8 @@ class OneOfTwo(Law):
       section 6.3.2.1, without an encoder's quality.
 
     >>> law = OneOfTwo(VarianceGamma(dim=3), 1.0)  # seen is always the larger
-    >>> print((law.cdf(jnp.array([-1.0, 0.0, 1.0])) ** 2).round(3))
-    [0.239 0.5   0.761]
+    >>> print(f"{law.cdf(jnp.array(1.0)) ** 2:.3f} {variance_gamma_cdf(1.0, dim=3):.3f}")
+    0.761 0.761
     """
 
     seen: Law
