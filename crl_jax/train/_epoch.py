@@ -102,7 +102,7 @@ class _Comparisons(NamedTuple):
     Attributes:
       users: Users of the anchors.
       items: Own positive, extra positives and negatives of each, ``[..., 1 + n_pos + n_neg]``.
-      group: Other users who took the positive, ``[..., n_group]``, or None.
+      group: Users who took the positive, ``[..., n_group]``, or None.
       weight: What multiplies the loss of each anchor, or None.
       real: False for anchors that only fill the last draw up.
     """
@@ -303,15 +303,16 @@ def _row_step(step: Step, knobs: dict[str, Any]) -> _Update:
 
         grads, (total, scores) = jax.grad(of_rows, has_aux=True)(rows)
         optimizer = step.optimizer(knobs["learning_rate"], decay)
-        for n_each, own_ids, own_rows, own_grads in zip((1, step.n_group), ids, rows, grads):
-            where, weight = these.real, these.weight
-            if own_ids is not ids[0]:
-                # The L2 terms are those of the anchors' rows, whoever else vouches for the item.
-                where = jnp.repeat(where, n_each)
-                weight = jnp.zeros(where.shape)
+        params = row_updates(
+            optimizer, params, ids[0], rows[0], grads[0], where=these.real, weight=these.weight
+        )
+        if these.group is not None:
+            # The L2 terms are those of the anchors' rows, whoever else vouches for the item.
+            where = jnp.repeat(these.real, step.n_group)
             params = row_updates(
-                optimizer, params, own_ids, own_rows, own_grads, where=where, weight=weight
-            )
+                optimizer, params, ids[1], rows[1], grads[1],
+                where=where, weight=jnp.zeros(where.shape),
+            )  # fmt: skip
         return (params, opt_state), (total, scores[: step.batch_size])
 
     return update
