@@ -151,9 +151,8 @@ def _resolve_credence(
         raise ValueError("--law smoothed has no --law-scale: it is read off the scores.")
 
     def make(log: data.Interactions, dim: int) -> train.Credence:
-        law = stats.VarianceGamma(dim, 0.6 if scale is None else scale)
-        if kind == "smoothed":
-            law = stats.Smoothed()
+        known = stats.VarianceGamma(dim, 0.6 if scale is None else scale)
+        law = stats.Smoothed() if kind == "smoothed" else known
         return train.Credence(weights.credibility_prior(log), law, **given)
 
     return make

@@ -260,7 +260,7 @@ def train_minibatch(
 
 def _score(method: Method, world: World, fitted: train.Fitted, chosen: dict[str, float]) -> Outcome:
     plan = metrics.ranking_plan(world.masked or world.train, world.test)
-    recipe = method.recipe
+    recipe, credence, ratings = method.recipe, method.estimator(world), world.train.ratings
     per_seed, users, curves = [], [], []
     for run in range(fitted.n_runs):
         params = fitted.run(run)
@@ -269,7 +269,6 @@ def _score(method: Method, world: World, fitted: train.Fitted, chosen: dict[str,
         )
         per_seed.append(metrics.summarize(values))
         users.append(np.asarray(values[recipe.main], float))
-        credence, ratings = method.estimator(world), world.train.ratings
         if credence is not None and ratings is not None:
             confidence = estimate_confidence(credence, fitted.model, params, world.train)
             auc, curve = judge(confidence, ratings > 1)
