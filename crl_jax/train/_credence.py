@@ -111,7 +111,7 @@ class Credence:
         items: Int[Array, "n"],
         n_items: int,
     ) -> Float[Array, "n"]:
-        r"""The expectation step over all interactions, in blocks.
+        r"""The expectation step over all interactions, which are scored in blocks.
 
         Args:
           key: Random key of the sample that the law is fitted to.
@@ -129,14 +129,12 @@ class Credence:
         def score(pairs: tuple[Array, Array]) -> Array:
             return model.score(params, pairs[0], pairs[1][:, None])[:, 0]
 
-        def credible(part: tuple[Array, Array, Array]) -> Array:
-            return _RULES[self.rule](score(part[:2]), prior=part[2], law=law)
-
+        scores = map_blocks(score, (users, items), _BLOCK)
         prior = self._prior_at(users, items, n_items)
-        law = self.law.fit(map_blocks(score, self._sample(key, users, items), _BLOCK))
+        law = self.law.fit(self._sample(key, scores))
         if law is not self.law:  # it was read off what is seen
             law = OneOfTwo(law, jnp.mean(prior))
-        values = map_blocks(credible, (users, items, prior), _BLOCK)
+        values = _RULES[self.rule](scores, prior=prior, law=law)
         if not self.normalize:
             return values
         mean = jnp.mean(values)
@@ -157,10 +155,9 @@ class Credence:
             )
         return table
 
-    def _sample(self, key: Key[Array, ""], users: Array, items: Array) -> tuple[Array, Array]:
-        """The interactions that the law is fitted to."""
-        n = users.shape[0]
+    def _sample(self, key: Key[Array, ""], scores: Float[Array, "n"]) -> Float[Array, "sample"]:
+        """The scores that the law is fitted to."""
+        n = scores.shape[0]
         if n <= self.n_sample:
-            return users, items
-        drawn = jax.random.randint(key, (self.n_sample,), 0, n, jnp.int32)
-        return users[drawn], items[drawn]
+            return scores
+        return scores[jax.random.randint(key, (self.n_sample,), 0, n, jnp.int32)]
