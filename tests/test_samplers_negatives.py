@@ -12,6 +12,7 @@ from negatives import N_ITEMS, N_USERS, TAKEN, World, best_of, draw
 from scipy import stats
 
 from crl_jax import samplers
+from crl_jax.data import Interactions
 from crl_jax.samplers import AOBPR, BNS, DNS, PNS, RNS, SRNS, Mixed, Staged
 
 N_DRAWS = 6000
@@ -327,6 +328,38 @@ def test_samplers_say_what_is_wrong_with_an_argument(world):
             make()
     with pytest.raises(ValueError, match="`memory` must be at least the 3 negatives, got 2"):
         SRNS(memory=2)(jax.random.key(0), world.batch([0], n=3), world.state(SRNS(memory=2)))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: PNS(jnp.ones(3)), r"`weights` must have shape \(\d+,\), got \(3,\)"),
+        (lambda: PNS(np.full(N_ITEMS, -1.0)), "`weights` must lie in"),
+        (lambda: BNS(np.full(3, 0.3)), r"`prior` must be a function or .* got \(3,\)"),
+        (lambda: BNS(np.full((3, N_ITEMS), 0.3)), "`prior` must be a function or"),
+        (lambda: BNS(np.full(N_ITEMS, 5.0)), r"`prior` must lie in \[0, 1\]"),
+        (lambda: BNS(lambda users, items: jnp.zeros(())), "`prior` must have shape"),
+        (lambda: Mixed((RNS(), PNS(jnp.ones(3)))), "`weights` must have shape"),
+        (lambda: Staged(RNS(), BNS(np.full(3, 0.3)), 1), "`prior` must be a function or"),
+    ],
+)
+def test_arrays_of_other_data_are_refused_under_jit_too(world, make, message):
+    batch = world.batch([0], n=2)
+
+    def first(key, users):
+        sampler = make()
+        state = sampler.init(key, batch.positives, batch.model, batch.params)
+        return sampler(key, dataclasses.replace(batch, users=users), state)[0]
+
+    for way in (first, jax.jit(first)):
+        with pytest.raises(ValueError, match=message):
+            way(jax.random.key(0), batch.users)
+
+
+def test_the_preference_of_a_group_makes_no_probability_above_one():
+    data = Interactions.from_arrays([0, 1], [0, 0], user_ids=[0, 1, 2], item_ids=[0])
+    prior = samplers.group_prior(data, np.array([0, 0, 1]))
+    assert prior(jnp.arange(3), jnp.zeros((3, 1), int)).max() == 1
 
 
 def test_pns_of_takes_popularity_to_its_power(world):

@@ -12,7 +12,7 @@ from ..models import Functional
 from ._batch import STATIC, Batch, Sampler, best
 from ._criteria import informativeness, sampling_risk, unbiasedness
 from ._positives import Positives, sample_unseen
-from ._priors import Prior, as_prior, prior_of
+from ._priors import Prior, as_prior, check_prior, prior_of
 from ._unseen import SharedSample, draw_sample, exact_ecdf, sampled_ecdf, user_table
 
 
@@ -43,6 +43,10 @@ class BNS(Sampler):
         the exact one. Static.
       criterion: ``"risk"``, or ``"posterior"`` for the largest unbiasedness alone. Static.
 
+    Raises:
+      ValueError: If a number leaves its range, or, where negatives are drawn, an array for
+        ``prior`` is of other users or items.
+
     References:
       "Contrastive Learning for Personalized Recommendation", algorithm 2, (4.26) and (4.29);
       Liu and Wang, `Bayesian Negative Sampling for Recommendation
@@ -59,6 +63,7 @@ class BNS(Sampler):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prior", as_prior(self.prior))
+        check_range("prior", self.prior, 0, 1)
         for name in ("gain", "gain_slope", "gain_least"):
             check_range(name, getattr(self, name), 0, jnp.inf)
         for name in ("candidates", "ecdf_samples"):
@@ -91,6 +96,7 @@ class BNS(Sampler):
         self, key: Key[Array, ""], users: Int[Array, "batch"], positives: Positives, n: int
     ) -> Int[Array, "batch n_candidates"]:
         """Candidates."""
+        check_prior(self.prior, positives.n_users, positives.n_items)
         return sample_unseen(key, users, positives, n * (self.candidates or 0))
 
     def select(self, proposals: Any, batch: Batch, state: Any) -> tuple[Int[Array, "batch n"], Any]:

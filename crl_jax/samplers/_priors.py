@@ -45,7 +45,8 @@ def group_prior(
         \qquad \Delta o_{ul} = \frac{o_{ul} - \bar o_l}{\max o_l}
 
     with :math:`o_{ul}` the interactions of u's group with item l, and :math:`\bar o_l` and
-    :math:`\max o_l` their mean and maximum over groups; 0 for an item that nobody took.
+    :math:`\max o_l` their mean and maximum over groups; 0 for an item that nobody took, and at
+    most 1.
 
     Args:
       train: Training interactions.
@@ -70,7 +71,7 @@ def group_prior(
     most = counts.max(axis=0)
     excess = (counts - counts.mean(axis=0)) / np.where(most > 0, most, 1)
     popularity = counts.sum(axis=0) / max(counts.sum(), 1)
-    table = jnp.asarray(popularity * (1 + excess), jnp.float32)
+    table = jnp.asarray(np.minimum(popularity * (1 + excess), 1), jnp.float32)
     return jax.tree_util.Partial(_by_group, jnp.asarray(groups, jnp.int32), table)
 
 
@@ -106,12 +107,27 @@ def as_prior(prior: Prior) -> Any:
     return jax.tree_util.Partial(prior) if plain else prior
 
 
+def check_prior(prior: Any, n_users: int, n_items: int) -> None:
+    """Raises ``ValueError`` unless a prior in arrays is of so many users and items.
+
+    Shapes are known while tracing too, where an index beyond a table would read its last entry.
+    """
+    fitting = (n_items,), (n_users, n_items)
+    if not isinstance(prior, jax.tree_util.Partial) and jnp.shape(prior) not in fitting:
+        raise ValueError(
+            f"`prior` must be a function or have one of the shapes {fitting}, "
+            f"got {jnp.shape(prior)}."
+        )
+
+
 def prior_of(
     prior: Any, users: Int[Array, "batch"], items: Int[Array, "batch n"]
 ) -> Float[Array, "batch n"]:
     """The prior at each anchor's own items."""
     if isinstance(prior, jax.tree_util.Partial):
-        return prior(users, items)
+        values = prior(users, items)
+        check_shape("prior", values, items.shape)
+        return values
     return prior[items] if prior.ndim == 1 else prior[users[:, None], items]
 
 

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, UInt32
 
+from .._checks import check_range, check_shape
 from ..data import Interactions
 from ..stats._rows import search_rows
 from ._batch import Sampler
@@ -47,6 +48,10 @@ class PNS(Sampler):
       weights: The :math:`w_j \ge 0`, float32 ``[n_items]``; :meth:`of` takes popularity to the
         power of 0.75.
 
+    Raises:
+      ValueError: If a weight is negative or not finite, or, where negatives are drawn, they are
+        of another number of items.
+
     References:
       "Contrastive Learning for Personalized Recommendation", section 4.5.1.2, after Mikolov et
       al., `Distributed Representations of Words and Phrases <https://arxiv.org/abs/1310.4546>`_,
@@ -54,6 +59,9 @@ class PNS(Sampler):
     """
 
     weights: Float[Array, "n_items"]
+
+    def __post_init__(self) -> None:
+        check_range("weights", self.weights, 0, jnp.inf, high_open=True)
 
     @classmethod
     def of(cls, train: Interactions, exponent: float = 0.75) -> "PNS":
@@ -64,6 +72,7 @@ class PNS(Sampler):
         self, key: Key[Array, ""], users: Int[Array, "batch"], positives: Positives, n: int
     ) -> Int[Array, "batch n"]:
         """The negatives themselves."""
+        check_shape("weights", self.weights, (positives.n_items,))
         weighted_key, uniform_key = jax.random.split(key)
         table = _table(self.weights, positives)
         left = table.left[users]
