@@ -12,11 +12,13 @@ from crl_jax import data, losses, samplers, stats, train, weights
 from ._config import LossOptions
 
 
+@losses.anchorwise
 def group_bpr(pos: Any, neg: Any, *, rho: Any, **rest: Any) -> Any:
     """GBPR of the scores that training gives: the own one, then those of the group."""
     return losses.gbpr(pos[:, 0], neg, group=pos[:, 1:], rho=rho, **rest)
 
 
+@losses.anchorwise
 def likely_and_unpopular(pos: Any, neg: Any, *, balance: Any, **rest: Any) -> Any:
     """MPR of two negatives, of which the first is likely to be liked."""
     return losses.mpr(pos, neg[:, 1:], likely=neg[:, 0], balance=balance, **rest)

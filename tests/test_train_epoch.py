@@ -314,3 +314,50 @@ def test_samplers_see_the_encoder_of_the_moment(model, monkeypatch, ahead):
         # With so small a prior and so great a gain only the very best has a lower value.
         order = 2 + np.argsort(-scores[0, 2:])
         assert negative[0] == order[1]
+
+
+@pytest.mark.parametrize("row_wise", [False, True])
+@pytest.mark.parametrize("batch_size", [24, 16, 5])
+def test_losses_across_the_batch_do_not_see_what_fills_the_last_one_up(
+    data, model, batch_size, row_wise
+):
+    """A quarter of each batch's real anchors is dropped, those with the largest losses."""
+    missing, log = data
+    params = model.init(jax.random.key(0))
+    step = step_of(
+        model, loss=losses.truncated_bpr, optimizer=sgd_l2, batch_size=batch_size, n_neg=1,
+        row_wise=row_wise,
+    )  # fmt: skip
+    knobs = {"learning_rate": jnp.float32(0), "weight_decay": jnp.float32(0)}
+    knobs["loss"] = {"drop_rate": 0.25}
+    key = jax.random.key(4)
+    state = EpochState(params, sgd_l2(0.0, 0.0).init(params))
+    _, report = run_epoch(step, state, key, anchors_of(log), RNS(), knobs)
+
+    w, h = (np.asarray(params[name], np.float64) for name in ("users", "items"))
+    order = np.asarray(permute(jax.random.split(key)[0], jnp.arange(24), 24))
+    each = [
+        np.log1p(np.exp(w[u] @ (h[missing[u]] - h[i])))
+        for u, i in zip(log.users[order], log.items[order], strict=True)
+    ]
+    total = 0.0
+    for first in range(0, 24, batch_size):
+        real = sorted(each[first : first + batch_size])
+        total += sum(real[: len(real) - len(real) // 4])
+    np.testing.assert_allclose(report["loss"], total / 24, rtol=1e-5)
+
+
+def test_losses_without_a_mask_are_not_given_one(data, model):
+    _, log = data
+
+    def plain(pos, neg, *, reduce_fn):
+        return losses.bpr(pos, neg, reduce_fn=reduce_fn)
+
+    params = model.init(jax.random.key(0))
+    knobs = {"learning_rate": jnp.float32(0.1), "weight_decay": jnp.float32(0), "loss": {}}
+    out = []
+    for loss in (plain, losses.bpr):
+        state = EpochState(params, adam_l2(0.1, 0.0).init(params))
+        step = step_of(model, loss=loss, batch_size=16)
+        out.append(run_epoch(step, state, jax.random.key(4), anchors_of(log), RNS(), knobs)[1])
+    np.testing.assert_array_equal(out[0]["loss"], out[1]["loss"])

@@ -46,6 +46,8 @@ Where positives may be noise, ``truncated_bce`` and ``truncated_bpr`` drop those
 largest losses of a batch, and ``reweighted_bce`` and ``reweighted_bpr`` let them count less.
 """
 
+from ._anchorwise import anchorwise as anchorwise
+from ._anchorwise import is_anchorwise as is_anchorwise
 from ._batches import BatchScores as BatchScores
 from ._batches import normalize as normalize
 from ._batches import tower_scores as tower_scores

@@ -10,10 +10,12 @@ from jaxtyping import Array, Bool, Float
 from .._reduce import ReduceFn, masked_mean
 from ..weights._per_anchor import PerAnchor, Scalar
 from ._anchors import Anchors, finish, prepare
+from ._anchorwise import anchorwise
 from ._denominators import bayesian_log_sum, biased_log_sum, debiased_log_sum, hard_log_sum
 from ._logspace import softplus
 
 
+@anchorwise
 def info_nce(
     pos: Float[Array, "*batch"],
     neg: Float[Array, "*batch n_neg"],
@@ -66,6 +68,7 @@ def info_nce(
     return contrastive(log_sum, anchors, reduce_fn)
 
 
+@anchorwise
 def debiased_contrastive(
     pos: Float[Array, "*batch"] | Float[Array, "*batch n_pos"],
     neg: Float[Array, "*batch n_neg"],
@@ -137,6 +140,7 @@ def debiased_contrastive(
     return contrastive(log_sum, anchors, reduce_fn)
 
 
+@anchorwise
 def hard_contrastive(
     pos: Float[Array, "*batch"] | Float[Array, "*batch n_pos"],
     neg: Float[Array, "*batch n_neg"],
@@ -202,6 +206,7 @@ def hard_contrastive(
     return contrastive(log_sum, anchors, reduce_fn)
 
 
+@anchorwise
 def bayesian_contrastive(
     pos: Float[Array, "*batch"],
     neg: Float[Array, "*batch n_neg"],

@@ -7,11 +7,13 @@ from .._checks import check_range, check_shape
 from .._reduce import ReduceFn, masked_mean
 from ..weights._per_anchor import PerAnchor, Scalar
 from ._anchors import beside, finish, prepare, reduce_kept
+from ._anchorwise import anchorwise
 from ._contrastive import info_nce
 from ._denominators import biased_log_sum
 from ._logspace import log_sum_exp, softplus
 
 
+@anchorwise
 def decoupled_contrastive(
     pos: Float[Array, "*batch"],
     neg: Float[Array, "*batch n_neg"],
@@ -57,6 +59,7 @@ def decoupled_contrastive(
     return finish(loss, a, reduce_fn)
 
 
+@anchorwise
 def proto_nce(
     pos: Float[Array, "*batch"],
     neg: Float[Array, "*batch n_neg"],

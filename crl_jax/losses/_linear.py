@@ -7,8 +7,10 @@ from .._checks import check_range
 from .._reduce import ReduceFn, masked_mean
 from ..weights._per_anchor import PerAnchor, Scalar, column, per_anchor
 from ._anchors import finish, lead, prepare, row_mean
+from ._anchorwise import anchorwise
 
 
+@anchorwise
 def triplet_margin(
     pos: Float[Array, "*batch"],
     neg: Float[Array, "*batch n_neg"],
@@ -55,6 +57,7 @@ def triplet_margin(
     return finish(row_mean(jnp.maximum(margin - lead(a, a.neg), 0), a.where), a, reduce_fn)
 
 
+@anchorwise
 def linear_pairwise(
     pos: Float[Array, "*batch"],
     neg: Float[Array, "*batch n_neg"],

@@ -8,9 +8,11 @@ from .._reduce import ReduceFn, masked_mean
 from ..stats._ecdf import kept_count
 from ..weights._per_anchor import PerAnchor, Scalar, column, per_anchor
 from ._anchors import beside, finish, prepare, row_mean
+from ._anchorwise import anchorwise
 from ._logspace import softplus
 
 
+@anchorwise
 def nce(
     pos: Float[Array, "*batch"],
     neg: Float[Array, "*batch n_neg"],

@@ -9,9 +9,11 @@ from .._checks import check_range
 from .._reduce import ReduceFn, masked_mean
 from ..weights._per_anchor import PerAnchor, Scalar, per_anchor
 from ._anchors import finish, lead, prepare, row_mean
+from ._anchorwise import anchorwise
 from ._logspace import log_mean_sigmoid, log_without_false, softplus
 
 
+@anchorwise
 def bpr(
     pos: Float[Array, "*batch"],
     neg: Float[Array, "*batch n_neg"],
@@ -57,6 +59,7 @@ def bpr(
     return finish(row_mean(softplus(-lead(a, a.neg)), a.where), a, reduce_fn)
 
 
+@anchorwise
 def bce(
     pos: Float[Array, "*batch"],
     neg: Float[Array, "*batch n_neg"],
@@ -105,6 +108,7 @@ def bce(
 nt_logistic = bce
 
 
+@anchorwise
 def debiased_pairwise(
     pos: Float[Array, "*batch"] | Float[Array, "*batch n_pos"],
     neg: Float[Array, "*batch n_neg"],

@@ -7,9 +7,11 @@ from .._checks import check_range, check_shape
 from .._reduce import ReduceFn, masked_mean
 from ..weights._per_anchor import PerAnchor, Scalar, column, per_anchor
 from ._anchors import beside, finish, lead, prepare, row_mean
+from ._anchorwise import anchorwise
 from ._logspace import softplus
 
 
+@anchorwise
 def gbpr(
     pos: Float[Array, "*batch"],
     neg: Float[Array, "*batch n_neg"],
@@ -73,6 +75,7 @@ def gbpr(
     return finish(row_mean(softplus(-lead(a, a.neg)), a.where), a, reduce_fn)
 
 
+@anchorwise
 def mpr(
     pos: Float[Array, "*batch"] | Float[Array, "*batch n_pos"],
     neg: Float[Array, "*batch n_neg"],

@@ -8,6 +8,7 @@ from .._reduce import ReduceFn, masked_mean
 from ..weights._per_anchor import PerAnchor, Scalar, column, per_anchor
 from ..weights._small_loss import reliability_weights, small_loss_weights
 from ._anchors import Anchors, finish, lead, prepare, row_mean
+from ._anchorwise import anchorwise
 from ._logspace import softplus
 
 
@@ -110,6 +111,7 @@ def truncated_bpr(
     return finish(_truncated(each, drop_rate, a), a, reduce_fn)
 
 
+@anchorwise
 def reweighted_bce(
     pos: Float[Array, "*batch"],
     neg: Float[Array, "*batch n_neg"],
@@ -160,6 +162,7 @@ def reweighted_bce(
     return finish(missed + false_alarm, a, reduce_fn)
 
 
+@anchorwise
 def reweighted_bpr(
     pos: Float[Array, "*batch"],
     neg: Float[Array, "*batch n_neg"],

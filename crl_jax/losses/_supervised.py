@@ -9,11 +9,13 @@ from .._checks import check_range, check_shape
 from .._reduce import ReduceFn, masked_mean
 from ..weights._per_anchor import PerAnchor, Scalar, per_anchor
 from ._anchors import Anchors, finish, prepare, prepare_many, row_mean
+from ._anchorwise import anchorwise
 from ._contrastive import contrastive
 from ._denominators import biased_log_sum, oracle_log_sum
 from ._logspace import log_sum_exp, softplus
 
 
+@anchorwise
 def oracle_contrastive(
     pos: Float[Array, "*batch"],
     neg: Float[Array, "*batch n_neg"],
@@ -72,6 +74,7 @@ def oracle_contrastive(
     return contrastive(log_sum, anchors, reduce_fn)
 
 
+@anchorwise
 def supervised_contrastive(
     pos: Float[Array, "*batch n_pos"],
     neg: Float[Array, "*batch n_neg"],
@@ -136,6 +139,7 @@ def supervised_contrastive(
     return finish(loss, a, reduce_fn)
 
 
+@anchorwise
 def punce(
     pos: Float[Array, "*batch n_pos"],
     neg: Float[Array, "*batch n_neg"],

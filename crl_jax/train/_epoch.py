@@ -1,5 +1,6 @@
 """One epoch of training on positive-unlabelled interactions, as a pure function."""
 
+import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from ..losses import is_anchorwise
 from ..metrics import sampling_quality
 from ..models import Functional
 from ..samplers import Batch, Positives, Sampler, informativeness, permute, sample_seen
@@ -31,7 +33,8 @@ class Step:
       model: The encoder's functions.
       loss: ``loss(pos, neg, *, reduce_fn=None, **knobs) -> [B]``, for instance from
         :mod:`crl_jax.losses`; ``pos`` is ``[B]``, or ``[B, 1 + n_group + n_pos]`` if more than the
-        own positive is scored.
+        own positive is scored. If it takes ``where``, ``[B, N]``, that masks the anchors which
+        only fill the last batch up, save for losses that :func:`crl_jax.losses.anchorwise` marks.
       optimizer: Makes the Optax transformation from learning rate and weight decay.
       batch_size: Anchors per step, B.
       n_neg: Negatives per anchor, N.
@@ -57,6 +60,13 @@ class Step:
     def n_ahead(self) -> int:
         """Scores that come before those of the negatives."""
         return 1 + self.n_group + self.n_pos
+
+    @property
+    def masks_fillers(self) -> bool:
+        """Whether the loss is told which anchors are real."""
+        taken = inspect.signature(self.loss).parameters.values()
+        named = any(p.name == "where" or p.kind is p.VAR_KEYWORD for p in taken)
+        return named and not is_anchorwise(self.loss)
 
 
 @jax.tree_util.register_dataclass
@@ -337,7 +347,10 @@ def _mean_loss(
         group = scores[1].reshape(out.shape[0], -1)
         out = jnp.concatenate([out[:, :1], group, out[:, 1:]], axis=1)
     pos = out[:, : step.n_ahead] if step.n_ahead > 1 else out[:, 0]
-    losses = step.loss(pos, out[:, step.n_ahead :], reduce_fn=None, **knobs)
+    neg = out[:, step.n_ahead :]
+    if step.masks_fillers:
+        knobs = {**knobs, "where": jnp.broadcast_to(these.real[:, None], neg.shape)}
+    losses = step.loss(pos, neg, reduce_fn=None, **knobs)
     if these.weight is not None:
         losses = these.weight.astype(losses.dtype) * losses
     total = jnp.sum(jnp.where(these.real, losses, 0))

@@ -1,0 +1,37 @@
+"""Which losses treat each anchor by itself."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+_Loss = TypeVar("_Loss", bound=Callable[..., Any])
+_MARK = "__anchorwise__"
+
+
+def anchorwise(loss: _Loss) -> _Loss:
+    """Marks a loss in which no anchor's value depends on the scores of another.
+
+    Training fills its last batch up. It leaves the fillers of a marked loss out of the mean
+    alone; to every other loss that takes ``where`` it says by that mask which anchors are real,
+    at the cost of a mask in each step. A decorator, for losses of your own too.
+
+    Args:
+      loss: The loss; it must have the property.
+
+    Returns:
+      The same function.
+    """
+    setattr(loss, _MARK, True)
+    return loss
+
+
+def is_anchorwise(loss: Callable[..., Any]) -> bool:
+    """Whether a loss is marked by :func:`anchorwise`, also behind ``functools.partial``.
+
+    >>> from crl_jax import losses
+    >>> is_anchorwise(losses.bpr), is_anchorwise(losses.truncated_bpr)
+    (True, False)
+    """
+    while isinstance(loss, partial):
+        loss = loss.func
+    return getattr(loss, _MARK, False)
