@@ -149,7 +149,7 @@ def probe_jax(folder: Path, max_epochs: int) -> list[float]:
         weight_decay=WEIGHT_DECAY, batch_size=BATCH_SIZE, epochs=max_epochs, eval_every=STRIDE,
         patience=max_epochs, k=K, seeds=SEED,
     )  # fmt: skip
-    return [entry[f"ndcg@{K}"][0] for entry in fitted.history]
+    return [entry[f"valid_ndcg@{K}"][0] for entry in fitted.history]
 
 
 def probe_torch(folder: Path, max_epochs: int) -> list[float]:

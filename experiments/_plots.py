@@ -26,10 +26,10 @@ def draw_curves(path: Path, history: list[dict[str, Any]], title: str) -> None:
             continue
         epochs = [entry["epoch"] for entry in entries]
         _lines(left, epochs, [entry["loss"] for entry in entries], colour, _LABELS[phase])
-        scored = [name for name in entries[0] if name.startswith("ndcg@")]
+        scored = [name for name in entries[0] if name.startswith("valid_")]
         for name in scored:
             _lines(right, epochs, [entry[name] for entry in entries], colour, "validation part")
-            right.set_ylabel(f"validation {name.upper()}")
+            right.set_ylabel(f"validation {name.removeprefix('valid_').upper()}")
     left.set_ylabel("loss")
     for axes in (left, right):
         axes.set_xlabel("epoch")

@@ -66,7 +66,7 @@ class ProgressScreen:
 
     def _status(self, phase: str, entry: dict[str, Any]) -> str:
         parts = [f"loss {np.nanmean(entry['loss']):.4f}"]
-        if scores := entry.get(f"ndcg@{VALIDATION_K}"):
+        if scores := entry.get(f"valid_ndcg@{VALIDATION_K}"):
             parts.append(f"NDCG@{VALIDATION_K} {np.nanmax(scores):.4f}")
         first = self._first[phase]
         seconds = entry["seconds"] - first["seconds"]

@@ -304,7 +304,7 @@ def credence():
 
 def test_credence_changes_what_is_learned(quick, credence):
     plain, weighted = quick(), quick(credence=credence)
-    assert weighted.history[-1]["ndcg@20"][0] > weighted.history[0]["ndcg@20"][0]
+    assert weighted.history[-1]["valid_ndcg@20"][0] > weighted.history[0]["valid_ndcg@20"][0]
     assert np.abs(plain.params["users"] - weighted.params["users"]).max() > 1e-3
 
 
@@ -404,7 +404,7 @@ def test_a_schedule_out_of_range_is_refused(quick):
 
 def test_groups_in_a_whole_training(quick):
     fitted = quick(loss=groups, knobs={"rho": 0.4}, n_group=3)
-    assert fitted.history[-1]["ndcg@20"][0] > fitted.history[0]["ndcg@20"][0]
+    assert fitted.history[-1]["valid_ndcg@20"][0] > fitted.history[0]["valid_ndcg@20"][0]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Training as a whole: it learns, repeats itself, resumes, stops early and says what is wrong."""
 
 import functools
+import json
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import pytest
 from crl_jax import losses
 from crl_jax.data import simulate, with_validation
 from crl_jax.metrics import evaluate, ranking_plan, summarize
+from crl_jax.samplers import BNS, PNS
 from crl_jax.train import (
     Fitted,
     TrainingDiverged,
@@ -23,6 +25,10 @@ from crl_jax.train import (
 )
 
 pytestmark = pytest.mark.usefixtures("standard_promotion")
+
+
+def small(n_users):
+    return simulate(n_users=9 + n_users, n_items=80, n_exposed=20).interactions
 
 
 @functools.cache
@@ -45,7 +51,7 @@ def assert_same(first, second):
 
 
 def curve(fitted):
-    return np.array([entry["ndcg@20"] for entry in fitted.history])
+    return np.array([entry["valid_ndcg@20"] for entry in fitted.history])
 
 
 LOSSES = {
@@ -134,6 +140,38 @@ def test_a_checkpoint_of_another_training_is_refused(quick, tmp_path):
         fit(split().valid, split().train, loss=losses.bpr, epochs=1, checkpoint=path)
 
 
+def times(factor):
+    return lambda pos, neg, **rest: factor * losses.bpr(pos, neg, **rest)
+
+
+def test_functions_of_one_name_are_told_apart_by_what_they_compute(quick, tmp_path):
+    def like(prior):
+        return jax.tree_util.Partial(lambda users, items: jnp.full(items.shape, prior))
+
+    path = tmp_path / "state.npz"
+    first = {"loss": times(1.0), "schedule": lambda p, d: 1.0 - p, "sampler": BNS(like(0.1))}
+    quick(**first, epochs=1, checkpoint=path)
+    quick(**{**first, "loss": times(1.0)}, epochs=1, checkpoint=path)
+    for change in (
+        {"loss": times(2.0)}, {"schedule": lambda p, d: 1.0 - p / 2}, {"sampler": BNS(like(0.2))},
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="functions that compute something else"):
+            quick(**{**first, **change}, epochs=1, checkpoint=path)
+
+
+def test_another_version_of_jax_is_said(quick, tmp_path):
+    path = tmp_path / "state.npz"
+    quick(epochs=1, checkpoint=path)
+    with np.load(path) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    header = json.loads(arrays["header"].tobytes())
+    header["meta"]["fingerprint"]["program"] = {"jax": "0.1", "sha256": "0"}
+    arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
+    np.savez(path, **arrays)
+    with pytest.warns(UserWarning, match="written with JAX 0.1"):
+        quick(epochs=1, checkpoint=path)
+
+
 def test_runs_together_are_the_runs_alone(quick):
     runs = grid({"learning_rate": [1e-2, 3e-2]}, seeds=[0, 5])
     together = quick(**runs)
@@ -182,7 +220,7 @@ def test_initial_values_of_its_own_for_each_run():
     for name, table in fitted.run(0).items():
         assert np.std(table) > 0.05
         np.testing.assert_allclose(fitted.run(1)[name], 0.1 * table, rtol=1e-4, atol=1e-6)
-    with pytest.raises(ValueError, match="`init_scale` must be positive, got"):
+    with pytest.raises(ValueError, match="`init_scale` must lie in"):
         fit(split().train, loss=losses.bpr, epochs=1, init_scale=0.0)
 
 
@@ -195,7 +233,7 @@ def test_a_decay_of_its_own_for_each_run(quick):
     for name, table in stopped.run().items():  # a rate of 0 is the same as stopping
         np.testing.assert_allclose(together.run(0)[name], table, rtol=1e-5, atol=1e-6)
         assert np.abs(together.run(1)[name] - table).max() > 0.01
-    with pytest.raises(ValueError, match="`decay` must be at least 0, got"):
+    with pytest.raises(ValueError, match="`decay` must lie in .* got -0.1"):
         train(decay=-0.1)
 
 
@@ -250,14 +288,26 @@ def test_a_user_with_the_whole_catalogue_is_passed_over_with_a_warning(quick):
         ({"n_pos": -1}, "`n_pos` must be at least 0"),
         ({"batch_size": 0}, "`batch_size`"),
         ({"eval_every": 0}, "`eval_every`"),
-        ({"learning_rate": 0.0}, "`learning_rate` must be positive"),
-        ({"epochs": 0}, "`epochs` at least 1"),
+        ({"learning_rate": 0.0}, "`learning_rate` must lie in .* got 0.0"),
+        ({"epochs": 0}, "`epochs` must lie in .* got 0"),
         ({"knobs": {"temperature": -1.0}}, "`temperature` must lie in"),
         (
             {"loss": losses.debiased_pairwise, "knobs": {"tau_plus": [0.1, 1.0]}},
             "`tau_plus` must lie in",
         ),
         ({"seeds": [0, 1], "learning_rate": [1.0, 2.0, 3.0]}, "must all have one length"),
+        ({"weight_decay": -1}, "`weight_decay` must lie in .* got -1"),
+        ({"learning_rate": 1e-60}, "`learning_rate` must not round to 0"),
+        ({"learning_rate": "fast"}, "`learning_rate` must be a number .* got 'fast'"),
+        ({"seeds": -1}, "`seeds` must lie in .* got -1"),
+        ({"seeds": 2**32}, "`seeds` must lie in .* got 4294967296"),
+        ({"seeds": 0.5}, "`seeds` must be a whole number, got 0.5"),
+        ({"epochs": 1.5}, "`epochs` must be a whole number, got 1.5"),
+        ({"n_neg": 1.5}, "`n_neg` must be a whole number, got 1.5"),
+        ({"sampler": PNS(jnp.ones(3))}, r"`weights` must have shape \(80,\), got \(3,\)"),
+        ({"sampler": BNS(np.full(3, 0.3))}, r"`prior` must be .* got \(3,\)"),
+        ({"sampler": BNS(lambda users, items: jnp.zeros(3))}, "`prior` must have shape"),
+        ({"held_out": small(1)}, "`held_out` must have the `user_ids`"),
     ],
 )
 def test_bad_arguments_are_named(quick, bad, message):
@@ -267,7 +317,7 @@ def test_bad_arguments_are_named(quick, bad, message):
 
 def fitted_with(curves, lengths):
     """Runs with given validation curves, ``[evaluations, runs]``."""
-    history = [{"epoch": i + 1, "ndcg@20": list(row)} for i, row in enumerate(curves)]
+    history = [{"epoch": i + 1, "valid_ndcg@20": list(row)} for i, row in enumerate(curves)]
     n = len(lengths)
     return Fitted(None, None, {"epochs": np.array(lengths)}, np.zeros(n), np.zeros(n), history)  # type: ignore[arg-type]
 
@@ -293,7 +343,27 @@ def test_choose_prefers_a_plateau_to_a_lucky_peak():
     best = choose(fitted_with(curves, [6, 6]), window=3)
     assert (best.point, best.epochs) == (1, 5)
     np.testing.assert_allclose(best.scores, [0.8 / 3, 0.5])
-    # Past its own end a run has no neighbours: at epoch 4 the plateau is the mean of two.
+    # Past its own end a run has no neighbours: its last evaluation stands in for the one after.
     short = choose(fitted_with(curves, [6, 4]), window=3)
     assert (short.point, short.epochs) == (1, 4)
-    np.testing.assert_allclose(short.scores[1], 0.4)
+    np.testing.assert_allclose(short.scores[1], (0.3 + 0.5 + 0.5) / 3)
+
+
+@pytest.mark.parametrize("window", [3, 5])
+@pytest.mark.parametrize("scores", [[0.1, 0.9], [0.9, 0.1], [0.1, 0.2, 0.9], [0.9, 0.2, 0.1]])
+def test_choose_prefers_no_end_of_a_curve(scores, window):
+    """Of two evaluations the better one; a curve turned round is chosen from turned round."""
+    best = choose(fitted_with(np.array(scores)[:, None], [len(scores)]), window=window)
+    assert best.epochs == 1 + int(np.argmax(scores))
+
+
+def probe_as(name):
+    return lambda params: {name: jnp.sum(params["users"])}
+
+
+def test_a_probe_does_not_pass_for_a_validation_score(quick):
+    probed = quick(probe=probe_as("ndcg@20"), epochs=2)
+    assert choose(probed).score == choose(quick(epochs=2)).score
+    for name in ("valid_ndcg@20", "valid_x", "loss", "epoch"):
+        with pytest.raises(ValueError, match=f"`probe` must not use .* got '{name}'"):
+            quick(probe=probe_as(name), epochs=2)

@@ -1,9 +1,7 @@
 """Training with early stopping: many runs at once, exact to resume."""
 
 import dataclasses
-import hashlib
 import os
-import re
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -21,9 +19,21 @@ from ..data import Interactions
 from ..metrics import RankingPlan, evaluate, ranking_plan
 from ..models import Functional, MatrixFactorization, functional
 from ..samplers import RNS, Positives, Sampler
+from ._arguments import (
+    VALID,
+    broadcast_runs,
+    check_counts,
+    check_knobs,
+    check_probe,
+    check_row_wise,
+    check_same_ids,
+    check_sampler,
+    section,
+)
 from ._checkpoint import load_checkpoint, save_checkpoint
 from ._credence import Credence
 from ._epoch import Anchors, EpochState, Step, run_epoch
+from ._fingerprint import check_same, describe, name_of, program
 from ._optimizers import KnobSchedule, Optimizer, Schedule, adam_l2, constant
 
 _STREAMS = {"init": 0, "epochs": 1, "sampler": 2}
@@ -79,7 +89,7 @@ class Fitted:
       knobs: The numbers each run trained with, arrays of length ``runs``.
       best_epoch: Epochs after which the best parameters were taken, ``[runs]``.
       best_score: Validation NDCG there, ``[runs]``; NaN without validation data.
-      history: One dictionary per evaluation: ``epoch``; ``loss`` and ``ndcg@K``, with a
+      history: One dictionary per evaluation: ``epoch``; ``loss`` and ``valid_ndcg@K``, with a
         ``held_out`` part ``tnr`` and ``inf``, and what the ``probe`` gave (lists over runs);
         ``seconds``.
       confidence: With ``credence``, what the losses of the interactions were multiplied with in
@@ -157,7 +167,8 @@ def fit(
       train: Interactions to learn from.
       valid: Interactions to choose the stopping epoch on, over the same users and items; never
         the test set. ``None`` trains to the end.
-      loss: ``loss(pos, neg, *, reduce_fn, **knobs)``, for instance ``crl_jax.losses.bpr``.
+      loss: ``loss(pos, neg, *, reduce_fn, **knobs)``, for instance ``crl_jax.losses.bpr``. One
+        that looks across the batch must take ``where``, see :class:`Step`.
       knobs: The loss's own hyper-parameters, numbers or arrays ``[runs]``.
       knob_schedule: What they are at each epoch, see :data:`KnobSchedule`; by default the same
         throughout.
@@ -177,7 +188,8 @@ def fit(
         negatives drawn as false ones, and show in the history how good the sampler is. Nothing
         else depends on them.
       probe: A pure function of one run's parameters that gives arrays by name; they are computed
-        with every report and stand in the history. ``jax.tree_util.Partial`` passes it data.
+        with every report and stand in the history, so that names a history has of its own are
+        refused. ``jax.tree_util.Partial`` passes it data.
       init_scale: Factor on all initial values of the encoder, > 0.
       learning_rate: Learning rate before the schedule, > 0.
       weight_decay: L2 coefficient, >= 0.
@@ -209,7 +221,8 @@ def fit(
 
     Raises:
       ValueError: If an argument or a knob is out of range, the number of runs is not the same
-        everywhere, or ``checkpoint`` holds another training's state.
+        everywhere, a part is of other users or items, or ``checkpoint`` holds another training's
+        state: of other data, numbers or functions, by what these compute.
       TrainingDiverged: If every run's loss became infinite or NaN.
     """
     numbers = {
@@ -222,28 +235,19 @@ def fit(
         **{f"loss.{name}": value for name, value in (knobs or {}).items()},
         **{f"sampler.{name}": value for name, value in (sampler_knobs or {}).items()},
     }
-    runs = _broadcast_runs(numbers)
-    for name, count, low in (
-        ("n_neg", n_neg, 1), ("n_pos", n_pos, 0), ("batch_size", batch_size, 1),
-        ("eval_every", eval_every, 1), ("patience", patience, 1), ("k", k, 1),
-        ("draw_batches", draw_batches, 1), ("n_group", n_group, 0),
-    ):  # fmt: skip
-        if count < low:
-            raise ValueError(f"`{name}` must be at least {low}, got {count}.")
-    if not (runs["learning_rate"] > 0).all() or not (runs["epochs"] >= 1).all():
-        raise ValueError("`learning_rate` must be positive and `epochs` at least 1.")
-    if not (runs["init_scale"] > 0).all():
-        raise ValueError(f"`init_scale` must be positive, got {runs['init_scale'].tolist()}.")
-    if not (runs["decay"] >= 0).all():
-        raise ValueError(f"`decay` must be at least 0, got {runs['decay'].tolist()}.")
-
-    if n_pos and n_group:
-        raise ValueError(f"`n_group` must be 0 with extra positives, got {n_group} and {n_pos}.")
-    _check_knobs(loss, knob_schedule, runs, n_neg, n_pos + n_group)
+    runs = broadcast_runs(numbers)
+    check_counts({
+        "n_neg": n_neg, "n_pos": n_pos, "n_group": n_group, "batch_size": batch_size,
+        "draw_batches": draw_batches, "eval_every": eval_every, "patience": patience, "k": k,
+    })  # fmt: skip
+    check_same_ids("valid", valid, train)
+    check_same_ids("held_out", held_out, train)
+    check_knobs(loss, knob_schedule, runs, n_neg, n_pos + n_group)
     model = functional(build or partial(_default_model, train.n_users, train.n_items))
     sampler = RNS() if sampler is None else sampler
-    _check_sampler(sampler, sampler_knobs or {}, runs)
-    _check_row_wise(row_wise, model, optimizer)
+    check_sampler(sampler, sampler_knobs or {}, runs)
+    if row_wise:
+        check_row_wise(model, optimizer, name_of(optimizer))
     keep = _comparable(train)
     anchors = _anchors(train, keep, held_out, bitmap=sampler.reads_bitmap, takers=n_group > 0)
     if credence is not None:
@@ -268,21 +272,33 @@ def fit(
     state = _initial_state(
         device_runs, anchors, sampler, model=model, optimizer=optimizer, weighted=bool(credence)
     )
+    if probe is not None:
+        check_probe(probe, jax.tree.map(lambda leaf: leaf[0], state.params))
     epoch, history, seconds = 0, [], 0.0
-
     fingerprint = {
         "train": train.fingerprint(),
         "valid": None if valid is None else valid.fingerprint(),
         "runs": {name: value.tolist() for name, value in runs.items()},
-        "step": [_name(loss), _name(optimizer), _name(schedule), batch_size, n_neg, n_pos],
-        "sampler": [*_describe(sampler), draw_batches, row_wise],
-        "weights": [n_group, *_describe(credence), _name(knob_schedule) if knob_schedule else None],
+        "step": [name_of(loss), name_of(optimizer), name_of(schedule), batch_size, n_neg, n_pos],
+        "sampler": [*describe(sampler), draw_batches, row_wise],
+        "weights": [
+            n_group,
+            *describe(credence),
+            name_of(knob_schedule) if knob_schedule else None,
+        ],
         "held_out": None if held_out is None else held_out.fingerprint(),
         "choice": [stop_at, patience, eval_every, k],
     }
+    if checkpoint is not None:
+        fingerprint["program"] = program(
+            _advance.trace(
+                state, device_runs, fixed, jnp.int32(0),
+                work=work, n_epochs=min(eval_every, work.last_epoch),
+            )
+        )  # fmt: skip
     if checkpoint is not None and os.path.exists(checkpoint):
         state, meta = load_checkpoint(checkpoint, jax.eval_shape(lambda s: s, state))
-        _check_same(checkpoint, meta["fingerprint"], fingerprint)
+        check_same(checkpoint, meta["fingerprint"], fingerprint)
         epoch, history, seconds = meta["epoch"], meta["history"], meta["seconds"]
         for entry in history:
             if on_epoch is not None:
@@ -300,7 +316,7 @@ def fit(
         score = report.pop("score")
         entry = {"epoch": epoch, **{name: values.tolist() for name, values in report.items()}}
         if valid is not None:
-            entry[f"ndcg@{k}"] = score.tolist()
+            entry[f"{VALID}ndcg@{k}"] = score.tolist()
         entry["seconds"] = round(seconds + time.monotonic() - started, 3)
         history.append(entry)
         if not np.isfinite(report["loss"]).any():
@@ -383,11 +399,11 @@ def _advance(
 
     def one(state: TrainState, run: dict[str, Array]) -> tuple[TrainState, dict[str, Array]]:
         key = _stream(run["seed"], "epochs")
-        own_sampler = dataclasses.replace(sampler, **_section(run, "sampler"))
+        own_sampler = dataclasses.replace(sampler, **section(run, "sampler"))
 
         def body(carry: EpochState, epoch: Array) -> tuple[EpochState, dict[str, Array]]:
             progress = epoch.astype(jnp.float32) / run["epochs"].astype(jnp.float32)
-            of_loss = _section(run, "loss")
+            of_loss = section(run, "loss")
             if work.knob_schedule is not None:
                 of_loss = work.knob_schedule(progress, of_loss)
             knobs = {
@@ -457,79 +473,6 @@ def _default_model(n_users: int, n_items: int, rngs: nnx.Rngs) -> MatrixFactoriz
     return MatrixFactorization(n_users, n_items, rngs=rngs)
 
 
-def _broadcast_runs(numbers: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    dtypes = {"epochs": np.int32, "seed": np.uint32}
-    arrays = {name: np.asarray(v, dtypes.get(name, np.float32)) for name, v in numbers.items()}
-    sizes = {name: a.shape for name, a in arrays.items() if a.ndim}
-    if len(set(sizes.values())) > 1 or any(len(shape) > 1 for shape in sizes.values()):
-        raise ValueError(f"Arrays over runs must all have one length, got the shapes {sizes}.")
-    runs = next(iter(sizes.values()), (1,))
-    return {name: np.broadcast_to(a, runs).copy() for name, a in arrays.items()}
-
-
-def _check_knobs(
-    loss: Callable[..., Array],
-    schedule: KnobSchedule | None,
-    runs: dict[str, np.ndarray],
-    n_neg: int,
-    n_pos: int,
-) -> None:
-    """Lets the loss judge its hyper-parameters as numbers, which it cannot while training.
-
-    With a schedule those of the start and of the end. No loss is computed: the scores have shapes
-    alone.
-    """
-    pos = jax.ShapeDtypeStruct((1, 1 + n_pos) if n_pos else (1,), jnp.float32)
-    neg = jax.ShapeDtypeStruct((1, n_neg), jnp.float32)
-    knobs = _section(runs, "loss")
-    for values in set(zip(*(array.tolist() for array in knobs.values()), strict=True)):
-        settled = dict(zip(knobs, values, strict=True))
-        ends = [settled]
-        if schedule is not None:
-            numbers = {name: jnp.float32(value) for name, value in settled.items()}
-            ends = [schedule(jnp.float32(progress), numbers) for progress in (0, 1)]
-            ends = [{name: float(value) for name, value in end.items()} for end in ends]
-        for end in ends:
-            jax.eval_shape(partial(loss, reduce_fn=None, **end), pos, neg)
-
-
-def _check_sampler(sampler: Sampler, knobs: Mapping[str, Any], runs: dict[str, np.ndarray]) -> None:
-    """Lets the sampler judge the numbers that replace its own."""
-    numbers = {f.name for f in dataclasses.fields(sampler) if not f.metadata.get("static")}
-    if unknown := set(knobs) - numbers:
-        raise ValueError(
-            f"`sampler_knobs` must name numbers of {type(sampler).__name__}, which are "
-            f"{sorted(numbers)}, got {sorted(unknown)}."
-        )
-    values = _section(runs, "sampler")
-    for i in range(len(runs["seed"])):
-        dataclasses.replace(sampler, **{name: array[i] for name, array in values.items()})
-
-
-def _check_row_wise(row_wise: bool, model: Functional, optimizer: Optimizer) -> None:
-    if not row_wise:
-        return
-    if model.row_ids is None:
-        raise ValueError("`row_wise` needs an encoder with `row_ids` and `row_scores`.")
-    if jax.tree.leaves(optimizer(1.0, 0.0).init({"rows": jnp.zeros(1)})):
-        raise ValueError(
-            f"`row_wise` needs an optimizer without state, such as sgd_l2, got {_name(optimizer)}."
-        )
-
-
-def _section(runs: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The numbers of one part, ``"loss"`` or ``"sampler"``, by their own names."""
-    prefix = f"{name}."
-    return {key.removeprefix(prefix): v for key, v in runs.items() if key.startswith(prefix)}
-
-
-def _describe(tree: Any) -> list[str]:
-    """What tells one sampler, or one credence, from another, arrays by their hash."""
-    leaves, structure = jax.tree.flatten(tree)
-    hashes = [hashlib.sha256(np.asarray(leaf).tobytes()).hexdigest()[:16] for leaf in leaves]
-    return [_without_addresses(str(structure)), *hashes]
-
-
 def _comparable(train: Interactions) -> np.ndarray:
     """Marks the interactions of users who left something in the catalogue to compare with."""
     keep = np.diff(train.indptr)[train.users] < train.n_items
@@ -575,14 +518,6 @@ def _turned(data: Interactions) -> Interactions:
     )
 
 
-def _name(fn: Callable[..., Any]) -> str:
-    return getattr(fn, "__qualname__", _without_addresses(repr(fn)))
-
-
-def _without_addresses(text: str) -> str:
-    return re.sub(r" at 0x[0-9a-f]+", "", text)
-
-
 def _save(
     path: str | os.PathLike[str],
     state: TrainState,
@@ -597,12 +532,3 @@ def _save(
         "seconds": history[-1]["seconds"] if history else 0.0,
     }
     save_checkpoint(path, jax.device_get(state), meta)
-
-
-def _check_same(path: Any, stored: dict[str, Any], wanted: dict[str, Any]) -> None:
-    for name, value in wanted.items():
-        if stored.get(name) != value:
-            raise ValueError(
-                f"`checkpoint` {path} belongs to another training: expected {name} = {value}, "
-                f"got {stored.get(name)}."
-            )

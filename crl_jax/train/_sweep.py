@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ._arguments import VALID
 from ._fit import Fitted
 
 
@@ -54,12 +55,14 @@ def choose(fitted: Fitted, n_seeds: int = 1, *, window: int = 3) -> Choice:
 
     The score is averaged over seeds and over ``window`` neighbouring evaluations. The best of
     many noisy numbers is mostly lucky, and favours the points that are noisiest: those with a
-    learning rate too high. An average over neighbours takes the luck out.
+    learning rate too high. An average over neighbours takes the luck out. The first and the last
+    evaluation of a run stand in for the neighbours that they lack, so that neither end is
+    preferred.
 
     Args:
       fitted: Runs in the order of :func:`grid`, trained with validation data.
       n_seeds: Seeds per point.
-      window: Evaluations to average, odd; fewer at the ends of a run.
+      window: Evaluations to average, odd.
 
     Returns:
       The :class:`Choice`; ties go to the earlier point and epoch.
@@ -68,7 +71,7 @@ def choose(fitted: Fitted, n_seeds: int = 1, *, window: int = 3) -> Choice:
       ValueError: If the runs were trained without validation data, or are not a whole number of
         points, or ``window`` is not odd.
     """
-    metric = next((name for name in fitted.history[0] if name.startswith("ndcg@")), None)
+    metric = next((name for name in fitted.history[0] if name.startswith(VALID)), None)
     if metric is None:
         raise ValueError("`fitted` must have been trained with validation data, got none.")
     if window < 1 or window % 2 == 0:
@@ -78,10 +81,9 @@ def choose(fitted: Fitted, n_seeds: int = 1, *, window: int = 3) -> Choice:
     epochs = np.array([entry["epoch"] for entry in fitted.history])
     curves = np.array([entry[metric] for entry in fitted.history], float)
     # What a run did past its own length, while longer runs went on, is not one of its results.
-    past = epochs[:, None] > fitted.knobs["epochs"]
-    curves[past] = np.nan
-    means = curves.reshape(len(epochs), -1, n_seeds).mean(axis=-1)
-    means = _smooth(means, past[:, ::n_seeds], window)
+    own = epochs[:, None] <= fitted.knobs["epochs"]
+    lengths = own.sum(axis=0)[::n_seeds]
+    means = _smooth(curves.reshape(len(epochs), -1, n_seeds).mean(axis=-1), lengths, window)
     ranked = np.where(np.isnan(means), -np.inf, means)
     rows = ranked.argmax(axis=0)
     scores = means[rows, np.arange(means.shape[1])]
@@ -90,12 +92,9 @@ def choose(fitted: Fitted, n_seeds: int = 1, *, window: int = 3) -> Choice:
     return Choice(point, int(best_epochs[point]), float(scores[point]), scores, best_epochs)
 
 
-def _smooth(curves: np.ndarray, past: np.ndarray, window: int) -> np.ndarray:
-    """Mean of each row with its neighbours; rows that are past a run's end are no neighbours."""
-    smooth = np.full_like(curves, np.nan)
-    for row in range(len(curves)):
-        near = slice(max(0, row - window // 2), row + window // 2 + 1)
-        kept = ~past[near]
-        total = np.where(kept, curves[near], 0).sum(axis=0)
-        smooth[row] = np.where(past[row], np.nan, total / np.maximum(kept.sum(axis=0), 1))
-    return smooth
+def _smooth(curves: np.ndarray, lengths: np.ndarray, window: int) -> np.ndarray:
+    """Mean of each row with its neighbours; NaN in the rows past the length of a column."""
+    rows = np.arange(len(curves))[:, None]
+    reach = range(-(window // 2), window // 2 + 1)
+    near = [np.take_along_axis(curves, np.clip(rows + i, 0, lengths - 1), axis=0) for i in reach]
+    return np.where(rows < lengths, np.mean(near, axis=0), np.nan)

@@ -1,0 +1,61 @@
+"""What tells one training from another: a checkpoint goes on with its own alone."""
+
+import hashlib
+import re
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+
+def describe(tree: Any) -> list[str]:
+    """What tells a sampler, or another pytree, from others, arrays by their hash."""
+    leaves, structure = jax.tree.flatten(tree)
+    return [_without_addresses(str(structure)), *(_hash(np.asarray(leaf)) for leaf in leaves)]
+
+
+def name_of(fn: Callable[..., Any]) -> str:
+    """The name of a function; the same for all lambdas."""
+    return getattr(fn, "__qualname__", _without_addresses(repr(fn)))
+
+
+def program(traced: jax.stages.Traced) -> dict[str, str]:
+    """What is computed, whatever its functions are called.
+
+    Two functions of one name that compute different things differ here. The text that a program
+    is told by depends on the version of JAX, which stands beside it.
+    """
+    text = _without_addresses(str(traced.jaxpr))
+    parts = [text.encode(), *(_hash(np.asarray(x)).encode() for x in traced.jaxpr.consts)]
+    return {"jax": jax.__version__, "sha256": hashlib.sha256(b";".join(parts)).hexdigest()[:16]}
+
+
+def check_same(path: Any, stored: dict[str, Any], wanted: dict[str, Any]) -> None:
+    """Raises ``ValueError`` unless a checkpoint was written by the training that reads it."""
+    for name, value in wanted.items():
+        found = stored.get(name)
+        if found == value:
+            continue
+        if name == "program" and isinstance(found, dict) and found.get("jax") != value["jax"]:
+            warnings.warn(
+                f"`checkpoint` {path} was written with JAX {found.get('jax')}, and this is "
+                f"{value['jax']}: whether the functions compute the same cannot be told.",
+                stacklevel=3,
+            )
+            continue
+        what = "functions that compute something else" if name == "program" else f"{name} {found}"
+        raise ValueError(
+            f"`checkpoint` {path} belongs to another training: expected {name} = {value}, "
+            f"got {what}."
+        )
+
+
+def _hash(array: np.ndarray) -> str:
+    described = f"{array.dtype}{array.shape}".encode()
+    return hashlib.sha256(described + np.ascontiguousarray(array).tobytes()).hexdigest()[:16]
+
+
+def _without_addresses(text: str) -> str:
+    return re.sub(r" at 0x[0-9a-f]+", "", text)
