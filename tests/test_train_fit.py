@@ -233,7 +233,7 @@ def test_a_decay_of_its_own_for_each_run(quick):
     for name, table in stopped.run().items():  # a rate of 0 is the same as stopping
         np.testing.assert_allclose(together.run(0)[name], table, rtol=1e-5, atol=1e-6)
         assert np.abs(together.run(1)[name] - table).max() > 0.01
-    with pytest.raises(ValueError, match="`decay` must lie in .* got -0.1"):
+    with pytest.raises(ValueError, match=r"`decay` must lie in .* got -0\.1"):
         train(decay=-0.1)
 
 
