@@ -81,12 +81,13 @@ class LossOptions:
     """Power of the model's own probability that weighs a label, >= 0: reweighted_bce,
     reweighted_bpr."""
     law: Literal["variance-gamma", "smoothed"] | None = None
-    """Law of the scores, in closed form (by default for density) or read off them: bprac."""
+    """Law of the scores, read off them (by default) or in closed form: bprac."""
     law_scale: float | None = None
-    """Variance of the embeddings' coordinates that the closed form assumes; > 0: bprac."""
-    rule: Literal["density", "posterior"] | None = None
-    """Whether credibility goes by the density of a score, as published, or by the posterior:
-    bprac."""
+    """Variance of the embeddings' coordinates that the closed form assumes, > 0; by default that
+    of the initial values: bprac."""
+    rule: Literal["density", "posterior", "prior"] | None = None
+    """Whether credibility goes by the posterior (by default), by the density of a score, as
+    published, or by the prior alone: bprac."""
     every: int | None = None
     """Epochs from one estimate of credibility to the next: bprac."""
 

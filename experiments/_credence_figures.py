@@ -52,7 +52,8 @@ def _draw_laws(options: Options, console: Console, density: Any) -> None:
 
 def roc(options: Options, world: study.World, console: Console) -> None:
     """Figure 3.4."""
-    outcomes = train_all(credence.TABLES["3.2"], options, world, console)
+    of = credence.Study(options.law_scale)
+    outcomes = train_all(of.tables()["3.2"], options, [world], console)
     figure = Figure(figsize=(5.5, 5), layout="constrained")
     axes = figure.subplots()
     rates, rows = np.linspace(0, 1, 101), []
@@ -71,16 +72,17 @@ def roc(options: Options, world: study.World, console: Console) -> None:
 
 def noise(options: Options, world: study.World, console: Console) -> None:
     """Figure 3.5."""
-    main = credence.CREDENCE.main
+    main, rows_of = credence.CREDENCE.main, credence.Study(options.law_scale).rows()
+    robust = tuple(rows_of[name] for name in credence.ROBUST)
     scores = {}
     for rate in credence.NOISE_RATES:
         console.print(f"{rate:.0%} of false positives")
         noisy = credence.with_noise(world, rate)
-        for outcome in train_all(credence.ROBUST, options, noisy, console):
+        for outcome in train_all(robust, options, [noisy], console):
             scores[outcome.label, rate] = np.array([m[main] for m in outcome.per_seed])
     figure = Figure(figsize=(10, 4), layout="constrained")
     panels = figure.subplots(1, 2)
-    for method in credence.ROBUST:
+    for method in robust:
         curve = np.array([scores[method.label, rate] for rate in credence.NOISE_RATES])
         for axes, values in ((panels[0], curve), (panels[1], curve / curve[0])):
             deviation = values.std(axis=1, ddof=1) if values.shape[1] > 1 else None
@@ -105,12 +107,14 @@ def noise(options: Options, world: study.World, console: Console) -> None:
 
 def convergence(options: Options, world: study.World, console: Console) -> None:
     """Figure 3.6."""
+    rows_of = credence.Study(options.law_scale).rows()
+    converging = tuple(rows_of[name] for name in credence.CONVERGING)
     plan = metrics.ranking_plan(world.train, world.test)
     probe = jax.tree_util.Partial(_auc, plan)
     outcomes = []
     with progress(console) as bar:
-        for method in credence.CONVERGING:
-            epochs = length(method, options)
+        for method in converging:
+            epochs = length(method, options, world)
             outcomes.append(
                 study.train_published(
                     method, world, tuple(range(options.seeds)), epochs, probe=probe,

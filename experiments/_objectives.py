@@ -1,6 +1,7 @@
 """The losses by their names on the command line, with the defaults of each."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 
 from crl_jax import data, losses, samplers, stats, train, weights
 
-from ._config import LossOptions
+from ._config import LossOptions, TrainOptions
 
 
 @losses.anchorwise
@@ -48,7 +49,7 @@ class Objective:
       n_group: Users per anchor who took the same item.
       knob_schedule: How the hyper-parameters change along the training.
       sampler: Makes the negatives that the loss is about; ``None`` if any will do.
-      credence: Makes the estimator of credibility from a training part and a width.
+      credence: Makes the estimator of credibility from a training part and how it is trained.
     """
 
     loss: Callable[..., Any]
@@ -58,7 +59,7 @@ class Objective:
     n_group: int = 0
     knob_schedule: train.KnobSchedule | None = None
     sampler: Callable[[data.Interactions], samplers.Sampler] | None = None
-    credence: Callable[[data.Interactions, int], train.Credence] | None = None
+    credence: Callable[[data.Interactions, TrainOptions], train.Credence] | None = None
 
 
 OBJECTIVES = {
@@ -133,28 +134,41 @@ def resolve(options: LossOptions, swept: tuple[str, ...] = ()) -> Objective:
     n_group = objective.n_group if options.n_group is None else options.n_group
     return dataclasses.replace(
         objective, knobs=knobs, n_neg=n_neg, n_pos=n_pos or 0, n_group=n_group,
-        credence=_resolve_credence(options),
+        credence=_resolve_credence(options, swept),
     )  # fmt: skip
 
 
 def _resolve_credence(
-    options: LossOptions,
-) -> Callable[[data.Interactions, int], train.Credence] | None:
+    options: LossOptions, swept: tuple[str, ...]
+) -> Callable[[data.Interactions, TrainOptions], train.Credence] | None:
     given = {name: getattr(options, name) for name in _CREDENCE}
     given = {name: value for name, value in given.items() if value is not None}
     if options.loss != "bprac":
         if given:
             raise ValueError(f"--loss {options.loss} has no {next(iter(given))}; bprac has.")
         return None
-    # The posterior needs no closed form; the published density was made for it.
-    usual = "smoothed" if options.rule == "posterior" else "variance-gamma"
-    kind, scale = given.pop("law", usual), given.pop("law_scale", None)
+    scale = given.pop("law_scale", None)
+    kind = given.pop("law", "smoothed" if scale is None else "variance-gamma")
     if kind == "smoothed" and scale is not None:
         raise ValueError("--law smoothed has no --law-scale: it is read off the scores.")
+    if kind == "variance-gamma" and scale is None and "init_scale" in swept:
+        raise ValueError("--law variance-gamma needs --law-scale where init_scale is swept.")
 
-    def make(log: data.Interactions, dim: int) -> train.Credence:
-        known = stats.VarianceGamma(dim, 0.6 if scale is None else scale)
-        law = stats.Smoothed() if kind == "smoothed" else known
+    def make(log: data.Interactions, training: TrainOptions) -> train.Credence:
+        law: stats.Law = stats.Smoothed()
+        if kind == "variance-gamma":
+            of_initial = _initial_variance(log, training)
+            law = stats.VarianceGamma(training.dim, of_initial if scale is None else scale)
         return train.Credence(weights.credibility_prior(log), law, **given)
 
     return make
+
+
+def _initial_variance(log: data.Interactions, training: TrainOptions) -> float:
+    """The λ for which products of N(0, λ) are those of the initial values.
+
+    Xavier's have the variance 2 / (rows + width), another one for users than for items; λ is the
+    geometric mean of the two.
+    """
+    of_tables = (2 / (n + training.dim) for n in (log.n_users, log.n_items))
+    return training.init_scale**2 * math.sqrt(math.prod(of_tables))

@@ -224,7 +224,7 @@ def _fitter(
             sampler=samplers.resolve_sampler(
                 config.sampling, part, config.source.data, swept, own=objective.sampler
             ),
-            credence=objective.credence and objective.credence(part, options.dim),
+            credence=objective.credence and objective.credence(part, options),
             knob_schedule=objective.knob_schedule,
             n_group=objective.n_group,
             sampler_knobs=knobs,

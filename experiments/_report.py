@@ -22,13 +22,13 @@ class Row:
 
     Attributes:
       label: Its name.
-      mean: Mean over seeds of each metric.
-      std: Standard deviation over seeds; NaN for one seed.
+      mean: Mean over trainings of each metric.
+      std: Standard deviation over seeds, or over splits if there are several; NaN for one.
       published: The dissertation's numbers, as far as it has them.
       gain: The main metric less that of the table's first method.
-      p_seeds: Two-sided p-value of a paired t-test over seeds; NaN for the first method, and for
-        fewer than two seeds.
-      p_users: The same over users, each averaged over seeds.
+      p_units: Two-sided p-value of a paired t-test over seeds, or over splits if there are
+        several; NaN for the first method, and for fewer than two.
+      p_users: The same over users, each averaged over trainings.
       outcome: What it was made of.
     """
 
@@ -37,7 +37,7 @@ class Row:
     std: dict[str, float]
     published: dict[str, float]
     gain: float
-    p_seeds: float
+    p_units: float
     p_users: float
     outcome: Outcome
 
@@ -47,16 +47,16 @@ def compare(
 ) -> list[Row]:
     """Makes the rows; p-values are adjusted by Holm's method for the comparisons of the table."""
     first, main = outcomes[0], recipe.main
-    per_seed = [_paired(first, o, "seeds", main) for o in outcomes]
+    per_unit = [_paired(first, o, "units", main) for o in outcomes]
     per_user = [math.nan] * len(outcomes)
     if recipe.by_user:
         per_user = [_paired(first, o, "users", main) for o in outcomes]
     rows = []
-    for outcome, known, p_seeds, p_users in zip(
-        outcomes, published, holm(per_seed), holm(per_user), strict=True
+    for outcome, known, p_units, p_users in zip(
+        outcomes, published, holm(per_unit), holm(per_user), strict=True
     ):
-        values = {name: np.array([m[name] for m in outcome.per_seed]) for name in recipe.metrics}
-        deviate = len(outcome.per_seed) > 1
+        values = {name: outcome.units(name) for name in recipe.metrics}
+        deviate = len(values[main]) > 1
         mean = {name: float(v.mean()) for name, v in values.items()}
         rows.append(
             Row(
@@ -64,8 +64,8 @@ def compare(
                 mean=mean,
                 std={n: float(v.std(ddof=1)) if deviate else math.nan for n, v in values.items()},
                 published=known,
-                gain=mean[main] - float(np.mean([m[main] for m in first.per_seed])),
-                p_seeds=p_seeds,
+                gain=mean[main] - float(first.units(main).mean()),
+                p_units=p_units,
                 p_users=p_users,
                 outcome=outcome,
             )
@@ -92,9 +92,11 @@ def _paired(first: Outcome, other: Outcome, by: str, main: str) -> float:
     if other is first:
         return math.nan
     if by == "users":
-        a, b = (np.asarray(o.per_user) for o in (first, other))
+        a, b = (np.asarray(o.per_user, float) for o in (first, other))
+        both = ~np.isnan(a) & ~np.isnan(b)
+        a, b = a[both], b[both]
     else:
-        a, b = (np.array([m[main] for m in o.per_seed]) for o in (first, other))
+        a, b = (o.units(main) for o in (first, other))
     if len(a) < 2:
         return math.nan
     if np.ptp(b - a) == 0:  # the same everywhere: no doubt either way
@@ -107,7 +109,7 @@ def rich_table(rows: Sequence[Row], title: str, recipe: Recipe) -> Table:
     main = recipe.main
     table = Table(title=title, title_justify="left")
     table.add_column("method")
-    for name in (main.upper(), "published", "gain", "p (seeds)", "p (users)"):
+    for name in (main.upper(), "published", "gain", _p_units(rows), "p (users)"):
         table.add_column(name, justify="right")
     for row in rows:
         table.add_row(row.label, _mean_std(row, main), _or_blank(row.published, main), *_tests(row))
@@ -119,7 +121,7 @@ def write_table(
 ) -> None:
     """Writes the table as ``path`` with the endings ``.md``, ``.csv`` and ``.png``."""
     names = recipe.metrics
-    header = ["method", *(name.upper() for name in names), "gain", "p (seeds)", "p (users)"]
+    header = ["method", *(name.upper() for name in names), "gain", _p_units(rows), "p (users)"]
     lines = [
         f"# {title}", "", *(f"{note}\n" for note in notes),
         _line(header), _line(["---"] * len(header)),
@@ -131,7 +133,7 @@ def write_table(
     fields = ["method", *(f"{n}{end}" for n in names for end in ("", "_std", "_published"))]
     write_csv(
         path.with_suffix(".csv"),
-        [*fields, "gain", "p_seeds", "p_users", "chosen"],
+        [*fields, "gain", f"p_{_units(rows)}", "p_users", "chosen"],
         (
             [
                 row.label,
@@ -140,7 +142,7 @@ def write_table(
                     for name in names
                     for value in (row.mean[name], row.std[name], row.published.get(name, ""))
                 ),
-                row.gain, row.p_seeds, row.p_users,
+                row.gain, row.p_units, row.p_users,
                 " ".join(f"{k}={v:g}" for k, v in row.outcome.chosen.items()),
             ]
             for row in rows
@@ -155,9 +157,8 @@ def _draw(rows: Sequence[Row], title: str, path: Path, main: str) -> None:
     x = np.arange(len(rows))
     means, stds = ([getattr(row, of)[main] for row in rows] for of in ("mean", "std"))
     known = [row.published.get(main, np.nan) for row in rows]
-    axes.errorbar(
-        x, means, np.nan_to_num(stds), fmt="o", capsize=4, label="ours, mean ± deviation of seeds"
-    )
+    label = f"ours, mean ± deviation of {_units(rows)}"
+    axes.errorbar(x, means, np.nan_to_num(stds), fmt="o", capsize=4, label=label)
     for i, row in enumerate(rows):
         seeds = [m[main] for m in row.outcome.per_seed]
         axes.plot([i] * len(seeds), seeds, ".", color="0.6", markersize=4, zorder=0)
@@ -169,6 +170,14 @@ def _draw(rows: Sequence[Row], title: str, path: Path, main: str) -> None:
     axes.legend(frameon=False)
     figure.suptitle(title)
     save_figure(figure, path)
+
+
+def _units(rows: Sequence[Row]) -> str:
+    return "splits" if rows[0].outcome.splits > 1 else "seeds"
+
+
+def _p_units(rows: Sequence[Row]) -> str:
+    return f"p ({_units(rows)})"
 
 
 def _mean_std(row: Row, name: str) -> str:
@@ -186,11 +195,11 @@ def _or_blank(numbers: dict[str, float], name: str) -> str:
 
 
 def _tests(row: Row) -> list[str]:
-    if math.isnan(row.p_users) and math.isnan(row.p_seeds):
+    if math.isnan(row.p_users) and math.isnan(row.p_units):
         return ["", "", ""]
     return [
         f"{row.gain:+.4f}",
-        *("" if math.isnan(p) else _p(p) for p in (row.p_seeds, row.p_users)),
+        *("" if math.isnan(p) else _p(p) for p in (row.p_units, row.p_users)),
     ]
 
 

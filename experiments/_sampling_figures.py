@@ -54,7 +54,7 @@ def _spread(n: int, k: int) -> list[int]:
 
 def quality(options: Options, world: study.World, console: Console) -> None:
     """Figure 4.4."""
-    outcomes = train_all(sampling.QUALITY, options, world, console)
+    outcomes = train_all(sampling.QUALITY, options, [world], console)
     figure = Figure(figsize=(12, 4.5), layout="constrained")
     panels = figure.subplots(1, 2)
     for axes, name, label in (
@@ -89,7 +89,7 @@ def gain_and_size(options: Options, world: study.World, console: Console) -> Non
         (("gain", sampling.GAINS, "gain λ"), ("size", sampling.SIZES, "candidates |M|")),
         strict=True,
     ):
-        outcomes = train_all(sampling.GAIN_OR_SIZE[name], options, world, console)
+        outcomes = train_all(sampling.GAIN_OR_SIZE[name], options, [world], console)
         scores = np.array([[m[main] for m in outcome.per_seed] for outcome in outcomes])
         deviation = scores.std(axis=1, ddof=1) if scores.shape[1] > 1 else None
         axes.errorbar(range(len(values)), scores.mean(axis=1), deviation, fmt="o-", capsize=4)

@@ -5,11 +5,11 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +31,7 @@ class Recipe:
       learning_rate: Of the published setting.
       weight_decay: L2 on the rows of each triplet, in the published setting.
       deviation: Of the normal initial values, in the published setting.
-      epochs: Of the published setting, on MovieLens 100K.
+      epochs: Of the published setting; or a function of the data that gives them.
       metrics: What is reported.
       main: By which of them methods are compared.
       by_user: Whether the main metric is one per user, so that users can be compared.
@@ -41,7 +41,7 @@ class Recipe:
     learning_rate: float
     weight_decay: float
     deviation: float
-    epochs: int
+    epochs: "int | Callable[[World], int]"
     metrics: tuple[str, ...]
     main: str
     by_user: bool = True
@@ -99,6 +99,9 @@ class Method:
       axis: A hyper-parameter of the loss that a search tries further values of.
       batches: Whether it needs batches of more than one anchor.
       recipe: What it has in common with the others of its study.
+      anchors: Whether it goes through the interactions or draws users first, see
+        :func:`crl_jax.train.fit`.
+      rate: Factor on the learning rate of the published setting.
     """
 
     label: str
@@ -115,10 +118,17 @@ class Method:
     axis: tuple[str, tuple[float, ...]] | None = None
     batches: bool = False
     recipe: Recipe = SAMPLING
+    anchors: Literal["interactions", "users"] = "interactions"
+    rate: float = 1.0
 
     def estimator(self, world: World) -> train.Credence | None:
         """The estimator of credibility for the training part of ``world``, if it has one."""
         return None if self.credence is None else self.credence(world)
+
+    def epochs(self, world: World) -> int:
+        """Length of its training in the published setting."""
+        epochs = self.recipe.epochs
+        return epochs if isinstance(epochs, int) else epochs(world)
 
 
 @dataclass(frozen=True)
@@ -127,12 +137,13 @@ class Outcome:
 
     Attributes:
       label: The method.
-      per_seed: Test metrics of each seed.
-      per_user: The main metric of each user with test items, averaged over seeds.
+      per_seed: Test metrics of each training: every seed, of one split after the other.
+      per_user: The main metric of each user, averaged over trainings; NaN without test items.
       history: Entries of the training of all seeds, see :func:`crl_jax.train.fit`.
       chosen: What a search chose; empty in the published setting.
       roc: Rates of true positives at 101 even rates of false ones, of the confidence as a judge of
         which training interactions are rated above 1; empty without credence or ratings.
+      splits: How many splits the trainings are of.
     """
 
     label: str
@@ -141,6 +152,34 @@ class Outcome:
     history: list[dict[str, Any]]
     chosen: dict[str, float]
     roc: list[float] = field(default_factory=list)
+    splits: int = 1
+
+    def by_split(self, name: str) -> np.ndarray:
+        """A metric ``[splits, seeds]``."""
+        return np.reshape([m[name] for m in self.per_seed], (self.splits, -1))
+
+    def units(self, name: str) -> np.ndarray:
+        """What is compared in pairs: splits, averaged over seeds, or the seeds of one split."""
+        values = self.by_split(name)
+        return values[0] if self.splits == 1 else values.mean(axis=1)
+
+
+def pool(outcomes: Sequence[Outcome]) -> Outcome:
+    """Outcomes of one method on several splits as one."""
+    first = outcomes[0]
+    if len(outcomes) == 1:
+        return first
+    users = np.array([outcome.per_user for outcome in outcomes], float)
+    there = ~np.isnan(users)
+    counts = there.sum(axis=0)
+    mean = np.where(there, users, 0).sum(axis=0) / np.where(counts, counts, np.nan)
+    return dataclasses.replace(
+        first,
+        per_seed=[metrics for outcome in outcomes for metrics in outcome.per_seed],
+        per_user=mean.tolist(),
+        roc=np.mean([outcome.roc for outcome in outcomes], axis=0).tolist() if first.roc else [],
+        splits=len(outcomes),
+    )
 
 
 OnEpoch = Callable[[dict[str, Any]], None]
@@ -175,10 +214,11 @@ def train_published(
         n_pos=method.n_pos,
         n_group=method.n_group,
         credence=method.estimator(world),
+        anchors=method.anchors,
         sampler=method.sampler(world),
         held_out=world.test,
         probe=probe,
-        learning_rate=recipe.learning_rate,
+        learning_rate=recipe.learning_rate * method.rate,
         weight_decay=recipe.weight_decay,
         optimizer=train.sgd_l2,
         batch_size=1,
@@ -230,6 +270,7 @@ def train_minibatch(
         n_neg=method.n_neg,
         n_pos=method.n_pos,
         n_group=method.n_group,
+        anchors=method.anchors,
         schedule=train.halfway,
         decay=0.3,
         epochs=epochs,
@@ -268,7 +309,9 @@ def _score(method: Method, world: World, fitted: train.Fitted, chosen: dict[str,
             fitted.model.score_all, params, plan, ks=recipe.ks, auc="auc" in recipe.metrics
         )
         per_seed.append(metrics.summarize(values))
-        users.append(np.asarray(values[recipe.main], float))
+        everyone = np.full(world.train.n_users, np.nan)
+        everyone[np.asarray(plan.users)] = values[recipe.main]
+        users.append(everyone)
         if credence is not None and ratings is not None:
             confidence = estimate_confidence(credence, fitted.model, params, world.train)
             auc, curve = judge(confidence, ratings > 1)
@@ -305,6 +348,10 @@ def judge(values: np.ndarray, good: np.ndarray) -> tuple[float, np.ndarray]:
     return float(auc), np.interp(np.linspace(0, 1, 101), false / n_bad, true / n_good)
 
 
+# Of a stored outcome; another one is not read.
+_FORM = 2
+
+
 def run_once(
     method: Method,
     world: World,
@@ -327,7 +374,7 @@ def run_once(
       on_epoch: Called with each entry of the history.
     """
     knows = [
-        __version__, setting, list(seeds), epochs,
+        __version__, _FORM, setting, list(seeds), epochs,
         world.train.fingerprint(), world.test.fingerprint(),
         *_describe(method.sampler(world)),
         method.loss.__name__, method.knobs, method.n_neg, method.n_pos, method.draw,
@@ -357,12 +404,15 @@ def _describe(tree: Any) -> tuple[str, list[str]]:
 def _further(method: Method, world: World) -> list[Any]:
     """What a method has beyond loss and sampler."""
     plain = Method(method.label)
-    names = ("n_group", "axis", "recipe")
+    names = ("n_group", "axis", "anchors", "rate")
     found: dict[str, Any] = {
         name: str(getattr(method, name))
         for name in names
         if getattr(method, name) != getattr(plain, name)
     }
+    if method.recipe != plain.recipe:
+        # The number of epochs stands beside it.
+        found["recipe"] = str(dataclasses.replace(method.recipe, epochs=0))
     if method.credence is not None:
         found["credence"] = _describe(method.credence(world))
     if method.knob_schedule is not None:

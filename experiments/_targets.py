@@ -1,5 +1,6 @@
 """What every table and figure is given, and what all of them do."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -56,8 +57,17 @@ class Options:
     test_rating: float | None = None
     """Chapter 3: test on the folder's test part, where it is rated at least this, such as a
     random-exposure set, in place of half of the interactions with the top rating."""
+    splits: int = 1
+    """Tables 3.x: number of cuts of the data, each with all seeds; tests are then paired over
+    splits."""
+    law_scale: float = 0.6
+    """Chapter 3: variance of the initial values and of the law of scores (lambda), 0.6 for
+    MovieLens and 0.2 for Yahoo!-R3 as published."""
+    ablation: bool = False
+    """Table 3.3: what the published numbers are made of, in place of its rows."""
     epochs: int | None = None
-    """Length of the training; by default that of the published setting, or 200 for minibatch."""
+    """Length of the training; by default that of the published setting (in chapter 3 by the
+    published number of triplets), or 200 for minibatch."""
     methods: tuple[str, ...] = ()
     """Rows of the table to make, by name; all by default. The first is what the others are
     compared with."""
@@ -66,28 +76,38 @@ class Options:
 
 
 def train_all(
-    methods: tuple[study.Method, ...], options: Options, world: study.World, console: Console
+    methods: tuple[study.Method, ...],
+    options: Options,
+    worlds: Sequence[study.World],
+    console: Console,
 ) -> list[study.Outcome]:
-    """Trains and scores the methods, or finds what an earlier command made of them."""
+    """Trains and scores the methods on each world, or finds what an earlier command made of them.
+
+    The worlds are splits of the same data; the outcomes of a method on all of them are pooled.
+    """
     seeds = tuple(range(options.seeds))
     outcomes = []
     with progress(console) as bar:
         for method in methods:
-            epochs, main = length(method, options), method.recipe.main
-            outcomes.append(
-                study.run_once(
-                    method, world, options.setting, seeds, epochs, options.out / "runs",
-                    shown(bar, method.label, epochs),
-                )
-            )  # fmt: skip
-            last = np.mean([m[main] for m in outcomes[-1].per_seed])
-            bar.update(bar.task_ids[-1], completed=epochs, status=f"{main.upper()} {last:.4f}")
+            main, of_splits = method.recipe.main, []
+            for number, world in enumerate(worlds, 1):
+                epochs = length(method, options, world)
+                of = f" {number}/{len(worlds)}" if len(worlds) > 1 else ""
+                of_splits.append(
+                    study.run_once(
+                        method, world, options.setting, seeds, epochs, options.out / "runs",
+                        shown(bar, method.label + of, epochs),
+                    )
+                )  # fmt: skip
+                last = np.mean([m[main] for m in of_splits[-1].per_seed])
+                bar.update(bar.task_ids[-1], completed=epochs, status=f"{main.upper()} {last:.4f}")
+            outcomes.append(study.pool(of_splits))
     return outcomes
 
 
-def length(method: study.Method, options: Options) -> int:
+def length(method: study.Method, options: Options, world: study.World) -> int:
     """Epochs of a training."""
-    return options.epochs or (method.recipe.epochs if options.setting == "published" else 200)
+    return options.epochs or (method.epochs(world) if options.setting == "published" else 200)
 
 
 def shown(bar: Progress, label: str, epochs: int) -> study.OnEpoch:
@@ -104,7 +124,7 @@ def shown(bar: Progress, label: str, epochs: int) -> study.OnEpoch:
 def progress(console: Console) -> Progress:
     """A line per training."""
     return Progress(
-        TextColumn("{task.description:>18}"),
+        TextColumn("{task.description:>30}"),
         BarColumn(30),
         TextColumn("{task.completed:>3.0f}/{task.total:.0f}"),
         TextColumn("{task.fields[status]}"),

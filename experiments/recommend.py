@@ -100,7 +100,7 @@ def _train(config: Config, folder: Path, resumed: bool) -> None:
     source = config.source.data
     resolve_sampler(config.sampling, problem.train, source, swept, own=objective.sampler)
     if objective.credence is not None:
-        objective.credence(problem.train, config.training.dim)
+        objective.credence(problem.train, config.training)
     if resumed and (folder / rundir.METRICS).exists():
         console.print(f"The run in {folder} is finished; its results are in {rundir.METRICS}.")
         return

@@ -4,6 +4,7 @@ Each target is one command on a dataset folder: it trains what the table or figu
 our numbers beside the published ones, and writes Markdown, CSV and PNG.
 """
 
+import math
 import sys
 import warnings
 from collections.abc import Callable
@@ -24,7 +25,7 @@ from ._report import compare, rich_table, write_table
 from ._screen import plain, show_warning
 from ._targets import TITLES, Options, Target, length, train_all
 
-_TABLES = {**credence.TABLES, **sampling.TABLES}
+_TABLES = {*credence.Study().tables(), *sampling.TABLES}
 _FIGURES: dict[str, Callable[[Options, study.World, Console], None]] = {
     "3.2": credence_figures.laws,
     "3.3": credence_figures.credible_laws,
@@ -70,10 +71,10 @@ def _reproduce(options: Options, console: Console) -> None:
         raise ValueError("table-5.3 compares losses of minibatches: add --setting minibatch.")
     if kind == "figure" and options.methods:
         raise ValueError("--methods chooses rows of tables; figures have all of theirs.")
-    if options.test_rating is not None and not number.startswith("3."):
-        raise ValueError("--test-rating chooses the test part of chapter 3.")
-    world = _load(options)
-    if options.target in ("table-3.2", "figure-3.4"):
+    _check_chapter_3(options, kind, number)
+    worlds = _load(options, console)
+    world = worlds[0]
+    if options.target in ("table-3.2", "figure-3.4") or options.ablation:
         credence.check_judgeable(world)
     options.out.mkdir(parents=True, exist_ok=True)
     console.print(
@@ -81,15 +82,45 @@ def _reproduce(options: Options, console: Console) -> None:
         f"{len(world.train):,} + {len(world.test):,} interactions"
     )
     if kind == "table":
-        _table(number, options, world, console)
+        _table(number, options, worlds, console)
     else:
         _FIGURES[number](options, world, console)
 
 
-def _load(options: Options) -> study.World:
+def _check_chapter_3(options: Options, kind: str, number: str) -> None:
+    """Raises ``ValueError`` where a flag of chapter 3 has no use."""
+    if not number.startswith("3."):
+        given = {
+            "--test-rating": options.test_rating is not None,
+            "--splits": options.splits != 1,
+            "--law-scale": options.law_scale != credence.SCALE,
+        }
+        for flag in (flag for flag, is_given in given.items() if is_given):
+            raise ValueError(f"{flag} is for tables and figures of chapter 3: leave it out.")
+    if options.splits < 1:
+        raise ValueError(f"--splits must be at least 1, got {options.splits}.")
+    if options.splits > 1 and kind == "figure":
+        raise ValueError(f"--splits is for tables, got {options.splits} for {options.target}.")
+    if options.splits > 1 and options.test_rating is not None:
+        raise ValueError("--splits cuts the data anew; --test-rating takes the test part given.")
+    if not 0 < options.law_scale < math.inf:
+        raise ValueError(f"--law-scale must be positive, got {options.law_scale}.")
+    if options.ablation and (options.target, options.setting) != ("table-3.3", "published"):
+        raise ValueError("--ablation is of table-3.3 in the published setting.")
+
+
+def _load(options: Options, console: Console) -> list[study.World]:
     loaded = data.load(str(options.data))
     if options.target.partition("-")[2].startswith("3."):
-        return credence.load_world(loaded, options.test_rating, str(options.data))
+        if options.test_rating is None and isinstance(loaded, data.Split):
+            console.print(
+                f"The parts of {options.data} are put together, and half of the interactions with "
+                "the top rating are the test part; --test-rating takes the test part given."
+            )
+        return [
+            credence.load_world(loaded, options.test_rating, str(options.data), split)
+            for split in range(options.splits)
+        ]
     if not isinstance(loaded, data.Split) or loaded.test is None:
         raise ValueError(f"--data {options.data} must hold a training and a test part.")
     if loaded.valid is not None:
@@ -97,35 +128,49 @@ def _load(options: Options) -> study.World:
             f"--data {options.data} has a validation part; these tables are of training and test "
             "alone."
         )
-    return study.World(loaded.train, loaded.test, str(options.data))
+    return [study.World(loaded.train, loaded.test, str(options.data))]
 
 
-def _table(number: str, options: Options, world: study.World, console: Console) -> None:
-    possible = [m for m in _TABLES[number] if options.setting == "minibatch" or not m.batches]
-    methods = _chosen(tuple(possible), options.methods)
-    outcomes = train_all(methods, options, world, console)
+def _rows(number: str, options: Options) -> tuple[study.Method, ...]:
+    """The methods that a table compares."""
+    of = credence.Study(options.law_scale)
+    rows = of.ablation() if options.ablation else {**of.tables(), **sampling.TABLES}[number]
+    possible = [m for m in rows if options.setting == "minibatch" or not m.batches]
+    return _chosen(tuple(possible), options.methods)
+
+
+def _table(number: str, options: Options, worlds: list[study.World], console: Console) -> None:
+    methods = _rows(number, options)
+    outcomes = train_all(methods, options, worlds, console)
     dataset = options.dataset or options.data.resolve().name
     known = published(number, dataset, "mf")
-    recipe = credence.CONFIDENCE if number == "3.2" else methods[0].recipe
+    recipe = methods[0].recipe
+    recipe = credence.judged(recipe) if number == "3.2" else recipe
     rows = compare(outcomes, [known.get(m.published or m.label, {}) for m in methods], recipe)
-    title = f"{TITLES[options.target]}, {dataset}, {options.setting} setting"
+    kind = "ablation" if options.ablation else f"{options.setting} setting"
+    title = f"{TITLES[options.target]}, {dataset}, {kind}"
     console.print(rich_table(rows, title, recipe))
-    path = options.out / f"{options.target}-{options.setting}.md"
-    write_table(rows, title, _notes(options, methods, recipe.main, bool(known)), path, recipe)
+    name = "ablation" if options.ablation else options.setting
+    path = options.out / f"{options.target}-{name}.md"
+    epochs = length(methods[0], options, worlds[0])
+    notes = _notes(options, methods, epochs, recipe.main, bool(known))
+    write_table(rows, title, notes, path, recipe)
     console.print(f"results in {path.with_suffix('')}.md, .csv, .png")
 
 
 def _notes(
-    options: Options, methods: tuple[study.Method, ...], main: str, known: bool
+    options: Options, methods: tuple[study.Method, ...], epochs: int, main: str, known: bool
 ) -> list[str]:
     recipe = methods[0].recipe
+    times, units = f"{options.seeds} seeds", "seeds"
+    if options.splits > 1:
+        times, units = f"{options.splits} splits of {times} each", "splits"
     notes = [
-        f"Matrix factorisation of width {recipe.dim}, {options.seeds} seeds: mean ± standard "
-        f"deviation{' (published)' if known else ''}. Gain is {main.upper()} less that of "
-        f"{methods[0].label}; p-values are two-sided, of paired t-tests over seeds and over users "
-        "(each averaged over seeds), adjusted by Holm's method."
+        f"Matrix factorisation of width {recipe.dim}, {times}: mean ± standard deviation over "
+        f"{units}{' (published)' if known else ''}. Gain is {main.upper()} less that of "
+        f"{methods[0].label}; p-values are two-sided, of paired t-tests over {units} and over "
+        "users (each averaged over all trainings), adjusted by Holm's method."
     ]
-    epochs = length(methods[0], options)
     if options.setting == "published":
         draws = " or ".join(f"{n:,}" for n in sorted({m.draw for m in methods}))
         notes.append(
@@ -150,6 +195,8 @@ def _notes(
         )
     else:
         notes.extend(credence.NOTES)
+    if options.ablation:
+        notes.extend(credence.ABLATION_NOTES)
     return notes
 
 
@@ -157,7 +204,8 @@ def _chosen(methods: tuple[study.Method, ...], names: tuple[str, ...]) -> tuple[
     labels = [method.label for method in methods]
     for name in names:
         if name not in labels:
-            raise ValueError(f"--methods takes some of {', '.join(labels)}, got {name!r}.")
+            known = ", ".join(f'"{label}"' for label in labels)
+            raise ValueError(f'--methods takes some of {known}, got "{name}".')
     return tuple(methods[labels.index(name)] for name in names) or methods
 
 

@@ -17,6 +17,8 @@ from experiments.reproduce import main
 pytestmark = [
     pytest.mark.usefixtures("standard_promotion"),
     pytest.mark.filterwarnings("ignore::crl_jax.data.DataWarning"),
+    # Of such small data, and of the small initial values of minibatches.
+    pytest.mark.filterwarnings("ignore:The law of `credence`"),
 ]
 
 
@@ -117,12 +119,12 @@ def test_quality_of_the_confidence_is_judged_by_the_ratings(run, tmp_path, folde
     assert code == 0
     assert "0.6524" in printed
     rows = {row["method"]: row for row in read_csv(tmp_path / "table-3.2-published.csv")}
-    assert list(rows) == [m.label for m in credence.TABLES["3.2"]]
+    assert list(rows) == [m.label for m in credence.Study().tables()["3.2"]]
     # The prior alone is known without training.
     log = credence.load_world(data.load(folder), None, str(folder)).train
     popularity = log.item_counts[log.items]
     want = roc_auc_score(log.ratings > 1, popularity)
-    assert float(rows["prior alone"]["confidence_auc"]) == pytest.approx(want, abs=1e-6)
+    assert float(rows["prior"]["confidence_auc"]) == pytest.approx(want, abs=1e-6)
     code, _ = run("figure-3.4", "--seeds", "2", "--epochs", "2")
     assert code == 0
     curves = read_csv(tmp_path / "figure-3.4.csv")
@@ -136,10 +138,54 @@ def test_every_method_trains_in_the_published_setting(run, tmp_path):
     assert "0.3859" in printed
     rows = read_csv(tmp_path / "table-3.3-published.csv")
     assert [row["method"] for row in rows] == [
-        m.label for m in credence.TABLES["3.3"] if "truncated" not in m.label
+        m.label for m in credence.Study().tables()["3.3"] if "truncated" not in m.label
     ]
     assert all(0 <= float(row[name]) <= 1 for row in rows for name in ("ndcg@10", "auc"))
     assert all(float(row["hit_precision@5"]) >= float(row["precision@5"]) for row in rows)
+
+
+def test_an_ablation_on_several_splits(run, tmp_path, folder):
+    methods = ("bpr at that rate", "rating")
+    code, printed = run(
+        "table-3.3", "--ablation", "--splits", "3", "--seeds", "2", "--epochs", "2",
+        "--methods", *methods,
+    )  # fmt: skip
+    assert code == 0
+    assert "are put together, and half of the interactions with the top rating" in printed
+    rows = {row["method"]: row for row in read_csv(tmp_path / "table-3.3-ablation.csv")}
+    assert list(rows) == list(methods)
+    kept = [json.loads(path.read_text()) for path in (tmp_path / "runs").iterdir()]
+    assert len(kept) == 6  # a training of both seeds on each split
+    for name in methods:
+        splits = [[m["ndcg@10"] for m in o["per_seed"]] for o in kept if o["label"] == name]
+        means = np.mean(splits, axis=1)
+        assert float(rows[name]["ndcg@10"]) == pytest.approx(means.mean())
+        assert float(rows[name]["ndcg@10_std"]) == pytest.approx(means.std(ddof=1))
+    assert "3 splits of 2 seeds each" in (tmp_path / "table-3.3-ablation.md").read_text()
+
+
+def test_splits_are_pooled_user_by_user():
+    def outcome(score, users):
+        return study.Outcome("a", [{"ndcg@10": score}] * 2, users, [], {})
+
+    nan = float("nan")
+    both = study.pool([outcome(0.1, [0.2, nan, 0.4, nan]), outcome(0.3, [0.4, 0.6, nan, nan])])
+    np.testing.assert_allclose(both.per_user, [0.3, 0.6, 0.4, nan])
+    np.testing.assert_allclose(both.units("ndcg@10"), [0.1, 0.3])
+    np.testing.assert_allclose(outcome(0.1, []).units("ndcg@10"), [0.1, 0.1])
+
+
+def test_the_length_is_that_of_the_published_number_of_triplets(folder):
+    world = credence.load_world(data.load(folder), None, str(folder))
+    n_users, n = world.train.n_users, len(world.train)
+    epochs = credence.Study().rows()["bpr"].epochs(world)
+    assert abs(epochs * n - 10 * 1000 * n_users) <= 5 * n
+
+
+def test_the_scale_of_the_law_is_that_of_the_initial_values():
+    of = credence.Study(0.2)
+    assert of.law.scale == 0.2
+    assert {round(m.recipe.deviation**2, 9) for m in (*of.rows().values(), *of.ablation())} == {0.2}
 
 
 def test_methods_search_numbers_of_their_own(run, tmp_path):
@@ -150,7 +196,7 @@ def test_methods_search_numbers_of_their_own(run, tmp_path):
     )  # fmt: skip
     assert code == 0
     kept = [json.loads(path.read_text()) for path in (tmp_path / "runs").iterdir()]
-    methods = {m.label: m for m in credence.TABLES["3.3"]}
+    methods = credence.Study().rows()
     for outcome in kept:
         axis = methods[outcome["label"]].axis
         own = {axis[0]} if axis else set()
@@ -172,8 +218,8 @@ def test_laws_are_drawn_with_their_numbers(run, tmp_path, target):
 
 def test_noise_and_convergence_are_drawn_with_their_numbers(run, tmp_path, monkeypatch):
     monkeypatch.setattr(credence, "NOISE_RATES", (0.0, 0.3))
-    monkeypatch.setattr(credence, "ROBUST", (credence.BPR, credence.BPRAC))
-    monkeypatch.setattr(credence, "CONVERGING", (credence.BPR, credence.GBPR))
+    monkeypatch.setattr(credence, "ROBUST", ("bpr", "bprac"))
+    monkeypatch.setattr(credence, "CONVERGING", ("bpr", "gbpr"))
     code, _ = run("figure-3.5", "--seeds", "2", "--epochs", "1")
     assert code == 0
     rows = read_csv(tmp_path / "figure-3.5.csv")
@@ -194,10 +240,18 @@ def test_noise_and_convergence_are_drawn_with_their_numbers(run, tmp_path, monke
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["table-4.2", "--test-rating", "3"], "--test-rating chooses the test part of chapter 3"),
+        (["table-4.2", "--test-rating", "3"], "--test-rating is for tables and figures of"),
         (["table-3.3", "--test-rating", "9"], "no test interaction is rated as high"),
         (["figure-3.6", "--setting", "minibatch"], "is of the published setting"),
-        (["table-3.3", "--methods", "truncated bce"], "--methods takes some of bpr, gbpr"),
+        (["table-3.3", "--methods", "truncated bce"], '--methods takes some of "bpr", "gbpr"'),
+        (["table-4.2", "--splits", "2"], "--splits is for tables and figures of chapter 3"),
+        (["table-4.2", "--law-scale", "1"], "--law-scale is for tables and figures of chapter 3"),
+        (["figure-3.5", "--splits", "2"], "--splits is for tables, got 2"),
+        (["table-3.3", "--splits", "0"], "--splits must be at least 1, got 0"),
+        (["table-3.3", "--splits", "2", "--test-rating", "3"], "--splits cuts the data anew"),
+        (["table-3.3", "--law-scale", "-1"], "--law-scale must be positive, got -1"),
+        (["table-3.2", "--ablation"], "--ablation is of table-3.3"),
+        (["table-3.3", "--ablation", "--setting", "minibatch"], "--ablation is of table-3.3"),
     ],
 )
 def test_wrong_flags_are_named(run, arguments, message):
@@ -238,8 +292,9 @@ def test_the_likely_negatives_are_popular_and_the_others_not():
 
 def test_published_numbers_are_found_for_every_row():
     known = published("3.3", "ml-100k", "mf")
-    ours = {"prior alone", "bprac, smoothed law", "bprac, posterior"}
-    assert {m.published or m.label for m in credence.TABLES["3.3"]} - set(known) == ours
+    ours = {"prior", "bprac, smoothed law", "posterior"}
+    rows = credence.Study().rows().values()
+    assert {m.published or m.label for m in rows} - set(known) == ours
     assert known["bprac"]["ndcg@10"] == 0.3859
     assert known["bprac"]["hit_precision@10"] == 0.5127
     assert published("3.2", "ml-100k", "mf") == {"bprac": {"confidence_auc": 0.6524}}

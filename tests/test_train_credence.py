@@ -131,7 +131,7 @@ def prior_at(name, log):
 
 @pytest.mark.parametrize("block", [24, 7])
 @pytest.mark.parametrize("name", PRIORS)
-@pytest.mark.parametrize("rule", ["density", "posterior"])
+@pytest.mark.parametrize("rule", ["density", "posterior", "prior"])
 def test_the_expectation_step_looks_every_interaction_up(
     data, model, monkeypatch, name, block, rule
 ):
@@ -144,8 +144,10 @@ def test_the_expectation_step_looks_every_interaction_up(
     got = credence.estimate(jax.random.key(0), model, params, users, items, N_ITEMS)
     w, h = (np.asarray(params[key], np.float64) for key in ("users", "items"))
     score = np.sum(w[log.users] * h[log.items], axis=1)
-    formula = weights.confidence if rule == "density" else weights.confidence_posterior
-    want = formula(jnp.asarray(score), prior=jnp.asarray(prior_at(name, log)), law=LAW)
+    want = jnp.asarray(prior_at(name, log))
+    if rule != "prior":
+        formula = weights.confidence if rule == "density" else weights.confidence_posterior
+        want = formula(jnp.asarray(score), prior=want, law=LAW)
     np.testing.assert_allclose(got, want, rtol=1e-4)
     relative = replace(credence, normalize=True).estimate(
         jax.random.key(0), model, params, users, items, N_ITEMS
@@ -187,9 +189,55 @@ def test_nothing_credible_is_as_good_as_everything(data, model):
     _, log = data
     params = jax.tree.map(lambda x: 1e4 + x, model.init(jax.random.key(0)))
     users, items = jnp.asarray(log.users), jnp.asarray(log.items)
-    credence = Credence(jnp.full(N_ITEMS, 0.5), LAW)
+    credence = Credence(jnp.full(N_ITEMS, 0.5), LAW, rule="density")
     got = credence.estimate(jax.random.key(0), model, params, users, items, N_ITEMS)
     np.testing.assert_array_equal(got, np.ones(24))
+
+
+def test_a_law_in_closed_form_is_held_against_the_scores(data, model):
+    """Products of normal vectors of their own variance fit, of another they do not."""
+    users, items = jnp.arange(400), jnp.arange(400)
+    large = functional(lambda rngs: MatrixFactorization(400, 400, 8, rngs=rngs))
+    keys = jax.random.split(jax.random.key(0))
+    params = {
+        name: jnp.sqrt(0.3) * jax.random.normal(key, (400, 8))
+        for name, key in zip(("users", "items"), keys, strict=True)
+    }
+    prior = jnp.full(400, 0.5)
+
+    def leaves(law, rule="density"):
+        credence = Credence(prior, law, rule=rule, n_sample=4000)
+        return float(credence.misfit(jax.random.key(1), large, params, users, items))
+
+    assert leaves(stats.VarianceGamma(8, 0.3)) < 0.05
+    assert leaves(stats.VarianceGamma(8, 0.01)) > 0.3
+    assert leaves(stats.VarianceGamma(8, 10.0)) > 0.15
+    assert leaves(stats.Smoothed()) == leaves(stats.VarianceGamma(8, 10.0), "prior") == 0
+
+
+def test_by_user_every_user_is_drawn_alike(model):
+    """Users with 1, 2 and 3 interactions, and one without; a loss that counts who comes."""
+    users = np.repeat([0, 2, 3], [1, 2, 3])
+    items = np.array([0, 0, 1, 0, 1, 2])
+    log = Interactions.from_arrays(
+        users, items, user_ids=np.arange(N_USERS), item_ids=np.arange(N_ITEMS)
+    )
+    rows = jnp.array([[0, 1], [1, 3], [3, 6]])
+    anchors = Anchors(jnp.asarray(users), jnp.asarray(items), Positives.of(log), rows=rows)
+    # Each interaction has a weight of its own, so that the mean loss of 1 is the mean weight.
+    step = Step(model, lambda pos, neg, *, reduce_fn: 1 + 0 * pos, sgd_l2, 2, 1, 0)
+    params = model.init(jax.random.key(0))
+    knobs = {"learning_rate": jnp.float32(0), "weight_decay": jnp.float32(0), "loss": {}}
+
+    @jax.jit
+    def share(key, weight):
+        state = EpochState(params, sgd_l2(0.0, 0.0).init(params), confidence=weight)
+        return run_epoch(step, state, key, anchors, RNS(), knobs)[1]["loss"]
+
+    keys = jax.random.split(jax.random.key(5), 400)
+    chances = [np.mean(jax.vmap(share, (0, None))(keys, row)) for row in jnp.eye(6)]
+    want = np.array([1 / 3, 1 / 6, 1 / 6, 1 / 9, 1 / 9, 1 / 9])
+    np.testing.assert_allclose(chances, want, atol=4 * np.sqrt(0.25 / 2400))
 
 
 @pytest.mark.parametrize(("number", "due"), [(0, True), (1, False), (2, False), (3, True)])
@@ -308,11 +356,12 @@ def test_credence_changes_what_is_learned(quick, credence):
     assert np.abs(plain.params["users"] - weighted.params["users"]).max() > 1e-3
 
 
+@pytest.mark.filterwarnings("ignore:The law of `credence`")
 def test_the_confidence_in_use_is_given_back(quick, credence):
     """That of the fifth epoch, which began with the parameters after the fourth."""
     log = split().train
     assert fit(log, **quick.keywords).confidence is None
-    credence = replace(credence, law=LAW, normalize=False)
+    credence = replace(credence, law=LAW, rule="density", normalize=False)
     late = fit(log, credence=credence, **quick.keywords)
     early = fit(log, credence=credence, **{**quick.keywords, "epochs": 4})
     want = credence.estimate(
@@ -360,12 +409,11 @@ def test_users_who_took_everything_have_no_confidence(quick):
     items = np.array([0, 1, 2, 3, 0, 2, 1])
     log = Interactions.from_arrays(users, items, user_ids=np.arange(3), item_ids=np.arange(4))
     prior = jnp.linspace(0.1, 0.7, 7)
-    credence = Credence(prior, stats.VarianceGamma(32, 1e6), normalize=False)
+    credence = Credence(prior, rule="prior", normalize=False)
     with pytest.warns(UserWarning, match="whole catalogue"):
         fitted = fit(log, loss=losses.bpr, epochs=1, batch_size=2, credence=credence)
-    # So wide a law is flat: what is left is the prior.
-    got = fitted.confidence[0] / fitted.confidence[0, -1]
-    np.testing.assert_allclose(got, np.where(users == 0, np.nan, prior / 0.7), rtol=1e-4)
+    want = np.where(users == 0, np.nan, prior)
+    np.testing.assert_allclose(fitted.confidence[0], want, rtol=1e-6)
 
 
 def test_a_run_that_has_ended_keeps_its_confidence(quick, credence):
@@ -373,6 +421,20 @@ def test_a_run_that_has_ended_keeps_its_confidence(quick, credence):
     together = fit(log, credence=credence, **{**settings, "epochs": [2, 6]})
     alone = fit(log, credence=credence, **{**settings, "epochs": 2})
     np.testing.assert_allclose(together.confidence[0], alone.confidence[0], rtol=1e-3)
+
+
+def test_a_law_that_does_not_fit_is_a_warning(quick, credence):
+    far = replace(credence, law=stats.VarianceGamma(32, 5.0), rule="density")
+    with pytest.warns(UserWarning, match="does not fit the scores before the first epoch"):
+        quick(credence=far, epochs=1)
+
+
+def test_training_by_user_learns_too(quick):
+    by_user, plain = quick(anchors="users"), quick()
+    assert by_user.history[-1]["valid_ndcg@20"][0] > by_user.history[0]["valid_ndcg@20"][0]
+    assert np.abs(by_user.params["users"] - plain.params["users"]).max() > 1e-3
+    with pytest.raises(ValueError, match="`anchors` must be interactions or users, got 'items'"):
+        quick(anchors="items")
 
 
 def drop_later(progress, knobs):

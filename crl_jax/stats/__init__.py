@@ -41,6 +41,7 @@ from ._laws import Law as Law
 from ._laws import OneOfTwo as OneOfTwo
 from ._laws import Smoothed as Smoothed
 from ._laws import VarianceGamma as VarianceGamma
+from ._misfit import misfit as misfit
 from ._variance_gamma import sample_variance_gamma as sample_variance_gamma
 from ._variance_gamma import variance_gamma_cdf as variance_gamma_cdf
 from ._variance_gamma import variance_gamma_logcdf as variance_gamma_logcdf

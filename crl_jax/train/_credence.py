@@ -13,12 +13,19 @@ from .._blocks import map_blocks
 from .._checks import check_range
 from ..models import Functional
 from ..samplers._priors import Prior, as_prior, prior_of
-from ..stats import Law, OneOfTwo
+from ..stats import Law, OneOfTwo, Smoothed, misfit
 from ..weights import confidence, confidence_posterior
 
 # Interactions scored at once: the rows they gather stay in the cache.
 _BLOCK = 2**14
-_RULES = {"density": confidence, "posterior": confidence_posterior}
+
+
+def _prior_alone(scores: Array, *, prior: Array, law: Law) -> Array:
+    del scores, law
+    return prior
+
+
+_RULES = {"density": confidence, "posterior": confidence_posterior, "prior": _prior_alone}
 
 
 @jax.tree_util.register_dataclass
@@ -33,10 +40,11 @@ class Credence:
     triplets ``every`` is K divided by the number of interactions, and the training has
     T · ``every`` epochs.
 
-    Where scores have no law in closed form, or the encoder is no matrix factorisation,
-    :class:`crl_jax.stats.Smoothed` takes it from the scores of the interactions at every
-    expectation step, as the law of the larger or the smaller of two scores
-    (:class:`crl_jax.stats.OneOfTwo`, with the mean of the prior).
+    By default the law of the scores is read off the interactions at every expectation step
+    (:class:`crl_jax.stats.Smoothed`), as that of the larger or the smaller of two scores
+    (:class:`crl_jax.stats.OneOfTwo`, with the mean of the prior), and the weight is the posterior:
+    that fits any encoder at any stage of its training. The published method has a law in closed
+    form and the density: ``Credence(prior, VarianceGamma(27, 0.6), rule="density")``.
 
     Attributes:
       prior: Prior :math:`P(c_{ui} = 1)` in [0, 1]: one per item ``[n_items]``, such as
@@ -44,12 +52,13 @@ class Credence:
         ``[n_users, n_items]``; or a function ``prior(users [batch], items [batch, n]) ->
         [batch, n]``.
       law: Law of one of the two scores that an interaction has the larger or the smaller of. One in
-        closed form must be of the encoder's scores: the published :math:`\lambda = 0.6` goes with
-        embeddings that start from :math:`\mathcal N(0, 0.6)`. Far from it all scores look alike,
-        and what is left is the prior.
+        closed form must be that of the encoder's scores: the published :math:`\lambda = 0.6` goes
+        with embeddings that start from :math:`\mathcal N(0, 0.6)`. :func:`crl_jax.stats.misfit`
+        tells whether it is, and :func:`fit` warns where it is not.
       every: Epochs from one expectation step to the next, >= 1.
-      rule: ``"density"`` is :func:`crl_jax.weights.confidence`, as published, ``"posterior"``
-        :func:`crl_jax.weights.confidence_posterior`. Static.
+      rule: ``"posterior"`` is :func:`crl_jax.weights.confidence_posterior`, ``"density"``
+        :func:`crl_jax.weights.confidence`, as published, ``"prior"`` the prior alone, without a
+        look at scores: what the other two are to be compared with. Static.
       n_sample: Interactions, drawn with replacement, whose scores the law is fitted to; where there
         are no more, all of them, once. Static.
       normalize: Whether the weights are divided by their mean, static: the learning rate then
@@ -61,9 +70,11 @@ class Credence:
     """
 
     prior: Prior
-    law: Law
+    law: Law = field(default_factory=Smoothed)
     every: Int[Array, ""] | int = 10
-    rule: Literal["density", "posterior"] = field(default="density", metadata={"static": True})
+    rule: Literal["density", "posterior", "prior"] = field(
+        default="posterior", metadata={"static": True}
+    )
     n_sample: int = field(default=2**16, metadata={"static": True})
     normalize: bool = field(default=True, metadata={"static": True})
 
@@ -77,7 +88,7 @@ class Credence:
             raise ValueError(f"`every` must be an integer, got {self.every}.")
         check_range("n_sample", self.n_sample, 2, jnp.inf)
         if self.rule not in _RULES:
-            raise ValueError(f"`rule` must be density or posterior, got {self.rule!r}.")
+            raise ValueError(f"`rule` must be one of {', '.join(_RULES)}, got {self.rule!r}.")
 
     @property
     def _table(self) -> Array | None:
@@ -125,11 +136,7 @@ class Credence:
           The :math:`\hat c_{ui}`, divided by their mean with ``normalize``; 1 for all if all of
           them are 0.
         """
-
-        def score(pairs: tuple[Array, Array]) -> Array:
-            return model.score(params, pairs[0], pairs[1][:, None])[:, 0]
-
-        scores = map_blocks(score, (users, items), _BLOCK)
+        scores = _score(model, params, users, items)
         prior = self._prior_at(users, items, n_items)
         law = self.law.fit(self._sample(key, scores))
         if law is not self.law:  # it was read off what is seen
@@ -139,6 +146,33 @@ class Credence:
             return values
         mean = jnp.mean(values)
         return jnp.where(mean > 0, values / jnp.where(mean > 0, mean, 1), 1)
+
+    def misfit(
+        self,
+        key: Key[Array, ""],
+        model: Functional,
+        params: Any,
+        users: Int[Array, "n"],
+        items: Int[Array, "n"],
+    ) -> Float[Array, ""]:
+        """How far the scores of a sample of the interactions are from the law.
+
+        Args:
+          key: Random key of the sample.
+          model: The encoder's functions.
+          params: Its parameters.
+          users: User of each interaction.
+          items: Item of each interaction.
+
+        Returns:
+          :func:`crl_jax.stats.misfit` of ``n_sample`` interactions, drawn with replacement; 0 for a
+          law that is read off them, and for the prior alone.
+        """
+        place = jax.random.randint(key, (self.n_sample,), 0, users.shape[0], jnp.int32)
+        sample = _score(model, params, users[place], items[place])
+        if self.rule == "prior" or self.law.fit(sample) is not self.law:
+            return jnp.zeros((), sample.dtype)
+        return misfit(sample, law=self.law)
 
     def _prior_at(self, users: Array, items: Array, n_items: int) -> Array:
         """The prior of each interaction."""
@@ -161,3 +195,14 @@ class Credence:
         if n <= self.n_sample:
             return scores
         return scores[jax.random.randint(key, (self.n_sample,), 0, n, jnp.int32)]
+
+
+def _score(
+    model: Functional, params: Any, users: Int[Array, "n"], items: Int[Array, "n"]
+) -> Float[Array, "n"]:
+    """Scores of pairs, in blocks."""
+
+    def score(pairs: tuple[Array, Array]) -> Array:
+        return model.score(params, pairs[0], pairs[1][:, None])[:, 0]
+
+    return map_blocks(score, (users, items), _BLOCK)

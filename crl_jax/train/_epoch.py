@@ -16,6 +16,7 @@ from ..losses import is_anchorwise
 from ..metrics import sampling_quality
 from ..models import Functional
 from ..samplers import Batch, Positives, Sampler, informativeness, permute, sample_seen
+from ..samplers._positives import below
 from ._credence import Credence
 from ._optimizers import Optimizer
 from ._rows import row_updates
@@ -72,7 +73,7 @@ class Step:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Anchors:
-    """The interactions an epoch goes through, each once, and what negatives are drawn from.
+    """The interactions that an epoch goes through, and what negatives are drawn from.
 
     Attributes:
       users: User of each interaction.
@@ -81,6 +82,9 @@ class Anchors:
       held_out: Positives that training must not see: negatives among them are counted as false.
         None counts nothing.
       takers: The users who took each item, as the "items" that it took; for ``n_group``.
+      rows: Where the interactions of each user begin and end; given, an anchor is a user drawn
+        uniformly, then one of the interactions of that user, as many as there are. None goes
+        through all interactions, each once.
     """
 
     users: Int[Array, "n"]
@@ -88,6 +92,7 @@ class Anchors:
     positives: Positives
     held_out: Positives | None = None
     takers: Positives | None = None
+    rows: Int[Array, "drawn 2"] | None = None
 
 
 class EpochState(NamedTuple):
@@ -134,7 +139,10 @@ def run_epoch(
     epoch: Int[Array, ""] | int = 0,
     credence: Credence | None = None,
 ) -> tuple[EpochState, dict[str, Float[Array, ""]]]:
-    """Goes once through all interactions in an order that ``key`` fixes, in steps of a scan.
+    """Takes as many anchors as there are interactions, in steps of a scan.
+
+    They are the interactions, each once in an order that ``key`` fixes, or draws by user; see
+    :class:`Anchors`.
 
     Args:
       step: What a step does.
@@ -163,7 +171,10 @@ def run_epoch(
     position = jnp.arange(n_draws * n_drawn, dtype=jnp.int32).reshape(n_draws, n_drawn)
     first = batch * np.arange(n_draws * step.draw_batches).reshape(n_draws, -1)
     n_real = np.clip(n - first, 0, batch).astype(np.float32)
-    index = permute(order_key, position % n, n)
+    if anchors.rows is None:
+        index = permute(order_key, position % n, n)
+    else:
+        index = _draw_by_user(order_key, anchors.rows, position.shape)
     keys = jax.random.split(draw_key, n_draws)
     epoch = jnp.asarray(epoch, jnp.int32)
     update = (_row_step if step.row_wise else _dense_step)(step, knobs)
@@ -229,6 +240,15 @@ def run_epoch(
     )
     sums = jax.tree.map(jnp.sum, report)
     return state, {**sums, "loss": sums["loss"] / n}
+
+
+def _draw_by_user(
+    key: Key[Array, ""], rows: Int[Array, "drawn 2"], shape: tuple[int, ...]
+) -> Int[Array, "..."]:
+    """Interactions: a row drawn uniformly, then one of its places."""
+    row_key, place_key = jax.random.split(key)
+    start, stop = rows[below(row_key, shape, jnp.int32(rows.shape[0]))].T
+    return (start + below(place_key, start.shape, stop - start)).T
 
 
 _Carry = tuple[Any, Any]

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -39,6 +39,10 @@ from ._optimizers import KnobSchedule, Optimizer, Schedule, adam_l2, constant
 _STREAMS = {"init": 0, "epochs": 1, "sampler": 2}
 """Purposes of randomness; each run's seed is split by them, so that no stream depends on how
 much of another was used."""
+
+
+# A law in closed form never fits exactly; beyond this, density and scores part.
+_TOLERATED_MISFIT = 0.1
 
 
 class TrainingDiverged(RuntimeError):
@@ -127,6 +131,7 @@ def fit(
     n_pos: int = 0,
     n_group: int = 0,
     credence: Credence | None = None,
+    anchors: Literal["interactions", "users"] = "interactions",
     sampler: Sampler | None = None,
     sampler_knobs: Mapping[str, Any] | None = None,
     held_out: Interactions | None = None,
@@ -180,7 +185,11 @@ def fit(
         losses of groups: the loss gets ``pos`` as ``[B, 1 + n_group]``. Not together with
         ``n_pos``.
       credence: Weights the losses of the interactions by how credible they are, see
-        :class:`Credence`; by default all by 1.
+        :class:`Credence`; by default all by 1. A law that the scores at the start or at the end
+        cannot be of is a warning.
+      anchors: Whether an epoch goes through the interactions, each once, or draws as many: a user
+        uniformly, then one of its interactions, so that users with few of them count as much as
+        those with many.
       sampler: Chooses the negatives, see :class:`crl_jax.samplers.Sampler`; by default uniformly
         (``RNS()``).
       sampler_knobs: Numbers in place of those of ``sampler``, by field, or arrays ``[runs]``.
@@ -249,7 +258,12 @@ def fit(
     if row_wise:
         check_row_wise(model, optimizer, name_of(optimizer))
     keep = _comparable(train)
-    anchors = _anchors(train, keep, held_out, bitmap=sampler.reads_bitmap, takers=n_group > 0)
+    if anchors not in ("interactions", "users"):
+        raise ValueError(f"`anchors` must be interactions or users, got {anchors!r}.")
+    seen = _anchors(
+        train, keep, held_out,
+        bitmap=sampler.reads_bitmap, takers=n_group > 0, by_user=anchors == "users",
+    )  # fmt: skip
     if credence is not None:
         credence.check(train.n_users, train.n_items, len(train))
         credence = credence.select(keep, train.n_items)
@@ -268,9 +282,9 @@ def fit(
     probe = None if probe is None else jax.tree_util.Partial(probe)
     plan = None if valid is None else ranking_plan(train, valid)
     device_runs = {name: jnp.asarray(value) for name, value in runs.items()}
-    fixed = anchors, plan, sampler, probe, credence
+    fixed = seen, plan, sampler, probe, credence
     state = _initial_state(
-        device_runs, anchors, sampler, model=model, optimizer=optimizer, weighted=bool(credence)
+        device_runs, seen, sampler, model=model, optimizer=optimizer, weighted=bool(credence)
     )
     if probe is not None:
         check_probe(probe, jax.tree.map(lambda leaf: leaf[0], state.params))
@@ -304,6 +318,7 @@ def fit(
             if on_epoch is not None:
                 on_epoch(entry)
     state = jax.tree.map(jnp.array, state)  # own buffers: the loop donates them
+    fits = credence is None or epoch > 0 or _law_fits(credence, model, state.params, seen)
 
     started = saved = time.monotonic()
     while epoch < work.last_epoch and not np.all(state.stopped):
@@ -333,6 +348,8 @@ def fit(
         _save(checkpoint, state, fingerprint, epoch, history)
     if lost := int(np.sum(~np.isfinite(np.asarray(history[-1]["loss"])))):
         warnings.warn(f"{lost} of {len(runs['seed'])} runs diverged.", stacklevel=2)
+    if credence is not None and fits:
+        _law_fits(credence, model, state.params, seen, "after the last epoch")
     return Fitted(
         model=model,
         params=state.best_params,
@@ -494,14 +511,48 @@ def _anchors(
     *,
     bitmap: bool,
     takers: bool,
+    by_user: bool,
 ) -> Anchors:
+    kept_before = np.concatenate(([0], np.cumsum(keep)))[train.indptr]
+    rows = np.stack([kept_before[:-1], kept_before[1:]], axis=1)
+    rows = rows[rows[:, 1] > rows[:, 0]]  # of users with something to draw
     return Anchors(
         users=jnp.asarray(train.users[keep], jnp.int32),
         items=jnp.asarray(train.items[keep], jnp.int32),
         positives=Positives.of(train, bitmap=bitmap),
         held_out=None if held_out is None else Positives.of(held_out),
         takers=Positives.of(_turned(train)) if takers else None,
+        rows=jnp.asarray(rows, jnp.int32) if by_user else None,
     )
+
+
+def _law_fits(
+    credence: Credence,
+    model: Functional,
+    params: Any,
+    seen: Anchors,
+    when: str = "before the first epoch",
+) -> bool:
+    """Warns where the scores of some run cannot be of the law, and confidence misleads."""
+
+    @jax.jit
+    def of_runs(params: Any) -> Array:
+        key = jax.random.key(0)
+        return jax.vmap(lambda own: credence.misfit(key, model, own, seen.users, seen.items))(
+            params
+        )
+
+    worst = float(np.nanmax(of_runs(params), initial=0))
+    if worst <= _TOLERATED_MISFIT:
+        return True
+    warnings.warn(
+        f"The law of `credence` does not fit the scores {when}: they leave it by {worst:.2f}, "
+        f"where {_TOLERATED_MISFIT} is tolerated (stats.misfit, 0 to 1). The confidence may tell "
+        "less than its prior alone. Scale the initial values and the law alike, or let "
+        "stats.Smoothed() read the law off the scores.",
+        stacklevel=3,
+    )
+    return False
 
 
 def _spread(values: np.ndarray, keep: np.ndarray) -> np.ndarray:
