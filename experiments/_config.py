@@ -4,10 +4,13 @@ import dataclasses
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_type_hints
 
 import tyro
 from tyro.conf import OmitArgPrefixes, UseAppendAction
+
+from . import _ranges as ranges
+from ._ranges import COUNT, COUNT_OR_NONE, NOT_NEGATIVE, POSITIVE, SHARE, Range
 
 LossName = Literal[
     "bpr", "bce", "info_nce", "debiased", "hard", "bayesian", "dpl",
@@ -193,35 +196,149 @@ class Config:
 
 def to_json(config: Config) -> dict[str, Any]:
     """The configuration as nested dictionaries of JSON values."""
-    return json.loads(json.dumps(dataclasses.asdict(config), default=str))
+    return json.loads(json.dumps(dataclasses.asdict(config), default=str, allow_nan=False))
 
 
-def from_json(stored: dict[str, Any], where: Path) -> Config:
-    """The configuration that :func:`to_json` wrote.
+RANGES: dict[str, Range] = {
+    # DataOptions
+    "test": Range(0, 1, low_open=True, high_open=True),
+    "leave_k": COUNT,
+    "valid": Range(0, 1, low_open=True, high_open=True),
+    "min_rating": Range(),
+    # LossOptions
+    "n_neg": COUNT,
+    "n_pos": COUNT_OR_NONE,
+    "temperature": POSITIVE,
+    "tau_plus": Range(0, 1, high_open=True),
+    "alpha": Range(0.5, 1),
+    "beta": NOT_NEGATIVE,
+    "min_score": Range(),
+    "floor": SHARE,
+    "rho": SHARE,
+    "n_group": COUNT,
+    "balance": SHARE,
+    "drop_rate": SHARE,
+    "exponent": NOT_NEGATIVE,
+    "law_scale": POSITIVE,
+    "every": COUNT,
+    # SamplerOptions
+    "candidates": COUNT,
+    "rank_scale": POSITIVE,
+    "variance_weight": NOT_NEGATIVE,
+    "gain": NOT_NEGATIVE,
+    "gain_slope": NOT_NEGATIVE,
+    "gain_least": NOT_NEGATIVE,
+    "ecdf_samples": COUNT_OR_NONE,
+    "rns_epochs": COUNT_OR_NONE,
+    # TrainOptions
+    "dim": Range(1, 2**16),
+    "init_scale": POSITIVE,
+    "lr": POSITIVE,
+    "weight_decay": NOT_NEGATIVE,
+    "decay": NOT_NEGATIVE,
+    "batch_size": COUNT,
+    "epochs": COUNT,
+    "patience": COUNT,
+    "eval_every": COUNT,
+    # ProtocolOptions
+    "seed": Range(0, 2**32 - 1),
+    "seeds": Range(1, 10_000),
+    "k": Range(1, 2**16),
+    # OutputOptions
+    "checkpoint_seconds": NOT_NEGATIVE,
+}
+"""Where the numbers of every field lie. They are checked before anything is trained."""
+# Where a loss takes less than the field does.
+_OF_LOSS: dict[str, dict[str, Range]] = {"bayesian": {"beta": Range(0.5, 1)}}
+
+
+def ranges_of(loss: str) -> dict[str, Range]:
+    """Where the numbers of every field lie with this loss."""
+    return RANGES | _OF_LOSS.get(loss, {})
+
+
+def from_json(stored: Any, where: Path) -> Config:
+    """The configuration that :func:`to_json` wrote, checked as flags are.
+
+    Args:
+      stored: What was read from JSON. A section ``environment`` is not looked at.
+      where: The file it was read from.
 
     Raises:
-      ValueError: If ``stored``, read from ``where``, is not of that form.
+      ValueError: If a field is missing, unknown, of another type or out of range. The message
+        names the file and the field.
     """
+    names = [section.name for section in dataclasses.fields(Config)]
+    given = _fields(stored, names, str(where), optional=("environment",))
+    objective = given["objective"]
+    table = ranges_of(str(objective.get("loss") if isinstance(objective, dict) else None))
+    sections = {}
+    for section in dataclasses.fields(Config):
+        kind: Any = section.default_factory
+        hints = get_type_hints(kind)
+        values = _fields(given[section.name], list(hints), f"{where}: {section.name}")
+        for name, value in values.items():
+            try:
+                values[name] = ranges.read(hints[name], table.get(name), value)
+            except ValueError as wanted:
+                raise ValueError(
+                    f"{where}: {section.name}.{name}: expected {wanted}, "
+                    f"got {ranges.shorten(value)}."
+                ) from None
+        sections[section.name] = kind(**values)
+    config = Config(**sections)
     try:
-        sections = {}
-        for section in dataclasses.fields(Config):
-            kind = section.default_factory
-            values = dict(stored[section.name])
-            for name in ("out", "resume", "test_data"):
-                if values.get(name) is not None:
-                    values[name] = Path(values[name])
-            for name in ("sweep", "k"):
-                if name in values:
-                    values[name] = tuple(values[name])
-            sections[section.name] = kind(**values)  # type: ignore[operator,misc]
-        return Config(**sections)
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{where}: expected the configuration of a run, got {error!r}.") from error
+        _check_together(config)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+    return config
+
+
+def check_number(name: str, value: float, loss: str) -> float:
+    """A number as the field of that name takes it, with this loss.
+
+    Raises:
+      ValueError: With what was expected, if it is out of range or not whole where it must be.
+    """
+    sections: list[Any] = [section.default_factory for section in dataclasses.fields(Config)]
+    kind = next(hints[name] for hints in map(get_type_hints, sections) if name in hints)
+    whole = int(value) if value.is_integer() else value
+    return ranges.read(ranges.required(kind), ranges_of(loss)[name], whole)
+
+
+def _fields(
+    stored: Any, names: list[str], where: str, optional: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """The values of just these names; the optional ones may be there, and are left out."""
+    if not isinstance(stored, dict):
+        raise ValueError(f"{where}: expected {{…}}, got {ranges.shorten(stored)}.")
+    for name in names:
+        if name not in stored:
+            raise ValueError(f"{where}: expected the field {name}, which is missing.")
+    for name in stored:
+        if name not in (*names, *optional):
+            raise ValueError(
+                f"{where}: expected {', '.join(names)}, got the field {ranges.shorten(name)}."
+            )
+    return {name: stored[name] for name in names}
+
+
+def _check_together(config: Config) -> None:
+    protocol = config.protocol
+    if protocol.seed + protocol.seeds > 2**32:
+        raise ValueError(
+            f"the last of the seeds must be below 2^32, got --seed {protocol.seed} "
+            f"--seeds {protocol.seeds}."
+        )
 
 
 def parse(arguments: list[str], default: Config, description: str) -> Config:
-    """Turns flags into a configuration that starts from ``default``."""
-    return tyro.cli(
+    """Turns flags into a configuration that starts from ``default``.
+
+    Raises:
+      ValueError: If a number is out of range. The message names the flag.
+    """
+    config = tyro.cli(
         Config,
         prog="python -m experiments.recommend",
         description=description,
@@ -229,3 +346,7 @@ def parse(arguments: list[str], default: Config, description: str) -> Config:
         args=arguments,
         config=(tyro.conf.FlagConversionOff,),
     )
+    for section in dataclasses.fields(Config):
+        ranges.check_flags(getattr(config, section.name), ranges_of(config.objective.loss))
+    _check_together(config)
+    return config

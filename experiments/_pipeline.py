@@ -13,7 +13,7 @@ from flax import nnx
 from crl_jax import data, metrics, models, train
 
 from . import _samplers as samplers
-from ._config import Config, DataOptions
+from ._config import Config, DataOptions, check_number
 from ._objectives import KNOBS, Objective, resolve
 
 OPTIMIZERS = {"adam": train.adam_l2, "adamw": train.adamw, "sgd": train.sgd_l2}
@@ -50,24 +50,43 @@ class Problem:
 
 
 @dataclass(frozen=True)
+class Trained:
+    """What the training of a run comes to.
+
+    Attributes:
+      model: The encoder's pure functions.
+      params: Parameters of the final runs, leading axis ``seeds``.
+      points: The numbers tried, one dictionary per grid point.
+      choice: The choice among them on validation data.
+    """
+
+    model: models.Functional
+    params: Any
+    points: list[dict[str, float]]
+    choice: train.Choice
+
+
+@dataclass(frozen=True)
 class Outcome:
     """What a run comes to.
 
     Attributes:
-      params: Parameters of the final runs, leading axis ``seeds``.
       points: The numbers tried, one dictionary per grid point.
       choice: The choice among them on validation data.
       per_seed: Test metrics of every seed.
     """
 
-    params: Any
     points: list[dict[str, float]]
     choice: train.Choice
     per_seed: list[dict[str, float]]
 
 
 def load_problem(options: DataOptions) -> Problem:
-    """Reads the data, and cuts the test part, unless it is given, and the validation part."""
+    """Reads the data, and cuts the test part, unless it is given, and the validation part.
+
+    Raises:
+      ValueError: If the data are not as the flags say, or leave nothing to learn or to score.
+    """
     columns = {
         name: getattr(options, name)
         for name in ("user_col", "item_col", "rating_col", "time_col", "min_rating")
@@ -75,6 +94,9 @@ def load_problem(options: DataOptions) -> Problem:
     }
     tau_plus = None
     if options.data == "simulated":
+        if columns or options.test_data is not None:
+            flag = next(iter(columns), "test_data").replace("_", "-")
+            raise ValueError(f"--data simulated has no use for --{flag}; leave it out.")
         simulated = data.simulate()
         loaded, tau_plus = simulated.interactions, simulated.tau_plus
     elif options.test_data is not None:
@@ -86,15 +108,25 @@ def load_problem(options: DataOptions) -> Problem:
     if test is None:
         raise ValueError(f"--data {options.data} has no test part; name one with --test-data.")
     if valid is not None:
-        return Problem(train_part, valid, test, data.union(train_part, valid), tau_plus)
-    how = "time" if options.split == "time" else "ratio"
-    cut = data.with_validation(train_part, valid=options.valid, how=how)
-    assert cut.valid is not None
-    return Problem(cut.train, cut.valid, test, train_part, tau_plus)
+        problem = Problem(train_part, valid, test, data.union(train_part, valid), tau_plus)
+    else:
+        how = "time" if options.split == "time" else "ratio"
+        cut = data.with_validation(train_part, valid=options.valid, how=how)
+        assert cut.valid is not None
+        problem = Problem(cut.train, cut.valid, test, train_part, tau_plus)
+    for name in ("train", "valid", "test"):
+        if not len(getattr(problem, name)):
+            raise ValueError(f"--data {options.data} has no interactions in its {name} part.")
+    degrees = problem.train.degrees
+    if not ((degrees > 0) & (degrees < problem.train.n_items)).any():
+        raise ValueError(
+            f"--data {options.data}: everyone took every item; there is nothing to compare with."
+        )
+    return problem
 
 
-def run(config: Config, problem: Problem, checkpoints: Path, on_epoch: OnEpoch) -> Outcome:
-    """Searches on validation data, trains the final runs and scores them once on test data.
+def run(config: Config, problem: Problem, checkpoints: Path, on_epoch: OnEpoch) -> Trained:
+    """Searches on validation data and trains the final runs.
 
     Args:
       config: The configuration.
@@ -103,7 +135,7 @@ def run(config: Config, problem: Problem, checkpoints: Path, on_epoch: OnEpoch) 
       on_epoch: Called with each entry of the history, see :data:`OnEpoch`.
     """
     protocol = config.protocol
-    axes = parse_sweep(protocol.sweep)
+    axes = parse_sweep(config)
     objective = resolve(config.objective, tuple(axes))
     seeds = list(range(protocol.seed, protocol.seed + protocol.seeds))
     # A grid is searched with one seed, and its best point trained with all of them.
@@ -142,12 +174,17 @@ def run(config: Config, problem: Problem, checkpoints: Path, on_epoch: OnEpoch) 
         fitted = searched
         start = choice.point * len(seeds)
         params = jax.tree.map(lambda leaf: leaf[start : start + len(seeds)], searched.params)
+    return Trained(fitted.model, params, points, choice)
+
+
+def score_seeds(trained: Trained, problem: Problem, ks: tuple[int, ...]) -> list[dict[str, float]]:
+    """Test metrics of every seed of the final runs."""
     plan = metrics.ranking_plan(problem.known, problem.test)
-    per_seed = [
-        score(fitted.model, jax.tree.map(lambda leaf, i=i: leaf[i], params), plan, protocol.k)
-        for i in range(len(seeds))
+    n_seeds = len(jax.tree.leaves(trained.params)[0])
+    return [
+        score(trained.model, jax.tree.map(lambda leaf, i=i: leaf[i], trained.params), plan, ks)
+        for i in range(n_seeds)
     ]
-    return Outcome(params, points, choice, per_seed)
 
 
 def score(
@@ -159,14 +196,15 @@ def score(
     return {name: values[name] for name in sorted(shown, key=_reading_order)}
 
 
-def parse_sweep(specs: tuple[str, ...]) -> dict[str, list[float]]:
-    """Turns ``("lr=1e-3,3e-3", …)`` into values by name.
+def parse_sweep(config: Config) -> dict[str, list[float]]:
+    """Turns ``--sweep lr=1e-3,3e-3 …`` into values by name.
 
     Raises:
-      ValueError: If a specification is not of that form, or names what cannot be swept.
+      ValueError: If a specification is not of that form, or names what cannot be swept, or a
+        value is out of range.
     """
     axes: dict[str, list[float]] = {}
-    for spec in specs:
+    for spec in config.protocol.sweep:
         name, _, values = spec.partition("=")
         if name not in SWEEPABLE:
             raise ValueError(f"--sweep takes one of {', '.join(SWEEPABLE)}, got {name!r}.")
@@ -176,6 +214,13 @@ def parse_sweep(specs: tuple[str, ...]) -> dict[str, list[float]]:
             axes[name] = [float(value) for value in values.split(",")]
         except ValueError:
             raise ValueError(f"--sweep must be NAME=NUMBER,NUMBER,…, got {spec!r}.") from None
+        for value in axes[name]:
+            try:
+                check_number(name, value, config.objective.loss)
+            except ValueError as wanted:
+                raise ValueError(
+                    f"--sweep {name} must be {wanted}, got {value:g} in {spec!r}."
+                ) from None
     return axes
 
 

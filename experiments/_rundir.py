@@ -16,6 +16,7 @@ import crl_jax
 from crl_jax import data, train
 
 from ._config import Config, from_json, to_json
+from ._ranges import read_json
 
 CONFIG, HISTORY, METRICS, CURVES = "config.json", "history.jsonl", "metrics.json", "curves.png"
 SWEEP, SEEDS = "sweep.csv", "metrics_by_seed.json"
@@ -62,11 +63,9 @@ def open_run(folder: Path) -> Config:
     """
     path = folder / CONFIG
     try:
-        stored = json.loads(path.read_text())
+        stored = read_json(path)
     except FileNotFoundError:
         raise ValueError(f"{folder} holds no run: there is no {path}.") from None
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path}:{error.lineno}: expected JSON, got {error.msg}.") from None
     return from_json(stored, path)
 
 

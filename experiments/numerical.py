@@ -18,7 +18,6 @@ import jax.numpy as jnp
 import numpy as np
 import tyro
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 import crl_jax
@@ -27,8 +26,10 @@ from crl_jax import weights
 from . import _numerical_figures as figures
 from . import _numerical_model as model
 from . import _rundir as rundir
+from ._command import run
 from ._numerical_figures import Sweep
 from ._numerical_model import ESTIMATORS, Setting
+from ._ranges import COUNT, MOST, SHARE, Range, check_flags
 
 _DESCRIPTION = """Measure how far the biased, the debiased (DCL) and the Bayesian (BCL) estimate
 lie from the mean over the true negatives, in samples of populations whose labels are known.
@@ -76,23 +77,24 @@ class Config:
     """Scores lie within plus and minus this; at least 0.01."""
 
 
-_RANGES: dict[str, tuple[float, float]] = {
-    "seed": (0, 2**31 - 1),
-    "anchors": (2, math.inf),
-    "n_neg": (2, math.inf),
-    "n_pos": (1, math.inf),
-    "largest_n": (2 * _RATE_FROM, math.inf),
-    "alpha": (0.5, 1),
-    "gamma": (0, 1),
-    "tau_plus": (0, 0.5),
-    "temperature": (0.01, math.inf),
-    "half_width": (0.01, math.inf),
+_RANGES = {
+    "seed": Range(0, 2**31 - 1),
+    "anchors": Range(2, MOST),
+    "n_neg": Range(2, MOST),
+    "n_pos": COUNT,
+    "largest_n": Range(2 * _RATE_FROM, MOST),
+    "alpha": Range(0.5, 1),
+    "gamma": SHARE,
+    "tau_plus": Range(0, 0.5),
+    "temperature": Range(0.01),
+    "half_width": Range(0.01),
 }
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the command and returns its exit status: 0, or 2 for an error."""
-    try:
+    """Runs the command and returns its exit status, see :func:`experiments._command.run`."""
+
+    def command() -> None:
         config = tyro.cli(
             Config, prog="python -m experiments.numerical", description=_DESCRIPTION, args=arguments
         )
@@ -100,21 +102,12 @@ def main(arguments: list[str] | None = None) -> int:
         folder = config.out or Path("runs") / f"numerical-{time.strftime('%Y%m%d-%H%M%S')}"
         _create(folder, config)
         _run(config, folder, Console())
-    except (ValueError, OSError) as error:
-        Console(stderr=True).print(f"[red]error:[/] {escape(str(error))}", highlight=False)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    return 0
+
+    return run(command)
 
 
 def _check(config: Config) -> None:
-    for name, (low, high) in _RANGES.items():
-        value = getattr(config, name)
-        if not low <= value <= high:
-            flag = "--" + name.replace("_", "-")
-            wanted = f"at least {low:g}" if high == math.inf else f"in [{low:g}, {high:g}]"
-            raise ValueError(f"{flag} must be {wanted}, got {value}.")
+    check_flags(config, _RANGES)
     largest = config.half_width / config.temperature
     if largest > 30:  # the square of its exponential still fits float32
         raise ValueError(

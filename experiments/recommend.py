@@ -6,20 +6,20 @@ Without arguments it trains BPR on simulated data, in under a minute. ``--data``
 
 import sys
 import time
-import warnings
 from pathlib import Path
 from typing import Any
 
 import jax
 from rich.console import Console
 
-from crl_jax import train
+from crl_jax import samplers
 
 from . import _pipeline as pipeline
 from . import _rundir as rundir
 from . import _screen as screen
+from ._command import run
 from ._config import Config, OutputOptions, parse
-from ._objectives import resolve
+from ._objectives import Objective, resolve
 from ._plots import draw_curves
 from ._samplers import resolve_sampler
 from .recipes import RECIPES
@@ -37,26 +37,18 @@ choose on validation data, and score it once on test data.
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the command and returns its exit status.
+    """Runs the command and returns its exit status, see :func:`experiments._command.run`."""
+    given = sys.argv[1:] if arguments is None else arguments
 
-    That is 0, 2 for an error, 1 if nobody reads the output on; an interrupt exits with 130.
-    """
-    arguments = sys.argv[1:] if arguments is None else arguments
-    warnings.showwarning = screen.show_warning
-    try:
-        if arguments[:1] == ["topk"]:
+    def command() -> None:
+        if given[:1] == ["topk"]:
             from ._topk import main as topk
 
-            topk(arguments[1:])
+            topk(given[1:])
         else:
-            _train(*_configure(arguments))
-    except BrokenPipeError:  # whoever read the output has seen enough
-        sys.stdout = None  # nothing left to flush at exit
-        return 1
-    except (ValueError, ImportError, OSError, train.TrainingDiverged) as error:
-        Console(stderr=True).print(f"[red]error:[/] {screen.plain(error)}", highlight=False)
-        return 2
-    return 0
+            _train(*_configure(given))
+
+    return run(command)
 
 
 def _configure(arguments: list[str]) -> tuple[Config, Path, bool]:
@@ -73,7 +65,18 @@ def _configure(arguments: list[str]) -> tuple[Config, Path, bool]:
         raise ValueError(
             "--resume goes on with the run's own configuration; leave out other flags."
         )
-    return rundir.open_run(resume), resume, True
+    config = rundir.open_run(resume)
+    try:
+        _objective(config)
+    except ValueError as error:
+        raise ValueError(f"{resume / rundir.CONFIG}: {error}") from None
+    return config, resume, True
+
+
+def _objective(config: Config) -> tuple[Objective, tuple[str, ...]]:
+    """The objective, and the names of the numbers that a sweep sets."""
+    swept = tuple(pipeline.parse_sweep(config))
+    return resolve(config.objective, swept), swept
 
 
 def _take_recipe(arguments: list[str]) -> tuple[Config, list[str]]:
@@ -94,11 +97,16 @@ def _take_recipe(arguments: list[str]) -> tuple[Config, list[str]]:
 def _train(config: Config, folder: Path, resumed: bool) -> None:
     console = Console()
     _check_device(config.output.device)
-    swept = tuple(pipeline.parse_sweep(config.protocol.sweep))
-    objective = resolve(config.objective, swept)
+    objective, swept = _objective(config)
     problem = pipeline.load_problem(config.source)
-    source = config.source.data
-    resolve_sampler(config.sampling, problem.train, source, swept, own=objective.sampler)
+    sampler = resolve_sampler(
+        config.sampling, problem.train, config.source.data, swept, own=objective.sampler
+    )
+    if isinstance(sampler, samplers.SRNS) and sampler.memory < objective.n_neg:
+        raise ValueError(
+            f"--candidates must be at least the {objective.n_neg} negatives of --n-neg, "
+            f"got {sampler.memory}."
+        )
     if objective.credence is not None:
         objective.credence(problem.train, config.training)
     if resumed and (folder / rundir.METRICS).exists():
@@ -125,17 +133,19 @@ def _train(config: Config, folder: Path, resumed: bool) -> None:
                 rundir.append_history(folder / rundir.HISTORY, history[-1])
                 progress.update(phase, last_epoch, entry)
 
-            outcome = pipeline.run(config, problem, folder / rundir.CHECKPOINT, on_epoch)
+            trained = pipeline.run(config, problem, folder / rundir.CHECKPOINT, on_epoch)
     except KeyboardInterrupt:
         console.print(f"Interrupted. Go on with: python -m experiments.recommend --resume {folder}")
         raise SystemExit(130) from None
     if swept:
-        rundir.write_sweep(folder / rundir.SWEEP, outcome.points, outcome.choice)
-    rundir.save_model(folder, outcome.params, problem.known, config)
+        rundir.write_sweep(folder / rundir.SWEEP, trained.points, trained.choice)
+    rundir.save_model(folder, trained.params, problem.known, config)
     draw_curves(folder / rundir.CURVES, history, described)
-    rundir.write_json(folder / rundir.SEEDS, outcome.per_seed)
+    per_seed = pipeline.score_seeds(trained, problem, config.protocol.k)
+    rundir.write_json(folder / rundir.SEEDS, per_seed)
     # Last: where it stands, the run is complete.
-    rundir.write_json(folder / rundir.METRICS, pipeline.summary(outcome.per_seed))
+    rundir.write_json(folder / rundir.METRICS, pipeline.summary(per_seed))
+    outcome = pipeline.Outcome(trained.points, trained.choice, per_seed)
     screen.report(console, outcome, bool(swept))
     console.print(f"results in {folder}")
 

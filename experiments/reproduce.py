@@ -6,23 +6,24 @@ our numbers beside the published ones, and writes Markdown, CSV and PNG.
 
 import math
 import sys
-import warnings
 from collections.abc import Callable
 from typing import get_args
 
 import tyro
 from rich.console import Console
 
-from crl_jax import data, stats, train
+from crl_jax import data, stats
 
 from . import _credence_figures as credence_figures
 from . import _credence_study as credence
 from . import _sampling_figures as sampling_figures
 from . import _sampling_study as sampling
 from . import _study as study
+from ._command import run
+from ._config import RANGES
 from ._published import published
+from ._ranges import Range, check_flags
 from ._report import compare, rich_table, write_table
-from ._screen import plain, show_warning
 from ._targets import TITLES, Options, Target, length, train_all
 
 _TABLES = {*credence.Study().tables(), *sampling.TABLES}
@@ -40,30 +41,23 @@ assert set(get_args(Target)) == {f"table-{n}" for n in _TABLES} | {f"figure-{n}"
 # Whose trainings are of the one setting alone.
 _PUBLISHED_ONLY = ("figure-3.6", "figure-4.2", "figure-4.4", "figure-4.5")
 _DKW_SAMPLES = 64
+_RANGES = {"seeds": RANGES["seeds"], "epochs": RANGES["epochs"], "test_rating": Range()}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the command and returns its exit status: 0, or 2 for an error."""
-    warnings.showwarning = show_warning
-    options = tyro.cli(
-        Options, prog="python -m experiments.reproduce", args=arguments, description=__doc__
-    )
-    try:
+    """Runs the command and returns its exit status, see :func:`experiments._command.run`."""
+
+    def command() -> None:
+        options = tyro.cli(
+            Options, prog="python -m experiments.reproduce", args=arguments, description=__doc__
+        )
         _reproduce(options, Console())
-    except KeyboardInterrupt:
-        Console(stderr=True).print("Interrupted; the same command goes on from here.")
-        return 130
-    except (ValueError, OSError, train.TrainingDiverged) as error:
-        Console(stderr=True).print(f"[red]error:[/] {plain(error)}", highlight=False)
-        return 2
-    return 0
+
+    return run(command)
 
 
 def _reproduce(options: Options, console: Console) -> None:
-    if options.seeds < 1:
-        raise ValueError(f"--seeds must be at least 1, got {options.seeds}.")
-    if options.epochs is not None and options.epochs < 1:
-        raise ValueError(f"--epochs must be at least 1, got {options.epochs}.")
+    check_flags(options, _RANGES)
     kind, number = options.target.split("-")
     if options.target in _PUBLISHED_ONLY and options.setting != "published":
         raise ValueError(f"{options.target} is of the published setting: leave out --setting.")

@@ -304,11 +304,17 @@ def test_densities_histograms_and_weights_are_of_one_mass(finished):
 
 
 WRONG = {
-    "too few anchors": (["--anchors", "1"], "--anchors must be at least 2, got 1"),
-    "alpha": (["--alpha", "0.3"], "--alpha must be in [0.5, 1], got 0.3"),
-    "gamma": (["--gamma", "2"], "--gamma must be in [0, 1]"),
-    "tau plus": (["--tau-plus", "0.9"], "--tau-plus must be in [0, 0.5]"),
-    "no number": (["--temperature", "nan"], "--temperature must be at least"),
+    "too few anchors": (
+        ["--anchors", "1"],
+        "--anchors must be a whole number in [2, 2147483647], got 1",
+    ),
+    "alpha": (["--alpha", "0.3"], "--alpha must be a number in [0.5, 1], got 0.3"),
+    "gamma": (["--gamma", "2"], "--gamma must be a number in [0, 1]"),
+    "tau plus": (["--tau-plus", "0.9"], "--tau-plus must be a number in [0, 0.5]"),
+    "no number": (
+        ["--temperature", "nan"],
+        "--temperature must be a number of at least 0.01, got nan",
+    ),
     "overflow": (["--half-width", "40"], "--half-width / --temperature must be at most 30"),
 }
 

@@ -228,17 +228,30 @@ WRONG = {
         ["--loss", "bprac", "--law", "smoothed", "--law-scale", "1"],
         "--law smoothed has no --law-scale",
     ),
-    "a law without width": (["--loss", "bprac", "--law-scale", "0"], "`scale` must lie in"),
     "a group for bpr": (["--n-group", "2"], "--loss bpr has no group"),
-    "an empty group": (["--loss", "gbpr", "--n-group", "0"], "--n-group must be at least 1"),
+    "an empty group": (
+        ["--loss", "gbpr", "--n-group", "0"],
+        "--n-group must be a whole number in [1,",
+    ),
     "other items for mpr": (["--loss", "mpr", "--n-neg", "3"], "compares set items"),
     "other negatives for mpr": (
         ["--loss", "mpr", "--sampler", "dns"],
         "this loss draws negatives of its own",
     ),
-    "a drop rate out of range": (["--loss", "truncated_bpr", "--drop-rate", "2"], "drop_rate"),
+    "a drop rate out of range": (["--loss", "truncated_bpr", "--drop-rate", "2"], "--drop-rate"),
     "extra positives for bpr": (["--n-pos", "2"], "draws no extra positives"),
-    "a knob out of range": (["--loss", "dpl", "--tau-plus", "1.5"], "tau_plus"),
+    "a knob out of range": (["--loss", "dpl", "--tau-plus", "1.5"], "--tau-plus"),
+    "no cut-off": (["--k"], "--k must be one or more, each a whole number in [1, 65536], got none"),
+    "a sweep out of range": (
+        ["--sweep", "lr=-1,1e-3"],
+        "--sweep lr must be a number above 0, got -1",
+    ),
+    "a sweep of half epochs": (["--sweep", "epochs=1.5"], "--sweep epochs must be a whole number"),
+    "too few in memory": (
+        ["--sampler", "srns", "--candidates", "2", "--loss", "info_nce"],
+        "--candidates must be at least the 5 negatives of --n-neg, got 2",
+    ),
+    "columns of simulated data": (["--data", "simulated", "--user-col", "u"], "--user-col"),
     "no recipe": (["--recipe", "magic"], "--recipe takes one of"),
     "no tpu here": (["--device", "tpu"], "--device tpu: JAX found only"),
     "resume what is no run": (["--resume", "nowhere"], "nowhere holds no run"),
@@ -266,6 +279,21 @@ def test_wrong_use_is_one_clear_line(name, ratings, tmp_path, capsys):
     assert error.startswith("error:")
     assert message in one_line(error)
     assert "Traceback" not in error
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_model_is_kept_whatever_happens_to_its_scores(ratings, tmp_path, monkeypatch):
+    out = tmp_path / "run"
+
+    def fail(*_, **__):
+        raise ValueError("no scores today")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("experiments._pipeline.score", fail)
+        assert main(["--data", str(ratings), *QUICK, "--out", str(out)]) == 2
+    assert main(["topk", "--run", str(out), "--user", "u7"]) == 0
+    assert main(["--resume", str(out)]) == 0
+    assert (out / "metrics.json").exists()
 
 
 @pytest.mark.parametrize("arguments", [["--loss", "magic"], ["--lr", "fast"], ["--nonsense"]])
@@ -314,6 +342,26 @@ def test_a_damaged_config_is_named(finished, capsys):
     (finished / "config.json").write_text("{\n  broken")
     assert main(["--resume", str(finished)]) == 2
     assert "config.json:2" in capsys.readouterr().err.replace("\n", "")
+
+
+@pytest.mark.parametrize(
+    ("section", "changed", "message"),
+    [
+        ("training", {"dim": 0}, "training.dim: expected a whole number in [1, 65536], got 0"),
+        ("protocol", {"refit": None}, "protocol.refit: expected true or false, got null"),
+        ("protocol", {"sweep": ["lr=-1"]}, "--sweep lr must be a number above 0"),
+        ("objective", {"alpha": 0.9}, "--loss bpr has no alpha"),
+    ],
+)
+def test_an_edited_config_is_checked_as_flags_are(section, changed, message, finished, capsys):
+    (finished / "metrics.json").unlink()
+    path = finished / "config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps(config | {section: config[section] | changed}))
+    assert main(["--resume", str(finished)]) == 2
+    error = "".join(capsys.readouterr().err.split())
+    assert error.startswith(f"error:{path}:")
+    assert "".join(message.split()) in error
 
 
 def test_a_run_does_not_resume_on_other_data(finished, ratings, capsys):

@@ -155,8 +155,12 @@ def test_scores_are_counted_by_what_they_are_of():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["table-4.2", "--seeds", "0"], "--seeds must be at least 1, got 0"),
-        (["table-4.2", "--epochs", "0"], "--epochs must be at least 1, got 0"),
+        (["table-4.2", "--seeds", "0"], "--seeds must be a whole number in [1, 10000], got 0"),
+        (
+            ["table-4.2", "--epochs", "0"],
+            "--epochs must be a whole number in [1, 2147483647], got 0",
+        ),
+        (["table-3.2", "--test-rating", "nan"], "--test-rating must be a number that is finite"),
         (["table-4.2", "--methods", "best"], "--methods takes some of rns, pns"),
         (["table-5.3"], "add --setting minibatch"),
         (["figure-4.4", "--setting", "minibatch"], "is of the published setting"),

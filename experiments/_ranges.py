@@ -1,0 +1,166 @@
+"""Which values a field of a configuration takes, whether from the command line or from a file."""
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+MOST = 2**31 - 1
+"""The largest count: counts are int32 in compiled programs."""
+_FLOAT32 = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True)
+class Range:
+    """An interval of finite numbers. Each must lie in it in 32 bits too, as programs see it."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    low_open: bool = False
+    high_open: bool = False
+
+    def __contains__(self, value: float) -> bool:
+        if not isinstance(value, int):
+            with np.errstate(over="ignore"):
+                return self._spans(value) and self._spans(float(np.float32(value)))
+        return self._spans(value)
+
+    def _spans(self, value: float) -> bool:
+        above = value > self.low if self.low_open else value >= self.low
+        below = value < self.high if self.high_open else value <= self.high
+        return above and below and abs(value) <= _FLOAT32
+
+    def __str__(self) -> str:
+        if self.high == math.inf:
+            if self.low == -math.inf:
+                return "that is finite"
+            return f"above {self.low:g}" if self.low_open else f"of at least {self.low:g}"
+        left, right = "(" if self.low_open else "[", ")" if self.high_open else "]"
+        return f"in {left}{_shown(self.low)}, {_shown(self.high)}{right}"
+
+
+def _shown(end: float) -> str:
+    return str(end) if isinstance(end, int) else f"{end:g}"
+
+
+POSITIVE = Range(0, low_open=True)
+NOT_NEGATIVE = Range(0)
+SHARE = Range(0, 1)
+COUNT = Range(1, MOST)
+COUNT_OR_NONE = Range(0, MOST)
+
+
+def check_flags(options: Any, table: dict[str, Range]) -> None:
+    """Checks the numbers of a dataclass that the command line made.
+
+    Raises:
+      ValueError: If one is out of its range in ``table``. The message names the flag.
+    """
+    for name, kind in get_type_hints(type(options)).items():
+        value = getattr(options, name)
+        if name not in table or value is None:
+            continue
+        try:
+            read(required(kind), table[name], value)
+        except ValueError as wanted:
+            flag = "--" + name.replace("_", "-")
+            got = " ".join(map(str, value)) or "none" if isinstance(value, tuple) else value
+            raise ValueError(f"{flag} must be {wanted}, got {got}.") from None
+
+
+def read(kind: Any, limits: Range | None, stored: Any) -> Any:
+    """Turns a value of JSON into one of the type ``kind``.
+
+    Args:
+      kind: The annotation of a field: a number, bool, str, Path, Literal, a tuple of these of any
+        length, or one of them or None.
+      limits: Where its numbers lie; a tuple of numbers must not be empty.
+      stored: The value.
+
+    Raises:
+      ValueError: With what was expected, as ``a number above 0``, if it is none.
+    """
+    wanted, needed = describe(kind, limits), required(kind)
+    if stored is None and needed is not kind:
+        return None
+    if get_origin(needed) is tuple:
+        if not isinstance(stored, list | tuple) or (limits is not None and not stored):
+            raise ValueError(wanted)
+        return tuple(_read_one(get_args(needed)[0], limits, one, wanted) for one in stored)
+    return _read_one(needed, limits, stored, wanted)
+
+
+def _read_one(kind: Any, limits: Range | None, stored: Any, wanted: str) -> Any:
+    if get_origin(kind) is Literal:
+        good = isinstance(stored, str) and stored in get_args(kind)
+    elif kind in (str, Path):
+        good = isinstance(stored, str) and "\0" not in stored
+    elif kind is bool:
+        good = isinstance(stored, bool)
+    else:
+        numbers = int if kind is int else int | float
+        good = isinstance(stored, numbers) and not isinstance(stored, bool)
+        good = good and (limits is None or stored in limits)
+    if not good:
+        raise ValueError(wanted)
+    make: Any = str if get_origin(kind) is Literal else kind
+    return make(stored)
+
+
+def describe(kind: Any, limits: Range | None) -> str:
+    """What :func:`read` expects: ``a number above 0``, ``true or false``, …."""
+    needed = required(kind)
+    if needed is not kind:
+        return f"{describe(needed, limits)}, or null"
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(get_args(kind))}"
+    if get_origin(kind) is tuple:
+        one = describe(get_args(kind)[0], limits)
+        return f"a list of {one}" if limits is None else f"one or more, each {one}"
+    names = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+    name = names.get(kind, "a path")
+    return name if limits is None else f"{name} {limits}"
+
+
+def required(kind: Any) -> Any:
+    """The annotation without None."""
+    options = [option for option in get_args(kind) if option is not NoneType]
+    return options[0] if NoneType in get_args(kind) else kind
+
+
+def shorten(stored: Any, most: int = 60) -> str:
+    """A value as it stands in JSON, cut if it is long."""
+    text = json.dumps(stored, default=str, ensure_ascii=False)
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
+def read_json(path: Path) -> Any:
+    """Reads a file of JSON in which no name stands twice.
+
+    Raises:
+      ValueError: If it is none, with the place.
+      OSError: If it cannot be read.
+    """
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"{twice} stands there twice")
+        return found
+
+    try:
+        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=once)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}:{error.lineno}: expected JSON, got {error.msg}.") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: expected JSON in UTF-8, got {error.reason}.") from None
+    except RecursionError:
+        raise ValueError(f"{path}: expected JSON, got brackets nested too deep.") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: expected JSON, got: {error}.") from None

@@ -1,0 +1,161 @@
+"""The configuration of a run: what flags and files may say, and how what they may not is named."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import numpy as np
+import pytest
+
+from experiments import _rundir as rundir
+from experiments._config import RANGES, Config, from_json, parse, to_json
+
+SECTIONS: dict[str, Any] = {
+    section.name: get_type_hints(section.default_factory)  # type: ignore[arg-type]
+    for section in dataclasses.fields(Config)
+}
+FIELDS = [(section, name) for section, hints in SECTIONS.items() for name in hints]
+NUMBERS = [
+    name
+    for hints in SECTIONS.values()
+    for name, kind in hints.items()
+    if kind in (int, float, int | None, float | None, tuple[int, ...])
+]
+WHOLE = ("n_pos", "ecdf_samples", "rns_epochs", "seed")  # may be 0
+FROM_ZERO = ("beta", "exponent", "weight_decay", "decay", "checkpoint_seconds", "variance_weight",
+             "gain", "gain_slope", "gain_least", *WHOLE)  # fmt: skip
+SHARES = ("floor", "rho", "balance", "drop_rate", "alpha")  # both ends count
+ANY = ("min_rating", "min_score")
+POSITIVE = ("temperature", "law_scale", "rank_scale", "init_scale", "lr")
+
+
+def wrong_numbers(name: str) -> list[str]:
+    """Values on the outer side of each end."""
+    if name in ANY:
+        return ["inf", "nan"]
+    if name in FROM_ZERO:
+        return ["-1", "nan"] if name not in WHOLE else ["-1", "4294967296"]
+    if name in SHARES:
+        return ["1.01", "nan", "0.49" if name == "alpha" else "-0.01"]
+    if name in POSITIVE:
+        return ["0", "-1", "nan", "inf", "1e39", "1e-50"]
+    if name == "tau_plus":
+        return ["1", "-0.01", "nan"]
+    if name in ("test", "valid"):
+        return ["0", "1", "nan"]
+    return ["0", "-3", "9999999999"]  # counts
+
+
+def test_every_number_has_a_range():
+    assert sorted(NUMBERS) == sorted(RANGES)
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_flags_out_of_range_are_named_with_their_value(name):
+    flag = "--" + name.replace("_", "-")
+    for value in wrong_numbers(name):
+        with pytest.raises(ValueError, match=f"^{flag} must be .*, got ") as raised:
+            parse([flag, value], Config(), "")
+        assert float(str(raised.value).rpartition("got ")[2].rstrip(".")) == pytest.approx(
+            float(value), nan_ok=True
+        )
+
+
+def test_ends_of_ranges_count():
+    flags = ["--alpha", "0.5", "--tau-plus", "0", "--weight-decay", "0", "--seed", "4294967295",
+             "--drop-rate", "1", "--checkpoint-seconds", "0", "--k", "1"]  # fmt: skip
+    config = parse(flags, Config(), "")
+    assert (config.objective.alpha, config.protocol.seed) == (0.5, 2**32 - 1)
+    assert config.protocol.k == (1,)
+
+
+def test_ranges_may_depend_on_other_flags():
+    assert parse(["--loss", "hard", "--beta", "0.1"], Config(), "").objective.beta == 0.1
+    with pytest.raises(ValueError, match=r"^--beta must be a number in \[0\.5, 1\], got 0\.1"):
+        parse(["--loss", "bayesian", "--beta", "0.1"], Config(), "")
+    with pytest.raises(ValueError, match="--seed 4294967295 --seeds 2"):
+        parse(["--seed", "4294967295", "--seeds", "2"], Config(), "")
+
+
+STORED = to_json(Config())
+WHERE = Path("config.json")
+
+
+def complaint(function: Callable[..., Any], *arguments: Any) -> str:
+    """The one line with which the function refuses its arguments; empty if it takes them."""
+    try:
+        function(*arguments)
+    except ValueError as error:
+        said = str(error)
+    else:
+        return ""
+    assert "\n" not in said
+    return said
+
+
+def fault(stored: Any) -> str:
+    """What is said of this configuration."""
+    said = complaint(from_json, stored, WHERE)
+    assert not said or said.startswith("config.json: ")
+    return said
+
+
+def test_what_was_written_is_read():
+    assert from_json(STORED, WHERE) == Config()
+    assert not fault(STORED | {"environment": {"python": "3.11"}})
+
+
+@pytest.mark.parametrize(("section", "name"), FIELDS)
+def test_damaged_fields_are_named(section, name):
+    kind = SECTIONS[section][name]
+
+    def changed(value):
+        return STORED | {section: STORED[section] | {name: value}}
+
+    optional = type(None) in getattr(kind, "__args__", ())
+    numeric = name in RANGES
+    bad: list[Any] = [{}, {"a": 1}, [None], [[1]], "abc\0"]
+    bad += [] if optional else [None]
+    bad += ["abc", ""] if numeric else [0, -1, 10**400, math.nan, 1.5]
+    bad += [] if kind is bool else [True]
+    bad += ([math.nan, math.inf, 10**400] if name != "k" else [[], [0], [1.5]]) if numeric else []
+    for value in bad:
+        said = fault(changed(value))
+        assert said.startswith(f"config.json: {section}.{name}: expected "), (value, said)
+    left = {other: value for other, value in STORED[section].items() if other != name}
+    missing = f"config.json: {section}: expected the field {name}, which is missing."
+    assert fault(STORED | {section: left}) == missing
+
+
+def test_sections_and_strange_fields_are_named():
+    for section in SECTIONS:
+        assert section in fault({k: v for k, v in STORED.items() if k != section})
+        for value in (None, [], "abc", 3):
+            assert fault(STORED | {section: value}).startswith(f"config.json: {section}: expected")
+        strange = STORED | {section: STORED[section] | {"colour": 1}}
+        assert 'got the field "colour"' in fault(strange)
+    assert 'got the field "colour"' in fault(STORED | {"colour": 1})
+    for value in (None, [], "abc", 3):
+        assert fault(value).startswith("config.json: expected {…}, got ")
+
+
+def test_damaged_bytes_are_one_line_with_the_file(tmp_path):
+    path = tmp_path / "config.json"
+    good = json.dumps(STORED, indent=2).encode()
+    rng = np.random.default_rng(0)
+    texts = [good[: rng.integers(len(good))] for _ in range(30)]
+    for _ in range(60):
+        flipped = bytearray(good)
+        flipped[rng.integers(len(good))] ^= 1 << rng.integers(8)
+        texts.append(bytes(flipped))
+    texts += [b"", b"\xff\xfe", b"[" * 100_000, b"1" * 5000, b'{"a": 1, "a": 1}', b"NaN"]
+    said = []
+    for text in texts:
+        path.write_bytes(text)
+        said.append(complaint(rundir.open_run, tmp_path))
+    refused = [line for line in said if line]
+    assert len(refused) > 60
+    assert all(line.startswith(str(path)) for line in refused)
