@@ -16,7 +16,7 @@ import crl_jax
 from crl_jax import data, train
 
 from ._config import Config, from_json, to_json
-from ._ranges import read_json
+from ._ranges import read_json, shorten
 
 CONFIG, HISTORY, METRICS, CURVES = "config.json", "history.jsonl", "metrics.json", "curves.png"
 SWEEP, SEEDS = "sweep.csv", "metrics_by_seed.json"
@@ -125,22 +125,38 @@ def load_model(folder: Path) -> tuple[Any, data.Interactions]:
     """
     path = folder / CHECKPOINT / MODEL
     try:
-        stored, _ = train.load_checkpoint(path)
+        stored, meta = train.load_checkpoint(path)
     except FileNotFoundError:
         hint = "its training is not finished" if (folder / CONFIG).exists() else "it holds no run"
         raise ValueError(f"{folder} has no trained model: {hint}.") from None
-    params = {
-        name.removeprefix("params/"): array
-        for name, array in stored.items()
-        if name.startswith("params/")
-    }
-    known = data.Interactions(
-        indptr=stored["indptr"],
-        items=stored["items"],
-        user_ids=stored["user_ids"],
-        item_ids=stored["item_ids"],
-    )
-    return params, known
+    _check_names(path, stored, meta)
+    try:
+        known = data.Interactions(
+            indptr=stored["indptr"],
+            items=stored["items"],
+            user_ids=stored["user_ids"],
+            item_ids=stored["item_ids"],
+        )
+    except (ValueError, TypeError, IndexError) as error:
+        raise ValueError(f"{path}: expected the interactions of a run, got: {error}") from None
+    tables = {name: stored[f"params/{name}"] for name in ("users", "items")}
+    n_seeds = len(tables["users"]) if tables["users"].ndim else 0
+    for name, rows in (("users", known.n_users), ("items", known.n_items)):
+        table, wanted = tables[name], (max(n_seeds, 1), rows, meta["dim"])
+        if table.shape != wanted or table.dtype != np.float32:
+            raise ValueError(
+                f"{path}: expected params/{name} as float32{list(wanted)}, "
+                f"got {table.dtype}{list(table.shape)}."
+            )
+    return tables, known
+
+
+def _check_names(path: Path, stored: dict[str, Any], meta: Any) -> None:
+    wanted = ["indptr", "item_ids", "items", "params/items", "params/users", "user_ids"]
+    if sorted(stored) != wanted:
+        raise ValueError(f"{path}: expected the arrays {wanted}, got {sorted(stored)}.")
+    if not isinstance(meta, dict) or meta.get("encoder") != "mf" or "dim" not in meta:
+        raise ValueError(f"{path}: expected the encoder mf and its dim, got {shorten(meta)}.")
 
 
 def write_text(path: Path, text: str) -> None:

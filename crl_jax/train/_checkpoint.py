@@ -7,7 +7,6 @@ process is killed, the name leads to a complete checkpoint, the old or the new o
 
 import json
 import os
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -71,14 +70,15 @@ def load_checkpoint(path: str | os.PathLike[str], like: Any = None) -> tuple[Any
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
             stored = {name: archive[name] for name in archive.files}
         header = json.loads(stored.pop(_HEADER).tobytes())
+        for name, dtype in header["dtypes"].items():
+            stored[name] = stored[name].view(jnp.dtype(dtype))
+        meta = header["meta"]
     except FileNotFoundError:
         raise
-    except (OSError, ValueError, KeyError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+    except Exception as error:  # zipfile and NumPy raise nearly anything on damaged bytes
         raise ValueError(f"{path}: expected a complete checkpoint, got {error!r}.") from error
-    for name, dtype in header["dtypes"].items():
-        stored[name] = stored[name].view(jnp.dtype(dtype))
     if like is None:
-        return stored, header["meta"]
+        return stored, meta
 
     expected = dict(_named_leaves(like))
     if stored.keys() != expected.keys():
@@ -91,7 +91,7 @@ def load_checkpoint(path: str | os.PathLike[str], like: Any = None) -> tuple[Any
                 f"got {got.dtype}{list(got.shape)}."
             )
     leaves = [stored[name] for name in expected]
-    return jax.tree.unflatten(jax.tree.structure(like), leaves), header["meta"]
+    return jax.tree.unflatten(jax.tree.structure(like), leaves), meta
 
 
 def _named_leaves(tree: Any) -> list[tuple[str, Any]]:
