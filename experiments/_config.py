@@ -257,6 +257,16 @@ def ranges_of(loss: str) -> dict[str, Range]:
     return RANGES | _OF_LOSS.get(loss, {})
 
 
+def anchor(config: Config) -> Config:
+    """The configuration with absolute paths, which hold in every working directory."""
+    source = config.source
+    if source.data != "simulated" and not source.data.startswith(("tfds:", "movielens:")):
+        source = dataclasses.replace(source, data=str(Path(source.data).absolute()))
+    if source.test_data is not None:
+        source = dataclasses.replace(source, test_data=source.test_data.absolute())
+    return dataclasses.replace(config, source=source)
+
+
 def from_json(stored: Any, where: Path) -> Config:
     """The configuration that :func:`to_json` wrote, checked as flags are.
 

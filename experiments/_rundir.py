@@ -5,7 +5,8 @@ import importlib.metadata
 import json
 import os
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ import numpy as np
 import crl_jax
 from crl_jax import data, train
 
-from ._config import Config, from_json, to_json
+from ._config import Config, anchor, from_json, to_json
+from ._locks import hold
 from ._ranges import read_json, shorten
 
 CONFIG, HISTORY, METRICS, CURVES = "config.json", "history.jsonl", "metrics.json", "curves.png"
@@ -24,12 +26,7 @@ CHECKPOINT, MODEL = "checkpoint", "model.npz"
 
 
 def create(folder: Path, config: Config) -> None:
-    """Makes a run directory with its configuration.
-
-    Raises:
-      ValueError: If there is a run in it already, or it is no directory.
-    """
-    claim(folder, f": go on with it by --resume {folder}, or name another directory.")
+    """Writes the configuration of a new run, in a folder that :func:`claim` holds."""
     device = jax.devices()[0]
     environment = {
         "crl_jax": crl_jax.__version__,
@@ -39,20 +36,34 @@ def create(folder: Path, config: Config) -> None:
         "python": platform.python_version(),
         "device": f"{device.platform}: {device.device_kind}",
     }
-    write_json(folder / CONFIG, {**to_json(config), "environment": environment})
+    write_json(folder / CONFIG, {**to_json(anchor(config)), "environment": environment})
 
 
-def claim(folder: Path, advice: str) -> None:
-    """Makes the folder of a new run.
+@contextmanager
+def claim(folder: Path, advice: str) -> Iterator[None]:
+    """Makes the folder of a new run and holds it, see :func:`occupy`.
 
     Raises:
       ValueError: If there is a run in it already, with ``advice``, or it is no directory.
     """
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"--out {folder} is a file; name a directory.")
-    if (folder / CONFIG).exists():
-        raise ValueError(f"--out {folder} holds a run already{advice}")
     folder.mkdir(parents=True, exist_ok=True)
+    with occupy(folder):
+        if (folder / CONFIG).exists():
+            raise ValueError(f"--out {folder} holds a run already{advice}")
+        yield
+
+
+@contextmanager
+def occupy(folder: Path) -> Iterator[None]:
+    """Keeps other processes out of a run directory.
+
+    Raises:
+      ValueError: If another process is at work in it.
+    """
+    with hold(folder / ".lock", busy=f"another process is at work in {folder}; let it end first."):
+        yield
 
 
 def open_run(folder: Path) -> Config:

@@ -19,6 +19,7 @@ from scipy import stats
 
 from crl_jax import __version__, data, losses, metrics, models, samplers, train
 
+from ._locks import hold
 from ._rundir import write_json
 
 
@@ -370,7 +371,7 @@ def run_once(
       seeds: The seeds.
       epochs: Length of the training.
       folder: Where outcomes are kept, by all that they depend on; a training that was killed
-        goes on from its checkpoint.
+        goes on from its checkpoint, and one that another process is at is waited for.
       on_epoch: Called with each entry of the history.
     """
     knows = [
@@ -382,16 +383,18 @@ def run_once(
     ]  # fmt: skip
     name = hashlib.sha256(json.dumps(knows).encode()).hexdigest()[:16]
     path = folder / f"{setting}-{name}.json"
-    if path.exists():
-        # The same training may stand in several tables under several names.
-        return Outcome(**{**json.loads(path.read_text()), "label": method.label})
-    runner = train_published if setting == "published" else train_minibatch
-    checkpoint = path.with_suffix(".npz")
-    outcome = runner(method, world, seeds, epochs, checkpoint=checkpoint, on_epoch=on_epoch)
-    write_json(path, dataclasses.asdict(outcome))
-    for left in (checkpoint, checkpoint.with_suffix(".search.npz")):
-        left.unlink(missing_ok=True)
-    return outcome
+    folder.mkdir(parents=True, exist_ok=True)
+    with hold(path.with_suffix(".lock")):  # another command may be at the same training
+        if path.exists():
+            # The same training may stand in several tables under several names.
+            return Outcome(**{**json.loads(path.read_text()), "label": method.label})
+        runner = train_published if setting == "published" else train_minibatch
+        checkpoint = path.with_suffix(".npz")
+        outcome = runner(method, world, seeds, epochs, checkpoint=checkpoint, on_epoch=on_epoch)
+        write_json(path, dataclasses.asdict(outcome))
+        for left in (checkpoint, checkpoint.with_suffix(".search.npz")):
+            left.unlink(missing_ok=True)
+        return outcome
 
 
 def _describe(tree: Any) -> tuple[str, list[str]]:

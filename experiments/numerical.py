@@ -100,8 +100,9 @@ def main(arguments: list[str] | None = None) -> int:
         )
         _check(config)
         folder = config.out or Path("runs") / f"numerical-{time.strftime('%Y%m%d-%H%M%S')}"
-        _create(folder, config)
-        _run(config, folder, Console())
+        with rundir.claim(folder, "; name another directory."):
+            _create(folder, config)
+            _run(config, folder, Console())
 
     return run(command)
 
@@ -117,7 +118,6 @@ def _check(config: Config) -> None:
 
 
 def _create(folder: Path, config: Config) -> None:
-    rundir.claim(folder, "; name another directory.")
     versions = {"crl_jax": crl_jax.__version__, "jax": jax.__version__}
     stored = {**dataclasses.asdict(config), "out": str(folder), "environment": versions}
     rundir.write_json(folder / rundir.CONFIG, stored)

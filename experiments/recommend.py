@@ -97,6 +97,27 @@ def _take_recipe(arguments: list[str]) -> tuple[Config, list[str]]:
 def _train(config: Config, folder: Path, resumed: bool) -> None:
     console = Console()
     _check_device(config.output.device)
+    problem, objective, swept = _judge(config)
+    advice = f": go on with it by --resume {folder}, or name another directory."
+    with rundir.occupy(folder) if resumed else rundir.claim(folder, advice):
+        if resumed and (folder / rundir.METRICS).exists():
+            where = f"its results are in {rundir.METRICS}."
+            console.print(f"The run in {folder} is finished; {where}")
+            return
+        if not resumed:
+            rundir.create(folder, config)
+        knobs = objective.knobs.items()
+        fixed = ", ".join(f"{name}={value:g}" for name, value in knobs if name not in swept)
+        sampling = "its own negatives" if objective.sampler else config.sampling.sampler
+        described = f"{config.objective.loss} ({fixed}), {sampling}"
+        screen.describe(console, problem, described)
+        outcome = _carry_out(config, problem, folder, described, console)
+    screen.report(console, outcome, bool(swept))
+    console.print(f"results in {folder}")
+
+
+def _judge(config: Config) -> tuple[pipeline.Problem, Objective, tuple[str, ...]]:
+    """The data, the objective and the names of what a sweep sets; all that can be wrong is told."""
     objective, swept = _objective(config)
     problem = pipeline.load_problem(config.source)
     sampler = resolve_sampler(
@@ -109,16 +130,13 @@ def _train(config: Config, folder: Path, resumed: bool) -> None:
         )
     if objective.credence is not None:
         objective.credence(problem.train, config.training)
-    if resumed and (folder / rundir.METRICS).exists():
-        console.print(f"The run in {folder} is finished; its results are in {rundir.METRICS}.")
-        return
-    if not resumed:
-        rundir.create(folder, config)
-    fixed = ", ".join(f"{k}={value:g}" for k, value in objective.knobs.items() if k not in swept)
-    sampling = "its own negatives" if objective.sampler else config.sampling.sampler
-    described = f"{config.objective.loss} ({fixed}), {sampling}"
-    screen.describe(console, problem, described)
+    return problem, objective, swept
 
+
+def _carry_out(
+    config: Config, problem: pipeline.Problem, folder: Path, described: str, console: Console
+) -> pipeline.Outcome:
+    """Trains and scores, and writes what a run directory holds besides its configuration."""
     history: list[dict[str, Any]] = []
     rundir.write_history(folder / rundir.HISTORY, history)
     interactions = {
@@ -137,7 +155,7 @@ def _train(config: Config, folder: Path, resumed: bool) -> None:
     except KeyboardInterrupt:
         console.print(f"Interrupted. Go on with: python -m experiments.recommend --resume {folder}")
         raise SystemExit(130) from None
-    if swept:
+    if config.protocol.sweep:
         rundir.write_sweep(folder / rundir.SWEEP, trained.points, trained.choice)
     rundir.save_model(folder, trained.params, problem.known, config)
     draw_curves(folder / rundir.CURVES, history, described)
@@ -145,9 +163,7 @@ def _train(config: Config, folder: Path, resumed: bool) -> None:
     rundir.write_json(folder / rundir.SEEDS, per_seed)
     # Last: where it stands, the run is complete.
     rundir.write_json(folder / rundir.METRICS, pipeline.summary(per_seed))
-    outcome = pipeline.Outcome(trained.points, trained.choice, per_seed)
-    screen.report(console, outcome, bool(swept))
-    console.print(f"results in {folder}")
+    return pipeline.Outcome(trained.points, trained.choice, per_seed)
 
 
 def _check_device(wanted: str) -> None:

@@ -21,6 +21,7 @@ from . import _sampling_study as sampling
 from . import _study as study
 from ._command import run
 from ._config import RANGES
+from ._locks import hold
 from ._published import published
 from ._ranges import Range, check_flags
 from ._report import compare, rich_table, write_table
@@ -71,14 +72,18 @@ def _reproduce(options: Options, console: Console) -> None:
     if options.target in ("table-3.2", "figure-3.4") or options.ablation:
         credence.check_judgeable(world)
     options.out.mkdir(parents=True, exist_ok=True)
-    console.print(
-        f"{TITLES[options.target]}: {world.train.n_users:,} users, {world.train.n_items:,} items, "
-        f"{len(world.train):,} + {len(world.test):,} interactions"
-    )
-    if kind == "table":
-        _table(number, options, worlds, console)
-    else:
-        _FIGURES[number](options, world, console)
+    busy = f"another process is making {options.target} in {options.out}; let it end first."
+    # Trainings that several targets share are held one by one, where they are trained.
+    with hold(options.out / f".{options.target}.lock", busy=busy):
+        console.print(
+            f"{TITLES[options.target]}: {world.train.n_users:,} users, "
+            f"{world.train.n_items:,} items, {len(world.train):,} + {len(world.test):,} "
+            "interactions"
+        )
+        if kind == "table":
+            _table(number, options, worlds, console)
+        else:
+            _FIGURES[number](options, world, console)
 
 
 def _check_chapter_3(options: Options, kind: str, number: str) -> None:

@@ -21,6 +21,7 @@ import pytest
 from crl_jax.data import simulate
 from crl_jax.train import load_checkpoint
 from experiments._config import LossName
+from experiments._locks import hold
 from experiments.recipes import RECIPES
 from experiments.recommend import main
 
@@ -335,6 +336,18 @@ def test_a_run_is_not_overwritten_and_a_finished_one_not_scored_again(finished, 
     assert (finished / "metrics.json").read_bytes() == before
     assert main(["--resume", str(finished), "--lr", "1"]) == 2
     assert "leave out other flags" in one_line(capsys.readouterr().err)
+
+
+def test_a_run_directory_is_of_one_process_at_a_time(finished, ratings, capsys):
+    (finished / "metrics.json").unlink()
+    before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
+    with hold(finished / ".lock", busy="free"):
+        assert main(["--resume", str(finished)]) == 2
+        assert main(["--data", str(ratings), *QUICK, "--out", str(finished)]) == 2
+    said = one_line(capsys.readouterr().err)
+    assert said.count("another process is at work in") == 2
+    assert before == {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
+    assert main(["--resume", str(finished)]) == 0
 
 
 def test_a_damaged_config_is_named(finished, capsys):

@@ -3,6 +3,8 @@
 import csv
 import json
 import math
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from crl_jax.data import Interactions, simulate
 from experiments import _report as report
 from experiments import _sampling_study as sampling
 from experiments import _study as study
+from experiments._locks import hold
 from experiments._occupations import occupations
 from experiments._published import published
 from experiments.reproduce import main
@@ -171,6 +174,40 @@ def test_wrong_flags_are_named(run, arguments, message):
     code, printed = run(*arguments)
     assert code == 2
     assert message in printed
+
+
+@pytest.mark.filterwarnings("ignore::crl_jax.data.DataWarning")
+def test_a_target_is_made_by_one_process_at_a_time(run, tmp_path):
+    with hold(tmp_path / ".table-4.2.lock", busy="free"):
+        code, printed = run("table-4.2", "--seeds", "1", "--epochs", "1")
+    assert code == 2
+    assert "another process is making table-4.2" in printed
+
+
+def test_a_shared_training_is_waited_for_and_not_done_twice(tmp_path, monkeypatch):
+    log = simulate(n_users=20, n_items=40, n_exposed=30, seed=3).interactions
+    world, at_work, most = study.World(log, log, ""), [], []
+
+    def train(method, *_, checkpoint, **__):
+        at_work.append(method.label)
+        checkpoint.write_text("half")
+        time.sleep(0.1)
+        most.append(len(at_work))
+        at_work.pop()
+        return outcome(method.label, [0.5], [0.5])
+
+    monkeypatch.setattr(study, "train_published", train)
+
+    def run_once(_):
+        return study.run_once(
+            sampling.RNS, world, "published", (0,), 1, tmp_path / "runs", lambda _: None
+        )
+
+    with ThreadPoolExecutor(3) as pool:
+        made = list(pool.map(run_once, range(3)))
+    assert most == [1]
+    assert made[0] == made[1] == made[2]
+    assert [path.suffix for path in (tmp_path / "runs").iterdir()] == [".json"]
 
 
 def test_a_folder_without_a_split_is_refused(tmp_path, capsys):

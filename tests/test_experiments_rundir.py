@@ -2,6 +2,9 @@
 
 import contextlib
 import re
+import subprocess
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,10 @@ import pytest
 
 from crl_jax.train import load_checkpoint, save_checkpoint
 from experiments import _rundir as rundir
+from experiments._config import Config, DataOptions
+from experiments._locks import hold
+
+ROOT = Path(__file__).parents[1]
 
 MODEL = {
     "params": {"users": np.ones((2, 3, 4), np.float32), "items": np.ones((2, 5, 4), np.float32)},
@@ -81,3 +88,81 @@ def test_damaged_bytes_of_a_model_are_an_error_that_names_it_or_harmless(tmp_pat
             rundir.load_model(tmp_path)
         refused += 1
     assert refused > 100
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from experiments._locks import hold
+with hold(Path(sys.argv[1]), busy="held"):
+    print("holding", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_lock_keeps_others_out_and_dies_with_its_process(tmp_path):
+    path = tmp_path / ".lock"
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(path)], cwd=ROOT, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"holding\n"
+        with (
+            pytest.raises(ValueError, match="somebody is there"),
+            hold(path, busy="somebody is there"),
+        ):
+            pass
+        process.kill()
+        process.wait(timeout=60)
+    with hold(path, busy="still held"):
+        assert path.exists()
+    assert not path.exists()
+
+
+def test_a_lock_can_be_waited_for(tmp_path):
+    path, events = tmp_path / ".lock", []
+
+    def wait():
+        with hold(path):
+            events.append("second")
+
+    with hold(path):
+        thread = threading.Thread(target=wait)
+        thread.start()
+        thread.join(0.1)
+        events.append("first")
+    thread.join(60)
+    assert events == ["first", "second"]
+    assert not path.exists()
+
+
+def test_where_there_are_no_locks_nothing_is_held(tmp_path, monkeypatch):
+    monkeypatch.setattr("experiments._locks.fcntl", None)
+    with hold(tmp_path / ".lock", busy="held"), hold(tmp_path / ".lock", busy="held"):
+        assert not list(tmp_path.iterdir())
+
+
+def test_a_run_directory_is_claimed_by_one(tmp_path):
+    folder = tmp_path / "run"
+    with rundir.claim(folder, ""):
+        refused = pytest.raises(ValueError, match="another process is at work in")
+        with refused, rundir.claim(folder, ""):
+            pass
+        rundir.create(folder, Config())
+    refused = pytest.raises(ValueError, match="holds a run already, friend")
+    with refused, rundir.claim(folder, ", friend"):
+        pass
+    assert [path.name for path in folder.iterdir()] == ["config.json"]
+
+
+def test_paths_of_a_run_hold_in_every_working_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    source = DataOptions(data="data/train.csv", test_data=Path("data/test.csv"))
+    rundir.create(tmp_path, Config(source=source))
+    monkeypatch.chdir("/")
+    read = rundir.open_run(tmp_path).source
+    assert read.data == str(tmp_path / "data" / "train.csv")
+    assert read.test_data == tmp_path / "data" / "test.csv"
+    for name in ("simulated", "movielens:100k", "tfds:movielens/100k-ratings"):
+        rundir.create(tmp_path, Config(source=DataOptions(data=name)))
+        assert rundir.open_run(tmp_path).source.data == name
