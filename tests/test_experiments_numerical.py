@@ -329,6 +329,17 @@ def test_wrong_use_is_one_clear_line(name, tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_run_that_was_cut_off_may_start_again(tmp_path, monkeypatch, capsys):
+    def cut_off(*_, **__):
+        raise ValueError("cut off")
+
+    monkeypatch.setattr("experiments._numerical.figures.score_histograms", cut_off)
+    for _ in range(2):
+        assert main([*QUICK, "--out", str(tmp_path)]) == 2
+        assert "cut off" in capsys.readouterr().err
+        assert (tmp_path / "figure_6_4.csv").exists()
+
+
 def test_a_run_is_not_overwritten(finished, capsys):
     out, _ = finished
     before = (out / "figure_6_9.csv").read_bytes()

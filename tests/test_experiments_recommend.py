@@ -399,24 +399,28 @@ def test_recipes_are_configurations_that_flags_change(ratings, tmp_path):
     assert config["training"]["epochs"] == 3
 
 
-def run_until(arguments: list[str], history: Path, lines: int) -> bool:
-    """Runs the command in a process of its own and kills it once the history has ``lines``.
+def run_until(arguments: list[str], history: Path, lines: int, how: signal.Signals) -> str | None:
+    """Runs the command in a process of its own and ends it once the history has ``lines``.
 
-    Returns whether it was killed; without ``lines`` it runs to its end.
+    Returns what it said then, None if it was done before; without ``lines`` it runs to its end.
     """
     command = [sys.executable, "-m", "experiments.recommend", *arguments]
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     ) as process:
         deadline = time.monotonic() + 300
-        while process.poll() is None and time.monotonic() < deadline:
+        sent = False
+        while process.poll() is None and time.monotonic() < deadline and not sent:
             if lines and history.exists() and history.read_text().count("\n") >= lines:
-                process.send_signal(signal.SIGKILL)
-                return True
+                process.send_signal(how)
+                sent = True
             time.sleep(0.002)
         _, error = process.communicate(timeout=60)
-    assert process.returncode == 0, error.decode()
-    return False
+    if process.returncode == 0:
+        return None
+    assert sent, error.decode()
+    assert process.returncode == (-9 if how == signal.SIGKILL else 128 + how)
+    return error.decode()
 
 
 def test_a_killed_run_ends_as_one_never_killed(ratings, tmp_path):
@@ -426,16 +430,21 @@ def test_a_killed_run_ends_as_one_never_killed(ratings, tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert main([*options, "--out", str(whole)]) == 0
     n_lines = (whole / "history.jsonl").read_text().count("\n")
-    kills = 0
+    said = []
     # In the search, close to its end or in the final training, and wherever that leaves it.
-    for lines in (3, 25, n_lines - 2):
+    for lines, how in (
+        (3, signal.SIGTERM), (25, signal.SIGKILL), (n_lines - 2, signal.SIGINT)
+    ):  # fmt: skip
         history = killed / "history.jsonl"
         start = ["--resume", str(killed)] if (killed / "config.json").exists() else [
             *options, "--out", str(killed)]  # fmt: skip
-        kills += run_until(start, history, lines)
-    assert kills >= 2
-    assert not (killed / "metrics.json").exists() or kills < 3
-    run_until(["--resume", str(killed)], killed / "history.jsonl", 0)
+        said.append(run_until(start, history, lines, how))
+    assert said[0] == (
+        f"Terminated. Go on with: python -m experiments.recommend --resume {killed}\n"
+    )
+    assert said[1] == ""
+    assert not (killed / "metrics.json").exists() or said[2] is None
+    run_until(["--resume", str(killed)], killed / "history.jsonl", 0, signal.SIGKILL)
     want, _ = load_checkpoint(whole / "checkpoint" / "model.npz")
     got, _ = load_checkpoint(killed / "checkpoint" / "model.npz")
     for name in want:
