@@ -123,7 +123,8 @@ def resolve(options: LossOptions, swept: tuple[str, ...] = ()) -> Objective:
     if options.n_pos is not None and objective.n_pos is None:
         raise ValueError(f"--loss {options.loss} draws no extra positives; leave out --n-pos.")
     fixed = objective.sampler is not None
-    if fixed and (options.n_neg is not None or options.n_pos is not None):
+    own = options.n_neg in (None, objective.n_neg) and options.n_pos in (None, objective.n_pos)
+    if fixed and not own:
         raise ValueError(f"--loss {options.loss} compares set items; leave out --n-neg, --n-pos.")
     if options.n_group is not None and not objective.n_group:
         raise ValueError(f"--loss {options.loss} has no group; leave out --n-group.")
@@ -147,19 +148,18 @@ def _resolve_credence(
         if given:
             raise ValueError(f"--loss {options.loss} has no {next(iter(given))}; bprac has.")
         return None
-    scale = given.pop("law_scale", None)
-    kind = given.pop("law", "smoothed" if scale is None else "variance-gamma")
-    if kind == "smoothed" and scale is not None:
-        raise ValueError("--law smoothed has no --law-scale: it is read off the scores.")
-    if kind == "variance-gamma" and scale is None and "init_scale" in swept:
+    settled = _settle_credence(options)
+    if settled["law"] == "variance-gamma" and options.law_scale is None and "init_scale" in swept:
         raise ValueError("--law variance-gamma needs --law-scale where init_scale is swept.")
 
     def make(log: data.Interactions, training: TrainOptions) -> train.Credence:
         law: stats.Law = stats.Smoothed()
-        if kind == "variance-gamma":
+        if settled["law"] == "variance-gamma":
+            scale = settled["law_scale"]
             of_initial = _initial_variance(log, training)
             law = stats.VarianceGamma(training.dim, of_initial if scale is None else scale)
-        return train.Credence(weights.credibility_prior(log), law, **given)
+        prior = weights.credibility_prior(log)
+        return train.Credence(prior, law, rule=settled["rule"], every=settled["every"])
 
     return make
 
@@ -172,3 +172,27 @@ def _initial_variance(log: data.Interactions, training: TrainOptions) -> float:
     """
     of_tables = (2 / (n + training.dim) for n in (log.n_users, log.n_items))
     return training.init_scale**2 * math.sqrt(math.prod(of_tables))
+
+
+def _settle_credence(options: LossOptions) -> dict[str, Any]:
+    """The flags of bprac with their defaults; without a scale it follows from the initial values."""
+    scale = options.law_scale
+    law = options.law or ("smoothed" if scale is None else "variance-gamma")
+    if law == "smoothed" and scale is not None:
+        raise ValueError("--law smoothed has no --law-scale: it is read off the scores.")
+    rule, every = options.rule or train.Credence.rule, options.every or train.Credence.every
+    return {"law": law, "law_scale": scale, "rule": rule, "every": every}
+
+
+def settle(options: LossOptions, swept: tuple[str, ...] = ()) -> LossOptions:
+    """The flags with what is used of their defaults filled in, but for what a sweep sets."""
+    default, objective = OBJECTIVES[options.loss], resolve(options, swept)
+    settled = {name: value for name, value in objective.knobs.items() if name not in swept}
+    settled["n_neg"] = objective.n_neg
+    if default.n_pos is not None:
+        settled["n_pos"] = objective.n_pos or 0
+    if default.n_group:
+        settled["n_group"] = objective.n_group
+    if objective.credence is not None:
+        settled |= _settle_credence(options)
+    return dataclasses.replace(options, **settled)

@@ -224,15 +224,32 @@ def parse_sweep(config: Config) -> dict[str, list[float]]:
     return axes
 
 
-def summary(per_seed: list[dict[str, float]]) -> dict[str, float]:
-    """Mean of each metric over the seeds, and, of several, the standard deviation as NAME_std."""
-    means = {name: float(np.mean([m[name] for m in per_seed])) for name in per_seed[0]}
-    if len(per_seed) == 1:
-        return means
-    deviations = {
-        f"{name}_std": float(np.std([m[name] for m in per_seed], ddof=1)) for name in per_seed[0]
+def summary(outcome: Outcome, history: list[dict[str, Any]]) -> dict[str, Any]:
+    """What ``metrics.json`` holds.
+
+    Args:
+      outcome: What the run came to.
+      history: All entries of its history.
+
+    Returns:
+      By name, the mean of each metric over the seeds, and, of several, the standard deviation as
+      ``NAME_std``; under ``chosen`` what validation chose: the ``epochs``, the ``point`` of the
+      sweep by name, and its ``valid_ndcg@20``; and the ``seconds`` that the training took.
+    """
+    per_seed, choice = outcome.per_seed, outcome.choice
+    found: dict[str, Any] = {
+        name: float(np.mean([m[name] for m in per_seed])) for name in per_seed[0]
     }
-    return means | deviations
+    if len(per_seed) > 1:
+        for name in per_seed[0]:
+            found[f"{name}_std"] = float(np.std([m[name] for m in per_seed], ddof=1))
+    found["chosen"] = {
+        "epochs": choice.epochs,
+        "point": outcome.points[choice.point],
+        f"valid_ndcg@{VALIDATION_K}": choice.score,
+    }
+    last = {entry["phase"]: entry["seconds"] for entry in history}
+    return found | {"seconds": round(sum(last.values()), 3)}
 
 
 def _reading_order(name: str) -> tuple[int, int]:

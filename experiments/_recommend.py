@@ -3,6 +3,7 @@
 import shlex
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,11 @@ from . import _pipeline as pipeline
 from . import _rundir as rundir
 from . import _screen as screen
 from ._command import run
-from ._config import Config, OutputOptions, parse
-from ._objectives import Objective, resolve
+from ._config import Config, OutputOptions, anchor, parse
+from ._objectives import Objective, resolve, settle
 from ._plots import draw_curves
 from ._samplers import resolve_sampler
+from ._samplers import settle as settle_sampler
 from ._signals import advise
 from .recipes import RECIPES
 
@@ -96,7 +98,7 @@ def _take_recipe(arguments: list[str]) -> tuple[Config, list[str]]:
 def _train(config: Config, folder: Path, resumed: bool) -> None:
     console = Console()
     _check_device(config.output.device)
-    problem, objective, swept = _judge(config)
+    config, problem, objective, swept = _judge(config)
     advice = f": go on with it by --resume {folder}, or name another directory."
     with rundir.occupy(folder) if resumed else rundir.claim(folder, advice):
         advise(partial(_go_on, folder))
@@ -125,8 +127,13 @@ def _go_on(folder: Path) -> str:
     return "Start again with the same command."
 
 
-def _judge(config: Config) -> tuple[pipeline.Problem, Objective, tuple[str, ...]]:
-    """The data, the objective and the names of what a sweep sets; all that can be wrong is told."""
+def _judge(config: Config) -> tuple[Config, pipeline.Problem, Objective, tuple[str, ...]]:
+    """Everything that can be told to be wrong before the training, is.
+
+    Returns:
+      The configuration with all defaults, the data, the objective and the names of what a sweep
+      sets.
+    """
     objective, swept = _objective(config)
     problem = pipeline.load_problem(config.source)
     sampler = resolve_sampler(
@@ -139,7 +146,12 @@ def _judge(config: Config) -> tuple[pipeline.Problem, Objective, tuple[str, ...]
         )
     if objective.credence is not None:
         objective.credence(problem.train, config.training)
-    return problem, objective, swept
+    settled = replace(
+        anchor(config),
+        objective=settle(config.objective, swept),
+        sampling=settle_sampler(config.sampling, sampler, swept),
+    )
+    return settled, problem, objective, swept
 
 
 def _carry_out(
@@ -166,9 +178,10 @@ def _carry_out(
     draw_curves(folder / rundir.CURVES, history, described)
     per_seed = pipeline.score_seeds(trained, problem, config.protocol.k)
     rundir.write_json(folder / rundir.SEEDS, per_seed)
+    outcome = pipeline.Outcome(trained.points, trained.choice, per_seed)
     # Last: where it stands, the run is complete.
-    rundir.write_json(folder / rundir.METRICS, pipeline.summary(per_seed))
-    return pipeline.Outcome(trained.points, trained.choice, per_seed)
+    rundir.write_json(folder / rundir.METRICS, pipeline.summary(outcome, history))
+    return outcome
 
 
 def _check_device(wanted: str) -> None:

@@ -7,6 +7,7 @@ import os
 import platform
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 import crl_jax
 from crl_jax import data, train
 
-from ._config import Config, anchor, from_json, to_json
+from ._config import Config, from_json, to_json
 from ._locks import hold
 from ._ranges import read_json, shorten
 
@@ -36,7 +37,8 @@ def create(folder: Path, config: Config) -> None:
         "python": platform.python_version(),
         "device": f"{device.platform}: {device.device_kind}",
     }
-    write_json(folder / CONFIG, {**to_json(anchor(config)), "environment": environment})
+    config = replace(config, output=replace(config.output, out=folder.absolute()))
+    write_json(folder / CONFIG, {**to_json(config), "environment": environment})
 
 
 @contextmanager

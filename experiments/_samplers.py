@@ -1,5 +1,6 @@
 """The samplers by their names on the command line, and what they need to know of the data."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ from ._config import SamplerOptions
 from ._occupations import occupations
 
 # The flags of each sampler; the rest are refused.
-_FLAGS = {
+_FLAGS: dict[str, tuple[str, ...]] = {
     "rns": (),
     "pns": (),
     "aobpr": ("rank_scale",),
@@ -29,6 +30,7 @@ _FLAGS = {
 SWEEPABLE = ("rank_scale", "variance_weight", "gain")
 """Numbers of samplers that a sweep can set; the others change shapes."""
 _FIELDS = {"rank_scale": "scale"}
+_PRIOR = "popularity"
 
 
 def resolve_sampler(
@@ -67,7 +69,7 @@ def resolve_sampler(
         return own(train)
     if name == "srns" and "candidates" in given:
         given["memory"] = given.pop("candidates")
-    prior, first = given.pop("prior", "popularity"), given.pop("rns_epochs", 0)
+    prior, first = given.pop("prior", _PRIOR), given.pop("rns_epochs", 0)
     arguments: dict[str, Any] = {_FIELDS.get(flag, flag): value for flag, value in given.items()}
     if arguments.get("ecdf_samples") == 0:
         del arguments["ecdf_samples"]
@@ -85,6 +87,32 @@ def resolve_sampler(
     criterion = "posterior" if name == "bns-posterior" else "risk"
     bns = samplers.BNS(PRIORS[prior](train, source), criterion=criterion, **arguments)
     return samplers.Staged(samplers.RNS(), bns, first) if first else bns
+
+
+def settle(
+    options: SamplerOptions, sampler: samplers.Sampler, swept: tuple[str, ...] = ()
+) -> SamplerOptions:
+    """The flags with what is used of their defaults filled in, but for what a sweep sets.
+
+    Args:
+      options: The flags.
+      sampler: What :func:`resolve_sampler` made of them.
+      swept: Names of numbers that a sweep sets.
+    """
+    drawn = sampler.then if isinstance(sampler, samplers.Staged) else sampler
+    fields = _FIELDS | ({"candidates": "memory"} if options.sampler == "srns" else {})
+    settled: dict[str, Any] = {}
+    for flag in _FLAGS[options.sampler]:
+        match flag:
+            case "prior":
+                settled[flag] = options.prior or _PRIOR
+            case "rns_epochs":
+                settled[flag] = options.rns_epochs or 0
+            case "ecdf_samples":
+                settled[flag] = getattr(drawn, flag) or 0
+            case _ if flag not in swept:
+                settled[flag] = getattr(drawn, fields.get(flag, flag))
+    return dataclasses.replace(options, **settled)
 
 
 def sampler_knobs(numbers: dict[str, Any]) -> dict[str, Any]:

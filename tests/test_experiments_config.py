@@ -5,13 +5,27 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
+import jax
 import numpy as np
 import pytest
 
+from crl_jax.data import Interactions
+from experiments import _objectives as objectives
 from experiments import _rundir as rundir
-from experiments._config import RANGES, Config, from_json, parse, to_json
+from experiments import _samplers as samplers
+from experiments._config import (
+    RANGES,
+    Config,
+    LossName,
+    SamplerName,
+    from_json,
+    parse,
+    to_json,
+)
+from experiments._objectives import resolve
+from experiments._samplers import resolve_sampler
 
 SECTIONS: dict[str, Any] = {
     section.name: get_type_hints(section.default_factory)  # type: ignore[arg-type]
@@ -159,3 +173,54 @@ def test_damaged_bytes_are_one_line_with_the_file(tmp_path):
     refused = [line for line in said if line]
     assert len(refused) > 60
     assert all(line.startswith(str(path)) for line in refused)
+
+
+FLAGS = {
+    **{f"--loss {loss}": ["--loss", loss] for loss in get_args(LossName)},
+    **{f"--sampler {name}": ["--sampler", name] for name in get_args(SamplerName)},
+    "posterior": ["--loss", "bprac", "--rule", "posterior"],
+    "given": ["--loss", "debiased", "--n-pos", "0", "--tau-plus", "0", "--temperature", "0.5"],
+    "staged": ["--sampler", "bns", "--rns-epochs", "3", "--gain", "2", "--ecdf-samples", "64"],
+    "swept": ["--sampler", "aobpr", "--sweep", "rank_scale=9", "--sweep", "temperature=1,2"],
+}
+
+
+@pytest.mark.filterwarnings("ignore::crl_jax.data.DataWarning")
+@pytest.mark.parametrize("name", FLAGS)
+def test_defaults_that_are_filled_in_are_what_is_used_without_them(name):
+    config = parse(FLAGS[name], Config(), "")
+    swept = tuple(spec.partition("=")[0] for spec in config.protocol.sweep)
+    log = Interactions.from_arrays([0, 0, 1, 2], [0, 1, 2, 3])
+
+    def made(config):
+        objective = resolve(config.objective, swept)
+        sampler = resolve_sampler(config.sampling, log, "", swept, own=objective.sampler)
+        return objective, sampler
+
+    def used(config):
+        objective, sampler = made(config)
+        credence = objective.credence and objective.credence(log, 8)
+        return (
+            dataclasses.replace(objective, credence=None),
+            jax.tree.structure((sampler, credence)),
+            [np.asarray(leaf).tolist() for leaf in jax.tree.leaves((sampler, credence))],
+        )
+
+    settled = dataclasses.replace(
+        config,
+        objective=objectives.settle(config.objective, swept),
+        sampling=samplers.settle(config.sampling, made(config)[1], swept),
+    )
+    assert from_json(to_json(settled), WHERE) == settled
+    assert used(settled) == used(config)
+    flags = dataclasses.asdict(settled.objective) | dataclasses.asdict(settled.sampling)
+    assert all(flags[name] is None for name in swept)
+    if config.sampling.sampler == "bns":
+        assert settled.sampling.prior == "popularity"
+        assert settled.sampling.candidates == 5
+    if config.objective.loss == "bprac":
+        smoothed = config.objective.rule == "posterior"
+        assert settled.objective.law_scale == (None if smoothed else 0.6)
+        assert settled.objective.every == 10
+    if config.objective.loss == "dpl":
+        assert (settled.objective.tau_plus, settled.objective.n_pos) == (0.05, 5)

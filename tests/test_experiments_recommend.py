@@ -71,6 +71,10 @@ def test_a_run_leaves_what_it_promises(finished, ratings):
     config = json.loads((finished / "config.json").read_text())
     assert config["source"]["data"] == str(ratings)
     assert config["training"]["lr"] == 0.01
+    assert config["output"]["out"].endswith("/run")
+    used = {name for name, value in config["objective"].items() if value is not None}
+    assert used == {"loss", "n_neg", "temperature"}
+    assert (config["objective"]["n_neg"], config["objective"]["temperature"]) == (1, 1.0)
     lines = [json.loads(line) for line in (finished / "history.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines if line["phase"] == "search"] == [1, 2, 3]
     assert all(np.isfinite(line["loss"][0]) for line in lines)
@@ -79,6 +83,12 @@ def test_a_run_leaves_what_it_promises(finished, ratings):
         for k in (5, 10, 20):
             assert 0 <= metrics[f"{name}@{k}"] <= 1
     assert 0 <= metrics["auc"] <= 1
+    chosen = metrics["chosen"]
+    assert chosen["point"] == {}
+    assert chosen["epochs"] == [line["phase"] for line in lines].count("final")
+    assert 0 < chosen["valid_ndcg@20"] <= 1
+    last = {line["phase"]: line["seconds"] for line in lines}
+    assert metrics["seconds"] == pytest.approx(last["search"] + last["final"])
     assert (finished / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert (finished / "checkpoint").is_dir()
     assert not list(finished.rglob("*.partial"))
@@ -137,6 +147,13 @@ def test_a_sweep_is_decided_on_validation_and_written_whole(ratings, tmp_path, c
     chosen = [r for r in rows if r["chosen"] == "1"]
     assert len(chosen) == 1
     assert float(chosen[0]["valid_ndcg@20"]) == max(float(r["valid_ndcg@20"]) for r in rows)
+    found = json.loads((out / "metrics.json").read_text())["chosen"]
+    assert found["point"] == {name: float(chosen[0][name]) for name in ("lr", "tau_plus")}
+    assert (found["epochs"], found["valid_ndcg@20"]) == (
+        int(chosen[0]["best_epoch"]), float(chosen[0]["valid_ndcg@20"])
+    )  # fmt: skip
+    objective = json.loads((out / "config.json").read_text())["objective"]
+    assert (objective["tau_plus"], objective["floor"]) == (None, 0.01)  # the sweep sets the first
     final = [
         json.loads(line)
         for line in (out / "history.jsonl").read_text().splitlines()
@@ -449,7 +466,8 @@ def test_a_killed_run_ends_as_one_never_killed(ratings, tmp_path):
     got, _ = load_checkpoint(killed / "checkpoint" / "model.npz")
     for name in want:
         np.testing.assert_array_equal(got[name], want[name])
-    assert (killed / "metrics.json").read_bytes() == (whole / "metrics.json").read_bytes()
+    scores = [json.loads((folder / "metrics.json").read_text()) for folder in (killed, whole)]
+    assert scores[0] | {"seconds": 0} == scores[1] | {"seconds": 0}
 
     def history(folder):
         lines = map(json.loads, (folder / "history.jsonl").read_text().splitlines())

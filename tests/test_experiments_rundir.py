@@ -13,7 +13,7 @@ import pytest
 
 from crl_jax.train import load_checkpoint, save_checkpoint
 from experiments import _rundir as rundir
-from experiments._config import Config, DataOptions
+from experiments._config import Config, DataOptions, anchor
 from experiments._locks import hold
 
 ROOT = Path(__file__).parents[1]
@@ -158,11 +158,11 @@ def test_a_run_directory_is_claimed_by_one(tmp_path):
 def test_paths_of_a_run_hold_in_every_working_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     source = DataOptions(data="data/train.csv", test_data=Path("data/test.csv"))
-    rundir.create(tmp_path, Config(source=source))
+    rundir.create(tmp_path, anchor(Config(source=source)))
     monkeypatch.chdir("/")
     read = rundir.open_run(tmp_path).source
     assert read.data == str(tmp_path / "data" / "train.csv")
     assert read.test_data == tmp_path / "data" / "test.csv"
     for name in ("simulated", "movielens:100k", "tfds:movielens/100k-ratings"):
-        rundir.create(tmp_path, Config(source=DataOptions(data=name)))
+        rundir.create(tmp_path, anchor(Config(source=DataOptions(data=name))))
         assert rundir.open_run(tmp_path).source.data == name
