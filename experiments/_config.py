@@ -10,6 +10,7 @@ import tyro
 from tyro.conf import OmitArgPrefixes, UseAppendAction
 
 from . import _ranges as ranges
+from ._program import program
 from ._ranges import COUNT, COUNT_OR_NONE, NOT_NEGATIVE, POSITIVE, SHARE, Range
 
 LossName = Literal[
@@ -350,7 +351,7 @@ def parse(arguments: list[str], default: Config, description: str) -> Config:
     """
     config = tyro.cli(
         Config,
-        prog="python -m experiments.recommend",
+        prog=program("recommend"),
         description=description,
         default=default,
         args=arguments,

@@ -24,13 +24,14 @@ from . import _rundir as rundir
 from ._command import run
 from ._numerical_figures import Sweep
 from ._numerical_model import ESTIMATORS, Setting
+from ._program import program
 from ._ranges import COUNT, MOST, SHARE, Range, check_flags
 
 _DESCRIPTION = """Measure how far the biased, the debiased (DCL) and the Bayesian (BCL) estimate
 lie from the mean over the true negatives, in samples of populations whose labels are known.
 
-  python -m experiments.numerical                      the published setting
-  python -m experiments.numerical --half-width 4       the score range of the published code
+  {0}                      the published setting
+  {0} --half-width 4       the score range of the published code
 
 Leaves in the output directory, each as PNG and CSV: figure_6_4 (densities of true and false
 negatives), figure_6_8 (drawn scores), figure_6_9 (mean square errors), figure_6_10 (means),
@@ -91,7 +92,10 @@ def main(arguments: list[str] | None = None) -> int:
 
     def command() -> None:
         config = tyro.cli(
-            Config, prog="python -m experiments.numerical", description=_DESCRIPTION, args=arguments
+            Config,
+            prog=program("numerical"),
+            description=_DESCRIPTION.format(program("numerical")),
+            args=arguments,
         )
         _check(config)
         folder = config.out or Path("runs") / f"numerical-{time.strftime('%Y%m%d-%H%M%S')}"

@@ -175,7 +175,7 @@ def _initial_variance(log: data.Interactions, training: TrainOptions) -> float:
 
 
 def _settle_credence(options: LossOptions) -> dict[str, Any]:
-    """The flags of bprac with their defaults; without a scale it follows from the initial values."""
+    """The flags of bprac with their defaults; no scale is that of the initial values."""
     scale = options.law_scale
     law = options.law or ("smoothed" if scale is None else "variance-gamma")
     if law == "smoothed" and scale is not None:

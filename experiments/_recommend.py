@@ -20,6 +20,7 @@ from ._command import run
 from ._config import Config, OutputOptions, anchor, parse
 from ._objectives import Objective, resolve, settle
 from ._plots import draw_curves
+from ._program import program
 from ._samplers import resolve_sampler
 from ._samplers import settle as settle_sampler
 from ._signals import advise
@@ -28,11 +29,11 @@ from .recipes import RECIPES
 _DESCRIPTION = """Train a recommender on implicit feedback with a pairwise or contrastive loss,
 choose on validation data, and score it once on test data.
 
-  python -m experiments.recommend                              simulated data, BPR
-  python -m experiments.recommend --data u.data --loss dpl     your own file
-  python -m experiments.recommend --recipe NAME [flags]        a tuned configuration:
+  {program}                              simulated data, BPR
+  {program} --data u.data --loss dpl     your own file
+  {program} --recipe NAME [flags]        a tuned configuration:
       {recipes}
-  python -m experiments.recommend topk --run DIR --user ID     recommendations of a run
+  {program} topk --run DIR --user ID     recommendations of a run
       (topk --help for more)
 """
 
@@ -56,7 +57,9 @@ def _configure(arguments: list[str]) -> tuple[Config, Path, bool]:
     """The configuration, the run directory, and whether a run there goes on."""
     default, arguments = _take_recipe(arguments)
     recipes = "\n      ".join(RECIPES)
-    config = parse(arguments, default, _DESCRIPTION.format(recipes=recipes))
+    config = parse(
+        arguments, default, _DESCRIPTION.format(program=program("recommend"), recipes=recipes)
+    )
     resume = config.output.resume
     if resume is None:
         name = f"{config.objective.loss}-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -123,7 +126,7 @@ def _go_on(folder: Path) -> str:
     if (folder / rundir.METRICS).exists():
         return f"The run in {folder} is finished."
     if (folder / rundir.CONFIG).exists():
-        return f"Go on with: python -m experiments.recommend --resume {shlex.quote(str(folder))}"
+        return f"Go on with: {program('recommend')} --resume {shlex.quote(str(folder))}"
     return "Start again with the same command."
 
 

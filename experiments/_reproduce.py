@@ -17,6 +17,7 @@ from . import _study as study
 from ._command import run
 from ._config import RANGES
 from ._locks import hold
+from ._program import program
 from ._published import published
 from ._ranges import Range, check_flags
 from ._report import compare, rich_table, write_table
@@ -52,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
     def command() -> None:
         options = tyro.cli(
             Options,
-            prog="python -m experiments.reproduce",
+            prog=program("reproduce"),
             args=arguments,
             description=_DESCRIPTION,
         )

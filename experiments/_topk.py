@@ -14,6 +14,7 @@ from rich.table import Table
 from crl_jax import data, metrics, models
 
 from . import _rundir as rundir
+from ._program import program
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ def main(arguments: list[str]) -> None:
       ValueError: If the flags do not fit together, or the run, or the user does not exist.
     """
     options = tyro.cli(
-        TopK, prog="python -m experiments.recommend topk", args=arguments,
+        TopK, prog=program("recommend topk"), args=arguments,
         config=(tyro.conf.FlagCreatePairsOff,),
     )  # fmt: skip
     if options.all == (options.user is not None):
