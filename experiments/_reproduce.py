@@ -1,6 +1,5 @@
 """What ``python -m experiments.reproduce`` does, see :mod:`experiments.reproduce`."""
 
-import math
 from collections.abc import Callable
 from typing import get_args
 
@@ -19,7 +18,7 @@ from ._config import RANGES
 from ._locks import hold
 from ._program import program
 from ._published import published
-from ._ranges import Range, check_flags
+from ._ranges import COUNT, POSITIVE, Range, check_flags
 from ._report import compare, rich_table, write_table
 from ._signals import advise
 from ._targets import TITLES, Options, Target, length, train_all
@@ -44,7 +43,13 @@ assert set(get_args(Target)) == {f"table-{n}" for n in _TABLES} | {f"figure-{n}"
 # Whose trainings are of the one setting alone.
 _PUBLISHED_ONLY = ("figure-3.6", "figure-4.2", "figure-4.4", "figure-4.5")
 _DKW_SAMPLES = 64
-_RANGES = {"seeds": RANGES["seeds"], "epochs": RANGES["epochs"], "test_rating": Range()}
+_RANGES = {
+    "seeds": RANGES["seeds"],
+    "epochs": RANGES["epochs"],
+    "test_rating": Range(),
+    "splits": COUNT,
+    "law_scale": POSITIVE,
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -102,14 +107,10 @@ def _check_chapter_3(options: Options, kind: str, number: str) -> None:
         }
         for flag in (flag for flag, is_given in given.items() if is_given):
             raise ValueError(f"{flag} is for tables and figures of chapter 3: leave it out.")
-    if options.splits < 1:
-        raise ValueError(f"--splits must be at least 1, got {options.splits}.")
     if options.splits > 1 and kind == "figure":
         raise ValueError(f"--splits is for tables, got {options.splits} for {options.target}.")
     if options.splits > 1 and options.test_rating is not None:
         raise ValueError("--splits cuts the data anew; --test-rating takes the test part given.")
-    if not 0 < options.law_scale < math.inf:
-        raise ValueError(f"--law-scale must be positive, got {options.law_scale}.")
     if options.ablation and (options.target, options.setting) != ("table-3.3", "published"):
         raise ValueError("--ablation is of table-3.3 in the published setting.")
 
