@@ -11,6 +11,7 @@ from crl_jax.data import (
     Interactions,
     Split,
     leave_k_out,
+    load,
     split_by_ratio,
     split_by_time,
     split_clean,
@@ -59,6 +60,74 @@ def test_a_split_loses_nothing_and_repeats(name):
     assert first.train.fingerprint() == again.train.fingerprint()
     other = SPLITS[name](data, seed=4)
     assert (other.train.fingerprint() != first.train.fingerprint()) == (name != "time")
+
+
+def original(data):
+    """Pairs of original ids, as text."""
+    users, items = data.user_ids[data.users], data.item_ids[data.items]
+    return set(zip(users.astype(str).tolist(), items.astype(str).tolist(), strict=True))
+
+
+CUTS = {
+    **{name: lambda x, split=split: split(x).test for name, split in SPLITS.items()},
+    "validation by ratio": lambda x: with_validation(x).valid,
+    "validation by time": lambda x: with_validation(x, how="time").valid,
+    "validation by user": lambda x: with_validation(x, how="leave_k_out", valid=1).valid,
+}
+
+
+@pytest.mark.parametrize("name", CUTS)
+def test_a_cut_depends_on_ids_alone(name):
+    data = dense_data()  # ids 0 to 19 and 0 to 29: as text they sort in another order
+    rng = np.random.default_rng(1)
+    rows = rng.permutation(len(data))
+    users, items = data.users[rows], data.items[rows]
+    columns = {"ratings": data.ratings[rows], "timestamps": data.timestamps[rows]}
+    user_ids, item_ids = rng.permutation(data.n_users), rng.permutation(data.n_items)
+    same = {
+        "other rows": Interactions.from_arrays(users, items, **columns),
+        "text": Interactions.from_arrays(users.astype(str), items.astype(str), **columns),
+        "another numbering": Interactions.from_arrays(
+            np.argsort(user_ids)[users],
+            np.argsort(item_ids)[items],
+            user_ids=user_ids,
+            item_ids=item_ids,
+            **columns,
+        ),
+        "text by an idle id": Interactions.from_arrays(
+            users + 1,
+            items,
+            user_ids=["x", *map(str, range(data.n_users))],
+            item_ids=[*map(str, range(data.n_items)), "007"],
+            **columns,
+        ),
+    }
+    expected = original(CUTS[name](data))
+    for what, other in same.items():
+        assert original(other) == original(data)
+        assert original(CUTS[name](other)) == expected, what
+
+
+def test_a_draw_counts_integers_by_value():
+    data = dense_data()
+    chosen = np.random.default_rng((0, 5)).choice(
+        len(data), round(0.2 * len(data)), replace=False, shuffle=False
+    )
+    in_order = sorted(pairs(data))
+    assert pairs(split_by_ratio(data, seed=5).test) == {in_order[place] for place in chosen}
+
+
+@pytest.mark.data
+@pytest.mark.filterwarnings("ignore::crl_jax.data.DataWarning")
+def test_the_splits_of_published_figures_stay(real_data):
+    given_parts = load(real_data / "ml-100k")
+    outer = split_clean(union(given_parts.train, given_parts.test))
+    inner = with_validation(given_parts, valid=0.2)
+    assert [part.fingerprint()[:16] for part in (outer.train, outer.test, inner.train)] == [
+        "7870c56fb1a623f4",
+        "1c3c848887adfc28",
+        "3c8bf680e27d10d6",
+    ]
 
 
 @given(st.floats(0.05, 0.5))

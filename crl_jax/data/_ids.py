@@ -78,6 +78,22 @@ def places(
     return np.searchsorted(vocabulary, np.array(names, np.str_).astype(vocabulary.dtype))
 
 
+def ranks(ids: Shaped[np.ndarray, " n"]) -> Int64[np.ndarray, " n"]:
+    """The place of each id in an order that depends on the ids alone.
+
+    Whole numbers come first, by value, and then all other ids, by code points: 9, 10, "010",
+    "a". It makes no difference whether a vocabulary holds them as integers or as text.
+    """
+    if ids.dtype.kind != "U":
+        order = np.argsort(ids)
+    else:
+        keys = [(0, int(name), "") if is_whole(name) else (1, 0, name) for name in ids.tolist()]
+        order = np.array(sorted(range(len(keys)), key=keys.__getitem__), np.int64)
+    places = np.empty(len(ids), np.int64)
+    places[order] = np.arange(len(ids))
+    return places
+
+
 def encode(column: ArrayLike, name: str) -> tuple[list[str], Int64[np.ndarray, " n"]]:
     """The distinct ids of an array as text, and the place of every entry among them.
 

@@ -1,11 +1,21 @@
-"""Splits of interactions into training, validation and test parts, reproducible by seed."""
+"""Splits of interactions into training, validation and test parts, reproducible by seed.
 
+A split depends on the original ids of the interactions, the seed, and the ratings or times that
+its rule goes by. Draws and ties go by the order of the ids: whole numbers by value, then all
+others as text. So it makes no difference in which order a file has its rows, whether the
+interactions came from one file or from several, whether ids are integers or text, and what else
+the vocabularies hold. A dataset published twice with two numberings of its users or items has
+two sets of ids, and one seed draws differently from each.
+"""
+
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Int64
 
 from .._checks import check_range
+from . import _ids
 from ._interactions import Interactions, Split
 from ._outcomes import warn_if
 
@@ -19,7 +29,8 @@ def split_by_ratio(data: Interactions, *, test: float = 0.2, seed: int = 0) -> S
     Args:
       data: What to split.
       test: Share of the test part, in (0, 1).
-      seed: Of ``numpy.random.default_rng((0, seed))``.
+      seed: Of ``numpy.random.default_rng((0, seed))``, which draws from the interactions in
+        the order of their ids.
 
     Returns:
       A split without a validation part. Users left without a training interaction are
@@ -29,7 +40,7 @@ def split_by_ratio(data: Interactions, *, test: float = 0.2, seed: int = 0) -> S
       ValueError: If ``test`` leaves its range or one part would be empty.
     """
     size = _size("test", test, len(data))
-    return _cut(data, _drawn(len(data), size, _generator(_TEST, seed)))
+    return _cut(data, lambda x: _drawn(len(x), size, _generator(_TEST, seed)))
 
 
 def split_clean(
@@ -42,7 +53,8 @@ def split_clean(
 
     Args:
       data: What to split; it needs ratings.
-      seed: Of ``numpy.random.default_rng((0, seed))``.
+      seed: Of ``numpy.random.default_rng((0, seed))``, which draws from the interactions in
+        the order of their ids.
       top_rating: The rating to draw from; by default the highest there is.
 
     Returns:
@@ -58,13 +70,16 @@ def split_clean(
     if data.ratings is None:
         raise ValueError("`data` must have ratings for a clean test set.")
     top = data.ratings.max() if top_rating is None else np.float32(top_rating)
-    candidates = np.flatnonzero(data.ratings == top)
-    if len(candidates) < 2:
-        raise ValueError(f"`top_rating` must occur at least twice, got {len(candidates)} of {top}.")
-    mask = np.zeros(len(data), bool)
-    drawn = _drawn(len(candidates), len(candidates) // 2, _generator(_TEST, seed))
-    mask[candidates[drawn]] = True
-    return _cut(data, mask)
+    n_top = int(np.sum(data.ratings == top))
+    if n_top < 2:
+        raise ValueError(f"`top_rating` must occur at least twice, got {n_top} of {top}.")
+
+    def half(ordered: Interactions) -> Bool[np.ndarray, " n"]:
+        mask = ordered.ratings == top
+        mask[mask] = _drawn(n_top, n_top // 2, _generator(_TEST, seed))
+        return mask
+
+    return _cut(data, half)
 
 
 def union(first: Interactions, *others: Interactions) -> Interactions:
@@ -108,7 +123,7 @@ def split_by_time(data: Interactions, *, test: float = 0.2) -> Split:
     """Test part: the latest ``round(test * n)`` interactions of all users together.
 
     No training interaction is later than a test one. Interactions at the very time of the
-    cut fall to both sides in the order of the data (by user, then item).
+    cut fall to both sides in the order of their ids (by user, then item).
 
     Args:
       data: What to split; it needs timestamps.
@@ -122,7 +137,8 @@ def split_by_time(data: Interactions, *, test: float = 0.2) -> Split:
       ValueError: If there are no timestamps, ``test`` leaves its range or one part would
         be empty.
     """
-    return _cut(data, _latest(data, _size("test", test, len(data))))
+    size = _size("test", test, len(data))
+    return _cut(data, lambda x: _latest(x, size))
 
 
 def leave_k_out(data: Interactions, *, k: int = 1, seed: int | None = None) -> Split:
@@ -131,8 +147,9 @@ def leave_k_out(data: Interactions, *, k: int = 1, seed: int | None = None) -> S
     Args:
       data: What to split.
       k: Test interactions per user, at least 1.
-      seed: None takes each user's last k by timestamp (of equal ones, the higher items).
-        A number draws them uniformly with ``numpy.random.default_rng((0, seed))``.
+      seed: None takes each user's last k by timestamp (of equal ones, the higher item ids).
+        A number draws them uniformly with ``numpy.random.default_rng((0, seed))``, in the
+        order of the ids.
 
     Returns:
       A split without a validation part. Users with k interactions or fewer keep them all
@@ -142,7 +159,8 @@ def leave_k_out(data: Interactions, *, k: int = 1, seed: int | None = None) -> S
       ValueError: If ``k`` < 1, if ``seed`` is None and there are no timestamps, or if no
         user has more than k interactions.
     """
-    return _cut(data, _last_k(data, k, None if seed is None else _generator(_TEST, seed)))
+    rng = None if seed is None else _generator(_TEST, seed)
+    return _cut(data, lambda x: _last_k(x, k, rng))
 
 
 def with_validation(
@@ -164,7 +182,8 @@ def with_validation(
     Args:
       split_or_data: A split without a validation part, or interactions.
       valid: A share in (0, 1), or the number k.
-      seed: Of ``numpy.random.default_rng((1, seed))``: not the stream of the test cut.
+      seed: Of ``numpy.random.default_rng((1, seed))``, in the order of the ids: not the
+        stream of the test cut.
       how: The rule.
 
     Returns:
@@ -181,14 +200,16 @@ def with_validation(
     data, rng = split.train, _generator(_VALID, seed)
     match how:
         case "ratio":
-            mask = _drawn_sparing_users(data, _size("valid", valid, len(data)), rng)
+            size = _size("valid", valid, len(data))
+            cut = _cut(data, lambda x: _drawn_sparing_users(x, size, rng))
         case "time":
-            mask = _latest(data, _size("valid", valid, len(data)))
+            size = _size("valid", valid, len(data))
+            cut = _cut(data, lambda x: _latest(x, size))
         case "leave_k_out":
-            mask = _last_k(data, valid, None if data.timestamps is not None else rng)
+            drawn_by = None if data.timestamps is not None else rng
+            cut = _cut(data, lambda x: _last_k(x, valid, drawn_by))
         case _:
             raise ValueError(f"`how` must be ratio, time or leave_k_out, got {how!r}.")
-    cut = _cut(data, mask)
     return Split(train=cut.train, valid=cut.test, test=split.test)
 
 
@@ -258,8 +279,31 @@ def _last_k(
     return mask
 
 
-def _cut(data: Interactions, mask: Bool[np.ndarray, " n"]) -> Split:
+def _cut(data: Interactions, rule: Callable[[Interactions], Bool[np.ndarray, " n"]]) -> Split:
+    """Takes out as test part what ``rule`` chooses from the interactions in the order of ids."""
+    ordered, places = _by_ids(data)
+    mask = np.zeros(len(data), bool)
+    mask[places] = rule(ordered)
     split = Split(train=data.select(~mask), test=data.select(mask))
     emptied = int(np.sum((data.degrees > 0) & (split.train.degrees == 0)))
     warn_if(emptied, "{n} users have no interaction left in training")
     return split
+
+
+def _by_ids(data: Interactions) -> tuple[Interactions, Int64[np.ndarray, " n"] | slice]:
+    """The interactions with both vocabularies in the order of ids, and their places in ``data``."""
+    users, items = _ids.ranks(data.user_ids), _ids.ranks(data.item_ids)
+    if all(np.all(ranks[1:] > ranks[:-1]) for ranks in (users, items)):
+        return data, slice(None)  # as readers leave integers: nothing to sort
+    row, column = users[data.users], items[data.items]
+    order = np.argsort(row * data.n_items + column)
+    degrees = np.bincount(row, minlength=data.n_users)
+    ordered = Interactions(
+        indptr=np.concatenate(([0], np.cumsum(degrees))),
+        items=column[order].astype(np.int32),
+        user_ids=data.user_ids[np.argsort(users)],
+        item_ids=data.item_ids[np.argsort(items)],
+        ratings=None if data.ratings is None else data.ratings[order],
+        timestamps=None if data.timestamps is None else data.timestamps[order],
+    )
+    return ordered, order
