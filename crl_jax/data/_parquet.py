@@ -1,5 +1,15 @@
-"""Parquet tables with named columns, through polars."""
+"""Parquet tables with named columns, through polars.
 
+Polars decodes the file in a process of its own: on some damaged files it panics, which writes a
+backtrace to the standard error, and on others it asks for so much memory that the whole process
+is aborted. No exception handler helps against either.
+"""
+
+import io
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,12 +18,14 @@ import numpy as np
 from . import _ids
 from ._columns import Requested, find_columns
 from ._outcomes import DataError
+from ._parquet_child import REFUSED
 from ._records import Records
 
 if TYPE_CHECKING:
     import polars as pl
 
 _MAGIC = b"PAR1"
+_CHILD = Path(__file__).with_name("_parquet_child.py")
 
 
 def read_parquet(path: Path, requested: Requested) -> Records:
@@ -32,25 +44,19 @@ def read_parquet(path: Path, requested: Requested) -> Records:
             "Reading Parquet needs polars: pip install 'crl_jax[experiments]'"
         ) from error
 
-    _check_ends(path)
-    try:
-        names = list(pl.read_parquet_schema(path))
-        columns = find_columns(names, requested, str(path))
-        series = {
-            role: pl.read_parquet(path, columns=[names[place]])[names[place]]
-            for role, place in columns._asdict().items()
-            if place is not None
-        }
-    except (pl.exceptions.PolarsError, OSError) as error:
-        raise DataError(
-            f"{path}: expected a readable Parquet file, got one that polars refuses ({error})."
-        ) from None
+    names = _column_names(path)
+    columns = find_columns(names, requested, str(path))
+    chosen = {role: names[place] for role, place in columns._asdict().items() if place is not None}
+    frame = pl.read_ipc_stream(io.BytesIO(_decode(path, json.dumps([*chosen.values()]))))
+    series = {role: frame[name] for role, name in chosen.items()}
     for values in series.values():
         _reject(path, values, values.is_null(), "a value")
 
     users, items = _encode(path, series["user"]), _encode(path, series["item"])
     if "time" in series and series["time"].dtype in (pl.Date, pl.Datetime):
-        series["time"] = series["time"].dt.epoch("us") / 1_000_000  # seconds since 1970, UTC
+        seconds = series["time"].dt.epoch("us") / 1_000_000  # since 1970, UTC
+        _reject(path, seconds, seconds.is_null(), "a date that 64 bits of microseconds can hold")
+        series["time"] = seconds
     rating, time = (
         _numbers(path, series[role]) if role in series else None for role in ("rating", "time")
     )
@@ -63,6 +69,26 @@ def read_parquet(path: Path, requested: Requested) -> Records:
         ratings=None if rating is None else rating.astype(np.float32),
         timestamps=time,
     )
+
+
+def _column_names(path: Path) -> list[str]:
+    _check_ends(path)
+    return json.loads(_decode(path))
+
+
+def _decode(path: Path, *arguments: str) -> bytes:
+    """What the child process writes."""
+    done = subprocess.run(
+        [sys.executable, "-P", str(_CHILD), str(path), *arguments],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+    )
+    if done.returncode == 0 and done.stdout:
+        return done.stdout
+    why = "breaks down on"
+    if done.returncode == REFUSED:
+        why = f"refuses ({done.stderr.decode(errors='replace').strip()})"
+    raise DataError(f"{path}: expected a readable Parquet file, got one that polars {why}.")
 
 
 def _check_ends(path: Path) -> None:
