@@ -188,8 +188,12 @@ def test_load_reads_a_release_through_the_cache(serve, tmp_path, monkeypatch):
     expected = tmp_path / "home" / ".cache" / "crl_jax" / "movielens-100k" / "u.data"
     assert download_movielens("100k") == expected
     assert state["requests"] == 3
-    with pytest.raises(ValueError, match="`name` must be one of 100k, 1m, 20m, 25m, got '2m'"):
+    with pytest.raises(
+        ValueError, match=r"`source` must be one of movielens:100k, .*'movielens:2m'"
+    ):
         load("movielens:2m")
+    with pytest.raises(ValueError, match="`name` must be one of 100k, 1m, 20m, 25m, got '2m'"):
+        download_movielens("2m")
 
 
 @pytest.mark.data

@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import inspect
 import io
 import re
 from contextlib import suppress
@@ -154,8 +155,12 @@ BAD = [  # file name, content, what the message says
     ("x.parquet", parquet(a=[1], item=[1]), r"expected a column with the user, .*'a', 'item'"),
     ("x.parquet", parquet(user=[1, None], item=[1, 1]), r"row 2: expected a value as 'user'"),
     ("x.parquet", parquet(user=["a", ""], item=[1, 1]), r"row 2: expected a non-empty id"),
-    ("x.parquet", parquet(user=[1, -1], item=[1, 1]), r"`user`: expected a non-negative id"),
-    ("x.parquet", parquet(user=[1.0, 1.5], item=[1, 1]), r"`user` must hold whole numbers"),
+    (
+        "x.parquet",
+        parquet(user=[1, -1], item=[1, 1]),
+        r"row 2: expected a non-negative id as 'user', got -1",
+    ),
+    ("x.parquet", parquet(user=[1.0, 1.5], item=[1, 1]), r"x.parquet: 'user' must hold whole"),
     ("x.parquet", parquet(user=[True], item=[1]), r"expected integers or text as 'user'"),
     (
         "x.parquet",
@@ -173,6 +178,9 @@ def test_what_is_wrong_is_said_with_its_line(tmp_path, name, content, message):
     with pytest.raises(DataError, match=message) as caught:
         read(path)
     assert str(path) in str(caught.value)
+    assert (
+        set(re.findall("`(.*?)`", str(caught.value))) <= inspect.signature(read).parameters.keys()
+    )
 
 
 def test_the_line_is_exact_far_into_a_file(tmp_path):

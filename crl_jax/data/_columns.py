@@ -54,7 +54,7 @@ def find_columns(names: Sequence[str], requested: Requested, where: str) -> Foun
         role = "user" if user is None else "item"
         raise DataError(
             f"{where}: expected a column with the {role}, got {list(names)}; "
-            f"name it with `{role}_col=`."
+            f"name it with `{role}_col`."
         )
     chosen = Counter(place for place in (user, item, rating, time) if place is not None)
     if shared := [names[place] for place, count in chosen.items() if count > 1]:
@@ -77,6 +77,6 @@ def _find(role: str, names: Sequence[str], wanted: str | None, where: str) -> in
     if len(guesses) > 1:
         raise DataError(
             f"{where}: expected one column with the {role}, got "
-            f"{[names[place] for place in guesses]}; choose with `{role}_col=`."
+            f"{[names[place] for place in guesses]}; choose with `{role}_col`."
         )
     return guesses[0] if guesses else None

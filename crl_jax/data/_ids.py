@@ -99,7 +99,7 @@ def encode(column: ArrayLike, name: str) -> tuple[list[str], Int64[np.ndarray, "
 
     Args:
       column: Integers, whole floats, or text (bytes are UTF-8), shape ``[n]``.
-      name: What the column is called, for error messages.
+      name: What messages call the column, such as "`users`".
 
     Raises:
       DataError: If the array holds anything else, or an id is invalid.
@@ -111,7 +111,7 @@ def encode(column: ArrayLike, name: str) -> tuple[list[str], Int64[np.ndarray, "
         array = np.strings.decode(array, "utf-8")
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iufU"):
         raise DataError(
-            f"`{name}` must be a one-dimensional array of integers or text, "
+            f"{name} must be a one-dimensional array of integers or text, "
             f"got shape {array.shape} of {array.dtype}."
         )
     distinct, codes = np.unique(array, return_inverse=True)
@@ -120,12 +120,12 @@ def encode(column: ArrayLike, name: str) -> tuple[list[str], Int64[np.ndarray, "
         bad = ~np.isfinite(distinct) | (distinct != np.trunc(distinct)) | (distinct > 2**53)
         if bad.any():
             raise DataError(
-                f"`{name}` must hold whole numbers up to 2**53 where it holds floats, "
+                f"{name} must hold whole numbers up to 2**53 where it holds floats, "
                 f"got {distinct[bad][0]}."
             )
         distinct = distinct.astype(np.int64)
     names = [str(x) for x in distinct.tolist()]
     if found := first_fault(names):
         place = int(np.argmax(codes == names.index(found[0])))
-        raise DataError(f"`{name}`: expected {found[1]}, got {found[0]!r} at place {place}.")
+        raise DataError(f"{name}: expected {found[1]}, got {found[0]!r} at place {place}.")
     return unfloat(names), codes.astype(np.int64)

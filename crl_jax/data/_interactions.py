@@ -346,10 +346,10 @@ def _indices(
     kind: str, column: ArrayLike, ids: ArrayLike | None
 ) -> tuple[Int64[np.ndarray, " n"], Shaped[np.ndarray, " n_ids"]]:
     if ids is None:
-        names, codes = _ids.encode(column, f"{kind}s")
+        names, codes = _ids.encode(column, f"`{kind}s`")
         vocabulary = _ids.vocabulary(names)
         return _ids.places(names, vocabulary)[codes], vocabulary
-    names, codes = _ids.encode(ids, f"{kind}_ids")
+    names, codes = _ids.encode(ids, f"`{kind}_ids`")
     if len(names) != len(codes):
         raise ValueError(f"`{kind}_ids` must be distinct.")
     vocabulary = np.array(names, np.str_)[codes].astype(_ids.vocabulary(names).dtype)

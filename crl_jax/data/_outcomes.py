@@ -1,4 +1,8 @@
-"""The two outcomes of a problem in the data: an error that stops, a warning that counts."""
+"""The two outcomes of a problem in the data: an error that stops, a warning that counts.
+
+In their messages, as in all of :mod:`crl_jax.data`, backticks stand around the name of an
+argument and around nothing else, so that a program with flags can say its own names instead.
+"""
 
 import warnings
 

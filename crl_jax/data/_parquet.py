@@ -116,8 +116,9 @@ def _encode(path: Path, values: "pl.Series") -> tuple[list[str], np.ndarray]:
         raise DataError(
             f"{path}: expected integers or text as {values.name!r}, got {values.dtype}."
         )
+    _reject(path, values, values < 0, "a non-negative id")
     try:
-        return _ids.encode(values.to_numpy(), values.name)
+        return _ids.encode(values.to_numpy(), repr(values.name))
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
 

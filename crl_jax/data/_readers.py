@@ -199,7 +199,7 @@ def _read_records(
 
 def _check_file(path: Path) -> None:
     if path.is_dir():
-        raise DataError(f"{path}: expected a file, got a folder; `load` reads folders.")
+        raise DataError(f"{path}: expected a file, got a folder; name the file in it.")
     if not path.exists():
         folder = next(parent for parent in path.absolute().parents if parent.is_dir())
         names = sorted(child.name for child in folder.iterdir())
@@ -233,7 +233,7 @@ def _sniff(path: Path) -> Format:
             return format
     raise DataError(
         f"{path}:1: expected one of the formats {', '.join(get_args(Format))}, got {line[:80]!r}; "
-        "choose with `format=`."
+        "choose with `format`."
     )
 
 

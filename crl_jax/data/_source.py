@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Unpack
 
-from ._download import download_movielens
+from ._download import MOVIELENS, download_movielens
 from ._interactions import Interactions, Split
 from ._outcomes import DataError
 from ._readers import ReadOptions, read, read_split, requested_columns
@@ -51,9 +51,16 @@ def load(
     if text.startswith("tfds:"):
         return _load_tfds(text.removeprefix("tfds:"), options)
     if text.startswith("movielens:"):
-        return read(download_movielens(text.removeprefix("movielens:"), cache=cache), **options)
+        return _load_movielens(text.removeprefix("movielens:"), cache, options)
     path = Path(source)
     return _load_folder(path, options) if path.is_dir() else read(path, **options)
+
+
+def _load_movielens(name: str, cache: str | Path | None, options: ReadOptions) -> Interactions:
+    if name not in MOVIELENS:
+        known = ", ".join(f"movielens:{release}" for release in MOVIELENS)
+        raise ValueError(f"`source` must be one of {known}, got 'movielens:{name}'.")
+    return read(download_movielens(name, cache=cache), **options)
 
 
 def _load_tfds(name: str, options: ReadOptions) -> Interactions:
@@ -79,7 +86,7 @@ def _load_folder(folder: Path, options: ReadOptions) -> Interactions | Split:
         if several or not (parts["train"] and parts["test"]):
             raise DataError(
                 f"{folder}: expected one training and one test file (and one for validation "
-                f"or none), got {parts}; use `read_split` or `read` with their paths."
+                f"or none), got {parts}; give the paths of the files instead."
             )
         train, test = folder / parts["train"][0], folder / parts["test"][0]
         valid = folder / parts["valid"][0] if parts["valid"] else None

@@ -160,7 +160,7 @@ def leave_k_out(data: Interactions, *, k: int = 1, seed: int | None = None) -> S
         user has more than k interactions.
     """
     rng = None if seed is None else _generator(_TEST, seed)
-    return _cut(data, lambda x: _last_k(x, k, rng))
+    return _cut(data, lambda x: _last_k(x, "k", k, rng))
 
 
 def with_validation(
@@ -207,7 +207,7 @@ def with_validation(
             cut = _cut(data, lambda x: _latest(x, size))
         case "leave_k_out":
             drawn_by = None if data.timestamps is not None else rng
-            cut = _cut(data, lambda x: _last_k(x, valid, drawn_by))
+            cut = _cut(data, lambda x: _last_k(x, "valid", valid, drawn_by))
         case _:
             raise ValueError(f"`how` must be ratio, time or leave_k_out, got {how!r}.")
     return Split(train=cut.train, valid=cut.test, test=split.test)
@@ -257,10 +257,10 @@ def _latest(data: Interactions, size: int) -> Bool[np.ndarray, " n"]:
 
 
 def _last_k(
-    data: Interactions, k: int | float, rng: np.random.Generator | None
+    data: Interactions, name: str, k: int | float, rng: np.random.Generator | None
 ) -> Bool[np.ndarray, " n"]:
     if k < 1 or k != int(k):
-        raise ValueError(f"The number of interactions to leave out must be 1 or more, got {k}.")
+        raise ValueError(f"`{name}` must be a whole number of 1 or more, got {k}.")
     if rng is not None:
         rank = rng.permutation(len(data))
     elif data.timestamps is not None:
