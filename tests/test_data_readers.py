@@ -161,6 +161,7 @@ BAD = [  # file name, content, what the message says
         r"row 2: expected a non-negative id as 'user', got -1",
     ),
     ("x.parquet", parquet(user=[1.0, 1.5], item=[1, 1]), r"x.parquet: 'user' must hold whole"),
+    ("x.parquet", parquet(user=[1], item=[1], rating=[1e39]), r"row 1: .* as 'rating', got 1e\+39"),
     ("x.parquet", parquet(user=[True], item=[1]), r"expected integers or text as 'user'"),
     (
         "x.parquet",

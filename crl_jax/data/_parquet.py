@@ -53,21 +53,14 @@ def read_parquet(path: Path, requested: Requested) -> Records:
         _reject(path, values, values.is_null(), "a value")
 
     users, items = _encode(path, series["user"]), _encode(path, series["item"])
-    if "time" in series and series["time"].dtype in (pl.Date, pl.Datetime):
-        seconds = series["time"].dt.epoch("us") / 1_000_000  # since 1970, UTC
-        _reject(path, seconds, seconds.is_null(), "a date that 64 bits of microseconds can hold")
-        series["time"] = seconds
-    rating, time = (
-        _numbers(path, series[role]) if role in series else None for role in ("rating", "time")
-    )
     return Records(
         str(path),
         users[0],
         items[0],
         users=users[1],
         items=items[1],
-        ratings=None if rating is None else rating.astype(np.float32),
-        timestamps=time,
+        ratings=_finite(path, series["rating"], pl.Float32()) if "rating" in series else None,
+        timestamps=_times(path, series["time"]) if "time" in series else None,
     )
 
 
@@ -123,17 +116,24 @@ def _encode(path: Path, values: "pl.Series") -> tuple[list[str], np.ndarray]:
         raise DataError(f"{path}: {error}") from None
 
 
-def _numbers(path: Path, values: "pl.Series") -> np.ndarray:
-    """int64 where the column is whole numbers, else float64."""
+def _times(path: Path, values: "pl.Series") -> np.ndarray:
+    """int64 where the column is whole numbers, else float64; dates as seconds since 1970, UTC."""
     import polars as pl
 
-    if not values.dtype.is_numeric():
-        raise DataError(f"{path}: expected numbers as {values.name!r}, got {values.dtype}.")
+    if values.dtype in (pl.Date, pl.Datetime):
+        values = values.dt.epoch("us") / 1_000_000
+        _reject(path, values, values.is_null(), "a date that 64 bits of microseconds can hold")
     if values.dtype.is_integer() and (values.max() or 0) <= np.iinfo(np.int64).max:  # pyright: ignore[reportOperatorIssue]
         return values.cast(pl.Int64).to_numpy()
-    values = values.cast(pl.Float64)
-    _reject(path, values, ~values.is_finite(), "a finite number")
-    return values.to_numpy()
+    return _finite(path, values, pl.Float64())
+
+
+def _finite(path: Path, values: "pl.Series", dtype: "pl.DataType") -> np.ndarray:
+    if not values.dtype.is_numeric():
+        raise DataError(f"{path}: expected numbers as {values.name!r}, got {values.dtype}.")
+    numbers = values.cast(dtype)
+    _reject(path, values, ~numbers.is_finite(), "a finite number")
+    return numbers.to_numpy()
 
 
 def _reject(path: Path, values: "pl.Series", bad: "pl.Series", expected: str) -> None:
