@@ -141,7 +141,8 @@ def with_noise(world: World, rate: float, seed: int = 0) -> World:
     added = data.Interactions.from_arrays(
         drawn // n_items, drawn % n_items, user_ids=log.user_ids, item_ids=log.item_ids
     )
-    return dataclasses.replace(world, train=data.union(log, added), masked=log)
+    bare = dataclasses.replace(log, ratings=None, timestamps=None)  # as what was added is
+    return dataclasses.replace(world, train=data.union(bare, added), masked=log)
 
 
 def _credence(law: stats.Law | None = None, *, rated: bool = False, **changes: Any) -> Any:

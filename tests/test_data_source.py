@@ -61,6 +61,33 @@ def test_a_folder_with_a_given_split(tmp_path, files, has_valid):
     assert split.train.items.tolist() == [0, 1]
 
 
+def test_the_parts_of_a_folder_are_merged_on_demand(tmp_path):
+    head = "user,item,rating,time\n"
+    files = {
+        "train.csv": head + "1,10,5,1\n2,20,4,1\n",
+        "valid.csv": head + "1,20,5,2\n",
+        "test.csv": head + "2,10,4,1\n1,10,2,9\n",
+    }
+    fill(tmp_path, files)
+    whole = fill(
+        tmp_path / "whole", {"ratings.csv": head + "1,10,2,9\n2,20,4,1\n1,20,5,2\n2,10,4,1\n"}
+    )
+    with pytest.warns(DataWarning) as caught:
+        merged = load(tmp_path, merge=True)
+    # What a part has of its own, or has not, is no matter once they are one.
+    assert [str(w.message)[:31] for w in caught] == ["dropped 1 repeated interactions"]
+    assert merged.fingerprint() == load(whole).fingerprint()
+    assert load(whole, merge=True).fingerprint() == merged.fingerprint()
+    with pytest.warns(DataWarning, match="dropped 1 repeated"):
+        positives = load(tmp_path, merge=True, min_rating=4)
+    assert positives.fingerprint() == load(whole, min_rating=4).fingerprint()
+    with (
+        pytest.warns(DataWarning, match="dropped 1 repeated"),
+        pytest.raises(DataError, match=f"{tmp_path}: "),
+    ):
+        load(tmp_path, merge=True, min_rating=6)
+
+
 @pytest.mark.parametrize(
     ("files", "message"),
     [

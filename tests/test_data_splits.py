@@ -1,5 +1,7 @@
 """Splits: sizes, rules, reproducibility, independence of the streams."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -302,9 +304,17 @@ def test_a_union_has_only_what_all_parts_have():
     bare = Interactions.from_arrays(
         split.test.users, split.test.items, user_ids=data.user_ids, item_ids=data.item_ids
     )
-    whole = union(split.train, bare)
+    with pytest.warns(DataWarning) as caught:
+        whole = union(split.train, bare)
+    assert [str(warning.message) for warning in caught] == [
+        f"dropped the {name} of {len(split.train)} interactions, for the others have none"
+        for name in ("ratings", "timestamps")
+    ]
     assert pairs(whole) == pairs(data)
     assert whole.ratings is None
+    assert whole.timestamps is None
+    wanted = dataclasses.replace(split.train, ratings=None, timestamps=None)
+    assert union(wanted, bare).fingerprint() == whole.fingerprint()  # and no warning
 
 
 def test_a_union_of_other_users_is_refused():

@@ -1,6 +1,6 @@
 """Files of interactions: the format, then the reader, then indices."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Literal, TypedDict, Unpack, get_args
 
@@ -11,7 +11,8 @@ from ._interactions import Interactions, Split, in_both
 from ._lightgcn import read_lightgcn
 from ._outcomes import DataError, warn_if
 from ._parquet import read_parquet
-from ._records import Records, to_interactions
+from ._records import Records, rated_at_least, to_interactions
+from ._splits import union
 from ._text import Layout, last_character, open_text, read_delimited
 
 Format = Literal["u.data", "ratings.dat", "csv", "parquet", "inter", "lightgcn"]
@@ -126,13 +127,9 @@ def read_split(
       DataError, FileNotFoundError, ImportError: As :func:`read` does, or if a part is left
         empty.
     """
-    requested = requested_columns(options)
     paths = {"train": train, "valid": valid, "test": test}
     paths = {name: Path(path) for name, path in paths.items() if path is not None}
-    records = [
-        _read_records(path, options.get("format"), requested, options.get("delimiter"))
-        for path in paths.values()
-    ]
+    records = _read_all(paths.values(), options)
     parts = to_interactions(records, min_rating=options.get("min_rating"))
 
     result: dict[str, Interactions] = {}
@@ -151,6 +148,12 @@ def read_split(
             _warn_of_unseen(result["train"], part, path)
         result[name] = part
     return Split(**result)
+
+
+def read_merged(paths: Sequence[Path], origin: str, options: ReadOptions) -> Interactions:
+    """Reads files as if they were one; ``min_rating`` judges what is left of all repetitions."""
+    whole = union(*to_interactions(_read_all(paths, options)))
+    return rated_at_least(whole, options.get("min_rating"), origin)
 
 
 def requested_columns(options: ReadOptions) -> Requested:
@@ -172,6 +175,14 @@ def _warn_of_unseen(train: Interactions, part: Interactions, path: Path) -> None
     ):
         unseen = int(np.sum((here > 0) & (seen == 0)))
         warn_if(unseen, f"{{n}} {kind} have no interaction in training", of=str(path))
+
+
+def _read_all(paths: Iterable[Path], options: ReadOptions) -> list[Records]:
+    requested = requested_columns(options)
+    return [
+        _read_records(path, options.get("format"), requested, options.get("delimiter"))
+        for path in paths
+    ]
 
 
 def _read_records(

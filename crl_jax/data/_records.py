@@ -57,11 +57,14 @@ def to_interactions(
             item_ids,
             origin=source.origin,
         )
-        parts.append(part if min_rating is None else _rated(part, min_rating, source.origin))
+        parts.append(rated_at_least(part, min_rating, source.origin))
     return parts
 
 
-def _rated(data: Interactions, min_rating: int | float, origin: str) -> Interactions:
+def rated_at_least(data: Interactions, min_rating: int | float | None, origin: str) -> Interactions:
+    """The interactions rated at least ``min_rating``, or all where that is None."""
+    if min_rating is None:
+        return data
     if data.ratings is None:
         raise DataError(f"{origin}: expected ratings, as `min_rating` is given, got none.")
     kept = data.select(data.ratings >= min_rating)

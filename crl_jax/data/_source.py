@@ -2,12 +2,12 @@
 
 import re
 from pathlib import Path
-from typing import Unpack
+from typing import Literal, Unpack, overload
 
 from ._download import MOVIELENS, download_movielens
 from ._interactions import Interactions, Split
 from ._outcomes import DataError
-from ._readers import ReadOptions, read, read_split, requested_columns
+from ._readers import ReadOptions, read, read_merged, read_split, requested_columns
 from ._records import to_interactions
 from ._tfds import read_tfds
 
@@ -20,8 +20,32 @@ _EXPECTED = (
 )
 
 
+@overload
 def load(
-    source: str | Path, *, cache: str | Path | None = None, **options: Unpack[ReadOptions]
+    source: str | Path,
+    *,
+    merge: Literal[True],
+    cache: str | Path | None = None,
+    **options: Unpack[ReadOptions],
+) -> Interactions: ...
+
+
+@overload
+def load(
+    source: str | Path,
+    *,
+    merge: bool = False,
+    cache: str | Path | None = None,
+    **options: Unpack[ReadOptions],
+) -> Interactions | Split: ...
+
+
+def load(
+    source: str | Path,
+    *,
+    merge: bool = False,
+    cache: str | Path | None = None,
+    **options: Unpack[ReadOptions],
 ) -> Interactions | Split:
     """Loads interactions, or the split that the source gives.
 
@@ -34,11 +58,14 @@ def load(
           lies there; otherwise it must have one ``u.data``, ``ratings.*`` or ``NAME.inter``;
         * ``tfds:NAME``, for instance ``tfds:movielens/100k-ratings``;
         * ``movielens:NAME``: ``100k``, ``1m``, ``20m`` or ``25m``, downloaded once.
+      merge: Whether to put the parts of a given split together, as :func:`union` does, to be
+        cut anew.
       cache: Where downloads are kept, see :func:`download_movielens`.
       **options: As for :func:`read`; ``format`` and ``delimiter`` belong to files.
 
     Returns:
-      A :class:`Split` for a folder with a given split, else :class:`Interactions`.
+      A :class:`Split` for a folder with a given split, unless it is merged; else
+      :class:`Interactions`.
 
     Raises:
       DataError: If the data are not as expected, or a folder has no or several candidates;
@@ -53,7 +80,7 @@ def load(
     if text.startswith("movielens:"):
         return _load_movielens(text.removeprefix("movielens:"), cache, options)
     path = Path(source)
-    return _load_folder(path, options) if path.is_dir() else read(path, **options)
+    return _load_folder(path, merge, options) if path.is_dir() else read(path, **options)
 
 
 def _load_movielens(name: str, cache: str | Path | None, options: ReadOptions) -> Interactions:
@@ -71,7 +98,7 @@ def _load_tfds(name: str, options: ReadOptions) -> Interactions:
     return to_interactions([records], min_rating=options.get("min_rating"))[0]
 
 
-def _load_folder(folder: Path, options: ReadOptions) -> Interactions | Split:
+def _load_folder(folder: Path, merge: bool, options: ReadOptions) -> Interactions | Split:
     names = sorted(child.name for child in folder.iterdir() if child.is_file())
     parts: dict[str, list[str]] = {"train": [], "valid": [], "test": []}
     datasets = set()
@@ -88,9 +115,10 @@ def _load_folder(folder: Path, options: ReadOptions) -> Interactions | Split:
                 f"{folder}: expected one training and one test file (and one for validation "
                 f"or none), got {parts}; give the paths of the files instead."
             )
-        train, test = folder / parts["train"][0], folder / parts["test"][0]
-        valid = folder / parts["valid"][0] if parts["valid"] else None
-        return read_split(train, test, valid=valid, **options)
+        paths = {part: folder / found[0] for part, found in parts.items() if found}
+        if merge:
+            return read_merged([*paths.values()], str(folder), options)
+        return read_split(**paths, **options)
 
     candidates = [name for name in names if _WHOLE.fullmatch(name)]
     if len(candidates) != 1:

@@ -91,7 +91,9 @@ def union(first: Interactions, *others: Interactions) -> Interactions:
         as :meth:`Interactions.from_arrays` says.
 
     Returns:
-      All interactions, with ratings and timestamps if every part has them.
+      All interactions, with ratings and timestamps if every part has them. Those of the others
+      are dropped and counted in a :class:`DataWarning`: ``dataclasses.replace(part, ratings=None)``
+      says beforehand that they are not wanted.
 
     Raises:
       ValueError: If the parts are of other users or items.
@@ -103,15 +105,16 @@ def union(first: Interactions, *others: Interactions) -> Interactions:
                 raise ValueError(f"`others` must have the `{name}` of `first`.")
 
     def joined(name: str) -> np.ndarray | None:
-        arrays = [getattr(part, name) for part in parts]
-        return None if any(array is None for array in arrays) else np.concatenate(arrays)
+        there = [array for part in parts if (array := getattr(part, name)) is not None]
+        if len(there) == len(parts):
+            return np.concatenate(there)
+        dropped = sum(map(len, there))
+        warn_if(dropped, f"dropped the {name} of {{n}} interactions, for the others have none")
+        return None
 
-    users, items = joined("users"), joined("items")
-    assert users is not None
-    assert items is not None
     return Interactions.from_arrays(
-        users,
-        items,
+        np.concatenate([part.users for part in parts]),
+        np.concatenate([part.items for part in parts]),
         ratings=joined("ratings"),
         timestamps=joined("timestamps"),
         user_ids=first.user_ids,
