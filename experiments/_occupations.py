@@ -7,15 +7,15 @@ import numpy as np
 from crl_jax import data
 
 
-def occupations(folder: str | Path, interactions: data.Interactions) -> np.ndarray:
+def occupations(source: str | Path, interactions: data.Interactions) -> np.ndarray:
     """The occupation of each user as a number from 0, by ``u.user``.
 
-    The users are those of ``u.data`` in the same folder: under their own ids, or numbered from 0
+    The users are those of ``u.data`` beside it: under their own ids, or numbered from 0
     by first appearance there, as published splits number users and items. Which of the two holds
     is told by the interactions, all of which must stand in ``u.data``.
 
     Args:
-      folder: Where ``u.user`` and ``u.data`` are.
+      source: The folder of ``u.user`` and ``u.data``, or a file in it.
       interactions: Interactions of these users.
 
     Returns:
@@ -24,7 +24,7 @@ def occupations(folder: str | Path, interactions: data.Interactions) -> np.ndarr
     Raises:
       ValueError: If a file is missing or damaged, or the interactions are not from it.
     """
-    folder = Path(folder)
+    folder = Path(source).parent if Path(source).is_file() else Path(source)
     of_user = _read_users(folder / "u.user")
     log = _read_log(folder / "u.data")
     users, items = ([row[column] for row in log] for column in (0, 1))

@@ -227,6 +227,7 @@ def test_occupations_are_found_by_id_and_by_first_appearance(folder):
     log = data.read(folder / "u.data")
     want = [numbers[OCCUPATIONS[(user - 100) % 3]] for user in log.user_ids]
     np.testing.assert_array_equal(occupations(folder, log), want)
+    np.testing.assert_array_equal(occupations(folder / "u.data", log), want)
 
 
 def test_broken_files_of_users_are_named_with_the_line(tmp_path):
