@@ -6,7 +6,7 @@ import types
 import numpy as np
 import pytest
 
-from crl_jax.data import DataError, DataWarning, Interactions, Split, load
+from crl_jax.data import DataError, DataWarning, Interactions, Split, load, simulate
 
 TABLE = "user,item\n1,10\n2,20\n"
 OTHER = "user,item\n1,20\n2,10\n"
@@ -124,6 +124,19 @@ def test_unknown_options_are_refused(tmp_path, fake_tfds):
 def test_a_missing_path_is_not_found(tmp_path):
     with pytest.raises(FileNotFoundError, match="no such file"):
         load(tmp_path / "absent")
+
+
+def test_simulated_data_have_a_name(tmp_path, monkeypatch):
+    assert load("simulated").fingerprint() == simulate().interactions.fingerprint()
+    with pytest.raises(ValueError, match="`user_col` belongs to files, not to simulated data"):
+        load("simulated", user_col="who")
+    with pytest.raises(DataError, match="simulated: expected ratings, as `min_rating` is given"):
+        load("simulated", min_rating=4)
+    with pytest.raises(TypeError, match="min_ratings"):
+        load("simulated", min_ratings=4)  # pyright: ignore[reportCallIssue]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "simulated").write_text(TABLE)
+    assert len(load("./simulated")) == 2
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
-"""One name for all data: a file, a folder, a TensorFlow dataset or a MovieLens release."""
+"""One name for all data: files, folders, TensorFlow datasets, MovieLens, simulated data."""
 
 import re
+from collections.abc import Set
 from pathlib import Path
 from typing import Literal, Unpack, overload
 
@@ -8,7 +9,8 @@ from ._download import MOVIELENS, download_movielens
 from ._interactions import Interactions, Split
 from ._outcomes import DataError
 from ._readers import ReadOptions, read, read_merged, read_split, requested_columns
-from ._records import to_interactions
+from ._records import rated_at_least, to_interactions
+from ._synthetic import simulate
 from ._tfds import read_tfds
 
 _SUFFIXES = r"(?:csv|tsv|txt|parquet|inter)(?:\.gz)?"
@@ -57,11 +59,14 @@ def load(
           and ``NAME.test.inter``, it is a split (``valid`` may be there too), whatever else
           lies there; otherwise it must have one ``u.data``, ``ratings.*`` or ``NAME.inter``;
         * ``tfds:NAME``, for instance ``tfds:movielens/100k-ratings``;
-        * ``movielens:NAME``: ``100k``, ``1m``, ``20m`` or ``25m``, downloaded once.
+        * ``movielens:NAME``: ``100k``, ``1m``, ``20m`` or ``25m``, downloaded once;
+        * ``"simulated"``: the interactions of :func:`simulate`, which also tells the truth
+          behind them. (A file of that name is ``"./simulated"``.)
       merge: Whether to put the parts of a given split together, as :func:`union` does, to be
         cut anew.
       cache: Where downloads are kept, see :func:`download_movielens`.
-      **options: As for :func:`read`; ``format`` and ``delimiter`` belong to files.
+      **options: As for :func:`read`; ``format`` and ``delimiter`` belong to files, and
+        columns to files and ``tfds:``.
 
     Returns:
       A :class:`Split` for a folder with a given split, unless it is merged; else
@@ -75,12 +80,20 @@ def load(
       ConnectionError: If a download fails.
     """
     text = str(source)
+    if source == "simulated":
+        return _load_simulated(options)
     if text.startswith("tfds:"):
         return _load_tfds(text.removeprefix("tfds:"), options)
     if text.startswith("movielens:"):
         return _load_movielens(text.removeprefix("movielens:"), cache, options)
     path = Path(source)
     return _load_folder(path, merge, options) if path.is_dir() else read(path, **options)
+
+
+def _load_simulated(options: ReadOptions) -> Interactions:
+    requested_columns(options)  # refuses what is no option at all
+    _refuse(options, options.keys() - {"min_rating"}, "simulated data")
+    return rated_at_least(simulate().interactions, options.get("min_rating"), "simulated")
 
 
 def _load_movielens(name: str, cache: str | Path | None, options: ReadOptions) -> Interactions:
@@ -91,11 +104,15 @@ def _load_movielens(name: str, cache: str | Path | None, options: ReadOptions) -
 
 
 def _load_tfds(name: str, options: ReadOptions) -> Interactions:
-    for unused in ("format", "delimiter"):
-        if options.get(unused) is not None:
-            raise ValueError(f"`{unused}` belongs to files, not to tfds:{name}.")
+    _refuse(options, {"format", "delimiter"}, f"tfds:{name}")
     records = read_tfds(name, requested_columns(options))
     return to_interactions([records], min_rating=options.get("min_rating"))[0]
+
+
+def _refuse(options: ReadOptions, unused: Set[str], where: str) -> None:
+    for name in sorted(unused):
+        if options.get(name) is not None:
+            raise ValueError(f"`{name}` belongs to files, not to {where}.")
 
 
 def _load_folder(folder: Path, merge: bool, options: ReadOptions) -> Interactions | Split:
