@@ -223,6 +223,21 @@ def test_a_blank_line_before_a_long_stretch_of_full_ones(tmp_path):
         assert len(read(path)) == len(one) + len(more)
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        "reviewerID,asin,overall,unixReviewTime",  # Amazon reviews of 2018
+        "user_id,parent_asin,rating,timestamp",  # and of 2023
+        "visitorid,itemid,score,ts",
+        "User-ID,ISBN,Book-Rating,unix_time",
+    ],
+)
+def test_common_names_of_columns_are_known(tmp_path, header):
+    data = read(write(tmp_path, "x.csv", f"{header},event\n7,8,3,10,view\n"))
+    assert (data.user_ids[0], data.item_ids[0]) == (7, 8)
+    assert (data.ratings[0], data.timestamps[0]) == (3, 10)
+
+
 def test_columns_and_delimiter_can_be_named(tmp_path):
     path = write(tmp_path, "x.csv", "user;who;what;stars\n9;1;2;5\n")
     data = read(path, user_col="who", item_col="what")

@@ -8,15 +8,23 @@ from typing import NamedTuple
 from ._outcomes import DataError
 
 # Compared without case, blanks, "_", "-" and ".": user_id, userId and "User ID" are one name.
+# A kind of event ("view", "purchase") is neither a rating nor a time: no name stands for it.
 _GUESSES = {
-    "user": {"user", "userid", "userindex", "uid", "users", "customerid", "reviewerid"},
+    "user": {
+        *("user", "userid", "userindex", "uid", "users", "customerid", "reviewerid"),
+        *("visitorid", "memberid", "personid"),
+    },
     "item": {
         *("item", "itemid", "itemindex", "iid", "items", "movie", "movieid", "product"),
-        *("productid", "asin", "parentasin", "bookid", "trackid", "songid", "artistid"),
-        *("businessid", "gameid", "articleid", "newsid", "locationid", "poiid"),
+        *("productid", "asin", "parentasin", "bookid", "isbn", "trackid", "songid", "artistid"),
+        *("businessid", "gameid", "articleid", "newsid", "locationid", "poiid", "venueid"),
+        *("videoid", "contentid", "recipeid", "animeid"),
     },
-    "rating": {"rating", "ratings", "userrating", "score", "stars"},
-    "time": {"timestamp", "timestamps", "time", "ts", "unixtime"},
+    "rating": {
+        *("rating", "ratings", "userrating", "bookrating", "reviewrating", "score", "stars"),
+        "overall",
+    },
+    "time": {"timestamp", "timestamps", "time", "ts", "unixtime", "unixreviewtime"},
 }
 
 
