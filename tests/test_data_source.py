@@ -28,6 +28,9 @@ def fill(folder, files):
         {"ratings.dat": "1::2::3::4\n", "users.dat": "x"},
         {"ratings.csv": TABLE, "movies.csv": "x"},
         {"ml.inter": ATOMIC, "ml.user": "x"},
+        {"interactions.csv": TABLE, "items.csv": "x", "notes.txt": "x"},
+        {"events.tsv": TABLE.replace(",", "\t"), "README.txt": "x", "LICENSE": "x"},
+        {"pairs.txt": "1 10\n2 20\n", "notes.md": "x"},
     ],
 )
 def test_a_folder_with_one_known_file(tmp_path, files):
@@ -94,6 +97,7 @@ def test_the_parts_of_a_folder_are_merged_on_demand(tmp_path):
         ({}, "expected train.* and test.*got an empty folder"),
         ({"notes.md": ""}, "got .*notes.md"),
         ({"u.data": "", "ml.inter": ""}, r"got \['ml.inter', 'u.data'\]"),
+        ({"a.csv": TABLE, "b.csv": TABLE, "c.txt": ""}, r"got \['a.csv', 'b.csv'\]"),
         ({"train.csv": TABLE, "u.data": ""}, "expected one training and one test file"),
         ({"train.csv": TABLE, "test.csv": OTHER, "train.txt": ""}, "'train.csv', 'train.txt'"),
         ({"a.train.inter": ATOMIC, "b.test.inter": OTHER_ATOMIC}, "expected one training"),

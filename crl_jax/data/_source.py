@@ -15,10 +15,17 @@ from ._tfds import read_tfds
 
 _SUFFIXES = r"(?:csv|tsv|txt|parquet|inter)(?:\.gz)?"
 _PART = re.compile(rf"(?:(?P<name>.+)\.)?(?P<part>train|valid|validation|val|test)\.{_SUFFIXES}")
-_WHOLE = re.compile(r"(?:u\.data|ratings\.(?:dat|csv|tsv|parquet)|.+\.inter)(?:\.gz)?")
+# What a folder holds if it holds no parts, the surest names first: the rest may be about users
+# and items, and a text file about anything.
+_WHOLE = (
+    re.compile(r"(?:u\.data|ratings\.(?:dat|csv|tsv|parquet)|.+\.inter)(?:\.gz)?"),
+    re.compile(r"interactions\.(?:csv|tsv|parquet|txt|dat)(?:\.gz)?"),
+    re.compile(r".+\.(?:csv|tsv|parquet|dat)(?:\.gz)?"),
+    re.compile(r".+\.txt(?:\.gz)?"),
+)
 _EXPECTED = (
-    "train.* and test.* (csv, tsv, txt, parquet), NAME.train.inter and NAME.test.inter, "
-    "or one of u.data, ratings.dat, ratings.csv, ratings.parquet, NAME.inter"
+    "train.* and test.* (csv, tsv, txt, parquet), NAME.train.inter and NAME.test.inter, one of "
+    "u.data, ratings.*, NAME.inter, interactions.*, or a single csv, tsv, parquet, dat or txt file"
 )
 
 
@@ -57,7 +64,8 @@ def load(
         * a file, as :func:`read` takes it;
         * a folder. With ``train.*`` and ``test.*`` files, or RecBole's ``NAME.train.inter``
           and ``NAME.test.inter``, it is a split (``valid`` may be there too), whatever else
-          lies there; otherwise it must have one ``u.data``, ``ratings.*`` or ``NAME.inter``;
+          lies there; otherwise it must have one ``u.data``, ``ratings.*`` or ``NAME.inter``,
+          or else one ``interactions.*``, or else one file that :func:`read` takes;
         * ``tfds:NAME``, for instance ``tfds:movielens/100k-ratings``;
         * ``movielens:NAME``: ``100k``, ``1m``, ``20m`` or ``25m``, downloaded once;
         * ``"simulated"``: the interactions of :func:`simulate`, which also tells the truth
@@ -137,7 +145,8 @@ def _load_folder(folder: Path, merge: bool, options: ReadOptions) -> Interaction
             return read_merged([*paths.values()], str(folder), options)
         return read_split(**paths, **options)
 
-    candidates = [name for name in names if _WHOLE.fullmatch(name)]
+    found = ([name for name in names if kind.fullmatch(name)] for kind in _WHOLE)
+    candidates = next(filter(None, found), [])
     if len(candidates) != 1:
         raise DataError(
             f"{folder}: expected {_EXPECTED}; got {candidates or names or 'an empty folder'}. "
