@@ -121,7 +121,7 @@ BAD = [  # file name, content, what the message says
     ("u.data", "1\t2\t3\tmonday\n", r":1: .*'timestamp', got 'monday'"),
     ("u.data", "1\t2\t3\t1e400\n", r":1: .*'timestamp', got '1e400'"),
     ("u.data", "", r"u.data: expected interactions, got an empty file"),
-    ("u.data", "\n\n", r"u.data: expected interactions, got none"),
+    ("u.data", "\n\n", r"u.data: expected interactions, got an empty file"),
     ("u.data", b"1\t2\t3\t4\n5\t\xff\t3\t4\n", r":2: expected UTF-8 text, got the byte 0xff"),
     ("u.data.gz", gzipped(b"1\t2\t3\t4\n5\t\xe9\t3\t4\n"), r":2: expected UTF-8 text, .* 0xe9"),
     ("u.data.gz", gzipped(b"1\t2\t3\t4\n" * 99)[:-9], r"expected a complete gzip file"),
@@ -253,6 +253,61 @@ def test_columns_and_delimiter_can_be_named(tmp_path):
         read(path, user_col="what", item_col="what")
     with pytest.raises(DataError, match="rating_col"):
         read(write(tmp_path, "l.txt", "0 1\n"), rating_col="stars")
+    with pytest.raises(DataError, match=r"expected the user first in each line"):
+        read(tmp_path / "l.txt", user_col="item", item_col="user")
+
+
+HEADERLESS = {  # the same rows, with a column before them
+    "commas.csv": joined(",", [("n,o", *row) for row in ROWS]).replace("n,o", '"n,o"'),
+    "tabs.tsv": "\n" + joined("\t", [("0", *row) for row in ROWS]),
+    "blanks.txt": joined(" ", [("0", *row) for row in ROWS]),
+    "bars.txt.gz": gzipped(joined("|", [("0", *row) for row in ROWS])),
+}
+
+
+@pytest.mark.parametrize("kind", [int, str])
+@pytest.mark.parametrize("name", HEADERLESS)
+@pytest.mark.filterwarnings("ignore:.*blank lines")
+def test_columns_by_position_mean_a_file_without_a_header(tmp_path, name, kind):
+    path = write(tmp_path, name, HEADERLESS[name])
+    data = read(path, user_col=kind(1), item_col=kind(2), rating_col=kind(3), time_col=kind(4))
+    assert data.user_ids.tolist() == [186, 196]
+    assert data.item_ids[data.items].tolist() == [302, 242]
+    assert data.ratings.tolist() == [4.5, 3]
+    assert data.timestamps.tolist() == [891717742, 881250949]
+    assert read(path, user_col=kind(2), item_col=kind(1)).ratings is None
+
+
+def test_a_header_where_columns_have_positions_is_refused_or_told(tmp_path):
+    path = write(tmp_path, "x.csv", "userId,what\n1,2\n")
+    with pytest.raises(
+        DataError, match=r"x.csv:1: expected data, .* got \['userId', 'what'\]; give"
+    ):
+        read(path, user_col=0, item_col=1)
+    assert read(path, user_col=0, item_col=1, header=True).user_ids.tolist() == [1]
+    assert read(path, user_col=0, item_col="what", header=True).item_ids.tolist() == [2]
+    assert len(read(path, user_col=0, item_col=1, header=False)) == 2
+    with pytest.raises(
+        DataError, match=r"x.csv, whose columns have no names: expected a column 'what'"
+    ):
+        read(path, user_col=1, item_col="what")
+    with pytest.raises(DataError, match=r"expected a column 2 \(`item_col`\), got \['0', '1'\]"):
+        read(path, user_col=0, item_col=2, header=False)
+    with pytest.raises(DataError, match=r"expected a column with the user, got \['0', '1'\]"):
+        read(path, header=False)
+    with pytest.raises(
+        ValueError, match=r"`header` belongs to the format csv, got True for u.data"
+    ):
+        read(write(tmp_path, "u.data", joined("\t")), header=True)
+
+
+def test_positions_in_a_table_with_names(tmp_path):
+    table = write(tmp_path, "x.parquet", parquet(**{"a": [7], "1": [8], "c": [9]}))
+    data = read(table, user_col=2, item_col="1")
+    assert (data.user_ids[0], data.item_ids[0]) == (9, 8)
+    assert read(table, user_col="0", item_col="c").user_ids[0] == 7
+    swapped = read(write(tmp_path, "u.data", joined("\t")), user_col=1, item_col=0)
+    assert swapped.user_ids.tolist() == [242, 302]
 
 
 def test_format_can_be_given_and_bad_arguments_are_named(tmp_path):

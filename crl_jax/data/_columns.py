@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ._ids import is_whole
 from ._outcomes import DataError
 
 # Compared without case, blanks, "_", "-" and ".": user_id, userId and "User ID" are one name.
@@ -29,12 +30,20 @@ _GUESSES = {
 
 
 class Requested(NamedTuple):
-    """Column names as the caller gave them; None leaves one to a guess."""
+    """Columns as the caller gave them: a name, or a position; None leaves one to a guess."""
 
-    user: str | None = None
-    item: str | None = None
-    rating: str | None = None
-    time: str | None = None
+    user: str | int | None = None
+    item: str | int | None = None
+    rating: str | int | None = None
+    time: str | int | None = None
+
+    def positions(self) -> dict[str, int]:
+        """The roles whose column is given by a number, which may be a text of digits."""
+        return {
+            role: int(wanted)
+            for role, wanted in self._asdict().items()
+            if wanted is not None and is_whole(str(wanted))
+        }
 
 
 class Found(NamedTuple):
@@ -62,7 +71,7 @@ def find_columns(names: Sequence[str], requested: Requested, where: str) -> Foun
         role = "user" if user is None else "item"
         raise DataError(
             f"{where}: expected a column with the {role}, got {list(names)}; "
-            f"name it with `{role}_col`."
+            f"give `{role}_col`, its name, or its position from 0 if there is no header."
         )
     chosen = Counter(place for place in (user, item, rating, time) if place is not None)
     if shared := [names[place] for place, count in chosen.items() if count > 1]:
@@ -70,18 +79,19 @@ def find_columns(names: Sequence[str], requested: Requested, where: str) -> Foun
     return Found(user, item, rating, time)
 
 
-def _find(role: str, names: Sequence[str], wanted: str | None, where: str) -> int | None:
+def is_usual(role: str, name: str) -> bool:
+    """Whether a column of this name is taken for the one of ``role``."""
+    return re.sub(r"[\s_.-]", "", name).lower() in _GUESSES[role]
+
+
+def _find(role: str, names: Sequence[str], wanted: str | int | None, where: str) -> int | None:
+    if wanted in names:
+        return names.index(str(wanted))
     if wanted is not None:
-        if wanted not in names:
-            raise DataError(
-                f"{where}: expected a column {wanted!r} (`{role}_col`), got {list(names)}."
-            )
-        return names.index(wanted)
-    guesses = [
-        place
-        for place, name in enumerate(names)
-        if re.sub(r"[\s_.-]", "", name).lower() in _GUESSES[role]
-    ]
+        if is_whole(str(wanted)) and int(wanted) < len(names):
+            return int(wanted)
+        raise DataError(f"{where}: expected a column {wanted!r} (`{role}_col`), got {list(names)}.")
+    guesses = [place for place, name in enumerate(names) if is_usual(role, name)]
     if len(guesses) > 1:
         raise DataError(
             f"{where}: expected one column with the {role}, got "

@@ -21,7 +21,8 @@ def read_lightgcn(path: Path, requested: Requested) -> Records:
     Raises:
       DataError: If a word is not a non-negative integer; the message gives the line.
     """
-    find_columns(("user", "item"), requested, str(path))
+    if find_columns(("user", "item"), requested, str(path))[:2] != (0, 1):
+        raise DataError(f"{path}: expected the user first in each line, got `user_col` = 'item'.")
     users, items = _ids.Encoder(), _ids.Encoder()
     heads: list[str] = []
     lengths, codes = array("q"), array("q")

@@ -1,26 +1,26 @@
 """Files of interactions: the format, then the reader, then indices."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal, TypedDict, Unpack, get_args
 
 import numpy as np
 
-from ._columns import Requested
+from ._columns import Requested, is_usual
 from ._interactions import Interactions, Split, in_both
 from ._lightgcn import read_lightgcn
 from ._outcomes import DataError, warn_if
 from ._parquet import read_parquet
 from ._records import Records, rated_at_least, to_interactions
 from ._splits import union
-from ._text import Layout, last_character, open_text, read_delimited
+from ._text import Layout, first_row, last_character, open_text, read_delimited
 
 Format = Literal["u.data", "ratings.dat", "csv", "parquet", "inter", "lightgcn"]
 
 _RATED = ("user", "item", "rating", "timestamp")
 _LAYOUTS: dict[str, Layout] = {
-    "u.data": Layout("\t", names=_RATED),
-    "ratings.dat": Layout("::", names=_RATED),
+    "u.data": Layout("\t", header=False, names=_RATED),
+    "ratings.dat": Layout("::", header=False, names=_RATED),
     "inter": Layout("\t", typed=True),
 }
 _BY_SUFFIX: dict[str, Format] = {
@@ -30,17 +30,19 @@ _BY_SUFFIX: dict[str, Format] = {
     ".inter": "inter",
     ".dat": "ratings.dat",
 }
+_DELIMITERS = ",\t;|"
 
 
 class ReadOptions(TypedDict, total=False):
     """The keyword arguments of :func:`read`."""
 
     format: Format | None
-    user_col: str | None
-    item_col: str | None
-    rating_col: str | None
-    time_col: str | None
+    user_col: str | int | None
+    item_col: str | int | None
+    rating_col: str | int | None
+    time_col: str | int | None
     delimiter: str | None
+    header: bool | None
     min_rating: int | float | None
 
 
@@ -48,11 +50,12 @@ def read(
     path: str | Path,
     *,
     format: Format | None = None,
-    user_col: str | None = None,
-    item_col: str | None = None,
-    rating_col: str | None = None,
-    time_col: str | None = None,
+    user_col: str | int | None = None,
+    item_col: str | int | None = None,
+    rating_col: str | int | None = None,
+    time_col: str | int | None = None,
     delimiter: str | None = None,
+    header: bool | None = None,
     min_rating: int | float | None = None,
 ) -> Interactions:
     """Reads one file of interactions.
@@ -62,7 +65,7 @@ def read(
     ============= ===================================================================
     u.data        MovieLens 100K: user, item, rating, timestamp; tabs, no header
     ratings.dat   MovieLens 1M: the same, separated by ``::``
-    csv           any text with a header: commas, tabs, semicolons or bars; quotes
+    csv           any text: commas, tabs, semicolons, bars or blanks; quotes
     parquet       a table with named columns (needs polars)
     inter         RecBole: tabs, a header of ``name:type``
     lightgcn      ``user item item ...``, a line a user; integers
@@ -83,12 +86,15 @@ def read(
       path: The file.
       format: One of the names above; by default told by the file's name, then its first
         line.
-      user_col: Column name (in ``inter`` files without its type); by default the one
-        among ``user``, ``user_id``, ``userId``, ``uid``, ...
+      user_col: Column name (in ``inter`` files without its type), or its position from 0, as
+        a number or as text where no column has that name; by default the one among ``user``,
+        ``user_id``, ``userId``, ``uid``, ...
       item_col: The same; ``item``, ``item_id``, ``movieId``, ``product_id``, ...
       rating_col: The same; ``rating``, ``score``, ...; there need be none.
       time_col: The same; ``timestamp``, ``time``, ...; there need be none.
-      delimiter: Of ``csv`` text; by default what separates the header.
+      delimiter: Of ``csv`` text; by default what separates the first line.
+      header: Whether the first line of ``csv`` text has the names; by default it has, unless
+        a column is given by its position. Then it is data, and an error if it looks like names.
       min_rating: Only interactions rated at least this are kept. Their users and items
         keep an index; users left with nothing are counted in a warning.
 
@@ -98,9 +104,16 @@ def read(
       FileNotFoundError: If there is no such file; it lists what there is.
       ImportError: If the format needs a package that is not installed.
     """
-    requested = Requested(user_col, item_col, rating_col, time_col)
-    records = _read_records(Path(path), format, requested, delimiter)
-    return to_interactions([records], min_rating=min_rating)[0]
+    options = ReadOptions(
+        format=format,
+        user_col=user_col,
+        item_col=item_col,
+        rating_col=rating_col,
+        time_col=time_col,
+        delimiter=delimiter,
+        header=header,
+    )
+    return to_interactions([_read_records(Path(path), options)], min_rating=min_rating)[0]
 
 
 def read_split(
@@ -129,7 +142,7 @@ def read_split(
     """
     paths = {"train": train, "valid": valid, "test": test}
     paths = {name: Path(path) for name, path in paths.items() if path is not None}
-    records = _read_all(paths.values(), options)
+    records = [_read_records(path, options) for path in paths.values()]
     parts = to_interactions(records, min_rating=options.get("min_rating"))
 
     result: dict[str, Interactions] = {}
@@ -152,7 +165,7 @@ def read_split(
 
 def read_merged(paths: Sequence[Path], origin: str, options: ReadOptions) -> Interactions:
     """Reads files as if they were one; ``min_rating`` judges what is left of all repetitions."""
-    whole = union(*to_interactions(_read_all(paths, options)))
+    whole = union(*to_interactions([_read_records(path, options) for path in paths]))
     return rated_at_least(whole, options.get("min_rating"), origin)
 
 
@@ -177,26 +190,10 @@ def _warn_of_unseen(train: Interactions, part: Interactions, path: Path) -> None
         warn_if(unseen, f"{{n}} {kind} have no interaction in training", of=str(path))
 
 
-def _read_all(paths: Iterable[Path], options: ReadOptions) -> list[Records]:
-    requested = requested_columns(options)
-    return [
-        _read_records(path, options.get("format"), requested, options.get("delimiter"))
-        for path in paths
-    ]
-
-
-def _read_records(
-    path: Path, format: Format | None, requested: Requested, delimiter: str | None
-) -> Records:
+def _read_records(path: Path, options: ReadOptions) -> Records:
     _check_file(path)
-    if format is not None and format not in get_args(Format):
-        raise ValueError(f"`format` must be one of {get_args(Format)}, got {format!r}.")
-    format = format or _sniff(path)
-    if delimiter is not None and (format != "csv" or len(delimiter) != 1):
-        raise ValueError(
-            f"`delimiter` must be one character and belongs to the format csv, "
-            f"got {delimiter!r} for {format}."
-        )
+    requested = requested_columns(options)
+    format = _format(path, options, requested)
     if format == "parquet":
         return read_parquet(path, requested)
     if format in ("u.data", "ratings.dat", "lightgcn"):
@@ -204,8 +201,26 @@ def _read_records(
         warn_if(unended, "the last line has no line end: the file may be truncated", of=str(path))
     if format == "lightgcn":
         return read_lightgcn(path, requested)
-    layout = _LAYOUTS.get(format) or _csv_layout(path, delimiter)
+    layout = _LAYOUTS.get(format) or _csv_layout(path, options, requested)
     return read_delimited(path, layout, requested)
+
+
+def _format(path: Path, options: ReadOptions, requested: Requested) -> Format:
+    """The format asked for, or told by the file; checks the options that belong to one."""
+    format, delimiter = options.get("format"), options.get("delimiter")
+    if format is not None and format not in get_args(Format):
+        raise ValueError(f"`format` must be one of {get_args(Format)}, got {format!r}.")
+    format = format or _sniff(path, by_position=bool(requested.positions()))
+    if delimiter is not None and (format != "csv" or len(delimiter) != 1):
+        raise ValueError(
+            f"`delimiter` must be one character and belongs to the format csv, "
+            f"got {delimiter!r} for {format}."
+        )
+    if options.get("header") is not None and format != "csv":
+        raise ValueError(
+            f"`header` belongs to the format csv, got {options.get('header')} for {format}."
+        )
+    return format
 
 
 def _check_file(path: Path) -> None:
@@ -223,7 +238,7 @@ def _first_line(path: Path) -> str:
         return next((line.rstrip("\n") for line in file if line.strip()), "")
 
 
-def _sniff(path: Path) -> Format:
+def _sniff(path: Path, by_position: bool) -> Format:
     name = path.name.removesuffix(".gz")
     if name == "u.data":
         return "u.data"
@@ -236,8 +251,9 @@ def _sniff(path: Path) -> Format:
         "ratings.dat": lambda x: "::" in x,
         "inter": lambda x: "\t" in x and all(":" in word for word in x.split("\t")),
         "u.data": lambda x: len(x.split("\t")) == len(_RATED) and x.split("\t")[-1].isdigit(),
-        "lightgcn": lambda x: all(word.isdigit() for word in x.split(" ") if word),
-        "csv": lambda x: any(d in x for d in ",\t;|"),
+        # Lists have no columns: who gives positions means a table, and blanks separate it.
+        "lightgcn": lambda x: not by_position and all(y.isdigit() for y in x.split(" ") if y),
+        "csv": lambda x: any(d in x for d in _DELIMITERS + " " * by_position),
     }
     for format, fits in tests.items():
         if fits(line):
@@ -248,9 +264,29 @@ def _sniff(path: Path) -> Format:
     )
 
 
-def _csv_layout(path: Path, delimiter: str | None) -> Layout:
+def _csv_layout(path: Path, options: ReadOptions, requested: Requested) -> Layout:
+    delimiter, header = options.get("delimiter"), options.get("header")
     if delimiter is None and Path(path.name.removesuffix(".gz")).suffix.lower() == ".tsv":
         delimiter = "\t"
-    header = _first_line(path)
+    line = _first_line(path)
     # Names rarely hold a delimiter, so the most frequent one is it; commas win a tie.
-    return Layout(delimiter or max(",\t;|", key=header.count), quoted=True)
+    guess = max(_DELIMITERS, key=line.count)
+    positions = requested.positions()
+    layout = Layout(
+        delimiter or (guess if guess in line else " "),
+        header=not positions if header is None else header,
+        quoted=True,
+    )
+    if header is None and positions:
+        _check_for_data(path, first_row(path, layout), positions)
+    return layout
+
+
+def _check_for_data(path: Path, first: list[str], positions: dict[str, int]) -> None:
+    if any(
+        place < len(first) and is_usual(role, first[place]) for role, place in positions.items()
+    ):
+        raise DataError(
+            f"{path}:1: expected data, for a file whose columns are given by position has no "
+            f"header, got {first}; give names instead, or say with `header` what the line is."
+        )

@@ -27,12 +27,14 @@ class Layout:
 
     Attributes:
       delimiter: One character, or "::".
-      names: The columns of a file without a header; None where the first line has them.
+      header: Whether the first line has the names of the columns.
+      names: The columns of a file without a header; by default their positions, from "0".
       quoted: Whether fields may stand in double quotes.
       typed: Whether the header says ``name:type``, as RecBole's does.
     """
 
     delimiter: str
+    header: bool = True
     names: tuple[str, ...] | None = None
     quoted: bool = False
     typed: bool = False
@@ -46,7 +48,10 @@ def read_delimited(path: Path, layout: Layout, requested: Requested) -> Records:
         a number is not finite (the message gives the line), or nothing is there.
     """
     names = _column_names(path, layout)
-    columns = find_columns(names, requested, f"{path}:1" if layout.names is None else str(path))
+    where = f"{path}:1" if layout.header else str(path)
+    if not layout.header and layout.names is None:
+        where += ", whose columns have no names"
+    columns = find_columns(names, requested, where)
     users, items = _ids.Encoder(), _ids.Encoder()
     parts: dict[str, list[np.ndarray]] = {"users": [], "items": [], "ratings": [], "timestamps": []}
 
@@ -200,13 +205,21 @@ def _rows(path: Path, layout: Layout):
             ) from None
 
 
-def _column_names(path: Path, layout: Layout) -> list[str]:
+def first_row(path: Path, layout: Layout) -> list[str]:
+    """The fields of the first line, which is not blank where it is data."""
     with _rows(path, layout) as reader:
-        first = next(reader, None)
-    if first is None:
+        row = next((row for row in reader if layout.header or not _is_blank(row)), None)
+    if row is None:
         raise DataError(f"{path}: expected interactions, got an empty file.")
+    return row
+
+
+def _column_names(path: Path, layout: Layout) -> list[str]:
+    first = first_row(path, layout)
     if layout.names is not None:
         return list(layout.names)
+    if not layout.header:
+        return [str(place) for place in range(len(first))]
     if layout.typed:
         untyped = [name for name in first if ":" not in name]
         if untyped or not first:
@@ -221,7 +234,7 @@ def _chunks(path: Path, layout: Layout, width: int) -> Iterator[list[list[str]]]
     """Rows of ``width`` fields, without the header and blank lines."""
     blank = blank_at_end = 0
     with _rows(path, layout) as reader:
-        if layout.names is None:
+        if layout.header:
             next(reader)
         while rows := list(islice(reader, _ROWS_AT_A_TIME)):
             if set(map(len, rows)) != {width}:
@@ -251,7 +264,7 @@ def _first_row(
 ) -> tuple[int, list[str]]:
     """The line number and the fields of the first row that is bad; reads the file again."""
     with _rows(path, layout) as reader:
-        if layout.names is None:
+        if layout.header:
             next(reader)
         for row in reader:
             if is_bad(row):
