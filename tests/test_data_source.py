@@ -2,11 +2,21 @@
 
 import sys
 import types
+from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 
-from crl_jax.data import DataError, DataWarning, Interactions, Split, load, simulate
+from crl_jax.data import (
+    DataError,
+    DataWarning,
+    Interactions,
+    Split,
+    columns,
+    load,
+    simulate,
+)
 
 TABLE = "user,item\n1,10\n2,20\n"
 OTHER = "user,item\n1,20\n2,10\n"
@@ -116,6 +126,42 @@ def test_options_reach_the_reader(tmp_path):
     fill(tmp_path, {"train.csv": table, "test.csv": "u,i,r\n1,20,4\n1,30,1\n"})
     split = load(tmp_path, **names, min_rating=4)
     assert (len(split.train), len(split.test)) == (2, 1)
+
+
+def test_the_columns_of_every_source_are_told(tmp_path, fake_tfds):
+    table = "title,movieId,user_id,rating,unixReviewTime,event\nx,1,2,3,4,view\n"
+    path = fill(tmp_path, {"m.csv": table}) / "m.csv"
+    (told,) = columns(path)
+    used = "user = user_id, item = movieId, rating = rating, time = unixReviewTime"
+    assert str(told) == f"{used}; ignored: title, event"
+    assert told.origin == str(path)
+    (told,) = columns(path, user_col="title", rating_col="unixReviewTime", time_col="rating")
+    assert (told.user, told.rating, told.time) == ("title", "unixReviewTime", "rating")
+    (told,) = columns(path, user_col=2, item_col="1", header=False)
+    assert str(told) == "user = 2, item = 1; ignored: 0, 3, 4, 5"
+    with pytest.raises(DataError, match="expected a column 'who'"):
+        columns(path, user_col="who")
+
+    parts = fill(
+        tmp_path / "parts", {"test.txt": "1 2\n", "train.csv": TABLE, "valid.tsv": "uid\tasin\n"}
+    )
+    assert [(Path(told.origin).name, str(told)) for told in columns(parts)] == [
+        ("train.csv", "user = user, item = item"),
+        ("valid.tsv", "user = uid, item = asin"),
+        ("test.txt", "user = user, item = item"),
+    ]
+    (parts / "whole").mkdir()
+    pl.DataFrame({"x": [1], "asin": [1], "user": [1]}).write_parquet(parts / "whole" / "a.parquet")
+    assert [str(told) for told in columns(parts / "whole")] == [
+        "user = user, item = asin; ignored: x"
+    ]
+    (told,) = columns("tfds:x")
+    assert told.ignored == ("movie_genres", "user_gender")
+    assert (told.origin, told.item, told.rating) == ("tfds:x", "movie_id", "user_rating")
+    assert columns("simulated") == []
+    for source in ("simulated", "tfds:x"):
+        with pytest.raises(ValueError, match="`header` belongs to files"):
+            columns(source, header=True)
 
 
 def test_unknown_options_are_refused(tmp_path, fake_tfds):

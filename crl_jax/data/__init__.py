@@ -1,10 +1,12 @@
 """Interactions of users with items: read, split, simulated.
 
-:func:`load` takes a path, a folder or a dataset's name; :func:`simulate` makes data whose
-truth is known. What cannot be used raises :class:`DataError`, what was used after a change
-is counted in a :class:`DataWarning`: nothing is dropped in silence.
+:func:`load` takes a path, a folder or a dataset's name, and :func:`columns` tells which columns
+it reads; :func:`simulate` makes data whose truth is known. What cannot be used raises
+:class:`DataError`, what was used after a change is counted in a :class:`DataWarning`: nothing is
+dropped in silence.
 """
 
+from ._columns import Columns as Columns
 from ._download import download_movielens as download_movielens
 from ._interactions import Interactions as Interactions
 from ._interactions import Split as Split
@@ -12,6 +14,7 @@ from ._outcomes import DataError as DataError
 from ._outcomes import DataWarning as DataWarning
 from ._readers import read as read
 from ._readers import read_split as read_split
+from ._source import columns as columns
 from ._source import load as load
 from ._splits import leave_k_out as leave_k_out
 from ._splits import split_by_ratio as split_by_ratio

@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ._ids import is_whole
@@ -53,6 +54,43 @@ class Found(NamedTuple):
     item: int
     rating: int | None
     time: int | None
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What is read from the columns of one source.
+
+    Attributes:
+      origin: The file or dataset.
+      user: Name of the column with the users; of text without a header, its position.
+      item: The same for items.
+      rating: The same for ratings, or None.
+      time: The same for timestamps, or None.
+      ignored: Names of the other columns.
+
+    >>> print(Columns("ratings.csv", "userId", "movieId", "rating", None, ("title", "genres")))
+    user = userId, item = movieId, rating = rating; ignored: title, genres
+    """
+
+    origin: str
+    user: str
+    item: str
+    rating: str | None
+    time: str | None
+    ignored: tuple[str, ...]
+
+    @classmethod
+    def of(cls, origin: str, names: Sequence[str], found: Found) -> "Columns":
+        """Those of a table with columns ``names`` of which some were ``found``."""
+        rating = None if found.rating is None else names[found.rating]
+        time = None if found.time is None else names[found.time]
+        ignored = tuple(name for place, name in enumerate(names) if place not in found)
+        return cls(origin, names[found.user], names[found.item], rating, time, ignored)
+
+    def __str__(self) -> str:
+        roles = ("user", "item", "rating", "time")
+        used = ", ".join(f"{role} = {name}" for role in roles if (name := getattr(self, role)))
+        return f"{used}; ignored: {', '.join(self.ignored)}" if self.ignored else used
 
 
 def find_columns(names: Sequence[str], requested: Requested, where: str) -> Found:

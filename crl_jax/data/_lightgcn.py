@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from . import _ids
-from ._columns import Requested, find_columns
+from ._columns import Found, Requested, find_columns
 from ._outcomes import DataError, warn_if
 from ._records import Records
 from ._text import open_text, warn_of_blank_lines
@@ -21,8 +21,7 @@ def read_lightgcn(path: Path, requested: Requested) -> Records:
     Raises:
       DataError: If a word is not a non-negative integer; the message gives the line.
     """
-    if find_columns(("user", "item"), requested, str(path))[:2] != (0, 1):
-        raise DataError(f"{path}: expected the user first in each line, got `user_col` = 'item'.")
+    lightgcn_columns(path, requested)
     users, items = _ids.Encoder(), _ids.Encoder()
     heads: list[str] = []
     lengths, codes = array("q"), array("q")
@@ -52,6 +51,15 @@ def read_lightgcn(path: Path, requested: Requested) -> Records:
         users=np.repeat(rows, lengths),
         items=np.array(codes, np.int64),
     )
+
+
+def lightgcn_columns(path: Path, requested: Requested) -> tuple[list[str], Found]:
+    """The two columns that lists amount to; there is nothing to choose."""
+    names = ["user", "item"]
+    found = find_columns(names, requested, str(path))
+    if found[:2] != (0, 1):
+        raise DataError(f"{path}: expected the user first in each line, got `user_col` = 'item'.")
+    return names, found
 
 
 def _check_words(path: Path, words: list[str]) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from . import _ids
-from ._columns import Requested, find_columns
+from ._columns import Found, Requested, find_columns
 from ._outcomes import DataError
 from ._parquet_child import REFUSED
 from ._records import Records
@@ -37,15 +37,8 @@ def read_parquet(path: Path, requested: Requested) -> Records:
         finite number nor a date.
       ImportError: If polars is not installed.
     """
-    try:
-        import polars as pl
-    except ImportError as error:
-        raise ImportError(
-            "Reading Parquet needs polars: pip install 'crl_jax[experiments]'"
-        ) from error
-
-    names = _column_names(path)
-    columns = find_columns(names, requested, str(path))
+    pl = _polars()
+    names, columns = parquet_columns(path, requested)
     chosen = {role: names[place] for role, place in columns._asdict().items() if place is not None}
     frame = pl.read_ipc_stream(io.BytesIO(_decode(path, json.dumps([*chosen.values()]))))
     series = {role: frame[name] for role, name in chosen.items()}
@@ -64,9 +57,22 @@ def read_parquet(path: Path, requested: Requested) -> Records:
     )
 
 
-def _column_names(path: Path) -> list[str]:
+def parquet_columns(path: Path, requested: Requested) -> tuple[list[str], Found]:
+    """The names of all columns, and which of them are read."""
+    _polars()
     _check_ends(path)
-    return json.loads(_decode(path))
+    names = json.loads(_decode(path))
+    return names, find_columns(names, requested, str(path))
+
+
+def _polars():
+    try:
+        import polars
+    except ImportError as error:
+        raise ImportError(
+            "Reading Parquet needs polars: pip install 'crl_jax[experiments]'"
+        ) from error
+    return polars
 
 
 def _decode(path: Path, *arguments: str) -> bytes:

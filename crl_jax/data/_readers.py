@@ -6,14 +6,14 @@ from typing import Literal, TypedDict, Unpack, get_args
 
 import numpy as np
 
-from ._columns import Requested, is_usual
+from ._columns import Columns, Requested, is_usual
 from ._interactions import Interactions, Split, in_both
-from ._lightgcn import read_lightgcn
+from ._lightgcn import lightgcn_columns, read_lightgcn
 from ._outcomes import DataError, warn_if
-from ._parquet import read_parquet
+from ._parquet import parquet_columns, read_parquet
 from ._records import Records, rated_at_least, to_interactions
 from ._splits import union
-from ._text import Layout, first_row, last_character, open_text, read_delimited
+from ._text import Layout, first_row, last_character, open_text, read_delimited, text_columns
 
 Format = Literal["u.data", "ratings.dat", "csv", "parquet", "inter", "lightgcn"]
 
@@ -169,6 +169,21 @@ def read_merged(paths: Sequence[Path], origin: str, options: ReadOptions) -> Int
     return rated_at_least(whole, options.get("min_rating"), origin)
 
 
+def columns_of(path: Path, options: ReadOptions) -> Columns:
+    """What :func:`read` would take from the columns of a file."""
+    _check_file(path)
+    requested = requested_columns(options)
+    match _format(path, options, requested):
+        case "parquet":
+            names, found = parquet_columns(path, requested)
+        case "lightgcn":
+            names, found = lightgcn_columns(path, requested)
+        case format:
+            layout = _layout(path, format, options, requested)
+            names, found = text_columns(path, layout, requested)
+    return Columns.of(str(path), names, found)
+
+
 def requested_columns(options: ReadOptions) -> Requested:
     """The column names among the options; TypeError if one is no option of :func:`read`."""
     if unknown := options.keys() - ReadOptions.__annotations__.keys():
@@ -201,8 +216,7 @@ def _read_records(path: Path, options: ReadOptions) -> Records:
         warn_if(unended, "the last line has no line end: the file may be truncated", of=str(path))
     if format == "lightgcn":
         return read_lightgcn(path, requested)
-    layout = _LAYOUTS.get(format) or _csv_layout(path, options, requested)
-    return read_delimited(path, layout, requested)
+    return read_delimited(path, _layout(path, format, options, requested), requested)
 
 
 def _format(path: Path, options: ReadOptions, requested: Requested) -> Format:
@@ -264,7 +278,9 @@ def _sniff(path: Path, by_position: bool) -> Format:
     )
 
 
-def _csv_layout(path: Path, options: ReadOptions, requested: Requested) -> Layout:
+def _layout(path: Path, format: Format, options: ReadOptions, requested: Requested) -> Layout:
+    if format != "csv":
+        return _LAYOUTS[format]
     delimiter, header = options.get("delimiter"), options.get("header")
     if delimiter is None and Path(path.name.removesuffix(".gz")).suffix.lower() == ".tsv":
         delimiter = "\t"

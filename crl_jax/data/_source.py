@@ -5,13 +5,21 @@ from collections.abc import Set
 from pathlib import Path
 from typing import Literal, Unpack, overload
 
+from ._columns import Columns, Requested
 from ._download import MOVIELENS, download_movielens
 from ._interactions import Interactions, Split
 from ._outcomes import DataError
-from ._readers import ReadOptions, read, read_merged, read_split, requested_columns
+from ._readers import (
+    ReadOptions,
+    columns_of,
+    read,
+    read_merged,
+    read_split,
+    requested_columns,
+)
 from ._records import rated_at_least, to_interactions
 from ._synthetic import simulate
-from ._tfds import read_tfds
+from ._tfds import read_tfds, tfds_columns
 
 _SUFFIXES = r"(?:csv|tsv|txt|parquet|inter)(?:\.gz)?"
 _PART = re.compile(rf"(?:(?P<name>.+)\.)?(?P<part>train|valid|validation|val|test)\.{_SUFFIXES}")
@@ -73,8 +81,8 @@ def load(
       merge: Whether to put the parts of a given split together, as :func:`union` does, to be
         cut anew.
       cache: Where downloads are kept, see :func:`download_movielens`.
-      **options: As for :func:`read`; ``format`` and ``delimiter`` belong to files, and
-        columns to files and ``tfds:``.
+      **options: As for :func:`read`; ``format``, ``delimiter`` and ``header`` belong to
+        files, and columns to files and ``tfds:``.
 
     Returns:
       A :class:`Split` for a folder with a given split, unless it is merged; else
@@ -91,30 +99,60 @@ def load(
     if source == "simulated":
         return _load_simulated(options)
     if text.startswith("tfds:"):
-        return _load_tfds(text.removeprefix("tfds:"), options)
-    if text.startswith("movielens:"):
-        return _load_movielens(text.removeprefix("movielens:"), cache, options)
-    path = Path(source)
-    return _load_folder(path, merge, options) if path.is_dir() else read(path, **options)
+        return _load_tfds(text, options)
+    paths = _paths(source, cache)
+    if "whole" in paths:
+        return read(paths["whole"], **options)
+    if merge:
+        return read_merged([*paths.values()], text, options)
+    return read_split(**paths, **options)
+
+
+def columns(
+    source: str | Path, *, cache: str | Path | None = None, **options: Unpack[ReadOptions]
+) -> list[Columns]:
+    """Tells which columns :func:`load` reads, by a look at the headers.
+
+    Args:
+      source: As for :func:`load`.
+      cache: As for :func:`load`; what is to be downloaded is downloaded.
+      **options: As for :func:`load`.
+
+    Returns:
+      One record for each file of the source, training first; none for simulated data.
+
+    Raises:
+      DataError, FileNotFoundError, ImportError, ConnectionError: As :func:`load` does, as far as
+        headers show it.
+    """
+    text = str(source)
+    if source == "simulated":
+        _refuse_for_simulated(options)
+        return []
+    if text.startswith("tfds:"):
+        requested = _requested_of_tfds(text, options)
+        return [Columns.of(text, *tfds_columns(text.removeprefix("tfds:"), requested))]
+    return [columns_of(path, options) for path in _paths(source, cache).values()]
 
 
 def _load_simulated(options: ReadOptions) -> Interactions:
-    requested_columns(options)  # refuses what is no option at all
-    _refuse(options, options.keys() - {"min_rating"}, "simulated data")
+    _refuse_for_simulated(options)
     return rated_at_least(simulate().interactions, options.get("min_rating"), "simulated")
 
 
-def _load_movielens(name: str, cache: str | Path | None, options: ReadOptions) -> Interactions:
-    if name not in MOVIELENS:
-        known = ", ".join(f"movielens:{release}" for release in MOVIELENS)
-        raise ValueError(f"`source` must be one of {known}, got 'movielens:{name}'.")
-    return read(download_movielens(name, cache=cache), **options)
+def _refuse_for_simulated(options: ReadOptions) -> None:
+    requested_columns(options)  # refuses what is no option at all
+    _refuse(options, options.keys() - {"min_rating"}, "simulated data")
 
 
-def _load_tfds(name: str, options: ReadOptions) -> Interactions:
-    _refuse(options, {"format", "delimiter"}, f"tfds:{name}")
-    records = read_tfds(name, requested_columns(options))
+def _load_tfds(source: str, options: ReadOptions) -> Interactions:
+    records = read_tfds(source.removeprefix("tfds:"), _requested_of_tfds(source, options))
     return to_interactions([records], min_rating=options.get("min_rating"))[0]
+
+
+def _requested_of_tfds(source: str, options: ReadOptions) -> Requested:
+    _refuse(options, {"format", "delimiter", "header"}, source)
+    return requested_columns(options)
 
 
 def _refuse(options: ReadOptions, unused: Set[str], where: str) -> None:
@@ -123,7 +161,20 @@ def _refuse(options: ReadOptions, unused: Set[str], where: str) -> None:
             raise ValueError(f"`{name}` belongs to files, not to {where}.")
 
 
-def _load_folder(folder: Path, merge: bool, options: ReadOptions) -> Interactions | Split:
+def _paths(source: str | Path, cache: str | Path | None) -> dict[str, Path]:
+    """The files of a source: one "whole", or those of its parts by their names."""
+    text = str(source)
+    if text.startswith("movielens:"):
+        name = text.removeprefix("movielens:")
+        if name not in MOVIELENS:
+            known = ", ".join(f"movielens:{release}" for release in MOVIELENS)
+            raise ValueError(f"`source` must be one of {known}, got {text!r}.")
+        return {"whole": download_movielens(name, cache=cache)}
+    path = Path(source)
+    return _paths_in(path) if path.is_dir() else {"whole": path}
+
+
+def _paths_in(folder: Path) -> dict[str, Path]:
     names = sorted(child.name for child in folder.iterdir() if child.is_file())
     parts: dict[str, list[str]] = {"train": [], "valid": [], "test": []}
     datasets = set()
@@ -140,10 +191,7 @@ def _load_folder(folder: Path, merge: bool, options: ReadOptions) -> Interaction
                 f"{folder}: expected one training and one test file (and one for validation "
                 f"or none), got {parts}; give the paths of the files instead."
             )
-        paths = {part: folder / found[0] for part, found in parts.items() if found}
-        if merge:
-            return read_merged([*paths.values()], str(folder), options)
-        return read_split(**paths, **options)
+        return {part: folder / found[0] for part, found in parts.items() if found}
 
     found = ([name for name in names if kind.fullmatch(name)] for kind in _WHOLE)
     candidates = next(filter(None, found), [])
@@ -152,4 +200,4 @@ def _load_folder(folder: Path, merge: bool, options: ReadOptions) -> Interaction
             f"{folder}: expected {_EXPECTED}; got {candidates or names or 'an empty folder'}. "
             "Give the path of the file itself if it is another."
         )
-    return read(folder / candidates[0], **options)
+    return {"whole": folder / candidates[0]}

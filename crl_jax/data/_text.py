@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TextIO
 import numpy as np
 
 from . import _ids
-from ._columns import Requested, find_columns
+from ._columns import Found, Requested, find_columns
 from ._outcomes import DataError, warn_if
 from ._records import Records
 
@@ -47,11 +47,7 @@ def read_delimited(path: Path, layout: Layout, requested: Requested) -> Records:
       DataError: If a line has not as many fields as there are columns, an id is invalid or
         a number is not finite (the message gives the line), or nothing is there.
     """
-    names = _column_names(path, layout)
-    where = f"{path}:1" if layout.header else str(path)
-    if not layout.header and layout.names is None:
-        where += ", whose columns have no names"
-    columns = find_columns(names, requested, where)
+    names, columns = text_columns(path, layout, requested)
     users, items = _ids.Encoder(), _ids.Encoder()
     parts: dict[str, list[np.ndarray]] = {"users": [], "items": [], "ratings": [], "timestamps": []}
 
@@ -88,6 +84,15 @@ def read_delimited(path: Path, layout: Layout, requested: Requested) -> Records:
         ratings=np.concatenate(parts["ratings"]) if parts["ratings"] else None,
         timestamps=np.concatenate(parts["timestamps"]) if parts["timestamps"] else None,
     )
+
+
+def text_columns(path: Path, layout: Layout, requested: Requested) -> tuple[list[str], Found]:
+    """The names of all columns, and which of them are read."""
+    where = f"{path}:1" if layout.header else str(path)
+    if not layout.header and layout.names is None:
+        where += ", whose columns have no names"
+    names = _column_names(path, layout)
+    return names, find_columns(names, requested, where)
 
 
 def parse_ratings(text: Sequence[str]) -> np.ndarray:

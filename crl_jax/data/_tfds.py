@@ -1,11 +1,13 @@
 """Rating sets of TensorFlow Datasets, by name."""
 
 import importlib
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from . import _ids
-from ._columns import Requested, find_columns
+from ._columns import Found, Requested, find_columns
 from ._outcomes import DataError
 from ._records import Records
 from ._text import parse_ratings, parse_times
@@ -22,18 +24,11 @@ def read_tfds(name: str, requested: Requested) -> Records:
       ImportError: If TensorFlow Datasets is not installed.
       DataError: If a feature is absent, an id is invalid or a number is not finite.
     """
-    try:
-        tfds = importlib.import_module("tensorflow_datasets")
-    except ImportError as error:
-        raise ImportError(
-            f"tfds:{name} needs TensorFlow Datasets: pip install 'crl_jax[tfds]'"
-        ) from error
-
     origin = f"tfds:{name}"
     features: tuple[str, ...] = ()
     columns: tuple[int | None, ...] = ()
     fields: list[list[str]] = [[], [], [], []]
-    for example in tfds.as_numpy(tfds.load(name, split="train")):
+    for example in _examples(name):
         if not features:
             features = tuple(example)
             columns = find_columns(features, requested, origin)
@@ -53,6 +48,22 @@ def read_tfds(name: str, requested: Requested) -> Records:
         raise DataError(f"{origin}: expected finite ratings and timestamps.") from None
     user_names, item_names = (list(encoder.codes) for encoder in encoders)
     return Records(origin, user_names, item_names, users, items, ratings, timestamps)
+
+
+def tfds_columns(name: str, requested: Requested) -> tuple[list[str], Found]:
+    """The names of all features, and which of them are read."""
+    names = list(next(_examples(name), {}))
+    return names, find_columns(names, requested, f"tfds:{name}")
+
+
+def _examples(name: str) -> Iterator[dict[str, Any]]:
+    try:
+        tfds = importlib.import_module("tensorflow_datasets")
+    except ImportError as error:
+        raise ImportError(
+            f"tfds:{name} needs TensorFlow Datasets: pip install 'crl_jax[tfds]'"
+        ) from error
+    yield from tfds.as_numpy(tfds.load(name, split="train"))
 
 
 def _text(value: object) -> str:
