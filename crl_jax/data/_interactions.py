@@ -82,7 +82,9 @@ class Interactions:
         if not np.isin(falls, indptr).all():
             raise ValueError("`items` must be ascending and distinct within each user.")
         for name in ("user_ids", "item_ids"):
-            if len(np.unique(getattr(self, name))) != len(getattr(self, name)):
+            ids = getattr(self, name)
+            # Ascending ones, as readers leave them, need no sort to be told distinct.
+            if not np.all(ids[1:] > ids[:-1]) and len(np.unique(ids)) != len(ids):
                 raise ValueError(f"`{name}` must be distinct.")
         for name in ("ratings", "timestamps"):
             if (array := getattr(self, name)) is not None and not np.isfinite(array).all():
@@ -139,13 +141,12 @@ class Interactions:
         timestamps = _numbers("timestamps", timestamps, n, None)
 
         pairs = users * len(item_ids) + items
-        # Both sorts are stable, so the last of a run is the one to keep.
-        if timestamps is None:
-            order = np.argsort(pairs, kind="stable")
-        else:
-            order = np.lexsort((timestamps, pairs))
-        pairs = pairs[order]
-        kept = np.append(pairs[1:] != pairs[:-1], True)[:n]
+        order = np.argsort(pairs)
+        kept = _last_of_runs(pairs[order])
+        if not kept.all():  # slower, but stable, so the last of a run is the one to keep
+            by_time = (pairs,) if timestamps is None else (timestamps, pairs)
+            order = np.lexsort(by_time)
+            kept = _last_of_runs(pairs[order])
         warn_if(
             n - int(kept.sum()),
             "dropped {n} repeated interactions of a user with an item and kept the last of each",
@@ -306,6 +307,10 @@ def in_both(data: Interactions, part: Interactions) -> Bool[np.ndarray, " n_part
     # CSR order is the order of the pairs: the search needs no sort.
     place = np.searchsorted(pairs, wanted)
     return pairs[np.minimum(place, len(pairs) - 1)] == wanted
+
+
+def _last_of_runs(ascending: Int64[np.ndarray, " n"]) -> Bool[np.ndarray, " n"]:
+    return np.append(ascending[1:] != ascending[:-1], True)[: len(ascending)]
 
 
 def _pairs(data: Interactions) -> Int64[np.ndarray, " n"]:
