@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jaxtyping import TypeCheckError
 
-from crl_jax.data import DataError, DataWarning, _parquet, _text, read, read_split
+from crl_jax.data import DataError, DataWarning, _ids, _parquet, _text, read, read_split
 
 ROWS = [("196", "242", "3", "881250949"), ("186", "302", "4.5", "891717742")]
 
@@ -216,7 +216,7 @@ def test_what_was_changed_or_is_in_doubt_is_counted(tmp_path, name, content, mes
 
 
 def test_a_blank_line_before_a_long_stretch_of_full_ones(tmp_path):
-    one = [f"{i}\t{i}\t3\t4" for i in range(_text._ROWS_AT_A_TIME - 1)]
+    one = [f"{i}\t{i}\t3\t4" for i in range(_text.ROWS_AT_A_TIME - 1)]
     more = [f"x{line}" for line in one]
     path = write(tmp_path, "u.data", "\n".join([*one, "", *more]) + "\n")
     with pytest.warns(DataWarning, match="skipped 1 blank lines"):
@@ -352,6 +352,23 @@ def test_ids_stay_text_unless_all_are_integers(tmp_path):
     data = read(write(tmp_path, "x.csv", "user,item\n1,a\n01,b\n2,1\n"))
     assert data.user_ids.tolist() == ["01", "1", "2"]
     assert data.item_ids.tolist() == ["1", "a", "b"]
+
+
+words = st.one_of(
+    st.integers(-1, 2**64).map(str),
+    st.sampled_from(["01", "+1", "1_0", " 1", "-0", "1.0", "٣", "a", "", str(2**63 - 1)]),
+)
+
+
+@given(st.lists(st.lists(st.one_of(st.integers(0, 12).map(str), words), max_size=5), max_size=5))
+def test_ids_are_numbered_apart_in_whatever_batches_they_come(batches):
+    encoder = _ids.Encoder()
+    for batch in batches:
+        encoder.add(batch)
+    names, codes = encoder.result()
+    assert [names[code] for code in codes] == [name for batch in batches for name in batch]
+    assert len(set(names)) == len(names)
+    assert set(codes.tolist()) == set(range(len(names)))
 
 
 MOMENTS = ["2020-01-01", "2020-01-01 00:00:01", "2020-01-01T01:00:02+01:00", "1577836803.5"]

@@ -13,22 +13,60 @@ from ._outcomes import DataError
 _WHOLE = re.compile(r"0|[1-9][0-9]{0,18}")
 _WHOLE_FLOAT = re.compile(r"(?:0|[1-9][0-9]{0,18})\.0")
 _NEGATIVE = re.compile(r"-[0-9]+(?:\.0*)?")
+_POWERS_OF_TEN = 10 ** np.arange(1, 19)
 _INT64_MAX = np.iinfo(np.int64).max
 
 
 class Encoder:
-    """Numbers ids in the order of their appearance, one batch after another."""
+    """Numbers ids, which come in one batch after another.
+
+    As long as all of them are integers as Python writes them they are kept as integers, and
+    numbered by a sort at the end: to look each one up among all others, as text must be, would
+    take half the time of reading a file.
+    """
 
     def __init__(self) -> None:
-        self.codes: dict[str, int] = {}
+        self._numbers: list[np.ndarray] | None = [np.empty(0, np.int64)]
+        self._places: dict[str, int] = {}
+        self._codes = [np.empty(0, np.int64)]
 
-    def __call__(self, column: Sequence[str]) -> Int64[np.ndarray, " n"]:
-        """The numbers of one more batch of ids."""
-        codes = self.codes
+    def add(self, column: Sequence[str]) -> None:
+        """Takes one more batch."""
+        if self._numbers is not None:
+            if (numbers := _as_integers(column)) is not None:
+                self._numbers.append(numbers)
+                return
+            earlier, self._numbers = self._numbers, None
+            for numbers in earlier:
+                self._look_up([str(number) for number in numbers.tolist()])
+        self._look_up(column)
+
+    def result(self) -> tuple[list[str], Int64[np.ndarray, " n"]]:
+        """The distinct ids, and the place among them of every id that came."""
+        if self._numbers is None:
+            return list(self._places), np.concatenate(self._codes)
+        distinct, codes = np.unique(np.concatenate(self._numbers), return_inverse=True)
+        return [str(number) for number in distinct.tolist()], codes
+
+    def _look_up(self, column: Sequence[str]) -> None:
+        places = self._places
         for name in column:
-            if name not in codes:
-                codes[name] = len(codes)
-        return np.fromiter(map(codes.__getitem__, column), np.int64, len(column))
+            if name not in places:
+                places[name] = len(places)
+        self._codes.append(np.fromiter(map(places.__getitem__, column), np.int64, len(column)))
+
+
+def _as_integers(column: Sequence[str]) -> Int64[np.ndarray, " n"] | None:
+    """The ids as numbers, or None unless each is an integer as Python writes it, in int64."""
+    try:
+        numbers = np.fromiter(map(int, column), np.int64, len(column))
+    except (ValueError, OverflowError):
+        return None
+    # int() also takes "01", "+1", "-1", "1_0" and " 1", which are longer than the digits of their
+    # number, and the digits of other scripts.
+    text = "".join(column)
+    digits = 1 + np.searchsorted(_POWERS_OF_TEN, numbers, side="right")
+    return numbers if text.isascii() and len(text) == digits.sum() else None
 
 
 def is_whole(name: str) -> bool:

@@ -9,7 +9,7 @@ from . import _ids
 from ._columns import Found, Requested, find_columns
 from ._outcomes import DataError, warn_if
 from ._records import Records
-from ._text import open_text, warn_of_blank_lines
+from ._text import ROWS_AT_A_TIME, open_text, warn_of_blank_lines
 
 
 def read_lightgcn(path: Path, requested: Requested) -> Records:
@@ -24,7 +24,8 @@ def read_lightgcn(path: Path, requested: Requested) -> Records:
     lightgcn_columns(path, requested)
     users, items = _ids.Encoder(), _ids.Encoder()
     heads: list[str] = []
-    lengths, codes = array("q"), array("q")
+    taken: list[str] = []
+    lengths = array("q")
     blank = blank_at_end = 0
     with open_text(path) as file:
         for line in file:
@@ -35,22 +36,21 @@ def read_lightgcn(path: Path, requested: Requested) -> Records:
             blank, blank_at_end = blank + blank_at_end, 0
             heads.append(words[0])
             lengths.append(len(words) - 1)
-            codes.frombytes(items(words[1:]).tobytes())
+            taken += words[1:]
+            if len(taken) >= ROWS_AT_A_TIME:
+                items.add(taken)
+                taken = []
     if not heads:
         raise DataError(f"{path}: expected interactions, got an empty file.")
-    _check_words(path, [*heads, *items.codes])
+    items.add(taken)
+    users.add(heads)
+    (user_names, rows), (item_names, codes) = users.result(), items.result()
+    _check_words(path, [*user_names, *item_names])
     warn_of_blank_lines(blank, path)
 
-    rows = users(heads)
-    taken = np.bincount(rows, weights=lengths, minlength=len(users.codes))
-    warn_if(int(np.sum(taken == 0)), "{n} users have no items", of=str(path))
-    return Records(
-        str(path),
-        list(users.codes),
-        list(items.codes),
-        users=np.repeat(rows, lengths),
-        items=np.array(codes, np.int64),
-    )
+    degrees = np.bincount(rows, weights=lengths, minlength=len(user_names))
+    warn_if(int(np.sum(degrees == 0)), "{n} users have no items", of=str(path))
+    return Records(str(path), user_names, item_names, users=np.repeat(rows, lengths), items=codes)
 
 
 def lightgcn_columns(path: Path, requested: Requested) -> tuple[list[str], Found]:

@@ -107,10 +107,11 @@ def _encode(path: Path, values: "pl.Series") -> tuple[list[str], np.ndarray]:
 
     if values.dtype in (pl.String, pl.Categorical, pl.Enum):
         encoder = _ids.Encoder()
-        codes = encoder(values.cast(pl.String).to_list())
-        if found := _ids.first_fault(encoder.codes):
+        encoder.add(values.cast(pl.String).to_list())
+        names, codes = encoder.result()
+        if found := _ids.first_fault(names):
             _reject(path, values, values.cast(pl.String) == found[0], found[1])
-        return list(encoder.codes), codes
+        return names, codes
     if not (values.dtype.is_integer() or values.dtype.is_float()):
         raise DataError(
             f"{path}: expected integers or text as {values.name!r}, got {values.dtype}."

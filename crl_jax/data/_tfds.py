@@ -37,16 +37,16 @@ def read_tfds(name: str, requested: Requested) -> Records:
                 field.append(_text(example[features[place]]))
 
     encoders = _ids.Encoder(), _ids.Encoder()
-    users, items = (encoder(field) for encoder, field in zip(encoders, fields[:2], strict=True))
-    for encoder in encoders:
-        if found := _ids.first_fault(encoder.codes):
-            raise DataError(f"{origin}: expected {found[1]}, got {found[0]!r}.")
+    for encoder, field in zip(encoders, fields[:2], strict=True):
+        encoder.add(field)
+    (user_names, users), (item_names, items) = (encoder.result() for encoder in encoders)
+    if found := _ids.first_fault([*user_names, *item_names]):
+        raise DataError(f"{origin}: expected {found[1]}, got {found[0]!r}.")
     try:
         ratings = parse_ratings(fields[2]) if fields[2] else None
         timestamps = parse_times(fields[3]) if fields[3] else None
     except ValueError:
         raise DataError(f"{origin}: expected finite ratings and timestamps.") from None
-    user_names, item_names = (list(encoder.codes) for encoder in encoders)
     return Records(origin, user_names, item_names, users, items, ratings, timestamps)
 
 
