@@ -310,6 +310,30 @@ def test_positions_in_a_table_with_names(tmp_path):
     assert swapped.user_ids.tolist() == [242, 302]
 
 
+@pytest.mark.parametrize("name", ["u.data", "u.data.gz", "lists.txt"])
+def test_progress_tells_the_share_of_the_bytes(tmp_path, name):
+    rng = np.random.default_rng(0)
+    digits = rng.integers(10**8, 10**9, 20_000)  # so that gzip has something to do
+    lines = [f"{i} {x}" if name == "lists.txt" else f"{i}\t{x}\t3\t4" for i, x in enumerate(digits)]
+    text = "\n".join(lines) + "\n"
+    path = write(tmp_path, name, gzipped(text) if name.endswith(".gz") else text)
+    told = []
+    data = read(path, progress=lambda *call: told.append(call))
+    assert len(data) == len(digits)
+    assert {of for of, _ in told} == {path}
+    shares = [share for _, share in told]
+    assert shares == sorted(set(shares))
+    assert shares[-1] == 1
+    assert 10 < len(shares) <= 1000
+    assert np.diff([0, *shares]).max() < 0.1
+
+    def stop(path, share):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        read(path, progress=stop)
+
+
 def test_format_can_be_given_and_bad_arguments_are_named(tmp_path):
     path = write(tmp_path, "ratings", joined("\t"))
     assert read(path, format="u.data").ratings.tolist() == [4.5, 3]

@@ -9,11 +9,11 @@ from . import _ids
 from ._columns import Found, Requested, find_columns
 from ._outcomes import DataError, warn_if
 from ._records import Records
-from ._text import ROWS_AT_A_TIME, open_text, warn_of_blank_lines
+from ._text import ROWS_AT_A_TIME, Progress, open_text, warn_of_blank_lines
 
 
-def read_lightgcn(path: Path, requested: Requested) -> Records:
-    """Reads ``user item item ...`` lines, ids being integers.
+def read_lightgcn(path: Path, requested: Requested, progress: Progress | None = None) -> Records:
+    """Reads ``user item item ...`` lines, ids being integers, and calls ``progress`` meanwhile.
 
     A user may have several lines, or a line without items: that user stays in the
     vocabulary, and a warning counts them.
@@ -27,7 +27,7 @@ def read_lightgcn(path: Path, requested: Requested) -> Records:
     taken: list[str] = []
     lengths = array("q")
     blank = blank_at_end = 0
-    with open_text(path) as file:
+    with open_text(path, progress=progress) as file:
         for line in file:
             words = line.split()
             if not words:

@@ -13,7 +13,15 @@ from ._outcomes import DataError, warn_if
 from ._parquet import parquet_columns, read_parquet
 from ._records import Records, rated_at_least, to_interactions
 from ._splits import union
-from ._text import Layout, first_row, last_character, open_text, read_delimited, text_columns
+from ._text import (
+    Layout,
+    Progress,
+    first_row,
+    last_character,
+    open_text,
+    read_delimited,
+    text_columns,
+)
 
 Format = Literal["u.data", "ratings.dat", "csv", "parquet", "inter", "lightgcn"]
 
@@ -44,6 +52,7 @@ class ReadOptions(TypedDict, total=False):
     delimiter: str | None
     header: bool | None
     min_rating: int | float | None
+    progress: Progress | None
 
 
 def read(
@@ -57,6 +66,7 @@ def read(
     delimiter: str | None = None,
     header: bool | None = None,
     min_rating: int | float | None = None,
+    progress: Progress | None = None,
 ) -> Interactions:
     """Reads one file of interactions.
 
@@ -97,6 +107,8 @@ def read(
         a column is given by its position. Then it is data, and an error if it looks like names.
       min_rating: Only interactions rated at least this are kept. Their users and items
         keep an index; users left with nothing are counted in a warning.
+      progress: Called with the path and the share of its bytes read so far, up to 1, while
+        text is read: a thousand times at most. What it raises ends the reading.
 
     Raises:
       DataError: If anything in the file is not as said, with ``file:line: expected ...,
@@ -112,6 +124,7 @@ def read(
         time_col=time_col,
         delimiter=delimiter,
         header=header,
+        progress=progress,
     )
     return to_interactions([_read_records(Path(path), options)], min_rating=min_rating)[0]
 
@@ -215,8 +228,9 @@ def _read_records(path: Path, options: ReadOptions) -> Records:
         unended = last_character(path) not in ("", "\n", "\r")
         warn_if(unended, "the last line has no line end: the file may be truncated", of=str(path))
     if format == "lightgcn":
-        return read_lightgcn(path, requested)
-    return read_delimited(path, _layout(path, format, options, requested), requested)
+        return read_lightgcn(path, requested, options.get("progress"))
+    layout = _layout(path, format, options, requested)
+    return read_delimited(path, layout, requested, options.get("progress"))
 
 
 def _format(path: Path, options: ReadOptions, requested: Requested) -> Format:

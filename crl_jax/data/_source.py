@@ -142,7 +142,7 @@ def _load_simulated(options: ReadOptions) -> Interactions:
 
 def _refuse_for_simulated(options: ReadOptions) -> None:
     requested_columns(options)  # refuses what is no option at all
-    _refuse(options, options.keys() - {"min_rating"}, "simulated data")
+    _refuse(options, options.keys() - {"min_rating", "progress"}, "simulated data")
 
 
 def _load_tfds(source: str, options: ReadOptions) -> Interactions:

@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import io
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from typing import IO, Any, NoReturn, TextIO
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from ._columns import Found, Requested, find_columns
 from ._outcomes import DataError, warn_if
 from ._records import Records
 
+Progress = Callable[[Path, float], None]
+"""``progress(path, share)``: which share of a file's bytes has been read, up to 1."""
 ROWS_AT_A_TIME = 1 << 9  # stays in the processor's cache; larger is measurably slower
 
 
@@ -40,8 +43,10 @@ class Layout:
     typed: bool = False
 
 
-def read_delimited(path: Path, layout: Layout, requested: Requested) -> Records:
-    """Reads one interaction a line.
+def read_delimited(
+    path: Path, layout: Layout, requested: Requested, progress: Progress | None = None
+) -> Records:
+    """Reads one interaction a line, and calls ``progress`` meanwhile.
 
     Raises:
       DataError: If a line has not as many fields as there are columns, an id is invalid or
@@ -58,7 +63,7 @@ def read_delimited(path: Path, layout: Layout, requested: Requested) -> Records:
             expected = "a finite number" + (" or an ISO date" if parse is parse_times else "")
             _blame(path, layout, names, place, expected, lambda x: not _fits(parse, x))
 
-    for rows in _chunks(path, layout, len(names)):
+    for rows in _chunks(path, layout, len(names), progress):
         fields = list(zip(*rows, strict=True))
         users.add(fields[columns.user])
         items.add(fields[columns.item])
@@ -144,14 +149,24 @@ def _fits(parse: Callable[..., np.ndarray], text: str) -> bool:
 
 
 @contextmanager
-def open_text(path: Path, newline: str | None = None) -> Iterator[TextIO]:
+def open_text(
+    path: Path, newline: str | None = None, progress: Progress | None = None
+) -> Iterator[TextIO]:
     """Opens UTF-8 text, gzipped where the name ends in ".gz"; a byte order mark is skipped.
+
+    Args:
+      path: The file.
+      newline: As for :func:`open`.
+      progress: Called while the file is read.
 
     Raises:
       DataError: While reading, if the bytes are not UTF-8 or not a complete gzip file.
     """
     try:
-        with _opener(path)(path, "rt", encoding="utf-8-sig", newline=newline) as file:
+        with (
+            _open_binary(path, progress) as content,
+            io.TextIOWrapper(content, encoding="utf-8-sig", newline=newline) as file,
+        ):
             try:
                 yield file
             except UnicodeDecodeError:
@@ -182,8 +197,33 @@ def warn_of_blank_lines(count: int, path: Path) -> None:
     warn_if(count, "skipped {n} blank lines between the others", of=str(path))
 
 
-def _opener(path: Path) -> Callable[..., Any]:
-    return gzip.open if path.suffix == ".gz" else open
+class _Watched(io.FileIO):
+    """A file that tells which share of it has been read, a thousand times at most."""
+
+    def __init__(self, path: Path, progress: Progress) -> None:
+        super().__init__(path)
+        self._path, self._progress = path, progress
+        self._size, self._read, self._told = path.stat().st_size, 0, 0.0
+
+    def readinto(self, buffer: Any, /) -> int:
+        n = super().readinto(buffer)
+        self._read += n
+        share = min(1.0, self._read / max(1, self._size))
+        if share - self._told >= 1e-3 or share == 1 > self._told:
+            self._told = share
+            self._progress(self._path, share)
+        return n
+
+
+@contextmanager
+def _open_binary(path: Path, progress: Progress | None = None) -> Iterator[IO[bytes]]:
+    raw = io.FileIO(path) if progress is None else _Watched(path, progress)
+    with io.BufferedReader(raw) as file:
+        if path.suffix == ".gz":
+            with gzip.GzipFile(fileobj=file) as unzipped:
+                yield unzipped  # pyright: ignore[reportReturnType]
+        else:
+            yield file
 
 
 def _csv_reader(file: Iterable[str], layout: Layout):
@@ -197,9 +237,9 @@ def _csv_reader(file: Iterable[str], layout: Layout):
 
 
 @contextmanager
-def _rows(path: Path, layout: Layout):
+def _rows(path: Path, layout: Layout, progress: Progress | None = None):
     """The file's csv reader, whose errors name the line."""
-    with open_text(path, newline="") as file:
+    with open_text(path, newline="", progress=progress) as file:
         reader = _csv_reader(file, layout)
         try:
             yield reader
@@ -235,10 +275,12 @@ def _column_names(path: Path, layout: Layout) -> list[str]:
     return [name.strip() for name in first]
 
 
-def _chunks(path: Path, layout: Layout, width: int) -> Iterator[list[list[str]]]:
+def _chunks(
+    path: Path, layout: Layout, width: int, progress: Progress | None
+) -> Iterator[list[list[str]]]:
     """Rows of ``width`` fields, without the header and blank lines."""
     blank = blank_at_end = 0
-    with _rows(path, layout) as reader:
+    with _rows(path, layout, progress) as reader:
         if layout.header:
             next(reader)
         while rows := list(islice(reader, ROWS_AT_A_TIME)):
@@ -299,7 +341,7 @@ def _blame(
 
 def _undecodable(path: Path) -> tuple[int, int]:
     """The line and the value of the first byte that is not UTF-8."""
-    with _opener(path)(path, "rb") as file:
+    with _open_binary(path) as file:
         for line, content in enumerate(file, 1):
             try:
                 content.decode("utf-8")
