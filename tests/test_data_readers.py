@@ -257,6 +257,14 @@ def test_columns_and_delimiter_can_be_named(tmp_path):
         read(tmp_path / "l.txt", user_col="item", item_col="user")
 
 
+def test_a_column_that_only_looks_like_a_time_can_be_left_out(tmp_path):
+    path = write(tmp_path, "x.csv", "user,item,score,time\n1,2,good,noon\n")
+    data = read(path, rating_col="", time_col="")
+    assert (data.ratings, data.timestamps) == (None, None)
+    with pytest.raises(DataError, match=r"expected a column '' \(`item_col`\)"):
+        read(path, item_col="")
+
+
 HEADERLESS = {  # the same rows, with a column before them
     "commas.csv": joined(",", [("n,o", *row) for row in ROWS]).replace("n,o", '"n,o"'),
     "tabs.tsv": "\n" + joined("\t", [("0", *row) for row in ROWS]),

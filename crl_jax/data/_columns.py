@@ -31,7 +31,10 @@ _GUESSES = {
 
 
 class Requested(NamedTuple):
-    """Columns as the caller gave them: a name, or a position; None leaves one to a guess."""
+    """Columns as the caller gave them: a name, or a position.
+
+    None leaves one to a guess. An empty rating or time is none, whatever the table has.
+    """
 
     user: str | int | None = None
     item: str | int | None = None
@@ -123,6 +126,8 @@ def is_usual(role: str, name: str) -> bool:
 
 
 def _find(role: str, names: Sequence[str], wanted: str | int | None, where: str) -> int | None:
+    if wanted == "" and role in ("rating", "time"):
+        return None
     if wanted in names:
         return names.index(str(wanted))
     if wanted is not None:

@@ -100,8 +100,8 @@ def read(
         a number or as text where no column has that name; by default the one among ``user``,
         ``user_id``, ``userId``, ``uid``, ...
       item_col: The same; ``item``, ``item_id``, ``movieId``, ``product_id``, ...
-      rating_col: The same; ``rating``, ``score``, ...; there need be none.
-      time_col: The same; ``timestamp``, ``time``, ...; there need be none.
+      rating_col: The same; ``rating``, ``score``, ...; there need be none, and ``""`` reads none.
+      time_col: The same; ``timestamp``, ``time``, ...; there need be none, and ``""`` reads none.
       delimiter: Of ``csv`` text; by default what separates the first line.
       header: Whether the first line of ``csv`` text has the names; by default it has, unless
         a column is given by its position. Then it is data, and an error if it looks like names.
