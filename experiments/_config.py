@@ -157,9 +157,10 @@ class ProtocolOptions:
     sweep: UseAppendAction[tuple[str, ...]] = ()
     """Values of a number to try, such as lr=1e-3,3e-3; repeat for a grid, which is trained at once
     and decided on validation data."""
-    refit: bool = True
-    """Train again with the validation part included, as long as validation found best, before the
-    test set is scored."""
+    refit: Literal["none", "valid", "all"] = "valid"
+    """What the final model trains on, as long as validation found best: the training part (none),
+    or the validation part too (valid). With all, that of valid is scored, and one more, which is
+    saved for use, trains on all data."""
     k: tuple[int, ...] = (5, 10, 20)
     """Cut-offs of the test metrics; validation always goes by NDCG@20."""
 
@@ -212,6 +213,8 @@ def from_json(stored: dict[str, Any], where: Path) -> Config:
             for name in ("sweep", "k"):
                 if name in values:
                     values[name] = tuple(values[name])
+            if isinstance(refit := values.get("refit"), bool):  # of version 0.1
+                values["refit"] = "valid" if refit else "none"
             sections[section.name] = kind(**values)  # type: ignore[operator,misc]
         return Config(**sections)
     except (KeyError, TypeError) as error:

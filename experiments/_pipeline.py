@@ -26,7 +26,10 @@ METRICS = (
     "ndcg", "recall", "precision", "f1", "map", "mrr", "hit_rate", "coverage", "auc",
 )  # fmt: skip
 OnEpoch = Callable[[str, int, dict[str, Any]], None]
-"""``on_epoch(phase, last_epoch, entry)``, the phase being ``"search"`` or ``"final"``."""
+"""``on_epoch(phase, last_epoch, entry)``, the phase being one of :data:`PHASES`."""
+PHASES = ("search", "final", "use")
+"""Trainings in their order: the search on validation data; the model that is scored; with
+``--refit all`` the model for use. The search may be the first two in one."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,7 @@ class Problem:
       train: Training part.
       valid: Validation part: decides when to stop and among the points of a sweep.
       test: Test part: scored once, at the end.
-      known: Training and validation part together: what the final model learns from, and what is
-        masked when the test set is scored.
+      known: Training and validation part together: what is masked when the test set is scored.
       tau_plus: The true rate of false negatives, where the data are simulated.
     """
 
@@ -48,22 +50,45 @@ class Problem:
     known: data.Interactions
     tau_plus: float | None = None
 
+    def learned(self, phase: str, refit: str) -> tuple[str, ...]:
+        """The parts, by name, that a phase learns from under ``--refit``."""
+        if phase == "search" or (phase == "final" and refit == "none"):
+            return ("train",)
+        return ("train", "valid") if phase == "final" else ("train", "valid", "test")
+
+    def joined(self, parts: tuple[str, ...]) -> data.Interactions:
+        """Those parts together."""
+        if parts == ("train", "valid"):
+            return self.known
+        first, *others = (getattr(self, name) for name in parts)
+        return data.union(first, *others) if others else first
+
 
 @dataclass(frozen=True)
 class Outcome:
     """What a run comes to.
 
     Attributes:
-      params: Parameters of the final runs, leading axis ``seeds``.
+      params: Parameters of the runs to save, leading axis ``seeds``.
       points: The numbers tried, one dictionary per grid point.
       choice: The choice among them on validation data.
       per_seed: Test metrics of every seed.
+      scored_on: Parts that the scored runs learned from.
+      saved_on: Parts that ``params`` learned from.
     """
 
     params: Any
     points: list[dict[str, float]]
     choice: train.Choice
     per_seed: list[dict[str, float]]
+    scored_on: tuple[str, ...]
+    saved_on: tuple[str, ...]
+
+
+def named(parts: tuple[str, ...]) -> str:
+    """Parts of the data as a person reads them."""
+    words = {"train": "training", "valid": "validation", "test": "test"}
+    return " + ".join(words[part] for part in parts) + " data"
 
 
 def load_problem(options: DataOptions) -> Problem:
@@ -99,7 +124,7 @@ def run(config: Config, problem: Problem, checkpoints: Path, on_epoch: OnEpoch) 
     Args:
       config: The configuration.
       problem: The data.
-      checkpoints: Folder of the two phases' checkpoints; a run goes on from what is there.
+      checkpoints: Folder of the phases' checkpoints; a run goes on from what is there.
       on_epoch: Called with each entry of the history, see :data:`OnEpoch`.
     """
     protocol = config.protocol
@@ -127,27 +152,32 @@ def run(config: Config, problem: Problem, checkpoints: Path, on_epoch: OnEpoch) 
     ]
     if not np.isfinite(choice.score):
         raise train.TrainingDiverged("No run of the search came to a finite validation score.")
-    if protocol.refit or len(search_seeds) < len(seeds):
-        best = {name: np.float32(value) for name, value in points[choice.point].items()}
-        fitted = fit(
-            problem.known if protocol.refit else problem.train,
+    best = {name: np.float32(value) for name, value in points[choice.point].items()}
+
+    def train_again(phase: str) -> Any:
+        return fit(
+            problem.joined(problem.learned(phase, protocol.refit)),
             None,
             numbers={**best, "seeds": np.asarray(seeds)},
-            checkpoint=checkpoints / "final.npz",
-            on_epoch=partial(on_epoch, "final", choice.epochs),
+            checkpoint=checkpoints / f"{phase}.npz",
+            on_epoch=partial(on_epoch, phase, choice.epochs),
             stop_at=choice.epochs,
-        )
-        params = fitted.params
-    else:
-        fitted = searched
+        ).params
+
+    if protocol.refit == "none" and len(search_seeds) == len(seeds):
         start = choice.point * len(seeds)
         params = jax.tree.map(lambda leaf: leaf[start : start + len(seeds)], searched.params)
+    else:
+        params = train_again("final")
     plan = metrics.ranking_plan(problem.known, problem.test)
     per_seed = [
-        score(fitted.model, jax.tree.map(lambda leaf, i=i: leaf[i], params), plan, protocol.k)
+        score(searched.model, jax.tree.map(lambda leaf, i=i: leaf[i], params), plan, protocol.k)
         for i in range(len(seeds))
     ]
-    return Outcome(params, points, choice, per_seed)
+    scored_on = saved_on = problem.learned("final", protocol.refit)
+    if protocol.refit == "all":  # scored already: the test part cannot judge what comes now
+        params, saved_on = train_again("use"), problem.learned("use", protocol.refit)
+    return Outcome(params, points, choice, per_seed, scored_on, saved_on)
 
 
 def score(
@@ -228,8 +258,7 @@ def _fitter(
             knob_schedule=objective.knob_schedule,
             n_group=objective.n_group,
             sampler_knobs=knobs,
-            # What the model must not see, of which the history tells how often it is sampled.
-            held_out=problem.test if valid is None else data.union(valid, problem.test),
+            held_out=_held_out(problem, part),
             n_neg=objective.n_neg,
             n_pos=objective.n_pos or 0,
             seeds=numbers.pop("seeds"),
@@ -250,6 +279,13 @@ def _fitter(
         )
 
     return fit
+
+
+def _held_out(problem: Problem, part: data.Interactions) -> data.Interactions | None:
+    """What a model of ``part`` must not see; the history tells how often it is sampled."""
+    if part is problem.train:
+        return data.union(problem.valid, problem.test)
+    return problem.test if part is problem.known else None
 
 
 def _cut_test(loaded: data.Interactions, options: DataOptions) -> data.Split:

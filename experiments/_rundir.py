@@ -6,6 +6,7 @@ import json
 import os
 import platform
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -105,28 +106,47 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) 
     partial.replace(path)
 
 
-def save_model(folder: Path, params: Any, known: data.Interactions, config: Config) -> None:
-    """Saves what recommending needs: parameters, original ids and the items to leave out."""
+@dataclass(frozen=True)
+class Model:
+    """What recommending needs.
+
+    Attributes:
+      params: Parameters, leading axis ``seeds``.
+      known: Training and validation part, with the original ids.
+      test: Test part.
+      trained_on: Parts that the parameters learned from: train, valid, test.
+    """
+
+    params: Any
+    known: data.Interactions
+    test: data.Interactions
+    trained_on: tuple[str, ...]
+
+
+def save_model(folder: Path, model: Model, config: Config) -> None:
+    """Saves what recommending needs."""
     tree = {
-        "params": jax.device_get(params),
-        "user_ids": known.user_ids,
-        "item_ids": known.item_ids,
-        "indptr": known.indptr,
-        "items": known.items,
+        "params": jax.device_get(model.params),
+        "user_ids": model.known.user_ids,
+        "item_ids": model.known.item_ids,
+        "indptr": model.known.indptr,
+        "items": model.known.items,
+        "test_indptr": model.test.indptr,
+        "test_items": model.test.items,
     }
-    meta = {"dim": config.training.dim, "encoder": "mf"}
+    meta = {"dim": config.training.dim, "encoder": "mf", "trained_on": list(model.trained_on)}
     train.save_checkpoint(folder / CHECKPOINT / MODEL, tree, meta)
 
 
-def load_model(folder: Path) -> tuple[Any, data.Interactions]:
-    """Reads what :func:`save_model` wrote: parameters, leading axis ``seeds``, and interactions.
+def load_model(folder: Path) -> Model:
+    """Reads what :func:`save_model` wrote.
 
     Raises:
       ValueError: If there is no trained model in ``folder``, or it is damaged.
     """
     path = folder / CHECKPOINT / MODEL
     try:
-        stored, _ = train.load_checkpoint(path)
+        stored, meta = train.load_checkpoint(path)
     except FileNotFoundError:
         hint = "its training is not finished" if (folder / CONFIG).exists() else "it holds no run"
         raise ValueError(f"{folder} has no trained model: {hint}.") from None
@@ -135,13 +155,20 @@ def load_model(folder: Path) -> tuple[Any, data.Interactions]:
         for name, array in stored.items()
         if name.startswith("params/")
     }
-    known = data.Interactions(
-        indptr=stored["indptr"],
-        items=stored["items"],
-        user_ids=stored["user_ids"],
-        item_ids=stored["item_ids"],
+    if "test_items" not in stored:
+        raise ValueError(
+            f"{path} was written without the test part, which says what users have: train anew."
+        )
+    known, test = (
+        data.Interactions(
+            indptr=stored[f"{prefix}indptr"],
+            items=stored[f"{prefix}items"],
+            user_ids=stored["user_ids"],
+            item_ids=stored["item_ids"],
+        )
+        for prefix in ("", "test_")
     )
-    return params, known
+    return Model(params, known, test, tuple(meta["trained_on"]))
 
 
 def write_text(path: Path, text: str) -> None:

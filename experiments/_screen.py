@@ -10,7 +10,7 @@ from rich.table import Table
 
 from crl_jax.train import Choice
 
-from ._pipeline import VALIDATION_K, Outcome, Problem
+from ._pipeline import VALIDATION_K, Outcome, Problem, named
 
 
 def describe(console: Console, problem: Problem, objective: str) -> None:
@@ -86,6 +86,9 @@ def report(console: Console, outcome: Outcome, swept: bool) -> None:
         f"chosen on validation data: {choice.epochs} epochs, NDCG@{VALIDATION_K} {choice.score:.4f}"
     )
     console.print(_metrics_table(outcome.per_seed))
+    console.print(f"scored: a model trained on {named(outcome.scored_on)}")
+    if outcome.saved_on != outcome.scored_on:
+        console.print(f"saved for use: a model trained on {named(outcome.saved_on)}")
 
 
 def _grid_table(points: list[dict[str, float]], choice: Choice) -> Table:

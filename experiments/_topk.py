@@ -18,7 +18,7 @@ from . import _rundir as rundir
 
 @dataclass(frozen=True)
 class TopK:
-    """Print the best items for a user, or write them for every user."""
+    """Print the best items that a user does not have yet, or write them for every user."""
 
     run: Path
     """Run directory of a finished training."""
@@ -28,6 +28,8 @@ class TopK:
     """Every user; needs --out."""
     k: int = 10
     """Number of items per user."""
+    keep_test: bool = False
+    """Let items of the test part through, to judge the recommendations by them."""
     seed_index: int = 0
     """Which of the run's seeds recommends, counted from 0."""
     out: Path | None = None
@@ -52,11 +54,17 @@ def main(arguments: list[str]) -> None:
         raise ValueError(f"--out must end in .parquet or .csv, got {options.out}.")
     if options.k < 1:
         raise ValueError(f"--k must be at least 1, got {options.k}.")
-    params, known = rundir.load_model(options.run)
-    n_seeds = len(params["users"])
+    model = rundir.load_model(options.run)
+    n_seeds = len(model.params["users"])
     if not 0 <= options.seed_index < n_seeds:
         raise ValueError(f"--seed-index must lie in [0, {n_seeds}), got {options.seed_index}.")
-    params = {name: table[options.seed_index] for name, table in params.items()}
+    if options.keep_test and "test" in model.trained_on:
+        raise ValueError(
+            f"--keep-test: the model in {options.run} was trained on its test part, which cannot "
+            "judge it."
+        )
+    known = model.known if options.keep_test else data.union(model.known, model.test)
+    params = {name: table[options.seed_index] for name, table in model.params.items()}
     if options.user is None:
         users = np.arange(known.n_users)
     else:
@@ -72,7 +80,7 @@ def main(arguments: list[str]) -> None:
 def recommend(
     params: dict[str, np.ndarray], known: data.Interactions, users: np.ndarray, k: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The k best items of each user that the user has not taken; -1 where there are fewer."""
+    """The k best items of each user that are not among the ``known``; -1 where there are fewer."""
     (n_users, dim), n_items = params["users"].shape, len(params["items"])
 
     def build(rngs: nnx.Rngs) -> models.MatrixFactorization:

@@ -113,9 +113,10 @@ def _train(config: Config, folder: Path, resumed: bool) -> None:
 
     history: list[dict[str, Any]] = []
     rundir.write_history(folder / rundir.HISTORY, history)
+    refit = config.protocol.refit
     interactions = {
-        "search": len(problem.train),
-        "final": len(problem.known if config.protocol.refit else problem.train),
+        phase: sum(len(getattr(problem, part)) for part in problem.learned(phase, refit))
+        for phase in pipeline.PHASES
     }
     try:
         with screen.ProgressScreen(console, interactions) as progress:
@@ -131,11 +132,14 @@ def _train(config: Config, folder: Path, resumed: bool) -> None:
         raise SystemExit(130) from None
     if swept:
         rundir.write_sweep(folder / rundir.SWEEP, outcome.points, outcome.choice)
-    rundir.save_model(folder, outcome.params, problem.known, config)
+    model = rundir.Model(outcome.params, problem.known, problem.test, outcome.saved_on)
+    rundir.save_model(folder, model, config)
     draw_curves(folder / rundir.CURVES, history, described)
     rundir.write_json(folder / rundir.SEEDS, outcome.per_seed)
     # Last: where it stands, the run is complete.
-    rundir.write_json(folder / rundir.METRICS, pipeline.summary(outcome.per_seed))
+    learned = {"scored_model": outcome.scored_on, "saved_model": outcome.saved_on}
+    summary = {**pipeline.summary(outcome.per_seed), "trained_on": learned}
+    rundir.write_json(folder / rundir.METRICS, summary)
     screen.report(console, outcome, bool(swept))
     console.print(f"results in {folder}")
 

@@ -1,0 +1,174 @@
+"""What is recommended to whom, and which model recommends it."""
+
+import dataclasses
+from pathlib import Path
+
+import jax
+import numpy as np
+import polars
+import pytest
+
+from crl_jax import data, losses, train
+from experiments import _pipeline as pipeline
+from experiments import _rundir as rundir
+from experiments._config import Config, ProtocolOptions, TrainOptions, from_json, to_json
+from experiments.recommend import main
+
+pytestmark = pytest.mark.usefixtures("standard_promotion")
+
+N_USERS, N_ITEMS = 12, 15
+
+
+def one_line(printed: str) -> str:
+    return " ".join(printed.split())
+
+
+def interactions(pairs: list[tuple[int, int]]) -> data.Interactions:
+    users, items = np.array(pairs).T
+    names = (np.array([f"{letter}{i}" for i in range(n)]) for letter, n in (("u", 12), ("i", 15)))
+    user_ids, item_ids = names
+    return data.Interactions.from_arrays(users, items, user_ids=user_ids, item_ids=item_ids)
+
+
+@pytest.fixture(scope="module")
+def problem() -> pipeline.Problem:
+    rng = np.random.default_rng(0)
+    pairs = [(u, int(i)) for u in range(N_USERS) for i in rng.permutation(N_ITEMS)[:8]]
+    parts = [pairs[start::4] for start in range(4)]
+    valid, test = interactions(parts[2]), interactions(parts[3])
+    known = interactions(parts[0] + parts[1] + parts[2])
+    return pipeline.Problem(interactions(parts[0] + parts[1]), valid, test, known)
+
+
+@pytest.fixture
+def saved(problem, tmp_path) -> Path:
+    """The folder of a model that scores at random."""
+    rng = np.random.default_rng(1)
+    params = {
+        "users": rng.normal(size=(1, N_USERS, 4)).astype(np.float32),
+        "items": rng.normal(size=(1, N_ITEMS, 4)).astype(np.float32),
+    }
+    model = rundir.Model(params, problem.known, problem.test, ("train", "valid"))
+    rundir.save_model(tmp_path, model, Config())
+    return tmp_path
+
+
+def pairs_of(*parts: data.Interactions) -> set[tuple[str, str]]:
+    return {(f"u{u}", f"i{i}") for part in parts for u, i in zip(part.users, part.items)}
+
+
+@pytest.mark.parametrize("keep_test", [False, True])
+def test_nothing_is_recommended_that_the_user_has(keep_test, saved, problem):
+    out = saved / "recs.parquet"
+    flags = ["--keep-test"] if keep_test else []
+    assert main(["topk", "--run", str(saved), "--all", "--k", "15", "--out", str(out), *flags]) == 0
+    table = polars.read_parquet(out)
+    shown = list(zip(table["user"], table["item"], strict=True))
+    everything = {(f"u{u}", f"i{i}") for u in range(N_USERS) for i in range(N_ITEMS)}
+    has = pairs_of(problem.train, problem.valid, *(() if keep_test else (problem.test,)))
+    assert len(shown) == len(set(shown))
+    assert set(shown) == everything - has
+
+
+def test_one_user_gets_what_that_user_gets_among_all(saved, capsys):
+    out = saved / "recs.csv"
+    assert main(["topk", "--run", str(saved), "--all", "--k", "3", "--out", str(out)]) == 0
+    rows = [line.split(",") for line in out.read_text().splitlines()]
+    capsys.readouterr()
+    assert main(["topk", "--run", str(saved), "--user", "u3", "--k", "3"]) == 0
+    screen = capsys.readouterr().out
+    assert [item for user, _, item, _ in rows if user == "u3"] == [
+        word for word in screen.split() if word.startswith("i") and word[1:].isdigit()
+    ]
+
+
+CONFIG = Config(
+    training=TrainOptions(dim=4, epochs=4, batch_size=16, lr=0.05),
+    protocol=ProtocolOptions(refit="all", seeds=2),
+)
+
+
+def params_of(outcome: pipeline.Outcome) -> dict[str, np.ndarray]:
+    return jax.tree.map(np.asarray, outcome.params)
+
+
+@pytest.fixture(scope="module")
+def for_use(problem, tmp_path_factory) -> pipeline.Outcome:
+    with jax.numpy_dtype_promotion("standard"):
+        return pipeline.run(CONFIG, problem, tmp_path_factory.mktemp("use"), lambda *_: None)
+
+
+def test_a_model_for_use_learns_from_all_data_and_is_not_what_is_scored(for_use, problem, tmp_path):
+    everything = interactions(
+        [
+            (int(u), int(i))
+            for part in (problem.train, problem.valid, problem.test)
+            for u, i in zip(part.users, part.items)
+        ]
+    )
+    want = train.fit(
+        everything,
+        loss=losses.bpr,
+        knobs={"temperature": 1.0},
+        build=lambda rngs: pipeline.models.MatrixFactorization(N_USERS, N_ITEMS, 4, rngs=rngs),
+        learning_rate=0.05,
+        schedule=train.halfway,
+        batch_size=16,
+        epochs=4,
+        stop_at=for_use.choice.epochs,
+        seeds=np.arange(2),
+    )
+    jax.tree.map(np.testing.assert_array_equal, params_of(for_use), dict(want.params))
+    protocol = dataclasses.replace(CONFIG.protocol, refit="valid")
+    judged = pipeline.run(
+        dataclasses.replace(CONFIG, protocol=protocol), problem, tmp_path, lambda *_: None
+    )
+    assert for_use.per_seed == judged.per_seed
+    assert (for_use.scored_on, for_use.saved_on) == (
+        ("train", "valid"), ("train", "valid", "test"),
+    )  # fmt: skip
+    assert judged.scored_on == judged.saved_on == ("train", "valid")
+
+
+def test_a_training_for_use_resumes_to_the_same_bits(for_use, problem, tmp_path):
+    config = dataclasses.replace(
+        CONFIG, output=dataclasses.replace(CONFIG.output, checkpoint_seconds=0)
+    )
+
+    def interrupt(phase, last_epoch, entry):
+        if (phase, entry["epoch"]) == ("use", min(2, last_epoch)):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pipeline.run(config, problem, tmp_path, interrupt)
+    entries = []
+    again = pipeline.run(
+        config, problem, tmp_path, lambda phase, last, entry: entries.append(phase)
+    )
+    assert set(entries) == {"search", "final", "use"}
+    jax.tree.map(np.testing.assert_array_equal, params_of(again), params_of(for_use))
+    assert again.per_seed == for_use.per_seed
+
+
+def test_a_model_that_knows_the_test_part_is_not_judged_by_it(problem, tmp_path, capsys):
+    params = {"users": np.ones((1, N_USERS, 2)), "items": np.ones((1, N_ITEMS, 2))}
+    model = rundir.Model(params, problem.known, problem.test, ("train", "valid", "test"))
+    rundir.save_model(tmp_path, model, Config())
+    assert main(["topk", "--run", str(tmp_path), "--user", "u0", "--keep-test"]) == 2
+    assert "was trained on its test part" in one_line(capsys.readouterr().err)
+
+
+def test_a_model_of_an_earlier_version_is_refused(saved, capsys):
+    path = saved / "checkpoint" / "model.npz"
+    stored, meta = train.load_checkpoint(path)
+    del stored["test_indptr"], stored["test_items"]
+    train.save_checkpoint(path, stored, meta)
+    assert main(["topk", "--run", str(saved), "--user", "u0"]) == 2
+    assert "written without the test part" in one_line(capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(("old", "new"), [(True, "valid"), (False, "none")])
+def test_an_old_configuration_still_says_what_to_train_on(old, new):
+    stored = to_json(Config())
+    stored["protocol"]["refit"] = old
+    assert from_json(stored, Path("config.json")).protocol.refit == new
