@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from crl_jax import data, losses, samplers, stats, train, weights
 
 from ._config import LossOptions
+from ._flags import flag, spoken
 
 
 def group_bpr(pos: Any, neg: Any, *, rho: Any, **rest: Any) -> Any:
@@ -114,16 +115,21 @@ def resolve(options: LossOptions, swept: tuple[str, ...] = ()) -> Objective:
     for name in KNOBS:
         value = getattr(options, name)
         if (value is not None or name in swept) and name not in knobs:
-            raise ValueError(f"--loss {options.loss} has no {name}; it takes {', '.join(knobs)}.")
+            takes = ", ".join(map(flag, knobs))
+            raise ValueError(f"--loss {options.loss} has no {flag(name)}; it takes {takes}.")
         if value is not None:
             knobs[name] = value
     if options.n_pos is not None and objective.n_pos is None:
-        raise ValueError(f"--loss {options.loss} draws no extra positives; leave out --n-pos.")
+        raise ValueError(
+            f"--loss {options.loss} draws no extra positives; leave out --n-pos {options.n_pos}."
+        )
     fixed = objective.sampler is not None
     if fixed and (options.n_neg is not None or options.n_pos is not None):
         raise ValueError(f"--loss {options.loss} compares set items; leave out --n-neg, --n-pos.")
     if options.n_group is not None and not objective.n_group:
-        raise ValueError(f"--loss {options.loss} has no group; leave out --n-group.")
+        raise ValueError(
+            f"--loss {options.loss} has no group; leave out --n-group {options.n_group}."
+        )
     if options.n_group is not None and options.n_group < 1:
         raise ValueError(f"--n-group must be at least 1, got {options.n_group}.")
     n_neg = objective.n_neg if options.n_neg is None else options.n_neg
@@ -142,7 +148,7 @@ def _resolve_credence(
     given = {name: value for name, value in given.items() if value is not None}
     if options.loss != "bprac":
         if given:
-            raise ValueError(f"--loss {options.loss} has no {next(iter(given))}; bprac has.")
+            raise ValueError(f"--loss {options.loss} has no {flag(next(iter(given)))}; bprac has.")
         return None
     # The posterior needs no closed form; the published density was made for it.
     usual = "smoothed" if options.rule == "posterior" else "variance-gamma"
@@ -151,7 +157,8 @@ def _resolve_credence(
         raise ValueError("--law smoothed has no --law-scale: it is read off the scores.")
 
     def make(log: data.Interactions, dim: int) -> train.Credence:
-        known = stats.VarianceGamma(dim, 0.6 if scale is None else scale)
+        with spoken(scale="--law-scale"):
+            known = stats.VarianceGamma(dim, 0.6 if scale is None else scale)
         law = stats.Smoothed() if kind == "smoothed" else known
         return train.Credence(weights.credibility_prior(log), law, **given)
 

@@ -14,6 +14,7 @@ from crl_jax import data, metrics, models, train
 
 from . import _samplers as samplers
 from ._config import Config, DataOptions
+from ._flags import spoken
 from ._objectives import KNOBS, Objective, resolve
 
 OPTIMIZERS = {"adam": train.adam_l2, "adamw": train.adamw, "sgd": train.sgd_l2}
@@ -169,7 +170,8 @@ def run(config: Config, problem: Problem, checkpoints: Path, on_epoch: OnEpoch) 
         params = jax.tree.map(lambda leaf: leaf[start : start + len(seeds)], searched.params)
     else:
         params = train_again("final")
-    plan = metrics.ranking_plan(problem.known, problem.test)
+    with spoken(test="the test part", train="the training part"):
+        plan = metrics.ranking_plan(problem.known, problem.test)
     per_seed = [
         score(searched.model, jax.tree.map(lambda leaf, i=i: leaf[i], params), plan, protocol.k)
         for i in range(len(seeds))
@@ -246,37 +248,38 @@ def _fitter(
         knobs = samplers.sampler_knobs(numbers)
         for name in samplers.SWEEPABLE:
             numbers.pop(name, None)
-        return train.fit(
-            part,
-            valid,
-            loss=objective.loss,
-            build=build,
-            sampler=samplers.resolve_sampler(
-                config.sampling, part, config.source.data, swept, own=objective.sampler
-            ),
-            credence=objective.credence and objective.credence(part, options.dim),
-            knob_schedule=objective.knob_schedule,
-            n_group=objective.n_group,
-            sampler_knobs=knobs,
-            held_out=_held_out(problem, part),
-            n_neg=objective.n_neg,
-            n_pos=objective.n_pos or 0,
-            seeds=numbers.pop("seeds"),
-            init_scale=numbers.pop("init_scale", options.init_scale),
-            learning_rate=numbers.pop("lr", options.lr),
-            weight_decay=numbers.pop("weight_decay", options.weight_decay),
-            decay=numbers.pop("decay", options.decay),
-            epochs=numbers.pop("epochs", options.epochs),
-            knobs={**objective.knobs, **numbers},
-            optimizer=OPTIMIZERS[options.optimizer],
-            schedule=SCHEDULES[options.schedule],
-            batch_size=options.batch_size,
-            patience=options.patience,
-            eval_every=options.eval_every,
-            k=VALIDATION_K,
-            checkpoint_seconds=config.output.checkpoint_seconds,
-            **rest,
-        )
+        with spoken(test="the validation part", train="the training part"):
+            return train.fit(
+                part,
+                valid,
+                loss=objective.loss,
+                build=build,
+                sampler=samplers.resolve_sampler(
+                    config.sampling, part, config.source.data, swept, own=objective.sampler
+                ),
+                credence=objective.credence and objective.credence(part, options.dim),
+                knob_schedule=objective.knob_schedule,
+                n_group=objective.n_group,
+                sampler_knobs=knobs,
+                held_out=_held_out(problem, part),
+                n_neg=objective.n_neg,
+                n_pos=objective.n_pos or 0,
+                seeds=numbers.pop("seeds"),
+                init_scale=numbers.pop("init_scale", options.init_scale),
+                learning_rate=numbers.pop("lr", options.lr),
+                weight_decay=numbers.pop("weight_decay", options.weight_decay),
+                decay=numbers.pop("decay", options.decay),
+                epochs=numbers.pop("epochs", options.epochs),
+                knobs={**objective.knobs, **numbers},
+                optimizer=OPTIMIZERS[options.optimizer],
+                schedule=SCHEDULES[options.schedule],
+                batch_size=options.batch_size,
+                patience=options.patience,
+                eval_every=options.eval_every,
+                k=VALIDATION_K,
+                checkpoint_seconds=config.output.checkpoint_seconds,
+                **rest,
+            )
 
     return fit
 
@@ -289,6 +292,10 @@ def _held_out(problem: Problem, part: data.Interactions) -> data.Interactions | 
 
 
 def _cut_test(loaded: data.Interactions, options: DataOptions) -> data.Split:
+    if options.split in ("time", "leave_k_out") and loaded.timestamps is None:
+        raise ValueError(
+            f"--split {options.split} needs timestamps; --data {options.data} has none."
+        )
     match options.split:
         case "ratio":
             return data.split_by_ratio(loaded, test=options.test)

@@ -6,10 +6,11 @@ from typing import Any
 from crl_jax import data, samplers
 
 from ._config import SamplerOptions
+from ._flags import flag
 from ._occupations import occupations
 
-# The flags of each sampler; the rest are refused.
-_FLAGS = {
+# What each sampler takes; the rest is refused.
+_NUMBERS = {
     "rns": (),
     "pns": (),
     "aobpr": ("rank_scale",),
@@ -51,16 +52,16 @@ def resolve_sampler(
       ValueError: If a flag was given that the sampler has no use for, or the data lack what its
         prior needs.
     """
-    name, known = options.sampler, _FLAGS[options.sampler]
+    name, known = options.sampler, _NUMBERS[options.sampler]
     given: dict[str, Any] = {
-        flag: value
-        for flag in {flag for flags in _FLAGS.values() for flag in flags}
-        if (value := getattr(options, flag)) is not None
+        number: value
+        for number in {number for numbers in _NUMBERS.values() for number in numbers}
+        if (value := getattr(options, number)) is not None
     }
-    for flag in sorted({*given, *(set(swept) & set(SWEEPABLE))}):
-        if flag not in known:
-            takes = f"it takes {', '.join(known)}" if known else "it takes none"
-            raise ValueError(f"--sampler {name} has no {flag}; {takes}.")
+    for number in sorted({*given, *(set(swept) & set(SWEEPABLE))}):
+        if number not in known:
+            takes = f"it takes {', '.join(map(flag, known))}" if known else "it takes no numbers"
+            raise ValueError(f"--sampler {name} has no {flag(number)}; {takes}.")
     if own is not None:
         if name != "rns":
             raise ValueError(f"--sampler {name}: this loss draws negatives of its own.")
@@ -68,7 +69,7 @@ def resolve_sampler(
     if name == "srns" and "candidates" in given:
         given["memory"] = given.pop("candidates")
     prior, first = given.pop("prior", "popularity"), given.pop("rns_epochs", 0)
-    arguments: dict[str, Any] = {_FIELDS.get(flag, flag): value for flag, value in given.items()}
+    arguments: dict[str, Any] = {_FIELDS.get(name, name): value for name, value in given.items()}
     if arguments.get("ecdf_samples") == 0:
         del arguments["ecdf_samples"]
     match name:

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from crl_jax.train import Choice
 
+from ._flags import in_flags
 from ._pipeline import VALIDATION_K, Outcome, Problem, named
 
 
@@ -135,7 +136,12 @@ def _short(number: float) -> str:
 
 def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     """Shows a warning as one line, in place of Python's own way."""
-    Console(stderr=True).print(f"[yellow]warning:[/] {plain(message)}", highlight=False)
+    Console(stderr=True).print(f"[yellow]warning:[/] {plain(in_flags(message))}", highlight=False)
+
+
+def show_error(error: Exception) -> None:
+    """Shows an error as one line."""
+    Console(stderr=True).print(f"[red]error:[/] {plain(in_flags(error))}", highlight=False)
 
 
 def plain(message: object) -> str:

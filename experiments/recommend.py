@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout = None  # nothing left to flush at exit
         return 1
     except (ValueError, ImportError, OSError, train.TrainingDiverged) as error:
-        Console(stderr=True).print(f"[red]error:[/] {screen.plain(error)}", highlight=False)
+        screen.show_error(error)
         return 2
     return 0
 

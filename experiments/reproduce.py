@@ -21,7 +21,7 @@ from . import _sampling_study as sampling
 from . import _study as study
 from ._published import published
 from ._report import compare, rich_table, write_table
-from ._screen import plain, show_warning
+from ._screen import show_error, show_warning
 from ._targets import TITLES, Options, Target, length, train_all
 
 _TABLES = {**credence.TABLES, **sampling.TABLES}
@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
         Console(stderr=True).print("Interrupted; the same command goes on from here.")
         return 130
     except (ValueError, OSError, train.TrainingDiverged) as error:
-        Console(stderr=True).print(f"[red]error:[/] {plain(error)}", highlight=False)
+        show_error(error)
         return 2
     return 0
 
@@ -157,7 +157,10 @@ def _chosen(methods: tuple[study.Method, ...], names: tuple[str, ...]) -> tuple[
     labels = [method.label for method in methods]
     for name in names:
         if name not in labels:
-            raise ValueError(f"--methods takes some of {', '.join(labels)}, got {name!r}.")
+            # Quoted: names hold commas.
+            raise ValueError(
+                f"--methods takes some of {', '.join(map(repr, labels))}, got {name!r}."
+            )
     return tuple(methods[labels.index(name)] for name in names) or methods
 
 

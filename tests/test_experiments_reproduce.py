@@ -15,7 +15,7 @@ from experiments import _sampling_study as sampling
 from experiments import _study as study
 from experiments._occupations import occupations
 from experiments._published import published
-from experiments.reproduce import main
+from experiments.reproduce import _chosen, main
 
 pytestmark = pytest.mark.usefixtures("standard_promotion")
 
@@ -157,7 +157,7 @@ def test_scores_are_counted_by_what_they_are_of():
     [
         (["table-4.2", "--seeds", "0"], "--seeds must be at least 1, got 0"),
         (["table-4.2", "--epochs", "0"], "--epochs must be at least 1, got 0"),
-        (["table-4.2", "--methods", "best"], "--methods takes some of rns, pns"),
+        (["table-4.2", "--methods", "best"], "--methods takes some of 'rns', 'pns'"),
         (["table-5.3"], "add --setting minibatch"),
         (["figure-4.4", "--setting", "minibatch"], "is of the published setting"),
         (["figure-4.4", "--methods", "rns"], "figures have all of theirs"),
@@ -255,3 +255,9 @@ def test_the_study_compares_what_it_says(folder):
     assert isinstance(made["bns-2"].first, samplers.RNS)
     info_nce = sampling.TABLES["4.4"][-1]
     assert (info_nce.loss, info_nce.n_neg) == (losses.info_nce, 2)
+
+
+def test_names_of_methods_are_quoted_for_they_hold_commas():
+    methods = (study.Method("a, fast"), study.Method("a, slow"))
+    with pytest.raises(ValueError, match="some of 'a, fast', 'a, slow', got 'a'"):
+        _chosen(methods, ("a",))

@@ -251,7 +251,7 @@ def test_a_user_with_the_whole_catalogue_is_passed_over_with_a_warning(quick):
         ({"batch_size": 0}, "`batch_size`"),
         ({"eval_every": 0}, "`eval_every`"),
         ({"learning_rate": 0.0}, "`learning_rate` must be positive"),
-        ({"epochs": 0}, "`epochs` at least 1"),
+        ({"epochs": 0}, "`epochs` must be at least 1, got"),
         ({"knobs": {"temperature": -1.0}}, "`temperature` must lie in"),
         (
             {"loss": losses.debiased_pairwise, "knobs": {"tau_plus": [0.1, 1.0]}},

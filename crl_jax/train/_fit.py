@@ -230,10 +230,11 @@ def fit(
     ):  # fmt: skip
         if count < low:
             raise ValueError(f"`{name}` must be at least {low}, got {count}.")
-    if not (runs["learning_rate"] > 0).all() or not (runs["epochs"] >= 1).all():
-        raise ValueError("`learning_rate` must be positive and `epochs` at least 1.")
-    if not (runs["init_scale"] > 0).all():
-        raise ValueError(f"`init_scale` must be positive, got {runs['init_scale'].tolist()}.")
+    for name in ("learning_rate", "init_scale"):
+        if not (runs[name] > 0).all():
+            raise ValueError(f"`{name}` must be positive, got {runs[name].tolist()}.")
+    if not (runs["epochs"] >= 1).all():
+        raise ValueError(f"`epochs` must be at least 1, got {runs['epochs'].tolist()}.")
     if not (runs["decay"] >= 0).all():
         raise ValueError(f"`decay` must be at least 0, got {runs['decay'].tolist()}.")
 
