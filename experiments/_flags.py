@@ -4,6 +4,7 @@ import dataclasses
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import zip_longest
 
 from ._config import Config
 
@@ -35,6 +36,22 @@ def in_flags(message: object) -> str:
     '--lr must be positive, got 0; `held_out` is something else.'
     """
     return _ARGUMENT.sub(lambda found: FLAGS.get(found[1], found[0]), str(message))
+
+
+def given(arguments: list[str]) -> tuple[set[str], set[str]]:
+    """What the arguments fix, and what they sweep, by the names of the fields.
+
+    >>> given(["--weight-decay=0", "--sweep", "lr=1,2"])
+    ({'weight_decay'}, {'lr'})
+    """
+    fixed, swept = set(), set()
+    for argument, following in zip_longest(arguments, arguments[1:], fillvalue=""):
+        name, separator, value = argument.partition("=")
+        if name == "--sweep":
+            swept.add((value if separator else following).partition("=")[0])
+        elif name.startswith("--"):
+            fixed.add(name[2:].replace("-", "_"))
+    return fixed, swept
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from ._config import Config, OutputOptions, parse
 from ._objectives import resolve
 from ._plots import draw_curves
 from ._samplers import resolve_sampler
-from .recipes import RECIPES
+from .recipes import RECIPES, start
 
 _DESCRIPTION = """Train a recommender on implicit feedback with a pairwise or contrastive loss,
 choose on validation data, and score it once on test data.
@@ -85,10 +85,9 @@ def _take_recipe(arguments: list[str]) -> tuple[Config, list[str]]:
         rest = arguments[i + 1 :]
         if not separator:
             name, rest = (rest[0], rest[1:]) if rest else ("", [])
-        if name not in RECIPES:
-            raise ValueError(f"--recipe takes one of {', '.join(RECIPES)}, got {name!r}.")
-        return RECIPES[name], arguments[:i] + rest
-    return Config(), arguments
+        rest = arguments[:i] + rest
+        return start(name, rest), rest
+    return start(None, arguments), arguments
 
 
 def _train(config: Config, folder: Path, resumed: bool) -> None:

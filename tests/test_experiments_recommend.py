@@ -27,7 +27,8 @@ from experiments.recommend import main
 pytestmark = pytest.mark.usefixtures("standard_promotion")
 
 ROOT = Path(__file__).parents[1]
-QUICK = ["--epochs", "3", "--batch-size", "256", "--dim", "8", "--lr", "0.01"]
+SHORT = ["--epochs", "3", "--batch-size", "256", "--dim", "8"]
+QUICK = [*SHORT, "--lr", "0.01"]
 
 
 def one_line(printed: str) -> str:
@@ -125,7 +126,7 @@ def test_seeds_give_mean_and_deviation(ratings, tmp_path, capsys):
 def test_a_sweep_is_decided_on_validation_and_written_whole(ratings, tmp_path, capsys):
     out = tmp_path / "run"
     sweep = ["--sweep", "lr=1e-6,1e-2", "--sweep", "tau_plus=0.0,0.1,0.2"]
-    arguments = ["--data", str(ratings), "--loss", "dpl", *QUICK, *sweep, "--seeds", "2"]
+    arguments = ["--data", str(ratings), "--loss", "dpl", *SHORT, *sweep, "--seeds", "2"]
     assert main([*arguments, "--out", str(out)]) == 0
     with (out / "sweep.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -218,6 +219,7 @@ WRONG = {
     "a sweep of nothing": (["--sweep", "dim=8,16"], "--sweep takes one of lr"),
     "a sweep without numbers": (["--sweep", "lr=fast"], "--sweep must be NAME=NUMBER"),
     "a sweep twice": (["--sweep", "lr=1", "--sweep", "lr=2"], "twice"),
+    "a sweep of what is fixed": (["--lr", "1", "--sweep", "lr=2"], "--lr fixes what --sweep lr"),
     "a swept knob the loss has not": (["--sweep", "alpha=0.6"], "--loss bpr has no --alpha"),
     "a law for bpr": (["--law", "smoothed"], "--loss bpr has no --law; bprac has"),
     "a scale for no law": (
