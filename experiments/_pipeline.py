@@ -28,6 +28,8 @@ METRICS = (
 )  # fmt: skip
 OnEpoch = Callable[[str, int, dict[str, Any]], None]
 """``on_epoch(phase, last_epoch, entry)``, the phase being one of :data:`PHASES`."""
+OnStage = Callable[[str], None]
+"""``on_stage(what)``, called with what is being done from now on."""
 PHASES = ("search", "final", "use")
 """Trainings in their order: the search on validation data; the model that is scored; with
 ``--refit all`` the model for use. The search may be the first two in one."""
@@ -86,27 +88,34 @@ class Outcome:
     saved_on: tuple[str, ...]
 
 
+def _unseen(_: str) -> None:
+    pass
+
+
 def named(parts: tuple[str, ...]) -> str:
     """Parts of the data as a person reads them."""
     words = {"train": "training", "valid": "validation", "test": "test"}
     return " + ".join(words[part] for part in parts) + " data"
 
 
-def load_problem(options: DataOptions) -> Problem:
+def load_problem(options: DataOptions, on_stage: OnStage = _unseen) -> Problem:
     """Reads the data, and cuts the test part, unless it is given, and the validation part."""
+    simulated_data = options.data == "simulated"
+    on_stage("simulating" if simulated_data else f"reading {Path(options.data).name}")
     columns = {
         name: getattr(options, name)
         for name in ("user_col", "item_col", "rating_col", "time_col", "min_rating")
         if getattr(options, name) is not None
     }
     tau_plus = None
-    if options.data == "simulated":
+    if simulated_data:
         simulated = data.simulate()
         loaded, tau_plus = simulated.interactions, simulated.tau_plus
     elif options.test_data is not None:
         loaded = data.read_split(Path(options.data), options.test_data, **columns)
     else:
         loaded = data.load(options.data, **columns)
+    on_stage("splitting")
     split = loaded if isinstance(loaded, data.Split) else _cut_test(loaded, options)
     train_part, valid, test = split.train, split.valid, split.test
     if test is None:
@@ -119,7 +128,13 @@ def load_problem(options: DataOptions) -> Problem:
     return Problem(cut.train, cut.valid, test, train_part, tau_plus)
 
 
-def run(config: Config, problem: Problem, checkpoints: Path, on_epoch: OnEpoch) -> Outcome:
+def run(
+    config: Config,
+    problem: Problem,
+    checkpoints: Path,
+    on_epoch: OnEpoch,
+    on_stage: OnStage = _unseen,
+) -> Outcome:
     """Searches on validation data, trains the final runs and scores them once on test data.
 
     Args:
@@ -127,6 +142,7 @@ def run(config: Config, problem: Problem, checkpoints: Path, on_epoch: OnEpoch) 
       problem: The data.
       checkpoints: Folder of the phases' checkpoints; a run goes on from what is there.
       on_epoch: Called with each entry of the history, see :data:`OnEpoch`.
+      on_stage: See :data:`OnStage`.
     """
     protocol = config.protocol
     axes = parse_sweep(protocol.sweep)
@@ -137,6 +153,7 @@ def run(config: Config, problem: Problem, checkpoints: Path, on_epoch: OnEpoch) 
     runs = train.grid(axes, search_seeds)
     fit = _fitter(config, objective, problem, tuple(axes))
 
+    on_stage("search: compiling and first epoch")
     searched = fit(
         problem.train,
         problem.valid,
@@ -156,6 +173,7 @@ def run(config: Config, problem: Problem, checkpoints: Path, on_epoch: OnEpoch) 
     best = {name: np.float32(value) for name, value in points[choice.point].items()}
 
     def train_again(phase: str) -> Any:
+        on_stage(f"{phase}: compiling and first epoch")
         return fit(
             problem.joined(problem.learned(phase, protocol.refit)),
             None,
@@ -170,8 +188,10 @@ def run(config: Config, problem: Problem, checkpoints: Path, on_epoch: OnEpoch) 
         params = jax.tree.map(lambda leaf: leaf[start : start + len(seeds)], searched.params)
     else:
         params = train_again("final")
+    on_stage("planning evaluation")
     with spoken(test="the test part", train="the training part"):
         plan = metrics.ranking_plan(problem.known, problem.test)
+    on_stage("scoring the test set")
     per_seed = [
         score(searched.model, jax.tree.map(lambda leaf, i=i: leaf[i], params), plan, protocol.k)
         for i in range(len(seeds))

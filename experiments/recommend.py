@@ -21,6 +21,7 @@ from . import _screen as screen
 from ._config import Config, OutputOptions, parse
 from ._objectives import resolve
 from ._plots import draw_curves
+from ._progress import TrainingStatus, display
 from ._samplers import resolve_sampler
 from .recipes import RECIPES, start
 
@@ -95,7 +96,8 @@ def _train(config: Config, folder: Path, resumed: bool) -> None:
     _check_device(config.output.device)
     swept = tuple(pipeline.parse_sweep(config.protocol.sweep))
     objective = resolve(config.objective, swept)
-    problem = pipeline.load_problem(config.source)
+    with display(console) as shown:
+        problem = pipeline.load_problem(config.source, shown.stage)
     source = config.source.data
     resolve_sampler(config.sampling, problem.train, source, swept, own=objective.sampler)
     if objective.credence is not None:
@@ -113,19 +115,24 @@ def _train(config: Config, folder: Path, resumed: bool) -> None:
     history: list[dict[str, Any]] = []
     rundir.write_history(folder / rundir.HISTORY, history)
     refit = config.protocol.refit
-    interactions = {
-        phase: sum(len(getattr(problem, part)) for part in problem.learned(phase, refit))
+    triplets = {
+        phase: objective.n_neg
+        * sum(len(getattr(problem, part)) for part in problem.learned(phase, refit))
         for phase in pipeline.PHASES
     }
     try:
-        with screen.ProgressScreen(console, interactions) as progress:
+        with display(console) as shown:
+            status = TrainingStatus(f"ndcg@{pipeline.VALIDATION_K}", triplets)
 
             def on_epoch(phase: str, last_epoch: int, entry: dict[str, Any]) -> None:
                 history.append({"phase": phase, **entry})
                 rundir.append_history(folder / rundir.HISTORY, history[-1])
-                progress.update(phase, last_epoch, entry)
+                runs = len(entry["loss"])
+                name = f"{phase:6} ×{runs}" if runs > 1 else f"{phase:6}"
+                shown.advance(name, entry["epoch"], last_epoch, status.of(phase, entry))
 
-            outcome = pipeline.run(config, problem, folder / rundir.CHECKPOINT, on_epoch)
+            checkpoints = folder / rundir.CHECKPOINT
+            outcome = pipeline.run(config, problem, checkpoints, on_epoch, shown.stage)
     except KeyboardInterrupt:
         console.print(f"Interrupted. Go on with: python -m experiments.recommend --resume {folder}")
         raise SystemExit(130) from None
