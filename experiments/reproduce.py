@@ -21,7 +21,7 @@ from . import _sampling_study as sampling
 from . import _study as study
 from ._published import published
 from ._report import compare, rich_table, write_table
-from ._screen import show_error, show_warning
+from ._screen import say, show_error, show_warning
 from ._targets import TITLES, Options, Target, length, train_all
 
 _TABLES = {**credence.TABLES, **sampling.TABLES}
@@ -76,9 +76,10 @@ def _reproduce(options: Options, console: Console) -> None:
     if options.target in ("table-3.2", "figure-3.4"):
         credence.check_judgeable(world)
     options.out.mkdir(parents=True, exist_ok=True)
-    console.print(
+    say(
+        console,
         f"{TITLES[options.target]}: {world.train.n_users:,} users, {world.train.n_items:,} items, "
-        f"{len(world.train):,} + {len(world.test):,} interactions"
+        f"{len(world.train):,} + {len(world.test):,} interactions",
     )
     if kind == "table":
         _table(number, options, world, console)

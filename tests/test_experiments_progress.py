@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 
 from experiments._progress import Bars, Lines, TrainingStatus, display
+from experiments._targets import shown
 
 
 def test_a_file_gets_a_line_every_few_seconds_and_the_last():
@@ -33,6 +34,19 @@ def test_a_file_gets_a_line_every_few_seconds_and_the_last():
         "scoring",
         "final ×2 1/3  loss 7  0:00:00",
         "final ×2 2/3  loss 7  0:00:01",
+    ]
+
+
+def test_trainings_of_a_study_are_shown_in_a_file_too():
+    file = io.StringIO()
+    with display(Console(file=file)) as screen:
+        on_epoch = shown(screen, "rns, twice", 2)
+        for epoch in (1, 2):
+            on_epoch(entry(epoch, 1.0))
+    assert re.sub(r"0:00:0\d", "", file.getvalue()).splitlines() == [
+        "rns, twice: compiling and first epoch",
+        "rns, twice 1/2  loss 0.6000  ",
+        "rns, twice 2/2  loss 0.6000  ",
     ]
 
 
