@@ -88,6 +88,14 @@ class Outcome:
     saved_on: tuple[str, ...]
 
 
+def source_name(options: DataOptions) -> str:
+    """The data by a short name: of a path the last part, of a file its folder too."""
+    path = Path(options.data)
+    if not path.exists():
+        return options.data
+    return path.resolve().name if path.is_dir() else "/".join(path.resolve().parts[-2:])
+
+
 def _unseen(_: str) -> None:
     pass
 
@@ -101,7 +109,7 @@ def named(parts: tuple[str, ...]) -> str:
 def load_problem(options: DataOptions, on_stage: OnStage = _unseen) -> Problem:
     """Reads the data, and cuts the test part, unless it is given, and the validation part."""
     simulated_data = options.data == "simulated"
-    on_stage("simulating" if simulated_data else f"reading {Path(options.data).name}")
+    on_stage("simulating" if simulated_data else f"reading {source_name(options)}")
     columns = {
         name: getattr(options, name)
         for name in ("user_col", "item_col", "rating_col", "time_col", "min_rating")

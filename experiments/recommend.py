@@ -140,7 +140,14 @@ def _train(config: Config, folder: Path, resumed: bool) -> None:
         rundir.write_sweep(folder / rundir.SWEEP, outcome.points, outcome.choice)
     model = rundir.Model(outcome.params, problem.known, problem.test, outcome.saved_on)
     rundir.save_model(folder, model, config)
-    draw_curves(folder / rundir.CURVES, history, described)
+    draw_curves(
+        folder / rundir.CURVES,
+        history,
+        f"{described}, {pipeline.source_name(config.source)}",
+        points=outcome.points,
+        choice=outcome.choice,
+        learned={p: pipeline.named(problem.learned(p, refit)) for p in pipeline.PHASES},
+    )
     rundir.write_json(folder / rundir.SEEDS, outcome.per_seed)
     # Last: where it stands, the run is complete.
     learned = {"scored_model": outcome.scored_on, "saved_model": outcome.saved_on}

@@ -85,7 +85,8 @@ def test_a_run_leaves_what_it_promises(finished, ratings):
     screen = (finished / "screen.txt").read_text()
     assert f"{metrics['ndcg@20']:.4f}" in screen
     assert "chosen on validation data" in screen
-    stages = ["reading log.csv", "splitting", "search: compiling", "search 1/3  loss",
+    stages = [f"reading {ratings.parent.name}/log.csv", "splitting",
+              "search: compiling", "search 1/3  loss",
               "search 3/3  loss", "final: compiling", "planning evaluation",
               "scoring the test set"]  # fmt: skip
     places = [screen.index(f"\n{stage}") if stage != stages[0] else 0 for stage in stages]
