@@ -157,6 +157,8 @@ class ProtocolOptions:
     sweep: UseAppendAction[tuple[str, ...]] = ()
     """Values of a number to try, such as lr=1e-3,3e-3; repeat for a grid, which is trained at once
     and decided on validation data."""
+    search_seeds: int = 1
+    """Number of seeds that every point of a sweep is tried with; its score is their mean."""
     refit: Literal["none", "valid", "all"] = "valid"
     """What the final model trains on, as long as validation found best: the training part (none),
     or the validation part too (valid). With all, that of valid is scored, and one more, which is

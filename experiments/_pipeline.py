@@ -13,7 +13,7 @@ from flax import nnx
 from crl_jax import data, metrics, models, train
 
 from . import _samplers as samplers
-from ._config import Config, DataOptions
+from ._config import Config, DataOptions, ProtocolOptions
 from ._flags import spoken
 from ._objectives import KNOBS, Objective, resolve
 
@@ -156,9 +156,8 @@ def run(
     axes = parse_sweep(protocol.sweep)
     objective = resolve(config.objective, tuple(axes))
     seeds = list(range(protocol.seed, protocol.seed + protocol.seeds))
-    # A grid is searched with one seed, and its best point trained with all of them.
-    search_seeds = seeds[:1] if axes else seeds
-    runs = train.grid(axes, search_seeds)
+    n_search = count_search_seeds(protocol)
+    runs = train.grid(axes, range(protocol.seed, protocol.seed + n_search))
     fit = _fitter(config, objective, problem, tuple(axes))
 
     on_stage("search: compiling and first epoch")
@@ -171,10 +170,9 @@ def run(
             on_epoch, "search", int(np.max(runs.get("epochs", config.training.epochs)))
         ),
     )
-    choice = train.choose(searched, len(search_seeds))
+    choice = train.choose(searched, n_search)
     points = [
-        {name: float(runs[name][i]) for name in axes}
-        for i in range(0, searched.n_runs, len(search_seeds))
+        {name: float(runs[name][i]) for name in axes} for i in range(0, searched.n_runs, n_search)
     ]
     if not np.isfinite(choice.score):
         raise train.TrainingDiverged("No run of the search came to a finite validation score.")
@@ -191,8 +189,8 @@ def run(
             stop_at=choice.epochs,
         ).params
 
-    if protocol.refit == "none" and len(search_seeds) == len(seeds):
-        start = choice.point * len(seeds)
+    if protocol.refit == "none" and n_search >= len(seeds):
+        start = choice.point * n_search
         params = jax.tree.map(lambda leaf: leaf[start : start + len(seeds)], searched.params)
     else:
         params = train_again("final")
@@ -217,6 +215,20 @@ def score(
     values = metrics.summarize(metrics.evaluate(model.score_all, params, plan, ks=ks))
     shown = [name for name in values if name.partition("@")[0] in METRICS]
     return {name: values[name] for name in sorted(shown, key=_reading_order)}
+
+
+def count_search_seeds(protocol: ProtocolOptions) -> int:
+    """Seeds that the search trains every point with: of a sweep --search-seeds, else all.
+
+    Raises:
+      ValueError: If --search-seeds is below 1, or given without a sweep.
+    """
+    wanted = protocol.search_seeds
+    if wanted < 1:
+        raise ValueError(f"--search-seeds must be at least 1, got {wanted}.")
+    if wanted > 1 and not protocol.sweep:
+        raise ValueError(f"--search-seeds {wanted} averages over seeds what --sweep tries: add it.")
+    return wanted if protocol.sweep else protocol.seeds
 
 
 def parse_sweep(specs: tuple[str, ...]) -> dict[str, list[float]]:

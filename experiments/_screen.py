@@ -27,11 +27,11 @@ def describe(console: Console, problem: Problem, objective: str) -> None:
         say(console, f"simulated data: the true τ⁺ is {problem.tau_plus:.4f}")
 
 
-def report(console: Console, outcome: Outcome, swept: bool) -> None:
-    """Prints the grid, if any, the choice and the test metrics."""
+def report(console: Console, outcome: Outcome, n_searched: int) -> None:
+    """Prints the grid, if it was searched with some seeds, the choice and the test metrics."""
     choice = outcome.choice
-    if swept:
-        console.print(_grid_table(outcome.points, choice))
+    if n_searched:
+        console.print(_grid_table(outcome.points, choice, n_searched))
     say(
         console,
         f"chosen on validation data: {choice.epochs} epochs, "
@@ -43,8 +43,9 @@ def report(console: Console, outcome: Outcome, swept: bool) -> None:
         say(console, f"saved for use: a model trained on {named(outcome.saved_on)}")
 
 
-def _grid_table(points: list[dict[str, float]], choice: Choice) -> Table:
-    table = Table(title="Grid, decided on validation data")
+def _grid_table(points: list[dict[str, float]], choice: Choice, n_seeds: int) -> Table:
+    seeds = f", mean of {n_seeds} seeds" if n_seeds > 1 else ", one seed"
+    table = Table(title=f"Grid, decided on validation data{seeds}")
     for name in points[0]:
         table.add_column(name, justify="right")
     for name in (f"valid NDCG@{VALIDATION_K}", "best epoch"):

@@ -95,6 +95,7 @@ def _train(config: Config, folder: Path, resumed: bool) -> None:
     console = Console()
     _check_device(config.output.device)
     swept = tuple(pipeline.parse_sweep(config.protocol.sweep))
+    n_search = pipeline.count_search_seeds(config.protocol)
     objective = resolve(config.objective, swept)
     with display(console) as shown:
         problem = pipeline.load_problem(config.source, shown.stage)
@@ -153,7 +154,7 @@ def _train(config: Config, folder: Path, resumed: bool) -> None:
     learned = {"scored_model": outcome.scored_on, "saved_model": outcome.saved_on}
     summary = {**pipeline.summary(outcome.per_seed), "trained_on": learned}
     rundir.write_json(folder / rundir.METRICS, summary)
-    screen.report(console, outcome, bool(swept))
+    screen.report(console, outcome, n_search if swept else 0)
     console.print(f"results in {folder}")
 
 

@@ -227,6 +227,11 @@ WRONG = {
     "a sweep of nothing": (["--sweep", "dim=8,16"], "--sweep takes one of lr"),
     "a sweep without numbers": (["--sweep", "lr=fast"], "--sweep must be NAME=NUMBER"),
     "a sweep twice": (["--sweep", "lr=1", "--sweep", "lr=2"], "twice"),
+    "seeds of no search": (["--search-seeds", "2"], "what --sweep tries"),
+    "no seeds of a search": (
+        ["--sweep", "lr=1,2", "--search-seeds", "0"],
+        "--search-seeds must be at least 1, got 0",
+    ),
     "a sweep of what is fixed": (["--lr", "1", "--sweep", "lr=2"], "--lr fixes what --sweep lr"),
     "a swept knob the loss has not": (["--sweep", "alpha=0.6"], "--loss bpr has no --alpha"),
     "a law for bpr": (["--law", "smoothed"], "--loss bpr has no --law; bprac has"),
