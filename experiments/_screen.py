@@ -12,19 +12,26 @@ from crl_jax.train import Choice
 from ._flags import in_flags
 from ._pipeline import VALIDATION_K, Outcome, Problem, named
 
+_WIDE = 1000
+
+
+def output(*, stderr: bool = False) -> Console:
+    """A console as wide as the terminal; a file gets every line and table in one piece."""
+    made = Console(stderr=stderr)
+    return made if made.is_terminal else Console(stderr=stderr, width=_WIDE)
+
 
 def describe(console: Console, problem: Problem, objective: str) -> None:
     """Prints what is about to be trained, and on what."""
     device = jax.devices()[0]
-    say(console, f"[bold]{plain(objective)}[/] on {device.platform} ({device.device_kind})")
+    console.print(f"[bold]{plain(objective)}[/] on {device.platform} ({device.device_kind})")
     train, valid, test = (len(part) for part in (problem.train, problem.valid, problem.test))
-    say(
-        console,
+    console.print(
         f"{problem.known.n_users:,} users × {problem.known.n_items:,} items; interactions: "
         f"{train:,} train, {valid:,} validation, {test:,} test",
     )
     if problem.tau_plus is not None:
-        say(console, f"simulated data: the true τ⁺ is {problem.tau_plus:.4f}")
+        console.print(f"simulated data: the true τ⁺ is {problem.tau_plus:.4f}")
 
 
 def report(console: Console, outcome: Outcome, n_searched: int) -> None:
@@ -32,15 +39,14 @@ def report(console: Console, outcome: Outcome, n_searched: int) -> None:
     choice = outcome.choice
     if n_searched:
         console.print(_grid_table(outcome.points, choice, n_searched))
-    say(
-        console,
+    console.print(
         f"chosen on validation data: {choice.epochs} epochs, "
         f"NDCG@{VALIDATION_K} {choice.score:.4f}",
     )
     console.print(_metrics_table(outcome.per_seed))
-    say(console, f"scored: a model trained on {named(outcome.scored_on)}")
+    console.print(f"scored: a model trained on {named(outcome.scored_on)}")
     if outcome.saved_on != outcome.scored_on:
-        say(console, f"saved for use: a model trained on {named(outcome.saved_on)}")
+        console.print(f"saved for use: a model trained on {named(outcome.saved_on)}")
 
 
 def _grid_table(points: list[dict[str, float]], choice: Choice, n_seeds: int) -> Table:
@@ -81,17 +87,12 @@ def _cell(values: list[float]) -> str:
 
 def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     """Shows a warning as one line, in place of Python's own way."""
-    say(Console(stderr=True), f"[yellow]warning:[/] {plain(in_flags(message))}", highlight=False)
+    output(stderr=True).print(f"[yellow]warning:[/] {plain(in_flags(message))}", highlight=False)
 
 
 def show_error(error: Exception) -> None:
     """Shows an error as one line."""
-    say(Console(stderr=True), f"[red]error:[/] {plain(in_flags(error))}", highlight=False)
-
-
-def say(console: Console, text: str, **style: Any) -> None:
-    """Prints a line, broken to the width of the terminal; a file gets it in one piece."""
-    console.print(text, soft_wrap=not console.is_terminal, **style)
+    output(stderr=True).print(f"[red]error:[/] {plain(in_flags(error))}", highlight=False)
 
 
 def plain(message: object) -> str:

@@ -14,6 +14,7 @@ from rich.table import Table
 from crl_jax import data, metrics, models
 
 from . import _rundir as rundir
+from ._screen import output, plain
 
 
 @dataclass(frozen=True)
@@ -70,11 +71,22 @@ def main(arguments: list[str]) -> None:
     else:
         users = np.array([known.user_index(options.user)])
     items, scores = recommend(params, known, users, options.k)
+    if np.isnan(scores).any():
+        raise ValueError(
+            f"The model of --seed-index {options.seed_index} in {options.run} diverged: its scores "
+            "are not numbers."
+        )
+    console, short = output(), items[:, -1] < 0
     if options.out is None:
-        _print(str(options.user), items[0], scores[0], known)
+        _print(console, str(options.user), items[0], scores[0], known)
+        if short[0]:
+            console.print(f"only {np.sum(items[0] >= 0)} items are left to recommend")
     else:
         written = _write(options.out, users, items, scores, known)
-        Console().print(f"{written:,} recommendations for {len(users):,} users in {options.out}")
+        where = plain(options.out)
+        console.print(f"{written:,} recommendations for {len(users):,} users in {where}")
+        if short.any():
+            console.print(f"fewer than {options.k} items are left for {short.sum():,} of them")
 
 
 def recommend(
@@ -93,14 +105,16 @@ def recommend(
     return np.asarray(items), np.asarray(scores)
 
 
-def _print(user: str, items: np.ndarray, scores: np.ndarray, known: data.Interactions) -> None:
-    table = Table(title=f"User {user}")
+def _print(
+    console: Console, user: str, items: np.ndarray, scores: np.ndarray, known: data.Interactions
+) -> None:
+    table = Table(title=plain(f"User {user}"))
     for name in ("rank", "item", "score"):
         table.add_column(name, justify="right")
     for rank, (item, score) in enumerate(zip(items, scores, strict=True), 1):
         if item >= 0:
-            table.add_row(str(rank), str(known.item_ids[item]), f"{score:.4f}")
-    Console().print(table)
+            table.add_row(str(rank), plain(known.item_ids[item]), f"{score:.4f}")
+    console.print(table)
 
 
 def _write(

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from rich.console import Console
 
 from crl_jax import train
 
@@ -92,7 +91,7 @@ def _take_recipe(arguments: list[str]) -> tuple[Config, list[str]]:
 
 
 def _train(config: Config, folder: Path, resumed: bool) -> None:
-    console = Console()
+    console = screen.output()
     _check_device(config.output.device)
     swept = tuple(pipeline.parse_sweep(config.protocol.sweep))
     n_search = pipeline.count_search_seeds(config.protocol)
@@ -155,7 +154,7 @@ def _train(config: Config, folder: Path, resumed: bool) -> None:
     summary = {**pipeline.summary(outcome.per_seed), "trained_on": learned}
     rundir.write_json(folder / rundir.METRICS, summary)
     screen.report(console, outcome, n_search if swept else 0)
-    console.print(f"results in {folder}")
+    console.print(f"results in {screen.plain(folder)}")
 
 
 def _check_device(wanted: str) -> None:

@@ -21,7 +21,7 @@ from . import _sampling_study as sampling
 from . import _study as study
 from ._published import published
 from ._report import compare, rich_table, write_table
-from ._screen import say, show_error, show_warning
+from ._screen import output, show_error, show_warning
 from ._targets import TITLES, Options, Target, length, train_all
 
 _TABLES = {**credence.TABLES, **sampling.TABLES}
@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
         Options, prog="python -m experiments.reproduce", args=arguments, description=__doc__
     )
     try:
-        _reproduce(options, Console())
+        _reproduce(options, output())
     except KeyboardInterrupt:
         Console(stderr=True).print("Interrupted; the same command goes on from here.")
         return 130
@@ -76,8 +76,7 @@ def _reproduce(options: Options, console: Console) -> None:
     if options.target in ("table-3.2", "figure-3.4"):
         credence.check_judgeable(world)
     options.out.mkdir(parents=True, exist_ok=True)
-    say(
-        console,
+    console.print(
         f"{TITLES[options.target]}: {world.train.n_users:,} users, {world.train.n_items:,} items, "
         f"{len(world.train):,} + {len(world.test):,} interactions",
     )

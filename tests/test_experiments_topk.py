@@ -172,3 +172,36 @@ def test_an_old_configuration_still_says_what_to_train_on(old, new):
     stored = to_json(Config())
     stored["protocol"]["refit"] = old
     assert from_json(stored, Path("config.json")).protocol.refit == new
+
+
+def test_a_list_that_is_short_says_so(saved, problem, capsys):
+    has = pairs_of(problem.known, problem.test)
+    left = N_ITEMS - len({item for user, item in has if user == "u3"})
+    assert main(["topk", "--run", str(saved), "--user", "u3", "--k", "12"]) == 0
+    assert f"only {left} items are left" in one_line(capsys.readouterr().out)
+    out = saved / "recs.csv"
+    assert (
+        main(["topk", "--run", str(saved), "--all", "--k", str(left + 1), "--out", str(out)]) == 0
+    )
+    assert f"fewer than {left + 1} items are left for {N_USERS} of" in capsys.readouterr().out
+    assert main(["topk", "--run", str(saved), "--all", "--k", str(left), "--out", str(out)]) == 0
+    assert "fewer than" not in capsys.readouterr().out
+
+
+def test_a_model_that_diverged_recommends_nothing(problem, tmp_path, capsys):
+    params = {"users": np.full((1, N_USERS, 2), np.nan), "items": np.ones((1, N_ITEMS, 2))}
+    rundir.save_model(
+        tmp_path, rundir.Model(params, problem.known, problem.test, ("train",)), Config()
+    )
+    assert main(["topk", "--run", str(tmp_path), "--user", "u0"]) == 2
+    assert "diverged" in capsys.readouterr().err
+
+
+def test_a_long_id_stays_in_one_piece_in_a_file(problem, tmp_path, capsys):
+    names = np.array([f"[i]{i}-" + "x" * 100 for i in range(N_ITEMS)])
+    parts = (dataclasses.replace(part, item_ids=names) for part in (problem.known, problem.test))
+    params = {"users": np.ones((1, N_USERS, 2)), "items": np.ones((1, N_ITEMS, 2))}
+    rundir.save_model(tmp_path, rundir.Model(params, *parts, ("train",)), Config())
+    assert main(["topk", "--run", str(tmp_path), "--user", "u0", "--k", "2"]) == 0
+    shown = capsys.readouterr().out
+    assert sum(str(name) in shown for name in names) == 2
