@@ -1,5 +1,10 @@
-"""What every benchmark states about itself, and how it shows and stores its figures."""
+"""What every benchmark states about itself, and how it shows and stores its figures.
 
+A benchmark checks what it needs before it measures: flags, data and packages, whose versions it
+states. It writes figures as soon as it has them, and judges them last: what fails then loses none.
+"""
+
+import argparse
 import importlib.metadata
 import json
 import os
@@ -22,11 +27,25 @@ def machine() -> dict[str, Any]:
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Versions of Python and of installed packages."""
-    return {
-        "python": platform.python_version(),
-        **{name: importlib.metadata.version(name) for name in packages},
-    }
+    """Versions of Python and of installed packages.
+
+    Raises:
+      SystemExit: If one of them is not installed.
+    """
+    try:
+        return {
+            "python": platform.python_version(),
+            **{name: importlib.metadata.version(name) for name in packages},
+        }
+    except importlib.metadata.PackageNotFoundError as error:
+        raise SystemExit(f"needs the package {error.name}: pip install -e '.[bench]'") from None
+
+
+def count(text: str) -> int:
+    """A flag's number of rounds or the like, at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number, at least 1, got {text!r}")
+    return int(text)
 
 
 def print_table(rows: Sequence[dict[str, Any]]) -> None:

@@ -261,9 +261,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Contrastive losses, forward and backward.")
     default = Path(__file__).parent / "results" / "contrastive.json"
     parser.add_argument("--out", type=Path, default=default)
-    parser.add_argument("--rounds", type=int, default=6, help=f"turns of {TURN} calls each")
     parser.add_argument(
-        "--large", type=int, nargs="*", default=[1024, 4096, LARGE], help="batches for memory"
+        "--rounds", type=common.count, default=6, help=f"turns of {TURN} calls each"
+    )
+    parser.add_argument(
+        "--large",
+        type=common.count,
+        nargs="*",
+        default=[1024, 4096, LARGE],
+        help="batches for memory",
     )
     parser.add_argument("--exact-up-to", type=int, default=4096, help="exact ranks up to here")
     parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
@@ -272,28 +278,25 @@ def main() -> None:
     if args.worker:
         work(args.worker, args.bins)
         return
-    machine = common.machine()
+    result: dict[str, Any] = {
+        "benchmark": "contrastive",
+        "shape": {"batch": BATCH, "dim": DIM, "negatives": 2 * BATCH - 2},
+        "machine": common.machine(),
+        "versions": common.versions("jax", "jaxlib", "torch", "numpy"),
+    }
+
+    def keep(name: str, rows: list[dict[str, Any]]) -> None:
+        result[name] = rows
+        common.print_table(rows)
+        common.write_json(args.out, result)
+
     with tempfile.TemporaryDirectory() as cache:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
-        rows = take_turns({**ours(BATCH), **theirs(BATCH)}, args.rounds)
-    common.print_table(rows)
-    ranked = rank_rows(args.rounds)
-    common.print_table(ranked)
-    memory = measure_memory(args.large, [512])
-    memory += measure_memory([b for b in args.large if b <= args.exact_up_to], [0])
-    common.print_table(memory)
-    common.write_json(
-        args.out,
-        {
-            "benchmark": "contrastive",
-            "shape": {"batch": BATCH, "dim": DIM, "negatives": 2 * BATCH - 2},
-            "machine": machine,
-            "versions": common.versions("jax", "jaxlib", "torch", "numpy"),
-            "losses": rows,
-            "ranks": ranked,
-            "memory": memory,
-        },
-    )
+        keep("losses", take_turns({**ours(BATCH), **theirs(BATCH)}, args.rounds))
+    keep("ranks", rank_rows(args.rounds))
+    if args.large:
+        exact = [batch for batch in args.large if batch <= args.exact_up_to]
+        keep("memory", measure_memory(args.large, [512]) + measure_memory(exact, [0]))
 
 
 if __name__ == "__main__":

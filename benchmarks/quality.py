@@ -12,10 +12,10 @@ import argparse
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from experiments import recommend
-from experiments._objectives import OBJECTIVES
+from experiments._config import LossName
 from experiments.recipes import RECIPES
 
 from . import _common as common
@@ -66,17 +66,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--data", type=Path, required=True, help="folder with train.csv, test.csv")
     parser.add_argument("--runs", type=Path, default=Path("runs/quality"))
-    parser.add_argument("--losses", nargs="+", default=list(OBJECTIVES))
+    parser.add_argument("--losses", nargs="+", help="by default all that have a recipe")
     parser.add_argument("--search", action="store_true", help="run the searches instead")
     default = Path(__file__).parent / "results" / "quality"
     parser.add_argument("--out", type=Path, default=default, help="folder for the figures")
     args = parser.parse_args()
-    machine = common.machine()
+    form = "ml-100k-{}-search" if args.search else "ml-100k-{}"
+    with_recipe = [loss for loss in get_args(LossName) if form.format(loss) in RECIPES]
+    for loss in args.losses or []:
+        if loss not in with_recipe:
+            parser.error(f"--losses takes some of {', '.join(with_recipe)}, got {loss}")
+    about = {
+        "benchmark": "quality",
+        "machine": common.machine(),
+        "versions": common.versions("crl_jax", "jax", "jaxlib", "flax", "optax", "numpy"),
+    }
     rows = []
-    for loss in args.losses:
-        recipe = f"ml-100k-{loss}-search" if args.search else f"ml-100k-{loss}"
-        if recipe not in RECIPES:
-            parser.error(f"there is no recipe {recipe}")
+    for loss in args.losses or with_recipe:
+        recipe = form.format(loss)
         folder = args.runs / recipe
         run(recipe, args.data, folder)
         args.out.mkdir(parents=True, exist_ok=True)
@@ -85,18 +92,10 @@ def main() -> None:
             continue
         shutil.copy(folder / "curves.png", args.out / f"{recipe}.png")
         rows.append(collect(loss, folder))
+        common.write_json(args.out / "quality.json", {**about, "rows": rows})
     if rows:
         shown = ("loss", "published", METRIC, "std", "epochs")
         common.print_table([{name: row[name] for name in shown} for row in rows])
-        common.write_json(
-            args.out / "quality.json",
-            {
-                "benchmark": "quality",
-                "machine": machine,
-                "versions": common.versions("crl_jax", "jax", "jaxlib", "flax", "optax", "numpy"),
-                "rows": rows,
-            },
-        )
 
 
 if __name__ == "__main__":

@@ -125,7 +125,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--data", required=True, help="folder of MovieLens 100K with its split")
     parser.add_argument("--out", type=Path, help="JSON file for the figures")
-    parser.add_argument("--rounds", type=int, default=15, help="epochs that count, per sampler")
+    parser.add_argument(
+        "--rounds", type=common.count, default=15, help="epochs that count, per sampler"
+    )
     options = parser.parse_args()
     loaded = data.load(options.data)
     log = loaded.train if isinstance(loaded, data.Split) else loaded
@@ -135,11 +137,14 @@ def main() -> None:
         "device": str(jax.devices()[0]),
         "interactions": len(log),
         "dkw_error_95": {str(n): round(stats.dkw_error(n), 3) for n in (64, 128)},
-        "rows": [row for setting in SETTINGS for row in measure(log, setting, options.rounds)],
+        "rows": [],
     }
-    common.print_table(result["rows"])
-    if options.out:
-        common.write_json(options.out, result)
+    for setting in SETTINGS:
+        rows = measure(log, setting, options.rounds)
+        common.print_table(rows)
+        result["rows"] += rows
+        if options.out:
+            common.write_json(options.out, result)
 
 
 if __name__ == "__main__":

@@ -292,7 +292,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=default)
     parser.add_argument("--target", type=float, default=0.40, help=f"NDCG@{K} to reach")
     parser.add_argument("--max-epochs", type=int, default=150, help="of the probes")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=common.count, default=3)
     parser.add_argument("--work", type=json.loads, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.work:
@@ -300,7 +300,10 @@ def main() -> None:
         return
     if "CRL_DATA" not in os.environ:
         parser.error("needs MovieLens 100K: set CRL_DATA to the folder that has ml-100k/")
+    if args.max_epochs < STRIDE:
+        parser.error(f"--max-epochs must be at least {STRIDE}, got {args.max_epochs}")
     machine = common.machine()
+    versions = common.versions("jax", "jaxlib", "torch", "implicit", "numpy")
     folder = Path(os.environ["CRL_DATA"]).resolve() / "ml-100k"
     result = measure(args, folder)
     common.print_table([{k: v for k, v in row.items() if k != "runs"} for row in result["rows"]])
@@ -311,7 +314,7 @@ def main() -> None:
             "data": "ml-100k",
             "target": {f"ndcg@{K}": args.target},
             "machine": machine,
-            "versions": common.versions("jax", "jaxlib", "torch", "implicit", "numpy"),
+            "versions": versions,
             **result,
         },
     )

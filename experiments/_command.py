@@ -5,11 +5,10 @@ import warnings
 from collections.abc import Callable
 
 import jax
-from rich.console import Console
 
 from crl_jax.train import TrainingDiverged
 
-from ._screen import plain, show_warning
+from ._screen import show_error, show_warning
 
 
 def run(command: Callable[[], None]) -> int:
@@ -25,7 +24,7 @@ def run(command: Callable[[], None]) -> int:
         sys.stdout = None  # nothing left to flush at exit
         return 1
     except (ValueError, ImportError, OSError, TrainingDiverged) as error:
-        return _refuse(str(error))
+        return _refuse(error)
     except MemoryError as error:
         return _refuse(f"out of memory. {error}".strip())
     except jax.errors.JaxRuntimeError as error:  # such as a device without enough memory
@@ -33,6 +32,6 @@ def run(command: Callable[[], None]) -> int:
     return 0
 
 
-def _refuse(message: str) -> int:
-    Console(stderr=True).print(f"[red]error:[/] {plain(message)}", highlight=False)
+def _refuse(message: object) -> int:
+    show_error(message)
     return 2

@@ -11,7 +11,7 @@ from tyro.conf import OmitArgPrefixes, UseAppendAction
 
 from . import _ranges as ranges
 from ._program import program
-from ._ranges import COUNT, COUNT_OR_NONE, NOT_NEGATIVE, POSITIVE, SHARE, Range
+from ._ranges import COUNT, COUNT_OR_NONE, MOST, NOT_NEGATIVE, POSITIVE, SHARE, Range
 
 LossName = Literal[
     "bpr", "bce", "info_nce", "debiased", "hard", "bayesian", "dpl",
@@ -29,9 +29,12 @@ class DataOptions:
     or simulated."""
     test_data: Path | None = None
     """Test interactions, where --data is the file with the training ones."""
-    split: Literal["ratio", "time", "leave_k_out", "clean"] = "ratio"
-    """How test data is cut where none is given: a random share, the latest share, each user's
-    last ones, or a random half of the top-rated ones."""
+    split: Literal["ratio", "time", "leave_k_out", "clean"] | None = None
+    """How test data is cut: a random share, the latest share, each user's last ones (random ones
+    without times), or a random half of the top-rated ones. By default the given test part, or else
+    ratio; a named one puts given parts together and cuts them anew."""
+    split_seed: int = 0
+    """Seed of the cuts, those of test and of validation data."""
     test: float = 0.2
     """Share of the interactions in the test set, for ratio and time."""
     leave_k: int = 1
@@ -41,13 +44,21 @@ class DataOptions:
     min_rating: float | None = None
     """Take as positives only interactions rated at least this."""
     user_col: str | None = None
-    """Name of the user column, where it cannot be guessed."""
+    """Name of the user column, where it cannot be guessed; its position from 0 in text without a
+    header."""
     item_col: str | None = None
-    """Name of the item column."""
+    """Name or position of the item column."""
     rating_col: str | None = None
-    """Name of the rating column."""
+    """Name or position of the rating column; an empty one reads none."""
     time_col: str | None = None
-    """Name of the timestamp column."""
+    """Name or position of the timestamp column; an empty one reads none."""
+    format: Literal["u.data", "ratings.dat", "csv", "parquet", "inter", "lightgcn"] | None = None
+    """Format of the files, where their names and first lines do not tell."""
+    delimiter: str | None = None
+    """What separates the fields of csv text, where the first line does not tell."""
+    header: bool | None = None
+    """Whether the first line of text has the names; by default it has, unless a column is given by
+    its position."""
 
 
 @dataclass(frozen=True)
@@ -156,15 +167,18 @@ class ProtocolOptions:
     """Seeds, search and scoring."""
 
     seed: int = 0
-    """First seed. The split has seed 0 whatever this is."""
+    """First seed. The split has its own."""
     seeds: int = 1
     """Number of seeds, trained at once; the table then shows mean ± standard deviation."""
     sweep: UseAppendAction[tuple[str, ...]] = ()
     """Values of a number to try, such as lr=1e-3,3e-3; repeat for a grid, which is trained at once
     and decided on validation data."""
-    refit: bool = True
-    """Train again with the validation part included, as long as validation found best, before the
-    test set is scored."""
+    search_seeds: int = 1
+    """Number of seeds that every point of a sweep is tried with; its score is their mean."""
+    refit: Literal["none", "valid", "all"] = "valid"
+    """What the final model trains on, as long as validation found best: the training part (none),
+    or the validation part too (valid). With all, that of valid is scored, and one more, which is
+    saved for use, trains on all data."""
     k: tuple[int, ...] = (5, 10, 20)
     """Cut-offs of the test metrics; validation always goes by NDCG@20."""
 
@@ -204,6 +218,7 @@ RANGES: dict[str, Range] = {
     # DataOptions
     "test": Range(0, 1, low_open=True, high_open=True),
     "leave_k": COUNT,
+    "split_seed": Range(0, MOST),
     "valid": Range(0, 1, low_open=True, high_open=True),
     "min_rating": Range(),
     # LossOptions
@@ -244,6 +259,7 @@ RANGES: dict[str, Range] = {
     # ProtocolOptions
     "seed": Range(0, 2**32 - 1),
     "seeds": Range(1, 10_000),
+    "search_seeds": Range(1, 10_000),
     "k": Range(1, 2**16),
     # OutputOptions
     "checkpoint_seconds": NOT_NEGATIVE,

@@ -13,7 +13,8 @@ from crl_jax import metrics, stats, weights
 
 from . import _credence_study as credence
 from . import _study as study
-from ._targets import TITLES, Options, finish, length, progress, shown, train_all
+from ._progress import display
+from ._targets import TITLES, Options, finish, length, shown, train_all
 
 _LAWS = [(dim, scale) for dim in (8, 27, 64) for scale in (0.2, 0.6, 1.0)]
 
@@ -112,13 +113,13 @@ def convergence(options: Options, world: study.World, console: Console) -> None:
     plan = metrics.ranking_plan(world.train, world.test)
     probe = jax.tree_util.Partial(_auc, plan)
     outcomes = []
-    with progress(console) as bar:
+    with display(console) as screen:
         for method in converging:
             epochs = length(method, options, world)
             outcomes.append(
                 study.train_published(
                     method, world, tuple(range(options.seeds)), epochs, probe=probe,
-                    on_epoch=shown(bar, method.label, epochs),
+                    on_epoch=shown(screen, method.label, epochs),
                 )
             )  # fmt: skip
     figure = Figure(figsize=(7, 4.5), layout="constrained")

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from crl_jax import data, losses, samplers, stats, train, weights
 
 from ._config import LossOptions, TrainOptions
+from ._flags import flag
 
 
 @losses.anchorwise
@@ -117,17 +118,22 @@ def resolve(options: LossOptions, swept: tuple[str, ...] = ()) -> Objective:
     for name in KNOBS:
         value = getattr(options, name)
         if (value is not None or name in swept) and name not in knobs:
-            raise ValueError(f"--loss {options.loss} has no {name}; it takes {', '.join(knobs)}.")
+            takes = ", ".join(map(flag, knobs))
+            raise ValueError(f"--loss {options.loss} has no {flag(name)}; it takes {takes}.")
         if value is not None:
             knobs[name] = value
     if options.n_pos is not None and objective.n_pos is None:
-        raise ValueError(f"--loss {options.loss} draws no extra positives; leave out --n-pos.")
+        raise ValueError(
+            f"--loss {options.loss} draws no extra positives; leave out --n-pos {options.n_pos}."
+        )
     fixed = objective.sampler is not None
     own = options.n_neg in (None, objective.n_neg) and options.n_pos in (None, objective.n_pos)
     if fixed and not own:
         raise ValueError(f"--loss {options.loss} compares set items; leave out --n-neg, --n-pos.")
     if options.n_group is not None and not objective.n_group:
-        raise ValueError(f"--loss {options.loss} has no group; leave out --n-group.")
+        raise ValueError(
+            f"--loss {options.loss} has no group; leave out --n-group {options.n_group}."
+        )
     if options.n_group is not None and options.n_group < 1:
         raise ValueError(f"--n-group must be at least 1, got {options.n_group}.")
     n_neg = objective.n_neg if options.n_neg is None else options.n_neg
@@ -146,7 +152,7 @@ def _resolve_credence(
     given = {name: value for name, value in given.items() if value is not None}
     if options.loss != "bprac":
         if given:
-            raise ValueError(f"--loss {options.loss} has no {next(iter(given))}; bprac has.")
+            raise ValueError(f"--loss {options.loss} has no {flag(next(iter(given)))}; bprac has.")
         return None
     settled = _settle_credence(options)
     if settled["law"] == "variance-gamma" and options.law_scale is None and "init_scale" in swept:

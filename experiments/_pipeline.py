@@ -1,4 +1,4 @@
-"""The main job without its screen: data, search, choice, refit and one scoring."""
+"""The main job without its screen: search, choice, refit and one scoring."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,8 +13,10 @@ from flax import nnx
 from crl_jax import data, metrics, models, train
 
 from . import _samplers as samplers
-from ._config import Config, DataOptions, check_number
+from ._config import Config, ProtocolOptions, check_number
+from ._flags import spoken
 from ._objectives import KNOBS, Objective, resolve
+from ._problem import OnStage, Problem, unseen
 
 OPTIMIZERS = {"adam": train.adam_l2, "adamw": train.adamw, "sgd": train.sgd_l2}
 SCHEDULES = {"constant": train.constant, "step": train.halfway, "cosine": train.cosine}
@@ -26,42 +28,27 @@ METRICS = (
     "ndcg", "recall", "precision", "f1", "map", "mrr", "hit_rate", "coverage", "auc",
 )  # fmt: skip
 OnEpoch = Callable[[str, int, dict[str, Any]], None]
-"""``on_epoch(phase, last_epoch, entry)``, the phase being ``"search"`` or ``"final"``."""
-
-
-@dataclass(frozen=True)
-class Problem:
-    """The data of a run.
-
-    Attributes:
-      train: Training part.
-      valid: Validation part: decides when to stop and among the points of a sweep.
-      test: Test part: scored once, at the end.
-      known: Training and validation part together: what the final model learns from, and what is
-        masked when the test set is scored.
-      tau_plus: The true rate of false negatives, where the data are simulated.
-    """
-
-    train: data.Interactions
-    valid: data.Interactions
-    test: data.Interactions
-    known: data.Interactions
-    tau_plus: float | None = None
+"""``on_epoch(phase, last_epoch, entry)``, the phase being one of :data:`PHASES`."""
+PHASES = ("search", "final", "use")
+"""Trainings in their order: the search on validation data; the model that is scored; with
+``--refit all`` the model for use. The search may be the first two in one."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What the training of a run comes to.
+    """What the search and the training of the scored model come to.
 
     Attributes:
       model: The encoder's pure functions.
-      params: Parameters of the final runs, leading axis ``seeds``.
+      params: Parameters of the model that is scored, leading axis ``seeds``.
+      learned: The parts of the data that it learned from.
       points: The numbers tried, one dictionary per grid point.
       choice: The choice among them on validation data.
     """
 
     model: models.Functional
     params: Any
+    learned: tuple[str, ...]
     points: list[dict[str, float]]
     choice: train.Choice
 
@@ -74,75 +61,40 @@ class Outcome:
       points: The numbers tried, one dictionary per grid point.
       choice: The choice among them on validation data.
       per_seed: Test metrics of every seed.
+      scored_on: Parts that the scored runs learned from.
+      saved_on: Parts that the saved runs learned from.
     """
 
     points: list[dict[str, float]]
     choice: train.Choice
     per_seed: list[dict[str, float]]
+    scored_on: tuple[str, ...]
+    saved_on: tuple[str, ...]
 
 
-def load_problem(options: DataOptions) -> Problem:
-    """Reads the data, and cuts the test part, unless it is given, and the validation part.
-
-    Raises:
-      ValueError: If the data are not as the flags say, or leave nothing to learn or to score.
-    """
-    columns = {
-        name: getattr(options, name)
-        for name in ("user_col", "item_col", "rating_col", "time_col", "min_rating")
-        if getattr(options, name) is not None
-    }
-    tau_plus = None
-    if options.data == "simulated":
-        if columns or options.test_data is not None:
-            flag = next(iter(columns), "test_data").replace("_", "-")
-            raise ValueError(f"--data simulated has no use for --{flag}; leave it out.")
-        simulated = data.simulate()
-        loaded, tau_plus = simulated.interactions, simulated.tau_plus
-    elif options.test_data is not None:
-        loaded = data.read_split(Path(options.data), options.test_data, **columns)
-    else:
-        loaded = data.load(options.data, **columns)
-    split = loaded if isinstance(loaded, data.Split) else _cut_test(loaded, options)
-    train_part, valid, test = split.train, split.valid, split.test
-    if test is None:
-        raise ValueError(f"--data {options.data} has no test part; name one with --test-data.")
-    if valid is not None:
-        problem = Problem(train_part, valid, test, data.union(train_part, valid), tau_plus)
-    else:
-        how = "time" if options.split == "time" else "ratio"
-        cut = data.with_validation(train_part, valid=options.valid, how=how)
-        assert cut.valid is not None
-        problem = Problem(cut.train, cut.valid, test, train_part, tau_plus)
-    for name in ("train", "valid", "test"):
-        if not len(getattr(problem, name)):
-            raise ValueError(f"--data {options.data} has no interactions in its {name} part.")
-    degrees = problem.train.degrees
-    if not ((degrees > 0) & (degrees < problem.train.n_items)).any():
-        raise ValueError(
-            f"--data {options.data}: everyone took every item; there is nothing to compare with."
-        )
-    return problem
-
-
-def run(config: Config, problem: Problem, checkpoints: Path, on_epoch: OnEpoch) -> Trained:
-    """Searches on validation data and trains the final runs.
+def run(
+    config: Config,
+    problem: Problem,
+    checkpoints: Path,
+    on_epoch: OnEpoch,
+    on_stage: OnStage = unseen,
+) -> Trained:
+    """Searches on validation data and trains the model that is scored.
 
     Args:
       config: The configuration.
       problem: The data.
-      checkpoints: Folder of the two phases' checkpoints; a run goes on from what is there.
+      checkpoints: Folder of the phases' checkpoints; a run goes on from what is there.
       on_epoch: Called with each entry of the history, see :data:`OnEpoch`.
+      on_stage: See :data:`OnStage`.
     """
     protocol = config.protocol
     axes = parse_sweep(config)
-    objective = resolve(config.objective, tuple(axes))
-    seeds = list(range(protocol.seed, protocol.seed + protocol.seeds))
-    # A grid is searched with one seed, and its best point trained with all of them.
-    search_seeds = seeds[:1] if axes else seeds
-    runs = train.grid(axes, search_seeds)
-    fit = _fitter(config, objective, problem, tuple(axes))
+    n_search = count_search_seeds(protocol)
+    runs = train.grid(axes, range(protocol.seed, protocol.seed + n_search))
+    fit = _fitter(config, resolve(config.objective, tuple(axes)), problem, tuple(axes))
 
+    on_stage("search: compiling and first epoch")
     searched = fit(
         problem.train,
         problem.valid,
@@ -152,34 +104,60 @@ def run(config: Config, problem: Problem, checkpoints: Path, on_epoch: OnEpoch) 
             on_epoch, "search", int(np.max(runs.get("epochs", config.training.epochs)))
         ),
     )
-    choice = train.choose(searched, len(search_seeds))
+    choice = train.choose(searched, n_search)
     points = [
-        {name: float(runs[name][i]) for name in axes}
-        for i in range(0, searched.n_runs, len(search_seeds))
+        {name: float(runs[name][i]) for name in axes} for i in range(0, searched.n_runs, n_search)
     ]
     if not np.isfinite(choice.score):
         raise train.TrainingDiverged("No run of the search came to a finite validation score.")
-    if protocol.refit or len(search_seeds) < len(seeds):
-        best = {name: np.float32(value) for name, value in points[choice.point].items()}
-        fitted = fit(
-            problem.known if protocol.refit else problem.train,
-            None,
-            numbers={**best, "seeds": np.asarray(seeds)},
-            checkpoint=checkpoints / "final.npz",
-            on_epoch=partial(on_epoch, "final", choice.epochs),
-            stop_at=choice.epochs,
-        )
-        params = fitted.params
-    else:
-        fitted = searched
-        start = choice.point * len(seeds)
-        params = jax.tree.map(lambda leaf: leaf[start : start + len(seeds)], searched.params)
-    return Trained(fitted.model, params, points, choice)
+    learned = problem.learned("final", protocol.refit)
+    if protocol.refit == "none" and n_search >= protocol.seeds:
+        start = choice.point * n_search
+        own = slice(start, start + protocol.seeds)
+        params = jax.tree.map(lambda leaf: leaf[own], searched.params)
+        return Trained(searched.model, params, learned, points, choice)
+    params = train_again("final", config, problem, points, choice, checkpoints, on_epoch, on_stage)
+    return Trained(searched.model, params, learned, points, choice)
 
 
-def score_seeds(trained: Trained, problem: Problem, ks: tuple[int, ...]) -> list[dict[str, float]]:
-    """Test metrics of every seed of the final runs."""
-    plan = metrics.ranking_plan(problem.known, problem.test)
+def train_again(
+    phase: str,
+    config: Config,
+    problem: Problem,
+    points: list[dict[str, float]],
+    choice: train.Choice,
+    checkpoints: Path,
+    on_epoch: OnEpoch,
+    on_stage: OnStage = unseen,
+) -> Any:
+    """Trains the chosen point with all seeds on what a phase learns from, as long as was chosen.
+
+    Returns:
+      The parameters, leading axis ``seeds``.
+    """
+    protocol, swept = config.protocol, tuple(parse_sweep(config))
+    fit = _fitter(config, resolve(config.objective, swept), problem, swept)
+    best = {name: np.float32(value) for name, value in points[choice.point].items()}
+    seeds = np.arange(protocol.seed, protocol.seed + protocol.seeds)
+    on_stage(f"{phase}: compiling and first epoch")
+    return fit(
+        problem.joined(problem.learned(phase, protocol.refit)),
+        None,
+        numbers={**best, "seeds": seeds},
+        checkpoint=checkpoints / f"{phase}.npz",
+        on_epoch=partial(on_epoch, phase, choice.epochs),
+        stop_at=choice.epochs,
+    ).params
+
+
+def score_seeds(
+    trained: Trained, problem: Problem, ks: tuple[int, ...], on_stage: OnStage = unseen
+) -> list[dict[str, float]]:
+    """Test metrics of every seed of the trained model."""
+    on_stage("planning evaluation")
+    with spoken(test="the test part", train="the training part"):
+        plan = metrics.ranking_plan(problem.known, problem.test)
+    on_stage("scoring the test set")
     n_seeds = len(jax.tree.leaves(trained.params)[0])
     return [
         score(trained.model, jax.tree.map(lambda leaf, i=i: leaf[i], trained.params), plan, ks)
@@ -194,6 +172,18 @@ def score(
     values = metrics.summarize(metrics.evaluate(model.score_all, params, plan, ks=ks))
     shown = [name for name in values if name.partition("@")[0] in METRICS]
     return {name: values[name] for name in sorted(shown, key=_reading_order)}
+
+
+def count_search_seeds(protocol: ProtocolOptions) -> int:
+    """Seeds that the search trains every point with: of a sweep --search-seeds, else all.
+
+    Raises:
+      ValueError: If --search-seeds is given without a sweep.
+    """
+    wanted = protocol.search_seeds
+    if wanted > 1 and not protocol.sweep:
+        raise ValueError(f"--search-seeds {wanted} averages over seeds what --sweep tries: add it.")
+    return wanted if protocol.sweep else protocol.seeds
 
 
 def parse_sweep(config: Config) -> dict[str, list[float]]:
@@ -234,7 +224,8 @@ def summary(outcome: Outcome, history: list[dict[str, Any]]) -> dict[str, Any]:
     Returns:
       By name, the mean of each metric over the seeds, and, of several, the standard deviation as
       ``NAME_std``; under ``chosen`` what validation chose: the ``epochs``, the ``point`` of the
-      sweep by name, and its ``valid_ndcg@20``; and the ``seconds`` that the training took.
+      sweep by name, and its ``valid_ndcg@20``; under ``trained_on`` the parts of the data that
+      the scored and the saved model learned from; and the ``seconds`` that training took.
     """
     per_seed, choice = outcome.per_seed, outcome.choice
     found: dict[str, Any] = {
@@ -248,6 +239,7 @@ def summary(outcome: Outcome, history: list[dict[str, Any]]) -> dict[str, Any]:
         "point": outcome.points[choice.point],
         f"valid_ndcg@{VALIDATION_K}": choice.score,
     }
+    found["trained_on"] = {"scored_model": outcome.scored_on, "saved_model": outcome.saved_on}
     last = {entry["phase"]: entry["seconds"] for entry in history}
     return found | {"seconds": round(sum(last.values()), 3)}
 
@@ -278,49 +270,37 @@ def _fitter(
         knobs = samplers.sampler_knobs(numbers)
         for name in samplers.SWEEPABLE:
             numbers.pop(name, None)
-        return train.fit(
-            part,
-            valid,
-            loss=objective.loss,
-            build=build,
-            sampler=samplers.resolve_sampler(
-                config.sampling, part, config.source.data, swept, own=objective.sampler
-            ),
-            credence=objective.credence and objective.credence(part, options),
-            knob_schedule=objective.knob_schedule,
-            n_group=objective.n_group,
-            sampler_knobs=knobs,
-            # What the model must not see, of which the history tells how often it is sampled.
-            held_out=problem.test if valid is None else data.union(valid, problem.test),
-            n_neg=objective.n_neg,
-            n_pos=objective.n_pos or 0,
-            seeds=numbers.pop("seeds"),
-            init_scale=numbers.pop("init_scale", options.init_scale),
-            learning_rate=numbers.pop("lr", options.lr),
-            weight_decay=numbers.pop("weight_decay", options.weight_decay),
-            decay=numbers.pop("decay", options.decay),
-            epochs=numbers.pop("epochs", options.epochs),
-            knobs={**objective.knobs, **numbers},
-            optimizer=OPTIMIZERS[options.optimizer],
-            schedule=SCHEDULES[options.schedule],
-            batch_size=options.batch_size,
-            patience=options.patience,
-            eval_every=options.eval_every,
-            k=VALIDATION_K,
-            checkpoint_seconds=config.output.checkpoint_seconds,
-            **rest,
-        )
+        with spoken(test="the validation part", train="the training part"):
+            return train.fit(
+                part,
+                valid,
+                loss=objective.loss,
+                build=build,
+                sampler=samplers.resolve_sampler(
+                    config.sampling, part, config.source.data, swept, own=objective.sampler
+                ),
+                credence=objective.credence and objective.credence(part, options),
+                knob_schedule=objective.knob_schedule,
+                n_group=objective.n_group,
+                sampler_knobs=knobs,
+                held_out=problem.held_out(part),
+                n_neg=objective.n_neg,
+                n_pos=objective.n_pos or 0,
+                seeds=numbers.pop("seeds"),
+                init_scale=numbers.pop("init_scale", options.init_scale),
+                learning_rate=numbers.pop("lr", options.lr),
+                weight_decay=numbers.pop("weight_decay", options.weight_decay),
+                decay=numbers.pop("decay", options.decay),
+                epochs=numbers.pop("epochs", options.epochs),
+                knobs={**objective.knobs, **numbers},
+                optimizer=OPTIMIZERS[options.optimizer],
+                schedule=SCHEDULES[options.schedule],
+                batch_size=options.batch_size,
+                patience=options.patience,
+                eval_every=options.eval_every,
+                k=VALIDATION_K,
+                checkpoint_seconds=config.output.checkpoint_seconds,
+                **rest,
+            )
 
     return fit
-
-
-def _cut_test(loaded: data.Interactions, options: DataOptions) -> data.Split:
-    match options.split:
-        case "ratio":
-            return data.split_by_ratio(loaded, test=options.test)
-        case "time":
-            return data.split_by_time(loaded, test=options.test)
-        case "leave_k_out":
-            return data.leave_k_out(loaded, k=options.leave_k)
-        case "clean":
-            return data.split_clean(loaded)

@@ -4,40 +4,78 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
-_COLOURS = {"search": "#1f77b4", "final": "#d95f02"}
-_LABELS = {"search": "training part", "final": "training + validation"}
+from crl_jax.train import Choice
+
+# Of more points only the chosen one has a name; the others share a grey line.
+_MOST_NAMED = 10
+_GREY = "#999999"
+_AGAIN = {"final": "--", "use": "-."}
+_BLACK = "#222222"
 
 
-def draw_curves(path: Path, history: list[dict[str, Any]], title: str) -> None:
-    """Draws loss and validation score against epochs, every run a thin line.
+def draw_curves(
+    path: Path,
+    history: list[dict[str, Any]],
+    title: str,
+    *,
+    points: list[dict[str, float]],
+    choice: Choice,
+    learned: dict[str, str],
+) -> None:
+    """Draws loss and validation score against epochs, and marks the chosen epoch.
 
     Args:
       path: The PNG, replaced atomically.
-      history: Lines of ``history.jsonl``.
-      title: What was trained.
+      history: Lines of ``history.jsonl``, of the search at least one.
+      title: What was trained, on which data.
+      points: The numbers tried; the runs of the search are theirs, those of a point together.
+      choice: The choice among them.
+      learned: What each phase learns from, in words.
     """
-    figure = Figure(figsize=(10, 4), layout="constrained")
+    save_figure(curves(history, title, points, choice, learned), path)
+
+
+def curves(
+    history: list[dict[str, Any]],
+    title: str,
+    points: list[dict[str, float]],
+    choice: Choice,
+    learned: dict[str, str],
+) -> Figure:
+    """The figure of :func:`draw_curves`."""
+    figure = Figure(figsize=(10, 5), layout="constrained")
     left, right = figure.subplots(1, 2)
-    for phase, colour in _COLOURS.items():
+    search = [entry for entry in history if entry["phase"] == "search"]
+    metric = next(name for name in search[0] if name.startswith("valid_"))
+    for axes, name in ((left, "loss"), (right, metric)):
+        _draw_search(axes, search, name, points, choice, learned["search"])
+    for phase, style in _AGAIN.items():
         entries = [entry for entry in history if entry["phase"] == phase]
-        if not entries:
-            continue
-        epochs = [entry["epoch"] for entry in entries]
-        _lines(left, epochs, [entry["loss"] for entry in entries], colour, _LABELS[phase])
-        scored = [name for name in entries[0] if name.startswith("valid_")]
-        for name in scored:
-            _lines(right, epochs, [entry[name] for entry in entries], colour, "validation part")
-            right.set_ylabel(f"validation {name.removeprefix('valid_').upper()}")
-    left.set_ylabel("loss")
-    for axes in (left, right):
-        axes.set_xlabel("epoch")
+        if entries:
+            values = np.array([entry["loss"] for entry in entries], float)
+            label = f"{phase}: {learned[phase]}"
+            _lines(left, entries, values, label, color=_BLACK, linestyle=style)
+    for axes, name in (
+        (left, "loss"),
+        (right, f"validation {metric.removeprefix('valid_').upper()}"),
+    ):
+        chosen = axes.axvline(choice.epochs, color=_BLACK, linewidth=1.2, linestyle=":")
+        chosen.set_label(f"chosen: epoch {choice.epochs}")
+        axes.set(xlabel="epoch", ylabel=name)
+        axes.set_xlim(left=0)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
         axes.grid(alpha=0.3)
-        if axes.lines:
-            axes.legend(frameon=False)
-    figure.suptitle(title)
-    save_figure(figure, path)
+    # Below the axes: among the curves its lines could be taken for some of them.
+    handles, labels = left.get_legend_handles_labels()
+    columns = 2 if max(map(len, labels)) > 30 else 4
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize="small")
+    figure.suptitle(title, wrap=True)
+    return figure
 
 
 def save_figure(figure: Figure, path: Path) -> None:
@@ -47,13 +85,40 @@ def save_figure(figure: Figure, path: Path) -> None:
     partial.replace(path)
 
 
-def _lines(
-    axes: Any, epochs: list[int], values: list[list[float]], colour: str, label: str
+def _draw_search(
+    axes: Axes,
+    search: list[dict[str, Any]],
+    name: str,
+    points: list[dict[str, float]],
+    choice: Choice,
+    learned: str,
 ) -> None:
-    curves = np.asarray(values, float)
-    thin = {"linewidth": 1.5 if curves.shape[1] == 1 else 0.8}
-    thin["alpha"] = 1.0 if curves.shape[1] == 1 else max(0.2, 1 / np.sqrt(curves.shape[1]))
-    marker = "o" if len(epochs) == 1 else None
-    lines = axes.plot(epochs, curves, color=colour, marker=marker, **thin)
-    runs = f" ({curves.shape[1]} runs)" if curves.shape[1] > 1 else ""
-    lines[0].set_label(label + runs)
+    values = np.array([entry[name] for entry in search], float)
+    epochs = np.array([entry["epoch"] for entry in search])
+    n_seeds = values.shape[1] // len(points)
+    others = False
+    for i, point in enumerate(points):
+        own = values[:, i * n_seeds : (i + 1) * n_seeds].copy()
+        own[epochs > point.get("epochs", np.inf)] = np.nan  # longer runs went on
+        chosen = i == choice.point
+        label = ", ".join(f"{key}={value:g}" for key, value in point.items())
+        style: dict[str, Any] = {
+            "color": colormaps["tab10"](i % 10),
+            "zorder": 2.5 if chosen else 2,
+        }
+        if len(points) > _MOST_NAMED and not chosen:
+            style["color"], label, others = _GREY, "" if others else "other points", True
+        style["linewidth"] = 2 if chosen and len(points) > 1 else 1
+        _lines(
+            axes, search, own, f"search: {label or learned}" if label or not point else "", **style
+        )
+
+
+def _lines(
+    axes: Axes, entries: list[dict[str, Any]], values: np.ndarray, label: str, **style: Any
+) -> None:
+    """A thin line for each run, of which the first has the label; a single entry is a dot."""
+    marker = "o" if len(entries) == 1 else None
+    lines = axes.plot([e["epoch"] for e in entries], values, marker=marker, **style)
+    if label:
+        lines[0].set_label(label + (f" ({len(lines)} seeds)" if len(lines) > 1 else ""))

@@ -20,11 +20,13 @@ from ._command import run
 from ._config import Config, OutputOptions, anchor, parse
 from ._objectives import Objective, resolve, settle
 from ._plots import draw_curves
+from ._problem import Problem, load_problem, named, source_name
 from ._program import program
+from ._progress import Display, TrainingStatus, display, reading
 from ._samplers import resolve_sampler
 from ._samplers import settle as settle_sampler
 from ._signals import advise
-from .recipes import RECIPES
+from .recipes import RECIPES, start
 
 _DESCRIPTION = """Train a recommender on implicit feedback with a pairwise or contrastive loss,
 choose on validation data, and score it once on test data.
@@ -92,16 +94,15 @@ def _take_recipe(arguments: list[str]) -> tuple[Config, list[str]]:
         rest = arguments[i + 1 :]
         if not separator:
             name, rest = (rest[0], rest[1:]) if rest else ("", [])
-        if name not in RECIPES:
-            raise ValueError(f"--recipe takes one of {', '.join(RECIPES)}, got {name!r}.")
-        return RECIPES[name], arguments[:i] + rest
-    return Config(), arguments
+        rest = arguments[:i] + rest
+        return start(name, rest), rest
+    return start(None, arguments), arguments
 
 
 def _train(config: Config, folder: Path, resumed: bool) -> None:
-    console = Console()
+    console = screen.output()
     _check_device(config.output.device)
-    config, problem, objective, swept = _judge(config)
+    config, problem, objective, swept = _judge(config, console)
     advice = f": go on with it by --resume {folder}, or name another directory."
     with rundir.occupy(folder) if resumed else rundir.claim(folder, advice):
         advise(partial(_go_on, folder))
@@ -116,9 +117,12 @@ def _train(config: Config, folder: Path, resumed: bool) -> None:
         sampling = "its own negatives" if objective.sampler else config.sampling.sampler
         described = f"{config.objective.loss} ({fixed}), {sampling}"
         screen.describe(console, problem, described)
-        outcome = _carry_out(config, problem, folder, described, console)
-    screen.report(console, outcome, bool(swept))
-    console.print(f"results in {folder}")
+        with display(console) as shown:
+            work = _Work(config, problem, objective, folder, described)
+            outcome = work.carry_out(shown)
+    n_search = pipeline.count_search_seeds(config.protocol)
+    screen.report(console, outcome, n_search if swept else 0)
+    console.print(f"results in {screen.plain(folder)}")
 
 
 def _go_on(folder: Path) -> str:
@@ -130,7 +134,7 @@ def _go_on(folder: Path) -> str:
     return "Start again with the same command."
 
 
-def _judge(config: Config) -> tuple[Config, pipeline.Problem, Objective, tuple[str, ...]]:
+def _judge(config: Config, console: Console) -> tuple[Config, Problem, Objective, tuple[str, ...]]:
     """Everything that can be told to be wrong before the training, is.
 
     Returns:
@@ -138,7 +142,9 @@ def _judge(config: Config) -> tuple[Config, pipeline.Problem, Objective, tuple[s
       sets.
     """
     objective, swept = _objective(config)
-    problem = pipeline.load_problem(config.source)
+    pipeline.count_search_seeds(config.protocol)
+    with display(console) as shown:
+        problem = load_problem(config.source, shown.stage, reading(shown))
     sampler = resolve_sampler(
         config.sampling, problem.train, config.source.data, swept, own=objective.sampler
     )
@@ -157,34 +163,73 @@ def _judge(config: Config) -> tuple[Config, pipeline.Problem, Objective, tuple[s
     return settled, problem, objective, swept
 
 
-def _carry_out(
-    config: Config, problem: pipeline.Problem, folder: Path, described: str, console: Console
-) -> pipeline.Outcome:
-    """Trains and scores, and writes what a run directory holds besides its configuration."""
-    history: list[dict[str, Any]] = []
-    rundir.write_history(folder / rundir.HISTORY, history)
-    interactions = {
-        "search": len(problem.train),
-        "final": len(problem.known if config.protocol.refit else problem.train),
-    }
-    with screen.ProgressScreen(console, interactions) as progress:
+class _Work:
+    """A run in its directory: what is trained, scored and written there, and in which order."""
 
-        def on_epoch(phase: str, last_epoch: int, entry: dict[str, Any]) -> None:
-            history.append({"phase": phase, **entry})
-            rundir.append_history(folder / rundir.HISTORY, history[-1])
-            progress.update(phase, last_epoch, entry)
+    def __init__(
+        self, config: Config, problem: Problem, objective: Objective, folder: Path, described: str
+    ):
+        self._config, self._problem, self._folder = config, problem, folder
+        self._described = described
+        self._history: list[dict[str, Any]] = []
+        refit = config.protocol.refit
+        learned = {phase: problem.learned(phase, refit) for phase in pipeline.PHASES}
+        self._learned = {phase: named(parts) for phase, parts in learned.items()}
+        sizes = {
+            phase: sum(len(getattr(problem, part)) for part in parts)
+            for phase, parts in learned.items()
+        }
+        self._status = TrainingStatus(
+            f"valid_ndcg@{pipeline.VALIDATION_K}",
+            {phase: objective.n_neg * size for phase, size in sizes.items()},
+        )
 
-        trained = pipeline.run(config, problem, folder / rundir.CHECKPOINT, on_epoch)
-    if config.protocol.sweep:
-        rundir.write_sweep(folder / rundir.SWEEP, trained.points, trained.choice)
-    rundir.save_model(folder, trained.params, problem.known, config)
-    draw_curves(folder / rundir.CURVES, history, described)
-    per_seed = pipeline.score_seeds(trained, problem, config.protocol.k)
-    rundir.write_json(folder / rundir.SEEDS, per_seed)
-    outcome = pipeline.Outcome(trained.points, trained.choice, per_seed)
-    # Last: where it stands, the run is complete.
-    rundir.write_json(folder / rundir.METRICS, pipeline.summary(outcome, history))
-    return outcome
+    def carry_out(self, shown: Display) -> pipeline.Outcome:
+        """Trains and scores, and writes what a run directory holds besides its configuration."""
+        config, problem, folder = self._config, self._problem, self._folder
+        rundir.write_history(folder / rundir.HISTORY, self._history)
+        checkpoints, on_epoch = folder / rundir.CHECKPOINT, partial(self._on_epoch, shown)
+        trained = pipeline.run(config, problem, checkpoints, on_epoch, shown.stage)
+        if config.protocol.sweep:
+            rundir.write_sweep(folder / rundir.SWEEP, trained.points, trained.choice)
+        self._save(trained.params, trained.learned)
+        self._draw(trained)
+        per_seed = pipeline.score_seeds(trained, problem, config.protocol.k, shown.stage)
+        rundir.write_json(folder / rundir.SEEDS, per_seed)
+        saved = trained.learned
+        if config.protocol.refit == "all":  # scored already: the test part cannot judge this one
+            saved = problem.learned("use", "all")
+            params = pipeline.train_again(
+                "use", config, problem, trained.points, trained.choice, checkpoints, on_epoch,
+                shown.stage,
+            )  # fmt: skip
+            self._save(params, saved)
+            self._draw(trained)
+        outcome = pipeline.Outcome(trained.points, trained.choice, per_seed, trained.learned, saved)
+        # Last: where it stands, the run is complete.
+        rundir.write_json(folder / rundir.METRICS, pipeline.summary(outcome, self._history))
+        return outcome
+
+    def _on_epoch(self, shown: Display, phase: str, last_epoch: int, entry: dict[str, Any]) -> None:
+        self._history.append({"phase": phase, **entry})
+        rundir.append_history(self._folder / rundir.HISTORY, self._history[-1])
+        runs = len(entry["loss"])
+        name = f"{phase:6} ×{runs}" if runs > 1 else f"{phase:6}"
+        shown.advance(name, entry["epoch"], last_epoch, self._status.of(phase, entry))
+
+    def _save(self, params: Any, learned: tuple[str, ...]) -> None:
+        model = rundir.Model(params, self._problem.known, self._problem.test, learned)
+        rundir.save_model(self._folder, model, self._config)
+
+    def _draw(self, trained: pipeline.Trained) -> None:
+        draw_curves(
+            self._folder / rundir.CURVES,
+            self._history,
+            f"{self._described}, {source_name(self._config.source)}",
+            points=trained.points,
+            choice=trained.choice,
+            learned=self._learned,
+        )
 
 
 def _check_device(wanted: str) -> None:

@@ -20,6 +20,7 @@ from ._program import program
 from ._published import published
 from ._ranges import COUNT, POSITIVE, Range, check_flags
 from ._report import compare, rich_table, write_table
+from ._screen import output
 from ._signals import advise
 from ._targets import TITLES, Options, Target, length, train_all
 
@@ -63,7 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
             description=_DESCRIPTION,
         )
         advise(lambda: "The same command goes on from here.")
-        _reproduce(options, Console())
+        _reproduce(options, output())
 
     return run(command)
 

@@ -7,7 +7,7 @@ import os
 import platform
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -117,21 +117,40 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) 
     partial.replace(path)
 
 
-def save_model(folder: Path, params: Any, known: data.Interactions, config: Config) -> None:
-    """Saves what recommending needs: parameters, original ids and the items to leave out."""
+@dataclass(frozen=True)
+class Model:
+    """What recommending needs.
+
+    Attributes:
+      params: Parameters, leading axis ``seeds``.
+      known: Training and validation part, with the original ids.
+      test: Test part.
+      trained_on: Parts that the parameters learned from: train, valid, test.
+    """
+
+    params: Any
+    known: data.Interactions
+    test: data.Interactions
+    trained_on: tuple[str, ...]
+
+
+def save_model(folder: Path, model: Model, config: Config) -> None:
+    """Saves what recommending needs."""
     tree = {
-        "params": jax.device_get(params),
-        "user_ids": known.user_ids,
-        "item_ids": known.item_ids,
-        "indptr": known.indptr,
-        "items": known.items,
+        "params": jax.device_get(model.params),
+        "user_ids": model.known.user_ids,
+        "item_ids": model.known.item_ids,
+        "indptr": model.known.indptr,
+        "items": model.known.items,
+        "test_indptr": model.test.indptr,
+        "test_items": model.test.items,
     }
-    meta = {"dim": config.training.dim, "encoder": "mf"}
+    meta = {"dim": config.training.dim, "encoder": "mf", "trained_on": list(model.trained_on)}
     train.save_checkpoint(folder / CHECKPOINT / MODEL, tree, meta)
 
 
-def load_model(folder: Path) -> tuple[Any, data.Interactions]:
-    """Reads what :func:`save_model` wrote: parameters, leading axis ``seeds``, and interactions.
+def load_model(folder: Path) -> Model:
+    """Reads what :func:`save_model` wrote.
 
     Raises:
       ValueError: If there is no trained model in ``folder``, or it is damaged.
@@ -144,11 +163,14 @@ def load_model(folder: Path) -> tuple[Any, data.Interactions]:
         raise ValueError(f"{folder} has no trained model: {hint}.") from None
     _check_names(path, stored, meta)
     try:
-        known = data.Interactions(
-            indptr=stored["indptr"],
-            items=stored["items"],
-            user_ids=stored["user_ids"],
-            item_ids=stored["item_ids"],
+        known, test = (
+            data.Interactions(
+                indptr=stored[f"{prefix}indptr"],
+                items=stored[f"{prefix}items"],
+                user_ids=stored["user_ids"],
+                item_ids=stored["item_ids"],
+            )
+            for prefix in ("", "test_")
         )
     except (ValueError, TypeError, IndexError) as error:
         raise ValueError(f"{path}: expected the interactions of a run, got: {error}") from None
@@ -161,15 +183,21 @@ def load_model(folder: Path) -> tuple[Any, data.Interactions]:
                 f"{path}: expected params/{name} as float32{list(wanted)}, "
                 f"got {table.dtype}{list(table.shape)}."
             )
-    return tables, known
+    return Model(tables, known, test, tuple(meta["trained_on"]))
 
 
 def _check_names(path: Path, stored: dict[str, Any], meta: Any) -> None:
-    wanted = ["indptr", "item_ids", "items", "params/items", "params/users", "user_ids"]
+    wanted = [
+        "indptr", "item_ids", "items", "params/items", "params/users", "test_indptr",
+        "test_items", "user_ids",
+    ]  # fmt: skip
     if sorted(stored) != wanted:
         raise ValueError(f"{path}: expected the arrays {wanted}, got {sorted(stored)}.")
     if not isinstance(meta, dict) or meta.get("encoder") != "mf" or "dim" not in meta:
         raise ValueError(f"{path}: expected the encoder mf and its dim, got {shorten(meta)}.")
+    parts = meta.get("trained_on")
+    if not isinstance(parts, list) or not all(part in ("train", "valid", "test") for part in parts):
+        raise ValueError(f"{path}: expected the parts it was trained on, got {shorten(parts)}.")
 
 
 def write_text(path: Path, text: str) -> None:

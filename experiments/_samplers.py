@@ -7,10 +7,11 @@ from typing import Any
 from crl_jax import data, samplers
 
 from ._config import SamplerOptions
+from ._flags import flag
 from ._occupations import occupations
 
-# The flags of each sampler; the rest are refused.
-_FLAGS: dict[str, tuple[str, ...]] = {
+# What each sampler takes; the rest is refused.
+_NUMBERS: dict[str, tuple[str, ...]] = {
     "rns": (),
     "pns": (),
     "aobpr": ("rank_scale",),
@@ -53,16 +54,16 @@ def resolve_sampler(
       ValueError: If a flag was given that the sampler has no use for, or the data lack what its
         prior needs.
     """
-    name, known = options.sampler, _FLAGS[options.sampler]
+    name, known = options.sampler, _NUMBERS[options.sampler]
     given: dict[str, Any] = {
-        flag: value
-        for flag in {flag for flags in _FLAGS.values() for flag in flags}
-        if (value := getattr(options, flag)) is not None
+        number: value
+        for number in {number for numbers in _NUMBERS.values() for number in numbers}
+        if (value := getattr(options, number)) is not None
     }
-    for flag in sorted({*given, *(set(swept) & set(SWEEPABLE))}):
-        if flag not in known:
-            takes = f"it takes {', '.join(known)}" if known else "it takes none"
-            raise ValueError(f"--sampler {name} has no {flag}; {takes}.")
+    for number in sorted({*given, *(set(swept) & set(SWEEPABLE))}):
+        if number not in known:
+            takes = f"it takes {', '.join(map(flag, known))}" if known else "it takes no numbers"
+            raise ValueError(f"--sampler {name} has no {flag(number)}; {takes}.")
     if own is not None:
         if name != "rns":
             raise ValueError(f"--sampler {name}: this loss draws negatives of its own.")
@@ -70,7 +71,7 @@ def resolve_sampler(
     if name == "srns" and "candidates" in given:
         given["memory"] = given.pop("candidates")
     prior, first = given.pop("prior", _PRIOR), given.pop("rns_epochs", 0)
-    arguments: dict[str, Any] = {_FIELDS.get(flag, flag): value for flag, value in given.items()}
+    arguments: dict[str, Any] = {_FIELDS.get(name, name): value for name, value in given.items()}
     if arguments.get("ecdf_samples") == 0:
         del arguments["ecdf_samples"]
     match name:
@@ -102,16 +103,16 @@ def settle(
     drawn = sampler.then if isinstance(sampler, samplers.Staged) else sampler
     fields = _FIELDS | ({"candidates": "memory"} if options.sampler == "srns" else {})
     settled: dict[str, Any] = {}
-    for flag in _FLAGS[options.sampler]:
-        match flag:
+    for name in _NUMBERS[options.sampler]:
+        match name:
             case "prior":
-                settled[flag] = options.prior or _PRIOR
+                settled[name] = options.prior or _PRIOR
             case "rns_epochs":
-                settled[flag] = options.rns_epochs or 0
+                settled[name] = options.rns_epochs or 0
             case "ecdf_samples":
-                settled[flag] = getattr(drawn, flag) or 0
-            case _ if flag not in swept:
-                settled[flag] = getattr(drawn, fields.get(flag, flag))
+                settled[name] = getattr(drawn, name) or 0
+            case _ if name not in swept:
+                settled[name] = getattr(drawn, fields.get(name, name))
     return dataclasses.replace(options, **settled)
 
 

@@ -6,7 +6,8 @@ from rich.console import Console
 
 from . import _sampling_study as sampling
 from . import _study as study
-from ._targets import TITLES, Options, finish, progress, shown, train_all
+from ._progress import display
+from ._targets import TITLES, Options, finish, shown, train_all
 
 
 def score_distributions(options: Options, world: study.World, console: Console) -> None:
@@ -14,9 +15,9 @@ def score_distributions(options: Options, world: study.World, console: Console) 
     epochs = options.epochs or 100
     edges = np.linspace(-4, 6, 101)
     probe = sampling.score_histogram(world, edges)
-    with progress(console) as bar:
+    with display(console) as screen:
         outcome = study.train_published(
-            sampling.RNS, world, (0,), epochs, probe=probe, on_epoch=shown(bar, "rns", epochs)
+            sampling.RNS, world, (0,), epochs, probe=probe, on_epoch=shown(screen, "rns", epochs)
         )
     entries = [outcome.history[i] for i in _spread(len(outcome.history), 6)]
     figure = Figure(figsize=(12, 6), layout="constrained")

@@ -9,10 +9,10 @@ import numpy as np
 import tyro
 from matplotlib.figure import Figure
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from . import _study as study
 from ._plots import save_figure
+from ._progress import Display, display
 from ._rundir import write_csv
 
 Target = Literal[
@@ -87,7 +87,7 @@ def train_all(
     """
     seeds = tuple(range(options.seeds))
     outcomes = []
-    with progress(console) as bar:
+    with display(console) as screen:
         for method in methods:
             main, of_splits = method.recipe.main, []
             for number, world in enumerate(worlds, 1):
@@ -96,11 +96,11 @@ def train_all(
                 of_splits.append(
                     study.run_once(
                         method, world, options.setting, seeds, epochs, options.out / "runs",
-                        shown(bar, method.label + of, epochs),
+                        shown(screen, method.label + of, epochs),
                     )
                 )  # fmt: skip
                 last = np.mean([m[main] for m in of_splits[-1].per_seed])
-                bar.update(bar.task_ids[-1], completed=epochs, status=f"{main.upper()} {last:.4f}")
+                screen.advance(method.label + of, epochs, epochs, f"{main.upper()} {last:.4f}")
             outcomes.append(study.pool(of_splits))
     return outcomes
 
@@ -110,27 +110,15 @@ def length(method: study.Method, options: Options, world: study.World) -> int:
     return options.epochs or (method.epochs(world) if options.setting == "published" else 200)
 
 
-def shown(bar: Progress, label: str, epochs: int) -> study.OnEpoch:
-    """Adds a line to the bar, and moves it on with every entry of a history."""
-    task = bar.add_task(label, total=epochs, status="")
+def shown(screen: Display, label: str, epochs: int) -> study.OnEpoch:
+    """Names the training, and shows how far it is with every entry of its history."""
+    screen.stage(f"{label}: compiling and first epoch")
 
     def on_epoch(entry: dict[str, Any]) -> None:
         loss = f"loss {np.nanmean(entry['loss']):.4f}"
-        bar.update(task, completed=entry["epoch"], status=loss)
+        screen.advance(label, entry["epoch"], epochs, loss)
 
     return on_epoch
-
-
-def progress(console: Console) -> Progress:
-    """A line per training."""
-    return Progress(
-        TextColumn("{task.description:>30}"),
-        BarColumn(30),
-        TextColumn("{task.completed:>3.0f}/{task.total:.0f}"),
-        TextColumn("{task.fields[status]}"),
-        TimeElapsedColumn(),
-        console=console,
-    )
 
 
 def finish(

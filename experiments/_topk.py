@@ -15,11 +15,12 @@ from crl_jax import data, metrics, models
 
 from . import _rundir as rundir
 from ._program import program
+from ._screen import output, plain
 
 
 @dataclass(frozen=True)
 class TopK:
-    """Print the best items for a user, or write them for every user."""
+    """Print the best items that a user does not have yet, or write them for every user."""
 
     run: Path
     """Run directory of a finished training."""
@@ -29,6 +30,8 @@ class TopK:
     """Every user; needs --out."""
     k: int = 10
     """Number of items per user."""
+    keep_test: bool = False
+    """Let items of the test part through, to judge the recommendations by them."""
     seed_index: int = 0
     """Which of the run's seeds recommends, counted from 0."""
     out: Path | None = None
@@ -53,27 +56,44 @@ def main(arguments: list[str]) -> None:
         raise ValueError(f"--out must end in .parquet or .csv, got {options.out}.")
     if options.k < 1:
         raise ValueError(f"--k must be at least 1, got {options.k}.")
-    params, known = rundir.load_model(options.run)
-    n_seeds = len(params["users"])
+    model = rundir.load_model(options.run)
+    n_seeds = len(model.params["users"])
     if not 0 <= options.seed_index < n_seeds:
         raise ValueError(f"--seed-index must lie in [0, {n_seeds}), got {options.seed_index}.")
-    params = {name: table[options.seed_index] for name, table in params.items()}
+    if options.keep_test and "test" in model.trained_on:
+        raise ValueError(
+            f"--keep-test: the model in {options.run} was trained on its test part, which cannot "
+            "judge it."
+        )
+    known = model.known if options.keep_test else data.union(model.known, model.test)
+    params = {name: table[options.seed_index] for name, table in model.params.items()}
     if options.user is None:
         users = np.arange(known.n_users)
     else:
         users = np.array([known.user_index(options.user)])
     items, scores = recommend(params, known, users, options.k)
+    if np.isnan(scores).any():
+        raise ValueError(
+            f"The model of --seed-index {options.seed_index} in {options.run} diverged: its scores "
+            "are not numbers."
+        )
+    console, short = output(), items[:, -1] < 0
     if options.out is None:
-        _print(str(options.user), items[0], scores[0], known)
+        _print(console, str(options.user), items[0], scores[0], known)
+        if short[0]:
+            console.print(f"only {np.sum(items[0] >= 0)} items are left to recommend")
     else:
         written = _write(options.out, users, items, scores, known)
-        Console().print(f"{written:,} recommendations for {len(users):,} users in {options.out}")
+        where = plain(options.out)
+        console.print(f"{written:,} recommendations for {len(users):,} users in {where}")
+        if short.any():
+            console.print(f"fewer than {options.k} items are left for {short.sum():,} of them")
 
 
 def recommend(
     params: dict[str, np.ndarray], known: data.Interactions, users: np.ndarray, k: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The k best items of each user that the user has not taken; -1 where there are fewer."""
+    """The k best items of each user that are not among the ``known``; -1 where there are fewer."""
     (n_users, dim), n_items = params["users"].shape, len(params["items"])
 
     def build(rngs: nnx.Rngs) -> models.MatrixFactorization:
@@ -86,14 +106,16 @@ def recommend(
     return np.asarray(items), np.asarray(scores)
 
 
-def _print(user: str, items: np.ndarray, scores: np.ndarray, known: data.Interactions) -> None:
-    table = Table(title=f"User {user}")
+def _print(
+    console: Console, user: str, items: np.ndarray, scores: np.ndarray, known: data.Interactions
+) -> None:
+    table = Table(title=plain(f"User {user}"))
     for name in ("rank", "item", "score"):
         table.add_column(name, justify="right")
     for rank, (item, score) in enumerate(zip(items, scores, strict=True), 1):
         if item >= 0:
-            table.add_row(str(rank), str(known.item_ids[item]), f"{score:.4f}")
-    Console().print(table)
+            table.add_row(str(rank), plain(known.item_ids[item]), f"{score:.4f}")
+    console.print(table)
 
 
 def _write(

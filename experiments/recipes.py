@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from ._config import Config, DataOptions, LossOptions, ProtocolOptions, TrainOptions
+from ._flags import flag, given
 
 # What is fixed for each loss, and its grid. With many negatives an epoch carries more gradient:
 # those losses take smaller steps and stronger regularisation.
@@ -83,3 +84,23 @@ RECIPES: dict[str, Config] = {
         for loss, (_, grid) in _GRIDS.items()
     },
 }
+
+
+def start(name: str | None, arguments: list[str]) -> Config:
+    """What the arguments start from: a recipe, less its sweeps of what they set themselves.
+
+    Raises:
+      ValueError: If there is no recipe ``name``, or the arguments both fix and sweep a number.
+    """
+    fixed, swept = given(arguments)
+    if both := sorted(fixed & swept):
+        raise ValueError(f"{flag(both[0])} fixes what --sweep {both[0]} tries: give one of them.")
+    if name is None:
+        return Config()
+    if name not in RECIPES:
+        raise ValueError(f"--recipe takes one of {', '.join(RECIPES)}, got {name!r}.")
+    recipe = RECIPES[name]
+    own = tuple(
+        spec for spec in recipe.protocol.sweep if spec.partition("=")[0] not in fixed | swept
+    )
+    return replace(recipe, protocol=replace(recipe.protocol, sweep=own))

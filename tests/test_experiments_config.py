@@ -38,7 +38,7 @@ NUMBERS = [
     for name, kind in hints.items()
     if kind in (int, float, int | None, float | None, tuple[int, ...])
 ]
-WHOLE = ("n_pos", "ecdf_samples", "rns_epochs", "seed")  # may be 0
+WHOLE = ("n_pos", "ecdf_samples", "rns_epochs", "seed", "split_seed")  # may be 0
 FROM_ZERO = ("beta", "exponent", "weight_decay", "decay", "checkpoint_seconds", "variance_weight",
              "gain", "gain_slope", "gain_least", *WHOLE)  # fmt: skip
 SHARES = ("floor", "rho", "balance", "drop_rate", "alpha")  # both ends count
@@ -134,7 +134,7 @@ def test_damaged_fields_are_named(section, name):
     bad: list[Any] = [{}, {"a": 1}, [None], [[1]], "abc\0"]
     bad += [] if optional else [None]
     bad += ["abc", ""] if numeric else [0, -1, 10**400, math.nan, 1.5]
-    bad += [] if kind is bool else [True]
+    bad += [] if bool in (kind, *getattr(kind, "__args__", ())) else [True]
     bad += ([math.nan, math.inf, 10**400] if name != "k" else [[], [0], [1.5]]) if numeric else []
     for value in bad:
         said = fault(changed(value))
@@ -219,8 +219,7 @@ def test_defaults_that_are_filled_in_are_what_is_used_without_them(name):
         assert settled.sampling.prior == "popularity"
         assert settled.sampling.candidates == 5
     if config.objective.loss == "bprac":
-        smoothed = config.objective.rule == "posterior"
-        assert settled.objective.law_scale == (None if smoothed else 0.6)
+        assert (settled.objective.law, settled.objective.law_scale) == ("smoothed", None)
         assert settled.objective.every == 10
     if config.objective.loss == "dpl":
         assert (settled.objective.tau_plus, settled.objective.n_pos) == (0.05, 5)

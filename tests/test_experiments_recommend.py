@@ -28,7 +28,8 @@ from experiments.recommend import main
 pytestmark = pytest.mark.usefixtures("standard_promotion")
 
 ROOT = Path(__file__).parents[1]
-QUICK = ["--epochs", "3", "--batch-size", "256", "--dim", "8", "--lr", "0.01"]
+SHORT = ["--epochs", "3", "--batch-size", "256", "--dim", "8"]
+QUICK = [*SHORT, "--lr", "0.01"]
 
 
 def one_line(printed: str) -> str:
@@ -95,6 +96,14 @@ def test_a_run_leaves_what_it_promises(finished, ratings):
     screen = (finished / "screen.txt").read_text()
     assert f"{metrics['ndcg@20']:.4f}" in screen
     assert "chosen on validation data" in screen
+    stages = [f"reading {ratings.parent.name}/log.csv", "splitting",
+              "search: compiling", "search 1/3  loss",
+              "search 3/3  loss", "final: compiling", "planning evaluation",
+              "scoring the test set"]  # fmt: skip
+    places = [screen.index(f"\n{stage}") if stage != stages[0] else 0 for stage in stages]
+    assert places == sorted(places)
+    assert screen.startswith(stages[0])
+    assert "\x1b" not in screen
 
 
 LOSSES = tuple(name for name in get_args(LossName) if name != "bpr")
@@ -136,7 +145,7 @@ def test_seeds_give_mean_and_deviation(ratings, tmp_path, capsys):
 def test_a_sweep_is_decided_on_validation_and_written_whole(ratings, tmp_path, capsys):
     out = tmp_path / "run"
     sweep = ["--sweep", "lr=1e-6,1e-2", "--sweep", "tau_plus=0.0,0.1,0.2"]
-    arguments = ["--data", str(ratings), "--loss", "dpl", *QUICK, *sweep, "--seeds", "2"]
+    arguments = ["--data", str(ratings), "--loss", "dpl", *SHORT, *sweep, "--seeds", "2"]
     assert main([*arguments, "--out", str(out)]) == 0
     with (out / "sweep.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -166,7 +175,7 @@ def test_a_sweep_is_decided_on_validation_and_written_whole(ratings, tmp_path, c
 
 def test_without_refit_the_searched_model_is_scored(ratings, tmp_path):
     out = tmp_path / "run"
-    arguments = ["--data", str(ratings), *QUICK, "--refit", "False", "--seeds", "2"]
+    arguments = ["--data", str(ratings), *QUICK, "--refit", "none", "--seeds", "2"]
     assert main([*arguments, "--out", str(out)]) == 0
     lines = [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
     assert {line["phase"] for line in lines} == {"search"}
@@ -199,18 +208,6 @@ def test_topk_speaks_the_ids_of_the_file(finished, ratings, tmp_path, capsys):
     assert as_csv == list(zip(table["user"], table["item"], strict=True))
 
 
-def test_recommendations_leave_out_what_the_model_was_trained_on(finished, tmp_path):
-    out = tmp_path / "recs.parquet"
-    assert main(["topk", "--run", str(finished), "--all", "--k", "60", "--out", str(out)]) == 0
-    stored, _ = load_checkpoint(finished / "checkpoint" / "model.npz")
-    users = np.repeat(stored["user_ids"], np.diff(stored["indptr"]))
-    known = set(zip(users.tolist(), stored["item_ids"][stored["items"]].tolist(), strict=True))
-    table = polars.read_parquet(out)
-    shown = set(zip(table["user"], table["item"], strict=True))
-    assert not shown & known
-    assert len(shown) + len(known) == len(stored["user_ids"]) * len(stored["item_ids"])
-
-
 SAMPLERS = {
     "pns": [],
     "aobpr": ["--rank-scale", "20"],
@@ -235,13 +232,27 @@ def test_every_sampler_trains_and_says_how_true_its_negatives_are(name, ratings,
 
 WRONG = {
     "no such file": (["--data", "nowhere.csv"], "nowhere.csv"),
-    "no such column": (["--user-col", "who"], "who"),
-    "a knob the loss has not": (["--tau-plus", "0.1"], "--loss bpr has no tau_plus"),
+    "no such column": (["--user-col", "who"], "'who' (--user-col)"),
+    "no rate": (["--lr", "0"], "--lr must be positive, got [0.0]"),
+    "no epochs": (["--epochs", "0"], "--epochs must be at least 1, got [0]"),
+    "no ranks": (["--sampler", "aobpr", "--rank-scale", "0"], "--rank-scale must lie in"),
+    "no memory": (["--sampler", "srns", "--candidates", "0"], "--candidates must lie in"),
+    "no times": (["--split", "time"], "--split time needs timestamps; --data"),
+    "a knob the loss has not": (
+        ["--tau-plus", "0.1"],
+        "--loss bpr has no --tau-plus; it takes --temperature",
+    ),
     "a sweep of nothing": (["--sweep", "dim=8,16"], "--sweep takes one of lr"),
     "a sweep without numbers": (["--sweep", "lr=fast"], "--sweep must be NAME=NUMBER"),
     "a sweep twice": (["--sweep", "lr=1", "--sweep", "lr=2"], "twice"),
-    "a swept knob the loss has not": (["--sweep", "alpha=0.6"], "--loss bpr has no alpha"),
-    "a law for bpr": (["--law", "smoothed"], "--loss bpr has no law; bprac has"),
+    "seeds of no search": (["--search-seeds", "2"], "what --sweep tries"),
+    "no seeds of a search": (
+        ["--sweep", "lr=1,2", "--search-seeds", "0"],
+        "--search-seeds must be at least 1, got 0",
+    ),
+    "a sweep of what is fixed": (["--lr", "1", "--sweep", "lr=2"], "--lr fixes what --sweep lr"),
+    "a swept knob the loss has not": (["--sweep", "alpha=0.6"], "--loss bpr has no --alpha"),
+    "a law for bpr": (["--law", "smoothed"], "--loss bpr has no --law; bprac has"),
     "a scale for no law": (
         ["--loss", "bprac", "--law", "smoothed", "--law-scale", "1"],
         "--law smoothed has no --law-scale",
@@ -257,7 +268,7 @@ WRONG = {
         "this loss draws negatives of its own",
     ),
     "a drop rate out of range": (["--loss", "truncated_bpr", "--drop-rate", "2"], "--drop-rate"),
-    "extra positives for bpr": (["--n-pos", "2"], "draws no extra positives"),
+    "extra positives for bpr": (["--n-pos", "2"], "draws no extra positives; leave out --n-pos 2"),
     "a knob out of range": (["--loss", "dpl", "--tau-plus", "1.5"], "--tau-plus"),
     "no cut-off": (["--k"], "--k must be one or more, each a whole number in [1, 65536], got none"),
     "a sweep out of range": (
@@ -273,15 +284,18 @@ WRONG = {
     "no recipe": (["--recipe", "magic"], "--recipe takes one of"),
     "no tpu here": (["--device", "tpu"], "--device tpu: JAX found only"),
     "resume what is no run": (["--resume", "nowhere"], "nowhere holds no run"),
-    "a share out of range": (["--valid", "1.5"], "valid"),
-    "a flag the sampler has not": (["--candidates", "9"], "--sampler rns has no candidates"),
+    "a share out of range": (["--valid", "1.5"], "--valid must lie in"),
+    "a flag the sampler has not": (
+        ["--candidates", "9"],
+        "--sampler rns has no --candidates; it takes no numbers",
+    ),
     "a sweep the sampler has not": (
         ["--sampler", "dns", "--sweep", "gain=1,5"],
-        "--sampler dns has no gain; it takes candidates",
+        "--sampler dns has no --gain; it takes --candidates",
     ),
-    "a sampler's number out of range": (["--sampler", "bns", "--gain", "-1"], "gain"),
+    "a sampler's number out of range": (["--sampler", "bns", "--gain", "-1"], "--gain must lie in"),
     "no occupations": (["--sampler", "bns", "--prior", "occupation"], "u.user"),
-    "no such rating": (["--min-rating", "4"], "min_rating"),
+    "no such rating": (["--min-rating", "4"], "--min-rating is given"),
 }
 
 

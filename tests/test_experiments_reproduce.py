@@ -18,6 +18,7 @@ from experiments import _study as study
 from experiments._locks import hold
 from experiments._occupations import occupations
 from experiments._published import published
+from experiments._reproduce import _chosen
 from experiments.reproduce import main
 
 pytestmark = pytest.mark.usefixtures("standard_promotion")
@@ -164,7 +165,7 @@ def test_scores_are_counted_by_what_they_are_of():
             "--epochs must be a whole number in [1, 2147483647], got 0",
         ),
         (["table-3.2", "--test-rating", "nan"], "--test-rating must be a number that is finite"),
-        (["table-4.2", "--methods", "best"], "--methods takes some of rns, pns"),
+        (["table-4.2", "--methods", "best"], '--methods takes some of "rns", "pns"'),
         (["table-5.3"], "add --setting minibatch"),
         (["figure-4.4", "--setting", "minibatch"], "is of the published setting"),
         (["figure-4.4", "--methods", "rns"], "figures have all of theirs"),
@@ -297,3 +298,9 @@ def test_the_study_compares_what_it_says(folder):
     assert isinstance(made["bns-2"].first, samplers.RNS)
     info_nce = sampling.TABLES["4.4"][-1]
     assert (info_nce.loss, info_nce.n_neg) == (losses.info_nce, 2)
+
+
+def test_names_of_methods_are_quoted_for_they_hold_commas():
+    methods = (study.Method("a, fast"), study.Method("a, slow"))
+    with pytest.raises(ValueError, match="some of 'a, fast', 'a, slow', got 'a'"):
+        _chosen(methods, ("a",))

@@ -24,8 +24,10 @@ MODEL = {
     "item_ids": np.array(["a", "b", "c", "d", "e"]),
     "indptr": np.array([0, 1, 1, 2]),
     "items": np.array([4, 0], np.int32),
+    "test_indptr": np.array([0, 0, 1, 1]),
+    "test_items": np.array([2], np.int32),
 }
-META = {"dim": 4, "encoder": "mf"}
+META = {"dim": 4, "encoder": "mf", "trained_on": ["train", "valid"]}
 
 
 def store(folder: Path, tree: Any, meta: Any) -> Path:
@@ -36,9 +38,11 @@ def store(folder: Path, tree: Any, meta: Any) -> Path:
 
 def test_a_model_is_read_as_it_was_written(tmp_path):
     store(tmp_path, MODEL, META)
-    params, known = rundir.load_model(tmp_path)
-    assert params.keys() == {"users", "items"}
-    assert known.item_ids[known.items].tolist() == ["e", "a"]
+    model = rundir.load_model(tmp_path)
+    assert model.params.keys() == {"users", "items"}
+    assert model.known.item_ids[model.known.items].tolist() == ["e", "a"]
+    assert model.test.item_ids[model.test.items].tolist() == ["c"]
+    assert model.trained_on == ("train", "valid")
 
 
 @pytest.mark.parametrize(
@@ -54,8 +58,11 @@ def test_a_model_is_read_as_it_was_written(tmp_path):
         ({"indptr": np.array([0, 1, 2])}, META),
         ({"items": np.array([5, 0], np.int32)}, META),
         ({"user_ids": np.arange(4)}, META),
-        ({}, {"dim": 8, "encoder": "mf"}),
-        ({}, {"dim": 4, "encoder": "graph"}),
+        ({"test_items": np.array([5], np.int32)}, META),
+        ({}, META | {"dim": 8}),
+        ({}, META | {"encoder": "graph"}),
+        ({}, META | {"trained_on": ["all"]}),
+        ({}, META | {"trained_on": None}),
         ({}, []),
         ({}, None),
     ],
@@ -81,7 +88,7 @@ def test_damaged_bytes_of_a_model_are_an_error_that_names_it_or_harmless(tmp_pat
     for content in damaged:
         path.write_bytes(content)
         with contextlib.suppress(ValueError):
-            params, _ = rundir.load_model(tmp_path)
+            params = rundir.load_model(tmp_path).params
             np.testing.assert_array_equal(params["users"], want["params/users"])
             continue
         with pytest.raises(ValueError, match=re.escape(str(path))):

@@ -1,0 +1,74 @@
+"""The library's messages in the words of the command line."""
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import zip_longest
+
+from ._config import Config
+
+# What the library calls otherwise than the flag that sets it.
+_RENAMED = {
+    "learning_rate": "lr",
+    "scale": "rank_scale",
+    "memory": "candidates",
+    "ks": "k",
+    "source": "data",
+}
+_ARGUMENT = re.compile(r"`(\w+)=?`")
+
+
+def flag(name: str) -> str:
+    """The flag of a field, such as ``--weight-decay`` of ``weight_decay``."""
+    return f"--{name.replace('_', '-')}"
+
+
+def _flags() -> dict[str, str]:
+    sections = [field.default_factory for field in dataclasses.fields(Config)]
+    names = [field.name for kind in sections for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    own = {name: flag(name) for name in names}
+    return own | {argument: own[name] for argument, name in _RENAMED.items()}
+
+
+FLAGS = _flags()
+"""The flag by the name of the argument that it sets."""
+
+
+def in_flags(message: object) -> str:
+    """A message whose arguments in backticks are flags, where there is one that sets them.
+
+    >>> in_flags("`learning_rate` must be positive, got 0; `held_out` is something else.")
+    '--lr must be positive, got 0; `held_out` is something else.'
+    """
+    return _ARGUMENT.sub(lambda found: FLAGS.get(found[1], found[0]), str(message))
+
+
+def given(arguments: list[str]) -> tuple[set[str], set[str]]:
+    """What the arguments fix, and what they sweep, by the names of the fields.
+
+    >>> given(["--weight-decay=0", "--sweep", "lr=1,2"])
+    ({'weight_decay'}, {'lr'})
+    """
+    fixed, swept = set(), set()
+    for argument, following in zip_longest(arguments, arguments[1:], fillvalue=""):
+        name, separator, value = argument.partition("=")
+        if name == "--sweep":
+            swept.add((value if separator else following).partition("=")[0])
+        elif name.startswith("--"):
+            fixed.add(name[2:].replace("-", "_"))
+    return fixed, swept
+
+
+@contextmanager
+def spoken(**words: str) -> Iterator[None]:
+    """Says ``words`` for arguments in the ``ValueError`` of the body: those that no flag sets.
+
+    An argument may have a flag's name and be something else: ``test`` is a share on the command
+    line, and to an evaluation it is the test part.
+    """
+    try:
+        yield
+    except ValueError as error:
+        said = _ARGUMENT.sub(lambda found: words.get(found[1], found[0]), str(error))
+        raise ValueError(said) from error

@@ -1,0 +1,217 @@
+"""What is being done, and how far it is: bars in a terminal, plain lines elsewhere."""
+
+import datetime
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+# Least seconds between two lines, and from where on a wait is worth a spinner.
+_BETWEEN_LINES, _LONG = 5.0, 2.0
+# Entries that the speed is taken over.
+_RECENT = 50
+
+
+class Display:
+    """Shows stages, which only last, and trainings, which come on.
+
+    A context; what it shows last stays when it ends.
+    """
+
+    def __enter__(self) -> "Display":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def stage(self, what: str) -> None:
+        """Says what is being done from now on."""
+        raise NotImplementedError
+
+    def advance(self, name: str, done: int, total: int, status: str) -> None:
+        """Says how far the training ``name`` is; its time counts from the stage before it."""
+        raise NotImplementedError
+
+
+def display(console: Console) -> Display:
+    """Bars where the console can draw over what it wrote, else lines."""
+    animated = console.is_terminal and not console.is_dumb_terminal
+    return Bars(console) if animated else Lines(console)
+
+
+class Bars(Display):
+    """A bar for each training, and below them a spinner with what takes its time."""
+
+    def __init__(self, console: Console):
+        self._bars = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=10),  # the whole line fits 80 columns
+            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+            TextColumn("{task.fields[status]}", markup=False),
+            TimeElapsedColumn(),
+            console=console,
+        )
+        self._spinner = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            TimeElapsedColumn(),
+            console=console,
+        )
+        self._live = Live(
+            Group(self._bars, self._spinner),
+            console=console,
+            refresh_per_second=8,
+            redirect_stderr=sys.stderr.isatty(),  # a file gets what is meant for it
+        )
+        self._tasks: dict[str, TaskID] = {}
+        self._last = self._began = time.monotonic()
+
+    def __enter__(self) -> "Bars":
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._settle()
+        self._live.stop()
+
+    def stage(self, what: str) -> None:
+        """See :meth:`Display.stage`."""
+        self._settle()
+        self._spin(what)
+        self._last = self._began = time.monotonic()
+
+    def advance(self, name: str, done: int, total: int, status: str) -> None:
+        """See :meth:`Display.advance`."""
+        if name not in self._tasks:
+            task = self._bars.add_task(name, total=total, status=status)
+            self._bars.tasks[-1].start_time = self._began
+            self._tasks[name] = task
+        self._bars.update(self._tasks[name], completed=done, status=status)
+        now = time.monotonic()
+        waits = done < total and now - self._last > _LONG
+        self._last = now
+        self._spin(f"{name.strip()}: epoch {done + 1}" if waits else None)
+
+    def _spin(self, what: str | None) -> None:
+        for task in self._spinner.task_ids:
+            self._spinner.remove_task(task)
+        if what is not None:
+            self._spinner.add_task(what, total=None)
+
+    def _settle(self) -> None:
+        self._spin(None)
+        for task in self._bars.tasks:
+            if task.stop_time is None:  # one that stopped early is not at its end
+                self._bars.stop_task(task.id)
+
+
+def reading(shown: Display) -> Callable[[Any, float], None]:
+    """Shows how much of a file is read, once that has taken a while.
+
+    Returns:
+      A function of the path and the share of it that is read.
+    """
+    began = time.monotonic()
+
+    def on_read(path: Any, share: float) -> None:
+        if time.monotonic() - began > _LONG:
+            shown.advance(f"reading {Path(path).name}", round(100 * share), 100, "%")
+
+    return on_read
+
+
+class Lines(Display):
+    """A line for each stage, and one every few seconds of a training.
+
+    Args:
+      console: Where they go.
+      clock: Seconds from any start.
+    """
+
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic):
+        self._console, self._clock = console, clock
+        self._pending: str | None = None
+        self._name: str | None = None
+        self._began = clock()
+        self._printed = -np.inf
+
+    def __exit__(self, *_: object) -> None:
+        self._flush()
+
+    def stage(self, what: str) -> None:
+        """See :meth:`Display.stage`."""
+        self._flush()
+        self._began = self._clock()
+        self._print(what)
+
+    def advance(self, name: str, done: int, total: int, status: str) -> None:
+        """See :meth:`Display.advance`."""
+        if name != self._name:
+            self._flush()
+            self._name, self._printed = name, -np.inf
+        now = self._clock()
+        elapsed = datetime.timedelta(seconds=round(now - self._began))
+        self._pending = f"{name.strip()} {done}/{total}  {status}  {elapsed}"
+        if now - self._printed >= _BETWEEN_LINES:
+            self._flush()
+            self._printed = now
+
+    def _flush(self) -> None:
+        if self._pending is not None:
+            self._print(self._pending)
+        self._pending = None
+
+    def _print(self, line: str) -> None:
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+class TrainingStatus:
+    """Loss, validation score and triplets per second of the trainings of a run.
+
+    Of several runs it tells the mean loss and the best score.
+
+    Args:
+      metric: The validation score.
+      triplets: Triplets that one epoch of one run takes, by the phase.
+    """
+
+    def __init__(self, metric: str, triplets: dict[str, int]):
+        self._metric, self._triplets = metric, triplets
+        self._recent: dict[str, deque[tuple[int, float]]] = {}
+
+    def of(self, phase: str, entry: dict[str, Any]) -> str:
+        """One entry of the history, after those before it."""
+        parts = [f"loss {np.nanmean(entry['loss']):.4f}"]
+        if scores := entry.get(self._metric):
+            name = self._metric.removeprefix("valid_").upper()
+            parts.append(f"{name} {np.nanmax(scores):.4f}")
+        now = entry["epoch"], entry["seconds"]
+        recent = self._recent.setdefault(phase, deque(maxlen=_RECENT))
+        # The first entry holds the compilation: its speed is a lower bound.
+        (epoch, seconds), bound = (recent[0], "") if recent else ((0, 0.0), "≥ ")
+        recent.append(now)
+        if now[1] > seconds:
+            triplets = self._triplets[phase] * len(entry["loss"]) * (now[0] - epoch)
+            parts.append(f"{bound}{_short(triplets / (now[1] - seconds))} triplets/s")
+        return "  ".join(parts)
+
+
+def _short(number: float) -> str:
+    for size, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.1f}{suffix}"
+    return f"{number:.0f}"

@@ -1,0 +1,160 @@
+"""Benchmarks check before they measure, write what they have, and judge it last."""
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import _common as common
+from benchmarks import confidence, evaluation, quality, training
+from experiments.recipes import RECIPES
+
+
+def call(module, monkeypatch, *arguments) -> None:
+    monkeypatch.setattr("sys.argv", ["benchmark", *map(str, arguments)])
+    module.main()
+
+
+@pytest.fixture
+def runs(monkeypatch) -> list[str]:
+    """The recipes that were run; the third fails."""
+    done = []
+
+    def run(recipe: str, data: Path, folder: Path) -> None:
+        done.append(recipe)
+        if len(done) == 3:
+            raise SystemExit(2)
+        folder.mkdir(parents=True)
+        config = {"objective": {}, "training": {}, "source": {"valid": 0.2}}
+        (folder / "config.json").write_text(json.dumps(config))
+        scores = {"ndcg@20": len(done) / 10, "ndcg@20_std": 0.0}
+        (folder / "metrics.json").write_text(json.dumps(scores))
+        (folder / "metrics_by_seed.json").write_text("[]")
+        (folder / "history.jsonl").write_text('{"epoch": 7}\n')
+        (folder / "curves.png").write_bytes(b"")
+
+    monkeypatch.setattr(quality, "run", run)
+    return done
+
+
+def test_quality_refuses_a_loss_without_a_recipe_before_it_trains_any(
+    runs, monkeypatch, tmp_path, capsys
+):
+    with pytest.raises(SystemExit) as left:
+        call(quality, monkeypatch, "--data", tmp_path, "--losses", "bpr", "mpr")
+    assert left.value.code == 2
+    assert "bpr, bce" in capsys.readouterr().err
+    assert not runs
+
+
+def test_quality_takes_the_losses_that_have_recipes_and_keeps_what_it_has(
+    runs, monkeypatch, tmp_path
+):
+    out = tmp_path / "out"
+    with pytest.raises(SystemExit):
+        call(quality, monkeypatch, "--data", tmp_path, "--runs", tmp_path / "runs", "--out", out)
+    rows = json.loads((out / "quality.json").read_text())["rows"]
+    assert [row["ndcg@20"] for row in rows] == [0.1, 0.2]
+    assert set(runs) <= set(RECIPES)
+    assert len(set(runs)) == 3
+
+
+class Log:
+    """As much of a log as is measured."""
+
+    n_users, n_items = 2, 3
+
+    def __len__(self) -> int:
+        return 4
+
+
+def contestant(name: str, warm: int, loss_of) -> training.Contestant:
+    """One that has trained ``warm`` epochs more than the first."""
+    epochs = itertools.count(2)
+    made = training.Contestant(name, lambda: loss_of(next(epochs)), 0.1)
+    for _ in range(warm):
+        made.epoch()
+    return made
+
+
+@pytest.fixture
+def contest(monkeypatch):
+    monkeypatch.setattr(training, "TASKS", training.TASKS[:1])
+    monkeypatch.setattr(training, "load_interactions", lambda: ("none", Log()))
+    monkeypatch.setattr(training.common, "versions", lambda *_: {})
+
+    def set_references(loss_of):
+        ours = contestant("ours", 3, lambda epoch: 1 / epoch)
+        monkeypatch.setattr(training, "run_jax", lambda task: (ours, []))
+        monkeypatch.setattr(
+            training, "run_torch", lambda task, _: ([contestant("theirs", 0, loss_of)], [])
+        )
+
+    return set_references
+
+
+def test_training_compares_losses_after_equally_many_epochs(contest, monkeypatch, tmp_path):
+    contest(lambda epoch: 1 / epoch)
+    call(training, monkeypatch, "--repeats", 1, "--out", tmp_path / "training.json")
+    (task,) = json.loads((tmp_path / "training.json").read_text())["tasks"]
+    assert [row["epochs"] for row in task["rows"]] == [4 + training.TURN] * 2
+    assert [row["loss_after"] for row in task["rows"]] == [1 / (4 + training.TURN)] * 2
+
+
+@pytest.mark.parametrize("other", [1.2, 0.85, float("nan")])
+def test_training_keeps_the_figures_that_it_does_not_trust(contest, other, monkeypatch, tmp_path):
+    contest(lambda epoch: other / epoch)
+    with pytest.raises(SystemExit, match="the loss of theirs is"):
+        call(training, monkeypatch, "--repeats", 1, "--out", tmp_path / "training.json")
+    assert len(json.loads((tmp_path / "training.json").read_text())["tasks"]) == 1
+
+
+def evaluated(recall: float) -> dict:
+    numbers = dict.fromkeys(
+        ("users_per_second_median", "users_per_second_best", "users_per_cpu_second_median",
+         "peak_rss_mb", "first_call_extra_seconds"), 1.0,
+    )  # fmt: skip
+    values = {"recall@20": recall, "ndcg@20": 0.1}
+    row = {"library": "any", "block_size": 8, "auc": False, "wait_policy": None}
+    return {**row, **numbers, "load_average": [1.0], "values": values}
+
+
+def test_evaluation_keeps_the_figures_that_it_does_not_trust(monkeypatch, tmp_path):
+    rows = [evaluated(0.1), evaluated(0.1002)]
+    monkeypatch.setattr(evaluation, "measure", lambda args: {"rows": rows})
+    with pytest.raises(SystemExit, match="not the same ranking"):
+        call(evaluation, monkeypatch, "--out", tmp_path / "evaluation.json")
+    assert json.loads((tmp_path / "evaluation.json").read_text())["rows"] == rows
+    evaluation.judge(rows[:1] * 2)
+
+
+def test_confidence_keeps_the_figures_that_it_does_not_trust(monkeypatch, tmp_path):
+    row = {"what": "formula", "rule": "density", "law": "smoothed", "largest_error": 0.1}
+    monkeypatch.setattr(confidence, "measure", lambda *_: [row])
+    out = tmp_path / "confidence.json"
+    with pytest.raises(SystemExit, match=r"formula density smoothed: relative error 0\.1"):
+        call(confidence, monkeypatch, "--interactions", 10, "--rounds", 1, "--out", out)
+    assert json.loads(out.read_text())["rows"] == [row]
+    confidence.judge([{**row, "largest_error": 1e-6}, {**row, "largest_error": None}])
+
+
+def test_a_missing_package_is_told_before_anything_is_measured(monkeypatch, tmp_path):
+    def measure(*_):
+        raise AssertionError("measured")
+
+    monkeypatch.setattr(training, "measure", measure)
+    monkeypatch.setattr(common.importlib.metadata, "version", missing)
+    with pytest.raises(SystemExit, match="needs the package jax"):
+        call(training, monkeypatch, "--out", tmp_path / "training.json")
+
+
+def missing(name: str) -> str:
+    raise common.importlib.metadata.PackageNotFoundError(name)
+
+
+@pytest.mark.parametrize("repeats", ["0", "-1", "some"])
+def test_nothing_is_measured_no_times(repeats, monkeypatch, capsys):
+    with pytest.raises(SystemExit):
+        call(training, monkeypatch, "--repeats", repeats)
+    assert "at least 1" in capsys.readouterr().err

@@ -1,0 +1,35 @@
+"""Messages of the library, as the command line says them."""
+
+import pytest
+
+from experiments._flags import FLAGS, in_flags, spoken
+from experiments.recommend import main
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ("`learning_rate` must be positive.", "--lr must be positive."),
+        ("`weight_decay` and `tau_plus`", "--weight-decay and --tau-plus"),
+        ("choose with `user_col=`.", "choose with --user-col."),
+        ("`held_out` and `read` are nobody's flags", "`held_out` and `read` are nobody's flags"),
+        ("dim alone is a word", "dim alone is a word"),
+    ],
+)
+def test_arguments_become_their_flags(message, said):
+    assert in_flags(message) == said
+
+
+def test_every_flag_is_one_of_the_command(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    shown = set(capsys.readouterr().out.replace(",", " ").split())
+    assert set(FLAGS.values()) <= shown
+
+
+def test_an_argument_that_shares_its_name_with_a_flag_is_named_as_what_it_is():
+    with (
+        pytest.raises(ValueError, match=r"^the test part must differ from `other`$"),
+        spoken(test="the test part"),
+    ):
+        raise ValueError("`test` must differ from `other`")

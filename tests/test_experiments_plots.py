@@ -1,0 +1,82 @@
+"""What the curves of a run say of themselves."""
+
+import numpy as np
+import pytest
+
+from crl_jax.train import Choice
+from experiments._plots import curves, draw_curves
+
+LEARNED = {"search": "training data", "final": "training data", "use": "all data"}
+POINTS = [{"lr": 1e-3, "tau_plus": 0.1}, {"lr": 2e-3, "tau_plus": 0.1}, {"lr": 1e-2, "epochs": 2.0}]
+
+
+def history(n_runs: int, n_epochs: int, *phases: str) -> list[dict]:
+    """Run i has the loss i and the score i / 10 throughout."""
+    runs = list(range(n_runs))
+    return [
+        {"phase": phase, "epoch": epoch, "seconds": 1.0, "loss": runs[: None if search else 1]}
+        | ({"valid_ndcg@20": [i / 10 for i in runs]} if search else {})
+        for phase in phases
+        for epoch in range(1, n_epochs + 1)
+        for search in [phase == "search"]
+    ]
+
+
+def choice(point: int = 1, epochs: int = 3) -> Choice:
+    return Choice(point, epochs, 0.1, np.zeros(3), np.zeros(3))
+
+
+def line(axes, label: str):
+    (found,) = [line for line in axes.lines if line.get_label() == label]
+    return found
+
+
+def test_curves_bear_the_numbers_they_were_trained_with():
+    figure = curves(history(6, 5, "search", "final"), "bpr, ml-100k", POINTS, choice(), LEARNED)
+    loss, score = figure.axes
+    # Two seeds to a point: the runs 2 and 3 are those of the second.
+    second = "search: lr=0.002, tau_plus=0.1 (2 seeds)"
+    assert set(line(loss, second).get_ydata()) == {2}
+    assert set(line(score, second).get_ydata()) == {0.2}
+    assert (
+        line(score, second).get_linewidth()
+        > line(score, "search: lr=0.001, tau_plus=0.1 (2 seeds)").get_linewidth()
+    )
+    short = np.asarray(line(loss, "search: lr=0.01, epochs=2 (2 seeds)").get_ydata(), float)
+    np.testing.assert_array_equal(short, [4, 4, np.nan, np.nan, np.nan])
+    named = {text.get_text() for text in figure.legends[0].get_texts()}
+    assert {second, "final: training data", "chosen: epoch 3"} <= named
+
+
+def test_the_chosen_epoch_is_marked_and_the_data_are_named():
+    figure = curves(history(3, 5, "search"), "bpr, ml-100k", POINTS, choice(), LEARNED)
+    assert "ml-100k" in figure.get_suptitle()
+    for axes in figure.axes:
+        assert set(line(axes, "chosen: epoch 3").get_xdata()) == {3}
+        assert axes.get_legend() is None
+
+
+@pytest.mark.parametrize("n_epochs", [1, 2, 3, 40])
+def test_epochs_are_whole(n_epochs):
+    figure = curves(history(1, n_epochs, "search", "use"), "bpr", [{}], choice(0, 1), LEARNED)
+    for axes in figure.axes:
+        ticks = axes.get_xticks()
+        np.testing.assert_array_equal(ticks, np.round(ticks))
+    marked = [line.get_marker() == "o" for line in figure.axes[0].lines[:2]]
+    assert marked == [n_epochs == 1] * 2  # a line of one point is not to be seen
+
+
+def test_of_many_points_the_chosen_one_is_named():
+    points = [{"lr": float(i)} for i in range(20)]
+    figure = curves(history(20, 3, "search"), "bpr", points, choice(7, 2), LEARNED)
+    named = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert sorted(named) == ["chosen: epoch 2", "search: lr=7", "search: other points"]
+
+
+def test_the_file_is_a_png(tmp_path):
+    path = tmp_path / "curves.png"
+    draw_curves(
+        path, history(1, 2, "search"), "bpr", points=[{}], choice=choice(0, 1), learned=LEARNED
+    )
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert [*tmp_path.iterdir()] == [path]
