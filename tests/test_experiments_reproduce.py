@@ -302,5 +302,5 @@ def test_the_study_compares_what_it_says(folder):
 
 def test_names_of_methods_are_quoted_for_they_hold_commas():
     methods = (study.Method("a, fast"), study.Method("a, slow"))
-    with pytest.raises(ValueError, match="some of 'a, fast', 'a, slow', got 'a'"):
+    with pytest.raises(ValueError, match='some of "a, fast", "a, slow", got "a"'):
         _chosen(methods, ("a",))
