@@ -540,12 +540,17 @@ def test_a_parquet_path_is_no_pattern(tmp_path):
     assert len(read(write(tmp_path, "part[1]*.parquet", GOOD["table.parquet"]))) == 2
 
 
-def test_a_date_that_polars_cannot_count_is_refused(tmp_path):
+def test_dates_far_off_are_counted_too(tmp_path):
     path = tmp_path / "x.parquet"
-    days = pl.Series([0, 2**31 - 1], dtype=pl.Int32).cast(pl.Date)
-    pl.DataFrame({"user": [1, 1], "item": [1, 2], "time": days}).write_parquet(path)
-    with pytest.raises(DataError, match=r"x.parquet: row 2: expected a date that"):
-        read(path)
+    counts, table = [-1, 2**31 - 1], {"user": [1, 1], "item": [1, 2]}
+    days = pl.Series(counts, dtype=pl.Int32).cast(pl.Date)
+    pl.DataFrame(table | {"time": days}).write_parquet(path)
+    assert read(path).timestamps.tolist() == [n * 86_400 for n in counts]
+    counts = [-1, 2**62]
+    for unit, per_second in {"ms": 10**3, "us": 10**6, "ns": 10**9}.items():
+        moments = pl.Series(counts, dtype=pl.Int64).cast(pl.Datetime(unit))
+        pl.DataFrame(table | {"time": moments}).write_parquet(path)
+        assert read(path).timestamps.tolist() == [n / per_second for n in counts]
 
 
 ids = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=6).filter(

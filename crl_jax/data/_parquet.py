@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 _MAGIC = b"PAR1"
+_PER_SECOND = {"ms": 10**3, "us": 10**6, "ns": 10**9}
 _CHILD = Path(__file__).with_name("_parquet_child.py")
 
 
@@ -127,9 +128,11 @@ def _times(path: Path, values: "pl.Series") -> np.ndarray:
     """int64 where the column is whole numbers, else float64; dates as seconds since 1970, UTC."""
     import polars as pl
 
-    if values.dtype in (pl.Date, pl.Datetime):
-        values = values.dt.epoch("us") / 1_000_000
-        _reject(path, values, values.is_null(), "a date that 64 bits of microseconds can hold")
+    # In the unit that they have, for in a finer one a date may overflow.
+    if isinstance(values.dtype, pl.Datetime):
+        values = values.to_physical() / _PER_SECOND[values.dtype.time_unit]
+    elif values.dtype == pl.Date:
+        values = values.to_physical().cast(pl.Int64) * 86_400
     if values.dtype.is_integer() and (values.max() or 0) <= np.iinfo(np.int64).max:  # pyright: ignore[reportOperatorIssue]
         return values.cast(pl.Int64).to_numpy()
     return _finite(path, values, pl.Float64())
