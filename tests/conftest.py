@@ -1,6 +1,7 @@
 """The strict session every test runs in, and the shared fixtures."""
 
 import os
+import signal
 import tempfile
 from pathlib import Path
 
@@ -16,6 +17,14 @@ jax.config.update("jax_num_cpu_devices", 8)  # for what runs on several; all els
 settings.register_profile("server", derandomize=True)
 if os.environ.get("CI"):
     settings.load_profile("server")
+
+# A session in the background ignores signals, and what it starts inherits that.
+for _number, _handler in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _handler)
 
 # Many tests compile the same programs. The variables reach the processes that tests start.
 _cache = tempfile.TemporaryDirectory(prefix="crl_jax_compiled_")
