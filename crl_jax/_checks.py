@@ -36,9 +36,29 @@ def check_range(
     numbers = np.asarray(value, dtype=np.float64)
     above = numbers > low if low_open else numbers >= low
     below = numbers < high if high_open else numbers <= high
-    if not np.all(above & below):
+    outside = np.argwhere(~(above & below))
+    if len(outside):
+        at = outside[0].tolist()
         left, right = "(" if low_open else "[", ")" if high_open else "]"
-        raise ValueError(f"`{name}` must lie in {left}{low}, {high}{right}, got {value}.")
+        got = plain_number(np.asarray(value)[tuple(at)]) + (f" at index {at}" if at else "")
+        raise ValueError(f"`{name}` must lie in {left}{low}, {high}{right}, got {got}.")
+
+
+def plain_number(number: Any) -> str:
+    """The fewest digits that tell a number apart from others of its type.
+
+    A Python float holds float64. Where a float32 holds the same number, the digits are those of
+    the float32: what ``array.tolist()`` gives prints as the array does.
+
+    >>> plain_number(jnp.array([0.3]).tolist()[0]), plain_number(0.3), plain_number(1 - 1e-8)
+    ('0.3', '0.3', '0.99999999')
+    """
+    exact = np.asarray(number)[()]
+    if not jnp.issubdtype(exact.dtype, jnp.floating):
+        return str(exact)
+    with np.errstate(over="ignore"):
+        single = exact.astype(np.float32)
+    return str(single if single == exact else exact)
 
 
 def at_least_float32(*arrays: Any) -> tuple[Any, ...]:

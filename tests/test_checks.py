@@ -1,0 +1,47 @@
+"""What a refused argument is told."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from crl_jax._checks import check_range, plain_number
+
+
+@pytest.mark.parametrize(
+    ("number", "printed"),
+    [
+        (0.3, "0.3"),
+        (0.30000001192092896, "0.3"),  # a float32 that travelled as a Python float
+        (np.float32(0.3), "0.3"),
+        (jnp.float32(0.3), "0.3"),
+        (jnp.bfloat16(0.3), "0.30078125"),
+        (1 - 1e-8, "0.99999999"),
+        (np.float64(1) / 3, "0.3333333333333333"),
+        (0.5, "0.5"),
+        (3, "3"),
+        (np.int64(2**53 + 1), "9007199254740993"),
+        (True, "True"),
+        (1e39, "1e+39"),  # float32 ends before
+        (-np.inf, "-inf"),
+        (np.nan, "nan"),
+    ],
+)
+def test_a_number_prints_with_the_digits_that_it_was_written_with(number, printed):
+    assert plain_number(number) == printed
+
+
+@pytest.mark.parametrize(
+    ("value", "got"),
+    [
+        (jnp.array([0.1, 0.3]).tolist()[1], "got 0.3."),
+        (jnp.float32(0.3), "got 0.3."),
+        ([0.1, 0.3], r"got 0.3 at index \[1\]."),
+        (jnp.array([[0.1, 0.1], [0.3, 0.9]]), r"got 0.3 at index \[1, 0\]."),
+        (np.array([0.2 + 1e-9]), r"got 0.200000001 at index \[0\]."),
+        (np.nan, "got nan."),
+    ],
+)
+def test_a_message_shows_the_first_number_out_of_range(value, got):
+    with pytest.raises(ValueError, match=r"`share` must lie in \[0.0, 0.2\], " + got + "$"):
+        check_range("share", value, 0.0, 0.2)
+    check_range("share", [], 0.0, 0.2)
