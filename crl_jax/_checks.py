@@ -24,8 +24,14 @@ def check_range(
     *,
     low_open: bool = False,
     high_open: bool = False,
+    dtype: Any = None,
 ) -> None:
     """Raises ``ValueError`` if a concrete ``value`` leaves the interval.
+
+    An open end is held against the number that computations meet, :func:`rounded` to ``dtype``:
+    in float32 1 - 1e-8 is 1, which [0, 1) does not hold. ``None`` stands for the widest type that
+    JAX has: float64 under ``jax_enable_x64``, float32 otherwise. Who casts to the type of scores
+    gives that type; who computes in Python gives ``float``.
 
     A traced value has no number to look at and passes: inside ``jit`` the caller checked
     before, or accepts what the formula gives. So does what stands in for a number while a tree
@@ -34,14 +40,28 @@ def check_range(
     if isinstance(value, Tracer) or not isinstance(value, _NUMBERS):
         return
     numbers = np.asarray(value, dtype=np.float64)
-    above = numbers > low if low_open else numbers >= low
-    below = numbers < high if high_open else numbers <= high
+    used = rounded(value, dtype)
+    above = used > low if low_open else numbers >= low
+    below = used < high if high_open else numbers <= high
     outside = np.argwhere(~(above & below))
     if len(outside):
-        at = outside[0].tolist()
+        at = tuple(outside[0].tolist())
         left, right = "(" if low_open else "[", ")" if high_open else "]"
-        got = plain_number(np.asarray(value)[tuple(at)]) + (f" at index {at}" if at else "")
+        got = plain_number(np.asarray(value)[at]) + (f" at index {list(at)}" if at else "")
+        if low < numbers[at] < high:  # an end that only rounding reaches
+            got += f", which is {plain_number(used[at])} in {used.dtype}"
         raise ValueError(f"`{name}` must lie in {left}{low}, {high}{right}, got {got}.")
+
+
+def rounded(value: Any, dtype: Any = None) -> np.ndarray:
+    """The numbers that computations in ``dtype`` meet; None is the widest type that JAX has.
+
+    What is too large is infinite, and what is below the normal numbers 0, as most devices have it.
+    """
+    dtype = jnp.result_type(float) if dtype is None else np.dtype(dtype)
+    with np.errstate(over="ignore", under="ignore"):
+        numbers = np.asarray(value).astype(dtype)
+    return np.where(np.abs(numbers) < np.finfo(dtype).tiny, np.zeros((), dtype), numbers)
 
 
 def plain_number(number: Any) -> str:

@@ -32,6 +32,24 @@ def test_special_cases_meet(pos, neg):
     same(hard(pos, neg, tau_plus=0.1, beta=0.0), debiased(pos, neg, tau_plus=0.1))
 
 
+def test_a_prior_that_only_float64_tells_from_1(pos, neg):
+    """The scores' type decides which prior is 1, not whether JAX has a wider one."""
+    prior = 1 - 1e-8
+    with jax.enable_x64(True):
+        wide = (jnp.asarray(np.asarray(x), jnp.float64) for x in (pos, neg))
+        got = losses.debiased_contrastive(*wide, tau_plus=prior, min_score=0.0)
+        x, s = np.exp(np.asarray(pos, float)), np.exp(np.asarray(neg, float))
+        g = 8 * np.maximum((s.mean(axis=1) - prior * x) / (1 - prior), 1)
+        same(got, np.log1p(g / x).mean(), rtol=1e-6)
+        for loss, more in [
+            (losses.debiased_contrastive, {}),
+            (losses.debiased_pairwise, {}),
+            (losses.bayesian_contrastive, {"alpha": 0.8, "beta": 0.5}),
+        ]:
+            with pytest.raises(ValueError, match=r"got 0.99999999, which is 1.0 in float32"):
+                loss(pos, neg, tau_plus=prior, **more)
+
+
 def test_one_negative_is_bpr(pos, neg):
     for scale in (1.0, 100.0):
         nce = losses.info_nce(scale * pos, scale * neg[:, :1], reduce_fn=None)

@@ -569,20 +569,20 @@ def test_always_finite(name, data):
 
 
 BAD = {
-    "temperature": [0.0, -1.0, np.nan],
-    "tau_plus": [-0.1, 1.0],
+    "temperature": [0.0, -1.0, np.nan, 1e-40],  # the last is 0 to float32's computations
+    "tau_plus": [-0.1, 1.0, 1 - 1e-8],  # rounds to 1
     "alpha": [0.4, 1.1],
     "floor": [-0.1, 1.1],
     "min_score": [np.inf, np.nan],
     "rho": [-0.1, 1.1],
     "balance": [-0.1, 1.1],
     "margin": [-0.1, np.inf],
-    "repulsion": [-0.1, np.inf],
-    "ratio": [0.0, np.inf],
+    "repulsion": [-0.1, np.inf, 1e39],
+    "ratio": [0.0, np.inf, 1e-40],
     "drop_rate": [-0.1, 1.1, np.nan],
-    "exponent": [-0.1, np.inf],
-    "pos_concentration": [0.0, np.nan],
-    "neg_concentration": [0.0, np.nan],
+    "exponent": [-0.1, np.inf, 1e39],
+    "pos_concentration": [0.0, np.nan, 1e-40],
+    "neg_concentration": [0.0, np.nan, 1e-40],
     "pos_log_noise": [-np.inf, np.nan],
     "neg_log_noise": [-np.inf, np.nan],
 }
@@ -596,8 +596,10 @@ def test_range_errors_name_the_argument(fn, ref, hyper, n_extra, arrays, data):
         bad["beta"] = [-0.1, 0.4][fn is losses.bayesian_contrastive :][:1]
     for name in bad.keys() & takes.keys():
         for value in bad[name]:
-            with pytest.raises(ValueError, match=f"`{name}` must lie in"):
-                fn(**data | hyper | {name: value})
+            call = partial(fn, **data | hyper | {name: value})
+            for run_it in (call, partial(jax.eval_shape, call)):  # a number is one in jit, too
+                with pytest.raises(ValueError, match=f"`{name}` must lie in"):
+                    run_it()
 
 
 @each_loss

@@ -234,8 +234,9 @@ def test_scores_take_no_gradient_and_hyperparameters_a_finite_one(neg, fn, hyper
 
 
 def test_an_impossible_population_is_refused_or_finite(neg):
-    with pytest.raises(ValueError, match="`alpha` and `beta` must not both be 1"):
-        weights.bayesian_weights(neg, tau_plus=0.1, alpha=1.0, beta=1.0)
+    for almost in (1.0, 1 - 1e-9):  # float32 has no number between
+        with pytest.raises(ValueError, match="`alpha` and `beta` must not both be 1"):
+            weights.bayesian_weights(neg, tau_plus=0.1, alpha=1.0, beta=almost)
     mixed = jnp.ones(5), jnp.full(5, 0.9).at[3].set(1.0)
     with pytest.raises(ValueError, match="`alpha` and `beta`"):
         weights.bayesian_weights(neg, tau_plus=0.1, alpha=mixed[0], beta=mixed[1])
@@ -248,6 +249,7 @@ def test_an_impossible_population_is_refused_or_finite(neg):
     ("name", "value"),
     [
         ("tau_plus", 1.0),
+        ("tau_plus", 1 - 1e-8),
         ("tau_plus", -0.1),
         ("alpha", 0.4),
         ("alpha", 1.1),

@@ -303,6 +303,6 @@ def test_errors_name_the_argument(labelled):
         weights.estimate_tau_plus(pos, neg[0])
     with pytest.raises(Exception, match="where_unlabelled"):
         weights.estimate_tau_plus(pos, neg, where_unlabelled=where_pos)
-    for confidence in (0.0, 1.0):
+    for confidence in (0.0, 1.0, 1 - 1e-8):
         with pytest.raises(ValueError, match="`confidence` must lie in"):
             weights.estimate_tau_plus(pos, neg, confidence=confidence)

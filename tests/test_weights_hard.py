@@ -101,7 +101,13 @@ def test_jit_agrees_and_does_not_retrace(neg):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("beta", -0.1), ("beta", np.inf), ("temperature", 0.0)],
+    [
+        ("beta", -0.1),
+        ("beta", np.inf),
+        ("beta", 1e39),
+        ("temperature", 0.0),
+        ("temperature", 1e-40),
+    ],
 )
 def test_range_errors_name_the_argument(neg, name, value):
     with pytest.raises(ValueError, match=f"`{name}` must lie in"):

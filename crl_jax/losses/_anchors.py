@@ -82,10 +82,10 @@ def _prepare(
     check_shape("where", where, neg.shape)
     check_shape("weights", weights, neg.shape[:-1])
     check_shape("temperature", temperature, ())
-    check_range("temperature", temperature, 0.0, jnp.inf, low_open=True)
 
     pos, neg = at_least_float32(pos, neg)
     dtype = np.promote_types(pos.dtype, neg.dtype)
+    check_range("temperature", temperature, 0.0, jnp.inf, low_open=True, dtype=dtype)
     pos, neg, temperature = (jnp.asarray(x, dtype) for x in (pos, neg, temperature))
     if weights is not None:
         weights = weights.astype(dtype)

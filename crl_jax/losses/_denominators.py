@@ -192,8 +192,8 @@ def hard_log_sum(
     >>> print(f"{jnp.exp(log_g):.4f}")  # 2 (1 + 9) / (1 + 3)
     5.0000
     """
-    check_range("beta", beta, 0.0, jnp.inf, high_open=True)
     logits = _logits(neg, temperature, where)
+    check_range("beta", beta, 0.0, jnp.inf, high_open=True, dtype=logits.dtype)
     beta = column(per_anchor("beta", beta, logits.shape[:-1], logits.dtype))
     log_mean = tilted_log_mean_exp(logits, beta, where=where)
     return _debias(log_mean, neg, pos, tau_plus, min_score, temperature, where)
@@ -251,8 +251,8 @@ def bayesian_log_sum(
 def _logits(neg: Array, temperature: Scalar, where: Array | None) -> Array:
     check_shape("where", where, neg.shape)
     check_shape("temperature", temperature, ())
-    check_range("temperature", temperature, 0.0, jnp.inf, low_open=True)
     (neg,) = at_least_float32(neg)
+    check_range("temperature", temperature, 0.0, jnp.inf, low_open=True, dtype=neg.dtype)
     if where is not None:  # before any arithmetic: 0 * nan would reach d/dtemperature
         neg = jnp.where(where, neg, 0)
     return neg / jnp.asarray(temperature, neg.dtype)
@@ -269,8 +269,8 @@ def _debias(
 ) -> Array:
     batch, dtype = log_mean.shape, log_mean.dtype
     check_shape("pos", pos, (*batch, *pos.shape[-1:]))
-    check_range("tau_plus", tau_plus, 0.0, 1.0, high_open=True)
-    check_range("min_score", min_score, -jnp.inf, jnp.inf, high_open=True)
+    check_range("tau_plus", tau_plus, 0.0, 1.0, high_open=True, dtype=dtype)
+    check_range("min_score", min_score, -jnp.inf, jnp.inf, high_open=True, dtype=dtype)
     tau_plus = per_anchor("tau_plus", tau_plus, batch, dtype)
     min_score = per_anchor("min_score", min_score, batch, dtype)
     temperature = jnp.asarray(temperature, dtype)

@@ -160,7 +160,6 @@ def uniformity(
     check_shape("where", where, x.shape[:-1])
     check_shape("weights", weights, x.shape[:-2])
     check_shape("scale", scale, ())
-    check_range("scale", scale, 0.0, jnp.inf, low_open=True, high_open=True)
     n = x.shape[-2]
     pairs = jnp.broadcast_to(~jnp.eye(n, dtype=bool), (*x.shape[:-1], n))
     if where is not None:
@@ -168,6 +167,7 @@ def uniformity(
     pairs = pairs.reshape(*x.shape[:-2], n * n)
     kept = jnp.any(pairs, axis=-1)
     x, weights = _one_type(x, weights)
+    check_range("scale", scale, 0.0, jnp.inf, low_open=True, high_open=True, dtype=x.dtype)
     x, weights = _silenced(x, where), _silenced(weights, kept)
 
     # All digits also where matrix products have less by default; and no square below 0.

@@ -57,7 +57,6 @@ def floor_hit_rate(
     >>> print(floor_hit_rate(neg, pos, tau_plus=0.5))  # 1.5 - 3 < 0 is, 7.5 - 3 is not
     0.5
     """
-    check_range("min_score", min_score, -jnp.inf, jnp.inf, high_open=True)
     log_true = hard_log_sum(
         neg,
         pos,
@@ -67,9 +66,11 @@ def floor_hit_rate(
         temperature=temperature,
         where=where,
     )
-    log_true = log_true - log_count(neg, where).astype(log_true.dtype)
-    floor = per_anchor("min_score", min_score, log_true.shape, log_true.dtype)
-    floor = floor / jnp.asarray(temperature, log_true.dtype)
+    dtype = log_true.dtype
+    check_range("min_score", min_score, -jnp.inf, jnp.inf, high_open=True, dtype=dtype)
+    log_true = log_true - log_count(neg, where).astype(dtype)
+    floor = per_anchor("min_score", min_score, log_true.shape, dtype)
+    floor = floor / jnp.asarray(temperature, dtype)
     hit = (log_true < floor) | jnp.isneginf(log_true)
     counts = jnp.ones(hit.shape, bool) if where is None else jnp.any(where, axis=-1)
-    return masked_mean(hit.astype(log_true.dtype), where=counts)
+    return masked_mean(hit.astype(dtype), where=counts)

@@ -119,12 +119,12 @@ def proto_nce(
     >>> print(f"{loss:.4f}")
     0.3899
     """
+    a = prepare(pos, neg, temperature=temperature, where=where, weights=weights)
     for name, value in [
         ("pos_concentration", pos_concentration),
         ("neg_concentration", neg_concentration),
     ]:
-        check_range(name, value, 0.0, jnp.inf, low_open=True)
-    a = prepare(pos, neg, temperature=temperature, where=where, weights=weights)
+        check_range(name, value, 0.0, jnp.inf, low_open=True, dtype=a.pos.dtype)
     own = a.pos / beside("pos_concentration", pos_concentration, a.pos, a.kept, fill=1.0)
     others = a.neg / beside("neg_concentration", neg_concentration, a.neg, a.where, fill=1.0)
     log_g = log_sum_exp(others / a.temperature, where=a.where)

@@ -51,8 +51,8 @@ def triplet_margin(
     >>> print(triplet_margin(jnp.array([0.75]), jnp.array([[0.5, -2.0]]), margin=0.5))
     0.125
     """
-    check_range("margin", margin, 0.0, jnp.inf, high_open=True)
     a = prepare(pos, neg, temperature=temperature, where=where, weights=weights)
+    check_range("margin", margin, 0.0, jnp.inf, high_open=True, dtype=a.pos.dtype)
     margin = column(per_anchor("margin", margin, a.pos.shape, a.pos.dtype))
     return finish(row_mean(jnp.maximum(margin - lead(a, a.neg), 0), a.where), a, reduce_fn)
 
@@ -98,8 +98,8 @@ def linear_pairwise(
     >>> print(linear_pairwise(jnp.array([2.0]), jnp.array([[1.0, 0.0]]), repulsion=0.5))
     -1.75
     """
-    check_range("repulsion", repulsion, 0.0, jnp.inf, high_open=True)
     a = prepare(pos, neg, temperature=temperature, where=where, weights=weights)
+    check_range("repulsion", repulsion, 0.0, jnp.inf, high_open=True, dtype=a.pos.dtype)
     repulsion = per_anchor("repulsion", repulsion, a.pos.shape, a.pos.dtype)
     apart = repulsion * row_mean(a.neg, a.where) - a.pos
     return finish(apart / a.temperature, a, reduce_fn)

@@ -68,10 +68,13 @@ def nce(
     >>> print(f"{nce(pos, neg, pos_log_noise=uniform, neg_log_noise=uniform):.4f}")
     1.7427
     """
-    for name, value in [("pos_log_noise", pos_log_noise), ("neg_log_noise", neg_log_noise)]:
-        check_range(name, value, -jnp.inf, jnp.inf, low_open=True, high_open=True)
-    check_range("ratio", ratio, 0.0, jnp.inf, low_open=True, high_open=True)
     a = prepare(pos, neg, temperature=temperature, where=where, weights=weights)
+    for name, value, low in [
+        ("pos_log_noise", pos_log_noise, -jnp.inf),
+        ("neg_log_noise", neg_log_noise, -jnp.inf),
+        ("ratio", ratio, 0.0),
+    ]:
+        check_range(name, value, low, jnp.inf, low_open=True, high_open=True, dtype=a.pos.dtype)
     if ratio is None:
         drawn = kept_count(a.neg, a.where).astype(a.neg.dtype)
         k = drawn[..., 0] if drawn.ndim else drawn

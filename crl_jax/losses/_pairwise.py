@@ -160,12 +160,12 @@ def debiased_pairwise(
     >>> print(f"{debiased_pairwise(pos, neg, tau_plus=0.1):.4f}")
     0.3689
     """
-    check_range("tau_plus", tau_plus, 0.0, 1.0, high_open=True)
-    check_range("floor", floor, 0.0, 1.0)
     a = prepare(
         pos, neg, temperature=temperature, where=where, weights=weights, extra_positives=True
     )
     batch, dtype = a.pos.shape, a.pos.dtype
+    check_range("tau_plus", tau_plus, 0.0, 1.0, high_open=True, dtype=dtype)
+    check_range("floor", floor, 0.0, 1.0)
     tau_plus = per_anchor("tau_plus", tau_plus, batch, dtype)
     floor = per_anchor("floor", floor, batch, dtype)
 

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from .._checks import check_range
 from .._reduce import ReduceFn, masked_mean
 from ..weights._per_anchor import PerAnchor, Scalar, column, per_anchor
 from ..weights._small_loss import reliability_weights, small_loss_weights
@@ -156,7 +157,7 @@ def reweighted_bce(
     1.0399
     """
     a = prepare(pos, neg, temperature=temperature, where=where, weights=weights)
-    exponent = per_anchor("exponent", exponent, a.pos.shape, a.pos.dtype)
+    exponent = _exponent(exponent, a)
     missed = _reweighted(a.pos / a.temperature, exponent)
     false_alarm = row_mean(_reweighted(-a.neg / a.temperature, column(exponent)), a.where)
     return finish(missed + false_alarm, a, reduce_fn)
@@ -205,7 +206,7 @@ def reweighted_bpr(
     0.4973
     """
     a = prepare(pos, neg, temperature=temperature, where=where, weights=weights)
-    exponent = column(per_anchor("exponent", exponent, a.pos.shape, a.pos.dtype))
+    exponent = column(_exponent(exponent, a))
     return finish(row_mean(_reweighted(lead(a, a.neg), exponent), a.where), a, reduce_fn)
 
 
@@ -215,6 +216,13 @@ def _truncated(losses: Array, drop_rate: Scalar, anchors: Anchors) -> Array:
     kept = small_loss_weights(order, drop_rate=drop_rate, where=anchors.kept) > 0
     # Not a product: compilers may make it a selection, and 0 · nan a 0.
     return jnp.where(kept | jnp.isnan(order), losses, 0)
+
+
+def _exponent(exponent: PerAnchor, anchors: Anchors) -> Array:
+    """Of each anchor; judged before it is an array, of which jit shows no numbers."""
+    batch, dtype = anchors.pos.shape, anchors.pos.dtype
+    check_range("exponent", exponent, 0.0, jnp.inf, high_open=True, dtype=dtype)
+    return per_anchor("exponent", exponent, batch, dtype)
 
 
 def _reweighted(logits: Array, exponent: Array) -> Array:

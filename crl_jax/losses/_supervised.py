@@ -197,12 +197,12 @@ def punce(
     batch = neg.shape[:-1]
     check_shape("where_pos", where_pos, pos.shape)
     check_shape("labelled", labelled, batch)
-    check_range("tau_plus", tau_plus, 0.0, 1.0, high_open=True)
     if where_pos is not None:
         where_pos = where_pos & where_pos[..., :1]
     a = prepare_many(
         pos, neg, temperature=temperature, where=where, where_pos=where_pos, weights=weights
     )
+    check_range("tau_plus", tau_plus, 0.0, 1.0, high_open=True, dtype=a.pos.dtype)
     share = jnp.where(labelled, 1, per_anchor("tau_plus", tau_plus, batch, a.pos.dtype))
     log_g = biased_log_sum(a.neg, temperature=a.temperature, where=a.where)
     positives = a.pos / a.temperature

@@ -76,7 +76,7 @@ class AOBPR(Sampler):
     scale: Float[Array, ""] | float = 500.0
 
     def __post_init__(self) -> None:
-        check_range("scale", self.scale, 0, jnp.inf, low_open=True)
+        check_range("scale", self.scale, 0, jnp.inf, low_open=True, dtype=jnp.float32)
 
     @property
     def reads_bitmap(self) -> bool:

@@ -156,7 +156,7 @@ def dkw_error(n: int, *, confidence: float = 0.95) -> float:
     0.12
     """
     check_range("n", n, 1, math.inf)
-    check_range("confidence", confidence, 0, 1, low_open=True, high_open=True)
+    check_range("confidence", confidence, 0, 1, low_open=True, high_open=True, dtype=float)
     return math.sqrt(math.log(2 / (1 - confidence)) / (2 * n))
 
 

@@ -9,12 +9,14 @@ unlabelled, is :math:`2h` below, and its distribution function :math:`u` a quadr
 :math:`\Phi`.
 """
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float
 
-from .._checks import at_least_float32, check_range, check_shape
+from .._checks import at_least_float32, check_range, check_shape, rounded
 from ..stats._ecdf import binned_ranks, kept_count, ranks
 from ._per_anchor import PerAnchor, column, per_anchor
 
@@ -81,8 +83,8 @@ def bayesian_weights(
     [0.645 2.663 1.087]
     """
     check_range("beta", beta, 0.5, 1.0)
-    _check_population(alpha, beta)
     (neg,) = at_least_float32(neg)
+    _check_population(alpha, beta, neg.dtype)
     alpha_ = per_anchor("alpha", alpha, neg.shape[:-1], neg.dtype)
     beta_ = per_anchor("beta", beta, neg.shape[:-1], neg.dtype)
 
@@ -92,7 +94,7 @@ def bayesian_weights(
     nobody = total == 0
     total = jnp.where(nobody, 1, total)
     easy, hard = jnp.where(nobody, 1, easy / total), hard / total
-    return _relative_density(easy, hard, neg, tau_plus, alpha_, bins, where)
+    return _relative_density(easy, hard, neg, tau_plus, alpha, bins, where)
 
 
 def true_negative_posterior(
@@ -151,9 +153,9 @@ def _relative_density(
 ) -> Array:
     r"""``easy (1-Φ) + hard Φ``, relative to the density of the unlabelled, at each rank."""
     check_shape("where", where, neg.shape)
-    check_range("tau_plus", tau_plus, 0.0, 1.0, high_open=True)
-    check_range("alpha", alpha, 0.5, 1.0)
     batch, dtype = neg.shape[:-1], neg.dtype
+    check_range("tau_plus", tau_plus, 0.0, 1.0, high_open=True, dtype=dtype)
+    check_range("alpha", alpha, 0.5, 1.0)
     tau_plus = per_anchor("tau_plus", tau_plus, batch, dtype)
     alpha = per_anchor("alpha", alpha, batch, dtype)
     easy, hard = column(easy), column(hard)
@@ -186,10 +188,10 @@ def _relative_density(
     return weight if where is None else jnp.where(where, weight, 0)
 
 
-def _check_population(alpha: PerAnchor, beta: PerAnchor) -> None:
+def _check_population(alpha: PerAnchor, beta: PerAnchor, dtype: Any) -> None:
     if isinstance(alpha, Tracer) or isinstance(beta, Tracer):
         return
-    if np.any((np.asarray(alpha) == 1) & (np.asarray(beta) == 1)):
+    if np.any((rounded(alpha, dtype) == 1) & (rounded(beta, dtype) == 1)):
         raise ValueError(
             "`alpha` and `beta` must not both be 1: a perfect encoder (alpha = 1) leaves no "
             f"hard negatives for beta = 1 to ask for, got alpha={alpha}, beta={beta}."

@@ -177,7 +177,6 @@ def estimate_tau_plus(
     >>> print(f"{found.tau_plus:.3f} {found.upper:.3f}")
     0.100 0.125
     """
-    check_range("confidence", confidence, 0.0, 1.0, low_open=True, high_open=True)
     check_shape("unlabelled", unlabelled, (*pos.shape[:-1], *unlabelled.shape[-1:]))
     pos, where_pos, n_pos = _kept("where_pos", pos, where_pos)
     unlabelled, where_unlabelled, n_unlabelled = _kept(
@@ -185,6 +184,7 @@ def estimate_tau_plus(
     )
     pos, unlabelled = _same_dtype(pos, unlabelled)
     dtype = pos.dtype
+    check_range("confidence", confidence, 0.0, 1.0, low_open=True, high_open=True, dtype=dtype)
     soiled = jnp.any(where_pos & jnp.isnan(pos), axis=-1) | jnp.any(
         where_unlabelled & jnp.isnan(unlabelled), axis=-1
     )

@@ -49,9 +49,9 @@ def hard_weights(
     """
     check_shape("where", where, neg.shape)
     check_shape("temperature", temperature, ())
-    check_range("beta", beta, 0.0, jnp.inf, high_open=True)
-    check_range("temperature", temperature, 0.0, jnp.inf, low_open=True)
     (neg,) = at_least_float32(neg)
+    check_range("beta", beta, 0.0, jnp.inf, high_open=True, dtype=neg.dtype)
+    check_range("temperature", temperature, 0.0, jnp.inf, low_open=True, dtype=neg.dtype)
     beta = column(per_anchor("beta", beta, neg.shape[:-1], neg.dtype))
     if where is not None:  # before any arithmetic: 0 * nan would reach the temperature
         neg = jnp.where(where, neg, 0)

@@ -143,10 +143,11 @@ def update_measured_alpha(
     >>> print(f"{measured_alpha(update_measured_alpha(state, jnp.float32(0.9))):.4f}")
     0.8526
     """
-    check_range("decay", decay, 0.0, 1.0, high_open=True)
-    decay = jnp.asarray(decay, state.lead.dtype)
+    dtype = state.lead.dtype
+    check_range("decay", decay, 0.0, 1.0, high_open=True, dtype=dtype)
+    decay = jnp.asarray(decay, dtype)
     known = ~jnp.isnan(estimate)
-    lead = jnp.where(known, jnp.asarray(estimate, state.lead.dtype) - 0.5, 0)
+    lead = jnp.where(known, jnp.asarray(estimate, dtype) - 0.5, 0)
     updated = MeasuredAlpha(
         decay * state.lead + (1 - decay) * lead,
         decay * state.weight + (1 - decay),

@@ -91,8 +91,8 @@ def reliability_weights(
     >>> [f"{w:.3f}" for w in reliability_weights(jnp.array([-2.0, 0.0, 2.0]), exponent=0.5)]
     ['0.345', '0.707', '0.939']
     """
-    check_range("exponent", exponent, 0.0, jnp.inf, high_open=True)
     (logits,) = at_least_float32(logits)
+    check_range("exponent", exponent, 0.0, jnp.inf, high_open=True, dtype=logits.dtype)
     exponent = per_anchor("exponent", exponent, logits.shape, logits.dtype)
     # Not a power of σ: at an underflowed 0 its slope is infinite for b < 1, and log 0 for b.
     return jnp.exp(exponent * jax.nn.log_sigmoid(logits))
