@@ -55,13 +55,20 @@ def test_half_precision_gives_float32_scores():
     np.testing.assert_allclose(losses.tower_scores(x, y).pos, np.diag(want), rtol=1e-5)
 
 
-@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+@pytest.mark.parametrize("scale", [1e-36, 1e-30, 1.0, 1e30, 1e38])
 def test_normalized_rows_have_length_one_at_any_scale(scale):
     x = scale * embeddings(5, 6)[0]
-    np.testing.assert_allclose(np.linalg.norm(losses.normalize(x), axis=-1), 1, rtol=1e-6)
+    got, pull_back = jax.vjp(losses.normalize, x)
+    np.testing.assert_allclose(np.linalg.norm(got, axis=-1), 1, rtol=1e-6)
     x64 = np.asarray(x, np.float64)
-    want = x64 / np.linalg.norm(x64, axis=-1, keepdims=True)
-    np.testing.assert_allclose(losses.normalize(x), want, rtol=1e-5)
+    length = np.linalg.norm(x64, axis=-1, keepdims=True)
+    want = x64 / length
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+    along = np.asarray(embeddings(5, 6, seed=1)[0])
+    slope = along - want * np.sum(want * along, axis=-1, keepdims=True)
+    (grad,) = pull_back(jnp.asarray(along))
+    least = np.finfo(np.float32).tiny * length.max()  # gradients are as small as rows are large
+    np.testing.assert_allclose(np.asarray(grad) * length, slope, rtol=1e-4, atol=1e-6 + least)
 
 
 def test_normalizing_zero_is_zero_with_zero_gradient():

@@ -124,9 +124,13 @@ def test_shape_errors_name_the_argument(neg):
 def test_effective_sample_size():
     w = jnp.array([[2.0, 2.0, 2.0, 2.0], [0.0, 5.0, 0.0, 0.0], [1.0, 2.0, 3.0, 0.0], [0.0] * 4])
     np.testing.assert_allclose(weights.effective_sample_size(w), [4, 1, 36 / 14, 0], rtol=1e-6)
-    for scale in (1e-30, 1e30):  # whose squares are no float32
+    for scale in (1e-30, 1e30, 0.6e38):  # whose squares are no float32, 3e38 at most
         got = weights.effective_sample_size(w * scale)
         np.testing.assert_allclose(got, [4, 1, 36 / 14, 0], rtol=1e-6)
+    slope = jax.grad(lambda x: weights.effective_sample_size(x)[2])(w * 1e-30)
+    by_hand = 2 * 6 / 14 - 2 * np.arange(1, 4) * 36 / 14**2
+    np.testing.assert_allclose(slope[2, :3] * 1e-30, by_hand, rtol=1e-5)
+    np.testing.assert_array_equal(slope[3], 0)
     where = jnp.array([[True, True, False, False], [True, False, True, True]] + [[False] * 4] * 2)
     soiled = jnp.where(where, w, jnp.nan)
     got = weights.effective_sample_size(soiled, where=where)

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from .._checks import at_least_float32, check_shape
+from .._scaling import row_scale
 
 
 class BatchScores(NamedTuple):
@@ -31,10 +32,10 @@ def normalize(x: Float[Array, "*batch dim"]) -> Float[Array, "*batch dim"]:
      [0.  0. ]]
     """
     (wide,) = at_least_float32(x)
-    largest = jnp.max(jnp.abs(wide), axis=-1, keepdims=True)
-    zero = largest == 0
-    scaled = wide / jnp.where(zero, 1, largest)  # or the squares may over- or underflow
-    length = jnp.sqrt(jnp.where(zero, 1, jnp.sum(scaled**2, axis=-1, keepdims=True)))
+    scaled = wide / row_scale(wide)
+    square = jnp.sum(scaled**2, axis=-1, keepdims=True)
+    zero = square == 0
+    length = jnp.sqrt(jnp.where(zero, 1, square))
     return jnp.where(zero, 0, scaled / length).astype(x.dtype)
 
 

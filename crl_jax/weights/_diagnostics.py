@@ -7,6 +7,7 @@ from jaxtyping import Array, Bool, Float
 
 from .._checks import at_least_float32, check_shape
 from .._reduce import masked_mean
+from .._scaling import row_scale
 
 
 def effective_sample_size(
@@ -43,8 +44,7 @@ def effective_sample_size(
     (weights,) = at_least_float32(weights)
     if where is not None:
         weights = jnp.where(where, weights, 0)
-    top = jnp.max(weights, axis=-1, keepdims=True)  # or the squares may over- or underflow
-    weights = weights / jnp.where(top > 0, top, 1)
+    weights = weights / row_scale(weights)
     squares = jnp.sum(weights**2, axis=-1)
     return jnp.sum(weights, axis=-1) ** 2 / jnp.where(squares > 0, squares, 1)
 
