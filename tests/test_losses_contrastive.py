@@ -50,6 +50,20 @@ def test_a_prior_that_only_float64_tells_from_1(pos, neg):
                 loss(pos, neg, tau_plus=prior, **more)
 
 
+def test_without_a_tilt_the_spread_of_scores_does_not_matter():
+    """The difference of these scores is no float32, and its product with a beta of 0 no number."""
+    pos, neg = jnp.array([3e38, -1.0]), jnp.array([[3e38, -3e38], [1.0, -3e38]])
+    hyper = dict(tau_plus=0.1, min_score=-3e38, reduce_fn=None)
+
+    def hard(neg, beta):
+        return losses.hard_contrastive(pos, neg, beta=beta, **hyper)
+
+    np.testing.assert_array_equal(hard(neg, 0.0), losses.debiased_contrastive(pos, neg, **hyper))
+    assert np.isfinite(hard(neg, 0.0)).all()
+    slopes = jax.grad(lambda *args: hard(*args).sum(), (0, 1))(neg, 0.0)
+    assert all(np.isfinite(slope).all() for slope in slopes)
+
+
 def test_one_negative_is_bpr(pos, neg):
     for scale in (1.0, 100.0):
         nce = losses.info_nce(scale * pos, scale * neg[:, :1], reduce_fn=None)

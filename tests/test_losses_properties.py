@@ -519,6 +519,25 @@ def test_scores_of_100_at_temperature_a_hundredth(name):
     assert_finite(value_and_all_gradients(name)(d, hyper, 0.01))
 
 
+@pytest.mark.parametrize("name", ["info_nce", "hard", "punce", "pairwise"])
+def test_a_constant_temperature_at_scores_of_a_million(name):
+    """A compiler takes the division into the subtraction of a maximum, without its rounding.
+
+    Here the last digit of a logit is worth thousands, of which the exponential is no number.
+    """
+    fn, _, hyper, n_extra, arrays = LOSSES[name]
+    args, masks = split_masks(make_data(n_extra, arrays, batch=(512,), n=16))
+    args |= {k: 1e6 * args[k] for k in ("pos", "neg")}
+    del masks["where"]  # a choice between scores would keep the compiler from it
+
+    def each(d):
+        return fn(**d, **masks, **hyper, temperature=3e-5, reduce_fn=None)
+
+    assert_finite(jax.jit(jax.value_and_grad(lambda d: each(d).sum()))(args))
+    last_digit = 2.0**13  # of a logit of 1e11
+    np.testing.assert_allclose(jax.jit(each)(args), each(args), rtol=1e-5, atol=last_digit)
+
+
 scores = st.one_of(
     st.sampled_from([0.0, -0.0, 1.0, -1.0, 100.0, -100.0, 1e4, -1e4]),  # to make ties
     st.floats(-2, 2, width=32),

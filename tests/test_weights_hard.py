@@ -56,6 +56,20 @@ def test_huge_scores_stay_finite(dtype):
     np.testing.assert_allclose(got, [[0, 3, 0], [1.5, 1.5, 0], [1, 1, 1]])
 
 
+@pytest.mark.parametrize("scale", [1e35, 3e38])
+def test_no_score_or_concentration_is_too_large(scale):
+    neg = scale * jnp.array([[1.0, -1.0, 0.5], [0.5, 1.0, 1.0]])
+
+    def f(neg, beta, t):
+        return weights.hard_weights(neg, beta=beta, temperature=t)
+
+    for beta, want in [(1e4, [[3, 0, 0], [0, 1.5, 1.5]]), (0.0, np.ones((2, 3)))]:
+        for t in (1.0, 1e-3):
+            got, pull_back = jax.vjp(f, neg, jnp.float32(beta), jnp.float32(t))
+            np.testing.assert_array_equal(got, want)
+            assert all(np.isfinite(g).all() for g in pull_back(jnp.array(3 * [[1.0, -1.0]]).T))
+
+
 @pytest.mark.parametrize("junk", [jnp.nan, jnp.inf, -jnp.inf])
 def test_masked_entries_are_never_read(neg, where, junk):
     where = where.at[0].set(False)

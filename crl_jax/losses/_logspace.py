@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from .._scaling import below_largest
 from ..stats._ecdf import kept_count
 
 
@@ -37,8 +38,8 @@ def log_sum_exp(x: Array, *, weights: Array | None = None, where: Array | None =
         where = weights != 0
     if where is not None:
         x = jnp.where(where, x, -jnp.inf)
-    top = _largest(x)
-    terms = jnp.exp(x - top)
+    below, top = below_largest(x)
+    terms = jnp.exp(below)
     if weights is not None:
         terms = terms * weights
     return top[..., 0] + _log_or_nothing(jnp.sum(terms, axis=-1))
@@ -55,10 +56,7 @@ def tilted_log_mean_exp(x: Array, tilt: Array, *, where: Array | None = None) ->
     The log-mean of ``exp(x)`` under weights that grow like ``exp(tilt x)``. Both sums have
     the same largest term, and share the exponentials.
     """
-    top = _largest(x if where is None else jnp.where(where, x, -jnp.inf))
-    below = x - top
-    if where is not None:  # before it meets exp, which may make it inf
-        below = jnp.where(where, below, 0)
+    below, top = below_largest(x if where is None else jnp.where(where, x, -jnp.inf))
     power = jnp.exp(tilt * below)
     if where is not None:
         power = jnp.where(where, power, 0)
@@ -86,10 +84,14 @@ def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 
 def _log_mean_sigmoid(x: Array, where: Array | None) -> tuple[Array, Array, Array, Array]:
     """The value, σ(x) divided by exp(top), σ(-x), and the sum of the former."""
-    top = jnp.minimum(_largest(x if where is None else jnp.where(where, x, -jnp.inf)), 0)
-    # σ(x) / exp(top) = 1 / (exp(top) + exp(top - x)) is at least ½ for the largest term.
+    limit = float(jnp.finfo(x.dtype).max)
+    largest = jnp.max(x if where is None else jnp.where(where, x, -jnp.inf), -1, keepdims=True)
+    largest = jnp.clip(largest, -limit, limit)
+    top = jnp.minimum(largest, 0)
+    # σ(x) / exp(top) = 1 / (exp(top) + exp(top - x)) is at least ½ for the largest term, also
+    # where a compiler computes `x` anew, see `below_largest`.
     # Beyond exp(80) a term is nothing beside it, and must not become 0 · inf below.
-    power = jnp.exp(jnp.minimum(top - x, 80))
+    power = jnp.exp(jnp.clip(top - x, top - largest, 80))
     scaled = 1 / (jnp.exp(top) + power)
     complement = power * scaled
     if where is not None:
@@ -124,12 +126,6 @@ def log_without_false(log_mixed: Array, log_false: Array, tau_plus: Array) -> Ar
     share = jnp.where(impossible, 0, share)
     log_true = log_mixed + jnp.log1p(-share) - jnp.log1p(-tau_plus)
     return jnp.where(impossible, -jnp.inf, log_true)
-
-
-def _largest(x: Array) -> Array:
-    """The largest entry, to be subtracted before exponentials; 0 if it is not finite."""
-    top = jax.lax.stop_gradient(jnp.max(x, axis=-1, keepdims=True))
-    return jnp.where(jnp.isfinite(top), top, 0)
 
 
 def _log_or_nothing(total: Array) -> Array:

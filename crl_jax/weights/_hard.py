@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from .._checks import at_least_float32, check_range, check_shape
+from .._scaling import below_largest
 from ..stats._ecdf import kept_count
 from ._per_anchor import PerAnchor, Scalar, column, per_anchor
 
@@ -54,8 +55,12 @@ def hard_weights(
     check_range("temperature", temperature, 0.0, jnp.inf, low_open=True, dtype=neg.dtype)
     beta = column(per_anchor("beta", beta, neg.shape[:-1], neg.dtype))
     if where is not None:  # before any arithmetic: 0 * nan would reach the temperature
-        neg = jnp.where(where, neg, 0)
+        neg = jnp.where(where, neg, -jnp.inf)
 
-    tilt = beta * (neg / jnp.asarray(temperature, neg.dtype))
+    # Differences before any product: those of products could be infinities. And a beta of 0 must
+    # not meet one.
+    below, _ = below_largest(neg)
+    below = below / jnp.asarray(temperature, neg.dtype)
+    tilt = beta * jnp.maximum(below, float(jnp.finfo(neg.dtype).min))
     count = kept_count(neg, where).astype(neg.dtype)
     return count * jax.nn.softmax(tilt, axis=-1, where=where)
