@@ -1,5 +1,7 @@
 """How the contrastive losses and their denominators relate to each other and to limits."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -300,9 +302,10 @@ def test_bayesian_loss_by_histogram_comes_close_to_the_exact_one():
     def loss(pos, neg, bins):
         return losses.bayesian_contrastive(pos, neg, bins=bins, **knobs)
 
-    exact, coarse, fine = (
-        jax.value_and_grad(loss, (0, 1))(pos, neg, bins) for bins in (None, 8, 512)
+    exact, coarse, fine, finest = (
+        jax.value_and_grad(loss, (0, 1))(pos, neg, bins) for bins in (None, 8, 512, 2**18)
     )
     assert abs(coarse[0] - exact[0]) > abs(fine[0] - exact[0])
-    np.testing.assert_allclose(fine[0], exact[0], rtol=1e-3)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-4), fine[1], exact[1])
+    for got, tolerance in [(fine, 1e-4), (finest, 1e-6)]:  # in the end each has a bin of its own
+        same(got[0], exact[0], rtol=tolerance)
+        jax.tree.map(partial(np.testing.assert_allclose, atol=tolerance), got[1], exact[1])

@@ -102,15 +102,18 @@ def binned_ecdf(
 ) -> Float[Array, "*batch n"]:
     r"""Estimate of :func:`ecdf` from a histogram: linear in the length of a row.
 
-    Each row is cut into ``bins`` equal intervals from its lowest to its highest score, and the
-    function taken to rise evenly within each:
+    Each row is cut into ``bins`` equal intervals from its lowest to its highest score. A score
+    counts itself, all in lower bins, and of the others in its own the share that its place in
+    the bin suggests, as if they were spread evenly:
 
     .. math::
-        |\hat u_j - u_j| \le \frac{\#\{i : s_i \text{ in the bin of } s_j\}}{N}
+        |\hat u_j - u_j| \le \frac{\#\{i \ne j : s_i \text{ in the bin of } s_j\}}{N}
 
-    The best score has :math:`\hat u = 1`, as have all if they are equal. An outlier stretches
-    the bins: what it leaves in one bin is told apart by value alone, no longer by rank. A step
-    function like the exact one: its gradient is zero.
+    Alone in its bin a score has its exact :math:`u`. Equal scores never part, and count each
+    other by their place in the bin, where the exact function counts them in full. The best score
+    has :math:`\hat u = 1`, as have all if they are equal. An outlier stretches the bins: what it
+    leaves in one bin is told apart by value alone, no longer by rank. A step function like the
+    exact one: its gradient is zero.
 
     Args:
       scores: The :math:`s_j`, shape ``[*batch, n]``.
@@ -124,7 +127,7 @@ def binned_ecdf(
       ValueError: If ``where`` has not the shape of ``scores`` or ``bins`` is not positive.
 
     >>> print(binned_ecdf(jnp.array([0.0, 0.5, 2.0, 4.0]), bins=2))
-    [0.25 0.25 0.5  1.  ]
+    [0.25   0.3125 0.75   1.    ]
     """
     (scores,) = at_least_float32(scores)
     rank = binned_ranks(scores, bins=bins, where=where)
@@ -167,15 +170,15 @@ def binned_ranks(scores: Array, *, bins: int, where: Array | None = None) -> Arr
         raise ValueError(f"`bins` must be positive, got {bins}.")
     scores = jax.lax.stop_gradient(scores)
     counted = ~jnp.isnan(scores) if where is None else where & ~jnp.isnan(scores)
-    # Halved, so that the width of the widest range is still a number.
-    limit = jnp.finfo(scores.dtype).max / 2
-    half = jnp.clip(jnp.where(counted, scores, 0) / 2, -limit, limit)
-    low = jnp.min(half, axis=-1, keepdims=True, where=counted, initial=limit)
-    high = jnp.max(half, axis=-1, keepdims=True, where=counted, initial=-limit)
+    # An eighth, so that the widest range is still a number, and so is its reciprocal.
+    limit = jnp.finfo(scores.dtype).max / 8
+    eighth = jnp.clip(jnp.where(counted, scores, 0) / 8, -limit, limit)
+    low = jnp.min(eighth, axis=-1, keepdims=True, where=counted, initial=limit)
+    high = jnp.max(eighth, axis=-1, keepdims=True, where=counted, initial=-limit)
     width = (high - low) / bins
-    place = jnp.where(width > 0, (half - low) / jnp.where(width > 0, width, 1), bins)
+    place = jnp.where(width > 0, (eighth - low) / jnp.where(width > 0, width, 1), bins)
     bin_ = jnp.clip(place.astype(jnp.int32), 0, bins - 1)
-    share = jnp.where(half == high, 1, jnp.clip(place - bin_.astype(scores.dtype), 0, 1))
+    share = jnp.where(eighth == high, 1, jnp.clip(place - bin_.astype(scores.dtype), 0, 1))
 
     row = jnp.arange(scores.size // scores.shape[-1], dtype=jnp.int32)
     at = row.reshape(*scores.shape[:-1], 1) * bins + bin_
@@ -191,8 +194,8 @@ def binned_ranks(scores: Array, *, bins: int, where: Array | None = None) -> Arr
         return table.ravel().at[at].get(mode="promise_in_bounds").astype(scores.dtype)
 
     inside = look_up(histogram)
-    rank = look_up(up_to) - inside + inside * share
-    return jnp.where(counted, jnp.maximum(rank, 1), 0)
+    rank = look_up(up_to) - inside + 1 + (inside - 1) * share
+    return jnp.where(counted, rank, 0)
 
 
 def kept_count(scores: Array, where: Array | None) -> Array:
