@@ -62,6 +62,15 @@ def test_floor_may_differ_between_anchors(scores):
     assert got == pytest.approx(np.mean(each))
 
 
+def test_a_nan_is_seen_where_it_counts(scores):
+    neg, pos, where = scores
+    for soiled in ((neg.at[1].set(jnp.nan), pos), (neg, pos.at[1, 0].set(jnp.nan))):
+        for keep in (where, None):
+            assert np.isnan(losses.floor_hit_rate(*soiled, tau_plus=0.1, where=keep))
+        gone = where.at[1].set(False)
+        assert np.isfinite(losses.floor_hit_rate(*soiled, tau_plus=0.1, where=gone))
+
+
 def test_errors_name_the_argument(scores):
     neg, pos, where = scores
     with pytest.raises(Exception, match="where"):

@@ -37,6 +37,25 @@ def test_a_higher_score_or_prior_makes_a_true_negative_less_likely():
     assert (np.diff(table, axis=1) < 0).all()
 
 
+def test_a_nan_has_no_probability():
+    """Traced, where no range is checked."""
+    ok, nan = jnp.array([0.5]), jnp.array([jnp.nan])
+    for pair in ((nan, ok), (ok, nan), (nan, nan)):
+        assert np.isnan(jax.jit(unbiasedness)(*pair)).all()
+
+
+def test_a_score_that_is_nan_stands_nowhere():
+    world = World()
+    items = jnp.array([[8, 7], [0, 1]])  # of users 0 and 2, who took others
+    world.params["table"] = world.params["table"].at[0, 7].set(jnp.nan)
+    batch = world.batch([0, 2])
+    exact = _unseen.exact_ecdf(batch, items).ecdf
+    sampled = _unseen.sampled_ecdf(batch, batch.scores(items), shared_sample(world, [0, 4, 8]))
+    table = _unseen.user_table(batch, batch.users).ecdf[jnp.arange(2)[:, None], items]
+    for got in (exact, sampled, table):
+        np.testing.assert_array_equal(np.isnan(got), [[False, True], [False, False]])
+
+
 def test_risk_and_information_by_hand():
     pos, neg = jnp.array([[0.3]]), jnp.array([[0.3, -1.2, 4.0]])
     info = informativeness(pos, neg)

@@ -121,6 +121,14 @@ def test_one_of_two_is_finite_everywhere_with_finite_slopes(share):
     assert (np.diff(law.cdf(x)) >= 0).all()
 
 
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_a_nan_is_seen_in_every_law(share):
+    known = stats.VarianceGamma(27, 0.6)
+    for law in (known, stats.Smoothed().fit(jnp.arange(9.0)), stats.OneOfTwo(known, share)):
+        for of in (law.pdf, law.cdf):
+            np.testing.assert_array_equal(np.isnan(of(jnp.array([0.5, jnp.nan]))), [False, True])
+
+
 @pytest.mark.parametrize("sample_type", [jnp.bfloat16, jnp.float16])
 def test_half_precision_counts_as_float32(sample_type):
     sample = jnp.linspace(-1, 1, 64).astype(sample_type)

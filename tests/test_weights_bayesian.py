@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from crl_jax import weights
+from crl_jax import losses, weights
 
 SETTINGS = [
     # tau_plus, alpha, beta
@@ -265,6 +265,22 @@ def test_range_errors_name_the_argument(neg, name, value):
         del hyper["beta"]
         with pytest.raises(ValueError, match=f"`{name}` must lie in"):
             weights.true_negative_posterior(neg, **hyper)
+
+
+@pytest.mark.parametrize("beta", [0.5, 1.0])  # 1 gives the lowest score a weight of 0
+@pytest.mark.parametrize("bins", [None, 4])
+def test_a_nan_that_is_kept_is_seen_and_one_that_is_not_is_not(neg, beta, bins):
+    hyper = dict(tau_plus=0.1, alpha=0.8, beta=beta, bins=bins)
+    place = jnp.zeros(neg.shape, bool).at[0, 0, 3].set(True)
+    soiled = jnp.where(place, jnp.nan, neg)
+    for where in (None, jnp.ones(neg.shape, bool)):
+        got = weights.bayesian_weights(soiled, **hyper, where=where)
+        np.testing.assert_array_equal(np.isnan(got), place)
+        loss = losses.bayesian_contrastive(
+            neg[..., 0], soiled, **hyper, where=where, reduce_fn=None
+        )
+        np.testing.assert_array_equal(np.isnan(loss), place.any(-1))
+    assert np.isfinite(weights.bayesian_weights(soiled, **hyper, where=~place)).all()
 
 
 def test_shape_errors_name_the_argument(neg):

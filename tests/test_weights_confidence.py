@@ -107,6 +107,13 @@ def test_extreme_scores_give_finite_weights(rule, dtype, law, prior):
     assert np.isfinite(slope.astype(jnp.float32)).all()
 
 
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("law", LAWS)
+def test_a_score_that_is_nan_is_seen(rule, law):
+    got = rule(jnp.array([0.1, jnp.nan]), prior=0.5, law=LAWS[law]())
+    np.testing.assert_array_equal(np.isnan(got), [False, True])
+
+
 def test_posterior_trusts_higher_scores_and_priors_more():
     scores = jnp.linspace(-20.0, 20.0, 201)
     law = stats.VarianceGamma(27, 0.6)

@@ -277,7 +277,7 @@ def _debias(
 
     log_false = log_mean_exp(jnp.asarray(pos, dtype) / temperature)
     log_true = log_without_false(log_mean, log_false, tau_plus)
-    bounded = min_score > -jnp.inf  # else -inf / temperature has a gradient of 0 * inf
+    bounded = min_score != -jnp.inf  # else -inf / temperature has a gradient of 0 * inf
     floor = jnp.where(bounded, jnp.where(bounded, min_score, 0) / temperature, -jnp.inf)
     log_g = log_count(neg, where).astype(dtype) + jnp.maximum(log_true, floor)
     return log_g if where is None else jnp.where(jnp.any(where, axis=-1), log_g, -jnp.inf)

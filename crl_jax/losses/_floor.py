@@ -44,7 +44,7 @@ def floor_hit_rate(
         anchor without any does not count.
 
     Returns:
-      A scalar in [0, 1], at least float32; 0 if no anchor counts.
+      A scalar in [0, 1], at least float32; 0 if no anchor counts, NaN if a score that counts is.
 
     Raises:
       ValueError: If a shape does not fit or a hyper-parameter leaves its range.
@@ -71,6 +71,7 @@ def floor_hit_rate(
     log_true = log_true - log_count(neg, where).astype(dtype)
     floor = per_anchor("min_score", min_score, log_true.shape, dtype)
     floor = floor / jnp.asarray(temperature, dtype)
-    hit = (log_true < floor) | jnp.isneginf(log_true)
+    hit = ((log_true < floor) | jnp.isneginf(log_true)).astype(dtype)
+    hit = jnp.where(jnp.isnan(log_true), jnp.nan, hit)
     counts = jnp.ones(hit.shape, bool) if where is None else jnp.any(where, axis=-1)
-    return masked_mean(hit.astype(dtype), where=counts)
+    return masked_mean(hit, where=counts)

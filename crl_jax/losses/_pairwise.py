@@ -178,6 +178,6 @@ def debiased_pairwise(
 
     # Not the smallest number there is: BPR values of ±100 are to pass through floor = 0.
     rounding = jax.lax.stop_gradient(log_mixed) + float(np.log(np.finfo(dtype).eps))
-    bounded = floor > 0
+    bounded = floor != 0
     log_floor = jnp.where(bounded, jnp.log(jnp.where(bounded, floor, 1)), rounding)
     return finish(-jnp.maximum(log_true, log_floor), a, reduce_fn)

@@ -60,7 +60,8 @@ def unbiasedness(
     ecdf, prior = at_least_float32(ecdf, prior)
     true, false = (1 - ecdf) * (1 - prior), ecdf * prior
     total = true + false
-    return jnp.where(total > 0, true / jnp.where(total > 0, total, 1), 1 - prior)
+    excluded = total == 0
+    return jnp.where(excluded, 1 - prior, true / jnp.where(excluded, 1, total))
 
 
 def sampling_risk(

@@ -39,7 +39,7 @@ def exact_ecdf(batch: Batch, items: Int[Array, "batch n"]) -> Standing:
       items: Items that the anchors' users have not taken, ``[batch, n]``.
 
     Returns:
-      The values, in (0, 1], and the scores.
+      The values, in (0, 1], or NaN for a score that is NaN, and the scores.
     """
     every_item = jnp.arange(batch.positives.n_items, dtype=jnp.int32)
     n_anchors = batch.users.shape[0]
@@ -53,6 +53,7 @@ def exact_ecdf(batch: Batch, items: Int[Array, "batch n"]) -> Standing:
         at = jnp.take_along_axis(scores, items.T, axis=0)
         n_unseen = jnp.maximum(batch.positives.n_unseen(users), 1)
         share = count_no_larger(scores, at, batch.positives.taken_words(users)) / n_unseen[None]
+        share = jnp.where(jnp.isnan(at), jnp.nan, share)
         return Standing(share.T.astype(scores.dtype), at.T, pos.T)
 
     anchors = batch.users, batch.items, items
@@ -116,11 +117,12 @@ def sampled_ecdf(
       sample: What :func:`draw_sample` gave.
 
     Returns:
-      Values in [0, 1], ``[batch, n]``; 1/2 where the sample leaves nothing.
+      Values in [0, 1], ``[batch, n]``; 1/2 where the sample leaves nothing, and NaN for NaN.
     """
     taken = sample.taken[:, batch.users]
     seen = jnp.sum(jax.lax.population_count(taken), axis=0).astype(jnp.int32)
     n_unseen = sample.items.shape[0] - seen
     counts = count_no_larger(batch.shared_scores(sample.items), scores.T, taken)
     share = counts / jnp.maximum(n_unseen, 1)[None]
-    return jnp.where((n_unseen > 0)[None], share, 0.5).T.astype(scores.dtype)
+    share = jnp.where((n_unseen > 0)[None], share, 0.5).T.astype(scores.dtype)
+    return jnp.where(jnp.isnan(scores), jnp.nan, share)

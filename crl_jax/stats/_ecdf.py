@@ -44,7 +44,7 @@ def ecdf(
 
     Returns:
       Values in (0, 1], shape ``[*batch, n]``, at least float32; 0 where not kept. A kept
-      NaN is below nothing and above nothing: it adds to :math:`N` alone and has value 0.
+      NaN is below nothing and above nothing: it adds to :math:`N` alone and has value NaN.
 
     Raises:
       ValueError: If ``where`` has not the shape of ``scores``.
@@ -55,8 +55,8 @@ def ecdf(
     (scores,) = at_least_float32(scores)
     rank, count = ranks(scores, where=where), kept_count(scores, where)
     # XLA may divide by multiplying with 1/N, and 49 * (1/49) is not 1.
-    share = rank.astype(scores.dtype) / count.astype(scores.dtype)
-    return jnp.where(rank == count, 1, share)
+    share = jnp.where(rank == count, 1, rank.astype(scores.dtype) / count.astype(scores.dtype))
+    return _nan_where_kept(share, scores, where)
 
 
 def ranks(
@@ -121,7 +121,8 @@ def binned_ecdf(
       where: True keeps an entry, shape ``[*batch, n]``. Others are never read.
 
     Returns:
-      Values in (0, 1], shape ``[*batch, n]``, at least float32; 0 where not kept, and for a NaN.
+      Values in (0, 1], shape ``[*batch, n]``, at least float32; 0 where not kept. A kept NaN is
+      treated as by :func:`ecdf`.
 
     Raises:
       ValueError: If ``where`` has not the shape of ``scores`` or ``bins`` is not positive.
@@ -131,7 +132,8 @@ def binned_ecdf(
     """
     (scores,) = at_least_float32(scores)
     rank = binned_ranks(scores, bins=bins, where=where)
-    return rank / kept_count(scores, where).astype(scores.dtype)
+    share = rank / kept_count(scores, where).astype(scores.dtype)
+    return _nan_where_kept(share, scores, where)
 
 
 def dkw_error(n: int, *, confidence: float = 0.95) -> float:
@@ -196,6 +198,12 @@ def binned_ranks(scores: Array, *, bins: int, where: Array | None = None) -> Arr
     inside = look_up(histogram)
     rank = look_up(up_to) - inside + 1 + (inside - 1) * share
     return jnp.where(counted, rank, 0)
+
+
+def _nan_where_kept(values: Array, scores: Array, where: Array | None) -> Array:
+    """The values, NaN where a kept score is."""
+    soiled = jnp.isnan(scores) if where is None else where & jnp.isnan(scores)
+    return jnp.where(soiled, jnp.nan, values)
 
 
 def kept_count(scores: Array, where: Array | None) -> Array:

@@ -173,7 +173,8 @@ class OneOfTwo(Law):
         below = self.cdf(x)
         slope = 2 * self._tilt(below) * below + 2 * (1 - self._p(below))
         density = self.seen.pdf(x)
-        return jnp.where(slope > 0, density / jnp.where(slope > 0, slope, 1), 0)
+        flat = slope <= 0
+        return jnp.where(flat, 0, density / jnp.where(flat, 1, slope))
 
     def cdf(self, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """Distribution function."""
@@ -181,9 +182,10 @@ class OneOfTwo(Law):
         rest = 1 - self._p(seen)
         # The root of 0, where p is 1 and G is 0, has no slope to pass on.
         square = jnp.square(rest) + self._tilt(seen) * seen
-        root = jnp.where(square > 0, jnp.sqrt(jnp.where(square > 0, square, 1)), 0)
-        whole = rest + root
-        return jnp.clip(jnp.where(whole > 0, seen / jnp.where(whole > 0, whole, 1), 0), 0, 1)
+        flat = square <= 0
+        whole = rest + jnp.where(flat, 0, jnp.sqrt(jnp.where(flat, 1, square)))
+        nothing = whole <= 0
+        return jnp.clip(jnp.where(nothing, 0, seen / jnp.where(nothing, 1, whole)), 0, 1)
 
     def _p(self, like: Array) -> Array:
         return jnp.asarray(self.share, like.dtype)
@@ -212,8 +214,8 @@ class Gridded(Law):
     def pdf(self, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """Density, linear between the middles of the bins; 0 beyond the grid."""
         at = self._place(x)
-        inside = (at >= 0) & (at <= self.density.shape[0])
-        return jnp.where(inside, _between(self.density, at - 0.5), 0)
+        beyond = (at < 0) | (at > self.density.shape[0])
+        return jnp.where(beyond, 0, _between(self.density, at - 0.5))
 
     def cdf(self, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """Distribution function, linear between the edges; 0 and 1 beyond the grid."""

@@ -66,7 +66,8 @@ def bayesian_weights(
         have weight 0.
 
     Returns:
-      The :math:`\omega_j \ge 0`, shape ``[*batch, n_neg]``, at least float32.
+      The :math:`\omega_j \ge 0`, shape ``[*batch, n_neg]``, at least float32; NaN for a score
+      that is NaN.
 
     Raises:
       ValueError: If a shape does not fit, a hyper-parameter leaves its range, or an anchor
@@ -123,7 +124,7 @@ def true_negative_posterior(
         have probability 0.
 
     Returns:
-      Values in [0, 1], shape ``[*batch, n_neg]``, at least float32.
+      Values in [0, 1], shape ``[*batch, n_neg]``, at least float32; NaN for a score that is NaN.
 
     Raises:
       ValueError: If a shape does not fit or a hyper-parameter leaves its range.
@@ -185,6 +186,7 @@ def _relative_density(
     flat = h == 0
     weight = (easy * one_minus_phi + hard * phi) / jnp.where(flat, 1, h)
     weight = jnp.where(flat, 1, weight)
+    weight = jnp.where(jnp.isnan(neg), jnp.nan, weight)  # which has no rank
     return weight if where is None else jnp.where(where, weight, 0)
 
 

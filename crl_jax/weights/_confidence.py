@@ -115,4 +115,5 @@ def confidence_posterior(
     prior = jnp.asarray(prior, below.dtype)
     credible, other = below * prior, (1 - below) * (1 - prior)
     total = credible + other
-    return jnp.where(total > 0, credible / jnp.where(total > 0, total, 1), 0.5)
+    excluded = total == 0
+    return jnp.where(excluded, 0.5, credible / jnp.where(excluded, 1, total))

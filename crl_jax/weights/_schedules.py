@@ -99,7 +99,7 @@ def _ramp(progress: Array, start: float, end: Scalar, until: Scalar) -> Array:
     (progress,) = at_least_float32(progress)
     end, until = (jnp.asarray(value, progress.dtype) for value in (end, until))
     risen = progress >= until
-    share = jnp.where(risen, 1, progress / jnp.where(until > 0, until, 1))
+    share = jnp.where(risen, 1, progress / jnp.where(until == 0, 1, until))
     return start * (1 - share) + end * share
 
 
