@@ -38,7 +38,9 @@ def tiled_view_loss(
 
     The same as ``loss(s.pos, s.neg, where=s.where, weights=weights, **knobs)`` for
     ``s = view_scores(z1, z2, ids=ids)``, in :math:`O(BD + \text{rows} \cdot B)` memory forward and
-    backward. Gradients flow into embeddings, weights and hyper-parameters, in reverse mode.
+    backward. Gradients flow into embeddings, weights and hyper-parameters, in reverse mode and as
+    far as the loss has any: :func:`bayesian_contrastive` holds its weights constant, so those with
+    respect to its ``tau_plus``, ``alpha`` and ``beta`` are 0.
 
     Args:
       loss: ``loss(pos, neg, *, where, weights, reduce_fn, **knobs)``, for instance
