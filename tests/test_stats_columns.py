@@ -11,7 +11,7 @@ from crl_jax.stats import select_largest
 from crl_jax.stats._columns import count_no_larger
 
 scores_lists = st.lists(
-    st.sampled_from([-np.inf, -3.0, -1e-30, 0.0, 1e-30, 0.5, 2.0, 1e30, np.inf, np.nan]),
+    st.sampled_from([-np.inf, -3.0, -1e-30, -0.0, 0.0, 1e-30, 0.5, 2.0, 1e30, np.inf, np.nan]),
     min_size=1,
     max_size=21,
 )

@@ -122,6 +122,7 @@ def select_largest(
 
 def _ascending_key(scores: Float[Array, "*shape"]) -> UInt32[Array, "*shape"]:
     """Unsigned integers in the order of the scores, all above 0; NaN comes first."""
+    scores = jnp.where(scores == 0, 0, scores)  # -0.0, too: equal scores have equal keys
     bits = jax.lax.bitcast_convert_type(scores.astype(jnp.float32), jnp.uint32)
     flipped = jnp.where(bits >> 31 == 1, ~bits, bits | jnp.uint32(2**31))
     return jnp.where(jnp.isnan(scores), jnp.uint32(1), flipped)
