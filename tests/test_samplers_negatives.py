@@ -14,6 +14,7 @@ from scipy import stats
 from crl_jax import samplers
 from crl_jax.data import Interactions
 from crl_jax.samplers import AOBPR, BNS, DNS, PNS, RNS, SRNS, Mixed, Staged
+from crl_jax.samplers._dynamic import truncated_geometric
 
 N_DRAWS = 6000
 POPULARITY = np.array([3.0, 0.0, 7.0, 1.0, 4.0, 2.0, 9.0, 5.0, 0.5])
@@ -181,6 +182,33 @@ def test_bns_from_all_takes_the_least_risky_of_all_and_then_the_next(world, n_an
         value = minus_risk(world, user, PRIOR, 5.0)
         order = sorted(world.unseen(user).tolist(), key=lambda j, value=value: -value[j])
         assert row == [order[i % len(order)] for i in range(3)]
+
+
+@pytest.mark.parametrize("scale", [1e12, np.inf])
+def test_every_rank_of_a_vast_catalogue_can_be_drawn(scale):
+    """Single precision ends at 2^24, and its multiples of 128 below 2^31 would be all."""
+    n = 2**31 - 1
+    ranks = truncated_geometric(jax.random.key(0), jnp.full(2**16, n, jnp.int32), scale, n)
+    assert ranks.min() >= 0
+    for digit in (np.asarray(ranks) % 128, np.asarray(ranks) >> 24):
+        assert stats.chisquare(np.bincount(digit, minlength=128)).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("scale", [50.0, 1e5])
+def test_ranks_have_the_truncated_geometric_law_up_to_the_last(scale):
+    n, drawn = 10**6, 2**20
+    ranks = truncated_geometric(jax.random.key(1), jnp.full(drawn, n, jnp.int32), scale, n)
+    ranks = np.sort(np.asarray(ranks))
+    assert ranks[-1] < n
+    up_to = np.expm1(-(ranks + 1) / scale) / np.expm1(-n / scale)
+    before = np.expm1(-ranks / scale) / np.expm1(-n / scale)
+    seen = np.arange(1, drawn + 1) / drawn
+    stray = max(np.max(before - seen), np.max(seen - 1 / drawn - up_to))
+    assert stray < 2.2 / np.sqrt(drawn)  # 1e-4 of samples stray further
+    far = ranks[ranks > 8 * scale]  # so rare that none should come twice if they are many
+    if scale == 1e5:
+        assert len(far) > 200
+        assert len(np.unique(far)) > 0.98 * len(far)
 
 
 def test_bns_1_weighs_gains_less_from_epoch_to_epoch(world):

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key, UInt32
 
 from .._checks import check_range
 from ..stats._columns import select_largest
@@ -65,7 +65,8 @@ class AOBPR(Sampler):
     anew from time to time.)
 
     Attributes:
-      scale: The :math:`\lambda > 0`, in ranks: the larger, the nearer to uniform.
+      scale: The :math:`\lambda > 0`, in ranks: the larger, the nearer to uniform, which it is for
+        ``inf``.
 
     References:
       Rendle and Freudenthaler, `Improving Pairwise Learning for Item Recommendation from
@@ -87,15 +88,51 @@ class AOBPR(Sampler):
         self, key: Key[Array, ""], users: Int[Array, "batch"], positives: Positives, n: int
     ) -> Int[Array, "n batch"]:
         """The ranks, from 0."""
-        u = jax.random.uniform(key, (n, *users.shape))
-        n_unseen = positives.n_unseen(users)[None]
-        # P(rank < r) = (1 - e^{-r/λ}) / (1 - e^{-n/λ}), inverted.
-        scale = jnp.asarray(self.scale, jnp.float32)
-        rank = -scale * jnp.log1p(u * jnp.expm1(-n_unseen.astype(jnp.float32) / scale))
-        return jnp.clip(rank.astype(jnp.int32), 0, jnp.maximum(n_unseen - 1, 0))
+        n_unseen = jnp.broadcast_to(positives.n_unseen(users), (n, *users.shape))
+        return truncated_geometric(key, n_unseen, self.scale, positives.n_items)
 
     def select(self, proposals: Any, batch: Batch, state: Any) -> tuple[Int[Array, "batch n"], Any]:
         """The items of these ranks."""
         every_item = jnp.arange(batch.positives.n_items, dtype=jnp.int32)
         unseen = ~batch.positives.taken(batch.users, every_item)
         return select_largest(batch.shared_scores(every_item), proposals, unseen).T, state
+
+
+def truncated_geometric(
+    key: Key[Array, ""], n: Int[Array, "*shape"], scale: Any, most: int
+) -> Int[Array, "*shape"]:
+    r"""Integers of which :math:`P(r) \propto e^{-r/\lambda}` on ``[0, n)``; 0 where ``n`` is 0.
+
+    Drawn as a block of consecutive integers and a place in it, from a word of random bits each:
+    one number between 0 and 1 tells no more than 2^24 integers apart, two tell 2^31.
+
+    Args:
+      key: Random key.
+      n: How many integers there are, at most ``most``.
+      scale: The :math:`\lambda`.
+      most: Below 2^31; static. Blocks are about as long as its root.
+    """
+    block = 1 << (most.bit_length() // 2)
+    scale = jnp.asarray(scale, jnp.float32)
+    block_bits, place_bits = jax.random.bits(key, (2, *n.shape), jnp.uint32)
+
+    def below(bits: Array, n: Array) -> Array:
+        n = n.astype(jnp.float32)
+        return n * _truncated_exponential(bits, n / scale)
+
+    # The last block may be shorter than others, and is as much less likely.
+    which = (below(block_bits, n) / block).astype(jnp.int32)
+    which = jnp.clip(which, 0, jnp.maximum(n - 1, 0) // block)
+    left = jnp.minimum(n - which * block, block)
+    place = below(place_bits, left).astype(jnp.int32)
+    return which * block + jnp.clip(place, 0, jnp.maximum(left - 1, 0))
+
+
+def _truncated_exponential(bits: UInt32[Array, "*shape"], rate: Array) -> Float[Array, "*shape"]:
+    """Numbers in [0, 1] of a density that falls like ``exp(-rate x)``."""
+    rest = (bits.astype(jnp.float32) + 0.5) * 2.0**-32  # small ones, finely graded, go far out
+    # P(X > x) = (e^{-rate x} - e^{-rate}) / (1 - e^{-rate}), inverted: near 0 and far from it the
+    # one form keeps the digits that the other loses.
+    near = jnp.log1p((1 - rest) * jnp.expm1(-rate))
+    power = jnp.where(rate > 1, jnp.log(rest + (1 - rest) * jnp.exp(-rate)), near)
+    return jnp.where(rate == 0, 1 - rest, -power / jnp.where(rate == 0, 1, rate))
