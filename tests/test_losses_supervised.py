@@ -182,3 +182,10 @@ def test_punce_of_a_batch_of_two_views():
         where=jnp.asarray(rest & ~labelled),
     )
     same(got, want, rtol=1e-5)
+
+
+def test_positives_whose_sum_is_no_number_have_a_mean():
+    pos, neg = jnp.array([[3e38, 3e38]]), jnp.array([[0.0, 1.0]])
+    assert losses.supervised_contrastive(pos, neg) == pytest.approx(np.log(2))
+    agreed = losses.gbpr(pos[:, 0], pos[:, :1], group=pos, rho=0.5)
+    assert agreed == pytest.approx(np.log(2))

@@ -28,6 +28,9 @@ returns one loss per anchor:
 >>> print(losses.bpr(pos, neg, where=keep, reduce_fn=None))
 [0.50774866 0.        ]
 
+Scores divided by the temperature, and the difference of any two of them, have to be numbers of
+their type: in float32 below 1.7e38. So has the sum of the losses that a reduction takes.
+
 The contrastive losses differ only in how they estimate the sum over true negatives:
 ``softplus(log_sum - pos / temperature)`` with one of ``biased_log_sum``,
 ``debiased_log_sum``, ``hard_log_sum`` and ``bayesian_log_sum``. With labels there is nothing

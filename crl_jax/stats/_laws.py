@@ -94,7 +94,7 @@ class Smoothed(Law):
     cdf = pdf
 
     def fit(self, sample: Float[Array, "n"]) -> "Gridded":
-        """The law of a sample of at least one score, all finite.
+        """The law of a sample of at least one score, all finite and less than 8e37 apart.
 
         Raises:
           ValueError: If ``sample`` is not one row of scores.
