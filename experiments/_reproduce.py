@@ -158,7 +158,8 @@ def _table(number: str, options: Options, worlds: list[study.World], console: Co
     title = f"{TITLES[options.target]}, {dataset}, {kind}"
     console.print(rich_table(rows, title, recipe))
     name = "ablation" if options.ablation else options.setting
-    path = options.out / f"{options.target}-{name}.md"
+    splits = f"-{options.splits}-splits" if options.splits > 1 else ""
+    path = options.out / f"{options.target}-{name}{splits}.md"
     epochs = length(methods[0], options, worlds[0])
     notes = _notes(options, methods, epochs, recipe.main, bool(known))
     write_table(rows, title, notes, path, recipe)

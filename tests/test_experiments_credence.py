@@ -152,7 +152,7 @@ def test_an_ablation_on_several_splits(run, tmp_path, folder):
     )  # fmt: skip
     assert code == 0
     assert "are put together, and half of the interactions with the top rating" in printed
-    rows = {row["method"]: row for row in read_csv(tmp_path / "table-3.3-ablation.csv")}
+    rows = {row["method"]: row for row in read_csv(tmp_path / "table-3.3-ablation-3-splits.csv")}
     assert list(rows) == list(methods)
     kept = [json.loads(path.read_text()) for path in (tmp_path / "runs").iterdir()]
     assert len(kept) == 6  # a training of both seeds on each split
@@ -161,7 +161,7 @@ def test_an_ablation_on_several_splits(run, tmp_path, folder):
         means = np.mean(splits, axis=1)
         assert float(rows[name]["ndcg@10"]) == pytest.approx(means.mean())
         assert float(rows[name]["ndcg@10_std"]) == pytest.approx(means.std(ddof=1))
-    assert "3 splits of 2 seeds each" in (tmp_path / "table-3.3-ablation.md").read_text()
+    assert "3 splits of 2 seeds each" in (tmp_path / "table-3.3-ablation-3-splits.md").read_text()
 
 
 def test_splits_are_pooled_user_by_user():

@@ -266,10 +266,10 @@ def test_comparisons_are_paired_and_adjusted():
         [{}, {"ndcg@20": 0.5}, {}],
         study.SAMPLING,
     )
-    assert math.isnan(rows[0].p_seeds)
+    assert math.isnan(rows[0].p_units)
     p = [stats.ttest_rel(other, base).pvalue for other in (better, worse)]
     want = [min(p) * 2, max(min(p) * 2, max(p))]
-    got = sorted([rows[1].p_seeds, rows[2].p_seeds])
+    got = sorted([rows[1].p_units, rows[2].p_units])
     np.testing.assert_allclose(got, want, rtol=1e-9)
     assert rows[2].p_users == 1.0
     assert rows[1].p_users == pytest.approx(2 * stats.ttest_rel(shifted, users).pvalue)
