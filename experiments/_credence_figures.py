@@ -44,7 +44,7 @@ def _draw_laws(options: Options, console: Console, density: Any) -> None:
             rows += [[dim, scale, *pair] for pair in zip(x.tolist(), values.tolist(), strict=True)]
         axes.set_title(f"λ = {scale:g}", fontsize=10)
         axes.grid(alpha=0.3)
-        axes.legend(frameon=False)
+        axes.legend()
     figure.supxlabel("score")
     figure.supylabel("density")
     figure.suptitle(TITLES[options.target])
@@ -66,7 +66,7 @@ def roc(options: Options, world: study.World, console: Console) -> None:
     axes.set_xlabel("share of the interactions rated 1 that pass")
     axes.set_ylabel("share of the others that pass")
     axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
+    axes.legend()
     figure.suptitle(TITLES[options.target])
     finish(figure, options, console, ["method", "false_positive_rate", "true_positive_rate"], rows)
 
@@ -96,7 +96,7 @@ def noise(options: Options, world: study.World, console: Console) -> None:
     for axes in panels:
         axes.set_xlabel("false positives added per training interaction")
         axes.grid(alpha=0.3)
-    panels[0].legend(frameon=False)
+    panels[0].legend()
     figure.suptitle(f"{TITLES[options.target]}, {options.setting} setting")
     rows = [
         [label, rate, seed, value]
@@ -133,7 +133,7 @@ def convergence(options: Options, world: study.World, console: Console) -> None:
     axes.set_xlabel("epoch")
     axes.set_ylabel("AUC on test data")
     axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
+    axes.legend()
     figure.suptitle(TITLES[options.target])
     finish(figure, options, console, ["method", "epoch", "auc"], rows)
 

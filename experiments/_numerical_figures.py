@@ -44,7 +44,7 @@ def densities(folder: Path, rows: dict[float, dict[str, np.ndarray]]) -> None:
         axes.plot(row["score"], row["false_negative"], "--", color=_FALSE, label="false negatives")
         _finish(axes, "score s", title=f"α = {alpha:g}")
     panels[0].set_ylabel("density")
-    panels[0].legend(frameon=False, fontsize=8, loc="upper left")
+    panels[0].legend(fontsize=8, loc="upper left")
     panels[0].set_ylim(0, 1.15 * panels[0].get_ylim()[1])
     _save(figure, folder / "figure_6_4.png", "Densities of the two classes, ϕ standard normal")
     _write_rows(folder / "figure_6_4.csv", "alpha", rows)
@@ -64,7 +64,7 @@ def score_histograms(folder: Path, rows: dict[float, dict[str, np.ndarray]]) -> 
             axes.stairs(row[name], edges, color=colour, linestyle=line, label=label)
         _finish(axes, "exp(s / t)", title=f"α = {alpha:g}")
     panels[0].set_ylabel("empirical density")
-    panels[-1].legend(frameon=False, fontsize=8)
+    panels[-1].legend(fontsize=8)
     _save(figure, folder / "figure_6_8.png", "Drawn scores, ϕ standard normal, t = 2")
     _write_rows(folder / "figure_6_8.csv", "alpha", rows)
 
@@ -84,7 +84,7 @@ def weight_curves(folder: Path, panels_of: dict[str, dict[float, np.ndarray]]) -
         axes.axhline(1, color="0.5", linewidth=0.8)
         _finish(axes, "u, share of the anchor's scores that are no larger", title=title[3:])
         axes.set_ylim(bottom=0)
-        axes.legend(frameon=False, fontsize=8)
+        axes.legend(fontsize=8)
     panels[0].set_ylabel("weight ω")
     _save(figure, folder / "weights.png", "What a sample counts, by its rank")
     _write(folder / "weights.csv", ["panel", "swept", "value", "u", "omega"], table)
@@ -129,7 +129,7 @@ def means(folder: Path, sweeps: dict[str, Sweep]) -> None:
         _finish(below, SYMBOLS[parameter])
     panels[0].set_ylabel("mean of the estimates")
     panels[len(sweeps)].set_ylabel("bias")
-    panels[0].legend(frameon=False, fontsize=8)
+    panels[0].legend(fontsize=8)
     _save(figure, folder / "figure_6_10.png", "Mean of the estimates")
     _write_sweeps(folder / "figure_6_10.csv", sweeps, names)
 
@@ -155,7 +155,7 @@ def misspecified(folder: Path, sweeps: dict[str, Sweep], truth: dict[str, float]
     low, high = panels[0].get_ylim()
     panels[0].set_ylim(low, high + 0.1 * (high - low))  # for the notes
     panels[0].set_ylabel("bias, % of the mean over true negatives")
-    panels[0].legend(frameon=False, fontsize=8, loc="lower left")
+    panels[0].legend(fontsize=8, loc="lower left")
     _save(figure, folder / "misspecified.png", "Bias under wrong assumptions")
     _write_sweeps(folder / "misspecified.csv", sweeps, names)
 
@@ -195,7 +195,7 @@ def convergence(
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         axes.set_ylabel(label)
-        axes.legend(frameon=False, fontsize=9, loc="lower left")
+        axes.legend(fontsize=9, loc="lower left")
         _finish(axes, "N, unlabelled samples of an anchor")
     figure_title = "Theorem 6.2: towards the supervised mean and loss as N grows"
     _save(figure, folder / "convergence.png", figure_title)
@@ -226,7 +226,7 @@ def _note(axes: Axes, x: float, text: str) -> None:
 
 def _legend_in(empty: Axes, shown: Axes) -> None:
     empty.axis("off")
-    empty.legend(*shown.get_legend_handles_labels(), loc="center", frameon=False,
+    empty.legend(*shown.get_legend_handles_labels(), loc="center",
                  title="mean ± 95 % over the anchors")  # fmt: skip
 
 

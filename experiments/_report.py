@@ -167,7 +167,8 @@ def _draw(rows: Sequence[Row], title: str, path: Path, main: str) -> None:
     axes.set_xticks(x, [row.label for row in rows], rotation=20, ha="right")
     axes.set_ylabel(main.upper())
     axes.grid(axis="y", alpha=0.3)
-    axes.legend(frameon=False)
+    # Outside: markers of a legend among those of the data look like some of them.
+    figure.legend(loc="outside lower center", ncols=2)
     figure.suptitle(title)
     save_figure(figure, path)
 

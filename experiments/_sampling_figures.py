@@ -30,7 +30,7 @@ def score_distributions(options: Options, world: study.World, console: Console) 
             )
         axes.set_title(f"epoch {entry['epoch']}", fontsize=10)
         axes.grid(alpha=0.3)
-    figure.axes[0].legend(frameon=False)
+    figure.axes[0].legend()
     figure.supxlabel("score")
     figure.supylabel("density")
     figure.suptitle(f"{TITLES[options.target]}, RNS")
@@ -69,7 +69,7 @@ def quality(options: Options, world: study.World, console: Console) -> None:
         axes.set_xlabel("epoch")
         axes.set_ylabel(label)
         axes.grid(alpha=0.3)
-    panels[1].legend(frameon=False)
+    panels[1].legend()
     figure.suptitle(TITLES[options.target])
     finish(
         figure, options, console, ["method", "epoch", "tnr", "inf"],
