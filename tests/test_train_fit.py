@@ -295,10 +295,27 @@ def test_a_user_with_the_whole_catalogue_is_passed_over_with_a_warning(quick):
             {"loss": losses.debiased_pairwise, "knobs": {"tau_plus": [0.1, 1.0]}},
             "`tau_plus` must lie in",
         ),
+        (
+            {
+                "loss": losses.bayesian_contrastive,
+                "knobs": {"tau_plus": 0.1, "alpha": 0.3, "beta": 0.9},
+            },
+            r"`alpha` must lie in \[0\.5, 1.*\], got 0\.3\.",
+        ),
+        (
+            {"loss": losses.reweighted_bce, "knobs": {"exponent": [0.1, -1.0]}},
+            "`exponent` must lie in .*, got -1",
+        ),
+        ({"loss": losses.reweighted_bpr, "knobs": {"exponent": -1}}, "`exponent` must lie in"),
+        (
+            {"loss": losses.debiased_pairwise, "knobs": {"tau_plus": 1 - 1e-9}},
+            "`tau_plus` must lie in",
+        ),
         ({"seeds": [0, 1], "learning_rate": [1.0, 2.0, 3.0]}, "must all have one length"),
         ({"weight_decay": -1}, "`weight_decay` must lie in .* got -1"),
-        ({"learning_rate": 1e-60}, "`learning_rate` must not round to 0"),
+        ({"learning_rate": 1e-60}, "`learning_rate` must lie in .* which is 0.0 in float32"),
         ({"learning_rate": "fast"}, "`learning_rate` must be a number .* got 'fast'"),
+        ({"epochs": 2**31}, "`epochs` must lie in .* got 2147483648"),
         ({"seeds": -1}, "`seeds` must lie in .* got -1"),
         ({"seeds": 2**32}, "`seeds` must lie in .* got 4294967296"),
         ({"seeds": 0.5}, "`seeds` must be a whole number, got 0.5"),
