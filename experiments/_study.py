@@ -350,7 +350,7 @@ def judge(values: np.ndarray, good: np.ndarray) -> tuple[float, np.ndarray]:
 
 
 # Of a stored outcome; another one is not read.
-_FORM = 2
+_FORM = 3
 
 
 def run_once(
@@ -370,15 +370,16 @@ def run_once(
       setting: ``"published"`` or ``"minibatch"``.
       seeds: The seeds.
       epochs: Length of the training.
-      folder: Where outcomes are kept, by all that they depend on; a training that was killed
-        goes on from its checkpoint, and one that another process is at is waited for.
+      folder: Where outcomes are kept, by all that they depend on, under one version of JAX; a
+        training that was killed goes on from its checkpoint, and one that another process is at
+        is waited for.
       on_epoch: Called with each entry of the history.
     """
     knows = [
         __version__, _FORM, setting, list(seeds), epochs,
         world.train.fingerprint(), world.test.fingerprint(),
         *_describe(method.sampler(world)),
-        method.loss.__name__, method.knobs, method.n_neg, method.n_pos, method.draw,
+        _computed(method), method.knobs, method.n_neg, method.n_pos, method.draw,
         *_further(method, world),
     ]  # fmt: skip
     name = hashlib.sha256(json.dumps(knows).encode()).hexdigest()[:16]
@@ -395,6 +396,20 @@ def run_once(
         for left in (checkpoint, checkpoint.with_suffix(".search.npz")):
             left.unlink(missing_ok=True)
         return outcome
+
+
+def _computed(method: Method) -> list[str]:
+    """What loss and schedule compute: a changed formula is not taken for what it was."""
+    ahead = 1 + method.n_pos + method.n_group
+    pos = jax.ShapeDtypeStruct((2, ahead) if ahead > 1 else (2,), jnp.float32)
+    neg = jax.ShapeDtypeStruct((2, method.n_neg), jnp.float32)
+    loss = partial(method.loss, reduce_fn=None, **method.knobs)
+    found = [train.computation_hash(loss, pos, neg)]
+    if method.knob_schedule is not None:
+        number = jax.ShapeDtypeStruct((), jnp.float32)
+        knobs = dict.fromkeys(method.knobs, number)
+        found.append(train.computation_hash(method.knob_schedule, number, knobs))
+    return found
 
 
 def _describe(tree: Any) -> tuple[str, list[str]]:
@@ -418,6 +433,4 @@ def _further(method: Method, world: World) -> list[Any]:
         found["recipe"] = str(dataclasses.replace(method.recipe, epochs=0))
     if method.credence is not None:
         found["credence"] = _describe(method.credence(world))
-    if method.knob_schedule is not None:
-        found["knob_schedule"] = method.knob_schedule.__name__
     return [found] if found else []

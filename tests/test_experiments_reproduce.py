@@ -185,6 +185,35 @@ def test_a_target_is_made_by_one_process_at_a_time(run, tmp_path):
     assert "another process is making table-4.2" in printed
 
 
+def test_a_changed_formula_is_not_taken_for_what_it_was(tmp_path, monkeypatch):
+    log = simulate(n_users=20, n_items=40, n_exposed=30, seed=3).interactions
+    world, trained = study.World(log, log, ""), []
+
+    def train(method, *_, **__):
+        trained.append(method)
+        return outcome(method.label, [0.5], [0.5])
+
+    def times(factor):
+        return lambda pos, neg, **rest: factor * losses.bpr(pos, neg, **rest)
+
+    def later(progress, knobs):
+        return {**knobs, "drop_rate": progress * knobs["drop_rate"]}
+
+    truncated = {"loss": losses.truncated_bpr, "knobs": {"drop_rate": 0.1}}
+    methods = [
+        study.Method("a", loss=times(1.0)),
+        study.Method("b", loss=times(1.0)),  # the same training in another table
+        study.Method("a", loss=times(2.0)),
+        study.Method("c", **truncated),
+        study.Method("c", **truncated, knob_schedule=later),
+        study.Method("c", **truncated, knob_schedule=lambda _, knobs: knobs),
+    ]
+    monkeypatch.setattr(study, "train_published", train)
+    for method in methods:
+        study.run_once(method, world, "published", (0,), 1, tmp_path / "runs", lambda _: None)
+    assert trained == [methods[0], *methods[2:]]
+
+
 def test_a_shared_training_is_waited_for_and_not_done_twice(tmp_path, monkeypatch):
     log = simulate(n_users=20, n_items=40, n_exposed=30, seed=3).interactions
     world, at_work, most = study.World(log, log, ""), [], []

@@ -7,6 +7,7 @@ from ._epoch import Anchors as Anchors
 from ._epoch import EpochState as EpochState
 from ._epoch import Step as Step
 from ._epoch import run_epoch as run_epoch
+from ._fingerprint import computation_hash as computation_hash
 from ._fit import Fitted as Fitted
 from ._fit import TrainingDiverged as TrainingDiverged
 from ._fit import TrainState as TrainState

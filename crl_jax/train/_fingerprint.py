@@ -27,9 +27,27 @@ def program(traced: jax.stages.Traced) -> dict[str, str]:
     Two functions of one name that compute different things differ here. The text that a program
     is told by depends on the version of JAX, which stands beside it.
     """
-    text = _without_addresses(str(traced.jaxpr))
-    parts = [text.encode(), *(_hash(np.asarray(x)).encode() for x in traced.jaxpr.consts)]
-    return {"jax": jax.__version__, "sha256": hashlib.sha256(b";".join(parts)).hexdigest()[:16]}
+    return {"jax": jax.__version__, "sha256": _hash_of(traced.jaxpr)}
+
+
+def computation_hash(fn: Callable[..., Any], *args: Any) -> str:
+    """Tells a function by what it computes, whatever it is called; nothing is computed.
+
+    Args:
+      fn: A pure function of arrays.
+      *args: What it is given: arrays, or what has their shapes and dtypes, in any containers.
+
+    Returns:
+      16 hexadecimal digits: the same for the same computation under one version of JAX.
+
+    >>> x = jax.ShapeDtypeStruct((3,), "float32")
+    >>> double, again, triple = (lambda x: 2 * x), (lambda x: 2 * x), (lambda x: 3 * x)
+    >>> computation_hash(double, x) == computation_hash(again, x)
+    True
+    >>> computation_hash(double, x) == computation_hash(triple, x)
+    False
+    """
+    return _hash_of(jax.make_jaxpr(fn)(*args))
 
 
 def check_same(path: Any, stored: dict[str, Any], wanted: dict[str, Any]) -> None:
@@ -50,6 +68,13 @@ def check_same(path: Any, stored: dict[str, Any], wanted: dict[str, Any]) -> Non
             f"`checkpoint` {path} belongs to another training: expected {name} = {value}, "
             f"got {what}."
         )
+
+
+def _hash_of(closed: Any) -> str:
+    """Of a closed jaxpr: its text, and the arrays that it holds."""
+    text = _without_addresses(str(closed))
+    parts = [text.encode(), *(_hash(np.asarray(x)).encode() for x in closed.consts)]
+    return hashlib.sha256(b";".join(parts)).hexdigest()[:16]
 
 
 def _hash(array: np.ndarray) -> str:
