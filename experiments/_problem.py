@@ -141,15 +141,14 @@ def _load(
         columns = data.columns(options.data, **given) + data.columns(options.test_data, **given)
         return data.read_split(Path(options.data), options.test_data, **given), (*columns,), None
     columns = tuple(data.columns(options.data, **given))
-    loaded = data.load(options.data, **given)
-    if options.split is not None and isinstance(loaded, data.Split):
+    anew = options.split is not None and len(columns) > 1
+    if anew:
         warnings.warn(
             f"--split {options.split} puts the given parts of {name} together and cuts them "
             "anew; without it the given test part is the test part.",
             stacklevel=2,
         )
-        loaded = data.load(options.data, merge=True, **given)
-    return loaded, columns, None
+    return data.load(options.data, merge=anew, **given), columns, None
 
 
 def _cut_test(loaded: data.Interactions, options: DataOptions) -> data.Split:
