@@ -95,6 +95,11 @@ class Credence:
         """The prior as an array; None for a function."""
         return None if isinstance(self.prior, jax.tree_util.Partial) else jnp.asarray(self.prior)
 
+    @property
+    def may_misfit(self) -> bool:
+        """Whether there is a law that the scores can differ from: one that is not read off them."""
+        return self.rule != "prior" and type(self.law).fit is Law.fit
+
     def check(self, n_users: int, n_items: int, n: int) -> None:
         """Raises ``ValueError`` unless it fits so many users, items and interactions."""
         if jnp.shape(self.every):
@@ -168,10 +173,10 @@ class Credence:
           :func:`crl_jax.stats.misfit` of ``n_sample`` interactions, drawn with replacement; 0 for a
           law that is read off them, and for the prior alone.
         """
+        if not self.may_misfit:
+            return jnp.zeros(())
         place = jax.random.randint(key, (self.n_sample,), 0, users.shape[0], jnp.int32)
         sample = _score(model, params, users[place], items[place])
-        if self.rule == "prior" or self.law.fit(sample) is not self.law:
-            return jnp.zeros((), sample.dtype)
         return misfit(sample, law=self.law)
 
     def _prior_at(self, users: Array, items: Array, n_items: int) -> Array:

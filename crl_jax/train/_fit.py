@@ -318,7 +318,8 @@ def fit(
             if on_epoch is not None:
                 on_epoch(entry)
     state = jax.tree.map(jnp.array, state)  # own buffers: the loop donates them
-    fits = credence is None or epoch > 0 or _law_fits(credence, model, state.params, seen)
+    judged = credence if credence is not None and credence.may_misfit else None
+    fits = judged is None or epoch > 0 or _law_fits(judged, model, state.params, seen)
 
     started = saved = time.monotonic()
     while epoch < work.last_epoch and not np.all(state.stopped):
@@ -348,8 +349,8 @@ def fit(
         _save(checkpoint, state, fingerprint, epoch, history)
     if lost := int(np.sum(~np.isfinite(np.asarray(history[-1]["loss"])))):
         warnings.warn(f"{lost} of {len(runs['seed'])} runs diverged.", stacklevel=2)
-    if credence is not None and fits:
-        _law_fits(credence, model, state.params, seen, "after the last epoch")
+    if judged is not None and fits:
+        _law_fits(judged, model, state.params, seen, "after the last epoch")
     return Fitted(
         model=model,
         params=state.best_params,
