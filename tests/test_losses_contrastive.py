@@ -297,10 +297,10 @@ def test_an_impossible_population_is_refused(pos, neg):
 def test_bayesian_loss_by_histogram_comes_close_to_the_exact_one():
     key_pos, key_neg = jax.random.split(jax.random.key(8))
     pos, neg = jax.random.normal(key_pos, (6,)), jax.random.normal(key_neg, (6, 800))
-    knobs = {"tau_plus": 0.1, "alpha": 0.9, "beta": 0.8}
+    point = {"tau_plus": 0.1, "alpha": 0.9, "beta": 0.8}
 
     def loss(pos, neg, bins):
-        return losses.bayesian_contrastive(pos, neg, bins=bins, **knobs)
+        return losses.bayesian_contrastive(pos, neg, bins=bins, **point)
 
     exact, coarse, fine, finest = (
         jax.value_and_grad(loss, (0, 1))(pos, neg, bins) for bins in (None, 8, 512, 2**18)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from crl_jax import stats
-from crl_jax.stats import _ecdf
+from crl_jax.stats import _ranks
 
 # One row length per way to count: fused, in blocks that do and do not fit, sorted.
 LENGTHS = [1, 32, 33, 64]
@@ -18,9 +18,9 @@ LENGTHS = [1, 32, 33, 64]
 @pytest.fixture(params=["pairs", "sort", "network"])
 def way(request, monkeypatch):
     if request.param != "pairs":
-        monkeypatch.setattr(_ecdf, "_LARGEST_ALL_PAIRS", 0)
-        monkeypatch.setattr(_ecdf, "_LARGEST_ALL_PAIRS_OF_FEW", 0)
-        monkeypatch.setattr(_ecdf, "_FEW_ROWS", 0 if request.param == "network" else 10**9)
+        monkeypatch.setattr(_ranks, "_LARGEST_ALL_PAIRS", 0)
+        monkeypatch.setattr(_ranks, "_LARGEST_ALL_PAIRS_OF_FEW", 0)
+        monkeypatch.setattr(_ranks, "_FEW_ROWS", 0 if request.param == "network" else 10**9)
         jax.clear_caches()  # what was compiled with other limits
     yield
     if request.param != "pairs":

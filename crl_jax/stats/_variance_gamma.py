@@ -11,7 +11,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Key
 
-from .._checks import at_least_float32, check_range
+from .._checks import check_range
+from .._floats import at_least_float32
 from ._variance_gamma_table import PIECES, Table, Values, build_table
 
 Real = float | Float[Array, "..."]
@@ -231,8 +232,8 @@ class _UnitLaw(NamedTuple):
 def _evaluate(output: str, x: Real, dim: int, scale: Real) -> Array:
     _check_parameters(dim, scale)
     points, scales = at_least_float32(x, scale)
-    shape, dtype = _common_shape(scales.shape, points.shape), jnp.result_type(points, scales)
-    points, scales = (jnp.broadcast_to(a, shape).astype(dtype) for a in (points, scales))
+    shape = _common_shape(scales.shape, points.shape)
+    points, scales = (jnp.broadcast_to(a, shape) for a in (points, scales))
     return _compiled(points, scales, dim=operator.index(dim), output=output)
 
 
