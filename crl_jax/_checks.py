@@ -21,8 +21,8 @@ def check_shape(name: str, array: Any, expected: tuple[int, ...]) -> None:
 def check_range(
     name: str,
     value: Any,
-    low: float,
-    high: float,
+    low: int | float,
+    high: int | float,
     *,
     low_open: bool = False,
     high_open: bool = False,

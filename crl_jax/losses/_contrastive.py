@@ -70,7 +70,7 @@ def info_nce(
 
 @anchorwise
 def debiased_contrastive(
-    pos: Float[Array, "*batch"] | Float[Array, "*batch n_pos"],
+    pos: Float[Array, "..."],
     neg: Float[Array, "*batch n_neg"],
     *,
     tau_plus: PerAnchor,
@@ -142,7 +142,7 @@ def debiased_contrastive(
 
 @anchorwise
 def hard_contrastive(
-    pos: Float[Array, "*batch"] | Float[Array, "*batch n_pos"],
+    pos: Float[Array, "..."],
     neg: Float[Array, "*batch n_neg"],
     *,
     tau_plus: PerAnchor,

@@ -110,7 +110,7 @@ nt_logistic = bce
 
 @anchorwise
 def debiased_pairwise(
-    pos: Float[Array, "*batch"] | Float[Array, "*batch n_pos"],
+    pos: Float[Array, "..."],
     neg: Float[Array, "*batch n_neg"],
     *,
     tau_plus: PerAnchor,

@@ -77,7 +77,7 @@ def gbpr(
 
 @anchorwise
 def mpr(
-    pos: Float[Array, "*batch"] | Float[Array, "*batch n_pos"],
+    pos: Float[Array, "..."],
     neg: Float[Array, "*batch n_neg"],
     *,
     likely: Float[Array, "*batch"],

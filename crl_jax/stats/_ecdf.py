@@ -89,7 +89,7 @@ def binned_ecdf(
     return _nan_where_kept(share, scores, where)
 
 
-def dkw_error(n: int, *, confidence: float = 0.95) -> float:
+def dkw_error(n: int, *, confidence: int | float = 0.95) -> float:
     r"""How far an eCDF of n independent samples strays from the truth, at most, anywhere.
 
     .. math::

@@ -8,6 +8,7 @@ from jaxtyping import Array, Bool, Float
 
 from .._checks import check_range, check_shape
 from .._floats import at_least_float32
+from .._per_anchor import Scalar
 from .._reduce import masked_mean
 from .._search import count_below
 
@@ -106,7 +107,7 @@ def estimate_tau_plus(
     pos: Float[Array, "*batch n_pos"],
     unlabelled: Float[Array, "*batch n_unlabelled"],
     *,
-    confidence: float | Float[Array, ""] = 0.9,
+    confidence: Scalar = 0.9,
     where_pos: Bool[Array, "*batch n_pos"] | None = None,
     where_unlabelled: Bool[Array, "*batch n_unlabelled"] | None = None,
 ) -> TauPlusEstimate:
