@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._checks import at_least_float32, check_range
+from .._checks import check_range
+from .._floats import at_least_float32
 
 
 def informativeness(
