@@ -1,9 +1,6 @@
 """What people hold in memory, against the same data given one interaction at a time."""
 
-import subprocess
-import sys
 from datetime import date, datetime
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -185,16 +182,36 @@ def test_load_takes_it_too():
         load(x, min_ratings=3)  # pyright: ignore[reportCallIssue]
 
 
-def test_nothing_is_imported_to_see_what_it_is():
-    code = """
-import sys
-import numpy as np, scipy.sparse
-from crl_jax.data import as_interactions
-as_interactions(np.array([[1, 2]])), as_interactions(scipy.sparse.eye_array(3))
-try:
-    as_interactions("x")
-except ValueError:
-    pass
-assert not {"pandas", "polars"} & sys.modules.keys()
-"""
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[1])
+BAD_FRAMES = [
+    ({"user": ["a", ""], "item": [1, 1]}, r"row 2: expected a non-empty id"),
+    ({"user": [1, -1], "item": [1, 1]}, r"row 2: expected a non-negative id as 'user', got -1"),
+    ({"user": [1], "item": [1], "rating": [1e39]}, r"row 1: .* as 'rating', got 1e\+39"),
+    ({"user": [True], "item": [1]}, r"expected integers or text as 'user'"),
+    (
+        {"user": [1, 2], "item": [1, 1], "rating": [1.0, np.nan]},
+        r"row 2: expected a finite number as 'rating', got nan",
+    ),
+    ({"user": [1], "item": [1], "rating": ["5"]}, r"expected numbers as 'rating'"),
+    ({"user": [], "item": []}, r"expected interactions|expected integers"),
+]
+
+
+@pytest.mark.parametrize(("columns", "message"), BAD_FRAMES, ids=range(len(BAD_FRAMES)))
+def test_what_is_wrong_in_a_frame_of_polars_is_said_with_its_row(columns, message):
+    with pytest.raises(DataError, match=f"^a polars DataFrame: {message}"):
+        as_interactions(pl.DataFrame(columns))
+
+
+def test_dates_of_polars_far_off_are_counted_too():
+    def times(values):
+        return as_interactions(pl.DataFrame({"user": [1, 1], "item": [1, 2], "time": values}))
+
+    counts = [-1, 2**31 - 1]
+    days = pl.Series(counts, dtype=pl.Int32).cast(pl.Date)
+    assert times(days).timestamps.tolist() == [n * 86_400 for n in counts]
+    counts = [-1, 2**62]
+    for unit, per_second in {"ms": 10**3, "us": 10**6, "ns": 10**9}.items():
+        moments = pl.Series(counts, dtype=pl.Int64).cast(pl.Datetime(unit))
+        assert times(moments).timestamps.tolist() == [n / per_second for n in counts]
+    huge = pl.Series([2**63 + 2**20, 1], dtype=pl.UInt64)  # beyond int64
+    assert times(huge).timestamps.tolist() == [2.0**63 + 2**20, 1.0]

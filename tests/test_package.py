@@ -24,6 +24,9 @@ def test_importing_pulls_in_the_core_dependencies_alone():
     code = f"""
 import sys
 import crl_jax
+import numpy, scipy.sparse
+for held in (numpy.array([[1, 2]]), scipy.sparse.eye_array(3)):  # told apart without pandas
+    crl_jax.data.as_interactions(held)
 loaded = [name for name in {heavy} if name in sys.modules]
 assert not loaded, loaded
 from jax._src import xla_bridge
