@@ -134,6 +134,7 @@ def test_ragged_data_ties_and_strange_scores(seed, k_and_block, diverged):
         for p in ((0.4, 0.3, 0.2, 0.1), (0.1, 0.4, 0.3, 0.2), (0.4, 0.4, 0.2, 0.0))
     )
     known[0], extra[0], wanted[0, 3] = False, False, True  # somebody to evaluate
+    known[:, 10:] = True  # what nobody may be shown does not count as covered
     levels = rng.choice([1, 2, 5, 1000], (shape[0], 1))
     scores = (rng.integers(0, levels, shape) - levels // 2).astype(np.float32)
     kinds = np.float32([np.inf, -np.inf, -0.0] + [np.nan] * diverged)

@@ -5,11 +5,13 @@ import importlib
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import jax.numpy as jnp
 import pytest
 from jaxtyping import TypeCheckError
+from packaging.requirements import Requirement
 
 import crl_jax
 
@@ -66,3 +68,16 @@ def test_signatures_are_checked_while_tests_run():
         pytest.fail("expected the checker of signatures to be at work")
     with pytest.raises(ValueError, match="`k` must lie in"):
         crl_jax.metrics.top_k(jnp.arange(3), 4)  # it leaves refusals to the function
+
+
+def test_installing_beside_the_packages_of_colab_replaces_none():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = {
+        requirement.name: requirement.specifier
+        for requirement in map(Requirement, project["dependencies"])
+        if requirement.marker is None or requirement.marker.evaluate()
+    }
+    # Colab on Python 3.13: another JAX than the one of its TPU plugin would not find the TPU.
+    there = {"jax": "0.7.2", "flax": "0.11.2", "optax": "0.2.8", "numpy": "2.1.0"}
+    for name, version in there.items():
+        assert version in declared[name], (name, declared[name])
