@@ -9,4 +9,7 @@ from ._functional import Recommender as Recommender
 from ._functional import RowScores as RowScores
 from ._functional import SharedScores as SharedScores
 from ._functional import functional as functional
+from ._graph import InteractionGraph as InteractionGraph
+from ._graph import Layout as Layout
 from ._mf import MatrixFactorization as MatrixFactorization
+from ._propagation import propagate as propagate
