@@ -44,9 +44,10 @@ class DenseLayout:
 
     leave = enter
 
-    def sums(self, users: Array, items: Array) -> tuple[Array, Array]:
-        """The sums over each one's neighbours."""
-        return _times(self.taken, items, 1), _times(self.taken, users, 0)
+    def sums(self, tables: tuple[Array, Array], scales: tuple[Array, Array]) -> tuple[Array, Array]:
+        """The sums over each one's neighbours, scaled."""
+        (users, items), (user_scale, item_scale) = tables, scales
+        return user_scale * _times(self.taken, items, 1), item_scale * _times(self.taken, users, 0)
 
     def kept(self, keep: Bool[Array, "n"]) -> "DenseLayout":
         """Without the interactions that ``keep`` does not have."""

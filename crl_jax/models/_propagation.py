@@ -69,7 +69,7 @@ def _mix(layer_weights: tuple[float, ...], graph: InteractionGraph, tables: Tabl
     users, items = layout.enter(users, items)
     mixed: list[Array] = []
     for weight in others:
-        users, items = (s * x for s, x in zip(by_degree, layout.sums(users, items)))
+        users, items = layout.sums((users, items), by_degree)
         if weight:
             terms = [weight * users, weight * items]
             mixed = [m + t for m, t in zip(mixed, terms)] if mixed else terms

@@ -10,7 +10,7 @@ is zero, and what a block lacks in neighbours it takes from there.
 """
 
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import jax
@@ -19,7 +19,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Int64
 
-WIDTHS = (4, 8, 12, 16, 20, 24, 32)
+WIDTHS = (4, 8, 12, 16, 24, 32)
 """Widths of blocks. A row is filled up to the next one; one longer than the last is cut."""
 
 _ROWS = lax.GatherDimensionNumbers(
@@ -44,20 +44,25 @@ class Sums:
     rest: "Sums | None"
 
     def __call__(
-        self, table: Float[Array, "n dim"], true: Bool[Array, ""]
+        self, table: Float[Array, "n dim"], scale: Float[Array, "n_sums 1"], true: Bool[Array, ""]
     ) -> Float[Array, "n_sums dim"]:
-        """The sums; ``true`` is true, but not to the compiler."""
-        return jnp.concatenate(self._parts(table, true))
+        """The sums, each times its own scale; ``true`` is true, but not to the compiler."""
+        parts = self._parts(table, scale, true)
+        return _apart(lambda parts: jnp.concatenate(parts), parts, true)
 
-    def _parts(self, table: Array, true: Array) -> list[Array]:
-        parts, pieces = _apart(self._sum_all, table, true)
+    def _parts(self, table: Array, scale: Array, true: Array) -> list[Array]:
+        parts, pieces = _apart(lambda table: self._sum_all(table, scale), table, true)
         if self.rest is not None:
-            parts += self.rest._parts(pieces, true)
+            done = sum(len(block) for block in self.blocks)
+            parts += self.rest._parts(pieces, scale[done:], true)
         return parts
 
-    def _sum_all(self, table: Array) -> tuple[list[Array], Array | None]:
-        pieces = None if self.pieces is None else _sum_rows(table, self.pieces)
-        return [_sum_rows(table, block) for block in self.blocks], pieces
+    def _sum_all(self, table: Array, scale: Array) -> tuple[list[Array], Array | None]:
+        sums, done = [], 0
+        for block in self.blocks:
+            sums.append(scale[done : done + len(block)] * _sum_rows(table, block))
+            done += len(block)
+        return sums, None if self.pieces is None else _sum_rows(table, self.pieces)
 
     def map(self, change: Any, *others: "Sums") -> "Sums":
         """With ``change`` of the rows that are taken from the table itself."""
@@ -147,10 +152,14 @@ class RowLayout:
         """Back again."""
         return self.users.leave(users), self.items.leave(items)
 
-    def sums(self, users: Array, items: Array) -> tuple[Array, Array]:
-        """The sums over each one's neighbours, of tables by number."""
+    def sums(self, tables: tuple[Array, Array], scales: tuple[Array, Array]) -> tuple[Array, Array]:
+        """The sums over each one's neighbours, scaled, of tables by number."""
+        (users, items), (user_scale, item_scale) = tables, scales
         true = self.users.order[0] >= 0
-        return self.users.sums(items, true), self.items.sums(users, true)
+        return (
+            self.users.sums(items, user_scale, true),
+            self.items.sums(users, item_scale, true),
+        )
 
     def kept(self, keep: Bool[Array, "n"]) -> "RowLayout":
         """Without the interactions that ``keep`` does not have: nobody takes their places."""
@@ -176,18 +185,18 @@ def _take(table: Float[Array, "n dim"], rows: Int[Array, "m"]) -> Float[Array, "
     return lax.gather(table, rows[:, None], _ROWS, (1, table.shape[1]), mode=inside)
 
 
-def _apart(make: Any, table: Array, true: Array) -> Any:
-    """``make(table)``, kept out of the loops that gather from it: it would run for each row.
+def _apart(make: Any, made_of: Any, true: Array) -> Any:
+    """``make(made_of)`` by itself, not in one loop with what uses it.
 
-    XLA's compiler for CPUs takes an optimisation barrier away before it fuses loops, and a
-    branch after.
+    In a loop that gathers from it, it would be made again for each row; and a concatenation is a
+    copy of memory by itself, but a choice for each number within another loop. XLA's compiler for
+    CPUs takes an optimisation barrier away before it fuses loops, and a branch after.
     """
     if jax.default_backend() != "cpu":
-        return lax.optimization_barrier(make(table))
-    made = jax.eval_shape(make, table)
-    return lax.cond(
-        true, make, lambda _: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), made), table
-    )
+        return lax.optimization_barrier(make(made_of))
+    made = jax.eval_shape(make, made_of)
+    zeros = partial(jax.tree.map, lambda x: jnp.zeros(x.shape, x.dtype), made)
+    return lax.cond(true, make, lambda _: zeros(), made_of)
 
 
 def _order(degrees: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, " n_and_one"]:
