@@ -19,7 +19,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Int64
 
-WIDTHS = (4, 8, 12, 16, 24, 32)
+WIDTHS = (4, 8, 16, 32)
 """Widths of blocks. A row is filled up to the next one; one longer than the last is cut."""
 
 _ROWS = lax.GatherDimensionNumbers(
