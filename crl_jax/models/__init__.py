@@ -11,5 +11,6 @@ from ._functional import SharedScores as SharedScores
 from ._functional import functional as functional
 from ._graph import InteractionGraph as InteractionGraph
 from ._graph import Layout as Layout
+from ._lightgcn import LightGCN as LightGCN
 from ._mf import MatrixFactorization as MatrixFactorization
 from ._propagation import propagate as propagate
