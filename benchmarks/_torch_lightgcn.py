@@ -14,8 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ._torch_mf import Problem
-
 
 class SymmetricProduct(torch.autograd.Function):
     """``matrix @ table`` for a symmetric sparse matrix without a gradient of its own."""
@@ -89,7 +87,9 @@ class Trainer:
         l2: float = 1e-4, adam: dict[str, Any] | None = None, seed: int = 0,
     ):  # fmt: skip
         torch.manual_seed(seed)
-        self.problem = Problem.of(users, items, n_users, n_items)
+        self.n_users, self.n_items = n_users, n_items
+        # A bit for each pair, as fast as it is, would take more memory than all else.
+        self.pairs = torch.from_numpy(np.sort(users.astype(np.int64) * n_items + items))
         self.matrix = normalised_adjacency(users, items, n_users, n_items)
         self.n_layers, self.batch_size, self.l2 = n_layers, batch_size, l2
         self.table = torch.nn.init.normal_(torch.empty(n_users + n_items, dim), std=0.1)
@@ -100,21 +100,27 @@ class Trainer:
     def epoch(self, steps: int | None = None) -> Epoch:
         """Goes once through all interactions in a fresh order, or through its first ``steps``."""
         start = time.perf_counter()
-        problem, n_users = self.problem, self.problem.n_users
-        order = torch.randperm(len(problem.users))
+        order = torch.randperm(len(self.pairs))
         if steps is not None:
             order = order[: steps * self.batch_size]
-        users = problem.users[order]
-        triplets = torch.stack(
-            [
-                users,
-                problem.items[order] + n_users,
-                problem.unseen(users, 1).squeeze(1) + n_users,
-            ]
-        )
+        pairs = self.pairs[order]
+        users = pairs // self.n_items
+        items = torch.stack([pairs % self.n_items, self.unseen(users)])
+        triplets = torch.cat([users[None], items + self.n_users])
         losses = torch.stack([self.step(batch) for batch in triplets.split(self.batch_size, 1)])
         seconds = time.perf_counter() - start
         return Epoch(seconds, losses.mean().item(), losses.numpy())
+
+    def unseen(self, users: Tensor) -> Tensor:
+        """An item for each user, uniform over those the user has not taken."""
+        items = torch.randint(self.n_items, users.shape)
+        again = torch.arange(len(users))
+        while len(again):
+            drawn = users[again] * self.n_items + items[again]
+            place = torch.searchsorted(self.pairs, drawn).clamp_(max=len(self.pairs) - 1)
+            again = again[self.pairs[place] == drawn]
+            items[again] = torch.randint(self.n_items, again.shape)
+        return items
 
     def step(self, triplets: Tensor) -> Tensor:
         """Takes a step on nodes ``[3, B]``: users, positives, negatives; returns the BPR loss."""
@@ -132,4 +138,4 @@ class Trainer:
         """The vectors of users and of items after propagation."""
         with torch.inference_mode():
             mixed = propagate(self.matrix, self.table, self.n_layers).numpy()
-        return mixed[: self.problem.n_users], mixed[self.problem.n_users :]
+        return mixed[: self.n_users], mixed[self.n_users :]
