@@ -1,11 +1,16 @@
 """New users: least squares on the items, whatever the form in which their items come."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jaxtyping import TypeCheckError
 
+from benchmarks import fold_in
+from crl_jax import data, serving
 from crl_jax.data import Interactions
 from crl_jax.serving import Recommender
 
@@ -155,3 +160,41 @@ def test_a_user_of_the_model_is_found_again():
     got = model.recommend_new(baskets, 5)
     found = np.take_along_axis(taken, got.items, 1)
     assert found.mean() > 0.9
+
+
+def test_the_benchmark_holds_out_what_it_says():
+    log = data.simulate(n_users=250, n_items=200, seed=0, n_exposed=150).interactions
+    held, given, test = fold_in.hold_out(log, draw=3)
+    assert len(np.unique(held)) == 200
+    assert not (given & test).any()
+    np.testing.assert_array_equal(given | test, np.isin(log.users, held))
+    taken, tested = (np.bincount(log.users[x], minlength=250)[held] for x in (given | test, test))
+    np.testing.assert_array_equal(tested, np.round(0.2 * taken))
+
+
+def test_the_benchmark_minimises_what_it_says():
+    """At a minimum the loss is flat, by differences of the formula."""
+    rng = np.random.default_rng(0)
+    items, x = rng.normal(size=(40, 3)), (rng.random((2, 40)) < 0.3).astype(float)
+
+    def loss(w: np.ndarray, row: np.ndarray) -> float:
+        scores = items @ w
+        pairs = np.logaddexp(0, scores[row == 0] - scores[row > 0][:, None])
+        return pairs.mean(axis=1).sum() + 0.05 * w @ w
+
+    for w, row in zip(fold_in.pairwise(items, x, l2=0.1), x, strict=True):
+        slopes = [(loss(w + e, row) - loss(w - e, row)) / 2e-5 for e in 1e-5 * np.eye(3)]
+        np.testing.assert_allclose(slopes, 0, atol=1e-7)
+
+
+def test_the_figures_told_are_those_measured():
+    path = Path(__file__).parents[1] / "benchmarks" / "results" / "fold_in.json"
+    rows = {
+        (row["similarity"], row["method"]): row["ndcg@20"]
+        for row in json.loads(path.read_text())["rows"]
+    }
+    readme = (Path(serving.__file__).parent / "README.md").read_text()
+    for text in (readme, Recommender.fold_in.__doc__ or ""):
+        for similarity in ("inner", "cosine"):
+            for method in ("popularity", "trained", "fold_in"):
+                assert f"{rows[similarity, method]:.3f}" in text, (similarity, method)
