@@ -12,10 +12,10 @@ import argparse
 import json
 import shutil
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from experiments import recommend
-from experiments._config import LossName
+from experiments.objectives import OBJECTIVES
 from experiments.recipes import RECIPES
 
 from . import _common as common
@@ -72,7 +72,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=default, help="folder for the figures")
     args = parser.parse_args()
     form = "ml-100k-{}-search" if args.search else "ml-100k-{}"
-    with_recipe = [loss for loss in get_args(LossName) if form.format(loss) in RECIPES]
+    with_recipe = [loss for loss in OBJECTIVES if form.format(loss) in RECIPES]
     for loss in args.losses or []:
         if loss not in with_recipe:
             parser.error(f"--losses takes some of {', '.join(with_recipe)}, got {loss}")

@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from ._checks import at_least_float32
+
 
 def row_scale(x: Float[Array, "*batch n"]) -> Float[Array, "*batch 1"]:
     """The largest magnitude of each row, to divide it by; 1 for a row of zeros.
@@ -15,6 +17,16 @@ def row_scale(x: Float[Array, "*batch n"]) -> Float[Array, "*batch 1"]:
     largest = jax.lax.stop_gradient(jnp.max(jnp.abs(x), axis=-1, keepdims=True))
     largest = jnp.minimum(largest, 0.5 / float(jnp.finfo(x.dtype).tiny))
     return jnp.where(largest == 0, 1, largest)
+
+
+def unit_rows(x: Float[Array, "*batch n"]) -> Float[Array, "*batch n"]:
+    """Rows of length 1, of the dtype of ``x``; a row of zeros stays 0, with zero gradient."""
+    (wide,) = at_least_float32(x)
+    scaled = wide / row_scale(wide)
+    square = jnp.sum(scaled**2, axis=-1, keepdims=True)
+    zero = square == 0
+    length = jnp.sqrt(jnp.where(zero, 1, square))
+    return jnp.where(zero, 0, scaled / length).astype(x.dtype)
 
 
 def below_largest(x: Float[Array, "*batch n"]) -> tuple[Array, Array]:

@@ -11,8 +11,9 @@ import numpy as np
 
 from crl_jax import data, losses, stats, train, weights
 
-from ._objectives import group_bpr, likely_and_unpopular, popular_and_not, ramp
 from ._study import Method, Recipe, World
+from .objectives.noisy import ramp
+from .objectives.pairwise import group_bpr, likely_and_unpopular, popular_and_not
 
 SCALE = 0.6
 """The variance of initial values and of the law of scores for MovieLens; 0.2 for Yahoo!-R3."""

@@ -7,21 +7,20 @@ from contextlib import contextmanager
 from itertools import zip_longest
 
 from ._config import Config
+from ._program import flag
 
 # What the library calls otherwise than the flag that sets it.
 _RENAMED = {
     "learning_rate": "lr",
     "scale": "rank_scale",
     "memory": "candidates",
+    "gain": "risk_lambda",
+    "gain_slope": "risk_lambda_slope",
+    "gain_least": "risk_lambda_least",
     "ks": "k",
     "source": "data",
 }
 _ARGUMENT = re.compile(r"`(\w+)=?`")
-
-
-def flag(name: str) -> str:
-    """The flag of a field, such as ``--weight-decay`` of ``weight_decay``."""
-    return f"--{name.replace('_', '-')}"
 
 
 def _flags() -> dict[str, str]:

@@ -8,22 +8,20 @@ from typing import Any
 
 import jax
 import numpy as np
-from flax import nnx
 
 from crl_jax import data, metrics, models, train
 
-from . import _samplers as samplers
-from ._config import Config, ProtocolOptions, check_number
+from ._config import SWEEPABLE, Config, check_number
 from ._flags import spoken
-from ._objectives import KNOBS, Objective, resolve
+from ._options import ProtocolOptions
 from ._problem import OnStage, Problem, unseen
+from .encoders import ENCODERS, resolve_encoder
+from .objectives import Settled, resolve
+from .sampling import SAMPLERS, Context, resolve_sampler
 
 OPTIMIZERS = {"adam": train.adam_l2, "adamw": train.adamw, "sgd": train.sgd_l2}
 SCHEDULES = {"constant": train.constant, "step": train.halfway, "cosine": train.cosine}
 VALIDATION_K = 20
-SWEEPABLE = (
-    "lr", "weight_decay", "decay", "init_scale", "epochs", *KNOBS, *samplers.SWEEPABLE,
-)  # fmt: skip
 METRICS = (
     "ndcg", "recall", "precision", "f1", "map", "mrr", "hit_rate", "coverage", "auc",
 )  # fmt: skip
@@ -39,14 +37,12 @@ class Trained:
     """What the search and the training of the scored model come to.
 
     Attributes:
-      model: The encoder's pure functions.
       params: Parameters of the model that is scored, leading axis ``seeds``.
       learned: The parts of the data that it learned from.
       points: The numbers tried, one dictionary per grid point.
       choice: The choice among them on validation data.
     """
 
-    model: models.Functional
     params: Any
     learned: tuple[str, ...]
     points: list[dict[str, float]]
@@ -115,9 +111,9 @@ def run(
         start = choice.point * n_search
         own = slice(start, start + protocol.seeds)
         params = jax.tree.map(lambda leaf: leaf[own], searched.params)
-        return Trained(searched.model, params, learned, points, choice)
+        return Trained(params, learned, points, choice)
     params = train_again("final", config, problem, points, choice, checkpoints, on_epoch, on_stage)
-    return Trained(searched.model, params, learned, points, choice)
+    return Trained(params, learned, points, choice)
 
 
 def train_again(
@@ -150,26 +146,29 @@ def train_again(
     ).params
 
 
+def tables_of(config: Config, params: Any) -> list[models.Tables]:
+    """What each seed's model serves: vectors whose inner products are its scores."""
+    serve = ENCODERS[config.encoding.encoder].serve
+    n_seeds = len(jax.tree.leaves(params)[0])
+    return [serve(jax.tree.map(lambda leaf, i=i: leaf[i], params)) for i in range(n_seeds)]
+
+
 def score_seeds(
-    trained: Trained, problem: Problem, ks: tuple[int, ...], on_stage: OnStage = unseen
+    tables: list[models.Tables], problem: Problem, ks: tuple[int, ...], on_stage: OnStage = unseen
 ) -> list[dict[str, float]]:
-    """Test metrics of every seed of the trained model."""
+    """Test metrics of every seed's model, see :func:`tables_of`."""
     on_stage("planning evaluation")
     with spoken(test="the test part", train="the training part"):
         plan = metrics.ranking_plan(problem.known, problem.test)
     on_stage("scoring the test set")
-    n_seeds = len(jax.tree.leaves(trained.params)[0])
-    return [
-        score(trained.model, jax.tree.map(lambda leaf, i=i: leaf[i], trained.params), plan, ks)
-        for i in range(n_seeds)
-    ]
+    return [score(of_seed, plan, ks) for of_seed in tables]
 
 
 def score(
-    model: models.Functional, params: Any, plan: metrics.RankingPlan, ks: tuple[int, ...]
+    tables: models.Tables, plan: metrics.RankingPlan, ks: tuple[int, ...]
 ) -> dict[str, float]:
     """Test metrics of one run, in the order that a person reads them."""
-    values = metrics.summarize(metrics.evaluate(model.score_all, params, plan, ks=ks))
+    values = metrics.summarize(metrics.evaluate(models.inner_scores, tables, plan, ks=ks))
     shown = [name for name in values if name.partition("@")[0] in METRICS]
     return {name: values[name] for name in sorted(shown, key=_reading_order)}
 
@@ -206,7 +205,7 @@ def parse_sweep(config: Config) -> dict[str, list[float]]:
             raise ValueError(f"--sweep must be NAME=NUMBER,NUMBER,…, got {spec!r}.") from None
         for value in axes[name]:
             try:
-                check_number(name, value, config.objective.loss)
+                check_number(name, value, config)
             except ValueError as wanted:
                 raise ValueError(
                     f"--sweep {name} must be {wanted}, got {value:g} in {spec!r}."
@@ -250,14 +249,10 @@ def _reading_order(name: str) -> tuple[int, int]:
 
 
 def _fitter(
-    config: Config, objective: Objective, problem: Problem, swept: tuple[str, ...]
+    config: Config, objective: Settled, problem: Problem, swept: tuple[str, ...]
 ) -> Callable[..., train.Fitted]:
     options = config.training
-
-    def build(rngs: nnx.Rngs) -> models.MatrixFactorization:
-        return models.MatrixFactorization(
-            problem.known.n_users, problem.known.n_items, options.dim, rngs=rngs
-        )
+    build = resolve_encoder(config.encoding, problem.known, options.dim, swept)
 
     def fit(
         part: data.Interactions,
@@ -266,33 +261,30 @@ def _fitter(
         numbers: dict[str, Any],
         **rest: Any,
     ) -> train.Fitted:
-        numbers = dict(numbers)
-        knobs = samplers.sampler_knobs(numbers)
-        for name in samplers.SWEEPABLE:
-            numbers.pop(name, None)
+        of = {name: numbers[name] for name in objective.hyperparams if name in numbers}
+        context = Context(part, config.source.data, objective.count("n_neg"))
+        sampler, _ = resolve_sampler(config.sampling, context, swept, own=objective.sampler)
         with spoken(test="the validation part", train="the training part"):
             return train.fit(
                 part,
                 valid,
-                loss=objective.loss,
+                loss=objective.entry.loss,
                 build=build,
-                sampler=samplers.resolve_sampler(
-                    config.sampling, part, config.source.data, swept, own=objective.sampler
-                ),
-                credence=objective.credence and objective.credence(part, options),
-                knob_schedule=objective.knob_schedule,
-                n_group=objective.n_group,
-                sampler_knobs=knobs,
+                sampler=sampler,
+                sampler_knobs=SAMPLERS[config.sampling.sampler].swept_fields(numbers),
+                credence=objective.confidence(part, options),
+                knobs={**objective.hyperparams, **of},
+                knob_schedule=objective.entry.schedule,
+                n_neg=objective.count("n_neg"),
+                n_pos=objective.count("n_pos"),
+                n_group=objective.count("n_group"),
                 held_out=problem.held_out(part),
-                n_neg=objective.n_neg,
-                n_pos=objective.n_pos or 0,
-                seeds=numbers.pop("seeds"),
-                init_scale=numbers.pop("init_scale", options.init_scale),
-                learning_rate=numbers.pop("lr", options.lr),
-                weight_decay=numbers.pop("weight_decay", options.weight_decay),
-                decay=numbers.pop("decay", options.decay),
-                epochs=numbers.pop("epochs", options.epochs),
-                knobs={**objective.knobs, **numbers},
+                seeds=numbers["seeds"],
+                init_scale=numbers.get("init_scale", options.init_scale),
+                learning_rate=numbers.get("lr", options.lr),
+                weight_decay=numbers.get("weight_decay", options.weight_decay),
+                decay=numbers.get("decay", options.decay),
+                epochs=numbers.get("epochs", options.epochs),
                 optimizer=OPTIMIZERS[options.optimizer],
                 schedule=SCHEDULES[options.schedule],
                 batch_size=options.batch_size,

@@ -8,8 +8,9 @@ from typing import Any
 
 from crl_jax import data
 
-from ._config import DataOptions
-from ._flags import flag, spoken
+from ._flags import spoken
+from ._options import DataOptions
+from ._program import flag
 
 # The flags that say how files are read.
 _READING = (

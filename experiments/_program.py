@@ -12,3 +12,8 @@ def program(name: str) -> str:
     if Path(sys.argv[0]).stem == SCRIPT:
         return f"{SCRIPT} {name}"
     return f"python -m {__package__}.{name}"
+
+
+def flag(name: str) -> str:
+    """The flag of a field, such as ``--weight-decay`` of ``weight_decay``."""
+    return f"--{name.replace('_', '-')}"

@@ -9,24 +9,27 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from rich.console import Console
 
-from crl_jax import samplers
+from crl_jax import models
 
 from . import _pipeline as pipeline
 from . import _rundir as rundir
 from . import _screen as screen
 from ._command import run
-from ._config import Config, OutputOptions, anchor, parse
-from ._objectives import Objective, resolve, settle
+from ._config import Config, anchor, parse
+from ._options import OutputOptions
 from ._plots import draw_curves
 from ._problem import Problem, load_problem, named, source_name
 from ._program import program
 from ._progress import Display, TrainingStatus, display, reading
-from ._samplers import resolve_sampler
-from ._samplers import settle as settle_sampler
+from ._registry import filled, settle
 from ._signals import advise
+from .encoders import ENCODERS
+from .objectives import Settled, resolve
 from .recipes import RECIPES, start
+from .sampling import Context, resolve_sampler
 
 _DESCRIPTION = """Train a recommender on implicit feedback with a pairwise or contrastive loss,
 choose on validation data, and score it once on test data.
@@ -79,7 +82,7 @@ def _configure(arguments: list[str]) -> tuple[Config, Path, bool]:
     return config, resume, True
 
 
-def _objective(config: Config) -> tuple[Objective, tuple[str, ...]]:
+def _objective(config: Config) -> tuple[Settled, tuple[str, ...]]:
     """The objective, and the names of the numbers that a sweep sets."""
     swept = tuple(pipeline.parse_sweep(config))
     return resolve(config.objective, swept), swept
@@ -112,8 +115,8 @@ def _train(config: Config, folder: Path, resumed: bool) -> None:
             return
         if not resumed:
             rundir.create(folder, config)
-        knobs = objective.knobs.items()
-        fixed = ", ".join(f"{name}={value:g}" for name, value in knobs if name not in swept)
+        given = objective.hyperparams.items()
+        fixed = ", ".join(f"{name}={value:g}" for name, value in given if name not in swept)
         sampling = "its own negatives" if objective.sampler else config.sampling.sampler
         described = f"{config.objective.loss} ({fixed}), {sampling}"
         screen.describe(console, problem, described)
@@ -134,7 +137,7 @@ def _go_on(folder: Path) -> str:
     return "Start again with the same command."
 
 
-def _judge(config: Config, console: Console) -> tuple[Config, Problem, Objective, tuple[str, ...]]:
+def _judge(config: Config, console: Console) -> tuple[Config, Problem, Settled, tuple[str, ...]]:
     """Everything that can be told to be wrong before the training, is.
 
     Returns:
@@ -145,20 +148,15 @@ def _judge(config: Config, console: Console) -> tuple[Config, Problem, Objective
     pipeline.count_search_seeds(config.protocol)
     with display(console) as shown:
         problem = load_problem(config.source, shown.stage, reading(shown))
-    sampler = resolve_sampler(
-        config.sampling, problem.train, config.source.data, swept, own=objective.sampler
-    )
-    if isinstance(sampler, samplers.SRNS) and sampler.memory < objective.n_neg:
-        raise ValueError(
-            f"--candidates must be at least the {objective.n_neg} negatives of --n-neg, "
-            f"got {sampler.memory}."
-        )
-    if objective.credence is not None:
-        objective.credence(problem.train, config.training)
+    context = Context(problem.train, config.source.data, objective.count("n_neg"))
+    _, of_sampler = resolve_sampler(config.sampling, context, swept, own=objective.sampler)
+    of_encoder = settle("encoder", config.encoding, ENCODERS, swept)
+    objective.confidence(problem.train, config.training)
     settled = replace(
         anchor(config),
-        objective=settle(config.objective, swept),
-        sampling=settle_sampler(config.sampling, sampler, swept),
+        objective=filled(config.objective, objective.values, swept),
+        sampling=filled(config.sampling, of_sampler, swept),
+        encoding=filled(config.encoding, of_encoder, swept),
     )
     return settled, problem, objective, swept
 
@@ -167,7 +165,7 @@ class _Work:
     """A run in its directory: what is trained, scored and written there, and in which order."""
 
     def __init__(
-        self, config: Config, problem: Problem, objective: Objective, folder: Path, described: str
+        self, config: Config, problem: Problem, objective: Settled, folder: Path, described: str
     ):
         self._config, self._problem, self._folder = config, problem, folder
         self._described = described
@@ -181,7 +179,7 @@ class _Work:
         }
         self._status = TrainingStatus(
             f"valid_ndcg@{pipeline.VALIDATION_K}",
-            {phase: objective.n_neg * size for phase, size in sizes.items()},
+            {phase: objective.count("n_neg") * size for phase, size in sizes.items()},
         )
 
     def carry_out(self, shown: Display) -> pipeline.Outcome:
@@ -192,9 +190,10 @@ class _Work:
         trained = pipeline.run(config, problem, checkpoints, on_epoch, shown.stage)
         if config.protocol.sweep:
             rundir.write_sweep(folder / rundir.SWEEP, trained.points, trained.choice)
-        self._save(trained.params, trained.learned)
+        tables = pipeline.tables_of(config, trained.params)
+        self._save(tables, trained.learned)
         self._draw(trained)
-        per_seed = pipeline.score_seeds(trained, problem, config.protocol.k, shown.stage)
+        per_seed = pipeline.score_seeds(tables, problem, config.protocol.k, shown.stage)
         rundir.write_json(folder / rundir.SEEDS, per_seed)
         saved = trained.learned
         if config.protocol.refit == "all":  # scored already: the test part cannot judge this one
@@ -203,7 +202,7 @@ class _Work:
                 "use", config, problem, trained.points, trained.choice, checkpoints, on_epoch,
                 shown.stage,
             )  # fmt: skip
-            self._save(params, saved)
+            self._save(pipeline.tables_of(config, params), saved)
             self._draw(trained)
         outcome = pipeline.Outcome(trained.points, trained.choice, per_seed, trained.learned, saved)
         # Last: where it stands, the run is complete.
@@ -217,8 +216,9 @@ class _Work:
         name = f"{phase:6} ×{runs}" if runs > 1 else f"{phase:6}"
         shown.advance(name, entry["epoch"], last_epoch, self._status.of(phase, entry))
 
-    def _save(self, params: Any, learned: tuple[str, ...]) -> None:
-        model = rundir.Model(params, self._problem.known, self._problem.test, learned)
+    def _save(self, tables: list[models.Tables], learned: tuple[str, ...]) -> None:
+        stacked = jax.tree.map(lambda *of_seeds: np.stack(of_seeds), *tables)
+        model = rundir.Model(stacked, self._problem.known, self._problem.test, learned)
         rundir.save_model(self._folder, model, self._config)
 
     def _draw(self, trained: pipeline.Trained) -> None:

@@ -14,8 +14,8 @@ from . import _sampling_figures as sampling_figures
 from . import _sampling_study as sampling
 from . import _study as study
 from ._command import run
-from ._config import RANGES
 from ._locks import hold
+from ._options import RANGES
 from ._program import program
 from ._published import published
 from ._ranges import COUNT, POSITIVE, Range, check_flags

@@ -15,11 +15,12 @@ import jax
 import numpy as np
 
 import crl_jax
-from crl_jax import data, train
+from crl_jax import data, models, train
 
 from ._config import Config, from_json, to_json
 from ._locks import hold
 from ._ranges import read_json, shorten
+from .encoders import ENCODERS
 
 CONFIG, HISTORY, METRICS, CURVES = "config.json", "history.jsonl", "metrics.json", "curves.png"
 SWEEP, SEEDS = "sweep.csv", "metrics_by_seed.json"
@@ -122,13 +123,14 @@ class Model:
     """What recommending needs.
 
     Attributes:
-      params: Parameters, leading axis ``seeds``.
+      tables: Vectors of users and items whose inner products are the scores, leading axis
+        ``seeds``.
       known: Training and validation part, with the original ids.
       test: Test part.
-      trained_on: Parts that the parameters learned from: train, valid, test.
+      trained_on: Parts that it learned from: train, valid, test.
     """
 
-    params: Any
+    tables: models.Tables
     known: data.Interactions
     test: data.Interactions
     trained_on: tuple[str, ...]
@@ -137,7 +139,7 @@ class Model:
 def save_model(folder: Path, model: Model, config: Config) -> None:
     """Saves what recommending needs."""
     tree = {
-        "params": jax.device_get(model.params),
+        "tables": jax.device_get(model.tables)._asdict(),
         "user_ids": model.known.user_ids,
         "item_ids": model.known.item_ids,
         "indptr": model.known.indptr,
@@ -145,7 +147,7 @@ def save_model(folder: Path, model: Model, config: Config) -> None:
         "test_indptr": model.test.indptr,
         "test_items": model.test.items,
     }
-    meta = {"dim": config.training.dim, "encoder": "mf", "trained_on": list(model.trained_on)}
+    meta = {"encoder": config.encoding.encoder, "trained_on": list(model.trained_on)}
     train.save_checkpoint(folder / CHECKPOINT / MODEL, tree, meta)
 
 
@@ -174,13 +176,13 @@ def load_model(folder: Path) -> Model:
         )
     except (ValueError, TypeError, IndexError) as error:
         raise ValueError(f"{path}: expected the interactions of a run, got: {error}") from None
-    tables = {name: stored[f"params/{name}"] for name in ("users", "items")}
-    n_seeds = len(tables["users"]) if tables["users"].ndim else 0
-    for name, rows in (("users", known.n_users), ("items", known.n_items)):
-        table, wanted = tables[name], (max(n_seeds, 1), rows, meta["dim"])
+    tables = models.Tables(stored["tables/users"], stored["tables/items"])
+    n_seeds, dim = (tables.users.shape[0], tables.users.shape[-1]) if tables.users.ndim else (0, 0)
+    for name, table, rows in zip(tables._fields, tables, (known.n_users, known.n_items)):
+        wanted = max(n_seeds, 1), rows, max(dim, 1)
         if table.shape != wanted or table.dtype != np.float32:
             raise ValueError(
-                f"{path}: expected params/{name} as float32{list(wanted)}, "
+                f"{path}: expected tables/{name} as float32{list(wanted)}, "
                 f"got {table.dtype}{list(table.shape)}."
             )
     return Model(tables, known, test, tuple(meta["trained_on"]))
@@ -188,13 +190,14 @@ def load_model(folder: Path) -> Model:
 
 def _check_names(path: Path, stored: dict[str, Any], meta: Any) -> None:
     wanted = [
-        "indptr", "item_ids", "items", "params/items", "params/users", "test_indptr",
+        "indptr", "item_ids", "items", "tables/items", "tables/users", "test_indptr",
         "test_items", "user_ids",
     ]  # fmt: skip
     if sorted(stored) != wanted:
         raise ValueError(f"{path}: expected the arrays {wanted}, got {sorted(stored)}.")
-    if not isinstance(meta, dict) or meta.get("encoder") != "mf" or "dim" not in meta:
-        raise ValueError(f"{path}: expected the encoder mf and its dim, got {shorten(meta)}.")
+    if not isinstance(meta, dict) or meta.get("encoder") not in ENCODERS:
+        known = ", ".join(ENCODERS)
+        raise ValueError(f"{path}: expected an encoder among {known}, got {shorten(meta)}.")
     parts = meta.get("trained_on")
     if not isinstance(parts, list) or not all(part in ("train", "valid", "test") for part in parts):
         raise ValueError(f"{path}: expected the parts it was trained on, got {shorten(parts)}.")

@@ -4,10 +4,8 @@ import csv
 from dataclasses import dataclass
 from pathlib import Path
 
-import jax.numpy as jnp
 import numpy as np
 import tyro
-from flax import nnx
 from rich.console import Console
 from rich.table import Table
 
@@ -57,7 +55,7 @@ def main(arguments: list[str]) -> None:
     if options.k < 1:
         raise ValueError(f"--k must be at least 1, got {options.k}.")
     model = rundir.load_model(options.run)
-    n_seeds = len(model.params["users"])
+    n_seeds = len(model.tables.users)
     if not 0 <= options.seed_index < n_seeds:
         raise ValueError(f"--seed-index must lie in [0, {n_seeds}), got {options.seed_index}.")
     if options.keep_test and "test" in model.trained_on:
@@ -66,12 +64,12 @@ def main(arguments: list[str]) -> None:
             "judge it."
         )
     known = model.known if options.keep_test else data.union(model.known, model.test)
-    params = {name: table[options.seed_index] for name, table in model.params.items()}
+    tables = models.Tables(*(table[options.seed_index] for table in model.tables))
     if options.user is None:
         users = np.arange(known.n_users)
     else:
         users = np.array([known.user_index(options.user)])
-    items, scores = recommend(params, known, users, options.k)
+    items, scores = recommend(tables, known, users, options.k)
     if np.isnan(scores).any():
         raise ValueError(
             f"The model of --seed-index {options.seed_index} in {options.run} diverged: its scores "
@@ -91,18 +89,10 @@ def main(arguments: list[str]) -> None:
 
 
 def recommend(
-    params: dict[str, np.ndarray], known: data.Interactions, users: np.ndarray, k: int
+    tables: models.Tables, known: data.Interactions, users: np.ndarray, k: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """The k best items of each user that are not among the ``known``; -1 where there are fewer."""
-    (n_users, dim), n_items = params["users"].shape, len(params["items"])
-
-    def build(rngs: nnx.Rngs) -> models.MatrixFactorization:
-        return models.MatrixFactorization(n_users, n_items, dim, rngs=rngs)
-
-    model = models.functional(build)
-    items, scores = metrics.recommend(
-        model.score_all, {n: jnp.asarray(t) for n, t in params.items()}, users, known, k=k
-    )
+    items, scores = metrics.recommend(models.inner_scores, tables, users, known, k=k)
     return np.asarray(items), np.asarray(scores)
 
 

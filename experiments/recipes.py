@@ -14,8 +14,10 @@ Both download the data unless ``--data`` names a folder with a split, such as th
 from dataclasses import replace
 from typing import Any
 
-from ._config import Config, DataOptions, LossOptions, ProtocolOptions, TrainOptions
-from ._flags import flag, given
+from ._config import Config, LossOptions
+from ._flags import given
+from ._options import DataOptions, ProtocolOptions, TrainOptions
+from ._program import flag
 
 # What is fixed for each loss, and its grid. With many negatives an epoch carries more gradient:
 # those losses take smaller steps and stronger regularisation.

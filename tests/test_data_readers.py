@@ -332,8 +332,9 @@ def test_progress_tells_the_share_of_the_bytes(tmp_path, name):
     shares = [share for _, share in told]
     assert shares == sorted(set(shares))
     assert shares[-1] == 1
-    assert 10 < len(shares) <= 1000
-    assert np.diff([0, *shares]).max() < 0.1
+    assert 2 < len(shares) <= 1000
+    # A block of text, or what Python 3.12 and later unzip at a time.
+    assert np.diff([0, *shares]).max() * path.stat().st_size <= 2**17
 
     def stop(path, share):
         raise KeyboardInterrupt

@@ -5,27 +5,20 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_type_hints
 
 import jax
 import numpy as np
 import pytest
 
 from crl_jax.data import Interactions
-from experiments import _objectives as objectives
 from experiments import _rundir as rundir
-from experiments import _samplers as samplers
-from experiments._config import (
-    RANGES,
-    Config,
-    LossName,
-    SamplerName,
-    from_json,
-    parse,
-    to_json,
-)
-from experiments._objectives import resolve
-from experiments._samplers import resolve_sampler
+from experiments._config import Config, from_json, parse, ranges_of, to_json
+from experiments._registry import filled
+from experiments.objectives import OBJECTIVES, resolve
+from experiments.sampling import SAMPLERS, Context, resolve_sampler
+
+RANGES = ranges_of()
 
 SECTIONS: dict[str, Any] = {
     section.name: get_type_hints(section.default_factory)  # type: ignore[arg-type]
@@ -40,7 +33,7 @@ NUMBERS = [
 ]
 WHOLE = ("n_pos", "ecdf_samples", "rns_epochs", "seed", "split_seed")  # may be 0
 FROM_ZERO = ("beta", "exponent", "weight_decay", "decay", "checkpoint_seconds", "variance_weight",
-             "gain", "gain_slope", "gain_least", *WHOLE)  # fmt: skip
+             "risk_lambda", "risk_lambda_slope", "risk_lambda_least", *WHOLE)  # fmt: skip
 SHARES = ("floor", "rho", "balance", "drop_rate", "alpha")  # both ends count
 ANY = ("min_rating", "min_score")
 POSITIVE = ("temperature", "law_scale", "rank_scale", "init_scale", "lr")
@@ -176,11 +169,20 @@ def test_damaged_bytes_are_one_line_with_the_file(tmp_path):
 
 
 FLAGS = {
-    **{f"--loss {loss}": ["--loss", loss] for loss in get_args(LossName)},
-    **{f"--sampler {name}": ["--sampler", name] for name in get_args(SamplerName)},
+    **{f"--loss {loss}": ["--loss", loss] for loss in OBJECTIVES},
+    **{f"--sampler {name}": ["--sampler", name] for name in SAMPLERS},
     "posterior": ["--loss", "bprac", "--rule", "posterior"],
     "given": ["--loss", "debiased", "--n-pos", "0", "--tau-plus", "0", "--temperature", "0.5"],
-    "staged": ["--sampler", "bns", "--rns-epochs", "3", "--gain", "2", "--ecdf-samples", "64"],
+    "staged": [
+        "--sampler",
+        "bns",
+        "--rns-epochs",
+        "3",
+        "--risk-lambda",
+        "2",
+        "--ecdf-samples",
+        "64",
+    ],
     "swept": ["--sampler", "aobpr", "--sweep", "rank_scale=9", "--sweep", "temperature=1,2"],
 }
 
@@ -194,22 +196,20 @@ def test_defaults_that_are_filled_in_are_what_is_used_without_them(name):
 
     def made(config):
         objective = resolve(config.objective, swept)
-        sampler = resolve_sampler(config.sampling, log, "", swept, own=objective.sampler)
-        return objective, sampler
+        context = Context(log, "", objective.count("n_neg"))
+        sampler, values = resolve_sampler(config.sampling, context, swept, own=objective.sampler)
+        return objective, sampler, values
 
     def used(config):
-        objective, sampler = made(config)
-        credence = objective.credence and objective.credence(log, 8)
-        return (
-            dataclasses.replace(objective, credence=None),
-            jax.tree.structure((sampler, credence)),
-            [np.asarray(leaf).tolist() for leaf in jax.tree.leaves((sampler, credence))],
-        )
+        objective, sampler, _ = made(config)
+        parts = (sampler, objective.confidence(log, config.training))
+        leaves = [np.asarray(leaf).tolist() for leaf in jax.tree.leaves(parts)]
+        return objective, jax.tree.structure(parts), leaves
 
     settled = dataclasses.replace(
         config,
-        objective=objectives.settle(config.objective, swept),
-        sampling=samplers.settle(config.sampling, made(config)[1], swept),
+        objective=filled(config.objective, made(config)[0].values, swept),
+        sampling=filled(config.sampling, made(config)[2], swept),
     )
     assert from_json(to_json(settled), WHERE) == settled
     assert used(settled) == used(config)

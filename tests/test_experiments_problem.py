@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from crl_jax.data import DataWarning
-from experiments._config import DataOptions
+from experiments._options import DataOptions
 from experiments._problem import load_problem
 
 pytestmark = pytest.mark.filterwarnings("ignore::crl_jax.data.DataWarning")

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import get_args
 
 import jax
 import numpy as np
@@ -20,8 +19,8 @@ import pytest
 
 from crl_jax.data import simulate
 from crl_jax.train import load_checkpoint
-from experiments._config import LossName
 from experiments._locks import hold
+from experiments.objectives import OBJECTIVES
 from experiments.recipes import RECIPES
 from experiments.recommend import main
 
@@ -106,7 +105,7 @@ def test_a_run_leaves_what_it_promises(finished, ratings):
     assert "\x1b" not in screen
 
 
-LOSSES = tuple(name for name in get_args(LossName) if name != "bpr")
+LOSSES = tuple(name for name in OBJECTIVES if name != "bpr")
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -242,7 +241,7 @@ WRONG = {
     "no times": (["--split", "time"], "--split time needs timestamps; --data"),
     "a knob the loss has not": (
         ["--tau-plus", "0.1"],
-        "--loss bpr has no --tau-plus; it takes --temperature",
+        "--loss bpr has no --tau-plus; it takes --n-neg, --temperature",
     ),
     "a sweep of nothing": (["--sweep", "dim=8,16"], "--sweep takes one of lr"),
     "a sweep without numbers": (["--sweep", "lr=fast"], "--sweep must be NAME=NUMBER"),
@@ -254,23 +253,26 @@ WRONG = {
     ),
     "a sweep of what is fixed": (["--lr", "1", "--sweep", "lr=2"], "--lr fixes what --sweep lr"),
     "a swept knob the loss has not": (["--sweep", "alpha=0.6"], "--loss bpr has no --alpha"),
-    "a law for bpr": (["--law", "smoothed"], "--loss bpr has no --law; bprac has"),
+    "a law for bpr": (["--law", "smoothed"], "--loss bpr has no --law; it takes"),
     "a scale for no law": (
         ["--loss", "bprac", "--law", "smoothed", "--law-scale", "1"],
         "--law smoothed has no --law-scale",
     ),
-    "a group for bpr": (["--n-group", "2"], "--loss bpr has no group"),
+    "a group for bpr": (["--n-group", "2"], "--loss bpr has no --n-group"),
     "an empty group": (
         ["--loss", "gbpr", "--n-group", "0"],
         "--n-group must be a whole number in [1,",
     ),
-    "other items for mpr": (["--loss", "mpr", "--n-neg", "3"], "compares set items"),
+    "other items for mpr": (
+        ["--loss", "mpr", "--n-neg", "3"],
+        "--n-neg must be a whole number in [2, 2], got 3",
+    ),
     "other negatives for mpr": (
         ["--loss", "mpr", "--sampler", "dns"],
         "this loss draws negatives of its own",
     ),
     "a drop rate out of range": (["--loss", "truncated_bpr", "--drop-rate", "2"], "--drop-rate"),
-    "extra positives for bpr": (["--n-pos", "2"], "draws no extra positives; leave out --n-pos 2"),
+    "extra positives for bpr": (["--n-pos", "2"], "--loss bpr has no --n-pos; it takes"),
     "a knob out of range": (["--loss", "dpl", "--tau-plus", "1.5"], "--tau-plus"),
     "no cut-off": (["--k"], "--k must be one or more, each a whole number in [1, 65536], got none"),
     "a sweep out of range": (
@@ -292,12 +294,12 @@ WRONG = {
         "--sampler rns has no --candidates; it takes no numbers",
     ),
     "a sweep the sampler has not": (
-        ["--sampler", "dns", "--sweep", "gain=1,5"],
-        "--sampler dns has no --gain; it takes --candidates",
+        ["--sampler", "dns", "--sweep", "risk_lambda=1,5"],
+        "--sampler dns has no --risk-lambda; it takes --candidates",
     ),
     "a sampler's number out of range": (
-        ["--sampler", "bns", "--gain", "-1"],
-        "--gain must be a number of at least 0, got -1",
+        ["--sampler", "bns", "--risk-lambda", "-1"],
+        "--risk-lambda must be a number of at least 0, got -1",
     ),
     "no occupations": (["--sampler", "bns", "--prior", "occupation"], "u.user"),
     "no such rating": (["--min-rating", "4"], "--min-rating is given"),

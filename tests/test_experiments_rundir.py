@@ -13,13 +13,14 @@ import pytest
 
 from crl_jax.train import load_checkpoint, save_checkpoint
 from experiments import _rundir as rundir
-from experiments._config import Config, DataOptions, anchor
+from experiments._config import Config, anchor
 from experiments._locks import hold
+from experiments._options import DataOptions
 
 ROOT = Path(__file__).parents[1]
 
 MODEL = {
-    "params": {"users": np.ones((2, 3, 4), np.float32), "items": np.ones((2, 5, 4), np.float32)},
+    "tables": {"users": np.ones((2, 3, 4), np.float32), "items": np.ones((2, 5, 4), np.float32)},
     "user_ids": np.arange(3),
     "item_ids": np.array(["a", "b", "c", "d", "e"]),
     "indptr": np.array([0, 1, 1, 2]),
@@ -27,7 +28,7 @@ MODEL = {
     "test_indptr": np.array([0, 0, 1, 1]),
     "test_items": np.array([2], np.int32),
 }
-META = {"dim": 4, "encoder": "mf", "trained_on": ["train", "valid"]}
+META = {"encoder": "mf", "trained_on": ["train", "valid"]}
 
 
 def store(folder: Path, tree: Any, meta: Any) -> Path:
@@ -39,27 +40,28 @@ def store(folder: Path, tree: Any, meta: Any) -> Path:
 def test_a_model_is_read_as_it_was_written(tmp_path):
     store(tmp_path, MODEL, META)
     model = rundir.load_model(tmp_path)
-    assert model.params.keys() == {"users", "items"}
+    np.testing.assert_array_equal(model.tables.users, MODEL["tables"]["users"])
+    np.testing.assert_array_equal(model.tables.items, MODEL["tables"]["items"])
     assert model.known.item_ids[model.known.items].tolist() == ["e", "a"]
     assert model.test.item_ids[model.test.items].tolist() == ["c"]
     assert model.trained_on == ("train", "valid")
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("changed", "meta"),
     [
-        ({"params": {"users": MODEL["params"]["users"]}}, META),
-        ({"params": {**MODEL["params"], "bias": np.ones(3)}}, META),
-        ({"params": {**MODEL["params"], "users": np.ones((2, 3, 5), np.float32)}}, META),
-        ({"params": {**MODEL["params"], "items": np.ones((1, 5, 4), np.float32)}}, META),
-        ({"params": {**MODEL["params"], "items": np.ones((2, 4), np.float32)}}, META),
-        ({"params": {**MODEL["params"], "users": np.ones((2, 3, 4), np.int32)}}, META),
-        ({"params": {**MODEL["params"], "users": np.array("abc")}}, META),
+        ({"tables": {"users": MODEL["tables"]["users"]}}, META),
+        ({"tables": {**MODEL["tables"], "bias": np.ones(3)}}, META),
+        ({"tables": {**MODEL["tables"], "users": np.ones((2, 3, 5), np.float32)}}, META),
+        ({"tables": {**MODEL["tables"], "items": np.ones((1, 5, 4), np.float32)}}, META),
+        ({"tables": {**MODEL["tables"], "items": np.ones((2, 4), np.float32)}}, META),
+        ({"tables": {**MODEL["tables"], "users": np.ones((2, 3, 4), np.int32)}}, META),
+        ({"tables": {**MODEL["tables"], "users": np.array("abc")}}, META),
         ({"indptr": np.array([0, 1, 2])}, META),
         ({"items": np.array([5, 0], np.int32)}, META),
         ({"user_ids": np.arange(4)}, META),
         ({"test_items": np.array([5], np.int32)}, META),
-        ({}, META | {"dim": 8}),
         ({}, META | {"encoder": "graph"}),
         ({}, META | {"trained_on": ["all"]}),
         ({}, META | {"trained_on": None}),
@@ -88,8 +90,8 @@ def test_damaged_bytes_of_a_model_are_an_error_that_names_it_or_harmless(tmp_pat
     for content in damaged:
         path.write_bytes(content)
         with contextlib.suppress(ValueError):
-            params = rundir.load_model(tmp_path).params
-            np.testing.assert_array_equal(params["users"], want["params/users"])
+            tables = rundir.load_model(tmp_path).tables
+            np.testing.assert_array_equal(tables.users, want["tables/users"])
             continue
         with pytest.raises(ValueError, match=re.escape(str(path))):
             rundir.load_model(tmp_path)
@@ -101,6 +103,7 @@ HOLDER = """
 import sys, time
 from pathlib import Path
 from experiments._locks import hold
+from experiments._options import DataOptions
 with hold(Path(sys.argv[1]), busy="held"):
     print("holding", flush=True)
     time.sleep(60)

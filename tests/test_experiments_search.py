@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from crl_jax import data, train
+from crl_jax import data, losses, models, train
 from experiments import _pipeline as pipeline
-from experiments._config import Config, ProtocolOptions, TrainOptions
+from experiments._config import Config
+from experiments._options import ProtocolOptions, TrainOptions
 from experiments._problem import Problem
 from experiments.recommend import main
 
@@ -51,8 +52,8 @@ def test_a_sweep_is_averaged_over_the_seeds_it_is_given(log, tmp_path):
     assert outcome.choice.point == best
     # The two runs to keep are those of the best point with the first two seeds, 5 and 6.
     again = train.fit(
-        cut.train, cut.valid, loss=pipeline.resolve(config.objective).loss,
-        build=lambda rngs: pipeline.models.MatrixFactorization(50, 60, 4, rngs=rngs),
+        cut.train, cut.valid, loss=losses.bpr,
+        build=lambda rngs: models.MatrixFactorization(50, 60, 4, rngs=rngs),
         knobs={"temperature": 1.0}, learning_rate=[0.01, 0.1][best], schedule=train.halfway,
         batch_size=64, epochs=3, seeds=np.array([5, 6]),
     )  # fmt: skip

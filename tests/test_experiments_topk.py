@@ -9,10 +9,11 @@ import numpy as np
 import polars
 import pytest
 
-from crl_jax import data, losses, train
+from crl_jax import data, losses, models, train
 from experiments import _pipeline as pipeline
 from experiments import _rundir as rundir
-from experiments._config import Config, ProtocolOptions, TrainOptions
+from experiments._config import Config
+from experiments._options import ProtocolOptions, TrainOptions
 from experiments._problem import Problem
 from experiments.recommend import main
 
@@ -54,11 +55,10 @@ def problem() -> Problem:
 def saved(problem, tmp_path) -> Path:
     """The folder of a model that scores at random."""
     rng = np.random.default_rng(1)
-    params = {
-        "users": rng.normal(size=(1, N_USERS, 4)).astype(np.float32),
-        "items": rng.normal(size=(1, N_ITEMS, 4)).astype(np.float32),
-    }
-    model = rundir.Model(params, problem.known, problem.test, ("train", "valid"))
+    tables = models.Tables(
+        *(rng.normal(size=(1, n, 4)).astype(np.float32) for n in (N_USERS, N_ITEMS))
+    )
+    model = rundir.Model(tables, problem.known, problem.test, ("train", "valid"))
     rundir.save_model(tmp_path, model, CONFIG)
     return tmp_path
 
@@ -103,7 +103,9 @@ class Run(NamedTuple):
 
 def run(config, problem, folder, on_epoch=lambda *_: None) -> Run:
     trained = pipeline.run(config, problem, folder, on_epoch)
-    per_seed = pipeline.score_seeds(trained, problem, config.protocol.k)
+    per_seed = pipeline.score_seeds(
+        pipeline.tables_of(config, trained.params), problem, config.protocol.k
+    )
     params = trained.params
     if config.protocol.refit == "all":
         params = pipeline.train_again(
@@ -130,7 +132,7 @@ def test_a_model_for_use_learns_from_all_data_and_is_not_what_is_scored(for_use,
         everything,
         loss=losses.bpr,
         knobs={"temperature": 1.0},
-        build=lambda rngs: pipeline.models.MatrixFactorization(N_USERS, N_ITEMS, 4, rngs=rngs),
+        build=lambda rngs: models.MatrixFactorization(N_USERS, N_ITEMS, 4, rngs=rngs),
         learning_rate=0.05,
         schedule=train.halfway,
         batch_size=16,
@@ -164,8 +166,8 @@ def test_a_training_for_use_resumes_to_the_same_bits(for_use, problem, tmp_path)
 
 
 def test_a_model_that_knows_the_test_part_is_not_judged_by_it(problem, tmp_path, capsys):
-    params = {"users": ones(N_USERS), "items": ones(N_ITEMS)}
-    model = rundir.Model(params, problem.known, problem.test, ("train", "valid", "test"))
+    tables = models.Tables(ones(N_USERS), ones(N_ITEMS))
+    model = rundir.Model(tables, problem.known, problem.test, ("train", "valid", "test"))
     rundir.save_model(tmp_path, model, CONFIG)
     assert main(["topk", "--run", str(tmp_path), "--user", "u0", "--keep-test"]) == 2
     assert "was trained on its test part" in one_line(capsys.readouterr().err)
@@ -195,9 +197,9 @@ def test_a_list_that_is_short_says_so(saved, problem, capsys):
 
 
 def test_a_model_that_diverged_recommends_nothing(problem, tmp_path, capsys):
-    params = {"users": np.nan * ones(N_USERS), "items": ones(N_ITEMS)}
+    tables = models.Tables(np.nan * ones(N_USERS), ones(N_ITEMS))
     rundir.save_model(
-        tmp_path, rundir.Model(params, problem.known, problem.test, ("train",)), CONFIG
+        tmp_path, rundir.Model(tables, problem.known, problem.test, ("train",)), CONFIG
     )
     assert main(["topk", "--run", str(tmp_path), "--user", "u0"]) == 2
     assert "diverged" in capsys.readouterr().err
@@ -206,8 +208,8 @@ def test_a_model_that_diverged_recommends_nothing(problem, tmp_path, capsys):
 def test_a_long_id_stays_in_one_piece_in_a_file(problem, tmp_path, capsys):
     names = np.array([f"[i]{i}-" + "x" * 100 for i in range(N_ITEMS)])
     parts = (dataclasses.replace(part, item_ids=names) for part in (problem.known, problem.test))
-    params = {"users": ones(N_USERS), "items": ones(N_ITEMS)}
-    rundir.save_model(tmp_path, rundir.Model(params, *parts, ("train",)), CONFIG)
+    tables = models.Tables(ones(N_USERS), ones(N_ITEMS))
+    rundir.save_model(tmp_path, rundir.Model(tables, *parts, ("train",)), CONFIG)
     assert main(["topk", "--run", str(tmp_path), "--user", "u0", "--k", "2"]) == 0
     shown = capsys.readouterr().out
     assert sum(str(name) in shown for name in names) == 2

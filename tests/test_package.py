@@ -1,12 +1,15 @@
 """The package as a whole: light to import, no pickle, and the README says what is there."""
 
+import contextlib
 import importlib
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import jax.numpy as jnp
 import pytest
+from jaxtyping import TypeCheckError
 
 import crl_jax
 
@@ -52,3 +55,11 @@ def test_the_readme_names_every_public_loss():
     for name, thing in vars(crl_jax.losses).items():
         if not name.startswith("_") and callable(thing):
             assert f"`{name}`" in readme, name
+
+
+def test_signatures_are_checked_while_tests_run():
+    with contextlib.suppress(TypeCheckError):
+        crl_jax.metrics.top_k(jnp.arange(3), 1)  # integers where the signature says floats
+        pytest.fail("expected the checker of signatures to be at work")
+    with pytest.raises(ValueError, match="`k` must lie in"):
+        crl_jax.metrics.top_k(jnp.arange(3), 4)  # it leaves refusals to the function

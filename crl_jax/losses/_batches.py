@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from .._checks import at_least_float32, check_shape
-from .._scaling import row_scale
+from .._scaling import unit_rows
 
 
 class BatchScores(NamedTuple):
@@ -31,12 +31,7 @@ def normalize(x: Float[Array, "*batch dim"]) -> Float[Array, "*batch dim"]:
     [[0.6 0.8]
      [0.  0. ]]
     """
-    (wide,) = at_least_float32(x)
-    scaled = wide / row_scale(wide)
-    square = jnp.sum(scaled**2, axis=-1, keepdims=True)
-    zero = square == 0
-    length = jnp.sqrt(jnp.where(zero, 1, square))
-    return jnp.where(zero, 0, scaled / length).astype(x.dtype)
+    return unit_rows(x)
 
 
 def view_scores(

@@ -1,0 +1,165 @@
+"""The flags of a recommendation run: frozen dataclasses, whose docstrings are the help.
+
+Flags of a loss, a sampler or an encoder are not here: they stand with its entry.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from tyro.conf import UseAppendAction
+
+from ._ranges import COUNT, MOST, NOT_NEGATIVE, POSITIVE, Range
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """Where the interactions come from and how they are split."""
+
+    data: str = "simulated"
+    """A file or folder (MovieLens, CSV, TSV, Parquet, RecBole, LightGCN), tfds:NAME, movielens:NAME
+    or simulated."""
+    test_data: Path | None = None
+    """Test interactions, where --data is the file with the training ones."""
+    split: Literal["ratio", "time", "leave_k_out", "clean"] | None = None
+    """How test data is cut: a random share, the latest share, each user's last ones (random ones
+    without times), or a random half of the top-rated ones. By default the given test part, or else
+    ratio; a named one puts given parts together and cuts them anew."""
+    split_seed: int = 0
+    """Seed of the cuts, those of test and of validation data."""
+    test: float = 0.2
+    """Share of the interactions in the test set, for ratio and time."""
+    leave_k: int = 1
+    """Test interactions per user, for leave_k_out."""
+    valid: float = 0.1
+    """Share of the training interactions held out for validation."""
+    min_rating: float | None = None
+    """Take as positives only interactions rated at least this."""
+    user_col: str | None = None
+    """Name of the user column, where it cannot be guessed; its position from 0 in text without a
+    header."""
+    item_col: str | None = None
+    """Name or position of the item column."""
+    rating_col: str | None = None
+    """Name or position of the rating column; an empty one reads none."""
+    time_col: str | None = None
+    """Name or position of the timestamp column; an empty one reads none."""
+    format: Literal["u.data", "ratings.dat", "csv", "parquet", "inter", "lightgcn"] | None = None
+    """Format of the files, where their names and first lines do not tell."""
+    delimiter: str | None = None
+    """What separates the fields of csv text, where the first line does not tell."""
+    header: bool | None = None
+    """Whether the first line of text has the names; by default it has, unless a column is given by
+    its position."""
+
+
+@dataclass(frozen=True)
+class LossOptions:
+    """What is minimised. Numbers left out take the loss's own default."""
+
+    loss: str = field(default="bpr", metadata={"help": "The objective."})
+
+
+@dataclass(frozen=True)
+class SamplerOptions:
+    """Which unlabelled items serve as negatives. Numbers left out take the sampler's default."""
+
+    sampler: str = field(default="rns", metadata={"help": "Draws the negatives."})
+
+
+@dataclass(frozen=True)
+class EncoderOptions:
+    """What makes vectors of users and items."""
+
+    encoder: str = field(default="mf", metadata={"help": "The encoder."})
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """Size of the encoder, and optimiser."""
+
+    dim: int = 32
+    """Width of the embeddings."""
+    init_scale: float = 1.0
+    """Factor on the Xavier-normal initial values. Small ones start slowly."""
+    lr: float = 1e-3
+    """Learning rate."""
+    weight_decay: float = 1e-5
+    """L2 coefficient."""
+    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
+    """adam and sgd add the L2 term to the gradient, adamw decays the weights apart."""
+    schedule: Literal["constant", "step", "cosine"] = "step"
+    """Course of the learning rate: step goes down halfway, cosine bit by bit."""
+    decay: float = 0.1
+    """Factor on the learning rate that the schedule goes down to."""
+    batch_size: int = 1024
+    """Interactions per step."""
+    epochs: int = 200
+    """Length of the training, which the schedule spans."""
+    patience: int = 50
+    """Epochs without a better validation score after which a run stops."""
+    eval_every: int = 1
+    """Epochs between two validations."""
+
+
+@dataclass(frozen=True)
+class ProtocolOptions:
+    """Seeds, search and scoring."""
+
+    seed: int = 0
+    """First seed. The split has its own."""
+    seeds: int = 1
+    """Number of seeds, trained at once; the table then shows mean ± standard deviation."""
+    sweep: UseAppendAction[tuple[str, ...]] = ()
+    """Values of a number to try, such as lr=1e-3,3e-3; repeat for a grid, which is trained at once
+    and decided on validation data."""
+    search_seeds: int = 1
+    """Number of seeds that every point of a sweep is tried with; its score is their mean."""
+    refit: Literal["none", "valid", "all"] = "valid"
+    """What the final model trains on, as long as validation found best: the training part (none),
+    or the validation part too (valid). With all, that of valid is scored, and one more, which is
+    saved for use, trains on all data."""
+    k: tuple[int, ...] = (5, 10, 20)
+    """Cut-offs of the test metrics; validation always goes by NDCG@20."""
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """Where results go and what computes them."""
+
+    out: Path | None = None
+    """Run directory; by default runs/LOSS-TIME."""
+    resume: Path | None = None
+    """Go on with the run in this directory, with its configuration."""
+    checkpoint_seconds: float = 5.0
+    """Least time between two checkpoints."""
+    device: Literal["any", "cpu", "gpu", "tpu"] = "any"
+    """Fail unless this kind of device is there."""
+
+
+RANGES: dict[str, Range] = {
+    # DataOptions
+    "test": Range(0, 1, low_open=True, high_open=True),
+    "leave_k": COUNT,
+    "split_seed": Range(0, MOST),
+    "valid": Range(0, 1, low_open=True, high_open=True),
+    "min_rating": Range(),
+    # TrainOptions
+    "dim": Range(1, 2**16),
+    "init_scale": POSITIVE,
+    "lr": POSITIVE,
+    "weight_decay": NOT_NEGATIVE,
+    "decay": NOT_NEGATIVE,
+    "batch_size": COUNT,
+    "epochs": COUNT,
+    "patience": COUNT,
+    "eval_every": COUNT,
+    # ProtocolOptions
+    "seed": Range(0, 2**32 - 1),
+    "seeds": Range(1, 10_000),
+    "search_seeds": Range(1, 10_000),
+    "k": Range(1, 2**16),
+    # OutputOptions
+    "checkpoint_seconds": NOT_NEGATIVE,
+}
+"""Where the numbers of these fields lie. They are checked before anything is trained."""

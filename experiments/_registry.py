@@ -1,0 +1,185 @@
+"""What a name on the command line stands for, and the flags that come with it.
+
+A loss, a sampler or an encoder is one :class:`Entry` under one name. All else derives from the
+entries: the flags and their help, the ranges of their values, what a sweep can set, the defaults
+that ``config.json`` records, and the errors.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field, make_dataclass
+from typing import Annotated, Any, Literal, TypeVar
+
+import tyro
+
+from ._program import flag
+from ._ranges import COUNT, MOST, Range
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Hyperparam:
+    """A flag of an entry.
+
+    Attributes:
+      default: The value where the flag is left out; None for one that :meth:`Entry.complete`
+        works out.
+      help: What it is, in one line.
+      limits: Where its numbers lie; None for words.
+      kind: Its type: int, float or a ``Literal`` of words.
+      sweeps: Whether a sweep can set it. Numbers that change the shapes of arrays cannot be swept.
+      field: The field of a sampler that a sweep sets, where it is called otherwise.
+    """
+
+    default: Any
+    help: str
+    limits: Range | None = None
+    kind: Any = float
+    sweeps: bool = True
+    field: str | None = None
+
+
+def count(default: int, help: str, limits: Range = COUNT) -> Hyperparam:
+    """A flag that takes a whole number."""
+    return Hyperparam(default, help, limits, int, sweeps=False)
+
+
+def words(default: str | None, help: str, choices: tuple[str, ...]) -> Hyperparam:
+    """A flag that takes one of some words."""
+    return Hyperparam(default, help, None, literal(choices), sweeps=False)
+
+
+def literal(choices: tuple[str, ...]) -> Any:
+    """The type ``Literal`` of these words."""
+    make: Any = Literal
+    return make[choices]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """What a name on the command line stands for.
+
+    Attributes:
+      help: What it is, in a few words.
+      hyperparams: Its flags, by the names of the fields they set.
+    """
+
+    help: str
+    hyperparams: Mapping[str, Hyperparam] = field(default_factory=dict)
+
+    @property
+    def flags(self) -> Mapping[str, Hyperparam]:
+        """All its flags."""
+        return self.hyperparams
+
+    def complete(self, values: dict[str, Any], swept: tuple[str, ...]) -> dict[str, Any]:
+        """The values of the flags, with defaults that depend on other flags.
+
+        Raises:
+          ValueError: If flags contradict each other.
+        """
+        del swept
+        return values
+
+
+Entries = Mapping[str, Entry]
+
+
+def takers(entries: Entries) -> dict[str, dict[str, Hyperparam]]:
+    """By the name of each flag, the entries that take it."""
+    found: dict[str, dict[str, Hyperparam]] = {}
+    for name, entry in entries.items():
+        for flag_name, hyperparam in entry.flags.items():
+            found.setdefault(flag_name, {})[name] = hyperparam
+    return found
+
+
+def sweepable(entries: Entries) -> tuple[str, ...]:
+    """The names of the flags that a sweep can set."""
+    return tuple(name for name, of in takers(entries).items() if all(h.sweeps for h in of.values()))
+
+
+def limits_of(entries: Entries, chosen: Any) -> dict[str, Range]:
+    """Where the numbers of all flags lie; of those that ``chosen`` takes, where they do for it."""
+    own = entries[chosen].flags if chosen in entries else {}
+    found = {name: own.get(name, next(iter(of.values()))) for name, of in takers(entries).items()}
+    return {name: h.limits for name, h in found.items() if h.limits is not None}
+
+
+def with_flags(base: type[T], choice: str, entries: Entries) -> type[T]:
+    """A dataclass with the field ``choice`` of ``base`` and one for each flag of the entries.
+
+    Flags are None where they are left out. The help of a flag names the entries that take it.
+    """
+    listed = "; ".join(f"{name}: {entry.help}" for name, entry in entries.items())
+    own = {of.name: of for of in dataclasses.fields(base)}[choice]  # type: ignore[arg-type]
+    said = tyro.conf.arg(help=f"{own.metadata['help']} {listed}.")
+    fields: list[Any] = [
+        (choice, Annotated[literal(tuple(entries)), said], field(default=own.default))
+    ]
+    for name, of in takers(entries).items():
+        said = tyro.conf.arg(help=_help(of, len(entries)), help_behavior_hint="")
+        kind = next(iter(of.values())).kind
+        fields.append((name, Annotated[kind | None, said], field(default=None)))
+    made: Any = make_dataclass(base.__name__, fields, bases=(base,), frozen=True)
+    made.__doc__ = base.__doc__
+    return made
+
+
+def _help(of: dict[str, Hyperparam], n_entries: int) -> str:
+    """What the flag is, who takes it, and which values and default it has there."""
+    said = next(iter(of.values())).help
+    groups: dict[str, list[str]] = {}
+    for name, hyperparam in of.items():
+        groups.setdefault(_values(hyperparam), []).append(name)
+    everyone = len(groups) == 1 and len(of) == n_entries
+    shown = (
+        f"{'all' if everyone else ', '.join(names)}{f' ({values})' if values else ''}"
+        for values, names in groups.items()
+    )
+    return f"{said}. For {'; '.join(shown)}."
+
+
+def _values(of: Hyperparam) -> str:
+    default = [] if of.default is None else [f"by default {of.default}"]
+    if of.limits is None or of.limits == Range():
+        return "".join(default)
+    if of.limits.low == of.limits.high:
+        return f"always {of.default}"
+    endless = of.limits.high >= MOST
+    return ", ".join([str(Range(of.limits.low, low_open=of.limits.low_open) if endless
+                          else of.limits), *default])  # fmt: skip
+
+
+def settle(
+    choice: str, options: Any, entries: Entries, swept: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """The values of all flags of the chosen entry: as given, or else the defaults.
+
+    Args:
+      choice: The field of ``options`` that names the entry, such as ``"loss"``.
+      options: What :func:`with_flags` made.
+      entries: The entries.
+      swept: Names of numbers that a sweep sets.
+
+    Raises:
+      ValueError: If a flag is given, or swept, that the entry does not take.
+    """
+    name = getattr(options, choice)
+    own = entries[name].flags
+    values = {flag_name: h.default for flag_name, h in own.items()}
+    for flag_name in takers(entries):
+        value = getattr(options, flag_name)
+        if (value is not None or flag_name in swept) and flag_name not in own:
+            takes = f"it takes {', '.join(map(flag, own))}" if own else "it takes no numbers"
+            raise ValueError(f"--{choice} {name} has no {flag(flag_name)}; {takes}.")
+        if value is not None:
+            values[flag_name] = value
+    return entries[name].complete(values, swept)
+
+
+def filled(options: T, values: Mapping[str, Any], swept: tuple[str, ...] = ()) -> T:
+    """The options with these values, but for what a sweep sets."""
+    kept = {name: value for name, value in values.items() if name not in swept}
+    return dataclasses.replace(options, **kept)  # type: ignore[type-var]

@@ -1,0 +1,64 @@
+"""What the command line needs to know of a loss."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from crl_jax import data, samplers, train
+
+from .._options import TrainOptions
+from .._ranges import COUNT, COUNT_OR_NONE, POSITIVE, Range
+from .._registry import Entry, Hyperparam, count
+
+_TEMPERATURE = Hyperparam(1.0, "Divides all scores", POSITIVE)
+_COUNTS = {
+    "n_neg": ("Unlabelled items drawn per interaction (N)", COUNT),
+    "n_pos": ("Extra positives drawn per interaction (M)", COUNT_OR_NONE),
+    "n_group": ("Users drawn per interaction who took the same item", COUNT),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective(Entry):
+    """A loss and what a run needs to know of it.
+
+    Attributes:
+      loss: ``loss(pos, neg, *, temperature, <hyperparams>, reduce_fn, …)``.
+      hyperparams: The hyper-parameters that go to the loss, but for the temperature, which every
+        loss has. A sweep can set each.
+      settings: Further flags, which do not go to the loss.
+      n_neg: Default number of unlabelled items per anchor.
+      n_pos: Default number of extra positives; None if it has no use for any.
+      n_group: Default number of users per anchor who took the same item; None for no group.
+      schedule: How the hyper-parameters change along the training.
+      sampler: Makes the negatives that the loss is about; None if any will do. It also fixes how
+        many are drawn.
+      confidence: Makes the estimator of confidence from a training part, how it is trained and
+        the values of all flags.
+      settled: Works out the values that depend on others, see :meth:`Entry.complete`.
+    """
+
+    loss: Callable[..., Any]
+    settings: Mapping[str, Hyperparam] = field(default_factory=dict)
+    n_neg: int = 5
+    n_pos: int | None = None
+    n_group: int | None = None
+    schedule: train.KnobSchedule | None = None
+    sampler: Callable[[data.Interactions], samplers.Sampler] | None = None
+    confidence: Callable[[data.Interactions, TrainOptions, dict[str, Any]], Any] | None = None
+    settled: Callable[[dict[str, Any], tuple[str, ...]], dict[str, Any]] | None = None
+
+    @property
+    def flags(self) -> Mapping[str, Hyperparam]:
+        """Counts, temperature, hyper-parameters and settings."""
+        found = {}
+        for name, (said, limits) in _COUNTS.items():
+            default = getattr(self, name)
+            if default is not None:
+                fixed = Range(default, default)
+                found[name] = count(default, said, limits if self.sampler is None else fixed)
+        return {**found, "temperature": _TEMPERATURE, **self.hyperparams, **self.settings}
+
+    def complete(self, values: dict[str, Any], swept: tuple[str, ...]) -> dict[str, Any]:
+        """See :meth:`Entry.complete`."""
+        return values if self.settled is None else self.settled(values, swept)

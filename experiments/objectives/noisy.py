@@ -1,0 +1,112 @@
+"""Losses for noisy positives: what users took and did not like."""
+
+import math
+from typing import Any
+
+from crl_jax import data, losses, stats, train, weights
+
+from .._options import TrainOptions
+from .._ranges import NOT_NEGATIVE, POSITIVE, SHARE
+from .._registry import Hyperparam, count, words
+from ._objective import Objective
+
+
+def ramp(progress: Any, hyperparams: dict[str, Any]) -> dict[str, Any]:
+    """The drop rate rises during the first fifth of the training."""
+    rate = weights.ramp_drop_rate(progress, drop_rate=hyperparams["drop_rate"], until=0.2)
+    return {**hyperparams, "drop_rate": rate}
+
+
+def _choose_law(values: dict[str, Any], swept: tuple[str, ...]) -> dict[str, Any]:
+    """A scale asks for the law that has one; no scale is that of the initial values."""
+    scale = values["law_scale"]
+    law = values["law"] or ("smoothed" if scale is None else "variance-gamma")
+    if law == "smoothed" and scale is not None:
+        raise ValueError("--law smoothed has no --law-scale: it is read off the scores.")
+    if law == "variance-gamma" and scale is None and "init_scale" in swept:
+        raise ValueError("--law variance-gamma needs --law-scale where init_scale is swept.")
+    return {**values, "law": law}
+
+
+def _confidence(
+    log: data.Interactions, training: TrainOptions, values: dict[str, Any]
+) -> train.Credence:
+    law: stats.Law = stats.Smoothed()
+    if values["law"] == "variance-gamma":
+        scale = values["law_scale"]
+        of_initial = _initial_variance(log, training)
+        law = stats.VarianceGamma(training.dim, of_initial if scale is None else scale)
+    prior = weights.credibility_prior(log)
+    return train.Credence(prior, law, rule=values["rule"], every=values["every"])
+
+
+def _initial_variance(log: data.Interactions, training: TrainOptions) -> float:
+    """The λ for which products of N(0, λ) are those of the initial values.
+
+    Xavier's have the variance 2 / (rows + width), another one for users than for items; λ is the
+    geometric mean of the two.
+    """
+    of_tables = (2 / (n + training.dim) for n in (log.n_users, log.n_items))
+    return training.init_scale**2 * math.sqrt(math.prod(of_tables))
+
+
+BPRAC = Objective(
+    help="BPR with each interaction weighed by its confidence, by EM",
+    loss=losses.bpr,
+    n_neg=1,
+    settings={
+        "law": words(
+            None,
+            "Law of the scores: read off them (smoothed, the default) or in closed form",
+            ("variance-gamma", "smoothed"),
+        ),
+        "law_scale": Hyperparam(
+            None,
+            "Variance of the embeddings' coordinates that the closed form assumes; by default that "
+            "of the initial values",
+            POSITIVE,
+            sweeps=False,
+        ),
+        "rule": words(
+            train.Credence.rule,
+            "What the confidence is: the posterior, the density of a score times the prior, as "
+            "published, or the prior alone",
+            ("density", "posterior", "prior"),
+        ),
+        "every": count(int(train.Credence.every), "Epochs from one estimate of it to the next"),
+    },
+    confidence=_confidence,
+    settled=_choose_law,
+)
+_DROP_RATE = Hyperparam(
+    0.1, "Share of a batch's positives to drop, reached after a fifth of the training", SHARE
+)
+_EXPONENT = Hyperparam(
+    0.25, "Power of the model's own probability that weighs a label", NOT_NEGATIVE
+)
+TRUNCATED_BCE = Objective(
+    help="BCE without the positives of a batch's largest losses (DenoiseRec)",
+    loss=losses.truncated_bce,
+    hyperparams={"drop_rate": _DROP_RATE},
+    n_neg=1,
+    schedule=ramp,
+)
+TRUNCATED_BPR = Objective(
+    help="the same of BPR",
+    loss=losses.truncated_bpr,
+    hyperparams={"drop_rate": _DROP_RATE},
+    n_neg=1,
+    schedule=ramp,
+)
+REWEIGHTED_BCE = Objective(
+    help="BCE with less weight on improbable labels (DenoiseRec)",
+    loss=losses.reweighted_bce,
+    hyperparams={"exponent": _EXPONENT},
+    n_neg=1,
+)
+REWEIGHTED_BPR = Objective(
+    help="the same of BPR",
+    loss=losses.reweighted_bpr,
+    hyperparams={"exponent": _EXPONENT},
+    n_neg=1,
+)

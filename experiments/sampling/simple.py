@@ -1,0 +1,58 @@
+"""Samplers by chance, popularity, rank, the best of some candidates, or a memory of them."""
+
+from typing import Any
+
+from crl_jax import samplers
+
+from .._ranges import NOT_NEGATIVE, POSITIVE
+from .._registry import Hyperparam, count
+from ._entry import Context, SamplerEntry
+
+RNS = SamplerEntry(help="uniform", make=lambda context: samplers.RNS())
+PNS = SamplerEntry(help="by popularity", make=lambda context: samplers.PNS.of(context.train))
+AOBPR = SamplerEntry(
+    help="by rank",
+    hyperparams={
+        "rank_scale": Hyperparam(
+            samplers.AOBPR.scale,
+            "Ranks after which the probability has fallen to 1/e",
+            POSITIVE,
+            field="scale",
+        )
+    },
+    make=lambda context, rank_scale: samplers.AOBPR(rank_scale),
+)
+
+
+def candidates(default: int | None) -> Hyperparam:
+    """The number of candidates that a sampler chooses among."""
+    assert default is not None
+    return count(default, "Candidates per negative; for srns items in memory")
+
+
+DNS = SamplerEntry(
+    help="the best of some candidates",
+    hyperparams={"candidates": candidates(samplers.DNS.candidates)},
+    make=lambda context, candidates: samplers.DNS(candidates),
+)
+
+
+def _srns(context: Context, candidates: int, variance_weight: Any) -> samplers.SRNS:
+    if candidates < context.n_neg:
+        raise ValueError(
+            f"--candidates must be at least the {context.n_neg} negatives of --n-neg, "
+            f"got {candidates}."
+        )
+    return samplers.SRNS(memory=candidates, variance_weight=variance_weight)
+
+
+SRNS = SamplerEntry(
+    help="a memory of varying ones",
+    hyperparams={
+        "candidates": candidates(samplers.SRNS.memory),
+        "variance_weight": Hyperparam(
+            samplers.SRNS.variance_weight, "Weight of the deviation of past scores", NOT_NEGATIVE
+        ),
+    },
+    make=_srns,
+)

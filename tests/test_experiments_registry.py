@@ -1,0 +1,148 @@
+"""A newcomer adds a loss, a sampler or an encoder by one entry: all else derives from it."""
+
+import contextlib
+import io
+import re
+from dataclasses import dataclass, field
+from typing import Literal, get_type_hints
+
+import pytest
+import tyro
+
+from crl_jax import losses
+from experiments._ranges import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, Range
+from experiments._registry import (
+    Entry,
+    Hyperparam,
+    count,
+    filled,
+    limits_of,
+    settle,
+    sweepable,
+    takers,
+    with_flags,
+    words,
+)
+from experiments.encoders import ENCODERS
+from experiments.objectives import OBJECTIVES, Objective
+from experiments.sampling import SAMPLERS
+
+MARGIN = Hyperparam(1.0, "How far a positive should lead", POSITIVE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fitted(Entry):
+    """An entry with a default that depends on another flag."""
+
+    def complete(self, values, swept):
+        return {**values, "width": values["width"] or 2 * values["depth"]}
+
+
+ENTRIES = {
+    "hinge": Entry(help="a margin", hyperparams={"margin": MARGIN, "slack": MARGIN}),
+    "soft": Entry(
+        help="no margin",
+        hyperparams={"slack": Hyperparam(0.5, "What is let through", SHARE)},
+    ),
+    "deep": Fitted(
+        help="layers",
+        hyperparams={
+            "depth": count(3, "Layers"),
+            "width": count(0, "Units of a layer", Range(0, 9)),
+            "shape": words("round", "How it looks", ("round", "square")),
+        },
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What is chosen."""
+
+    kind: str = field(default="hinge", metadata={"help": "The kind."})
+
+
+MADE = with_flags(Choice, "kind", ENTRIES)
+
+
+def parse(*flags):
+    return tyro.cli(MADE, args=list(flags))
+
+
+def test_flags_and_their_types_come_from_the_entries():
+    hints = get_type_hints(MADE)
+    assert hints["kind"] == Literal["hinge", "soft", "deep"]
+    assert hints["margin"] == float | None
+    assert hints["depth"] == int | None
+    assert hints["shape"] == Literal["round", "square"] | None
+    assert parse() == MADE()
+    assert parse("--kind", "deep", "--depth", "4").depth == 4
+    with pytest.raises(SystemExit), contextlib.redirect_stderr(io.StringIO()):
+        parse("--kind", "other")
+
+
+def test_help_names_entries_values_and_defaults(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "500")
+    with pytest.raises(SystemExit), contextlib.redirect_stdout(io.StringIO()) as printed:
+        parse("--help")
+    said = re.sub(r"[\s│]+", " ", printed.getvalue())
+    assert "The kind. hinge: a margin; soft: no margin; deep: layers." in said
+    assert "How far a positive should lead. For hinge (above 0, by default 1.0)." in said
+    assert "hinge (above 0, by default 1.0); soft (in [0, 1], by default 0.5)." in said
+    assert "Layers. For deep (of at least 1, by default 3)." in said
+    assert "How it looks. For deep (by default round)." in said
+
+
+def test_values_are_those_given_or_the_defaults():
+    assert settle("kind", parse("--margin", "2"), ENTRIES) == {"margin": 2.0, "slack": 1.0}
+    assert settle("kind", parse("--kind", "soft"), ENTRIES) == {"slack": 0.5}
+    deep = parse("--kind", "deep", "--depth", "5")
+    values = settle("kind", deep, ENTRIES)
+    assert values == {"depth": 5, "width": 10, "shape": "round"}
+    assert filled(deep, values, ("width",)) == MADE("deep", depth=5, shape="round")
+
+
+@pytest.mark.parametrize("swept", [(), ("margin",)])
+def test_flags_of_another_entry_are_refused(swept):
+    flags = () if swept else ("--margin", "2")
+    with pytest.raises(ValueError, match=r"^--kind soft has no --margin; it takes --slack\.$"):
+        settle("kind", parse("--kind", "soft", *flags), ENTRIES, swept)
+
+
+def test_ranges_are_those_of_the_chosen_entry():
+    assert limits_of(ENTRIES, "soft")["slack"] == SHARE
+    assert limits_of(ENTRIES, "hinge")["slack"] == POSITIVE
+    assert limits_of(ENTRIES, "deep")["slack"] == POSITIVE  # of the first that takes it
+    assert limits_of(ENTRIES, "nothing")["depth"] == COUNT
+    assert "shape" not in limits_of(ENTRIES, "deep")
+
+
+def test_only_numbers_that_leave_shapes_alone_are_swept():
+    assert sweepable(ENTRIES) == ("margin", "slack")
+    assert "n_neg" not in sweepable(OBJECTIVES)
+    assert {"temperature", "tau_plus", "beta"} <= {*sweepable(OBJECTIVES)}
+    assert "law_scale" not in sweepable(OBJECTIVES)
+    assert sweepable(SAMPLERS) == ("rank_scale", "variance_weight", "risk_lambda")
+
+
+def test_a_loss_has_its_counts_and_a_temperature():
+    mine = Objective(help="mine", loss=losses.bpr, hyperparams={"margin": MARGIN}, n_neg=7)
+    assert list(mine.flags) == ["n_neg", "temperature", "margin"]
+    assert mine.flags["n_neg"].default == 7
+    assert mine.flags["n_neg"].limits == COUNT
+    fixed = OBJECTIVES["mpr"].flags
+    assert fixed["n_neg"].limits == fixed["n_pos"].limits == Range(2, 2)
+
+
+@pytest.mark.parametrize("entries", [OBJECTIVES, SAMPLERS, ENCODERS], ids=["loss", "sampler", "e"])
+def test_defaults_of_every_entry_lie_in_their_ranges(entries):
+    for name, of in takers(entries).items():
+        for hyperparam in of.values():
+            if hyperparam.limits is not None and hyperparam.default is not None:
+                assert hyperparam.default in hyperparam.limits, name
+
+
+def test_a_swept_number_goes_to_the_field_that_it_sets():
+    assert SAMPLERS["aobpr"].swept_fields({"rank_scale": 3, "lr": 1}) == {"scale": 3}
+    assert SAMPLERS["srns"].swept_fields({"variance_weight": 3}) == {"variance_weight": 3}
+    assert NOT_NEGATIVE == SAMPLERS["bns"].flags["risk_lambda"].limits
