@@ -2,7 +2,10 @@
 
 import jax.numpy as jnp
 import numpy as np
+import pandas
+import polars
 import pytest
+import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jaxtyping import TypeCheckError
@@ -254,10 +257,17 @@ def test_what_cannot_serve_is_refused(tables, similarity, message):
         assert refused.match(message)
 
 
-def test_only_interactions_are_known():
-    eye = np.eye(3, dtype=np.float32)
-    with pytest.raises(REFUSED, match="known"):
-        Recommender.of((eye, eye), eye)
+def test_what_is_known_comes_in_any_form():
+    taken = np.array([[1, 0, 1], [0, 1, 0]])
+    tables = np.eye(2, 3), np.eye(3)
+    want = Recommender.of(tables, log_of(taken)).recommend(k=3).to_dict()
+    pairs = np.argwhere(taken)
+    columns = {"user": pairs[:, 0], "item": pairs[:, 1]}
+    frames = polars.DataFrame(columns), pandas.DataFrame(columns)
+    for known in (scipy.sparse.csr_array(taken), pairs, *frames):
+        assert Recommender.of(tables, known).recommend(k=3).to_dict() == want
+    with pytest.raises(ValueError, match="must be Interactions, a SciPy sparse"):
+        Recommender.of(tables, [[0, 1]])
 
 
 def test_tables_come_as_a_pair_a_mapping_or_with_attributes():

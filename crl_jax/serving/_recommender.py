@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float32, Int64
 
 from .._checks import check_range
-from ..data import Interactions
+from ..data import Interactions, as_interactions
 from ..train import load_checkpoint, save_checkpoint
 from ._export import export
 from ._fold_in import FoldIn
@@ -86,23 +86,21 @@ class Recommender:
             )
 
     @classmethod
-    def of(
-        cls, tables: Any, known: Interactions, *, similarity: Similarity = "inner"
-    ) -> "Recommender":
+    def of(cls, tables: Any, known: Any, *, similarity: Similarity = "inner") -> "Recommender":
         """Makes a recommender from arrays.
 
         Args:
           tables: What the encoder made of its parameters: an object with ``users`` and ``items``
             (``crl_jax.models.Tables``), a mapping with them, or a pair. Cast to float32.
           known: What the users have: the training interactions, or their ``data.union`` with those
-            of validation. Its ids are those that questions and answers use.
+            of validation, in any form that :func:`crl_jax.data.as_interactions` takes, in the order
+            of the tables. Its ids are those that questions and answers use.
           similarity: What a score is.
 
         Raises:
           ValueError: See the class.
         """
-        if not isinstance(known, Interactions):
-            raise ValueError(f"`known` must be Interactions, got {type(known).__name__}.")
+        known = as_interactions(known)
         users, items = (float32(name, t) for name, t in zip(("users", "items"), pair(tables)))
         return cls(users, items, replace(known, ratings=None, timestamps=None), similarity)
 
