@@ -10,6 +10,7 @@ from . import losses as losses
 from . import metrics as metrics
 from . import models as models
 from . import samplers as samplers
+from . import serving as serving
 from . import stats as stats
 from . import tasks as tasks
 from . import train as train
