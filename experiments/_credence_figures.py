@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from crl_jax import metrics, stats, weights
+from crl_jax import metrics, models, stats, tasks, train, weights
 
 from . import _credence_study as credence
 from . import _study as study
@@ -111,7 +111,7 @@ def convergence(options: Options, world: study.World, console: Console) -> None:
     rows_of = credence.Study(options.law_scale).rows()
     converging = tuple(rows_of[name] for name in credence.CONVERGING)
     plan = metrics.ranking_plan(world.train, world.test)
-    probe = jax.tree_util.Partial(_auc, plan)
+    probe = train.Validate(jax.tree_util.Partial(_auc, plan))
     outcomes = []
     with display(console) as screen:
         for method in converging:
@@ -138,10 +138,10 @@ def convergence(options: Options, world: study.World, console: Console) -> None:
     finish(figure, options, console, ["method", "epoch", "auc"], rows)
 
 
-def _auc(plan: metrics.RankingPlan, params: Any) -> dict[str, jax.Array]:
-    """A probe: mean AUC of matrix factorisation over the test users."""
-    return {"auc": jnp.mean(metrics.evaluate(_all_scores, params, plan, ks=(1,))["auc"])}
-
-
-def _all_scores(params: Any, users: jax.Array) -> jax.Array:
-    return params["users"][users] @ params["items"].T
+def _auc(
+    plan: metrics.RankingPlan, task: tasks.Ranking, params: Any, extra: Any
+) -> dict[str, jax.Array]:
+    """Mean AUC over the test users."""
+    del extra
+    tables = task.serving.serve(params)
+    return {"auc": jnp.mean(metrics.evaluate(models.inner_scores, tables, plan, ks=(1,))["auc"])}

@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from crl_jax import data, losses, stats, train, weights
+from crl_jax import data, losses, stats, tasks, weights
 
 from ._study import Method, Recipe, World
 from .objectives.noisy import ramp
@@ -147,7 +147,7 @@ def with_noise(world: World, rate: float, seed: int = 0) -> World:
 
 
 def _credence(law: stats.Law | None = None, *, rated: bool = False, **changes: Any) -> Any:
-    def make(world: World) -> train.Credence:
+    def make(world: World) -> tasks.Confidence:
         log, further = world.train, dict(changes)
         if law is not None:
             further["law"] = law
@@ -155,7 +155,7 @@ def _credence(law: stats.Law | None = None, *, rated: bool = False, **changes: A
         if rated:
             assert log.ratings is not None
             prior = jnp.asarray(log.ratings / log.ratings.max())
-        return train.Credence(prior, every=every(world), **further)
+        return tasks.Confidence(prior, every=every(world), **further)
 
     return make
 

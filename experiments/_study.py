@@ -14,10 +14,9 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from scipy import stats
 
-from crl_jax import __version__, data, losses, metrics, models, samplers, train
+from crl_jax import __version__, data, losses, metrics, models, samplers, tasks, train
 
 from ._locks import hold
 from ._rundir import write_json
@@ -101,7 +100,7 @@ class Method:
       batches: Whether it needs batches of more than one anchor.
       recipe: What it has in common with the others of its study.
       anchors: Whether it goes through the interactions or draws users first, see
-        :func:`crl_jax.train.fit`.
+        :func:`crl_jax.tasks.fit_ranking`.
       rate: Factor on the learning rate of the published setting.
     """
 
@@ -114,15 +113,15 @@ class Method:
     draw: int = 1024
     published: str | None = None
     n_group: int = 0
-    credence: Callable[[World], train.Credence] | None = None
-    knob_schedule: train.KnobSchedule | None = None
+    credence: Callable[[World], tasks.Confidence] | None = None
+    knob_schedule: tasks.HyperparamSchedule | None = None
     axis: tuple[str, tuple[float, ...]] | None = None
     batches: bool = False
     recipe: Recipe = SAMPLING
     anchors: Literal["interactions", "users"] = "interactions"
     rate: float = 1.0
 
-    def estimator(self, world: World) -> train.Credence | None:
+    def estimator(self, world: World) -> tasks.Confidence | None:
         """The estimator of credibility for the training part of ``world``, if it has one."""
         return None if self.credence is None else self.credence(world)
 
@@ -140,7 +139,7 @@ class Outcome:
       label: The method.
       per_seed: Test metrics of each training: every seed, of one split after the other.
       per_user: The main metric of each user, averaged over trainings; NaN without test items.
-      history: Entries of the training of all seeds, see :func:`crl_jax.train.fit`.
+      history: Entries of the training of all seeds, see :func:`crl_jax.tasks.fit_ranking`.
       chosen: What a search chose; empty in the published setting.
       roc: Rates of true positives at 101 even rates of false ones, of the confidence as a judge of
         which training interactions are rated above 1; empty without credence or ratings.
@@ -192,7 +191,7 @@ def train_published(
     seeds: tuple[int, ...],
     epochs: int,
     *,
-    probe: Callable[[Any], Any] | None = None,
+    probe: train.Hook | None = None,
     checkpoint: Path | None = None,
     on_epoch: OnEpoch | None = None,
 ) -> Outcome:
@@ -201,35 +200,20 @@ def train_published(
     Width, learning rate, L2 on the rows of each triplet and initial values are those of the recipe.
     Negatives are drawn for ``method.draw`` triplets at a time, from the parameters before them.
     """
-    n_users, n_items, recipe = world.train.n_users, world.train.n_items, method.recipe
-    fitted = train.fit(
+    recipe = method.recipe
+    fitted = tasks.fit_ranking(
         world.train,
-        loss=method.loss,
-        knobs=method.knobs,
-        knob_schedule=method.knob_schedule,
-        build=lambda rngs: models.MatrixFactorization(
-            n_users, n_items, recipe.dim,
-            init=nnx.initializers.normal(recipe.deviation), rngs=rngs,
-        ),
-        n_neg=method.n_neg,
-        n_pos=method.n_pos,
-        n_group=method.n_group,
-        credence=method.estimator(world),
-        anchors=method.anchors,
-        sampler=method.sampler(world),
+        **_of_method(method, world),
+        encoder=_factors(world, recipe.dim, models.normal(recipe.deviation)),
         held_out=world.test,
-        probe=probe,
-        learning_rate=recipe.learning_rate * method.rate,
-        weight_decay=recipe.weight_decay,
-        optimizer=train.sgd_l2,
-        batch_size=1,
-        draw_batches=method.draw,
-        row_wise=True,
+        optimizer=train.Optimizer(
+            recipe.learning_rate * method.rate, recipe.weight_decay, rule=train.sgd_l2
+        ),
+        plan=train.StepPlan(1, draw_batches=method.draw, row_wise=True),
         epochs=epochs,
         seeds=np.asarray(seeds),
-        checkpoint=checkpoint,
-        on_epoch=on_epoch,
-    )  # fmt: skip
+        hooks=[*([] if probe is None else [probe]), *_callbacks(checkpoint, on_epoch)],
+    )
     return _score(method, world, fitted, {})
 
 
@@ -260,61 +244,73 @@ def train_minibatch(
     cut = data.with_validation(world.train, valid=0.2)
     assert cut.valid is not None
     part = dataclasses.replace(world, train=cut.train)
-    n_users, n_items = world.train.n_users, world.train.n_items
-    fit: Callable[..., train.Fitted] = partial(
-        train.fit,
-        loss=method.loss,
-        knob_schedule=method.knob_schedule,
-        build=lambda rngs: models.MatrixFactorization(
-            n_users, n_items, method.recipe.dim, rngs=rngs
-        ),
-        n_neg=method.n_neg,
-        n_pos=method.n_pos,
-        n_group=method.n_group,
-        anchors=method.anchors,
-        schedule=train.halfway,
-        decay=0.3,
+    fit: Callable[..., tasks.FittedRanking] = partial(
+        tasks.fit_ranking,
+        encoder=_factors(world, method.recipe.dim, models.xavier_normal),
         epochs=epochs,
-        on_epoch=on_epoch,
     )
     own, values = method.axis or ("", ())
-    runs = train.grid({**GRID, **({own: values} if own else {})}, seeds[:1])
-    swept = {own: runs.pop(own)} if own else {}
-    search: dict[str, Any] = {**runs, "eval_every": 5, "knobs": {**method.knobs, **swept}}
-    search["checkpoint"] = checkpoint and checkpoint.with_suffix(".search.npz")
+    runs = train.grid({**GRID, **({f"loss.{own}": values} if own else {})}, seeds[:1])
+    optimizer = train.Optimizer(1e-3, 1e-5, 0.3, schedule=train.step_decay)
     searched = fit(
-        part.train, cut.valid, sampler=method.sampler(part), credence=method.estimator(part),
-        **search,
+        part.train, cut.valid, **_of_method(method, part), optimizer=optimizer, eval_every=5,
+        seeds=runs.pop("seeds"), sweep=runs,
+        hooks=_callbacks(checkpoint and checkpoint.with_suffix(".search.npz"), on_epoch),
     )  # fmt: skip
     choice = train.choose(searched)
-    point = {name: float(runs[name][choice.point]) for name in GRID}
-    found = {name: float(array[choice.point]) for name, array in swept.items()}
-    final: dict[str, Any] = {name: np.float32(value) for name, value in point.items()}
-    final |= {"stop_at": choice.epochs, "seeds": np.asarray(seeds), "checkpoint": checkpoint}
-    final["knobs"] = {**method.knobs, **found}
+    found = {name: float(array[choice.point]) for name, array in runs.items()}
     fitted = fit(
-        world.train, sampler=method.sampler(world), credence=method.estimator(world),
-        held_out=world.test, **final,
+        world.train, **_of_method(method, world), optimizer=optimizer, held_out=world.test,
+        seeds=np.asarray(seeds), sweep=found, stop_at=choice.epochs,
+        hooks=_callbacks(checkpoint, on_epoch),
     )  # fmt: skip
-    chosen = {**point, **found, "epochs": choice.epochs, "valid_ndcg@20": choice.score}
+    point = {name.removeprefix("loss."): value for name, value in found.items()}
+    chosen = {**point, "epochs": choice.epochs, "valid_ndcg@20": choice.score}
     return _score(method, world, fitted, chosen)
 
 
-def _score(method: Method, world: World, fitted: train.Fitted, chosen: dict[str, float]) -> Outcome:
+def _of_method(method: Method, world: World) -> dict[str, Any]:
+    """What a method says of its training on a part of the data."""
+    return {
+        "loss": method.loss,
+        "hyperparams": method.knobs,
+        "hyperparam_schedule": method.knob_schedule,
+        "n_neg": method.n_neg,
+        "n_pos": method.n_pos,
+        "n_group": method.n_group,
+        "confidence": method.estimator(world),
+        "anchors": method.anchors,
+        "sampler": method.sampler(world),
+    }
+
+
+def _factors(world: World, dim: int, initializer: Any) -> models.MatrixFactorization:
+    n_users, n_items = world.train.n_users, world.train.n_items
+    return models.MatrixFactorization(n_users, n_items, dim, initializer=initializer)
+
+
+def _callbacks(checkpoint: Path | None, on_epoch: OnEpoch | None) -> list[train.Callback]:
+    saved = [] if checkpoint is None else [train.Checkpoint(checkpoint)]
+    return [*saved, *([] if on_epoch is None else [train.Progress(on_epoch)])]
+
+
+def _score(
+    method: Method, world: World, fitted: tasks.FittedRanking, chosen: dict[str, float]
+) -> Outcome:
     plan = metrics.ranking_plan(world.masked or world.train, world.test)
     recipe, credence, ratings = method.recipe, method.estimator(world), world.train.ratings
     per_seed, users, curves = [], [], []
     for run in range(fitted.n_runs):
-        params = fitted.run(run)
+        tables = fitted.tables(run)
         values = metrics.evaluate(
-            fitted.model.score_all, params, plan, ks=recipe.ks, auc="auc" in recipe.metrics
+            models.inner_scores, tables, plan, ks=recipe.ks, auc="auc" in recipe.metrics
         )
         per_seed.append(metrics.summarize(values))
         everyone = np.full(world.train.n_users, np.nan)
         everyone[np.asarray(plan.users)] = values[recipe.main]
         users.append(everyone)
         if credence is not None and ratings is not None:
-            confidence = estimate_confidence(credence, fitted.model, params, world.train)
+            confidence = estimate_confidence(credence, fitted.encoder, tables, world.train)
             auc, curve = judge(confidence, ratings > 1)
             per_seed[-1]["confidence_auc"] = auc
             curves.append(curve)
@@ -324,12 +320,15 @@ def _score(method: Method, world: World, fitted: train.Fitted, chosen: dict[str,
 
 
 def estimate_confidence(
-    credence: train.Credence, model: models.Functional, params: Any, log: data.Interactions
+    credence: tasks.Confidence,
+    encoder: models.Encoder,
+    tables: models.Tables,
+    log: data.Interactions,
 ) -> np.ndarray:
     """The confidence of every interaction of ``log``."""
     users, items = (jnp.asarray(x, jnp.int32) for x in (log.users, log.items))
     key = jax.random.key(0)
-    return np.asarray(credence.estimate(key, model, params, users, items, log.n_items))
+    return np.asarray(credence.estimate(key, encoder, tables, users, items, log.n_items))
 
 
 def judge(values: np.ndarray, good: np.ndarray) -> tuple[float, np.ndarray]:

@@ -1,23 +1,20 @@
 """LightGCN: embeddings mixed with those of their neighbours, layer after layer."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
 
 import jax
-from flax import nnx
 from jaxtyping import Array, Key
 
 from ..data import Interactions
 from ._encoder import STATIC, Encoder, Similarity, Tables
 from ._graph import InteractionGraph, Layout
+from ._mf import Initializer, init_tables, normal
 from ._propagation import propagate
 
-Initializer = Callable[[Key[Array, ""], tuple[int, int]], Array]
-"""``initializer(key, shape)``, such as those of ``flax.nnx.initializers``."""
-
-PUBLISHED: Initializer = nnx.initializers.normal(0.1)
+PUBLISHED: Initializer = normal(0.1)
 """The initial values of the published code."""
 
 
@@ -111,10 +108,7 @@ class LightGCN(Encoder):
 
     def init(self, key: Key[Array, ""]) -> dict[str, Array]:
         """``users`` ``[n_users, dim]`` and ``items`` ``[n_items, dim]``."""
-        return {
-            "users": self.initializer(jax.random.fold_in(key, 0), (self.n_users, self.dim)),
-            "items": self.initializer(jax.random.fold_in(key, 1), (self.n_items, self.dim)),
-        }
+        return init_tables(key, self.n_users, self.n_items, self.dim, self.initializer)
 
     def encode(self, params: Any, key: Key[Array, ""] | None = None) -> Tables:
         """The weighted sum of all layers; with a ``key``, of a graph with edges dropped."""

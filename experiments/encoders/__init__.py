@@ -5,12 +5,11 @@ A new one is an :class:`EncoderEntry` in a file of this folder, and a line in :d
 
 from collections.abc import Mapping
 
-from crl_jax import data
+from crl_jax import data, models
 
 from .._options import EncoderOptions
 from .._registry import settle
 from . import factors
-from ._entry import Build
 from ._entry import EncoderEntry as EncoderEntry
 
 ENCODERS: Mapping[str, EncoderEntry] = {
@@ -23,7 +22,7 @@ def resolve_encoder(
     log: data.Interactions,
     dim: int,
     swept: tuple[str, ...] = (),
-) -> Build:
+) -> models.Encoder:
     """Makes the chosen encoder for training on ``log``, with vectors of width ``dim``.
 
     Raises:

@@ -2,14 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from crl_jax import models
 
 from .._registry import Entry
-
-Build = Callable[[Any], Any]
-"""Makes the module from random streams."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,8 +14,6 @@ class EncoderEntry(Entry):
 
     Attributes:
       make: ``make(log, dim, **values)``, the values by the names of the flags.
-      serve: ``serve(params)``: vectors whose inner products are the scores.
     """
 
-    make: Callable[..., Build]
-    serve: Callable[[Any], models.Tables]
+    make: Callable[..., models.Encoder]

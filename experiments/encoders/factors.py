@@ -1,23 +1,12 @@
 """Matrix factorisation."""
 
-from typing import Any
-
-from flax import nnx
-
 from crl_jax import data, models
 
-from ._entry import Build, EncoderEntry
+from ._entry import EncoderEntry
 
 
-def _make(log: data.Interactions, dim: int) -> Build:
-    def build(rngs: nnx.Rngs) -> models.MatrixFactorization:
-        return models.MatrixFactorization(log.n_users, log.n_items, dim, rngs=rngs)
-
-    return build
+def _make(log: data.Interactions, dim: int) -> models.MatrixFactorization:
+    return models.MatrixFactorization(log.n_users, log.n_items, dim)
 
 
-def _serve(params: Any) -> models.Tables:
-    return models.Tables(params["users"], params["items"])
-
-
-MF = EncoderEntry(help="matrix factorisation", make=_make, serve=_serve)
+MF = EncoderEntry(help="matrix factorisation", make=_make)
