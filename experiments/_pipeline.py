@@ -110,7 +110,7 @@ def run(
     if protocol.refit == "none" and n_search >= protocol.seeds:
         start = choice.point * n_search
         own = slice(start, start + protocol.seeds)
-        params = jax.tree.map(lambda leaf: leaf[own], searched.params)
+        params = jax.tree.map(lambda leaf: leaf[own], jax.device_get(searched.params))
         return Trained(params, learned, points, choice)
     params = train_again("final", config, problem, points, choice, checkpoints, on_epoch, on_stage)
     return Trained(params, learned, points, choice)
@@ -149,6 +149,7 @@ def train_again(
 def tables_of(config: Config, params: Any) -> list[models.Tables]:
     """What each seed's model serves: vectors whose inner products are its scores."""
     serve = ENCODERS[config.encoding.encoder].serve
+    params = jax.device_get(params)  # to take apart: JAX would compile that
     n_seeds = len(jax.tree.leaves(params)[0])
     return [serve(jax.tree.map(lambda leaf, i=i: leaf[i], params)) for i in range(n_seeds)]
 

@@ -20,7 +20,6 @@ from . import _screen as screen
 from ._command import run
 from ._config import Config, anchor, parse
 from ._options import OutputOptions
-from ._plots import draw_curves
 from ._problem import Problem, load_problem, named, source_name
 from ._program import program
 from ._progress import Display, TrainingStatus, display, reading
@@ -222,6 +221,8 @@ class _Work:
         rundir.save_model(self._folder, model, self._config)
 
     def _draw(self, trained: pipeline.Trained) -> None:
+        from ._plots import draw_curves  # Matplotlib takes long to import, and is needed last
+
         draw_curves(
             self._folder / rundir.CURVES,
             self._history,

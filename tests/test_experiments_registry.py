@@ -145,4 +145,4 @@ def test_defaults_of_every_entry_lie_in_their_ranges(entries):
 def test_a_swept_number_goes_to_the_field_that_it_sets():
     assert SAMPLERS["aobpr"].swept_fields({"rank_scale": 3, "lr": 1}) == {"scale": 3}
     assert SAMPLERS["srns"].swept_fields({"variance_weight": 3}) == {"variance_weight": 3}
-    assert NOT_NEGATIVE == SAMPLERS["bns"].flags["risk_lambda"].limits
+    assert SAMPLERS["bns"].flags["risk_lambda"].limits == NOT_NEGATIVE
