@@ -31,3 +31,12 @@ def resolve_encoder(
     """
     values = settle("encoder", options, ENCODERS, swept)
     return ENCODERS[options.encoder].make(log, dim, **values)
+
+
+def default_encoder(
+    name: str, log: data.Interactions, dim: int, deviation: float | None = None
+) -> Build:
+    """The encoder of that name with its default flags, see :class:`EncoderEntry`."""
+    entry = ENCODERS[name]
+    defaults = {flag: of.default for flag, of in entry.flags.items()}
+    return entry.make(log, dim, deviation, **defaults)

@@ -17,7 +17,8 @@ class EncoderEntry(Entry):
     """An encoder.
 
     Attributes:
-      make: ``make(log, dim, **values)``, the values by the names of the flags.
+      make: ``make(log, dim, deviation=None, **values)``, the values by the names of the flags. A
+        deviation asks for initial values of that normal law, in place of Xavier's.
       serve: ``serve(params)``: vectors whose inner products are the scores.
     """
 

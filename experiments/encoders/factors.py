@@ -9,9 +9,11 @@ from crl_jax import data, models
 from ._entry import Build, EncoderEntry
 
 
-def _make(log: data.Interactions, dim: int) -> Build:
+def _make(log: data.Interactions, dim: int, deviation: float | None = None) -> Build:
+    init = None if deviation is None else nnx.initializers.normal(deviation)
+
     def build(rngs: nnx.Rngs) -> models.MatrixFactorization:
-        return models.MatrixFactorization(log.n_users, log.n_items, dim, rngs=rngs)
+        return models.MatrixFactorization(log.n_users, log.n_items, dim, init=init, rngs=rngs)
 
     return build
 

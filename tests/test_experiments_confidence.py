@@ -9,10 +9,13 @@ from sklearn.metrics import roc_auc_score, roc_curve
 
 from crl_jax import data
 from crl_jax.data import Interactions, simulate
-from experiments import _credence_study as credence
-from experiments import _study as study
-from experiments._published import published
+from experiments.objectives.pairwise import popular_and_not
 from experiments.reproduce import main
+from experiments.studies import confidence
+from experiments.studies.data import load_world, with_noise
+from experiments.studies.outcomes import Outcome, judge, pool
+from experiments.studies.published import published
+from experiments.studies.training import GRID
 
 pytestmark = [
     pytest.mark.usefixtures("standard_promotion"),
@@ -60,7 +63,7 @@ def pairs(log):
 
 def test_the_test_set_is_half_of_the_top_rated(folder):
     loaded = data.load(folder)
-    world = credence.load_world(loaded, None, str(folder))
+    world = load_world(loaded, None, str(folder))
     everything = data.union(loaded.train, loaded.test)
     top = int(np.sum(everything.ratings == 5))
     assert set(world.test.ratings.tolist()) == {5}
@@ -71,7 +74,7 @@ def test_the_test_set_is_half_of_the_top_rated(folder):
 
 def test_a_test_part_of_its_own_is_taken_from_a_rating_up(folder):
     loaded = data.load(folder)
-    world = credence.load_world(loaded, 3.0, str(folder))
+    world = load_world(loaded, 3.0, str(folder))
     assert pairs(world.train) == pairs(loaded.train)
     assert pairs(world.test) == pairs(loaded.test.select(loaded.test.ratings >= 3))
     assert 0 < len(world.test) < len(loaded.test)
@@ -79,22 +82,22 @@ def test_a_test_part_of_its_own_is_taken_from_a_rating_up(folder):
 
 @pytest.mark.parametrize("rate", [0.0, 0.3])
 def test_injected_positives_are_new_pairs(folder, rate):
-    world = credence.load_world(data.load(folder), None, str(folder))
-    noisy = credence.with_noise(world, rate)
+    world = load_world(data.load(folder), None, str(folder))
+    noisy = with_noise(world, rate)
     added = pairs(noisy.train) - pairs(world.train)
     assert len(added) == round(rate * len(world.train)) == len(noisy.train) - len(world.train)
     assert not added & pairs(world.test)
     assert pairs(noisy.test) == pairs(world.test)
     if rate:
         assert pairs(noisy.masked) == pairs(world.train)
-    again = credence.with_noise(world, rate)
+    again = with_noise(world, rate)
     assert again.train.fingerprint() == noisy.train.fingerprint()
 
 
 def test_more_noise_than_there_are_pairs_is_refused(folder):
-    world = credence.load_world(data.load(folder), None, str(folder))
+    world = load_world(data.load(folder), None, str(folder))
     with pytest.raises(ValueError, match="`rate` must leave pairs"):
-        credence.with_noise(world, 100.0)
+        with_noise(world, 100.0)
 
 
 @pytest.mark.parametrize("levels", [3, 1000])
@@ -102,14 +105,14 @@ def test_the_judge_is_the_roc(levels):
     rng = np.random.default_rng(levels)
     good = rng.random(500) < 0.8
     values = rng.integers(0, levels, 500) + good * levels / 5
-    auc, curve = study.judge(values, good)
+    auc, curve = judge(values, good)
     assert auc == pytest.approx(roc_auc_score(good, values))
     false, true, _ = roc_curve(good, values, drop_intermediate=False)
     np.testing.assert_allclose(curve, np.interp(np.linspace(0, 1, 101), false, true))
 
 
 def test_without_two_kinds_there_is_nothing_to_judge():
-    auc, curve = study.judge(np.arange(3.0), np.ones(3, bool))
+    auc, curve = judge(np.arange(3.0), np.ones(3, bool))
     assert np.isnan(auc)
     assert np.isnan(curve).all()
 
@@ -119,9 +122,9 @@ def test_quality_of_the_confidence_is_judged_by_the_ratings(run, tmp_path, folde
     assert code == 0
     assert "0.6524" in printed
     rows = {row["method"]: row for row in read_csv(tmp_path / "table-3.2-published.csv")}
-    assert list(rows) == [m.label for m in credence.Study().tables()["3.2"]]
+    assert list(rows) == [m.label for m in confidence.Study().tables()["3.2"]]
     # The prior alone is known without training.
-    log = credence.load_world(data.load(folder), None, str(folder)).train
+    log = load_world(data.load(folder), None, str(folder)).train
     popularity = log.item_counts[log.items]
     want = roc_auc_score(log.ratings > 1, popularity)
     assert float(rows["prior"]["confidence_auc"]) == pytest.approx(want, abs=1e-6)
@@ -138,7 +141,7 @@ def test_every_method_trains_in_the_published_setting(run, tmp_path):
     assert "0.3859" in printed
     rows = read_csv(tmp_path / "table-3.3-published.csv")
     assert [row["method"] for row in rows] == [
-        m.label for m in credence.Study().tables()["3.3"] if "truncated" not in m.label
+        m.label for m in confidence.Study().tables()["3.3"] if "truncated" not in m.label
     ]
     assert all(0 <= float(row[name]) <= 1 for row in rows for name in ("ndcg@10", "auc"))
     assert all(float(row["hit_precision@5"]) >= float(row["precision@5"]) for row in rows)
@@ -166,24 +169,24 @@ def test_an_ablation_on_several_splits(run, tmp_path, folder):
 
 def test_splits_are_pooled_user_by_user():
     def outcome(score, users):
-        return study.Outcome("a", [{"ndcg@10": score}] * 2, users, [], {})
+        return Outcome("a", [{"ndcg@10": score}] * 2, users, [], {})
 
     nan = float("nan")
-    both = study.pool([outcome(0.1, [0.2, nan, 0.4, nan]), outcome(0.3, [0.4, 0.6, nan, nan])])
+    both = pool([outcome(0.1, [0.2, nan, 0.4, nan]), outcome(0.3, [0.4, 0.6, nan, nan])])
     np.testing.assert_allclose(both.per_user, [0.3, 0.6, 0.4, nan])
     np.testing.assert_allclose(both.units("ndcg@10"), [0.1, 0.3])
     np.testing.assert_allclose(outcome(0.1, []).units("ndcg@10"), [0.1, 0.1])
 
 
 def test_the_length_is_that_of_the_published_number_of_triplets(folder):
-    world = credence.load_world(data.load(folder), None, str(folder))
+    world = load_world(data.load(folder), None, str(folder))
     n_users, n = world.train.n_users, len(world.train)
-    epochs = credence.Study().rows()["bpr"].epochs(world)
+    epochs = confidence.Study().rows()["bpr"].epochs(world)
     assert abs(epochs * n - 10 * 1000 * n_users) <= 5 * n
 
 
 def test_the_scale_of_the_law_is_that_of_the_initial_values():
-    of = credence.Study(0.2)
+    of = confidence.Study(0.2)
     assert of.law.scale == 0.2
     assert {round(m.recipe.deviation**2, 9) for m in (*of.rows().values(), *of.ablation())} == {0.2}
 
@@ -196,11 +199,11 @@ def test_methods_search_numbers_of_their_own(run, tmp_path):
     )  # fmt: skip
     assert code == 0
     kept = [json.loads(path.read_text()) for path in (tmp_path / "runs").iterdir()]
-    methods = credence.Study().rows()
+    methods = confidence.Study().rows()
     for outcome in kept:
         axis = methods[outcome["label"]].axis
         own = {axis[0]} if axis else set()
-        assert set(outcome["chosen"]) == {*study.GRID, *own, "epochs", "valid_ndcg@20"}
+        assert set(outcome["chosen"]) == {*GRID, *own, "epochs", "valid_ndcg@20"}
         if axis:
             assert any(np.isclose(outcome["chosen"][axis[0]], axis[1]))
 
@@ -217,9 +220,9 @@ def test_laws_are_drawn_with_their_numbers(run, tmp_path, target):
 
 
 def test_noise_and_convergence_are_drawn_with_their_numbers(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(credence, "NOISE_RATES", (0.0, 0.3))
-    monkeypatch.setattr(credence, "ROBUST", ("bpr", "bprac"))
-    monkeypatch.setattr(credence, "CONVERGING", ("bpr", "gbpr"))
+    monkeypatch.setattr(confidence, "NOISE_RATES", (0.0, 0.3))
+    monkeypatch.setattr(confidence, "ROBUST", ("bpr", "bprac"))
+    monkeypatch.setattr(confidence, "CONVERGING", ("bpr", "gbpr"))
     code, _ = run("figure-3.5", "--seeds", "2", "--epochs", "1")
     assert code == 0
     rows = read_csv(tmp_path / "figure-3.5.csv")
@@ -240,18 +243,27 @@ def test_noise_and_convergence_are_drawn_with_their_numbers(run, tmp_path, monke
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["table-4.2", "--test-rating", "3"], "--test-rating is for tables and figures of"),
+        (
+            ["table-4.2", "--test-rating", "3"],
+            "--test-rating is for table-3.2, table-3.3, figure-3.2",
+        ),
         (["table-3.3", "--test-rating", "9"], "no test interaction is rated as high"),
-        (["figure-3.6", "--setting", "minibatch"], "is of the published setting"),
+        (["figure-3.6", "--setting", "minibatch"], "figure-3.6 is of the published setting"),
         (["table-3.3", "--methods", "truncated bce"], '--methods takes some of "bpr", "gbpr"'),
-        (["table-4.2", "--splits", "2"], "--splits is for tables and figures of chapter 3"),
-        (["table-4.2", "--law-scale", "1"], "--law-scale is for tables and figures of chapter 3"),
-        (["figure-3.5", "--splits", "2"], "--splits is for tables, got 2"),
+        (
+            ["table-4.2", "--splits", "2"],
+            "--splits is for table-3.2, table-3.3: leave it out of table-4.2",
+        ),
+        (["table-4.2", "--law-scale", "1"], "--law-scale is for table-3.2, table-3.3, figure-3.2"),
+        (
+            ["figure-3.5", "--splits", "2"],
+            "--splits is for table-3.2, table-3.3: leave it out of figure-3.5",
+        ),
         (["table-3.3", "--splits", "0"], "--splits must be a whole number in [1, "),
         (["table-3.3", "--splits", "2", "--test-rating", "3"], "--splits cuts the data anew"),
         (["table-3.3", "--law-scale", "-1"], "--law-scale must be a number above 0, got -1"),
-        (["table-3.2", "--ablation"], "--ablation is of table-3.3"),
-        (["table-3.3", "--ablation", "--setting", "minibatch"], "--ablation is of table-3.3"),
+        (["table-3.2", "--ablation"], "--ablation is for table-3.3: leave it out of table-3.2"),
+        (["table-3.3", "--ablation", "--setting", "minibatch"], "--ablation is of the published"),
     ],
 )
 def test_wrong_flags_are_named(run, arguments, message):
@@ -285,7 +297,7 @@ def test_the_likely_negatives_are_popular_and_the_others_not():
         np.concatenate([np.arange(n) for n in counts]), items,
         user_ids=np.arange(40), item_ids=np.arange(4),
     )  # fmt: skip
-    likely, unlikely = credence.popular_and_not(log).samplers
+    likely, unlikely = popular_and_not(log).samplers
     np.testing.assert_allclose(likely.weights, counts**0.75, rtol=1e-6)
     np.testing.assert_allclose(unlikely.weights, 1 / (1 + counts), rtol=1e-6)
 
@@ -293,7 +305,7 @@ def test_the_likely_negatives_are_popular_and_the_others_not():
 def test_published_numbers_are_found_for_every_row():
     known = published("3.3", "ml-100k", "mf")
     ours = {"prior", "bprac, smoothed law", "posterior"}
-    rows = credence.Study().rows().values()
+    rows = confidence.Study().rows().values()
     assert {m.published or m.label for m in rows} - set(known) == ours
     assert known["bprac"]["ndcg@10"] == 0.3859
     assert known["bprac"]["hit_precision@10"] == 0.5127
