@@ -133,6 +133,9 @@ class OutputOptions:
     """Go on with the run in this directory, with its configuration."""
     checkpoint_seconds: float = 5.0
     """Least time between two checkpoints."""
+    log: Literal["none", "tensorboard", "wandb"] = "none"
+    """Also log the history to TensorBoard, in the folder tensorboard of the run directory, or to
+    Weights & Biases, in the project crl_jax."""
     device: Literal["any", "cpu", "gpu", "tpu"] = "any"
     """Fail unless this kind of device is there."""
 

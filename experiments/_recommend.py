@@ -3,6 +3,7 @@
 import shlex
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,8 @@ from . import _pipeline as pipeline
 from . import _rundir as rundir
 from . import _screen as screen
 from ._command import run
-from ._config import Config, anchor, parse
+from ._config import Config, anchor, parse, to_json
+from ._loggers import Entry, check_installed, open_logger
 from ._options import OutputOptions
 from ._problem import Problem, load_problem, named, source_name
 from ._program import program
@@ -119,8 +121,9 @@ def _train(config: Config, folder: Path, resumed: bool) -> None:
         sampling = "its own negatives" if objective.sampler else config.sampling.sampler
         described = f"{config.objective.loss} ({fixed}), {sampling}"
         screen.describe(console, problem, described)
-        with display(console) as shown:
-            work = _Work(config, problem, objective, folder, described)
+        log = open_logger(config.output.log, folder, to_json(config))
+        with display(console) as shown, log as on_entry:
+            work = _Work(config, problem, objective, folder, described, on_entry)
             outcome = work.carry_out(shown)
     n_search = pipeline.count_search_seeds(config.protocol)
     screen.report(console, outcome, n_search if swept else 0)
@@ -145,6 +148,7 @@ def _judge(config: Config, console: Console) -> tuple[Config, Problem, Settled, 
     """
     objective, swept = _objective(config)
     pipeline.count_search_seeds(config.protocol)
+    check_installed(config.output.log)
     with display(console) as shown:
         problem = load_problem(config.source, shown.stage, reading(shown))
     context = Context(problem.train, config.source.data, objective.count("n_neg"))
@@ -164,10 +168,16 @@ class _Work:
     """A run in its directory: what is trained, scored and written there, and in which order."""
 
     def __init__(
-        self, config: Config, problem: Problem, objective: Settled, folder: Path, described: str
+        self,
+        config: Config,
+        problem: Problem,
+        objective: Settled,
+        folder: Path,
+        described: str,
+        on_entry: Callable[[Entry], None],
     ):
         self._config, self._problem, self._folder = config, problem, folder
-        self._described = described
+        self._described, self._on_entry = described, on_entry
         self._history: list[dict[str, Any]] = []
         refit = config.protocol.refit
         learned = {phase: problem.learned(phase, refit) for phase in pipeline.PHASES}
@@ -211,6 +221,7 @@ class _Work:
     def _on_epoch(self, shown: Display, phase: str, last_epoch: int, entry: dict[str, Any]) -> None:
         self._history.append({"phase": phase, **entry})
         rundir.append_history(self._folder / rundir.HISTORY, self._history[-1])
+        self._on_entry(self._history[-1])
         runs = len(entry["loss"])
         name = f"{phase:6} ×{runs}" if runs > 1 else f"{phase:6}"
         shown.advance(name, entry["epoch"], last_epoch, self._status.of(phase, entry))

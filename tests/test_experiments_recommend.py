@@ -190,8 +190,8 @@ def test_numbers_and_sweeps_reach_the_training(asked):
         (["--law-scale", "0.2"], stats.VarianceGamma(8, 0.2), "posterior", 10),
         (
             ["--law", "variance-gamma", "--rule", "density", "--init-scale", "0.5"],
-            # Xavier's variances of 50 users and 60 items, their geometric mean.
-            stats.VarianceGamma(8, 0.25 * (2 / 58 * 2 / 68) ** 0.5),
+            # Xavier's variances of 50 users and 56 items, their geometric mean.
+            stats.VarianceGamma(8, 0.25 * (2 / 58 * 2 / 64) ** 0.5),
             "density",
             10,
         ),
@@ -214,7 +214,7 @@ SAMPLERS_MADE = {
     "bns": (
         ["--ecdf-samples", "32", "--prior", "uniform", "--rns-epochs", "1"],
         lambda log: samplers.Staged(
-            samplers.RNS(), samplers.BNS(samplers.uniform_prior(60), ecdf_samples=32), 1
+            samplers.RNS(), samplers.BNS(samplers.uniform_prior(log.n_items), ecdf_samples=32), 1
         ),
     ),
     "bns-posterior": (
@@ -347,6 +347,40 @@ def test_topk_speaks_the_ids_of_the_file(finished, ratings, tmp_path, capsys):
     with (tmp_path / "recs.csv").open() as file:
         as_csv = [(r["user"], r["item"]) for r in csv.DictReader(file)]
     assert as_csv == list(zip(table["user"], table["item"], strict=True))
+
+
+def test_the_history_is_logged_where_it_is_asked_for(ratings, tmp_path, monkeypatch):
+    out, logged = tmp_path / "run", []
+
+    @contextlib.contextmanager
+    def board(folder):
+        assert folder == out / "tensorboard"
+        yield logged.append
+        logged.append("closed")
+
+    monkeypatch.setitem(sys.modules, "tensorboardX", object())
+    monkeypatch.setattr("experiments._loggers.TensorBoard", board)
+    arguments = ["--data", str(ratings), *QUICK, "--log", "tensorboard", "--out", str(out)]
+    assert main(arguments) == 0
+    lines = [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
+    assert logged == [*lines, "closed"]
+
+
+def test_a_logger_that_is_not_installed_is_told_before_training(asked_and_refused, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    assert "needs the package wandb" in asked_and_refused("--log", "wandb")
+
+
+@pytest.fixture
+def asked_and_refused(ratings, tmp_path, capsys):
+    """What the command says of flags that it refuses, leaving nothing behind."""
+
+    def ask(*flags):
+        assert main(["--data", str(ratings), "--out", str(tmp_path / "run"), *flags]) == 2
+        assert not (tmp_path / "run").exists()
+        return one_line(capsys.readouterr().err)
+
+    return ask
 
 
 WRONG = {
