@@ -27,6 +27,7 @@ from ._program import program
 from ._progress import Display, TrainingStatus, display, reading
 from ._registry import filled, settle
 from ._signals import advise
+from ._sweep import count_search_seeds, parse_sweep
 from .encoders import ENCODERS
 from .objectives import Settled, resolve
 from .recipes import RECIPES, start
@@ -85,7 +86,7 @@ def _configure(arguments: list[str]) -> tuple[Config, Path, bool]:
 
 def _objective(config: Config) -> tuple[Settled, tuple[str, ...]]:
     """The objective, and the names of the numbers that a sweep sets."""
-    swept = tuple(pipeline.parse_sweep(config))
+    swept = tuple(parse_sweep(config))
     return resolve(config.objective, swept), swept
 
 
@@ -125,7 +126,7 @@ def _train(config: Config, folder: Path, resumed: bool) -> None:
         with display(console) as shown, log as on_entry:
             work = _Work(config, problem, objective, folder, described, on_entry)
             outcome = work.carry_out(shown)
-    n_search = pipeline.count_search_seeds(config.protocol)
+    n_search = count_search_seeds(config.protocol)
     screen.report(console, outcome, n_search if swept else 0)
     console.print(f"results in {screen.plain(folder)}")
 
@@ -147,7 +148,7 @@ def _judge(config: Config, console: Console) -> tuple[Config, Problem, Settled, 
       sets.
     """
     objective, swept = _objective(config)
-    pipeline.count_search_seeds(config.protocol)
+    count_search_seeds(config.protocol)
     check_installed(config.output.log)
     with display(console) as shown:
         problem = load_problem(config.source, shown.stage, reading(shown))
