@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import integrate, special
 
-from crl_jax import data, models, stats, train, weights
+from crl_jax import data, models, stats, tasks, weights
 
 from . import _common as common
 
@@ -33,7 +33,7 @@ N_USERS, N_ITEMS = 200_000, 50_000
 DIM, VARIANCE = 27, 0.6
 # Popularity falls with this power of the rank.
 ZIPF = 0.8
-MODEL = models.functional(lambda rngs: models.MatrixFactorization(N_USERS, N_ITEMS, DIM, rngs=rngs))
+ENCODER = models.MatrixFactorization(N_USERS, N_ITEMS, DIM)
 Params = dict[str, jax.Array]
 Rule = Literal["density", "posterior"]
 RULES: dict[Rule, Callable[..., jax.Array]] = {
@@ -119,17 +119,19 @@ def score_all(params: Params, users: jax.Array, items: jax.Array) -> jax.Array:
 
     def score(pair: tuple[jax.Array, jax.Array]) -> jax.Array:
         user, item = pair
-        return MODEL.score(params, user[None], item[None, None])[0, 0]
+        return ENCODER.score(ENCODER.encode(params), user[None], item[None, None])[0, 0]
 
     return jax.lax.map(score, (users, items), batch_size=2**14)
 
 
 @jax.jit
 def expectation(
-    credence: train.Credence, params: Params, users: jax.Array, items: jax.Array
+    confidence: tasks.Confidence, params: Params, users: jax.Array, items: jax.Array
 ) -> jax.Array:
     """Confidence of the interactions, as training estimates it."""
-    return credence.estimate(jax.random.key(1), MODEL, params, users, items, N_ITEMS)
+    return confidence.estimate(
+        jax.random.key(1), ENCODER, ENCODER.encode(params), users, items, N_ITEMS
+    )
 
 
 def measure(log: data.Interactions, params: Params, rounds: int) -> list[dict[str, Any]]:
@@ -144,8 +146,8 @@ def measure(log: data.Interactions, params: Params, rounds: int) -> list[dict[st
         for rule in RULES
     }
     for case in (Case(EXPECTATION, "density", KNOWN), Case(EXPECTATION, "posterior", SMOOTHED)):
-        credence = train.Credence(by_item, LAWS[case.law], rule=case.rule)
-        runs[case] = partial(expectation, credence, params, users, items)
+        confidence = tasks.Confidence(by_item, LAWS[case.law], rule=case.rule)
+        runs[case] = partial(expectation, confidence, params, users, items)
 
     few = np.linspace(0, len(log) - 1, N_REFERENCE).astype(int)
     few_scores, few_priors = np.asarray(scores)[few], np.asarray(prior)[few]

@@ -21,19 +21,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from crl_jax import data, losses, models, samplers, stats, train
+from crl_jax import data, losses, models, samplers, stats, tasks, train
 
 from . import _common as common
 
 DIM = 32
 SETTINGS = {
-    "minibatch": {"optimizer": train.adam_l2, "batch_size": 1024},
-    "triplets": {
-        "optimizer": train.sgd_l2,
-        "batch_size": 1,
-        "draw_batches": 1024,
-        "row_wise": True,
-    },
+    "minibatch": (train.StepPlan(1024), train.adam_l2),
+    "triplets": (train.StepPlan(1, draw_batches=1024, row_wise=True), train.sgd_l2),
 }
 RATES = {"minibatch": (1e-3, 1e-5), "triplets": (1e-2, 1e-2)}
 # A name by which custom calls and sends to the host are found in a compiled program.
@@ -57,51 +52,45 @@ def contestants(log: data.Interactions) -> dict[str, samplers.Sampler]:
 
 
 def compile_epoch(
-    sampler: samplers.Sampler, model: models.Functional, log: data.Interactions, setting: str
+    sampler: samplers.Sampler, log: data.Interactions, setting: str
 ) -> tuple[Any, Any, bool]:
     """An epoch with donated state, its state, and whether it leaves the host alone."""
-    step = train.Step(model=model, loss=losses.bpr, n_neg=1, n_pos=0, **SETTINGS[setting])
-    anchors = train.Anchors(
-        users=jnp.asarray(log.users),
-        items=jnp.asarray(log.items),
-        positives=samplers.Positives.of(log, bitmap=sampler.reads_bitmap),
-    )
+    plan, rule = SETTINGS[setting]
     rate, decay = RATES[setting]
-    knobs = {"learning_rate": jnp.float32(rate), "weight_decay": jnp.float32(decay), "loss": {}}
+    encoder = models.MatrixFactorization(log.n_users, log.n_items, DIM)
+    task = tasks.Ranking.of(log, encoder=encoder, loss=losses.bpr, sampler=sampler)
+    optimizer = train.Optimizer(jnp.float32(rate), jnp.float32(decay), rule=rule)
+    batches = train.ArrayBatches(task.seen)
 
     @partial(jax.jit, donate_argnums=0)
-    def epoch(state: Any, sampler: Any, number: Any, anchors: Any, knobs: Any) -> Any:
-        key = jax.random.fold_in(jax.random.key(1), number)
-        return train.run_epoch(step, state, key, anchors, sampler, knobs, number)
+    def epoch(state: Any, task: Any, number: Any, optimizer: Any, batches: Any) -> Any:
+        steps = batches.epoch(jax.random.fold_in(state.key, number), plan)
+        return train.run_steps(
+            task, optimizer, state, steps, plan=plan, data=batches.data, epoch=number
+        )
 
-    params = model.init(jax.random.key(0))
-    state = train.EpochState(
-        params,
-        step.optimizer(rate, decay).init(params),
-        sampler.init(jax.random.key(2), anchors.positives, model, params),
-    )
-    state = jax.tree.map(jnp.array, state)  # own buffers, to be donated
-    compiled = epoch.lower(state, sampler, np.int32(0), anchors, knobs).compile()
+    state = train.initial_state(task, optimizer, 0)
+    state = jax.tree.map(jnp.copy, state)  # own buffers, to be donated
+    compiled = epoch.lower(state, task, np.int32(0), optimizer, batches).compile()
     on_device = not _TO_HOST.search(compiled.as_text() or "")
-    return lambda *varying: compiled(*varying, anchors, knobs), state, on_device
+
+    def run(state: Any, number: Any) -> Any:
+        return compiled(state, task, number, optimizer, batches)
+
+    return run, state, on_device
 
 
 def measure(log: data.Interactions, setting: str, rounds: int) -> list[dict[str, Any]]:
     """One row per sampler."""
-
-    def build(rngs: Any) -> models.MatrixFactorization:
-        return models.MatrixFactorization(log.n_users, log.n_items, DIM, rngs=rngs)
-
-    model = models.functional(build)
     entries = {}
     for name, sampler in contestants(log).items():
-        run, state, on_device = compile_epoch(sampler, model, log, setting)
-        entries[name] = {"run": run, "state": state, "sampler": sampler, "on_device": on_device}
+        run, state, on_device = compile_epoch(sampler, log, setting)
+        entries[name] = {"run": run, "state": state, "on_device": on_device}
     times: dict[str, list[float]] = {name: [] for name in entries}
     for number in range(rounds + 1):
         for name, entry in entries.items():
             started = time.perf_counter()
-            out = entry["run"](entry["state"], entry["sampler"], np.int32(number))
+            out = entry["run"](entry["state"], np.int32(number))
             entry["state"], _ = jax.block_until_ready(out)
             if number:  # the first turn warms up
                 times[name].append(time.perf_counter() - started)

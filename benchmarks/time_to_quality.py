@@ -38,20 +38,20 @@ Mark = Callable[[str], None]
 
 def run_jax(folder: Path, epochs: int, mark: Mark) -> float:
     """What a user of ``crl_jax`` writes."""
-    from crl_jax import data, losses, metrics, train
+    from crl_jax import data, losses, metrics, models, tasks, train
 
     mark("import")
     split = data.read_split(folder / "train.csv", folder / "test.csv")
     mark("load")
-    fitted = train.fit(
-        split.train, loss=losses.bpr, learning_rate=LEARNING_RATE, weight_decay=WEIGHT_DECAY,
-        batch_size=BATCH_SIZE, epochs=epochs, eval_every=epochs, seeds=SEED,
+    fitted = tasks.fit_ranking(
+        split.train, loss=losses.bpr, optimizer=train.Optimizer(LEARNING_RATE, WEIGHT_DECAY),
+        plan=train.StepPlan(BATCH_SIZE), epochs=epochs, eval_every=epochs, seeds=SEED,
     )  # fmt: skip
-    params = fitted.run()
+    tables = fitted.tables()
     mark("train")
     assert split.test is not None
     plan = metrics.ranking_plan(split.train, split.test)
-    values = metrics.evaluate(fitted.model.score_all, params, plan, ks=(K,), auc=False)
+    values = metrics.evaluate(models.inner_scores, tables, plan, ks=(K,), auc=False)
     ndcg = metrics.summarize(values)[f"ndcg@{K}"]
     mark("evaluate")
     return ndcg
@@ -141,12 +141,13 @@ def ndcg(scores: Any, train: Any, test: Any) -> float:
 
 def probe_jax(folder: Path, max_epochs: int) -> list[float]:
     """NDCG of ``crl_jax`` every STRIDE epochs."""
-    from crl_jax import data, losses, train
+    from crl_jax import data, losses, tasks, train
 
     split = data.read_split(folder / "train.csv", folder / "test.csv")
-    fitted = train.fit(
-        split.train, split.test, loss=losses.bpr, learning_rate=LEARNING_RATE,
-        weight_decay=WEIGHT_DECAY, batch_size=BATCH_SIZE, epochs=max_epochs, eval_every=STRIDE,
+    fitted = tasks.fit_ranking(
+        split.train, split.test, loss=losses.bpr,
+        optimizer=train.Optimizer(LEARNING_RATE, WEIGHT_DECAY),
+        plan=train.StepPlan(BATCH_SIZE), epochs=max_epochs, eval_every=STRIDE,
         patience=max_epochs, k=K, seeds=SEED,
     )  # fmt: skip
     return [entry[f"valid_ndcg@{K}"][0] for entry in fitted.history]

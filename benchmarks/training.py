@@ -4,7 +4,7 @@ One epoch goes once through the interactions in a fresh order, draws exact negat
 positives), and takes Adam steps on a matrix factorisation of width 32. The data are
 ``$CRL_DATA/ml-100k/train.csv``; where CRL_DATA is unset, simulated data of the same shape.
 
-Ours is :func:`crl_jax.train.run_epoch` compiled with donated state, which is what
+Ours is :func:`crl_jax.train.run_steps` compiled with donated state, which is what
 :func:`crl_jax.train.fit` runs, in processes of its own: one thread or all of them, which XLA fixes
 when it starts. PyTorch holds a contest among its own ways to write the same epoch, eager and
 compiled, on one thread and on all; the best eager and the best compiled one are compared with the
@@ -135,49 +135,37 @@ def make_epoch(task: Task, interactions: Any) -> Contestant:
     import jax
     import jax.numpy as jnp
 
-    from crl_jax import losses, models, samplers, train
+    from crl_jax import losses, models, tasks, train
 
-    def build(rngs: Any) -> models.MatrixFactorization:
-        n_users, n_items = interactions.n_users, interactions.n_items
-        return models.MatrixFactorization(n_users, n_items, DIM, rngs=rngs)
-
-    loss, knobs = {
+    loss, hyperparams = {
         "bpr": (losses.bpr, {}),
-        "dpl": (losses.debiased_pairwise, {"tau_plus": jnp.float32(TAU_PLUS)}),
+        "dpl": (losses.debiased_pairwise, {"tau_plus": TAU_PLUS}),
     }[task.loss]
-    model = models.functional(build)
-    step = train.Step(
-        model=model,
+    ranking = tasks.Ranking.of(
+        interactions,
+        encoder=models.MatrixFactorization(interactions.n_users, interactions.n_items, DIM),
         loss=loss,
-        optimizer=train.adam_l2,
-        batch_size=BATCH_SIZE,
+        hyperparams={name: jnp.float32(value) for name, value in hyperparams.items()},
         n_neg=task.n_neg,
         n_pos=task.n_pos,
     )
-    anchors = train.Anchors(
-        users=jnp.asarray(interactions.users),
-        items=jnp.asarray(interactions.items),
-        positives=samplers.Positives.of(interactions),
-    )
-    numbers = {
-        "learning_rate": jnp.float32(LEARNING_RATE),
-        "weight_decay": jnp.float32(WEIGHT_DECAY),
-        "loss": knobs,
-    }
+    optimizer = train.Optimizer(jnp.float32(LEARNING_RATE), jnp.float32(WEIGHT_DECAY))
+    batches, plan = train.ArrayBatches(ranking.seen), train.StepPlan(BATCH_SIZE)
 
     @partial(jax.jit, donate_argnums=0)
-    def compiled(state: Any, epoch: Any, anchors: Any, numbers: Any) -> Any:
+    def compiled(state: Any, epoch: Any, ranking: Any, optimizer: Any, batches: Any) -> Any:
         # The key is made on the device, as `fit` does: made outside it would be timed too.
-        key = jax.random.fold_in(jax.random.key(1), epoch)
-        return train.run_epoch(step, state, key, anchors, samplers.RNS(), numbers)
+        steps = batches.epoch(jax.random.fold_in(state.key, epoch), plan)
+        return train.run_steps(
+            ranking, optimizer, state, steps, plan=plan, data=batches.data, epoch=epoch
+        )
 
-    params = model.init(jax.random.key(0))
-    state = train.EpochState(params, train.adam_l2(LEARNING_RATE, WEIGHT_DECAY).init(params))
+    state = train.initial_state(ranking, optimizer, 0)
     epochs = itertools.count()
 
     def epoch() -> float:
         nonlocal state
-        state, report = compiled(state, np.int32(next(epochs)), anchors, numbers)
+        state, report = compiled(state, np.int32(next(epochs)), ranking, optimizer, batches)
         return float(jax.block_until_ready((state, report))[1]["loss"])
 
     start = time.perf_counter()

@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from ._floats import rounded
+
 _NUMBERS = (int, float, list, tuple, np.generic, np.ndarray, jax.Array)
 
 
@@ -19,8 +21,8 @@ def check_shape(name: str, array: Any, expected: tuple[int, ...]) -> None:
 def check_range(
     name: str,
     value: Any,
-    low: float,
-    high: float,
+    low: int | float,
+    high: int | float,
     *,
     low_open: bool = False,
     high_open: bool = False,
@@ -53,17 +55,6 @@ def check_range(
         raise ValueError(f"`{name}` must lie in {left}{low}, {high}{right}, got {got}.")
 
 
-def rounded(value: Any, dtype: Any = None) -> np.ndarray:
-    """The numbers that computations in ``dtype`` meet; None is the widest type that JAX has.
-
-    What is too large is infinite, and what is below the normal numbers 0, as most devices have it.
-    """
-    dtype = jnp.result_type(float) if dtype is None else np.dtype(dtype)
-    with np.errstate(over="ignore", under="ignore"):
-        numbers = np.asarray(value).astype(dtype)
-    return np.where(np.abs(numbers) < np.finfo(dtype).tiny, np.zeros((), dtype), numbers)
-
-
 def plain_number(number: Any) -> str:
     """The fewest digits that tell a number apart from others of its type.
 
@@ -79,17 +70,3 @@ def plain_number(number: Any) -> str:
     with np.errstate(over="ignore"):
         single = exact.astype(np.float32)
     return str(single if single == exact else exact)
-
-
-def at_least_float32(*arrays: Any) -> tuple[Any, ...]:
-    """Casts integers and half precision up to float32; None and wider floats pass."""
-
-    def cast(x: Any) -> Any:
-        if x is None:
-            return None
-        x = jnp.asarray(x)
-        # Not promote_types: under strict promotion it refuses half precision.
-        wide = jnp.issubdtype(x.dtype, jnp.floating) and jnp.finfo(x.dtype).bits >= 32
-        return x if wide else x.astype(jnp.float32)
-
-    return tuple(cast(x) for x in arrays)

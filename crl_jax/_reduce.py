@@ -1,4 +1,4 @@
-"""How the losses of single anchors become one number."""
+"""Reductions of what a mask keeps: losses of anchors to one number, entries of a row to a count."""
 
 from typing import Protocol, runtime_checkable
 
@@ -32,3 +32,10 @@ def masked_mean(
         where = jnp.ones(values.shape, bool)
     count = jnp.maximum(jnp.sum(where), 1).astype(values.dtype)
     return jnp.sum(jnp.where(where, values, 0)) / count
+
+
+def kept_count(scores: Array, where: Array | None) -> Array:
+    """Kept entries of each row, ``[*batch]`` or ``[]``; 1 if there are none, to divide by."""
+    if where is None:
+        return jnp.asarray(scores.shape[-1], jnp.int32)
+    return jnp.maximum(jnp.sum(where, axis=-1, dtype=jnp.int32), 1)

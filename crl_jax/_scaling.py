@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ._checks import at_least_float32
+from ._floats import at_least_float32
 
 
 def row_scale(x: Float[Array, "*batch n"]) -> Float[Array, "*batch 1"]:

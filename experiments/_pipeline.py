@@ -6,21 +6,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
-from crl_jax import data, metrics, models, train
+from crl_jax import data, metrics, models, tasks, train
 
 from ._config import Config
 from ._flags import spoken
 from ._problem import OnStage, Problem, unseen
 from ._sweep import count_search_seeds, parse_sweep
-from .encoders import ENCODERS, resolve_encoder
+from .encoders import resolve_encoder
 from .objectives import Settled, resolve
 from .sampling import SAMPLERS, Context, resolve_sampler
 
 OPTIMIZERS = {"adam": train.adam_l2, "adamw": train.adamw, "sgd": train.sgd_l2}
-SCHEDULES = {"constant": train.constant, "step": train.halfway, "cosine": train.cosine}
+SCHEDULES = {"constant": train.constant, "step": train.step_decay, "cosine": train.cosine}
 VALIDATION_K = 20
 METRICS = (
     "ndcg", "recall", "precision", "f1", "map", "mrr", "hit_rate", "coverage", "auc",
@@ -37,13 +36,13 @@ class Trained:
     """What the search and the training of the scored model come to.
 
     Attributes:
-      params: Parameters of the model that is scored, leading axis ``seeds``.
+      tables: What each seed's model serves: vectors whose inner products are its scores.
       learned: The parts of the data that it learned from.
       points: The numbers tried, one dictionary per grid point.
       choice: The choice among them on validation data.
     """
 
-    params: Any
+    tables: list[models.Tables]
     learned: tuple[str, ...]
     points: list[dict[str, float]]
     choice: train.Choice
@@ -109,11 +108,10 @@ def run(
     learned = problem.learned("final", protocol.refit)
     if protocol.refit == "none" and n_search >= protocol.seeds:
         start = choice.point * n_search
-        own = slice(start, start + protocol.seeds)
-        params = jax.tree.map(lambda leaf: leaf[own], jax.device_get(searched.params))
-        return Trained(params, learned, points, choice)
-    params = train_again("final", config, problem, points, choice, checkpoints, on_epoch, on_stage)
-    return Trained(params, learned, points, choice)
+        tables = [searched.tables(start + i) for i in range(protocol.seeds)]
+        return Trained(tables, learned, points, choice)
+    tables = train_again("final", config, problem, points, choice, checkpoints, on_epoch, on_stage)
+    return Trained(tables, learned, points, choice)
 
 
 def train_again(
@@ -125,39 +123,32 @@ def train_again(
     checkpoints: Path,
     on_epoch: OnEpoch,
     on_stage: OnStage = unseen,
-) -> Any:
+) -> list[models.Tables]:
     """Trains the chosen point with all seeds on what a phase learns from, as long as was chosen.
 
     Returns:
-      The parameters, leading axis ``seeds``.
+      What each seed's model serves, see :class:`Trained`.
     """
     protocol, swept = config.protocol, tuple(parse_sweep(config))
     fit = _fitter(config, resolve(config.objective, swept), problem, swept)
     best = {name: np.float32(value) for name, value in points[choice.point].items()}
     seeds = np.arange(protocol.seed, protocol.seed + protocol.seeds)
     on_stage(f"{phase}: compiling and first epoch")
-    return fit(
+    fitted = fit(
         problem.joined(problem.learned(phase, protocol.refit)),
         None,
         numbers={**best, "seeds": seeds},
         checkpoint=checkpoints / f"{phase}.npz",
         on_epoch=partial(on_epoch, phase, choice.epochs),
         stop_at=choice.epochs,
-    ).params
-
-
-def tables_of(config: Config, params: Any) -> list[models.Tables]:
-    """What each seed's model serves: vectors whose inner products are its scores."""
-    serve = ENCODERS[config.encoding.encoder].serve
-    params = jax.device_get(params)  # to take apart: JAX would compile that
-    n_seeds = len(jax.tree.leaves(params)[0])
-    return [serve(jax.tree.map(lambda leaf, i=i: leaf[i], params)) for i in range(n_seeds)]
+    )
+    return [fitted.tables(i) for i in range(fitted.n_runs)]
 
 
 def score_seeds(
     tables: list[models.Tables], problem: Problem, ks: tuple[int, ...], on_stage: OnStage = unseen
 ) -> list[dict[str, float]]:
-    """Test metrics of every seed's model, see :func:`tables_of`."""
+    """Test metrics of every seed's model."""
     on_stage("planning evaluation")
     with spoken(test="the test part", train="the training part"):
         plan = metrics.ranking_plan(problem.known, problem.test)
@@ -211,49 +202,66 @@ def _reading_order(name: str) -> tuple[int, int]:
 
 def _fitter(
     config: Config, objective: Settled, problem: Problem, swept: tuple[str, ...]
-) -> Callable[..., train.Fitted]:
+) -> Callable[..., tasks.FittedRanking]:
     options = config.training
-    build = resolve_encoder(config.encoding, problem.known, options.dim, swept)
+    optimizer = train.Optimizer(
+        options.lr,
+        options.weight_decay,
+        options.decay,
+        rule=OPTIMIZERS[options.optimizer],
+        schedule=SCHEDULES[options.schedule],
+    )
 
     def fit(
         part: data.Interactions,
         valid: data.Interactions | None,
         *,
         numbers: dict[str, Any],
-        **rest: Any,
-    ) -> train.Fitted:
-        of = {name: numbers[name] for name in objective.hyperparams if name in numbers}
+        checkpoint: Path,
+        on_epoch: Callable[[dict[str, Any]], None],
+        stop_at: int | None = None,
+    ) -> tasks.FittedRanking:
         context = Context(part, config.source.data, objective.count("n_neg"))
         sampler, _ = resolve_sampler(config.sampling, context, swept, own=objective.sampler)
         with spoken(test="the validation part", train="the training part"):
-            return train.fit(
+            return tasks.fit_ranking(
                 part,
                 valid,
                 loss=objective.entry.loss,
-                build=build,
+                hyperparams=objective.hyperparams,
+                hyperparam_schedule=objective.entry.schedule,
+                encoder=resolve_encoder(config.encoding, part, options.dim, swept),
+                serve_similarity=config.encoding.serve_similarity,
+                l2_on=options.l2_on,
                 sampler=sampler,
-                sampler_knobs=SAMPLERS[config.sampling.sampler].swept_fields(numbers),
-                credence=objective.confidence(part, options),
-                knobs={**objective.hyperparams, **of},
-                knob_schedule=objective.entry.schedule,
                 n_neg=objective.count("n_neg"),
                 n_pos=objective.count("n_pos"),
                 n_group=objective.count("n_group"),
+                confidence=objective.confidence(part, options),
                 held_out=problem.held_out(part),
-                seeds=numbers["seeds"],
-                init_scale=numbers.get("init_scale", options.init_scale),
-                learning_rate=numbers.get("lr", options.lr),
-                weight_decay=numbers.get("weight_decay", options.weight_decay),
-                decay=numbers.get("decay", options.decay),
+                init_scale=options.init_scale,
+                optimizer=optimizer,
+                plan=train.StepPlan(options.batch_size),
                 epochs=numbers.get("epochs", options.epochs),
-                optimizer=OPTIMIZERS[options.optimizer],
-                schedule=SCHEDULES[options.schedule],
-                batch_size=options.batch_size,
+                stop_at=stop_at,
                 patience=options.patience,
                 eval_every=options.eval_every,
                 k=VALIDATION_K,
-                checkpoint_seconds=config.output.checkpoint_seconds,
-                **rest,
+                seeds=numbers["seeds"],
+                sweep=_sweep(config, objective, numbers),
+                hooks=[
+                    train.Checkpoint(checkpoint, config.output.checkpoint_seconds),
+                    train.Progress(on_epoch),
+                ],
             )
 
     return fit
+
+
+def _sweep(config: Config, objective: Settled, numbers: dict[str, Any]) -> dict[str, Any]:
+    """The numbers of the runs by the names that :func:`crl_jax.tasks.fit_ranking` has for them."""
+    names = {"lr": "learning_rate", **{n: n for n in ("weight_decay", "decay", "init_scale")}}
+    names |= {name: f"loss.{name}" for name in objective.hyperparams}
+    found = {names[name]: value for name, value in numbers.items() if name in names}
+    fields = SAMPLERS[config.sampling.sampler].swept_fields(numbers)
+    return found | {f"sampler.{name}": value for name, value in fields.items()}

@@ -200,7 +200,7 @@ class _Work:
         trained = pipeline.run(config, problem, checkpoints, on_epoch, shown.stage)
         if config.protocol.sweep:
             rundir.write_sweep(folder / rundir.SWEEP, trained.points, trained.choice)
-        tables = pipeline.tables_of(config, trained.params)
+        tables = trained.tables
         self._save(tables, trained.learned)
         self._draw(trained)
         per_seed = pipeline.score_seeds(tables, problem, config.protocol.k, shown.stage)
@@ -208,11 +208,11 @@ class _Work:
         saved = trained.learned
         if config.protocol.refit == "all":  # scored already: the test part cannot judge this one
             saved = problem.learned("use", "all")
-            params = pipeline.train_again(
+            for_use = pipeline.train_again(
                 "use", config, problem, trained.points, trained.choice, checkpoints, on_epoch,
                 shown.stage,
             )  # fmt: skip
-            self._save(pipeline.tables_of(config, params), saved)
+            self._save(for_use, saved)
             self._draw(trained)
         outcome = pipeline.Outcome(trained.points, trained.choice, per_seed, trained.learned, saved)
         # Last: where it stands, the run is complete.

@@ -3,15 +3,22 @@
 import os
 import signal
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 
 import jax
+import jaxtyping
 import pytest
 from hypothesis import settings
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_num_cpu_devices", 8)  # for what runs on several; all else uses the first
+
+if not hasattr(jax, "enable_x64"):  # before JAX 0.8
+    from jax.experimental import enable_x64
+
+    jax.enable_x64 = enable_x64
 
 # At a desk every run tries new examples; on a server a change stands or falls by itself.
 settings.register_profile("server", derandomize=True)
@@ -26,10 +33,38 @@ for _number, _handler in (
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, _handler)
 
-# Many tests compile the same programs. The variables reach the processes that tests start.
-_cache = tempfile.TemporaryDirectory(prefix="crl_jax_compiled_")
+
+@contextmanager
+def _unchecked():
+    before = jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", True)
+    try:
+        yield
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", before)
+
+
+# What is to be refused is refused by the function itself, not by the checker of its signature.
+_raises = pytest.raises
+
+
+@contextmanager
+def _raises_unchecked(*args, **kwargs):
+    with _unchecked(), _raises(*args, **kwargs) as caught:
+        yield caught
+
+
+pytest.raises = _raises_unchecked
+
+# Many tests compile the same programs: all workers, and the processes that tests start, share
+# them. Who reads an entry that another is about to write compiles it anew.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ["PJRT_NPROC"] = "1"  # a thread for each worker; so many workers need no more
+else:
+    _cache = tempfile.TemporaryDirectory(prefix="crl_jax_compiled_")
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = _cache.name
 for _name, _value in {
-    "jax_compilation_cache_dir": _cache.name,
+    "jax_compilation_cache_dir": os.environ["JAX_COMPILATION_CACHE_DIR"],
     "jax_persistent_cache_min_compile_time_secs": 0.1,
     "jax_persistent_cache_min_entry_size_bytes": -1,
 }.items():
@@ -42,6 +77,13 @@ def _forget_compiled():
     """Each compiled program holds mappings of memory, of which a process may have 65,530."""
     yield
     jax.clear_caches()
+
+
+@pytest.fixture
+def unchecked():
+    """Without the checker of signatures, for a test that gives what does not belong."""
+    with _unchecked():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -1,14 +1,14 @@
 """A world small enough to enumerate: a table of scores, users with few or many items taken."""
 
+import dataclasses
 import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
 from crl_jax.data import Interactions
-from crl_jax.models import functional
+from crl_jax.models import Encoder, Tables
 from crl_jax.samplers import Batch, Positives
 
 N_ITEMS = 9
@@ -34,20 +34,25 @@ def interactions_of(taken, n_items):
     )
 
 
-class Table(nnx.Module):
-    """An encoder that has learned every score by heart, and cannot score items together."""
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Table(Encoder):
+    """An encoder that has learned every score by heart: the vector of a user has them all."""
 
-    def __init__(self, n_users, n_items, *, rngs):
-        self.table = nnx.Param(jax.random.normal(rngs.params(), (n_users, n_items)))
+    def init(self, key):
+        return {"table": jax.random.normal(key, (self.n_users, self.n_items))}
 
-    def __call__(self, users, items):
-        return self.table[users[:, None], items]
+    def encode(self, params, key=None):
+        return Tables(params["table"], jnp.zeros((1, 1)))
 
-    def all_scores(self, users):
-        return self.table[users]
+    def score(self, tables, users, items):
+        return tables.users[users[:, None], items]
+
+    def score_shared(self, tables, users, items):
+        return tables.users[users][:, items].T
 
 
-MODEL = functional(lambda rngs: Table(1, 1, rngs=rngs))
+ENCODER = Table(1, 1)
 """One for all worlds, whatever the size of their tables: programs are compiled by encoder."""
 
 
@@ -55,6 +60,11 @@ MODEL = functional(lambda rngs: Table(1, 1, rngs=rngs))
 def draw(sampler, key, batch, state=()):
     """A call of the sampler, compiled: its loops would be compiled anew at each call outside."""
     return sampler(key, batch, state)
+
+
+def as_tables(scores):
+    """What :class:`Table` makes of its parameters."""
+    return Tables(jnp.asarray(scores, jnp.float32), jnp.zeros((1, 1)))
 
 
 class World:
@@ -66,7 +76,7 @@ class World:
         self.taken, self.n_items = [set(items) for items in taken], n_items
         self.positives = Positives.of(self.train, bitmap=True)
         self.scores = np.random.default_rng(seed).normal(size=(len(taken), n_items))
-        self.params = {"table": jnp.asarray(self.scores, jnp.float32)}
+        self.tables = as_tables(self.scores)
 
     def unseen(self, user):
         return np.array([j for j in range(self.n_items) if j not in self.taken[user]])
@@ -81,14 +91,14 @@ class World:
             users=jnp.asarray(users, jnp.int32),
             items=jnp.asarray([self.positive(user) for user in users], jnp.int32),
             positives=self.positives,
-            params=self.params,
+            tables=self.tables,
             epoch=jnp.int32(epoch),
-            model=MODEL,
+            encoder=ENCODER,
             n=n,
         )
 
     def state(self, sampler):
-        return sampler.init(jax.random.key(7), self.positives, MODEL, self.params)
+        return sampler.init(jax.random.key(7), self.positives, self.tables)
 
 
 def best_of(unseen, m, value):

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from crl_jax.data import DataError, _download, download_movielens, load
+from crl_jax.data import DATASETS, DataError, Dataset, _download, columns, download, load
 
 MEMBER = b"1\t2\t3\t4\n5\t6\t3\t4\n"
 NAME = "ml-100k/u.data"
@@ -26,7 +26,8 @@ def zipped(members):
 
 def archive(url, content, **changes):
     digest = hashlib.sha256(content).hexdigest()
-    return replace(_download.Archive(url, digest, len(content), NAME, len(MEMBER)), **changes)
+    made = Dataset(url, digest, len(content), NAME, len(MEMBER), "u.data", "https://example.org")
+    return replace(made, **changes)
 
 
 @pytest.fixture
@@ -178,25 +179,39 @@ def test_no_connection_is_said_with_a_way_out(serve, tmp_path):
 def test_load_reads_a_release_through_the_cache(serve, tmp_path, monkeypatch):
     content = zipped({NAME: MEMBER})
     url, state = serve(content)
-    monkeypatch.setitem(_download.MOVIELENS, "100k", archive(url, content))
+    monkeypatch.setitem(DATASETS, "movielens:100k", archive(url, content))
     assert len(load("movielens:100k", cache=tmp_path / "a")) == 2
     assert everything_under(tmp_path / "a") == ["movielens-100k/u.data"]
     monkeypatch.setenv("CRL_JAX_CACHE", str(tmp_path / "b"))
-    assert download_movielens("100k") == tmp_path / "b" / "movielens-100k" / "u.data"
+    assert download("movielens:100k") == tmp_path / "b" / "movielens-100k" / "u.data"
     monkeypatch.delenv("CRL_JAX_CACHE")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     expected = tmp_path / "home" / ".cache" / "crl_jax" / "movielens-100k" / "u.data"
-    assert download_movielens("100k") == expected
+    assert download("movielens:100k") == expected
     assert state["requests"] == 3
     with pytest.raises(
         ValueError, match=r"`source` must be one of movielens:100k, .*'movielens:2m'"
     ):
         load("movielens:2m")
-    with pytest.raises(ValueError, match="`name` must be one of 100k, 1m, 20m, 25m, got '2m'"):
-        download_movielens("2m")
+    with pytest.raises(ValueError, match=r"`name` must be one of movielens:100k, .*, got '2m'"):
+        download("2m")
+
+
+def test_an_entry_is_all_that_a_dataset_needs(serve, tmp_path, monkeypatch):
+    table = b"who;what\n1;2\n"
+    content = zipped({"folder/table": table})
+    entry = archive(serve(content)[0], content, member="folder/table", member_size=len(table))
+    monkeypatch.setitem(DATASETS, "mine:x", replace(entry, format="csv"))
+    named = {"user_col": "who", "item_col": "what", "cache": tmp_path}
+    assert load("mine:x", **named).item_ids.tolist() == [2]
+    assert str(columns("mine:x", **named)[0]) == "user = who, item = what"
+    with pytest.raises(DataError, match="expected non-negative integers"):
+        load("mine:x", format="lightgcn", cache=tmp_path)  # what is asked for goes first
+    with pytest.raises(ValueError, match=r"`source` must be one of .*, mine:x, got 'mine:y'"):
+        load("mine:y")
 
 
 @pytest.mark.data
 def test_the_pinned_member_size_is_that_of_the_file_at_hand(real_data):
     path = real_data / "ml-100k" / "u.data"
-    assert path.stat().st_size == _download.MOVIELENS["100k"].member_size
+    assert path.stat().st_size == DATASETS["movielens:100k"].member_size

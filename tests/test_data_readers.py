@@ -6,7 +6,7 @@ import inspect
 import io
 import re
 from contextlib import suppress
-from datetime import date, datetime
+from datetime import datetime
 
 import numpy as np
 import polars as pl
@@ -154,22 +154,7 @@ BAD = [  # file name, content, what the message says
     ("x.parquet", b"PAR1" + b"\0" * 50 + b"PAR1", r"expected a readable Parquet file"),
     ("x.parquet", parquet(a=[1], item=[1]), r"expected a column with the user, .*'a', 'item'"),
     ("x.parquet", parquet(user=[1, None], item=[1, 1]), r"row 2: expected a value as 'user'"),
-    ("x.parquet", parquet(user=["a", ""], item=[1, 1]), r"row 2: expected a non-empty id"),
-    (
-        "x.parquet",
-        parquet(user=[1, -1], item=[1, 1]),
-        r"row 2: expected a non-negative id as 'user', got -1",
-    ),
     ("x.parquet", parquet(user=[1.0, 1.5], item=[1, 1]), r"x.parquet: 'user' must hold whole"),
-    ("x.parquet", parquet(user=[1], item=[1], rating=[1e39]), r"row 1: .* as 'rating', got 1e\+39"),
-    ("x.parquet", parquet(user=[True], item=[1]), r"expected integers or text as 'user'"),
-    (
-        "x.parquet",
-        parquet(user=[1, 2], item=[1, 1], rating=[1.0, float("nan")]),
-        r"row 2: expected a finite number as 'rating', got nan",
-    ),
-    ("x.parquet", parquet(user=[1], item=[1], rating=["5"]), r"expected numbers as 'rating'"),
-    ("x.parquet", parquet(user=[], item=[]), r"expected interactions|expected integers"),
 ]
 
 
@@ -332,8 +317,9 @@ def test_progress_tells_the_share_of_the_bytes(tmp_path, name):
     shares = [share for _, share in told]
     assert shares == sorted(set(shares))
     assert shares[-1] == 1
-    assert 10 < len(shares) <= 1000
-    assert np.diff([0, *shares]).max() < 0.1
+    assert 2 < len(shares) <= 1000
+    # A block of text, or what Python 3.12 and later unzip at a time.
+    assert np.diff([0, *shares]).max() * path.stat().st_size <= 2**17
 
     def stop(path, share):
         raise KeyboardInterrupt
@@ -416,9 +402,6 @@ def test_dates_become_seconds(tmp_path):
     moments = [datetime(2020, 1, 1), datetime(2020, 1, 1, 0, 0, 1, 500_000)]
     pl.DataFrame({"user": [1, 1], "item": [1, 2], "time": moments}).write_parquet(path)
     assert read(path).timestamps.tolist() == [1577836800, 1577836801.5]
-    days = {"user": [1, 1], "item": [1, 2], "time": [date(2020, 1, 1), date(1970, 1, 2)]}
-    pl.DataFrame(days).write_parquet(path)
-    assert read(path).timestamps.tolist() == [1577836800, 86400]
 
 
 def test_timestamps_with_fractions_are_float64(tmp_path):
@@ -427,13 +410,6 @@ def test_timestamps_with_fractions_are_float64(tmp_path):
     assert data.timestamps.dtype == np.float64
     assert data.timestamps[-2:].tolist() == [999, 1000.5]
     assert data.ratings is None
-
-
-def test_parquet_times_beyond_int64_are_float64(tmp_path):
-    path = tmp_path / "x.parquet"
-    times = pl.Series([2**63 + 2**20, 1], dtype=pl.UInt64)
-    pl.DataFrame({"user": [1, 2], "item": [1, 1], "time": times}).write_parquet(path)
-    assert read(path).timestamps.tolist() == [2.0**63 + 2**20, 1.0]
 
 
 def test_min_rating_keeps_positives_and_the_vocabulary(tmp_path):
@@ -538,19 +514,6 @@ def test_what_kills_the_decoder_of_parquet_is_an_error(tmp_path, monkeypatch, ca
 
 def test_a_parquet_path_is_no_pattern(tmp_path):
     assert len(read(write(tmp_path, "part[1]*.parquet", GOOD["table.parquet"]))) == 2
-
-
-def test_dates_far_off_are_counted_too(tmp_path):
-    path = tmp_path / "x.parquet"
-    counts, table = [-1, 2**31 - 1], {"user": [1, 1], "item": [1, 2]}
-    days = pl.Series(counts, dtype=pl.Int32).cast(pl.Date)
-    pl.DataFrame(table | {"time": days}).write_parquet(path)
-    assert read(path).timestamps.tolist() == [n * 86_400 for n in counts]
-    counts = [-1, 2**62]
-    for unit, per_second in {"ms": 10**3, "us": 10**6, "ns": 10**9}.items():
-        moments = pl.Series(counts, dtype=pl.Int64).cast(pl.Datetime(unit))
-        pl.DataFrame(table | {"time": moments}).write_parquet(path)
-        assert read(path).timestamps.tolist() == [n / per_second for n in counts]
 
 
 ids = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=6).filter(

@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.usefixtures("standard_promotion"),
     pytest.mark.filterwarnings("ignore::crl_jax.data.DataWarning"),
     # Of such small data, and of the small initial values of minibatches.
-    pytest.mark.filterwarnings("ignore:The law of `credence`"),
+    pytest.mark.filterwarnings("ignore:The law of `confidence`"),
 ]
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import polars
 import pytest
 
-from crl_jax import losses, samplers, stats, weights
+from crl_jax import losses, models, samplers, stats, weights
 from crl_jax.data import simulate
 from crl_jax.train import load_checkpoint
 from experiments._locks import hold
@@ -127,7 +127,7 @@ def asked(ratings, tmp_path, monkeypatch):
     return ask
 
 
-FIT = "crl_jax.train.fit"
+FIT = "crl_jax.tasks.fit_ranking"
 # The loss, its hyper-parameters, and how many negatives, positives and users of a group it gets.
 LOSSES = {
     "bpr": (losses.bpr, {}, 1, 0, 0),
@@ -160,10 +160,10 @@ def test_a_loss_gets_its_numbers(name, asked):
     loss, hyperparams, n_neg, n_pos, n_group = LOSSES[name]
     part, given = asked("--loss", name, "--temperature", "0.5")
     assert given["loss"] is loss
-    assert given["knobs"] == {"temperature": 0.5, **hyperparams}
+    assert given["hyperparams"] == {"temperature": 0.5, **hyperparams}
     assert (given["n_neg"], given["n_pos"], given["n_group"]) == (n_neg, n_pos, n_group)
-    assert (given["knob_schedule"] is None) == ("truncated" not in name)
-    assert (given["credence"] is None) == (name != "bprac")
+    assert (given["hyperparam_schedule"] is None) == ("truncated" not in name)
+    assert (given["confidence"] is None) == (name != "bprac")
     own = popular_and_not(part) if name == "mpr" else samplers.RNS()
     assert same(given["sampler"], own)
 
@@ -172,13 +172,13 @@ def test_numbers_and_sweeps_reach_the_training(asked):
     flags = ["--loss", "hard", "--beta", "0.3", "--n-neg", "7", "--n-pos", "3", "--lr", "0.02"]
     swept = ["--sweep", "tau_plus=0.1,0.2", "--sweep", "weight_decay=1,2,3"]
     _, given = asked(*flags, *swept, "--batch-size", "9", "--patience", "4", "--seed", "6")
-    tau_plus = given["knobs"].pop("tau_plus")
-    assert given["knobs"] == {"temperature": 1, "beta": 0.3, "min_score": -5}
-    np.testing.assert_allclose(tau_plus, np.repeat([0.1, 0.2], 3))
-    np.testing.assert_allclose(given["weight_decay"], [1, 2, 3, 1, 2, 3])
-    assert [given[n] for n in ("n_neg", "n_pos", "learning_rate", "batch_size", "patience")] == [
-        7, 3, 0.02, 9, 4,
-    ]  # fmt: skip
+    fixed = {"temperature": 1, "beta": 0.3, "min_score": -5}
+    assert fixed.items() <= given["hyperparams"].items()
+    assert given["sweep"].keys() == {"loss.tau_plus", "weight_decay"}
+    np.testing.assert_allclose(given["sweep"]["loss.tau_plus"], np.repeat([0.1, 0.2], 3))
+    np.testing.assert_allclose(given["sweep"]["weight_decay"], [1, 2, 3, 1, 2, 3])
+    assert (given["n_neg"], given["n_pos"], given["patience"]) == (7, 3, 4)
+    assert (given["optimizer"].learning_rate, given["plan"].batch_size) == (0.02, 9)
     assert np.asarray(given["seeds"]).tolist() == [6] * 6
 
 
@@ -199,7 +199,7 @@ def test_numbers_and_sweeps_reach_the_training(asked):
 )
 def test_the_confidence_takes_its_flags(flags, law, rule, every, asked):
     part, given = asked("--loss", "bprac", "--dim", "8", *flags)
-    found = given["credence"]
+    found = given["confidence"]
     assert (found.rule, found.every) == (rule, every)
     assert same(found.law, law)
     np.testing.assert_array_equal(found.prior, weights.credibility_prior(part))
@@ -238,7 +238,7 @@ def test_a_sampler_gets_its_numbers(name, asked):
     flags, make = SAMPLERS_MADE[name]
     part, given = asked("--sampler", name, *flags)
     assert same(given["sampler"], make(part))
-    assert given["sampler_knobs"] == {}
+    assert given["sweep"] == {}
 
 
 def test_lambda_of_the_risk_falls_as_told(asked):
@@ -246,22 +246,38 @@ def test_lambda_of_the_risk_falls_as_told(asked):
     _, given = asked("--sampler", "bns", *flags, "--sweep", "risk_lambda=1,5")
     numbers = [float(getattr(given["sampler"], name)) for name in LAMBDA]
     assert numbers == [5, 0.1, 2]
-    (swept,) = given["sampler_knobs"].items()
-    assert swept[0] == LAMBDA[0]
-    np.testing.assert_array_equal(swept[1], [1, 5])
+    assert given["sweep"].keys() == {"sampler.risk_lambda"}
+    np.testing.assert_array_equal(given["sweep"]["sampler.risk_lambda"], [1, 5])
 
 
-LAMBDA = ("gain", "gain_slope", "gain_least")
+LAMBDA = ("risk_lambda", "risk_lambda_slope", "risk_lambda_least")
+
+
+def test_an_encoder_gets_its_numbers(asked):
+    part, given = asked("--dim", "6", "--l2-on", "rows")
+    assert given["encoder"] == models.MatrixFactorization(part.n_users, part.n_items, 6)
+    assert (given["serve_similarity"], given["l2_on"]) == (None, "rows")
+    flags = ["--layers", "2", "--edge-dropout", "0.1", "--similarity", "cosine"]
+    part, given = asked(
+        "--encoder", "lightgcn", "--dim", "6", *flags, "--serve-similarity", "inner"
+    )
+    want = models.LightGCN.of(part, 6, 2, edge_dropout=0.1, similarity="cosine")
+    assert same(given["encoder"], want)
+    assert (given["serve_similarity"], given["l2_on"]) == ("inner", "tables")
+
+
 TOGETHER = {
     "confidence": ["--loss", "bprac", "--every", "2", "--seeds", "2"],
     "group": ["--loss", "gbpr", "--sampler", "bns", "--ecdf-samples", "32", "--rns-epochs", "1"],
     "schedule": ["--loss", "truncated_bpr", "--sampler", "srns", "--candidates", "4",
                  "--sweep", "variance_weight=0,5"],
     "own negatives": ["--loss", "mpr"],
+    "graph": ["--encoder", "lightgcn", "--similarity", "cosine", "--temperature", "0.2",
+              "--edge-dropout", "0.1"],
 }  # fmt: skip
 
 
-@pytest.mark.filterwarnings("ignore:The law of `credence`")
+@pytest.mark.filterwarnings("ignore:The law of")
 @pytest.mark.parametrize("name", TOGETHER)
 def test_what_training_knows_besides_losses_works_together(name, ratings, tmp_path):
     out = tmp_path / "run"

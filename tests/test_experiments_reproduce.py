@@ -96,7 +96,7 @@ def test_a_table_shows_ours_beside_the_published_and_is_not_trained_twice(
     def fail(*_, **__):
         raise AssertionError("trained again")
 
-    monkeypatch.setattr("crl_jax.train.fit", fail)
+    monkeypatch.setattr("crl_jax.tasks.fit_ranking", fail)
     code, again = run(*arguments)
     assert code == 0
     assert again.split("Table")[-1] == printed.split("Table")[-1]

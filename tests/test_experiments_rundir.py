@@ -47,6 +47,7 @@ def test_a_model_is_read_as_it_was_written(tmp_path):
     assert model.trained_on == ("train", "valid")
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("changed", "meta"),
     [

@@ -26,7 +26,7 @@ FURTHER = {
     "reweighted_bpr": lambda: {"exponent": 0.5},
 }  # fmt: skip
 SEVERAL_POSITIVES = ("supervised_contrastive", "punce")
-MARKED = sorted(n for n in vars(losses) if losses.is_anchorwise(getattr(losses, n)))
+MARKED = sorted(n for n, f in vars(losses).items() if callable(f) and losses.is_anchorwise(f))
 ACROSS = ("truncated_bce", "truncated_bpr")
 
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.test_util import check_grads
+from programs import quick_jit
 
 from crl_jax import losses
 
@@ -87,10 +88,17 @@ def test_uniformity_prefers_a_spread_set():
 def test_uniformity_of_sets_too_small_is_0(x):
     sets = jnp.stack([x, x])
     where = jnp.stack([jnp.arange(6) == 0, jnp.ones(6, bool)])
-    each, slope = jax.vjp(lambda s: losses.uniformity(s, where=where, reduce_fn=None), sets)
+
+    @quick_jit
+    @partial(jax.value_and_grad, has_aux=True)
+    def total(sets):
+        each = losses.uniformity(sets, where=where, reduce_fn=None)
+        return each.sum(), (each, losses.uniformity(sets, where=where), losses.uniformity(x))
+
+    (_, (each, mean, one)), slope = total(sets)
     assert each[0] == 0
-    assert (slope(jnp.ones(2))[0][0] == 0).all()
-    same(losses.uniformity(sets, where=where), losses.uniformity(x))
+    assert (slope[0] == 0).all()
+    same(mean, one)
     assert losses.uniformity(x[:1]) == 0
 
 
@@ -108,11 +116,11 @@ def test_masked_entries_are_never_read(fn, args):
     keep = where = jnp.arange(6) > 1
     if fn is losses.uniformity:
         where = jnp.broadcast_to(keep[:, None], (6, 3)).at[5, 0].set(False)
-    value_and_grad = jax.jit(
+    value_and_grad = quick_jit(
         jax.value_and_grad(lambda a, w: fn(*a, weights=w, where=where), (0, 1))
     )
     want = value_and_grad(args, weights)
-    rest = fn(*args, weights=weights, where=where, reduce_fn=None)
+    rest = quick_jit(lambda a, w: fn(*a, weights=w, where=where, reduce_fn=None))(args, weights)
     np.testing.assert_array_equal(rest[:2], 0)
     same(want[0], rest[2:].mean())
     for junk in (jnp.nan, jnp.inf):
@@ -126,14 +134,22 @@ def test_masked_entries_are_never_read(fn, args):
 
 @each_loss
 def test_gradients_types_and_transforms(fn, args):
-    each = fn(*args, reduce_fn=None)
-    same(fn(*args, weights=jnp.full(6, 2.0)), 2 * each.mean(), rtol=1e-5)
-    if fn is not LOSSES["pair"][0]:  # whose labels are not mapped
-        same(jax.jit(jax.vmap(fn))(*args), each, rtol=1e-5)
     half = [a.astype(jnp.bfloat16) for a in args]
-    got = fn(*half)
+
+    @quick_jit
+    def several(args, half):
+        back = (a.astype(jnp.float32) for a in half)
+        # The labels of pairs are not mapped.
+        mapped = None if fn is LOSSES["pair"][0] else jax.vmap(fn)(*args)
+        doubled = fn(*args, weights=jnp.full(6, 2.0))
+        return fn(*args, reduce_fn=None), doubled, mapped, fn(*half), fn(*back)
+
+    each, doubled, mapped, got, want = several(args, half)
+    same(doubled, 2 * each.mean(), rtol=1e-5)
+    if mapped is not None:
+        same(mapped, each, rtol=1e-5)
     assert got.dtype == jnp.float32
-    assert got == fn(*(a.astype(jnp.float32) for a in half))
+    same(got, want)
     with jax.enable_x64(True):
         wide = tuple(jnp.asarray(np.asarray(a), jnp.float64) for a in args)
         assert fn(*wide).dtype == jnp.float64

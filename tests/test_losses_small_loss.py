@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from programs import quick_jit
 
 from crl_jax import losses
 
@@ -46,7 +47,9 @@ def test_with_nothing_to_distrust_it_is_the_plain_loss(kind, family, data):
         def f(pos, neg, weights):
             return fn(pos, neg, weights=weights, where=data["where"], temperature=0.5, **hyper)
 
-        return jax.value_and_grad(f, argnums=(0, 1, 2))(data["pos"], data["neg"], data["weights"])
+        return quick_jit(jax.value_and_grad(f, argnums=(0, 1, 2)))(
+            data["pos"], data["neg"], data["weights"]
+        )
 
     got, want = value_and_slopes(fn, **hyper), value_and_slopes(PLAIN[kind])
     jax.tree.map(np.testing.assert_array_equal, got, want)
@@ -83,7 +86,7 @@ def test_what_is_dropped_has_no_gradient_and_the_rest_has_the_plain_one(kind, da
         def f(pos, neg):
             return fn(pos, neg, weights=data["weights"], reduce_fn=jnp.sum, **hyper)
 
-        return jax.grad(f, argnums=(0, 1))(data["pos"], data["neg"])
+        return quick_jit(jax.grad(f, argnums=(0, 1)))(data["pos"], data["neg"])
 
     (pos, neg), plain = slopes(TRUNCATED[kind], drop_rate=0.5), slopes(PLAIN[kind])
     np.testing.assert_allclose(pos, np.where(dropped, 0, plain[0]), rtol=1e-6)
@@ -143,7 +146,9 @@ def test_the_power_is_a_constant_to_the_gradient(kind):
     def f(pos, neg, exponent):
         return REWEIGHTED[kind](pos, neg, exponent=exponent, temperature=t, reduce_fn=jnp.sum)
 
-    got = jax.grad(f, argnums=(0, 1, 2))(jnp.float32(pos), jnp.float32(neg), jnp.float32(b))
+    got = quick_jit(jax.grad(f, argnums=(0, 1, 2)))(
+        jnp.float32(pos), jnp.float32(neg), jnp.float32(b)
+    )
     np.testing.assert_allclose(got[0], want[0], rtol=1e-5)
     np.testing.assert_allclose(got[1], want[1], rtol=1e-5)
     assert got[2] == 0

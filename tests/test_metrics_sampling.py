@@ -12,7 +12,7 @@ from crl_jax.metrics import sampling_quality
 @settings(deadline=None)
 @given(
     rows=st.lists(
-        st.tuples(st.floats(0, 1, width=32), st.booleans(), st.booleans()), min_size=1, max_size=9
+        st.tuples(st.floats(0, 1, width=32), st.booleans(), st.booleans()), min_size=9, max_size=9
     )
 )
 def test_rates_are_those_of_the_kept(rows):

@@ -1,90 +1,124 @@
-"""Matrix factorisation and modules as pure functions."""
+"""Encoders: matrix factorisation, scores by product and by cosine, what makes two equal."""
+
+import dataclasses
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
-from crl_jax.models import MatrixFactorization, functional
+from crl_jax.models import (
+    Encoder,
+    MatrixFactorization,
+    RowEncoder,
+    Tables,
+    inner_scores,
+    normal,
+    xavier_uniform,
+)
 
 
-@pytest.fixture
-def model():
-    return functional(lambda rngs: MatrixFactorization(7, 11, 5, rngs=rngs))
+@pytest.fixture(params=["inner", "cosine"])
+def encoder(request):
+    return MatrixFactorization(7, 11, 5, similarity=request.param)
 
 
-def test_scores_are_inner_products(model):
-    params = model.init(jax.random.key(0))
+def scores_by_hand(encoder, params):
+    users, items = (np.asarray(params[name], np.float64) for name in ("users", "items"))
+    if encoder.similarity == "cosine":
+        users, items = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (users, items))
+    return users @ items.T
+
+
+def test_scores_of_every_kind_are_products_or_cosines(encoder):
+    params = encoder.init(jax.random.key(0))
+    want = scores_by_hand(encoder, params)
     users, items = np.array([0, 6, 3]), np.array([[0, 10], [5, 5], [1, 2]])
-    got = jax.jit(model.score)(params, jnp.asarray(users), jnp.asarray(items))
-    tables = {name: np.asarray(table, np.float64) for name, table in params.items()}
-    for row, user in enumerate(users):
-        for column, item in enumerate(items[row]):
-            want = tables["users"][user] @ tables["items"][item]
-            np.testing.assert_allclose(got[row, column], want, rtol=1e-5, atol=1e-6)
-    every = jax.jit(model.score_all)(params, jnp.asarray(users))
-    want = tables["users"][users] @ tables["items"].T
-    np.testing.assert_allclose(every, want, rtol=1e-5, atol=1e-6)
+    tables = encoder.encode(params)
+    pairs = jax.jit(encoder.score)(tables, jnp.asarray(users), jnp.asarray(items))
+    np.testing.assert_allclose(pairs, want[users[:, None], items], rtol=1e-5, atol=1e-6)
+    few = np.array([5, 1, 1, 0])
+    shared = encoder.score_shared(tables, jnp.asarray(users), jnp.asarray(few))
+    np.testing.assert_allclose(shared, want[users][:, few].T, rtol=1e-5, atol=1e-6)
+    every = jax.jit(inner_scores)(encoder.serve(params), jnp.asarray(users))
+    np.testing.assert_allclose(every, want[users], rtol=1e-5, atol=1e-6)
 
 
-def test_initial_values_are_xavier_normal():
-    model = functional(lambda rngs: MatrixFactorization(3000, 2000, 40, rngs=rngs))
-    params = model.init(jax.random.key(1))
+def test_scores_from_rows_are_those_of_the_tables(encoder):
+    params = encoder.init(jax.random.key(0))
+    users, items = jnp.array([3, 0]), jnp.array([[5, 1], [2, 2]])
+    ids = encoder.row_ids(users, items)
+    rows = {name: params[name][ids[name]] for name in params}
+    np.testing.assert_array_equal(
+        encoder.row_scores(rows), encoder.score(encoder.encode(params), users, items)
+    )
+    assert isinstance(encoder, RowEncoder)
+
+
+def test_a_row_of_zeros_has_cosine_0_and_a_finite_gradient():
+    encoder = MatrixFactorization(1, 2, 3, similarity="cosine")
+    tables = Tables(jnp.zeros((1, 3)), jnp.ones((2, 3)))
+    ids = jnp.array([0]), jnp.array([[0, 1]])
+    value, grads = jax.value_and_grad(lambda t: jnp.sum(encoder.score(t, *ids)))(tables)
+    assert value == 0
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(grads))
+
+
+@pytest.mark.parametrize(
+    ("initializer", "deviation"),
+    [(None, lambda rows: np.sqrt(2 / (rows + 40))), (normal(0.1), lambda rows: 0.1),
+     (xavier_uniform, lambda rows: np.sqrt(2 / (rows + 40)))],
+)  # fmt: skip
+def test_initial_values_are_of_the_law_that_is_named(initializer, deviation):
+    further = {} if initializer is None else {"initializer": initializer}
+    params = MatrixFactorization(3000, 2000, 40, **further).init(jax.random.key(1))
     for name, rows in (("users", 3000), ("items", 2000)):
         table = np.asarray(params[name])
         assert table.dtype == np.float32
-        np.testing.assert_allclose(table.std(), np.sqrt(2 / (rows + 40)), rtol=0.02)
+        np.testing.assert_allclose(table.std(), deviation(rows), rtol=0.02)
         assert abs(table.mean()) < 4 * table.std() / np.sqrt(table.size)
 
 
-def test_init_under_vmap_is_init_alone(model):
+def test_init_under_vmap_is_init_alone():
+    encoder = MatrixFactorization(7, 11, 5)
     keys = jax.random.split(jax.random.key(2), 3)
-    together = jax.vmap(model.init)(keys)
-    alone = model.init(keys[1])
+    together = jax.vmap(encoder.init)(keys)
+    alone = encoder.init(keys[1])
     jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[1], b), together, alone)
     assert not np.array_equal(together["users"][0], together["users"][1])
     assert not np.array_equal(np.asarray(alone["users"])[:5], np.asarray(alone["items"])[:5])
 
 
-def test_a_module_with_other_state_is_refused():
-    def build(rngs):
-        model = MatrixFactorization(2, 3, rngs=rngs)
-        model.norm = nnx.BatchNorm(3, rngs=rngs)
-        return model
+def test_equal_encoders_share_their_programs():
+    traces = 0
 
-    with pytest.raises(ValueError, match="`build` must make a module with parameters alone"):
-        functional(build)
+    @jax.jit
+    def score(encoder, tables):
+        nonlocal traces
+        traces += 1
+        return encoder.score(tables, jnp.array([0]), jnp.array([[0]]))
 
-
-class Pairs(nnx.Module):
-    """An encoder that scores single pairs and nothing else."""
-
-    def __init__(self, rngs):
-        self.table = nnx.Param(jax.random.normal(rngs.params(), (4, 6)))
-
-    def __call__(self, users, items):
-        return self.table[users[:, None], items]
-
-    def all_scores(self, users):
-        return self.table[users]
+    tables = Tables(jnp.ones((2, 3)), jnp.ones((4, 3)))
+    for _ in range(2):
+        score(MatrixFactorization(2, 4, 3, initializer=normal(0.6)), tables)
+    assert traces == 1
+    score(dataclasses.replace(MatrixFactorization(2, 4, 3), similarity="cosine"), tables)
+    assert traces == 2
 
 
-@pytest.mark.parametrize("build", [Pairs, lambda rngs: MatrixFactorization(4, 6, 3, rngs=rngs)])
-def test_scores_with_shared_items_are_those_of_the_pairs(build):
-    model = functional(build)
-    params = model.init(jax.random.key(0))
-    users, items = jnp.array([3, 0, 3]), jnp.array([5, 1, 1, 0])
-    got = model.score_shared(params, users, items)
-    assert got.shape == (4, 3)
-    np.testing.assert_allclose(got, model.score_all(params, users)[:, items].T, rtol=1e-5)
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"n_users": 0}, "`n_users` must be at least 1, got 0"),
+        ({"dim": -2}, "`dim` must be at least 1, got -2"),
+        ({"similarity": "dot"}, "`similarity` must be inner or cosine, got 'dot'"),
+    ],
+)
+def test_bad_arguments_are_named(bad, message):
+    with pytest.raises(ValueError, match=message):
+        MatrixFactorization(**{"n_users": 2, "n_items": 3, **bad})
 
 
-def test_scores_from_rows_are_those_of_the_tables():
-    model = functional(lambda rngs: MatrixFactorization(4, 6, 3, rngs=rngs))
-    params = model.init(jax.random.key(0))
-    users, items = jnp.array([3, 0]), jnp.array([[5, 1], [2, 2]])
-    ids = model.row_ids(users, items)
-    rows = {name: params[name][ids[name]] for name in params}
-    np.testing.assert_array_equal(model.row_scores(rows), model.score(params, users, items))
-    assert functional(Pairs).row_ids is None
+def test_an_encoder_says_how_it_encodes():
+    with pytest.raises(TypeError, match="abstract"):
+        Encoder(2, 3)  # type: ignore[abstract]

@@ -1,12 +1,17 @@
 """The package as a whole: light to import, no pickle, and the README says what is there."""
 
+import contextlib
 import importlib
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
+import jax.numpy as jnp
 import pytest
+from jaxtyping import TypeCheckError
+from packaging.requirements import Requirement
 
 import crl_jax
 
@@ -21,6 +26,9 @@ def test_importing_pulls_in_the_core_dependencies_alone():
     code = f"""
 import sys
 import crl_jax
+import numpy, scipy.sparse
+for held in (numpy.array([[1, 2]]), scipy.sparse.eye_array(3)):  # told apart without pandas
+    crl_jax.data.as_interactions(held)
 loaded = [name for name in {heavy} if name in sys.modules]
 assert not loaded, loaded
 from jax._src import xla_bridge
@@ -52,3 +60,24 @@ def test_the_readme_names_every_public_loss():
     for name, thing in vars(crl_jax.losses).items():
         if not name.startswith("_") and callable(thing):
             assert f"`{name}`" in readme, name
+
+
+def test_signatures_are_checked_while_tests_run():
+    with contextlib.suppress(TypeCheckError):
+        crl_jax.metrics.top_k(jnp.arange(3), 1)  # integers where the signature says floats
+        pytest.fail("expected the checker of signatures to be at work")
+    with pytest.raises(ValueError, match="`k` must lie in"):
+        crl_jax.metrics.top_k(jnp.arange(3), 4)  # it leaves refusals to the function
+
+
+def test_installing_beside_the_packages_of_colab_replaces_none():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = {
+        requirement.name: requirement.specifier
+        for requirement in map(Requirement, project["dependencies"])
+        if requirement.marker is None or requirement.marker.evaluate()
+    }
+    # Colab on Python 3.13: another JAX than the one of its TPU plugin would not find the TPU.
+    there = {"jax": "0.7.2", "flax": "0.11.2", "optax": "0.2.8", "numpy": "2.1.0"}
+    for name, version in there.items():
+        assert version in declared[name], (name, declared[name])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from negatives import N_ITEMS, N_USERS, World, interactions_of
+from negatives import N_ITEMS, N_USERS, World, as_tables, interactions_of
 
 from crl_jax import samplers, stats
 from crl_jax.samplers import _unseen, informativeness, sampling_risk, unbiasedness
@@ -47,7 +47,8 @@ def test_a_nan_has_no_probability():
 def test_a_score_that_is_nan_stands_nowhere():
     world = World()
     items = jnp.array([[8, 7], [0, 1]])  # of users 0 and 2, who took others
-    world.params["table"] = world.params["table"].at[0, 7].set(jnp.nan)
+    world.scores[0, 7] = np.nan
+    world.tables = as_tables(world.scores)
     batch = world.batch([0, 2])
     exact = _unseen.exact_ecdf(batch, items).ecdf
     sampled = _unseen.sampled_ecdf(batch, batch.scores(items), shared_sample(world, [0, 4, 8]))
@@ -62,8 +63,8 @@ def test_risk_and_information_by_hand():
     np.testing.assert_allclose(info, 1 / (1 + np.exp(0.3 - np.array(neg, float))), rtol=1e-6)
     unbias = jnp.array([[0.9, 0.5, 0.1]])
     want = np.asarray(info, float) * (1 - 6 * np.array([[0.9, 0.5, 0.1]]))
-    np.testing.assert_allclose(sampling_risk(info, unbias, gain=5.0), want, rtol=1e-5)
-    great = sampling_risk(info, unbias, gain=1e6)
+    np.testing.assert_allclose(sampling_risk(info, unbias, risk_lambda=5.0), want, rtol=1e-5)
+    great = sampling_risk(info, unbias, risk_lambda=1e6)
     assert np.argmin(great) == np.argmax(np.asarray(info * unbias))
 
 
@@ -81,7 +82,7 @@ def test_criteria_name_what_leaves_its_range():
     for call, name in (
         (lambda: unbiasedness(half + 1, half), "ecdf"),
         (lambda: unbiasedness(half, half - 1), "prior"),
-        (lambda: sampling_risk(half, half, gain=-1.0), "gain"),
+        (lambda: sampling_risk(half, half, risk_lambda=-1.0), "risk_lambda"),
         (lambda: samplers.oracle_prior(World().train, false=1.5), "false"),
     ):
         with pytest.raises(ValueError, match=f"`{name}` must lie in"):
@@ -150,7 +151,7 @@ def test_every_epoch_has_its_own_sample():
     world = World()
     sampler = samplers.BNS(jnp.full(N_ITEMS, 0.1), ecdf_samples=20)
     first = world.state(sampler)
-    second = sampler.start_epoch(jax.random.key(1), world.positives, world.params, first)
+    second = sampler.start_epoch(jax.random.key(1), world.positives, world.tables, first)
     assert np.any(np.asarray(first.items) != np.asarray(second.items))
 
 

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from negatives import N_ITEMS, N_USERS, TAKEN, World, best_of, draw
+from negatives import N_ITEMS, N_USERS, TAKEN, World, as_tables, best_of, draw
 from scipy import stats
 
 from crl_jax import samplers
 from crl_jax.data import Interactions
+from crl_jax.models import Tables
 from crl_jax.samplers import AOBPR, BNS, DNS, PNS, RNS, SRNS, Mixed, Staged
 from crl_jax.samplers._dynamic import truncated_geometric
 
@@ -212,7 +213,9 @@ def test_ranks_have_the_truncated_geometric_law_up_to_the_last(scale):
 
 
 def test_bns_1_weighs_gains_less_from_epoch_to_epoch(world):
-    sampler = BNS(PRIOR, candidates=None, gain=10.0, gain_slope=0.1, gain_least=2.0)
+    sampler = BNS(
+        PRIOR, candidates=None, risk_lambda=10.0, risk_lambda_slope=0.1, risk_lambda_least=2.0
+    )
     for epoch, gain in ((0, 10.0), (37, 6.3), (80, 2.0), (500, 2.0)):
         ids, _ = draw(sampler, jax.random.key(0), world.batch(range(N_USERS), epoch=epoch))
         for user in range(N_USERS):
@@ -256,7 +259,7 @@ def test_numbers_change_without_compiling_anew(world):
 
     batch = world.batch([0, 1, 2])
     for change in (1.0, 2.0, 3.0):
-        for sampler in (AOBPR(change), BNS(PRIOR, gain=change), SRNS(temperature=change)):
+        for sampler in (AOBPR(change), BNS(PRIOR, risk_lambda=change), SRNS(temperature=change)):
             traced(sampler, jax.random.key(0), batch, world.state(sampler))
     assert traces == [AOBPR, BNS, SRNS]
 
@@ -271,7 +274,7 @@ def test_srns_gives_the_best_of_memory_by_score_and_deviation(world):
         set(row) <= set(world.unseen(user).tolist())
         for user, row in enumerate(np.asarray(state.memory).tolist())
     )
-    state = state._replace(past={"table": jnp.asarray(past, jnp.float32)})
+    state = state._replace(past=Tables(jnp.asarray(past, jnp.float32), jnp.zeros((3, 1, 1))))
     for epoch, ramp in ((0, 0.0), (4, 0.4), (10, 1.0), (30, 1.0)):
         ids, _ = draw(sampler, jax.random.key(0), world.batch(range(N_USERS), epoch=epoch), state)
         for user in range(N_USERS):
@@ -334,16 +337,16 @@ def test_srns_remembers_the_last_epochs(world):
     sampler = SRNS(history=2)
     state = world.state(sampler)
     for value in (1.0, 2.0, 3.0):
-        params = {"table": jnp.full_like(world.params["table"], value)}
-        state = sampler.start_epoch(jax.random.key(0), world.positives, params, state)
-    assert state.past["table"][:, 0, 0].tolist() == [2.0, 3.0]
+        tables = as_tables(np.full_like(world.scores, value))
+        state = sampler.start_epoch(jax.random.key(0), world.positives, tables, state)
+    assert state.past.users[:, 0, 0].tolist() == [2.0, 3.0]
 
 
 def test_samplers_say_what_is_wrong_with_an_argument(world):
     for make, message in (
         (lambda: DNS(0), "`candidates` must lie in"),
         (lambda: AOBPR(0.0), "`scale` must lie in"),
-        (lambda: BNS(PRIOR, gain=-1.0), "`gain` must lie in"),
+        (lambda: BNS(PRIOR, risk_lambda=-1.0), "`risk_lambda` must lie in"),
         (lambda: BNS(PRIOR, criterion="best"), "`criterion` must be risk or posterior, got 'best'"),
         (lambda: BNS(PRIOR, candidates=None, ecdf_samples=8), "`ecdf_samples` has no use"),
         (lambda: BNS(PRIOR, ecdf_samples=0), "`ecdf_samples` must lie in"),
@@ -376,7 +379,7 @@ def test_arrays_of_other_data_are_refused_under_jit_too(world, make, message):
 
     def first(key, users):
         sampler = make()
-        state = sampler.init(key, batch.positives, batch.model, batch.params)
+        state = sampler.init(key, batch.positives, batch.tables)
         return sampler(key, dataclasses.replace(batch, users=users), state)[0]
 
     for way in (first, jax.jit(first)):
@@ -416,7 +419,7 @@ def test_mixed_samplers_take_turns(world):
 def test_mixed_samplers_keep_their_states(world):
     srns = OTHERS["SRNS"]
     sampler, batch = Mixed((srns, RNS())), world.batch(range(N_USERS), n=2)
-    state = sampler.init(jax.random.key(0), batch.positives, batch.model, batch.params)
+    state = sampler.init(jax.random.key(0), batch.positives, batch.tables)
     own_key = jax.random.split(jax.random.key(1))[0]
     ids, (after, nothing) = draw(sampler, jax.random.key(1), batch, state)
     want, want_state = draw(srns, own_key, dataclasses.replace(batch, n=1), state[0])

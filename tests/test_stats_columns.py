@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crl_jax.stats import select_largest
-from crl_jax.stats._columns import count_no_larger
+from crl_jax.stats import count_no_larger, select_largest
 
 scores_lists = st.lists(
     st.sampled_from([-np.inf, -3.0, -1e-30, -0.0, 0.0, 1e-30, 0.5, 2.0, 1e30, np.inf, np.nan]),

@@ -1,30 +1,46 @@
 """Ranks and the eCDF against counting by hand, whichever way they are computed."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from programs import quick_jit
 
 from crl_jax import stats
-from crl_jax.stats import _ecdf
+from crl_jax.stats import _ranks
 
-# One row length per way to count: fused, in blocks that do and do not fit, sorted.
-LENGTHS = [1, 32, 33, 64]
+# One row length per way to count: fused, in blocks that do and do not fit, sorted. A network
+# fills a row up to a power of 2.
+LENGTHS = {"pairs": [1, 32, 33, 64], "sort": [1, 33], "network": [1, 32, 33]}
+each_length = pytest.mark.parametrize(
+    ("way", "n"), [(way, n) for way in LENGTHS for n in LENGTHS[way]], indirect=["way"]
+)
+each_long = pytest.mark.parametrize(
+    ("way", "n"), [("pairs", 32), ("pairs", 33), ("sort", 33), ("network", 33)], indirect=["way"]
+)
+each_way = pytest.mark.parametrize("way", LENGTHS, indirect=True)
 
 
-@pytest.fixture(params=["pairs", "sort", "network"])
+@pytest.fixture
 def way(request, monkeypatch):
     if request.param != "pairs":
-        monkeypatch.setattr(_ecdf, "_LARGEST_ALL_PAIRS", 0)
-        monkeypatch.setattr(_ecdf, "_LARGEST_ALL_PAIRS_OF_FEW", 0)
-        monkeypatch.setattr(_ecdf, "_FEW_ROWS", 0 if request.param == "network" else 10**9)
-        jax.clear_caches()  # what was compiled with other limits
+        monkeypatch.setattr(_ranks, "_LARGEST_ALL_PAIRS", 0)
+        monkeypatch.setattr(_ranks, "_LARGEST_ALL_PAIRS_OF_FEW", 0)
+        monkeypatch.setattr(_ranks, "_FEW_ROWS", 0 if request.param == "network" else 10**9)
+        _forget()  # what was compiled with other limits
     yield
     if request.param != "pairs":
-        jax.clear_caches()
+        _forget()
+
+
+def _forget():
+    for compiled in (_ranks._ranks_by_pairs, _ranks._ranks_by_sorting):
+        compiled.clear_cache()
 
 
 def count_by_hand(scores, where):
@@ -40,9 +56,8 @@ def some_scores(n, seed=0):
     return rng.choice(values, (3, 4, n)).astype(np.float32), rng.random((3, 4, n)) < 0.7
 
 
-@pytest.mark.usefixtures("way")
-@pytest.mark.parametrize("n", LENGTHS)
-def test_ranks_and_ecdf_count_exactly(n):
+@each_length
+def test_ranks_and_ecdf_count_exactly(way, n):
     scores, where = some_scores(n)
     for keep in (where, None):
         mask = np.ones_like(where) if keep is None else keep
@@ -65,8 +80,8 @@ def test_long_rows(n, rows):
     np.testing.assert_array_equal(stats.ranks(jnp.asarray(scores)), want)
 
 
-@pytest.mark.usefixtures("way")
-def test_no_pair_matrix_is_stored():
+@each_way
+def test_no_pair_matrix_is_stored(way):
     """The working memory grows with the scores, not with their pairs."""
     scores = jnp.zeros((16, 2048))
     memory = jax.jit(stats.ranks).lower(scores).compile().memory_analysis()
@@ -75,9 +90,8 @@ def test_no_pair_matrix_is_stored():
     assert memory.temp_size_in_bytes < 10 * scores.nbytes
 
 
-@pytest.mark.usefixtures("way")
-@pytest.mark.parametrize("n", [32, 33])
-def test_masked_entries_are_never_read(n):
+@each_long
+def test_masked_entries_are_never_read(way, n):
     scores, where = some_scores(n)
     for junk in (np.nan, np.inf, -np.inf, 0.0):
         got = stats.ecdf(jnp.asarray(np.where(where, scores, junk)), where=where)
@@ -89,14 +103,18 @@ def test_a_row_that_keeps_nothing_is_zero():
     np.testing.assert_array_equal(stats.ecdf(scores, where=nothing), jnp.zeros((2, 3)))
 
 
-@pytest.mark.usefixtures("way")
+@each_way
 @given(
     # XLA may take subnormal numbers for 0, and so see ties where NumPy sees none.
     hnp.arrays(np.float32, (2, 7), elements=st.floats(-1e4, 1e4, width=32, allow_subnormal=False)),
     st.permutations(range(7)),
 )
-@settings(max_examples=30, deadline=None)
-def test_only_the_order_matters(scores, order):
+@settings(
+    max_examples=30,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],  # one way for all examples
+)
+def test_only_the_order_matters(way, scores, order):
     order = np.array(order)
     u = stats.ecdf(jnp.asarray(scores))
     np.testing.assert_array_equal(stats.ecdf(jnp.asarray(scores[:, order])), u[:, order])
@@ -104,16 +122,23 @@ def test_only_the_order_matters(scores, order):
     np.testing.assert_array_equal(stats.ecdf(jnp.asarray(2 * scores)), u)
 
 
-@pytest.mark.usefixtures("way")
-@pytest.mark.parametrize("n", [32, 33])
-def test_jit_and_vmap_agree_and_the_gradient_is_zero(n):
+@each_long
+def test_jit_and_vmap_agree_and_the_gradient_is_zero(way, n):
     scores, where = some_scores(n)
     scores = jnp.asarray(np.where(np.isnan(scores), 0, scores))
     want = stats.ecdf(scores, where=where)
-    np.testing.assert_array_equal(jax.jit(stats.ecdf)(scores, where=where), want)
     row_wise = jax.vmap(jax.vmap(lambda s, w: stats.ecdf(s, where=w)))
-    np.testing.assert_array_equal(row_wise(scores, jnp.asarray(where)), want)
-    np.testing.assert_array_equal(jax.grad(lambda s: stats.ecdf(s).sum())(scores), 0)
+
+    @quick_jit
+    @partial(jax.value_and_grad, has_aux=True)
+    def both(scores):
+        got = stats.ecdf(scores, where=where)
+        return got.sum(), (got, row_wise(scores, jnp.asarray(where)))
+
+    (_, got), slope = both(scores)
+    for u in got:
+        np.testing.assert_array_equal(u, want)
+    np.testing.assert_array_equal(slope, 0)
 
 
 @pytest.mark.parametrize("n", [32, 33])

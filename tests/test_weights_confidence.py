@@ -1,5 +1,7 @@
 """How credible interactions are: values by quadrature, Bayes' rule, and what the limits say."""
 
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,7 @@ import scipy.integrate
 import scipy.special
 import scipy.stats
 from jax.test_util import check_grads
+from programs import quick_jit
 
 from crl_jax import stats, weights
 from crl_jax.data import Interactions
@@ -84,9 +87,18 @@ def test_equally_popular_items_are_equally_credible():
 
 
 LAWS = {
-    "known": lambda: stats.VarianceGamma(27, 0.6),
-    "read off": lambda: stats.Smoothed().fit(jnp.linspace(-1.0, 1.0, 99)),
+    "known": cache(lambda: stats.VarianceGamma(27, 0.6)),
+    "read off": cache(lambda: stats.Smoothed().fit(jnp.linspace(-1.0, 1.0, 99))),
 }
+
+
+@cache
+def value_and_slope(rule):
+    def total(scores, prior, law):
+        got = rule(scores, prior=prior, law=law)
+        return jnp.sum(got), got
+
+    return quick_jit(jax.grad(total, has_aux=True))
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -95,12 +107,7 @@ LAWS = {
 @pytest.mark.parametrize("prior", [0.0, 0.5, 1.0])
 def test_extreme_scores_give_finite_weights(rule, dtype, law, prior):
     scores = jnp.asarray([-3e38, -1e4, -100, 0, 100, 1e4, 3e38]).astype(dtype)
-
-    def total(scores):
-        got = rule(scores, prior=prior, law=LAWS[law]())
-        return jnp.sum(got), got
-
-    slope, got = jax.grad(total, has_aux=True)(scores)
+    slope, got = value_and_slope(rule)(scores, prior, LAWS[law]())
     assert got.dtype == jnp.float32
     assert np.isfinite(got).all()
     assert (got >= 0).all()
@@ -137,7 +144,8 @@ def test_gradients_by_finite_differences(rule):
     with jax.enable_x64(True):
         scores = jnp.asarray([-3.0, -0.4, 0.7, 5.0])
         law = stats.VarianceGamma(27, 0.6)
-        check_grads(lambda s, p: rule(s, prior=p, law=law), (scores, scores / 20 + 0.5), order=1)
+        of = quick_jit(lambda s, p: rule(s, prior=p, law=law))
+        check_grads(of, (scores, scores / 20 + 0.5), order=1)
 
 
 @pytest.mark.parametrize("rule", RULES)

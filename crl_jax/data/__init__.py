@@ -1,15 +1,19 @@
 """Interactions of users with items: read, split, simulated.
 
-:func:`load` takes a path, a folder or a dataset's name, and :func:`columns` tells which columns
-it reads; :func:`simulate` makes data whose truth is known. What cannot be used raises
-:class:`DataError`, what was used after a change is counted in a :class:`DataWarning`: nothing is
+:func:`load` takes a path, a folder, the name of a dataset, or data in memory, which
+:func:`as_interactions` turns into :class:`Interactions`. :func:`columns` tells which columns are
+read, and :func:`simulate` makes data whose truth is known. What cannot be used raises
+:class:`DataError`. What is used after a change is counted in a :class:`DataWarning`: nothing is
 dropped in silence.
 """
 
 from ._columns import Columns as Columns
-from ._download import download_movielens as download_movielens
+from ._datasets import DATASETS as DATASETS
+from ._datasets import Dataset as Dataset
+from ._download import download as download
 from ._interactions import Interactions as Interactions
 from ._interactions import Split as Split
+from ._memory import as_interactions as as_interactions
 from ._outcomes import DataError as DataError
 from ._outcomes import DataWarning as DataWarning
 from ._readers import read as read

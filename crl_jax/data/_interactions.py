@@ -22,6 +22,8 @@ _DTYPES: dict[str, tuple[type, ...]] = {
     "ratings": (np.float32,),
     "timestamps": (np.int64, np.float64),
 }
+# Parts of a second; coarser units NumPy converts without a remainder.
+_PER_SECOND = {"ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -111,7 +113,7 @@ class Interactions:
           users: Original user ids ``[n]``, or indices into ``user_ids`` if that is given.
           items: Original item ids ``[n]``, or indices into ``item_ids`` if that is given.
           ratings: Finite numbers ``[n]``.
-          timestamps: Finite numbers ``[n]``.
+          timestamps: Finite numbers ``[n]``, or dates, which become seconds since 1970.
           user_ids: A vocabulary, when users without an interaction are to have a row too.
             By default the distinct ``users``, ascending.
           item_ids: The same for items.
@@ -336,6 +338,8 @@ def _numbers(name: str, values: ArrayLike | None, n: int, dtype: type | None) ->
         return None
     array = np.asarray(values)
     check_shape(name, array, (n,))
+    if array.dtype.kind == "M" and name == "timestamps":
+        array = _seconds(array)
     if array.dtype.kind not in "iuf":
         raise ValueError(f"`{name}` must be numbers, got {array.dtype}.")
     if dtype is None:
@@ -345,6 +349,18 @@ def _numbers(name: str, values: ArrayLike | None, n: int, dtype: type | None) ->
     if not np.isfinite(array).all():
         raise ValueError(f"`{name}` must be finite.")
     return array
+
+
+def _seconds(dates: np.ndarray) -> np.ndarray:
+    """Seconds since 1970, int64 where all are whole."""
+    if np.isnat(dates).any():
+        raise ValueError("`timestamps` must be finite, got NaT.")
+    counts = dates.astype(np.int64)
+    unit, step = np.datetime_data(dates.dtype)
+    if unit in _PER_SECOND:
+        seconds, rest = np.divmod(counts * step, _PER_SECOND[unit])
+        return counts * step / _PER_SECOND[unit] if rest.any() else seconds
+    return dates.astype("datetime64[s]").astype(np.int64)
 
 
 def _indices(

@@ -1,13 +1,15 @@
-"""One name for all data: files, folders, TensorFlow datasets, MovieLens, simulated data."""
+"""One door for all data: files, folders, datasets by name, simulated data, data in memory."""
 
 import re
 from collections.abc import Set
 from pathlib import Path
-from typing import Literal, Unpack, overload
+from typing import Any, Literal, Unpack, overload
 
 from ._columns import Columns, Requested
-from ._download import MOVIELENS, download_movielens
+from ._datasets import DATASETS
+from ._download import download
 from ._interactions import Interactions, Split
+from ._memory import as_interactions
 from ._outcomes import DataError
 from ._readers import (
     ReadOptions,
@@ -39,7 +41,7 @@ _EXPECTED = (
 
 @overload
 def load(
-    source: str | Path,
+    source: Any,
     *,
     merge: Literal[True],
     cache: str | Path | None = None,
@@ -49,7 +51,7 @@ def load(
 
 @overload
 def load(
-    source: str | Path,
+    source: Any,
     *,
     merge: bool = False,
     cache: str | Path | None = None,
@@ -58,7 +60,7 @@ def load(
 
 
 def load(
-    source: str | Path,
+    source: Any,
     *,
     merge: bool = False,
     cache: str | Path | None = None,
@@ -71,30 +73,34 @@ def load(
 
         * a file, as :func:`read` takes it;
         * a folder. With ``train.*`` and ``test.*`` files, or RecBole's ``NAME.train.inter``
-          and ``NAME.test.inter``, it is a split (``valid`` may be there too), whatever else
-          lies there; otherwise it must have one ``u.data``, ``ratings.*`` or ``NAME.inter``,
-          or else one ``interactions.*``, or else one file that :func:`read` takes;
+          and ``NAME.test.inter``, it is a split, whatever else lies there; ``valid`` may be there
+          too. Otherwise it must have one ``u.data``, ``ratings.*`` or ``NAME.inter``, or else one
+          ``interactions.*``, or else one file that :func:`read` takes;
+        * a name in :data:`DATASETS`, such as ``movielens:100k``, downloaded once;
         * ``tfds:NAME``, for instance ``tfds:movielens/100k-ratings``;
-        * ``movielens:NAME``: ``100k``, ``1m``, ``20m`` or ``25m``, downloaded once;
         * ``"simulated"``: the interactions of :func:`simulate`, which also tells the truth
           behind them. (A file of that name is ``"./simulated"``.)
+        * data in memory, as :func:`as_interactions` takes them.
       merge: Whether to put the parts of a given split together, as :func:`union` does, to be
         cut anew.
-      cache: Where downloads are kept, see :func:`download_movielens`.
-      **options: As for :func:`read`; ``format``, ``delimiter`` and ``header`` belong to
-        files, and columns to files and ``tfds:``.
+      cache: Where downloads are kept, see :func:`download`.
+      **options: As for :func:`read`. ``format``, ``delimiter`` and ``header`` belong to files.
+        Columns belong to files, tables and ``tfds:``.
 
     Returns:
-      A :class:`Split` for a folder with a given split, unless it is merged; else
+      A :class:`Split` for a folder with a given split, unless it is merged. Everything else gives
       :class:`Interactions`.
 
     Raises:
-      DataError: If the data are not as expected, or a folder has no or several candidates;
-        the message lists them.
+      ValueError: If ``source`` or an option is none of these.
+      DataError: If the data are not as expected, or a folder has no or several candidates.
+        The message lists them.
       FileNotFoundError: If there is no such file or folder.
       ImportError: If the source needs a package that is not installed.
       ConnectionError: If a download fails.
     """
+    if not isinstance(source, str | Path):
+        return _load_memory(source, options)
     text = str(source)
     if source == "simulated":
         return _load_simulated(options)
@@ -102,7 +108,7 @@ def load(
         return _load_tfds(text, options)
     paths = _paths(source, cache)
     if "whole" in paths:
-        return read(paths["whole"], **options)
+        return read(paths["whole"], **_with_format(text, options))
     if merge:
         return read_merged([*paths.values()], text, options)
     return read_split(**paths, **options)
@@ -132,7 +138,28 @@ def columns(
     if text.startswith("tfds:"):
         requested = _requested_of_tfds(text, options)
         return [Columns.of(text, *tfds_columns(text.removeprefix("tfds:"), requested))]
+    options = _with_format(text, options)
     return [columns_of(path, options) for path in _paths(source, cache).values()]
+
+
+def _with_format(source: str, options: ReadOptions) -> ReadOptions:
+    """The options, with the format that a dataset of this name has."""
+    if source in DATASETS and options.get("format") is None:
+        return {**options, "format": DATASETS[source].format}
+    return options
+
+
+def _load_memory(source: Any, options: ReadOptions) -> Interactions:
+    requested = requested_columns(options)
+    _refuse(options, {"format", "delimiter", "header"}, "data in memory")
+    return as_interactions(
+        source,
+        user_col=requested.user,
+        item_col=requested.item,
+        rating_col=requested.rating,
+        time_col=requested.time,
+        min_rating=options.get("min_rating"),
+    )
 
 
 def _load_simulated(options: ReadOptions) -> Interactions:
@@ -164,12 +191,10 @@ def _refuse(options: ReadOptions, unused: Set[str], where: str) -> None:
 def _paths(source: str | Path, cache: str | Path | None) -> dict[str, Path]:
     """The files of a source: one "whole", or those of its parts by their names."""
     text = str(source)
-    if text.startswith("movielens:"):
-        name = text.removeprefix("movielens:")
-        if name not in MOVIELENS:
-            known = ", ".join(f"movielens:{release}" for release in MOVIELENS)
-            raise ValueError(f"`source` must be one of {known}, got {text!r}.")
-        return {"whole": download_movielens(name, cache=cache)}
+    if text in DATASETS:
+        return {"whole": download(text, cache=cache)}
+    if text.split(":")[0] in {name.split(":")[0] for name in DATASETS}:
+        raise ValueError(f"`source` must be one of {', '.join(DATASETS)}, got {text!r}.")
     path = Path(source)
     return _paths_in(path) if path.is_dir() else {"whole": path}
 

@@ -62,6 +62,7 @@ from ._contrastive import info_nce as info_nce
 from ._denominators import bayesian_log_sum as bayesian_log_sum
 from ._denominators import biased_log_sum as biased_log_sum
 from ._denominators import debiased_log_sum as debiased_log_sum
+from ._denominators import floor_hit_rate as floor_hit_rate
 from ._denominators import hard_log_sum as hard_log_sum
 from ._denominators import oracle_log_sum as oracle_log_sum
 from ._distances import alignment as alignment
@@ -69,17 +70,16 @@ from ._distances import half_square as half_square
 from ._distances import half_squared_hinge as half_squared_hinge
 from ._distances import pair_contrastive as pair_contrastive
 from ._distances import uniformity as uniformity
-from ._floor import floor_hit_rate as floor_hit_rate
 from ._infonce import clip_contrastive as clip_contrastive
 from ._infonce import decoupled_contrastive as decoupled_contrastive
 from ._infonce import proto_nce as proto_nce
-from ._linear import linear_pairwise as linear_pairwise
-from ._linear import triplet_margin as triplet_margin
 from ._noise import nce as nce
 from ._pairwise import bce as bce
 from ._pairwise import bpr as bpr
 from ._pairwise import debiased_pairwise as debiased_pairwise
+from ._pairwise import linear_pairwise as linear_pairwise
 from ._pairwise import nt_logistic as nt_logistic
+from ._pairwise import triplet_margin as triplet_margin
 from ._preferences import gbpr as gbpr
 from ._preferences import mpr as mpr
 from ._small_loss import reweighted_bce as reweighted_bce

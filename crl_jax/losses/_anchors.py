@@ -3,12 +3,12 @@
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array
 
-from .._checks import at_least_float32, check_range, check_shape
+from .._checks import check_range, check_shape
+from .._floats import at_least_float32
+from .._per_anchor import per_anchor
 from .._reduce import ReduceFn
-from ..weights._per_anchor import per_anchor
 
 
 class Anchors(NamedTuple):
@@ -84,9 +84,9 @@ def _prepare(
     check_shape("temperature", temperature, ())
 
     pos, neg = at_least_float32(pos, neg)
-    dtype = np.promote_types(pos.dtype, neg.dtype)
+    dtype = pos.dtype
     check_range("temperature", temperature, 0.0, jnp.inf, low_open=True, dtype=dtype)
-    pos, neg, temperature = (jnp.asarray(x, dtype) for x in (pos, neg, temperature))
+    temperature = jnp.asarray(temperature, dtype)
     if weights is not None:
         weights = weights.astype(dtype)
     if where_pos is not None:  # an anchor without a positive keeps no negative either

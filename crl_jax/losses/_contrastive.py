@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from jaxtyping import Array, Bool, Float
 
+from .._per_anchor import PerAnchor, Scalar
 from .._reduce import ReduceFn, masked_mean
-from ..weights._per_anchor import PerAnchor, Scalar
 from ._anchors import Anchors, finish, prepare
 from ._anchorwise import anchorwise
 from ._denominators import bayesian_log_sum, biased_log_sum, debiased_log_sum, hard_log_sum
@@ -70,7 +70,7 @@ def info_nce(
 
 @anchorwise
 def debiased_contrastive(
-    pos: Float[Array, "*batch"] | Float[Array, "*batch n_pos"],
+    pos: Float[Array, "..."],
     neg: Float[Array, "*batch n_neg"],
     *,
     tau_plus: PerAnchor,
@@ -142,7 +142,7 @@ def debiased_contrastive(
 
 @anchorwise
 def hard_contrastive(
-    pos: Float[Array, "*batch"] | Float[Array, "*batch n_pos"],
+    pos: Float[Array, "..."],
     neg: Float[Array, "*batch n_neg"],
     *,
     tau_plus: PerAnchor,

@@ -5,12 +5,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from .._checks import at_least_float32, check_range, check_shape
+from .._checks import check_range, check_shape
+from .._floats import at_least_float32
+from .._per_anchor import Scalar
 from .._reduce import ReduceFn, masked_mean
-from ..weights._per_anchor import Scalar
 from ._anchors import reduce_kept
 from ._logspace import log_mean_exp
 
@@ -70,7 +70,7 @@ def pair_contrastive(
     check_shape("same", same, distance.shape)
     check_shape("where", where, distance.shape)
     check_shape("weights", weights, distance.shape)
-    distance, weights = (_silenced(v, where) for v in _one_type(distance, weights))
+    distance, weights = (_silenced(v, where) for v in at_least_float32(distance, weights))
     # Each function sees its own pairs alone: with a 1 in the place of others, a logarithm
     # or a root has no infinite slope there that would become 0 · inf.
     kept = True if where is None else where
@@ -116,7 +116,7 @@ def alignment(
     check_shape("y", y, x.shape)
     check_shape("where", where, x.shape[:-1])
     check_shape("weights", weights, x.shape[:-1])
-    x, y, weights = (_silenced(v, where) for v in _one_type(x, y, weights))
+    x, y, weights = (_silenced(v, where) for v in at_least_float32(x, y, weights))
     return reduce_kept(jnp.sum((x - y) ** 2, axis=-1), where, weights, reduce_fn)
 
 
@@ -166,7 +166,7 @@ def uniformity(
         pairs = pairs & where[..., None, :] & where[..., :, None]
     pairs = pairs.reshape(*x.shape[:-2], n * n)
     kept = jnp.any(pairs, axis=-1)
-    x, weights = _one_type(x, weights)
+    x, weights = at_least_float32(x, weights)
     check_range("scale", scale, 0.0, jnp.inf, low_open=True, high_open=True, dtype=x.dtype)
     x, weights = _silenced(x, where), _silenced(weights, kept)
 
@@ -177,13 +177,6 @@ def uniformity(
     logits = -jnp.asarray(scale, x.dtype) * apart.reshape(pairs.shape)
     loss = jnp.where(kept, log_mean_exp(logits, where=pairs), 0)
     return reduce_kept(loss, kept, weights, reduce_fn)
-
-
-def _one_type(*arrays: Array | None) -> list[Any]:
-    """Casts to the widest type among them, at least float32; None passes."""
-    wide = at_least_float32(*arrays)
-    dtype = np.result_type(*(x.dtype for x in wide if x is not None))
-    return [x if x is None else x.astype(dtype) for x in wide]
 
 
 def _silenced(x: Any, keep: Array | None) -> Any:

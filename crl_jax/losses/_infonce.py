@@ -4,8 +4,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from .._checks import check_range, check_shape
+from .._per_anchor import PerAnchor, Scalar
 from .._reduce import ReduceFn, masked_mean
-from ..weights._per_anchor import PerAnchor, Scalar
 from ._anchors import beside, finish, prepare, reduce_kept
 from ._anchorwise import anchorwise
 from ._contrastive import info_nce

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from .._reduce import kept_count
 from .._scaling import below_largest
-from ..stats._ecdf import kept_count
 
 
 @jax.custom_jvp
@@ -97,7 +97,6 @@ def _log_mean_sigmoid(x: Array, where: Array | None) -> tuple[Array, Array, Arra
     if where is not None:
         scaled, complement = jnp.where(where, scaled, 0), jnp.where(where, complement, 0)
     count = kept_count(x, where).astype(x.dtype)
-    count = count[..., 0] if count.ndim else count
     total, missing = jnp.sum(scaled, axis=-1), jnp.sum(complement, axis=-1) / count
     near_one = missing < 0.5  # there the log of the mean would cancel
     log_mean = jnp.where(
@@ -108,8 +107,7 @@ def _log_mean_sigmoid(x: Array, where: Array | None) -> tuple[Array, Array, Arra
 
 def log_count(x: Array, where: Array | None) -> Array:
     """Log of the number of kept entries of a row; 0 if there are none."""
-    count = jnp.log(kept_count(x, where).astype(x.dtype))
-    return count[..., 0] if count.ndim else count
+    return jnp.log(kept_count(x, where).astype(x.dtype))
 
 
 def log_without_false(log_mixed: Array, log_false: Array, tau_plus: Array) -> Array:

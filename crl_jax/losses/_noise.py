@@ -4,9 +4,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from .._checks import check_range
-from .._reduce import ReduceFn, masked_mean
-from ..stats._ecdf import kept_count
-from ..weights._per_anchor import PerAnchor, Scalar, column, per_anchor
+from .._per_anchor import PerAnchor, Scalar, column, per_anchor
+from .._reduce import ReduceFn, kept_count, masked_mean
 from ._anchors import beside, finish, prepare, row_mean
 from ._anchorwise import anchorwise
 from ._logspace import softplus
@@ -76,8 +75,7 @@ def nce(
     ]:
         check_range(name, value, low, jnp.inf, low_open=True, high_open=True, dtype=a.pos.dtype)
     if ratio is None:
-        drawn = kept_count(a.neg, a.where).astype(a.neg.dtype)
-        k = drawn[..., 0] if drawn.ndim else drawn
+        k = kept_count(a.neg, a.where).astype(a.neg.dtype)
     else:
         k = per_anchor("ratio", ratio, a.pos.shape, a.pos.dtype)
     log_k = jnp.log(k)

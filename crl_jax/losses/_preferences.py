@@ -4,8 +4,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from .._checks import check_range, check_shape
+from .._per_anchor import PerAnchor, Scalar, column, per_anchor
 from .._reduce import ReduceFn, masked_mean
-from ..weights._per_anchor import PerAnchor, Scalar, column, per_anchor
 from ._anchors import beside, finish, lead, prepare, row_mean
 from ._anchorwise import anchorwise
 from ._logspace import softplus
@@ -77,7 +77,7 @@ def gbpr(
 
 @anchorwise
 def mpr(
-    pos: Float[Array, "*batch"] | Float[Array, "*batch n_pos"],
+    pos: Float[Array, "..."],
     neg: Float[Array, "*batch n_neg"],
     *,
     likely: Float[Array, "*batch"],

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from .._checks import check_range
+from .._per_anchor import PerAnchor, Scalar, column, per_anchor
 from .._reduce import ReduceFn, masked_mean
-from ..weights._per_anchor import PerAnchor, Scalar, column, per_anchor
-from ..weights._small_loss import reliability_weights, small_loss_weights
+from ..weights import reliability_weights, small_loss_weights
 from ._anchors import Anchors, finish, lead, prepare, row_mean
 from ._anchorwise import anchorwise
 from ._logspace import softplus

@@ -6,8 +6,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from .._checks import check_range, check_shape
+from .._per_anchor import PerAnchor, Scalar, per_anchor
 from .._reduce import ReduceFn, masked_mean
-from ..weights._per_anchor import PerAnchor, Scalar, per_anchor
 from ._anchors import Anchors, finish, prepare, prepare_many, row_mean
 from ._anchorwise import anchorwise
 from ._contrastive import contrastive

@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from .._checks import at_least_float32, check_shape
+from .._checks import check_shape
+from .._floats import at_least_float32
 from ._batches import check_pair, different, own_scores, sample_ids, scores_of
 
 # Scores in a tile unless told otherwise: 8 MiB of float32, of which a loss holds a handful.
@@ -32,18 +33,18 @@ def tiled_view_loss(
     weights: Float[Array, "anchors"] | None = None,
     rows: int | None = None,
     axis_name: str | None = None,
-    **knobs: Any,
+    **hyperparams: Any,
 ) -> Float[Array, ""]:
     r"""Mean loss over the 2B anchors of :func:`view_scores`, without holding their scores.
 
-    The same as ``loss(s.pos, s.neg, where=s.where, weights=weights, **knobs)`` for
+    The same as ``loss(s.pos, s.neg, where=s.where, weights=weights, **hyperparams)`` for
     ``s = view_scores(z1, z2, ids=ids)``, in :math:`O(BD + \text{rows} \cdot B)` memory forward and
     backward. Gradients flow into embeddings, weights and hyper-parameters, in reverse mode and as
     far as the loss has any: :func:`bayesian_contrastive` holds its weights constant, so those with
     respect to its ``tau_plus``, ``alpha`` and ``beta`` are 0.
 
     Args:
-      loss: ``loss(pos, neg, *, where, weights, reduce_fn, **knobs)``, for instance
+      loss: ``loss(pos, neg, *, where, weights, reduce_fn, **hyperparams)``, for instance
         :func:`info_nce`, :func:`debiased_contrastive`, :func:`hard_contrastive` or
         :func:`bayesian_contrastive`. Set static options by ``functools.partial``, such as
         ``bins``, without which ranks take most of the time where anchors have thousands of
@@ -55,7 +56,7 @@ def tiled_view_loss(
       rows: Anchors in a tile; static. By default so many that a tile has about 2 million scores.
       axis_name: Inside ``jax.shard_map``: the mesh axis over which the batch is split. Samples of
         all devices are then negatives, and the result is the mean over all of them.
-      **knobs: Hyper-parameters of the loss: scalars, or ``[2B]`` with one value per anchor.
+      **hyperparams: Hyper-parameters of the loss: scalars, or ``[2B]`` with one value per anchor.
 
     Returns:
       The mean over the anchors that have a negative, a scalar; at least float32.
@@ -75,7 +76,7 @@ def tiled_view_loss(
     ids = _ids(ids, z1.shape[0], axis_name)
     both = jnp.concatenate([ids, ids])
     partners = jnp.concatenate([z2, z1])
-    return _mean_loss(loss, z, partners, z, both, weights, rows, axis_name, knobs)
+    return _mean_loss(loss, z, partners, z, both, weights, rows, axis_name, hyperparams)
 
 
 def tiled_tower_loss(
@@ -87,7 +88,7 @@ def tiled_tower_loss(
     weights: Float[Array, "batch"] | None = None,
     rows: int | None = None,
     axis_name: str | None = None,
-    **knobs: Any,
+    **hyperparams: Any,
 ) -> Float[Array, ""]:
     """Mean loss over the B anchors of :func:`tower_scores`, without holding their scores.
 
@@ -99,7 +100,7 @@ def tiled_tower_loss(
       weights: Multiply the losses of the anchors, shape ``[B]``.
       rows: As in :func:`tiled_view_loss`.
       axis_name: As in :func:`tiled_view_loss`.
-      **knobs: Hyper-parameters of the loss: scalars, or ``[B]`` with one value per anchor.
+      **hyperparams: Hyper-parameters of the loss: scalars, or ``[B]`` with one value per anchor.
 
     Returns:
       The mean over the anchors that have a negative, a scalar; at least float32.
@@ -109,7 +110,7 @@ def tiled_tower_loss(
     """
     check_pair("x", x, "y", y)
     ids = _ids(ids, x.shape[0], axis_name)
-    return _mean_loss(loss, x, y, y, ids, weights, rows, axis_name, knobs)
+    return _mean_loss(loss, x, y, y, ids, weights, rows, axis_name, hyperparams)
 
 
 def _ids(ids: Array | None, n: int, axis_name: str | None) -> Array:
@@ -128,7 +129,7 @@ def _mean_loss(
     weights: Array | None,
     rows: int | None,
     axis_name: str | None,
-    knobs: dict[str, Any],
+    hyperparams: dict[str, Any],
 ) -> Array:
     n = anchors.shape[0]
     check_shape("weights", weights, (n,))
@@ -146,7 +147,7 @@ def _mean_loss(
     if weights is not None:
         of_anchors["weights"] = weights
     shared: dict[str, Any] = {"keys": keys}
-    for name, value in _checked(loss, n, keys.shape[0], knobs).items():
+    for name, value in _checked(loss, n, keys.shape[0], hyperparams).items():
         (shared if value.ndim == 0 else of_anchors)[name] = value
     if axis_name is not None:  # what all devices share is each one's own from here on
         of_anchors, shared, key_ids = (
@@ -161,13 +162,13 @@ def _mean_loss(
     return total / jnp.maximum(count, 1).astype(total.dtype)
 
 
-def _checked(loss: Loss, n: int, n_keys: int, knobs: dict[str, Any]) -> dict[str, Array]:
+def _checked(loss: Loss, n: int, n_keys: int, hyperparams: dict[str, Any]) -> dict[str, Array]:
     """The hyper-parameters as arrays, after the loss has judged them as they came."""
     one, row = jax.ShapeDtypeStruct((n,), jnp.float32), (n, n_keys)
     jax.eval_shape(
-        partial(loss, reduce_fn=None, **knobs), one, jax.ShapeDtypeStruct(row, jnp.float32)
+        partial(loss, reduce_fn=None, **hyperparams), one, jax.ShapeDtypeStruct(row, jnp.float32)
     )
-    arrays = dict(zip(knobs, at_least_float32(*knobs.values()), strict=True))
+    arrays = {name: at_least_float32(value)[0] for name, value in hyperparams.items()}
     for name, array in arrays.items():
         if array.ndim:
             check_shape(name, array, (n,))
@@ -226,11 +227,11 @@ _sum.defvjp(_sum_and_gradient, _scale_gradient)
 
 def _tile_sum(loss: Loss, tile: Any, shared: Any, key_ids: Array) -> tuple[Array, Array]:
     of_anchors, (ids, real) = tile
-    knobs = {**of_anchors, **shared}
-    anchors, positives, keys = (knobs.pop(name) for name in ("anchors", "positives", "keys"))
+    hyperparams = {**of_anchors, **shared}
+    anchors, positives, keys = (hyperparams.pop(name) for name in ("anchors", "positives", "keys"))
     where = different(ids, key_ids) & real[:, None]
     pos = own_scores(anchors, positives)
-    losses = loss(pos, scores_of(anchors, keys), where=where, reduce_fn=None, **knobs)
+    losses = loss(pos, scores_of(anchors, keys), where=where, reduce_fn=None, **hyperparams)
     return jnp.sum(losses), jnp.sum(jnp.any(where, axis=-1), dtype=jnp.int32)
 
 

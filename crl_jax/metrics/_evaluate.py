@@ -15,8 +15,9 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from .._checks import at_least_float32, check_shape
-from ..stats._rows import rows_contain
+from .._checks import check_shape
+from .._floats import at_least_float32
+from .._search import rows_contain
 from . import _ranking as ranking
 from ._plan import Blocks, InteractionsLike, RankingPlan, block_layout, pair_ids
 from ._top_k import top_k

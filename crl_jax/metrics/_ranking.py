@@ -16,7 +16,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from .._checks import at_least_float32, check_shape
+from .._checks import check_shape
+from .._floats import at_least_float32
 
 
 def precision_at(

@@ -5,7 +5,8 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .._checks import at_least_float32, check_shape
+from .._checks import check_shape
+from .._floats import at_least_float32
 from .._reduce import masked_mean
 
 

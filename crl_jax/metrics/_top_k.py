@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from .._checks import at_least_float32
+from .._floats import at_least_float32
 
 
 def top_k(

@@ -1,12 +1,16 @@
-"""Encoders as Flax NNX modules, and the way to use them as pure functions."""
+"""Encoders as pure functions: users and items become vectors, vectors become scores."""
 
 from ._encoder import Encoder as Encoder
 from ._encoder import RowEncoder as RowEncoder
+from ._encoder import Similarity as Similarity
 from ._encoder import Tables as Tables
 from ._encoder import inner_scores as inner_scores
-from ._functional import Functional as Functional
-from ._functional import Recommender as Recommender
-from ._functional import RowScores as RowScores
-from ._functional import SharedScores as SharedScores
-from ._functional import functional as functional
+from ._graph import InteractionGraph as InteractionGraph
+from ._graph import Layout as Layout
+from ._lightgcn import LightGCN as LightGCN
 from ._mf import MatrixFactorization as MatrixFactorization
+from ._mf import normal as normal
+from ._mf import xavier_normal as xavier_normal
+from ._mf import xavier_uniform as xavier_uniform
+from ._network import Network as Network
+from ._propagation import propagate as propagate

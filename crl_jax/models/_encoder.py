@@ -94,6 +94,10 @@ class Encoder(ABC):
         """Scores of every user with every item; users trail, so that a vector holds many."""
         return self._settle(tables.items[items]) @ self._settle(tables.users[users]).T
 
+    def layer0(self, params: Any) -> Tables:
+        """The embeddings before any layer, on which an L2 term may act."""
+        return Tables(params["users"], params["items"])
+
     def serve(self, params: Any) -> Tables:
         """Vectors whose inner products are the scores: of length 1 for cosines."""
         return Tables(*(self._settle(table) for table in self.encode(params)))

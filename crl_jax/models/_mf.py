@@ -1,60 +1,70 @@
 """Matrix factorisation: the encoder with nothing between the tables and the score."""
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Key
+
+from ._encoder import STATIC, Encoder, Tables
+
+Initializer = Callable[[Key[Array, ""], tuple[int, int]], Array]
+"""``initializer(key, shape)``, such as those of ``flax.nnx.initializers``."""
 
 
-class MatrixFactorization(nnx.Module):
-    r"""Two embedding tables and their inner product, :math:`s_{ui} = \mathbf w_u^\top \mathbf h_i`.
+@cache
+def normal(deviation: float) -> Initializer:
+    """Initial values from a normal law; equal calls give the same function, which jit caches by."""
+    return nnx.initializers.normal(deviation)
 
-    Args:
-      n_users: Rows of the user table.
-      n_items: Rows of the item table.
-      dim: Width of both tables.
-      init: Makes the initial values; by default Xavier-normal ones, of deviation
-        √(2 / (rows + dim)).
-      rngs: Source of the initial values (its ``params`` stream).
+
+xavier_normal: Initializer = nnx.initializers.xavier_normal()
+xavier_uniform: Initializer = nnx.initializers.xavier_uniform()
+
+
+def init_tables(
+    key: Key[Array, ""], n_users: int, n_items: int, dim: int, initializer: Initializer
+) -> dict[str, Array]:
+    """A table of users and one of items, each with its own stream of ``key``."""
+    return {
+        "users": initializer(jax.random.fold_in(key, 0), (n_users, dim)),
+        "items": initializer(jax.random.fold_in(key, 1), (n_items, dim)),
+    }
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class MatrixFactorization(Encoder):
+    r"""Two embedding tables; by default their inner product, :math:`s_{ui} = w_u^\top h_i`.
+
+    Attributes:
+      initializer: Makes the initial values of each table; by default Xavier-normal ones, of
+        deviation √(2 / (rows + dim)). Static.
 
     References:
       Koren et al., Matrix Factorization Techniques for Recommender Systems, 2009; the
       initialisation is that of the dissertation's chapters 5 and 6.
     """
 
-    def __init__(
-        self, n_users: int, n_items: int, dim: int = 32, *, init: Any = None, rngs: nnx.Rngs
-    ):
-        init = init or nnx.initializers.xavier_normal()
-        self.users = nnx.Param(init(rngs.params(), (n_users, dim)))
-        self.items = nnx.Param(init(rngs.params(), (n_items, dim)))
+    initializer: Initializer = field(default=xavier_normal, metadata=STATIC)
 
-    def __call__(
-        self, users: Int[Array, "batch"], items: Int[Array, "batch n"]
-    ) -> Float[Array, "batch n"]:
-        """Scores of each user with its own ``n`` items."""
-        return self.row_scores({"users": self.users[users], "items": self.items[items]})
+    def init(self, key: Key[Array, ""]) -> dict[str, Array]:
+        """``users`` ``[n_users, dim]`` and ``items`` ``[n_items, dim]``."""
+        return init_tables(key, self.n_users, self.n_items, self.dim, self.initializer)
+
+    def encode(self, params: Any, key: Key[Array, ""] | None = None) -> Tables:
+        """The tables themselves."""
+        del key
+        return Tables(params["users"], params["items"])
 
     @staticmethod
     def row_ids(users: Int[Array, "batch"], items: Int[Array, "batch n"]) -> dict[str, Array]:
         """A row of the user table for each anchor, one of the item table for each score."""
         return {"users": users, "items": items}
 
-    @staticmethod
-    def row_scores(rows: dict[str, Array]) -> Float[Array, "batch n"]:
-        """Products of the users' rows ``[batch, dim]`` with the items' ``[batch, n, dim]``."""
-        # One gather of all items, one product: on CPUs a product of gathered rows written as a
-        # multiply and a sum is fused with the gathers and runs at half the speed.
-        return jnp.einsum("bd,bnd->bn", rows["users"], rows["items"])
-
-    def shared_scores(
-        self, users: Int[Array, "batch"], items: Int[Array, "n"]
-    ) -> Float[Array, "n batch"]:
-        """Scores of every user with every item, users trailing: one product."""
-        return self.items[items] @ self.users[users].T
-
-    def all_scores(self, users: Int[Array, "batch"]) -> Float[Array, "batch n_items"]:
-        """Scores of each user with the whole catalogue, in full float32 on every backend."""
-        return jnp.matmul(self.users[users], self.items[...].T, precision=jax.lax.Precision.HIGHEST)
+    def row_scores(self, rows: dict[str, Array]) -> Float[Array, "batch n"]:
+        """Scores of the users' rows ``[batch, dim]`` with the items' ``[batch, n, dim]``."""
+        return self.score_vectors(rows["users"], rows["items"])

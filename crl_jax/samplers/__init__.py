@@ -4,6 +4,7 @@ Negative samplers are pytrees with the one call ``sampler(key, batch, state) -> 
 :class:`Sampler`.
 """
 
+from .._permutation import permute as permute
 from ._batch import Batch as Batch
 from ._batch import Sampler as Sampler
 from ._bayesian import BNS as BNS
@@ -13,15 +14,18 @@ from ._criteria import sampling_risk as sampling_risk
 from ._criteria import unbiasedness as unbiasedness
 from ._dynamic import AOBPR as AOBPR
 from ._dynamic import DNS as DNS
+from ._in_batch import InBatch as InBatch
 from ._mixed import Mixed as Mixed
-from ._permutation import permute as permute
 from ._positives import Positives as Positives
+from ._positives import below as below
 from ._positives import sample_seen as sample_seen
 from ._positives import sample_unseen as sample_unseen
 from ._priors import Prior as Prior
+from ._priors import as_prior as as_prior
 from ._priors import group_prior as group_prior
 from ._priors import oracle_prior as oracle_prior
 from ._priors import popularity_prior as popularity_prior
+from ._priors import prior_of as prior_of
 from ._priors import uniform_prior as uniform_prior
 from ._srns import SRNS as SRNS
 from ._srns import SRNSState as SRNSState

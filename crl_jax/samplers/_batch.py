@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from ..models import Functional
+from ..models import Encoder, Tables
 from ._positives import Positives
 
 STATIC = {"static": True}
@@ -24,29 +24,27 @@ class Batch:
       users: The anchors' users, int32 ``[batch]``.
       items: The anchors' own positives, int32 ``[batch]``.
       positives: What every user has taken in training.
-      params: Parameters of the encoder.
+      tables: What the encoder makes of its parameters.
       epoch: Epochs trained before this one.
-      model: The encoder's functions.
+      encoder: Tells what a score is.
       n: Negatives wanted per anchor.
     """
 
     users: Int[Array, "batch"]
     items: Int[Array, "batch"]
     positives: Positives
-    params: Any
+    tables: Tables
     epoch: Int[Array, ""]
-    model: Functional = field(metadata=STATIC)
+    encoder: Encoder
     n: int = field(default=1, metadata=STATIC)
 
     def scores(self, items: Int[Array, "batch n"]) -> Float[Array, "batch n"]:
         """Scores of each anchor with its own ``n`` items, as constants."""
-        params = jax.lax.stop_gradient(self.params)
-        return self.model.score(params, self.users, items)
+        return self.encoder.score(jax.lax.stop_gradient(self.tables), self.users, items)
 
     def shared_scores(self, items: Int[Array, "n"]) -> Float[Array, "n batch"]:
         """Scores of every anchor with every item, as constants; anchors trail, as vectors."""
-        params = jax.lax.stop_gradient(self.params)
-        return self.model.score_shared(params, self.users, items)
+        return self.encoder.score_shared(jax.lax.stop_gradient(self.tables), self.users, items)
 
 
 @dataclass(frozen=True)
@@ -67,18 +65,16 @@ class Sampler(ABC):
         """Whether it asks what users took of many items, which a bitmap answers best."""
         return False
 
-    def init(
-        self, key: Key[Array, ""], positives: Positives, model: Functional, params: Any
-    ) -> Any:
+    def init(self, key: Key[Array, ""], positives: Positives, tables: Tables) -> Any:
         """State before the first epoch: what :meth:`select` reads and changes."""
-        del key, positives, model, params
+        del key, positives, tables
         return ()
 
     def start_epoch(
-        self, key: Key[Array, ""], positives: Positives, params: Any, state: Any
+        self, key: Key[Array, ""], positives: Positives, tables: Tables, state: Any
     ) -> Any:
         """State at the start of an epoch, before any parameter changes."""
-        del key, positives, params
+        del key, positives, tables
         return state
 
     @abstractmethod

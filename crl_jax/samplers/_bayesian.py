@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from .._checks import check_range
-from ..models import Functional
+from ..models import Tables
 from ._batch import STATIC, Batch, Sampler, best
 from ._criteria import informativeness, sampling_risk, unbiasedness
 from ._positives import Positives, sample_unseen
@@ -34,9 +34,9 @@ class BNS(Sampler):
 
     Attributes:
       prior: :math:`P_{fn}`, see :data:`Prior`, such as :func:`popularity_prior`.
-      gain: The :math:`\lambda \ge 0`: the larger, the more hard negatives count.
-      gain_slope: What ``gain`` loses with every epoch, >= 0: 0.1 for BNS-1.
-      gain_least: Where it stops losing, >= 0: 2 for BNS-1.
+      risk_lambda: The :math:`\lambda \ge 0`: the larger, the more hard negatives count.
+      risk_lambda_slope: What ``risk_lambda`` loses with every epoch, >= 0: 0.1 for BNS-1.
+      risk_lambda_least: Where it stops losing, >= 0: 2 for BNS-1.
       candidates: The m >= 1; or None for all of :math:`\mathcal I_u^-`, the sampler that
         minimises the risk, which ranks the whole catalogue. Static.
       ecdf_samples: Items drawn for the eCDF, the same for all users during an epoch; or None for
@@ -54,9 +54,9 @@ class BNS(Sampler):
     """
 
     prior: Prior
-    gain: Float[Array, ""] | float = 5.0
-    gain_slope: Float[Array, ""] | float = 0.0
-    gain_least: Float[Array, ""] | float = 0.0
+    risk_lambda: Float[Array, ""] | float = 5.0
+    risk_lambda_slope: Float[Array, ""] | float = 0.0
+    risk_lambda_least: Float[Array, ""] | float = 0.0
     candidates: int | None = field(default=5, metadata=STATIC)
     ecdf_samples: int | None = field(default=None, metadata=STATIC)
     criterion: Literal["risk", "posterior"] = field(default="risk", metadata=STATIC)
@@ -64,7 +64,7 @@ class BNS(Sampler):
     def __post_init__(self) -> None:
         object.__setattr__(self, "prior", as_prior(self.prior))
         check_range("prior", self.prior, 0, 1)
-        for name in ("gain", "gain_slope", "gain_least"):
+        for name in ("risk_lambda", "risk_lambda_slope", "risk_lambda_least"):
             check_range(name, getattr(self, name), 0, jnp.inf)
         for name in ("candidates", "ecdf_samples"):
             check_range(name, getattr(self, name), 1, jnp.inf)
@@ -81,13 +81,13 @@ class BNS(Sampler):
         return True
 
     def init(
-        self, key: Key[Array, ""], positives: Positives, model: Functional, params: Any
+        self, key: Key[Array, ""], positives: Positives, tables: Tables
     ) -> SharedSample | tuple[()]:
         """A first sample of the catalogue, if the eCDF is to be taken over one."""
         return () if self.ecdf_samples is None else draw_sample(key, positives, self.ecdf_samples)
 
     def start_epoch(
-        self, key: Key[Array, ""], positives: Positives, params: Any, state: Any
+        self, key: Key[Array, ""], positives: Positives, tables: Tables, state: Any
     ) -> SharedSample | tuple[()]:
         """Another sample."""
         return () if self.ecdf_samples is None else draw_sample(key, positives, self.ecdf_samples)
@@ -148,9 +148,9 @@ class BNS(Sampler):
         unbias = unbiasedness(standing, prior)
         if self.criterion == "posterior":
             return unbias
-        lost = self.gain_slope * epoch.astype(jnp.float32)
-        gain = jnp.maximum(self.gain - lost, self.gain_least)
-        return -sampling_risk(informativeness(pos, scores), unbias, gain=gain)
+        lost = self.risk_lambda_slope * epoch.astype(jnp.float32)
+        risk_lambda = jnp.maximum(self.risk_lambda - lost, self.risk_lambda_least)
+        return -sampling_risk(informativeness(pos, scores), unbias, risk_lambda=risk_lambda)
 
 
 @jax.tree_util.register_dataclass
@@ -179,24 +179,22 @@ class Staged(Sampler):
         """Whether one of the two does."""
         return self.first.reads_bitmap or self.then.reads_bitmap
 
-    def init(
-        self, key: Key[Array, ""], positives: Positives, model: Functional, params: Any
-    ) -> tuple[Any, Any]:
+    def init(self, key: Key[Array, ""], positives: Positives, tables: Tables) -> tuple[Any, Any]:
         """The states of both."""
         keys = jax.random.split(key)
         return (
-            self.first.init(keys[0], positives, model, params),
-            self.then.init(keys[1], positives, model, params),
+            self.first.init(keys[0], positives, tables),
+            self.then.init(keys[1], positives, tables),
         )
 
     def start_epoch(
-        self, key: Key[Array, ""], positives: Positives, params: Any, state: tuple[Any, Any]
+        self, key: Key[Array, ""], positives: Positives, tables: Tables, state: tuple[Any, Any]
     ) -> tuple[Any, Any]:
         """Both start it."""
         keys = jax.random.split(key)
         return (
-            self.first.start_epoch(keys[0], positives, params, state[0]),
-            self.then.start_epoch(keys[1], positives, params, state[1]),
+            self.first.start_epoch(keys[0], positives, tables, state[0]),
+            self.then.start_epoch(keys[1], positives, tables, state[1]),
         )
 
     def propose(

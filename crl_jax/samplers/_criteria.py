@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._checks import at_least_float32, check_range
+from .._checks import check_range
+from .._floats import at_least_float32
 
 
 def informativeness(
@@ -68,7 +69,7 @@ def sampling_risk(
     info: Float[Array, "*batch n"],
     unbias: Float[Array, "*batch n"],
     *,
-    gain: Float[Array, ""] | float,
+    risk_lambda: Float[Array, ""] | float,
 ) -> Float[Array, "*batch n"]:
     r"""Expected loss of AUC from using an item as a negative; BNS minimises it.
 
@@ -78,16 +79,16 @@ def sampling_risk(
     Args:
       info: What :func:`informativeness` gives, shape ``[*batch, n]``.
       unbias: What :func:`unbiasedness` gives, shape ``[*batch, n]``.
-      gain: The :math:`\lambda \ge 0`: what a true negative gains, a false one losing 1.
+      risk_lambda: The :math:`\lambda \ge 0`: what a true negative gains, a false one losing 1.
 
     Returns:
       Shape ``[*batch, n]``.
 
     Raises:
-      ValueError: If ``gain`` is negative.
+      ValueError: If ``risk_lambda`` is negative.
 
     References:
       "Contrastive Learning for Personalized Recommendation", (4.25) and (4.26).
     """
-    check_range("gain", gain, 0, jnp.inf)
-    return info * (1 - (1 + jnp.asarray(gain, info.dtype)) * unbias)
+    check_range("risk_lambda", risk_lambda, 0, jnp.inf)
+    return info * (1 - (1 + jnp.asarray(risk_lambda, info.dtype)) * unbias)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, UInt32
 
 from .._checks import check_range
-from ..stats._columns import select_largest
+from ..stats import select_largest
 from ._batch import STATIC, Batch, Sampler, best
 from ._positives import Positives, sample_unseen
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Key
 
-from ..models import Functional
+from ..models import Tables
 from ._batch import Batch, Sampler
 from ._positives import Positives
 
@@ -37,20 +37,16 @@ class Mixed(Sampler):
         """Whether one of them does."""
         return any(sampler.reads_bitmap for sampler in self.samplers)
 
-    def init(
-        self, key: Key[Array, ""], positives: Positives, model: Functional, params: Any
-    ) -> tuple[Any, ...]:
+    def init(self, key: Key[Array, ""], positives: Positives, tables: Tables) -> tuple[Any, ...]:
         """The states of all."""
-        return tuple(
-            sampler.init(own, positives, model, params) for own, sampler in self._keyed(key)
-        )
+        return tuple(sampler.init(own, positives, tables) for own, sampler in self._keyed(key))
 
     def start_epoch(
-        self, key: Key[Array, ""], positives: Positives, params: Any, state: tuple[Any, ...]
+        self, key: Key[Array, ""], positives: Positives, tables: Tables, state: tuple[Any, ...]
     ) -> tuple[Any, ...]:
         """All start it."""
         return tuple(
-            sampler.start_epoch(own, positives, params, before)
+            sampler.start_epoch(own, positives, tables, before)
             for (own, sampler), before in zip(self._keyed(key), state, strict=True)
         )
 

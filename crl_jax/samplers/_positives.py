@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, Key, UInt32
 
+from .._search import rows_contain, search_rows
 from ..data import Interactions
-from ..stats._rows import rows_contain, search_rows
 
 _MAX_WORDS = 2**26
 

@@ -1,14 +1,14 @@
 """Simplified and robust negative sampling: a memory of likely items, and how they vary."""
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from .._checks import check_range
-from ..models import Functional
+from ..models import Tables
 from ._batch import STATIC, Batch, Sampler
 from ._positives import Positives, sample_unseen
 
@@ -18,12 +18,12 @@ class SRNSState(NamedTuple):
 
     Attributes:
       memory: Items that each user may get as negatives, int32 ``[n_users, memory]``.
-      past: Parameters at the end of the last epochs, leading axis ``history``; the encoder's
+      past: Tables at the end of the last epochs, leading axis ``history``; those of the encoder's
         initial values before there are as many.
     """
 
     memory: Int[Array, "n_users memory"]
-    past: Any
+    past: Tables
 
 
 class _Proposals(NamedTuple):
@@ -50,7 +50,7 @@ class SRNS(Sampler):
     :math:`e^{\hat x_{uk}/\tau}`; equal items count once, while there are others.
 
     The published code keeps scores of some thousand items per user over five epochs. Here the
-    encoder's parameters at the end of these epochs are kept, and past scores computed from them.
+    encoder's tables at the end of these epochs are kept, and past scores computed from them.
 
     Attributes:
       memory: The :math:`S_1 \ge n`; static.
@@ -80,23 +80,21 @@ class SRNS(Sampler):
         check_range("warm_up", self.warm_up, 0, jnp.inf, low_open=True)
         check_range("temperature", self.temperature, 0, jnp.inf, low_open=True)
 
-    def init(
-        self, key: Key[Array, ""], positives: Positives, model: Functional, params: Any
-    ) -> SRNSState:
-        """A memory of uniform items, and the encoder's first parameters as its whole past."""
+    def init(self, key: Key[Array, ""], positives: Positives, tables: Tables) -> SRNSState:
+        """A memory of uniform items, and the encoder's first tables as its whole past."""
         users = jnp.arange(positives.n_users, dtype=jnp.int32)
-        past = jax.tree.map(lambda x: jnp.broadcast_to(x, (self.history, *x.shape)), params)
+        past = jax.tree.map(lambda x: jnp.broadcast_to(x, (self.history, *x.shape)), tables)
         return SRNSState(sample_unseen(key, users, positives, self.memory), past)
 
     def start_epoch(
-        self, key: Key[Array, ""], positives: Positives, params: Any, state: SRNSState
+        self, key: Key[Array, ""], positives: Positives, tables: Tables, state: SRNSState
     ) -> SRNSState:
-        """Remembers the parameters that the last epoch ended with; forgets the oldest."""
+        """Remembers the tables that the last epoch ended with; forgets the oldest."""
 
         def push(past: Array, now: Array) -> Array:
             return jnp.concatenate([past[1:], now[None]])
 
-        return state._replace(past=jax.tree.map(push, state.past, params))
+        return state._replace(past=jax.tree.map(push, state.past, tables))
 
     def propose(
         self, key: Key[Array, ""], users: Int[Array, "batch"], positives: Positives, n: int
@@ -121,8 +119,8 @@ class SRNS(Sampler):
         scores = batch.scores(both)
         likely = _likelihood(scores[:, : 1 + self.memory])
         before = jax.vmap(
-            lambda params: _likelihood(
-                batch.model.score(params, batch.users, both[:, : 1 + self.memory])
+            lambda tables: _likelihood(
+                batch.encoder.score(tables, batch.users, both[:, : 1 + self.memory])
             )
         )(jax.lax.stop_gradient(state.past))
         ramp = jnp.minimum(batch.epoch.astype(jnp.float32) / self.warm_up, 1)

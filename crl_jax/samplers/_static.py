@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, UInt32
 
 from .._checks import check_range, check_shape
+from .._search import search_rows
 from ..data import Interactions
-from ..stats._rows import search_rows
 from ._batch import Sampler
 from ._positives import Positives, below, sample_unseen
 

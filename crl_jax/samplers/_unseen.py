@@ -8,8 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 
 from .._blocks import map_blocks
-from ..stats import ecdf
-from ..stats._columns import count_no_larger
+from ..stats import count_no_larger, ecdf
 from ._batch import Batch
 from ._positives import Positives, pack_bits
 

@@ -31,17 +31,19 @@ sample, where none is known in advance:
 0.75
 """
 
+from ._columns import count_no_larger as count_no_larger
 from ._columns import select_largest as select_largest
 from ._ecdf import binned_ecdf as binned_ecdf
 from ._ecdf import dkw_error as dkw_error
 from ._ecdf import ecdf as ecdf
-from ._ecdf import ranks as ranks
 from ._laws import Gridded as Gridded
 from ._laws import Law as Law
 from ._laws import OneOfTwo as OneOfTwo
 from ._laws import Smoothed as Smoothed
 from ._laws import VarianceGamma as VarianceGamma
 from ._misfit import misfit as misfit
+from ._ranks import binned_ranks as binned_ranks
+from ._ranks import ranks as ranks
 from ._variance_gamma import sample_variance_gamma as sample_variance_gamma
 from ._variance_gamma import variance_gamma_cdf as variance_gamma_cdf
 from ._variance_gamma import variance_gamma_logcdf as variance_gamma_logcdf

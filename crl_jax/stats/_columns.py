@@ -24,13 +24,20 @@ def count_no_larger(
         c_{kb} = \#\{i : s_{ib} \le a_{kb}\}
 
     The batch trails: on a CPU a vector then holds the same row of many columns, which takes a
-    twentieth of the time of a reduction along contiguous rows. NaN counts nothing.
+    twentieth of the time of a reduction along contiguous rows. A NaN never counts.
 
     Args:
-      scores: The :math:`s_{ib}`.
-      at: The :math:`a_{kb}`.
-      hidden: Bit ``i % 32`` of word ``[i // 32, b]`` hides the score ``[i, b]``: it does not
-        count.
+      scores: The :math:`s_{ib}`, shape ``[n, batch]``.
+      at: The :math:`a_{kb}`, shape ``[k, batch]``.
+      hidden: One bit per score; a bit of 1 leaves its score out of the count. The score
+        ``[i, b]`` has bit ``i % 32`` of word ``[i // 32, b]``.
+
+    Returns:
+      The :math:`c_{kb}`, shape ``[k, batch]``, int32.
+
+    >>> print(count_no_larger(jnp.array([[1.0], [3.0], [2.0]]), jnp.array([[2.0], [0.5]])))
+    [[2]
+     [0]]
     """
     if hidden is None:
         return count_where(jnp.less_equal, scores, at)

@@ -7,7 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._checks import at_least_float32, check_range
+from .._checks import check_range
+from .._floats import at_least_float32
+from .._per_anchor import Scalar
 from ._variance_gamma import variance_gamma_cdf, variance_gamma_pdf
 
 _BINS = 1024
@@ -43,7 +45,7 @@ class VarianceGamma(Law):
     """
 
     dim: int = field(metadata={"static": True})
-    scale: Float[Array, ""] | float = 1.0
+    scale: Scalar = 1.0
 
     def __post_init__(self) -> None:
         check_range("scale", self.scale, 0, jnp.inf, low_open=True, high_open=True)
@@ -82,7 +84,7 @@ class Smoothed(Law):
     [0.   0.5  0.75]
     """
 
-    bandwidth: Float[Array, ""] | float = 1.0
+    bandwidth: Scalar = 1.0
 
     def __post_init__(self) -> None:
         check_range("bandwidth", self.bandwidth, 0, jnp.inf, low_open=True, high_open=True)
@@ -163,7 +165,7 @@ class OneOfTwo(Law):
     """
 
     seen: Law
-    share: Float[Array, ""] | float
+    share: Scalar
 
     def __post_init__(self) -> None:
         check_range("share", self.share, 0, 1)

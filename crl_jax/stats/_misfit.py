@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._checks import at_least_float32
+from .._floats import at_least_float32
 from ._laws import Law
 
 

@@ -11,13 +11,13 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Key
 
-from .._checks import at_least_float32, check_range
+from .._checks import check_range
+from .._floats import at_least_float32
+from .._per_anchor import PerAnchor
 from ._variance_gamma_table import PIECES, Table, Values, build_table
 
-Real = float | Float[Array, "..."]
 
-
-def variance_gamma_pdf(x: Real, *, dim: int, scale: Real = 1.0) -> Float[Array, "..."]:
+def variance_gamma_pdf(x: PerAnchor, *, dim: int, scale: PerAnchor = 1.0) -> Float[Array, "..."]:
     r"""Density of the inner product of two random vectors, each :math:`\mathcal N(0, \lambda I_d)`.
 
     .. math::
@@ -59,7 +59,7 @@ def variance_gamma_pdf(x: Real, *, dim: int, scale: Real = 1.0) -> Float[Array, 
     return _evaluate("pdf", x, dim, scale)
 
 
-def variance_gamma_logpdf(x: Real, *, dim: int, scale: Real = 1.0) -> Float[Array, "..."]:
+def variance_gamma_logpdf(x: PerAnchor, *, dim: int, scale: PerAnchor = 1.0) -> Float[Array, "..."]:
     r"""Logarithm of :func:`variance_gamma_pdf`, also where that underflows.
 
     Args:
@@ -79,7 +79,7 @@ def variance_gamma_logpdf(x: Real, *, dim: int, scale: Real = 1.0) -> Float[Arra
     return _evaluate("logpdf", x, dim, scale)
 
 
-def variance_gamma_cdf(x: Real, *, dim: int, scale: Real = 1.0) -> Float[Array, "..."]:
+def variance_gamma_cdf(x: PerAnchor, *, dim: int, scale: PerAnchor = 1.0) -> Float[Array, "..."]:
     r"""Distribution function :math:`F(x) = \int_{-\infty}^x f` of :func:`variance_gamma_pdf`.
 
     Relative to :math:`F` it is as accurate as the density, in the left tail too; for the right
@@ -103,7 +103,7 @@ def variance_gamma_cdf(x: Real, *, dim: int, scale: Real = 1.0) -> Float[Array, 
     return _evaluate("cdf", x, dim, scale)
 
 
-def variance_gamma_logcdf(x: Real, *, dim: int, scale: Real = 1.0) -> Float[Array, "..."]:
+def variance_gamma_logcdf(x: PerAnchor, *, dim: int, scale: PerAnchor = 1.0) -> Float[Array, "..."]:
     r"""Logarithm of :func:`variance_gamma_cdf`, also where that underflows.
 
     Args:
@@ -123,7 +123,7 @@ def variance_gamma_logcdf(x: Real, *, dim: int, scale: Real = 1.0) -> Float[Arra
     return _evaluate("logcdf", x, dim, scale)
 
 
-def variance_gamma_sf(x: Real, *, dim: int, scale: Real = 1.0) -> Float[Array, "..."]:
+def variance_gamma_sf(x: PerAnchor, *, dim: int, scale: PerAnchor = 1.0) -> Float[Array, "..."]:
     r"""Survival function :math:`1 - F(x)`, without the loss of digits in the right tail.
 
     Args:
@@ -143,7 +143,7 @@ def variance_gamma_sf(x: Real, *, dim: int, scale: Real = 1.0) -> Float[Array, "
     return _evaluate("sf", x, dim, scale)
 
 
-def variance_gamma_logsf(x: Real, *, dim: int, scale: Real = 1.0) -> Float[Array, "..."]:
+def variance_gamma_logsf(x: PerAnchor, *, dim: int, scale: PerAnchor = 1.0) -> Float[Array, "..."]:
     r"""Logarithm of :func:`variance_gamma_sf`, also where that underflows.
 
     Args:
@@ -167,7 +167,7 @@ def sample_variance_gamma(
     key: Key[Array, ""],
     *,
     dim: int,
-    scale: Real = 1.0,
+    scale: PerAnchor = 1.0,
     shape: tuple[int, ...] | None = None,
 ) -> Float[Array, "..."]:
     r"""Independent draws from the law of :func:`variance_gamma_pdf`.
@@ -228,11 +228,11 @@ class _UnitLaw(NamedTuple):
     mills: Array  # survival / density
 
 
-def _evaluate(output: str, x: Real, dim: int, scale: Real) -> Array:
+def _evaluate(output: str, x: PerAnchor, dim: int, scale: PerAnchor) -> Array:
     _check_parameters(dim, scale)
     points, scales = at_least_float32(x, scale)
-    shape, dtype = _common_shape(scales.shape, points.shape), jnp.result_type(points, scales)
-    points, scales = (jnp.broadcast_to(a, shape).astype(dtype) for a in (points, scales))
+    shape = _common_shape(scales.shape, points.shape)
+    points, scales = (jnp.broadcast_to(a, shape) for a in (points, scales))
     return _compiled(points, scales, dim=operator.index(dim), output=output)
 
 
@@ -371,7 +371,7 @@ def _common_shape(scale: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, 
         raise ValueError(f"`scale` must broadcast with shape {other}, got {scale}.") from None
 
 
-def _check_parameters(dim: int, scale: Real) -> None:
+def _check_parameters(dim: int, scale: PerAnchor) -> None:
     try:
         valid = not isinstance(dim, bool) and operator.index(dim) >= 1
     except TypeError:

@@ -7,21 +7,21 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-
-def describe(tree: Any) -> list[str]:
-    """What tells a sampler, or another pytree, from others, arrays by their hash."""
-    leaves, structure = jax.tree.flatten(tree)
-    return [_without_addresses(str(structure)), *(_hash(np.asarray(leaf)) for leaf in leaves)]
+_FEW = 4
 
 
-def name_of(fn: Callable[..., Any]) -> str:
-    """The name of a function; the same for all lambdas."""
-    return getattr(fn, "__qualname__", _without_addresses(repr(fn)))
+def describe(tree: Any) -> dict[str, Any]:
+    """What stands at each leaf of a tree, by its path: few numbers as they are, many by a hash."""
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="."): _shown(leaf)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
 
 
-def program(traced: jax.stages.Traced) -> dict[str, str]:
+def hash_program(traced: Any) -> dict[str, str]:
     """What is computed, whatever its functions are called.
 
     Two functions of one name that compute different things differ here. The text that a program
@@ -75,6 +75,13 @@ def _hash_of(closed: Any) -> str:
     text = _without_addresses(str(closed))
     parts = [text.encode(), *(_hash(np.asarray(x)).encode() for x in closed.consts)]
     return hashlib.sha256(b";".join(parts)).hexdigest()[:16]
+
+
+def _shown(leaf: Any) -> Any:
+    if jnp.issubdtype(jnp.asarray(leaf).dtype, jax.dtypes.prng_key):
+        leaf = jax.random.key_data(leaf)
+    array = np.asarray(leaf)
+    return array.tolist() if array.size <= _FEW else _hash(array)
 
 
 def _hash(array: np.ndarray) -> str:

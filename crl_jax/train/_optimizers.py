@@ -1,39 +1,58 @@
 """Optimisers and learning-rate schedules whose numbers may be traced."""
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
+import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
+
+from .._checks import check_range
 
 Scalar = float | Float[Array, ""]
-Optimizer = Callable[[Scalar, Scalar], optax.GradientTransformation]
-"""``optimizer(learning_rate, weight_decay)``: an Optax transformation. It is called while
-tracing, so both numbers can be swept by ``vmap`` and changed without recompiling."""
+Rule = Callable[[Any, Any], optax.GradientTransformation]
+"""``rule(learning_rate, weight_decay)``: an Optax transformation. It is called while tracing, so
+both numbers can be swept by ``vmap`` and changed without recompiling. The ``weight_decay`` may be
+None for none at all."""
 
 Schedule = Callable[[Any, Any], Any]
 """``schedule(progress, decay)``: the factor on the learning rate when the share ``progress`` in
-``[0, 1)`` of the training is done; ``decay`` is the factor that it comes down to."""
-
-KnobSchedule = Callable[[Any, dict[str, Any]], dict[str, Any]]
-"""``knob_schedule(progress, knobs)``: the hyper-parameters of a loss when the share ``progress``
-of the training is done, from those given. A pure function; it is called while tracing."""
+``[0, 1)`` of the steps is done; ``decay`` is the factor that it comes down to."""
 
 
-def adam_l2(learning_rate: Scalar, weight_decay: Scalar) -> optax.GradientTransformation:
+class Updates(Protocol):
+    """What the engine asks of an optimiser: Optax's two functions, told the step."""
+
+    def init(self, params: Any) -> Any:
+        """Its state before the first step."""
+        ...
+
+    def update(self, grads: Any, state: Any, params: Any, step: Int[Array, ""]) -> tuple[Any, Any]:
+        """What to add to the parameters, and the state after it."""
+        ...
+
+
+def adam_l2(learning_rate: Any, weight_decay: Any) -> optax.GradientTransformation:
     """Adam with L2 regularisation added to the gradient, as the published comparisons use it."""
-    return optax.chain(optax.add_decayed_weights(weight_decay), optax.adam(learning_rate))
+    return _with_l2(optax.adam(learning_rate), weight_decay)
 
 
-def adamw(learning_rate: Scalar, weight_decay: Scalar) -> optax.GradientTransformation:
+def adamw(learning_rate: Any, weight_decay: Any) -> optax.GradientTransformation:
     """Adam with decoupled weight decay."""
-    return optax.adamw(learning_rate, weight_decay=weight_decay)
+    return optax.adamw(learning_rate, weight_decay=0.0 if weight_decay is None else weight_decay)
 
 
-def sgd_l2(learning_rate: Scalar, weight_decay: Scalar) -> optax.GradientTransformation:
+def sgd_l2(learning_rate: Any, weight_decay: Any) -> optax.GradientTransformation:
     """Stochastic gradient descent with L2 regularisation added to the gradient."""
-    return optax.chain(optax.add_decayed_weights(weight_decay), optax.sgd(learning_rate))
+    return _with_l2(optax.sgd(learning_rate), weight_decay)
+
+
+def _with_l2(rule: optax.GradientTransformation, weight_decay: Any) -> optax.GradientTransformation:
+    if weight_decay is None:
+        return rule
+    return optax.chain(optax.add_decayed_weights(weight_decay), rule)
 
 
 def constant(progress: Any, decay: Any) -> Any:
@@ -42,7 +61,7 @@ def constant(progress: Any, decay: Any) -> Any:
     return jnp.ones_like(progress)
 
 
-def halfway(progress: Any, decay: Any) -> Any:
+def step_decay(progress: Any, decay: Any) -> Any:
     """1 in the first half, ``decay`` in the second: the step of the published recipes."""
     return jnp.where(progress < 0.5, 1.0, decay)
 
@@ -50,3 +69,84 @@ def halfway(progress: Any, decay: Any) -> Any:
 def cosine(progress: Any, decay: Any) -> Any:
     """From 1 to ``decay`` along half a cosine."""
     return decay + (1 - decay) * 0.5 * (1 + jnp.cos(jnp.pi * progress))
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Optimizer:
+    """An Optax optimiser whose numbers are leaves.
+
+    The learning rate of each step is ``learning_rate * schedule(progress, decay)``, after a
+    linear rise over the share ``warm_up`` of the steps.
+
+    Attributes:
+      learning_rate: Learning rate before the schedule, > 0.
+      weight_decay: L2 coefficient, >= 0; None for none at all.
+      decay: Factor on the learning rate that the schedule comes down to, >= 0.
+      warm_up: Share of the steps in which the learning rate rises, in [0, 1).
+      n_steps: Steps that the schedule spans; :func:`fit` sets it.
+      rule: See :data:`Rule`. Static.
+      schedule: See :data:`Schedule`. Static.
+    """
+
+    learning_rate: Any = 1e-3
+    weight_decay: Any = None
+    decay: Any = 0.1
+    warm_up: Any = 0.0
+    n_steps: Any = 1
+    rule: Rule = field(default=adam_l2, metadata={"static": True})
+    schedule: Schedule = field(default=constant, metadata={"static": True})
+
+    def __post_init__(self) -> None:
+        for name in ("learning_rate", "weight_decay", "decay", "warm_up"):
+            if isinstance(value := getattr(self, name), str):
+                raise ValueError(
+                    f"`{name}` must be a number or an array of numbers, got {value!r}."
+                )
+        check_range("learning_rate", self.learning_rate, 0, jnp.inf, low_open=True, high_open=True)
+        check_range("weight_decay", self.weight_decay, 0, jnp.inf, high_open=True)
+        check_range("decay", self.decay, 0, jnp.inf, high_open=True)
+        check_range("warm_up", self.warm_up, 0, 1, high_open=True)
+
+    def transformation(self, step: Int[Array, ""] | int) -> optax.GradientTransformation:
+        """The Optax transformation at a step."""
+        progress = jnp.asarray(step).astype(jnp.float32) / self.n_steps
+        rate = self.learning_rate * self.schedule(progress, self.decay)
+        done = jnp.where(
+            self.warm_up > 0, progress / jnp.where(self.warm_up > 0, self.warm_up, 1), 1
+        )
+        return self.rule(rate * jnp.minimum(done, 1), self.weight_decay)
+
+    def per_example(self, n: Float[Array, ""]) -> "Optimizer":
+        """For rows of a batch of ``n``: their L2 terms are a mean over it, as the loss is."""
+        if self.weight_decay is None:
+            return self
+        return replace(self, weight_decay=self.weight_decay / jnp.maximum(n, 1))
+
+    def init(self, params: Any) -> Any:
+        """State before the first step."""
+        return self.transformation(0).init(params)
+
+    def update(self, grads: Any, state: Any, params: Any, step: Int[Array, ""]) -> tuple[Any, Any]:
+        """What to add to the parameters at a step, and the state after it."""
+        return self.transformation(step).update(grads, state, params)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Fixed:
+    """An Optax transformation as it is, with its own schedules.
+
+    Programs are shared among calls with the same object.
+    """
+
+    tx: optax.GradientTransformation = field(metadata={"static": True})
+
+    def init(self, params: Any) -> Any:
+        """State before the first step."""
+        return self.tx.init(params)
+
+    def update(self, grads: Any, state: Any, params: Any, step: Int[Array, ""]) -> tuple[Any, Any]:
+        """What to add to the parameters, and the state after it."""
+        del step
+        return self.tx.update(grads, state, params)

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ._arguments import VALID
-from ._fit import Fitted
+from ._loop import Fitted
+
+VALID = "valid_"
+"""What the name of a validation score in a history begins with."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ def choose(fitted: Fitted, n_seeds: int = 1, *, window: int = 3) -> Choice:
     epochs = np.array([entry["epoch"] for entry in fitted.history])
     curves = np.array([entry[metric] for entry in fitted.history], float)
     # What a run did past its own length, while longer runs went on, is not one of its results.
-    own = epochs[:, None] <= fitted.knobs["epochs"]
+    own = epochs[:, None] <= fitted.numbers["epochs"]
     lengths = own.sum(axis=0)[::n_seeds]
     means = _smooth(curves.reshape(len(epochs), -1, n_seeds).mean(axis=-1), lengths, window)
     ranked = np.where(np.isnan(means), -np.inf, means)

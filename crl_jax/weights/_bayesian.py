@@ -16,9 +16,11 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float
 
-from .._checks import at_least_float32, check_range, check_shape, rounded
-from ..stats._ecdf import binned_ranks, kept_count, ranks
-from ._per_anchor import PerAnchor, column, per_anchor
+from .._checks import check_range, check_shape
+from .._floats import at_least_float32, rounded
+from .._per_anchor import PerAnchor, column, per_anchor
+from .._reduce import kept_count
+from ..stats import binned_ranks, ranks
 
 
 def bayesian_weights(
@@ -161,7 +163,7 @@ def _relative_density(
     alpha = per_anchor("alpha", alpha, batch, dtype)
     easy, hard = column(easy), column(hard)
 
-    n = kept_count(neg, where).astype(dtype)
+    n = column(kept_count(neg, where)).astype(dtype)
     if bins is None:
         rank = ranks(neg, where=where).astype(dtype)
     else:

@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._checks import check_range
+from .._per_anchor import PerAnchor
 from ..data import Interactions
 from ..stats import Law
 
@@ -35,7 +36,7 @@ def credibility_prior(train: Interactions) -> Float[Array, "n_items"]:
 
 
 def confidence(
-    scores: Float[Array, "*batch"], *, prior: float | Float[Array, "..."], law: Law
+    scores: Float[Array, "*batch"], *, prior: PerAnchor, law: Law
 ) -> Float[Array, "*batch"]:
     r"""How credible interactions are, given their scores, up to a common factor.
 
@@ -75,7 +76,7 @@ def confidence(
 
 
 def confidence_posterior(
-    scores: Float[Array, "*batch"], *, prior: float | Float[Array, "..."], law: Law
+    scores: Float[Array, "*batch"], *, prior: PerAnchor, law: Law
 ) -> Float[Array, "*batch"]:
     r"""The probability that interactions are credible, given their scores.
 

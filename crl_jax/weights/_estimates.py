@@ -6,9 +6,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .._checks import at_least_float32, check_range, check_shape
+from .._checks import check_range, check_shape
+from .._floats import at_least_float32
+from .._per_anchor import Scalar
 from .._reduce import masked_mean
-from ..stats._ecdf import count_below
+from .._search import count_below
 
 # The share by which the margin of `estimate_tau_plus` exceeds the one of its theorem.
 _SLACK = 0.01
@@ -34,23 +36,19 @@ def estimate_alpha(
     * ``rule="model"``: :math:`\alpha = \tfrac12 + \tfrac32(\mathrm{AUC} - \tfrac12)`, the
       one whose densities have this AUC.
 
-    They differ because :func:`bayesian_weights` means by :math:`\alpha` the order of a
-    true and a false negative that were drawn *as a pair*. Labelled samples are drawn
-    independently: each is the lower or the higher of a pair of its own, of two lower (or two
-    higher) ones either is the larger with probability 1/2, and a higher one exceeds a lower one
-    of another pair with probability 5/6, so
+    They differ because :func:`bayesian_weights` means by :math:`\alpha` the order of a true and a
+    false negative that are drawn *as a pair*. Labelled samples are drawn independently. Each is
+    the lower or the higher of its own pair, so
 
     .. math::
         \mathrm{AUC} = \tfrac56\alpha^2 + \alpha(1-\alpha) + \tfrac16(1-\alpha)^2
                      = \tfrac12 + \tfrac13(2\alpha - 1).
 
-    Use ``"model"`` to sort out false negatives (``beta=0.5``): the posterior and the
-    weighted mean are then right where the densities are, and near for Gaussian scores,
-    while ``"auc"`` leaves about half of the bias. Use ``"auc"`` where published settings of
-    :math:`\alpha` are to be compared with, and for hardness (``beta > 0.5``), which needs
-    :math:`\alpha < 1` to have something to stress. The densities cannot have an AUC above
-    5/6: from there on ``"model"`` gives 1, by which the best-scoring sample counts nothing and
-    ``beta`` does not matter (:func:`bayesian_weights` then refuses ``beta=1``).
+    Use ``"model"`` to sort out false negatives (``beta=0.5``). It is right where the densities of
+    the model hold, and near for Gaussian scores; ``"auc"`` leaves about half of the bias. Use
+    ``"auc"`` to compare with published settings, and for hardness (``beta > 0.5``), which needs
+    :math:`\alpha < 1`. The model has no AUC above 5/6. From there on ``"model"`` gives 1: the
+    best-scoring sample then counts nothing, and :func:`bayesian_weights` refuses ``beta=1``.
 
     Args:
       pos: Scores of each anchor with its known positives, shape ``[*batch, n_pos]``. Not
@@ -81,9 +79,9 @@ def estimate_alpha(
     if rule not in ("auc", "model"):
         raise ValueError(f"`rule` must be 'auc' or 'model', got {rule!r}.")
     check_shape("neg", neg, (*pos.shape[:-1], *neg.shape[-1:]))
+    pos, neg = at_least_float32(pos, neg)
     pos, where_pos, n_pos = _kept("where_pos", pos, where_pos)
     neg, where_neg, n_neg = _kept("where_neg", neg, where_neg)
-    pos, neg = _same_dtype(pos, neg)
 
     below = count_below(neg, pos, "left") + count_below(neg, pos, "right")  # ties half
     share = below.astype(pos.dtype) / (2 * jnp.maximum(n_neg, 1))[..., None].astype(pos.dtype)
@@ -109,60 +107,52 @@ def estimate_tau_plus(
     pos: Float[Array, "*batch n_pos"],
     unlabelled: Float[Array, "*batch n_unlabelled"],
     *,
-    confidence: float | Float[Array, ""] = 0.9,
+    confidence: Scalar = 0.9,
     where_pos: Bool[Array, "*batch n_pos"] | None = None,
     where_unlabelled: Bool[Array, "*batch n_unlabelled"] | None = None,
 ) -> TauPlusEstimate:
     r"""The share :math:`\tau^+` of positives among unlabelled samples, from scores alone.
 
     With :math:`\hat q_u(c), \hat q_p(c)` the shares of the unlabelled and of the positives
-    that score at least :math:`c`,
+    that score at least :math:`c`, and :math:`1-\delta` the confidence,
 
     .. math::
         \hat\tau^+ = \frac{\hat q_u(\hat c)}{\hat q_p(\hat c)}, \qquad
         \hat c = \arg\min_c \frac{\hat q_u(c) + 1.01\,(\epsilon_u + \epsilon_p)}{\hat q_p(c)},
         \qquad \epsilon = \sqrt{\frac{\log(4/\delta)}{2n}}
 
-    where :math:`1-\delta` is the confidence: the best-scoring samples of the unlabelled are the
-    positives among them, and :math:`\hat c` goes down as far as this holds and the shares
-    are no longer noise.
+    The best-scoring of the unlabelled are taken for the positives among them.
 
-    **Assumptions.** The positives are drawn from the same distribution as those among the
-    unlabelled (SCAR); positives that the encoder was trained on score higher and make the estimate
-    *too low*, so hold some out. And some threshold has positives and no true negatives above
-    it (irreducibility). Where it has some, the estimate is *too high*: it tends to
-    :math:`\min_c q_u/q_p = \tau^+ + \tau^- \min_c q_n/q_p`, the largest prior that the
-    scores allow. For the densities of :func:`bayesian_weights` that is
-    :math:`\tau^+ + \tau^-(1-\alpha)/\alpha`, so there it is an upper bound alone.
+    **Assumptions.** Positives are drawn like those among the unlabelled (SCAR). Positives that the
+    encoder was trained on score higher and make the estimate *too low*: hold some out. And above
+    some threshold there are no true negatives (irreducibility). Otherwise the estimate is *too
+    high*. It then tends to :math:`\tau^+ + \tau^- \min_c q_n/q_p`, for the densities of
+    :func:`bayesian_weights` :math:`\tau^+ + \tau^-(1-\alpha)/\alpha`.
 
-    **Margin.** By the inequality of Dvoretzky, Kiefer, Wolfowitz and Massart, with probability
-    :math:`1-\delta` no share is off by more than its :math:`\epsilon`; then
+    **Margin.** With probability :math:`1-\delta` no share is off by more than its
+    :math:`\epsilon`; then, for every :math:`c^*` without true negatives above it,
 
     .. math::
         \hat\tau^+ - \tau^+ \le
             \frac{\epsilon_u + \tau^+\epsilon_p + 1.01\,(\epsilon_u + \epsilon_p)}
                  {\hat q_p(c^*)}
 
-    for every :math:`c^*` without true negatives above it. ``upper`` is
-    :math:`\min_c (\hat q_u + \epsilon_u)/(\hat q_p - \epsilon_p)`, which holds without
-    irreducibility. There is no such bound from below: the data alone cannot exclude that every
-    unlabelled sample is a true negative.
+    ``upper`` is :math:`\min_c (\hat q_u + \epsilon_u)/(\hat q_p - \epsilon_p)` and holds without
+    irreducibility. No bound from below exists: every unlabelled sample may be a true negative.
 
     Args:
       pos: Scores of known positives, shape ``[*batch, n_pos]``. Hundreds are needed.
-      unlabelled: Scores of unlabelled samples, shape ``[*batch, n_unlabelled]``. Anchors with
-        few samples are better pooled: bring their scores to one scale (:func:`crl_jax.stats.ecdf`
-        over an anchor's samples does) and flatten.
+      unlabelled: Scores of unlabelled samples, shape ``[*batch, n_unlabelled]``. Pool anchors with
+        few samples: bring their scores to one scale, by :func:`crl_jax.stats.ecdf`, and flatten.
       confidence: The :math:`1-\delta` in (0, 1).
       where_pos: True keeps a positive, shape ``[*batch, n_pos]``.
       where_unlabelled: True keeps an unlabelled sample, shape ``[*batch, n_unlabelled]``.
         Others are never read.
 
     Returns:
-      ``tau_plus`` and ``upper``, each of shape ``[*batch]``, at least float32. Both are 1,
-      excluding nothing, where there are no positives or no unlabelled samples, and NaN
-      where a kept score is NaN. :func:`bayesian_weights` asks for less than 1. Only the order of
-      the scores matters; the gradient is zero.
+      ``tau_plus`` and ``upper``, each of shape ``[*batch]``, at least float32. Both are 1 without
+      positives or without unlabelled samples, and NaN where a kept score is NaN. Only the order of
+      scores matters; the gradient is zero. :func:`bayesian_weights` asks for less than 1.
 
     Raises:
       ValueError: If a shape does not fit or ``confidence`` leaves its range.
@@ -178,50 +168,57 @@ def estimate_tau_plus(
     0.100 0.125
     """
     check_shape("unlabelled", unlabelled, (*pos.shape[:-1], *unlabelled.shape[-1:]))
-    pos, where_pos, n_pos = _kept("where_pos", pos, where_pos)
-    unlabelled, where_unlabelled, n_unlabelled = _kept(
-        "where_unlabelled", unlabelled, where_unlabelled
-    )
-    pos, unlabelled = _same_dtype(pos, unlabelled)
+    pos, unlabelled = at_least_float32(pos, unlabelled)
     dtype = pos.dtype
     check_range("confidence", confidence, 0.0, 1.0, low_open=True, high_open=True, dtype=dtype)
-    soiled = jnp.any(where_pos & jnp.isnan(pos), axis=-1) | jnp.any(
-        where_unlabelled & jnp.isnan(unlabelled), axis=-1
+    kept = _kept("where_pos", pos, where_pos)
+    kept_unlabelled = _kept("where_unlabelled", unlabelled, where_unlabelled)
+    estimate = _least_ratio(kept, kept_unlabelled, jnp.asarray(confidence, dtype))
+
+    unknown = (kept.n == 0) | (kept_unlabelled.n == 0)
+    soiled = _has_nan(kept) | _has_nan(kept_unlabelled)
+    return TauPlusEstimate(
+        *(jnp.where(soiled, jnp.nan, jnp.where(unknown, 1, value)) for value in estimate)
     )
 
-    def share_above(scores: Array, count: Array) -> tuple[Array, Array]:
-        """Share of ``scores`` at or above each positive, and its uniform error."""
-        n = jnp.maximum(count, 1)
-        above = (n[..., None] - count_below(scores, pos, "left")).astype(dtype)
-        n = n.astype(dtype)
-        error = jnp.sqrt(jnp.log(4 / (1 - jnp.asarray(confidence, dtype))) / (2 * n))
-        return above / n[..., None], error[..., None]
 
-    # Between two positives only the larger threshold can be best: it has the smaller q_u.
-    q_p, error_p = share_above(pos, n_pos)
-    q_u, error_u = share_above(unlabelled, n_unlabelled)
-    bound = (q_u + (1 + _SLACK) * (error_u + error_p)) / q_p
-    best = jnp.argmin(jnp.where(where_pos, bound, jnp.inf), axis=-1, keepdims=True)
-    ratio = jnp.take_along_axis(q_u / q_p, best, axis=-1)[..., 0]
-    sure = where_pos & (q_p > error_p)
-    room = jnp.where(sure, q_p - error_p, 1)
-    upper = jnp.min(jnp.where(sure, (q_u + error_u) / room, 1), axis=-1, initial=1)
-
-    unknown = (n_pos == 0) | (n_unlabelled == 0)
-    ratio, upper = (jnp.where(unknown, 1, value) for value in (ratio, upper))
-    ratio, upper = (jnp.where(soiled, jnp.nan, value) for value in (ratio, upper))
-    return TauPlusEstimate(ratio, upper)
-
-
-def _kept(name: str, scores: Array, where: Array | None) -> tuple[Array, Array, Array]:
+class _Kept(NamedTuple):
     """Scores without gradient, NaN where not kept; which are kept; how many of each row."""
+
+    scores: Array
+    where: Array
+    n: Array
+
+
+def _kept(name: str, scores: Array, where: Array | None) -> _Kept:
     check_shape(name, where, scores.shape)
-    (scores,) = at_least_float32(scores)
     where = jnp.ones(scores.shape, bool) if where is None else where
     scores = jnp.where(where, jax.lax.stop_gradient(scores), jnp.nan)
-    return scores, where, jnp.sum(where, axis=-1, dtype=jnp.int32)
+    return _Kept(scores, where, jnp.sum(where, axis=-1, dtype=jnp.int32))
 
 
-def _same_dtype(a: Array, b: Array) -> tuple[Array, Array]:
-    dtype = jnp.promote_types(a.dtype, b.dtype)
-    return a.astype(dtype), b.astype(dtype)
+def _has_nan(kept: _Kept) -> Array:
+    """Whether a kept score of the row is NaN."""
+    return jnp.any(kept.where & jnp.isnan(kept.scores), axis=-1)
+
+
+def _least_ratio(pos: _Kept, unlabelled: _Kept, confidence: Array) -> tuple[Array, Array]:
+    """The estimate and its upper bound, of rows with positives and unlabelled samples."""
+    q_p, error_p = _share_above(pos, pos.scores, confidence)
+    q_u, error_u = _share_above(unlabelled, pos.scores, confidence)
+    # Thresholds are the positives: between two of them the larger has the smaller q_u.
+    bound = (q_u + (1 + _SLACK) * (error_u + error_p)) / q_p
+    best = jnp.argmin(jnp.where(pos.where, bound, jnp.inf), axis=-1, keepdims=True)
+    ratio = jnp.take_along_axis(q_u / q_p, best, axis=-1)[..., 0]
+    sure = pos.where & (q_p > error_p)
+    room = jnp.where(sure, q_p - error_p, 1)
+    return ratio, jnp.min(jnp.where(sure, (q_u + error_u) / room, 1), axis=-1, initial=1)
+
+
+def _share_above(among: _Kept, at: Array, confidence: Array) -> tuple[Array, Array]:
+    """Share of the kept scores at or above each of ``at``, and its uniform error."""
+    n = jnp.maximum(among.n, 1)
+    above = (n[..., None] - count_below(among.scores, at, "left")).astype(at.dtype)
+    n = n.astype(at.dtype)
+    error = jnp.sqrt(jnp.log(4 / (1 - confidence)) / (2 * n))
+    return above / n[..., None], error[..., None]

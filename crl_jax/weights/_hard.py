@@ -4,10 +4,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .._checks import at_least_float32, check_range, check_shape
+from .._checks import check_range, check_shape
+from .._floats import at_least_float32
+from .._per_anchor import PerAnchor, Scalar, column, per_anchor
+from .._reduce import kept_count
 from .._scaling import below_largest
-from ..stats._ecdf import kept_count
-from ._per_anchor import PerAnchor, Scalar, column, per_anchor
 
 
 def hard_weights(
@@ -62,5 +63,5 @@ def hard_weights(
     below, _ = below_largest(neg)
     below = below / jnp.asarray(temperature, neg.dtype)
     tilt = beta * jnp.maximum(below, float(jnp.finfo(neg.dtype).min))
-    count = kept_count(neg, where).astype(neg.dtype)
+    count = column(kept_count(neg, where)).astype(neg.dtype)
     return count * jax.nn.softmax(tilt, axis=-1, where=where)

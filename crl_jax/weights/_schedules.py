@@ -10,8 +10,9 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._checks import at_least_float32, check_range
-from ._per_anchor import Scalar
+from .._checks import check_range
+from .._floats import at_least_float32
+from .._per_anchor import Scalar
 
 
 def fixed_alpha(progress: Float[Array, "*shape"], *, alpha: Scalar) -> Float[Array, "*shape"]:

@@ -4,17 +4,18 @@ A new one is an :class:`EncoderEntry` in a file of this folder, and a line in :d
 """
 
 from collections.abc import Mapping
+from typing import Any
 
-from crl_jax import data
+from crl_jax import data, models
 
 from .._options import EncoderOptions
 from .._registry import settle
 from . import factors
-from ._entry import Build
 from ._entry import EncoderEntry as EncoderEntry
 
 ENCODERS: Mapping[str, EncoderEntry] = {
     "mf": factors.MF,
+    "lightgcn": factors.LIGHTGCN,
 }
 
 
@@ -23,20 +24,21 @@ def resolve_encoder(
     log: data.Interactions,
     dim: int,
     swept: tuple[str, ...] = (),
-) -> Build:
+) -> models.Encoder:
     """Makes the chosen encoder for training on ``log``, with vectors of width ``dim``.
 
     Raises:
       ValueError: If a flag was given that the encoder does not take.
     """
     values = settle("encoder", options, ENCODERS, swept)
-    return ENCODERS[options.encoder].make(log, dim, **values)
+    make = ENCODERS[options.encoder].make
+    return make(log, dim=dim, similarity=options.similarity, **values)
 
 
 def default_encoder(
-    name: str, log: data.Interactions, dim: int, deviation: float | None = None
-) -> Build:
-    """The encoder of that name with its default flags, see :class:`EncoderEntry`."""
+    name: str, log: data.Interactions, dim: int, initializer: Any = None
+) -> models.Encoder:
+    """The encoder of that name with its default flags, and perhaps other initial values."""
     entry = ENCODERS[name]
     defaults = {flag: of.default for flag, of in entry.flags.items()}
-    return entry.make(log, dim, deviation, **defaults)
+    return entry.make(log, dim=dim, similarity="inner", initializer=initializer, **defaults)

@@ -1,25 +1,56 @@
-"""Matrix factorisation."""
+"""Encoders of one vector for each user and item: as they are, or mixed over the graph."""
 
 from typing import Any
 
-from flax import nnx
-
 from crl_jax import data, models
 
-from ._entry import Build, EncoderEntry
+from .._ranges import COUNT, Range
+from .._registry import Hyperparam, count
+from ._entry import EncoderEntry
 
 
-def _make(log: data.Interactions, dim: int, deviation: float | None = None) -> Build:
-    init = None if deviation is None else nnx.initializers.normal(deviation)
+def _factors(
+    log: data.Interactions, *, dim: int, similarity: models.Similarity, initializer: Any = None
+) -> models.MatrixFactorization:
+    return models.MatrixFactorization(
+        log.n_users,
+        log.n_items,
+        dim,
+        similarity=similarity,
+        initializer=initializer or models.xavier_normal,
+    )
 
-    def build(rngs: nnx.Rngs) -> models.MatrixFactorization:
-        return models.MatrixFactorization(log.n_users, log.n_items, dim, init=init, rngs=rngs)
 
-    return build
+def _lightgcn(
+    log: data.Interactions,
+    *,
+    dim: int,
+    similarity: models.Similarity,
+    initializer: Any = None,
+    layers: int,
+    edge_dropout: float,
+) -> models.LightGCN:
+    return models.LightGCN.of(
+        log,
+        dim,
+        layers,
+        edge_dropout=edge_dropout,
+        similarity=similarity,
+        **({"initializer": initializer} if initializer else {}),
+    )
 
 
-def _serve(params: Any) -> models.Tables:
-    return models.Tables(params["users"], params["items"])
-
-
-MF = EncoderEntry(help="matrix factorisation", make=_make, serve=_serve)
+MF = EncoderEntry(help="matrix factorisation", make=_factors)
+LIGHTGCN = EncoderEntry(
+    help="vectors mixed with those of their neighbours in the graph of interactions",
+    hyperparams={
+        "layers": count(3, "Times that neighbours are mixed", COUNT),
+        "edge_dropout": Hyperparam(
+            models.LightGCN.edge_dropout,
+            "Probability that a step does without an interaction",
+            Range(0, 1, high_open=True),
+            sweeps=False,
+        ),
+    },
+    make=_lightgcn,
+)

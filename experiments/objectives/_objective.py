@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from crl_jax import data, samplers, train
+from crl_jax import data, samplers, tasks
 
 from .._options import TrainOptions
 from .._ranges import COUNT, COUNT_OR_NONE, POSITIVE, Range
@@ -43,7 +43,7 @@ class Objective(Entry):
     n_neg: int = 5
     n_pos: int | None = None
     n_group: int | None = None
-    schedule: train.KnobSchedule | None = None
+    schedule: tasks.HyperparamSchedule | None = None
     sampler: Callable[[data.Interactions], samplers.Sampler] | None = None
     confidence: Callable[[data.Interactions, TrainOptions, dict[str, Any]], Any] | None = None
     settled: Callable[[dict[str, Any], tuple[str, ...]], dict[str, Any]] | None = None

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from crl_jax import data, losses, stats, train, weights
+from crl_jax import data, losses, stats, tasks, weights
 
 from .._options import TrainOptions
 from .._ranges import NOT_NEGATIVE, POSITIVE, SHARE
@@ -30,14 +30,14 @@ def _choose_law(values: dict[str, Any], swept: tuple[str, ...]) -> dict[str, Any
 
 def _confidence(
     log: data.Interactions, training: TrainOptions, values: dict[str, Any]
-) -> train.Credence:
+) -> tasks.Confidence:
     law: stats.Law = stats.Smoothed()
     if values["law"] == "variance-gamma":
         scale = values["law_scale"]
         of_initial = _initial_variance(log, training)
         law = stats.VarianceGamma(training.dim, of_initial if scale is None else scale)
     prior = weights.credibility_prior(log)
-    return train.Credence(prior, law, rule=values["rule"], every=values["every"])
+    return tasks.Confidence(prior, law, rule=values["rule"], every=values["every"])
 
 
 def _initial_variance(log: data.Interactions, training: TrainOptions) -> float:
@@ -68,12 +68,12 @@ BPRAC = Objective(
             sweeps=False,
         ),
         "rule": words(
-            train.Credence.rule,
+            tasks.Confidence.rule,
             "What the confidence is: the posterior, the density of a score times the prior, as "
             "published, or the prior alone",
             ("density", "posterior", "prior"),
         ),
-        "every": count(int(train.Credence.every), "Epochs from one estimate of it to the next"),
+        "every": count(int(tasks.Confidence.every), "Epochs from one estimate of it to the next"),
     },
     confidence=_confidence,
     settled=_choose_law,

@@ -45,18 +45,9 @@ def _staged(
     context: Context,
     *,
     rns_epochs: int,
-    risk_lambda: float,
-    risk_lambda_slope: float,
-    risk_lambda_least: float,
     **values: Any,
 ) -> samplers.Sampler:
-    bns = _bns(
-        context,
-        gain=risk_lambda,
-        gain_slope=risk_lambda_slope,
-        gain_least=risk_lambda_least,
-        **values,
-    )
+    bns = _bns(context, **values)
     return samplers.Staged(samplers.RNS(), bns, rns_epochs) if rns_epochs else bns
 
 
@@ -78,16 +69,18 @@ BNS = SamplerEntry(
     hyperparams={
         **_SHARED,
         "risk_lambda": Hyperparam(
-            samplers.BNS.gain,
+            samplers.BNS.risk_lambda,
             "What a true negative gains where a false one loses 1 (λ)",
             NOT_NEGATIVE,
-            field="gain",
         ),
         "risk_lambda_slope": Hyperparam(
-            samplers.BNS.gain_slope, "What λ loses with every epoch", NOT_NEGATIVE, sweeps=False
+            samplers.BNS.risk_lambda_slope,
+            "What λ loses with every epoch",
+            NOT_NEGATIVE,
+            sweeps=False,
         ),
         "risk_lambda_least": Hyperparam(
-            samplers.BNS.gain_least, "Where λ stops falling", NOT_NEGATIVE, sweeps=False
+            samplers.BNS.risk_lambda_least, "Where λ stops falling", NOT_NEGATIVE, sweeps=False
         ),
         "rns_epochs": count(0, "Epochs of uniform negatives before bns begins", COUNT_OR_NONE),
     },

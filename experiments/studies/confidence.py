@@ -8,7 +8,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from crl_jax import losses, stats, train, weights
+from crl_jax import losses, stats, tasks, weights
 
 from ..objectives.noisy import ramp
 from ..objectives.pairwise import group_bpr, likely_and_unpopular, popular_and_not
@@ -47,7 +47,7 @@ RECIPE = Recipe(
 
 
 def _confidence(law: stats.Law | None = None, *, rated: bool = False, **changes: Any) -> Any:
-    def make(world: World) -> train.Credence:
+    def make(world: World) -> tasks.Confidence:
         log, further = world.train, dict(changes)
         if law is not None:
             further["law"] = law
@@ -55,7 +55,7 @@ def _confidence(law: stats.Law | None = None, *, rated: bool = False, **changes:
         if rated:
             assert log.ratings is not None
             prior = jnp.asarray(log.ratings / log.ratings.max())
-        return train.Credence(prior, every=every(world), **further)
+        return tasks.Confidence(prior, every=every(world), **further)
 
     return make
 

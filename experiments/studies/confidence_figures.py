@@ -8,10 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
-from crl_jax import metrics, models, stats, weights
+from crl_jax import metrics, models, stats, tasks, train, weights
 
 from .._progress import display
-from ..encoders import ENCODERS
 from . import confidence as study
 from .data import check_judgeable, load_rated, with_noise
 from .targets import Job, Target, finish, length, shown, train_all
@@ -111,7 +110,7 @@ def convergence(job: Job) -> None:
     rows_of = study.Study(job.options.law_scale).rows()
     converging = tuple(rows_of[name] for name in study.CONVERGING)
     plan = metrics.ranking_plan(job.world.train, job.world.test)
-    probe = jax.tree_util.Partial(_auc, plan)
+    probe = train.Validate(jax.tree_util.Partial(_auc, plan))
     outcomes = []
     with display(job.console) as screen:
         for method in converging:
@@ -137,9 +136,12 @@ def convergence(job: Job) -> None:
     finish(job, figure, ["method", "epoch", "auc"], rows)
 
 
-def _auc(plan: metrics.RankingPlan, params: Any) -> dict[str, jax.Array]:
-    """A probe: mean AUC over the test users."""
-    tables = ENCODERS[study.RECIPE.encoder].serve(params)
+def _auc(
+    plan: metrics.RankingPlan, task: tasks.Ranking, params: Any, extra: Any
+) -> dict[str, jax.Array]:
+    """Mean AUC over the test users."""
+    del extra
+    tables = task.serving.serve(params)
     return {"auc": jnp.mean(metrics.evaluate(models.inner_scores, tables, plan, ks=(1,))["auc"])}
 
 

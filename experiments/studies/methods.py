@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from crl_jax import data, losses, samplers, train
+from crl_jax import data, losses, samplers, tasks
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Method:
       batches: Whether it needs batches of more than one anchor.
       recipe: What it has in common with the others of its study.
       anchors: Whether it goes through the interactions or draws users first, see
-        :func:`crl_jax.train.fit`.
+        :func:`crl_jax.tasks.fit_ranking`.
       rate: Factor on the learning rate of the published setting.
     """
 
@@ -100,15 +100,15 @@ class Method:
     draw: int = 1024
     published: str | None = None
     n_group: int = 0
-    confidence: Callable[[World], train.Credence] | None = None
-    schedule: train.KnobSchedule | None = None
+    confidence: Callable[[World], tasks.Confidence] | None = None
+    schedule: tasks.HyperparamSchedule | None = None
     axis: tuple[str, tuple[float, ...]] | None = None
     batches: bool = False
     recipe: Recipe = SAMPLING
     anchors: Literal["interactions", "users"] = "interactions"
     rate: float = 1.0
 
-    def estimator(self, world: World) -> train.Credence | None:
+    def estimator(self, world: World) -> tasks.Confidence | None:
         """The estimator of confidence for the training part of ``world``, if it has one."""
         return None if self.confidence is None else self.confidence(world)
 

@@ -17,7 +17,7 @@ class Outcome:
       label: The method.
       per_seed: Test metrics of each training: every seed, of one split after the other.
       per_user: The main metric of each user, averaged over trainings; NaN without test items.
-      history: Entries of the training of all seeds, see :func:`crl_jax.train.fit`.
+      history: Entries of the training of all seeds, see :func:`crl_jax.tasks.fit_ranking`.
       chosen: What a search chose; empty in the published setting.
       roc: Rates of true positives at 101 even rates of false ones, of the confidence as a judge of
         which training interactions are rated above 1; empty without an estimator of it or ratings.

@@ -8,11 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from crl_jax import losses, samplers
+from crl_jax import losses, samplers, tasks, train
 
 from .._occupations import occupations
-from ..encoders import ENCODERS
-from .methods import SAMPLING, Method, World
+from .methods import Method, World
 
 
 def _bns(**changes: Any) -> Callable[[World], samplers.Sampler]:
@@ -60,7 +59,7 @@ TABLES: dict[str, tuple[Method, ...]] = {
     "4.3": (
         RNS,
         BNS,
-        Method("bns-1", _bns(gain=10.0, gain_slope=0.1, gain_least=2.0)),
+        Method("bns-1", _bns(risk_lambda=10.0, risk_lambda_slope=0.1, risk_lambda_least=2.0)),
         Method("bns-2", lambda world: samplers.Staged(samplers.RNS(), _bns()(world), 10)),
         Method(
             "bns-3", lambda world: samplers.BNS(samplers.uniform_prior(world.train.n_items))
@@ -90,13 +89,13 @@ QUALITY = (RNS, PNS, AOBPR, DNS, SRNS, POSTERIOR, BNS)
 LAMBDAS = (0.1, 1.0, 5.0, 10.0, 15.0)
 SIZES = (1, 3, 5, 10, 15)
 LAMBDA_OR_SIZE = {
-    "risk_lambda": tuple(Method(f"λ = {value:g}", _bns(gain=value)) for value in LAMBDAS),
+    "risk_lambda": tuple(Method(f"λ = {value:g}", _bns(risk_lambda=value)) for value in LAMBDAS),
     "size": tuple(Method(f"|M| = {size}", _bns(candidates=size)) for size in SIZES),
 }
 
 
-def score_histogram(world: World, edges: np.ndarray) -> Callable[[Any], dict[str, jax.Array]]:
-    """A probe that counts the scores of true and of false negatives between ``edges``.
+def score_histogram(world: World, edges: np.ndarray) -> train.Validate:
+    """A hook that counts the scores of true and of false negatives between ``edges``.
 
     False negatives are the test items, true ones all else that a user has not taken. Scores
     beyond the edges count in the outermost bins.
@@ -105,12 +104,18 @@ def score_histogram(world: World, edges: np.ndarray) -> Callable[[Any], dict[str
     kind = np.zeros(shape, np.int8)  # 0 a true negative, 1 a false one, 2 a positive
     kind[world.test.users, world.test.items] = 1
     kind[world.train.users, world.train.items] = 2
-    return jax.tree_util.Partial(_count_scores, jnp.asarray(kind), jnp.asarray(edges, jnp.float32))
+    counted = jax.tree_util.Partial(
+        _count_scores, jnp.asarray(kind), jnp.asarray(edges, jnp.float32)
+    )
+    return train.Validate(counted)
 
 
-def _count_scores(kind: jax.Array, edges: jax.Array, params: Any) -> dict[str, jax.Array]:
-    users, items = ENCODERS[SAMPLING.encoder].serve(params)
-    scores = users @ items.T
+def _count_scores(
+    kind: jax.Array, edges: jax.Array, task: tasks.Ranking, params: Any, extra: Any
+) -> dict[str, jax.Array]:
+    del extra
+    tables = task.serving.serve(params)
+    scores = tables.users @ tables.items.T
     n = edges.size - 1
     bins = jnp.clip(jnp.searchsorted(edges, scores.ravel(), side="right") - 1, 0, n - 1)
     cells = kind.ravel().astype(jnp.int32) * n + bins

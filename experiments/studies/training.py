@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from crl_jax import data, metrics, models, train
+from crl_jax import data, metrics, models, tasks, train
 
-from ..encoders import ENCODERS, default_encoder
+from ..encoders import default_encoder
 from .methods import Method, World
 from .outcomes import Outcome, judge
 
@@ -25,7 +25,7 @@ def train_published(
     seeds: tuple[int, ...],
     epochs: int,
     *,
-    probe: Callable[[Any], Any] | None = None,
+    probe: train.Hook | None = None,
     checkpoint: Path | None = None,
     on_epoch: OnEpoch | None = None,
 ) -> Outcome:
@@ -35,31 +35,21 @@ def train_published(
     Negatives are drawn for ``method.draw`` triplets at a time, from the parameters before them.
     """
     recipe = method.recipe
-    fitted = train.fit(
+    fitted = tasks.fit_ranking(
         world.train,
-        loss=method.loss,
-        knobs=method.hyperparams,
-        knob_schedule=method.schedule,
-        build=default_encoder(recipe.encoder, world.train, recipe.dim, recipe.deviation),
-        n_neg=method.n_neg,
-        n_pos=method.n_pos,
-        n_group=method.n_group,
-        credence=method.estimator(world),
-        anchors=method.anchors,
-        sampler=method.sampler(world),
+        **_of_method(method, world),
+        encoder=default_encoder(
+            recipe.encoder, world.train, recipe.dim, models.normal(recipe.deviation)
+        ),
         held_out=world.test,
-        probe=probe,
-        learning_rate=recipe.learning_rate * method.rate,
-        weight_decay=recipe.weight_decay,
-        optimizer=train.sgd_l2,
-        batch_size=1,
-        draw_batches=method.draw,
-        row_wise=True,
+        optimizer=train.Optimizer(
+            recipe.learning_rate * method.rate, recipe.weight_decay, rule=train.sgd_l2
+        ),
+        plan=train.StepPlan(1, draw_batches=method.draw, row_wise=True),
         epochs=epochs,
         seeds=np.asarray(seeds),
-        checkpoint=checkpoint,
-        on_epoch=on_epoch,
-    )  # fmt: skip
+        hooks=[*([] if probe is None else [probe]), *_callbacks(checkpoint, on_epoch)],
+    )
     return _score(method, world, fitted, {})
 
 
@@ -90,59 +80,68 @@ def train_minibatch(
     cut = data.with_validation(world.train, valid=0.2)
     assert cut.valid is not None
     part = dataclasses.replace(world, train=cut.train)
-    fit: Callable[..., train.Fitted] = partial(
-        train.fit,
-        loss=method.loss,
-        knob_schedule=method.schedule,
-        build=default_encoder(method.recipe.encoder, world.train, method.recipe.dim),
-        n_neg=method.n_neg,
-        n_pos=method.n_pos,
-        n_group=method.n_group,
-        anchors=method.anchors,
-        schedule=train.halfway,
-        decay=0.3,
+    fit: Callable[..., tasks.FittedRanking] = partial(
+        tasks.fit_ranking,
+        encoder=lambda log: default_encoder(method.recipe.encoder, log, method.recipe.dim),
         epochs=epochs,
-        on_epoch=on_epoch,
     )
     own, values = method.axis or ("", ())
-    runs = train.grid({**GRID, **({own: values} if own else {})}, seeds[:1])
-    swept = {own: runs.pop(own)} if own else {}
-    search: dict[str, Any] = {**runs, "eval_every": 5, "knobs": {**method.hyperparams, **swept}}
-    search["checkpoint"] = checkpoint and checkpoint.with_suffix(".search.npz")
+    runs = train.grid({**GRID, **({f"loss.{own}": values} if own else {})}, seeds[:1])
+    optimizer = train.Optimizer(1e-3, 1e-5, 0.3, schedule=train.step_decay)
     searched = fit(
-        part.train, cut.valid, sampler=method.sampler(part), credence=method.estimator(part),
-        **search,
+        part.train, cut.valid, **_of_method(method, part), optimizer=optimizer, eval_every=5,
+        seeds=runs.pop("seeds"), sweep=runs,
+        hooks=_callbacks(checkpoint and checkpoint.with_suffix(".search.npz"), on_epoch),
     )  # fmt: skip
     choice = train.choose(searched)
-    point = {name: float(runs[name][choice.point]) for name in GRID}
-    found = {name: float(array[choice.point]) for name, array in swept.items()}
-    final: dict[str, Any] = {name: np.float32(value) for name, value in point.items()}
-    final |= {"stop_at": choice.epochs, "seeds": np.asarray(seeds), "checkpoint": checkpoint}
-    final["knobs"] = {**method.hyperparams, **found}
+    found = {name: float(array[choice.point]) for name, array in runs.items()}
     fitted = fit(
-        world.train, sampler=method.sampler(world), credence=method.estimator(world),
-        held_out=world.test, **final,
+        world.train, **_of_method(method, world), optimizer=optimizer, held_out=world.test,
+        seeds=np.asarray(seeds), sweep=found, stop_at=choice.epochs,
+        hooks=_callbacks(checkpoint, on_epoch),
     )  # fmt: skip
-    chosen = {**point, **found, "epochs": choice.epochs, "valid_ndcg@20": choice.score}
+    point = {name.removeprefix("loss."): value for name, value in found.items()}
+    chosen = {**point, "epochs": choice.epochs, "valid_ndcg@20": choice.score}
     return _score(method, world, fitted, chosen)
 
 
-def _score(method: Method, world: World, fitted: train.Fitted, chosen: dict[str, float]) -> Outcome:
+def _of_method(method: Method, world: World) -> dict[str, Any]:
+    """What a method says of its training on a part of the data."""
+    return {
+        "loss": method.loss,
+        "hyperparams": method.hyperparams,
+        "hyperparam_schedule": method.schedule,
+        "n_neg": method.n_neg,
+        "n_pos": method.n_pos,
+        "n_group": method.n_group,
+        "confidence": method.estimator(world),
+        "anchors": method.anchors,
+        "sampler": method.sampler(world),
+    }
+
+
+def _callbacks(checkpoint: Path | None, on_epoch: OnEpoch | None) -> list[train.Callback]:
+    saved = [] if checkpoint is None else [train.Checkpoint(checkpoint)]
+    return [*saved, *([] if on_epoch is None else [train.Progress(on_epoch)])]
+
+
+def _score(
+    method: Method, world: World, fitted: tasks.FittedRanking, chosen: dict[str, float]
+) -> Outcome:
     plan = metrics.ranking_plan(world.masked or world.train, world.test)
     recipe, estimator, ratings = method.recipe, method.estimator(world), world.train.ratings
-    serve = ENCODERS[recipe.encoder].serve
     per_seed, users, curves = [], [], []
     for run in range(fitted.n_runs):
-        params = fitted.run(run)
+        tables = fitted.tables(run)
         values = metrics.evaluate(
-            models.inner_scores, serve(params), plan, ks=recipe.ks, auc="auc" in recipe.metrics
+            models.inner_scores, tables, plan, ks=recipe.ks, auc="auc" in recipe.metrics
         )
         per_seed.append(metrics.summarize(values))
         everyone = np.full(world.train.n_users, np.nan)
         everyone[np.asarray(plan.users)] = values[recipe.main]
         users.append(everyone)
         if estimator is not None and ratings is not None:
-            confidence = estimate_confidence(estimator, fitted.model, params, world.train)
+            confidence = estimate_confidence(estimator, fitted.encoder, tables, world.train)
             auc, curve = judge(confidence, ratings > 1)
             per_seed[-1]["confidence_auc"] = auc
             curves.append(curve)
@@ -152,9 +151,12 @@ def _score(method: Method, world: World, fitted: train.Fitted, chosen: dict[str,
 
 
 def estimate_confidence(
-    estimator: train.Credence, model: models.Functional, params: Any, log: data.Interactions
+    estimator: tasks.Confidence,
+    encoder: models.Encoder,
+    tables: models.Tables,
+    log: data.Interactions,
 ) -> np.ndarray:
     """The confidence of every interaction of ``log``."""
     users, items = (jnp.asarray(x, jnp.int32) for x in (log.users, log.items))
     key = jax.random.key(0)
-    return np.asarray(estimator.estimate(key, model, params, users, items, log.n_items))
+    return np.asarray(estimator.estimate(key, encoder, tables, users, items, log.n_items))

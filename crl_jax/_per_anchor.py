@@ -3,10 +3,10 @@
 from typing import Any, TypeAlias
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
-Scalar: TypeAlias = float | Float[Array, ""]
-PerAnchor: TypeAlias = float | Float[Array, "..."]
+Scalar: TypeAlias = int | Float[ArrayLike, ""]
+PerAnchor: TypeAlias = int | Float[ArrayLike, "..."]
 
 
 def per_anchor(name: str, value: Any, batch: tuple[int, ...], dtype: Any) -> Array:

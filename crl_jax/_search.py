@@ -1,4 +1,6 @@
-"""Binary search in the rows of a compressed table."""
+"""Binary search in sorted rows."""
+
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -46,3 +48,16 @@ def rows_contain(
     place = search_rows(values, query - 1, low, high, rounds)
     found = values.at[place].get(mode="clip") == query
     return (place < jnp.broadcast_to(high, query.shape)) & found
+
+
+def count_below(scores: Array, at: Array, side: Literal["left", "right"]) -> Array:
+    """How many of a row's ``scores`` are less (``"left"``) or no larger than each of ``at``.
+
+    NaN sorts last, above whatever is searched for, so those of ``scores`` never count.
+    """
+
+    def row(scores: Array, at: Array) -> Array:
+        return jnp.searchsorted(jnp.sort(scores), at, side=side)
+
+    rows = scores.reshape(-1, scores.shape[-1]), at.reshape(-1, at.shape[-1])
+    return jax.vmap(row)(*rows).reshape(at.shape).astype(jnp.int32)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import ranking
 
 from crl_jax import data, losses, samplers, train
 from crl_jax.models import MatrixFactorization
@@ -24,7 +25,7 @@ def fit(split, sampler, **changes):
         "loss": losses.bpr, "epochs": 3, "batch_size": 64, "learning_rate": 0.05,
         "held_out": split.test, "sampler": sampler,
     }  # fmt: skip
-    return train.fit(split.train, **{**settings, **changes})
+    return ranking.fit(split.train, **{**settings, **changes})
 
 
 def bns(split, **changes):
@@ -43,8 +44,10 @@ LOSSES = {
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_samplers_combine_with_every_loss(split, name):
-    loss, knobs, n_neg, n_pos = LOSSES[name]
-    fitted = fit(split, bns(split), loss=loss, knobs=knobs, n_neg=n_neg, n_pos=n_pos, epochs=2)
+    loss, hyperparams, n_neg, n_pos = LOSSES[name]
+    fitted = fit(
+        split, bns(split), loss=loss, hyperparams=hyperparams, n_neg=n_neg, n_pos=n_pos, epochs=2
+    )
     for entry in fitted.history:
         assert np.isfinite(entry["loss"]).all()
         assert 0 <= entry["tnr"][0] <= 1
@@ -62,9 +65,9 @@ def test_oracles_never_draw_what_is_held_out(split):
 
 
 def test_numbers_of_samplers_are_swept_at_once(split):
-    together = fit(split, bns(split), sampler_knobs={"gain": [0.5, 20.0]})
+    together = fit(split, bns(split), sweep={"sampler.risk_lambda": [0.5, 20.0]})
     for run, gain in enumerate((0.5, 20.0)):
-        alone = fit(split, bns(split, gain=gain))
+        alone = fit(split, bns(split, risk_lambda=gain))
         for name, values in alone.run().items():
             np.testing.assert_allclose(together.run(run)[name], values, rtol=1e-3, atol=1e-5)
     assert together.history[0]["loss"][0] != together.history[0]["loss"][1]
@@ -87,19 +90,19 @@ def test_a_resumed_training_goes_on_with_the_samplers_state(split, tmp_path, nam
             raise Killed
 
     with pytest.raises(Killed):
-        fit(split, sampler, epochs=4, checkpoint=path, checkpoint_seconds=0.0, on_epoch=kill)
+        fit(split, sampler, epochs=4, checkpoint=path, seconds=0.0, see=kill)
     resumed = fit(split, sampler, epochs=4, checkpoint=path)
     jax.tree.map(np.testing.assert_array_equal, whole.params, resumed.params)
     other = dataclasses.replace(sampler, **changes)
-    with pytest.raises(ValueError, match="belongs to another training: expected sampler"):
+    with pytest.raises(ValueError, match=r"another training: expected task\.sampler"):
         fit(split, other, epochs=4, checkpoint=path)
-    with pytest.raises(ValueError, match="belongs to another training: expected held_out"):
+    with pytest.raises(ValueError, match="belongs to another training: expected"):
         fit(split, sampler, epochs=4, checkpoint=path, held_out=None)
 
 
 def test_seeds_of_row_wise_trainings_are_what_they_are_alone(split):
     settings = {
-        "optimizer": train.sgd_l2, "batch_size": 1, "draw_batches": 50, "row_wise": True,
+        "rule": train.sgd_l2, "batch_size": 1, "draw_batches": 50, "row_wise": True,
         "weight_decay": 0.01, "epochs": 2,
     }  # fmt: skip
     both = fit(split, bns(split), seeds=[3, 4], **settings)
@@ -109,12 +112,12 @@ def test_seeds_of_row_wise_trainings_are_what_they_are_alone(split):
     assert both.history[-1]["tnr"][1] == pytest.approx(alone.history[-1]["tnr"][0])
 
 
-def test_a_probe_sees_the_parameters_of_every_report(split):
-    def norms(scale, params):
+def test_a_metric_sees_the_parameters_of_every_report(split):
+    def norms(scale, task, params, extra):
         return {"norm": scale * jnp.linalg.norm(params["users"])}
 
-    probe = jax.tree_util.Partial(norms, jnp.float32(2))
-    fitted = fit(split, None, epochs=3, probe=probe, seeds=[0, 1])
+    hook = train.Validate(jax.tree_util.Partial(norms, jnp.float32(2)))
+    fitted = fit(split, None, epochs=3, hooks=[hook], seeds=[0, 1])
     norm = [2 * np.linalg.norm(fitted.run(run)["users"]) for run in range(2)]
     np.testing.assert_allclose(fitted.history[-1]["norm"], norm, rtol=1e-5)
     assert len(fitted.history) == 3
@@ -122,23 +125,27 @@ def test_a_probe_sees_the_parameters_of_every_report(split):
 
 def test_what_cannot_be_is_said(split):
     for changes, message in (
-        ({"sampler_knobs": {"candidates": 3}}, "`sampler_knobs` must name numbers of BNS"),
-        ({"sampler_knobs": {"gain": [1.0, -1.0]}}, "`gain` must lie in"),
+        ({"sweep": {"sampler.candidates": [3, 4]}}, "`sweep` must name leaves"),
+        ({"sweep": {"sampler.risk_lambda": [1.0, -1.0]}}, "`risk_lambda` must lie in"),
+        ({"sweep": {"gain": [1.0, -1.0]}}, "`sweep` must name learning_rate.* got 'gain'"),
         ({"row_wise": True}, "`row_wise` needs an optimizer without state.*adam_l2"),
         ({"draw_batches": 0}, "`draw_batches` must be at least 1, got 0"),
         (
-            {"row_wise": True, "optimizer": train.sgd_l2, "build": Whole},
+            {"row_wise": True, "rule": train.sgd_l2, "encoder": Whole(30, 40, 4)},
             "`row_wise` needs an encoder with `row_ids`",
+        ),
+        (
+            {"encoder": Whole(30, 41, 4)},
+            "`encoder` must be of 30 users and 40 items, got 30 and 41",
         ),
     ):
         with pytest.raises(ValueError, match=message):
             fit(split, bns(split), **changes)
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
 class Whole(MatrixFactorization):
     """An encoder that hides which rows its scores depend on."""
 
     row_ids = None
-
-    def __init__(self, rngs):
-        super().__init__(30, 40, 4, rngs=rngs)

@@ -1,6 +1,7 @@
 """The expectation step of BPRAC: how credible every training interaction is."""
 
 import dataclasses
+import warnings
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -11,10 +12,12 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from .._blocks import map_blocks
 from .._checks import check_range
-from ..models import Functional
-from ..samplers._priors import Prior, as_prior, prior_of
+from ..models import Encoder, Tables
+from ..samplers import Prior, as_prior, prior_of
 from ..stats import Law, OneOfTwo, Smoothed, misfit
-from ..weights import confidence, confidence_posterior
+from ..train import Callback, Loop
+from ..weights import confidence as confidence_density
+from ..weights import confidence_posterior
 
 # Interactions scored at once: the rows they gather stay in the cache.
 _BLOCK = 2**14
@@ -25,12 +28,12 @@ def _prior_alone(scores: Array, *, prior: Array, law: Law) -> Array:
     return prior
 
 
-_RULES = {"density": confidence, "posterior": confidence_posterior, "prior": _prior_alone}
+_RULES = {"density": confidence_density, "posterior": confidence_posterior, "prior": _prior_alone}
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Credence:
+class Confidence:
     r"""Bayesian personalised ranking with autonomous credence (BPRAC): EM around any loss.
 
     Every ``every`` epochs the *expectation* step estimates from the current scores how credible
@@ -44,7 +47,7 @@ class Credence:
     (:class:`crl_jax.stats.Smoothed`), as that of the larger or the smaller of two scores
     (:class:`crl_jax.stats.OneOfTwo`, with the mean of the prior), and the weight is the posterior:
     that fits any encoder at any stage of its training. The published method has a law in closed
-    form and the density: ``Credence(prior, VarianceGamma(27, 0.6), rule="density")``.
+    form and the density: ``Confidence(prior, VarianceGamma(27, 0.6), rule="density")``.
 
     Attributes:
       prior: Prior :math:`P(c_{ui} = 1)` in [0, 1]: one per item ``[n_items]``, such as
@@ -54,7 +57,7 @@ class Credence:
       law: Law of one of the two scores that an interaction has the larger or the smaller of. One in
         closed form must be that of the encoder's scores: the published :math:`\lambda = 0.6` goes
         with embeddings that start from :math:`\mathcal N(0, 0.6)`. :func:`crl_jax.stats.misfit`
-        tells whether it is, and :func:`fit` warns where it is not.
+        tells whether it is, and :func:`fit_ranking` warns where it is not.
       every: Epochs from one expectation step to the next, >= 1.
       rule: ``"posterior"`` is :func:`crl_jax.weights.confidence_posterior`, ``"density"``
         :func:`crl_jax.weights.confidence`, as published, ``"prior"`` the prior alone, without a
@@ -111,7 +114,7 @@ class Credence:
                 f"interaction or pair, got {self._table.shape}."
             )
 
-    def select(self, keep: Bool[np.ndarray, "n"], n_items: int) -> "Credence":
+    def select(self, keep: Bool[np.ndarray, "n"], n_items: int) -> "Confidence":
         """For some of the interactions: cuts a prior of interactions as they are cut."""
         table = self._table
         if table is None or table.shape != keep.shape or table.shape == (n_items,):
@@ -121,8 +124,8 @@ class Credence:
     def estimate(
         self,
         key: Key[Array, ""],
-        model: Functional,
-        params: Any,
+        encoder: Encoder,
+        tables: Tables,
         users: Int[Array, "n"],
         items: Int[Array, "n"],
         n_items: int,
@@ -131,8 +134,8 @@ class Credence:
 
         Args:
           key: Random key of the sample that the law is fitted to.
-          model: The encoder's functions.
-          params: Its parameters.
+          encoder: Tells what a score is.
+          tables: What it makes of its parameters.
           users: User of each interaction.
           items: Item of each interaction.
           n_items: Size of the catalogue, which tells a prior of items from one of interactions.
@@ -141,7 +144,7 @@ class Credence:
           The :math:`\hat c_{ui}`, divided by their mean with ``normalize``; 1 for all if all of
           them are 0.
         """
-        scores = _score(model, params, users, items)
+        scores = _score(encoder, tables, users, items)
         prior = self._prior_at(users, items, n_items)
         law = self.law.fit(self._sample(key, scores))
         if law is not self.law:  # it was read off what is seen
@@ -155,8 +158,8 @@ class Credence:
     def misfit(
         self,
         key: Key[Array, ""],
-        model: Functional,
-        params: Any,
+        encoder: Encoder,
+        tables: Tables,
         users: Int[Array, "n"],
         items: Int[Array, "n"],
     ) -> Float[Array, ""]:
@@ -164,8 +167,8 @@ class Credence:
 
         Args:
           key: Random key of the sample.
-          model: The encoder's functions.
-          params: Its parameters.
+          encoder: Tells what a score is.
+          tables: What it makes of its parameters.
           users: User of each interaction.
           items: Item of each interaction.
 
@@ -176,7 +179,7 @@ class Credence:
         if not self.may_misfit:
             return jnp.zeros(())
         place = jax.random.randint(key, (self.n_sample,), 0, users.shape[0], jnp.int32)
-        sample = _score(model, params, users[place], items[place])
+        sample = _score(encoder, tables, users[place], items[place])
         return misfit(sample, law=self.law)
 
     def _prior_at(self, users: Array, items: Array, n_items: int) -> Array:
@@ -203,11 +206,69 @@ class Credence:
 
 
 def _score(
-    model: Functional, params: Any, users: Int[Array, "n"], items: Int[Array, "n"]
+    encoder: Encoder, tables: Tables, users: Int[Array, "n"], items: Int[Array, "n"]
 ) -> Float[Array, "n"]:
     """Scores of pairs, in blocks."""
 
     def score(pairs: tuple[Array, Array]) -> Array:
-        return model.score(params, pairs[0], pairs[1][:, None])[:, 0]
+        return encoder.score(tables, pairs[0], pairs[1][:, None])[:, 0]
 
     return map_blocks(score, (users, items), _BLOCK)
+
+
+# A law in closed form never fits exactly; beyond this, density and scores part.
+_TOLERATED_MISFIT = 0.1
+
+
+@jax.jit
+def worst_misfit(
+    confidence: Confidence,
+    encoder: Encoder,
+    params: Any,
+    users: Int[Array, "n"],
+    items: Int[Array, "n"],
+) -> Float[Array, ""]:
+    """The largest misfit of several runs, whose parameters lead with ``runs``."""
+
+    def of_run(own: Any) -> Array:
+        key = jax.random.key(0)
+        return confidence.misfit(key, encoder, encoder.encode(own), users, items)
+
+    return jnp.nanmax(jax.vmap(of_run)(params), initial=0)
+
+
+class LawWarning(Callback):
+    """Warns where the scores of some run cannot be of the law, and confidence misleads.
+
+    Args:
+      confidence: The expectation step.
+      encoder: Tells what a score is.
+      users: User of each interaction.
+      items: Item of each interaction.
+    """
+
+    def __init__(self, confidence: Confidence, encoder: Encoder, users: Array, items: Array):
+        self._fixed, self._pairs, self._warned = (confidence, encoder), (users, items), False
+
+    def on_start(self, loop: Loop) -> None:
+        """Judges the initial values."""
+        if loop.epoch == 0:
+            self._judge(loop, "before the first epoch")
+
+    def on_end(self, loop: Loop) -> None:
+        """Judges what training came to, unless it began wrong."""
+        if not self._warned:
+            self._judge(loop, "after the last epoch")
+
+    def _judge(self, loop: Loop, when: str) -> None:
+        worst = float(worst_misfit(*self._fixed, loop.state.state.params, *self._pairs))
+        if worst <= _TOLERATED_MISFIT:
+            return
+        self._warned = True
+        warnings.warn(
+            f"The law of `confidence` does not fit the scores {when}: they leave it by "
+            f"{worst:.2f}, where {_TOLERATED_MISFIT} is tolerated (stats.misfit, 0 to 1). The "
+            "confidence may tell less than its prior alone. Scale the initial values and the law "
+            "alike, or let stats.Smoothed() read the law off the scores.",
+            stacklevel=5,
+        )

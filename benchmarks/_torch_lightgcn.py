@@ -1,0 +1,141 @@
+"""The reference: LightGCN in PyTorch, written for speed.
+
+The normalised adjacency is one CSR matrix. It is symmetric: the backward of a product is the same
+product, and nothing is transposed. A step propagates once; negatives of an epoch are drawn at once;
+L2 acts on the batch's rows before any layer, as the published code has it.
+"""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+class SymmetricProduct(torch.autograd.Function):
+    """``matrix @ table`` for a symmetric sparse matrix without a gradient of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, matrix: Tensor, table: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The product."""
+        ctx.matrix = matrix
+        return matrix @ table
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[None, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The same product."""
+        return None, ctx.matrix @ slope
+
+
+def normalised_adjacency(
+    users: np.ndarray, items: np.ndarray, n_users: int, n_items: int
+) -> Tensor:
+    """D^{-1/2} A D^{-1/2} in CSR form, users first."""
+    import scipy.sparse as sp
+
+    n = n_users + n_items
+    ends = np.concatenate([users, items + n_users]), np.concatenate([items + n_users, users])
+    degrees = np.bincount(ends[0], minlength=n)
+    values = 1 / np.sqrt(degrees[ends[0]] * degrees[ends[1]].astype(np.float64))
+    matrix = sp.csr_array((values.astype(np.float32), ends), shape=(n, n))
+    matrix.sort_indices()
+    parts = (torch.from_numpy(x.astype(np.int64)) for x in (matrix.indptr, matrix.indices))
+    return torch.sparse_csr_tensor(*parts, torch.from_numpy(matrix.data), size=(n, n))
+
+
+def propagate(matrix: Tensor, table: Tensor, n_layers: int) -> Tensor:
+    """The mean of the layers 0 to ``n_layers``."""
+    layer, total = table, table
+    for _ in range(n_layers):
+        layer = SymmetricProduct.apply(matrix, layer)
+        total = total + layer
+    return total / (n_layers + 1)
+
+
+@dataclass
+class Epoch:
+    """What one epoch did: its seconds, its mean loss and, by step, the losses."""
+
+    seconds: float
+    loss: float
+    losses: np.ndarray
+
+
+class Trainer:
+    """A table of users and items, Adam, and epochs of BPR over all interactions.
+
+    Args:
+      users: User of each interaction, ``[n]``.
+      items: Item of each interaction, ``[n]``.
+      n_users: Number of users.
+      n_items: Number of items.
+      dim: Width of the table.
+      n_layers: Number of propagations; the layers' mean is what scores.
+      batch_size: Interactions a step.
+      learning_rate: Adam's.
+      l2: Factor of the mean of half the squared norm of a triplet's rows before any layer.
+      adam: Which of PyTorch's kernels, see :data:`benchmarks._torch_mf.ADAMS`.
+      seed: Of the initial values, the orders and the negatives.
+    """
+
+    def __init__(
+        self, users: np.ndarray, items: np.ndarray, n_users: int, n_items: int, *,
+        dim: int = 64, n_layers: int = 3, batch_size: int = 2048, learning_rate: float = 1e-3,
+        l2: float = 1e-4, adam: dict[str, Any] | None = None, seed: int = 0,
+    ):  # fmt: skip
+        torch.manual_seed(seed)
+        self.n_users, self.n_items = n_users, n_items
+        # A bit for each pair, as fast as it is, would take more memory than all else.
+        self.pairs = torch.from_numpy(np.sort(users.astype(np.int64) * n_items + items))
+        self.matrix = normalised_adjacency(users, items, n_users, n_items)
+        self.n_layers, self.batch_size, self.l2 = n_layers, batch_size, l2
+        self.table = torch.nn.init.normal_(torch.empty(n_users + n_items, dim), std=0.1)
+        self.table.requires_grad_()
+        adam = {"fused": True} if adam is None else adam
+        self.adam = torch.optim.Adam([self.table], lr=learning_rate, **adam)
+
+    def epoch(self, steps: int | None = None) -> Epoch:
+        """Goes once through all interactions in a fresh order, or through its first ``steps``."""
+        start = time.perf_counter()
+        order = torch.randperm(len(self.pairs))
+        if steps is not None:
+            order = order[: steps * self.batch_size]
+        pairs = self.pairs[order]
+        users = pairs // self.n_items
+        items = torch.stack([pairs % self.n_items, self.unseen(users)])
+        triplets = torch.cat([users[None], items + self.n_users])
+        losses = torch.stack([self.step(batch) for batch in triplets.split(self.batch_size, 1)])
+        seconds = time.perf_counter() - start
+        return Epoch(seconds, losses.mean().item(), losses.numpy())
+
+    def unseen(self, users: Tensor) -> Tensor:
+        """An item for each user, uniform over those the user has not taken."""
+        items = torch.randint(self.n_items, users.shape)
+        again = torch.arange(len(users))
+        while len(again):
+            drawn = users[again] * self.n_items + items[again]
+            place = torch.searchsorted(self.pairs, drawn).clamp_(max=len(self.pairs) - 1)
+            again = again[self.pairs[place] == drawn]
+            items[again] = torch.randint(self.n_items, again.shape)
+        return items
+
+    def step(self, triplets: Tensor) -> Tensor:
+        """Takes a step on nodes ``[3, B]``: users, positives, negatives; returns the BPR loss."""
+        self.adam.zero_grad(set_to_none=True)
+        mixed = propagate(self.matrix, self.table, self.n_layers)
+        rows = mixed.index_select(0, triplets.reshape(-1)).view(*triplets.shape, -1)
+        user, pos, neg = rows.unbind()
+        loss = F.softplus((user * (neg - pos)).sum(-1)).mean()
+        own = self.table.index_select(0, triplets.reshape(-1))
+        (loss + self.l2 * 0.5 * own.square().sum() / triplets.shape[1]).backward()
+        self.adam.step()
+        return loss.detach()
+
+    def tables(self) -> tuple[np.ndarray, np.ndarray]:
+        """The vectors of users and of items after propagation."""
+        with torch.inference_mode():
+            mixed = propagate(self.matrix, self.table, self.n_layers).numpy()
+        return mixed[: self.n_users], mixed[self.n_users :]

@@ -1,0 +1,97 @@
+"""The graph of users and items on the device."""
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Key
+
+from ..data import Interactions
+from ._dense import DenseLayout
+from ._encoder import STATIC
+from ._rows import RowLayout
+
+Layout = Literal["auto", "rows", "dense"]
+DENSE_BYTES = {"cpu": 0, "gpu": 2**28, "tpu": 2**32}
+"""Up to how many bytes "auto" lays a graph out densely; 0 for other backends.
+
+On CPUs rows are faster at any size. A GPU gathers rows well, and a matrix pays only where a product
+costs less than the start of a dozen kernels. A TPU gathers slowly and multiplies fast.
+"""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
+class InteractionGraph:
+    """Which user is linked to which item; a pytree. Make one with :meth:`of`.
+
+    Attributes:
+      n_users: Number of users. Static.
+      n_items: Number of items. Static.
+      n_interactions: Number of links. Static.
+      user_degrees: How many items each user has, ``[n_users]``.
+      item_degrees: How many users each item has, ``[n_items]``.
+      edge_scale: What each link counts for: 1, and more while others are dropped.
+      layout: The links as sums or as a matrix.
+    """
+
+    n_users: int = field(metadata=STATIC)
+    n_items: int = field(metadata=STATIC)
+    n_interactions: int = field(metadata=STATIC)
+    user_degrees: Int[Array, "n_users"]
+    item_degrees: Int[Array, "n_items"]
+    edge_scale: Float[Array, ""]
+    layout: RowLayout | DenseLayout
+
+    @classmethod
+    def of(
+        cls, train: Interactions, *, layout: Layout = "auto", droppable: bool = False
+    ) -> "InteractionGraph":
+        """Lays out interactions on the default device.
+
+        Args:
+          train: The interactions to learn from, and no others: what a model propagates over it
+            has seen.
+          layout: ``"rows"`` gathers and sums rows; ``"dense"`` multiplies by a bfloat16 matrix of
+            ``n_users × n_items``; ``"auto"`` chooses by the backend and that size.
+          droppable: Whether :meth:`drop` is to work; it takes twice the memory.
+
+        Raises:
+          ValueError: If there is no such layout, or the graph is too large to be numbered.
+        """
+        if layout not in ("auto", "rows", "dense"):
+            raise ValueError(f"`layout` must be auto, rows or dense, got {layout!r}.")
+        if len(train) >= np.iinfo(np.int32).max:
+            raise ValueError(f"`train` must have fewer than 2**31 - 1 links, got {len(train)}.")
+        if layout == "auto":
+            budget = DENSE_BYTES.get(jax.default_backend(), 0)
+            layout = "dense" if 2 * train.n_users * train.n_items <= budget else "rows"
+        kind = DenseLayout if layout == "dense" else RowLayout
+        return cls(
+            n_users=train.n_users,
+            n_items=train.n_items,
+            n_interactions=len(train),
+            user_degrees=jnp.asarray(np.diff(train.indptr).astype(np.int32)),
+            item_degrees=jnp.asarray(
+                np.bincount(train.items, minlength=train.n_items).astype(np.int32)
+            ),
+            edge_scale=jnp.float32(1),
+            layout=kind.of(train.indptr, train.items, train.n_items, droppable),
+        )
+
+    def drop(self, key: Key[Array, ""], rate: float) -> "InteractionGraph":
+        """Drops each link with probability ``rate``, in both directions; the others count more.
+
+        Degrees stay those of the whole graph. The sums keep their expected values: links that
+        stay count for ``1 / (1 - rate)``.
+
+        Raises:
+          ValueError: If the graph was made without ``droppable``.
+        """
+        users = self.layout.users if isinstance(self.layout, RowLayout) else self.layout
+        if users.edges is None:
+            raise ValueError("`drop` needs a graph made with `droppable=True`.")
+        keep = jax.random.bernoulli(key, 1 - rate, (self.n_interactions,))
+        return replace(self, edge_scale=self.edge_scale / (1 - rate), layout=self.layout.kept(keep))

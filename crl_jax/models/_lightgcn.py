@@ -1,0 +1,118 @@
+"""LightGCN: embeddings mixed with those of their neighbours, layer after layer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any
+
+import jax
+from jaxtyping import Array, Key
+
+from ..data import Interactions
+from ._encoder import STATIC, Encoder, Similarity, Tables
+from ._graph import InteractionGraph, Layout
+from ._mf import Initializer, init_tables, normal
+from ._propagation import propagate
+
+PUBLISHED: Initializer = normal(0.1)
+"""The initial values of the published code."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class LightGCN(Encoder):
+    r"""Two embedding tables and their propagation over the graph of interactions.
+
+    .. math:: E^{(l+1)} = D^{-1/2} A D^{-1/2} E^{(l)}, \qquad E = \sum_{l=0}^L w_l E^{(l)}
+
+    A links users with items, D holds the degrees. Make one with :meth:`of`. A user or item
+    without an interaction keeps :math:`w_0 E^{(0)}`.
+
+    Attributes:
+      graph: The interactions of the training.
+      layer_weights: :math:`w_0, \dots, w_L`. Static.
+      edge_dropout: Probability that training does without an interaction, in [0, 1). Static.
+      initializer: Makes the initial values of each table; by default normal ones of deviation
+        0.1, as the published code has them. Others are in ``flax.nnx.initializers``. Static.
+
+    Raises:
+      ValueError: If a number leaves its range.
+
+    References:
+      He et al., LightGCN: Simplifying and Powering Graph Convolution Network for Recommendation,
+      2020 (arXiv 2002.02126), equations 3, 4 and 7.
+    """
+
+    graph: InteractionGraph = field(kw_only=True)
+    layer_weights: tuple[float, ...] = field(kw_only=True, metadata=STATIC)
+    edge_dropout: float = field(default=0.0, kw_only=True, metadata=STATIC)
+    initializer: Initializer = field(default=PUBLISHED, kw_only=True, metadata=STATIC)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.layer_weights) < 2 or not all(map(isfinite, self.layer_weights)):
+            raise ValueError(
+                f"`layer_weights` must be at least two finite numbers, got {self.layer_weights}."
+            )
+        if not 0 <= self.edge_dropout < 1:
+            raise ValueError(f"`edge_dropout` must lie in [0, 1), got {self.edge_dropout}.")
+
+    @classmethod
+    def of(
+        cls,
+        train: Interactions,
+        dim: int = 64,
+        n_layers: int = 3,
+        *,
+        layer_weights: Sequence[float] | None = None,
+        edge_dropout: float = 0.0,
+        similarity: Similarity = "inner",
+        initializer: Initializer = PUBLISHED,
+        layout: Layout = "auto",
+    ) -> "LightGCN":
+        """An encoder of these users and items.
+
+        Args:
+          train: The interactions to learn from, and no others.
+          dim: Width of the vectors.
+          n_layers: Number of propagations, L ≥ 1.
+          layer_weights: A weight for each of the layers 0 to L; by default all 1 / (L + 1).
+          edge_dropout: Probability in [0, 1) that training does without an interaction, drawn
+            anew at each step, in both directions at once. The others count 1 / (1 - p) times.
+          similarity: ``"inner"`` or ``"cosine"``.
+          initializer: Makes the initial values of each table.
+          layout: How the graph is laid out, see :meth:`InteractionGraph.of`.
+
+        Raises:
+          ValueError: If an argument leaves its range, or the weights are not of all layers.
+        """
+        if n_layers < 1:
+            raise ValueError(f"`n_layers` must be at least 1, got {n_layers}.")
+        if layer_weights is None:
+            layer_weights = [1 / (n_layers + 1)] * (n_layers + 1)
+        if len(layer_weights) != n_layers + 1:
+            raise ValueError(
+                f"`layer_weights` must have {n_layers + 1} weights, one for the embeddings and one "
+                f"for each of {n_layers} layers, got {len(layer_weights)}."
+            )
+        return cls(
+            n_users=train.n_users,
+            n_items=train.n_items,
+            dim=dim,
+            similarity=similarity,
+            graph=InteractionGraph.of(train, layout=layout, droppable=edge_dropout > 0),
+            layer_weights=tuple(map(float, layer_weights)),
+            edge_dropout=float(edge_dropout),
+            initializer=initializer,
+        )
+
+    def init(self, key: Key[Array, ""]) -> dict[str, Array]:
+        """``users`` ``[n_users, dim]`` and ``items`` ``[n_items, dim]``."""
+        return init_tables(key, self.n_users, self.n_items, self.dim, self.initializer)
+
+    def encode(self, params: Any, key: Key[Array, ""] | None = None) -> Tables:
+        """The weighted sum of all layers; with a ``key``, of a graph with edges dropped."""
+        graph = self.graph
+        if key is not None and self.edge_dropout:
+            graph = graph.drop(key, self.edge_dropout)
+        return propagate(graph, Tables(params["users"], params["items"]), self.layer_weights)

@@ -1,0 +1,56 @@
+"""Flax NNX modules as pure functions of two dictionaries of arrays."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from flax import nnx
+from jaxtyping import Array, Key
+
+
+@dataclass(frozen=True)
+class Network:
+    """A module used functionally: a constructor of arrays, and a pure function of them.
+
+    The module is read once, without computing anything. Two networks with the same ``build``
+    share their compiled programs, so make it a function of a module and not a new lambda.
+
+    Attributes:
+      build: Makes the module from random streams, for instance
+        ``def build(rngs): return nnx.Linear(3, 4, rngs=rngs)``.
+    """
+
+    build: Callable[[nnx.Rngs], Any]
+
+    def init(self, key: Key[Array, ""]) -> tuple[Any, Any]:
+        """Initial parameters, and the other variables, such as batch statistics."""
+        _, params, rest = nnx.split(self.build(nnx.Rngs(key)), nnx.Param, ...)
+        return nnx.to_pure_dict(params), nnx.to_pure_dict(rest)
+
+    def apply(self, params: Any, rest: Any, *args: Any, train: bool = False) -> tuple[Any, Any]:
+        """What the module makes of ``args``, and its other variables after it.
+
+        Args:
+          params: The parameters.
+          rest: The other variables.
+          *args: What the module is called with.
+          train: Whether it is in training: batches have statistics of their own, and dropout is
+            on. Static.
+        """
+        # Keys have no floating type to be cast to; what a loss is computed in is the caller's.
+        module = nnx.merge(_graph(self.build), params, rest)
+        if train:
+            module.train()
+        else:
+            module.eval()
+        out = module(*args)
+        _, _, after = nnx.split(module, nnx.Param, ...)
+        return out, nnx.to_pure_dict(after)
+
+
+@cache
+def _graph(build: Callable[[nnx.Rngs], Any]) -> Any:
+    """The structure of the module: it holds no arrays."""
+    graph, _, _ = nnx.split(nnx.eval_shape(lambda: build(nnx.Rngs(0))), nnx.Param, ...)
+    return graph

@@ -1,0 +1,20 @@
+"""What is trained: an encoder, batches and a loss, put together as pure functions.
+
+:func:`fit_ranking` trains a recommender in one call.
+"""
+
+from ._confidence import Confidence as Confidence
+from ._fit_ranking import FittedRanking as FittedRanking
+from ._fit_ranking import fit_ranking as fit_ranking
+from ._momentum import Momentum as Momentum
+from ._momentum import MomentumViews as MomentumViews
+from ._ranking import HyperparamSchedule as HyperparamSchedule
+from ._ranking import Interacted as Interacted
+from ._ranking import L2On as L2On
+from ._ranking import Ranking as Ranking
+from ._ranking import RankingQuality as RankingQuality
+from ._ranking import UserBatches as UserBatches
+from ._towers import Towers as Towers
+from ._views import Augment as Augment
+from ._views import TwoViews as TwoViews
+from ._views import Views as Views

@@ -1,0 +1,269 @@
+"""One call that trains a recommender: a task, hooks and the engine put together."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import optax
+from jaxtyping import Array
+
+from .. import train as engine
+from ..data import Interactions
+from ..metrics import ranking_plan
+from ..models import Encoder, MatrixFactorization, RowEncoder, Similarity, Tables
+from ..samplers import Sampler
+from ..train import ArrayBatches, Callback, Fitted, Hook, Optimizer, State, StepPlan
+from ._arguments import (
+    check_counts,
+    check_hyperparams,
+    check_same_ids,
+)
+from ._confidence import Confidence, LawWarning
+from ._interactions import has_unseen, rows_of_users, spread
+from ._ranking import HyperparamSchedule, L2On, Ranking, RankingQuality, UserBatches
+
+
+@dataclass(frozen=True)
+class FittedRanking(Fitted):
+    """What :func:`fit_ranking` returns: a :class:`Fitted` that knows its encoder.
+
+    Attributes:
+      encoder: The encoder, with the similarity that ranks.
+      confidence: With ``confidence``, what the losses of the interactions were multiplied with in
+        each run's last epoch, ``[runs, n]``, in the order of the training interactions, NaN for
+        those of users who took everything; else None.
+    """
+
+    encoder: Encoder
+    confidence: np.ndarray | None = None
+
+    def tables(self, run: int = 0) -> Tables:
+        """Vectors of all users and items of one run; their inner products rank."""
+        return self.encoder.serve(self.run(run))
+
+
+def fit_ranking(
+    train: Interactions,
+    valid: Interactions | None = None,
+    *,
+    loss: Callable[..., Array],
+    hyperparams: Mapping[str, Any] | None = None,
+    hyperparam_schedule: HyperparamSchedule | None = None,
+    encoder: Encoder | Callable[[Interactions], Encoder] | None = None,
+    serve_similarity: Similarity | None = None,
+    sampler: Sampler | None = None,
+    n_neg: int = 1,
+    n_pos: int = 0,
+    n_group: int = 0,
+    confidence: Confidence | None = None,
+    anchors: Literal["interactions", "users"] = "interactions",
+    held_out: Interactions | None = None,
+    init_scale: Any = 1.0,
+    l2_on: L2On = "tables",
+    optimizer: Optimizer | optax.GradientTransformation | None = None,
+    plan: StepPlan | None = None,
+    epochs: Any = 200,
+    stop_at: int | None = None,
+    patience: int = 50,
+    eval_every: int = 1,
+    k: int = 20,
+    seeds: Any = 0,
+    sweep: Mapping[str, Any] | None = None,
+    hooks: Sequence[Hook | Callback] = (),
+) -> FittedRanking:
+    """Trains an encoder on implicit feedback, one run or many at once.
+
+    Each epoch goes through every interaction once, in a fresh order, and draws for each anchor
+    ``n_neg`` items that the user has not taken in ``train``, as ``sampler`` chooses them, and
+    ``n_pos`` more of the items the user has. After every ``eval_every`` epochs NDCG@k on ``valid``
+    decides what is kept and when to stop.
+
+    Args:
+      train: Interactions to learn from.
+      valid: Interactions to choose the stopping epoch on, over the same users and items; never
+        the test set. ``None`` trains to the end.
+      loss: ``loss(pos, neg, *, reduce_fn, **hyperparams)``, for instance ``crl_jax.losses.bpr``;
+        ``pos`` is ``[B]``, or ``[B, 1 + n_group + n_pos]`` if more than the own positive is scored.
+        One that looks across the batch must take ``where``, ``[B, N]``: it masks anchors that
+        only fill the last batch up.
+      hyperparams: The loss's own hyper-parameters.
+      hyperparam_schedule: What they are at each epoch, see :data:`HyperparamSchedule`; by default
+        the same throughout.
+      encoder: The encoder, or what makes it from ``train``, such as ``LightGCN.of``; by default
+        ``MatrixFactorization`` of width 32.
+      serve_similarity: What a score is in validation and recommendation; by default what it is in
+        training.
+      sampler: Chooses the negatives, see :class:`crl_jax.samplers.Sampler`; by default uniformly
+        (``RNS()``). ``InBatch()`` takes the items of the batch, whatever ``n_neg`` is.
+      n_neg: Unlabelled items per anchor, N >= 1.
+      n_pos: Extra positives per anchor, M >= 0.
+      n_group: Users per anchor, drawn with replacement from all who took the same item, >= 0, for
+        losses of groups. Not together with ``n_pos``.
+      confidence: Weights the losses of the interactions by how credible they are, see
+        :class:`Confidence`; by default all by 1. A law that the scores at the start or at the end
+        cannot be of is a warning.
+      anchors: Whether an epoch goes through the interactions, each once, or draws as many: a user
+        uniformly, then one of its interactions, so that users with few of them count as much as
+        those with many.
+      held_out: Positives that training must not see, such as the test set: they count among the
+        negatives drawn as false ones, and show in the history (``tnr``, ``inf``) how good the
+        sampler is. Nothing else depends on them.
+      init_scale: Factor on all initial values of the encoder, > 0.
+      l2_on: What the optimiser's ``weight_decay`` acts on, see :data:`L2On`.
+      optimizer: By default Adam with learning rate 1e-3 and L2 of 1e-5.
+      plan: How steps are taken; by default with batches of 1,024 anchors. Training by rows is for
+        encoders that are :class:`crl_jax.models.RowEncoder`.
+      epochs: Length of the training, which the schedule spans.
+      stop_at: Ends all runs after this many epochs without changing the schedule; for training
+        again, on more data, as long as validation found best.
+      patience: A run stops after this many epochs without a better validation score.
+      eval_every: Epochs between two validations.
+      k: Cut-off of the validation NDCG, which the history has as ``valid_ndcg@k``.
+      seeds: Seed or seeds; each fixes a run's initial values, orders and draws.
+      sweep: Arrays ``[runs]`` by name: ``learning_rate``, ``weight_decay``, ``decay``,
+        ``warm_up``, ``init_scale``, ``loss.NAME`` and ``sampler.NAME``. The runs, ``epochs`` and
+        ``seeds`` among them, train side by side under ``vmap``.
+      hooks: See :func:`crl_jax.train.fit`: checkpoints, progress, measures of one's own.
+
+    Returns:
+      The :class:`FittedRanking` runs.
+
+    Raises:
+      ValueError: If an argument or a hyper-parameter is out of range, the number of runs is not
+        the same everywhere, a part is of other users or items, or a checkpoint holds another
+        training's state.
+      TrainingDiverged: If every run's loss became infinite or NaN.
+    """
+    counts = {"n_neg": n_neg, "n_pos": n_pos, "n_group": n_group, "patience": patience, "k": k}
+    check_counts(counts)
+    if anchors not in ("interactions", "users"):
+        raise ValueError(f"`anchors` must be interactions or users, got {anchors!r}.")
+    check_same_ids("valid", valid, train)
+    check_same_ids("held_out", held_out, train)
+    plan = plan or StepPlan(1024)
+    task = Ranking.of(
+        train,
+        encoder=_encoder(encoder, train),
+        loss=loss,
+        hyperparams=hyperparams,
+        sampler=sampler,
+        held_out=held_out,
+        n_group=n_group,
+        n_neg=n_neg,
+        n_pos=n_pos,
+        hyperparam_schedule=hyperparam_schedule,
+        init_scale=init_scale,
+        confidence=_fitting(confidence, train),
+        l2_on=l2_on,
+        serve_similarity=serve_similarity,
+    )
+    task, updates = _place_l2(task, optimizer)
+    numbers = {_path(name, task): value for name, value in (sweep or {}).items()}
+    check_hyperparams(task, engine.settle_runs(_of_loss(sweep or {})))
+    if plan.row_wise and (not isinstance(task.encoder, RowEncoder) or l2_on != "tables"):
+        raise ValueError(
+            "`row_wise` needs an encoder with `row_ids` and `row_scores`, and `l2_on` tables."
+        )
+    batches = ArrayBatches(task.seen)
+    if anchors == "users":
+        batches = UserBatches(task.seen, rows_of_users(train))
+    quality = [] if valid is None else [RankingQuality(ranking_plan(train, valid), k)]
+    best = engine.KeepBest(quality[0].name if quality else None, patience)
+    fitted = engine.fit(
+        task,
+        updates,
+        batches,
+        dataclasses.replace(plan, batch_size=min(plan.batch_size, len(task.seen.users))),
+        epochs=epochs,
+        seeds=seeds,
+        sweep=numbers,
+        hooks=[*quality, best, *_confidence_hooks(task), *hooks],
+        eval_every=eval_every,
+        stop_at=stop_at,
+    )
+    weights = None
+    if confidence is not None:
+        weights = spread(np.asarray(fitted.memories[len(quality) + 1]), train)
+    names = {_path(name, task): name for name in sweep or {}}
+    numbers = {names.get(path, path): value for path, value in fitted.numbers.items()}
+    return FittedRanking(
+        **{**_fields(fitted), "numbers": numbers}, encoder=task.serving, confidence=weights
+    )
+
+
+def _fields(fitted: Fitted) -> dict[str, Any]:
+    return {f.name: getattr(fitted, f.name) for f in dataclasses.fields(fitted)}
+
+
+def _encoder(
+    encoder: Encoder | Callable[[Interactions], Encoder] | None, train: Interactions
+) -> Encoder:
+    if encoder is None:
+        return MatrixFactorization(train.n_users, train.n_items)
+    made = encoder if isinstance(encoder, Encoder) else encoder(train)
+    if (made.n_users, made.n_items) != (train.n_users, train.n_items):
+        raise ValueError(
+            f"`encoder` must be of {train.n_users} users and {train.n_items} items, "
+            f"got {made.n_users} and {made.n_items}."
+        )
+    return made
+
+
+def _confidence_of(state: State) -> Array:
+    return state.extra.confidence
+
+
+def _confidence_hooks(task: Ranking) -> list[Hook | Callback]:
+    if task.confidence is None:
+        return []
+    kept = engine.KeepLast(_confidence_of)
+    if not task.confidence.may_misfit:
+        return [kept]
+    return [kept, LawWarning(task.confidence, task.encoder, *task.seen)]
+
+
+def _fitting(confidence: Confidence | None, train: Interactions) -> Confidence | None:
+    if confidence is None:
+        return None
+    confidence.check(train.n_users, train.n_items, len(train))
+    return confidence.select(has_unseen(train), train.n_items)
+
+
+def _place_l2(
+    task: Ranking, optimizer: Optimizer | optax.GradientTransformation | None
+) -> tuple[Ranking, Any]:
+    """L2 of whole tables is the optimiser's; that of rows is a term of the loss."""
+    if task.l2_on not in ("tables", "rows", "encoded"):
+        raise ValueError(f"`l2_on` must be tables, rows or encoded, got {task.l2_on!r}.")
+    if optimizer is None:
+        optimizer = Optimizer(1e-3, 1e-5)
+    if task.l2_on == "tables":
+        return task, optimizer
+    if not isinstance(optimizer, Optimizer):
+        raise ValueError(f"`l2_on` {task.l2_on} needs a train.Optimizer with its `weight_decay`.")
+    l2 = 0.0 if optimizer.weight_decay is None else optimizer.weight_decay
+    return dataclasses.replace(task, l2=l2), dataclasses.replace(optimizer, weight_decay=None)
+
+
+def _of_loss(sweep: Mapping[str, Any]) -> dict[str, Any]:
+    """The hyper-parameters of the loss among the numbers of a sweep, by their own names."""
+    prefix = "loss."
+    return {k.removeprefix(prefix): v for k, v in sweep.items() if k.startswith(prefix)}
+
+
+def _path(name: str, task: Ranking) -> str:
+    """Where a number of the sweep belongs."""
+    if name == "weight_decay" and task.l2_on != "tables":
+        return "task.l2"
+    if name in ("learning_rate", "weight_decay", "decay", "warm_up"):
+        return f"optimizer.{name}"
+    if name.startswith("loss."):
+        return f"task.hyperparams.{name.removeprefix('loss.')}"
+    if name == "init_scale" or name.startswith("sampler."):
+        return f"task.{name}"
+    raise ValueError(
+        "`sweep` must name learning_rate, weight_decay, decay, warm_up, init_scale, loss.NAME or "
+        f"sampler.NAME, got {name!r}."
+    )

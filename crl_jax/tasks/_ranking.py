@@ -1,0 +1,391 @@
+"""Ranking items for users from positive-unlabelled interactions, as a task."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from .._checks import check_range
+from ..data import Interactions
+from ..losses import bpr, is_anchorwise
+from ..metrics import RankingPlan, evaluate, sampling_quality
+from ..models import Encoder, RowEncoder, Similarity, Tables, inner_scores
+from ..samplers import RNS, Batch, InBatch, Positives, Sampler, below, informativeness, sample_seen
+from ..train import ArrayBatches, Examples, Hook, Moment, Report, Rows, RowTask, State, stream
+from ._confidence import Confidence
+from ._interactions import comparable, turned
+
+STATIC = {"static": True}
+HyperparamSchedule = Callable[[Any, dict[str, Any]], dict[str, Any]]
+"""``hyperparam_schedule(progress, hyperparams)``: the hyper-parameters of a loss when the share
+``progress`` of the epochs is done, from those given. A pure function, called while tracing."""
+L2On = Literal["tables", "rows", "encoded"]
+"""What an L2 term acts on: whole tables; the rows of the batch before any layer; or the rows of
+the batch as the encoder has them."""
+
+
+class Interacted(NamedTuple):
+    """The interactions that are gone through.
+
+    Attributes:
+      users: User of each.
+      items: Item of each.
+    """
+
+    users: Int[Array, "n"]
+    items: Int[Array, "n"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class UserBatches(ArrayBatches):
+    """As many draws as there are interactions: a user uniformly, then one of its interactions.
+
+    Attributes:
+      rows: Where the interactions of each user that has some begin and end.
+    """
+
+    rows: Int[Array, "drawn 2"]
+
+    def order(self, key: Key[Array, ""], position: Int[Array, "*shape"]) -> Int[Array, "*shape"]:
+        """A row drawn uniformly, then one of its places."""
+        row_key, place_key = jax.random.split(key)
+        start, stop = self.rows[below(row_key, position.shape, jnp.int32(self.rows.shape[0]))].T
+        return (start + below(place_key, start.shape, stop - start)).T
+
+
+class Draw(NamedTuple):
+    """The batch of a step.
+
+    Attributes:
+      place: Which interactions the anchors are.
+      users: Their users.
+      pos: Their items, and the extra positives, ``[batch, 1 + n_pos]``.
+      group: Users who took the anchor's item, ``[batch, n_group]``, or None.
+      proposals: What the sampler has drawn.
+      neg: The negatives, ``[batch, n_neg]``; None until they are chosen.
+      is_false: Which negatives are held-out positives; None where none are held out.
+    """
+
+    place: Int[Array, "batch"]
+    users: Int[Array, "batch"]
+    pos: Int[Array, "batch n_positives"]
+    group: Int[Array, "batch n_group"] | None
+    proposals: Any
+    neg: Int[Array, "batch n_neg"] | None = None
+    is_false: Bool[Array, "batch n_neg"] | None = None
+
+
+class Kept(NamedTuple):
+    """What changes besides the parameters.
+
+    Attributes:
+      sampler: State of the sampler.
+      confidence: What multiplies the loss of each interaction, ``[n]``; None for 1.
+    """
+
+    sampler: Any
+    confidence: Float[Array, "n"] | None
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Ranking(RowTask):
+    """Any encoder, loss and sampler on interactions; :func:`fit_ranking` makes one.
+
+    Attributes:
+      encoder: Makes vectors of users and items.
+      seen: The interactions that are gone through.
+      positives: What every user has taken.
+      sampler: Chooses the negatives.
+      hyperparams: Hyper-parameters of the loss by name.
+      init_scale: Factor on the initial parameters.
+      l2: Coefficient of the L2 term that :attr:`l2_on` names; that of whole tables is the
+        optimiser's.
+      held_out: Positives that training must not see: negatives among them are counted as false.
+        None counts nothing.
+      takers: The users who took each item, for ``n_group``.
+      confidence: Weighs the losses of interactions by how credible these are; None by 1.
+      loss_fn: ``loss(pos, neg, *, reduce_fn=None, **hyperparams) -> [batch]``. Static.
+      hyperparam_schedule: See :data:`HyperparamSchedule`. Static.
+      n_neg: Negatives per anchor. Static.
+      n_pos: Extra positives drawn per anchor. Static.
+      n_group: Users drawn per anchor from those who took its item. Static.
+      l2_on: See :data:`L2On`. Static.
+      serve_similarity: What a score is outside training; None for that of the encoder. Static.
+    """
+
+    encoder: Encoder
+    seen: Interacted
+    positives: Positives
+    sampler: Sampler
+    hyperparams: dict[str, Any]
+    init_scale: Any = 1.0
+    l2: Any = 0.0
+    held_out: Positives | None = None
+    takers: Positives | None = None
+    confidence: Confidence | None = None
+    loss_fn: Callable[..., Array] = field(default=bpr, metadata=STATIC)
+    hyperparam_schedule: HyperparamSchedule | None = field(default=None, metadata=STATIC)
+    n_neg: int = field(default=1, metadata=STATIC)
+    n_pos: int = field(default=0, metadata=STATIC)
+    n_group: int = field(default=0, metadata=STATIC)
+    l2_on: L2On = field(default="tables", metadata=STATIC)
+    serve_similarity: Similarity | None = field(default=None, metadata=STATIC)
+
+    def __post_init__(self) -> None:
+        check_range("init_scale", self.init_scale, 0, jnp.inf, low_open=True, high_open=True)
+        check_range("weight_decay", self.l2, 0, jnp.inf, high_open=True)
+
+    @classmethod
+    def of(
+        cls,
+        train: Interactions,
+        *,
+        encoder: Encoder,
+        loss: Callable[..., Array],
+        hyperparams: Mapping[str, Any] | None = None,
+        sampler: Sampler | None = None,
+        held_out: Interactions | None = None,
+        n_group: int = 0,
+        **fields: Any,
+    ) -> "Ranking":
+        """The task of learning from ``train``, its arrays on the default device.
+
+        Args:
+          train: Interactions to learn from. Those of users who took the whole catalogue are
+            passed over: there is nothing to compare them with.
+          encoder: The encoder, of the users and items of ``train``.
+          loss: The :attr:`loss_fn`.
+          hyperparams: Its hyper-parameters.
+          sampler: Chooses the negatives; by default uniformly.
+          held_out: Positives that training must not see.
+          n_group: Users drawn per anchor.
+          **fields: Further attributes.
+        """
+        sampler = sampler or RNS()
+        keep = comparable(train)
+        pairs = (jnp.asarray(x[keep].astype(np.int32)) for x in (train.users, train.items))
+        return cls(
+            encoder=encoder,
+            seen=Interacted(*pairs),
+            positives=Positives.of(train, bitmap=sampler.reads_bitmap),
+            sampler=sampler,
+            hyperparams=dict(hyperparams or {}),
+            held_out=None if held_out is None else Positives.of(held_out),
+            takers=Positives.of(turned(train)) if n_group else None,
+            n_group=n_group,
+            loss_fn=loss,
+            **fields,
+        )
+
+    @property
+    def serving(self) -> Encoder:
+        """The encoder with the similarity that ranks."""
+        if self.serve_similarity is None:
+            return self.encoder
+        return replace(self.encoder, similarity=self.serve_similarity)
+
+    def init(self, key: Key[Array, ""]) -> tuple[Any, Kept]:
+        """The encoder's initial values, scaled, and the state of the sampler."""
+        params = self.encoder.init(stream(key, "params"))
+        scale = jnp.asarray(self.init_scale)
+        params = jax.tree.map(lambda x: scale.astype(x.dtype) * x, params)
+        tables = self.encoder.encode(params)
+        sampler = self.sampler.init(stream(key, "extra"), self.positives, tables)
+        even = jnp.ones(self.seen.users.shape, jnp.float32)
+        return params, Kept(sampler, None if self.confidence is None else even)
+
+    def start_epoch(
+        self, key: Key[Array, ""], params: Any, extra: Kept, epoch: Int[Array, ""]
+    ) -> Kept:
+        """The E step, when its turn comes, and what the sampler does between epochs."""
+        tables = self.encoder.encode(params)
+        own_key = jax.random.fold_in(key, 2)
+        sampler = self.sampler.start_epoch(own_key, self.positives, tables, extra.sampler)
+        return Kept(sampler, self._expect(jax.random.fold_in(key, 3), tables, extra, epoch))
+
+    def _expect(
+        self, key: Key[Array, ""], tables: Tables, extra: Kept, epoch: Int[Array, ""]
+    ) -> Float[Array, "n"] | None:
+        step, before = self.confidence, extra.confidence
+        if step is None or before is None:
+            return None
+
+        def estimate() -> Array:
+            found = step.estimate(key, self.encoder, tables, *self.seen, self.encoder.n_items)
+            return found.astype(before.dtype)
+
+        due = epoch % jnp.asarray(step.every) == 0
+        return jax.lax.cond(due, estimate, lambda: before)
+
+    def batch(self, key: Key[Array, ""], examples: Examples) -> Draw:
+        """Ids: the anchors, extra positives, groups, and what the sampler proposes."""
+        neg_key, pos_key = jax.random.split(key)
+        users, own = examples.data
+        pos, group = own[:, None], None
+        if self.n_pos:
+            extra = sample_seen(pos_key, users, self.positives, self.n_pos)
+            pos = jnp.concatenate([pos, extra], axis=1)
+        if self.n_group:
+            assert self.takers is not None
+            group_key = jax.random.fold_in(key, 2)
+            group = sample_seen(group_key, own, self.takers, self.n_group)
+        proposals = self.sampler.propose(neg_key, users, self.positives, self.n_neg)
+        return Draw(examples.place, users, pos, group, proposals)
+
+    def choose(self, params: Any, extra: Kept, batch: Draw, moment: Moment) -> tuple[Draw, Kept]:
+        """The negatives."""
+        return self._select(self.encoder.encode(params), extra, batch, moment)
+
+    def _select(self, tables: Tables, extra: Kept, draw: Draw, moment: Moment) -> tuple[Draw, Kept]:
+        given = self._sampled(tables, draw, moment)
+        neg, state = self.sampler.select(draw.proposals, given, extra.sampler)
+        is_false = None if self.held_out is None else self.held_out.contains(draw.users, neg)
+        return draw._replace(proposals=(), neg=neg, is_false=is_false), extra._replace(
+            sampler=state
+        )
+
+    def _sampled(self, tables: Tables, draw: Draw, moment: Moment) -> Batch:
+        return Batch(
+            draw.users, draw.pos[:, 0], self.positives, tables, moment.epoch, self.encoder,
+            self.n_neg,
+        )  # fmt: skip
+
+    def loss(
+        self, params: Any, extra: Kept, batch: Draw, moment: Moment
+    ) -> tuple[Array, tuple[Kept, dict[str, Array]]]:
+        """The mean over the real anchors."""
+        tables = self.encoder.encode(params, jax.random.fold_in(moment.key, 0))
+        if batch.neg is None:
+            constant = jax.lax.stop_gradient(tables)
+            batch, extra = self._select(constant, extra, batch, moment)
+        where = None
+        if isinstance(self.sampler, InBatch):
+            where = self.sampler.where(self._sampled(tables, batch, moment))
+            where = where & moment.where[:, None] & moment.where[None, :]
+            pos = self.encoder.score(tables, batch.users, batch.pos)
+            neg = self.encoder.score_shared(tables, batch.users, batch.pos[:, 0]).T
+            scores = [jnp.concatenate([pos, neg], axis=1)]
+        else:
+            scores = [self.encoder.score(tables, *pairs) for pairs in self._pairs(batch)]
+        total, metrics = self._mean_loss(scores, extra, batch, moment, where)
+        if self.l2_on != "tables":
+            rows = tables if self.l2_on == "encoded" else self.encoder.layer0(params)
+            total = total + self.l2 * self._half_squares(rows, batch, moment)
+        return total, (extra, metrics)
+
+    def rows(self, extra: Kept, batch: Draw) -> list[Rows]:
+        """The rows of the anchors, and of their groups."""
+        assert isinstance(self.encoder, RowEncoder)
+        own, *groups = [self.encoder.row_ids(*pairs) for pairs in self._pairs(batch)]
+        weight = None if extra.confidence is None else extra.confidence[batch.place]
+        # The L2 terms are those of the anchors' rows, whoever else vouches for the item.
+        none = [Rows(ids, jnp.zeros(ids["users"].shape)) for ids in groups]
+        return [Rows(own, weight), *none]
+
+    def row_loss(
+        self, rows: list[Any], extra: Kept, batch: Draw, moment: Moment
+    ) -> tuple[Array, tuple[Kept, dict[str, Array]]]:
+        """The mean over the real anchors."""
+        assert isinstance(self.encoder, RowEncoder)
+        scores = [self.encoder.row_scores(own) for own in rows]
+        total, metrics = self._mean_loss(scores, extra, batch, moment)
+        return total, (extra, metrics)
+
+    @staticmethod
+    def _pairs(batch: Draw) -> list[tuple[Array, Array]]:
+        """Users with the items to score for each: anchors, and groups with their positive."""
+        assert batch.neg is not None
+        anchors = batch.users, jnp.concatenate([batch.pos, batch.neg], axis=1)
+        if batch.group is None:
+            return [anchors]
+        own = jnp.repeat(batch.pos[:, :1], batch.group.shape[1], axis=0)
+        return [anchors, (batch.group.reshape(-1), own)]
+
+    def _mean_loss(
+        self,
+        scores: list[Array],
+        extra: Kept,
+        batch: Draw,
+        moment: Moment,
+        where: Bool[Array, "batch n_neg"] | None = None,
+    ) -> tuple[Array, dict[str, Array]]:
+        """Mean over the real anchors, and the metrics of the sampler beside it."""
+        out, n_ahead = scores[0], 1 + self.n_group + self.n_pos
+        if len(scores) > 1:
+            group = scores[1].reshape(out.shape[0], -1)
+            out = jnp.concatenate([out[:, :1], group, out[:, 1:]], axis=1)
+        pos = out[:, :n_ahead] if n_ahead > 1 else out[:, 0]
+        neg = out[:, n_ahead:]
+        hyperparams = dict(self.hyperparams)
+        if self.hyperparam_schedule is not None:
+            hyperparams = self.hyperparam_schedule(moment.progress, hyperparams)
+        if where is None and self._masks_fillers:
+            where = jnp.broadcast_to(moment.where[:, None], neg.shape)
+        if where is not None:
+            hyperparams["where"] = where
+        losses = self.loss_fn(pos, neg, reduce_fn=None, **hyperparams)
+        if extra.confidence is not None:
+            losses = extra.confidence[batch.place].astype(losses.dtype) * losses
+        n = jnp.maximum(moment.n, 1).astype(losses.dtype)
+        mean = jnp.sum(jnp.where(moment.where, losses, 0)) / n
+        metrics = {"loss": mean}
+        if batch.is_false is not None:
+            info = informativeness(out[:, :1], neg)
+            kept = jnp.broadcast_to(moment.where[:, None], neg.shape)
+            kept = kept if where is None else kept & where
+            quality = sampling_quality(info, batch.is_false, where=kept)
+            metrics |= {"tnr": quality.tnr, "inf": quality.inf}
+        return mean, metrics
+
+    @property
+    def _masks_fillers(self) -> bool:
+        """Whether the loss is told which anchors are real: it looks across them, and can be."""
+        taken = inspect.signature(self.loss_fn).parameters.values()
+        named = any(p.name == "where" or p.kind is p.VAR_KEYWORD for p in taken)
+        return named and not is_anchorwise(self.loss_fn)
+
+    def _half_squares(self, rows: Tables, batch: Draw, moment: Moment) -> Array:
+        """Half the squared length of the rows of an anchor, a mean over the real ones."""
+        items = batch.pos
+        if not isinstance(self.sampler, InBatch):
+            assert batch.neg is not None
+            items = jnp.concatenate([batch.pos, batch.neg], axis=1)
+        users, items = rows.users[batch.users], rows.items[items]
+        squares = jnp.sum(users**2, axis=-1) + jnp.sum(items**2, axis=(1, 2))
+        squares = squares.astype(jnp.float32)
+        return 0.5 * jnp.sum(jnp.where(moment.where, squares, 0)) / jnp.maximum(moment.n, 1)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class RankingQuality(Hook):
+    """Ranks the catalogue for the users of a validation part; it encodes once.
+
+    Attributes:
+      plan: From :func:`crl_jax.metrics.ranking_plan`.
+      k: Cut-off of the NDCG. Static.
+    """
+
+    plan: RankingPlan
+    k: int = field(default=20, metadata=STATIC)
+
+    @property
+    def name(self) -> str:
+        """What it is called in the history."""
+        return f"valid_ndcg@{self.k}"
+
+    def measure(
+        self, task: Any, state: State, memory: Any, report: Report
+    ) -> tuple[Any, dict[str, Array], Bool[Array, ""]]:
+        """The mean NDCG over users."""
+        del report
+        tables = task.serving.serve(state.params)
+        values = evaluate(inner_scores, tables, self.plan, ks=(self.k,), auc=False)
+        return memory, {self.name: jnp.mean(values[f"ndcg@{self.k}"])}, jnp.bool_(False)

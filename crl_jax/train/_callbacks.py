@@ -1,0 +1,124 @@
+"""What looks on from the host while the engine trains."""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from ._checkpoint import load_checkpoint, save_checkpoint
+from ._fingerprint import check_same
+
+
+@dataclass
+class Loop:
+    """The host's side of a training: what callbacks see, and may replace when it starts.
+
+    Attributes:
+      state: All that changes on the device.
+      epoch: Epochs trained.
+      history: One dictionary per report.
+      seconds: Time spent in training.
+      identity: What tells this training from others; made when it is asked for.
+    """
+
+    state: Any
+    epoch: int
+    history: list[dict[str, Any]]
+    seconds: float
+    identity: Callable[[], dict[str, Any]]
+
+
+class Callback:
+    """Looks on from the host: draws a bar, writes a file."""
+
+    def on_start(self, loop: Loop) -> None:
+        """Before the first epoch."""
+
+    def on_report(self, loop: Loop) -> None:
+        """After each report; the last entry of the history is new."""
+
+    def on_end(self, loop: Loop) -> None:
+        """After the last epoch."""
+
+
+class Progress(Callback):
+    """Calls a function with each entry of the history, those of a checkpoint first.
+
+    Args:
+      see: ``see(entry)``.
+    """
+
+    def __init__(self, see: Callable[[dict[str, Any]], None]):
+        self._see = see
+
+    def on_start(self, loop: Loop) -> None:
+        """Shows what a checkpoint brought."""
+        for entry in loop.history:
+            self._see(entry)
+
+    def on_report(self, loop: Loop) -> None:
+        """Shows the new entry."""
+        self._see(loop.history[-1])
+
+
+class Checkpoint(Callback):
+    """Writes all that changes to a file, and goes on from it.
+
+    Args:
+      path: The file. If it exists, training goes on from it.
+      seconds: Least time between two writings, besides that at the end.
+
+    Raises:
+      ValueError: At the start, if the file is of another training: of other data, numbers or
+        functions, by what these compute.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], seconds: float = 5.0):
+        self._path, self._seconds, self._saved = path, seconds, time.monotonic()
+
+    def on_start(self, loop: Loop) -> None:
+        """Reads the file, if there is one."""
+        self._saved = time.monotonic()
+        if not os.path.exists(self._path):
+            return
+        state, meta = load_checkpoint(self._path, jax.eval_shape(_as_data, loop.state))
+        check_same(self._path, meta["fingerprint"], loop.identity())
+        loop.state = _from_data(state, loop.state)
+        loop.epoch, loop.history, loop.seconds = meta["epoch"], meta["history"], meta["seconds"]
+
+    def on_report(self, loop: Loop) -> None:
+        """Writes the file, if it is time."""
+        if time.monotonic() - self._saved >= self._seconds:
+            self.on_end(loop)
+
+    def on_end(self, loop: Loop) -> None:
+        """Writes the file."""
+        meta = {
+            "fingerprint": loop.identity(),
+            "epoch": loop.epoch,
+            "history": loop.history,
+            "seconds": loop.seconds,
+        }
+        save_checkpoint(self._path, jax.device_get(_as_data(loop.state)), meta)
+        self._saved = time.monotonic()
+
+
+def _is_key(x: Array) -> bool:
+    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+def _as_data(tree: Any) -> Any:
+    """Random keys as the numbers that they hold, which files can."""
+    return jax.tree.map(lambda x: jax.random.key_data(x) if _is_key(x) else x, tree)
+
+
+def _from_data(tree: Any, like: Any) -> Any:
+    def restore(x: Any, old: Array) -> Array:
+        return jax.random.wrap_key_data(jnp.asarray(x)) if _is_key(old) else jnp.asarray(x)
+
+    return jax.tree.map(restore, tree, like)

@@ -1,0 +1,150 @@
+"""What the engine trains: a state that changes, and a task that says how."""
+
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
+
+import jax
+from jaxtyping import Array, Bool, Float, Int, Key
+
+_STREAMS = {"params": 0, "epochs": 1, "extra": 2}
+"""Purposes of randomness. No stream depends on how much of another was used."""
+
+
+def stream(key: Key[Array, ""], purpose: str) -> Key[Array, ""]:
+    """The key of one purpose of a run: ``"params"``, ``"epochs"`` or ``"extra"``."""
+    return jax.random.fold_in(key, _STREAMS[purpose])
+
+
+class State(NamedTuple):
+    """All that changes while one run trains; every leaf is an array.
+
+    Attributes:
+      step: Updates so far.
+      key: Random key of the run; epochs and steps derive theirs from it.
+      params: Parameters.
+      opt_state: State of the optimiser.
+      extra: What else a task keeps: batch statistics, queues, averaged copies, memories of
+        samplers, weights of examples.
+    """
+
+    step: Int[Array, ""]
+    key: Key[Array, ""]
+    params: Any
+    opt_state: Any
+    extra: Any
+
+
+class Examples(NamedTuple):
+    """Which examples a batch is made of.
+
+    Attributes:
+      place: Their places in the data, ``[batch]``.
+      data: What the source of the batches holds of them, every leaf ``[batch, ...]``.
+    """
+
+    place: Int[Array, "*batch"]
+    data: Any
+
+
+class Moment(NamedTuple):
+    """Where in its training a step stands.
+
+    Attributes:
+      key: Random key of the step.
+      epoch: Epochs trained before this one.
+      progress: Share of the epochs done, in [0, 1).
+      where: False for examples that only fill the batch up, ``[batch]``.
+      n: How many are real.
+    """
+
+    key: Key[Array, ""]
+    epoch: Int[Array, ""]
+    progress: Float[Array, ""]
+    where: Bool[Array, "batch"]
+    n: Float[Array, ""]
+
+
+class Task(ABC):
+    """What is trained: an encoder, batches and a loss, put together as pure functions.
+
+    A task is a frozen dataclass and a pytree. Arrays and numbers are leaves: they may be traced,
+    swept by ``vmap`` and changed without compiling anew. Functions and what shapes depend on are
+    static fields. Two equal tasks share their compiled programs.
+    """
+
+    @abstractmethod
+    def init(self, key: Key[Array, ""]) -> tuple[Any, Any]:
+        """Initial parameters, and what else changes: ``(params, extra)``.
+
+        ``key`` is that of the run: :func:`stream` splits it by purpose.
+        """
+
+    def start_epoch(
+        self, key: Key[Array, ""], params: Any, extra: Any, epoch: Int[Array, ""]
+    ) -> Any:
+        """``extra`` at the start of an epoch; the place of an E step."""
+        del key, params, epoch
+        return extra
+
+    @abstractmethod
+    def batch(self, key: Key[Array, ""], examples: Examples) -> Any:
+        """Gathers, draws and augments; sees no parameters, so that it may be called ahead."""
+
+    def choose(self, params: Any, extra: Any, batch: Any, moment: Moment) -> tuple[Any, Any]:
+        """What looks at the parameters, without a gradient, for several updates at once.
+
+        Called only where batches are drawn together or steps go by rows, see :class:`StepPlan`.
+
+        Returns:
+          The batch with what was chosen, and ``extra``.
+        """
+        del params, moment
+        return batch, extra
+
+    @abstractmethod
+    def loss(
+        self, params: Any, extra: Any, batch: Any, moment: Moment
+    ) -> tuple[Float[Array, ""], tuple[Any, dict[str, Float[Array, ""]]]]:
+        """The mean loss of the real examples, and ``(extra, metrics)``.
+
+        Metrics are means over the real examples; an epoch reports their mean.
+        """
+
+    def after_update(self, params: Any, extra: Any) -> Any:
+        """``extra`` after the parameters have changed: averaged copies, queues."""
+        del params
+        return extra
+
+
+class Rows(NamedTuple):
+    """Rows of tables that a batch reads.
+
+    Attributes:
+      ids: The rows of each table, ``[k * batch, ...]``, k of them for each example in turn.
+      weight: What multiplies the L2 terms of each, ``[k * batch]``; None for 1.
+    """
+
+    ids: Any
+    weight: Float[Array, "rows"] | None = None
+
+
+class RowTask(Task):
+    """A task whose loss depends on a few rows of its parameters, which are tables.
+
+    A step can then change these rows alone, and costs what the batch costs.
+    """
+
+    @abstractmethod
+    def rows(self, extra: Any, batch: Any) -> list[Rows]:
+        """The rows that a batch reads, in groups."""
+
+    @abstractmethod
+    def row_loss(
+        self, rows: list[Any], extra: Any, batch: Any, moment: Moment
+    ) -> tuple[Float[Array, ""], tuple[Any, dict[str, Float[Array, ""]]]]:
+        """:meth:`loss` from the values of the rows of each group."""
+
+
+def take(data: Any, index: Int[Array, "*batch"]) -> Any:
+    """Those examples of every leaf."""
+    return jax.tree.map(lambda leaf: leaf[index], data)

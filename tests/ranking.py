@@ -1,0 +1,80 @@
+"""Short ways to train a ranking, for tests that say only what matters to them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from crl_jax import losses, models, tasks, train
+from crl_jax.data import Interactions
+
+OF_OPTIMIZER = ("learning_rate", "weight_decay", "decay", "warm_up", "rule", "schedule")
+OF_PLAN = (
+    "batch_size", "draw_batches", "accumulate", "row_wise", "compute_dtype", "mesh",
+)  # fmt: skip
+
+
+def fit(log, valid=None, *, loss=losses.bpr, checkpoint=None, seconds=5.0, see=None, **flat):
+    """``fit_ranking`` with the fields of optimiser and plan as arguments; arrays are swept."""
+    sweep, optimizer = dict(flat.pop("sweep", {})), {"learning_rate": 1e-3, "weight_decay": 1e-5}
+    for name in (*OF_OPTIMIZER, "init_scale"):
+        if name not in flat:
+            continue
+        value = flat.pop(name) if name != "init_scale" else flat[name]
+        if name not in ("rule", "schedule") and np.ndim(value):
+            sweep[name] = value
+            flat.pop(name, None)
+        elif name != "init_scale":
+            optimizer[name] = value
+    hyperparams = dict(flat.pop("hyperparams", {}))
+    sweep |= {f"loss.{name}": value for name, value in hyperparams.items() if np.ndim(value)}
+    plan = {"batch_size": 1024, **{name: flat.pop(name) for name in OF_PLAN if name in flat}}
+    hooks = list(flat.pop("hooks", ()))
+    hooks += [] if checkpoint is None else [train.Checkpoint(checkpoint, seconds)]
+    hooks += [] if see is None else [train.Progress(see)]
+    return tasks.fit_ranking(
+        log, valid, loss=loss, sweep=sweep, hooks=hooks, plan=train.StepPlan(**plan),
+        hyperparams={n: 0.0 if np.ndim(v) else v for n, v in hyperparams.items()},
+        optimizer=train.Optimizer(**optimizer), **flat,
+    )  # fmt: skip
+
+
+def curve(fitted):
+    """Validation scores, ``[reports, runs]``."""
+    return np.array([entry["valid_ndcg@20"] for entry in fitted.history])
+
+
+def taken_by_all_but_one(n_users=6, n_items=5):
+    """Every user has left exactly one item: the only negative there is to draw."""
+    missing = np.resize([0, 1, 2, 3, 4, 2], n_users)
+    users, items = np.nonzero(np.arange(n_items) != missing[:, None])
+    ids = {"user_ids": np.arange(n_users), "item_ids": np.arange(n_items)}
+    return missing, Interactions.from_arrays(users, items, **ids)
+
+
+def epoch_of(
+    log, *, key=None, params=None, weight=None, number=0, learning_rate=1e-30, weight_decay=0.0,
+    rule=train.sgd_l2, encoder=None, dim=3, loss=losses.bpr, by_user=None, **flat,
+):  # fmt: skip
+    """One epoch, which by default changes nothing: state before, state after, report."""
+    encoder = encoder or models.MatrixFactorization(log.n_users, log.n_items, dim)
+    plan = {"batch_size": 24, **{name: flat.pop(name) for name in OF_PLAN if name in flat}}
+    plan = train.StepPlan(**plan)
+    task = tasks.Ranking.of(log, encoder=encoder, loss=loss, **flat)
+    optimizer = train.Optimizer(
+        jnp.float32(learning_rate), jnp.float32(weight_decay), rule=rule, n_steps=1
+    )
+    before = train.initial_state(task, optimizer, 0)
+    if params is not None:
+        before = before._replace(params=params, opt_state=optimizer.init(params))
+    if weight is not None:
+        before = before._replace(extra=before.extra._replace(confidence=weight))
+    batches = train.ArrayBatches(task.seen)
+    if by_user is not None:
+        batches = tasks.UserBatches(task.seen, by_user)
+    key = jax.random.key(4) if key is None else key
+    extra = task.start_epoch(key, before.params, before.extra, jnp.int32(number))
+    after, report = train.run_steps(
+        task, optimizer, before._replace(extra=extra), batches.epoch(key, plan),
+        plan=plan, data=batches.data, epoch=number,
+    )  # fmt: skip
+    return before, after, report

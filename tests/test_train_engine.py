@@ -1,0 +1,243 @@
+"""The engine with a task and a loss that are not in the library."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import Mesh
+
+from crl_jax import train
+from crl_jax.train import ArrayBatches, HostBatches, Optimizer, StepPlan, fit
+
+pytestmark = pytest.mark.usefixtures("standard_promotion")
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Line(train.Task):
+    """Least squares of a straight line, which counts its updates and the examples it has seen."""
+
+    slope: Any = 0.0
+    noise: Any = 0.0
+
+    def init(self, key):
+        del key
+        params = {"slope": jnp.float32(self.slope), "offset": jnp.float32(0)}
+        return params, {"updates": jnp.int32(0), "seen": jnp.float32(0)}
+
+    def batch(self, key, examples):
+        x, y = examples.data
+        return x, y + self.noise * jax.random.normal(key, y.shape)
+
+    def loss(self, params, extra, batch, moment):
+        x, y = batch
+        x = x.astype(params["slope"].dtype)
+        error = (params["slope"] * x + params["offset"]).astype(jnp.float32) - y
+        square = jnp.sum(jnp.where(moment.where, error**2, 0)) / moment.n
+        extra = {**extra, "seen": extra["seen"] + moment.n}
+        worst = jnp.max(jnp.where(moment.where, jnp.abs(error), 0))
+        return square, (extra, {"worst": worst})
+
+    def after_update(self, params, extra):
+        return {**extra, "updates": extra["updates"] + 1}
+
+
+N = 50
+X = np.linspace(-1, 1, N).astype(np.float32)
+DATA = (jnp.asarray(X), jnp.asarray(3 * X + 1))
+SGD = Optimizer(0.1, rule=train.sgd_l2)
+
+
+def line(**changes):
+    settings = {
+        "task": Line(), "optimizer": SGD, "batches": ArrayBatches(DATA), "plan": StepPlan(8),
+        "epochs": 5, **changes,
+    }  # fmt: skip
+    return fit(**settings)
+
+
+def steps_by_hand(batches, learning_rate):
+    """Gradient descent on given batches of examples, in float64."""
+    slope = offset = 0.0
+    for rows in batches:
+        error = slope * X[rows] + offset - (3 * X[rows] + 1)
+        slope, offset = (
+            slope - learning_rate * np.mean(2 * error * X[rows]),
+            offset - learning_rate * np.mean(2 * error),
+        )
+    return slope, offset
+
+
+def test_a_task_that_is_not_ours_is_trained():
+    fitted = line(epochs=60)
+    np.testing.assert_allclose(fitted.run()["slope"], 3, atol=1e-3)
+    np.testing.assert_allclose(fitted.run()["offset"], 1, atol=1e-3)
+    assert fitted.history[-1]["loss"][0] < 1e-5 < fitted.history[0]["loss"][0]
+    assert fitted.history[0]["worst"][0] > fitted.history[-1]["worst"][0]
+    assert fitted.state.extra["updates"][0] == 60 * 7  # 50 examples in batches of 8
+    assert fitted.state.extra["seen"][0] == 60 * 50
+
+
+def test_batches_from_the_host_are_steps_like_others():
+    """Also one that is not full; the order is that of the iterator."""
+    cuts = [np.arange(i, min(i + 8, N)) for i in range(0, N, 8)]
+    batches = HostBatches(lambda epoch: ((X[rows], (3 * X + 1)[rows]) for rows in cuts), chunk=3)
+    fitted = line(batches=batches, epochs=2)
+    slope, offset = steps_by_hand(cuts * 2, 0.1)
+    np.testing.assert_allclose(fitted.run()["slope"], slope, rtol=1e-5)
+    np.testing.assert_allclose(fitted.run()["offset"], offset, rtol=1e-5)
+    assert fitted.state.extra["seen"][0] == 2 * N
+
+
+@pytest.mark.parametrize("sizes", [(9,), (8, 0), ()])
+def test_batches_from_the_host_that_cannot_be_are_refused(sizes):
+    batches = HostBatches(lambda epoch: ((X[:size], X[:size]) for size in sizes))
+    with pytest.raises(ValueError, match="must hold"):
+        line(batches=batches, epochs=1)
+
+
+def test_gradients_are_averaged_over_the_examples_of_all_batches():
+    """Three gradients of 8, 8 and 8 are one of 24; the last update has 2 examples alone."""
+    parts, whole = line(plan=StepPlan(8, accumulate=3)), line(plan=StepPlan(24))
+    for name, value in whole.run().items():
+        np.testing.assert_allclose(parts.run()[name], value, rtol=1e-5)
+    np.testing.assert_allclose(
+        parts.history[-1]["loss"][0], whole.history[-1]["loss"][0], rtol=1e-5
+    )
+    assert parts.state.extra["updates"][0] == whole.state.extra["updates"][0] == 15
+
+
+def test_a_loss_in_bfloat16_moves_parameters_in_float32():
+    half, full = line(plan=StepPlan(8, compute_dtype="bfloat16")), line()
+    assert half.run()["slope"].dtype == jnp.float32
+    assert half.run()["slope"] != full.run()["slope"]
+    np.testing.assert_allclose(half.run()["slope"], full.run()["slope"], rtol=0.02)
+
+
+def test_many_devices_give_what_one_gives():
+    mesh = Mesh(np.array(jax.devices()[:8]), ("data",))
+    one, many = line(), line(plan=StepPlan(8, mesh=mesh))
+    for name, value in one.run().items():
+        np.testing.assert_allclose(many.run()[name], value, rtol=1e-6)
+    with pytest.raises(ValueError, match="`batch_size` must be a multiple of the 8 devices"):
+        line(plan=StepPlan(9, mesh=mesh))
+    with pytest.raises(ValueError, match="`mesh` must have an axis data"):
+        line(plan=StepPlan(8, mesh=Mesh(np.array(jax.devices()[:8]), ("x",))))
+
+
+def test_runs_differ_in_leaves_of_task_and_optimiser():
+    rates, slopes = [0.1, 0.05], [0.0, 2.0]
+    sweep = {"optimizer.learning_rate": rates, "task.slope": slopes}
+    together = line(sweep=sweep, seeds=[0, 7])
+    for run, (rate, slope, seed) in enumerate(zip(rates, slopes, [0, 7], strict=True)):
+        alone = line(
+            task=Line(slope), optimizer=dataclasses.replace(SGD, learning_rate=rate), seeds=seed
+        )
+        for name, value in alone.run().items():
+            np.testing.assert_allclose(together.run(run)[name], value, rtol=1e-5)
+    with pytest.raises(ValueError, match=r"`sweep` must name leaves.*got 'scale'"):
+        line(sweep={"task.scale": [1.0, 2.0]})
+    with pytest.raises(ValueError, match="`learning_rate` must lie in"):
+        line(sweep={"optimizer.learning_rate": [1.0, -2.0]})
+
+
+def test_an_equal_call_compiles_nothing():
+    compiled = []
+
+    def listen(event, *rest, **more):
+        if "backend_compile" in event:
+            compiled.append(event)
+
+    line(epochs=3)
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        line(epochs=4, task=Line(0.5), seeds=3)
+        line(optimizer=Optimizer(0.2, rule=train.sgd_l2), batches=ArrayBatches(DATA[::-1]))
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    assert compiled == []
+
+
+@pytest.mark.parametrize("kind", ["adam, warmed up", "optax's own schedule"])
+def test_the_learning_rate_follows_its_schedule_step_by_step(kind):
+    """A loss whose gradient is 1: the parameter adds the learning rates up."""
+
+    class Slope(Line):
+        def loss(self, params, extra, batch, moment):
+            return params["slope"], (extra, {})
+
+    jax.tree_util.register_dataclass(Slope)
+    steps = np.arange(14)
+    if kind == "adam, warmed up":
+        optimizer = Optimizer(0.1, decay=0.2, warm_up=0.5, rule=train.sgd_l2, schedule=train.cosine)
+        rate = 0.1 * (0.2 + 0.8 * np.cos(np.pi * steps / 14 / 2) ** 2) * np.minimum(steps / 7, 1)
+    else:
+        schedule = optax.warmup_cosine_decay_schedule(0.0, 0.1, 4, 14)
+        optimizer, rate = optax.sgd(schedule), np.array([schedule(i) for i in steps])
+    fitted = line(task=Slope(), optimizer=optimizer, epochs=2)
+    np.testing.assert_allclose(fitted.run()["slope"], -rate.sum(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("host", [False, True])
+def test_all_that_a_task_keeps_survives_a_kill(tmp_path, host):
+    class Killed(Exception):
+        pass
+
+    def kill(entry):
+        if entry["epoch"] == 3:
+            raise Killed
+
+    batches = ArrayBatches(DATA)
+    if host:
+        batches = HostBatches(lambda epoch: [(X[epoch::9], X[epoch::9])])
+    settings = {"task": Line(noise=0.3), "batches": batches, "seeds": [1, 2], "epochs": 6}
+    whole = line(**settings)
+    save = train.Checkpoint(tmp_path / "state.npz", 0.0)
+    with pytest.raises(Killed):
+        line(**settings, hooks=[save, train.Progress(kill)])
+    resumed = line(**settings, hooks=[train.Checkpoint(tmp_path / "state.npz")])
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        (whole.params, whole.state.extra, whole.state.opt_state),
+        (resumed.params, resumed.state.extra, resumed.state.opt_state),
+    )
+    assert [e["epoch"] for e in resumed.history] == [1, 2, 3, 4, 5, 6]
+    for change in ({"task": Line(noise=0.4)}, {"seeds": [1, 3]}, {"optimizer": Optimizer(0.2)}):
+        with pytest.raises(ValueError, match=r"another training|expected the arrays"):
+            line(**{**settings, **change}, hooks=[train.Checkpoint(tmp_path / "state.npz")])
+
+
+def test_hooks_see_what_those_before_them_measured():
+    def distance(task, params, extra):
+        return {"score": -jnp.abs(params["slope"] - 2.0)}
+
+    fitted = line(epochs=40, hooks=[train.Validate(distance), train.KeepBest("score", patience=3)])
+    # On its way from 0 to 3 the slope comes by 2, and the run ends three epochs later.
+    scores = [entry["score"][0] for entry in fitted.history]
+    assert fitted.best_epoch[0] == 1 + np.argmax(scores) == len(scores) - 3
+    np.testing.assert_allclose(fitted.best_score[0], max(scores))
+    np.testing.assert_allclose(-abs(fitted.run()["slope"] - 2.0), max(scores), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"plan": StepPlan(0)}, "`batch_size` must be at least 1"),
+        ({"plan": StepPlan(4, draw_batches=2, accumulate=2)}, "`draw_batches` must be 1"),
+        ({"plan": StepPlan(4, row_wise=True)}, "`row_wise` needs a task of rows, got Line"),
+        ({"eval_every": 0}, "`eval_every` must be at least 1"),
+        ({"stop_at": 0}, "`stop_at` must be at least 1"),
+        ({"epochs": [2, 3], "seeds": [0, 1, 2]}, "must all have one length"),
+        (
+            {"batches": HostBatches(lambda epoch: []), "plan": StepPlan(4, accumulate=2)},
+            "`batches` from the host",
+        ),
+    ],
+)
+def test_bad_arguments_are_named(bad, message):
+    with pytest.raises(ValueError, match=message):
+        line(**bad)
