@@ -28,9 +28,8 @@ from typing import Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
-from crl_jax import data, losses, metrics, train
+from crl_jax import data, losses, metrics, models, tasks, train
 from crl_jax.serving import Recommender
 
 from . import _common as common
@@ -42,34 +41,23 @@ Similarity = Literal["inner", "cosine"]
 SIMILARITIES: tuple[Similarity, ...] = ("inner", "cosine")
 
 
-class Cosines(nnx.Module):
-    """Two tables, and the cosines of their rows."""
-
-    def __init__(self, n_users: int, n_items: int, *, rngs: nnx.Rngs):
-        init = nnx.initializers.xavier_normal()
-        self.users = nnx.Param(init(rngs.params(), (n_users, DIM)))
-        self.items = nnx.Param(init(rngs.params(), (n_items, DIM)))
-
-    def __call__(self, users: Any, items: Any) -> Any:
-        """Scores of each user with its own items."""
-        rows = losses.normalize(self.users[users])[:, None], losses.normalize(self.items[items])
-        return (rows[0] * rows[1]).sum(-1)
-
-    def all_scores(self, users: Any) -> Any:
-        """Scores of each user with the whole catalogue."""
-        return losses.normalize(self.users[users]) @ losses.normalize(self.items[...]).T
-
-
 def trained(log: data.Interactions, similarity: Similarity, seed: int) -> dict[str, np.ndarray]:
     """The tables of a training on ``log``."""
-    fit = partial(train.fit, log, learning_rate=1e-3, batch_size=1024, seeds=seed)
+    fit = partial(
+        tasks.fit_ranking,
+        log,
+        encoder=models.MatrixFactorization(log.n_users, log.n_items, DIM, similarity=similarity),
+        plan=train.StepPlan(1024),
+        seeds=seed,
+    )
     if similarity == "inner":
-        fitted = fit(loss=losses.bpr, weight_decay=3e-5, epochs=100, eval_every=100)
+        fitted = fit(
+            loss=losses.bpr, optimizer=train.Optimizer(1e-3, 3e-5), epochs=100, eval_every=100
+        )
     else:
         fitted = fit(
-            loss=losses.info_nce, knobs={"temperature": 0.2}, n_neg=16, weight_decay=1e-7,
-            epochs=60, eval_every=60,
-            build=lambda rngs: Cosines(log.n_users, log.n_items, rngs=rngs),
+            loss=losses.info_nce, hyperparams={"temperature": 0.2}, n_neg=16,
+            optimizer=train.Optimizer(1e-3, 1e-7), epochs=60, eval_every=60,
         )  # fmt: skip
     return {name: np.asarray(table) for name, table in fitted.run().items()}
 

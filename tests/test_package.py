@@ -16,7 +16,9 @@ from packaging.requirements import Requirement
 import crl_jax
 
 ROOT = Path(__file__).parents[1]
-SUBPACKAGES = ("data", "losses", "metrics", "models", "samplers", "stats", "train", "weights")
+SUBPACKAGES = (
+    "data", "losses", "metrics", "models", "samplers", "serving", "stats", "tasks", "train", "weights",
+)  # fmt: skip
 
 
 def test_importing_pulls_in_the_core_dependencies_alone():

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._checks import at_least_float32
+from .._floats import at_least_float32
 from ._encoder import Tables
 from ._graph import InteractionGraph
 
