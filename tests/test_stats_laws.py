@@ -8,6 +8,7 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import quick_jit
+from refusals import refused
 
 from crl_jax import stats
 
@@ -159,5 +160,5 @@ def test_half_precision_counts_as_float32(sample_type):
     ],
 )
 def test_bad_arguments_are_named(make, name):
-    with pytest.raises(ValueError, match=f"`{name}`"):
+    with refused(name):
         make()

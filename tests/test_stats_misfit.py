@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from refusals import refused
 
 from crl_jax.stats import VarianceGamma, dkw_error, misfit
 
@@ -49,5 +50,5 @@ def test_laws_of_another_width_do_not_fit():
 def test_a_nan_is_not_hidden_and_a_table_is_refused():
     assert np.isnan(misfit(jnp.array([0.0, jnp.nan]), law=LAW))
     for bad in (jnp.zeros((2, 2)), jnp.zeros(0)):
-        with pytest.raises(ValueError, match="`scores` must be one row"):
+        with refused("scores", " must be one row"):
             misfit(bad, law=LAW)

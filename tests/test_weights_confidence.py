@@ -144,7 +144,7 @@ def test_gradients_by_finite_differences(rule):
     with jax.enable_x64(True):
         scores = jnp.asarray([-3.0, -0.4, 0.7, 5.0])
         law = stats.VarianceGamma(27, 0.6)
-        of = quick_jit(lambda s, p: rule(s, prior=p, law=law))
+        of = jax.jit(lambda s, p: rule(s, prior=p, law=law))
         check_grads(of, (scores, scores / 20 + 0.5), order=1)
 
 

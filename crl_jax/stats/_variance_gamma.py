@@ -9,15 +9,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, ArrayLike, Float, Key, Real
 
 from .._checks import check_range
 from .._floats import at_least_float32
 from .._per_anchor import PerAnchor
 from ._variance_gamma_table import PIECES, Table, Values, build_table
 
+Points = Real[ArrayLike, "..."]
 
-def variance_gamma_pdf(x: PerAnchor, *, dim: int, scale: PerAnchor = 1.0) -> Float[Array, "..."]:
+
+def variance_gamma_pdf(x: Points, *, dim: int, scale: PerAnchor = 1.0) -> Float[Array, "..."]:
     r"""Density of the inner product of two random vectors, each :math:`\mathcal N(0, \lambda I_d)`.
 
     .. math::
@@ -59,7 +61,7 @@ def variance_gamma_pdf(x: PerAnchor, *, dim: int, scale: PerAnchor = 1.0) -> Flo
     return _evaluate("pdf", x, dim, scale)
 
 
-def variance_gamma_logpdf(x: PerAnchor, *, dim: int, scale: PerAnchor = 1.0) -> Float[Array, "..."]:
+def variance_gamma_logpdf(x: Points, *, dim: int, scale: PerAnchor = 1.0) -> Float[Array, "..."]:
     r"""Logarithm of :func:`variance_gamma_pdf`, also where that underflows.
 
     Args:
@@ -79,7 +81,7 @@ def variance_gamma_logpdf(x: PerAnchor, *, dim: int, scale: PerAnchor = 1.0) -> 
     return _evaluate("logpdf", x, dim, scale)
 
 
-def variance_gamma_cdf(x: PerAnchor, *, dim: int, scale: PerAnchor = 1.0) -> Float[Array, "..."]:
+def variance_gamma_cdf(x: Points, *, dim: int, scale: PerAnchor = 1.0) -> Float[Array, "..."]:
     r"""Distribution function :math:`F(x) = \int_{-\infty}^x f` of :func:`variance_gamma_pdf`.
 
     Relative to :math:`F` it is as accurate as the density, in the left tail too; for the right
@@ -103,7 +105,7 @@ def variance_gamma_cdf(x: PerAnchor, *, dim: int, scale: PerAnchor = 1.0) -> Flo
     return _evaluate("cdf", x, dim, scale)
 
 
-def variance_gamma_logcdf(x: PerAnchor, *, dim: int, scale: PerAnchor = 1.0) -> Float[Array, "..."]:
+def variance_gamma_logcdf(x: Points, *, dim: int, scale: PerAnchor = 1.0) -> Float[Array, "..."]:
     r"""Logarithm of :func:`variance_gamma_cdf`, also where that underflows.
 
     Args:
@@ -123,7 +125,7 @@ def variance_gamma_logcdf(x: PerAnchor, *, dim: int, scale: PerAnchor = 1.0) -> 
     return _evaluate("logcdf", x, dim, scale)
 
 
-def variance_gamma_sf(x: PerAnchor, *, dim: int, scale: PerAnchor = 1.0) -> Float[Array, "..."]:
+def variance_gamma_sf(x: Points, *, dim: int, scale: PerAnchor = 1.0) -> Float[Array, "..."]:
     r"""Survival function :math:`1 - F(x)`, without the loss of digits in the right tail.
 
     Args:
@@ -143,7 +145,7 @@ def variance_gamma_sf(x: PerAnchor, *, dim: int, scale: PerAnchor = 1.0) -> Floa
     return _evaluate("sf", x, dim, scale)
 
 
-def variance_gamma_logsf(x: PerAnchor, *, dim: int, scale: PerAnchor = 1.0) -> Float[Array, "..."]:
+def variance_gamma_logsf(x: Points, *, dim: int, scale: PerAnchor = 1.0) -> Float[Array, "..."]:
     r"""Logarithm of :func:`variance_gamma_sf`, also where that underflows.
 
     Args:
@@ -228,7 +230,7 @@ class _UnitLaw(NamedTuple):
     mills: Array  # survival / density
 
 
-def _evaluate(output: str, x: PerAnchor, dim: int, scale: PerAnchor) -> Array:
+def _evaluate(output: str, x: Points, dim: int, scale: PerAnchor) -> Array:
     _check_parameters(dim, scale)
     points, scales = at_least_float32(x, scale)
     shape = _common_shape(scales.shape, points.shape)
