@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -120,8 +121,9 @@ def asked(ratings, tmp_path, monkeypatch):
 
     def ask(*flags):
         monkeypatch.setattr(FIT, refuse)
+        out = tempfile.mkdtemp(dir=tmp_path)
         with pytest.raises(Asked) as told:
-            main(["--data", str(ratings), "--out", str(tmp_path / "run"), *flags])
+            main(["--data", str(ratings), "--out", out, *flags])
         return told.value.args
 
     return ask
