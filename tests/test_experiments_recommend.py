@@ -208,6 +208,7 @@ def test_the_confidence_takes_its_flags(flags, law, rule, every, asked):
 
 
 SAMPLERS_MADE = {
+    "in-batch": ([], lambda log: samplers.InBatch()),
     "rns": ([], lambda log: samplers.RNS()),
     "pns": ([], samplers.PNS.of),
     "aobpr": (["--rank-scale", "20"], lambda log: samplers.AOBPR(20.0)),
