@@ -79,6 +79,19 @@ def _forget_compiled():
     jax.clear_caches()
 
 
+@pytest.fixture(scope="module")
+def quick_compiles():
+    """Compiles with few optimisations, also in processes that tests start.
+
+    For programs that run for moments, most of whose time is their compilation.
+    """
+    os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "true"
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    del os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"]
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
 @pytest.fixture
 def unchecked():
     """Without the checker of signatures, for a test that gives what does not belong."""

@@ -1,5 +1,6 @@
 """The commands and the code in the README of the experiments are true."""
 
+import io
 import re
 import shlex
 from dataclasses import dataclass, field
@@ -9,7 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tyro
+from matplotlib.figure import Figure
+from rich.console import Console
 
+from crl_jax import models
 from crl_jax.data import Interactions
 from experiments import _numerical as numerical
 from experiments import _reproduce as reproduce
@@ -20,7 +24,8 @@ from experiments._topk import TopK
 from experiments.objectives import OBJECTIVES
 from experiments.recommend import main
 from experiments.sampling import SAMPLERS, Context
-from experiments.studies import Options
+from experiments.studies import Options, targets
+from experiments.studies.data import load_parts
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,7 @@ def test_flags_that_are_named_are_there():
     own = {f"--{name.replace('_', '-')}" for name in Options.__dataclass_fields__}
     topk = {f"--{name.replace('_', '-')}" for name in TopK.__dataclass_fields__}
     numbers = {f"--{name.replace('_', '-')}" for name in numerical.Config.__dataclass_fields__}
-    assert set(re.findall(r"--[a-z][a-z-]*", README)) <= known | own | topk | numbers
+    assert set(re.findall(r"--[a-z][a-z0-9-]*", README)) <= known | own | topk | numbers
 
 
 def entry(folder: str, name: str):
@@ -99,6 +104,34 @@ def test_a_sampler_takes_one_file_and_one_line():
     weights = np.asarray(sampler.weights)
     assert weights[0] / weights[1] == pytest.approx(9)
     assert "popularity_power" not in sweepable(entries)
+
+
+def test_an_encoder_takes_one_file_and_one_line():
+    narrow = entry("encoders", "NARROW")
+    values = settle("kind", with_flags(Choice, "kind", {"margin": narrow})(), {"margin": narrow})
+    log = Interactions.from_arrays([0, 1, 2, 0], [0, 0, 0, 1])
+    made = narrow.make(log, dim=8, similarity="cosine", **values)
+    assert made == models.MatrixFactorization(3, 2, 4, similarity="cosine")
+
+
+def test_a_target_takes_one_file_and_one_line(tmp_path):
+    code = re.search(r"```python\n(FIGURE = .*?)```", README, re.DOTALL)
+    assert code is not None
+
+    def draw(job):
+        targets.finish(job, Figure(), ["n"], [[len(job.world.train)]])
+
+    made = {"Target": targets.Target, "load_parts": load_parts, "draw": draw}
+    exec(code[1], made)
+    (tmp_path / "train.csv").write_text("user,item\n0,0\n0,1\n1,0\n")
+    (tmp_path / "test.csv").write_text("user,item\n1,1\n")
+    options = Options("figure-9.9", tmp_path, out=tmp_path)
+    console = Console(file=io.StringIO())
+    figure = made["FIGURE"]
+    worlds = figure.load(options, console)
+    figure.make(targets.Job(figure.title, options, worlds, console))
+    assert (tmp_path / "figure-9.9.csv").read_text().split() == ["n", "3"]
+    assert (tmp_path / "figure-9.9.png").is_file()
 
 
 @pytest.mark.parametrize("command", ["recommend", "reproduce", "numerical"])

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from experiments.objectives.pairwise import group_bpr, likely_and_unpopular, pop
 from experiments.recommend import main
 from experiments.sampling import SAMPLERS
 
-pytestmark = pytest.mark.usefixtures("standard_promotion")
+pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
 ROOT = Path(__file__).parents[1]
 SHORT = ["--epochs", "3", "--batch-size", "256", "--dim", "8"]
@@ -38,7 +39,7 @@ def one_line(printed: str) -> str:
     return " ".join(printed.split())
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def ratings(tmp_path_factory) -> Path:
     """A small file with ids of its own: users u0, u1, …, items i0, i1, …."""
     data = simulate(n_users=50, n_items=60, n_exposed=40, seed=3).interactions
@@ -50,8 +51,8 @@ def ratings(tmp_path_factory) -> Path:
     return path
 
 
-@pytest.fixture(scope="session")
-def first_run(ratings, tmp_path_factory) -> Path:
+@pytest.fixture(scope="module")
+def first_run(ratings, tmp_path_factory, quick_compiles) -> Path:
     """The run directory of a finished run, and in screen.txt what it printed; not to be changed."""
     out = tmp_path_factory.mktemp("first") / "run"
     with (
@@ -120,8 +121,9 @@ def asked(ratings, tmp_path, monkeypatch):
 
     def ask(*flags):
         monkeypatch.setattr(FIT, refuse)
+        out = tempfile.mkdtemp(dir=tmp_path)
         with pytest.raises(Asked) as told:
-            main(["--data", str(ratings), "--out", str(tmp_path / "run"), *flags])
+            main(["--data", str(ratings), "--out", out, *flags])
         return told.value.args
 
     return ask
@@ -206,6 +208,7 @@ def test_the_confidence_takes_its_flags(flags, law, rule, every, asked):
 
 
 SAMPLERS_MADE = {
+    "in-batch": ([], lambda log: samplers.InBatch()),
     "rns": ([], lambda log: samplers.RNS()),
     "pns": ([], samplers.PNS.of),
     "aobpr": (["--rank-scale", "20"], lambda log: samplers.AOBPR(20.0)),

@@ -23,7 +23,7 @@ from experiments.studies.table_targets import choose
 from experiments.studies.tables import compare
 from experiments.studies.training import GRID
 
-pytestmark = pytest.mark.usefixtures("standard_promotion")
+pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
 OCCUPATIONS = ["writer", "artist", "other"]
 

@@ -17,7 +17,7 @@ from experiments._options import ProtocolOptions, TrainOptions
 from experiments._problem import Problem
 from experiments.recommend import main
 
-pytestmark = pytest.mark.usefixtures("standard_promotion")
+pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 
@@ -54,7 +54,7 @@ def test_a_sweep_is_averaged_over_the_seeds_it_is_given(log, tmp_path):
     again = tasks.fit_ranking(
         cut.train, cut.valid, loss=losses.bpr, encoder=models.MatrixFactorization(50, 60, 4),
         hyperparams={"temperature": 1.0}, plan=train.StepPlan(64), epochs=3,
-        optimizer=train.Optimizer([0.01, 0.1][best], schedule=train.step_decay),
+        optimizer=train.Optimizer([0.01, 0.1][best], 1e-5, schedule=train.step_decay),
         seeds=np.array([5, 6]),
     )  # fmt: skip
     for run, tables in enumerate(outcome.tables):

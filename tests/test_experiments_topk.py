@@ -17,7 +17,7 @@ from experiments._options import ProtocolOptions, TrainOptions
 from experiments._problem import Problem
 from experiments.recommend import main
 
-pytestmark = pytest.mark.usefixtures("standard_promotion")
+pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
 N_USERS, N_ITEMS = 12, 15
 CONFIG = Config(
@@ -113,7 +113,7 @@ def run(config, problem, folder, on_epoch=lambda *_: None) -> Run:
 
 
 @pytest.fixture(scope="module")
-def for_use(problem, tmp_path_factory) -> Run:
+def for_use(problem, tmp_path_factory, quick_compiles) -> Run:
     with jax.numpy_dtype_promotion("standard"):
         return run(CONFIG, problem, tmp_path_factory.mktemp("use"))
 
@@ -131,7 +131,7 @@ def test_a_model_for_use_learns_from_all_data_and_is_not_what_is_scored(for_use,
         loss=losses.bpr,
         hyperparams={"temperature": 1.0},
         encoder=models.MatrixFactorization(N_USERS, N_ITEMS, 4),
-        optimizer=train.Optimizer(0.05, schedule=train.step_decay),
+        optimizer=train.Optimizer(0.05, 1e-5, schedule=train.step_decay),
         plan=train.StepPlan(16),
         epochs=4,
         stop_at=for_use.choice.epochs,
