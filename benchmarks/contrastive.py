@@ -60,23 +60,25 @@ def ours(batch: int) -> dict[str, Call]:
     }
     z = tuple(jnp.asarray(x) for x in embeddings(batch))
 
-    def entry(loss: Any, knobs: dict[str, Any], *, tiled: bool) -> Call:
+    def entry(loss: Any, hyperparams: dict[str, Any], *, tiled: bool) -> Call:
         @jax.jit
         def run(z: Any) -> Any:
             def value(z: Any) -> Any:
                 z1, z2 = map(losses.normalize, z)
                 if tiled:
-                    return losses.tiled_view_loss(loss, z1, z2, temperature=TEMPERATURE, **knobs)
+                    return losses.tiled_view_loss(
+                        loss, z1, z2, temperature=TEMPERATURE, **hyperparams
+                    )
                 pos, neg, where = losses.view_scores(z1, z2)
-                return loss(pos, neg, where=where, temperature=TEMPERATURE, **knobs)
+                return loss(pos, neg, where=where, temperature=TEMPERATURE, **hyperparams)
 
             return jax.value_and_grad(value)(z)
 
         return lambda: jax.block_until_ready(run(z))
 
     return {
-        f"crl_jax {name}{', tiled' if tiled else ''}": entry(loss, knobs, tiled=tiled)
-        for name, (loss, knobs) in table.items()
+        f"crl_jax {name}{', tiled' if tiled else ''}": entry(loss, hyperparams, tiled=tiled)
+        for name, (loss, hyperparams) in table.items()
         for tiled in (False, True)
     }
 

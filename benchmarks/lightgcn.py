@@ -87,10 +87,13 @@ def make_torch(split: Any, threads: int) -> tuple[Callable[[], float], Callable[
 
 def score(split: Any, tables: Tables) -> float:
     """NDCG@20 on the test part."""
+    import jax.numpy as jnp
+
     from crl_jax import metrics, models
 
     plan = metrics.ranking_plan(split.train, split.test)
-    values = metrics.evaluate(models.inner_scores, models.Tables(*tables), plan, ks=(K,), auc=False)
+    served = models.Tables(*map(jnp.asarray, tables))
+    values = metrics.evaluate(models.inner_scores, served, plan, ks=(K,), auc=False)
     return metrics.summarize(values)[f"ndcg@{K}"]
 
 

@@ -169,32 +169,35 @@ def fit_ranking(
     batches = ArrayBatches(task.seen)
     if anchors == "users":
         batches = UserBatches(task.seen, rows_of_users(train))
-    quality = [] if valid is None else [RankingQuality(ranking_plan(train, valid), k)]
-    best = engine.KeepBest(quality[0].name if quality else None, patience)
+    quality = None if valid is None else RankingQuality(ranking_plan(train, valid), k)
+    kept = engine.KeepBest(None if quality is None else quality.name, patience)
+    size = min(plan.batch_size, len(task.seen.users))
     fitted = engine.fit(
         task,
         updates,
         batches,
-        dataclasses.replace(plan, batch_size=min(plan.batch_size, len(task.seen.users))),
+        dataclasses.replace(plan, batch_size=size),
         epochs=epochs,
         seeds=seeds,
         sweep=numbers,
-        hooks=[*quality, best, *_confidence_hooks(task), *hooks],
+        hooks=[*_confidence_hooks(task), *([] if quality is None else [quality]), kept, *hooks],
         eval_every=eval_every,
         stop_at=stop_at,
     )
-    weights = None
-    if confidence is not None:
-        weights = spread(np.asarray(fitted.memories[len(quality) + 1]), train)
     names = {_path(name, task): name for name in sweep or {}}
-    numbers = {names.get(path, path): value for path, value in fitted.numbers.items()}
-    return FittedRanking(
-        **{**_fields(fitted), "numbers": numbers}, encoder=task.serving, confidence=weights
-    )
+    return _result(fitted, task, train, names)
 
 
-def _fields(fitted: Fitted) -> dict[str, Any]:
-    return {f.name: getattr(fitted, f.name) for f in dataclasses.fields(fitted)}
+def _result(
+    fitted: Fitted, task: Ranking, train: Interactions, names: Mapping[str, str]
+) -> FittedRanking:
+    """What was trained, its numbers by the names that they were given."""
+    fields = {f.name: getattr(fitted, f.name) for f in dataclasses.fields(fitted)}
+    fields["numbers"] = {names.get(path, path): x for path, x in fitted.numbers.items()}
+    confidence = None
+    if task.confidence is not None:
+        confidence = spread(np.asarray(fitted.memories[0]), train)
+    return FittedRanking(**fields, encoder=task.serving, confidence=confidence)
 
 
 def _encoder(
