@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from crl_jax import data, losses, samplers
+from crl_jax import data, losses, models, samplers, tasks
 from crl_jax.data import Interactions, simulate
 from experiments._locks import hold
 from experiments._occupations import occupations
@@ -150,7 +150,9 @@ def test_scores_are_counted_by_what_they_are_of():
         "users": np.eye(2, dtype=np.float32),
         "items": np.array([[9, 0.1], [0.6, 9], [-5, 5]], np.float32),
     }
-    counts = sampling.score_histogram(World(train, test, ""), np.array([0.0, 0.5, 1.0]))(params)
+    hook = sampling.score_histogram(World(train, test, ""), np.array([0.0, 0.5, 1.0]))
+    task = tasks.Ranking.of(train, encoder=models.MatrixFactorization(2, 3, 2), loss=losses.bpr)
+    counts = hook.metrics(task, params, None)
     assert counts["false_negatives"].tolist() == [1, 0]  # -5, below the lowest edge
     assert counts["true_negatives"].tolist() == [1, 2]  # 0.1; 0.6 and 5
 
@@ -322,8 +324,10 @@ def test_the_study_compares_what_it_says(folder):
     assert made["dns"] == samplers.DNS(2)
     assert made["bns"].candidates == 5
     assert made["bns"].ecdf_samples is None
-    assert made["bns"].gain == 5.0
-    assert (made["bns-1"].gain, made["bns-1"].gain_slope, made["bns-1"].gain_least) == (10, 0.1, 2)
+    assert made["bns"].risk_lambda == 5.0
+    assert [getattr(made["bns-1"], f"risk_lambda{end}") for end in ("", "_slope", "_least")] == [
+        10, 0.1, 2,
+    ]  # fmt: skip
     assert isinstance(made["bns-2"].first, samplers.RNS)
     info_nce = sampling.TABLES["4.4"][-1]
     assert (info_nce.loss, info_nce.n_neg) == (losses.info_nce, 2)
