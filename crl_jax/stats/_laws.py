@@ -129,7 +129,8 @@ class Smoothed(Law):
         kernel = jnp.exp(-0.5 * jnp.square(offsets))
         density = jnp.convolve(kernel, mass, mode="valid", precision=jax.lax.Precision.HIGHEST)
         density = density / jnp.sum(density)
-        up_to = jnp.concatenate([jnp.zeros(1, dtype), jnp.cumsum(density)])
+        # Partial sums may round in any order, and so one below the last: a maximum never falls.
+        up_to = jax.lax.cummax(jnp.concatenate([jnp.zeros(1, dtype), jnp.cumsum(density)]))
         width = width * unit
         return Gridded(low - _REACH * h * unit, width, density / width, up_to / up_to[-1])
 
