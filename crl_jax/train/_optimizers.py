@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,7 @@ Schedule = Callable[[Any, Any], Any]
 ``[0, 1)`` of the steps is done; ``decay`` is the factor that it comes down to."""
 
 
+@runtime_checkable
 class Updates(Protocol):
     """What the engine asks of an optimiser: Optax's two functions, told the step."""
 
