@@ -72,11 +72,19 @@ for _name, _value in {
     jax.config.update(_name, _value)
 
 
+_MAPPINGS = Path("/proc/self/maps")
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _forget_compiled():
-    """Each compiled program holds mappings of memory, of which a process may have 65,530."""
+    """Each compiled program holds mappings of memory, of which a process may have 65,530.
+
+    They are forgotten when there are many. Small programs, which no file keeps, are compiled anew
+    after it.
+    """
     yield
-    jax.clear_caches()
+    if not _MAPPINGS.exists() or _MAPPINGS.read_bytes().count(b"\n") > 30_000:
+        jax.clear_caches()
 
 
 @pytest.fixture(scope="module")
