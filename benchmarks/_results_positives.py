@@ -53,7 +53,7 @@ def positives(results: Path) -> str:
         "MovieLens 100K. Half of the interactions with five stars are the test part; all the "
         "others are positives in training, whatever their rating. Matrix factorisation of width "
         "27. *Published setting*: SGD, one triplet a step, learning rate 0.05, 110 epochs, an "
-        "expectation step every 11.",
+        "expectation step every 11. So it trains for the published 10,000 triplets for each user.",
         "```bash\n"
         "python -m experiments.reproduce table-3.3 --data ml-100k --splits 5 --seeds 2\n"
         "python -m experiments.reproduce table-3.3 --data ml-100k --splits 5 --seeds 2 "
