@@ -59,11 +59,16 @@ def permute(key: Key[Array, ""], index: Int[Array, "*shape"], n: int) -> Int[Arr
                 right = _add(right, _below(_mix(left ^ round_keys[i]), b), b)
         return left * b + right
 
-    # Each of the a * b - n values too many sends about one element on, and all along with it.
-    walked = jax.lax.while_loop(
-        lambda x: jnp.any(x >= n),
-        lambda x: jnp.where(x >= n, encrypt(x), x),
-        encrypt(index.astype(jnp.uint32)),
+    # Each of the a * b - n values too many sends about one element on, and all along with it. All
+    # take the first step: the rounds stand in the program once, which takes time to compile.
+    def step(state: tuple[Array, Array]) -> tuple[Array, Array]:
+        x, first = state
+        return jnp.where((x >= n) | first, encrypt(x), x), jnp.bool_(False)
+
+    walked, _ = jax.lax.while_loop(
+        lambda state: jnp.any(state[0] >= n) | state[1],
+        step,
+        (index.astype(jnp.uint32), jnp.bool_(True)),
     )
     return walked.astype(jnp.int32)
 

@@ -8,6 +8,7 @@ import jax
 
 from crl_jax.train import TrainingDiverged
 
+from ._compiled import keep_compiled
 from ._screen import show_error, show_warning
 
 
@@ -18,6 +19,7 @@ def run(command: Callable[[], None]) -> int:
     output on.
     """
     warnings.showwarning = show_warning
+    keep_compiled()
     try:
         command()
     except BrokenPipeError:  # whoever read the output has seen enough

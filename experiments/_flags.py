@@ -14,9 +14,6 @@ _RENAMED = {
     "learning_rate": "lr",
     "scale": "rank_scale",
     "memory": "candidates",
-    "gain": "risk_lambda",
-    "gain_slope": "risk_lambda_slope",
-    "gain_least": "risk_lambda_least",
     "ks": "k",
     "source": "data",
 }

@@ -7,7 +7,8 @@ list has a number for each run. Their packages are imported when a logger is mad
 
 import importlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -123,3 +124,28 @@ def _package(name: str, extra: str) -> ModuleType:
         raise ValueError(
             f"Logging to it needs the package {name}: pip install 'crl_jax[{extra}]'."
         ) from None
+
+
+def open_logger(
+    name: str, folder: Path, config: Mapping[str, Any]
+) -> AbstractContextManager[Callable[[Entry], None]]:
+    """The logger that ``--log`` names, for a run in ``folder``; one that does nothing for none.
+
+    Raises:
+      ValueError: If its package is not installed.
+    """
+    match name:
+        case "tensorboard":
+            return TensorBoard(folder / "tensorboard")
+        case "wandb":
+            return WandB(project="crl_jax", name=folder.name, dir=folder, config=dict(config))
+    return nullcontext(lambda entry: None)
+
+
+def check_installed(name: str) -> None:
+    """Raises ``ValueError`` unless there is what the logger that ``--log`` names needs."""
+    match name:
+        case "tensorboard":
+            _package("tensorboardX", "tensorboard")
+        case "wandb":
+            _package("wandb", "wandb")

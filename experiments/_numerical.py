@@ -91,13 +91,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the command and returns its exit status, see :func:`experiments._command.run`."""
 
     def command() -> None:
-        config = tyro.cli(
-            Config,
-            prog=program("numerical"),
-            description=_DESCRIPTION.format(program("numerical")),
-            args=arguments,
-        )
-        _check(config)
+        config = parse(arguments)
         folder = config.out or Path("runs") / f"numerical-{time.strftime('%Y%m%d-%H%M%S')}"
         with rundir.claim(folder, "; name another directory."):
             _run(config, folder, Console())
@@ -107,7 +101,18 @@ def main(arguments: list[str] | None = None) -> int:
     return run(command)
 
 
-def _check(config: Config) -> None:
+def parse(arguments: list[str] | None) -> Config:
+    """Turns flags into a configuration.
+
+    Raises:
+      ValueError: If a number is out of range. The message names the flag.
+    """
+    config = tyro.cli(
+        Config,
+        prog=program("numerical"),
+        description=_DESCRIPTION.format(program("numerical")),
+        args=arguments,
+    )
     check_flags(config, _RANGES)
     largest = config.half_width / config.temperature
     if largest > 30:  # the square of its exponential still fits float32
@@ -115,6 +120,7 @@ def _check(config: Config) -> None:
             f"--half-width / --temperature must be at most 30, got {largest:g}: larger "
             "exponentials have no square in float32."
         )
+    return config
 
 
 def _write_config(folder: Path, config: Config) -> None:

@@ -72,6 +72,11 @@ class EncoderOptions:
     """What makes vectors of users and items."""
 
     encoder: str = field(default="mf", metadata={"help": "The encoder."})
+    similarity: Literal["inner", "cosine"] = "inner"
+    """What a score is in training: an inner product, or a cosine, whose temperature should be
+    small."""
+    serve_similarity: Literal["inner", "cosine"] | None = None
+    """What ranks in validation, test and recommendation; by default what a score is in training."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,8 @@ class TrainOptions:
     """Learning rate."""
     weight_decay: float = 1e-5
     """L2 coefficient."""
+    l2_on: Literal["tables", "rows", "encoded"] = "tables"
+    """What L2 acts on: all parameters, the rows of a batch, or its encoded vectors."""
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
     """adam and sgd add the L2 term to the gradient, adamw decays the weights apart."""
     schedule: Literal["constant", "step", "cosine"] = "step"
@@ -133,6 +140,9 @@ class OutputOptions:
     """Go on with the run in this directory, with its configuration."""
     checkpoint_seconds: float = 5.0
     """Least time between two checkpoints."""
+    log: Literal["none", "tensorboard", "wandb"] = "none"
+    """Also log the history to TensorBoard, in the folder tensorboard of the run directory, or to
+    Weights & Biases, in the project crl_jax."""
     device: Literal["any", "cpu", "gpu", "tpu"] = "any"
     """Fail unless this kind of device is there."""
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from crl_jax import data, metrics, models, tasks, train
 
-from ._config import SWEEPABLE, Config, check_number
+from ._config import Config
 from ._flags import spoken
-from ._options import ProtocolOptions
 from ._problem import OnStage, Problem, unseen
+from ._sweep import count_search_seeds, parse_sweep
 from .encoders import resolve_encoder
 from .objectives import Settled, resolve
 from .sampling import SAMPLERS, Context, resolve_sampler
@@ -165,46 +165,6 @@ def score(
     return {name: values[name] for name in sorted(shown, key=_reading_order)}
 
 
-def count_search_seeds(protocol: ProtocolOptions) -> int:
-    """Seeds that the search trains every point with: of a sweep --search-seeds, else all.
-
-    Raises:
-      ValueError: If --search-seeds is given without a sweep.
-    """
-    wanted = protocol.search_seeds
-    if wanted > 1 and not protocol.sweep:
-        raise ValueError(f"--search-seeds {wanted} averages over seeds what --sweep tries: add it.")
-    return wanted if protocol.sweep else protocol.seeds
-
-
-def parse_sweep(config: Config) -> dict[str, list[float]]:
-    """Turns ``--sweep lr=1e-3,3e-3 …`` into values by name.
-
-    Raises:
-      ValueError: If a specification is not of that form, or names what cannot be swept, or a
-        value is out of range.
-    """
-    axes: dict[str, list[float]] = {}
-    for spec in config.protocol.sweep:
-        name, _, values = spec.partition("=")
-        if name not in SWEEPABLE:
-            raise ValueError(f"--sweep takes one of {', '.join(SWEEPABLE)}, got {name!r}.")
-        if name in axes:
-            raise ValueError(f"--sweep {name} is given twice.")
-        try:
-            axes[name] = [float(value) for value in values.split(",")]
-        except ValueError:
-            raise ValueError(f"--sweep must be NAME=NUMBER,NUMBER,…, got {spec!r}.") from None
-        for value in axes[name]:
-            try:
-                check_number(name, value, config)
-            except ValueError as wanted:
-                raise ValueError(
-                    f"--sweep {name} must be {wanted}, got {value:g} in {spec!r}."
-                ) from None
-    return axes
-
-
 def summary(outcome: Outcome, history: list[dict[str, Any]]) -> dict[str, Any]:
     """What ``metrics.json`` holds.
 
@@ -271,6 +231,8 @@ def _fitter(
                 hyperparams=objective.hyperparams,
                 hyperparam_schedule=objective.entry.schedule,
                 encoder=resolve_encoder(config.encoding, part, options.dim, swept),
+                serve_similarity=config.encoding.serve_similarity,
+                l2_on=options.l2_on,
                 sampler=sampler,
                 n_neg=objective.count("n_neg"),
                 n_pos=objective.count("n_pos"),

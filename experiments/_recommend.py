@@ -3,6 +3,7 @@
 import shlex
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,14 +19,15 @@ from . import _pipeline as pipeline
 from . import _rundir as rundir
 from . import _screen as screen
 from ._command import run
-from ._config import Config, anchor, parse
+from ._config import Config, anchor, parse, to_json
+from ._loggers import Entry, check_installed, open_logger
 from ._options import OutputOptions
-from ._plots import draw_curves
 from ._problem import Problem, load_problem, named, source_name
 from ._program import program
 from ._progress import Display, TrainingStatus, display, reading
 from ._registry import filled, settle
 from ._signals import advise
+from ._sweep import count_search_seeds, parse_sweep
 from .encoders import ENCODERS
 from .objectives import Settled, resolve
 from .recipes import RECIPES, start
@@ -84,7 +86,7 @@ def _configure(arguments: list[str]) -> tuple[Config, Path, bool]:
 
 def _objective(config: Config) -> tuple[Settled, tuple[str, ...]]:
     """The objective, and the names of the numbers that a sweep sets."""
-    swept = tuple(pipeline.parse_sweep(config))
+    swept = tuple(parse_sweep(config))
     return resolve(config.objective, swept), swept
 
 
@@ -120,10 +122,11 @@ def _train(config: Config, folder: Path, resumed: bool) -> None:
         sampling = "its own negatives" if objective.sampler else config.sampling.sampler
         described = f"{config.objective.loss} ({fixed}), {sampling}"
         screen.describe(console, problem, described)
-        with display(console) as shown:
-            work = _Work(config, problem, objective, folder, described)
+        log = open_logger(config.output.log, folder, to_json(config))
+        with display(console) as shown, log as on_entry:
+            work = _Work(config, problem, objective, folder, described, on_entry)
             outcome = work.carry_out(shown)
-    n_search = pipeline.count_search_seeds(config.protocol)
+    n_search = count_search_seeds(config.protocol)
     screen.report(console, outcome, n_search if swept else 0)
     console.print(f"results in {screen.plain(folder)}")
 
@@ -145,7 +148,8 @@ def _judge(config: Config, console: Console) -> tuple[Config, Problem, Settled, 
       sets.
     """
     objective, swept = _objective(config)
-    pipeline.count_search_seeds(config.protocol)
+    count_search_seeds(config.protocol)
+    check_installed(config.output.log)
     with display(console) as shown:
         problem = load_problem(config.source, shown.stage, reading(shown))
     context = Context(problem.train, config.source.data, objective.count("n_neg"))
@@ -165,10 +169,16 @@ class _Work:
     """A run in its directory: what is trained, scored and written there, and in which order."""
 
     def __init__(
-        self, config: Config, problem: Problem, objective: Settled, folder: Path, described: str
+        self,
+        config: Config,
+        problem: Problem,
+        objective: Settled,
+        folder: Path,
+        described: str,
+        on_entry: Callable[[Entry], None],
     ):
         self._config, self._problem, self._folder = config, problem, folder
-        self._described = described
+        self._described, self._on_entry = described, on_entry
         self._history: list[dict[str, Any]] = []
         refit = config.protocol.refit
         learned = {phase: problem.learned(phase, refit) for phase in pipeline.PHASES}
@@ -212,6 +222,7 @@ class _Work:
     def _on_epoch(self, shown: Display, phase: str, last_epoch: int, entry: dict[str, Any]) -> None:
         self._history.append({"phase": phase, **entry})
         rundir.append_history(self._folder / rundir.HISTORY, self._history[-1])
+        self._on_entry(self._history[-1])
         runs = len(entry["loss"])
         name = f"{phase:6} ×{runs}" if runs > 1 else f"{phase:6}"
         shown.advance(name, entry["epoch"], last_epoch, self._status.of(phase, entry))
@@ -222,6 +233,8 @@ class _Work:
         rundir.save_model(self._folder, model, self._config)
 
     def _draw(self, trained: pipeline.Trained) -> None:
+        from ._plots import draw_curves  # Matplotlib takes long to import, and is needed last
+
         draw_curves(
             self._folder / rundir.CURVES,
             self._history,

@@ -198,7 +198,7 @@ def test_load_reads_a_release_through_the_cache(serve, tmp_path, monkeypatch):
 
 
 def test_an_entry_is_all_that_a_dataset_needs(serve, tmp_path, monkeypatch):
-    table = b"who;what\n1;2\n"
+    table = b"who what\n1 2\n"  # which does not tell that it is a table
     content = zipped({"folder/table": table})
     entry = archive(serve(content)[0], content, member="folder/table", member_size=len(table))
     monkeypatch.setitem(DATASETS, "mine:x", replace(entry, format="csv"))

@@ -29,3 +29,12 @@ def test_what_flags_set_replaces_the_sweep_of_a_recipe(flags, sweep, first):
     assert config.protocol.sweep == sweep
     if "--weight-decay" in flags:
         assert config.training.weight_decay == 0
+
+
+def test_flags_change_a_recipe():
+    name, recipe = next(iter(RECIPES.items()))
+    config, _, resumed = _configure(["--recipe", name, "--epochs", "3", "--seeds", "1"])
+    assert not resumed
+    assert config.objective == recipe.objective
+    assert (config.training.epochs, config.protocol.seeds) == (3, 1)
+    assert config.training.lr == recipe.training.lr

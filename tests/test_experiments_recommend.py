@@ -17,12 +17,14 @@ import numpy as np
 import polars
 import pytest
 
+from crl_jax import losses, models, samplers, stats, weights
 from crl_jax.data import simulate
 from crl_jax.train import load_checkpoint
 from experiments._locks import hold
 from experiments.objectives import OBJECTIVES
-from experiments.recipes import RECIPES
+from experiments.objectives.pairwise import group_bpr, likely_and_unpopular, popular_and_not
 from experiments.recommend import main
+from experiments.sampling import SAMPLERS
 
 pytestmark = pytest.mark.usefixtures("standard_promotion")
 
@@ -105,35 +107,196 @@ def test_a_run_leaves_what_it_promises(finished, ratings):
     assert "\x1b" not in screen
 
 
-LOSSES = tuple(name for name in OBJECTIVES if name != "bpr")
+class Asked(Exception):
+    """What the library is asked to train; nothing is trained."""
 
 
-@pytest.mark.parametrize("loss", LOSSES)
-def test_every_loss_runs(loss, ratings, tmp_path):
-    out = tmp_path / "run"
-    assert main(["--data", str(ratings), "--loss", loss, *QUICK, "--out", str(out)]) == 0
-    assert np.isfinite(json.loads((out / "metrics.json").read_text())["ndcg@20"])
+@pytest.fixture
+def asked(ratings, tmp_path, monkeypatch):
+    """What the command asks the library to train with some flags, and on which interactions."""
+
+    def refuse(part, _, **arguments):
+        raise Asked(part, arguments)
+
+    def ask(*flags):
+        monkeypatch.setattr(FIT, refuse)
+        with pytest.raises(Asked) as told:
+            main(["--data", str(ratings), "--out", str(tmp_path / "run"), *flags])
+        return told.value.args
+
+    return ask
+
+
+FIT = "crl_jax.tasks.fit_ranking"
+# The loss, its hyper-parameters, and how many negatives, positives and users of a group it gets.
+LOSSES = {
+    "bpr": (losses.bpr, {}, 1, 0, 0),
+    "bce": (losses.bce, {}, 1, 0, 0),
+    "info_nce": (losses.info_nce, {}, 5, 0, 0),
+    "debiased": (losses.debiased_contrastive, {"tau_plus": 0.05, "min_score": -5}, 5, 5, 0),
+    "hard": (
+        losses.hard_contrastive, {"tau_plus": 0.05, "beta": 0.5, "min_score": -5}, 5, 5, 0
+    ),
+    "bayesian": (
+        losses.bayesian_contrastive, {"tau_plus": 0.05, "alpha": 0.9, "beta": 0.7}, 5, 0, 0
+    ),
+    "dpl": (losses.debiased_pairwise, {"tau_plus": 0.05, "floor": 0.01}, 5, 5, 0),
+    "bprac": (losses.bpr, {}, 1, 0, 0),
+    "gbpr": (group_bpr, {"rho": 0.4}, 1, 0, 3),
+    "mpr": (likely_and_unpopular, {"balance": 0.5}, 2, 2, 0),
+    "truncated_bce": (losses.truncated_bce, {"drop_rate": 0.1}, 1, 0, 0),
+    "truncated_bpr": (losses.truncated_bpr, {"drop_rate": 0.1}, 1, 0, 0),
+    "reweighted_bce": (losses.reweighted_bce, {"exponent": 0.25}, 1, 0, 0),
+    "reweighted_bpr": (losses.reweighted_bpr, {"exponent": 0.25}, 1, 0, 0),
+}  # fmt: skip
+
+
+def test_every_loss_is_tried():
+    assert list(LOSSES) == list(OBJECTIVES)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_loss_gets_its_numbers(name, asked):
+    loss, hyperparams, n_neg, n_pos, n_group = LOSSES[name]
+    part, given = asked("--loss", name, "--temperature", "0.5")
+    assert given["loss"] is loss
+    assert given["hyperparams"] == {"temperature": 0.5, **hyperparams}
+    assert (given["n_neg"], given["n_pos"], given["n_group"]) == (n_neg, n_pos, n_group)
+    assert (given["hyperparam_schedule"] is None) == ("truncated" not in name)
+    assert (given["confidence"] is None) == (name != "bprac")
+    own = popular_and_not(part) if name == "mpr" else samplers.RNS()
+    assert same(given["sampler"], own)
+
+
+def test_numbers_and_sweeps_reach_the_training(asked):
+    flags = ["--loss", "hard", "--beta", "0.3", "--n-neg", "7", "--n-pos", "3", "--lr", "0.02"]
+    swept = ["--sweep", "tau_plus=0.1,0.2", "--sweep", "weight_decay=1,2,3"]
+    _, given = asked(*flags, *swept, "--batch-size", "9", "--patience", "4", "--seed", "6")
+    fixed = {"temperature": 1, "beta": 0.3, "min_score": -5}
+    assert fixed.items() <= given["hyperparams"].items()
+    assert given["sweep"].keys() == {"loss.tau_plus", "weight_decay"}
+    np.testing.assert_allclose(given["sweep"]["loss.tau_plus"], np.repeat([0.1, 0.2], 3))
+    np.testing.assert_allclose(given["sweep"]["weight_decay"], [1, 2, 3, 1, 2, 3])
+    assert (given["n_neg"], given["n_pos"], given["patience"]) == (7, 3, 4)
+    assert (given["optimizer"].learning_rate, given["plan"].batch_size) == (0.02, 9)
+    assert np.asarray(given["seeds"]).tolist() == [6] * 6
 
 
 @pytest.mark.parametrize(
-    "flags",
+    ("flags", "law", "rule", "every"),
     [
-        ["--law", "smoothed", "--rule", "posterior", "--every", "2"],
-        ["--law-scale", "0.2"],
-        ["--law", "variance-gamma", "--rule", "density"],
+        ([], stats.Smoothed(), "posterior", 10),
+        (["--law", "smoothed", "--rule", "prior", "--every", "2"], stats.Smoothed(), "prior", 2),
+        (["--law-scale", "0.2"], stats.VarianceGamma(8, 0.2), "posterior", 10),
+        (
+            ["--law", "variance-gamma", "--rule", "density", "--init-scale", "0.5"],
+            # Xavier's variances of 50 users and 56 items, their geometric mean.
+            stats.VarianceGamma(8, 0.25 * (2 / 58 * 2 / 64) ** 0.5),
+            "density",
+            10,
+        ),
     ],
 )
-@pytest.mark.filterwarnings("ignore:The law of `credence`")
-def test_credibility_takes_its_flags(flags, ratings, tmp_path):
+def test_the_confidence_takes_its_flags(flags, law, rule, every, asked):
+    part, given = asked("--loss", "bprac", "--dim", "8", *flags)
+    found = given["confidence"]
+    assert (found.rule, found.every) == (rule, every)
+    assert same(found.law, law)
+    np.testing.assert_array_equal(found.prior, weights.credibility_prior(part))
+
+
+SAMPLERS_MADE = {
+    "rns": ([], lambda log: samplers.RNS()),
+    "pns": ([], samplers.PNS.of),
+    "aobpr": (["--rank-scale", "20"], lambda log: samplers.AOBPR(20.0)),
+    "dns": (["--candidates", "3"], lambda log: samplers.DNS(3)),
+    "srns": (["--candidates", "4"], lambda log: samplers.SRNS(memory=4, variance_weight=5.0)),
+    "bns": (
+        ["--ecdf-samples", "32", "--prior", "uniform", "--rns-epochs", "1"],
+        lambda log: samplers.Staged(
+            samplers.RNS(), samplers.BNS(samplers.uniform_prior(log.n_items), ecdf_samples=32), 1
+        ),
+    ),
+    "bns-posterior": (
+        ["--candidates", "3"],
+        lambda log: samplers.BNS(
+            samplers.popularity_prior(log), candidates=3, criterion="posterior"
+        ),
+    ),
+}
+
+
+def same(one, other) -> bool:
+    """Whether two pytrees have the same structure, switches and numbers."""
+    return jax.tree.structure(one) == jax.tree.structure(other) and all(
+        np.array_equal(a, b) for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other))
+    )
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_a_sampler_gets_its_numbers(name, asked):
+    flags, make = SAMPLERS_MADE[name]
+    part, given = asked("--sampler", name, *flags)
+    assert same(given["sampler"], make(part))
+    assert given["sweep"] == {}
+
+
+def test_lambda_of_the_risk_falls_as_told(asked):
+    flags = ["--risk-lambda-slope", "0.1", "--risk-lambda-least", "2"]
+    _, given = asked("--sampler", "bns", *flags, "--sweep", "risk_lambda=1,5")
+    numbers = [float(getattr(given["sampler"], name)) for name in LAMBDA]
+    assert numbers == [5, 0.1, 2]
+    assert given["sweep"].keys() == {"sampler.risk_lambda"}
+    np.testing.assert_array_equal(given["sweep"]["sampler.risk_lambda"], [1, 5])
+
+
+LAMBDA = ("risk_lambda", "risk_lambda_slope", "risk_lambda_least")
+
+
+def test_an_encoder_gets_its_numbers(asked):
+    part, given = asked("--dim", "6", "--l2-on", "rows")
+    assert given["encoder"] == models.MatrixFactorization(part.n_users, part.n_items, 6)
+    assert (given["serve_similarity"], given["l2_on"]) == (None, "rows")
+    flags = ["--layers", "2", "--edge-dropout", "0.1", "--similarity", "cosine"]
+    part, given = asked(
+        "--encoder", "lightgcn", "--dim", "6", *flags, "--serve-similarity", "inner"
+    )
+    want = models.LightGCN.of(part, 6, 2, edge_dropout=0.1, similarity="cosine")
+    assert same(given["encoder"], want)
+    assert (given["serve_similarity"], given["l2_on"]) == ("inner", "tables")
+
+
+TOGETHER = {
+    "confidence": ["--loss", "bprac", "--every", "2", "--seeds", "2"],
+    "group": ["--loss", "gbpr", "--sampler", "bns", "--ecdf-samples", "32", "--rns-epochs", "1"],
+    "schedule": ["--loss", "truncated_bpr", "--sampler", "srns", "--candidates", "4",
+                 "--sweep", "variance_weight=0,5"],
+    "own negatives": ["--loss", "mpr"],
+    "graph": ["--encoder", "lightgcn", "--similarity", "cosine", "--temperature", "0.2",
+              "--edge-dropout", "0.1"],
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:The law of")
+@pytest.mark.parametrize("name", TOGETHER)
+def test_what_training_knows_besides_losses_works_together(name, ratings, tmp_path):
     out = tmp_path / "run"
-    arguments = ["--data", str(ratings), "--loss", "bprac", *flags, *QUICK, "--seeds", "2"]
-    assert main([*arguments, "--out", str(out)]) == 0
+    arguments = ["--data", str(ratings), *QUICK, "--refit", "none", "--out", str(out)]
+    assert main([*arguments, *TOGETHER[name]]) == 0
     assert np.isfinite(json.loads((out / "metrics.json").read_text())["ndcg@20"])
+    history = [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
+    assert {entry["phase"] for entry in history} == {"search"}
+    for entry in history:  # how true and how informative the negatives are
+        assert all(0 <= rate <= 1 for rate in entry["tnr"])
+        assert all(-1 <= rate <= 1 for rate in entry["inf"])
 
 
-def test_seeds_give_mean_and_deviation(ratings, tmp_path, capsys):
+def test_seeds_give_mean_and_deviation_of_the_searched_models_without_refit(
+    ratings, tmp_path, capsys
+):
     out = tmp_path / "run"
-    assert main(["--data", str(ratings), *QUICK, "--seeds", "3", "--out", str(out)]) == 0
+    arguments = ["--data", str(ratings), *QUICK, "--refit", "none", "--seeds", "3"]
+    assert main([*arguments, "--out", str(out)]) == 0
     per_seed = json.loads((out / "metrics_by_seed.json").read_text())
     metrics = json.loads((out / "metrics.json").read_text())
     values = [one["recall@10"] for one in per_seed]
@@ -141,6 +304,8 @@ def test_seeds_give_mean_and_deviation(ratings, tmp_path, capsys):
     assert metrics["recall@10"] == pytest.approx(np.mean(values))
     assert metrics["recall@10_std"] == pytest.approx(np.std(values, ddof=1))
     assert "mean ± standard deviation of 3 seeds" in capsys.readouterr().out
+    lines = [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
+    assert {line["phase"] for line in lines} == {"search"}
 
 
 def test_a_sweep_is_decided_on_validation_and_written_whole(ratings, tmp_path, capsys):
@@ -174,15 +339,6 @@ def test_a_sweep_is_decided_on_validation_and_written_whole(ratings, tmp_path, c
     assert "Grid, decided on validation data" in capsys.readouterr().out
 
 
-def test_without_refit_the_searched_model_is_scored(ratings, tmp_path):
-    out = tmp_path / "run"
-    arguments = ["--data", str(ratings), *QUICK, "--refit", "none", "--seeds", "2"]
-    assert main([*arguments, "--out", str(out)]) == 0
-    lines = [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
-    assert {line["phase"] for line in lines} == {"search"}
-    assert len(json.loads((out / "metrics_by_seed.json").read_text())) == 2
-
-
 def test_topk_speaks_the_ids_of_the_file(finished, ratings, tmp_path, capsys):
     capsys.readouterr()
     assert main(["topk", "--run", str(finished), "--user", "u7", "--k", "5"]) == 0
@@ -209,26 +365,38 @@ def test_topk_speaks_the_ids_of_the_file(finished, ratings, tmp_path, capsys):
     assert as_csv == list(zip(table["user"], table["item"], strict=True))
 
 
-SAMPLERS = {
-    "pns": [],
-    "aobpr": ["--rank-scale", "20"],
-    "dns": ["--candidates", "3"],
-    "srns": ["--candidates", "4", "--sweep", "variance_weight=0,5"],
-    "bns": ["--ecdf-samples", "32", "--prior", "uniform", "--rns-epochs", "1"],
-    "bns-posterior": ["--candidates", "3"],
-}
+def test_the_history_is_logged_where_it_is_asked_for(ratings, tmp_path, monkeypatch):
+    out, logged = tmp_path / "run", []
+
+    @contextlib.contextmanager
+    def board(folder):
+        assert folder == out / "tensorboard"
+        yield logged.append
+        logged.append("closed")
+
+    monkeypatch.setitem(sys.modules, "tensorboardX", object())
+    monkeypatch.setattr("experiments._loggers.TensorBoard", board)
+    arguments = ["--data", str(ratings), *QUICK, "--log", "tensorboard", "--out", str(out)]
+    assert main(arguments) == 0
+    lines = [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
+    assert logged == [*lines, "closed"]
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
-def test_every_sampler_trains_and_says_how_true_its_negatives_are(name, ratings, tmp_path):
-    out = tmp_path / "run"
-    arguments = ["--data", str(ratings), *QUICK, "--out", str(out), "--sampler", name]
-    assert main([*arguments, *SAMPLERS[name]]) == 0
-    history = [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
-    assert {entry["phase"] for entry in history} == {"search", "final"}
-    for entry in history:
-        assert all(0 <= rate <= 1 for rate in entry["tnr"])
-        assert all(-1 <= rate <= 1 for rate in entry["inf"])
+def test_a_logger_that_is_not_installed_is_told_before_training(asked_and_refused, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    assert "needs the package wandb" in asked_and_refused("--log", "wandb")
+
+
+@pytest.fixture
+def asked_and_refused(ratings, tmp_path, capsys):
+    """What the command says of flags that it refuses, leaving nothing behind."""
+
+    def ask(*flags):
+        assert main(["--data", str(ratings), "--out", str(tmp_path / "run"), *flags]) == 2
+        assert not (tmp_path / "run").exists()
+        return one_line(capsys.readouterr().err)
+
+    return ask
 
 
 WRONG = {
@@ -426,21 +594,10 @@ def test_a_run_does_not_resume_on_other_data(finished, ratings, capsys):
     assert "belongs to another training" in one_line(capsys.readouterr().err)
 
 
-def test_recipes_are_configurations_that_flags_change(ratings, tmp_path):
-    assert RECIPES
-    name = next(iter(RECIPES))
-    out = tmp_path / "run"
-    flags = ["--data", str(ratings), *QUICK, "--seeds", "1", "--out", str(out)]
-    assert main(["--recipe", name, *flags]) == 0
-    config = json.loads((out / "config.json").read_text())
-    assert config["objective"]["loss"] == RECIPES[name].objective.loss
-    assert config["training"]["epochs"] == 3
-
-
 def run_until(arguments: list[str], history: Path, lines: int, how: signal.Signals) -> str | None:
     """Runs the command in a process of its own and ends it once the history has ``lines``.
 
-    Returns what it said then, None if it was done before; without ``lines`` it runs to its end.
+    Returns what it said then, None if it was done before.
     """
     command = [sys.executable, "-m", "experiments.recommend", *arguments]
     with subprocess.Popen(
@@ -449,7 +606,7 @@ def run_until(arguments: list[str], history: Path, lines: int, how: signal.Signa
         deadline = time.monotonic() + 300
         sent = False
         while process.poll() is None and time.monotonic() < deadline and not sent:
-            if lines and history.exists() and history.read_text().count("\n") >= lines:
+            if history.exists() and history.read_text().count("\n") >= lines:
                 process.send_signal(how)
                 sent = True
             time.sleep(0.002)
@@ -462,27 +619,20 @@ def run_until(arguments: list[str], history: Path, lines: int, how: signal.Signa
 
 
 def test_a_killed_run_ends_as_one_never_killed(ratings, tmp_path):
-    options = ["--data", str(ratings), "--epochs", "40", "--batch-size", "32", "--dim", "8",
-               "--lr", "0.01", "--patience", "40", "--seeds", "2",
+    options = ["--data", str(ratings), "--epochs", "25", "--batch-size", "32", "--dim", "8",
+               "--lr", "0.01", "--patience", "25", "--seeds", "2",
                "--checkpoint-seconds", "0"]  # fmt: skip
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert main([*options, "--out", str(whole)]) == 0
     n_lines = (whole / "history.jsonl").read_text().count("\n")
-    said = []
-    # In the search, close to its end or in the final training, and wherever that leaves it.
-    for lines, how in (
-        (3, signal.SIGTERM), (25, signal.SIGKILL), (n_lines - 2, signal.SIGINT)
-    ):  # fmt: skip
-        history = killed / "history.jsonl"
-        start = ["--resume", str(killed)] if (killed / "config.json").exists() else [
-            *options, "--out", str(killed)]  # fmt: skip
-        said.append(run_until(start, history, lines, how))
-    assert said[0] == (
-        f"Terminated. Go on with: python -m experiments.recommend --resume {killed}\n"
-    )
-    assert said[1] == ""
-    assert not (killed / "metrics.json").exists() or said[2] is None
-    run_until(["--resume", str(killed)], killed / "history.jsonl", 0, signal.SIGKILL)
+    history = killed / "history.jsonl"
+    # In the search, then close to its end or in the final training.
+    said = run_until([*options, "--out", str(killed)], history, 3, signal.SIGTERM)
+    assert said == (f"Terminated. Go on with: python -m experiments.recommend --resume {killed}\n")
+    again = ["--resume", str(killed)]
+    ended = run_until(again, history, n_lines - 2, signal.SIGKILL)
+    assert not (killed / "metrics.json").exists() or ended is None
+    assert main(again) == 0
     want, _ = load_checkpoint(whole / "checkpoint" / "model.npz")
     got, _ = load_checkpoint(killed / "checkpoint" / "model.npz")
     for name in want:

@@ -12,14 +12,16 @@ from scipy import stats
 
 from crl_jax import data, losses, samplers
 from crl_jax.data import Interactions, simulate
-from experiments import _report as report
-from experiments import _sampling_study as sampling
-from experiments import _study as study
 from experiments._locks import hold
 from experiments._occupations import occupations
-from experiments._published import published
-from experiments._reproduce import _chosen
 from experiments.reproduce import main
+from experiments.studies import kept, sampling
+from experiments.studies.methods import SAMPLING, Method, World
+from experiments.studies.outcomes import Outcome
+from experiments.studies.published import published
+from experiments.studies.table_targets import choose
+from experiments.studies.tables import compare
+from experiments.studies.training import GRID
 
 pytestmark = pytest.mark.usefixtures("standard_promotion")
 
@@ -68,7 +70,7 @@ def test_a_table_shows_ours_beside_the_published_and_is_not_trained_twice(
 ):
     arguments = [
         "table-4.2", "--seeds", "2", "--epochs", "2", "--dataset", "ml-100k",
-        "--methods", "rns", "bns", "srns",
+        "--methods", "rns", "bns",
     ]  # fmt: skip
     code, printed = run(*arguments)
     assert code == 0
@@ -81,7 +83,7 @@ def test_a_table_shows_ours_beside_the_published_and_is_not_trained_twice(
     assert "one triplet a step" in text
     with written["csv"].open() as file:
         rows = {row["method"]: row for row in csv.DictReader(file)}
-    assert list(rows) == ["rns", "bns", "srns"]
+    assert list(rows) == ["rns", "bns"]
     runs = [json.loads(path.read_text()) for path in (tmp_path / "runs").iterdir()]
     kept = {outcome["label"]: outcome for outcome in runs}
     for name, row in rows.items():
@@ -94,7 +96,7 @@ def test_a_table_shows_ours_beside_the_published_and_is_not_trained_twice(
     def fail(*_, **__):
         raise AssertionError("trained again")
 
-    monkeypatch.setattr("crl_jax.train.fit", fail)
+    monkeypatch.setattr("crl_jax.tasks.fit_ranking", fail)
     code, again = run(*arguments)
     assert code == 0
     assert again.split("Table")[-1] == printed.split("Table")[-1]
@@ -104,24 +106,24 @@ def test_a_table_shows_ours_beside_the_published_and_is_not_trained_twice(
 def test_minibatches_are_searched_alike(run, tmp_path):
     code, _ = run(
         "table-5.3", "--setting", "minibatch", "--seeds", "2", "--epochs", "5",
-        "--methods", "bpr", "dpl+hard",
+        "--methods", "dpl+hard",
     )  # fmt: skip
     assert code == 0
     for path in (tmp_path / "runs").iterdir():
         chosen = json.loads(path.read_text())["chosen"]
-        assert set(chosen) == {*study.GRID, "epochs", "valid_ndcg@20"}
+        assert set(chosen) == {*GRID, "epochs", "valid_ndcg@20"}
         assert all(chosen[name] == pytest.approx(v, rel=1) for name, v in chosen.items())
-        assert all(min(abs(chosen[n] - np.array(v))) < 1e-8 for n, v in study.GRID.items())
+        assert all(min(abs(chosen[n] - np.array(v))) < 1e-8 for n, v in GRID.items())
 
 
 @pytest.mark.filterwarnings("ignore::crl_jax.data.DataWarning")
 @pytest.mark.parametrize("target", ["figure-4.2", "figure-4.4", "figure-4.5"])
 def test_figures_come_with_their_numbers(run, tmp_path, monkeypatch, target):
     monkeypatch.setattr(sampling, "QUALITY", (sampling.RNS, sampling.POSTERIOR))
-    monkeypatch.setattr(sampling, "GAINS", sampling.GAINS[:2])
-    monkeypatch.setattr(sampling, "SIZES", sampling.SIZES[:2])
-    cut = {name: methods[:2] for name, methods in sampling.GAIN_OR_SIZE.items()}
-    monkeypatch.setattr(sampling, "GAIN_OR_SIZE", cut)
+    monkeypatch.setattr(sampling, "LAMBDAS", sampling.LAMBDAS[:1])
+    monkeypatch.setattr(sampling, "SIZES", sampling.SIZES[:1])
+    cut = {name: methods[:1] for name, methods in sampling.LAMBDA_OR_SIZE.items()}
+    monkeypatch.setattr(sampling, "LAMBDA_OR_SIZE", cut)
     code, _ = run(target, "--seeds", "1", "--epochs", "2")
     assert code == 0
     assert (tmp_path / f"{target}.png").stat().st_size > 5000
@@ -148,9 +150,7 @@ def test_scores_are_counted_by_what_they_are_of():
         "users": np.eye(2, dtype=np.float32),
         "items": np.array([[9, 0.1], [0.6, 9], [-5, 5]], np.float32),
     }
-    counts = sampling.score_histogram(study.World(train, test, ""), np.array([0.0, 0.5, 1.0]))(
-        params
-    )
+    counts = sampling.score_histogram(World(train, test, ""), np.array([0.0, 0.5, 1.0]))(params)
     assert counts["false_negatives"].tolist() == [1, 0]  # -5, below the lowest edge
     assert counts["true_negatives"].tolist() == [1, 2]  # 0.1; 0.6 and 5
 
@@ -168,7 +168,7 @@ def test_scores_are_counted_by_what_they_are_of():
         (["table-4.2", "--methods", "best"], '--methods takes some of "rns", "pns"'),
         (["table-5.3"], "add --setting minibatch"),
         (["figure-4.4", "--setting", "minibatch"], "is of the published setting"),
-        (["figure-4.4", "--methods", "rns"], "figures have all of theirs"),
+        (["figure-4.4", "--methods", "rns"], "--methods is for table-3.2, table-3.3, table-4.2"),
     ],
 )
 def test_wrong_flags_are_named(run, arguments, message):
@@ -187,7 +187,7 @@ def test_a_target_is_made_by_one_process_at_a_time(run, tmp_path):
 
 def test_a_changed_formula_is_not_taken_for_what_it_was(tmp_path, monkeypatch):
     log = simulate(n_users=20, n_items=40, n_exposed=30, seed=3).interactions
-    world, trained = study.World(log, log, ""), []
+    world, trained = World(log, log, ""), []
 
     def train(method, *_, **__):
         trained.append(method)
@@ -196,27 +196,27 @@ def test_a_changed_formula_is_not_taken_for_what_it_was(tmp_path, monkeypatch):
     def times(factor):
         return lambda pos, neg, **rest: factor * losses.bpr(pos, neg, **rest)
 
-    def later(progress, knobs):
-        return {**knobs, "drop_rate": progress * knobs["drop_rate"]}
+    def later(progress, numbers):
+        return {**numbers, "drop_rate": progress * numbers["drop_rate"]}
 
-    truncated = {"loss": losses.truncated_bpr, "knobs": {"drop_rate": 0.1}}
+    truncated = {"loss": losses.truncated_bpr, "hyperparams": {"drop_rate": 0.1}}
     methods = [
-        study.Method("a", loss=times(1.0)),
-        study.Method("b", loss=times(1.0)),  # the same training in another table
-        study.Method("a", loss=times(2.0)),
-        study.Method("c", **truncated),
-        study.Method("c", **truncated, knob_schedule=later),
-        study.Method("c", **truncated, knob_schedule=lambda _, knobs: knobs),
+        Method("a", loss=times(1.0)),
+        Method("b", loss=times(1.0)),  # the same training in another table
+        Method("a", loss=times(2.0)),
+        Method("c", **truncated),
+        Method("c", **truncated, schedule=later),
+        Method("c", **truncated, schedule=lambda _, numbers: numbers),
     ]
-    monkeypatch.setattr(study, "train_published", train)
+    monkeypatch.setattr(kept, "train_published", train)
     for method in methods:
-        study.run_once(method, world, "published", (0,), 1, tmp_path / "runs", lambda _: None)
+        kept.run_once(method, world, "published", (0,), 1, tmp_path / "runs", lambda _: None)
     assert trained == [methods[0], *methods[2:]]
 
 
 def test_a_shared_training_is_waited_for_and_not_done_twice(tmp_path, monkeypatch):
     log = simulate(n_users=20, n_items=40, n_exposed=30, seed=3).interactions
-    world, at_work, most = study.World(log, log, ""), [], []
+    world, at_work, most = World(log, log, ""), [], []
 
     def train(method, *_, checkpoint, **__):
         at_work.append(method.label)
@@ -226,10 +226,10 @@ def test_a_shared_training_is_waited_for_and_not_done_twice(tmp_path, monkeypatc
         at_work.pop()
         return outcome(method.label, [0.5], [0.5])
 
-    monkeypatch.setattr(study, "train_published", train)
+    monkeypatch.setattr(kept, "train_published", train)
 
     def run_once(_):
-        return study.run_once(
+        return kept.run_once(
             sampling.RNS, world, "published", (0,), 1, tmp_path / "runs", lambda _: None
         )
 
@@ -277,8 +277,8 @@ def test_broken_files_of_users_are_named_with_the_line(tmp_path):
 
 
 def outcome(label, scores, users):
-    per_seed = [dict.fromkeys(study.SAMPLING.metrics, score) for score in scores]
-    return study.Outcome(label, per_seed, users, [], {})
+    per_seed = [dict.fromkeys(SAMPLING.metrics, score) for score in scores]
+    return Outcome(label, per_seed, users, [], {})
 
 
 def test_comparisons_are_paired_and_adjusted():
@@ -286,14 +286,14 @@ def test_comparisons_are_paired_and_adjusted():
     base, users = rng.normal(0.4, 0.01, 5), rng.random(50)
     better, worse = base + rng.normal(0.01, 0.004, 5), base - rng.normal(0.001, 0.004, 5)
     shifted = users + rng.normal(0.02, 0.05, 50)
-    rows = report.compare(
+    rows = compare(
         [
             outcome("a", base, users.tolist()),
             outcome("b", better, shifted.tolist()),
             outcome("c", worse, users.tolist()),
         ],
         [{}, {"ndcg@20": 0.5}, {}],
-        study.SAMPLING,
+        SAMPLING,
     )
     assert math.isnan(rows[0].p_units)
     p = [stats.ttest_rel(other, base).pvalue for other in (better, worse)]
@@ -315,7 +315,7 @@ def test_published_numbers_are_found_for_every_row_of_every_table():
 
 def test_the_study_compares_what_it_says(folder):
     log = simulate(n_users=20, n_items=40, n_exposed=30, seed=3).interactions
-    world = study.World(log, log, str(folder))
+    world = World(log, log, str(folder))
     made = {
         m.label: m.sampler(world) for m in (*sampling.TABLES["4.2"], *sampling.TABLES["4.3"][:4])
     }
@@ -330,6 +330,6 @@ def test_the_study_compares_what_it_says(folder):
 
 
 def test_names_of_methods_are_quoted_for_they_hold_commas():
-    methods = (study.Method("a, fast"), study.Method("a, slow"))
+    methods = (Method("a, fast"), Method("a, slow"))
     with pytest.raises(ValueError, match='some of "a, fast", "a, slow", got "a"'):
-        _chosen(methods, ("a",))
+        choose(methods, ("a",))

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from crl_jax import data, losses, models, train
+from crl_jax import data, losses, models, tasks, train
 from experiments import _pipeline as pipeline
 from experiments._config import Config
 from experiments._options import ProtocolOptions, TrainOptions
@@ -51,14 +51,15 @@ def test_a_sweep_is_averaged_over_the_seeds_it_is_given(log, tmp_path):
     best = int(near.max(0).argmax())
     assert outcome.choice.point == best
     # The two runs to keep are those of the best point with the first two seeds, 5 and 6.
-    again = train.fit(
-        cut.train, cut.valid, loss=losses.bpr,
-        build=lambda rngs: models.MatrixFactorization(50, 60, 4, rngs=rngs),
-        knobs={"temperature": 1.0}, learning_rate=[0.01, 0.1][best], schedule=train.halfway,
-        batch_size=64, epochs=3, seeds=np.array([5, 6]),
+    again = tasks.fit_ranking(
+        cut.train, cut.valid, loss=losses.bpr, encoder=models.MatrixFactorization(50, 60, 4),
+        hyperparams={"temperature": 1.0}, plan=train.StepPlan(64), epochs=3,
+        optimizer=train.Optimizer([0.01, 0.1][best], schedule=train.step_decay),
+        seeds=np.array([5, 6]),
     )  # fmt: skip
-    for name, table in dict(again.params).items():
-        np.testing.assert_allclose(outcome.params[name], table, rtol=1e-4, atol=1e-6)
+    for run, tables in enumerate(outcome.tables):
+        for got, want in zip(tables, again.tables(run), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
 
 
 def test_the_code_in_the_readme_comes_to_what_the_command_does(log, tmp_path):

@@ -9,7 +9,7 @@ import numpy as np
 import polars
 import pytest
 
-from crl_jax import data, losses, models, train
+from crl_jax import data, losses, models, tasks, train
 from experiments import _pipeline as pipeline
 from experiments import _rundir as rundir
 from experiments._config import Config
@@ -93,25 +93,23 @@ def test_one_user_gets_what_that_user_gets_among_all(saved, capsys):
 
 
 class Run(NamedTuple):
-    """The choice, the test metrics, and the parameters that are saved."""
+    """The choice, the test metrics, and the vectors that are saved."""
 
     choice: train.Choice
     per_seed: list[dict[str, float]]
-    params: dict[str, np.ndarray]
+    tables: list[models.Tables]
     learned: tuple[str, ...]
 
 
 def run(config, problem, folder, on_epoch=lambda *_: None) -> Run:
     trained = pipeline.run(config, problem, folder, on_epoch)
-    per_seed = pipeline.score_seeds(
-        pipeline.tables_of(config, trained.params), problem, config.protocol.k
-    )
-    params = trained.params
+    per_seed = pipeline.score_seeds(trained.tables, problem, config.protocol.k)
+    tables = trained.tables
     if config.protocol.refit == "all":
-        params = pipeline.train_again(
+        tables = pipeline.train_again(
             "use", config, problem, trained.points, trained.choice, folder, on_epoch
         )
-    return Run(trained.choice, per_seed, jax.tree.map(np.asarray, params), trained.learned)
+    return Run(trained.choice, per_seed, tables, trained.learned)
 
 
 @pytest.fixture(scope="module")
@@ -128,19 +126,18 @@ def test_a_model_for_use_learns_from_all_data_and_is_not_what_is_scored(for_use,
             for u, i in zip(part.users, part.items)
         ]
     )
-    want = train.fit(
+    want = tasks.fit_ranking(
         everything,
         loss=losses.bpr,
-        knobs={"temperature": 1.0},
-        build=lambda rngs: models.MatrixFactorization(N_USERS, N_ITEMS, 4, rngs=rngs),
-        learning_rate=0.05,
-        schedule=train.halfway,
-        batch_size=16,
+        hyperparams={"temperature": 1.0},
+        encoder=models.MatrixFactorization(N_USERS, N_ITEMS, 4),
+        optimizer=train.Optimizer(0.05, schedule=train.step_decay),
+        plan=train.StepPlan(16),
         epochs=4,
         stop_at=for_use.choice.epochs,
         seeds=np.arange(2),
     )
-    jax.tree.map(np.testing.assert_array_equal, for_use.params, dict(want.params))
+    jax.tree.map(np.testing.assert_array_equal, for_use.tables, [want.tables(i) for i in (0, 1)])
     protocol = dataclasses.replace(CONFIG.protocol, refit="valid")
     judged = run(dataclasses.replace(CONFIG, protocol=protocol), problem, tmp_path)
     assert for_use.per_seed == judged.per_seed
@@ -161,7 +158,7 @@ def test_a_training_for_use_resumes_to_the_same_bits(for_use, problem, tmp_path)
     entries = []
     again = run(config, problem, tmp_path, lambda phase, last, entry: entries.append(phase))
     assert set(entries) == {"search", "final", "use"}
-    jax.tree.map(np.testing.assert_array_equal, again.params, for_use.params)
+    jax.tree.map(np.testing.assert_array_equal, again.tables, for_use.tables)
     assert again.per_seed == for_use.per_seed
 
 

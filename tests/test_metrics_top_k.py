@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jaxtyping import TypeCheckError
 
@@ -47,6 +47,7 @@ two_stages = jax.jit(module._two_stages, static_argnums=(1, 2))
     .flatmap(lambda x: st.permutations(x.tolist())),
     shape=st.sampled_from([(41, 3, 4), (37, 5, 4), (37, 1, 16), (32, 2, 8)]),
 )
+@example([0.0] * 4 + [1.0] + [0.0] * 3 + [-1.0] * 33, (41, 3, 4))  # a tie with an earlier chunk
 def test_two_stages_are_exact_under_ties(scores, shape):
     n, k, chunk = shape
     scores = jnp.asarray(scores, jnp.float32)[:n]

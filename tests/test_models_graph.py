@@ -273,6 +273,19 @@ def test_nothing_as_long_as_the_edges_is_written_out():
     assert compiled.memory_analysis().temp_size_in_bytes < edges / 4
 
 
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="other compilers heed barriers")
+@pytest.mark.parametrize("n_runs", [None, 2])
+def test_tables_are_made_apart_from_the_loops_that_gather_from_them(n_runs):
+    """Even where the graph is a constant of the program, and for several runs at once."""
+    taken = GRAPHS["heavy and empty"]
+    graph, tables = InteractionGraph.of(interactions(taken), layout="rows"), some_tables(taken)
+    run = partial(propagate, graph)
+    if n_runs:
+        run, tables = jax.vmap(run), Tables(*(jnp.stack([table] * n_runs) for table in tables))
+    # Users: blocks and pieces, pieces of pieces, and the table; so do items.
+    assert jax.jit(run).lower(tables).compile().as_text().count(" conditional(") >= 6
+
+
 def test_auto_lays_out_by_backend_and_size(monkeypatch):
     small = interactions(GRAPHS["one user"])
     assert type(InteractionGraph.of(small).layout).__name__ == "RowLayout"

@@ -81,11 +81,7 @@ def simulate(
     rng = np.random.default_rng(seed)
 
     users, items = rng.standard_normal((n_users, rank)), rng.standard_normal((n_items, rank))
-    n_liked = round(like_rate * n_items)
-    best = np.argsort(-(users @ items.T), axis=1, kind="stable")[:, :n_liked]
-    likes = np.zeros((n_users, n_items), bool)
-    np.put_along_axis(likes, best, True, axis=1)
-
+    likes = _largest(users @ items.T, round(like_rate * n_items))
     attention = (1.0 + rng.permutation(n_items)) ** -popularity_skew
     shown = rng.random((n_users, n_items)) < _scale(attention, n_exposed) * attention
 
@@ -108,6 +104,14 @@ def simulate(
     likes.setflags(write=False)
     shown.setflags(write=False)
     return Simulated(interactions, likes, shown, float(likes[~taken].mean()))
+
+
+def _largest(values: Float[np.ndarray, "rows n"], count: int) -> Bool[np.ndarray, "rows n"]:
+    """The ``count`` largest of each row; of equal ones, the first."""
+    places = np.argsort(-values, axis=1, kind="stable")[:, :count]
+    mask = np.zeros(values.shape, bool)
+    np.put_along_axis(mask, places, True, axis=1)
+    return mask
 
 
 def _scale(weights: Float[np.ndarray, " n"], total: int | float) -> float:

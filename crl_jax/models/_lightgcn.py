@@ -33,7 +33,7 @@ class LightGCN(Encoder):
       layer_weights: :math:`w_0, \dots, w_L`. Static.
       edge_dropout: Probability that training does without an interaction, in [0, 1). Static.
       initializer: Makes the initial values of each table; by default normal ones of deviation
-        0.1, as the published code has them. Others are in ``flax.nnx.initializers``. Static.
+        0.1, as the published code has them. Others are in ``jax.nn.initializers``. Static.
 
     Raises:
       ValueError: If a number leaves its range.

@@ -6,23 +6,22 @@ from functools import cache
 from typing import Any
 
 import jax
-from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
 from ._encoder import STATIC, Encoder, Tables
 
 Initializer = Callable[[Key[Array, ""], tuple[int, int]], Array]
-"""``initializer(key, shape)``, such as those of ``flax.nnx.initializers``."""
+"""``initializer(key, shape)``, such as those of ``jax.nn.initializers``."""
 
 
 @cache
 def normal(deviation: float) -> Initializer:
     """Initial values from a normal law; equal calls give the same function, which jit caches by."""
-    return nnx.initializers.normal(deviation)
+    return jax.nn.initializers.normal(deviation)
 
 
-xavier_normal: Initializer = nnx.initializers.xavier_normal()
-xavier_uniform: Initializer = nnx.initializers.xavier_uniform()
+xavier_normal: Initializer = jax.nn.initializers.xavier_normal()
+xavier_uniform: Initializer = jax.nn.initializers.xavier_uniform()
 
 
 def init_tables(

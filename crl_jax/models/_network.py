@@ -3,10 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from flax import nnx
 from jaxtyping import Array, Key
+
+# Flax takes a third of the time that all else takes to import, and only networks need it.
+if TYPE_CHECKING:
+    from flax import nnx
 
 
 @dataclass(frozen=True)
@@ -21,10 +24,12 @@ class Network:
         ``def build(rngs): return nnx.Linear(3, 4, rngs=rngs)``.
     """
 
-    build: Callable[[nnx.Rngs], Any]
+    build: Callable[["nnx.Rngs"], Any]
 
     def init(self, key: Key[Array, ""]) -> tuple[Any, Any]:
         """Initial parameters, and the other variables, such as batch statistics."""
+        from flax import nnx
+
         _, params, rest = nnx.split(self.build(nnx.Rngs(key)), nnx.Param, ...)
         return nnx.to_pure_dict(params), nnx.to_pure_dict(rest)
 
@@ -38,7 +43,8 @@ class Network:
           train: Whether it is in training: batches have statistics of their own, and dropout is
             on. Static.
         """
-        # Keys have no floating type to be cast to; what a loss is computed in is the caller's.
+        from flax import nnx
+
         module = nnx.merge(_graph(self.build), params, rest)
         if train:
             module.train()
@@ -50,7 +56,9 @@ class Network:
 
 
 @cache
-def _graph(build: Callable[[nnx.Rngs], Any]) -> Any:
+def _graph(build: Callable[["nnx.Rngs"], Any]) -> Any:
     """The structure of the module: it holds no arrays."""
+    from flax import nnx
+
     graph, _, _ = nnx.split(nnx.eval_shape(lambda: build(nnx.Rngs(0))), nnx.Param, ...)
     return graph

@@ -155,7 +155,8 @@ class RowLayout:
     def sums(self, tables: tuple[Array, Array], scales: tuple[Array, Array]) -> tuple[Array, Array]:
         """The sums over each one's neighbours, scaled, of tables by number."""
         (users, items), (user_scale, item_scale) = tables, scales
-        true = self.users.order[0] >= 0
+        # The barrier hides the numbers of a graph that a program holds as a constant.
+        true = lax.optimization_barrier(self.users.order)[0] >= 0
         return (
             self.users.sums(items, user_scale, true),
             self.items.sums(users, item_scale, true),

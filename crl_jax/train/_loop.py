@@ -180,7 +180,7 @@ def _go(
         callback.on_start(loop)
     before, started = loop.seconds, time.monotonic()
     # Own buffers: the loop donates them.
-    loop.state = jax.tree.map(jnp.copy, loop.state)
+    loop.state = _copied(loop.state)
     while loop.epoch < last_epoch and not np.all(loop.state.stopped):
         n_epochs = min(eval_every, last_epoch - loop.epoch)
         loop.state, report = advance(loop.state, epoch=np.int32(loop.epoch), n_epochs=n_epochs)
@@ -200,6 +200,11 @@ def _go(
     losses = loop.history[-1]["loss"]
     if lost := int(np.sum(~np.isfinite(losses))):
         warnings.warn(f"{lost} of {len(losses)} runs diverged.", stacklevel=3)
+
+
+@jax.jit
+def _copied(tree: Any) -> Any:
+    return jax.tree.map(jnp.copy, tree)
 
 
 def _fitted(loop: Loop, hooks: tuple[Hook, ...], numbers: dict[str, np.ndarray]) -> Fitted:

@@ -4,6 +4,7 @@ A new one is an :class:`EncoderEntry` in a file of this folder, and a line in :d
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 from crl_jax import data, models
 
@@ -14,6 +15,7 @@ from ._entry import EncoderEntry as EncoderEntry
 
 ENCODERS: Mapping[str, EncoderEntry] = {
     "mf": factors.MF,
+    "lightgcn": factors.LIGHTGCN,
 }
 
 
@@ -29,4 +31,14 @@ def resolve_encoder(
       ValueError: If a flag was given that the encoder does not take.
     """
     values = settle("encoder", options, ENCODERS, swept)
-    return ENCODERS[options.encoder].make(log, dim, **values)
+    make = ENCODERS[options.encoder].make
+    return make(log, dim=dim, similarity=options.similarity, **values)
+
+
+def default_encoder(
+    name: str, log: data.Interactions, dim: int, initializer: Any = None
+) -> models.Encoder:
+    """The encoder of that name with its default flags, and perhaps other initial values."""
+    entry = ENCODERS[name]
+    defaults = {flag: of.default for flag, of in entry.flags.items()}
+    return entry.make(log, dim=dim, similarity="inner", initializer=initializer, **defaults)

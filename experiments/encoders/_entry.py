@@ -13,7 +13,8 @@ class EncoderEntry(Entry):
     """An encoder.
 
     Attributes:
-      make: ``make(log, dim, **values)``, the values by the names of the flags.
+      make: ``make(log, *, dim, similarity, initializer, **values)``, the values by the names of the
+        flags; without an initializer the encoder has its own.
     """
 
     make: Callable[..., models.Encoder]

@@ -20,6 +20,7 @@ SAMPLERS: Mapping[str, SamplerEntry] = {
     "aobpr": simple.AOBPR,
     "dns": simple.DNS,
     "srns": simple.SRNS,
+    "in-batch": simple.IN_BATCH,
     "bns": bayesian.BNS,
     "bns-posterior": bayesian.POSTERIOR,
 }

@@ -45,18 +45,9 @@ def _staged(
     context: Context,
     *,
     rns_epochs: int,
-    risk_lambda: float,
-    risk_lambda_slope: float,
-    risk_lambda_least: float,
     **values: Any,
 ) -> samplers.Sampler:
-    bns = _bns(
-        context,
-        risk_lambda=risk_lambda,
-        risk_lambda_slope=risk_lambda_slope,
-        risk_lambda_least=risk_lambda_least,
-        **values,
-    )
+    bns = _bns(context, **values)
     return samplers.Staged(samplers.RNS(), bns, rns_epochs) if rns_epochs else bns
 
 

@@ -5,7 +5,7 @@ from typing import Any
 from crl_jax import samplers
 
 from .._ranges import NOT_NEGATIVE, POSITIVE
-from .._registry import Hyperparam, count
+from .._registry import Hyperparam, count, words
 from ._entry import Context, SamplerEntry
 
 RNS = SamplerEntry(help="uniform", make=lambda context: samplers.RNS())
@@ -21,6 +21,20 @@ AOBPR = SamplerEntry(
         )
     },
     make=lambda context, rank_scale: samplers.AOBPR(rank_scale),
+)
+
+
+IN_BATCH = SamplerEntry(
+    help="the items of the batch, whatever --n-neg is",
+    hyperparams={
+        "batch_mask": words(
+            samplers.InBatch.mask,
+            "What of the batch is no negative: what the user has taken (seen), the own place "
+            "(self), or nothing (none)",
+            ("seen", "self", "none"),
+        )
+    },
+    make=lambda context, batch_mask: samplers.InBatch(batch_mask),
 )
 
 

@@ -2,22 +2,27 @@
 
 import numpy as np
 from matplotlib.figure import Figure
-from rich.console import Console
 
-from . import _sampling_study as sampling
-from . import _study as study
-from ._progress import display
-from ._targets import TITLES, Options, finish, shown, train_all
+from .._progress import display
+from . import sampling
+from .data import load_parts
+from .targets import Job, Target, finish, shown, train_all
+from .training import train_published
 
 
-def score_distributions(options: Options, world: study.World, console: Console) -> None:
+def score_distributions(job: Job) -> None:
     """Figure 4.2."""
-    epochs = options.epochs or 100
+    epochs = job.options.epochs or 100
     edges = np.linspace(-4, 6, 101)
-    probe = sampling.score_histogram(world, edges)
-    with display(console) as screen:
-        outcome = study.train_published(
-            sampling.RNS, world, (0,), epochs, probe=probe, on_epoch=shown(screen, "rns", epochs)
+    probe = sampling.score_histogram(job.world, edges)
+    with display(job.console) as screen:
+        outcome = train_published(
+            sampling.RNS,
+            job.world,
+            (0,),
+            epochs,
+            probe=probe,
+            on_epoch=shown(screen, "rns", epochs),
         )
     entries = [outcome.history[i] for i in _spread(len(outcome.history), 6)]
     figure = Figure(figsize=(12, 6), layout="constrained")
@@ -33,9 +38,8 @@ def score_distributions(options: Options, world: study.World, console: Console) 
     figure.axes[0].legend()
     figure.supxlabel("score")
     figure.supylabel("density")
-    figure.suptitle(f"{TITLES[options.target]}, RNS")
     finish(
-        figure, options, console,
+        job, figure,
         ["epoch", "from", "to", "true_negatives", "false_negatives"],
         [
             [entry["epoch"], low, high, *counts]
@@ -45,6 +49,7 @@ def score_distributions(options: Options, world: study.World, console: Console) 
                 strict=True,
             )
         ],
+        about=", RNS",
     )  # fmt: skip
 
 
@@ -53,9 +58,9 @@ def _spread(n: int, k: int) -> list[int]:
     return sorted({round(i) for i in np.geomspace(max(1, n / 10), n, k) - 1})
 
 
-def quality(options: Options, world: study.World, console: Console) -> None:
+def quality(job: Job) -> None:
     """Figure 4.4."""
-    outcomes = train_all(sampling.QUALITY, options, [world], console)
+    outcomes = train_all(sampling.QUALITY, job)
     figure = Figure(figsize=(12, 4.5), layout="constrained")
     panels = figure.subplots(1, 2)
     for axes, name, label in (
@@ -70,9 +75,8 @@ def quality(options: Options, world: study.World, console: Console) -> None:
         axes.set_ylabel(label)
         axes.grid(alpha=0.3)
     panels[1].legend()
-    figure.suptitle(TITLES[options.target])
     finish(
-        figure, options, console, ["method", "epoch", "tnr", "inf"],
+        job, figure, ["method", "epoch", "tnr", "inf"],
         [
             [o.label, entry["epoch"], np.mean(entry["tnr"]), np.mean(entry["inf"])]
             for o in outcomes
@@ -81,16 +85,16 @@ def quality(options: Options, world: study.World, console: Console) -> None:
     )  # fmt: skip
 
 
-def gain_and_size(options: Options, world: study.World, console: Console) -> None:
+def lambda_and_size(job: Job) -> None:
     """Figure 4.5."""
     figure = Figure(figsize=(10, 4), layout="constrained")
     rows, main = [], sampling.BNS.recipe.main
     for axes, (name, values, label) in zip(
         figure.subplots(1, 2, sharey=True),
-        (("gain", sampling.GAINS, "gain λ"), ("size", sampling.SIZES, "candidates |M|")),
+        (("risk_lambda", sampling.LAMBDAS, "λ"), ("size", sampling.SIZES, "candidates |M|")),
         strict=True,
     ):
-        outcomes = train_all(sampling.GAIN_OR_SIZE[name], options, [world], console)
+        outcomes = train_all(sampling.LAMBDA_OR_SIZE[name], job)
         scores = np.array([[m[main] for m in outcome.per_seed] for outcome in outcomes])
         deviation = scores.std(axis=1, ddof=1) if scores.shape[1] > 1 else None
         axes.errorbar(range(len(values)), scores.mean(axis=1), deviation, fmt="o-", capsize=4)
@@ -103,5 +107,24 @@ def gain_and_size(options: Options, world: study.World, console: Console) -> Non
             for seed, score in enumerate(row)
         ]
     figure.axes[0].set_ylabel(main.upper())
-    figure.suptitle(TITLES[options.target])
-    finish(figure, options, console, ["parameter", "value", "seed", main], rows)
+    finish(job, figure, ["parameter", "value", "seed", main], rows)
+
+
+FIGURE_4_2 = Target(
+    title="Figure 4.2: scores of true and false negatives",
+    load=load_parts,
+    make=score_distributions,
+    settings=("published",),
+)
+FIGURE_4_4 = Target(
+    title="Figure 4.4: quality of the negatives",
+    load=load_parts,
+    make=quality,
+    settings=("published",),
+)
+FIGURE_4_5 = Target(
+    title="Figure 4.5: the λ of the risk and the number of candidates |M|",
+    load=load_parts,
+    make=lambda_and_size,
+    settings=("published",),
+)

@@ -10,8 +10,8 @@ import numpy as np
 
 from crl_jax import losses, samplers, tasks, train
 
-from ._occupations import occupations
-from ._study import Method, World
+from .._occupations import occupations
+from .methods import Method, World
 
 
 def _bns(**changes: Any) -> Callable[[World], samplers.Sampler]:
@@ -45,7 +45,7 @@ DPL = Method(
     "dpl", lambda _: samplers.RNS(), losses.debiased_pairwise, {"tau_plus": 0.15}, n_neg=5, n_pos=10
 )
 _HARD = dataclasses.replace(
-    DPL, label="dpl+hard", sampler=lambda _: samplers.DNS(2), knobs={"tau_plus": 0.3}
+    DPL, label="dpl+hard", sampler=lambda _: samplers.DNS(2), hyperparams={"tau_plus": 0.3}
 )
 
 
@@ -86,10 +86,10 @@ TABLES: dict[str, tuple[Method, ...]] = {
     "5.3": (dataclasses.replace(RNS, label="bpr"), BNS, DPL, _HARD),
 }  # fmt: skip
 QUALITY = (RNS, PNS, AOBPR, DNS, SRNS, POSTERIOR, BNS)
-GAINS = (0.1, 1.0, 5.0, 10.0, 15.0)
+LAMBDAS = (0.1, 1.0, 5.0, 10.0, 15.0)
 SIZES = (1, 3, 5, 10, 15)
-GAIN_OR_SIZE = {
-    "gain": tuple(Method(f"gain {gain:g}", _bns(risk_lambda=gain)) for gain in GAINS),
+LAMBDA_OR_SIZE = {
+    "risk_lambda": tuple(Method(f"λ = {value:g}", _bns(risk_lambda=value)) for value in LAMBDAS),
     "size": tuple(Method(f"|M| = {size}", _bns(candidates=size)) for size in SIZES),
 }
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 from rich.table import Table
-from scipy import stats
 
-from ._plots import save_figure
-from ._rundir import write_csv, write_text
-from ._study import Outcome, Recipe
+from .._plots import save_figure
+from .._rundir import write_csv, write_text
+from .methods import Recipe
+from .outcomes import Outcome
 
 
 @dataclass(frozen=True)
@@ -101,6 +101,8 @@ def _paired(first: Outcome, other: Outcome, by: str, main: str) -> float:
         return math.nan
     if np.ptp(b - a) == 0:  # the same everywhere: no doubt either way
         return 1.0 if np.all(a == b) else 0.0
+    from scipy import stats  # takes long to import
+
     return float(stats.ttest_rel(b, a).pvalue)
 
 

@@ -7,29 +7,29 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
-from rich.console import Console
 
 from crl_jax import metrics, models, stats, tasks, train, weights
 
-from . import _credence_study as credence
-from . import _study as study
-from ._progress import display
-from ._targets import TITLES, Options, finish, length, shown, train_all
+from .._progress import display
+from . import confidence as study
+from .data import check_judgeable, load_rated, with_noise
+from .targets import Job, Target, finish, length, shown, train_all
+from .training import train_published
 
 _LAWS = [(dim, scale) for dim in (8, 27, 64) for scale in (0.2, 0.6, 1.0)]
 
 
-def laws(options: Options, world: study.World, console: Console) -> None:
+def laws(job: Job) -> None:
     """Figure 3.2."""
-    _draw_laws(options, console, lambda law, x: law.pdf(x))
+    _draw_laws(job, lambda law, x: law.pdf(x))
 
 
-def credible_laws(options: Options, world: study.World, console: Console) -> None:
+def credible_laws(job: Job) -> None:
     """Figure 3.3."""
-    _draw_laws(options, console, lambda law, x: weights.confidence(x, prior=1.0, law=law))
+    _draw_laws(job, lambda law, x: weights.confidence(x, prior=1.0, law=law))
 
 
-def _draw_laws(options: Options, console: Console, density: Any) -> None:
+def _draw_laws(job: Job, density: Any) -> None:
     x = jnp.linspace(-15.0, 15.0, 601)
     figure = Figure(figsize=(12, 3.8), layout="constrained")
     rows = []
@@ -47,14 +47,14 @@ def _draw_laws(options: Options, console: Console, density: Any) -> None:
         axes.legend()
     figure.supxlabel("score")
     figure.supylabel("density")
-    figure.suptitle(TITLES[options.target])
-    finish(figure, options, console, ["dim", "scale", "score", "density"], rows)
+    finish(job, figure, ["dim", "scale", "score", "density"], rows)
 
 
-def roc(options: Options, world: study.World, console: Console) -> None:
+def roc(job: Job) -> None:
     """Figure 3.4."""
-    of = credence.Study(options.law_scale)
-    outcomes = train_all(of.tables()["3.2"], options, [world], console)
+    check_judgeable(job.world)
+    of = study.Study(job.options.law_scale)
+    outcomes = train_all(of.tables()["3.2"], job)
     figure = Figure(figsize=(5.5, 5), layout="constrained")
     axes = figure.subplots()
     rates, rows = np.linspace(0, 1, 101), []
@@ -67,28 +67,27 @@ def roc(options: Options, world: study.World, console: Console) -> None:
     axes.set_ylabel("share of the others that pass")
     axes.grid(alpha=0.3)
     axes.legend()
-    figure.suptitle(TITLES[options.target])
-    finish(figure, options, console, ["method", "false_positive_rate", "true_positive_rate"], rows)
+    finish(job, figure, ["method", "false_positive_rate", "true_positive_rate"], rows)
 
 
-def noise(options: Options, world: study.World, console: Console) -> None:
+def noise(job: Job) -> None:
     """Figure 3.5."""
-    main, rows_of = credence.CREDENCE.main, credence.Study(options.law_scale).rows()
-    robust = tuple(rows_of[name] for name in credence.ROBUST)
+    main, rows_of = study.RECIPE.main, study.Study(job.options.law_scale).rows()
+    robust = tuple(rows_of[name] for name in study.ROBUST)
     scores = {}
-    for rate in credence.NOISE_RATES:
-        console.print(f"{rate:.0%} of false positives")
-        noisy = credence.with_noise(world, rate)
-        for outcome in train_all(robust, options, [noisy], console):
+    for rate in study.NOISE_RATES:
+        job.console.print(f"{rate:.0%} of false positives")
+        noisy = with_noise(job.world, rate)
+        for outcome in train_all(robust, job, [noisy]):
             scores[outcome.label, rate] = np.array([m[main] for m in outcome.per_seed])
     figure = Figure(figsize=(10, 4), layout="constrained")
     panels = figure.subplots(1, 2)
     for method in robust:
-        curve = np.array([scores[method.label, rate] for rate in credence.NOISE_RATES])
+        curve = np.array([scores[method.label, rate] for rate in study.NOISE_RATES])
         for axes, values in ((panels[0], curve), (panels[1], curve / curve[0])):
             deviation = values.std(axis=1, ddof=1) if values.shape[1] > 1 else None
             axes.errorbar(
-                credence.NOISE_RATES, values.mean(axis=1), deviation, fmt="o-", capsize=3,
+                study.NOISE_RATES, values.mean(axis=1), deviation, fmt="o-", capsize=3,
                 label=method.label,
             )  # fmt: skip
     panels[0].set_ylabel(main.upper())
@@ -97,28 +96,28 @@ def noise(options: Options, world: study.World, console: Console) -> None:
         axes.set_xlabel("false positives added per training interaction")
         axes.grid(alpha=0.3)
     panels[0].legend()
-    figure.suptitle(f"{TITLES[options.target]}, {options.setting} setting")
     rows = [
         [label, rate, seed, value]
         for (label, rate), values in scores.items()
         for seed, value in enumerate(values)
     ]
-    finish(figure, options, console, ["method", "rate", "seed", main], rows)
+    setting = f", {job.options.setting} setting"
+    finish(job, figure, ["method", "rate", "seed", main], rows, about=setting)
 
 
-def convergence(options: Options, world: study.World, console: Console) -> None:
+def convergence(job: Job) -> None:
     """Figure 3.6."""
-    rows_of = credence.Study(options.law_scale).rows()
-    converging = tuple(rows_of[name] for name in credence.CONVERGING)
-    plan = metrics.ranking_plan(world.train, world.test)
+    rows_of = study.Study(job.options.law_scale).rows()
+    converging = tuple(rows_of[name] for name in study.CONVERGING)
+    plan = metrics.ranking_plan(job.world.train, job.world.test)
     probe = train.Validate(jax.tree_util.Partial(_auc, plan))
     outcomes = []
-    with display(console) as screen:
+    with display(job.console) as screen:
         for method in converging:
-            epochs = length(method, options, world)
+            epochs = length(method, job.options, job.world)
             outcomes.append(
-                study.train_published(
-                    method, world, tuple(range(options.seeds)), epochs, probe=probe,
+                train_published(
+                    method, job.world, tuple(range(job.options.seeds)), epochs, probe=probe,
                     on_epoch=shown(screen, method.label, epochs),
                 )
             )  # fmt: skip
@@ -134,8 +133,7 @@ def convergence(options: Options, world: study.World, console: Console) -> None:
     axes.set_ylabel("AUC on test data")
     axes.grid(alpha=0.3)
     axes.legend()
-    figure.suptitle(TITLES[options.target])
-    finish(figure, options, console, ["method", "epoch", "auc"], rows)
+    finish(job, figure, ["method", "epoch", "auc"], rows)
 
 
 def _auc(
@@ -145,3 +143,31 @@ def _auc(
     del extra
     tables = task.serving.serve(params)
     return {"auc": jnp.mean(metrics.evaluate(models.inner_scores, tables, plan, ks=(1,))["auc"])}
+
+
+_OF_CONFIDENCE = ("test_rating", "law_scale")
+FIGURE_3_2 = Target(
+    title="Figure 3.2: laws of scores", load=load_rated, make=laws, flags=_OF_CONFIDENCE
+)
+FIGURE_3_3 = Target(
+    title="Figure 3.3: laws of scores of credible interactions",
+    load=load_rated,
+    make=credible_laws,
+    flags=_OF_CONFIDENCE,
+)
+FIGURE_3_4 = Target(
+    title="Figure 3.4: ROC of the confidence", load=load_rated, make=roc, flags=_OF_CONFIDENCE
+)
+FIGURE_3_5 = Target(
+    title="Figure 3.5: positives injected at random",
+    load=load_rated,
+    make=noise,
+    flags=_OF_CONFIDENCE,
+)
+FIGURE_3_6 = Target(
+    title="Figure 3.6: convergence",
+    load=load_rated,
+    make=convergence,
+    flags=_OF_CONFIDENCE,
+    settings=("published",),
+)

@@ -1,49 +1,29 @@
 """What every table and figure is given, and what all of them do."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import tyro
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from . import _study as study
-from ._plots import save_figure
-from ._progress import Display, display
-from ._rundir import write_csv
-
-Target = Literal[
-    "table-3.2", "table-3.3", "table-4.2", "table-4.3", "table-4.4", "table-4.5", "table-5.3",
-    "figure-3.2", "figure-3.3", "figure-3.4", "figure-3.5", "figure-3.6",
-    "figure-4.2", "figure-4.4", "figure-4.5",
-]  # fmt: skip
-TITLES = {
-    "table-3.2": "Table 3.2: quality of the confidence",
-    "table-3.3": "Table 3.3: learning from noisy positives",
-    "figure-3.2": "Figure 3.2: laws of scores",
-    "figure-3.3": "Figure 3.3: laws of scores of credible interactions",
-    "figure-3.4": "Figure 3.4: ROC of the confidence",
-    "figure-3.5": "Figure 3.5: positives injected at random",
-    "figure-3.6": "Figure 3.6: convergence",
-    "table-4.2": "Table 4.2: negative samplers",
-    "table-4.3": "Table 4.3: variants of BNS",
-    "table-4.4": "Table 4.4: BNS with other losses",
-    "table-4.5": "Table 4.5: BNS with an oracle prior",
-    "table-5.3": "Table 5.3: DPL and negative samplers",
-    "figure-4.2": "Figure 4.2: scores of true and false negatives",
-    "figure-4.4": "Figure 4.4: quality of the negatives",
-    "figure-4.5": "Figure 4.5: the gain λ and the number of candidates |M|",
-}
+from .._plots import save_figure
+from .._progress import Display, display
+from .._rundir import write_csv
+from .kept import run_once
+from .methods import Method, World
+from .outcomes import Outcome, pool
+from .training import OnEpoch
 
 
 @dataclass(frozen=True)
 class Options:
     """What to reproduce and how."""
 
-    target: Annotated[Target, tyro.conf.Positional]
+    target: Annotated[str, tyro.conf.Positional]
     """The table or figure."""
     data: Path
     """A dataset folder with a training and a test part."""
@@ -53,7 +33,7 @@ class Options:
     """Number of seeds, from 0."""
     setting: Literal["published", "minibatch"] = "published"
     """One triplet a step as published, or Adam on minibatches with a search for each method.
-    Table 5.3 knows the second only, figures of chapter 4 and figure 3.6 the first."""
+    Not every target knows both."""
     test_rating: float | None = None
     """Chapter 3: test on the folder's test part, where it is rated at least this, such as a
     random-exposure set, in place of half of the interactions with the top rating."""
@@ -75,42 +55,87 @@ class Options:
     """Whose published numbers to show, such as ml-1m; by default the folder's name."""
 
 
+class Job(NamedTuple):
+    """A target at work.
+
+    Attributes:
+      title: What the table or figure shows.
+      options: The flags.
+      worlds: The data; several are splits of the same.
+      console: Where it prints.
+    """
+
+    title: str
+    options: Options
+    worlds: list[World]
+    console: Console
+
+    @property
+    def world(self) -> World:
+        """The data of a target that takes one split."""
+        return self.worlds[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """A table or a figure.
+
+    Attributes:
+      title: What it shows.
+      load: Reads the data.
+      make: Trains, prints and writes.
+      flags: Those of the flags in :data:`OWN_FLAGS` that it takes.
+      settings: The settings that it knows.
+      check: Raises ``ValueError`` where flags contradict each other.
+    """
+
+    title: str
+    load: Callable[[Options, Console], list[World]]
+    make: Callable[[Job], None]
+    flags: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ("published", "minibatch")
+    check: Callable[[Options], None] = lambda options: None
+
+
+OWN_FLAGS = ("test_rating", "splits", "law_scale", "ablation", "methods")
+"""Flags that not every target takes."""
+
+
 def train_all(
-    methods: tuple[study.Method, ...],
-    options: Options,
-    worlds: Sequence[study.World],
-    console: Console,
-) -> list[study.Outcome]:
+    methods: Sequence[Method], job: Job, worlds: Sequence[World] | None = None
+) -> list[Outcome]:
     """Trains and scores the methods on each world, or finds what an earlier command made of them.
 
-    The worlds are splits of the same data; the outcomes of a method on all of them are pooled.
+    The worlds, by default those of the job, are splits of the same data; the outcomes of a method
+    on all of them are pooled.
     """
+    options, worlds = job.options, job.worlds if worlds is None else worlds
     seeds = tuple(range(options.seeds))
     outcomes = []
-    with display(console) as screen:
+    with display(job.console) as screen:
         for method in methods:
             main, of_splits = method.recipe.main, []
             for number, world in enumerate(worlds, 1):
                 epochs = length(method, options, world)
                 of = f" {number}/{len(worlds)}" if len(worlds) > 1 else ""
                 of_splits.append(
-                    study.run_once(
+                    run_once(
                         method, world, options.setting, seeds, epochs, options.out / "runs",
                         shown(screen, method.label + of, epochs),
                     )
                 )  # fmt: skip
                 last = np.mean([m[main] for m in of_splits[-1].per_seed])
                 screen.advance(method.label + of, epochs, epochs, f"{main.upper()} {last:.4f}")
-            outcomes.append(study.pool(of_splits))
+            outcomes.append(pool(of_splits))
     return outcomes
 
 
-def length(method: study.Method, options: Options, world: study.World) -> int:
+def length(method: Method, options: Options, world: World) -> int:
     """Epochs of a training."""
     return options.epochs or (method.epochs(world) if options.setting == "published" else 200)
 
 
-def shown(screen: Display, label: str, epochs: int) -> study.OnEpoch:
+def shown(screen: Display, label: str, epochs: int) -> OnEpoch:
     """Names the training, and shows how far it is with every entry of its history."""
     screen.stage(f"{label}: compiling and first epoch")
 
@@ -122,10 +147,11 @@ def shown(screen: Display, label: str, epochs: int) -> study.OnEpoch:
 
 
 def finish(
-    figure: Figure, options: Options, console: Console, header: list[str], rows: list[list[Any]]
+    job: Job, figure: Figure, header: list[str], rows: list[list[Any]], *, about: str = ""
 ) -> None:
-    """Writes the figure as PNG and its numbers as CSV."""
-    path = options.out / f"{options.target}.png"
+    """Writes the figure, under its title and what to add to it, as PNG and its numbers as CSV."""
+    figure.suptitle(job.title + about)
+    path = job.options.out / f"{job.options.target}.png"
     save_figure(figure, path)
     write_csv(path.with_suffix(".csv"), header, rows)
-    console.print(f"results in {path.with_suffix('')}.png, .csv")
+    job.console.print(f"results in {path.with_suffix('')}.png, .csv")

@@ -1,0 +1,115 @@
+"""The data of the studies: parts that are given, or a clean test part of what is rated."""
+
+import dataclasses
+
+import numpy as np
+from rich.console import Console
+
+from crl_jax import data
+
+from .methods import World
+from .targets import Options
+
+
+def load_parts(options: Options, console: Console) -> list[World]:
+    """The training and the test part of a folder.
+
+    Raises:
+      ValueError: If there is no test part, or a validation part besides.
+    """
+    del console
+    loaded = data.load(str(options.data))
+    if not isinstance(loaded, data.Split) or loaded.test is None:
+        raise ValueError(f"--data {options.data} must hold a training and a test part.")
+    if loaded.valid is not None:
+        raise ValueError(
+            f"--data {options.data} has a validation part; these tables are of training and test "
+            "alone."
+        )
+    return [World(loaded.train, loaded.test, str(options.data))]
+
+
+def load_rated(options: Options, console: Console) -> list[World]:
+    """Clean test parts and noisy training parts, one of each for every split."""
+    loaded = data.load(str(options.data))
+    if options.test_rating is None and isinstance(loaded, data.Split):
+        console.print(
+            f"The parts of {options.data} are put together, and half of the interactions with the "
+            "top rating are the test part; --test-rating takes the test part given."
+        )
+    return [
+        load_world(loaded, options.test_rating, str(options.data), split)
+        for split in range(options.splits)
+    ]
+
+
+def load_world(
+    loaded: data.Interactions | data.Split,
+    test_rating: float | None,
+    folder: str,
+    split: int = 0,
+) -> World:
+    """The clean test set and the noisy training part of chapter 3.
+
+    Args:
+      loaded: Interactions with ratings. Parts are put together and cut anew, unless
+        ``test_rating`` is given.
+      test_rating: Test on the given test part where it is rated at least this, such as the
+        random-exposure part of Yahoo!-R3, where it is 3.
+      folder: Where the data came from.
+      split: Seed of the cut.
+
+    Raises:
+      ValueError: If there are no ratings, or no test part to choose from.
+    """
+    if test_rating is None:
+        if isinstance(loaded, data.Split):
+            loaded = data.union(*(part for _, part in loaded.parts()))
+        cut = data.split_clean(loaded, seed=split)
+        assert cut.test is not None
+        return World(cut.train, cut.test, folder)
+    if not isinstance(loaded, data.Split) or loaded.test is None or loaded.test.ratings is None:
+        raise ValueError(f"--test-rating needs a test part with ratings in {folder}.")
+    known = [part for name, part in loaded.parts() if name != "test"]
+    chosen = loaded.test.select(loaded.test.ratings >= test_rating)
+    if not len(chosen):
+        raise ValueError(f"--test-rating {test_rating:g}: no test interaction is rated as high.")
+    return World(data.union(*known), chosen, folder)
+
+
+def check_judgeable(world: World) -> None:
+    """Raises ``ValueError`` unless ratings tell what the confidence is judged by."""
+    ratings = world.train.ratings
+    if ratings is None or (ratings > 1).all() or not (ratings > 1).any():
+        raise ValueError(
+            f"--data {world.folder} needs training ratings of 1 and above to judge the confidence."
+        )
+
+
+def with_noise(world: World, rate: float, seed: int = 0) -> World:
+    """Adds false positives to the training part.
+
+    Rankings are scored as without it: what was added is not masked, and may come up.
+
+    Args:
+      world: The data.
+      rate: How many, as a share of the training interactions. They are drawn uniformly from the
+        pairs of users and items that stand in neither part.
+      seed: Of the draw.
+    """
+    log, n_items = world.train, world.train.n_items
+    count = round(rate * len(log))
+    if not count:
+        return world
+    free = np.ones((log.n_users, n_items), bool)
+    for part in (log, world.test):
+        free[part.users, part.items] = False
+    pairs = np.flatnonzero(free.ravel())
+    if count > len(pairs):
+        raise ValueError(f"`rate` must leave pairs to draw from, {len(pairs)}, got {count}.")
+    drawn = np.random.default_rng((seed, 1)).choice(pairs, count, replace=False)
+    added = data.Interactions.from_arrays(
+        drawn // n_items, drawn % n_items, user_ids=log.user_ids, item_ids=log.item_ids
+    )
+    bare = dataclasses.replace(log, ratings=None, timestamps=None)  # as what was added is
+    return dataclasses.replace(world, train=data.union(bare, added), masked=log)

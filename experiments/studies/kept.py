@@ -1,0 +1,107 @@
+"""Outcomes of trainings on the disk, so that targets share them and commands go on."""
+
+import dataclasses
+import hashlib
+import json
+import re
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from crl_jax import __version__, train
+
+from .._locks import hold
+from .._rundir import write_json
+from .methods import Method, World
+from .outcomes import Outcome
+from .training import OnEpoch, train_minibatch, train_published
+
+# Of a stored outcome; another one is not read.
+_FORM = 4
+
+
+def run_once(
+    method: Method,
+    world: World,
+    setting: str,
+    seeds: tuple[int, ...],
+    epochs: int,
+    folder: Path,
+    on_epoch: OnEpoch,
+) -> Outcome:
+    """Trains a method, or reads what an earlier command in the same folder came to.
+
+    Args:
+      method: The method.
+      world: The data.
+      setting: ``"published"`` or ``"minibatch"``.
+      seeds: The seeds.
+      epochs: Length of the training.
+      folder: Where outcomes are kept, by all that they depend on, under one version of JAX; a
+        training that was killed goes on from its checkpoint, and one that another process is at
+        is waited for.
+      on_epoch: Called with each entry of the history.
+    """
+    knows = [
+        __version__, _FORM, setting, list(seeds), epochs,
+        world.train.fingerprint(), world.test.fingerprint(),
+        *_describe(method.sampler(world)),
+        _computed(method), method.hyperparams, method.n_neg, method.n_pos, method.draw,
+        *_further(method, world),
+    ]  # fmt: skip
+    name = hashlib.sha256(json.dumps(knows).encode()).hexdigest()[:16]
+    path = folder / f"{setting}-{name}.json"
+    folder.mkdir(parents=True, exist_ok=True)
+    with hold(path.with_suffix(".lock")):  # another command may be at the same training
+        if path.exists():
+            # The same training may stand in several tables under several names.
+            return Outcome(**{**json.loads(path.read_text()), "label": method.label})
+        runner = train_published if setting == "published" else train_minibatch
+        checkpoint = path.with_suffix(".npz")
+        outcome = runner(method, world, seeds, epochs, checkpoint=checkpoint, on_epoch=on_epoch)
+        write_json(path, dataclasses.asdict(outcome))
+        for left in (checkpoint, checkpoint.with_suffix(".search.npz")):
+            left.unlink(missing_ok=True)
+        return outcome
+
+
+def _computed(method: Method) -> list[str]:
+    """What loss and schedule compute: a changed formula is not taken for what it was."""
+    ahead = 1 + method.n_pos + method.n_group
+    pos = jax.ShapeDtypeStruct((2, ahead) if ahead > 1 else (2,), jnp.float32)
+    neg = jax.ShapeDtypeStruct((2, method.n_neg), jnp.float32)
+    loss = partial(method.loss, reduce_fn=None, **method.hyperparams)
+    found = [train.computation_hash(loss, pos, neg)]
+    if method.schedule is not None:
+        number = jax.ShapeDtypeStruct((), jnp.float32)
+        numbers = dict.fromkeys(method.hyperparams, number)
+        found.append(train.computation_hash(method.schedule, number, numbers))
+    return found
+
+
+def _describe(tree: Any) -> tuple[str, list[str]]:
+    """What tells a pytree from others, arrays by their hash."""
+    leaves, structure = jax.tree.flatten(tree)
+    hashes = [hashlib.sha256(np.asarray(leaf).tobytes()).hexdigest() for leaf in leaves]
+    return re.sub(r" at 0x[0-9a-f]+", "", str(structure)), hashes
+
+
+def _further(method: Method, world: World) -> list[Any]:
+    """What a method has beyond loss and sampler."""
+    plain = Method(method.label)
+    names = ("n_group", "axis", "anchors", "rate")
+    found: dict[str, Any] = {
+        name: str(getattr(method, name))
+        for name in names
+        if getattr(method, name) != getattr(plain, name)
+    }
+    if method.recipe != plain.recipe:
+        # The number of epochs stands beside it.
+        found["recipe"] = str(dataclasses.replace(method.recipe, epochs=0))
+    if method.confidence is not None:
+        found["confidence"] = _describe(method.confidence(world))
+    return [found] if found else []

@@ -1,0 +1,110 @@
+"""The commands and the code in the README of the experiments are true."""
+
+import re
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tyro
+
+from crl_jax.data import Interactions
+from experiments import _numerical as numerical
+from experiments import _reproduce as reproduce
+from experiments._flags import FLAGS
+from experiments._recommend import _configure
+from experiments._registry import limits_of, settle, sweepable, with_flags
+from experiments._topk import TopK
+from experiments.objectives import OBJECTIVES
+from experiments.recommend import main
+from experiments.sampling import SAMPLERS, Context
+from experiments.studies import Options
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What is chosen."""
+
+    kind: str = field(default="margin", metadata={"help": "The kind."})
+
+
+README = (Path(__file__).parents[1] / "experiments" / "README.md").read_text()
+COMMANDS = [
+    shlex.split(line)[2:]
+    for block in re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
+    for line in block.splitlines()
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_commands_are_taken(command, monkeypatch):
+    name, *arguments = command
+    if arguments == ["--help"]:
+        return
+    match name.removeprefix("experiments."), arguments:
+        case "recommend", ["topk", *rest]:
+            options = tyro.cli(TopK, args=rest, config=(tyro.conf.FlagCreatePairsOff,))
+            assert options.run == Path("runs/mine")
+        case "recommend", ["--resume", folder]:
+            assert any(folder in given for given in COMMANDS if "--resume" not in given)
+        case "recommend", _:
+            _configure(arguments)
+        case "numerical", _:
+            numerical.parse(arguments)
+        case "reproduce", _:
+            assert reproduce.parse(arguments).target == arguments[0]
+        case _:
+            raise AssertionError(command)
+
+
+def test_flags_that_are_named_are_there():
+    known = {*FLAGS.values(), "--recipe", "--help", "--keep-test", "--loss", "--margin"}
+    own = {f"--{name.replace('_', '-')}" for name in Options.__dataclass_fields__}
+    topk = {f"--{name.replace('_', '-')}" for name in TopK.__dataclass_fields__}
+    numbers = {f"--{name.replace('_', '-')}" for name in numerical.Config.__dataclass_fields__}
+    assert set(re.findall(r"--[a-z][a-z-]*", README)) <= known | own | topk | numbers
+
+
+def entry(folder: str, name: str):
+    """What the code of that file makes, as if it stood there."""
+    code = re.search(rf"`experiments/{folder}/\w+\.py`:\n\n```python\n(.*?)```", README, re.DOTALL)
+    assert code is not None
+    made = {"__package__": f"experiments.{folder}", "__name__": f"experiments.{folder}.mine"}
+    exec(code[1], made)
+    return made[name]
+
+
+def test_a_loss_takes_one_file_and_one_line():
+    entries = {**OBJECTIVES, "margin": entry("objectives", "MARGIN")}
+    made = with_flags(Choice, "kind", entries)
+    options = tyro.cli(made, args=["--kind", "margin", "--margin", "0.5"])
+    values = settle("kind", options, entries)
+    assert values == {"n_neg": 1, "temperature": 1.0, "margin": 0.5}
+    assert "margin" in sweepable(entries)
+    assert 0 not in limits_of(entries, "margin")["margin"]
+    pos, neg = jnp.array([2.0]), jnp.array([[1.8]])
+    loss = entries["margin"].loss(pos, neg, margin=0.5, temperature=2.0)
+    assert float(loss) == pytest.approx(0.5 - 0.1)
+
+
+def test_a_sampler_takes_one_file_and_one_line():
+    popular = entry("sampling", "POPULAR")
+    entries = {**SAMPLERS, "popular": popular}
+    made = with_flags(Choice, "kind", {"margin": popular, **entries})
+    options = tyro.cli(made, args=["--kind", "popular", "--popularity-power", "2"])
+    log = Interactions.from_arrays([0, 1, 2, 0], [0, 0, 0, 1])
+    sampler = popular.make(Context(log, "", 1), **settle("kind", options, entries))
+    weights = np.asarray(sampler.weights)
+    assert weights[0] / weights[1] == pytest.approx(9)
+    assert "popularity_power" not in sweepable(entries)
+
+
+@pytest.mark.parametrize("command", ["recommend", "reproduce", "numerical"])
+def test_help_is_shown(command, capsys):
+    entry_of = {"recommend": main, "reproduce": reproduce.main, "numerical": numerical.main}
+    with pytest.raises(SystemExit) as left:
+        entry_of[command](["--help"])
+    assert left.value.code == 0
+    assert "usage" in capsys.readouterr().out
