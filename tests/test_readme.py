@@ -71,8 +71,14 @@ def test_the_front_page_runs(tmp_path, monkeypatch, capsys):
 @each_package
 def test_examples_of_a_package_run(package, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    run(page_of(package))
+    names = run(page_of(package))
     assert not list(tmp_path.iterdir())
+    if package == "train":  # the task of one's own learns, and a checkpoint is gone on from
+        assert names["fitted"].best_score[0] > 0.9
+        np.testing.assert_array_equal(names["again"].run()["words"], names["first"].run()["words"])
+    if package == "samplers":
+        taken = names["positives"].contains(names["users"], names["ids"])
+        assert not taken.any()
 
 
 @each_package
