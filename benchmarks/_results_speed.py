@@ -1,0 +1,232 @@
+"""How fast it is, and how much memory it takes."""
+
+from pathlib import Path
+from typing import Any
+
+from ._results_tables import join, machine_of, number, read_json, strongest, table
+
+Content = dict[str, Any]
+
+
+def speed(results: Path) -> str:
+    """The sections on time and memory."""
+    sections = {
+        "training": _training,
+        "propagation": _propagation,
+        "samplers/cost": _samplers,
+        "confidence": _confidence,
+        "evaluation": _evaluation,
+        "contrastive": _contrastive,
+        "time_to_quality": _time_to_quality,
+        "fold_in": _fold_in,
+    }
+    contents = {name: read_json(results / f"{name}.json") for name in sections}
+    parts = [write(contents[name]) for name, write in sections.items() if contents[name]]
+    if not parts:
+        return ""
+    return join(
+        "## Speed",
+        "Medians of the runs in the files beside this page, which also hold the fastest ones and "
+        "how busy the machine was. All of it is on CPUs. The epoch and the evaluation are compared "
+        "with the fastest of several ways to write them in PyTorch, and ours has the better number "
+        "of threads, too. The other tables list the ways.",
+        *parts,
+    )
+
+
+def training_ratios(results: Path) -> list[tuple[str, float, float, float]]:
+    """For each loss: milliseconds an epoch of ours, and of PyTorch eager and compiled over ours."""
+    content = read_json(results / "training.json")
+    found = []
+    for task in content["tasks"] if content else []:
+        ours, eager, compiled = task["rows"]
+        found.append(
+            (
+                task["loss"],
+                1000 * ours["epoch_seconds_median"],
+                eager["times_ours"],
+                compiled["times_ours"],
+            )
+        )
+    return found
+
+
+def _training(content: Content) -> str:
+    cells = [
+        [
+            f"{task['loss'].upper()}, {task['n_neg']} negatives, {task['n_pos']} extra positives",
+            row["name"],
+            number(1000 * row["epoch_seconds_median"], 1),
+            f"{row['interactions_per_second'] / 1e6:.1f} M",
+            number(row["times_ours"], 1),
+        ]
+        for task in content["tasks"]
+        for row in task["rows"]
+    ]
+    return join(
+        "### An epoch of training",
+        f"MovieLens 100K, width {content['shape']['dim']}, batches of {content['batch_size']:,}, "
+        f"Adam, negatives drawn anew. {machine_of(content)}. `python -m benchmarks.training`",
+        table(["loss", "way", "ms", "interactions/s", "time over ours"], cells),
+        _threads(content["tasks"][0]),
+    )
+
+
+def _threads(task: Content) -> str:
+    """What a second thread is worth to ours."""
+    ours = [row for row in task["contest"] if row["name"].startswith("crl_jax")]
+    said = ", ".join(
+        f"{row['name'].removeprefix('crl_jax, ')}: {1000 * row['epoch_seconds_min']:.1f} ms"
+        for row in ours
+    )
+    return (
+        f"The fastest epoch of {task['loss'].upper()} by threads: {said}. "
+        "`NPROC=1 python -m experiments.recommend …` takes one."
+    )
+
+
+def _propagation(content: Content) -> str:
+    cells = [
+        [
+            data["data"],
+            row["name"],
+            number(row["product_ms"], 1),
+            number(row["gradient_ms"], 1),
+            number(row["times_rows"]["gradient"], 1),
+        ]
+        for data in content["datasets"]
+        for row in data["rows"]
+    ]
+    shape = content["datasets"][0]["shape"]
+    return join(
+        "### Propagation of LightGCN",
+        f"Width {shape['dim']}, {shape['layers']} layers. `product` is one pass over the graph; "
+        "`gradient` is value and gradient of all layers. `rows` is what `LightGCN` uses on CPUs. "
+        f"{machine_of(content)}. `python -m benchmarks.propagation`",
+        table(["data", "way", "product, ms", "gradient, ms", "gradient over ours"], cells),
+    )
+
+
+def _samplers(content: Content) -> str:
+    cells = [
+        [r["setting"], r["sampler"], number(r["epoch_ms"], 1), number(r["relative"], 1)]
+        for r in content["rows"]
+    ]
+    return join(
+        "### An epoch with each sampler",
+        f"BPR on MovieLens 100K, in minibatches and in single triplets. {machine_of(content)}. "
+        "`python -m benchmarks.samplers`",
+        table(["setting", "sampler", "ms", "over RNS"], cells),
+    )
+
+
+def _confidence(content: Content) -> str:
+    cells = [
+        [
+            row["what"],
+            row["rule"],
+            row["law"],
+            f"{row['per_second']:,.0f}",
+            f"{row['times_scipy']:,.0f}",
+        ]
+        for row in content["rows"]
+    ]
+    return join(
+        "### The expectation step of BPRAC",
+        f"{content['interactions']:,} interactions. SciPy takes a quadrature for each. "
+        f"{machine_of(content)}. `python -m benchmarks.confidence`",
+        table(["what", "rule", "law", "interactions/s", "times SciPy"], cells),
+    )
+
+
+def _evaluation(content: Content) -> str:
+    cells = []
+    for library in ("crl_jax", "torch"):
+        rows = [r for r in content["rows"] if r["library"] == library and not r["auc"]]
+        best = strongest(rows, lambda r: r["users_per_second_median"])
+        cells.append(
+            [
+                {"torch": "PyTorch"}.get(library, library),
+                str(best["block_size"]),
+                f"{best['users_per_second_median']:,.0f}",
+                f"{best['peak_rss_mb']:.0f}",
+            ]
+        )
+    shape = content["shape"]
+    return join(
+        "### Evaluation",
+        f"{content['data'].capitalize()}, {shape['users']:,} users × {shape['items']:,} items, "
+        f"width {shape['width']}, top {shape['k']}, full catalogue. The best block size of each. "
+        f"{machine_of(content)}. `python -m benchmarks.evaluation`",
+        table(["library", "users in a block", "users/s", "peak memory, MB"], cells),
+    )
+
+
+def _contrastive(content: Content) -> str:
+    cells = [[r["name"], number(r["milliseconds_median"], 1)] for r in content["losses"]]
+    memory = [
+        [
+            f"{r['batch']:,}",
+            f"{r['negatives']:,}",
+            "exact" if r["bins"] is None else f"{r['bins']} bins",
+            number(r["seconds"], 1),
+            f"{r['peak_rss_mb']:.0f}",
+            f"{r['rss_before_mb']:.0f}",
+        ]
+        for r in content["memory"]
+    ]
+    ways = list(dict.fromkeys(r["way"] for r in content["ranks"]))
+    lengths = list(dict.fromkeys(r["row"] for r in content["ranks"]))
+    cost = {(r["way"], r["row"]): r["nanoseconds_per_score"] for r in content["ranks"]}
+    ranks = [[way, *(number(cost[way, n], 1) for n in lengths)] for way in ways]
+    shape = content["shape"]
+    return join(
+        "### Contrastive losses",
+        f"Value and gradient of {shape['batch']} pairs of views, width {shape['dim']}. "
+        f"{machine_of(content)}. `python -m benchmarks.contrastive`",
+        table(["loss", "ms"], cells),
+        "Large batches: value and gradient of the tiled BCL, and the peak memory of the whole "
+        "process.",
+        table(["pairs", "negatives of an anchor", "ranks", "s", "peak, MB", "before, MB"], memory),
+        "Ranks are exact unless `bins` says otherwise. Nanoseconds for each score, by the length "
+        "of a row:",
+        table(["way", *(f"{n:,}" for n in lengths)], ranks),
+        "A histogram is no gain for hundreds of negatives, and a large one for tens of thousands. "
+        "There the rank of a score in a bin that holds 1 % of its row is off by 1 % at most.",
+    )
+
+
+def _time_to_quality(content: Content) -> str:
+    target = content["target"]["ndcg@20"]
+    cells = [
+        [
+            row["name"],
+            number(row["total"], 1),
+            number(row["import"], 1),
+            number(row["train"], 1),
+            number(row["ndcg"], 3),
+            "yes" if row["reached"] else "no",
+        ]
+        for row in content["rows"]
+    ]
+    return join(
+        "### From the start of the process to a good model",
+        f'MovieLens 100K, seconds until NDCG@20 is {target}. "Cached" has JAX\'s compilation '
+        f"cache filled. {machine_of(content)}. `python -m benchmarks.time_to_quality`",
+        table(["library", "s", "import", "training", "NDCG@20", "reached"], cells),
+    )
+
+
+def _fold_in(content: Content) -> str:
+    rows = [r for r in content["rows"] if not r["method"].startswith("ridge=")]
+    methods = list(dict.fromkeys(r["method"] for r in rows))
+    scores = {(r["method"], r["similarity"]): r["ndcg@20"] for r in rows}
+    cells = [[m, *(number(scores.get((m, s)), 3) for s in ("inner", "cosine"))] for m in methods]
+    return join(
+        "### Users who were not there in training",
+        f"{content['held_out']} users of MovieLens 100K were left out, gave "
+        f"{content['given']:.0%} of their items, and were scored on the rest. NDCG@20, mean of "
+        f"{len(content['draws'])} draws of users. `fold_in` is what `serving` does; `trained` has "
+        "the same users in the training. `python -m benchmarks.fold_in`",
+        table(["method", "inner products (BPR)", "cosines (InfoNCE)"], cells),
+    )

@@ -1,0 +1,92 @@
+"""Writes the pages of results from the files of ``benchmarks/results``.
+
+Every number on ``benchmarks/results/README.md``, and in the table of the front page, comes from a
+file beside that page. What is missing there is left out.
+
+    python -m benchmarks.results_page
+    python -m benchmarks.results_page --check
+"""
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+from ._results_estimators import estimators
+from ._results_positives import positives
+from ._results_quality import LOSSES, NDCG, loss_rows, losses, samplers
+from ._results_speed import speed, training_ratios
+from ._results_tables import by_method, join, mean_of, number, table
+
+ROOT = Path(__file__).parents[1]
+FRONT = re.compile(r"(<!-- results -->\n).*?(<!-- end results -->)", re.DOTALL)
+INTRODUCTION = """# Results
+
+`python -m benchmarks.results_page` writes this page from the files beside it. Do not edit it.
+
+"Published" numbers are those of the dissertation *Contrastive Learning for Personalized
+Recommendation* (Huazhong University of Science and Technology). Ours are mean ± standard deviation.
+No GPU or TPU stands in these tables."""
+
+
+def page(results: Path) -> str:
+    """The page of a folder of results."""
+    sections = [write(results) for write in (losses, samplers, positives, estimators, speed)]
+    return join(INTRODUCTION, *sections) + "\n"
+
+
+def front(results: Path) -> str:
+    """The table of the front page, and what it says about time."""
+    rows = loss_rows(results)
+    cells = [
+        [LOSSES[r["loss"]], f"{number(r[NDCG])} ± {number(r['std'])}", number(r["published"])]
+        for r in rows
+    ]
+    sampler = by_method(results / "samplers" / "table-4.2-minibatch.csv").get("bns, eCDF of 64")
+    if sampler:
+        cells.append(["BPR with Bayesian negative sampling (BNS)", mean_of(sampler, NDCG), ""])
+    times = [
+        f"{loss.upper()} {ours:.1f} ms (PyTorch eager {eager:.1f} times as long, compiled "
+        f"{compiled:.1f} times)"
+        for loss, ours, eager, compiled in training_ratios(results)
+    ]
+    said = (
+        f"An epoch of MovieLens 100K on two CPU cores takes: {'; '.join(times)}." if times else ""
+    )
+    return join(table(["trained with", "NDCG@20", "published"], cells) if cells else "", said)
+
+
+def write_front(readme: str, results: Path) -> str:
+    """The front page with its table anew.
+
+    Raises:
+      ValueError: If it has no place for the table.
+    """
+    if not FRONT.search(readme):
+        raise ValueError("README.md must have <!-- results --> and <!-- end results -->.")
+    return FRONT.sub(lambda m: f"{m[1]}{front(results)}\n{m[2]}", readme)
+
+
+def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
+    """Writes the pages, or with ``--check`` tells by 1 that they are not up to date."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; 1 if not up to date")
+    check = parser.parse_args(arguments).check
+    results, readme = root / "benchmarks" / "results", root / "README.md"
+    wanted = {results / "README.md": page(results)}
+    wanted[readme] = write_front(readme.read_text(encoding="utf-8"), results)
+    stale = [
+        path
+        for path, text in wanted.items()
+        if not path.exists() or path.read_text(encoding="utf-8") != text
+    ]
+    for path in stale:
+        if check:
+            print(f"{path.relative_to(root)} is not up to date: python -m benchmarks.results_page")
+        else:
+            path.write_text(wanted[path], encoding="utf-8")
+    return int(check and bool(stale))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
