@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from crl_jax import models
+from crl_jax import models, serving
 
 from . import _pipeline as pipeline
 from . import _rundir as rundir
@@ -231,6 +231,14 @@ class _Work:
         stacked = jax.tree.map(lambda *of_seeds: np.stack(of_seeds), *tables)
         model = rundir.Model(stacked, self._problem.known, self._problem.test, learned)
         rundir.save_model(self._folder, model, self._config)
+        finite = (t for t in tables if all(np.isfinite(table).all() for table in t))
+        if (first := next(finite, None)) is not None:  # else it diverged, which `topk` says
+            encoding = self._config.encoding
+            serving.Recommender.of(
+                first,
+                self._problem.joined(("train", "valid", "test")),
+                similarity=encoding.serve_similarity or encoding.similarity,
+            ).save(self._folder / rundir.RECOMMENDER)
 
     def _draw(self, trained: pipeline.Trained) -> None:
         from ._plots import draw_curves  # Matplotlib takes long to import, and is needed last

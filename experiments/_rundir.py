@@ -25,6 +25,7 @@ from .encoders import ENCODERS
 CONFIG, HISTORY, METRICS, CURVES = "config.json", "history.jsonl", "metrics.json", "curves.png"
 SWEEP, SEEDS = "sweep.csv", "metrics_by_seed.json"
 CHECKPOINT, MODEL = "checkpoint", "model.npz"
+RECOMMENDER = "recommender.npz"
 
 
 def create(folder: Path, config: Config) -> None:

@@ -20,6 +20,7 @@ import pytest
 
 from crl_jax import losses, models, samplers, stats, weights
 from crl_jax.data import simulate
+from crl_jax.serving import Recommender
 from crl_jax.train import load_checkpoint
 from experiments._locks import hold
 from experiments.objectives import OBJECTIVES
@@ -68,6 +69,16 @@ def first_run(ratings, tmp_path_factory, quick_compiles) -> Path:
 def finished(first_run, tmp_path) -> Path:
     """A copy of it."""
     return shutil.copytree(first_run, tmp_path / "run")
+
+
+def test_what_a_run_leaves_recommends_in_python_as_topk_does(finished, tmp_path):
+    out = tmp_path / "top.csv"
+    assert main(["topk", "--run", str(finished), "--all", "--k", "4", "--out", str(out)]) == 0
+    rows = [line.split(",") for line in out.read_text().splitlines()[1:]]
+    model = Recommender.load(finished)
+    user = model.known.user_ids[3]
+    found = model.recommend(user, k=4)
+    assert [row[2] for row in rows if row[0] == str(user)] == [str(i) for i in found.items[0]]
 
 
 def test_a_run_leaves_what_it_promises(finished, ratings):
