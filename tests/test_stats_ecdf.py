@@ -59,8 +59,8 @@ def some_scores(n, seed=0):
 @each_length
 def test_ranks_and_ecdf_count_exactly(way, n):
     scores, where = some_scores(n)
-    for keep in (where, None):
-        mask = np.ones_like(where) if keep is None else keep
+    for keep in (jnp.asarray(where), None):
+        mask = np.ones_like(where) if keep is None else where
         want = count_by_hand(scores, mask)
         got = stats.ranks(jnp.asarray(scores), where=keep)
         assert got.dtype == jnp.int32
@@ -94,8 +94,10 @@ def test_no_pair_matrix_is_stored(way):
 def test_masked_entries_are_never_read(way, n):
     scores, where = some_scores(n)
     for junk in (np.nan, np.inf, -np.inf, 0.0):
-        got = stats.ecdf(jnp.asarray(np.where(where, scores, junk)), where=where)
-        np.testing.assert_array_equal(got, stats.ecdf(jnp.asarray(scores), where=where))
+        got = stats.ecdf(jnp.asarray(np.where(where, scores, junk)), where=jnp.asarray(where))
+        np.testing.assert_array_equal(
+            got, stats.ecdf(jnp.asarray(scores), where=jnp.asarray(where))
+        )
 
 
 def test_a_row_that_keeps_nothing_is_zero():
@@ -126,6 +128,7 @@ def test_only_the_order_matters(way, scores, order):
 def test_jit_and_vmap_agree_and_the_gradient_is_zero(way, n):
     scores, where = some_scores(n)
     scores = jnp.asarray(np.where(np.isnan(scores), 0, scores))
+    where = jnp.asarray(where)
     want = stats.ecdf(scores, where=where)
     row_wise = jax.vmap(jax.vmap(lambda s, w: stats.ecdf(s, where=w)))
 

@@ -342,6 +342,7 @@ def fitted_with(curves, lengths):
     return Fitted(None, None, (), numbers, np.zeros(n), np.zeros(n), history)  # type: ignore[arg-type]
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_choose_averages_over_seeds_and_respects_lengths():
     fitted = fitted_with([[0.1, 0.3, 0.2, 0.2], [0.5, 0.1, 0.4, 0.4], [0.3, 0.3, 0.9, 0.9]],
                          [3, 3, 2, 2])  # fmt: skip
@@ -355,6 +356,7 @@ def test_choose_averages_over_seeds_and_respects_lengths():
         choose(fitted, window=2)
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_choose_prefers_a_plateau_to_a_lucky_peak():
     peak = [0.1, 0.1, 0.6, 0.1, 0.1, 0.1]
     plateau = [0.1, 0.2, 0.3, 0.5, 0.5, 0.5]
@@ -371,6 +373,7 @@ def test_choose_prefers_a_plateau_to_a_lucky_peak():
 
 @pytest.mark.parametrize("window", [3, 5])
 @pytest.mark.parametrize("scores", [[0.1, 0.9], [0.9, 0.1], [0.1, 0.2, 0.9], [0.9, 0.2, 0.1]])
+@pytest.mark.usefixtures("unchecked")
 def test_choose_prefers_no_end_of_a_curve(scores, window):
     """Of two evaluations the better one; a curve turned round is chosen from turned round."""
     best = choose(fitted_with(np.array(scores)[:, None], [len(scores)]), window=window)

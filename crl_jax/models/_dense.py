@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,8 +21,8 @@ class DenseLayout:
       edges: User and item of each interaction, ``[2, n]``; None where none is ever dropped.
     """
 
-    taken: BFloat16[Array, "n_users n_items"]
-    edges: Int[Array, "2 n"] | None
+    taken: Any
+    edges: Any
 
     @classmethod
     def of(

@@ -102,7 +102,7 @@ class Encoder(ABC):
         """Vectors whose inner products are the scores: of length 1 for cosines."""
         return Tables(*(self._settle(table) for table in self.encode(params)))
 
-    def _settle(self, vectors: Float[Array, "*batch dim"]) -> Float[Array, "*batch dim"]:
+    def _settle(self, vectors: Any) -> Any:
         return unit_rows(vectors) if self.similarity == "cosine" else vectors
 
 

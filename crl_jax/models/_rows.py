@@ -39,9 +39,9 @@ class Sums:
       rest: The sums of pieces that make the longer rows.
     """
 
-    blocks: tuple[Int[Array, "_rows _width"], ...]
-    pieces: Int[Array, "_pieces _width"] | None
-    rest: "Sums | None"
+    blocks: Any
+    pieces: Any
+    rest: Any
 
     def __call__(
         self, table: Float[Array, "n dim"], scale: Float[Array, "n_sums 1"], true: Bool[Array, ""]
@@ -86,10 +86,10 @@ class Side:
         where no interaction is ever dropped.
     """
 
-    order: Int[Array, "_numbers"]
-    number: Int[Array, "_n"]
-    sums: Sums
-    edges: Sums | None
+    order: Any
+    number: Any
+    sums: Any
+    edges: Any
 
     def enter(self, table: Float[Array, "n dim"]) -> Float[Array, "_numbers dim"]:
         """A table by number, zero for nobody."""
@@ -105,8 +105,8 @@ class Side:
 class RowLayout:
     """The graph as rows to gather, for both sides."""
 
-    users: Side
-    items: Side
+    users: Any
+    items: Any
 
     @classmethod
     def of(

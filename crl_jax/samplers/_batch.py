@@ -31,7 +31,7 @@ class Batch:
     """
 
     users: Int[Array, "batch"]
-    items: Int[Array, "batch"]
+    items: Int[Array, "anchors"]
     positives: Positives
     tables: Tables
     epoch: Int[Array, ""]

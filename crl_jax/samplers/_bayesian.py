@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from .._checks import check_range
+from .._per_anchor import Scalar
 from ..models import Tables
 from ._batch import STATIC, Batch, Sampler, best
 from ._criteria import informativeness, sampling_risk, unbiasedness
@@ -54,9 +55,9 @@ class BNS(Sampler):
     """
 
     prior: Prior
-    risk_lambda: Float[Array, ""] | float = 5.0
-    risk_lambda_slope: Float[Array, ""] | float = 0.0
-    risk_lambda_least: Float[Array, ""] | float = 0.0
+    risk_lambda: Scalar = 5.0
+    risk_lambda_slope: Scalar = 0.0
+    risk_lambda_least: Scalar = 0.0
     candidates: int | None = field(default=5, metadata=STATIC)
     ecdf_samples: int | None = field(default=None, metadata=STATIC)
     criterion: Literal["risk", "posterior"] = field(default="risk", metadata=STATIC)

@@ -6,6 +6,7 @@ from jaxtyping import Array, Float
 
 from .._checks import check_range
 from .._floats import at_least_float32
+from .._per_anchor import Scalar
 
 
 def informativeness(
@@ -69,7 +70,7 @@ def sampling_risk(
     info: Float[Array, "*batch n"],
     unbias: Float[Array, "*batch n"],
     *,
-    risk_lambda: Float[Array, ""] | float,
+    risk_lambda: Scalar,
 ) -> Float[Array, "*batch n"]:
     r"""Expected loss of AUC from using an item as a negative; BNS minimises it.
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, UInt32
 
 from .._checks import check_range
+from .._per_anchor import Scalar
 from ..stats import select_largest
 from ._batch import STATIC, Batch, Sampler, best
 from ._positives import Positives, sample_unseen
@@ -74,7 +75,7 @@ class AOBPR(Sampler):
       Learning for Personalized Recommendation", section 4.5.1.2.
     """
 
-    scale: Float[Array, ""] | float = 500.0
+    scale: Scalar = 500.0
 
     def __post_init__(self) -> None:
         check_range("scale", self.scale, 0, jnp.inf, low_open=True, dtype=jnp.float32)

@@ -7,7 +7,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int, Key, UInt32
+from jaxtyping import Array, Bool, Int, Integer, Key, UInt32
 
 from .._search import rows_contain, search_rows
 from ..data import Interactions
@@ -169,8 +169,8 @@ def _bitmap(data: Interactions, degrees: np.ndarray) -> Array | None:
 
 
 def below(
-    key: Key[Array, ""], shape: tuple[int, ...], bound: Int[Array, "*batch"]
-) -> Int[Array, "n *batch"]:
+    key: Key[Array, ""], shape: tuple[int, ...], bound: Integer[Array, "..."]
+) -> Int[Array, "..."]:
     """Uniform integers in ``[0, bound)``, or 0 where the bound is 0.
 
     The high word of ``bits * bound``: no value's probability is off by more than 2^-32.

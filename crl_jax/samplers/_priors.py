@@ -128,7 +128,8 @@ def prior_of(
         values = prior(users, items)
         check_shape("prior", values, items.shape)
         return values
-    return prior[items] if prior.ndim == 1 else prior[users[:, None], items]
+    table = jnp.asarray(prior)
+    return table[items] if table.ndim == 1 else table[users[:, None], items]
 
 
 def _by_group(

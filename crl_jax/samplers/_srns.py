@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from .._checks import check_range
+from .._per_anchor import Scalar
 from ..models import Tables
 from ._batch import STATIC, Batch, Sampler
 from ._positives import Positives, sample_unseen
@@ -69,9 +70,9 @@ class SRNS(Sampler):
     memory: int = field(default=8, metadata=STATIC)
     fresh: int = field(default=8, metadata=STATIC)
     history: int = field(default=5, metadata=STATIC)
-    variance_weight: Float[Array, ""] | float = 5.0
-    warm_up: Float[Array, ""] | float = 50.0
-    temperature: Float[Array, ""] | float = 10.0
+    variance_weight: Scalar = 5.0
+    warm_up: Scalar = 50.0
+    temperature: Scalar = 10.0
 
     def __post_init__(self) -> None:
         for name in ("memory", "fresh", "history"):

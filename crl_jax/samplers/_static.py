@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, Key, UInt32
 
 from .._checks import check_range, check_shape
@@ -58,7 +59,7 @@ class PNS(Sampler):
       2013 (the power 3/4).
     """
 
-    weights: Float[Array, "n_items"]
+    weights: Float[Array | np.ndarray, "n_items"]
 
     def __post_init__(self) -> None:
         check_range("weights", self.weights, 0, jnp.inf, high_open=True)
@@ -99,7 +100,7 @@ class _Table(NamedTuple):
     left: UInt32[Array, "n_users"]
 
 
-def _table(weights: Float[Array, "n_items"], positives: Positives) -> _Table:
+def _table(weights: Float[Array | np.ndarray, "n_items"], positives: Positives) -> _Table:
     share = weights / jnp.sum(weights) * _TOTAL
     whole = jnp.where(weights > 0, jnp.maximum(jnp.round(share), 1), 0).astype(jnp.uint32)
     up_to = _exclusive_cumsum(whole)

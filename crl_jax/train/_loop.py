@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import NamedSharding, PartitionSpec
-from jaxtyping import Array, Bool, Int, Key
+from jaxtyping import Array, Bool, Int, Integer, Key
 
 from ._batches import ArrayBatches, HostBatches
 from ._callbacks import Callback, Loop
@@ -376,7 +376,7 @@ def _finish(
     return _over_runs(one, (state, runs, report), in_turn=program.plan.row_wise)
 
 
-def initial_state(task: Task, optimizer: Updates, seed: Int[Array, ""] | int) -> State:
+def initial_state(task: Task, optimizer: Updates, seed: Integer[Array, ""] | int) -> State:
     """The state before the first step; a pure function."""
     key = jax.random.key(seed)
     params, extra = task.init(key)
