@@ -46,6 +46,32 @@ def loss_rows(results: Path) -> list[dict[str, Any]]:
     return [found[name] for name in LOSSES if name in found]
 
 
+def graph(results: Path) -> str:
+    """The section on LightGCN."""
+    content = read_json(results / "quality" / "lightgcn.json")
+    if not content:
+        return ""
+    metrics, valid = content["metrics"], f"valid_{NDCG}"
+    best = strongest(content["search"], lambda point: point[valid])
+    cells = [
+        [str(point["layers"]), f"{point['lr']:g}", f"{point['weight_decay']:g}",
+         number(point[valid], 4)]
+        for point in content["search"]
+    ]  # fmt: skip
+    other = content["others"][0]
+    return join(
+        "### LightGCN",
+        f"BPR on LightGCN of width 32, on the same split: NDCG@20 {number(metrics[NDCG], 4)} ± "
+        f"{number(metrics[f'{NDCG}_std'], 4)} over {content['seeds']} seeds, with the point of the "
+        f"search that validation chose ({best['layers']} layers). L2 acts on the rows of the batch "
+        "before any layer. The search had one seed:",
+        table(["layers", "learning rate", "L2", "validation NDCG@20"], cells),
+        f"DPL, with {len(other['search'])} points of its own and {other['seeds']} seed, came to "
+        f"{number(other[NDCG], 4)} there. Other losses were not tried yet.",
+        "`python -m experiments.recommend --recipe ml-100k-lightgcn --data ml-100k`",
+    )
+
+
 def losses(results: Path) -> str:
     """The section on losses."""
     rows, folder = loss_rows(results), results / "quality"

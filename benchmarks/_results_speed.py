@@ -13,6 +13,7 @@ def speed(results: Path) -> str:
     sections = {
         "training": _training,
         "propagation": _propagation,
+        "lightgcn": _lightgcn,
         "samplers/cost": _samplers,
         "confidence": _confidence,
         "evaluation": _evaluation,
@@ -104,6 +105,31 @@ def _propagation(content: Content) -> str:
         "`gradient` is value and gradient of all layers. `rows` is what `LightGCN` uses on CPUs. "
         f"{machine_of(content)}. `python -m benchmarks.propagation`",
         table(["data", "way", "product, ms", "gradient, ms", "gradient over ours"], cells),
+    )
+
+
+def _lightgcn(content: Content) -> str:
+    cells = [
+        [
+            row["name"],
+            number(row["epoch_seconds"], 1),
+            number(row["epoch_cpu_seconds"], 1),
+            number(row["first_epoch_seconds"], 1),
+            number(row["peak_mb"], 0),
+            number(row["times_best_pytorch"], 2),
+        ]
+        for row in content["rows"]
+    ]
+    setting = content["setting"]
+    return join(
+        "### An epoch of LightGCN",
+        f"{content['data']}, width {setting['dim']}, {setting['layers']} layers, BPR, batches of "
+        f"{setting['batch_size']}. The first epoch compiles. Each has a process of its own, whose "
+        f"peak memory stands there. {machine_of(content)}. `python -m benchmarks.lightgcn`",
+        table(
+            ["way", "epoch, s", "CPU, s", "first epoch, s", "peak, MB", "over the best PyTorch"],
+            cells,
+        ),
     )
 
 

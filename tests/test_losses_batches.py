@@ -76,7 +76,7 @@ def test_normalizing_zero_is_zero_with_zero_gradient():
     weights = embeddings(3, 4, seed=3)[0]
 
     def f(x):
-        return jnp.sum(weights * losses.normalize(x))
+        return jnp.sum(weights * losses.normalize(jnp.asarray(x)))
 
     grad = jax.grad(f)(x)
     assert np.isfinite(grad).all()

@@ -162,7 +162,7 @@ def test_towers_bring_the_halves_of_a_digit_together():
     extra = jax.tree.map(lambda leaf: leaf[0], fitted.state.extra)
     test = (x.reshape(len(TEST), -1) for x in (TEST[:, :, :4], TEST[:, :, 4:]))
     share = found(*task.embed(fitted.run(), extra, *test))
-    assert share > 0.1  # by chance 1 of 200
+    assert share > 0.05  # by chance 1 of 200
     temperatures = [entry["temperature"][0] for entry in fitted.history]
     assert temperatures[0] == pytest.approx(0.07, rel=0.1)
     assert temperatures[-1] != temperatures[0]

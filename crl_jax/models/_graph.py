@@ -1,12 +1,12 @@
 """The graph of users and items on the device."""
 
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Key
 
 from ..data import Interactions
 from ._dense import DenseLayout
@@ -40,10 +40,11 @@ class InteractionGraph:
     n_users: int = field(metadata=STATIC)
     n_items: int = field(metadata=STATIC)
     n_interactions: int = field(metadata=STATIC)
-    user_degrees: Int[Array, "n_users"]
-    item_degrees: Int[Array, "n_items"]
-    edge_scale: Float[Array, ""]
-    layout: RowLayout | DenseLayout
+    # JAX puts placeholders there when it takes a graph apart.
+    user_degrees: Any
+    item_degrees: Any
+    edge_scale: Any
+    layout: Any
 
     @classmethod
     def of(

@@ -28,9 +28,7 @@ def informativeness(
     return jax.nn.sigmoid(neg - pos)
 
 
-def unbiasedness(
-    ecdf: Float[Array, "*batch n"], prior: Float[Array, "*batch n"]
-) -> Float[Array, "*batch n"]:
+def unbiasedness(ecdf: Float[Array, "..."], prior: Float[Array, "..."]) -> Float[Array, "..."]:
     r"""Probability of a true negative, by where its score stands and by what was known before.
 
     .. math::
