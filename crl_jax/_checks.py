@@ -1,5 +1,6 @@
 """Checks of arguments, one message style: the argument, what was expected, what came."""
 
+import re
 from typing import Any
 
 import jax
@@ -9,6 +10,7 @@ from jax.core import Tracer
 
 from ._floats import rounded
 
+_WHOLE = re.compile(r"0|[1-9][0-9]{0,18}")
 _NUMBERS = (int, float, list, tuple, np.generic, np.ndarray, jax.Array)
 
 
@@ -70,3 +72,8 @@ def plain_number(number: Any) -> str:
     with np.errstate(over="ignore"):
         single = exact.astype(np.float32)
     return str(single if single == exact else exact)
+
+
+def is_whole(name: str) -> bool:
+    """Whether an id is an integer as Python writes it: "10", but not "010", "+10" or "1e1"."""
+    return _WHOLE.fullmatch(name) is not None

@@ -80,11 +80,13 @@ def _tuned(loss: str) -> Config:
     )
 
 
+_PAIRS: dict[str, Any] = {"loss": "bpr", "n_neg": 1}
+_LAYERS: dict[str, Any] = {"encoder": "lightgcn", "layers": 2}
 # LightGCN with BPR. The chosen one is the best of this search with two layers and with three.
 _GRAPH_SEARCH = Config(
     source=DataOptions(data="movielens:100k", valid=0.2),
-    objective=LossOptions(loss="bpr", n_neg=1),
-    encoding=EncoderOptions(encoder="lightgcn", layers=2),
+    objective=LossOptions(**_PAIRS),
+    encoding=EncoderOptions(**_LAYERS),
     training=TrainOptions(l2_on="rows", eval_every=10, epochs=150, decay=0.3),
     protocol=ProtocolOptions(sweep=("lr=3e-3,6e-3", "weight_decay=3e-3,1e-2")),
 )

@@ -12,7 +12,7 @@ from ranking import epoch_of, taken_by_all_but_one
 from crl_jax import losses
 from crl_jax.data import Interactions
 from crl_jax.models import MatrixFactorization
-from crl_jax.samplers import BNS, InBatch, permute
+from crl_jax.samplers import AOBPR, BNS, DNS, SRNS, InBatch, permute
 from crl_jax.train import adam_l2, adamw, sgd_l2
 
 pytestmark = pytest.mark.usefixtures("standard_promotion")
@@ -310,3 +310,32 @@ def test_negatives_in_the_batch_by_hand(data, mask, similarity):
         rest = np.sum(np.where(keep, np.exp(scores), 0), axis=1)
         total += np.sum(np.where(keep.any(axis=1), np.log1p(rest / np.exp(pos)), 0))
     np.testing.assert_allclose(report["loss"], total / 24, rtol=1e-5)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Counted(MatrixFactorization):
+    """Tells when it encodes."""
+
+    see: Callable = dataclasses.field(default=print, metadata={"static": True})
+
+    def encode(self, params, key=None):
+        jax.debug.callback(self.see)
+        return super().encode(params, key)
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [DNS(2), SRNS(), AOBPR(), BNS(jnp.full(N_ITEMS, 0.1)), InBatch()],
+    ids=lambda sampler: type(sampler).__name__,
+)
+def test_sampler_and_loss_share_one_encoding_a_step(data, sampler):
+    """Besides, one when the state is made and one when the epoch starts."""
+    calls = []
+    _, after, _ = epoch_of(
+        data[1], encoder=Counted(N_USERS, N_ITEMS, DIM, see=lambda: calls.append(1)),
+        sampler=sampler, batch_size=8,
+    )  # fmt: skip
+    jax.block_until_ready(after)
+    jax.effects_barrier()
+    assert len(calls) == 2 + int(after.step)

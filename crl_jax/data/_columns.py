@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ._ids import is_whole
+from .._checks import is_whole
 from ._outcomes import DataError
 
 # Compared without case, blanks, "_", "-" and ".": user_id, userId and "User ID" are one name.

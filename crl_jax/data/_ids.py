@@ -8,9 +8,9 @@ import numpy as np
 from jaxtyping import Int64, Shaped
 from numpy.typing import ArrayLike
 
+from .._checks import is_whole
 from ._outcomes import DataError
 
-_WHOLE = re.compile(r"0|[1-9][0-9]{0,18}")
 _WHOLE_FLOAT = re.compile(r"(?:0|[1-9][0-9]{0,18})\.0")
 _NEGATIVE = re.compile(r"-[0-9]+(?:\.0*)?")
 _POWERS_OF_TEN = 10 ** np.arange(1, 19)
@@ -67,11 +67,6 @@ def _as_integers(column: Sequence[str]) -> Int64[np.ndarray, " n"] | None:
     text = "".join(column)
     digits = 1 + np.searchsorted(_POWERS_OF_TEN, numbers, side="right")
     return numbers if text.isascii() and len(text) == digits.sum() else None
-
-
-def is_whole(name: str) -> bool:
-    """Whether an id is an integer as Python writes it: "10", but not "010", "+10" or "1e1"."""
-    return _WHOLE.fullmatch(name) is not None
 
 
 def fault(name: str) -> str | None:

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int32, Int64, Shaped
 from numpy.typing import ArrayLike
 
-from .._checks import check_shape
+from .._checks import check_shape, is_whole
 from . import _ids
 from ._outcomes import DataError, warn_if
 
@@ -392,7 +392,7 @@ def _index_of(kind: str, ids: Shaped[np.ndarray, " n"], original_id: int | np.in
     if ids.dtype.kind == "U":
         found = np.flatnonzero(ids == text)
     else:  # "01" is not 1, and int() would say it is
-        found = np.flatnonzero(ids == int(text)) if _ids.is_whole(text) else np.array([], int)
+        found = np.flatnonzero(ids == int(text)) if is_whole(text) else np.array([], int)
     if not len(found):
         some = ", ".join(str(x) for x in ids[:3].tolist())
         raise DataError(f"Unknown {kind} id {original_id!r}: none of the {len(ids)}, {some}, ...")

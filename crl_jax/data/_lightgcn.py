@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from .._checks import is_whole
 from . import _ids
 from ._columns import Found, Requested, find_columns
 from ._outcomes import DataError, warn_if
@@ -63,7 +64,7 @@ def lightgcn_columns(path: Path, requested: Requested) -> tuple[list[str], Found
 
 
 def _check_words(path: Path, words: list[str]) -> None:
-    bad = {word for word in words if not _ids.is_whole(word)}
+    bad = {word for word in words if not is_whole(word)}
     if not bad:
         return
     with open_text(path) as file:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64, Shaped
 
-from ..data._ids import is_whole
+from .._checks import is_whole
 
 _INT64_MAX = np.iinfo(np.int64).max
 
