@@ -6,6 +6,7 @@ import importlib.util
 import os
 import platform
 import tempfile
+import time
 from pathlib import Path
 
 import jax
@@ -40,10 +41,25 @@ def keep_compiled() -> Path | None:
     settings = {"jax_persistent_cache_min_compile_time_secs": 0.0}
     if importlib.util.find_spec("filelock") is not None:
         settings["jax_compilation_cache_max_size"] = _MOST_BYTES
+        stamp_entries(folder)
     for name, value in settings.items():
         if name.upper() not in os.environ:
             jax.config.update(name, value)
     return folder
+
+
+def stamp_entries(folder: Path) -> None:
+    """Says of programs without a time of last use that it is now.
+
+    JAX keeps that time in a file beside each program, and keeps nothing more where one is missing:
+    after a kill between the two, or a run without ``filelock``.
+    """
+    now = time.time_ns().to_bytes(8, "little")
+    for entry in folder.glob("*-cache"):
+        stamp = entry.with_name(entry.name.removesuffix("-cache") + "-atime")
+        with contextlib.suppress(OSError):
+            if not stamp.exists():
+                stamp.write_bytes(now)
 
 
 def _processor() -> str:

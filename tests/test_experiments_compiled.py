@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from experiments._compiled import stamp_entries
+
 ROOT = Path(__file__).parents[1]
 COMMAND = """
 import jax
@@ -47,3 +49,17 @@ def test_the_settings_of_jax_go_first(tmp_path):
 def test_a_folder_that_cannot_be_written_does_no_harm(tmp_path, name):
     (tmp_path / "file").write_text("in the way")
     assert start(tmp_path / name) == ("None", [])
+
+
+def test_a_kill_between_a_program_and_its_time_of_use_does_no_harm(tmp_path):
+    """JAX reads the times of all programs before it writes one."""
+    from jax._src.lru_cache import LRUCache
+
+    cache = LRUCache(str(tmp_path), max_size=10_000)
+    cache.put("first", b"program")
+    (tmp_path / "first-atime").unlink()
+    with pytest.raises(FileNotFoundError):
+        cache.put("second", b"another")
+    stamp_entries(tmp_path)
+    cache.put("second", b"another")
+    assert (cache.get("first"), cache.get("second")) == (b"program", b"another")

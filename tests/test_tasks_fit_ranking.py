@@ -189,6 +189,14 @@ def test_loss_hyperparams_and_lengths_may_differ_between_runs(quick):
     assert fitted.best_epoch[0] <= 3
 
 
+def test_what_is_swept_need_not_be_given_besides(quick):
+    swept = {"loss.tau_plus": [0.0, 0.3]}
+    fitted = quick(loss=losses.debiased_pairwise, n_pos=2, sweep=swept, epochs=2)
+    alone = quick(loss=losses.debiased_pairwise, n_pos=2, hyperparams={"tau_plus": 0.3}, epochs=2)
+    np.testing.assert_allclose(fitted.run(1)["users"], alone.run()["users"], rtol=1e-3, atol=1e-4)
+    np.testing.assert_array_equal(fitted.numbers["loss.tau_plus"], np.float32([0.0, 0.3]))
+
+
 def test_stop_at_leaves_the_schedule_as_it_is(quick):
     whole = fit(
         split().train, loss=losses.bpr, epochs=4, schedule=step_decay, batch_size=64

@@ -147,7 +147,7 @@ def fit_ranking(
         train,
         encoder=_encoder(encoder, train),
         loss=loss,
-        hyperparams=hyperparams,
+        hyperparams={**dict.fromkeys(_of_loss(sweep or {}), 0.0), **(hyperparams or {})},
         sampler=sampler,
         held_out=held_out,
         n_group=n_group,

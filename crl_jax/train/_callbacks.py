@@ -80,14 +80,15 @@ class Checkpoint(Callback):
 
     def __init__(self, path: str | os.PathLike[str], seconds: float = 5.0):
         self._path, self._seconds, self._saved = path, seconds, time.monotonic()
+        self._identity: dict[str, Any] = {}
 
     def on_start(self, loop: Loop) -> None:
         """Reads the file, if there is one."""
-        self._saved = time.monotonic()
+        self._saved, self._identity = time.monotonic(), loop.identity()
         if not os.path.exists(self._path):
             return
         state, meta = load_checkpoint(self._path, jax.eval_shape(_as_data, loop.state))
-        check_same(self._path, meta["fingerprint"], loop.identity())
+        check_same(self._path, meta["fingerprint"], self._identity)
         loop.state = _from_data(state, loop.state)
         loop.epoch, loop.history, loop.seconds = meta["epoch"], meta["history"], meta["seconds"]
 
@@ -99,7 +100,7 @@ class Checkpoint(Callback):
     def on_end(self, loop: Loop) -> None:
         """Writes the file."""
         meta = {
-            "fingerprint": loop.identity(),
+            "fingerprint": self._identity,
             "epoch": loop.epoch,
             "history": loop.history,
             "seconds": loop.seconds,

@@ -158,12 +158,15 @@ def fit(
         advance = partial(_advance_from_host, batches, runs=runs, fixed=fixed, program=program)
 
     last_epoch = int(min(stop_at or np.inf, numbers["epochs"].max()))
-    trace = partial(_advance.trace, state, n_epochs=min(eval_every, last_epoch))
+    # Of shapes alone: arrays would stay in memory.
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state)
+    trace = partial(_advance.trace, shapes, n_epochs=min(eval_every, last_epoch))
     if isinstance(batches, HostBatches):
-        trace = partial(_trace_chunk, batches, state)
+        trace = partial(_trace_chunk, batches, shapes)
     trace = partial(trace, runs=runs, fixed=fixed, epoch=np.int32(0), program=program)
     identity = partial(_identify, numbers, fixed, [stop_at, eval_every], trace)
     loop = Loop(state, 0, [], 0.0, identity)
+    del state  # the loop donates it
     _go(loop, advance, last_epoch, eval_every, [h for h in hooks if isinstance(h, Callback)])
     return _fitted(loop, on_device, numbers)
 
