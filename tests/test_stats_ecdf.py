@@ -139,8 +139,8 @@ def test_jit_and_vmap_agree_and_the_gradient_is_zero(way, n):
         return got.sum(), (got, row_wise(scores, jnp.asarray(where)))
 
     (_, got), slope = both(scores)
-    for u in got:
-        np.testing.assert_array_equal(u, want)
+    for u in got:  # compilers may multiply by the reciprocal of a count
+        np.testing.assert_allclose(u, want, rtol=3e-7)
     np.testing.assert_array_equal(slope, 0)
 
 

@@ -17,7 +17,7 @@ from crl_jax.models import MatrixFactorization, Tables
 from crl_jax.samplers import permute
 from crl_jax.tasks import Confidence
 
-pytestmark = pytest.mark.usefixtures("standard_promotion")
+pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
 N_USERS, N_ITEMS, DIM = 6, 5, 3
 LAW = stats.VarianceGamma(DIM, 0.5)

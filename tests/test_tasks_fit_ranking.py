@@ -26,7 +26,7 @@ from crl_jax.train import (
     step_decay,
 )
 
-pytestmark = pytest.mark.usefixtures("standard_promotion")
+pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
 
 def small(n_users):

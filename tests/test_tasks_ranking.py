@@ -15,7 +15,7 @@ from crl_jax.models import MatrixFactorization
 from crl_jax.samplers import AOBPR, BNS, DNS, SRNS, InBatch, permute
 from crl_jax.train import adam_l2, adamw, sgd_l2
 
-pytestmark = pytest.mark.usefixtures("standard_promotion")
+pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
 N_USERS, N_ITEMS, DIM = 6, 5, 3
 

@@ -11,7 +11,7 @@ import ranking
 from crl_jax import data, losses, samplers, train
 from crl_jax.models import MatrixFactorization
 
-pytestmark = pytest.mark.usefixtures("standard_promotion")
+pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
 
 @pytest.fixture(scope="module")
