@@ -41,6 +41,8 @@ def check_range(
     before, or accepts what the formula gives. So does what stands in for a number while a tree
     that holds it is taken apart and put together.
     """
+    if isinstance(value, str):
+        raise ValueError(f"`{name}` must be a number or an array of numbers, got {value!r}.")
     if isinstance(value, Tracer) or not isinstance(value, _NUMBERS):
         return
     numbers = np.asarray(value, dtype=np.float64)

@@ -24,6 +24,15 @@ def at_least_float32(*arrays: Any) -> tuple[Any, ...]:
     return tuple(None if x is None else jnp.asarray(x).astype(dtype) for x in arrays)
 
 
+def cast_floats(tree: Any, dtype: Any) -> Any:
+    """The tree with its floating leaves in ``dtype``; the others as they are."""
+
+    def cast(x: Any) -> Any:
+        return x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+    return jax.tree.map(cast, tree)
+
+
 def rounded(value: Any, dtype: Any = None) -> np.ndarray:
     """The numbers that computations in ``dtype`` meet; None is the widest type that JAX has.
 

@@ -82,7 +82,8 @@ def _tuned(loss: str) -> Config:
 
 _PAIRS: dict[str, Any] = {"loss": "bpr", "n_neg": 1}
 _LAYERS: dict[str, Any] = {"encoder": "lightgcn", "layers": 2}
-# LightGCN with BPR. The chosen one is the best of this search with two layers and with three.
+# LightGCN with BPR. The chosen one is the best of this search. A search with three layers, rates
+# of 2e-3 and 5e-3, L2 of 1e-4 and 1e-3 and 200 epochs was worse on validation.
 _GRAPH_SEARCH = Config(
     source=DataOptions(data="movielens:100k", valid=0.2),
     objective=LossOptions(**_PAIRS),

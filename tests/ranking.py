@@ -1,11 +1,13 @@
 """Short ways to train a ranking, for tests that say only what matters to them."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from crl_jax import losses, models, tasks, train
-from crl_jax.data import Interactions
+from crl_jax.data import Interactions, simulate, with_validation
 
 OF_OPTIMIZER = ("learning_rate", "weight_decay", "decay", "warm_up", "rule", "schedule")
 OF_PLAN = (
@@ -33,8 +35,23 @@ def fit(log, valid=None, *, loss=losses.bpr, checkpoint=None, seconds=5.0, see=N
     hooks += [] if see is None else [train.Progress(see)]
     return tasks.fit_ranking(
         log, valid, loss=loss, sweep=sweep, hooks=hooks, plan=train.StepPlan(**plan),
-        hyperparams={n: 0.0 if np.ndim(v) else v for n, v in hyperparams.items()},
+        hyperparams={n: v for n, v in hyperparams.items() if not np.ndim(v)},
         optimizer=train.Optimizer(**optimizer), **flat,
+    )  # fmt: skip
+
+
+@functools.cache
+def split():
+    """Simulated interactions in a training and a validation part."""
+    small = simulate(n_users=60, n_items=80, n_exposed=50, seed=1).interactions
+    return with_validation(small, valid=0.2)
+
+
+def quick_fit():
+    """:func:`fit` on them for a few epochs."""
+    return functools.partial(
+        fit, split().train, split().valid,
+        loss=losses.bpr, epochs=6, batch_size=64, learning_rate=1e-2,
     )  # fmt: skip
 
 

@@ -1,7 +1,6 @@
 """EM by confidence and comparisons of groups, against NumPy where nothing is left to chance."""
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -9,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from ranking import epoch_of, fit, taken_by_all_but_one
+from ranking import epoch_of, fit, quick_fit, split, taken_by_all_but_one
 
 from crl_jax import losses, stats, weights
-from crl_jax.data import Interactions, simulate, with_validation
+from crl_jax.data import Interactions
 from crl_jax.models import MatrixFactorization, Tables
 from crl_jax.samplers import permute
 from crl_jax.tasks import Confidence
@@ -330,19 +329,9 @@ def test_every_member_of_a_group_took_the_item_of_its_anchor(data):
     assert len({int(u) for u, _ in drawn}) == N_USERS
 
 
-@functools.cache
-def split():
-    small = simulate(n_users=60, n_items=80, n_exposed=50, seed=1).interactions
-    return with_validation(small, valid=0.2)
-
-
 @pytest.fixture
 def quick():
-    """``fit`` on small data for a few epochs."""
-    return functools.partial(
-        fit, split().train, split().valid,
-        loss=losses.bpr, epochs=6, batch_size=64, learning_rate=1e-2,
-    )  # fmt: skip
+    return quick_fit()
 
 
 @pytest.fixture

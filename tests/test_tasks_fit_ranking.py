@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from ranking import curve, fit
+from ranking import curve, fit, quick_fit, split
 
 from crl_jax import losses
-from crl_jax.data import simulate, with_validation
+from crl_jax.data import simulate
 from crl_jax.metrics import evaluate, ranking_plan, summarize
 from crl_jax.models import inner_scores
 from crl_jax.samplers import BNS, PNS
@@ -33,19 +33,9 @@ def small(n_users):
     return simulate(n_users=9 + n_users, n_items=80, n_exposed=20).interactions
 
 
-@functools.cache
-def split():
-    small = simulate(n_users=60, n_items=80, n_exposed=50, seed=1).interactions
-    return with_validation(small, valid=0.2)
-
-
 @pytest.fixture
 def quick():
-    """``fit`` on small data for a few epochs."""
-    return functools.partial(
-        fit, split().train, split().valid,
-        loss=losses.bpr, epochs=6, batch_size=64, learning_rate=1e-2,
-    )  # fmt: skip
+    return quick_fit()
 
 
 def assert_same(first, second):

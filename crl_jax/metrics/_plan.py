@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
+from .._pytree import STATIC
+
 # The product of a single row takes a matrix-vector route that sums in another order, so a
 # block of one user would get other scores than the same user among many.
 _ROW_MULTIPLE = 8
@@ -83,8 +85,8 @@ class RankingPlan:
     test_items: Any
     blocks: Blocks
     block_tests: Any
-    n_items: int = dataclasses.field(metadata={"static": True})
-    max_relevant: int = dataclasses.field(metadata={"static": True})
+    n_items: int = dataclasses.field(metadata=STATIC)
+    max_relevant: int = dataclasses.field(metadata=STATIC)
 
     @property
     def n_evaluated(self) -> int:

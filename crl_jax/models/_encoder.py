@@ -8,10 +8,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
+from .._pytree import STATIC
 from .._scaling import unit_rows
 
-STATIC = {"static": True}
-"""Marks a field of an encoder that programs depend on: another value compiles anew."""
 Similarity = Literal["inner", "cosine"]
 
 

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
+from .._pytree import STATIC
 from ..data import Interactions
 from ._dense import DenseLayout
-from ._encoder import STATIC
 from ._rows import RowLayout
 
 Layout = Literal["auto", "rows", "dense"]

@@ -8,8 +8,9 @@ from typing import Any
 import jax
 from jaxtyping import Array, Key
 
+from .._pytree import STATIC
 from ..data import Interactions
-from ._encoder import STATIC, Encoder, Similarity, Tables
+from ._encoder import Encoder, Similarity, Tables
 from ._graph import InteractionGraph, Layout
 from ._mf import Initializer, init_tables, normal
 from ._propagation import propagate

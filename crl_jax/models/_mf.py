@@ -8,7 +8,8 @@ from typing import Any
 import jax
 from jaxtyping import Array, Float, Int, Key
 
-from ._encoder import STATIC, Encoder, Tables
+from .._pytree import STATIC
+from ._encoder import Encoder, Tables
 
 Initializer = Callable[[Key[Array, ""], tuple[int, int]], Array]
 """``initializer(key, shape)``, such as those of ``jax.nn.initializers``."""

@@ -8,11 +8,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
+from .._pytree import STATIC
 from ..models import Encoder, Tables
 from ._positives import Positives
-
-STATIC = {"static": True}
-"""Marks a field of a sampler that shapes depend on: another value compiles anew."""
 
 
 @jax.tree_util.register_dataclass

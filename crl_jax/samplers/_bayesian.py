@@ -9,8 +9,9 @@ from jaxtyping import Array, Float, Int, Key
 
 from .._checks import check_range
 from .._per_anchor import Scalar
+from .._pytree import STATIC
 from ..models import Tables
-from ._batch import STATIC, Batch, Sampler, best
+from ._batch import Batch, Sampler, best
 from ._criteria import informativeness, sampling_risk, unbiasedness
 from ._positives import Positives, sample_unseen
 from ._priors import Prior, as_prior, check_prior, prior_of

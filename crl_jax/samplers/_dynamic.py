@@ -9,8 +9,9 @@ from jaxtyping import Array, Float, Int, Key, UInt32
 
 from .._checks import check_range
 from .._per_anchor import Scalar
+from .._pytree import STATIC
 from ..stats import select_largest
-from ._batch import STATIC, Batch, Sampler, best
+from ._batch import Batch, Sampler, best
 from ._positives import Positives, sample_unseen
 
 

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Key
 
-from ._batch import STATIC, Batch, Sampler
+from .._pytree import STATIC
+from ._batch import Batch, Sampler
 from ._positives import Positives
 
 

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 from .._checks import check_range
 from .._floats import at_least_float32
 from .._per_anchor import Scalar
+from .._pytree import STATIC
 from ._variance_gamma import variance_gamma_cdf, variance_gamma_pdf
 
 _BINS = 1024
@@ -44,7 +45,7 @@ class VarianceGamma(Law):
       scale: The variance :math:`\lambda > 0` of their coordinates.
     """
 
-    dim: int = field(metadata={"static": True})
+    dim: int = field(metadata=STATIC)
     scale: Scalar = 1.0
 
     def __post_init__(self) -> None:

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from .._blocks import map_blocks
 from .._checks import check_range
+from .._pytree import STATIC
 from ..models import Encoder, Tables
 from ..samplers import Prior, as_prior, prior_of
 from ..stats import Law, OneOfTwo, Smoothed, misfit
@@ -75,11 +76,9 @@ class Confidence:
     prior: Prior
     law: Law = field(default_factory=Smoothed)
     every: Int[Array, ""] | int = 10
-    rule: Literal["density", "posterior", "prior"] = field(
-        default="posterior", metadata={"static": True}
-    )
-    n_sample: int = field(default=2**16, metadata={"static": True})
-    normalize: bool = field(default=True, metadata={"static": True})
+    rule: Literal["density", "posterior", "prior"] = field(default="posterior", metadata=STATIC)
+    n_sample: int = field(default=2**16, metadata=STATIC)
+    normalize: bool = field(default=True, metadata=STATIC)
 
     def __post_init__(self) -> None:
         numbers = isinstance(self.prior, (int, float, list, tuple))

@@ -7,9 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
+from .._pytree import STATIC
 from ..losses import normalize
 from ..train import Moment, stream
-from ._views import STATIC, TwoViews, Views, cast_like
+from ._views import TwoViews, Views, cast_like
 
 
 class Momentum(NamedTuple):
@@ -72,8 +73,7 @@ class MomentumViews(TwoViews):
         pos = jnp.sum(query * key, axis=-1)
         neg = query @ extra.queue.astype(query.dtype).T
         losses = self.loss_fn(pos, neg, reduce_fn=None, **self.hyperparams)
-        n = jnp.maximum(moment.n, 1).astype(losses.dtype)
-        mean = jnp.sum(jnp.where(moment.where, losses, 0)) / n
+        mean = moment.mean(losses)
         # Fillers come last, and go nowhere.
         place = (extra.end + jnp.arange(key.shape[0], dtype=jnp.int32)) % self.queue
         place = jnp.where(moment.where, place, self.queue)

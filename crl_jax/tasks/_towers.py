@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
+from .._pytree import STATIC
 from ..losses import clip_contrastive, normalize
 from ..models import Network
 from ..train import Examples, Moment, Task, stream
-from ._views import STATIC, cast_like
+from ._views import cast_like
 
 
 @jax.tree_util.register_dataclass
@@ -70,9 +71,7 @@ class Towers(Task):
             halves["first"] @ halves["second"].T, temperature=temperature, where=moment.where,
             reduce_fn=None,
         )  # fmt: skip
-        n = jnp.maximum(moment.n, 1).astype(losses.dtype)
-        mean = jnp.sum(jnp.where(moment.where, losses, 0)) / n
-        return mean, (after, {"temperature": temperature})
+        return moment.mean(losses), (after, {"temperature": temperature})
 
     def embed(
         self, params: Any, extra: Any, first: Any, second: Any

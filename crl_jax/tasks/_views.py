@@ -8,11 +8,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from ..losses import BatchScores, info_nce, normalize, view_scores
+from .._floats import cast_floats
+from .._pytree import STATIC
+from ..losses import info_nce, normalize, view_scores
 from ..models import Network
 from ..train import Examples, Moment, Task, stream
 
-STATIC = {"static": True}
 Augment = Callable[[Key[Array, ""], Any], Any]
 """``augment(key, example)``: a random view of one example."""
 
@@ -64,42 +65,20 @@ class TwoViews(Task):
         both = jax.tree.map(lambda *views: jnp.concatenate(views), *batch)
         z, extra = self.network.apply(params, extra, cast_like(params, both), train=True)
         scores = view_scores(*jnp.split(normalize(z), 2))
-        value = masked_loss(
-            self.loss_fn, scores, jnp.tile(moment.where, 2), 2 * moment.n, self.hyperparams
+        # Both views of a real example are real; fillers are nobody's negatives.
+        moment = moment._replace(where=jnp.tile(moment.where, 2), n=2 * moment.n)
+        where = scores.where & moment.where[:, None] & moment.where[None, :]
+        losses = self.loss_fn(
+            scores.pos, scores.neg, where=where, reduce_fn=None, **self.hyperparams
         )
-        return value, (extra, {})
+        return moment.mean(losses), (extra, {})
 
     def embed(self, params: Any, extra: Any, examples: Any) -> Float[Array, "batch dim"]:
         """Embeddings of examples as they are, outside training."""
         return self.network.apply(params, extra, examples)[0]
 
 
-def masked_loss(
-    loss_fn: Callable[..., Array],
-    scores: BatchScores,
-    real: Array,
-    n: Array,
-    hyperparams: dict[str, Any],
-) -> Float[Array, ""]:
-    """The mean over real anchors, which see no keys that only fill the batch up.
-
-    Args:
-      loss_fn: See :class:`TwoViews`.
-      scores: Of anchors with the same batch as keys.
-      real: Which anchors, and keys, are real, ``[anchors]``.
-      n: How many.
-      hyperparams: Of the loss.
-    """
-    where = scores.where & real[:, None] & real[None, :]
-    losses = loss_fn(scores.pos, scores.neg, where=where, reduce_fn=None, **hyperparams)
-    return jnp.sum(jnp.where(real, losses, 0)) / jnp.maximum(n, 1).astype(losses.dtype)
-
-
 def cast_like(params: Any, inputs: Any) -> Any:
     """Floating inputs in the dtype of the parameters, which a network computes in."""
-    floating = [x for x in jax.tree.leaves(params) if jnp.issubdtype(x.dtype, jnp.floating)]
-
-    def cast(x: Array) -> Array:
-        return x.astype(floating[0].dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
-
-    return jax.tree.map(cast, inputs) if floating else inputs
+    dtypes = [x.dtype for x in jax.tree.leaves(params) if jnp.issubdtype(x.dtype, jnp.floating)]
+    return cast_floats(inputs, dtypes[0]) if dtypes else inputs

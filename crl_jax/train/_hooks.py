@@ -8,9 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from .._pytree import STATIC
 from ._task import State, Task
-
-STATIC = {"static": True}
 
 
 class Report(NamedTuple):

@@ -244,7 +244,7 @@ def _trace_chunk(batches: HostBatches, state: Runs, **rest: Any) -> Any:
     return _run_chunk.trace(state, state.state.key, steps, **rest)
 
 
-def _settle(fixed: _Fixed, run: dict[str, Array], program: _Program) -> tuple[Task, Updates, Any]:
+def _settle(fixed: _Fixed, run: dict[str, Array], program: _Program) -> tuple[Task, Updates]:
     """Task and optimiser of one run, with its own numbers in their places."""
     both = {"task": fixed.task, "optimizer": fixed.optimizer}
     for path in program.paths:
@@ -253,7 +253,7 @@ def _settle(fixed: _Fixed, run: dict[str, Array], program: _Program) -> tuple[Ta
     if isinstance(optimizer, Optimizer) and program.updates_per_epoch is not None:
         n_steps = run["epochs"] * program.updates_per_epoch
         optimizer = dataclasses.replace(optimizer, n_steps=n_steps)
-    return both["task"], optimizer, fixed.batches
+    return both["task"], optimizer
 
 
 @partial(jax.jit, static_argnames="program")
@@ -261,7 +261,7 @@ def _start(runs: dict[str, Array], fixed: _Fixed, *, program: _Program) -> Runs:
     """The runs before their first epoch."""
 
     def one(run: dict[str, Array]) -> Runs:
-        task, optimizer, _ = _settle(fixed, run, program)
+        task, optimizer = _settle(fixed, run, program)
         state = initial_state(task, optimizer, run["seed"])
         memories = tuple(hook.init(task, state) for hook in fixed.hooks)
         return Runs(state, memories, jnp.bool_(False))
@@ -282,7 +282,8 @@ def _advance(
     """``n_epochs`` epochs of every run, and their report."""
 
     def one(before: Runs, run: dict[str, Array]) -> tuple[Runs, dict[str, Array]]:
-        task, optimizer, batches = _settle(fixed, run, program)
+        task, optimizer = _settle(fixed, run, program)
+        batches = fixed.batches
 
         def body(state: State, epoch: Array) -> tuple[State, dict[str, Array]]:
             state, key = _begin_epoch(task, state, epoch)
@@ -332,7 +333,7 @@ def _begin(
     state: Runs, *, runs: dict[str, Array], fixed: _Fixed, epoch: Array, program: _Program
 ) -> tuple[Runs, Key[Array, "runs"]]:
     def one(before: Runs, run: dict[str, Array]) -> tuple[Runs, Array]:
-        task, _, _ = _settle(fixed, run, program)
+        task, _ = _settle(fixed, run, program)
         after, key = _begin_epoch(task, before.state, epoch)
         return before._replace(state=after), key
 
@@ -351,7 +352,7 @@ def _run_chunk(
     program: _Program,
 ) -> tuple[Runs, dict[str, Array]]:
     def one(before: Runs, run: dict[str, Array], key: Array) -> tuple[Runs, dict[str, Array]]:
-        task, optimizer, _ = _settle(fixed, run, program)
+        task, optimizer = _settle(fixed, run, program)
         own = steps._replace(key=jax.vmap(lambda i: jax.random.fold_in(key, i))(steps.key))
         after, report = run_steps(
             task, optimizer, before.state, own,
@@ -373,7 +374,7 @@ def _finish(
     program: _Program,
 ) -> tuple[Runs, dict[str, Array]]:
     def one(before: Runs, run: dict[str, Array], report: Any) -> tuple[Runs, dict[str, Array]]:
-        task, _, _ = _settle(fixed, run, program)
+        task, _ = _settle(fixed, run, program)
         return _measure(task, fixed.hooks, before, run, report, epoch)
 
     return _over_runs(one, (state, runs, report), in_turn=program.plan.row_wise)

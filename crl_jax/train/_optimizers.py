@@ -10,6 +10,7 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from .._checks import check_range
+from .._pytree import STATIC
 
 Scalar = float | Float[Array, ""]
 Rule = Callable[[Any, Any], optax.GradientTransformation]
@@ -95,15 +96,10 @@ class Optimizer:
     decay: Any = 0.1
     warm_up: Any = 0.0
     n_steps: Any = 1
-    rule: Rule = field(default=adam_l2, metadata={"static": True})
-    schedule: Schedule = field(default=constant, metadata={"static": True})
+    rule: Rule = field(default=adam_l2, metadata=STATIC)
+    schedule: Schedule = field(default=constant, metadata=STATIC)
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "weight_decay", "decay", "warm_up"):
-            if isinstance(value := getattr(self, name), str):
-                raise ValueError(
-                    f"`{name}` must be a number or an array of numbers, got {value!r}."
-                )
         check_range("learning_rate", self.learning_rate, 0, jnp.inf, low_open=True, high_open=True)
         check_range("weight_decay", self.weight_decay, 0, jnp.inf, high_open=True)
         check_range("decay", self.decay, 0, jnp.inf, high_open=True)
@@ -141,7 +137,7 @@ class Fixed:
     Programs are shared among calls with the same object.
     """
 
-    tx: optax.GradientTransformation = field(metadata={"static": True})
+    tx: optax.GradientTransformation = field(metadata=STATIC)
 
     def init(self, params: Any) -> Any:
         """State before the first step."""

@@ -12,6 +12,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from .._floats import cast_floats
 from ._optimizers import Updates
 from ._rows import row_updates
 from ._task import Examples, Moment, RowTask, State, Task, take
@@ -211,9 +212,9 @@ def _gradient(task: Task, plan: StepPlan) -> _Gradient:
 
     def gradient(state: State, batch: Any, moment: Moment) -> tuple[Any, Any, dict[str, Array]]:
         def of_params(params: Any) -> tuple[Array, Any]:
-            loss, (extra, metrics) = task.loss(
-                _cast(params, plan.compute_dtype), state.extra, batch, moment
-            )
+            if plan.compute_dtype is not None:
+                params = cast_floats(params, plan.compute_dtype)
+            loss, (extra, metrics) = task.loss(params, state.extra, batch, moment)
             return loss, (extra, {"loss": loss, **metrics})
 
         grads, (extra, metrics) = jax.grad(of_params, has_aux=True)(state.params)
@@ -290,16 +291,6 @@ def _sums(metrics: dict[str, Array], n: Float[Array, ""]) -> dict[str, Array]:
     return {
         name: jnp.where(n > 0, value.astype(jnp.float32) * n, 0) for name, value in metrics.items()
     }
-
-
-def _cast(params: Any, dtype: str | None) -> Any:
-    if dtype is None:
-        return params
-
-    def cast(x: Array) -> Array:
-        return x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
-
-    return jax.tree.map(cast, params)
 
 
 def _spread(examples: Any, plan: StepPlan) -> Any:

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 _STREAMS = {"params": 0, "epochs": 1, "extra": 2}
@@ -62,6 +63,12 @@ class Moment(NamedTuple):
     progress: Float[Array, ""]
     where: Bool[Array, "batch"]
     n: Float[Array, ""]
+
+    def mean(self, values: Float[Array, "batch"]) -> Float[Array, ""]:
+        """The mean of the values of real examples; 0 of none."""
+        return jnp.sum(jnp.where(self.where, values, 0)) / jnp.maximum(self.n, 1).astype(
+            values.dtype
+        )
 
 
 class Task(ABC):
