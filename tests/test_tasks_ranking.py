@@ -339,3 +339,43 @@ def test_sampler_and_loss_share_one_encoding_a_step(data, sampler):
     jax.block_until_ready(after)
     jax.effects_barrier()
     assert len(calls) == 2 + int(after.step)
+
+
+def test_groups_stand_beside_the_negatives_of_the_batch(data):
+    """The loss sees 1 + 3 scores ahead, of users who took the item, and then the whole batch."""
+    _, log = data
+    shapes = []
+
+    def see(pos, neg, *, where, reduce_fn):
+        shapes.append((pos.shape, neg.shape, where.shape))
+        return losses.gbpr(
+            pos[:, 0], neg, group=pos[:, 1:], rho=0.4, where=where, reduce_fn=reduce_fn
+        )
+
+    before, _, report = epoch_of(log, loss=see, sampler=InBatch(), n_group=3)
+    assert set(shapes) == {((24, 4), (24, 24), (24, 24))}
+    # All of an item's takers alike, a group says what its anchor says.
+    alike = {**before.params, "users": jnp.ones((N_USERS, DIM))}
+    _, _, grouped = epoch_of(log, loss=see, sampler=InBatch(), n_group=3, params=alike)
+    _, _, single = epoch_of(log, loss=losses.bpr, sampler=InBatch(), params=alike)
+    np.testing.assert_allclose(grouped["loss"], single["loss"], rtol=1e-5)
+    assert np.isfinite(report["loss"])
+
+
+def test_false_negatives_are_counted_in_the_batch_too(data):
+    """Half of the catalogue is held out for all: of what a batch shows of it, all is false."""
+    missing, log = data
+    liked = Interactions.from_arrays(
+        np.arange(4), missing[:4], user_ids=np.arange(N_USERS), item_ids=np.arange(N_ITEMS)
+    )
+    key = jax.random.key(4)
+    _, _, report = epoch_of(log, key=key, sampler=InBatch(), held_out=liked, batch_size=10)
+    order = np.asarray(permute(jax.random.split(key)[0], jnp.arange(24), 24))
+    shares = []
+    for first in range(0, 24, 10):
+        rows = order[first : first + 10]
+        users, items = log.users[rows], log.items[rows]
+        negative = items[None] == missing[users][:, None]  # all else the users have taken
+        true = negative & (users >= 4)[:, None]
+        shares.append(len(rows) * true.sum() / max(negative.sum(), 1))
+    np.testing.assert_allclose(report["tnr"], sum(shares) / 24, rtol=1e-5)

@@ -135,12 +135,16 @@ def test_what_cannot_be_is_said(split):
             "`row_wise` needs an encoder with `row_ids`",
         ),
         (
+            {"row_wise": True, "rule": train.sgd_l2, "sampler": samplers.InBatch()},
+            "`row_wise` needs a sampler that draws items, got InBatch",
+        ),
+        (
             {"encoder": Whole(30, 41, 4)},
             "`encoder` must be of 30 users and 40 items, got 30 and 41",
         ),
     ):
         with pytest.raises(ValueError, match=message):
-            fit(split, bns(split), **changes)
+            fit(split, **{"sampler": bns(split), **changes})
 
 
 @jax.tree_util.register_dataclass

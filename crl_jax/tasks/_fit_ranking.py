@@ -13,7 +13,7 @@ from .. import train as engine
 from ..data import Interactions
 from ..metrics import ranking_plan
 from ..models import Encoder, MatrixFactorization, RowEncoder, Similarity, Tables
-from ..samplers import Sampler
+from ..samplers import InBatch, Sampler
 from ..train import ArrayBatches, Callback, Fitted, Hook, Optimizer, State, StepPlan
 from ._arguments import (
     check_counts,
@@ -162,10 +162,8 @@ def fit_ranking(
     task, updates = _place_l2(task, optimizer)
     numbers = {_path(name, task): value for name, value in (sweep or {}).items()}
     check_hyperparams(task, engine.settle_runs(_of_loss(sweep or {})))
-    if plan.row_wise and (not isinstance(task.encoder, RowEncoder) or l2_on != "tables"):
-        raise ValueError(
-            "`row_wise` needs an encoder with `row_ids` and `row_scores`, and `l2_on` tables."
-        )
+    if plan.row_wise:
+        _check_row_wise(task)
     batches = ArrayBatches(task.seen)
     if anchors == "users":
         batches = UserBatches(task.seen, rows_of_users(train))
@@ -198,6 +196,15 @@ def _result(
     if task.confidence is not None:
         confidence = spread(np.asarray(fitted.memories[0]), train)
     return FittedRanking(**fields, encoder=task.serving, confidence=confidence)
+
+
+def _check_row_wise(task: Ranking) -> None:
+    if not isinstance(task.encoder, RowEncoder) or task.l2_on != "tables":
+        raise ValueError(
+            "`row_wise` needs an encoder with `row_ids` and `row_scores`, and `l2_on` tables."
+        )
+    if isinstance(task.sampler, InBatch):
+        raise ValueError("`row_wise` needs a sampler that draws items, got InBatch.")
 
 
 def _encoder(

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from .._checks import check_range
+from .._pytree import STATIC
 from ..data import Interactions
 from ..losses import bpr, is_anchorwise
 from ..metrics import RankingPlan, evaluate, sampling_quality
@@ -20,7 +21,6 @@ from ..train import ArrayBatches, Examples, Hook, Moment, Report, Rows, RowTask,
 from ._confidence import Confidence
 from ._interactions import comparable, turned
 
-STATIC = {"static": True}
 HyperparamSchedule = Callable[[Any, dict[str, Any]], dict[str, Any]]
 """``hyperparam_schedule(progress, hyperparams)``: the hyper-parameters of a loss when the share
 ``progress`` of the epochs is done, from those given. A pure function, called while tracing."""
@@ -169,6 +169,7 @@ class Ranking(RowTask):
           **fields: Further attributes.
         """
         sampler = sampler or RNS()
+        in_batch = isinstance(sampler, InBatch)
         keep = comparable(train)
         pairs = (jnp.asarray(x[keep].astype(np.int32)) for x in (train.users, train.items))
         return cls(
@@ -177,7 +178,7 @@ class Ranking(RowTask):
             positives=Positives.of(train, bitmap=sampler.reads_bitmap),
             sampler=sampler,
             hyperparams=dict(hyperparams or {}),
-            held_out=None if held_out is None else Positives.of(held_out),
+            held_out=None if held_out is None else Positives.of(held_out, bitmap=in_batch),
             takers=Positives.of(turned(train)) if n_group else None,
             n_group=n_group,
             loss_fn=loss,
@@ -246,7 +247,11 @@ class Ranking(RowTask):
     def _select(self, tables: Tables, extra: Kept, draw: Draw, moment: Moment) -> tuple[Draw, Kept]:
         given = self._sampled(tables, draw, moment)
         neg, state = self.sampler.select(draw.proposals, given, extra.sampler)
-        is_false = None if self.held_out is None else self.held_out.contains(draw.users, neg)
+        is_false = None
+        if self.held_out is not None and isinstance(self.sampler, InBatch):
+            is_false = self.held_out.taken(draw.users, draw.pos[:, 0]).T
+        elif self.held_out is not None:
+            is_false = self.held_out.contains(draw.users, neg)
         return draw._replace(proposals=(), neg=neg, is_false=is_false), extra._replace(
             sampler=state
         )
@@ -265,15 +270,17 @@ class Ranking(RowTask):
         if batch.neg is None:
             constant = jax.lax.stop_gradient(tables)
             batch, extra = self._select(constant, extra, batch, moment)
+        anchors, *groups = self._pairs(batch)
         where = None
         if isinstance(self.sampler, InBatch):
             where = self.sampler.where(self._sampled(tables, batch, moment))
             where = where & moment.where[:, None] & moment.where[None, :]
             pos = self.encoder.score(tables, batch.users, batch.pos)
             neg = self.encoder.score_shared(tables, batch.users, batch.pos[:, 0]).T
-            scores = [jnp.concatenate([pos, neg], axis=1)]
+            own = jnp.concatenate([pos, neg], axis=1)
         else:
-            scores = [self.encoder.score(tables, *pairs) for pairs in self._pairs(batch)]
+            own = self.encoder.score(tables, *anchors)
+        scores = [own, *(self.encoder.score(tables, *pairs) for pairs in groups)]
         total, metrics = self._mean_loss(scores, extra, batch, moment, where)
         if self.l2_on != "tables":
             rows = tables if self.l2_on == "encoded" else self.encoder.layer0(params)
@@ -333,8 +340,7 @@ class Ranking(RowTask):
         losses = self.loss_fn(pos, neg, reduce_fn=None, **hyperparams)
         if extra.confidence is not None:
             losses = extra.confidence[batch.place].astype(losses.dtype) * losses
-        n = jnp.maximum(moment.n, 1).astype(losses.dtype)
-        mean = jnp.sum(jnp.where(moment.where, losses, 0)) / n
+        mean = moment.mean(losses)
         metrics = {"loss": mean}
         if batch.is_false is not None:
             info = informativeness(out[:, :1], neg)
@@ -359,8 +365,7 @@ class Ranking(RowTask):
             items = jnp.concatenate([batch.pos, batch.neg], axis=1)
         users, items = rows.users[batch.users], rows.items[items]
         squares = jnp.sum(users**2, axis=-1) + jnp.sum(items**2, axis=(1, 2))
-        squares = squares.astype(jnp.float32)
-        return 0.5 * jnp.sum(jnp.where(moment.where, squares, 0)) / jnp.maximum(moment.n, 1)
+        return 0.5 * moment.mean(squares.astype(jnp.float32))
 
 
 @jax.tree_util.register_dataclass
