@@ -55,7 +55,7 @@ def make_ours(split: Any) -> tuple[Callable[[], float], Callable[[], Tables]]:
             task, optimizer, state, steps, plan=plan, data=batches.data, epoch=epoch
         )
 
-    compiled, state, number = jax.jit(run, donate_argnums=0), start(task, optimizer), 0
+    compiled, state, number = train.jit(run, donate_argnums=0), start(task, optimizer), 0
 
     def epoch() -> float:
         nonlocal state, number

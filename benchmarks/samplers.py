@@ -62,7 +62,7 @@ def compile_epoch(
     optimizer = train.Optimizer(jnp.float32(rate), jnp.float32(decay), rule=rule)
     batches = train.ArrayBatches(task.seen)
 
-    @partial(jax.jit, donate_argnums=0)
+    @partial(train.jit, donate_argnums=0)
     def epoch(state: Any, task: Any, number: Any, optimizer: Any, batches: Any) -> Any:
         steps = batches.epoch(jax.random.fold_in(state.key, number), plan)
         return train.run_steps(

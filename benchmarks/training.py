@@ -152,7 +152,7 @@ def make_epoch(task: Task, interactions: Any) -> Contestant:
     optimizer = train.Optimizer(jnp.float32(LEARNING_RATE), jnp.float32(WEIGHT_DECAY))
     batches, plan = train.ArrayBatches(ranking.seen), train.StepPlan(BATCH_SIZE)
 
-    @partial(jax.jit, donate_argnums=0)
+    @partial(train.jit, donate_argnums=0)
     def compiled(state: Any, epoch: Any, ranking: Any, optimizer: Any, batches: Any) -> Any:
         # The key is made on the device, as `fit` does: made outside it would be timed too.
         steps = batches.epoch(jax.random.fold_in(state.key, epoch), plan)

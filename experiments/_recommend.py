@@ -120,7 +120,7 @@ def _train(config: Config, folder: Path, resumed: bool) -> None:
         given = objective.hyperparams.items()
         fixed = ", ".join(f"{name}={value:g}" for name, value in given if name not in swept)
         sampling = "its own negatives" if objective.sampler else config.sampling.sampler
-        described = f"{config.objective.loss} ({fixed}), {sampling}"
+        described = f"{config.objective.loss} ({fixed}), {sampling}, {config.encoding.encoder}"
         screen.describe(console, problem, described)
         log = open_logger(config.output.log, folder, to_json(config))
         with display(console) as shown, log as on_entry:

@@ -162,6 +162,25 @@ def test_an_equal_call_compiles_nothing():
     listening = False
 
 
+def test_options_of_the_compiler_change_no_bits():
+    plan, batches = StepPlan(8), ArrayBatches(DATA)
+
+    def epoch(state, number):
+        steps = batches.epoch(jax.random.fold_in(state.key, number), plan)
+        return train.run_steps(Line(), SGD, state, steps, plan=plan, data=batches.data)[0]
+
+    def trained(step):
+        state = jax.tree.map(jnp.copy, train.initial_state(Line(), SGD, 0))
+        for number in range(5):
+            given, state = state, step(state, number)
+        return given, state
+
+    given, ours = trained(train.jit(epoch, donate_argnums=0))
+    _, plain = trained(jax.jit(epoch))
+    jax.tree.map(np.testing.assert_array_equal, ours.params, plain.params)
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(given.params))  # jit's own options
+
+
 @pytest.mark.parametrize("kind", ["adam, warmed up", "optax's own schedule"])
 def test_the_learning_rate_follows_its_schedule_step_by_step(kind):
     """A loss whose gradient is 1: the parameter adds the learning rates up."""

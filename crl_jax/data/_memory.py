@@ -1,11 +1,11 @@
 """What people hold in memory as interactions: arrays, sparse matrices and tables."""
 
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 
 from ._columns import Requested, find_columns
 from ._interactions import Interactions
@@ -76,7 +76,7 @@ def _reader(x: Any) -> tuple[Callable[[Any, Requested], Interactions], str, bool
     """How ``x`` is read, what it is called, and whether columns may be named."""
     if isinstance(x, Interactions):
         return lambda x, _: x, "Interactions", False
-    if scipy.sparse.issparse(x):
+    if _is_sparse(x):
         return _from_sparse, "a sparse matrix", False
     if isinstance(x, np.ndarray):
         return _from_array, "an array", True
@@ -88,6 +88,12 @@ def _reader(x: Any) -> tuple[Callable[[Any, Requested], Interactions], str, bool
         "`x` must be Interactions, a SciPy sparse matrix or array, a DataFrame of pandas or "
         f"polars, or a NumPy array [n, 2..4], got {type(x).__module__}.{type(x).__qualname__}."
     )
+
+
+def _is_sparse(x: Any) -> bool:
+    """Without an import of a tenth of a second: who holds a sparse matrix has done it."""
+    sparse = sys.modules.get("scipy.sparse")
+    return sparse is not None and sparse.issparse(x)
 
 
 def _from_sparse(x: Any, _: Requested) -> Interactions:

@@ -19,6 +19,7 @@ from ._batches import ArrayBatches, HostBatches
 from ._callbacks import Callback, Loop
 from ._fingerprint import describe, hash_program
 from ._hooks import Hook, KeepBest, Report
+from ._jit import jit
 from ._numbers import check_fit, check_names, check_runs, put, settle_runs
 from ._optimizers import Fixed, Optimizer, Updates
 from ._steps import StepPlan, Steps, run_steps, updates_per_epoch
@@ -256,7 +257,7 @@ def _settle(fixed: _Fixed, run: dict[str, Array], program: _Program) -> tuple[Ta
     return both["task"], optimizer
 
 
-@partial(jax.jit, static_argnames="program")
+@partial(jit, static_argnames="program")
 def _start(runs: dict[str, Array], fixed: _Fixed, *, program: _Program) -> Runs:
     """The runs before their first epoch."""
 
@@ -269,7 +270,7 @@ def _start(runs: dict[str, Array], fixed: _Fixed, *, program: _Program) -> Runs:
     return jax.vmap(one)(runs)
 
 
-@partial(jax.jit, static_argnames=("program", "n_epochs"), donate_argnames="state")
+@partial(jit, static_argnames=("program", "n_epochs"), donate_argnames="state")
 def _advance(
     state: Runs,
     *,
@@ -328,7 +329,7 @@ def _advance_from_host(
     return _finish(state, report, epoch=np.int32(epoch + n_epochs), **static)
 
 
-@partial(jax.jit, static_argnames="program", donate_argnames="state")
+@partial(jit, static_argnames="program", donate_argnames="state")
 def _begin(
     state: Runs, *, runs: dict[str, Array], fixed: _Fixed, epoch: Array, program: _Program
 ) -> tuple[Runs, Key[Array, "runs"]]:
@@ -340,7 +341,7 @@ def _begin(
     return _over_runs(one, (state, runs), in_turn=program.plan.row_wise)
 
 
-@partial(jax.jit, static_argnames="program", donate_argnames="state")
+@partial(jit, static_argnames="program", donate_argnames="state")
 def _run_chunk(
     state: Runs,
     keys: Key[Array, "runs"],
@@ -363,7 +364,7 @@ def _run_chunk(
     return _over_runs(one, (state, runs, keys), in_turn=program.plan.row_wise)
 
 
-@partial(jax.jit, static_argnames="program", donate_argnames="state")
+@partial(jit, static_argnames="program", donate_argnames="state")
 def _finish(
     state: Runs,
     report: dict[str, Array],

@@ -142,9 +142,7 @@ def run_steps(
     size = sum(math.prod(x.shape) for x in jax.tree.leaves(shapes))
     ahead = len(steps.place) * size <= _MAX_DRAWN_AHEAD
     batches = jax.vmap(draw)(steps.key, steps.place, steps.data) if ahead else None
-    # Two steps a turn: a tenth off the epoch of a loss with many scores, on CPUs.
-    gradients = plan.draw_batches * plan.accumulate
-    state, sums = jax.lax.scan(turn, state, (batches, steps), unroll=2 if gradients == 1 else 1)
+    state, sums = jax.lax.scan(turn, state, (batches, steps))
     return state, jax.tree.map(lambda x: jnp.sum(x) / jnp.sum(steps.n), sums)
 
 
