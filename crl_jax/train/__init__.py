@@ -19,7 +19,6 @@ from ._hooks import KeepBest as KeepBest
 from ._hooks import KeepLast as KeepLast
 from ._hooks import Report as Report
 from ._hooks import Validate as Validate
-from ._jit import Jitted as Jitted
 from ._jit import jit as jit
 from ._loop import Fitted as Fitted
 from ._loop import Runs as Runs
