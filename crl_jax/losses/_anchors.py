@@ -48,6 +48,11 @@ def prepare(
     """Checks shapes, settles on one floating type, and silences what is masked."""
     batch = neg.shape[:-1]
     with_extra = extra_positives and pos.ndim == neg.ndim
+    if not with_extra and neg.ndim != pos.ndim + 1:
+        raise ValueError(
+            "`neg` must have one axis more than `pos`, that of the negatives of an anchor, got "
+            f"the shapes {neg.shape} and {pos.shape}."
+        )
     check_shape("pos", pos, (*batch, max(pos.shape[-1], 1)) if with_extra else batch)
     anchors = _prepare(pos, neg, temperature, where, None, weights)
     if not with_extra:

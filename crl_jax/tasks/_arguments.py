@@ -1,6 +1,7 @@
 """What :func:`fit_ranking` is given, judged and laid out before anything is traced."""
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -9,8 +10,52 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..data import Interactions
-from ..train import check_count
+from ..models import Encoder
+from ..samplers import Sampler
+from ..train import StepPlan, check_count
 from ._ranking import Ranking
+
+_ANCHORS = 2  # as many as it takes to tell a number per anchor from their mean
+
+
+# What an argument must be an object of, and how that is said.
+_KINDS: dict[str, tuple[tuple[Any, ...], str]] = {
+    "train": ((Interactions,), "Interactions, such as the `train` of a split"),
+    "valid": ((Interactions,), "Interactions, such as the `valid` of a split"),
+    "loss": ((Callable,), "a function of scores, such as losses.bpr"),
+    "encoder": ((Encoder, Callable), "an encoder or what makes one, such as LightGCN.of"),
+    "sampler": ((Sampler,), "a sampler, such as samplers.RNS()"),
+    "plan": ((StepPlan,), "a train.StepPlan"),
+}
+
+
+def check_kinds(**given: Any) -> None:
+    """Raises ``ValueError`` unless each argument, by its name, is what it must be; None passes.
+
+    A class in place of one of its objects is refused.
+    """
+    for name, value in given.items():
+        kinds, said = _KINDS[name]
+        if isinstance(value, type):
+            raise ValueError(f"`{name}` must be {said}, got the class {value.__name__}.")
+        if value is not None and not isinstance(value, kinds):
+            shown = repr(value) if isinstance(value, (str, int, float)) else type(value).__name__
+            raise ValueError(f"`{name}` must be {said}, got {shown}.")
+
+
+def check_registered(name: str, value: Any) -> None:
+    """Raises ``ValueError`` if JAX does not know how to take an object apart."""
+    if jax.tree_util.all_leaves([value]):
+        raise ValueError(
+            f"`{name}` must be a pytree: put @jax.tree_util.register_dataclass on "
+            f"{type(value).__name__}."
+        )
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, (str, int, float)):
+        return repr(value)
+    return type(value).__name__
 
 
 def check_counts(counts: Mapping[str, Any]) -> None:
@@ -45,8 +90,8 @@ def check_hyperparams(task: Ranking, numbers: Mapping[str, np.ndarray]) -> None:
       numbers: Hyper-parameters that differ between runs, by name, ``[runs]``.
     """
     n_ahead = 1 + task.n_pos + task.n_group
-    pos = jax.ShapeDtypeStruct((1, n_ahead) if n_ahead > 1 else (1,), np.float32)
-    neg = jax.ShapeDtypeStruct((1, task.n_neg), np.float32)
+    pos = jax.ShapeDtypeStruct((_ANCHORS, n_ahead) if n_ahead > 1 else (_ANCHORS,), np.float32)
+    neg = jax.ShapeDtypeStruct((_ANCHORS, task.n_neg), np.float32)
     fixed = {name: value for name, value in task.hyperparams.items() if name not in numbers}
     runs = set(zip(*(np.asarray(a).tolist() for a in numbers.values()), strict=True)) or {()}
     for values in runs:
@@ -58,4 +103,25 @@ def check_hyperparams(task: Ranking, numbers: Mapping[str, np.ndarray]) -> None:
             ends = [task.hyperparam_schedule(jnp.float32(at), traced) for at in (0, 1)]
             ends = [{name: float(value) for name, value in end.items()} for end in ends]
         for end in ends:
-            jax.eval_shape(partial(task.loss_fn, reduce_fn=None, **end), pos, neg)
+            _check_given(task.loss_fn, end)
+            found = jax.eval_shape(partial(task.loss_fn, reduce_fn=None, **end), pos, neg)
+            shape = getattr(found, "shape", None)
+            if shape != (_ANCHORS,):
+                raise ValueError(
+                    "`loss` must return one number per anchor with `reduce_fn=None`, "
+                    f"[{_ANCHORS}] of {_ANCHORS} anchors, got {shape}."
+                )
+
+
+def _check_given(loss: Callable[..., Any], numbers: Mapping[str, Any]) -> None:
+    """Raises ``ValueError`` if a loss asks for what nobody gives."""
+    wanted = [
+        p.name
+        for p in inspect.signature(loss).parameters.values()
+        if p.kind is p.KEYWORD_ONLY and p.default is p.empty
+    ]
+    if missing := sorted({*wanted} - {"reduce_fn", *numbers}):
+        raise ValueError(
+            f"`hyperparams` must hold {', '.join(missing)}, which `loss` asks for, "
+            f"got {sorted(numbers)}."
+        )

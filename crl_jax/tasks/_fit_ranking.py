@@ -18,6 +18,8 @@ from ..train import ArrayBatches, Callback, Fitted, Hook, Optimizer, State, Step
 from ._arguments import (
     check_counts,
     check_hyperparams,
+    check_kinds,
+    check_registered,
     check_same_ids,
 )
 from ._confidence import Confidence, LawWarning
@@ -136,6 +138,9 @@ def fit_ranking(
         training's state.
       TrainingDiverged: If every run's loss became infinite or NaN.
     """
+    check_kinds(train=train, valid=valid, loss=loss, encoder=encoder, sampler=sampler, plan=plan)
+    if sampler is not None:
+        check_registered("sampler", sampler)
     counts = {"n_neg": n_neg, "n_pos": n_pos, "n_group": n_group, "patience": patience, "k": k}
     check_counts(counts)
     if anchors not in ("interactions", "users"):
@@ -213,6 +218,7 @@ def _encoder(
     if encoder is None:
         return MatrixFactorization(train.n_users, train.n_items)
     made = encoder if isinstance(encoder, Encoder) else encoder(train)
+    check_registered("encoder", made)
     if (made.n_users, made.n_items) != (train.n_users, train.n_items):
         raise ValueError(
             f"`encoder` must be of {train.n_users} users and {train.n_items} items, "

@@ -198,6 +198,7 @@ class Ranking(RowTask):
         scale = jnp.asarray(self.init_scale)
         params = jax.tree.map(lambda x: scale.astype(x.dtype) * x, params)
         tables = self.encoder.encode(params)
+        self._check_tables(tables)
         sampler = self.sampler.init(stream(key, "extra"), self.positives, tables)
         even = jnp.ones(self.seen.users.shape, jnp.float32)
         return params, Kept(sampler, None if self.confidence is None else even)
@@ -246,7 +247,8 @@ class Ranking(RowTask):
 
     def _select(self, tables: Tables, extra: Kept, draw: Draw, moment: Moment) -> tuple[Draw, Kept]:
         given = self._sampled(tables, draw, moment)
-        neg, state = self.sampler.select(draw.proposals, given, extra.sampler)
+        chosen = self.sampler.select(draw.proposals, given, extra.sampler)
+        neg, state = self._checked(chosen, len(draw.users))
         is_false = None
         if self.held_out is not None and isinstance(self.sampler, InBatch):
             is_false = self.held_out.taken(draw.users, draw.pos[:, 0]).T
@@ -255,6 +257,31 @@ class Ranking(RowTask):
         return draw._replace(proposals=(), neg=neg, is_false=is_false), extra._replace(
             sampler=state
         )
+
+    def _check_tables(self, tables: Any) -> None:
+        users, items = self.encoder.n_users, self.encoder.n_items
+        found: Any = type(tables).__name__
+        if isinstance(tables, Tables):
+            found = (jnp.shape(tables.users), jnp.shape(tables.items))
+            if found == ((users, found[1][-1]), (items, found[0][-1])):
+                return
+        raise ValueError(
+            f"`encode` of {type(self.encoder).__name__} must return Tables of {users} users and "
+            f"{items} items, of one width, got {found}."
+        )
+
+    def _checked(self, chosen: Any, n_anchors: int) -> tuple[Int[Array, "batch n_neg"], Any]:
+        """What a sampler has chosen, if it is that."""
+        sampler = type(self.sampler).__name__
+        if not isinstance(chosen, tuple) or len(chosen) != 2:
+            raise ValueError(f"`select` of {sampler} must return ids and a state, got {chosen}.")
+        n = n_anchors if isinstance(self.sampler, InBatch) else self.n_neg
+        if jnp.shape(chosen[0]) != (n_anchors, n):
+            raise ValueError(
+                f"`sampler` must choose `n_neg` = {n} items for each of {n_anchors} anchors, "
+                f"got {jnp.shape(chosen[0])} from {sampler}."
+            )
+        return chosen
 
     def _sampled(self, tables: Tables, draw: Draw, moment: Moment) -> Batch:
         return Batch(

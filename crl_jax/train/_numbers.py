@@ -114,7 +114,16 @@ def check_fit(
     eval_every: int,
     stop_at: int | None,
 ) -> None:
-    """Raises ``ValueError`` unless the parts of a training fit together."""
+    """Raises ``ValueError`` unless the parts of a training are such, and fit together."""
+    parts = {"task": (task, Task), "optimizer": (optimizer, Updates), "plan": (plan, StepPlan)}
+    for name, (value, kind) in parts.items():
+        if isinstance(value, type) or not isinstance(value, kind):
+            raise ValueError(f"`{name}` must be a train.{kind.__name__}, got {value!r}.")
+        if name != "plan" and jax.tree_util.all_leaves([value]):
+            raise ValueError(
+                f"`{name}` must be a pytree: put @jax.tree_util.register_dataclass on "
+                f"{type(value).__name__}."
+            )
     counts = {name: getattr(plan, name) for name in ("batch_size", "draw_batches", "accumulate")}
     counts |= {"eval_every": eval_every}
     if stop_at is not None:
