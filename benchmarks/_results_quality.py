@@ -39,36 +39,34 @@ SAMPLERS = {
 NDCG = "ndcg@20"
 
 
-def loss_rows(results: Path) -> list[dict[str, Any]]:
+def loss_rows(results: Path, file: str = "quality.json") -> list[dict[str, Any]]:
     """What each loss came to, in the order of :data:`LOSSES`."""
-    content = read_json(results / "quality" / "quality.json")
+    content = read_json(results / "quality" / file)
     found = {row["loss"]: row for row in content["rows"]} if content else {}
     return [found[name] for name in LOSSES if name in found]
 
 
 def graph(results: Path) -> str:
     """The section on LightGCN."""
-    content = read_json(results / "quality" / "lightgcn.json")
-    if not content:
+    rows, folder = loss_rows(results, "lightgcn.json"), results / "quality"
+    if not rows:
         return ""
-    metrics, valid = content["metrics"], f"valid_{NDCG}"
-    best = strongest(content["search"], lambda point: point[valid])
-    cells = [
-        [str(point["layers"]), f"{point['lr']:g}", f"{point['weight_decay']:g}",
-         number(point[valid], 4)]
-        for point in content["search"]
-    ]  # fmt: skip
-    other = content["others"][0]
+    best = strongest(rows, lambda r: r[NDCG])
     return join(
         "### LightGCN",
-        f"BPR on LightGCN of width 32, on the same split: NDCG@20 {number(metrics[NDCG], 4)} ± "
-        f"{number(metrics[f'{NDCG}_std'], 4)} over {content['seeds']} seeds, with the point of the "
-        f"search that validation chose ({best['layers']} layers). L2 acts on the rows of the batch "
-        "before any layer. The search had one seed:",
-        table(["layers", "learning rate", "L2", "validation NDCG@20"], cells),
-        f"DPL, with {len(other['search'])} points of its own and {other['seeds']} seed, came to "
-        f"{number(other[NDCG], 4)} there. Other losses were not tried yet.",
-        "`python -m experiments.recommend --recipe ml-100k-lightgcn --data ml-100k`",
+        "The same data and width with two layers of LightGCN. L2 acts on the rows of the batch "
+        "before any layer. Each loss had a search of 8 points and 150 epochs on the validation "
+        f"part, and {len(rows[0]['per_seed'])} seeds.",
+        "```bash\npython -m benchmarks.quality --data ml-100k --encoder lightgcn --search\n"
+        "python -m benchmarks.quality --data ml-100k --encoder lightgcn\n```",
+        _table(rows, folder, "ml-100k-lightgcn-"),
+        f"Searches: {files_of(folder, 'ml-100k-lightgcn-*-search.csv')}. Every metric of every "
+        f"seed: {files_of(folder, 'lightgcn.json')}.",
+        picture(
+            folder,
+            f"ml-100k-lightgcn-{best['loss']}.png",
+            f"Loss and validation score of {LOSSES[best['loss']]} on LightGCN over the epochs",
+        ),
     )
 
 
@@ -77,19 +75,10 @@ def losses(results: Path) -> str:
     rows, folder = loss_rows(results), results / "quality"
     if not rows:
         return ""
-    searched = {row["loss"]: _chosen(folder, row["loss"]) for row in rows}
+    searched = {row["loss"]: _chosen(folder, f"ml-100k-{row['loss']}") for row in rows}
     best, published = strongest(rows, lambda r: r[NDCG]), [r for r in rows if r["published"]]
     valid = {name: row for name, row in searched.items() if row}
     best_valid = strongest(valid, lambda name: valid[name][f"valid_{NDCG}"]) if valid else ""
-    cells = [
-        [
-            LOSSES[row["loss"]],
-            number(searched[row["loss"]].get(f"valid_{NDCG}")),
-            _bold(f"{number(row[NDCG])} ± {number(row['std'])}", row is best),
-            number(row["published"]),
-        ]
-        for row in rows
-    ]
     return join(
         "## Losses",
         "MovieLens 100K in the split of the dissertation, matrix factorisation of width 32. The "
@@ -99,16 +88,16 @@ def losses(results: Path) -> str:
         "end. The validation score is that of the search, with one seed.",
         "```bash\npython -m benchmarks.quality --data ml-100k --search\n"
         "python -m benchmarks.quality --data ml-100k\n```",
-        table(["loss", "validation", "test", "published"], cells),
+        _table(rows, folder, "ml-100k-"),
         f"* On the validation part {LOSSES[best_valid]} is best. On the test part "
         f"{LOSSES[best['loss']]} is best."
         if best_valid
         else "",
         _against_published(published, best),
         _initial_values(folder),
-        f"Searches: {files_of(folder, '*-search.csv')}. What was tried on the validation part "
-        f"before them: {files_of(folder, 'exploration.csv')}. Every metric of every seed: "
-        f"{files_of(folder, 'quality.json')}.",
+        f"Searches: {files_of(folder, 'ml-100k-[!l]*-search.csv')}. What was tried on the "
+        f"validation part before them: {files_of(folder, 'exploration.csv')}. Every metric of "
+        f"every seed: {files_of(folder, 'quality.json')}.",
         picture(folder, "ml-100k-bayesian.png", "Loss and validation score of BCL over the epochs"),
     )
 
@@ -128,8 +117,22 @@ def _against_published(rows: list[dict[str, Any]], best: dict[str, Any]) -> str:
     )
 
 
-def _chosen(folder: Path, loss: str) -> Row:
-    rows = read_csv(folder / f"ml-100k-{loss}-search.csv")
+def _table(rows: list[dict[str, Any]], folder: Path, recipe: str) -> str:
+    best = strongest(rows, lambda r: r[NDCG])
+    cells = [
+        [
+            LOSSES[row["loss"]],
+            number(_chosen(folder, recipe + row["loss"]).get(f"valid_{NDCG}")),
+            _bold(f"{number(row[NDCG])} ± {number(row['std'])}", row is best),
+            number(row["published"]),
+        ]
+        for row in rows
+    ]
+    return table(["loss", "validation", "test", "published"], cells)
+
+
+def _chosen(folder: Path, recipe: str) -> Row:
+    rows = read_csv(folder / f"{recipe}-search.csv")
     return next((row for row in rows if row["chosen"] == "1"), {})
 
 

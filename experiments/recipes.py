@@ -6,7 +6,8 @@ MovieLens 100K, matrix factorisation of width 32, batches of 1,024, Adam with L2
   the scale of the initial values among what is tried, decided on a fifth of the training
   interactions;
 * ``ml-100k-LOSS`` is the point that search chose, with five seeds;
-* ``ml-100k-lightgcn`` is BPR on LightGCN with five seeds, ``ml-100k-lightgcn-search`` its search.
+* ``ml-100k-lightgcn-LOSS-search`` and ``ml-100k-lightgcn-LOSS`` are the same on LightGCN, with 8
+  points of 150 epochs.
 
 All download the data unless ``--data`` names a folder with a split, such as the published one:
 ``python -m experiments.recommend --recipe ml-100k-dpl --data ml-100k --out runs/dpl``.
@@ -66,9 +67,8 @@ def _base(loss: Any) -> Config:
     )
 
 
-def _tuned(loss: str) -> Config:
-    base = _base(loss)
-    chosen = dict(_CHOSEN[loss])
+def _tuned(base: Config, chosen: dict[str, Any]) -> Config:
+    chosen = dict(chosen)
     training = {
         name: chosen.pop(name) for name in ("lr", "weight_decay", "init_scale") if name in chosen
     }
@@ -80,30 +80,61 @@ def _tuned(loss: str) -> Config:
     )
 
 
-_PAIRS: dict[str, Any] = {"loss": "bpr", "n_neg": 1}
+# The same for LightGCN with two layers. Its L2 is a mean over the rows of a batch, and greater.
 _LAYERS: dict[str, Any] = {"encoder": "lightgcn", "layers": 2}
-# LightGCN with BPR. The chosen one is the best of this search. A search with three layers, rates
-# of 2e-3 and 5e-3, L2 of 1e-4 and 1e-3 and 200 epochs was worse on validation.
-_GRAPH_SEARCH = Config(
-    source=DataOptions(data="movielens:100k", valid=0.2),
-    objective=LossOptions(**_PAIRS),
-    encoding=EncoderOptions(**_LAYERS),
-    training=TrainOptions(l2_on="rows", eval_every=10, epochs=150, decay=0.3),
-    protocol=ProtocolOptions(sweep=("lr=3e-3,6e-3", "weight_decay=3e-3,1e-2")),
-)
-_GRAPH = replace(
-    _GRAPH_SEARCH,
-    training=replace(_GRAPH_SEARCH.training, lr=6e-3, weight_decay=3e-3),
-    protocol=ProtocolOptions(seeds=5),
-)
+_RATES = "lr=3e-3,6e-3"
+_STRONG = ("weight_decay=1e-2,3e-2", _RATES)
+_GRAPH_GRIDS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "bpr": ({"n_neg": 1}, ("weight_decay=1e-3,2e-3,3e-3,5e-3", _RATES)),
+    "info_nce": ({"n_neg": 10}, ("temperature=0.7,1", *_STRONG)),
+    "debiased": (
+        {"n_neg": 10, "n_pos": 0, "min_score": -2.0},
+        ("tau_plus=0.005,0.02", *_STRONG),
+    ),
+    "hard": (
+        {"n_neg": 10, "n_pos": 0, "min_score": -2.0, "tau_plus": 0.005},
+        ("beta=0.3,1", *_STRONG),
+    ),
+    "bayesian": ({"n_neg": 10, "tau_plus": 0.05, "alpha": 0.9}, ("beta=0.95,1", *_STRONG)),
+    "dpl": (
+        {"n_neg": 5, "n_pos": 10},
+        ("tau_plus=0.07,0.15", "weight_decay=3e-4,1e-3", _RATES),
+    ),
+}
+_GRAPH_CHOSEN: dict[str, dict[str, Any]] = {
+    "bayesian": {"beta": 1.0, "weight_decay": 1e-2, "lr": 3e-3},
+    "bpr": {"weight_decay": 3e-3, "lr": 6e-3},
+    "debiased": {"tau_plus": 0.005, "weight_decay": 1e-2, "lr": 6e-3},
+    "dpl": {"tau_plus": 0.07, "weight_decay": 3e-4, "lr": 6e-3},
+    "hard": {"beta": 1.0, "weight_decay": 1e-2, "lr": 3e-3},
+    "info_nce": {"temperature": 1.0, "weight_decay": 1e-2, "lr": 6e-3},
+}
+
+
+def _on_graph(loss: Any) -> Config:
+    options, _ = _GRAPH_GRIDS[loss]
+    return Config(
+        source=DataOptions(data="movielens:100k", valid=0.2),
+        objective=LossOptions(loss=loss, **options),
+        encoding=EncoderOptions(**_LAYERS),
+        training=TrainOptions(l2_on="rows", eval_every=10, epochs=150, decay=0.3),
+    )
+
+
+def _searched(base: Config, grid: tuple[str, ...]) -> Config:
+    return replace(base, protocol=ProtocolOptions(sweep=grid))
+
 
 RECIPES: dict[str, Config] = {
-    "ml-100k-lightgcn": _GRAPH,
-    "ml-100k-lightgcn-search": _GRAPH_SEARCH,
-    **{f"ml-100k-{loss}": _tuned(loss) for loss in _CHOSEN},
+    **{f"ml-100k-{loss}": _tuned(_base(loss), _CHOSEN[loss]) for loss in _CHOSEN},
+    **{f"ml-100k-{loss}-search": _searched(_base(loss), _GRIDS[loss][1]) for loss in _GRIDS},
     **{
-        f"ml-100k-{loss}-search": replace(_base(loss), protocol=ProtocolOptions(sweep=grid))
-        for loss, (_, grid) in _GRIDS.items()
+        f"ml-100k-lightgcn-{loss}": _tuned(_on_graph(loss), _GRAPH_CHOSEN[loss])
+        for loss in _GRAPH_CHOSEN
+    },
+    **{
+        f"ml-100k-lightgcn-{loss}-search": _searched(_on_graph(loss), _GRAPH_GRIDS[loss][1])
+        for loss in _GRAPH_GRIDS
     },
 }
 

@@ -26,7 +26,7 @@ def runs(monkeypatch) -> list[str]:
         if len(done) == 3:
             raise SystemExit(2)
         folder.mkdir(parents=True)
-        config = {"objective": {}, "training": {}, "source": {"valid": 0.2}}
+        config = {"objective": {}, "encoding": {}, "training": {}, "source": {"valid": 0.2}}
         (folder / "config.json").write_text(json.dumps(config))
         scores = {"ndcg@20": len(done) / 10, "ndcg@20_std": 0.0}
         (folder / "metrics.json").write_text(json.dumps(scores))
@@ -58,6 +58,14 @@ def test_quality_takes_the_losses_that_have_recipes_and_keeps_what_it_has(
     assert [row["ndcg@20"] for row in rows] == [0.1, 0.2]
     assert set(runs) <= set(RECIPES)
     assert len(set(runs)) == 3
+
+
+def test_quality_of_another_encoder_has_its_own_recipes_and_file(runs, monkeypatch, tmp_path):
+    flags = "--encoder", "lightgcn", "--losses", "bayesian", "--out", tmp_path / "out"
+    call(quality, monkeypatch, "--data", tmp_path, "--runs", tmp_path / "runs", *flags)
+    assert runs == ["ml-100k-lightgcn-bayesian"]
+    (row,) = json.loads((tmp_path / "out/lightgcn.json").read_text())["rows"]
+    assert row["published"] == 0.4347
 
 
 class Log:

@@ -64,6 +64,10 @@ def mean_alone(pos, neg, *, reduce_fn=None):
     return jnp.mean(neg - pos[:, None])
 
 
+def without_where(pos, neg, *, reduce_fn=None):
+    return jnp.mean(neg, axis=-1) - pos
+
+
 REFUSED = {
     "a whole split": (
         {"train": Split(split().train, split().valid, None)},
@@ -81,6 +85,10 @@ REFUSED = {
     "a loss without its prior": (
         {"loss": losses.debiased_pairwise},
         "`hyperparams` must hold tau_plus, which `loss` asks for",
+    ),
+    "a loss without a mask, in the batch": (
+        {"loss": without_where, "sampler": samplers.InBatch()},
+        "`loss` must take `where` with InBatch",
     ),
     "a name of a sampler": ({"sampler": "rns"}, "`sampler` must be a sampler.*got 'rns'"),
     "a class of samplers": ({"sampler": samplers.RNS}, "`sampler` must .*got the class RNS"),

@@ -167,8 +167,7 @@ def fit_ranking(
     task, updates = _place_l2(task, optimizer)
     numbers = {_path(name, task): value for name, value in (sweep or {}).items()}
     check_hyperparams(task, engine.settle_runs(_of_loss(sweep or {})))
-    if plan.row_wise:
-        _check_row_wise(task)
+    _check_sampler(task, plan)
     batches = ArrayBatches(task.seen)
     if anchors == "users":
         batches = UserBatches(task.seen, rows_of_users(train))
@@ -203,12 +202,18 @@ def _result(
     return FittedRanking(**fields, encoder=task.serving, confidence=confidence)
 
 
-def _check_row_wise(task: Ranking) -> None:
+def _check_sampler(task: Ranking, plan: StepPlan) -> None:
+    """Raises ``ValueError`` unless loss, encoder and plan can do with the sampler."""
+    in_batch = isinstance(task.sampler, InBatch)
+    if in_batch and not task.takes_where:
+        raise ValueError("`loss` must take `where` with InBatch: it says which items to leave out.")
+    if not plan.row_wise:
+        return
     if not isinstance(task.encoder, RowEncoder) or task.l2_on != "tables":
         raise ValueError(
             "`row_wise` needs an encoder with `row_ids` and `row_scores`, and `l2_on` tables."
         )
-    if isinstance(task.sampler, InBatch):
+    if in_batch:
         raise ValueError("`row_wise` needs a sampler that draws items, got InBatch.")
 
 

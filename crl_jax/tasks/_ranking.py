@@ -378,11 +378,15 @@ class Ranking(RowTask):
         return mean, metrics
 
     @property
+    def takes_where(self) -> bool:
+        """Whether the loss can be told which negatives to leave out."""
+        taken = inspect.signature(self.loss_fn).parameters.values()
+        return any(p.name == "where" or p.kind is p.VAR_KEYWORD for p in taken)
+
+    @property
     def _masks_fillers(self) -> bool:
         """Whether the loss is told which anchors are real: it looks across them, and can be."""
-        taken = inspect.signature(self.loss_fn).parameters.values()
-        named = any(p.name == "where" or p.kind is p.VAR_KEYWORD for p in taken)
-        return named and not is_anchorwise(self.loss_fn)
+        return self.takes_where and not is_anchorwise(self.loss_fn)
 
     def _half_squares(self, rows: Tables, batch: Draw, moment: Moment) -> Array:
         """Half the squared length of the rows of an anchor, a mean over the real ones."""
