@@ -146,6 +146,12 @@ def test_a_queue_holds_the_keys_of_the_last_batches():
     np.testing.assert_allclose(np.linalg.norm(after.queue, axis=1), 1, rtol=1e-5)
 
 
+def test_a_queue_that_cannot_hold_a_batch_is_refused():
+    task = MomentumViews(Network(whole), shift_and_drop, {}, dim=32, queue=15)
+    with pytest.raises(ValueError, match="`queue` must hold a batch of 16 keys, got 15"):
+        fit(task, TRAIN[:16], StepPlan(16), epochs=1)
+
+
 def test_the_target_is_the_average_of_the_parameters():
     task = MomentumViews(Network(whole), shift_and_drop, {}, momentum=0.75, dim=32, queue=64)
     start = train.initial_state(task, Optimizer(1e-3), 0).params

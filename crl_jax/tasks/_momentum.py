@@ -42,7 +42,7 @@ class MomentumViews(TwoViews):
     Attributes:
       momentum: The m, in [0, 1].
       dim: Width of the embeddings. Static.
-      queue: Keys that are kept. Static.
+      queue: Keys that are kept, at least as many as a batch has. Static.
 
     References:
       He et al., `Momentum Contrast for Unsupervised Visual Representation Learning
@@ -64,6 +64,9 @@ class MomentumViews(TwoViews):
     ) -> tuple[Array, tuple[Momentum, dict[str, Array]]]:
         """The mean over the first views of the real examples."""
         first, second = cast_like(params, batch)
+        n = moment.where.shape[0]
+        if n > self.queue:
+            raise ValueError(f"`queue` must hold a batch of {n} keys, got {self.queue}.")
         query, rest = self.network.apply(params, extra.rest, first, train=True)
         key, target_rest = self.network.apply(
             jax.tree.map(lambda x, like: x.astype(like.dtype), extra.target, params),

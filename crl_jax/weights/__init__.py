@@ -43,12 +43,12 @@ from ._estimates import TauPlusEstimate as TauPlusEstimate
 from ._estimates import estimate_alpha as estimate_alpha
 from ._estimates import estimate_tau_plus as estimate_tau_plus
 from ._hard import hard_weights as hard_weights
-from ._schedules import MeasuredAlpha as MeasuredAlpha
+from ._measured_alpha import MeasuredAlpha as MeasuredAlpha
+from ._measured_alpha import init_measured_alpha as init_measured_alpha
+from ._measured_alpha import measured_alpha as measured_alpha
+from ._measured_alpha import update_measured_alpha as update_measured_alpha
 from ._schedules import fixed_alpha as fixed_alpha
-from ._schedules import init_measured_alpha as init_measured_alpha
-from ._schedules import measured_alpha as measured_alpha
 from ._schedules import ramp_drop_rate as ramp_drop_rate
-from ._schedules import update_measured_alpha as update_measured_alpha
 from ._schedules import warmup_alpha as warmup_alpha
 from ._small_loss import reliability_weights as reliability_weights
 from ._small_loss import small_loss_weights as small_loss_weights
