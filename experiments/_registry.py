@@ -28,7 +28,8 @@ class Hyperparam:
       help: What it is, in one line.
       limits: Where its numbers lie; None for words.
       kind: Its type: int, float or a ``Literal`` of words.
-      sweeps: Whether a sweep can set it. Numbers that change the shapes of arrays cannot be swept.
+      sweeps: Whether a sweep can set it, see :attr:`Entry.sweepable`. Numbers that change the
+        shapes of arrays cannot be swept.
       field: The field of a sampler that a sweep sets, where it is called otherwise.
     """
 
@@ -73,6 +74,11 @@ class Entry:
         """All its flags."""
         return self.hyperparams
 
+    @property
+    def sweepable(self) -> frozenset[str]:
+        """The names of those flags that a sweep can set."""
+        return frozenset(name for name, of in self.flags.items() if of.sweeps)
+
     def complete(self, values: dict[str, Any], swept: tuple[str, ...]) -> dict[str, Any]:
         """The values of the flags, with defaults that depend on other flags.
 
@@ -97,7 +103,11 @@ def takers(entries: Entries) -> dict[str, dict[str, Hyperparam]]:
 
 def sweepable(entries: Entries) -> tuple[str, ...]:
     """The names of the flags that a sweep can set."""
-    return tuple(name for name, of in takers(entries).items() if all(h.sweeps for h in of.values()))
+    return tuple(
+        name
+        for name, of in takers(entries).items()
+        if all(name in entries[n].sweepable for n in of)
+    )
 
 
 def limits_of(entries: Entries, chosen: Any) -> dict[str, Range]:
@@ -169,11 +179,14 @@ def settle(
     name = getattr(options, choice)
     own = entries[name].flags
     values = {flag_name: h.default for flag_name, h in own.items()}
-    for flag_name in takers(entries):
+    for flag_name, of in takers(entries).items():
         value = getattr(options, flag_name)
         if (value is not None or flag_name in swept) and flag_name not in own:
             takes = f"it takes {', '.join(map(flag, own))}" if own else "it takes no numbers"
-            raise ValueError(f"--{choice} {name} has no {flag(flag_name)}; {takes}.")
+            raise ValueError(
+                f"--{choice} {name} has no {flag(flag_name)}; {takes}. "
+                f"{flag(flag_name)} is for {', '.join(of)}."
+            )
         if value is not None:
             values[flag_name] = value
     return entries[name].complete(values, swept)

@@ -3,13 +3,15 @@
 import contextlib
 import io
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_type_hints
 
 import pytest
 import tyro
 
-from crl_jax import losses
+from crl_jax import losses, models, samplers
+from crl_jax.data import Interactions
+from experiments._config import SWEEPABLE, SamplerOptions
 from experiments._ranges import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, Range
 from experiments._registry import (
     Entry,
@@ -23,9 +25,9 @@ from experiments._registry import (
     with_flags,
     words,
 )
-from experiments.encoders import ENCODERS
+from experiments.encoders import ENCODERS, EncoderEntry
 from experiments.objectives import OBJECTIVES, Objective
-from experiments.sampling import SAMPLERS
+from experiments.sampling import SAMPLERS, Context, SamplerEntry, resolve_sampler
 
 MARGIN = Hyperparam(1.0, "How far a positive should lead", POSITIVE)
 
@@ -105,8 +107,15 @@ def test_values_are_those_given_or_the_defaults():
 @pytest.mark.parametrize("swept", [(), ("margin",)])
 def test_flags_of_another_entry_are_refused(swept):
     flags = () if swept else ("--margin", "2")
-    with pytest.raises(ValueError, match=r"^--kind soft has no --margin; it takes --slack\.$"):
+    with pytest.raises(
+        ValueError, match=r"^--kind soft has no --margin; it takes --slack\. --marg"
+    ):
         settle("kind", parse("--kind", "soft", *flags), ENTRIES, swept)
+
+
+def test_for_whom_a_refused_flag_is_is_told():
+    with pytest.raises(ValueError, match=r" --slack is for hinge, soft\.$"):
+        settle("kind", parse("--kind", "deep", "--slack", "1"), ENTRIES)
 
 
 def test_ranges_are_those_of_the_chosen_entry():
@@ -123,6 +132,54 @@ def test_only_numbers_that_leave_shapes_alone_are_swept():
     assert {"temperature", "tau_plus", "beta"} <= {*sweepable(OBJECTIVES)}
     assert "law_scale" not in sweepable(OBJECTIVES)
     assert sweepable(SAMPLERS) == ("rank_scale", "variance_weight", "risk_lambda")
+
+
+def test_settings_of_a_loss_are_not_swept():
+    mine = Objective(help="mine", loss=losses.bpr, settings={"margin": MARGIN})
+    assert mine.sweepable == {"temperature"}
+    assert sweepable({"mine": mine}) == ("temperature",)
+
+
+def test_flags_of_encoders_are_not_swept():
+    narrow = EncoderEntry(
+        help="narrow",
+        hyperparams={"share": MARGIN},
+        make=lambda log, **_: models.MatrixFactorization(log.n_users, log.n_items),
+    )
+    assert sweepable({"narrow": narrow}) == ()
+    assert not {*takers(ENCODERS)} & {*SWEEPABLE}
+
+
+@dataclass(frozen=True)
+class Powered(samplers.RNS):
+    """A sampler with a number."""
+
+    power: float = 1.0
+
+
+def test_a_swept_flag_of_a_sampler_must_have_a_field(monkeypatch):
+    monkeypatch.setitem(
+        SAMPLERS,
+        "mine",
+        SamplerEntry(
+            help="mine",
+            hyperparams={
+                "risk_lambda": MARGIN,
+                "variance_weight": replace(MARGIN, field="power"),
+            },
+            make=lambda context, **_: Powered(),
+        ),
+    )
+    context = Context(Interactions.from_arrays([0, 1], [0, 1]), "", 1)
+    options = replace(SamplerOptions(), sampler="mine")
+    sampler, _ = resolve_sampler(options, context, ("variance_weight",))
+    assert sampler == Powered()
+    with pytest.raises(
+        ValueError,
+        match=r"^--sweep risk_lambda: expected a field of Powered \(it has power\), got "
+        r"risk_lambda\. Mark the flag sweeps=False",
+    ):
+        resolve_sampler(options, context, ("risk_lambda",))
 
 
 def test_a_loss_has_its_counts_and_a_temperature():

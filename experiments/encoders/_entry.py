@@ -18,3 +18,8 @@ class EncoderEntry(Entry):
     """
 
     make: Callable[..., models.Encoder]
+
+    @property
+    def sweepable(self) -> frozenset[str]:
+        """None: all points of a sweep train the one encoder."""
+        return frozenset()

@@ -49,7 +49,6 @@ LIGHTGCN = EncoderEntry(
             models.LightGCN.edge_dropout,
             "Probability that a step does without an interaction",
             Range(0, 1, high_open=True),
-            sweeps=False,
         ),
     },
     make=_lightgcn,

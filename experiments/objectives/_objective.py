@@ -26,7 +26,7 @@ class Objective(Entry):
       loss: ``loss(pos, neg, *, temperature, <hyperparams>, reduce_fn, …)``.
       hyperparams: The hyper-parameters that go to the loss, but for the temperature, which every
         loss has. A sweep can set each.
-      settings: Further flags, which do not go to the loss.
+      settings: Further flags, which do not go to the loss. A sweep cannot set them.
       n_neg: Default number of unlabelled items per anchor.
       n_pos: Default number of extra positives; None if it has no use for any.
       n_group: Default number of users per anchor who took the same item; None for no group.
@@ -58,6 +58,11 @@ class Objective(Entry):
                 fixed = Range(default, default)
                 found[name] = count(default, said, limits if self.sampler is None else fixed)
         return {**found, "temperature": _TEMPERATURE, **self.hyperparams, **self.settings}
+
+    @property
+    def sweepable(self) -> frozenset[str]:
+        """Temperature and hyper-parameters: no run has settings of its own."""
+        return super().sweepable - self.settings.keys()
 
     def complete(self, values: dict[str, Any], swept: tuple[str, ...]) -> dict[str, Any]:
         """See :meth:`Entry.complete`."""

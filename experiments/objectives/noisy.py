@@ -65,7 +65,6 @@ BPRAC = Objective(
             "Variance of the embeddings' coordinates that the closed form assumes; by default that "
             "of the initial values",
             POSITIVE,
-            sweeps=False,
         ),
         "rule": words(
             tasks.Confidence.rule,

@@ -3,6 +3,7 @@
 A new one is a :class:`SamplerEntry` in a file of this folder, and a line in :data:`SAMPLERS`.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -26,6 +27,27 @@ SAMPLERS: Mapping[str, SamplerEntry] = {
 }
 
 
+def settle_sampler(
+    options: SamplerOptions,
+    swept: tuple[str, ...] = (),
+    own: Callable[[data.Interactions], samplers.Sampler] | None = None,
+) -> dict[str, Any]:
+    """The values of the flags of the chosen sampler; what it draws for is not looked at.
+
+    Args:
+      options: The flags.
+      swept: Names of numbers that a sweep sets.
+      own: Makes the negatives of a loss that is about certain ones; no others will do.
+
+    Raises:
+      ValueError: If a flag was given that the sampler does not take, or the loss takes no sampler.
+    """
+    values = settle("sampler", options, SAMPLERS, swept)
+    if own is not None and options.sampler != "rns":
+        raise ValueError(f"--sampler {options.sampler}: this loss draws negatives of its own.")
+    return values
+
+
 def resolve_sampler(
     options: SamplerOptions,
     context: Context,
@@ -37,19 +59,32 @@ def resolve_sampler(
     Args:
       options: The flags.
       context: What it draws for.
-      swept: Names of numbers that a sweep sets.
-      own: Makes the negatives of a loss that is about certain ones; no others will do.
+      swept: As for :func:`settle_sampler`.
+      own: As for :func:`settle_sampler`.
 
     Returns:
       The sampler, and the values of its flags.
 
     Raises:
-      ValueError: If a flag was given that the sampler does not take, or the data lack what its
-        prior needs.
+      ValueError: As :func:`settle_sampler`, or if the data lack what its prior needs, or it has
+        no field for what a sweep sets.
     """
-    values = settle("sampler", options, SAMPLERS, swept)
+    values = settle_sampler(options, swept, own)
     if own is not None:
-        if options.sampler != "rns":
-            raise ValueError(f"--sampler {options.sampler}: this loss draws negatives of its own.")
         return own(context.train), values
-    return SAMPLERS[options.sampler].make(context, **values), values
+    entry = SAMPLERS[options.sampler]
+    made = entry.make(context, **values)
+    _check_fields(made, entry.swept_fields({name: name for name in swept}))
+    return made, values
+
+
+def _check_fields(sampler: samplers.Sampler, swept: Mapping[str, str]) -> None:
+    """Raises ``ValueError`` unless the fields that flags sweep are there, the flags by field."""
+    fields = [f.name for f in dataclasses.fields(sampler) if not f.metadata.get("static")]
+    for field, name in swept.items():
+        if field.partition(".")[0] not in fields:
+            raise ValueError(
+                f"--sweep {name}: expected a field of {type(sampler).__name__} (it has "
+                f"{', '.join(fields) or 'none'}), got {field}. Mark the flag sweeps=False, or "
+                "name the field that it sets by field=."
+            )
