@@ -43,14 +43,14 @@ def in_flags(message: object) -> str:
 def given(arguments: list[str]) -> tuple[set[str], set[str]]:
     """What the arguments fix, and what they sweep, by the names of the fields.
 
-    >>> given(["--weight-decay=0", "--sweep", "lr=1,2"])
-    ({'weight_decay'}, {'lr'})
+    >>> given(["--weight-decay=0", "--sweep", "tau-plus=0,0.1"])
+    ({'weight_decay'}, {'tau_plus'})
     """
     fixed, swept = set(), set()
     for argument, following in zip_longest(arguments, arguments[1:], fillvalue=""):
         name, separator, value = argument.partition("=")
         if name == "--sweep":
-            swept.add((value if separator else following).partition("=")[0])
+            swept.add((value if separator else following).partition("=")[0].replace("-", "_"))
         elif name.startswith("--"):
             fixed.add(name[2:].replace("-", "_"))
     return fixed, swept

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from crl_jax import models, serving
+from crl_jax import models, samplers, serving
 
 from . import _pipeline as pipeline
 from . import _rundir as rundir
@@ -31,7 +31,7 @@ from ._sweep import count_search_seeds, parse_sweep
 from .encoders import ENCODERS
 from .objectives import Settled, resolve
 from .recipes import RECIPES, start
-from .sampling import Context, resolve_sampler
+from .sampling import Context, resolve_sampler, settle_sampler
 
 _DESCRIPTION = """Train a recommender on implicit feedback with a pairwise or contrastive loss,
 choose on validation data, and score it once on test data.
@@ -107,8 +107,11 @@ def _take_recipe(arguments: list[str]) -> tuple[Config, list[str]]:
 def _train(config: Config, folder: Path, resumed: bool) -> None:
     console = screen.output()
     _check_device(config.output.device)
-    config, problem, objective, swept = _judge(config, console)
     advice = f": go on with it by --resume {folder}, or name another directory."
+    if not resumed and folder.exists():
+        with rundir.claim(folder, advice):  # let go at once: whether it can be had, before a read
+            pass
+    config, problem, objective, swept = _judge(config, console)
     with rundir.occupy(folder) if resumed else rundir.claim(folder, advice):
         advise(partial(_go_on, folder))
         if resumed and (folder / rundir.METRICS).exists():
@@ -119,8 +122,9 @@ def _train(config: Config, folder: Path, resumed: bool) -> None:
             rundir.create(folder, config)
         given = objective.hyperparams.items()
         fixed = ", ".join(f"{name}={value:g}" for name, value in given if name not in swept)
+        loss = f"{config.objective.loss} ({fixed})" if fixed else config.objective.loss
         sampling = "its own negatives" if objective.sampler else config.sampling.sampler
-        described = f"{config.objective.loss} ({fixed}), {sampling}, {config.encoding.encoder}"
+        described = f"{loss}, {sampling}, {config.encoding.encoder}"
         screen.describe(console, problem, described)
         log = open_logger(config.output.log, folder, to_json(config))
         with display(console) as shown, log as on_entry:
@@ -148,13 +152,19 @@ def _judge(config: Config, console: Console) -> tuple[Config, Problem, Settled, 
       sets.
     """
     objective, swept = _objective(config)
+    settle_sampler(config.sampling, swept, objective.sampler)
+    of_encoder = settle("encoder", config.encoding, ENCODERS, swept)
     count_search_seeds(config.protocol)
     check_installed(config.output.log)
     with display(console) as shown:
         problem = load_problem(config.source, shown.stage, reading(shown))
     context = Context(problem.train, config.source.data, objective.count("n_neg"))
-    _, of_sampler = resolve_sampler(config.sampling, context, swept, own=objective.sampler)
-    of_encoder = settle("encoder", config.encoding, ENCODERS, swept)
+    sampler, of_sampler = resolve_sampler(config.sampling, context, swept, own=objective.sampler)
+    if isinstance(sampler, samplers.InBatch) and not objective.takes_where:
+        raise ValueError(
+            f"--sampler {config.sampling.sampler} needs a loss that takes `where`; --loss "
+            f"{config.objective.loss} does not."
+        )
     objective.confidence(problem.train, config.training)
     settled = replace(
         anchor(config),

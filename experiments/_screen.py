@@ -44,8 +44,8 @@ def report(console: Console, outcome: Outcome, n_searched: int) -> None:
     if n_searched:
         console.print(_grid_table(outcome.points, choice, n_searched))
     console.print(
-        f"chosen on validation data: {choice.epochs} epochs, "
-        f"NDCG@{VALIDATION_K} {choice.score:.4f}",
+        f"chosen on validation data: {choice.epochs} epochs, NDCG@{VALIDATION_K} "
+        f"{choice.score:.4f} (mean with the validations just before and after)",
     )
     console.print(_metrics_table(outcome.per_seed))
     console.print(f"scored: a model trained on {named(outcome.scored_on)}")

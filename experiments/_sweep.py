@@ -26,6 +26,7 @@ def parse_sweep(config: Config) -> dict[str, list[float]]:
     axes: dict[str, list[float]] = {}
     for spec in config.protocol.sweep:
         name, _, values = spec.partition("=")
+        name = name.replace("-", "_")
         if name not in SWEEPABLE:
             raise ValueError(f"--sweep takes one of {', '.join(SWEEPABLE)}, got {name!r}.")
         if name in axes:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -108,7 +109,8 @@ def test_a_run_leaves_what_it_promises(finished, ratings):
     assert not list(finished.rglob("*.partial"))
     screen = (finished / "screen.txt").read_text()
     assert f"{metrics['ndcg@20']:.4f}" in screen
-    assert "chosen on validation data" in screen
+    chosen = f"{chosen['epochs']} epochs, NDCG@20 {chosen['valid_ndcg@20']:.4f} (mean with the val"
+    assert f"chosen on validation data: {chosen}" in screen
     stages = [f"reading {ratings.parent.name}/log.csv", "splitting",
               "search: compiling", "search 1/3  loss",
               "search 3/3  loss", "final: compiling", "planning evaluation",
@@ -183,7 +185,7 @@ def test_a_loss_gets_its_numbers(name, asked):
 
 def test_numbers_and_sweeps_reach_the_training(asked):
     flags = ["--loss", "hard", "--beta", "0.3", "--n-neg", "7", "--n-pos", "3", "--lr", "0.02"]
-    swept = ["--sweep", "tau_plus=0.1,0.2", "--sweep", "weight_decay=1,2,3"]
+    swept = ["--sweep", "tau-plus=0.1,0.2", "--sweep", "weight_decay=1,2,3"]
     _, given = asked(*flags, *swept, "--batch-size", "9", "--patience", "4", "--seed", "6")
     fixed = {"temperature": 1, "beta": 0.3, "min_score": -5}
     assert fixed.items() <= given["hyperparams"].items()
@@ -320,6 +322,12 @@ def test_seeds_give_mean_and_deviation_of_the_searched_models_without_refit(
     assert "mean ± standard deviation of 3 seeds" in capsys.readouterr().out
     lines = [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
     assert {line["phase"] for line in lines} == {"search"}
+
+
+def test_a_loss_with_no_number_but_a_swept_one_is_shown_without_brackets(ratings, tmp_path, capsys):
+    arguments = ["--data", str(ratings), "--epochs", "1", "--dim", "2", "--refit", "none"]
+    assert main([*arguments, "--sweep", "temperature=1", "--out", str(tmp_path / "run")]) == 0
+    assert "\nbpr, rns, mf on " in capsys.readouterr().out
 
 
 def test_a_sweep_is_decided_on_validation_and_written_whole(ratings, tmp_path, capsys):
@@ -473,7 +481,7 @@ WRONG = {
     "a share out of range": (["--valid", "1.5"], "--valid must be a number in (0, 1), got 1.5"),
     "a flag the sampler has not": (
         ["--candidates", "9"],
-        "--sampler rns has no --candidates; it takes no numbers",
+        "--sampler rns has no --candidates; it takes no numbers. --candidates is for dns, srns,",
     ),
     "a sweep the sampler has not": (
         ["--sampler", "dns", "--sweep", "risk_lambda=1,5"],
@@ -486,6 +494,37 @@ WRONG = {
     "no occupations": (["--sampler", "bns", "--prior", "occupation"], "u.user"),
     "no such rating": (["--min-rating", "4"], "--min-rating is given"),
 }
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--sampler", "pns", "--candidates", "3"], "--sampler pns has no --candidates"),
+        (["--loss", "mpr", "--sampler", "dns"], "this loss draws negatives of its own"),
+        (["--layers", "2"], "--encoder mf has no --layers"),
+        (["--out", "{run}"], "{run} holds a run already: go on with it by --resume {run}"),
+    ],
+)
+def test_what_data_cannot_mend_is_refused_before_they_are_read(
+    flags, message, ratings, first_run, monkeypatch, capsys
+):
+    monkeypatch.setattr("experiments._recommend.load_problem", lambda *_: pytest.fail("read"))
+    flags = [flag.format(run=first_run) for flag in flags]
+    assert main(["--data", str(ratings), *flags]) == 2
+    assert message.format(run=first_run) in one_line(capsys.readouterr().err)
+
+
+def test_a_loss_that_masks_nothing_is_refused_with_the_batch_as_negatives(
+    asked_and_refused, monkeypatch
+):
+    def plain(pos, neg, *, temperature, reduce_fn=None):
+        return losses.bpr(pos, neg, temperature=temperature, reduce_fn=reduce_fn)
+
+    monkeypatch.setitem(OBJECTIVES, "bpr", replace(OBJECTIVES["bpr"], loss=plain))
+    said = asked_and_refused("--sampler", "in-batch")
+    assert said == (
+        "error: --sampler in-batch needs a loss that takes `where`; --loss bpr does not."
+    )
 
 
 @pytest.mark.parametrize("name", WRONG)
