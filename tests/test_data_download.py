@@ -71,7 +71,7 @@ def test_the_member_arrives_once_and_nothing_else_stays(serve, tmp_path):
     path = _download.fetch(archive(url, content), tmp_path / "cache")
     assert path == tmp_path / "cache" / "u.data"
     assert path.read_bytes() == MEMBER
-    assert everything_under(tmp_path) == ["cache/u.data"]
+    assert everything_under(tmp_path) == ["cache/.u.data.origin", "cache/u.data"]
     assert _download.fetch(archive(url, content), tmp_path / "cache") == path
     assert state["requests"] == 1
 
@@ -82,6 +82,36 @@ def test_a_half_written_earlier_file_is_replaced(serve, tmp_path):
     content = zipped({NAME: MEMBER})
     url, _ = serve(content)
     assert _download.fetch(archive(url, content), tmp_path).read_bytes() == MEMBER
+
+
+CHANGES = ("content", "url", "member")
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_entry_is_downloaded_anew(serve, tmp_path, change):
+    other = "other/u.data"
+    content = zipped({NAME: MEMBER, other: MEMBER[::-1]})
+    url, state = serve(content)
+    entry = archive(url, content)
+    _download.fetch(entry, tmp_path)
+    if change == "content":
+        content = zipped({NAME: MEMBER[::-1]})
+        entry = archive(serve(content)[0], content)
+    elif change == "url":
+        entry = replace(entry, url=f"{url}?2024")
+    else:
+        entry = replace(entry, member=other)
+    for _ in range(2):
+        read = _download.fetch(entry, tmp_path).read_bytes()
+        assert read == (MEMBER if change == "url" else MEMBER[::-1])
+    assert state["requests"] == 2
+
+
+def test_a_file_that_lies_there_without_a_note_of_its_origin_is_taken(serve, tmp_path):
+    (tmp_path / "u.data").write_bytes(MEMBER)
+    url, state = serve(zipped({}))
+    assert _download.fetch(archive(url, b""), tmp_path) == tmp_path / "u.data"
+    assert state["requests"] == 0
 
 
 @pytest.mark.parametrize(
@@ -116,7 +146,12 @@ def test_an_endless_answer_is_cut_off(serve, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("members", "message"),
     [
-        ({"ml-100k/u.item": b"x"}, "expected the member ml-100k/u.data"),
+        (
+            {"ml-100k/u.item": b"x", "ml-100k/README": b"x"},
+            "expected the member ml-100k/u.data, got ml-100k/u.item, ml-100k/README.",
+        ),
+        ({str(i): b"x" for i in range(11)}, r"expected the member .*, got 0, .*, 8, 9, …\."),
+        ({}, r"expected the member .*, got none\."),
         ({NAME: MEMBER + b"more"}, "expected 16 bytes in ml-100k/u.data, got 20"),
         ({NAME: b"\0" * 10_000_000}, "got 10000000"),  # a bomb is never unpacked
     ],
@@ -154,7 +189,7 @@ def test_names_in_the_archive_choose_no_place(serve, tmp_path):
     content = zipped({"../evil": b"x", "/tmp/evil_crl_jax": b"x", NAME: MEMBER})
     url, _ = serve(content)
     _download.fetch(archive(url, content), tmp_path / "cache")
-    assert everything_under(tmp_path) == ["cache/u.data"]
+    assert everything_under(tmp_path) == ["cache/.u.data.origin", "cache/u.data"]
     content = zipped({"../../u.data": MEMBER})
     url, _ = serve(content)
     path = _download.fetch(archive(url, content, member="../../u.data"), tmp_path / "b" / "cache")
@@ -181,7 +216,9 @@ def test_load_reads_a_release_through_the_cache(serve, tmp_path, monkeypatch):
     url, state = serve(content)
     monkeypatch.setitem(DATASETS, "movielens:100k", archive(url, content))
     assert len(load("movielens:100k", cache=tmp_path / "a")) == 2
-    assert everything_under(tmp_path / "a") == ["movielens-100k/u.data"]
+    folder = tmp_path / "a" / "movielens-100k"
+    assert everything_under(folder) == [".u.data.origin", "u.data"]
+    assert len(load(folder)) == 2  # by its own path too
     monkeypatch.setenv("CRL_JAX_CACHE", str(tmp_path / "b"))
     assert download("movielens:100k") == tmp_path / "b" / "movielens-100k" / "u.data"
     monkeypatch.delenv("CRL_JAX_CACHE")

@@ -176,6 +176,17 @@ def test_a_missing_path_is_not_found(tmp_path):
         load(tmp_path / "absent")
 
 
+def test_a_missing_name_lists_files_and_datasets(tmp_path, monkeypatch):
+    monkeypatch.chdir(fill(tmp_path, {"notes.csv": TABLE}))
+    for door in (load, columns):
+        with pytest.raises(
+            FileNotFoundError,
+            match=r"^toys: no such file; .* has notes\.csv\. The name of a dataset is one of "
+            r"movielens:100k, .*, simulated, got 'toys'\.$",
+        ):
+            door("toys")
+
+
 def test_simulated_data_have_a_name(tmp_path, monkeypatch):
     assert load("simulated").fingerprint() == simulate().interactions.fingerprint()
     with pytest.raises(ValueError, match="`user_col` belongs to files, not to simulated data"):

@@ -19,6 +19,8 @@ _TIMEOUT_SECONDS = 60
 def download(name: str, *, cache: str | Path | None = None) -> Path:
     """The file of a dataset in :data:`DATASETS`, downloaded unless the cache has it.
 
+    It is downloaded anew once the entry names another archive: by its address, checksum or member.
+
     Read the licence first, on the page that the entry names as its ``home``. MovieLens belongs to
     GroupLens, which forbids to pass it on.
 
@@ -44,7 +46,8 @@ def download(name: str, *, cache: str | Path | None = None) -> Path:
 def fetch(dataset: Dataset, folder: Path) -> Path:
     """The wanted file of a dataset, in ``folder``: whole, or not there at all."""
     target = folder / Path(dataset.member).name
-    if target.is_file() and target.stat().st_size == dataset.member_size:
+    note = target.with_name(f".{target.name}.origin")
+    if _is_of(dataset, target, note):
         return target
     folder.mkdir(parents=True, exist_ok=True)
     # Beside the target, for a rename is atomic only within one file system.
@@ -52,8 +55,26 @@ def fetch(dataset: Dataset, folder: Path) -> Path:
         zipped, unpacked = Path(scratch, "archive.zip"), Path(scratch, "member")
         _download(dataset, zipped)
         _unpack(dataset, zipped, unpacked)
+        noted = Path(scratch, "origin")
+        noted.write_bytes(_origin(dataset))
+        target.unlink(missing_ok=True)  # a note never stands beside a file that it is not about
+        noted.replace(note)
         unpacked.replace(target)
     return target
+
+
+def _is_of(dataset: Dataset, target: Path, note: Path) -> bool:
+    """Whether the file is what the entry names, by its size and by the note of its origin.
+
+    A file without a note was there before notes were written, and is taken for what it should be.
+    """
+    if not target.is_file() or target.stat().st_size != dataset.member_size:
+        return False
+    return not note.exists() or note.read_bytes() == _origin(dataset)
+
+
+def _origin(dataset: Dataset) -> bytes:
+    return f"{dataset.member} of {dataset.url} with SHA-256 {dataset.sha256}\n".encode()
 
 
 def _download(dataset: Dataset, to: Path) -> None:
@@ -85,6 +106,10 @@ def _unpack(dataset: Dataset, zipped: Path, to: Path) -> None:
     """Writes the one wanted member; no name inside the archive decides where."""
     try:
         with zipfile.ZipFile(zipped) as content:
+            if dataset.member not in (names := content.namelist()):
+                raise DataError(
+                    f"{dataset.url}: expected the member {dataset.member}, got {_listed(names)}."
+                )
             info = content.getinfo(dataset.member)
             # The declared size bounds what is read below, so a bomb cannot go off.
             if info.file_size != dataset.member_size:
@@ -94,8 +119,6 @@ def _unpack(dataset: Dataset, zipped: Path, to: Path) -> None:
                 )
             with content.open(info) as source, to.open("wb") as file:
                 shutil.copyfileobj(source, file, _BLOCK)
-    except KeyError:
-        raise DataError(f"{dataset.url}: expected the member {dataset.member}, got none.") from None
     except (zipfile.BadZipFile, EOFError) as error:
         raise DataError(f"{dataset.url}: expected a zip archive, got {error}.") from None
     if to.stat().st_size != dataset.member_size:
@@ -103,3 +126,8 @@ def _unpack(dataset: Dataset, zipped: Path, to: Path) -> None:
             f"{dataset.url}: expected {dataset.member_size} bytes in {dataset.member}, "
             f"got {to.stat().st_size}."
         )
+
+
+def _listed(names: list[str]) -> str:
+    """The first names of a list."""
+    return ", ".join(names[:10]) + (", …" if len(names) > 10 else "") or "none"

@@ -255,10 +255,15 @@ def _check_file(path: Path) -> None:
     if path.is_dir():
         raise DataError(f"{path}: expected a file, got a folder; name the file in it.")
     if not path.exists():
-        folder = next(parent for parent in path.absolute().parents if parent.is_dir())
-        names = sorted(child.name for child in folder.iterdir())
-        listed = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
-        raise FileNotFoundError(f"{path}: no such file; {folder} has {listed or 'nothing'}.")
+        raise FileNotFoundError(say_missing(path))
+
+
+def say_missing(path: Path) -> str:
+    """Says that there is no such file, and lists what there is."""
+    folder = next(parent for parent in path.absolute().parents if parent.is_dir())
+    names = sorted(child.name for child in folder.iterdir())
+    listed = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
+    return f"{path}: no such file; {folder} has {listed or 'nothing'}."
 
 
 def _first_line(path: Path) -> str:

@@ -18,6 +18,7 @@ from ._readers import (
     read_merged,
     read_split,
     requested_columns,
+    say_missing,
 )
 from ._records import rated_at_least, to_interactions
 from ._synthetic import simulate
@@ -196,6 +197,11 @@ def _paths(source: str | Path, cache: str | Path | None) -> dict[str, Path]:
     if text.split(":")[0] in {name.split(":")[0] for name in DATASETS}:
         raise ValueError(f"`source` must be one of {', '.join(DATASETS)}, got {text!r}.")
     path = Path(source)
+    if path.parent == Path() and not path.exists():  # meant for a name, it may be
+        names = ", ".join([*DATASETS, "simulated"])
+        raise FileNotFoundError(
+            f"{say_missing(path)} The name of a dataset is one of {names}, got {text!r}."
+        )
     return _paths_in(path) if path.is_dir() else {"whole": path}
 
 
