@@ -9,6 +9,8 @@ from typing import Any, get_type_hints
 import tyro
 from tyro.conf import OmitArgPrefixes
 
+from crl_jax.data import DATASETS
+
 from . import _options as options
 from . import _ranges as ranges
 from ._program import program
@@ -65,7 +67,8 @@ def _ranges_with(config: Config) -> dict[str, Range]:
 def anchor(config: Config) -> Config:
     """The configuration with absolute paths, which hold in every working directory."""
     source = config.source
-    if source.data != "simulated" and not source.data.startswith(("tfds:", "movielens:")):
+    named = source.data in (*DATASETS, "simulated") or source.data.startswith("tfds:")
+    if not named:
         source = dataclasses.replace(source, data=str(Path(source.data).absolute()))
     if source.test_data is not None:
         source = dataclasses.replace(source, test_data=source.test_data.absolute())

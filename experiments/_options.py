@@ -5,20 +5,26 @@ Flags of a loss, a sampler or an encoder are not here: they stand with its entry
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
+import tyro
 from tyro.conf import UseAppendAction
 
+from crl_jax.data import DATASETS
+
 from ._ranges import COUNT, MOST, NOT_NEGATIVE, POSITIVE, Range
+
+_DATA = (
+    "A file or folder (MovieLens, CSV, TSV, Parquet, RecBole, LightGCN), "
+    f"{', '.join(DATASETS)}, tfds:NAME or simulated."
+)
 
 
 @dataclass(frozen=True)
 class DataOptions:
     """Where the interactions come from and how they are split."""
 
-    data: str = "simulated"
-    """A file or folder (MovieLens, CSV, TSV, Parquet, RecBole, LightGCN), tfds:NAME, movielens:NAME
-    or simulated."""
+    data: Annotated[str, tyro.conf.arg(help=_DATA)] = "simulated"
     test_data: Path | None = None
     """Test interactions, where --data is the file with the training ones."""
     split: Literal["ratio", "time", "leave_k_out", "clean"] | None = None

@@ -11,9 +11,10 @@ import jax
 import numpy as np
 import pytest
 
-from crl_jax.data import Interactions
+from crl_jax.data import DATASETS, Interactions
 from experiments import _rundir as rundir
-from experiments._config import Config, from_json, parse, ranges_of, to_json
+from experiments._config import Config, anchor, from_json, parse, ranges_of, to_json
+from experiments._options import DataOptions
 from experiments._registry import filled
 from experiments.objectives import OBJECTIVES, resolve
 from experiments.sampling import SAMPLERS, Context, resolve_sampler
@@ -108,6 +109,15 @@ def fault(stored: Any) -> str:
     said = complaint(from_json, stored, WHERE)
     assert not said or said.startswith("config.json: ")
     return said
+
+
+@pytest.mark.parametrize("name", ["simulated", "tfds:x", "movielens:100k", "toy"])
+def test_names_of_data_are_no_paths(name, monkeypatch):
+    monkeypatch.setitem(DATASETS, "toy", DATASETS["movielens:100k"])
+    config = Config(source=DataOptions(data=name))
+    assert anchor(config) == config
+    there = anchor(Config(source=DataOptions(data="toys.csv"))).source.data
+    assert there == str(Path("toys.csv").absolute())
 
 
 def test_what_was_written_is_read():

@@ -2,6 +2,7 @@
 
 import pytest
 
+from crl_jax.data import DATASETS
 from experiments._flags import FLAGS, in_flags, spoken
 from experiments.recommend import main
 
@@ -25,6 +26,7 @@ def test_every_flag_is_one_of_the_command(capsys):
         main(["--help"])
     shown = set(capsys.readouterr().out.replace(",", " ").split())
     assert set(FLAGS.values()) <= shown
+    assert {*DATASETS, "simulated"} <= shown
 
 
 def test_an_argument_that_shares_its_name_with_a_flag_is_named_as_what_it_is():
