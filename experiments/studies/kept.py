@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import re
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ def run_once(
     seeds: tuple[int, ...],
     epochs: int,
     folder: Path,
-    on_epoch: OnEpoch,
+    watch: Callable[[], OnEpoch],
 ) -> Outcome:
     """Trains a method, or reads what an earlier command in the same folder came to.
 
@@ -44,7 +45,8 @@ def run_once(
       folder: Where outcomes are kept, by all that they depend on, under one version of JAX; a
         training that was killed goes on from its checkpoint, and one that another process is at
         is waited for.
-      on_epoch: Called with each entry of the history.
+      watch: Called where a training begins, and not where its outcome is found; what it returns
+        is called with each entry of the history.
     """
     knows = [
         __version__, _FORM, setting, list(seeds), epochs,
@@ -62,7 +64,7 @@ def run_once(
             return Outcome(**{**json.loads(path.read_text()), "label": method.label})
         runner = train_published if setting == "published" else train_minibatch
         checkpoint = path.with_suffix(".npz")
-        outcome = runner(method, world, seeds, epochs, checkpoint=checkpoint, on_epoch=on_epoch)
+        outcome = runner(method, world, seeds, epochs, checkpoint=checkpoint, on_epoch=watch())
         write_json(path, dataclasses.asdict(outcome))
         for left in (checkpoint, checkpoint.with_suffix(".search.npz")):
             left.unlink(missing_ok=True)

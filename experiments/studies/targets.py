@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -121,7 +122,7 @@ def train_all(
                 of_splits.append(
                     run_once(
                         method, world, options.setting, seeds, epochs, options.out / "runs",
-                        shown(screen, method.label + of, epochs),
+                        partial(shown, screen, method.label + of, epochs),
                     )
                 )  # fmt: skip
                 last = np.mean([m[main] for m in of_splits[-1].per_seed])
