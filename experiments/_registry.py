@@ -11,9 +11,11 @@ from dataclasses import dataclass, field, make_dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
+from tyro.constructors import PrimitiveConstructorSpec
 
 from ._program import flag
 from ._ranges import COUNT, MOST, Range
+from ._suggest import suggest
 
 T = TypeVar("T")
 
@@ -55,6 +57,25 @@ def literal(choices: tuple[str, ...]) -> Any:
     """The type ``Literal`` of these words."""
     make: Any = Literal
     return make[choices]
+
+
+def name_of(entries: Mapping[str, Any], help: str) -> Any:
+    """The type of a flag that takes the name of an entry; it answers another with the nearest."""
+    names = tuple(entries)
+
+    def read(given: list[str]) -> str:
+        if given[0] not in names:
+            raise ValueError(suggest(f"expected one of {', '.join(names)}, got {given[0]!r}."))
+        return given[0]
+
+    spec = PrimitiveConstructorSpec(
+        nargs=1,
+        metavar=f"{{{','.join(names)}}}",
+        instance_from_str=read,
+        is_instance=lambda value: value in names,
+        str_from_instance=lambda name: [name],
+    )
+    return Annotated[literal(names), tyro.conf.arg(help=help), spec]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,10 +145,8 @@ def with_flags(base: type[T], choice: str, entries: Entries) -> type[T]:
     """
     listed = "; ".join(f"{name}: {entry.help}" for name, entry in entries.items())
     own = {of.name: of for of in dataclasses.fields(base)}[choice]  # type: ignore[arg-type]
-    said = tyro.conf.arg(help=f"{own.metadata['help']} {listed}.")
-    fields: list[Any] = [
-        (choice, Annotated[literal(tuple(entries)), said], field(default=own.default))
-    ]
+    kind = name_of(entries, f"{own.metadata['help']} {listed}.")
+    fields: list[Any] = [(choice, kind, field(default=own.default))]
     for name, of in takers(entries).items():
         said = tyro.conf.arg(help=_help(of, len(entries)), help_behavior_hint="")
         kind = next(iter(of.values())).kind

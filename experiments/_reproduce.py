@@ -11,7 +11,7 @@ from ._locks import hold
 from ._options import RANGES
 from ._program import flag, program
 from ._ranges import COUNT, POSITIVE, Range, check_flags
-from ._registry import literal
+from ._registry import name_of
 from ._screen import output
 from ._signals import advise
 from .studies import OWN_FLAGS, TARGETS, Job, Options, Target
@@ -48,7 +48,7 @@ def parse(arguments: list[str] | None) -> Options:
       ValueError: If a number is out of range, or a flag is not one of the target.
     """
     listed = "; ".join(target.title for target in TARGETS.values())
-    kind = Annotated[literal(tuple(TARGETS)), tyro.conf.Positional, tyro.conf.arg(help=listed)]
+    kind = Annotated[name_of(TARGETS, listed), tyro.conf.Positional]
     made: Any = dataclasses.make_dataclass(
         Options.__name__, [("target", kind)], bases=(Options,), frozen=True
     )

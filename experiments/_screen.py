@@ -13,6 +13,7 @@ from crl_jax.train import Choice
 from ._flags import in_flags
 from ._pipeline import VALIDATION_K, Outcome
 from ._problem import Problem, named
+from ._suggest import suggest
 
 _WIDE = 1000
 
@@ -96,7 +97,8 @@ def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 def show_error(error: object) -> None:
     """Shows an error as one line."""
-    output(stderr=True).print(f"[red]error:[/] {plain(in_flags(error))}", highlight=False)
+    said = plain(suggest(in_flags(error)))
+    output(stderr=True).print(f"[red]error:[/] {said}", highlight=False)
 
 
 def plain(message: object) -> str:

@@ -4,6 +4,7 @@ import pytest
 
 from crl_jax.data import DATASETS
 from experiments._flags import FLAGS, in_flags, spoken
+from experiments._suggest import suggest
 from experiments.recommend import main
 
 
@@ -19,6 +20,19 @@ from experiments.recommend import main
 )
 def test_arguments_become_their_flags(message, said):
     assert in_flags(message) == said
+
+
+@pytest.mark.parametrize(
+    ("message", "near"),
+    [
+        ("--recipe takes one of bpr, dpl, got 'BPRR'.", " Did you mean bpr?"),
+        ('training.rule: expected one of adam, adamw, got "adamm".', " Did you mean adam?"),
+        ("--recipe takes one of bpr, dpl, got 'magic'.", ""),
+        ("--lr must be a number, got 'bpr'.", ""),
+    ],
+)
+def test_the_nearest_name_is_proposed(message, near):
+    assert suggest(message) == message + near
 
 
 def test_every_flag_is_one_of_the_command(capsys):

@@ -79,8 +79,11 @@ def test_flags_and_their_types_come_from_the_entries():
     assert hints["shape"] == Literal["round", "square"] | None
     assert parse() == MADE()
     assert parse("--kind", "deep", "--depth", "4").depth == 4
-    with pytest.raises(SystemExit), contextlib.redirect_stderr(io.StringIO()):
-        parse("--kind", "other")
+    assert parse("--kind", "soft").kind == "soft"
+    with pytest.raises(SystemExit), contextlib.redirect_stderr(io.StringIO()) as printed:
+        parse("--kind", "sofd")
+    said = re.sub(r"[\s│]+", " ", printed.getvalue())
+    assert "--kind: expected one of hinge, soft, deep, got 'sofd'. Did you mean soft?" in said
 
 
 def test_help_names_entries_values_and_defaults(monkeypatch):
