@@ -1,6 +1,6 @@
 """The commands and the code in the README of the experiments are true."""
 
-import io
+import dataclasses
 import re
 import shlex
 from dataclasses import dataclass, field
@@ -10,11 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tyro
-from matplotlib.figure import Figure
-from rich.console import Console
 
-from crl_jax import models
-from crl_jax.data import Interactions
+from crl_jax import data, models
+from crl_jax.data import Interactions, simulate
 from experiments import _numerical as numerical
 from experiments import _reproduce as reproduce
 from experiments._flags import FLAGS
@@ -24,8 +22,7 @@ from experiments._topk import TopK
 from experiments.objectives import OBJECTIVES
 from experiments.recommend import main
 from experiments.sampling import SAMPLERS, Context
-from experiments.studies import Options, targets
-from experiments.studies.data import load_parts
+from experiments.studies import TARGETS, Options
 
 
 @dataclass(frozen=True)
@@ -72,10 +69,17 @@ def test_flags_that_are_named_are_there():
     assert set(re.findall(r"--[a-z][a-z0-9-]*", README)) <= known | own | topk | numbers
 
 
+def block(start: str) -> str:
+    """The block of code that begins like that."""
+    code = re.search(rf"```python\n({re.escape(start)}.*?)```", README, re.DOTALL)
+    assert code is not None, start
+    return code[1]
+
+
 def entry(folder: str, name: str):
     """What the code of that file makes, as if it stood there."""
     code = re.search(rf"`experiments/{folder}/\w+\.py`:\n\n```python\n(.*?)```", README, re.DOTALL)
-    assert code is not None
+    assert code is not None, folder
     made = {"__package__": f"experiments.{folder}", "__name__": f"experiments.{folder}.mine"}
     exec(code[1], made)
     return made[name]
@@ -114,24 +118,45 @@ def test_an_encoder_takes_one_file_and_one_line():
     assert made == models.MatrixFactorization(3, 2, 4, similarity="cosine")
 
 
-def test_a_target_takes_one_file_and_one_line(tmp_path):
-    code = re.search(r"```python\n(FIGURE = .*?)```", README, re.DOTALL)
-    assert code is not None
+def pairs(log):
+    users, items = log.user_ids[log.users], log.item_ids[log.items]
+    return set(zip(users.tolist(), items.tolist(), strict=True))
 
-    def draw(job):
-        targets.finish(job, Figure(), ["n"], [[len(job.world.train)]])
 
-    made = {"Target": targets.Target, "load_parts": load_parts, "draw": draw}
-    exec(code[1], made)
-    (tmp_path / "train.csv").write_text("user,item\n0,0\n0,1\n1,0\n")
-    (tmp_path / "test.csv").write_text("user,item\n1,1\n")
-    options = Options("figure-9.9", tmp_path, out=tmp_path)
-    console = Console(file=io.StringIO())
-    figure = made["FIGURE"]
-    worlds = figure.load(options, console)
-    figure.make(targets.Job(figure.title, options, worlds, console))
-    assert (tmp_path / "figure-9.9.csv").read_text().split() == ["n", "3"]
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The folder that the page makes of ratings."""
+    made = simulate(n_users=20, n_items=40, n_exposed=30, seed=3).interactions
+    rated = dataclasses.replace(made, ratings=np.full(len(made), 4, np.float32))
+    with monkeypatch.context() as patch:
+        patch.chdir(tmp_path)
+        patch.setattr(data, "load", {"movielens:100k": rated}.__getitem__)
+        exec(block("from pathlib import Path"), {})
+    kept = data.load(tmp_path / "ml-100k", merge=True)
+    assert pairs(kept) == pairs(rated)
+    assert kept.ratings is not None
+    return tmp_path / "ml-100k"
+
+
+@pytest.mark.filterwarnings("ignore::crl_jax.data.DataWarning")
+@pytest.mark.usefixtures("standard_promotion", "quick_compiles")
+def test_a_target_takes_one_file_and_one_line(folder, tmp_path, monkeypatch):
+    monkeypatch.setitem(TARGETS, "figure-9.9", entry("studies", "FIGURE"))
+    flags = ["--data", str(folder), "--out", str(tmp_path), "--seeds", "2", "--epochs", "1"]
+    assert reproduce.main(["figure-9.9", *flags]) == 0
+    header, *rows = (tmp_path / "figure-9.9.csv").read_text().split()
+    assert header == "tau_plus,seed,ndcg@20"
+    assert [row.split(",")[:2] for row in rows] == [
+        [tau, seed] for tau in ("0.0", "0.05", "0.1") for seed in "01"
+    ]
     assert (tmp_path / "figure-9.9.png").is_file()
+
+
+def test_a_target_may_load_what_it_likes():
+    made = {"__package__": "experiments.studies"}
+    exec(block("from crl_jax import data\n\nfrom .methods"), made)
+    (world,) = made["load_simulated"](None, None)
+    assert len(world.train) > len(world.test) > 0
 
 
 @pytest.mark.parametrize("command", ["recommend", "reproduce", "numerical"])
