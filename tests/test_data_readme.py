@@ -29,7 +29,8 @@ def test_it_names_what_there_is():
 def test_it_names_every_dataset_format_and_split():
     text = PAGE.read_text()
     for name in data.DATASETS:
-        assert all(part in text for part in name.split(":")), name
+        here = all(part in text for part in name.split(":"))
+        assert here, f"name {name} in the table of sources in {PAGE}"
     for name in get_args(Format):
         assert name in text.lower(), name
     for name, rule in vars(_splits).items():

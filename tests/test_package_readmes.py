@@ -24,7 +24,7 @@ def test_tables_name_every_public_function_and_nothing_else(package):
     first_cells = re.findall(r"^\| ([^|]+) \|", readme(package), re.MULTILINE)
     named = [name for cell in first_cells for name in re.findall(r"`(\w+)`", cell)]
     assert len(named) == len(set(named)), "a name stands in two rows"
-    assert set(named) == public
+    assert set(named) == public, f"the tables of {package}/README.md name what is not the same"
 
 
 @each_package

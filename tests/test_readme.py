@@ -1,8 +1,10 @@
 """The front page and the pages of packages: their examples run, and they name what there is."""
 
+import ast
 import csv
 import doctest
 import importlib
+import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -11,11 +13,12 @@ import numpy as np
 import pytest
 
 import crl_jax
-from crl_jax import data
+from crl_jax import data, samplers
 
 ROOT = Path(__file__).parents[1]
 FRONT = ROOT / "README.md"
 PACKAGES = ("models", "samplers", "stats", "tasks", "train")
+PAGES = [FRONT, *(ROOT / f"{name}/README.md" for name in ("benchmarks/results", "experiments"))]
 each_package = pytest.mark.parametrize("package", PACKAGES)
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
@@ -26,10 +29,13 @@ def page_of(package):
 
 
 def run(page: Path) -> dict[str, Any]:
-    """Runs the examples of a page in order, each with what those before it have defined."""
+    """Runs the examples of a page in order, each with what those before it have defined.
+
+    Relative imports are those of a file of the page's package.
+    """
     blocks = re.findall(r"^```(python|pycon)\n(.*?)^```$", page.read_text(), re.M | re.S)
     assert blocks
-    names: dict[str, Any] = {"__name__": "__main__"}
+    names: dict[str, Any] = {"__name__": "__main__", "__package__": f"crl_jax.{page.parent.name}"}
     for kind, code in blocks:
         if kind == "python":
             exec(compile(code, str(page), "exec"), names)
@@ -86,7 +92,23 @@ def test_a_page_names_everything_public(package):
         n for n, thing in vars(module).items() if n[0] != "_" and not hasattr(thing, "__path__")
     }
     missing = {name for name in public if not re.search(rf"`{name}\b", text)}
-    assert not missing
+    assert not missing, f"{page_of(package)} names all but these"
+
+
+def test_calls_in_the_table_of_samplers_are_right():
+    """The arguments have these names, and numbers are the defaults."""
+    calls = re.findall(r"^\| `([\w.]+\(.*?\))`", page_of("samplers").read_text(), re.MULTILINE)
+    assert len(calls) > 5
+    for text in calls:
+        call = ast.parse(text, mode="eval").body
+        assert isinstance(call, ast.Call)
+        taken = inspect.signature(eval(ast.unparse(call.func), vars(samplers))).parameters
+        names = [place.id for place in call.args if isinstance(place, ast.Name)]
+        assert names == list(taken)[: len(names)], text
+        for argument in call.keywords:
+            assert argument.arg in taken, text
+            value = ast.literal_eval(argument.value)
+            assert isinstance(value, str) or value == taken[argument.arg].default, text
 
 
 def test_the_front_page_names_every_package():
@@ -96,7 +118,7 @@ def test_the_front_page_names_every_package():
 
 @pytest.mark.parametrize(
     "page",
-    [FRONT, ROOT / "benchmarks/results/README.md", *map(page_of, PACKAGES)],
+    [*PAGES, *map(page_of, ("data", "losses", *PACKAGES))],
     ids=lambda page: page.parent.name,
 )
 def test_links_lead_somewhere(page):
@@ -105,7 +127,7 @@ def test_links_lead_somewhere(page):
     assert links
     for link in links:
         path, _, anchor = link.partition("#")
-        target = page.parent / path
+        target = page.parent / path if path else page
         assert target.exists(), link
         assert not anchor or anchor in anchors(target), link
 
