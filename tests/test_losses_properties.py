@@ -8,8 +8,10 @@ in ``EDGES`` and ``BAD``. The groups below ``LOSSES`` name the losses that are e
 """
 
 import inspect
+import re
 from collections import Counter
 from functools import cache, partial
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -172,6 +174,21 @@ def np_exponential(pos, extra, neg, m, t):
     return mean(np.exp((neg - pos[..., None]) / t), m)
 
 
+def np_squared_hinge(pos, extra, neg, m, t, margin):
+    short = np.asarray(margin)[..., None] - (pos[..., None] - neg) / t
+    return mean(np.maximum(short, 0) ** 2, m)
+
+
+def loss_of_the_page():
+    """The one that shows how a loss is added."""
+    page = Path(losses.__file__).with_name("README.md").read_text()
+    code = re.search(r"```python\n(.*?)```", page, re.DOTALL)
+    assert code is not None
+    made = {"__name__": "crl_jax.losses.example", "__package__": "crl_jax.losses"}
+    exec(code[1], made)
+    return made["squared_hinge"]
+
+
 @losses.anchorwise
 def exponential(pos, neg, *, temperature=1.0, where=None, weights=None, reduce_fn=masked_mean):
     """No loss of the library. It stands for those that overflow."""
@@ -232,6 +249,7 @@ LOSSES = {
     "truncated_bpr": Case(losses.truncated_bpr, np_truncated_bpr, SMALL),
     "reweighted_bce": Case(losses.reweighted_bce, np_reweighted_bce, TRUST),
     "reweighted_bpr": Case(losses.reweighted_bpr, np_reweighted_bpr, TRUST),
+    "squared_hinge": Case(loss_of_the_page(), np_squared_hinge, dict(margin=0.5)),
     "exponential": Case(exponential, np_exponential),
 }
 # Which anchors these drop depends on all of the batch: no anchor can leave it, be copied or be
