@@ -303,6 +303,7 @@ def made_data(n_extra, arrays, batch, n):
         where=jax.random.bernoulli(km, 0.7, (*batch, n)).at[..., 0].set(True),
     )
     for i, name in enumerate(arrays):
+        assert name in BESIDE, f"BESIDE does not make {name}"
         data[name] = BESIDE[name](jax.random.key(1 + i), batch, n, n_extra)
     return data
 
@@ -739,6 +740,8 @@ def test_range_errors_name_the_argument(fn, ref, hyper, n_extra, arrays, data):
     bad = dict(BAD)
     if "beta" in takes:
         bad["beta"] = [-0.1, 0.4][fn is losses.bayesian_contrastive :][:1]
+    missing = hyper.keys() - bad.keys()
+    assert not missing, f"BAD has no values of {missing}"
     for name in bad.keys() & takes.keys():
         for value in bad[name]:
             call = partial(fn, **data | hyper | {name: value})
