@@ -12,7 +12,6 @@ import sys
 import tempfile
 import time
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import jax
@@ -270,7 +269,7 @@ def sampler_by_default(name, log):
 
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_a_sampler_gets_its_numbers(name, asked):
-    flags, make = SAMPLERS_MADE.get(name, ([], partial(sampler_by_default, name)))
+    flags, make = SAMPLERS_MADE.get(name, ([], lambda log: sampler_by_default(name, log)))
     part, given = asked("--sampler", name, *flags)
     assert same(given["sampler"], make(part))
     assert given["sweep"] == {}
