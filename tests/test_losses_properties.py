@@ -259,10 +259,10 @@ WHOLE_BATCH = ("truncated_bce", "truncated_bpr")
 VARIANTS = ("mpr_extra", "pairwise_extra", "debiased", "nce_ratio", "supervised_own")
 CONSTANT_WEIGHTS = ("reweighted_bce", "reweighted_bpr")  # not the slopes of their values
 SIGNED = ("pairwise", "pairwise_extra", "decoupled", "linear")  # may be negative
+ALONG_NEGATIVES = ("neg", "where", "true_negative", "neg_concentration", "neg_log_noise")
 # Exceed float32 where scores are large beside the temperature, and need not be finite there.
 OVERFLOWING = ("exponential",)
 FINITE = [name for name in LOSSES if name not in OVERFLOWING]
-ALONG_NEGATIVES = ("neg", "where", "true_negative", "neg_concentration", "neg_log_noise")
 
 
 def each_loss_but(*names):
