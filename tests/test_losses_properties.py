@@ -145,6 +145,17 @@ def np_linear(pos, extra, neg, m, t, repulsion):
     return -pos / t + repulsion * mean(neg, m) / t
 
 
+def np_bilateral(pos, extra, neg, m, t, repulsion, pos_temperature=None):
+    positives = pos[..., None] if extra is None else np.concatenate([pos[..., None], extra], -1)
+    pull = np.exp(positives / (pos_temperature or t)).mean(-1)
+    return repulsion * np.log(mean(np.exp(neg / t), m)) - np.log(pull)
+
+
+def np_cosine(pos, extra, neg, m, t, margin, repulsion):
+    margin, repulsion = np.asarray(margin)[..., None], np.asarray(repulsion)
+    return 1 - pos / t + repulsion * mean(np.maximum(neg / t - margin, 0), m)
+
+
 def np_small(values, drop_rate):
     """The values, the largest of them as 0."""
     dropped = np.argsort(-values, axis=None)[: int(drop_rate * values.size)]
@@ -230,6 +241,11 @@ LOSSES = {
     "hard": Case(losses.hard_contrastive, np_hard, PRIOR | {"beta": 0.8}),
     "bayesian": Case(losses.bayesian_contrastive, np_bayesian, BAYES),
     "decoupled": Case(losses.decoupled_contrastive, np_decoupled),
+    "bilateral": Case(losses.bilateral_softmax, np_bilateral, dict(repulsion=0.8)),
+    "bilateral_extra": Case(
+        losses.bilateral_softmax, np_bilateral, dict(repulsion=1.2, pos_temperature=0.7), 3
+    ),
+    "cosine": Case(losses.cosine_contrastive, np_cosine, dict(margin=0.3, repulsion=2.0)),
     "proto_nce": Case(
         losses.proto_nce, np_proto, {}, 0, ("pos_concentration", "neg_concentration")
     ),
@@ -256,9 +272,24 @@ LOSSES = {
 # taken by itself.
 WHOLE_BATCH = ("truncated_bce", "truncated_bpr")
 # Of other arguments to functions that stand in the table, too: for what code, not values, decides.
-VARIANTS = ("mpr_extra", "pairwise_extra", "debiased", "nce_ratio", "supervised_own")
+VARIANTS = (
+    "mpr_extra",
+    "pairwise_extra",
+    "bilateral_extra",
+    "debiased",
+    "nce_ratio",
+    "supervised_own",
+)
 CONSTANT_WEIGHTS = ("reweighted_bce", "reweighted_bpr")  # not the slopes of their values
-SIGNED = ("pairwise", "pairwise_extra", "decoupled", "linear")  # may be negative
+SIGNED = (
+    "pairwise",
+    "pairwise_extra",
+    "decoupled",
+    "linear",
+    "bilateral",
+    "bilateral_extra",
+    "cosine",
+)  # may be negative
 ALONG_NEGATIVES = ("neg", "where", "true_negative", "neg_concentration", "neg_log_noise")
 # Exceed float32 where scores are large beside the temperature, and need not be finite there.
 OVERFLOWING = ("exponential",)
@@ -688,6 +719,7 @@ EDGES = {
     "balance": [0.0, 0.5, 1.0],
     "margin": [0.0, 1.0, 1e4],
     "repulsion": [0.0, 1.0, 1e4],
+    "pos_temperature": [1e-2, 1.0, 1e4],
     "ratio": [1e-30, 1.0, 1e30],
     "drop_rate": [0.0, 0.5, 1.0],
     "exponent": [0.0, 1e-30, 1.0, 1e4],
@@ -716,6 +748,7 @@ def test_always_finite(name, data):
 
 BAD = {
     "temperature": [0.0, -1.0, np.nan, 1e-40],  # the last is 0 to float32's computations
+    "pos_temperature": [0.0, -1.0, np.nan, 1e-40],
     "tau_plus": [-0.1, 1.0, 1 - 1e-8],  # rounds to 1
     "alpha": [0.4, 1.1],
     "floor": [-0.1, 1.1],

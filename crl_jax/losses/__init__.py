@@ -55,10 +55,12 @@ from ._batches import BatchScores as BatchScores
 from ._batches import normalize as normalize
 from ._batches import tower_scores as tower_scores
 from ._batches import view_scores as view_scores
+from ._bilateral import bilateral_softmax as bilateral_softmax
 from ._contrastive import bayesian_contrastive as bayesian_contrastive
 from ._contrastive import debiased_contrastive as debiased_contrastive
 from ._contrastive import hard_contrastive as hard_contrastive
 from ._contrastive import info_nce as info_nce
+from ._cosine import cosine_contrastive as cosine_contrastive
 from ._denominators import bayesian_log_sum as bayesian_log_sum
 from ._denominators import biased_log_sum as biased_log_sum
 from ._denominators import debiased_log_sum as debiased_log_sum

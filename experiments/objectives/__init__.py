@@ -22,6 +22,8 @@ OBJECTIVES: Mapping[str, Objective] = {
     "debiased": contrastive.DEBIASED,
     "hard": contrastive.HARD,
     "bayesian": contrastive.BAYESIAN,
+    "bsl": contrastive.BSL,
+    "ccl": contrastive.CCL,
     "dpl": pairwise.DPL,
     "bprac": noisy.BPRAC,
     "gbpr": pairwise.GBPR,

@@ -42,3 +42,20 @@ BAYESIAN = Objective(
         "beta": _beta(0.7, Range(0.5, 1)),
     },
 )
+_REPULSION = Hyperparam(1.0, "How much the negatives count beside the positive", NOT_NEGATIVE)
+BSL = Objective(
+    help="softmax loss that is robust to noise on either side (BSL); for cosines",
+    loss=losses.bilateral_softmax,
+    hyperparams={"repulsion": _REPULSION},
+    n_neg=50,
+    n_pos=0,
+)
+CCL = Objective(
+    help="negatives count from a margin on (CCL); for cosines",
+    loss=losses.cosine_contrastive,
+    hyperparams={
+        "margin": Hyperparam(0.4, "Score from which on a negative counts", NOT_NEGATIVE),
+        "repulsion": _REPULSION,
+    },
+    n_neg=50,
+)
