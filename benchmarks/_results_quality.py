@@ -60,8 +60,9 @@ def graph(results: Path) -> str:
         "```bash\npython -m benchmarks.quality --data ml-100k --encoder lightgcn --search\n"
         "python -m benchmarks.quality --data ml-100k --encoder lightgcn\n```",
         _table(rows, folder, "ml-100k-lightgcn-"),
-        f"Searches: {files_of(folder, 'ml-100k-lightgcn-*-search.csv')}. Every metric of every "
-        f"seed: {files_of(folder, 'lightgcn.json')}.",
+        f"Searches: {files_of(folder, 'ml-100k-lightgcn-*-search.csv')}. What was tried on the "
+        f"validation part before them: {files_of(folder, 'lightgcn-exploration.csv')}. Every "
+        f"metric of every seed: {files_of(folder, 'lightgcn.json')}.",
         picture(
             folder,
             f"ml-100k-lightgcn-{best['loss']}.png",
