@@ -181,6 +181,18 @@ def test_options_of_the_compiler_change_no_bits():
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(given.params))  # jit's own options
 
 
+def test_classes_with_equal_fields_have_programs_of_their_own():
+    """Which JAX 0.10 mixes up in some of a hundred pairs."""
+
+    def number_of(container):
+        return jnp.float32(type(container).number)
+
+    told = train.jit(number_of)
+    for number in range(60):
+        made = dataclasses.make_dataclass("Made", [("x", Any, 0.0)], namespace={"number": number})
+        assert told(jax.tree_util.register_dataclass(made)()) == number
+
+
 @pytest.mark.parametrize("kind", ["adam, warmed up", "optax's own schedule"])
 def test_the_learning_rate_follows_its_schedule_step_by_step(kind):
     """A loss whose gradient is 1: the parameter adds the learning rates up."""
