@@ -13,4 +13,6 @@ from ._mf import normal as normal
 from ._mf import xavier_normal as xavier_normal
 from ._mf import xavier_uniform as xavier_uniform
 from ._network import Network as Network
+from ._propagation import Noise as Noise
 from ._propagation import propagate as propagate
+from ._propagation import propagate_mixes as propagate_mixes

@@ -6,14 +6,17 @@ from math import isfinite
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Key
 
+from .._checks import check_range
+from .._per_anchor import Scalar
 from .._pytree import STATIC
 from ..data import Interactions
 from ._encoder import Encoder, Similarity, Tables
 from ._graph import InteractionGraph, Layout
 from ._mf import Initializer, init_tables, normal
-from ._propagation import propagate
+from ._propagation import Noise, propagate_mixes
 
 PUBLISHED: Initializer = normal(0.1)
 """The initial values of the published code."""
@@ -35,6 +38,8 @@ class LightGCN(Encoder):
       edge_dropout: Probability that training does without an interaction, in [0, 1). Static.
       initializer: Makes the initial values of each table; by default normal ones of deviation
         0.1, as the published code has them. Others are in ``jax.nn.initializers``. Static.
+      noise: Length of the random vectors that training adds to the rows of each layer but the
+        first, see :func:`propagate_mixes`; None for none.
 
     Raises:
       ValueError: If a number leaves its range.
@@ -48,6 +53,7 @@ class LightGCN(Encoder):
     layer_weights: tuple[float, ...] = field(kw_only=True, metadata=STATIC)
     edge_dropout: float = field(default=0.0, kw_only=True, metadata=STATIC)
     initializer: Initializer = field(default=PUBLISHED, kw_only=True, metadata=STATIC)
+    noise: Scalar | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -57,6 +63,7 @@ class LightGCN(Encoder):
             )
         if not 0 <= self.edge_dropout < 1:
             raise ValueError(f"`edge_dropout` must lie in [0, 1), got {self.edge_dropout}.")
+        check_range("noise", self.noise, 0, jnp.inf, high_open=True)
 
     @classmethod
     def of(
@@ -67,6 +74,7 @@ class LightGCN(Encoder):
         *,
         layer_weights: Sequence[float] | None = None,
         edge_dropout: float = 0.0,
+        noise: Scalar | None = None,
         similarity: Similarity = "inner",
         initializer: Initializer = PUBLISHED,
         layout: Layout = "auto",
@@ -80,6 +88,8 @@ class LightGCN(Encoder):
           layer_weights: A weight for each of the layers 0 to L; by default all 1 / (L + 1).
           edge_dropout: Probability in [0, 1) that training does without an interaction, drawn
             anew at each step, in both directions at once. The others count 1 / (1 - p) times.
+          noise: Length of the random vectors that training adds to the rows of each layer but
+            the first, anew at each step; None for none.
           similarity: ``"inner"`` or ``"cosine"``.
           initializer: Makes the initial values of each table.
           layout: How the graph is laid out, see :meth:`InteractionGraph.of`.
@@ -105,6 +115,7 @@ class LightGCN(Encoder):
             layer_weights=tuple(map(float, layer_weights)),
             edge_dropout=float(edge_dropout),
             initializer=initializer,
+            noise=noise,
         )
 
     def init(self, key: Key[Array, ""]) -> dict[str, Array]:
@@ -113,7 +124,21 @@ class LightGCN(Encoder):
 
     def encode(self, params: Any, key: Key[Array, ""] | None = None) -> Tables:
         """The weighted sum of all layers; with a ``key``, of a graph with edges dropped."""
-        graph = self.graph
+        return self.mixes(params, key, (self.layer_weights,))[0]
+
+    def mixes(
+        self, params: Any, key: Key[Array, ""] | None, weights: Sequence[Sequence[float]]
+    ) -> tuple[Tables, ...]:
+        """Several weighted sums of the layers of one propagation.
+
+        Args:
+          params: The parameters.
+          key: As for :meth:`encode`.
+          weights: For each sum its weights of the layers 0, 1, ...
+        """
+        graph, noise = self.graph, None
         if key is not None and self.edge_dropout:
             graph = graph.drop(key, self.edge_dropout)
-        return propagate(graph, Tables(params["users"], params["items"]), self.layer_weights)
+        if key is not None and self.noise is not None:
+            noise = Noise(self.noise, jax.random.fold_in(key, 1))
+        return propagate_mixes(graph, Tables(params["users"], params["items"]), weights, noise)

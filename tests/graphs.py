@@ -1,0 +1,62 @@
+"""Graphs of users and items for tests, and their operator written out in float64."""
+
+import jax.numpy as jnp
+import numpy as np
+
+from crl_jax.data import Interactions
+from crl_jax.models import Tables
+
+LAYOUTS = ("rows", "dense")
+DIM = 5
+
+
+def interactions(taken) -> Interactions:
+    """Those of a boolean matrix of users and items, users and items without any included."""
+    users, items = np.nonzero(taken)
+    n_users, n_items = np.shape(taken)
+    return Interactions.from_arrays(
+        users, items, user_ids=np.arange(n_users), item_ids=np.arange(n_items)
+    )
+
+
+def normalised(taken) -> np.ndarray:
+    """D^{-1/2} A D^{-1/2} in float64, users first."""
+    taken = np.asarray(taken, np.float64)
+    n_users, n_items = taken.shape
+    links = np.zeros((n_users + n_items,) * 2)
+    links[:n_users, n_users:] = taken
+    links[n_users:, :n_users] = taken.T
+    degrees = links.sum(1)
+    roots = np.array([d**-0.5 if d else 0.0 for d in degrees])
+    return roots[:, None] * links * roots
+
+
+def heavy_and_empty() -> np.ndarray:
+    """A user with 600 items, an item with 70 users, lists of every length, empty ones."""
+    rng = np.random.default_rng(0)
+    taken = np.zeros((80, 650), bool)
+    for user in range(78):
+        taken[user, rng.choice(600, user // 2, replace=False)] = True
+    taken[5, :600] = True
+    taken[7:77, 3] = True
+    taken[9] = False
+    return taken
+
+
+GRAPHS = {
+    "heavy and empty": heavy_and_empty(),
+    "one user": np.ones((1, 37), bool),
+    "one item": np.ones((40, 1), bool),
+    "one link": np.ones((1, 1), bool),
+    "no link": np.zeros((3, 4), bool),
+}
+
+
+def some_tables(taken, dim=DIM, seed=1) -> Tables:
+    rng = np.random.default_rng(seed)
+    shapes = [(rows, dim) for rows in np.shape(taken)]
+    return Tables(*(jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in shapes))
+
+
+def stacked(tables) -> np.ndarray:
+    return np.concatenate([np.asarray(table, np.float64) for table in tables])
