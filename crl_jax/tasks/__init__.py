@@ -4,6 +4,10 @@
 """
 
 from ._confidence import Confidence as Confidence
+from ._contrast import Contrast as Contrast
+from ._contrast import GraphViews as GraphViews
+from ._contrast import LayerViews as LayerViews
+from ._contrast import SpectralViews as SpectralViews
 from ._fit_ranking import FittedRanking as FittedRanking
 from ._fit_ranking import fit_ranking as fit_ranking
 from ._momentum import Momentum as Momentum

@@ -41,6 +41,8 @@ def check_kinds(**given: Any) -> None:
         if value is not None and not isinstance(value, kinds):
             shown = repr(value) if isinstance(value, (str, int, float)) else type(value).__name__
             raise ValueError(f"`{name}` must be {said}, got {shown}.")
+        if isinstance(value, (Sampler, Encoder)):
+            check_registered(name, value)
 
 
 def check_registered(name: str, value: Any) -> None:

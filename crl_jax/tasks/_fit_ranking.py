@@ -23,6 +23,7 @@ from ._arguments import (
     check_same_ids,
 )
 from ._confidence import Confidence, LawWarning
+from ._contrast import Contrast
 from ._interactions import has_unseen, rows_of_users, spread
 from ._ranking import HyperparamSchedule, L2On, Ranking, RankingQuality, UserBatches
 
@@ -60,6 +61,7 @@ def fit_ranking(
     n_pos: int = 0,
     n_group: int = 0,
     confidence: Confidence | None = None,
+    contrast: Contrast | None = None,
     anchors: Literal["interactions", "users"] = "interactions",
     held_out: Interactions | None = None,
     init_scale: Any = 1.0,
@@ -106,6 +108,8 @@ def fit_ranking(
       confidence: Weights the losses of the interactions by how credible they are, see
         :class:`Confidence`; by default all by 1. A law that the scores at the start or at the end
         cannot be of is a warning.
+      contrast: A further term that contrasts two views of the users and items of a batch, see
+        :class:`Contrast`; by default none.
       anchors: Whether an epoch goes through the interactions, each once, or draws as many: a user
         uniformly, then one of its interactions, so that users with few of them count as much as
         those with many.
@@ -139,8 +143,6 @@ def fit_ranking(
       TrainingDiverged: If every run's loss became infinite or NaN.
     """
     check_kinds(train=train, valid=valid, loss=loss, encoder=encoder, sampler=sampler, plan=plan)
-    if sampler is not None:
-        check_registered("sampler", sampler)
     counts = {"n_neg": n_neg, "n_pos": n_pos, "n_group": n_group, "patience": patience, "k": k}
     check_counts(counts)
     if anchors not in ("interactions", "users"):
@@ -161,6 +163,7 @@ def fit_ranking(
         hyperparam_schedule=hyperparam_schedule,
         init_scale=init_scale,
         confidence=_fitting(confidence, train),
+        contrast=contrast,
         l2_on=l2_on,
         serve_similarity=serve_similarity,
     )

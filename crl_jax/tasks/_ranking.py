@@ -19,6 +19,7 @@ from ..models import Encoder, RowEncoder, Similarity, Tables, inner_scores
 from ..samplers import RNS, Batch, InBatch, Positives, Sampler, below, informativeness, sample_seen
 from ..train import ArrayBatches, Examples, Hook, Moment, Report, Rows, RowTask, State, stream
 from ._confidence import Confidence
+from ._contrast import Contrast
 from ._interactions import comparable, turned
 
 HyperparamSchedule = Callable[[Any, dict[str, Any]], dict[str, Any]]
@@ -111,6 +112,7 @@ class Ranking(RowTask):
         None counts nothing.
       takers: The users who took each item, for ``n_group``.
       confidence: Weighs the losses of interactions by how credible these are; None by 1.
+      contrast: A further term that contrasts two views of the batch; None for none.
       loss_fn: ``loss(pos, neg, *, reduce_fn=None, **hyperparams) -> [batch]``. Static.
       hyperparam_schedule: See :data:`HyperparamSchedule`. Static.
       n_neg: Negatives per anchor. Static.
@@ -130,6 +132,7 @@ class Ranking(RowTask):
     held_out: Positives | None = None
     takers: Positives | None = None
     confidence: Confidence | None = None
+    contrast: Contrast | None = None
     loss_fn: Callable[..., Array] = field(default=bpr, metadata=STATIC)
     hyperparam_schedule: HyperparamSchedule | None = field(default=None, metadata=STATIC)
     n_neg: int = field(default=1, metadata=STATIC)
@@ -293,7 +296,7 @@ class Ranking(RowTask):
         self, params: Any, extra: Kept, batch: Draw, moment: Moment
     ) -> tuple[Array, tuple[Kept, dict[str, Array]]]:
         """The mean over the real anchors."""
-        tables = self.encoder.encode(params, jax.random.fold_in(moment.key, 0))
+        tables, views = self._encode(params, jax.random.fold_in(moment.key, 0))
         if batch.neg is None:
             constant = jax.lax.stop_gradient(tables)
             batch, extra = self._select(constant, extra, batch, moment)
@@ -312,7 +315,17 @@ class Ranking(RowTask):
         if self.l2_on != "tables":
             rows = tables if self.l2_on == "encoded" else self.encoder.layer0(params)
             total = total + self.l2 * self._half_squares(rows, batch, moment)
+        if self.contrast is not None and views is not None:
+            term = self.contrast.loss(views, batch.users, batch.pos[:, 0], moment.where)
+            total, metrics = total + term, {**metrics, "contrast": term}
         return total, (extra, metrics)
+
+    def _encode(
+        self, params: Any, key: Key[Array, ""]
+    ) -> tuple[Tables, tuple[Tables, Tables] | None]:
+        if self.contrast is None:
+            return self.encoder.encode(params, key), None
+        return self.contrast.encode(self.encoder, params, key)
 
     def rows(self, extra: Kept, batch: Draw) -> list[Rows]:
         """The rows of the anchors, and of their groups."""
