@@ -16,7 +16,7 @@ from .._pytree import STATIC
 from ..models import Encoder, Tables
 from ..samplers import Prior, as_prior, prior_of
 from ..stats import Law, OneOfTwo, Smoothed, misfit
-from ..train import Callback, Loop
+from ..train import Callback, Loop, jit
 from ..weights import confidence as confidence_density
 from ..weights import confidence_posterior
 
@@ -219,7 +219,7 @@ def _score(
 _TOLERATED_MISFIT = 0.1
 
 
-@jax.jit
+@jit
 def worst_misfit(
     confidence: Confidence,
     encoder: Encoder,
