@@ -59,6 +59,15 @@ def check_range(
         raise ValueError(f"`{name}` must lie in {left}{low}, {high}{right}, got {got}.")
 
 
+def check_registered(name: str, value: Any) -> None:
+    """Raises ``ValueError`` if JAX does not know how to take an object apart."""
+    if jax.tree_util.all_leaves([value]):
+        raise ValueError(
+            f"`{name}` must be a pytree: put @jax.tree_util.register_dataclass on "
+            f"{type(value).__name__}."
+        )
+
+
 def plain_number(number: Any) -> str:
     """The fewest digits that tell a number apart from others of its type.
 

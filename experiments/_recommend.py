@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from crl_jax import models, samplers, serving
+from crl_jax import losses, models, samplers, serving
 
 from . import _pipeline as pipeline
 from . import _rundir as rundir
@@ -160,7 +160,7 @@ def _judge(config: Config, console: Console) -> tuple[Config, Problem, Settled, 
         problem = load_problem(config.source, shown.stage, reading(shown))
     context = Context(problem.train, config.source.data, objective.count("n_neg"))
     sampler, of_sampler = resolve_sampler(config.sampling, context, swept, own=objective.sampler)
-    if isinstance(sampler, samplers.InBatch) and not objective.takes_where:
+    if isinstance(sampler, samplers.InBatch) and not losses.takes_where(objective.entry.loss):
         raise ValueError(
             f"--sampler {config.sampling.sampler} needs a loss that takes `where`; --loss "
             f"{config.objective.loss} does not."

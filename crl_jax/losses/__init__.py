@@ -51,6 +51,7 @@ largest losses of a batch, and ``reweighted_bce`` and ``reweighted_bpr`` let the
 
 from ._anchorwise import anchorwise as anchorwise
 from ._anchorwise import is_anchorwise as is_anchorwise
+from ._anchorwise import takes_where as takes_where
 from ._batches import BatchScores as BatchScores
 from ._batches import normalize as normalize
 from ._batches import tower_scores as tower_scores

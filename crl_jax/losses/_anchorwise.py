@@ -1,5 +1,6 @@
-"""Which losses treat each anchor by itself."""
+"""What training asks of a loss: whether it treats each anchor by itself, and takes a mask."""
 
+import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
@@ -35,3 +36,14 @@ def is_anchorwise(loss: Callable[..., Any]) -> bool:
     while isinstance(loss, partial):
         loss = loss.func
     return getattr(loss, _MARK, False)
+
+
+def takes_where(loss: Callable[..., Any]) -> bool:
+    """Whether a loss can be told which negatives to leave out.
+
+    >>> from crl_jax import losses
+    >>> takes_where(losses.bpr), takes_where(lambda pos, neg: pos)
+    (True, False)
+    """
+    taken = inspect.signature(loss).parameters.values()
+    return any(p.name == "where" or p.kind is p.VAR_KEYWORD for p in taken)

@@ -173,14 +173,13 @@ def _perturbed(
 
 def _forward(
     mixes: Mixes, graph: InteractionGraph, tables: Tables, noise: Noise | None
-) -> tuple[tuple[Tables, ...], tuple[InteractionGraph, Noise | None]]:
-    return _mix(mixes, graph, tables, noise), (graph, noise)
+) -> tuple[tuple[Tables, ...], InteractionGraph]:
+    return _mix(mixes, graph, tables, noise), graph
 
 
 def _backward(
-    mixes: Mixes, kept: tuple[InteractionGraph, Noise | None], slopes: tuple[Tables, ...]
+    mixes: Mixes, graph: InteractionGraph, slopes: tuple[Tables, ...]
 ) -> tuple[None, Tables, None]:
-    graph, _ = kept
     if len(mixes) == 1:
         made: Any = _mix(mixes, graph, slopes[0], None)
         return None, made[0], None

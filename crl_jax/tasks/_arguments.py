@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._checks import check_registered
 from ..data import Interactions
 from ..models import Encoder
 from ..samplers import Sampler
@@ -16,7 +17,6 @@ from ..train import StepPlan, check_count
 from ._ranking import Ranking
 
 _ANCHORS = 2  # as many as it takes to tell a number per anchor from their mean
-
 
 # What an argument must be an object of, and how that is said.
 _KINDS: dict[str, tuple[tuple[Any, ...], str]] = {
@@ -43,21 +43,6 @@ def check_kinds(**given: Any) -> None:
             raise ValueError(f"`{name}` must be {said}, got {shown}.")
         if isinstance(value, (Sampler, Encoder)):
             check_registered(name, value)
-
-
-def check_registered(name: str, value: Any) -> None:
-    """Raises ``ValueError`` if JAX does not know how to take an object apart."""
-    if jax.tree_util.all_leaves([value]):
-        raise ValueError(
-            f"`{name}` must be a pytree: put @jax.tree_util.register_dataclass on "
-            f"{type(value).__name__}."
-        )
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, (str, int, float)):
-        return repr(value)
-    return type(value).__name__
 
 
 def check_counts(counts: Mapping[str, Any]) -> None:

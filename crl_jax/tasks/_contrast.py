@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from .._checks import check_range
 from .._pytree import STATIC
+from .._reduce import masked_mean
 from ..data import Interactions
 from ..losses import info_nce, normalize
 from ..models import Encoder, LightGCN, Tables
@@ -75,8 +76,7 @@ class Contrast(ABC):
             jnp.sum(z * other, axis=-1), z @ other.T,
             where=once[:, None] & once[None, :] & ~same, reduce_fn=None, **self.hyperparams,
         )  # fmt: skip
-        count = jnp.maximum(jnp.sum(once), 1).astype(each.dtype)
-        return (jnp.sum(jnp.where(once, each, 0)) / count).astype(jnp.float32)
+        return masked_mean(each, where=once).astype(jnp.float32)
 
 
 @jax.tree_util.register_dataclass
@@ -129,8 +129,7 @@ class LayerViews(Contrast):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.layer < 1:
-            raise ValueError(f"`layer` must be at least 1, got {self.layer}.")
+        check_count("layer", self.layer)
 
     def encode(
         self, encoder: Encoder, params: Any, key: Key[Array, ""]
@@ -199,8 +198,9 @@ class SpectralViews(Contrast):
         whole, before = encoder.mixes(params, key, (weights, weights[1:]))
         users = self.users @ (self.items.T @ before.items)
         items = self.items @ (self.users.T @ before.users)
-        own = Tables(weights[0] * params["users"], weights[0] * params["items"])
-        return whole, (Tables(own.users + users, own.items + items), whole)
+        own = encoder.layer0(params)
+        view = Tables(weights[0] * own.users + users, weights[0] * own.items + items)
+        return whole, (view, whole)
 
 
 def _of_layers(encoder: Encoder) -> LightGCN:

@@ -10,7 +10,9 @@ import optax
 from jaxtyping import Array
 
 from .. import train as engine
+from .._checks import check_registered
 from ..data import Interactions
+from ..losses import takes_where
 from ..metrics import ranking_plan
 from ..models import Encoder, MatrixFactorization, RowEncoder, Similarity, Tables
 from ..samplers import InBatch, Sampler
@@ -19,7 +21,6 @@ from ._arguments import (
     check_counts,
     check_hyperparams,
     check_kinds,
-    check_registered,
     check_same_ids,
 )
 from ._confidence import Confidence, LawWarning
@@ -208,7 +209,7 @@ def _result(
 def _check_sampler(task: Ranking, plan: StepPlan) -> None:
     """Raises ``ValueError`` unless loss, encoder and plan can do with the sampler."""
     in_batch = isinstance(task.sampler, InBatch)
-    if in_batch and not task.takes_where:
+    if in_batch and not takes_where(task.loss_fn):
         raise ValueError("`loss` must take `where` with InBatch: it says which items to leave out.")
     if not plan.row_wise:
         return

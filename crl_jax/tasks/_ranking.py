@@ -1,6 +1,5 @@
 """Ranking items for users from positive-unlabelled interactions, as a task."""
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
@@ -13,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from .._checks import check_range
 from .._pytree import STATIC
 from ..data import Interactions
-from ..losses import bpr, is_anchorwise
+from ..losses import bpr, is_anchorwise, takes_where
 from ..metrics import RankingPlan, evaluate, sampling_quality
 from ..models import Encoder, RowEncoder, Similarity, Tables, inner_scores
 from ..samplers import RNS, Batch, InBatch, Positives, Sampler, below, informativeness, sample_seen
@@ -391,15 +390,9 @@ class Ranking(RowTask):
         return mean, metrics
 
     @property
-    def takes_where(self) -> bool:
-        """Whether the loss can be told which negatives to leave out."""
-        taken = inspect.signature(self.loss_fn).parameters.values()
-        return any(p.name == "where" or p.kind is p.VAR_KEYWORD for p in taken)
-
-    @property
     def _masks_fillers(self) -> bool:
         """Whether the loss is told which anchors are real: it looks across them, and can be."""
-        return self.takes_where and not is_anchorwise(self.loss_fn)
+        return takes_where(self.loss_fn) and not is_anchorwise(self.loss_fn)
 
     def _half_squares(self, rows: Tables, batch: Draw, moment: Moment) -> Array:
         """Half the squared length of the rows of an anchor, a mean over the real ones."""

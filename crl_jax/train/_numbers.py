@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._checks import check_range
+from .._checks import check_range, check_registered
 from ._batches import ArrayBatches, HostBatches
 from ._optimizers import Optimizer, Updates
 from ._steps import StepPlan
@@ -119,11 +119,8 @@ def check_fit(
     for name, (value, kind) in parts.items():
         if isinstance(value, type) or not isinstance(value, kind):
             raise ValueError(f"`{name}` must be a train.{kind.__name__}, got {value!r}.")
-        if name != "plan" and jax.tree_util.all_leaves([value]):
-            raise ValueError(
-                f"`{name}` must be a pytree: put @jax.tree_util.register_dataclass on "
-                f"{type(value).__name__}."
-            )
+        if name != "plan":
+            check_registered(name, value)
     counts = {name: getattr(plan, name) for name in ("batch_size", "draw_batches", "accumulate")}
     counts |= {"eval_every": eval_every}
     if stop_at is not None:

@@ -3,7 +3,6 @@
 A new one is an :class:`Objective` in a file of this folder, and a line in :data:`OBJECTIVES`.
 """
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -51,12 +50,6 @@ class Settled:
     def hyperparams(self) -> dict[str, float]:
         """What the loss is given."""
         return {name: self.values[name] for name in ("temperature", *self.entry.hyperparams)}
-
-    @property
-    def takes_where(self) -> bool:
-        """Whether the loss can be told which negatives to leave out."""
-        taken = inspect.signature(self.entry.loss).parameters.values()
-        return any(one.name == "where" or one.kind is one.VAR_KEYWORD for one in taken)
 
     def count(self, name: str) -> int:
         """How many ``n_neg``, ``n_pos`` or ``n_group`` are drawn; 0 for what the loss has not."""
