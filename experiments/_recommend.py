@@ -160,7 +160,7 @@ def _judge(config: Config, console: Console) -> tuple[Config, Problem, Settled, 
         problem = load_problem(config.source, shown.stage, reading(shown))
     context = Context(problem.train, config.source.data, objective.count("n_neg"))
     sampler, of_sampler = resolve_sampler(config.sampling, context, swept, own=objective.sampler)
-    if isinstance(sampler, samplers.InBatch) and not losses.takes_where(objective.entry.loss):
+    if isinstance(sampler, samplers.Shared) and not losses.takes_where(objective.entry.loss):
         raise ValueError(
             f"--sampler {config.sampling.sampler} needs a loss that takes `where`; --loss "
             f"{config.objective.loss} does not."

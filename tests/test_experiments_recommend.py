@@ -233,7 +233,10 @@ def test_the_confidence_takes_its_flags(flags, law, rule, every, asked):
 
 # A further sampler need not stand here: it is held to what its entry makes of the defaults.
 SAMPLERS_MADE = {
-    "in-batch": ([], lambda log: samplers.InBatch()),
+    "in-batch": (
+        ["--batch-mask", "self", "--log-q", "0.5"],
+        lambda log: samplers.InBatch.of(log, "self", 0.5),
+    ),
     "rns": ([], lambda log: samplers.RNS()),
     "pns": ([], samplers.PNS.of),
     "aobpr": (["--rank-scale", "20"], lambda log: samplers.AOBPR(20.0)),

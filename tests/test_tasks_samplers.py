@@ -136,7 +136,7 @@ def test_what_cannot_be_is_said(split):
         ),
         (
             {"row_wise": True, "rule": train.sgd_l2, "sampler": samplers.InBatch()},
-            "`row_wise` needs a sampler that draws items, got InBatch",
+            "`row_wise` needs a sampler that draws items for each anchor, got InBatch",
         ),
         (
             {"encoder": Whole(30, 41, 4)},

@@ -14,7 +14,6 @@ from ._criteria import sampling_risk as sampling_risk
 from ._criteria import unbiasedness as unbiasedness
 from ._dynamic import AOBPR as AOBPR
 from ._dynamic import DNS as DNS
-from ._in_batch import InBatch as InBatch
 from ._mixed import Mixed as Mixed
 from ._positives import Positives as Positives
 from ._positives import below as below
@@ -27,6 +26,9 @@ from ._priors import oracle_prior as oracle_prior
 from ._priors import popularity_prior as popularity_prior
 from ._priors import prior_of as prior_of
 from ._priors import uniform_prior as uniform_prior
+from ._shared import InBatch as InBatch
+from ._shared import Shared as Shared
+from ._shared import SharedRNS as SharedRNS
 from ._srns import SRNS as SRNS
 from ._srns import SRNSState as SRNSState
 from ._static import PNS as PNS

@@ -15,7 +15,7 @@ from ..data import Interactions
 from ..losses import takes_where
 from ..metrics import ranking_plan
 from ..models import Encoder, MatrixFactorization, RowEncoder, Similarity, Tables
-from ..samplers import InBatch, Sampler
+from ..samplers import Sampler, Shared
 from ..train import ArrayBatches, Callback, Fitted, Hook, Optimizer, State, StepPlan
 from ._arguments import (
     check_counts,
@@ -101,7 +101,8 @@ def fit_ranking(
       serve_similarity: What a score is in validation and recommendation; by default what it is in
         training.
       sampler: Chooses the negatives, see :class:`crl_jax.samplers.Sampler`; by default uniformly
-        (``RNS()``). ``InBatch()`` takes the items of the batch, whatever ``n_neg`` is.
+        (``RNS()``). ``InBatch()`` takes the items of the batch, whatever ``n_neg`` is, and
+        ``SharedRNS()`` draws ``n_neg`` items for the whole batch.
       n_neg: Unlabelled items per anchor, N >= 1.
       n_pos: Extra positives per anchor, M >= 0.
       n_group: Users per anchor, drawn with replacement from all who took the same item, >= 0, for
@@ -208,17 +209,21 @@ def _result(
 
 def _check_sampler(task: Ranking, plan: StepPlan) -> None:
     """Raises ``ValueError`` unless loss, encoder and plan can do with the sampler."""
-    in_batch = isinstance(task.sampler, InBatch)
-    if in_batch and not takes_where(task.loss_fn):
-        raise ValueError("`loss` must take `where` with InBatch: it says which items to leave out.")
+    shared = type(task.sampler).__name__ if isinstance(task.sampler, Shared) else None
+    if shared and not takes_where(task.loss_fn):
+        raise ValueError(
+            f"`loss` must take `where` with {shared}: it says which items to leave out."
+        )
     if not plan.row_wise:
         return
     if not isinstance(task.encoder, RowEncoder) or task.l2_on != "tables":
         raise ValueError(
             "`row_wise` needs an encoder with `row_ids` and `row_scores`, and `l2_on` tables."
         )
-    if in_batch:
-        raise ValueError("`row_wise` needs a sampler that draws items, got InBatch.")
+    if shared:
+        raise ValueError(
+            f"`row_wise` needs a sampler that draws items for each anchor, got {shared}."
+        )
 
 
 def _encoder(

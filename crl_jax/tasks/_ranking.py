@@ -15,7 +15,7 @@ from ..data import Interactions
 from ..losses import bpr, is_anchorwise, takes_where
 from ..metrics import RankingPlan, evaluate, sampling_quality
 from ..models import Encoder, RowEncoder, Similarity, Tables, inner_scores
-from ..samplers import RNS, Batch, InBatch, Positives, Sampler, below, informativeness, sample_seen
+from ..samplers import RNS, Batch, Positives, Sampler, Shared, below, informativeness, sample_seen
 from ..train import ArrayBatches, Examples, Hook, Moment, Report, Rows, RowTask, State, stream
 from ._confidence import Confidence
 from ._contrast import Contrast
@@ -171,7 +171,7 @@ class Ranking(RowTask):
           **fields: Further attributes.
         """
         sampler = sampler or RNS()
-        in_batch = isinstance(sampler, InBatch)
+        shared = isinstance(sampler, Shared)
         keep = comparable(train)
         pairs = (jnp.asarray(x[keep].astype(np.int32)) for x in (train.users, train.items))
         return cls(
@@ -180,7 +180,7 @@ class Ranking(RowTask):
             positives=Positives.of(train, bitmap=sampler.reads_bitmap),
             sampler=sampler,
             hyperparams=dict(hyperparams or {}),
-            held_out=None if held_out is None else Positives.of(held_out, bitmap=in_batch),
+            held_out=None if held_out is None else Positives.of(held_out, bitmap=shared),
             takers=Positives.of(turned(train)) if n_group else None,
             n_group=n_group,
             loss_fn=loss,
@@ -252,9 +252,7 @@ class Ranking(RowTask):
         chosen = self.sampler.select(draw.proposals, given, extra.sampler)
         neg, state = self._checked(chosen, len(draw.users))
         is_false = None
-        if self.held_out is not None and isinstance(self.sampler, InBatch):
-            is_false = self.held_out.taken(draw.users, draw.pos[:, 0]).T
-        elif self.held_out is not None:
+        if self.held_out is not None and not isinstance(self.sampler, Shared):
             is_false = self.held_out.contains(draw.users, neg)
         return draw._replace(proposals=(), neg=neg, is_false=is_false), extra._replace(
             sampler=state
@@ -277,7 +275,9 @@ class Ranking(RowTask):
         sampler = type(self.sampler).__name__
         if not isinstance(chosen, tuple) or len(chosen) != 2:
             raise ValueError(f"`select` of {sampler} must return ids and a state, got {chosen}.")
-        n = n_anchors if isinstance(self.sampler, InBatch) else self.n_neg
+        n = self.n_neg
+        if isinstance(self.sampler, Shared):
+            n = self.sampler.size(n_anchors, n)
         if jnp.shape(chosen[0]) != (n_anchors, n):
             raise ValueError(
                 f"`sampler` must choose `n_neg` = {n} items for each of {n_anchors} anchors, "
@@ -301,11 +301,14 @@ class Ranking(RowTask):
             batch, extra = self._select(constant, extra, batch, moment)
         anchors, *groups = self._pairs(batch)
         where = None
-        if isinstance(self.sampler, InBatch):
-            where = self.sampler.where(self._sampled(tables, batch, moment))
-            where = where & moment.where[:, None] & moment.where[None, :]
+        if isinstance(self.sampler, Shared):
+            pool = self._pool(self.sampler, batch)
+            given = self._sampled(tables, batch, moment)
+            where = self.sampler.where(given, pool, moment.where)
+            if self.held_out is not None:
+                batch = batch._replace(is_false=self.held_out.taken(batch.users, pool).T)
             pos = self.encoder.score(tables, batch.users, batch.pos)
-            neg = self.encoder.score_shared(tables, batch.users, batch.pos[:, 0]).T
+            neg = self.encoder.score_shared(tables, batch.users, pool).T
             own = jnp.concatenate([pos, neg], axis=1)
         else:
             own = self.encoder.score(tables, *anchors)
@@ -345,6 +348,12 @@ class Ranking(RowTask):
         return total, (extra, metrics)
 
     @staticmethod
+    def _pool(sampler: Shared, batch: Draw) -> Int[Array, "n"]:
+        """The negatives that all anchors share."""
+        assert batch.neg is not None
+        return sampler.pool(batch.neg[0], batch.pos[:, 0])
+
+    @staticmethod
     def _pairs(batch: Draw) -> list[tuple[Array, Array]]:
         """Users with the items to score for each: anchors, and groups with their positive."""
         assert batch.neg is not None
@@ -376,6 +385,8 @@ class Ranking(RowTask):
             where = jnp.broadcast_to(moment.where[:, None], neg.shape)
         if where is not None:
             hyperparams["where"] = where
+        if isinstance(self.sampler, Shared):
+            neg = self._corrected(neg, batch, hyperparams)
         losses = self.loss_fn(pos, neg, reduce_fn=None, **hyperparams)
         if extra.confidence is not None:
             losses = extra.confidence[batch.place].astype(losses.dtype) * losses
@@ -389,6 +400,15 @@ class Ranking(RowTask):
             metrics |= {"tnr": quality.tnr, "inf": quality.inf}
         return mean, metrics
 
+    def _corrected(self, neg: Array, batch: Draw, hyperparams: dict[str, Any]) -> Array:
+        """Scores of a pool as though it had been drawn uniformly: the loss divides by t."""
+        assert isinstance(self.sampler, Shared)
+        ratio = self.sampler.log_ratio(self._pool(self.sampler, batch))
+        if ratio is None:
+            return neg
+        temperature = jnp.asarray(hyperparams.get("temperature", 1.0), ratio.dtype)
+        return neg - (temperature * ratio).astype(neg.dtype)[None, :]
+
     @property
     def _masks_fillers(self) -> bool:
         """Whether the loss is told which anchors are real: it looks across them, and can be."""
@@ -396,12 +416,12 @@ class Ranking(RowTask):
 
     def _half_squares(self, rows: Tables, batch: Draw, moment: Moment) -> Array:
         """Half the squared length of the rows of an anchor, a mean over the real ones."""
-        items = batch.pos
-        if not isinstance(self.sampler, InBatch):
-            assert batch.neg is not None
-            items = jnp.concatenate([batch.pos, batch.neg], axis=1)
-        users, items = rows.users[batch.users], rows.items[items]
+        users, items = rows.users[batch.users], rows.items[batch.pos]
         squares = jnp.sum(users**2, axis=-1) + jnp.sum(items**2, axis=(1, 2))
+        if not isinstance(self.sampler, Shared):
+            squares = squares + jnp.sum(rows.items[batch.neg] ** 2, axis=(1, 2))
+        elif self.sampler.is_drawn:
+            squares = squares + jnp.sum(rows.items[self._pool(self.sampler, batch)] ** 2)
         return 0.5 * moment.mean(squares.astype(jnp.float32))
 
 

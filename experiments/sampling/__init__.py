@@ -22,6 +22,7 @@ SAMPLERS: Mapping[str, SamplerEntry] = {
     "dns": simple.DNS,
     "srns": simple.SRNS,
     "in-batch": simple.IN_BATCH,
+    "shared": simple.SHARED,
     "bns": bayesian.BNS,
     "bns-posterior": bayesian.POSTERIOR,
 }

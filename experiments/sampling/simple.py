@@ -4,7 +4,7 @@ from typing import Any
 
 from crl_jax import samplers
 
-from .._ranges import NOT_NEGATIVE, POSITIVE
+from .._ranges import NOT_NEGATIVE, POSITIVE, Range
 from .._registry import Hyperparam, count, words
 from ._entry import Context, SamplerEntry
 
@@ -32,9 +32,20 @@ IN_BATCH = SamplerEntry(
             "What of the batch is no negative: what the user has taken (seen), the own place "
             "(self), or nothing (none)",
             ("seen", "self", "none"),
-        )
+        ),
+        "log_q": Hyperparam(
+            0.0,
+            "How much scores are corrected for popular items coming up more often: not at all (0) "
+            "to as though all came up alike (1)",
+            Range(0, 1),
+            field="correction",
+        ),
     },
-    make=lambda context, batch_mask: samplers.InBatch(batch_mask),
+    make=lambda context, batch_mask, log_q: samplers.InBatch.of(context.train, batch_mask, log_q),
+)
+SHARED = SamplerEntry(
+    help="uniform, --n-neg for a whole batch",
+    make=lambda context: samplers.SharedRNS(),
 )
 
 

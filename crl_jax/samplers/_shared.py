@@ -1,0 +1,180 @@
+"""Negatives that all anchors of a batch share: the items of the batch, or uniform ones."""
+
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from .._checks import check_range, check_shape
+from .._pytree import STATIC
+from ..data import Interactions
+from ._batch import Batch, Sampler
+from ._positives import Positives
+
+
+class Shared(Sampler):
+    """One pool of items serves as the negatives of every anchor, so that one product scores all.
+
+    Of the pool, :meth:`where` tells which items are negatives of an anchor.
+    """
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether the pool has items of its own, besides those of the anchors."""
+        return True
+
+    @abstractmethod
+    def pool(self, proposals: Any, items: Int[Array, "batch"]) -> Int[Array, "n"]:
+        """The pool, of what was proposed and the anchors' own items."""
+
+    def size(self, n_anchors: int, n_neg: int) -> int:
+        """How many they are, where ``n_neg`` are asked for."""
+        del n_anchors
+        return n_neg
+
+    def where(
+        self, batch: Batch, pool: Int[Array, "n"], real: Bool[Array, "batch"]
+    ) -> Bool[Array, "batch n"]:
+        """Which of them each anchor's user has not taken; none for an anchor that only fills up."""
+        return ~batch.positives.taken(batch.users, pool).T & real[:, None]
+
+    def log_ratio(self, pool: Int[Array, "n"]) -> Float[Array, "n"] | None:
+        """By how much scores of the pool are corrected, times the temperature; None for nothing."""
+        del pool
+        return None
+
+    @property
+    def reads_bitmap(self) -> bool:
+        """Of the pool, for each user of the batch."""
+        return True
+
+    def select(self, proposals: Any, batch: Batch, state: Any) -> tuple[Int[Array, "batch n"], Any]:
+        """The pool, the same for each anchor; :meth:`where` tells which count."""
+        pool = self.pool(proposals, batch.items)
+        return jnp.broadcast_to(pool, (batch.items.shape[0], pool.shape[0])), state
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class SharedRNS(Shared):
+    """Items drawn uniformly from the catalogue, once for the whole batch.
+
+    What an anchor's user has taken is left out, so that each of the others is as likely as any
+    under :class:`RNS`. The draws of one batch are the same for all anchors: hundreds of negatives
+    cost one product, and gather the rows of ``n`` items in place of ``batch * n``.
+    """
+
+    def propose(
+        self, key: Key[Array, ""], users: Int[Array, "batch"], positives: Positives, n: int
+    ) -> Int[Array, "n"]:
+        """The pool."""
+        del users
+        return jax.random.randint(key, (n,), 0, positives.n_items, jnp.int32)
+
+    def pool(self, proposals: Any, items: Int[Array, "batch"]) -> Int[Array, "n"]:
+        """What was drawn."""
+        del items
+        return proposals
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class InBatch(Shared):
+    r"""Each anchor's negatives are the positives of its batch: nothing is drawn.
+
+    Popular items come up as often as they are taken, with the probability :math:`q_i`, so that
+    the scores learn :math:`s_{ui} - \log P(i)`. The correction by log-Q makes up for it: where a
+    loss takes :math:`s_{uj}/t` of a negative, it is given
+
+    .. math:: s_{uj}/t - c \log (q_j n_{items})
+
+    A term :math:`e^{s/t}` is then weighed by :math:`(q_j n_{items})^{-c}`: with c = 1 as though
+    the negatives were drawn uniformly. The positive stays as it is: nobody drew it.
+
+    Attributes:
+      mask: ``"seen"`` leaves out what the anchor's user has taken, its own positive included;
+        ``"self"`` the anchor's own place alone; ``"none"`` nothing, as the softmax of several
+        published codes has it, which counts the positive in its own denominator. Static.
+      correction: The c, in [0, 1].
+      log_q: The :math:`\log (q_j n_{items})`, float32 ``[n_items]``, or None for no correction;
+        :meth:`of` counts it.
+
+    Raises:
+      ValueError: If ``mask`` is another word or ``correction`` leaves its range; or, where it is
+        used, if ``log_q`` is of another number of items.
+
+    References:
+      Yi et al., `Sampling-Bias-Corrected Neural Modeling for Large Corpus Item Recommendations
+      <https://doi.org/10.1145/3298689.3346996>`_, 2019, which corrects the positive, too.
+    """
+
+    mask: Literal["seen", "self", "none"] = field(default="seen", metadata=STATIC)
+    correction: Any = 1.0
+    log_q: Float[Array | np.ndarray, "n_items"] | None = None
+
+    def __post_init__(self) -> None:
+        if self.mask not in ("seen", "self", "none"):
+            raise ValueError(f"`mask` must be seen, self or none, got {self.mask!r}.")
+        check_range("correction", self.correction, 0, 1)
+
+    @classmethod
+    def of(
+        cls,
+        train: Interactions,
+        mask: Literal["seen", "self", "none"] = "seen",
+        correction: Any = 1.0,
+    ) -> "InBatch":
+        """With the correction, by how often each item is taken in ``train``; an unseen one once."""
+        counts = np.maximum(train.item_counts, 1)
+        log_q = np.log(counts / counts.sum() * train.n_items)
+        return cls(mask, correction, jnp.asarray(log_q, jnp.float32))
+
+    @property
+    def is_drawn(self) -> bool:
+        """Each of its items is some anchor's."""
+        return False
+
+    @property
+    def reads_bitmap(self) -> bool:
+        """Of the items of a batch, for each of its users."""
+        return self.mask == "seen"
+
+    def size(self, n_anchors: int, n_neg: int) -> int:
+        """As many as there are anchors."""
+        del n_neg
+        return n_anchors
+
+    def propose(
+        self, key: Key[Array, ""], users: Int[Array, "batch"], positives: Positives, n: int
+    ) -> tuple[()]:
+        """Nothing."""
+        del key, users, n
+        if self.log_q is not None:
+            check_shape("log_q", self.log_q, (positives.n_items,))
+        return ()
+
+    def pool(self, proposals: Any, items: Int[Array, "batch"]) -> Int[Array, "n"]:
+        """The items of the batch."""
+        del proposals
+        return items
+
+    def where(
+        self, batch: Batch, pool: Int[Array, "n"], real: Bool[Array, "batch"]
+    ) -> Bool[Array, "batch n"]:
+        """Which items of the batch are negatives of each anchor."""
+        both = real[:, None] & real[None, :]
+        if self.mask == "none":
+            return both
+        if self.mask == "self":
+            return both & ~jnp.eye(pool.shape[0], dtype=bool)
+        return both & super().where(batch, pool, real)
+
+    def log_ratio(self, pool: Int[Array, "n"]) -> Float[Array, "n"] | None:
+        """The correction of the items of the pool."""
+        if self.log_q is None:
+            return None
+        return jnp.asarray(self.correction, jnp.float32) * jnp.asarray(self.log_q)[pool]
