@@ -18,6 +18,7 @@ def speed(results: Path) -> str:
         "confidence": _confidence,
         "evaluation": _evaluation,
         "contrastive": _contrastive,
+        "in_batch": _in_batch,
         "time_to_quality": _time_to_quality,
         "fold_in": _fold_in,
     }
@@ -219,6 +220,31 @@ def _contrastive(content: Content) -> str:
         table(["way", *(f"{n:,}" for n in lengths)], ranks),
         "A histogram is no gain for hundreds of negatives, and a large one for tens of thousands. "
         "There the rank of a score in a bin that holds 1 % of its row is off by 1 % at most.",
+    )
+
+
+def _in_batch(content: Content) -> str:
+    cells = [
+        [
+            f"{size['batch']:,}",
+            row["name"],
+            number(row["step_ms"], 0),
+            number(row["step_cpu_ms"], 0),
+            number(row["grown_mb"], 0),
+            number(row["times_training"], 2),
+        ]
+        for size in content["batches"]
+        for row in size["rows"]
+    ]
+    setting = content["setting"]
+    return join(
+        "### A softmax over the items of a batch",
+        "Value and gradient of InfoNCE, whose negatives are the items of the other users of the "
+        f"batch: cosines of width {setting['dim']}, temperature {setting['temperature']}. "
+        "`training` is what `fit_ranking` takes with `InBatch()`, `tiled` is "
+        "`losses.tiled_tower_loss`. Memory is by how much the process grows in a step. "
+        f"{machine_of(content)}. `python -m benchmarks.in_batch`",
+        table(["batch", "way", "ms", "CPU, ms", "memory, MB", "time over training"], cells),
     )
 
 

@@ -1,13 +1,15 @@
 """Benchmarks check before they measure, write what they have, and judge it last."""
 
+import io
 import itertools
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchmarks import _common as common
-from benchmarks import confidence, evaluation, quality, training
+from benchmarks import confidence, evaluation, in_batch, quality, results_page, training
 from experiments.recipes import RECIPES
 
 
@@ -145,6 +147,76 @@ def test_confidence_keeps_the_figures_that_it_does_not_trust(monkeypatch, tmp_pa
         call(confidence, monkeypatch, "--interactions", 10, "--rounds", 1, "--out", out)
     assert json.loads(out.read_text())["rows"] == [row]
     confidence.judge([{**row, "largest_error": 1e-6}, {**row, "largest_error": None}])
+
+
+@pytest.mark.parametrize("name", ["crl_jax, training", in_batch.TILED])
+def test_in_batch_ways_of_ours_give_the_reference(name, monkeypatch):
+    monkeypatch.setattr(in_batch, "ROWS", 5)  # so that the last anchors do not fill a block
+    assert in_batch.error_of(in_batch.build(name, 12)(), in_batch.reference(12)) < 1e-5
+
+
+def test_an_in_batch_process_keeps_its_answer_and_times_a_step_for_each_line(
+    monkeypatch, capsys, tmp_path
+):
+    answer = np.float32(1.5), np.ones((2, 3)), np.zeros((2, 3))
+    monkeypatch.setattr(in_batch, "build", lambda name, batch: lambda: answer)
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n\n"))
+    call(in_batch, monkeypatch, "--worker", "some", 2, tmp_path)
+    about, *steps = capsys.readouterr().out.splitlines()
+    assert json.loads(about)["grown_mb"] >= 0
+    assert [len(step.split()) for step in steps] == [2, 2]
+    with np.load(tmp_path / "some.npz") as kept:
+        assert [x.tolist() for x in kept.values()] == [x.tolist() for x in answer]
+
+
+@pytest.fixture
+def in_batch_contestants(monkeypatch):
+    """Makes contestants that need no process; the one of that name has that answer."""
+
+    def make(wrong_name=None, answer=None, steps=None):
+        class Contestant:
+            def __init__(self, name, batch, folder):
+                self.about = {"name": name, "grown_mb": 3.0}
+                self.answer = answer if name == wrong_name else in_batch.reference(batch)
+
+            def step(self):
+                assert steps is not None, "timed"
+                return next(steps)
+
+            def end(self):
+                pass
+
+        monkeypatch.setattr(in_batch, "Contestant", Contestant)
+        monkeypatch.setattr(in_batch, "names", lambda: ["ours", "theirs"])
+        monkeypatch.setattr(in_batch.common, "versions", lambda *_: {"jax": "1.2.3"})
+
+    return make
+
+
+@pytest.mark.parametrize("place", range(3))
+@pytest.mark.parametrize("factor", [1.001, float("nan")])
+def test_in_batch_times_nothing_if_a_value_or_gradient_is_wrong(
+    place, factor, in_batch_contestants, monkeypatch
+):
+    wrong = [np.asarray(x) for x in in_batch.reference(8)]
+    wrong[place] = factor * wrong[place]
+    in_batch_contestants("theirs", wrong)
+    with pytest.raises(SystemExit, match="theirs of 8 is wrong: off by"):
+        call(in_batch, monkeypatch, "--batches", 8)
+
+
+def test_in_batch_figures_are_medians_of_turns_and_stand_on_the_page(
+    in_batch_contestants, monkeypatch, tmp_path
+):
+    ours, theirs = ([s, 2 * s] for s in (0.1, 0.2, 0.9)), ([s, s] for s in (0.4, 0.3, 0.5))
+    in_batch_contestants(steps=itertools.chain(ours, theirs))
+    call(in_batch, monkeypatch, "--batches", 8, "--repeats", 1, "--out", tmp_path / "in_batch.json")
+    (size,) = json.loads((tmp_path / "in_batch.json").read_text())["batches"]
+    for row, wall, cores, times in zip(size["rows"], (200, 400), (400, 400), (1, 2), strict=True):
+        assert (row["step_ms"], row["step_cpu_ms"]) == pytest.approx((wall, cores))
+        assert row["times_training"] == pytest.approx(times)
+        assert row["error"] == 0
+    assert "| 8 | theirs | 400 | 400 | 3 | 2.00 |" in results_page.page(tmp_path)
 
 
 def test_a_missing_package_is_told_before_anything_is_measured(monkeypatch, tmp_path):

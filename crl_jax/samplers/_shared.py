@@ -40,7 +40,7 @@ class Shared(Sampler):
         self, batch: Batch, pool: Int[Array, "n"], real: Bool[Array, "batch"]
     ) -> Bool[Array, "batch n"]:
         """Which of them each anchor's user has not taken; none for an anchor that only fills up."""
-        return ~batch.positives.taken(batch.users, pool).T & real[:, None]
+        return ~batch.positives.taken_of_pool(batch.users, pool) & real[:, None]
 
     def log_ratio(self, pool: Int[Array, "n"]) -> Float[Array, "n"] | None:
         """By how much scores of the pool are corrected, times the temperature; None for nothing."""

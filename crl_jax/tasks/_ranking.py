@@ -306,14 +306,13 @@ class Ranking(RowTask):
             given = self._sampled(tables, batch, moment)
             where = self.sampler.where(given, pool, moment.where)
             if self.held_out is not None:
-                batch = batch._replace(is_false=self.held_out.taken(batch.users, pool).T)
+                batch = batch._replace(is_false=self.held_out.taken_of_pool(batch.users, pool))
             pos = self.encoder.score(tables, batch.users, batch.pos)
             neg = self.encoder.score_shared(tables, batch.users, pool).T
-            own = jnp.concatenate([pos, neg], axis=1)
         else:
-            own = self.encoder.score(tables, *anchors)
-        scores = [own, *(self.encoder.score(tables, *pairs) for pairs in groups)]
-        total, metrics = self._mean_loss(scores, extra, batch, moment, where)
+            pos, neg = self._parted(self.encoder.score(tables, *anchors))
+        of_groups = [self.encoder.score(tables, *pairs) for pairs in groups]
+        total, metrics = self._mean_loss(pos, neg, of_groups, extra, batch, moment, where)
         if self.l2_on != "tables":
             rows = tables if self.l2_on == "encoded" else self.encoder.layer0(params)
             total = total + self.l2 * self._half_squares(rows, batch, moment)
@@ -343,8 +342,8 @@ class Ranking(RowTask):
     ) -> tuple[Array, tuple[Kept, dict[str, Array]]]:
         """The mean over the real anchors."""
         assert isinstance(self.encoder, RowEncoder)
-        scores = [self.encoder.row_scores(own) for own in rows]
-        total, metrics = self._mean_loss(scores, extra, batch, moment)
+        own, *groups = [self.encoder.row_scores(own) for own in rows]
+        total, metrics = self._mean_loss(*self._parted(own), groups, extra, batch, moment)
         return total, (extra, metrics)
 
     @staticmethod
@@ -363,21 +362,27 @@ class Ranking(RowTask):
         own = jnp.repeat(batch.pos[:, :1], batch.group.shape[1], axis=0)
         return [anchors, (batch.group.reshape(-1), own)]
 
+    def _parted(self, own: Array) -> tuple[Array, Array]:
+        """Scores of anchors with their positives, and with their negatives."""
+        return own[:, : 1 + self.n_pos], own[:, 1 + self.n_pos :]
+
     def _mean_loss(
         self,
-        scores: list[Array],
+        pos: Array,
+        neg: Array,
+        groups: list[Array],
         extra: Kept,
         batch: Draw,
         moment: Moment,
         where: Bool[Array, "batch n_neg"] | None = None,
     ) -> tuple[Array, dict[str, Array]]:
         """Mean over the real anchors, and the metrics of the sampler beside it."""
-        out, n_ahead = scores[0], 1 + self.n_group + self.n_pos
-        if len(scores) > 1:
-            group = scores[1].reshape(out.shape[0], -1)
-            out = jnp.concatenate([out[:, :1], group, out[:, 1:]], axis=1)
-        pos = out[:, :n_ahead] if n_ahead > 1 else out[:, 0]
-        neg = out[:, n_ahead:]
+        own = pos[:, :1]
+        if groups:
+            group = groups[0].reshape(pos.shape[0], -1)
+            pos = jnp.concatenate([own, group, pos[:, 1:]], axis=1)
+        if pos.shape[1] == 1:
+            pos = pos[:, 0]
         hyperparams = dict(self.hyperparams)
         if self.hyperparam_schedule is not None:
             hyperparams = self.hyperparam_schedule(moment.progress, hyperparams)
@@ -393,7 +398,7 @@ class Ranking(RowTask):
         mean = moment.mean(losses)
         metrics = {"loss": mean}
         if batch.is_false is not None:
-            info = informativeness(out[:, :1], neg)
+            info = informativeness(own, neg)
             kept = jnp.broadcast_to(moment.where[:, None], neg.shape)
             kept = kept if where is None else kept & where
             quality = sampling_quality(info, batch.is_false, where=kept)
