@@ -141,7 +141,7 @@ def test_a_spectral_view_is_the_graph_of_the_first_singular_vectors():
     assert np.abs(want - stacked(whole)).max() > 1e-3  # what the other vectors are missing
 
 
-REFUSED = {
+REFUSED: dict[str, tuple[Any, str]] = {
     "layers": (
         {"contrast": LayerViews()},
         "`contrast` of layers needs a LightGCN, got Matrix",
@@ -210,7 +210,7 @@ def alone(**settings):
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_does_not_fit_is_refused_before_training(case, unchecked):
     given, message = REFUSED[case]
-    given: dict[str, Any] = given() if callable(given) else given
+    given = given() if callable(given) else given
     with pytest.raises(ValueError, match=message):
         tasks.fit_ranking(split().train, **{"loss": losses.bpr, "epochs": 1, **given})
 
