@@ -15,7 +15,9 @@ from . import _options as options
 from . import _ranges as ranges
 from ._program import program
 from ._ranges import Range
-from ._registry import limits_of, sweepable, with_flags
+from ._registry import Entries, limits_of, sweepable, with_flags
+from .contrasts import CONTRASTS
+from .contrasts import LOSSES as CONTRAST_LOSSES
 from .encoders import ENCODERS
 from .objectives import OBJECTIVES
 from .sampling import SAMPLERS
@@ -23,9 +25,20 @@ from .sampling import SAMPLERS
 LossOptions = with_flags(options.LossOptions, "loss", OBJECTIVES)
 SamplerOptions = with_flags(options.SamplerOptions, "sampler", SAMPLERS)
 EncoderOptions = with_flags(options.EncoderOptions, "encoder", ENCODERS)
+ContrastOptions = with_flags(
+    with_flags(options.ContrastOptions, "contrast", CONTRASTS), "contrast_loss", CONTRAST_LOSSES
+)
+CHOICES: tuple[tuple[str, str, Entries], ...] = (
+    ("objective", "loss", OBJECTIVES),
+    ("sampling", "sampler", SAMPLERS),
+    ("encoding", "encoder", ENCODERS),
+    ("contrasting", "contrast", CONTRASTS),
+    ("contrasting", "contrast_loss", CONTRAST_LOSSES),
+)
+"""The fields that name an entry: their section, their name and the entries."""
 SWEEPABLE = (
     "lr", "weight_decay", "decay", "init_scale", "epochs",
-    *sweepable(OBJECTIVES), *sweepable(SAMPLERS), *sweepable(ENCODERS),
+    *(name for *_, entries in CHOICES for name in sweepable(entries)),
 )  # fmt: skip
 """The numbers that a sweep can set."""
 
@@ -38,6 +51,7 @@ class Config:
     objective: OmitArgPrefixes[options.LossOptions] = field(default_factory=LossOptions)
     sampling: OmitArgPrefixes[options.SamplerOptions] = field(default_factory=SamplerOptions)
     encoding: OmitArgPrefixes[options.EncoderOptions] = field(default_factory=EncoderOptions)
+    contrasting: OmitArgPrefixes[options.ContrastOptions] = field(default_factory=ContrastOptions)
     training: OmitArgPrefixes[options.TrainOptions] = field(default_factory=options.TrainOptions)
     protocol: OmitArgPrefixes[options.ProtocolOptions] = field(
         default_factory=options.ProtocolOptions
@@ -50,18 +64,18 @@ def to_json(config: Config) -> dict[str, Any]:
     return json.loads(json.dumps(dataclasses.asdict(config), default=str, allow_nan=False))
 
 
-def ranges_of(loss: Any = None, sampler: Any = None, encoder: Any = None) -> dict[str, Range]:
-    """Where the numbers of every field lie with this loss, sampler and encoder."""
-    return {
-        **options.RANGES,
-        **limits_of(OBJECTIVES, loss),
-        **limits_of(SAMPLERS, sampler),
-        **limits_of(ENCODERS, encoder),
-    }
+def ranges_of(**chosen: Any) -> dict[str, Range]:
+    """Where the numbers of every field lie with what is chosen, such as ``loss="bpr"``."""
+    found = dict(options.RANGES)
+    for _, choice, entries in CHOICES:
+        found |= limits_of(entries, chosen.get(choice))
+    return found
 
 
 def _ranges_with(config: Config) -> dict[str, Range]:
-    return ranges_of(config.objective.loss, config.sampling.sampler, config.encoding.encoder)
+    return ranges_of(
+        **{choice: getattr(getattr(config, section), choice) for section, choice, _ in CHOICES}
+    )
 
 
 def anchor(config: Config) -> Config:
@@ -88,12 +102,12 @@ def from_json(stored: Any, where: Path) -> Config:
     """
     names = [section.name for section in dataclasses.fields(Config)]
     given = _fields(stored, names, str(where), optional=("environment",))
-    chosen = {"objective": "loss", "sampling": "sampler", "encoding": "encoder"}
     table = ranges_of(
-        *(
-            str(given[section].get(name)) if isinstance(given[section], dict) else None
-            for section, name in chosen.items()
-        )
+        **{
+            choice: str(given[section].get(choice))
+            for section, choice, _ in CHOICES
+            if isinstance(given[section], dict)
+        }
     )
     sections = {}
     for section in dataclasses.fields(Config):

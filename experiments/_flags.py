@@ -16,6 +16,7 @@ _RENAMED = {
     "memory": "candidates",
     "ks": "k",
     "source": "data",
+    "layer": "contrast_layer",
 }
 _ARGUMENT = re.compile(r"`(\w+)=?`")
 

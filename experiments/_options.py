@@ -78,11 +78,20 @@ class EncoderOptions:
     """What makes vectors of users and items."""
 
     encoder: str = field(default="mf", metadata={"help": "The encoder."})
-    similarity: Literal["inner", "cosine"] = "inner"
+    similarity: Literal["inner", "cosine"] | None = None
     """What a score is in training: an inner product, or a cosine, whose temperature should be
-    small."""
+    small. By default inner, but cosine where the loss is about cosines alone."""
     serve_similarity: Literal["inner", "cosine"] | None = None
-    """What ranks in validation, test and recommendation; by default what a score is in training."""
+    """What ranks in validation, test and recommendation; by default what a score is in training,
+    or what the loss's published code ranks by."""
+
+
+@dataclass(frozen=True)
+class ContrastOptions:
+    """A term beside the loss: two views of users and items. Numbers left out take defaults."""
+
+    contrast: str = field(default="none", metadata={"help": "The two views."})
+    contrast_loss: str = field(default="info_nce", metadata={"help": "What the term minimises."})
 
 
 @dataclass(frozen=True)

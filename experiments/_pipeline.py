@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from crl_jax import data, metrics, models, tasks, train
+from crl_jax import data, metrics, models, samplers, tasks, train
 
 from ._config import Config
 from ._flags import spoken
 from ._problem import OnStage, Problem, unseen
 from ._sweep import count_search_seeds, parse_sweep
+from .contrasts import resolve_contrast
+from .contrasts import swept_fields as swept_of_contrast
 from .encoders import resolve_encoder
 from .objectives import Settled, resolve
 from .sampling import SAMPLERS, Context, resolve_sampler
@@ -203,7 +205,7 @@ def _reading_order(name: str) -> tuple[int, int]:
 def _fitter(
     config: Config, objective: Settled, problem: Problem, swept: tuple[str, ...]
 ) -> Callable[..., tasks.FittedRanking]:
-    options = config.training
+    options, encoding = config.training, objective.similar(config.encoding)
     optimizer = train.Optimizer(
         options.lr,
         options.weight_decay,
@@ -223,6 +225,10 @@ def _fitter(
     ) -> tasks.FittedRanking:
         context = Context(part, config.source.data, objective.count("n_neg"))
         sampler, _ = resolve_sampler(config.sampling, context, swept, own=objective.sampler)
+        encoder = resolve_encoder(encoding, part, options.dim, swept)
+        encoder, contrast = resolve_contrast(config.contrasting, part, encoder, swept)
+        # To count held-out items in a pool would cost as much as the loss.
+        shared = isinstance(sampler, samplers.Shared)
         with spoken(test="the validation part", train="the training part"):
             return tasks.fit_ranking(
                 part,
@@ -230,15 +236,16 @@ def _fitter(
                 loss=objective.entry.loss,
                 hyperparams=objective.hyperparams,
                 hyperparam_schedule=objective.entry.schedule,
-                encoder=resolve_encoder(config.encoding, part, options.dim, swept),
-                serve_similarity=config.encoding.serve_similarity,
+                encoder=encoder,
+                serve_similarity=encoding.serve_similarity,
                 l2_on=options.l2_on,
                 sampler=sampler,
                 n_neg=objective.count("n_neg"),
                 n_pos=objective.count("n_pos"),
                 n_group=objective.count("n_group"),
                 confidence=objective.confidence(part, options),
-                held_out=problem.held_out(part),
+                contrast=contrast or objective.term,
+                held_out=None if shared else problem.held_out(part),
                 init_scale=options.init_scale,
                 optimizer=optimizer,
                 plan=train.StepPlan(options.batch_size),
@@ -261,7 +268,8 @@ def _fitter(
 def _sweep(config: Config, objective: Settled, numbers: dict[str, Any]) -> dict[str, Any]:
     """The numbers of the runs by the names that :func:`crl_jax.tasks.fit_ranking` has for them."""
     names = {"lr": "learning_rate", **{n: n for n in ("weight_decay", "decay", "init_scale")}}
-    names |= {name: f"loss.{name}" for name in objective.hyperparams}
     found = {names[name]: value for name, value in numbers.items() if name in names}
     fields = SAMPLERS[config.sampling.sampler].swept_fields(numbers)
+    found |= objective.swept_fields(numbers)
+    found |= swept_of_contrast(config.contrasting, numbers)
     return found | {f"sampler.{name}": value for name, value in fields.items()}

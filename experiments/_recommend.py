@@ -28,7 +28,8 @@ from ._progress import Display, TrainingStatus, display, reading
 from ._registry import filled, settle
 from ._signals import advise
 from ._sweep import count_search_seeds, parse_sweep
-from .encoders import ENCODERS
+from .contrasts import resolve_contrast, settle_contrast
+from .encoders import ENCODERS, resolve_encoder
 from .objectives import Settled, resolve
 from .recipes import RECIPES, start
 from .sampling import Context, resolve_sampler, settle_sampler
@@ -125,6 +126,8 @@ def _train(config: Config, folder: Path, resumed: bool) -> None:
         loss = f"{config.objective.loss} ({fixed})" if fixed else config.objective.loss
         sampling = "its own negatives" if objective.sampler else config.sampling.sampler
         described = f"{loss}, {sampling}, {config.encoding.encoder}"
+        if config.contrasting.contrast != "none":
+            described += f", {config.contrasting.contrast} ({config.contrasting.contrast_loss})"
         screen.describe(console, problem, described)
         log = open_logger(config.output.log, folder, to_json(config))
         with display(console) as shown, log as on_entry:
@@ -153,7 +156,14 @@ def _judge(config: Config, console: Console) -> tuple[Config, Problem, Settled, 
     """
     objective, swept = _objective(config)
     settle_sampler(config.sampling, swept, objective.sampler)
-    of_encoder = settle("encoder", config.encoding, ENCODERS, swept)
+    encoding = objective.similar(config.encoding)
+    encoding = filled(encoding, settle("encoder", encoding, ENCODERS, swept), swept)
+    of_contrast = settle_contrast(config.contrasting, encoding.encoder, swept)
+    if objective.entry.term is not None and config.contrasting.contrast != "none":
+        raise ValueError(
+            f"--contrast {config.contrasting.contrast}: --loss {config.objective.loss} brings a "
+            "term of its own."
+        )
     count_search_seeds(config.protocol)
     check_installed(config.output.log)
     with display(console) as shown:
@@ -166,11 +176,15 @@ def _judge(config: Config, console: Console) -> tuple[Config, Problem, Settled, 
             f"{config.objective.loss} does not."
         )
     objective.confidence(problem.train, config.training)
+    if config.contrasting.contrast != "none":  # whose numbers may not suit the data
+        encoder = resolve_encoder(encoding, problem.train, config.training.dim, swept)
+        resolve_contrast(config.contrasting, problem.train, encoder, swept)
     settled = replace(
         anchor(config),
         objective=filled(config.objective, objective.values, swept),
         sampling=filled(config.sampling, of_sampler, swept),
-        encoding=filled(config.encoding, of_encoder, swept),
+        encoding=encoding,
+        contrasting=filled(config.contrasting, of_contrast, swept),
     )
     return settled, problem, objective, swept
 
@@ -247,7 +261,7 @@ class _Work:
             serving.Recommender.of(
                 first,
                 self._problem.joined(("train", "valid", "test")),
-                similarity=encoding.serve_similarity or encoding.similarity,
+                similarity=encoding.serve_similarity or encoding.similarity or "inner",
             ).save(self._folder / rundir.RECOMMENDER)
 
     def _draw(self, trained: pipeline.Trained) -> None:

@@ -32,7 +32,7 @@ class Hyperparam:
       kind: Its type: int, float or a ``Literal`` of words.
       sweeps: Whether a sweep can set it, see :attr:`Entry.sweepable`. Numbers that change the
         shapes of arrays cannot be swept.
-      field: The field of a sampler that a sweep sets, where it is called otherwise.
+      field: The field of a sampler or of a term that a sweep sets, where it is called otherwise.
     """
 
     default: Any
@@ -203,7 +203,7 @@ def settle(
         if (value is not None or flag_name in swept) and flag_name not in own:
             takes = f"it takes {', '.join(map(flag, own))}" if own else "it takes no numbers"
             raise ValueError(
-                f"--{choice} {name} has no {flag(flag_name)}; {takes}. "
+                f"{flag(choice)} {name} has no {flag(flag_name)}; {takes}. "
                 f"{flag(flag_name)} is for {', '.join(of)}."
             )
         if value is not None:

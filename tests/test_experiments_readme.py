@@ -118,6 +118,17 @@ def test_an_encoder_takes_one_file_and_one_line():
     assert made == models.MatrixFactorization(3, 2, 4, similarity="cosine")
 
 
+def test_a_contrast_takes_one_file_and_one_line():
+    damped = entry("contrasts", "DAMPED")
+    values = settle("kind", with_flags(Choice, "kind", {"margin": damped})(), {"margin": damped})
+    assert values == {"contrast_weight": 0.2, "contrast_temperature": 0.2, "damping": 0.5}
+    log = Interactions.from_arrays([0, 1, 2, 0], [0, 0, 0, 1])
+    encoder = models.LightGCN.of(log, 4, 2)
+    made, term = damped.make(log, encoder, {"weight": 0.3}, damping=0.5)
+    assert made is encoder
+    assert (term.weight, term.second.layer_weights) == (0.3, (1, 0.5, 0.25))
+
+
 def pairs(log):
     users, items = log.user_ids[log.users], log.item_ids[log.items]
     return set(zip(users.tolist(), items.tolist(), strict=True))

@@ -19,11 +19,13 @@ import numpy as np
 import polars
 import pytest
 
-from crl_jax import losses, models, samplers, stats, weights
+from crl_jax import losses, models, samplers, stats, tasks, weights
 from crl_jax.data import simulate
 from crl_jax.serving import Recommender
 from crl_jax.train import load_checkpoint
 from experiments._locks import hold
+from experiments.contrasts import CONTRASTS
+from experiments.contrasts import LOSSES as CONTRAST_LOSSES
 from experiments.encoders import ENCODERS, default_encoder
 from experiments.objectives import OBJECTIVES
 from experiments.objectives.pairwise import group_bpr, likely_and_unpopular, popular_and_not
@@ -180,9 +182,10 @@ def numbers_of(name):
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_a_loss_gets_its_numbers(name, asked):
     loss, hyperparams, n_neg, n_pos, n_group = numbers_of(name)
-    part, given = asked("--loss", name, "--temperature", "0.5")
+    divided = {"temperature": 0.5} if OBJECTIVES[name].has_temperature else {}
+    part, given = asked("--loss", name, *(["--temperature", "0.5"] if divided else []))
     assert given["loss"] is loss
-    assert given["hyperparams"] == {"temperature": 0.5, **hyperparams}
+    assert given["hyperparams"] == {**divided, **hyperparams}
     assert (given["n_neg"], given["n_pos"], given["n_group"]) == (n_neg, n_pos, n_group)
     entry = OBJECTIVES[name]
     assert given["hyperparam_schedule"] is entry.schedule
@@ -312,6 +315,104 @@ def test_an_encoder_has_a_vector_for_each_user_and_item(name, asked):
     assert (len(tables.users), len(tables.items)) == (part.n_users, part.n_items)
 
 
+def test_directau_brings_its_term_and_cosines(asked):
+    _, given = asked("--loss", "directau", "--gamma", "0.3")
+    assert given["loss"] is tasks.align_positives
+    assert given["contrast"] == tasks.Uniformity(0.3)
+    assert (given["encoder"].similarity, given["serve_similarity"]) == ("cosine", "inner")
+    _, given = asked("--loss", "directau", "--serve-similarity", "cosine", "--sweep", "gamma=1,2")
+    assert given["serve_similarity"] == "cosine"
+    assert given["sweep"].keys() == {"contrast.weight"}
+    np.testing.assert_array_equal(given["sweep"]["contrast.weight"], [1, 2])
+
+
+def of_loss(weight=0.1, temperature=0.2, loss=losses.info_nce, **hyperparams):
+    """What a contrast has besides its views."""
+    hyperparams["temperature"] = temperature
+    return {"weight": weight, "loss_fn": loss, "hyperparams": hyperparams}
+
+
+def views_of_sgl(log, **dropped):
+    view = models.LightGCN.of(log, 6, 2, renormalize=True, **dropped)
+    if "edge_dropout" in dropped:
+        plain = replace(view, edge_dropout=0.0, walk=False, renormalize=False)
+    else:
+        plain = models.LightGCN.of(log, 6, 2)
+    return plain, tasks.GraphViews(first=view, second=view, **of_loss())
+
+
+def views_of_simgcl(log):
+    plain = models.LightGCN.of(log, 6, 2, layer_weights=(0, 0.5, 0.5))
+    view = replace(plain, noise=0.1)
+    return plain, tasks.GraphViews(first=view, second=view, **of_loss(0.5))
+
+
+def views_of_xsimgcl(log, noise=0.2, **settings):
+    encoder = models.LightGCN.of(log, 6, 2, layer_weights=(0, 0.5, 0.5), noise=noise)
+    return encoder, tasks.LayerViews(**{**of_loss(0.2, 0.15), **settings})
+
+
+# A further contrast need not stand here: it is trained below.
+CONTRASTS_MADE = {
+    "none": ([], lambda log: (models.LightGCN.of(log, 6, 2), None)),
+    "sgl": ([], lambda log: views_of_sgl(log, edge_dropout=0.1)),
+    "sgl nodes": (
+        ["--augmentation", "node-dropout", "--augmentation-rate", "0.3"],
+        lambda log: views_of_sgl(log, node_dropout=0.3),
+    ),
+    "sgl walk": (
+        ["--augmentation", "random-walk"],
+        lambda log: views_of_sgl(log, edge_dropout=0.1, walk=True),
+    ),
+    "simgcl": ([], views_of_simgcl),
+    "xsimgcl": ([], views_of_xsimgcl),
+    "xsimgcl otherwise": (
+        ["--contrast-layer", "2", "--noise", "0.3", "--contrast-loss", "bayesian",
+         "--contrast-alpha", "0.8"],
+        lambda log: views_of_xsimgcl(
+            log, 0.3, layer=2,
+            **of_loss(0.2, 0.15, losses.bayesian_contrastive, tau_plus=0.01, alpha=0.8, beta=0.7),
+        ),
+    ),
+    "lightgcl": (
+        ["--rank", "3", "--contrast-weight", "0.4", "--contrast-temperature", "0.3"],
+        lambda log: (
+            models.LightGCN.of(log, 6, 2), tasks.SpectralViews.of(log, 3, **of_loss(0.4, 0.3))
+        ),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONTRASTS_MADE)
+def test_a_contrast_gets_its_numbers(name, asked):
+    flags, make = CONTRASTS_MADE[name]
+    chosen = ["--encoder", "lightgcn", "--dim", "6", "--layers", "2"]
+    part, given = asked(*chosen, "--contrast", name.partition(" ")[0], *flags)
+    encoder, contrast = make(part)
+    assert same(given["encoder"], encoder)
+    assert same(given["contrast"], contrast)
+
+
+@pytest.mark.parametrize("name", CONTRAST_LOSSES)
+def test_a_contrast_takes_each_loss(name, asked):
+    flags = ["--encoder", "lightgcn", "--contrast", "xsimgcl", "--contrast-loss", name]
+    _, given = asked(*flags)
+    entry = CONTRAST_LOSSES[name]
+    numbers = {flag.removeprefix("contrast_"): of.default for flag, of in entry.flags.items()}
+    assert given["contrast"].loss_fn is entry.loss
+    assert given["contrast"].hyperparams == {"temperature": 0.15, **numbers}
+
+
+def test_numbers_of_a_contrast_are_swept(asked):
+    flags = ["--encoder", "lightgcn", "--contrast", "simgcl", "--contrast-loss", "hard"]
+    swept = ["--sweep", "contrast_weight=0.1,0.2", "--sweep", "contrast-beta=0.3"]
+    _, given = asked(*flags, *swept, "--sweep", "contrast_temperature=0.5")
+    assert given["sweep"].keys() == {f"contrast.{n}" for n in ("weight", "beta", "temperature")}
+    np.testing.assert_allclose(given["sweep"]["contrast.weight"], [0.1, 0.2])
+    np.testing.assert_allclose(given["sweep"]["contrast.beta"], [0.3, 0.3])
+    assert {*given["contrast"].hyperparams} == {"temperature", "tau_plus", "beta", "min_score"}
+
+
 TOGETHER = {
     "confidence": ["--loss", "bprac", "--every", "2", "--seeds", "2"],
     "group": ["--loss", "gbpr", "--sampler", "bns", "--ecdf-samples", "32", "--rns-epochs", "1"],
@@ -320,6 +421,13 @@ TOGETHER = {
     "own negatives": ["--loss", "mpr"],
     "graph": ["--encoder", "lightgcn", "--similarity", "cosine", "--temperature", "0.2",
               "--edge-dropout", "0.1"],
+    "contrast": ["--encoder", "lightgcn", "--contrast", "xsimgcl", "--contrast-loss", "bayesian",
+                 "--sweep", "contrast_weight=0.1,0.3", "--sweep", "contrast_beta=0.6"],
+    "positives alone": ["--loss", "directau", "--sweep", "gamma=0.5,1"],
+    **{
+        name: ["--encoder", "lightgcn", "--contrast", name]
+        for name in CONTRASTS if name not in ("none", "xsimgcl")
+    },
 }  # fmt: skip
 
 
@@ -490,6 +598,64 @@ WRONG = {
     "other negatives for mpr": (
         ["--loss", "mpr", "--sampler", "dns"],
         "this loss draws negatives of its own",
+    ),
+    "other negatives for directau": (
+        ["--loss", "directau", "--sampler", "dns"],
+        "has no use for any",
+    ),
+    "inner products for directau": (
+        ["--loss", "directau", "--similarity", "inner"],
+        "--similarity inner: this loss is of --similarity cosine",
+    ),
+    "a temperature for directau": (
+        ["--loss", "directau", "--temperature", "2"],
+        "--loss directau has no --temperature; it takes --n-neg, --gamma",
+    ),
+    "two terms": (
+        ["--loss", "directau", "--encoder", "lightgcn", "--contrast", "sgl"],
+        "--contrast sgl: --loss directau brings a term of its own",
+    ),
+    "a contrast without a graph": (
+        ["--contrast", "sgl"],
+        "--contrast sgl needs --encoder lightgcn, got mf",
+    ),
+    "a weight of no contrast": (
+        ["--encoder", "lightgcn", "--contrast-weight", "1"],
+        "--contrast none has no --contrast-weight; it takes no numbers",
+    ),
+    "a loss of no contrast": (
+        ["--encoder", "lightgcn", "--contrast-loss", "hard"],
+        "--contrast-loss hard needs a --contrast",
+    ),
+    "a number that the contrast's loss has not": (
+        ["--encoder", "lightgcn", "--contrast", "sgl", "--contrast-tau-plus", "0.1"],
+        "--contrast-loss info_nce has no --contrast-tau-plus; it takes no numbers",
+    ),
+    "a number out of the range of the contrast's loss": (
+        [
+            "--encoder",
+            "lightgcn",
+            "--contrast",
+            "sgl",
+            "--contrast-loss",
+            "bayesian",
+            "--sweep",
+            "contrast_beta=0.3",
+        ],
+        "--sweep contrast_beta must be a number in [0.5, 1], got 0.3",
+    ),
+    "a flag of another contrast": (
+        ["--encoder", "lightgcn", "--contrast", "sgl", "--noise", "0.1"],
+        "--contrast sgl has no --noise; it takes --contrast-weight, --contrast-temperature, --aug",
+    ),
+    "a sweep of what the encoder is": (["--sweep", "noise=0.1"], "--sweep takes one of lr"),
+    "a layer too deep": (
+        ["--encoder", "lightgcn", "--contrast", "xsimgcl", "--contrast-layer", "4"],
+        "--contrast-layer must be one of the 3 layers, got 4",
+    ),
+    "too many vectors": (
+        ["--encoder", "lightgcn", "--contrast", "lightgcl", "--rank", "50"],
+        "--rank must be less than 50, got 50",
     ),
     "a drop rate out of range": (["--loss", "truncated_bpr", "--drop-rate", "2"], "--drop-rate"),
     "extra positives for bpr": (["--n-pos", "2"], "--loss bpr has no --n-pos; it takes"),

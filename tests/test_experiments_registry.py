@@ -11,7 +11,7 @@ import tyro
 
 from crl_jax import losses, models, samplers
 from crl_jax.data import Interactions
-from experiments._config import SWEEPABLE, SamplerOptions
+from experiments._config import CHOICES, SWEEPABLE, SamplerOptions
 from experiments._ranges import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, Range
 from experiments._registry import (
     Entry,
@@ -134,6 +134,8 @@ def test_only_numbers_that_leave_shapes_alone_are_swept():
     assert "n_neg" not in sweepable(OBJECTIVES)
     assert {"temperature", "tau_plus", "beta"} <= {*sweepable(OBJECTIVES)}
     assert "law_scale" not in sweepable(OBJECTIVES)
+    assert {"gamma", "contrast_weight", "contrast_alpha"} < {*SWEEPABLE}
+    assert not {"noise", "augmentation_rate", "rank", "contrast_layer"} & {*SWEEPABLE}
     assert {"rank_scale", "variance_weight", "log_q", "risk_lambda"} <= {*sweepable(SAMPLERS)}
     assert "candidates" not in sweepable(SAMPLERS)
 
@@ -195,7 +197,9 @@ def test_a_loss_has_its_counts_and_a_temperature():
     assert fixed["n_neg"].limits == fixed["n_pos"].limits == Range(2, 2)
 
 
-@pytest.mark.parametrize("entries", [OBJECTIVES, SAMPLERS, ENCODERS], ids=["loss", "sampler", "e"])
+@pytest.mark.parametrize(
+    "entries", [entries for *_, entries in CHOICES], ids=[choice for _, choice, _ in CHOICES]
+)
 def test_defaults_of_every_entry_lie_in_their_ranges(entries):
     for name, of in takers(entries).items():
         for hyperparam in of.values():

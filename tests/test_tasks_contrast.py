@@ -2,6 +2,7 @@
 
 import dataclasses
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +12,9 @@ from graphs import interactions, normalised, stacked
 from ranking import split
 
 from crl_jax import losses, tasks, train
+from crl_jax._reduce import masked_mean
 from crl_jax.models import LightGCN, MatrixFactorization, Tables
-from crl_jax.tasks import GraphViews, LayerViews, SpectralViews
+from crl_jax.tasks import GraphViews, LayerViews, SpectralViews, Uniformity
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 USERS = jnp.array([3, 1, 3, 0, 2, 1])
@@ -70,7 +72,7 @@ def test_fillers_are_never_read():
 
 
 def sgl(log):
-    view = LightGCN.of(log, 8, 2, edge_dropout=0.2)
+    view = LightGCN.of(log, 8, 2, edge_dropout=0.2, renormalize=True)
     return dataclasses.replace(view, edge_dropout=0.0), GraphViews(first=view, second=view)
 
 
@@ -139,9 +141,151 @@ def test_a_spectral_view_is_the_graph_of_the_first_singular_vectors():
     assert np.abs(want - stacked(whole)).max() > 1e-3  # what the other vectors are missing
 
 
-def test_layers_need_an_encoder_that_has_them():
-    with pytest.raises(ValueError, match="`contrast` of layers needs a LightGCN, got Matrix"):
-        tasks.fit_ranking(split().train, loss=losses.bpr, contrast=LayerViews(), epochs=1)
+REFUSED: dict[str, tuple[Any, str]] = {
+    "layers": (
+        {"contrast": LayerViews()},
+        "`contrast` of layers needs a LightGCN, got Matrix",
+    ),
+    "a layer too deep": (
+        lambda: {"contrast": LayerViews(layer=3), "encoder": LightGCN.of(split().train, 4, 2)},
+        "`layer` must be one of the 2 layers, got 3",
+    ),
+    "a view of others": (
+        {"contrast": views()},
+        "`first` must be of the 60 users and 80 items of the encoder, got 5 and 6",
+    ),
+    "vectors of others": (
+        lambda: {
+            "contrast": SpectralViews.of(interactions(np.eye(9) > 0), 2),
+            "encoder": LightGCN.of(split().train, 4, 2),
+        },
+        "`contrast` must be of the 60 users and 80 items of the encoder, got 9 and 9",
+    ),
+    "a missing number": (
+        lambda: {"contrast": alone(loss_fn=losses.bayesian_contrastive)},
+        "`hyperparams` must hold alpha, beta, tau_plus, which `loss_fn` asks for",
+    ),
+    "a number out of range": (
+        lambda: {"contrast": alone(hyperparams={"temperature": 0.0})},
+        "`temperature` must lie in",
+    ),
+    "a loss without a mask": (
+        lambda: {"contrast": alone(loss_fn=lambda pos, neg, reduce_fn, temperature: pos)},
+        "`loss_fn` of a contrast must take `where`",
+    ),
+    "a swept weight": (
+        lambda: {"contrast": alone(), "sweep": {"contrast.weight": [0.1, -1.0]}},
+        "`weight` must lie in",
+    ),
+    "a swept number": (
+        lambda: {"contrast": alone(), "sweep": {"contrast.temperature": [0.1, -1.0]}},
+        "`temperature` must lie in",
+    ),
+    "a number that is not there": (
+        lambda: {"contrast": alone(), "sweep": {"contrast.alpha": [0.6, 0.9]}},
+        "`sweep` must name leaves, which are .'temperature'., got 'alpha'",
+    ),
+    "a sweep of no term": (
+        {"sweep": {"contrast.weight": [0.1]}},
+        "`sweep` must name .* with a `contrast`, contrast.NAME, got 'contrast.weight'",
+    ),
+    "a class": (
+        {"contrast": LayerViews},
+        "`contrast` must be a term, such as .*, got the class LayerViews",
+    ),
+    "a name": ({"contrast": "sgl"}, "`contrast` must be a term, such as .*, got 'sgl'"),
+    "rows": (
+        {"contrast": Uniformity(), "plan": train.StepPlan(1, row_wise=True)},
+        "`row_wise` goes with no `contrast`",
+    ),
+}
+
+
+def alone(**settings):
+    """A contrast of the tables with themselves."""
+    plain = MatrixFactorization(60, 80, 4)
+    return GraphViews(first=plain, second=plain, **settings)
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_does_not_fit_is_refused_before_training(case, unchecked):
+    given, message = REFUSED[case]
+    given = given() if callable(given) else given
+    with pytest.raises(ValueError, match=message):
+        tasks.fit_ranking(split().train, **{"loss": losses.bpr, "epochs": 1, **given})
+
+
+def test_weights_and_numbers_of_the_term_are_swept_without_another_program():
+    fit = partial(
+        tasks.fit_ranking, split().train, loss=losses.bpr, epochs=2,
+        optimizer=train.Optimizer(0.02), plan=train.StepPlan(256),
+        encoder=MatrixFactorization(60, 80, 4),
+    )  # fmt: skip
+    weights, temperatures = [0.0, 0.5], [0.2, 0.4]
+    swept = fit(
+        contrast=alone(),
+        sweep={"contrast.weight": weights, "contrast.temperature": temperatures},
+    )
+    assert swept.numbers["contrast.weight"].tolist() == [0.0, 0.5]
+    for run, (weight, temperature) in enumerate(zip(weights, temperatures, strict=True)):
+        one = fit(contrast=alone(weight=weight, hyperparams={"temperature": temperature}))
+        for name, values in one.run().items():
+            np.testing.assert_allclose(swept.run(run)[name], values, rtol=1e-4, atol=1e-5)
+    terms = swept.history[-1]["contrast"]
+    assert terms[0] == 0
+    assert terms[1] > 0
+
+
+def np_uniformity(table, ids):
+    """The log of the mean over pairs of examples, one pair at a time."""
+    unit = np.asarray(table, np.float64)[ids]
+    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
+    pairs = [np.exp(-2 * ((a - b) ** 2).sum()) for i, a in enumerate(unit) for b in unit[:i]]
+    return np.log(np.mean(pairs))
+
+
+def test_uniformity_is_that_of_the_examples_of_a_batch():
+    both = tables(0)
+    got = Uniformity(0.6).loss(both, USERS, ITEMS, REAL)
+    real = np.asarray(REAL)
+    want = np.mean([np_uniformity(*of) for of in zip(both, (USERS[real], ITEMS[real]))])
+    np.testing.assert_allclose(got, 0.6 * want, rtol=1e-5)
+    # Who is there twice counts twice.
+    once = np.unique(USERS[real])
+    assert not np.isclose(np_uniformity(both.users, once), np_uniformity(both.users, USERS[real]))
+    assert Uniformity().loss(both, USERS, ITEMS, jnp.zeros(6, bool)) == 0
+
+
+def test_positives_that_are_aligned_are_near_each_other():
+    rng = np.random.default_rng(0)
+    users, items = rng.normal(size=(2, 7, 3))
+    users, items = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (users, items))
+    pos = jnp.asarray((users * items).sum(1), jnp.float32)
+    got = tasks.align_positives(pos, jnp.full((7, 1), jnp.nan))
+    np.testing.assert_allclose(got, ((users - items) ** 2).sum(1), rtol=1e-5)
+    mean = tasks.align_positives(pos, jnp.zeros((7, 2)), reduce_fn=masked_mean)
+    np.testing.assert_allclose(mean, np.mean(got), rtol=1e-6)
+
+
+def direct(encoder, **settings):
+    return tasks.fit_ranking(
+        split().train, split().valid, loss=tasks.align_positives, encoder=encoder, epochs=6,
+        optimizer=train.Optimizer(0.03), plan=train.StepPlan(256), **settings,
+    )  # fmt: skip
+
+
+def test_directau_ranks_and_keeps_users_apart():
+    encoder = MatrixFactorization(60, 80, 8, similarity="cosine")
+    fitted, loose = direct(encoder, contrast=Uniformity(1.0)), direct(encoder)
+    assert fitted.best_score[0] > 0.1
+    apart, together = (np_uniformity(of.tables().users, np.arange(60)) for of in (fitted, loose))
+    assert apart < together  # alone, alignment makes all vectors one
+
+
+def test_directau_takes_a_graph():
+    encoder = LightGCN.of(split().train, 8, 1, similarity="cosine")
+    fitted = direct(encoder, contrast=Uniformity(1.0))
+    assert fitted.history[-1]["loss"][0] < fitted.history[0]["loss"][0]
 
 
 def test_bad_numbers_are_named():
@@ -151,3 +295,5 @@ def test_bad_numbers_are_named():
         LayerViews(layer=0)
     with pytest.raises(ValueError, match="`rank` must be less than 60, got 60"):
         SpectralViews.of(split().train, rank=60)
+    with pytest.raises(ValueError, match="`scale` must lie in"):
+        Uniformity(scale=0.0)

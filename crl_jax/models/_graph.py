@@ -96,3 +96,30 @@ class InteractionGraph:
             raise ValueError("`drop` needs a graph made with `droppable=True`.")
         keep = jax.random.bernoulli(key, 1 - rate, (self.n_interactions,))
         return replace(self, edge_scale=self.edge_scale / (1 - rate), layout=self.layout.kept(keep))
+
+    def drop_nodes(self, key: Key[Array, ""], rate: float) -> "InteractionGraph":
+        """Drops each user and each item with probability ``rate``, and their links with them.
+
+        Who is dropped has degree 0; the other degrees stay those of the whole graph. The sums keep
+        their expected values: links that stay count for ``1 / (1 - rate)**2``.
+        """
+
+        def left(key: Array, degrees: Array) -> Array:
+            return jnp.where(jax.random.bernoulli(key, 1 - rate, degrees.shape), degrees, 0)
+
+        of_users, of_items = jax.random.split(key)
+        return replace(
+            self,
+            user_degrees=left(of_users, self.user_degrees),
+            item_degrees=left(of_items, self.item_degrees),
+            edge_scale=self.edge_scale / (1 - rate) ** 2,
+        )
+
+    def renormalized(self) -> "InteractionGraph":
+        """With the degrees that :meth:`drop` and :meth:`drop_nodes` left; each link counts 1."""
+        degrees = self.user_degrees, self.item_degrees
+        there = self.layout.enter(*((of > 0).astype(jnp.float32)[:, None] for of in degrees))
+        counts = self.layout.leave(*self.layout.sums(there, there))
+        users, items = (jnp.round(of[:, 0]).astype(jnp.int32) for of in counts)
+        scale = jnp.ones_like(self.edge_scale)
+        return replace(self, user_degrees=users, item_degrees=items, edge_scale=scale)

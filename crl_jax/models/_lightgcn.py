@@ -16,7 +16,7 @@ from ..data import Interactions
 from ._encoder import Encoder, Similarity, Tables
 from ._graph import InteractionGraph, Layout
 from ._mf import Initializer, init_tables, normal
-from ._propagation import Noise, propagate_mixes
+from ._propagation import Noise, propagate_anew, propagate_mixes
 
 PUBLISHED: Initializer = normal(0.1)
 """The initial values of the published code."""
@@ -36,6 +36,10 @@ class LightGCN(Encoder):
       graph: The interactions of the training.
       layer_weights: :math:`w_0, \dots, w_L`. Static.
       edge_dropout: Probability that training does without an interaction, in [0, 1). Static.
+      node_dropout: Probability that it does without a user or an item, in [0, 1). Static.
+      walk: Whether the interactions that are left are drawn anew for each layer. Static.
+      renormalize: Whether D holds the degrees that are left, and what is left does not count more.
+        Static.
       initializer: Makes the initial values of each table; by default normal ones of deviation
         0.1, as the published code has them. Others are in ``jax.nn.initializers``. Static.
       noise: Length of the random vectors that training adds to the rows of each layer but the
@@ -52,6 +56,9 @@ class LightGCN(Encoder):
     graph: InteractionGraph = field(kw_only=True)
     layer_weights: tuple[float, ...] = field(kw_only=True, metadata=STATIC)
     edge_dropout: float = field(default=0.0, kw_only=True, metadata=STATIC)
+    node_dropout: float = field(default=0.0, kw_only=True, metadata=STATIC)
+    walk: bool = field(default=False, kw_only=True, metadata=STATIC)
+    renormalize: bool = field(default=False, kw_only=True, metadata=STATIC)
     initializer: Initializer = field(default=PUBLISHED, kw_only=True, metadata=STATIC)
     noise: Scalar | None = field(default=None, kw_only=True)
 
@@ -61,8 +68,9 @@ class LightGCN(Encoder):
             raise ValueError(
                 f"`layer_weights` must be at least two finite numbers, got {self.layer_weights}."
             )
-        if not 0 <= self.edge_dropout < 1:
-            raise ValueError(f"`edge_dropout` must lie in [0, 1), got {self.edge_dropout}.")
+        for name in ("edge_dropout", "node_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must lie in [0, 1), got {getattr(self, name)}.")
         check_range("noise", self.noise, 0, jnp.inf, high_open=True)
 
     @classmethod
@@ -74,6 +82,9 @@ class LightGCN(Encoder):
         *,
         layer_weights: Sequence[float] | None = None,
         edge_dropout: float = 0.0,
+        node_dropout: float = 0.0,
+        walk: bool = False,
+        renormalize: bool = False,
         noise: Scalar | None = None,
         similarity: Similarity = "inner",
         initializer: Initializer = PUBLISHED,
@@ -88,6 +99,11 @@ class LightGCN(Encoder):
           layer_weights: A weight for each of the layers 0 to L; by default all 1 / (L + 1).
           edge_dropout: Probability in [0, 1) that training does without an interaction, drawn
             anew at each step, in both directions at once. The others count 1 / (1 - p) times.
+          node_dropout: Probability in [0, 1) that it does without a user or an item, and all their
+            interactions. The others count 1 / (1 - p)² times.
+          walk: Draws the interactions that are left anew for each layer: SGL's random walk.
+          renormalize: In place of counting more, what is left is divided by the degrees that are
+            left, as in SGL's published code. Expected values are then not those of the whole.
           noise: Length of the random vectors that training adds to the rows of each layer but
             the first, anew at each step; None for none.
           similarity: ``"inner"`` or ``"cosine"``.
@@ -114,6 +130,9 @@ class LightGCN(Encoder):
             graph=InteractionGraph.of(train, layout=layout, droppable=edge_dropout > 0),
             layer_weights=tuple(map(float, layer_weights)),
             edge_dropout=float(edge_dropout),
+            node_dropout=float(node_dropout),
+            walk=walk,
+            renormalize=renormalize,
             initializer=initializer,
             noise=noise,
         )
@@ -123,7 +142,7 @@ class LightGCN(Encoder):
         return init_tables(key, self.n_users, self.n_items, self.dim, self.initializer)
 
     def encode(self, params: Any, key: Key[Array, ""] | None = None) -> Tables:
-        """The weighted sum of all layers; with a ``key``, of a graph with edges dropped."""
+        """The weighted sum of all layers; with a ``key``, of a graph with parts dropped."""
         return self.mixes(params, key, (self.layer_weights,))[0]
 
     def mixes(
@@ -136,9 +155,23 @@ class LightGCN(Encoder):
           key: As for :meth:`encode`.
           weights: For each sum its weights of the layers 0, 1, ...
         """
-        graph, noise = self.graph, None
-        if key is not None and self.edge_dropout:
-            graph = graph.drop(key, self.edge_dropout)
+        tables, noise = Tables(params["users"], params["items"]), None
         if key is not None and self.noise is not None:
             noise = Noise(self.noise, jax.random.fold_in(key, 1))
-        return propagate_mixes(graph, Tables(params["users"], params["items"]), weights, noise)
+        if key is None or not (self.edge_dropout or self.node_dropout):
+            return propagate_mixes(self.graph, tables, weights, noise)
+        of_nodes = jax.random.fold_in(key, 2)
+        if not self.walk:
+            return propagate_mixes(self._thinned(key, of_nodes), tables, weights, noise)
+        of_layers = jax.random.split(jax.random.fold_in(key, 3), max(map(len, weights)) - 1)
+        graphs = [self._thinned(of_layer, of_nodes) for of_layer in of_layers]
+        return propagate_anew(graphs, tables, weights, noise)
+
+    def _thinned(self, of_edges: Key[Array, ""], of_nodes: Key[Array, ""]) -> InteractionGraph:
+        """The graph without what dropout leaves out."""
+        graph = self.graph
+        if self.edge_dropout:
+            graph = graph.drop(of_edges, self.edge_dropout)
+        if self.node_dropout:
+            graph = graph.drop_nodes(of_nodes, self.node_dropout)
+        return graph.renormalized() if self.renormalize else graph

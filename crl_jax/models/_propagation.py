@@ -96,6 +96,31 @@ def propagate_mixes(
     return tuple(Tables(*(x.astype(old.dtype) for x, old in zip(of, tables))) for of in made)
 
 
+def propagate_anew(
+    graphs: Sequence[InteractionGraph],
+    tables: Tables,
+    mixes: Sequence[Sequence[float]],
+    noise: Noise | None = None,
+) -> tuple[Tables, ...]:
+    """:func:`propagate_mixes` where each layer has a graph of its own.
+
+    The layers are kept apart, so that it costs more than the same with one graph.
+
+    Args:
+      graphs: The links of the layers 1, 2, ..., at least as many as have a weight.
+      tables: As for :func:`propagate`.
+      mixes: As for :func:`propagate_mixes`.
+      noise: As for :func:`propagate_mixes`.
+    """
+    kept = list(map(_trimmed, mixes))
+    layers = [Tables(*at_least_float32(*tables))]
+    for i, graph in zip(range(1, max(map(len, kept))), graphs):
+        own = None if noise is None else noise._replace(key=jax.random.fold_in(noise.key, i))
+        layers += propagate_mixes(graph, layers[-1], ((0.0, 1.0),), own)
+    made = [_weighted(layers[: len(w)], [(x,) for x in w]) for w in kept]
+    return tuple(Tables(*(x.astype(old.dtype) for x, old in zip(of, tables))) for of in made)
+
+
 def _trimmed(weights: Sequence[float]) -> tuple[float, ...]:
     """Without the layers at the end that count nothing."""
     kept = list(map(float, weights))

@@ -18,7 +18,10 @@ from ._ranking import L2On as L2On
 from ._ranking import Ranking as Ranking
 from ._ranking import RankingQuality as RankingQuality
 from ._ranking import UserBatches as UserBatches
+from ._term import Term as Term
 from ._towers import Towers as Towers
+from ._uniformity import Uniformity as Uniformity
+from ._uniformity import align_positives as align_positives
 from ._views import Augment as Augment
 from ._views import TwoViews as TwoViews
 from ._views import Views as Views

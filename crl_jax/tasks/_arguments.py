@@ -14,7 +14,9 @@ from ..data import Interactions
 from ..models import Encoder
 from ..samplers import Sampler
 from ..train import StepPlan, check_count
-from ._ranking import Ranking
+from ._contrast import Contrast
+from ._ranking import HyperparamSchedule, Ranking
+from ._term import Term
 
 _ANCHORS = 2  # as many as it takes to tell a number per anchor from their mean
 
@@ -25,6 +27,7 @@ _KINDS: dict[str, tuple[tuple[Any, ...], str]] = {
     "loss": ((Callable,), "a function of scores, such as losses.bpr"),
     "encoder": ((Encoder, Callable), "an encoder or what makes one, such as LightGCN.of"),
     "sampler": ((Sampler,), "a sampler, such as samplers.RNS()"),
+    "contrast": ((Term,), "a term, such as tasks.LayerViews()"),
     "plan": ((StepPlan,), "a train.StepPlan"),
 }
 
@@ -41,7 +44,7 @@ def check_kinds(**given: Any) -> None:
         if value is not None and not isinstance(value, kinds):
             shown = repr(value) if isinstance(value, (str, int, float)) else type(value).__name__
             raise ValueError(f"`{name}` must be {said}, got {shown}.")
-        if isinstance(value, (Sampler, Encoder)):
+        if isinstance(value, (Sampler, Encoder, Term)):
             check_registered(name, value)
 
 
@@ -77,30 +80,60 @@ def check_hyperparams(task: Ranking, numbers: Mapping[str, np.ndarray]) -> None:
       numbers: Hyper-parameters that differ between runs, by name, ``[runs]``.
     """
     n_ahead = 1 + task.n_pos + task.n_group
-    pos = jax.ShapeDtypeStruct((_ANCHORS, n_ahead) if n_ahead > 1 else (_ANCHORS,), np.float32)
-    neg = jax.ShapeDtypeStruct((_ANCHORS, task.n_neg), np.float32)
-    fixed = {name: value for name, value in task.hyperparams.items() if name not in numbers}
+    ahead = (_ANCHORS, n_ahead) if n_ahead > 1 else (_ANCHORS,)
+    shapes = ahead, (_ANCHORS, task.n_neg)
+    _judge("loss", task.loss_fn, task.hyperparams, numbers, shapes, task.hyperparam_schedule)
+
+
+def check_term(task: Ranking, numbers: Mapping[str, np.ndarray]) -> None:
+    """The same of a further term, which must also suit the encoder.
+
+    Args:
+      task: The task.
+      numbers: Numbers of the term that differ between runs, by name, ``[runs]``.
+    """
+    term = task.contrast
+    if term is None:
+        return
+    term.check(task.encoder)
+    if isinstance(term, Contrast):
+        own = {name: values for name, values in numbers.items() if name in term.hyperparams}
+        shapes = (_ANCHORS,), (_ANCHORS, _ANCHORS)
+        _judge("loss_fn", term.loss_fn, term.hyperparams, own, shapes)
+
+
+def _judge(
+    name: str,
+    loss: Callable[..., Any],
+    hyperparams: Mapping[str, Any],
+    numbers: Mapping[str, np.ndarray],
+    shapes: tuple[tuple[int, ...], tuple[int, ...]],
+    schedule: HyperparamSchedule | None = None,
+) -> None:
+    """Raises ``ValueError`` unless a loss takes the numbers of all runs."""
+    pos, neg = (jax.ShapeDtypeStruct(shape, np.float32) for shape in shapes)
+    fixed = {name: value for name, value in hyperparams.items() if name not in numbers}
     runs = set(zip(*(np.asarray(a).tolist() for a in numbers.values()), strict=True)) or {()}
     for values in runs:
         given = {**fixed, **dict(zip(numbers, values, strict=True))}
         # Counted as training counts them.
         ends = [{name: float(np.float32(value)) for name, value in given.items()}]
-        if task.hyperparam_schedule is not None:
+        if schedule is not None:
             traced = {name: jnp.float32(value) for name, value in given.items()}
-            ends = [task.hyperparam_schedule(jnp.float32(at), traced) for at in (0, 1)]
+            ends = [schedule(jnp.float32(at), traced) for at in (0, 1)]
             ends = [{name: float(value) for name, value in end.items()} for end in ends]
         for end in ends:
-            _check_given(task.loss_fn, end)
-            found = jax.eval_shape(partial(task.loss_fn, reduce_fn=None, **end), pos, neg)
+            _check_given(name, loss, end)
+            found = jax.eval_shape(partial(loss, reduce_fn=None, **end), pos, neg)
             shape = getattr(found, "shape", None)
             if shape != (_ANCHORS,):
                 raise ValueError(
-                    "`loss` must return one number per anchor with `reduce_fn=None`, "
+                    f"`{name}` must return one number per anchor with `reduce_fn=None`, "
                     f"[{_ANCHORS}] of {_ANCHORS} anchors, got {shape}."
                 )
 
 
-def _check_given(loss: Callable[..., Any], numbers: Mapping[str, Any]) -> None:
+def _check_given(name: str, loss: Callable[..., Any], numbers: Mapping[str, Any]) -> None:
     """Raises ``ValueError`` if a loss asks for what nobody gives."""
     wanted = [
         p.name
@@ -109,6 +142,6 @@ def _check_given(loss: Callable[..., Any], numbers: Mapping[str, Any]) -> None:
     ]
     if missing := sorted({*wanted} - {"reduce_fn", *numbers}):
         raise ValueError(
-            f"`hyperparams` must hold {', '.join(missing)}, which `loss` asks for, "
+            f"`hyperparams` must hold {', '.join(missing)}, which `{name}` asks for, "
             f"got {sorted(numbers)}."
         )

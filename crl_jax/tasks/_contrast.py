@@ -1,6 +1,6 @@
 """Two views of the users and items of a batch, contrasted beside the loss of a ranking."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,17 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from .._checks import check_range
 from .._pytree import STATIC
 from .._reduce import masked_mean
 from ..data import Interactions
-from ..losses import info_nce, normalize
+from ..losses import info_nce, normalize, takes_where
 from ..models import Encoder, LightGCN, Tables
 from ..train import check_count
+from ._term import Term
 
 
 @dataclass(frozen=True)
-class Contrast(ABC):
+class Contrast(Term):
     r"""A term of the loss: each user of a batch against the others, and each item.
 
     .. math::
@@ -33,15 +33,12 @@ class Contrast(ABC):
     Attributes:
       weight: The w.
       hyperparams: Hyper-parameters of the loss by name.
-      loss_fn: Any loss of a positive and negatives. Static.
+      loss_fn: Any loss of a positive and negatives that takes ``where``. Static.
     """
 
     weight: Any = 0.1
     hyperparams: dict[str, Any] = field(default_factory=lambda: {"temperature": 0.2})
     loss_fn: Callable[..., Array] = field(default=info_nce, metadata=STATIC)
-
-    def __post_init__(self) -> None:
-        check_range("weight", self.weight, 0, jnp.inf, high_open=True)
 
     @abstractmethod
     def encode(
@@ -56,10 +53,21 @@ class Contrast(ABC):
         items: Int[Array, "batch"],
         where: Bool[Array, "batch"],
     ) -> Float[Array, ""]:
-        """The term for a batch, of which ``where`` tells the real examples."""
+        """See :meth:`Term.loss`."""
         sides = zip(*views, (users, items))
         total = sum(self._side(first, second, ids, where) for first, second, ids in sides)
         return jnp.asarray(self.weight, jnp.float32) * total
+
+    def check(self, encoder: Encoder) -> None:
+        """See :meth:`Term.check`."""
+        if not takes_where(self.loss_fn):
+            raise ValueError(
+                "`loss_fn` of a contrast must take `where`: it says who is no negative."
+            )
+
+    def place(self, name: str) -> str:
+        """A field, or else a hyper-parameter of the loss."""
+        return name if name == "weight" else f"hyperparams.{name}"
 
     def _side(
         self,
@@ -84,8 +92,13 @@ class Contrast(ABC):
 class GraphViews(Contrast):
     """Two encodings by chance, with the parameters of the ranking's encoder: SGL and SimGCL.
 
-    Views of SGL drop edges: ``LightGCN.of(train, edge_dropout=0.1)``. Those of SimGCL add noise:
-    ``LightGCN.of(train, noise=0.1)``. Three propagations a step.
+    Views of SGL do without edges, ``LightGCN.of(train, edge_dropout=0.1, renormalize=True)``, or
+    nodes, ``node_dropout=0.1``, or draw the edges anew for each layer, ``walk=True``. Those of
+    SimGCL add noise: ``LightGCN.of(train, noise=0.1)``. Three propagations a step.
+
+    SGL's code draws one pair of views for an epoch, with exactly the share that is asked for, and
+    compares with all users and items. Here views are drawn at each step, each part by itself, and
+    compared are those of the batch.
 
     Attributes:
       first: Makes the first view.
@@ -100,6 +113,12 @@ class GraphViews(Contrast):
 
     first: Encoder = field(kw_only=True)
     second: Encoder = field(kw_only=True)
+
+    def check(self, encoder: Encoder) -> None:
+        """The views must be of the encoder's users and items."""
+        super().check(encoder)
+        for name, view in (("first", self.first), ("second", self.second)):
+            _check_same(name, (view.n_users, view.n_items), encoder)
 
     def encode(
         self, encoder: Encoder, params: Any, key: Key[Array, ""]
@@ -130,6 +149,13 @@ class LayerViews(Contrast):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_count("layer", self.layer)
+
+    def check(self, encoder: Encoder) -> None:
+        """The encoder must have that layer."""
+        super().check(encoder)
+        n_layers = len(_of_layers(encoder).layer_weights) - 1
+        if self.layer > n_layers:
+            raise ValueError(f"`layer` must be one of the {n_layers} layers, got {self.layer}.")
 
     def encode(
         self, encoder: Encoder, params: Any, key: Key[Array, ""]
@@ -189,6 +215,11 @@ class SpectralViews(Contrast):
         users, items = (jnp.asarray(part, jnp.float32) for part in parts)
         return cls(users=users, items=items, **settings)
 
+    def check(self, encoder: Encoder) -> None:
+        """The encoder must have layers, of these users and items."""
+        super().check(encoder)
+        _check_same("contrast", (len(self.users), len(self.items)), _of_layers(encoder))
+
     def encode(
         self, encoder: Encoder, params: Any, key: Key[Array, ""]
     ) -> tuple[Tables, tuple[Tables, Tables]]:
@@ -207,6 +238,14 @@ def _of_layers(encoder: Encoder) -> LightGCN:
     if not isinstance(encoder, LightGCN):
         raise ValueError(f"`contrast` of layers needs a LightGCN, got {type(encoder).__name__}.")
     return encoder
+
+
+def _check_same(name: str, sizes: tuple[int, int], encoder: Encoder) -> None:
+    if sizes != (encoder.n_users, encoder.n_items):
+        raise ValueError(
+            f"`{name}` must be of the {encoder.n_users} users and {encoder.n_items} items of the "
+            f"encoder, got {sizes[0]} and {sizes[1]}."
+        )
 
 
 def _unit(layer: int) -> Sequence[float]:

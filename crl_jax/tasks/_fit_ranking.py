@@ -22,11 +22,12 @@ from ._arguments import (
     check_hyperparams,
     check_kinds,
     check_same_ids,
+    check_term,
 )
 from ._confidence import Confidence, LawWarning
-from ._contrast import Contrast
 from ._interactions import has_unseen, rows_of_users, spread
 from ._ranking import HyperparamSchedule, L2On, Ranking, RankingQuality, UserBatches
+from ._term import Term
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def fit_ranking(
     n_pos: int = 0,
     n_group: int = 0,
     confidence: Confidence | None = None,
-    contrast: Contrast | None = None,
+    contrast: Term | None = None,
     anchors: Literal["interactions", "users"] = "interactions",
     held_out: Interactions | None = None,
     init_scale: Any = 1.0,
@@ -110,8 +111,8 @@ def fit_ranking(
       confidence: Weights the losses of the interactions by how credible they are, see
         :class:`Confidence`; by default all by 1. A law that the scores at the start or at the end
         cannot be of is a warning.
-      contrast: A further term that contrasts two views of the users and items of a batch, see
-        :class:`Contrast`; by default none.
+      contrast: A further term of the loss, see :class:`Term`: two views of the users and items of
+        a batch contrasted (:class:`Contrast`), or :class:`Uniformity`; by default none.
       anchors: Whether an epoch goes through the interactions, each once, or draws as many: a user
         uniformly, then one of its interactions, so that users with few of them count as much as
         those with many.
@@ -131,8 +132,8 @@ def fit_ranking(
       k: Cut-off of the validation NDCG, which the history has as ``valid_ndcg@k``.
       seeds: Seed or seeds; each fixes a run's initial values, orders and draws.
       sweep: Arrays ``[runs]`` by name: ``learning_rate``, ``weight_decay``, ``decay``,
-        ``warm_up``, ``init_scale``, ``loss.NAME`` and ``sampler.NAME``. The runs, ``epochs`` and
-        ``seeds`` among them, train side by side under ``vmap``.
+        ``warm_up``, ``init_scale``, ``loss.NAME``, ``sampler.NAME`` and ``contrast.NAME``. The
+        runs, ``epochs`` and ``seeds`` among them, train side by side under ``vmap``.
       hooks: See :func:`crl_jax.train.fit`: checkpoints, progress, measures of one's own.
 
     Returns:
@@ -144,7 +145,10 @@ def fit_ranking(
         training's state.
       TrainingDiverged: If every run's loss became infinite or NaN.
     """
-    check_kinds(train=train, valid=valid, loss=loss, encoder=encoder, sampler=sampler, plan=plan)
+    check_kinds(
+        train=train, valid=valid, loss=loss, encoder=encoder, sampler=sampler, contrast=contrast,
+        plan=plan,
+    )  # fmt: skip
     counts = {"n_neg": n_neg, "n_pos": n_pos, "n_group": n_group, "patience": patience, "k": k}
     check_counts(counts)
     if anchors not in ("interactions", "users"):
@@ -156,7 +160,7 @@ def fit_ranking(
         train,
         encoder=_encoder(encoder, train),
         loss=loss,
-        hyperparams={**dict.fromkeys(_of_loss(sweep or {}), 0.0), **(hyperparams or {})},
+        hyperparams={**dict.fromkeys(_of_part("loss", sweep or {}), 0.0), **(hyperparams or {})},
         sampler=sampler,
         held_out=held_out,
         n_group=n_group,
@@ -171,7 +175,8 @@ def fit_ranking(
     )
     task, updates = _place_l2(task, optimizer)
     numbers = {_path(name, task): value for name, value in (sweep or {}).items()}
-    check_hyperparams(task, engine.settle_runs(_of_loss(sweep or {})))
+    check_hyperparams(task, engine.settle_runs(_of_part("loss", sweep or {})))
+    check_term(task, engine.settle_runs(_of_part("contrast", sweep or {})))
     _check_sampler(task, plan)
     batches = ArrayBatches(task.seen)
     if anchors == "users":
@@ -220,6 +225,8 @@ def _check_sampler(task: Ranking, plan: StepPlan) -> None:
         raise ValueError(
             "`row_wise` needs an encoder with `row_ids` and `row_scores`, and `l2_on` tables."
         )
+    if task.contrast is not None:
+        raise ValueError("`row_wise` goes with no `contrast`: it looks at more than rows.")
     if shared:
         raise ValueError(
             f"`row_wise` needs a sampler that draws items for each anchor, got {shared}."
@@ -277,9 +284,9 @@ def _place_l2(
     return dataclasses.replace(task, l2=l2), dataclasses.replace(optimizer, weight_decay=None)
 
 
-def _of_loss(sweep: Mapping[str, Any]) -> dict[str, Any]:
-    """The hyper-parameters of the loss among the numbers of a sweep, by their own names."""
-    prefix = "loss."
+def _of_part(part: str, sweep: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers of the loss, or of the term, among those of a sweep, by their own names."""
+    prefix = f"{part}."
     return {k.removeprefix(prefix): v for k, v in sweep.items() if k.startswith(prefix)}
 
 
@@ -293,7 +300,9 @@ def _path(name: str, task: Ranking) -> str:
         return f"task.hyperparams.{name.removeprefix('loss.')}"
     if name == "init_scale" or name.startswith("sampler."):
         return f"task.{name}"
+    if name.startswith("contrast.") and task.contrast is not None:
+        return f"task.contrast.{task.contrast.place(name.removeprefix('contrast.'))}"
     raise ValueError(
-        "`sweep` must name learning_rate, weight_decay, decay, warm_up, init_scale, loss.NAME or "
-        f"sampler.NAME, got {name!r}."
+        "`sweep` must name learning_rate, weight_decay, decay, warm_up, init_scale, loss.NAME, "
+        f"sampler.NAME or, with a `contrast`, contrast.NAME, got {name!r}."
     )

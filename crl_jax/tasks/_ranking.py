@@ -18,8 +18,8 @@ from ..models import Encoder, RowEncoder, Similarity, Tables, inner_scores
 from ..samplers import RNS, Batch, Positives, Sampler, Shared, below, informativeness, sample_seen
 from ..train import ArrayBatches, Examples, Hook, Moment, Report, Rows, RowTask, State, stream
 from ._confidence import Confidence
-from ._contrast import Contrast
 from ._interactions import comparable, turned
+from ._term import Term
 
 HyperparamSchedule = Callable[[Any, dict[str, Any]], dict[str, Any]]
 """``hyperparam_schedule(progress, hyperparams)``: the hyper-parameters of a loss when the share
@@ -111,7 +111,7 @@ class Ranking(RowTask):
         None counts nothing.
       takers: The users who took each item, for ``n_group``.
       confidence: Weighs the losses of interactions by how credible these are; None by 1.
-      contrast: A further term that contrasts two views of the batch; None for none.
+      contrast: A further term, such as one that contrasts two views of the batch; None for none.
       loss_fn: ``loss(pos, neg, *, reduce_fn=None, **hyperparams) -> [batch]``. Static.
       hyperparam_schedule: See :data:`HyperparamSchedule`. Static.
       n_neg: Negatives per anchor. Static.
@@ -131,7 +131,7 @@ class Ranking(RowTask):
     held_out: Positives | None = None
     takers: Positives | None = None
     confidence: Confidence | None = None
-    contrast: Contrast | None = None
+    contrast: Term | None = None
     loss_fn: Callable[..., Array] = field(default=bpr, metadata=STATIC)
     hyperparam_schedule: HyperparamSchedule | None = field(default=None, metadata=STATIC)
     n_neg: int = field(default=1, metadata=STATIC)
@@ -316,14 +316,12 @@ class Ranking(RowTask):
         if self.l2_on != "tables":
             rows = tables if self.l2_on == "encoded" else self.encoder.layer0(params)
             total = total + self.l2 * self._half_squares(rows, batch, moment)
-        if self.contrast is not None and views is not None:
+        if self.contrast is not None:
             term = self.contrast.loss(views, batch.users, batch.pos[:, 0], moment.where)
             total, metrics = total + term, {**metrics, "contrast": term}
         return total, (extra, metrics)
 
-    def _encode(
-        self, params: Any, key: Key[Array, ""]
-    ) -> tuple[Tables, tuple[Tables, Tables] | None]:
+    def _encode(self, params: Any, key: Key[Array, ""]) -> tuple[Tables, Any]:
         if self.contrast is None:
             return self.encoder.encode(params, key), None
         return self.contrast.encode(self.encoder, params, key)

@@ -32,7 +32,7 @@ def resolve_encoder(
     """
     values = settle("encoder", options, ENCODERS, swept)
     make = ENCODERS[options.encoder].make
-    return make(log, dim=dim, similarity=options.similarity, **values)
+    return make(log, dim=dim, similarity=options.similarity or "inner", **values)
 
 
 def default_encoder(

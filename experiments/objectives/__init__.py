@@ -4,14 +4,14 @@ A new one is an :class:`Objective` in a file of this folder, and a line in :data
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from crl_jax import data, samplers
+from crl_jax import data, samplers, tasks
 
-from .._options import LossOptions, TrainOptions
+from .._options import EncoderOptions, LossOptions, TrainOptions
 from .._registry import settle
-from . import contrastive, noisy, pairwise
+from . import contrastive, noisy, pairwise, positives
 from ._objective import Objective as Objective
 
 OBJECTIVES: Mapping[str, Objective] = {
@@ -31,6 +31,7 @@ OBJECTIVES: Mapping[str, Objective] = {
     "truncated_bpr": noisy.TRUNCATED_BPR,
     "reweighted_bce": noisy.REWEIGHTED_BCE,
     "reweighted_bpr": noisy.REWEIGHTED_BPR,
+    "directau": positives.DIRECTAU,
 }
 
 
@@ -49,7 +50,8 @@ class Settled:
     @property
     def hyperparams(self) -> dict[str, float]:
         """What the loss is given."""
-        return {name: self.values[name] for name in ("temperature", *self.entry.hyperparams)}
+        own = ("temperature",) if self.entry.has_temperature else ()
+        return {name: self.values[name] for name in (*own, *self.entry.hyperparams)}
 
     def count(self, name: str) -> int:
         """How many ``n_neg``, ``n_pos`` or ``n_group`` are drawn; 0 for what the loss has not."""
@@ -59,6 +61,36 @@ class Settled:
     def sampler(self) -> Callable[[data.Interactions], samplers.Sampler] | None:
         """Makes the negatives that the loss is about; None if any will do."""
         return self.entry.sampler
+
+    @property
+    def term(self) -> tasks.Term | None:
+        """The further term that the loss brings; None if it brings none."""
+        of = self.entry.of_term
+        return (
+            None if self.entry.term is None else self.entry.term(**{n: self.values[n] for n in of})
+        )
+
+    def swept_fields(self, numbers: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of ``numbers`` that are the loss's or its term's, by the names of a sweep's."""
+        found = {f"loss.{n}": numbers[n] for n in self.hyperparams if n in numbers}
+        of_term = self.entry.of_term.items()
+        return found | {f"contrast.{of.field}": numbers[n] for n, of in of_term if n in numbers}
+
+    def similar(self, options: EncoderOptions) -> EncoderOptions:
+        """The encoder's flags with what a score is, which the loss may have a say in.
+
+        Raises:
+          ValueError: If another similarity was given than the loss needs.
+        """
+        if self.entry.similarities is None:
+            return replace(options, similarity=options.similarity or "inner")
+        similarity, ranks = self.entry.similarities
+        if options.similarity not in (None, similarity):
+            raise ValueError(
+                f"--similarity {options.similarity}: this loss is of --similarity {similarity}."
+            )
+        ranks = options.serve_similarity or ranks
+        return replace(options, similarity=similarity, serve_similarity=ranks)
 
     def confidence(self, log: data.Interactions, training: TrainOptions) -> Any:
         """The estimator of confidence for a training part; None if the loss has none."""

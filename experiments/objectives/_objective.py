@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from crl_jax import data, samplers, tasks
+from crl_jax import data, models, samplers, tasks
 
 from .._options import TrainOptions
 from .._ranges import COUNT, COUNT_OR_NONE, POSITIVE, Range
@@ -24,8 +24,9 @@ class Objective(Entry):
 
     Attributes:
       loss: ``loss(pos, neg, *, temperature, <hyperparams>, reduce_fn, …)``.
-      hyperparams: The hyper-parameters that go to the loss, but for the temperature, which every
-        loss has. A sweep can set each.
+      hyperparams: The hyper-parameters that go to the loss, but for the temperature. A sweep can
+        set each.
+      has_temperature: Whether it has one, as nearly every loss does.
       settings: Further flags, which do not go to the loss. A sweep cannot set them.
       n_neg: Default number of unlabelled items per anchor.
       n_pos: Default number of extra positives; None if it has no use for any.
@@ -35,10 +36,15 @@ class Objective(Entry):
         many are drawn.
       confidence: Makes the estimator of confidence from a training part, how it is trained and
         the values of all flags.
+      term: Makes a further term from the values of :attr:`of_term`.
+      of_term: Flags that set numbers of the term, and no others. A sweep can set each.
+      similarities: What a score must be in training, and what ranks unless it is told; None if
+        any will do.
       settled: Works out the values that depend on others, see :meth:`Entry.complete`.
     """
 
     loss: Callable[..., Any]
+    has_temperature: bool = True
     settings: Mapping[str, Hyperparam] = field(default_factory=dict)
     n_neg: int = 5
     n_pos: int | None = None
@@ -46,18 +52,23 @@ class Objective(Entry):
     schedule: tasks.HyperparamSchedule | None = None
     sampler: Callable[[data.Interactions], samplers.Sampler] | None = None
     confidence: Callable[[data.Interactions, TrainOptions, dict[str, Any]], Any] | None = None
+    term: Callable[..., tasks.Term] | None = None
+    of_term: Mapping[str, Hyperparam] = field(default_factory=dict)
+    similarities: tuple[models.Similarity, models.Similarity] | None = None
     settled: Callable[[dict[str, Any], tuple[str, ...]], dict[str, Any]] | None = None
 
     @property
     def flags(self) -> Mapping[str, Hyperparam]:
-        """Counts, temperature, hyper-parameters and settings."""
+        """Counts, temperature, hyper-parameters, numbers of the term and settings."""
         found = {}
         for name, (said, limits) in _COUNTS.items():
             default = getattr(self, name)
             if default is not None:
                 fixed = Range(default, default)
                 found[name] = count(default, said, limits if self.sampler is None else fixed)
-        return {**found, "temperature": _TEMPERATURE, **self.hyperparams, **self.settings}
+        if self.has_temperature:
+            found["temperature"] = _TEMPERATURE
+        return {**found, **self.hyperparams, **self.of_term, **self.settings}
 
     @property
     def sweepable(self) -> frozenset[str]:

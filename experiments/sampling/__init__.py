@@ -45,7 +45,10 @@ def settle_sampler(
     """
     values = settle("sampler", options, SAMPLERS, swept)
     if own is not None and options.sampler != "rns":
-        raise ValueError(f"--sampler {options.sampler}: this loss draws negatives of its own.")
+        raise ValueError(
+            f"--sampler {options.sampler}: this loss draws negatives of its own, or "
+            "has no use for any."
+        )
     return values
 
 

@@ -1,0 +1,54 @@
+"""What the command line needs to know of a contrast."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from crl_jax import models, tasks
+
+from .._ranges import NOT_NEGATIVE, POSITIVE
+from .._registry import Entry, Hyperparam
+
+_WEIGHT = Hyperparam(None, "Weight of the contrast", NOT_NEGATIVE, field="weight")
+_TEMPERATURE = Hyperparam(None, "Divides the contrast's cosines", POSITIVE, field="temperature")
+Made = tuple[models.LightGCN, tasks.Contrast]
+"""The encoder of the ranking, and the term beside its loss."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContrastEntry(Entry):
+    """A way to make two views of users and items.
+
+    Attributes:
+      make: ``make(log, encoder, settings, **values)``: the :data:`Made` for training on ``log``,
+        from the encoder that ``--encoder`` makes, the weight and the loss of the term by the
+        names of its fields, and the values of the entry's own flags. None for no contrast.
+      weight: Default of ``--contrast-weight``, the published one on Yelp2018.
+      temperature: Default of ``--contrast-temperature``, the same.
+    """
+
+    make: Callable[..., Made] | None
+    weight: float = 0.1
+    temperature: float = 0.2
+
+    @property
+    def flags(self) -> Mapping[str, Hyperparam]:
+        """Weight, temperature, and the entry's own. A sweep cannot set those."""
+        if self.make is None:
+            return {}
+        shared = {
+            "contrast_weight": replace(_WEIGHT, default=self.weight),
+            "contrast_temperature": replace(_TEMPERATURE, default=self.temperature),
+        }
+        return {**shared, **self.hyperparams}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossEntry(Entry):
+    """A loss of contrasts; its flags are named ``contrast_NAME``.
+
+    Attributes:
+      loss: ``loss(pos, neg, *, temperature, where, reduce_fn, …)``.
+    """
+
+    loss: Callable[..., Any]

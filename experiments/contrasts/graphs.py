@@ -1,0 +1,105 @@
+"""Contrasts of two views of the graph of interactions."""
+
+from dataclasses import replace
+from typing import Any
+
+from crl_jax import data, models, tasks
+
+from .._ranges import COUNT, NOT_NEGATIVE, Range
+from .._registry import Hyperparam, count, words
+from ._entry import ContrastEntry, Made
+
+_NOISE = Hyperparam(
+    0.1, "Length of the noise on each row of each layer", NOT_NEGATIVE, sweeps=False
+)
+_AUGMENTATIONS = {
+    "edge-dropout": lambda rate: {"edge_dropout": rate},
+    "node-dropout": lambda rate: {"node_dropout": rate},
+    "random-walk": lambda rate: {"edge_dropout": rate, "walk": True},
+}
+
+
+def _sgl(
+    log: data.Interactions,
+    encoder: models.LightGCN,
+    settings: dict[str, Any],
+    *,
+    augmentation: str,
+    augmentation_rate: float,
+) -> Made:
+    changes = _AUGMENTATIONS[augmentation](augmentation_rate)
+    if "edge_dropout" in changes:
+        encoder = replace(encoder, graph=models.InteractionGraph.of(log, droppable=True))
+    view = replace(encoder, renormalize=True, **changes)
+    return encoder, tasks.GraphViews(first=view, second=view, **settings)
+
+
+def _neighbours_alone(encoder: models.LightGCN) -> models.LightGCN:
+    """Without the embeddings themselves, and even weights for the layers above them."""
+    n_layers = len(encoder.layer_weights) - 1
+    return replace(encoder, layer_weights=(0.0, *(1 / n_layers,) * n_layers))
+
+
+def _simgcl(
+    log: data.Interactions, encoder: models.LightGCN, settings: dict[str, Any], *, noise: float
+) -> Made:
+    encoder = _neighbours_alone(encoder)
+    view = replace(encoder, noise=noise)
+    return encoder, tasks.GraphViews(first=view, second=view, **settings)
+
+
+def _xsimgcl(
+    log: data.Interactions,
+    encoder: models.LightGCN,
+    settings: dict[str, Any],
+    *,
+    noise: float,
+    contrast_layer: int,
+) -> Made:
+    encoder = replace(_neighbours_alone(encoder), noise=noise)
+    return encoder, tasks.LayerViews(layer=contrast_layer, **settings)
+
+
+def _lightgcl(
+    log: data.Interactions, encoder: models.LightGCN, settings: dict[str, Any], *, rank: int
+) -> Made:
+    return encoder, tasks.SpectralViews.of(log, rank, **settings)
+
+
+SGL = ContrastEntry(
+    help="two graphs that lack a part of the interactions",
+    hyperparams={
+        "augmentation": words(
+            "edge-dropout",
+            "What a view lacks: interactions, users and items, or interactions drawn anew for each "
+            "layer",
+            tuple(_AUGMENTATIONS),
+        ),
+        "augmentation_rate": Hyperparam(
+            0.1, "Probability that a view lacks it", Range(0, 1, high_open=True), sweeps=False
+        ),
+    },
+    make=_sgl,
+)
+SIMGCL = ContrastEntry(
+    help="two encodings with noise on their layers",
+    hyperparams={"noise": _NOISE},
+    make=_simgcl,
+    weight=0.5,
+)
+XSIMGCL = ContrastEntry(
+    help="an encoding with noise, and one of its layers",
+    hyperparams={
+        "noise": replace(_NOISE, default=0.2),
+        "contrast_layer": count(1, "The layer", COUNT),
+    },
+    make=_xsimgcl,
+    weight=0.2,
+    temperature=0.15,
+)
+LIGHTGCL = ContrastEntry(
+    help="the graph, and its first singular vectors",
+    hyperparams={"rank": count(5, "How many singular vectors", COUNT)},
+    make=_lightgcl,
+    weight=0.2,
+)
