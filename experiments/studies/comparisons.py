@@ -154,11 +154,11 @@ def choose(methods: tuple[Method, ...], names: tuple[str, ...]) -> tuple[Method,
 
 def _compared(options: Options, first: str, main: str, known: bool) -> str:
     """How often rows are trained, and how they are compared."""
-    times, units = f"{options.seeds} seeds", "seeds"
+    times, units = f"{options.seeds} seed{'s' if options.seeds > 1 else ''}", "seeds"
     if options.splits > 1:
         times, units = f"{options.splits} splits of {times} each", "splits"
     return (
-        f"{times[0].upper()}{times[1:]}: mean ± standard deviation over {units}"
+        f"{times}: mean ± standard deviation over {units}"
         f"{' (published)' if known else ''}. Gain is {main.upper()} less that of {first}; p-values "
         f"are two-sided, of paired t-tests over {units} and over users (each averaged over all "
         "trainings), adjusted by Holm's method among the rows of one dataset and encoder."

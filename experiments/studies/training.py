@@ -117,12 +117,12 @@ def fit_minibatch(
     """
     of, recipe = method.minibatch, method.recipe
     log = world.train if graph is None else graph
-    options = EncoderOptions(**{"encoder": recipe.encoder, "layers": of.layers})
+    flags: dict[str, Any] = {"encoder": recipe.encoder, "layers": of.layers}
     return tasks.fit_ranking(
         world.train,
         valid,
         **_of_method(method, world),
-        encoder=resolve_encoder(options, log, recipe.dim),
+        encoder=resolve_encoder(EncoderOptions(**flags), log, recipe.dim),
         optimizer=train.Optimizer(of.learning_rate, 1e-5, 0.3, schedule=train.step_decay),
         plan=train.StepPlan(of.batch_size),
         init_scale=of.init_scale,
