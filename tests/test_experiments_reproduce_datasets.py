@@ -277,6 +277,45 @@ def test_tables_of_samplers_have_rows_of_lightgcn(run, folder, tmp_path):
     assert "time at most" not in printed
 
 
+def test_what_the_numbers_of_dpl_do_is_drawn(run, folder, tmp_path, pretended):
+    code, _ = run("figure-5.3", "--seeds", "2", of=folder / "ml-100k")
+    assert code == 0
+    assert (tmp_path / "figure-5.3.png").stat().st_size > 10_000
+    rows = read_csv(tmp_path / "figure-5.3.csv")
+    values = {"mf": 0, "lightgcn": 0}
+    for row in rows:
+        values[row["encoder"]] += 1
+    assert values == {"mf": 2 * 15, "lightgcn": 2 * 15}
+    # What DPL was tuned to stands in each panel and is trained once.
+    assert len(pretended) == 2 * (15 - 2)
+    scores = {
+        (row["parameter"], row["value"]): row["ndcg@20"] for row in rows if row["encoder"] == "mf"
+    }
+    assert (
+        scores["extra positives M", "10"]
+        == scores["negatives N", "5"]
+        == scores["prior τ⁺", "0.15"]
+    )
+
+
+def test_times_of_an_epoch_are_steps_times_what_was_measured(run, folder, tmp_path, monkeypatch):
+    seen = []
+
+    def measure(method, world, _):
+        seen.append(method)
+        return cost.Speed(0.0, float(len(seen)), 0.0)
+
+    monkeypatch.setattr(cost, "_measure", measure)
+    code, _ = run("figure-5.4", "--datasets", "ml-1m")
+    assert code == 0
+    rows = read_csv(tmp_path / "figure-5.4.csv")
+    assert [(row["method"], float(row["seconds"])) for row in rows] == [
+        ("bpr", 1), ("dpl", 2), ("bns", 3),
+    ]  # fmt: skip
+    assert {(m.recipe.encoder, m.minibatch.batch_size, m.points) for m in seen} == {("mf", 1024, 1)}
+    assert (tmp_path / "figure-5.4.png").stat().st_size > 5000
+
+
 def test_every_loss_of_a_comparison_has_as_many_points(folder):
     (world,) = worlds(folder, "ml-1m")
     for dataset, budgets in contrastive.BUDGETS.items():

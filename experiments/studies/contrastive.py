@@ -82,18 +82,29 @@ BUDGETS: Mapping[str, Mapping[str, Budget]] = {
 def methods(number: str, encoder: str, dataset: str, world: World) -> tuple[Method, ...]:
     """The rows of a table on a dataset and with an encoder."""
     budget = BUDGETS[dataset][encoder]
-    return tuple(_method(label, encoder, budget, world) for label in TABLES[number])
+    return tuple(
+        _method(label, _recipe(label, encoder, "-search"), budget, world)
+        for label in TABLES[number]
+    )
 
 
 def on_graph(method: Method) -> Method:
     """A method on LightGCN, with the search of BPR on MovieLens 100K whatever its loss is."""
-    made = _method("bpr", "lightgcn", _SMALL["lightgcn"])
+    made = _method("bpr", _recipe("bpr", "lightgcn", "-search"), _SMALL["lightgcn"])
     return dataclasses.replace(method, recipe=made.recipe, minibatch=made.minibatch)
 
 
-def _method(label: str, encoder: str, budget: Budget, world: World | None = None) -> Method:
+def tuned(label: str, encoder: str) -> Method:
+    """A loss with the numbers that were chosen for it on MovieLens 100K."""
+    return _method(label, _recipe(label, encoder), _SMALL[encoder])
+
+
+def _recipe(label: str, encoder: str, end: str = "") -> Config:
     graph = "lightgcn-" if encoder == "lightgcn" else ""
-    config = RECIPES[f"ml-100k-{graph}{_LOSSES[label]}-search"]
+    return RECIPES[f"ml-100k-{graph}{_LOSSES[label]}{end}"]
+
+
+def _method(label: str, config: Config, budget: Budget, world: World | None = None) -> Method:
     axes = {
         name: tuple(values)
         for name, values in parse_sweep(config).items()
@@ -112,10 +123,11 @@ def _method(label: str, encoder: str, budget: Budget, world: World | None = None
         hyperparams=objective.hyperparams,
         n_neg=objective.count("n_neg"),
         n_pos=objective.count("n_pos"),
-        recipe=dataclasses.replace(SAMPLING, encoder=encoder, dim=budget.dim),
+        recipe=dataclasses.replace(SAMPLING, encoder=encoding["encoder"], dim=budget.dim),
         minibatch=Minibatch(
             axes=tuple(for_fit(config, objective, scaled).items()),
             learning_rate=rate,
+            weight_decay=training.weight_decay,
             init_scale=budget.fixed.get("init_scale", training.init_scale),
             epochs=budget.epochs,
             batch_size=budget.batch_size,

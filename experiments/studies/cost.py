@@ -92,14 +92,14 @@ def _clock(seconds: float) -> str:
 
 def _seconds(training: Training, seeds: int, out: Path) -> float:
     method, n, epochs = training.method, len(training.world.train), training.epochs
-    of, speed = method.minibatch, _speed(method, training.world, out / "speeds")
+    of, speed = method.minibatch, speed_of(method, training.world, out / "speeds")
     steps = [-(-size // of.batch_size) for size in (round((1 - of.valid) * n), n)]
     search = method.points * epochs * (steps[0] * speed.step + speed.validation / of.eval_every)
     final = seeds * (epochs * steps[1] * speed.step + speed.validation)
     return 2 * speed.start + search + final
 
 
-def _speed(method: Method, world: World, folder: Path) -> Speed:
+def speed_of(method: Method, world: World, folder: Path) -> Speed:
     """Measured, or what an earlier command measured."""
     known = path_of(method, world, "minibatch", (), 0, folder)
     if not known.exists():

@@ -31,6 +31,16 @@ def load_parts(options: Options, console: Console) -> list[World]:
     return [World(loaded.train, loaded.test, str(options.data))]
 
 
+def check_datasets(options: Options) -> None:
+    """Raises ``ValueError`` unless --datasets names some, and --dataset nothing."""
+    for name in options.datasets:
+        if name not in BUDGETS:
+            known = ", ".join(BUDGETS)
+            raise ValueError(f"--datasets takes some of {known}, got {name!r}.")
+    if options.dataset is not None:
+        raise ValueError("--dataset names one folder's numbers: say --datasets here.")
+
+
 def load_datasets(options: Options, console: Console) -> list[World]:
     """Each dataset of ``--data`` with a random fifth of all its interactions for the test part.
 

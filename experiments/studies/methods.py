@@ -59,6 +59,7 @@ class Minibatch:
       axes: Values that the search tries, all combinations, by their names in the sweeps of
         :func:`crl_jax.tasks.fit_ranking`.
       learning_rate: Where the search does not try several.
+      weight_decay: Likewise.
       init_scale: Likewise.
       epochs: Length of a training.
       batch_size: Anchors per step.
@@ -76,6 +77,7 @@ class Minibatch:
         ("init_scale", (0.1, 1.0)),
     )
     learning_rate: float = 1e-3
+    weight_decay: float = 1e-5
     init_scale: float = 1.0
     epochs: int = 200
     batch_size: int = 1024

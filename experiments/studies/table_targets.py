@@ -6,7 +6,7 @@ from crl_jax import stats
 
 from . import confidence, contrastive, sampling
 from .comparisons import Table
-from .data import check_judgeable, load_datasets, load_parts, load_rated
+from .data import check_datasets, check_judgeable, load_datasets, load_parts, load_rated
 from .methods import Method, Recipe, World
 from .targets import Options, Target
 
@@ -107,17 +107,8 @@ def _of_contrastive(number: str, title: str) -> Target:
         ),
         flags=("methods", "datasets", "encoders", "estimate"),
         settings=("minibatch",),
-        check=_check_datasets,
+        check=check_datasets,
     )
-
-
-def _check_datasets(options: Options) -> None:
-    for name in options.datasets:
-        if name not in contrastive.BUDGETS:
-            known = ", ".join(contrastive.BUDGETS)
-            raise ValueError(f"--datasets takes some of {known}, got {name!r}.")
-    if options.dataset is not None:
-        raise ValueError("--dataset names one folder's numbers: say --datasets here.")
 
 
 TABLE_3_2 = _of_confidence(

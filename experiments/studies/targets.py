@@ -27,8 +27,8 @@ class Options:
     target: Annotated[str, tyro.conf.Positional]
     """The table or figure."""
     data: Path
-    """A dataset folder with a training and a test part; for tables 5.2 and 6.3 a folder of dataset
-    folders, whose parts are put together and cut anew."""
+    """A dataset folder with a training and a test part; for tables 5.2 and 6.3 and figure 5.4 a
+    folder of dataset folders, whose parts are put together and cut anew."""
     out: Path = Path("runs/reproduce")
     """Where results go. Trainings that several targets share are done once per folder."""
     seeds: int = 5
@@ -37,11 +37,11 @@ class Options:
     """One triplet a step as published, or Adam on minibatches with a search for each method. By
     default as published, where the target knows both."""
     datasets: tuple[str, ...] = ()
-    """Tables 5.2 and 6.3: which of the datasets in the folder --data; by default ml-100k, ml-1m,
-    gowalla and yelp2018, as far as they are there."""
+    """Tables 5.2 and 6.3, figure 5.4: which of the datasets in the folder --data; by default
+    ml-100k, ml-1m, gowalla and yelp2018, as far as they are there."""
     encoders: tuple[Literal["mf", "lightgcn"], ...] = ()
-    """With which encoders; by default both in tables 5.2 and 6.3, and mf in the others. lightgcn
-    takes --setting minibatch."""
+    """With which encoders; by default both in tables 5.2 and 6.3 and figure 5.3, and mf in the
+    others. lightgcn takes --setting minibatch."""
     estimate: bool = False
     """Only measure how long the trainings will take here at most, in the minibatch setting."""
     test_rating: float | None = None

@@ -123,7 +123,9 @@ def fit_minibatch(
         valid,
         **_of_method(method, world),
         encoder=resolve_encoder(EncoderOptions(**flags), log, recipe.dim),
-        optimizer=train.Optimizer(of.learning_rate, 1e-5, 0.3, schedule=train.step_decay),
+        optimizer=train.Optimizer(
+            of.learning_rate, of.weight_decay, 0.3, schedule=train.step_decay
+        ),
         plan=train.StepPlan(of.batch_size),
         init_scale=of.init_scale,
         l2_on=of.l2_on,
