@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
-from crl_jax import data
+from crl_jax import data, train
 from crl_jax.data import simulate
 from experiments.reproduce import main
 from experiments.studies import contrastive, cost, kept, sampling, training
@@ -277,6 +277,17 @@ def test_tables_of_samplers_have_rows_of_lightgcn(run, folder, tmp_path):
     assert "time at most" not in printed
 
 
+def test_a_point_that_diverges_is_passed_over(folder):
+    (world,) = worlds(folder, "ml-100k")
+    axes = (("learning_rate", (1e30, 1e-2)),)
+    minibatch = Minibatch(axes, batch_size=64, eval_every=1, at_once=False)
+    done = training.train_minibatch(Method("a", minibatch=minibatch), world, (0,), 2)
+    assert done.chosen["learning_rate"] == pytest.approx(1e-2)
+    never = dataclasses.replace(minibatch, axes=(("learning_rate", (1e30, 2e30)),))
+    with pytest.raises(train.TrainingDiverged):
+        training.train_minibatch(Method("a", minibatch=never), world, (0,), 2)
+
+
 def test_what_the_numbers_of_dpl_do_is_drawn(run, folder, tmp_path, pretended):
     code, _ = run("figure-5.3", "--seeds", "2", of=folder / "ml-100k")
     assert code == 0
@@ -326,6 +337,13 @@ def test_every_loss_of_a_comparison_has_as_many_points(folder):
                 points = 4 if dataset in ("gowalla", "yelp2018") else 8
                 assert {m.points for m in made} == {points}
                 assert set(rows) <= set(published(number, dataset, encoder))
+
+
+def test_what_is_named_twice_is_there_once(run, folder, tmp_path, pretended):
+    flags = ("--encoders", "mf", "mf", "--methods", "bpr", "--seeds", "1")
+    assert run("table-5.2", "--datasets", "ml-1m", "ml-1m", *flags)[0] == 0
+    assert pretended == [("ml-1m", "mf", "bpr")]
+    assert len(read_csv(tmp_path / "table-5.2-minibatch.csv")) == 1
 
 
 def test_l2_on_tables_falls_with_their_length(folder):

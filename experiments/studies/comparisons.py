@@ -77,7 +77,7 @@ class Table:
         options, made = job.options, []
         for folder, worlds in by_folder(job.worlds).items():
             name = Path(folder).resolve().name
-            for encoder in options.encoders or self.encoders:
+            for encoder in dict.fromkeys(options.encoders or self.encoders):
                 rows = self._rows(options, encoder, (name, worlds[0]))
                 made.append(Block(options.dataset or name, encoder, worlds, rows))
         return made

@@ -56,7 +56,8 @@ def load_datasets(options: Options, console: Console) -> list[World]:
         )
     if missing:
         console.print(f"left out, for --data {options.data} has them not: {', '.join(missing)}")
-    return [_load_cut(options.data / name) for name in options.datasets or there]
+    wanted = dict.fromkeys(options.datasets or there)  # each once
+    return [_load_cut(options.data / name) for name in wanted]
 
 
 def _load_cut(folder: Path) -> World:

@@ -40,7 +40,8 @@ def variants(encoder: str) -> dict[str, tuple[Method, ...]]:
 
 def influence(job: Job) -> None:
     """Figure 5.3."""
-    encoders, rows, main = job.options.encoders or ENCODERS, [], SAMPLING.main
+    encoders = tuple(dict.fromkeys(job.options.encoders or ENCODERS))
+    rows, main = [], SAMPLING.main
     figure = Figure(figsize=(12, 3.5 * len(encoders)), layout="constrained")
     panels = figure.subplots(len(encoders), 3, sharey="row", squeeze=False)
     for across, encoder in zip(panels, encoders, strict=True):

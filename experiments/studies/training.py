@@ -68,34 +68,49 @@ def train_minibatch(
     Each point is trained on the training interactions but for a validation part; the best one and
     its epoch, by NDCG@20 on that part, then train on all of them with every seed.
     """
-    of = method.minibatch
-    cut = data.with_validation(world.train, valid=of.valid)
-    assert cut.valid is not None
-    part = dataclasses.replace(world, train=cut.train)
     fit = partial(fit_minibatch, method, epochs=epochs)
-    tried = _turns(train.grid(method.axes, seeds[:1]), of.at_once)
-    searched = [
-        fit(
-            part, cut.valid, seeds=runs["seeds"], sweep=_without_seeds(runs),
-            eval_every=of.eval_every,
-            hooks=_callbacks(_named(checkpoint, "search", turn), on_epoch),
-        )
-        for turn, runs in tried
-    ]  # fmt: skip
-    choices = [train.choose(each) for each in searched]
-    best = int(np.argmax(np.nan_to_num([choice.score for choice in choices], nan=-np.inf)))
-    choice, (_, runs) = choices[best], tried[best]
-    found = {name: float(array[choice.point]) for name, array in _without_seeds(runs).items()}
+    choice, found = _search(method, world, seeds[:1], fit, checkpoint, on_epoch)
     fitted = [
         fit(
             world, held_out=world.test, seeds=runs["seeds"], sweep=found, stop_at=choice.epochs,
             hooks=_callbacks(_named(checkpoint, turn), on_epoch),
         )
-        for turn, runs in _turns({"seeds": np.asarray(seeds)}, of.at_once)
+        for turn, runs in _turns({"seeds": np.asarray(seeds)}, method.minibatch.at_once)
     ]  # fmt: skip
     point = {name.removeprefix("loss."): value for name, value in found.items()}
     chosen = {**point, "epochs": choice.epochs, "valid_ndcg@20": choice.score}
     return _score(method, world, fitted, chosen)
+
+
+def _search(
+    method: Method,
+    world: World,
+    seed: tuple[int, ...],
+    fit: Callable[..., tasks.FittedRanking],
+    checkpoint: Path | None,
+    on_epoch: OnEpoch | None,
+) -> tuple[train.Choice, dict[str, float]]:
+    """The best point, and its numbers; one that diverges is passed over if another does not."""
+    of = method.minibatch
+    cut = data.with_validation(world.train, valid=of.valid)
+    part = dataclasses.replace(world, train=cut.train)
+    made, diverged = [], None
+    for turn, runs in _turns(train.grid(method.axes, seed), of.at_once):
+        hooks = _callbacks(_named(checkpoint, "search", turn), on_epoch)
+        seeds = runs.pop("seeds")
+        try:
+            searched = fit(
+                part, cut.valid, seeds=seeds, sweep=runs, eval_every=of.eval_every, hooks=hooks
+            )
+        except train.TrainingDiverged as error:
+            diverged = error
+            continue
+        choice = train.choose(searched)
+        made.append((choice, {name: float(x[choice.point]) for name, x in runs.items()}))
+    if not made:
+        assert diverged is not None
+        raise diverged
+    return max(made, key=lambda each: np.nan_to_num(each[0].score, nan=-np.inf))
 
 
 def fit_minibatch(
@@ -144,10 +159,6 @@ def _turns(runs: dict[str, np.ndarray], at_once: bool) -> list[tuple[str, dict[s
         return [("", runs)]
     n = len(runs["seeds"])
     return [(str(i), {name: x[i : i + 1] for name, x in runs.items()}) for i in range(n)]
-
-
-def _without_seeds(runs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {name: array for name, array in runs.items() if name != "seeds"}
 
 
 def _of_method(method: Method, world: World) -> dict[str, Any]:
