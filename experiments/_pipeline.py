@@ -255,7 +255,7 @@ def _fitter(
                 eval_every=options.eval_every,
                 k=VALIDATION_K,
                 seeds=numbers["seeds"],
-                sweep=_sweep(config, objective, numbers),
+                sweep=for_fit(config, objective, numbers),
                 hooks=[
                     train.Checkpoint(checkpoint, config.output.checkpoint_seconds),
                     train.Progress(on_epoch),
@@ -265,7 +265,7 @@ def _fitter(
     return fit
 
 
-def _sweep(config: Config, objective: Settled, numbers: dict[str, Any]) -> dict[str, Any]:
+def for_fit(config: Config, objective: Settled, numbers: dict[str, Any]) -> dict[str, Any]:
     """The numbers of the runs by the names that :func:`crl_jax.tasks.fit_ranking` has for them."""
     names = {"lr": "learning_rate", **{n: n for n in ("weight_decay", "decay", "init_scale")}}
     found = {names[name]: value for name, value in numbers.items() if name in names}

@@ -15,6 +15,7 @@ from ._registry import name_of
 from ._screen import output
 from ._signals import advise
 from .studies import OWN_FLAGS, TARGETS, Job, Options, Target
+from .studies.methods import by_folder
 
 _DESCRIPTION = """Make tables and figures of the dissertation anew.
 
@@ -54,7 +55,9 @@ def parse(arguments: list[str] | None) -> Options:
     )
     options = tyro.cli(made, prog=program("reproduce"), args=arguments, description=_DESCRIPTION)
     check_flags(options, _RANGES)
-    _check_target(options, TARGETS[options.target])
+    target = TARGETS[options.target]
+    options = dataclasses.replace(options, setting=options.setting or target.settings[0])
+    _check_target(options, target)
     return options
 
 
@@ -68,7 +71,9 @@ def _check_target(options: Options, target: Target) -> None:
             )
     if options.setting not in target.settings:
         (known,) = target.settings
-        raise ValueError(f"{options.target} is of the {known} setting: add --setting {known}.")
+        raise ValueError(
+            f"{options.target} is of the {known} setting: leave out --setting {options.setting}."
+        )
     target.check(options)
 
 
@@ -79,9 +84,10 @@ def _reproduce(options: Options, console: Console) -> None:
     busy = f"another process is making {options.target} in {options.out}; let it end first."
     # Trainings that several targets share are held one by one, where they are trained.
     with hold(options.out / f".{options.target}.lock", busy=busy):
-        train, test = worlds[0].train, worlds[0].test
-        console.print(
-            f"{target.title}: {train.n_users:,} users, {train.n_items:,} items, "
-            f"{len(train):,} + {len(test):,} interactions"
-        )
+        for folder, (world, *_) in by_folder(worlds).items():
+            train, test = world.train, world.test
+            console.print(
+                f"{target.title}: {folder}, {train.n_users:,} users, {train.n_items:,} items, "
+                f"{len(train):,} + {len(test):,} interactions"
+            )
         target.make(Job(target.title, options, worlds, console))

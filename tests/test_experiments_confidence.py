@@ -13,10 +13,12 @@ from experiments.objectives.pairwise import popular_and_not
 from experiments.reproduce import main
 from experiments.studies import confidence, kept
 from experiments.studies.data import load_world, with_noise
+from experiments.studies.methods import Minibatch
 from experiments.studies.outcomes import Outcome, judge, pool
 from experiments.studies.published import published
 from experiments.studies.sampling import TABLES
-from experiments.studies.training import GRID
+
+GRID = dict(Minibatch().axes)
 
 pytestmark = [
     pytest.mark.usefixtures("standard_promotion", "quick_compiles"),

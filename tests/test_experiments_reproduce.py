@@ -16,15 +16,15 @@ from experiments._locks import hold
 from experiments._occupations import occupations
 from experiments.reproduce import main
 from experiments.studies import kept, sampling
-from experiments.studies.methods import SAMPLING, Method, World
+from experiments.studies.comparisons import choose
+from experiments.studies.methods import SAMPLING, Method, Minibatch, World
 from experiments.studies.outcomes import Outcome
 from experiments.studies.published import published
-from experiments.studies.table_targets import choose
 from experiments.studies.tables import compare
-from experiments.studies.training import GRID
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
+GRID = dict(Minibatch().axes)
 OCCUPATIONS = ["writer", "artist", "other"]
 
 
@@ -170,7 +170,7 @@ def test_scores_are_counted_by_what_they_are_of():
         ),
         (["table-3.2", "--test-rating", "nan"], "--test-rating must be a number that is finite"),
         (["table-4.2", "--methods", "best"], '--methods takes some of "rns", "pns"'),
-        (["table-5.3"], "add --setting minibatch"),
+        (["table-5.3", "--setting", "published"], "is of the minibatch setting: leave out"),
         (["figure-4.4", "--setting", "minibatch"], "is of the published setting"),
         (["figure-4.4", "--methods", "rns"], "--methods is for table-3.2, table-3.3, table-4.2"),
     ],

@@ -5,7 +5,7 @@ A new one is a :class:`Target` in a file of this folder, and a line in :data:`TA
 
 from collections.abc import Mapping
 
-from . import confidence_figures, sampling_figures, table_targets
+from . import confidence_figures, dpl_figures, sampling_figures, table_targets
 from .targets import OWN_FLAGS as OWN_FLAGS
 from .targets import Job as Job
 from .targets import Options as Options
@@ -18,7 +18,9 @@ TARGETS: Mapping[str, Target] = {
     "table-4.3": table_targets.TABLE_4_3,
     "table-4.4": table_targets.TABLE_4_4,
     "table-4.5": table_targets.TABLE_4_5,
+    "table-5.2": table_targets.TABLE_5_2,
     "table-5.3": table_targets.TABLE_5_3,
+    "table-6.3": table_targets.TABLE_6_3,
     "figure-3.2": confidence_figures.FIGURE_3_2,
     "figure-3.3": confidence_figures.FIGURE_3_3,
     "figure-3.4": confidence_figures.FIGURE_3_4,
@@ -27,4 +29,6 @@ TARGETS: Mapping[str, Target] = {
     "figure-4.2": sampling_figures.FIGURE_4_2,
     "figure-4.4": sampling_figures.FIGURE_4_4,
     "figure-4.5": sampling_figures.FIGURE_4_5,
+    "figure-5.3": dpl_figures.FIGURE_5_3,
+    "figure-5.4": dpl_figures.FIGURE_5_4,
 }

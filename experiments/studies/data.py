@@ -1,12 +1,14 @@
 """The data of the studies: parts that are given, or a clean test part of what is rated."""
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 from rich.console import Console
 
 from crl_jax import data
 
+from .contrastive import BUDGETS
 from .methods import World
 from .targets import Options
 
@@ -27,6 +29,43 @@ def load_parts(options: Options, console: Console) -> list[World]:
             "alone."
         )
     return [World(loaded.train, loaded.test, str(options.data))]
+
+
+def check_datasets(options: Options) -> None:
+    """Raises ``ValueError`` unless --datasets names some, and --dataset nothing."""
+    for name in options.datasets:
+        if name not in BUDGETS:
+            known = ", ".join(BUDGETS)
+            raise ValueError(f"--datasets takes some of {known}, got {name!r}.")
+    if options.dataset is not None:
+        raise ValueError("--dataset names one folder's numbers: say --datasets here.")
+
+
+def load_datasets(options: Options, console: Console) -> list[World]:
+    """Each dataset of ``--data`` with a random fifth of all its interactions for the test part.
+
+    Raises:
+      ValueError: If a dataset that is asked for is not there, or none is.
+    """
+    there = [name for name in BUDGETS if (options.data / name).is_dir()]
+    missing = [name for name in options.datasets or BUDGETS if name not in there]
+    if missing and (options.datasets or not there):
+        raise ValueError(
+            f"--data must be a folder of datasets with {', '.join(missing)} in it, "
+            f"got {options.data}."
+        )
+    if missing:
+        console.print(f"left out, for --data {options.data} has them not: {', '.join(missing)}")
+    wanted = dict.fromkeys(options.datasets or there)  # each once
+    return [_load_cut(options.data / name) for name in wanted]
+
+
+def _load_cut(folder: Path) -> World:
+    pairs = folder / "pairs.txt"
+    log = data.load(pairs if pairs.is_file() else folder, merge=True)
+    cut = data.split_by_ratio(dataclasses.replace(log, ratings=None, timestamps=None))
+    assert cut.test is not None
+    return World(cut.train, cut.test, str(folder))
 
 
 def load_rated(options: Options, console: Console) -> list[World]:

@@ -48,15 +48,7 @@ def run_once(
       watch: Called where a training begins, and not where its outcome is found; what it returns
         is called with each entry of the history.
     """
-    knows = [
-        __version__, _FORM, setting, list(seeds), epochs,
-        world.train.fingerprint(), world.test.fingerprint(),
-        *_describe(method.sampler(world)),
-        _computed(method), method.hyperparams, method.n_neg, method.n_pos, method.draw,
-        *_further(method, world),
-    ]  # fmt: skip
-    name = hashlib.sha256(json.dumps(knows).encode()).hexdigest()[:16]
-    path = folder / f"{setting}-{name}.json"
+    path = path_of(method, world, setting, seeds, epochs, folder)
     folder.mkdir(parents=True, exist_ok=True)
     with hold(path.with_suffix(".lock")):  # another command may be at the same training
         if path.exists():
@@ -66,9 +58,29 @@ def run_once(
         checkpoint = path.with_suffix(".npz")
         outcome = runner(method, world, seeds, epochs, checkpoint=checkpoint, on_epoch=watch())
         write_json(path, dataclasses.asdict(outcome))
-        for left in (checkpoint, checkpoint.with_suffix(".search.npz")):
-            left.unlink(missing_ok=True)
+        for left in folder.glob(f"{path.stem}.*npz"):
+            left.unlink()
         return outcome
+
+
+def path_of(
+    method: Method,
+    world: World,
+    setting: str,
+    seeds: tuple[int, ...],
+    epochs: int,
+    folder: Path,
+) -> Path:
+    """Where :func:`run_once` keeps the outcome."""
+    knows = [
+        __version__, _FORM, setting, list(seeds), epochs,
+        world.train.fingerprint(), world.test.fingerprint(),
+        *_describe(method.sampler(world)),
+        _computed(method), method.hyperparams, method.n_neg, method.n_pos, method.draw,
+        *_further(method, world),
+    ]  # fmt: skip
+    name = hashlib.sha256(json.dumps(knows).encode()).hexdigest()[:16]
+    return folder / f"{setting}-{name}.json"
 
 
 def _computed(method: Method) -> list[str]:
@@ -104,6 +116,8 @@ def _further(method: Method, world: World) -> list[Any]:
     if method.recipe != plain.recipe:
         # The number of epochs stands beside it.
         found["recipe"] = str(dataclasses.replace(method.recipe, epochs=0))
+    if method.minibatch != plain.minibatch:
+        found["minibatch"] = str(dataclasses.replace(method.minibatch, epochs=0))
     if method.confidence is not None:
         found["confidence"] = _describe(method.confidence(world))
     return [found] if found else []

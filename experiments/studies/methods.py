@@ -1,6 +1,7 @@
 """What a study compares: its data, its methods, and what these have in common."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -51,6 +52,43 @@ SAMPLING = Recipe(
 
 
 @dataclass(frozen=True)
+class Minibatch:
+    """How a method is searched, and then trained, in the minibatch setting.
+
+    Attributes:
+      axes: Values that the search tries, all combinations, by their names in the sweeps of
+        :func:`crl_jax.tasks.fit_ranking`.
+      learning_rate: Where the search does not try several.
+      weight_decay: Likewise.
+      init_scale: Likewise.
+      epochs: Length of a training.
+      batch_size: Anchors per step.
+      eval_every: Epochs between two validations.
+      valid: Share of the training interactions that decides.
+      l2_on: What L2 acts on, see :data:`crl_jax.tasks.L2On`.
+      layers: Of a graph encoder; None for its default.
+      at_once: Whether all points, and then all seeds, train side by side. On a large graph they are
+        quicker in turn: the rows that one of them mixes stay in the caches.
+    """
+
+    axes: tuple[tuple[str, tuple[float, ...]], ...] = (
+        ("learning_rate", (1e-3, 2e-3)),
+        ("weight_decay", (1e-5, 3e-5)),
+        ("init_scale", (0.1, 1.0)),
+    )
+    learning_rate: float = 1e-3
+    weight_decay: float = 1e-5
+    init_scale: float = 1.0
+    epochs: int = 200
+    batch_size: int = 1024
+    eval_every: int = 5
+    valid: float = 0.2
+    l2_on: tasks.L2On = "tables"
+    layers: int | None = None
+    at_once: bool = True
+
+
+@dataclass(frozen=True)
 class World:
     """The data of a study.
 
@@ -65,6 +103,14 @@ class World:
     test: data.Interactions
     folder: str
     masked: data.Interactions | None = None
+
+
+def by_folder(worlds: Sequence[World]) -> dict[str, list[World]]:
+    """The splits of each dataset."""
+    found: dict[str, list[World]] = {}
+    for world in worlds:
+        found.setdefault(world.folder, []).append(world)
+    return found
 
 
 @dataclass(frozen=True)
@@ -89,6 +135,7 @@ class Method:
       anchors: Whether it goes through the interactions or draws users first, see
         :func:`crl_jax.tasks.fit_ranking`.
       rate: Factor on the learning rate of the published setting.
+      minibatch: How it is searched and trained in the minibatch setting.
     """
 
     label: str
@@ -107,6 +154,18 @@ class Method:
     recipe: Recipe = SAMPLING
     anchors: Literal["interactions", "users"] = "interactions"
     rate: float = 1.0
+    minibatch: Minibatch = Minibatch()
+
+    @property
+    def axes(self) -> dict[str, tuple[float, ...]]:
+        """What a search tries, the method's own axis last."""
+        own = {} if self.axis is None else {f"loss.{self.axis[0]}": self.axis[1]}
+        return {**dict(self.minibatch.axes), **own}
+
+    @property
+    def points(self) -> int:
+        """Points of a search."""
+        return math.prod(map(len, self.axes.values()))
 
     def estimator(self, world: World) -> tasks.Confidence | None:
         """The estimator of confidence for the training part of ``world``, if it has one."""

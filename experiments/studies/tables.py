@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.table import Table
 
@@ -42,10 +43,25 @@ class Row:
     outcome: Outcome
 
 
+@dataclass(frozen=True)
+class Group:
+    """Rows that are compared with one another: those of one dataset and encoder.
+
+    Attributes:
+      dataset: Its name.
+      encoder: Its name.
+      rows: The rows; the others are compared with the first.
+    """
+
+    dataset: str
+    encoder: str
+    rows: Sequence[Row]
+
+
 def compare(
     outcomes: Sequence[Outcome], published: Sequence[dict[str, float]], recipe: Recipe
 ) -> list[Row]:
-    """Makes the rows; p-values are adjusted by Holm's method for the comparisons of the table."""
+    """Makes the rows; p-values are adjusted by Holm's method for all comparisons of these."""
     first, main = outcomes[0], recipe.main
     per_unit = [_paired(first, o, "units", main) for o in outcomes]
     per_user = [math.nan] * len(outcomes)
@@ -119,43 +135,68 @@ def rich_table(rows: Sequence[Row], title: str, recipe: Recipe) -> Table:
 
 
 def write_table(
-    rows: Sequence[Row], title: str, notes: Sequence[str], path: Path, recipe: Recipe
+    groups: Sequence[Group], title: str, notes: Sequence[str], path: Path, recipe: Recipe
 ) -> None:
     """Writes the table as ``path`` with the endings ``.md``, ``.csv`` and ``.png``."""
-    names = recipe.metrics
-    header = ["method", *(name.upper() for name in names), "gain", _p_units(rows), "p (users)"]
+    rows = groups[0].rows
+    _write_markdown(groups, title, notes, path.with_name(f"{path.name}.md"), recipe.metrics)
+    fields = [f"{n}{end}" for n in recipe.metrics for end in ("", "_std", "_published")]
+    write_csv(
+        path.with_name(f"{path.name}.csv"),
+        ["dataset", "encoder", "method", *fields, "gain", f"p_{_units(rows)}", "p_users", "chosen"],
+        (
+            [group.dataset, group.encoder, *_in_csv(row, recipe.metrics)]
+            for group in groups
+            for row in group.rows
+        ),
+    )
+    _draw(groups, title, path.with_name(f"{path.name}.png"), recipe.main)
+
+
+def _write_markdown(
+    groups: Sequence[Group], title: str, notes: Sequence[str], path: Path, names: Sequence[str]
+) -> None:
+    tests = ["gain", _p_units(groups[0].rows), "p (users)"]
+    header = ["dataset", "encoder", "method", *(name.upper() for name in names), *tests]
     lines = [
         f"# {title}", "", *(f"{note}\n" for note in notes),
         _line(header), _line(["---"] * len(header)),
     ]  # fmt: skip
-    for row in rows:
-        cells = [_with_published(row, name) for name in names]
-        lines.append(_line([row.label, *cells, *_tests(row)]))
-    write_text(path.with_suffix(".md"), "\n".join(lines) + "\n")
-    fields = ["method", *(f"{n}{end}" for n in names for end in ("", "_std", "_published"))]
-    write_csv(
-        path.with_suffix(".csv"),
-        [*fields, "gain", f"p_{_units(rows)}", "p_users", "chosen"],
-        (
-            [
-                row.label,
-                *(
-                    value
-                    for name in names
-                    for value in (row.mean[name], row.std[name], row.published.get(name, ""))
-                ),
-                row.gain, row.p_units, row.p_users,
-                " ".join(f"{k}={v:g}" for k, v in row.outcome.chosen.items()),
-            ]
-            for row in rows
-        ),
-    )  # fmt: skip
-    _draw(rows, title, path.with_suffix(".png"), recipe.main)
+    for group in groups:
+        for row in group.rows:
+            cells = [_with_published(row, name) for name in names]
+            lines.append(_line([group.dataset, group.encoder, row.label, *cells, *_tests(row)]))
+    write_text(path, "\n".join(lines) + "\n")
 
 
-def _draw(rows: Sequence[Row], title: str, path: Path, main: str) -> None:
-    figure = Figure(figsize=(max(6, 1.3 * len(rows) + 2), 4), layout="constrained")
-    axes = figure.subplots()
+def _in_csv(row: Row, names: Sequence[str]) -> list[Any]:
+    numbers = [(row.mean[n], row.std[n], row.published.get(n, "")) for n in names]
+    chosen = " ".join(f"{name}={value:g}" for name, value in row.outcome.chosen.items())
+    return [row.label, *sum(numbers, ()), row.gain, row.p_units, row.p_users, chosen]
+
+
+def _draw(groups: Sequence[Group], title: str, path: Path, main: str) -> None:
+    """A panel for each group, those of a dataset side by side."""
+    across = len({group.encoder for group in groups})
+    down = -(-len(groups) // across)
+    width = max(6, (1.3 * max(len(group.rows) for group in groups) + 2) * across)
+    figure = Figure(figsize=(width, 3 * down + 1), layout="constrained")
+    panels = figure.subplots(down, across, squeeze=False).ravel()
+    for axes in panels[len(groups) :]:
+        axes.remove()
+    for axes, group in zip(panels, groups):
+        _draw_group(axes, group.rows, main)
+        if len(groups) > 1:
+            axes.set_title(f"{group.dataset}, {group.encoder}")
+    # Outside: markers of a legend among those of the data look like some of them.
+    shown = [axes.get_legend_handles_labels() for axes in panels[: len(groups)]]
+    labels = {label: handle for handles, names in shown for handle, label in zip(handles, names)}
+    figure.legend(labels.values(), labels.keys(), loc="outside lower center", ncols=2)
+    figure.suptitle(title)
+    save_figure(figure, path)
+
+
+def _draw_group(axes: Axes, rows: Sequence[Row], main: str) -> None:
     x = np.arange(len(rows))
     means, stds = ([getattr(row, of)[main] for row in rows] for of in ("mean", "std"))
     known = [row.published.get(main, np.nan) for row in rows]
@@ -169,10 +210,6 @@ def _draw(rows: Sequence[Row], title: str, path: Path, main: str) -> None:
     axes.set_xticks(x, [row.label for row in rows], rotation=20, ha="right")
     axes.set_ylabel(main.upper())
     axes.grid(axis="y", alpha=0.3)
-    # Outside: markers of a legend among those of the data look like some of them.
-    figure.legend(loc="outside lower center", ncols=2)
-    figure.suptitle(title)
-    save_figure(figure, path)
 
 
 def _units(rows: Sequence[Row]) -> str:

@@ -27,14 +27,23 @@ class Options:
     target: Annotated[str, tyro.conf.Positional]
     """The table or figure."""
     data: Path
-    """A dataset folder with a training and a test part."""
+    """A dataset folder with a training and a test part; for tables 5.2 and 6.3 and figure 5.4 a
+    folder of dataset folders, whose parts are put together and cut anew."""
     out: Path = Path("runs/reproduce")
     """Where results go. Trainings that several targets share are done once per folder."""
     seeds: int = 5
     """Number of seeds, from 0."""
-    setting: Literal["published", "minibatch"] = "published"
-    """One triplet a step as published, or Adam on minibatches with a search for each method.
-    Not every target knows both."""
+    setting: Literal["published", "minibatch"] | None = None
+    """One triplet a step as published, or Adam on minibatches with a search for each method. By
+    default as published, where the target knows both."""
+    datasets: tuple[str, ...] = ()
+    """Tables 5.2 and 6.3, figure 5.4: which of the datasets in the folder --data; by default
+    ml-100k, ml-1m, gowalla and yelp2018, as far as they are there."""
+    encoders: tuple[Literal["mf", "lightgcn"], ...] = ()
+    """With which encoders; by default both in tables 5.2 and 6.3 and figure 5.3, and mf in the
+    others. lightgcn takes --setting minibatch."""
+    estimate: bool = False
+    """Only measure how long the trainings will take here at most, in the minibatch setting."""
     test_rating: float | None = None
     """Chapter 3: test on the folder's test part, where it is rated at least this, such as a
     random-exposure set, in place of half of the interactions with the top rating."""
@@ -48,7 +57,7 @@ class Options:
     """Table 3.3: what the published numbers are made of, in place of its rows."""
     epochs: int | None = None
     """Length of the training; by default that of the published setting (in chapter 3 by the
-    published number of triplets), or 200 for minibatch."""
+    published number of triplets), or what the search has for minibatch: 200 in most tables."""
     methods: tuple[str, ...] = ()
     """Rows of the table to make, by name; all by default. The first is what the others are
     compared with."""
@@ -98,7 +107,9 @@ class Target:
     check: Callable[[Options], None] = lambda options: None
 
 
-OWN_FLAGS = ("test_rating", "splits", "law_scale", "ablation", "methods")
+OWN_FLAGS = (
+    "test_rating", "splits", "law_scale", "ablation", "methods", "datasets", "encoders", "estimate",
+)  # fmt: skip
 """Flags that not every target takes."""
 
 
@@ -111,7 +122,7 @@ def train_all(
     on all of them are pooled.
     """
     options, worlds = job.options, job.worlds if worlds is None else worlds
-    seeds = tuple(range(options.seeds))
+    seeds, setting = tuple(range(options.seeds)), str(options.setting)
     outcomes = []
     with display(job.console) as screen:
         for method in methods:
@@ -121,7 +132,7 @@ def train_all(
                 of = f" {number}/{len(worlds)}" if len(worlds) > 1 else ""
                 of_splits.append(
                     run_once(
-                        method, world, options.setting, seeds, epochs, options.out / "runs",
+                        method, world, setting, seeds, epochs, options.out / "runs",
                         partial(shown, screen, method.label + of, epochs),
                     )
                 )  # fmt: skip
@@ -133,7 +144,9 @@ def train_all(
 
 def length(method: Method, options: Options, world: World) -> int:
     """Epochs of a training."""
-    return options.epochs or (method.epochs(world) if options.setting == "published" else 200)
+    if options.epochs:
+        return options.epochs
+    return method.epochs(world) if options.setting == "published" else method.minibatch.epochs
 
 
 def shown(screen: Display, label: str, epochs: int) -> OnEpoch:

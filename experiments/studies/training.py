@@ -12,7 +12,8 @@ import numpy as np
 
 from crl_jax import data, metrics, models, tasks, train
 
-from ..encoders import default_encoder
+from .._config import EncoderOptions
+from ..encoders import default_encoder, resolve_encoder
 from .methods import Method, World
 from .outcomes import Outcome, judge
 
@@ -50,16 +51,7 @@ def train_published(
         seeds=np.asarray(seeds),
         hooks=[*([] if probe is None else [probe]), *_callbacks(checkpoint, on_epoch)],
     )
-    return _score(method, world, fitted, {})
-
-
-# Eight points for every method, times its own axis; decided on a fifth of the training
-# interactions, one seed.
-GRID = {
-    "learning_rate": (1e-3, 2e-3),
-    "weight_decay": (1e-5, 3e-5),
-    "init_scale": (0.1, 1.0),
-}
+    return _score(method, world, [fitted], {})
 
 
 def train_minibatch(
@@ -71,38 +63,102 @@ def train_minibatch(
     checkpoint: Path | None = None,
     on_epoch: OnEpoch | None = None,
 ) -> Outcome:
-    """A minibatch setting: Adam, batches of 1,024, and a search for every method.
+    """The minibatch setting: Adam, and a search for every method, see :class:`Minibatch`.
 
-    Eight points (:data:`GRID`), times the values of the method's own axis, are trained on four
-    fifths of the training interactions; the best point and its epoch, by NDCG@20 on the rest, then
-    train on all of them with every seed.
+    Each point is trained on the training interactions but for a validation part; the best one and
+    its epoch, by NDCG@20 on that part, then train on all of them with every seed.
     """
-    cut = data.with_validation(world.train, valid=0.2)
-    assert cut.valid is not None
-    part = dataclasses.replace(world, train=cut.train)
-    fit: Callable[..., tasks.FittedRanking] = partial(
-        tasks.fit_ranking,
-        encoder=lambda log: default_encoder(method.recipe.encoder, log, method.recipe.dim),
-        epochs=epochs,
-    )
-    own, values = method.axis or ("", ())
-    runs = train.grid({**GRID, **({f"loss.{own}": values} if own else {})}, seeds[:1])
-    optimizer = train.Optimizer(1e-3, 1e-5, 0.3, schedule=train.step_decay)
-    searched = fit(
-        part.train, cut.valid, **_of_method(method, part), optimizer=optimizer, eval_every=5,
-        seeds=runs.pop("seeds"), sweep=runs,
-        hooks=_callbacks(checkpoint and checkpoint.with_suffix(".search.npz"), on_epoch),
-    )  # fmt: skip
-    choice = train.choose(searched)
-    found = {name: float(array[choice.point]) for name, array in runs.items()}
-    fitted = fit(
-        world.train, **_of_method(method, world), optimizer=optimizer, held_out=world.test,
-        seeds=np.asarray(seeds), sweep=found, stop_at=choice.epochs,
-        hooks=_callbacks(checkpoint, on_epoch),
-    )  # fmt: skip
+    fit = partial(fit_minibatch, method, epochs=epochs)
+    choice, found = _search(method, world, seeds[:1], fit, checkpoint, on_epoch)
+    fitted = [
+        fit(
+            world, held_out=world.test, seeds=runs["seeds"], sweep=found, stop_at=choice.epochs,
+            hooks=_callbacks(_named(checkpoint, turn), on_epoch),
+        )
+        for turn, runs in _turns({"seeds": np.asarray(seeds)}, method.minibatch.at_once)
+    ]  # fmt: skip
     point = {name.removeprefix("loss."): value for name, value in found.items()}
     chosen = {**point, "epochs": choice.epochs, "valid_ndcg@20": choice.score}
     return _score(method, world, fitted, chosen)
+
+
+def _search(
+    method: Method,
+    world: World,
+    seed: tuple[int, ...],
+    fit: Callable[..., tasks.FittedRanking],
+    checkpoint: Path | None,
+    on_epoch: OnEpoch | None,
+) -> tuple[train.Choice, dict[str, float]]:
+    """The best point, and its numbers; one that diverges is passed over if another does not."""
+    of = method.minibatch
+    cut = data.with_validation(world.train, valid=of.valid)
+    part = dataclasses.replace(world, train=cut.train)
+    made, diverged = [], None
+    for turn, runs in _turns(train.grid(method.axes, seed), of.at_once):
+        hooks = _callbacks(_named(checkpoint, "search", turn), on_epoch)
+        seeds = runs.pop("seeds")
+        try:
+            searched = fit(
+                part, cut.valid, seeds=seeds, sweep=runs, eval_every=of.eval_every, hooks=hooks
+            )
+        except train.TrainingDiverged as error:
+            diverged = error
+            continue
+        choice = train.choose(searched)
+        made.append((choice, {name: float(x[choice.point]) for name, x in runs.items()}))
+    if not made:
+        assert diverged is not None
+        raise diverged
+    return max(made, key=lambda each: np.nan_to_num(each[0].score, nan=-np.inf))
+
+
+def fit_minibatch(
+    method: Method,
+    world: World,
+    valid: data.Interactions | None = None,
+    *,
+    graph: data.Interactions | None = None,
+    **rest: Any,
+) -> tasks.FittedRanking:
+    """One training of the minibatch setting.
+
+    Args:
+      method: The method.
+      world: Its training part is learned from.
+      valid: See :func:`crl_jax.tasks.fit_ranking`.
+      graph: What the encoder is made of; by default what is learned from.
+      **rest: Further arguments of :func:`crl_jax.tasks.fit_ranking`.
+    """
+    of, recipe = method.minibatch, method.recipe
+    log = world.train if graph is None else graph
+    flags: dict[str, Any] = {"encoder": recipe.encoder, "layers": of.layers}
+    return tasks.fit_ranking(
+        world.train,
+        valid,
+        **_of_method(method, world),
+        encoder=resolve_encoder(EncoderOptions(**flags), log, recipe.dim),
+        optimizer=train.Optimizer(
+            of.learning_rate, of.weight_decay, 0.3, schedule=train.step_decay
+        ),
+        plan=train.StepPlan(of.batch_size),
+        init_scale=of.init_scale,
+        l2_on=of.l2_on,
+        **rest,
+    )
+
+
+def _named(checkpoint: Path | None, *names: str) -> Path | None:
+    """The checkpoint of one of the trainings that a method takes."""
+    return checkpoint and checkpoint.with_suffix(".".join(("", *filter(None, names), "npz")))
+
+
+def _turns(runs: dict[str, np.ndarray], at_once: bool) -> list[tuple[str, dict[str, np.ndarray]]]:
+    """All runs, or one after the other, each with what its checkpoint is called by."""
+    if at_once:
+        return [("", runs)]
+    n = len(runs["seeds"])
+    return [(str(i), {name: x[i : i + 1] for name, x in runs.items()}) for i in range(n)]
 
 
 def _of_method(method: Method, world: World) -> dict[str, Any]:
@@ -126,12 +182,12 @@ def _callbacks(checkpoint: Path | None, on_epoch: OnEpoch | None) -> list[train.
 
 
 def _score(
-    method: Method, world: World, fitted: tasks.FittedRanking, chosen: dict[str, float]
+    method: Method, world: World, trained: list[tasks.FittedRanking], chosen: dict[str, float]
 ) -> Outcome:
     plan = metrics.ranking_plan(world.masked or world.train, world.test)
     recipe, estimator, ratings = method.recipe, method.estimator(world), world.train.ratings
     per_seed, users, curves = [], [], []
-    for run in range(fitted.n_runs):
+    for fitted, run in [(each, run) for each in trained for run in range(each.n_runs)]:
         tables = fitted.tables(run)
         values = metrics.evaluate(
             models.inner_scores, tables, plan, ks=recipe.ks, auc="auc" in recipe.metrics
@@ -147,7 +203,8 @@ def _score(
             curves.append(curve)
     mean = np.mean(users, axis=0).tolist()
     roc = np.mean(curves, axis=0).tolist() if curves else []
-    return Outcome(method.label, per_seed, mean, fitted.history, chosen, roc)
+    history = [entry for fitted in trained for entry in fitted.history]
+    return Outcome(method.label, per_seed, mean, history, chosen, roc)
 
 
 def estimate_confidence(

@@ -1,0 +1,188 @@
+"""What makes a table: it trains its rows on every dataset and with every encoder, and compares."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .cost import Training, announce
+from .methods import Method, Recipe, World, by_folder
+from .published import published
+from .tables import Group, compare, rich_table, write_table
+from .targets import Job, Options, length, train_all
+
+_ENCODERS = {"mf": "Matrix factorisation", "lightgcn": "LightGCN"}
+
+
+@dataclass(frozen=True)
+class Block:
+    """Methods that are compared with one another.
+
+    Attributes:
+      dataset: Its name.
+      encoder: Its name.
+      worlds: The data; several are splits of the same.
+      methods: The rows.
+    """
+
+    dataset: str
+    encoder: str
+    worlds: list[World]
+    methods: tuple[Method, ...]
+
+    @property
+    def recipe(self) -> Recipe:
+        """What the rows have in common."""
+        return self.methods[0].recipe
+
+
+@dataclass(frozen=True)
+class Table:
+    """What makes a table.
+
+    Attributes:
+      number: Of the dissertation's table.
+      methods: Its rows, by the flags, the encoder, and the name and the data of a dataset.
+      notes: What is said below it, besides how its methods were trained.
+      recipe: What is reported, from what is common to the methods.
+      check: Raises ``ValueError`` for data that do not do.
+      encoders: With which encoders, unless --encoders names them.
+      long: Whether to say beforehand how long it takes.
+    """
+
+    number: str
+    methods: Callable[[Options, str, tuple[str, World]], tuple[Method, ...]]
+    notes: Callable[[Options], tuple[str, ...]]
+    recipe: Callable[[Recipe], Recipe] = lambda recipe: recipe
+    check: Callable[[Options, World], None] = lambda options, world: None
+    encoders: tuple[str, ...] = ("mf",)
+    long: bool = False
+
+    def __call__(self, job: Job) -> None:
+        """Trains the methods, prints the table and writes it, what there is after each block."""
+        options, console = job.options, job.console
+        self.check(options, job.world)
+        blocks = self._blocks(job)
+        if self.long or options.estimate:
+            announce([training for block in blocks for training in _trainings(block, job)], job)
+        if options.estimate:
+            return
+        groups = []
+        for block in blocks:
+            groups.append(self._train(block, job))
+            self._write(blocks[: len(groups)], groups, job)
+        console.print(f"results in {_path(options)}.md, .csv, .png")
+
+    def _blocks(self, job: Job) -> list[Block]:
+        """Every dataset with every encoder."""
+        options, made = job.options, []
+        for folder, worlds in by_folder(job.worlds).items():
+            name = Path(folder).resolve().name
+            for encoder in dict.fromkeys(options.encoders or self.encoders):
+                rows = self._rows(options, encoder, (name, worlds[0]))
+                made.append(Block(options.dataset or name, encoder, worlds, rows))
+        return made
+
+    def _rows(self, options: Options, encoder: str, of: tuple[str, World]) -> tuple[Method, ...]:
+        """Those that the setting can train and that --methods names."""
+        minibatch = options.setting == "minibatch"
+        made = self.methods(options, encoder, of)
+        return choose(tuple(m for m in made if minibatch or not m.batches), options.methods)
+
+    def _train(self, block: Block, job: Job) -> Group:
+        recipe, known = self.recipe(block.recipe), self._published(block)
+        if self.long:
+            job.console.print(f"{block.dataset}, {block.encoder}")
+        outcomes = train_all(block.methods, job, block.worlds)
+        rows = compare(
+            outcomes, [known.get(m.published or m.label, {}) for m in block.methods], recipe
+        )
+        job.console.print(rich_table(rows, _title([block], job), recipe))
+        return Group(block.dataset, block.encoder, rows)
+
+    def _published(self, block: Block) -> dict[str, dict[str, float]]:
+        return published(self.number, block.dataset, block.encoder)
+
+    def _write(self, blocks: list[Block], groups: list[Group], job: Job) -> None:
+        options, recipe = job.options, self.recipe(blocks[0].recipe)
+        known = any(map(self._published, blocks))
+        notes = [
+            _compared(options, blocks[0].methods[0].label, recipe.main, known),
+            *(_how(block, options) for block in blocks),
+            *self.notes(options),
+        ]
+        write_table(groups, _title(blocks, job), notes, _path(options), recipe)
+
+
+def _path(options: Options) -> Path:
+    """Of the files, without their endings."""
+    name = "ablation" if options.ablation else options.setting
+    splits = f"-{options.splits}-splits" if options.splits > 1 else ""
+    return options.out / f"{options.target}-{name}{splits}"
+
+
+def _title(blocks: Sequence[Block], job: Job) -> str:
+    """The table, the data, the encoder if it is another than MF or one of several, the setting."""
+    options = job.options
+    datasets = ", ".join(dict.fromkeys(block.dataset for block in blocks))
+    encoders = tuple(dict.fromkeys(block.encoder for block in blocks))
+    named = "" if encoders == ("mf",) else f", {', '.join(encoders)}"
+    kind = "ablation" if options.ablation else f"{options.setting} setting"
+    return f"{job.title}, {datasets}{named}, {kind}"
+
+
+def _trainings(block: Block, job: Job) -> list[Training]:
+    return [
+        Training((block.dataset, block.encoder), method, world, length(method, job.options, world))
+        for method in block.methods
+        for world in block.worlds
+    ]
+
+
+def choose(methods: tuple[Method, ...], names: tuple[str, ...]) -> tuple[Method, ...]:
+    """The methods of these names, in their order; all if there are none.
+
+    Raises:
+      ValueError: If there is no such method.
+    """
+    labels = [method.label for method in methods]
+    for name in names:
+        if name not in labels:
+            known = ", ".join(f'"{label}"' for label in labels)
+            raise ValueError(f'--methods takes some of {known}, got "{name}".')
+    return tuple(methods[labels.index(name)] for name in names) or methods
+
+
+def _compared(options: Options, first: str, main: str, known: bool) -> str:
+    """How often rows are trained, and how they are compared."""
+    times, units = f"{options.seeds} seed{'s' if options.seeds > 1 else ''}", "seeds"
+    if options.splits > 1:
+        times, units = f"{options.splits} splits of {times} each", "splits"
+    return (
+        f"{times}: mean ± standard deviation over {units}"
+        f"{' (published)' if known else ''}. Gain is {main.upper()} less that of {first}; p-values "
+        f"are two-sided, of paired t-tests over {units} and over users (each averaged over all "
+        "trainings), adjusted by Holm's method among the rows of one dataset and encoder."
+    )
+
+
+def _how(block: Block, options: Options) -> str:
+    """How a block was trained."""
+    recipe, methods = block.recipe, block.methods
+    epochs = length(methods[0], options, block.worlds[0])
+    what = f"{_ENCODERS[block.encoder]} of width {recipe.dim} on {block.dataset}"
+    if options.setting == "minibatch":
+        of = methods[0].minibatch
+        points = " or ".join(map(str, sorted({m.points for m in methods})))
+        layers = "" if of.layers is None else f", {of.layers} layers"
+        return (
+            f"{what}{layers}: Adam, batches of {of.batch_size:,}; for each method a search of "
+            f"{points} points of {epochs} epochs on a validation part of {100 * of.valid:.0f} %, "
+            "then all seeds on all training data."
+        )
+    draws = " or ".join(f"{n:,}" for n in sorted({m.draw for m in methods}))
+    return (
+        f"{what}: SGD, one triplet a step, learning rate {recipe.learning_rate:g}, L2 "
+        f"{recipe.weight_decay:g}, initial values N(0, {recipe.deviation:.3g}²), {epochs} epochs; "
+        f"scored after the last. Negatives are drawn for {draws} triplets at a time, from the "
+        "parameters before them."
+    )

@@ -1,0 +1,153 @@
+"""Losses compared on several datasets and with several encoders: chapters 5 and 6.
+
+Each loss has the grid of :mod:`experiments.recipes`, where every loss has as many points. What a
+training may cost depends on the size of the data, see :class:`Budget`.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from .._config import Config
+from .._pipeline import for_fit
+from .._sweep import parse_sweep
+from ..objectives import resolve
+from ..recipes import RECIPES
+from .methods import SAMPLING, Method, Minibatch, World
+
+ENCODERS = ("mf", "lightgcn")
+TABLES = {
+    "5.2": ("bpr", "info_nce", "dcl", "hcl", "dpl"),
+    "6.3": ("info_nce", "dcl", "hcl", "bcl"),
+}
+"""The rows of each table."""
+_LOSSES = {
+    "bpr": "bpr", "info_nce": "info_nce", "dcl": "debiased", "hcl": "hard", "bcl": "bayesian",
+    "dpl": "dpl",
+}  # fmt: skip
+# Users and items of MovieLens 100K, which the grids are of.
+_ROWS = 943 + 1682
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What the search and the trainings of one loss may cost on data of a size.
+
+    Attributes:
+      epochs: Length of a training.
+      eval_every: Epochs between two validations.
+      batch_size: Anchors per step.
+      dim: Width of the embeddings.
+      valid: Share of the training interactions that decides.
+      fixed: Numbers of the grid that are not tried, with the value that they have instead.
+      faster: Factor on the learning rates of the grid.
+      at_once: Whether points, and seeds, train side by side, see :class:`Minibatch`.
+    """
+
+    epochs: int
+    eval_every: int
+    batch_size: int = 1024
+    dim: int = 32
+    valid: float = 0.2
+    fixed: Mapping[str, float] = field(default_factory=dict)
+    faster: float = 1.0
+    at_once: bool = True
+
+
+_SMALL = {
+    "mf": Budget(300, 5),
+    "lightgcn": Budget(150, 10),
+}
+# About as many steps as on the small one.
+_MIDDLE = {
+    "mf": Budget(60, 3, batch_size=2048),
+    "lightgcn": Budget(60, 5, batch_size=4096, at_once=False),
+}
+# Half of the grid: without one of the numbers that all losses try two values of.
+_LARGE = {
+    "mf": Budget(40, 5, batch_size=4096, dim=64, valid=0.1, fixed={"init_scale": 1.0}, faster=4.0),
+    "lightgcn": Budget(
+        40, 5, batch_size=4096, dim=64, valid=0.1, fixed={"lr": 6e-3}, at_once=False
+    ),
+}
+BUDGETS: Mapping[str, Mapping[str, Budget]] = {
+    "ml-100k": _SMALL,
+    "ml-1m": _MIDDLE,
+    "gowalla": _LARGE,
+    "yelp2018": _LARGE,
+}
+"""The budget by dataset and encoder."""
+
+
+def methods(number: str, encoder: str, dataset: str, world: World) -> tuple[Method, ...]:
+    """The rows of a table on a dataset and with an encoder."""
+    budget = BUDGETS[dataset][encoder]
+    return tuple(
+        _method(label, _recipe(label, encoder, "-search"), budget, world)
+        for label in TABLES[number]
+    )
+
+
+def on_graph(method: Method) -> Method:
+    """A method on LightGCN, with the search of BPR on MovieLens 100K whatever its loss is."""
+    made = _method("bpr", _recipe("bpr", "lightgcn", "-search"), _SMALL["lightgcn"])
+    return dataclasses.replace(method, recipe=made.recipe, minibatch=made.minibatch)
+
+
+def tuned(label: str, encoder: str) -> Method:
+    """A loss with the numbers that were chosen for it on MovieLens 100K."""
+    return _method(label, _recipe(label, encoder), _SMALL[encoder])
+
+
+def _recipe(label: str, encoder: str, end: str = "") -> Config:
+    graph = "lightgcn-" if encoder == "lightgcn" else ""
+    return RECIPES[f"ml-100k-{graph}{_LOSSES[label]}{end}"]
+
+
+def _method(label: str, config: Config, budget: Budget, world: World | None = None) -> Method:
+    axes = {
+        name: tuple(values)
+        for name, values in parse_sweep(config).items()
+        if name not in budget.fixed
+    }
+    objective = resolve(config.objective, tuple(axes))
+    scaled = {
+        name: tuple(_factor(name, config, budget, world) * value for value in values)
+        for name, values in axes.items()
+    }
+    training, encoding = config.training, vars(config.encoding)
+    rate = budget.fixed.get("lr", training.lr) * budget.faster
+    return Method(
+        label,
+        loss=objective.entry.loss,
+        hyperparams=objective.hyperparams,
+        n_neg=objective.count("n_neg"),
+        n_pos=objective.count("n_pos"),
+        recipe=dataclasses.replace(SAMPLING, encoder=encoding["encoder"], dim=budget.dim),
+        minibatch=Minibatch(
+            axes=tuple(for_fit(config, objective, scaled).items()),
+            learning_rate=rate,
+            weight_decay=training.weight_decay,
+            init_scale=budget.fixed.get("init_scale", training.init_scale),
+            epochs=budget.epochs,
+            batch_size=budget.batch_size,
+            eval_every=budget.eval_every,
+            valid=budget.valid,
+            l2_on=training.l2_on,
+            layers=encoding["layers"],
+            at_once=budget.at_once,
+        ),
+    )
+
+
+def _factor(name: str, config: Config, budget: Budget, world: World | None) -> float:
+    """By what the numbers of a grid are multiplied on other data than it is of.
+
+    A batch touches a smaller share of longer tables, and the gradient of a row falls with it; L2 on
+    all rows has to fall likewise.
+    """
+    if name == "lr":
+        return budget.faster
+    if name == "weight_decay" and config.training.l2_on == "tables" and world is not None:
+        return _ROWS / (world.train.n_users + world.train.n_items)
+    return 1.0

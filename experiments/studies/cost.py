@@ -1,0 +1,153 @@
+"""How long trainings of the minibatch setting will take here, measured on some of their steps."""
+
+import dataclasses
+import datetime
+import hashlib
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+import numpy as np
+from rich.table import Table
+
+from crl_jax import metrics, models, train
+
+from .._progress import display
+from .._rundir import write_json
+from .kept import path_of
+from .methods import Method, World
+from .targets import Job
+from .training import fit_minibatch
+
+# What is measured: so many examples, two batches at least, some times over; so many users of a
+# validation.
+_EXAMPLES, _EPOCHS, _USERS = 8192, 6, 1024
+
+
+@dataclass(frozen=True)
+class Training:
+    """A search and its final trainings.
+
+    Attributes:
+      of: Dataset and encoder.
+      method: The method.
+      world: The data.
+      epochs: Length of each.
+    """
+
+    of: tuple[str, str]
+    method: Method
+    world: World
+    epochs: int
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What was measured.
+
+    Attributes:
+      start: Seconds until the first epoch begins, which is mostly compilation.
+      step: Seconds of a step of one run, where as many train side by side as in the search.
+      validation: Seconds of scoring one run for all users.
+    """
+
+    start: float
+    step: float
+    validation: float
+
+
+def announce(trainings: Sequence[Training], job: Job) -> None:
+    """Prints how long each will take at most, and all; what is kept takes no time."""
+    options = job.options
+    table = Table(title=f"{job.title}: time at most", title_justify="left")
+    for name in ("dataset", "encoder", "method"):
+        table.add_column(name)
+    table.add_column("time", justify="right")
+    total = 0.0
+    with display(job.console) as screen:
+        for each in trainings:
+            screen.stage(f"timing {' '.join(each.of)} {each.method.label}")
+            seconds = 0.0 if _is_kept(each, job) else _seconds(each, options.seeds, options.out)
+            table.add_row(*each.of, each.method.label, _clock(seconds))
+            total += seconds
+    table.add_section()
+    table.add_row("sum", "", "", _clock(total))
+    job.console.print(table)
+
+
+def _is_kept(training: Training, job: Job) -> bool:
+    options = job.options
+    return path_of(
+        training.method, training.world, str(options.setting), tuple(range(options.seeds)),
+        training.epochs, options.out / "runs",
+    ).exists()  # fmt: skip
+
+
+def _clock(seconds: float) -> str:
+    return str(datetime.timedelta(seconds=round(seconds)))
+
+
+def _seconds(training: Training, seeds: int, out: Path) -> float:
+    method, n, epochs = training.method, len(training.world.train), training.epochs
+    of, speed = method.minibatch, speed_of(method, training.world, out / "speeds")
+    steps = [-(-size // of.batch_size) for size in (round((1 - of.valid) * n), n)]
+    search = method.points * epochs * (steps[0] * speed.step + speed.validation / of.eval_every)
+    final = seeds * (epochs * steps[1] * speed.step + speed.validation)
+    return 2 * speed.start + search + final
+
+
+def speed_of(method: Method, world: World, folder: Path) -> Speed:
+    """Measured, or what an earlier command measured."""
+    known = path_of(method, world, "minibatch", (), 0, folder)
+    if not known.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(known, dataclasses.asdict(_measure(method, world, folder)))
+    return Speed(**json.loads(known.read_text()))
+
+
+def _measure(method: Method, world: World, folder: Path) -> Speed:
+    """The real encoder with its whole graph, on a log cut to some batches."""
+    of = method.minibatch
+    rng = np.random.default_rng(0)
+    chosen = rng.permutation(len(world.train)) < max(_EXAMPLES, 2 * of.batch_size)
+    part = dataclasses.replace(world, train=world.train.select(chosen))
+    runs = train.grid(method.axes)
+    if not of.at_once:
+        runs = {name: array[:1] for name, array in runs.items()}
+    seeds = runs.pop("seeds")
+    fitted = fit_minibatch(method, part, graph=world.train, epochs=_EPOCHS, seeds=seeds, sweep=runs)
+    # The quickest: what else the machine does is not to be counted for days.
+    first, *others = np.diff([entry["seconds"] for entry in fitted.history], prepend=0)
+    epoch, steps = float(min(others)), -(-len(part.train) // of.batch_size)
+    step = epoch / steps / len(seeds)
+    return Speed(max(0.0, float(first) - epoch), step, _validation(method, world, folder))
+
+
+def _validation(method: Method, world: World, folder: Path) -> float:
+    """Scoring does not depend on what is scored: methods of one width share the time."""
+    shape = [world.train.n_users, world.train.n_items, method.recipe.dim]
+    name = hashlib.sha256(json.dumps([world.test.fingerprint(), shape]).encode()).hexdigest()[:16]
+    path = folder / f"scoring-{name}.json"
+    if not path.exists():
+        write_json(path, {"seconds": _score(world, method.recipe.dim)})
+    return json.loads(path.read_text())["seconds"]
+
+
+def _score(world: World, dim: int) -> float:
+    users = np.unique(world.test.users)
+    some = users[:: -(-len(users) // _USERS)]
+    plan = metrics.ranking_plan(world.train, world.test.select(np.isin(world.test.users, some)))
+    keys = jax.random.split(jax.random.key(0))
+    sizes = world.train.n_users, world.train.n_items
+    tables = models.Tables(*(jax.random.normal(k, (n, dim)) for k, n in zip(keys, sizes)))
+
+    def score() -> float:
+        began = time.monotonic()
+        metrics.evaluate(models.inner_scores, tables, plan, ks=(20,), auc=False)
+        return time.monotonic() - began
+
+    score()  # compiles
+    return score() * len(users) / len(some)
