@@ -17,6 +17,7 @@ from ._results_estimators import estimators
 from ._results_positives import positives
 from ._results_quality import LOSSES, NDCG, graph, loss_rows, losses, samplers
 from ._results_speed import speed, training_ratios
+from ._results_standard import standard
 from ._results_tables import by_method, join, mean_of, number, table
 
 ROOT = Path(__file__).parents[1]
@@ -32,7 +33,10 @@ No GPU or TPU stands in these tables."""
 
 def page(results: Path) -> str:
     """The page of a folder of results."""
-    sections = [write(results) for write in (losses, graph, samplers, positives, estimators, speed)]
+    sections = [
+        write(results)
+        for write in (losses, graph, standard, samplers, positives, estimators, speed)
+    ]
     return join(INTRODUCTION, *sections) + "\n"
 
 

@@ -9,14 +9,20 @@ MovieLens 100K, matrix factorisation of width 32, batches of 1,024, Adam with L2
 * ``ml-100k-lightgcn-LOSS-search`` and ``ml-100k-lightgcn-LOSS`` are the same on LightGCN, with 8
   points of 150 epochs.
 
-All download the data unless ``--data`` names a folder with a split, such as the published one:
+Gowalla and Yelp2018 in their standard splits: ``gowalla-LOSS``, ``gowalla-lightgcn-LOSS`` and so
+on. Width 64, batches of 2,048 with a pool of 1,024 uniform negatives, scores that are cosines. Each
+searches its own points with one seed, decided on a tenth of the training interactions, and then
+trains three seeds. They read the folder ``gowalla`` or ``yelp2018``, unless ``--data`` names one.
+
+The recipes of MovieLens download the data unless ``--data`` names a folder with a split, such as
+the published one:
 ``python -m experiments.recommend --recipe ml-100k-dpl --data ml-100k --out runs/dpl``.
 """
 
 from dataclasses import replace
 from typing import Any
 
-from ._config import Config, EncoderOptions, LossOptions
+from ._config import Config, EncoderOptions, LossOptions, SamplerOptions
 from ._flags import given
 from ._options import DataOptions, ProtocolOptions, TrainOptions
 from ._program import flag
@@ -121,6 +127,27 @@ def _on_graph(loss: Any) -> Config:
     )
 
 
+# Gowalla and Yelp2018. The first numbers of each loss are fixed, the others are its search.
+_POOLED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "bsl": ({"n_neg": 1024, "repulsion": 1.22}, ("temperature=0.08",)),
+}
+
+
+def _pooled(data: str, loss: Any, encoder: dict[str, Any], **training: Any) -> Config:
+    options, grid = _POOLED[loss]
+    return Config(
+        source=DataOptions(data=data),
+        objective=LossOptions(loss=loss, **options),
+        sampling=SamplerOptions(sampler="shared"),
+        encoding=EncoderOptions(similarity="cosine", **encoder),
+        training=TrainOptions(
+            dim=64, l2_on="rows", weight_decay=1e-9, batch_size=2048, schedule="cosine",
+            decay=0.05, eval_every=5, **training,
+        ),
+        protocol=ProtocolOptions(seeds=3, sweep=grid, k=(20,)),
+    )  # fmt: skip
+
+
 def _searched(base: Config, grid: tuple[str, ...]) -> Config:
     return replace(base, protocol=ProtocolOptions(sweep=grid))
 
@@ -136,6 +163,10 @@ RECIPES: dict[str, Config] = {
         f"ml-100k-lightgcn-{loss}-search": _searched(_on_graph(loss), _GRAPH_GRIDS[loss][1])
         for loss in _GRAPH_GRIDS
     },
+    **{f"gowalla-{loss}": _pooled("gowalla", loss, {}, lr=4e-3, epochs=40) for loss in _POOLED},
+    "gowalla-lightgcn-bsl": _pooled(
+        "gowalla", "bsl", {"encoder": "lightgcn", "layers": 1}, lr=5e-3, init_scale=0.08, epochs=30
+    ),
 }
 
 

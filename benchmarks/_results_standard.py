@@ -1,0 +1,64 @@
+"""How well losses do on Gowalla and Yelp2018, in the splits that the field compares on."""
+
+from pathlib import Path
+from typing import Any
+
+from ._results_quality import LOSSES
+from ._results_tables import files_of, join, number, p_value, picture, read_json, signed, table
+
+_ENCODERS = {"mf": "MF", "lightgcn": "LightGCN"}
+_DATASETS = {"gowalla": "Gowalla", "yelp2018": "Yelp2018"}
+
+
+def standard(results: Path) -> str:
+    """The section; nothing without its file."""
+    folder = results / "standard"
+    content = read_json(folder / "standard_splits.json")
+    if not content:
+        return ""
+    rows = content["rows"]
+    best = max(rows, key=lambda row: row["ndcg@20"])
+    name = "-".join(
+        (best["dataset"], *(() if best["encoder"] == "mf" else (best["encoder"],)), best["loss"])
+    )
+    return join(
+        "## Gowalla and Yelp2018",
+        "The standard splits, width 64. Scores are cosines. A pool of 1,024 uniform items serves "
+        "each batch of 2,048 as negatives. Numbers and length were chosen with one seed on a tenth "
+        "of the training part. Then all of it was trained on, and the test part was scored once: "
+        f"mean ± standard deviation of {len(rows[0]['per_seed'])} seeds.",
+        "```bash\npython -m benchmarks.standard_splits --data DATASETS\n```",
+        table(
+            ["data", "encoder", "loss", "recall@20", "published", "NDCG@20", "published",
+             "gain over InfoNCE", "p, seeds", "p, users"],
+            [_cells(row) for row in rows],
+        ),
+        "The published figures of BSL and of the softmax loss (InfoNCE) are those of Wu et al. "
+        "(2024), whose logs choose the epoch on the test part; that of BPR is of He et al. (2020). "
+        "Gain is of NDCG@20. p-values are adjusted by Holm's method among the losses of one data "
+        "set and encoder.",
+        f"Searches: {files_of(folder, '*-search.csv')}. Every metric of every seed: "
+        f"{files_of(folder, 'standard_splits.json')}.",
+        picture(folder, f"{name}.png", "Loss and validation score of the best over the epochs"),
+    )  # fmt: skip
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    known = row["published"] or {}
+    compared = "gain" in row
+    return [
+        _DATASETS[row["dataset"]],
+        _ENCODERS[row["encoder"]],
+        {**LOSSES, "bsl": "bilateral softmax (BSL)"}[row["loss"]],
+        _scored(row, "recall@20"),
+        number(known.get("recall")),
+        _scored(row, "ndcg@20"),
+        number(known.get("ndcg")),
+        signed(row["gain"]) if compared else "",
+        p_value(row["p_seeds"]) if compared else "",
+        p_value(row["p_users"]) if compared else "",
+    ]
+
+
+def _scored(row: dict[str, Any], name: str) -> str:
+    return f"{number(row[name])} ± {number(row[f'{name}_std'])}"

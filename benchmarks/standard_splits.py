@@ -1,0 +1,186 @@
+"""Recall and NDCG on Gowalla and Yelp2018, in the splits that the field compares on.
+
+Runs the recipes ``gowalla-LOSS``, ``gowalla-lightgcn-LOSS``, ``yelp2018-LOSS`` and so on: numbers
+and length are chosen on a tenth of the training part, the test part is scored once. Collects what
+they scored beside the published figures, with tests against the plain softmax loss. Runs that are
+finished are not run again, interrupted ones go on.
+
+    python -m benchmarks.standard_splits --data DATASETS --runs runs/standard
+"""
+
+import argparse
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from crl_jax import metrics, models
+from experiments._rundir import load_model
+from experiments.recipes import RECIPES
+from experiments.studies.tables import holm
+
+from . import _common as common
+from .quality import run
+
+METRICS = ("recall@20", "ndcg@20")
+FILE = "standard_splits.json"
+LOSSES = ("info_nce", "bsl", "debiased", "hard", "bayesian", "bpr", "dpl")
+PLAIN = "info_nce"
+"""The loss that the others are tested against."""
+
+
+class Published(NamedTuple):
+    """A figure of the literature.
+
+    Attributes:
+      recall: Recall@20.
+      ndcg: NDCG@20.
+      source: Who reports it.
+    """
+
+    recall: float
+    ndcg: float
+    source: str
+
+
+_BSL = "BSL (Wu et al., 2024), chosen on the test part"
+PUBLISHED = {
+    ("gowalla", "mf", "info_nce"): Published(0.1759, 0.1395, _BSL),
+    ("gowalla", "mf", "bsl"): Published(0.1882, 0.1584, _BSL),
+    ("gowalla", "lightgcn", "bpr"): Published(0.1820, 0.1547, "LightGCN (He et al., 2020)"),
+    ("gowalla", "lightgcn", "info_nce"): Published(0.1874, 0.1571, _BSL),
+    ("gowalla", "lightgcn", "bsl"): Published(0.1892, 0.1590, _BSL),
+    ("yelp2018", "mf", "info_nce"): Published(0.0721, 0.0592, _BSL),
+    ("yelp2018", "mf", "bsl"): Published(0.0725, 0.0599, _BSL),
+    ("yelp2018", "lightgcn", "bpr"): Published(0.0653, 0.0532, "LightGCN (He et al., 2020)"),
+    ("yelp2018", "lightgcn", "info_nce"): Published(0.0736, 0.0612, _BSL),
+    ("yelp2018", "lightgcn", "bsl"): Published(0.0744, 0.0617, _BSL),
+}
+"""By dataset, encoder and loss, in the same split and of width 64."""
+
+
+def recipe_of(dataset: str, encoder: str, loss: str) -> str:
+    """The name of a recipe."""
+    return "-".join((dataset, *(() if encoder == "mf" else (encoder,)), loss))
+
+
+def per_user(folder: Path) -> dict[str, np.ndarray]:
+    """Both metrics of every user, as means over the seeds of a run."""
+    model = load_model(folder)
+    plan = metrics.ranking_plan(model.known, model.test)
+    found = []
+    for users, items in zip(*model.tables, strict=True):
+        values = metrics.evaluate(
+            models.inner_scores, models.Tables(users, items), plan, ks=(20,), auc=False
+        )
+        found.append({name: np.asarray(values[name]) for name in METRICS})
+    return {name: np.mean([of_seed[name] for of_seed in found], axis=0) for name in METRICS}
+
+
+def collect(dataset: str, encoder: str, loss: str, folder: Path) -> dict[str, Any]:
+    """A row of the table."""
+    scored = json.loads((folder / "metrics.json").read_text())
+    config = json.loads((folder / "config.json").read_text())
+    known = PUBLISHED.get((dataset, encoder, loss))
+    return {
+        "dataset": dataset,
+        "encoder": encoder,
+        "loss": loss,
+        **{name: scored[name] for name in METRICS},
+        **{f"{name}_std": scored.get(f"{name}_std") for name in METRICS},
+        "published": None if known is None else known._asdict(),
+        "chosen": scored["chosen"],
+        "seconds": scored["seconds"],
+        "per_seed": json.loads((folder / "metrics_by_seed.json").read_text()),
+        "config": {
+            name: config[name] for name in ("objective", "sampling", "encoding", "training")
+        },
+    }
+
+
+def compare(rows: Sequence[dict[str, Any]], folders: Sequence[Path]) -> None:
+    """Adds to each row how its loss compares with the plain one on the same data and encoder.
+
+    ``gain`` is the difference of NDCG@20; ``p_seeds`` is of Welch's t-test over seeds, ``p_users``
+    of a paired t-test over users, each averaged over seeds. Both are two-sided and adjusted by
+    Holm's method for the losses of the same data and encoder.
+    """
+    name, blocks = METRICS[-1], {(row["dataset"], row["encoder"]) for row in rows}
+    for block in blocks:
+        those = [
+            (row, folder)
+            for row, folder in zip(rows, folders, strict=True)
+            if (row["dataset"], row["encoder"]) == block
+        ]
+        plain = next((each for each in those if each[0]["loss"] == PLAIN), None)
+        others = [each for each in those if each is not plain]
+        if plain is None or not others:
+            continue
+        first, users = _of_seeds(plain[0], name), per_user(plain[1])[name]
+        tests = {
+            "p_seeds": [
+                stats.ttest_ind(_of_seeds(row, name), first, equal_var=False).pvalue
+                for row, _ in others
+            ],
+            "p_users": [
+                stats.ttest_rel(per_user(folder)[name], users).pvalue for _, folder in others
+            ],
+        }
+        for kind, found in tests.items():
+            for (row, _), p in zip(others, holm(found), strict=True):
+                row[kind] = p
+        for row, _ in others:
+            row["gain"] = row[name] - plain[0][name]
+
+
+def _of_seeds(row: dict[str, Any], name: str) -> list[float]:
+    return [of_seed[name] for of_seed in row["per_seed"]]
+
+
+def main() -> None:
+    """Parses the command line, runs, prints the table and writes the JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--data", type=Path, required=True, help="folder of the datasets' folders")
+    parser.add_argument("--runs", type=Path, default=Path("runs/standard"))
+    parser.add_argument("--datasets", nargs="+", choices=("gowalla", "yelp2018"))
+    parser.add_argument("--encoders", nargs="+", choices=("mf", "lightgcn"))
+    parser.add_argument("--losses", nargs="+", help="by default all that have a recipe")
+    default = Path(__file__).parent / "results" / "standard"
+    parser.add_argument("--out", type=Path, default=default, help="folder for the figures")
+    args = parser.parse_args()
+    wanted = [
+        (dataset, encoder, loss)
+        for dataset in args.datasets or ("gowalla", "yelp2018")
+        for encoder in args.encoders or ("mf", "lightgcn")
+        for loss in args.losses or LOSSES
+        if recipe_of(dataset, encoder, loss) in RECIPES
+    ]
+    if not wanted:
+        parser.error(f"there is no recipe for --losses {' '.join(args.losses or ())}")
+    about = {
+        "benchmark": "standard_splits",
+        "machine": common.machine(),
+        "versions": common.versions("crl_jax", "jax", "jaxlib", "flax", "optax", "numpy"),
+    }
+    rows, folders = [], []
+    args.out.mkdir(parents=True, exist_ok=True)
+    for dataset, encoder, loss in wanted:
+        recipe = recipe_of(dataset, encoder, loss)
+        folders.append(args.runs / recipe)
+        run(recipe, args.data / dataset, folders[-1])
+        for name, kept in (("curves.png", f"{recipe}.png"), ("sweep.csv", f"{recipe}-search.csv")):
+            shutil.copy(folders[-1] / name, args.out / kept)
+        rows.append(collect(dataset, encoder, loss, folders[-1]))
+        common.write_json(args.out / FILE, {**about, "rows": rows})
+    compare(rows, folders)
+    common.write_json(args.out / FILE, {**about, "rows": rows})
+    shown = ("dataset", "encoder", "loss", *METRICS, "gain", "p_users")
+    common.print_table([{name: row.get(name, "") for name in shown} for row in rows])
+
+
+if __name__ == "__main__":
+    main()
