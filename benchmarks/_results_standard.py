@@ -23,10 +23,9 @@ def standard(results: Path) -> str:
     )
     return join(
         "## Gowalla and Yelp2018",
-        "The standard splits, width 64. Scores are cosines. A pool of 1,024 uniform items serves "
-        "each batch of 2,048 as negatives. Numbers and length were chosen with one seed on a tenth "
-        "of the training part. Then all of it was trained on, and the test part was scored once: "
-        f"mean ± standard deviation of {len(rows[0]['per_seed'])} seeds.",
+        "The standard splits, width 64. A hundredth of the training part decided when to stop. The "
+        "test part was scored once, at the end: mean ± standard deviation of "
+        f"{len(rows[0]['per_seed'])} seeds. Their recipes have all numbers.",
         "```bash\npython -m benchmarks.standard_splits --data DATASETS\n```",
         table(
             ["data", "encoder", "loss", "recall@20", "published", "NDCG@20", "published",
@@ -37,8 +36,7 @@ def standard(results: Path) -> str:
         "(2024), whose logs choose the epoch on the test part; that of BPR is of He et al. (2020). "
         "Gain is of NDCG@20. p-values are adjusted by Holm's method among the losses of one data "
         "set and encoder.",
-        f"Searches: {files_of(folder, '*-search.csv')}. Every metric of every seed: "
-        f"{files_of(folder, 'standard_splits.json')}.",
+        f"Every metric of every seed: {files_of(folder, 'standard_splits.json')}.",
         picture(folder, f"{name}.png", "Loss and validation score of the best over the epochs"),
     )  # fmt: skip
 

@@ -62,12 +62,13 @@ ENCODERS = {
 }
 
 
-def run(recipe: str, data: Path, folder: Path) -> None:
+def run(recipe: str, data: Path, folder: Path, seed: int = 0) -> None:
     """Runs a recipe, or goes on with it, or does nothing if it is finished."""
     if (folder / "config.json").exists():
         status = recommend.main(["--resume", str(folder)])
     else:
-        status = recommend.main(["--recipe", recipe, "--data", str(data), "--out", str(folder)])
+        flags = ["--recipe", recipe, "--data", str(data), "--seed", str(seed)]
+        status = recommend.main([*flags, "--out", str(folder)])
     if status:
         raise SystemExit(status)
 

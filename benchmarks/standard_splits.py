@@ -1,9 +1,9 @@
 """Recall and NDCG on Gowalla and Yelp2018, in the splits that the field compares on.
 
-Runs the recipes ``gowalla-LOSS``, ``gowalla-lightgcn-LOSS``, ``yelp2018-LOSS`` and so on: numbers
-and length are chosen on a tenth of the training part, the test part is scored once. Collects what
-they scored beside the published figures, with tests against the plain softmax loss. Runs that are
-finished are not run again, interrupted ones go on.
+Runs the recipes ``DATASET-LOSS`` and ``DATASET-lightgcn-LOSS`` that there are, each seed by
+itself: on a large graph seeds are quicker in turn than side by side. Collects what they scored
+beside the published figures, with tests against the plain softmax loss. Runs that are finished are
+not run again, interrupted ones go on.
 
     python -m benchmarks.standard_splits --data DATASETS --runs runs/standard
 """
@@ -26,7 +26,8 @@ from experiments.studies.tables import holm
 from . import _common as common
 from .quality import run
 
-METRICS = ("recall@20", "ndcg@20")
+MAIN = "ndcg@20"
+METRICS = ("recall@20", MAIN)
 FILE = "standard_splits.json"
 LOSSES = ("info_nce", "bsl", "debiased", "hard", "bayesian", "bpr", "dpl")
 PLAIN = "info_nce"
@@ -68,48 +69,48 @@ def recipe_of(dataset: str, encoder: str, loss: str) -> str:
     return "-".join((dataset, *(() if encoder == "mf" else (encoder,)), loss))
 
 
-def per_user(folder: Path) -> dict[str, np.ndarray]:
-    """Both metrics of every user, as means over the seeds of a run."""
-    model = load_model(folder)
-    plan = metrics.ranking_plan(model.known, model.test)
+def per_user(folders: Sequence[Path]) -> np.ndarray:
+    """NDCG@20 of every user, as a mean over runs."""
     found = []
-    for users, items in zip(*model.tables, strict=True):
-        values = metrics.evaluate(
-            models.inner_scores, models.Tables(users, items), plan, ks=(20,), auc=False
-        )
-        found.append({name: np.asarray(values[name]) for name in METRICS})
-    return {name: np.mean([of_seed[name] for of_seed in found], axis=0) for name in METRICS}
+    for folder in folders:
+        model = load_model(folder)
+        tables = models.Tables(*(side[0] for side in model.tables))
+        plan = metrics.ranking_plan(model.known, model.test)
+        values = metrics.evaluate(models.inner_scores, tables, plan, ks=(20,), auc=False)
+        found.append(np.asarray(values[MAIN]))
+    return np.mean(found, axis=0)
 
 
-def collect(dataset: str, encoder: str, loss: str, folder: Path) -> dict[str, Any]:
-    """A row of the table."""
-    scored = json.loads((folder / "metrics.json").read_text())
-    config = json.loads((folder / "config.json").read_text())
+def collect(dataset: str, encoder: str, loss: str, folders: Sequence[Path]) -> dict[str, Any]:
+    """A row of the table: mean and deviation over the seeds, each in its folder."""
+    scored = [json.loads((folder / "metrics.json").read_text()) for folder in folders]
+    config = json.loads((folders[0] / "config.json").read_text())
     known = PUBLISHED.get((dataset, encoder, loss))
+    values = {name: np.array([of_seed[name] for of_seed in scored]) for name in METRICS}
     return {
         "dataset": dataset,
         "encoder": encoder,
         "loss": loss,
-        **{name: scored[name] for name in METRICS},
-        **{f"{name}_std": scored.get(f"{name}_std") for name in METRICS},
+        **{name: x.mean().item() for name, x in values.items()},
+        **{f"{name}_std": x.std(ddof=1).item() if len(x) > 1 else None
+           for name, x in values.items()},
         "published": None if known is None else known._asdict(),
-        "chosen": scored["chosen"],
-        "seconds": scored["seconds"],
-        "per_seed": json.loads((folder / "metrics_by_seed.json").read_text()),
+        "per_seed": scored,
+        "valid": config["source"]["valid"],
         "config": {
             name: config[name] for name in ("objective", "sampling", "encoding", "training")
         },
-    }
+    }  # fmt: skip
 
 
-def compare(rows: Sequence[dict[str, Any]], folders: Sequence[Path]) -> None:
+def compare(rows: Sequence[dict[str, Any]], folders: Sequence[Sequence[Path]]) -> None:
     """Adds to each row how its loss compares with the plain one on the same data and encoder.
 
     ``gain`` is the difference of NDCG@20; ``p_seeds`` is of Welch's t-test over seeds, ``p_users``
     of a paired t-test over users, each averaged over seeds. Both are two-sided and adjusted by
     Holm's method for the losses of the same data and encoder.
     """
-    name, blocks = METRICS[-1], {(row["dataset"], row["encoder"]) for row in rows}
+    blocks = {(row["dataset"], row["encoder"]) for row in rows}
     for block in blocks:
         those = [
             (row, folder)
@@ -120,25 +121,22 @@ def compare(rows: Sequence[dict[str, Any]], folders: Sequence[Path]) -> None:
         others = [each for each in those if each is not plain]
         if plain is None or not others:
             continue
-        first, users = _of_seeds(plain[0], name), per_user(plain[1])[name]
+        first, users = _of_seeds(plain[0]), per_user(plain[1])
         tests = {
             "p_seeds": [
-                stats.ttest_ind(_of_seeds(row, name), first, equal_var=False).pvalue
-                for row, _ in others
+                stats.ttest_ind(_of_seeds(row), first, equal_var=False).pvalue for row, _ in others
             ],
-            "p_users": [
-                stats.ttest_rel(per_user(folder)[name], users).pvalue for _, folder in others
-            ],
+            "p_users": [stats.ttest_rel(per_user(runs), users).pvalue for _, runs in others],
         }
         for kind, found in tests.items():
             for (row, _), p in zip(others, holm(found), strict=True):
                 row[kind] = p
         for row, _ in others:
-            row["gain"] = row[name] - plain[0][name]
+            row["gain"] = row[MAIN] - plain[0][MAIN]
 
 
-def _of_seeds(row: dict[str, Any], name: str) -> list[float]:
-    return [of_seed[name] for of_seed in row["per_seed"]]
+def _of_seeds(row: dict[str, Any]) -> list[float]:
+    return [of_seed[MAIN] for of_seed in row["per_seed"]]
 
 
 def main() -> None:
@@ -149,6 +147,7 @@ def main() -> None:
     parser.add_argument("--datasets", nargs="+", choices=("gowalla", "yelp2018"))
     parser.add_argument("--encoders", nargs="+", choices=("mf", "lightgcn"))
     parser.add_argument("--losses", nargs="+", help="by default all that have a recipe")
+    parser.add_argument("--seeds", type=int, default=3)
     default = Path(__file__).parent / "results" / "standard"
     parser.add_argument("--out", type=Path, default=default, help="folder for the figures")
     args = parser.parse_args()
@@ -170,10 +169,10 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     for dataset, encoder, loss in wanted:
         recipe = recipe_of(dataset, encoder, loss)
-        folders.append(args.runs / recipe)
-        run(recipe, args.data / dataset, folders[-1])
-        for name, kept in (("curves.png", f"{recipe}.png"), ("sweep.csv", f"{recipe}-search.csv")):
-            shutil.copy(folders[-1] / name, args.out / kept)
+        folders.append([args.runs / f"{recipe}-{seed}" for seed in range(args.seeds)])
+        for seed, folder in enumerate(folders[-1]):
+            run(recipe, args.data / dataset, folder, seed)
+        shutil.copy(folders[-1][0] / "curves.png", args.out / f"{recipe}.png")
         rows.append(collect(dataset, encoder, loss, folders[-1]))
         common.write_json(args.out / FILE, {**about, "rows": rows})
     compare(rows, folders)

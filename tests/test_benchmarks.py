@@ -23,7 +23,7 @@ def runs(monkeypatch) -> list[str]:
     """The recipes that were run; the third fails."""
     done = []
 
-    def run(recipe: str, data: Path, folder: Path) -> None:
+    def run(recipe: str, data: Path, folder: Path, seed: int = 0) -> None:
         done.append(recipe)
         if len(done) == 3:
             raise SystemExit(2)
