@@ -240,6 +240,7 @@ SAMPLERS_MADE = {
         ["--batch-mask", "self", "--log-q", "0.5"],
         lambda log: samplers.InBatch.of(log, "self", 0.5),
     ),
+    "shared": (["--pool-mask", "none"], lambda log: samplers.SharedRNS("none")),
     "rns": ([], lambda log: samplers.RNS()),
     "pns": ([], samplers.PNS.of),
     "aobpr": (["--rank-scale", "20"], lambda log: samplers.AOBPR(20.0)),

@@ -42,12 +42,13 @@ def pools_of(batch_size, key, **flat):
     return seen
 
 
-def test_a_pool_is_drawn_for_the_batch_less_what_each_user_took():
+@pytest.mark.parametrize("mask", ["seen", "none"])
+def test_a_pool_is_drawn_for_the_batch_less_what_each_user_took(mask):
     key, n = jax.random.key(3), len(LOG)
-    steps = pools_of(16, key, sampler=SharedRNS(), n_neg=N)
+    steps = pools_of(16, key, sampler=SharedRNS(mask), n_neg=N)
     order = np.asarray(permute(jax.random.split(key)[0], jnp.arange(n), n))
     taken = np.zeros((N_USERS, N_ITEMS), bool)
-    taken[LOG.users, LOG.items] = True
+    taken[LOG.users, LOG.items] = mask == "seen"
     assert len(steps) == -(-n // 16)
     for first, (pos, neg, where) in zip(range(0, n, 16), steps, strict=True):
         rows = order[first : first + 16]
@@ -184,6 +185,7 @@ def test_what_cannot_be_is_said():
     log_q = jnp.zeros(N_ITEMS + 1)
     for call, message in (
         (lambda: InBatch("own"), "`mask` must be seen, self or none, got 'own'"),
+        (lambda: SharedRNS("self"), "`mask` must be seen or none, got 'self'"),
         (lambda: InBatch.of(LOG, correction=1.5), "`correction` must lie in .* got 1.5"),
         (
             lambda: fit(LOG, loss=losses.info_nce, sampler=InBatch(log_q=log_q), epochs=1),

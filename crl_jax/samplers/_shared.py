@@ -63,10 +63,29 @@ class Shared(Sampler):
 class SharedRNS(Shared):
     """Items drawn uniformly from the catalogue, once for the whole batch.
 
-    What an anchor's user has taken is left out, so that each of the others is as likely as any
-    under :class:`RNS`. The draws of one batch are the same for all anchors: hundreds of negatives
-    cost one product, and gather the rows of ``n`` items in place of ``batch * n``.
+    The draws of one batch are the same for all anchors: hundreds of negatives cost one product, and
+    gather the rows of ``n`` items in place of ``batch * n``.
+
+    Attributes:
+      mask: ``"seen"`` leaves out what an anchor's user has taken, so that each of the others is as
+        likely as any under :class:`RNS`. ``"none"`` leaves out nothing, as many published codes:
+        the loss then is that of a softmax over the whole catalogue, which keeps a user's positives
+        from being pushed up all at once. Static.
+
+    Raises:
+      ValueError: If ``mask`` is another word.
     """
+
+    mask: Literal["seen", "none"] = field(default="seen", metadata=STATIC)
+
+    def __post_init__(self) -> None:
+        if self.mask not in ("seen", "none"):
+            raise ValueError(f"`mask` must be seen or none, got {self.mask!r}.")
+
+    @property
+    def reads_bitmap(self) -> bool:
+        """Of the pool, for each user of the batch."""
+        return self.mask == "seen"
 
     def propose(
         self, key: Key[Array, ""], users: Int[Array, "batch"], positives: Positives, n: int
@@ -79,6 +98,14 @@ class SharedRNS(Shared):
         """What was drawn."""
         del items
         return proposals
+
+    def where(
+        self, batch: Batch, pool: Int[Array, "n"], real: Bool[Array, "batch"]
+    ) -> Bool[Array, "batch n"]:
+        """Which items of the pool are negatives of each anchor."""
+        if self.mask == "none":
+            return jnp.broadcast_to(real[:, None], (real.shape[0], pool.shape[0]))
+        return super().where(batch, pool, real)
 
 
 @jax.tree_util.register_dataclass

@@ -45,7 +45,14 @@ IN_BATCH = SamplerEntry(
 )
 SHARED = SamplerEntry(
     help="uniform, --n-neg for a whole batch",
-    make=lambda context: samplers.SharedRNS(),
+    hyperparams={
+        "pool_mask": words(
+            samplers.SharedRNS.mask,
+            "What of the pool is no negative: what the user has taken (seen), or nothing (none)",
+            ("seen", "none"),
+        )
+    },
+    make=lambda context, pool_mask: samplers.SharedRNS(pool_mask),
 )
 
 
