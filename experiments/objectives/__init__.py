@@ -65,16 +65,18 @@ class Settled:
     @property
     def term(self) -> tasks.Term | None:
         """The further term that the loss brings; None if it brings none."""
-        of = self.entry.of_term
-        return (
-            None if self.entry.term is None else self.entry.term(**{n: self.values[n] for n in of})
-        )
+        of_term = self.entry.of_term.items()
+        if self.entry.term is None:
+            return None
+        return self.entry.term(**{of.field or name: self.values[name] for name, of in of_term})
 
     def swept_fields(self, numbers: Mapping[str, Any]) -> dict[str, Any]:
         """Those of ``numbers`` that are the loss's or its term's, by the names of a sweep's."""
         found = {f"loss.{n}": numbers[n] for n in self.hyperparams if n in numbers}
         of_term = self.entry.of_term.items()
-        return found | {f"contrast.{of.field}": numbers[n] for n, of in of_term if n in numbers}
+        return found | {
+            f"contrast.{of.field or n}": numbers[n] for n, of in of_term if n in numbers
+        }
 
     def similar(self, options: EncoderOptions) -> EncoderOptions:
         """The encoder's flags with what a score is, which the loss may have a say in.

@@ -36,7 +36,7 @@ class Objective(Entry):
         many are drawn.
       confidence: Makes the estimator of confidence from a training part, how it is trained and
         the values of all flags.
-      term: Makes a further term from the values of :attr:`of_term`.
+      term: Makes a further term from the values of :attr:`of_term`, by the fields that they set.
       of_term: Flags that set numbers of the term, and no others. A sweep can set each.
       similarities: What a score must be in training, and what ranks unless it is told; None if
         any will do.

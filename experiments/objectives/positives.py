@@ -19,7 +19,7 @@ DIRECTAU = Objective(
     has_temperature=False,
     n_neg=1,
     sampler=unread,
-    term=lambda gamma: tasks.Uniformity(gamma),
+    term=tasks.Uniformity,
     of_term={
         "gamma": Hyperparam(
             1.0, "How much it counts that users and items are apart", NOT_NEGATIVE, field="weight"

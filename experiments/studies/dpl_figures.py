@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from .contrastive import ENCODERS, tuned
@@ -13,7 +12,7 @@ from .cost import speed_of
 from .data import check_datasets, load_datasets, load_parts
 from .methods import SAMPLING, Method, Minibatch
 from .sampling import BNS, DPL, RNS
-from .targets import Job, Target, finish, train_all
+from .targets import Job, Target, draw_values, finish, train_all
 
 SIZES = (1, 3, 5, 10, 15)
 """Extra positives M, or negatives N."""
@@ -48,7 +47,7 @@ def influence(job: Job) -> None:
         for axes, (name, methods) in zip(across, variants(encoder).items(), strict=True):
             outcomes = train_all(methods, job)
             scores = np.array([[m[main] for m in outcome.per_seed] for outcome in outcomes])
-            _draw_influence(axes, scores, [m.label for m in methods], f"{encoder}: {name}")
+            draw_values(axes, scores, [m.label for m in methods], f"{encoder}: {name}")
             rows += [
                 [encoder, name, method.label, seed, score]
                 for method, of_seeds in zip(methods, scores, strict=True)
@@ -56,14 +55,6 @@ def influence(job: Job) -> None:
             ]
         across[0].set_ylabel(main.upper())
     finish(job, figure, ["encoder", "parameter", "value", "seed", main], rows)
-
-
-def _draw_influence(axes: Axes, scores: np.ndarray, ticks: list[str], name: str) -> None:
-    deviation = scores.std(axis=1, ddof=1) if scores.shape[1] > 1 else None
-    axes.errorbar(range(len(ticks)), scores.mean(axis=1), deviation, fmt="o-", capsize=4)
-    axes.set_xticks(range(len(ticks)), ticks)
-    axes.set_xlabel(name)
-    axes.grid(alpha=0.3)
 
 
 def epoch_times(job: Job) -> None:

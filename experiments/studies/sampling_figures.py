@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from .._progress import display
 from . import sampling
 from .data import load_parts
-from .targets import Job, Target, finish, shown, train_all
+from .targets import Job, Target, draw_values, finish, shown, train_all
 from .training import train_published
 
 
@@ -96,11 +96,7 @@ def lambda_and_size(job: Job) -> None:
     ):
         outcomes = train_all(sampling.LAMBDA_OR_SIZE[name], job)
         scores = np.array([[m[main] for m in outcome.per_seed] for outcome in outcomes])
-        deviation = scores.std(axis=1, ddof=1) if scores.shape[1] > 1 else None
-        axes.errorbar(range(len(values)), scores.mean(axis=1), deviation, fmt="o-", capsize=4)
-        axes.set_xticks(range(len(values)), [f"{value:g}" for value in values])
-        axes.set_xlabel(label)
-        axes.grid(alpha=0.3)
+        draw_values(axes, scores, [f"{value:g}" for value in values], label)
         rows += [
             [name, value, seed, score]
             for value, row in zip(values, scores, strict=True)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import tyro
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.console import Console
 
@@ -158,6 +159,15 @@ def shown(screen: Display, label: str, epochs: int) -> OnEpoch:
         screen.advance(label, entry["epoch"], epochs, loss)
 
     return on_epoch
+
+
+def draw_values(axes: Axes, scores: np.ndarray, ticks: Sequence[str], name: str) -> None:
+    """Means and deviations of ``scores [values, seeds]`` over the values of one number."""
+    deviation = scores.std(axis=1, ddof=1) if scores.shape[1] > 1 else None
+    axes.errorbar(range(len(ticks)), scores.mean(axis=1), deviation, fmt="o-", capsize=4)
+    axes.set_xticks(range(len(ticks)), ticks)
+    axes.set_xlabel(name)
+    axes.grid(alpha=0.3)
 
 
 def finish(
