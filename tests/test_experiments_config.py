@@ -54,7 +54,7 @@ def wrong_numbers(name: str) -> list[str]:
         return ["1.01", "nan", "0.49" if name == "alpha" else "-0.01"]
     if name in POSITIVE:
         return ["0", "-1", "nan", "inf", "1e39", "1e-50"]
-    if name in ("tau_plus", "edge_dropout"):
+    if name in ("tau_plus", "edge_dropout", "dropout"):
         return ["1", "-0.01", "nan"]
     if name in ("test", "valid"):
         return ["0", "1", "nan"]

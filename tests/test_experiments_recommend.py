@@ -298,6 +298,9 @@ def test_an_encoder_gets_its_numbers(asked):
     part, given = asked("--dim", "6", "--l2-on", "rows")
     assert given["encoder"] == models.MatrixFactorization(part.n_users, part.n_items, 6)
     assert (given["serve_similarity"], given["l2_on"]) == (None, "rows")
+    part, given = asked("--dim", "6", "--dropout", "0.1")
+    want = models.MatrixFactorization(part.n_users, part.n_items, 6, dropout=0.1)
+    assert given["encoder"] == want
     flags = ["--layers", "2", "--edge-dropout", "0.1", "--similarity", "cosine"]
     part, given = asked(
         "--encoder", "lightgcn", "--dim", "6", *flags, "--serve-similarity", "inner"

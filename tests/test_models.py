@@ -106,9 +106,69 @@ def test_equal_encoders_share_their_programs():
     assert traces == 2
 
 
+def test_dropout_leaves_out_its_share_of_the_users_numbers_and_scales_the_rest():
+    encoder, rate = MatrixFactorization(2000, 30, 16, dropout=0.3), 0.3
+    params = jax.tree.map(lambda x: x + 1, encoder.init(jax.random.key(0)))
+    tables = encoder.encode(params, jax.random.key(1))
+    users = np.asarray(tables.users)
+    kept = users != 0
+    np.testing.assert_allclose(users[kept], np.asarray(params["users"])[kept] / 0.7, rtol=1e-6)
+    deviation = np.sqrt(rate * (1 - rate))
+    assert abs(np.mean(~kept) - rate) < 4 * deviation / np.sqrt(kept.size)
+    # No number, and no user, is favoured.
+    assert np.abs(np.mean(~kept, axis=0) - rate).max() < 5 * deviation / np.sqrt(2000)
+    assert np.abs(np.mean(~kept, axis=1) - rate).max() < 5.5 * deviation / np.sqrt(16)
+    np.testing.assert_array_equal(tables.items, params["items"])
+    again, other = (encoder.encode(params, jax.random.key(seed)).users for seed in (1, 2))
+    np.testing.assert_array_equal(users, again)
+    assert not np.array_equal(users, other)
+
+
+def test_dropout_is_of_training_and_its_gradient_of_what_is_kept():
+    encoder = MatrixFactorization(7, 11, 5, dropout=0.4)
+    params = encoder.init(jax.random.key(0))
+    np.testing.assert_array_equal(encoder.encode(params).users, params["users"])
+    np.testing.assert_array_equal(encoder.serve(params).users, params["users"])
+
+    def total(params):
+        return jnp.sum(encoder.encode(params, jax.random.key(1)).users)
+
+    kept = np.asarray(encoder.encode(params, jax.random.key(1)).users) != 0
+    np.testing.assert_allclose(jax.grad(total)(params)["users"], kept / 0.6, rtol=1e-6)
+
+
+def test_another_rate_of_dropout_needs_no_other_program():
+    traces = 0
+
+    @jax.jit
+    def encode(encoder, params):
+        nonlocal traces
+        traces += 1
+        return encoder.encode(params, jax.random.key(1)).users
+
+    params = MatrixFactorization(50, 3, 8).init(jax.random.key(0))
+    found = [
+        np.mean(encode(MatrixFactorization(50, 3, 8, dropout=rate), params) == 0)
+        for rate in (0.0, 0.1, 0.9)
+    ]
+    assert found[0] == 0
+    assert 0 < found[1] < 0.2
+    assert 0.8 < found[2] < 1
+    assert traces == 1
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
+def test_dropout_keeps_the_dtype(dtype):
+    encoder = MatrixFactorization(7, 11, 5, dropout=0.4)
+    params = jax.tree.map(lambda x: x.astype(dtype), encoder.init(jax.random.key(0)))
+    assert encoder.encode(params, jax.random.key(1)).users.dtype == dtype
+
+
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
+        ({"dropout": 1.0}, r"`dropout` must lie in \[0, 1\), got 1.0"),
+        ({"dropout": -0.1}, r"`dropout` must lie in \[0, 1\), got -0.1"),
         ({"n_users": 0}, "`n_users` must be at least 1, got 0"),
         ({"dim": -2}, "`dim` must be at least 1, got -2"),
         ({"similarity": "dot"}, "`similarity` must be inner or cosine, got 'dot'"),

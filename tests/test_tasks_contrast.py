@@ -198,6 +198,13 @@ REFUSED: dict[str, tuple[Any, str]] = {
         {"contrast": Uniformity(), "plan": train.StepPlan(1, row_wise=True)},
         "`row_wise` goes with no `contrast`",
     ),
+    "rows without a part": (
+        {
+            "encoder": MatrixFactorization(60, 80, 4, dropout=0.1),
+            "plan": train.StepPlan(1, row_wise=True),
+        },
+        "`row_wise` goes with no `dropout`",
+    ),
 }
 
 

@@ -225,6 +225,8 @@ def _check_sampler(task: Ranking, plan: StepPlan) -> None:
         raise ValueError(
             "`row_wise` needs an encoder with `row_ids` and `row_scores`, and `l2_on` tables."
         )
+    if isinstance(task.encoder, MatrixFactorization) and task.encoder.dropout is not None:
+        raise ValueError("`row_wise` goes with no `dropout`: it scores rows as they are.")
     if task.contrast is not None:
         raise ValueError("`row_wise` goes with no `contrast`: it looks at more than rows.")
     if shared:

@@ -10,7 +10,12 @@ from ._entry import EncoderEntry
 
 
 def _factors(
-    log: data.Interactions, *, dim: int, similarity: models.Similarity, initializer: Any = None
+    log: data.Interactions,
+    *,
+    dim: int,
+    similarity: models.Similarity,
+    initializer: Any = None,
+    dropout: float,
 ) -> models.MatrixFactorization:
     return models.MatrixFactorization(
         log.n_users,
@@ -18,6 +23,7 @@ def _factors(
         dim,
         similarity=similarity,
         initializer=initializer or models.xavier_normal,
+        dropout=dropout or None,
     )
 
 
@@ -40,7 +46,17 @@ def _lightgcn(
     )
 
 
-MF = EncoderEntry(help="matrix factorisation", make=_factors)
+MF = EncoderEntry(
+    help="matrix factorisation",
+    hyperparams={
+        "dropout": Hyperparam(
+            0.0,
+            "Probability that a step does without a number of a user's vector",
+            Range(0, 1, high_open=True),
+        ),
+    },
+    make=_factors,
+)
 LIGHTGCN = EncoderEntry(
     help="vectors mixed with those of their neighbours in the graph of interactions",
     hyperparams={
