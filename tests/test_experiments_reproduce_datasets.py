@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -206,6 +207,33 @@ def test_the_estimate_is_steps_times_what_was_measured(run, tmp_path, folder, un
     assert code == 0
     more_seeds = 10 * (3_000_000 * speed["step"] + speed["validation"])
     assert shown_seconds(more) - shown_seconds(first) == pytest.approx(more_seeds, abs=2)
+
+
+@pytest.mark.parametrize(("rate", "examples"), [(1e-4, [8192]), (2e-6, [8192, 65_536, 100_000])])
+def test_quick_steps_are_timed_on_more_examples(folder, tmp_path, monkeypatch, rate, examples):
+    (world,) = worlds(folder, "ml-1m")
+    users, items = np.divmod(np.arange(100_000), 500)
+    log = data.Interactions.from_arrays(users, items)
+    world = dataclasses.replace(world, train=log)
+    timed = []
+
+    def fit(method, part, *, graph, epochs, seeds, sweep):
+        assert graph is log
+        timed.append((len(part.train), len(seeds)))
+        # As the history has it: milliseconds. The first epoch compiles for 5 seconds.
+        ends = 5 + rate * len(part.train) * np.arange(1, epochs + 1)
+        return SimpleNamespace(history=[{"seconds": round(end, 3)} for end in ends])
+
+    monkeypatch.setattr(cost, "fit_minibatch", fit)
+    monkeypatch.setattr(cost, "_validation", lambda *_: 0.5)
+    method = contrastive.methods("5.2", "mf", "ml-1m", world)[0]
+    speed = cost.speed_of(method, world, tmp_path)
+    assert [n for n, _ in timed] == examples
+    n, runs = timed[-1]
+    steps = -(-n // method.minibatch.batch_size)
+    assert speed.step == pytest.approx(rate * n / steps / runs, rel=0.02)
+    assert speed.start == pytest.approx(5, abs=0.01)
+    assert speed.validation == 0.5
 
 
 def shown_seconds(printed):

@@ -23,8 +23,10 @@ from .targets import Job
 from .training import fit_minibatch
 
 # What is measured: so many examples, two batches at least, some times over; so many users of a
-# validation.
+# validation. An epoch of fewer seconds than these is measured again on more examples: history has
+# milliseconds, and what an epoch costs besides its steps would count.
 _EXAMPLES, _EPOCHS, _USERS = 8192, 6, 1024
+_SECONDS, _MORE = 0.2, 8
 
 
 @dataclass(frozen=True)
@@ -109,10 +111,22 @@ def speed_of(method: Method, world: World, folder: Path) -> Speed:
 
 
 def _measure(method: Method, world: World, folder: Path) -> Speed:
-    """The real encoder with its whole graph, on a log cut to some batches."""
+    """Of as many examples as take a while, or all."""
+    examples = max(_EXAMPLES, 2 * method.minibatch.batch_size)
+    start, epoch, step = _train(method, world, examples)
+    while epoch < _SECONDS and examples < len(world.train):
+        examples *= _MORE
+        start, epoch, step = _train(method, world, examples)
+    return Speed(start, step, _validation(method, world, folder))
+
+
+def _train(method: Method, world: World, examples: int) -> tuple[float, float, float]:
+    """Seconds of the start, of an epoch and of a step of one run, on a log cut to some examples.
+
+    The encoder is the real one, with its whole graph.
+    """
     of = method.minibatch
-    rng = np.random.default_rng(0)
-    chosen = rng.permutation(len(world.train)) < max(_EXAMPLES, 2 * of.batch_size)
+    chosen = np.random.default_rng(0).permutation(len(world.train)) < examples
     part = dataclasses.replace(world, train=world.train.select(chosen))
     runs = train.grid(method.axes)
     if not of.at_once:
@@ -122,8 +136,7 @@ def _measure(method: Method, world: World, folder: Path) -> Speed:
     # The quickest: what else the machine does is not to be counted for days.
     first, *others = np.diff([entry["seconds"] for entry in fitted.history], prepend=0)
     epoch, steps = float(min(others)), -(-len(part.train) // of.batch_size)
-    step = epoch / steps / len(seeds)
-    return Speed(max(0.0, float(first) - epoch), step, _validation(method, world, folder))
+    return max(0.0, float(first) - epoch), epoch, epoch / steps / len(seeds)
 
 
 def _validation(method: Method, world: World, folder: Path) -> float:
