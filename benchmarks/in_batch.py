@@ -18,7 +18,6 @@ the process grows in its first step, compiled before (``VmHWM`` of Linux, starte
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -29,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from . import _common as common
+from ._worker import Worker
 from .propagation import resident
 
 DIM, TEMPERATURE = 64, 0.12
@@ -197,36 +197,13 @@ class Contestant:
     """A process that takes a step when it is told to."""
 
     def __init__(self, name: str, batch: int, folder: Path):
-        command = [sys.executable, "-m", "benchmarks.in_batch", "--worker", name, str(batch)]
-        self._process = subprocess.Popen(
-            [*command, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self._name = name
-        self.about: dict[str, Any] = {"name": name, **json.loads(self._answer())}
+        self._worker = Worker("in_batch", "--worker", name, batch, folder)
+        self.about: dict[str, Any] = {"name": name, **json.loads(self._worker.answer())}
         kept = folder / f"{name}.npz"
         with np.load(kept) as content:
             self.answer: Answer = tuple(content.values())
         kept.unlink()
-
-    def _answer(self) -> str:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise SystemExit(f"{self._name} ended with status {self._process.wait()}.")
-        return line
-
-    def step(self) -> list[float]:
-        """The seconds of a step on the wall, and of all cores."""
-        assert self._process.stdin is not None
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-        return [float(word) for word in self._answer().split()]
-
-    def end(self) -> None:
-        """Lets the process go."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
+        self.step, self.end = self._worker.times, self._worker.end
 
 
 def measure(batch: int, repeats: int) -> dict[str, Any]:

@@ -13,7 +13,6 @@ import json
 import os
 import resource
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from . import _common as common
+from ._worker import Worker
 
 DIM, LAYERS, BATCH_SIZE, LEARNING_RATE, L2, K = 64, 3, 2048, 1e-3, 1e-4, 20
 Tables = tuple[np.ndarray, np.ndarray]
@@ -128,23 +128,12 @@ class Contestant:
 
     def __init__(self, name: str, folder: Path):
         self.name = name
-        command = [sys.executable, "-m", "benchmarks.lightgcn", "--worker", name]
-        self._process = subprocess.Popen(
-            [*command, "--data", str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            text=True,
-        )  # fmt: skip
+        self._worker = Worker("lightgcn", "--worker", name, "--data", folder)
         self.epochs: list[dict[str, float]] = []
 
-    def ask(self, line: str) -> dict[str, float]:
-        """The answer to a line."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(line + "\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        if not answer:
-            raise SystemExit(f"{self.name} ended with status {self._process.wait()}.")
-        return json.loads(answer)
+    def run(self) -> None:
+        """An epoch."""
+        self.epochs.append(json.loads(self._worker.ask("epoch")))
 
     def row(self) -> dict[str, Any]:
         """Its figures; the first epoch, which compiles, stands by itself."""
@@ -156,7 +145,7 @@ class Contestant:
             "epoch_seconds_min": min(e["seconds"] for e in others),
             "epoch_cpu_seconds": statistics.median(e["cpu_seconds"] for e in others),
             "last_loss": others[-1]["loss"],
-            **self.ask("end"),
+            **json.loads(self._worker.ask("end")),
         }
 
 
@@ -183,7 +172,7 @@ def main() -> None:
     contestants = [Contestant(name, options.data) for name in names]
     for _ in range(options.epochs + 1):
         for contestant in contestants:
-            contestant.epochs.append(contestant.ask("epoch"))
+            contestant.run()
     rows = [contestant.row() for contestant in contestants]
     best = min(row["epoch_seconds"] for row in rows[1:])
     for row in rows:

@@ -18,7 +18,6 @@ much the process grows while forward and backward run for the first time, compil
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -30,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from . import _common as common
+from ._worker import Worker
 
 DIM, N_LAYERS = 64, 3
 DATASETS = {"ml-100k": "ml-100k/train.csv", "gowalla": "gowalla/train.txt"}
@@ -290,32 +290,21 @@ def measure(data: Path, dataset: str, repeats: int) -> dict[str, Any]:
         names.remove("dense")
     workers, rows = [], []
     for name in names:
-        command = [sys.executable, "-W", "ignore", "-m", "benchmarks.propagation"]
-        worker = subprocess.Popen(
-            [*command, "--data", str(data), "--worker", dataset, name],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert worker.stdout is not None
-        rows.append({"name": name, **json.loads(worker.stdout.readline())})
+        worker = Worker("propagation", "--data", data, "--worker", dataset, name)
+        rows.append({"name": name, **json.loads(worker.answer())})
         workers.append(worker)
     for kind in KINDS:
         times: list[list[list[float]]] = [[] for _ in workers]
         for _ in range(repeats):
             for worker, run in zip(workers, times, strict=True):
-                for _ in range(3):
-                    worker.stdin.write(f"{kind}\n")
-                    worker.stdin.flush()
-                    run.append([float(word) for word in worker.stdout.readline().split()])
+                run += [worker.times(kind) for _ in range(3)]
         for row, run in zip(rows, times, strict=True):
             wall, cores = zip(*run, strict=True)
             row[f"{kind}_ms"] = 1e3 * statistics.median(wall)
             row[f"{kind}_ms_min"] = 1e3 * min(wall)
             row[f"{kind}_cpu_ms"] = 1e3 * statistics.median(cores)
     for worker in workers:
-        worker.stdin.close()
-        worker.wait()
+        worker.end()
     ours_ = rows[0]
     for row in rows:
         row["times_rows"] = {kind: row[f"{kind}_ms"] / ours_[f"{kind}_ms"] for kind in KINDS}

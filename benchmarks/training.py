@@ -20,7 +20,6 @@ import dataclasses
 import itertools
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -32,6 +31,7 @@ from typing import Any
 import numpy as np
 
 from . import _common as common
+from ._worker import Worker
 
 DIM, BATCH_SIZE, LEARNING_RATE, WEIGHT_DECAY, TAU_PLUS = 32, 1024, 1e-3, 1e-5, 0.07
 N_USERS, N_ITEMS, N_INTERACTIONS = 943, 1682, 80_000
@@ -87,21 +87,12 @@ def run_jax(task: Task) -> tuple[Contestant, list[dict[str, Any]]]:
     """The faster of two processes of ours, one thread and all, and the contest."""
     entries = []
     for threads in sorted({1, common.machine()["cores"]}):
-        worker = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.training", "--worker", task.loss],
-            env={**os.environ, "NPROC": str(threads)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert worker.stdin is not None
-        assert worker.stdout is not None
-        first = float(worker.stdout.readline())
+        env = {**os.environ, "NPROC": str(threads)}
+        worker = Worker("training", "--worker", task.loss, env=env)
+        first = float(worker.answer())
 
-        def epoch(ask: Any = worker.stdin, answer: Any = worker.stdout) -> float:
-            ask.write("\n")
-            ask.flush()
-            return float(answer.readline())
+        def epoch(ask: Callable[[], str] = worker.ask) -> float:
+            return float(ask())
 
         contestant = Contestant(f"crl_jax, {threads} threads", epoch, first)
         best = min(timed(contestant.epoch)[0] for _ in range(CONTEST_EPOCHS))
@@ -116,8 +107,7 @@ def run_jax(task: Task) -> tuple[Contestant, list[dict[str, Any]]]:
     ]
     (_, _, chosen), *others = sorted(entries, key=lambda entry: entry[0])
     for _, worker, _ in others:
-        worker.stdin.close()
-        worker.wait()
+        worker.end()
     return chosen, contest
 
 
