@@ -1,5 +1,6 @@
 """The strict session every test runs in, and the shared fixtures."""
 
+import csv
 import os
 import signal
 import tempfile
@@ -114,6 +115,20 @@ def real_data() -> Path:
     if not folder:
         pytest.skip("CRL_DATA does not name a folder with the real datasets")
     return Path(folder).resolve()
+
+
+@pytest.fixture(scope="module")
+def ratings(tmp_path_factory) -> Path:
+    """A small file with ids of its own: users u0, u1, …, items i0, i1, …."""
+    from crl_jax.data import simulate
+
+    data = simulate(n_users=50, n_items=60, n_exposed=40, seed=3).interactions
+    path = tmp_path_factory.mktemp("ratings") / "log.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["user", "item"])
+        writer.writerows((f"u{u}", f"i{i}") for u, i in zip(data.users, data.items, strict=True))
+    return path
 
 
 @pytest.fixture
