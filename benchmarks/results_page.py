@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ._results_comparisons import comparisons
 from ._results_estimators import estimators
 from ._results_positives import positives
 from ._results_quality import LOSSES, NDCG, graph, loss_rows, losses, samplers
@@ -35,7 +36,7 @@ def page(results: Path) -> str:
     """The page of a folder of results."""
     sections = [
         write(results)
-        for write in (losses, graph, standard, samplers, positives, estimators, speed)
+        for write in (losses, graph, standard, comparisons, samplers, positives, estimators, speed)
     ]
     return join(INTRODUCTION, *sections) + "\n"
 

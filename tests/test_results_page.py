@@ -76,3 +76,36 @@ def test_nothing_but_an_introduction_comes_of_nothing(tmp_path):
 def test_a_front_page_without_a_place_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"README.md must have <!-- results -->"):
         results_page.write_front("# crl_jax\n", tmp_path)
+
+
+def test_losses_on_several_datasets_say_where_they_fall_short(copy):
+    folder = copy / "benchmarks/results/comparisons"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    head = "dataset,encoder,method,ndcg@20,ndcg@20_std,ndcg@20_published,gain,p_seeds,p_users"
+    lines = [
+        "ml-100k,mf,bpr,0.41,0.001,0.4,0.0,nan,nan",
+        "ml-100k,mf,dpl,0.4345,0.002,0.44,0.0245,0.0001,0.04",
+        "ml-1m,lightgcn,bpr,0.3,0.001,,0.0,nan,nan",
+        "ml-1m,lightgcn,dpl,0.2,0.001,0.25,-0.1,0.2,nan",
+    ]
+    (folder / "table-5.2-minibatch.csv").write_text("\n".join([head, *lines, ""]))
+    assert results_page.main([], copy) == 0
+    text = (copy / "benchmarks/results/README.md").read_text()
+    assert table_of(text, "### Table 5.2")[2:] == [
+        ["MovieLens 100K", "MF", "BPR", "0.4100 ± 0.0010 (0.4000)", "", "", ""],
+        ["MovieLens 100K", "MF", "DPL", "0.4345 ± 0.0020 (0.4400)", "+0.0245", "< 0.001", "0.040"],
+        ["MovieLens 1M", "LightGCN", "BPR", "0.3000 ± 0.0010", "", "", ""],
+        [
+            "MovieLens 1M",
+            "LightGCN",
+            "DPL",
+            "0.2000 ± 0.0010 (0.2500)",
+            "−0.1000",
+            "0.200",
+            "",
+        ],
+    ]
+    said = text.partition("### Table 5.2")[2].partition("##")[0]
+    assert "* MovieLens 100K, MF: DPL by 1.2%.\n* MovieLens 1M, LightGCN: DPL by 20.0%." in said
+    assert "Table 6.3" not in text
