@@ -38,7 +38,8 @@ class DataOptions:
     leave_k: int = 1
     """Test interactions per user, for leave_k_out."""
     valid: float = 0.1
-    """Share of the training interactions held out for validation."""
+    """Share of the training interactions held out for validation. With 0 nothing is held out, and
+    the training lasts --epochs."""
     min_rating: float | None = None
     """Take as positives only interactions rated at least this."""
     user_col: str | None = None
@@ -167,7 +168,7 @@ RANGES: dict[str, Range] = {
     "test": Range(0, 1, low_open=True, high_open=True),
     "leave_k": COUNT,
     "split_seed": Range(0, MOST),
-    "valid": Range(0, 1, low_open=True, high_open=True),
+    "valid": Range(0, 1, high_open=True),
     "min_rating": Range(),
     # TrainOptions
     "dim": Range(1, 2**16),

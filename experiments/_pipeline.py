@@ -76,7 +76,7 @@ def run(
     on_epoch: OnEpoch,
     on_stage: OnStage = unseen,
 ) -> Trained:
-    """Searches on validation data and trains the model that is scored.
+    """Searches on validation data, if there are any, and trains the model that is scored.
 
     Args:
       config: The configuration.
@@ -86,6 +86,10 @@ def run(
       on_stage: See :data:`OnStage`.
     """
     protocol = config.protocol
+    if problem.valid is None:
+        told = _told(config.training.epochs)
+        tables = train_again("final", config, problem, [{}], told, checkpoints, on_epoch, on_stage)
+        return Trained(tables, problem.learned("final", protocol.refit), [{}], told)
     axes = parse_sweep(config)
     n_search = count_search_seeds(protocol)
     runs = train.grid(axes, range(protocol.seed, protocol.seed + n_search))
@@ -114,6 +118,11 @@ def run(
         return Trained(tables, learned, points, choice)
     tables = train_again("final", config, problem, points, choice, checkpoints, on_epoch, on_stage)
     return Trained(tables, learned, points, choice)
+
+
+def _told(epochs: int) -> train.Choice:
+    """What there is to choose without validation data."""
+    return train.Choice(0, epochs, np.nan, np.array([np.nan]), np.array([epochs]))
 
 
 def train_again(
@@ -177,8 +186,9 @@ def summary(outcome: Outcome, history: list[dict[str, Any]]) -> dict[str, Any]:
     Returns:
       By name, the mean of each metric over the seeds, and, of several, the standard deviation as
       ``NAME_std``; under ``chosen`` what validation chose: the ``epochs``, the ``point`` of the
-      sweep by name, and its ``valid_ndcg@20``; under ``trained_on`` the parts of the data that
-      the scored and the saved model learned from; and the ``seconds`` that training took.
+      sweep by name, and, where there is a validation part, its ``valid_ndcg@20``; under
+      ``trained_on`` the parts of the data that the scored and the saved model learned from; and
+      the ``seconds`` that training took.
     """
     per_seed, choice = outcome.per_seed, outcome.choice
     found: dict[str, Any] = {
@@ -187,11 +197,9 @@ def summary(outcome: Outcome, history: list[dict[str, Any]]) -> dict[str, Any]:
     if len(per_seed) > 1:
         for name in per_seed[0]:
             found[f"{name}_std"] = float(np.std([m[name] for m in per_seed], ddof=1))
-    found["chosen"] = {
-        "epochs": choice.epochs,
-        "point": outcome.points[choice.point],
-        f"valid_ndcg@{VALIDATION_K}": choice.score,
-    }
+    found["chosen"] = {"epochs": choice.epochs, "point": outcome.points[choice.point]}
+    if not np.isnan(choice.score):
+        found["chosen"][f"valid_ndcg@{VALIDATION_K}"] = choice.score
     found["trained_on"] = {"scored_model": outcome.scored_on, "saved_model": outcome.saved_on}
     last = {entry["phase"]: entry["seconds"] for entry in history}
     return found | {"seconds": round(sum(last.values()), 3)}

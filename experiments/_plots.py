@@ -29,9 +29,11 @@ def draw_curves(
 ) -> None:
     """Draws loss and validation score against epochs, and marks the chosen epoch.
 
+    Without a search there is the loss alone.
+
     Args:
       path: The PNG, replaced atomically.
-      history: Lines of ``history.jsonl``, of the search at least one.
+      history: Lines of ``history.jsonl``.
       title: What was trained, on which data.
       points: The numbers tried; the runs of the search are theirs, those of a point together.
       choice: The choice among them.
@@ -48,24 +50,27 @@ def curves(
     learned: dict[str, str],
 ) -> Figure:
     """The figure of :func:`draw_curves`."""
-    figure = Figure(figsize=(10, 5), layout="constrained")
-    left, right = figure.subplots(1, 2)
     search = [entry for entry in history if entry["phase"] == "search"]
-    metric = next(name for name in search[0] if name.startswith("valid_"))
-    for axes, name in ((left, "loss"), (right, metric)):
-        _draw_search(axes, search, name, points, choice, learned["search"])
+    names = {"loss": "loss"}
+    if search:
+        metric = next(name for name in search[0] if name.startswith("valid_"))
+        names[metric] = f"validation {metric.removeprefix('valid_').upper()}"
+    figure = Figure(figsize=(5 * len(names), 5), layout="constrained")
+    panels = figure.subplots(1, len(names), squeeze=False)[0]
+    left = panels[0]
+    if search:
+        for axes, name in zip(panels, names, strict=True):
+            _draw_search(axes, search, name, points, choice, learned["search"])
     for phase, style in _AGAIN.items():
         entries = [entry for entry in history if entry["phase"] == phase]
         if entries:
             values = np.array([entry["loss"] for entry in entries], float)
             label = f"{phase}: {learned[phase]}"
             _lines(left, entries, values, label, color=_BLACK, linestyle=style)
-    for axes, name in (
-        (left, "loss"),
-        (right, f"validation {metric.removeprefix('valid_').upper()}"),
-    ):
-        chosen = axes.axvline(choice.epochs, color=_BLACK, linewidth=1.2, linestyle=":")
-        chosen.set_label(f"chosen: epoch {choice.epochs}")
+    for axes, name in zip(panels, names.values(), strict=True):
+        if search:
+            chosen = axes.axvline(choice.epochs, color=_BLACK, linewidth=1.2, linestyle=":")
+            chosen.set_label(f"chosen: epoch {choice.epochs}")
         axes.set(xlabel="epoch", ylabel=name)
         axes.set_xlim(left=0)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))

@@ -33,7 +33,8 @@ class Problem:
 
     Attributes:
       train: Training part.
-      valid: Validation part: decides when to stop and among the points of a sweep.
+      valid: Validation part: decides when to stop and among the points of a sweep. None under
+        ``--valid 0``.
       test: Test part: scored once, at the end.
       known: Training and validation part together: what is masked when the test set is scored.
       tau_plus: The true rate of false negatives, where the data are simulated.
@@ -41,7 +42,7 @@ class Problem:
     """
 
     train: data.Interactions
-    valid: data.Interactions
+    valid: data.Interactions | None
     test: data.Interactions
     known: data.Interactions
     tau_plus: float | None = None
@@ -51,20 +52,23 @@ class Problem:
         """The parts, by name, that a phase learns from under ``--refit``."""
         if phase == "search" or (phase == "final" and refit == "none"):
             return ("train",)
-        return ("train", "valid") if phase == "final" else ("train", "valid", "test")
+        before_test = ("train",) if self.valid is None else ("train", "valid")
+        return before_test if phase == "final" else (*before_test, "test")
 
     def joined(self, parts: tuple[str, ...]) -> data.Interactions:
         """Those parts together."""
-        if parts == ("train", "valid"):
+        if parts == self.learned("final", "valid"):
             return self.known
         first, *others = (_pairs(getattr(self, name)) for name in parts)
         return data.union(first, *others) if others else first
 
     def held_out(self, part: data.Interactions) -> data.Interactions | None:
         """What a model of ``part`` must not see; the history tells how often it is sampled."""
-        if part is self.train:
-            return data.union(_pairs(self.valid), _pairs(self.test))
-        return self.test if part is self.known else None
+        if part is self.known:
+            return self.test
+        if part is not self.train or self.valid is None:
+            return None
+        return data.union(_pairs(self.valid), _pairs(self.test))
 
 
 def _pairs(part: data.Interactions) -> data.Interactions:
@@ -107,12 +111,16 @@ def load_problem(
     if test is None:
         raise ValueError(f"--data {options.data} has no test part; name one with --test-data.")
     known = train
-    if valid is None:
+    if valid is not None and not options.valid:
+        raise ValueError(
+            f"--valid 0: --data {options.data} has a validation part of its own, which decides."
+        )
+    if valid is None and options.valid:
         how = "time" if options.split == "time" else "ratio"
         cut = data.with_validation(train, valid=options.valid, seed=options.split_seed, how=how)
         assert cut.valid is not None
         train, valid = cut.train, cut.valid
-    else:
+    elif valid is not None:
         known = data.union(train, valid)
     problem = Problem(train, valid, test, known, tau_plus, columns)
     _check(problem, options)
@@ -170,7 +178,8 @@ def _cut_test(loaded: data.Interactions, options: DataOptions) -> data.Split:
 
 def _check(problem: Problem, options: DataOptions) -> None:
     for name in ("train", "valid", "test"):
-        if not len(getattr(problem, name)):
+        part = getattr(problem, name)
+        if part is not None and not len(part):
             raise ValueError(f"--data {options.data} has no interactions in its {name} part.")
     degrees = problem.train.degrees
     if not ((degrees > 0) & (degrees < problem.train.n_items)).any():

@@ -165,6 +165,8 @@ def _judge(config: Config, console: Console) -> tuple[Config, Problem, Settled, 
             "term of its own."
         )
     count_search_seeds(config.protocol)
+    if config.protocol.sweep and not config.source.valid:
+        raise ValueError("--valid 0 leaves no data to decide a --sweep on.")
     check_installed(config.output.log)
     with display(console) as shown:
         problem = load_problem(config.source, shown.stage, reading(shown))
@@ -260,7 +262,7 @@ class _Work:
             encoding = self._config.encoding
             serving.Recommender.of(
                 first,
-                self._problem.joined(("train", "valid", "test")),
+                self._problem.joined(self._problem.learned("use", "all")),
                 similarity=encoding.serve_similarity or encoding.similarity or "inner",
             ).save(self._folder / rundir.RECOMMENDER)
 

@@ -28,10 +28,12 @@ def describe(console: Console, problem: Problem, objective: str) -> None:
     """Prints what is about to be trained, and on what."""
     device = jax.devices()[0]
     console.print(f"[bold]{plain(objective)}[/] on {device.platform} ({device.device_kind})")
-    train, valid, test = (len(part) for part in (problem.train, problem.valid, problem.test))
+    sizes = [f"{len(problem.train):,} train"]
+    if problem.valid is not None:
+        sizes.append(f"{len(problem.valid):,} validation")
     console.print(
         f"{problem.known.n_users:,} users × {problem.known.n_items:,} items; interactions: "
-        f"{train:,} train, {valid:,} validation, {test:,} test",
+        f"{', '.join(sizes)}, {len(problem.test):,} test",
     )
     for columns in problem.columns:
         console.print(f"columns of {Path(columns.origin).name}: {plain(columns)}")
@@ -44,10 +46,13 @@ def report(console: Console, outcome: Outcome, n_searched: int) -> None:
     choice = outcome.choice
     if n_searched:
         console.print(_grid_table(outcome.points, choice, n_searched))
-    console.print(
-        f"chosen on validation data: {choice.epochs} epochs, NDCG@{VALIDATION_K} "
-        f"{choice.score:.4f} (mean with the validations just before and after)",
-    )
+    if np.isnan(choice.score):
+        console.print(f"trained for {choice.epochs} epochs, as told, without validation data")
+    else:
+        console.print(
+            f"chosen on validation data: {choice.epochs} epochs, NDCG@{VALIDATION_K} "
+            f"{choice.score:.4f} (mean with the validations just before and after)",
+        )
     console.print(_metrics_table(outcome.per_seed))
     console.print(f"scored: a model trained on {named(outcome.scored_on)}")
     if outcome.saved_on != outcome.scored_on:

@@ -56,8 +56,10 @@ def wrong_numbers(name: str) -> list[str]:
         return ["0", "-1", "nan", "inf", "1e39", "1e-50"]
     if name in ("tau_plus", "edge_dropout", "dropout"):
         return ["1", "-0.01", "nan"]
-    if name in ("test", "valid"):
+    if name == "test":
         return ["0", "1", "nan"]
+    if name == "valid":
+        return ["-0.01", "1", "nan"]
     if name in COUNTS:
         return ["0", "-3", "9999999999"]
     return beyond(name)

@@ -56,6 +56,14 @@ def test_the_chosen_epoch_is_marked_and_the_data_are_named():
         assert axes.get_legend() is None
 
 
+def test_without_a_search_there_is_the_loss_alone():
+    figure = curves(history(2, 5, "final", "use"), "bpr, ml-100k", [{}], choice(0, 5), LEARNED)
+    (loss,) = figure.axes
+    assert loss.get_ylabel() == "loss"
+    named = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert sorted(named) == ["final: training data", f"use: {LEARNED['use']}"]
+
+
 @pytest.mark.parametrize("n_epochs", [1, 2, 3, 40])
 def test_epochs_are_whole(n_epochs):
     figure = curves(history(1, n_epochs, "search", "use"), "bpr", [{}], choice(0, 1), LEARNED)

@@ -40,6 +40,25 @@ def test_a_given_test_part_is_kept(folder):
     assert pairs(problem.train, problem.valid) == set(PAIRS) - TEST
 
 
+def test_no_validation_part_leaves_all_to_learn_from(folder):
+    problem = load_problem(DataOptions(str(folder), valid=0.0))
+    assert problem.valid is None
+    assert pairs(problem.train) == pairs(problem.known) == set(PAIRS) - TEST
+    for refit in ("none", "valid", "all"):
+        assert problem.learned("final", refit) == ("train",)
+    assert problem.learned("use", "all") == ("train", "test")
+    assert pairs(problem.joined(("train", "test"))) == set(PAIRS)
+    part = problem.joined(("train",))
+    assert pairs(problem.held_out(part)) == TEST
+
+
+def test_a_given_validation_part_is_not_passed_over_in_silence(folder):
+    write(folder / "valid.csv", sorted(TEST)[:20])
+    assert pairs(load_problem(DataOptions(str(folder))).valid) == set(sorted(TEST)[:20])
+    with pytest.raises(ValueError, match=r"--valid 0: --data .* has a validation part of its own"):
+        load_problem(DataOptions(str(folder), valid=0.0))
+
+
 @pytest.mark.parametrize("split", ["ratio", "clean", "leave_k_out"])
 def test_a_named_split_cuts_all_anew_and_says_so(folder, split):
     with pytest.warns(UserWarning, match=f"--split {split} puts the given parts of .* together"):

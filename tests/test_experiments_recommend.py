@@ -146,6 +146,26 @@ def test_seeds_give_mean_and_deviation_of_the_searched_models_without_refit(
     assert {line["phase"] for line in lines} == {"search"}
 
 
+def test_without_a_validation_part_it_trains_as_long_as_told(ratings, tmp_path, capsys):
+    out = tmp_path / "run"
+    arguments = ["--data", str(ratings), *QUICK, "--valid", "0", "--seeds", "2", "--refit", "all"]
+    assert main([*arguments, "--out", str(out)]) == 0
+    screen = capsys.readouterr().out
+    assert "validation, " not in screen
+    assert "trained for 3 epochs, as told, without validation data" in screen
+    assert "scored: a model trained on training data" in screen
+    assert "saved for use: a model trained on training + test data" in screen
+    lines = [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
+    assert [(line["phase"], line["epoch"]) for line in lines] == [
+        (phase, epoch) for phase in ("final", "use") for epoch in (1, 2, 3)
+    ]
+    metrics = json.loads((out / "metrics.json").read_text())
+    assert metrics["chosen"] == {"epochs": 3, "point": {}}
+    assert metrics["trained_on"] == {"scored_model": ["train"], "saved_model": ["train", "test"]}
+    assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert main(["topk", "--run", str(out), "--user", "u7"]) == 0
+
+
 def test_a_loss_with_no_number_but_a_swept_one_is_shown_without_brackets(ratings, tmp_path, capsys):
     arguments = ["--data", str(ratings), "--epochs", "1", "--dim", "2", "--refit", "none"]
     assert main([*arguments, "--sweep", "temperature=1", "--out", str(tmp_path / "run")]) == 0

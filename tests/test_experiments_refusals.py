@@ -34,6 +34,7 @@ WRONG = {
     "no such file": (["--data", "nowhere.csv"], "nowhere.csv"),
     "no such column": (["--user-col", "who"], "'who' (--user-col)"),
     "no rate": (["--lr", "0"], "--lr must be a number above 0, got 0.0"),
+    "nothing to decide on": (["--valid", "0", "--sweep", "lr=1e-3,1e-2"], "--valid 0 leaves no"),
     "no epochs": (["--epochs", "0"], "--epochs must be a whole number in [1,"),
     "no ranks": (["--sampler", "aobpr", "--rank-scale", "0"], "--rank-scale must be a number"),
     "no memory": (["--sampler", "srns", "--candidates", "0"], "--candidates must be a whole"),
@@ -146,7 +147,7 @@ WRONG = {
     "no dataset": (["--data", "simulate"], "got 'simulate'. Did you mean simulated?"),
     "no tpu here": (["--device", "tpu"], "--device tpu: JAX found only"),
     "resume what is no run": (["--resume", "nowhere"], "nowhere holds no run"),
-    "a share out of range": (["--valid", "1.5"], "--valid must be a number in (0, 1), got 1.5"),
+    "a share out of range": (["--valid", "1.5"], "--valid must be a number in [0, 1), got 1.5"),
     "a flag the sampler has not": (
         ["--candidates", "9"],
         "--sampler rns has no --candidates; it takes no numbers. --candidates is for dns, srns,",
