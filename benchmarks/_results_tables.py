@@ -9,6 +9,11 @@ from pathlib import Path
 from typing import Any
 
 Row = dict[str, str]
+ENCODERS = {"mf": "MF", "lightgcn": "LightGCN"}
+DATASETS = {
+    "ml-100k": "MovieLens 100K", "ml-1m": "MovieLens 1M", "gowalla": "Gowalla",
+    "yelp2018": "Yelp2018",
+}  # fmt: skip
 
 
 def read_json(path: Path) -> Any:

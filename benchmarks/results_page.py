@@ -16,6 +16,7 @@ from typing import Any
 from ._results_comparisons import comparisons
 from ._results_estimators import estimators
 from ._results_positives import positives
+from ._results_published import published
 from ._results_quality import LOSSES, NDCG, graph, loss_rows, losses, samplers
 from ._results_speed import speed, training_ratios
 from ._results_standard import standard
@@ -36,7 +37,17 @@ def page(results: Path) -> str:
     """The page of a folder of results."""
     sections = [
         write(results)
-        for write in (losses, graph, standard, comparisons, samplers, positives, estimators, speed)
+        for write in (
+            published,
+            losses,
+            graph,
+            standard,
+            comparisons,
+            samplers,
+            positives,
+            estimators,
+            speed,
+        )
     ]
     return join(INTRODUCTION, *sections) + "\n"
 

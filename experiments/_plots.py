@@ -66,7 +66,8 @@ def curves(
         if entries:
             values = np.array([entry["loss"] for entry in entries], float)
             label = f"{phase}: {learned[phase]}"
-            _lines(left, entries, values, label, color=_BLACK, linestyle=style)
+            first = phase == "final" and not search
+            _lines(left, entries, values, label, color=_BLACK, linestyle="-" if first else style)
     for axes, name in zip(panels, names.values(), strict=True):
         if search:
             chosen = axes.axvline(choice.epochs, color=_BLACK, linewidth=1.2, linestyle=":")
