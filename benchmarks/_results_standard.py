@@ -4,10 +4,18 @@ from pathlib import Path
 from typing import Any
 
 from ._results_quality import LOSSES
-from ._results_tables import files_of, join, number, p_value, picture, read_json, signed, table
-
-_ENCODERS = {"mf": "MF", "lightgcn": "LightGCN"}
-_DATASETS = {"gowalla": "Gowalla", "yelp2018": "Yelp2018"}
+from ._results_tables import (
+    DATASETS,
+    ENCODERS,
+    files_of,
+    join,
+    number,
+    p_value,
+    picture,
+    read_json,
+    signed,
+    table,
+)
 
 
 def standard(results: Path) -> str:
@@ -17,15 +25,12 @@ def standard(results: Path) -> str:
     if not content:
         return ""
     rows = content["rows"]
-    best = max(rows, key=lambda row: row["ndcg@20"])
-    name = "-".join(
-        (best["dataset"], *(() if best["encoder"] == "mf" else (best["encoder"],)), best["loss"])
-    )
     return join(
         "## Gowalla and Yelp2018",
-        "The standard splits, width 64. A hundredth of the training part decided when to stop. The "
-        "test part was scored once, at the end: mean ± standard deviation of "
-        f"{len(rows[0]['per_seed'])} seeds. Their recipes have all numbers.",
+        "The standard splits, width 64. The recipes have all numbers, fixed beforehand, the number "
+        "of epochs among them: they train on the whole training part. The test part was scored "
+        "once, at the end: mean ± standard deviation of "
+        f"{len(rows[0]['per_seed'])} seeds.",
         "```bash\npython -m benchmarks.standard_splits --data DATASETS\n```",
         table(
             ["data", "encoder", "loss", "recall@20", "published", "NDCG@20", "published",
@@ -36,8 +41,13 @@ def standard(results: Path) -> str:
         "(2024), whose logs choose the epoch on the test part; that of BPR is of He et al. (2020). "
         "Gain is of NDCG@20. p-values are adjusted by Holm's method among the losses of one data "
         "set and encoder.",
-        f"Every metric of every seed: {files_of(folder, 'standard_splits.json')}.",
-        picture(folder, f"{name}.png", "Loss and validation score of the best over the epochs"),
+        f"Every metric of every seed: {files_of(folder, 'standard_splits.json')}. Trainings with "
+        "other settings before them, and how these did on the test part: "
+        f"{files_of(folder, 'exploration.csv')}.",
+        *(
+            picture(folder, png.name, f"Loss of {png.stem} over the epochs")
+            for png in sorted(folder.glob("*.png"))
+        ),
     )  # fmt: skip
 
 
@@ -45,8 +55,8 @@ def _cells(row: dict[str, Any]) -> list[str]:
     known = row["published"] or {}
     compared = "gain" in row
     return [
-        _DATASETS[row["dataset"]],
-        _ENCODERS[row["encoder"]],
+        DATASETS[row["dataset"]],
+        ENCODERS[row["encoder"]],
         {**LOSSES, "bsl": "bilateral softmax (BSL)"}[row["loss"]],
         _scored(row, "recall@20"),
         number(known.get("recall")),
