@@ -33,8 +33,9 @@ def comparisons(results: Path) -> str:
     return join(
         "## Losses on several datasets",
         "The dissertation's protocol: all interactions of a dataset are put together, and a random "
-        "fifth of them is the test part. Every loss has a search of as many points, on a fifth of "
-        "the training part; then all seeds train on all of it. Published numbers are in brackets. "
+        "fifth of them is the test part. Every loss has a search of as many points, decided on a "
+        "part of the training data; then all seeds train on all of these. Published numbers are in "
+        "brackets. "
         "p-values are of paired t-tests over seeds and over users, adjusted by Holm's method "
         "within a dataset and encoder.",
         "```bash\n"
