@@ -124,8 +124,7 @@ def _train(config: Config, folder: Path, resumed: bool) -> None:
         given = objective.hyperparams.items()
         fixed = ", ".join(f"{name}={value:g}" for name, value in given if name not in swept)
         loss = f"{config.objective.loss} ({fixed})" if fixed else config.objective.loss
-        sampling = "its own negatives" if objective.sampler else config.sampling.sampler
-        described = f"{loss}, {sampling}, {config.encoding.encoder}"
+        described = f"{loss}, {_negatives(config, objective)}, {config.encoding.encoder}"
         if config.contrasting.contrast != "none":
             described += f", {config.contrasting.contrast} ({config.contrasting.contrast_loss})"
         screen.describe(console, problem, described)
@@ -136,6 +135,13 @@ def _train(config: Config, folder: Path, resumed: bool) -> None:
     n_search = count_search_seeds(config.protocol)
     screen.report(console, outcome, n_search if swept else 0)
     console.print(f"results in {screen.plain(folder)}")
+
+
+def _negatives(config: Config, objective: Settled) -> str:
+    """What a loss is compared with, in words."""
+    if objective.entry.term is not None:  # which stands for them
+        return "no negatives"
+    return "its own negatives" if objective.sampler else config.sampling.sampler
 
 
 def _go_on(folder: Path) -> str:

@@ -213,6 +213,15 @@ def test_an_encoder_has_a_vector_for_each_user_and_item(name, asked):
     assert (len(tables.users), len(tables.items)) == (part.n_users, part.n_items)
 
 
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [("directau", "no negatives"), ("mpr", "its own negatives"), ("bpr", "rns")],
+)
+def test_the_screen_says_what_a_loss_compares_with(loss, said, asked, capsys):
+    asked("--loss", loss)
+    assert f", {said}, mf on " in capsys.readouterr().out
+
+
 def test_directau_brings_its_term_and_cosines(asked):
     _, given = asked("--loss", "directau", "--gamma", "0.3")
     assert given["loss"] is tasks.align_positives
