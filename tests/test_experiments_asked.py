@@ -134,7 +134,10 @@ SAMPLERS_MADE = {
         ["--batch-mask", "self", "--log-q", "0.5"],
         lambda log: samplers.InBatch.of(log, "self", 0.5),
     ),
-    "shared": (["--pool-mask", "none"], lambda log: samplers.SharedRNS("none")),
+    "shared": (
+        ["--pool-mask", "none", "--pool-anchors", "8"],
+        lambda log: samplers.SharedRNS("none", 8),
+    ),
     "rns": ([], lambda log: samplers.RNS()),
     "pns": ([], samplers.PNS.of),
     "aobpr": (["--rank-scale", "20"], lambda log: samplers.AOBPR(20.0)),

@@ -1,4 +1,4 @@
-"""Negatives that a whole batch shares: pools drawn, and pools of the batch with log-Q."""
+"""Negatives that many anchors share: pools drawn, and pools of the batch with log-Q."""
 
 import jax
 import jax.numpy as jnp
@@ -43,21 +43,27 @@ def pools_of(batch_size, key, **flat):
 
 
 @pytest.mark.parametrize("mask", ["seen", "none"])
-def test_a_pool_is_drawn_for_the_batch_less_what_each_user_took(mask):
+@pytest.mark.parametrize(
+    ("anchors", "lengths"), [(None, [16]), (8, [8, 8]), (7, [6, 6, 4]), (1, [1] * 16)]
+)
+def test_each_run_of_anchors_has_a_pool_less_what_each_user_took(mask, anchors, lengths):
     key, n = jax.random.key(3), len(LOG)
-    steps = pools_of(16, key, sampler=SharedRNS(mask), n_neg=N)
+    steps = pools_of(16, key, sampler=SharedRNS(mask, anchors), n_neg=N)
     order = np.asarray(permute(jax.random.split(key)[0], jnp.arange(n), n))
     taken = np.zeros((N_USERS, N_ITEMS), bool)
     taken[LOG.users, LOG.items] = mask == "seen"
+    starts = np.cumsum([0, *lengths[:-1]])
     assert len(steps) == -(-n // 16)
     for first, (pos, neg, where) in zip(range(0, n, 16), steps, strict=True):
         rows = order[first : first + 16]
-        pool = np.rint(neg[0]).astype(int)
-        np.testing.assert_allclose(neg, np.tile(pool, (16, 1)), atol=1e-6)
+        pools = np.repeat(np.rint(neg[starts]).astype(int), lengths, axis=0)
+        np.testing.assert_allclose(neg, pools, atol=1e-6)
         np.testing.assert_allclose(pos[: len(rows)], LOG.items[rows], atol=1e-6)
-        np.testing.assert_array_equal(where[: len(rows)], ~taken[LOG.users[rows]][:, pool])
+        unseen = ~np.take_along_axis(taken[LOG.users[rows]], pools[: len(rows)], axis=1)
+        np.testing.assert_array_equal(where[: len(rows)], unseen)
         assert not where[len(rows) :].any()  # what only fills up
-    assert len({tuple(neg[0]) for _, neg, _ in steps}) == len(steps)
+    drawn = [tuple(neg[start]) for _, neg, _ in steps for start in starts]
+    assert len(set(drawn)) == len(drawn)
 
 
 def test_a_pool_is_uniform_over_the_catalogue():
@@ -113,7 +119,11 @@ def test_without_log_q_scores_stay_as_they_are():
     assert a == b
 
 
-@pytest.mark.parametrize("sampler", [SharedRNS(), InBatch.of(LOG, "self")], ids=["rns", "batch"])
+@pytest.mark.parametrize(
+    "sampler",
+    [SharedRNS(), SharedRNS(anchors=4), InBatch.of(LOG, "self")],
+    ids=["rns", "runs", "batch"],
+)
 def test_l2_on_rows_counts_a_drawn_pool_once_for_each_anchor(sampler):
     def nothing(pos, neg, *, where, reduce_fn):
         del neg, where, reduce_fn
@@ -131,15 +141,17 @@ def test_l2_on_rows_counts_a_drawn_pool_once_for_each_anchor(sampler):
         np.testing.assert_allclose(moved, by_hand, rtol=1e-4)
 
 
-def test_false_negatives_are_counted_in_a_pool():
+@pytest.mark.parametrize("anchors", [None, 7])
+def test_false_negatives_are_counted_in_a_pool(anchors):
     """All else is held out for one user: what the pool shows that user is false."""
     free = np.setdiff1d(np.arange(N_ITEMS), LOG.items[LOG.users == 2])
     liked = Interactions.from_arrays(
         np.full(len(free), 2), free, user_ids=np.arange(N_USERS), item_ids=np.arange(N_ITEMS)
     )
     _, _, report = epoch_of(
-        LOG, sampler=SharedRNS(), n_neg=N, held_out=liked, loss=losses.info_nce, batch_size=len(LOG)
-    )
+        LOG, sampler=SharedRNS(anchors=anchors), n_neg=N, held_out=liked, loss=losses.info_nce,
+        batch_size=len(LOG),
+    )  # fmt: skip
     share = np.mean(LOG.users != 2)
     assert abs(report["tnr"] - share) < 0.1
     assert report["tnr"] < 1
@@ -147,7 +159,7 @@ def test_false_negatives_are_counted_in_a_pool():
 
 def test_batches_drawn_together_keep_their_own_pools():
     plan = {"batch_size": 8, "draw_batches": 2}
-    for sampler in (InBatch("self"), SharedRNS()):
+    for sampler in (InBatch("self"), SharedRNS(), SharedRNS(anchors=3)):
         steps = pools_of(key=jax.random.key(1), sampler=sampler, n_neg=8, **plan)
         assert {(neg.shape, where.shape) for _, neg, where in steps} == {((8, 8), (8, 8))}
 
@@ -186,6 +198,7 @@ def test_what_cannot_be_is_said():
     for call, message in (
         (lambda: InBatch("own"), "`mask` must be seen, self or none, got 'own'"),
         (lambda: SharedRNS("self"), "`mask` must be seen or none, got 'self'"),
+        (lambda: SharedRNS(anchors=0), r"`anchors` must lie in \[1, inf\], got 0"),
         (lambda: InBatch.of(LOG, correction=1.5), "`correction` must lie in .* got 1.5"),
         (
             lambda: fit(LOG, loss=losses.info_nce, sampler=InBatch(log_q=log_q), epochs=1),

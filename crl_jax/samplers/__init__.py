@@ -26,6 +26,8 @@ from ._priors import oracle_prior as oracle_prior
 from ._priors import popularity_prior as popularity_prior
 from ._priors import prior_of as prior_of
 from ._priors import uniform_prior as uniform_prior
+from ._runs import by_run as by_run
+from ._runs import spread as spread
 from ._shared import InBatch as InBatch
 from ._shared import Shared as Shared
 from ._shared import SharedRNS as SharedRNS

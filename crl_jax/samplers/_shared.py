@@ -1,4 +1,4 @@
-"""Negatives that all anchors of a batch share: the items of the batch, or uniform ones."""
+"""Negatives that many anchors of a batch share: the items of the batch, or uniform ones."""
 
 from abc import abstractmethod
 from dataclasses import dataclass, field
@@ -14,87 +14,113 @@ from .._pytree import STATIC
 from ..data import Interactions
 from ._batch import Batch, Sampler
 from ._positives import Positives
+from ._runs import run_length, spread
 
 
 class Shared(Sampler):
-    """One pool of items serves as the negatives of every anchor, so that one product scores all.
+    """A pool of items serves as the negatives of many anchors, so that one product scores all.
 
-    Of the pool, :meth:`where` tells which items are negatives of an anchor.
+    A batch is parted in :meth:`runs` of anchors, and each run has a pool. Of a pool, :meth:`where`
+    tells which items are negatives of an anchor.
     """
 
     @property
     def is_drawn(self) -> bool:
-        """Whether the pool has items of its own, besides those of the anchors."""
+        """Whether a pool has items of its own, besides those of the anchors."""
         return True
 
+    def runs(self, n_anchors: int) -> int:
+        """Into how many runs of one length a batch is parted; by default one pool serves all."""
+        del n_anchors
+        return 1
+
     @abstractmethod
-    def pool(self, proposals: Any, items: Int[Array, "batch"]) -> Int[Array, "n"]:
-        """The pool, of what was proposed and the anchors' own items."""
+    def pools(self, proposals: Any, items: Int[Array, "batch"]) -> Int[Array, "runs n"]:
+        """The pool of each run, of what was proposed and the anchors' own items."""
 
     def size(self, n_anchors: int, n_neg: int) -> int:
-        """How many they are, where ``n_neg`` are asked for."""
+        """How many items a pool has, where ``n_neg`` are asked for."""
         del n_anchors
         return n_neg
 
     def where(
         self, batch: Batch, pool: Int[Array, "n"], real: Bool[Array, "batch"]
     ) -> Bool[Array, "batch n"]:
-        """Which of them each anchor's user has not taken; none for an anchor that only fills up."""
+        """Which of them are negatives of each anchor of a run: what its user has not taken.
+
+        None are, for an anchor that only fills up (``real``).
+        """
         return ~batch.positives.taken_of_pool(batch.users, pool) & real[:, None]
 
-    def log_ratio(self, pool: Int[Array, "n"]) -> Float[Array, "n"] | None:
-        """By how much scores of the pool are corrected, times the temperature; None for nothing."""
-        del pool
+    def log_ratio(self, pools: Int[Array, "*runs n"]) -> Float[Array, "*runs n"] | None:
+        """By how much an item's scores are corrected, times the temperature; None for nothing."""
+        del pools
         return None
 
     @property
     def reads_bitmap(self) -> bool:
-        """Of the pool, for each user of the batch."""
+        """Of a pool, for each user of its run."""
         return True
 
     def select(self, proposals: Any, batch: Batch, state: Any) -> tuple[Int[Array, "batch n"], Any]:
-        """The pool, the same for each anchor; :meth:`where` tells which count."""
-        pool = self.pool(proposals, batch.items)
-        return jnp.broadcast_to(pool, (batch.items.shape[0], pool.shape[0])), state
+        """Its pool for each anchor; :meth:`where` tells which items count."""
+        return spread(self.pools(proposals, batch.items), len(batch.items)), state
+
+    def pools_of(
+        self, chosen: Int[Array, "batch drawn"], items: Int[Array, "batch"]
+    ) -> Int[Array, "runs n"]:
+        """The pools of a batch, of what :meth:`select` chose, perhaps for several batches."""
+        n_anchors = len(items)
+        return self.pools(chosen[:: run_length(n_anchors, self.runs(n_anchors))], items)
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class SharedRNS(Shared):
-    """Items drawn uniformly from the catalogue, once for the whole batch.
+    """Items drawn uniformly from the catalogue, once for many anchors.
 
-    The draws of one batch are the same for all anchors: hundreds of negatives cost one product, and
-    gather the rows of ``n`` items in place of ``batch * n``.
+    Anchors that follow each other in a batch share their draws: hundreds of negatives cost one
+    product, and gather the rows of ``n`` items for each pool in place of ``n`` for each anchor.
+    The fewer share a pool, the more items are pushed down in a step, each by fewer anchors. A
+    single pool for a large batch makes the gradients of items rare and great, and the training
+    noisy.
 
     Attributes:
       mask: ``"seen"`` leaves out what an anchor's user has taken, so that each of the others is as
         likely as any under :class:`RNS`. ``"none"`` leaves out nothing, as many published codes:
         the loss then is that of a softmax over the whole catalogue, which keeps a user's positives
         from being pushed up all at once. Static.
+      anchors: How many anchors share a pool at most, >= 1; None for all of a batch. Static.
 
     Raises:
-      ValueError: If ``mask`` is another word.
+      ValueError: If ``mask`` is another word, or ``anchors`` is less than 1.
     """
 
     mask: Literal["seen", "none"] = field(default="seen", metadata=STATIC)
+    anchors: int | None = field(default=256, metadata=STATIC)
 
     def __post_init__(self) -> None:
         if self.mask not in ("seen", "none"):
             raise ValueError(f"`mask` must be seen or none, got {self.mask!r}.")
+        if self.anchors is not None:
+            check_range("anchors", self.anchors, 1, np.inf)
 
     @property
     def reads_bitmap(self) -> bool:
-        """Of the pool, for each user of the batch."""
+        """Of a pool, for each user of its run, unless nothing is left out."""
         return self.mask == "seen"
+
+    def runs(self, n_anchors: int) -> int:
+        """As few as :attr:`anchors` lets."""
+        return 1 if self.anchors is None else -(-n_anchors // self.anchors)
 
     def propose(
         self, key: Key[Array, ""], users: Int[Array, "batch"], positives: Positives, n: int
-    ) -> Int[Array, "n"]:
-        """The pool."""
-        del users
-        return jax.random.randint(key, (n,), 0, positives.n_items, jnp.int32)
+    ) -> Int[Array, "runs n"]:
+        """The pools."""
+        return jax.random.randint(key, (self.runs(len(users)), n), 0, positives.n_items, jnp.int32)
 
-    def pool(self, proposals: Any, items: Int[Array, "batch"]) -> Int[Array, "n"]:
+    def pools(self, proposals: Any, items: Int[Array, "batch"]) -> Int[Array, "runs n"]:
         """What was drawn."""
         del items
         return proposals
@@ -184,10 +210,10 @@ class InBatch(Shared):
             check_shape("log_q", self.log_q, (positives.n_items,))
         return ()
 
-    def pool(self, proposals: Any, items: Int[Array, "batch"]) -> Int[Array, "n"]:
+    def pools(self, proposals: Any, items: Int[Array, "batch"]) -> Int[Array, "runs n"]:
         """The items of the batch."""
         del proposals
-        return items
+        return items[None]
 
     def where(
         self, batch: Batch, pool: Int[Array, "n"], real: Bool[Array, "batch"]
@@ -200,8 +226,8 @@ class InBatch(Shared):
             return both & ~jnp.eye(pool.shape[0], dtype=bool)
         return both & super().where(batch, pool, real)
 
-    def log_ratio(self, pool: Int[Array, "n"]) -> Float[Array, "n"] | None:
-        """The correction of the items of the pool."""
+    def log_ratio(self, pools: Int[Array, "*runs n"]) -> Float[Array, "*runs n"] | None:
+        """The correction of each item."""
         if self.log_q is None:
             return None
-        return jnp.asarray(self.correction, jnp.float32) * jnp.asarray(self.log_q)[pool]
+        return jnp.asarray(self.correction, jnp.float32) * jnp.asarray(self.log_q)[pools]

@@ -103,7 +103,7 @@ def fit_ranking(
         training.
       sampler: Chooses the negatives, see :class:`crl_jax.samplers.Sampler`; by default uniformly
         (``RNS()``). ``InBatch()`` takes the items of the batch, whatever ``n_neg`` is, and
-        ``SharedRNS()`` draws ``n_neg`` items for the whole batch.
+        ``SharedRNS()`` draws ``n_neg`` items for many anchors at once.
       n_neg: Unlabelled items per anchor, N >= 1.
       n_pos: Extra positives per anchor, M >= 0.
       n_group: Users per anchor, drawn with replacement from all who took the same item, >= 0, for

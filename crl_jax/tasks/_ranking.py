@@ -15,7 +15,18 @@ from ..data import Interactions
 from ..losses import bpr, is_anchorwise, takes_where
 from ..metrics import RankingPlan, evaluate, sampling_quality
 from ..models import Encoder, RowEncoder, Similarity, Tables, inner_scores
-from ..samplers import RNS, Batch, Positives, Sampler, Shared, below, informativeness, sample_seen
+from ..samplers import (
+    RNS,
+    Batch,
+    Positives,
+    Sampler,
+    Shared,
+    below,
+    by_run,
+    informativeness,
+    sample_seen,
+    spread,
+)
 from ..train import ArrayBatches, Examples, Hook, Moment, Report, Rows, RowTask, State, stream
 from ._confidence import Confidence
 from ._interactions import comparable, turned
@@ -302,13 +313,16 @@ class Ranking(RowTask):
         anchors, *groups = self._pairs(batch)
         where = None
         if isinstance(self.sampler, Shared):
-            pool = self._pool(self.sampler, batch)
-            given = self._sampled(tables, batch, moment)
-            where = self.sampler.where(given, pool, moment.where)
+            pools = self._pools(self.sampler, batch)
+            where = self._where(self.sampler, pools, tables, batch, moment)
             if self.held_out is not None:
-                batch = batch._replace(is_false=self.held_out.taken_of_pool(batch.users, pool))
+                batch = batch._replace(is_false=self._held_out_of(pools, batch.users))
             pos = self.encoder.score(tables, batch.users, batch.pos)
-            neg = self.encoder.score_shared(tables, batch.users, pool).T
+            neg = by_run(
+                lambda pool, users: self.encoder.score_shared(tables, users, pool).T,
+                pools,
+                batch.users,
+            )
         else:
             pos, neg = self._parted(self.encoder.score(tables, *anchors))
         of_groups = [self.encoder.score(tables, *pairs) for pairs in groups]
@@ -345,10 +359,28 @@ class Ranking(RowTask):
         return total, (extra, metrics)
 
     @staticmethod
-    def _pool(sampler: Shared, batch: Draw) -> Int[Array, "n"]:
-        """The negatives that all anchors share."""
+    def _pools(sampler: Shared, batch: Draw) -> Int[Array, "runs n"]:
+        """The negatives that runs of anchors share."""
         assert batch.neg is not None
-        return sampler.pool(batch.neg[0], batch.pos[:, 0])
+        return sampler.pools_of(batch.neg, batch.pos[:, 0])
+
+    def _where(
+        self, sampler: Shared, pools: Array, tables: Tables, draw: Draw, moment: Moment
+    ) -> Bool[Array, "batch n_neg"]:
+        """Which items of its pool are negatives of each anchor."""
+        batch = self._sampled(tables, draw, moment)
+
+        def of_run(pool: Array, users: Array, items: Array, real: Array) -> Array:
+            return sampler.where(replace(batch, users=users, items=items), pool, real)
+
+        return by_run(of_run, pools, batch.users, batch.items, moment.where, in_turn=True)
+
+    def _held_out_of(self, pools: Array, users: Array) -> Bool[Array, "batch n_neg"]:
+        held_out = self.held_out
+        assert held_out is not None
+        return by_run(
+            lambda pool, users: held_out.taken_of_pool(users, pool), pools, users, in_turn=True
+        )
 
     @staticmethod
     def _pairs(batch: Draw) -> list[tuple[Array, Array]]:
@@ -406,11 +438,11 @@ class Ranking(RowTask):
     def _corrected(self, neg: Array, batch: Draw, hyperparams: dict[str, Any]) -> Array:
         """Scores of a pool as though it had been drawn uniformly: the loss divides by t."""
         assert isinstance(self.sampler, Shared)
-        ratio = self.sampler.log_ratio(self._pool(self.sampler, batch))
+        ratio = self.sampler.log_ratio(self._pools(self.sampler, batch))
         if ratio is None:
             return neg
         temperature = jnp.asarray(hyperparams.get("temperature", 1.0), ratio.dtype)
-        return neg - (temperature * ratio).astype(neg.dtype)[None, :]
+        return neg - spread((temperature * ratio).astype(neg.dtype), len(neg))
 
     @property
     def _masks_fillers(self) -> bool:
@@ -424,7 +456,8 @@ class Ranking(RowTask):
         if not isinstance(self.sampler, Shared):
             squares = squares + jnp.sum(rows.items[batch.neg] ** 2, axis=(1, 2))
         elif self.sampler.is_drawn:
-            squares = squares + jnp.sum(rows.items[self._pool(self.sampler, batch)] ** 2)
+            of_pools = jnp.sum(rows.items[self._pools(self.sampler, batch)] ** 2, axis=(1, 2))
+            squares = squares + spread(of_pools, len(squares))
         return 0.5 * moment.mean(squares.astype(jnp.float32))
 
 

@@ -43,16 +43,21 @@ IN_BATCH = SamplerEntry(
     },
     make=lambda context, batch_mask, log_q: samplers.InBatch.of(context.train, batch_mask, log_q),
 )
+_POOL_ANCHORS = samplers.SharedRNS.anchors
+assert _POOL_ANCHORS is not None
 SHARED = SamplerEntry(
-    help="uniform, --n-neg for a whole batch",
+    help="uniform, --n-neg for many anchors at once",
     hyperparams={
         "pool_mask": words(
             samplers.SharedRNS.mask,
             "What of the pool is no negative: what the user has taken (seen), or nothing (none)",
             ("seen", "none"),
-        )
+        ),
+        "pool_anchors": count(
+            _POOL_ANCHORS, "How many anchors that follow each other in a batch share a pool"
+        ),
     },
-    make=lambda context, pool_mask: samplers.SharedRNS(pool_mask),
+    make=lambda context, pool_mask, pool_anchors: samplers.SharedRNS(pool_mask, pool_anchors),
 )
 
 

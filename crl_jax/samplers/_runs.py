@@ -1,0 +1,44 @@
+"""A batch parted in runs of anchors that have something in common."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Shaped
+
+
+def run_length(n_anchors: int, runs: int) -> int:
+    """Anchors in each of the runs that a batch is parted in; the last one may have fewer."""
+    return -(-n_anchors // runs)
+
+
+def spread(values: Shaped[Array, "runs *rest"], n_anchors: int) -> Shaped[Array, "batch *rest"]:
+    """The value of its run for each anchor."""
+    return jnp.repeat(values, run_length(n_anchors, len(values)), axis=0)[:n_anchors]
+
+
+def by_run(
+    of_run: Callable[..., Shaped[Array, "anchors n"]],
+    pools: Shaped[Array, "runs n"],
+    *anchors: Shaped[Array, "batch"],
+    in_turn: bool = False,
+) -> Shaped[Array, "batch n"]:
+    """``of_run(pool, *anchors)`` of each run of anchors with its pool, joined again.
+
+    Args:
+      of_run: A function of a pool and of arrays of the anchors that share it.
+      pools: The pools.
+      *anchors: Arrays with a row for each anchor.
+      in_turn: Whether one run comes after the other, rather than all at once.
+    """
+    n_anchors, runs = len(anchors[0]), len(pools)
+    if runs == 1:
+        return of_run(pools[0], *anchors)
+    size = run_length(n_anchors, runs)
+    fill = (0, runs * size - n_anchors)
+    parts = [jnp.pad(x, fill).reshape(runs, size) for x in anchors]
+    if in_turn:
+        found = jax.lax.map(lambda given: of_run(*given), (pools, *parts))
+    else:
+        found = jax.vmap(of_run)(pools, *parts)
+    return found.reshape(runs * size, -1)[:n_anchors]
