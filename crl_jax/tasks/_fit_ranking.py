@@ -26,7 +26,8 @@ from ._arguments import (
 )
 from ._confidence import Confidence, LawWarning
 from ._interactions import has_unseen, rows_of_users, spread
-from ._ranking import HyperparamSchedule, L2On, Ranking, RankingQuality, UserBatches
+from ._ranking import HyperparamSchedule, L2On, Ranking, UserBatches
+from ._ranking_quality import RankingQuality
 from ._term import Term
 
 

@@ -13,8 +13,8 @@ from .._checks import check_range
 from .._pytree import STATIC
 from ..data import Interactions
 from ..losses import bpr, is_anchorwise, takes_where
-from ..metrics import RankingPlan, evaluate, sampling_quality
-from ..models import Encoder, RowEncoder, Similarity, Tables, inner_scores
+from ..metrics import sampling_quality
+from ..models import Encoder, RowEncoder, Similarity, Tables
 from ..samplers import (
     RNS,
     Batch,
@@ -22,14 +22,14 @@ from ..samplers import (
     Sampler,
     Shared,
     below,
-    by_run,
     informativeness,
     sample_seen,
     spread,
 )
-from ..train import ArrayBatches, Examples, Hook, Moment, Report, Rows, RowTask, State, stream
+from ..train import ArrayBatches, Examples, Moment, Rows, RowTask, stream
 from ._confidence import Confidence
 from ._interactions import comparable, turned
+from ._pools import negatives_of_pools, scores_of_pools, taken_of_pools
 from ._term import Term
 
 HyperparamSchedule = Callable[[Any, dict[str, Any]], dict[str, Any]]
@@ -314,15 +314,13 @@ class Ranking(RowTask):
         where = None
         if isinstance(self.sampler, Shared):
             pools = self._pools(self.sampler, batch)
-            where = self._where(self.sampler, pools, tables, batch, moment)
+            given = self._sampled(tables, batch, moment)
+            where = negatives_of_pools(self.sampler, given, pools, moment.where)
             if self.held_out is not None:
-                batch = batch._replace(is_false=self._held_out_of(pools, batch.users))
+                false = taken_of_pools(self.held_out, batch.users, pools)
+                batch = batch._replace(is_false=false)
             pos = self.encoder.score(tables, batch.users, batch.pos)
-            neg = by_run(
-                lambda pool, users: self.encoder.score_shared(tables, users, pool).T,
-                pools,
-                batch.users,
-            )
+            neg = scores_of_pools(self.encoder, tables, batch.users, pools)
         else:
             pos, neg = self._parted(self.encoder.score(tables, *anchors))
         of_groups = [self.encoder.score(tables, *pairs) for pairs in groups]
@@ -363,24 +361,6 @@ class Ranking(RowTask):
         """The negatives that runs of anchors share."""
         assert batch.neg is not None
         return sampler.pools_of(batch.neg, batch.pos[:, 0])
-
-    def _where(
-        self, sampler: Shared, pools: Array, tables: Tables, draw: Draw, moment: Moment
-    ) -> Bool[Array, "batch n_neg"]:
-        """Which items of its pool are negatives of each anchor."""
-        batch = self._sampled(tables, draw, moment)
-
-        def of_run(pool: Array, users: Array, items: Array, real: Array) -> Array:
-            return sampler.where(replace(batch, users=users, items=items), pool, real)
-
-        return by_run(of_run, pools, batch.users, batch.items, moment.where, in_turn=True)
-
-    def _held_out_of(self, pools: Array, users: Array) -> Bool[Array, "batch n_neg"]:
-        held_out = self.held_out
-        assert held_out is not None
-        return by_run(
-            lambda pool, users: held_out.taken_of_pool(users, pool), pools, users, in_turn=True
-        )
 
     @staticmethod
     def _pairs(batch: Draw) -> list[tuple[Array, Array]]:
@@ -459,31 +439,3 @@ class Ranking(RowTask):
             of_pools = jnp.sum(rows.items[self._pools(self.sampler, batch)] ** 2, axis=(1, 2))
             squares = squares + spread(of_pools, len(squares))
         return 0.5 * moment.mean(squares.astype(jnp.float32))
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class RankingQuality(Hook):
-    """Ranks the catalogue for the users of a validation part; it encodes once.
-
-    Attributes:
-      plan: From :func:`crl_jax.metrics.ranking_plan`.
-      k: Cut-off of the NDCG. Static.
-    """
-
-    plan: RankingPlan
-    k: int = field(default=20, metadata=STATIC)
-
-    @property
-    def name(self) -> str:
-        """What it is called in the history."""
-        return f"valid_ndcg@{self.k}"
-
-    def measure(
-        self, task: Any, state: State, memory: Any, report: Report
-    ) -> tuple[Any, dict[str, Array], Bool[Array, ""]]:
-        """The mean NDCG over users."""
-        del report
-        tables = task.serving.serve(state.params)
-        values = evaluate(inner_scores, tables, self.plan, ks=(self.k,), auc=False)
-        return memory, {self.name: jnp.mean(values[f"ndcg@{self.k}"])}, jnp.bool_(False)

@@ -1,0 +1,41 @@
+"""How well a ranking task ranks while it is trained."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool
+
+from .._pytree import STATIC
+from ..metrics import RankingPlan, evaluate
+from ..models import inner_scores
+from ..train import Hook, Report, State
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class RankingQuality(Hook):
+    """Ranks the catalogue for the users of a validation part; it encodes once.
+
+    Attributes:
+      plan: From :func:`crl_jax.metrics.ranking_plan`.
+      k: Cut-off of the NDCG. Static.
+    """
+
+    plan: RankingPlan
+    k: int = field(default=20, metadata=STATIC)
+
+    @property
+    def name(self) -> str:
+        """What it is called in the history."""
+        return f"valid_ndcg@{self.k}"
+
+    def measure(
+        self, task: Any, state: State, memory: Any, report: Report
+    ) -> tuple[Any, dict[str, Array], Bool[Array, ""]]:
+        """The mean NDCG over users."""
+        del report
+        tables = task.serving.serve(state.params)
+        values = evaluate(inner_scores, tables, self.plan, ks=(self.k,), auc=False)
+        return memory, {self.name: jnp.mean(values[f"ndcg@{self.k}"])}, jnp.bool_(False)
