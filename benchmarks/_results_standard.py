@@ -43,7 +43,7 @@ def standard(results: Path) -> str:
         "set and encoder.",
         f"Every metric of every seed: {files_of(folder, 'standard_splits.json')}. Trainings with "
         "other settings before them, and how these did on the test part: "
-        f"{files_of(folder, 'exploration.csv')}. Trainings of MF on Gowalla that were only scored "
+        f"{files_of(folder, 'exploration.csv')}. Trainings of MF on Gowalla that were compared "
         f"on a random twentieth of the training part: {files_of(folder, 'validation.csv')}.",
         *(
             picture(folder, png.name, f"Loss of {png.stem} over the epochs")

@@ -26,10 +26,14 @@ def by_run(
     """``of_run(pool, *anchors)`` of each run of anchors with its pool, joined again.
 
     Args:
-      of_run: A function of a pool and of arrays of the anchors that share it.
-      pools: The pools.
-      *anchors: Arrays with a row for each anchor.
+      of_run: A function of a pool and of arrays of the anchors that share it. Those that only
+        fill the last run up are zeros.
+      pools: The pool of each run.
+      *anchors: Arrays ``[batch]``. The runs are as long as each other; the last may be shorter.
       in_turn: Whether one run comes after the other, rather than all at once.
+
+    Returns:
+      A row for each anchor, ``[batch, n]``.
     """
     n_anchors, runs = len(anchors[0]), len(pools)
     if runs == 1:

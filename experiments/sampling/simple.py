@@ -43,8 +43,14 @@ IN_BATCH = SamplerEntry(
     },
     make=lambda context, batch_mask, log_q: samplers.InBatch.of(context.train, batch_mask, log_q),
 )
-_POOL_ANCHORS = samplers.SharedRNS.anchors
-assert _POOL_ANCHORS is not None
+
+
+def _number(default: int | None) -> int:
+    """A default for which None would do too, and is not chosen."""
+    assert default is not None
+    return default
+
+
 SHARED = SamplerEntry(
     help="uniform, --n-neg for many anchors at once",
     hyperparams={
@@ -54,7 +60,8 @@ SHARED = SamplerEntry(
             ("seen", "none"),
         ),
         "pool_anchors": count(
-            _POOL_ANCHORS, "How many anchors that follow each other in a batch share a pool"
+            _number(samplers.SharedRNS.anchors),
+            "How many anchors that follow each other in a batch share a pool",
         ),
     },
     make=lambda context, pool_mask, pool_anchors: samplers.SharedRNS(pool_mask, pool_anchors),
@@ -63,8 +70,7 @@ SHARED = SamplerEntry(
 
 def candidates(default: int | None) -> Hyperparam:
     """The number of candidates that a sampler chooses among."""
-    assert default is not None
-    return count(default, "Candidates per negative; for srns items in memory")
+    return count(_number(default), "Candidates per negative; for srns items in memory")
 
 
 DNS = SamplerEntry(
