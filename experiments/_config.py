@@ -15,7 +15,7 @@ from . import _options as options
 from . import _ranges as ranges
 from ._program import program
 from ._ranges import Range
-from ._registry import Entries, limits_of, sweepable, with_flags
+from ._registry import Entries, limits_of, not_taken, sweepable, with_flags
 from .contrasts import CONTRASTS
 from .contrasts import LOSSES as CONTRAST_LOSSES
 from .encoders import ENCODERS
@@ -92,6 +92,9 @@ def anchor(config: Config) -> Config:
 def from_json(stored: Any, where: Path) -> Config:
     """The configuration that :func:`to_json` wrote, checked as flags are.
 
+    Flags that the chosen loss, sampler, encoder or term does not take may be missing: a run reads
+    on where a new one has come since.
+
     Args:
       stored: What was read from JSON. A section ``environment`` is not looked at.
       where: The file it was read from.
@@ -102,14 +105,15 @@ def from_json(stored: Any, where: Path) -> Config:
     """
     names = [section.name for section in dataclasses.fields(Config)]
     given = _fields(stored, names, str(where), optional=("environment",))
-    table = ranges_of(
-        **{
-            choice: str(given[section].get(choice))
-            for section, choice, _ in CHOICES
-            if isinstance(given[section], dict)
-        }
-    )
-    sections = {}
+    chosen = {
+        choice: str(given[section].get(choice))
+        for section, choice, _ in CHOICES
+        if isinstance(given[section], dict)
+    }
+    for section, choice, entries in CHOICES:
+        if choice in chosen:
+            given[section] = {**not_taken(entries, chosen[choice]), **given[section]}
+    table, sections = ranges_of(**chosen), {}
     for section in dataclasses.fields(Config):
         kind: Any = section.default_factory
         hints = get_type_hints(kind)

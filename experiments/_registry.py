@@ -138,6 +138,13 @@ def limits_of(entries: Entries, chosen: Any) -> dict[str, Range]:
     return {name: h.limits for name, h in found.items() if h.limits is not None}
 
 
+def not_taken(entries: Entries, chosen: Any) -> dict[str, None]:
+    """The flags that ``chosen`` does not take; none if there is no such entry."""
+    if chosen not in entries:
+        return {}
+    return dict.fromkeys(name for name, of in takers(entries).items() if chosen not in of)
+
+
 def with_flags(base: type[T], choice: str, entries: Entries) -> type[T]:
     """A dataclass with the field ``choice`` of ``base`` and one for each flag of the entries.
 

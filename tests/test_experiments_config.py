@@ -13,7 +13,7 @@ import pytest
 
 from crl_jax.data import DATASETS, Interactions
 from experiments import _rundir as rundir
-from experiments._config import Config, anchor, from_json, parse, ranges_of, to_json
+from experiments._config import CHOICES, Config, anchor, from_json, parse, ranges_of, to_json
 from experiments._options import DataOptions
 from experiments._registry import filled
 from experiments.objectives import OBJECTIVES, resolve
@@ -113,6 +113,14 @@ def test_ranges_may_depend_on_other_flags():
 
 
 STORED = to_json(Config())
+# Flags of entries, except those of the entries that the default chooses.
+NOT_TAKEN = {
+    name
+    for section, choice, entries in CHOICES
+    for entry in entries.values()
+    for name in entry.flags
+    if name not in entries[getattr(getattr(Config(), section), choice)].flags
+}
 WHERE = Path("config.json")
 
 
@@ -167,8 +175,20 @@ def test_damaged_fields_are_named(section, name):
         said = fault(changed(value))
         assert said.startswith(f"config.json: {section}.{name}: expected "), (value, said)
     left = {other: value for other, value in STORED[section].items() if other != name}
-    missing = f"config.json: {section}: expected the field {name}, which is missing."
-    assert fault(STORED | {section: left}) == missing
+    without = STORED | {section: left}
+    if name in NOT_TAKEN:
+        assert from_json(without, WHERE) == Config()
+    else:
+        missing = f"config.json: {section}: expected the field {name}, which is missing."
+        assert fault(without) == missing
+
+
+def test_a_flag_that_the_loss_takes_may_not_be_missing():
+    assert "tau_plus" in NOT_TAKEN
+    debiased = STORED["objective"] | {"loss": "debiased"}
+    without = {name: value for name, value in debiased.items() if name != "tau_plus"}
+    assert from_json(STORED | {"objective": debiased}, WHERE).objective.loss == "debiased"
+    assert fault(STORED | {"objective": without}).endswith("field tau_plus, which is missing.")
 
 
 def test_sections_and_strange_fields_are_named():
