@@ -2,8 +2,8 @@
 
 Runs the recipes ``DATASET-LOSS`` and ``DATASET-lightgcn-LOSS`` that there are, each seed by
 itself: on a large graph seeds are quicker in turn than side by side. Collects what they scored
-beside the published figures, with tests against the plain softmax loss. Runs that are finished are
-not run again, interrupted ones go on.
+beside the published figures, with tests against the plain softmax loss where that was trained in
+the same way. Runs that are finished are not run again, interrupted ones go on.
 
     python -m benchmarks.standard_splits --data DATASETS --runs runs/standard
 """
@@ -104,22 +104,18 @@ def collect(dataset: str, encoder: str, loss: str, folders: Sequence[Path]) -> d
 
 
 def compare(rows: Sequence[dict[str, Any]], folders: Sequence[Sequence[Path]]) -> None:
-    """Adds to each row how its loss compares with the plain one on the same data and encoder.
+    """Adds to each row how its loss compares with the plain one, trained in the same way.
 
     ``gain`` is the difference of NDCG@20; ``p_seeds`` is of Welch's t-test over seeds, ``p_users``
     of a paired t-test over users, each averaged over seeds. Both are two-sided and adjusted by
-    Holm's method for the losses of the same data and encoder.
+    Holm's method for the losses that are compared with the same one.
     """
-    blocks = {(row["dataset"], row["encoder"]) for row in rows}
-    for block in blocks:
-        those = [
-            (row, folder)
-            for row, folder in zip(rows, folders, strict=True)
-            if (row["dataset"], row["encoder"]) == block
-        ]
-        plain = next((each for each in those if each[0]["loss"] == PLAIN), None)
-        others = [each for each in those if each is not plain]
-        if plain is None or not others:
+    each = list(zip(rows, folders, strict=True))
+    for plain in each:
+        if plain[0]["loss"] != PLAIN:
+            continue
+        others = [one for one in each if one is not plain and _alike(one[0], plain[0])]
+        if not others:
             continue
         first, users = _of_seeds(plain[0]), per_user(plain[1])
         tests = {
@@ -133,6 +129,17 @@ def compare(rows: Sequence[dict[str, Any]], folders: Sequence[Sequence[Path]]) -
                 row[kind] = p
         for row, _ in others:
             row["gain"] = row[MAIN] - plain[0][MAIN]
+
+
+def _alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether nothing but the loss and its numbers differs."""
+
+    def but_loss(row: dict[str, Any]) -> list[Any]:
+        config = dict(row["config"])
+        negatives = config.pop("objective")["n_neg"]
+        return [row["dataset"], row["encoder"], row["valid"], negatives, config]
+
+    return but_loss(one) == but_loss(other)
 
 
 def _of_seeds(row: dict[str, Any]) -> list[float]:
