@@ -27,10 +27,15 @@ from . import _common as common
 
 DIM = 32
 SETTINGS = {
-    "minibatch": (train.StepPlan(1024), train.adam_l2),
-    "triplets": (train.StepPlan(1, draw_batches=1024, row_wise=True), train.sgd_l2),
-}
-RATES = {"minibatch": (1e-3, 1e-5), "triplets": (1e-2, 1e-2)}
+    "minibatch": (
+        train.StepPlan(1024), train.Optimizer(jnp.float32(1e-3), jnp.float32(1e-5)), {},
+    ),
+    "triplets": (
+        train.StepPlan(1, draw_batches=1024),
+        train.RowOptimizer(jnp.float32(1e-2), rule=train.rows.sgd),
+        {"l2": jnp.float32(1e-2), "l2_on": "rows"},
+    ),
+}  # fmt: skip
 # A name by which custom calls and sends to the host are found in a compiled program.
 _TO_HOST = re.compile(r"outfeed|infeed|\bsend\(|\brecv\(|xla_python|xla_ffi_python", re.IGNORECASE)
 
@@ -55,11 +60,9 @@ def compile_epoch(
     sampler: samplers.Sampler, log: data.Interactions, setting: str
 ) -> tuple[Any, Any, bool]:
     """An epoch with donated state, its state, and whether it leaves the host alone."""
-    plan, rule = SETTINGS[setting]
-    rate, decay = RATES[setting]
+    plan, optimizer, l2 = SETTINGS[setting]
     encoder = models.MatrixFactorization(log.n_users, log.n_items, DIM)
-    task = tasks.Ranking.of(log, encoder=encoder, loss=losses.bpr, sampler=sampler)
-    optimizer = train.Optimizer(jnp.float32(rate), jnp.float32(decay), rule=rule)
+    task = tasks.Ranking.of(log, encoder=encoder, loss=losses.bpr, sampler=sampler, **l2)
     batches = train.ArrayBatches(task.seen)
 
     @partial(train.jit, donate_argnums=0)

@@ -10,13 +10,15 @@ from crl_jax import losses, models, tasks, train
 from crl_jax.data import Interactions, simulate, with_validation
 
 OF_OPTIMIZER = ("learning_rate", "weight_decay", "decay", "warm_up", "rule", "schedule")
-OF_PLAN = (
-    "batch_size", "draw_batches", "accumulate", "row_wise", "compute_dtype", "mesh",
-)  # fmt: skip
+OF_PLAN = ("batch_size", "draw_batches", "accumulate", "compute_dtype", "mesh")
 
 
-def fit(log, valid=None, *, loss=losses.bpr, checkpoint=None, seconds=5.0, see=None, **flat):
+def fit(
+    log, valid=None, *, loss=losses.bpr, checkpoint=None, seconds=5.0, see=None, by_rows=False,
+    **flat,
+):  # fmt: skip
     """``fit_ranking`` with the fields of optimiser and plan as arguments; arrays are swept."""
+    kind = train.RowOptimizer if by_rows else train.Optimizer
     sweep, optimizer = dict(flat.pop("sweep", {})), {"learning_rate": 1e-3, "weight_decay": 1e-5}
     for name in (*OF_OPTIMIZER, "init_scale"):
         if name not in flat:
@@ -36,7 +38,7 @@ def fit(log, valid=None, *, loss=losses.bpr, checkpoint=None, seconds=5.0, see=N
     return tasks.fit_ranking(
         log, valid, loss=loss, sweep=sweep, hooks=hooks, plan=train.StepPlan(**plan),
         hyperparams={n: v for n, v in hyperparams.items() if not np.ndim(v)},
-        optimizer=train.Optimizer(**optimizer), **flat,
+        optimizer=kind(**optimizer), **flat,
     )  # fmt: skip
 
 
@@ -70,16 +72,19 @@ def taken_by_all_but_one(n_users=6, n_items=5):
 
 def epoch_of(
     log, *, key=None, params=None, weight=None, number=0, learning_rate=1e-30, weight_decay=0.0,
-    rule=train.sgd_l2, encoder=None, dim=3, loss=losses.bpr, by_user=None, **flat,
+    rule=None, encoder=None, dim=3, loss=losses.bpr, by_user=None, by_rows=False, **flat,
 ):  # fmt: skip
     """One epoch, which by default changes nothing: state before, state after, report."""
     encoder = encoder or models.MatrixFactorization(log.n_users, log.n_items, dim)
     plan = {"batch_size": 24, **{name: flat.pop(name) for name in OF_PLAN if name in flat}}
     plan = train.StepPlan(**plan)
+    rate, l2 = jnp.float32(learning_rate), jnp.float32(weight_decay)
+    if by_rows:
+        flat |= {"l2": l2, "l2_on": "rows"}
+        optimizer = train.RowOptimizer(rate, rule=rule or train.rows.sgd)
+    else:
+        optimizer = train.Optimizer(rate, l2, rule=rule or train.sgd_l2)
     task = tasks.Ranking.of(log, encoder=encoder, loss=loss, **flat)
-    optimizer = train.Optimizer(
-        jnp.float32(learning_rate), jnp.float32(weight_decay), rule=rule, n_steps=1
-    )
     before = train.initial_state(task, optimizer, 0)
     if params is not None:
         before = before._replace(params=params, opt_state=optimizer.init(params))

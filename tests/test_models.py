@@ -10,7 +10,6 @@ import pytest
 from crl_jax.models import (
     Encoder,
     MatrixFactorization,
-    RowEncoder,
     Tables,
     inner_scores,
     normal,
@@ -42,17 +41,6 @@ def test_scores_of_every_kind_are_products_or_cosines(encoder):
     np.testing.assert_allclose(shared, want[users][:, few].T, rtol=1e-5, atol=1e-6)
     every = jax.jit(inner_scores)(encoder.serve(params), jnp.asarray(users))
     np.testing.assert_allclose(every, want[users], rtol=1e-5, atol=1e-6)
-
-
-def test_scores_from_rows_are_those_of_the_tables(encoder):
-    params = encoder.init(jax.random.key(0))
-    users, items = jnp.array([3, 0]), jnp.array([[5, 1], [2, 2]])
-    ids = encoder.row_ids(users, items)
-    rows = {name: params[name][ids[name]] for name in params}
-    np.testing.assert_array_equal(
-        encoder.row_scores(rows), encoder.score(encoder.encode(params), users, items)
-    )
-    assert isinstance(encoder, RowEncoder)
 
 
 def test_a_row_of_zeros_has_cosine_0_and_a_finite_gradient():

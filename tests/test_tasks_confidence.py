@@ -59,11 +59,11 @@ def weighted_gradients(params, data, missing, weight):
     return loss, grads
 
 
-@pytest.mark.parametrize("row_wise", [False, True])
-def test_confidence_multiplies_the_losses(data, row_wise):
+@pytest.mark.parametrize("by_rows", [False, True])
+def test_confidence_multiplies_the_losses(data, by_rows):
     missing, log = data
     weight = np.random.default_rng(0).uniform(0, 3, len(log)).astype(np.float32)
-    before, state, report = epoch(log, weight=jnp.asarray(weight), row_wise=row_wise)
+    before, state, report = epoch(log, weight=jnp.asarray(weight), by_rows=by_rows)
     params = before.params
     loss, grads = weighted_gradients(params, log, missing, weight)
     np.testing.assert_allclose(report["loss"], loss, rtol=1e-5)
@@ -79,7 +79,7 @@ def test_published_loop_weights_the_l2_too(data):
     weight = np.random.default_rng(0).uniform(0, 3, len(log)).astype(np.float32)
     decay = 0.2
     before, state, _ = epoch(
-        log, weight=jnp.asarray(weight), batch_size=1, row_wise=True, weight_decay=decay
+        log, weight=jnp.asarray(weight), batch_size=1, by_rows=True, weight_decay=decay
     )
     params = before.params
     w, h = (np.array(params[name], np.float64) for name in ("users", "items"))
@@ -256,15 +256,15 @@ def groups(pos, neg, *, rho, **rest):
     return losses.gbpr(pos[:, 0], neg, group=pos[:, 1:], rho=rho, **rest)
 
 
-@pytest.mark.parametrize("row_wise", [False, True])
-def test_groups_are_of_users_who_took_the_item(row_wise):
+@pytest.mark.parametrize("by_rows", [False, True])
+def test_groups_are_of_users_who_took_the_item(by_rows):
     """Items 0 and 1 have one user each: the group is the user, and the loss BPR's."""
     log = Interactions.from_arrays(
         [0, 1], [0, 1], user_ids=np.arange(N_USERS), item_ids=np.arange(N_ITEMS)
     )
     out = []
     for settings in ({"loss": groups, "n_group": 3, "hyperparams": {"rho": 0.4}}, {}):
-        _, state, report = epoch(log, batch_size=2, row_wise=row_wise, **settings)
+        _, state, report = epoch(log, batch_size=2, by_rows=by_rows, **settings)
         out.append((state.params, report["loss"]))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), *out)
 
@@ -281,7 +281,7 @@ def test_a_group_adds_no_l2():
             return 0.0 * jnp.sum(neg, axis=-1)
 
         _, state, _ = epoch(
-            log, batch_size=1, row_wise=True, weight_decay=0.2, loss=nothing, n_group=n_group
+            log, batch_size=1, by_rows=True, weight_decay=0.2, loss=nothing, n_group=n_group
         )
         out.append(state.params)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), *out)
@@ -291,7 +291,7 @@ def test_a_group_adds_no_l2():
 def test_groups_change_rows_as_they_change_tables(data, batch_size):
     _, log = data
     settings = {"loss": groups, "n_group": 3, "hyperparams": {"rho": 0.4}, "batch_size": batch_size}
-    tables, rows = (epoch(log, row_wise=by_row, **settings) for by_row in (False, True))
+    tables, rows = (epoch(log, by_rows=each, **settings) for each in (False, True))
     for name in ("users", "items"):
         np.testing.assert_allclose(
             tables[1].params[name], rows[1].params[name], rtol=1e-4, atol=1e-6

@@ -195,15 +195,12 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "a name": ({"contrast": "sgl"}, "`contrast` must be a term, such as .*, got 'sgl'"),
     "rows": (
-        {"contrast": Uniformity(), "plan": train.StepPlan(1, row_wise=True)},
-        "`row_wise` goes with no `contrast`",
-    ),
-    "rows without a part": (
-        {
-            "encoder": MatrixFactorization(60, 80, 4, dropout=0.1),
-            "plan": train.StepPlan(1, row_wise=True),
+        lambda: {
+            "contrast": alone(),
+            "encoder": MatrixFactorization(60, 80, 4),
+            "optimizer": train.RowOptimizer(),
         },
-        "`row_wise` goes with no `dropout`",
+        "`optimizer` of rows goes with no `contrast` that looks at more .* got GraphViews",
     ),
 }
 

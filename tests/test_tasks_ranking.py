@@ -157,7 +157,7 @@ def test_row_by_row_is_the_published_loop(data, draw_batches):
     key, n = jax.random.key(4), len(interactions)
     before, after, _ = epoch_of(
         interactions, key=key, learning_rate=0.3, weight_decay=0.1, batch_size=1,
-        draw_batches=draw_batches, row_wise=True,
+        draw_batches=draw_batches, by_rows=True,
     )  # fmt: skip
     order = np.asarray(permute(jax.random.split(key)[0], jnp.arange(n), n))
     want = sequential_sgd(
@@ -171,8 +171,8 @@ def test_row_by_row_is_the_published_loop(data, draw_batches):
 def test_rows_change_as_the_whole_tables_do_but_for_l2(data, batch_size):
     """Without L2 the gradient of a row is all there is; items that stand twice add up."""
     out = [
-        epoch_of(data[1], n_neg=2, learning_rate=0.3, batch_size=batch_size, row_wise=row_wise)
-        for row_wise in (False, True)
+        epoch_of(data[1], n_neg=2, learning_rate=0.3, batch_size=batch_size, by_rows=by_rows)
+        for by_rows in (False, True)
     ]
     pairs = [(after.params, report) for _, after, report in out]
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), *pairs)
@@ -192,7 +192,7 @@ def l2_by_hand(params, data, lr, decay):
 
 
 def test_l2_of_rows_is_the_mean_over_the_batch(data):
-    before, after, _ = epoch_of(data[1], learning_rate=0.1, weight_decay=0.2, row_wise=True)
+    before, after, _ = epoch_of(data[1], learning_rate=0.1, weight_decay=0.2, by_rows=True)
     for name, want in l2_by_hand(before.params, data, 0.1, 0.2):
         np.testing.assert_allclose(after.params[name], want, rtol=1e-4, atol=1e-6)
 
@@ -248,15 +248,15 @@ def test_samplers_see_the_encoder_of_the_moment(monkeypatch, ahead):
         assert negative == order[1]
 
 
-@pytest.mark.parametrize("row_wise", [False, True])
+@pytest.mark.parametrize("by_rows", [False, True])
 @pytest.mark.parametrize("batch_size", [24, 16, 5])
-def test_losses_across_the_batch_do_not_see_what_fills_the_last_one_up(data, batch_size, row_wise):
+def test_losses_across_the_batch_do_not_see_what_fills_the_last_one_up(data, batch_size, by_rows):
     """A quarter of each batch's real anchors is dropped, those with the largest losses."""
     missing, log = data
     key = jax.random.key(4)
     before, _, report = epoch_of(
         log, key=key, loss=losses.truncated_bpr, hyperparams={"drop_rate": 0.25},
-        batch_size=batch_size, row_wise=row_wise,
+        batch_size=batch_size, by_rows=by_rows,
     )  # fmt: skip
     w, h = (np.asarray(before.params[name], np.float64) for name in ("users", "items"))
     order = np.asarray(permute(jax.random.split(key)[0], jnp.arange(24), 24))

@@ -100,10 +100,10 @@ def test_a_resumed_training_goes_on_with_the_samplers_state(split, tmp_path, nam
         fit(split, sampler, epochs=4, checkpoint=path, held_out=None)
 
 
-def test_seeds_of_row_wise_trainings_are_what_they_are_alone(split):
+def test_seeds_of_trainings_by_rows_are_what_they_are_alone(split):
     settings = {
-        "rule": train.sgd_l2, "batch_size": 1, "draw_batches": 50, "row_wise": True,
-        "weight_decay": 0.01, "epochs": 2,
+        "by_rows": True, "rule": train.rows.sgd, "batch_size": 1, "draw_batches": 50,
+        "l2_on": "rows", "weight_decay": 0.01, "epochs": 2,
     }  # fmt: skip
     both = fit(split, bns(split), seeds=[3, 4], **settings)
     alone = fit(split, bns(split), seeds=4, **settings)
@@ -128,15 +128,29 @@ def test_what_cannot_be_is_said(split):
         ({"sweep": {"sampler.candidates": [3, 4]}}, "`sweep` must name leaves"),
         ({"sweep": {"sampler.risk_lambda": [1.0, -1.0]}}, "`risk_lambda` must lie in"),
         ({"sweep": {"gain": [1.0, -1.0]}}, "`sweep` must name learning_rate.* got 'gain'"),
-        ({"row_wise": True}, "`row_wise` needs an optimizer without state.*adam_l2"),
-        ({"draw_batches": 0}, "`draw_batches` must be at least 1, got 0"),
+        ({"by_rows": True}, "`l2_on` must be rows with an optimizer of rows.*got 'tables'"),
         (
-            {"row_wise": True, "rule": train.sgd_l2, "encoder": Whole(30, 40, 4)},
-            "`row_wise` needs an encoder with `row_ids`",
+            {
+                "by_rows": True,
+                "l2_on": "rows",
+                "sampler": samplers.RNS(),
+                "compute_dtype": "bfloat16",
+            },
+            "`optimizer` of rows goes with none of `mesh`, `compute_dtype`",
         ),
         (
-            {"row_wise": True, "rule": train.sgd_l2, "sampler": samplers.InBatch()},
-            "`row_wise` needs a sampler that draws items for each anchor, got InBatch",
+            {"by_rows": True, "l2_on": "rows", "sampler": samplers.DNS(3)},
+            "`sampler` DNS looks at the scores of other rows, which sleep",
+        ),
+        ({"draw_batches": 0}, "`draw_batches` must be at least 1, got 0"),
+        (
+            {
+                "by_rows": True,
+                "l2_on": "rows",
+                "sampler": samplers.RNS(),
+                "encoder": Whole(30, 40, 4),
+            },
+            "`optimizer` of rows needs an encoder whose vectors are made of a row each, got Whole",
         ),
         (
             {"encoder": Whole(30, 41, 4)},
@@ -150,6 +164,6 @@ def test_what_cannot_be_is_said(split):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Whole(MatrixFactorization):
-    """An encoder that hides which rows its scores depend on."""
+    """An encoder whose vectors are said to depend on other rows."""
 
-    row_ids = None
+    by_rows = False

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from ranking import epoch_of, fit, split, taken_by_all_but_one
 
-from crl_jax import losses, train
+from crl_jax import losses
 from crl_jax.data import Interactions
 from crl_jax.models import MatrixFactorization
 from crl_jax.samplers import InBatch, SharedRNS, permute
@@ -203,11 +203,6 @@ def test_what_cannot_be_is_said():
         (
             lambda: fit(LOG, loss=losses.info_nce, sampler=InBatch(log_q=log_q), epochs=1),
             "`log_q` must have shape",
-        ),
-        (
-            lambda: fit(LOG, loss=losses.info_nce, sampler=SharedRNS(), epochs=1, row_wise=True,
-                        rule=train.sgd_l2),
-            "`row_wise` needs a sampler that draws items for each anchor, got SharedRNS",
         ),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=message):

@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import Mesh
 
 from crl_jax import train
-from crl_jax.train import ArrayBatches, HostBatches, Optimizer, StepPlan, fit
+from crl_jax.train import ArrayBatches, HostBatches, Optimizer, RowOptimizer, StepPlan, fit
 
 pytestmark = pytest.mark.usefixtures("standard_promotion")
 
@@ -259,7 +259,7 @@ def test_hooks_see_what_those_before_them_measured():
     [
         ({"plan": StepPlan(0)}, "`batch_size` must be at least 1"),
         ({"plan": StepPlan(4, draw_batches=2, accumulate=2)}, "`draw_batches` must be 1"),
-        ({"plan": StepPlan(4, row_wise=True)}, "`row_wise` needs a task of rows, got Line"),
+        ({"optimizer": RowOptimizer()}, "`optimizer` of rows needs a train.RowTask, got Line"),
         ({"eval_every": 0}, "`eval_every` must be at least 1"),
         ({"stop_at": 0}, "`stop_at` must be at least 1"),
         ({"epochs": [2, 3], "seeds": [0, 1, 2]}, "must all have one length"),

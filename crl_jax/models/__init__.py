@@ -1,7 +1,6 @@
 """Encoders as pure functions: users and items become vectors, vectors become scores."""
 
 from ._encoder import Encoder as Encoder
-from ._encoder import RowEncoder as RowEncoder
 from ._encoder import Similarity as Similarity
 from ._encoder import Tables as Tables
 from ._encoder import inner_scores as inner_scores

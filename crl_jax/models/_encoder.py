@@ -2,14 +2,16 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from .._pytree import STATIC
 from .._scaling import unit_rows
+from .._take import take_rows
 
 Similarity = Literal["inner", "cosine"]
 
@@ -43,6 +45,8 @@ class Encoder(ABC):
       dim: Width of the vectors.
       similarity: What a score is: the inner product of two vectors, or their cosine. Training may
         use another than serving: ``dataclasses.replace(encoder, similarity="inner")``.
+      by_rows: Whether the parameters are tables ``users`` and ``items``, and :meth:`encode` makes
+        each vector of its own row alone. Then some rows can be trained without the others.
 
     Raises:
       ValueError: If a size is not positive, or there is no such similarity.
@@ -52,6 +56,7 @@ class Encoder(ABC):
     n_items: int = field(metadata=STATIC)
     dim: int = field(default=32, metadata=STATIC)
     similarity: Similarity = field(default="inner", metadata=STATIC)
+    by_rows: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for name in ("n_users", "n_items", "dim"):
@@ -74,10 +79,13 @@ class Encoder(ABC):
         """
 
     def score(
-        self, tables: Tables, users: Int[Array, "batch"], items: Int[Array, "batch n"]
+        self,
+        tables: Tables,
+        users: Int[Array | np.ndarray, "batch"],
+        items: Int[Array | np.ndarray, "batch n"],
     ) -> Float[Array, "batch n"]:
         """Scores of each user with its own ``n`` items."""
-        return self.score_vectors(tables.users[users], tables.items[items])
+        return self.score_vectors(take_rows(tables.users, users), take_rows(tables.items, items))
 
     def score_vectors(
         self, users: Float[Array, "batch dim"], items: Float[Array, "batch n dim"]
@@ -113,20 +121,3 @@ def inner_scores(tables: Tables, users: Int[Array, "batch"]) -> Float[Array, "ba
       users: The users.
     """
     return jnp.matmul(tables.users[users], tables.items.T, precision=jax.lax.Precision.HIGHEST)
-
-
-@runtime_checkable
-class RowEncoder(Protocol):
-    """An encoder whose scores depend on a few rows of its parameters.
-
-    It can be trained row by row: a step then costs what the rows of its batch cost, and not what
-    the tables cost.
-    """
-
-    def row_ids(self, users: Int[Array, "batch"], items: Int[Array, "batch n"]) -> dict[str, Array]:
-        """Which rows of each table the scores of ``users`` with ``items`` depend on."""
-        ...
-
-    def row_scores(self, rows: dict[str, Array]) -> Float[Array, "batch n"]:
-        """Those scores, from the rows."""
-        ...

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Key
 
 from .._checks import check_range
 from .._per_anchor import Scalar
@@ -60,6 +60,7 @@ class MatrixFactorization(Encoder):
 
     initializer: Initializer = field(default=xavier_normal, metadata=STATIC)
     dropout: Scalar | None = field(default=None, kw_only=True)
+    by_rows: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -75,15 +76,6 @@ class MatrixFactorization(Encoder):
         if key is not None and self.dropout is not None:
             users = _without(key, users, self.dropout)
         return Tables(users, params["items"])
-
-    @staticmethod
-    def row_ids(users: Int[Array, "batch"], items: Int[Array, "batch n"]) -> dict[str, Array]:
-        """A row of the user table for each anchor, one of the item table for each score."""
-        return {"users": users, "items": items}
-
-    def row_scores(self, rows: dict[str, Array]) -> Float[Array, "batch n"]:
-        """Scores of the users' rows ``[batch, dim]`` with the items' ``[batch, n, dim]``."""
-        return self.score_vectors(rows["users"], rows["items"])
 
 
 def _without(

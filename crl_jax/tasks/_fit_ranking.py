@@ -14,9 +14,19 @@ from .._checks import check_registered
 from ..data import Interactions
 from ..losses import takes_where
 from ..metrics import ranking_plan
-from ..models import Encoder, MatrixFactorization, RowEncoder, Similarity, Tables
+from ..models import Encoder, MatrixFactorization, Similarity, Tables
 from ..samplers import Sampler, Shared
-from ..train import ArrayBatches, Callback, Fitted, Hook, Optimizer, State, StepPlan
+from ..train import (
+    ArrayBatches,
+    Callback,
+    Fitted,
+    Hook,
+    Optimizer,
+    RowOptimizer,
+    Scheduled,
+    State,
+    StepPlan,
+)
 from ._arguments import (
     check_counts,
     check_hyperparams,
@@ -69,7 +79,7 @@ def fit_ranking(
     held_out: Interactions | None = None,
     init_scale: Any = 1.0,
     l2_on: L2On = "tables",
-    optimizer: Optimizer | optax.GradientTransformation | None = None,
+    optimizer: Scheduled | optax.GradientTransformation | None = None,
     plan: StepPlan | None = None,
     epochs: Any = 200,
     stop_at: int | None = None,
@@ -122,9 +132,10 @@ def fit_ranking(
         sampler is. Nothing else depends on them.
       init_scale: Factor on all initial values of the encoder, > 0.
       l2_on: What the optimiser's ``weight_decay`` acts on, see :data:`L2On`.
-      optimizer: By default Adam with learning rate 1e-3 and L2 of 1e-5.
-      plan: How steps are taken; by default with batches of 1,024 anchors. Training by rows is for
-        encoders that are :class:`crl_jax.models.RowEncoder`.
+      optimizer: By default Adam with learning rate 1e-3 and L2 of 1e-5. A
+        :class:`crl_jax.train.RowOptimizer` changes the rows that a batch reads, for encoders whose
+        ``by_rows`` is true.
+      plan: How steps are taken; by default with batches of 1,024 anchors.
       epochs: Length of the training, which the schedule spans.
       stop_at: Ends all runs after this many epochs without changing the schedule; for training
         again, on more data, as long as validation found best.
@@ -178,7 +189,7 @@ def fit_ranking(
     numbers = {_path(name, task): value for name, value in (sweep or {}).items()}
     check_hyperparams(task, engine.settle_runs(_of_part("loss", sweep or {})))
     check_term(task, engine.settle_runs(_of_part("contrast", sweep or {})))
-    _check_sampler(task, plan)
+    _check_sampler(task, updates)
     batches = ArrayBatches(task.seen)
     if anchors == "users":
         batches = UserBatches(task.seen, rows_of_users(train))
@@ -213,26 +224,34 @@ def _result(
     return FittedRanking(**fields, encoder=task.serving, confidence=confidence)
 
 
-def _check_sampler(task: Ranking, plan: StepPlan) -> None:
-    """Raises ``ValueError`` unless loss, encoder and plan can do with the sampler."""
+def _check_sampler(task: Ranking, optimizer: Any) -> None:
+    """Raises ``ValueError`` unless loss, encoder and optimizer can do with the sampler."""
     shared = type(task.sampler).__name__ if isinstance(task.sampler, Shared) else None
     if shared and not takes_where(task.loss_fn):
         raise ValueError(
             f"`loss` must take `where` with {shared}: it says which items to leave out."
         )
-    if not plan.row_wise:
-        return
-    if not isinstance(task.encoder, RowEncoder) or task.l2_on != "tables":
+    if isinstance(optimizer, RowOptimizer):
+        _check_by_rows(task, optimizer)
+
+
+def _check_by_rows(task: Ranking, optimizer: RowOptimizer) -> None:
+    """Raises ``ValueError`` unless some rows can be trained without the others."""
+    if not task.encoder.by_rows:
         raise ValueError(
-            "`row_wise` needs an encoder with `row_ids` and `row_scores`, and `l2_on` tables."
+            "`optimizer` of rows needs an encoder whose vectors are made of a row each, got "
+            f"{type(task.encoder).__name__}."
         )
-    if isinstance(task.encoder, MatrixFactorization) and task.encoder.dropout is not None:
-        raise ValueError("`row_wise` goes with no `dropout`: it scores rows as they are.")
-    if task.contrast is not None:
-        raise ValueError("`row_wise` goes with no `contrast`: it looks at more than rows.")
-    if shared:
+    if task.contrast is not None and not task.contrast.by_rows:
         raise ValueError(
-            f"`row_wise` needs a sampler that draws items for each anchor, got {shared}."
+            "`optimizer` of rows goes with no `contrast` that looks at more than the vectors of "
+            f"the batch, got {type(task.contrast).__name__}."
+        )
+    looks = type(task.sampler).select not in (Sampler.select, Shared.select)
+    if looks and optimizer.row_rule.wake is not None:
+        raise ValueError(
+            f"`sampler` {type(task.sampler).__name__} looks at the scores of other rows, which "
+            "sleep: take rows.adagrad or rows.sgd, or an optimizer of whole tables."
         )
 
 
@@ -272,7 +291,7 @@ def _fitting(confidence: Confidence | None, train: Interactions) -> Confidence |
 
 
 def _place_l2(
-    task: Ranking, optimizer: Optimizer | optax.GradientTransformation | None
+    task: Ranking, optimizer: Scheduled | optax.GradientTransformation | None
 ) -> tuple[Ranking, Any]:
     """L2 of whole tables is the optimiser's; that of rows is a term of the loss."""
     if task.l2_on not in ("tables", "rows", "encoded"):
@@ -280,8 +299,13 @@ def _place_l2(
     if optimizer is None:
         optimizer = Optimizer(1e-3, 1e-5)
     if task.l2_on == "tables":
+        if isinstance(optimizer, RowOptimizer) and optimizer.weight_decay is not None:
+            raise ValueError(
+                "`l2_on` must be rows with an optimizer of rows and its `weight_decay`: L2 of the "
+                f"tables would change every row, got {task.l2_on!r}."
+            )
         return task, optimizer
-    if not isinstance(optimizer, Optimizer):
+    if not isinstance(optimizer, Scheduled):
         raise ValueError(f"`l2_on` {task.l2_on} needs a train.Optimizer with its `weight_decay`.")
     l2 = 0.0 if optimizer.weight_decay is None else optimizer.weight_decay
     return dataclasses.replace(task, l2=l2), dataclasses.replace(optimizer, weight_decay=None)

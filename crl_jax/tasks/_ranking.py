@@ -11,10 +11,11 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from .._checks import check_range
 from .._pytree import STATIC
+from .._take import take_rows
 from ..data import Interactions
 from ..losses import bpr, is_anchorwise, takes_where
 from ..metrics import sampling_quality
-from ..models import Encoder, RowEncoder, Similarity, Tables
+from ..models import Encoder, Similarity, Tables
 from ..samplers import (
     RNS,
     Batch,
@@ -26,7 +27,7 @@ from ..samplers import (
     sample_seen,
     spread,
 )
-from ..train import ArrayBatches, Examples, Moment, Rows, RowTask, stream
+from ..train import ArrayBatches, Examples, Moment, RowTask, stream
 from ._confidence import Confidence
 from ._interactions import comparable, turned
 from ._pools import negatives_of_pools, scores_of_pools, taken_of_pools
@@ -70,6 +71,23 @@ class UserBatches(ArrayBatches):
         return (start + below(place_key, start.shape, stop - start)).T
 
 
+class Places(NamedTuple):
+    """Where the vectors of a batch stand in the tables of users and items.
+
+    Attributes:
+      users: Those of the anchors, ``[batch]``.
+      items: Those of what each scores: the positives, and the negatives if they are its own,
+        ``[batch, n]``.
+      pools: Those of negatives that runs of anchors share, ``[runs, n_neg]``; None if none are.
+      group: Those of the users of groups, ``[batch, n_group]``, or None.
+    """
+
+    users: Int[Array | np.ndarray, "batch"]
+    items: Int[Array | np.ndarray, "batch n"]
+    pools: Int[Array, "runs n_neg"] | None
+    group: Int[Array | np.ndarray, "batch n_group"] | None
+
+
 class Draw(NamedTuple):
     """The batch of a step.
 
@@ -81,6 +99,8 @@ class Draw(NamedTuple):
       proposals: What the sampler has drawn.
       neg: The negatives, ``[batch, n_neg]``; None until they are chosen.
       is_false: Which negatives are held-out positives; None where none are held out.
+      at: Where the vectors stand in tables of the rows of the batch; None for whole tables,
+        where they stand at their ids.
     """
 
     place: Int[Array, "batch"]
@@ -90,6 +110,7 @@ class Draw(NamedTuple):
     proposals: Any
     neg: Int[Array, "batch n_neg"] | None = None
     is_false: Bool[Array, "batch n_neg"] | None = None
+    at: Places | None = None
 
 
 class Kept(NamedTuple):
@@ -310,26 +331,28 @@ class Ranking(RowTask):
         if batch.neg is None:
             constant = jax.lax.stop_gradient(tables)
             batch, extra = self._select(constant, extra, batch, moment)
-        anchors, *groups = self._pairs(batch)
-        where = None
+        ids, where = self._ids(batch), None
+        at = ids if batch.at is None else batch.at
+        pos, neg = self._parted(self.encoder.score(tables, at.users, at.items))
         if isinstance(self.sampler, Shared):
-            pools = self._pools(self.sampler, batch)
+            assert ids.pools is not None
+            assert at.pools is not None
             given = self._sampled(tables, batch, moment)
-            where = negatives_of_pools(self.sampler, given, pools, moment.where)
+            where = negatives_of_pools(self.sampler, given, ids.pools, moment.where)
             if self.held_out is not None:
-                false = taken_of_pools(self.held_out, batch.users, pools)
+                false = taken_of_pools(self.held_out, batch.users, ids.pools)
                 batch = batch._replace(is_false=false)
-            pos = self.encoder.score(tables, batch.users, batch.pos)
-            neg = scores_of_pools(self.encoder, tables, batch.users, pools)
-        else:
-            pos, neg = self._parted(self.encoder.score(tables, *anchors))
-        of_groups = [self.encoder.score(tables, *pairs) for pairs in groups]
-        total, metrics = self._mean_loss(pos, neg, of_groups, extra, batch, moment, where)
+            neg = scores_of_pools(self.encoder, tables, jnp.asarray(at.users), at.pools)
+        if at.group is not None:
+            pos = self._with_group(pos, tables, at)
+        total, metrics = self._mean_loss(pos, neg, ids.pools, extra, batch, moment, where)
         if self.l2_on != "tables":
             rows = tables if self.l2_on == "encoded" else self.encoder.layer0(params)
-            total = total + self.l2 * self._half_squares(rows, batch, moment)
+            total = total + self.l2 * self._half_squares(rows, at, extra, batch, moment)
         if self.contrast is not None:
-            term = self.contrast.loss(views, batch.users, batch.pos[:, 0], moment.where)
+            term = self.contrast.loss(
+                views, jnp.asarray(at.users), jnp.asarray(at.items[:, 0]), moment.where
+            )
             total, metrics = total + term, {**metrics, "contrast": term}
         return total, (extra, metrics)
 
@@ -338,59 +361,64 @@ class Ranking(RowTask):
             return self.encoder.encode(params, key), None
         return self.contrast.encode(self.encoder, params, key)
 
-    def rows(self, extra: Kept, batch: Draw) -> list[Rows]:
-        """The rows of the anchors, and of their groups."""
-        assert isinstance(self.encoder, RowEncoder)
-        own, *groups = [self.encoder.row_ids(*pairs) for pairs in self._pairs(batch)]
-        weight = None if extra.confidence is None else extra.confidence[batch.place]
-        # The L2 terms are those of the anchors' rows, whoever else vouches for the item.
-        none = [Rows(ids, jnp.zeros(ids["users"].shape)) for ids in groups]
-        return [Rows(own, weight), *none]
+    def rows(self, batch: Draw) -> dict[str, Array]:
+        """The rows of the anchors, of their groups, and of all items."""
+        ids = self._ids(batch)
+        users = [ids.users] if ids.group is None else [ids.users, ids.group.ravel()]
+        items = [ids.items.ravel()]
+        if ids.pools is not None and self._draws_pools:
+            items.append(ids.pools.ravel())
+        return {"users": jnp.concatenate(users), "items": jnp.concatenate(items)}
 
-    def row_loss(
-        self, rows: list[Any], extra: Kept, batch: Draw, moment: Moment
-    ) -> tuple[Array, tuple[Kept, dict[str, Array]]]:
-        """The mean over the real anchors."""
-        assert isinstance(self.encoder, RowEncoder)
-        own, *groups = [self.encoder.row_scores(own) for own in rows]
-        total, metrics = self._mean_loss(*self._parted(own), groups, extra, batch, moment)
-        return total, (extra, metrics)
+    def relocate(self, batch: Draw, at: dict[str, Array | np.ndarray]) -> Draw:
+        """With where the vectors stand in tables of these rows."""
+        ids = self._ids(batch)
+        n, n_own = len(ids.users), ids.items.size
+        items, pools = at["items"][:n_own].reshape(ids.items.shape), None
+        if ids.pools is not None and self._draws_pools:
+            pools = jnp.asarray(at["items"][n_own:]).reshape(ids.pools.shape)
+        elif isinstance(self.sampler, Shared):
+            pools = self.sampler.pools((), jnp.asarray(items[:, 0]))
+        group = None if ids.group is None else at["users"][n:].reshape(ids.group.shape)
+        return batch._replace(at=Places(at["users"][:n], items, pools, group))
 
-    @staticmethod
-    def _pools(sampler: Shared, batch: Draw) -> Int[Array, "runs n"]:
-        """The negatives that runs of anchors share."""
+    def _ids(self, batch: Draw) -> Places:
+        """Where the vectors of the batch stand in whole tables."""
         assert batch.neg is not None
-        return sampler.pools_of(batch.neg, batch.pos[:, 0])
+        if isinstance(self.sampler, Shared):
+            pools = self.sampler.pools_of(batch.neg, batch.pos[:, 0])
+            return Places(batch.users, batch.pos, pools, batch.group)
+        items = jnp.concatenate([batch.pos, batch.neg], axis=1)
+        return Places(batch.users, items, None, batch.group)
 
-    @staticmethod
-    def _pairs(batch: Draw) -> list[tuple[Array, Array]]:
-        """Users with the items to score for each: anchors, and groups with their positive."""
-        assert batch.neg is not None
-        anchors = batch.users, jnp.concatenate([batch.pos, batch.neg], axis=1)
-        if batch.group is None:
-            return [anchors]
-        own = jnp.repeat(batch.pos[:, :1], batch.group.shape[1], axis=0)
-        return [anchors, (batch.group.reshape(-1), own)]
+    @property
+    def _draws_pools(self) -> bool:
+        """Whether there are shared negatives that are no items of the batch."""
+        return isinstance(self.sampler, Shared) and self.sampler.is_drawn
 
     def _parted(self, own: Array) -> tuple[Array, Array]:
         """Scores of anchors with their positives, and with their negatives."""
         return own[:, : 1 + self.n_pos], own[:, 1 + self.n_pos :]
 
+    def _with_group(self, pos: Array, tables: Tables, at: Places) -> Array:
+        """With the scores of those who took the anchor's item after that of the anchor."""
+        assert at.group is not None
+        own = jnp.repeat(jnp.asarray(at.items[:, :1]), at.group.shape[1], axis=0)
+        scores = self.encoder.score(tables, at.group.reshape(-1), own).reshape(at.group.shape)
+        return jnp.concatenate([pos[:, :1], scores, pos[:, 1:]], axis=1)
+
     def _mean_loss(
         self,
         pos: Array,
         neg: Array,
-        groups: list[Array],
+        pools: Int[Array, "runs n"] | None,
         extra: Kept,
         batch: Draw,
         moment: Moment,
-        where: Bool[Array, "batch n_neg"] | None = None,
+        where: Bool[Array, "batch n_neg"] | None,
     ) -> tuple[Array, dict[str, Array]]:
         """Mean over the real anchors, and the metrics of the sampler beside it."""
         own = pos[:, :1]
-        if groups:
-            group = groups[0].reshape(pos.shape[0], -1)
-            pos = jnp.concatenate([own, group, pos[:, 1:]], axis=1)
         if pos.shape[1] == 1:
             pos = pos[:, 0]
         hyperparams = dict(self.hyperparams)
@@ -400,12 +428,10 @@ class Ranking(RowTask):
             where = jnp.broadcast_to(moment.where[:, None], neg.shape)
         if where is not None:
             hyperparams["where"] = where
-        if isinstance(self.sampler, Shared):
-            neg = self._corrected(neg, batch, hyperparams)
+        if pools is not None:
+            neg = self._corrected(neg, pools, hyperparams)
         losses = self.loss_fn(pos, neg, reduce_fn=None, **hyperparams)
-        if extra.confidence is not None:
-            losses = extra.confidence[batch.place].astype(losses.dtype) * losses
-        mean = moment.mean(losses)
+        mean = moment.mean(self._weighed(losses, extra, batch))
         metrics = {"loss": mean}
         if batch.is_false is not None:
             info = informativeness(own, neg)
@@ -415,10 +441,10 @@ class Ranking(RowTask):
             metrics |= {"tnr": quality.tnr, "inf": quality.inf}
         return mean, metrics
 
-    def _corrected(self, neg: Array, batch: Draw, hyperparams: dict[str, Any]) -> Array:
+    def _corrected(self, neg: Array, pools: Array, hyperparams: dict[str, Any]) -> Array:
         """Scores of a pool as though it had been drawn uniformly: the loss divides by t."""
         assert isinstance(self.sampler, Shared)
-        ratio = self.sampler.log_ratio(self._pools(self.sampler, batch))
+        ratio = self.sampler.log_ratio(pools)
         if ratio is None:
             return neg
         temperature = jnp.asarray(hyperparams.get("temperature", 1.0), ratio.dtype)
@@ -429,13 +455,20 @@ class Ranking(RowTask):
         """Whether the loss is told which anchors are real: it looks across them, and can be."""
         return takes_where(self.loss_fn) and not is_anchorwise(self.loss_fn)
 
-    def _half_squares(self, rows: Tables, batch: Draw, moment: Moment) -> Array:
+    @staticmethod
+    def _weighed(values: Float[Array, "batch"], extra: Kept, batch: Draw) -> Float[Array, "batch"]:
+        """Each anchor's times the confidence in its interaction."""
+        if extra.confidence is None:
+            return values
+        return extra.confidence[batch.place].astype(values.dtype) * values
+
+    def _half_squares(
+        self, rows: Tables, at: Places, extra: Kept, batch: Draw, moment: Moment
+    ) -> Array:
         """Half the squared length of the rows of an anchor, a mean over the real ones."""
-        users, items = rows.users[batch.users], rows.items[batch.pos]
+        users, items = take_rows(rows.users, at.users), take_rows(rows.items, at.items)
         squares = jnp.sum(users**2, axis=-1) + jnp.sum(items**2, axis=(1, 2))
-        if not isinstance(self.sampler, Shared):
-            squares = squares + jnp.sum(rows.items[batch.neg] ** 2, axis=(1, 2))
-        elif self.sampler.is_drawn:
-            of_pools = jnp.sum(rows.items[self._pools(self.sampler, batch)] ** 2, axis=(1, 2))
+        if at.pools is not None and self._draws_pools:
+            of_pools = jnp.sum(take_rows(rows.items, at.pools) ** 2, axis=(1, 2))
             squares = squares + spread(of_pools, len(squares))
-        return 0.5 * moment.mean(squares.astype(jnp.float32))
+        return 0.5 * moment.mean(self._weighed(squares.astype(jnp.float32), extra, batch))

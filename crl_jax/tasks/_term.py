@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
@@ -20,9 +20,12 @@ class Term(ABC):
 
     Attributes:
       weight: What the term is multiplied with, at least 0.
+      by_rows: Whether the vectors of the batch are all that it looks at. Then the encoder can be
+        trained by rows; its parameters are tables of the rows of the batch.
     """
 
     weight: Any = 1.0
+    by_rows: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_range("weight", self.weight, 0, jnp.inf, high_open=True)

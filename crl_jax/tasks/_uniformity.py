@@ -1,7 +1,7 @@
 """Alignment and uniformity in place of negatives: DirectAU."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -62,6 +62,7 @@ class Uniformity(Term):
     """
 
     scale: Any = 2.0
+    by_rows: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -4,6 +4,7 @@ It knows no users, items, images or words. A :class:`Task` says what a batch and
 :func:`fit` does the rest. The tasks of this library are in :mod:`crl_jax.tasks`.
 """
 
+from . import rows as rows
 from ._batches import ArrayBatches as ArrayBatches
 from ._batches import HostBatches as HostBatches
 from ._callbacks import Callback as Callback
@@ -27,10 +28,14 @@ from ._loop import fit as fit
 from ._loop import initial_state as initial_state
 from ._numbers import check_count as check_count
 from ._numbers import settle_runs as settle_runs
+from ._optimizers import AnyOptimizer as AnyOptimizer
 from ._optimizers import Fixed as Fixed
 from ._optimizers import Optimizer as Optimizer
+from ._optimizers import RowOptimizer as RowOptimizer
+from ._optimizers import RowRule as RowRule
 from ._optimizers import Rule as Rule
 from ._optimizers import Schedule as Schedule
+from ._optimizers import Scheduled as Scheduled
 from ._optimizers import Updates as Updates
 from ._optimizers import adam_l2 as adam_l2
 from ._optimizers import adamw as adamw
@@ -46,7 +51,6 @@ from ._sweep import choose as choose
 from ._sweep import grid as grid
 from ._task import Examples as Examples
 from ._task import Moment as Moment
-from ._task import Rows as Rows
 from ._task import RowTask as RowTask
 from ._task import State as State
 from ._task import Task as Task

@@ -21,7 +21,7 @@ from ._fingerprint import describe, hash_program
 from ._hooks import Hook, KeepBest, Report
 from ._jit import jit
 from ._numbers import check_fit, check_names, check_runs, put, settle_runs
-from ._optimizers import Fixed, Optimizer, Updates
+from ._optimizers import AnyOptimizer, Fixed, Optimizer, RowOptimizer
 from ._steps import StepPlan, Steps, run_steps, updates_per_epoch
 from ._task import State, Task, stream
 
@@ -91,14 +91,14 @@ class _Fixed(NamedTuple):
     """What does not change while training; arguments of the compiled calls."""
 
     task: Task
-    optimizer: Updates
+    optimizer: AnyOptimizer
     batches: Any
     hooks: tuple[Hook, ...]
 
 
 def fit(
     task: Task,
-    optimizer: Updates | optax.GradientTransformation,
+    optimizer: AnyOptimizer | optax.GradientTransformation,
     batches: ArrayBatches | HostBatches,
     plan: StepPlan,
     *,
@@ -117,8 +117,8 @@ def fit(
 
     Args:
       task: What is trained.
-      optimizer: An :class:`Optimizer`, whose numbers can be swept, or an Optax transformation
-        with its own schedules.
+      optimizer: An :class:`Optimizer` or, for large tables, a :class:`RowOptimizer`, whose numbers
+        can be swept; or an Optax transformation with its own schedules.
       batches: The examples.
       plan: How steps are taken.
       epochs: Length of the training; may be an array ``[runs]``.
@@ -245,13 +245,13 @@ def _trace_chunk(batches: HostBatches, state: Runs, **rest: Any) -> Any:
     return _run_chunk.trace(state, state.state.key, steps, **rest)
 
 
-def _settle(fixed: _Fixed, run: dict[str, Array], program: _Program) -> tuple[Task, Updates]:
+def _settle(fixed: _Fixed, run: dict[str, Array], program: _Program) -> tuple[Task, AnyOptimizer]:
     """Task and optimiser of one run, with its own numbers in their places."""
     both = {"task": fixed.task, "optimizer": fixed.optimizer}
     for path in program.paths:
         both = put(both, path, run[path])
     optimizer = both["optimizer"]
-    if isinstance(optimizer, Optimizer) and program.updates_per_epoch is not None:
+    if isinstance(optimizer, (Optimizer, RowOptimizer)) and program.updates_per_epoch is not None:
         n_steps = run["epochs"] * program.updates_per_epoch
         optimizer = dataclasses.replace(optimizer, n_steps=n_steps)
     return both["task"], optimizer
@@ -288,17 +288,18 @@ def _advance(
 
         def body(state: State, epoch: Array) -> tuple[State, dict[str, Array]]:
             state, key = _begin_epoch(task, state, epoch)
-            return run_steps(
+            state, means = run_steps(
                 task, optimizer, state, batches.epoch(key, program.plan),
                 plan=program.plan, data=batches.data, epoch=epoch, progress=_progress(epoch, run),
             )  # fmt: skip
+            return _awake(optimizer, state), means
 
         these = epoch + jnp.arange(n_epochs, dtype=jnp.int32)
         after, reports = jax.lax.scan(body, before.state, these)
         report = jax.tree.map(jnp.mean, reports)
         return _measure(task, fixed.hooks, before._replace(state=after), run, report, these[-1] + 1)
 
-    return _over_runs(one, (state, runs), in_turn=program.plan.row_wise)
+    return _over_runs(one, (state, runs), in_turn=isinstance(fixed.optimizer, RowOptimizer))
 
 
 def _advance_from_host(
@@ -323,6 +324,8 @@ def _advance_from_host(
             n = float(np.sum(steps.n))
             total += n
             sums = {name: sums.get(name, 0) + n * value for name, value in report.items()}
+        if isinstance(fixed.optimizer, RowOptimizer):
+            state = _wake(state, **static)
     if not total:
         raise ValueError(f"`batches` must hold an example in each epoch, got none in {epoch}.")
     report = {name: value / total for name, value in sums.items()}
@@ -338,7 +341,7 @@ def _begin(
         after, key = _begin_epoch(task, before.state, epoch)
         return before._replace(state=after), key
 
-    return _over_runs(one, (state, runs), in_turn=program.plan.row_wise)
+    return _over_runs(one, (state, runs), in_turn=isinstance(fixed.optimizer, RowOptimizer))
 
 
 @partial(jit, static_argnames="program", donate_argnames="state")
@@ -361,7 +364,16 @@ def _run_chunk(
         )  # fmt: skip
         return before._replace(state=after), report
 
-    return _over_runs(one, (state, runs, keys), in_turn=program.plan.row_wise)
+    return _over_runs(one, (state, runs, keys), in_turn=isinstance(fixed.optimizer, RowOptimizer))
+
+
+@partial(jit, static_argnames="program", donate_argnames="state")
+def _wake(state: Runs, *, runs: dict[str, Array], fixed: _Fixed, program: _Program) -> Runs:
+    def one(before: Runs, run: dict[str, Array]) -> Runs:
+        _, optimizer = _settle(fixed, run, program)
+        return before._replace(state=_awake(optimizer, before.state))
+
+    return _over_runs(one, (state, runs), in_turn=True)
 
 
 @partial(jit, static_argnames="program", donate_argnames="state")
@@ -378,10 +390,10 @@ def _finish(
         task, _ = _settle(fixed, run, program)
         return _measure(task, fixed.hooks, before, run, report, epoch)
 
-    return _over_runs(one, (state, runs, report), in_turn=program.plan.row_wise)
+    return _over_runs(one, (state, runs, report), in_turn=isinstance(fixed.optimizer, RowOptimizer))
 
 
-def initial_state(task: Task, optimizer: Updates, seed: Integer[Array, ""] | int) -> State:
+def initial_state(task: Task, optimizer: AnyOptimizer, seed: Integer[Array, ""] | int) -> State:
     """The state before the first step; a pure function."""
     key = jax.random.key(seed)
     params, extra = task.init(key)
@@ -398,6 +410,14 @@ def _begin_epoch(task: Task, state: State, epoch: Array) -> tuple[State, Key[Arr
     key = jax.random.fold_in(state.key, epoch)
     extra = task.start_epoch(key, state.params, state.extra, epoch)
     return state._replace(extra=extra), key
+
+
+def _awake(optimizer: AnyOptimizer, state: State) -> State:
+    """With all rows as they are by now: hooks, and the next epoch's start, read whole tables."""
+    if not isinstance(optimizer, RowOptimizer):
+        return state
+    params, opt_state = optimizer.wake_all(state.params, state.opt_state, state.step)
+    return state._replace(params=params, opt_state=opt_state)
 
 
 def _progress(epoch: Array, run: dict[str, Array]) -> Array:

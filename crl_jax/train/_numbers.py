@@ -5,13 +5,12 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from .._checks import check_range, check_registered
 from ._batches import ArrayBatches, HostBatches
-from ._optimizers import Optimizer, Updates
+from ._optimizers import AnyOptimizer, RowOptimizer, Updates
 from ._steps import StepPlan
 from ._task import RowTask, Task
 
@@ -108,17 +107,21 @@ def check_count(name: str, count: Any, least: int = 1) -> None:
 def check_fit(
     plan: StepPlan,
     task: Task,
-    optimizer: Updates,
+    optimizer: AnyOptimizer,
     batches: ArrayBatches | HostBatches,
     *,
     eval_every: int,
     stop_at: int | None,
 ) -> None:
     """Raises ``ValueError`` unless the parts of a training are such, and fit together."""
-    parts = {"task": (task, Task), "optimizer": (optimizer, Updates), "plan": (plan, StepPlan)}
-    for name, (value, kind) in parts.items():
-        if isinstance(value, type) or not isinstance(value, kind):
-            raise ValueError(f"`{name}` must be a train.{kind.__name__}, got {value!r}.")
+    parts = {
+        "task": (task, (Task,)), "optimizer": (optimizer, (Updates, RowOptimizer)),
+        "plan": (plan, (StepPlan,)),
+    }  # fmt: skip
+    for name, (value, kinds) in parts.items():
+        if isinstance(value, type) or not isinstance(value, kinds):
+            wanted = " or ".join(f"train.{kind.__name__}" for kind in kinds)
+            raise ValueError(f"`{name}` must be a {wanted}, got {value!r}.")
         if name != "plan":
             check_registered(name, value)
     counts = {name: getattr(plan, name) for name in ("batch_size", "draw_batches", "accumulate")}
@@ -137,8 +140,8 @@ def check_fit(
             "`batches` from the host are taken one by one: leave `accumulate` and "
             "`draw_batches` at 1."
         )
-    if plan.row_wise:
-        _check_row_wise(plan, task, optimizer)
+    if isinstance(optimizer, RowOptimizer):
+        _check_by_rows(plan, task, optimizer)
     if plan.mesh is not None and plan.batch_size % plan.mesh.shape.get("data", 1):
         raise ValueError(
             f"`batch_size` must be a multiple of the {plan.mesh.shape['data']} devices of `mesh`, "
@@ -148,17 +151,17 @@ def check_fit(
         raise ValueError(f"`mesh` must have an axis data, got {tuple(plan.mesh.shape)}.")
 
 
-def _check_row_wise(plan: StepPlan, task: Task, optimizer: Updates) -> None:
+def _check_by_rows(plan: StepPlan, task: Task, optimizer: RowOptimizer) -> None:
     if not isinstance(task, RowTask):
-        raise ValueError(f"`row_wise` needs a task of rows, got {type(task).__name__}.")
+        raise ValueError(f"`optimizer` of rows needs a train.RowTask, got {type(task).__name__}.")
     if plan.mesh is not None or plan.compute_dtype is not None or plan.accumulate > 1:
-        raise ValueError("`row_wise` goes with none of `mesh`, `compute_dtype` and `accumulate`.")
-    if not isinstance(optimizer, Optimizer) or jax.tree.leaves(
-        jax.eval_shape(optimizer.init, {"rows": jax.ShapeDtypeStruct((1,), np.float32)})
-    ):
-        rule = getattr(getattr(optimizer, "rule", optimizer), "__name__", type(optimizer).__name__)
         raise ValueError(
-            f"`row_wise` needs an optimizer without state, such as sgd_l2, got {rule}."
+            "`optimizer` of rows goes with none of `mesh`, `compute_dtype` and `accumulate`."
+        )
+    if optimizer.weight_decay is not None:
+        raise ValueError(
+            "`optimizer` of rows has no `weight_decay`, which would change every row: the L2 of "
+            f"the rows of a batch is a term of the loss, got {optimizer.weight_decay}."
         )
 
 

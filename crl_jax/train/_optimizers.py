@@ -1,7 +1,8 @@
 """Optimisers and learning-rate schedules whose numbers may be traced."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -11,6 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from .._checks import check_range
 from .._pytree import STATIC
+from . import rows
 
 Scalar = float | Float[Array, ""]
 Rule = Callable[[Any, Any], optax.GradientTransformation]
@@ -73,10 +75,9 @@ def cosine(progress: Any, decay: Any) -> Any:
     return decay + (1 - decay) * 0.5 * (1 + jnp.cos(jnp.pi * progress))
 
 
-@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Optimizer:
-    """An Optax optimiser whose numbers are leaves.
+class Scheduled:
+    """What all optimisers whose numbers are leaves have.
 
     The learning rate of each step is ``learning_rate * schedule(progress, decay)``, after a
     linear rise over the share ``warm_up`` of the steps.
@@ -87,7 +88,6 @@ class Optimizer:
       decay: Factor on the learning rate that the schedule comes down to, >= 0.
       warm_up: Share of the steps in which the learning rate rises, in [0, 1).
       n_steps: Steps that the schedule spans; :func:`fit` sets it.
-      rule: See :data:`Rule`. Static.
       schedule: See :data:`Schedule`. Static.
     """
 
@@ -96,7 +96,6 @@ class Optimizer:
     decay: Any = 0.1
     warm_up: Any = 0.0
     n_steps: Any = 1
-    rule: Rule = field(default=adam_l2, metadata=STATIC)
     schedule: Schedule = field(default=constant, metadata=STATIC)
 
     def __post_init__(self) -> None:
@@ -105,20 +104,31 @@ class Optimizer:
         check_range("decay", self.decay, 0, jnp.inf, high_open=True)
         check_range("warm_up", self.warm_up, 0, 1, high_open=True)
 
-    def transformation(self, step: Int[Array, ""] | int) -> optax.GradientTransformation:
-        """The Optax transformation at a step."""
-        progress = jnp.asarray(step).astype(jnp.float32) / self.n_steps
+    def rate(self, step: Int[Array, ""] | int) -> Float[Array, ""]:
+        """The learning rate of a step."""
+        # Optimisers of rows ask for steps to come, past the last one too.
+        progress = jnp.minimum(jnp.asarray(step).astype(jnp.float32) / self.n_steps, 1)
         rate = self.learning_rate * self.schedule(progress, self.decay)
         done = jnp.where(
             self.warm_up > 0, progress / jnp.where(self.warm_up > 0, self.warm_up, 1), 1
         )
-        return self.rule(rate * jnp.minimum(done, 1), self.weight_decay)
+        return rate * jnp.minimum(done, 1)
 
-    def per_example(self, n: Float[Array, ""]) -> "Optimizer":
-        """For rows of a batch of ``n``: their L2 terms are a mean over it, as the loss is."""
-        if self.weight_decay is None:
-            return self
-        return replace(self, weight_decay=self.weight_decay / jnp.maximum(n, 1))
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Optimizer(Scheduled):
+    """An Optax optimiser whose numbers are leaves, see :class:`Scheduled`.
+
+    Attributes:
+      rule: See :data:`Rule`. Static.
+    """
+
+    rule: Rule = field(default=adam_l2, metadata=STATIC)
+
+    def transformation(self, step: Int[Array, ""] | int) -> optax.GradientTransformation:
+        """The Optax transformation at a step."""
+        return self.rule(self.rate(step), self.weight_decay)
 
     def init(self, params: Any) -> Any:
         """State before the first step."""
@@ -127,6 +137,45 @@ class Optimizer:
     def update(self, grads: Any, state: Any, params: Any, step: Int[Array, ""]) -> tuple[Any, Any]:
         """What to add to the parameters at a step, and the state after it."""
         return self.transformation(step).update(grads, state, params)
+
+
+RowRule = Callable[[rows.Rate], rows.RowTransformation]
+"""``rule(rate)``: what happens to rows, such as :func:`crl_jax.train.rows.adam`; ``rate`` gives
+the learning rate of a step."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class RowOptimizer(Scheduled):
+    """An optimiser of the rows that a batch reads; its task is a :class:`RowTask`.
+
+    Its numbers are those of :class:`Scheduled`, but for ``weight_decay``, which would change all
+    rows in each step: L2 of the rows of a batch is a term of the task's loss.
+
+    Attributes:
+      rule: See :data:`RowRule`. Static.
+    """
+
+    rule: RowRule = field(default=rows.adam, metadata=STATIC)
+
+    @property
+    def row_rule(self) -> rows.RowTransformation:
+        """What happens to rows."""
+        return self.rule(self.rate)
+
+    def init(self, params: Any) -> Any:
+        """What goes with each table before the first step."""
+        return jax.tree.map(partial(rows.init, self.row_rule), params)
+
+    def wake_all(self, params: Any, state: Any, step: Int[Array, ""]) -> tuple[Any, Any]:
+        """All rows as they are before a step, and what goes with them."""
+        tables, tree = jax.tree.flatten(params)
+        awake = [
+            rows.wake_all(self.row_rule, table, own, step)
+            for table, own in zip(tables, tree.flatten_up_to(state), strict=True)
+        ]
+        tables, states = zip(*awake)
+        return tree.unflatten(tables), tree.unflatten(states)
 
 
 @jax.tree_util.register_dataclass
@@ -147,3 +196,7 @@ class Fixed:
         """What to add to the parameters, and the state after it."""
         del step
         return self.tx.update(grads, state, params)
+
+
+AnyOptimizer = Updates | RowOptimizer
+"""What the engine trains with: all of the parameters, or rows of them."""

@@ -13,8 +13,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from .._floats import cast_floats
-from ._optimizers import Updates
-from ._rows import row_updates
+from . import rows
+from ._optimizers import AnyOptimizer, RowOptimizer, Updates
 from ._task import Examples, Moment, RowTask, State, Task, take
 
 # Numbers drawn ahead of an epoch's steps; past this (64 MiB) each step draws its own. Drawing for
@@ -32,7 +32,6 @@ class StepPlan:
       draw_batches: Updates whose batches are drawn together, and chosen from the parameters
         before the first of them.
       accumulate: Gradients that are averaged for one update.
-      row_wise: Whether a step changes only the rows that its batch reads, see :class:`RowTask`.
       compute_dtype: What floating parameters are cast to for the loss, such as ``"bfloat16"``;
         they are kept and updated as they are.
       mesh: Devices that the examples of a batch are spread over, along its axis ``data``.
@@ -41,7 +40,6 @@ class StepPlan:
     batch_size: int
     draw_batches: int = 1
     accumulate: int = 1
-    row_wise: bool = False
     compute_dtype: str | None = None
     mesh: Mesh | None = None
 
@@ -90,7 +88,7 @@ def plan_steps(n: int, plan: StepPlan) -> tuple[Array, Array, Array]:
 
 def run_steps(
     task: Task,
-    optimizer: Updates,
+    optimizer: AnyOptimizer,
     state: State,
     steps: Steps,
     *,
@@ -151,16 +149,13 @@ _Update = Callable[[State, Any, Moment], tuple[State, dict[str, Array]]]
 
 
 def _take_turn(
-    task: Task, optimizer: Updates, plan: StepPlan, state: State, batch: Any, moment: Moment
+    task: Task, optimizer: AnyOptimizer, plan: StepPlan, state: State, batch: Any, moment: Moment
 ) -> tuple[State, dict[str, Array]]:
     """The updates on what was drawn together, and sums of their metrics over examples."""
-    update = (
-        _row_update(task, optimizer, plan)
-        if plan.row_wise
-        else _dense_update(task, optimizer, plan)
-    )
+    by_row = isinstance(optimizer, RowOptimizer)
+    update = _row_update(task, optimizer, plan) if by_row else _dense_update(task, optimizer, plan)
     together = plan.draw_batches > 1
-    if together or plan.row_wise:
+    if together or by_row:
         batch, extra = task.choose(state.params, state.extra, batch, moment)
         state = state._replace(extra=extra)
     if not together:
@@ -173,7 +168,7 @@ def _take_turn(
 
     # Past the last example the last draw holds batches without any: they are no steps.
     each = _split((batch, moment.where), plan.draw_batches)
-    take_step = stepped if plan.row_wise else _skip_empty(stepped)
+    take_step = stepped if by_row else _skip_empty(stepped)
     state, sums = jax.lax.scan(take_step, state, (*each, moment.n))
     return state, jax.tree.map(jnp.sum, sums)
 
@@ -250,9 +245,10 @@ def _accumulated(task: Task, plan: StepPlan) -> _Gradient:
     return gradient
 
 
-def _row_update(task: Task, optimizer: Any, plan: StepPlan) -> _Update:
+def _row_update(task: Task, optimizer: RowOptimizer, plan: StepPlan) -> _Update:
     """An update with the gradient of the rows that the batch reads."""
     assert isinstance(task, RowTask)
+    rule = optimizer.row_rule
 
     def update(state: State, batch: Any, moment: Moment) -> tuple[State, dict[str, Array]]:
         if plan.batch_size == 1:
@@ -261,24 +257,25 @@ def _row_update(task: Task, optimizer: Any, plan: StepPlan) -> _Update:
             batch = jax.tree.map(lambda x: jnp.repeat(x, 2, axis=0), batch)
             where = jnp.repeat(moment.where, 2) & jnp.array([True, False])
             moment = moment._replace(where=where)
-        groups = task.rows(state.extra, batch)
-        values = [jax.tree.map(lambda x, at: x[at], state.params, g.ids) for g in groups]
+        tables, tree = jax.tree.flatten(state.params)
+        states, ids = map(tree.flatten_up_to, (state.opt_state, task.rows(batch)))
+        read = [rows.read(rule, *each, state.step) for each in zip(tables, states, ids)]
+        opened, states = zip(*read)
+        here = task.relocate(batch, tree.unflatten([each.at for each in opened]))
 
-        def of_rows(values: list[Any]) -> tuple[Array, Any]:
-            loss, (extra, metrics) = task.row_loss(values, state.extra, batch, moment)
+        def of_rows(values: list[Array]) -> tuple[Array, Any]:
+            params = tree.unflatten(values)
+            loss, (extra, metrics) = task.loss(params, state.extra, here, moment)
             return loss, (extra, {"loss": loss, **metrics})
 
+        values = [each.rows for each in opened]
         grads, (extra, metrics) = jax.grad(of_rows, has_aux=True)(values)
-        rule = optimizer.per_example(moment.n).transformation(state.step)
-        params = state.params
-        for group, own, grad in zip(groups, values, grads, strict=True):
-            each = len(jax.tree.leaves(group.ids)[0]) // len(moment.where)
-            where = jnp.repeat(moment.where, each) if each > 1 else moment.where
-            params = row_updates(
-                rule, params, group.ids, own, grad, where=where, weight=group.weight
-            )
+        written = [
+            rows.write(rule, *each, state.step) for each in zip(tables, states, opened, grads)
+        ]
+        params, opt_state = (tree.unflatten(column) for column in zip(*written))
         extra = task.after_update(params, extra)
-        after = State(state.step + 1, state.key, params, state.opt_state, extra)
+        after = State(state.step + 1, state.key, params, opt_state, extra)
         return after, _sums(metrics, moment.n)
 
     return update

@@ -123,33 +123,20 @@ class Task(ABC):
         return extra
 
 
-class Rows(NamedTuple):
-    """Rows of tables that a batch reads.
-
-    Attributes:
-      ids: The rows of each table, ``[k * batch, ...]``, k of them for each example in turn.
-      weight: What multiplies the L2 terms of each, ``[k * batch]``; None for 1.
-    """
-
-    ids: Any
-    weight: Float[Array, "rows"] | None = None
-
-
 class RowTask(Task):
-    """A task whose loss depends on a few rows of its parameters, which are tables.
+    """A task whose loss depends on a few rows of its parameters, which are tables ``[rows, dim]``.
 
-    A step can then change these rows alone, and costs what the batch costs.
+    A step can then read and change these rows alone, and costs what the batch costs: the
+    parameters that :meth:`loss` gets are then tables of the rows that were read.
     """
 
     @abstractmethod
-    def rows(self, extra: Any, batch: Any) -> list[Rows]:
-        """The rows that a batch reads, in groups."""
+    def rows(self, batch: Any) -> Any:
+        """The rows of each table that a batch reads, int32 ``[m]``, in the containers of params."""
 
     @abstractmethod
-    def row_loss(
-        self, rows: list[Any], extra: Any, batch: Any, moment: Moment
-    ) -> tuple[Float[Array, ""], tuple[Any, dict[str, Float[Array, ""]]]]:
-        """:meth:`loss` from the values of the rows of each group."""
+    def relocate(self, batch: Any, at: Any) -> Any:
+        """The batch for a table of those rows; ``at`` says where each of :meth:`rows` stands."""
 
 
 def take(data: Any, index: Int[Array, "*batch"]) -> Any:

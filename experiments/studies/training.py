@@ -43,10 +43,11 @@ def train_published(
             recipe.encoder, world.train, recipe.dim, models.normal(recipe.deviation)
         ),
         held_out=world.test,
-        optimizer=train.Optimizer(
-            recipe.learning_rate * method.rate, recipe.weight_decay, rule=train.sgd_l2
+        optimizer=train.RowOptimizer(
+            recipe.learning_rate * method.rate, recipe.weight_decay, rule=train.rows.sgd
         ),
-        plan=train.StepPlan(1, draw_batches=method.draw, row_wise=True),
+        l2_on="rows",
+        plan=train.StepPlan(1, draw_batches=method.draw),
         epochs=epochs,
         seeds=np.asarray(seeds),
         hooks=[*([] if probe is None else [probe]), *_callbacks(checkpoint, on_epoch)],

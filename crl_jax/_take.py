@@ -1,0 +1,17 @@
+"""Rows of a table."""
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+
+def take_rows(
+    table: Float[Array, "n dim"], at: Int[Array | np.ndarray, "*shape"]
+) -> Float[Array, "*shape dim"]:
+    """``table[at]``; a slice where ``at`` is known while tracing, and rows follow each other."""
+    if isinstance(at, np.ndarray) and at.size:
+        first = int(at.flat[0])
+        if np.array_equal(at.ravel(), np.arange(first, first + at.size)):
+            rows = jax.lax.slice_in_dim(table, first, first + at.size)
+            return rows.reshape(*at.shape, table.shape[1])
+    return table[at]

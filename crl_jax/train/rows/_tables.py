@@ -1,0 +1,122 @@
+"""Reads rows of tables and writes them back, whatever the size of the tables."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from ._transformation import RowTransformation
+
+
+class TableState(NamedTuple):
+    """What goes with a table while it is trained by rows.
+
+    Attributes:
+      rule: State of the rule; every leaf leads with the rows of the table.
+      place: For each row, where it stood in the batch that read it last, int32 ``[rows]``.
+    """
+
+    rule: Any
+    place: Int[Array, "rows"]
+
+
+class Opened(NamedTuple):
+    """Rows that a batch reads.
+
+    Attributes:
+      rows: Their values, ``[m, dim]``; those of a row that is read twice stand at its place.
+      at: The place among ``rows`` of each of the ids, int32 ``[m]``; known while tracing where
+        the rule is additive.
+      ids: Whose row stands there; ``n``, which there is not, where none does.
+      rule: State of the rule, every leaf ``[m, ...]``.
+    """
+
+    rows: Float[Array, "m dim"]
+    at: Int[Array | np.ndarray, "m"]
+    ids: Int[Array, "m"]
+    rule: Any
+
+
+def init(rule: RowTransformation, table: Float[Array, "n dim"]) -> TableState:
+    """The state of a table before the first step."""
+    places = 0 if rule.additive else len(table)
+    return TableState(rule.init(table), jnp.zeros(places, jnp.int32))
+
+
+def read(
+    rule: RowTransformation,
+    table: Float[Array, "n dim"],
+    state: TableState,
+    ids: Int[Array, "m"],
+    step: Int[Array, ""],
+) -> tuple[Opened, TableState]:
+    """The rows ``ids`` as they are before a step.
+
+    A row that stands among the ids several times is opened once: a gradient with respect to
+    ``opened.rows[opened.at]`` is then summed by itself.
+
+    Args:
+      rule: The optimiser.
+      table: The table.
+      state: What goes with it.
+      ids: Rows, each in ``[0, n)``.
+      step: Steps taken so far.
+
+    Returns:
+      The rows, and the state to hand to :func:`write`.
+    """
+    first = np.arange(len(ids), dtype=np.int32)
+    rows, of_rule = jax.tree.map(lambda x: x[ids], (table, state.rule))
+    if rule.additive:
+        return Opened(rows, first, ids, of_rule), state
+    # Each id writes where it stands; whichever stays is the place of all equal ones.
+    place = state.place.at[ids].set(first)
+    at = place[ids]
+    if rule.wake is not None:
+        rows, of_rule = rule.wake(rows, of_rule, step)
+    own = jnp.where(at == first, ids, len(table))
+    return Opened(rows, at, own, of_rule), state._replace(place=place)
+
+
+def write(
+    rule: RowTransformation,
+    table: Float[Array, "n dim"],
+    state: TableState,
+    opened: Opened,
+    grads: Float[Array, "m dim"],
+    step: Int[Array, ""],
+) -> tuple[Float[Array, "n dim"], TableState]:
+    """The table after the step, and its state.
+
+    Args:
+      rule: The optimiser.
+      table: The table.
+      state: What :func:`read` returned with the rows.
+      opened: The rows.
+      grads: Gradients with respect to ``opened.rows``.
+      step: Steps taken so far.
+    """
+    updates, of_rule = rule.update(grads, opened.rule, opened.rows, step)
+    if rule.additive:
+        return table.at[opened.ids].add(updates.astype(table.dtype), mode="drop"), state
+
+    def put(whole: Array, rows: Array) -> Array:
+        return whole.at[opened.ids].set(rows, mode="drop")
+
+    table = put(table, (opened.rows + updates).astype(table.dtype))
+    return table, state._replace(rule=jax.tree.map(put, state.rule, of_rule))
+
+
+def wake_all(
+    rule: RowTransformation,
+    table: Float[Array, "n dim"],
+    state: TableState,
+    step: Int[Array, ""],
+) -> tuple[Float[Array, "n dim"], TableState]:
+    """The whole table as it is before a step, for what reads it all: validation, serving."""
+    if rule.wake is None:
+        return table, state
+    table, of_rule = rule.wake(table, state.rule, step)
+    return table, state._replace(rule=of_rule)
