@@ -12,6 +12,7 @@ def speed(results: Path) -> str:
     """The sections on time and memory."""
     sections = {
         "training": _training,
+        "rows": _rows,
         "propagation": _propagation,
         "lightgcn": _lightgcn,
         "samplers/cost": _samplers,
@@ -84,6 +85,30 @@ def _threads(task: Content) -> str:
     return (
         f"The fastest epoch of {task['loss'].upper()} by threads: {said}. "
         "`NPROC=1 python -m experiments.recommend …` takes one."
+    )
+
+
+def _rows(content: Content) -> str:
+    sizes = sorted({row["rows"] for row in content["rows"]})
+    ways = list(dict.fromkeys(row["name"] for row in content["rows"]))
+    steps = {(row["name"], row["rows"]): row["step_ms"] for row in content["rows"]}
+    cells = [
+        [
+            name,
+            *(number(steps[name, size], 1) for size in sizes),
+            number(steps[name, sizes[-1]] / steps[name, sizes[0]], 2),
+        ]
+        for name in ways
+    ]
+    setting = content["setting"]
+    return join(
+        "### A step on large tables",
+        f"Milliseconds of a step by the number of rows, of width {setting['dim']}, with BPR and "
+        f"batches of {setting['batch']:,} triplets, which read three rows each. PyTorch has "
+        "`EmbeddingBag(sparse=True)` and its lazy `SparseAdam`; a dense optimiser takes gradients "
+        "of whole tables. All have large pages of memory (`GLIBC_TUNABLES=glibc.malloc.hugetlb=1` "
+        f"on Linux). {machine_of(content)}. `python -m benchmarks.rows`",
+        table(["way", *(f"{size:,}" for size in sizes), "last over first"], cells),
     )
 
 

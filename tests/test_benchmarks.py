@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks import _common as common
-from benchmarks import confidence, evaluation, in_batch, quality, results_page, training
+from benchmarks import confidence, evaluation, in_batch, quality, results_page, rows, training
 from experiments.recipes import RECIPES
 
 
@@ -238,3 +238,54 @@ def test_nothing_is_measured_no_times(repeats, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         call(training, monkeypatch, "--repeats", repeats)
     assert "at least 1" in capsys.readouterr().err
+
+
+@pytest.fixture
+def few_rows(monkeypatch):
+    """Contestants of :mod:`benchmarks.rows` in this process, with short tables and batches."""
+    monkeypatch.setattr(rows, "BATCH", 64)
+    monkeypatch.setattr(rows, "BLOCK", 128)
+    monkeypatch.setattr(rows, "SAMPLE", 100)
+
+    class Here:
+        def __init__(self, name: str, n: int, folder: Path):
+            self.name = name
+            run, sample = rows.ours(name.replace(rows.SPARSE, rows.ADAGRAD), n)
+            self.loss, _ = run(rows.ids_of(n, 0)), run(rows.ids_of(n, 1))
+            self.rows, self.times = sample(), []
+
+        def turn(self):
+            self.times.append(0.5)
+
+        def end(self):
+            pass
+
+    monkeypatch.setattr(rows, "Contestant", Here)
+    monkeypatch.setattr(rows.common, "versions", lambda *_: {})
+    return Here
+
+
+def test_rows_are_held_to_the_dense_optimizer(few_rows, monkeypatch, tmp_path, standard_promotion):
+    flags = "--sizes", 200, 400, "--repeats", 2, "--out", tmp_path / "rows.json"
+    call(rows, monkeypatch, *flags)
+    content = json.loads((tmp_path / "rows.json").read_text())
+    assert [row["name"] for row in content["rows"]] == 2 * rows.ORDER
+    assert {row["step_ms"] for row in content["rows"]} == {500.0}
+    assert "| rows.adam | 500.0 | 500.0 | 1.00 |" in results_page.page(tmp_path)
+
+
+@pytest.mark.parametrize("wrong", ["loss", "rows"])
+def test_rows_that_are_wrong_are_not_timed(
+    few_rows, wrong, monkeypatch, tmp_path, standard_promotion
+):
+    class Wrong(few_rows):
+        def __init__(self, name: str, *about):
+            super().__init__(name, *about)
+            if name == rows.ADAM and wrong == "loss":
+                self.loss += 0.001
+            elif name == rows.ADAM:
+                self.rows[1] = self.rows[1] + 0.001
+
+    monkeypatch.setattr(rows, "Contestant", Wrong)
+    with pytest.raises(SystemExit, match=r"rows.adam with 200 rows is wrong: off by 0.001"):
+        call(rows, monkeypatch, "--sizes", 200, "--out", tmp_path / "rows.json")

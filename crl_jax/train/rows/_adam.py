@@ -3,6 +3,7 @@
 import math
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -138,8 +139,9 @@ def adam(
         mean = b1 * mean + (1 - b1) * grads
         square = b2 * square + (1 - b2) * grads**2
         of_mean, of_square = corrections(step + 1)
-        of_mean, of_square, size = (x.astype(mean.dtype) for x in (of_mean, of_square, rate(step)))
-        updates = -size * (mean / of_mean) / (jnp.sqrt(square / of_square) + eps)
+        size, root = rate(step) / of_mean, jax.lax.rsqrt(of_square)
+        size, root = size.astype(mean.dtype), root.astype(mean.dtype)
+        updates = -size * mean / (root * jnp.sqrt(square) + eps)
         return updates.astype(rows.dtype), seen(state, mean, square, step + 1)
 
     return RowTransformation(init, wake, update)
