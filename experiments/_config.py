@@ -92,8 +92,8 @@ def anchor(config: Config) -> Config:
 def from_json(stored: Any, where: Path) -> Config:
     """The configuration that :func:`to_json` wrote, checked as flags are.
 
-    Flags that the chosen loss, sampler, encoder or term does not take may be missing: a run reads
-    on where a new one has come since.
+    A run can be read that was made before a flag: one that its loss, sampler, encoder or term does
+    not take, or one whose field says what was done without it (:data:`WAS`).
 
     Args:
       stored: What was read from JSON. A section ``environment`` is not looked at.
@@ -113,6 +113,9 @@ def from_json(stored: Any, where: Path) -> Config:
     for section, choice, entries in CHOICES:
         if choice in chosen:
             given[section] = {**not_taken(entries, chosen[choice]), **given[section]}
+    for section in dataclasses.fields(Config):
+        if isinstance(given[section.name], dict):
+            given[section.name] = {**_without(section.default_factory), **given[section.name]}
     table, sections = ranges_of(**chosen), {}
     for section in dataclasses.fields(Config):
         kind: Any = section.default_factory
@@ -133,6 +136,12 @@ def from_json(stored: Any, where: Path) -> Config:
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
     return config
+
+
+def _without(kind: Any) -> dict[str, Any]:
+    """What was done before some flags of a section were there."""
+    fields = dataclasses.fields(kind)
+    return {of.name: of.metadata[options.WAS] for of in fields if options.WAS in of.metadata}
 
 
 def check_number(name: str, value: float, config: Config) -> float:

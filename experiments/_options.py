@@ -14,6 +14,8 @@ from crl_jax.data import DATASETS
 
 from ._ranges import COUNT, MOST, NOT_NEGATIVE, POSITIVE, Range
 
+WAS = "was"
+"""The key of a field's metadata under which a new flag has what runs without it did."""
 _DATA = (
     "A file or folder (MovieLens, CSV, TSV, Parquet, RecBole, LightGCN), "
     f"{', '.join(DATASETS)}, tfds:NAME or simulated."
@@ -109,8 +111,11 @@ class TrainOptions:
     """L2 coefficient."""
     l2_on: Literal["tables", "rows", "encoded"] = "tables"
     """What L2 acts on: all parameters, the rows of a batch, or its encoded vectors."""
-    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
-    """adam and sgd add the L2 term to the gradient, adamw decays the weights apart."""
+    optimizer: Literal["adam", "adamw", "adagrad", "rowwise-adagrad", "sgd"] = "adam"
+    """All but adamw, which decays the weights apart, add the L2 term to the gradient."""
+    update: Literal["auto", "tables", "rows"] = field(default="auto", metadata={WAS: "tables"})
+    """What a step changes: whole tables, or the rows that its batch reads. With --l2-on rows both
+    come to the same, and auto takes what costs less; otherwise it takes tables."""
     schedule: Literal["constant", "step", "cosine"] = "step"
     """Course of the learning rate: step goes down halfway, cosine bit by bit."""
     decay: float = 0.1

@@ -14,14 +14,13 @@ from ._config import Config
 from ._flags import spoken
 from ._problem import OnStage, Problem, unseen
 from ._sweep import count_search_seeds, parse_sweep
+from ._update import optimizer_of
 from .contrasts import resolve_contrast
 from .contrasts import swept_fields as swept_of_contrast
 from .encoders import resolve_encoder
 from .objectives import Settled, resolve
 from .sampling import SAMPLERS, Context, resolve_sampler
 
-OPTIMIZERS = {"adam": train.adam_l2, "adamw": train.adamw, "sgd": train.sgd_l2}
-SCHEDULES = {"constant": train.constant, "step": train.step_decay, "cosine": train.cosine}
 VALIDATION_K = 20
 METRICS = (
     "ndcg", "recall", "precision", "f1", "map", "mrr", "hit_rate", "coverage", "auc",
@@ -214,13 +213,6 @@ def _fitter(
     config: Config, objective: Settled, problem: Problem, swept: tuple[str, ...]
 ) -> Callable[..., tasks.FittedRanking]:
     options, encoding = config.training, objective.similar(config.encoding)
-    optimizer = train.Optimizer(
-        options.lr,
-        options.weight_decay,
-        options.decay,
-        rule=OPTIMIZERS[options.optimizer],
-        schedule=SCHEDULES[options.schedule],
-    )
 
     def fit(
         part: data.Interactions,
@@ -255,7 +247,7 @@ def _fitter(
                 contrast=contrast or objective.term,
                 held_out=None if shared else problem.held_out(part),
                 init_scale=options.init_scale,
-                optimizer=optimizer,
+                optimizer=optimizer_of(options),
                 plan=train.StepPlan(options.batch_size),
                 epochs=numbers.get("epochs", options.epochs),
                 stop_at=stop_at,

@@ -28,6 +28,7 @@ from ._progress import Display, TrainingStatus, display, reading
 from ._registry import filled, settle
 from ._signals import advise
 from ._sweep import count_search_seeds, parse_sweep
+from ._update import settle_update
 from .contrasts import resolve_contrast, settle_contrast
 from .encoders import ENCODERS, resolve_encoder
 from .objectives import Settled, resolve
@@ -112,7 +113,7 @@ def _train(config: Config, folder: Path, resumed: bool) -> None:
     if not resumed and folder.exists():
         with rundir.claim(folder, advice):  # let go at once: whether it can be had, before a read
             pass
-    config, problem, objective, swept = _judge(config, console)
+    config, problem, objective, swept, update = _judge(config, console)
     with rundir.occupy(folder) if resumed else rundir.claim(folder, advice):
         advise(partial(_go_on, folder))
         if resumed and (folder / rundir.METRICS).exists():
@@ -127,7 +128,7 @@ def _train(config: Config, folder: Path, resumed: bool) -> None:
         described = f"{loss}, {_negatives(config, objective)}, {config.encoding.encoder}"
         if config.contrasting.contrast != "none":
             described += f", {config.contrasting.contrast} ({config.contrasting.contrast_loss})"
-        screen.describe(console, problem, described)
+        screen.describe(console, problem, described, update)
         log = open_logger(config.output.log, folder, to_json(config))
         with display(console) as shown, log as on_entry:
             work = _Work(config, problem, objective, folder, described, on_entry)
@@ -153,12 +154,14 @@ def _go_on(folder: Path) -> str:
     return "Start again with the same command."
 
 
-def _judge(config: Config, console: Console) -> tuple[Config, Problem, Settled, tuple[str, ...]]:
+def _judge(
+    config: Config, console: Console
+) -> tuple[Config, Problem, Settled, tuple[str, ...], str]:
     """Everything that can be told to be wrong before the training, is.
 
     Returns:
-      The configuration with all defaults, the data, the objective and the names of what a sweep
-      sets.
+      The configuration with all defaults, the data, the objective, the names of what a sweep sets,
+      and in words what a step changes.
     """
     objective, swept = _objective(config)
     settle_sampler(config.sampling, swept, objective.sampler)
@@ -187,14 +190,17 @@ def _judge(config: Config, console: Console) -> tuple[Config, Problem, Settled, 
     if config.contrasting.contrast != "none":  # whose numbers may not suit the data
         encoder = resolve_encoder(encoding, problem.train, config.training.dim, swept)
         resolve_contrast(config.contrasting, problem.train, encoder, swept)
+    n_rows = problem.train.n_users + problem.train.n_items
+    update, said = settle_update(replace(config, encoding=encoding), objective, sampler, n_rows)
     settled = replace(
         anchor(config),
+        training=replace(config.training, update=update),
         objective=filled(config.objective, objective.values, swept),
         sampling=filled(config.sampling, of_sampler, swept),
         encoding=encoding,
         contrasting=filled(config.contrasting, of_contrast, swept),
     )
-    return settled, problem, objective, swept
+    return settled, problem, objective, swept, said
 
 
 class _Work:

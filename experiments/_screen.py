@@ -24,8 +24,8 @@ def output(*, stderr: bool = False) -> Console:
     return made if made.is_terminal else Console(stderr=stderr, width=_WIDE)
 
 
-def describe(console: Console, problem: Problem, objective: str) -> None:
-    """Prints what is about to be trained, and on what."""
+def describe(console: Console, problem: Problem, objective: str, update: str) -> None:
+    """Prints what is about to be trained, on what, and what a step changes."""
     device = jax.devices()[0]
     console.print(f"[bold]{plain(objective)}[/] on {device.platform} ({device.device_kind})")
     sizes = [f"{len(problem.train):,} train"]
@@ -37,6 +37,7 @@ def describe(console: Console, problem: Problem, objective: str) -> None:
     )
     for columns in problem.columns:
         console.print(f"columns of {Path(columns.origin).name}: {plain(columns)}")
+    console.print(update)
     if problem.tau_plus is not None:
         console.print(f"simulated data: the true τ⁺ is {problem.tau_plus:.4f}")
 

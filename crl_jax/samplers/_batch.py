@@ -63,6 +63,11 @@ class Sampler(ABC):
         """Whether it asks what users took of many items, which a bitmap answers best."""
         return False
 
+    @property
+    def reads_scores(self) -> bool:
+        """Whether :meth:`select` looks at the scores of items, or of rows of the tables."""
+        return type(self).select is not Sampler.select
+
     def init(self, key: Key[Array, ""], positives: Positives, tables: Tables) -> Any:
         """State before the first epoch: what :meth:`select` reads and changes."""
         del key, positives, tables

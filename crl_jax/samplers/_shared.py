@@ -62,6 +62,11 @@ class Shared(Sampler):
         """Of a pool, for each user of its run."""
         return True
 
+    @property
+    def reads_scores(self) -> bool:
+        """Not unless it has a :meth:`select` of its own."""
+        return type(self).select is not Shared.select
+
     def select(self, proposals: Any, batch: Batch, state: Any) -> tuple[Int[Array, "batch n"], Any]:
         """Its pool for each anchor; :meth:`where` tells which items count."""
         return spread(self.pools(proposals, batch.items), len(batch.items)), state

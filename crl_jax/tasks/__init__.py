@@ -17,6 +17,7 @@ from ._ranking import Interacted as Interacted
 from ._ranking import L2On as L2On
 from ._ranking import Ranking as Ranking
 from ._ranking import UserBatches as UserBatches
+from ._ranking import count_rows as count_rows
 from ._ranking_quality import RankingQuality as RankingQuality
 from ._term import Term as Term
 from ._towers import Towers as Towers

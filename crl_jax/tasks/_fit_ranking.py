@@ -247,8 +247,7 @@ def _check_by_rows(task: Ranking, optimizer: RowOptimizer) -> None:
             "`optimizer` of rows goes with no `contrast` that looks at more than the vectors of "
             f"the batch, got {type(task.contrast).__name__}."
         )
-    looks = type(task.sampler).select not in (Sampler.select, Shared.select)
-    if looks and optimizer.row_rule.wake is not None:
+    if task.sampler.reads_scores and optimizer.row_rule.wake is not None:
         raise ValueError(
             f"`sampler` {type(task.sampler).__name__} looks at the scores of other rows, which "
             "sleep: take rows.adagrad or rows.sgd, or an optimizer of whole tables."

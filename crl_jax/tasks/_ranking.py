@@ -88,6 +88,15 @@ class Places(NamedTuple):
     group: Int[Array | np.ndarray, "batch n_group"] | None
 
 
+def count_rows(sampler: Sampler, n_anchors: int, n_neg: int, n_pos: int, n_group: int) -> int:
+    """Rows of users and items that a step reads, each as often as it is read."""
+    drawn = n_anchors * n_neg
+    if isinstance(sampler, Shared):
+        pools = sampler.runs(n_anchors) * sampler.size(n_anchors, n_neg)
+        drawn = pools if sampler.is_drawn else 0
+    return n_anchors * (2 + n_pos + n_group) + drawn
+
+
 class Draw(NamedTuple):
     """The batch of a step.
 

@@ -37,10 +37,13 @@ from ._optimizers import Rule as Rule
 from ._optimizers import Schedule as Schedule
 from ._optimizers import Scheduled as Scheduled
 from ._optimizers import Updates as Updates
+from ._optimizers import adagrad_l2 as adagrad_l2
 from ._optimizers import adam_l2 as adam_l2
 from ._optimizers import adamw as adamw
 from ._optimizers import constant as constant
 from ._optimizers import cosine as cosine
+from ._optimizers import rows_pay as rows_pay
+from ._optimizers import rowwise_adagrad_l2 as rowwise_adagrad_l2
 from ._optimizers import sgd_l2 as sgd_l2
 from ._optimizers import step_decay as step_decay
 from ._steps import StepPlan as StepPlan

@@ -15,9 +15,11 @@ class EncoderEntry(Entry):
     Attributes:
       make: ``make(log, *, dim, similarity, initializer, **values)``, the values by the names of the
         flags; without an initializer the encoder has its own.
+      by_rows: That of the encoder, see :class:`crl_jax.models.Encoder`.
     """
 
     make: Callable[..., models.Encoder]
+    by_rows: bool = False
 
     @property
     def sweepable(self) -> frozenset[str]:

@@ -56,6 +56,7 @@ MF = EncoderEntry(
         ),
     },
     make=_factors,
+    by_rows=models.MatrixFactorization.by_rows,
 )
 LIGHTGCN = EncoderEntry(
     help="vectors mixed with those of their neighbours in the graph of interactions",
@@ -68,4 +69,5 @@ LIGHTGCN = EncoderEntry(
         ),
     },
     make=_lightgcn,
+    by_rows=models.LightGCN.by_rows,
 )

@@ -1,0 +1,76 @@
+"""What a step changes: whole tables, or the rows that its batch reads."""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from crl_jax import samplers, tasks, train
+
+from ._config import Config
+from ._options import TrainOptions
+from .encoders import ENCODERS
+from .objectives import Settled
+
+RULES: dict[str, tuple[train.Rule, train.RowRule | None]] = {
+    "adam": (train.adam_l2, train.rows.adam),
+    "adamw": (train.adamw, None),
+    "adagrad": (train.adagrad_l2, train.rows.adagrad),
+    "rowwise-adagrad": (train.rowwise_adagrad_l2, train.rows.rowwise_adagrad),
+    "sgd": (train.sgd_l2, train.rows.sgd),
+}
+"""By name, the rule for whole tables and that for rows, if there is one."""
+SCHEDULES: dict[str, Callable[[Any, Any], Any]] = {
+    "constant": train.constant,
+    "step": train.step_decay,
+    "cosine": train.cosine,
+}
+
+
+def settle_update(
+    config: Config, objective: Settled, sampler: samplers.Sampler, n_rows: int
+) -> tuple[Literal["tables", "rows"], str]:
+    """What steps on so many users and items change, and the same in words.
+
+    Raises:
+      ValueError: If rows are asked for and cannot be.
+    """
+    options, hindrance = config.training, _hindrance(config, objective, sampler)
+    n_read = tasks.count_rows(
+        sampler, options.batch_size, objective.count("n_neg"), objective.count("n_pos"),
+        objective.count("n_group"),
+    )  # fmt: skip
+    if options.update == "rows" and hindrance:
+        raise ValueError(f"--update rows {hindrance}.")
+    update = options.update
+    if update == "auto":
+        pays = train.rows_pay(n_rows, n_read)
+        update = "rows" if pays and not hindrance else "tables"
+    what = "the rows that its batch reads" if update == "rows" else "whole tables"
+    return update, f"a step changes {what}: {n_rows:,} rows, at most {n_read:,} are read"
+
+
+def _hindrance(config: Config, objective: Settled, sampler: samplers.Sampler) -> str:
+    """Why rows cannot be trained as tables are; empty if they can."""
+    optimizer, encoder = config.training.optimizer, config.encoding.encoder
+    if config.training.l2_on == "tables":
+        return "goes with --l2-on rows, got tables"
+    rule = RULES[optimizer][1]
+    if rule is None:
+        return f"takes another --optimizer than {optimizer}"
+    if not ENCODERS[encoder].by_rows:
+        return f"takes another --encoder than {encoder}, whose vectors are made of many rows"
+    if config.contrasting.contrast != "none":
+        return f"goes with no --contrast, got {config.contrasting.contrast}"
+    if rule is train.rows.adam and sampler.reads_scores:
+        return "with --optimizer adam takes a --sampler that does not look at scores"
+    return ""
+
+
+def optimizer_of(options: TrainOptions) -> train.Scheduled:
+    """The optimiser of settled options."""
+    dense, by_row = RULES[options.optimizer]
+    numbers = options.lr, options.weight_decay, options.decay
+    schedule = SCHEDULES[options.schedule]
+    if options.update == "rows":
+        assert by_row is not None
+        return train.RowOptimizer(*numbers, rule=by_row, schedule=schedule)
+    return train.Optimizer(*numbers, rule=dense, schedule=schedule)
