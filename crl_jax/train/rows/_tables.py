@@ -9,6 +9,9 @@ from jaxtyping import Array, Float, Int
 
 from ._transformation import RowTransformation
 
+# Rows that are woken at a time: all at once would take the memory of a second table and state.
+_BLOCK = 1 << 15
+
 
 class TableState(NamedTuple):
     """What goes with a table while it is trained by rows.
@@ -116,7 +119,18 @@ def wake_all(
     step: Int[Array, ""],
 ) -> tuple[Float[Array, "n dim"], TableState]:
     """The whole table as it is before a step, for what reads it all: validation, serving."""
-    if rule.wake is None:
+    wake = rule.wake
+    if wake is None:
         return table, state
-    table, of_rule = rule.wake(table, state.rule, step)
+    n, size = len(table), min(len(table), _BLOCK)
+
+    def wake_block(i: Array, kept: tuple[Array, Any]) -> tuple[Array, Any]:
+        # The last block begins early enough to be full: to wake a row twice is to wake it once.
+        # By ids, not as slices: XLA would take these anew after some had been written over, and
+        # keep them apart by copies of all rows.
+        ids = jnp.minimum(i * size, n - size) + jnp.arange(size, dtype=jnp.int32)
+        table, of_rule = jax.tree.map(lambda x: x[ids], kept)
+        return jax.tree.map(lambda x, y: x.at[ids].set(y), kept, wake(table, of_rule, step))
+
+    table, of_rule = jax.lax.fori_loop(0, -(-n // size), wake_block, (table, state.rule))
     return table, state._replace(rule=of_rule)
