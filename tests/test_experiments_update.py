@@ -1,15 +1,19 @@
 """``--update``: what a step changes, chosen and told."""
 
 import json
+from typing import Any
 
 import pytest
 from commands import one_line
 
 from crl_jax import models, samplers, tasks, train
+from experiments._config import Config, EncoderOptions, LossOptions, SamplerOptions
+from experiments._options import TrainOptions
+from experiments._update import RULES, optimizer_of, settle_update
 from experiments.encoders import ENCODERS
+from experiments.objectives import resolve
 from experiments.recommend import main
 
-pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 SMALL = ["--epochs", "2", "--batch-size", "4", "--dim", "4", "--l2-on", "rows"]
 
 
@@ -27,33 +31,53 @@ def run(ratings, tmp_path, capsys):
     return run_with
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "adagrad", "rowwise-adagrad", "sgd"])
-def test_rows_and_tables_come_to_the_same(run, optimizer):
-    said, chosen, by_rows = run("--optimizer", optimizer)
+@pytest.mark.usefixtures("standard_promotion", "quick_compiles")
+def test_rows_and_tables_come_to_the_same(run):
+    said, chosen, by_rows = run()
     assert chosen == "rows"
     assert "a step changes the rows that its batch reads: 106 rows, at most 12 are read" in said
-    said, chosen, by_tables = run("--optimizer", optimizer, "--update", "tables")
+    said, chosen, by_tables = run("--update", "tables")
     assert chosen == "tables"
     assert "a step changes whole tables: 106 rows" in said
     assert by_rows == pytest.approx(by_tables, abs=1e-3)
 
 
+def settled(
+    training: dict[str, Any],
+    sampler: samplers.Sampler | None = None,
+    encoder: str = "mf",
+    **loss: Any,
+) -> tuple[str, str]:
+    """What is settled for 106 rows."""
+    training = {"batch_size": 4, "l2_on": "rows", **training}
+    config = Config(
+        objective=LossOptions(**loss), sampling=SamplerOptions(),
+        encoding=EncoderOptions(encoder=encoder), training=TrainOptions(**training),
+    )  # fmt: skip
+    return settle_update(config, resolve(config.objective), sampler or samplers.RNS(), 106)
+
+
 @pytest.mark.parametrize(
-    ("flags", "n_read"),
+    ("given", "chosen", "n_read"),
     [
-        (["--batch-size", "64"], 192),
-        (["--sampler", "dns"], 12),
-        (["--l2-on", "tables"], 12),
-        (["--optimizer", "adamw"], 12),
-        (["--loss", "dpl", "--n-neg", "2", "--n-pos", "3"], 28),
-        (["--loss", "info_nce", "--sampler", "in-batch", "--batch-size", "32"], 64),
-        (["--loss", "info_nce", "--sampler", "shared", "--n-neg", "50"], 58),
+        ({"training": {}}, "rows", 12),
+        ({"training": {"optimizer": "sgd"}}, "rows", 12),
+        ({"training": {"optimizer": "rowwise-adagrad"}, "sampler": samplers.DNS(2)}, "rows", 12),
+        ({"training": {"l2_on": "encoded"}}, "rows", 12),
+        ({"training": {"update": "tables"}}, "tables", 12),
+        ({"training": {"batch_size": 64, "update": "rows"}}, "rows", 192),
+        ({"training": {"batch_size": 64}}, "tables", 192),
+        ({"training": {}, "sampler": samplers.DNS(2)}, "tables", 12),
+        ({"training": {"l2_on": "tables"}}, "tables", 12),
+        ({"training": {"optimizer": "adamw"}}, "tables", 12),
+        ({"training": {}, "encoder": "lightgcn"}, "tables", 12),
+        ({"training": {}, "loss": "dpl", "n_neg": 2, "n_pos": 3}, "tables", 28),
     ],
 )
-def test_tables_are_taken_where_rows_cost_more_or_differ(run, flags, n_read):
-    said, chosen, _ = run(*flags)
-    assert chosen == "tables"
-    assert f"whole tables: 106 rows, at most {n_read} are read" in said
+def test_rows_are_taken_where_they_cost_less_and_come_to_the_same(given, chosen, n_read):
+    update, said = settled(**given)
+    assert update == chosen
+    assert said.endswith(f": 106 rows, at most {n_read} are read")
 
 
 @pytest.mark.parametrize(
@@ -73,10 +97,15 @@ def test_rows_that_cannot_be_are_refused(ratings, tmp_path, capsys, flags, messa
     assert not out.exists()
 
 
-def test_samplers_that_look_at_scores_are_told(run):
-    """With an optimiser to which nothing happens in its sleep they do as well."""
-    _, chosen, _ = run("--sampler", "dns", "--optimizer", "adagrad")
-    assert chosen == "rows"
+def test_the_optimizer_is_that_of_what_was_settled():
+    for name, (dense, by_row) in RULES.items():
+        tables = optimizer_of(TrainOptions(optimizer=name, update="tables", schedule="cosine"))
+        assert isinstance(tables, train.Optimizer)
+        assert (tables.rule, tables.schedule) == (dense, train.cosine)
+        if by_row is not None:
+            rows = optimizer_of(TrainOptions(optimizer=name, update="rows", lr=0.5))
+            assert isinstance(rows, train.RowOptimizer)
+            assert (rows.rule, rows.learning_rate) == (by_row, 0.5)
 
 
 def test_what_an_entry_says_is_what_its_encoder_is():

@@ -124,7 +124,7 @@ REFUSED = {
     "a size for a plan": ({"plan": 256}, "`plan` must be a train.StepPlan, got 256"),
     "a rate for an optimiser": (
         {"optimizer": 1e-3},
-        "`optimizer` must be a train.Updates, got 0.001",
+        "`optimizer` must be a train.Updates or train.RowOptimizer, got 0.001",
     ),
 }
 

@@ -53,7 +53,7 @@ def read(
     table: Float[Array, "n dim"],
     state: TableState,
     ids: Int[Array, "m"],
-    step: Int[Array, ""],
+    step: Int[Array, ""] | int,
 ) -> tuple[Opened, TableState]:
     """The rows ``ids`` as they are before a step.
 
@@ -70,6 +70,7 @@ def read(
     Returns:
       The rows, and the state to hand to :func:`write`.
     """
+    step = jnp.asarray(step, jnp.int32)
     first = np.arange(len(ids), dtype=np.int32)
     rows, of_rule = jax.tree.map(lambda x: x[ids], (table, state.rule))
     if rule.additive:
@@ -89,7 +90,7 @@ def write(
     state: TableState,
     opened: Opened,
     grads: Float[Array, "m dim"],
-    step: Int[Array, ""],
+    step: Int[Array, ""] | int,
 ) -> tuple[Float[Array, "n dim"], TableState]:
     """The table after the step, and its state.
 
@@ -101,6 +102,7 @@ def write(
       grads: Gradients with respect to ``opened.rows``.
       step: Steps taken so far.
     """
+    step = jnp.asarray(step, jnp.int32)
     updates, of_rule = rule.update(grads, opened.rule, opened.rows, step)
     if rule.additive:
         return table.at[opened.ids].add(updates.astype(table.dtype), mode="drop"), state
@@ -116,13 +118,13 @@ def wake_all(
     rule: RowTransformation,
     table: Float[Array, "n dim"],
     state: TableState,
-    step: Int[Array, ""],
+    step: Int[Array, ""] | int,
 ) -> tuple[Float[Array, "n dim"], TableState]:
     """The whole table as it is before a step, for what reads it all: validation, serving."""
     wake = rule.wake
     if wake is None:
         return table, state
-    n, size = len(table), min(len(table), _BLOCK)
+    step, n, size = jnp.asarray(step, jnp.int32), len(table), min(len(table), _BLOCK)
 
     def wake_block(i: Array, kept: tuple[Array, Any]) -> tuple[Array, Any]:
         # The last block begins early enough to be full: to wake a row twice is to wake it once.
