@@ -27,11 +27,9 @@ def standard(results: Path) -> str:
     rows = content["rows"]
     return join(
         "## Gowalla and Yelp2018",
-        "The standard splits, width 64. The recipes have all numbers, the number of epochs among "
-        "them, and train on the whole training part. They were fixed beforehand; those of the "
-        "softmax loss and its debiased weights were searched on a twentieth of the training part, "
-        "four points for each. The test part was scored once, at the end: mean ± standard "
-        "deviation of "
+        "The standard splits, width 64. The recipes have all numbers, fixed beforehand, the number "
+        "of epochs among them: they train on the whole training part. The test part was scored "
+        "once, at the end: mean ± standard deviation of "
         f"{len(rows[0]['per_seed'])} seeds.",
         "```bash\npython -m benchmarks.standard_splits --data DATASETS\n```",
         table(

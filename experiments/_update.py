@@ -33,7 +33,7 @@ def settle_update(
     Raises:
       ValueError: If rows are asked for and cannot be.
     """
-    options, hindrance = config.training, _hindrance(config, objective, sampler)
+    options, hindrance = config.training, _hindrance(config, sampler)
     n_read = tasks.count_rows(
         sampler, options.batch_size, objective.count("n_neg"), objective.count("n_pos"),
         objective.count("n_group"),
@@ -48,7 +48,7 @@ def settle_update(
     return update, f"a step changes {what}: {n_rows:,} rows, at most {n_read:,} are read"
 
 
-def _hindrance(config: Config, objective: Settled, sampler: samplers.Sampler) -> str:
+def _hindrance(config: Config, sampler: samplers.Sampler) -> str:
     """Why rows cannot be trained as tables are; empty if they can."""
     optimizer, encoder = config.training.optimizer, config.encoding.encoder
     if config.training.l2_on == "tables":
