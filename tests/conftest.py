@@ -15,6 +15,12 @@ from hypothesis import settings
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_num_cpu_devices", 8)  # for what runs on several; all else uses the first
+# Most of the time of these tests is compilation. The older of XLA's two code generators for
+# fusions takes a third less of it, also in processes that tests start.
+if jax.__version_info__ < (0, 11):  # an unknown flag ends the process
+    os.environ["XLA_FLAGS"] = (
+        os.environ.get("XLA_FLAGS", "") + " --xla_cpu_use_fusion_emitters=false"
+    )
 
 if not hasattr(jax, "enable_x64"):  # before JAX 0.8
     from jax.experimental import enable_x64

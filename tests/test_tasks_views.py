@@ -14,7 +14,7 @@ from crl_jax.models import Network
 from crl_jax.tasks import MomentumViews, Towers, TwoViews
 from crl_jax.train import ArrayBatches, Checkpoint, Optimizer, StepPlan
 
-pytestmark = pytest.mark.usefixtures("standard_promotion")
+pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
 DIGITS = (load_digits().images / 16).astype(np.float32)
 TRAIN, TEST = jnp.asarray(DIGITS[:1000]), jnp.asarray(DIGITS[1000:1200])
@@ -109,6 +109,7 @@ def test_fillers_are_no_negatives():
     views = task.batch(key, train.Examples(place, TRAIN[place]))
     where, nothing = jnp.arange(8) < 3, jnp.float32(0)
 
+    @jax.jit
     def loss(views, where):
         moment = train.Moment(key, jnp.int32(0), nothing, where, jnp.sum(where).astype(jnp.float32))
         z = [task.network.apply(state.params, state.extra, view)[0] for view in views]

@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from crl_jax import train
 from crl_jax.train import ArrayBatches, HostBatches, Optimizer, RowOptimizer, StepPlan, fit
 
-pytestmark = pytest.mark.usefixtures("standard_promotion")
+pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
 
 @jax.tree_util.register_dataclass
