@@ -166,6 +166,9 @@ class OutputOptions:
     Weights & Biases, in the project crl_jax."""
     device: Literal["any", "cpu", "gpu", "tpu"] = "any"
     """Fail unless this kind of device is there."""
+    mesh: str | None = field(default=None, metadata={WAS: None})
+    """Several devices, such as data=4,table=2: batches are spread over data, and the rows of tables
+    over table. A run goes on with other devices too."""
 
 
 RANGES: dict[str, Range] = {

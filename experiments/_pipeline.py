@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jax.sharding import Mesh
 
 from crl_jax import data, metrics, models, samplers, tasks, train
 
 from ._config import Config
 from ._flags import spoken
+from ._mesh import mesh_of
 from ._problem import OnStage, Problem, unseen
 from ._sweep import count_search_seeds, parse_sweep
 from ._update import optimizer_of
@@ -156,21 +158,29 @@ def train_again(
 
 
 def score_seeds(
-    tables: list[models.Tables], problem: Problem, ks: tuple[int, ...], on_stage: OnStage = unseen
+    tables: list[models.Tables],
+    problem: Problem,
+    ks: tuple[int, ...],
+    on_stage: OnStage = unseen,
+    mesh: Mesh | None = None,
 ) -> list[dict[str, float]]:
     """Test metrics of every seed's model."""
     on_stage("planning evaluation")
     with spoken(test="the test part", train="the training part"):
         plan = metrics.ranking_plan(problem.known, problem.test)
     on_stage("scoring the test set")
-    return [score(of_seed, plan, ks) for of_seed in tables]
+    return [score(of_seed, plan, ks, mesh) for of_seed in tables]
 
 
 def score(
-    tables: models.Tables, plan: metrics.RankingPlan, ks: tuple[int, ...]
+    tables: models.Tables,
+    plan: metrics.RankingPlan,
+    ks: tuple[int, ...],
+    mesh: Mesh | None = None,
 ) -> dict[str, float]:
     """Test metrics of one run, in the order that a person reads them."""
-    values = metrics.summarize(metrics.evaluate(models.inner_scores, tables, plan, ks=ks))
+    found = metrics.evaluate(models.inner_scores, tables, plan, ks=ks, mesh=mesh)
+    values = metrics.summarize(found)
     shown = [name for name in values if name.partition("@")[0] in METRICS]
     return {name: values[name] for name in sorted(shown, key=_reading_order)}
 
@@ -248,7 +258,7 @@ def _fitter(
                 held_out=None if shared else problem.held_out(part),
                 init_scale=options.init_scale,
                 optimizer=optimizer_of(options),
-                plan=train.StepPlan(options.batch_size),
+                plan=train.StepPlan(options.batch_size, mesh=mesh_of(config.output.mesh)),
                 epochs=numbers.get("epochs", options.epochs),
                 stop_at=stop_at,
                 patience=options.patience,

@@ -21,6 +21,7 @@ from . import _screen as screen
 from ._command import run
 from ._config import Config, anchor, parse, to_json
 from ._loggers import Entry, check_installed, open_logger
+from ._mesh import mesh_of
 from ._options import OutputOptions
 from ._problem import Problem, load_problem, named, source_name
 from ._program import program
@@ -73,12 +74,14 @@ def _configure(arguments: list[str]) -> tuple[Config, Path, bool]:
     if resume is None:
         name = f"{config.objective.loss}-{time.strftime('%Y%m%d-%H%M%S')}"
         return config, config.output.out or Path("runs") / name, False
-    wanted = Config(output=OutputOptions(resume=resume, device=config.output.device))
-    if config != wanted:
+    devices = {"device": config.output.device, "mesh": config.output.mesh}
+    if config != Config(output=OutputOptions(resume=resume, **devices)):
         raise ValueError(
             "--resume goes on with the run's own configuration; leave out other flags."
         )
     config = rundir.open_run(resume)
+    if devices["mesh"] is not None:
+        config = replace(config, output=replace(config.output, mesh=devices["mesh"]))
     try:
         _objective(config)
     except ValueError as error:
@@ -109,6 +112,7 @@ def _take_recipe(arguments: list[str]) -> tuple[Config, list[str]]:
 def _train(config: Config, folder: Path, resumed: bool) -> None:
     console = screen.output()
     _check_device(config.output.device)
+    _check_mesh(config)
     advice = f": go on with it by --resume {folder}, or name another directory."
     if not resumed and folder.exists():
         with rundir.claim(folder, advice):  # let go at once: whether it can be had, before a read
@@ -128,7 +132,7 @@ def _train(config: Config, folder: Path, resumed: bool) -> None:
         described = f"{loss}, {_negatives(config, objective)}, {config.encoding.encoder}"
         if config.contrasting.contrast != "none":
             described += f", {config.contrasting.contrast} ({config.contrasting.contrast_loss})"
-        screen.describe(console, problem, described, update)
+        screen.describe(console, problem, described, update, config.output.mesh)
         log = open_logger(config.output.log, folder, to_json(config))
         with display(console) as shown, log as on_entry:
             work = _Work(config, problem, objective, folder, described, on_entry)
@@ -241,7 +245,9 @@ class _Work:
         tables = trained.tables
         self._save(tables, trained.learned)
         self._draw(trained)
-        per_seed = pipeline.score_seeds(tables, problem, config.protocol.k, shown.stage)
+        per_seed = pipeline.score_seeds(
+            tables, problem, config.protocol.k, shown.stage, mesh_of(config.output.mesh)
+        )
         rundir.write_json(folder / rundir.SEEDS, per_seed)
         saved = trained.learned
         if config.protocol.refit == "all":  # scored already: the test part cannot judge this one
@@ -295,3 +301,12 @@ def _check_device(wanted: str) -> None:
     found = jax.default_backend()
     if wanted not in ("any", found):
         raise ValueError(f"--device {wanted}: JAX found only {found} here.")
+
+
+def _check_mesh(config: Config) -> None:
+    mesh, size = mesh_of(config.output.mesh), config.training.batch_size
+    if mesh is not None and size % mesh.shape["data"]:
+        raise ValueError(
+            f"--batch-size must be a multiple of the {mesh.shape['data']} devices along data of "
+            f"--mesh, got {size}."
+        )

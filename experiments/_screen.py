@@ -1,5 +1,6 @@
 """What a run shows in the terminal."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from rich.table import Table
 from crl_jax.train import Choice
 
 from ._flags import in_flags
+from ._mesh import parse_mesh
 from ._pipeline import VALIDATION_K, Outcome
 from ._problem import Problem, named
 from ._suggest import suggest
@@ -24,10 +26,15 @@ def output(*, stderr: bool = False) -> Console:
     return made if made.is_terminal else Console(stderr=stderr, width=_WIDE)
 
 
-def describe(console: Console, problem: Problem, objective: str, update: str) -> None:
+def describe(
+    console: Console, problem: Problem, objective: str, update: str, mesh: str | None
+) -> None:
     """Prints what is about to be trained, on what, and what a step changes."""
     device = jax.devices()[0]
-    console.print(f"[bold]{plain(objective)}[/] on {device.platform} ({device.device_kind})")
+    where = f"{device.platform} ({device.device_kind})"
+    if mesh is not None:
+        where = f"{math.prod(parse_mesh(mesh).values())} × {where}, {mesh}"
+    console.print(f"[bold]{plain(objective)}[/] on {where}")
     sizes = [f"{len(problem.train):,} train"]
     if problem.valid is not None:
         sizes.append(f"{len(problem.valid):,} validation")

@@ -136,7 +136,7 @@ def test_what_cannot_be_is_said(split):
                 "sampler": samplers.RNS(),
                 "compute_dtype": "bfloat16",
             },
-            "`optimizer` of rows goes with none of `mesh`, `compute_dtype`",
+            "`optimizer` of rows goes with neither `compute_dtype`",
         ),
         (
             {"by_rows": True, "l2_on": "rows", "sampler": samplers.DNS(3)},

@@ -125,8 +125,10 @@ def test_many_devices_give_what_one_gives():
         np.testing.assert_allclose(many.run()[name], value, rtol=1e-6)
     with pytest.raises(ValueError, match="`batch_size` must be a multiple of the 8 devices"):
         line(plan=StepPlan(9, mesh=mesh))
-    with pytest.raises(ValueError, match="`mesh` must have an axis data"):
-        line(plan=StepPlan(8, mesh=Mesh(np.array(jax.devices()[:8]), ("x",))))
+    for axes in (("x",), ("data", "x")):
+        devices = np.array(jax.devices()[:8]).reshape(8, *[1] * (len(axes) - 1))
+        with pytest.raises(ValueError, match=r"`mesh` must have an axis data.*table"):
+            line(plan=StepPlan(8, mesh=Mesh(devices, axes)))
 
 
 def test_runs_differ_in_leaves_of_task_and_optimiser():

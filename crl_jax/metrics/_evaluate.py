@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from .._checks import check_shape
@@ -20,7 +21,7 @@ from .._floats import at_least_float32
 from .._search import rows_contain
 from . import _ranking as ranking
 from ._plan import Blocks, InteractionsLike, RankingPlan, block_layout, pair_ids
-from ._top_k import top_k
+from ._top_k import axis_of, top_k, top_k_on
 
 _METRICS = {
     "precision": ranking.precision_at,
@@ -58,6 +59,7 @@ def evaluate(
     *,
     ks: Sequence[int] = (20,),
     auc: bool = True,
+    mesh: Mesh | None = None,
 ) -> dict[str, Float[Array, "..."]]:
     """Ranks the full catalogue for every test user.
 
@@ -80,6 +82,8 @@ def evaluate(
       ks: The cutoffs, positive; static.
       auc: Whether to compute the AUC, which compares every test item with every candidate;
         costs nothing if False.
+      mesh: Devices to spread the users of a block over, along an axis ``data``, and the items,
+        along an axis ``table``; static. The numbers do not depend on it.
 
     Returns:
       For every ``k``, float32 values per evaluated user in increasing order of the users
@@ -96,7 +100,7 @@ def evaluate(
     ks = tuple(ks)
     if not ks or min(ks) < 1:
         raise ValueError(f"`ks` must hold one or more positive cutoffs, got {ks}.")
-    return _evaluate(score_fn, params, plan, ks=ks, auc=auc)
+    return _evaluate(score_fn, params, plan, ks=ks, auc=auc, mesh=mesh)
 
 
 def summarize(values: dict[str, Float[Array, "..."]]) -> dict[str, float]:
@@ -131,6 +135,7 @@ def recommend(
     *,
     k: int,
     block_size: int = 256,
+    mesh: Mesh | None = None,
 ) -> tuple[Int[Array, "n_users k"], Float[Array, "n_users k"]]:
     """The ``k`` items with the greatest scores for each user, known ones left out.
 
@@ -144,6 +149,7 @@ def recommend(
       exclude: The interactions to leave out, and the size of the catalogue.
       k: How many items, positive.
       block_size: Users that are scored at once, rounded up to a multiple of 8.
+      mesh: As for :func:`evaluate`.
 
     Returns:
       Items, int32, and their scores, at least float32, greatest first, each ``[n_users, k]``.
@@ -160,19 +166,25 @@ def recommend(
     masked = pair_ids(exclude)
     blocks = block_layout(users, np.arange(users.size), masked, exclude.n_items, block_size)
     blocks = jax.tree.map(jnp.asarray, blocks)
-    return _recommend(score_fn, params, blocks, n_items=exclude.n_items, k=k)
+    return _recommend(score_fn, params, blocks, n_items=exclude.n_items, k=k, mesh=mesh)
 
 
-@partial(jax.jit, static_argnames=("score_fn", "ks", "auc"))
+@partial(jax.jit, static_argnames=("score_fn", "ks", "auc", "mesh"))
 def _evaluate(
-    score_fn: ScoreFn, params: Any, plan: RankingPlan, *, ks: tuple[int, ...], auc: bool
+    score_fn: ScoreFn,
+    params: Any,
+    plan: RankingPlan,
+    *,
+    ks: tuple[int, ...],
+    auc: bool,
+    mesh: Mesh | None,
 ) -> dict[str, Array]:
     blocks = plan.blocks
     k_max = min(max(ks), plan.n_items)
 
     def rank(block: Array) -> tuple[Array, ...]:
-        scores = _masked_scores(score_fn, params, blocks, block, plan.n_items)
-        values, items = top_k(scores, k_max)
+        scores = _masked_scores(score_fn, params, blocks, block, plan.n_items, mesh)
+        values, items = _best(scores, k_max, mesh)
         if not auc:
             return values, items
         tests = jax.tree.map(lambda x: x[block], plan.block_tests)
@@ -204,13 +216,13 @@ def _evaluate(
     return result
 
 
-@partial(jax.jit, static_argnames=("score_fn", "n_items", "k"))
+@partial(jax.jit, static_argnames=("score_fn", "n_items", "k", "mesh"))
 def _recommend(
-    score_fn: ScoreFn, params: Any, blocks: Blocks, *, n_items: int, k: int
+    score_fn: ScoreFn, params: Any, blocks: Blocks, *, n_items: int, k: int, mesh: Mesh | None
 ) -> tuple[Array, Array]:
     def rank(block: Array) -> tuple[Array, Array]:
-        scores = _masked_scores(score_fn, params, blocks, block, n_items)
-        return top_k(scores, min(k, n_items))
+        scores = _masked_scores(score_fn, params, blocks, block, n_items, mesh)
+        return _best(scores, min(k, n_items), mesh)
 
     values, items = lax.map(rank, jnp.arange(blocks.users.shape[0]))
     values, items = (x.reshape(-1, x.shape[-1])[blocks.slots] for x in (values, items))
@@ -218,8 +230,17 @@ def _recommend(
     return _pad_ranks(items, k, -1), _pad_ranks(values, k, -jnp.inf)
 
 
+def _best(scores: Array, k: int, mesh: Mesh | None) -> tuple[Array, Array]:
+    return top_k(scores, k) if mesh is None else top_k_on(mesh, scores, k)
+
+
 def _masked_scores(
-    score_fn: ScoreFn, params: Any, blocks: Blocks, block: Array, n_items: int
+    score_fn: ScoreFn,
+    params: Any,
+    blocks: Blocks,
+    block: Array,
+    n_items: int,
+    mesh: Mesh | None,
 ) -> Float[Array, "block items"]:
     """Scores of one block, -inf (whatever they were) at the pairs to mask.
 
@@ -230,6 +251,9 @@ def _masked_scores(
     scores = score_fn(params, users)
     check_shape("score_fn(params, users)", scores, (*users.shape, n_items))
     (scores,) = at_least_float32(scores)
+    if mesh is not None:
+        over = NamedSharding(mesh, PartitionSpec(axis_of(mesh, "data"), axis_of(mesh, "table")))
+        scores = lax.with_sharding_constraint(scores, over)
 
     def mask_group(group: Array, scores: Array) -> Array:
         rows, items = blocks.mask_rows[group], blocks.mask_items[group]

@@ -2,8 +2,10 @@
 
 import math
 
+import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from .._floats import at_least_float32
@@ -44,6 +46,51 @@ def top_k(
     else:
         values, indices, has_nan = _two_stages(scores, k, _chunk_size(n, k))
     return jnp.where(has_nan, jnp.nan, values).astype(dtype), indices
+
+
+def top_k_on(
+    mesh: Mesh, scores: Float[Array, "rows n"], k: int
+) -> tuple[Float[Array, "rows k"], Int[Array, "rows k"]]:
+    """:func:`top_k` of scores that lie on several devices, to the same bits.
+
+    Each device selects among its own columns. The candidates of all devices are then few.
+
+    Args:
+      mesh: The devices. Rows lie along its axis ``data`` and columns along its axis ``table``; it
+        may lack either.
+      scores: As for :func:`top_k`.
+      k: As for :func:`top_k`.
+    """
+    (n_rows, n), rows, columns = scores.shape, *(axis_of(mesh, a) for a in ("data", "table"))
+    tails = [
+        -size % (mesh.shape[axis] if axis else 1)
+        for size, axis in zip((n_rows, n), (rows, columns))
+    ]
+
+    def of_device(scores: Array) -> tuple[Array, Array]:
+        size = scores.shape[1]
+        values, places = top_k(scores, min(k, size))
+        if columns is None:
+            return values, places
+        places = places + size * lax.axis_index(columns)
+        # In the order of the columns, hence ties among the candidates break as in the row.
+        values, places = (lax.all_gather(x, columns, axis=1, tiled=True) for x in (values, places))
+        values, found = top_k(values, k)
+        return values, jnp.take_along_axis(places, found, -1)
+
+    # What fills the columns up stands behind all scores: of equal ones the first is taken.
+    full = jnp.pad(scores, [(0, tail) for tail in tails], constant_values=-jnp.inf)
+    merge = jax.shard_map(
+        of_device, mesh=mesh, in_specs=PartitionSpec(rows, columns), out_specs=PartitionSpec(rows),
+        check_vma=False,
+    )  # fmt: skip
+    values, places = merge(full)
+    return values[:n_rows], places[:n_rows]
+
+
+def axis_of(mesh: Mesh, name: str) -> str | None:
+    """The axis, if the mesh has it."""
+    return name if name in mesh.shape else None
 
 
 def _two_stages(

@@ -101,6 +101,15 @@ class Encoder(ABC):
         """Scores of every user with every item; users trail, so that a vector holds many."""
         return self._settle(tables.items[items]) @ self._settle(tables.users[users]).T
 
+    def is_table(self, params: Any) -> Any:
+        """Which parameters have a row for each user, or for each item, as bools.
+
+        By default all arrays that lead with either number. On several devices such tables may be
+        spread by rows.
+        """
+        rows = (self.n_users, self.n_items)
+        return jax.tree.map(lambda x: x.ndim > 1 and x.shape[0] in rows, params)
+
     def layer0(self, params: Any) -> Tables:
         """The embeddings before any layer, on which an L2 term may act."""
         return Tables(params["users"], params["items"])

@@ -195,7 +195,8 @@ def fit_ranking(
         batches = UserBatches(task.seen, rows_of_users(train))
     quality = None if valid is None else RankingQuality(ranking_plan(train, valid), k)
     kept = engine.KeepBest(None if quality is None else quality.name, patience)
-    size = min(plan.batch_size, len(task.seen.users))
+    devices = 1 if plan.mesh is None else plan.mesh.shape.get("data", 1)
+    size = min(plan.batch_size, -(-len(task.seen.users) // devices) * devices)
     fitted = engine.fit(
         task,
         updates,

@@ -246,6 +246,10 @@ class Ranking(RowTask):
         even = jnp.ones(self.seen.users.shape, jnp.float32)
         return params, Kept(sampler, None if self.confidence is None else even)
 
+    def is_table(self, params: Any) -> Any:
+        """What the encoder says of them."""
+        return self.encoder.is_table(params)
+
     def start_epoch(
         self, key: Key[Array, ""], params: Any, extra: Kept, epoch: Int[Array, ""]
     ) -> Kept:

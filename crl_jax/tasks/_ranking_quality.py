@@ -35,7 +35,8 @@ class RankingQuality(Hook):
         self, task: Any, state: State, memory: Any, report: Report
     ) -> tuple[Any, dict[str, Array], Bool[Array, ""]]:
         """The mean NDCG over users."""
-        del report
         tables = task.serving.serve(state.params)
-        values = evaluate(inner_scores, tables, self.plan, ks=(self.k,), auc=False)
+        values = evaluate(
+            inner_scores, tables, self.plan, ks=(self.k,), auc=False, mesh=report.mesh
+        )
         return memory, {self.name: jnp.mean(values[f"ndcg@{self.k}"])}, jnp.bool_(False)

@@ -12,6 +12,7 @@ from jaxtyping import Array
 
 from ._checkpoint import load_checkpoint, save_checkpoint
 from ._fingerprint import check_same
+from ._sharding import Sharding
 
 
 @dataclass
@@ -23,6 +24,7 @@ class Loop:
       epoch: Epochs trained.
       history: One dictionary per report.
       seconds: Time spent in training.
+      sharding: How the state lies on several devices; None for one.
       identity: What tells this training from others; made when it is asked for.
     """
 
@@ -30,7 +32,12 @@ class Loop:
     epoch: int
     history: list[dict[str, Any]]
     seconds: float
-    identity: Callable[[], dict[str, Any]]
+    sharding: Sharding | None = None
+    identity: Callable[[], dict[str, Any]] = dict
+
+    def whole(self) -> Any:
+        """The state without what fills tables up on several devices."""
+        return self.state if self.sharding is None else self.sharding.whole(self.state)
 
 
 class Callback:
@@ -87,7 +94,7 @@ class Checkpoint(Callback):
         self._saved, self._identity = time.monotonic(), loop.identity()
         if not os.path.exists(self._path):
             return
-        state, meta = load_checkpoint(self._path, jax.eval_shape(_as_data, loop.state))
+        state, meta = load_checkpoint(self._path, jax.eval_shape(_as_data, loop.whole()))
         check_same(self._path, meta["fingerprint"], self._identity)
         loop.state = _from_data(state, loop.state)
         loop.epoch, loop.history, loop.seconds = meta["epoch"], meta["history"], meta["seconds"]
@@ -105,7 +112,7 @@ class Checkpoint(Callback):
             "history": loop.history,
             "seconds": loop.seconds,
         }
-        save_checkpoint(self._path, jax.device_get(_as_data(loop.state)), meta)
+        save_checkpoint(self._path, jax.device_get(_as_data(loop.whole())), meta)
         self._saved = time.monotonic()
 
 
@@ -119,7 +126,6 @@ def _as_data(tree: Any) -> Any:
 
 
 def _from_data(tree: Any, like: Any) -> Any:
-    def restore(x: Any, old: Array) -> Array:
-        return jax.random.wrap_key_data(jnp.asarray(x)) if _is_key(old) else jnp.asarray(x)
-
-    return jax.tree.map(restore, tree, like)
+    return jax.tree.map(
+        lambda x, old: jax.random.wrap_key_data(x) if _is_key(old) else x, tree, like
+    )

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
 from .._pytree import STATIC
@@ -20,11 +21,13 @@ class Report(NamedTuple):
       values: Numbers by name: ``loss``, the metrics of the task, and what the hooks before have
         measured.
       stopped: Whether the run had ended before.
+      mesh: The devices that the parameters lie on; None for one.
     """
 
     epoch: Int[Array, ""]
     values: dict[str, Array]
     stopped: Bool[Array, ""]
+    mesh: Mesh | None = None
 
 
 @dataclass(frozen=True)

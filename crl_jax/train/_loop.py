@@ -22,6 +22,7 @@ from ._hooks import Hook, KeepBest, Report
 from ._jit import jit
 from ._numbers import check_fit, check_names, check_runs, put, settle_runs
 from ._optimizers import AnyOptimizer, Fixed, Optimizer, RowOptimizer
+from ._sharding import Sharding
 from ._steps import StepPlan, Steps, run_steps, updates_per_epoch
 from ._task import State, Task, stream
 
@@ -85,6 +86,7 @@ class _Program:
     plan: StepPlan
     paths: tuple[str, ...]
     updates_per_epoch: int | None
+    sharding: Sharding | None = None
 
 
 class _Fixed(NamedTuple):
@@ -148,26 +150,30 @@ def fit(
     arrays = batches if isinstance(batches, ArrayBatches) else None
     fixed = _Fixed(task, optimizer, arrays, on_device)
     per_epoch = None if batches.n is None else updates_per_epoch(batches.n, plan)
-    program = _Program(plan, tuple(sweep or {}), per_epoch)
+    sharding = None if plan.mesh is None else Sharding.of(plan.mesh, task)
+    program = _Program(plan, tuple(sweep or {}), per_epoch, sharding)
     runs = {name: jnp.asarray(value) for name, value in numbers.items()}
-    state = _start(runs, fixed, program=program)
+    placed = {"runs": runs, "fixed": fixed}
     if plan.mesh is not None:
-        everywhere = NamedSharding(plan.mesh, PartitionSpec())
-        state, runs, fixed = jax.device_put((state, runs, fixed), everywhere)
-    advance: Callable[..., Any] = partial(_advance, runs=runs, fixed=fixed, program=program)
+        placed = jax.device_put(placed, NamedSharding(plan.mesh, PartitionSpec()))
+    state = _start(**placed, program=program)
+    advance: Callable[..., Any] = partial(_advance, **placed, program=program)
     if isinstance(batches, HostBatches):
-        advance = partial(_advance_from_host, batches, runs=runs, fixed=fixed, program=program)
+        advance = partial(_advance_from_host, batches, **placed, program=program)
 
     last_epoch = int(min(stop_at or np.inf, numbers["epochs"].max()))
+    loop = Loop(state, 0, [], 0.0, sharding=sharding)
+    del state  # the loop donates it
+    # A checkpoint goes on with other devices too: a training is told by the program for one.
+    program = _Program(dataclasses.replace(plan, mesh=None), program.paths, per_epoch)
     # Of shapes alone: arrays would stay in memory.
-    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state)
+    whole = jax.eval_shape(loop.whole)
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), whole)
     trace = partial(_advance.trace, shapes, n_epochs=min(eval_every, last_epoch))
     if isinstance(batches, HostBatches):
         trace = partial(_trace_chunk, batches, shapes)
     trace = partial(trace, runs=runs, fixed=fixed, epoch=np.int32(0), program=program)
-    identity = partial(_identify, numbers, fixed, [stop_at, eval_every], trace)
-    loop = Loop(state, 0, [], 0.0, identity)
-    del state  # the loop donates it
+    loop.identity = partial(_identify, numbers, fixed, [stop_at, eval_every], trace)
     _go(loop, advance, last_epoch, eval_every, [h for h in hooks if isinstance(h, Callback)])
     return _fitted(loop, on_device, numbers)
 
@@ -183,6 +189,8 @@ def _go(
     for callback in callbacks:
         callback.on_start(loop)
     before, started = loop.seconds, time.monotonic()
+    if loop.sharding is not None:
+        loop.state = loop.sharding.place(loop.state)
     # Own buffers: the loop donates them.
     loop.state = _copied(loop.state)
     while loop.epoch < last_epoch and not np.all(loop.state.stopped):
@@ -212,7 +220,7 @@ def _copied(tree: Any) -> Any:
 
 
 def _fitted(loop: Loop, hooks: tuple[Hook, ...], numbers: dict[str, np.ndarray]) -> Fitted:
-    state, memories, _ = loop.state
+    state, memories, _ = loop.whole()
     kept = next((m for h, m in zip(hooks, memories) if isinstance(h, KeepBest)), None)
     runs = len(numbers["seed"])
     params, score, epoch = kept or (state.params, np.full(runs, np.nan), np.full(runs, loop.epoch))
@@ -267,7 +275,8 @@ def _start(runs: dict[str, Array], fixed: _Fixed, *, program: _Program) -> Runs:
         memories = tuple(hook.init(task, state) for hook in fixed.hooks)
         return Runs(state, memories, jnp.bool_(False))
 
-    return jax.vmap(one)(runs)
+    state = jax.vmap(one)(runs)
+    return state if program.sharding is None else program.sharding.close(state)
 
 
 @partial(jit, static_argnames=("program", "n_epochs"), donate_argnames="state")
@@ -287,19 +296,21 @@ def _advance(
         batches = fixed.batches
 
         def body(state: State, epoch: Array) -> tuple[State, dict[str, Array]]:
-            state, key = _begin_epoch(task, state, epoch)
+            state, key = _begin_epoch(task, state, epoch, program.sharding)
             state, means = run_steps(
                 task, optimizer, state, batches.epoch(key, program.plan),
                 plan=program.plan, data=batches.data, epoch=epoch, progress=_progress(epoch, run),
             )  # fmt: skip
-            return _awake(optimizer, state), means
+            return _awake(optimizer, state, program.plan), means
 
         these = epoch + jnp.arange(n_epochs, dtype=jnp.int32)
         after, reports = jax.lax.scan(body, before.state, these)
         report = jax.tree.map(jnp.mean, reports)
-        return _measure(task, fixed.hooks, before._replace(state=after), run, report, these[-1] + 1)
+        return _measure(
+            task, fixed.hooks, before._replace(state=after), run, report, these[-1] + 1, program
+        )
 
-    return _over_runs(one, (state, runs), in_turn=isinstance(fixed.optimizer, RowOptimizer))
+    return _over_runs(one, (state, runs), fixed, program)
 
 
 def _advance_from_host(
@@ -338,10 +349,10 @@ def _begin(
 ) -> tuple[Runs, Key[Array, "runs"]]:
     def one(before: Runs, run: dict[str, Array]) -> tuple[Runs, Array]:
         task, _ = _settle(fixed, run, program)
-        after, key = _begin_epoch(task, before.state, epoch)
+        after, key = _begin_epoch(task, before.state, epoch, program.sharding)
         return before._replace(state=after), key
 
-    return _over_runs(one, (state, runs), in_turn=isinstance(fixed.optimizer, RowOptimizer))
+    return _over_runs(one, (state, runs), fixed, program)
 
 
 @partial(jit, static_argnames="program", donate_argnames="state")
@@ -364,16 +375,16 @@ def _run_chunk(
         )  # fmt: skip
         return before._replace(state=after), report
 
-    return _over_runs(one, (state, runs, keys), in_turn=isinstance(fixed.optimizer, RowOptimizer))
+    return _over_runs(one, (state, runs, keys), fixed, program)
 
 
 @partial(jit, static_argnames="program", donate_argnames="state")
 def _wake(state: Runs, *, runs: dict[str, Array], fixed: _Fixed, program: _Program) -> Runs:
     def one(before: Runs, run: dict[str, Array]) -> Runs:
         _, optimizer = _settle(fixed, run, program)
-        return before._replace(state=_awake(optimizer, before.state))
+        return before._replace(state=_awake(optimizer, before.state, program.plan))
 
-    return _over_runs(one, (state, runs), in_turn=True)
+    return _over_runs(one, (state, runs), fixed, program)
 
 
 @partial(jit, static_argnames="program", donate_argnames="state")
@@ -388,9 +399,9 @@ def _finish(
 ) -> tuple[Runs, dict[str, Array]]:
     def one(before: Runs, run: dict[str, Array], report: Any) -> tuple[Runs, dict[str, Array]]:
         task, _ = _settle(fixed, run, program)
-        return _measure(task, fixed.hooks, before, run, report, epoch)
+        return _measure(task, fixed.hooks, before, run, report, epoch, program)
 
-    return _over_runs(one, (state, runs, report), in_turn=isinstance(fixed.optimizer, RowOptimizer))
+    return _over_runs(one, (state, runs, report), fixed, program)
 
 
 def initial_state(task: Task, optimizer: AnyOptimizer, seed: Integer[Array, ""] | int) -> State:
@@ -406,17 +417,20 @@ def initial_state(task: Task, optimizer: AnyOptimizer, seed: Integer[Array, ""] 
     )
 
 
-def _begin_epoch(task: Task, state: State, epoch: Array) -> tuple[State, Key[Array, ""]]:
+def _begin_epoch(
+    task: Task, state: State, epoch: Array, sharding: Sharding | None
+) -> tuple[State, Key[Array, ""]]:
     key = jax.random.fold_in(state.key, epoch)
-    extra = task.start_epoch(key, state.params, state.extra, epoch)
+    params = state.params if sharding is None else sharding.open(state.params, lead=0)
+    extra = task.start_epoch(key, params, state.extra, epoch)
     return state._replace(extra=extra), key
 
 
-def _awake(optimizer: AnyOptimizer, state: State) -> State:
+def _awake(optimizer: AnyOptimizer, state: State, plan: StepPlan) -> State:
     """With all rows as they are by now: hooks, and the next epoch's start, read whole tables."""
     if not isinstance(optimizer, RowOptimizer):
         return state
-    params, opt_state = optimizer.wake_all(state.params, state.opt_state, state.step)
+    params, opt_state = optimizer.wake_all(state.params, state.opt_state, state.step, plan.mesh)
     return state._replace(params=params, opt_state=opt_state)
 
 
@@ -431,12 +445,15 @@ def _measure(
     run: dict[str, Array],
     values: dict[str, Array],
     epoch: Array,
+    program: _Program,
 ) -> tuple[Runs, dict[str, Array]]:
     """What the hooks say of one run, and whether it has ended."""
+    if program.sharding is not None:
+        runs = program.sharding.open(runs, lead=0)
     ended = (epoch >= run["epochs"]) | ~jnp.isfinite(values["loss"])
     memories = []
     for hook, memory in zip(hooks, runs.memories, strict=True):
-        report = Report(epoch, values, runs.stopped)
+        report = Report(epoch, values, runs.stopped, program.plan.mesh)
         memory, measured, stop = hook.measure(task, runs.state, memory, report)
         check_names(measured, values)
         memories.append(memory)
@@ -444,14 +461,29 @@ def _measure(
     return Runs(runs.state, tuple(memories), runs.stopped | ended), values
 
 
-def _over_runs(one: Callable[..., Any], arguments: tuple[Any, ...], *, in_turn: bool) -> Any:
+def _over_runs(
+    one: Callable[..., Any], arguments: tuple[Any, ...], fixed: _Fixed, program: _Program
+) -> Any:
     """``vmap`` over runs, save that a single run is not batched: batched gathers cost more.
 
-    Updates of single rows gain nothing from being batched, and lose their place in the cache.
+    Updates of single rows gain nothing from being batched, and lose their place in the cache: such
+    runs go in turn. On several devices the states of the runs, which lead the arguments and what
+    is returned, lie as ``program.sharding`` says.
     """
-    if len(jax.tree.leaves(arguments)[0]) > 1:
-        if in_turn:
-            return jax.lax.map(lambda x: one(*x), arguments)
-        return jax.vmap(one)(*arguments)
-    only = jax.tree.map(lambda leaf: leaf[0], arguments)
-    return jax.tree.map(lambda leaf: leaf[None], one(*only))
+    sharding, by_rows = program.sharding, isinstance(fixed.optimizer, RowOptimizer)
+    if sharding is not None:
+        # To fill up tables costs what they cost: not in each step, where steps go by rows.
+        placed = sharding.close if by_rows else sharding.open
+        arguments = (placed(arguments[0]), *arguments[1:])
+    if len(jax.tree.leaves(arguments)[0]) == 1:
+        only = jax.tree.map(lambda leaf: leaf[0], arguments)
+        made = jax.tree.map(lambda leaf: leaf[None], one(*only))
+    elif by_rows:
+        made = jax.lax.map(lambda x: one(*x), arguments)
+    else:
+        made = jax.vmap(one)(*arguments)
+    if sharding is None:
+        return made
+    if isinstance(made, Runs):
+        return sharding.close(made)
+    return (sharding.close(made[0]), *sharding.everywhere(made[1:]))

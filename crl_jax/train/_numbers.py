@@ -7,10 +7,12 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from .._checks import check_range, check_registered
 from ._batches import ArrayBatches, HostBatches
 from ._optimizers import AnyOptimizer, RowOptimizer, Updates
+from ._sharding import DATA, TABLE
 from ._steps import StepPlan
 from ._task import RowTask, Task
 
@@ -142,22 +144,28 @@ def check_fit(
         )
     if isinstance(optimizer, RowOptimizer):
         _check_by_rows(plan, task, optimizer)
-    if plan.mesh is not None and plan.batch_size % plan.mesh.shape.get("data", 1):
+    if plan.mesh is not None:
+        _check_mesh(plan.mesh, plan.batch_size)
+
+
+def _check_mesh(mesh: Mesh, batch_size: int) -> None:
+    if DATA not in mesh.shape or set(mesh.shape) - {DATA, TABLE}:
         raise ValueError(
-            f"`batch_size` must be a multiple of the {plan.mesh.shape['data']} devices of `mesh`, "
-            f"got {plan.batch_size}."
+            f"`mesh` must have an axis {DATA}, and may have one called {TABLE}, "
+            f"got {tuple(mesh.shape)}."
         )
-    if plan.mesh is not None and "data" not in plan.mesh.shape:
-        raise ValueError(f"`mesh` must have an axis data, got {tuple(plan.mesh.shape)}.")
+    if batch_size % mesh.shape[DATA]:
+        raise ValueError(
+            f"`batch_size` must be a multiple of the {mesh.shape[DATA]} devices along the axis "
+            f"{DATA} of `mesh`, got {batch_size}."
+        )
 
 
 def _check_by_rows(plan: StepPlan, task: Task, optimizer: RowOptimizer) -> None:
     if not isinstance(task, RowTask):
         raise ValueError(f"`optimizer` of rows needs a train.RowTask, got {type(task).__name__}.")
-    if plan.mesh is not None or plan.compute_dtype is not None or plan.accumulate > 1:
-        raise ValueError(
-            "`optimizer` of rows goes with none of `mesh`, `compute_dtype` and `accumulate`."
-        )
+    if plan.compute_dtype is not None or plan.accumulate > 1:
+        raise ValueError("`optimizer` of rows goes with neither `compute_dtype` nor `accumulate`.")
     if optimizer.weight_decay is not None:
         raise ValueError(
             "`optimizer` of rows has no `weight_decay`, which would change every row: the L2 of "

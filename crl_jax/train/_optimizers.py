@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from .._checks import check_range
@@ -177,11 +178,14 @@ class RowOptimizer(Scheduled):
         """What goes with each table before the first step."""
         return jax.tree.map(partial(rows.init, self.row_rule), params)
 
-    def wake_all(self, params: Any, state: Any, step: Int[Array, ""]) -> tuple[Any, Any]:
-        """All rows as they are before a step, and what goes with them."""
+    def wake_all(
+        self, params: Any, state: Any, step: Int[Array, ""], mesh: Mesh | None = None
+    ) -> tuple[Any, Any]:
+        """All rows as they are before a step, and what goes with them; they may lie on a mesh."""
         tables, tree = jax.tree.flatten(params)
+        wake = rows.wake_all if mesh is None else partial(rows.wake_all_on, mesh)
         awake = [
-            rows.wake_all(self.row_rule, table, own, step)
+            wake(self.row_rule, table, own, step)
             for table, own in zip(tables, tree.flatten_up_to(state), strict=True)
         ]
         tables, states = zip(*awake)

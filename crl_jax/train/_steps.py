@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -15,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from .._floats import cast_floats
 from . import rows
 from ._optimizers import AnyOptimizer, RowOptimizer, Updates
+from ._sharding import DATA, Sharding
 from ._task import Examples, Moment, RowTask, State, Task, take
 
 # Numbers drawn ahead of an epoch's steps; past this (64 MiB) each step draws its own. Drawing for
@@ -34,7 +36,8 @@ class StepPlan:
       accumulate: Gradients that are averaged for one update.
       compute_dtype: What floating parameters are cast to for the loss, such as ``"bfloat16"``;
         they are kept and updated as they are.
-      mesh: Devices that the examples of a batch are spread over, along its axis ``data``.
+      mesh: Devices that the examples of a batch are spread over, along its axis ``data``; along an
+        axis ``table``, if it has one, the rows of tables are, see :meth:`Task.is_table`.
     """
 
     batch_size: int
@@ -156,7 +159,10 @@ def _take_turn(
     update = _row_update(task, optimizer, plan) if by_row else _dense_update(task, optimizer, plan)
     together = plan.draw_batches > 1
     if together or by_row:
-        batch, extra = task.choose(state.params, state.extra, batch, moment)
+        params = state.params
+        if by_row and plan.mesh is not None:
+            params = Sharding.of(plan.mesh, task).open(params, lead=0)
+        batch, extra = task.choose(params, state.extra, batch, moment)
         state = state._replace(extra=extra)
     if not together:
         n = moment.n if plan.accumulate > 1 else moment.n[0]
@@ -248,7 +254,9 @@ def _accumulated(task: Task, plan: StepPlan) -> _Gradient:
 def _row_update(task: Task, optimizer: RowOptimizer, plan: StepPlan) -> _Update:
     """An update with the gradient of the rows that the batch reads."""
     assert isinstance(task, RowTask)
-    rule = optimizer.row_rule
+    rule, read_rows, write_rows = optimizer.row_rule, rows.read, rows.write
+    if plan.mesh is not None:
+        read_rows, write_rows = partial(rows.read_on, plan.mesh), partial(rows.write_on, plan.mesh)
 
     def update(state: State, batch: Any, moment: Moment) -> tuple[State, dict[str, Array]]:
         if plan.batch_size == 1:
@@ -259,7 +267,7 @@ def _row_update(task: Task, optimizer: RowOptimizer, plan: StepPlan) -> _Update:
             moment = moment._replace(where=where)
         tables, tree = jax.tree.flatten(state.params)
         states, ids = map(tree.flatten_up_to, (state.opt_state, task.rows(batch)))
-        read = [rows.read(rule, *each, state.step) for each in zip(tables, states, ids)]
+        read = [read_rows(rule, *each, state.step) for each in zip(tables, states, ids)]
         opened, states = zip(*read)
         here = task.relocate(batch, tree.unflatten([each.at for each in opened]))
 
@@ -271,7 +279,7 @@ def _row_update(task: Task, optimizer: RowOptimizer, plan: StepPlan) -> _Update:
         values = [each.rows for each in opened]
         grads, (extra, metrics) = jax.grad(of_rows, has_aux=True)(values)
         written = [
-            rows.write(rule, *each, state.step) for each in zip(tables, states, opened, grads)
+            write_rows(rule, *each, state.step) for each in zip(tables, states, opened, grads)
         ]
         params, opt_state = (tree.unflatten(column) for column in zip(*written))
         extra = task.after_update(params, extra)
@@ -292,5 +300,5 @@ def _spread(examples: Any, plan: StepPlan) -> Any:
     """Arrays ``[draws, drawn, ...]`` with the examples of each draw on several devices."""
     if plan.mesh is None:
         return examples
-    over = NamedSharding(plan.mesh, PartitionSpec(None, "data"))
+    over = NamedSharding(plan.mesh, PartitionSpec(None, DATA))
     return jax.tree.map(lambda x: jax.lax.with_sharding_constraint(x, over), examples)

@@ -93,6 +93,13 @@ class Task(ABC):
         del key, params, epoch
         return extra
 
+    def is_table(self, params: Any) -> Any:
+        """Which parameters are tables ``[rows, ...]`` that may lie by rows on several devices.
+
+        Bools in the containers of ``params``; by default none are.
+        """
+        return jax.tree.map(lambda _: False, params)
+
     @abstractmethod
     def batch(self, key: Key[Array, ""], examples: Examples) -> Any:
         """Gathers, draws and augments; sees no parameters, so that it may be called ahead."""

@@ -7,6 +7,9 @@ A rule such as :func:`adam` says what happens to rows. :func:`read` opens those 
 
 from ._adam import AdamRows as AdamRows
 from ._adam import adam as adam
+from ._devices import read_on as read_on
+from ._devices import wake_all_on as wake_all_on
+from ._devices import write_on as write_on
 from ._rules import adagrad as adagrad
 from ._rules import rowwise_adagrad as rowwise_adagrad
 from ._rules import sgd as sgd

@@ -54,6 +54,8 @@ def read(
     state: TableState,
     ids: Int[Array, "m"],
     step: Int[Array, ""] | int,
+    *,
+    agree: bool = False,
 ) -> tuple[Opened, TableState]:
     """The rows ``ids`` as they are before a step.
 
@@ -64,24 +66,34 @@ def read(
       rule: The optimiser.
       table: The table.
       state: What goes with it.
-      ids: Rows, each in ``[0, n)``.
+      ids: Rows, each in ``[0, n)``; ``n`` for none.
       step: Steps taken so far.
+      agree: Whether a row that stands among the ids several times is opened at the last of its
+        places, which devices agree on; else at any, which takes less time. Static.
 
     Returns:
       The rows, and the state to hand to :func:`write`.
     """
     step = jnp.asarray(step, jnp.int32)
-    first = np.arange(len(ids), dtype=np.int32)
+    first = places(ids)
     rows, of_rule = jax.tree.map(lambda x: x[ids], (table, state.rule))
     if rule.additive:
         return Opened(rows, first, ids, of_rule), state
     # Each id writes where it stands; whichever stays is the place of all equal ones.
-    place = state.place.at[ids].set(first)
+    if agree:
+        place = state.place.at[ids].set(-1).at[ids].max(first)
+    else:
+        place = state.place.at[ids].set(first)
     at = place[ids]
     if rule.wake is not None:
         rows, of_rule = rule.wake(rows, of_rule, step)
     own = jnp.where(at == first, ids, len(table))
     return Opened(rows, at, own, of_rule), state._replace(place=place)
+
+
+def places(ids: Int[Array, "m"]) -> Int[np.ndarray, "m"]:
+    """Where each of the ids stands."""
+    return np.arange(len(ids), dtype=np.int32)
 
 
 def write(

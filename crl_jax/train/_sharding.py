@@ -1,0 +1,117 @@
+"""Where the state of a training lies on the devices of a mesh.
+
+The partitioner of XLA does the rest: where a table lies by rows, a look-up is a masked gather on
+each device and a sum over them, and what a step does to rows stays with the rows.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array
+
+from ._task import Task
+
+DATA, TABLE = "data", "table"
+"""Axes of a mesh: the examples of a batch are spread over the first, rows of tables over the
+second."""
+
+KeyPath = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """Which leaves of a state lie by rows on the devices, and how.
+
+    A leaf goes with a table if the table's path among the parameters is part of its own and it
+    has a row for each of the table's: the optimiser's averages do, and copies that hooks keep. All
+    others lie whole on every device.
+
+    Between compiled calls, JAX needs as many rows on each device. Rows of zeros fill tables up at
+    their ends; within a call nobody sees them.
+
+    Attributes:
+      mesh: The devices.
+      rows: The path of each table that is spread, and its number of rows.
+    """
+
+    mesh: Mesh
+    rows: tuple[tuple[KeyPath, int], ...]
+
+    @classmethod
+    def of(cls, mesh: Mesh, task: Task) -> "Sharding":
+        """What ``task`` says may be spread, if the mesh has an axis for it."""
+        params, _ = jax.eval_shape(task.init, jax.random.key(0))
+        spread = jax.tree.leaves(task.is_table(params)) if TABLE in mesh.shape else []
+        leaves = jax.tree.leaves_with_path(params)
+        return cls(mesh, tuple((path, len(x)) for (path, x), own in zip(leaves, spread) if own))
+
+    def close(self, runs: Any) -> Any:
+        """States of runs as they lie between compiled calls; within one."""
+        return self._map(partial(_with_rows, full=True), runs)
+
+    def open(self, tree: Any, lead: int = 1) -> Any:
+        """The same without the rows that fill up; ``lead`` is 0 for one run by itself."""
+        return self._map(partial(_with_rows, full=False), tree, lead)
+
+    def everywhere(self, tree: Any) -> Any:
+        """Arrays that lie whole on every device; within a compiled call."""
+        over = NamedSharding(self.mesh, PartitionSpec())
+        return jax.tree.map(lambda x: jax.lax.with_sharding_constraint(x, over), tree)
+
+    def whole(self, runs: Any) -> Any:
+        """The same outside of compiled calls: a table that is not filled up stays where it is."""
+
+        def cut(leaf: Any, n: int, over: NamedSharding) -> Any:
+            del over
+            return leaf[:, :n] if n and leaf.shape[1] > n else leaf
+
+        return self._map(cut, runs)
+
+    def place(self, runs: Any) -> Any:
+        """Arrays that :meth:`whole` gave, or a file, put on the devices."""
+
+        def put(leaf: Any, n: int, over: NamedSharding) -> Any:
+            return jax.device_put(_filled(leaf, n, over) if n else leaf, over)
+
+        return self._map(put, runs)
+
+    def _map(self, change: Any, tree: Any, lead: int = 1) -> Any:
+        def one(path: KeyPath, leaf: Any) -> Any:
+            n = self._rows_of(path, leaf, lead)
+            spec = PartitionSpec(*[None] * lead, TABLE) if n else PartitionSpec()
+            return change(leaf, n, NamedSharding(self.mesh, spec))
+
+        return jax.tree.map_with_path(one, tree)
+
+    def _rows_of(self, path: KeyPath, leaf: Any, lead: int) -> int:
+        """How many rows the table has that a leaf goes with; 0 for none."""
+        for own, n in self.rows:
+            within = any(path[i : i + len(own)] == own for i in range(len(path)))
+            if within and leaf.ndim > lead and leaf.shape[lead] in (n, self._full(n)):
+                return n
+        return 0
+
+    def _full(self, n: int) -> int:
+        return _multiple(n, self.mesh.shape.get(TABLE, 1))
+
+
+def _multiple(n: int, of: int) -> int:
+    return -(-n // of) * of
+
+
+def _with_rows(leaf: Array, n: int, over: NamedSharding, *, full: bool) -> Array:
+    if n:
+        axis = over.spec.index(TABLE)
+        leaf = _filled(leaf, n, over) if full else jax.lax.slice_in_dim(leaf, 0, n, axis=axis)
+    return jax.lax.with_sharding_constraint(leaf, over)
+
+
+def _filled(leaf: Any, n: int, over: NamedSharding) -> Any:
+    more = _multiple(n, over.mesh.shape[TABLE]) - leaf.shape[1]
+    pad = np.pad if isinstance(leaf, np.ndarray) else jnp.pad  # a file's stay on the host
+    return pad(leaf, [(0, 0), (0, more), *[(0, 0)] * (leaf.ndim - 2)]) if more else leaf

@@ -1,0 +1,48 @@
+"""The devices of ``--mesh``."""
+
+import math
+import re
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+_AXES = ("data", "table")
+
+
+def parse_mesh(spec: str | None) -> dict[str, int]:
+    """Devices along each axis; none without a mesh.
+
+    >>> parse_mesh("data=4,table=2")
+    {'data': 4, 'table': 2}
+
+    Raises:
+      ValueError: If ``spec`` does not say so.
+    """
+    if spec is None:
+        return {}
+    axes: dict[str, int] = {}
+    for part in spec.split(","):
+        found = re.fullmatch(r"(\w+)=(\d+)", part)
+        if found is None or found[1] not in _AXES or found[1] in axes or not int(found[2]):
+            raise ValueError(
+                f"--mesh takes the number of devices along data and table, such as "
+                f"data=4,table=2, got {spec}."
+            )
+        axes[found[1]] = int(found[2])
+    return {axis: axes.get(axis, 1) for axis in _AXES}
+
+
+def mesh_of(spec: str | None) -> Mesh | None:
+    """The mesh, on the first of the devices that there are; None without one.
+
+    Raises:
+      ValueError: If ``spec`` says nothing of the kind, or asks for more devices than there are.
+    """
+    axes = parse_mesh(spec)
+    if not axes:
+        return None
+    devices, wanted = jax.devices(), math.prod(axes.values())
+    if wanted > len(devices):
+        raise ValueError(f"--mesh {spec} asks for {wanted} devices: JAX found {len(devices)} here.")
+    return Mesh(np.array(devices[:wanted]).reshape(*axes.values()), tuple(axes))

@@ -1,0 +1,193 @@
+"""Tables that lie by rows on several devices, trained and ranked as on one."""
+
+import re
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+from ranking import fit
+
+from crl_jax import losses, metrics, models, samplers, train
+from crl_jax.data import simulate, with_validation
+from crl_jax.train import _loop
+
+pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
+
+# Many items: the weights of a loss by ranks jump where equal scores do, and an item that is drawn
+# twice for an anchor may get two scores that differ by rounding.
+N_USERS, N_ITEMS = 101, 9001
+SPLIT = with_validation(
+    simulate(n_users=N_USERS, n_items=N_ITEMS, n_exposed=30, seed=3).interactions, valid=0.2
+)
+SETTINGS = {
+    "bpr": {},
+    "bcl": {
+        "loss": losses.bayesian_contrastive, "n_neg": 4,
+        "hyperparams": {"tau_plus": 0.1, "alpha": 0.9, "beta": 0.9},
+    },
+    "in the batch": {"loss": losses.info_nce, "sampler": samplers.InBatch()},
+    "scores of candidates": {"sampler": samplers.DNS(3)},
+    "two runs": {"seeds": np.arange(2)},
+    "adam by rows": {"by_rows": True, "weight_decay": None},
+    "adagrad by rows, scores of candidates": {
+        "by_rows": True, "weight_decay": None, "rule": train.rows.rowwise_adagrad,
+        "sampler": samplers.DNS(3), "init_scale": 0.5,
+    },
+    "lightgcn": {"encoder": partial(models.LightGCN.of, dim=8, n_layers=2)},
+    "lightgcn and bcl": {
+        "encoder": partial(models.LightGCN.of, dim=8, n_layers=2),
+        "loss": losses.bayesian_contrastive, "n_neg": 4,
+        "hyperparams": {"tau_plus": 0.1, "alpha": 0.9, "beta": 0.9},
+    },
+}  # fmt: skip
+
+
+def mesh_of(**axes):
+    devices = np.array(jax.devices()[: np.prod(list(axes.values()))])
+    return Mesh(devices.reshape(list(axes.values())), tuple(axes))
+
+
+LAYOUTS = {
+    "by examples": mesh_of(data=8),
+    "by examples and rows": mesh_of(data=2, table=4),
+    "by rows": mesh_of(data=1, table=8),
+}
+
+
+def trained(setting, mesh=None, **more):
+    settings = {"batch_size": 64, "epochs": 2, "learning_rate": 1e-2, **setting, **more}
+    return fit(SPLIT.train, SPLIT.valid, mesh=mesh, **settings)
+
+
+def assert_same(fitted, one):
+    for got, want in zip(jax.tree.leaves(fitted.params), jax.tree.leaves(one.params), strict=True):
+        assert got.shape == want.shape
+        # A thousandth of a step of Adam, which a gradient near 0 takes either way.
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+    for entry, wanted in zip(fitted.history, one.history, strict=True):
+        for name in ("loss", "valid_ndcg@20"):
+            np.testing.assert_allclose(entry[name], wanted[name], rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_any_layout_gives_what_one_device_gives(name):
+    one = trained(SETTINGS[name])
+    for mesh in LAYOUTS.values():
+        assert_same(trained(SETTINGS[name], mesh), one)
+
+
+class Shapes(train.Callback):
+    """What one device holds of each leaf of the state while it is trained."""
+
+    def on_report(self, loop):
+        self.held = {
+            jax.tree_util.keystr(path, simple=True, separator="."): (
+                leaf.shape, leaf.addressable_shards[0].data.shape,
+            )
+            for path, leaf in jax.tree.leaves_with_path(loop.state)
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["bpr", "adam by rows"])
+def test_each_device_holds_its_rows(name):
+    """Of tables, of what the optimiser keeps of them, and of the best ones; nothing else is cut."""
+    shapes = Shapes()
+    fitted = trained(SETTINGS[name], mesh_of(data=2, table=4), hooks=[shapes])
+    of_tables = {path: x for path, x in shapes.held.items() if re.search("users|items", path)}
+    assert len(of_tables) == {"bpr": 8, "adam by rows": 16}[name]
+    for path, (whole, held) in of_tables.items():
+        n = 101 if "users" in path else 9001
+        full = 4 * -(-n // 4)
+        assert whole[:2] == (1, full)
+        assert held[:2] == (1, full // 4)
+    for path in shapes.held.keys() - of_tables.keys():
+        whole, held = shapes.held[path]
+        assert whole == held, path
+    assert fitted.run()["users"].shape == (101, 32)
+
+
+def collectives(mesh, monkeypatch, **setting):
+    """What devices send each other in an epoch and its validation: the shapes of all results."""
+    texts, advance = [], _loop._advance
+
+    class Advance:
+        trace = advance.trace
+
+        def __call__(self, *args, **kwargs):
+            texts.append(advance.lower(*args, **kwargs).compile().as_text())
+            return advance(*args, **kwargs)
+
+    monkeypatch.setattr(_loop, "_advance", Advance())
+    trained(setting, mesh, epochs=1)
+    kinds = "all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter"
+    found = re.findall(rf"= (.+?) (?:{kinds})(?:-start)?\(", texts[0])
+    assert found
+    return [
+        tuple(map(int, shape.split(",")))
+        for each in found
+        for shape in re.findall(r"\w+\[([\d,]+)\]", each)
+    ]
+
+
+@pytest.mark.parametrize("name", ["bpr", "bcl", "in the batch", "scores of candidates"])
+def test_no_table_is_gathered(name, monkeypatch, unchecked):
+    """Devices send gradients of the rows that they hold, and what a batch reads: nothing more."""
+    largest = max(
+        map(np.prod, collectives(LAYOUTS["by examples and rows"], monkeypatch, **SETTINGS[name]))
+    )
+    assert largest <= 32 * -(-N_ITEMS // 4)
+
+
+def test_steps_by_rows_send_what_a_batch_reads(monkeypatch, unchecked):
+    """Not even the gradient of all rows of a device: an anchor's user and two items."""
+    shapes = collectives(LAYOUTS["by examples and rows"], monkeypatch, **SETTINGS["adam by rows"])
+    of_validation = {(256, 80), (128, 80), (128, 32), (256, 32)}
+    largest = max(np.prod(shape) for shape in shapes if shape[-2:] not in of_validation)
+    assert largest <= 2 * 64 * 32
+
+
+def test_a_run_goes_on_with_other_devices(tmp_path):
+    """Begun by rows on 8 devices, gone on with 2 x 4 and ended on one."""
+    whole = trained({}, epochs=6)
+    path = tmp_path / "state.npz"
+    for stop_at, mesh in ((2, LAYOUTS["by rows"]), (4, LAYOUTS["by examples and rows"]), (6, None)):
+        # As for a run that was killed: what was to be trained stays the same.
+        hooks = [train.Checkpoint(path, 0.0), StopAt(stop_at)]
+        try:
+            last = trained({}, mesh, epochs=6, hooks=hooks)
+        except Stopped:
+            continue
+    assert_same(last, whole)
+
+
+class Stopped(Exception):
+    pass
+
+
+class StopAt(train.Callback):
+    def __init__(self, epoch):
+        self.epoch = epoch
+
+    def on_report(self, loop):
+        if loop.epoch == self.epoch < 6:
+            raise Stopped
+
+
+@pytest.mark.parametrize("mesh", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("k", [1, 20, 50])
+def test_rankings_do_not_depend_on_the_devices(mesh, k):
+    """To the bit, with ties across the borders of devices, and users with hardly any items left."""
+    users, items = np.random.default_rng(0).integers(-2, 3, (2, 97, 4)).astype(np.float32)
+    tables = models.Tables(jnp.asarray(users), jnp.asarray(items[:53]))
+    log = simulate(n_users=97, n_items=53, n_exposed=30, seed=1).interactions
+    split = with_validation(log, valid=0.3)
+    plan = metrics.ranking_plan(split.train, split.valid, block_size=24)
+    of = partial(metrics.evaluate, models.inner_scores, tables, plan, ks=(k,))
+    jax.tree.map(np.testing.assert_array_equal, of(mesh=mesh), of())
+    listed = partial(
+        metrics.recommend, models.inner_scores, tables, np.arange(97), split.train, k=k
+    )
+    jax.tree.map(np.testing.assert_array_equal, listed(mesh=mesh), listed())
