@@ -1,5 +1,6 @@
 """How a command ends: its exit status, and an error as one line."""
 
+import os
 import sys
 import warnings
 from collections.abc import Callable
@@ -9,7 +10,9 @@ import jax
 from crl_jax.train import TrainingDiverged
 
 from ._compiled import keep_compiled
+from ._processes import joined
 from ._screen import show_error, show_warning
+from ._signals import advice
 
 
 def run(command: Callable[[], None]) -> int:
@@ -30,10 +33,16 @@ def run(command: Callable[[], None]) -> int:
     except MemoryError as error:
         return _refuse(f"out of memory. {error}".strip())
     except jax.errors.JaxRuntimeError as error:  # such as a device without enough memory
-        return _refuse(str(error).partition("\n")[0])
+        said = str(error).partition("\n")[0]
+        if joined():
+            said = f"not all processes work any more: {said} {advice()}"
+        return _refuse(said)
     return 0
 
 
 def _refuse(message: object) -> int:
     show_error(message)
+    if joined():
+        # To end as usual is to wait for the other processes, which may wait for this one.
+        os._exit(2)
     return 2

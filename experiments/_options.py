@@ -169,6 +169,10 @@ class OutputOptions:
     mesh: str | None = field(default=None, metadata={WAS: None})
     """Several devices, such as data=4,table=2: batches are spread over data, and the rows of tables
     over table. A run goes on with other devices too."""
+    processes: str | None = field(default=None, metadata={WAS: None})
+    """Train together with other processes: auto where the cluster says who there is, or which of
+    how many this is, and where the first listens, such as 0/2@localhost:1234. All must see the same
+    files."""
 
 
 RANGES: dict[str, Range] = {

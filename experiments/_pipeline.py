@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 from jax.sharding import Mesh
 
@@ -15,6 +16,7 @@ from ._config import Config
 from ._flags import spoken
 from ._mesh import mesh_of
 from ._problem import OnStage, Problem, unseen
+from ._processes import gathered
 from ._sweep import count_search_seeds, parse_sweep
 from ._update import optimizer_of
 from .contrasts import resolve_contrast
@@ -115,7 +117,7 @@ def run(
     learned = problem.learned("final", protocol.refit)
     if protocol.refit == "none" and n_search >= protocol.seeds:
         start = choice.point * n_search
-        tables = [searched.tables(start + i) for i in range(protocol.seeds)]
+        tables = [gathered(searched.tables(start + i)) for i in range(protocol.seeds)]
         return Trained(tables, learned, points, choice)
     tables = train_again("final", config, problem, points, choice, checkpoints, on_epoch, on_stage)
     return Trained(tables, learned, points, choice)
@@ -154,7 +156,7 @@ def train_again(
         on_epoch=partial(on_epoch, phase, choice.epochs),
         stop_at=choice.epochs,
     )
-    return [fitted.tables(i) for i in range(fitted.n_runs)]
+    return [gathered(fitted.tables(i)) for i in range(fitted.n_runs)]
 
 
 def score_seeds(
@@ -267,12 +269,22 @@ def _fitter(
                 seeds=numbers["seeds"],
                 sweep=for_fit(config, objective, numbers),
                 hooks=[
-                    train.Checkpoint(checkpoint, config.output.checkpoint_seconds),
+                    _checkpoint(checkpoint, config.output.checkpoint_seconds),
                     train.Progress(on_epoch),
                 ],
             )
 
     return fit
+
+
+def _checkpoint(path: Path, seconds: float) -> train.Callback:
+    """What keeps a phase: a file, or a folder where several processes have a part of it each."""
+    folder = path.with_suffix("")
+    if jax.process_count() == 1 and not folder.exists():
+        return train.Checkpoint(path, seconds)
+    if path.exists():
+        raise ValueError(f"{path} was written by one process: go on with it without --processes.")
+    return train.SharedCheckpoint(folder, seconds)
 
 
 def for_fit(config: Config, objective: Settled, numbers: dict[str, Any]) -> dict[str, Any]:

@@ -2,8 +2,10 @@
 
 import shlex
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +26,7 @@ from ._loggers import Entry, check_installed, open_logger
 from ._mesh import mesh_of
 from ._options import OutputOptions
 from ._problem import Problem, load_problem, named, source_name
+from ._processes import is_first, join
 from ._program import program
 from ._progress import Display, TrainingStatus, display, reading
 from ._registry import filled, settle
@@ -72,16 +75,19 @@ def _configure(arguments: list[str]) -> tuple[Config, Path, bool]:
     )
     resume = config.output.resume
     if resume is None:
+        if config.output.processes and config.output.out is None:
+            raise ValueError("--processes needs --out, a folder that all of them see.")
         name = f"{config.objective.loss}-{time.strftime('%Y%m%d-%H%M%S')}"
         return config, config.output.out or Path("runs") / name, False
-    devices = {"device": config.output.device, "mesh": config.output.mesh}
+    now = config.output
+    devices = {"device": now.device, "mesh": now.mesh, "processes": now.processes}
     if config != Config(output=OutputOptions(resume=resume, **devices)):
         raise ValueError(
             "--resume goes on with the run's own configuration; leave out other flags."
         )
     config = rundir.open_run(resume)
-    if devices["mesh"] is not None:
-        config = replace(config, output=replace(config.output, mesh=devices["mesh"]))
+    output = replace(config.output, processes=now.processes, mesh=now.mesh or config.output.mesh)
+    config = replace(config, output=output)
     try:
         _objective(config)
     except ValueError as error:
@@ -110,36 +116,50 @@ def _take_recipe(arguments: list[str]) -> tuple[Config, list[str]]:
 
 
 def _train(config: Config, folder: Path, resumed: bool) -> None:
-    console = screen.output()
+    join(config.output.processes)
+    first = is_first()
+    console = screen.output() if first else Console(quiet=True)
     _check_device(config.output.device)
     _check_mesh(config)
     advice = f": go on with it by --resume {folder}, or name another directory."
-    if not resumed and folder.exists():
+    if first and not resumed and folder.exists():
         with rundir.claim(folder, advice):  # let go at once: whether it can be had, before a read
             pass
     config, problem, objective, swept, update = _judge(config, console)
-    with rundir.occupy(folder) if resumed else rundir.claim(folder, advice):
+    with _workplace(folder, resumed, advice) as place:
         advise(partial(_go_on, folder))
         if resumed and (folder / rundir.METRICS).exists():
             where = f"its results are in {rundir.METRICS}."
             console.print(f"The run in {folder} is finished; {where}")
             return
         if not resumed:
-            rundir.create(folder, config)
+            rundir.create(place, config)
         given = objective.hyperparams.items()
         fixed = ", ".join(f"{name}={value:g}" for name, value in given if name not in swept)
         loss = f"{config.objective.loss} ({fixed})" if fixed else config.objective.loss
         described = f"{loss}, {_negatives(config, objective)}, {config.encoding.encoder}"
         if config.contrasting.contrast != "none":
             described += f", {config.contrasting.contrast} ({config.contrasting.contrast_loss})"
-        screen.describe(console, problem, described, update, config.output.mesh)
-        log = open_logger(config.output.log, folder, to_json(config))
+        screen.describe(console, problem, described, update, mesh_of(config.output.mesh))
+        log = open_logger(config.output.log if first else "none", place, to_json(config))
         with display(console) as shown, log as on_entry:
-            work = _Work(config, problem, objective, folder, described, on_entry)
+            checkpoints = folder / rundir.CHECKPOINT
+            work = _Work(config, problem, objective, place, checkpoints, described, on_entry)
             outcome = work.carry_out(shown)
     n_search = count_search_seeds(config.protocol)
     screen.report(console, outcome, n_search if swept else 0)
     console.print(f"results in {screen.plain(folder)}")
+
+
+@contextmanager
+def _workplace(folder: Path, resumed: bool, advice: str) -> Iterator[Path]:
+    """The folder that a run writes to; of several processes the first has the run directory."""
+    if not is_first():
+        with tempfile.TemporaryDirectory() as unread:
+            yield Path(unread)
+        return
+    with rundir.occupy(folder) if resumed else rundir.claim(folder, advice):
+        yield folder
 
 
 def _negatives(config: Config, objective: Settled) -> str:
@@ -197,7 +217,7 @@ def _judge(
     n_rows = problem.train.n_users + problem.train.n_items
     update, said = settle_update(replace(config, encoding=encoding), objective, sampler, n_rows)
     settled = replace(
-        anchor(config),
+        replace(anchor(config), output=replace(config.output, processes=None)),
         training=replace(config.training, update=update),
         objective=filled(config.objective, objective.values, swept),
         sampling=filled(config.sampling, of_sampler, swept),
@@ -216,10 +236,12 @@ class _Work:
         problem: Problem,
         objective: Settled,
         folder: Path,
+        checkpoints: Path,
         described: str,
         on_entry: Callable[[Entry], None],
     ):
-        self._config, self._problem, self._folder = config, problem, folder
+        self._config, self._problem = config, problem
+        self._folder, self._checkpoints = folder, checkpoints
         self._described, self._on_entry = described, on_entry
         self._history: list[dict[str, Any]] = []
         refit = config.protocol.refit
@@ -238,16 +260,16 @@ class _Work:
         """Trains and scores, and writes what a run directory holds besides its configuration."""
         config, problem, folder = self._config, self._problem, self._folder
         rundir.write_history(folder / rundir.HISTORY, self._history)
-        checkpoints, on_epoch = folder / rundir.CHECKPOINT, partial(self._on_epoch, shown)
+        checkpoints, on_epoch = self._checkpoints, partial(self._on_epoch, shown)
         trained = pipeline.run(config, problem, checkpoints, on_epoch, shown.stage)
         if config.protocol.sweep:
             rundir.write_sweep(folder / rundir.SWEEP, trained.points, trained.choice)
         tables = trained.tables
         self._save(tables, trained.learned)
         self._draw(trained)
-        per_seed = pipeline.score_seeds(
-            tables, problem, config.protocol.k, shown.stage, mesh_of(config.output.mesh)
-        )
+        # Of several processes each has the vectors by now, and scores by itself.
+        mesh = mesh_of(config.output.mesh) if jax.process_count() == 1 else None
+        per_seed = pipeline.score_seeds(tables, problem, config.protocol.k, shown.stage, mesh)
         rundir.write_json(folder / rundir.SEEDS, per_seed)
         saved = trained.learned
         if config.protocol.refit == "all":  # scored already: the test part cannot judge this one

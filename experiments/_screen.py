@@ -1,18 +1,17 @@
 """What a run shows in the terminal."""
 
-import math
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 from rich.console import Console
 from rich.table import Table
 
 from crl_jax.train import Choice
 
 from ._flags import in_flags
-from ._mesh import parse_mesh
 from ._pipeline import VALIDATION_K, Outcome
 from ._problem import Problem, named
 from ._suggest import suggest
@@ -27,13 +26,16 @@ def output(*, stderr: bool = False) -> Console:
 
 
 def describe(
-    console: Console, problem: Problem, objective: str, update: str, mesh: str | None
+    console: Console, problem: Problem, objective: str, update: str, mesh: Mesh | None
 ) -> None:
     """Prints what is about to be trained, on what, and what a step changes."""
     device = jax.devices()[0]
     where = f"{device.platform} ({device.device_kind})"
     if mesh is not None:
-        where = f"{math.prod(parse_mesh(mesh).values())} × {where}, {mesh}"
+        axes = ", ".join(f"{axis}={n}" for axis, n in mesh.shape.items())
+        where = f"{mesh.size} × {where}, {axes}"
+    if jax.process_count() > 1:
+        where += f", {jax.process_count()} processes"
     console.print(f"[bold]{plain(objective)}[/] on {where}")
     sizes = [f"{len(problem.train):,} train"]
     if problem.valid is not None:

@@ -22,13 +22,18 @@ _advice: Callable[[], str] = lambda: "Start again with the same command."  # noq
 
 
 def advise(advice: Callable[[], str]) -> None:
-    """Sets what a signal's line says from now on of how to go on.
+    """Sets what :func:`advice`, and a signal's line, say from now on of how to go on.
 
     Args:
       advice: Called when a signal comes, from another thread.
     """
     global _advice
     _advice = advice
+
+
+def advice() -> str:
+    """How to go on, as things are."""
+    return _advice()
 
 
 def mind(command: Callable[[], int]) -> int:

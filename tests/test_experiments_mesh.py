@@ -21,7 +21,7 @@ def test_a_run_on_a_mesh_comes_to_the_same(ratings, tmp_path, capsys):
     assert main([*flags, "--out", str(tmp_path / "one")]) == 0
     capsys.readouterr()
     assert main([*flags, "--mesh", "data=2,table=4", "--out", str(tmp_path / "eight")]) == 0
-    assert "on 8 × cpu (cpu), data=2,table=4" in one_line(capsys.readouterr().out)
+    assert "on 8 × cpu (cpu), data=2, table=4" in one_line(capsys.readouterr().out)
     assert scores(tmp_path / "eight") == pytest.approx(scores(tmp_path / "one"), abs=1e-3)
 
 

@@ -33,10 +33,11 @@ class Choice:
 
 
 README = (Path(__file__).parents[1] / "experiments" / "README.md").read_text()
+# Those in blocks of sh are given to schedulers, whose flags stand there too.
 COMMANDS = [
-    shlex.split(line)[2:]
-    for block in re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
-    for line in block.splitlines()
+    shlex.split(command)
+    for block in re.findall(r"```(?:bash|sh)\n(.*?)```", README, re.DOTALL)
+    for command in re.findall(r"python -m (experiments[^\n\"]*)", block)
 ]
 
 
@@ -66,7 +67,8 @@ def test_flags_that_are_named_are_there():
     own = {f"--{name.replace('_', '-')}" for name in Options.__dataclass_fields__}
     topk = {f"--{name.replace('_', '-')}" for name in TopK.__dataclass_fields__}
     numbers = {f"--{name.replace('_', '-')}" for name in numerical.Config.__dataclass_fields__}
-    assert set(re.findall(r"--[a-z][a-z0-9-]*", README)) <= known | own | topk | numbers
+    page = re.sub(r"```sh\n.*?```", "", README, flags=re.DOTALL)
+    assert set(re.findall(r"--[a-z][a-z0-9-]*", page)) <= known | own | topk | numbers
 
 
 def block(start: str) -> str:

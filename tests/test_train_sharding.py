@@ -149,18 +149,31 @@ def test_steps_by_rows_send_what_a_batch_reads(monkeypatch, unchecked):
     assert largest <= 2 * 64 * 32
 
 
-def test_a_run_goes_on_with_other_devices(tmp_path):
+@pytest.mark.parametrize("name", ["bpr", "adagrad by rows, scores of candidates"])
+@pytest.mark.parametrize("kind", [train.Checkpoint, train.SharedCheckpoint])
+def test_a_run_goes_on_with_other_devices(kind, name, tmp_path):
     """Begun by rows on 8 devices, gone on with 2 x 4 and ended on one."""
-    whole = trained({}, epochs=6)
-    path = tmp_path / "state.npz"
+    whole = trained(SETTINGS[name], epochs=6)
     for stop_at, mesh in ((2, LAYOUTS["by rows"]), (4, LAYOUTS["by examples and rows"]), (6, None)):
-        # As for a run that was killed: what was to be trained stays the same.
-        hooks = [train.Checkpoint(path, 0.0), StopAt(stop_at)]
+        hooks = [kind(tmp_path / "state", 0.0), StopAt(stop_at)]
         try:
-            last = trained({}, mesh, epochs=6, hooks=hooks)
+            last = trained(SETTINGS[name], mesh, epochs=6, hooks=hooks)
         except Stopped:
             continue
     assert_same(last, whole)
+    assert [entry["epoch"] for entry in last.history] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_shared_checkpoint_that_is_damaged_or_of_another_training_is_refused(tmp_path):
+    hooks = [train.SharedCheckpoint(tmp_path / "state")]
+    trained({}, hooks=hooks)
+    with pytest.raises(ValueError, match="belongs to another training"):
+        trained({"n_neg": 2}, hooks=hooks)
+    for path in (tmp_path / "state").rglob("*"):
+        if path.is_file():
+            path.write_bytes(b"damaged")
+    with pytest.raises(ValueError, match="state: expected a complete checkpoint, got"):
+        trained({}, hooks=hooks)
 
 
 class Stopped(Exception):

@@ -46,6 +46,7 @@ from ._optimizers import rows_pay as rows_pay
 from ._optimizers import rowwise_adagrad_l2 as rowwise_adagrad_l2
 from ._optimizers import sgd_l2 as sgd_l2
 from ._optimizers import step_decay as step_decay
+from ._shared_checkpoint import SharedCheckpoint as SharedCheckpoint
 from ._steps import StepPlan as StepPlan
 from ._steps import Steps as Steps
 from ._steps import run_steps as run_steps

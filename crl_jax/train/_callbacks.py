@@ -94,9 +94,9 @@ class Checkpoint(Callback):
         self._saved, self._identity = time.monotonic(), loop.identity()
         if not os.path.exists(self._path):
             return
-        state, meta = load_checkpoint(self._path, jax.eval_shape(_as_data, loop.whole()))
+        state, meta = load_checkpoint(self._path, jax.eval_shape(as_data, loop.whole()))
         check_same(self._path, meta["fingerprint"], self._identity)
-        loop.state = _from_data(state, loop.state)
+        loop.state = from_data(state, loop.state)
         loop.epoch, loop.history, loop.seconds = meta["epoch"], meta["history"], meta["seconds"]
 
     def on_report(self, loop: Loop) -> None:
@@ -112,7 +112,7 @@ class Checkpoint(Callback):
             "history": loop.history,
             "seconds": loop.seconds,
         }
-        save_checkpoint(self._path, jax.device_get(_as_data(loop.whole())), meta)
+        save_checkpoint(self._path, jax.device_get(as_data(loop.whole())), meta)
         self._saved = time.monotonic()
 
 
@@ -120,12 +120,13 @@ def _is_key(x: Array) -> bool:
     return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
-def _as_data(tree: Any) -> Any:
+def as_data(tree: Any) -> Any:
     """Random keys as the numbers that they hold, which files can."""
     return jax.tree.map(lambda x: jax.random.key_data(x) if _is_key(x) else x, tree)
 
 
-def _from_data(tree: Any, like: Any) -> Any:
+def from_data(tree: Any, like: Any) -> Any:
+    """The random keys that stand in ``like`` made of these numbers again."""
     return jax.tree.map(
         lambda x, old: jax.random.wrap_key_data(x) if _is_key(old) else x, tree, like
     )

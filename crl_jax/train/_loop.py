@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Int, Integer, Key
 
 from ._batches import ArrayBatches, HostBatches
@@ -22,7 +21,7 @@ from ._hooks import Hook, KeepBest, Report
 from ._jit import jit
 from ._numbers import check_fit, check_names, check_runs, put, settle_runs
 from ._optimizers import AnyOptimizer, Fixed, Optimizer, RowOptimizer
-from ._sharding import Sharding
+from ._sharding import Sharding, put_everywhere
 from ._steps import StepPlan, Steps, run_steps, updates_per_epoch
 from ._task import State, Task, stream
 
@@ -155,7 +154,7 @@ def fit(
     runs = {name: jnp.asarray(value) for name, value in numbers.items()}
     placed = {"runs": runs, "fixed": fixed}
     if plan.mesh is not None:
-        placed = jax.device_put(placed, NamedSharding(plan.mesh, PartitionSpec()))
+        placed = put_everywhere(plan.mesh, placed)
     state = _start(**placed, program=program)
     advance: Callable[..., Any] = partial(_advance, **placed, program=program)
     if isinstance(batches, HostBatches):

@@ -76,7 +76,7 @@ class Sharding:
         """Arrays that :meth:`whole` gave, or a file, put on the devices."""
 
         def put(leaf: Any, n: int, over: NamedSharding) -> Any:
-            return jax.device_put(_filled(leaf, n, over) if n else leaf, over)
+            return _put(_filled(leaf, n, over) if n else leaf, over)
 
         return self._map(put, runs)
 
@@ -98,6 +98,22 @@ class Sharding:
 
     def _full(self, n: int) -> int:
         return _multiple(n, self.mesh.shape.get(TABLE, 1))
+
+
+def put_everywhere(mesh: Mesh, tree: Any) -> Any:
+    """Arrays that every process has, whole on every device; numbers stay numbers."""
+    over = NamedSharding(mesh, PartitionSpec())
+    return jax.tree.map(lambda x: _put(x, over) if isinstance(x, Array) else x, tree)
+
+
+def _put(leaf: Any, over: NamedSharding) -> Array:
+    if over.is_fully_addressable:
+        return jax.device_put(leaf, over)
+    if isinstance(leaf, Array) and not leaf.is_fully_addressable:  # it lies there already
+        return leaf
+    # Each process puts its own part there: to compare all parts first would cost their size.
+    host = np.asarray(leaf)
+    return jax.make_array_from_callback(host.shape, over, lambda part: host[part])
 
 
 def _multiple(n: int, of: int) -> int:
