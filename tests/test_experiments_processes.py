@@ -46,8 +46,11 @@ def scores(folder):
     return {name: found[name] for name in ("ndcg@20", "auc")}
 
 
-def test_two_processes_come_to_what_one_comes_to(ratings, tmp_path):
-    flags = ["--data", str(ratings), *FLAGS, "--epochs", "3"]
+@pytest.mark.parametrize(
+    "model", [[], ["--encoder", "lightgcn", "--loss", "bayesian"]], ids=["mf", "lightgcn"]
+)
+def test_two_processes_come_to_what_one_comes_to(model, ratings, tmp_path):
+    flags = ["--data", str(ratings), *FLAGS, *model, "--epochs", "3"]
     jobs = two_processes(*flags, "--out", str(tmp_path / "two"))
     said = [job.communicate(timeout=300) for job in jobs]
     assert [job.returncode for job in jobs] == [0, 0], said

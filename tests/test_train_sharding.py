@@ -141,6 +141,14 @@ def test_no_table_is_gathered(name, monkeypatch, unchecked):
     assert largest <= 32 * -(-N_ITEMS // 4)
 
 
+def test_propagation_hands_parts_round(monkeypatch, unchecked):
+    """A part of a table and a row of nobody, and as much of gradients as a device has rows."""
+    shapes = collectives(LAYOUTS["by examples and rows"], monkeypatch, **SETTINGS["lightgcn"])
+    part = (-(-N_ITEMS // 4) + 1, 8)
+    assert part in shapes
+    assert max(map(np.prod, shapes)) == np.prod(part)
+
+
 def test_steps_by_rows_send_what_a_batch_reads(monkeypatch, unchecked):
     """Not even the gradient of all rows of a device: an anchor's user and two items."""
     shapes = collectives(LAYOUTS["by examples and rows"], monkeypatch, **SETTINGS["adam by rows"])

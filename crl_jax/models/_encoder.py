@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Key
 
 from .._pytree import STATIC
@@ -109,6 +110,11 @@ class Encoder(ABC):
         """
         rows = (self.n_users, self.n_items)
         return jax.tree.map(lambda x: x.ndim > 1 and x.shape[0] in rows, params)
+
+    def on(self, mesh: Mesh) -> "Encoder":
+        """The same encoder for parameters that lie on a mesh; by default it needs no change."""
+        del mesh
+        return self
 
     def layer0(self, params: Any) -> Tables:
         """The embeddings before any layer, on which an L2 term may act."""

@@ -6,11 +6,13 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Key
 
 from .._pytree import STATIC
 from ..data import Interactions
 from ._dense import DenseLayout
+from ._ring import RingLayout
 from ._rows import RowLayout
 
 Layout = Literal["auto", "rows", "dense"]
@@ -34,7 +36,7 @@ class InteractionGraph:
       user_degrees: How many items each user has, ``[n_users]``.
       item_degrees: How many users each item has, ``[n_items]``.
       edge_scale: What each link counts for: 1, and more while others are dropped.
-      layout: The links as sums or as a matrix.
+      layout: The links as sums, on one device or on several, or as a matrix.
     """
 
     n_users: int = field(metadata=STATIC)
@@ -82,6 +84,19 @@ class InteractionGraph:
             layout=kind.of(train.indptr, train.items, train.n_items, droppable),
         )
 
+    def on(self, mesh: Mesh) -> "InteractionGraph":
+        """The same graph for tables whose rows lie along the axis ``table`` of a mesh.
+
+        Each device holds the links of its own rows. A graph whose links can be dropped, or that is
+        dense, stays as it is, whole on every device.
+        """
+        if mesh.shape.get("table", 1) == 1 or not isinstance(self.layout, RowLayout):
+            return self
+        if self.layout.users.edges is not None:
+            return self
+        links = self.layout.links()
+        return replace(self, layout=RingLayout.of(mesh, *links, self.n_users, self.n_items))
+
     def drop(self, key: Key[Array, ""], rate: float) -> "InteractionGraph":
         """Drops each link with probability ``rate``, in both directions; the others count more.
 
@@ -92,7 +107,7 @@ class InteractionGraph:
           ValueError: If the graph was made without ``droppable``.
         """
         users = self.layout.users if isinstance(self.layout, RowLayout) else self.layout
-        if users.edges is None:
+        if getattr(users, "edges", None) is None:
             raise ValueError("`drop` needs a graph made with `droppable=True`.")
         keep = jax.random.bernoulli(key, 1 - rate, (self.n_interactions,))
         return replace(self, edge_scale=self.edge_scale / (1 - rate), layout=self.layout.kept(keep))

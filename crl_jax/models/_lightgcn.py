@@ -1,12 +1,13 @@
 """LightGCN: embeddings mixed with those of their neighbours, layer after layer."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 from jaxtyping import Array, Key
 
 from .._checks import check_range
@@ -136,6 +137,15 @@ class LightGCN(Encoder):
             initializer=initializer,
             noise=noise,
         )
+
+    def on(self, mesh: Mesh) -> "LightGCN":
+        """With the links of each row where the row lies, see :meth:`InteractionGraph.on`.
+
+        With noise, which is drawn in the order of the layout, it stays as it is.
+        """
+        if self.noise is not None:
+            return self
+        return replace(self, graph=self.graph.on(mesh))
 
     def init(self, key: Key[Array, ""]) -> dict[str, Array]:
         """``users`` ``[n_users, dim]`` and ``items`` ``[n_items, dim]``."""

@@ -97,7 +97,7 @@ class Side:
 
     def leave(self, table: Float[Array, "_numbers dim"]) -> Float[Array, "n dim"]:
         """Back again."""
-        return _take(table, self.number)
+        return take_inside(table, self.number)
 
 
 @jax.tree_util.register_dataclass
@@ -162,6 +162,14 @@ class RowLayout:
             self.items.sums(users, item_scale, true),
         )
 
+    def links(self) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
+        """User and item of each interaction, on the host."""
+        orders = [np.asarray(side.order) for side in (self.users, self.items)]
+        user, item = _entries(self.users.sums)
+        item = orders[1][item]
+        real = item < len(orders[1]) - 1
+        return orders[0][user[real]], item[real]
+
     def kept(self, keep: Bool[Array, "n"]) -> "RowLayout":
         """Without the interactions that ``keep`` does not have: nobody takes their places."""
         known = jnp.append(keep, False)
@@ -175,13 +183,29 @@ class RowLayout:
         return replace(self, users=side(self.users, self.items), items=side(self.items, self.users))
 
 
+def _entries(sums: Sums) -> tuple[np.ndarray, np.ndarray]:
+    """Which row each entry is summed to, and the entry, those that fill up among them."""
+    rows, entries, done = [], [], 0
+    for block in map(np.asarray, sums.blocks):
+        rows.append(np.repeat(done + np.arange(len(block)), block.shape[1]))
+        entries.append(block.ravel())
+        done += len(block)
+    if sums.rest is not None:
+        row, piece = _entries(sums.rest)
+        pieces = np.asarray(sums.pieces)
+        rows.append(np.repeat(done + row, pieces.shape[1]))
+        entries.append(pieces[piece].ravel())
+    return np.concatenate(rows), np.concatenate(entries)
+
+
 def _sum_rows(table: Float[Array, "n dim"], rows: Int[Array, "m width"]) -> Float[Array, "m dim"]:
     # Not a gather of [m, width, dim] and a reduction: XLA would write that out, where a chain of
     # sums becomes one loop over vectors.
-    return reduce(jnp.add, (_take(table, rows[:, j]) for j in range(rows.shape[1])))
+    return reduce(jnp.add, (take_inside(table, rows[:, j]) for j in range(rows.shape[1])))
 
 
-def _take(table: Float[Array, "n dim"], rows: Int[Array, "m"]) -> Float[Array, "m dim"]:
+def take_inside(table: Float[Array, "n dim"], rows: Int[Array, "m"]) -> Float[Array, "m dim"]:
+    """Rows of a table that it is known to have."""
     inside = lax.GatherScatterMode.PROMISE_IN_BOUNDS
     return lax.gather(table, rows[:, None], _ROWS, (1, table.shape[1]), mode=inside)
 

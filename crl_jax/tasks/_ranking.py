@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from .._checks import check_range
@@ -249,6 +250,10 @@ class Ranking(RowTask):
     def is_table(self, params: Any) -> Any:
         """What the encoder says of them."""
         return self.encoder.is_table(params)
+
+    def on(self, mesh: Mesh) -> "Ranking":
+        """With an encoder for that mesh."""
+        return replace(self, encoder=self.encoder.on(mesh))
 
     def start_epoch(
         self, key: Key[Array, ""], params: Any, extra: Kept, epoch: Int[Array, ""]

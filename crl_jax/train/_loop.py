@@ -154,6 +154,7 @@ def fit(
     runs = {name: jnp.asarray(value) for name, value in numbers.items()}
     placed = {"runs": runs, "fixed": fixed}
     if plan.mesh is not None:
+        placed["fixed"] = fixed._replace(task=task.on(plan.mesh))
         placed = put_everywhere(plan.mesh, placed)
     state = _start(**placed, program=program)
     advance: Callable[..., Any] = partial(_advance, **placed, program=program)

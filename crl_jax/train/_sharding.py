@@ -101,9 +101,17 @@ class Sharding:
 
 
 def put_everywhere(mesh: Mesh, tree: Any) -> Any:
-    """Arrays that every process has, whole on every device; numbers stay numbers."""
+    """Arrays that every process has, whole on every device; numbers stay numbers.
+
+    What lies on the mesh already stays as it lies.
+    """
     over = NamedSharding(mesh, PartitionSpec())
-    return jax.tree.map(lambda x: _put(x, over) if isinstance(x, Array) else x, tree)
+
+    def put(x: Any) -> Any:
+        lies_there = isinstance(x, Array) and getattr(x.sharding, "mesh", None) == mesh
+        return _put(x, over) if isinstance(x, Array) and not lies_there else x
+
+    return jax.tree.map(put, tree)
 
 
 def _put(leaf: Any, over: NamedSharding) -> Array:

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, Key
 
 _STREAMS = {"params": 0, "epochs": 1, "extra": 2}
@@ -99,6 +100,11 @@ class Task(ABC):
         Bools in the containers of ``params``; by default none are.
         """
         return jax.tree.map(lambda _: False, params)
+
+    def on(self, mesh: Mesh) -> "Task":
+        """The same task with what it holds laid out for a mesh; by default as it is."""
+        del mesh
+        return self
 
     @abstractmethod
     def batch(self, key: Key[Array, ""], examples: Examples) -> Any:
