@@ -1,44 +1,26 @@
 """``--processes``: several processes that train together, and one of them that is killed."""
 
 import json
-import os
 import signal
-import socket
 import subprocess
-import sys
 import time
-from contextlib import closing
-from pathlib import Path
 
 import pytest
 from commands import one_line
+from jobs import free_port, start
 
 from experiments.recommend import main
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
-ROOT = Path(__file__).parents[1]
 FLAGS = ["--valid", "0", "--batch-size", "64", "--dim", "8", "--mesh", "data=2,table=4"]
 
 
-def free_port() -> int:
-    with closing(socket.socket()) as listener:
-        listener.bind(("localhost", 0))
-        return listener.getsockname()[1]
-
-
 def two_processes(*flags) -> list[subprocess.Popen]:
-    """Both processes of a job, of four devices each."""
-    port = free_port()
-    environment = os.environ | {"JAX_NUM_CPU_DEVICES": "4", "JAX_PLATFORMS": "cpu"}
-    return [
-        subprocess.Popen(
-            [sys.executable, "-m", "experiments.recommend", *flags, "--processes",
-             f"{i}/2@localhost:{port}"],
-            cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        for i in range(2)
-    ]  # fmt: skip
+    """Both processes of a job."""
+    joint = f"2@localhost:{free_port()}"
+    module = ["-m", "experiments.recommend", *flags, "--processes"]
+    return start([[*module, f"{i}/{joint}"] for i in range(2)])
 
 
 def scores(folder):

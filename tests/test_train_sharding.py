@@ -1,10 +1,12 @@
 """Tables that lie by rows on several devices, trained and ranked as on one."""
 
+import json
 import re
 from functools import partial
 
 import jax
 import jax.numpy as jnp
+import jobs
 import numpy as np
 import pytest
 from jax.sharding import Mesh
@@ -182,6 +184,18 @@ def test_a_shared_checkpoint_that_is_damaged_or_of_another_training_is_refused(t
             path.write_bytes(b"damaged")
     with pytest.raises(ValueError, match="state: expected a complete checkpoint, got"):
         trained({}, hooks=hooks)
+
+
+def test_each_process_reads_its_own_part():
+    """The second has fewer batches than the first: its places in the last ones are masked."""
+    port = str(jobs.free_port())
+    both = jobs.start([jobs.__file__, str(i), port] for i in range(2))
+    one = jobs.train_from_host(0, 1)
+    said = [job.communicate(timeout=300) for job in both]
+    assert [job.returncode for job in both] == [0, 0], said
+    for printed, _ in said:
+        got = json.loads(printed.splitlines()[-1])
+        assert got == pytest.approx(one, rel=1e-5)
 
 
 class Stopped(Exception):

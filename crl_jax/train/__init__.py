@@ -7,6 +7,7 @@ It knows no users, items, images or words. A :class:`Task` says what a batch and
 from . import rows as rows
 from ._batches import ArrayBatches as ArrayBatches
 from ._batches import HostBatches as HostBatches
+from ._batches import local_batch_size as local_batch_size
 from ._callbacks import Callback as Callback
 from ._callbacks import Checkpoint as Checkpoint
 from ._callbacks import Loop as Loop

@@ -3,14 +3,18 @@
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Int, Key
 
 from .._permutation import permute
+from ._sharding import DATA, put_everywhere
 from ._steps import StepPlan, Steps, plan_steps
 
 
@@ -46,15 +50,20 @@ class ArrayBatches:
 class HostBatches:
     """Batches from an iterator, such as one of Grain or ``tf.data``, for data of any size.
 
+    Several processes read each its own part: every batch of a process has :func:`local_batch_size`
+    examples, and the batches of all processes together are those of the training. Where a process
+    has fewer of them than others, its places are masked.
+
     Attributes:
       epoch_of: ``epoch_of(epoch)`` gives the batches of an epoch, counted from 0: trees of arrays
         ``[batch, ...]``. The last may hold fewer examples; it is filled up, and masked.
-      n: Examples in an epoch, which the schedule of an :class:`Optimizer` needs to know its
-        length; without it, set ``n_steps`` there.
+      n: Examples in an epoch, of all processes, which the schedule of an :class:`Optimizer` needs
+        to know its length; without it, set ``n_steps`` there.
       chunk: Batches that one compiled call goes through, >= 1.
 
     Raises:
-      ValueError: While it is read, if a batch is empty or larger than the first.
+      ValueError: While it is read, if a batch is empty or larger than it may be, or a process has
+        none in an epoch.
     """
 
     epoch_of: Callable[[int], Iterable[Any]]
@@ -64,32 +73,88 @@ class HostBatches:
     def chunks(self, epoch: int, plan: StepPlan) -> Iterator[Steps]:
         """The steps of an epoch, a few at a time; their keys are the numbers of their batches."""
         batches: Iterator[Any] = iter(self.epoch_of(epoch))
-        first = 0
-        while chunk := list(itertools.islice(batches, self.chunk)):
-            yield _stacked(chunk, first, plan)
-            first += len(chunk)
+        own, first, last = _own_places(plan), 0, None
+        while True:
+            chunk = list(itertools.islice(batches, self.chunk))
+            n_batches = _most(len(chunk)) if _is_shared(plan) else len(chunk)
+            if not n_batches:
+                return
+            last = chunk[-1] if chunk else last
+            if last is None:
+                raise ValueError(f"`batches` must hold some for each process, got none in {epoch}.")
+            steps = _stacked(chunk, [last] * (n_batches - len(chunk)), first, own, plan)
+            yield _joined(steps, plan) if _is_shared(plan) else steps
+            first += n_batches
 
 
-def _stacked(chunk: list[Any], first: int, plan: StepPlan) -> Steps:
-    """Batches as the leaves of one tree, filled up to the batch size."""
-    sizes = np.array([len(jax.tree.leaves(batch)[0]) for batch in chunk])
+def local_batch_size(plan: StepPlan) -> int:
+    """Examples of a batch that this process reads: those on its devices.
+
+    Raises:
+      ValueError: If its devices do not follow each other along the axis ``data`` of the mesh.
+    """
+    own = _own_places(plan)
+    return own.stop - own.start
+
+
+def _is_shared(plan: StepPlan) -> bool:
+    return plan.mesh is not None and jax.process_count() > 1
+
+
+def _own_places(plan: StepPlan) -> range:
+    """The places of a batch whose examples this process reads."""
+    n = plan.batch_size
+    if plan.mesh is None or not _is_shared(plan):
+        return range(n)
+    over = NamedSharding(plan.mesh, PartitionSpec(DATA))
+    parts: Any = over.addressable_devices_indices_map((n,)).values()
+    held = {part[0].indices(n)[:2] for part in parts}
+    own = range(min(start for start, _ in held), max(stop for _, stop in held))
+    if sum(stop - start for start, stop in held) != len(own):
+        raise ValueError("`mesh` must have the devices of a process side by side along data.")
+    return own
+
+
+def _most(count: int) -> int:
+    """The greatest count of all processes."""
+    return int(np.max(multihost_utils.process_allgather(np.asarray(count))))
+
+
+def _joined(steps: Steps, plan: StepPlan) -> Steps:
+    """The steps of all processes as one."""
+    assert plan.mesh is not None
+    over = NamedSharding(plan.mesh, PartitionSpec(None, DATA))
+
+    def join(x: Array) -> Array:
+        shape = len(x), plan.batch_size, *x.shape[2:]
+        return jax.make_array_from_process_local_data(over, np.asarray(x), shape)
+
+    place, where, data = jax.tree.map(join, (steps.place, steps.where, steps.data))
+    count = partial(jnp.sum, axis=1, keepdims=True, dtype=jnp.float32)
+    n = jax.jit(count, out_shardings=NamedSharding(plan.mesh, PartitionSpec()))(where)
+    return Steps(put_everywhere(plan.mesh, steps.key), place, where, n, data)
+
+
+def _stacked(chunk: list[Any], more: list[Any], first: int, own: range, plan: StepPlan) -> Steps:
+    """Batches as the leaves of one tree, filled up; ``more`` of them hold no example."""
+    sizes = np.array([len(jax.tree.leaves(batch)[0]) for batch in chunk], int)
     for place, size in enumerate(sizes, first):
-        if not 1 <= size <= plan.batch_size:
+        if not 1 <= size <= len(own):
             raise ValueError(
-                f"Batch {place} of the epoch must hold 1 to {plan.batch_size} examples, got {size}."
+                f"Batch {place} of the epoch must hold 1 to {len(own)} examples, got {size}."
             )
+    sizes = np.append(sizes, [0] * len(more)).astype(int)
 
     def stack(*leaves: Any) -> Array:
-        return jnp.asarray(np.stack([_filled(np.asarray(x), plan.batch_size) for x in leaves]))
+        return jnp.asarray(np.stack([_filled(np.asarray(x), len(own)) for x in leaves]))
 
-    place = np.arange(plan.batch_size, dtype=np.int32)
-    index = (first + np.arange(len(chunk), dtype=np.int32))[:, None] * plan.batch_size + place
+    place, index = np.arange(len(own)), first + np.arange(len(sizes))
     return Steps(
-        key=jnp.asarray(first + np.arange(len(chunk)), jnp.uint32),
-        place=jnp.asarray(index),
+        key=jnp.asarray(index, jnp.uint32),
+        place=jnp.asarray(index[:, None] * plan.batch_size + own.start + place, jnp.int32),
         where=jnp.asarray(place < sizes[:, None]),
         n=jnp.asarray(sizes[:, None], jnp.float32),
-        data=jax.tree.map(stack, *chunk),
+        data=jax.tree.map(stack, *chunk, *more),
     )
 
 
