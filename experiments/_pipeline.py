@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from crl_jax import data, metrics, models, samplers, tasks, train
 from ._config import Config
 from ._flags import spoken
 from ._mesh import mesh_of
+from ._options import ContrastOptions, EncoderOptions
 from ._problem import OnStage, Problem, unseen
 from ._processes import gathered
 from ._sweep import count_search_seeds, parse_sweep
@@ -237,8 +238,7 @@ def _fitter(
     ) -> tasks.FittedRanking:
         context = Context(part, config.source.data, objective.count("n_neg"))
         sampler, _ = resolve_sampler(config.sampling, context, swept, own=objective.sampler)
-        encoder = resolve_encoder(encoding, part, options.dim, swept)
-        encoder, contrast = resolve_contrast(config.contrasting, part, encoder, swept)
+        encoder, contrast = model_on(part, encoding, config.contrasting, options.dim, swept)
         # To count held-out items in a pool would cost as much as the loss.
         shared = isinstance(sampler, samplers.Shared)
         with spoken(test="the validation part", train="the training part"):
@@ -275,6 +275,23 @@ def _fitter(
             )
 
     return fit
+
+
+@lru_cache(maxsize=1)
+def model_on(
+    part: data.Interactions,
+    encoding: EncoderOptions,
+    contrasting: ContrastOptions,
+    dim: int,
+    swept: tuple[str, ...],
+) -> tuple[models.Encoder, tasks.Term | None]:
+    """The encoder and the contrast for training on ``part``, remembered until the next ones.
+
+    A large graph and its singular vectors take minutes: they are made once to be judged and
+    trained.
+    """
+    encoder = resolve_encoder(encoding, part, dim, swept)
+    return resolve_contrast(contrasting, part, encoder, swept)
 
 
 def _checkpoint(path: Path, seconds: float) -> train.Callback:

@@ -33,8 +33,8 @@ from ._registry import filled, settle
 from ._signals import advise
 from ._sweep import count_search_seeds, parse_sweep
 from ._update import settle_update
-from .contrasts import resolve_contrast, settle_contrast
-from .encoders import ENCODERS, resolve_encoder
+from .contrasts import settle_contrast
+from .encoders import ENCODERS
 from .objectives import Settled, resolve
 from .recipes import RECIPES, start
 from .sampling import Context, resolve_sampler, settle_sampler
@@ -211,9 +211,6 @@ def _judge(
             f"{config.objective.loss} does not."
         )
     objective.confidence(problem.train, config.training)
-    if config.contrasting.contrast != "none":  # whose numbers may not suit the data
-        encoder = resolve_encoder(encoding, problem.train, config.training.dim, swept)
-        resolve_contrast(config.contrasting, problem.train, encoder, swept)
     n_rows = problem.train.n_users + problem.train.n_items
     update, said = settle_update(replace(config, encoding=encoding), objective, sampler, n_rows)
     settled = replace(
@@ -224,6 +221,8 @@ def _judge(
         encoding=encoding,
         contrasting=filled(config.contrasting, of_contrast, swept),
     )
+    if config.contrasting.contrast != "none":  # whose numbers may not suit the data
+        pipeline.model_on(problem.train, encoding, settled.contrasting, config.training.dim, swept)
     return settled, problem, objective, swept, said
 
 

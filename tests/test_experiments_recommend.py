@@ -18,6 +18,7 @@ import polars
 import pytest
 from commands import QUICK, SHORT, one_line
 
+from crl_jax.models import InteractionGraph
 from crl_jax.serving import Recommender
 from crl_jax.train import load_checkpoint
 from experiments._locks import hold
@@ -413,3 +414,18 @@ def test_a_killed_run_ends_as_one_never_killed(ratings, tmp_path):
         return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
 
     assert history(killed) == history(whole)
+
+
+def test_a_graph_is_laid_out_once_for_each_training(ratings, tmp_path, monkeypatch):
+    """Not once more to judge the flags of a contrast."""
+    made, of = [], InteractionGraph.of
+
+    def counting(train, **how):
+        made.append(len(train))
+        return of(train, **how)
+
+    monkeypatch.setattr(InteractionGraph, "of", counting)
+    flags = ["--encoder", "lightgcn", "--contrast", "simgcl", *SHORT, "--epochs", "1"]
+    assert main(["--data", str(ratings), *flags, "--out", str(tmp_path / "run")]) == 0
+    assert len(made) == 2
+    assert made[0] < made[1]  # the search, and the final training on more
