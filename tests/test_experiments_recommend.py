@@ -429,3 +429,15 @@ def test_a_graph_is_laid_out_once_for_each_training(ratings, tmp_path, monkeypat
     assert main(["--data", str(ratings), *flags, "--out", str(tmp_path / "run")]) == 0
     assert len(made) == 2
     assert made[0] < made[1]  # the search, and the final training on more
+
+
+def test_approximate_recommendations_say_what_they_found(finished, tmp_path, capsys):
+    flags = ["topk", "--run", str(finished), "--all", "--k", "4"]
+    assert main([*flags, "--out", str(tmp_path / "exact.csv")]) == 0
+    assert main([*flags, "--approximate", "0.9", "--out", str(tmp_path / "quick.csv")]) == 0
+    said = one_line(capsys.readouterr().out)
+    assert "approximate: 100.00% of the best items found, for 50 users" in said
+    exact, quick = ((tmp_path / f"{name}.csv").read_text() for name in ("exact", "quick"))
+    assert exact == quick
+    assert main([*flags, "--approximate", "0", "--out", str(tmp_path / "no.csv")]) == 2
+    assert "--approximate must lie in (0, 1], got 0.0" in one_line(capsys.readouterr().err)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from jaxtyping import TypeCheckError
 
 from crl_jax.metrics import _top_k as module
-from crl_jax.metrics import top_k
+from crl_jax.metrics import approx_top_k, share_found, top_k
 
 
 def reference(scores, k):
@@ -83,3 +83,28 @@ def test_half_precision_batches_and_transformations(n):
 def test_k_out_of_range(k):
     with pytest.raises((ValueError, TypeCheckError), match=r"`k` must lie in \[1, 5\]"):
         top_k(jnp.zeros((2, 5)), k)
+
+
+@pytest.mark.parametrize(("n", "k"), [(7, 7), (4097, 32)])
+def test_the_approximate_one_is_exact_on_cpus(n, k):
+    scores = np.random.default_rng(n).normal(size=(5, n)).astype(np.float32)
+    check(jax.jit(approx_top_k, static_argnums=(1, 2))(jnp.asarray(scores), k, 0.5), scores, k)
+
+
+def test_the_approximate_one_gives_no_rank_to_nan():
+    scores = jnp.array([[1.0, jnp.nan, 3.0], [1.0, 2.0, 3.0]])
+    values, _ = approx_top_k(scores, 2)
+    np.testing.assert_array_equal(values, [[np.nan, np.nan], [3, 2]])
+
+
+@pytest.mark.parametrize("target", [0, 1.5, np.nan])
+def test_no_such_target(target):
+    with pytest.raises(ValueError, match="`recall_target` must"):
+        approx_top_k(jnp.ones(3), 2, target)
+
+
+def test_what_was_found_is_counted_whatever_its_order():
+    exact = np.array([[3, 1, 2], [4, -1, -1], [0, 5, 6]])
+    found = np.array([[2, 9, 3], [-1, -1, 4], [7, 8, 9]])
+    assert share_found(found, exact) == pytest.approx(3 / 7)
+    assert share_found(exact[1:2, 1:], exact[1:2, 1:]) == 1

@@ -24,4 +24,6 @@ from ._ranking import recall_at as recall_at
 from ._ranking import reciprocal_rank_at as reciprocal_rank_at
 from ._sampling import SamplingQuality as SamplingQuality
 from ._sampling import sampling_quality as sampling_quality
+from ._top_k import approx_top_k as approx_top_k
+from ._top_k import share_found as share_found
 from ._top_k import top_k as top_k

@@ -16,12 +16,12 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
-from .._checks import check_shape
+from .._checks import check_range, check_shape
 from .._floats import at_least_float32
 from .._search import rows_contain
 from . import _ranking as ranking
 from ._plan import Blocks, InteractionsLike, RankingPlan, block_layout, pair_ids
-from ._top_k import axis_of, top_k, top_k_on
+from ._top_k import approx_top_k, axis_of, top_k, top_k_on
 
 _METRICS = {
     "precision": ranking.precision_at,
@@ -136,6 +136,7 @@ def recommend(
     k: int,
     block_size: int = 256,
     mesh: Mesh | None = None,
+    recall_target: float | None = None,
 ) -> tuple[Int[Array, "n_users k"], Float[Array, "n_users k"]]:
     """The ``k`` items with the greatest scores for each user, known ones left out.
 
@@ -150,13 +151,15 @@ def recommend(
       k: How many items, positive.
       block_size: Users that are scored at once, rounded up to a multiple of 8.
       mesh: As for :func:`evaluate`.
+      recall_target: Selects by :func:`approx_top_k` with this target; None selects exactly.
 
     Returns:
       Items, int32, and their scores, at least float32, greatest first, each ``[n_users, k]``.
 
     Raises:
-      ValueError: If ``k`` or ``block_size`` is not positive, if ``users`` is empty or holds an
-        id out of range, or if ``score_fn`` returns another shape.
+      ValueError: If ``k`` or ``block_size`` is not positive, if ``recall_target`` leaves (0, 1],
+        if ``users`` is empty or holds an id out of range, or if ``score_fn`` returns another
+        shape.
     """
     users = np.asarray(users)
     if k < 1:
@@ -166,7 +169,12 @@ def recommend(
     masked = pair_ids(exclude)
     blocks = block_layout(users, np.arange(users.size), masked, exclude.n_items, block_size)
     blocks = jax.tree.map(jnp.asarray, blocks)
-    return _recommend(score_fn, params, blocks, n_items=exclude.n_items, k=k, mesh=mesh)
+    if recall_target is not None:
+        check_range("recall_target", recall_target, 0, 1, low_open=True)
+    return _recommend(
+        score_fn, params, blocks,
+        n_items=exclude.n_items, k=k, mesh=mesh, recall_target=recall_target,
+    )  # fmt: skip
 
 
 @partial(jax.jit, static_argnames=("score_fn", "ks", "auc", "mesh"))
@@ -216,13 +224,20 @@ def _evaluate(
     return result
 
 
-@partial(jax.jit, static_argnames=("score_fn", "n_items", "k", "mesh"))
+@partial(jax.jit, static_argnames=("score_fn", "n_items", "k", "mesh", "recall_target"))
 def _recommend(
-    score_fn: ScoreFn, params: Any, blocks: Blocks, *, n_items: int, k: int, mesh: Mesh | None
+    score_fn: ScoreFn,
+    params: Any,
+    blocks: Blocks,
+    *,
+    n_items: int,
+    k: int,
+    mesh: Mesh | None,
+    recall_target: float | None,
 ) -> tuple[Array, Array]:
     def rank(block: Array) -> tuple[Array, Array]:
         scores = _masked_scores(score_fn, params, blocks, block, n_items, mesh)
-        return _best(scores, min(k, n_items), mesh)
+        return _best(scores, min(k, n_items), mesh, recall_target)
 
     values, items = lax.map(rank, jnp.arange(blocks.users.shape[0]))
     values, items = (x.reshape(-1, x.shape[-1])[blocks.slots] for x in (values, items))
@@ -230,8 +245,13 @@ def _recommend(
     return _pad_ranks(items, k, -1), _pad_ranks(values, k, -jnp.inf)
 
 
-def _best(scores: Array, k: int, mesh: Mesh | None) -> tuple[Array, Array]:
-    return top_k(scores, k) if mesh is None else top_k_on(mesh, scores, k)
+def _best(
+    scores: Array, k: int, mesh: Mesh | None, recall_target: float | None = None
+) -> tuple[Array, Array]:
+    select = top_k
+    if recall_target is not None:
+        select = partial(approx_top_k, recall_target=recall_target)
+    return select(scores, k) if mesh is None else top_k_on(mesh, scores, k, select)
 
 
 def _masked_scores(
