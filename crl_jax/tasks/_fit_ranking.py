@@ -35,8 +35,9 @@ from ._arguments import (
     check_term,
 )
 from ._confidence import Confidence, LawWarning
+from ._draw import UserBatches
 from ._interactions import has_unseen, rows_of_users, spread
-from ._ranking import HyperparamSchedule, L2On, Ranking, UserBatches
+from ._ranking import HyperparamSchedule, L2On, Ranking
 from ._ranking_quality import RankingQuality
 from ._term import Term
 

@@ -1,0 +1,105 @@
+"""What a ranking goes through, draws and keeps: ids and weights, no vectors."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from ..samplers import Sampler, Shared, below
+from ..train import ArrayBatches
+
+
+class Interacted(NamedTuple):
+    """The interactions that are gone through.
+
+    Attributes:
+      users: User of each.
+      items: Item of each.
+    """
+
+    users: Int[Array, "n"]
+    items: Int[Array, "n"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class UserBatches(ArrayBatches):
+    """As many draws as there are interactions: a user uniformly, then one of its interactions.
+
+    Attributes:
+      rows: Where the interactions of each user that has some begin and end.
+    """
+
+    rows: Int[Array, "drawn 2"]
+
+    def order(self, key: Key[Array, ""], position: Int[Array, "*shape"]) -> Int[Array, "*shape"]:
+        """A row drawn uniformly, then one of its places."""
+        row_key, place_key = jax.random.split(key)
+        start, stop = self.rows[below(row_key, position.shape, jnp.int32(self.rows.shape[0]))].T
+        return (start + below(place_key, start.shape, stop - start)).T
+
+
+class Places(NamedTuple):
+    """Where the vectors of a batch stand in the tables of users and items.
+
+    Attributes:
+      users: Those of the anchors, ``[batch]``.
+      items: Those of what each scores: the positives, and the negatives if they are its own,
+        ``[batch, n]``.
+      pools: Those of negatives that runs of anchors share, ``[runs, n_neg]``; None if none are.
+      group: Those of the users of groups, ``[batch, n_group]``, or None.
+    """
+
+    users: Int[Array | np.ndarray, "batch"]
+    items: Int[Array | np.ndarray, "batch n"]
+    pools: Int[Array, "runs n_neg"] | None
+    group: Int[Array | np.ndarray, "batch n_group"] | None
+
+
+def count_rows(sampler: Sampler, n_anchors: int, n_neg: int, n_pos: int, n_group: int) -> int:
+    """Rows of users and items that a step reads, each as often as it is read."""
+    drawn = n_anchors * n_neg
+    if isinstance(sampler, Shared):
+        pools = sampler.runs(n_anchors) * sampler.size(n_anchors, n_neg)
+        drawn = pools if sampler.is_drawn else 0
+    return n_anchors * (2 + n_pos + n_group) + drawn
+
+
+class Draw(NamedTuple):
+    """The batch of a step.
+
+    Attributes:
+      place: Which interactions the anchors are.
+      users: Their users.
+      pos: Their items, and the extra positives, ``[batch, 1 + n_pos]``.
+      group: Users who took the anchor's item, ``[batch, n_group]``, or None.
+      proposals: What the sampler has drawn.
+      neg: The negatives, ``[batch, n_neg]``; None until they are chosen.
+      is_false: Which negatives are held-out positives; None where none are held out.
+      at: Where the vectors stand in tables of the rows of the batch; None for whole tables,
+        where they stand at their ids.
+    """
+
+    place: Int[Array, "batch"]
+    users: Int[Array, "batch"]
+    pos: Int[Array, "batch n_positives"]
+    group: Int[Array, "batch n_group"] | None
+    proposals: Any
+    neg: Int[Array, "batch n_neg"] | None = None
+    is_false: Bool[Array, "batch n_neg"] | None = None
+    at: Places | None = None
+
+
+class Kept(NamedTuple):
+    """What changes besides the parameters.
+
+    Attributes:
+      sampler: State of the sampler.
+      confidence: What multiplies the loss of each interaction, ``[n]``; None for 1.
+    """
+
+    sampler: Any
+    confidence: Float[Array, "n"] | None
