@@ -96,6 +96,11 @@ class _Fixed(NamedTuple):
     batches: Any
     hooks: tuple[Hook, ...]
 
+    @property
+    def by_rows(self) -> bool:
+        """Whether a step changes the rows that it reads alone."""
+        return isinstance(self.optimizer, RowOptimizer)
+
 
 def fit(
     task: Task,
@@ -335,7 +340,7 @@ def _advance_from_host(
             n = float(np.sum(steps.n))
             total += n
             sums = {name: sums.get(name, 0) + n * value for name, value in report.items()}
-        if isinstance(fixed.optimizer, RowOptimizer):
+        if fixed.by_rows:
             state = _wake(state, **static)
     if not total:
         raise ValueError(f"`batches` must hold an example in each epoch, got none in {epoch}.")
@@ -470,15 +475,15 @@ def _over_runs(
     runs go in turn. On several devices the states of the runs, which lead the arguments and what
     is returned, lie as ``program.sharding`` says.
     """
-    sharding, by_rows = program.sharding, isinstance(fixed.optimizer, RowOptimizer)
+    sharding = program.sharding
     if sharding is not None:
         # To fill up tables costs what they cost: not in each step, where steps go by rows.
-        placed = sharding.close if by_rows else sharding.open
+        placed = sharding.close if fixed.by_rows else sharding.open
         arguments = (placed(arguments[0]), *arguments[1:])
     if len(jax.tree.leaves(arguments)[0]) == 1:
         only = jax.tree.map(lambda leaf: leaf[0], arguments)
         made = jax.tree.map(lambda leaf: leaf[None], one(*only))
-    elif by_rows:
+    elif fixed.by_rows:
         made = jax.lax.map(lambda x: one(*x), arguments)
     else:
         made = jax.vmap(one)(*arguments)
