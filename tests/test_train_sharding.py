@@ -12,7 +12,7 @@ import pytest
 from jax.sharding import Mesh
 from ranking import fit
 
-from crl_jax import losses, metrics, models, samplers, train
+from crl_jax import losses, metrics, models, samplers, stats, tasks, train
 from crl_jax.data import simulate, with_validation
 from crl_jax.train import _loop
 
@@ -37,6 +37,9 @@ SETTINGS = {
     "adagrad by rows, scores of candidates": {
         "by_rows": True, "weight_decay": None, "rule": train.rows.rowwise_adagrad,
         "sampler": samplers.DNS(3), "init_scale": 0.5,
+    },
+    "confidence": {
+        "confidence": tasks.Confidence(jnp.full(N_ITEMS, 0.5), stats.VarianceGamma(32, 0.02)),
     },
     "lightgcn": {"encoder": partial(models.LightGCN.of, dim=8, n_layers=2)},
     "lightgcn and bcl": {
@@ -74,6 +77,7 @@ def assert_same(fitted, one):
             np.testing.assert_allclose(entry[name], wanted[name], rtol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:The law of `confidence`")  # which looks at whole tables
 @pytest.mark.parametrize("name", SETTINGS)
 def test_any_layout_gives_what_one_device_gives(name):
     one = trained(SETTINGS[name])

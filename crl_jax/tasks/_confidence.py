@@ -260,7 +260,7 @@ class LawWarning(Callback):
             self._judge(loop, "after the last epoch")
 
     def _judge(self, loop: Loop, when: str) -> None:
-        worst = float(worst_misfit(*self._fixed, loop.state.state.params, *self._pairs))
+        worst = float(worst_misfit(*self._fixed, loop.whole().state.params, *self._pairs))
         if worst <= _TOLERATED_MISFIT:
             return
         self._warned = True
