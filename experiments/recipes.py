@@ -11,9 +11,10 @@ MovieLens 100K, matrix factorisation of width 32, batches of 1,024, Adam with L2
 
 ``gowalla-lightgcn-bsl`` and ``yelp2018-lightgcn-bsl`` are LightGCN of width 64 with the bilateral
 softmax loss, in the standard splits, with one layer and with three; ``gowalla-bsl`` is matrix
-factorisation with it. Nothing is chosen: they train on the whole training part for a fixed number
-of epochs. ``gowalla-LOSS-search`` are searches of four points each, for the softmax loss and its
-debiased weights. They read the folders ``gowalla`` and ``yelp2018``, unless ``--data`` names one.
+factorisation with it. These three train on the whole training part for a fixed number of epochs
+and choose nothing. ``gowalla-LOSS`` for another loss, the softmax loss or one of its debiased
+weights, is the point that ``gowalla-LOSS-search`` chose among four, by a twentieth of the training
+part. All read the folders ``gowalla`` and ``yelp2018``, unless ``--data`` names one.
 
 The recipes of MovieLens download the data unless ``--data`` names a folder with a split, such as
 the published one:
@@ -190,6 +191,12 @@ _SOFTMAX_GRIDS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "hard": ({"n_pos": 0, "tau_plus": 2e-4}, (_SOFTMAX, "beta=0.3,1")),
     "bayesian": ({"tau_plus": 2e-4, "alpha": 0.9}, (_SOFTMAX, "beta=0.6,0.9")),
 }
+_SOFTMAX_CHOSEN: dict[str, dict[str, Any]] = {
+    "info_nce": {"temperature": 0.1},
+    "debiased": {"temperature": 0.12, "tau_plus": 2e-3},
+    "hard": {"temperature": 0.12, "beta": 0.3},
+    "bayesian": {"temperature": 0.12, "beta": 0.9},
+}
 
 
 def _softmax(loss: str, chosen: dict[str, Any]) -> Config:
@@ -233,6 +240,7 @@ RECIPES: dict[str, Config] = {
         f"ml-100k-lightgcn-{loss}-search": _searched(_on_graph(loss), _GRAPH_GRIDS[loss][1])
         for loss in _GRAPH_GRIDS
     },
+    **{f"gowalla-{loss}": _softmax(loss, chosen) for loss, chosen in _SOFTMAX_CHOSEN.items()},
     **{f"gowalla-{loss}-search": _softmax_search(loss) for loss in _SOFTMAX_GRIDS},
     "gowalla-bsl": _standard_mf(),
     "gowalla-lightgcn-bsl": _standard_graph("gowalla", 1, 0.84, 0.12, lr=1e-3, epochs=100),
