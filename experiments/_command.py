@@ -1,5 +1,6 @@
 """How a command ends: its exit status, and an error as one line."""
 
+import contextlib
 import os
 import sys
 import warnings
@@ -43,6 +44,8 @@ def run(command: Callable[[], None]) -> int:
 def _refuse(message: object) -> int:
     show_error(message)
     if joined():
+        with contextlib.suppress(OSError):  # nobody may read it on
+            sys.stdout.flush()
         # To end as usual is to wait for the other processes, which may wait for this one.
         os._exit(2)
     return 2

@@ -3,14 +3,14 @@
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Int, Key
 
 from .._permutation import permute
@@ -81,7 +81,9 @@ class HostBatches:
                 return
             last = chunk[-1] if chunk else last
             if last is None:
-                raise ValueError(f"`batches` must hold some for each process, got none in {epoch}.")
+                raise ValueError(
+                    f"`batches` must hold some for each process, got none in epoch {epoch}."
+                )
             steps = _stacked(chunk, [last] * (n_batches - len(chunk)), first, own, plan)
             yield _joined(steps, plan) if _is_shared(plan) else steps
             first += n_batches
@@ -130,9 +132,15 @@ def _joined(steps: Steps, plan: StepPlan) -> Steps:
         return jax.make_array_from_process_local_data(over, np.asarray(x), shape)
 
     place, where, data = jax.tree.map(join, (steps.place, steps.where, steps.data))
-    count = partial(jnp.sum, axis=1, keepdims=True, dtype=jnp.float32)
-    n = jax.jit(count, out_shardings=NamedSharding(plan.mesh, PartitionSpec()))(where)
+    n = _counting(plan.mesh)(where)
     return Steps(put_everywhere(plan.mesh, steps.key), place, where, n, data)
+
+
+@cache
+def _counting(mesh: Mesh) -> Callable[[Array], Array]:
+    """How many examples of each batch are real, of all processes; compiled once."""
+    count = partial(jnp.sum, axis=1, keepdims=True, dtype=jnp.float32)
+    return jax.jit(count, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
 
 def _stacked(chunk: list[Any], more: list[Any], first: int, own: range, plan: StepPlan) -> Steps:
