@@ -34,15 +34,26 @@ def parse_mesh(spec: str | None) -> dict[str, int]:
 
 
 def mesh_of(spec: str | None) -> Mesh | None:
-    """The mesh, on the first of the devices that there are; None without one.
+    """The mesh, on the first of the devices that there are.
+
+    Without ``spec`` there is none, but several processes spread batches over all devices.
 
     Raises:
-      ValueError: If ``spec`` says nothing of the kind, or asks for more devices than there are.
+      ValueError: If ``spec`` says nothing of the kind, asks for more devices than there are, or
+        leaves out some of those that several processes have.
     """
+    devices, n_processes = jax.devices(), jax.process_count()
+    if spec is None and n_processes > 1:
+        spec = f"data={len(devices)}"
     axes = parse_mesh(spec)
     if not axes:
         return None
-    devices, wanted = jax.devices(), math.prod(axes.values())
+    wanted = math.prod(axes.values())
     if wanted > len(devices):
         raise ValueError(f"--mesh {spec} asks for {wanted} devices: JAX found {len(devices)} here.")
+    if n_processes > 1 and wanted < len(devices):
+        raise ValueError(
+            f"--mesh {spec} must take all {len(devices)} devices of {n_processes} processes, got "
+            f"{wanted}."
+        )
     return Mesh(np.array(devices[:wanted]).reshape(*axes.values()), tuple(axes))

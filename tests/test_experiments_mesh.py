@@ -44,6 +44,15 @@ def test_an_axis_that_is_left_out_has_one_device():
     assert mesh.devices.ravel().tolist() == jax.devices()[:2]
 
 
+def test_several_processes_take_all_devices(monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    mesh = mesh_of(None)
+    assert mesh is not None
+    assert dict(mesh.shape) == {"data": 8, "table": 1}
+    with pytest.raises(ValueError, match="--mesh data=4 must take all 8 devices of 2 processes"):
+        mesh_of("data=4")
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
