@@ -372,21 +372,33 @@ def test_ids_stay_text_unless_all_are_integers(tmp_path):
     assert data.item_ids.tolist() == ["1", "a", "b"]
 
 
-words = st.one_of(
-    st.integers(-1, 2**64).map(str),
-    st.sampled_from(["01", "+1", "1_0", " 1", "-0", "1.0", "٣", "a", "", str(2**63 - 1)]),
-)
+VALID = ["01", "+1", "1_0", "1.0", "٣", "a", str(2**63 - 1)]
+INVALID = ["", " 1", "-0", "-7", "a\0"]
+numbers = st.integers(0, 12) | st.integers(0, 2**64)
+words = numbers.map(str) | st.sampled_from(VALID)
 
 
-@given(st.lists(st.lists(st.one_of(st.integers(0, 12).map(str), words), max_size=5), max_size=5))
-def test_ids_are_numbered_apart_in_whatever_batches_they_come(batches):
+@given(st.lists(st.lists(numbers | words, max_size=5), max_size=5), st.booleans())
+def test_ids_are_numbered_apart_in_whatever_batches_they_come(batches, as_arrays):
     encoder = _ids.Encoder()
     for batch in batches:
-        encoder.add(batch)
+        if as_arrays and batch and all(isinstance(name, int) for name in batch):
+            encoder.add_integers(np.array(batch, np.uint64))
+        else:
+            encoder.add(list(map(str, batch)))
+    assert encoder.count == sum(map(len, batches))
     names, codes = encoder.result()
-    assert [names[code] for code in codes] == [name for batch in batches for name in batch]
-    assert len(set(names)) == len(names)
+    assert [str(names[code]) for code in codes] == [str(x) for batch in batches for x in batch]
+    assert len(set(map(str, names))) == len(names)
     assert set(codes.tolist()) == set(range(len(names)))
+
+
+@given(st.lists(words), st.sampled_from(INVALID))
+def test_an_invalid_id_is_told_when_it_comes(valid, bad):
+    encoder = _ids.Encoder()
+    with pytest.raises(_ids.InvalidId) as caught:
+        encoder.add([*valid, bad, "-1"])
+    assert caught.value.name == bad
 
 
 MOMENTS = ["2020-01-01", "2020-01-01 00:00:01", "2020-01-01T01:00:02+01:00", "1577836803.5"]
@@ -510,6 +522,20 @@ def test_what_kills_the_decoder_of_parquet_is_an_error(tmp_path, monkeypatch, ca
         read(write(tmp_path, "x.parquet", GOOD["table.parquet"]))
     assert "panicked" not in str(caught.value)
     assert capfd.readouterr() == ("", "")
+
+
+def test_parquet_is_decoded_some_rows_at_a_time(tmp_path, monkeypatch):
+    code = "import sys\nfrom crl_jax.data import _parquet_child as x\nx.ROWS = 3\n"
+    child = write(tmp_path, "child.py", code + "sys.exit(x.main(sys.argv[1]))\n")
+    rows = {"user": list("abcabcabcb"), "item": range(10), "rating": [1.0] * 9 + [2.5]}
+    path = tmp_path / "x.parquet"
+    pl.DataFrame(rows).write_parquet(path)
+    whole = read(path).fingerprint()
+    monkeypatch.setattr(_parquet, "_CHILD", child)
+    assert read(path).fingerprint() == whole
+    pl.DataFrame(rows | {"rating": [1.0] * 7 + [float("nan")] * 3}).write_parquet(path)
+    with pytest.raises(DataError, match="row 8: expected a finite number as 'rating', got nan"):
+        read(path)
 
 
 def test_a_parquet_path_is_no_pattern(tmp_path):

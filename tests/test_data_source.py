@@ -15,6 +15,7 @@ from crl_jax.data import (
     Split,
     columns,
     load,
+    read,
     simulate,
 )
 
@@ -301,3 +302,72 @@ def test_gowalla_has_the_published_counts(real_data):
     assert (split.train.n_users, split.train.n_items) == (29_858, 40_981)
     assert (len(split.train), len(split.test)) == (810_128, 217_242)
     assert split.train.user_ids.tolist() == list(range(29_858))
+
+
+def shards_of(folder, lines, count, name="ratings", header="user,item,rating\n"):
+    for place in range(count):
+        path = folder / f"{name}-{place:05}-of-{count:05}.csv"
+        path.write_text(header + "".join(lines[place::count]))
+
+
+LINES = [f"{user},{item},{1 + item % 5}\n" for user in range(7) for item in range(user, 11, 2)]
+
+
+def test_shards_are_read_as_one_log(tmp_path):
+    shards_of(tmp_path, LINES, 3)
+    (tmp_path / "README.txt").write_text("x")
+    whole = tmp_path / "whole.csv"
+    whole.write_text("user,item,rating\n" + "".join(LINES))
+    data = load(tmp_path)
+    assert data.fingerprint() == load(whole).fingerprint()
+    assert read(sorted(tmp_path.glob("ratings-*"))).fingerprint() == data.fingerprint()
+    (told,) = columns(tmp_path)
+    assert told.rating == "rating"
+
+
+def test_shards_of_a_split(tmp_path):
+    test = LINES[1:4]
+    train = [line for line in LINES if line not in test]
+    shards_of(tmp_path, train, 2, "train")
+    shards_of(tmp_path, test, 1, "test")
+    split = load(tmp_path)
+    assert isinstance(split, Split)
+    assert split.test is not None
+    assert (len(split.train), len(split.test)) == (len(train), len(test))
+    assert len(load(tmp_path, merge=True)) == len(LINES)
+
+
+def test_names_of_spark_are_shards_too(tmp_path):
+    frame = pl.DataFrame({"user": [1, 2], "item": [3, 3]})
+    for place in range(2):
+        frame.with_columns(pl.col("user") + place).write_parquet(
+            tmp_path / f"part-0000{place}-8a1c-c000.snappy.parquet"
+        )
+    (tmp_path / "_SUCCESS").write_text("")
+    with pytest.warns(DataWarning, match=r"part-00000-.* and 1 more: dropped 1 repeated"):
+        assert len(load(tmp_path)) == 3
+
+
+def test_what_is_wrong_with_shards_is_told(tmp_path):
+    shards_of(tmp_path, LINES, 3)
+    last = tmp_path / "ratings-00002-of-00003.csv"
+    good = last.read_text()
+    last.write_text(good + "1,1,none\n")
+    with pytest.raises(DataError, match=rf"00002-of-00003.csv:{good.count(chr(10)) + 1}: .*'none'"):
+        load(tmp_path)
+    last.write_text("user,item\n1,2\n")
+    with pytest.raises(DataError, match=r"00002-of-00003\.csv: expected ratings in all files"):
+        load(tmp_path)
+    first = tmp_path / "ratings-00000-of-00003.csv"
+    last.write_text(good)
+    first.write_text("user,item\n1,2\n")
+    with pytest.raises(DataError, match=r"00001-of-00003\.csv: expected ratings in all files"):
+        load(tmp_path)
+    last.unlink()
+    with pytest.raises(DataError, match=r"expected 3 shards of ratings.csv, got 2"):
+        load(tmp_path)
+    with pytest.raises(ValueError, match="`path` must be a file or a list of some"):
+        read([])
+    lists = fill(tmp_path / "lists", {"a.txt": "1 2\n", "b.txt": "1 3\n"})
+    with pytest.raises(ValueError, match="`path` must be one file where it holds lists"):
+        read(sorted(lists.iterdir()))

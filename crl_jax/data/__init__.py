@@ -18,6 +18,7 @@ from ._outcomes import DataError as DataError
 from ._outcomes import DataWarning as DataWarning
 from ._readers import read as read
 from ._readers import read_split as read_split
+from ._shards import simulate_shards as simulate_shards
 from ._source import columns as columns
 from ._source import load as load
 from ._splits import leave_k_out as leave_k_out

@@ -1,7 +1,8 @@
 """Original ids: what a valid one is, when a column of them is numbers, and their numbering."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence, Sized
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,46 +15,111 @@ from ._outcomes import DataError
 _WHOLE_FLOAT = re.compile(r"(?:0|[1-9][0-9]{0,18})\.0")
 _NEGATIVE = re.compile(r"-[0-9]+(?:\.0*)?")
 _POWERS_OF_TEN = 10 ** np.arange(1, 19)
-_INT64_MAX = np.iinfo(np.int64).max
+_INT32_MAX, _INT64_MAX = np.iinfo(np.int32).max, np.iinfo(np.int64).max
+# A table of so many ids costs nothing, however few of them there are.
+_SMALL_TABLE = 1 << 20
+
+
+Names = list[str] | Int64[np.ndarray, " _"]
+"""Distinct ids: text in any order, or integers that ascend."""
+
+
+class InvalidId(ValueError):
+    """An id that cannot be one, and what was expected of it."""
+
+    def __init__(self, name: str, expected: str) -> None:
+        super().__init__(f"expected {expected}, got {name!r}")
+        self.name, self.expected = name, expected
 
 
 class Encoder:
     """Numbers ids, which come in one batch after another.
 
     As long as all of them are integers as Python writes them they are kept as integers, and
-    numbered by a sort at the end: to look each one up among all others, as text must be, would
+    numbered together at the end: to look each one up among all others, as text must be, would
     take half the time of reading a file.
+
+    Attributes:
+      count: How many ids came.
     """
 
     def __init__(self) -> None:
-        self._numbers: list[np.ndarray] | None = [np.empty(0, np.int64)]
+        self.count = 0
+        self._numbers: list[np.ndarray] | None = []
         self._places: dict[str, int] = {}
-        self._codes = [np.empty(0, np.int64)]
+        self._codes: list[np.ndarray] = []
 
     def add(self, column: Sequence[str]) -> None:
-        """Takes one more batch."""
+        """Takes one more batch, of text; raises :class:`InvalidId`."""
+        self.count += len(column)
         if self._numbers is not None:
             if (numbers := _as_integers(column)) is not None:
-                self._numbers.append(numbers)
+                self._numbers.append(_narrow(numbers))
                 return
             earlier, self._numbers = self._numbers, None
             for numbers in earlier:
-                self._look_up([str(number) for number in numbers.tolist()])
+                self._look_up(list(map(str, numbers.tolist())))
         self._look_up(column)
 
-    def result(self) -> tuple[list[str], Int64[np.ndarray, " n"]]:
-        """The distinct ids, and the place among them of every id that came."""
+    def add_integers(self, column: Shaped[np.ndarray, " n"]) -> None:
+        """Takes one more batch, of integers that are not negative."""
+        if self._numbers is not None and column.max(initial=0) <= _INT64_MAX:
+            self.count += len(column)
+            self._numbers.append(_narrow(column.astype(np.int64, copy=False)))
+        else:
+            self.add(list(map(str, column.tolist())))
+
+    def result(self) -> tuple[Names, Shaped[np.ndarray, " n"]]:
+        """The distinct ids, and the place among them of every id that came; ends the encoder."""
         if self._numbers is None:
-            return list(self._places), np.concatenate(self._codes)
-        distinct, codes = np.unique(np.concatenate(self._numbers), return_inverse=True)
-        return [str(number) for number in distinct.tolist()], codes
+            return list(self._places), _all_places(self._codes, lambda codes: codes, self._places)
+        distinct, place_of = _numbering(self._numbers)
+        return distinct, _all_places(self._numbers, place_of, distinct)
 
     def _look_up(self, column: Sequence[str]) -> None:
         places = self._places
         for name in column:
             if name not in places:
+                if expected := _fault(name):
+                    raise InvalidId(name, expected)
                 places[name] = len(places)
-        self._codes.append(np.fromiter(map(places.__getitem__, column), np.int64, len(column)))
+        codes = np.fromiter(map(places.__getitem__, column), np.int64, len(column))
+        self._codes.append(_narrow(codes))
+
+
+def _narrow(numbers: Int64[np.ndarray, " n"]) -> Shaped[np.ndarray, " n"]:
+    """In half the memory, if they fit."""
+    return numbers.astype(np.int32) if numbers.max(initial=0) <= _INT32_MAX else numbers
+
+
+def _numbering(
+    batches: list[np.ndarray],
+) -> tuple[Int64[np.ndarray, " n_ids"], Callable[[np.ndarray], np.ndarray]]:
+    """The distinct numbers, ascending, and a function that tells the places of some of them."""
+    largest = max((batch.max(initial=0) for batch in batches), default=0)
+    if largest < max(_SMALL_TABLE, sum(map(len, batches))):
+        # In linear time, by a table of all numbers up to the largest.
+        there = np.zeros(int(largest) + 1, bool)
+        for batch in batches:
+            there[batch] = True
+        place = np.cumsum(there, dtype=np.int32 if largest < _INT32_MAX else np.int64)
+        place -= 1
+        return np.flatnonzero(there), place.__getitem__
+    distinct = np.unique(np.concatenate(batches)).astype(np.int64, copy=False)
+    return distinct, partial(np.searchsorted, distinct)
+
+
+def _all_places(
+    batches: list[np.ndarray], place_of: Callable[[np.ndarray], np.ndarray], names: Sized
+) -> Shaped[np.ndarray, " n"]:
+    """The places of all batches in one array; each batch is let go as soon as it is read."""
+    end = sum(map(len, batches))
+    places = np.empty(end, np.int32 if len(names) <= _INT32_MAX else np.int64)
+    while batches:
+        batch = batches.pop()
+        places[end - len(batch) : end] = place_of(batch)
+        end -= len(batch)
+    return places
 
 
 def _as_integers(column: Sequence[str]) -> Int64[np.ndarray, " n"] | None:
@@ -69,7 +135,7 @@ def _as_integers(column: Sequence[str]) -> Int64[np.ndarray, " n"] | None:
     return numbers if text.isascii() and len(text) == digits.sum() else None
 
 
-def fault(name: str) -> str | None:
+def _fault(name: str) -> str | None:
     """What was expected of an id and does not hold, or None for a valid id."""
     if not name:
         return "a non-empty id"
@@ -82,33 +148,45 @@ def fault(name: str) -> str | None:
     return None
 
 
-def first_fault(names: Iterable[str]) -> tuple[str, str] | None:
-    """The first invalid id and what was expected of it, or None."""
-    return next(((name, expected) for name in names if (expected := fault(name))), None)
-
-
-def unfloat(names: Sequence[str]) -> list[str]:
+def unfloat(names: Names) -> Names:
     """Drops the ".0" that a table writer added to integers, if every id of the column has it."""
-    if names and all(map(_WHOLE_FLOAT.fullmatch, names)):
+    if isinstance(names, list) and names and all(map(_WHOLE_FLOAT.fullmatch, names)):
         return [name[:-2] for name in names]
-    return list(names)
+    return names
 
 
-def vocabulary(names: Sequence[str]) -> Shaped[np.ndarray, " n"]:
-    """Distinct ids in ascending order: int64 if every one is an integer as Python writes it.
+def vocabulary(*columns: Names) -> Shaped[np.ndarray, " n"]:
+    """All ids of some columns, ascending: int64 if every one is an integer as Python writes it.
 
-    One "01" or "a" keeps the whole column text, so that "1" and "01" stay two ids.
+    One "01" or "a" keeps all of them text, so that "1" and "01" stay two ids.
     """
-    if all(map(is_whole, names)) and max(map(int, names), default=0) <= _INT64_MAX:
-        return np.unique(np.array([int(name) for name in names], np.int64))
-    return np.unique(np.array(names, np.str_))
+    numbers = [found for column in columns if (found := _as_int64(column)) is not None]
+    if len(numbers) == len(columns):
+        return np.unique(np.concatenate(numbers))
+    return np.unique(np.concatenate([_as_text(column) for column in columns]))
 
 
-def places(
-    names: Sequence[str], vocabulary: Shaped[np.ndarray, " n_ids"]
-) -> Int64[np.ndarray, " n_names"]:
+def places(names: Names, vocabulary: Shaped[np.ndarray, " n_ids"]) -> Int64[np.ndarray, " n_names"]:
     """Where each id stands in an ascending vocabulary that has them all."""
-    return np.searchsorted(vocabulary, np.array(names, np.str_).astype(vocabulary.dtype))
+    wanted: Any = _as_text(names) if vocabulary.dtype.kind == "U" else _as_int64(names)
+    return np.searchsorted(vocabulary, wanted)
+
+
+def indices(
+    names: Names, vocabulary: Shaped[np.ndarray, " n_ids"], codes: Shaped[np.ndarray, " n"]
+) -> Shaped[np.ndarray, " n"]:
+    """Places among ``names`` as places in a vocabulary, which may be the same ones."""
+    place = places(names, vocabulary).astype(codes.dtype)
+    return codes if np.array_equal(place, np.arange(len(place))) else place[codes]
+
+
+def _as_int64(names: Names) -> Int64[np.ndarray, " n_names"] | None:
+    """The ids as integers, or None if one is not an integer as Python writes it."""
+    return names if isinstance(names, np.ndarray) else _as_integers(names)
+
+
+def _as_text(names: Names) -> Shaped[np.ndarray, " n_names"]:
+    return np.array(list(map(str, names)), np.str_)
 
 
 def ranks(ids: Shaped[np.ndarray, " n"]) -> Int64[np.ndarray, " n"]:
@@ -127,8 +205,8 @@ def ranks(ids: Shaped[np.ndarray, " n"]) -> Int64[np.ndarray, " n"]:
     return places
 
 
-def encode(column: ArrayLike, name: str) -> tuple[list[str], Int64[np.ndarray, " n"]]:
-    """The distinct ids of an array as text, and the place of every entry among them.
+def encode(column: ArrayLike, name: str) -> tuple[Names, Shaped[np.ndarray, " n"]]:
+    """The distinct ids of an array, and the place of every entry among them.
 
     Args:
       column: Integers, whole floats, or text (bytes are UTF-8), shape ``[n]``.
@@ -147,18 +225,33 @@ def encode(column: ArrayLike, name: str) -> tuple[list[str], Int64[np.ndarray, "
             f"{name} must be a one-dimensional array of integers or text, "
             f"got shape {array.shape} of {array.dtype}."
         )
-    distinct, codes = np.unique(array, return_inverse=True)
-    if distinct.dtype.kind == "f":
+    encoder = Encoder()
+    if array.dtype.kind == "U":
+        try:
+            encoder.add(array.tolist())
+        except InvalidId as error:
+            place = int(np.argmax(array == error.name))
+            raise DataError(f"{name}: {error} at place {place}.") from None
+    else:
+        encoder.add_integers(whole(array, name))
+    names, codes = encoder.result()
+    return unfloat(names), codes
+
+
+def whole(array: np.ndarray, name: str) -> Shaped[np.ndarray, " n"]:
+    """Numbers as integers; DataError if one is no id."""
+    if array.dtype.kind == "f":
         # Beyond 2^53 neighbouring integers share one float.
-        bad = ~np.isfinite(distinct) | (distinct != np.trunc(distinct)) | (distinct > 2**53)
+        bad = ~np.isfinite(array) | (array != np.trunc(array)) | (array > 2**53)
         if bad.any():
             raise DataError(
                 f"{name} must hold whole numbers up to 2**53 where it holds floats, "
-                f"got {distinct[bad][0]}."
+                f"got {array[bad][0]}."
             )
-        distinct = distinct.astype(np.int64)
-    names = [str(x) for x in distinct.tolist()]
-    if found := first_fault(names):
-        place = int(np.argmax(codes == names.index(found[0])))
-        raise DataError(f"{name}: expected {found[1]}, got {found[0]!r} at place {place}.")
-    return unfloat(names), codes.astype(np.int64)
+        array = array.astype(np.int64)
+    if array.min(initial=0) < 0:
+        place = int(np.argmax(array < 0))
+        raise DataError(
+            f"{name}: expected a non-negative id, got '{array[place]}' at place {place}."
+        )
+    return array

@@ -1,7 +1,10 @@
 """LightGCN's lists: a line a user, the user's id and then the ids of the items."""
 
 from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 
@@ -28,7 +31,7 @@ def read_lightgcn(path: Path, requested: Requested, progress: Progress | None = 
     taken: list[str] = []
     lengths = array("q")
     blank = blank_at_end = 0
-    with open_text(path, progress=progress) as file:
+    with _only_integers(path), open_text(path, progress=progress) as file:
         for line in file:
             words = line.split()
             if not words:
@@ -41,12 +44,14 @@ def read_lightgcn(path: Path, requested: Requested, progress: Progress | None = 
             if len(taken) >= ROWS_AT_A_TIME:
                 items.add(taken)
                 taken = []
-    if not heads:
-        raise DataError(f"{path}: expected interactions, got an empty file.")
-    items.add(taken)
-    users.add(heads)
+        if not heads:
+            raise DataError(f"{path}: expected interactions, got an empty file.")
+        items.add(taken)
+        users.add(heads)
     (user_names, rows), (item_names, codes) = users.result(), items.result()
-    _check_words(path, [*user_names, *item_names])
+    for names in (user_names, item_names):
+        if isinstance(names, list) and not all(map(is_whole, names)):
+            _blame_word(path)
     warn_of_blank_lines(blank, path)
 
     degrees = np.bincount(rows, weights=lengths, minlength=len(user_names))
@@ -63,17 +68,19 @@ def lightgcn_columns(path: Path, requested: Requested) -> tuple[list[str], Found
     return names, found
 
 
-def _check_words(path: Path, words: list[str]) -> None:
-    bad = {word for word in words if not is_whole(word)}
-    if not bad:
-        return
+@contextmanager
+def _only_integers(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except _ids.InvalidId:
+        _blame_word(path)
+
+
+def _blame_word(path: Path) -> NoReturn:
+    """Raises the error of the first word that is no integer."""
     with open_text(path) as file:
-        line, word = next(
-            (number, word)
-            for number, line in enumerate(file, 1)
-            for word in line.split()
-            if word in bad
-        )
+        words = ((number, word) for number, line in enumerate(file, 1) for word in line.split())
+        line, word = next(found for found in words if not is_whole(found[1]))
     raise DataError(
         f"{path}:{line}: expected non-negative integers 'user item item ...', got {word!r}."
     )

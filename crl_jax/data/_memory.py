@@ -10,8 +10,8 @@ import numpy as np
 from ._columns import Requested, find_columns
 from ._interactions import Interactions
 from ._outcomes import DataError, warn_if
-from ._polars import frame_records
-from ._records import rated_at_least, to_interactions
+from ._polars import collect_frame
+from ._records import Collector, rated_at_least, to_interactions
 
 _ROLES = ("user", "item", "rating", "time")
 
@@ -129,7 +129,9 @@ def _from_array(x: np.ndarray, requested: Requested) -> Interactions:
 def _from_polars(x: Any, requested: Requested) -> Interactions:
     found = find_columns(x.columns, requested, "a polars DataFrame")._asdict()
     chosen = {role: x[x.columns[place]] for role, place in found.items() if place is not None}
-    return to_interactions([frame_records("a polars DataFrame", chosen)])[0]
+    collector = Collector()
+    collect_frame("a polars DataFrame", chosen, collector)
+    return to_interactions([collector.records("a polars DataFrame")])[0]
 
 
 def _from_pandas(x: Any, requested: Requested) -> Interactions:

@@ -1,14 +1,20 @@
 """Decodes a Parquet file in a process of its own, see :mod:`crl_jax.data._parquet`.
 
-``python _parquet_child.py FILE`` writes the names of the columns as a line of JSON, reads the names
-that are wanted as JSON, and writes these columns as an Arrow stream; nothing wanted is the end.
-It exits with ``REFUSED`` where polars raises an error, which it writes to the standard error.
+``python _parquet_child.py FILE`` writes the names of the columns as a line of JSON, and reads the
+names that are wanted as JSON; nothing wanted is the end. It writes these columns as Arrow streams
+of ``ROWS`` rows each, with its length before each, and a length of 0 at the end. It exits with
+``REFUSED`` where polars raises an error, which it writes to the standard error.
 """
 
+import io
 import json
+import struct
 import sys
 
 REFUSED = 3
+LENGTH = struct.Struct("<q")
+# Enough for the work on each to outweigh its start, and 100 MB at most.
+ROWS = 1 << 21
 
 
 def main(path: str) -> int:
@@ -16,19 +22,27 @@ def main(path: str) -> int:
     import polars as pl
 
     try:
-        # From an open file, for polars takes "*", "?" and "[" in a path for a pattern.
-        with open(path, "rb") as file:
-            names = list(pl.read_parquet_schema(file))
-            sys.stdout.write(json.dumps(names) + "\n")
-            sys.stdout.flush()
-            if wanted := sys.stdin.read():
-                file.seek(0)
-                frame = pl.read_parquet(file, columns=json.loads(wanted))
-                frame.write_ipc_stream(sys.stdout.buffer)
+        # "*", "?" and "[" in the path are no pattern.
+        table = pl.scan_parquet(path, glob=False)
+        sys.stdout.write(json.dumps(table.collect_schema().names()) + "\n")
+        sys.stdout.flush()
+        if wanted := sys.stdin.read():
+            table = table.select(json.loads(wanted))
+            n_rows = table.select(pl.len()).collect().item()
+            for start in range(0, n_rows, ROWS):
+                _write(table.slice(start, ROWS).collect())
+            sys.stdout.buffer.write(LENGTH.pack(0))
     except (pl.exceptions.PolarsError, OSError) as error:
         sys.stderr.write(str(error))
         return REFUSED
     return 0
+
+
+def _write(frame) -> None:
+    stream = io.BytesIO()
+    frame.write_ipc_stream(stream)
+    sys.stdout.buffer.write(LENGTH.pack(stream.tell()))
+    sys.stdout.buffer.write(stream.getbuffer())
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from ._interactions import Interactions, Split, in_both
 from ._lightgcn import lightgcn_columns, read_lightgcn
 from ._outcomes import DataError, warn_if
 from ._parquet import parquet_columns, read_parquet
-from ._records import Records, rated_at_least, to_interactions
+from ._records import Collector, Records, rated_at_least, to_interactions
 from ._splits import union
 from ._text import (
     Layout,
@@ -41,6 +41,10 @@ _BY_SUFFIX: dict[str, Format] = {
 _DELIMITERS = ",\t;|"
 
 
+Paths = str | Path | Sequence[str | Path]
+"""A file, or the files of one log."""
+
+
 class ReadOptions(TypedDict, total=False):
     """The keyword arguments of :func:`read`."""
 
@@ -56,7 +60,7 @@ class ReadOptions(TypedDict, total=False):
 
 
 def read(
-    path: str | Path,
+    path: Paths,
     *,
     format: Format | None = None,
     user_col: str | int | None = None,
@@ -68,7 +72,7 @@ def read(
     min_rating: int | float | None = None,
     progress: Progress | None = None,
 ) -> Interactions:
-    """Reads one file of interactions.
+    """Reads one file of interactions, or several as if they were one.
 
     ============= ===================================================================
     Format        Content
@@ -93,7 +97,9 @@ def read(
     of ISO 8601 (UTC where they name no zone) as seconds since 1970.
 
     Args:
-      path: The file.
+      path: The file, or the shards of one log in their order: tables with the same columns.
+        Tables in Parquet are read a part at a time, so that shards of any size take the memory
+        that their interactions need.
       format: One of the names above; by default told by the file's name, then its first
         line.
       user_col: Column name (in ``inter`` files without its type), or its position from 0, as
@@ -126,14 +132,14 @@ def read(
         header=header,
         progress=progress,
     )
-    return to_interactions([_read_records(Path(path), options)], min_rating=min_rating)[0]
+    return to_interactions([_read_records(path, options)], min_rating=min_rating)[0]
 
 
 def read_split(
-    train: str | Path,
-    test: str | Path,
+    train: Paths,
+    test: Paths,
     *,
-    valid: str | Path | None = None,
+    valid: Paths | None = None,
     **options: Unpack[ReadOptions],
 ) -> Split:
     """Reads a split that was published as files.
@@ -144,9 +150,9 @@ def read_split(
     counted in warnings.
 
     Args:
-      train: The file of training interactions.
-      test: The file of test interactions.
-      valid: The file of validation interactions.
+      train: The file of training interactions, or its shards, as for :func:`read`.
+      test: The file of test interactions, or its shards.
+      valid: The file of validation interactions, or its shards.
       **options: As for :func:`read`, for every file.
 
     Raises:
@@ -154,18 +160,19 @@ def read_split(
         empty.
     """
     paths = {"train": train, "valid": valid, "test": test}
-    paths = {name: Path(path) for name, path in paths.items() if path is not None}
+    paths = {name: as_paths(path) for name, path in paths.items() if path is not None}
     records = [_read_records(path, options) for path in paths.values()]
     parts = to_interactions(records, min_rating=options.get("min_rating"))
 
     result: dict[str, Interactions] = {}
-    for (name, path), part in zip(paths.items(), parts, strict=True):
+    for (name, files), part in zip(paths.items(), parts, strict=True):
+        path = name_of(files)
         for earlier_name, earlier in result.items():
             repeated = in_both(earlier, part)
             warn_if(
                 int(repeated.sum()),
                 f"removed {{n}} interactions that are in the {earlier_name} part too",
-                of=str(path),
+                of=path,
             )
             part = part.select(~repeated)
         if not len(part):
@@ -176,7 +183,7 @@ def read_split(
     return Split(**result)
 
 
-def read_merged(paths: Sequence[Path], origin: str, options: ReadOptions) -> Interactions:
+def read_merged(paths: Sequence[Paths], origin: str, options: ReadOptions) -> Interactions:
     """Reads files as if they were one; ``min_rating`` judges what is left of all repetitions."""
     whole = union(*to_interactions([_read_records(path, options) for path in paths]))
     return rated_at_least(whole, options.get("min_rating"), origin)
@@ -197,6 +204,19 @@ def columns_of(path: Path, options: ReadOptions) -> Columns:
     return Columns.of(str(path), names, found)
 
 
+def as_paths(paths: Paths) -> list[Path]:
+    """One path or several as a list; ValueError for none."""
+    found = [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
+    if not found:
+        raise ValueError("`path` must be a file or a list of some, got an empty one.")
+    return found
+
+
+def name_of(paths: Sequence[Path]) -> str:
+    """What messages call a file, or the shards of a log."""
+    return str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
+
+
 def requested_columns(options: ReadOptions) -> Requested:
     """The column names among the options; TypeError if one is no option of :func:`read`."""
     if unknown := options.keys() - ReadOptions.__annotations__.keys():
@@ -209,28 +229,39 @@ def requested_columns(options: ReadOptions) -> Requested:
     )
 
 
-def _warn_of_unseen(train: Interactions, part: Interactions, path: Path) -> None:
+def _warn_of_unseen(train: Interactions, part: Interactions, path: str) -> None:
     for kind, seen, here in (
         ("users", train.degrees, part.degrees),
         ("items", train.item_counts, part.item_counts),
     ):
         unseen = int(np.sum((here > 0) & (seen == 0)))
-        warn_if(unseen, f"{{n}} {kind} have no interaction in training", of=str(path))
+        warn_if(unseen, f"{{n}} {kind} have no interaction in training", of=path)
 
 
-def _read_records(path: Path, options: ReadOptions) -> Records:
-    _check_file(path)
-    requested = requested_columns(options)
-    format = _format(path, options, requested)
-    if format == "parquet":
-        return read_parquet(path, requested)
-    if format in ("u.data", "ratings.dat", "lightgcn"):
-        unended = last_character(path) not in ("", "\n", "\r")
-        warn_if(unended, "the last line has no line end: the file may be truncated", of=str(path))
-    if format == "lightgcn":
-        return read_lightgcn(path, requested, options.get("progress"))
-    layout = _layout(path, format, options, requested)
-    return read_delimited(path, layout, requested, options.get("progress"))
+def _read_records(paths: Paths, options: ReadOptions) -> Records:
+    paths = as_paths(paths)
+    requested, progress = requested_columns(options), options.get("progress")
+    for path in paths:
+        _check_file(path)
+    origin, collector = name_of(paths), Collector()
+    for path in paths:
+        format = _format(path, options, requested)
+        if format in ("u.data", "ratings.dat", "lightgcn"):
+            unended = last_character(path) not in ("", "\n", "\r")
+            warn_if(
+                unended, "the last line has no line end: the file may be truncated", of=str(path)
+            )
+        if format == "parquet":
+            read_parquet(path, requested, collector)
+        elif format == "lightgcn":
+            if len(paths) > 1:
+                raise ValueError("`path` must be one file where it holds lists, got several.")
+            return read_lightgcn(path, requested, progress)
+        else:
+            layout = _layout(path, format, options, requested)
+            read_delimited(path, layout, requested, collector, progress)
+        collector.check_columns(str(path))
+    return collector.records(origin)
 
 
 def _format(path: Path, options: ReadOptions, requested: Requested) -> Format:

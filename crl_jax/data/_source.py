@@ -26,6 +26,12 @@ from ._tfds import read_tfds, tfds_columns
 
 _SUFFIXES = r"(?:csv|tsv|txt|parquet|inter)(?:\.gz)?"
 _PART = re.compile(rf"(?:(?P<name>.+)\.)?(?P<part>train|valid|validation|val|test)\.{_SUFFIXES}")
+# As Spark, Hugging Face and TensorFlow name them: part-00000-c000.snappy.parquet,
+# train-00000-of-00008.parquet.
+_SHARD = re.compile(
+    r"(?P<name>.+?)-\d{5}(?:-of-(?P<count>\d+))?(?:-[-\w]+)?(?:\.snappy|\.zstd|\.gz)?"
+    r"(?P<suffix>\.(?:csv|tsv|parquet|inter)(?:\.gz)?)"
+)
 # What a folder holds if it holds no parts, the surest names first: the rest may be about users
 # and items, and a text file about anything.
 _WHOLE = (
@@ -76,7 +82,8 @@ def load(
         * a folder. With ``train.*`` and ``test.*`` files, or RecBole's ``NAME.train.inter``
           and ``NAME.test.inter``, it is a split, whatever else lies there; ``valid`` may be there
           too. Otherwise it must have one ``u.data``, ``ratings.*`` or ``NAME.inter``, or else one
-          ``interactions.*``, or else one file that :func:`read` takes;
+          ``interactions.*``, or else one file that :func:`read` takes. Shards, such as
+          ``train-00000-of-00008.parquet`` and the rest, count as one file;
         * a name in :data:`DATASETS`, such as ``movielens:100k``, downloaded once;
         * ``tfds:NAME``, for instance ``tfds:movielens/100k-ratings``;
         * ``"simulated"``: the interactions of :func:`simulate`, which also tells the truth
@@ -126,7 +133,8 @@ def columns(
       **options: As for :func:`load`.
 
     Returns:
-      One record for each file of the source, training first; none for simulated data.
+      One record for each file of the source, training first, and for the first of shards; none
+      for simulated data.
 
     Raises:
       DataError, FileNotFoundError, ImportError, ConnectionError: As :func:`load` does, as far as
@@ -140,7 +148,7 @@ def columns(
         requested = _requested_of_tfds(text, options)
         return [Columns.of(text, *tfds_columns(text.removeprefix("tfds:"), requested))]
     options = _with_format(text, options)
-    return [columns_of(path, options) for path in _paths(source, cache).values()]
+    return [columns_of(paths[0], options) for paths in _paths(source, cache).values()]
 
 
 def _with_format(source: str, options: ReadOptions) -> ReadOptions:
@@ -189,11 +197,11 @@ def _refuse(options: ReadOptions, unused: Set[str], where: str) -> None:
             raise ValueError(f"`{name}` belongs to files, not to {where}.")
 
 
-def _paths(source: str | Path, cache: str | Path | None) -> dict[str, Path]:
-    """The files of a source: one "whole", or those of its parts by their names."""
+def _paths(source: str | Path, cache: str | Path | None) -> dict[str, list[Path]]:
+    """The files of a source: those of one "whole", or those of its parts by their names."""
     text = str(source)
     if text in DATASETS:
-        return {"whole": download(text, cache=cache)}
+        return {"whole": [download(text, cache=cache)]}
     if text.split(":")[0] in {name.split(":")[0] for name in DATASETS}:
         raise ValueError(f"`source` must be one of {', '.join(DATASETS)}, got {text!r}.")
     path = Path(source)
@@ -202,14 +210,14 @@ def _paths(source: str | Path, cache: str | Path | None) -> dict[str, Path]:
         raise FileNotFoundError(
             f"{say_missing(path)} The name of a dataset is one of {names}, got {text!r}."
         )
-    return _paths_in(path) if path.is_dir() else {"whole": path}
+    return _paths_in(path) if path.is_dir() else {"whole": [path]}
 
 
-def _paths_in(folder: Path) -> dict[str, Path]:
-    names = sorted(child.name for child in folder.iterdir() if child.is_file())
+def _paths_in(folder: Path) -> dict[str, list[Path]]:
+    files = _logs_in(folder)
     parts: dict[str, list[str]] = {"train": [], "valid": [], "test": []}
     datasets = set()
-    for name in names:
+    for name in files:
         if match := _PART.fullmatch(name):
             part = match["part"]
             parts["valid" if part.startswith("val") else part].append(name)
@@ -222,13 +230,29 @@ def _paths_in(folder: Path) -> dict[str, Path]:
                 f"{folder}: expected one training and one test file (and one for validation "
                 f"or none), got {parts}; give the paths of the files instead."
             )
-        return {part: folder / found[0] for part, found in parts.items() if found}
+        return {part: files[found[0]] for part, found in parts.items() if found}
 
-    found = ([name for name in names if kind.fullmatch(name)] for kind in _WHOLE)
+    found = ([name for name in files if kind.fullmatch(name)] for kind in _WHOLE)
     candidates = next(filter(None, found), [])
     if len(candidates) != 1:
         raise DataError(
-            f"{folder}: expected {_EXPECTED}; got {candidates or names or 'an empty folder'}. "
+            f"{folder}: expected {_EXPECTED}; got {candidates or [*files] or 'an empty folder'}. "
             "Give the path of the file itself if it is another."
         )
-    return {"whole": folder / candidates[0]}
+    return {"whole": files[candidates[0]]}
+
+
+def _logs_in(folder: Path) -> dict[str, list[Path]]:
+    """The files of a folder by their names, and shards together by the name that they share."""
+    logs: dict[str, list[Path]] = {}
+    counts: dict[str, int] = {}
+    for path in sorted(child for child in folder.iterdir() if child.is_file()):
+        name = path.name
+        if match := _SHARD.fullmatch(name):
+            name = match["name"] + match["suffix"]
+            counts[name] = int(match["count"] or 0)
+        logs.setdefault(name, []).append(path)
+    for name, count in counts.items():
+        if count and len(logs[name]) != count:
+            raise DataError(f"{folder}: expected {count} shards of {name}, got {len(logs[name])}.")
+    return logs

@@ -237,14 +237,19 @@ def _drawn(n: int, size: int, rng: np.random.Generator) -> Bool[np.ndarray, " n"
 def _drawn_sparing_users(
     data: Interactions, size: int, rng: np.random.Generator
 ) -> Bool[np.ndarray, " n"]:
-    order = rng.permutation(len(data))
-    _, first = np.unique(data.users[order], return_index=True)
-    free = np.delete(order, first)
+    n = len(data)
+    order = rng.permutation(n)
+    # Of several values for one user the last stays: the one of the user's first place.
+    first = np.full(data.n_users, -1)
+    first[data.users[order][::-1]] = np.arange(n - 1, -1, -1)
+    spared = np.zeros(n, bool)
+    spared[first[first >= 0]] = True
+    free = order[~spared]
     warn_if(
         max(0, size - len(free)),
         "the validation part lacks {n} interactions, which are the last of their users",
     )
-    mask = np.zeros(len(data), bool)
+    mask = np.zeros(n, bool)
     mask[free[:size]] = True
     if not mask.any():
         raise ValueError("`valid` must leave something to cut, got one interaction per user.")

@@ -17,7 +17,7 @@ import numpy as np
 from . import _ids
 from ._columns import Found, Requested, find_columns
 from ._outcomes import DataError, warn_if
-from ._records import Records
+from ._records import Collector
 
 Progress = Callable[[Path, float], None]
 """``progress(path, share)``: which share of a file's bytes has been read, up to 1."""
@@ -44,51 +44,45 @@ class Layout:
 
 
 def read_delimited(
-    path: Path, layout: Layout, requested: Requested, progress: Progress | None = None
-) -> Records:
+    path: Path,
+    layout: Layout,
+    requested: Requested,
+    into: Collector,
+    progress: Progress | None = None,
+) -> None:
     """Reads one interaction a line, and calls ``progress`` meanwhile.
 
     Raises:
       DataError: If a line has not as many fields as there are columns, an id is invalid or
-        a number is not finite (the message gives the line), or nothing is there.
+        a number is not finite; the message gives the line.
     """
     names, columns = text_columns(path, layout, requested)
-    users, items = _ids.Encoder(), _ids.Encoder()
-    parts: dict[str, list[np.ndarray]] = {"ratings": [], "timestamps": []}
 
-    def numbers(text: Sequence[str], place: int, parse: Callable[..., np.ndarray]) -> np.ndarray:
+    def add(encoder: _ids.Encoder, text: Sequence[str], place: int) -> None:
         try:
-            return parse(text)
+            encoder.add(text)
+        except _ids.InvalidId as error:
+            _blame(path, layout, names, place, error.expected, error.name.__eq__)
+
+    def numbers(
+        fields: Sequence[Sequence[str]], place: int | None, parse: Callable[..., np.ndarray]
+    ) -> np.ndarray | None:
+        if place is None:
+            return None
+        try:
+            return parse(fields[place])
         except ValueError:
             expected = "a finite number" + (" or an ISO date" if parse is parse_times else "")
             _blame(path, layout, names, place, expected, lambda x: not _fits(parse, x))
 
     for rows in _chunks(path, layout, len(names), progress):
         fields = list(zip(*rows, strict=True))
-        users.add(fields[columns.user])
-        items.add(fields[columns.item])
-        if columns.rating is not None:
-            ratings = numbers(fields[columns.rating], columns.rating, parse_ratings)
-            parts["ratings"].append(ratings)
-        if columns.time is not None:
-            times = numbers(fields[columns.time], columns.time, parse_times)
-            parts["timestamps"].append(times)
-
-    user_names, user_codes = users.result()
-    item_names, item_codes = items.result()
-    for place, ids in ((columns.user, user_names), (columns.item, item_names)):
-        if found := _ids.first_fault(ids):
-            name, expected = found
-            _blame(path, layout, names, place, expected, name.__eq__)
-    return Records(
-        str(path),
-        user_names,
-        item_names,
-        users=user_codes,
-        items=item_codes,
-        ratings=np.concatenate(parts["ratings"]) if parts["ratings"] else None,
-        timestamps=np.concatenate(parts["timestamps"]) if parts["timestamps"] else None,
-    )
+        add(into.users, fields[columns.user], columns.user)
+        add(into.items, fields[columns.item], columns.item)
+        into.add_numbers(
+            numbers(fields, columns.rating, parse_ratings),
+            numbers(fields, columns.time, parse_times),
+        )
 
 
 def text_columns(path: Path, layout: Layout, requested: Requested) -> tuple[list[str], Found]:

@@ -9,7 +9,7 @@ import numpy as np
 from . import _ids
 from ._columns import Found, Requested, find_columns
 from ._outcomes import DataError
-from ._records import Records
+from ._records import Collector, Records
 from ._text import parse_ratings, parse_times
 
 
@@ -36,18 +36,19 @@ def read_tfds(name: str, requested: Requested) -> Records:
             if place is not None:
                 field.append(_text(example[features[place]]))
 
-    encoders = _ids.Encoder(), _ids.Encoder()
-    for encoder, field in zip(encoders, fields[:2], strict=True):
-        encoder.add(field)
-    (user_names, users), (item_names, items) = (encoder.result() for encoder in encoders)
-    if found := _ids.first_fault([*user_names, *item_names]):
-        raise DataError(f"{origin}: expected {found[1]}, got {found[0]!r}.")
+    collector = Collector()
     try:
-        ratings = parse_ratings(fields[2]) if fields[2] else None
-        timestamps = parse_times(fields[3]) if fields[3] else None
+        collector.users.add(fields[0])
+        collector.items.add(fields[1])
+        collector.add_numbers(
+            parse_ratings(fields[2]) if fields[2] else None,
+            parse_times(fields[3]) if fields[3] else None,
+        )
+    except _ids.InvalidId as error:
+        raise DataError(f"{origin}: {error}.") from None
     except ValueError:
         raise DataError(f"{origin}: expected finite ratings and timestamps.") from None
-    return Records(origin, user_names, item_names, users, items, ratings, timestamps)
+    return collector.records(origin)
 
 
 def tfds_columns(name: str, requested: Requested) -> tuple[list[str], Found]:
