@@ -10,18 +10,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
 import numpy as np
 
 from . import _ids
 from ._columns import Found, Requested, find_columns
 from ._outcomes import DataError, warn_if
+from ._plain import read_plain
 from ._records import Collector
 
 Progress = Callable[[Path, float], None]
 """``progress(path, share)``: which share of a file's bytes has been read, up to 1."""
 ROWS_AT_A_TIME = 1 << 9  # stays in the processor's cache; larger is measurably slower
+_BLOCK = 1 << 17  # bytes of plain numbers that are read together
 
 
 @dataclass(frozen=True)
@@ -75,14 +77,62 @@ def read_delimited(
             expected = "a finite number" + (" or an ISO date" if parse is parse_times else "")
             _blame(path, layout, names, place, expected, lambda x: not _fits(parse, x))
 
-    for rows in _chunks(path, layout, len(names), progress):
-        fields = list(zip(*rows, strict=True))
-        add(into.users, fields[columns.user], columns.user)
-        add(into.items, fields[columns.item], columns.item)
-        into.add_numbers(
-            numbers(fields, columns.rating, parse_ratings),
-            numbers(fields, columns.time, parse_times),
-        )
+    with _told(path), _open_binary(path, progress) as content:
+        n_lines, rest = _read_plain(content, layout, len(names), columns, into)
+        for rows in _chunks(path, rest, n_lines, layout, len(names)):
+            fields = list(zip(*rows, strict=True))
+            add(into.users, fields[columns.user], columns.user)
+            add(into.items, fields[columns.item], columns.item)
+            into.add_numbers(
+                numbers(fields, columns.rating, parse_ratings),
+                numbers(fields, columns.time, parse_times),
+            )
+
+
+def _read_plain(
+    content: io.BufferedIOBase, layout: Layout, width: int, columns: Found, into: Collector
+) -> tuple[int, io.BufferedIOBase]:
+    """Reads lines as long as they are plain numbers; how many that were, and what is left."""
+    n_lines = 0
+    if layout.header:
+        head = content.readline()
+        if b'"' in head or b"\r" in head.removesuffix(b"\r\n"):
+            return 0, _after(head, content)
+        n_lines = 1
+    while block := content.read(_BLOCK):
+        block += content.readline()
+        complete = block if block.endswith(b"\n") else block + b"\n"
+        found = read_plain(complete, layout.delimiter, width, columns)
+        if found is None:
+            return n_lines, _after(block, content)
+        into.users.add_integers(found.users)
+        into.items.add_integers(found.items)
+        into.add_numbers(found.ratings, found.timestamps)
+        n_lines += len(found.users)
+    return n_lines, io.BytesIO()
+
+
+class _Joined(io.RawIOBase):
+    """Bytes that were read already, and then the rest of their file."""
+
+    def __init__(self, head: bytes, rest: io.BufferedIOBase) -> None:
+        self._head, self._rest = head, rest
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        if self._head:
+            n = min(len(buffer), len(self._head))
+            buffer[:n], self._head = self._head[:n], self._head[n:]
+            return n
+        content = self._rest.read(len(buffer))
+        buffer[: len(content)] = content
+        return len(content)
+
+
+def _after(head: bytes, rest: io.BufferedIOBase) -> io.BufferedIOBase:
+    return io.BufferedReader(_Joined(head, rest), _BLOCK)
 
 
 def text_columns(path: Path, layout: Layout, requested: Requested) -> tuple[list[str], Found]:
@@ -156,18 +206,25 @@ def open_text(
     Raises:
       DataError: While reading, if the bytes are not UTF-8 or not a complete gzip file.
     """
+    with (
+        _told(path),
+        _open_binary(path, progress) as content,
+        io.TextIOWrapper(content, encoding="utf-8-sig", newline=newline) as file,  # pyright: ignore[reportArgumentType]
+    ):
+        yield file
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """Bytes that cannot be read as a DataError."""
     try:
-        with (
-            _open_binary(path, progress) as content,
-            io.TextIOWrapper(content, encoding="utf-8-sig", newline=newline) as file,
-        ):
-            try:
-                yield file
-            except UnicodeDecodeError:
-                line, byte = _undecodable(path)
-                raise DataError(
-                    f"{path}:{line}: expected UTF-8 text, got the byte {byte:#04x}."
-                ) from None
+        try:
+            yield
+        except UnicodeDecodeError:
+            line, byte = _undecodable(path)  # which may meet the end of the archive
+            raise DataError(
+                f"{path}:{line}: expected UTF-8 text, got the byte {byte:#04x}."
+            ) from None
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"{path}: expected a complete gzip file, got {error}.") from None
 
@@ -210,12 +267,12 @@ class _Watched(io.FileIO):
 
 
 @contextmanager
-def _open_binary(path: Path, progress: Progress | None = None) -> Iterator[IO[bytes]]:
+def _open_binary(path: Path, progress: Progress | None = None) -> Iterator[io.BufferedIOBase]:
     raw = io.FileIO(path) if progress is None else _Watched(path, progress)
     with io.BufferedReader(raw) as file:
         if path.suffix == ".gz":
             with gzip.GzipFile(fileobj=file) as unzipped:
-                yield unzipped  # pyright: ignore[reportReturnType]
+                yield unzipped
         else:
             yield file
 
@@ -231,17 +288,23 @@ def _csv_reader(file: Iterable[str], layout: Layout):
 
 
 @contextmanager
-def _rows(path: Path, layout: Layout, progress: Progress | None = None):
+def _rows(path: Path, layout: Layout):
     """The file's csv reader, whose errors name the line."""
-    with open_text(path, newline="", progress=progress) as file:
-        reader = _csv_reader(file, layout)
-        try:
-            yield reader
-        except csv.Error as error:
-            raise DataError(
-                f"{path}:{reader.line_num}: expected fields separated by "
-                f"{layout.delimiter!r}, got a line that cannot be read ({error})."
-            ) from None
+    with open_text(path, newline="") as file, _naming_lines(path, file, layout) as reader:
+        yield reader
+
+
+@contextmanager
+def _naming_lines(path: Path, file: Iterable[str], layout: Layout, n_lines: int = 0):
+    """A csv reader, whose errors name the line; ``n_lines`` of the file stand before."""
+    reader = _csv_reader(file, layout)
+    try:
+        yield reader
+    except csv.Error as error:
+        raise DataError(
+            f"{path}:{n_lines + reader.line_num}: expected fields separated by "
+            f"{layout.delimiter!r}, got a line that cannot be read ({error})."
+        ) from None
 
 
 def first_row(path: Path, layout: Layout) -> list[str]:
@@ -270,12 +333,18 @@ def _column_names(path: Path, layout: Layout) -> list[str]:
 
 
 def _chunks(
-    path: Path, layout: Layout, width: int, progress: Progress | None
+    path: Path, content: io.BufferedIOBase, n_lines: int, layout: Layout, width: int
 ) -> Iterator[list[list[str]]]:
-    """Rows of ``width`` fields, without the header and blank lines."""
+    """Rows of ``width`` fields, without the header and blank lines.
+
+    ``content`` is what comes after the first ``n_lines`` lines.
+    """
     blank = blank_at_end = 0
-    with _rows(path, layout, progress) as reader:
-        if layout.header:
+    with (
+        io.TextIOWrapper(content, encoding="utf-8-sig", newline="") as file,  # pyright: ignore[reportArgumentType]
+        _naming_lines(path, file, layout, n_lines) as reader,
+    ):
+        if layout.header and not n_lines:
             next(reader)
         while rows := list(islice(reader, ROWS_AT_A_TIME)):
             if set(map(len, rows)) != {width}:
