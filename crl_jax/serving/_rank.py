@@ -21,7 +21,7 @@ def best(
     queries: Float32[np.ndarray, "n dim"],
     table: Float[Array, "n_rows dim"],
     barred: tuple[Int64[np.ndarray, " rows"], Int[np.ndarray, " n_barred"]],
-    allowed: Bool[Array, " n_rows"],
+    allowed: Bool[Array, " n_rows"] | None,
     k: int,
 ) -> tuple[Int32[np.ndarray, "n k"], Float32[np.ndarray, "n k"]]:
     """The ``k`` rows of ``table`` with the greatest inner products with each query.
@@ -32,7 +32,7 @@ def best(
       queries: One vector for each query.
       table: The rows to choose from; finite, as ``queries``, and small enough for finite products.
       barred: Rows that a query must not get, in compressed rows: ``(indptr, rows)``.
-      allowed: Rows that any query may get.
+      allowed: Rows that any query may get; None for all of them, which spares a pass over scores.
       k: How many, positive.
 
     Returns:
@@ -57,14 +57,15 @@ def best(
 def _best(
     queries: Float[Array, "block dim"],
     table: Float[Array, "n_rows dim"],
-    allowed: Bool[Array, " n_rows"],
+    allowed: Bool[Array, " n_rows"] | None,
     pair_queries: Int[Array, " pairs"],
     pair_rows: Int[Array, " pairs"],
     *,
     k: int,
 ) -> tuple[Array, Array]:
     scores = jnp.matmul(queries, table.T, precision=jax.lax.Precision.HIGHEST)
-    scores = jnp.where(allowed[None, :], scores, -jnp.inf)
+    if allowed is not None:
+        scores = jnp.where(allowed[None, :], scores, -jnp.inf)
     scores = scores.at[pair_queries, pair_rows].set(-jnp.inf, mode="drop")
     return top_k(scores, k)
 

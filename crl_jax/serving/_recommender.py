@@ -349,12 +349,15 @@ class Recommender:
         only: Any,
         without: Any,
     ) -> tuple[np.ndarray, np.ndarray]:
-        allowed = np.full(self.known.n_items, only is None)
-        if only is not None:
-            allowed[self._item_ids.places(only)] = True
-        if without is not None:
-            allowed[self._item_ids.places(without)] = False
-        return best(queries, self._items.on_device, barred, jnp.asarray(allowed), _count(k))
+        allowed = None
+        if only is not None or without is not None:
+            mask = np.full(self.known.n_items, only is None)
+            if only is not None:
+                mask[self._item_ids.places(only)] = True
+            if without is not None:
+                mask[self._item_ids.places(without)] = False
+            allowed = jnp.asarray(mask)
+        return best(queries, self._items.on_device, barred, allowed, _count(k))
 
     def _recommendations(
         self, users: np.ndarray, places: np.ndarray, scores: np.ndarray
@@ -398,9 +401,8 @@ class Recommender:
 def _neighbours(ids: Ids, wanted: Any, directions: Table, k: int) -> Neighbours:
     places = ids.places(wanted)
     itself = np.arange(len(places) + 1), places
-    everything = jnp.ones(len(ids.ids), bool)
     queries = directions.vectors[places]
-    found, scores = best(queries, directions.on_device, itself, everything, _count(k))
+    found, scores = best(queries, directions.on_device, itself, None, _count(k))
     return Neighbours(ids.ids[places], names(ids.ids, found), scores)
 
 
