@@ -18,10 +18,11 @@ from jaxtyping import Array, Float, Int
 
 from .._checks import check_range, check_shape
 from .._floats import at_least_float32
+from .._mesh import DATA, TABLE, axis_of
 from .._search import rows_contain
 from . import _ranking as ranking
 from ._plan import Blocks, InteractionsLike, RankingPlan, block_layout, pair_ids
-from ._top_k import approx_top_k, axis_of, top_k, top_k_on
+from ._top_k import approx_top_k, top_k, top_k_on
 
 _METRICS = {
     "precision": ranking.precision_at,
@@ -272,7 +273,7 @@ def _masked_scores(
     check_shape("score_fn(params, users)", scores, (*users.shape, n_items))
     (scores,) = at_least_float32(scores)
     if mesh is not None:
-        over = NamedSharding(mesh, PartitionSpec(axis_of(mesh, "data"), axis_of(mesh, "table")))
+        over = NamedSharding(mesh, PartitionSpec(axis_of(mesh, DATA), axis_of(mesh, TABLE)))
         scores = lax.with_sharding_constraint(scores, over)
 
     def mask_group(group: Array, scores: Array) -> Array:

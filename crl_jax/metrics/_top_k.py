@@ -1,4 +1,4 @@
-"""Exact top-k of long rows."""
+"""The greatest of long rows: exact, approximate, and on several devices."""
 
 import math
 from collections.abc import Callable
@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from .._checks import check_range
 from .._floats import at_least_float32
+from .._mesh import DATA, TABLE, axis_of, devices_along, filled
 
 
 def top_k(
@@ -38,9 +39,7 @@ def top_k(
     >>> print(values, indices)
     [3. 3. 2.] [1 3 2]
     """
-    n = scores.shape[-1]
-    if not 1 <= k <= n:
-        raise ValueError(f"`k` must lie in [1, {n}], the length of a row, got {k}.")
+    n = _length(scores, k)
     dtype = scores.dtype
     (scores,) = at_least_float32(scores)
     # Below this the two smaller selections cost as much as the large one (measured on CPU).
@@ -72,9 +71,7 @@ def approx_top_k(
     >>> print(values, indices)
     [4. 3.] [1 3]
     """
-    n = scores.shape[-1]
-    if not 1 <= k <= n:
-        raise ValueError(f"`k` must lie in [1, {n}], the length of a row, got {k}.")
+    _length(scores, k)
     check_range("recall_target", recall_target, 0, 1, low_open=True)
     has_nan = jnp.isnan(scores).any(-1, keepdims=True)
     values, indices = lax.approx_max_k(scores, k, recall_target=recall_target)
@@ -108,11 +105,7 @@ def top_k_on(
       k: As for :func:`top_k`.
       select: What a device selects by: :func:`top_k`, or an approximate one.
     """
-    (n_rows, n), rows, columns = scores.shape, *(axis_of(mesh, a) for a in ("data", "table"))
-    tails = [
-        -size % (mesh.shape[axis] if axis else 1)
-        for size, axis in zip((n_rows, n), (rows, columns))
-    ]
+    n_rows, rows, columns = len(scores), axis_of(mesh, DATA), axis_of(mesh, TABLE)
 
     def of_device(scores: Array) -> tuple[Array, Array]:
         size = scores.shape[1]
@@ -126,7 +119,8 @@ def top_k_on(
         return values, jnp.take_along_axis(places, found, -1)
 
     # What fills the columns up stands behind all scores: of equal ones the first is taken.
-    full = jnp.pad(scores, [(0, tail) for tail in tails], constant_values=-jnp.inf)
+    full = filled(scores, devices_along(mesh, DATA), 0, -jnp.inf)
+    full = filled(full, devices_along(mesh, TABLE), 1, -jnp.inf)
     merge = jax.shard_map(
         of_device, mesh=mesh, in_specs=PartitionSpec(rows, columns), out_specs=PartitionSpec(rows),
         check_vma=False,
@@ -135,9 +129,12 @@ def top_k_on(
     return values[:n_rows], places[:n_rows]
 
 
-def axis_of(mesh: Mesh, name: str) -> str | None:
-    """The axis, if the mesh has it."""
-    return name if name in mesh.shape else None
+def _length(scores: Float[Array, "*batch n"], k: int) -> int:
+    """The length of a row, which ``k`` may not exceed."""
+    n = scores.shape[-1]
+    if not 1 <= k <= n:
+        raise ValueError(f"`k` must lie in [1, {n}], the length of a row, got {k}.")
+    return n
 
 
 def _two_stages(

@@ -9,6 +9,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Key
 
+from .._mesh import TABLE, devices_along
 from .._pytree import STATIC
 from ..data import Interactions
 from ._dense import DenseLayout
@@ -90,7 +91,7 @@ class InteractionGraph:
         Each device holds the links of its own rows. A graph whose links can be dropped, or that is
         dense, stays as it is, whole on every device.
         """
-        if mesh.shape.get("table", 1) == 1 or not isinstance(self.layout, RowLayout):
+        if devices_along(mesh, TABLE) == 1 or not isinstance(self.layout, RowLayout):
             return self
         if self.layout.users.edges is not None:
             return self

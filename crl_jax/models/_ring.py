@@ -18,11 +18,11 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
+from .._mesh import TABLE, filled
 from .._pytree import STATIC
 from ._rows import WIDTHS, take_inside
 
-_AXIS = "table"
-_BY_ROWS = PartitionSpec(_AXIS)
+_BY_ROWS = PartitionSpec(TABLE)
 
 
 @jax.tree_util.register_dataclass
@@ -45,7 +45,7 @@ class Parts:
         n_other: int,
     ) -> "Parts":  # fmt: skip
         """Lays links out; ``n_own`` and ``n_other`` rows lie on each device."""
-        n = mesh.shape[_AXIS]
+        n = mesh.shape[TABLE]
         part = other // n_other
         order = np.lexsort((own, part))
         own, other, part = own[order], other[order] % n_other, part[order]
@@ -113,7 +113,7 @@ class RingLayout:
         n_items: int,
     ) -> "RingLayout":  # fmt: skip
         """Lays links out on the devices of a mesh."""
-        each = [-(-n // mesh.shape[_AXIS]) for n in (n_users, n_items)]
+        each = [-(-n // mesh.shape[TABLE]) for n in (n_users, n_items)]
         return cls(
             users=Parts.of(mesh, users, items, each[0], each[1]),
             items=Parts.of(mesh, items, users, each[1], each[0]),
@@ -122,8 +122,7 @@ class RingLayout:
 
     def enter(self, users: Array, items: Array) -> tuple[Array, Array]:
         """Tables with as many rows on each device."""
-        tails = (-n % self.mesh.shape[_AXIS] for n in (self.n_users, self.n_items))
-        made = (jnp.pad(x, ((0, tail), (0, 0))) for x, tail in zip((users, items), tails))
+        made = (filled(x, self.mesh.shape[TABLE]) for x in (users, items))
         over = NamedSharding(self.mesh, _BY_ROWS)
         users, items = (lax.with_sharding_constraint(x, over) for x in made)
         return users, items
@@ -143,9 +142,9 @@ class RingLayout:
 def _sums(
     users: Parts, items: Parts, tables: tuple[Array, Array], scales: tuple[Array, Array]
 ) -> tuple[Array, Array]:
-    n = lax.axis_size(_AXIS)
-    here = lax.axis_index(_AXIS)
-    pass_on = partial(lax.ppermute, axis_name=_AXIS, perm=[(i, (i - 1) % n) for i in range(n)])
+    n = lax.axis_size(TABLE)
+    here = lax.axis_index(TABLE)
+    pass_on = partial(lax.ppermute, axis_name=TABLE, perm=[(i, (i - 1) % n) for i in range(n)])
 
     def turn(carry: Any, i: Array) -> tuple[Any, None]:
         passing, made = carry

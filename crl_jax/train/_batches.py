@@ -13,8 +13,9 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Int, Key
 
+from .._mesh import DATA
 from .._permutation import permute
-from ._sharding import DATA, put_everywhere
+from ._sharding import put_everywhere
 from ._steps import StepPlan, Steps, plan_steps
 
 

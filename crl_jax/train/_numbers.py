@@ -10,9 +10,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 from .._checks import check_range, check_registered
+from .._mesh import DATA, TABLE
 from ._batches import ArrayBatches, HostBatches
 from ._optimizers import AnyOptimizer, RowOptimizer, Updates
-from ._sharding import DATA, TABLE
 from ._steps import StepPlan
 from ._task import RowTask, Task
 

@@ -9,16 +9,12 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
+from .._mesh import TABLE, devices_along, filled
 from ._task import Task
-
-DATA, TABLE = "data", "table"
-"""Axes of a mesh: the examples of a batch are spread over the first, rows of tables over the
-second."""
 
 KeyPath = tuple[Any, ...]
 
@@ -76,7 +72,7 @@ class Sharding:
         """Arrays that :meth:`whole` gave, or a file, put on the devices."""
 
         def put(leaf: Any, n: int, over: NamedSharding) -> Any:
-            return _put(_filled(leaf, n, over) if n else leaf, over)
+            return _put(filled(leaf, devices_along(self.mesh, TABLE), 1) if n else leaf, over)
 
         return self._map(put, runs)
 
@@ -97,7 +93,8 @@ class Sharding:
         return 0
 
     def _full(self, n: int) -> int:
-        return _multiple(n, self.mesh.shape.get(TABLE, 1))
+        parts = devices_along(self.mesh, TABLE)
+        return -(-n // parts) * parts
 
 
 def put_everywhere(mesh: Mesh, tree: Any) -> Any:
@@ -124,18 +121,11 @@ def _put(leaf: Any, over: NamedSharding) -> Array:
     return jax.make_array_from_callback(host.shape, over, lambda part: host[part])
 
 
-def _multiple(n: int, of: int) -> int:
-    return -(-n // of) * of
-
-
 def _with_rows(leaf: Array, n: int, over: NamedSharding, *, full: bool) -> Array:
     if n:
         axis = over.spec.index(TABLE)
-        leaf = _filled(leaf, n, over) if full else jax.lax.slice_in_dim(leaf, 0, n, axis=axis)
+        if full:
+            leaf = filled(leaf, over.mesh.shape[TABLE], axis)
+        else:
+            leaf = jax.lax.slice_in_dim(leaf, 0, n, axis=axis)
     return jax.lax.with_sharding_constraint(leaf, over)
-
-
-def _filled(leaf: Any, n: int, over: NamedSharding) -> Any:
-    more = _multiple(n, over.mesh.shape[TABLE]) - leaf.shape[1]
-    pad = np.pad if isinstance(leaf, np.ndarray) else jnp.pad  # a file's stay on the host
-    return pad(leaf, [(0, 0), (0, more), *[(0, 0)] * (leaf.ndim - 2)]) if more else leaf

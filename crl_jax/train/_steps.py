@@ -14,9 +14,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from .._floats import cast_floats
+from .._mesh import DATA
 from . import rows
 from ._optimizers import AnyOptimizer, RowOptimizer, Updates
-from ._sharding import DATA, Sharding
+from ._sharding import Sharding
 from ._task import Examples, Moment, RowTask, State, Task, take
 
 # Numbers drawn ahead of an epoch's steps; past this (64 MiB) each step draws its own. Drawing for

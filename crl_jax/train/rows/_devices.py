@@ -15,12 +15,12 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
+from ..._mesh import TABLE, filled
 from . import _tables as local
 from ._tables import Opened, TableState
 from ._transformation import RowTransformation
 
-_AXIS = "table"
-_BY_ROWS, _WHOLE = PartitionSpec(_AXIS), PartitionSpec()
+_BY_ROWS, _WHOLE = PartitionSpec(TABLE), PartitionSpec()
 # The batch is the same everywhere. Whose rows stand where, and what is kept of them, is known
 # where they lie: these arrays have a part for each device.
 _OPENED = Opened(rows=_WHOLE, at=_WHOLE, ids=_BY_ROWS, rule=_BY_ROWS)  # type: ignore[arg-type]
@@ -39,16 +39,16 @@ def read_on(
     What is returned is for :func:`write_on` with the same mesh.
     """
     ids = _everywhere(mesh, ids)
-    if _AXIS not in mesh.shape:
+    if TABLE not in mesh.shape:
         return local.read(rule, table, state, ids, step, agree=True)
 
     def here(table: Array, state: TableState, ids: Array, step: Array) -> Any:
         n = len(table)
-        ids = ids - n * lax.axis_index(_AXIS)
+        ids = ids - n * lax.axis_index(TABLE)
         held = (ids >= 0) & (ids < n)
         opened, state = local.read(rule, table, state, jnp.where(held, ids, n), step, agree=True)
-        rows = lax.psum(jnp.where(held[:, None], opened.rows, 0), _AXIS)
-        at = opened.at if rule.additive else lax.psum(jnp.where(held, opened.at, 0), _AXIS)
+        rows = lax.psum(jnp.where(held[:, None], opened.rows, 0), TABLE)
+        at = opened.at if rule.additive else lax.psum(jnp.where(held, opened.at, 0), TABLE)
         return Opened(rows, jnp.asarray(at), opened.ids, opened.rule), state
 
     specs = (_BY_ROWS, _BY_ROWS, _WHOLE, _WHOLE), (_OPENED, _BY_ROWS)
@@ -69,7 +69,7 @@ def write_on(
 ) -> tuple[Float[Array, "n dim"], TableState]:
     """:func:`write` of what :func:`read_on` opened."""
     grads = _everywhere(mesh, grads)
-    if _AXIS not in mesh.shape:
+    if TABLE not in mesh.shape:
         return local.write(rule, table, state, opened, grads, step)
     opened = opened._replace(at=jnp.asarray(opened.at))
     specs = (_BY_ROWS, _BY_ROWS, _OPENED, _WHOLE, _WHOLE), (_BY_ROWS, _BY_ROWS)
@@ -86,7 +86,7 @@ def wake_all_on(
     step: Int[Array, ""] | int,
 ) -> tuple[Float[Array, "n dim"], TableState]:
     """:func:`wake_all` where the rows lie along the axis ``table`` of a mesh."""
-    if _AXIS not in mesh.shape or rule.wake is None:
+    if TABLE not in mesh.shape or rule.wake is None:
         return local.wake_all(rule, table, state, step)
     specs = (_BY_ROWS, _BY_ROWS, _WHOLE), (_BY_ROWS, _BY_ROWS)
     wake = _on(mesh, partial(local.wake_all, rule), specs)
@@ -110,11 +110,7 @@ def _everywhere(mesh: Mesh, x: Array) -> Array:
 
 def _filled(mesh: Mesh, tree: Any) -> Any:
     """With as many rows on each device: the partitioner has the same in memory anyway."""
-
-    def one(x: Array) -> Array:
-        return jnp.pad(x, [(0, -len(x) % mesh.shape[_AXIS]), *[(0, 0)] * (x.ndim - 1)])
-
-    return jax.tree.map(one, tree)
+    return jax.tree.map(lambda x: filled(x, mesh.shape[TABLE]), tree)
 
 
 def _cut(tree: Any, like: Any) -> Any:
