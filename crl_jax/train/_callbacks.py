@@ -35,6 +35,21 @@ class Loop:
     sharding: Sharding | None = None
     identity: Callable[[], dict[str, Any]] = dict
 
+    def record(self, identity: dict[str, Any]) -> dict[str, Any]:
+        """What a checkpoint says beside the state."""
+        return {
+            "fingerprint": identity,
+            "epoch": self.epoch,
+            "history": self.history,
+            "seconds": self.seconds,
+        }
+
+    def go_on_from(self, path: Any, record: dict[str, Any], identity: dict[str, Any]) -> None:
+        """Takes up what a checkpoint says; ValueError if it is of another training."""
+        check_same(path, record["fingerprint"], identity)
+        self.epoch, self.history = record["epoch"], record["history"]
+        self.seconds = record["seconds"]
+
     def whole(self) -> Any:
         """The state without what fills tables up on several devices."""
         return self.state if self.sharding is None else self.sharding.whole(self.state)
@@ -95,9 +110,8 @@ class Checkpoint(Callback):
         if not os.path.exists(self._path):
             return
         state, meta = load_checkpoint(self._path, jax.eval_shape(as_data, loop.whole()))
-        check_same(self._path, meta["fingerprint"], self._identity)
+        loop.go_on_from(self._path, meta, self._identity)
         loop.state = from_data(state, loop.state)
-        loop.epoch, loop.history, loop.seconds = meta["epoch"], meta["history"], meta["seconds"]
 
     def on_report(self, loop: Loop) -> None:
         """Writes the file, if it is time."""
@@ -106,13 +120,8 @@ class Checkpoint(Callback):
 
     def on_end(self, loop: Loop) -> None:
         """Writes the file."""
-        meta = {
-            "fingerprint": self._identity,
-            "epoch": loop.epoch,
-            "history": loop.history,
-            "seconds": loop.seconds,
-        }
-        save_checkpoint(self._path, jax.device_get(as_data(loop.whole())), meta)
+        state = jax.device_get(as_data(loop.whole()))
+        save_checkpoint(self._path, state, loop.record(self._identity))
         self._saved = time.monotonic()
 
 

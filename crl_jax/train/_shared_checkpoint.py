@@ -9,7 +9,6 @@ import jax
 import numpy as np
 
 from ._callbacks import Callback, Loop, as_data, from_data
-from ._fingerprint import check_same
 
 _STATE, _META = "state", "meta"
 
@@ -50,14 +49,13 @@ class SharedCheckpoint(Callback):
         if last is None:
             return
         meta = self._read(last, _META, orbax.args.JsonRestore())
-        check_same(self._folder, meta["fingerprint"], self._identity)
+        loop.go_on_from(self._folder, meta, self._identity)
         now = _by_name(as_data(loop.state))
         where = {name: self._where(leaf) for name, leaf in now.items() if leaf.size}
         now |= self._read(last, _STATE, orbax.args.PyTreeRestore(restore_args=where))
         loop.state = from_data(
             jax.tree.unflatten(jax.tree.structure(loop.state), now.values()), loop.state
         )
-        loop.epoch, loop.history, loop.seconds = meta["epoch"], meta["history"], meta["seconds"]
 
     def _where(self, leaf: jax.Array) -> Any:
         # Rows of zeros fill tables up for the devices that wrote them: not strict, Orbax cuts
@@ -90,10 +88,7 @@ class SharedCheckpoint(Callback):
 
     def _write(self, loop: Loop) -> None:
         args = self._orbax.args
-        meta = {
-            "fingerprint": self._identity, "epoch": loop.epoch, "history": loop.history,
-            "seconds": loop.seconds,
-        }  # fmt: skip
+        meta = loop.record(self._identity)
         # Orbax writes no empty arrays.
         leaves = {name: x for name, x in _by_name(as_data(loop.state)).items() if x.size}
         both = {_STATE: args.PyTreeSave(leaves), _META: args.JsonSave(meta)}
