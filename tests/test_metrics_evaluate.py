@@ -206,6 +206,15 @@ def test_values_do_not_depend_on_the_block_size(n_items, sizes):
         jax.tree.map(np.testing.assert_array_equal, other, first)
 
 
+def test_blocks_are_smaller_where_there_are_many_items():
+    def rows(n_items):
+        none = Csr(np.zeros(301, int), np.empty(0, np.int32), 300, n_items)
+        one = Csr(np.arange(301), np.full(300, n_items - 1, np.int32), 300, n_items)
+        return ranking_plan(none, one).blocks.users.shape[1]
+
+    assert [rows(n) for n in (1000, 10**6, 10**7)] == [256, 64, 8]
+
+
 def test_lists_do_not_depend_on_the_block_size():
     known, _, _ = random_case(2, n_users=203)
     params = random_factors(0, 203, 90, width=64)

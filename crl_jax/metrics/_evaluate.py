@@ -135,7 +135,7 @@ def recommend(
     exclude: InteractionsLike,
     *,
     k: int,
-    block_size: int = 256,
+    block_size: int | None = None,
     mesh: Mesh | None = None,
     recall_target: float | None = None,
 ) -> tuple[Int[Array, "n_users k"], Float[Array, "n_users k"]]:
@@ -150,7 +150,7 @@ def recommend(
       users: Ids in ``[0, n_users)``, in any order; a new number of them recompiles.
       exclude: The interactions to leave out, and the size of the catalogue.
       k: How many items, positive.
-      block_size: Users that are scored at once, rounded up to a multiple of 8.
+      block_size: As for :func:`ranking_plan`.
       mesh: As for :func:`evaluate`.
       recall_target: Selects by :func:`approx_top_k` with this target; None selects exactly.
 

@@ -14,6 +14,8 @@ from .._pytree import STATIC
 # The product of a single row takes a matrix-vector route that sums in another order, so a
 # block of one user would get other scores than the same user among many.
 _ROW_MULTIPLE = 8
+# Scores of a block at most, unless it is said: 256 MB.
+_SCORES = 2**26
 # Pairs masked by one scatter: long enough to hide the cost of a loop step, short enough that
 # the padding of each block to whole scatters is small.
 _GROUP = 2048
@@ -98,7 +100,7 @@ def ranking_plan(
     train: InteractionsLike,
     test: InteractionsLike,
     *,
-    block_size: int = 256,
+    block_size: int | None = None,
     exclude: Sequence[InteractionsLike] = (),
 ) -> RankingPlan:
     """Lays out which users to evaluate, which items to mask and which to find. Host only.
@@ -112,7 +114,8 @@ def ranking_plan(
       train: The interactions that the model knows.
       test: The interactions to find.
       block_size: Users that are scored at once, rounded up to a multiple of 8. Memory grows
-        with it, by about two arrays ``[block_size, n_items]``; the metrics do not change.
+        with it, by about two arrays ``[block_size, n_items]``; the metrics do not change. By
+        default 256, and fewer where these arrays would take more than 256 MB each.
       exclude: Further interactions to mask, for instance those of a validation set.
 
     Returns:
@@ -177,9 +180,13 @@ def block_layout(
     order: Int[np.ndarray, " n_users"],
     masked: Int[np.ndarray, " n_masked"],
     n_items: int,
-    block_size: int,
+    block_size: int | None,
 ) -> Blocks:
     """Puts ``users[order]`` into blocks, with their pairs out of the sorted ids ``masked``."""
+    if block_size is None:
+        block_size = max(
+            _ROW_MULTIPLE, min(256, _SCORES // n_items // _ROW_MULTIPLE * _ROW_MULTIPLE)
+        )
     if block_size < 1:
         raise ValueError(f"`block_size` must be positive, got {block_size}.")
     n = users.size
