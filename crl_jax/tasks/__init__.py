@@ -11,6 +11,7 @@ from ._contrast import SpectralViews as SpectralViews
 from ._draw import Interacted as Interacted
 from ._draw import UserBatches as UserBatches
 from ._draw import count_rows as count_rows
+from ._draw import host_interactions as host_interactions
 from ._fit_ranking import FittedRanking as FittedRanking
 from ._fit_ranking import fit_ranking as fit_ranking
 from ._momentum import Momentum as Momentum

@@ -1,5 +1,6 @@
 """What a ranking goes through, draws and keeps: ids and weights, no vectors."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -8,8 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from ..data import Interactions
 from ..samplers import Sampler, Shared, below
-from ..train import ArrayBatches
+from ..train import ArrayBatches, HostBatches
+from ._interactions import has_unseen
 
 
 class Interacted(NamedTuple):
@@ -40,6 +43,49 @@ class UserBatches(ArrayBatches):
         row_key, place_key = jax.random.split(key)
         start, stop = self.rows[below(row_key, position.shape, jnp.int32(self.rows.shape[0]))].T
         return (start + below(place_key, start.shape, stop - start)).T
+
+
+def host_interactions(train: Interactions, batch_size: int, *, seed: int = 0) -> HostBatches:
+    """The interactions of ``train`` in batches from the memory of the host.
+
+    An epoch takes each once, in a fresh order, but for those of users who took the whole catalogue.
+    Of several processes, each makes its own part of every batch.
+
+    Args:
+      train: Interactions to learn from; its arrays may be memory-mapped.
+      batch_size: Anchors per step, of all processes together: that of the plan.
+      seed: Fixes the orders.
+
+    Raises:
+      ValueError: If ``batch_size`` is no multiple of the number of processes.
+
+    >>> from crl_jax.data import simulate
+    >>> batches = host_interactions(simulate().interactions, 4096)
+    >>> [len(batch.users) for batch in batches.epoch_of(0)][-2:]
+    [4096, 3122]
+    """
+    process, processes = jax.process_index(), jax.process_count()
+    if batch_size < 1 or batch_size % processes:
+        raise ValueError(
+            f"`batch_size` must be a multiple of {processes}, the number of processes, "
+            f"got {batch_size}."
+        )
+    keep = has_unseen(train)
+    kept = None if keep.all() else np.flatnonzero(keep)
+    n, size = int(keep.sum()), batch_size // processes
+
+    def epoch_of(epoch: int) -> Iterator[Interacted]:
+        order = np.arange(n, dtype=np.int32 if n <= np.iinfo(np.int32).max else np.int64)
+        np.random.default_rng((seed, epoch)).shuffle(order)
+        own = order[process::processes]
+        for start in range(0, len(own), size):
+            rows = own[start : start + size]
+            rows = rows if kept is None else kept[rows]
+            users: Any = train.users[rows]
+            items: Any = train.items[rows]
+            yield Interacted(users, items)
+
+    return HostBatches(epoch_of, n=n)
 
 
 class Places(NamedTuple):

@@ -11,6 +11,7 @@ from jaxtyping import Array
 
 from .. import train as engine
 from .._checks import check_registered
+from .._mesh import DATA, devices_along
 from ..data import Interactions
 from ..losses import takes_where
 from ..metrics import ranking_plan
@@ -21,6 +22,7 @@ from ..train import (
     Callback,
     Fitted,
     Hook,
+    HostBatches,
     Optimizer,
     RowOptimizer,
     Scheduled,
@@ -77,6 +79,7 @@ def fit_ranking(
     confidence: Confidence | None = None,
     contrast: Term | None = None,
     anchors: Literal["interactions", "users"] = "interactions",
+    batches: HostBatches | None = None,
     held_out: Interactions | None = None,
     init_scale: Any = 1.0,
     l2_on: L2On = "tables",
@@ -128,6 +131,9 @@ def fit_ranking(
       anchors: Whether an epoch goes through the interactions, each once, or draws as many: a user
         uniformly, then one of its interactions, so that users with few of them count as much as
         those with many.
+      batches: Where the anchors come from, if not from arrays on the device: batches of
+        :class:`Interacted` of ``plan.batch_size``, such as those of :func:`host_interactions` for
+        data that do not fit there. Not together with ``confidence`` or ``anchors`` of users.
       held_out: Positives that training must not see, such as the test set: they count among the
         negatives drawn as false ones, and show in the history (``tnr``, ``inf``) how good the
         sampler is. Nothing else depends on them.
@@ -166,6 +172,11 @@ def fit_ranking(
     check_counts(counts)
     if anchors not in ("interactions", "users"):
         raise ValueError(f"`anchors` must be interactions or users, got {anchors!r}.")
+    if batches is not None and (confidence is not None or anchors == "users"):
+        raise ValueError(
+            "`batches` from the host must go without `confidence` and with `anchors` of "
+            f"interactions, got {'`confidence`' if confidence is not None else anchors}."
+        )
     check_same_ids("valid", valid, train)
     check_same_ids("held_out", held_out, train)
     plan = plan or StepPlan(1024)
@@ -185,24 +196,27 @@ def fit_ranking(
         contrast=contrast,
         l2_on=l2_on,
         serve_similarity=serve_similarity,
+        streamed=batches is not None,
     )
     task, updates = _place_l2(task, optimizer)
     numbers = {_path(name, task): value for name, value in (sweep or {}).items()}
     check_hyperparams(task, engine.settle_runs(_of_part("loss", sweep or {})))
     check_term(task, engine.settle_runs(_of_part("contrast", sweep or {})))
     _check_sampler(task, updates)
-    batches = ArrayBatches(task.seen)
+    examples = batches or ArrayBatches(task.seen)
     if anchors == "users":
-        batches = UserBatches(task.seen, rows_of_users(train))
+        examples = UserBatches(task.seen, rows_of_users(train))
     quality = None if valid is None else RankingQuality(ranking_plan(train, valid), k)
     kept = engine.KeepBest(None if quality is None else quality.name, patience)
-    devices = 1 if plan.mesh is None else plan.mesh.shape.get("data", 1)
-    size = min(plan.batch_size, -(-len(task.seen.users) // devices) * devices)
+    if batches is None:
+        devices = devices_along(plan.mesh, DATA)
+        size = min(plan.batch_size, -(-len(task.seen.users) // devices) * devices)
+        plan = dataclasses.replace(plan, batch_size=size)
     fitted = engine.fit(
         task,
         updates,
-        batches,
-        dataclasses.replace(plan, batch_size=size),
+        examples,
+        plan,
         epochs=epochs,
         seeds=seeds,
         sweep=numbers,

@@ -104,6 +104,7 @@ class Ranking(RowTask):
         sampler: Sampler | None = None,
         held_out: Interactions | None = None,
         n_group: int = 0,
+        streamed: bool = False,
         **fields: Any,
     ) -> "Ranking":
         """The task of learning from ``train``, its arrays on the default device.
@@ -117,11 +118,15 @@ class Ranking(RowTask):
           sampler: Chooses the negatives; by default uniformly.
           held_out: Positives that training must not see.
           n_group: Users drawn per anchor.
+          streamed: Whether the anchors come from the host: then :attr:`seen` is empty, and what
+            the device holds of an interaction is the four bytes by which negatives are checked.
           **fields: Further attributes.
         """
         sampler = sampler or RNS()
         shared = isinstance(sampler, Shared)
         keep = comparable(train)
+        if streamed:
+            keep = slice(0)
         pairs = (jnp.asarray(x[keep].astype(np.int32)) for x in (train.users, train.items))
         return cls(
             encoder=encoder,
