@@ -167,7 +167,7 @@ def recommend(
         raise ValueError(f"`k` must be positive, got {k}.")
     if not users.size or users.min() < 0 or users.max() >= exclude.n_users:
         raise ValueError(f"`users` must hold ids in [0, {exclude.n_users}), got {users}.")
-    masked = pair_ids(exclude)
+    masked = pair_ids(exclude, users=np.unique(users))
     blocks = block_layout(users, np.arange(users.size), masked, exclude.n_items, block_size)
     blocks = jax.tree.map(jnp.asarray, blocks)
     if recall_target is not None:

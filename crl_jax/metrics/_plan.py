@@ -132,8 +132,9 @@ def ranking_plan(
                 f"`train`, got {data.n_users} and {data.n_items}."
             )
     n_items = train.n_items
-    masked = pair_ids(train, *exclude)
     tested = pair_ids(test)
+    # What others took is of no use, and may be most of the data.
+    masked = pair_ids(train, *exclude, users=np.unique(tested // n_items))
     tested = tested[~np.isin(tested, masked, assume_unique=True, kind="sort")]
     if not tested.size:
         raise ValueError("`test` must hold a pair that is neither in `train` nor in `exclude`.")
@@ -164,15 +165,32 @@ def ranking_plan(
     return jax.tree.map(jnp.asarray, plan)
 
 
-def pair_ids(*datasets: InteractionsLike) -> Int[np.ndarray, " n"]:
-    """One number per distinct pair, ``user * n_items + item``, int64, increasing."""
-    ids = []
+def pair_ids(
+    *datasets: InteractionsLike, users: Int[np.ndarray, " n_users"] | None = None
+) -> Int[np.ndarray, " n"]:
+    """One number per distinct pair, ``user * n_items + item``, int64, increasing.
+
+    Args:
+      *datasets: Interactions of the same users and items.
+      users: Whose pairs these are, increasing; None for all users.
+    """
+    parts = []
     for data in datasets:
-        users = np.repeat(np.arange(data.n_users, dtype=np.int64), np.diff(data.indptr))
-        ids.append(users * data.n_items + np.asarray(data.items))
-    # Merges runs that are sorted already; NumPy's `unique` hashes, fifty times slower here.
-    ids = np.sort(np.concatenate(ids), kind="stable")
-    return ids[np.diff(ids, prepend=-1) > 0]
+        indptr, items = np.asarray(data.indptr), np.asarray(data.items)
+        rows = np.arange(data.n_users) if users is None else users.astype(np.int64)
+        degrees = np.diff(indptr)[rows]
+        if users is not None:
+            first = indptr[rows] - (np.cumsum(degrees) - degrees)
+            items = items[np.arange(degrees.sum()) + np.repeat(first, degrees)]
+        ids = np.repeat(rows * data.n_items, degrees)
+        ids += items
+        parts.append(ids)
+    ids = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    if np.any(ids[1:] <= ids[:-1]):
+        # Merges runs that are sorted already; NumPy's `unique` hashes, fifty times slower here.
+        ids = np.sort(ids, kind="stable")
+        ids = ids[np.diff(ids, prepend=-1) > 0]
+    return ids
 
 
 def block_layout(
