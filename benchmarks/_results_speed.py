@@ -13,6 +13,7 @@ def speed(results: Path) -> str:
     sections = {
         "training": _training,
         "rows": _rows,
+        "scale": _scale,
         "propagation": _propagation,
         "lightgcn": _lightgcn,
         "samplers/cost": _samplers,
@@ -109,6 +110,78 @@ def _rows(content: Content) -> str:
         "of whole tables. All have large pages of memory (`GLIBC_TUNABLES=glibc.malloc.hugetlb=1` "
         f"on Linux). {machine_of(content)}. `python -m benchmarks.rows`",
         table(["way", *(f"{size:,}" for size in sizes), "last over first"], cells),
+    )
+
+
+def at_scale(results: Path) -> str:
+    """What millions of users and interactions take, in a sentence; nothing if not measured."""
+    content = read_json(results / "scale.json")
+    if content is None:
+        return ""
+    setting = content["setting"]
+    rows = {(row["stage"], row["name"]): row for row in content["rows"]}
+    ours = {stage: row for (stage, name), row in rows.items() if name == "crl_jax"}
+    ranked = ours["evaluate"]["plan_seconds"] + ours["evaluate"]["seconds"]
+    theirs = rows.get(("train", "PyTorch"))
+    ratio = ""
+    if theirs is not None:
+        times = theirs["epoch_seconds"] / ours["train"]["epoch_seconds"]
+        ratio = f" (PyTorch {times:.1f} times as long)"
+    most = max(row["gigabytes"] for row in ours.values())
+    return (
+        f"{setting['interactions'] / 1e6:.0f} million interactions of {setting['users']:,} users "
+        f"with {setting['items']:,} items are read in {ours['load']['seconds']:.0f} s. An epoch of "
+        f"width {setting['dim']} takes {ours['train']['epoch_seconds']:.0f} s{ratio}, and "
+        f"evaluation of {setting['tested']:,} users {ranked:.1f} s; no part takes more than "
+        f"{most:.1f} GB."
+    )
+
+
+_STAGES = {
+    "simulate": ("write the shards", "seconds"),
+    "load": ("read Parquet", "seconds"),
+    "load CSV": ("read CSV", "seconds"),
+    "split": ("split", "seconds"),
+    "train": ("an epoch of Adam", "epoch_seconds"),
+    "train SGD": ("an epoch of SGD", "epoch_seconds"),
+    "evaluate": ("evaluate", "seconds"),
+    "recommend": ("recommend to all users", "seconds"),
+}
+
+
+def _scale(content: Content) -> str:
+    rows = {(row["stage"], row["name"]): row for row in content["rows"]}
+    names = [name for name in ("crl_jax", "PyTorch", "implicit") if ("evaluate", name) in rows]
+
+    def cell(stage: str, name: str) -> str:
+        row = rows.get((stage, name))
+        if row is None:
+            return ""
+        seconds = row[_STAGES[stage][1]] + row.get("plan_seconds", 0)
+        return f"{number(seconds, 1)} s, {number(row['gigabytes'], 1)} GB"
+
+    setting, said = content["setting"], rows["evaluate", names[0]]["users"]
+    ways = ", ".join(
+        f"{name} {row['way']}" for (stage, name), row in rows.items() if stage == "train"
+    )
+    return join(
+        "### Millions of users and interactions",
+        f"{setting['interactions']:,} simulated interactions of {setting['users']:,} users with "
+        f"{setting['items']:,} items, width {setting['dim']}, BPR in batches of "
+        f"{setting['batch']:,}. Evaluation ranks all items for {setting['tested']:,} users, of "
+        f"whom {said:,} have test "
+        f"items; every user gets {setting['k']} items. Seconds, and the most memory of the process "
+        "of a stage. All rank the same tables, and find the same NDCG. `implicit` takes a step "
+        "of SGD for each interaction, and its threads do not wait for each other. PyTorch does not "
+        f"check its negatives. Steps of Adam: {ways}. {machine_of(content)}. "
+        "`python -m benchmarks.scale --folder FOLDER`",
+        table(
+            ["stage", *names],
+            [
+                [said, *(cell(stage, name) for name in names)]
+                for stage, (said, _) in _STAGES.items()
+            ],
+        ),
     )
 
 

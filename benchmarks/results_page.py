@@ -18,7 +18,7 @@ from ._results_estimators import estimators
 from ._results_positives import positives
 from ._results_published import published
 from ._results_quality import LOSSES, NDCG, graph, loss_rows, losses, samplers
-from ._results_speed import speed, training_ratios
+from ._results_speed import at_scale, speed, training_ratios
 from ._results_standard import standard
 from ._results_tables import by_method, join, mean_of, number, table
 
@@ -73,7 +73,7 @@ def front(results: Path) -> str:
         f"An epoch of MovieLens 100K on two CPU cores takes: {'; '.join(times)}." if times else ""
     )
     heads = ["trained with", "matrix factorisation", "published", "LightGCN", "published"]
-    return join(table(heads, cells) if cells else "", said)
+    return join(table(heads, cells) if cells else "", said, at_scale(results))
 
 
 def _scored(row: dict[str, Any] | None) -> list[str]:

@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 
 from benchmarks import _common as common
-from benchmarks import confidence, evaluation, in_batch, quality, results_page, rows, training
+from benchmarks import (
+    confidence,
+    evaluation,
+    in_batch,
+    quality,
+    results_page,
+    rows,
+    scale,
+    training,
+)
 from experiments.recipes import RECIPES
 
 
@@ -272,6 +281,41 @@ def test_rows_are_held_to_the_dense_optimizer(few_rows, monkeypatch, tmp_path, s
     assert [row["name"] for row in content["rows"]] == 2 * rows.ORDER
     assert {row["step_ms"] for row in content["rows"]} == {500.0}
     assert "| rows.adam | 500.0 | 500.0 | 1.00 |" in results_page.page(tmp_path)
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """The stages of :mod:`benchmarks.scale` in this process."""
+
+    def run(name: str, stage: str, args):
+        return scale.STAGES[name][stage](args.folder, args)
+
+    monkeypatch.setattr(scale, "run", run)
+    monkeypatch.setattr(scale.common, "versions", lambda *_: {})
+    monkeypatch.setattr(scale, "DIM", 4)
+    monkeypatch.setattr(scale, "BATCH", 512)
+
+
+FEW = "--users", 300, "--items", 200, "--interactions", 5000, "--tested", 100, "--shards", 2
+
+
+def test_stages_of_scale_follow_each_other(here, monkeypatch, tmp_path, standard_promotion):
+    flags = *FEW, "--only", "crl_jax", "--folder", tmp_path / "x", "--out", tmp_path / "scale.json"
+    call(scale, monkeypatch, *flags)
+    rows = json.loads((tmp_path / "scale.json").read_text())["rows"]
+    assert [row["stage"] for row in rows] == [*scale.STAGES["crl_jax"]]
+    assert all(row["gigabytes"] > 0 for row in rows)
+    page = results_page.page(tmp_path)
+    assert "5,000 simulated interactions of 300 users with 200 items" in page
+    assert "| recommend to all users | " in page
+
+
+def test_scale_does_not_trust_another_ndcg(here, monkeypatch, tmp_path, standard_promotion):
+    wrong = {"evaluate": lambda *_: {"ndcg": 0.5, "gigabytes": 1.0, "seconds": 1.0}}
+    monkeypatch.setitem(scale.STAGES, "implicit", wrong)
+    flags = *FEW, "--only", "crl_jax", "implicit", "--folder", tmp_path
+    with pytest.raises(SystemExit, match=r"NDCG@20 of implicit is 0\.5, of ours 0"):
+        call(scale, monkeypatch, *flags)
 
 
 @pytest.mark.parametrize("wrong", ["loss", "rows"])

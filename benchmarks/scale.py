@@ -1,0 +1,482 @@
+"""From files to recommendations with tens of millions of interactions, a stage at a time.
+
+The data are simulated in shards of Parquet: 20 million interactions of 500,000 users with 100,000
+items unless flags say otherwise. Stages of ours: write them, load them, cut a test part off, train
+matrix factorisation of width 64 for two epochs (BPR, one unseen negative, batches of 65,536, Adam
+and then SGD), evaluate 20,000 users on all items, and recommend 20 items to every user.
+
+PyTorch trains with the same batches (Adam: dense and fused, or ``sparse=True`` with ``SparseAdam``,
+the faster one; its negatives are drawn for an epoch at once and are not checked), and evaluates and
+recommends by blocks of users with ``topk``. ``implicit`` has its own BPR, SGD with an interaction a
+step, an evaluation and a ``recommend``. The recommenders are given our tables, so that all rank the
+same scores, and their NDCG@20 must agree with ours.
+
+Every stage has a process of its own, whose peak memory is stated with the seconds; starting Python
+and reading the input of the stage are not in the seconds, and compilation is told apart.
+
+    python -m benchmarks.scale --folder /tmp/scale --out benchmarks/results/scale.json
+"""
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import _common as common
+
+DIM, BATCH, LEARNING_RATE, SGD_RATE, WEIGHT_DECAY, K = 64, 65_536, 1e-3, 0.05, 1e-6, 20
+USERS, ITEMS, INTERACTIONS, TESTED, EPOCHS = 500_000, 100_000, 20_000_000, 20_000, 2
+MOST = 1e-5
+"""By how much the NDCG@20 of the others may differ from ours, which ranks the same scores."""
+Figures = dict[str, Any]
+
+
+class Clock:
+    """Seconds of what a stage does, and the most memory that it had."""
+
+    def __init__(self) -> None:
+        self.figures: Figures = {}
+
+    @contextmanager
+    def __call__(self, name: str = "seconds") -> Iterator[None]:
+        """Times what stands in it."""
+        started = time.perf_counter()
+        yield
+        self.figures[name] = time.perf_counter() - started
+
+    def done(self, **more: Any) -> Figures:
+        """The figures, with gigabytes of this process and of the largest of its children."""
+        own, child = (
+            resource.getrusage(who).ru_maxrss / 1e6
+            for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+        )
+        return {**self.figures, "gigabytes": own, "gigabytes_of_child": child, **more}
+
+
+def simulate(folder: Path, sizes: argparse.Namespace) -> Figures:
+    """Writes the shards."""
+    from crl_jax import data
+
+    clock = Clock()
+    with clock():
+        data.simulate_shards(
+            folder / "shards",
+            n_users=sizes.users, n_items=sizes.items, n_interactions=sizes.interactions,
+            n_shards=sizes.shards,
+        )  # fmt: skip
+    return clock.done()
+
+
+def load_csv(folder: Path, _: argparse.Namespace) -> Figures:
+    """Reads users and items from one file of text."""
+    import polars as pl
+
+    from crl_jax import data
+
+    path = folder / "log.csv"
+    pl.scan_parquet(folder / "shards").select("user", "item").sink_csv(path)
+    gigabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    clock = Clock()
+    with clock():
+        data.read(path)
+    path.unlink()
+    return clock.done(gigabytes_before=gigabytes)
+
+
+def load(folder: Path, _: argparse.Namespace) -> Figures:
+    """Reads them, and keeps the log for the other stages."""
+    from crl_jax import data
+
+    clock = Clock()
+    with clock():
+        log = data.read(sorted((folder / "shards").iterdir()))
+    figures = clock.done(n_interactions=len(log), n_users=log.n_users, n_items=log.n_items)
+    _keep(folder / "log.npz", log=log)
+    return figures
+
+
+def split(folder: Path, _: argparse.Namespace) -> Figures:
+    """Cuts a twentieth off as the test part."""
+    from crl_jax import data
+
+    log = _kept(folder / "log.npz")["log"]
+    clock = Clock()
+    with clock():
+        parts = data.split_by_ratio(log, test=0.05, seed=0)
+    figures = clock.done()
+    _keep(folder / "split.npz", **dict(parts.parts()))
+    return figures
+
+
+def train(folder: Path, _: argparse.Namespace) -> Figures:
+    """Trains with Adam, and keeps the tables."""
+    from crl_jax import train as engine
+
+    seen = _kept(folder / "split.npz")["train"]
+    by_rows = engine.rows_pay(seen.n_users + seen.n_items, 3 * BATCH)
+    kind = engine.RowOptimizer if by_rows else engine.Optimizer
+    optimizer = kind(LEARNING_RATE, WEIGHT_DECAY)
+    tables, figures = _fit(seen, optimizer, "by rows" if by_rows else "dense")
+    np.savez(folder / "tables.npz", users=tables.users, items=tables.items)
+    return figures
+
+
+def train_sgd(folder: Path, _: argparse.Namespace) -> Figures:
+    """Trains with SGD of the rows of a batch."""
+    from crl_jax import train as engine
+
+    optimizer = engine.RowOptimizer(SGD_RATE, WEIGHT_DECAY, rule=engine.rows.sgd)
+    return _fit(_kept(folder / "split.npz")["train"], optimizer, "by rows")[1]
+
+
+def _fit(seen: Any, optimizer: Any, way: str) -> tuple[Any, Figures]:
+    from crl_jax import losses, models, tasks
+    from crl_jax import train as engine
+
+    clock, ends = Clock(), []
+    with clock():
+        fitted = tasks.fit_ranking(
+            seen,
+            loss=losses.bpr,
+            encoder=models.MatrixFactorization(seen.n_users, seen.n_items, DIM),
+            optimizer=optimizer,
+            plan=engine.StepPlan(BATCH),
+            l2_on="rows",
+            epochs=EPOCHS,
+            hooks=[engine.Progress(lambda _: ends.append(time.perf_counter()))],
+        )
+    epoch = ends[-1] - ends[-2]
+    return fitted.tables(), clock.done(epoch_seconds=epoch, way=way)
+
+
+def evaluate(folder: Path, sizes: argparse.Namespace) -> Figures:
+    """Ranks all items for some users of the test part."""
+    import jax
+    import jax.numpy as jnp
+
+    from crl_jax import metrics, models
+
+    parts = _kept(folder / "split.npz")
+    tables = models.Tables(**jax.tree.map(jnp.asarray, _tables(folder)))
+    test = parts["test"]
+    some = _some(test.n_users, sizes.tested)
+    test = test.select(some[test.users])
+    clock = Clock()
+    with clock("plan_seconds"):
+        plan = metrics.ranking_plan(parts["train"], test)
+    for name in ("first_seconds", "seconds"):
+        with clock(name):
+            found = jax.block_until_ready(
+                metrics.evaluate(models.inner_scores, tables, plan, ks=(K,), auc=False)
+            )
+    return clock.done(ndcg=float(found[f"ndcg@{K}"].mean()), users=len(plan.users))
+
+
+def recommend(folder: Path, sizes: argparse.Namespace) -> Figures:
+    """The best items of every user, those of training left out."""
+    from crl_jax import serving
+
+    seen = _kept(folder / "split.npz")["train"]
+    tables = _tables(folder)
+    clock = Clock()
+    with clock():
+        recommender = serving.Recommender.of(tables, seen)
+        lists = recommender.recommend(np.arange(seen.n_users), K)
+    _check_lists(lists.items, seen)
+    return clock.done(users=seen.n_users)
+
+
+def torch_train(folder: Path, _: argparse.Namespace) -> Figures:
+    """An epoch of the same with Adam, in the better of two ways."""
+    return _torch_fit(folder, {"dense": "Adam", "by rows": "SparseAdam"}, LEARNING_RATE)
+
+
+def torch_train_sgd(folder: Path, _: argparse.Namespace) -> Figures:
+    """An epoch of SGD of the rows of a batch."""
+    return _torch_fit(folder, {"by rows": "SGD"}, SGD_RATE)
+
+
+def _torch_fit(folder: Path, ways: dict[str, str], rate: float) -> Figures:
+    import torch
+    from torch import nn
+
+    torch.set_num_threads(common.machine()["cores"])
+    seen = _kept(folder / "split.npz")["train"]
+    users, items = (torch.from_numpy(np.array(x)).long() for x in (seen.users, seen.items))
+    found = {}
+    for way, name in ways.items():
+        torch.manual_seed(0)
+        tables = [
+            nn.Embedding(n, DIM, sparse=way == "by rows") for n in (seen.n_users, seen.n_items)
+        ]
+        for table in tables:
+            nn.init.normal_(table.weight, std=0.1)
+        fused = {"fused": True} if way == "dense" else {}
+        kind: Any = getattr(torch.optim, name)
+        optimizer = kind([table.weight for table in tables], lr=rate, **fused)
+        started = time.perf_counter()
+        order = torch.randperm(len(users))
+        negatives = torch.randint(seen.n_items, (len(users),))
+        for at in order.split(BATCH):
+            user = tables[0](users[at])
+            pos, neg = tables[1](items[at]), tables[1](negatives[at])
+            loss = nn.functional.softplus((user * (neg - pos)).sum(-1)).mean()
+            loss = loss + WEIGHT_DECAY * sum((x**2).sum() for x in (user, pos, neg)) / len(at)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        found[way] = time.perf_counter() - started
+    way = min(found, key=lambda name: found[name])
+    return Clock().done(epoch_seconds=found[way], way=way, ways=found)
+
+
+def torch_evaluate(folder: Path, sizes: argparse.Namespace) -> Figures:
+    """NDCG of the same users by blocks."""
+    import torch
+
+    parts = _kept(folder / "split.npz")
+    seen, test = parts["train"], parts["test"]
+    chosen = np.flatnonzero(_some(test.n_users, sizes.tested) & (test.degrees > 0))
+    clock, total = Clock(), 0.0
+    discounts = 1 / np.log2(np.arange(2, K + 2))
+    with clock():
+        for at, top in _torch_lists(folder, seen, chosen):
+            width = int(test.degrees[at].max())
+            wanted = np.full((len(at), width), -1)
+            for row, user in enumerate(at):
+                own = test.items[test.indptr[user] : test.indptr[user + 1]]
+                wanted[row, : len(own)] = own
+            hits = (torch.from_numpy(wanted)[:, None, :] == top[:, :, None]).any(-1).numpy()
+            ideal = np.cumsum(discounts)[np.minimum(test.degrees[at], K) - 1]
+            total += float(np.sum(hits @ discounts / ideal))
+    return clock.done(ndcg=total / len(chosen), users=len(chosen))
+
+
+def torch_recommend(folder: Path, sizes: argparse.Namespace) -> Figures:
+    """The best items of every user by blocks."""
+    seen = _kept(folder / "split.npz")["train"]
+    clock = Clock()
+    with clock():
+        lists = [top.numpy() for _, top in _torch_lists(folder, seen, np.arange(seen.n_users))]
+    _check_lists(np.concatenate(lists), seen)
+    return clock.done(users=seen.n_users)
+
+
+def _torch_lists(folder: Path, seen: Any, users: np.ndarray) -> Iterator[tuple[np.ndarray, Any]]:
+    """Blocks of users and their best items, those of training left out."""
+    import torch
+
+    torch.set_num_threads(common.machine()["cores"])
+    tables = {name: torch.from_numpy(table) for name, table in _tables(folder).items()}
+    for at in np.split(users, range(256, len(users), 256)):
+        scores = tables["users"][torch.from_numpy(at)] @ tables["items"].T
+        starts, degrees = seen.indptr[at], seen.degrees[at]
+        rows = np.repeat(np.arange(len(at)), degrees)
+        places = np.arange(len(rows)) + np.repeat(starts - np.cumsum(degrees) + degrees, degrees)
+        taken = seen.items[places].astype(np.int64)
+        scores[torch.from_numpy(rows), torch.from_numpy(taken)] = -torch.inf
+        yield at, scores.topk(K).indices
+
+
+def implicit_train_sgd(folder: Path, _: argparse.Namespace) -> Figures:
+    """An epoch of implicit's own BPR."""
+    from implicit.bpr import BayesianPersonalizedRanking
+
+    seen = _matrix(_kept(folder / "split.npz")["train"])
+    threads = common.machine()["cores"]
+    seconds = []
+    for epochs in (1, 2):  # the difference is an epoch, without what comes before the first
+        model = BayesianPersonalizedRanking(
+            factors=DIM - 1, iterations=epochs, num_threads=threads, random_state=0
+        )
+        started = time.perf_counter()
+        model.fit(seen, show_progress=False)
+        seconds.append(time.perf_counter() - started)
+    return Clock().done(epoch_seconds=seconds[1] - seconds[0], way=f"{threads} threads")
+
+
+def implicit_evaluate(folder: Path, sizes: argparse.Namespace) -> Figures:
+    """Its metrics of the same users, which it takes as rows of their own."""
+    from implicit.evaluation import ranking_metrics_at_k
+
+    parts = _kept(folder / "split.npz")
+    test = parts["test"]
+    chosen = np.flatnonzero(_some(test.n_users, sizes.tested) & (test.degrees > 0))
+    model = _implicit(folder, chosen)
+    clock = Clock()
+    with clock():
+        found = ranking_metrics_at_k(
+            model, _matrix(parts["train"])[chosen], _matrix(test)[chosen], K=K,
+            show_progress=False, num_threads=common.machine()["cores"],
+        )  # fmt: skip
+    return clock.done(ndcg=float(found["ndcg"]), users=len(chosen))
+
+
+def implicit_recommend(folder: Path, sizes: argparse.Namespace) -> Figures:
+    """The best items of every user."""
+    seen = _kept(folder / "split.npz")["train"]
+    matrix = _matrix(seen)
+    model = _implicit(folder, slice(None))
+    clock, lists = Clock(), []
+    with clock():
+        for at in np.split(np.arange(seen.n_users), range(4096, seen.n_users, 4096)):
+            lists.append(model.recommend(at, matrix[at], N=K)[0])
+    _check_lists(np.concatenate(lists), seen)
+    return clock.done(users=seen.n_users)
+
+
+def _implicit(folder: Path, users: Any) -> Any:
+    from implicit.bpr import BayesianPersonalizedRanking
+
+    tables = _tables(folder)
+    model: Any = BayesianPersonalizedRanking(num_threads=common.machine()["cores"])
+    model.user_factors, model.item_factors = tables["users"][users], tables["items"]
+    return model
+
+
+def _matrix(log: Any) -> Any:
+    from scipy import sparse
+
+    shape = log.n_users, log.n_items
+    values = np.ones(len(log), np.float32)
+    return sparse.csr_matrix((values, log.items.copy(), log.indptr.copy()), shape)
+
+
+def _tables(folder: Path) -> dict[str, np.ndarray]:
+    with np.load(folder / "tables.npz") as arrays:
+        return dict(arrays)
+
+
+def _some(n_users: int, count: int) -> np.ndarray:
+    """Which users are evaluated."""
+    mask = np.zeros(n_users, bool)
+    mask[np.random.default_rng(0).choice(n_users, min(count, n_users), replace=False)] = True
+    return mask
+
+
+def _check_lists(items: np.ndarray, seen: Any) -> None:
+    """Raises SystemExit if a list is short, or has an item of training."""
+    pairs = np.arange(len(items))[:, None] * seen.n_items + items
+    known = seen.users.astype(np.int64) * seen.n_items + seen.items
+    place = np.minimum(np.searchsorted(known, pairs), len(known) - 1)
+    if items.shape != (seen.n_users, K) or np.any(known[place] == pairs):
+        raise SystemExit("a list of recommendations is short or has items of training")
+
+
+def _keep(path: Path, **logs: Any) -> None:
+    """Keeps logs for other processes, without their ids."""
+    arrays = {}
+    for name, log in logs.items():
+        arrays[f"{name}_indptr"], arrays[f"{name}_items"] = log.indptr, log.items
+        arrays[f"{name}_shape"] = np.array([log.n_users, log.n_items])
+    np.savez(path, **arrays)
+
+
+def _kept(path: Path) -> dict[str, Any]:
+    from crl_jax import data
+
+    with np.load(path) as arrays:
+        names = [name.removesuffix("_shape") for name in arrays if name.endswith("_shape")]
+        return {
+            name: data.Interactions(
+                arrays[f"{name}_indptr"],
+                arrays[f"{name}_items"],
+                *(np.arange(n) for n in arrays[f"{name}_shape"]),
+            )
+            for name in names
+        }
+
+
+STAGES: dict[str, dict[str, Callable[[Path, argparse.Namespace], Figures]]] = {
+    "crl_jax": {
+        "simulate": simulate, "load": load, "load CSV": load_csv, "split": split, "train": train,
+        "train SGD": train_sgd, "evaluate": evaluate, "recommend": recommend,
+    },
+    "PyTorch": {
+        "train": torch_train, "train SGD": torch_train_sgd, "evaluate": torch_evaluate,
+        "recommend": torch_recommend,
+    },
+    "implicit": {
+        "train SGD": implicit_train_sgd, "evaluate": implicit_evaluate,
+        "recommend": implicit_recommend,
+    },
+}  # fmt: skip
+
+
+def judge(rows: list[Figures]) -> None:
+    """Raises SystemExit if two of them find another NDCG in the same scores."""
+    found = {row["name"]: row["ndcg"] for row in rows if "ndcg" in row}
+    for name, value in found.items():
+        if abs(value - found["crl_jax"]) > MOST:
+            raise SystemExit(f"NDCG@{K} of {name} is {value}, of ours {found['crl_jax']}")
+
+
+def run(name: str, stage: str, args: argparse.Namespace) -> Figures:
+    """The figures of a stage, in a process of its own.
+
+    Raises:
+      SystemExit: If it fails.
+    """
+    del args  # the process parses them again
+    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.scale", *sys.argv[1:]]
+    done = subprocess.run(
+        [*command, "--stage", name, stage], stdout=subprocess.PIPE, text=True, check=False
+    )
+    if done.returncode:
+        raise SystemExit(f"{stage} of {name} ended with status {done.returncode}.")
+    return json.loads(done.stdout)
+
+
+def main() -> None:
+    """Parses the command line, measures, prints the table and writes the JSON."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--users", type=common.count, default=USERS)
+    parser.add_argument("--items", type=common.count, default=ITEMS)
+    parser.add_argument("--interactions", type=common.count, default=INTERACTIONS)
+    parser.add_argument("--tested", type=common.count, default=TESTED, help="users evaluated")
+    parser.add_argument("--shards", type=common.count, default=10)
+    parser.add_argument("--folder", type=Path, required=True, help="where the data are kept")
+    parser.add_argument("--only", nargs="+", choices=STAGES, default=[*STAGES])
+    parser.add_argument("--out", type=Path, help="JSON of the figures")
+    parser.add_argument("--stage", nargs=2, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    args.folder.mkdir(parents=True, exist_ok=True)
+    if args.stage:
+        name, stage = args.stage
+        print(json.dumps(STAGES[name][stage](args.folder, args)), flush=True)
+        return
+    packages = {"PyTorch": "torch", "implicit": "implicit"}
+    about = {
+        "benchmark": "scale",
+        "machine": common.machine(),
+        "versions": common.versions(
+            "jax", "jaxlib", "optax", "numpy", "polars",
+            *(packages[name] for name in args.only if name in packages),
+        ),
+        "setting": {
+            "users": args.users, "items": args.items, "interactions": args.interactions,
+            "tested": args.tested, "dim": DIM, "batch": BATCH, "k": K,
+        },
+    }  # fmt: skip
+    rows: list[Figures] = []
+    for stage in STAGES["crl_jax"]:
+        for name in args.only:
+            if stage not in STAGES[name]:
+                continue
+            rows.append({"name": name, "stage": stage, **run(name, stage, args)})
+            print(rows[-1], flush=True)
+            if args.out:
+                common.write_json(args.out, {**about, "rows": rows})
+    judge(rows)
+
+
+if __name__ == "__main__":
+    main()
