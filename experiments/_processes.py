@@ -19,10 +19,10 @@ def join(spec: str | None) -> None:
     """Joins the other processes, before any device is asked for.
 
     Args:
-      spec: ``auto`` where the cluster says who there is: a TPU pod, Slurm, Open MPI, or the
-        variables ``JAX_COORDINATOR_ADDRESS``, ``JAX_NUM_PROCESSES`` and ``JAX_PROCESS_ID``. Else
-        ``I/N@HOST:PORT``: this is process I of N, from 0, and the first listens on that port of
-        its host. None for a process by itself.
+      spec: ``auto`` where the cluster says who there is: a TPU pod, Slurm or Open MPI (under which
+        each process has one GPU), or the variables ``JAX_COORDINATOR_ADDRESS``,
+        ``JAX_NUM_PROCESSES`` and ``JAX_PROCESS_ID``. Else ``I/N@HOST:PORT``: this is process I of
+        N, from 0, and the first listens on that port of its host. None for a process by itself.
 
     Raises:
       ValueError: If ``spec`` says nothing of the kind, or the others cannot be reached.

@@ -4,30 +4,33 @@ import os
 import socket
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 
 
-def start(commands) -> list[subprocess.Popen]:
-    """A process of four devices for each command: arguments of Python."""
+def start(commands, variables=({}, {})) -> list[subprocess.Popen]:
+    """A process of four devices for each command: arguments of Python, with own variables."""
     environment = os.environ | {
         "JAX_NUM_CPU_DEVICES": "4", "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT),
     }  # fmt: skip
     return [
         subprocess.Popen(
-            [sys.executable, *command], cwd=ROOT, env=environment, text=True,
+            [sys.executable, *command], cwd=ROOT, env=environment | own, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )
-        for command in commands
+        for command, own in zip(commands, variables, strict=True)
     ]  # fmt: skip
 
 
-def free_port() -> int:
-    with closing(socket.socket()) as listener:
-        listener.bind(("localhost", 0))
-        return listener.getsockname()[1]
+def free_port(wanted=(0,)) -> int:
+    """The first of some ports that nobody listens on; 0 is any."""
+    for port in wanted:
+        with closing(socket.socket()) as listener, suppress(OSError):
+            listener.bind(("localhost", port))
+            return listener.getsockname()[1]
+    raise OSError("no port is free")
 
 
 def batches_of(process, n_processes, pairs):

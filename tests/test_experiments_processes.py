@@ -73,6 +73,37 @@ def test_a_job_of_which_a_process_was_killed_ends_and_goes_on(ratings, tmp_path)
     assert epochs == list(range(1, 101))
 
 
+def slurm(process: int, port: int) -> dict[str, str]:
+    job = {"SLURM_JOB_ID": str(port - FIRST_PORT), "SLURM_STEP_NODELIST": "localhost"}
+    own = {"SLURM_PROCID": str(process), "SLURM_LOCALID": str(process)}
+    return job | own | {"SLURM_NTASKS": "2", "SLURM_STEP_NUM_NODES": "1"}
+
+
+def open_mpi(process: int, port: int) -> dict[str, str]:
+    uri = f"{(port - FIRST_PORT) * 2**12}.0;tcp://127.0.0.1,10.0.0.1:34911"
+    own = {"OMPI_COMM_WORLD_RANK": str(process), "OMPI_COMM_WORLD_LOCAL_RANK": str(process)}
+    return {"OMPI_MCA_orte_hnp_uri": uri, "OMPI_COMM_WORLD_SIZE": "2"} | own
+
+
+def kubeflow(process: int, port: int) -> dict[str, str]:
+    joint = {"JAX_COORDINATOR_ADDRESS": f"localhost:{port}", "JAX_NUM_PROCESSES": "2"}
+    return joint | {"JAX_PROCESS_ID": str(process)}
+
+
+FIRST_PORT = 2**16 - 2**12
+"""JAX takes a port from here on, by the number of the job."""
+
+
+@pytest.mark.parametrize("cluster", [slurm, open_mpi, kubeflow])
+def test_a_cluster_says_who_there_is(cluster):
+    script = "import jax; from experiments._processes import *; join('auto'); "
+    script += "print(jax.process_index(), jax.process_count(), jax.device_count(), is_first())"
+    port = free_port(range(FIRST_PORT + 1, 2**16))
+    both = start([["-c", script]] * 2, [cluster(process, port) for process in (0, 1)])
+    said = [process.communicate(timeout=120) for process in both]
+    assert [out for out, _ in said] == ["0 2 8 True\n", "1 2 8 False\n"], said
+
+
 @pytest.mark.parametrize("spec", ["2", "2/2@localhost:1234", "0/2@localhost", "all"])
 def test_no_such_processes(spec, tmp_path, capsys):
     assert main(["--processes", spec, "--out", str(tmp_path / "run")]) == 2
