@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jaxtyping import TypeCheckError
 
@@ -171,6 +171,7 @@ def test_the_latest_of_repeated_interactions_stays_and_the_others_are_counted():
     assert tied.ratings.tolist() == [1]
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), unique=True, min_size=1),
     st.randoms(use_true_random=False),

@@ -7,7 +7,7 @@ import pandas as pd
 import polars as pl
 import pytest
 import scipy.sparse as sp
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -31,6 +31,7 @@ def pairs(data):
     return sorted(zip(users, items, *more, strict=True))
 
 
+@settings(deadline=None)
 @given(
     hnp.arrays(np.int8, hnp.array_shapes(min_dims=2, max_dims=2), elements=st.integers(0, 3)),
     st.sampled_from([np.int8, np.float32, np.float64, np.bool_]),

@@ -6,7 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crl_jax.data import DataError, _text, read
@@ -20,6 +20,7 @@ times = st.integers(0, 10**18 - 1).map(lambda x: f"{x:04}")
 rows = st.lists(st.tuples(ids, ids, ratings, times), min_size=1, max_size=30)
 
 
+@settings(deadline=None)
 @given(rows, st.sampled_from([",", "\t", "::", " "]), st.sampled_from(["\n", "\r\n"]))
 def test_numbers_are_those_of_python(rows, delimiter, end):
     block = "".join(delimiter.join(row) + end for row in rows).encode()
@@ -36,6 +37,7 @@ def test_numbers_are_those_of_python(rows, delimiter, end):
 anything = st.text(st.sampled_from('0123456789.,\n\r-+e" a٣'), max_size=40)
 
 
+@settings(deadline=None)
 @given(anything)
 def test_what_is_taken_is_what_a_parser_of_csv_takes(text):
     found = read_plain(text.encode() + b"\n", ",", 3, Found(0, 1, 2, None))

@@ -330,7 +330,9 @@ def _distinct(
             order = order[_counting_order(users[order], sizes[0])]
             pairs = pairs[order]
     kept = _last_of_runs(pairs)
-    if order is not None and not kept.all():
+    if kept.all():
+        return pairs, order
+    if order is not None:
         if timestamps is not None:
             again = np.flatnonzero(~(kept & np.append(True, kept[:-1])))
             by_time = np.lexsort((timestamps[order[again]], pairs[again]))

@@ -4,7 +4,6 @@ A parser of CSV sees to quotes, blank lines, names and faults, and takes many ti
 with anything of that kind is left to it.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -79,16 +78,11 @@ def read_plain(block: bytes, delimiter: str, width: int, columns: Found) -> Numb
         found.append(_digits(text, start, length))
     ratings = None
     if (place := columns.rating) is not None:
-        start, length = starts[:, place], lengths[:, place]
-        if length.max() > _DECIMAL_DIGITS or np.any(
-            length[points[points % width == place] // width] == 1
-        ):
-            return None
-        ratings = _digits(text, start, length).astype(np.float64)
         own = points % width == place
-        rows = points[own] // width
-        ratings[rows] /= _TENS[ends[rows, place] - dots[own] - 1]
-        ratings = ratings.astype(np.float32)
+        rows, at = points[own] // width, dots[own]
+        ratings = _decimals(text, starts[:, place], ends[:, place], rows, at)
+        if ratings is None:
+            return None
     return Numbers(found[0], found[1], ratings, found[2] if len(found) == 3 else None)
 
 
@@ -98,6 +92,22 @@ def _are_lines(separators: UInt8[np.ndarray, "rows width"]) -> bool:
     return bool(is_end[:, -1].all() and not is_end[:, :-1].any())
 
 
+def _decimals(
+    text: UInt8[np.ndarray, " bytes"],
+    start: Int64[np.ndarray, " rows"],
+    end: Int64[np.ndarray, " rows"],
+    pointed: Int64[np.ndarray, " pointed"],
+    dots: Int64[np.ndarray, " pointed"],
+) -> Float32[np.ndarray, " rows"] | None:
+    """The numbers of which ``pointed`` have a point, at ``dots``; None if one cannot be told."""
+    length = end - start
+    if length.max() > _DECIMAL_DIGITS or np.any(length[pointed] == 1):
+        return None
+    number = _digits(text, start, length).astype(np.float64)
+    number[pointed] /= _TENS[end[pointed] - dots - 1]
+    return number.astype(np.float32)
+
+
 def _digits(
     text: UInt8[np.ndarray, " bytes"],
     start: Int64[np.ndarray, " rows"],
@@ -105,7 +115,7 @@ def _digits(
 ) -> Int64[np.ndarray, " rows"]:
     """The numbers that the digits of some fields make; points do not count."""
     number = np.zeros(len(start), np.int64)
-    rows: Sequence[int] | slice | np.ndarray = slice(None)
+    rows: slice | np.ndarray = slice(None)
     for place in range(int(length.max(initial=0))):
         if place >= length.min():
             rows = np.flatnonzero(length > place)
