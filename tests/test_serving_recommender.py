@@ -116,10 +116,25 @@ def test_any_number_of_users_in_any_order_shares_three_programs():
 @given(n=st.integers(0, 2000), n_rows=st.sampled_from([10, 2**19, 2**21, 2**26, 2**30]))
 def test_blocks_cover_everyone_once_within_their_memory(n, n_rows):
     blocks = list(_rank._blocks(n, n_rows))
-    assert [i for start, stop, _ in blocks for i in range(start, stop)] == list(range(n))
-    for start, stop, size in blocks:
-        assert stop - start <= size
+    assert [i for start, stop, *_ in blocks for i in range(start, stop)] == list(range(n))
+    for start, stop, size, together in blocks:
+        assert stop - start <= size if together == 1 else stop - start == together * size
+        assert together in (1, _rank._TOGETHER)
         assert size == 8 or size * n_rows <= 2**26
+
+
+@pytest.mark.parametrize("n", [600, 1024, 1100])
+def test_blocks_that_go_together_give_what_each_gives(n, monkeypatch):
+    rng = np.random.default_rng(n)
+    user_table, item_table = rng.normal(size=(n, 4)), rng.normal(size=(30, 4))
+    # Histories of very different lengths, one of them of nothing and one of everything.
+    taken = rng.random((n, 30)) < rng.random((n, 1)) ** 3
+    taken[0], taken[n // 2] = False, True
+    model = Recommender.of((user_table, item_table), log_of(taken))
+    monkeypatch.setattr(_rank, "_TOGETHER", 2)
+    got = model.recommend(None, 7)
+    want, _ = brute_force(user_table @ item_table.T, taken, 7)
+    np.testing.assert_array_equal(got.items, want)
 
 
 def test_a_wide_table_of_half_precision_is_scored_in_float32():

@@ -13,6 +13,9 @@ from ..metrics import top_k
 # One user at a time, a few, and many. A product of one row takes another route through the
 # device, and would give a user other digits alone than in company.
 _BLOCKS = (8, 64, 256)
+# Blocks of the largest size that one call goes through, where there are as many: they use the same
+# memory for their scores, which to allocate takes as long as to compute them.
+_TOGETHER = 16
 _SCORES = 2**26  # of a block at most, where the catalogue is large: 256 MB
 _LEAST = 16  # ranks that are computed at least: small changes of k compile nothing
 
@@ -43,9 +46,10 @@ def best(
     # The next power of two, or all rows.
     ranks = min(1 << (max(k, _LEAST) - 1).bit_length(), n_rows)
     kept = min(k, ranks)
-    for start, stop, size in _blocks(n, n_rows):
-        block = np.zeros((size, queries.shape[1]), np.float32)
+    for start, stop, size, together in _blocks(n, n_rows):
+        block = np.zeros((together * size, queries.shape[1]), np.float32)
         block[: stop - start] = queries[start:stop]
+        block = block.reshape(together, size, -1)
         found = _best(block, table, allowed, *_pairs(barred, start, stop, size), k=ranks)
         values, places = (np.asarray(x)[: stop - start, :kept] for x in found)
         scores[start:stop, :kept] = values
@@ -55,41 +59,54 @@ def best(
 
 @partial(jax.jit, static_argnames="k")
 def _best(
-    queries: Float[Array, "block dim"],
+    queries: Float[Array, "blocks size dim"],
     table: Float[Array, "n_rows dim"],
     allowed: Bool[Array, " n_rows"] | None,
-    pair_queries: Int[Array, " pairs"],
-    pair_rows: Int[Array, " pairs"],
+    pair_queries: Int[Array, "blocks pairs"],
+    pair_rows: Int[Array, "blocks pairs"],
     *,
     k: int,
 ) -> tuple[Array, Array]:
-    scores = jnp.matmul(queries, table.T, precision=jax.lax.Precision.HIGHEST)
-    if allowed is not None:
-        scores = jnp.where(allowed[None, :], scores, -jnp.inf)
-    scores = scores.at[pair_queries, pair_rows].set(-jnp.inf, mode="drop")
-    return top_k(scores, k)
+    def of_block(block: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+        queries, pair_queries, pair_rows = block
+        scores = jnp.matmul(queries, table.T, precision=jax.lax.Precision.HIGHEST)
+        if allowed is not None:
+            scores = jnp.where(allowed[None, :], scores, -jnp.inf)
+        scores = scores.at[pair_queries, pair_rows].set(-jnp.inf, mode="drop")
+        return top_k(scores, k)
+
+    found = jax.lax.map(of_block, (queries, pair_queries, pair_rows))
+    values, places = (x.reshape(-1, k) for x in found)
+    return values, places
 
 
-def _blocks(n: int, n_rows: int) -> Iterator[tuple[int, int, int]]:
-    """Start, stop and padded size of every block; the last takes the smallest size that fits."""
+def _blocks(n: int, n_rows: int) -> Iterator[tuple[int, int, int, int]]:
+    """Start and stop of what a call goes through, the padded size of its blocks, and their number.
+
+    The last block takes the smallest size that fits.
+    """
     sizes = [size for size in _BLOCKS if size * n_rows <= _SCORES] or [_BLOCKS[0]]
     start = 0
     while start < n:
         size = next((size for size in sizes if n - start <= size), sizes[-1])
-        stop = min(start + size, n)
-        yield start, stop, size
+        together = _TOGETHER if n - start >= _TOGETHER * size else 1
+        stop = min(start + together * size, n)
+        yield start, stop, size, together
         start = stop
 
 
 def _pairs(
     barred: tuple[np.ndarray, np.ndarray], start: int, stop: int, size: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The barred pairs of a block, filled up to a power of two with a query that is not there."""
+    """The barred pairs of blocks, filled up to a power of two with a query that is not there."""
     indptr, rows = barred
-    first, last = indptr[start], indptr[stop]
-    n = int(last - first)
-    padded = 1 << (max(n, 16 * size) - 1).bit_length()
-    pair_queries, pair_rows = np.full(padded, size, np.int32), np.zeros(padded, np.int32)
-    pair_queries[:n] = np.repeat(np.arange(stop - start), np.diff(indptr[start : stop + 1]))
-    pair_rows[:n] = rows[first:last]
+    ends = indptr[np.minimum(np.arange(start, stop + size, size), stop)]
+    counts = np.diff(ends)
+    padded = 1 << (max(int(counts.max()), 16 * size) - 1).bit_length()
+    shape = len(counts), padded
+    pair_queries, pair_rows = np.full(shape, size, np.int32), np.zeros(shape, np.int32)
+    there = np.arange(padded) < counts[:, None]
+    own = np.repeat(np.arange(stop - start), np.diff(indptr[start : stop + 1]))
+    pair_queries[there] = own % size
+    pair_rows[there] = rows[ends[0] : ends[-1]]
     return pair_queries, pair_rows
