@@ -1,8 +1,10 @@
 """How fast it is, and how much memory it takes."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from . import scale
 from ._results_tables import join, machine_of, number, read_json, strongest, table
 
 Content = dict[str, Any]
@@ -13,7 +15,8 @@ def speed(results: Path) -> str:
     sections = {
         "training": _training,
         "rows": _rows,
-        "scale": _scale,
+        "scale": partial(_scale, "Millions of users and interactions"),
+        "many_items": partial(_scale, "A million items"),
         "propagation": _propagation,
         "lightgcn": _lightgcn,
         "samplers/cost": _samplers,
@@ -137,6 +140,13 @@ def at_scale(results: Path) -> str:
     )
 
 
+def _command(setting: dict[str, int]) -> str:
+    """The command line of these sizes."""
+    usual = {"users": scale.USERS, "items": scale.ITEMS, "interactions": scale.INTERACTIONS}
+    flags = [f"--{name} {setting[name]}" for name, n in usual.items() if setting[name] != n]
+    return " ".join(["python -m benchmarks.scale --folder FOLDER", *flags])
+
+
 _STAGES = {
     "simulate": ("write the shards", "seconds"),
     "load": ("read Parquet", "seconds"),
@@ -149,7 +159,7 @@ _STAGES = {
 }
 
 
-def _scale(content: Content) -> str:
+def _scale(title: str, content: Content) -> str:
     rows = {(row["stage"], row["name"]): row for row in content["rows"]}
     names = [name for name in ("crl_jax", "PyTorch", "implicit") if ("evaluate", name) in rows]
 
@@ -165,7 +175,7 @@ def _scale(content: Content) -> str:
         f"{name} {row['way']}" for (stage, name), row in rows.items() if stage == "train"
     )
     return join(
-        "### Millions of users and interactions",
+        f"### {title}",
         f"{setting['interactions']:,} simulated interactions of {setting['users']:,} users with "
         f"{setting['items']:,} items, width {setting['dim']}, BPR in batches of "
         f"{setting['batch']:,}. Evaluation ranks all items for {setting['tested']:,} users, of "
@@ -174,7 +184,7 @@ def _scale(content: Content) -> str:
         "of a stage. All rank the same tables, and find the same NDCG. `implicit` takes a step "
         "of SGD for each interaction, and its threads do not wait for each other. PyTorch does not "
         f"check its negatives. Steps of Adam: {ways}. {machine_of(content)}. "
-        "`python -m benchmarks.scale --folder FOLDER`",
+        f"`{_command(setting)}`",
         table(
             ["stage", *names],
             [
