@@ -88,3 +88,11 @@ def plain_number(number: Any) -> str:
 def is_whole(name: str) -> bool:
     """Whether an id is an integer as Python writes it: "10", but not "010", "+10" or "1e1"."""
     return _WHOLE.fullmatch(name) is not None
+
+
+def check_count(name: str, count: Any, least: int = 1) -> None:
+    """Raises ``ValueError`` unless ``count`` is whole and at least ``least``."""
+    if not isinstance(count, (int, np.integer)):
+        raise ValueError(f"`{name}` must be a whole number, got {count!r}.")
+    if count < least:
+        raise ValueError(f"`{name}` must be at least {least}, got {count}.")

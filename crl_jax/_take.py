@@ -1,4 +1,4 @@
-"""Rows of a table."""
+"""Rows of a table, and of compressed ones."""
 
 import jax
 import numpy as np
@@ -15,3 +15,12 @@ def take_rows(
             rows = jax.lax.slice_in_dim(table, first, first + at.size)
             return rows.reshape(*at.shape, table.shape[1])
     return table[at]
+
+
+def places_of_rows(
+    indptr: Int[np.ndarray, "n_bounds"], rows: Int[np.ndarray, "n"]
+) -> tuple[Int[np.ndarray, "own_bounds"], Int[np.ndarray, "n_places"]]:
+    """Where the entries of some compressed rows stand, and where those of each begin among them."""
+    starts, counts = indptr[rows], indptr[rows + 1] - indptr[rows]
+    own = np.concatenate(([0], np.cumsum(counts)))
+    return own, np.arange(own[-1]) + np.repeat(starts - own[:-1], counts)

@@ -1,6 +1,5 @@
 """Simulated interactions of any number, written in shards."""
 
-import os
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -10,6 +9,7 @@ import numpy as np
 from jaxtyping import Float, Float32, Shaped
 
 from .._checks import check_range
+from .._files import whole
 from ._polars import import_polars
 
 # Users that are drawn together; a part of what a seed means.
@@ -76,6 +76,8 @@ def simulate_shards(
       ValueError: If an argument leaves its range.
       ImportError: If polars is not installed.
     """
+    from scipy import special  # takes long to import
+
     pl = import_polars("Writing Parquet")
     check_range("n_users", n_users, 1, np.inf)
     check_range("n_items", n_items, 1, np.inf)
@@ -94,18 +96,18 @@ def simulate_shards(
     directions = _directions(rng, n_items)
     attention = (1.0 + rng.permutation(n_items)) ** -popularity_skew
     attention *= _intensity(attention, activity_spread, n_interactions / per_exposure / n_users)
+    # A coordinate of a point on the sphere has a beta law, but for its range.
+    half = (_RANK - 1) / 2
     block = partial(
         _block,
         seed=seed,
         n_users=n_users,
         directions=directions,
-        attention=attention,
+        ends=np.cumsum(attention),
         spread=activity_spread,
-        like_rate=like_rate,
+        bound=2 * float(special.betaincinv(half, half, 1 - like_rate)) - 1,
         taken_anyway=false_positive_rate * per_exposure / (1 - like_rate),
     )
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     written = []
     for shard in wanted:
         first, end = (n_users * place // n_shards for place in (shard, shard + 1))
@@ -114,10 +116,9 @@ def simulate_shards(
         own = slice(*np.searchsorted(columns[0], (first, end)))
         names = ("user", "item", "liked")
         frame = pl.DataFrame({name: x[own] for name, x in zip(names, columns, strict=True)})
-        path = folder / f"interactions-{shard:05}-of-{n_shards:05}.parquet"
-        partial_path = path.with_suffix(".part")
-        frame.write_parquet(partial_path)
-        os.replace(partial_path, path)
+        path = Path(folder) / f"interactions-{shard:05}-of-{n_shards:05}.parquet"
+        with whole(path) as unfinished:
+            frame.write_parquet(unfinished)
         written.append(path)
     return written
 
@@ -128,21 +129,21 @@ def _block(
     seed: int,
     n_users: int,
     directions: Float32[np.ndarray, "n_items rank"],
-    attention: Float[np.ndarray, " n_items"],
+    ends: Float[np.ndarray, " n_items"],
     spread: int | float,
-    like_rate: float,
+    bound: float,
     taken_anyway: float,
 ) -> tuple[Shaped[np.ndarray, " n"], Shaped[np.ndarray, " n"], Shaped[np.ndarray, " n"]]:
-    """Users, items and whether they are liked, of the interactions of a block of users."""
-    from scipy import special  # takes long to import
+    """Users, items and whether they are liked, of the interactions of a block of users.
 
+    ``ends`` adds up the attention of the items, and ``bound`` is what likes exceed.
+    """
     rng = np.random.default_rng((seed, _USERS, place))
-    first, n_items = place * _BLOCK, len(attention)
+    first, n_items = place * _BLOCK, len(ends)
     taste = _directions(rng, _BLOCK)
     activity = np.exp(spread * rng.standard_normal(_BLOCK) - spread**2 / 2)
     # Points of a Poisson process: an item is shown where there is one at least, which has the
     # probability 1 - exp(-intensity), independently of all others.
-    ends = np.cumsum(attention)
     shown = rng.poisson(activity * ends[-1])
     users = np.repeat(np.arange(_BLOCK), shown)
     points = users + rng.random(len(users))
@@ -152,9 +153,6 @@ def _block(
     again = np.append(False, (items[1:] == items[:-1]) & (users[1:] == users[:-1]))[: len(users)]
     users, items = users[~again], items[~again]
 
-    # A coordinate of a point on the sphere has a beta law, but for its range.
-    half = (_RANK - 1) / 2
-    bound = 2 * special.betaincinv(half, half, 1 - like_rate) - 1
     liked = np.einsum("nr,nr->n", taste[users], directions[items]) > bound
     taken = liked | (rng.random(len(users)) < taken_anyway)
     taken &= users < n_users - first

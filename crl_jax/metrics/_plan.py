@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Int
 
 from .._pytree import STATIC
+from .._take import places_of_rows
 
 # The product of a single row takes a matrix-vector route that sums in another order, so a
 # block of one user would get other scores than the same user among many.
@@ -178,11 +179,10 @@ def pair_ids(
     for data in datasets:
         indptr, items = np.asarray(data.indptr), np.asarray(data.items)
         rows = np.arange(data.n_users) if users is None else users.astype(np.int64)
-        degrees = np.diff(indptr)[rows]
         if users is not None:
-            first = indptr[rows] - (np.cumsum(degrees) - degrees)
-            items = items[np.arange(degrees.sum()) + np.repeat(first, degrees)]
-        ids = np.repeat(rows * data.n_items, degrees)
+            indptr, places = places_of_rows(indptr, rows)
+            items = items[places]
+        ids = np.repeat(rows * data.n_items, np.diff(indptr))
         ids += items
         parts.append(ids)
     ids = parts[0] if len(parts) == 1 else np.concatenate(parts)

@@ -3,11 +3,12 @@
 import json
 import os
 import struct
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+
+from .._files import whole
 
 _HEADER_LIMIT = 100_000_000  # of a safetensors file, as its readers have it
 
@@ -24,7 +25,7 @@ def export(path: str | os.PathLike[str], arrays: Arrays) -> None:
 
 
 def _npz(path: Path, arrays: Arrays) -> None:
-    with _whole(path) as partial, partial.open("wb") as file:
+    with whole(path) as partial, partial.open("wb") as file:
         np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
 
 
@@ -54,7 +55,7 @@ def _safetensors(path: Path, arrays: Arrays) -> None:
             f"{path}: the ids take {len(text)} bytes of a header of at most {_HEADER_LIMIT}; "
             "export to .npz or .parquet."
         )
-    with _whole(path) as partial, partial.open("wb") as file:
+    with whole(path) as partial, partial.open("wb") as file:
         file.write(struct.pack("<Q", len(text)))
         file.write(text)
         for body in bodies:
@@ -79,19 +80,8 @@ def _parquet(path: Path, arrays: Arrays) -> None:
             "vector": vectors,
         }
         parts.append(polars.DataFrame(columns))
-    with _whole(path) as partial:
+    with whole(path) as partial:
         polars.concat(parts).write_parquet(partial)
-
-
-@contextmanager
-def _whole(path: Path) -> Iterator[Path]:
-    """A file beside ``path`` that takes its place when it is written."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    yield partial
-    with partial.open("rb+") as file:
-        os.fsync(file.fileno())
-    partial.replace(path)
 
 
 _WRITERS: dict[str, Callable[[Path, Arrays], None]] = {

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Float32, Int64
 
 from .._checks import check_range
+from .._take import places_of_rows
 from ..data import Interactions, as_interactions
 from ..train import load_checkpoint, save_checkpoint
 from ._export import export
@@ -366,10 +367,8 @@ class Recommender:
 
     def _taken(self, users: Int64[np.ndarray, " n"]) -> tuple[np.ndarray, np.ndarray]:
         """The known items of some users, in compressed rows."""
-        starts, counts = self.known.indptr[users], self.known.degrees[users]
-        indptr = np.concatenate(([0], np.cumsum(counts)))
-        position = np.arange(indptr[-1]) + np.repeat(starts - indptr[:-1], counts)
-        return indptr, self.known.items[position]
+        indptr, places = places_of_rows(self.known.indptr, users)
+        return indptr, self.known.items[places]
 
     def _fold_in(
         self, taken: tuple[np.ndarray, np.ndarray], ridge: int | float | None

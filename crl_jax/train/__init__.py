@@ -4,6 +4,7 @@ It knows no users, items, images or words. A :class:`Task` says what a batch and
 :func:`fit` does the rest. The tasks of this library are in :mod:`crl_jax.tasks`.
 """
 
+from .._checks import check_count as check_count
 from . import rows as rows
 from ._batches import ArrayBatches as ArrayBatches
 from ._batches import HostBatches as HostBatches
@@ -27,7 +28,6 @@ from ._loop import Runs as Runs
 from ._loop import TrainingDiverged as TrainingDiverged
 from ._loop import fit as fit
 from ._loop import initial_state as initial_state
-from ._numbers import check_count as check_count
 from ._numbers import settle_runs as settle_runs
 from ._optimizers import AnyOptimizer as AnyOptimizer
 from ._optimizers import Fixed as Fixed
@@ -43,6 +43,7 @@ from ._optimizers import adam_l2 as adam_l2
 from ._optimizers import adamw as adamw
 from ._optimizers import constant as constant
 from ._optimizers import cosine as cosine
+from ._optimizers import lars as lars
 from ._optimizers import rows_pay as rows_pay
 from ._optimizers import rowwise_adagrad_l2 as rowwise_adagrad_l2
 from ._optimizers import sgd_l2 as sgd_l2

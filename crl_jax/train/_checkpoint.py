@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._files import whole
+
 _HEADER = "header"
 
 
@@ -30,7 +32,6 @@ def save_checkpoint(path: str | os.PathLike[str], tree: Any, meta: dict[str, Any
       ValueError: If an array holds Python objects, which only pickle could write.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     arrays, dtypes = {}, {}
     for name, leaf in _named_leaves(tree):
         array = np.asarray(leaf)
@@ -41,12 +42,8 @@ def save_checkpoint(path: str | os.PathLike[str], tree: Any, meta: dict[str, Any
             array = np.ascontiguousarray(array).view(np.uint8)
         arrays[name] = array
     header = json.dumps({"meta": meta, "dtypes": dtypes}).encode()
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as file:
+    with whole(path) as partial, partial.open("wb") as file:
         np.savez(file, **{_HEADER: np.frombuffer(header, np.uint8)}, **arrays)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
 
 
 def load_checkpoint(path: str | os.PathLike[str], like: Any = None) -> tuple[Any, dict[str, Any]]:

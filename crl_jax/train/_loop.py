@@ -412,7 +412,7 @@ def _finish(
 def initial_state(task: Task, optimizer: AnyOptimizer, seed: Integer[Array, ""] | int) -> State:
     """The state before the first step; a pure function."""
     key = jax.random.key(seed)
-    params, extra = task.init(key)
+    params, extra = jax.tree.map(_strong, task.init(key))
     return State(
         step=jnp.int32(0),
         key=stream(key, "epochs"),
@@ -420,6 +420,17 @@ def initial_state(task: Task, optimizer: AnyOptimizer, seed: Integer[Array, ""] 
         opt_state=optimizer.init(params),
         extra=extra,
     )
+
+
+def _strong(x: Array) -> Array:
+    """A number whose type does not give way to others': a step makes such of all that it changes.
+
+    Initial values often are not, such as those of ``nnx.initializers.ones``. The second epoch
+    would compile its program anew.
+    """
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        return x
+    return jax.lax.convert_element_type(x, x.dtype)
 
 
 def _begin_epoch(

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from .._checks import check_range, check_registered
+from .._checks import check_count, check_range, check_registered
 from .._mesh import DATA, TABLE
 from ._batches import ArrayBatches, HostBatches
 from ._optimizers import AnyOptimizer, RowOptimizer, Updates
@@ -96,14 +96,6 @@ def put(tree: Any, path: str, value: Any) -> Any:
     if isinstance(tree, Mapping):
         return {**tree, head: new}
     return dataclasses.replace(tree, **{head: new})
-
-
-def check_count(name: str, count: Any, least: int = 1) -> None:
-    """Raises ``ValueError`` unless ``count`` is whole and at least ``least``."""
-    if not isinstance(count, (int, np.integer)):
-        raise ValueError(f"`{name}` must be a whole number, got {count!r}.")
-    if count < least:
-        raise ValueError(f"`{name}` must be at least {least}, got {count}.")
 
 
 def check_fit(

@@ -64,6 +64,33 @@ def sgd_l2(learning_rate: Any, weight_decay: Any) -> optax.GradientTransformatio
     return _with_l2(optax.sgd(learning_rate), weight_decay)
 
 
+def lars(learning_rate: Any, weight_decay: Any) -> optax.GradientTransformation:
+    r"""LARS: gradient descent with momentum, in steps relative to the length of each parameter.
+
+    .. math::
+        v \leftarrow 0.9\,v + \eta\,r\,(g + \lambda w), \qquad w \leftarrow w - v, \qquad
+        r = 0.001\,\frac{\lVert w \rVert}{\lVert g + \lambda w \rVert}
+
+    for the learning rate :math:`\eta` and the weight decay :math:`\lambda`, where r is 1 if either
+    length is 0. Parameters with fewer than two axes, which are biases and those of normalisations,
+    have :math:`r = 1` and :math:`\lambda = 0`. Large batches train with it, after a ``warm_up``.
+
+    References:
+      You et al., `Large Batch Training of Convolutional Networks
+      <https://arxiv.org/abs/1708.03888>`_, 2017, algorithm 1; with the length of the sum of
+      gradient and decay, as the published code of SimCLR and BYOL has it.
+    """
+    return optax.lars(
+        learning_rate, 0.0 if weight_decay is None else weight_decay, weight_decay_mask=_matrices,
+        trust_coefficient=0.001, trust_ratio_mask=_matrices, momentum=0.9,
+    )  # fmt: skip
+
+
+def _matrices(params: Any) -> Any:
+    """Which parameters have two axes or more."""
+    return jax.tree.map(lambda x: jnp.ndim(x) > 1, params)
+
+
 def _with_l2(rule: optax.GradientTransformation, weight_decay: Any) -> optax.GradientTransformation:
     if weight_decay is None:
         return rule
