@@ -1,8 +1,9 @@
-"""Interactions of users with items: read, split, simulated.
+"""Interactions of users with items: read, split, simulated. Labelled images: read.
 
 :func:`load` takes a path, a folder, the name of a dataset, or data in memory, which
 :func:`as_interactions` turns into :class:`Interactions`. :func:`columns` tells which columns are
-read, and :func:`simulate` makes data whose truth is known. What cannot be used raises
+read, and :func:`simulate` makes data whose truth is known. :func:`load_images` does for images what
+:func:`load` does for interactions. What cannot be used raises
 :class:`DataError`. What is used after a change is counted in a :class:`DataWarning`: nothing is
 dropped in silence.
 """
@@ -11,6 +12,11 @@ from ._columns import Columns as Columns
 from ._datasets import DATASETS as DATASETS
 from ._datasets import Dataset as Dataset
 from ._download import download as download
+from ._image_sets import IMAGE_SETS as IMAGE_SETS
+from ._image_sets import ImageSet as ImageSet
+from ._image_source import load_images as load_images
+from ._images import Images as Images
+from ._images import ImageSplit as ImageSplit
 from ._interactions import Interactions as Interactions
 from ._interactions import Split as Split
 from ._memory import as_interactions as as_interactions

@@ -8,8 +8,10 @@ import tempfile
 import urllib.request
 import zipfile
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from ._datasets import DATASETS, Dataset
+from ._image_sets import IMAGE_SETS, ImageSet
 from ._outcomes import DataError
 
 _BLOCK = 1 << 20
@@ -19,7 +21,8 @@ _TIMEOUT_SECONDS = 60
 def download(name: str, *, cache: str | Path | None = None) -> Path:
     """The file of a dataset in :data:`DATASETS`, downloaded unless the cache has it.
 
-    It is downloaded anew once the entry names another archive: by its address, checksum or member.
+    Of a set in :data:`IMAGE_SETS` it is the archive. It is downloaded anew once the entry names
+    another archive: by its address, checksum or member.
 
     Read the licence first, on the page that the entry names as its ``home``. MovieLens belongs to
     GroupLens, which forbids to pass it on.
@@ -37,10 +40,18 @@ def download(name: str, *, cache: str | Path | None = None) -> Path:
       DataError: If what comes differs from the entry in a single byte.
       ConnectionError: If it cannot be downloaded. There is no second try.
     """
+    folder = cache_folder(cache) / name.replace(":", "-")
+    if name in IMAGE_SETS:
+        return fetch_archive(IMAGE_SETS[name], folder)
     if name not in DATASETS:
-        raise ValueError(f"`name` must be one of {', '.join(DATASETS)}, got {name!r}.")
-    folder = cache or os.environ.get("CRL_JAX_CACHE") or Path.home() / ".cache" / "crl_jax"
-    return fetch(DATASETS[name], Path(folder) / name.replace(":", "-"))
+        names = ", ".join([*DATASETS, *IMAGE_SETS])
+        raise ValueError(f"`name` must be one of {names}, got {name!r}.")
+    return fetch(DATASETS[name], folder)
+
+
+def cache_folder(cache: str | Path | None) -> Path:
+    """The folder that is asked for, or that the environment names, or one of the user's."""
+    return Path(cache or os.environ.get("CRL_JAX_CACHE") or Path.home() / ".cache" / "crl_jax")
 
 
 def fetch(dataset: Dataset, folder: Path) -> Path:
@@ -63,6 +74,35 @@ def fetch(dataset: Dataset, folder: Path) -> Path:
     return target
 
 
+def fetch_archive(archive: ImageSet, folder: Path) -> Path:
+    """The archive as it is, in ``folder``: whole, or not there at all.
+
+    One that was put there by hand is taken if its checksum is right.
+    """
+    target = folder / Path(urlsplit(archive.url).path).name
+    note = target.with_name(f".{target.name}.origin")
+    origin = f"{archive.url} with SHA-256 {archive.sha256}\n".encode()
+    there = target.is_file() and target.stat().st_size == archive.size
+    if there and note.is_file() and note.read_bytes() == origin:
+        return target
+    right = there and _sha256(target) == archive.sha256
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".part-", dir=folder) as scratch:
+        if not right:
+            arrived = Path(scratch, "archive")
+            _download(archive, arrived)
+            arrived.replace(target)
+        noted = Path(scratch, "origin")
+        noted.write_bytes(origin)
+        noted.replace(note)
+    return target
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def _is_of(dataset: Dataset, target: Path, note: Path) -> bool:
     """Whether the file is what the entry names, by its size and by the note of its origin.
 
@@ -77,7 +117,7 @@ def _origin(dataset: Dataset) -> bytes:
     return f"{dataset.member} of {dataset.url} with SHA-256 {dataset.sha256}\n".encode()
 
 
-def _download(dataset: Dataset, to: Path) -> None:
+def _download(dataset: Dataset | ImageSet, to: Path) -> None:
     """Writes the archive; its checksum is right when this returns."""
     digest, size = hashlib.sha256(), 0
     try:
