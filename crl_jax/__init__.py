@@ -5,6 +5,7 @@ arrays; encoders turn parameters into vectors. :mod:`crl_jax.tasks` puts them to
 :mod:`crl_jax.train` trains any such task. Importing this package runs nothing on a device.
 """
 
+from . import augment as augment
 from . import data as data
 from . import losses as losses
 from . import metrics as metrics

@@ -9,7 +9,7 @@ import pytest
 
 import crl_jax
 
-PACKAGES = ("losses", "weights")
+PACKAGES = ("augment", "losses", "weights")
 each_package = pytest.mark.parametrize("package", PACKAGES)
 
 
