@@ -1,5 +1,6 @@
 """Encoders as pure functions: users and items become vectors, vectors become scores."""
 
+from ._convolution import Convolution as Convolution
 from ._encoder import Encoder as Encoder
 from ._encoder import Similarity as Similarity
 from ._encoder import Tables as Tables
@@ -12,6 +13,10 @@ from ._mf import normal as normal
 from ._mf import xavier_normal as xavier_normal
 from ._mf import xavier_uniform as xavier_uniform
 from ._network import Network as Network
+from ._projection import FirstFeatures as FirstFeatures
+from ._projection import Projection as Projection
+from ._projection import WithHead as WithHead
 from ._propagation import Noise as Noise
 from ._propagation import propagate as propagate
 from ._propagation import propagate_mixes as propagate_mixes
+from ._resnet import ResNet as ResNet

@@ -33,7 +33,9 @@ class Network:
         _, params, rest = nnx.split(self.build(nnx.Rngs(key)), nnx.Param, ...)
         return nnx.to_pure_dict(params), nnx.to_pure_dict(rest)
 
-    def apply(self, params: Any, rest: Any, *args: Any, train: bool = False) -> tuple[Any, Any]:
+    def apply(
+        self, params: Any, rest: Any, *args: Any, train: bool = False, method: str = "__call__"
+    ) -> tuple[Any, Any]:
         """What the module makes of ``args``, and its other variables after it.
 
         Args:
@@ -42,6 +44,10 @@ class Network:
           *args: What the module is called with.
           train: Whether it is in training: batches have statistics of their own, and dropout is
             on. Static.
+          method: The name of the module's method that is called, such as ``"features"``. Static.
+
+        Raises:
+          ValueError: If the module has no such method.
         """
         from flax import nnx
 
@@ -50,7 +56,10 @@ class Network:
             module.train()
         else:
             module.eval()
-        out = module(*args)
+        if not callable(function := getattr(module, method, None)):
+            kind = type(module).__name__
+            raise ValueError(f"`method` must name a method of {kind}, got {method!r}.")
+        out = function(*args)
         _, _, after = nnx.split(module, nnx.Param, ...)
         return out, nnx.to_pure_dict(after)
 
