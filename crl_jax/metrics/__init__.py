@@ -4,15 +4,23 @@
 every test user in blocks of bounded memory, and :func:`summarize` takes the means;
 :func:`recommend` gives the lists themselves. The metrics are pure functions of hits and counts.
 :func:`sampling_quality` judges the negatives that a sampler gave.
+
+:func:`knn_accuracy`, :func:`linear_probe` and :func:`ridge_probe` judge representations by
+labels, :func:`uniformity` without them.
 """
 
 from ._evaluate import ScoreFn as ScoreFn
 from ._evaluate import evaluate as evaluate
 from ._evaluate import recommend as recommend
 from ._evaluate import summarize as summarize
+from ._neighbours import knn_accuracy as knn_accuracy
+from ._neighbours import knn_predict as knn_predict
 from ._plan import InteractionsLike as InteractionsLike
 from ._plan import RankingPlan as RankingPlan
 from ._plan import ranking_plan as ranking_plan
+from ._probe import Probe as Probe
+from ._probe import linear_probe as linear_probe
+from ._probe import ridge_probe as ridge_probe
 from ._ranking import auc as auc
 from ._ranking import average_precision_at as average_precision_at
 from ._ranking import f1_at as f1_at
@@ -27,3 +35,4 @@ from ._sampling import sampling_quality as sampling_quality
 from ._top_k import approx_top_k as approx_top_k
 from ._top_k import share_found as share_found
 from ._top_k import top_k as top_k
+from ._uniformity import uniformity as uniformity

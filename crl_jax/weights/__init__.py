@@ -25,7 +25,8 @@ part of the method.
 What the weights assume can be measured: :func:`estimate_alpha` takes a few labelled anchors,
 :func:`estimate_tau_plus` held-out positives and unlabelled samples; :func:`warmup_alpha` and
 :func:`measured_alpha` go along with a training. :func:`posterior_by_label`
-tells whether it works, and :func:`crl_jax.losses.floor_hit_rate` how often an estimate is clamped.
+tells whether it works, :func:`posterior_calibration` whether it is true, and
+:func:`crl_jax.losses.floor_hit_rate` how often an estimate is clamped.
 
 Positives may be noise, too: :func:`small_loss_weights`, at a rate that :func:`ramp_drop_rate`
 raises along a training, and :func:`reliability_weights` distrust those with a large loss.
@@ -33,6 +34,10 @@ raises along a training, and :func:`reliability_weights` distrust those with a l
 
 from ._bayesian import bayesian_weights as bayesian_weights
 from ._bayesian import true_negative_posterior as true_negative_posterior
+from ._calibration import Calibration as Calibration
+from ._calibration import false_negative_share as false_negative_share
+from ._calibration import posterior_calibration as posterior_calibration
+from ._calibration import weights_auc as weights_auc
 from ._confidence import confidence as confidence
 from ._confidence import confidence_posterior as confidence_posterior
 from ._confidence import credibility_prior as credibility_prior

@@ -1,0 +1,185 @@
+"""Classification by the nearest neighbours: what representations know of labels, untrained."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from .._blocks import map_blocks
+from .._checks import check_count, check_range, check_shape
+from .._floats import at_least_float32
+from .._per_anchor import Scalar
+from .._reduce import masked_mean
+from .._scaling import unit_rows
+from ._top_k import top_k
+
+
+def knn_accuracy(
+    queries: Float[Array, "n dim"],
+    query_labels: Int[Array, "n"],
+    bank: Float[Array, "m dim"],
+    labels: Int[Array, "m"],
+    *,
+    n_classes: int,
+    k: int = 200,
+    temperature: Scalar = 0.07,
+    leave_out: Int[Array, "n"] | None = None,
+    bank_where: Bool[Array, "m"] | None = None,
+    where: Bool[Array, "n"] | None = None,
+    block_size: int = 256,
+) -> Float[Array, ""]:
+    """Share of the queries whose class :func:`knn_predict` finds.
+
+    Args:
+      queries: Representations that are judged, shape ``[n, dim]``.
+      query_labels: Their classes, shape ``[n]``. A query with a label below 0 is left out.
+      bank: As for :func:`knn_predict`.
+      labels: As for :func:`knn_predict`.
+      n_classes: As for :func:`knn_predict`.
+      k: As for :func:`knn_predict`.
+      temperature: As for :func:`knn_predict`.
+      leave_out: As for :func:`knn_predict`. ``jnp.arange(len(bank))`` judges the bank by itself.
+      bank_where: As for :func:`knn_predict`.
+      where: True keeps a query, shape ``[n]``; others only fill up.
+      block_size: As for :func:`knn_predict`.
+
+    Returns:
+      A float32 in [0, 1]; 0 without queries. A query without a class, because it holds a NaN or
+      nothing votes, counts as wrong.
+
+    Raises:
+      ValueError: As :func:`knn_predict`, or if ``query_labels`` or ``where`` has another shape.
+
+    >>> bank, labels = jnp.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]]), jnp.array([0, 0, 1])
+    >>> print(knn_accuracy(bank, labels, bank, labels, n_classes=2, k=1))
+    1.0
+    >>> own = jnp.arange(3)
+    >>> print(knn_accuracy(bank, labels, bank, labels, n_classes=2, k=1, leave_out=own))
+    0.6666667
+    """
+    check_shape("query_labels", query_labels, queries.shape[:1])
+    check_shape("where", where, queries.shape[:1])
+    predicted = knn_predict(
+        queries, bank, labels, n_classes=n_classes, k=k, temperature=temperature,
+        leave_out=leave_out, bank_where=bank_where, block_size=block_size,
+    )  # fmt: skip
+    keep = query_labels >= 0
+    right = (predicted == query_labels).astype(jnp.float32)
+    return masked_mean(right, where=keep if where is None else keep & where)
+
+
+def knn_predict(
+    queries: Float[Array, "n dim"],
+    bank: Float[Array, "m dim"],
+    labels: Int[Array, "m"],
+    *,
+    n_classes: int,
+    k: int = 200,
+    temperature: Scalar = 0.07,
+    leave_out: Int[Array, "n"] | None = None,
+    bank_where: Bool[Array, "m"] | None = None,
+    block_size: int = 256,
+) -> Int[Array, "n"]:
+    r"""The class that the nearest of a bank of labelled representations vote for.
+
+    .. math::
+        \hat y = \arg\max_c \sum_{j \in N_k} \mathbb{1}[y_j = c]\; e^{s_j / \tau}
+
+    where :math:`s_j` is the cosine of the query and entry j of the bank, and :math:`N_k` are the k
+    entries with the greatest. Of equal cosines the entry with the lower index is nearer, of equal
+    votes the lower class wins.
+
+    The code that was published with the debiased, the hard and the Bayesian contrastive loss
+    takes ``k=200, temperature=0.5`` of the features before the projection.
+
+    Args:
+      queries: Representations, shape ``[n, dim]``. Their length does not matter.
+      bank: Representations with known classes, shape ``[m, dim]``.
+      labels: Classes of the bank, shape ``[m]``. An entry whose label does not lie in
+        ``[0, n_classes)`` does not vote.
+      n_classes: How many classes there are; static.
+      k: How many vote, ``1 <= k <= m``; static. All do where fewer are kept.
+      temperature: The :math:`\tau > 0`. A small one leaves the vote to the nearest.
+      leave_out: Place in the bank that each query does not see, shape ``[n]``; -1 for none.
+        With ``jnp.arange(m)`` the queries can be the bank itself.
+      bank_where: True keeps an entry of the bank, shape ``[m]``; others are never read.
+      block_size: Queries at a time; static. Memory is that of ``block_size * m`` cosines.
+
+    Returns:
+      Classes, int32 ``[n]``; -1 where nothing votes, and where a cosine is NaN.
+
+    Raises:
+      ValueError: If a shape does not fit, or ``k``, ``temperature`` or ``block_size`` leaves its
+        range.
+
+    References:
+      Wu et al., `Unsupervised Feature Learning via Non-Parametric Instance Discrimination
+      <https://arxiv.org/abs/1805.01978>`_, 2018, section 3.4, with its k and temperature.
+
+    >>> bank, labels = jnp.array([[1.0, 0.0], [0.0, 1.0], [0.1, 1.0]]), jnp.array([3, 5, 5])
+    >>> queries = jnp.array([[2.0, 0.1], [0.2, 0.9]])
+    >>> print(knn_predict(queries, bank, labels, n_classes=6, k=2))
+    [3 5]
+    """
+    n, m = len(queries), len(bank)
+    check_shape("bank", bank, (m, *queries.shape[1:]))
+    check_shape("labels", labels, (m,))
+    check_shape("leave_out", leave_out, (n,))
+    check_shape("bank_where", bank_where, (m,))
+    check_count("n_classes", n_classes)
+    check_count("block_size", block_size)
+    if not 1 <= k <= m:
+        raise ValueError(f"`k` must lie in [1, {m}], the size of the bank, got {k}.")
+    queries, bank = at_least_float32(queries, bank)
+    check_range(
+        "temperature", temperature, 0, jnp.inf, low_open=True, high_open=True, dtype=bank.dtype
+    )
+    if leave_out is None:
+        leave_out = jnp.full(n, -1, jnp.int32)
+    voters = (labels >= 0) & (labels < n_classes)
+    if bank_where is not None:
+        voters = voters & bank_where
+    tau = jnp.asarray(temperature, bank.dtype)
+    return _predict(queries, bank, labels, voters, leave_out, tau, n_classes, k, block_size)
+
+
+@partial(jax.jit, static_argnums=(6, 7, 8))
+def _predict(
+    queries: Array,
+    bank: Array,
+    labels: Array,
+    voters: Array,
+    leave_out: Array,
+    temperature: Array,
+    n_classes: int,
+    k: int,
+    block_size: int,
+) -> Array:
+    bank, labels = unit_rows(bank), labels.astype(jnp.int32)
+    places = jnp.arange(len(bank), dtype=jnp.int32)[None]
+
+    def of_block(block: tuple[Array, Array]) -> Array:
+        queries, leave_out = block
+        # All digits also where matrix products have less by default.
+        cosines = jnp.matmul(unit_rows(queries), bank.T, precision=jax.lax.Precision.HIGHEST)
+        seen = voters[None] & (places != leave_out[:, None])
+        nearest, at = top_k(jnp.where(seen, cosines, -jnp.inf), k)
+        return _vote(nearest, labels[at], n_classes, temperature)
+
+    return map_blocks(of_block, (queries, leave_out.astype(jnp.int32)), block_size)
+
+
+def _vote(
+    cosines: Float[Array, "n k"], classes: Int[Array, "n k"], n_classes: int, temperature: Array
+) -> Int[Array, "n"]:
+    """The class with the greatest sum of weights; a cosine of -inf has none."""
+    absent = jnp.isneginf(cosines)
+    # Relative to the nearest, whose weight is then 1: nothing overflows.
+    ahead = jnp.where(absent, 0, cosines - cosines[:, :1])
+    weights = jnp.where(absent, 0, jnp.exp(ahead / temperature))
+    own = classes[:, :, None] == jnp.arange(n_classes, dtype=jnp.int32)[None, None]
+    votes = jnp.sum(jnp.where(own, weights[:, :, None], 0), axis=1)
+    winner = jnp.argmax(votes, axis=1).astype(jnp.int32)
+    # A comparison that is False of NaN.
+    return jnp.where(jnp.max(votes, axis=1) > 0, winner, -1)
