@@ -60,9 +60,13 @@ MOCO = MomentumViews(
 )  # fmt: skip
 
 
-def fit(task, data=TRAIN, plan=None, epochs=8, **rest):
-    plan = plan or StepPlan(128)
-    return train.fit(task, Optimizer(1e-2), ArrayBatches(data), plan, epochs=epochs, **rest)
+# For runs that differ in rounding: Adam makes a whole step of a gradient that is rounding alone.
+DESCENT = Optimizer(0.1, rule=train.sgd_l2)
+
+
+def fit(task, data=TRAIN, plan=None, epochs=8, optimizer=None, **rest):
+    optimizer, plan = optimizer or Optimizer(1e-2), plan or StepPlan(128)
+    return train.fit(task, optimizer, ArrayBatches(data), plan, epochs=epochs, **rest)
 
 
 def found(z1, z2):
@@ -112,7 +116,7 @@ def test_fillers_are_no_negatives():
     @jax.jit
     def loss(views, where):
         moment = train.Moment(key, jnp.int32(0), nothing, where, jnp.sum(where).astype(jnp.float32))
-        z = [task.network.apply(state.params, state.extra, view)[0] for view in views]
+        z = [task.network.apply(state.params, state.extra, view)[0] for view in views[:2]]
         eval_only = TwoViews(FixedNetwork(jnp.concatenate(z)), shift_and_drop, task.hyperparams,
                              task.loss_fn)  # fmt: skip
         return eval_only.loss({}, {}, views, moment)[0]
@@ -178,13 +182,14 @@ def test_towers_bring_the_halves_of_a_digit_together():
 @pytest.mark.parametrize("task", [BCL, MOCO], ids=["views", "momentum"])
 def test_many_devices_and_half_precision_give_nearly_the_same(task):
     """Batch statistics and negatives are those of the whole batch, wherever its examples lie."""
-    plain = fit(task, TRAIN[:200], StepPlan(64), epochs=2)
+    plain = fit(task, TRAIN[:200], StepPlan(64), epochs=2, optimizer=DESCENT)
     mesh = Mesh(np.array(jax.devices()[:8]), ("data",))
-    spread = fit(task, TRAIN[:200], StepPlan(64, mesh=mesh), epochs=2)
+    spread = fit(task, TRAIN[:200], StepPlan(64, mesh=mesh), epochs=2, optimizer=DESCENT)
     np.testing.assert_allclose(
-        spread.history[-1]["loss"][0], plain.history[-1]["loss"][0], rtol=1e-3
+        spread.history[-1]["loss"][0], plain.history[-1]["loss"][0], rtol=1e-4
     )
-    half = fit(task, TRAIN[:200], StepPlan(64, compute_dtype="bfloat16"), epochs=2)
+    plan = StepPlan(64, compute_dtype="bfloat16")
+    half = fit(task, TRAIN[:200], plan, epochs=2, optimizer=DESCENT)
     assert all(x.dtype != jnp.bfloat16 for x in jax.tree.leaves(half.params))
     np.testing.assert_allclose(half.history[-1]["loss"][0], plain.history[-1]["loss"][0], rtol=0.05)
 

@@ -1,81 +1,209 @@
 """Two views of each example, which a network is to tell from the views of the others."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
+from .._blocks import map_blocks
+from .._checks import check_count
 from .._floats import cast_floats
 from .._pytree import STATIC
 from ..losses import info_nce, normalize, view_scores
 from ..models import Network
 from ..train import Examples, Moment, Task, stream
-
-Augment = Callable[[Key[Array, ""], Any], Any]
-"""``augment(key, example)``: a random view of one example."""
+from ..weights import MeasuredAlpha, init_measured_alpha, measured_alpha
+from ._alpha import RunningAlpha
+from ._augment import as_they_are, as_tree, draw_views
+from ._labels import SameClass, Scores, label_metrics, same_class, split_labels
 
 
 class Views(NamedTuple):
-    """A batch: two views of each example."""
+    """A batch: two views of each example.
+
+    Attributes:
+      first: One view of each.
+      second: The other.
+      place: Where the examples stand in the data, ``[batch]``.
+      labels: Their classes, ``[batch]``; None without labels.
+    """
 
     first: Any
     second: Any
+    place: Int[Array, "batch"] | None = None
+    labels: Int[Array, "batch"] | None = None
+
+
+@dataclass(frozen=True)
+class ViewTask(Task):
+    """What tasks on two views of each example share. One of your own defines init and loss.
+
+    The data are examples, every leaf ``[n, ...]``, or :class:`Labelled` ones.
+
+    Attributes:
+      network: Makes an embedding of each view, ``[batch, dim]``. Static.
+      augment: See :data:`Augment`; the numbers of one that is a registered dataclass are leaves.
+    """
+
+    network: Network = field(metadata=STATIC)
+    augment: Any
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "augment", as_tree(self.augment))
+
+    def of_network(self, params: Any, extra: Any) -> tuple[Any, Any]:
+        """Parameters and other variables of the network, from those of the task."""
+        return params, extra
+
+    def batch(self, key: Key[Array, ""], examples: Examples) -> Views:
+        """Two views of each example, independently."""
+        data, labels = split_labels(examples.data)
+        keys = jax.random.split(key, (2, examples.place.shape[0]))
+        first, second = (draw_views(self.augment, own, data) for own in keys)
+        return Views(first, second, examples.place, labels)
+
+    def embed(
+        self, params: Any, extra: Any, examples: Any, *, block_size: int = 512
+    ) -> Float[Array, "batch dim"]:
+        """Embeddings outside training, of examples as they are: ``augment.plain`` ones, if any.
+
+        Args:
+          params: Parameters of the task.
+          extra: What else changes.
+          examples: Every leaf ``[batch, ...]``.
+          block_size: Examples at a time, which bounds the memory; static.
+        """
+        return self._in_blocks("__call__", params, extra, examples, block_size)
+
+    def represent(
+        self, params: Any, extra: Any, examples: Any, *, block_size: int = 512
+    ) -> Float[Array, "batch width"]:
+        """Features before the head, outside training: what ``features`` of the module gives.
+
+        Arguments as for :meth:`embed`.
+        """
+        return self._in_blocks("features", params, extra, examples, block_size)
+
+    def _in_blocks(
+        self, method: str, params: Any, extra: Any, examples: Any, block_size: int
+    ) -> Float[Array, "batch width"]:
+        check_count("block_size", block_size)
+        variables = self.of_network(params, extra)
+
+        def of_block(examples: Any) -> Array:
+            seen = as_they_are(self.augment, examples)
+            return self.network.apply(*variables, seen, method=method)[0]
+
+        return map_blocks(of_block, examples, block_size)
+
+
+class WithAlpha(NamedTuple):
+    """What changes besides the parameters where the α of the loss is measured.
+
+    Attributes:
+      rest: Other variables of the network.
+      alpha: The running measurement.
+    """
+
+    rest: Any
+    alpha: MeasuredAlpha
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class TwoViews(Task):
+class TwoViews(ViewTask):
     r"""SimCLR: all 2B views of a batch are anchors, with the other views as negatives.
 
+    With labels the history has ``false_negatives``, the share of negatives that are of their
+    anchor's class, and ``auc``, how often one of the class scores above one of another, or 0.5 if
+    that is more. Neither changes what is learned.
+
     Attributes:
-      network: Makes an embedding of each view, ``[batch, dim]``; its length does not matter, as
-        scores are cosines. Static.
-      augment: See :data:`Augment`. Static.
+      network: See :class:`ViewTask`. The length of embeddings does not matter, as scores are
+        cosines.
+      augment: See :class:`ViewTask`.
       hyperparams: Hyper-parameters of the loss, such as its temperature.
       loss_fn: ``loss(pos, neg, *, where, reduce_fn, **hyperparams)``, for instance
         :func:`crl_jax.losses.bayesian_contrastive`. Static.
+      alpha: Measures the ``alpha`` of the loss: :class:`AlphaByLabels` or :class:`AlphaByViews`.
+        None leaves it to ``hyperparams``.
 
     References:
       Chen et al., `A Simple Framework for Contrastive Learning of Visual Representations
       <https://arxiv.org/abs/2002.05709>`_, 2020, algorithm 1.
     """
 
-    network: Network = field(metadata=STATIC)
-    augment: Augment = field(metadata=STATIC)
     hyperparams: dict[str, Any] = field(default_factory=dict)
     loss_fn: Callable[..., Array] = field(default=info_nce, metadata=STATIC)
+    alpha: RunningAlpha | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = isinstance(self.hyperparams, Mapping) and "alpha" in self.hyperparams
+        if isinstance(self.alpha, RunningAlpha) and given:
+            raise ValueError("`hyperparams` must leave alpha out where `alpha` measures it.")
 
     def init(self, key: Key[Array, ""]) -> tuple[Any, Any]:
         """Of the network: its other variables are what changes besides the parameters."""
-        return self.network.init(stream(key, "params"))
+        params, rest = self.network.init(stream(key, "params"))
+        return params, rest if self.alpha is None else WithAlpha(rest, init_measured_alpha())
 
-    def batch(self, key: Key[Array, ""], examples: Examples) -> Views:
-        """Two views of each example, independently."""
-        n = examples.place.shape[0]
-        keys = jax.random.split(key, (2, n))
-        return Views(*(jax.vmap(self.augment)(own, examples.data) for own in keys))
+    def of_network(self, params: Any, extra: Any) -> tuple[Any, Any]:
+        """See :meth:`ViewTask.of_network`."""
+        return params, extra.rest if isinstance(extra, WithAlpha) else extra
 
     def loss(
         self, params: Any, extra: Any, batch: Views, moment: Moment
     ) -> tuple[Array, tuple[Any, dict[str, Array]]]:
         """The mean over both views of the real examples."""
-        both = jax.tree.map(lambda *views: jnp.concatenate(views), *batch)
-        z, extra = self.network.apply(params, extra, cast_like(params, both), train=True)
+        both = jax.tree.map(lambda *views: jnp.concatenate(views), batch.first, batch.second)
+        _, rest = self.of_network(params, extra)
+        z, rest = self.network.apply(params, rest, cast_like(params, both), train=True)
         scores = view_scores(*jnp.split(normalize(z), 2))
         # Both views of a real example are real; fillers are nobody's negatives.
         moment = moment._replace(where=jnp.tile(moment.where, 2), n=2 * moment.n)
-        where = scores.where & moment.where[:, None] & moment.where[None, :]
-        losses = self.loss_fn(
-            scores.pos, scores.neg, where=where, reduce_fn=None, **self.hyperparams
-        )
-        return moment.mean(losses), (extra, {})
+        real = moment.where[:, None] & moment.where[None, :]
+        scores = Scores(scores.pos, scores.neg, scores.where & real)
+        labels = None if batch.labels is None else jnp.tile(batch.labels, 2)
+        state = extra.alpha if isinstance(extra, WithAlpha) else None
+        loss, state, metrics = self.contrast(scores, same_class(labels, labels), state, moment)
+        return loss, (rest if state is None else WithAlpha(rest, state), metrics)
 
-    def embed(self, params: Any, extra: Any, examples: Any) -> Float[Array, "batch dim"]:
-        """Embeddings of examples as they are, outside training."""
-        return self.network.apply(params, extra, examples)[0]
+    def contrast(
+        self,
+        scores: Scores,
+        classes: SameClass | None,
+        alpha: MeasuredAlpha | None,
+        moment: Moment,
+    ) -> tuple[Array, MeasuredAlpha | None, dict[str, Array]]:
+        """The mean loss of the scores, the measurement of α after them, and metrics."""
+        hyperparams, metrics = self.hyperparams, {}
+        where = jnp.broadcast_to(moment.where[:, None], scores.neg.shape)
+        where = where if scores.where is None else where & scores.where
+        if self.alpha is not None:
+            assert alpha is not None
+            now = measured_alpha(alpha)
+            tau_plus = hyperparams.get("tau_plus", 0.0)
+            alpha = self.alpha.after(alpha, scores, classes, where, tau_plus)
+            hyperparams, metrics = {**hyperparams, "alpha": now}, {"alpha": now}
+        losses = self.losses(scores, classes, moment.where, hyperparams)
+        metrics = {**metrics, **label_metrics(scores, classes, where)}
+        return moment.mean(losses), alpha, metrics
+
+    def losses(
+        self,
+        scores: Scores,
+        classes: SameClass | None,
+        real: Bool[Array, "anchors"],
+        hyperparams: Mapping[str, Any],
+    ) -> Float[Array, "anchors"]:
+        """The loss of each anchor; here labels play no part in it."""
+        del classes, real
+        masked = {} if scores.where is None else {"where": scores.where}
+        return self.loss_fn(scores.pos, scores.neg, reduce_fn=None, **masked, **hyperparams)
 
 
 def cast_like(params: Any, inputs: Any) -> Any:

@@ -1,0 +1,98 @@
+"""Two views of examples whose classes are known."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from .._pytree import STATIC
+from ..losses import oracle_contrastive, supervised_contrastive
+from ._labels import SameClass, Scores
+from ._views import TwoViews
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class SupervisedViews(TwoViews):
+    """SupCon: the positives of a view are all other views of its class, the rest its negatives.
+
+    The data are :class:`Labelled`. An example whose class is not known has its own two views for
+    positives, and all other examples for negatives.
+
+    Attributes:
+      network: See :class:`TwoViews`.
+      augment: See :class:`TwoViews`.
+      hyperparams: See :class:`TwoViews`.
+      loss_fn: ``loss(pos, neg, *, where_pos, where, reduce_fn, **hyperparams)`` of ``pos`` and
+        ``neg``, ``[anchors, keys]``. Static.
+      alpha: See :class:`TwoViews`.
+
+    References:
+      Khosla et al., `Supervised Contrastive Learning <https://arxiv.org/abs/2004.11362>`_, 2020,
+      Eq. 2.
+    """
+
+    loss_fn: Callable[..., Array] = field(default=supervised_contrastive, metadata=STATIC)
+
+    def losses(
+        self,
+        scores: Scores,
+        classes: SameClass | None,
+        real: Bool[Array, "anchors"],
+        hyperparams: Mapping[str, Any],
+    ) -> Float[Array, "anchors"]:
+        """The loss of each anchor."""
+        assert scores.where is not None
+        same = _known(classes, self).same
+        itself = jnp.eye(len(real), dtype=bool)
+        other_view = jnp.roll(itself, len(real) // 2, axis=1)
+        return self.loss_fn(
+            scores.neg, scores.neg, where_pos=(same | other_view) & ~itself & real[None, :],
+            where=scores.where & ~same, reduce_fn=None, **hyperparams,
+        )  # fmt: skip
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class OracleViews(TwoViews):
+    """The supervised loss that debiased losses estimate: labels take false negatives out.
+
+    What :class:`TwoViews` with :func:`crl_jax.losses.debiased_contrastive` or
+    :func:`crl_jax.losses.bayesian_contrastive` would reach if it knew the classes. The data are
+    :class:`Labelled`; whoever is not known to be of the anchor's class is a true negative.
+
+    Attributes:
+      network: See :class:`TwoViews`.
+      augment: See :class:`TwoViews`.
+      hyperparams: See :class:`TwoViews`.
+      loss_fn: ``loss(pos, neg, *, true_negative, where, reduce_fn, **hyperparams)``. Static.
+      alpha: See :class:`TwoViews`.
+
+    References:
+      "Contrastive Learning for Personalized Recommendation", Eq. 6.1.
+    """
+
+    loss_fn: Callable[..., Array] = field(default=oracle_contrastive, metadata=STATIC)
+
+    def losses(
+        self,
+        scores: Scores,
+        classes: SameClass | None,
+        real: Bool[Array, "anchors"],
+        hyperparams: Mapping[str, Any],
+    ) -> Float[Array, "anchors"]:
+        """The loss of each anchor."""
+        del real
+        return self.loss_fn(
+            scores.pos, scores.neg, true_negative=~_known(classes, self).same, where=scores.where,
+            reduce_fn=None, **hyperparams,
+        )  # fmt: skip
+
+
+def _known(classes: SameClass | None, task: TwoViews) -> SameClass:
+    if classes is None:
+        raise ValueError(f"`data` of {type(task).__name__} must be tasks.Labelled, got others.")
+    return classes

@@ -1,0 +1,126 @@
+"""Small networks and augmentations for tests of tasks on views."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from crl_jax import train
+from crl_jax.models import Network
+from crl_jax.train import ArrayBatches, Optimizer, StepPlan
+
+RNG = np.random.default_rng(0)
+CENTRES = RNG.normal(size=(4, 6))
+LABELS = np.repeat(np.arange(4), 16)
+POINTS = (CENTRES[LABELS] + 0.3 * RNG.normal(size=(64, 6))).astype(np.float32)
+
+
+class Linear(nnx.Module):
+    """A linear map, and features that are told from it."""
+
+    def __init__(self, n_in, n_out, rngs):
+        self.linear = nnx.Linear(n_in, n_out, use_bias=False, rngs=rngs)
+
+    def __call__(self, x):
+        return self.linear(x)
+
+    def features(self, x):
+        return 2 * x
+
+
+class Normed(nnx.Module):
+    """Two layers with batch statistics in between; features are what the second one sees."""
+
+    def __init__(self, rngs):
+        # A bias would have no gradient but rounding, of which Adam makes steps.
+        self.first = nnx.Linear(6, 16, use_bias=False, rngs=rngs)
+        self.norm = nnx.BatchNorm(16, rngs=rngs)
+        self.head = nnx.Linear(16, 8, rngs=rngs)
+
+    def __call__(self, x):
+        return self.head(self.features(x))
+
+    def features(self, x):
+        return nnx.relu(self.norm(self.first(x)))
+
+
+def linear(rngs):
+    return Linear(6, 5, rngs)
+
+
+def square(rngs):
+    return Linear(5, 5, rngs)
+
+
+LINEAR, SQUARE, NORMED = Network(linear), Network(square), Network(Normed)
+
+
+class Given(Network):
+    """Gives the same embeddings whatever it sees."""
+
+    def __init__(self, z):
+        object.__setattr__(self, "z", jnp.asarray(z, jnp.float32))
+
+    def apply(self, params, rest, *args, train=False, method="__call__"):
+        return self.z, rest
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Jitter:
+    """Noise, whose size is a leaf; outside training, half of the example."""
+
+    size: Any = 0.1
+
+    def __call__(self, key, example):
+        return example + jnp.asarray(self.size, jnp.float32) * jax.random.normal(key, example.shape)
+
+    def plain(self, example):
+        return example / 2
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Shrink:
+    """Another augmentation with the same fields."""
+
+    size: Any = 0.1
+
+    def __call__(self, key, example):
+        return example * jnp.asarray(self.size, jnp.float32)
+
+
+def jitter(key, example):
+    return example + 0.1 * jax.random.normal(key, example.shape)
+
+
+# For runs that differ in rounding: Adam makes a whole step of a gradient that is rounding alone.
+DESCENT = Optimizer(0.1, rule=train.sgd_l2)
+
+
+def fit(task, data=POINTS, plan=None, epochs=2, optimizer=None, **rest):
+    optimizer, plan = optimizer or Optimizer(1e-2), plan or StepPlan(16)
+    data = jax.tree.map(jnp.asarray, data)
+    return train.fit(task, optimizer, ArrayBatches(data), plan, epochs=epochs, **rest)
+
+
+def moment(n, n_real=None, progress=0.0, epoch=0):
+    """Of a step whose first ``n_real`` examples of ``n`` are real."""
+    n_real = n if n_real is None else n_real
+    where = jnp.arange(n) < n_real
+    return train.Moment(
+        jax.random.key(0), jnp.int32(epoch), jnp.float32(progress), where, jnp.float32(n_real)
+    )
+
+
+def first_run(tree):
+    return jax.tree.map(lambda leaf: leaf[0], tree)
+
+
+def unit(x):
+    """Rows of length 1, in float64."""
+    x = np.asarray(x, np.float64)
+    return x / np.linalg.norm(x, axis=-1, keepdims=True)
