@@ -19,7 +19,7 @@ import numpy as np
 from scipy import stats
 
 from crl_jax import metrics, models
-from experiments._rundir import load_model
+from experiments._saved import load_model
 from experiments.recipes import RECIPES
 from experiments.studies.tables import holm
 

@@ -2,43 +2,36 @@
 
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import zip_longest
 
-from ._config import Config
 from ._program import flag
+from ._schema import Schema
 
-# What the library calls otherwise than the flag that sets it.
-_RENAMED = {
-    "learning_rate": "lr",
-    "scale": "rank_scale",
-    "memory": "candidates",
-    "ks": "k",
-    "source": "data",
-    "layer": "contrast_layer",
-}
 _ARGUMENT = re.compile(r"`(\w+)=?`")
 
 
-def _flags() -> dict[str, str]:
-    sections = [field.default_factory for field in dataclasses.fields(Config)]
-    names = [field.name for kind in sections for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+def flags_of(schema: Schema, renamed: Mapping[str, str]) -> dict[str, str]:
+    """The flag by the name of the argument that it sets.
+
+    Args:
+      schema: The flags of the command.
+      renamed: The fields of arguments that the library calls otherwise.
+    """
+    kinds = schema.sections.values()
+    names = [field.name for kind in kinds for field in dataclasses.fields(kind)]
     own = {name: flag(name) for name in names}
-    return own | {argument: own[name] for argument, name in _RENAMED.items()}
+    return own | {argument: own[name] for argument, name in renamed.items()}
 
 
-FLAGS = _flags()
-"""The flag by the name of the argument that it sets."""
-
-
-def in_flags(message: object) -> str:
+def in_flags(message: object, flags: Mapping[str, str]) -> str:
     """A message whose arguments in backticks are flags, where there is one that sets them.
 
-    >>> in_flags("`learning_rate` must be positive, got 0; `held_out` is something else.")
-    '--lr must be positive, got 0; `held_out` is something else.'
+    >>> in_flags("`learning_rate` must be positive; `held_out` is else.", {"learning_rate": "--lr"})
+    '--lr must be positive; `held_out` is else.'
     """
-    return _ARGUMENT.sub(lambda found: FLAGS.get(found[1], found[0]), str(message))
+    return _ARGUMENT.sub(lambda found: flags.get(found[1], found[0]), str(message))
 
 
 def given(arguments: list[str]) -> tuple[set[str], set[str]]:

@@ -57,3 +57,25 @@ def mesh_of(spec: str | None) -> Mesh | None:
             f"{wanted}."
         )
     return Mesh(np.array(devices[:wanted]).reshape(*axes.values()), tuple(axes))
+
+
+def check_devices(device: str, mesh: str | None, batch_size: int) -> None:
+    """Refuses devices that are not there, and batches that they cannot share.
+
+    Args:
+      device: What ``--device`` asks for, or any.
+      mesh: See :func:`mesh_of`.
+      batch_size: Examples of a step.
+
+    Raises:
+      ValueError: With the flag that does not go.
+    """
+    found = jax.default_backend()
+    if device not in ("any", found):
+        raise ValueError(f"--device {device}: JAX found only {found} here.")
+    devices = mesh_of(mesh)
+    if devices is not None and batch_size % devices.shape["data"]:
+        raise ValueError(
+            f"--batch-size must be a multiple of the {devices.shape['data']} devices along data of "
+            f"--mesh, got {batch_size}."
+        )

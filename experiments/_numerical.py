@@ -22,6 +22,7 @@ from . import _numerical_figures as figures
 from . import _numerical_model as model
 from . import _rundir as rundir
 from ._command import run
+from ._config import FLAGS
 from ._numerical_figures import Sweep
 from ._numerical_model import ESTIMATORS, Setting
 from ._program import program
@@ -98,7 +99,7 @@ def main(arguments: list[str] | None = None) -> int:
             # Last: where it stands, the run is complete; until then the command may start again.
             _write_config(folder, config)
 
-    return run(command)
+    return run(command, FLAGS)
 
 
 def parse(arguments: list[str] | None) -> Config:

@@ -13,9 +13,8 @@ from tyro.conf import UseAppendAction
 from crl_jax.data import DATASETS
 
 from ._ranges import COUNT, MOST, NOT_NEGATIVE, POSITIVE, Range
+from ._schema import WAS
 
-WAS = "was"
-"""The key of a field's metadata under which a new flag has what runs without it did."""
 _DATA = (
     "A file or folder (MovieLens, CSV, TSV, Parquet, RecBole, LightGCN), "
     f"{', '.join(DATASETS)}, tfds:NAME or simulated."

@@ -18,6 +18,7 @@ from ._mesh import mesh_of
 from ._options import ContrastOptions, EncoderOptions
 from ._problem import OnStage, Problem, unseen
 from ._processes import gathered
+from ._summary import over_seeds
 from ._sweep import count_search_seeds, parse_sweep
 from ._update import optimizer_of
 from .contrasts import resolve_contrast
@@ -203,12 +204,7 @@ def summary(outcome: Outcome, history: list[dict[str, Any]]) -> dict[str, Any]:
       the ``seconds`` that training took.
     """
     per_seed, choice = outcome.per_seed, outcome.choice
-    found: dict[str, Any] = {
-        name: float(np.mean([m[name] for m in per_seed])) for name in per_seed[0]
-    }
-    if len(per_seed) > 1:
-        for name in per_seed[0]:
-            found[f"{name}_std"] = float(np.std([m[name] for m in per_seed], ddof=1))
+    found: dict[str, Any] = over_seeds(per_seed)
     found["chosen"] = {"epochs": choice.epochs, "point": outcome.points[choice.point]}
     if not np.isnan(choice.score):
         found["chosen"][f"valid_ndcg@{VALIDATION_K}"] = choice.score

@@ -180,33 +180,35 @@ class Lines(Display):
 
 
 class TrainingStatus:
-    """Loss, validation score and triplets per second of the trainings of a run.
+    """Loss, scores and speed of the trainings of a run.
 
-    Of several runs it tells the mean loss and the best score.
+    Of several runs it tells the mean loss and the best scores.
 
     Args:
-      metric: The validation score.
-      triplets: Triplets that one epoch of one run takes, by the phase.
+      metrics: The scores, where an entry has them.
+      per_epoch: What one epoch of one run takes, such as triplets, by the phase.
+      unit: What that counts.
     """
 
-    def __init__(self, metric: str, triplets: dict[str, int]):
-        self._metric, self._triplets = metric, triplets
-        self._recent: dict[str, deque[tuple[int, float]]] = {}
+    def __init__(self, metrics: tuple[str, ...], per_epoch: dict[str, int], unit: str):
+        self._metrics, self._per_epoch, self._unit = metrics, per_epoch, unit
+        self._recent: dict[tuple[str, int], deque[tuple[int, float]]] = {}
 
-    def of(self, phase: str, entry: dict[str, Any]) -> str:
-        """One entry of the history, after those before it."""
+    def of(self, phase: str, entry: dict[str, Any], training: int = 0) -> str:
+        """One entry of the history, after those before it of the same training of the phase."""
         parts = [f"loss {np.nanmean(entry['loss']):.4f}"]
-        if scores := entry.get(self._metric):
-            name = self._metric.removeprefix("valid_").upper()
-            parts.append(f"{name} {np.nanmax(scores):.4f}")
+        for metric in self._metrics:
+            if scores := entry.get(metric):
+                name = metric.removeprefix("valid_").removeprefix("train_").upper()
+                parts.append(f"{name} {np.nanmax(scores):.4f}")
         now = entry["epoch"], entry["seconds"]
-        recent = self._recent.setdefault(phase, deque(maxlen=_RECENT))
+        recent = self._recent.setdefault((phase, training), deque(maxlen=_RECENT))
         # The first entry holds the compilation: its speed is a lower bound.
         (epoch, seconds), bound = (recent[0], "") if recent else ((0, 0.0), "≥ ")
         recent.append(now)
         if now[1] > seconds:
-            triplets = self._triplets[phase] * len(entry["loss"]) * (now[0] - epoch)
-            parts.append(f"{bound}{_short(triplets / (now[1] - seconds))} triplets/s")
+            done = self._per_epoch[phase] * len(entry["loss"]) * (now[0] - epoch)
+            parts.append(f"{bound}{_short(done / (now[1] - seconds))} {self._unit}/s")
         return "  ".join(parts)
 
 

@@ -1,6 +1,5 @@
 """What ``python -m experiments.recommend`` does, see :mod:`experiments.recommend`."""
 
-import shlex
 import sys
 import tempfile
 import time
@@ -18,25 +17,29 @@ from rich.console import Console
 from crl_jax import losses, models, samplers, serving
 
 from . import _pipeline as pipeline
+from . import _report as report
 from . import _rundir as rundir
 from . import _screen as screen
 from ._command import run
-from ._config import Config, anchor, parse, to_json
+from ._config import FLAGS, SCHEMA, Config, anchor
 from ._loggers import Entry, check_installed, open_logger
-from ._mesh import mesh_of
+from ._mesh import check_devices, mesh_of
 from ._options import OutputOptions
 from ._problem import Problem, load_problem, named, source_name
 from ._processes import is_first, join
 from ._program import program
 from ._progress import Display, TrainingStatus, display, reading
+from ._recipe import take_recipe
 from ._registry import filled, settle
+from ._saved import RECOMMENDER, Model, save_model
+from ._schema import to_json
 from ._signals import advise
 from ._sweep import count_search_seeds, parse_sweep
 from ._update import settle_update
 from .contrasts import settle_contrast
 from .encoders import ENCODERS
 from .objectives import Settled, resolve
-from .recipes import RECIPES, start
+from .recipes import RECIPES
 from .sampling import Context, resolve_sampler, settle_sampler
 
 _DESCRIPTION = """Train a recommender on implicit feedback with a pairwise or contrastive loss,
@@ -63,14 +66,14 @@ def main(arguments: list[str] | None = None) -> int:
         else:
             _train(*_configure(given))
 
-    return run(command)
+    return run(command, FLAGS)
 
 
 def _configure(arguments: list[str]) -> tuple[Config, Path, bool]:
     """The configuration, the run directory, and whether a run there goes on."""
-    default, arguments = _take_recipe(arguments)
+    default, arguments = take_recipe(arguments, RECIPES, Config())
     recipes = "\n      ".join(RECIPES)
-    config = parse(
+    config = SCHEMA.parse(
         arguments, default, _DESCRIPTION.format(program=program("recommend"), recipes=recipes)
     )
     resume = config.output.resume
@@ -85,7 +88,7 @@ def _configure(arguments: list[str]) -> tuple[Config, Path, bool]:
         raise ValueError(
             "--resume goes on with the run's own configuration; leave out other flags."
         )
-    config = rundir.open_run(resume)
+    config = rundir.open_run(resume, SCHEMA)
     output = replace(config.output, processes=now.processes, mesh=now.mesh or config.output.mesh)
     config = replace(config, output=output)
     try:
@@ -101,33 +104,18 @@ def _objective(config: Config) -> tuple[Settled, tuple[str, ...]]:
     return resolve(config.objective, swept), swept
 
 
-def _take_recipe(arguments: list[str]) -> tuple[Config, list[str]]:
-    """Takes ``--recipe NAME`` out of the arguments: it sets what the other flags start from."""
-    for i, argument in enumerate(arguments):
-        flag, separator, name = argument.partition("=")
-        if flag != "--recipe":
-            continue
-        rest = arguments[i + 1 :]
-        if not separator:
-            name, rest = (rest[0], rest[1:]) if rest else ("", [])
-        rest = arguments[:i] + rest
-        return start(name, rest), rest
-    return start(None, arguments), arguments
-
-
 def _train(config: Config, folder: Path, resumed: bool) -> None:
     join(config.output.processes)
     first = is_first()
     console = screen.output() if first else Console(quiet=True)
-    _check_device(config.output.device)
-    _check_mesh(config)
+    check_devices(config.output.device, config.output.mesh, config.training.batch_size)
     advice = f": go on with it by --resume {folder}, or name another directory."
     if first and not resumed and folder.exists():
         with rundir.claim(folder, advice):  # let go at once: whether it can be had, before a read
             pass
     config, problem, objective, swept, update = _judge(config, console)
     with _workplace(folder, resumed, advice) as place:
-        advise(partial(_go_on, folder))
+        advise(partial(rundir.going_on, folder, "recommend"))
         if resumed and (folder / rundir.METRICS).exists():
             where = f"its results are in {rundir.METRICS}."
             console.print(f"The run in {folder} is finished; {where}")
@@ -140,14 +128,14 @@ def _train(config: Config, folder: Path, resumed: bool) -> None:
         described = f"{loss}, {_negatives(config, objective)}, {config.encoding.encoder}"
         if config.contrasting.contrast != "none":
             described += f", {config.contrasting.contrast} ({config.contrasting.contrast_loss})"
-        screen.describe(console, problem, described, update, mesh_of(config.output.mesh))
+        report.describe(console, problem, described, update, mesh_of(config.output.mesh))
         log = open_logger(config.output.log if first else "none", place, to_json(config))
         with display(console) as shown, log as on_entry:
             checkpoints = folder / rundir.CHECKPOINT
             work = _Work(config, problem, objective, place, checkpoints, described, on_entry)
             outcome = work.carry_out(shown)
     n_search = count_search_seeds(config.protocol)
-    screen.report(console, outcome, n_search if swept else 0)
+    report.conclude(console, outcome, n_search if swept else 0)
     console.print(f"results in {screen.plain(folder)}")
 
 
@@ -167,15 +155,6 @@ def _negatives(config: Config, objective: Settled) -> str:
     if objective.entry.term is not None:  # which stands for them
         return "no negatives"
     return "its own negatives" if objective.sampler else config.sampling.sampler
-
-
-def _go_on(folder: Path) -> str:
-    """How a run goes on from where it stands."""
-    if (folder / rundir.METRICS).exists():
-        return f"The run in {folder} is finished."
-    if (folder / rundir.CONFIG).exists():
-        return f"Go on with: {program('recommend')} --resume {shlex.quote(str(folder))}"
-    return "Start again with the same command."
 
 
 def _judge(
@@ -251,8 +230,9 @@ class _Work:
             for phase, parts in learned.items()
         }
         self._status = TrainingStatus(
-            f"valid_ndcg@{pipeline.VALIDATION_K}",
+            (f"valid_ndcg@{pipeline.VALIDATION_K}",),
             {phase: objective.count("n_neg") * size for phase, size in sizes.items()},
+            "triplets",
         )
 
     def carry_out(self, shown: Display) -> pipeline.Outcome:
@@ -262,7 +242,8 @@ class _Work:
         checkpoints, on_epoch = self._checkpoints, partial(self._on_epoch, shown)
         trained = pipeline.run(config, problem, checkpoints, on_epoch, shown.stage)
         if config.protocol.sweep:
-            rundir.write_sweep(folder / rundir.SWEEP, trained.points, trained.choice)
+            metric = f"valid_ndcg@{pipeline.VALIDATION_K}"
+            rundir.write_sweep(folder / rundir.SWEEP, trained.points, trained.choice, metric)
         tables = trained.tables
         self._save(tables, trained.learned)
         self._draw(trained)
@@ -294,8 +275,8 @@ class _Work:
 
     def _save(self, tables: list[models.Tables], learned: tuple[str, ...]) -> None:
         stacked = jax.tree.map(lambda *of_seeds: np.stack(of_seeds), *tables)
-        model = rundir.Model(stacked, self._problem.known, self._problem.test, learned)
-        rundir.save_model(self._folder, model, self._config)
+        model = Model(stacked, self._problem.known, self._problem.test, learned)
+        save_model(self._folder, model, self._config)
         finite = (t for t in tables if all(np.isfinite(table).all() for table in t))
         if (first := next(finite, None)) is not None:  # else it diverged, which `topk` says
             encoding = self._config.encoding
@@ -303,7 +284,7 @@ class _Work:
                 first,
                 self._problem.joined(self._problem.learned("use", "all")),
                 similarity=encoding.serve_similarity or encoding.similarity or "inner",
-            ).save(self._folder / rundir.RECOMMENDER)
+            ).save(self._folder / RECOMMENDER)
 
     def _draw(self, trained: pipeline.Trained) -> None:
         from ._plots import draw_curves  # Matplotlib takes long to import, and is needed last
@@ -315,19 +296,4 @@ class _Work:
             points=trained.points,
             choice=trained.choice,
             learned=self._learned,
-        )
-
-
-def _check_device(wanted: str) -> None:
-    found = jax.default_backend()
-    if wanted not in ("any", found):
-        raise ValueError(f"--device {wanted}: JAX found only {found} here.")
-
-
-def _check_mesh(config: Config) -> None:
-    mesh, size = mesh_of(config.output.mesh), config.training.batch_size
-    if mesh is not None and size % mesh.shape["data"]:
-        raise ValueError(
-            f"--batch-size must be a multiple of the {mesh.shape['data']} devices along data of "
-            f"--mesh, got {size}."
         )

@@ -4,18 +4,16 @@ import dataclasses
 from typing import Annotated, Any
 
 import tyro
-from rich.console import Console
 
 from ._command import run
-from ._locks import hold
+from ._config import FLAGS
 from ._options import RANGES
 from ._program import flag, program
 from ._ranges import COUNT, POSITIVE, Range, check_flags
 from ._registry import name_of
 from ._screen import output
 from ._signals import advise
-from .studies import OWN_FLAGS, TARGETS, Job, Options, Target
-from .studies.methods import by_folder
+from .studies import OWN_FLAGS, TARGETS, Options, Reproduction
 
 _DESCRIPTION = """Make tables and figures of the dissertation anew.
 
@@ -37,9 +35,9 @@ def main(arguments: list[str] | None = None) -> int:
     def command() -> None:
         options = parse(arguments)
         advise(lambda: "The same command goes on from here.")
-        _reproduce(options, output())
+        TARGETS[options.target].run(options, output())
 
-    return run(command)
+    return run(command, FLAGS)
 
 
 def parse(arguments: list[str] | None) -> Options:
@@ -61,7 +59,7 @@ def parse(arguments: list[str] | None) -> Options:
     return options
 
 
-def _check_target(options: Options, target: Target) -> None:
+def _check_target(options: Options, target: Reproduction) -> None:
     for field in dataclasses.fields(Options):
         is_given = getattr(options, field.name) != field.default
         if field.name in OWN_FLAGS and is_given and field.name not in target.flags:
@@ -75,19 +73,3 @@ def _check_target(options: Options, target: Target) -> None:
             f"{options.target} is of the {known} setting: leave out --setting {options.setting}."
         )
     target.check(options)
-
-
-def _reproduce(options: Options, console: Console) -> None:
-    target = TARGETS[options.target]
-    worlds = target.load(options, console)
-    options.out.mkdir(parents=True, exist_ok=True)
-    busy = f"another process is making {options.target} in {options.out}; let it end first."
-    # Trainings that several targets share are held one by one, where they are trained.
-    with hold(options.out / f".{options.target}.lock", busy=busy):
-        for folder, (world, *_) in by_folder(worlds).items():
-            train, test = world.train, world.test
-            console.print(
-                f"{target.title}: {folder}, {train.n_users:,} users, {train.n_items:,} items, "
-                f"{len(train):,} + {len(test):,} interactions"
-            )
-        target.make(Job(target.title, options, worlds, console))

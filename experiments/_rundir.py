@@ -5,9 +5,10 @@ import importlib.metadata
 import json
 import os
 import platform
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +16,23 @@ import jax
 import numpy as np
 
 import crl_jax
-from crl_jax import data, models, train
+from crl_jax import train
 
-from ._config import Config, from_json, to_json
 from ._locks import hold
-from ._ranges import read_json, shorten
-from .encoders import ENCODERS
+from ._program import program
+from ._ranges import read_json
+from ._schema import C, Schema, to_json
 
 CONFIG, HISTORY, METRICS, CURVES = "config.json", "history.jsonl", "metrics.json", "curves.png"
 SWEEP, SEEDS = "sweep.csv", "metrics_by_seed.json"
-CHECKPOINT, MODEL = "checkpoint", "model.npz"
-RECOMMENDER = "recommender.npz"
+CHECKPOINT = "checkpoint"
 
 
-def create(folder: Path, config: Config) -> None:
-    """Writes the configuration of a new run, in a folder that :func:`claim` holds."""
+def create(folder: Path, config: Any) -> None:
+    """Writes the configuration of a new run, in a folder that :func:`claim` holds.
+
+    Its section ``output`` gets the folder.
+    """
     device = jax.devices()[0]
     environment = {
         "crl_jax": crl_jax.__version__,
@@ -70,7 +73,7 @@ def occupy(folder: Path) -> Iterator[None]:
         yield
 
 
-def open_run(folder: Path) -> Config:
+def open_run(folder: Path, schema: Schema[C]) -> C:
     """Reads the configuration of the run in ``folder``.
 
     Raises:
@@ -81,7 +84,16 @@ def open_run(folder: Path) -> Config:
         stored = read_json(path)
     except FileNotFoundError:
         raise ValueError(f"{folder} holds no run: there is no {path}.") from None
-    return from_json(stored, path)
+    return schema.from_json(stored, path)
+
+
+def going_on(folder: Path, command: str) -> str:
+    """How the run of a command in ``folder`` goes on from where it stands."""
+    if (folder / METRICS).exists():
+        return f"The run in {folder} is finished."
+    if (folder / CONFIG).exists():
+        return f"Go on with: {program(command)} --resume {shlex.quote(str(folder))}"
+    return "Start again with the same command."
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -100,13 +112,15 @@ def append_history(path: Path, line: dict[str, Any]) -> None:
         file.write(json.dumps(line) + "\n")
 
 
-def write_sweep(path: Path, points: list[dict[str, float]], choice: train.Choice) -> None:
+def write_sweep(
+    path: Path, points: list[dict[str, float]], choice: train.Choice, metric: str
+) -> None:
     """Writes the table of a grid: its numbers, the validation score and which was chosen."""
     rows = (
         [*point.values(), choice.scores[i], choice.best_epochs[i], int(i == choice.point)]
         for i, point in enumerate(points)
     )
-    write_csv(path, [*points[0], "valid_ndcg@20", "best_epoch", "chosen"], rows)
+    write_csv(path, [*points[0], metric, "best_epoch", "chosen"], rows)
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -117,91 +131,6 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) 
         writer.writerow(header)
         writer.writerows(rows)
     partial.replace(path)
-
-
-@dataclass(frozen=True)
-class Model:
-    """What recommending needs.
-
-    Attributes:
-      tables: Vectors of users and items whose inner products are the scores, leading axis
-        ``seeds``.
-      known: Training and validation part, with the original ids.
-      test: Test part.
-      trained_on: Parts that it learned from: train, valid, test.
-    """
-
-    tables: models.Tables
-    known: data.Interactions
-    test: data.Interactions
-    trained_on: tuple[str, ...]
-
-
-def save_model(folder: Path, model: Model, config: Config) -> None:
-    """Saves what recommending needs."""
-    tree = {
-        "tables": jax.device_get(model.tables)._asdict(),
-        "user_ids": model.known.user_ids,
-        "item_ids": model.known.item_ids,
-        "indptr": model.known.indptr,
-        "items": model.known.items,
-        "test_indptr": model.test.indptr,
-        "test_items": model.test.items,
-    }
-    meta = {"encoder": config.encoding.encoder, "trained_on": list(model.trained_on)}
-    train.save_checkpoint(folder / CHECKPOINT / MODEL, tree, meta)
-
-
-def load_model(folder: Path) -> Model:
-    """Reads what :func:`save_model` wrote.
-
-    Raises:
-      ValueError: If there is no trained model in ``folder``, or it is damaged.
-    """
-    path = folder / CHECKPOINT / MODEL
-    try:
-        stored, meta = train.load_checkpoint(path)
-    except FileNotFoundError:
-        hint = "its training is not finished" if (folder / CONFIG).exists() else "it holds no run"
-        raise ValueError(f"{folder} has no trained model: {hint}.") from None
-    _check_names(path, stored, meta)
-    try:
-        known, test = (
-            data.Interactions(
-                indptr=stored[f"{prefix}indptr"],
-                items=stored[f"{prefix}items"],
-                user_ids=stored["user_ids"],
-                item_ids=stored["item_ids"],
-            )
-            for prefix in ("", "test_")
-        )
-    except (ValueError, TypeError, IndexError) as error:
-        raise ValueError(f"{path}: expected the interactions of a run, got: {error}") from None
-    tables = models.Tables(stored["tables/users"], stored["tables/items"])
-    n_seeds, dim = (tables.users.shape[0], tables.users.shape[-1]) if tables.users.ndim else (0, 0)
-    for name, table, rows in zip(tables._fields, tables, (known.n_users, known.n_items)):
-        wanted = max(n_seeds, 1), rows, max(dim, 1)
-        if table.shape != wanted or table.dtype != np.float32:
-            raise ValueError(
-                f"{path}: expected tables/{name} as float32{list(wanted)}, "
-                f"got {table.dtype}{list(table.shape)}."
-            )
-    return Model(tables, known, test, tuple(meta["trained_on"]))
-
-
-def _check_names(path: Path, stored: dict[str, Any], meta: Any) -> None:
-    wanted = [
-        "indptr", "item_ids", "items", "tables/items", "tables/users", "test_indptr",
-        "test_items", "user_ids",
-    ]  # fmt: skip
-    if sorted(stored) != wanted:
-        raise ValueError(f"{path}: expected the arrays {wanted}, got {sorted(stored)}.")
-    if not isinstance(meta, dict) or meta.get("encoder") not in ENCODERS:
-        known = ", ".join(ENCODERS)
-        raise ValueError(f"{path}: expected an encoder among {known}, got {shorten(meta)}.")
-    parts = meta.get("trained_on")
-    if not isinstance(parts, list) or not all(part in ("train", "valid", "test") for part in parts):
-        raise ValueError(f"{path}: expected the parts it was trained on, got {shorten(parts)}.")
 
 
 def write_text(path: Path, text: str) -> None:

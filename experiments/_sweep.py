@@ -1,6 +1,6 @@
 """Sweeps: which numbers are tried, and with how many seeds."""
 
-from ._config import SWEEPABLE, Config, check_number
+from ._config import SCHEMA, Config
 from ._options import ProtocolOptions
 
 
@@ -17,29 +17,5 @@ def count_search_seeds(protocol: ProtocolOptions) -> int:
 
 
 def parse_sweep(config: Config) -> dict[str, list[float]]:
-    """Turns ``--sweep lr=1e-3,3e-3 …`` into values by name.
-
-    Raises:
-      ValueError: If a specification is not of that form, or names what cannot be swept, or a
-        value is out of range.
-    """
-    axes: dict[str, list[float]] = {}
-    for spec in config.protocol.sweep:
-        name, _, values = spec.partition("=")
-        name = name.replace("-", "_")
-        if name not in SWEEPABLE:
-            raise ValueError(f"--sweep takes one of {', '.join(SWEEPABLE)}, got {name!r}.")
-        if name in axes:
-            raise ValueError(f"--sweep {name} is given twice.")
-        try:
-            axes[name] = [float(value) for value in values.split(",")]
-        except ValueError:
-            raise ValueError(f"--sweep must be NAME=NUMBER,NUMBER,…, got {spec!r}.") from None
-        for value in axes[name]:
-            try:
-                check_number(name, value, config)
-            except ValueError as wanted:
-                raise ValueError(
-                    f"--sweep {name} must be {wanted}, got {value:g} in {spec!r}."
-                ) from None
-    return axes
+    """The values of a configuration's sweep by name, see :meth:`Schema.sweep`."""
+    return SCHEMA.sweep(config.protocol.sweep, config)

@@ -11,8 +11,8 @@ from rich.table import Table
 
 from crl_jax import data, metrics, models
 
-from . import _rundir as rundir
 from ._program import program
+from ._saved import load_model
 from ._screen import output, plain
 
 _CHECKED = 256
@@ -62,7 +62,7 @@ def main(arguments: list[str]) -> None:
         raise ValueError(f"--k must be at least 1, got {options.k}.")
     if options.approximate is not None and not 0 < options.approximate <= 1:
         raise ValueError(f"--approximate must lie in (0, 1], got {options.approximate}.")
-    model = rundir.load_model(options.run)
+    model = load_model(options.run)
     n_seeds = len(model.tables.users)
     if not 0 <= options.seed_index < n_seeds:
         raise ValueError(f"--seed-index must lie in [0, {n_seeds}), got {options.seed_index}.")

@@ -25,9 +25,7 @@ from dataclasses import replace
 from typing import Any
 
 from ._config import Config, EncoderOptions, LossOptions, SamplerOptions
-from ._flags import given
 from ._options import DataOptions, ProtocolOptions, TrainOptions
-from ._program import flag
 
 # What is fixed for each loss, and its grid. With many negatives an epoch carries more gradient:
 # those losses take smaller steps and stronger regularisation.
@@ -246,23 +244,3 @@ RECIPES: dict[str, Config] = {
     "gowalla-lightgcn-bsl": _standard_graph("gowalla", 1, 0.84, 0.12, lr=1e-3, epochs=100),
     "yelp2018-lightgcn-bsl": _standard_graph("yelp2018", 3, 1.12, 0.15, lr=2e-3, epochs=30),
 }
-
-
-def start(name: str | None, arguments: list[str]) -> Config:
-    """What the arguments start from: a recipe, less its sweeps of what they set themselves.
-
-    Raises:
-      ValueError: If there is no recipe ``name``, or the arguments both fix and sweep a number.
-    """
-    fixed, swept = given(arguments)
-    if both := sorted(fixed & swept):
-        raise ValueError(f"{flag(both[0])} fixes what --sweep {both[0]} tries: give one of them.")
-    if name is None:
-        return Config()
-    if name not in RECIPES:
-        raise ValueError(f"--recipe takes one of {', '.join(RECIPES)}, got {name!r}.")
-    recipe = RECIPES[name]
-    own = tuple(
-        spec for spec in recipe.protocol.sweep if spec.partition("=")[0] not in fixed | swept
-    )
-    return replace(recipe, protocol=replace(recipe.protocol, sweep=own))

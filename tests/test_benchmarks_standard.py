@@ -12,7 +12,7 @@ from benchmarks import results_page, standard_splits
 from crl_jax import data, models
 from experiments import recipes
 from experiments._config import Config, EncoderOptions
-from experiments._rundir import Model, save_model
+from experiments._saved import Model, save_model
 
 SEEDS, N_USERS, N_ITEMS = 3, 12, 40
 rng = np.random.default_rng(0)

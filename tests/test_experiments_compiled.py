@@ -16,7 +16,7 @@ from experiments._command import run
 def command():
     jax.jit(lambda x: x * 3)(1.0)
     print(jax.config.jax_compilation_cache_dir)
-raise SystemExit(run(command))
+raise SystemExit(run(command, {}))
 """
 
 

@@ -13,13 +13,14 @@ import pytest
 
 from crl_jax.data import DATASETS, Interactions
 from experiments import _rundir as rundir
-from experiments._config import CHOICES, Config, anchor, from_json, parse, ranges_of, to_json
+from experiments._config import SCHEMA, Config, anchor
 from experiments._options import DataOptions
 from experiments._registry import filled
+from experiments._schema import to_json
 from experiments.objectives import OBJECTIVES, resolve
 from experiments.sampling import SAMPLERS, Context, resolve_sampler
 
-RANGES = ranges_of()
+RANGES = SCHEMA.ranges_of()
 
 SECTIONS: dict[str, Any] = {
     section.name: get_type_hints(section.default_factory)  # type: ignore[arg-type]
@@ -90,7 +91,7 @@ def test_flags_out_of_range_are_named_with_their_value(name):
     flag = "--" + name.replace("_", "-")
     for value in wrong_numbers(name):
         with pytest.raises(ValueError, match=f"^{flag} must be .*, got ") as raised:
-            parse([flag, value], Config(), "")
+            SCHEMA.parse([flag, value], Config(), "")
         assert float(str(raised.value).rpartition("got ")[2].rstrip(".")) == pytest.approx(
             float(value), nan_ok=True
         )
@@ -99,24 +100,24 @@ def test_flags_out_of_range_are_named_with_their_value(name):
 def test_ends_of_ranges_count():
     flags = ["--alpha", "0.5", "--tau-plus", "0", "--weight-decay", "0", "--seed", "4294967295",
              "--drop-rate", "1", "--checkpoint-seconds", "0", "--k", "1"]  # fmt: skip
-    config = parse(flags, Config(), "")
+    config = SCHEMA.parse(flags, Config(), "")
     assert (config.objective.alpha, config.protocol.seed) == (0.5, 2**32 - 1)
     assert config.protocol.k == (1,)
 
 
 def test_ranges_may_depend_on_other_flags():
-    assert parse(["--loss", "hard", "--beta", "0.1"], Config(), "").objective.beta == 0.1
+    assert SCHEMA.parse(["--loss", "hard", "--beta", "0.1"], Config(), "").objective.beta == 0.1
     with pytest.raises(ValueError, match=r"^--beta must be a number in \[0\.5, 1\], got 0\.1"):
-        parse(["--loss", "bayesian", "--beta", "0.1"], Config(), "")
+        SCHEMA.parse(["--loss", "bayesian", "--beta", "0.1"], Config(), "")
     with pytest.raises(ValueError, match="--seed 4294967295 --seeds 2"):
-        parse(["--seed", "4294967295", "--seeds", "2"], Config(), "")
+        SCHEMA.parse(["--seed", "4294967295", "--seeds", "2"], Config(), "")
 
 
 STORED = to_json(Config())
 # Flags of entries, except those of the entries that the default chooses.
 NOT_TAKEN = {
     name
-    for section, choice, entries in CHOICES
+    for section, choice, entries in SCHEMA.choices
     for entry in entries.values()
     for name in entry.flags
     if name not in entries[getattr(getattr(Config(), section), choice)].flags
@@ -138,7 +139,7 @@ def complaint(function: Callable[..., Any], *arguments: Any) -> str:
 
 def fault(stored: Any) -> str:
     """What is said of this configuration."""
-    said = complaint(from_json, stored, WHERE)
+    said = complaint(SCHEMA.from_json, stored, WHERE)
     assert not said or said.startswith("config.json: ")
     return said
 
@@ -153,7 +154,7 @@ def test_names_of_data_are_no_paths(name, monkeypatch):
 
 
 def test_what_was_written_is_read():
-    assert from_json(STORED, WHERE) == Config()
+    assert SCHEMA.from_json(STORED, WHERE) == Config()
     assert not fault(STORED | {"environment": {"python": "3.11"}})
 
 
@@ -181,9 +182,9 @@ def test_damaged_fields_are_named(section, name):
     left = {other: value for other, value in STORED[section].items() if other != name}
     without = STORED | {section: left}
     if name in NOT_TAKEN:
-        assert from_json(without, WHERE) == Config()
+        assert SCHEMA.from_json(without, WHERE) == Config()
     elif name in LATER:
-        assert getattr(getattr(from_json(without, WHERE), section), name) == LATER[name]
+        assert getattr(getattr(SCHEMA.from_json(without, WHERE), section), name) == LATER[name]
     else:
         missing = f"config.json: {section}: expected the field {name}, which is missing."
         assert fault(without) == missing
@@ -193,7 +194,7 @@ def test_a_flag_that_the_loss_takes_may_not_be_missing():
     assert "tau_plus" in NOT_TAKEN
     debiased = STORED["objective"] | {"loss": "debiased"}
     without = {name: value for name, value in debiased.items() if name != "tau_plus"}
-    assert from_json(STORED | {"objective": debiased}, WHERE).objective.loss == "debiased"
+    assert SCHEMA.from_json(STORED | {"objective": debiased}, WHERE).objective.loss == "debiased"
     assert fault(STORED | {"objective": without}).endswith("field tau_plus, which is missing.")
 
 
@@ -222,7 +223,7 @@ def test_damaged_bytes_are_one_line_with_the_file(tmp_path):
     said = []
     for text in texts:
         path.write_bytes(text)
-        said.append(complaint(rundir.open_run, tmp_path))
+        said.append(complaint(rundir.open_run, tmp_path, SCHEMA))
     refused = [line for line in said if line]
     assert len(refused) > 60
     assert all(line.startswith(str(path)) for line in refused)
@@ -250,7 +251,7 @@ FLAGS = {
 @pytest.mark.filterwarnings("ignore::crl_jax.data.DataWarning")
 @pytest.mark.parametrize("name", FLAGS)
 def test_defaults_that_are_filled_in_are_what_is_used_without_them(name):
-    config = parse(FLAGS[name], Config(), "")
+    config = SCHEMA.parse(FLAGS[name], Config(), "")
     swept = tuple(spec.partition("=")[0] for spec in config.protocol.sweep)
     log = Interactions.from_arrays([0, 0, 1, 2], [0, 1, 2, 3])
 
@@ -271,7 +272,7 @@ def test_defaults_that_are_filled_in_are_what_is_used_without_them(name):
         objective=filled(config.objective, made(config)[0].values, swept),
         sampling=filled(config.sampling, made(config)[2], swept),
     )
-    assert from_json(to_json(settled), WHERE) == settled
+    assert SCHEMA.from_json(to_json(settled), WHERE) == settled
     assert used(settled) == used(config)
     flags = dataclasses.asdict(settled.objective) | dataclasses.asdict(settled.sampling)
     assert all(flags[name] is None for name in swept)

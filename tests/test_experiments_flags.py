@@ -3,7 +3,8 @@
 import pytest
 
 from crl_jax.data import DATASETS
-from experiments._flags import FLAGS, in_flags, spoken
+from experiments._config import FLAGS
+from experiments._flags import in_flags, spoken
 from experiments._suggest import suggest
 from experiments.recommend import main
 
@@ -19,7 +20,7 @@ from experiments.recommend import main
     ],
 )
 def test_arguments_become_their_flags(message, said):
-    assert in_flags(message) == said
+    assert in_flags(message, FLAGS) == said
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def entry(epoch: int, seconds: float, **more):
 
 
 def test_the_speed_leaves_the_compilation_out_and_is_a_bound_until_it_can():
-    status = TrainingStatus("ndcg@20", {"search": 1_000_000, "final": 10})
+    status = TrainingStatus(("ndcg@20",), {"search": 1_000_000, "final": 10}, "triplets")
     first = status.of("search", entry(2, 40.0, **{"ndcg@20": [0.1, 0.3]}))
     # Two runs of two epochs of a million triplets in 40 seconds, compilation included.
     assert first == "loss 0.6000  NDCG@20 0.3000  ≥ 100.0k triplets/s"
@@ -108,7 +108,7 @@ def test_the_speed_leaves_the_compilation_out_and_is_a_bound_until_it_can():
 
 
 def test_the_speed_is_that_of_late():
-    status = TrainingStatus("ndcg@20", {"search": 100})
+    status = TrainingStatus(("ndcg@20",), {"search": 100}, "triplets")
     for epoch in range(1, 200):  # a second each, and ten from the hundredth on
         said = status.of("search", entry(epoch, epoch + 9 * max(0, epoch - 100)))
     assert said.endswith("  20 triplets/s")
@@ -116,6 +116,6 @@ def test_the_speed_is_that_of_late():
 
 @pytest.mark.parametrize("seconds", [0.0, 1.0])
 def test_a_speed_is_never_a_division_by_nothing(seconds):
-    status = TrainingStatus("ndcg@20", {"search": 100})
+    status = TrainingStatus(("ndcg@20",), {"search": 100}, "triplets")
     status.of("search", entry(1, seconds))
     assert "triplets" not in status.of("search", entry(2, seconds))

@@ -15,7 +15,7 @@ from crl_jax import data, models
 from crl_jax.data import Interactions, simulate
 from experiments import _numerical as numerical
 from experiments import _reproduce as reproduce
-from experiments._flags import FLAGS
+from experiments._config import FLAGS
 from experiments._recommend import _configure
 from experiments._registry import limits_of, settle, sweepable, with_flags
 from experiments._topk import TopK

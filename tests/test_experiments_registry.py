@@ -11,7 +11,7 @@ import tyro
 
 from crl_jax import losses, models, samplers
 from crl_jax.data import Interactions
-from experiments._config import CHOICES, SWEEPABLE, SamplerOptions
+from experiments._config import SCHEMA, SamplerOptions
 from experiments._ranges import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, Range
 from experiments._registry import (
     Entry,
@@ -134,8 +134,8 @@ def test_only_numbers_that_leave_shapes_alone_are_swept():
     assert "n_neg" not in sweepable(OBJECTIVES)
     assert {"temperature", "tau_plus", "beta"} <= {*sweepable(OBJECTIVES)}
     assert "law_scale" not in sweepable(OBJECTIVES)
-    assert {"gamma", "contrast_weight", "contrast_alpha"} < {*SWEEPABLE}
-    assert not {"noise", "augmentation_rate", "rank", "contrast_layer"} & {*SWEEPABLE}
+    assert {"gamma", "contrast_weight", "contrast_alpha"} < {*SCHEMA.sweepable}
+    assert not {"noise", "augmentation_rate", "rank", "contrast_layer"} & {*SCHEMA.sweepable}
     assert {"rank_scale", "variance_weight", "log_q", "risk_lambda"} <= {*sweepable(SAMPLERS)}
     assert "candidates" not in sweepable(SAMPLERS)
 
@@ -153,7 +153,7 @@ def test_flags_of_encoders_are_not_swept():
         make=lambda log, **_: models.MatrixFactorization(log.n_users, log.n_items),
     )
     assert sweepable({"narrow": narrow}) == ()
-    assert not {*takers(ENCODERS)} & {*SWEEPABLE}
+    assert not {*takers(ENCODERS)} & {*SCHEMA.sweepable}
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,9 @@ def test_a_loss_has_its_counts_and_a_temperature():
 
 
 @pytest.mark.parametrize(
-    "entries", [entries for *_, entries in CHOICES], ids=[choice for _, choice, _ in CHOICES]
+    "entries",
+    [entries for *_, entries in SCHEMA.choices],
+    ids=[choice for _, choice, _ in SCHEMA.choices],
 )
 def test_defaults_of_every_entry_lie_in_their_ranges(entries):
     for name, of in takers(entries).items():

@@ -297,15 +297,15 @@ def test_comparisons_are_paired_and_adjusted():
             outcome("c", worse, users.tolist()),
         ],
         [{}, {"ndcg@20": 0.5}, {}],
-        SAMPLING,
+        SAMPLING.reported,
     )
     assert math.isnan(rows[0].p_units)
     p = [stats.ttest_rel(other, base).pvalue for other in (better, worse)]
     want = [min(p) * 2, max(min(p) * 2, max(p))]
     got = sorted([rows[1].p_units, rows[2].p_units])
     np.testing.assert_allclose(got, want, rtol=1e-9)
-    assert rows[2].p_users == 1.0
-    assert rows[1].p_users == pytest.approx(2 * stats.ttest_rel(shifted, users).pvalue)
+    assert rows[2].p_cases == 1.0
+    assert rows[1].p_cases == pytest.approx(2 * stats.ttest_rel(shifted, users).pvalue)
     assert rows[1].gain == pytest.approx(np.mean(better) - np.mean(base))
 
 

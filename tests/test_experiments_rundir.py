@@ -13,7 +13,8 @@ import pytest
 
 from crl_jax.train import load_checkpoint, save_checkpoint
 from experiments import _rundir as rundir
-from experiments._config import Config, anchor
+from experiments import _saved as saved
+from experiments._config import SCHEMA, Config, anchor
 from experiments._locks import hold
 from experiments._options import DataOptions
 
@@ -39,7 +40,7 @@ def store(folder: Path, tree: Any, meta: Any) -> Path:
 
 def test_a_model_is_read_as_it_was_written(tmp_path):
     store(tmp_path, MODEL, META)
-    model = rundir.load_model(tmp_path)
+    model = saved.load_model(tmp_path)
     np.testing.assert_array_equal(model.tables.users, MODEL["tables"]["users"])
     np.testing.assert_array_equal(model.tables.items, MODEL["tables"]["items"])
     assert model.known.item_ids[model.known.items].tolist() == ["e", "a"]
@@ -72,7 +73,7 @@ def test_a_model_is_read_as_it_was_written(tmp_path):
 def test_another_model_is_refused_with_the_file(changed, meta, tmp_path):
     path = store(tmp_path, MODEL | changed, meta)
     with pytest.raises(ValueError, match="expected") as raised:
-        rundir.load_model(tmp_path)
+        saved.load_model(tmp_path)
     assert str(raised.value).startswith(f"{path}: expected")
 
 
@@ -90,11 +91,11 @@ def test_damaged_bytes_of_a_model_are_an_error_that_names_it_or_harmless(tmp_pat
     for content in damaged:
         path.write_bytes(content)
         with contextlib.suppress(ValueError):
-            tables = rundir.load_model(tmp_path).tables
+            tables = saved.load_model(tmp_path).tables
             np.testing.assert_array_equal(tables.users, want["tables/users"])
             continue
         with pytest.raises(ValueError, match=re.escape(str(path))):
-            rundir.load_model(tmp_path)
+            saved.load_model(tmp_path)
         refused += 1
     assert refused > 100
 
@@ -170,9 +171,9 @@ def test_paths_of_a_run_hold_in_every_working_directory(tmp_path, monkeypatch):
     source = DataOptions(data="data/train.csv", test_data=Path("data/test.csv"))
     rundir.create(tmp_path, anchor(Config(source=source)))
     monkeypatch.chdir("/")
-    read = rundir.open_run(tmp_path).source
+    read = rundir.open_run(tmp_path, SCHEMA).source
     assert read.data == str(tmp_path / "data" / "train.csv")
     assert read.test_data == tmp_path / "data" / "test.csv"
     for name in ("simulated", "movielens:100k", "tfds:movielens/100k-ratings"):
         rundir.create(tmp_path, anchor(Config(source=DataOptions(data=name))))
-        assert rundir.open_run(tmp_path).source.data == name
+        assert rundir.open_run(tmp_path, SCHEMA).source.data == name

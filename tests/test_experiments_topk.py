@@ -11,10 +11,10 @@ import pytest
 
 from crl_jax import data, losses, models, tasks, train
 from experiments import _pipeline as pipeline
-from experiments import _rundir as rundir
 from experiments._config import Config
 from experiments._options import ProtocolOptions, TrainOptions
 from experiments._problem import Problem
+from experiments._saved import Model, save_model
 from experiments.recommend import main
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
@@ -58,8 +58,8 @@ def saved(problem, tmp_path) -> Path:
     tables = models.Tables(
         *(rng.normal(size=(1, n, 4)).astype(np.float32) for n in (N_USERS, N_ITEMS))
     )
-    model = rundir.Model(tables, problem.known, problem.test, ("train", "valid"))
-    rundir.save_model(tmp_path, model, CONFIG)
+    model = Model(tables, problem.known, problem.test, ("train", "valid"))
+    save_model(tmp_path, model, CONFIG)
     return tmp_path
 
 
@@ -164,8 +164,8 @@ def test_a_training_for_use_resumes_to_the_same_bits(for_use, problem, tmp_path)
 
 def test_a_model_that_knows_the_test_part_is_not_judged_by_it(problem, tmp_path, capsys):
     tables = models.Tables(ones(N_USERS), ones(N_ITEMS))
-    model = rundir.Model(tables, problem.known, problem.test, ("train", "valid", "test"))
-    rundir.save_model(tmp_path, model, CONFIG)
+    model = Model(tables, problem.known, problem.test, ("train", "valid", "test"))
+    save_model(tmp_path, model, CONFIG)
     assert main(["topk", "--run", str(tmp_path), "--user", "u0", "--keep-test"]) == 2
     assert "was trained on its test part" in one_line(capsys.readouterr().err)
 
@@ -195,9 +195,7 @@ def test_a_list_that_is_short_says_so(saved, problem, capsys):
 
 def test_a_model_that_diverged_recommends_nothing(problem, tmp_path, capsys):
     tables = models.Tables(np.nan * ones(N_USERS), ones(N_ITEMS))
-    rundir.save_model(
-        tmp_path, rundir.Model(tables, problem.known, problem.test, ("train",)), CONFIG
-    )
+    save_model(tmp_path, Model(tables, problem.known, problem.test, ("train",)), CONFIG)
     assert main(["topk", "--run", str(tmp_path), "--user", "u0"]) == 2
     assert "diverged" in capsys.readouterr().err
 
@@ -206,7 +204,7 @@ def test_a_long_id_stays_in_one_piece_in_a_file(problem, tmp_path, capsys):
     names = np.array([f"[i]{i}-" + "x" * 100 for i in range(N_ITEMS)])
     parts = (dataclasses.replace(part, item_ids=names) for part in (problem.known, problem.test))
     tables = models.Tables(ones(N_USERS), ones(N_ITEMS))
-    rundir.save_model(tmp_path, rundir.Model(tables, *parts, ("train",)), CONFIG)
+    save_model(tmp_path, Model(tables, *parts, ("train",)), CONFIG)
     assert main(["topk", "--run", str(tmp_path), "--user", "u0", "--k", "2"]) == 0
     shown = capsys.readouterr().out
     assert sum(str(name) in shown for name in names) == 2

@@ -5,13 +5,14 @@ A new one is a :class:`Target` in a file of this folder, and a line in :data:`TA
 
 from collections.abc import Mapping
 
-from . import confidence_figures, dpl_figures, sampling_figures, table_targets
+from . import confidence_figures, dpl_figures, image_targets, sampling_figures, table_targets
 from .targets import OWN_FLAGS as OWN_FLAGS
 from .targets import Job as Job
 from .targets import Options as Options
+from .targets import Reproduction as Reproduction
 from .targets import Target as Target
 
-TARGETS: Mapping[str, Target] = {
+TARGETS: Mapping[str, Reproduction] = {
     "table-3.2": table_targets.TABLE_3_2,
     "table-3.3": table_targets.TABLE_3_3,
     "table-4.2": table_targets.TABLE_4_2,
@@ -21,6 +22,11 @@ TARGETS: Mapping[str, Target] = {
     "table-5.2": table_targets.TABLE_5_2,
     "table-5.3": table_targets.TABLE_5_3,
     "table-6.3": table_targets.TABLE_6_3,
+    "table-6.4": image_targets.TABLE_6_4,
+    "table-6.5": image_targets.TABLE_6_5,
+    "table-6.6": image_targets.TABLE_6_6,
+    "table-6.7": image_targets.TABLE_6_7,
+    "table-6.8": image_targets.TABLE_6_8,
     "figure-3.2": confidence_figures.FIGURE_3_2,
     "figure-3.3": confidence_figures.FIGURE_3_3,
     "figure-3.4": confidence_figures.FIGURE_3_4,

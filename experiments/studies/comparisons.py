@@ -94,9 +94,11 @@ class Table:
             job.console.print(f"{block.dataset}, {block.encoder}")
         outcomes = train_all(block.methods, job, block.worlds)
         rows = compare(
-            outcomes, [known.get(m.published or m.label, {}) for m in block.methods], recipe
+            outcomes,
+            [known.get(m.published or m.label, {}) for m in block.methods],
+            recipe.reported,
         )
-        job.console.print(rich_table(rows, _title([block], job), recipe))
+        job.console.print(rich_table(rows, _title([block], job), recipe.reported))
         return Group(block.dataset, block.encoder, rows)
 
     def _published(self, block: Block) -> dict[str, dict[str, float]]:
@@ -110,7 +112,7 @@ class Table:
             *(_how(block, options) for block in blocks),
             *self.notes(options),
         ]
-        write_table(groups, _title(blocks, job), notes, _path(options), recipe)
+        write_table(groups, _title(blocks, job), notes, _path(options), recipe.reported)
 
 
 def _path(options: Options) -> Path:

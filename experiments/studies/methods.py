@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 from crl_jax import data, losses, samplers, tasks
 
+from .outcomes import Reported
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -33,6 +35,11 @@ class Recipe:
     main: str
     by_user: bool = True
     encoder: str = "mf"
+
+    @property
+    def reported(self) -> Reported:
+        """What a table of the study reports."""
+        return Reported(self.metrics, self.main, "users" if self.by_user else None)
 
     @property
     def ks(self) -> tuple[int, ...]:

@@ -10,13 +10,30 @@ import numpy as np
 
 
 @dataclass(frozen=True)
+class Reported:
+    """What a table reports.
+
+    Attributes:
+      metrics: The metrics.
+      main: By which of them methods are compared.
+      cases: What the main metric is a mean over, so that methods can be compared case by case,
+        such as users; None where it is none.
+    """
+
+    metrics: tuple[str, ...]
+    main: str
+    cases: str | None = "users"
+
+
+@dataclass(frozen=True)
 class Outcome:
     """What training a method several times comes to.
 
     Attributes:
       label: The method.
       per_seed: Test metrics of each training: every seed, of one split after the other.
-      per_user: The main metric of each user, averaged over trainings; NaN without test items.
+      per_user: The main metric of each user, or of what else it is a mean over, averaged over
+        trainings; NaN where there is none, as for users without test items.
       history: Entries of the training of all seeds, see :func:`crl_jax.tasks.fit_ranking`.
       chosen: What a search chose; empty in the published setting.
       roc: Rates of true positives at 101 even rates of false ones, of the confidence as a judge of

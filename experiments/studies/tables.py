@@ -13,8 +13,7 @@ from rich.table import Table
 
 from .._plots import save_figure
 from .._rundir import write_csv, write_text
-from .methods import Recipe
-from .outcomes import Outcome
+from .outcomes import Outcome, Reported
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class Row:
       gain: The main metric less that of the table's first method.
       p_units: Two-sided p-value of a paired t-test over seeds, or over splits if there are
         several; NaN for the first method, and for fewer than two.
-      p_users: The same over users, each averaged over trainings.
+      p_cases: The same over the cases, each averaged over trainings.
       outcome: What it was made of.
     """
 
@@ -39,7 +38,7 @@ class Row:
     published: dict[str, float]
     gain: float
     p_units: float
-    p_users: float
+    p_cases: float
     outcome: Outcome
 
 
@@ -59,19 +58,19 @@ class Group:
 
 
 def compare(
-    outcomes: Sequence[Outcome], published: Sequence[dict[str, float]], recipe: Recipe
+    outcomes: Sequence[Outcome], published: Sequence[dict[str, float]], reported: Reported
 ) -> list[Row]:
     """Makes the rows; p-values are adjusted by Holm's method for all comparisons of these."""
-    first, main = outcomes[0], recipe.main
+    first, main = outcomes[0], reported.main
     per_unit = [_paired(first, o, "units", main) for o in outcomes]
-    per_user = [math.nan] * len(outcomes)
-    if recipe.by_user:
-        per_user = [_paired(first, o, "users", main) for o in outcomes]
+    per_case = [math.nan] * len(outcomes)
+    if reported.cases:
+        per_case = [_paired(first, o, "cases", main) for o in outcomes]
     rows = []
-    for outcome, known, p_units, p_users in zip(
-        outcomes, published, holm(per_unit), holm(per_user), strict=True
+    for outcome, known, p_units, p_cases in zip(
+        outcomes, published, holm(per_unit), holm(per_case), strict=True
     ):
-        values = {name: outcome.units(name) for name in recipe.metrics}
+        values = {name: outcome.units(name) for name in reported.metrics}
         deviate = len(values[main]) > 1
         mean = {name: float(v.mean()) for name, v in values.items()}
         rows.append(
@@ -82,7 +81,7 @@ def compare(
                 published=known,
                 gain=mean[main] - float(first.units(main).mean()),
                 p_units=p_units,
-                p_users=p_users,
+                p_cases=p_cases,
                 outcome=outcome,
             )
         )
@@ -107,7 +106,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def _paired(first: Outcome, other: Outcome, by: str, main: str) -> float:
     if other is first:
         return math.nan
-    if by == "users":
+    if by == "cases":
         a, b = (np.asarray(o.per_user, float) for o in (first, other))
         both = ~np.isnan(a) & ~np.isnan(b)
         a, b = a[both], b[both]
@@ -122,12 +121,12 @@ def _paired(first: Outcome, other: Outcome, by: str, main: str) -> float:
     return float(stats.ttest_rel(b, a).pvalue)
 
 
-def rich_table(rows: Sequence[Row], title: str, recipe: Recipe) -> Table:
+def rich_table(rows: Sequence[Row], title: str, reported: Reported) -> Table:
     """The table for the terminal: the main metric, what was published of it, and the tests."""
-    main = recipe.main
+    main = reported.main
     table = Table(title=title, title_justify="left")
     table.add_column("method")
-    for name in (main.upper(), "published", "gain", _p_units(rows), "p (users)"):
+    for name in (main.upper(), "published", "gain", *_p_names(rows, reported)):
         table.add_column(name, justify="right")
     for row in rows:
         table.add_row(row.label, _mean_std(row, main), _or_blank(row.published, main), *_tests(row))
@@ -135,28 +134,37 @@ def rich_table(rows: Sequence[Row], title: str, recipe: Recipe) -> Table:
 
 
 def write_table(
-    groups: Sequence[Group], title: str, notes: Sequence[str], path: Path, recipe: Recipe
+    groups: Sequence[Group], title: str, notes: Sequence[str], path: Path, reported: Reported
 ) -> None:
     """Writes the table as ``path`` with the endings ``.md``, ``.csv`` and ``.png``."""
     rows = groups[0].rows
-    _write_markdown(groups, title, notes, path.with_name(f"{path.name}.md"), recipe.metrics)
-    fields = [f"{n}{end}" for n in recipe.metrics for end in ("", "_std", "_published")]
+    _write_markdown(groups, title, notes, path.with_name(f"{path.name}.md"), reported)
+    fields = [f"{n}{end}" for n in reported.metrics for end in ("", "_std", "_published")]
     write_csv(
         path.with_name(f"{path.name}.csv"),
-        ["dataset", "encoder", "method", *fields, "gain", f"p_{_units(rows)}", "p_users", "chosen"],
+        [
+            "dataset",
+            "encoder",
+            "method",
+            *fields,
+            "gain",
+            f"p_{_units(rows)}",
+            f"p_{reported.cases or 'users'}",
+            "chosen",
+        ],
         (
-            [group.dataset, group.encoder, *_in_csv(row, recipe.metrics)]
+            [group.dataset, group.encoder, *_in_csv(row, reported.metrics)]
             for group in groups
             for row in group.rows
         ),
     )
-    _draw(groups, title, path.with_name(f"{path.name}.png"), recipe.main)
+    _draw(groups, title, path.with_name(f"{path.name}.png"), reported.main)
 
 
 def _write_markdown(
-    groups: Sequence[Group], title: str, notes: Sequence[str], path: Path, names: Sequence[str]
+    groups: Sequence[Group], title: str, notes: Sequence[str], path: Path, reported: Reported
 ) -> None:
-    tests = ["gain", _p_units(groups[0].rows), "p (users)"]
+    names, tests = reported.metrics, ["gain", *_p_names(groups[0].rows, reported)]
     header = ["dataset", "encoder", "method", *(name.upper() for name in names), *tests]
     lines = [
         f"# {title}", "", *(f"{note}\n" for note in notes),
@@ -172,7 +180,7 @@ def _write_markdown(
 def _in_csv(row: Row, names: Sequence[str]) -> list[Any]:
     numbers = [(row.mean[n], row.std[n], row.published.get(n, "")) for n in names]
     chosen = " ".join(f"{name}={value:g}" for name, value in row.outcome.chosen.items())
-    return [row.label, *sum(numbers, ()), row.gain, row.p_units, row.p_users, chosen]
+    return [row.label, *sum(numbers, ()), row.gain, row.p_units, row.p_cases, chosen]
 
 
 def _draw(groups: Sequence[Group], title: str, path: Path, main: str) -> None:
@@ -216,8 +224,8 @@ def _units(rows: Sequence[Row]) -> str:
     return "splits" if rows[0].outcome.splits > 1 else "seeds"
 
 
-def _p_units(rows: Sequence[Row]) -> str:
-    return f"p ({_units(rows)})"
+def _p_names(rows: Sequence[Row], reported: Reported) -> tuple[str, str]:
+    return f"p ({_units(rows)})", f"p ({reported.cases or 'users'})"
 
 
 def _mean_std(row: Row, name: str) -> str:
@@ -235,11 +243,11 @@ def _or_blank(numbers: dict[str, float], name: str) -> str:
 
 
 def _tests(row: Row) -> list[str]:
-    if math.isnan(row.p_users) and math.isnan(row.p_units):
+    if math.isnan(row.p_cases) and math.isnan(row.p_units):
         return ["", "", ""]
     return [
         f"{row.gain:+.4f}",
-        *("" if math.isnan(p) else _p(p) for p in (row.p_units, row.p_users)),
+        *("" if math.isnan(p) else _p(p) for p in (row.p_units, row.p_cases)),
     ]
 
 

@@ -1,6 +1,8 @@
 """What every table and figure is given, and what all of them do."""
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,11 +14,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.console import Console
 
+from .._locks import hold
 from .._plots import save_figure
 from .._progress import Display, display
 from .._rundir import write_csv
 from .kept import run_once
-from .methods import Method, World
+from .methods import Method, World, by_folder
 from .outcomes import Outcome, pool
 from .training import OnEpoch
 
@@ -29,7 +32,8 @@ class Options:
     """The table or figure."""
     data: Path
     """A dataset folder with a training and a test part; for tables 5.2 and 6.3 and figure 5.4 a
-    folder of dataset folders, whose parts are put together and cut anew."""
+    folder of dataset folders, whose parts are put together and cut anew; for tables 6.4 to 6.8 a
+    folder of sets of images."""
     out: Path = Path("runs/reproduce")
     """Where results go. Trainings that several targets share are done once per folder."""
     seeds: int = 5
@@ -39,10 +43,14 @@ class Options:
     default as published, where the target knows both."""
     datasets: tuple[str, ...] = ()
     """Tables 5.2 and 6.3, figure 5.4: which of the datasets in the folder --data; by default
-    ml-100k, ml-1m, gowalla and yelp2018, as far as they are there."""
+    ml-100k, ml-1m, gowalla and yelp2018, as far as they are there. Tables 6.4 to 6.8: which sets of
+    images; one that is not in the folder is downloaded. By default those in the folder."""
     encoders: tuple[Literal["mf", "lightgcn"], ...] = ()
     """With which encoders; by default both in tables 5.2 and 6.3 and figure 5.3, and mf in the
     others. lightgcn takes --setting minibatch."""
+    scale: Literal["published", "small"] = "published"
+    """Tables 6.4 to 6.8: small is what two cores can do: 10,000 images, a ResNet of 10 layers and
+    width 16, 30 epochs."""
     estimate: bool = False
     """Only measure how long the trainings will take here at most, in the minibatch setting."""
     test_rating: float | None = None
@@ -88,28 +96,66 @@ class Job(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
+class Reproduction(ABC):
     """A table or a figure.
 
     Attributes:
       title: What it shows.
-      load: Reads the data.
-      make: Trains, prints and writes.
       flags: Those of the flags in :data:`OWN_FLAGS` that it takes.
       settings: The settings that it knows.
       check: Raises ``ValueError`` where flags contradict each other.
     """
 
     title: str
-    load: Callable[[Options, Console], list[World]]
-    make: Callable[[Job], None]
     flags: tuple[str, ...] = ()
     settings: tuple[str, ...] = ("published", "minibatch")
     check: Callable[[Options], None] = lambda options: None
 
+    @abstractmethod
+    def run(self, options: Options, console: Console) -> None:
+        """Trains, prints and writes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target(Reproduction):
+    """A table or a figure about recommendation.
+
+    Attributes:
+      load: Reads the data.
+      make: Trains, prints and writes.
+    """
+
+    load: Callable[[Options, Console], list[World]]
+    make: Callable[[Job], None]
+
+    def run(self, options: Options, console: Console) -> None:
+        """See :meth:`Reproduction.run`."""
+        worlds = self.load(options, console)
+        with alone(options):
+            for folder, (world, *_) in by_folder(worlds).items():
+                train, test = world.train, world.test
+                console.print(
+                    f"{self.title}: {folder}, {train.n_users:,} users, {train.n_items:,} items, "
+                    f"{len(train):,} + {len(test):,} interactions"
+                )
+            self.make(Job(self.title, options, worlds, console))
+
+
+@contextmanager
+def alone(options: Options) -> Iterator[None]:
+    """Makes the folder of the results, and keeps other processes from making the same target there.
+
+    Trainings that several targets share are held one by one, where they are trained.
+    """
+    options.out.mkdir(parents=True, exist_ok=True)
+    busy = f"another process is making {options.target} in {options.out}; let it end first."
+    with hold(options.out / f".{options.target}.lock", busy=busy):
+        yield
+
 
 OWN_FLAGS = (
     "test_rating", "splits", "law_scale", "ablation", "methods", "datasets", "encoders", "estimate",
+    "scale",
 )  # fmt: skip
 """Flags that not every target takes."""
 

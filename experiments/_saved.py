@@ -1,0 +1,102 @@
+"""The model of a run, as recommending reads it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from crl_jax import data, models, train
+
+from ._config import Config
+from ._ranges import shorten
+from ._rundir import CHECKPOINT, CONFIG
+from .encoders import ENCODERS
+
+MODEL, RECOMMENDER = "model.npz", "recommender.npz"
+
+
+@dataclass(frozen=True)
+class Model:
+    """What recommending needs.
+
+    Attributes:
+      tables: Vectors of users and items whose inner products are the scores, leading axis
+        ``seeds``.
+      known: Training and validation part, with the original ids.
+      test: Test part.
+      trained_on: Parts that it learned from: train, valid, test.
+    """
+
+    tables: models.Tables
+    known: data.Interactions
+    test: data.Interactions
+    trained_on: tuple[str, ...]
+
+
+def save_model(folder: Path, model: Model, config: Config) -> None:
+    """Saves what recommending needs."""
+    tree = {
+        "tables": jax.device_get(model.tables)._asdict(),
+        "user_ids": model.known.user_ids,
+        "item_ids": model.known.item_ids,
+        "indptr": model.known.indptr,
+        "items": model.known.items,
+        "test_indptr": model.test.indptr,
+        "test_items": model.test.items,
+    }
+    meta = {"encoder": config.encoding.encoder, "trained_on": list(model.trained_on)}
+    train.save_checkpoint(folder / CHECKPOINT / MODEL, tree, meta)
+
+
+def load_model(folder: Path) -> Model:
+    """Reads what :func:`save_model` wrote.
+
+    Raises:
+      ValueError: If there is no trained model in ``folder``, or it is damaged.
+    """
+    path = folder / CHECKPOINT / MODEL
+    try:
+        stored, meta = train.load_checkpoint(path)
+    except FileNotFoundError:
+        hint = "its training is not finished" if (folder / CONFIG).exists() else "it holds no run"
+        raise ValueError(f"{folder} has no trained model: {hint}.") from None
+    _check_names(path, stored, meta)
+    try:
+        known, test = (
+            data.Interactions(
+                indptr=stored[f"{prefix}indptr"],
+                items=stored[f"{prefix}items"],
+                user_ids=stored["user_ids"],
+                item_ids=stored["item_ids"],
+            )
+            for prefix in ("", "test_")
+        )
+    except (ValueError, TypeError, IndexError) as error:
+        raise ValueError(f"{path}: expected the interactions of a run, got: {error}") from None
+    tables = models.Tables(stored["tables/users"], stored["tables/items"])
+    n_seeds, dim = (tables.users.shape[0], tables.users.shape[-1]) if tables.users.ndim else (0, 0)
+    for name, table, rows in zip(tables._fields, tables, (known.n_users, known.n_items)):
+        wanted = max(n_seeds, 1), rows, max(dim, 1)
+        if table.shape != wanted or table.dtype != np.float32:
+            raise ValueError(
+                f"{path}: expected tables/{name} as float32{list(wanted)}, "
+                f"got {table.dtype}{list(table.shape)}."
+            )
+    return Model(tables, known, test, tuple(meta["trained_on"]))
+
+
+def _check_names(path: Path, stored: dict[str, Any], meta: Any) -> None:
+    wanted = [
+        "indptr", "item_ids", "items", "tables/items", "tables/users", "test_indptr",
+        "test_items", "user_ids",
+    ]  # fmt: skip
+    if sorted(stored) != wanted:
+        raise ValueError(f"{path}: expected the arrays {wanted}, got {sorted(stored)}.")
+    if not isinstance(meta, dict) or meta.get("encoder") not in ENCODERS:
+        known = ", ".join(ENCODERS)
+        raise ValueError(f"{path}: expected an encoder among {known}, got {shorten(meta)}.")
+    parts = meta.get("trained_on")
+    if not isinstance(parts, list) or not all(part in ("train", "valid", "test") for part in parts):
+        raise ValueError(f"{path}: expected the parts it was trained on, got {shorten(parts)}.")

@@ -1,0 +1,209 @@
+"""What the flags of a command, and the configuration of a run, may say."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Generic, TypeVar, get_type_hints
+
+import tyro
+
+from . import _ranges as ranges
+from ._program import program
+from ._ranges import Range
+from ._registry import Entries, limits_of, not_taken, sweepable
+
+C = TypeVar("C")
+
+WAS = "was"
+"""The key of a field's metadata under which a new flag has what runs without it did."""
+
+
+@dataclass(frozen=True)
+class Schema(Generic[C]):
+    """The flags of one command.
+
+    Attributes:
+      command: The name of the command.
+      kind: The dataclass of a configuration. Its fields are sections, which are dataclasses too,
+        and the default of each field makes one.
+      choices: The fields that name an entry: their section, their name and the entries.
+      ranges: Where the numbers of the other fields lie. They are checked before anything runs.
+      numbers: The names of those of them that a sweep can set.
+      check: Raises a ``ValueError`` where fields contradict each other.
+    """
+
+    command: str
+    kind: type[C]
+    choices: tuple[tuple[str, str, Entries], ...]
+    ranges: Mapping[str, Range]
+    numbers: tuple[str, ...]
+    check: Callable[[C], None]
+
+    @cached_property
+    def sections(self) -> dict[str, Any]:
+        """The classes of the sections, by their names."""
+        fields: tuple[Any, ...] = dataclasses.fields(self.kind)  # type: ignore[arg-type]
+        return {field.name: field.default_factory for field in fields}
+
+    @cached_property
+    def sweepable(self) -> tuple[str, ...]:
+        """The numbers that a sweep can set."""
+        of_entries = (name for *_, entries in self.choices for name in sweepable(entries))
+        return (*self.numbers, *of_entries)
+
+    def ranges_of(self, **chosen: Any) -> dict[str, Range]:
+        """Where the numbers of every field lie with what is chosen, such as ``loss="bpr"``."""
+        found = dict(self.ranges)
+        for _, choice, entries in self.choices:
+            found |= limits_of(entries, chosen.get(choice))
+        return found
+
+    def parse(self, arguments: list[str], default: C, description: str) -> C:
+        """Turns flags into a configuration that starts from ``default``.
+
+        Raises:
+          ValueError: If a number is out of range. The message names the flag.
+        """
+        config = tyro.cli(
+            self.kind,
+            prog=program(self.command),
+            description=description,
+            default=default,
+            args=arguments,
+            config=(tyro.conf.FlagConversionOff,),
+        )
+        for section in self.sections:
+            ranges.check_flags(getattr(config, section), self._ranges_with(config))
+        self.check(config)
+        return config
+
+    def from_json(self, stored: Any, where: Path) -> C:
+        """The configuration that :func:`to_json` wrote, checked as flags are.
+
+        A run can be read that was made before a flag: one that its entries do not take, or one
+        whose field says what was done without it (:data:`WAS`).
+
+        Args:
+          stored: What was read from JSON. A section ``environment`` is not looked at.
+          where: The file it was read from.
+
+        Raises:
+          ValueError: If a field is missing, unknown, of another type or out of range. The message
+            names the file and the field.
+        """
+        given = _fields(stored, list(self.sections), str(where), optional=("environment",))
+        chosen = {
+            choice: str(given[section].get(choice))
+            for section, choice, _ in self.choices
+            if isinstance(given[section], dict)
+        }
+        for section, choice, entries in self.choices:
+            if choice in chosen:
+                given[section] = {**not_taken(entries, chosen[choice]), **given[section]}
+        table, sections = self.ranges_of(**chosen), {}
+        for section, kind in self.sections.items():
+            if isinstance(given[section], dict):
+                given[section] = {**_without(kind), **given[section]}
+            hints = get_type_hints(kind)
+            values = _fields(given[section], list(hints), f"{where}: {section}")
+            for name, value in values.items():
+                try:
+                    values[name] = ranges.read(hints[name], table.get(name), value)
+                except ValueError as wanted:
+                    raise ValueError(
+                        f"{where}: {section}.{name}: expected {wanted}, "
+                        f"got {ranges.shorten(value)}."
+                    ) from None
+            sections[section] = kind(**values)
+        config = self.kind(**sections)
+        try:
+            self.check(config)
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from None
+        return config
+
+    def check_number(self, name: str, value: float, config: C) -> float:
+        """A number as the field of that name takes it, with what ``config`` chooses.
+
+        Raises:
+          ValueError: With what was expected, if it is out of range or not whole where it must be.
+        """
+        hints = map(get_type_hints, self.sections.values())
+        kind = next(of[name] for of in hints if name in of)
+        whole = int(value) if value.is_integer() else value
+        return ranges.read(ranges.required(kind), self._ranges_with(config)[name], whole)
+
+    def sweep(self, specs: tuple[str, ...], config: C) -> dict[str, list[float]]:
+        """Turns what ``--sweep`` was given, such as ``lr=1e-3,3e-3``, into values by name.
+
+        Raises:
+          ValueError: If one is not of that form, or names what cannot be swept, or a value is out
+            of range.
+        """
+        axes: dict[str, list[float]] = {}
+        for spec in specs:
+            name, _, values = spec.partition("=")
+            name = name.replace("-", "_")
+            if name not in self.sweepable:
+                known = ", ".join(self.sweepable)
+                raise ValueError(f"--sweep takes one of {known}, got {name!r}.")
+            if name in axes:
+                raise ValueError(f"--sweep {name} is given twice.")
+            try:
+                axes[name] = [float(value) for value in values.split(",")]
+            except ValueError:
+                raise ValueError(f"--sweep must be NAME=NUMBER,NUMBER,…, got {spec!r}.") from None
+            for value in axes[name]:
+                try:
+                    self.check_number(name, value, config)
+                except ValueError as wanted:
+                    raise ValueError(
+                        f"--sweep {name} must be {wanted}, got {value:g} in {spec!r}."
+                    ) from None
+        return axes
+
+    def _ranges_with(self, config: C) -> dict[str, Range]:
+        chosen = (
+            (choice, getattr(getattr(config, section), choice))
+            for section, choice, _ in self.choices
+        )
+        return self.ranges_of(**dict(chosen))
+
+
+def to_json(config: Any) -> dict[str, Any]:
+    """A configuration as nested dictionaries of JSON values."""
+    return json.loads(json.dumps(dataclasses.asdict(config), default=str, allow_nan=False))
+
+
+def check_seeds(seed: int, seeds: int) -> None:
+    """Refuses seeds that are no 32-bit numbers."""
+    if seed + seeds > 2**32:
+        raise ValueError(
+            f"the last of the seeds must be below 2^32, got --seed {seed} --seeds {seeds}."
+        )
+
+
+def _without(kind: Any) -> dict[str, Any]:
+    """What was done before some flags of a section were there."""
+    fields = dataclasses.fields(kind)
+    return {of.name: of.metadata[WAS] for of in fields if WAS in of.metadata}
+
+
+def _fields(
+    stored: Any, names: list[str], where: str, optional: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """The values of just these names; the optional ones may be there, and are left out."""
+    if not isinstance(stored, dict):
+        raise ValueError(f"{where}: expected {{…}}, got {ranges.shorten(stored)}.")
+    for name in names:
+        if name not in stored:
+            raise ValueError(f"{where}: expected the field {name}, which is missing.")
+    for name in stored:
+        if name not in (*names, *optional):
+            raise ValueError(
+                f"{where}: expected {', '.join(names)}, got the field {ranges.shorten(name)}."
+            )
+    return {name: stored[name] for name in names}

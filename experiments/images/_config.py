@@ -1,0 +1,77 @@
+"""The configuration of a run on images: what flags and files may say."""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tyro.conf import OmitArgPrefixes
+
+from crl_jax.data import IMAGE_SETS
+
+from .._flags import flags_of
+from .._registry import with_flags
+from .._schema import Schema, check_seeds
+from . import _options as options
+from .encoders import ENCODERS
+from .losses import LOSSES
+from .methods import METHODS
+
+MethodOptions = with_flags(options.MethodOptions, "method", METHODS)
+LossOptions = with_flags(options.LossOptions, "loss", LOSSES)
+EncoderOptions = with_flags(options.EncoderOptions, "encoder", ENCODERS)
+
+
+@dataclass(frozen=True)
+class Config:
+    """One run on images."""
+
+    source: OmitArgPrefixes[options.DataOptions] = field(default_factory=options.DataOptions)
+    views: OmitArgPrefixes[options.ViewOptions] = field(default_factory=options.ViewOptions)
+    method: OmitArgPrefixes[options.MethodOptions] = field(default_factory=MethodOptions)
+    objective: OmitArgPrefixes[options.LossOptions] = field(default_factory=LossOptions)
+    encoding: OmitArgPrefixes[options.EncoderOptions] = field(default_factory=EncoderOptions)
+    training: OmitArgPrefixes[options.TrainOptions] = field(default_factory=options.TrainOptions)
+    protocol: OmitArgPrefixes[options.ProtocolOptions] = field(
+        default_factory=options.ProtocolOptions
+    )
+    output: OmitArgPrefixes[options.OutputOptions] = field(default_factory=options.OutputOptions)
+
+
+def _check_together(config: Config) -> None:
+    check_seeds(config.protocol.seed, config.protocol.seeds)
+    method = METHODS[config.method.method]
+    if not method.takes_loss and config.objective != LossOptions():
+        takers = ", ".join(name for name, of in METHODS.items() if of.takes_loss)
+        raise ValueError(
+            f"--method {config.method.method} has its own loss; --loss and its numbers are for "
+            f"{takers}."
+        )
+    searched = config.protocol.search_seeds
+    if searched > 1 and not config.protocol.sweep:
+        raise ValueError(f"--search-seeds {searched} averages over what --sweep tries: add it.")
+
+
+SCHEMA = Schema(
+    "images",
+    Config,
+    choices=(
+        ("method", "method", METHODS),
+        ("objective", "loss", LOSSES),
+        ("encoding", "encoder", ENCODERS),
+    ),
+    ranges=options.RANGES,
+    numbers=("lr", "weight_decay", "decay", "warm_up", "temperature"),
+    check=_check_together,
+)
+FLAGS = flags_of(
+    SCHEMA,
+    renamed={"learning_rate": "lr", "source": "data", "size": "image_size", "k": "neighbours"},
+)
+"""The flag by the name of the argument that it sets."""
+
+
+def anchor(config: Config) -> Config:
+    """The configuration with an absolute path, which holds in every working directory."""
+    source = config.source
+    if source.data in ("digits", *IMAGE_SETS) or source.data.startswith("tfds:"):
+        return config
+    return replace(config, source=replace(source, data=str(Path(source.data).absolute())))

@@ -1,0 +1,200 @@
+"""The flags of a run on images: frozen dataclasses, whose docstrings are the help.
+
+Flags of a method, a loss or an encoder are not here: they stand with its entry.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+from tyro.conf import UseAppendAction
+
+from .._ranges import COUNT, MOST, NOT_NEGATIVE, POSITIVE, SHARE, Range
+
+_DATA = (
+    "digits, cifar10, cifar100, stl10, tiny-imagenet, tfds:NAME, or a folder or archive of class "
+    "folders or of one of these binary releases."
+)
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """Where the images come from, and how many are used."""
+
+    data: Annotated[str, tyro.conf.arg(help=_DATA)] = "digits"
+    image_size: int | None = None
+    """Resize images to so many pixels a side; needed where they differ in size."""
+    train_images: int | None = None
+    """Learn from so many images of the training part, drawn evenly by class; by default all."""
+    test_images: int | None = None
+    """Judge by so many images of the test part, drawn evenly by class; by default all."""
+    valid: float = 0.1
+    """Share of the training images that a --sweep is decided on. The final training learns from
+    them too."""
+    split_seed: int = 0
+    """Seed of these draws."""
+
+
+@dataclass(frozen=True)
+class ViewOptions:
+    """How two views of an image are made. What is left out depends on the images."""
+
+    view_size: int | None = None
+    """Pixels of a view a side; by default those of the images."""
+    judged_size: int | None = None
+    """Pixels a side of images as they are judged; by default those of a view."""
+    crop: float | None = None
+    """Least share of the image that a crop keeps: 0.08, or 0.5 of grey images."""
+    flip: float | None = None
+    """How often a view is turned left to right: 0.5, or never in grey images."""
+    jitter: float | None = None
+    """Strength of the colour jitter: brightness, contrast and saturation change by up to 0.8 times
+    it, the hue by 0.2 times it; 0.5."""
+    jitter_p: float | None = None
+    """How often colours are jittered: 0.8."""
+    grey_p: float | None = None
+    """How often a view is made grey: 0.2."""
+    blur_p: float | None = None
+    """How often a view is blurred: 0.5, or never in images of less than 16 pixels."""
+    mean: tuple[float, ...] | None = None
+    """What is subtracted from each channel, whose values lie in [0, 1]: the mean of the training
+    images."""
+    std: tuple[float, ...] | None = None
+    """What each channel is then divided by: their standard deviation."""
+
+
+@dataclass(frozen=True)
+class MethodOptions:
+    """What is made of two views. Numbers left out take the method's own default."""
+
+    method: str = field(default="simclr", metadata={"help": "The method."})
+
+
+@dataclass(frozen=True)
+class LossOptions:
+    """What is minimised. Numbers left out take the loss's own default."""
+
+    loss: str = field(default="info_nce", metadata={"help": "The contrastive loss."})
+
+
+@dataclass(frozen=True)
+class EncoderOptions:
+    """What makes features of an image."""
+
+    encoder: str = field(default="resnet10", metadata={"help": "The encoder."})
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """Projection head and optimiser."""
+
+    temperature: float = 0.5
+    """Divides all cosines."""
+    head: tuple[int, ...] = (512, 128)
+    """Widths of the projection head: hidden layers, and the embedding."""
+    lr: float = 1e-3
+    """Learning rate."""
+    weight_decay: float = 1e-6
+    """L2 coefficient."""
+    optimizer: Literal["adam", "adamw", "lars", "sgd"] = "adam"
+    """adam and sgd add the L2 term to the gradient; adamw decays the weights apart; lars scales the
+    steps of each layer, and spares biases and normalisation."""
+    schedule: Literal["constant", "step", "cosine"] = "constant"
+    """Course of the learning rate: step goes down halfway, cosine bit by bit."""
+    decay: float = 0.0
+    """Factor on the learning rate that the schedule goes down to."""
+    warm_up: float = 0.0
+    """Share of the training in which the learning rate rises."""
+    batch_size: int = 128
+    """Images per step (B); a view has 2B - 2 negatives."""
+    epochs: int = 30
+    """Length of the training, which the schedule spans. No run ends earlier."""
+    eval_every: int = 1
+    """Epochs between two measurements."""
+
+
+@dataclass(frozen=True)
+class ProtocolOptions:
+    """Seeds, search and judging."""
+
+    seed: int = 0
+    """First seed. The draws of images have their own."""
+    seeds: int = 1
+    """Number of seeds, trained one after the other; tables then show mean ± standard deviation."""
+    sweep: UseAppendAction[tuple[str, ...]] = ()
+    """Values of a number to try, such as lr=1e-3,3e-3; repeat for a grid, which is decided on the
+    validation part."""
+    search_seeds: int = 1
+    """Number of seeds that every point of a sweep is tried with; its score is their mean."""
+    neighbours: int = 200
+    """Neighbours that vote in the kNN accuracy; no more than a tenth of the images do."""
+    knn_temperature: float = 0.1
+    """Divides the neighbours' cosines."""
+    probe: Literal["fast", "published", "both"] = "fast"
+    """The linear classifier of the test: fast is fitted to its optimum on the features of images as
+    they are, its strength of L2 chosen within the training part; published is trained for
+    --probe-epochs on features of crops and flips."""
+    probe_epochs: int = 100
+    """Epochs of the published linear evaluation."""
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """Where results go and what computes them."""
+
+    out: Path | None = None
+    """Run directory; by default runs/images-METHOD-LOSS-TIME."""
+    resume: Path | None = None
+    """Go on with the run in this directory, with its configuration."""
+    checkpoint_seconds: float = 30.0
+    """Least time between two checkpoints."""
+    log: Literal["none", "tensorboard", "wandb"] = "none"
+    """Also log the history to TensorBoard, in the folder tensorboard of the run directory, or to
+    Weights & Biases, in the project crl_jax."""
+    device: Literal["any", "cpu", "gpu", "tpu"] = "any"
+    """Fail unless this kind of device is there."""
+    mesh: str | None = None
+    """Several devices, such as data=4: batches are spread over them. A run goes on with other
+    devices too."""
+
+
+RANGES: dict[str, Range] = {
+    # DataOptions
+    "image_size": Range(4, 4096),
+    "train_images": Range(10, MOST),
+    "test_images": Range(10, MOST),
+    "valid": Range(0, 1, low_open=True, high_open=True),
+    "split_seed": Range(0, MOST),
+    # ViewOptions
+    "view_size": Range(4, 4096),
+    "judged_size": Range(4, 4096),
+    "crop": Range(0, 1, low_open=True),
+    "flip": SHARE,
+    "jitter": Range(0, 2.5),
+    "jitter_p": SHARE,
+    "grey_p": SHARE,
+    "blur_p": SHARE,
+    "mean": SHARE,
+    "std": POSITIVE,
+    # TrainOptions
+    "temperature": POSITIVE,
+    "head": COUNT,
+    "lr": POSITIVE,
+    "weight_decay": NOT_NEGATIVE,
+    "decay": NOT_NEGATIVE,
+    "warm_up": Range(0, 1, high_open=True),
+    "batch_size": Range(2, MOST),
+    "epochs": COUNT,
+    "eval_every": COUNT,
+    # ProtocolOptions
+    "seed": Range(0, 2**32 - 1),
+    "seeds": Range(1, 10_000),
+    "search_seeds": Range(1, 10_000),
+    "neighbours": COUNT,
+    "knn_temperature": POSITIVE,
+    "probe_epochs": COUNT,
+    # OutputOptions
+    "checkpoint_seconds": NOT_NEGATIVE,
+}
+"""Where the numbers of these fields lie. They are checked before anything is trained."""

@@ -1,0 +1,98 @@
+"""The images of a run: read, and drawn from."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from crl_jax import data
+
+from ._options import DataOptions
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The images of a run.
+
+    Attributes:
+      train: What the scored model learns from: the training part, and images without labels.
+      test: What it is judged by, once, at the end.
+      learn: What the search learns from.
+      valid: What the search is decided on.
+    """
+
+    train: data.Images
+    test: data.Images
+    learn: data.Images
+    valid: data.Images
+
+    @property
+    def labelled(self) -> data.Images:
+        """The part of the training images that has labels."""
+        return labelled(self.train)
+
+
+def load_problem(options: DataOptions, on_stage: Callable[[str], None]) -> Problem:
+    """Reads the images and draws what is asked for.
+
+    Raises:
+      ValueError: If there are fewer images than asked for, or no labels to judge by.
+      DataError: If they cannot be read.
+    """
+    on_stage("reading the images")
+    split = data.load_images(options.data, size=options.image_size)
+    seeds = np.random.default_rng(options.split_seed).spawn(3)
+    train = drawn("train_images", split.train, options.train_images, seeds[0])
+    test = drawn("test_images", split.test, options.test_images, seeds[1])
+    for name, part in (("training", train), ("test", test)):
+        if not (part.labels >= 0).any():
+            raise ValueError(f"--data {options.data}: the {name} part has no labels to judge by.")
+    valid = evenly(train.labels, round(options.valid * np.sum(train.labels >= 0)), seeds[2])
+    held_out = np.zeros(len(train), bool)
+    held_out[valid] = True
+    if not held_out.any() or held_out.all():
+        raise ValueError(
+            f"--valid {options.valid:g} of {len(train)} images leaves nothing to learn from, or to "
+            "decide on."
+        )
+    learn, valid = train.take(~held_out), train.take(held_out)
+    if split.unlabelled is not None:
+        train, learn = (joined(part, split.unlabelled) for part in (train, learn))
+    return Problem(train, test, learn, valid)
+
+
+def drawn(name: str, images: data.Images, n: int | None, rng: Any) -> data.Images:
+    """So many of the images, evenly by class, in their order; all for None."""
+    if n is None:
+        return images
+    if n > len(images):
+        raise ValueError(f"`{name}` must be at most {len(images)}, got {n}.")
+    return images.take(np.sort(evenly(images.labels, n, rng)))
+
+
+def evenly(labels: np.ndarray, n: int, rng: Any) -> np.ndarray:
+    """Places of ``n`` examples, of each class as many as of the others where there are so many."""
+    order = rng.permutation(len(labels))
+    order = order[labels[order] >= 0] if (labels >= 0).sum() >= n else order
+    of_class = labels[order]
+    by_class = np.argsort(of_class, kind="stable")
+    starts = np.searchsorted(of_class[by_class], of_class[by_class])
+    turn = np.empty(len(order), int)
+    turn[by_class] = np.arange(len(order)) - starts  # the how-manieth of its class each is
+    return order[np.argsort(turn, kind="stable")[:n]]
+
+
+def labelled(images: data.Images) -> data.Images:
+    """Those of the images that have labels."""
+    known = images.labels >= 0
+    return images if known.all() else images.take(known)
+
+
+def joined(first: data.Images, second: data.Images) -> data.Images:
+    """Both sets of images, in one."""
+    return data.Images(
+        np.concatenate([first.images, second.images]),
+        np.concatenate([first.labels, second.labels]),
+        first.classes,
+    )

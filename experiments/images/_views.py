@@ -1,0 +1,60 @@
+"""How views are made, by the flags and the images."""
+
+from dataclasses import fields, replace
+
+import numpy as np
+
+from crl_jax import augment, data
+
+from .._program import flag
+from ._options import ViewOptions
+
+
+def settle_views(options: ViewOptions, images: data.Images) -> ViewOptions:
+    """The flags with what was left out, which depends on the images."""
+    side, *_, n_channels = images.images.shape[1:]
+    grey = n_channels == 1
+    pixels = images.images[:: max(1, len(images) // 2000)] / 255.0
+    defaults = ViewOptions(
+        view_size=side,
+        judged_size=options.view_size or side,
+        crop=0.5 if grey else 0.08,
+        flip=0.0 if grey else 0.5,
+        jitter=0.5,
+        jitter_p=0.8,
+        grey_p=0.2,
+        blur_p=0.0 if side < 16 else 0.5,
+        mean=tuple(pixels.mean((0, 1, 2)).round(4).tolist()),
+        std=tuple(pixels.std((0, 1, 2)).round(4).clip(1e-3).tolist()),
+    )
+    given = {of.name: getattr(options, of.name) for of in fields(options)}
+    return replace(defaults, **{name: own for name, own in given.items() if own is not None})
+
+
+def make_views(options: ViewOptions) -> augment.ImageViews:
+    """The augmentation of :func:`settle_views`'s flags."""
+    strength = options.jitter
+    assert strength is not None
+    assert options.view_size is not None
+    return augment.ImageViews(
+        size=options.view_size,
+        plain_size=options.judged_size,
+        scale=(options.crop, 1.0),
+        flip_rate=options.flip,
+        jitter=(0.8 * strength, 0.8 * strength, 0.8 * strength, 0.2 * strength),
+        jitter_rate=options.jitter_p,
+        grey_rate=options.grey_p,
+        blur_rate=options.blur_p,
+        mean=options.mean,
+        std=options.std,
+    )
+
+
+def in_words(options: ViewOptions) -> str:
+    """The settled flags, as they would be typed."""
+    values = ((of.name, getattr(options, of.name)) for of in fields(options))
+    shown = (
+        f"{flag(name)} {' '.join(f'{number:g}' for number in np.atleast_1d(value))}"
+        for name, value in values
+    )
+    return f"views: {' '.join(shown)}"

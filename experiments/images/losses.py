@@ -1,0 +1,111 @@
+"""The contrastive losses of ``--loss``: a view against its other view and the rest.
+
+A new one is a :class:`LossEntry` and a line in :data:`LOSSES`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from crl_jax import losses, weights
+
+from .._ranges import NOT_NEGATIVE, Range
+from .._registry import Entry, Hyperparam, words
+
+ALPHA_FROM = ("given", "labels", "views")
+
+_TAU_PLUS = Hyperparam(
+    None, "Share of the anchor's own class among the others; by default 1 / number of classes",
+    Range(0, 1, high_open=True),
+)  # fmt: skip
+_MIN_SCORE = Hyperparam(
+    -1.0, "Least score that the floor of the estimated denominator allows for", Range()
+)
+
+
+Weigh = Callable[[Any, Mapping[str, Any], Any], Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossEntry(Entry):
+    """A loss of two views.
+
+    Attributes:
+      loss: ``loss(pos, neg, *, temperature, where, reduce_fn, …)``.
+      settings: Further flags, which do not go to the loss.
+      weigh: ``weigh(neg, hyperparams, where)``: the weights that the loss gives its negatives; None
+        where all are alike, but for what it subtracts.
+    """
+
+    loss: Callable[..., Any]
+    settings: Mapping[str, Hyperparam]
+    weigh: Weigh | None = None
+
+    @property
+    def flags(self) -> Mapping[str, Hyperparam]:
+        """Hyper-parameters of the loss, and settings."""
+        return {**self.hyperparams, **self.settings}
+
+
+def _entry(
+    help: str,
+    loss: Callable[..., Any],
+    hyperparams: Mapping[str, Hyperparam] | None = None,
+    settings: Mapping[str, Hyperparam] | None = None,
+    weigh: Weigh | None = None,
+) -> LossEntry:
+    return LossEntry(
+        help=help, loss=loss, hyperparams=hyperparams or {}, settings=settings or {}, weigh=weigh
+    )
+
+
+def _hard(neg: Any, of: Mapping[str, Any], where: Any) -> Any:
+    return weights.hard_weights(neg, beta=of["beta"], temperature=of["temperature"], where=where)
+
+
+def _bayesian(neg: Any, of: Mapping[str, Any], where: Any) -> Any:
+    own = {name: of[name] for name in ("tau_plus", "alpha", "beta")}
+    return weights.bayesian_weights(neg, **own, where=where)
+
+
+LOSSES: Mapping[str, LossEntry] = {
+    "info_nce": _entry("one positive against all others (SimCLR's)", losses.info_nce),
+    "debiased": _entry(
+        "InfoNCE without the bias of false negatives (DCL)",
+        losses.debiased_contrastive,
+        {"tau_plus": _TAU_PLUS, "min_score": _MIN_SCORE},
+    ),
+    "hard": _entry(
+        "the same with weight on hard negatives (HCL)",
+        losses.hard_contrastive,
+        {
+            "tau_plus": _TAU_PLUS,
+            "beta": Hyperparam(1.0, "Hardness: how much hard negatives count", NOT_NEGATIVE),
+            "min_score": _MIN_SCORE,
+        },
+        weigh=_hard,
+    ),
+    "bayesian": _entry(
+        "InfoNCE with weights by rank, for noise and hardness at once (BCL)",
+        losses.bayesian_contrastive,
+        {
+            "tau_plus": _TAU_PLUS,
+            "alpha": Hyperparam(
+                0.9, "Assumed AUC of the encoder, with --alpha-from given", Range(0.5, 1)
+            ),
+            "beta": Hyperparam(0.9, "Hardness: how much hard negatives count", Range(0.5, 1)),
+        },
+        {
+            "alpha_from": words(
+                "given",
+                "Where alpha comes from: --alpha; labels of the batch, as published; or the two "
+                "views, without labels",
+                ALPHA_FROM,
+            )
+        },
+        weigh=_bayesian,
+    ),
+    "decoupled": _entry(
+        "InfoNCE without the positive in the denominator", losses.decoupled_contrastive
+    ),
+}

@@ -1,0 +1,168 @@
+"""The methods of ``--method``: what is made of two views of each image.
+
+A new one is a :class:`Method` and a line in :data:`METHODS`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+
+from crl_jax import data, losses, models, tasks
+
+from .._ranges import COUNT, SHARE
+from .._registry import Entry, Hyperparam, count
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a method puts together.
+
+    Attributes:
+      backbone: Builds the network from images to features.
+      n_features: Their width.
+      head: Widths of the projection head.
+      augment: Makes a view of an image.
+      loss: The loss of ``--loss``, and its hyper-parameters with the temperature.
+      hyperparams: Hyper-parameters of the loss, with the temperature.
+      alpha: What measures the α of the loss; None for none.
+      train: What is learned from.
+    """
+
+    backbone: Any
+    n_features: int
+    head: tuple[int, ...]
+    augment: Any
+    loss: Callable[..., Any]
+    hyperparams: dict[str, Any]
+    alpha: Any
+    train: data.Images
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(Entry):
+    """What a run trains.
+
+    Attributes:
+      make: ``make(parts, **values)``: the task.
+      takes_loss: Whether ``--loss`` is its loss.
+      takes_temperature: Whether ``--temperature`` is its temperature.
+      needs_labels: Whether it learns from labels.
+    """
+
+    make: Callable[..., Any]
+    takes_loss: bool = True
+    takes_temperature: bool = True
+    needs_labels: bool = False
+
+
+def _contrastive(parts: Parts) -> dict[str, Any]:
+    return {"hyperparams": parts.hyperparams, "loss_fn": parts.loss, "alpha": parts.alpha}
+
+
+def _projected(parts: Parts, head: Any = None) -> models.Network:
+    head = models.Projection(parts.head) if head is None else head
+    return models.Network(models.WithHead(parts.backbone, head))
+
+
+def _simclr(parts: Parts) -> Any:
+    return tasks.TwoViews(_projected(parts), parts.augment, **_contrastive(parts))
+
+
+def _direct(parts: Parts, first_features: int) -> Any:
+    if first_features > parts.n_features:
+        raise ValueError(
+            f"--first-features must be at most the {parts.n_features} features of the encoder, "
+            f"got {first_features}."
+        )
+    network = _projected(parts, models.FirstFeatures(first_features))
+    return tasks.TwoViews(network, parts.augment, **_contrastive(parts))
+
+
+def _moco(parts: Parts, queue: int, momentum: float) -> Any:
+    return tasks.MomentumViews(
+        _projected(parts), parts.augment, momentum=momentum, dim=parts.head[-1], queue=queue,
+        **_contrastive(parts),
+    )  # fmt: skip
+
+
+def _prototypes(
+    parts: Parts, queue: int, momentum: float, clusters: int, warm_up_epochs: int
+) -> Any:
+    images = tasks.Labelled(jnp.asarray(parts.train.images), jnp.asarray(parts.train.labels))
+    return tasks.ProtoNCE(
+        _projected(parts), parts.augment, momentum=momentum, dim=parts.head[-1], queue=queue,
+        data=images, clusters=(clusters,), warm_up=warm_up_epochs, **_contrastive(parts),
+    )  # fmt: skip
+
+
+def _byol(parts: Parts, momentum: float) -> Any:
+    predictor = models.Projection(parts.head, n_in=parts.head[-1])
+    return tasks.BYOL(
+        _projected(parts), parts.augment, models.Network(predictor), momentum=momentum
+    )
+
+
+def _supervised(parts: Parts) -> Any:
+    return tasks.SupervisedViews(
+        _projected(parts), parts.augment, {"temperature": parts.hyperparams["temperature"]},
+        loss_fn=losses.supervised_contrastive,
+    )  # fmt: skip
+
+
+def _oracle(parts: Parts) -> Any:
+    return tasks.OracleViews(
+        _projected(parts), parts.augment, {"temperature": parts.hyperparams["temperature"]}
+    )
+
+
+_QUEUE = count(4096, "Keys of earlier batches that serve as negatives")
+
+
+def _momentum(default: float) -> Hyperparam:
+    return Hyperparam(default, "Of the averaged network", SHARE, sweeps=False)
+
+
+METHODS: Mapping[str, Method] = {
+    "simclr": Method(help="the other views of the batch are negatives", make=_simclr),
+    "moco": Method(
+        help="a queue of keys by an averaged network is negatives (MoCo v2)",
+        hyperparams={"queue": _QUEUE, "momentum": _momentum(0.99)},
+        make=_moco,
+    ),
+    "byol": Method(
+        help="one view predicts what an averaged network makes of the other; no negatives",
+        hyperparams={"momentum": _momentum(0.99)},
+        make=_byol,
+        takes_loss=False,
+        takes_temperature=False,
+    ),
+    "directclr": Method(
+        help="SimCLR on the first features, without a head",
+        hyperparams={"first_features": count(64, "Features that the loss sees", COUNT)},
+        make=_direct,
+    ),
+    "protonce": Method(
+        help="MoCo, and the centres of clusters too (PCL)",
+        hyperparams={
+            "queue": _QUEUE,
+            "momentum": _momentum(0.99),
+            "clusters": count(100, "Number of clusters"),
+            "warm_up_epochs": count(20, "Epochs before the first clusters"),
+        },
+        make=_prototypes,
+    ),
+    "supcon": Method(
+        help="labels say which are positives (SupCon)",
+        make=_supervised,
+        takes_loss=False,
+        needs_labels=True,
+    ),
+    "oracle": Method(
+        help="SimCLR whose false negatives are taken out by labels",
+        make=_oracle,
+        takes_loss=False,
+        needs_labels=True,
+    ),
+}

@@ -1,0 +1,229 @@
+"""Tables about images as targets: contrastive losses, and what their numbers are worth."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rich.console import Console
+
+from .._progress import TrainingStatus, display
+from ..images._command import settle_all
+from ..images._config import Config
+from ..images._pipeline import Run
+from ..images._problem import Problem, load_problem
+from ..images.recipes import DATASETS, LOSSES, published, small
+from .kept_images import run_once
+from .outcomes import Outcome, Reported
+from .published import published as published_numbers
+from .tables import Group, compare, rich_table, write_table
+from .targets import Options, Reproduction, alone
+
+_ACCURACY = Reported(("linear", "knn"), "linear", "images")
+_NAMES = {"simclr": "info_nce", "dcl": "dcl", "hcl": "hcl", "bcl": "bcl"}
+"""The names of the losses in the published tables."""
+_NOTES = (
+    "linear: the accuracy of a linear classifier that is fitted to its optimum on the features of "
+    "images as they are; the published one is trained on features of random views. Rows are "
+    "compared with the first of their group, image by image, each averaged over seeds.",
+)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row of a table.
+
+    Attributes:
+      label: Its name.
+      published: Its name in the published table.
+      config: What it trains.
+    """
+
+    label: str
+    published: str
+    config: Config
+
+
+Groups = Callable[[Callable[[str], Config]], Iterator[tuple[str, list[Line]]]]
+"""``groups(of)``: what sets each group of rows apart, and its rows, from the configuration of each
+loss."""
+
+
+def _with(config: Config, section: str, **numbers: Any) -> Config:
+    return replace(config, **{section: replace(getattr(config, section), **numbers)})
+
+
+def _losses(of: Callable[[str], Config]) -> Iterator[tuple[str, list[Line]]]:
+    yield "", [Line(loss, _NAMES[loss], of(loss)) for loss in LOSSES]
+
+
+def _negatives(*numbers: int) -> Groups:
+    """The losses with each of these numbers of negatives."""
+
+    def groups(of: Callable[[str], Config]) -> Iterator[tuple[str, list[Line]]]:
+        for n in numbers:
+            lines = []
+            for loss in LOSSES:
+                config = _with(of(loss), "training", batch_size=n // 2 + 1)
+                lines.append(Line(loss, f"{_NAMES[loss]}|N={n}", config))
+            yield f", N={n}", lines
+
+    return groups
+
+
+def _hardness(of: Callable[[str], Config]) -> Iterator[tuple[str, list[Line]]]:
+    yield (
+        "",
+        [
+            Line(f"bcl, beta={beta}", f"bcl|beta={beta}", _with(of("bcl"), "objective", beta=beta))
+            for beta in (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+        ],
+    )
+
+
+def _priors(of: Callable[[str], Config]) -> Iterator[tuple[str, list[Line]]]:
+    yield "", [
+        Line(
+            f"bcl, tau_plus={tau}", f"bcl|tau_plus={tau}",
+            _with(of("bcl"), "objective", tau_plus=tau),
+        )
+        for tau in (0.001, 0.005, 0.01)
+    ]  # fmt: skip
+
+
+def _cost(of: Callable[[str], Config]) -> Iterator[tuple[str, list[Line]]]:
+    yield "", [Line(loss, _NAMES[loss], of(loss)) for loss in ("simclr", "bcl")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageTarget(Reproduction):
+    """A table about images.
+
+    Attributes:
+      number: Of the dissertation's table.
+      datasets: Those of the published table.
+      groups: See :data:`Groups`.
+      small_groups: Those at small scale; by default all.
+      reported: What the table reports.
+    """
+
+    number: str
+    datasets: tuple[str, ...]
+    groups: Groups
+    small_groups: Groups | None = None
+    reported: Reported = _ACCURACY
+    flags: tuple[str, ...] = ("datasets", "methods", "scale")
+    settings: tuple[str, ...] = ("published",)
+
+    def run(self, options: Options, console: Console) -> None:
+        """See :meth:`Reproduction.run`."""
+        with alone(options):
+            found, title = [], f"{self.title}, {options.scale} scale"
+            path = options.out / f"{options.target}-{options.scale}"
+            for dataset in self._datasets(options):
+                for group in self._trained(dataset, options, console):
+                    found.append(group)
+                    where = f"{title}, {group.dataset}, {group.encoder}"
+                    console.print(rich_table(group.rows, where, self.reported))
+                    write_table(found, title, [_how(options), *_NOTES], path, self.reported)
+            console.print(f"results in {path}.md, .csv, .png")
+
+    def _datasets(self, options: Options) -> tuple[str, ...]:
+        """Those of ``--datasets``; by default those in the folder.
+
+        Raises:
+          ValueError: If one is not of the table, or none is there.
+        """
+        for name in options.datasets:
+            if name not in self.datasets:
+                raise ValueError(
+                    f"--datasets takes some of {', '.join(self.datasets)}, got {name!r}."
+                )
+        there = tuple(name for name in self.datasets if (options.data / name).exists())
+        if not (options.datasets or there):
+            raise ValueError(
+                f"{options.data} has none of the folders {', '.join(self.datasets)}; those that "
+                "--datasets names are downloaded."
+            )
+        return options.datasets or there
+
+    def _trained(self, dataset: str, options: Options, console: Console) -> Iterator[Group]:
+        folder = options.data / dataset
+        source = str(folder) if folder.exists() else dataset
+        known = published_numbers(self.number, dataset, "resnet50")
+
+        def of(loss: str) -> Config:
+            config = (small if options.scale == "small" else published)(dataset, loss)
+            config = _with(config, "source", data=source)
+            config = _with(config, "protocol", seeds=options.seeds)
+            return _with(config, "training", epochs=options.epochs or config.training.epochs)
+
+        problems: dict[Any, Problem] = {}
+        few = self.small_groups if options.scale == "small" else None
+        for apart, lines in (few or self.groups)(of):
+            chosen = [
+                line for line in lines if not options.methods or line.label in options.methods
+            ]
+            if not chosen:
+                labels = ", ".join(f'"{line.label}"' for line in lines)
+                raise ValueError(f"--methods takes some of {labels}.")
+            outcomes = []
+            for line in chosen:
+                if line.config.source not in problems:
+                    problems[line.config.source] = load_problem(line.config.source, console.print)
+                problem = problems[line.config.source]
+                outcomes.append(_outcome(line, settle_all(line.config, problem), problem, options,
+                                         console, dataset + apart))  # fmt: skip
+            encoder = f"{chosen[0].config.encoding.encoder}{apart}"
+            rows = compare(outcomes, [known.get(line.published, {}) for line in chosen],
+                           self.reported)  # fmt: skip
+            yield Group(dataset, encoder, rows)
+
+
+def _outcome(
+    line: Line, config: Config, problem: Problem, options: Options, console: Console, where: str
+) -> Outcome:
+    name, epochs = f"{where}, {line.label}", config.training.epochs
+    with display(console) as shown:
+        statuses = TrainingStatus(("train_knn",), {"final": len(problem.train)}, "images")
+
+        def see(run: Run, entry: dict[str, Any]) -> None:
+            status = statuses.of("final", entry, run.index)
+            shown.advance(f"{name}, seed {run.seed}", entry["epoch"], epochs, status)
+
+        return run_once(line.label, config, problem, options.out / "runs", see)
+
+
+def _how(options: Options) -> str:
+    config = small("cifar10", "simclr") if options.scale == "small" else published(
+        "cifar10", "simclr"
+    )  # fmt: skip
+    training, images = config.training, config.source.train_images
+    of = f"{images:,} images of each dataset" if images else "all training images"
+    return (
+        f"{options.seeds} seeds: mean ± standard deviation (published). "
+        f"{config.encoding.encoder} on {of}, {options.epochs or training.epochs} epochs of Adam, "
+        f"t = {training.temperature:g}, batches of {training.batch_size} where N does not say "
+        "otherwise."
+    )
+
+
+_ALL = tuple(DATASETS)
+TABLE_6_4 = ImageTarget(
+    title="Table 6.4: contrastive losses on images", number="6.4", datasets=_ALL, groups=_losses
+)
+TABLE_6_5 = ImageTarget(
+    title="Table 6.5: the number of negatives", number="6.5", datasets=("cifar10", "stl10"),
+    groups=_negatives(30, 62, 126, 254, 510), small_groups=_negatives(62, 254),
+)  # fmt: skip
+TABLE_6_6 = ImageTarget(
+    title="Table 6.6: the hardness of BCL", number="6.6", datasets=("cifar10", "stl10"),
+    groups=_hardness,
+)  # fmt: skip
+TABLE_6_7 = ImageTarget(
+    title="Table 6.7: the prior of BCL", number="6.7", datasets=("tiny-imagenet",), groups=_priors,
+    reported=Reported(("linear", "linear_top5", "knn"), "linear", "images"),
+)  # fmt: skip
+TABLE_6_8 = ImageTarget(
+    title="Table 6.8: seconds of an epoch", number="6.8", datasets=_ALL, groups=_cost,
+    reported=Reported(("seconds_per_epoch",), "seconds_per_epoch", None),
+)  # fmt: skip

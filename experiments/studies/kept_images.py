@@ -1,0 +1,91 @@
+"""Outcomes of trainings on images on the disk, so that tables share them and commands go on."""
+
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from crl_jax import __version__
+
+from .._locks import hold
+from .._rundir import write_json
+from .._schema import to_json
+from ..images import _pipeline as pipeline
+from ..images._config import Config
+from ..images._pipeline import OnEntry
+from ..images._problem import Problem
+from .outcomes import Outcome
+
+# Of a stored outcome; another one is not read.
+_FORM = 1
+_SECTIONS = ("views", "method", "objective", "encoding", "training", "protocol")
+
+
+def run_once(
+    label: str, config: Config, problem: Problem, folder: Path, on_entry: OnEntry
+) -> Outcome:
+    """Trains and judges all seeds of a configuration, or reads what that came to before.
+
+    Args:
+      label: Names the outcome.
+      config: The configuration, with all defaults.
+      problem: Its images.
+      folder: Where outcomes are kept, by all that they depend on; a training that was killed goes
+        on from its checkpoint, and one that another process is at is waited for.
+      on_entry: Called with each entry of the history of a run.
+    """
+    path = _path_of(config, problem, folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with hold(path.with_suffix(".lock")):
+        if path.exists():
+            # The same training may stand in several tables under several names.
+            return Outcome(**{**json.loads(path.read_text()), "label": label})
+        history: list[dict[str, Any]] = []
+
+        def see(run: pipeline.Run, entry: dict[str, Any]) -> None:
+            history.append({"run": run.index, **entry})
+            on_entry(run, entry)
+
+        checkpoints = path.with_suffix("")
+        checkpoints.mkdir(exist_ok=True)
+        first, judged = config.protocol.seed, []
+        for index in range(config.protocol.seeds):
+            learned = pipeline.learn(config, problem, {}, index, checkpoints, see)
+            judged.append(pipeline.judged(config, problem, learned, first + index, lambda _: None))
+        right = np.mean([of.right for of in judged], axis=0)
+        outcome = Outcome(label, _with_seconds(judged, history), right.tolist(), history, {})
+        write_json(path, dataclasses.asdict(outcome))
+        for left in checkpoints.iterdir():
+            left.unlink()
+        checkpoints.rmdir()
+        return outcome
+
+
+def _with_seconds(
+    judged: list[pipeline.Judged], history: list[dict[str, Any]]
+) -> list[dict[str, float]]:
+    """The metrics of each seed, with the seconds of an epoch after the first report."""
+    found = []
+    for index, of in enumerate(judged):
+        own = [entry for entry in history if entry["run"] == index]
+        first, last = own[0], own[-1]
+        epochs = last["epoch"] - first["epoch"]
+        each = (last["seconds"] - first["seconds"]) / epochs if epochs else float("nan")
+        found.append({**of.metrics, "seconds_per_epoch": each})
+    return found
+
+
+def _path_of(config: Config, problem: Problem, folder: Path) -> Path:
+    task, _ = pipeline.trace_step(config, problem.train, {})
+    stored, images = to_json(config), (problem.train, problem.test)
+    knows = [
+        __version__, _FORM, {name: stored[name] for name in _SECTIONS},
+        str(jax.eval_shape(task.init, jax.random.key(0))),
+        *(hashlib.sha256(of.images.tobytes() + of.labels.tobytes()).hexdigest() for of in images),
+    ]  # fmt: skip
+    name = hashlib.sha256(json.dumps(knows).encode()).hexdigest()[:16]
+    return folder / f"images-{name}.json"

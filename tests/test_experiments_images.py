@@ -1,0 +1,272 @@
+"""Representations of images by the command line, from flags to features."""
+
+import json
+import re
+import shlex
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+import tyro
+
+import experiments.images
+from crl_jax import models, tasks, train
+from experiments._registry import filled, settle
+from experiments._schema import to_json
+from experiments.images import _pipeline as pipeline
+from experiments.images._command import _configure, main, settle_all
+from experiments.images._config import FLAGS, SCHEMA, Config
+from experiments.images._embed import EmbedOptions
+from experiments.images._problem import evenly, load_problem
+from experiments.images._saved import load_encoder
+from experiments.images.encoders import ENCODERS
+from experiments.images.losses import LOSSES
+from experiments.images.methods import METHODS
+from experiments.images.recipes import RECIPES
+
+pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
+
+SMALL = shlex.split(
+    "--train-images 120 --test-images 60 --width 4 --head 16 8 --batch-size 40 --epochs 2 "
+    "--neighbours 5"
+)
+README = (Path(experiments.images.__file__).parent / "README.md").read_text()
+
+
+def read(folder, name):
+    return json.loads((folder / name).read_text())
+
+
+def history(folder):
+    """What the reports measured, without the clock."""
+    lines = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def a_small_network():
+    """In place of the default encoder, whose compilation takes long."""
+    with pytest.MonkeyPatch.context() as patch:
+        entry = replace(ENCODERS["resnet10"], make=partial(models.ResNet, (1, 1)))
+        patch.setitem(ENCODERS, "resnet10", entry)
+        yield
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run with a sweep and two seeds."""
+    folder = tmp_path_factory.mktemp("images") / "run"
+    flags = [*SMALL, "--loss", "bayesian", "--alpha-from", "labels", "--sweep", "beta=0.6,0.9"]
+    with jax.numpy_dtype_promotion("standard"):
+        assert main([*flags, "--seeds", "2", "--out", str(folder)]) == 0
+    return folder
+
+
+def test_a_run_leaves_what_the_page_says(finished, capsys):
+    named = set(re.findall(r"^\| (`.*?) \|", README.split("## The run directory")[1], re.MULTILINE))
+    files = {name for cell in named for name in re.findall(r"`([\w.]+\.\w+|checkpoint/)`", cell)}
+    assert {f"{p.name}/" if p.is_dir() else p.name for p in finished.iterdir()} - {".lock"} == files
+    lines = history(finished)
+    assert [(line["phase"], line["run"], line["epoch"]) for line in lines] == [
+        (phase, run, epoch) for phase in ("search", "final") for run in (0, 1) for epoch in (1, 2)
+    ]
+    assert all({"loss", "alpha", "auc", "false_negatives"} <= line.keys() for line in lines)
+    metrics, per_seed = read(finished, "metrics.json"), read(finished, "metrics_by_seed.json")
+    assert metrics["linear"] == pytest.approx(np.mean([m["linear"] for m in per_seed]))
+    assert metrics["knn_std"] == pytest.approx(np.std([m["knn"] for m in per_seed], ddof=1))
+    assert all(0.2 < m["linear"] <= 1 for m in per_seed)  # a tenth by chance
+    table = [line.split(",") for line in (finished / "sweep.csv").read_text().splitlines()]
+    assert table[0] == ["beta", "valid_knn", "best_epoch", "chosen"]
+    scores = {row[0]: float(row[1]) for row in table[1:]}
+    (chosen,) = (row[0] for row in table[1:] if row[3] == "1")
+    assert scores[chosen] == max(scores.values())
+    assert metrics["chosen"] == {
+        "point": {"beta": float(chosen)}, "valid_knn": pytest.approx(scores[chosen])
+    }  # fmt: skip
+    for line in lines[:4:2]:  # the score is the mean of the last reports
+        values = [
+            x["valid_knn"] for x in lines if (x["phase"], x["run"]) == ("search", line["run"])
+        ]
+        assert scores[line["label"].split("=")[1].split()[0]] == pytest.approx(np.mean(values))
+    assert main(["--resume", str(finished)]) == 0
+    assert "is finished" in capsys.readouterr().out
+
+
+def test_features_of_a_run_are_those_that_were_judged(finished, tmp_path):
+    encoder = load_encoder(finished)
+    config = encoder.config
+    problem = load_problem(config.source, lambda _: None)
+    point = read(finished, "metrics.json")["chosen"]["point"]
+    checkpoints = finished / "checkpoint"
+    learned = pipeline.learn(config, problem, point, 0, checkpoints, lambda *_: None)
+    images = problem.test.images
+    np.testing.assert_allclose(encoder.features(images), learned.features(images), atol=1e-5)
+    out = tmp_path / "features.npz"
+    assert main(["embed", "--run", str(finished), "--out", str(out)]) == 0
+    with np.load(out) as stored:
+        assert stored["features"].shape == (1797, 8)
+        assert {*stored["part"]} == {"train", "test"}
+        assert len(stored["labels"]) == 1797
+        assert stored["classes"].tolist() == [str(i) for i in range(10)]
+    colours = tmp_path / "photos"
+    for i in range(4):
+        folder = colours / f"class{i % 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        _write_png(
+            folder / f"{i}.png", np.full((8, 8, 3), 60 * i, np.uint8) + np.arange(3, dtype=np.uint8)
+        )
+    assert main(["embed", "--run", str(finished), "--data", str(colours), "--out", str(out)]) == 2
+    assert main(["embed", "--run", str(tmp_path)]) == 2
+
+
+def _write_png(path, pixels):
+    from PIL import Image
+
+    Image.fromarray(pixels).save(path)
+
+
+class Killed(BaseException):
+    """The end of the process."""
+
+
+def test_a_killed_run_goes_on_to_the_same_bits(tmp_path, monkeypatch):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    flags = [*SMALL, "--checkpoint-seconds", "0", "--method", "moco", "--queue", "80"]
+    assert main([*flags, "--out", str(whole)]) == 0
+    report, reports = train.Checkpoint.on_report, []
+
+    def end(self, loop):
+        report(self, loop)
+        reports.append(loop.epoch)
+        if len(reports) == 1:
+            raise Killed
+
+    monkeypatch.setattr(train.Checkpoint, "on_report", end)
+    with pytest.raises(Killed):
+        main([*flags, "--out", str(killed)])
+    assert not (killed / "metrics.json").exists()
+    assert main(["--resume", str(killed)]) == 0
+    assert reports == [1, 2]
+    assert history(killed) == history(whole)
+    with np.load(whole / "encoder.npz") as a, np.load(killed / "encoder.npz") as b:
+        assert all(np.array_equal(a[name], b[name]) for name in a.files if name != "header")
+    assert read(killed, "metrics_by_seed.json") == read(whole, "metrics_by_seed.json")
+
+
+def settled(flags):
+    """The configuration with all defaults, and its images."""
+    config, _, _ = _configure(flags)
+    problem = load_problem(config.source, lambda _: None)
+    return settle_all(config, problem), problem
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_is_trained(method):
+    own = {"moco": ["--queue", "80"], "protonce": ["--queue", "80", "--clusters", "5"]}
+    own["directclr"] = ["--first-features", "8"]
+    config, problem = settled([*SMALL, "--method", method, *own.get(method, [])])
+    task, loss = pipeline.trace_step(config, problem.train, {})
+    assert isinstance(task, tasks.ViewTask)
+    assert loss.shape == ()
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_every_loss_gets_its_numbers(loss):
+    config, problem = settled([*SMALL, "--loss", loss, "--temperature", "0.2"])
+    task, value = pipeline.trace_step(config, problem.train, {})
+    assert value.shape == ()
+    assert task.loss_fn is LOSSES[loss].loss
+    assert task.hyperparams["temperature"] == 0.2
+    assert {*task.hyperparams} == {"temperature", *LOSSES[loss].hyperparams}
+    assert task.hyperparams.get("tau_plus", 0.1) == pytest.approx(0.1)  # of ten classes
+    assert SCHEMA.from_json(to_json(config), Path("config.json")) == config
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipes_are_taken(name):
+    config, _, _ = _configure(["--recipe", name])
+    assert config == RECIPES[name]
+    values = settle("loss", config.objective, LOSSES)
+    assert values.get("tau_plus", 1) is not None
+    filled(config.objective, values)
+    if "resnet50" in name:
+        assert (config.training.batch_size, config.training.epochs) == (256, 400)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--tau-plus", "0.1"], "--loss info_nce has no --tau-plus"),
+        (["--method", "byol", "--loss", "hard"], "--method byol has its own loss"),
+        (["--method", "byol", "--temperature", "0.2"], "--method byol has no --temperature"),
+        (["--queue", "80"], "--method simclr has no --queue"),
+        (["--loss", "bayesian", "--alpha", "0.8", "--alpha-from", "labels"], "--alpha-from labels"),
+        (["--sweep", "batch_size=1,2"], "--sweep takes one of"),
+        (["--search-seeds", "2"], "--search-seeds 2 averages over what --sweep tries"),
+        (["--batch-size", "1"], "--batch-size must be a whole number"),
+        (["--batch-size", "4000"], "--batch-size must be at most"),
+        (["--train-images", "5000"], "--train-images must be at most 1438, got 5000"),
+        (["--crop", "0"], "--crop must be a number in (0, 1]"),
+        (["--method", "directclr", "--first-features", "999"], "--first-features must be"),
+        (["--method", "moco", "--queue", "8"], "--queue must hold a batch"),
+        (["--data", "nowhere"], "nowhere"),
+        (["--recipe", "cifar10"], "--recipe takes one of"),
+        (["--device", "tpu"], "--device tpu: JAX found only cpu here"),
+        (["--mesh", "data=64"], "--mesh data=64 asks for 64 devices"),
+        (["--resume", "runs", "--lr", "1"], "--resume goes on with the run's own configuration"),
+        (["embed", "--run", "nowhere"], "nowhere holds no run"),
+    ],
+)  # fmt: skip
+def test_what_does_not_go_is_said_in_a_line(flags, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(flags) == 2
+    said = capsys.readouterr()
+    assert message in said.err
+    assert said.err.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_draws_are_even_and_in_every_class():
+    rng = np.random.default_rng(0)
+    labels = np.repeat([0, 1, 2, -1], [50, 30, 3, 20])
+    places = evenly(labels, 23, rng)
+    assert len({*places}) == 23
+    assert np.bincount(labels[places]).tolist() == [10, 10, 3]
+    assert len(evenly(labels, 103, rng)) == 103  # all, and those without a label
+    problem = load_problem(replace(Config().source, train_images=200), lambda _: None)
+    assert len(problem.train) == 200
+    assert len(problem.valid) == 20
+    assert np.bincount(problem.valid.labels).tolist() == [2] * 10
+    both = {image.tobytes() for image in problem.learn.images} | {
+        image.tobytes() for image in problem.valid.images
+    }
+    assert both == {image.tobytes() for image in problem.train.images}
+
+
+COMMANDS = [
+    shlex.split(command)
+    for block in re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
+    for command in re.findall(r"python -m experiments\.images ?(.*)", block)
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_commands_of_the_page_are_taken(command):
+    if command[:1] == ["embed"]:
+        assert tyro.cli(EmbedOptions, args=command[1:]).run == Path("runs/photos")
+    elif command[:1] != ["--resume"]:
+        _configure(command)
+
+
+def test_flags_of_the_page_are_there():
+    own = {f"--{name}" for name in EmbedOptions.__dataclass_fields__}
+    known = {*FLAGS.values(), "--recipe", "--help"} | own
+    assert set(re.findall(r"--[a-z][a-z0-9-]*", README)) <= known
+    assert {*FLAGS.values()} - set(re.findall(r"--[a-z][a-z0-9-]*", README)) <= {
+        # Numbers of single entries, which --help lists.
+        "--queue", "--momentum", "--clusters", "--warm-up-epochs", "--first-features",
+        "--min-score", "--config",
+    }  # fmt: skip
