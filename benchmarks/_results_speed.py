@@ -24,6 +24,8 @@ def speed(results: Path) -> str:
         "evaluation": _evaluation,
         "contrastive": _contrastive,
         "in_batch": _in_batch,
+        "augment": _augment,
+        "resnet": _resnet,
         "time_to_quality": _time_to_quality,
         "fold_in": _fold_in,
     }
@@ -130,7 +132,7 @@ def at_scale(results: Path) -> str:
     if theirs is not None:
         times = theirs["epoch_seconds"] / ours["train"]["epoch_seconds"]
         ratio = f" (PyTorch {times:.1f} times as long)"
-    most = max(row["gigabytes"] for row in ours.values())
+    most = max(map(_gigabytes, ours.values()))
     return (
         f"{setting['interactions'] / 1e6:.0f} million interactions of {setting['users']:,} users "
         f"with {setting['items']:,} items are read in {ours['load']['seconds']:.0f} s. An epoch of "
@@ -138,6 +140,12 @@ def at_scale(results: Path) -> str:
         f"evaluation of {setting['tested']:,} users {ranked:.1f} s; no part takes more than "
         f"{most:.1f} GB."
     )
+
+
+def _gigabytes(row: dict[str, Any]) -> float:
+    """The most memory of a stage. Parquet is decoded by a process beside the one that reads it."""
+    beside = row["gigabytes_of_child"] if row["stage"] == "load" else 0
+    return row["gigabytes"] + beside
 
 
 def _command(setting: dict[str, int]) -> str:
@@ -168,7 +176,7 @@ def _scale(title: str, content: Content) -> str:
         if row is None:
             return ""
         seconds = row[_STAGES[stage][1]] + row.get("plan_seconds", 0)
-        return f"{number(seconds, 1)} s, {number(row['gigabytes'], 1)} GB"
+        return f"{number(seconds, 1)} s, {number(_gigabytes(row), 1)} GB"
 
     setting, said = content["setting"], rows["evaluate", names[0]]["users"]
     ways = ", ".join(
@@ -180,10 +188,11 @@ def _scale(title: str, content: Content) -> str:
         f"{setting['items']:,} items, width {setting['dim']}, BPR in batches of "
         f"{setting['batch']:,}. Evaluation ranks all items for {setting['tested']:,} users, of "
         f"whom {said:,} have test "
-        f"items; every user gets {setting['k']} items. Seconds, and the most memory of the process "
-        "of a stage. All rank the same tables, and find the same NDCG. `implicit` takes a step "
-        "of SGD for each interaction, and its threads do not wait for each other. PyTorch does not "
-        f"check its negatives. Steps of Adam: {ways}. {machine_of(content)}. "
+        f"items; every user gets {setting['k']} items. Seconds, and the most memory of a "
+        "stage, the process that decodes Parquet included. Epochs and evaluation come after a "
+        "first one, which compiles. All rank the same tables, and find the same NDCG. `implicit` "
+        "takes a step of SGD for each interaction, and its threads do not wait for each other. "
+        f"PyTorch does not check its negatives. Steps of Adam: {ways}. {machine_of(content)}. "
         f"`{_command(setting)}`",
         table(
             ["stage", *names],
@@ -354,6 +363,65 @@ def _in_batch(content: Content) -> str:
         f"{machine_of(content)}. `python -m benchmarks.in_batch`",
         table(["batch", "way", "ms", "CPU, ms", "memory, MB", "time over training"], cells),
     )
+
+
+def _augment(content: Content) -> str:
+    rows = {(row["name"], row["size"], row["cores"]): row for row in content["speed"]}
+    heads = list(dict.fromkeys((size, cores) for _, size, cores in rows))
+
+    def cell(name: str, head: tuple[int, int]) -> str:
+        row = rows.get((name, *head))
+        return f"{row['images_per_second_median']:,.0f}" if row else ""
+
+    worst = max(content["differences"], key=lambda row: row["largest_difference"])
+    return join(
+        "### Views of images",
+        "Views of CIFAR-10 a second: crop, flip, jitter, grey, blur and normalisation, in batches "
+        f"of {content['batch']}. torchvision takes one image after another, Kornia a batch. With "
+        "given numbers our functions and torchvision's differ by at most "
+        f"{worst['largest_difference']:.0e}, in `{worst['function']}`. {machine_of(content)}. "
+        "`python -m benchmarks.augment`",
+        table(
+            ["way", *(f"{size} pixels, {_cores(cores)}" for size, cores in heads)],
+            [
+                [name, *(cell(name, head) for head in heads)]
+                for name in dict.fromkeys(name for name, *_ in rows)
+            ],
+        ),
+    )
+
+
+def _resnet(content: Content) -> str:
+    cells = []
+    for row in content["rows"]:
+        depth, width = row["network"].split(":")
+        way = row["name"] if row["name"] == "crl_jax" else f"{row['name']}, {row['layout']}"
+        cells.append(
+            [
+                f"ResNet-{depth}, width {width}",
+                _cores(row["cores"]),
+                way,
+                number(row["step_ms"], 0),
+                number(row["step_cpu_ms"], 0),
+                number(row["peak_mb"], 0),
+                number(row["times_best_pytorch"], 2),
+            ]
+        )
+    setting = content["setting"]
+    return join(
+        "### A step of SimCLR",
+        f"Both views of {setting['batch']} images of {setting['size']} pixels, forward, backward "
+        "and Adam, in float32. The memory is the most that the process takes. "
+        f"{machine_of(content)}. `python -m benchmarks.resnet`",
+        table(
+            ["network", "on", "way", "ms", "CPU, ms", "memory, MB", "time over the best PyTorch"],
+            cells,
+        ),
+    )
+
+
+def _cores(n: int) -> str:
+    return f"{n} core{'s' if n > 1 else ''}"
 
 
 def _time_to_quality(content: Content) -> str:

@@ -82,7 +82,10 @@ def files_of(folder: Path, pattern: str) -> str:
 
 def machine_of(content: dict[str, Any]) -> str:
     """What a benchmark ran on, and with which versions."""
-    names = {"jax": "JAX", "torch": "PyTorch", "scipy": "SciPy", "implicit": "implicit"}
+    names = {
+        "jax": "JAX", "torch": "PyTorch", "torchvision": "torchvision", "kornia": "Kornia",
+        "scipy": "SciPy", "implicit": "implicit",
+    }  # fmt: skip
     versions = [
         f"{said} {content['versions'][name].partition('+')[0]}"
         for name, said in names.items()

@@ -1,0 +1,152 @@
+"""The reference: residual networks in PyTorch, with the names of torchvision's parameters.
+
+The stride of a bottleneck is in its 3 × 3 convolution. The stem is torchvision's, or a 3 × 3
+convolution without a pooling. Sums and ReLUs overwrite what they read where PyTorch may.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class Block(nn.Module):
+    """Two 3 × 3 convolutions, or one between two of 1 × 1, and what they are added to."""
+
+    def __init__(self, n_in: int, n: int, stride: int, is_bottleneck: bool):
+        super().__init__()
+        sizes, widths, strides = [3, 3], [n, n], [stride, 1]
+        if is_bottleneck:
+            sizes, widths, strides = [1, 3, 1], [n, n, 4 * n], [1, stride, 1]
+        self.n_layers, before = len(sizes), n_in
+        for place, (size, width, own) in enumerate(zip(sizes, widths, strides, strict=True), 1):
+            conv = nn.Conv2d(before, width, size, own, size // 2, bias=False)
+            self.add_module(f"conv{place}", conv)
+            self.add_module(f"bn{place}", nn.BatchNorm2d(width))
+            before = width
+        self.downsample = None
+        if stride != 1 or n_in != before:
+            conv = nn.Conv2d(n_in, before, 1, stride, bias=False)
+            self.downsample = nn.Sequential(conv, nn.BatchNorm2d(before))
+        self.n_out = before
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The activations after the block."""
+        out = x
+        for place in range(1, self.n_layers + 1):
+            out = self.get_submodule(f"bn{place}")(self.get_submodule(f"conv{place}")(out))
+            if place < self.n_layers:
+                out = F.relu(out, inplace=True)
+        out += x if self.downsample is None else self.downsample(x)
+        return F.relu(out, inplace=True)
+
+
+class ResNet(nn.Module):
+    """Features of images ``[batch, channels, rows, columns]``; ``settings`` are those of ours."""
+
+    def __init__(self, settings: Any):
+        super().__init__()
+        width = settings.width
+        is_large = settings.stem == "imagenet"
+        size, stride = (7, 2) if is_large else (3, 1)
+        self.conv1 = nn.Conv2d(settings.n_channels, width, size, stride, size // 2, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.maxpool = nn.MaxPool2d(3, 2, 1) if is_large else nn.Identity()
+        before, stages = width, []
+        for stage, n_blocks in enumerate(settings.blocks):
+            blocks = []
+            for place in range(n_blocks):
+                stride = 2 if stage and not place else 1
+                block = Block(before, width * 2**stage, stride, settings.has_bottlenecks)
+                blocks.append(block)
+                before = block.n_out
+            stages.append(nn.Sequential(*blocks))
+            self.add_module(f"layer{stage + 1}", stages[-1])
+        self.n_stages = len(stages)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The features."""
+        x = self.maxpool(F.relu(self.bn1(self.conv1(x)), inplace=True))
+        for stage in range(1, self.n_stages + 1):
+            x = self.get_submodule(f"layer{stage}")(x)
+        return x.mean((2, 3))
+
+
+class Trainer:
+    """A ResNet, BCL's head and InfoNCE of two views, with fused Adam.
+
+    Args:
+      settings: Of the network.
+      images: Two views of each example, ``[2 · batch, rows, columns, channels]``.
+      widths: Of the head.
+      temperature: Divides cosines.
+      learning_rate: Adam's.
+      channels_last: How images lie in memory.
+    """
+
+    def __init__(
+        self, settings: Any, images: Any, widths: tuple[int, int], *, temperature: float,
+        learning_rate: float, channels_last: bool,
+    ):  # fmt: skip
+        torch.manual_seed(0)
+        layout = torch.channels_last if channels_last else torch.contiguous_format
+        head = nn.Sequential(
+            nn.Linear(settings.n_features, widths[0], bias=False), nn.BatchNorm1d(widths[0]),
+            nn.ReLU(inplace=True), nn.Linear(*widths),
+        )  # fmt: skip
+        network = nn.Sequential(ResNet(settings), head)
+        self.network = network.to(memory_format=layout)  # pyright: ignore[reportCallIssue]
+        self.images = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous(memory_format=layout)
+        self.adam = torch.optim.Adam(self.network.parameters(), learning_rate, fused=True)
+        n = len(images)
+        self.partner, self.itself = (torch.arange(n) + n // 2) % n, torch.eye(n, dtype=torch.bool)
+        self.temperature = temperature
+
+    def step(self) -> float:
+        """Takes a step; returns the loss before it."""
+        self.adam.zero_grad(set_to_none=True)
+        z = F.normalize(self.network(self.images))
+        logits = (z @ z.T / self.temperature).masked_fill(self.itself, -torch.inf)
+        loss = F.cross_entropy(logits, self.partner)
+        loss.backward()
+        self.adam.step()
+        return loss.item()
+
+
+def variables_of(network: ResNet, settings: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Its weights and running averages in the places that ours have."""
+
+    def norm(module: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        scale, bias = module.weight, module.bias
+        return (
+            {"scale": _array(scale), "bias": _array(bias)},
+            {"mean": _array(module.running_mean), "var": _array(module.running_var)},
+        )
+
+    def kernel(module: Any) -> dict[str, Any]:
+        return {"kernel": _array(module.weight.permute(2, 3, 1, 0))}
+
+    params, rest = {"conv": kernel(network.conv1)}, {}
+    params["norm"], rest["norm"] = norm(network.bn1)
+    for stage, n_blocks in enumerate(settings.blocks, 1):
+        for place in range(n_blocks):
+            block: Any = network.get_submodule(f"layer{stage}.{place}")
+            own, own_rest = {}, {}
+            for layer in range(1, block.n_layers + 1):
+                own[f"conv_{layer}"] = kernel(block.get_submodule(f"conv{layer}"))
+                norms = norm(block.get_submodule(f"bn{layer}"))
+                own[f"norm_{layer}"], own_rest[f"norm_{layer}"] = norms
+            if block.downsample is not None:
+                own["conv_skip"] = kernel(block.downsample[0])
+                own["norm_skip"], own_rest["norm_skip"] = norm(block.downsample[1])
+            name = f"block_{stage}_{place + 1}"
+            params[name], rest[name] = own, own_rest
+    return params, rest
+
+
+def _array(x: Tensor) -> Any:
+    return x.detach().contiguous().numpy()

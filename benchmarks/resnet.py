@@ -1,0 +1,244 @@
+"""A training step of residual networks, forward, backward and Adam, against PyTorch.
+
+Both views of 128 images of 32 × 32 go through a ResNet with a 3 × 3 stem and through the head of
+BCL, InfoNCE compares them, and Adam takes a step. Ours is the step of :func:`crl_jax.train.fit` in
+its compiled loop. PyTorch has fused Adam, with channels last and first. Each has a process of its
+own, on one core and on all, and they take turns, a few steps each. The seconds on the wall and
+those of all cores are given, per step. Memory is the largest that a process has held.
+
+With ``--check`` nothing is timed: the weights of ResNet-18 and -50 in PyTorch are copied into ours,
+and features and running averages compared. ``--way xla`` adds JAX's own gradients, which take
+minutes.
+
+    python -m benchmarks.resnet --out benchmarks/results/resnet.json
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import _common as common
+from ._worker import Worker
+from .propagation import resident
+
+BATCH, SIZE, WIDTHS, TEMPERATURE, LEARNING_RATE = 128, 32, (512, 128), 0.5, 1e-3
+NETWORKS = ["10:16", "18:16", "18:32", "18:64"]
+STEPS = 2
+"""Steps of a turn, which are one call of ours."""
+MOST = 1e-3
+"""By how much features and running averages may be off, as a share of the largest."""
+
+
+def settings_of(network: str, way: Any = "auto") -> Any:
+    """Of ``"18:32"``: depth and width."""
+    from crl_jax import models
+
+    depth, width = map(int, network.split(":"))
+    return models.ResNet(depth, width=width, convolution=way)
+
+
+def views() -> np.ndarray:
+    """Both views of a batch, ``[2 · batch, rows, columns, channels]``."""
+    rng = np.random.default_rng(0)
+    images = rng.normal(size=(BATCH, SIZE, SIZE, 3))
+    both = [images + 0.3 * rng.normal(size=images.shape) for _ in range(2)]
+    return np.concatenate(both).astype(np.float32)
+
+
+def ours(network: str, way: str) -> Callable[[], float]:
+    """Some steps, and the mean loss before each."""
+    import jax
+    import jax.numpy as jnp
+
+    from crl_jax import losses, models, tasks, train
+
+    build = models.WithHead(settings_of(network, way), models.Projection(WIDTHS))
+    noise = np.stack(np.split(views(), 2), axis=1)  # [batch, 2, rows, columns, channels]
+
+    def pick(key: Any, pair: Any) -> Any:
+        return pair[jax.random.randint(key, (), 0, 2)]
+
+    task = tasks.TwoViews(
+        models.Network(build), pick, {"temperature": TEMPERATURE}, losses.info_nce
+    )
+    optimizer = train.Optimizer(jnp.float32(LEARNING_RATE))
+    batches = train.ArrayBatches(jnp.asarray(np.concatenate([noise] * STEPS)))
+    plan = train.StepPlan(BATCH)
+    start = jax.jit(lambda: train.initial_state(task, optimizer, 0))
+    state, number = start(), 0
+
+    def run(state: Any, epoch: Any, batches: Any) -> Any:
+        steps = batches.epoch(jax.random.fold_in(state.key, epoch), plan)
+        return train.run_steps(task, optimizer, state, steps, plan=plan, data=batches.data)
+
+    compiled = train.jit(run, donate_argnums=0)
+
+    def turn() -> float:
+        nonlocal state, number
+        state, report = compiled(state, np.int32(number), batches)
+        number += 1
+        return float(report["loss"])
+
+    return turn
+
+
+def theirs(network: str, layout: str, threads: int) -> Callable[[], float]:
+    """The same in PyTorch."""
+    import torch
+
+    from ._torch_resnet import Trainer
+
+    torch.set_num_threads(threads)
+    trainer = Trainer(
+        settings_of(network), views(), WIDTHS, temperature=TEMPERATURE,
+        learning_rate=LEARNING_RATE, channels_last=layout == "channels last",
+    )  # fmt: skip
+    return lambda: statistics.mean(trainer.step() for _ in range(STEPS))
+
+
+def work(network: str, name: str, layout: str, cores: int) -> None:
+    """Answers each line with a turn; at the end tells its memory."""
+    turn = theirs(network, layout, cores) if name == "PyTorch" else ours(network, layout)
+    for line in sys.stdin:
+        if line.strip() == "end":
+            break
+        wall, cpu = time.perf_counter(), time.process_time()
+        loss = turn()
+        told = {
+            "step_ms": 1e3 * (time.perf_counter() - wall) / STEPS,
+            "step_cpu_ms": 1e3 * (time.process_time() - cpu) / STEPS,
+            "loss": loss,
+        }
+        print(json.dumps(told), flush=True)
+    print(json.dumps({"peak_mb": resident("VmHWM") / 1e6}), flush=True)
+
+
+class Contestant:
+    """A process that takes some steps when it is told to."""
+
+    def __init__(self, network: str, name: str, layout: str, cores: int):
+        self.about = {"network": network, "name": name, "layout": layout, "cores": cores}
+        usable = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, sorted(usable)[:cores])  # which the process inherits
+        self._worker = Worker("resnet", "--worker", network, name, layout, cores)
+        os.sched_setaffinity(0, usable)
+        self.turns: list[dict[str, float]] = []
+
+    def run(self) -> None:
+        """A turn."""
+        self.turns.append(json.loads(self._worker.ask("turn")))
+
+    def row(self) -> dict[str, Any]:
+        """Its figures; the first turn, which compiles, stands by itself."""
+        first, *others = self.turns
+        return {
+            **self.about,
+            "step_ms": statistics.median(turn["step_ms"] for turn in others),
+            "step_ms_min": min(turn["step_ms"] for turn in others),
+            "step_cpu_ms": statistics.median(turn["step_cpu_ms"] for turn in others),
+            "first_seconds": 1e-3 * STEPS * first["step_ms"],
+            "last_loss": others[-1]["loss"],
+            **json.loads(self._worker.ask("end")),
+        }
+
+
+def measure(network: str, rounds: int, ways: list[str]) -> list[dict[str, Any]]:
+    """All contestants on as many cores in turns, one number of cores after the other."""
+    rows = []
+    for cores in sorted({1, len(os.sched_getaffinity(0))}):
+        names = [*(("crl_jax", way) for way in ways), ("PyTorch", "channels last"),
+                 ("PyTorch", "channels first")]  # fmt: skip
+        contestants = [Contestant(network, *name, cores) for name in names]
+        for _ in range(rounds + 1):
+            for contestant in contestants:
+                contestant.run()
+        these = [contestant.row() for contestant in contestants]
+        best = min(row["step_ms"] for row in these if row["name"] == "PyTorch")
+        rows += [{**row, "times_best_pytorch": row["step_ms"] / best} for row in these]
+    return rows
+
+
+def check() -> list[dict[str, Any]]:
+    """Features and running averages of PyTorch's weights, in both.
+
+    Raises:
+      SystemExit: If they are off by more than rounding.
+    """
+    import jax
+    import torch
+
+    from crl_jax import models
+
+    from ._torch_resnet import ResNet, variables_of
+
+    rows = []
+    cases: Any = (18, "imagenet", 64), (50, "imagenet", 64), (18, "cifar", 32)
+    for depth, stem, size in cases:
+        settings = models.ResNet(depth, stem=stem)
+        torch.manual_seed(0)
+        reference = ResNet(settings)
+        x = np.random.default_rng(1).normal(size=(8, size, size, 3)).astype(np.float32)
+        images = torch.from_numpy(x).permute(0, 3, 1, 2)
+        for mode in ("train", "eval"):
+            reference.train(mode == "train")
+            before = jax.tree.map(np.copy, variables_of(reference, settings))
+            with torch.no_grad():
+                want = reference(images).numpy()
+            apply = jax.jit(models.Network(settings).apply, static_argnames="train")
+            got, rest = apply(*before, x, train=mode == "train")
+            row = {"network": depth, "stem": stem, "mode": mode, "features_off": off(got, want)}
+            after = variables_of(reference, settings)[1]
+            errors = map(off, jax.tree.leaves(rest), jax.tree.leaves(after))
+            rows.append({**row, "averages_off": max(errors)})
+    common.print_table(rows)
+    if not all(max(row["features_off"], row["averages_off"]) <= MOST for row in rows):
+        raise SystemExit("features or running averages are not those of PyTorch.")
+    return rows
+
+
+def off(got: Any, want: np.ndarray) -> float:
+    """The largest error, as a share of the largest entry."""
+    return float(np.abs(np.asarray(got) - want).max() / np.abs(want).max())
+
+
+def main() -> None:
+    """Parses the command line, measures, prints tables and writes the JSON."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--networks", nargs="+", default=NETWORKS, help="depth:width of each")
+    parser.add_argument("--rounds", type=common.count, default=3, help=f"turns of {STEPS} steps")
+    parser.add_argument("--way", nargs="+", default=["auto"], choices=["auto", "cpu", "xla"])
+    parser.add_argument("--check", action="store_true", help="compare with PyTorch, time nothing")
+    parser.add_argument("--out", type=Path, help="JSON of the figures")
+    parser.add_argument("--worker", nargs=4, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.worker:
+        network, name, layout, cores = args.worker
+        work(network, name, layout, int(cores))
+        return
+    result: dict[str, Any] = {
+        "benchmark": "resnet",
+        "machine": common.machine(),
+        "versions": common.versions("jax", "jaxlib", "flax", "torch", "numpy"),
+        "setting": {"batch": BATCH, "size": SIZE, "head": WIDTHS},
+    }
+    if args.check:
+        check()
+        return
+    rows = []
+    for network in args.networks:
+        rows += (these := measure(network, args.rounds, args.way))
+        common.print_table(these)
+        if args.out:
+            common.write_json(args.out, {**result, "rows": rows})
+
+
+if __name__ == "__main__":
+    main()
