@@ -1,9 +1,13 @@
 """Recommendations from a finished run, in the ids of the data it was trained on."""
 
 import csv
+import tempfile
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 import tyro
 from rich.console import Console
@@ -17,6 +21,8 @@ from ._screen import output, plain
 
 _CHECKED = 256
 """Users whose approximate items are compared with the exact ones."""
+_AT_ONCE = 1 << 16
+"""Users whose lists are in memory together."""
 
 
 @dataclass(frozen=True)
@@ -72,33 +78,65 @@ def main(arguments: list[str]) -> None:
             "judge it."
         )
     known = model.known if options.keep_test else data.union(model.known, model.test)
-    tables = models.Tables(*(table[options.seed_index] for table in model.tables))
+    tables = models.Tables(*(jnp.asarray(table[options.seed_index]) for table in model.tables))
     if options.user is None:
         users = np.arange(known.n_users)
     else:
         users = np.array([known.user_index(options.user)])
-    items, scores = recommend(tables, known, users, options.k, options.approximate)
-    if np.isnan(scores).any():
-        raise ValueError(
-            f"The model of --seed-index {options.seed_index} in {options.run} diverged: its scores "
-            "are not numbers."
-        )
-    console, short = output(), items[:, -1] < 0
+    console = output()
     if options.approximate is not None:
-        some = np.linspace(0, len(users) - 1, min(_CHECKED, len(users))).astype(int)
-        exact, _ = recommend(tables, known, users[some], options.k)
-        share = metrics.share_found(items[some], exact)
+        some = users[np.linspace(0, len(users) - 1, min(_CHECKED, len(users))).astype(int)]
+        found, exact = (
+            recommend(tables, known, some, options.k, target)[0]
+            for target in (options.approximate, None)
+        )
+        share = metrics.share_found(found, exact)
         console.print(f"approximate: {share:.2%} of the best items found, for {len(some)} users")
+    lists = _in_parts(tables, known, users, options)
     if options.out is None:
-        _print(console, str(options.user), items[0], scores[0], known)
-        if short[0]:
-            console.print(f"only {np.sum(items[0] >= 0)} items are left to recommend")
+        (own,) = lists
+        _print(console, str(options.user), own.items[0], own.scores[0], known)
+        if own.items[0, -1] < 0:
+            console.print(f"only {np.sum(own.items[0] >= 0)} items are left to recommend")
     else:
-        written = _write(options.out, users, items, scores, known)
+        counts = _write(options.out, lists, known)
         where = plain(options.out)
-        console.print(f"{written:,} recommendations for {len(users):,} users in {where}")
-        if short.any():
-            console.print(f"fewer than {options.k} items are left for {short.sum():,} of them")
+        console.print(f"{counts.rows:,} recommendations for {len(users):,} users in {where}")
+        if counts.short:
+            console.print(f"fewer than {options.k} items are left for {counts.short:,} of them")
+
+
+class Lists(NamedTuple):
+    """What is recommended to some users; -1 where no item is left.
+
+    Attributes:
+      users: ``[n]``.
+      items: ``[n, k]``, the best first.
+      scores: Theirs.
+    """
+
+    users: np.ndarray
+    items: np.ndarray
+    scores: np.ndarray
+
+
+def _in_parts(
+    tables: models.Tables, known: data.Interactions, users: np.ndarray, options: TopK
+) -> Iterator[Lists]:
+    """The lists of all users, those of some at a time.
+
+    Raises:
+      ValueError: If scores are not numbers.
+    """
+    for first in range(0, len(users), _AT_ONCE):
+        some = users[first : first + _AT_ONCE]
+        items, scores = recommend(tables, known, some, options.k, options.approximate)
+        if np.isnan(scores).any():
+            raise ValueError(
+                f"The model of --seed-index {options.seed_index} in {options.run} diverged: its "
+                "scores are not numbers."
+            )
+        yield Lists(some, items, scores)
 
 
 def recommend(
@@ -127,27 +165,58 @@ def _print(
     console.print(table)
 
 
-def _write(
-    path: Path, users: np.ndarray, items: np.ndarray, scores: np.ndarray, known: data.Interactions
-) -> int:
-    """Writes one row per user and rank, atomically; returns the number of rows."""
-    there = items >= 0
-    columns = {
-        "user": known.user_ids[np.repeat(users, there.sum(axis=1))],
-        "rank": (np.broadcast_to(np.arange(1, items.shape[1] + 1), items.shape)[there]),
-        "item": known.item_ids[items[there]],
-        "score": scores[there],
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    if path.suffix == ".parquet":
-        import polars
+class Written(NamedTuple):
+    """How much was written.
 
-        polars.DataFrame(columns).write_parquet(partial)
-    else:
-        with partial.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow(columns)
+    Attributes:
+      rows: A row has a user, a rank, an item and its score.
+      short: Users with fewer items than were asked for.
+    """
+
+    rows: int
+    short: int
+
+
+def _write(path: Path, parts: Iterable[Lists], known: data.Interactions) -> Written:
+    """Writes a row for each user and rank, atomically, in the memory of one part."""
+    counts = []
+
+    def columns() -> Iterator[dict[str, np.ndarray]]:
+        for users, items, scores in parts:
+            there = items >= 0
+            counts.append((there.sum(), np.sum(~there[:, -1])))
+            yield {
+                "user": known.user_ids[np.repeat(users, there.sum(axis=1))],
+                "rank": np.broadcast_to(np.arange(1, items.shape[1] + 1), items.shape)[there],
+                "item": known.item_ids[items[there]],
+                "score": scores[there],
+            }
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as scratch:
+        write = _parquet if path.suffix == ".parquet" else _csv
+        write(Path(scratch), columns()).replace(path)
+    return Written(*(int(count) for count in np.sum(counts, axis=0)))
+
+
+def _csv(scratch: Path, parts: Iterable[dict[str, np.ndarray]]) -> Path:
+    path = scratch / "whole.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        for place, columns in enumerate(parts):
+            if place == 0:
+                writer.writerow(columns)
             writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
-    partial.replace(path)
-    return int(there.sum())
+    return path
+
+
+def _parquet(scratch: Path, parts: Iterable[dict[str, np.ndarray]]) -> Path:
+    import polars
+
+    paths = []
+    for place, columns in enumerate(parts):
+        paths.append(scratch / f"{place}.parquet")
+        polars.DataFrame(columns).write_parquet(paths[-1])
+    path = scratch / "whole.parquet"
+    polars.scan_parquet(paths).sink_parquet(path)
+    return path

@@ -11,6 +11,7 @@ import pytest
 
 from crl_jax import data, losses, models, tasks, train
 from experiments import _pipeline as pipeline
+from experiments import _topk
 from experiments._config import Config
 from experiments._options import ProtocolOptions, TrainOptions
 from experiments._problem import Problem
@@ -78,6 +79,35 @@ def test_nothing_is_recommended_that_the_user_has(keep_test, saved, problem):
     has = pairs_of(problem.train, problem.valid, *(() if keep_test else (problem.test,)))
     assert len(shown) == len(set(shown))
     assert set(shown) == everything - has
+
+
+@pytest.mark.parametrize("name", ["recs.parquet", "recs.csv"])
+def test_many_users_are_written_a_part_at_a_time(name, saved, monkeypatch):
+    files = []
+    for at_once in (100, 5):
+        monkeypatch.setattr(_topk, "_AT_ONCE", at_once)
+        files.append(saved / f"{at_once}-{name}")
+        flags = ["--run", str(saved), "--all", "--k", "3", "--out", str(files[-1])]
+        assert main(["topk", *flags]) == 0
+    read = polars.read_parquet if name.endswith("parquet") else polars.read_csv
+    whole, parts = map(read, files)
+    assert whole.height == 3 * N_USERS
+    assert whole.equals(parts)
+    assert not [path for path in saved.iterdir() if path.name.startswith(".")]
+
+
+def test_a_list_that_is_not_written_leaves_no_file(problem, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(_topk, "_AT_ONCE", 5)
+    users = ones(N_USERS)
+    users[0, -1] = np.nan  # in the last part
+    tables = models.Tables(users, ones(N_ITEMS))
+    save_model(tmp_path, Model(tables, problem.known, problem.test, ("train",)), CONFIG)
+    before = sorted(tmp_path.iterdir())
+    for name in ("recs.parquet", "recs.csv"):
+        flags = ["--run", str(tmp_path), "--all", "--out", str(tmp_path / name)]
+        assert main(["topk", *flags]) == 2
+        assert "diverged" in capsys.readouterr().err
+    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_one_user_gets_what_that_user_gets_among_all(saved, capsys):

@@ -12,7 +12,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from crl_jax.metrics import RankingPlan, evaluate, ranking_plan, recommend, summarize
+from crl_jax.metrics import (
+    RankingPlan,
+    _evaluate,
+    _plan,
+    evaluate,
+    ranking_plan,
+    recommend,
+    summarize,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -311,6 +319,30 @@ def test_recommend_agrees_with_sorting():
         padding = 30 - len(want)
         np.testing.assert_array_equal(items[row], [*want, *[-1] * padding])
         np.testing.assert_array_equal(values[row], [*scores[u, want], *[-np.inf] * padding])
+
+
+@given(count=st.integers(0, 1 << 40))
+def test_numbers_of_groups_are_few_and_little_more(count):
+    rounded = _plan._rounded(count)
+    assert max(count, 1) <= rounded <= max(count * 9 / 8, 1)
+    assert _plan._rounded(rounded) == rounded
+    assert (
+        rounded >> max(0, rounded.bit_length() - 4) << max(0, rounded.bit_length() - 4) == rounded
+    )
+
+
+def test_as_many_other_users_find_their_program():
+    n_users, n_items = 272, 600
+    known = np.zeros((n_users, n_items), bool)
+    known[:, ::20] = True
+    known[:16, ::2] = known[136:160, ::2] = True  # more than a group in two blocks, and in three
+    params = jnp.asarray(np.random.default_rng(0).normal(size=known.shape), jnp.float32)
+    before = _evaluate._recommend._cache_size()
+    for users in (np.arange(136), np.arange(136, 272)):
+        items, _ = recommend(table, params, users, Csr.of(known), k=20, block_size=8)
+        want = np.argsort(np.where(known[users], np.inf, -params[users]), axis=1)[:, :20]
+        np.testing.assert_array_equal(items, want)
+    assert _evaluate._recommend._cache_size() == before + 1
 
 
 def test_recommend_marks_a_diverged_user():
