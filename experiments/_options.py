@@ -121,6 +121,9 @@ class TrainOptions:
     """Factor on the learning rate that the schedule goes down to."""
     batch_size: int = 1024
     """Interactions per step."""
+    batches: Literal["device", "host"] = field(default="device", metadata={WAS: "device"})
+    """Where they come from: arrays on the device, or the memory of the host, which leaves the
+    device more room. Seeds that are trained together then take them in one order."""
     epochs: int = 200
     """Length of the training, which the schedule spans."""
     patience: int = 50

@@ -237,6 +237,10 @@ def _fitter(
         encoder, contrast = model_on(part, encoding, config.contrasting, options.dim, swept)
         # To count held-out items in a pool would cost as much as the loss.
         shared = isinstance(sampler, samplers.Shared)
+        batches = None
+        if options.batches == "host":
+            seed = config.protocol.seed
+            batches = tasks.host_interactions(part, options.batch_size, seed=seed)
         with spoken(test="the validation part", train="the training part"):
             return tasks.fit_ranking(
                 part,
@@ -253,6 +257,7 @@ def _fitter(
                 n_group=objective.count("n_group"),
                 confidence=objective.confidence(part, options),
                 contrast=contrast or objective.term,
+                batches=batches,
                 held_out=None if shared else problem.held_out(part),
                 init_scale=options.init_scale,
                 optimizer=optimizer_of(options),

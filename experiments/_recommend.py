@@ -176,6 +176,11 @@ def _judge(
             f"--contrast {config.contrasting.contrast}: --loss {config.objective.loss} brings a "
             "term of its own."
         )
+    if config.training.batches == "host" and objective.entry.confidence is not None:
+        raise ValueError(
+            f"--batches host: --loss {config.objective.loss} weighs each interaction, so they must "
+            "be on the device."
+        )
     count_search_seeds(config.protocol)
     if config.protocol.sweep and not config.source.valid:
         raise ValueError("--valid 0 leaves no data to decide a --sweep on.")

@@ -158,7 +158,7 @@ def test_what_was_written_is_read():
     assert not fault(STORED | {"environment": {"python": "3.11"}})
 
 
-LATER = {"update": "tables", "mesh": None, "processes": None}
+LATER = {"update": "tables", "batches": "device", "mesh": None, "processes": None}
 """Flags that came later, and what was done without them."""
 
 

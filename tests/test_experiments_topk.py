@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -148,7 +148,8 @@ def for_use(problem, tmp_path_factory, quick_compiles) -> Run:
         return run(CONFIG, problem, tmp_path_factory.mktemp("use"))
 
 
-def test_a_model_for_use_learns_from_all_data_and_is_not_what_is_scored(for_use, problem, tmp_path):
+def from_everything(problem: Problem, stop_at: int, **changes: Any) -> list[models.Tables]:
+    """The tables of both seeds after a training on all parts."""
     everything = interactions(
         [
             (int(u), int(i))
@@ -156,7 +157,7 @@ def test_a_model_for_use_learns_from_all_data_and_is_not_what_is_scored(for_use,
             for u, i in zip(part.users, part.items)
         ]
     )
-    want = tasks.fit_ranking(
+    fitted = tasks.fit_ranking(
         everything,
         loss=losses.bpr,
         hyperparams={"temperature": 1.0},
@@ -164,14 +165,31 @@ def test_a_model_for_use_learns_from_all_data_and_is_not_what_is_scored(for_use,
         optimizer=train.Optimizer(0.05, 1e-5, schedule=train.step_decay),
         plan=train.StepPlan(16),
         epochs=4,
-        stop_at=for_use.choice.epochs,
-        seeds=np.arange(2),
+        stop_at=stop_at,
+        **{"seeds": np.arange(2), **{name: of(everything) for name, of in changes.items()}},
     )
-    jax.tree.map(np.testing.assert_array_equal, for_use.tables, [want.tables(i) for i in (0, 1)])
+    return [fitted.tables(i) for i in (0, 1)]
+
+
+def test_a_model_for_use_learns_from_all_data_and_is_not_what_is_scored(for_use, problem, tmp_path):
+    want = from_everything(problem, for_use.choice.epochs)
+    jax.tree.map(np.testing.assert_array_equal, for_use.tables, want)
     protocol = dataclasses.replace(CONFIG.protocol, refit="valid")
     judged = run(dataclasses.replace(CONFIG, protocol=protocol), problem, tmp_path)
     assert for_use.per_seed == judged.per_seed
     assert for_use.learned == judged.learned == ("train", "valid")
+
+
+def test_batches_come_from_the_host_where_it_is_asked_for(problem, tmp_path):
+    training = dataclasses.replace(CONFIG.training, batches="host")
+    protocol = dataclasses.replace(CONFIG.protocol, seed=7)
+    got = run(dataclasses.replace(CONFIG, training=training, protocol=protocol), problem, tmp_path)
+    seeds = {"seeds": lambda _: np.arange(7, 9)}
+    batches = {"batches": lambda log: tasks.host_interactions(log, 16, seed=7)}
+    want = from_everything(problem, got.choice.epochs, **seeds, **batches)
+    jax.tree.map(np.testing.assert_array_equal, got.tables, want)
+    on_device = from_everything(problem, got.choice.epochs, **seeds)
+    assert not np.array_equal(got.tables[0].users, on_device[0].users)
 
 
 def test_a_training_for_use_resumes_to_the_same_bits(for_use, problem, tmp_path):
