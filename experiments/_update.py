@@ -1,28 +1,22 @@
 """What a step changes: whole tables, or the rows that its batch reads."""
 
-from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 from crl_jax import samplers, tasks, train
 
 from ._config import Config
+from ._optimizers import RULES, SCHEDULES
 from ._options import TrainOptions
 from .encoders import ENCODERS
 from .objectives import Settled
 
-RULES: dict[str, tuple[train.Rule, train.RowRule | None]] = {
-    "adam": (train.adam_l2, train.rows.adam),
-    "adamw": (train.adamw, None),
-    "adagrad": (train.adagrad_l2, train.rows.adagrad),
-    "rowwise-adagrad": (train.rowwise_adagrad_l2, train.rows.rowwise_adagrad),
-    "sgd": (train.sgd_l2, train.rows.sgd),
+ROW_RULES: dict[str, train.RowRule] = {
+    "adam": train.rows.adam,
+    "adagrad": train.rows.adagrad,
+    "rowwise-adagrad": train.rows.rowwise_adagrad,
+    "sgd": train.rows.sgd,
 }
-"""By name, the rule for whole tables and that for rows, if there is one."""
-SCHEDULES: dict[str, Callable[[Any, Any], Any]] = {
-    "constant": train.constant,
-    "step": train.step_decay,
-    "cosine": train.cosine,
-}
+"""Those of :data:`RULES` that there are for rows."""
 
 
 def settle_update(
@@ -53,7 +47,7 @@ def _hindrance(config: Config, sampler: samplers.Sampler) -> str:
     optimizer, encoder = config.training.optimizer, config.encoding.encoder
     if config.training.l2_on == "tables":
         return "goes with --l2-on rows, got tables"
-    rule = RULES[optimizer][1]
+    rule = ROW_RULES.get(optimizer)
     if rule is None:
         return f"takes another --optimizer than {optimizer}"
     if not ENCODERS[encoder].by_rows:
@@ -67,10 +61,8 @@ def _hindrance(config: Config, sampler: samplers.Sampler) -> str:
 
 def optimizer_of(options: TrainOptions) -> train.Scheduled:
     """The optimiser of settled options."""
-    dense, by_row = RULES[options.optimizer]
     numbers = options.lr, options.weight_decay, options.decay
     schedule = SCHEDULES[options.schedule]
     if options.update == "rows":
-        assert by_row is not None
-        return train.RowOptimizer(*numbers, rule=by_row, schedule=schedule)
-    return train.Optimizer(*numbers, rule=dense, schedule=schedule)
+        return train.RowOptimizer(*numbers, rule=ROW_RULES[options.optimizer], schedule=schedule)
+    return train.Optimizer(*numbers, rule=RULES[options.optimizer], schedule=schedule)

@@ -16,12 +16,15 @@ import experiments.images
 from crl_jax import models, tasks, train
 from experiments._registry import filled, settle
 from experiments._schema import to_json
-from experiments.images import _pipeline as pipeline
-from experiments.images._command import _configure, main, settle_all
+from experiments._study import learn
+from experiments._study_command import configure
+from experiments.images import main
 from experiments.images._config import FLAGS, SCHEMA, Config
 from experiments.images._embed import EmbedOptions
 from experiments.images._problem import evenly, load_problem
 from experiments.images._saved import load_encoder
+from experiments.images._study import Images
+from experiments.images._training import trace_step
 from experiments.images.encoders import ENCODERS
 from experiments.images.losses import LOSSES
 from experiments.images.methods import METHODS
@@ -101,7 +104,7 @@ def test_features_of_a_run_are_those_that_were_judged(finished, tmp_path):
     problem = load_problem(config.source, lambda _: None)
     point = read(finished, "metrics.json")["chosen"]["point"]
     checkpoints = finished / "checkpoint"
-    learned = pipeline.learn(config, problem, point, 0, checkpoints, lambda *_: None)
+    learned = learn(Images(), config, problem, point, 0, checkpoints, lambda *_: None)
     images = problem.test.images
     np.testing.assert_allclose(encoder.features(images), learned.features(images), atol=1e-5)
     out = tmp_path / "features.npz"
@@ -158,9 +161,9 @@ def test_a_killed_run_goes_on_to_the_same_bits(tmp_path, monkeypatch):
 
 def settled(flags):
     """The configuration with all defaults, and its images."""
-    config, _, _ = _configure(flags)
+    config, _, _ = configure(Images(), flags)
     problem = load_problem(config.source, lambda _: None)
-    return settle_all(config, problem), problem
+    return Images().complete(config, problem), problem
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -168,7 +171,7 @@ def test_every_method_is_trained(method):
     own = {"moco": ["--queue", "80"], "protonce": ["--queue", "80", "--clusters", "5"]}
     own["directclr"] = ["--first-features", "8"]
     config, problem = settled([*SMALL, "--method", method, *own.get(method, [])])
-    task, loss = pipeline.trace_step(config, problem.train, {})
+    task, loss = trace_step(config, problem.train, {})
     assert isinstance(task, tasks.ViewTask)
     assert loss.shape == ()
 
@@ -176,7 +179,7 @@ def test_every_method_is_trained(method):
 @pytest.mark.parametrize("loss", LOSSES)
 def test_every_loss_gets_its_numbers(loss):
     config, problem = settled([*SMALL, "--loss", loss, "--temperature", "0.2"])
-    task, value = pipeline.trace_step(config, problem.train, {})
+    task, value = trace_step(config, problem.train, {})
     assert value.shape == ()
     assert task.loss_fn is LOSSES[loss].loss
     assert task.hyperparams["temperature"] == 0.2
@@ -187,7 +190,7 @@ def test_every_loss_gets_its_numbers(loss):
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipes_are_taken(name):
-    config, _, _ = _configure(["--recipe", name])
+    config, _, _ = configure(Images(), ["--recipe", name])
     assert config == RECIPES[name]
     values = settle("loss", config.objective, LOSSES)
     assert values.get("tau_plus", 1) is not None
@@ -258,7 +261,7 @@ def test_commands_of_the_page_are_taken(command):
     if command[:1] == ["embed"]:
         assert tyro.cli(EmbedOptions, args=command[1:]).run == Path("runs/photos")
     elif command[:1] != ["--resume"]:
-        _configure(command)
+        configure(Images(), command)
 
 
 def test_flags_of_the_page_are_there():

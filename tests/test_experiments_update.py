@@ -1,15 +1,16 @@
 """``--update``: what a step changes, chosen and told."""
 
 import json
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from commands import one_line
 
 from crl_jax import models, samplers, tasks, train
 from experiments._config import Config, EncoderOptions, LossOptions, SamplerOptions
+from experiments._optimizers import RULES
 from experiments._options import TrainOptions
-from experiments._update import RULES, optimizer_of, settle_update
+from experiments._update import ROW_RULES, optimizer_of, settle_update
 from experiments.encoders import ENCODERS
 from experiments.objectives import resolve
 from experiments.recommend import main
@@ -98,14 +99,16 @@ def test_rows_that_cannot_be_are_refused(ratings, tmp_path, capsys, flags, messa
 
 
 def test_the_optimizer_is_that_of_what_was_settled():
-    for name, (dense, by_row) in RULES.items():
+    names = get_args(get_type_hints(TrainOptions)["optimizer"])
+    assert {*ROW_RULES} < {*names} < {*RULES}
+    for name in names:
         tables = optimizer_of(TrainOptions(optimizer=name, update="tables", schedule="cosine"))
         assert isinstance(tables, train.Optimizer)
-        assert (tables.rule, tables.schedule) == (dense, train.cosine)
-        if by_row is not None:
+        assert (tables.rule, tables.schedule) == (RULES[name], train.cosine)
+        if name in ROW_RULES:
             rows = optimizer_of(TrainOptions(optimizer=name, update="rows", lr=0.5))
             assert isinstance(rows, train.RowOptimizer)
-            assert (rows.rule, rows.learning_rate) == (by_row, 0.5)
+            assert (rows.rule, rows.learning_rate) == (ROW_RULES[name], 0.5)
 
 
 def test_what_an_entry_says_is_what_its_encoder_is():

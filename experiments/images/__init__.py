@@ -8,6 +8,8 @@ configuration. ``embed`` uses what was learned.
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command and returns its exit status, see :func:`experiments._command.run`."""
-    from ._command import main  # with JAX, after signals are minded
+    from .._study_command import main  # with JAX, after signals are minded
+    from ._embed import main as embed
+    from ._study import Images
 
-    return main(arguments)
+    return main(Images(), arguments, {"embed": embed})

@@ -9,7 +9,8 @@ from crl_jax.data import IMAGE_SETS
 
 from .._flags import flags_of
 from .._registry import with_flags
-from .._schema import Schema, check_seeds
+from .._schema import Schema
+from .._study_options import NUMBERS, OutputOptions, check_search
 from . import _options as options
 from .encoders import ENCODERS
 from .losses import LOSSES
@@ -33,11 +34,11 @@ class Config:
     protocol: OmitArgPrefixes[options.ProtocolOptions] = field(
         default_factory=options.ProtocolOptions
     )
-    output: OmitArgPrefixes[options.OutputOptions] = field(default_factory=options.OutputOptions)
+    output: OmitArgPrefixes[OutputOptions] = field(default_factory=OutputOptions)
 
 
 def _check_together(config: Config) -> None:
-    check_seeds(config.protocol.seed, config.protocol.seeds)
+    check_search(config.protocol)
     method = METHODS[config.method.method]
     if not method.takes_loss and config.objective != LossOptions():
         takers = ", ".join(name for name, of in METHODS.items() if of.takes_loss)
@@ -45,9 +46,6 @@ def _check_together(config: Config) -> None:
             f"--method {config.method.method} has its own loss; --loss and its numbers are for "
             f"{takers}."
         )
-    searched = config.protocol.search_seeds
-    if searched > 1 and not config.protocol.sweep:
-        raise ValueError(f"--search-seeds {searched} averages over what --sweep tries: add it.")
 
 
 SCHEMA = Schema(
@@ -59,7 +57,7 @@ SCHEMA = Schema(
         ("encoding", "encoder", ENCODERS),
     ),
     ranges=options.RANGES,
-    numbers=("lr", "weight_decay", "decay", "warm_up", "temperature"),
+    numbers=(*NUMBERS, "temperature"),
     check=_check_together,
 )
 FLAGS = flags_of(

@@ -4,13 +4,13 @@ Flags of a method, a loss or an encoder are not here: they stand with its entry.
 """
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
-from tyro.conf import UseAppendAction
 
-from .._ranges import COUNT, MOST, NOT_NEGATIVE, POSITIVE, SHARE, Range
+from .. import _study_options
+from .._ranges import COUNT, MOST, POSITIVE, SHARE, Range
+from .._study_options import OptimizerOptions, SeedOptions
 
 _DATA = (
     "digits, cifar10, cifar100, stl10, tiny-imagenet, tfds:NAME, or a folder or archive of class "
@@ -86,47 +86,21 @@ class EncoderOptions:
 
 
 @dataclass(frozen=True)
-class TrainOptions:
+class TrainOptions(OptimizerOptions):
     """Projection head and optimiser."""
 
+    batch_size: int = 128
+    """Images per step (B); a view has 2B - 2 negatives."""
     temperature: float = 0.5
     """Divides all cosines."""
     head: tuple[int, ...] = (512, 128)
     """Widths of the projection head: hidden layers, and the embedding."""
-    lr: float = 1e-3
-    """Learning rate."""
-    weight_decay: float = 1e-6
-    """L2 coefficient."""
-    optimizer: Literal["adam", "adamw", "lars", "sgd"] = "adam"
-    """adam and sgd add the L2 term to the gradient; adamw decays the weights apart; lars scales the
-    steps of each layer, and spares biases and normalisation."""
-    schedule: Literal["constant", "step", "cosine"] = "constant"
-    """Course of the learning rate: step goes down halfway, cosine bit by bit."""
-    decay: float = 0.0
-    """Factor on the learning rate that the schedule goes down to."""
-    warm_up: float = 0.0
-    """Share of the training in which the learning rate rises."""
-    batch_size: int = 128
-    """Images per step (B); a view has 2B - 2 negatives."""
-    epochs: int = 30
-    """Length of the training, which the schedule spans. No run ends earlier."""
-    eval_every: int = 1
-    """Epochs between two measurements."""
 
 
 @dataclass(frozen=True)
-class ProtocolOptions:
+class ProtocolOptions(SeedOptions):
     """Seeds, search and judging."""
 
-    seed: int = 0
-    """First seed. The draws of images have their own."""
-    seeds: int = 1
-    """Number of seeds, trained one after the other; tables then show mean ± standard deviation."""
-    sweep: UseAppendAction[tuple[str, ...]] = ()
-    """Values of a number to try, such as lr=1e-3,3e-3; repeat for a grid, which is decided on the
-    validation part."""
-    search_seeds: int = 1
-    """Number of seeds that every point of a sweep is tried with; its score is their mean."""
     neighbours: int = 200
     """Neighbours that vote in the kNN accuracy; no more than a tenth of the images do."""
     knn_temperature: float = 0.1
@@ -139,27 +113,8 @@ class ProtocolOptions:
     """Epochs of the published linear evaluation."""
 
 
-@dataclass(frozen=True)
-class OutputOptions:
-    """Where results go and what computes them."""
-
-    out: Path | None = None
-    """Run directory; by default runs/images-METHOD-LOSS-TIME."""
-    resume: Path | None = None
-    """Go on with the run in this directory, with its configuration."""
-    checkpoint_seconds: float = 30.0
-    """Least time between two checkpoints."""
-    log: Literal["none", "tensorboard", "wandb"] = "none"
-    """Also log the history to TensorBoard, in the folder tensorboard of the run directory, or to
-    Weights & Biases, in the project crl_jax."""
-    device: Literal["any", "cpu", "gpu", "tpu"] = "any"
-    """Fail unless this kind of device is there."""
-    mesh: str | None = None
-    """Several devices, such as data=4: batches are spread over them. A run goes on with other
-    devices too."""
-
-
 RANGES: dict[str, Range] = {
+    **_study_options.RANGES,
     # DataOptions
     "image_size": Range(4, 4096),
     "train_images": Range(10, MOST),
@@ -180,21 +135,9 @@ RANGES: dict[str, Range] = {
     # TrainOptions
     "temperature": POSITIVE,
     "head": COUNT,
-    "lr": POSITIVE,
-    "weight_decay": NOT_NEGATIVE,
-    "decay": NOT_NEGATIVE,
-    "warm_up": Range(0, 1, high_open=True),
-    "batch_size": Range(2, MOST),
-    "epochs": COUNT,
-    "eval_every": COUNT,
     # ProtocolOptions
-    "seed": Range(0, 2**32 - 1),
-    "seeds": Range(1, 10_000),
-    "search_seeds": Range(1, 10_000),
     "neighbours": COUNT,
     "knn_temperature": POSITIVE,
     "probe_epochs": COUNT,
-    # OutputOptions
-    "checkpoint_seconds": NOT_NEGATIVE,
 }
 """Where the numbers of these fields lie. They are checked before anything is trained."""

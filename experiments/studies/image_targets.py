@@ -7,10 +7,10 @@ from typing import Any
 from rich.console import Console
 
 from .._progress import TrainingStatus, display
-from ..images._command import settle_all
+from .._study import Run
 from ..images._config import Config
-from ..images._pipeline import Run
 from ..images._problem import Problem, load_problem
+from ..images._study import Images
 from ..images.recipes import DATASETS, LOSSES, published, small
 from .kept_images import run_once
 from .outcomes import Outcome, Reported
@@ -171,8 +171,8 @@ class ImageTarget(Reproduction):
                 if line.config.source not in problems:
                     problems[line.config.source] = load_problem(line.config.source, console.print)
                 problem = problems[line.config.source]
-                outcomes.append(_outcome(line, settle_all(line.config, problem), problem, options,
-                                         console, dataset + apart))  # fmt: skip
+                config = Images().complete(line.config, problem)
+                outcomes.append(_outcome(line, config, problem, options, console, dataset + apart))
             encoder = f"{chosen[0].config.encoding.encoder}{apart}"
             rows = compare(outcomes, [known.get(line.published, {}) for line in chosen],
                            self.reported)  # fmt: skip

@@ -14,10 +14,11 @@ from crl_jax import __version__
 from .._locks import hold
 from .._rundir import write_json
 from .._schema import to_json
-from ..images import _pipeline as pipeline
+from .._study import Judged, OnEntry, Run, learn
 from ..images._config import Config
-from ..images._pipeline import OnEntry
 from ..images._problem import Problem
+from ..images._study import Images
+from ..images._training import trace_step
 from .outcomes import Outcome
 
 # Of a stored outcome; another one is not read.
@@ -46,17 +47,17 @@ def run_once(
             return Outcome(**{**json.loads(path.read_text()), "label": label})
         history: list[dict[str, Any]] = []
 
-        def see(run: pipeline.Run, entry: dict[str, Any]) -> None:
+        def see(run: Run, entry: dict[str, Any]) -> None:
             history.append({"run": run.index, **entry})
             on_entry(run, entry)
 
         checkpoints = path.with_suffix("")
         checkpoints.mkdir(exist_ok=True)
-        first, judged = config.protocol.seed, []
+        study, first, judged = Images(), config.protocol.seed, []
         for index in range(config.protocol.seeds):
-            learned = pipeline.learn(config, problem, {}, index, checkpoints, see)
-            judged.append(pipeline.judged(config, problem, learned, first + index, lambda _: None))
-        right = np.mean([of.right for of in judged], axis=0)
+            learned = learn(study, config, problem, {}, index, checkpoints, see)
+            judged.append(study.judge(config, problem, learned, first + index, lambda _: None))
+        right = np.mean([of.cases for of in judged], axis=0)
         outcome = Outcome(label, _with_seconds(judged, history), right.tolist(), history, {})
         write_json(path, dataclasses.asdict(outcome))
         for left in checkpoints.iterdir():
@@ -65,9 +66,7 @@ def run_once(
         return outcome
 
 
-def _with_seconds(
-    judged: list[pipeline.Judged], history: list[dict[str, Any]]
-) -> list[dict[str, float]]:
+def _with_seconds(judged: list[Judged], history: list[dict[str, Any]]) -> list[dict[str, float]]:
     """The metrics of each seed, with the seconds of an epoch after the first report."""
     found = []
     for index, of in enumerate(judged):
@@ -80,12 +79,12 @@ def _with_seconds(
 
 
 def _path_of(config: Config, problem: Problem, folder: Path) -> Path:
-    task, _ = pipeline.trace_step(config, problem.train, {})
+    task, _ = trace_step(config, problem.train, {})
     stored, images = to_json(config), (problem.train, problem.test)
     knows = [
         __version__, _FORM, {name: stored[name] for name in _SECTIONS},
         str(jax.eval_shape(task.init, jax.random.key(0))),
         *(hashlib.sha256(of.images.tobytes() + of.labels.tobytes()).hexdigest() for of in images),
     ]  # fmt: skip
-    name = hashlib.sha256(json.dumps(knows).encode()).hexdigest()[:16]
+    name = hashlib.sha256(json.dumps(knows, sort_keys=True).encode()).hexdigest()[:16]
     return folder / f"images-{name}.json"

@@ -1,0 +1,110 @@
+"""The pictures of a study: the course of its trainings, and what was learned in the plane."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from ._plots import save_figure
+
+_STYLES = {"search": ":", "final": "-"}
+_MOST_CLASSES = 20
+
+
+class Labelled(Protocol):
+    """Examples with classes: ``labels [n]``, and the names of the ``classes``."""
+
+    @property
+    def labels(self) -> np.ndarray:
+        """The class of each, -1 for none."""
+        ...
+
+    @property
+    def classes(self) -> Sequence[str]:
+        """The names."""
+        ...
+
+
+def draw_curves(
+    path: Path, history: list[dict[str, Any]], title: str, words: Mapping[str, str]
+) -> None:
+    """Draws what the reports of all runs measured, against epochs; the search is dotted.
+
+    Args:
+      path: The PNG, replaced atomically.
+      history: The entries of all runs, with the name of each under ``label``.
+      title: Of the figure.
+      words: What is drawn of them, where it is there, in words.
+    """
+    save_figure(figure_of_curves(history, title, words), path)
+
+
+def figure_of_curves(history: list[dict[str, Any]], title: str, words: Mapping[str, str]) -> Figure:
+    """The figure of :func:`draw_curves`."""
+    names = [name for name in words if any(name in entry for entry in history)]
+    rows, columns = -(-len(names) // 3), min(3, len(names))
+    figure = Figure(figsize=(4.2 * columns, 3.4 * rows + 0.8), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False).ravel()
+    runs = list(dict.fromkeys((entry["phase"], entry["run"]) for entry in history))
+    for axes, name in zip(panels, names):
+        for i, (phase, run) in enumerate(runs):
+            entries = [e for e in history if (e["phase"], e["run"]) == (phase, run) and name in e]
+            if not entries:
+                continue
+            values = [entry[name] for entry in entries]
+            axes.plot(
+                [entry["epoch"] for entry in entries], values, _STYLES[phase],
+                color=colormaps["tab10"](i % 10), label=entries[0]["label"],
+                marker="o" if len(values) == 1 else None,
+            )  # fmt: skip
+        axes.set(xlabel="epoch", ylabel=words[name])
+        axes.set_xlim(left=0)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+        axes.grid(alpha=0.3)
+    for axes in panels[len(names) :]:
+        axes.set_axis_off()
+    handles, labels = panels[0].get_legend_handles_labels()
+    if len(handles) > 1:
+        figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize="small")
+    figure.suptitle(title, wrap=True)
+    return figure
+
+
+def draw_embedding(
+    path: Path, features: np.ndarray, labelled: Labelled, title: str, seed: int
+) -> None:
+    """Draws features in the plane by t-SNE, in the colours of their classes.
+
+    Args:
+      path: The PNG, replaced atomically.
+      features: ``[n, dim]``.
+      labelled: What has their labels, which give the colours.
+      title: Of the figure.
+      seed: Of t-SNE.
+    """
+    save_figure(figure_of_embedding(features, labelled, title, seed), path)
+
+
+def figure_of_embedding(features: np.ndarray, labelled: Labelled, title: str, seed: int) -> Figure:
+    """The figure of :func:`draw_embedding`."""
+    from sklearn.manifold import TSNE  # takes long to import
+
+    unit = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
+    perplexity = min(30, (len(unit) - 1) / 3)
+    places = TSNE(init="pca", perplexity=perplexity, random_state=seed).fit_transform(unit)
+    figure = Figure(figsize=(7, 5.5), layout="constrained")
+    axes = figure.subplots()
+    classes = range(len(labelled.classes))
+    colours = colormaps["tab10" if len(classes) <= 10 else "tab20"]
+    for c in classes:
+        own = labelled.labels == c
+        label = labelled.classes[c] if c < _MOST_CLASSES else None
+        axes.scatter(*places[own].T, s=6, color=colours(c % colours.N), label=label)
+    axes.set(xticks=[], yticks=[])
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), markerscale=2, fontsize="small")
+    figure.suptitle(title, wrap=True)
+    return figure

@@ -1,0 +1,219 @@
+"""What ``python -m experiments.images`` trains and judges, see :mod:`experiments._study`."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from crl_jax import train
+
+from .._registry import filled, settle
+from .._study import Judged, OnStage, Run, Study
+from . import _training as training
+from ._config import FLAGS, SCHEMA, Config, anchor
+from ._judge import Learned, judge
+from ._problem import Problem, load_problem
+from ._saved import save_encoder
+from ._truth import judge_weights
+from ._views import in_words, settle_views
+from .encoders import ENCODERS
+from .losses import LOSSES
+from .methods import METHODS
+from .recipes import RECIPES
+
+VIEWS, EMBEDDING, POSTERIOR = "views.png", "embedding.png", "posterior.png"
+_PICTURED = 1000
+"""Test images in the picture of the embedding."""
+_DESCRIPTION = """Learn representations of images without labels, and judge them by labels: by a
+linear classifier on them, and by the vote of the nearest images.
+
+  {program}                                   scikit-learn's digits, SimCLR
+  {program} --data FOLDER --loss bayesian     your own images
+  {program} --recipe NAME [flags]             a published configuration:
+      {recipes}
+  {program} embed --run DIR --data FOLDER     features of images
+      (embed --help for more)
+"""
+
+
+NAMES = {
+    "linear": "accuracy, linear",
+    "linear_top5": "accuracy of the five best, linear",
+    "linear_published": "accuracy, linear as published",
+    "knn": "accuracy, kNN",
+    "alignment": "alignment",
+    "uniformity": "uniformity",
+    "false_negatives": "share of false negatives",
+    "false_negative_weight": "their share of the weight",
+    "posterior_error": "error of the posterior (ECE)",
+    "posterior_auc": "AUC of the posterior",
+}
+"""The test metrics in words."""
+_CURVES = {
+    "loss": "loss",
+    "valid_knn": "accuracy of kNN on the validation part",
+    "train_knn": "accuracy of kNN among training images",
+    "auc": "AUC of the scores, by labels",
+    "alpha": "α of the loss",
+}
+
+
+class Images(Study[Config, Problem]):
+    """Representations of images, learned from two views of each."""
+
+    schema, flags, recipes, description = SCHEMA, FLAGS, RECIPES, _DESCRIPTION
+    unit, scores, score = "images", ("valid_knn", "train_knn"), "kNN"
+    names, curves = NAMES, _CURVES
+
+    def title(self, config: Config) -> str:
+        """See :meth:`Study.title`."""
+        return f"{config.method.method}-{config.objective.loss}"
+
+    def settle(self, config: Config) -> None:
+        """See :meth:`Study.settle`."""
+        _settle(config)
+
+    def load(self, config: Config, on_stage: OnStage) -> Problem:
+        """See :meth:`Study.load`."""
+        return load_problem(config.source, on_stage)
+
+    def complete(self, config: Config, problem: Problem) -> Config:
+        """See :meth:`Study.complete`."""
+        swept = tuple(SCHEMA.sweep(config.protocol.sweep, config))
+        of_method, of_loss, of_encoder = _settle(config)
+        if of_loss.get("alpha_from", "given") != "given":
+            del of_loss["alpha"]
+        of_loss = {
+            name: 1 / len(problem.train.classes) if value is None and name == "tau_plus" else value
+            for name, value in of_loss.items()
+        }
+        config = replace(
+            anchor(config),
+            views=settle_views(config.views, problem.train),
+            method=filled(config.method, of_method, swept),
+            objective=filled(config.objective, of_loss, swept),
+            encoding=filled(config.encoding, of_encoder, swept),
+        )
+        if len(problem.learn) < config.training.batch_size:
+            raise ValueError(
+                f"--batch-size must be at most the {len(problem.learn)} images that the search "
+                f"learns from, got {config.training.batch_size}."
+            )
+        axes = SCHEMA.sweep(config.protocol.sweep, config)
+        training.trace_step(config, problem.train, {name: v[0] for name, v in axes.items()})
+        return config
+
+    def count(self, problem: Problem, phase: str) -> int:
+        """See :meth:`Study.count`."""
+        return len(problem.learn if phase == "search" else problem.train)
+
+    def in_words(self, config: Config) -> str:
+        """See :meth:`Study.in_words`."""
+        method, swept = METHODS[config.method.method], SCHEMA.sweep(config.protocol.sweep, config)
+        said = [config.method.method]
+        if method.takes_loss:
+            own = settle("loss", config.objective, LOSSES, tuple(swept))
+            if own.get("alpha_from", "given") != "given":
+                del own["alpha"]  # which is measured
+            shown = (
+                f"{name}={value if isinstance(value, str) else format(value, 'g')}"
+                for name, value in own.items()
+                if name not in swept and value is not None
+            )
+            said.append(" ".join([config.objective.loss, *shown]))
+        if method.takes_temperature and "temperature" not in swept:
+            said.append(f"temperature={config.training.temperature:g}")
+        width = settle("encoder", config.encoding, ENCODERS).get("width")
+        width = f" of width {width}" if width else ""
+        said.append(f"{config.encoding.encoder}{width}")
+        return ", ".join(said)
+
+    def describe(self, config: Config, problem: Problem) -> Iterable[str]:
+        """See :meth:`Study.describe`."""
+        height, width, channels = problem.train.images.shape[1:]
+        unlabelled = int(np.sum(problem.train.labels < 0))
+        of_which = f" ({unlabelled:,} without a label)" if unlabelled else ""
+        yield (
+            f"{len(problem.train):,} training{of_which} and {len(problem.test):,} test images, "
+            f"{height} × {width} × {channels}, {len(problem.train.classes)} classes"
+        )
+        yield in_words(config.views)
+
+    def fit(
+        self, config: Config, problem: Problem, run: Run, checkpoints: Path,
+        on_entry: Callable[[dict[str, Any]], None],
+    ) -> train.Fitted:  # fmt: skip
+        """See :meth:`Study.fit`."""
+        return training.fit(config, problem, run, checkpoints, on_entry)
+
+    def learned(self, config: Config, problem: Problem, run: Run, fitted: train.Fitted) -> Learned:
+        """See :meth:`Study.learned`."""
+        task = training.task_of(config, problem.train, run.numbers)
+        extra = jax.tree.map(lambda leaf: leaf[0], fitted.state.extra)
+        return Learned(task, fitted.run(), extra)
+
+    def judge(
+        self, config: Config, problem: Problem, learned: Learned, seed: int, on_stage: OnStage
+    ) -> Judged:
+        """Metrics of the features, and of the weights of the loss; its calibration is shown."""
+        found = judge(config.protocol, problem.labelled, problem.test, learned, seed)
+        entry = LOSSES[config.objective.loss]
+        if entry.weigh is None or not METHODS[config.method.method].takes_loss:
+            return Judged(*found)
+        truth = judge_weights(entry, learned, problem.test, seed)
+        return Judged(found.metrics | truth.metrics, found.right, truth.calibration)
+
+    def draw_first(
+        self, config: Config, problem: Problem, point: dict[str, float], folder: Path
+    ) -> None:
+        """Views as they are made."""
+        from ._plots import draw_views  # Matplotlib takes long to import
+
+        task = training.task_of(config, problem.train, point)
+        draw_views(folder / VIEWS, task.augment, problem.train, config.protocol.seed)
+
+    def keep(self, learned: Learned, folder: Path) -> None:
+        """See :meth:`Study.keep`."""
+        save_encoder(folder, learned)
+
+    def draw(
+        self, config: Config, problem: Problem, learned: Learned, judged: Judged, title: str,
+        folder: Path,
+    ) -> None:  # fmt: skip
+        """The calibration, if there is one, and test images in the plane."""
+        from .._study_plots import draw_embedding
+        from ._plots import draw_posterior
+
+        if judged.shown is not None:
+            draw_posterior(folder / POSTERIOR, judged.shown, title)
+        pictured = problem.test.take(slice(_PICTURED))
+        features = np.asarray(learned.features(pictured.images))
+        if np.isfinite(features).all():
+            title, seed = f"{title}: test images by t-SNE", config.protocol.seed
+            draw_embedding(folder / EMBEDDING, features, pictured, title, seed)
+
+
+def _settle(config: Config) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """The values of the flags of method, loss and encoder.
+
+    Raises:
+      ValueError: If one was given, or swept, that is not taken.
+    """
+    swept = tuple(SCHEMA.sweep(config.protocol.sweep, config))
+    method = METHODS[config.method.method]
+    if not method.takes_temperature and (
+        "temperature" in swept or config.training.temperature != Config().training.temperature
+    ):
+        raise ValueError(f"--method {config.method.method} has no --temperature.")
+    of_loss = settle("loss", config.objective, LOSSES, swept)
+    measured = of_loss.get("alpha_from", "given") != "given"
+    if measured and ("alpha" in swept or vars(config.objective)["alpha"] is not None):
+        raise ValueError(f"--alpha-from {of_loss['alpha_from']} measures what --alpha would say.")
+    return (
+        settle("method", config.method, METHODS, swept),
+        of_loss,
+        settle("encoder", config.encoding, ENCODERS, swept),
+    )
