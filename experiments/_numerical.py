@@ -20,6 +20,7 @@ from crl_jax import weights
 
 from . import _numerical_figures as figures
 from . import _numerical_model as model
+from . import _numerical_nce as nce
 from . import _rundir as rundir
 from ._command import run
 from ._config import FLAGS
@@ -29,14 +30,15 @@ from ._program import program
 from ._ranges import COUNT, MOST, SHARE, Range, check_flags
 
 _DESCRIPTION = """Measure how far the biased, the debiased (DCL) and the Bayesian (BCL) estimate
-lie from the mean over the true negatives, in samples of populations whose labels are known.
+lie from the mean over the true negatives, in samples of populations whose labels are known; and
+how noise-contrastive estimation (NCE) tends to maximum likelihood as its noise samples grow.
 
   {0}                      the published setting
   {0} --half-width 4       the score range of the published code
 
 Leaves in the output directory, each as PNG and CSV: figure_6_4 (densities of true and false
 negatives), figure_6_8 (drawn scores), figure_6_9 (mean square errors), figure_6_10 (means),
-weights, misspecified (bias under wrong assumptions) and convergence (errors as N grows).
+weights, misspecified (bias under wrong assumptions), convergence (errors as N grows) and nce.
 """
 _ALPHAS = (0.5, 0.7, 0.9, 1.0)
 _POINTS = 21
@@ -141,6 +143,8 @@ def _run(config: Config, folder: Path, console: Console) -> None:
             status.update(f"sweep of {parameter}")
             sweeps[parameter] = _sweep(config, parameter, values)
         growing = _grow(config, lambda n: status.update(f"N = {n}"))
+        status.update("NCE")
+        figures.nce(folder, _nce(config))
         status.update("figures")
         published = {name: sweeps[name] for name in ("alpha", "gamma", "tau_plus", "temperature")}
         published["n_neg"] = {
@@ -237,6 +241,17 @@ def _rates(config: Config, growing: Sweep) -> dict[str, float]:
         root = np.sqrt(growing["mse"][from_, list(ESTIMATORS).index(name)])
         rates[name] = float(np.polyfit(np.log(growing["x"][from_]), np.log(root), 1)[0])
     return rates
+
+
+def _nce(config: Config) -> dict[str, dict[str, np.ndarray]]:
+    """By the noise, what each k comes to."""
+    found = {}
+    for name, power in nce.NOISES.items():
+        items_key, draw_key = jax.random.split(jax.random.key(config.seed))
+        items = nce.items_of(items_key, power)
+        of_gradients = nce.distances(draw_key, items)
+        found[name] = {"k": np.array(nce.RATIOS), **of_gradients, **nce.fits(config.seed, items)}
+    return found
 
 
 def _densities() -> dict[float, dict[str, np.ndarray]]:

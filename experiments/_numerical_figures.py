@@ -1,6 +1,6 @@
 """Figures of the numerical experiment, each with the numbers it shows in a CSV beside it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +88,26 @@ def weight_curves(folder: Path, panels_of: dict[str, dict[float, np.ndarray]]) -
     panels[0].set_ylabel("weight ω")
     _save(figure, folder / "weights.png", "What a sample counts, by its rank")
     _write(folder / "weights.csv", ["panel", "swept", "value", "u", "omega"], table)
+
+
+def nce(folder: Path, of_noise: Mapping[str, dict[str, np.ndarray]]) -> None:
+    """How NCE tends to maximum likelihood, for each noise: its gradient, and what it fits."""
+    figure, panels = _panels(1, 2, (9.5, 3.9))
+    for (name, row), colour, marker in zip(of_noise.items(), _CURVES, ("o", "s")):
+        points: dict[str, Any] = dict(color=colour, marker=marker, linestyle="none", markersize=4)
+        panels[0].plot(row["k"], row["expected"], color=colour, label=f"noise: {name}")
+        panels[0].errorbar(row["k"], row["drawn"], 2 * row["deviation"], **points)
+        panels[1].plot(row["k"], row["theory"], color=colour)
+        panels[1].plot(row["k"], row["error"], **points)
+    titles = "distance of the gradient, relative", "mean square error of a fit, relative"
+    for axes, title in zip(panels, titles):
+        axes.set_xscale("log", base=2)
+        _finish(axes, "k, noise samples to an observation", title=title)
+    panels[0].set_yscale("log")
+    panels[0].legend(fontsize=8)
+    panels[1].axhline(1, color="0.5", linewidth=0.8)
+    _save(figure, folder / "nce.png", "NCE beside maximum likelihood; lines: in theory")
+    _write_rows(folder / "nce.csv", "noise", of_noise)
 
 
 def errors(folder: Path, sweeps: dict[str, Sweep]) -> None:
@@ -241,7 +261,7 @@ def _save(figure: Figure, path: Path, title: str) -> None:
     save_figure(figure, path)
 
 
-def _write_rows(path: Path, name: str, rows: dict[float, dict[str, np.ndarray]]) -> None:
+def _write_rows(path: Path, name: str, rows: Mapping[Any, dict[str, np.ndarray]]) -> None:
     """A table for each value of ``name``, below one another."""
     header = [name, *next(iter(rows.values()))]
     _write(path, header, ([key, *line] for key, row in rows.items() for line in zip(*row.values())))

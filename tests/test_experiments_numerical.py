@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
+from crl_jax import losses
 from experiments import _numerical_model as model
+from experiments import _numerical_nce as nce
 from experiments.numerical import main
 
 CENTRE = dict(alpha=0.9, gamma=0.1, tau_plus=0.1, temperature=0.5, half_width=0.5)
@@ -227,8 +229,54 @@ def test_other_values_do_not_compile_again(monkeypatch):
 # The command
 
 QUICK = ["--anchors", "20", "--largest-n", "128", "--n-neg", "16"]
+# Noise-contrastive estimation
+
+
+@pytest.mark.parametrize("k", [1, 7, 1000])
+def test_the_expected_gradient_is_that_of_the_loss(k):
+    """Uniform noise is enumerated: every item once among the negatives of every item."""
+    items = nce.items_of(jax.random.key(0), 0.0)
+    uniform = -jnp.log(nce.N_ITEMS)
+
+    def objective(scores):
+        neg = jnp.broadcast_to(scores, (nce.N_ITEMS, nce.N_ITEMS))
+        each = losses.nce(
+            scores, neg, pos_log_noise=uniform, neg_log_noise=uniform, ratio=k, reduce_fn=None
+        )
+        return -jnp.sum(items.data * each)
+
+    np.testing.assert_allclose(
+        nce.nce_gradient(items, k), jax.grad(objective)(items.scores), rtol=1e-3, atol=2e-6
+    )
+
+
+@pytest.mark.parametrize("power", nce.NOISES.values(), ids=nce.NOISES)
+def test_nce_tends_to_maximum_likelihood_by_one_over_k(power):
+    items = nce.items_of(jax.random.key(1), power)
+    np.testing.assert_allclose(np.sum(items.data), 1, rtol=1e-5)
+    np.testing.assert_allclose(np.exp(items.scores).sum(), 1, rtol=1e-5)
+
+    def likelihood(scores):
+        return jnp.sum(items.data * jax.nn.log_softmax(scores))
+
+    np.testing.assert_allclose(
+        nce.likelihood_gradient(items), jax.grad(likelihood)(items.scores), atol=1e-6
+    )
+    found = nce.distances(jax.random.key(2), items)
+    fall = found["expected"][:-1] / found["expected"][1:]
+    assert (np.diff(fall) > 0).all()
+    assert fall[-1] == pytest.approx(4, rel=0.02)
+    # Lengths of deviations from zero add up as squares do.
+    length = np.hypot(found["expected"], found["deviation"])
+    assert (np.abs(found["drawn"] - length) < 3 * found["deviation"]).all()
+    fitted = nce.fits(0, items)
+    np.testing.assert_allclose(fitted["error"], fitted["theory"], rtol=0.05)
+    assert (np.diff(fitted["normaliser"]) < 0).all()
+    assert fitted["normaliser"][0] < 0.01
+
+
 FIGURES = ["figure_6_4", "figure_6_8", "figure_6_9", "figure_6_10", "weights", "misspecified",
-           "convergence"]  # fmt: skip
+           "convergence", "nce"]  # fmt: skip
 
 
 def read(path):
