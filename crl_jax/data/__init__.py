@@ -1,17 +1,22 @@
-"""Interactions of users with items: read, split, simulated. Labelled images: read.
+"""Interactions of users with items: read, split, simulated. Labelled images and graphs: read.
 
 :func:`load` takes a path, a folder, the name of a dataset, or data in memory, which
 :func:`as_interactions` turns into :class:`Interactions`. :func:`columns` tells which columns are
 read, and :func:`simulate` makes data whose truth is known. :func:`load_images` does for images what
-:func:`load` does for interactions. What cannot be used raises
-:class:`DataError`. What is used after a change is counted in a :class:`DataWarning`: nothing is
-dropped in silence.
+:func:`load` does for interactions, and :func:`load_graphs` for graphs that are samples. What cannot
+be used raises :class:`DataError`. What is used after a change is counted in a :class:`DataWarning`:
+nothing is dropped in silence.
 """
 
 from ._columns import Columns as Columns
 from ._datasets import DATASETS as DATASETS
 from ._datasets import Dataset as Dataset
 from ._download import download as download
+from ._graph_memory import as_graphs as as_graphs
+from ._graph_raw import NodeFeatures as NodeFeatures
+from ._graph_set import Graphs as Graphs
+from ._graph_simulate import simulate_graphs as simulate_graphs
+from ._graph_source import load_graphs as load_graphs
 from ._image_sets import IMAGE_SETS as IMAGE_SETS
 from ._image_sets import ImageSet as ImageSet
 from ._image_source import load_images as load_images
