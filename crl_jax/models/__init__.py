@@ -1,10 +1,13 @@
-"""Encoders as pure functions: users and items become vectors, vectors become scores."""
+"""Encoders as pure functions: users, items, images and graphs become vectors."""
 
 from ._convolution import Convolution as Convolution
 from ._encoder import Encoder as Encoder
 from ._encoder import Similarity as Similarity
 from ._encoder import Tables as Tables
 from ._encoder import inner_scores as inner_scores
+from ._gin import GIN as GIN
+from ._gin_batch import GraphArrays as GraphArrays
+from ._gin_batch import GraphBatch as GraphBatch
 from ._graph import InteractionGraph as InteractionGraph
 from ._graph import Layout as Layout
 from ._lightgcn import LightGCN as LightGCN
