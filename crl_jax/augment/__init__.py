@@ -1,4 +1,4 @@
-"""Augmentations of images for contrastive learning, as pure functions of a key.
+"""Augmentations of images and graphs for contrastive learning, as pure functions of a key.
 
 An image is ``[..., height, width, channels]``: floats in [0, 1], or uint8, which become such
 floats. :class:`ImageViews` puts a whole view together:
@@ -14,6 +14,8 @@ floats. :class:`ImageViews` puts a whole view together:
 Its parts are functions of their own. Some take the numbers that say what to do, such as
 :func:`adjust_hue`; some take a key and draw these numbers, such as :func:`color_jitter`. All
 numbers may be traced: another value compiles nothing anew.
+
+Graphs that are samples are changed by :class:`GraphViews`, in one of several ways by chance.
 """
 
 from ._blur import gaussian_blur as gaussian_blur
@@ -27,6 +29,12 @@ from ._crop import crop_resize as crop_resize
 from ._crop import flip as flip
 from ._crop import random_crop_box as random_crop_box
 from ._crop import random_flip as random_flip
+from ._graph_views import GraphKind as GraphKind
+from ._graph_views import GraphViews as GraphViews
+from ._graph_views import drop_nodes as drop_nodes
+from ._graph_views import mask_attributes as mask_attributes
+from ._graph_views import perturb_edges as perturb_edges
+from ._graph_views import subgraph as subgraph
 from ._jitter import color_jitter as color_jitter
 from ._jitter import random_grey as random_grey
 from ._views import ImageViews as ImageViews
