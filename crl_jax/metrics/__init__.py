@@ -5,14 +5,16 @@ every test user in blocks of bounded memory, and :func:`summarize` takes the mea
 :func:`recommend` gives the lists themselves. The metrics are pure functions of hits and counts.
 :func:`sampling_quality` judges the negatives that a sampler gave.
 
-:func:`knn_accuracy`, :func:`linear_probe` and :func:`ridge_probe` judge representations by
-labels, :func:`uniformity` without them.
+:func:`knn_accuracy`, :func:`linear_probe`, :func:`ridge_probe` and :func:`cross_validated_svm`
+judge representations by labels, :func:`uniformity` without them.
 """
 
 from ._evaluate import ScoreFn as ScoreFn
 from ._evaluate import evaluate as evaluate
 from ._evaluate import recommend as recommend
 from ._evaluate import summarize as summarize
+from ._folds import CrossValidated as CrossValidated
+from ._folds import cross_validated_svm as cross_validated_svm
 from ._neighbours import knn_accuracy as knn_accuracy
 from ._neighbours import knn_predict as knn_predict
 from ._plan import InteractionsLike as InteractionsLike
