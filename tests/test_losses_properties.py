@@ -91,6 +91,11 @@ def np_decoupled(pos, extra, neg, m, t):
     return -np.log(np.exp(pos / t) / (m * np.exp(neg / t)).sum(-1))
 
 
+def np_sigmoid(pos, extra, neg, m, t, bias):
+    apart = minus_log_sigmoid(-neg / t - np.asarray(bias)[..., None])
+    return minus_log_sigmoid(pos / t + bias) + (m * apart).sum(-1)
+
+
 def np_proto(pos, extra, neg, m, t, pos_concentration, neg_concentration):
     return np_info_nce(pos / pos_concentration, None, neg / neg_concentration, m, t)
 
@@ -241,6 +246,7 @@ LOSSES = {
     "hard": Case(losses.hard_contrastive, np_hard, PRIOR | {"beta": 0.8}),
     "bayesian": Case(losses.bayesian_contrastive, np_bayesian, BAYES),
     "decoupled": Case(losses.decoupled_contrastive, np_decoupled),
+    "sigmoid": Case(losses.sigmoid_contrastive, np_sigmoid, dict(bias=-0.7)),
     "bilateral": Case(losses.bilateral_softmax, np_bilateral, dict(repulsion=0.8)),
     "bilateral_extra": Case(
         losses.bilateral_softmax, np_bilateral, dict(repulsion=1.2, pos_temperature=0.7), 3
@@ -723,6 +729,7 @@ EDGES = {
     "ratio": [1e-30, 1.0, 1e30],
     "drop_rate": [0.0, 0.5, 1.0],
     "exponent": [0.0, 1e-30, 1.0, 1e4],
+    "bias": [-1e4, -10.0, 0.0, 1e4],
 }
 
 
@@ -760,6 +767,7 @@ BAD = {
     "ratio": [0.0, np.inf, 1e-40],
     "drop_rate": [-0.1, 1.1, np.nan],
     "exponent": [-0.1, np.inf, 1e39],
+    "bias": [-np.inf, np.inf, np.nan, 1e39],
     "pos_concentration": [0.0, np.nan, 1e-40],
     "neg_concentration": [0.0, np.nan, 1e-40],
     "pos_log_noise": [-np.inf, np.nan],

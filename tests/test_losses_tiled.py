@@ -18,6 +18,7 @@ LOSSES = {
     "hard": (losses.hard_contrastive, {"tau_plus": 0.1, "beta": 0.8}),
     "bayesian": (losses.bayesian_contrastive, {"tau_plus": 0.1, "alpha": 0.8, "beta": 0.9}),
     "bpr": (losses.bpr, {}),
+    "sigmoid": (losses.sigmoid_contrastive, {"bias": -2.0}),
 }
 each_loss = pytest.mark.parametrize("name", LOSSES)
 BATCHES = {
@@ -81,6 +82,33 @@ def test_ids_and_weights(batch, name):
     want = assert_same(tiled, direct, *args)
     if name == "bayesian":
         np.testing.assert_allclose(quick_jit(tiled)(*args), want, rtol=2e-6)
+
+
+@pytest.mark.parametrize("name", ["info_nce", "bayesian", "sigmoid"])
+def test_pairs_that_are_masked_are_never_read(name):
+    """In value and gradient it is the loss of the others alone, whatever the masked ones are."""
+    loss, hyper = LOSSES[name]
+    where = jnp.array([True, False, True, True, False, True, True])
+    kept, ids = np.flatnonzero(where), jnp.array([4, 4, 9, 4, 1, 2, 3])
+    x, y = embeddings(7)
+
+    def tiled(x, y, temperature):
+        return losses.tiled_tower_loss(
+            loss, x, y, ids=ids, where=where, weights=jnp.linspace(1, 2, 7), rows=3,
+            temperature=temperature, **hyper,
+        )  # fmt: skip
+
+    def direct(x, y, temperature):
+        s = losses.tower_scores(x[kept], y[kept], ids=ids[kept])
+        weights = jnp.linspace(1, 2, 7)[kept]
+        return loss(s.pos, s.neg, where=s.where, weights=weights, temperature=temperature, **hyper)
+
+    want = assert_same(tiled, direct, x, y, jnp.float32(0.5))
+    soiled = (jnp.where(where[:, None], z, jnp.nan) for z in (x, y))
+    value, slopes = quick_jit(jax.value_and_grad(tiled, (0, 1)))(*soiled, jnp.float32(0.5))
+    np.testing.assert_allclose(value, want, rtol=1e-6)
+    assert all(np.isfinite(slope).all() for slope in slopes)
+    assert all((np.asarray(slope)[~np.asarray(where)] == 0).all() for slope in slopes)
 
 
 @each_batch
@@ -221,6 +249,8 @@ def test_what_does_not_fit_is_named():
         losses.tiled_view_loss(losses.info_nce, x, y[:3])
     with refused("weights", " must have shape"):
         losses.tiled_view_loss(losses.info_nce, x, y, weights=jnp.ones(4))
+    with refused("where", " must have shape"):
+        losses.tiled_tower_loss(losses.info_nce, x, y, where=jnp.ones(3, bool))
     with refused("ids", " must have shape"):
         losses.tiled_tower_loss(losses.info_nce, x, y, ids=jnp.arange(3))
     with pytest.raises(ValueError, match="`tau_plus` must lie in"):

@@ -85,6 +85,7 @@ from ._pairwise import nt_logistic as nt_logistic
 from ._pairwise import triplet_margin as triplet_margin
 from ._preferences import gbpr as gbpr
 from ._preferences import mpr as mpr
+from ._sigmoid import sigmoid_contrastive as sigmoid_contrastive
 from ._small_loss import reweighted_bce as reweighted_bce
 from ._small_loss import reweighted_bpr as reweighted_bpr
 from ._small_loss import truncated_bce as truncated_bce

@@ -8,11 +8,11 @@ tile is at hand, so that no score is computed twice.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from .._checks import check_shape
 from .._floats import at_least_float32
@@ -85,6 +85,7 @@ def tiled_tower_loss(
     y: Float[Array, "batch dim"],
     *,
     ids: Int[Array, "batch"] | None = None,
+    where: Bool[Array, "batch"] | None = None,
     weights: Float[Array, "batch"] | None = None,
     rows: int | None = None,
     axis_name: str | None = None,
@@ -97,6 +98,8 @@ def tiled_tower_loss(
       x: Embeddings of the anchors, shape ``[B, D]``.
       y: Embeddings of their positives, shape ``[B, D]``.
       ids: What each row of ``y`` is, shape ``[B]``, see :func:`tower_scores`.
+      where: True keeps a pair, shape ``[B]``. Others are never read: they are no anchors and
+        nobody's negatives.
       weights: Multiply the losses of the anchors, shape ``[B]``.
       rows: As in :func:`tiled_view_loss`.
       axis_name: As in :func:`tiled_view_loss`.
@@ -109,8 +112,19 @@ def tiled_tower_loss(
       ValueError: If a shape does not fit, or the loss refuses a hyper-parameter.
     """
     check_pair("x", x, "y", y)
+    check_shape("where", where, x.shape[:1])
+    if where is not None:  # before any arithmetic: 0 * nan would reach the gradient
+        x, y = (jnp.where(where[:, None], z, 0) for z in (x, y))
+        weights = None if weights is None else jnp.where(where, weights, 0)
     ids = _ids(ids, x.shape[0], axis_name)
-    return _mean_loss(loss, x, y, y, ids, weights, rows, axis_name, hyperparams)
+    return _mean_loss(loss, x, y, y, ids, weights, rows, axis_name, hyperparams, where)
+
+
+class _Samples(NamedTuple):
+    """What the anchors or the keys are, and which of them are real."""
+
+    ids: Array
+    real: Array
 
 
 def _ids(ids: Array | None, n: int, axis_name: str | None) -> Array:
@@ -130,13 +144,14 @@ def _mean_loss(
     rows: int | None,
     axis_name: str | None,
     hyperparams: dict[str, Any],
+    where: Array | None = None,
 ) -> Array:
     n = anchors.shape[0]
     check_shape("weights", weights, (n,))
-    key_ids = ids
+    of_ids = of_keys = _Samples(ids, jnp.ones_like(ids, dtype=bool) if where is None else where)
     if axis_name is not None:
-        keys = jax.lax.all_gather(keys, axis_name, tiled=True)
-        key_ids = jax.lax.all_gather(ids, axis_name, tiled=True)
+        gather = partial(jax.lax.all_gather, axis_name=axis_name, tiled=True)
+        keys, of_keys = jax.tree.map(gather, (keys, of_keys))
     if rows is None:
         rows = max(1, _TILE // keys.shape[0])
     if rows < 1:
@@ -150,11 +165,11 @@ def _mean_loss(
     for name, value in _checked(loss, n, keys.shape[0], hyperparams).items():
         (shared if value.ndim == 0 else of_anchors)[name] = value
     if axis_name is not None:  # what all devices share is each one's own from here on
-        of_anchors, shared, key_ids = (
+        of_anchors, shared, of_keys = (
             jax.tree.map(partial(_varying, axis_name), tree)
-            for tree in (of_anchors, shared, key_ids)
+            for tree in (of_anchors, shared, of_keys)
         )
-    sums: tuple[Array, Array] = _sum(loss, rows, of_anchors, shared, ids, key_ids)  # type: ignore[assignment]
+    sums: tuple[Array, Array] = _sum(loss, rows, of_anchors, shared, of_ids, of_keys)  # type: ignore[assignment]
     total, count = sums
     if axis_name is not None:
         # One by one: JAX 0.8 cannot differentiate a sum of floats and integers together.
@@ -180,37 +195,38 @@ def _varying(axis_name: str, x: Array) -> Array:
 
     By adding a zero that varies: the function for it changes its name with the version of JAX.
     """
-    return x + (0 * jax.lax.axis_index(axis_name)).astype(x.dtype)
+    zero = (0 * jax.lax.axis_index(axis_name)).astype(x.dtype)
+    return x ^ zero if x.dtype == bool else x + zero
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _sum(
-    loss: Loss, rows: int, of_anchors: Any, shared: Any, ids: Array, key_ids: Array
+    loss: Loss, rows: int, of_anchors: Any, shared: Any, ids: _Samples, of_keys: _Samples
 ) -> tuple[Array, Array]:
     """Sum of the losses and number of anchors that have a negative."""
 
     def add(sums: Any, tile: Any) -> tuple[Any, None]:
-        return jax.tree.map(jnp.add, sums, _tile_sum(loss, tile, shared, key_ids)), None
+        return jax.tree.map(jnp.add, sums, _tile_sum(loss, tile, shared, of_keys)), None
 
-    return jax.lax.scan(add, _nothing(of_anchors, key_ids), _tiles(rows, of_anchors, ids))[0]
+    return jax.lax.scan(add, _nothing(of_anchors, of_keys), _tiles(rows, of_anchors, ids))[0]
 
 
 def _sum_and_gradient(
-    loss: Loss, rows: int, of_anchors: Any, shared: Any, ids: Array, key_ids: Array
+    loss: Loss, rows: int, of_anchors: Any, shared: Any, ids: _Samples, of_keys: _Samples
 ) -> tuple[tuple[Array, Array], Any]:
     def add(carry: Any, tile: Any) -> tuple[Any, Any]:
         of_tile, rest = tile
 
         def f(of_tile: Any, shared: Any) -> tuple[Array, Array]:
-            return _tile_sum(loss, (of_tile, rest), shared, key_ids)
+            return _tile_sum(loss, (of_tile, rest), shared, of_keys)
 
         sums, (d_tile, d_shared) = jax.value_and_grad(f, (0, 1), has_aux=True)(of_tile, shared)
         return jax.tree.map(jnp.add, carry, (sums, _wide(d_shared))), d_tile
 
     # Gradients of half precision are added up in float32.
-    start = _nothing(of_anchors, key_ids), jax.tree.map(jnp.zeros_like, _wide(shared))
+    start = _nothing(of_anchors, of_keys), jax.tree.map(jnp.zeros_like, _wide(shared))
     (sums, d_shared), d_tiles = jax.lax.scan(add, start, _tiles(rows, of_anchors, ids))
-    n = ids.shape[0]
+    n = ids.ids.shape[0]
     d_anchors = jax.tree.map(lambda d: d.reshape(-1, *d.shape[2:])[:n], d_tiles)
     d_shared = jax.tree.map(lambda d, x: d.astype(x.dtype), d_shared, shared)
     return sums, (d_anchors, d_shared)
@@ -225,11 +241,11 @@ def _scale_gradient(loss: Loss, rows: int, gradient: Any, cotangents: Any) -> tu
 _sum.defvjp(_sum_and_gradient, _scale_gradient)
 
 
-def _tile_sum(loss: Loss, tile: Any, shared: Any, key_ids: Array) -> tuple[Array, Array]:
+def _tile_sum(loss: Loss, tile: Any, shared: Any, of_keys: _Samples) -> tuple[Array, Array]:
     of_anchors, (ids, real) = tile
     hyperparams = {**of_anchors, **shared}
     anchors, positives, keys = (hyperparams.pop(name) for name in ("anchors", "positives", "keys"))
-    where = different(ids, key_ids) & real[:, None]
+    where = different(ids, of_keys.ids) & real[:, None] & of_keys.real[None, :]
     pos = own_scores(anchors, positives)
     losses = loss(pos, scores_of(anchors, keys), where=where, reduce_fn=None, **hyperparams)
     return jnp.sum(losses), jnp.sum(jnp.any(where, axis=-1), dtype=jnp.int32)
@@ -239,19 +255,19 @@ def _wide(tree: Any) -> Any:
     return jax.tree.map(lambda x: at_least_float32(x)[0], tree)
 
 
-def _tiles(rows: int, of_anchors: Any, ids: Array) -> Any:
+def _tiles(rows: int, of_anchors: Any, ids: _Samples) -> Any:
     """Arrays ``[n_tiles, rows, ...]``, the last tile filled up with anchors that are not real."""
-    n = ids.shape[0]
+    n = ids.ids.shape[0]
 
     def cut(x: Array) -> Array:
         filled = jnp.pad(x, [(0, -n % rows)] + [(0, 0)] * (x.ndim - 1))
         return filled.reshape(-1, rows, *x.shape[1:])
 
-    return jax.tree.map(cut, (of_anchors, (ids, jnp.ones_like(ids, dtype=bool))))
+    return jax.tree.map(cut, (of_anchors, ids))
 
 
-def _nothing(of_anchors: Any, key_ids: Array) -> tuple[Array, Array]:
+def _nothing(of_anchors: Any, of_keys: _Samples) -> tuple[Array, Array]:
     """Zeros that vary over the mesh axes over which the ids do."""
     (anchors,) = at_least_float32(of_anchors["anchors"][:0])
-    zero = jnp.zeros_like(key_ids[0])
+    zero = jnp.zeros_like(of_keys.ids[0])
     return zero.astype(anchors.dtype), zero.astype(jnp.int32)
