@@ -7,6 +7,9 @@ every test user in blocks of bounded memory, and :func:`summarize` takes the mea
 
 :func:`knn_accuracy`, :func:`linear_probe`, :func:`ridge_probe` and :func:`cross_validated_svm`
 judge representations by labels, :func:`uniformity` without them.
+:func:`knn_accuracy`, :func:`linear_probe` and :func:`ridge_probe` judge representations by
+labels, :func:`uniformity` without them. :func:`retrieval_recall` and :func:`zero_shot` judge
+those of two modalities.
 """
 
 from ._evaluate import ScoreFn as ScoreFn
@@ -32,6 +35,9 @@ from ._ranking import ndcg_at as ndcg_at
 from ._ranking import precision_at as precision_at
 from ._ranking import recall_at as recall_at
 from ._ranking import reciprocal_rank_at as reciprocal_rank_at
+from ._retrieval import retrieval_ranks as retrieval_ranks
+from ._retrieval import retrieval_recall as retrieval_recall
+from ._retrieval import zero_shot as zero_shot
 from ._sampling import SamplingQuality as SamplingQuality
 from ._sampling import sampling_quality as sampling_quality
 from ._top_k import approx_top_k as approx_top_k

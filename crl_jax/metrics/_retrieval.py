@@ -1,0 +1,192 @@
+"""Retrieval between two modalities, and classes told from texts that describe them."""
+
+from collections.abc import Sequence
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from .._blocks import map_blocks
+from .._checks import check_count, check_shape
+from .._floats import at_least_float32
+from .._scaling import unit_rows
+from ._features import HIGHEST, best_class
+
+_NONE = jnp.iinfo(jnp.int32).max
+
+
+def retrieval_recall(
+    first: Float[Array, "n dim"],
+    second: Float[Array, "m dim"],
+    relevant: tuple[Int[Array, "n"], Int[Array, "m"]] | None = None,
+    ks: Sequence[int] = (1, 5, 10),
+    *,
+    block_size: int = 256,
+) -> dict[str, Float[Array, ""]]:
+    """How well each modality finds the other by cosines, in both directions.
+
+    Args:
+      first: Embeddings of one modality, images for instance, shape ``[n, dim]``, of any length.
+      second: Embeddings of the other, texts for instance, shape ``[m, dim]``.
+      relevant: What the two are, ``[n]`` and ``[m]``: a second one is a right answer to a first
+        one, and the other way round, if the numbers are equal. Several captions of an image have
+        its number. A negative number is none. None if ``n == m`` and each belongs to its like.
+      ks: Numbers of answers, each >= 1; static.
+      block_size: Queries at a time; static. Memory is that of ``block_size * m`` cosines.
+
+    Returns:
+      Means over the queries that have a right answer: ``first_recall@k``, the share of first ones
+      with a right answer among the k best second ones; ``first_median_rank``, the median of
+      :func:`retrieval_ranks`; and both with ``second`` for queries that are second ones. NaN where
+      no query has an answer.
+
+    Raises:
+      ValueError: If a shape does not fit, or a number is not as said.
+
+    >>> images = jnp.eye(3)
+    >>> texts = jnp.array([[1.0, 0.1, 0.0], [0.0, 1.0, 0.5], [0.9, 0.0, 0.0]])
+    >>> found = retrieval_recall(images, texts, ks=(1, 2))
+    >>> print({name: f"{value:.2f}" for name, value in found.items() if "first" in name})
+    {'first_recall@1': '0.33', 'first_recall@2': '0.67', 'first_median_rank': '2.00'}
+    """
+    for k in ks:
+        check_count("ks", k)
+    if relevant is None:
+        check_shape("second", second, first.shape)
+        place = jnp.arange(len(first), dtype=jnp.int32)
+        relevant = place, place
+    of_first, of_second = relevant
+    ways = {"first": (first, second, of_first, of_second)}
+    ways["second"] = (second, first, of_second, of_first)
+    found = {}
+    for name, (queries, answers, of_queries, of_answers) in ways.items():
+        ranks = retrieval_ranks(queries, answers, of_queries, of_answers, block_size=block_size)
+        n = jnp.sum(ranks > 0)
+        for k in ks:
+            hits = jnp.sum((ranks > 0) & (ranks <= k))
+            found[f"{name}_recall@{k}"] = hits.astype(jnp.float32) / n.astype(jnp.float32)
+        found[f"{name}_median_rank"] = _median(ranks)
+    return found
+
+
+def retrieval_ranks(
+    queries: Float[Array, "n dim"],
+    answers: Float[Array, "m dim"],
+    of_queries: Int[Array, "n"],
+    of_answers: Int[Array, "m"],
+    *,
+    block_size: int = 256,
+) -> Int[Array, "n"]:
+    """The rank of the best right answer to each query, by cosines, from 1 on.
+
+    It is one more than the number of wrong answers that score as high or higher. So a tie counts
+    against the method: one that embeds all alike finds nothing. A right answer never pushes
+    another back. A NaN counts as a wrong answer that scores higher.
+
+    Args:
+      queries: Embeddings of any length, shape ``[n, dim]``.
+      answers: Those that are searched, shape ``[m, dim]``.
+      of_queries: What the queries are, shape ``[n]``; negative for one without right answers.
+      of_answers: What the answers are, shape ``[m]``; negative for one that is always wrong.
+      block_size: Queries at a time; static.
+
+    Returns:
+      int32 ``[n]``; 0 for a query without a right answer.
+
+    Raises:
+      ValueError: If a shape does not fit or ``block_size`` is not positive.
+
+    >>> queries, answers = jnp.array([[1.0, 0.0]]), jnp.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    >>> print(retrieval_ranks(queries, answers, jnp.array([0]), jnp.array([0, 1, 2])))
+    [2]
+    """
+    check_shape("answers", answers, (len(answers), *queries.shape[1:]))
+    check_shape("of_queries", of_queries, (len(queries),))
+    check_shape("of_answers", of_answers, (len(answers),))
+    check_count("block_size", block_size)
+    queries, answers = at_least_float32(queries, answers)
+    of_queries, of_answers = (x.astype(jnp.int32) for x in (of_queries, of_answers))
+    return _ranks(queries, answers, of_queries, of_answers, block_size)
+
+
+def zero_shot(
+    embeddings: Float[Array, "n dim"],
+    class_embeddings: Float[Array, "n_classes *prompts dim"],
+    *,
+    where: Bool[Array, "n_classes *prompts"] | None = None,
+    block_size: int = 4096,
+) -> Int[Array, "n"]:
+    """The class whose description is nearest, by cosines.
+
+    Several prompts of a class, such as "a photo of a cat" and "a drawing of a cat", are brought to
+    length 1 and averaged, and the mean is brought to length 1.
+
+    Args:
+      embeddings: Of what is classified, shape ``[n, dim]``, of any length.
+      class_embeddings: Of the classes' texts, shape ``[n_classes, dim]`` or, of several prompts,
+        ``[n_classes, n_prompts, dim]``.
+      where: True keeps a prompt, where classes have different numbers of them; the shape of
+        ``class_embeddings`` without its last axis. A class that keeps none is never found.
+      block_size: Rows at a time; static.
+
+    Returns:
+      Classes, int32 ``[n]``, the lowest of equally near ones; -1 where a cosine is NaN.
+
+    Raises:
+      ValueError: If a shape does not fit or ``block_size`` is not positive.
+
+    References:
+      Radford et al., `Learning Transferable Visual Models From Natural Language Supervision
+      <https://arxiv.org/abs/2103.00020>`_, 2021, section 3.1.4.
+
+    >>> prompts = jnp.array([[[1.0, 0.0], [1.0, 0.2]], [[0.0, 1.0], [0.3, 1.0]]])
+    >>> print(zero_shot(jnp.array([[5.0, 1.0], [0.2, 0.3]]), prompts))
+    [0 1]
+    """
+    if class_embeddings.ndim == 2:
+        class_embeddings = class_embeddings[:, None]
+        where = None if where is None else where[:, None]
+    n_classes, n_prompts = class_embeddings.shape[:2]
+    check_shape("class_embeddings", class_embeddings, (n_classes, n_prompts, embeddings.shape[-1]))
+    check_shape("where", where, (n_classes, n_prompts))
+    check_count("block_size", block_size)
+    embeddings, classes = at_least_float32(embeddings, class_embeddings)
+    keep = jnp.ones((n_classes, n_prompts), bool) if where is None else where
+    classes = unit_rows(jnp.where(keep[..., None], classes, 0))
+    classes = unit_rows(jnp.sum(classes, axis=1))  # of the length of a mean nothing is left
+
+    def of_block(block: Array) -> Array:
+        cosines = jnp.matmul(unit_rows(block), classes.T, precision=HIGHEST)
+        return best_class(jnp.where(jnp.any(keep, axis=1)[None], cosines, -jnp.inf))
+
+    return map_blocks(of_block, embeddings, block_size)
+
+
+@partial(jax.jit, static_argnums=4)
+def _ranks(
+    queries: Array, answers: Array, of_queries: Array, of_answers: Array, block_size: int
+) -> Array:
+    answers = unit_rows(answers)
+
+    def of_block(block: tuple[Array, Array]) -> Array:
+        queries, own = block
+        # All digits also where matrix products have less by default.
+        cosines = jnp.matmul(unit_rows(queries), answers.T, precision=HIGHEST)
+        right = (own[:, None] == of_answers[None, :]) & (own >= 0)[:, None]
+        best = jnp.max(jnp.where(right, cosines, -jnp.inf), axis=1)
+        # Not behind: also what is equal, and what is NaN.
+        ahead = ~right & ~(cosines < best[:, None])
+        ranks = 1 + jnp.sum(ahead, axis=1, dtype=jnp.int32)
+        ranks = jnp.where(jnp.isnan(best), len(of_answers) + 1, ranks)
+        return jnp.where(jnp.any(right, axis=1), ranks, 0)
+
+    return map_blocks(of_block, (queries, of_queries), block_size)
+
+
+def _median(ranks: Int[Array, "n"]) -> Float[Array, ""]:
+    """Of the ranks above 0; NaN without any."""
+    n = jnp.sum(ranks > 0)
+    in_order = jnp.sort(jnp.where(ranks > 0, ranks, _NONE))
+    low, high = (in_order[i].astype(jnp.float32) for i in (jnp.maximum(n - 1, 0) // 2, n // 2))
+    return jnp.where(n > 0, (low + high) / 2, jnp.nan)
