@@ -1,13 +1,17 @@
-"""Interactions of users with items: read, split, simulated. Labelled images and graphs: read.
+"""Interactions of users with items: read, split, simulated. Labelled and captioned images, and
+labelled graphs: read.
 
 :func:`load` takes a path, a folder, the name of a dataset, or data in memory, which
 :func:`as_interactions` turns into :class:`Interactions`. :func:`columns` tells which columns are
 read, and :func:`simulate` makes data whose truth is known. :func:`load_images` does for images what
-:func:`load` does for interactions, and :func:`load_graphs` for graphs that are samples. What cannot
-be used raises :class:`DataError`. What is used after a change is counted in a :class:`DataWarning`:
-nothing is dropped in silence.
+:func:`load` does for interactions, :func:`load_captioned` for images with texts, and
+:func:`load_graphs` for graphs that are samples. What cannot be used raises :class:`DataError`. What
+is used after a change is counted in a :class:`DataWarning`: nothing is dropped in silence.
 """
 
+from ._captions import Captioned as Captioned
+from ._captions import CaptionedSplit as CaptionedSplit
+from ._captions_source import load_captioned as load_captioned
 from ._columns import Columns as Columns
 from ._datasets import DATASETS as DATASETS
 from ._datasets import Dataset as Dataset

@@ -43,8 +43,8 @@ class Images:
     classes: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "images", _read_only("images", self.images, np.uint8, 4))
-        object.__setattr__(self, "labels", _read_only("labels", self.labels, np.int32, 1))
+        object.__setattr__(self, "images", read_only("images", self.images, np.uint8, 4))
+        object.__setattr__(self, "labels", read_only("labels", self.labels, np.int32, 1))
         object.__setattr__(self, "classes", tuple(self.classes))
         check_shape("labels", self.labels, (len(self.images),))
         if len(set(self.classes)) != len(self.classes):
@@ -75,7 +75,7 @@ class Images:
           IndexError: If it leaves the images.
         """
         if not isinstance(index, slice):
-            index = _places(index)
+            index = places_of(index)
         images, labels = self.images[index], self.labels[index]
         for array in (images, labels):
             array.setflags(write=False)
@@ -144,7 +144,12 @@ def drawn_for_test(
     return drawn
 
 
-def _places(index: ArrayLike) -> Shaped[np.ndarray, " k"]:
+def places_of(index: ArrayLike) -> Shaped[np.ndarray, " k"]:
+    """Places or a mask as an array that indexes.
+
+    Raises:
+      ValueError: If they are neither.
+    """
     places = np.asarray(index)
     if places.ndim != 1 or (places.size and places.dtype.kind not in "iub"):
         raise ValueError(
@@ -154,7 +159,12 @@ def _places(index: ArrayLike) -> Shaped[np.ndarray, " k"]:
     return places if places.size else places.astype(np.intp)
 
 
-def _read_only(name: str, array: Any, dtype: type, ndim: int) -> np.ndarray:
+def read_only(name: str, array: Any, dtype: type, ndim: int) -> np.ndarray:
+    """The array if it is read-only, or a copy that is.
+
+    Raises:
+      ValueError: If it has another type or number of axes.
+    """
     array = np.asarray(array)
     if array.ndim != ndim or array.dtype != dtype:
         raise ValueError(

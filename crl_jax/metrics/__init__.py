@@ -7,9 +7,7 @@ every test user in blocks of bounded memory, and :func:`summarize` takes the mea
 
 :func:`knn_accuracy`, :func:`linear_probe`, :func:`ridge_probe` and :func:`cross_validated_svm`
 judge representations by labels, :func:`uniformity` without them.
-:func:`knn_accuracy`, :func:`linear_probe` and :func:`ridge_probe` judge representations by
-labels, :func:`uniformity` without them. :func:`retrieval_recall` and :func:`zero_shot` judge
-those of two modalities.
+:func:`retrieval_recall` and :func:`zero_shot` judge those of two modalities.
 """
 
 from ._evaluate import ScoreFn as ScoreFn
