@@ -33,6 +33,8 @@ from ._ranking import HyperparamSchedule as HyperparamSchedule
 from ._ranking import L2On as L2On
 from ._ranking import Ranking as Ranking
 from ._ranking_quality import RankingQuality as RankingQuality
+from ._scored import ScoreTask as ScoreTask
+from ._scored import WithAlpha as WithAlpha
 from ._supervised import OracleViews as OracleViews
 from ._supervised import SupervisedViews as SupervisedViews
 from ._term import Term as Term
@@ -42,4 +44,3 @@ from ._uniformity import align_positives as align_positives
 from ._views import TwoViews as TwoViews
 from ._views import Views as Views
 from ._views import ViewTask as ViewTask
-from ._views import WithAlpha as WithAlpha

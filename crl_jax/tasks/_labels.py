@@ -9,7 +9,7 @@ from ..weights import estimate_alpha
 
 # Anchors that an AUC is taken of in each step. A sort of each row of scores costs more than the
 # loss does, and a running mean over steps sees the others soon.
-_ANCHORS = 16
+ANCHORS = 16
 
 
 class Labelled(NamedTuple):
@@ -75,7 +75,7 @@ def auc_of(
     The mean over a few anchors, those that lead the batch, which is in random order.
     """
     neg, same, known, where = (
-        x[:_ANCHORS] for x in (scores.neg, classes.same, classes.known, where)
+        x[:ANCHORS] for x in (scores.neg, classes.same, classes.known, where)
     )
     pos, other = where & same, where & known & ~same
     auc = estimate_alpha(neg, neg, where_pos=pos, where_neg=other)
@@ -86,7 +86,7 @@ def auc_of_views(
     scores: Scores, where: Bool[Array, "anchors keys"]
 ) -> tuple[Float[Array, ""], Bool[Array, ""]]:
     """How often the other view of an anchor scores above a key, and whether that is known."""
-    pos, neg, where = (x[:_ANCHORS] for x in (scores.pos, scores.neg, where))
+    pos, neg, where = (x[:ANCHORS] for x in (scores.pos, scores.neg, where))
     return estimate_alpha(pos[:, None], neg, where_neg=where), jnp.any(where)
 
 

@@ -1,82 +1,255 @@
 """Two networks that put the two halves of each pair next to each other."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
+from .._blocks import map_blocks
+from .._checks import check_count, check_range
 from .._pytree import STATIC
-from ..losses import clip_contrastive, normalize
+from ..losses import clip_contrastive, info_nce, normalize, tiled_tower_loss, tower_scores
 from ..models import Network
-from ..train import Examples, Moment, Task, stream
-from ._views import cast_like
+from ..train import Examples, Moment, stream
+from ..weights import MeasuredAlpha
+from ._alpha import RunningAlpha
+from ._augment import as_they_are, as_tree, draw_views
+from ._labels import ANCHORS, SameClass, Scores, same_class, split_labels
+from ._scored import ScoreTask, WithAlpha, alpha_of, of_both, variables_of
+from ._views import Views, cast_like
+
+_HALVES = ("first", "second")
+_Loss = tuple[Array, MeasuredAlpha | None, dict[str, Array]]
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Towers(Task):
+class Towers(ScoreTask):
     r"""CLIP: two networks, cosines of all pairs of a batch, and a temperature that is learned.
 
-    The data of the batches are pairs ``(first, second)``, such as images and texts.
+    The data of the batches are pairs ``(first, second)``, such as images and texts, or
+    :class:`Labelled` ones: pairs with one label are equal, such as two captions of a picture. Both
+    halves of each pair are anchors, the first among all second ones and the second among all first
+    ones. The loss is the mean of the two directions.
+
+    With labels the history has ``false_negatives`` and ``auc``, see :class:`TwoViews`. Neither
+    changes what is learned, unless ``exclude_equal`` is set.
 
     Attributes:
       first: Embeds the first halves. Static.
       second: Embeds the second halves, in the same width. Static.
-      temperature: Its initial value, > 0.
-      least_temperature: Where it stops falling, > 0.
-      loss_fn: ``loss(scores [batch, batch], *, temperature, where, reduce_fn)``. Static.
+      temperature: Its initial value, > 0. Where ``hyperparams`` has one, that is kept instead.
+      least_temperature: Where it stops falling, >= 0.
+      loss_fn: ``loss(pos, neg, *, where, reduce_fn, temperature, **hyperparams)``: any contrastive
+        loss of :mod:`crl_jax.losses`. Static.
+      hyperparams: Hyper-parameters of the loss that are not learned.
+      bias: The initial value of a bias that is learned, as
+        :func:`crl_jax.losses.sigmoid_contrastive` takes it; None for a loss without. SigLIP has
+        the temperature 0.1 and the bias -10.
+      augment_first: A random view of a first half, see :data:`Augment`; None leaves it as it is.
+      augment_second: Of a second half.
+      alpha: See :class:`TwoViews`. The anchors it looks at are first halves.
+      exclude_equal: Whether pairs with one label are left out of each other's negatives. Static.
+      tile: Anchors whose scores are held at a time; static. None holds all scores. With it memory
+        is linear in the batch, also backward, and what labels say of scores is measured at so many
+        of the anchors alone, but 16 at least. See :func:`crl_jax.losses.tiled_tower_loss`.
+
+    Raises:
+      ValueError: If a number is out of range, or given twice.
 
     References:
       Radford et al., `Learning Transferable Visual Models From Natural Language Supervision
-      <https://arxiv.org/abs/2103.00020>`_, 2021, Figure 3 and section 2.5.
+      <https://arxiv.org/abs/2103.00020>`_, 2021, Figure 3 and section 2.5; Zhai et al., `Sigmoid
+      Loss for Language Image Pre-Training <https://arxiv.org/abs/2303.15343>`_, 2023.
     """
 
     first: Network = field(metadata=STATIC)
     second: Network = field(metadata=STATIC)
     temperature: Any = 0.07
     least_temperature: Any = 0.01
-    loss_fn: Callable[..., Array] = field(default=clip_contrastive, metadata=STATIC)
+    loss_fn: Callable[..., Array] = field(default=info_nce, metadata=STATIC)
+    hyperparams: dict[str, Any] = field(default_factory=dict)
+    bias: Any = field(default=None, kw_only=True)
+    augment_first: Any = field(default=None, kw_only=True)
+    augment_second: Any = field(default=None, kw_only=True)
+    alpha: RunningAlpha | None = field(default=None, kw_only=True)
+    exclude_equal: bool = field(default=False, kw_only=True, metadata=STATIC)
+    tile: int | None = field(default=None, kw_only=True, metadata=STATIC)
+
+    def __post_init__(self) -> None:
+        for name in ("augment_first", "augment_second"):
+            object.__setattr__(self, name, as_tree(getattr(self, name)))
+        if self.loss_fn is clip_contrastive:  # which is InfoNCE in both directions
+            object.__setattr__(self, "loss_fn", info_nce)
+        check_range("temperature", self.temperature, 0, jnp.inf, low_open=True)
+        check_range("least_temperature", self.least_temperature, 0, jnp.inf)
+        if self.bias is not None and "bias" in self.hyperparams:
+            raise ValueError("`hyperparams` must leave bias out where `bias` is learned.")
+        if self.tile is not None:
+            check_count("tile", self.tile)
+        self.check_alpha()
 
     def init(self, key: Key[Array, ""]) -> tuple[Any, Any]:
-        """Of both networks, and the logarithm of the temperature's inverse."""
+        """Of both networks, the logarithm of the temperature's inverse, and the bias."""
+        params, rest = {}, {}
         keys = jax.random.split(stream(key, "params"))
-        (first, first_rest), (second, second_rest) = (
-            network.init(own) for network, own in zip((self.first, self.second), keys)
-        )
-        log_scale = -jnp.log(jnp.asarray(self.temperature, jnp.float32))
-        params = {"first": first, "second": second, "log_scale": log_scale}
-        return params, {"first": first_rest, "second": second_rest}
+        for (name, network, _), own in zip(self._halves(), keys):
+            params[name], rest[name] = network.init(own)
+        if "temperature" not in self.hyperparams:
+            params["log_scale"] = -jnp.log(jnp.asarray(self.temperature, jnp.float32))
+        if self.bias is not None:
+            params["bias"] = jnp.asarray(self.bias, jnp.float32)
+        return params, self.with_alpha(rest)
 
-    def batch(self, key: Key[Array, ""], examples: Examples) -> tuple[Any, Any]:
-        """The pairs as they are."""
-        del key
-        return examples.data
+    def batch(self, key: Key[Array, ""], examples: Examples) -> Views:
+        """A view of each half, or the half as it is."""
+        data, labels = split_labels(examples.data)
+        if not isinstance(data, tuple | list) or len(data) != 2:
+            raise ValueError(f"`data` of Towers must be pairs (first, second), got {type(data)}.")
+        keys = jax.random.split(key, (2, examples.place.shape[0]))
+        first, second = (
+            half if augment is None else draw_views(augment, own, half)
+            for half, (_, _, augment), own in zip(data, self._halves(), keys)
+        )
+        return Views(first, second, examples.place, labels)
 
     def loss(
-        self, params: Any, extra: Any, batch: tuple[Any, Any], moment: Moment
+        self, params: Any, extra: Any, batch: Views, moment: Moment
     ) -> tuple[Array, tuple[Any, dict[str, Array]]]:
-        """The mean over the real pairs; ``temperature`` beside it."""
-        halves = {}
-        after = {}
-        for name, network, x in zip(("first", "second"), (self.first, self.second), batch):
-            x = cast_like(params[name], x)
-            z, after[name] = network.apply(params[name], extra[name], x, train=True)
-            halves[name] = normalize(z)
-        least = jnp.asarray(self.least_temperature, jnp.float32)
-        temperature = jnp.maximum(jnp.exp(-params["log_scale"].astype(jnp.float32)), least)
-        losses = self.loss_fn(
-            halves["first"] @ halves["second"].T, temperature=temperature, where=moment.where,
-            reduce_fn=None,
-        )  # fmt: skip
-        return moment.mean(losses), (after, {"temperature": temperature})
+        """The mean over both halves of the real pairs; what is learned of scores beside it."""
+        z, rest = {}, {}
+        for (name, network, _), x in zip(self._halves(), batch[:2]):
+            own = params[name], variables_of(extra)[name]
+            z[name], rest[name] = network.apply(*own, cast_like(params[name], x), train=True)
+        learned = self._learned(params)
+        x, y = (normalize(z[name]) for name in _HALVES)
+        of_scores = self._whole if self.tile is None else self._tiled
+        loss, alpha, metrics = of_scores(x, y, batch.labels, alpha_of(extra), moment, learned)
+        return loss, (rest if alpha is None else WithAlpha(rest, alpha), {**learned, **metrics})
+
+    def losses(
+        self,
+        scores: Scores,
+        classes: SameClass | None,
+        real: Bool[Array, "anchors"],
+        hyperparams: Mapping[str, Any],
+    ) -> Float[Array, "anchors"]:
+        """The loss of each anchor."""
+        if self.exclude_equal:
+            assert scores.where is not None
+            assert classes is not None
+            scores = scores._replace(where=scores.where & ~classes.same)
+        return super().losses(scores, classes, real, hyperparams)
+
+    def embed_first(
+        self, params: Any, extra: Any, examples: Any, *, block_size: int = 512
+    ) -> Float[Array, "batch dim"]:
+        """Embeddings of first halves, of length 1, outside training.
+
+        Args:
+          params: Parameters of the task.
+          extra: What else changes.
+          examples: First halves as they are, every leaf ``[batch, ...]``; the network sees what
+            ``augment_first.plain`` makes of them, if there is such.
+          block_size: Examples at a time, which bounds the memory; static.
+        """
+        return self._in_blocks("first", params, extra, examples, block_size)
+
+    def embed_second(
+        self, params: Any, extra: Any, examples: Any, *, block_size: int = 512
+    ) -> Float[Array, "batch dim"]:
+        """Embeddings of second halves; arguments as for :meth:`embed_first`."""
+        return self._in_blocks("second", params, extra, examples, block_size)
 
     def embed(
-        self, params: Any, extra: Any, first: Any, second: Any
-    ) -> tuple[Float[Array, "batch dim"], Float[Array, "batch dim"]]:
-        """Embeddings of both halves, of length 1, outside training."""
-        a, _ = self.first.apply(params["first"], extra["first"], first)
-        b, _ = self.second.apply(params["second"], extra["second"], second)
-        return normalize(a), normalize(b)
+        self, params: Any, extra: Any, first: Any, second: Any, *, block_size: int = 512
+    ) -> tuple[Float[Array, "n_first dim"], Float[Array, "n_second dim"]]:
+        """Embeddings of both, which need not be pairs; arguments as for :meth:`embed_first`."""
+        return (
+            self.embed_first(params, extra, first, block_size=block_size),
+            self.embed_second(params, extra, second, block_size=block_size),
+        )
+
+    def _halves(self) -> Iterator[tuple[str, Network, Any]]:
+        for name in _HALVES:
+            yield name, getattr(self, name), getattr(self, f"augment_{name}")
+
+    def _in_blocks(
+        self, half: str, params: Any, extra: Any, examples: Any, block_size: int
+    ) -> Float[Array, "batch dim"]:
+        check_count("block_size", block_size)
+        network, augment = getattr(self, half), getattr(self, f"augment_{half}")
+
+        def of_block(examples: Any) -> Array:
+            seen = cast_like(params[half], as_they_are(augment, examples))
+            return network.apply(params[half], variables_of(extra)[half], seen)[0]
+
+        return normalize(map_blocks(of_block, examples, block_size))
+
+    def _learned(self, params: Any) -> dict[str, Array]:
+        """The hyper-parameters of the loss that are learned, in float32."""
+        numbers = {name: params[name].astype(jnp.float32) for name in params if name not in _HALVES}
+        if (log_scale := numbers.pop("log_scale", None)) is not None:
+            least = jnp.asarray(self.least_temperature, jnp.float32)
+            numbers["temperature"] = jnp.maximum(jnp.exp(-log_scale), least)
+        return numbers
+
+    def _whole(
+        self,
+        x: Float[Array, "batch dim"],
+        y: Float[Array, "batch dim"],
+        labels: Int[Array, "batch"] | None,
+        alpha: MeasuredAlpha | None,
+        moment: Moment,
+        learned: dict[str, Array],
+    ) -> _Loss:
+        """By the scores of all anchors at once."""
+        there, back = tower_scores(x, y), tower_scores(y, x)
+        pos, neg, where = (jnp.concatenate(pair) for pair in zip(there, back))
+        both = of_both(moment)
+        # Fillers are nobody's negatives.
+        where = where & both.where[:, None] & moment.where[None, :]
+        labels = self._checked(labels)
+        classes = same_class(None if labels is None else jnp.tile(labels, 2), labels)
+        return self.contrast(Scores(pos, neg, where), classes, alpha, both, **learned)
+
+    def _tiled(
+        self,
+        x: Float[Array, "batch dim"],
+        y: Float[Array, "batch dim"],
+        labels: Int[Array, "batch"] | None,
+        alpha: MeasuredAlpha | None,
+        moment: Moment,
+        learned: dict[str, Array],
+    ) -> _Loss:
+        """By the scores of a few anchors at a time."""
+        assert self.tile is not None
+        labels, n = self._checked(labels), len(x)
+        # What labels say is told by the anchors that lead the batch, which is in random order.
+        few, place = min(n, max(self.tile, ANCHORS)), jnp.arange(n, dtype=jnp.int32)
+        there = jax.lax.stop_gradient(jnp.matmul(x[:few], y.T, preferred_element_type=jnp.float32))
+        where = moment.where[:few, None] & moment.where[None, :]
+        where = where & (place[:few, None] != place[None, :])
+        scores = Scores(jnp.diagonal(there), there, where)
+        classes = same_class(None if labels is None else labels[:few], labels)
+        known, alpha, metrics = self.observe(scores, classes, alpha, where)
+        ids = None
+        if self.exclude_equal:
+            assert labels is not None
+            ids = jnp.where(labels >= 0, labels, -1 - place)  # a label not known is like no other
+        given: dict[str, Any] = {**self.hyperparams, **known, **learned}
+        by_first, by_second = (
+            tiled_tower_loss(
+                self.loss_fn, a, b, ids=ids, where=moment.where, rows=self.tile, **given
+            )
+            for a, b in ((x, y), (y, x))
+        )
+        return (by_first + by_second) / 2, alpha, metrics
+
+    def _checked(self, labels: Array | None) -> Array | None:
+        if labels is None and self.exclude_equal:
+            raise ValueError("`exclude_equal` needs data that are tasks.Labelled, got others.")
+        return labels

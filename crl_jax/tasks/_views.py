@@ -1,12 +1,12 @@
 """Two views of each example, which a network is to tell from the views of the others."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key
 
 from .._blocks import map_blocks
 from .._checks import check_count
@@ -15,10 +15,10 @@ from .._pytree import STATIC
 from ..losses import info_nce, normalize, view_scores
 from ..models import Network
 from ..train import Examples, Moment, Task, stream
-from ..weights import MeasuredAlpha, init_measured_alpha, measured_alpha
 from ._alpha import RunningAlpha
 from ._augment import as_they_are, as_tree, draw_views
-from ._labels import SameClass, Scores, label_metrics, same_class, split_labels
+from ._labels import Scores, same_class, split_labels
+from ._scored import ScoreTask, WithAlpha, alpha_of, of_both, variables_of
 
 
 class Views(NamedTuple):
@@ -100,21 +100,9 @@ class ViewTask(Task):
         return map_blocks(of_block, examples, block_size)
 
 
-class WithAlpha(NamedTuple):
-    """What changes besides the parameters where the α of the loss is measured.
-
-    Attributes:
-      rest: Other variables of the network.
-      alpha: The running measurement.
-    """
-
-    rest: Any
-    alpha: MeasuredAlpha
-
-
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class TwoViews(ViewTask):
+class TwoViews(ScoreTask, ViewTask):
     r"""SimCLR: all 2B views of a batch are anchors, with the other views as negatives.
 
     With labels the history has ``false_negatives``, the share of negatives that are of their
@@ -142,18 +130,16 @@ class TwoViews(ViewTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        given = isinstance(self.hyperparams, Mapping) and "alpha" in self.hyperparams
-        if isinstance(self.alpha, RunningAlpha) and given:
-            raise ValueError("`hyperparams` must leave alpha out where `alpha` measures it.")
+        self.check_alpha()
 
     def init(self, key: Key[Array, ""]) -> tuple[Any, Any]:
         """Of the network: its other variables are what changes besides the parameters."""
         params, rest = self.network.init(stream(key, "params"))
-        return params, rest if self.alpha is None else WithAlpha(rest, init_measured_alpha())
+        return params, self.with_alpha(rest)
 
     def of_network(self, params: Any, extra: Any) -> tuple[Any, Any]:
         """See :meth:`ViewTask.of_network`."""
-        return params, extra.rest if isinstance(extra, WithAlpha) else extra
+        return params, variables_of(extra)
 
     def loss(
         self, params: Any, extra: Any, batch: Views, moment: Moment
@@ -164,46 +150,13 @@ class TwoViews(ViewTask):
         z, rest = self.network.apply(params, rest, cast_like(params, both), train=True)
         scores = view_scores(*jnp.split(normalize(z), 2))
         # Both views of a real example are real; fillers are nobody's negatives.
-        moment = moment._replace(where=jnp.tile(moment.where, 2), n=2 * moment.n)
+        moment = of_both(moment)
         real = moment.where[:, None] & moment.where[None, :]
         scores = Scores(scores.pos, scores.neg, scores.where & real)
         labels = None if batch.labels is None else jnp.tile(batch.labels, 2)
-        state = extra.alpha if isinstance(extra, WithAlpha) else None
-        loss, state, metrics = self.contrast(scores, same_class(labels, labels), state, moment)
-        return loss, (rest if state is None else WithAlpha(rest, state), metrics)
-
-    def contrast(
-        self,
-        scores: Scores,
-        classes: SameClass | None,
-        alpha: MeasuredAlpha | None,
-        moment: Moment,
-    ) -> tuple[Array, MeasuredAlpha | None, dict[str, Array]]:
-        """The mean loss of the scores, the measurement of α after them, and metrics."""
-        hyperparams, metrics = self.hyperparams, {}
-        where = jnp.broadcast_to(moment.where[:, None], scores.neg.shape)
-        where = where if scores.where is None else where & scores.where
-        if self.alpha is not None:
-            assert alpha is not None
-            now = measured_alpha(alpha)
-            tau_plus = hyperparams.get("tau_plus", 0.0)
-            alpha = self.alpha.after(alpha, scores, classes, where, tau_plus)
-            hyperparams, metrics = {**hyperparams, "alpha": now}, {"alpha": now}
-        losses = self.losses(scores, classes, moment.where, hyperparams)
-        metrics = {**metrics, **label_metrics(scores, classes, where)}
-        return moment.mean(losses), alpha, metrics
-
-    def losses(
-        self,
-        scores: Scores,
-        classes: SameClass | None,
-        real: Bool[Array, "anchors"],
-        hyperparams: Mapping[str, Any],
-    ) -> Float[Array, "anchors"]:
-        """The loss of each anchor; here labels play no part in it."""
-        del classes, real
-        masked = {} if scores.where is None else {"where": scores.where}
-        return self.loss_fn(scores.pos, scores.neg, reduce_fn=None, **masked, **hyperparams)
+        classes, alpha = same_class(labels, labels), alpha_of(extra)
+        loss, alpha, metrics = self.contrast(scores, classes, alpha, moment)
+        return loss, (rest if alpha is None else WithAlpha(rest, alpha), metrics)
 
 
 def cast_like(params: Any, inputs: Any) -> Any:
