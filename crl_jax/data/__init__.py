@@ -1,5 +1,4 @@
-"""Interactions of users with items: read, split, simulated. Labelled and captioned images, and
-labelled graphs: read.
+"""Interactions of users with items: read, split, simulated. Images and graphs: read.
 
 :func:`load` takes a path, a folder, the name of a dataset, or data in memory, which
 :func:`as_interactions` turns into :class:`Interactions`. :func:`columns` tells which columns are

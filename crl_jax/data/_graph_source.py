@@ -55,8 +55,12 @@ def load_graphs(source: Any, *, features: NodeFeatures = "auto") -> Graphs:
     """
     check_features(features)
     if isinstance(source, Graphs):
+        if features != "auto":
+            raise ValueError(f"`features` must be auto where they are given, got {features!r}.")
         return source
     if isinstance(source, str) and source == "simulated":
+        if features not in ("auto", "tags"):
+            raise ValueError(f"`features` of simulated graphs must be tags, got {features!r}.")
         return simulate_graphs()
     if isinstance(source, str | Path):
         return _read(Path(source)).graphs(features)
