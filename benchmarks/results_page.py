@@ -15,6 +15,7 @@ from typing import Any
 
 from ._results_comparisons import comparisons
 from ._results_estimators import estimators
+from ._results_images import images
 from ._results_positives import positives
 from ._results_published import published
 from ._results_quality import LOSSES, NDCG, graph, loss_rows, losses, samplers
@@ -43,6 +44,7 @@ def page(results: Path) -> str:
             graph,
             standard,
             comparisons,
+            images,
             samplers,
             positives,
             estimators,
