@@ -26,9 +26,9 @@ from experiments.images._saved import load_encoder
 from experiments.images._study import Images
 from experiments.images._training import trace_step
 from experiments.images.encoders import ENCODERS
-from experiments.images.losses import LOSSES
 from experiments.images.methods import METHODS
 from experiments.images.recipes import RECIPES
+from experiments.view_losses import LOSSES
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 

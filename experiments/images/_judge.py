@@ -1,56 +1,20 @@
 """How good what was learned is, by images that nothing was learned from."""
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from crl_jax import data, losses, metrics, tasks, train, weights
+from crl_jax import data, metrics, tasks, train
 
+from .._learned import Learned, neighbours
 from ._options import ProtocolOptions
 
 _BLOCK = 250
 """Images that are encoded at a time."""
 _FEW_CLASSES = 10
 """With more of them the five best are judged, too."""
-_ALIGNED = 1000
-"""Images whose two views are compared."""
-
-
-@dataclass(frozen=True)
-class Learned:
-    """What a training learned.
-
-    Attributes:
-      task: What was trained.
-      params: Its parameters.
-      extra: What changed besides them.
-    """
-
-    task: Any
-    params: Any
-    extra: Any
-
-    @property
-    def alpha(self) -> jax.Array | None:
-        """The α of the loss that was measured; None if none was."""
-        # Of tasks with prototypes it stands with what they share with others.
-        state = getattr(getattr(self.extra, "momentum", self.extra), "alpha", None)
-        return None if state is None else weights.measured_alpha(state)
-
-    def features(self, images: Any) -> jax.Array:
-        """Features of images as they are, before the head."""
-        return _represent(self.task, self.params, self.extra, jnp.asarray(images))
-
-
-def represent(task: tasks.ViewTask, params: Any, extra: Any, images: Any) -> Any:
-    """Features of images as they are, in blocks that bound the memory."""
-    return task.represent(params, extra, images, block_size=_BLOCK)
-
-
-_represent = train.jit(represent)
 
 
 class Judgement(NamedTuple):
@@ -106,14 +70,9 @@ def judge(
         of_test, truth, of_part, labels, n_classes=n_classes,
         k=neighbours(options.neighbours, len(part)), temperature=options.knn_temperature,
     )  # fmt: skip
-    found |= _of_views(learned, test, seed)
+    found |= learned.of_views(test.images, seed)
     right = np.asarray(classes[0] == truth)
     return Judgement({name: float(value) for name, value in found.items()}, right)
-
-
-def neighbours(asked: int, n: int) -> int:
-    """How many of ``n`` images vote: no more than a tenth."""
-    return max(1, min(asked, n // 10))
 
 
 def _published(
@@ -137,26 +96,3 @@ def _published(
         eval_every=options.probe_epochs,
     )  # fmt: skip
     return classifier.classify(fitted.run(), {}, jnp.asarray(test.images), block_size=_BLOCK)
-
-
-def _of_views(learned: Learned, test: data.Images, seed: int) -> dict[str, Any]:
-    """Alignment and uniformity of the embeddings of views of test images."""
-    images = jnp.asarray(test.images[:: max(1, len(test) // _ALIGNED)][:_ALIGNED])
-    first, second = two_views(learned.task, learned.params, learned.extra, images, seed)
-    return {
-        "alignment": losses.alignment(first, second),
-        "uniformity": losses.uniformity(first),
-    }
-
-
-@train.jit
-def two_views(task: Any, params: Any, extra: Any, images: Any, seed: Any) -> tuple[Any, Any]:
-    """Embeddings of length 1 of two random views of each image."""
-    keys = jax.random.split(jax.random.key(seed), (2, len(images)))
-
-    def embed(keys: Any) -> Any:
-        views = jax.vmap(task.augment)(keys, images)
-        return losses.normalize(task.network.apply(*task.of_network(params, extra), views)[0])
-
-    first, second = (embed(own) for own in keys)
-    return first, second

@@ -11,8 +11,8 @@ import numpy as np
 from crl_jax import models, train
 
 from .. import _rundir as rundir
+from .._learned import Learned
 from ._config import SCHEMA, Config
-from ._judge import Learned
 from ._views import make_views
 from .encoders import make_backbone
 

@@ -5,22 +5,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from crl_jax import train
 
+from .._learned import Learned
 from .._registry import filled, settle
 from .._study import Judged, OnStage, Run, Study
+from .._truth import judge_weights
+from ..view_losses import LOSSES, fill_loss, settle_loss
+from ..view_losses import in_words as loss_in_words
 from . import _training as training
 from ._config import FLAGS, SCHEMA, Config, anchor
-from ._judge import Learned, judge
-from ._problem import Problem, load_problem
+from ._judge import judge
+from ._problem import Problem, labelled, load_problem
 from ._saved import save_encoder
-from ._truth import judge_weights
 from ._views import in_words, settle_views
 from .encoders import ENCODERS
-from .losses import LOSSES
 from .methods import METHODS
 from .recipes import RECIPES
 
@@ -84,17 +85,12 @@ class Images(Study[Config, Problem]):
         """See :meth:`Study.complete`."""
         swept = tuple(SCHEMA.sweep(config.protocol.sweep, config))
         of_method, of_loss, of_encoder = _settle(config)
-        if of_loss.get("alpha_from", "given") != "given":
-            del of_loss["alpha"]
-        of_loss = {
-            name: 1 / len(problem.train.classes) if value is None and name == "tau_plus" else value
-            for name, value in of_loss.items()
-        }
+        n_classes = len(problem.train.classes)
         config = replace(
             anchor(config),
             views=settle_views(config.views, problem.train),
             method=filled(config.method, of_method, swept),
-            objective=filled(config.objective, of_loss, swept),
+            objective=fill_loss(config.objective, of_loss, n_classes, swept),
             encoding=filled(config.encoding, of_encoder, swept),
         )
         if len(problem.learn) < config.training.batch_size:
@@ -115,15 +111,7 @@ class Images(Study[Config, Problem]):
         method, swept = METHODS[config.method.method], SCHEMA.sweep(config.protocol.sweep, config)
         said = [config.method.method]
         if method.takes_loss:
-            own = settle("loss", config.objective, LOSSES, tuple(swept))
-            if own.get("alpha_from", "given") != "given":
-                del own["alpha"]  # which is measured
-            shown = (
-                f"{name}={value if isinstance(value, str) else format(value, 'g')}"
-                for name, value in own.items()
-                if name not in swept and value is not None
-            )
-            said.append(" ".join([config.objective.loss, *shown]))
+            said.append(loss_in_words(config.objective, tuple(swept)))
         if method.takes_temperature and "temperature" not in swept:
             said.append(f"temperature={config.training.temperature:g}")
         width = settle("encoder", config.encoding, ENCODERS).get("width")
@@ -152,8 +140,7 @@ class Images(Study[Config, Problem]):
     def learned(self, config: Config, problem: Problem, run: Run, fitted: train.Fitted) -> Learned:
         """See :meth:`Study.learned`."""
         task = training.task_of(config, problem.train, run.numbers)
-        extra = jax.tree.map(lambda leaf: leaf[0], fitted.state.extra)
-        return Learned(task, fitted.run(), extra)
+        return Learned.of(task, fitted)
 
     def judge(
         self, config: Config, problem: Problem, learned: Learned, seed: int, on_stage: OnStage
@@ -163,7 +150,8 @@ class Images(Study[Config, Problem]):
         entry = LOSSES[config.objective.loss]
         if entry.weigh is None or not METHODS[config.method.method].takes_loss:
             return Judged(*found)
-        truth = judge_weights(entry, learned, problem.test, seed)
+        known = labelled(problem.test)
+        truth = judge_weights(entry, learned, known.images, known.labels, seed)
         return Judged(found.metrics | truth.metrics, found.right, truth.calibration)
 
     def draw_first(
@@ -208,12 +196,8 @@ def _settle(config: Config) -> tuple[dict[str, Any], dict[str, Any], dict[str, A
         "temperature" in swept or config.training.temperature != Config().training.temperature
     ):
         raise ValueError(f"--method {config.method.method} has no --temperature.")
-    of_loss = settle("loss", config.objective, LOSSES, swept)
-    measured = of_loss.get("alpha_from", "given") != "given"
-    if measured and ("alpha" in swept or vars(config.objective)["alpha"] is not None):
-        raise ValueError(f"--alpha-from {of_loss['alpha_from']} measures what --alpha would say.")
     return (
         settle("method", config.method, METHODS, swept),
-        of_loss,
+        settle_loss(config.objective, swept),
         settle("encoder", config.encoding, ENCODERS, swept),
     )

@@ -1,7 +1,6 @@
 """What a run trains: the task of the flags, its optimiser, and what each report measures."""
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,22 +8,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from crl_jax import data, metrics, tasks, train
+from crl_jax import data, tasks, train
 
+from .._knn import BANK, Voters, train_knn, valid_knn
 from .._mesh import mesh_of
 from .._registry import settle
 from .._study import Run
 from .._study_options import optimizer_of
+from ..view_losses import LOSSES, parts_of_loss
 from ._config import Config
-from ._judge import neighbours, represent
 from ._problem import Problem, evenly, labelled
 from ._views import make_views
 from .encoders import make_backbone
-from .losses import LOSSES
 from .methods import METHODS, Parts
-
-_BANK, _QUERIES = 5000, 2000
-"""Images that vote, and that are asked, in the accuracy of each report."""
 
 
 def fit(
@@ -63,17 +59,11 @@ def task_of(config: Config, part: data.Images, numbers: dict[str, float]) -> Any
     chosen, options = METHODS[config.method.method], config.training
     swept = tuple(numbers)
     of_method = settle("method", config.method, METHODS, swept)
-    of_loss: dict[str, Any] = settle("loss", config.objective, LOSSES, swept) | numbers
-    entry = LOSSES[config.objective.loss]
-    hyperparams: dict[str, Any] = {name: of_loss[name] for name in entry.hyperparams}
-    hyperparams["temperature"] = numbers.get("temperature", options.temperature)
+    hyperparams, alpha = parts_of_loss(config.objective, options.temperature, numbers)
     backbone = make_backbone(config.encoding, part.images.shape[-1])
-    alpha = _ALPHA[of_loss.get("alpha_from", "given")]
-    if alpha is not None:
-        del hyperparams["alpha"]
     parts = Parts(
-        backbone, backbone.n_features, options.head, make_views(config.views), entry.loss,
-        hyperparams, None if alpha is None else alpha(), part,
+        backbone, backbone.n_features, options.head, make_views(config.views),
+        LOSSES[config.objective.loss].loss, hyperparams, alpha, part,
     )  # fmt: skip
     return chosen.make(parts, **of_method)
 
@@ -102,47 +92,19 @@ def trace_step(config: Config, part: data.Images, numbers: dict[str, float]) -> 
     return task, jax.eval_shape(step, some.images, some.labels)
 
 
-_ALPHA = {"given": None, "labels": tasks.AlphaByLabels, "views": tasks.AlphaByViews}
-
-
 def _accuracy(config: Config, problem: Problem, phase: str) -> Any:
-    """What each report measures: accuracy of kNN on the validation part, or among what is learned.
+    """What each report measures, of labelled images: see :func:`valid_knn` and :func:`train_knn`.
 
-    In the final training there is no other part; each image is then left out of its own vote.
+    In the final training there is no part that nothing is learned from.
     """
     protocol = config.protocol
-    rng = np.random.default_rng(protocol.seed)
     part = labelled(problem.learn if phase == "search" else problem.train)
-    bank = part.take(evenly(part.labels, min(_BANK, len(part)), rng))
-    asked = problem.valid if phase == "search" else bank
-    asked = asked.take(slice(_QUERIES))
-    arrays = [bank.images, bank.labels, asked.images, asked.labels]
-    measure = _valid_knn if phase == "search" else _train_knn
-    return jax.tree_util.Partial(
-        partial(measure, len(bank.classes), neighbours(protocol.neighbours, len(bank))),
-        protocol.knn_temperature, *map(jnp.asarray, arrays),
-    )  # fmt: skip
-
-
-def _valid_knn(
-    n_classes: int, k: int, temperature: Any, bank: Any, labels: Any, queries: Any, own: Any,
-    task: Any, params: Any, extra: Any,
-) -> dict[str, Any]:  # fmt: skip
-    found = [represent(task, params, extra, images) for images in (queries, bank)]
-    accuracy = metrics.knn_accuracy(
-        found[0], own, found[1], labels, n_classes=n_classes, k=k, temperature=temperature
+    bank = part.take(
+        evenly(part.labels, min(BANK, len(part)), np.random.default_rng(protocol.seed))
     )
-    return {"valid_knn": accuracy}
-
-
-def _train_knn(
-    n_classes: int, k: int, temperature: Any, bank: Any, labels: Any, queries: Any, own: Any,
-    task: Any, params: Any, extra: Any,
-) -> dict[str, Any]:  # fmt: skip
-    found = represent(task, params, extra, bank)
-    n = len(queries)
-    accuracy = metrics.knn_accuracy(
-        found[:n], own, found, labels, n_classes=n_classes, k=k, temperature=temperature,
-        leave_out=jnp.arange(n, dtype=jnp.int32),
-    )  # fmt: skip
-    return {"train_knn": accuracy}
+    voters = Voters(
+        bank.images, bank.labels, len(bank.classes), protocol.neighbours, protocol.knn_temperature
+    )
+    if phase == "search":
+        return valid_knn(voters, problem.valid.images, problem.valid.labels)
+    return train_knn(voters)

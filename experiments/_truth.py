@@ -3,15 +3,15 @@
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 
-from crl_jax import data, losses, weights
+from crl_jax import losses, weights
 
-from ._judge import Learned, two_views
-from ._problem import labelled
-from .losses import LossEntry
+from ._learned import Learned
+from .view_losses import LossEntry
 
-_IMAGES = 256
-"""Test images whose views are compared with one another."""
+_EXAMPLES = 256
+"""Examples whose views are compared with one another."""
 
 
 class Truth(NamedTuple):
@@ -28,26 +28,26 @@ class Truth(NamedTuple):
     calibration: weights.Calibration | None
 
 
-def judge_weights(entry: LossEntry, learned: Learned, test: data.Images, seed: int) -> Truth:
-    """Judges the weights of a loss on two views of some test images.
+def judge_weights(
+    entry: LossEntry, learned: Learned, examples: Any, labels: np.ndarray, seed: int
+) -> Truth:
+    """Judges the weights of a loss on two views of some examples.
 
     Args:
       entry: The loss, which weighs.
       learned: What was learned with it.
-      test: The test images.
+      examples: Examples with labels, ``[n, ...]``.
+      labels: Their classes, ``[n]``.
       seed: Of the views.
     """
-    known = labelled(test)
-    some = known.take(slice(None, None, max(1, len(known) // _IMAGES))).take(slice(_IMAGES))
+    step = max(1, len(labels) // _EXAMPLES)
+    some = slice(0, _EXAMPLES * step, step)
     hyperparams: dict[str, Any] = dict(learned.task.hyperparams)
     if learned.alpha is not None:
         hyperparams["alpha"] = learned.alpha
-    first, second = two_views(
-        learned.task, learned.params, learned.extra, jnp.asarray(some.images), seed
-    )
-    scores = losses.view_scores(first, second)
-    labels = jnp.tile(jnp.asarray(some.labels), 2)
-    is_true = labels[:, None] != labels[None, :]
+    scores = losses.view_scores(*learned.two_views(examples[some], seed))
+    both = jnp.tile(jnp.asarray(labels[some]), 2)
+    is_true = both[:, None] != both[None, :]
     return _judged(entry, hyperparams, scores, is_true)
 
 

@@ -7,12 +7,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from crl_jax import losses, weights
+from crl_jax import losses, tasks, weights
 
-from .._ranges import NOT_NEGATIVE, Range
-from .._registry import Entry, Hyperparam, words
+from ._ranges import NOT_NEGATIVE, Range
+from ._registry import Entry, Hyperparam, filled, settle, words
 
-ALPHA_FROM = ("given", "labels", "views")
+ALPHA: Mapping[str, type[tasks.RunningAlpha] | None] = {
+    "given": None, "labels": tasks.AlphaByLabels, "views": tasks.AlphaByViews,
+}  # fmt: skip
+"""What measures the α of a loss, by the name of where it comes from."""
 
 _TAU_PLUS = Hyperparam(
     None, "Share of the anchor's own class among the others; by default 1 / number of classes",
@@ -100,7 +103,7 @@ LOSSES: Mapping[str, LossEntry] = {
                 "given",
                 "Where alpha comes from: --alpha; labels of the batch, as published; or the two "
                 "views, without labels",
-                ALPHA_FROM,
+                tuple(ALPHA),
             )
         },
         weigh=_bayesian,
@@ -109,3 +112,58 @@ LOSSES: Mapping[str, LossEntry] = {
         "InfoNCE without the positive in the denominator", losses.decoupled_contrastive
     ),
 }
+
+
+def settle_loss(options: Any, swept: tuple[str, ...]) -> dict[str, Any]:
+    """The values of the flags of the loss.
+
+    Raises:
+      ValueError: If one was given, or swept, that is not taken.
+    """
+    values = settle("loss", options, LOSSES, swept)
+    source = values.get("alpha_from", "given")
+    if source != "given" and ("alpha" in swept or options.alpha is not None):
+        raise ValueError(f"--alpha-from {source} measures what --alpha would say.")
+    return values
+
+
+def fill_loss(options: Any, values: dict[str, Any], n_classes: int, swept: tuple[str, ...]) -> Any:
+    """The options with these values, and what follows from the number of classes."""
+    own = {
+        name: 1 / n_classes if value is None and name == "tau_plus" else value
+        for name, value in values.items()
+        if name != "alpha" or values.get("alpha_from", "given") == "given"
+    }
+    return filled(options, own, swept)
+
+
+def parts_of_loss(
+    options: Any, temperature: float, numbers: dict[str, float]
+) -> tuple[dict[str, Any], tasks.RunningAlpha | None]:
+    """The hyper-parameters of the loss, and what measures its α.
+
+    Args:
+      options: The flags of the loss.
+      temperature: The flag.
+      numbers: Those of a sweep, which stand in place of the flags'.
+    """
+    values: dict[str, Any] = settle("loss", options, LOSSES, tuple(numbers)) | numbers
+    hyperparams = {name: values[name] for name in LOSSES[options.loss].hyperparams}
+    hyperparams["temperature"] = numbers.get("temperature", temperature)
+    alpha = ALPHA[values.get("alpha_from", "given")]
+    if alpha is not None:
+        del hyperparams["alpha"]
+    return hyperparams, None if alpha is None else alpha()
+
+
+def in_words(options: Any, swept: tuple[str, ...]) -> str:
+    """The loss and its settled numbers, but for what a sweep sets."""
+    values = settle("loss", options, LOSSES, swept)
+    if values.get("alpha_from", "given") != "given":
+        del values["alpha"]  # which is measured
+    shown = (
+        f"{name}={value if isinstance(value, str) else format(value, 'g')}"
+        for name, value in values.items()
+        if name not in swept and value is not None
+    )
+    return " ".join([options.loss, *shown])

@@ -1,0 +1,58 @@
+"""The configuration of a run on graphs: what flags and files may say."""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tyro.conf import OmitArgPrefixes
+
+from .._flags import flags_of
+from .._registry import with_flags
+from .._schema import Schema
+from .._study_options import NUMBERS, OutputOptions, check_search
+from ..view_losses import LOSSES
+from . import _options as options
+from .encoders import ENCODERS
+
+LossOptions = with_flags(options.LossOptions, "loss", LOSSES)
+EncoderOptions = with_flags(options.EncoderOptions, "encoder", ENCODERS)
+
+
+@dataclass(frozen=True)
+class Config:
+    """One run on graphs."""
+
+    source: OmitArgPrefixes[options.DataOptions] = field(default_factory=options.DataOptions)
+    views: OmitArgPrefixes[options.ViewOptions] = field(default_factory=options.ViewOptions)
+    objective: OmitArgPrefixes[options.LossOptions] = field(default_factory=LossOptions)
+    encoding: OmitArgPrefixes[options.EncoderOptions] = field(default_factory=EncoderOptions)
+    training: OmitArgPrefixes[options.TrainOptions] = field(default_factory=options.TrainOptions)
+    protocol: OmitArgPrefixes[options.ProtocolOptions] = field(
+        default_factory=options.ProtocolOptions
+    )
+    output: OmitArgPrefixes[OutputOptions] = field(default_factory=OutputOptions)
+
+
+def _check_together(config: Config) -> None:
+    check_search(config.protocol)
+    if config.views.add and "perturb_edges" not in config.views.kinds:
+        raise ValueError("--add is for --kinds with perturb_edges among them.")
+
+
+SCHEMA = Schema(
+    "graphs",
+    Config,
+    choices=(("objective", "loss", LOSSES), ("encoding", "encoder", ENCODERS)),
+    ranges=options.RANGES,
+    numbers=(*NUMBERS, "temperature", "ratio"),
+    check=_check_together,
+)
+FLAGS = flags_of(SCHEMA, renamed={"learning_rate": "lr", "source": "data", "k": "neighbours"})
+"""The flag by the name of the argument that it sets."""
+
+
+def anchor(config: Config) -> Config:
+    """The configuration with an absolute path, which holds in every working directory."""
+    source = config.source
+    if source.data == "simulated":
+        return config
+    return replace(config, source=replace(source, data=str(Path(source.data).absolute())))

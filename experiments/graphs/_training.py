@@ -1,0 +1,108 @@
+"""What a run trains: the task of the flags, and what each report measures."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from crl_jax import augment, models, tasks, train
+
+from .._knn import BANK, Voters, train_knn, valid_knn
+from .._mesh import mesh_of
+from .._registry import settle
+from .._study import Run
+from .._study_options import optimizer_of
+from ..view_losses import LOSSES, parts_of_loss
+from ._config import Config
+from ._problem import Problem
+from .encoders import ENCODERS
+
+
+def fit(
+    config: Config,
+    problem: Problem,
+    run: Run,
+    checkpoints: Path,
+    on_entry: Callable[[dict[str, Any]], None],
+) -> train.Fitted:
+    """One training, which goes on from its checkpoint if there is one."""
+    options, output = config.training, config.output
+    places = problem.learn if run.phase == "search" else problem.all
+    name = f"{run.phase}-{run.index}.npz"
+    labels = jnp.asarray(problem.labels(places))
+    return train.fit(
+        task_of(config, problem, run.numbers),
+        optimizer_of(options, run.numbers),
+        train.ArrayBatches(tasks.Labelled(jnp.asarray(places), labels)),
+        train.StepPlan(options.batch_size, mesh=mesh_of(output.mesh)),
+        epochs=options.epochs,
+        seeds=run.seed,
+        eval_every=options.eval_every,
+        hooks=[
+            train.Validate(_accuracy(config, problem, run.phase)),
+            train.Checkpoint(checkpoints / name, output.checkpoint_seconds),
+            train.Progress(on_entry),
+        ],
+    )
+
+
+def task_of(config: Config, problem: Problem, numbers: dict[str, float]) -> tasks.TwoViews:
+    """The task, with the numbers of a sweep in place of the flags'.
+
+    Raises:
+      ValueError: If flags contradict each other or do not suit the graphs.
+    """
+    options = config.training
+    hyperparams, alpha = parts_of_loss(config.objective, options.temperature, numbers)
+    values = settle("encoder", config.encoding, ENCODERS)
+    n_in = problem.graphs.features.shape[1]
+    backbone = ENCODERS[config.encoding.encoder].make(n_in=n_in, **values)
+    head = models.Projection(options.head, norm=False)
+    mesh = mesh_of(config.output.mesh)
+    views = augment.GraphViews(
+        problem.arrays,
+        config.views.kinds,
+        numbers.get("ratio", config.views.ratio),
+        config.views.add,
+        n_packs=1 if mesh is None else mesh.size,
+    )
+    return tasks.TwoViews(
+        models.Network(models.WithHead(backbone, head)), views, hyperparams,
+        LOSSES[config.objective.loss].loss, alpha=alpha,
+    )  # fmt: skip
+
+
+def trace_step(config: Config, problem: Problem, numbers: dict[str, float]) -> Any:
+    """Looks through a step, without computing anything.
+
+    Raises:
+      ValueError: If flags contradict each other or do not suit the graphs.
+    """
+    task, n = task_of(config, problem, numbers), config.training.batch_size
+
+    def step(places: Any, labels: Any) -> Any:
+        key, zero = jax.random.key(0), jnp.float32(0)
+        batch = task.batch(key, train.Examples(places, tasks.Labelled(places, labels)))
+        moment = train.Moment(key, jnp.int32(0), zero, jnp.ones(n, bool), jnp.float32(n))
+        return task.loss(*task.init(key), batch, moment)[0]
+
+    some = problem.all[:n]
+    return jax.eval_shape(step, some, problem.labels(some))
+
+
+def _accuracy(config: Config, problem: Problem, phase: str) -> Any:
+    """What each report measures, see :func:`valid_knn` and :func:`train_knn`."""
+    if phase == "search":
+        bank = voters(config, problem, problem.learn[:BANK])
+        return valid_knn(bank, problem.valid, problem.labels(problem.valid))
+    return train_knn(voters(config, problem, problem.all[:BANK]))
+
+
+def voters(config: Config, problem: Problem, places: np.ndarray) -> Voters:
+    """The graphs at these places, which vote as the flags say."""
+    n_classes, protocol = len(problem.graphs.classes), config.protocol
+    labels, temperature = problem.labels(places), protocol.knn_temperature
+    return Voters(places, labels, n_classes, protocol.neighbours, temperature)

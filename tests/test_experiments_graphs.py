@@ -1,0 +1,152 @@
+"""Representations of graphs by the command line, from flags to features."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import experiments.graphs
+from crl_jax import metrics, train
+from experiments._schema import to_json
+from experiments._study_command import configure
+from experiments.graphs import main
+from experiments.graphs._config import FLAGS, SCHEMA
+from experiments.graphs._problem import load_problem
+from experiments.graphs._study import GraphStudy
+from experiments.graphs._training import task_of, trace_step
+from experiments.view_losses import LOSSES
+
+pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
+
+SMALL = shlex.split("--kinds drop_nodes --width 4 --n-layers 2 --head 8 --epochs 2 --folds 3")
+README = (Path(experiments.graphs.__file__).parent / "README.md").read_text()
+
+
+def read(folder, name):
+    return json.loads((folder / name).read_text())
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run with a sweep and two seeds."""
+    folder = tmp_path_factory.mktemp("graphs") / "run"
+    flags = [*SMALL, "--loss", "bayesian", "--alpha-from", "labels", "--sweep", "ratio=0.1,0.3"]
+    with jax.numpy_dtype_promotion("standard"):
+        assert main([*flags, "--seeds", "2", "--out", str(folder)]) == 0
+    return folder
+
+
+def test_a_run_leaves_what_the_page_says(finished, capsys):
+    named = set(re.findall(r"^\| (`.*?) \|", README.split("## The run directory")[1], re.MULTILINE))
+    files = {name for cell in named for name in re.findall(r"`([\w.]+\.\w+|checkpoint/)`", cell)}
+    assert {f"{p.name}/" if p.is_dir() else p.name for p in finished.iterdir()} - {".lock"} == files
+    found, per_seed = read(finished, "metrics.json"), read(finished, "metrics_by_seed.json")
+    assert found["svm"] == pytest.approx(np.mean([m["svm"] for m in per_seed]))
+    assert found["chosen"]["point"]["ratio"] in (0.1, 0.3)
+    assert {"posterior_auc", "false_negatives", "alignment"} <= found.keys()
+    assert main(["--resume", str(finished)]) == 0
+    assert "is finished" in capsys.readouterr().out
+
+
+def test_features_are_those_that_were_judged(finished):
+    with np.load(finished / "features.npz") as stored:
+        features = stored["features"]
+    config = SCHEMA.from_json(read(finished, "config.json"), finished / "config.json")
+    problem = load_problem(config.source, lambda _: None)
+    assert features.shape == (400, 8)
+    # After a sweep, the graphs that decided it are left out.
+    left = problem.learn
+    assert len(left) == 360
+    want = metrics.cross_validated_svm(features[left], problem.labels(left), folds=3, seed=0)
+    assert read(finished, "metrics_by_seed.json")[0]["svm"] == pytest.approx(want.accuracy)
+
+
+class Killed(BaseException):
+    """The end of the process."""
+
+
+def test_a_killed_run_goes_on_to_the_same_bits(tmp_path, monkeypatch):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    flags = [*SMALL, "--checkpoint-seconds", "0"]
+    assert main([*flags, "--out", str(whole)]) == 0
+    report = train.Checkpoint.on_report
+
+    def end(self, loop):
+        report(self, loop)
+        if loop.epoch == 1:
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train.Checkpoint, "on_report", end)
+        with pytest.raises(Killed):
+            main([*flags, "--out", str(killed)])
+    assert main(["--resume", str(killed)]) == 0
+    with np.load(whole / "features.npz") as a, np.load(killed / "features.npz") as b:
+        np.testing.assert_array_equal(a["features"], b["features"])
+    assert read(killed, "metrics_by_seed.json") == read(whole, "metrics_by_seed.json")
+
+
+def settled(flags):
+    """The configuration with all defaults, and its graphs."""
+    study = GraphStudy()
+    config, _, _ = configure(study, flags)
+    problem = study.load(config, lambda _: None)
+    return study.complete(config, problem), problem
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_every_loss_gets_its_numbers(loss):
+    config, problem = settled([*SMALL, "--loss", loss])
+    task = task_of(config, problem, {})
+    assert trace_step(config, problem, {}).shape == ()
+    assert task.loss_fn is LOSSES[loss].loss
+    assert {*task.hyperparams} == {"temperature", *LOSSES[loss].hyperparams}
+    assert task.hyperparams.get("tau_plus", 1 / 3) == pytest.approx(1 / 3)  # of three classes
+    assert SCHEMA.from_json(to_json(config), Path("config.json")) == config
+
+
+def test_flags_reach_the_views():
+    config, problem = settled([*SMALL, "--kinds", "perturb_edges", "--add", "True"])
+    views = task_of(config, problem, {"ratio": 0.4}).augment
+    assert (views.kinds, views.ratio, views.add) == (("perturb_edges",), 0.4, True)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--tau-plus", "0.1"], "--loss decoupled has no --tau-plus"),
+        (["--add", "True"], "--add is for --kinds with perturb_edges"),
+        (["--batch-size", "4000"], "--batch-size must be at most the 360 graphs"),
+        (["--given-folds", "True"], "--given-folds: simulated brings no folds"),
+        (["--valid", "0.0001"], "leaves nothing to learn from, or to decide on"),
+        (["--data", "nowhere"], "nowhere"),
+        (["--features", "degrees"], "--features of simulated graphs must be tags, got 'degrees'"),
+        (["--resume", "runs", "--lr", "1"], "--resume goes on with the run's own configuration"),
+    ],
+)  # fmt: skip
+def test_what_does_not_go_is_said(flags, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(flags) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+COMMANDS = [
+    shlex.split(command)
+    for block in re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
+    for command in re.findall(r"python -m experiments\.graphs ?(.*)", block)
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_commands_of_the_page_are_taken(command):
+    if command[:1] != ["--resume"]:
+        configure(GraphStudy(), command)
+
+
+def test_flags_of_the_page_are_all_of_them():
+    assert set(re.findall(r"--[a-z][a-z0-9-]*", README)) == {*FLAGS.values(), "--help"}
