@@ -40,8 +40,9 @@ def images(results: Path) -> str:
         "layers and width 16, 20 epochs, three seeds with the same views and batches. The "
         "published numbers are of a ResNet-50, all images and 400 epochs, and far higher. Both "
         "accuracies are of 10,000 test images. Gains are those of the linear classifier over "
-        "SimCLR; the tests are paired, over seeds and over images, each averaged over seeds. Fewer negatives come with "
-        "smaller batches, so with more steps: the two sizes do not compare with each other.",
+        "SimCLR; the tests are paired, over seeds and over images, each averaged over seeds. Fewer "
+        "negatives come with smaller batches, so with more steps: the two sizes do not compare with "
+        "each other.",
         table(heads, cells),
         _said(rows),
         picture(folder, "table-6.5-small.png", "Accuracy of the losses by the number of negatives"),
