@@ -41,8 +41,8 @@ def images(results: Path) -> str:
         "published numbers are of a ResNet-50, all images and 400 epochs, and far higher. Both "
         "accuracies are of 10,000 test images. Gains are those of the linear classifier over "
         "SimCLR; the tests are paired, over seeds and over images, each averaged over seeds. Fewer "
-        "negatives come with smaller batches, so with more steps: the two sizes do not compare with "
-        "each other.",
+        "negatives come with smaller batches, so with more steps: the two sizes do not compare "
+        "with each other.",
         table(heads, cells),
         _said(rows),
         picture(folder, "table-6.5-small.png", "Accuracy of the losses by the number of negatives"),
