@@ -43,3 +43,4 @@ from ._splits import union as union
 from ._splits import with_validation as with_validation
 from ._synthetic import Simulated as Simulated
 from ._synthetic import simulate as simulate
+from ._text_tokens import Tokens as Tokens

@@ -1,5 +1,9 @@
 """Encoders as pure functions: users, items, images and graphs become vectors."""
 
+from ._bert import Bert as Bert
+from ._bert import Pooling as Pooling
+from ._bert_load import LoadedBert as LoadedBert
+from ._bert_load import load_bert as load_bert
 from ._convolution import Convolution as Convolution
 from ._encoder import Encoder as Encoder
 from ._encoder import Similarity as Similarity
