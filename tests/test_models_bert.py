@@ -260,13 +260,13 @@ def test_a_config_that_does_not_fit_is_refused(tmp_path, wrong, message):
 
 
 def test_what_is_missing_is_said(tmp_path):
-    with pytest.raises(FileNotFoundError, match="model.safetensors"):
+    with pytest.raises(FileNotFoundError, match=r"model\.safetensors"):
         load_bert(tmp_path)
     np.savez(tmp_path / "tiny.npz", **ARRAYS)
     with pytest.raises(ValueError, match="`n_heads` must be given"):
         load_bert(tmp_path / "tiny.npz")
     (tmp_path / "weights.bin").write_bytes(b"pickle")
-    with pytest.raises(DataError, match="ends in .safetensors or .npz, got '.bin'"):
+    with pytest.raises(DataError, match=r"ends in \.safetensors or \.npz, got"):
         load_bert(tmp_path / "weights.bin", n_heads=3)
     (tmp_path / "broken.npz").write_bytes(b"PK\x03\x04")
     with pytest.raises(DataError, match="expected an archive of arrays"):

@@ -1,11 +1,11 @@
-"""Interactions of users with items: read, split, simulated. Images and graphs: read.
+"""Interactions of users with items: read, split, simulated. Images, texts and graphs: read.
 
 :func:`load` takes a path, a folder, the name of a dataset, or data in memory, which
 :func:`as_interactions` turns into :class:`Interactions`. :func:`columns` tells which columns are
-read, and :func:`simulate` makes data whose truth is known. :func:`load_images` does for images what
-:func:`load` does for interactions, :func:`load_captioned` for images with texts, and
-:func:`load_graphs` for graphs that are samples. What cannot be used raises :class:`DataError`. What
-is used after a change is counted in a :class:`DataWarning`: nothing is dropped in silence.
+read, and :func:`simulate` makes data whose truth is known. :func:`load_images`, :func:`load_texts`
+and :func:`load_graphs` do for images, texts and graphs what :func:`load` does for interactions, and
+:func:`load_captioned` does it for images with texts. What cannot be used raises :class:`DataError`.
+What is used after a change is counted in a :class:`DataWarning`: nothing is dropped in silence.
 """
 
 from ._captions import Captioned as Captioned
@@ -43,4 +43,10 @@ from ._splits import union as union
 from ._splits import with_validation as with_validation
 from ._synthetic import Simulated as Simulated
 from ._synthetic import simulate as simulate
+from ._text_pairs import TextPairs as TextPairs
+from ._text_pairs import load_text_pairs as load_text_pairs
+from ._text_source import load_texts as load_texts
 from ._text_tokens import Tokens as Tokens
+from ._text_vocabulary import WordPiece as WordPiece
+from ._texts import Texts as Texts
+from ._texts import TextSplit as TextSplit

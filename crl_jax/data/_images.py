@@ -119,18 +119,24 @@ def cut(data: Images, share: float | None, origin: str) -> ImageSplit:
 
 
 def drawn_for_test(
-    labels: Int32[np.ndarray, " n"], share: float | None, origin: str
+    labels: Int32[np.ndarray, " n"],
+    share: float | None,
+    origin: str,
+    *,
+    seed: int = 0,
+    what: str = "images",
 ) -> Bool[np.ndarray, " n"]:
-    """Which images are the test part: of each class ``round(share * n)``, drawn uniformly.
+    """Which examples are the test part: of each class ``round(share * n)``, drawn uniformly.
 
     The share is 0.2 if it is None. At least one of each class is drawn, and not all: a class of a
-    single image stays in training. The draw depends on nothing but the labels in their order.
+    single one stays in training. The draw depends on nothing but the labels in their order, and the
+    seed.
 
     Raises:
       DataError: If no class has two images.
     """
     share = _SHARE if share is None else share
-    order = np.random.default_rng(0).permutation(len(labels))
+    order = np.random.default_rng(seed).permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]
     drawn = np.zeros(len(labels), bool)
     for of_class in np.split(order, 1 + np.flatnonzero(np.diff(labels[order]))):
@@ -138,8 +144,8 @@ def drawn_for_test(
         drawn[of_class[: max(n_drawn, 0)]] = True
     if not drawn.any():
         raise DataError(
-            f"{origin}: expected a class of two images or more, of which a part is kept for "
-            f"testing, got {len(labels)} images, each the only one of its class."
+            f"{origin}: expected a class of two {what} or more, of which a part is kept for "
+            f"testing, got {len(labels)} {what}, each the only one of its class."
         )
     return drawn
 

@@ -10,6 +10,9 @@ judge representations by labels, :func:`uniformity` without them.
 :func:`retrieval_recall` and :func:`zero_shot` judge those of two modalities.
 """
 
+from ._classes import ClassScores as ClassScores
+from ._classes import precision_recall_f1 as precision_recall_f1
+from ._classes import spearman as spearman
 from ._evaluate import ScoreFn as ScoreFn
 from ._evaluate import evaluate as evaluate
 from ._evaluate import recommend as recommend

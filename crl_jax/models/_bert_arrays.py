@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import jax.numpy as jnp
 import numpy as np
@@ -102,5 +102,5 @@ def _offsets(path: Path, name: str, entry: Any) -> list[int]:
     return offsets
 
 
-def _are_counts(numbers: Any) -> bool:
+def _are_counts(numbers: Any) -> TypeGuard[list[int]]:
     return isinstance(numbers, list) and all(type(x) is int and x >= 0 for x in numbers)

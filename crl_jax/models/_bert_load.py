@@ -170,11 +170,10 @@ def _settings(
         raise ValueError("`n_heads` must be given: no config.json tells it, and shapes do not.")
     for name, value in _of_shapes(path, arrays).items():
         found.setdefault(name, value)
-    if dropout is None:
-        dropout = config.get("hidden_dropout_prob", 0.1)
+    rate = config.get("hidden_dropout_prob", 0.1) if dropout is None else dropout
     epsilon = config.get("layer_norm_eps", 1e-12)
     try:
-        return Bert(**found, dropout=dropout, epsilon=epsilon, pooling=pooling)
+        return Bert(**found, dropout=rate, epsilon=epsilon, pooling=pooling)
     except ValueError as error:
         where = f"{config_path}: " if config else ""
         raise ValueError(f"{where}{error}") from None

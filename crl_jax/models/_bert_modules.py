@@ -59,8 +59,8 @@ class Attention(nnx.Module):
     def __init__(self, settings: Bert, rngs: nnx.Rngs):
         width = settings.width
         self.n_heads = settings.n_heads
-        for name in ("query", "key", "value", "out"):
-            setattr(self, name, Linear(width, width, rngs))
+        self.query, self.key = Linear(width, width, rngs), Linear(width, width, rngs)
+        self.value, self.out = Linear(width, width, rngs), Linear(width, width, rngs)
 
     def __call__(
         self, x: Float[Array, "batch length width"], mask: Bool[Array, "batch length"], drop: Drop
@@ -99,13 +99,9 @@ class BertModule(nnx.Module):
     """Embeddings, layers, and one vector for each text."""
 
     def __init__(self, settings: Bert, rngs: nnx.Rngs):
-        for name, n in (
-            ("token", settings.vocab_size),
-            ("position", settings.n_positions),
-            ("type", settings.n_types),
-        ):
-            table = _DEVIATION * jax.random.normal(rngs.params(), (n, settings.width))
-            setattr(self, f"{name}_embedding", nnx.Param(table))
+        self.token_embedding = _table(settings.vocab_size, settings.width, rngs)
+        self.position_embedding = _table(settings.n_positions, settings.width, rngs)
+        self.type_embedding = _table(settings.n_types, settings.width, rngs)
         self.norm = LayerNorm(settings.width, settings.epsilon)
         self.names = tuple(f"layer_{i}" for i in range(1, settings.n_layers + 1))
         for name in self.names:
@@ -174,6 +170,10 @@ class BertModule(nnx.Module):
             return _dropped(jax.random.fold_in(key, n_drawn), x, rate)
 
         return drop
+
+
+def _table(n: int, width: int, rngs: nnx.Rngs) -> nnx.Param[Array]:
+    return nnx.Param(_DEVIATION * jax.random.normal(rngs.params(), (n, width)))
 
 
 def _dropped(key: Key[Array, ""], x: Array, rate: float) -> Array:
