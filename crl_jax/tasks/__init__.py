@@ -7,6 +7,10 @@ from ._alpha import AlphaByLabels as AlphaByLabels
 from ._alpha import AlphaByViews as AlphaByViews
 from ._alpha import RunningAlpha as RunningAlpha
 from ._augment import Augment as Augment
+from ._by_class import ClassPool as ClassPool
+from ._by_class import ClassTriplets as ClassTriplets
+from ._by_class import DrawnBatches as DrawnBatches
+from ._by_class import Triplets as Triplets
 from ._byol import BYOL as BYOL
 from ._byol import Bootstrap as Bootstrap
 from ._classification import Classification as Classification

@@ -54,6 +54,7 @@ class BYOL(ViewTask):
       augment: See :class:`ViewTask`.
       predictor: The :math:`q`, from projections to as many numbers. Static.
       momentum: The :math:`m_0` that the average begins with, in [0, 1].
+      pretrained: See :class:`ViewTask`.
 
     References:
       Grill et al., `Bootstrap Your Own Latent <https://arxiv.org/abs/2006.07733>`_, 2020, Eq. 1
@@ -70,7 +71,7 @@ class BYOL(ViewTask):
     def init(self, key: Key[Array, ""]) -> tuple[Any, Bootstrap]:
         """The network, the predictor, and a copy of the network."""
         keys = jax.random.split(stream(key, "params"))
-        params, rest = self.network.init(keys[0])
+        params, rest = self.start_network(keys[0])
         predictor, predictor_rest = self.predictor.init(keys[1])
         momentum = jnp.asarray(self.momentum, jnp.float32)
         extra = Bootstrap(rest, predictor_rest, params, rest, momentum)

@@ -60,6 +60,7 @@ class MomentumViews(TwoViews):
       dim: Width of the embeddings. Static.
       queue: Keys that are kept, at least as many as a batch has. Static.
       alpha: See :class:`TwoViews`.
+      pretrained: See :class:`TwoViews`.
 
     References:
       He et al., `Momentum Contrast for Unsupervised Visual Representation Learning
@@ -77,11 +78,13 @@ class MomentumViews(TwoViews):
 
     def init(self, key: Key[Array, ""]) -> tuple[Any, Any]:
         """The network, its copy, and a queue of random directions."""
-        params, rest = self.network.init(stream(key, "params"))
+        params, rest = self.start_network(stream(key, "params"))
+        # Its own key of dropout: else both views would lose the same numbers.
+        _, target_rest = self.network.init(jax.random.fold_in(stream(key, "params"), 1))
         queue = normalize(jax.random.normal(stream(key, "extra"), (self.queue, self.dim)))
         labels = jnp.full(self.queue, -1, jnp.int32)
         alpha = None if self.alpha is None else init_measured_alpha()
-        return params, Momentum(rest, params, rest, queue, jnp.int32(0), labels, alpha)
+        return params, Momentum(rest, params, target_rest, queue, jnp.int32(0), labels, alpha)
 
     def of_network(self, params: Any, extra: Any) -> tuple[Any, Any]:
         """See :meth:`ViewTask.of_network`."""

@@ -53,6 +53,7 @@ class ProtoNCE(MomentumViews):
       dim: See :class:`MomentumViews`.
       queue: See :class:`MomentumViews`.
       alpha: See :class:`MomentumViews`.
+      pretrained: See :class:`MomentumViews`.
       data: All examples, every leaf ``[n, ...]``, or :class:`Labelled` ones. Batches are of these:
         of what trains, only the places count.
       clusters: Numbers of clusters, each at least 2 and at most n. Static.

@@ -29,6 +29,7 @@ class SupervisedViews(TwoViews):
       loss_fn: ``loss(pos, neg, *, where_pos, where, reduce_fn, **hyperparams)`` of ``pos`` and
         ``neg``, ``[anchors, keys]``. Static.
       alpha: See :class:`TwoViews`.
+      pretrained: See :class:`TwoViews`.
 
     References:
       Khosla et al., `Supervised Contrastive Learning <https://arxiv.org/abs/2004.11362>`_, 2020,
@@ -70,6 +71,7 @@ class OracleViews(TwoViews):
       hyperparams: See :class:`TwoViews`.
       loss_fn: ``loss(pos, neg, *, true_negative, where, reduce_fn, **hyperparams)``. Static.
       alpha: See :class:`TwoViews`.
+      pretrained: See :class:`TwoViews`.
 
     References:
       "Contrastive Learning for Personalized Recommendation", Eq. 6.1.

@@ -46,13 +46,26 @@ class ViewTask(Task):
     Attributes:
       network: Makes an embedding of each view, ``[batch, dim]``. Static.
       augment: See :data:`Augment`; the numbers of one that is a registered dataclass are leaves.
+      pretrained: Parameters of the network that training starts from, or some of them by their
+        names, such as ``{"backbone": ...}`` of a :class:`crl_jax.models.WithHead`. The others, and
+        all without it, start at random.
     """
 
     network: Network = field(metadata=STATIC)
     augment: Any
+    pretrained: Any = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "augment", as_tree(self.augment))
+
+    def start_network(self, key: Key[Array, ""]) -> tuple[Any, Any]:
+        """Initial parameters and other variables of the network.
+
+        Raises:
+          ValueError: If a parameter of ``pretrained`` is none of the network, or of another shape.
+        """
+        params, rest = self.network.init(key)
+        return (params if self.pretrained is None else _put(params, self.pretrained, ())), rest
 
     def of_network(self, params: Any, extra: Any) -> tuple[Any, Any]:
         """Parameters and other variables of the network, from those of the task."""
@@ -118,6 +131,7 @@ class TwoViews(ScoreTask, ViewTask):
         :func:`crl_jax.losses.bayesian_contrastive`. Static.
       alpha: Measures the ``alpha`` of the loss: :class:`AlphaByLabels` or :class:`AlphaByViews`.
         None leaves it to ``hyperparams``.
+      pretrained: See :class:`ViewTask`.
 
     References:
       Chen et al., `A Simple Framework for Contrastive Learning of Visual Representations
@@ -134,7 +148,7 @@ class TwoViews(ScoreTask, ViewTask):
 
     def init(self, key: Key[Array, ""]) -> tuple[Any, Any]:
         """Of the network: its other variables are what changes besides the parameters."""
-        params, rest = self.network.init(stream(key, "params"))
+        params, rest = self.start_network(stream(key, "params"))
         return params, self.with_alpha(rest)
 
     def of_network(self, params: Any, extra: Any) -> tuple[Any, Any]:
@@ -157,6 +171,21 @@ class TwoViews(ScoreTask, ViewTask):
         classes, alpha = same_class(labels, labels), alpha_of(extra)
         loss, alpha, metrics = self.contrast(scores, classes, alpha, moment)
         return loss, (rest if alpha is None else WithAlpha(rest, alpha), metrics)
+
+
+def _put(params: Any, given: Any, path: tuple[str, ...]) -> Any:
+    """The tree with the leaves that are given."""
+    if not isinstance(params, dict):
+        if isinstance(given, dict) or jnp.shape(given) != params.shape:
+            got = "a dictionary" if isinstance(given, dict) else jnp.shape(given)
+            where = "/".join(path)
+            raise ValueError(f"`pretrained` must have {where} of shape {params.shape}, got {got}.")
+        return jnp.asarray(given).astype(params.dtype)
+    if not isinstance(given, dict) or not given.keys() <= params.keys():
+        names = sorted(map(str, given.keys() - params.keys())) if isinstance(given, dict) else given
+        where = "/".join(path) or "the network"
+        raise ValueError(f"`pretrained` must name parameters of {where}, got {names!r:.100}.")
+    return {**params, **{k: _put(params[k], x, (*path, str(k))) for k, x in given.items()}}
 
 
 def cast_like(params: Any, inputs: Any) -> Any:

@@ -44,6 +44,7 @@ from ._optimizers import adamw as adamw
 from ._optimizers import constant as constant
 from ._optimizers import cosine as cosine
 from ._optimizers import lars as lars
+from ._optimizers import linear as linear
 from ._optimizers import rows_pay as rows_pay
 from ._optimizers import rowwise_adagrad_l2 as rowwise_adagrad_l2
 from ._optimizers import sgd_l2 as sgd_l2

@@ -108,6 +108,11 @@ def step_decay(progress: Any, decay: Any) -> Any:
     return jnp.where(progress < 0.5, 1.0, decay)
 
 
+def linear(progress: Any, decay: Any) -> Any:
+    """From 1 to ``decay`` along a line; with ``warm_up``, that of BERT from there on."""
+    return 1 + (decay - 1) * progress
+
+
 def cosine(progress: Any, decay: Any) -> Any:
     """From 1 to ``decay`` along half a cosine."""
     return decay + (1 - decay) * 0.5 * (1 + jnp.cos(jnp.pi * progress))
