@@ -16,5 +16,6 @@ RULES: dict[str, train.Rule] = {
 SCHEDULES: dict[str, Callable[[Any, Any], Any]] = {
     "constant": train.constant,
     "step": train.step_decay,
+    "linear": train.linear,
     "cosine": train.cosine,
 }

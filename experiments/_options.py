@@ -115,8 +115,8 @@ class TrainOptions:
     update: Literal["auto", "tables", "rows"] = field(default="auto", metadata={WAS: "tables"})
     """What a step changes: whole tables, or the rows that its batch reads. With --l2-on rows both
     come to the same, and auto takes what costs less; otherwise it takes tables."""
-    schedule: Literal["constant", "step", "cosine"] = "step"
-    """Course of the learning rate: step goes down halfway, cosine bit by bit."""
+    schedule: Literal["constant", "step", "linear", "cosine"] = "step"
+    """Course of the learning rate: step goes down halfway, linear and cosine bit by bit."""
     decay: float = 0.1
     """Factor on the learning rate that the schedule goes down to."""
     batch_size: int = 1024

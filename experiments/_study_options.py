@@ -24,8 +24,8 @@ class OptimizerOptions:
     optimizer: Literal["adam", "adamw", "lars", "sgd"] = "adam"
     """adam and sgd add the L2 term to the gradient; adamw decays the weights apart; lars scales the
     steps of each layer, and spares biases and normalisation."""
-    schedule: Literal["constant", "step", "cosine"] = "constant"
-    """Course of the learning rate: step goes down halfway, cosine bit by bit."""
+    schedule: Literal["constant", "step", "linear", "cosine"] = "constant"
+    """Course of the learning rate: step goes down halfway, linear and cosine bit by bit."""
     decay: float = 0.0
     """Factor on the learning rate that the schedule goes down to."""
     warm_up: float = 0.0

@@ -8,7 +8,7 @@ from commands import one_line
 
 from crl_jax import models, samplers, tasks, train
 from experiments._config import Config, EncoderOptions, LossOptions, SamplerOptions
-from experiments._optimizers import RULES
+from experiments._optimizers import RULES, SCHEDULES
 from experiments._options import TrainOptions
 from experiments._update import ROW_RULES, optimizer_of, settle_update
 from experiments.encoders import ENCODERS
@@ -99,7 +99,9 @@ def test_rows_that_cannot_be_are_refused(ratings, tmp_path, capsys, flags, messa
 
 
 def test_the_optimizer_is_that_of_what_was_settled():
-    names = get_args(get_type_hints(TrainOptions)["optimizer"])
+    hints = get_type_hints(TrainOptions)
+    assert {*get_args(hints["schedule"])} == {*SCHEDULES}
+    names = get_args(hints["optimizer"])
     assert {*ROW_RULES} < {*names} < {*RULES}
     for name in names:
         tables = optimizer_of(TrainOptions(optimizer=name, update="tables", schedule="cosine"))

@@ -11,12 +11,12 @@ from jaxtyping import Array, Float, Int, Key
 from .._checks import check_count
 from .._pytree import STATIC
 from ..losses import normalize
-from ..samplers._positives import below
+from ..samplers import below
 from ..train import ArrayBatches, Examples, Moment
-from ..train._task import take
 from ._augment import draw_views
 from ._labels import Labelled, Scores, same_class
-from ._views import TwoViews, WithAlpha, cast_like
+from ._scored import WithAlpha, alpha_of
+from ._views import TwoViews, cast_like
 
 
 @jax.tree_util.register_dataclass
@@ -164,11 +164,13 @@ class ClassTriplets(TwoViews):
         draw_key, *view_keys = jax.random.split(key, 4)
         pos, neg = self.pool.draw_keys(draw_key, examples.place)
         places = examples.place, pos, neg
-        query, like, unlike = (
-            draw_views(self.augment, jax.random.split(own, at.shape[0]), take(self.pool.data, at))
-            for own, at in zip(view_keys, places)
-        )
+        query, like, unlike = (self._views(*each) for each in zip(view_keys, places))
         return Triplets(query, like, unlike, self.pool.labels[jnp.concatenate(places)])
+
+    def _views(self, key: Key[Array, ""], place: Int[Array, "batch"]) -> Any:
+        """Views of the examples at these places of the pool."""
+        examples = jax.tree.map(lambda leaf: leaf[place], self.pool.data)
+        return draw_views(self.augment, jax.random.split(key, place.shape[0]), examples)
 
     def loss(
         self, params: Any, extra: Any, batch: Any, moment: Moment
@@ -183,9 +185,8 @@ class ClassTriplets(TwoViews):
         scores = _triplet_scores(query, jnp.concatenate(keys), moment)
         n = moment.where.shape[0]
         classes = same_class(batch.labels[:n], batch.labels[n:])
-        state = extra.alpha if isinstance(extra, WithAlpha) else None
-        loss, state, metrics = self.contrast(scores, classes, state, moment)
-        return loss, (rest if state is None else WithAlpha(rest, state), metrics)
+        loss, alpha, metrics = self.contrast(scores, classes, alpha_of(extra), moment)
+        return loss, (rest if alpha is None else WithAlpha(rest, alpha), metrics)
 
 
 def _triplet_scores(
