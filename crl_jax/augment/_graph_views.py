@@ -131,9 +131,9 @@ class GraphViews:
     >>> from crl_jax import data, models
     >>> graphs = models.GraphArrays.of(data.load_graphs("simulated"))
     >>> views = GraphViews(graphs, kinds=("drop_nodes",))
-    >>> view = views(jax.random.key(0), 7)
+    >>> view = views(jax.random.key(0), jnp.int32(7))
     >>> print(view.n_nodes, view.node_where.sum())
-    [32] 26
+    [29] 24
     """
 
     graphs: GraphArrays

@@ -71,8 +71,8 @@ def cross_validated_svm(
 
     >>> x = np.random.default_rng(0).normal(size=(60, 3))
     >>> found = cross_validated_svm(x, x[:, 0] > 0, folds=3)
-    >>> print(f"{found.accuracy:.2f} {found.accuracies.shape}")
-    0.88 (3,)
+    >>> found.accuracy > 0.8, found.accuracies.shape
+    (True, (3,))
     """
     x, y = np.asarray(features, np.float64), np.asarray(labels)
     if x.ndim != 2 or not np.isfinite(x).all():

@@ -1,0 +1,98 @@
+"""Lists of items for a million users, by the command that writes them.
+
+The model is made up: vectors of width 64 with normal numbers for 1,000,000 users and 100,000
+items, and 20 known items of each user. The command ``topk --all`` writes the 20 best of the others
+for every user to Parquet, in a process of its own, whose peak memory is stated with the seconds
+from its start to its end. Some of the lists are compared with NumPy's.
+
+    python -m benchmarks.topk --out benchmarks/results/topk.json
+"""
+
+import argparse
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import _common as common
+
+DIM, KNOWN, K, CHECKED = 64, 20, 20, 20
+
+
+def make(folder: Path, n_users: int, n_items: int) -> None:
+    """A run directory with a model."""
+    from crl_jax import data, models
+    from experiments._config import Config
+    from experiments._saved import Model, save_model
+
+    rng = np.random.default_rng(0)
+    vectors: Any = [rng.standard_normal((1, n, DIM), np.float32) for n in (n_users, n_items)]
+    tables = models.Tables(*vectors)
+    # One item of each of as many equal parts: no user has one twice.
+    part = n_items // KNOWN
+    items = rng.integers(0, part, (n_users, KNOWN)) + part * np.arange(KNOWN)
+    users = np.repeat(np.arange(n_users), KNOWN)
+    names = {"user_ids": np.arange(n_users), "item_ids": np.arange(n_items)}
+    known = data.Interactions.from_arrays(users, items.ravel(), **names)
+    test = known.select(np.zeros(len(known), bool))
+    save_model(folder, Model(tables, known, test, ("train",)), Config())
+
+
+def check(folder: Path, path: Path, n_users: int) -> None:
+    """Compares some lists with NumPy's.
+
+    Raises:
+      SystemExit: If one differs, or rows are missing.
+    """
+    import polars
+
+    from experiments._saved import load_model
+
+    model, written = load_model(folder), polars.scan_parquet(path)
+    if (rows := written.select(polars.len()).collect().item()) != n_users * K:
+        raise SystemExit(f"{path} has {rows} rows, not {n_users * K}.")
+    users, items = (table[0].astype(np.float64) for table in model.tables)
+    for user in np.linspace(0, n_users - 1, CHECKED).astype(int):
+        scores = items @ users[user]
+        start, end = model.known.indptr[user : user + 2]
+        scores[model.known.items[start:end]] = -np.inf
+        own = written.filter(polars.col("user") == user).sort("rank").collect()
+        if own["item"].to_list() != np.argsort(-scores)[:K].tolist():
+            raise SystemExit(f"the list of user {user} is not that of NumPy.")
+
+
+def main() -> None:
+    """Parses the command line, measures, prints the figures and writes the JSON."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--users", type=common.count, default=1_000_000)
+    parser.add_argument("--items", type=common.count, default=100_000)
+    parser.add_argument("--out", type=Path, help="JSON of the figures")
+    args = parser.parse_args()
+    about: dict[str, Any] = {
+        "benchmark": "topk",
+        "machine": common.machine(),
+        "versions": common.versions("jax", "jaxlib", "numpy", "polars"),
+        "setting": {"users": args.users, "items": args.items, "dim": DIM, "known": KNOWN, "k": K},
+    }
+    with tempfile.TemporaryDirectory() as scratch:
+        folder, path = Path(scratch, "run"), Path(scratch, "lists.parquet")
+        make(folder, args.users, args.items)
+        command = [sys.executable, "-m", "experiments.recommend", "topk", "--all", "--k", str(K)]
+        started = time.perf_counter()
+        subprocess.run([*command, "--run", str(folder), "--out", str(path)], check=True)
+        seconds = time.perf_counter() - started
+        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6
+        row = {"seconds": seconds, "peak_gb": peak, "file_mb": path.stat().st_size / 1e6}
+        check(folder, path, args.users)
+    common.print_table([row])
+    if args.out:
+        common.write_json(args.out, {**about, "rows": [row]})
+
+
+if __name__ == "__main__":
+    main()
