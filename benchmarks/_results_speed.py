@@ -17,6 +17,7 @@ def speed(results: Path) -> str:
         "rows": _rows,
         "scale": partial(_scale, "Millions of users and interactions"),
         "many_items": partial(_scale, "A million items"),
+        "topk": _topk,
         "propagation": _propagation,
         "lightgcn": _lightgcn,
         "samplers/cost": _samplers,
@@ -201,6 +202,17 @@ def _scale(title: str, content: Content) -> str:
                 for stage, (said, _) in _STAGES.items()
             ],
         ),
+    )
+
+
+def _topk(content: Content) -> str:
+    setting, (row,) = content["setting"], content["rows"]
+    return join(
+        "### Lists for a million users",
+        f"The command `topk --all` writes {setting['k']} of {setting['items']:,} items for each of "
+        f"{setting['users']:,} users to a Parquet file of {row['file_mb']:.0f} MB in "
+        f"{row['seconds']:.0f} s, from the start of the process to its end, with at most "
+        f"{row['peak_gb']:.1f} GB. {machine_of(content)}. `python -m benchmarks.topk`",
     )
 
 
