@@ -12,7 +12,7 @@ from PIL import Image
 
 from crl_jax import data
 from crl_jax.data import Captioned, CaptionedSplit, DataError, DataWarning, load_captioned
-from crl_jax.data._captions import cut_captioned
+from crl_jax.data._captions._set import cut_captioned
 
 RNG = np.random.default_rng(0)
 

@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from crl_jax.data import DataError, DataWarning, _image_binary, load_images
+from crl_jax.data import DataError, DataWarning, load_images
+from crl_jax.data._images import _binary
 
 KINDS = ("cifar10", "cifar100", "stl10")
 N_TRAIN, N_TEST, N_UNLABELLED = 10, 4, 3
@@ -36,9 +37,9 @@ def _small(monkeypatch):
                 for name, file in release.files.items()
             },
         )
-        for release in _image_binary.RELEASES
+        for release in _binary.RELEASES
     )
-    monkeypatch.setattr(_image_binary, "RELEASES", small)
+    monkeypatch.setattr(_binary, "RELEASES", small)
 
 
 def pixels_of(kind, n, seed):
@@ -151,7 +152,7 @@ def test_a_release_is_read_from_every_form(tmp_path, kind, form):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_blocks_make_no_difference(tmp_path, kind, monkeypatch):
-    monkeypatch.setattr(_image_binary, "_BLOCK", 3 * 27648 + 5)
+    monkeypatch.setattr(_binary, "_BLOCK", 3 * 27648 + 5)
     _, files, parts, labels = release(kind)
     split = load_images(write(tmp_path, files, "folder"), size=48)
     assert split.train.labels.tolist() == labels["train"].tolist()
@@ -236,7 +237,7 @@ def test_labels_and_images_of_stl10_go_together(tmp_path):
     ("form", "size", "kept"), [("folder", None, 0), ("folder", 8, 5), ("tar.gz", None, 5)]
 )
 def test_files_that_lie_there_ready_are_not_kept_again(tmp_path, monkeypatch, form, size, kept):
-    monkeypatch.setattr("crl_jax.data._image_source._WORTH_KEEPING", 1)
+    monkeypatch.setattr("crl_jax.data._images._source._WORTH_KEEPING", 1)
     _, files, parts, _ = release("cifar10")
     path = write(tmp_path / "x", files, form)
     for _ in range(2):

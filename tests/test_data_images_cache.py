@@ -21,16 +21,15 @@ from crl_jax.data import (
     DataWarning,
     ImageSet,
     _download,
-    _image_cache,
-    _image_source,
     download,
     load_images,
 )
+from crl_jax.data._images import _cache, _source
 
 
 @pytest.fixture(autouse=True)
 def _keep_all(monkeypatch):
-    monkeypatch.setattr(_image_source, "_WORTH_KEEPING", 1)
+    monkeypatch.setattr(_source, "_WORTH_KEEPING", 1)
 
 
 @pytest.fixture
@@ -43,10 +42,8 @@ def cache(tmp_path, monkeypatch):
 def decoded(monkeypatch):
     """How often images were decoded."""
     calls = []
-    inner = _image_source.read_found
-    monkeypatch.setattr(
-        _image_source, "read_found", lambda *given: (calls.append(1), inner(*given))[1]
-    )
+    inner = _source.read_found
+    monkeypatch.setattr(_source, "read_found", lambda *given: (calls.append(1), inner(*given))[1])
     return calls
 
 
@@ -112,7 +109,7 @@ def test_what_changed_is_decoded_anew_and_the_old_goes(tmp_path, cache, decoded,
     path.write_bytes(archive(first=20) + b"\0")  # of the same time
     os.utime(path, ns=(time, time + 1))
     assert firsts(load_images(path)) == [[20, 21], [22]]
-    monkeypatch.setattr(_image_source, "_version_of_pillow", lambda: "none")
+    monkeypatch.setattr(_source, "_version_of_pillow", lambda: "none")
     load_images(path)
     assert len(decoded) == 4
     assert load_images(path, size=1).train.images.shape == (2, 1, 1, 1)
@@ -189,8 +186,8 @@ def test_no_half_of_a_write_is_ever_read(tmp_path, cache, monkeypatch):
     def full(*_, **__):
         raise OSError("no space left")
 
-    monkeypatch.setattr(_image_cache.json, "dumps", full)
-    monkeypatch.setattr(_image_cache, "_place", lambda folder, _: folder / "it")
+    monkeypatch.setattr(_cache.json, "dumps", full)
+    monkeypatch.setattr(_cache, "_place", lambda folder, _: folder / "it")
     with pytest.warns(DataWarning, match="not kept in the cache: no space left"):
         load_images(path)
     assert files_in(cache) == []
@@ -222,15 +219,15 @@ def test_the_slower_of_two_leaves_what_the_quicker_one_made(tmp_path, cache, mon
         if Path(folder).name.startswith(".part-"):
             remove(folder, *given, **named)
 
-    monkeypatch.setattr(_image_cache.shutil, "rmtree", remove_scratch)
-    monkeypatch.setattr(_image_cache, "recall", lambda *_: None)
-    monkeypatch.setattr(_image_source, "recall", lambda *_: None)
+    monkeypatch.setattr(_cache.shutil, "rmtree", remove_scratch)
+    monkeypatch.setattr(_cache, "recall", lambda *_: None)
+    monkeypatch.setattr(_source, "recall", lambda *_: None)
     assert firsts(load_images(path)) == [[0, 1], [2]]
     assert [file.stat().st_ino for file in files_in(cache)] == before
 
 
 def test_few_images_are_not_kept(tmp_path, cache, monkeypatch):
-    monkeypatch.setattr(_image_source, "_WORTH_KEEPING", 4)
+    monkeypatch.setattr(_source, "_WORTH_KEEPING", 4)
     path = tmp_path / "x.zip"
     path.write_bytes(archive())
     load_images(path)
@@ -297,7 +294,7 @@ def test_other_bytes_are_never_opened(serve, cache, tmp_path, monkeypatch):
     content = archive()
     url, _ = serve(archive(first=1))
     monkeypatch.setitem(IMAGE_SETS, "cifar10", entry(url, content))
-    monkeypatch.setattr(_image_source, "open_store", lambda _: pytest.fail("opened"))
+    monkeypatch.setattr(_source, "open_store", lambda _: pytest.fail("opened"))
     with pytest.raises(DataError, match=r"expected .* bytes with SHA-256"):
         load_images("cifar10")
     assert files_in(tmp_path) == []

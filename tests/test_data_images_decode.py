@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
 from crl_jax.data import DataError, Images, load_images
-from crl_jax.data._image_resize import mapped, resized, squared
+from crl_jax.data._images._resize import mapped, resized, squared
 
 RNG = np.random.default_rng(0)
 COLOUR = RNG.integers(0, 256, (6, 6, 3), np.uint8)
@@ -182,7 +182,7 @@ def test_files_and_arrays_are_resized_alike(tmp_path):
 
 @pytest.mark.parametrize("limit", [1, 100, 4 << 20])
 def test_blocks_make_no_difference(tmp_path, monkeypatch, limit):
-    monkeypatch.setattr("crl_jax.data._image_decode._BLOCK_BYTES", limit)
+    monkeypatch.setattr("crl_jax.data._images._decode._BLOCK_BYTES", limit)
     images = RNG.integers(0, 256, (150, 2, 2, 3), np.uint8)
     folder = tmp_path / "set"
     for number, image in enumerate(images):
@@ -278,7 +278,7 @@ def test_more_than_memory_holds(tmp_path, monkeypatch):
     def full(*_):
         raise MemoryError
 
-    monkeypatch.setattr("crl_jax.data._image_decode.np.empty", full)
+    monkeypatch.setattr("crl_jax.data._images._decode.np.empty", full)
     with pytest.raises(
         DataError, match=r"fit in memory, got 2 .* 6 × 6 pixels. Give a smaller `size"
     ):
@@ -286,7 +286,7 @@ def test_more_than_memory_holds(tmp_path, monkeypatch):
 
 
 def test_files_that_are_too_large_are_not_read(tmp_path, monkeypatch):
-    monkeypatch.setattr("crl_jax.data._image_decode._LARGEST_FILE", 100)
+    monkeypatch.setattr("crl_jax.data._images._decode._LARGEST_FILE", 100)
     with pytest.raises(
         DataError, match=r"0.png: expected an image of at most 100 bytes, got \d{3}"
     ):
@@ -303,7 +303,7 @@ def test_pillow_is_optional(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("n_threads", [1, 3])
 def test_mapping_over_threads_keeps_the_order(monkeypatch, n_threads):
-    monkeypatch.setattr("crl_jax.data._image_resize._n_threads", lambda: n_threads)
+    monkeypatch.setattr("crl_jax.data._images._resize._n_threads", lambda: n_threads)
     taken = []
 
     def items():
@@ -331,7 +331,7 @@ def test_an_error_stops_the_threads():
 
 
 def test_after_an_error_nothing_more_is_begun(monkeypatch):
-    monkeypatch.setattr("crl_jax.data._image_resize._n_threads", lambda: 1)
+    monkeypatch.setattr("crl_jax.data._images._resize._n_threads", lambda: 1)
     begun = []
 
     def fail(i):

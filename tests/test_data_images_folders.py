@@ -163,8 +163,8 @@ def tiny(folder, words=True):
 
 @pytest.mark.filterwarnings("ignore::crl_jax.data.DataWarning")
 def test_tiny_imagenet(tmp_path, monkeypatch):
-    monkeypatch.setattr("crl_jax.data._image_decode.FORMATS", {".jpeg": "PNG"})
-    monkeypatch.setattr("crl_jax.data._image_decode._DECODERS", ("PNG",))
+    monkeypatch.setattr("crl_jax.data._images._decode.FORMATS", {".jpeg": "PNG"})
+    monkeypatch.setattr("crl_jax.data._images._decode._DECODERS", ("PNG",))
     split = load_images(tiny(tmp_path / "tiny-imagenet-200").parent)
     assert split.train.classes == ("goldfish, Carassius", "crane")
     assert numbers(split.train) == [3, 4, 5, 0, 1, 2]

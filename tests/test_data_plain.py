@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crl_jax.data import DataError, _text, read
+from crl_jax.data import DataError, _delimited, read
 from crl_jax.data._columns import Found
 from crl_jax.data._plain import read_plain
 
@@ -96,7 +96,7 @@ def test_a_file_that_is_plain_in_part(tmp_path, monkeypatch, line, place):
     rows = "\n".join([*LINES[:place], line, *LINES[place:]])
     path.write_text(f"user,item,rating,timestamp\n{rows}\n")
     found = outcome(path)
-    monkeypatch.setattr(_text, "read_plain", lambda *_: None)
+    monkeypatch.setattr(_delimited, "read_plain", lambda *_: None)
     assert found == outcome(path)
     if line in (SPOILT["negative"], SPOILT["short"]):
         assert f"x.csv:{place + 2}: " in found[0]

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jaxtyping import TypeCheckError
 
-from crl_jax.data import DataError, DataWarning, _ids, _parquet, _text, read, read_split
+from crl_jax.data import DataError, DataWarning, _delimited, _ids, _parquet, read, read_split
 
 ROWS = [("196", "242", "3", "881250949"), ("186", "302", "4.5", "891717742")]
 
@@ -201,7 +201,7 @@ def test_what_was_changed_or_is_in_doubt_is_counted(tmp_path, name, content, mes
 
 
 def test_a_blank_line_before_a_long_stretch_of_full_ones(tmp_path):
-    one = [f"{i}\t{i}\t3\t4" for i in range(_text.ROWS_AT_A_TIME - 1)]
+    one = [f"{i}\t{i}\t3\t4" for i in range(_delimited.ROWS_AT_A_TIME - 1)]
     more = [f"x{line}" for line in one]
     path = write(tmp_path, "u.data", "\n".join([*one, "", *more]) + "\n")
     with pytest.warns(DataWarning, match="skipped 1 blank lines"):
@@ -351,9 +351,9 @@ def test_an_empty_file_of_any_format(tmp_path):
 def test_a_file_that_changes_while_it_is_read(tmp_path):
     path = write(tmp_path, "u.data", joined("\t"))
     with pytest.raises(DataError, match="got one that changed"):
-        _text._first_row(path, _text.Layout("\t", names=("a",)), lambda row: False)
+        _delimited._first_row(path, _delimited.Layout("\t", names=("a",)), lambda row: False)
     with pytest.raises(DataError, match="got one that changed"):
-        _text._undecodable(path)
+        _delimited._undecodable(path)
 
 
 def test_missing_files_and_folders(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 
 from crl_jax import data
 from crl_jax.data import DataError, DataWarning, Texts, TextSplit, load_text_pairs, load_texts
-from crl_jax.data._text_docstrings import first_sentence
+from crl_jax.data._texts._docstrings import first_sentence
 
 
 def write(folder, **files):

@@ -8,23 +8,23 @@ and :func:`load_graphs` do for images, texts and graphs what :func:`load` does f
 What is used after a change is counted in a :class:`DataWarning`: nothing is dropped in silence.
 """
 
-from ._captions import Captioned as Captioned
-from ._captions import CaptionedSplit as CaptionedSplit
-from ._captions_source import load_captioned as load_captioned
+from ._captions._set import Captioned as Captioned
+from ._captions._set import CaptionedSplit as CaptionedSplit
+from ._captions._source import load_captioned as load_captioned
 from ._columns import Columns as Columns
 from ._datasets import DATASETS as DATASETS
 from ._datasets import Dataset as Dataset
 from ._download import download as download
-from ._graph_memory import as_graphs as as_graphs
-from ._graph_raw import NodeFeatures as NodeFeatures
-from ._graph_set import Graphs as Graphs
-from ._graph_simulate import simulate_graphs as simulate_graphs
-from ._graph_source import load_graphs as load_graphs
-from ._image_sets import IMAGE_SETS as IMAGE_SETS
-from ._image_sets import ImageSet as ImageSet
-from ._image_source import load_images as load_images
-from ._images import Images as Images
-from ._images import ImageSplit as ImageSplit
+from ._graphs._memory import as_graphs as as_graphs
+from ._graphs._raw import NodeFeatures as NodeFeatures
+from ._graphs._set import Graphs as Graphs
+from ._graphs._simulate import simulate_graphs as simulate_graphs
+from ._graphs._source import load_graphs as load_graphs
+from ._images._releases import IMAGE_SETS as IMAGE_SETS
+from ._images._releases import ImageSet as ImageSet
+from ._images._set import Images as Images
+from ._images._set import ImageSplit as ImageSplit
+from ._images._source import load_images as load_images
 from ._interactions import Interactions as Interactions
 from ._interactions import Split as Split
 from ._memory import as_interactions as as_interactions
@@ -43,10 +43,10 @@ from ._splits import union as union
 from ._splits import with_validation as with_validation
 from ._synthetic import Simulated as Simulated
 from ._synthetic import simulate as simulate
-from ._text_pairs import TextPairs as TextPairs
-from ._text_pairs import load_text_pairs as load_text_pairs
-from ._text_source import load_texts as load_texts
-from ._text_tokens import Tokens as Tokens
-from ._text_vocabulary import WordPiece as WordPiece
-from ._texts import Texts as Texts
-from ._texts import TextSplit as TextSplit
+from ._texts._pairs import TextPairs as TextPairs
+from ._texts._pairs import load_text_pairs as load_text_pairs
+from ._texts._set import Texts as Texts
+from ._texts._set import TextSplit as TextSplit
+from ._texts._source import load_texts as load_texts
+from ._texts._tokens import Tokens as Tokens
+from ._texts._vocabulary import WordPiece as WordPiece

@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from ._datasets import DATASETS, Dataset
-from ._image_sets import IMAGE_SETS, ImageSet
+from ._images._releases import IMAGE_SETS, ImageSet
 from ._outcomes import DataError
 
 _BLOCK = 1 << 20

@@ -11,9 +11,9 @@ import numpy as np
 from .._checks import is_whole
 from . import _ids
 from ._columns import Found, Requested, find_columns
+from ._delimited import ROWS_AT_A_TIME, Progress, open_text, warn_of_blank_lines
 from ._outcomes import DataError, warn_if
 from ._records import Records
-from ._text import ROWS_AT_A_TIME, Progress, open_text, warn_of_blank_lines
 
 
 def read_lightgcn(path: Path, requested: Requested, progress: Progress | None = None) -> Records:

@@ -5,6 +5,7 @@ argument and around nothing else, so that a program with flags can say its own n
 """
 
 import warnings
+from typing import NamedTuple
 
 
 class DataError(ValueError):
@@ -26,3 +27,10 @@ def warn_if(count: int, message: str, *, of: str | None = None) -> None:
     if count:
         text = message.format(n=count)
         warnings.warn(f"{of}: {text}" if of else text, DataWarning, stacklevel=3)
+
+
+class Note(NamedTuple):
+    """Something to warn of; ``{n}`` in the text stands for the count."""
+
+    n_cases: int
+    text: str

@@ -7,13 +7,7 @@ from typing import Literal, TypedDict, Unpack, get_args
 import numpy as np
 
 from ._columns import Columns, Requested, is_usual
-from ._interactions import Interactions, Split, in_both
-from ._lightgcn import lightgcn_columns, read_lightgcn
-from ._outcomes import DataError, warn_if
-from ._parquet import parquet_columns, read_parquet
-from ._records import Collector, Records, rated_at_least, to_interactions
-from ._splits import union
-from ._text import (
+from ._delimited import (
     Layout,
     Progress,
     first_row,
@@ -22,6 +16,12 @@ from ._text import (
     read_delimited,
     text_columns,
 )
+from ._interactions import Interactions, Split, in_both
+from ._lightgcn import lightgcn_columns, read_lightgcn
+from ._outcomes import DataError, warn_if
+from ._parquet import parquet_columns, read_parquet
+from ._records import Collector, Records, rated_at_least, to_interactions
+from ._splits import union
 
 Format = Literal["u.data", "ratings.dat", "csv", "parquet", "inter", "lightgcn"]
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from . import _ids
 from ._columns import Found, Requested, find_columns
+from ._delimited import parse_ratings, parse_times
 from ._outcomes import DataError
 from ._records import Collector, Records
-from ._text import parse_ratings, parse_times
 
 
 def read_tfds(name: str, requested: Requested) -> Records:

@@ -1,0 +1,1 @@
+"""Images with texts that describe them."""
