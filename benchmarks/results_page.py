@@ -19,7 +19,9 @@ from ._results_images import images
 from ._results_positives import positives
 from ._results_published import published
 from ._results_quality import LOSSES, NDCG, graph, loss_rows, losses, samplers
-from ._results_speed import at_scale, speed, training_ratios
+from ._results_speed import speed
+from ._results_speed_scale import at_scale
+from ._results_speed_training import training_ratios
 from ._results_standard import standard
 from ._results_tables import by_method, join, mean_of, number, table
 

@@ -1,0 +1,68 @@
+"""How fast images are changed and learned from."""
+
+from typing import Any
+
+from ._results_tables import join, machine_of, number, table
+
+Content = dict[str, Any]
+
+
+def augment(content: Content) -> str:
+    """The section of ``augment.json``."""
+    rows = {(row["name"], row["size"], row["cores"]): row for row in content["speed"]}
+    heads = list(dict.fromkeys((size, cores) for _, size, cores in rows))
+
+    def cell(name: str, head: tuple[int, int]) -> str:
+        row = rows.get((name, *head))
+        return f"{row['images_per_second_median']:,.0f}" if row else ""
+
+    worst = max(content["differences"], key=lambda row: row["largest_difference"])
+    return join(
+        "### Views of images",
+        "Views of CIFAR-10 a second: crop, flip, jitter, grey, blur and normalisation, in batches "
+        f"of {content['batch']}. torchvision takes one image after another, Kornia a batch. With "
+        "given numbers our functions and torchvision's differ by at most "
+        f"{worst['largest_difference']:.0e}, in `{worst['function']}`. {machine_of(content)}. "
+        "`python -m benchmarks.augment`",
+        table(
+            ["way", *(f"{size} pixels, {_cores(cores)}" for size, cores in heads)],
+            [
+                [name, *(cell(name, head) for head in heads)]
+                for name in dict.fromkeys(name for name, *_ in rows)
+            ],
+        ),
+    )
+
+
+def resnet(content: Content) -> str:
+    """The section of ``resnet.json``."""
+    cells = []
+    for row in content["rows"]:
+        depth, width = row["network"].split(":")
+        way = row["name"] if row["name"] == "crl_jax" else f"{row['name']}, {row['layout']}"
+        cells.append(
+            [
+                f"ResNet-{depth}, width {width}",
+                _cores(row["cores"]),
+                way,
+                number(row["step_ms"], 0),
+                number(row["step_cpu_ms"], 0),
+                number(row["peak_mb"], 0),
+                number(row["times_best_pytorch"], 2),
+            ]
+        )
+    setting = content["setting"]
+    return join(
+        "### A step of SimCLR",
+        f"Both views of {setting['batch']} images of {setting['size']} pixels, forward, backward "
+        "and Adam, in float32. The memory is the most that the process takes. "
+        f"{machine_of(content)}. `python -m benchmarks.resnet`",
+        table(
+            ["network", "on", "way", "ms", "CPU, ms", "memory, MB", "time over the best PyTorch"],
+            cells,
+        ),
+    )
+
+
+def _cores(n: int) -> str:
+    return f"{n} core{'s' if n > 1 else ''}"
