@@ -110,7 +110,7 @@ def lightgcn(content: Content) -> str:
 
 
 def samplers(content: Content) -> str:
-    """The section of ``samplers.json``."""
+    """The section of ``samplers/cost.json``."""
     cells = [
         [r["setting"], r["sampler"], number(r["epoch_ms"], 1), number(r["relative"], 1)]
         for r in content["rows"]
