@@ -19,6 +19,7 @@ from ._results_images import images
 from ._results_positives import positives
 from ._results_published import published
 from ._results_quality import LOSSES, NDCG, graph, loss_rows, losses, samplers
+from ._results_representations import representations
 from ._results_speed import speed
 from ._results_speed_scale import at_scale
 from ._results_speed_training import training_ratios
@@ -47,6 +48,7 @@ def page(results: Path) -> str:
             standard,
             comparisons,
             images,
+            representations,
             samplers,
             positives,
             estimators,

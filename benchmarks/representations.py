@@ -1,0 +1,146 @@
+"""How well representations of graphs serve by the loss that they were learned with.
+
+Runs ``python -m experiments.graphs`` on each dataset with each loss, and collects what the runs
+scored, with tests against the first loss. Runs that are finished are not run again, interrupted
+ones go on. Datasets that were measured before stay in the file.
+
+    python -m benchmarks.representations graphs --data DATASETS --runs runs/representations
+"""
+
+import argparse
+import importlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from experiments.studies.tables import holm
+
+from . import _common as common
+
+
+class Comparison(NamedTuple):
+    """Losses that are compared with one another.
+
+    Attributes:
+      command: What trains: ``python -m experiments.COMMAND``.
+      datasets: Flags of each dataset. ``{data}`` is the folder of the datasets.
+      losses: Flags of each loss. The others are compared with the first.
+      metric: What is compared: a name in ``metrics.json``.
+      published: By dataset, what a publication reports for the first loss: mean and deviation.
+    """
+
+    command: str
+    datasets: Mapping[str, Sequence[str]]
+    losses: Mapping[str, Sequence[str]]
+    metric: str
+    published: Mapping[str, tuple[float, float]]
+
+
+_OF_LABELS = ("--alpha-from", "labels")
+COMPARISONS = {
+    "graphs": Comparison(
+        "graphs",
+        {
+            name: ("--data", f"{{data}}/{name}")
+            for name in ("MUTAG", "PROTEINS", "IMDBBINARY", "NCI1")
+        },
+        {
+            "decoupled": ("--loss", "decoupled"),
+            "info_nce": ("--loss", "info_nce"),
+            "debiased": ("--loss", "debiased"),
+            "hard": ("--loss", "hard"),
+            "bayesian": ("--loss", "bayesian", *_OF_LABELS),
+        },
+        "svm",
+        {
+            "MUTAG": (0.8680, 0.0134),
+            "PROTEINS": (0.7439, 0.0045),
+            "NCI1": (0.7787, 0.0041),
+            "IMDBBINARY": (0.7114, 0.0044),
+        },
+    )
+}
+"""By the kind of the data. The published figures are GraphCL's (You et al., 2020, Table 5)."""
+
+
+def run(command: str, flags: Sequence[str], folder: Path) -> None:
+    """Runs a command, or goes on with it, or does nothing if it is finished."""
+    if (folder / "config.json").exists():
+        flags = ["--resume", str(folder)]
+    else:
+        flags = [*flags, "--out", str(folder)]
+    if status := importlib.import_module(f"experiments.{command}").main(flags):
+        raise SystemExit(status)
+
+
+def collect(loss: str, flags: Sequence[str], folder: Path) -> dict[str, Any]:
+    """A row of the table: what a run scored, in its mean and by seed."""
+    return {
+        "loss": loss,
+        "flags": " ".join(flags),
+        **{
+            name: value
+            for name, value in json.loads((folder / "metrics.json").read_text()).items()
+            if isinstance(value, float)
+        },
+        "per_seed": json.loads((folder / "metrics_by_seed.json").read_text()),
+    }
+
+
+def compare(rows: Sequence[dict[str, Any]], metric: str) -> None:
+    """Adds to each row its ``gain`` over the first, and ``p`` of it.
+
+    That is of a paired t-test over seeds, two-sided, adjusted by Holm's method.
+    """
+    of_seeds = [np.array([each[metric] for each in row["per_seed"]]) for row in rows]
+    p = [float(stats.ttest_rel(own, of_seeds[0]).pvalue) for own in of_seeds[1:]]
+    for row, own, adjusted in zip(rows[1:], of_seeds[1:], holm(p), strict=True):
+        row["gain"], row["p"] = float(np.mean(own - of_seeds[0])), adjusted
+
+
+def main() -> None:
+    """Parses the command line, runs, prints the table and writes the JSON."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("kind", choices=COMPARISONS)
+    parser.add_argument("--data", type=Path, required=True, help="folder of the datasets")
+    parser.add_argument("--datasets", nargs="+", help="by default all")
+    parser.add_argument("--seeds", type=common.count, default=5)
+    parser.add_argument("--runs", type=Path, default=Path("runs/representations"))
+    default = Path(__file__).parent / "results" / "representations"
+    parser.add_argument("--out", type=Path, default=default, help="folder for the figures")
+    args = parser.parse_args()
+    comparison = COMPARISONS[args.kind]
+    for dataset in args.datasets or ():
+        if dataset not in comparison.datasets:
+            known = ", ".join(comparison.datasets)
+            parser.error(f"--datasets takes some of {known}, got {dataset}")
+    if args.seeds < 2:
+        parser.error("--seeds must be at least 2, which a test over seeds takes, got 1")
+    about = {
+        "machine": common.machine(),
+        "versions": common.versions("crl_jax", "jax", "jaxlib", "flax", "optax", "numpy"),
+    }
+    path = args.out / f"{args.kind}.json"
+    content = json.loads(path.read_text()) if path.exists() else {"datasets": {}}
+    for dataset in args.datasets or comparison.datasets:
+        rows = []
+        for loss, own in comparison.losses.items():
+            place = (flag.format(data=args.data) for flag in comparison.datasets[dataset])
+            flags = [*own, "--seeds", str(args.seeds)]
+            folder = args.runs / f"{dataset}-{loss}"
+            run(comparison.command, [*place, *flags], folder)
+            rows.append(collect(loss, flags, folder))
+        compare(rows, comparison.metric)
+        known = comparison.published.get(dataset)
+        content["datasets"][dataset] = {**about, "published": known, "rows": rows}
+        common.write_json(path, content)
+        shown = ("loss", comparison.metric, f"{comparison.metric}_std", "gain", "p")
+        common.print_table([{name: row.get(name, "") for name in shown} for row in rows])
+
+
+if __name__ == "__main__":
+    main()
