@@ -1,6 +1,6 @@
 """Accuracy of nearest neighbours, which reports of a training measure."""
 
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
@@ -58,33 +58,40 @@ def knn_among(voters: Voters, features: np.ndarray) -> float:
     return float(accuracy)
 
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class _Vote:
+    """What shapes of a vote depend on. Equal ones share their compiled programs."""
+
+    n_classes: int = field(metadata={"static": True})
+    k: int = field(metadata={"static": True})
+
+
 def _measure(of: Any, voters: Voters, examples: np.ndarray, labels: np.ndarray) -> Any:
-    k = neighbours(voters.neighbours, len(voters.labels))
+    vote = _Vote(voters.n_classes, neighbours(voters.neighbours, len(voters.labels)))
     arrays = voters.examples, voters.labels, examples, labels
-    return jax.tree_util.Partial(
-        partial(of, voters.n_classes, k), voters.temperature, *map(jnp.asarray, arrays)
-    )
+    return jax.tree_util.Partial(of, vote, voters.temperature, *map(jnp.asarray, arrays))
 
 
 def _valid(
-    n_classes: int, k: int, temperature: Any, bank: Any, labels: Any, queries: Any, own: Any,
+    vote: _Vote, temperature: Any, bank: Any, labels: Any, queries: Any, own: Any,
     task: Any, params: Any, extra: Any,
 ) -> dict[str, Any]:  # fmt: skip
     found = [represent(task, params, extra, images) for images in (queries, bank)]
     accuracy = metrics.knn_accuracy(
-        found[0], own, found[1], labels, n_classes=n_classes, k=k, temperature=temperature
+        found[0], own, found[1], labels, n_classes=vote.n_classes, k=vote.k, temperature=temperature
     )
     return {"valid_knn": accuracy}
 
 
 def _train(
-    n_classes: int, k: int, temperature: Any, bank: Any, labels: Any, queries: Any, own: Any,
+    vote: _Vote, temperature: Any, bank: Any, labels: Any, queries: Any, own: Any,
     task: Any, params: Any, extra: Any,
 ) -> dict[str, Any]:  # fmt: skip
     found = represent(task, params, extra, bank)
     n = len(queries)
     accuracy = metrics.knn_accuracy(
-        found[:n], own, found, labels, n_classes=n_classes, k=k, temperature=temperature,
+        found[:n], own, found, labels, n_classes=vote.n_classes, k=vote.k, temperature=temperature,
         leave_out=jnp.arange(n, dtype=jnp.int32),
     )  # fmt: skip
     return {"train_knn": accuracy}

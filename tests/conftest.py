@@ -114,6 +114,20 @@ def unchecked():
         yield
 
 
+@pytest.fixture
+def compiled():
+    """The programs that are compiled while a test runs."""
+    events, listening = [], True
+
+    def listen(event, *rest, **more):
+        if listening and "backend_compile" in event:
+            events.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield events
+    listening = False
+
+
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """The folder with the real datasets, named by the environment variable CRL_DATA."""

@@ -12,12 +12,13 @@ import pytest
 import experiments.graphs
 from crl_jax import metrics, train
 from experiments._schema import to_json
+from experiments._study import Run
 from experiments._study_command import configure
 from experiments.graphs import main
 from experiments.graphs._config import FLAGS, SCHEMA
 from experiments.graphs._problem import load_problem
 from experiments.graphs._study import GraphStudy
-from experiments.graphs._training import task_of, trace_step
+from experiments.graphs._training import fit, task_of, trace_step
 from experiments.view_losses import LOSSES
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
@@ -107,6 +108,15 @@ def test_every_loss_gets_its_numbers(loss):
     assert {*task.hyperparams} == {"temperature", *LOSSES[loss].hyperparams}
     assert task.hyperparams.get("tau_plus", 1 / 3) == pytest.approx(1 / 3)  # of three classes
     assert SCHEMA.from_json(to_json(config), Path("config.json")) == config
+
+
+def test_a_further_seed_compiles_nothing(compiled, tmp_path):
+    config, problem = settled(SMALL)
+    for seed in (0, 1):
+        compiled.clear()
+        run = Run("final", seed, 2, seed, {})
+        fit(config, problem, run, tmp_path, lambda entry: None)
+        assert bool(compiled) == (seed == 0)
 
 
 def test_flags_reach_the_views():

@@ -147,20 +147,6 @@ def test_runs_differ_in_leaves_of_task_and_optimiser():
         line(sweep={"optimizer.learning_rate": [1.0, -2.0]})
 
 
-@pytest.fixture
-def compiled():
-    """The programs that are compiled while a test runs."""
-    events, listening = [], True
-
-    def listen(event, *rest, **more):
-        if listening and "backend_compile" in event:
-            events.append(event)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    yield events
-    listening = False
-
-
 def test_an_equal_call_compiles_nothing(compiled):
     line(epochs=3)
     compiled.clear()
