@@ -206,6 +206,31 @@ def test_a_temperature_among_the_hyper_parameters_is_kept():
     assert sweep.history[-1]["loss"][0] != sweep.history[-1]["loss"][1]
 
 
+def test_given_parameters_are_started_from():
+    """The others are those that are drawn without them."""
+    drawn, _ = TOWERS.init(jax.random.key(0))
+    kernel = drawn["second"]["linear"]["kernel"]
+    task = Towers(LINEAR, LINEAR, pretrained={"second": {"linear": {"kernel": 2 * kernel}}})
+    params, _ = task.init(jax.random.key(0))
+    np.testing.assert_array_equal(params["second"]["linear"]["kernel"], 2 * kernel)
+    jax.tree.map(np.testing.assert_array_equal, params["first"], drawn["first"])
+    assert params["log_scale"] == drawn["log_scale"]
+    fit(task, PAIRS, epochs=1)
+    for given in ({"third": {}}, {"second": {"linear": {"kernel": kernel[:1]}}}):
+        with pytest.raises(ValueError, match="`pretrained` must"):
+            Towers(LINEAR, LINEAR, pretrained=given).init(jax.random.key(0))
+
+
+def test_what_is_learned_of_the_loss_is_told():
+    task = Towers(LINEAR, LINEAR, 0.1, 0.05, loss_fn=losses.sigmoid_contrastive, bias=-10.0)
+    params, _ = task.init(jax.random.key(0))
+    learned = task.learned(params | {"log_scale": -jnp.log(jnp.float32(0.02))})
+    assert {name: pytest.approx(float(x)) for name, x in learned.items()} == {
+        "temperature": 0.05, "bias": -10.0,
+    }  # fmt: skip
+    assert Towers(LINEAR, LINEAR, hyperparams={"temperature": 0.5}).learned({"first": 0}) == {}
+
+
 def test_hyper_parameters_are_swept():
     task = Towers(LINEAR, LINEAR, loss_fn=losses.debiased_contrastive, hyperparams={"tau_plus": 0})
     together = fit(task, PAIRS, sweep={"task.hyperparams.tau_plus": [0.0, 0.2]}).history[-1]["loss"]

@@ -19,7 +19,7 @@ from ._alpha import RunningAlpha
 from ._augment import as_they_are, as_tree, draw_views
 from ._labels import ANCHORS, SameClass, Scores, same_class, split_labels
 from ._scored import ScoreTask, WithAlpha, alpha_of, of_both, variables_of
-from ._views import Views, cast_like
+from ._views import Views, cast_like, put
 
 _HALVES = ("first", "second")
 _Loss = tuple[Array, MeasuredAlpha | None, dict[str, Array]]
@@ -53,6 +53,9 @@ class Towers(ScoreTask):
       augment_second: Of a second half.
       alpha: See :class:`TwoViews`. The anchors it looks at are first halves.
       exclude_equal: Whether pairs with one label are left out of each other's negatives. Static.
+      pretrained: Parameters that training starts from, or some of them by their names, such as
+        ``{"second": {"backbone": ...}}`` of a :class:`crl_jax.models.WithHead`. The others, and all
+        without it, start at random.
       tile: Anchors whose scores are held at a time; static. None holds all scores. With it memory
         is linear in the batch, also backward, and what labels say of scores is measured at so many
         of the anchors alone, but 16 at least. See :func:`crl_jax.losses.tiled_tower_loss`.
@@ -77,6 +80,7 @@ class Towers(ScoreTask):
     augment_second: Any = field(default=None, kw_only=True)
     alpha: RunningAlpha | None = field(default=None, kw_only=True)
     exclude_equal: bool = field(default=False, kw_only=True, metadata=STATIC)
+    pretrained: Any = field(default=None, kw_only=True)
     tile: int | None = field(default=None, kw_only=True, metadata=STATIC)
 
     def __post_init__(self) -> None:
@@ -93,11 +97,17 @@ class Towers(ScoreTask):
         self.check_alpha()
 
     def init(self, key: Key[Array, ""]) -> tuple[Any, Any]:
-        """Of both networks, the logarithm of the temperature's inverse, and the bias."""
+        """Of both networks, the logarithm of the temperature's inverse, and the bias.
+
+        Raises:
+          ValueError: If a parameter of ``pretrained`` is none of the networks, or of another shape.
+        """
         params, rest = {}, {}
         keys = jax.random.split(stream(key, "params"))
         for (name, network, _), own in zip(self._halves(), keys):
             params[name], rest[name] = network.init(own)
+        if self.pretrained is not None:
+            params = put(params, self.pretrained)
         if "temperature" not in self.hyperparams:
             params["log_scale"] = -jnp.log(jnp.asarray(self.temperature, jnp.float32))
         if self.bias is not None:
@@ -124,7 +134,7 @@ class Towers(ScoreTask):
         for (name, network, _), x in zip(self._halves(), batch[:2]):
             own = params[name], variables_of(extra)[name]
             z[name], rest[name] = network.apply(*own, cast_like(params[name], x), train=True)
-        learned = self._learned(params)
+        learned = self.learned(params)
         x, y = (normalize(z[name]) for name in _HALVES)
         of_scores = self._whole if self.tile is None else self._tiled
         loss, alpha, metrics = of_scores(x, y, batch.labels, alpha_of(extra), moment, learned)
@@ -173,6 +183,21 @@ class Towers(ScoreTask):
             self.embed_second(params, extra, second, block_size=block_size),
         )
 
+    def learned(self, params: Any) -> dict[str, Array]:
+        """The hyper-parameters of the loss that are learned, in float32.
+
+        Args:
+          params: Parameters of the task.
+
+        Returns:
+          ``temperature``, where it is learned, and ``bias``, if there is one.
+        """
+        numbers = {name: params[name].astype(jnp.float32) for name in params if name not in _HALVES}
+        if (log_scale := numbers.pop("log_scale", None)) is not None:
+            least = jnp.asarray(self.least_temperature, jnp.float32)
+            numbers["temperature"] = jnp.maximum(jnp.exp(-log_scale), least)
+        return numbers
+
     def _halves(self) -> Iterator[tuple[str, Network, Any]]:
         for name in _HALVES:
             yield name, getattr(self, name), getattr(self, f"augment_{name}")
@@ -188,14 +213,6 @@ class Towers(ScoreTask):
             return network.apply(params[half], variables_of(extra)[half], seen)[0]
 
         return normalize(map_blocks(of_block, examples, block_size))
-
-    def _learned(self, params: Any) -> dict[str, Array]:
-        """The hyper-parameters of the loss that are learned, in float32."""
-        numbers = {name: params[name].astype(jnp.float32) for name in params if name not in _HALVES}
-        if (log_scale := numbers.pop("log_scale", None)) is not None:
-            least = jnp.asarray(self.least_temperature, jnp.float32)
-            numbers["temperature"] = jnp.maximum(jnp.exp(-log_scale), least)
-        return numbers
 
     def _whole(
         self,

@@ -65,7 +65,7 @@ class ViewTask(Task):
           ValueError: If a parameter of ``pretrained`` is none of the network, or of another shape.
         """
         params, rest = self.network.init(key)
-        return (params if self.pretrained is None else _put(params, self.pretrained, ())), rest
+        return (params if self.pretrained is None else put(params, self.pretrained)), rest
 
     def of_network(self, params: Any, extra: Any) -> tuple[Any, Any]:
         """Parameters and other variables of the network, from those of the task."""
@@ -173,8 +173,12 @@ class TwoViews(ScoreTask, ViewTask):
         return loss, (rest if alpha is None else WithAlpha(rest, alpha), metrics)
 
 
-def _put(params: Any, given: Any, path: tuple[str, ...]) -> Any:
-    """The tree with the leaves that are given."""
+def put(params: Any, given: Any, path: tuple[str, ...] = ()) -> Any:
+    """The tree with the leaves that are given.
+
+    Raises:
+      ValueError: If one is not in the tree, or of another shape.
+    """
     if not isinstance(params, dict):
         if isinstance(given, dict) or jnp.shape(given) != params.shape:
             got = "a dictionary" if isinstance(given, dict) else jnp.shape(given)
@@ -185,7 +189,7 @@ def _put(params: Any, given: Any, path: tuple[str, ...]) -> Any:
         names = sorted(map(str, given.keys() - params.keys())) if isinstance(given, dict) else given
         where = "/".join(path) or "the network"
         raise ValueError(f"`pretrained` must name parameters of {where}, got {names!r:.100}.")
-    return {**params, **{k: _put(params[k], x, (*path, str(k))) for k, x in given.items()}}
+    return {**params, **{k: put(params[k], x, (*path, str(k))) for k, x in given.items()}}
 
 
 def cast_like(params: Any, inputs: Any) -> Any:
