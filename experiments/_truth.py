@@ -48,19 +48,26 @@ def judge_weights(
     scores = losses.view_scores(*learned.two_views(examples[some], seed))
     both = jnp.tile(jnp.asarray(labels[some]), 2)
     is_true = both[:, None] != both[None, :]
-    return _judged(entry, hyperparams, scores, is_true)
+    return judge_scores(entry, hyperparams, scores, is_true)
 
 
-def _judged(
+def judge_scores(
     entry: LossEntry, hyperparams: dict[str, Any], scores: losses.BatchScores, is_true: Any
 ) -> Truth:
-    assert entry.weigh is not None
+    """Judges the weights that a loss gives to these scores.
+
+    Args:
+      entry: The loss. Of one that does not weigh, the false negatives are counted alone.
+      hyperparams: Its hyper-parameters.
+      scores: ``neg [anchors, keys]``, and which of them are negatives.
+      is_true: Whether a negative is a true one, ``[anchors, keys]``.
+    """
     where = scores.where
-    own = entry.weigh(scores.neg, hyperparams, where)
-    found: dict[str, Any] = {
-        "false_negatives": jnp.mean(~is_true, where=where),
-        "false_negative_weight": weights.false_negative_share(own, is_true, where=where),
-    }
+    found: dict[str, Any] = {"false_negatives": jnp.mean(~is_true, where=where)}
+    if entry.weigh is not None:
+        own = entry.weigh(scores.neg, hyperparams, where)
+        share = weights.false_negative_share(own, is_true, where=where)
+        found["false_negative_weight"] = share
     calibration = None
     if "alpha" in hyperparams:
         posterior = weights.true_negative_posterior(

@@ -114,23 +114,27 @@ LOSSES: Mapping[str, LossEntry] = {
 }
 
 
-def settle_loss(options: Any, swept: tuple[str, ...]) -> dict[str, Any]:
-    """The values of the flags of the loss.
+def settle_loss(
+    options: Any, swept: tuple[str, ...], entries: Mapping[str, LossEntry] = LOSSES
+) -> dict[str, Any]:
+    """The values of the flags of the loss, which is one of ``entries``.
 
     Raises:
       ValueError: If one was given, or swept, that is not taken.
     """
-    values = settle("loss", options, LOSSES, swept)
+    values = settle("loss", options, entries, swept)
     source = values.get("alpha_from", "given")
     if source != "given" and ("alpha" in swept or options.alpha is not None):
         raise ValueError(f"--alpha-from {source} measures what --alpha would say.")
     return values
 
 
-def fill_loss(options: Any, values: dict[str, Any], n_classes: int, swept: tuple[str, ...]) -> Any:
-    """The options with these values, and what follows from the number of classes."""
+def fill_loss(
+    options: Any, values: dict[str, Any], swept: tuple[str, ...], *, tau_plus: float
+) -> Any:
+    """The options with these values, and this τ⁺ where the loss takes one and none is given."""
     own = {
-        name: 1 / n_classes if value is None and name == "tau_plus" else value
+        name: tau_plus if value is None and name == "tau_plus" else value
         for name, value in values.items()
         if name != "alpha" or values.get("alpha_from", "given") == "given"
     }
@@ -138,7 +142,10 @@ def fill_loss(options: Any, values: dict[str, Any], n_classes: int, swept: tuple
 
 
 def parts_of_loss(
-    options: Any, temperature: float, numbers: dict[str, float]
+    options: Any,
+    temperature: float,
+    numbers: dict[str, float],
+    entries: Mapping[str, LossEntry] = LOSSES,
 ) -> tuple[dict[str, Any], tasks.RunningAlpha | None]:
     """The hyper-parameters of the loss, and what measures its α.
 
@@ -146,9 +153,10 @@ def parts_of_loss(
       options: The flags of the loss.
       temperature: The flag.
       numbers: Those of a sweep, which stand in place of the flags'.
+      entries: The losses that there are.
     """
-    values: dict[str, Any] = settle("loss", options, LOSSES, tuple(numbers)) | numbers
-    hyperparams = {name: values[name] for name in LOSSES[options.loss].hyperparams}
+    values: dict[str, Any] = settle("loss", options, entries, tuple(numbers)) | numbers
+    hyperparams = {name: values[name] for name in entries[options.loss].hyperparams}
     hyperparams["temperature"] = numbers.get("temperature", temperature)
     alpha = ALPHA[values.get("alpha_from", "given")]
     if alpha is not None:
@@ -156,9 +164,11 @@ def parts_of_loss(
     return hyperparams, None if alpha is None else alpha()
 
 
-def in_words(options: Any, swept: tuple[str, ...]) -> str:
+def in_words(
+    options: Any, swept: tuple[str, ...], entries: Mapping[str, LossEntry] = LOSSES
+) -> str:
     """The loss and its settled numbers, but for what a sweep sets."""
-    values = settle("loss", options, LOSSES, swept)
+    values = settle("loss", options, entries, swept)
     if values.get("alpha_from", "given") != "given":
         del values["alpha"]  # which is measured
     shown = (

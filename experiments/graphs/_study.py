@@ -84,7 +84,7 @@ class GraphStudy(Study[Config, Problem]):
         n_classes = len(problem.graphs.classes)
         config = replace(
             anchor(config),
-            objective=fill_loss(config.objective, of_loss, n_classes, swept),
+            objective=fill_loss(config.objective, of_loss, swept, tau_plus=1 / n_classes),
             encoding=filled(config.encoding, of_encoder, swept),
         )
         if len(problem.learn) < config.training.batch_size:

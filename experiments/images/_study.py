@@ -88,9 +88,9 @@ class Images(Study[Config, Problem]):
         n_classes = len(problem.train.classes)
         config = replace(
             anchor(config),
-            views=settle_views(config.views, problem.train),
+            views=settle_views(config.views, problem.train.images),
             method=filled(config.method, of_method, swept),
-            objective=fill_loss(config.objective, of_loss, n_classes, swept),
+            objective=fill_loss(config.objective, of_loss, swept, tau_plus=1 / n_classes),
             encoding=filled(config.encoding, of_encoder, swept),
         )
         if len(problem.learn) < config.training.batch_size:

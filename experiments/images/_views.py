@@ -4,17 +4,17 @@ from dataclasses import fields, replace
 
 import numpy as np
 
-from crl_jax import augment, data
+from crl_jax import augment
 
 from .._program import flag
 from ._options import ViewOptions
 
 
-def settle_views(options: ViewOptions, images: data.Images) -> ViewOptions:
-    """The flags with what was left out, which depends on the images."""
-    side, *_, n_channels = images.images.shape[1:]
+def settle_views(options: ViewOptions, images: np.ndarray) -> ViewOptions:
+    """The flags with what was left out, which depends on the images, uint8."""
+    side, *_, n_channels = images.shape[1:]
     grey = n_channels == 1
-    pixels = images.images[:: max(1, len(images) // 2000)] / 255.0
+    pixels = images[:: max(1, len(images) // 2000)] / 255.0
     defaults = ViewOptions(
         view_size=side,
         judged_size=options.view_size or side,
@@ -27,8 +27,10 @@ def settle_views(options: ViewOptions, images: data.Images) -> ViewOptions:
         mean=tuple(pixels.mean((0, 1, 2)).round(4).tolist()),
         std=tuple(pixels.std((0, 1, 2)).round(4).clip(1e-3).tolist()),
     )
-    given = {of.name: getattr(options, of.name) for of in fields(options)}
-    return replace(defaults, **{name: own for name, own in given.items() if own is not None})
+    left_out = {
+        name: value for name, value in vars(defaults).items() if getattr(options, name) is None
+    }
+    return replace(options, **left_out)
 
 
 def make_views(options: ViewOptions) -> augment.ImageViews:
