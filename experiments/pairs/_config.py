@@ -1,0 +1,79 @@
+"""The configuration of a run on pairs: what flags and files may say."""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tyro.conf import OmitArgPrefixes
+
+from .._flags import flags_of
+from .._program import flag
+from .._registry import with_flags
+from .._schema import Schema
+from .._study_options import NUMBERS, OutputOptions, SeedOptions, check_search
+from ..images._config import EncoderOptions
+from ..images.encoders import ENCODERS
+from ..images.encoders import EncoderOptions as ImageOptions
+from . import _options as options
+from .losses import LOSSES
+
+LossOptions = with_flags(options.LossOptions, "loss", LOSSES)
+
+
+@dataclass(frozen=True)
+class Config:
+    """One run on pairs of images and texts."""
+
+    source: OmitArgPrefixes[options.DataOptions] = field(default_factory=options.DataOptions)
+    views: OmitArgPrefixes[options.ViewOptions] = field(default_factory=options.ViewOptions)
+    objective: OmitArgPrefixes[options.LossOptions] = field(default_factory=LossOptions)
+    encoding: OmitArgPrefixes[ImageOptions] = field(default_factory=EncoderOptions)
+    text: OmitArgPrefixes[options.TextOptions] = field(default_factory=options.TextOptions)
+    training: OmitArgPrefixes[options.TrainOptions] = field(default_factory=options.TrainOptions)
+    protocol: OmitArgPrefixes[SeedOptions] = field(default_factory=SeedOptions)
+    output: OmitArgPrefixes[OutputOptions] = field(default_factory=OutputOptions)
+
+
+def _check_together(config: Config) -> None:
+    check_search(config.protocol)
+    text, training = config.text, config.training
+    if text.weights is not None:
+        for name in options.NOT_WITH_WEIGHTS:
+            if getattr(text, name) is not None:
+                raise ValueError(f"--weights bring what {flag(name)} says: leave one of them out.")
+    least = training.least_temperature
+    if not training.learn_temperature and least is not None:
+        raise ValueError(
+            "--least-temperature is for one that is learned, got --learn-temperature False."
+        )
+    if least is not None and training.temperature is not None and least > training.temperature:
+        raise ValueError(
+            f"--least-temperature must be at most --temperature {training.temperature:g}, "
+            f"got {least:g}."
+        )
+
+
+SCHEMA = Schema(
+    "pairs",
+    Config,
+    choices=(("objective", "loss", LOSSES), ("encoding", "encoder", ENCODERS)),
+    ranges=options.RANGES,
+    numbers=(*NUMBERS, "temperature"),
+    check=_check_together,
+)
+FLAGS = flags_of(
+    SCHEMA,
+    renamed={
+        "learning_rate": "lr", "source": "data", "size": "image_size", "n_heads": "text_heads",
+    },
+)  # fmt: skip
+"""The flag by the name of the argument that it sets."""
+
+
+def anchor(config: Config) -> Config:
+    """The configuration with absolute paths, which hold in every working directory."""
+    source, text = config.source, config.text
+    if source.data != "digits":
+        source = replace(source, data=str(Path(source.data).absolute()))
+    if text.weights is not None:
+        text = replace(text, weights=text.weights.absolute())
+    return replace(config, source=source, text=text)

@@ -1,0 +1,165 @@
+"""How good what was learned is, by images and texts that nothing was learned from."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from crl_jax import data, losses, metrics, train
+
+from .._learned import Learned
+from .._truth import judge_scores
+from ._problem import Part, Problem
+from ._training import embed
+from .losses import PairLoss
+
+KS = (1, 5, 10)
+_WAYS = {"first": "image_to_text", "second": "text_to_image"}
+_CHANCE = (1, 10)
+_PAIRS = 1000
+"""Pairs whose alignment and uniformity are measured."""
+_WEIGHED = 256
+"""Pairs whose negatives are weighed."""
+
+_embed = train.jit(embed)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a training learned, and what it makes of the test part.
+
+    Attributes:
+      learned: What it learned.
+      test: The test part.
+      images: Embeddings of its images, ``[n, dim]``, of length 1.
+      texts: Embeddings of its texts, ``[n_texts, dim]``, of length 1.
+    """
+
+    learned: Learned
+    test: data.Captioned
+    images: jax.Array
+    texts: jax.Array
+
+    @classmethod
+    def of(cls, learned: Learned, test: Part) -> "Found":
+        """Embeds the test part."""
+        return cls(learned, test.captioned, *_embedded(learned, test.captioned.images, test.tokens))
+
+
+def _embedded(learned: Learned, images: Any, tokens: Any) -> Any:
+    arrays = jax.tree.map(jnp.asarray, (images, tokens))
+    return _embed(learned.task, learned.params, learned.extra, *arrays)
+
+
+def judge_retrieval(found: Found) -> tuple[dict[str, float], np.ndarray]:
+    """How well images and texts find each other.
+
+    Returns:
+      Recall, median ranks, and what recall is by chance, a mean of both directions; and the
+      reciprocal rank of each query, images first: 0 for one without a right answer.
+    """
+    of_images, of_texts = found.test.image_groups, found.test.text_groups
+    relevant = jnp.asarray(of_images), jnp.asarray(of_texts)
+    ranks = [
+        metrics.retrieval_ranks(found.images, found.texts, *relevant),
+        metrics.retrieval_ranks(found.texts, found.images, *relevant[::-1]),
+    ]
+    recall = metrics.retrieval_recall(found.images, found.texts, relevant, ks=KS)
+    named: dict[str, float] = {}
+    for name, shown in reversed(_WAYS.items()):
+        for k in KS:
+            named[f"{shown}_recall@{k}"] = float(recall[f"{name}_recall@{k}"])
+        named[f"{shown}_rank"] = float(recall[f"{name}_median_rank"])
+    for k in _CHANCE:
+        both = chance(of_images, of_texts, k), chance(of_texts, of_images, k)
+        named[f"chance_recall@{k}"] = float(np.mean(both))
+    by_rank = np.concatenate(ranks).astype(float)
+    return named, np.divide(1, by_rank, out=np.zeros_like(by_rank), where=by_rank > 0)
+
+
+def chance(of_queries: np.ndarray, of_answers: np.ndarray, k: int) -> float:
+    r"""The recall of answers in random order.
+
+    .. math::
+        1 - \binom{m - r}{k} \Big/ \binom{m}{k}, \text{ on the mean of the queries}
+
+    Args:
+      of_queries: What the queries are, ``[n]``; negative for one without right answers.
+      of_answers: What the answers are, ``[m]``; r of them are the query's.
+      k: Answers that are looked at.
+
+    >>> print(chance(np.array([0, 1]), np.array([0, 0, 1, 2]), 2))
+    0.666...
+    """
+    known, count = np.unique(of_answers[of_answers >= 0], return_counts=True)
+    number = dict(zip(known.tolist(), count.tolist()))
+    right = np.array([number.get(query, 0) for query in of_queries.tolist()])
+    right, m = right[right > 0, None], len(of_answers)
+    place = np.arange(min(k, m))
+    missed = np.prod(np.maximum(m - right - place, 0) / (m - place), axis=1)
+    return float(np.mean(1 - missed))
+
+
+def judge_classes(found: Found, train: Part) -> dict[str, float]:
+    """``zero_shot``: how often the class of an image is the one whose texts are nearest.
+
+    Classes are the groups of the test part, if the training part has them too, and their texts are
+    those that it tells of them. Otherwise nothing is told.
+    """
+    groups, of_texts = found.test.groups, train.captioned.text_groups
+    classes = np.unique(groups[groups >= 0]) if groups is not None else np.array([])
+    if len(classes) < 2 or not np.isin(classes, of_texts).all():
+        return {}
+    _, first = np.unique(train.captioned.texts, return_index=True)
+    own = [first[of_texts[first] == c] for c in classes]
+    if not all(map(len, own)):
+        return {}
+    most = max(map(len, own))
+    places = np.array([np.resize(some, most) for some in own])
+    where = np.arange(most)[None] < np.array([len(some) for some in own])[:, None]
+    tokens = data.Tokens(*(leaf[places.ravel()] for leaf in train.tokens))
+    _, prompts = _embedded(found.learned, found.test.images[:1], tokens)
+    prompts = prompts.reshape(*places.shape, -1)
+    assert groups is not None
+    known = groups >= 0
+    told = metrics.zero_shot(found.images[known], prompts, where=jnp.asarray(where))
+    return {"zero_shot": float(np.mean(classes[np.asarray(told)] == groups[known]))}
+
+
+def judge_space(found: Found) -> dict[str, float]:
+    """Alignment of pairs, and uniformity of images and of texts."""
+    of_text = found.test.image_of_text
+    some = slice(None, None, max(1, len(of_text) // _PAIRS))
+    texts = found.texts[some][:_PAIRS]
+    return {
+        "alignment": float(losses.alignment(found.images[of_text[some][:_PAIRS]], texts)),
+        "image_uniformity": float(losses.uniformity(found.images[:_PAIRS])),
+        "text_uniformity": float(losses.uniformity(texts)),
+    }
+
+
+def judge_negatives(found: Found, entry: PairLoss) -> dict[str, float]:
+    """What the loss makes of false negatives; nothing where it is not known which are equal."""
+    test, learned = found.test, found.learned
+    if test.groups is None:
+        return {}
+    images, first = np.unique(test.image_of_text, return_index=True)
+    step = max(1, len(images) // _WEIGHED)
+    images, first = images[::step][:_WEIGHED], first[::step][:_WEIGHED]
+    x, y, groups = found.images[images], found.texts[first], test.groups[images]
+    hyperparams = {**learned.task.hyperparams, **learned.task.learned(learned.params)}
+    if learned.alpha is not None:
+        hyperparams["alpha"] = learned.alpha
+    halves = losses.tower_scores(x, y), losses.tower_scores(y, x)
+    scores = losses.BatchScores(*(jnp.concatenate(pair) for pair in zip(*halves)))
+    is_true = (groups[:, None] != groups[None]) | (groups < 0)[:, None]
+    return judge_scores(entry, hyperparams, scores, jnp.tile(jnp.asarray(is_true), (2, 1))).metrics
+
+
+def judge(found: Found, problem: Problem, entry: PairLoss) -> tuple[dict[str, float], np.ndarray]:
+    """All test metrics, in the order that a person reads them, and how each query is answered."""
+    metrics_of, by_query = judge_retrieval(found)
+    rest = judge_classes(found, problem.train) | judge_space(found)
+    return metrics_of | rest | judge_negatives(found, entry), by_query

@@ -1,0 +1,138 @@
+"""The flags of a run on pairs: frozen dataclasses, whose docstrings are the help.
+
+Flags of a loss or an encoder of images are not here: they stand with its entry.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from .. import _study_options
+from .._ranges import COUNT, MOST, NOT_NEGATIVE, POSITIVE, Range
+from .._study_options import OptimizerOptions
+from ..images import _options as images
+
+_DATA = (
+    "digits, or a folder: with captions.tsv and images (Flickr8k), or with pairs.tsv and drawings "
+    "(pictograms)."
+)
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """Where images and texts come from."""
+
+    data: Annotated[str, tyro.conf.arg(help=_DATA)] = "digits"
+    image_size: int | None = None
+    """Resize images to so many pixels a side; needed where they differ in size."""
+    column: str | None = None
+    """Of pictograms: the column that has the texts; label_en."""
+    drawings: tuple[str, ...] = ()
+    """Of pictograms: whose drawings are read; by default all."""
+    valid: float | None = None
+    """Share for validation, where the source has no parts: 0.1."""
+    test: float | None = None
+    """Share for testing, where the source has no parts: 0.2."""
+    split_seed: int = 0
+    """Seed of the draw of the parts."""
+
+
+@dataclass(frozen=True)
+class ViewOptions(images.ViewOptions):
+    """What is done to an image each time that it is learned from; by default nothing."""
+
+    crop: float | None = 1.0
+    """Least share of the image that a random crop keeps; 1 keeps all of it."""
+    flip: float | None = 0.0
+    """How often an image is turned left to right. Mind texts that tell left from right."""
+    jitter: float | None = 0.0
+    """Strength of the colour jitter: brightness, contrast and saturation change by up to 0.8 times
+    it, the hue by 0.2 times it."""
+    grey_p: float | None = 0.0
+    """How often an image is made grey."""
+    blur_p: float | None = 0.0
+    """How often an image is blurred."""
+
+
+@dataclass(frozen=True)
+class LossOptions:
+    """What is minimised. Numbers left out take the loss's own default."""
+
+    loss: str = field(default="clip", metadata={"help": "The contrastive loss."})
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    """What makes features of a text: a BERT, small and from scratch, or with published weights."""
+
+    length: int | None = None
+    """Tokens of a text; what is longer loses its end. By default those of the longest text of the
+    training part, but 32 at most."""
+    weights: Path | None = None
+    """Published weights that the training starts from: a folder with model.safetensors, or a file
+    .safetensors or .npz, and vocab.txt beside it."""
+    lowercase: bool = True
+    """Whether texts lose capitals and accents; False for cased weights."""
+    vocabulary: int | None = None
+    """Pieces of words, learned from the texts of the training part: 2000."""
+    text_width: int | None = None
+    """Width of a layer: 64."""
+    text_layers: int | None = None
+    """Number of layers: 2."""
+    text_heads: int | None = None
+    """Heads of attention: 4. Of published weights, only where no config.json tells them."""
+    text_dropout: float = 0.1
+    """Share that dropout leaves out."""
+
+
+@dataclass(frozen=True)
+class TrainOptions(OptimizerOptions):
+    """Shared space and optimiser."""
+
+    batch_size: int = 128
+    """Pairs per step (B); a half has B - 1 negatives."""
+    epochs: int = 10
+    """Length of the training, which the schedule spans. No run ends earlier. An epoch takes each
+    image once, with one of its texts."""
+    dim: int = 64
+    """Width of the space that images and texts are embedded in."""
+    temperature: float | None = None
+    """Divides all cosines, at the start: 0.07, of siglip 0.1."""
+    least_temperature: float | None = None
+    """Where it stops falling: 0.01, of siglip 0."""
+    learn_temperature: bool = True
+    """Whether it is learned; False keeps it."""
+    exclude_equal: bool = False
+    """Whether what is known to be equal is left out of the negatives."""
+    tile: int | None = None
+    """Anchors whose scores are held at a time, for large batches; by default all."""
+
+
+NOT_WITH_WEIGHTS = ("vocabulary", "text_width", "text_layers")
+"""What published weights bring along."""
+
+RANGES: dict[str, Range] = {
+    **_study_options.RANGES,
+    # DataOptions
+    "image_size": images.RANGES["image_size"],
+    "valid": Range(0, 1, low_open=True, high_open=True),
+    "test": Range(0, 1, low_open=True, high_open=True),
+    "split_seed": Range(0, MOST),
+    # ViewOptions
+    **{name: images.RANGES[name] for name in images.ViewOptions.__dataclass_fields__},
+    # TextOptions
+    "length": Range(3, 4096),
+    "vocabulary": Range(5, MOST),
+    "text_width": COUNT,
+    "text_layers": COUNT,
+    "text_heads": COUNT,
+    "text_dropout": Range(0, 1, high_open=True),
+    # TrainOptions
+    "dim": COUNT,
+    "temperature": POSITIVE,
+    "least_temperature": NOT_NEGATIVE,
+    "tile": COUNT,
+}
+"""Where the numbers of these fields lie. They are checked before anything is trained."""

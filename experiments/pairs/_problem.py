@@ -1,0 +1,124 @@
+"""The images and texts of a run: read, and cut into tokens."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int, Key
+
+from crl_jax.data import Captioned, Tokens, load_captioned
+
+from .._study import OnStage
+from ._options import DataOptions, TextOptions
+from ._texts import TextEncoder, make_encoder
+
+Leaf = Array | np.ndarray
+
+
+class Captions(NamedTuple):
+    """The texts of each image, as tokens, filled up to one number.
+
+    Attributes:
+      ids: Int32 ``[n, most, length]``.
+      mask: Which of them are tokens, ``[n, most, length]``.
+      n_texts: How many there are of each, from 1 on, ``[n]``.
+    """
+
+    ids: Int[Leaf, "*n most length"]
+    mask: Bool[Leaf, "*n most length"]
+    n_texts: Int[Leaf, "*n"]
+
+
+def draw_caption(key: Key[Array, ""], captions: Captions) -> Tokens:
+    """One of the texts of an image, uniformly."""
+    place = jax.random.randint(key, (), 0, captions.n_texts, jnp.int32)
+    return Tokens(captions.ids[place], captions.mask[place])
+
+
+@dataclass(frozen=True)
+class Part:
+    """Images with texts, and the texts as tokens.
+
+    Attributes:
+      captioned: Images and texts.
+      tokens: Those of all texts, on the host.
+    """
+
+    captioned: Captioned
+    tokens: Tokens
+
+    @classmethod
+    def of(cls, captioned: Captioned, encoder: TextEncoder) -> "Part":
+        """Cuts the texts as the encoder takes them."""
+        return cls(captioned, encoder.words.encode(captioned.texts, encoder.length))
+
+    @cached_property
+    def captions(self) -> Captions:
+        """The texts of each image; each image has one."""
+        of_text, n = self.captioned.image_of_text, len(self.captioned)
+        order = np.argsort(of_text, kind="stable")
+        count = np.bincount(of_text, minlength=n).astype(np.int32)
+        first = np.cumsum(count) - count
+        turn = np.minimum(np.arange(count.max())[None], count[:, None] - 1)
+        places = order[first[:, None] + turn]
+        return Captions(self.tokens.ids[places], self.tokens.mask[places], count)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The images and texts of a run.
+
+    Attributes:
+      train: What is learned from.
+      valid: What reports measure, and a search is decided on.
+      test: What is judged by, once, at the end.
+      encoder: What makes features of texts.
+    """
+
+    train: Part
+    valid: Part
+    test: Part
+    encoder: TextEncoder
+
+    @property
+    def grouped(self) -> bool:
+        """Whether it is known which images are equal."""
+        return self.train.captioned.groups is not None
+
+    @property
+    def equal_share(self) -> float | None:
+        """How often two different images of the training part are equal; None if nobody knows."""
+        groups = self.train.captioned.groups
+        if groups is None:
+            return None
+        sizes = np.unique(groups[groups >= 0], return_counts=True)[1].astype(float)
+        n = len(groups)
+        return float(np.sum(sizes * (sizes - 1)) / max(n * (n - 1), 1))
+
+
+def load_problem(source: DataOptions, text: TextOptions, on_stage: OnStage) -> Problem:
+    """Reads images and texts, learns or reads the vocabulary, and cuts the texts.
+
+    Raises:
+      ValueError: If there is no validation part, or flags do not go together.
+      DataError: If files are broken.
+      ImportError: If the package tokenizers is missing.
+    """
+    on_stage("reading images and texts")
+    split = load_captioned(
+        source.data, size=source.image_size, valid=source.valid, test=source.test,
+        seed=source.split_seed, column=source.column, drawings=source.drawings or None,
+    )  # fmt: skip
+    if split.valid is None:
+        raise ValueError(
+            f"--data {source.data} has no part for validation: a file dev.txt beside train.txt "
+            "names its images."
+        )
+    on_stage("cutting the texts")
+    told = split.train.take(np.unique(split.train.image_of_text))
+    encoder = make_encoder(text, told.texts)
+    train, valid, test = (Part.of(part, encoder) for part in (told, split.valid, split.test))
+    return Problem(train, valid, test, encoder)

@@ -1,0 +1,243 @@
+"""What ``python -m experiments.pairs`` trains and judges, see :mod:`experiments._study`."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from crl_jax import train
+
+from .._learned import Learned
+from .._registry import filled, settle
+from .._study import Judged, OnStage, Run, Study
+from ..images import _views as views
+from ..images.encoders import ENCODERS
+from ..view_losses import fill_loss, in_words, settle_loss
+from . import _training as training
+from ._config import FLAGS, SCHEMA, Config, anchor
+from ._judge import KS, Found, judge
+from ._options import TextOptions, TrainOptions
+from ._problem import Problem, load_problem
+from .losses import LOSSES, UNKNOWN_SHARE
+from .recipes import RECIPES
+
+EMBEDDINGS, RETRIEVAL = "embeddings.npz", "retrieval.png"
+_TEXT: dict[str, Any] = {
+    "vocabulary": 2000, "text_width": 64, "text_layers": 2, "text_heads": 4,
+}  # fmt: skip
+"""A network of texts from scratch, as far as flags leave it open."""
+_DESCRIPTION = """Learn to find images by texts and texts by images, with two networks and a
+contrastive loss (CLIP, SigLIP), and judge them by what they find among images and texts that
+nothing was learned from.
+
+  {program}                                   digits, with texts of their names
+  {program} --data FOLDER --loss siglip       your own images with texts
+  {program} --recipe NAME [flags]             settings that two cores can do:
+      {recipes}
+"""
+
+
+def _names() -> dict[str, str]:
+    named = {}
+    for way, words in (("text_to_image", "text → image"), ("image_to_text", "image → text")):
+        named |= {f"{way}_recall@{k}": f"recall@{k}, {words}" for k in KS}
+        named[f"{way}_rank"] = f"median rank, {words}"
+    return named
+
+
+NAMES = _names() | {
+    "chance_recall@1": "recall@1 by chance",
+    "chance_recall@10": "recall@10 by chance",
+    "zero_shot": "accuracy of classes told by texts",
+    "alignment": "alignment of pairs",
+    "image_uniformity": "uniformity of images",
+    "text_uniformity": "uniformity of texts",
+    "false_negatives": "share of false negatives",
+    "false_negative_weight": "their share of the weight",
+    "posterior_error": "error of the posterior (ECE)",
+    "posterior_auc": "AUC of the posterior",
+}
+"""The test metrics in words."""
+_CURVES = {
+    "loss": "loss",
+    "valid_recall@10": "recall@10 on the validation part",
+    "valid_recall@1": "recall@1 on the validation part",
+    "temperature": "temperature",
+    "bias": "bias",
+    "auc": "AUC of the scores, by groups",
+    "alpha": "α of the loss",
+}
+
+
+class Pairs(Study[Config, Problem]):
+    """Two networks, of images and of texts, into one space."""
+
+    schema, flags, recipes, description = SCHEMA, FLAGS, RECIPES, _DESCRIPTION
+    unit, scores, score = "images", ("valid_recall@10", "valid_recall@1"), "recall@10"
+    names, curves = NAMES, _CURVES
+
+    def title(self, config: Config) -> str:
+        """See :meth:`Study.title`."""
+        return config.objective.loss
+
+    def settle(self, config: Config) -> None:
+        """See :meth:`Study.settle`."""
+        _settle(config)
+
+    def load(self, config: Config, on_stage: OnStage) -> Problem:
+        """See :meth:`Study.load`."""
+        return load_problem(config.source, _settled_text(config.text), on_stage)
+
+    def complete(self, config: Config, problem: Problem) -> Config:
+        """See :meth:`Study.complete`."""
+        swept = tuple(SCHEMA.sweep(config.protocol.sweep, config))
+        of_loss, of_encoder = _settle(config)
+        share = problem.equal_share
+        tau_plus = UNKNOWN_SHARE if share is None else share
+        anchored = anchor(config)
+        config = replace(
+            anchored,
+            views=views.settle_views(config.views, problem.train.captioned.images),
+            objective=fill_loss(config.objective, of_loss, swept, tau_plus=tau_plus),
+            encoding=filled(config.encoding, of_encoder, swept),
+            text=replace(_settled_text(anchored.text), length=problem.encoder.length),
+            training=_settled_training(config.training, config.objective.loss),
+        )
+        if not problem.grouped:
+            _refuse_groups(config)
+        n = self.count(problem, "final")
+        if n < config.training.batch_size:
+            raise ValueError(
+                f"--batch-size must be at most the {n} images of the training part, "
+                f"got {config.training.batch_size}."
+            )
+        axes = SCHEMA.sweep(config.protocol.sweep, config)
+        training.trace_step(config, problem, {name: v[0] for name, v in axes.items()})
+        return config
+
+    def count(self, problem: Problem, phase: str) -> int:
+        """See :meth:`Study.count`."""
+        return len(problem.train.captioned)
+
+    def in_words(self, config: Config) -> str:
+        """See :meth:`Study.in_words`."""
+        swept = tuple(SCHEMA.sweep(config.protocol.sweep, config))
+        said = [in_words(config.objective, swept, LOSSES)]
+        if "temperature" not in swept:
+            kept = "from " if config.training.learn_temperature else ""
+            said.append(f"temperature {kept}{config.training.temperature:g}")
+        width = settle("encoder", config.encoding, ENCODERS)["width"]
+        said.append(f"{config.encoding.encoder} of width {width}")
+        text = config.text
+        if text.weights is None:
+            said.append(f"BERT of {text.text_layers} layers, width {text.text_width}")
+        else:
+            said.append(f"BERT of {text.weights.name}")
+        return ", ".join(said)
+
+    def describe(self, config: Config, problem: Problem) -> Iterable[str]:
+        """See :meth:`Study.describe`."""
+        parts = problem.train.captioned, problem.valid.captioned, problem.test.captioned
+        height, width, channels = parts[0].images.shape[1:]
+        images, texts = (
+            " / ".join(f"{n:,}" for n in counts)
+            for counts in (map(len, parts), (len(part.texts) for part in parts))
+        )
+        yield (
+            f"{images} images of {height} × {width} × {channels} and {texts} texts to learn from, "
+            "validate and test by"
+        )
+        words, length = problem.encoder.words, problem.encoder.length
+        lengths = words.lengths(parts[0].texts)
+        yield (
+            f"{len(words):,} pieces of words; texts of {lengths.mean():.1f} tokens, of which "
+            f"{np.mean(lengths > length):.1%} lose what comes after {length}"
+        )
+        if (share := problem.equal_share) is not None:
+            yield f"{share:.2%} of the pairs of training images are equal, by their groups"
+        yield views.in_words(config.views)
+
+    def fit(
+        self, config: Config, problem: Problem, run: Run, checkpoints: Path,
+        on_entry: Callable[[dict[str, Any]], None],
+    ) -> train.Fitted:  # fmt: skip
+        """See :meth:`Study.fit`."""
+        return training.fit(config, problem, run, checkpoints, on_entry)
+
+    def learned(self, config: Config, problem: Problem, run: Run, fitted: train.Fitted) -> Found:
+        """See :meth:`Study.learned`."""
+        task = training.task_of(config, problem, run.numbers)
+        return Found.of(Learned.of(task, fitted), problem.test)
+
+    def judge(
+        self, config: Config, problem: Problem, learned: Found, seed: int, on_stage: OnStage
+    ) -> Judged:
+        """What images and texts find; the cases are reciprocal ranks."""
+        return Judged(*judge(learned, problem, LOSSES[config.objective.loss]))
+
+    def keep(self, learned: Found, folder: Path) -> None:
+        """Embeddings of the test part, and which image and text belong together."""
+        test = learned.test
+        partial = folder / f"{EMBEDDINGS}.partial"
+        with partial.open("wb") as file:
+            np.savez(
+                file, images=np.asarray(learned.images), texts=np.asarray(learned.texts),
+                image_of_text=test.image_of_text, image_groups=test.image_groups,
+                captions=np.array(test.texts),
+            )  # fmt: skip
+        partial.replace(folder / EMBEDDINGS)
+
+    def draw(
+        self, config: Config, problem: Problem, learned: Found, judged: Judged, title: str,
+        folder: Path,
+    ) -> None:  # fmt: skip
+        """What some texts find."""
+        from ._plots import draw_retrieval  # Matplotlib takes long to import
+
+        draw_retrieval(folder / RETRIEVAL, learned, title)
+
+
+def _settle(config: Config) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The values of the flags of loss and encoder.
+
+    Raises:
+      ValueError: If one was given, or swept, that is not taken.
+    """
+    swept = tuple(SCHEMA.sweep(config.protocol.sweep, config))
+    of_loss = settle_loss(config.objective, swept, LOSSES)
+    return of_loss, settle("encoder", config.encoding, ENCODERS, swept)
+
+
+def _settled_text(options: TextOptions) -> TextOptions:
+    """The flags with what was left out; published weights bring it along."""
+    if options.weights is not None:
+        return options
+    left_out = {name: own for name, own in _TEXT.items() if getattr(options, name) is None}
+    return replace(options, **left_out)
+
+
+def _settled_training(options: TrainOptions, loss: str) -> TrainOptions:
+    """The flags with what was left out, which depends on the loss."""
+    entry = LOSSES[loss]
+    if options.temperature is None:
+        options = replace(options, temperature=entry.temperature)
+    if options.least_temperature is None and options.learn_temperature:
+        options = replace(options, least_temperature=entry.least_temperature)
+    return options
+
+
+def _refuse_groups(config: Config) -> None:
+    """Refuses what needs to know which images are equal."""
+    of_loss = settle_loss(config.objective, (), LOSSES)
+    said = {
+        "--alpha-from labels": of_loss.get("alpha_from") == "labels",
+        "--exclude-equal True": config.training.exclude_equal,
+    }
+    for flag, is_given in said.items():
+        if is_given:
+            raise ValueError(
+                f"{flag} needs to know which images are equal, and {config.source.data} does not "
+                "tell."
+            )

@@ -1,0 +1,124 @@
+"""What a run trains: the task of the flags, and what each report measures."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from crl_jax import metrics, models, tasks, train
+
+from .._mesh import mesh_of
+from .._registry import settle
+from .._study import Run
+from .._study_options import optimizer_of
+from ..images._views import make_views
+from ..images.encoders import make_backbone
+from ..view_losses import parts_of_loss
+from ._config import Config
+from ._problem import Part, Problem, draw_caption
+from .losses import LOSSES
+
+BLOCK = 250
+"""Images, or texts, that are embedded at a time."""
+
+
+def fit(
+    config: Config,
+    problem: Problem,
+    run: Run,
+    checkpoints: Path,
+    on_entry: Callable[[dict[str, Any]], None],
+) -> train.Fitted:
+    """One training, which goes on from its checkpoint if there is one."""
+    options, output = config.training, config.output
+    return train.fit(
+        task_of(config, problem, run.numbers),
+        optimizer_of(options, run.numbers),
+        train.ArrayBatches(jax.tree.map(jnp.asarray, examples_of(problem.train))),
+        train.StepPlan(options.batch_size, mesh=mesh_of(output.mesh)),
+        epochs=options.epochs,
+        seeds=run.seed,
+        eval_every=options.eval_every,
+        hooks=[
+            train.Validate(recall_on(problem.valid)),
+            train.Checkpoint(
+                checkpoints / f"{run.phase}-{run.index}.npz", output.checkpoint_seconds
+            ),
+            train.Progress(on_entry),
+        ],
+    )
+
+
+def examples_of(part: Part) -> Any:
+    """Images with their captions; labelled, where it is known which are equal."""
+    pairs, groups = (part.captioned.images, part.captions), part.captioned.groups
+    return pairs if groups is None else tasks.Labelled(pairs, jnp.asarray(groups))
+
+
+def task_of(config: Config, problem: Problem, numbers: dict[str, float]) -> tasks.Towers:
+    """The task, with the numbers of a sweep in place of the flags'.
+
+    Raises:
+      ValueError: If flags contradict each other or do not suit images or texts.
+    """
+    options, encoder = config.training, problem.encoder
+    entry = LOSSES[config.objective.loss]
+    assert options.temperature is not None
+    hyperparams, alpha = parts_of_loss(config.objective, options.temperature, numbers, LOSSES)
+    learned: dict[str, Any] = {}
+    if options.learn_temperature:
+        learned["temperature"] = hyperparams.pop("temperature")
+        learned["least_temperature"] = options.least_temperature
+    if "bias" in entry.settings:
+        values = settle("loss", config.objective, LOSSES, tuple(numbers)) | numbers
+        learned["bias"] = values["bias"]
+    given = None if encoder.params is None else {"second": {"backbone": encoder.params}}
+    images = make_backbone(config.encoding, problem.train.captioned.images.shape[-1])
+    to_space = models.Projection((options.dim,), norm=False, last_bias=False)
+    return tasks.Towers(
+        models.Network(models.WithHead(images, to_space)),
+        models.Network(models.WithHead(encoder.settings, to_space)),
+        loss_fn=entry.loss, hyperparams=hyperparams, alpha=alpha, pretrained=given,
+        augment_first=make_views(config.views), augment_second=draw_caption,
+        exclude_equal=options.exclude_equal, tile=options.tile, **learned,
+    )  # fmt: skip
+
+
+def trace_step(config: Config, problem: Problem, numbers: dict[str, float]) -> Any:
+    """Looks through a step, without computing anything.
+
+    Raises:
+      ValueError: If flags contradict each other or do not suit images or texts.
+    """
+    task, n = task_of(config, problem, numbers), config.training.batch_size
+
+    def step(examples: Any) -> Any:
+        key, zero = jax.random.key(0), jnp.float32(0)
+        batch = task.batch(key, train.Examples(jnp.arange(n, dtype=jnp.int32), examples))
+        moment = train.Moment(key, jnp.int32(0), zero, jnp.ones(n, bool), jnp.float32(n))
+        return task.loss(*task.init(key), batch, moment)[0]
+
+    return jax.eval_shape(step, jax.tree.map(lambda leaf: leaf[:n], examples_of(problem.train)))
+
+
+def recall_on(part: Part) -> Any:
+    """Measures ``valid_recall@10`` and ``valid_recall@1``, means of both directions."""
+    relevant = part.captioned.image_groups, part.captioned.text_groups
+    arrays: Any = part.captioned.images, part.tokens, relevant
+    return jax.tree_util.Partial(_recall, *jax.tree.map(jnp.asarray, arrays))
+
+
+def embed(task: tasks.Towers, params: Any, extra: Any, images: Any, tokens: Any) -> Any:
+    """Embeddings of images and of texts, of length 1."""
+    return task.embed(params, extra, images, tokens, block_size=BLOCK)
+
+
+def _recall(
+    images: Any, tokens: Any, relevant: Any, task: Any, params: Any, extra: Any
+) -> dict[str, Any]:
+    of_images, of_texts = embed(task, params, extra, images, tokens)
+    found = metrics.retrieval_recall(of_images, of_texts, relevant, ks=(1, 10))
+    both = {k: found[f"first_recall@{k}"] + found[f"second_recall@{k}"] for k in (10, 1)}
+    return {f"valid_recall@{k}": of_both / 2 for k, of_both in both.items()}
