@@ -21,6 +21,7 @@ import experiments.pairs
 from crl_jax import models, tasks, train
 from crl_jax.data import Captioned, Tokens
 from experiments._schema import to_json
+from experiments._study import Run
 from experiments._study_command import configure
 from experiments.images.encoders import ENCODERS
 from experiments.pairs import _judge as judging
@@ -29,7 +30,7 @@ from experiments.pairs._config import FLAGS, SCHEMA
 from experiments.pairs._judge import Found, chance, judge, judge_classes, judge_retrieval
 from experiments.pairs._problem import Part, draw_caption
 from experiments.pairs._study import Pairs
-from experiments.pairs._training import examples_of, task_of, trace_step
+from experiments.pairs._training import examples_of, fit, task_of, trace_step
 from experiments.pairs.losses import LOSSES
 from experiments.pairs.recipes import RECIPES
 
@@ -195,6 +196,29 @@ def test_tiles_change_no_loss():
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
+def test_eight_devices_give_the_result_of_one(photographs, tmp_path):
+    histories = []
+    for flags in ([], ["--mesh", "data=8"]):
+        own = [
+            "--data",
+            str(photographs),
+            "--batch-size",
+            "16",
+            "--optimizer",
+            "sgd",
+            "--lr",
+            "0.1",
+        ]
+        config, problem = settled([*SMALL, *own, *flags])
+        history, folder = [], tmp_path / str(len(flags))
+        folder.mkdir()
+        fit(config, problem, Run("final", 0, 1, 0, {}), folder, history.append)
+        histories.append([entry["loss"][0] for entry in history])
+    one, eight = histories
+    assert one[0] != one[1]
+    np.testing.assert_allclose(eight, one, rtol=1e-3)
+
+
 def captioned(of_text, groups=None, n=3):
     texts = tuple(f"t{i}" for i in range(len(of_text)))
     pixels = np.zeros((n, 2, 2, 1), np.uint8)
@@ -325,7 +349,8 @@ def test_weights_that_do_not_go_are_said(flags, message, weights, capsys):
         (["--loss", "siglip", "--alpha", "0.9"], "--loss siglip has no --alpha"),
         (["--batch-size", "4000"], "--batch-size must be at most the 1258 images"),
         (["--text-heads", "3"], "--text-heads must divide --text-width, 64, got 3"),
-        (["--least-temperature", "0.2", "--temperature", "0.1"], "--least-temperature must be at"),
+        (["--temperature", "0.005"], "--temperature must start from --least-temperature 0.01 or"),
+        (["--least-temperature", "0.2"], "--temperature must start from --least-temperature 0.2"),
         (["--least-temperature", "0", "--learn-temperature", "False"], "is for one that is"),
         (["--length", "2"], "--length must be a whole number in [3, 4096], got 2"),
         (["--column", "label_zh"], "--column belongs to a folder of pictograms"),

@@ -40,15 +40,9 @@ def _check_together(config: Config) -> None:
         for name in options.NOT_WITH_WEIGHTS:
             if getattr(text, name) is not None:
                 raise ValueError(f"--weights bring what {flag(name)} says: leave one of them out.")
-    least = training.least_temperature
-    if not training.learn_temperature and least is not None:
+    if not training.learn_temperature and training.least_temperature is not None:
         raise ValueError(
             "--least-temperature is for one that is learned, got --learn-temperature False."
-        )
-    if least is not None and training.temperature is not None and least > training.temperature:
-        raise ValueError(
-            f"--least-temperature must be at most --temperature {training.temperature:g}, "
-            f"got {least:g}."
         )
 
 

@@ -85,6 +85,7 @@ class Pairs(Study[Config, Problem]):
     def settle(self, config: Config) -> None:
         """See :meth:`Study.settle`."""
         _settle(config)
+        _settled_training(config.training, config.objective.loss)
 
     def load(self, config: Config, on_stage: OnStage) -> Problem:
         """See :meth:`Study.load`."""
@@ -219,12 +220,25 @@ def _settled_text(options: TextOptions) -> TextOptions:
 
 
 def _settled_training(options: TrainOptions, loss: str) -> TrainOptions:
-    """The flags with what was left out, which depends on the loss."""
+    """The flags with what was left out, which depends on the loss.
+
+    Raises:
+      ValueError: If the temperature starts below where it stops falling.
+    """
     entry = LOSSES[loss]
     if options.temperature is None:
         options = replace(options, temperature=entry.temperature)
-    if options.least_temperature is None and options.learn_temperature:
+    if not options.learn_temperature:
+        return options
+    if options.least_temperature is None:
         options = replace(options, least_temperature=entry.least_temperature)
+    start, least = options.temperature, options.least_temperature
+    assert start is not None
+    assert least is not None
+    if start < least:
+        raise ValueError(
+            f"--temperature must start from --least-temperature {least:g} or above, got {start:g}."
+        )
     return options
 
 
