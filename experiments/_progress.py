@@ -196,7 +196,8 @@ class TrainingStatus:
 
     def of(self, phase: str, entry: dict[str, Any], training: int = 0) -> str:
         """One entry of the history, after those before it of the same training of the phase."""
-        parts = [f"loss {np.nanmean(entry['loss']):.4f}"]
+        losses = next(value for name, value in entry.items() if name.endswith("loss"))
+        parts = [f"loss {np.nanmean(losses):.4f}"]
         for metric in self._metrics:
             if scores := entry.get(metric):
                 name = metric.removeprefix("valid_").removeprefix("train_").upper()
@@ -207,7 +208,7 @@ class TrainingStatus:
         (epoch, seconds), bound = (recent[0], "") if recent else ((0, 0.0), "≥ ")
         recent.append(now)
         if now[1] > seconds:
-            done = self._per_epoch[phase] * len(entry["loss"]) * (now[0] - epoch)
+            done = self._per_epoch[phase] * len(losses) * (now[0] - epoch)
             parts.append(f"{bound}{_short(done / (now[1] - seconds))} {self._unit}/s")
         return "  ".join(parts)
 

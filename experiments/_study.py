@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -49,6 +49,15 @@ class Run:
         return f"{self.phase} {self.index + 1}/{self.of}" if self.of > 1 else self.phase
 
 
+class Trained(Protocol):
+    """What a training comes to, such as :class:`crl_jax.train.Fitted`."""
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """The entries of its reports."""
+        ...
+
+
 class Judged(NamedTuple):
     """What one seed's training comes to.
 
@@ -90,10 +99,12 @@ class Study(ABC, Generic[C, P]):
       recipes: Configurations by name.
       description: The help; ``{program}`` and ``{recipes}`` are filled in.
       unit: What an epoch goes through, such as ``"images"``.
-      scores: What reports measure. The first decides a search.
+      scores: What reports measure. The first decides a search, unless :meth:`decided_by` says else.
       score: What that is, in a word.
       names: The test metrics in words.
       curves: What is drawn of the history, in words.
+      stages: Parts of a training, one after the other. Where there are several, entries of the
+        history name theirs under ``stage``, and their epochs count from 1 in each.
     """
 
     schema: ClassVar[Schema[Any]]
@@ -105,6 +116,7 @@ class Study(ABC, Generic[C, P]):
     score: ClassVar[str]
     names: ClassVar[Mapping[str, str]]
     curves: ClassVar[Mapping[str, str]]
+    stages: ClassVar[tuple[str, ...]] = ("",)
 
     @abstractmethod
     def title(self, config: C) -> str:
@@ -130,6 +142,16 @@ class Study(ABC, Generic[C, P]):
     def count(self, problem: P, phase: str) -> int:
         """How many an epoch of a phase goes through."""
 
+    def extent(self, config: C, problem: P, phase: str, stage: str) -> tuple[int, int]:
+        """The epochs of a stage, and how many each goes through."""
+        del stage
+        return config.training.epochs, self.count(problem, phase)  # type: ignore[attr-defined]
+
+    def decided_by(self, config: C) -> str:
+        """Which of the scores decides a search."""
+        del config
+        return self.scores[0]
+
     @abstractmethod
     def in_words(self, config: C) -> str:
         """What is trained."""
@@ -142,11 +164,11 @@ class Study(ABC, Generic[C, P]):
     def fit(
         self, config: C, problem: P, run: Run, checkpoints: Path,
         on_entry: Callable[[dict[str, Any]], None],
-    ) -> train.Fitted:  # fmt: skip
-        """One training, which goes on from its checkpoint if there is one."""
+    ) -> Trained:  # fmt: skip
+        """One training, which goes on from its checkpoints if there are some."""
 
     @abstractmethod
-    def learned(self, config: C, problem: P, run: Run, fitted: train.Fitted) -> Any:
+    def learned(self, config: C, problem: P, run: Run, fitted: Any) -> Any:
         """What is judged, kept and drawn of a final training."""
 
     @abstractmethod
@@ -184,7 +206,7 @@ def search(
         own = {name: float(values[i]) for name, values in numbers.items()}
         run = Run("search", i, len(seeds), int(seed), own)
         fitted = study.fit(config, problem, run, checkpoints, partial(on_entry, run))
-        last = [entry[study.scores[0]][0] for entry in fitted.history[-_LAST:]]
+        last = [entry[study.decided_by(config)][0] for entry in fitted.history[-_LAST:]]
         scores.append(float(np.mean(last)))
     of_points = np.array(scores).reshape(-1, protocol.search_seeds)
     means = of_points.mean(axis=1)
@@ -211,7 +233,7 @@ def learn(
 
 
 def summary(
-    study: Study[Any, Any], outcome: Outcome, history: list[dict[str, Any]]
+    study: Study[Any, Any], config: Any, outcome: Outcome, history: list[dict[str, Any]]
 ) -> dict[str, Any]:
     """What ``metrics.json`` holds.
 
@@ -224,7 +246,7 @@ def summary(
     found: dict[str, Any] = over_seeds(outcome.per_seed)
     chosen: dict[str, Any] = {"point": outcome.points[choice.point]}
     if not np.isnan(choice.score):
-        chosen[study.scores[0]] = choice.score
+        chosen[study.decided_by(config)] = choice.score
     found["chosen"] = chosen
-    last = {(entry["phase"], entry["run"]): entry["seconds"] for entry in history}
+    last = {(e["phase"], e["run"], e.get("stage")): e["seconds"] for e in history}
     return found | {"seconds": round(sum(last.values()), 3)}

@@ -128,7 +128,12 @@ class _Work:
         self._study, self._config, self._problem, self._folder = study, config, problem, folder
         self._title, self._on_entry = title, on_entry
         self._history: list[dict[str, Any]] = []
-        n = {phase: study.count(problem, phase) for phase in ("search", "final")}
+        self._extents = {
+            (phase, stage): study.extent(config, problem, phase, stage)
+            for phase in ("search", "final")
+            for stage in study.stages
+        }
+        n = {" ".join(of).strip(): n for of, (_, n) in self._extents.items()}
         self._status = TrainingStatus(study.scores, n, study.unit)
 
     def carry_out(self, shown: Display) -> Outcome:
@@ -146,7 +151,7 @@ class _Work:
         shown.stage("compiling and first epoch")
         points, choice = search(study, config, problem, checkpoints, on_entry)
         if config.protocol.sweep:
-            rundir.write_sweep(folder / rundir.SWEEP, points, choice, study.scores[0])
+            rundir.write_sweep(folder / rundir.SWEEP, points, choice, study.decided_by(config))
         per_seed, first = [], None
         for index in range(config.protocol.seeds):
             shown.stage("compiling and first epoch")
@@ -165,7 +170,7 @@ class _Work:
         study.draw(config, problem, *first, self._title, folder)
         outcome = Outcome(points, choice, per_seed)
         # Last: where it stands, the run is complete.
-        rundir.write_json(folder / rundir.METRICS, summary(study, outcome, self._history))
+        rundir.write_json(folder / rundir.METRICS, summary(study, config, outcome, self._history))
         return outcome
 
     def _on_entry_of(self, shown: Display, of: Run, entry: dict[str, Any]) -> None:
@@ -176,7 +181,9 @@ class _Work:
         line = {"phase": of.phase, "run": of.index, "label": label, **flat}
         self._history.append(line)
         rundir.append_history(self._folder / rundir.HISTORY, line)
-        named = {"phase": of.name, **{n: v for n, v in entry.items() if n != "phase"}}
-        self._on_entry(named)
-        status = self._status.of(of.phase, entry, of.index)
-        shown.advance(of.name, entry["epoch"], self._config.training.epochs, status)
+        stage = entry.get("stage", "")
+        name, phase = f"{of.name} {stage}".strip(), f"{of.phase} {stage}".strip()
+        self._on_entry({"phase": name, **{n: v for n, v in entry.items() if n != "stage"}})
+        epochs, _ = self._extents[of.phase, stage]
+        status = self._status.of(phase, entry, of.index)
+        shown.advance(name, entry["epoch"], epochs, status)

@@ -40,15 +40,23 @@ def judge_weights(
       labels: Their classes, ``[n]``.
       seed: Of the views.
     """
-    step = max(1, len(labels) // _EXAMPLES)
-    some = slice(0, _EXAMPLES * step, step)
-    hyperparams: dict[str, Any] = dict(learned.task.hyperparams)
-    if learned.alpha is not None:
-        hyperparams["alpha"] = learned.alpha
+    some = some_of(len(labels))
     scores = losses.view_scores(*learned.two_views(examples[some], seed))
     both = jnp.tile(jnp.asarray(labels[some]), 2)
     is_true = both[:, None] != both[None, :]
-    return judge_scores(entry, hyperparams, scores, is_true)
+    return judge_scores(entry, hyperparams_of(learned), scores, is_true)
+
+
+def some_of(n: int) -> slice:
+    """Which of ``n`` examples are compared with one another."""
+    step = max(1, n // _EXAMPLES)
+    return slice(0, _EXAMPLES * step, step)
+
+
+def hyperparams_of(learned: Learned) -> dict[str, Any]:
+    """The hyper-parameters of the loss at the end, α among them where it was measured."""
+    measured = {} if learned.alpha is None else {"alpha": learned.alpha}
+    return {**learned.task.hyperparams, **measured}
 
 
 def judge_scores(
