@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 SCRIPT = "crl-jax"
-NAMES = ("recommend", "images", "graphs", "pairs", "numerical", "reproduce")
+NAMES = ("recommend", "images", "graphs", "pairs", "text", "numerical", "reproduce")
 
 
 def program(name: str) -> str:

@@ -1,0 +1,82 @@
+"""The configuration of a run on texts: what flags and files may say."""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tyro.conf import OmitArgPrefixes
+
+from .._flags import flags_of
+from .._program import flag
+from .._registry import with_flags
+from .._schema import Schema
+from .._study_options import NUMBERS, OutputOptions, check_search
+from ..view_losses import LOSSES
+from . import _options as options
+from ._encoders import check_encoder
+from .methods import METHODS
+
+MethodOptions = with_flags(options.MethodOptions, "method", METHODS)
+LossOptions = with_flags(options.LossOptions, "loss", LOSSES)
+
+
+@dataclass(frozen=True)
+class Config:
+    """One run on texts."""
+
+    source: OmitArgPrefixes[options.DataOptions] = field(default_factory=options.DataOptions)
+    encoding: OmitArgPrefixes[options.EncoderOptions] = field(
+        default_factory=options.EncoderOptions
+    )
+    method: OmitArgPrefixes[options.MethodOptions] = field(default_factory=MethodOptions)
+    objective: OmitArgPrefixes[options.LossOptions] = field(default_factory=LossOptions)
+    training: OmitArgPrefixes[options.TrainOptions] = field(default_factory=options.TrainOptions)
+    protocol: OmitArgPrefixes[options.ProtocolOptions] = field(
+        default_factory=options.ProtocolOptions
+    )
+    output: OmitArgPrefixes[OutputOptions] = field(default_factory=OutputOptions)
+
+
+def _check_together(config: Config) -> None:
+    check_search(config.protocol)
+    check_encoder(config.encoding)
+    training, swept = config.training, {s.partition("=")[0] for s in config.protocol.sweep}
+    pretrains = METHODS[config.method.method].make is not None
+    if not pretrains and config.objective != LossOptions():
+        raise ValueError("--method none has no loss: leave out --loss and its numbers.")
+    if not pretrains and not training.fine_tune_epochs:
+        raise ValueError("--method none with --fine-tune-epochs 0 trains nothing.")
+    unused = {"lr": not pretrains, "fine_tune_lr": not training.fine_tune_epochs}
+    for name, is_unused in unused.items():
+        if is_unused and (getattr(training, name) is not None or name in swept):
+            why = "--method none" if name == "lr" else "--fine-tune-epochs 0"
+            raise ValueError(f"{why} has no {flag(name)}.")
+
+
+SCHEMA = Schema(
+    "text",
+    Config,
+    choices=(("method", "method", METHODS), ("objective", "loss", LOSSES)),
+    ranges=options.RANGES,
+    numbers=(*NUMBERS, "fine_tune_lr"),
+    check=_check_together,
+)
+FLAGS = flags_of(
+    SCHEMA,
+    renamed={
+        "learning_rate": "lr", "source": "data", "k": "neighbours", "n_heads": "heads",
+        "size": "vocab_size", "n_positions": "length",
+    },
+)  # fmt: skip
+"""The flag by the name of the argument that it sets."""
+
+
+def anchor(config: Config) -> Config:
+    """The configuration with absolute paths, which hold in every working directory."""
+    source, encoding = config.source, config.encoding
+    if source.data != "docstrings":
+        source = replace(source, data=str(Path(source.data).absolute()))
+    if source.pairs is not None:
+        source = replace(source, pairs=str(Path(source.pairs).absolute()))
+    if encoding.weights is not None:
+        encoding = replace(encoding, weights=str(Path(encoding.weights).absolute()))
+    return replace(config, source=source, encoding=encoding)

@@ -1,0 +1,182 @@
+"""How good what was learned is, by texts that nothing was learned from."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from crl_jax import losses, metrics, models, tasks, train
+
+from .._knn import BANK
+from .._learned import Learned, neighbours
+from .._truth import Truth, hyperparams_of, judge_scores, some_of
+from ..view_losses import LossEntry
+from ._config import Config
+from ._problem import Pairs, Part, Problem
+from ._training import Trained, classify, voters
+
+_ALIGNED = 1000
+"""Test texts whose features are compared."""
+
+
+@dataclass(frozen=True, eq=False)
+class TextLearned:
+    """What a training learned, and what it makes of the test part.
+
+    Attributes:
+      problem: The texts.
+      contrast: What pre-training learned, with its head; None without it.
+      before: The encoder before fine-tuning.
+      classifier: What fine-tuning learned; None without it.
+    """
+
+    problem: Problem
+    contrast: Learned | None
+    before: Learned
+    classifier: Learned | None
+
+    @classmethod
+    def of(cls, problem: Problem, trained: Trained) -> "TextLearned":
+        """Of the stages of a training."""
+        bare = tasks.TwoViews(models.Network(problem.encoder.settings), problem.table)
+        before = Learned(bare, *trained.start)
+        return cls(problem, trained.contrast, before, trained.classifier)
+
+    @property
+    def after(self) -> Learned:
+        """The encoder as the last stage left it."""
+        if self.classifier is None:
+            return self.before
+        return Learned(self.before.task, self.classifier.params["network"], self.classifier.extra)
+
+    @cached_property
+    def test(self) -> Part:
+        """The test texts with a label."""
+        return self.problem.test.labelled
+
+    @cached_property
+    def features_before(self) -> jax.Array:
+        """Their features before fine-tuning."""
+        return self.before.features(self.test.places)
+
+    @cached_property
+    def features(self) -> jax.Array:
+        """Their features after the last stage."""
+        return (
+            self.features_before
+            if self.classifier is None
+            else self.after.features(self.test.places)
+        )
+
+    def predicted(self, seed: int) -> jax.Array:
+        """Their classes by the fine-tuned classifier, or by a linear one on the features."""
+        if self.classifier is not None:
+            of = self.classifier
+            return classify(of.task, of.params, of.extra, jnp.asarray(self.test.places))
+        part = self.problem.train.labelled
+        return metrics.linear_probe(
+            self.before.features(part.places), jnp.asarray(part.labels), self.features,
+            jnp.asarray(self.test.labels), n_classes=len(part.classes), key=jax.random.key(seed),
+        ).predictions  # fmt: skip
+
+
+def judge(config: Config, learned: TextLearned, seed: int) -> tuple[dict[str, float], np.ndarray]:
+    """Judges what was learned.
+
+    Args:
+      config: The configuration.
+      learned: What was learned.
+      seed: Of what is drawn: who votes, and pairs of one class.
+
+    Returns:
+      Metrics in the order that a person reads them, and whether each test text with a label gets
+      its class.
+    """
+    test, n_classes = learned.test, len(learned.problem.train.classes)
+    labels = jnp.asarray(test.labels)
+    classes = learned.predicted(seed)
+    scores = metrics.precision_recall_f1(labels, classes, n_classes)
+    right = np.asarray(classes == labels)
+    bank = voters(config, learned.problem.train, BANK, seed)
+    found: dict[str, Any] = {
+        "accuracy": np.mean(right),
+        "precision": scores.macro_precision,
+        "recall": scores.macro_recall,
+        "f1": scores.macro_f1,
+        "knn": metrics.knn_accuracy(
+            learned.features_before, labels, learned.before.features(bank.examples),
+            jnp.asarray(bank.labels), n_classes=n_classes,
+            k=neighbours(bank.neighbours, len(bank.labels)), temperature=bank.temperature,
+        ),
+        **_of_classes(learned, seed),
+    }  # fmt: skip
+    if learned.problem.pairs is not None:
+        found["spearman"] = correlation(learned.before, learned.problem.pairs)
+    return {name: float(value) for name, value in found.items()}, right
+
+
+def correlation(encoder: Learned, pairs: Pairs) -> jax.Array:
+    """Spearman's correlation of the cosines of pairs with their scores."""
+    first, second = (
+        losses.normalize(encoder.features(places)) for places in (pairs.first, pairs.second)
+    )
+    return metrics.spearman(jnp.sum(first * second, axis=1), jnp.asarray(pairs.scores))
+
+
+def _of_classes(learned: TextLearned, seed: int) -> dict[str, Any]:
+    """Alignment of features of texts of one class, and uniformity."""
+    step = max(1, len(learned.test) // _ALIGNED)
+    some = slice(0, _ALIGNED * step, step)
+    z, labels = losses.normalize(learned.features_before[some]), learned.test.labels[some]
+    of_class, _ = _pool(z, labels).draw_keys(jax.random.key(seed), jnp.arange(len(z)))
+    return {"alignment": losses.alignment(z, z[of_class]), "uniformity": losses.uniformity(z)}
+
+
+def _pool(examples: Any, labels: np.ndarray) -> tasks.ClassPool:
+    return tasks.ClassPool.of(tasks.Labelled(examples, jnp.asarray(labels)))
+
+
+def judge_weights(entry: LossEntry, contrast: Learned, test: Part, seed: int) -> Truth:
+    """Judges the weights of a loss on test texts, scored as in a step of pre-training.
+
+    Args:
+      entry: The loss, which weighs.
+      contrast: What pre-training learned with it.
+      test: The test texts with a label.
+      seed: Of dropout, and of the texts that are compared.
+    """
+    some = test.take(some_of(len(test)))
+    task = contrast.task
+    if isinstance(task, tasks.ClassTriplets):
+        task = replace(task, pool=_pool(jnp.asarray(some.places), some.labels))
+    scores, is_true = _scores(
+        task, contrast.params, contrast.extra, jax.random.key(seed), jnp.asarray(some.places),
+        jnp.asarray(some.labels),
+    )  # fmt: skip
+    return judge_scores(entry, hyperparams_of(contrast), scores, is_true)
+
+
+@train.jit
+def _scores(
+    task: Any, params: Any, extra: Any, key: Any, places: Any, labels: Any
+) -> tuple[losses.BatchScores, Any]:
+    """Scores of a batch in training, and which keys are true negatives."""
+    n = places.shape[0]
+    examples = train.Examples(jnp.arange(n, dtype=jnp.int32), tasks.Labelled(places, labels))
+    batch = task.batch(key, examples)
+    is_triplets = isinstance(batch, tasks.Triplets)
+    parts = batch[:3] if is_triplets else batch[:2]
+    together = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
+    network = task.of_network(params, extra)
+    z = losses.normalize(task.network.apply(*network, together, train=True)[0])
+    if not is_triplets:
+        both = jnp.tile(labels, 2)
+        return losses.view_scores(*jnp.split(z, 2)), both[:, None] != both[None, :]
+    cosines = z[:n] @ z[n:].T
+    own = jnp.arange(2 * n)[None, :] == jnp.arange(n)[:, None]
+    of_query, of_keys = batch.labels[:n], batch.labels[n:]
+    scores = losses.BatchScores(jnp.diagonal(cosines), cosines, ~own)
+    return scores, of_query[:, None] != of_keys[None, :]

@@ -1,0 +1,155 @@
+"""The flags of a run on texts: frozen dataclasses, whose docstrings are the help.
+
+Flags of a method or a loss are not here: they stand with its entry.
+"""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+import tyro
+
+from crl_jax.models import Pooling
+
+from .. import _study_options
+from .._ranges import COUNT, COUNT_OR_NONE, MOST, POSITIVE, Range
+from .._study_options import OptimizerOptions, SeedOptions
+
+_DATA = (
+    "docstrings, of packages that are installed; a folder with files train and test; folder/NAME, "
+    "where there are several sets; or one file."
+)
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """Where the texts come from, and how many are used."""
+
+    data: Annotated[str, tyro.conf.arg(help=_DATA)] = "docstrings"
+    text_col: str | None = None
+    """Column of the texts, by its name or its position from 0; by default it is told by its name,
+    or by what stands in it."""
+    label_col: str | None = None
+    """Column of the classes; the same."""
+    encoding: Literal["utf-8", "latin-1"] | None = None
+    """Of the files; by default UTF-8, and Latin-1 where it is not."""
+    test: float | None = None
+    """Share of each class that is the test part, where none is given; by default 0.2."""
+    valid: float | None = None
+    """Share of the training texts that a --sweep is decided on, where no part for it is given; by
+    default 0.1. The final training learns from them too."""
+    n_train: int | None = None
+    """Learn from so many texts of the training part, drawn at random with one of each class at
+    least; by default all."""
+    n_labels: int | None = None
+    """So many of these have a label, drawn in the same way; by default all. Of the others only
+    --method dropout learns."""
+    pairs: str | None = None
+    """File of sentence pairs with scores, such as STS-B: the cosines of the pre-trained encoder are
+    judged by their rank correlation with the scores."""
+    length: int = 32
+    """Tokens of a text; a longer one loses its end."""
+    split_seed: int = 0
+    """Seed of these draws."""
+
+
+@dataclass(frozen=True)
+class EncoderOptions:
+    """What makes features of a text."""
+
+    weights: str | None = None
+    """Published weights of a BERT, .safetensors or .npz, with a vocab.txt beside them; or a folder
+    with model.safetensors, config.json and vocab.txt. Without them an encoder starts at random, and
+    its vocabulary is learned from the training texts."""
+    lowercase: bool | None = None
+    """Whether texts become lower-case without accents; by default what the tokenizer_config.json
+    beside the weights says, or else True."""
+    width: int | None = None
+    """Width of an encoder without --weights; 64."""
+    n_layers: int | None = None
+    """Its layers; 1."""
+    vocab_size: int | None = None
+    """Pieces in its vocabulary at most; 2000."""
+    heads: int | None = None
+    """Heads of attention: 4; of --weights what their config.json says."""
+    dropout: float | None = None
+    """Share that dropout leaves out: 0.1, or what config.json says."""
+    pooling: Pooling = "mean"
+    """How the vectors of tokens become the feature: their mean, or that of the first ([CLS])."""
+
+
+@dataclass(frozen=True)
+class MethodOptions:
+    """How the encoder is pre-trained. Numbers left out take the method's own default."""
+
+    method: str = field(default="triplets", metadata={"help": "The pre-training."})
+
+
+@dataclass(frozen=True)
+class LossOptions:
+    """What pre-training minimises. Numbers left out take the loss's own default."""
+
+    loss: str = field(default="info_nce", metadata={"help": "The contrastive loss."})
+
+
+@dataclass(frozen=True)
+class TrainOptions(OptimizerOptions):
+    """Projection head and optimiser, of pre-training and of fine-tuning."""
+
+    lr: float | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
+    """Learning rate of pre-training: 1e-3, or 5e-5 with --weights."""
+    weight_decay: float = 0.01
+    """L2 coefficient."""
+    optimizer: Literal["adam", "adamw", "lars", "sgd"] = "adamw"
+    """adam and sgd add the L2 term to the gradient; adamw decays the weights apart; lars scales the
+    steps of each layer, and spares biases and normalisation."""
+    schedule: Literal["constant", "step", "linear", "cosine"] = "linear"
+    """Course of the learning rate: step goes down halfway, linear and cosine bit by bit."""
+    warm_up: float = 0.1
+    """Share of the training in which the learning rate rises."""
+    batch_size: int = 64
+    """Texts per step (B). A text has 2B - 2 negatives by dropout, and 2B - 1 in triplets."""
+    epochs: int = 6
+    """Length of pre-training, which its schedule spans."""
+    fine_tune_epochs: int = 5
+    """Length of fine-tuning; with 0 the encoder is judged as pre-training leaves it, by a linear
+    classifier."""
+    fine_tune_lr: float | None = None
+    """Learning rate of fine-tuning: 1e-3, or 5e-5 with --weights."""
+    head: tuple[int, ...] = (128, 128)
+    """Widths of the projection head of pre-training: hidden layers, and the embedding."""
+
+
+@dataclass(frozen=True)
+class ProtocolOptions(SeedOptions):
+    """Seeds, search and judging."""
+
+    neighbours: int = 20
+    """Neighbours that vote in the kNN accuracy; no more than a tenth of the texts do."""
+    knn_temperature: float = 0.1
+    """Divides the neighbours' cosines."""
+
+
+RANGES: dict[str, Range] = {
+    **_study_options.RANGES,
+    # DataOptions
+    "test": Range(0, 1, low_open=True, high_open=True),
+    "valid": Range(0, 1, low_open=True, high_open=True),
+    "n_train": Range(2, MOST),
+    "n_labels": Range(2, MOST),
+    "length": Range(2, MOST),
+    "split_seed": Range(0, MOST),
+    # EncoderOptions
+    "width": COUNT,
+    "n_layers": COUNT,
+    "vocab_size": Range(5, MOST),
+    "heads": COUNT,
+    "dropout": Range(0, 1, high_open=True),
+    # TrainOptions
+    "fine_tune_epochs": COUNT_OR_NONE,
+    "fine_tune_lr": POSITIVE,
+    "head": COUNT,
+    # ProtocolOptions
+    "neighbours": COUNT,
+    "knn_temperature": POSITIVE,
+}
+"""Where the numbers of these fields lie. They are checked before anything is trained."""

@@ -1,0 +1,188 @@
+"""The texts of a run: read, cut into tokens, and drawn from."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from crl_jax import data, tasks
+
+from .._study import OnStage
+from ._encoders import Encoder, load_encoder
+from ._options import DataOptions, EncoderOptions
+
+_VALID = 0.1
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class TextTable:
+    """All texts on the device: the augmentation that makes tokens of the place of a text.
+
+    Nothing of it is random: it is dropout that makes two views.
+
+    Attributes:
+      tokens: Those of all texts.
+    """
+
+    tokens: data.Tokens
+
+    def __call__(self, key: Any, place: Any) -> data.Tokens:
+        """The text at a place."""
+        del key
+        return self.plain(place)
+
+    def plain(self, place: Any) -> data.Tokens:
+        """The same outside training."""
+        return data.Tokens(self.tokens.ids[place], self.tokens.mask[place])
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Some of the texts.
+
+    Attributes:
+      places: Where they stand in the table, int32 ``[n]``.
+      labels: Their classes, -1 for none, int32 ``[n]``.
+      classes: The names of the classes.
+    """
+
+    places: np.ndarray
+    labels: np.ndarray
+    classes: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def take(self, index: Any) -> "Part":
+        """Some of them: places, a mask or a slice."""
+        return Part(self.places[index], self.labels[index], self.classes)
+
+    @property
+    def labelled(self) -> "Part":
+        """Those with a label."""
+        return self.take(self.labels >= 0)
+
+    @property
+    def data(self) -> tasks.Labelled:
+        """What tasks take."""
+        return tasks.Labelled(jnp.asarray(self.places), jnp.asarray(self.labels))
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Pairs of sentences: where the two stand in the table, and how alike people find them."""
+
+    first: np.ndarray
+    second: np.ndarray
+    scores: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """The texts of a run.
+
+    Attributes:
+      table: All of them.
+      encoder: What makes features of them, before any training.
+      train: What the scored model learns from.
+      test: What it is judged by, once, at the end.
+      learn: What the search learns from.
+      valid: What it is decided on.
+      pairs: Sentence pairs that nothing is learned from, or None.
+      n_cut: How many training texts lose their end.
+    """
+
+    table: TextTable
+    encoder: Encoder
+    train: Part
+    test: Part
+    learn: Part
+    valid: Part
+    pairs: Pairs | None
+    n_cut: int
+
+
+def load_problem(options: DataOptions, encoding: EncoderOptions, on_stage: OnStage) -> Problem:
+    """Reads the texts, draws what is asked for, and cuts them into tokens.
+
+    Raises:
+      ValueError: If there are fewer texts than asked for, or nothing is left to learn from.
+      DataError: If they, or the weights, cannot be read.
+      ImportError: Without the package tokenizers.
+    """
+    on_stage("reading the texts")
+    split = data.load_texts(
+        options.data, text_col=_column(options.text_col), label_col=_column(options.label_col),
+        test=options.test, seed=options.split_seed, encoding=options.encoding,
+    )  # fmt: skip
+    if split.valid is not None and options.valid is not None:
+        raise ValueError(
+            f"--valid: --data {options.data} has a part for validation, which decides."
+        )
+    seeds = np.random.default_rng(options.split_seed).spawn(3)
+    train = split.train.take(drawn("n_train", split.train.labels, options.n_train, seeds[0]))
+    known = np.full(len(train), -1, np.int32)
+    kept = drawn("n_labels", train.labels, options.n_labels, seeds[1])
+    known[kept] = train.labels[kept]
+    pairs = None if options.pairs is None else data.load_text_pairs(options.pairs)
+    if pairs is not None and len(np.unique(pairs.scores)) < 2:
+        raise ValueError(f"--pairs {options.pairs}: all scores are equal, which orders no pair.")
+    on_stage("cutting texts into tokens")
+    encoder = load_encoder(encoding, train.texts, options.length)
+    own = split.valid.texts if split.valid is not None else ()
+    of_pairs = () if pairs is None else (pairs.first, pairs.second)
+    lists = [train.texts, split.test.texts, own, *of_pairs]
+    tokens = encoder.words.encode([text for texts in lists for text in texts], options.length)
+    places = _places(lists)
+    classes = split.train.classes
+    whole = Part(places[0], known, classes)
+    test = Part(places[1], split.test.labels, classes)
+    for name, labels in (("training", known), ("test", test.labels)):
+        if len(np.unique(labels[labels >= 0])) < 2:
+            raise ValueError(f"--data {options.data}: the {name} part has less than two classes.")
+    if split.valid is not None:
+        learn, valid = whole, Part(places[2], split.valid.labels, classes)
+    else:
+        learn, valid = _cut(whole, _VALID if options.valid is None else options.valid, seeds[2])
+    return Problem(
+        TextTable(jax.tree.map(jnp.asarray, tokens)), encoder, whole, test, learn, valid,
+        None if pairs is None else Pairs(places[3], places[4], pairs.scores),
+        int(np.sum(encoder.words.lengths(train.texts) > options.length)),
+    )  # fmt: skip
+
+
+def drawn(name: str, labels: np.ndarray, n: int | None, rng: np.random.Generator) -> np.ndarray:
+    """Places of ``n`` examples, at random and in order; one of each class if there is room.
+
+    Raises:
+      ValueError: If there are fewer.
+    """
+    if n is None:
+        return np.arange(len(labels))
+    if n > len(labels):
+        raise ValueError(f"`{name}` must be at most {len(labels)}, got {n}.")
+    order = rng.permutation(len(labels))
+    first = np.sort(np.unique(labels[order], return_index=True)[1])
+    return np.sort(np.concatenate([order[first], np.delete(order, first)])[:n])
+
+
+def _cut(part: Part, share: float, rng: np.random.Generator) -> tuple[Part, Part]:
+    """What the search learns from, and a share of the texts with labels that decides it."""
+    known = rng.permutation(np.flatnonzero(part.labels >= 0))
+    held_out = np.zeros(len(part), bool)
+    held_out[known[: round(share * len(known))]] = True
+    return part.take(~held_out), part.take(held_out)
+
+
+def _places(lists: Sequence[Sequence[str]]) -> list[np.ndarray]:
+    """Where each list stands among all."""
+    ends = np.cumsum([len(texts) for texts in lists])
+    return [np.arange(end - len(texts), end, dtype=np.int32) for end, texts in zip(ends, lists)]
+
+
+def _column(given: str | None) -> str | int | None:
+    return int(given) if given is not None and given.isdecimal() else given

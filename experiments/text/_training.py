@@ -1,0 +1,222 @@
+"""What a run trains: the two stages of the flags, and what each report measures."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from crl_jax import models, tasks, train
+
+from .._knn import Voters, train_knn, valid_knn
+from .._learned import Learned
+from .._mesh import mesh_of
+from .._registry import settle
+from .._study import Run
+from .._study_options import optimizer_of
+from ..view_losses import LOSSES, parts_of_loss
+from ._config import Config
+from ._problem import Part, Problem
+from .methods import METHODS, Parts
+
+PRE_TRAINING, FINE_TUNING = "pre-training", "fine-tuning"
+_BANK = 1000
+"""Texts that vote in reports."""
+_BLOCK = 250
+"""Texts that are classified at a time."""
+_OF_FINE_TUNING = {"loss": "fine_tune_loss", "accuracy": "train_accuracy"}
+"""Names in the history, where those of the task would stand for two things."""
+
+OnEntry = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What the stages of a training come to.
+
+    Attributes:
+      contrast: What pre-training learned, with its head; None without it.
+      start: The encoder before fine-tuning: its parameters and its other variables.
+      classifier: What fine-tuning learned; None without it.
+      history: The entries of the last stage.
+    """
+
+    contrast: Learned | None
+    start: tuple[Any, Any]
+    classifier: Learned | None
+    history: list[dict[str, Any]]
+
+
+def fit(
+    config: Config, problem: Problem, run: Run, checkpoints: Path, on_entry: OnEntry
+) -> Trained:
+    """Both stages, each of which goes on from its checkpoint if there is one."""
+    options, contrast, classifier = config.training, None, None
+    history: list[dict[str, Any]] = []
+
+    def stage(
+        name: str, task: Any, numbers: dict[str, float], batches: Any, epochs: int, measured: Any
+    ) -> Learned:
+        renamed = _OF_FINE_TUNING if name == FINE_TUNING else {}
+        history.clear()
+
+        def see(entry: dict[str, Any]) -> None:
+            entry = {renamed.get(key, key): value for key, value in entry.items()}
+            history.append(entry)
+            on_entry({"stage": name, **entry})
+
+        path = checkpoints / f"{run.phase}-{run.index}-{name}.npz"
+        hooks = [train.Checkpoint(path, config.output.checkpoint_seconds), train.Progress(see)]
+        if measured is not None:
+            hooks.insert(0, train.Validate(measured))
+        fitted = train.fit(
+            task, optimizer_of(options, numbers), batches,
+            train.StepPlan(options.batch_size, mesh=mesh_of(config.output.mesh)),
+            epochs=epochs, seeds=run.seed, eval_every=options.eval_every, hooks=hooks,
+        )  # fmt: skip
+        return Learned.of(task, fitted)
+
+    if METHODS[config.method.method].make is not None:
+        contrast = stage(
+            PRE_TRAINING, task_of(config, problem, run.phase, run.numbers), run.numbers,
+            batches_of(config, problem, run.phase), options.epochs,
+            _neighbours(config, problem, run.phase),
+        )  # fmt: skip
+    start = start_of(config, problem, run.seed, contrast)
+    if options.fine_tune_epochs:
+        rate: Any = run.numbers.get("fine_tune_lr", options.fine_tune_lr)
+        classifier = stage(
+            FINE_TUNING, classification_of(problem, start), {**run.numbers, "lr": rate},
+            train.ArrayBatches(part_of(problem, run.phase).labelled.data),
+            options.fine_tune_epochs, _right(problem) if run.phase == "search" else None,
+        )  # fmt: skip
+    return Trained(contrast, start, classifier, history)
+
+
+def part_of(problem: Problem, phase: str) -> Part:
+    """What a phase learns from."""
+    return problem.learn if phase == "search" else problem.train
+
+
+def pre_trained_on(config: Config, problem: Problem, phase: str) -> Part:
+    """What the pre-training of a phase learns from: with labels, only texts that have some."""
+    part = part_of(problem, phase)
+    return part.labelled if METHODS[config.method.method].needs_labels else part
+
+
+def batches_of(config: Config, problem: Problem, phase: str) -> train.ArrayBatches:
+    """The texts of pre-training, each once in an epoch or drawn."""
+    examples = pre_trained_on(config, problem, phase).data
+    draws = settle("method", config.method, METHODS).get("draws")
+    if draws is None:
+        return train.ArrayBatches(examples)
+    return tasks.DrawnBatches(examples, n_draws=draws)
+
+
+def with_head(config: Config, problem: Problem) -> models.Network:
+    """The network of pre-training."""
+    head = models.Projection(config.training.head, norm=False)
+    return models.Network(models.WithHead(problem.encoder.settings, head))
+
+
+def task_of(config: Config, problem: Problem, phase: str, numbers: dict[str, float]) -> Any:
+    """The task of pre-training, with the numbers of a sweep in place of the flags'.
+
+    Raises:
+      ValueError: If flags contradict each other or do not suit the texts.
+    """
+    method = METHODS[config.method.method]
+    assert method.make is not None
+    of_method: dict[str, Any] = settle("method", config.method, METHODS, tuple(numbers)) | numbers
+    hyperparams, alpha = parts_of_loss(config.objective, of_method["temperature"], numbers)
+    loss = {
+        "hyperparams": hyperparams, "loss_fn": LOSSES[config.objective.loss].loss, "alpha": alpha,
+    }  # fmt: skip
+    params = problem.encoder.params
+    return method.make(
+        Parts(
+            with_head(config, problem), problem.table, part_of(problem, phase).labelled.data, loss,
+            None if params is None else {"backbone": params},
+        )
+    )  # fmt: skip
+
+
+def start_of(
+    config: Config, problem: Problem, seed: int, contrast: Learned | None
+) -> tuple[Any, Any]:
+    """The encoder before fine-tuning: as pre-training left it, or as that would begin."""
+    if contrast is not None:
+        params, rest = contrast.task.of_network(contrast.params, contrast.extra)
+    else:
+        given = problem.encoder.params
+        task = tasks.TwoViews(
+            with_head(config, problem), problem.table,
+            pretrained=None if given is None else {"backbone": given},
+        )  # fmt: skip
+        params, rest = task.init(jax.random.key(seed))
+    return params["backbone"], rest["backbone"]
+
+
+def classification_of(problem: Problem, start: tuple[Any, Any]) -> tasks.Classification:
+    """The task of fine-tuning: the encoder, and a linear layer on its features."""
+    settings = problem.encoder.settings
+    return tasks.Classification(
+        models.Network(settings), problem.table, start, dim=settings.width,
+        n_classes=len(problem.train.classes), finetune=True,
+    )  # fmt: skip
+
+
+@train.jit
+def classify(task: tasks.Classification, params: Any, extra: Any, places: Any) -> Any:
+    """The classes of the texts at these places."""
+    return task.classify(params, extra, places, block_size=_BLOCK)
+
+
+def trace_step(config: Config, problem: Problem, numbers: dict[str, float]) -> Any:
+    """Looks through a step of pre-training, without computing anything.
+
+    Raises:
+      ValueError: If flags contradict each other or do not suit the texts.
+    """
+    task, n = task_of(config, problem, "search", numbers), config.training.batch_size
+
+    def step(places: Any, labels: Any) -> Any:
+        key, zero = jax.random.key(0), jnp.float32(0)
+        batch = task.batch(key, train.Examples(places, tasks.Labelled(places, labels)))
+        moment = train.Moment(key, jnp.int32(0), zero, jnp.ones(n, bool), jnp.float32(n))
+        return task.loss(*task.init(key), batch, moment)[0]
+
+    some = jnp.arange(n, dtype=jnp.int32)
+    return jax.eval_shape(step, some, jnp.zeros_like(some))
+
+
+def _neighbours(config: Config, problem: Problem, phase: str) -> Any:
+    """What reports of pre-training measure, see :func:`valid_knn` and :func:`train_knn`."""
+    bank = voters(config, part_of(problem, phase), _BANK, config.protocol.seed)
+    if phase == "search":
+        valid = problem.valid.labelled
+        return valid_knn(bank, valid.places, valid.labels)
+    return train_knn(bank)
+
+
+def voters(config: Config, part: Part, most: int, seed: int) -> Voters:
+    """Some labelled texts at random, which vote as the flags say."""
+    part, protocol = part.labelled, config.protocol
+    some = part.take(np.random.default_rng(seed).permutation(len(part))[:most])
+    return Voters(
+        some.places, some.labels, len(part.classes), protocol.neighbours, protocol.knn_temperature
+    )
+
+
+def _right(problem: Problem) -> Any:
+    """Measures ``valid_accuracy`` of fine-tuning."""
+    valid = problem.valid.labelled.data
+    return jax.tree_util.Partial(_accuracy, valid.examples, valid.labels)
+
+
+def _accuracy(places: Any, labels: Any, task: Any, params: Any, extra: Any) -> dict[str, Any]:
+    right = task.classify(params, extra, places, block_size=_BLOCK) == labels
+    return {"valid_accuracy": jnp.mean(right.astype(jnp.float32))}

@@ -1,0 +1,408 @@
+"""Encoders of texts by the command line, from flags to metrics."""
+
+import json
+import re
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from bert import TINY, published
+from scipy import stats
+from sklearn.metrics import precision_recall_fscore_support
+
+import experiments.text
+from crl_jax import models, tasks, train
+from experiments._learned import Learned
+from experiments._schema import to_json
+from experiments._study import Run
+from experiments._study_command import configure
+from experiments._truth import some_of
+from experiments.text import main
+from experiments.text._config import FLAGS, SCHEMA
+from experiments.text._judge import TextLearned, _scores, correlation
+from experiments.text._problem import Pairs, drawn
+from experiments.text._study import TextStudy
+from experiments.text._training import FINE_TUNING, PRE_TRAINING, fit, start_of, task_of, trace_step
+from experiments.text.methods import METHODS
+from experiments.text.recipes import RECIPES
+from experiments.view_losses import LOSSES
+
+pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
+
+README = (Path(experiments.text.__file__).parent / "README.md").read_text()
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
+WORDS = ("fine good great", "dull bad poor", "odd new quaint")
+SMALL = shlex.split(
+    "--width 4 --n-layers 1 --heads 2 --vocab-size 60 --length 6 --head 3 --batch-size 16 "
+    "--epochs 2 --fine-tune-epochs 2 --neighbours 5"
+)
+
+
+def read(folder, name):
+    return json.loads((folder / name).read_text())
+
+
+def lines_of(folder):
+    """What the reports measured, without the clock."""
+    lines = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Texts of three classes that are told by their words, pairs of some, and weights."""
+    folder, rng = tmp_path_factory.mktemp("files"), np.random.default_rng(0)
+    for name, n in (("train", 60), ("test", 30)):
+        rows = ["text\tlabel"]
+        for i in range(n):
+            own = WORDS[i % 3].split()
+            rows.append(f"{own[rng.integers(3)]} {own[rng.integers(3)]} film {i % 7}\tclass{i % 3}")
+        (folder / f"{name}.tsv").write_text("\n".join(rows) + "\n")
+    pairs = ["fine film\tgreat film\t5", "dull film\tfine film\t1", "odd film\tnew film\t4",
+             "good film\tbad one\t0.5"]  # fmt: skip
+    (folder / "pairs.txt").write_text("".join(f"{pair}\n" for pair in pairs))
+    weights = folder / "weights"
+    weights.mkdir()
+    np.savez(weights / "model.npz", **published(TINY))
+    pieces = (*SPECIAL, "film", *(word for words in WORDS for word in words.split()))
+    (weights / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces))
+    return folder
+
+
+def settled(files, *flags):
+    """The configuration with all defaults, and its texts."""
+    study = TextStudy()
+    config, _, _ = configure(study, [*SMALL, "--data", str(files), *flags])
+    problem = study.load(config, lambda _: None)
+    return study.complete(config, problem), problem
+
+
+@pytest.fixture(scope="module")
+def finished(files, tmp_path_factory):
+    """A run with a sweep and two seeds."""
+    folder = tmp_path_factory.mktemp("text") / "run"
+    flags = ["--loss", "bayesian", "--alpha-from", "labels", "--sweep", "fine_tune_lr=1e-9,0.05"]
+    flags += ["--data", str(files), "--pairs", str(files / "pairs.txt"), "--seeds", "2"]
+    with jax.numpy_dtype_promotion("standard"):
+        assert main([*SMALL, *flags, "--out", str(folder)]) == 0
+    return folder
+
+
+def test_a_run_leaves_what_the_page_says(finished, capsys):
+    named = set(re.findall(r"^\| (`.*?) \|", README.split("## The run directory")[1], re.MULTILINE))
+    there = {name for cell in named for name in re.findall(r"`([\w.]+\.\w+|checkpoint/)`", cell)}
+    assert {f"{p.name}/" if p.is_dir() else p.name for p in finished.iterdir()} - {".lock"} == there
+    lines = lines_of(finished)
+    assert [(line["phase"], line["run"], line["stage"], line["epoch"]) for line in lines] == [
+        (phase, run, stage, epoch)
+        for phase in ("search", "final") for run in (0, 1)
+        for stage in (PRE_TRAINING, FINE_TUNING) for epoch in (1, 2)
+    ]  # fmt: skip
+    scores = [
+        np.mean([x["valid_accuracy"] for x in lines if x["run"] == run and "valid_accuracy" in x])
+        for run in (0, 1)
+    ]
+    found, per_seed = read(finished, "metrics.json"), read(finished, "metrics_by_seed.json")
+    chosen = found["chosen"]
+    assert chosen["valid_accuracy"] == pytest.approx(max(scores))
+    assert chosen["point"]["fine_tune_lr"] == (1e-9, 0.05)[int(np.argmax(scores))]
+    assert found["accuracy"] == pytest.approx(np.mean([m["accuracy"] for m in per_seed]))
+    assert {"spearman", "posterior_auc", "false_negatives", "alignment"} <= found.keys()
+    assert main(["--resume", str(finished)]) == 0
+    assert "is finished" in capsys.readouterr().out
+
+
+def test_a_text_is_judged_by_its_class(files, tmp_path):
+    """Also the kept features: without fine-tuning those of both stages are one."""
+    config, problem = settled(files, "--fine-tune-epochs", "0")
+    study, run = TextStudy(), Run("final", 0, 1, 0, {})
+    learned = study.learned(
+        config, problem, run, fit(config, problem, run, tmp_path, lambda _: None)
+    )
+    judged = study.judge(config, problem, learned, 0, lambda _: None)
+    predicted = np.asarray(learned.predicted(0))
+    labels = np.arange(30) % 3
+    want = precision_recall_fscore_support(labels, predicted, average="macro", zero_division=0)
+    got = [judged.metrics[name] for name in ("precision", "recall", "f1")]
+    np.testing.assert_allclose(got, want[:3], rtol=1e-6)
+    np.testing.assert_array_equal(judged.cases, predicted == labels)
+    assert judged.metrics["accuracy"] == pytest.approx(np.mean(predicted == labels))
+    study.keep(learned, tmp_path)
+    with np.load(tmp_path / "features.npz") as stored:
+        np.testing.assert_array_equal(stored["features"], stored["before"])
+        np.testing.assert_array_equal(stored["labels"], labels)
+        assert stored["classes"].tolist() == ["class0", "class1", "class2"]
+
+
+class Killed(BaseException):
+    """The end of the process."""
+
+
+@pytest.fixture(scope="module")
+def whole(files, tmp_path_factory):
+    """A run that nobody killed, and its flags."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    flags = [*SMALL, "--data", str(files), "--method", "dropout", "--checkpoint-seconds", "0"]
+    with jax.numpy_dtype_promotion("standard"):
+        assert main([*flags, "--out", str(folder)]) == 0
+    return folder, flags
+
+
+@pytest.mark.parametrize("stage", [PRE_TRAINING, FINE_TUNING])
+def test_a_killed_run_goes_on_to_the_same_bits(stage, whole, tmp_path, monkeypatch):
+    (whole, flags), killed = whole, tmp_path / "killed"
+    report = train.Checkpoint.on_report
+
+    def end(self, loop):
+        report(self, loop)
+        if stage in str(self._path):
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train.Checkpoint, "on_report", end)
+        with pytest.raises(Killed):
+            main([*flags, "--out", str(killed)])
+    assert main(["--resume", str(killed)]) == 0
+    assert lines_of(killed) == lines_of(whole)
+    with np.load(whole / "features.npz") as a, np.load(killed / "features.npz") as b:
+        np.testing.assert_array_equal(a["features"], b["features"])
+        np.testing.assert_array_equal(a["before"], b["before"])
+    assert read(killed, "metrics_by_seed.json") == read(whole, "metrics_by_seed.json")
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("method", ["triplets", "dropout"])
+def test_every_loss_gets_its_numbers(method, loss, files):
+    config, problem = settled(files, "--method", method, "--loss", loss)
+    task = task_of(config, problem, "final", {})
+    assert trace_step(config, problem, {}).shape == ()
+    assert task.loss_fn is LOSSES[loss].loss
+    assert {*task.hyperparams} == {"temperature", *LOSSES[loss].hyperparams}
+    assert task.hyperparams["temperature"] == {"triplets": 0.07, "dropout": 0.05}[method]
+    assert task.hyperparams.get("tau_plus", 1 / 3) == pytest.approx(1 / 3)  # of three classes
+    assert SCHEMA.from_json(to_json(config), Path("config.json")) == config
+
+
+def test_all_methods_start_from_the_same_encoder(files):
+    """Random or published, the parameters are those that pre-training begins with."""
+    for flags in ([], ["--weights", str(files / "weights")]):
+        own = SMALL[6:] if flags else SMALL  # without sizes of an encoder
+        own = [*(["--heads", "3", *own[own.index("--length") :]] if flags else own), *flags]
+        study, starts = TextStudy(), []
+        for method in METHODS:
+            config, _, _ = configure(study, [*own, "--data", str(files), "--method", method])
+            problem = study.load(config, lambda _: None)
+            config = study.complete(config, problem)
+            if method == "none":
+                starts.append(start_of(config, problem, 3, None)[0])
+            else:
+                begun = task_of(config, problem, "final", {}).init(jax.random.key(3))[0]
+                starts.append(begun["backbone"])
+        for other in starts[1:]:
+            jax.tree.map(np.testing.assert_array_equal, starts[0], other)
+        if flags:
+            given = models.load_bert(files / "weights" / "model.npz", n_heads=3).params
+            jax.tree.map(np.testing.assert_array_equal, starts[0], given)
+            assert config.training.fine_tune_lr == 5e-5
+
+
+def test_what_was_pre_trained_is_fine_tuned(files, tmp_path, monkeypatch):
+    seen = []
+    classification = tasks.Classification
+
+    def look(*args, **kwargs):
+        seen.append(args[2])
+        return classification(*args, **kwargs)
+
+    monkeypatch.setattr(tasks, "Classification", look)
+    config, problem = settled(files)
+    config = replace(config, training=replace(config.training, fine_tune_lr=1e-9))
+    trained = fit(config, problem, Run("final", 0, 1, 0, {}), tmp_path, lambda _: None)
+    ((params, _),) = seen
+    assert trained.contrast is not None
+    jax.tree.map(np.testing.assert_array_equal, params, trained.contrast.params["backbone"])
+    begun = task_of(config, problem, "final", {}).init(jax.random.key(0))[0]["backbone"]
+    assert not np.array_equal(params["token_embedding"], begun["token_embedding"])
+    learned = TextLearned.of(problem, trained)  # fine-tuned at a rate of next to nothing
+    np.testing.assert_allclose(learned.features, learned.features_before, atol=1e-5)
+
+
+class Given(tasks.TwoViews):
+    """In place of an encoder: features by the place of a text."""
+
+    def represent(self, params, extra, examples, *, block_size):
+        return params[examples]
+
+
+jax.tree_util.register_dataclass(Given)
+
+
+def test_pairs_are_ranked_by_their_cosines():
+    features = jnp.array([[1.0, 0], [2, 0], [0, 3], [1, 1], [-1, 0.5]])
+    pairs = Pairs(np.array([0, 0, 0, 2]), np.array([1, 3, 2, 4]), np.array([4.0, 5, 1, 2]))
+    # The cosines are 1, 0.71, 0 and 0.45: ranks 4, 3, 1, 2 against 3, 4, 1, 2 of the scores.
+    encoder = Learned(Given(models.Network(TINY), None), features, {})
+    assert float(correlation(encoder, pairs)) == pytest.approx(1 - 6 * 2 / (4 * 15))
+    cosines = [1, 0.5**0.5, 0, 0.5 / 1.25**0.5]
+    assert float(correlation(encoder, pairs)) == pytest.approx(
+        stats.spearmanr(cosines, pairs.scores).statistic
+    )
+
+
+def test_weights_are_judged_as_pre_training_scores(files):
+    """Of triplets: the negatives of a text of another class are all true ones but for others'."""
+    config, problem = settled(files, "--loss", "hard")
+    task = task_of(config, problem, "final", {})
+    test = problem.test.take(some_of(len(problem.test)))
+    task = replace(task, pool=tasks.ClassPool.of(test.data))
+    given = task.init(jax.random.key(0))
+    scores, is_true = _scores(task, *given, jax.random.key(1), *test.data)
+    assert scores.neg.shape == is_true.shape == (30, 60)
+    own = np.eye(30, dtype=bool)
+    assert not np.any(np.asarray(scores.where)[:, :30][own])
+    assert not np.any(np.asarray(is_true)[:, :30][own])  # the positive is of the class
+    assert np.all(np.asarray(is_true)[:, 30:][own])  # the own negative is not
+    views = task_of(settled(files, "--method", "dropout")[0], problem, "final", {})
+    scores, is_true = _scores(views, *views.init(jax.random.key(0)), jax.random.key(1), *test.data)
+    labels = np.tile(test.labels, 2)
+    np.testing.assert_array_equal(is_true, labels[:, None] != labels)
+    assert np.max(np.asarray(scores.pos)) < 1  # there is dropout
+
+
+def test_draws_have_every_class_and_only_those_have_labels(files):
+    labels = np.array([0] * 90 + [1] * 9 + [2])
+    places = drawn("n_train", labels, 10, np.random.default_rng(0))
+    assert len({*places}) == 10
+    assert {*labels[places]} == {0, 1, 2}
+    config, problem = settled(files, "--n-train", "40", "--n-labels", "8", "--batch-size", "4")
+    assert (len(problem.train), len(problem.train.labelled)) == (40, 8)
+    pool = task_of(config, problem, "final", {}).pool
+    assert {*np.asarray(pool.data)} == {*problem.train.labelled.places}
+    learned = {*problem.learn.places} | {*problem.valid.places}
+    assert learned == {*problem.train.places}
+    assert not learned & {*problem.test.places}
+    study = TextStudy()
+    assert study.extent(config, problem, "final", PRE_TRAINING) == (2, 8)
+    views, _ = settled(files, "--n-train", "40", "--n-labels", "8", "--method", "dropout")
+    assert study.extent(views, problem, "final", PRE_TRAINING) == (2, 40)
+    more, _ = settled(files, "--draws", "100")
+    assert study.extent(more, problem, "final", PRE_TRAINING) == (2, 100)
+    assert study.extent(more, problem, "final", FINE_TUNING) == (2, 8)
+
+
+def test_a_vocabulary_is_learned_from_training_texts_alone(files):
+    _, problem = settled(files, "--pairs", str(files / "pairs.txt"))
+    assert "film" in problem.encoder.words.pieces
+    assert not any("one" in piece for piece in problem.encoder.words.pieces)  # of a pair
+    assert problem.pairs is not None
+    ids = problem.table.plain(problem.pairs.second[3]).ids
+    want = problem.encoder.words.encode(["bad one"], 6).ids[0]
+    np.testing.assert_array_equal(ids, want)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipes_are_taken(name):
+    config, _, _ = configure(TextStudy(), ["--recipe", name])
+    assert config == RECIPES[name]
+    if name == "conbert":
+        assert config.method.draws == 140_000
+        other, _, _ = configure(TextStudy(), ["--recipe", name, "--epochs", "3"])
+        assert other.training.epochs == 3
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--tau-plus", "0.1"], "--loss info_nce has no --tau-plus"),
+        (["--method", "dropout", "--draws", "9"], "--method dropout has no --draws"),
+        (["--method", "none", "--temperature", "1"], "--method none has no --temperature"),
+        (["--method", "none", "--loss", "hard"], "--method none has no loss"),
+        (["--method", "none", "--lr", "1"], "--method none has no --lr"),
+        (["--fine-tune-epochs", "0", "--sweep", "fine_tune_lr=1"], "has no --fine-tune-lr"),
+        (["--method", "none", "--fine-tune-epochs", "0"], "trains nothing"),
+        (["--batch-size", "4000"], "--batch-size must be at most the 60 texts that pre-training"),
+        (["--n-train", "99"], "--n-train must be at most 60, got 99"),
+        (["--n-train", "9", "--n-labels", "10"], "--n-labels must be at most 9, got 10"),
+        (["--heads", "3"], "--heads must divide --width, 4, got 3"),
+        (["--test", "0.5"], "--test belongs to texts without a test part"),
+        (["--valid", "0.001", "--sweep", "lr=1"], "--valid leaves nothing to decide a --sweep on"),
+        (["--data", "nowhere"], "nowhere"),
+        (["--pairs", "nowhere"], "nowhere"),
+        (["--weights", "nowhere", "--width", "9"], "--weights bring their own --width"),
+        (["--text-col", "body"], "expected a column 'body'"),
+        (["--resume", "runs", "--lr", "1"], "--resume goes on with the run's own configuration"),
+    ],
+)  # fmt: skip
+def test_what_does_not_go_is_said(flags, message, files, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    given = [] if "--resume" in flags else [*SMALL, "--data", str(files)]
+    assert main([*given, *flags]) == 2
+    said = capsys.readouterr()
+    assert message in said.err
+    assert said.err.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_broken_weights_are_told(files, tmp_path):
+    def load(*flags):
+        study = TextStudy()
+        config, _, _ = configure(study, ["--data", str(files), "--weights", *flags])
+        return study.load(config, lambda _: None)
+
+    def said(*flags):
+        with pytest.raises((ValueError, OSError)) as caught:
+            load(*flags)
+        return str(caught.value)
+
+    own = files / "weights"
+    assert "`n_heads` must be given" in said(str(own))
+    assert "--length" not in said(str(own), "--heads", "5")
+    assert "must be at most 10, the places of" in said(str(own), "--heads", "3", "--length", "11")
+    assert "expected a model.safetensors, got none" in said(str(tmp_path))
+    (tmp_path / "model.npz").write_bytes((own / "model.npz").read_bytes())
+    assert "vocab.txt" in said(str(tmp_path))
+    more = (*SPECIAL, *map(str, range(40)))
+    (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in more))
+    assert "expected the 40 pieces of" in said(str(tmp_path), "--heads", "3", "--length", "9")
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    (tmp_path / "vocab.txt").write_text((own / "vocab.txt").read_text())
+    problem = load(str(tmp_path), "--heads", "3", "--length", "9")
+    assert not problem.encoder.words.lowercase
+
+
+def test_the_package_that_cuts_texts_may_be_missing(files, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    assert main([*SMALL, "--data", str(files), "--out", str(tmp_path / "run")]) == 2
+    assert "pip install 'crl_jax[text]'" in capsys.readouterr().err
+
+
+def test_a_part_for_validation_decides(tmp_path, files):
+    for name in ("train", "test"):
+        (tmp_path / f"{name}.tsv").write_text((files / f"{name}.tsv").read_text())
+    (tmp_path / "dev.tsv").write_text((files / "test.tsv").read_text())
+    _, problem = settled(tmp_path)
+    assert (len(problem.valid), len(problem.learn), len(problem.train)) == (30, 60, 60)
+    with pytest.raises(ValueError, match="has a part for validation"):
+        settled(tmp_path, "--valid", "0.2")
+
+
+COMMANDS = [
+    shlex.split(command)
+    for block in re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
+    for command in re.findall(r"python -m experiments\.text ?(.*)", block)
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_commands_of_the_page_are_taken(command):
+    if command[:1] != ["--resume"]:
+        configure(TextStudy(), command)
+
+
+def test_flags_of_the_page_are_all_of_them():
+    assert set(re.findall(r"--[a-z][a-z0-9-]*", README)) == {*FLAGS.values(), "--help", "--recipe"}
