@@ -139,13 +139,13 @@ class Study(ABC, Generic[C, P]):
         """
 
     @abstractmethod
-    def count(self, problem: P, phase: str) -> int:
-        """How many an epoch of a phase goes through."""
+    def count(self, config: C, problem: P, phase: str, stage: str) -> int:
+        """How many an epoch of a phase goes through, in one of the stages."""
 
-    def extent(self, config: C, problem: P, phase: str, stage: str) -> tuple[int, int]:
-        """The epochs of a stage, and how many each goes through."""
+    def epochs(self, config: Any, stage: str) -> int:
+        """The length of a stage."""
         del stage
-        return config.training.epochs, self.count(problem, phase)  # type: ignore[attr-defined]
+        return config.training.epochs
 
     def decided_by(self, config: C) -> str:
         """Which of the scores decides a search."""

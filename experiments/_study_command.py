@@ -128,12 +128,11 @@ class _Work:
         self._study, self._config, self._problem, self._folder = study, config, problem, folder
         self._title, self._on_entry = title, on_entry
         self._history: list[dict[str, Any]] = []
-        self._extents = {
-            (phase, stage): study.extent(config, problem, phase, stage)
+        n = {
+            f"{phase} {stage}".strip(): study.count(config, problem, phase, stage)
             for phase in ("search", "final")
             for stage in study.stages
         }
-        n = {" ".join(of).strip(): n for of, (_, n) in self._extents.items()}
         self._status = TrainingStatus(study.scores, n, study.unit)
 
     def carry_out(self, shown: Display) -> Outcome:
@@ -184,6 +183,6 @@ class _Work:
         stage = entry.get("stage", "")
         name, phase = f"{of.name} {stage}".strip(), f"{of.phase} {stage}".strip()
         self._on_entry({"phase": name, **{n: v for n, v in entry.items() if n != "stage"}})
-        epochs, _ = self._extents[of.phase, stage]
+        epochs = self._study.epochs(self._config, stage)
         status = self._status.of(phase, entry, of.index)
         shown.advance(name, entry["epoch"], epochs, status)

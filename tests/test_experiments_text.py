@@ -287,12 +287,12 @@ def test_draws_have_every_class_and_only_those_have_labels(files):
     assert learned == {*problem.train.places}
     assert not learned & {*problem.test.places}
     study = TextStudy()
-    assert study.extent(config, problem, "final", PRE_TRAINING) == (2, 8)
+    assert study.count(config, problem, "final", PRE_TRAINING) == 8
     views, _ = settled(files, "--n-train", "40", "--n-labels", "8", "--method", "dropout")
-    assert study.extent(views, problem, "final", PRE_TRAINING) == (2, 40)
+    assert study.count(views, problem, "final", PRE_TRAINING) == 40
     more, _ = settled(files, "--draws", "100")
-    assert study.extent(more, problem, "final", PRE_TRAINING) == (2, 100)
-    assert study.extent(more, problem, "final", FINE_TUNING) == (2, 8)
+    assert study.count(more, problem, "final", PRE_TRAINING) == 100
+    assert study.count(more, problem, "final", FINE_TUNING) == 8
 
 
 def test_a_vocabulary_is_learned_from_training_texts_alone(files):

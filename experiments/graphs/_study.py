@@ -98,7 +98,7 @@ class GraphStudy(Study[Config, Problem]):
         training.trace_step(config, problem, {name: v[0] for name, v in axes.items()})
         return config
 
-    def count(self, problem: Problem, phase: str) -> int:
+    def count(self, config: Config, problem: Problem, phase: str, stage: str) -> int:
         """See :meth:`Study.count`."""
         return len(problem.learn if phase == "search" else problem.all)
 

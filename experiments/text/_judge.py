@@ -16,7 +16,8 @@ from .._truth import Truth, hyperparams_of, judge_scores, some_of
 from ..view_losses import LossEntry
 from ._config import Config
 from ._problem import Pairs, Part, Problem
-from ._training import Trained, classify, voters
+from ._reports import classify, voters
+from ._training import Trained
 
 _ALIGNED = 1000
 """Test texts whose features are compared."""

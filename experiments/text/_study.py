@@ -15,6 +15,7 @@ from ._config import FLAGS, SCHEMA, Config, anchor
 from ._encoders import settled
 from ._judge import TextLearned, judge, judge_weights
 from ._problem import Problem, load_problem
+from ._reports import part_of
 from .methods import METHODS
 from .recipes import RECIPES
 
@@ -122,16 +123,16 @@ class TextStudy(Study[Config, Problem]):
         training.trace_step(config, problem, {name: v[0] for name, v in axes.items()})
         return config
 
-    def count(self, problem: Problem, phase: str) -> int:
+    def count(self, config: Config, problem: Problem, phase: str, stage: str) -> int:
         """See :meth:`Study.count`."""
-        return len(training.part_of(problem, phase))
-
-    def extent(self, config: Config, problem: Problem, phase: str, stage: str) -> tuple[int, int]:
-        """See :meth:`Study.extent`."""
         if stage == training.FINE_TUNING:
-            n = len(training.part_of(problem, phase).labelled)
-            return config.training.fine_tune_epochs, n
-        return config.training.epochs, training.batches_of(config, problem, phase).n
+            return len(part_of(problem, phase).labelled)
+        return training.batches_of(config, problem, phase).n
+
+    def epochs(self, config: Config, stage: str) -> int:
+        """See :meth:`Study.epochs`."""
+        of = config.training
+        return of.fine_tune_epochs if stage == training.FINE_TUNING else of.epochs
 
     def decided_by(self, config: Config) -> str:
         """See :meth:`Study.decided_by`."""
@@ -141,9 +142,9 @@ class TextStudy(Study[Config, Problem]):
         """See :meth:`Study.in_words`."""
         swept = tuple(SCHEMA.sweep(config.protocol.sweep, config))
         own = settle("method", config.method, METHODS, swept)
-        said = [config.method.method]
-        if "temperature" in own:
-            said.append(in_words(config.objective, swept))
+        said = ["no pre-training"]
+        if METHODS[config.method.method].make is not None:
+            said = [config.method.method, in_words(config.objective, swept)]
             if "temperature" not in swept:
                 said.append(f"temperature={own['temperature']:g}")
         if n := config.training.fine_tune_epochs:

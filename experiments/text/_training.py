@@ -1,4 +1,4 @@
-"""What a run trains: the two stages of the flags, and what each report measures."""
+"""What a run trains: the two stages of the flags."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,26 +7,21 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from crl_jax import models, tasks, train
 
-from .._knn import Voters, train_knn, valid_knn
 from .._learned import Learned
 from .._mesh import mesh_of
 from .._registry import settle
 from .._study import Run
 from .._study_options import optimizer_of
 from ..view_losses import LOSSES, parts_of_loss
+from . import _reports as reports
 from ._config import Config
 from ._problem import Part, Problem
 from .methods import METHODS, Parts
 
 PRE_TRAINING, FINE_TUNING = "pre-training", "fine-tuning"
-_BANK = 1000
-"""Texts that vote in reports."""
-_BLOCK = 250
-"""Texts that are classified at a time."""
 _OF_FINE_TUNING = {"loss": "fine_tune_loss", "accuracy": "train_accuracy"}
 """Names in the history, where those of the task would stand for two things."""
 
@@ -83,27 +78,22 @@ def fit(
         contrast = stage(
             PRE_TRAINING, task_of(config, problem, run.phase, run.numbers), run.numbers,
             batches_of(config, problem, run.phase), options.epochs,
-            _neighbours(config, problem, run.phase),
+            reports.neighbours(config, problem, run.phase),
         )  # fmt: skip
     start = start_of(config, problem, run.seed, contrast)
     if options.fine_tune_epochs:
         rate: Any = run.numbers.get("fine_tune_lr", options.fine_tune_lr)
         classifier = stage(
             FINE_TUNING, classification_of(problem, start), {**run.numbers, "lr": rate},
-            train.ArrayBatches(part_of(problem, run.phase).labelled.data),
-            options.fine_tune_epochs, _right(problem) if run.phase == "search" else None,
+            train.ArrayBatches(reports.part_of(problem, run.phase).labelled.data),
+            options.fine_tune_epochs, reports.right(problem) if run.phase == "search" else None,
         )  # fmt: skip
     return Trained(contrast, start, classifier, history)
 
 
-def part_of(problem: Problem, phase: str) -> Part:
-    """What a phase learns from."""
-    return problem.learn if phase == "search" else problem.train
-
-
 def pre_trained_on(config: Config, problem: Problem, phase: str) -> Part:
     """What the pre-training of a phase learns from: with labels, only texts that have some."""
-    part = part_of(problem, phase)
+    part = reports.part_of(problem, phase)
     return part.labelled if METHODS[config.method.method].needs_labels else part
 
 
@@ -135,10 +125,10 @@ def task_of(config: Config, problem: Problem, phase: str, numbers: dict[str, flo
     loss = {
         "hyperparams": hyperparams, "loss_fn": LOSSES[config.objective.loss].loss, "alpha": alpha,
     }  # fmt: skip
-    params = problem.encoder.params
+    params, labelled = problem.encoder.params, reports.part_of(problem, phase).labelled.data
     return method.make(
         Parts(
-            with_head(config, problem), problem.table, part_of(problem, phase).labelled.data, loss,
+            with_head(config, problem), problem.table, labelled, loss,
             None if params is None else {"backbone": params},
         )
     )  # fmt: skip
@@ -169,12 +159,6 @@ def classification_of(problem: Problem, start: tuple[Any, Any]) -> tasks.Classif
     )  # fmt: skip
 
 
-@train.jit
-def classify(task: tasks.Classification, params: Any, extra: Any, places: Any) -> Any:
-    """The classes of the texts at these places."""
-    return task.classify(params, extra, places, block_size=_BLOCK)
-
-
 def trace_step(config: Config, problem: Problem, numbers: dict[str, float]) -> Any:
     """Looks through a step of pre-training, without computing anything.
 
@@ -191,32 +175,3 @@ def trace_step(config: Config, problem: Problem, numbers: dict[str, float]) -> A
 
     some = jnp.arange(n, dtype=jnp.int32)
     return jax.eval_shape(step, some, jnp.zeros_like(some))
-
-
-def _neighbours(config: Config, problem: Problem, phase: str) -> Any:
-    """What reports of pre-training measure, see :func:`valid_knn` and :func:`train_knn`."""
-    bank = voters(config, part_of(problem, phase), _BANK, config.protocol.seed)
-    if phase == "search":
-        valid = problem.valid.labelled
-        return valid_knn(bank, valid.places, valid.labels)
-    return train_knn(bank)
-
-
-def voters(config: Config, part: Part, most: int, seed: int) -> Voters:
-    """Some labelled texts at random, which vote as the flags say."""
-    part, protocol = part.labelled, config.protocol
-    some = part.take(np.random.default_rng(seed).permutation(len(part))[:most])
-    return Voters(
-        some.places, some.labels, len(part.classes), protocol.neighbours, protocol.knn_temperature
-    )
-
-
-def _right(problem: Problem) -> Any:
-    """Measures ``valid_accuracy`` of fine-tuning."""
-    valid = problem.valid.labelled.data
-    return jax.tree_util.Partial(_accuracy, valid.examples, valid.labels)
-
-
-def _accuracy(places: Any, labels: Any, task: Any, params: Any, extra: Any) -> dict[str, Any]:
-    right = task.classify(params, extra, places, block_size=_BLOCK) == labels
-    return {"valid_accuracy": jnp.mean(right.astype(jnp.float32))}
