@@ -31,6 +31,7 @@ from ._labels import SameClass as SameClass
 from ._labels import Scores as Scores
 from ._momentum import Momentum as Momentum
 from ._momentum import MomentumViews as MomentumViews
+from ._positive_unlabelled import PositiveUnlabelledViews as PositiveUnlabelledViews
 from ._prototypes import ProtoNCE as ProtoNCE
 from ._prototypes import Prototypes as Prototypes
 from ._ranking import HyperparamSchedule as HyperparamSchedule

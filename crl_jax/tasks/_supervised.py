@@ -47,7 +47,7 @@ class SupervisedViews(TwoViews):
     ) -> Float[Array, "anchors"]:
         """The loss of each anchor."""
         assert scores.where is not None
-        same = _known(classes, self).same
+        same = known_classes(classes, self).same
         itself = jnp.eye(len(real), dtype=bool)
         other_view = jnp.roll(itself, len(real) // 2, axis=1)
         return self.loss_fn(
@@ -88,13 +88,14 @@ class OracleViews(TwoViews):
     ) -> Float[Array, "anchors"]:
         """The loss of each anchor."""
         del real
+        same = known_classes(classes, self).same
         return self.loss_fn(
-            scores.pos, scores.neg, true_negative=~_known(classes, self).same, where=scores.where,
-            reduce_fn=None, **hyperparams,
+            scores.pos, scores.neg, true_negative=~same, where=scores.where, reduce_fn=None,
+            **hyperparams,
         )  # fmt: skip
 
 
-def _known(classes: SameClass | None, task: TwoViews) -> SameClass:
+def known_classes(classes: SameClass | None, task: TwoViews) -> SameClass:
     if classes is None:
         raise ValueError(f"`data` of {type(task).__name__} must be tasks.Labelled, got others.")
     return classes

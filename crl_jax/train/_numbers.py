@@ -118,6 +118,8 @@ def check_fit(
             raise ValueError(f"`{name}` must be a {wanted}, got {value!r}.")
         if name != "plan":
             check_registered(name, value)
+    if isinstance(batches, ArrayBatches):
+        task.check_data(batches.data)
     counts = {name: getattr(plan, name) for name in ("batch_size", "draw_batches", "accumulate")}
     counts |= {"eval_every": eval_every}
     if stop_at is not None:

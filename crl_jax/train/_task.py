@@ -87,6 +87,13 @@ class Task(ABC):
         ``key`` is that of the run: :func:`stream` splits it by purpose.
         """
 
+    def check_data(self, data: Any) -> None:
+        """Raises ``ValueError`` if the task cannot learn from the data, before any is traced.
+
+        It is shown what :class:`ArrayBatches` hold; by default it takes all.
+        """
+        del data
+
     def start_epoch(
         self, key: Key[Array, ""], params: Any, extra: Any, epoch: Int[Array, ""]
     ) -> Any:
