@@ -21,6 +21,7 @@ from crl_jax import weights
 from . import _numerical_figures as figures
 from . import _numerical_model as model
 from . import _numerical_nce as nce
+from . import _numerical_punce as punce
 from . import _rundir as rundir
 from ._command import run
 from ._config import FLAGS
@@ -31,14 +32,17 @@ from ._ranges import COUNT, MOST, SHARE, Range, check_flags
 
 _DESCRIPTION = """Measure how far the biased, the debiased (DCL) and the Bayesian (BCL) estimate
 lie from the mean over the true negatives, in samples of populations whose labels are known; and
-how noise-contrastive estimation (NCE) tends to maximum likelihood as its noise samples grow.
+how noise-contrastive estimation (NCE) tends to maximum likelihood as its noise samples grow. With
+--punce-seeds, networks learn from digits of which some even ones are labelled: by puNCE, which
+takes unlabelled ones for positive with a probability, by InfoNCE and by SupCon.
 
   {0}                      the published setting
   {0} --half-width 4       the score range of the published code
+  {0} --punce-seeds 6      with puNCE on digits, in about two minutes more
 
 Leaves in the output directory, each as PNG and CSV: figure_6_4 (densities of true and false
 negatives), figure_6_8 (drawn scores), figure_6_9 (mean square errors), figure_6_10 (means),
-weights, misspecified (bias under wrong assumptions), convergence (errors as N grows) and nce.
+weights, misspecified (bias under wrong assumptions), convergence (errors as N grows), nce, punce.
 """
 _ALPHAS = (0.5, 0.7, 0.9, 1.0)
 _POINTS = 21
@@ -74,6 +78,10 @@ class Config:
     """Divides all scores; at least 0.01."""
     half_width: float = 0.5
     """Scores lie within plus and minus this; at least 0.01."""
+    punce_seeds: int = 0
+    """Seeds of the trainings on digits, each with its own draw of labels; 0 leaves them out."""
+    punce_epochs: int = 40
+    """Epochs of each training on digits."""
 
 
 _RANGES = {
@@ -87,6 +95,8 @@ _RANGES = {
     "tau_plus": Range(0, 0.5),
     "temperature": Range(0.01),
     "half_width": Range(0.01),
+    "punce_seeds": Range(0, MOST),
+    "punce_epochs": COUNT,
 }
 
 
@@ -157,7 +167,14 @@ def _run(config: Config, folder: Path, console: Console) -> None:
         figures.misspecified(folder, told, truth)
         limits, rates = _limits(config), _rates(config, growing)
         figures.convergence(folder, growing, limits, rates)
+        judged = []
+        if config.punce_seeds:
+            rows = punce.compare(config.punce_seeds, config.punce_epochs, status.update)
+            judged = punce.summarize(rows)
+            figures.punce(folder, rows, judged)
     _report(config, console, published, growing, limits, rates)
+    if judged:
+        _report_punce(config, console, judged)
     console.print(f"figures and numbers in {folder}")
 
 
@@ -339,6 +356,25 @@ def _report(
             span = f" ({where[0]:.3g} to {where[-1]:.3g})" if len(where) else ""
             cells.append(f"{smaller}, {larger} of {len(excess)}{span}")
         table.add_row(figures.SYMBOLS[parameter].partition(",")[0], *cells)
+    console.print(table)
+
+
+def _report_punce(config: Config, console: Console, judged: list[dict[str, Any]]) -> None:
+    table = Table(
+        title=f"Digits, even against odd: mean ± deviation of {config.punce_seeds} seeds, and p of "
+        "puNCE told π being different"
+    )
+    table.add_column("method")
+    for measure in punce.JUDGED:
+        for share in punce.SHARES:
+            table.add_column(f"{measure}, {share:.0%}", justify="right")
+    for name, label in punce.METHODS.items():
+        cells = []
+        for row in judged:
+            if row["method"] == name:
+                p = "" if math.isnan(row["p"]) else f"\np = {row['p']:.2g}"
+                cells.append(f"{row['mean']:.3f} ± {row['deviation']:.3f}{p}")
+        table.add_row(label, *cells)
     console.print(table)
 
 

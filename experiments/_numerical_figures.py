@@ -11,6 +11,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from . import _rundir as rundir
 from ._numerical_model import ESTIMATORS
+from ._numerical_punce import METHODS, SHARES
 from ._plots import save_figure
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart, and a marker for each.
@@ -20,6 +21,14 @@ _STYLES: dict[str, dict[str, Any]] = {
     "bcl": dict(color="#009E73", marker="o", linestyle="-"),
     "bcl_normalised": dict(color="#CC79A7", marker="D", linestyle="-."),
     "bcl_auc": dict(color="#E69F00", marker="v", linestyle=(0, (5, 1, 1, 1))),
+}
+_OF_METHOD: dict[str, dict[str, Any]] = {
+    "info_nce": dict(color="black", marker="x", linestyle=":"),
+    "supcon": dict(color="#0072B2", marker="^", linestyle="--"),
+    "supcon_negative": dict(color="#D55E00", marker="s", linestyle="-."),
+    "punce_half": dict(color="#CC79A7", marker="v", linestyle=(0, (5, 1, 1, 1))),
+    "punce": dict(color="#009E73", marker="o", linestyle="-"),
+    "punce_more": dict(color="#E69F00", marker="D", linestyle=(0, (3, 2))),
 }
 _TRUE, _FALSE = "#0072B2", "#D55E00"
 _CURVES = ("#0072B2", "#E69F00", "#009E73", "#D55E00")
@@ -108,6 +117,32 @@ def nce(folder: Path, of_noise: Mapping[str, dict[str, np.ndarray]]) -> None:
     panels[1].axhline(1, color="0.5", linewidth=0.8)
     _save(figure, folder / "nce.png", "NCE beside maximum likelihood; lines: in theory")
     _write_rows(folder / "nce.csv", "noise", of_noise)
+
+
+def punce(folder: Path, rows: list[dict[str, Any]], summary: list[dict[str, Any]]) -> None:
+    """Shows puNCE beside InfoNCE and SupCon, by the share of positives that is labelled."""
+    titles = {
+        "linear": "accuracy, linear, fitted with all labels",
+        "pu_auc": "AUC of labelled against unlabelled, linear",
+    }
+    figure, panels = _panels(1, 2, (11.5, 4.6))
+    at = np.arange(len(SHARES))
+    for axes, (measure, title) in zip(panels, titles.items()):
+        for i, (name, label) in enumerate(METHODS.items()):
+            own = [row for row in summary if (row["measure"], row["method"]) == (measure, name)]
+            beside = at + 0.08 * (i - (len(METHODS) - 1) / 2)  # else the bars cover one another
+            mean, deviation = ([row[of] for row in own] for of in ("mean", "deviation"))
+            axes.errorbar(
+                beside, mean, np.nan_to_num(deviation), label=label, capsize=2, markersize=5,
+                linewidth=1.2, **_OF_METHOD[name],
+            )  # fmt: skip
+        axes.set_xticks(at, [f"{share:.0%}" for share in SHARES])
+        _finish(axes, "share of the even digits that is labelled", title=title)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3,
+                  fontsize=9)  # fmt: skip
+    _save(figure, folder / "punce.png", "Digits, even against odd: mean and deviation over seeds")
+    for name, table in (("punce", rows), ("punce_paired", summary)):
+        _write(folder / f"{name}.csv", list(table[0]), (list(row.values()) for row in table))
 
 
 def errors(folder: Path, sweeps: dict[str, Sweep]) -> None:

@@ -14,6 +14,7 @@ from scipy import integrate, stats
 from crl_jax import losses
 from experiments import _numerical_model as model
 from experiments import _numerical_nce as nce
+from experiments import _numerical_punce as punce
 from experiments.numerical import main
 
 CENTRE = dict(alpha=0.9, gamma=0.1, tau_plus=0.1, temperature=0.5, half_width=0.5)
@@ -276,12 +277,21 @@ def test_nce_tends_to_maximum_likelihood_by_one_over_k(power):
 
 
 FIGURES = ["figure_6_4", "figure_6_8", "figure_6_9", "figure_6_10", "weights", "misspecified",
-           "convergence", "nce"]  # fmt: skip
+           "convergence", "nce", "punce"]  # fmt: skip
 
 
 def read(path):
     with path.open() as file:
         return list(csv.DictReader(file))
+
+
+def drawn_features(task, labels, digits, seed, epochs):
+    """In place of those of a training: the more labels, the more they tell."""
+    rng, told = np.random.default_rng(seed), float(np.sum(labels == labels.max()))
+    return tuple(
+        jnp.asarray(rng.normal(size=(len(even), 4)) + told / 500 * even[:, None], jnp.float32)
+        for even in (digits.even, digits.test_even)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -290,8 +300,9 @@ def finished(tmp_path_factory):
     out = tmp_path_factory.mktemp("numerical") / "run"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLUMNS", "120")
+        patch.setattr(punce, "features_of", drawn_features)
         with contextlib.redirect_stdout(io.StringIO()) as screen:
-            assert main([*QUICK, "--seed", "3", "--out", str(out)]) == 0
+            assert main([*QUICK, "--seed", "3", "--punce-seeds", "2", "--out", str(out)]) == 0
     return out, screen.getvalue()
 
 
@@ -307,6 +318,20 @@ def test_a_run_leaves_figures_numbers_and_tables(finished):
     for label in model.ESTIMATORS.values():
         assert label in screen
     assert "clearly (95 %) smaller" in " ".join(screen.split())
+
+
+def test_digits_are_judged_by_method_share_and_seed(finished):
+    out, screen = finished
+    rows = read(out / "punce.csv")
+    assert len(rows) == 2 * len(punce.SHARES) * len(punce.METHODS)
+    for row in read(out / "punce_paired.csv"):
+        own = [
+            float(r[row["measure"]])
+            for r in rows
+            if (r["share"], r["method"]) == (row["share"], row["method"])
+        ]
+        assert float(row["mean"]) == pytest.approx(np.mean(own), rel=1e-5)
+        assert f"{np.mean(own):.3f} ± {np.std(own, ddof=1):.3f}" in screen
 
 
 def test_numbers_are_those_of_the_sweep(finished):
@@ -363,6 +388,7 @@ WRONG = {
         ["--temperature", "nan"],
         "--temperature must be a number of at least 0.01, got nan",
     ),
+    "seeds": (["--punce-seeds", "-1"], "--punce-seeds must be a whole number in [0, 2147483647]"),
     "overflow": (["--half-width", "40"], "--half-width / --temperature must be at most 30"),
 }
 
@@ -403,7 +429,7 @@ def test_help_tells_the_flags_and_wrong_ones_are_named(capsys):
         main(["--help"])
     assert left.value.code == 0
     shown = capsys.readouterr().out
-    for flag in ("--anchors", "--seed", "--out", "--half-width", "figure_6_9"):
+    for flag in ("--anchors", "--seed", "--out", "--half-width", "--punce-seeds", "figure_6_9"):
         assert flag in shown
     with pytest.raises(SystemExit) as left:
         main(["--anchor-count", "3"])
