@@ -18,6 +18,7 @@ from ._results_estimators import estimators
 from ._results_images import images
 from ._results_positives import positives
 from ._results_published import published
+from ._results_punce import punce
 from ._results_quality import LOSSES, NDCG, graph, loss_rows, losses, samplers
 from ._results_representations import representations
 from ._results_speed import speed
@@ -52,6 +53,7 @@ def page(results: Path) -> str:
             samplers,
             positives,
             estimators,
+            punce,
             speed,
         )
     ]
