@@ -108,7 +108,7 @@ class Pairs(Study[Config, Problem]):
         )
         if not problem.grouped:
             _refuse_groups(config)
-        n = self.count(problem, "final")
+        n = len(problem.train.captioned)
         if n < config.training.batch_size:
             raise ValueError(
                 f"--batch-size must be at most the {n} images of the training part, "
@@ -118,7 +118,7 @@ class Pairs(Study[Config, Problem]):
         training.trace_step(config, problem, {name: v[0] for name, v in axes.items()})
         return config
 
-    def count(self, problem: Problem, phase: str) -> int:
+    def count(self, config: Config, problem: Problem, phase: str, stage: str) -> int:
         """See :meth:`Study.count`."""
         return len(problem.train.captioned)
 
