@@ -12,9 +12,9 @@ import pytest
 from scipy import integrate, stats
 
 from crl_jax import losses
-from experiments import _numerical_model as model
-from experiments import _numerical_nce as nce
-from experiments import _numerical_punce as punce
+from experiments.numerical import _model as model
+from experiments.numerical import _nce as nce
+from experiments.numerical import _punce as punce
 from experiments.numerical import main
 
 CENTRE = dict(alpha=0.9, gamma=0.1, tau_plus=0.1, temperature=0.5, half_width=0.5)
@@ -407,7 +407,7 @@ def test_a_run_that_was_cut_off_may_start_again(tmp_path, monkeypatch, capsys):
     def cut_off(*_, **__):
         raise ValueError("cut off")
 
-    monkeypatch.setattr("experiments._numerical.figures.score_histograms", cut_off)
+    monkeypatch.setattr("experiments.numerical._run.figures.score_histograms", cut_off)
     for _ in range(2):
         assert main([*QUICK, "--out", str(tmp_path)]) == 2
         assert "cut off" in capsys.readouterr().err

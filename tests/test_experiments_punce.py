@@ -8,7 +8,7 @@ from sklearn.linear_model import Ridge
 from sklearn.metrics import roc_auc_score
 
 from crl_jax import tasks
-from experiments import _numerical_punce as punce
+from experiments.numerical import _punce as punce
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 

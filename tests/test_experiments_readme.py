@@ -13,12 +13,13 @@ import tyro
 
 from crl_jax import data, models
 from crl_jax.data import Interactions, simulate
-from experiments import _numerical as numerical
 from experiments import _reproduce as reproduce
 from experiments._config import FLAGS
 from experiments._recommend import _configure
 from experiments._registry import limits_of, settle, sweepable, with_flags
 from experiments._topk import TopK
+from experiments.numerical import _options as of_numerical
+from experiments.numerical import main as numerical
 from experiments.objectives import OBJECTIVES
 from experiments.recommend import main
 from experiments.sampling import SAMPLERS, Context
@@ -55,7 +56,7 @@ def test_commands_are_taken(command, monkeypatch):
         case "recommend", _:
             _configure(arguments)
         case "numerical", _:
-            numerical.parse(arguments)
+            of_numerical.parse(arguments)
         case "reproduce", _:
             assert reproduce.parse(arguments).target == arguments[0]
         case _:
@@ -66,7 +67,7 @@ def test_flags_that_are_named_are_there():
     known = {*FLAGS.values(), "--recipe", "--help", "--keep-test", "--loss", "--margin"}
     own = {f"--{name.replace('_', '-')}" for name in Options.__dataclass_fields__}
     topk = {f"--{name.replace('_', '-')}" for name in TopK.__dataclass_fields__}
-    numbers = {f"--{name.replace('_', '-')}" for name in numerical.Config.__dataclass_fields__}
+    numbers = {f"--{name.replace('_', '-')}" for name in of_numerical.Config.__dataclass_fields__}
     page = re.sub(r"```sh\n.*?```", "", README, flags=re.DOTALL)
     assert set(re.findall(r"--[a-z][a-z0-9-]*", page)) <= known | own | topk | numbers
 
@@ -174,7 +175,7 @@ def test_a_target_may_load_what_it_likes():
 
 @pytest.mark.parametrize("command", ["recommend", "reproduce", "numerical"])
 def test_help_is_shown(command, capsys):
-    entry_of = {"recommend": main, "reproduce": reproduce.main, "numerical": numerical.main}
+    entry_of = {"recommend": main, "reproduce": reproduce.main, "numerical": numerical}
     with pytest.raises(SystemExit) as left:
         entry_of[command](["--help"])
     assert left.value.code == 0

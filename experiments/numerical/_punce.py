@@ -12,8 +12,8 @@ from jaxtyping import Array, Float, Key
 
 from crl_jax import augment, data, metrics, models, tasks, train
 
-from .studies.outcomes import judge
-from .studies.tables import holm
+from ..studies.outcomes import judge
+from ..studies.tables import holm
 
 SHARES = (0.01, 0.1, 0.5)
 """How many of the even digits are labelled."""

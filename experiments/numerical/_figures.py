@@ -9,10 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from . import _rundir as rundir
-from ._numerical_model import ESTIMATORS
-from ._numerical_punce import METHODS, SHARES
-from ._plots import save_figure
+from .. import _rundir as rundir
+from .._plots import save_figure
+from ._model import ESTIMATORS
+from ._punce import METHODS, SHARES
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart, and a marker for each.
 _STYLES: dict[str, dict[str, Any]] = {
@@ -42,7 +42,7 @@ SYMBOLS = {
     "told_tau_plus": "τ⁺ that DCL and BCL are told",
 }
 Sweep = dict[str, np.ndarray]
-"""``x`` and the arrays of :func:`._numerical_model.measure`, points first."""
+"""``x`` and the arrays of :func:`._model.measure`, points first."""
 
 
 def densities(folder: Path, rows: dict[float, dict[str, np.ndarray]]) -> None:

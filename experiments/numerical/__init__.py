@@ -4,17 +4,9 @@ Scores are drawn from populations whose labels are known, and the estimates comp
 over the true negatives.
 """
 
-import sys
-
-from ._signals import mind
-
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command and returns its exit status, see :func:`experiments._command.run`."""
-    from ._numerical import main  # with JAX, after signals are minded
+    from ._run import main  # with JAX, after signals are minded
 
     return main(arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(mind(main))

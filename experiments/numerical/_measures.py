@@ -1,0 +1,170 @@
+"""What the figures show: estimates of the denominator in settings along a number."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from crl_jax import weights
+
+from . import _model as model
+from . import _nce as nce
+from ._figures import Sweep
+from ._model import ESTIMATORS, Setting
+from ._options import RATE_FROM, Config
+
+POINTS = 21
+"""Values of a number that is varied."""
+_ALPHAS = (0.5, 0.7, 0.9, 1.0)
+_SMALLEST_N = 8
+
+
+def setting_of(config: Config, points: int, **swept: Any) -> Setting:
+    """The configuration, ``points`` times; estimators are told the truth unless ``swept``."""
+    numbers = {
+        name: getattr(config, name) for name in Setting._fields if not name.startswith("told_")
+    } | swept
+    told = {"told_alpha": numbers["alpha"], "told_tau_plus": numbers["tau_plus"]}
+    numbers = told | numbers
+    return Setting(
+        **{
+            name: jnp.broadcast_to(jnp.asarray(value, jnp.float32), (points,))
+            for name, value in numbers.items()
+        }
+    )
+
+
+def _one_setting(config: Config) -> Setting:
+    return jax.tree.map(lambda x: x[0], setting_of(config, 1))
+
+
+def grids(config: Config) -> dict[str, np.ndarray]:
+    """What is varied, all of the same length: the shapes are compiled once."""
+    coolest = max(0.1, config.half_width / 10)  # below, a few samples decide every mean
+    return {
+        "alpha": np.linspace(0.5, 1, POINTS),
+        "gamma": np.linspace(0, 1, POINTS),
+        "tau_plus": np.linspace(0, 0.5, POINTS + 1)[1:],  # at 0 all of them agree
+        "temperature": np.geomspace(coolest, 10 * coolest, POINTS),
+        "told_tau_plus": np.linspace(0, 0.4, POINTS),
+        "told_alpha": np.linspace(0.5, 1, POINTS),
+    }
+
+
+def sweep(config: Config, parameter: str, values: np.ndarray) -> Sweep:
+    """What estimates come to along the values of one number."""
+    settings = setting_of(config, len(values), **{parameter: values})
+    return {"x": values, **measure(config, settings, config.n_neg)}
+
+
+def grow(config: Config, on_size: Callable[[int], None]) -> Sweep:
+    """The same along N, up to the largest."""
+    sizes = [_SMALLEST_N * 2**i for i in range(int(math.log2(config.largest_n / _SMALLEST_N)) + 1)]
+    results = []
+    for n in sizes:
+        on_size(n)
+        results.append(measure(config, setting_of(config, 1), n))
+    stacked = {name: np.concatenate([r[name] for r in results]) for name in results[0]}
+    return {"x": np.array(sizes, float), **stacked}
+
+
+def measure(config: Config, settings: Setting, n_neg: int) -> dict[str, np.ndarray]:
+    """What estimates come to at each setting."""
+    measured = model.measure(
+        jax.random.key(config.seed),
+        settings,
+        n_anchors=config.anchors,
+        n_neg=n_neg,
+        n_pos=config.n_pos,
+    )
+    return {name: np.asarray(value, np.float64) for name, value in measured.items()}
+
+
+def up_to(sweep: Sweep, largest: int) -> int:
+    """How many points of the sweep there are up to a value."""
+    return int(np.sum(sweep["x"] <= largest))
+
+
+def limits(config: Config) -> dict[str, float]:
+    """Root mean square errors that estimates tend to with N."""
+    found = model.limits(
+        jax.random.key(config.seed),
+        _one_setting(config),
+        n_anchors=config.anchors,
+        n_pos=config.n_pos,
+    )
+    return {name: float(value) for name, value in found.items()}
+
+
+def rates(config: Config, growing: Sweep) -> dict[str, float]:
+    """Fitted exponents of N in the root mean square error of what converges."""
+    from_ = growing["x"] >= RATE_FROM
+    rates = {}
+    for name in ("bcl", "bcl_normalised"):
+        root = np.sqrt(growing["mse"][from_, list(ESTIMATORS).index(name)])
+        rates[name] = float(np.polyfit(np.log(growing["x"][from_]), np.log(root), 1)[0])
+    return rates
+
+
+def nce_of(config: Config) -> dict[str, dict[str, np.ndarray]]:
+    """By the noise, what each k comes to."""
+    found = {}
+    for name, power in nce.NOISES.items():
+        items_key, draw_key = jax.random.split(jax.random.key(config.seed))
+        items = nce.items_of(items_key, power)
+        of_gradients = nce.distances(draw_key, items)
+        found[name] = {"k": np.array(nce.RATIOS), **of_gradients, **nce.fits(config.seed, items)}
+    return found
+
+
+def densities() -> dict[float, dict[str, np.ndarray]]:
+    """Densities of the scores of true and of false negatives, by α."""
+    s = np.linspace(-4, 4, 401)
+    below = np.asarray(jax.scipy.stats.norm.cdf(jnp.asarray(s)), np.float64)
+    pdf = np.exp(-(s**2) / 2) / np.sqrt(2 * np.pi)
+    return {
+        alpha: {
+            "score": s,
+            "true_negative": 2 * pdf * (alpha * (1 - below) + (1 - alpha) * below),
+            "false_negative": 2 * pdf * ((1 - alpha) * (1 - below) + alpha * below),
+        }
+        for alpha in _ALPHAS
+    }
+
+
+def score_histograms(
+    config: Config, n: int = 20_000, temperature: float = 2.0
+) -> dict[float, dict]:
+    """Histograms of one anchor's ``n`` scores, drawn as for the other figures but from a normal."""
+    edges = np.linspace(0, 6, 61)
+    rows = {}
+    for alpha in _ALPHAS:
+        setting = Setting(alpha, 0.0, config.tau_plus, temperature, 0.5, alpha, config.tau_plus)
+        key = jax.random.key(config.seed)
+        sample = model.draw(key, setting, n_anchors=1, n_neg=n, n_pos=1)  # uniform in ±0.5
+        scores = jnp.exp(jax.scipy.stats.norm.ppf(sample.neg + 0.5) / temperature)
+        scores, is_true = np.asarray(scores[0]), np.asarray(sample.is_true[0])
+        rows[alpha] = {"from": edges[:-1], "to": edges[1:]} | {
+            name: np.histogram(scores[label], edges)[0] / max(label.sum(), 1) / np.diff(edges)
+            for name, label in (("true_negative", is_true), ("false_negative", ~is_true))
+        }
+    return rows
+
+
+def weight_curves(config: Config, n: int = 1000) -> dict[str, dict[float, np.ndarray]]:
+    """Weights of BCL by rank, by α and by β."""
+    ranked = jnp.arange(float(n))
+
+    def omega(alpha: float, beta: float) -> np.ndarray:
+        return np.asarray(
+            weights.bayesian_weights(ranked, tau_plus=config.tau_plus, alpha=alpha, beta=beta)
+        )
+
+    tau = f"τ⁺ = {config.tau_plus:g}"
+    return {
+        f"α: β = 0.5, {tau}": {alpha: omega(alpha, 0.5) for alpha in _ALPHAS},
+        f"β: α = 0.9, {tau}": {beta: omega(0.9, beta) for beta in (0.5, 0.7, 0.9, 1.0)},
+    }
