@@ -180,7 +180,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(stage, whole, tmp_path, monkeypat
 def test_every_loss_gets_its_numbers(method, loss, files):
     config, problem = settled(files, "--method", method, "--loss", loss)
     task = task_of(config, problem, "final", {})
-    assert trace_step(config, problem, {}).shape == ()
+    assert trace_step(config, problem, "final", {}).shape == ()
     assert task.loss_fn is LOSSES[loss].loss
     assert {*task.hyperparams} == {"temperature", *LOSSES[loss].hyperparams}
     assert task.hyperparams["temperature"] == {"triplets": 0.07, "dropout": 0.05}[method]
@@ -286,6 +286,7 @@ def test_draws_have_every_class_and_only_those_have_labels(files):
     learned = {*problem.learn.places} | {*problem.valid.places}
     assert learned == {*problem.train.places}
     assert not learned & {*problem.test.places}
+    settled(files, "--n-labels", "2", "--batch-size", "2")  # without a search no label is spared
     study = TextStudy()
     assert study.count(config, problem, "final", PRE_TRAINING) == 8
     views, _ = settled(files, "--n-train", "40", "--n-labels", "8", "--method", "dropout")

@@ -88,19 +88,11 @@ class TextStudy(Study[Config, Problem]):
         swept = tuple(axes)
         of_method, of_loss = _settle(config)
         pretrains = METHODS[config.method.method].make is not None
-        rate = _RATE if problem.encoder.params is None else _RATE_OF_WEIGHTS
-        rates = {
-            name: rate
-            for name, is_used in {
-                "lr": pretrains, "fine_tune_lr": config.training.fine_tune_epochs > 0
-            }.items()
-            if is_used and getattr(config.training, name) is None
-        }  # fmt: skip
         config = replace(
             anchor(config),
             encoding=replace(config.encoding, **settled(config.encoding, problem.encoder)),
             method=filled(config.method, of_method, swept),
-            training=filled(config.training, rates, swept),
+            training=filled(config.training, _rates(config, problem), swept),
         )
         if axes and (not len(problem.valid) or len(np.unique(problem.learn.labelled.labels)) < 2):
             raise ValueError(
@@ -120,7 +112,7 @@ class TextStudy(Study[Config, Problem]):
                 f"--batch-size must be at most the {n} texts that pre-training learns from, "
                 f"got {config.training.batch_size}."
             )
-        training.trace_step(config, problem, {name: v[0] for name, v in axes.items()})
+        training.trace_step(config, problem, phase, {name: v[0] for name, v in axes.items()})
         return config
 
     def count(self, config: Config, problem: Problem, phase: str, stage: str) -> int:
@@ -229,3 +221,14 @@ def _settle(config: Config) -> tuple[dict[str, Any], dict[str, Any]]:
     """
     swept = tuple(SCHEMA.sweep(config.protocol.sweep, config))
     return settle("method", config.method, METHODS, swept), settle_loss(config.objective, swept)
+
+
+def _rates(config: Config, problem: Problem) -> dict[str, float]:
+    """The learning rates that were left out, of the stages that there are."""
+    options = config.training
+    rate = _RATE if problem.encoder.params is None else _RATE_OF_WEIGHTS
+    is_used = {
+        "lr": METHODS[config.method.method].make is not None,
+        "fine_tune_lr": options.fine_tune_epochs > 0,
+    }
+    return {name: rate for name, used in is_used.items() if used and getattr(options, name) is None}

@@ -159,13 +159,13 @@ def classification_of(problem: Problem, start: tuple[Any, Any]) -> tasks.Classif
     )  # fmt: skip
 
 
-def trace_step(config: Config, problem: Problem, numbers: dict[str, float]) -> Any:
+def trace_step(config: Config, problem: Problem, phase: str, numbers: dict[str, float]) -> Any:
     """Looks through a step of pre-training, without computing anything.
 
     Raises:
       ValueError: If flags contradict each other or do not suit the texts.
     """
-    task, n = task_of(config, problem, "search", numbers), config.training.batch_size
+    task, n = task_of(config, problem, phase, numbers), config.training.batch_size
 
     def step(places: Any, labels: Any) -> Any:
         key, zero = jax.random.key(0), jnp.float32(0)
