@@ -3,7 +3,7 @@
 ``flickr8k-small-LOSS`` and ``pictograms-small-LOSS`` are comparisons of losses that two cores can
 do. They share everything but the loss. ``--data`` names the folder.
 
-Photographs are shrunk to 48 pixels, cropped and flipped. Pictograms are shrunk to 32 and cropped
+All images are shrunk to 32 pixels. Photographs are cropped and flipped, and pictograms cropped
 alone: a name may tell left from right. Their variants by skin tone, and the drawings of one by two
 hands, are equal: α of the Bayesian loss is measured by that. Of photographs nobody knows which are
 equal, and it is given.
@@ -22,12 +22,12 @@ _TRAINING: dict[str, Any] = {"schedule": "cosine", "warm_up": 0.1, "eval_every":
 
 def _photographs(loss: str) -> Config:
     return Config(
-        source=DataOptions(data="flickr8k", image_size=48),
+        source=DataOptions(data="flickr8k", image_size=32),
         views=ViewOptions(crop=0.6, flip=0.5),
         objective=LossOptions(loss=loss),
         encoding=EncoderOptions(**_ENCODER),
         text=TextOptions(length=20),
-        training=TrainOptions(epochs=25, **_TRAINING),
+        training=TrainOptions(lr=2e-3, epochs=25, **_TRAINING),
     )
 
 
