@@ -5,8 +5,8 @@ from pathlib import Path
 
 from tyro.conf import OmitArgPrefixes
 
+from .._bert import check_bert
 from .._flags import flags_of
-from .._program import flag
 from .._registry import with_flags
 from .._schema import Schema
 from .._study_options import NUMBERS, OutputOptions, SeedOptions, check_search
@@ -36,10 +36,7 @@ class Config:
 def _check_together(config: Config) -> None:
     check_search(config.protocol)
     text, training = config.text, config.training
-    if text.weights is not None:
-        for name in options.NOT_WITH_WEIGHTS:
-            if getattr(text, name) is not None:
-                raise ValueError(f"--weights bring what {flag(name)} says: leave one of them out.")
+    check_bert(text.bert, options.TEXT)
     if not training.learn_temperature and training.least_temperature is not None:
         raise ValueError(
             "--least-temperature is for one that is learned, got --learn-temperature False."
@@ -69,5 +66,5 @@ def anchor(config: Config) -> Config:
     if source.data != "digits":
         source = replace(source, data=str(Path(source.data).absolute()))
     if text.weights is not None:
-        text = replace(text, weights=text.weights.absolute())
+        text = replace(text, weights=str(Path(text.weights).absolute()))
     return replace(config, source=source, text=text)

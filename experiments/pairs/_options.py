@@ -4,12 +4,12 @@ Flags of a loss or an encoder of images are not here: they stand with its entry.
 """
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from .. import _study_options
+from .. import _bert, _study_options
+from .._bert import BertOptions
 from .._ranges import COUNT, MOST, NOT_NEGATIVE, POSITIVE, Range
 from .._study_options import OptimizerOptions
 from ..images import _options as images
@@ -70,21 +70,33 @@ class TextOptions:
     length: int | None = None
     """Tokens of a text; what is longer loses its end. By default those of the longest text of the
     training part, but 32 at most."""
-    weights: Path | None = None
-    """Published weights that the training starts from: a folder with model.safetensors, or a file
-    .safetensors or .npz, and vocab.txt beside it."""
-    lowercase: bool = True
-    """Whether texts lose capitals and accents; False for cased weights."""
-    vocabulary: int | None = None
-    """Pieces of words, learned from the texts of the training part: 2000."""
+    weights: str | None = None
+    """Published weights of a BERT, .safetensors or .npz, with a vocab.txt beside them; or a folder
+    with model.safetensors, config.json and vocab.txt. Without them an encoder starts at random, and
+    its vocabulary is learned from the training texts."""
+    lowercase: bool | None = None
+    """Whether texts become lower-case without accents; by default what the tokenizer_config.json
+    beside the weights says, or else True."""
     text_width: int | None = None
-    """Width of a layer: 64."""
-    text_layers: int | None = None
-    """Number of layers: 2."""
+    """Width of an encoder without --weights; 64."""
+    text_n_layers: int | None = None
+    """Its layers; 2."""
+    text_vocab_size: int | None = None
+    """Pieces in its vocabulary at most; 2000."""
     text_heads: int | None = None
-    """Heads of attention: 4. Of published weights, only where no config.json tells them."""
-    text_dropout: float = 0.1
-    """Share that dropout leaves out."""
+    """Heads of attention: 4; of --weights what their config.json says."""
+    text_dropout: float | None = None
+    """Share that dropout leaves out: 0.1, or what config.json says."""
+
+    @property
+    def bert(self) -> BertOptions:
+        """The same by the names of every encoder of texts."""
+        own = {name: getattr(self, TEXT + name) for name in _bert.RANGES}
+        return BertOptions(self.weights, self.lowercase, **own)
+
+
+TEXT = "text_"
+"""What the names of flags begin with that images have, too."""
 
 
 @dataclass(frozen=True)
@@ -110,9 +122,6 @@ class TrainOptions(OptimizerOptions):
     """Anchors whose scores are held at a time, for large batches; by default all."""
 
 
-NOT_WITH_WEIGHTS = ("vocabulary", "text_width", "text_layers")
-"""What published weights bring along."""
-
 RANGES: dict[str, Range] = {
     **_study_options.RANGES,
     # DataOptions
@@ -124,11 +133,7 @@ RANGES: dict[str, Range] = {
     **{name: images.RANGES[name] for name in images.ViewOptions.__dataclass_fields__},
     # TextOptions
     "length": Range(3, 4096),
-    "vocabulary": Range(5, MOST),
-    "text_width": COUNT,
-    "text_layers": COUNT,
-    "text_heads": COUNT,
-    "text_dropout": Range(0, 1, high_open=True),
+    **{TEXT + name: of for name, of in _bert.RANGES.items()},
     # TrainOptions
     "dim": COUNT,
     "temperature": POSITIVE,

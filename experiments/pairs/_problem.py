@@ -11,9 +11,10 @@ from jaxtyping import Array, Bool, Int, Key
 
 from crl_jax.data import Captioned, Tokens, load_captioned
 
+from .._bert import Encoder, load_encoder
+from .._flags import spoken
 from .._study import OnStage
 from ._options import DataOptions, TextOptions
-from ._texts import TextEncoder, make_encoder
 
 Leaf = Array | np.ndarray
 
@@ -51,7 +52,7 @@ class Part:
     tokens: Tokens
 
     @classmethod
-    def of(cls, captioned: Captioned, encoder: TextEncoder) -> "Part":
+    def of(cls, captioned: Captioned, encoder: Encoder) -> "Part":
         """Cuts the texts as the encoder takes them."""
         return cls(captioned, encoder.words.encode(captioned.texts, encoder.length))
 
@@ -81,7 +82,7 @@ class Problem:
     train: Part
     valid: Part
     test: Part
-    encoder: TextEncoder
+    encoder: Encoder
 
     @property
     def grouped(self) -> bool:
@@ -119,6 +120,7 @@ def load_problem(source: DataOptions, text: TextOptions, on_stage: OnStage) -> P
         )
     on_stage("cutting the texts")
     told = split.train.take(np.unique(split.train.image_of_text))
-    encoder = make_encoder(text, told.texts)
+    with spoken(width="--text-width", size="--text-vocab-size"):
+        encoder = load_encoder(text.bert, told.texts, text.length)
     train, valid, test = (Part.of(part, encoder) for part in (told, split.valid, split.test))
     return Problem(train, valid, test, encoder)

@@ -14,20 +14,16 @@ from .._registry import filled, settle
 from .._study import Judged, OnStage, Run, Study
 from ..images import _views as views
 from ..images.encoders import ENCODERS
-from ..view_losses import fill_loss, in_words, settle_loss
+from ..view_losses import fill_loss, in_words
 from . import _training as training
 from ._config import FLAGS, SCHEMA, Config, anchor
 from ._judge import KS, Found, judge
-from ._options import TextOptions, TrainOptions
 from ._problem import Problem, load_problem
+from ._settled import as_loaded, refuse_groups, settled_entries, settled_text, settled_training
 from .losses import LOSSES, UNKNOWN_SHARE
 from .recipes import RECIPES
 
 EMBEDDINGS, RETRIEVAL = "embeddings.npz", "retrieval.png"
-_TEXT: dict[str, Any] = {
-    "vocabulary": 2000, "text_width": 64, "text_layers": 2, "text_heads": 4,
-}  # fmt: skip
-"""A network of texts from scratch, as far as flags leave it open."""
 _DESCRIPTION = """Learn to find images by texts and texts by images, with two networks and a
 contrastive loss (CLIP, SigLIP), and judge them by what they find among images and texts that
 nothing was learned from.
@@ -84,17 +80,17 @@ class Pairs(Study[Config, Problem]):
 
     def settle(self, config: Config) -> None:
         """See :meth:`Study.settle`."""
-        _settle(config)
-        _settled_training(config.training, config.objective.loss)
+        settled_entries(config)
+        settled_training(config.training, config.objective.loss)
 
     def load(self, config: Config, on_stage: OnStage) -> Problem:
         """See :meth:`Study.load`."""
-        return load_problem(config.source, _settled_text(config.text), on_stage)
+        return load_problem(config.source, settled_text(config.text), on_stage)
 
     def complete(self, config: Config, problem: Problem) -> Config:
         """See :meth:`Study.complete`."""
         swept = tuple(SCHEMA.sweep(config.protocol.sweep, config))
-        of_loss, of_encoder = _settle(config)
+        of_loss, of_encoder = settled_entries(config)
         share = problem.equal_share
         tau_plus = UNKNOWN_SHARE if share is None else share
         anchored = anchor(config)
@@ -103,11 +99,11 @@ class Pairs(Study[Config, Problem]):
             views=views.settle_views(config.views, problem.train.captioned.images),
             objective=fill_loss(config.objective, of_loss, swept, tau_plus=tau_plus),
             encoding=filled(config.encoding, of_encoder, swept),
-            text=replace(_settled_text(anchored.text), length=problem.encoder.length),
-            training=_settled_training(config.training, config.objective.loss),
+            text=as_loaded(anchored.text, problem.encoder),
+            training=settled_training(config.training, config.objective.loss),
         )
         if not problem.grouped:
-            _refuse_groups(config)
+            refuse_groups(config)
         n = len(problem.train.captioned)
         if n < config.training.batch_size:
             raise ValueError(
@@ -133,9 +129,9 @@ class Pairs(Study[Config, Problem]):
         said.append(f"{config.encoding.encoder} of width {width}")
         text = config.text
         if text.weights is None:
-            said.append(f"BERT of {text.text_layers} layers, width {text.text_width}")
+            said.append(f"BERT of {text.text_n_layers} layers, width {text.text_width}")
         else:
-            said.append(f"BERT of {text.weights.name}")
+            said.append(f"BERT of {Path(text.weights).name}")
         return ", ".join(said)
 
     def describe(self, config: Config, problem: Problem) -> Iterable[str]:
@@ -198,60 +194,3 @@ class Pairs(Study[Config, Problem]):
         from ._plots import draw_retrieval  # Matplotlib takes long to import
 
         draw_retrieval(folder / RETRIEVAL, learned, title)
-
-
-def _settle(config: Config) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The values of the flags of loss and encoder.
-
-    Raises:
-      ValueError: If one was given, or swept, that is not taken.
-    """
-    swept = tuple(SCHEMA.sweep(config.protocol.sweep, config))
-    of_loss = settle_loss(config.objective, swept, LOSSES)
-    return of_loss, settle("encoder", config.encoding, ENCODERS, swept)
-
-
-def _settled_text(options: TextOptions) -> TextOptions:
-    """The flags with what was left out; published weights bring it along."""
-    if options.weights is not None:
-        return options
-    left_out = {name: own for name, own in _TEXT.items() if getattr(options, name) is None}
-    return replace(options, **left_out)
-
-
-def _settled_training(options: TrainOptions, loss: str) -> TrainOptions:
-    """The flags with what was left out, which depends on the loss.
-
-    Raises:
-      ValueError: If the temperature starts below where it stops falling.
-    """
-    entry = LOSSES[loss]
-    if options.temperature is None:
-        options = replace(options, temperature=entry.temperature)
-    if not options.learn_temperature:
-        return options
-    if options.least_temperature is None:
-        options = replace(options, least_temperature=entry.least_temperature)
-    start, least = options.temperature, options.least_temperature
-    assert start is not None
-    assert least is not None
-    if start < least:
-        raise ValueError(
-            f"--temperature must start from --least-temperature {least:g} or above, got {start:g}."
-        )
-    return options
-
-
-def _refuse_groups(config: Config) -> None:
-    """Refuses what needs to know which images are equal."""
-    of_loss = settle_loss(config.objective, (), LOSSES)
-    said = {
-        "--alpha-from labels": of_loss.get("alpha_from") == "labels",
-        "--exclude-equal True": config.training.exclude_equal,
-    }
-    for flag, is_given in said.items():
-        if is_given:
-            raise ValueError(
-                f"{flag} needs to know which images are equal, and {config.source.data} does not "
-                "tell."
-            )

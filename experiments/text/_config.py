@@ -5,6 +5,7 @@ from pathlib import Path
 
 from tyro.conf import OmitArgPrefixes
 
+from .._bert import BertOptions, check_bert
 from .._flags import flags_of
 from .._program import flag
 from .._registry import with_flags
@@ -12,7 +13,6 @@ from .._schema import Schema
 from .._study_options import NUMBERS, OutputOptions, check_search
 from ..view_losses import LOSSES
 from . import _options as options
-from ._encoders import check_encoder
 from .methods import METHODS
 
 MethodOptions = with_flags(options.MethodOptions, "method", METHODS)
@@ -24,9 +24,7 @@ class Config:
     """One run on texts."""
 
     source: OmitArgPrefixes[options.DataOptions] = field(default_factory=options.DataOptions)
-    encoding: OmitArgPrefixes[options.EncoderOptions] = field(
-        default_factory=options.EncoderOptions
-    )
+    encoding: OmitArgPrefixes[BertOptions] = field(default_factory=BertOptions)
     method: OmitArgPrefixes[options.MethodOptions] = field(default_factory=MethodOptions)
     objective: OmitArgPrefixes[options.LossOptions] = field(default_factory=LossOptions)
     training: OmitArgPrefixes[options.TrainOptions] = field(default_factory=options.TrainOptions)
@@ -38,7 +36,7 @@ class Config:
 
 def _check_together(config: Config) -> None:
     check_search(config.protocol)
-    check_encoder(config.encoding)
+    check_bert(config.encoding)
     training, swept = config.training, {s.partition("=")[0] for s in config.protocol.sweep}
     pretrains = METHODS[config.method.method].make is not None
     if not pretrains and config.objective != LossOptions():

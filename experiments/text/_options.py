@@ -8,9 +8,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from crl_jax.models import Pooling
-
-from .. import _study_options
+from .. import _bert, _study_options
 from .._ranges import COUNT, COUNT_OR_NONE, MOST, POSITIVE, Range
 from .._study_options import OptimizerOptions, SeedOptions
 
@@ -50,31 +48,6 @@ class DataOptions:
     """Tokens of a text; a longer one loses its end."""
     split_seed: int = 0
     """Seed of these draws."""
-
-
-@dataclass(frozen=True)
-class EncoderOptions:
-    """What makes features of a text."""
-
-    weights: str | None = None
-    """Published weights of a BERT, .safetensors or .npz, with a vocab.txt beside them; or a folder
-    with model.safetensors, config.json and vocab.txt. Without them an encoder starts at random, and
-    its vocabulary is learned from the training texts."""
-    lowercase: bool | None = None
-    """Whether texts become lower-case without accents; by default what the tokenizer_config.json
-    beside the weights says, or else True."""
-    width: int | None = None
-    """Width of an encoder without --weights; 64."""
-    n_layers: int | None = None
-    """Its layers; 1."""
-    vocab_size: int | None = None
-    """Pieces in its vocabulary at most; 2000."""
-    heads: int | None = None
-    """Heads of attention: 4; of --weights what their config.json says."""
-    dropout: float | None = None
-    """Share that dropout leaves out: 0.1, or what config.json says."""
-    pooling: Pooling = "mean"
-    """How the vectors of tokens become the feature: their mean, or that of the first ([CLS])."""
 
 
 @dataclass(frozen=True)
@@ -138,12 +111,7 @@ RANGES: dict[str, Range] = {
     "n_labels": Range(2, MOST),
     "length": Range(2, MOST),
     "split_seed": Range(0, MOST),
-    # EncoderOptions
-    "width": COUNT,
-    "n_layers": COUNT,
-    "vocab_size": Range(5, MOST),
-    "heads": COUNT,
-    "dropout": Range(0, 1, high_open=True),
+    **_bert.RANGES,
     # TrainOptions
     "fine_tune_epochs": COUNT_OR_NONE,
     "fine_tune_lr": POSITIVE,

@@ -10,9 +10,9 @@ import numpy as np
 
 from crl_jax import data, tasks
 
+from .._bert import BertOptions, Encoder, load_encoder
 from .._study import OnStage
-from ._encoders import Encoder, load_encoder
-from ._options import DataOptions, EncoderOptions
+from ._options import DataOptions
 
 _VALID = 0.1
 
@@ -106,7 +106,7 @@ class Problem:
     n_cut: int
 
 
-def load_problem(options: DataOptions, encoding: EncoderOptions, on_stage: OnStage) -> Problem:
+def load_problem(options: DataOptions, encoding: BertOptions, on_stage: OnStage) -> Problem:
     """Reads the texts, draws what is asked for, and cuts them into tokens.
 
     Raises:

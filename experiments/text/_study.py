@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from .._bert import settled
 from .._registry import filled, settle
 from .._study import Judged, OnStage, Run, Study
 from ..view_losses import LOSSES, fill_loss, in_words, settle_loss
 from . import _training as training
 from ._config import FLAGS, SCHEMA, Config, anchor
-from ._encoders import settled
 from ._judge import TextLearned, judge, judge_weights
 from ._problem import Problem, load_problem
 from ._reports import part_of

@@ -15,12 +15,13 @@ give ``--pairs``. Its head has one hidden layer of tanh, where this one has ReLU
 from dataclasses import replace
 from typing import Any
 
+from .._bert import BertOptions
 from ._config import Config, MethodOptions
-from ._options import DataOptions, EncoderOptions, TrainOptions
+from ._options import DataOptions, TrainOptions
 
 _PAPER = Config(
     source=DataOptions(length=64),
-    encoding=EncoderOptions(pooling="cls", dropout=0.5),
+    encoding=BertOptions(pooling="cls", dropout=0.5),
     training=TrainOptions(
         lr=5e-5, fine_tune_lr=5e-5, weight_decay=0.1, schedule="constant", warm_up=0.0,
         batch_size=64, epochs=1, fine_tune_epochs=1,
@@ -36,7 +37,7 @@ RECIPES: dict[str, Config] = {
     "bert": replace(_PAPER, method=_method("none"), training=replace(_PAPER.training, lr=None)),
     "conbert": replace(_PAPER, method=_method("triplets", temperature=0.07, draws=140_000)),
     "simcse": Config(
-        encoding=EncoderOptions(pooling="cls", dropout=0.1),
+        encoding=BertOptions(pooling="cls", dropout=0.1),
         method=_method("dropout", temperature=0.05),
         training=TrainOptions(
             lr=3e-5,

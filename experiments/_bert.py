@@ -1,4 +1,4 @@
-"""The encoder of a run: published weights with their vocabulary, or a small one from scratch."""
+"""The encoder of texts: published weights with their vocabulary, or a small one from scratch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,16 +6,53 @@ from pathlib import Path
 from typing import Any
 
 from crl_jax import data, models
+from crl_jax.models import Pooling
 
-from .._program import flag
-from .._ranges import read_json
-from ._options import EncoderOptions
+from ._program import flag
+from ._ranges import COUNT, MOST, Range, read_json
 
 _FROM_SCRATCH = {"width": 64, "n_layers": 1, "vocab_size": 2000}
 _HEADS, _DROPOUT = 4, 0.1
 _INNER = 4
 """How much wider the inner layer is, as in BERT."""
+_LONGEST = 32
+"""Tokens of a text at most, where nobody says how many."""
 _ARRAYS = (".safetensors", ".npz")
+
+
+@dataclass(frozen=True)
+class BertOptions:
+    """What makes features of a text."""
+
+    weights: str | None = None
+    """Published weights of a BERT, .safetensors or .npz, with a vocab.txt beside them; or a folder
+    with model.safetensors, config.json and vocab.txt. Without them an encoder starts at random, and
+    its vocabulary is learned from the training texts."""
+    lowercase: bool | None = None
+    """Whether texts become lower-case without accents; by default what the tokenizer_config.json
+    beside the weights says, or else True."""
+    width: int | None = None
+    """Width of an encoder without --weights; 64."""
+    n_layers: int | None = None
+    """Its layers; 1."""
+    vocab_size: int | None = None
+    """Pieces in its vocabulary at most; 2000."""
+    heads: int | None = None
+    """Heads of attention: 4; of --weights what their config.json says."""
+    dropout: float | None = None
+    """Share that dropout leaves out: 0.1, or what config.json says."""
+    pooling: Pooling = "mean"
+    """How the vectors of tokens become the feature: their mean, or that of the first ([CLS])."""
+
+
+RANGES: dict[str, Range] = {
+    "width": COUNT,
+    "n_layers": COUNT,
+    "vocab_size": Range(5, MOST),
+    "heads": COUNT,
+    "dropout": Range(0, 1, high_open=True),
+}
+"""Where the numbers of these fields lie."""
 
 
 @dataclass(frozen=True)
@@ -25,26 +62,32 @@ class Encoder:
     Attributes:
       settings: Build the network.
       words: The vocabulary, which cuts texts.
+      length: Tokens of a text.
       params: Published parameters of the network; None for random ones.
     """
 
     settings: models.Bert
     words: data.WordPiece
+    length: int
     params: Any = None
 
 
-def check_encoder(options: EncoderOptions) -> None:
+def check_bert(options: BertOptions, prefix: str = "") -> None:
     """Refuses sizes of an encoder whose weights have them.
+
+    Args:
+      options: The flags.
+      prefix: What the names of flags begin with.
 
     Raises:
       ValueError: If there is one.
     """
     given = [name for name in _FROM_SCRATCH if getattr(options, name) is not None]
     if options.weights is not None and given:
-        raise ValueError(f"--weights bring their own {flag(given[0])}; leave it out.")
+        raise ValueError(f"--weights bring their own {flag(prefix + given[0])}; leave it out.")
 
 
-def settled(options: EncoderOptions, encoder: Encoder) -> dict[str, Any]:
+def settled(options: BertOptions, encoder: Encoder) -> dict[str, Any]:
     """The flags that were left out, as they are."""
     settings = encoder.settings
     found = {"dropout": settings.dropout, "lowercase": encoder.words.lowercase}
@@ -55,13 +98,13 @@ def settled(options: EncoderOptions, encoder: Encoder) -> dict[str, Any]:
     return found
 
 
-def load_encoder(options: EncoderOptions, texts: Sequence[str], length: int) -> Encoder:
+def load_encoder(options: BertOptions, texts: Sequence[str], length: int | None = None) -> Encoder:
     """The encoder of the flags, for texts of some tokens.
 
     Args:
       options: The flags.
       texts: What a vocabulary is learned from, where none is published.
-      length: Tokens of a text.
+      length: Tokens of a text; None for those of the longest, but 32 at most.
 
     Raises:
       ValueError: If flags do not suit the weights.
@@ -71,11 +114,11 @@ def load_encoder(options: EncoderOptions, texts: Sequence[str], length: int) -> 
     if options.weights is None:
         return _from_scratch(options, texts, length)
     path = _file_of(Path(options.weights))
-    words = data.WordPiece.read(path.with_name("vocab.txt"), lowercase=_lowercase(options, path))
     loaded = models.load_bert(
         path, n_heads=options.heads, dropout=options.dropout, pooling=options.pooling
     )
-    settings = loaded.settings
+    words = data.WordPiece.read(path.with_name("vocab.txt"), lowercase=_lowercase(options, path))
+    settings, length = loaded.settings, _length(words, texts, length)
     if len(words) > settings.vocab_size:
         raise data.DataError(
             f"{path.with_name('vocab.txt')}: expected the {settings.vocab_size} pieces of {path}, "
@@ -85,19 +128,24 @@ def load_encoder(options: EncoderOptions, texts: Sequence[str], length: int) -> 
         raise ValueError(
             f"--length must be at most {settings.n_positions}, the places of {path}, got {length}."
         )
-    return Encoder(settings, words, loaded.params)
+    return Encoder(settings, words, length, loaded.params)
 
 
-def _from_scratch(options: EncoderOptions, texts: Sequence[str], length: int) -> Encoder:
+def _from_scratch(options: BertOptions, texts: Sequence[str], length: int | None) -> Encoder:
     sizes = {name: getattr(options, name) or n for name, n in _FROM_SCRATCH.items()}
     lowercase = options.lowercase is not False
     words = data.WordPiece.learn(texts, sizes["vocab_size"], lowercase=lowercase)
+    length = _length(words, texts, length)
     settings = models.Bert(
         len(words), sizes["width"], sizes["n_layers"], options.heads or _HEADS,
         _INNER * sizes["width"], length, pooling=options.pooling,
         dropout=_DROPOUT if options.dropout is None else options.dropout,
     )  # fmt: skip
-    return Encoder(settings, words)
+    return Encoder(settings, words, length)
+
+
+def _length(words: data.WordPiece, texts: Sequence[str], asked: int | None) -> int:
+    return min(int(words.lengths(texts).max()), _LONGEST) if asked is None else asked
 
 
 def _file_of(path: Path) -> Path:
@@ -113,7 +161,7 @@ def _file_of(path: Path) -> Path:
     )
 
 
-def _lowercase(options: EncoderOptions, path: Path) -> bool:
+def _lowercase(options: BertOptions, path: Path) -> bool:
     if options.lowercase is not None:
         return options.lowercase
     beside = path.with_name("tokenizer_config.json")
