@@ -116,11 +116,11 @@ def unchecked():
 
 @pytest.fixture
 def compiled():
-    """The programs that are compiled while a test runs."""
+    """The programs that are compiled while a test runs, or taken from a file of an earlier one."""
     events, listening = [], True
 
     def listen(event, *rest, **more):
-        if listening and "backend_compile" in event:
+        if listening and "jaxpr_to_mlir_module" in event:
             events.append(event)
 
     jax.monitoring.register_event_duration_secs_listener(listen)

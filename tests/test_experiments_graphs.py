@@ -1,16 +1,15 @@
 """Representations of graphs by the command line, from flags to features."""
 
-import json
-import re
 import shlex
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+from studies import commands_of, files_of, flags_of, kill, page_of, read, resume, said_of_runs
 
 import experiments.graphs
-from crl_jax import metrics, train
+from crl_jax import metrics
 from experiments._schema import to_json
 from experiments._study import Run
 from experiments._study_command import configure
@@ -24,11 +23,7 @@ from experiments.view_losses import LOSSES
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
 SMALL = shlex.split("--kinds drop_nodes --width 4 --n-layers 2 --head 8 --epochs 2 --folds 3")
-README = (Path(experiments.graphs.__file__).parent / "README.md").read_text()
-
-
-def read(folder, name):
-    return json.loads((folder / name).read_text())
+README = page_of(experiments.graphs)
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +37,7 @@ def finished(tmp_path_factory):
 
 
 def test_a_run_leaves_what_the_page_says(finished, capsys):
-    named = set(re.findall(r"^\| (`.*?) \|", README.split("## The run directory")[1], re.MULTILINE))
-    files = {name for cell in named for name in re.findall(r"`([\w.]+\.\w+|checkpoint/)`", cell)}
-    assert {f"{p.name}/" if p.is_dir() else p.name for p in finished.iterdir()} - {".lock"} == files
+    assert files_of(finished) == said_of_runs(README)
     found, per_seed = read(finished, "metrics.json"), read(finished, "metrics_by_seed.json")
     assert found["svm"] == pytest.approx(np.mean([m["svm"] for m in per_seed]))
     assert found["chosen"]["point"]["ratio"] in (0.1, 0.3)
@@ -66,26 +59,13 @@ def test_features_are_those_that_were_judged(finished):
     assert read(finished, "metrics_by_seed.json")[0]["svm"] == pytest.approx(want.accuracy)
 
 
-class Killed(BaseException):
-    """The end of the process."""
-
-
 def test_a_killed_run_goes_on_to_the_same_bits(tmp_path, monkeypatch):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     flags = [*SMALL, "--checkpoint-seconds", "0"]
     assert main([*flags, "--out", str(whole)]) == 0
-    report = train.Checkpoint.on_report
-
-    def end(self, loop):
-        report(self, loop)
-        if loop.epoch == 1:
-            raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(train.Checkpoint, "on_report", end)
-        with pytest.raises(Killed):
-            main([*flags, "--out", str(killed)])
-    assert main(["--resume", str(killed)]) == 0
+    arguments = [*flags, "--out", str(killed)]
+    kill(main, arguments, monkeypatch, lambda checkpoint, loop: loop.epoch == 1)
+    assert resume(main, killed, monkeypatch) == [2]
     with np.load(whole / "features.npz") as a, np.load(killed / "features.npz") as b:
         np.testing.assert_array_equal(a["features"], b["features"])
     assert read(killed, "metrics_by_seed.json") == read(whole, "metrics_by_seed.json")
@@ -111,7 +91,7 @@ def test_every_loss_gets_its_numbers(loss):
 
 
 def test_a_further_seed_compiles_nothing(compiled, tmp_path):
-    config, problem = settled(SMALL)
+    config, problem = settled([*SMALL, "--width", "5"])  # which no other test trains
     for seed in (0, 1):
         compiled.clear()
         run = Run("final", seed, 2, seed, {})
@@ -145,18 +125,11 @@ def test_what_does_not_go_is_said(flags, message, tmp_path, monkeypatch, capsys)
     assert not (tmp_path / "runs").exists()
 
 
-COMMANDS = [
-    shlex.split(command)
-    for block in re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
-    for command in re.findall(r"python -m experiments\.graphs ?(.*)", block)
-]
-
-
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("command", commands_of(README, "graphs"), ids=" ".join)
 def test_commands_of_the_page_are_taken(command):
     if command[:1] != ["--resume"]:
         configure(GraphStudy(), command)
 
 
 def test_flags_of_the_page_are_all_of_them():
-    assert set(re.findall(r"--[a-z][a-z0-9-]*", README)) == {*FLAGS.values(), "--help"}
+    assert flags_of(README) == {*FLAGS.values(), "--help"}

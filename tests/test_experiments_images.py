@@ -1,7 +1,5 @@
 """Representations of images by the command line, from flags to features."""
 
-import json
-import re
 import shlex
 from dataclasses import replace
 from functools import partial
@@ -11,9 +9,20 @@ import jax
 import numpy as np
 import pytest
 import tyro
+from studies import (
+    commands_of,
+    files_of,
+    flags_of,
+    history,
+    kill,
+    page_of,
+    read,
+    resume,
+    said_of_runs,
+)
 
 import experiments.images
-from crl_jax import models, tasks, train
+from crl_jax import models, tasks
 from experiments._registry import filled, settle
 from experiments._schema import to_json
 from experiments._study import learn
@@ -36,17 +45,7 @@ SMALL = shlex.split(
     "--train-images 120 --test-images 60 --width 4 --head 16 8 --batch-size 40 --epochs 2 "
     "--neighbours 5"
 )
-README = (Path(experiments.images.__file__).parent / "README.md").read_text()
-
-
-def read(folder, name):
-    return json.loads((folder / name).read_text())
-
-
-def history(folder):
-    """What the reports measured, without the clock."""
-    lines = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
+README = page_of(experiments.images)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -69,9 +68,7 @@ def finished(tmp_path_factory):
 
 
 def test_a_run_leaves_what_the_page_says(finished, capsys):
-    named = set(re.findall(r"^\| (`.*?) \|", README.split("## The run directory")[1], re.MULTILINE))
-    files = {name for cell in named for name in re.findall(r"`([\w.]+\.\w+|checkpoint/)`", cell)}
-    assert {f"{p.name}/" if p.is_dir() else p.name for p in finished.iterdir()} - {".lock"} == files
+    assert files_of(finished) == said_of_runs(README)
     lines = history(finished)
     assert [(line["phase"], line["run"], line["epoch"]) for line in lines] == [
         (phase, run, epoch) for phase in ("search", "final") for run in (0, 1) for epoch in (1, 2)
@@ -131,28 +128,14 @@ def _write_png(path, pixels):
     Image.fromarray(pixels).save(path)
 
 
-class Killed(BaseException):
-    """The end of the process."""
-
-
 def test_a_killed_run_goes_on_to_the_same_bits(tmp_path, monkeypatch):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     flags = [*SMALL, "--checkpoint-seconds", "0", "--method", "moco", "--queue", "80"]
     assert main([*flags, "--out", str(whole)]) == 0
-    report, reports = train.Checkpoint.on_report, []
-
-    def end(self, loop):
-        report(self, loop)
-        reports.append(loop.epoch)
-        if len(reports) == 1:
-            raise Killed
-
-    monkeypatch.setattr(train.Checkpoint, "on_report", end)
-    with pytest.raises(Killed):
-        main([*flags, "--out", str(killed)])
+    arguments = [*flags, "--out", str(killed)]
+    kill(main, arguments, monkeypatch, lambda checkpoint, loop: loop.epoch == 1)
     assert not (killed / "metrics.json").exists()
-    assert main(["--resume", str(killed)]) == 0
-    assert reports == [1, 2]
+    assert resume(main, killed, monkeypatch) == [2]
     assert history(killed) == history(whole)
     with np.load(whole / "encoder.npz") as a, np.load(killed / "encoder.npz") as b:
         assert all(np.array_equal(a[name], b[name]) for name in a.files if name != "header")
@@ -249,14 +232,7 @@ def test_draws_are_even_and_in_every_class():
     assert both == {image.tobytes() for image in problem.train.images}
 
 
-COMMANDS = [
-    shlex.split(command)
-    for block in re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
-    for command in re.findall(r"python -m experiments\.images ?(.*)", block)
-]
-
-
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("command", commands_of(README, "images"), ids=" ".join)
 def test_commands_of_the_page_are_taken(command):
     if command[:1] == ["embed"]:
         assert tyro.cli(EmbedOptions, args=command[1:]).run == Path("runs/photos")
@@ -267,8 +243,8 @@ def test_commands_of_the_page_are_taken(command):
 def test_flags_of_the_page_are_there():
     own = {f"--{name}" for name in EmbedOptions.__dataclass_fields__}
     known = {*FLAGS.values(), "--recipe", "--help"} | own
-    assert set(re.findall(r"--[a-z][a-z0-9-]*", README)) <= known
-    assert {*FLAGS.values()} - set(re.findall(r"--[a-z][a-z0-9-]*", README)) <= {
+    assert flags_of(README) <= known
+    assert {*FLAGS.values()} - flags_of(README) <= {
         # Numbers of single entries, which --help lists.
         "--queue", "--momentum", "--clusters", "--warm-up-epochs", "--first-features",
         "--min-score", "--config",

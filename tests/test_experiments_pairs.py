@@ -2,7 +2,6 @@
 
 import io
 import json
-import re
 import shlex
 import sys
 from dataclasses import replace
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 from bert import TINY, published
 from PIL import Image
+from studies import commands_of, files_of, flags_of, kill, page_of, read, resume, said_of_runs
 
 import experiments.pairs
 from crl_jax import models, tasks, train
@@ -40,11 +40,7 @@ SMALL = shlex.split(
     "--width 4 --text-vocab-size 60 --text-width 8 --text-n-layers 1 --text-heads 2 --dim 8 "
     "--batch-size 400 --epochs 2"
 )
-README = (Path(experiments.pairs.__file__).parent / "README.md").read_text()
-
-
-def read(folder, name):
-    return json.loads((folder / name).read_text())
+README = page_of(experiments.pairs)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -93,9 +89,7 @@ def settled(flags):
 
 
 def test_a_run_leaves_what_the_page_says(finished, capsys):
-    named = set(re.findall(r"^\| (`.*?) \|", README.split("## The run directory")[1], re.MULTILINE))
-    files = {name for cell in named for name in re.findall(r"`([\w.]+\.\w+|checkpoint/)`", cell)}
-    assert {f"{p.name}/" if p.is_dir() else p.name for p in finished.iterdir()} - {".lock"} == files
+    assert files_of(finished) == said_of_runs(README)
     found, per_seed = read(finished, "metrics.json"), read(finished, "metrics_by_seed.json")
     name = "text_to_image_recall@10"
     assert found[name] == pytest.approx(np.mean([m[name] for m in per_seed]))
@@ -125,26 +119,13 @@ def test_embeddings_are_those_that_were_judged(finished):
     assert judged["chance_recall@10"] == pytest.approx(1 - 0.9**10, abs=0.02)
 
 
-class Killed(BaseException):
-    """The end of the process."""
-
-
 def test_a_killed_run_goes_on_to_the_same_bits(tmp_path, monkeypatch):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     flags = [*SMALL, "--loss", "siglip", "--checkpoint-seconds", "0"]
     assert main([*flags, "--out", str(whole)]) == 0
-    report = train.Checkpoint.on_report
-
-    def end(self, loop):
-        report(self, loop)
-        if loop.epoch == 1:
-            raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(train.Checkpoint, "on_report", end)
-        with pytest.raises(Killed):
-            main([*flags, "--out", str(killed)])
-    assert main(["--resume", str(killed)]) == 0
+    arguments = [*flags, "--out", str(killed)]
+    kill(main, arguments, monkeypatch, lambda checkpoint, loop: loop.epoch == 1)
+    assert resume(main, killed, monkeypatch) == [2]
     with np.load(whole / "embeddings.npz") as a, np.load(killed / "embeddings.npz") as b:
         for half in ("images", "texts"):
             np.testing.assert_array_equal(a[half], b[half])
@@ -411,14 +392,7 @@ def test_views_are_of_the_library():
     assert isinstance(examples_of(problem.train), tasks.Labelled)
 
 
-COMMANDS = [
-    shlex.split(command)
-    for block in re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
-    for command in re.findall(r"python -m experiments\.pairs ?(.*)", block)
-]
-
-
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("command", commands_of(README, "pairs"), ids=" ".join)
 def test_commands_of_the_page_are_taken(command):
     if command[:1] != ["--resume"]:
         study = Pairs()
@@ -427,4 +401,4 @@ def test_commands_of_the_page_are_taken(command):
 
 
 def test_flags_of_the_page_are_all_of_them():
-    assert set(re.findall(r"--[a-z][a-z0-9-]*", README)) == {*FLAGS.values(), "--help", "--recipe"}
+    assert flags_of(README) == {*FLAGS.values(), "--help", "--recipe"}

@@ -1,7 +1,5 @@
 """Encoders of texts by the command line, from flags to metrics."""
 
-import json
-import re
 import shlex
 import sys
 from dataclasses import replace
@@ -14,9 +12,20 @@ import pytest
 from bert import TINY, published
 from scipy import stats
 from sklearn.metrics import precision_recall_fscore_support
+from studies import (
+    commands_of,
+    files_of,
+    flags_of,
+    history,
+    kill,
+    page_of,
+    read,
+    resume,
+    said_of_runs,
+)
 
 import experiments.text
-from crl_jax import models, tasks, train
+from crl_jax import models, tasks
 from experiments._learned import Learned
 from experiments._schema import to_json
 from experiments._study import Run
@@ -34,23 +43,13 @@ from experiments.view_losses import LOSSES
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
-README = (Path(experiments.text.__file__).parent / "README.md").read_text()
+README = page_of(experiments.text)
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 WORDS = ("fine good great", "dull bad poor", "odd new quaint")
 SMALL = shlex.split(
     "--width 4 --n-layers 1 --heads 2 --vocab-size 60 --length 6 --head 3 --batch-size 16 "
     "--epochs 2 --fine-tune-epochs 2 --neighbours 5"
 )
-
-
-def read(folder, name):
-    return json.loads((folder / name).read_text())
-
-
-def lines_of(folder):
-    """What the reports measured, without the clock."""
-    lines = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
 
 
 @pytest.fixture(scope="module")
@@ -94,10 +93,8 @@ def finished(files, tmp_path_factory):
 
 
 def test_a_run_leaves_what_the_page_says(finished, capsys):
-    named = set(re.findall(r"^\| (`.*?) \|", README.split("## The run directory")[1], re.MULTILINE))
-    there = {name for cell in named for name in re.findall(r"`([\w.]+\.\w+|checkpoint/)`", cell)}
-    assert {f"{p.name}/" if p.is_dir() else p.name for p in finished.iterdir()} - {".lock"} == there
-    lines = lines_of(finished)
+    assert files_of(finished) == said_of_runs(README)
+    lines = history(finished)
     assert [(line["phase"], line["run"], line["stage"], line["epoch"]) for line in lines] == [
         (phase, run, stage, epoch)
         for phase in ("search", "final") for run in (0, 1)
@@ -139,10 +136,6 @@ def test_a_text_is_judged_by_its_class(files, tmp_path):
         assert stored["classes"].tolist() == ["class0", "class1", "class2"]
 
 
-class Killed(BaseException):
-    """The end of the process."""
-
-
 @pytest.fixture(scope="module")
 def whole(files, tmp_path_factory):
     """A run that nobody killed, and its flags."""
@@ -156,19 +149,11 @@ def whole(files, tmp_path_factory):
 @pytest.mark.parametrize("stage", [PRE_TRAINING, FINE_TUNING])
 def test_a_killed_run_goes_on_to_the_same_bits(stage, whole, tmp_path, monkeypatch):
     (whole, flags), killed = whole, tmp_path / "killed"
-    report = train.Checkpoint.on_report
-
-    def end(self, loop):
-        report(self, loop)
-        if stage in str(self._path):
-            raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(train.Checkpoint, "on_report", end)
-        with pytest.raises(Killed):
-            main([*flags, "--out", str(killed)])
-    assert main(["--resume", str(killed)]) == 0
-    assert lines_of(killed) == lines_of(whole)
+    arguments = [*flags, "--out", str(killed)]
+    kill(main, arguments, monkeypatch, lambda checkpoint, loop: stage in str(checkpoint._path))
+    rest = {PRE_TRAINING: [2, 1, 2], FINE_TUNING: [2]}[stage]
+    assert resume(main, killed, monkeypatch) == rest
+    assert history(killed) == history(whole)
     with np.load(whole / "features.npz") as a, np.load(killed / "features.npz") as b:
         np.testing.assert_array_equal(a["features"], b["features"])
         np.testing.assert_array_equal(a["before"], b["before"])
@@ -392,18 +377,11 @@ def test_a_part_for_validation_decides(tmp_path, files):
         settled(tmp_path, "--valid", "0.2")
 
 
-COMMANDS = [
-    shlex.split(command)
-    for block in re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
-    for command in re.findall(r"python -m experiments\.text ?(.*)", block)
-]
-
-
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("command", commands_of(README, "text"), ids=" ".join)
 def test_commands_of_the_page_are_taken(command):
     if command[:1] != ["--resume"]:
         configure(TextStudy(), command)
 
 
 def test_flags_of_the_page_are_all_of_them():
-    assert set(re.findall(r"--[a-z][a-z0-9-]*", README)) == {*FLAGS.values(), "--help", "--recipe"}
+    assert flags_of(README) == {*FLAGS.values(), "--help", "--recipe"}
