@@ -1,50 +1,122 @@
 """How well representations serve by the loss that they were learned with."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ._results_tables import join, number, p_value, read_json, signed, strongest, table
+from .representations import COMPARISONS
 
-_LOSSES = {
-    "decoupled": "decoupled", "info_nce": "InfoNCE", "debiased": "debiased (DCL)",
-    "hard": "hard (HCL)", "bayesian": "Bayesian (BCL)",
+_DATA = {
+    "IMDBBINARY": "IMDB-BINARY", "THUCNews": "THUCNews, titles", "TNEWS": "TNEWS, titles",
+    "flickr8k": "Flickr8k", "pictograms": "pictograms",
 }  # fmt: skip
-_GRAPHS = {"IMDBBINARY": "IMDB-BINARY"}
+_WAYS = {
+    "decoupled": "decoupled", "info_nce": "InfoNCE", "clip": "InfoNCE (CLIP)",
+    "siglip": "sigmoid (SigLIP)", "debiased": "debiased (DCL)", "hard": "hard (HCL)",
+    "bayesian": "Bayesian (BCL)", "none": "fine-tuning alone",
+    "none_longer": "fine-tuning alone, 11 epochs", "untrained": "untrained",
+}  # fmt: skip
+
+
+class _Section(NamedTuple):
+    """What the page says of a kind of data.
+
+    Attributes:
+      title: Its heading.
+      said: What was done; ``{seeds}`` is how many there are.
+      metrics: Names in words. The first is what is compared.
+    """
+
+    title: str
+    said: str
+    metrics: Mapping[str, str]
+
+
+_TESTED = (
+    "Gains are over the first row of each dataset; p is of a paired t-test over seeds, adjusted by "
+    "Holm's method within the dataset."
+)
+_SECTIONS = {
+    "graphs": _Section(
+        "Losses on graphs",
+        "GraphCL: a GIN of three layers and width 32 learns from two views of each graph, without "
+        "labels, for 20 epochs. Then a support vector machine is cross-validated in ten folds, on "
+        "all graphs. Mean ± standard deviation of {seeds} seeds, with the default settings for "
+        "all. The published figures are GraphCL's (You et al., 2020, Table 5), of the decoupled "
+        "loss. BCL has its α from labels.",
+        {"svm": "accuracy", "knn": "kNN"},
+    ),
+    "texts": _Section(
+        "Pre-training on texts",
+        "A BERT of one layer and width 64 is pre-trained from scratch for 6 epochs on triplets "
+        "drawn by labels (Shi, 2021), with each loss, and then fine-tuned for 5. Beside it stands "
+        "fine-tuning alone, for 5 and for all 11 epochs. TNEWS has 10,000 of its training texts. "
+        "Default settings for all; mean ± standard deviation of {seeds} seeds, on the test part. "
+        "kNN is of the features before fine-tuning.",
+        {"accuracy": "accuracy", "f1": "F1", "knn": "kNN"},
+    ),
+    "sentences": _Section(
+        "Sentences without labels",
+        "SimCSE: a BERT of one layer and width 64 learns from two dropouts of each sentence, from "
+        "scratch and for 3 epochs. Spearman's correlation is of cosines with the scores of the "
+        "test part of STS-B, none of whose sentences was learned from. Mean ± standard deviation "
+        "of {seeds} seeds.",
+        {"spearman": "Spearman", "alignment": "alignment", "uniformity": "uniformity"},
+    ),
+    "pairs": _Section(
+        "Images with texts",
+        "Two towers from scratch, a ResNet of 10 layers and width 32 on images of 32 pixels and a "
+        "BERT of two layers and width 64, with the recipes of `experiments.pairs`. Recall is of "
+        "the test part. Mean ± standard deviation of {seeds} seeds.",
+        {
+            "text_to_image_recall@10": "recall@10, text → image",
+            "image_to_text_recall@10": "recall@10, image → text",
+            "text_to_image_recall@1": "recall@1, text → image",
+            "chance_recall@10": "recall@10 by chance",
+        },
+    ),
+}
 
 
 def representations(results: Path) -> str:
     """The sections of what was measured."""
-    content = read_json(results / "representations" / "graphs.json")
-    return _graphs(content["datasets"]) if content else ""
+    contents = {kind: read_json(results / "representations" / f"{kind}.json") for kind in _SECTIONS}
+    return join(
+        *(_section(kind, content["datasets"]) for kind, content in contents.items() if content)
+    )
 
 
-def _graphs(datasets: dict[str, Any]) -> str:
+def _section(kind: str, datasets: dict[str, Any]) -> str:
+    section, main = _SECTIONS[kind], COMPARISONS[kind].metric
+    published = any(measured["published"] for measured in datasets.values())
+    first, *others = section.metrics.values()
+    heads = [kind, "way", first, *(["published"] if published else []), *others, "gain", "p"]
     cells, leads = [], []
     for name, measured in datasets.items():
-        said = _GRAPHS.get(name, name)
-        published = measured["published"]
+        said = _DATA.get(name, name)
         for i, row in enumerate(measured["rows"]):
-            known = "" if i or not published else " ± ".join(map(number, published))
+            scored, *rest = (_scored(row, metric) for metric in section.metrics)
+            known = "" if i or not measured["published"] else _pair(*measured["published"])
             cells.append(
-                [said, _LOSSES[row["loss"]], _scored(row, "svm"), known, _scored(row, "knn"),
+                [said, _WAYS[row["way"]], scored, *([known] if published else []), *rest,
                  signed(row.get("gain", 0)), p_value(row.get("p"))]
             )  # fmt: skip
-        best = strongest(measured["rows"], lambda row: row["svm"])
-        leads.append(f"{_LOSSES[best['loss']]} on {said}")
+        best = strongest(measured["rows"], lambda row: row[main])
+        leads.append(f"{_WAYS[best['way']]} on {said}")
     n_seeds = len(next(iter(datasets.values()))["rows"][0]["per_seed"])
     return join(
-        "## Losses on graphs",
-        "GraphCL: a GIN of three layers and width 32 learns from two views of each graph, without "
-        "labels, for 20 epochs. Then a support vector machine is cross-validated in ten folds, on "
-        f"all graphs. Mean ± standard deviation of {n_seeds} seeds, with the default settings for "
-        "all. The published figures are GraphCL's (You et al., 2020, Table 5), of the decoupled "
-        "loss. Gains are of the support vector machine over that loss; p is of a paired t-test "
-        "over seeds, adjusted by Holm's method within the dataset. BCL has its α from labels.",
-        "```bash\npython -m benchmarks.representations graphs --data DATASETS\n```",
-        table(["graphs", "loss", "accuracy", "published", "kNN", "gain", "p"], cells),
+        f"## {section.title}",
+        f"{section.said.format(seeds=n_seeds)} {_TESTED}",
+        f"```bash\npython -m benchmarks.representations {kind} --data DATASETS\n```",
+        table(heads, cells),
         f"The best: {', '.join(leads)}.",
     )
 
 
 def _scored(row: dict[str, Any], name: str) -> str:
-    return f"{number(row[name])} ± {number(row[f'{name}_std'])}"
+    return _pair(row[name], row[f"{name}_std"])
+
+
+def _pair(mean: float, deviation: float) -> str:
+    return f"{number(mean)} ± {number(deviation)}"

@@ -1,8 +1,8 @@
-"""How well representations of graphs serve by the loss that they were learned with.
+"""How well representations serve by the loss that they were learned with.
 
-Runs ``python -m experiments.graphs`` on each dataset with each loss, and collects what the runs
-scored, with tests against the first loss. Runs that are finished are not run again, interrupted
-ones go on. Datasets that were measured before stay in the file.
+Runs a command of the experiments on each dataset in each way, with the same seeds, and collects
+what the runs scored, with tests against the first way. Runs that are finished are not run again,
+interrupted ones go on. Datasets that were measured before stay in the file.
 
     python -m benchmarks.representations graphs --data DATASETS --runs runs/representations
 """
@@ -23,48 +23,90 @@ from . import _common as common
 
 
 class Comparison(NamedTuple):
-    """Losses that are compared with one another.
+    """Ways to learn that are compared with one another.
 
     Attributes:
       command: What trains: ``python -m experiments.COMMAND``.
-      datasets: Flags of each dataset. ``{data}`` is the folder of the datasets.
-      losses: Flags of each loss. The others are compared with the first.
+      datasets: Flags of each dataset. ``{data}`` is the folder of the datasets, ``{way}`` the way.
+      ways: Flags of each way. The others are compared with the first.
       metric: What is compared: a name in ``metrics.json``.
-      published: By dataset, what a publication reports for the first loss: mean and deviation.
+      published: By dataset, what a publication reports for the first way: mean and deviation.
     """
 
     command: str
     datasets: Mapping[str, Sequence[str]]
-    losses: Mapping[str, Sequence[str]]
+    ways: Mapping[str, Sequence[str]]
     metric: str
-    published: Mapping[str, tuple[float, float]]
+    published: Mapping[str, tuple[float, float]] = {}
+
+    def flags(self, dataset: str, way: str, data: Path) -> list[str]:
+        """Those of a run, but for seeds and its folder."""
+        place = [flag.format(data=data, way=way) for flag in self.datasets[dataset]]
+        return [*place, *self.ways[way]]
 
 
-_OF_LABELS = ("--alpha-from", "labels")
+def _ways(losses: Sequence[str], alpha_from: str) -> dict[str, tuple[str, ...]]:
+    """A way by each loss; that of BCL measures its α."""
+    own = {"bayesian": ("--alpha-from", alpha_from)}
+    return {loss: ("--loss", loss, *own.get(loss, ())) for loss in losses}
+
+
+_DEBIASED = ("info_nce", "debiased", "hard", "bayesian")
+_ENGLISH, _CHINESE = "{data}/text-en/sentconv", "{data}/text-zh"
+_STS = "{data}/text-en/sts/stsb-test.csv"
 COMPARISONS = {
     "graphs": Comparison(
         "graphs",
         {
-            name: ("--data", f"{{data}}/{name}")
+            name: ("--data", f"{{data}}/graphs/{name}")
             for name in ("MUTAG", "PROTEINS", "IMDBBINARY", "NCI1")
         },
-        {
-            "decoupled": ("--loss", "decoupled"),
-            "info_nce": ("--loss", "info_nce"),
-            "debiased": ("--loss", "debiased"),
-            "hard": ("--loss", "hard"),
-            "bayesian": ("--loss", "bayesian", *_OF_LABELS),
-        },
+        _ways(("decoupled", *_DEBIASED), "labels"),
         "svm",
-        {
+        {  # GraphCL (You et al., 2020, Table 5)
             "MUTAG": (0.8680, 0.0134),
             "PROTEINS": (0.7439, 0.0045),
             "NCI1": (0.7787, 0.0041),
             "IMDBBINARY": (0.7114, 0.0044),
         },
-    )
-}
-"""By the kind of the data. The published figures are GraphCL's (You et al., 2020, Table 5)."""
+    ),
+    "texts": Comparison(
+        "text",
+        {
+            "THUCNews": ("--data", f"{_CHINESE}/thucnews-title"),
+            "TNEWS": ("--data", f"{_CHINESE}/tnews", "--n-train", "10000"),
+            "TREC": ("--data", f"{_ENGLISH}/TREC"),
+            "MR": ("--data", f"{_ENGLISH}/rt-polarity.all"),
+        },
+        {
+            "none": ("--method", "none"),
+            "none_longer": ("--method", "none", "--fine-tune-epochs", "11"),
+            **_ways(_DEBIASED, "labels"),
+        },
+        "accuracy",
+    ),
+    "sentences": Comparison(
+        "text",
+        {
+            "MR": (
+                "--data", f"{_ENGLISH}/rt-polarity.all", "--pairs", _STS, "--method", "dropout",
+                "--epochs", "3", "--fine-tune-epochs", "0",
+            ),
+        },
+        {**_ways((*_DEBIASED, "decoupled"), "views"), "untrained": ("--lr", "1e-12")},
+        "spearman",
+    ),
+    "pairs": Comparison(
+        "pairs",
+        {
+            "flickr8k": ("--recipe", "flickr8k-small-{way}", "--data", "{data}/flickr8k-80px"),
+            "pictograms": ("--recipe", "pictograms-small-{way}", "--data", "{data}/emoji-pairs"),
+        },
+        dict.fromkeys(("clip", "siglip", "debiased", "hard", "bayesian"), ()),
+        "text_to_image_recall@10",
+    ),
+}  # fmt: skip
+"""By the kind of the data."""
 
 
 def run(command: str, flags: Sequence[str], folder: Path) -> None:
@@ -77,10 +119,10 @@ def run(command: str, flags: Sequence[str], folder: Path) -> None:
         raise SystemExit(status)
 
 
-def collect(loss: str, flags: Sequence[str], folder: Path) -> dict[str, Any]:
+def collect(way: str, flags: Sequence[str], folder: Path) -> dict[str, Any]:
     """A row of the table: what a run scored, in its mean and by seed."""
     return {
-        "loss": loss,
+        "way": way,
         "flags": " ".join(flags),
         **{
             name: value
@@ -128,17 +170,18 @@ def main() -> None:
     content = json.loads(path.read_text()) if path.exists() else {"datasets": {}}
     for dataset in args.datasets or comparison.datasets:
         rows = []
-        for loss, own in comparison.losses.items():
-            place = (flag.format(data=args.data) for flag in comparison.datasets[dataset])
-            flags = [*own, "--seeds", str(args.seeds)]
-            folder = args.runs / f"{dataset}-{loss}"
-            run(comparison.command, [*place, *flags], folder)
-            rows.append(collect(loss, flags, folder))
+        for way in comparison.ways:
+            folder = args.runs / args.kind / f"{dataset}-{way}"
+            seeds = "--seeds", str(args.seeds)
+            flags = comparison.flags(dataset, way, args.data)
+            run(comparison.command, [*flags, *seeds], folder)
+            shown = comparison.flags(dataset, way, Path("DATASETS"))
+            rows.append(collect(way, [*shown, *seeds], folder))
         compare(rows, comparison.metric)
         known = comparison.published.get(dataset)
         content["datasets"][dataset] = {**about, "published": known, "rows": rows}
         common.write_json(path, content)
-        shown = ("loss", comparison.metric, f"{comparison.metric}_std", "gain", "p")
+        shown = ("way", comparison.metric, f"{comparison.metric}_std", "gain", "p")
         common.print_table([{name: row.get(name, "") for name in shown} for row in rows])
 
 

@@ -11,8 +11,9 @@ from test_benchmarks import call
 from benchmarks import representations, results_page
 from experiments._study_command import configure
 from experiments.graphs._study import GraphStudy
+from experiments.pairs._study import Pairs
+from experiments.text._study import TextStudy
 
-GRAPHS = representations.COMPARISONS["graphs"]
 SEEDS = 3
 GAIN = {"decoupled": 0.0, "info_nce": 0.1, "debiased": 0.01, "hard": 0.0, "bayesian": -0.01}
 
@@ -49,19 +50,19 @@ def measure(monkeypatch, tmp_path, *flags) -> dict:
 
 def test_losses_are_compared_with_the_first_over_seeds(runs, monkeypatch, tmp_path):
     found = measure(monkeypatch, tmp_path, "--datasets", "MUTAG", "--seeds", SEEDS)["MUTAG"]
-    assert [flags[:3] for flags in runs] == [("graphs", "--data", "sets/MUTAG")] * 5
+    assert [flags[:3] for flags in runs] == [("graphs", "--data", "sets/graphs/MUTAG")] * 5
     first, *others = found["rows"]
-    assert (first["loss"], "gain" in first, first["flags"]) == (
-        "decoupled", False, "--loss decoupled --seeds 3"
+    assert (first["way"], "gain" in first, first["flags"]) == (
+        "decoupled", False, "--data DATASETS/graphs/MUTAG --loss decoupled --seeds 3"
     )  # fmt: skip
-    raw = [stats.ttest_rel(of_seeds(row["loss"]), of_seeds("decoupled")).pvalue for row in others]
+    raw = [stats.ttest_rel(of_seeds(row["way"]), of_seeds("decoupled")).pvalue for row in others]
     # Holm: the least is multiplied by 4, the next by 3, … and none is below one before it.
     by_hand, worst = {}, 0.0
     for rank, i in enumerate(np.argsort(raw)):
         worst = by_hand[int(i)] = max(worst, min(1.0, raw[i] * (4 - rank)))
     for i, row in enumerate(others):
         assert row["p"] == pytest.approx(by_hand[i])
-        gain = np.mean(of_seeds(row["loss"]) - of_seeds("decoupled"))
+        gain = np.mean(of_seeds(row["way"]) - of_seeds("decoupled"))
         assert row["gain"] == pytest.approx(gain)
     assert others[0]["p"] < 0.05 < others[2]["p"]
 
@@ -90,11 +91,23 @@ def test_what_does_not_go_is_refused_before_a_run(flags, message, runs, monkeypa
     assert not runs
 
 
-@pytest.mark.parametrize("loss", GRAPHS.losses)
-def test_the_flags_of_a_loss_are_taken(loss):
-    config, _, _ = configure(GraphStudy(), list(GRAPHS.losses[loss]))
-    assert config.objective.loss == loss
-    GraphStudy().settle(config)
+STUDIES = {"graphs": GraphStudy, "text": TextStudy, "pairs": Pairs}
+RUNS = [
+    (kind, dataset, way)
+    for kind, comparison in representations.COMPARISONS.items()
+    for dataset in comparison.datasets
+    for way in comparison.ways
+]
+
+
+@pytest.mark.parametrize(("kind", "dataset", "way"), RUNS, ids=" ".join)
+def test_the_flags_of_a_run_are_taken(kind, dataset, way):
+    comparison = representations.COMPARISONS[kind]
+    study = STUDIES[comparison.command]()
+    config, _, _ = configure(study, comparison.flags(dataset, way, Path("sets")))
+    study.settle(config)
+    assert config.source.data.startswith("sets/")
+    assert comparison.metric in study.names
 
 
 def test_a_finished_run_is_not_run_again(monkeypatch, tmp_path):
