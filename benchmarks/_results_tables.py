@@ -37,7 +37,7 @@ def by_method(path: Path) -> dict[str, Row]:
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(cells).replace("|  |", "| |") + " |" for cells in lines)
+    return "\n".join("|" + "|".join(f" {x} " if x else " " for x in cells) + "|" for cells in lines)
 
 
 def number(value: Any, digits: int = 4) -> str:
