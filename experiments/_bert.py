@@ -98,6 +98,11 @@ def settled(options: BertOptions, encoder: Encoder) -> dict[str, Any]:
     return found
 
 
+def layers(n: int) -> str:
+    """So many layers, in words."""
+    return f"{n} layer{'s' * (n > 1)}"
+
+
 def load_encoder(options: BertOptions, texts: Sequence[str], length: int | None = None) -> Encoder:
     """The encoder of the flags, for texts of some tokens.
 

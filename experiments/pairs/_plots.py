@@ -52,6 +52,5 @@ def figure_of_retrieval(found: Found, title: str) -> Figure:
             right = group >= 0 and test.image_groups[place] == group
             for spine in axes.spines.values():
                 spine.set(visible=bool(right), color=_RIGHT, linewidth=3)
-    panels[0, 1].set_title("nearest images; a frame is a right one", fontsize="small", loc="left")
-    figure.suptitle(title, wrap=True)
+    figure.suptitle(f"{title}\nnearest images of texts; a green frame is a right one", wrap=True)
     return figure

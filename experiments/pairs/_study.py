@@ -9,6 +9,7 @@ import numpy as np
 
 from crl_jax import train
 
+from .._bert import layers
 from .._learned import Learned
 from .._registry import filled, settle
 from .._study import Judged, OnStage, Run, Study
@@ -129,7 +130,8 @@ class Pairs(Study[Config, Problem]):
         said.append(f"{config.encoding.encoder} of width {width}")
         text = config.text
         if text.weights is None:
-            said.append(f"BERT of {text.text_n_layers} layers, width {text.text_width}")
+            assert text.text_n_layers is not None
+            said.append(f"BERT of {layers(text.text_n_layers)}, width {text.text_width}")
         else:
             said.append(f"BERT of {Path(text.weights).name}")
         return ", ".join(said)

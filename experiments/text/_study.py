@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .._bert import settled
+from .._bert import layers, settled
 from .._registry import filled, settle
 from .._study import Judged, OnStage, Run, Study
 from ..view_losses import LOSSES, fill_loss, in_words, settle_loss
@@ -157,7 +157,7 @@ class TextStudy(Study[Config, Problem]):
         if config.encoding.weights is not None:
             weights = f"weights of {Path(config.encoding.weights).name}"
         yield (
-            f"encoder of {settings.n_layers} layers, width {settings.width}, "
+            f"encoder of {layers(settings.n_layers)}, width {settings.width}, "
             f"{len(problem.encoder.words):,} pieces of words; {weights}"
         )
 
