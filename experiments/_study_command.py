@@ -147,7 +147,8 @@ class _Work:
         axes = study.schema.sweep(config.protocol.sweep, config)
         study.draw_first(config, problem, {name: v[0] for name, v in axes.items()}, folder)
         on_entry = partial(self._on_entry_of, shown)
-        shown.stage("compiling and first epoch")
+        if axes:
+            shown.stage("compiling and first epoch")
         points, choice = search(study, config, problem, checkpoints, on_entry)
         if config.protocol.sweep:
             rundir.write_sweep(folder / rundir.SWEEP, points, choice, study.decided_by(config))
