@@ -133,6 +133,14 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) 
     partial.replace(path)
 
 
+def write_arrays(path: Path, **arrays: Any) -> None:
+    """Writes arrays as an npz, atomically."""
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("wb") as file:
+        np.savez(file, **arrays)
+    partial.replace(path)
+
+
 def write_text(path: Path, text: str) -> None:
     """Writes a text, atomically."""
     partial = path.with_name(path.name + ".partial")

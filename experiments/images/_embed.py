@@ -1,16 +1,17 @@
 """Features of images by the encoder of a run: ``python -m experiments.images embed``."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import tyro
 
 from crl_jax import data
 
+from .._encoder_file import write_features
 from .._program import program
-from .._screen import output, plain
 from ._options import _DATA
 from ._saved import load_encoder
 
@@ -37,25 +38,41 @@ def main(arguments: list[str]) -> None:
     options = tyro.cli(
         EmbedOptions, prog=f"{program('images')} embed", description=_DESCRIPTION, args=arguments
     )
-    console = output()
     encoder = load_encoder(options.run)
     own = encoder.config.source
     source = options.data or own.data
     split = data.load_images(source, size=own.image_size)
-    wanted = encoder.n_channels
-    if split.train.images.shape[-1] != wanted:
+    check_channels(f"--data {source}", split, encoder.n_channels, options.run)
+    write_features(options.out, "images", **of_parts(split, encoder.features))
+
+
+def check_channels(said: str, split: data.ImageSplit, wanted: int, run: Path) -> None:
+    """Refuses images that an encoder does not take.
+
+    Args:
+      said: The flag that named them, and its value.
+      split: The images.
+      wanted: How many channels the encoder takes.
+      run: Its run directory.
+
+    Raises:
+      ValueError: If they have others.
+    """
+    found = split.train.images.shape[-1]
+    if found != wanted:
         raise ValueError(
-            f"--data {source} has images of {split.train.images.shape[-1]} channels: the encoder "
-            f"of {options.run} takes {wanted}."
+            f"{said} has images of {found} channels: the encoder of {run} takes {wanted}."
         )
+
+
+def of_parts(
+    split: data.ImageSplit, features: Callable[[np.ndarray], np.ndarray]
+) -> dict[str, Any]:
+    """The features of all images, with labels, classes and the part that each is of."""
     parts = dict(split.parts())
-    features = np.concatenate([encoder.features(part.images) for part in parts.values()])
-    labels = np.concatenate([part.labels for part in parts.values()])
-    names = np.repeat(list(parts), [len(part) for part in parts.values()])
-    classes = np.array(split.train.classes)
-    partial = options.out.with_name(options.out.name + ".partial")
-    with partial.open("wb") as file:
-        np.savez(file, features=features, labels=labels, classes=classes, part=names)
-    partial.replace(options.out)
-    n, dim = features.shape
-    console.print(f"{n:,} images, {dim} features each, in {plain(options.out)}")
+    return {
+        "features": np.concatenate([features(part.images) for part in parts.values()]),
+        "labels": np.concatenate([part.labels for part in parts.values()]),
+        "classes": np.array(split.train.classes),
+        "part": np.repeat(list(parts), [len(part) for part in parts.values()]),
+    }
