@@ -1,6 +1,7 @@
 """Encoders of texts by the command line, from flags to metrics."""
 
 import shlex
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tyro
 from bert import TINY, published
 from scipy import stats
 from sklearn.metrics import precision_recall_fscore_support
@@ -25,7 +27,9 @@ from studies import (
 )
 
 import experiments.text
-from crl_jax import models, tasks
+from crl_jax import data, models, tasks
+from experiments import _rundir as rundir
+from experiments._encoder_file import save_encoder
 from experiments._learned import Learned
 from experiments._schema import to_json
 from experiments._study import Run
@@ -33,8 +37,10 @@ from experiments._study_command import configure
 from experiments._truth import some_of
 from experiments.text import main
 from experiments.text._config import FLAGS, SCHEMA
+from experiments.text._embed import EmbedOptions
 from experiments.text._judge import TextLearned, _scores, correlation
 from experiments.text._problem import Pairs, drawn
+from experiments.text._saved import load_encoder
 from experiments.text._study import TextStudy
 from experiments.text._training import FINE_TUNING, PRE_TRAINING, fit, start_of, task_of, trace_step
 from experiments.text.methods import METHODS
@@ -134,6 +140,59 @@ def test_a_text_is_judged_by_its_class(files, tmp_path):
         np.testing.assert_array_equal(stored["features"], stored["before"])
         np.testing.assert_array_equal(stored["labels"], labels)
         assert stored["classes"].tolist() == ["class0", "class1", "class2"]
+    rundir.create(tmp_path, config)
+    encoder = load_encoder(tmp_path)  # as pre-training left it
+    np.testing.assert_allclose(encoder.features(texts_of(files)), learned.features, atol=1e-5)
+
+
+def texts_of(files, part="test"):
+    """The texts of a file."""
+    return [line.split("\t")[0] for line in (files / f"{part}.tsv").read_text().splitlines()[1:]]
+
+
+def test_the_vocabulary_is_kept_in_the_usual_form(finished, files):
+    _, problem = settled(files)
+    words = data.WordPiece.read(finished / "vocab.txt")
+    assert words == problem.encoder.words
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a film\n\nanother", "texts.txt:2: expected a text, got an empty line"),
+        (b"", "texts.txt:1: expected a text, got an empty line"),
+        (b"a film\nan \xff", "texts.txt:2: expected UTF-8, got other bytes"),
+        (None, "expected a file with a text in each line, got none"),
+    ],
+)
+def test_broken_lines_are_told(content, message, finished, tmp_path, capsys):
+    path, out = tmp_path / "texts.txt", tmp_path / "features.npz"
+    if content is not None:
+        path.write_bytes(content)
+    assert main(["embed", "--run", str(finished), "--texts", str(path), "--out", str(out)]) == 2
+    assert message in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_runs_without_an_encoder_are_told(finished, tmp_path, capsys):
+    def said():
+        assert main(["embed", "--run", str(tmp_path)]) == 2
+        return capsys.readouterr().err
+
+    assert "holds no run" in said()
+    shutil.copy(finished / "config.json", tmp_path)
+    assert "its training is not finished" in said()
+    shutil.copy(finished / "encoder.npz", tmp_path)
+    assert "has no vocab.txt" in said()
+    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL, *map(str, range(99))]))
+    assert "pieces of" in said()
+    (tmp_path / "encoder.npz").write_bytes(b"PK")
+    assert "expected a complete checkpoint" in said()
+    (tmp_path / "encoder.npz").unlink()
+    (tmp_path / "metrics.json").write_text("{}")
+    assert "before encoders were kept" in said()
+    save_encoder(tmp_path, {}, {})
+    assert "expected the settings of a BERT, got {}" in said()
 
 
 @pytest.fixture(scope="module")
@@ -144,6 +203,27 @@ def whole(files, tmp_path_factory):
     with jax.numpy_dtype_promotion("standard"):
         assert main([*flags, "--out", str(folder)]) == 0
     return folder, flags
+
+
+def test_features_of_a_run_are_those_that_were_kept(whole, files, tmp_path):
+    """Of texts in lines, and of the run's own set."""
+    run, _ = whole
+    with np.load(run / "features.npz") as stored:
+        want = stored["features"]
+        assert not np.allclose(want, stored["before"], atol=1e-4)  # it was fine-tuned
+    lines, out = tmp_path / "texts.txt", tmp_path / "features.npz"
+    lines.write_text("\n".join(texts_of(files)))
+    assert main(["embed", "--run", str(run), "--texts", str(lines), "--out", str(out)]) == 0
+    with np.load(out) as stored:
+        np.testing.assert_allclose(stored["features"], want, atol=1e-5)
+    for source in ([], ["--data", str(files)]):
+        assert main(["embed", "--run", str(run), *source, "--out", str(out)]) == 0
+        with np.load(out) as stored:
+            assert stored["part"].tolist() == ["train"] * 60 + ["test"] * 30
+            np.testing.assert_allclose(stored["features"][60:], want, atol=1e-5)
+            np.testing.assert_array_equal(stored["labels"], np.arange(90) % 3)
+            assert stored["classes"].tolist() == ["class0", "class1", "class2"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["features.npz", "texts.txt"]
 
 
 @pytest.mark.parametrize("stage", [PRE_TRAINING, FINE_TUNING])
@@ -322,11 +402,14 @@ def test_recipes_are_taken(name):
         (["--weights", "nowhere", "--width", "9"], "--weights bring their own --width"),
         (["--text-col", "body"], "expected a column 'body'"),
         (["--resume", "runs", "--lr", "1"], "--resume goes on with the run's own configuration"),
+        (["embed", "--run", "nowhere"], "nowhere holds no run"),
+        (["embed", "--run", "nowhere", "--texts", "a", "--data", "b"], "give one of them"),
+        (["embed", "--run", "nowhere", "--text-col", "1"], "--text-col 1 is a column of --data"),
     ],
 )  # fmt: skip
 def test_what_does_not_go_is_said(flags, message, files, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    given = [] if "--resume" in flags else [*SMALL, "--data", str(files)]
+    given = [] if {"--resume", "--run"} & {*flags} else [*SMALL, "--data", str(files)]
     assert main([*given, *flags]) == 2
     said = capsys.readouterr()
     assert message in said.err
@@ -379,9 +462,12 @@ def test_a_part_for_validation_decides(tmp_path, files):
 
 @pytest.mark.parametrize("command", commands_of(README, "text"), ids=" ".join)
 def test_commands_of_the_page_are_taken(command):
-    if command[:1] != ["--resume"]:
+    if command[:1] == ["embed"]:
+        assert tyro.cli(EmbedOptions, args=command[1:]).run == Path("runs/trec")
+    elif command[:1] != ["--resume"]:
         configure(TextStudy(), command)
 
 
 def test_flags_of_the_page_are_all_of_them():
-    assert flags_of(README) == {*FLAGS.values(), "--help", "--recipe"}
+    own = {f"--{name.replace('_', '-')}" for name in EmbedOptions.__dataclass_fields__}
+    assert flags_of(README) == {*FLAGS.values(), "--help", "--recipe"} | own

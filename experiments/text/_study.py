@@ -9,6 +9,7 @@ import numpy as np
 
 from .._bert import layers, settled
 from .._registry import filled, settle
+from .._rundir import write_arrays
 from .._study import Judged, OnStage, Run, Study
 from ..view_losses import LOSSES, fill_loss, in_words, settle_loss
 from . import _training as training
@@ -16,6 +17,7 @@ from ._config import FLAGS, SCHEMA, Config, anchor
 from ._judge import TextLearned, judge, judge_weights
 from ._problem import Problem, load_problem
 from ._reports import part_of
+from ._saved import save_encoder
 from .methods import METHODS
 from .recipes import RECIPES
 
@@ -31,6 +33,8 @@ labels (SimCSE), fine-tune it, and judge it by a test part.
   {program} --method none                     fine-tuning alone, to compare with
   {program} --recipe NAME [flags]             a published configuration:
       {recipes}
+  {program} embed --run DIR --texts FILE      features of texts
+      (embed --help for more)
 """
 
 
@@ -186,17 +190,13 @@ class TextStudy(Study[Config, Problem]):
         return Judged(found, right, shown)
 
     def keep(self, learned: TextLearned, folder: Path) -> None:
-        """Features of the test texts, before and after fine-tuning."""
-        partial = folder / f"{FEATURES}.partial"
-        with partial.open("wb") as file:
-            np.savez(
-                file,
-                features=np.asarray(learned.features),
-                before=np.asarray(learned.features_before),
-                labels=learned.test.labels,
-                classes=np.array(learned.test.classes),
-            )
-        partial.replace(folder / FEATURES)
+        """The encoder, and features of the test texts before and after fine-tuning."""
+        save_encoder(folder, learned)
+        write_arrays(
+            folder / FEATURES,
+            features=np.asarray(learned.features), before=np.asarray(learned.features_before),
+            labels=learned.test.labels, classes=np.array(learned.test.classes),
+        )  # fmt: skip
 
     def draw(
         self, config: Config, problem: Problem, learned: TextLearned, judged: Judged, title: str,

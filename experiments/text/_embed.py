@@ -1,0 +1,77 @@
+"""Features of texts by the encoder of a run: ``python -m experiments.text embed``."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import tyro
+
+from crl_jax import data
+
+from .._encoder_file import write_features
+from .._program import program
+from .._text_file import read_lines
+from ._options import _DATA, DataOptions
+from ._problem import _column
+from ._saved import load_encoder
+
+_DESCRIPTION = """Features of texts by the encoder of a run: as fine-tuning left it, or pre-training
+where there was no fine-tuning.
+
+Writes an npz with the array features [n, dim], a row for each line of --texts; of --data also
+labels [n] (-1: none), classes, and part [n]: which part of the set each text is of.
+"""
+
+
+@dataclass(frozen=True)
+class EmbedOptions:
+    """What is embedded."""
+
+    run: Path
+    """Run directory."""
+    texts: Path | None = None
+    """File with a text in each line, UTF-8."""
+    data: Annotated[str | None, tyro.conf.arg(help=f"{_DATA} By default the run's own.")] = None
+    text_col: str | None = None
+    """Column of the texts in --data, by its name or its position from 0."""
+    label_col: str | None = None
+    """Column of the classes; the same."""
+    out: Path = Path("features.npz")
+    """The file that is written."""
+
+
+def main(arguments: list[str]) -> None:
+    """Embeds what the flags name."""
+    options = tyro.cli(
+        EmbedOptions, prog=f"{program('text')} embed", description=_DESCRIPTION, args=arguments
+    )
+    _check(options)
+    encoder = load_encoder(options.run)
+    if options.texts is not None:
+        write_features(options.out, "texts", encoder.features(read_lines(options.texts)))
+        return
+    source = encoder.config.source
+    if options.data is not None:
+        source = DataOptions(options.data, options.text_col, options.label_col)
+    split = data.load_texts(
+        source.data, text_col=_column(source.text_col), label_col=_column(source.label_col),
+        test=source.test, seed=source.split_seed, encoding=source.encoding,
+    )  # fmt: skip
+    parts = dict(split.parts())
+    write_features(
+        options.out, "texts",
+        encoder.features([text for part in parts.values() for text in part.texts]),
+        labels=np.concatenate([part.labels for part in parts.values()]),
+        classes=np.array(split.train.classes),
+        part=np.repeat(list(parts), [len(part) for part in parts.values()]),
+    )  # fmt: skip
+
+
+def _check(options: EmbedOptions) -> None:
+    """Refuses flags that contradict each other."""
+    if options.texts is not None and options.data is not None:
+        raise ValueError("--texts and --data name what is embedded; give one of them.")
+    for flag, value in (("--text-col", options.text_col), ("--label-col", options.label_col)):
+        if value is not None and options.data is None:
+            raise ValueError(f"{flag} {value} is a column of --data; give that, too.")
