@@ -13,13 +13,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tyro
 from bert import TINY, published
 from PIL import Image
 from studies import commands_of, files_of, flags_of, kill, page_of, read, resume, said_of_runs
 
 import experiments.pairs
 from crl_jax import models, tasks, train
-from crl_jax.data import Captioned, Tokens
+from crl_jax.data import Captioned, Tokens, load_captioned
 from experiments._schema import to_json
 from experiments._study import Run
 from experiments._study_command import configure
@@ -27,8 +28,10 @@ from experiments.images.encoders import ENCODERS
 from experiments.pairs import _judge as judging
 from experiments.pairs import main
 from experiments.pairs._config import FLAGS, SCHEMA
+from experiments.pairs._embed import EmbedOptions
 from experiments.pairs._judge import Found, chance, judge, judge_classes, judge_retrieval
 from experiments.pairs._problem import Part, draw_caption
+from experiments.pairs._saved import load_towers
 from experiments.pairs._study import Pairs
 from experiments.pairs._training import examples_of, fit, task_of, trace_step
 from experiments.pairs.losses import LOSSES
@@ -117,6 +120,38 @@ def test_embeddings_are_those_that_were_judged(finished):
     got = judged["text_to_image_recall@5"]
     assert np_recall(texts, images, of_texts, of_images, 5) == pytest.approx(got, abs=0.01)
     assert judged["chance_recall@10"] == pytest.approx(1 - 0.9**10, abs=0.02)
+
+
+def test_a_run_embeds_as_it_was_judged(finished, tmp_path):
+    towers, out = load_towers(finished), tmp_path / "features.npz"
+    with np.load(finished / "embeddings.npz") as kept:
+        images, texts, captions = kept["images"], kept["texts"], kept["captions"].tolist()
+    test = load_captioned("digits").test
+    np.testing.assert_allclose(towers.images(test.images), images, atol=1e-5)
+    lines = tmp_path / "texts.txt"
+    lines.write_text("".join(f"{text}\n" for text in captions))
+    assert main(["embed", "--run", str(finished), "--texts", str(lines), "--out", str(out)]) == 0
+    with np.load(out) as stored:
+        np.testing.assert_allclose(stored["features"], texts, atol=1e-5)
+    assert main(["embed", "--run", str(finished), "--images", "digits", "--out", str(out)]) == 0
+    with np.load(out) as stored:
+        assert stored["features"].shape == (1797, 8)
+        np.testing.assert_allclose(np.linalg.norm(stored["features"], axis=1), 1, atol=1e-5)
+        assert {*stored["part"]} == {"train", "test"}
+        # Drawn otherwise, the images are the same.
+        nearest = (stored["features"] @ images.T).max(axis=0)
+        np.testing.assert_allclose(nearest, 1, atol=1e-5)
+
+
+def test_images_of_other_channels_are_refused(finished, tmp_path, capsys):
+    for i in range(4):
+        path = tmp_path / f"class{i % 2}" / f"{i}.png"
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(np.full((8, 8, 3), (60 * i, 0, 9), np.uint8)).save(path)
+    assert main(["embed", "--run", str(finished), "--images", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert f"--images {tmp_path} has images of 3 channels" in said
+    assert f"of {finished} takes 1" in said
 
 
 def test_a_killed_run_goes_on_to_the_same_bits(tmp_path, monkeypatch):
@@ -227,7 +262,7 @@ def test_recall_by_hand():
     texts = jnp.asarray([eye[0] + 0.1 * eye[1], eye[0] + 0.5 * eye[2], eye[0]])
     test = captioned([0, 1, 2], [7, 7, 8])
     learned = SimpleNamespace()
-    named, by_query = judge_retrieval(Found(learned, test, images, texts))  # pyright: ignore
+    named, by_query = judge_retrieval(Found(learned, test, images, texts, SimpleNamespace()))  # pyright: ignore
     # Texts 0 and 1 are nearest to image 0, which is right; text 2 too, and image 2 ties with 1.
     assert by_query[3:].tolist() == [1, 1, 1 / 3]
     # Image 0 has text 2 before its own, image 1 its own text 0, image 2 the wrong text 1 first.
@@ -264,7 +299,7 @@ def test_classes_are_told_by_the_texts_of_the_training_part(monkeypatch):
     of_images = np.array([0.4, -0.2, -0.3, 0.0])  # the border is at -0.25
     images = jnp.stack([jnp.cos(of_images), jnp.sin(of_images)], axis=1)
     test = Captioned(pixels, ("x",) * 4, of_text, np.int32([5, 5, 6, -1]))
-    found = Found(SimpleNamespace(), test, images, images)  # pyright: ignore
+    found = Found(SimpleNamespace(), test, images, images, SimpleNamespace())  # pyright: ignore
     assert judge_classes(found, part) == {"zero_shot": 1.0}
     unknown = replace(found, test=replace(test, groups=np.int32([5, 5, 4, -1])))
     assert judge_classes(unknown, part) == {}
@@ -277,7 +312,7 @@ def test_of_photographs_nobody_knows_which_are_equal(photographs):
     assert trace_step(config, problem, {}).shape == ()
     assert not isinstance(examples_of(problem.train), tasks.Labelled)
     images, texts = jnp.eye(8), jnp.eye(8)[problem.test.captioned.image_of_text]
-    found = Found(SimpleNamespace(), problem.test.captioned, images, texts)  # pyright: ignore
+    found = Found(SimpleNamespace(), problem.test.captioned, images, texts, problem.encoder)  # pyright: ignore
     named, by_query = judge(found, problem, LOSSES["bayesian"])
     assert not {"false_negatives", "zero_shot"} & named.keys()
     assert named["chance_recall@1"] == pytest.approx(1 / 8)
@@ -341,6 +376,8 @@ def test_weights_that_do_not_go_are_said(flags, message, weights, capsys):
         (["--sweep", "epochs=1,2"], "--sweep takes one of"),
         (["--recipe", "coco"], "--recipe takes one of flickr8k-small-clip"),
         (["--resume", "runs", "--lr", "1"], "--resume goes on with the run's own configuration"),
+        (["embed", "--run", "nowhere", "--images", "digits"], "nowhere holds no run"),
+        (["embed", "--run", "nowhere"], "--images and --texts name what is embedded; give one"),
     ],
 )  # fmt: skip
 def test_what_does_not_go_is_said(flags, message, tmp_path, monkeypatch, capsys):
@@ -394,11 +431,14 @@ def test_views_are_of_the_library():
 
 @pytest.mark.parametrize("command", commands_of(README, "pairs"), ids=" ".join)
 def test_commands_of_the_page_are_taken(command):
-    if command[:1] != ["--resume"]:
+    if command[:1] == ["embed"]:
+        assert tyro.cli(EmbedOptions, args=command[1:]).run == Path("runs/flickr8k")
+    elif command[:1] != ["--resume"]:
         study = Pairs()
         config, _, _ = configure(study, command)
         study.settle(config)
 
 
 def test_flags_of_the_page_are_all_of_them():
-    assert flags_of(README) == {*FLAGS.values(), "--help", "--recipe"}
+    own = {f"--{name}" for name in EmbedOptions.__dataclass_fields__}
+    assert flags_of(README) == {*FLAGS.values(), "--help", "--recipe"} | own

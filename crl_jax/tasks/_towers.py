@@ -114,6 +114,10 @@ class Towers(ScoreTask):
             params["bias"] = jnp.asarray(self.bias, jnp.float32)
         return params, self.with_alpha(rest)
 
+    def of_networks(self, params: Any, extra: Any) -> tuple[Any, Any]:
+        """Parameters and other variables of both networks, ``first`` and ``second``."""
+        return {name: params[name] for name in _HALVES}, variables_of(extra)
+
     def batch(self, key: Key[Array, ""], examples: Examples) -> Views:
         """A view of each half, or the half as it is."""
         data, labels = split_labels(examples.data)

@@ -9,6 +9,7 @@ import numpy as np
 
 from crl_jax import data, losses, metrics, train
 
+from .._bert import Encoder
 from .._learned import Learned
 from .._truth import judge_scores
 from ._problem import Part, Problem
@@ -35,17 +36,21 @@ class Found:
       test: The test part.
       images: Embeddings of its images, ``[n, dim]``, of length 1.
       texts: Embeddings of its texts, ``[n_texts, dim]``, of length 1.
+      encoder: What cuts texts.
     """
 
     learned: Learned
     test: data.Captioned
     images: jax.Array
     texts: jax.Array
+    encoder: Encoder
 
     @classmethod
-    def of(cls, learned: Learned, test: Part) -> "Found":
+    def of(cls, learned: Learned, problem: Problem) -> "Found":
         """Embeds the test part."""
-        return cls(learned, test.captioned, *_embedded(learned, test.captioned.images, test.tokens))
+        test = problem.test
+        images, texts = _embedded(learned, test.captioned.images, test.tokens)
+        return cls(learned, test.captioned, images, texts, problem.encoder)
 
 
 def _embedded(learned: Learned, images: Any, tokens: Any) -> Any:

@@ -12,6 +12,7 @@ from crl_jax import train
 from .._bert import layers
 from .._learned import Learned
 from .._registry import filled, settle
+from .._rundir import write_arrays
 from .._study import Judged, OnStage, Run, Study
 from ..images import _views as views
 from ..images.encoders import ENCODERS
@@ -20,6 +21,7 @@ from . import _training as training
 from ._config import FLAGS, SCHEMA, Config, anchor
 from ._judge import KS, Found, judge
 from ._problem import Problem, load_problem
+from ._saved import save_towers
 from ._settled import as_loaded, refuse_groups, settled_entries, settled_text, settled_training
 from .losses import LOSSES, UNKNOWN_SHARE
 from .recipes import RECIPES
@@ -33,6 +35,8 @@ nothing was learned from.
   {program} --data FOLDER --loss siglip       your own images with texts
   {program} --recipe NAME [flags]             settings that two cores can do:
       {recipes}
+  {program} embed --run DIR --images FOLDER   images, or --texts FILE, in the space of a run
+      (embed --help for more)
 """
 
 
@@ -168,7 +172,7 @@ class Pairs(Study[Config, Problem]):
     def learned(self, config: Config, problem: Problem, run: Run, fitted: train.Fitted) -> Found:
         """See :meth:`Study.learned`."""
         task = training.task_of(config, problem, run.numbers)
-        return Found.of(Learned.of(task, fitted), problem.test)
+        return Found.of(Learned.of(task, fitted), problem)
 
     def judge(
         self, config: Config, problem: Problem, learned: Found, seed: int, on_stage: OnStage
@@ -177,16 +181,15 @@ class Pairs(Study[Config, Problem]):
         return Judged(*judge(learned, problem, LOSSES[config.objective.loss]))
 
     def keep(self, learned: Found, folder: Path) -> None:
-        """Embeddings of the test part, and which image and text belong together."""
+        """Both networks; embeddings of the test part, and which image and text belong together."""
+        save_towers(folder, learned)
         test = learned.test
-        partial = folder / f"{EMBEDDINGS}.partial"
-        with partial.open("wb") as file:
-            np.savez(
-                file, images=np.asarray(learned.images), texts=np.asarray(learned.texts),
-                image_of_text=test.image_of_text, image_groups=test.image_groups,
-                captions=np.array(test.texts),
-            )  # fmt: skip
-        partial.replace(folder / EMBEDDINGS)
+        write_arrays(
+            folder / EMBEDDINGS,
+            images=np.asarray(learned.images), texts=np.asarray(learned.texts),
+            image_of_text=test.image_of_text, image_groups=test.image_groups,
+            captions=np.array(test.texts),
+        )  # fmt: skip
 
     def draw(
         self, config: Config, problem: Problem, learned: Found, judged: Judged, title: str,

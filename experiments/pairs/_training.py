@@ -75,15 +75,25 @@ def task_of(config: Config, problem: Problem, numbers: dict[str, float]) -> task
         values = settle("loss", config.objective, LOSSES, tuple(numbers)) | numbers
         learned["bias"] = values["bias"]
     given = None if encoder.params is None else {"second": {"backbone": encoder.params}}
-    images = make_backbone(config.encoding, problem.train.captioned.images.shape[-1])
-    to_space = models.Projection((options.dim,), norm=False, last_bias=False)
+    n_channels = problem.train.captioned.images.shape[-1]
     return tasks.Towers(
-        models.Network(models.WithHead(images, to_space)),
-        models.Network(models.WithHead(encoder.settings, to_space)),
+        *networks_of(config, n_channels, encoder.settings),
         loss_fn=entry.loss, hyperparams=hyperparams, alpha=alpha, pretrained=given,
         augment_first=make_views(config.views), augment_second=draw_caption,
         exclude_equal=options.exclude_equal, tile=options.tile, **learned,
     )  # fmt: skip
+
+
+def networks_of(
+    config: Config, n_channels: int, settings: models.Bert
+) -> tuple[models.Network, models.Network]:
+    """The networks of images and of texts, each with its way into the space."""
+    to_space = models.Projection((config.training.dim,), norm=False, last_bias=False)
+    images = make_backbone(config.encoding, n_channels)
+    return (
+        models.Network(models.WithHead(images, to_space)),
+        models.Network(models.WithHead(settings, to_space)),
+    )
 
 
 def trace_step(config: Config, problem: Problem, numbers: dict[str, float]) -> Any:
