@@ -1,20 +1,25 @@
 """Representations of graphs by the command line, from flags to features."""
 
 import shlex
+import shutil
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+import tyro
 from studies import commands_of, files_of, flags_of, kill, page_of, read, resume, said_of_runs
 
 import experiments.graphs
 from crl_jax import metrics
+from crl_jax.data import load_graphs
+from experiments._encoder_file import save_encoder
 from experiments._schema import to_json
 from experiments._study import Run
 from experiments._study_command import configure
 from experiments.graphs import main
 from experiments.graphs._config import FLAGS, SCHEMA
+from experiments.graphs._embed import EmbedOptions
 from experiments.graphs._problem import load_problem
 from experiments.graphs._study import GraphStudy
 from experiments.graphs._training import fit, task_of, trace_step
@@ -57,6 +62,26 @@ def test_features_are_those_that_were_judged(finished):
     assert len(left) == 360
     want = metrics.cross_validated_svm(features[left], problem.labels(left), folds=3, seed=0)
     assert read(finished, "metrics_by_seed.json")[0]["svm"] == pytest.approx(want.accuracy)
+
+
+def test_a_run_embeds_as_it_was_judged(finished, tmp_path, capsys):
+    out = tmp_path / "features.npz"
+    assert main(["embed", "--run", str(finished), "--out", str(out)]) == 0
+    with np.load(finished / "features.npz") as kept, np.load(out) as stored:
+        np.testing.assert_allclose(stored["features"], kept["features"], rtol=1e-4, atol=1e-4)
+        np.testing.assert_array_equal(stored["labels"], load_graphs("simulated").labels)
+        assert len(stored["classes"]) == 3
+    gin = tmp_path / "few"
+    gin.mkdir()
+    (gin / "few.txt").write_text("2\n2 0\n0 1 1\n1 1 0\n2 1\n0 1 1\n0 1 0\n")
+    assert main(["embed", "--run", str(finished), "--data", str(gin), "--out", str(out)]) == 2
+    said = capsys.readouterr().err
+    assert f"--data {gin} has nodes of 2 features" in said
+    assert f"of {finished} takes 4" in said
+    shutil.copy(finished / "config.json", tmp_path)
+    save_encoder(tmp_path, {}, {})
+    assert main(["embed", "--run", str(tmp_path)]) == 2
+    assert "expected the number of features of a node, got None" in capsys.readouterr().err
 
 
 def test_a_killed_run_goes_on_to_the_same_bits(tmp_path, monkeypatch):
@@ -116,6 +141,7 @@ def test_flags_reach_the_views():
         (["--data", "nowhere"], "nowhere"),
         (["--features", "degrees"], "--features of simulated graphs must be tags, got 'degrees'"),
         (["--resume", "runs", "--lr", "1"], "--resume goes on with the run's own configuration"),
+        (["embed", "--run", "nowhere"], "nowhere holds no run"),
     ],
 )  # fmt: skip
 def test_what_does_not_go_is_said(flags, message, tmp_path, monkeypatch, capsys):
@@ -127,9 +153,12 @@ def test_what_does_not_go_is_said(flags, message, tmp_path, monkeypatch, capsys)
 
 @pytest.mark.parametrize("command", commands_of(README, "graphs"), ids=" ".join)
 def test_commands_of_the_page_are_taken(command):
-    if command[:1] != ["--resume"]:
+    if command[:1] == ["embed"]:
+        assert tyro.cli(EmbedOptions, args=command[1:]).run == Path("runs/mutag")
+    elif command[:1] != ["--resume"]:
         configure(GraphStudy(), command)
 
 
 def test_flags_of_the_page_are_all_of_them():
-    assert flags_of(README) == {*FLAGS.values(), "--help"}
+    own = {f"--{name}" for name in EmbedOptions.__dataclass_fields__}
+    assert flags_of(README) == {*FLAGS.values(), "--help"} | own

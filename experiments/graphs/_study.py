@@ -12,12 +12,14 @@ from crl_jax import metrics, train
 from .._knn import knn_among
 from .._learned import Learned
 from .._registry import filled, settle
+from .._rundir import write_arrays
 from .._study import Judged, OnStage, Run, Study
 from .._truth import judge_weights
 from ..view_losses import LOSSES, fill_loss, in_words, settle_loss
 from . import _training as training
 from ._config import FLAGS, SCHEMA, Config, anchor
 from ._problem import Problem, load_problem
+from ._saved import save_encoder
 from .encoders import ENCODERS
 
 EMBEDDING, FEATURES = "embedding.png", "features.npz"
@@ -28,6 +30,8 @@ _DESCRIPTION = """Learn representations of graphs without labels, by contrasting
 
   {program}                                   simulated graphs
   {program} --data MUTAG --loss debiased      a folder with graphs of your own
+  {program} embed --run DIR --data MUTAG      features of graphs
+      (embed --help for more)
 """
 
 
@@ -161,12 +165,10 @@ class GraphStudy(Study[Config, Problem]):
         return Judged({n: float(value) for n, value in found.items()}, svm.accuracies, shown)
 
     def keep(self, learned: Learned, folder: Path) -> None:
-        """Features of all graphs."""
+        """The encoder, and features of all graphs."""
+        save_encoder(folder, learned)
         places = np.arange(learned.task.augment.graphs.n, dtype=np.int32)
-        partial = folder / f"{FEATURES}.partial"
-        with partial.open("wb") as file:
-            np.savez(file, features=np.asarray(learned.features(places)))
-        partial.replace(folder / FEATURES)
+        write_arrays(folder / FEATURES, features=np.asarray(learned.features(places)))
 
     def draw(
         self, config: Config, problem: Problem, learned: Learned, judged: Judged, title: str,

@@ -12,13 +12,12 @@ from crl_jax import augment, models, tasks, train
 
 from .._knn import BANK, Voters, train_knn, valid_knn
 from .._mesh import mesh_of
-from .._registry import settle
 from .._study import Run
 from .._study_options import optimizer_of
 from ..view_losses import LOSSES, parts_of_loss
 from ._config import Config
 from ._problem import Problem
-from .encoders import ENCODERS
+from .encoders import make_backbone
 
 
 def fit(
@@ -57,9 +56,7 @@ def task_of(config: Config, problem: Problem, numbers: dict[str, float]) -> task
     """
     options = config.training
     hyperparams, alpha = parts_of_loss(config.objective, options.temperature, numbers)
-    values = settle("encoder", config.encoding, ENCODERS)
-    n_in = problem.graphs.features.shape[1]
-    backbone = ENCODERS[config.encoding.encoder].make(n_in=n_in, **values)
+    backbone = make_backbone(config.encoding, problem.graphs.features.shape[1])
     head = models.Projection(options.head, norm=False)
     mesh = mesh_of(config.output.mesh)
     views = augment.GraphViews(

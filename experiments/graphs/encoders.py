@@ -10,7 +10,8 @@ from typing import Any
 from crl_jax import models
 
 from .._ranges import NOT_NEGATIVE
-from .._registry import Entry, Hyperparam, count
+from .._registry import Entry, Hyperparam, count, settle
+from ._options import EncoderOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,3 +38,9 @@ ENCODERS: Mapping[str, EncoderEntry] = {
         make=models.GIN,
     ),
 }
+
+
+def make_backbone(options: EncoderOptions, n_in: int) -> Any:
+    """What builds the network from graphs of ``n_in`` features a node, by the flags."""
+    values = settle("encoder", options, ENCODERS)
+    return ENCODERS[options.encoder].make(n_in=n_in, **values)

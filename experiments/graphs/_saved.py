@@ -1,0 +1,62 @@
+"""The encoder of a run: how it is written, and read for use."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from crl_jax import augment, data, models
+
+from .. import _encoder_file as file
+from .._learned import Learned
+from ._config import SCHEMA, Config
+from .encoders import make_backbone
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """What a run learned, for graphs like those it learned from.
+
+    Attributes:
+      config: Its configuration.
+      network: From graphs to features.
+      variables: Its parameters, and its other variables.
+    """
+
+    config: Config
+    network: models.Network
+    variables: tuple[Any, Any]
+
+    @property
+    def n_in(self) -> int:
+        """Features of a node in the graphs that it takes."""
+        return self.network.build.n_in  # pyright: ignore[reportFunctionMemberAccess]
+
+    def features(self, graphs: data.Graphs) -> np.ndarray:
+        """Features of graphs ``[n, n_features]``."""
+        views = augment.GraphViews(models.GraphArrays.of(graphs))
+        return file.encode(
+            self.network, self.variables, np.arange(len(graphs), dtype=np.int32), views
+        )
+
+
+def save_encoder(folder: Path, learned: Learned) -> None:
+    """Writes the backbone of what was learned, without the head."""
+    params, rest = learned.task.of_network(learned.params, learned.extra)
+    n_in = learned.task.augment.graphs.features.shape[1]
+    file.save_encoder(folder, params["backbone"], rest["backbone"], n_in=n_in)
+
+
+def load_encoder(folder: Path) -> Encoder:
+    """What a run learned.
+
+    Raises:
+      ValueError: If there is no trained encoder in ``folder``, or it is damaged.
+    """
+    kept = file.open_encoder(folder, SCHEMA)
+    n_in = kept.told.get("n_in")
+    if not isinstance(n_in, int):
+        raise ValueError(f"{kept.path}: expected the number of features of a node, got {n_in}.")
+    network = models.Network(make_backbone(kept.config.encoding, n_in))
+    return Encoder(kept.config, network, kept.variables(network.init))
