@@ -42,7 +42,15 @@ from experiments.text._judge import TextLearned, _scores, correlation
 from experiments.text._problem import Pairs, drawn
 from experiments.text._saved import load_encoder
 from experiments.text._study import TextStudy
-from experiments.text._training import FINE_TUNING, PRE_TRAINING, fit, start_of, task_of, trace_step
+from experiments.text._training import (
+    FINE_TUNING,
+    PRE_TRAINING,
+    Trained,
+    fit,
+    start_of,
+    task_of,
+    trace_step,
+)
 from experiments.text.methods import METHODS
 from experiments.text.recipes import RECIPES
 from experiments.view_losses import LOSSES
@@ -154,6 +162,24 @@ def test_the_vocabulary_is_kept_in_the_usual_form(finished, files):
     _, problem = settled(files)
     words = data.WordPiece.read(finished / "vocab.txt")
     assert words == problem.encoder.words
+
+
+def test_a_kept_encoder_needs_no_published_weights(files, tmp_path):
+    study, own = (
+        TextStudy(),
+        ["--heads", "3", "--pooling", "cls", *SMALL[SMALL.index("--length") :]],
+    )
+    shutil.copytree(files / "weights", tmp_path / "weights")
+    own += ["--weights", str(tmp_path / "weights"), "--data", str(files), "--method", "none"]
+    config, _, _ = configure(study, own)
+    problem = study.load(config, lambda _: None)
+    config = study.complete(config, problem)
+    learned = TextLearned.of(problem, Trained(None, start_of(config, problem, 0, None), None, []))
+    want = learned.before.features(problem.test.places)
+    rundir.create(tmp_path, config)
+    study.keep(learned, tmp_path)
+    shutil.rmtree(tmp_path / "weights")
+    np.testing.assert_allclose(load_encoder(tmp_path).features(texts_of(files)), want, atol=1e-5)
 
 
 @pytest.mark.parametrize(
