@@ -13,7 +13,7 @@ from .._encoder_file import write_features
 from .._program import program
 from .._text_file import read_lines
 from ._options import _DATA, DataOptions
-from ._problem import _column
+from ._problem import column_of
 from ._saved import load_encoder
 
 _DESCRIPTION = """Features of texts by the encoder of a run: as fine-tuning left it, or pre-training
@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> None:
     if options.data is not None:
         source = DataOptions(options.data, options.text_col, options.label_col)
     split = data.load_texts(
-        source.data, text_col=_column(source.text_col), label_col=_column(source.label_col),
+        source.data, text_col=column_of(source.text_col), label_col=column_of(source.label_col),
         test=source.test, seed=source.split_seed, encoding=source.encoding,
     )  # fmt: skip
     parts = dict(split.parts())

@@ -116,7 +116,7 @@ def load_problem(options: DataOptions, encoding: BertOptions, on_stage: OnStage)
     """
     on_stage("reading the texts")
     split = data.load_texts(
-        options.data, text_col=_column(options.text_col), label_col=_column(options.label_col),
+        options.data, text_col=column_of(options.text_col), label_col=column_of(options.label_col),
         test=options.test, seed=options.split_seed, encoding=options.encoding,
     )  # fmt: skip
     if split.valid is not None and options.valid is not None:
@@ -184,5 +184,5 @@ def _places(lists: Sequence[Sequence[str]]) -> list[np.ndarray]:
     return [np.arange(end - len(texts), end, dtype=np.int32) for end, texts in zip(ends, lists)]
 
 
-def _column(given: str | None) -> str | int | None:
+def column_of(given: str | None) -> str | int | None:
     return int(given) if given is not None and given.isdecimal() else given
