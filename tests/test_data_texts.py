@@ -1,4 +1,4 @@
-"""Labelled texts and pairs of sentences from files, folders and memory."""
+"""Texts, with labels or without, and pairs of sentences, from files, folders and memory."""
 
 import json
 from collections import Counter
@@ -116,6 +116,91 @@ def test_parts_by_a_dictionary_and_data_in_memory(tmp_path):
     assert numbers.train.classes == ("3", "7")
 
 
+SENTENCES = ("2 dogs run", 'a "cat", asleep', "a bird")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "asked"),
+    [
+        ("a.txt", "2 dogs run\n\n a \"cat\", asleep \r\na bird\n", {}),
+        ("corpus", "2 dogs run\na \"cat\", asleep\na bird", {}),
+        ("a.txt", "1 2 dogs run\n2 a \"cat\", asleep\n3 a bird\n", {"label_col": ""}),
+        ("a.csv", 'sentence\n2 dogs run\n"a ""cat"", asleep"\na bird\n', {}),
+        ("a.csv", '2 dogs run\n"a ""cat"", asleep"\na bird\n', {}),
+        ("a.tsv", "sentence\n2 dogs run\na \"cat\", asleep\na bird\n", {"label_col": ""}),
+        ("a.tsv", "x\t2 dogs run\nx\ta \"cat\", asleep\ny\ta bird\n", {"label_col": ""}),
+        ("a.tsv", "id\ttext\n1\t2 dogs run\n2\ta \"cat\", asleep\n3\ta bird\n",
+         {"label_col": ""}),
+        ("a.tsv", "1\t2 dogs run\n2\ta \"cat\", asleep\n3\ta bird\n",
+         {"label_col": "", "text_col": 1}),
+        ("a.jsonl", "".join(json.dumps({"text": each}) + "\n" for each in SENTENCES), {}),
+        ("a.jsonl", json_lines([(each, "x") for each in SENTENCES]), {"label_col": ""}),
+    ],
+)  # fmt: skip
+def test_texts_without_labels(tmp_path, name, content, asked):
+    """In files, one of whose texts begins with a number and one of which has a comma."""
+    (path := tmp_path / name).write_bytes(content.encode())
+    split = quietly(load_texts, path, **asked)
+    assert sorted(split.train.texts + split.test.texts) == sorted(SENTENCES)
+    assert len(split.test) == 1
+    for _, part in split.parts():
+        assert part.classes == ()
+        assert set(part.labels.tolist()) == {-1}
+    files = {"train": path, "test": path, "valid": path}
+    for _, part in quietly(load_texts, files, **asked).parts():
+        assert part.texts == SENTENCES
+
+
+def test_a_number_in_front_is_a_label_where_most_lines_have_one(tmp_path):
+    write(tmp_path, **{"a.txt": "0 a\n1 b\n0 c\n", "b.txt": "2 dogs\n3 cats\na bird\n"})
+    assert load_texts(tmp_path / "a.txt").train.classes == ("0", "1")
+    with pytest.raises(DataError, match=r"b\.txt:3: expected fields with tabs, or a whole number"):
+        load_texts(tmp_path / "b.txt")
+    split = load_texts(tmp_path / "b.txt", label_col="")
+    assert {"2 dogs", "3 cats", "a bird"} == {*split.train.texts, *split.test.texts}
+    with pytest.raises(DataError, match=r"cannot tell `text_col`, got 2 columns"):
+        load_texts(write(tmp_path, **{"c.tsv": "1\ta\n2\tb\n"}) / "c.tsv", label_col="")
+    with pytest.raises(DataError, match=r"b\.txt:3: expected fields with tabs"):
+        load_text_pairs(tmp_path / "b.txt")
+    with pytest.raises(DataError, match=r"b\.txt:3: expected fields with tabs"):
+        load_texts(tmp_path / "b.txt", label_col="label")
+
+
+def test_texts_without_labels_are_drawn_uniformly():
+    texts = [f"text {i}" for i in range(50)]
+    split, again = load_texts(texts, test=0.3), load_texts(np.array(texts), test=0.3)
+    assert (len(split.train), len(split.test)) == (35, 15)
+    assert {*split.train.texts, *split.test.texts} == {*texts}
+    assert split.test.texts == again.test.texts
+    assert load_texts(tuple(texts), test=0.3, seed=1).test.texts != split.test.texts
+    assert load_texts(["one", "two"]).train.classes == ()
+    labelled = load_texts((texts, [i % 2 for i in range(50)]))
+    bare = load_texts(labelled, label_col="")
+    assert (bare.train.texts, bare.test.classes) == (labelled.train.texts, ())
+    assert load_texts(labelled.train, label_col="").train.classes == ()
+    assert load_texts("docstrings", label_col="").test.classes == ()
+
+
+def test_parts_with_and_without_labels(tmp_path):
+    write(tmp_path / "both", **{"train.txt": "one\ntwo\n", "test.txt": "three\n"})
+    assert load_texts(tmp_path / "both").test.texts == ("three",)
+    files = {"train": tmp_path / "both/train.txt", "test": tmp_path / "both/labelled.tsv"}
+    write(tmp_path / "both", **{"labelled.tsv": "text\tlabel\nfour\tx\nfive\ty\n"})
+    with pytest.raises(
+        DataError, match=r"labelled\.tsv: expected a single column, as .*train\.txt"
+    ):
+        load_texts(files)
+    assert load_texts(files, label_col="").test.texts == ("four", "five")
+    with pytest.warns(DataWarning) as caught:
+        split = load_texts({
+            "train": files["test"], "valid": files["test"], "test": tmp_path / "both/test.txt",
+        })  # fmt: skip
+    assert "test.txt: it has no labels, and is not read" in str(caught[0].message)
+    assert split.test.texts == ("four", "five")
+    with pytest.raises(DataError, match=r"expected texts with labels, as .* has, got 1 columns"):
+        load_texts({"train": files["test"], "test": files["test"], "valid": files["train"]})
+
+
 def test_the_validation_part_stands_in(tmp_path):
     unlabelled = "qid\ttext_a\n0\tsomething\n"
     one = write(tmp_path / "one", **{"train.tsv": tabs(TRAIN), "dev.tsv": tabs(TEST),
@@ -159,14 +244,18 @@ def test_lines_without_a_text_are_counted(tmp_path):
         ("a.tsv", "text\tlabel\nx\t1\ny\n", "a.tsv:3: expected fields with tabs"),
         ("a.tsv", "text\tlabel\nx\t1\ny\t2\t3\n", "a.tsv:3: expected 2 fields"),
         ("a.tsv", "x\t1\ny\t\nz\t1\n", "a.tsv:2: expected a class, got an empty field"),
-        ("a.txt", "one text\nand another\n", "a.txt:1: expected fields with tabs"),
+        ("a.txt", "0 one text\nand another\n", "a.txt:2: expected fields with tabs"),
+        ("a.txt", "one\ntwo\tthree\n", "a.txt:2: expected a text without tabs"),
+        ("a.txt", "one\n", "expected two texts or more, .* got 1 texts"),
+        ("a.csv", 'one\n"two, three"\nfour, five\n', "a.csv:3: expected one field"),
+        ("a.csv", ",,\n", "a.csv: expected a text in each line, got none"),
         ("a.csv", 'text,label\n"x,1\n', "a.csv:2: expected fields with commas"),
         ("a.csv", "text,label\nx\n", "a.csv:2: expected two fields or more"),
         ("a.jsonl", '{"text": "x", "label": 1}\n{"text": "y"}\n', "a.jsonl:2: expected an object"),
         ("a.jsonl", '{"text": "x", "label": 1}\n{"te', "a.jsonl:2: expected JSON"),
         ("a.jsonl", "\n", "expected an object in each line, got none"),
         ("a.tsv", "", "expected a text in each line, got none"),
-        ("a.tsv", "text\tnothing\nx\ty\n", "cannot tell `label_col`, got text, nothing"),
+        ("a.tsv", "text\tnothing\nx\ty\n", 'got text, nothing. With "" no labels are read'),
         ("a.tsv", "x\t1\ny\t2\n", "expected a class of two texts or more"),
     ],
 )
@@ -201,7 +290,7 @@ def test_what_is_not_there(tmp_path):
         load_texts({"train": tmp_path / "a", "test": tmp_path / "b"})
     with pytest.raises(FileNotFoundError, match="no such file"):
         load_text_pairs(tmp_path / "nothing")
-    for wrong in (5, [1, 2, 3]):
+    for wrong in (5, [], [1, 2, 3], ["a", 1, "b"], np.array("a"), np.array([["a"], ["b"]])):
         with pytest.raises(ValueError, match="`source` must be a name, a path"):
             load_texts(wrong)
     with pytest.raises(ValueError, match="`source` must be a path or"):

@@ -26,7 +26,7 @@ def drawn_for_test(
     seed.
 
     Raises:
-      DataError: If no class has two images.
+      DataError: If no class has two examples.
     """
     share = _SHARE if share is None else share
     order = np.random.default_rng(seed).permutation(len(labels))
@@ -36,9 +36,11 @@ def drawn_for_test(
         n_drawn = min(max(round(share * len(of_class)), 1), len(of_class) - 1)
         drawn[of_class[: max(n_drawn, 0)]] = True
     if not drawn.any():
+        has_classes = bool((labels >= 0).any())
+        of, only = ("a class of ", ", each the only one of its class") if has_classes else ("", "")
         raise DataError(
-            f"{origin}: expected a class of two {what} or more, of which a part is kept for "
-            f"testing, got {len(labels)} {what}, each the only one of its class."
+            f"{origin}: expected {of}two {what} or more, of which a part is kept for testing, "
+            f"got {len(labels)} {what}{only}."
         )
     return drawn
 

@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike
 from ..._checks import check_shape
 from .._outcomes import DataError
 from .._readers import say_missing
-from ._rows import Column, Encoding, Rows, read_rows
+from ._lines import Encoding
+from ._rows import Column, Rows, read_rows
 
 _FIRST = ("sentence1", "sentencea", "text1", "texta", "question1", "query1")
 _SECOND = ("sentence2", "sentenceb", "text2", "textb", "question2", "query2")

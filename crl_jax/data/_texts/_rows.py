@@ -1,20 +1,16 @@
 """Rows of text files, whichever way their columns are told apart."""
 
-import csv
-import io
 import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from .._outcomes import DataError, warn_if
+from ._lines import Encoding, Single, by_commas, by_tabs, decoded, is_single, numbered, whole
 
-Encoding = Literal["utf-8", "latin-1"]
 Column = str | int
-
-_BLANK_SEPARATED = re.compile(r"(-?\d+)(?:\s+(.*))?", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -26,7 +22,7 @@ class Rows:
       fields: A row of fields for each, without blanks around them.
       lines: Where each begins in the file, from 1.
       names: The names of the columns, None without any.
-      way: What tells columns apart: "tab", "comma", "json" or "blank".
+      way: What tells columns apart: "tab", "comma", "json", "blank", or "line" where there is one.
     """
 
     path: Path
@@ -34,6 +30,11 @@ class Rows:
     lines: list[int]
     names: list[str] | None
     way: str
+
+    @property
+    def width(self) -> int:
+        """How many fields every row has at least."""
+        return len(self.names) if self.names else min(map(len, self.fields), default=0)
 
     def place(self, column: Column, what: str) -> int:
         """Where a column stands.
@@ -48,10 +49,9 @@ class Rows:
                     f"{self.path}: expected a column {column!r} of {what}, got {there}."
                 )
             return self.names.index(column)
-        width = min(map(len, self.fields), default=0)
-        if not 0 <= column < width:
+        if not 0 <= column < self.width:
             raise DataError(
-                f"{self.path}: expected a column {column} of {what}, got {width} columns."
+                f"{self.path}: expected a column {column} of {what}, got {self.width} columns."
             )
         return column
 
@@ -84,8 +84,9 @@ class Rows:
 
 
 def read_rows(
-    path: Path, encoding: Encoding | None, known: Sequence[str], asked: Sequence[Column | None]
-) -> Rows:
+    path: Path, encoding: Encoding | None, known: Sequence[str], asked: Sequence[Column | None],
+    single: Single = "never",
+) -> Rows:  # fmt: skip
     """Reads a file, whose form follows from what stands in it.
 
     Columns are told apart by tabs if the first line has one; else by commas in a file ``.csv``,
@@ -94,11 +95,14 @@ def read_rows(
     single words, distinct, and one of those that are known or asked for is among
     them.
 
+    Where a single field is told, it may be all that a row of a ``.csv`` has, and lines without tabs
+    are a text each if most have no whole number in front; where it is asked for, if one has none.
+
     Raises:
       DataError: If a line does not have the fields of the others.
     """
-    header_words = (*known, *(_plain(name) for name in asked if isinstance(name, str)))
-    text = _decoded(path, encoding)
+    header_words = (*known, *(_plain(name) for name in asked if name and isinstance(name, str)))
+    text = decoded(path, encoding)
     if path.suffix.lower() in (".json", ".jsonl"):
         return _json_lines(path, text)
     lines = [line.removesuffix("\r") for line in text.split("\n")]
@@ -108,11 +112,13 @@ def read_rows(
     warn_if(kept[-1][0] - len(kept), "skipped {n} blank lines between the others", of=str(path))
     numbers = [number for number, _ in kept]
     if "\t" in kept[0][1]:
-        way, rows = "tab", [_tabs(path, *each) for each in kept]
+        way, rows = "tab", [by_tabs(path, *each) for each in kept]
     elif path.suffix.lower() == ".csv":
-        way, (rows, numbers) = "comma", _commas(path, text)
+        way, (rows, numbers) = "comma", by_commas(path, text, single)
+    elif is_single(kept, single):
+        way, rows = "line", [whole(path, *each) for each in kept]
     else:
-        way, rows = "blank", [_numbered_line(path, *each) for each in kept]
+        way, rows = "blank", [numbered(path, *each) for each in kept]
     names = _names(rows[0], header_words)
     if names is None:
         return Rows(path, rows, numbers, None, way)
@@ -125,21 +131,6 @@ def read_rows(
     return Rows(path, rows[1:], numbers[1:], names, way)
 
 
-def _decoded(path: Path, encoding: Encoding | None) -> str:
-    content = path.read_bytes()
-    try:
-        return content.decode("utf-8-sig" if encoding in (None, "utf-8") else "latin-1")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        if encoding is not None:
-            byte = content[error.start]
-            raise DataError(
-                f"{path}:{line}: expected UTF-8 text, got the byte {byte:#04x}."
-            ) from None
-        warn_if(1, f"line {line} is not UTF-8, and the file was read as Latin-1", of=str(path))
-        return content.decode("latin-1")
-
-
 def _names(first: list[str], header_words: Sequence[str]) -> list[str] | None:
     has_known = any(_plain(name) in header_words for name in first)
     are_words = all(re.fullmatch(r"\w+", name) for name in first)
@@ -149,41 +140,6 @@ def _names(first: list[str], header_words: Sequence[str]) -> list[str] | None:
 def _plain(name: str) -> str:
     """Without case and what is no letter."""
     return re.sub(r"[\W_]", "", name.lower())
-
-
-def _commas(path: Path, text: str) -> tuple[list[list[str]], list[int]]:
-    rows, numbers = [], []
-    reader, before = csv.reader(io.StringIO(text, newline=""), strict=True), 0
-    try:
-        for row in reader:
-            if any(field.strip() for field in row):
-                rows.append([field.strip() for field in row])
-                numbers.append(before + 1)
-            before = reader.line_num
-    except csv.Error as error:
-        raise DataError(f"{path}:{before + 1}: expected fields with commas, got {error}.") from None
-    if min(map(len, rows)) < 2:
-        at = next(i for i, row in enumerate(rows) if len(row) < 2)
-        raise DataError(f"{path}:{numbers[at]}: expected two fields or more, got one.")
-    return rows, numbers
-
-
-def _tabs(path: Path, number: int, line: str) -> list[str]:
-    if "\t" not in line:
-        raise DataError(
-            f"{path}:{number}: expected fields with tabs, as the first line has, got {line!r:.60}."
-        )
-    return [field.strip() for field in line.split("\t")]
-
-
-def _numbered_line(path: Path, number: int, line: str) -> list[str]:
-    found = _BLANK_SEPARATED.fullmatch(line.strip())
-    if found is None:
-        raise DataError(
-            f"{path}:{number}: expected fields with tabs, or a whole number, a blank and a text, "
-            f"got {line!r:.60}."
-        )
-    return [found[1], found[2] or ""]
 
 
 def _json_lines(path: Path, text: str) -> Rows:

@@ -1,4 +1,4 @@
-"""Labelled texts in memory, and the parts of a set of them."""
+"""Texts in memory with labels or without, and the parts of a set of them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Texts:
       texts: The texts, none of them empty.
       labels: The class of each in ``[0, len(classes))``, or -1 without one; int32 ``[n]``,
         read-only.
-      classes: The name of each class, distinct.
+      classes: The name of each class, distinct; none where no text has a label.
 
     Raises:
       ValueError: If a field breaks what is said above; the message names it.
@@ -128,6 +128,11 @@ def as_texts(texts: Any, labels: Any) -> Texts:
     if len(texts) != len(names):
         raise DataError(f"expected a label for each of {len(texts)} texts, got {len(names)}.")
     return numbered(texts, names, sorted_classes(names))
+
+
+def unlabelled(texts: Sequence[str]) -> Texts:
+    """Texts without labels."""
+    return Texts(tuple(texts), np.full(len(texts), -1, np.int32), ())
 
 
 def numbered(texts: Sequence[str], names: Sequence[str], classes: tuple[str, ...]) -> Texts:
