@@ -77,7 +77,7 @@ def figure_of_curves(history: list[dict[str, Any]], title: str, words: Mapping[s
 def draw_embedding(
     path: Path, features: np.ndarray, labelled: Labelled, title: str, seed: int
 ) -> None:
-    """Draws features in the plane by t-SNE, in the colours of their classes.
+    """Draws features in the plane by t-SNE, in the colours of their classes; grey without one.
 
     Args:
       path: The PNG, replaced atomically.
@@ -104,6 +104,9 @@ def figure_of_embedding(features: np.ndarray, labelled: Labelled, title: str, se
         own = labelled.labels == c
         label = labelled.classes[c] if c < _MOST_CLASSES else None
         axes.scatter(*places[own].T, s=6, color=colours(c % colours.N), label=label)
+    unknown = labelled.labels < 0
+    if unknown.any():
+        axes.scatter(*places[unknown].T, s=6, color="grey", label="no label")
     axes.set(xticks=[], yticks=[])
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), markerscale=2, fontsize="small")
     figure.suptitle(title, wrap=True)

@@ -17,8 +17,12 @@ ALPHA: Mapping[str, type[tasks.RunningAlpha] | None] = {
 }  # fmt: skip
 """What measures the α of a loss, by the name of where it comes from."""
 
+UNKNOWN_SHARE = 0.01
+"""τ⁺ where nobody knows which examples are alike."""
 _TAU_PLUS = Hyperparam(
-    None, "Share of the anchor's own class among the others; by default 1 / number of classes",
+    None,
+    "Share of the anchor's own class among the others; by default 1 / number of classes, or "
+    f"{UNKNOWN_SHARE} where there are none",
     Range(0, 1, high_open=True),
 )  # fmt: skip
 _MIN_SCORE = Hyperparam(

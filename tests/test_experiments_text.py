@@ -40,6 +40,7 @@ from experiments.text._config import FLAGS, SCHEMA
 from experiments.text._embed import EmbedOptions
 from experiments.text._judge import TextLearned, _scores, correlation
 from experiments.text._problem import Pairs, drawn
+from experiments.text._reports import of_dropout
 from experiments.text._saved import load_encoder
 from experiments.text._study import TextStudy
 from experiments.text._training import (
@@ -405,6 +406,81 @@ def test_recipes_are_taken(name):
         assert config.method.draws == 140_000
         other, _, _ = configure(TextStudy(), ["--recipe", name, "--epochs", "3"])
         assert other.training.epochs == 3
+
+
+@pytest.fixture(scope="module")
+def plain(files):
+    """The texts for training, a sentence in each line."""
+    rows = (files / "train.tsv").read_text().splitlines()[1:]
+    path = files / "sentences.txt"
+    path.write_text("".join(row.split("\t")[0] + "\n" for row in rows))
+    return path
+
+
+WITHOUT_LABELS = ["--method", "dropout", "--fine-tune-epochs", "0"]
+
+
+def test_texts_without_labels(plain, tmp_path, capsys):
+    folder, pairs = tmp_path / "run", str(plain.parent / "pairs.txt")
+    flags = [*SMALL, *WITHOUT_LABELS, "--data", str(plain), "--pairs", pairs, "--loss", "hard"]
+    assert main([*flags, "--out", str(folder)]) == 0
+    assert "48 training and 12 test texts, no labels" in capsys.readouterr().out
+    found = read(folder, "metrics.json")
+    measured = {"dropout_alignment", "uniformity", "spearman"}
+    assert found.keys() == {*measured, "chosen", "seconds"}
+    assert read(folder, "config.json")["config"]["objective"]["tau_plus"] == 0.01
+    assert files_of(folder) == said_of_runs(README) - {"sweep.csv"}
+    for line in history(folder):
+        assert {"train_dropout_alignment", "train_uniformity"} < line.keys()
+        assert not {"auc", "false_negatives", "train_knn"} & line.keys()
+    with np.load(folder / "features.npz") as stored:
+        assert stored["features"].shape == (12, 4)
+        assert {*stored["labels"]} == {-1}
+        assert not len(stored["classes"])
+
+
+@pytest.mark.parametrize(("rate", "size"), [("0", 5), ("0.3", 5), ("0.3", 600)])
+def test_two_dropouts_of_a_text_are_compared(rate, size, plain):
+    """Without dropout they are one; uniformity is that of the features of texts as they are."""
+    config, problem = settled(plain.parent, "--dropout", rate)
+    task = task_of(config, problem, "final", {})
+    places = jnp.arange(size, dtype=jnp.int32) % 20
+    given = task.init(jax.random.key(0))
+    alignment, uniformity = of_dropout(task, *given, places)
+    assert (float(alignment) < 1e-6) == (rate == "0")
+    z = np.asarray(Learned(task, *given).features(places), np.float64)
+    z /= np.linalg.norm(z, axis=1, keepdims=True)
+    square = np.sum((z[:, None] - z) ** 2, axis=-1)[~np.eye(size, dtype=bool)]
+    assert float(uniformity) == pytest.approx(np.log(np.mean(np.exp(-2 * square))), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([], "--method triplets needs labels, and the texts of"),
+        (["--method", "none"], "--method none needs labels"),
+        (WITHOUT_LABELS[:2], "--fine-tune-epochs 2 needs labels"),
+        ([*WITHOUT_LABELS, "--n-labels", "9"], "--n-labels needs labels"),
+        ([*WITHOUT_LABELS, "--sweep", "lr=1e-3,1e-2"], "--sweep needs labels"),
+        ([*WITHOUT_LABELS, "--loss", "bayesian", "--alpha-from", "labels"],
+         "--alpha-from labels needs labels"),
+    ],
+)  # fmt: skip
+def test_what_needs_labels_is_said(flags, message, plain, tmp_path, capsys):
+    out = tmp_path / "run"
+    assert main([*SMALL, "--data", str(plain), "--out", str(out), *flags]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+    assert not out.exists()
+
+
+def test_labels_may_be_left_unread(files):
+    config, problem = settled(files, *WITHOUT_LABELS, "--label-col", "", "--loss", "debiased")
+    assert (len(problem.train), problem.train.classes, len(problem.test.judged)) == (60, (), 30)
+    assert config.objective.tau_plus == 0.01
+    config, problem = settled(files, *WITHOUT_LABELS, "--loss", "debiased")
+    assert config.objective.tau_plus == pytest.approx(1 / 3)
 
 
 @pytest.mark.parametrize(

@@ -16,14 +16,14 @@ from .._rundir import write_arrays
 from .._study import Judged, OnStage, Run, Study
 from ..images import _views as views
 from ..images.encoders import ENCODERS
-from ..view_losses import fill_loss, in_words
+from ..view_losses import UNKNOWN_SHARE, fill_loss, in_words
 from . import _training as training
 from ._config import FLAGS, SCHEMA, Config, anchor
 from ._judge import KS, Found, judge
 from ._problem import Problem, load_problem
 from ._saved import save_towers
 from ._settled import as_loaded, refuse_groups, settled_entries, settled_text, settled_training
-from .losses import LOSSES, UNKNOWN_SHARE
+from .losses import LOSSES
 from .recipes import RECIPES
 
 EMBEDDINGS, RETRIEVAL = "embeddings.npz", "retrieval.png"

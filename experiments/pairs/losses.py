@@ -12,7 +12,7 @@ from crl_jax import losses
 from .._ranges import Range
 from .._registry import Hyperparam
 from ..view_losses import LOSSES as OF_VIEWS
-from ..view_losses import LossEntry
+from ..view_losses import UNKNOWN_SHARE, LossEntry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,8 +28,6 @@ class PairLoss(LossEntry):
     least_temperature: float = 0.01
 
 
-UNKNOWN_SHARE = 0.01
-"""τ⁺ where nobody knows which images are equal."""
 _TAU_PLUS = (
     "Share of images or texts that are equal to the anchor's own; by default that of the training "
     f"part by its groups, or {UNKNOWN_SHARE} where there are none"

@@ -16,7 +16,7 @@ from .._truth import Truth, hyperparams_of, judge_scores, some_of
 from ..view_losses import LossEntry
 from ._config import Config
 from ._problem import Pairs, Part, Problem
-from ._reports import classify, voters
+from ._reports import classify, of_dropout, voters
 from ._training import Trained
 
 _ALIGNED = 1000
@@ -55,8 +55,8 @@ class TextLearned:
 
     @cached_property
     def test(self) -> Part:
-        """The test texts with a label."""
-        return self.problem.test.labelled
+        """The test texts with a label; all where there are no classes."""
+        return self.problem.test.judged
 
     @cached_property
     def features_before(self) -> jax.Array:
@@ -94,8 +94,10 @@ def judge(config: Config, learned: TextLearned, seed: int) -> tuple[dict[str, fl
 
     Returns:
       Metrics in the order that a person reads them, and whether each test text with a label gets
-      its class.
+      its class. Without classes no text is right or wrong.
     """
+    if not learned.problem.train.classes:
+        return _judge_features(learned), np.zeros(0)
     test, n_classes = learned.test, len(learned.problem.train.classes)
     labels = jnp.asarray(test.labels)
     classes = learned.predicted(seed)
@@ -113,10 +115,26 @@ def judge(config: Config, learned: TextLearned, seed: int) -> tuple[dict[str, fl
             k=neighbours(bank.neighbours, len(bank.labels)), temperature=bank.temperature,
         ),
         **_of_classes(learned, seed),
+        **_of_pairs(learned),
     }  # fmt: skip
-    if learned.problem.pairs is not None:
-        found["spearman"] = correlation(learned.before, learned.problem.pairs)
     return {name: float(value) for name, value in found.items()}, right
+
+
+def _judge_features(learned: TextLearned) -> dict[str, float]:
+    """What can be told without labels."""
+    of, places = learned.before, jnp.asarray(learned.test.places[_some(learned.test)])
+    alignment, uniformity = _of_dropout(of.task, of.params, of.extra, places)
+    found = {"dropout_alignment": alignment, "uniformity": uniformity, **_of_pairs(learned)}
+    return {name: float(value) for name, value in found.items()}
+
+
+_of_dropout = train.jit(of_dropout)
+
+
+def _of_pairs(learned: TextLearned) -> dict[str, Any]:
+    """The correlation, if there are pairs."""
+    pairs = learned.problem.pairs
+    return {} if pairs is None else {"spearman": correlation(learned.before, pairs)}
 
 
 def correlation(encoder: Learned, pairs: Pairs) -> jax.Array:
@@ -129,11 +147,15 @@ def correlation(encoder: Learned, pairs: Pairs) -> jax.Array:
 
 def _of_classes(learned: TextLearned, seed: int) -> dict[str, Any]:
     """Alignment of features of texts of one class, and uniformity."""
-    step = max(1, len(learned.test) // _ALIGNED)
-    some = slice(0, _ALIGNED * step, step)
+    some = _some(learned.test)
     z, labels = losses.normalize(learned.features_before[some]), learned.test.labels[some]
     of_class, _ = _pool(z, labels).draw_keys(jax.random.key(seed), jnp.arange(len(z)))
     return {"alignment": losses.alignment(z, z[of_class]), "uniformity": losses.uniformity(z)}
+
+
+def _some(part: Part) -> slice:
+    step = max(1, len(part) // _ALIGNED)
+    return slice(0, _ALIGNED * step, step)
 
 
 def _pool(examples: Any, labels: np.ndarray) -> tasks.ClassPool:

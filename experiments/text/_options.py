@@ -14,7 +14,7 @@ from .._study_options import OptimizerOptions, SeedOptions
 
 _DATA = (
     "docstrings, of packages that are installed; a folder with files train and test; folder/NAME, "
-    "where there are several sets; or one file."
+    "where there are several sets; or one file, such as a .txt with a text in each line."
 )
 
 
@@ -27,11 +27,12 @@ class DataOptions:
     """Column of the texts, by its name or its position from 0; by default it is told by its name,
     or by what stands in it."""
     label_col: str | None = None
-    """Column of the classes; the same."""
+    """Column of the classes; the same. An empty name reads no labels."""
     encoding: Literal["utf-8", "latin-1"] | None = None
     """Of the files; by default UTF-8, and Latin-1 where it is not."""
     test: float | None = None
-    """Share of each class that is the test part, where none is given; by default 0.2."""
+    """Share of each class, or of texts without labels, that is the test part, where none is given;
+    by default 0.2."""
     valid: float | None = None
     """Share of the training texts that a --sweep is decided on, where no part for it is given; by
     default 0.1. The final training learns from them too."""

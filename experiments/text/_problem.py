@@ -47,7 +47,7 @@ class Part:
     Attributes:
       places: Where they stand in the table, int32 ``[n]``.
       labels: Their classes, -1 for none, int32 ``[n]``.
-      classes: The names of the classes.
+      classes: The names of the classes; none where no text has a label.
     """
 
     places: np.ndarray
@@ -65,6 +65,11 @@ class Part:
     def labelled(self) -> "Part":
         """Those with a label."""
         return self.take(self.labels >= 0)
+
+    @property
+    def judged(self) -> "Part":
+        """Those that tell how good an encoder is: with a label, if there are classes."""
+        return self.labelled if self.classes else self
 
     @property
     def data(self) -> tasks.Labelled:
@@ -142,7 +147,7 @@ def load_problem(options: DataOptions, encoding: BertOptions, on_stage: OnStage)
     whole = Part(places[0], known, classes)
     test = Part(places[1], split.test.labels, classes)
     for name, labels in (("training", known), ("test", test.labels)):
-        if len(np.unique(labels[labels >= 0])) < 2:
+        if classes and len(np.unique(labels[labels >= 0])) < 2:
             raise ValueError(f"--data {options.data}: the {name} part has less than two classes.")
     if split.valid is not None:
         learn, valid = whole, Part(places[2], split.valid.labels, classes)

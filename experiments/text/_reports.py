@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from crl_jax import tasks, train
+from crl_jax import losses, tasks, train
 
 from .._knn import Voters, train_knn, valid_knn
 from ._config import Config
@@ -23,8 +23,15 @@ def part_of(problem: Problem, phase: str) -> Part:
     return problem.learn if phase == "search" else problem.train
 
 
-def neighbours(config: Config, problem: Problem, phase: str) -> Any:
-    """What reports of pre-training measure, see :func:`valid_knn` and :func:`train_knn`."""
+def of_features(config: Config, problem: Problem, phase: str) -> Any:
+    """What reports of pre-training measure.
+
+    See :func:`valid_knn` and :func:`train_knn`; without labels see :func:`of_dropout`, of training
+    texts.
+    """
+    if not problem.train.classes:
+        some = np.random.default_rng(config.protocol.seed).permutation(problem.train.places)[:_BANK]
+        return jax.tree_util.Partial(_of_dropout, jnp.asarray(some))
     bank = voters(config, part_of(problem, phase), _BANK, config.protocol.seed)
     if phase == "search":
         valid = problem.valid.labelled
@@ -50,6 +57,39 @@ def right(problem: Problem) -> Any:
 def _accuracy(places: Any, labels: Any, task: Any, params: Any, extra: Any) -> dict[str, Any]:
     right = task.classify(params, extra, places, block_size=_BLOCK) == labels
     return {"valid_accuracy": jnp.mean(right.astype(jnp.float32))}
+
+
+def of_dropout(task: Any, params: Any, extra: Any, places: Any) -> tuple[Any, Any]:
+    """How far apart the features of two dropouts of a text are, and how evenly those of all lie.
+
+    Args:
+      task: What makes features of the texts.
+      params: Its parameters.
+      extra: What changed besides them, the key of dropout among it.
+      places: Where the texts stand.
+
+    Returns:
+      The mean squared distance of the unit vectors of two dropouts, of as many texts as fill
+      blocks; and the uniformity of the unit vectors without dropout.
+    """
+    of_network, rest = task.of_network(params, extra)
+    size = min(_BLOCK, len(places))
+    blocks = places[: len(places) // size * size].reshape(-1, size)
+
+    def aligned(rest: Any, some: Any) -> tuple[Any, Any]:
+        # Each row has a dropout of its own, and each block another key.
+        twice = task.augment.plain(jnp.concatenate([some, some]))
+        z, rest = task.network.apply(of_network, rest, twice, train=True, method="features")
+        return rest, losses.alignment(*jnp.split(losses.normalize(z), 2))
+
+    _, distances = jax.lax.scan(aligned, rest, blocks)
+    plain = losses.normalize(task.represent(params, extra, places, block_size=_BLOCK))
+    return jnp.mean(distances), losses.uniformity(plain)
+
+
+def _of_dropout(places: Any, task: Any, params: Any, extra: Any) -> dict[str, Any]:
+    alignment, uniformity = of_dropout(task, params, extra, places)
+    return {"train_dropout_alignment": alignment, "train_uniformity": uniformity}
 
 
 @train.jit

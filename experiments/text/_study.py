@@ -11,13 +11,14 @@ from .._bert import layers, settled
 from .._registry import filled, settle
 from .._rundir import write_arrays
 from .._study import Judged, OnStage, Run, Study
-from ..view_losses import LOSSES, fill_loss, in_words, settle_loss
+from ..view_losses import LOSSES, UNKNOWN_SHARE, fill_loss, in_words, settle_loss
 from . import _training as training
 from ._config import FLAGS, SCHEMA, Config, anchor
 from ._judge import TextLearned, judge, judge_weights
 from ._problem import Problem, load_problem
 from ._reports import part_of
 from ._saved import save_encoder
+from ._unlabelled import refuse_labels
 from .methods import METHODS
 from .recipes import RECIPES
 
@@ -45,6 +46,7 @@ NAMES = {
     "f1": "F1, mean of classes",
     "knn": "accuracy, kNN before fine-tuning",
     "alignment": "alignment of classes",
+    "dropout_alignment": "alignment of two dropouts",
     "uniformity": "uniformity",
     "spearman": "Spearman's correlation of pairs",
     "false_negatives": "share of false negatives",
@@ -57,6 +59,8 @@ _CURVES = {
     "loss": "loss of pre-training",
     "valid_knn": "accuracy of kNN on the validation part",
     "train_knn": "accuracy of kNN among training texts",
+    "train_dropout_alignment": "alignment of two dropouts of training texts",
+    "train_uniformity": "uniformity of training texts",
     "auc": "AUC of the scores, by labels",
     "alpha": "α of the loss",
     "fine_tune_loss": "loss of fine-tuning",
@@ -98,6 +102,8 @@ class TextStudy(Study[Config, Problem]):
             method=filled(config.method, of_method, swept),
             training=filled(config.training, _rates(config, problem), swept),
         )
+        if not problem.train.classes:
+            refuse_labels(config)
         if axes and (not len(problem.valid) or len(np.unique(problem.learn.labelled.labels)) < 2):
             raise ValueError(
                 "--valid leaves nothing to decide a --sweep on, or less than two classes to learn "
@@ -106,8 +112,9 @@ class TextStudy(Study[Config, Problem]):
         if not pretrains:
             return config
         n_classes = len(problem.train.classes)
+        tau_plus = 1 / n_classes if n_classes else UNKNOWN_SHARE
         config = replace(
-            config, objective=fill_loss(config.objective, of_loss, swept, tau_plus=1 / n_classes)
+            config, objective=fill_loss(config.objective, of_loss, swept, tau_plus=tau_plus)
         )
         phase = "search" if axes else "final"
         n = len(training.pre_trained_on(config, problem, phase))
@@ -150,11 +157,12 @@ class TextStudy(Study[Config, Problem]):
     def describe(self, config: Config, problem: Problem) -> Iterable[str]:
         """See :meth:`Study.describe`."""
         n, n_known = len(problem.train), len(problem.train.labelled)
-        of_which = f" ({n_known:,} with a label)" if n_known < n else ""
+        n_classes = len(problem.train.classes)
+        of_which = f" ({n_known:,} with a label)" if n_classes and n_known < n else ""
         yield (
             f"{n:,} training{of_which} and {len(problem.test):,} test texts, "
-            f"{len(problem.train.classes)} classes; {problem.n_cut / n:.1%} are cut at "
-            f"{config.source.length} tokens"
+            f"{f'{n_classes} classes' if n_classes else 'no labels'}; "
+            f"{problem.n_cut / n:.1%} are cut at {config.source.length} tokens"
         )
         settings = problem.encoder.settings
         weights = "random weights"
@@ -184,7 +192,7 @@ class TextStudy(Study[Config, Problem]):
         """Metrics of the classifier and of the features, and of the weights of the loss."""
         found, right = judge(config, learned, seed)
         shown, entry = None, LOSSES[config.objective.loss]
-        if learned.contrast is not None and entry.weigh is not None:
+        if learned.contrast is not None and entry.weigh is not None and problem.train.classes:
             truth = judge_weights(entry, learned.contrast, learned.test, seed)
             found, shown = found | truth.metrics, truth.calibration
         return Judged(found, right, shown)

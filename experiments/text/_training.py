@@ -78,7 +78,7 @@ def fit(
         contrast = stage(
             PRE_TRAINING, task_of(config, problem, run.phase, run.numbers), run.numbers,
             batches_of(config, problem, run.phase), options.epochs,
-            reports.neighbours(config, problem, run.phase),
+            reports.of_features(config, problem, run.phase),
         )  # fmt: skip
     start = start_of(config, problem, run.seed, contrast)
     if options.fine_tune_epochs:
@@ -99,7 +99,9 @@ def pre_trained_on(config: Config, problem: Problem, phase: str) -> Part:
 
 def batches_of(config: Config, problem: Problem, phase: str) -> train.ArrayBatches:
     """The texts of pre-training, each once in an epoch or drawn."""
-    examples = pre_trained_on(config, problem, phase).data
+    part = pre_trained_on(config, problem, phase)
+    # Of texts that have no classes nothing is said in the history by labels.
+    examples = part.data if part.classes else jnp.asarray(part.places)
     draws = settle("method", config.method, METHODS).get("draws")
     if draws is None:
         return train.ArrayBatches(examples)
