@@ -428,7 +428,7 @@ def test_texts_without_labels(plain, tmp_path, capsys):
     found = read(folder, "metrics.json")
     measured = {"dropout_alignment", "uniformity", "spearman"}
     assert found.keys() == {*measured, "chosen", "seconds"}
-    assert read(folder, "config.json")["config"]["objective"]["tau_plus"] == 0.01
+    assert read(folder, "config.json")["objective"]["tau_plus"] == 0.01
     assert files_of(folder) == said_of_runs(README) - {"sweep.csv"}
     for line in history(folder):
         assert {"train_dropout_alignment", "train_uniformity"} < line.keys()
