@@ -4,12 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from crl_jax import augment, models, tasks, train
 
+from .. import _traced as traced
 from .._knn import BANK, Voters, train_knn, valid_knn
 from .._mesh import mesh_of
 from .._study import Run
@@ -78,16 +78,9 @@ def trace_step(config: Config, problem: Problem, numbers: dict[str, float]) -> A
     Raises:
       ValueError: If flags contradict each other or do not suit the graphs.
     """
-    task, n = task_of(config, problem, numbers), config.training.batch_size
-
-    def step(places: Any, labels: Any) -> Any:
-        key, zero = jax.random.key(0), jnp.float32(0)
-        batch = task.batch(key, train.Examples(places, tasks.Labelled(places, labels)))
-        moment = train.Moment(key, jnp.int32(0), zero, jnp.ones(n, bool), jnp.float32(n))
-        return task.loss(*task.init(key), batch, moment)[0]
-
-    some = problem.all[:n]
-    return jax.eval_shape(step, some, problem.labels(some))
+    some = problem.all[: config.training.batch_size]
+    examples = tasks.Labelled(some, jnp.asarray(problem.labels(some)))
+    return traced.trace_step(task_of(config, problem, numbers), examples)
 
 
 def _accuracy(config: Config, problem: Problem, phase: str) -> Any:

@@ -4,12 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from crl_jax import data, tasks, train
 
+from .. import _traced as traced
 from .._knn import BANK, Voters, train_knn, valid_knn
 from .._mesh import mesh_of
 from .._registry import settle
@@ -77,19 +77,8 @@ def trace_step(config: Config, part: data.Images, numbers: dict[str, float]) -> 
     Raises:
       ValueError: If flags contradict each other or do not suit the images.
     """
-    task, n = task_of(config, part, numbers), config.training.batch_size
-
-    def step(images: Any, labels: Any) -> Any:
-        key, zero = jax.random.key(0), jnp.float32(0)
-        params, extra = task.init(key)
-        extra = task.start_epoch(key, params, extra, jnp.int32(0))
-        place = jnp.arange(n, dtype=jnp.int32)
-        batch = task.batch(key, train.Examples(place, tasks.Labelled(images, labels)))
-        moment = train.Moment(key, jnp.int32(0), zero, jnp.ones(n, bool), jnp.float32(n))
-        return task.loss(params, extra, batch, moment)[0]
-
-    some = part.take(slice(n))
-    return task, jax.eval_shape(step, some.images, some.labels)
+    task, some = task_of(config, part, numbers), part.take(slice(config.training.batch_size))
+    return task, traced.trace_step(task, tasks.Labelled(some.images, jnp.asarray(some.labels)))
 
 
 def _accuracy(config: Config, problem: Problem, phase: str) -> Any:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from crl_jax import metrics, models, tasks, train
 
+from .. import _traced as traced
 from .._mesh import mesh_of
 from .._registry import settle
 from .._study import Run
@@ -102,15 +103,9 @@ def trace_step(config: Config, problem: Problem, numbers: dict[str, float]) -> A
     Raises:
       ValueError: If flags contradict each other or do not suit images or texts.
     """
-    task, n = task_of(config, problem, numbers), config.training.batch_size
-
-    def step(examples: Any) -> Any:
-        key, zero = jax.random.key(0), jnp.float32(0)
-        batch = task.batch(key, train.Examples(jnp.arange(n, dtype=jnp.int32), examples))
-        moment = train.Moment(key, jnp.int32(0), zero, jnp.ones(n, bool), jnp.float32(n))
-        return task.loss(*task.init(key), batch, moment)[0]
-
-    return jax.eval_shape(step, jax.tree.map(lambda leaf: leaf[:n], examples_of(problem.train)))
+    n = config.training.batch_size
+    examples = jax.tree.map(lambda leaf: leaf[:n], examples_of(problem.train))
+    return traced.trace_step(task_of(config, problem, numbers), examples)
 
 
 def recall_on(part: Part) -> Any:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from crl_jax import models, tasks, train
 
+from .. import _traced as traced
 from .._learned import Learned
 from .._mesh import mesh_of
 from .._registry import settle
@@ -167,13 +168,6 @@ def trace_step(config: Config, problem: Problem, phase: str, numbers: dict[str, 
     Raises:
       ValueError: If flags contradict each other or do not suit the texts.
     """
-    task, n = task_of(config, problem, phase, numbers), config.training.batch_size
-
-    def step(places: Any, labels: Any) -> Any:
-        key, zero = jax.random.key(0), jnp.float32(0)
-        batch = task.batch(key, train.Examples(places, tasks.Labelled(places, labels)))
-        moment = train.Moment(key, jnp.int32(0), zero, jnp.ones(n, bool), jnp.float32(n))
-        return task.loss(*task.init(key), batch, moment)[0]
-
-    some = jnp.arange(n, dtype=jnp.int32)
-    return jax.eval_shape(step, some, jnp.zeros_like(some))
+    some = jnp.arange(config.training.batch_size, dtype=jnp.int32)
+    examples = tasks.Labelled(some, jnp.zeros_like(some))
+    return traced.trace_step(task_of(config, problem, phase, numbers), examples)
