@@ -12,6 +12,7 @@ import numpy as np
 from crl_jax import models, tasks, train
 
 from . import _rundir as rundir
+from ._learned import Learned
 from ._schema import Schema
 from ._screen import output, plain
 
@@ -56,6 +57,12 @@ def save_encoder(folder: Path, params: Any, rest: Any, **told: Any) -> None:
     """Writes parameters and other variables of networks, and what is told of them, JSON."""
     tree = jax.device_get({"params": params, "rest": rest})
     train.save_checkpoint(folder / ENCODER, tree, told)
+
+
+def save_backbone(folder: Path, learned: Learned, **told: Any) -> None:
+    """Writes the backbone of what was learned, without the head."""
+    params, rest = learned.task.of_network(learned.params, learned.extra)
+    save_encoder(folder, params["backbone"], rest["backbone"], **told)
 
 
 def open_encoder(folder: Path, schema: Schema[C]) -> Kept[C]:

@@ -43,9 +43,7 @@ class Encoder:
 
 def save_encoder(folder: Path, learned: Learned) -> None:
     """Writes the backbone of what was learned, without the head."""
-    params, rest = learned.task.of_network(learned.params, learned.extra)
-    n_in = learned.task.augment.graphs.features.shape[1]
-    file.save_encoder(folder, params["backbone"], rest["backbone"], n_in=n_in)
+    file.save_backbone(folder, learned, n_in=learned.task.augment.graphs.features.shape[1])
 
 
 def load_encoder(folder: Path) -> Encoder:

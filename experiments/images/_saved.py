@@ -9,7 +9,6 @@ import numpy as np
 from crl_jax import models
 
 from .. import _encoder_file as file
-from .._learned import Learned
 from ._config import SCHEMA, Config
 from ._views import make_views
 from .encoders import make_backbone
@@ -42,12 +41,6 @@ class Encoder:
 def channels_of(config: Any) -> int:
     """Channels of the images that a run learned from: it has a mean of each."""
     return len(config.views.mean)
-
-
-def save_encoder(folder: Path, learned: Learned) -> None:
-    """Writes the backbone of what was learned, without the head."""
-    params, rest = learned.task.of_network(learned.params, learned.extra)
-    file.save_encoder(folder, params["backbone"], rest["backbone"])
 
 
 def load_encoder(folder: Path) -> Encoder:

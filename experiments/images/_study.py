@@ -9,6 +9,7 @@ import numpy as np
 
 from crl_jax import train
 
+from .._encoder_file import save_backbone
 from .._learned import Learned
 from .._registry import filled, settle
 from .._study import Judged, OnStage, Run, Study
@@ -19,7 +20,6 @@ from . import _training as training
 from ._config import FLAGS, SCHEMA, Config, anchor
 from ._judge import judge
 from ._problem import Problem, labelled, load_problem
-from ._saved import save_encoder
 from ._views import in_words, settle_views
 from .encoders import ENCODERS
 from .methods import METHODS
@@ -165,7 +165,7 @@ class Images(Study[Config, Problem]):
 
     def keep(self, learned: Learned, folder: Path) -> None:
         """See :meth:`Study.keep`."""
-        save_encoder(folder, learned)
+        save_backbone(folder, learned)
 
     def draw(
         self, config: Config, problem: Problem, learned: Learned, judged: Judged, title: str,
