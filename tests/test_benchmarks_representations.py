@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 from test_benchmarks import call
 
-from benchmarks import representations, results_page
+from benchmarks import _results_representations, representations, results_page
 from experiments._study_command import configure
 from experiments.graphs._study import GraphStudy
 from experiments.pairs._study import Pairs
@@ -108,6 +108,11 @@ def test_the_flags_of_a_run_are_taken(kind, dataset, way):
     study.settle(config)
     assert config.source.data.startswith("sets/")
     assert comparison.metric in study.names
+
+
+def test_the_page_shows_what_is_compared_first():
+    shown = {kind: next(iter(s.metrics)) for kind, s in _results_representations.SECTIONS.items()}
+    assert shown == {kind: c.metric for kind, c in representations.COMPARISONS.items()}
 
 
 def test_a_finished_run_is_not_run_again(monkeypatch, tmp_path):
