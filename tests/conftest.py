@@ -5,6 +5,8 @@ import os
 import signal
 import tempfile
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -105,6 +107,18 @@ def quick_compiles():
     yield
     del os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"]
     jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture(scope="module")
+def small_resnet():
+    """In place of the default encoder of images, whose compilation takes long."""
+    from crl_jax import models
+    from experiments.images.encoders import ENCODERS
+
+    with pytest.MonkeyPatch.context() as patch:
+        entry = replace(ENCODERS["resnet10"], make=partial(models.ResNet, (1, 1)))
+        patch.setitem(ENCODERS, "resnet10", entry)
+        yield
 
 
 @pytest.fixture

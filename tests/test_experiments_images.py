@@ -2,7 +2,6 @@
 
 import shlex
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import jax
@@ -22,7 +21,7 @@ from studies import (
 )
 
 import experiments.images
-from crl_jax import models, tasks
+from crl_jax import tasks
 from experiments._registry import filled, settle
 from experiments._schema import to_json
 from experiments._study import learn
@@ -34,27 +33,17 @@ from experiments.images._problem import evenly, load_problem
 from experiments.images._saved import load_encoder
 from experiments.images._study import Images
 from experiments.images._training import trace_step
-from experiments.images.encoders import ENCODERS
 from experiments.images.methods import METHODS
 from experiments.images.recipes import RECIPES
 from experiments.view_losses import LOSSES
 
-pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
+pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles", "small_resnet")
 
 SMALL = shlex.split(
     "--train-images 120 --test-images 60 --width 4 --head 16 8 --batch-size 40 --epochs 2 "
     "--neighbours 5"
 )
 README = page_of(experiments.images)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def a_small_network():
-    """In place of the default encoder, whose compilation takes long."""
-    with pytest.MonkeyPatch.context() as patch:
-        entry = replace(ENCODERS["resnet10"], make=partial(models.ResNet, (1, 1)))
-        patch.setitem(ENCODERS, "resnet10", entry)
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ import json
 import shlex
 import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,7 +23,6 @@ from crl_jax.data import Captioned, Tokens, load_captioned
 from experiments._schema import to_json
 from experiments._study import Run
 from experiments._study_command import configure
-from experiments.images.encoders import ENCODERS
 from experiments.pairs import _judge as judging
 from experiments.pairs import main
 from experiments.pairs._config import FLAGS, SCHEMA
@@ -37,22 +35,13 @@ from experiments.pairs._training import examples_of, fit, task_of, trace_step
 from experiments.pairs.losses import LOSSES
 from experiments.pairs.recipes import RECIPES
 
-pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
+pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles", "small_resnet")
 
 SMALL = shlex.split(
     "--width 4 --text-vocab-size 60 --text-width 8 --text-n-layers 1 --text-heads 2 --dim 8 "
     "--batch-size 400 --epochs 2"
 )
 README = page_of(experiments.pairs)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def a_small_network():
-    """In place of the default encoder, whose compilation takes long."""
-    with pytest.MonkeyPatch.context() as patch:
-        entry = replace(ENCODERS["resnet10"], make=partial(models.ResNet, (1, 1)))
-        patch.setitem(ENCODERS, "resnet10", entry)
-        yield
 
 
 @pytest.fixture(scope="module")
