@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+from jax.core import Tracer
 
 # Half of a short training on the CPU is compiling. Below its last level LLVM takes a tenth off
 # that and off epochs of matrix factorisation too; results keep their bits.
@@ -39,10 +40,13 @@ class Jitted:
         return self._compiled(args, kwargs).lower(*args, **kwargs)
 
     def _compiled(self, *given: Any) -> Any:
+        leaves, structure = jax.tree.flatten(given)
         options = _OPTIONS.get(jax.default_backend())
         if jax.config.read("jax_disable_most_optimizations"):  # whose options these would replace
             options = None
-        key = tuple(_classes(jax.tree.structure(given))), None if options is None else str(options)
+        if any(isinstance(leaf, Tracer) for leaf in leaves):
+            options = None  # a part of another program is compiled as that is
+        key = tuple(_classes(structure)), None if options is None else str(options)
         if key not in self._of:
             # A function of its own, for JAX remembers what it has traced by the function.
             own = functools.wraps(self._function)(functools.partial(self._function))
