@@ -53,6 +53,8 @@ def test_images_are_read_only_and_keep_no_hand_on_what_they_were_made_of():
         ({"labels": np.array([0, 2], np.int32)}, r"`labels` must lie in \[-1, 2\), got 0 to 2"),
         ({"labels": np.array([-2, 0], np.int32)}, r"`labels` must lie in \[-1, 2\), got -2 to 0"),
         ({"classes": ("a", "a")}, "`classes` must be distinct"),
+        ({"names": np.array(["x"])}, r"`names` must have shape \(2,\), got \(1,\)"),
+        ({"names": np.zeros(2)}, "`names` must be strings, got float64"),
     ],
 )
 def test_images_that_do_not_fit_are_refused(change, message):
@@ -64,6 +66,28 @@ def test_images_that_do_not_fit_are_refused(change, message):
     Images(**fields)
     with pytest.raises(ValueError, match=message):
         Images(**fields | change)
+
+
+def test_names_go_with_their_images():
+    images = made()
+    named = Images(images.images, images.labels, images.classes, np.array(list("uvwxyz")))
+    assert named.take([3, 0]).names.tolist() == ["x", "u"]
+    assert not named.take([3, 0]).names.flags.writeable
+    assert named.without_labels().names.tolist() == list("uvwxyz")
+    assert named.without_labels().labels.tolist() == [-1] * 6
+    assert images.take([0]).names is None
+    split = load_images(ImageSplit(named, named), size=2)
+    assert split.test.names.tolist() == list("uvwxyz")
+
+
+@pytest.mark.parametrize("source", ["digits", (np.zeros((4, 2, 2), np.uint8), np.arange(4) % 2)])
+def test_labels_of_any_source_can_be_left_unread(source):
+    split = load_images(source, labelled=False, test=0.5)
+    of_labels = load_images(source, test=0.5)
+    for name, part in split.parts():
+        assert part.classes == ()
+        assert (part.labels == -1).all()
+        np.testing.assert_array_equal(part.images, getattr(of_labels, name).images)
 
 
 @settings(deadline=None)

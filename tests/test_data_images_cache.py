@@ -80,6 +80,7 @@ def test_the_second_time_nothing_is_decoded(tmp_path, cache, decoded):
         assert firsts(split) == [[0, 1], [2]]
         assert split.train.labels.tolist() == [0, 1]
         assert split.train.classes == ("a", "b")
+        assert split.train.names.tolist() == ["train/a/0.png", "train/b/1.png"]
         assert not split.train.images.flags.writeable
     assert len(decoded) == 1
     assert isinstance(split.train.images.base, np.memmap)
@@ -203,7 +204,7 @@ def test_several_at_once_leave_one_whole(tmp_path, cache):
     for thread in threads:
         thread.join()
     assert found == [[[0, 1], [2]]] * 6
-    assert len(files_in(cache)) == 5
+    assert len(files_in(cache)) == 7
     (note,) = cache.rglob("made_of.json")
     assert json.loads(note.read_text())["classes"] == ["a", "b"]
 

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
+from crl_jax._threads import mapped
 from crl_jax.data import DataError, Images, load_images
-from crl_jax.data._images._resize import mapped, resized, squared
+from crl_jax.data._images._resize import resized, squared
 
 RNG = np.random.default_rng(0)
 COLOUR = RNG.integers(0, 256, (6, 6, 3), np.uint8)
@@ -303,7 +304,7 @@ def test_pillow_is_optional(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("n_threads", [1, 3])
 def test_mapping_over_threads_keeps_the_order(monkeypatch, n_threads):
-    monkeypatch.setattr("crl_jax.data._images._resize._n_threads", lambda: n_threads)
+    monkeypatch.setattr("crl_jax._threads._n_threads", lambda: n_threads)
     taken = []
 
     def items():
@@ -331,7 +332,7 @@ def test_an_error_stops_the_threads():
 
 
 def test_after_an_error_nothing_more_is_begun(monkeypatch):
-    monkeypatch.setattr("crl_jax.data._images._resize._n_threads", lambda: 1)
+    monkeypatch.setattr("crl_jax._threads._n_threads", lambda: 1)
     begun = []
 
     def fail(i):

@@ -48,6 +48,7 @@ def test_parts_and_classes_are_found_in_order(tmp_path, above, second):
     assert split.train.classes == ("cat", "cat-1", "dog")
     assert numbers(split.train) == [4, 3, 2, 1, 0]
     assert split.train.labels.tolist() == [0, 0, 1, 2, 2]
+    assert split.train.names.tolist() == [above + paths[place] for place in (4, 3, 2, 1, 0)]
     assert numbers(split.test) == [5]
     assert split.test.labels.tolist() == [2]
     assert split.unlabelled is None
@@ -100,8 +101,7 @@ def test_what_is_skipped_is_counted(tmp_path):
     [
         ([], r"expected images \(.jpg, .*<class>/… alone, or a binary release .* got 0 files"),
         (["notes.txt"], "expected images .* got 1 files, none of them an image"),
-        (["x.png"], "x.png: expected a folder of a class around the image"),
-        (["a/x.png", "y.png"], "y.png: expected a folder of a class around the image"),
+        (["a/x.png", "y.png"], "y.png: expected a folder of a class .*, which 1 others have"),
         (["train/x.png", "test/a/y.png"], "train/x.png: expected a folder of a class"),
         (["train/a/x.png", "test/a/y.png", "z.png"], "z.png: expected the image in one of"),
         (["val/a/x.png", "test/a/y.png"], "expected a part train, got test, val"),
@@ -117,6 +117,38 @@ def test_folders_that_tell_no_classes_are_refused(tmp_path, paths, message):
     (tmp_path / "set").mkdir()
     fill(tmp_path / "set", paths)
     with pytest.raises(DataError, match=message):
+        load_images(tmp_path / "set")
+
+
+@pytest.mark.parametrize("above", ["", "train/"])
+def test_images_in_no_folder_of_a_class_have_no_label(tmp_path, above):
+    paths = [*(f"{above}{name}.png" for name in "badc"), *(["test/e.png"] if above else [])]
+    with pytest.warns(DataWarning, match=f"{len(paths)} images lie in no folder of a class"):
+        split = load_images(fill(tmp_path / "set", paths), test=None if above else 0.5)
+    assert split.train.classes == ()
+    assert str(split.train) == f"Images({len(split.train)} of 2 × 2 × 3, no labels)"
+    found = {}
+    for _, part in split.parts():
+        assert (part.labels == -1).all()
+        found |= dict(zip(part.names.tolist(), numbers(part), strict=True))
+    assert found == {path: number for number, path in enumerate(paths)}
+    assert len(split.test) == (1 if above else 2)
+
+
+@pytest.mark.filterwarnings("error")
+def test_folders_are_no_classes_where_labels_are_not_read(tmp_path):
+    paths = ["2019/a.png", "2019/03/b.png", "c.png", "2020/d.png"]
+    split = load_images(fill(tmp_path / "set", paths), test=0.25, labelled=False)
+    assert split.train.classes == ()
+    assert (len(split.train), len(split.test)) == (3, 1)
+    assert sorted([*split.train.names, *split.test.names]) == sorted(paths)
+    (tmp_path / "set/c.png").unlink()
+    assert load_images(tmp_path / "set", test=0.25).train.classes == ("2019", "2020")
+
+
+def test_one_image_is_no_set(tmp_path):
+    fill(tmp_path / "set", ["x.png"])
+    with pytest.raises(DataError, match="expected two images or more"):
         load_images(tmp_path / "set")
 
 

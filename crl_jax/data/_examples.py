@@ -60,7 +60,7 @@ def places_of(index: ArrayLike) -> Shaped[np.ndarray, " k"]:
     return places if places.size else places.astype(np.intp)
 
 
-def read_only(name: str, array: Any, dtype: type, ndim: int) -> np.ndarray:
+def read_only(name: str, array: Any, dtype: Any, ndim: int) -> np.ndarray:
     """The array if it is read-only, or a copy that is.
 
     Raises:

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from .._checks import check_count, check_range, check_shape
+from .._threads import mapped
 
 
 class CrossValidated(NamedTuple):
@@ -42,7 +43,8 @@ def cross_validated_svm(
     """Accuracy of a support vector machine in each fold, fitted to all others.
 
     In each fold the C is the one with the best mean accuracy in a cross-validation of what the
-    machine is fitted to; of equal ones the smallest. So the fold that judges chooses nothing.
+    machine is fitted to; of equal ones the smallest. So the fold that judges chooses nothing. Folds
+    share the cores of the machine.
 
     The defaults are those of the published code of InfoGraph and GraphCL: ten stratified folds, a
     radial kernel of width ``1 / (dim * variance)``, features as they are, and this choice of C.
@@ -93,12 +95,15 @@ def cross_validated_svm(
     model = learn["pipeline"].make_pipeline(*steps, classifier)
     # Of equal ones the first is taken.
     search = {name: sorted(map(float, strengths))}
-    found = []
-    for train, test in _parts(learn, y, folds, seed, inner_folds):
-        inner = learn["model_selection"].StratifiedKFold(inner_folds)
+    inner = learn["model_selection"].StratifiedKFold(inner_folds)
+
+    def judge(part: tuple[np.ndarray, np.ndarray]) -> tuple[float, float]:
+        train, test = part
         tuned = learn["model_selection"].GridSearchCV(model, search, cv=inner)
         tuned.fit(x[train], y[train])
-        found.append((tuned.score(x[test], y[test]), tuned.best_params_[name]))
+        return tuned.score(x[test], y[test]), tuned.best_params_[name]
+
+    found = list(mapped(judge, _parts(learn, y, folds, seed, inner_folds)))
     accuracies, chosen = np.array(found).T
     return CrossValidated(float(accuracies.mean()), float(accuracies.std()), accuracies, chosen)
 

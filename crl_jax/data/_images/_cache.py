@@ -14,7 +14,7 @@ from .._outcomes import Note
 from ._set import Images, ImageSplit, Read
 
 _NOTE = "made_of.json"
-_LAYOUT = 1  # of these files; another number makes all of them anew
+_LAYOUT = 2  # of these files; another number makes all of them anew
 
 
 def recall(folder: Path, made_of: dict[str, str]) -> Read | None:
@@ -27,16 +27,8 @@ def recall(folder: Path, made_of: dict[str, str]) -> Read | None:
         note = json.loads((place / _NOTE).read_bytes())
         classes = tuple(note["classes"])
         parts = {
-            part: Images(
-                np.asarray(
-                    np.load(place / f"{part}-images.npy", mmap_mode="r", allow_pickle=False)
-                ),
-                np.asarray(
-                    np.load(place / f"{part}-labels.npy", mmap_mode="r", allow_pickle=False)
-                ),
-                classes,
-            )
-            for part in note["parts"]
+            part: Images(classes=classes, **{kind: _mapped(place, part, kind) for kind in kinds})
+            for part, kinds in note["parts"].items()
         }
         return Read(ImageSplit(**parts), [Note(*one) for one in note["notes"]])
     except (OSError, ValueError, KeyError, TypeError, EOFError):
@@ -58,13 +50,14 @@ def keep(folder: Path, made_of: dict[str, str], read: Read) -> None:
         prefix=".part-", dir=folder, ignore_cleanup_errors=True
     ) as scratch:
         made = Path(scratch, "made")
-        for part, images in read.split.parts():
-            for kind, array in (("images", images.images), ("labels", images.labels)):
-                with whole(made / f"{part}-{kind}.npy") as partial, partial.open("wb") as file:
+        parts = {part: _arrays(images) for part, images in read.split.parts()}
+        for part, arrays in parts.items():
+            for kind, array in arrays.items():
+                with whole(made / _name(part, kind)) as partial, partial.open("wb") as file:
                     np.save(file, array, allow_pickle=False)
         note = {
             "made_of": made_of,
-            "parts": [part for part, _ in read.split.parts()],
+            "parts": {part: list(arrays) for part, arrays in parts.items()},
             "classes": read.split.train.classes,
             "notes": read.notes,
         }
@@ -77,6 +70,20 @@ def keep(folder: Path, made_of: dict[str, str], read: Read) -> None:
             shutil.rmtree(place, ignore_errors=True)
             with suppress(OSError):  # the other process was quicker
                 made.rename(place)
+
+
+def _name(part: str, kind: str) -> str:
+    return f"{part}-{kind}.npy"
+
+
+def _mapped(place: Path, part: str, kind: str) -> np.ndarray:
+    return np.asarray(np.load(place / _name(part, kind), mmap_mode="r", allow_pickle=False))
+
+
+def _arrays(images: Images) -> dict[str, np.ndarray]:
+    """The arrays of a part by their names."""
+    found = {"images": images.images, "labels": images.labels, "names": images.names}
+    return {kind: array for kind, array in found.items() if array is not None}
 
 
 def _place(folder: Path, made_of: dict[str, str]) -> Path:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import UInt8
 
+from ..._threads import mapped
 from .._outcomes import DataError
 from .._store import Content, Store
-from ._resize import BLOCK, mapped, pillow, squared
+from ._resize import BLOCK, pillow, squared
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -1,4 +1,4 @@
-"""Images in class folders: which files there are, of which part and class."""
+"""Images in folders: which files there are, of which part and class."""
 
 from collections import Counter
 from pathlib import PurePosixPath
@@ -42,16 +42,19 @@ class Found(NamedTuple):
     notes: list[Note]
 
 
-def find_in_folders(store: Store, share: float | None) -> Found:
+def find_in_folders(store: Store, share: float | None, labelled: bool) -> Found:
     """Finds ``train/<class>/…`` with ``test`` or ``val`` beside it, or ``<class>/…`` alone.
+
+    Where no image lies in a folder of a class, none has a label.
 
     Args:
       store: The files. Folders around all of them make no difference.
       share: The share of each class that becomes the test part where there is none; the default
         is 0.2. It must be None where there is one.
+      labelled: Whether folders are classes.
 
     Raises:
-      DataError: If there is no image, or one lies outside of the class folders.
+      DataError: If there is no image, or one lies outside of the class folders of the others.
       ValueError: If ``share`` is given beside a test part.
     """
     listed = list_files(store)
@@ -68,19 +71,24 @@ def find_in_folders(store: Store, share: float | None) -> Found:
         notes.append(Note(len(parts.pop("valid")), "{n} images for validation are not read"))
     parts = {"test" if part == "valid" else part: found for part, found in parts.items()}
 
-    for part in ("train", "test"):
-        for path in parts.get(part, ()):
-            if len(path.inside) < 2:
-                raise DataError(
-                    f"{store.where(path.name)}: expected a folder of a class around the image."
-                )
-    classes = sorted(
-        {path.inside[0] for part in parts if part != "unlabelled" for path in parts[part]}
-    )
+    judged = [path for part in ("train", "test") for path in parts.get(part, ())]
+    alone = [path for path in judged if len(path.inside) < 2]
+    if labelled and len(alone) == len(judged):
+        labelled = False
+        notes.append(Note(len(alone), "{n} images lie in no folder of a class; none has a label"))
+    if labelled and alone:
+        raise DataError(
+            f"{store.where(alone[0].name)}: expected a folder of a class around the image, which "
+            f"{len(judged) - len(alone)} others have."
+        )
+    classes = sorted({path.inside[0] for path in judged}) if labelled else []
     number = {name: place for place, name in enumerate(classes)}
     labels = {
         part: np.array(
-            [NO_LABEL if part == "unlabelled" else number[path.inside[0]] for path in found],
+            [
+                number[path.inside[0]] if labelled and part != "unlabelled" else NO_LABEL
+                for path in found
+            ],
             np.int32,
         )
         for part, found in parts.items()
@@ -103,8 +111,10 @@ def read_found(store: Store, found: Found, size: int | None) -> Read:
     images, end = {}, 0
     for part in parts:
         start, end = end, end + len(found.names[part])
-        found.labels[part].setflags(write=False)
-        images[part] = Images(pixels[start:end], found.labels[part], found.classes)
+        labels, names = found.labels[part], np.array(found.names[part], np.str_)
+        for array in (labels, names):
+            array.setflags(write=False)
+        images[part] = Images(pixels[start:end], labels, found.classes, names)
     return Read(ImageSplit(**images), found.notes)
 
 

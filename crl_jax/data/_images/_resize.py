@@ -1,22 +1,17 @@
 """Images of any size as squares of one: the shorter side fits, and the middle is kept."""
 
 import importlib
-import os
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import UInt8
+
+from ..._threads import mapped
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 BLOCK = 64  # images that a thread takes at a time
-_AHEAD = 4  # items that wait for each thread
-
-A = TypeVar("A")
-B = TypeVar("B")
 
 
 def pillow(module: str = "Image") -> Any:
@@ -63,28 +58,3 @@ def resized(
     for _ in mapped(resize, starts) if len(starts) > 1 else map(resize, starts):
         pass
     return out
-
-
-def mapped(function: Callable[[A], B], items: Iterable[A]) -> Iterator[B]:
-    """``map`` over threads, in order, with a bounded number of items under way.
-
-    Pillow holds no lock while it decodes or resizes.
-    """
-    n_threads = _n_threads()
-    with ThreadPoolExecutor(n_threads) as pool:
-        waiting: list[Future[B]] = []
-        try:
-            for item in items:
-                waiting.append(pool.submit(function, item))
-                if len(waiting) > _AHEAD * n_threads:
-                    yield waiting.pop(0).result()
-            for future in waiting:
-                yield future.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
-def _n_threads() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int32, UInt8
+from jaxtyping import Int32, Shaped, UInt8
 from numpy.typing import ArrayLike
 
 from ..._checks import check_shape
@@ -26,6 +26,7 @@ class Images:
         (grey) or 3 (red, green, blue).
       labels: The class of each image in ``[0, len(classes))``, or -1 without one; int32 ``[n]``.
       classes: The name of each class, distinct.
+      names: Of the file of each image, ``[n]``; None where images have no files of their own.
 
     Raises:
       ValueError: If a field breaks what is said above; the message names it.
@@ -41,12 +42,19 @@ class Images:
     images: UInt8[np.ndarray, "n height width channels"]
     labels: Int32[np.ndarray, " n"]
     classes: tuple[str, ...]
+    names: Shaped[np.ndarray, " n"] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "images", read_only("images", self.images, np.uint8, 4))
         object.__setattr__(self, "labels", read_only("labels", self.labels, np.int32, 1))
         object.__setattr__(self, "classes", tuple(self.classes))
         check_shape("labels", self.labels, (len(self.images),))
+        if self.names is not None:
+            names = np.asarray(self.names)
+            if names.dtype.kind != "U":
+                raise ValueError(f"`names` must be strings, got {names.dtype}.")
+            object.__setattr__(self, "names", read_only("names", names, names.dtype, 1))
+            check_shape("names", names, (len(self.images),))
         if len(set(self.classes)) != len(self.classes):
             raise ValueError(f"`classes` must be distinct, got {self.classes}.")
         if len(self) and not (
@@ -62,7 +70,8 @@ class Images:
 
     def __repr__(self) -> str:
         shape = " × ".join(map(str, self.images.shape[1:]))
-        return f"Images({len(self)} of {shape}, {len(self.classes)} classes)"
+        classes = f"{len(self.classes)} classes" if self.classes else "no labels"
+        return f"Images({len(self)} of {shape}, {classes})"
 
     def take(self, index: ArrayLike | slice) -> "Images":
         """Some of the images, in the order of ``index``.
@@ -77,9 +86,15 @@ class Images:
         if not isinstance(index, slice):
             index = places_of(index)
         images, labels = self.images[index], self.labels[index]
-        for array in (images, labels):
-            array.setflags(write=False)
-        return Images(images, labels, self.classes)
+        names = None if self.names is None else self.names[index]
+        for array in (images, labels, names):
+            if array is not None:
+                array.setflags(write=False)
+        return Images(images, labels, self.classes, names)
+
+    def without_labels(self) -> "Images":
+        """The same images with no label and no class."""
+        return Images(self.images, np.full_like(self.labels, NO_LABEL), (), self.names)
 
 
 @dataclass(frozen=True, eq=False)

@@ -35,10 +35,11 @@ def load_images(
     *,
     size: int | None = None,
     test: float | None = None,
+    labelled: bool = True,
     cache: str | Path | None = None,
     keep: bool = True,
 ) -> ImageSplit:
-    """Loads labelled images: a training part, a test part, and unlabelled ones if there are any.
+    """Loads images: a training part, a test part, and unlabelled ones if there are any.
 
     Args:
       source: One of
@@ -49,7 +50,8 @@ def load_images(
         * a folder, or a zip or tar archive, which holds one of these releases, or images in class
           folders: ``train/<class>/…`` with ``test/<class>/…`` or else ``val/<class>/…``, and
           perhaps ``unlabelled/…``; or ``<class>/…`` alone. A folder may hold a single archive
-          instead. Classes are in the order of their names, and images in that of their paths;
+          instead. Classes are in the order of their names, and images in that of their paths.
+          If none lies in a folder of a class, all are read without labels;
         * ``tfds:NAME``, for instance ``tfds:mnist``, with the features ``image`` and ``label``;
         * :class:`Images`, an :class:`ImageSplit`, or a pair of arrays ``(images, labels)``:
           whole numbers ``[n, height, width]`` or ``[n, height, width, 1 or 3]`` from 0 to 255,
@@ -61,10 +63,12 @@ def load_images(
         one size then.
       test: The share of each class that becomes the test part, in (0, 1), where the source has
         none; by default 0.2. The draw is the same every time.
+      labelled: Whether labels are read. Without them, folders within a part are not classes, and
+        images may lie in any.
       cache: Where downloads and decoded images are kept, see :func:`download`.
       keep: Whether 2,000 images or more are kept in the cache once they are decoded, as plain
         arrays, which are there at once the next time. They are made anew when the size or the
-        time of a source file changes, and for another ``size`` or ``test``.
+        time of a source file changes, and for another ``size``, ``test`` or ``labelled``.
 
     Returns:
       The parts. Colours are red, green and blue. Images are grey, with a single channel, only if
@@ -86,17 +90,19 @@ def load_images(
     if test is not None:
         check_range("test", test, 0, 1, low_open=True, high_open=True, dtype=float)
     origin = str(source) if isinstance(source, str | Path) else "images in memory"
-    read = _read(source, size, test, cache_folder(cache), keep)
+    read = _read(source, size, test, labelled, cache_folder(cache), keep)
     for count, text in read.notes:
         warn_if(count, text, of=origin)
     return read.split
 
 
-def _read(source: Any, size: int | None, test: float | None, cache: Path, keep: bool) -> Read:
+def _read(
+    source: Any, size: int | None, test: float | None, labelled: bool, cache: Path, keep: bool
+) -> Read:
     if isinstance(source, str) and source.startswith("tfds:"):
-        return read_tfds_images(source.removeprefix("tfds:"), size, test)
+        return _as_asked(read_tfds_images(source.removeprefix("tfds:"), size, test), labelled)
     if source == "digits" if isinstance(source, str) else not isinstance(source, Path):
-        return Read(_from_memory(source, size, test), [])
+        return _as_asked(Read(_from_memory(source, size, test), []), labelled)
     named = source if isinstance(source, str) and source in IMAGE_SETS else None
     if named:
         origin, path = IMAGE_SETS[named].sha256, None
@@ -105,10 +111,11 @@ def _read(source: Any, size: int | None, test: float | None, cache: Path, keep: 
         origin = fingerprint(path)
         named = f"{path.name[:80]}-{_short(path.resolve())}"
     made_of = {"source": origin, "pillow": _version_of_pillow()}
-    folder = cache / "images" / f"{named}-size-{size}-test-{test}"
+    read_as = "" if labelled else "-unlabelled"
+    folder = cache / "images" / f"{named}-size-{size}-test-{test}{read_as}"
     if keep and (kept := recall(folder, made_of)):
         return kept
-    read, worth_keeping = _read_path(path or download(named, cache=cache), size, test)
+    read, worth_keeping = _read_path(path or download(named, cache=cache), size, test, labelled)
     if keep and worth_keeping:
         try:
             keep_decoded(folder, made_of, read)
@@ -138,7 +145,16 @@ def _from_memory(source: Any, size: int | None, test: float | None) -> ImageSpli
 def _resized(data: Images, size: int | None) -> Images:
     if size is None:
         return data
-    return Images(resized(data.images, size), data.labels, data.classes)
+    return Images(resized(data.images, size), data.labels, data.classes, data.names)
+
+
+def _as_asked(read: Read, labelled: bool) -> Read:
+    """Without its labels, unless they are asked for."""
+    if labelled:
+        return read
+    return Read(
+        ImageSplit(**{name: part.without_labels() for name, part in read.split.parts()}), read.notes
+    )
 
 
 def _existing(path: Path) -> Path:
@@ -159,7 +175,9 @@ def _existing(path: Path) -> Path:
     return path
 
 
-def _read_path(path: Path, size: int | None, test: float | None) -> tuple[Read, bool]:
+def _read_path(
+    path: Path, size: int | None, test: float | None, labelled: bool
+) -> tuple[Read, bool]:
     """What a folder or archive has, and whether reading it again would take its time."""
     with open_store(path) as store:
         release = find_release(store)
@@ -167,9 +185,11 @@ def _read_path(path: Path, size: int | None, test: float | None) -> tuple[Read, 
         if test is not None and (release or found):
             raise ValueError(f"`test` belongs to images without a test part, which {path} has.")
         if release:
-            read = read_release(store, *release, size)
+            read = _as_asked(read_release(store, *release, size), labelled)
+        elif found:
+            read = _as_asked(read_found(store, found, size), labelled)
         else:
-            read = read_found(store, found or find_in_folders(store, test), size)
+            read = read_found(store, find_in_folders(store, test, labelled), size)
     n_images = sum(len(part) for _, part in read.split.parts())
     as_it_lies = release is not None and size is None and path.is_dir()
     return read, n_images >= _WORTH_KEEPING and not as_it_lies
