@@ -121,7 +121,7 @@ def _train(config: Config, folder: Path, resumed: bool) -> None:
             console.print(f"The run in {folder} is finished; {where}")
             return
         if not resumed:
-            rundir.create(place, config)
+            rundir.create(place, config, SCHEMA.command)
         given = objective.hyperparams.items()
         fixed = ", ".join(f"{name}={value:g}" for name, value in given if name not in swept)
         loss = f"{config.objective.loss} ({fixed})" if fixed else config.objective.loss

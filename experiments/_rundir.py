@@ -28,13 +28,14 @@ SWEEP, SEEDS = "sweep.csv", "metrics_by_seed.json"
 CHECKPOINT = "checkpoint"
 
 
-def create(folder: Path, config: Any) -> None:
-    """Writes the configuration of a new run, in a folder that :func:`claim` holds.
+def create(folder: Path, config: Any, command: str) -> None:
+    """Writes the configuration of a command's new run, in a folder that :func:`claim` holds.
 
     Its section ``output`` gets the folder.
     """
     device = jax.devices()[0]
     environment = {
+        "command": command,
         "crl_jax": crl_jax.__version__,
         "jax": jax.__version__,
         "jaxlib": importlib.metadata.version("jaxlib"),
@@ -77,14 +78,27 @@ def open_run(folder: Path, schema: Schema[C]) -> C:
     """Reads the configuration of the run in ``folder``.
 
     Raises:
-      ValueError: If there is no run in it, or its configuration is damaged.
+      ValueError: If there is no run in it, or one of another command, or its configuration is
+        damaged.
     """
     path = folder / CONFIG
     try:
         stored = read_json(path)
     except FileNotFoundError:
         raise ValueError(f"{folder} holds no run: there is no {path}.") from None
+    of = _command_of(stored)
+    if of is not None and of != schema.command:
+        raise ValueError(
+            f"{folder} holds a run of {program(of)}, not of {program(schema.command)}."
+        )
     return schema.from_json(stored, path)
+
+
+def _command_of(stored: Any) -> str | None:
+    """The command that wrote a configuration; None if it does not say."""
+    environment = stored.get("environment") if isinstance(stored, dict) else None
+    of = environment.get("command") if isinstance(environment, dict) else None
+    return of if isinstance(of, str) else None
 
 
 def going_on(folder: Path, command: str) -> str:

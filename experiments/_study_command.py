@@ -87,7 +87,7 @@ def _train(study: Study[Any, Any], config: Any, folder: Path, resumed: bool) -> 
             console.print(f"The run in {folder} is finished; its results are in {rundir.METRICS}.")
             return
         if not resumed:
-            rundir.create(folder, config)
+            rundir.create(folder, config, study.schema.command)
         title = study.in_words(config)
         console.print(f"[bold]{plain(title)}[/] on {machine(mesh_of(config.output.mesh))}")
         for line in study.describe(config, problem):

@@ -159,7 +159,7 @@ def test_a_run_directory_is_claimed_by_one(tmp_path):
         refused = pytest.raises(ValueError, match="another process is at work in")
         with refused, rundir.claim(folder, ""):
             pass
-        rundir.create(folder, Config())
+        rundir.create(folder, Config(), "recommend")
     refused = pytest.raises(ValueError, match="holds a run already, friend")
     with refused, rundir.claim(folder, ", friend"):
         pass
@@ -169,11 +169,11 @@ def test_a_run_directory_is_claimed_by_one(tmp_path):
 def test_paths_of_a_run_hold_in_every_working_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     source = DataOptions(data="data/train.csv", test_data=Path("data/test.csv"))
-    rundir.create(tmp_path, anchor(Config(source=source)))
+    rundir.create(tmp_path, anchor(Config(source=source)), "recommend")
     monkeypatch.chdir("/")
     read = rundir.open_run(tmp_path, SCHEMA).source
     assert read.data == str(tmp_path / "data" / "train.csv")
     assert read.test_data == tmp_path / "data" / "test.csv"
     for name in ("simulated", "movielens:100k", "tfds:movielens/100k-ratings"):
-        rundir.create(tmp_path, anchor(Config(source=DataOptions(data=name))))
+        rundir.create(tmp_path, anchor(Config(source=DataOptions(data=name))), "recommend")
         assert rundir.open_run(tmp_path, SCHEMA).source.data == name
