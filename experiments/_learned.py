@@ -52,11 +52,7 @@ class Learned:
     def of_views(self, examples: Any, seed: int) -> dict[str, Any]:
         """Alignment and uniformity of the embeddings of views of some examples."""
         some = examples[:: max(1, len(examples) // _ALIGNED)][:_ALIGNED]
-        first, second = self.two_views(some, seed)
-        return {
-            "alignment": losses.alignment(first, second),
-            "uniformity": losses.uniformity(first),
-        }
+        return _aligned(*self.two_views(some, seed))
 
 
 def represent(task: tasks.ViewTask, params: Any, extra: Any, examples: Any) -> Any:
@@ -76,6 +72,20 @@ def _two_views(task: Any, params: Any, extra: Any, examples: Any, seed: Any) -> 
         return losses.normalize(task.network.apply(*task.of_network(params, extra), views)[0])
 
     return embed(views.first), embed(views.second)
+
+
+def _aligned(first: Any, second: Any) -> dict[str, Any]:
+    return {"alignment": losses.alignment(first, second), "uniformity": losses.uniformity(first)}
+
+
+def measured_of_views(examples: Any, seed: int) -> Any:
+    """Measures ``train_alignment`` and ``train_uniformity`` of views of examples, for reports."""
+    return jax.tree_util.Partial(_of_views, jnp.asarray(examples), seed)
+
+
+def _of_views(examples: Any, seed: Any, task: Any, params: Any, extra: Any) -> dict[str, Any]:
+    found = _aligned(*_two_views(task, params, extra, examples, seed))
+    return {f"train_{name}": value for name, value in found.items()}
 
 
 def neighbours(asked: int, n: int) -> int:

@@ -195,7 +195,9 @@ def search(
 
     The score of a run is the mean of its last three reports; that of a point, the mean over seeds.
     """
-    protocol, epochs = config.protocol, config.training.epochs
+    protocol = config.protocol
+    # The last stage decides.
+    *_, epochs = (n for stage in study.stages if (n := study.epochs(config, stage)))
     axes = study.schema.sweep(protocol.sweep, config)
     if not axes:
         return [{}], train.Choice(0, epochs, np.nan, np.array([np.nan]), np.array([epochs]))

@@ -133,6 +133,11 @@ def settle_loss(
     return values
 
 
+def share_of_classes(n_classes: int) -> float:
+    """τ⁺ of classes of one size; where there are none nobody knows it."""
+    return 1 / n_classes if n_classes else UNKNOWN_SHARE
+
+
 def fill_loss(
     options: Any, values: dict[str, Any], swept: tuple[str, ...], *, tau_plus: float
 ) -> Any:

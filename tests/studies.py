@@ -27,6 +27,14 @@ def commands_of(text, name):
     ]
 
 
+def refused(main, arguments, capsys):
+    """What a command says, in one line, when it refuses its arguments."""
+    assert main(arguments) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    return said
+
+
 def flags_of(text):
     """All flags that a page names."""
     return set(re.findall(r"--[a-z][a-z0-9-]*", text))

@@ -1,5 +1,6 @@
 """Representations of images by the command line, from flags to features."""
 
+import importlib
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from studies import (
     kill,
     page_of,
     read,
+    refused,
     resume,
     said_of_runs,
 )
@@ -117,6 +119,98 @@ def _write_png(path, pixels):
     Image.fromarray(pixels).save(path)
 
 
+def test_a_run_from_before_labels_could_be_left_unread_is_opened():
+    stored = to_json(Config())
+    del stored["source"]["labels"]
+    assert SCHEMA.from_json(stored, Path("config.json")) == Config()
+
+
+@pytest.mark.parametrize("command", ["text", "graphs", "recommend"])
+def test_a_run_of_another_command_is_told(command, finished, capsys):
+    other = importlib.import_module(f"experiments.{command}")
+    assert other.main(["--resume", str(finished)]) == 2
+    said = f"{finished} holds a run of python -m experiments.images, not of "
+    assert f"{said}python -m experiments.{command}." in capsys.readouterr().err
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Images in no folder of a class."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for i, pixels in enumerate(np.random.default_rng(0).integers(0, 256, (60, 8, 8, 3), np.uint8)):
+        _write_png(folder / f"{i:02}.png", pixels)
+    return folder
+
+
+WITHOUT_LABELS = shlex.split("--width 4 --head 16 8 --batch-size 20 --epochs 2")
+
+
+@pytest.mark.filterwarnings("default:.*lie in no folder of a class")
+def test_images_without_labels(photos, tmp_path, capsys):
+    folder, out = tmp_path / "run", tmp_path / "features.npz"
+    flags = [*WITHOUT_LABELS, "--data", str(photos), "--loss", "hard", "--out", str(folder)]
+    assert main(flags) == 0
+    said = capsys.readouterr()
+    assert "60 images lie in no folder of a class" in said.err
+    assert "48 training and 12 test images, 8 × 8 × 3, no labels" in said.out
+    found = read(folder, "metrics.json")
+    assert found.keys() == {"alignment", "uniformity", "chosen", "seconds"}
+    config = read(folder, "config.json")
+    assert (config["objective"]["tau_plus"], config["source"]["labels"]) == (0.01, False)
+    assert files_of(folder) == said_of_runs(README) - {"sweep.csv", "posterior.png"}
+    for line in history(folder):
+        assert {"loss", "train_alignment", "train_uniformity"} < line.keys()
+        assert not {"auc", "false_negatives", "train_knn"} & line.keys()
+    assert main(["embed", "--run", str(folder), "--out", str(out)]) == 0
+    assert not capsys.readouterr().err
+    with np.load(out) as stored:
+        assert stored["classes"].dtype.kind == "U"
+        assert sorted(stored["names"]) == [f"{i:02}.png" for i in range(60)]
+        assert stored["features"].shape == (60, 8)
+        assert {*stored["labels"]} == {-1}
+        assert {*stored["part"]} == {"train", "test"}
+
+
+@pytest.mark.parametrize("method", [name for name, of in METHODS.items() if not of.needs_labels])
+def test_a_method_that_needs_no_labels_learns_without(method, photos):
+    flags = [*WITHOUT_LABELS, "--data", str(photos), "--labels", "False", "--method", method]
+    own = {"directclr": ["--first-features", "4"], "protonce": ["--clusters", "5"]}
+    config, _, _ = configure(Images(), [*flags, *own.get(method, [])])
+    problem = load_problem(config.source, lambda _: None)
+    assert Images().complete(config, problem).source.valid is None
+    assert (len(problem.train), len(problem.learn), len(problem.valid)) == (48, 48, 0)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--method", "supcon"], "--method supcon needs labels, and the images of"),
+        (["--loss", "bayesian", "--alpha-from", "labels"], "--alpha-from labels needs labels"),
+        (["--sweep", "lr=1e-3,1e-2"], "--sweep needs labels"),
+        (["--valid", "0.1"], "--valid needs labels"),
+        (["--neighbours", "9"], "--neighbours needs labels"),
+        (["--probe-epochs", "9"], "--probe-epochs needs labels"),
+    ],
+)
+def test_what_needs_labels_is_said(flags, message, photos, tmp_path, capsys):
+    out = tmp_path / "run"
+    given = [*WITHOUT_LABELS, "--data", str(photos), "--labels", "False", "--out", str(out)]
+    assert message in refused(main, [*given, *flags], capsys)
+    assert not out.exists()
+
+
+def test_without_labels_all_but_the_test_part_is_learned_from(photos):
+    for part in ("train/a", "unlabelled", "test/b"):
+        (photos / part).mkdir(parents=True)
+    for i, part in enumerate(["train/a", "unlabelled", "test/b"] * 20):
+        (photos / f"{i:02}.png").rename(photos / part / f"{i:02}.png")
+    flags = [*WITHOUT_LABELS, "--batch-size", "10", "--data", str(photos), "--labels", "False"]
+    config, _, _ = configure(Images(), flags)
+    problem = load_problem(config.source, lambda _: None)
+    assert (len(problem.train), problem.train.classes) == (40, ())
+
+
 def test_a_killed_run_goes_on_to_the_same_bits(tmp_path, monkeypatch):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     flags = [*SMALL, "--checkpoint-seconds", "0", "--method", "moco", "--queue", "80"]
@@ -197,10 +291,7 @@ def test_recipes_are_taken(name):
 )  # fmt: skip
 def test_what_does_not_go_is_said_in_a_line(flags, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert main(flags) == 2
-    said = capsys.readouterr()
-    assert message in said.err
-    assert said.err.count("\n") == 1
+    assert message in refused(main, flags, capsys)
     assert not (tmp_path / "runs").exists()
 
 

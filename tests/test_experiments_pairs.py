@@ -130,6 +130,16 @@ def test_a_run_embeds_as_it_was_judged(finished, tmp_path):
         # Drawn otherwise, the images are the same.
         nearest = (stored["features"] @ images.T).max(axis=0)
         np.testing.assert_allclose(nearest, 1, atol=1e-5)
+    for i, image in enumerate(test.images[:6, ..., 0]):
+        path = tmp_path / "photos" / str(i % 2) / "of" / f"{i}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(path)
+    flags = ["--images", str(tmp_path / "photos"), "--labels", "False", "--out", str(out)]
+    assert main(["embed", "--run", str(finished), *flags]) == 0
+    with np.load(out) as stored:
+        place = [int(name[-5]) for name in stored["names"]]
+        assert sorted(stored["names"]) == sorted(f"{i % 2}/of/{i}.png" for i in range(6))
+        np.testing.assert_allclose(stored["features"], images[place], atol=1e-5)
 
 
 def test_images_of_other_channels_are_refused(finished, tmp_path, capsys):

@@ -22,6 +22,7 @@ from studies import (
     kill,
     page_of,
     read,
+    refused,
     resume,
     said_of_runs,
 )
@@ -63,7 +64,7 @@ SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 WORDS = ("fine good great", "dull bad poor", "odd new quaint")
 SMALL = shlex.split(
     "--width 4 --n-layers 1 --heads 2 --vocab-size 60 --length 6 --head 3 --batch-size 16 "
-    "--epochs 2 --fine-tune-epochs 2 --neighbours 5"
+    "--epochs 2 --fine-tune-epochs 3"
 )
 
 
@@ -111,9 +112,9 @@ def test_a_run_leaves_what_the_page_says(finished, capsys):
     assert files_of(finished) == said_of_runs(README)
     lines = history(finished)
     assert [(line["phase"], line["run"], line["stage"], line["epoch"]) for line in lines] == [
-        (phase, run, stage, epoch)
+        (phase, run, stage, 1 + epoch)
         for phase in ("search", "final") for run in (0, 1)
-        for stage in (PRE_TRAINING, FINE_TUNING) for epoch in (1, 2)
+        for stage, epochs in ((PRE_TRAINING, 2), (FINE_TUNING, 3)) for epoch in range(epochs)
     ]  # fmt: skip
     scores = [
         np.mean([x["valid_accuracy"] for x in lines if x["run"] == run and "valid_accuracy" in x])
@@ -123,6 +124,8 @@ def test_a_run_leaves_what_the_page_says(finished, capsys):
     chosen = found["chosen"]
     assert chosen["valid_accuracy"] == pytest.approx(max(scores))
     assert chosen["point"]["fine_tune_lr"] == (1e-9, 0.05)[int(np.argmax(scores))]
+    _, *points = (finished / "sweep.csv").read_text().splitlines()
+    assert [line.split(",")[2] for line in points] == ["3", "3"]  # of the stage that decides
     assert found["accuracy"] == pytest.approx(np.mean([m["accuracy"] for m in per_seed]))
     assert {"spearman", "posterior_auc", "false_negatives", "alignment"} <= found.keys()
     assert main(["--resume", str(finished)]) == 0
@@ -149,7 +152,7 @@ def test_a_text_is_judged_by_its_class(files, tmp_path):
         np.testing.assert_array_equal(stored["features"], stored["before"])
         np.testing.assert_array_equal(stored["labels"], labels)
         assert stored["classes"].tolist() == ["class0", "class1", "class2"]
-    rundir.create(tmp_path, config)
+    rundir.create(tmp_path, config, SCHEMA.command)
     encoder = load_encoder(tmp_path)  # as pre-training left it
     np.testing.assert_allclose(encoder.features(texts_of(files)), learned.features, atol=1e-5)
 
@@ -177,7 +180,7 @@ def test_a_kept_encoder_needs_no_published_weights(files, tmp_path):
     config = study.complete(config, problem)
     learned = TextLearned.of(problem, Trained(None, start_of(config, problem, 0, None), None, []))
     want = learned.before.features(problem.test.places)
-    rundir.create(tmp_path, config)
+    rundir.create(tmp_path, config, SCHEMA.command)
     study.keep(learned, tmp_path)
     shutil.rmtree(tmp_path / "weights")
     np.testing.assert_allclose(load_encoder(tmp_path).features(texts_of(files)), want, atol=1e-5)
@@ -258,7 +261,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(stage, whole, tmp_path, monkeypat
     (whole, flags), killed = whole, tmp_path / "killed"
     arguments = [*flags, "--out", str(killed)]
     kill(main, arguments, monkeypatch, lambda checkpoint, loop: stage in str(checkpoint._path))
-    rest = {PRE_TRAINING: [2, 1, 2], FINE_TUNING: [2]}[stage]
+    rest = {PRE_TRAINING: [2, 1, 2, 3], FINE_TUNING: [2, 3]}[stage]
     assert resume(main, killed, monkeypatch) == rest
     assert history(killed) == history(whole)
     with np.load(whole / "features.npz") as a, np.load(killed / "features.npz") as b:
@@ -459,8 +462,10 @@ def test_two_dropouts_of_a_text_are_compared(rate, size, plain):
     [
         ([], "--method triplets needs labels, and the texts of"),
         (["--method", "none"], "--method none needs labels"),
-        (WITHOUT_LABELS[:2], "--fine-tune-epochs 2 needs labels"),
+        (WITHOUT_LABELS[:2], "--fine-tune-epochs 3 needs labels"),
         ([*WITHOUT_LABELS, "--n-labels", "9"], "--n-labels needs labels"),
+        ([*WITHOUT_LABELS, "--valid", "0.2"], "--valid needs labels"),
+        ([*WITHOUT_LABELS, "--neighbours", "3"], "--neighbours needs labels"),
         ([*WITHOUT_LABELS, "--sweep", "lr=1e-3,1e-2"], "--sweep needs labels"),
         ([*WITHOUT_LABELS, "--loss", "bayesian", "--alpha-from", "labels"],
          "--alpha-from labels needs labels"),
@@ -468,10 +473,8 @@ def test_two_dropouts_of_a_text_are_compared(rate, size, plain):
 )  # fmt: skip
 def test_what_needs_labels_is_said(flags, message, plain, tmp_path, capsys):
     out = tmp_path / "run"
-    assert main([*SMALL, "--data", str(plain), "--out", str(out), *flags]) == 2
-    said = capsys.readouterr().err
-    assert message in said
-    assert said.count("\n") == 1
+    given = [*SMALL, "--data", str(plain), "--out", str(out), *flags]
+    assert message in refused(main, given, capsys)
     assert not out.exists()
 
 
@@ -512,10 +515,7 @@ def test_labels_may_be_left_unread(files):
 def test_what_does_not_go_is_said(flags, message, files, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     given = [] if {"--resume", "--run"} & {*flags} else [*SMALL, "--data", str(files)]
-    assert main([*given, *flags]) == 2
-    said = capsys.readouterr()
-    assert message in said.err
-    assert said.err.count("\n") == 1
+    assert message in refused(main, [*given, *flags], capsys)
     assert not (tmp_path / "runs").exists()
 
 

@@ -49,5 +49,5 @@ def main(arguments: list[str]) -> None:
         )
     write_features(
         options.out, "graphs", encoder.features(graphs),
-        labels=graphs.labels, classes=np.array(graphs.classes),
+        labels=graphs.labels, classes=np.array(graphs.classes, np.str_),
     )  # fmt: skip

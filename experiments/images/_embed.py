@@ -18,7 +18,7 @@ from ._saved import load_encoder
 _DESCRIPTION = """Features of images, before the projection head, by the encoder of a run.
 
 Writes an npz with the arrays features [n, dim], labels [n] (-1: none), classes and part [n]: which
-part of the set each image is of.
+part of the set each image is of; of folders and archives also names [n], the paths of the files.
 """
 
 
@@ -29,6 +29,9 @@ class EmbedOptions:
     run: Path
     """Run directory."""
     data: Annotated[str, tyro.conf.arg(help=f"{_DATA} By default the run's own.")] = ""
+    labels: bool | None = None
+    """Whether labels are read. Without them, folders may have any names. By default as in the run,
+    or True with --data."""
     out: Path = Path("features.npz")
     """The file that is written."""
 
@@ -40,8 +43,10 @@ def main(arguments: list[str]) -> None:
     )
     encoder = load_encoder(options.run)
     own = encoder.config.source
-    source = options.data or own.data
-    split = data.load_images(source, size=own.image_size)
+    source, labelled = options.data or own.data, options.labels
+    if labelled is None:
+        labelled = own.labels or bool(options.data)
+    split = data.load_images(source, size=own.image_size, labelled=labelled)
     check_channels(f"--data {source}", split, encoder.n_channels, options.run)
     write_features(options.out, "images", **of_parts(split, encoder.features))
 
@@ -68,11 +73,13 @@ def check_channels(said: str, split: data.ImageSplit, wanted: int, run: Path) ->
 def of_parts(
     split: data.ImageSplit, features: Callable[[np.ndarray], np.ndarray]
 ) -> dict[str, Any]:
-    """The features of all images, with labels, classes and the part that each is of."""
+    """The features of all images, with labels, classes, parts, and names of files."""
     parts = dict(split.parts())
+    names = [part.names for part in parts.values() if part.names is not None]
     return {
         "features": np.concatenate([features(part.images) for part in parts.values()]),
         "labels": np.concatenate([part.labels for part in parts.values()]),
-        "classes": np.array(split.train.classes),
+        "classes": np.array(split.train.classes, np.str_),
         "part": np.repeat(list(parts), [len(part) for part in parts.values()]),
+        **({"names": np.concatenate(names)} if len(names) == len(parts) else {}),
     }

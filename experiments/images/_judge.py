@@ -22,7 +22,8 @@ class Judgement(NamedTuple):
 
     Attributes:
       metrics: Test metrics, in the order that a person reads them.
-      right: Whether the linear classifier finds the class of each labelled test image.
+      right: Whether the linear classifier finds the class of each labelled test image; of none
+        without labels.
     """
 
     metrics: dict[str, float]
@@ -46,9 +47,12 @@ def judge(
       features; ``linear_top5``: how often the class is among the five best, if there are more than
       ten; ``knn``: the accuracy of the vote of the nearest images; ``alignment``: mean squared
       distance of the embeddings of two views of a test image; ``uniformity``: of the embeddings of
-      test images.
+      test images. Without labels the last two alone.
     """
     n_classes = len(part.classes)
+    of_views = {name: float(value) for name, value in learned.of_views(test.images, seed).items()}
+    if not n_classes:
+        return Judgement(of_views, np.zeros(0))
     known = test.take(test.labels >= 0)
     of_part, of_test = learned.features(part.images), learned.features(known.images)
     labels, truth = jnp.asarray(part.labels), jnp.asarray(known.labels)
@@ -70,9 +74,8 @@ def judge(
         of_test, truth, of_part, labels, n_classes=n_classes,
         k=neighbours(options.neighbours, len(part)), temperature=options.knn_temperature,
     )  # fmt: skip
-    found |= learned.of_views(test.images, seed)
     right = np.asarray(classes[0] == truth)
-    return Judgement({name: float(value) for name, value in found.items()}, right)
+    return Judgement({name: float(value) for name, value in found.items()} | of_views, right)
 
 
 def _published(

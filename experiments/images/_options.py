@@ -10,11 +10,12 @@ import tyro
 
 from .. import _study_options
 from .._ranges import COUNT, MOST, POSITIVE, SHARE, Range
+from .._schema import WAS
 from .._study_options import OptimizerOptions, SeedOptions
 
 _DATA = (
     "digits, cifar10, cifar100, stl10, tiny-imagenet, tfds:NAME, or a folder or archive of class "
-    "folders or of one of these binary releases."
+    "folders, of one of these binary releases, or of images without labels."
 )
 
 
@@ -23,15 +24,18 @@ class DataOptions:
     """Where the images come from, and how many are used."""
 
     data: Annotated[str, tyro.conf.arg(help=_DATA)] = "digits"
+    labels: bool = field(default=True, metadata={WAS: True})
+    """Whether labels are read. Without them, folders may have any names, and images are judged by
+    their views alone."""
     image_size: int | None = None
     """Resize images to so many pixels a side; needed where they differ in size."""
     train_images: int | None = None
     """Learn from so many images of the training part, drawn evenly by class; by default all."""
     test_images: int | None = None
     """Judge by so many images of the test part, drawn evenly by class; by default all."""
-    valid: float = 0.1
-    """Share of the training images that a --sweep is decided on. The final training learns from
-    them too."""
+    valid: float | None = None
+    """Share of the training images that a --sweep is decided on; by default 0.1. The final training
+    learns from them too."""
     split_seed: int = 0
     """Seed of these draws."""
 

@@ -22,7 +22,7 @@ def draw_views(path: Path, views: Any, images: data.Images, seed: int) -> None:
     Args:
       path: The PNG, replaced atomically.
       views: The augmentation.
-      images: The images; the first of some classes are shown.
+      images: The images; the first of some classes are shown, or the first of all without labels.
       seed: Of the views.
     """
     save_figure(figure_of_views(views, images, seed), path)
@@ -30,7 +30,9 @@ def draw_views(path: Path, views: Any, images: data.Images, seed: int) -> None:
 
 def figure_of_views(views: Any, images: data.Images, seed: int) -> Figure:
     """The figure of :func:`draw_views`."""
-    _, first = np.unique(images.labels, return_index=True)
+    first = np.arange(len(images))
+    if images.classes:
+        _, first = np.unique(images.labels, return_index=True)
     shown = jnp.asarray(images.images[np.sort(first)[:_SHOWN]])
     keys = jax.random.split(jax.random.key(seed), (_VIEWS, len(shown)))
     drawn = np.asarray(jax.vmap(jax.vmap(views), (0, None))(keys, shown))

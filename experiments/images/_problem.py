@@ -10,16 +10,18 @@ from crl_jax import data
 
 from ._options import DataOptions
 
+_VALID = 0.1
+
 
 @dataclass(frozen=True)
 class Problem:
-    """The images of a run.
+    """The images of a run. Where nobody knows a label, there are no classes.
 
     Attributes:
       train: What the scored model learns from: the training part, and images without labels.
       test: What it is judged by, once, at the end.
       learn: What the search learns from.
-      valid: What the search is decided on.
+      valid: What the search is decided on; nothing without labels.
     """
 
     train: data.Images
@@ -37,26 +39,31 @@ def load_problem(options: DataOptions, on_stage: Callable[[str], None]) -> Probl
     """Reads the images and draws what is asked for.
 
     Raises:
-      ValueError: If there are fewer images than asked for, or no labels to judge by.
+      ValueError: If there are fewer images than asked for, or a part has no labels to judge by.
       DataError: If they cannot be read.
     """
     on_stage("reading the images")
-    split = data.load_images(options.data, size=options.image_size)
+    split = data.load_images(options.data, size=options.image_size, labelled=options.labels)
     seeds = np.random.default_rng(options.split_seed).spawn(3)
     train = drawn("train_images", split.train, options.train_images, seeds[0])
     test = drawn("test_images", split.test, options.test_images, seeds[1])
-    for name, part in (("training", train), ("test", test)):
-        if not (part.labels >= 0).any():
-            raise ValueError(f"--data {options.data}: the {name} part has no labels to judge by.")
-    valid = evenly(train.labels, round(options.valid * np.sum(train.labels >= 0)), seeds[2])
-    held_out = np.zeros(len(train), bool)
-    held_out[valid] = True
-    if not held_out.any() or held_out.all():
-        raise ValueError(
-            f"--valid {options.valid:g} of {len(train)} images leaves nothing to learn from, or to "
-            "decide on."
-        )
-    learn, valid = train.take(~held_out), train.take(held_out)
+    learn, valid = train, train.take(slice(0))
+    if train.classes:
+        for name, part in (("training", train), ("test", test)):
+            if not (part.labels >= 0).any():
+                raise ValueError(
+                    f"--data {options.data}: the {name} part has no labels to judge by; "
+                    "--labels False judges without."
+                )
+        share = _VALID if options.valid is None else options.valid
+        held_out = np.zeros(len(train), bool)
+        held_out[evenly(train.labels, round(share * np.sum(train.labels >= 0)), seeds[2])] = True
+        if not held_out.any() or held_out.all():
+            raise ValueError(
+                f"--valid {share:g} of {len(train)} images leaves nothing to learn from, or to "
+                "decide on."
+            )
+        learn, valid = train.take(~held_out), train.take(held_out)
     if split.unlabelled is not None:
         train, learn = (joined(part, split.unlabelled) for part in (train, learn))
     return Problem(train, test, learn, valid)
@@ -90,7 +97,7 @@ def labelled(images: data.Images) -> data.Images:
 
 
 def joined(first: data.Images, second: data.Images) -> data.Images:
-    """Both sets of images, in one."""
+    """Both sets of images, in one, without their names."""
     return data.Images(
         np.concatenate([first.images, second.images]),
         np.concatenate([first.labels, second.labels]),

@@ -14,12 +14,13 @@ from .._learned import Learned
 from .._registry import filled, settle
 from .._study import Judged, OnStage, Run, Study
 from .._truth import judge_weights
-from ..view_losses import LOSSES, fill_loss, settle_loss
+from ..view_losses import LOSSES, fill_loss, settle_loss, share_of_classes
 from ..view_losses import in_words as loss_in_words
 from . import _training as training
 from ._config import FLAGS, SCHEMA, Config, anchor
 from ._judge import judge
 from ._problem import Problem, labelled, load_problem
+from ._unlabelled import refuse_labels
 from ._views import in_words, settle_views
 from .encoders import ENCODERS
 from .methods import METHODS
@@ -28,8 +29,8 @@ from .recipes import RECIPES
 VIEWS, EMBEDDING, POSTERIOR = "views.png", "embedding.png", "posterior.png"
 _PICTURED = 1000
 """Test images in the picture of the embedding."""
-_DESCRIPTION = """Learn representations of images without labels, and judge them by labels: by a
-linear classifier on them, and by the vote of the nearest images.
+_DESCRIPTION = """Learn representations of images without labels, and judge them by labels, if there
+are some: by a linear classifier on them, and by the vote of the nearest images.
 
   {program}                                   scikit-learn's digits, SimCLR
   {program} --data FOLDER --loss bayesian     your own images
@@ -57,6 +58,8 @@ _CURVES = {
     "loss": "loss",
     "valid_knn": "accuracy of kNN on the validation part",
     "train_knn": "accuracy of kNN among training images",
+    "train_alignment": "alignment of views of training images",
+    "train_uniformity": "uniformity of training images",
     "auc": "AUC of the scores, by labels",
     "alpha": "α of the loss",
 }
@@ -86,11 +89,17 @@ class Images(Study[Config, Problem]):
         swept = tuple(SCHEMA.sweep(config.protocol.sweep, config))
         of_method, of_loss, of_encoder = _settle(config)
         n_classes = len(problem.train.classes)
+        if not n_classes:
+            refuse_labels(config)
+        config = anchor(config)
         config = replace(
-            anchor(config),
+            config,
+            source=replace(config.source, labels=n_classes > 0),
             views=settle_views(config.views, problem.train.images),
             method=filled(config.method, of_method, swept),
-            objective=fill_loss(config.objective, of_loss, swept, tau_plus=1 / n_classes),
+            objective=fill_loss(
+                config.objective, of_loss, swept, tau_plus=share_of_classes(n_classes)
+            ),
             encoding=filled(config.encoding, of_encoder, swept),
         )
         if len(problem.learn) < config.training.batch_size:
@@ -122,11 +131,12 @@ class Images(Study[Config, Problem]):
     def describe(self, config: Config, problem: Problem) -> Iterable[str]:
         """See :meth:`Study.describe`."""
         height, width, channels = problem.train.images.shape[1:]
-        unlabelled = int(np.sum(problem.train.labels < 0))
-        of_which = f" ({unlabelled:,} without a label)" if unlabelled else ""
+        unlabelled, n_classes = int(np.sum(problem.train.labels < 0)), len(problem.train.classes)
+        of_which = f" ({unlabelled:,} without a label)" if n_classes and unlabelled else ""
         yield (
             f"{len(problem.train):,} training{of_which} and {len(problem.test):,} test images, "
-            f"{height} × {width} × {channels}, {len(problem.train.classes)} classes"
+            f"{height} × {width} × {channels}, "
+            f"{f'{n_classes} classes' if n_classes else 'no labels'}"
         )
         yield in_words(config.views)
 
@@ -148,7 +158,8 @@ class Images(Study[Config, Problem]):
         """Metrics of the features, and of the weights of the loss; its calibration is shown."""
         found = judge(config.protocol, problem.labelled, problem.test, learned, seed)
         entry = LOSSES[config.objective.loss]
-        if entry.weigh is None or not METHODS[config.method.method].takes_loss:
+        weighs = entry.weigh is not None and METHODS[config.method.method].takes_loss
+        if not weighs or not problem.train.classes:
             return Judged(*found)
         known = labelled(problem.test)
         truth = judge_weights(entry, learned, known.images, known.labels, seed)

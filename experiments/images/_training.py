@@ -11,6 +11,7 @@ from crl_jax import data, tasks, train
 
 from .. import _traced as traced
 from .._knn import BANK, Voters, train_knn, valid_knn
+from .._learned import measured_of_views
 from .._mesh import mesh_of
 from .._registry import settle
 from .._study import Run
@@ -21,6 +22,9 @@ from ._problem import Problem, evenly, labelled
 from ._views import make_views
 from .encoders import make_backbone
 from .methods import METHODS, Parts
+
+_VIEWED = 1000
+"""Images whose views are compared in reports."""
 
 
 def fit(
@@ -37,13 +41,13 @@ def fit(
     return train.fit(
         task_of(config, part, run.numbers),
         optimizer_of(options, run.numbers),
-        train.ArrayBatches(tasks.Labelled(jnp.asarray(part.images), jnp.asarray(part.labels))),
+        train.ArrayBatches(examples_of(part)),
         train.StepPlan(options.batch_size, mesh=mesh_of(output.mesh)),
         epochs=options.epochs,
         seeds=run.seed,
         eval_every=options.eval_every,
         hooks=[
-            train.Validate(_accuracy(config, problem, run.phase)),
+            train.Validate(_measured(config, problem, run.phase)),
             train.Checkpoint(checkpoints / name, output.checkpoint_seconds),
             train.Progress(on_entry),
         ],
@@ -78,15 +82,25 @@ def trace_step(config: Config, part: data.Images, numbers: dict[str, float]) -> 
       ValueError: If flags contradict each other or do not suit the images.
     """
     task, some = task_of(config, part, numbers), part.take(slice(config.training.batch_size))
-    return task, traced.trace_step(task, tasks.Labelled(some.images, jnp.asarray(some.labels)))
+    return task, traced.trace_step(task, examples_of(some))
 
 
-def _accuracy(config: Config, problem: Problem, phase: str) -> Any:
-    """What each report measures, of labelled images: see :func:`valid_knn` and :func:`train_knn`.
+def examples_of(part: data.Images) -> Any:
+    """What a training goes through: images, with labels where there are classes."""
+    images = jnp.asarray(part.images)
+    return tasks.Labelled(images, jnp.asarray(part.labels)) if part.classes else images
 
-    In the final training there is no part that nothing is learned from.
+
+def _measured(config: Config, problem: Problem, phase: str) -> Any:
+    """What each report measures: see :func:`valid_knn` and :func:`train_knn`.
+
+    In the final training there is no part that nothing is learned from. Without labels see
+    :func:`measured_of_views`, of training images.
     """
     protocol = config.protocol
+    if not problem.train.classes:
+        some = np.random.default_rng(protocol.seed).permutation(len(problem.train))[:_VIEWED]
+        return measured_of_views(problem.train.images[np.sort(some)], protocol.seed)
     part = labelled(problem.learn if phase == "search" else problem.train)
     bank = part.take(
         evenly(part.labels, min(BANK, len(part)), np.random.default_rng(protocol.seed))

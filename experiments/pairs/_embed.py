@@ -17,7 +17,8 @@ _DESCRIPTION = """Images or texts in the space that a run learned, as vectors of
 belongs together is near.
 
 Writes an npz with the array features [n, dim], a row for each line of --texts; of --images also
-labels [n] (-1: none), classes, and part [n]: which part of the set each image is of.
+labels [n] (-1: none), classes, part [n], which part of the set each image is of, and, of folders
+and archives, names [n], the paths of the files.
 """
 
 
@@ -28,8 +29,10 @@ class EmbedOptions:
     run: Path
     """Run directory."""
     images: str | None = None
-    """What images reads as its --data, such as a folder or archive of class folders; brought to the
-    size of the run's."""
+    """What images reads as its --data, such as a folder or archive of images; brought to the run's
+    size."""
+    labels: bool = True
+    """Whether labels of --images are read. Without them, folders may have any names."""
     texts: Path | None = None
     """File with a text in each line, UTF-8."""
     out: Path = Path("features.npz")
@@ -39,8 +42,9 @@ class EmbedOptions:
 def main(arguments: list[str]) -> None:
     """Embeds what the flags name."""
     options = tyro.cli(
-        EmbedOptions, prog=f"{program('pairs')} embed", description=_DESCRIPTION, args=arguments
-    )
+        EmbedOptions, prog=f"{program('pairs')} embed", description=_DESCRIPTION, args=arguments,
+        config=(tyro.conf.FlagConversionOff,),
+    )  # fmt: skip
     source = options.images
     if (source is None) == (options.texts is None):
         raise ValueError("--images and --texts name what is embedded; give one of them.")
@@ -48,6 +52,6 @@ def main(arguments: list[str]) -> None:
     if options.texts is not None:
         write_features(options.out, "texts", towers.texts(read_lines(options.texts)))
         return
-    split = data.load_images(source, size=towers.image_size)
+    split = data.load_images(source, size=towers.image_size, labelled=options.labels)
     check_channels(f"--images {source}", split, towers.n_channels, options.run)
     write_features(options.out, "images", **of_parts(split, towers.images))

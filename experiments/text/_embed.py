@@ -63,7 +63,7 @@ def main(arguments: list[str]) -> None:
         options.out, "texts",
         encoder.features([text for part in parts.values() for text in part.texts]),
         labels=np.concatenate([part.labels for part in parts.values()]),
-        classes=np.array(split.train.classes),
+        classes=np.array(split.train.classes, np.str_),
         part=np.repeat(list(parts), [len(part) for part in parts.values()]),
     )  # fmt: skip
 

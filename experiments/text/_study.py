@@ -11,7 +11,7 @@ from .._bert import layers, settled
 from .._registry import filled, settle
 from .._rundir import write_arrays
 from .._study import Judged, OnStage, Run, Study
-from ..view_losses import LOSSES, UNKNOWN_SHARE, fill_loss, in_words, settle_loss
+from ..view_losses import LOSSES, fill_loss, in_words, settle_loss, share_of_classes
 from . import _training as training
 from ._config import FLAGS, SCHEMA, Config, anchor
 from ._judge import TextLearned, judge, judge_weights
@@ -112,9 +112,11 @@ class TextStudy(Study[Config, Problem]):
         if not pretrains:
             return config
         n_classes = len(problem.train.classes)
-        tau_plus = 1 / n_classes if n_classes else UNKNOWN_SHARE
         config = replace(
-            config, objective=fill_loss(config.objective, of_loss, swept, tau_plus=tau_plus)
+            config,
+            objective=fill_loss(
+                config.objective, of_loss, swept, tau_plus=share_of_classes(n_classes)
+            ),
         )
         phase = "search" if axes else "final"
         n = len(training.pre_trained_on(config, problem, phase))
@@ -203,7 +205,7 @@ class TextStudy(Study[Config, Problem]):
         write_arrays(
             folder / FEATURES,
             features=np.asarray(learned.features), before=np.asarray(learned.features_before),
-            labels=learned.test.labels, classes=np.array(learned.test.classes),
+            labels=learned.test.labels, classes=np.array(learned.test.classes, np.str_),
         )  # fmt: skip
 
     def draw(
