@@ -12,9 +12,11 @@ from scipy import stats
 
 from crl_jax import models, train
 from experiments.images._options import ViewOptions
+from experiments.images._problem import load_problem
+from experiments.images._study import Images
 from experiments.images.encoders import ENCODERS
 from experiments.reproduce import main
-from experiments.studies import image_targets
+from experiments.studies import image_cost, image_targets
 from experiments.studies.published import published
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
@@ -85,6 +87,47 @@ def test_a_table_compares_seeds_and_images_and_keeps_its_trainings(sets, tmp_pat
     for row in rows_of(out / "table-6.8-small.csv"):
         assert float(row["seconds_per_epoch"]) > 0
         assert row["seconds_per_epoch_published"] == "82.0"
+
+
+def test_the_estimate_is_steps_times_what_was_measured(sets, tmp_path, monkeypatch, capsys):
+    """24 images are three batches an epoch."""
+    timed = []
+
+    def measure(config, problem):
+        timed.append((config.objective.loss, len(problem.train)))
+        return 7.0, 2.0
+
+    monkeypatch.setattr(image_cost, "measure", measure)
+    out = tmp_path / "out"
+    flags = ["--data", str(sets), "--scale", "small", "--epochs", "4000", "--seeds", "2"]
+    assert main(["table-6.4", *flags, "--estimate", "--out", str(out)]) == 0
+    assert timed == [(loss, 24) for loss in ("info_nce", "debiased", "hard", "bayesian")]
+    said = capsys.readouterr().out
+    assert "time at least" in said
+    assert said.count("13:20:07") == 4  # 7 + 2 seeds · 4,000 epochs · 3 steps · 2 s
+    assert "2 days, 5:20:28" in said
+    assert "results" not in said
+    assert not (out / "runs").exists()
+
+
+def test_steps_of_a_training_are_timed(sets, monkeypatch):
+    clock = iter([7.0, 7.9, 8.5, 9.3])  # epochs of 0.9, 0.6 and 0.8 s after the first
+    fit = image_cost.training.fit
+
+    def timed(*args):
+        *others, log = args
+        return fit(*others, lambda entry: log({**entry, "seconds": next(clock)}))
+
+    monkeypatch.setattr(image_cost.training, "fit", timed)
+    config = image_targets.small("cifar10", "simclr")
+    config = replace(config, source=replace(config.source, data=str(sets / "cifar10")))
+    problem = load_problem(config.source, lambda _: None)
+    config = Images().complete(config, problem)
+    batch = config.training.batch_size
+    steps = -(-min(len(problem.train), 2 * batch) // batch)
+    start, step = image_cost.measure(config, problem)
+    np.testing.assert_allclose((start, step), (7.0 - 0.6, 0.6 / steps))
+    assert next(clock, None) is None
 
 
 @pytest.mark.parametrize("target", ["table-6.5", "table-6.6", "table-6.7", "table-6.8"])

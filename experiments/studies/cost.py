@@ -5,12 +5,13 @@ import datetime
 import hashlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import jax
 import numpy as np
+from rich.console import Console
 from rich.table import Table
 
 from crl_jax import metrics, models, train
@@ -63,21 +64,28 @@ class Speed:
 
 def announce(trainings: Sequence[Training], job: Job) -> None:
     """Prints how long each will take at most, and all; what is kept takes no time."""
-    options = job.options
-    table = Table(title=f"{job.title}: time at most", title_justify="left")
-    for name in ("dataset", "encoder", "method"):
-        table.add_column(name)
-    table.add_column("time", justify="right")
-    total = 0.0
+    options, found = job.options, {}
     with display(job.console) as screen:
         for each in trainings:
             screen.stage(f"timing {' '.join(each.of)} {each.method.label}")
             seconds = 0.0 if _is_kept(each, job) else _seconds(each, options.seeds, options.out)
-            table.add_row(*each.of, each.method.label, _clock(seconds))
-            total += seconds
+            found[*each.of, each.method.label] = seconds
+    show(job.console, f"{job.title}: time at most", ("dataset", "encoder", "method"), found)
+
+
+def show(
+    console: Console, title: str, names: tuple[str, ...], found: Mapping[tuple[str, ...], float]
+) -> None:
+    """Prints a table of seconds as hours, minutes and seconds, with their sum."""
+    table = Table(title=title, title_justify="left")
+    for name in names:
+        table.add_column(name)
+    table.add_column("time", justify="right")
+    for of, seconds in found.items():
+        table.add_row(*of, _clock(seconds))
     table.add_section()
-    table.add_row("sum", "", "", _clock(total))
-    job.console.print(table)
+    table.add_row("sum", *[""] * (len(names) - 1), _clock(sum(found.values())))
+    console.print(table)
 
 
 def _is_kept(training: Training, job: Job) -> bool:

@@ -12,6 +12,7 @@ from ..images._config import Config
 from ..images._problem import Problem, load_problem
 from ..images._study import Images
 from ..images.recipes import DATASETS, LOSSES, published, small
+from .image_cost import Training, announce
 from .kept_images import run_once
 from .outcomes import Outcome, Reported
 from .published import published as published_numbers
@@ -111,7 +112,7 @@ class ImageTarget(Reproduction):
     groups: Groups
     small_groups: Groups | None = None
     reported: Reported = _ACCURACY
-    flags: tuple[str, ...] = ("datasets", "methods", "scale")
+    flags: tuple[str, ...] = ("datasets", "methods", "scale", "estimate")
     settings: tuple[str, ...] = ("published",)
 
     def run(self, options: Options, console: Console) -> None:
@@ -120,12 +121,20 @@ class ImageTarget(Reproduction):
             found, title = [], f"{self.title}, {options.scale} scale"
             path = options.out / f"{options.target}-{options.scale}"
             for dataset in self._datasets(options):
-                for group in self._trained(dataset, options, console):
+                planned = self._planned(dataset, options, console)
+                announce(
+                    [each for _, of_group in planned for _, each in of_group], title,
+                    options.out / "runs", console,
+                )  # fmt: skip
+                if options.estimate:
+                    continue
+                for group in self._trained(dataset, planned, options, console):
                     found.append(group)
                     where = f"{title}, {group.dataset}, {group.encoder}"
                     console.print(rich_table(group.rows, where, self.reported))
                     write_table(found, title, [_how(options), *_NOTES], path, self.reported)
-            console.print(f"results in {path}.md, .csv, .png")
+            if not options.estimate:
+                console.print(f"results in {path}.md, .csv, .png")
 
     def _datasets(self, options: Options) -> tuple[str, ...]:
         """Those of ``--datasets``; by default those in the folder.
@@ -146,10 +155,12 @@ class ImageTarget(Reproduction):
             )
         return options.datasets or there
 
-    def _trained(self, dataset: str, options: Options, console: Console) -> Iterator[Group]:
+    def _planned(
+        self, dataset: str, options: Options, console: Console
+    ) -> list[tuple[str, list[tuple[Line, Training]]]]:
+        """What sets each group of rows apart, and the trainings of its rows."""
         folder = options.data / dataset
         source = str(folder) if folder.exists() else dataset
-        known = published_numbers(self.number, dataset, "resnet50")
 
         def of(loss: str) -> Config:
             config = (small if options.scale == "small" else published)(dataset, loss)
@@ -158,6 +169,7 @@ class ImageTarget(Reproduction):
             return _with(config, "training", epochs=options.epochs or config.training.epochs)
 
         problems: dict[Any, Problem] = {}
+        planned = []
         few = self.small_groups if options.scale == "small" else None
         for apart, lines in (few or self.groups)(of):
             chosen = [
@@ -166,31 +178,43 @@ class ImageTarget(Reproduction):
             if not chosen:
                 labels = ", ".join(f'"{line.label}"' for line in lines)
                 raise ValueError(f"--methods takes some of {labels}.")
-            outcomes = []
+            trainings = []
             for line in chosen:
                 if line.config.source not in problems:
                     problems[line.config.source] = load_problem(line.config.source, console.print)
                 problem = problems[line.config.source]
                 config = Images().complete(line.config, problem)
-                outcomes.append(_outcome(line, config, problem, options, console, dataset + apart))
-            encoder = f"{chosen[0].config.encoding.encoder}{apart}"
-            rows = compare(outcomes, [known.get(line.published, {}) for line in chosen],
+                training = Training(dataset + apart, line.label, config, problem)
+                trainings.append((line, training))
+            planned.append((apart, trainings))
+        return planned
+
+    def _trained(
+        self, dataset: str, planned: list[tuple[str, list[tuple[Line, Training]]]],
+        options: Options, console: Console,
+    ) -> Iterator[Group]:  # fmt: skip
+        known = published_numbers(self.number, dataset, "resnet50")
+        for apart, trainings in planned:
+            outcomes = [_outcome(each, options, console) for _, each in trainings]
+            encoder = f"{trainings[0][1].config.encoding.encoder}{apart}"
+            rows = compare(outcomes, [known.get(line.published, {}) for line, _ in trainings],
                            self.reported)  # fmt: skip
             yield Group(dataset, encoder, rows)
 
 
-def _outcome(
-    line: Line, config: Config, problem: Problem, options: Options, console: Console, where: str
-) -> Outcome:
-    name, epochs = f"{where}, {line.label}", config.training.epochs
+def _outcome(training: Training, options: Options, console: Console) -> Outcome:
+    name, epochs = f"{training.of}, {training.label}", training.config.training.epochs
+    n = len(training.problem.train)
     with display(console) as shown:
-        statuses = TrainingStatus(("train_knn",), {"final": len(problem.train)}, "images")
+        statuses = TrainingStatus(("train_knn",), {"final": n}, "images")
 
         def see(run: Run, entry: dict[str, Any]) -> None:
             status = statuses.of("final", entry, run.index)
             shown.advance(f"{name}, seed {run.seed}", entry["epoch"], epochs, status)
 
-        return run_once(line.label, config, problem, options.out / "runs", see)
+        return run_once(
+            training.label, training.config, training.problem, options.out / "runs", see
+        )
 
 
 def _how(options: Options) -> str:

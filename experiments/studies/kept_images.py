@@ -39,7 +39,7 @@ def run_once(
         on from its checkpoint, and one that another process is at is waited for.
       on_entry: Called with each entry of the history of a run.
     """
-    path = _path_of(config, problem, folder)
+    path = path_of(config, problem, folder)
     folder.mkdir(parents=True, exist_ok=True)
     with hold(path.with_suffix(".lock")):
         if path.exists():
@@ -78,7 +78,8 @@ def _with_seconds(judged: list[Judged], history: list[dict[str, Any]]) -> list[d
     return found
 
 
-def _path_of(config: Config, problem: Problem, folder: Path) -> Path:
+def path_of(config: Config, problem: Problem, folder: Path) -> Path:
+    """The file of an outcome, by all that it depends on."""
     task, _ = trace_step(config, problem.train, {})
     stored, images = to_json(config), (problem.train, problem.test)
     knows = [
