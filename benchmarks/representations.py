@@ -54,6 +54,11 @@ def _ways(losses: Sequence[str], alpha_from: str) -> dict[str, tuple[str, ...]]:
 _DEBIASED = ("info_nce", "debiased", "hard", "bayesian")
 _ENGLISH, _CHINESE = "{data}/text-en/sentconv", "{data}/text-zh"
 _STS = "{data}/text-en/sts/stsb-test.csv"
+_PRE_TRAINED = {
+    "none": ("--method", "none"),
+    "none_longer": ("--method", "none", "--fine-tune-epochs", "11"),
+    **_ways(_DEBIASED, "labels"),
+}
 COMPARISONS = {
     "graphs": Comparison(
         "graphs",
@@ -74,15 +79,23 @@ COMPARISONS = {
         "text",
         {
             "THUCNews": ("--data", f"{_CHINESE}/thucnews-title"),
-            "TNEWS": ("--data", f"{_CHINESE}/tnews", "--n-train", "10000"),
+            "TNEWS": ("--data", f"{_CHINESE}/tnews", "--n-train", "5000"),
             "TREC": ("--data", f"{_ENGLISH}/TREC"),
             "MR": ("--data", f"{_ENGLISH}/rt-polarity.all"),
         },
+        _PRE_TRAINED,
+        "accuracy",
+    ),
+    "weights": Comparison(
+        "text",
         {
-            "none": ("--method", "none"),
-            "none_longer": ("--method", "none", "--fine-tune-epochs", "11"),
-            **_ways(_DEBIASED, "labels"),
+            "TREC": (
+                "--data", f"{_ENGLISH}/TREC", "--n-train", "500", "--length", "16",
+                "--weights", "{data}/minilm-l3/paraphrase-MiniLM-L3-v2.fp16.npz", "--heads", "12",
+                "--batch-size", "32", "--fine-tune-lr", "1e-3",
+            ),
         },
+        _PRE_TRAINED,
         "accuracy",
     ),
     "sentences": Comparison(

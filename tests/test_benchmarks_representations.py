@@ -31,7 +31,7 @@ def runs(monkeypatch) -> list[tuple[str, ...]]:
 
     def run(command: str, flags: list[str], folder: Path) -> None:
         done.append((command, *flags))
-        scores = of_seeds(flags[flags.index("--loss") + 1])
+        scores = of_seeds(flags[flags.index("--loss") + 1])[: int(flags[-1])]
         per_seed = [{"svm": score, "knn": 0.5} for score in scores]
         folder.mkdir(parents=True)
         found = {"svm": scores.mean(), "svm_std": scores.std(ddof=1), "knn": 0.5, "knn_std": 0.0}
@@ -69,12 +69,23 @@ def test_losses_are_compared_with_the_first_over_seeds(runs, monkeypatch, tmp_pa
 
 def test_datasets_that_were_measured_before_stay(runs, monkeypatch, tmp_path):
     measure(monkeypatch, tmp_path, "--datasets", "NCI1", "--seeds", SEEDS)
-    found = measure(monkeypatch, tmp_path, "--datasets", "MUTAG", "--seeds", SEEDS)
+    found = measure(monkeypatch, tmp_path, "--datasets", "MUTAG", "--seeds", 2)
     assert list(found) == ["NCI1", "MUTAG"]
     page = results_page.page(tmp_path)
     assert "| NCI1 | decoupled | 0.8" in page
+    assert "| MUTAG, 2 seeds | decoupled | 0.8" in page
     assert "0.7787 ± 0.0041" in page
-    assert "InfoNCE on NCI1, InfoNCE on MUTAG" in page
+    (told,) = (line for line in page.splitlines() if line.startswith("Told from the first row"))
+    ways = {"InfoNCE": "info_nce", "debiased (DCL)": "debiased", "hard (HCL)": "hard",
+            "Bayesian (BCL)": "bayesian"}  # fmt: skip
+    want = [
+        f"{word} on {said} ({'more' if row['gain'] > 0 else 'less'})"
+        for name, said in (("NCI1", "NCI1"), ("MUTAG", "MUTAG, 2 seeds"))
+        for word, way in ways.items() for row in found[name]["rows"]
+        if row["way"] == way and row["p"] < 0.05
+    ]  # fmt: skip
+    assert want
+    assert told == f"Told from the first row at 5%: {', '.join(want)}."
 
 
 @pytest.mark.parametrize(
