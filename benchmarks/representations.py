@@ -58,6 +58,7 @@ _PRE_TRAINED = {
     "none": ("--method", "none"),
     "none_longer": ("--method", "none", "--fine-tune-epochs", "11"),
     **_ways(_DEBIASED, "labels"),
+    "bayesian_hard": ("--loss", "bayesian", "--alpha-from", "labels", "--beta", "0.9"),
 }
 COMPARISONS = {
     "graphs": Comparison(

@@ -315,3 +315,31 @@ def test_bayesian_loss_by_histogram_comes_close_to_the_exact_one():
     for got, tolerance in [(fine, 1e-4), (finest, 1e-6)]:  # in the end each has a bin of its own
         same(got[0], exact[0], rtol=tolerance)
         jax.tree.map(partial(np.testing.assert_allclose, atol=tolerance), got[1], exact[1])
+
+
+def test_which_losses_spread_embeddings_that_lie_at_one_point():
+    """Weights by rank are as uneven there as anywhere, those by scores tend to 1."""
+    rng, classes = np.random.default_rng(0), 8
+    labels = rng.integers(classes, size=200)
+    centres, noise = rng.standard_normal((classes, 16)), rng.standard_normal((2, 200, 16))
+
+    def slope(loss, signal, **hyper):
+        """Of the loss by how far apart the embeddings lie, at almost none."""
+        first, second = jnp.asarray(signal * centres[labels] + noise, jnp.float32) / 4
+        off = ~np.eye(200, dtype=bool)
+
+        def at(scale):
+            scores = scale * first @ second.T
+            neg = scores[off].reshape(200, 199)
+            return loss(jnp.diagonal(scores), neg, temperature=0.07, **hyper)
+
+        return jax.grad(at)(jnp.float32(1e-3))
+
+    bayesian = {"tau_plus": 1 / classes, "alpha": 0.5}
+    for signal in (0.3, 1):
+        assert slope(losses.info_nce, signal) < 0
+        hard = {"tau_plus": 1 / classes, "beta": 1.0, "min_score": -1.0}
+        assert slope(losses.hard_contrastive, signal, **hard) < 0
+        assert slope(losses.bayesian_contrastive, signal, **bayesian, beta=0.5) < 0
+    assert slope(losses.bayesian_contrastive, 0.3, **bayesian, beta=0.9) > 0
+    assert slope(losses.bayesian_contrastive, 1, **bayesian, beta=0.9) < 0

@@ -228,6 +228,11 @@ def bayesian_contrastive(
     with the :math:`\omega` of :func:`crl_jax.weights.bayesian_weights`, held constant in
     the gradient. With ``tau_plus=0, beta=0.5`` it is :func:`info_nce`.
 
+    Ranks say nothing of how far apart scores are. So with ``beta`` well above 0.5 hard negatives
+    count as much when all scores are almost equal, and draw the embeddings together if positives
+    hardly score above negatives. An encoder that starts from there may stay there: give it
+    ``beta=0.5`` until positives score higher.
+
     Args:
       pos: Scores :math:`s^+` of anchors with their positives, shape ``[*batch]``.
       neg: Scores :math:`s_j` with their negatives, shape ``[*batch, n_neg]``. Their ranks

@@ -11,8 +11,8 @@ from .._program import flag
 from .._registry import with_flags
 from .._schema import Schema
 from .._study_options import NUMBERS, OutputOptions, check_search
-from ..view_losses import LOSSES
 from . import _options as options
+from .losses import LOSSES
 from .methods import METHODS
 
 MethodOptions = with_flags(options.MethodOptions, "method", METHODS)

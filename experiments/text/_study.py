@@ -11,7 +11,7 @@ from .._bert import layers, settled
 from .._registry import filled, settle
 from .._rundir import write_arrays
 from .._study import Judged, OnStage, Run, Study
-from ..view_losses import LOSSES, fill_loss, in_words, settle_loss, share_of_classes
+from ..view_losses import fill_loss, in_words, settle_loss, share_of_classes
 from . import _training as training
 from ._config import FLAGS, SCHEMA, Config, anchor
 from ._judge import TextLearned, judge, judge_weights
@@ -19,6 +19,7 @@ from ._problem import Problem, load_problem
 from ._reports import part_of
 from ._saved import save_encoder
 from ._unlabelled import refuse_labels
+from .losses import LOSSES
 from .methods import METHODS
 from .recipes import RECIPES
 
@@ -149,7 +150,7 @@ class TextStudy(Study[Config, Problem]):
         own = settle("method", config.method, METHODS, swept)
         said = ["no pre-training"]
         if METHODS[config.method.method].make is not None:
-            said = [config.method.method, in_words(config.objective, swept)]
+            said = [config.method.method, in_words(config.objective, swept, LOSSES)]
             if "temperature" not in swept:
                 said.append(f"temperature={own['temperature']:g}")
         if n := config.training.fine_tune_epochs:
@@ -230,7 +231,8 @@ def _settle(config: Config) -> tuple[dict[str, Any], dict[str, Any]]:
       ValueError: If one was given, or swept, that is not taken.
     """
     swept = tuple(SCHEMA.sweep(config.protocol.sweep, config))
-    return settle("method", config.method, METHODS, swept), settle_loss(config.objective, swept)
+    of_loss = settle_loss(config.objective, swept, LOSSES)
+    return settle("method", config.method, METHODS, swept), of_loss
 
 
 def _rates(config: Config, problem: Problem) -> dict[str, float]:

@@ -16,10 +16,11 @@ from .._mesh import mesh_of
 from .._registry import settle
 from .._study import Run
 from .._study_options import optimizer_of
-from ..view_losses import LOSSES, parts_of_loss
+from ..view_losses import parts_of_loss
 from . import _reports as reports
 from ._config import Config
 from ._problem import Part, Problem
+from .losses import LOSSES
 from .methods import METHODS, Parts
 
 PRE_TRAINING, FINE_TUNING = "pre-training", "fine-tuning"
@@ -124,7 +125,7 @@ def task_of(config: Config, problem: Problem, phase: str, numbers: dict[str, flo
     method = METHODS[config.method.method]
     assert method.make is not None
     of_method: dict[str, Any] = settle("method", config.method, METHODS, tuple(numbers)) | numbers
-    hyperparams, alpha = parts_of_loss(config.objective, of_method["temperature"], numbers)
+    hyperparams, alpha = parts_of_loss(config.objective, of_method["temperature"], numbers, LOSSES)
     loss = {
         "hyperparams": hyperparams, "loss_fn": LOSSES[config.objective.loss].loss, "alpha": alpha,
     }  # fmt: skip
