@@ -108,6 +108,16 @@ def finished(files, tmp_path_factory):
     return folder
 
 
+def test_negatives_count_alike_unless_told_otherwise(files):
+    """By the loss that weighs them: what a run sets, and what it says of it."""
+    for flags, beta in (([], 0.5), (["--beta", "0.9"], 0.9)):
+        config, problem = settled(files, "--loss", "bayesian", *flags)
+        assert config.objective.beta == beta
+        assert f"beta={beta}" in TextStudy().in_words(config)
+        task = task_of(config, problem, "final", {})
+        assert task.hyperparams["beta"] == beta
+
+
 def test_a_run_leaves_what_the_page_says(finished, capsys):
     assert files_of(finished) == said_of_runs(README)
     lines = history(finished)
