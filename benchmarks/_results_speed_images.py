@@ -39,7 +39,7 @@ def resnet(content: Content) -> str:
     cells = []
     for row in content["rows"]:
         depth, width = row["network"].split(":")
-        way = row["name"] if row["name"] == "crl_jax" else f"{row['name']}, {row['layout']}"
+        way = f"{row['name']}, {row['layout']}" if row["name"] == "PyTorch" else row["name"]
         cells.append(
             [
                 f"ResNet-{depth}, width {width}",

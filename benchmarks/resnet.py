@@ -2,9 +2,10 @@
 
 Both views of 128 images of 32 × 32 go through a ResNet with a 3 × 3 stem and through the head of
 BCL, InfoNCE compares them, and Adam takes a step. Ours is the step of :func:`crl_jax.train.fit` in
-its compiled loop. PyTorch has fused Adam, with channels last and first. Each has a process of its
-own, on one core and on all, and they take turns, a few steps each. The seconds on the wall and
-those of all cores are given, per step. Memory is the largest that a process has held.
+its compiled loop, on all cores also with a device for each, which share the batch. PyTorch has
+fused Adam, with channels last and first. Each has a process of its own, on one core and on all, and
+they take turns, some steps each. The seconds on the wall and those of all cores are given, per
+step. Memory is the largest that a process has held.
 
 With ``--check`` nothing is timed: the weights of ResNet-18 and -50 in PyTorch are copied into ours,
 and features and running averages compared. ``--way xla`` adds JAX's own gradients, which take
@@ -30,9 +31,11 @@ from ._worker import Worker
 from .propagation import resident
 
 BATCH, SIZE, WIDTHS, TEMPERATURE, LEARNING_RATE = 128, 32, (512, 128), 0.5, 1e-3
+SPREAD = "crl_jax, a device for each core"
 NETWORKS = ["10:16", "18:16", "18:32", "18:64"]
-STEPS = 2
-"""Steps of a turn, which are one call of ours."""
+STEPS = 8
+"""Steps of a turn, which are one call of ours. Each call gets its memory anew from the system, as
+each epoch of training does."""
 MOST = 1e-3
 """By how much features and running averages may be off, as a share of the largest."""
 
@@ -53,10 +56,13 @@ def views() -> np.ndarray:
     return np.concatenate(both).astype(np.float32)
 
 
-def ours(network: str, way: str) -> Callable[[], float]:
+def ours(network: str, way: str, devices: int) -> Callable[[], float]:
     """Some steps, and the mean loss before each."""
     import jax
+
+    jax.config.update("jax_num_cpu_devices", devices)
     import jax.numpy as jnp
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
     from crl_jax import losses, models, tasks, train
 
@@ -71,9 +77,13 @@ def ours(network: str, way: str) -> Callable[[], float]:
     )
     optimizer = train.Optimizer(jnp.float32(LEARNING_RATE))
     batches = train.ArrayBatches(jnp.asarray(np.concatenate([noise] * STEPS)))
-    plan = train.StepPlan(BATCH)
+    mesh = Mesh(np.array(jax.devices()), ("data",)) if devices > 1 else None
+    plan = train.StepPlan(BATCH, mesh=mesh)
     start = jax.jit(lambda: train.initial_state(task, optimizer, 0))
     state, number = start(), 0
+    if mesh is not None:
+        task = task.on(mesh)
+        state, batches = jax.device_put((state, batches), NamedSharding(mesh, PartitionSpec()))
 
     def run(state: Any, epoch: Any, batches: Any) -> Any:
         steps = batches.epoch(jax.random.fold_in(state.key, epoch), plan)
@@ -106,7 +116,10 @@ def theirs(network: str, layout: str, threads: int) -> Callable[[], float]:
 
 def work(network: str, name: str, layout: str, cores: int) -> None:
     """Answers each line with a turn; at the end tells its memory."""
-    turn = theirs(network, layout, cores) if name == "PyTorch" else ours(network, layout)
+    if name == "PyTorch":
+        turn = theirs(network, layout, cores)
+    else:
+        turn = ours(network, layout, cores if name == SPREAD else 1)
     for line in sys.stdin:
         if line.strip() == "end":
             break
@@ -154,7 +167,8 @@ def measure(network: str, rounds: int, ways: list[str]) -> list[dict[str, Any]]:
     """All contestants on as many cores in turns, one number of cores after the other."""
     rows = []
     for cores in sorted({1, len(os.sched_getaffinity(0))}):
-        names = [*(("crl_jax", way) for way in ways), ("PyTorch", "channels last"),
+        own = ["crl_jax"] if cores == 1 else ["crl_jax", SPREAD]
+        names = [*((name, way) for name in own for way in ways), ("PyTorch", "channels last"),
                  ("PyTorch", "channels first")]  # fmt: skip
         contestants = [Contestant(network, *name, cores) for name in names]
         for _ in range(rounds + 1):
