@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax.sharding import Mesh
+from jax.sharding import AxisType, Mesh
 
 from crl_jax import train
 from crl_jax.train import ArrayBatches, HostBatches, Optimizer, RowOptimizer, StepPlan, fit
@@ -129,6 +129,9 @@ def test_many_devices_give_what_one_gives():
         devices = np.array(jax.devices()[:8]).reshape(8, *[1] * (len(axes) - 1))
         with pytest.raises(ValueError, match=r"`mesh` must have an axis data.*table"):
             line(plan=StepPlan(8, mesh=Mesh(devices, axes)))
+    stated = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Explicit,))
+    with pytest.raises(ValueError, match=r"`mesh` must leave layouts.*got axes Explicit"):
+        line(plan=StepPlan(8, mesh=stated))
 
 
 def test_runs_differ_in_leaves_of_task_and_optimiser():

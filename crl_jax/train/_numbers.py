@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import AxisType, Mesh
 
 from .._checks import check_count, check_range, check_registered
 from .._mesh import DATA, TABLE
@@ -147,6 +147,12 @@ def _check_mesh(mesh: Mesh, batch_size: int) -> None:
         raise ValueError(
             f"`mesh` must have an axis {DATA}, and may have one called {TABLE}, "
             f"got {tuple(mesh.shape)}."
+        )
+    if any(of != AxisType.Auto for of in mesh.axis_types):
+        raise ValueError(
+            "`mesh` must leave layouts to the compiler, as jax.sharding.Mesh(devices, names) does, "
+            f"got axes {', '.join(of.name for of in mesh.axis_types)}: give jax.make_mesh "
+            "axis_types of jax.sharding.AxisType.Auto."
         )
     if batch_size % mesh.shape[DATA]:
         raise ValueError(
