@@ -53,9 +53,9 @@ from experiments.text._training import (
     task_of,
     trace_step,
 )
+from experiments.text.losses import LOSSES
 from experiments.text.methods import METHODS
 from experiments.text.recipes import RECIPES
-from experiments.view_losses import LOSSES
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
