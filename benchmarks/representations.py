@@ -54,11 +54,12 @@ def _ways(losses: Sequence[str], alpha_from: str) -> dict[str, tuple[str, ...]]:
 _DEBIASED = ("info_nce", "debiased", "hard", "bayesian")
 _ENGLISH, _CHINESE = "{data}/text-en/sentconv", "{data}/text-zh"
 _STS = "{data}/text-en/sts/stsb-test.csv"
+_BY_LABELS = _ways(_DEBIASED, "labels")
 _PRE_TRAINED = {
     "none": ("--method", "none"),
     "none_longer": ("--method", "none", "--fine-tune-epochs", "11"),
-    **_ways(_DEBIASED, "labels"),
-    "bayesian_hard": ("--loss", "bayesian", "--alpha-from", "labels", "--beta", "0.9"),
+    **_BY_LABELS,
+    "bayesian_hard": (*_BY_LABELS["bayesian"], "--beta", "0.9"),
 }
 COMPARISONS = {
     "graphs": Comparison(
