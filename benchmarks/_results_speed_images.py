@@ -47,6 +47,7 @@ def resnet(content: Content) -> str:
                 way,
                 number(row["step_ms"], 0),
                 number(row["step_cpu_ms"], 0),
+                str(row["turns"]),
                 number(row["peak_mb"], 0),
                 number(row["times_best_pytorch"], 2),
             ]
@@ -55,10 +56,20 @@ def resnet(content: Content) -> str:
     return join(
         "### A step of SimCLR",
         f"Both views of {setting['batch']} images of {setting['size']} pixels, forward, backward "
-        "and Adam, in float32. The memory is the most that the process takes. "
+        "and Adam, in float32: medians of turns of eight steps each. The memory is the most that "
+        "the process takes. "
         f"{machine_of(content)}. `python -m benchmarks.resnet`",
         table(
-            ["network", "on", "way", "ms", "CPU, ms", "memory, MB", "time over the best PyTorch"],
+            [
+                "network",
+                "on",
+                "way",
+                "ms",
+                "CPU, ms",
+                "turns",
+                "memory, MB",
+                "time over the best PyTorch",
+            ],
             cells,
         ),
     )

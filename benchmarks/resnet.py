@@ -157,6 +157,7 @@ class Contestant:
             "step_ms": statistics.median(turn["step_ms"] for turn in others),
             "step_ms_min": min(turn["step_ms"] for turn in others),
             "step_cpu_ms": statistics.median(turn["step_cpu_ms"] for turn in others),
+            "turns": len(others),
             "first_seconds": 1e-3 * STEPS * first["step_ms"],
             "last_loss": others[-1]["loss"],
             **json.loads(self._worker.ask("end")),
