@@ -18,7 +18,7 @@ def mapped(function: Callable[[A], B], items: Iterable[A]) -> Iterator[B]:
     Pillow holds no lock while it decodes or resizes, nor scikit-learn while it fits a support
     vector machine.
     """
-    n_threads = _n_threads()
+    n_threads = n_cores()
     with ThreadPoolExecutor(n_threads) as pool:
         waiting: list[Future[B]] = []
         try:
@@ -32,7 +32,8 @@ def mapped(function: Callable[[A], B], items: Iterable[A]) -> Iterator[B]:
             pool.shutdown(cancel_futures=True)
 
 
-def _n_threads() -> int:
+def n_cores() -> int:
+    """Cores that the process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

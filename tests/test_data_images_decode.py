@@ -304,7 +304,7 @@ def test_pillow_is_optional(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("n_threads", [1, 3])
 def test_mapping_over_threads_keeps_the_order(monkeypatch, n_threads):
-    monkeypatch.setattr("crl_jax._threads._n_threads", lambda: n_threads)
+    monkeypatch.setattr("crl_jax._threads.n_cores", lambda: n_threads)
     taken = []
 
     def items():
@@ -332,7 +332,7 @@ def test_an_error_stops_the_threads():
 
 
 def test_after_an_error_nothing_more_is_begun(monkeypatch):
-    monkeypatch.setattr("crl_jax._threads._n_threads", lambda: 1)
+    monkeypatch.setattr("crl_jax._threads.n_cores", lambda: 1)
     begun = []
 
     def fail(i):

@@ -167,27 +167,71 @@ def test_gradients_are_those_of_finite_differences(settings, where):
             np.testing.assert_allclose((ahead - back) / 2e-6, along, rtol=1e-5)
 
 
+def every_slope(way, x, kernel, stride):
+    """The output of a convolution, and both gradients along one slope."""
+
+    def all_of(x, kernel):
+        out, back = jax.vjp(partial(convolve, stride=stride, way=way), x, kernel)
+        return out, *back(jax.random.normal(jax.random.key(2), out.shape))
+
+    return jax.jit(all_of)(x, kernel)
+
+
 @pytest.mark.parametrize("size", [1, 3, 5, 7])
 @pytest.mark.parametrize("stride", [1, 2, 3])
 @pytest.mark.parametrize("batch", [1, 13])
-def test_ways_to_convolve_agree(size, stride, batch, monkeypatch):
+@pytest.mark.parametrize("way", ["cpu", "core"])
+def test_ways_to_convolve_agree(size, stride, batch, way, monkeypatch):
     """Also where the parts of a batch do not come out even."""
     monkeypatch.setattr("crl_jax.models._convolution._PART_BYTES", 5 * 4 * 8 * 9 * 2)
-    keys = jax.random.split(jax.random.key(0), 3)
-    x = jax.random.normal(keys[0], (batch, 8, 9, 2))
-    kernel = jax.random.normal(keys[1], (size, size, 2, 3))
-    slope = jax.random.normal(keys[2], (batch, -(-8 // stride), -(-9 // stride), 3))
-
-    def all_of(way):
-        out, back = jax.vjp(partial(convolve, stride=stride, way=way), x, kernel)
-        return out, *back(slope)
-
-    for got, want in zip(jax.jit(partial(all_of, "cpu"))(), jax.jit(partial(all_of, "xla"))()):
+    x = jax.random.normal(jax.random.key(0), (batch, 8, 9, 2))
+    kernel = jax.random.normal(jax.random.key(1), (size, size, 2, 3))
+    for got, want in zip(*(every_slope(each, x, kernel, stride) for each in (way, "xla"))):
         assert got.shape == want.shape
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
 
 
-def test_kernels_of_several_runs_are_convolved_in_turn():
+@pytest.mark.parametrize(
+    ("n_in", "n_out", "columns", "least"),
+    [
+        (3, 16, 8, 64),
+        (3, 16, 6, 16),
+        (8, 8, 8, 32),
+        (16, 16, 10, 32),
+        (16, 16, 9, 16),
+        (40, 8, 8, 8),
+    ],
+)
+@pytest.mark.parametrize("size", [3, 5])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_neighbouring_columns_are_channels_where_there_are_few(
+    n_in, n_out, columns, least, size, stride
+):
+    x = jax.random.normal(jax.random.key(0), (4, 5, columns, n_in))
+    kernel = jax.random.normal(jax.random.key(1), (size, size, n_in, n_out))
+    for got, want in zip(*(every_slope(way, x, kernel, stride) for way in ("core", "xla"))):
+        assert got.shape == want.shape
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=2e-4)
+    text = jax.jit(partial(convolve, way="core")).lower(x, kernel).as_text()
+    (found,) = re.findall(r"stablehlo.convolution.*-> tensor<(?:\d+x){3}(\d+)xf32>", text)
+    assert int(found) == least
+
+
+@pytest.mark.parametrize(("devices", "way"), [(1, "cpu"), (2, "core"), (8, "core")])
+def test_a_device_for_each_core_convolves_as_one_core_does(devices, way, monkeypatch):
+    monkeypatch.setattr("jax.local_device_count", lambda: devices)
+    monkeypatch.setattr("crl_jax.models._convolution.n_cores", lambda: 2)
+    x, kernel = jnp.ones((1, 4, 4, 8)), jnp.ones((3, 3, 8, 8))
+
+    def text(way):
+        return jax.jit(lambda x, kernel: convolve(x, kernel, way=way)).lower(x, kernel).as_text()
+
+    assert text("auto") == text(way)
+    assert text("cpu") != text("core")
+
+
+@pytest.mark.parametrize("own", ["cpu", "core"])
+def test_kernels_of_several_runs_are_convolved_in_turn(own):
     x = jax.random.normal(jax.random.key(0), (3, 5, 4, 4, 2))
     kernel = jax.random.normal(jax.random.key(1), (3, 3, 3, 2, 2))
 
@@ -196,18 +240,19 @@ def test_kernels_of_several_runs_are_convolved_in_turn():
 
     of = {
         way: jax.jit(jax.vmap(jax.grad(partial(value, way), (0, 1))))(x, kernel)
-        for way in ("cpu", "xla")
+        for way in (own, "xla")
     }
     check = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
-    jax.tree.map(check, of["cpu"], of["xla"])
-    text = jax.jit(jax.vmap(partial(value, "cpu"))).lower(x, kernel).as_text()
+    jax.tree.map(check, of[own], of["xla"])
+    text = jax.jit(jax.vmap(partial(value, own))).lower(x, kernel).as_text()
     assert "feature_group_count = 1" in text
     assert "feature_group_count = 3" not in text
 
 
-def test_gradients_in_a_loop_have_the_axes_that_are_fast():
+@pytest.mark.parametrize("way", ["cpu", "core"])
+def test_gradients_in_a_loop_have_the_axes_that_are_fast(way):
     """Of all that a step of training convolves, within a loop, as training is one."""
-    settings = ResNet((1, 1), width=4, convolution="cpu")
+    settings = ResNet((1, 1), width=4, convolution=way)
     params, rest = initial(settings)
 
     def step(params, x):
@@ -327,7 +372,7 @@ def test_equal_settings_share_their_programs():
         ({"groups": 0}, "`groups` must be at least 1, got 0"),
         ({"stem": "large"}, "`stem` must be one of cifar, imagenet, got 'large'"),
         ({"norm": "layer"}, "`norm` must be one of batch, group, got 'layer'"),
-        ({"convolution": "fft"}, "`convolution` must be one of auto, xla, cpu, got 'fft'"),
+        ({"convolution": "fft"}, "`convolution` must be one of auto, xla, cpu, core, got 'fft'"),
         ({"norm": "group", "width": 16}, "`groups` must divide `width`, 16, got 32"),
     ],
 )

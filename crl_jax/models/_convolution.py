@@ -5,8 +5,13 @@ channels. The gradients that differentiation gives stand in others. Within a loo
 training, XLA then computes them itself, up to four hundred times slower. So they are written here
 as convolutions in that order, with the transposes made before. Barriers keep XLA from taking these
 into the convolution again.
+
+With few channels XLA leaves most of a core's vector units empty. Then neighbouring columns of the
+output are computed as channels of one column: a kernel that is a few columns wider steps over as
+many of them, with zeros where a tap is not of a column.
 """
 
+import functools
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
@@ -16,9 +21,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-Convolution = Literal["auto", "xla", "cpu"]
-"""``"xla"`` leaves gradients to JAX; ``"cpu"`` gives them the form that is fast on CPUs; ``"auto"``
-chooses by the backend."""
+from .._threads import n_cores
+
+Convolution = Literal["auto", "xla", "cpu", "core"]
+"""``"xla"`` leaves gradients to JAX; ``"cpu"`` gives them the form that is fast on CPUs, ``"core"``
+that on a CPU's device with one core to itself; ``"auto"`` chooses by the backend and its devices.
+"""
 
 _PART_BYTES = 2**19
 """Images whose gradient is computed at a time; larger parts leave the caches."""
@@ -46,12 +54,18 @@ def convolve(
       Images of ⌈rows / s⌉ × ⌈columns / s⌉, of the type of ``x``.
     """
     if way == "auto":
-        way = "cpu" if jax.default_backend() == "cpu" else "xla"
+        way = _own_way()
     if way == "xla":
         return _forward(x, kernel, stride)
     if kernel.shape[0] == 1:
         x, stride = x[:, ::stride, ::stride], 1
-    return _convolve(x, kernel, stride)
+    return _convolve(x, kernel, stride, way == "core")
+
+
+def _own_way() -> Convolution:
+    if jax.default_backend() != "cpu":
+        return "xla"
+    return "core" if jax.local_device_count() >= n_cores() else "cpu"
 
 
 def _forward(x: Array, kernel: Array, stride: int) -> Array:
@@ -61,31 +75,65 @@ def _forward(x: Array, kernel: Array, stride: int) -> Array:
     )
 
 
+def _beside(x: Array, kernel: Array, edges: list[tuple[int, int]], n: int) -> Array:
+    """A convolution of stride 1 with n columns of the output at a time, as channels of one."""
+    size, _, n_in, n_out = kernel.shape
+    if n > 1:
+        wide = [jnp.pad(kernel, [(0, 0), (a, n - 1 - a), (0, 0), (0, 0)]) for a in range(n)]
+        kernel = jnp.stack(wide, axis=3).reshape(size, -1, n_in, n * n_out)
+        kernel = jax.lax.optimization_barrier(kernel)
+    out = jax.lax.conv_general_dilated(x, kernel, (1, n), edges, dimension_numbers=_AXES)
+    return out.reshape(*out.shape[:2], -1, n_out)
+
+
 def _in_turn(function: Callable[..., Array], **settings: Any) -> Callable[..., Array]:
     """Under ``vmap`` one after the other: XLA is slow at convolutions in groups, too."""
     return jax.custom_batching.sequential_vmap(partial(function, **settings))
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _convolve(x: Array, kernel: Array, stride: int) -> Array:
-    return _in_turn(_forward, stride=stride)(x, kernel)
+@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _convolve(x: Array, kernel: Array, stride: int, alone: bool) -> Array:
+    if stride > 1:
+        return _in_turn(_forward, stride=stride)(x, kernel)
+    edge = kernel.shape[0] // 2
+    n = _n_beside(kernel.shape, x.shape[2], alone)
+    return _in_turn(_beside, edges=[(edge, edge)] * 2, n=n)(x, kernel)
 
 
-def _convolve_fwd(x: Array, kernel: Array, stride: int) -> tuple[Array, Any]:
-    return _convolve(x, kernel, stride), (x, kernel)
+def _convolve_fwd(x: Array, kernel: Array, stride: int, alone: bool) -> tuple[Array, Any]:
+    return _convolve(x, kernel, stride, alone), (x, kernel)
 
 
-def _convolve_bwd(stride: int, given: Any, slope: Array) -> tuple[Array, Array]:
+def _convolve_bwd(stride: int, alone: bool, given: Any, slope: Array) -> tuple[Array, Array]:
     x, kernel = given
-    of_images = _in_turn(_slope_of_images, stride=stride, sizes=x.shape[1:3])
-    of_kernel = _in_turn(_slope_of_kernel, stride=stride, size=kernel.shape[0])
+    of_images = _in_turn(_slope_of_images, stride=stride, sizes=x.shape[1:3], alone=alone)
+    of_kernel = _in_turn(_slope_of_kernel, stride=stride, size=kernel.shape[0], alone=alone)
     return of_images(slope, kernel), of_kernel(x, slope).astype(kernel.dtype)
 
 
 _convolve.defvjp(_convolve_fwd, _convolve_bwd)
 
 
-def _slope_of_images(slope: Array, kernel: Array, *, stride: int, sizes: tuple[int, int]) -> Array:
+def _n_beside(shape: tuple[int, ...], columns: int, alone: bool) -> int:
+    """How many columns of the output to compute at a time, for a kernel of a shape.
+
+    Up to 64 channels of them are faster where there are up to four channels in, and up to 32 where
+    there are less than 32; but those XLA hands to a library that stays on one core.
+    """
+    size, _, n_in, n_out = shape
+    most = 64 if n_in <= 4 else 32 if alone and n_in < 32 else 1
+    return _whole(most, n_out, columns) if size > 1 else 1
+
+
+def _whole(most: int, n_out: int, columns: int) -> int:
+    """As many columns as have that many channels, if that comes out even."""
+    n = most // n_out
+    return n if n > 1 and n * n_out == most and columns % n == 0 else 1
+
+
+def _slope_of_images(
+    slope: Array, kernel: Array, *, stride: int, sizes: tuple[int, int], alone: bool
+) -> Array:
     """A convolution that gives the slopes of stride × stride neighbours as channels.
 
     For the place s q + a, the tap of the output q + u is t = a + (k − 1) / 2 − s u. To fill up
@@ -102,25 +150,26 @@ def _slope_of_images(slope: Array, kernel: Array, *, stride: int, sizes: tuple[i
     turned = jax.lax.optimization_barrier(turned.reshape(*turned.shape[:3], s * s * n_in))
     whole = [-(-n // s) for n in sizes]
     edges = [(-first, last + new - own) for new, own in zip(whole, slope.shape[1:3])]
-    out = jax.lax.conv_general_dilated(slope, turned, (1, 1), edges, dimension_numbers=_AXES)
+    out = _beside(slope, turned, edges, _n_beside(turned.shape, whole[1], alone))
     if s == 1:
         return out
     out = out.reshape(-1, *whole, s, s, n_in).transpose(0, 1, 3, 2, 4, 5)
     return out.reshape(-1, s * whole[0], s * whole[1], n_in)[:, : sizes[0], : sizes[1]]
 
 
-def _slope_of_kernel(x: Array, slope: Array, *, stride: int, size: int) -> Array:
+def _slope_of_kernel(x: Array, slope: Array, *, stride: int, size: int, alone: bool) -> Array:
     """Summed over parts of the batch that fit into the caches of a core; at least float32.
 
     A part takes its images from all over the batch: then each of several devices has some.
     """
     batch, rows, columns, n_in = x.shape
+    beside = _whole(32, slope.shape[-1], slope.shape[2]) if alone and size > 1 else 1
     length = max(1, min(batch, _PART_BYTES // (x.dtype.itemsize * rows * columns * n_in)))
     least = -(-batch // length)
     n_parts = next((n for n in range(least, 2 * least) if batch % n == 0), least)
     length = -(-batch // n_parts)
     if n_parts == 1:
-        return _taps(x, slope, stride, size)
+        return _taps(x, slope, stride, size, beside)
     x, slope = (
         jnp.pad(each, [(0, n_parts * length - batch)] + [(0, 0)] * 3).reshape(
             length, n_parts, *each.shape[1:]
@@ -132,27 +181,33 @@ def _slope_of_kernel(x: Array, slope: Array, *, stride: int, size: int) -> Array
         images, slopes = (
             jax.lax.dynamic_index_in_dim(each, part, 1, keepdims=False) for each in (x, slope)
         )
-        return total + _taps(images, slopes, stride, size)
+        return total + _taps(images, slopes, stride, size, beside)
 
     shape = size, size, n_in, slope.shape[-1]
     return jax.lax.fori_loop(0, n_parts, add, jnp.zeros(shape, _sum_type(slope)))
 
 
-def _taps(x: Array, slope: Array, stride: int, size: int) -> Array:
-    """Channels are convolved as images, and the examples take the place of channels."""
-    edge = size // 2
+def _taps(x: Array, slope: Array, stride: int, size: int, beside: int) -> Array:
+    """Channels are convolved as images, and the examples take the place of channels.
+
+    Neighbouring columns of the slopes are channels, too: each has its taps some columns further.
+    """
+    edge, (batch, rows, columns, n_out) = size // 2, slope.shape
+    slope = slope.reshape(batch, rows, columns // beside, beside * n_out)
     images, weights = jax.lax.optimization_barrier(
         (x.transpose(3, 1, 2, 0), slope.transpose(1, 2, 0, 3))
     )
     edges = [
         (edge, size - 1 - edge + stride * (new - 1) + 1 - old)
-        for old, new in zip(x.shape[1:3], slope.shape[1:3])
+        for old, new in zip(x.shape[1:3], (rows, columns))
     ]
     taps = jax.lax.conv_general_dilated(
-        images, weights, (1, 1), edges, rhs_dilation=(stride, stride), dimension_numbers=_AXES,
-        preferred_element_type=_sum_type(slope),
+        images, weights, (1, 1), edges, rhs_dilation=(stride, stride * beside),
+        dimension_numbers=_AXES, preferred_element_type=_sum_type(slope),
     )  # fmt: skip
-    return taps.transpose(1, 2, 0, 3)
+    taps = taps.reshape(*taps.shape[:3], beside, n_out)
+    of_each = [taps[:, :, stride * a : stride * a + size, a] for a in range(beside)]
+    return functools.reduce(jnp.add, of_each).transpose(1, 2, 0, 3)
 
 
 def _sum_type(x: Array) -> Any:
