@@ -1,5 +1,6 @@
 """How losses compare on several datasets and encoders, searched alike: tables 5.2 and 6.3."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from ._results_quality import NDCG
@@ -27,7 +28,7 @@ _TABLES = {"table-5.2": "BPR", "table-6.3": "InfoNCE"}
 def comparisons(results: Path) -> str:
     """The section; nothing without its files."""
     folder = results / "comparisons"
-    found = {name: read_csv(folder / f"{name}-minibatch.csv") for name in _TABLES}
+    found = {name: list(tables_of(results, name)) for name in _TABLES}
     if not any(found.values()):
         return ""
     return join(
@@ -39,22 +40,40 @@ def comparisons(results: Path) -> str:
         "p-values are of paired t-tests over seeds and over users, adjusted by Holm's method "
         "within a dataset and encoder.",
         "```bash\n"
-        + "\n".join(f"python -m experiments.reproduce {name} --data DATASETS" for name in _TABLES)
+        + "\n".join(
+            f"python -m experiments.reproduce {name} --data DATASETS --datasets NAME --out OUT/NAME"
+            for name in _TABLES
+        )
         + "\n```",
-        *(_table(name, rows, folder) for name, rows in found.items() if rows),
-        f"All metrics: {files_of(folder, '*.md')}.",
+        *(_table(name, paths, folder) for name, paths in found.items() if paths),
+        f"All metrics: {files_of(folder, '*/*.md')}.",
     )
 
 
-def _table(name: str, rows: list[Row], folder: Path) -> str:
-    against = _TABLES[name]
+def tables_of(results: Path, name: str) -> Iterator[Path]:
+    """The files of a table, one of each dataset."""
+    for dataset in DATASETS:
+        path = results / "comparisons" / dataset / f"{name}-minibatch.csv"
+        if path.exists():
+            yield path
+
+
+def _table(name: str, paths: list[Path], folder: Path) -> str:
+    against, rows = _TABLES[name], [row for path in paths for row in read_csv(path)]
     return join(
         f"### {name.capitalize().replace('-', ' ')}",
         table(
             ["data", "encoder", "loss", "NDCG@20", f"gain over {against}", "p, seeds", "p, users"],
             (_cells(row) for row in rows),
         ),
-        picture(folder, f"{name}-minibatch.png", "NDCG@20 beside the published numbers"),
+        *(
+            picture(
+                folder,
+                f"{path.parent.name}/{path.stem}.png",
+                f"NDCG@20 on {DATASETS[path.parent.name]} beside the published numbers",
+            )
+            for path in paths
+        ),
     )
 
 

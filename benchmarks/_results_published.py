@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from ._results_comparisons import METHODS
+from ._results_comparisons import METHODS, tables_of
 from ._results_quality import LOSSES, NDCG, SAMPLERS, loss_rows
 from ._results_tables import DATASETS, ENCODERS, join, number, read_csv, read_json, table
 
@@ -73,7 +73,7 @@ _REASONS = (
         "MovieLens 100K",
         "Here too the random split costs what it costs the others. And the search, which sees "
         "four fifths of the training part, chooses an L2 that is too strong for all of it on MF "
-        "([dpl-l2.csv](comparisons/dpl-l2.csv), which chose nothing).",
+        "([dpl-l2.csv](comparisons/ml-100k/dpl-l2.csv), which chose nothing).",
     ),
 )
 
@@ -173,8 +173,8 @@ def _standard(results: Path) -> Iterator[Compared]:
 
 def _comparisons(results: Path) -> Iterator[Compared]:
     for name in ("table-5.2", "table-6.3"):
-        path = results / "comparisons" / f"{name}-minibatch.csv"
-        yield from _of_table("comparisons", path, METHODS, NDCG)
+        for path in tables_of(results, name):
+            yield from _of_table("comparisons", path, METHODS, NDCG)
 
 
 def _samplers(results: Path) -> Iterator[Compared]:

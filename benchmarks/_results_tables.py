@@ -76,8 +76,9 @@ def picture(folder: Path, name: str, said: str) -> str:
 
 
 def files_of(folder: Path, pattern: str) -> str:
-    """Links to the files beside each other that match."""
-    return ", ".join(f"[{p.name}]({folder.name}/{p.name})" for p in sorted(folder.glob(pattern)))
+    """Links to the files of a folder that match."""
+    found = [path.relative_to(folder).as_posix() for path in sorted(folder.glob(pattern))]
+    return ", ".join(f"[{name}]({folder.name}/{name})" for name in found)
 
 
 def machine_of(content: dict[str, Any]) -> str:
