@@ -86,7 +86,7 @@ def test_losses_on_several_datasets_stand_beside_their_published_numbers(copy):
         "ml-100k,mf,bpr,0.41,0.001,0.4,0.0,nan,nan",
         "ml-100k,mf,dpl,0.4345,0.002,0.44,0.0245,0.0001,0.04",
         "ml-1m,lightgcn,bpr,0.3,0.001,,0.0,nan,nan",
-        "ml-1m,lightgcn,dpl,0.2,0.001,0.25,-0.1,0.2,nan",
+        "ml-1m,lightgcn,dcl,0.2,0.001,0.25,-0.1,0.2,nan",
     ]
     for dataset in ("ml-1m", "ml-100k"):
         (folder / dataset).mkdir(parents=True)
@@ -101,7 +101,7 @@ def test_losses_on_several_datasets_stand_beside_their_published_numbers(copy):
         [
             "MovieLens 1M",
             "LightGCN",
-            "DPL",
+            "DCL",
             "0.2000 ± 0.0010 (0.2500)",
             "−0.1000",
             "0.200",
@@ -110,7 +110,7 @@ def test_losses_on_several_datasets_stand_beside_their_published_numbers(copy):
     ]
     below = text.partition("## Every method")[2].partition("\n## ")[0]
     assert "* MovieLens 100K, MF: DPL. Here too the random split" in below
-    assert "MovieLens 1M, LightGCN: DPL. The reason was not found." in below
+    assert "MovieLens 1M, LightGCN: DCL. The reason was not found." in below
     assert "Table 6.3" not in text
 
 
