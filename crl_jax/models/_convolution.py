@@ -83,7 +83,7 @@ def _beside(x: Array, kernel: Array, edges: list[tuple[int, int]], n: int) -> Ar
         kernel = jnp.stack(wide, axis=3).reshape(size, -1, n_in, n * n_out)
         kernel = jax.lax.optimization_barrier(kernel)
     out = jax.lax.conv_general_dilated(x, kernel, (1, n), edges, dimension_numbers=_AXES)
-    return out.reshape(*out.shape[:2], -1, n_out)
+    return out.reshape(*out.shape[:2], n * out.shape[2], n_out)
 
 
 def _in_turn(function: Callable[..., Array], **settings: Any) -> Callable[..., Array]:
