@@ -11,9 +11,8 @@ output are computed as channels of one column: a kernel that is a few columns wi
 many of them, with zeros where a tap is not of a column.
 """
 
-import functools
 from collections.abc import Callable
-from functools import partial
+from functools import partial, reduce
 from typing import Any, Literal
 
 import jax
@@ -207,7 +206,7 @@ def _taps(x: Array, slope: Array, stride: int, size: int, beside: int) -> Array:
     )  # fmt: skip
     taps = taps.reshape(*taps.shape[:3], beside, n_out)
     of_each = [taps[:, :, stride * a : stride * a + size, a] for a in range(beside)]
-    return functools.reduce(jnp.add, of_each).transpose(1, 2, 0, 3)
+    return reduce(jnp.add, of_each).transpose(1, 2, 0, 3)
 
 
 def _sum_type(x: Array) -> Any:
