@@ -117,16 +117,16 @@ def test_each_device_holds_its_rows(name):
 
 def collectives(mesh, monkeypatch, **setting):
     """What devices send each other in an epoch and its validation: the shapes of all results."""
-    texts, advance = [], _loop._advance
+    texts, run_epochs = [], _loop.run_epochs
 
-    class Advance:
-        trace = advance.trace
+    class RunEpochs:
+        trace = run_epochs.trace
 
         def __call__(self, *args, **kwargs):
-            texts.append(advance.lower(*args, **kwargs).compile().as_text())
-            return advance(*args, **kwargs)
+            texts.append(run_epochs.lower(*args, **kwargs).compile().as_text())
+            return run_epochs(*args, **kwargs)
 
-    monkeypatch.setattr(_loop, "_advance", Advance())
+    monkeypatch.setattr(_loop, "run_epochs", RunEpochs())
     trained(setting, mesh, epochs=1)
     kinds = "all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter"
     found = re.findall(rf"= (.+?) (?:{kinds})(?:-start)?\(", texts[0])

@@ -15,6 +15,8 @@ from ._callbacks import Loop as Loop
 from ._callbacks import Progress as Progress
 from ._checkpoint import load_checkpoint as load_checkpoint
 from ._checkpoint import save_checkpoint as save_checkpoint
+from ._compiled import Runs as Runs
+from ._compiled import initial_state as initial_state
 from ._fingerprint import computation_hash as computation_hash
 from ._hooks import Best as Best
 from ._hooks import Hook as Hook
@@ -24,10 +26,8 @@ from ._hooks import Report as Report
 from ._hooks import Validate as Validate
 from ._jit import jit as jit
 from ._loop import Fitted as Fitted
-from ._loop import Runs as Runs
 from ._loop import TrainingDiverged as TrainingDiverged
 from ._loop import fit as fit
-from ._loop import initial_state as initial_state
 from ._numbers import settle_runs as settle_runs
 from ._optimizers import AnyOptimizer as AnyOptimizer
 from ._optimizers import Fixed as Fixed
