@@ -374,16 +374,26 @@ def test_what_is_named_twice_is_there_once(run, folder, tmp_path, pretended):
     assert len(read_csv(tmp_path / "table-5.2-minibatch.csv")) == 1
 
 
-def test_l2_on_tables_falls_with_their_length(folder):
+@pytest.mark.parametrize(
+    ("dataset", "faster", "l2"), [("ml-100k", 1, 1), ("ml-1m", 4, 1), ("gowalla", 8, 1 / 3)]
+)
+def test_l2_on_tables_falls_with_their_length(folder, dataset, faster, l2):
     (world,) = worlds(folder, "ml-1m")
-    bpr, *_ = contrastive.methods("5.2", "mf", "gowalla", world)
-    rows = 943 + 1682, world.train.n_users + world.train.n_items
-    axes = {name: np.array(values) for name, values in bpr.minibatch.axes}
-    np.testing.assert_allclose(axes["weight_decay"], np.array([1e-5, 3e-5]) * rows[0] / rows[1])
-    np.testing.assert_allclose(axes["learning_rate"], [4e-3, 8e-3])
+    of = {made.label: made for made in contrastive.methods("5.2", "mf", dataset, world)}
+    l2 *= (943 + 1682) / (world.train.n_users + world.train.n_items)
+    axes = {name: np.array(values) for name, values in of["bpr"].minibatch.axes}
+    np.testing.assert_allclose(axes["weight_decay"], np.array([1e-5, 3e-5]) * l2)
+    np.testing.assert_allclose(axes["learning_rate"], np.array([1e-3, 2e-3]) * faster)
+    weaker = 1 if dataset == "ml-100k" else 3
+    axes = {name: np.array(values) for name, values in of["dpl"].minibatch.axes}
+    np.testing.assert_allclose(axes["weight_decay"], np.array([1e-5, 2e-5]) * l2 / weaker)
+    np.testing.assert_allclose(of["dpl"].minibatch.learning_rate, 1e-3 * faster)
+
+
+def test_l2_on_rows_does_not_depend_on_their_number(folder):
+    (world,) = worlds(folder, "ml-1m")
     bpr, *_ = contrastive.methods("5.2", "lightgcn", "gowalla", world)
-    axes = dict(bpr.minibatch.axes)
-    assert axes == {"weight_decay": (1e-3, 2e-3, 3e-3, 5e-3)}
+    assert dict(bpr.minibatch.axes) == {"weight_decay": (1e-3, 2e-3, 3e-3, 5e-3)}
     assert bpr.minibatch.learning_rate == 6e-3
 
 
