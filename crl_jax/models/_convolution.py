@@ -6,6 +6,8 @@ training, XLA then computes them itself, up to four hundred times slower. So the
 as convolutions in that order, with the transposes made before. Barriers keep XLA from taking these
 into the convolution again.
 
+Kernels of 3 × 3 between many channels are computed in tiles, see :mod:`._winograd`.
+
 With few channels XLA leaves most of a core's vector units empty. Then neighbouring columns of the
 output are computed as channels of one column: a kernel that is a few columns wider steps over as
 many of them, with zeros where a tap is not of a column.
@@ -21,6 +23,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._threads import n_cores
+from ._parts import add_parts, cut_batch, example_bytes
+from ._winograd import SIZE, convolve_tiles, slope_of_kernel_by_tiles
 
 Convolution = Literal["auto", "xla", "cpu", "core"]
 """``"xla"`` leaves gradients to JAX; ``"cpu"`` gives them the form that is fast on CPUs, ``"core"``
@@ -29,6 +33,9 @@ that on a CPU's device with one core to itself; ``"auto"`` chooses by the backen
 
 _PART_BYTES = 2**19
 """Images whose gradient is computed at a time; larger parts leave the caches."""
+
+_LEAST, _LEAST_OF_KERNEL = 32, 128
+"""Channels from which on products of tiles are faster, and where they give a kernel's gradient."""
 
 _AXES = ("NHWC", "HWIO", "NHWC")
 
@@ -95,6 +102,8 @@ def _convolve(x: Array, kernel: Array, stride: int, alone: bool) -> Array:
     if stride > 1:
         return _in_turn(_forward, stride=stride)(x, kernel)
     edge = kernel.shape[0] // 2
+    if _in_tiles(kernel.shape, stride, x.dtype, _LEAST):
+        return _in_turn(convolve_tiles)(x, kernel)
     n = _n_beside(kernel.shape, x.shape[2], alone)
     return _in_turn(_beside, edges=[(edge, edge)] * 2, n=n)(x, kernel)
 
@@ -111,6 +120,13 @@ def _convolve_bwd(stride: int, alone: bool, given: Any, slope: Array) -> tuple[A
 
 
 _convolve.defvjp(_convolve_fwd, _convolve_bwd)
+
+
+def _in_tiles(shape: tuple[int, ...], stride: int, dtype: Any, least: int) -> bool:
+    """Whether Winograd's products are faster. In half precision they are not exact enough."""
+    size, _, n_in, n_out = shape
+    wide = min(n_in, n_out) >= least and jnp.finfo(dtype).bits >= 32
+    return wide and size == SIZE and stride == 1
 
 
 def _n_beside(shape: tuple[int, ...], columns: int, alone: bool) -> int:
@@ -139,6 +155,8 @@ def _slope_of_images(
     with zeros between outputs would take more products.
     """
     size, s, n_in = kernel.shape[0], stride, kernel.shape[2]
+    if _in_tiles(kernel.shape, stride, slope.dtype, _LEAST):
+        return convolve_tiles(slope, kernel[::-1, ::-1].swapaxes(2, 3))
     edge = size // 2
     first, last = -((size - 1 - edge) // s), (s - 1 + edge) // s
     taps = np.arange(s) + edge - s * np.arange(first, last + 1)[:, None]
@@ -157,33 +175,12 @@ def _slope_of_images(
 
 
 def _slope_of_kernel(x: Array, slope: Array, *, stride: int, size: int, alone: bool) -> Array:
-    """Summed over parts of the batch that fit into the caches of a core; at least float32.
-
-    A part takes its images from all over the batch: then each of several devices has some.
-    """
-    batch, rows, columns, n_in = x.shape
+    """Summed over parts of the batch that fit into the caches of a core; at least float32."""
+    if _in_tiles((size, size, x.shape[3], slope.shape[3]), stride, x.dtype, _LEAST_OF_KERNEL):
+        return slope_of_kernel_by_tiles(x, slope)
     beside = _whole(32, slope.shape[-1], slope.shape[2]) if alone and size > 1 else 1
-    length = max(1, min(batch, _PART_BYTES // (x.dtype.itemsize * rows * columns * n_in)))
-    least = -(-batch // length)
-    n_parts = next((n for n in range(least, 2 * least) if batch % n == 0), least)
-    length = -(-batch // n_parts)
-    if n_parts == 1:
-        return _taps(x, slope, stride, size, beside)
-    x, slope = (
-        jnp.pad(each, [(0, n_parts * length - batch)] + [(0, 0)] * 3).reshape(
-            length, n_parts, *each.shape[1:]
-        )
-        for each in (x, slope)
-    )
-
-    def add(part: Any, total: Array) -> Array:
-        images, slopes = (
-            jax.lax.dynamic_index_in_dim(each, part, 1, keepdims=False) for each in (x, slope)
-        )
-        return total + _taps(images, slopes, stride, size, beside)
-
-    shape = size, size, n_in, slope.shape[-1]
-    return jax.lax.fori_loop(0, n_parts, add, jnp.zeros(shape, _sum_type(slope)))
+    taps = partial(_taps, stride=stride, size=size, beside=beside)
+    return add_parts(taps, cut_batch((x, slope), example_bytes(x), _PART_BYTES))
 
 
 def _taps(x: Array, slope: Array, stride: int, size: int, beside: int) -> Array:

@@ -1,0 +1,138 @@
+"""Convolutions by tiles against convolutions in float64, in parts and on several devices."""
+
+import re
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from scipy.signal import correlate
+
+from crl_jax.models._convolution import convolve
+from crl_jax.models._winograd import convolve_tiles, slope_of_kernel_by_tiles
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
+
+def drawn(batch, rows, columns, n_in, n_out):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(batch, rows, columns, n_in))
+    return x, rng.normal(size=(3, 3, n_in, n_out)), rng.normal(size=(*x.shape[:3], n_out))
+
+
+def convolved(x, kernel):
+    """In float64, one output channel of one image after the other."""
+    x = np.pad(x, [(0, 0), (1, 1), (1, 1), (0, 0)])
+    out = [[correlate(image, w, "valid")[..., 0] for w in np.moveaxis(kernel, 3, 0)] for image in x]
+    return np.moveaxis(np.array(out), 1, 3)
+
+
+def slopes(x, kernel, slope):
+    """Both gradients in float64: an inner product for each tap."""
+    wide = np.pad(x, [(0, 0), (1, 1), (1, 1), (0, 0)])
+    of_kernel, of_wide = np.zeros_like(kernel), np.zeros_like(wide)
+    rows, columns = x.shape[1:3]
+    for i in range(3):
+        for j in range(3):
+            at = np.s_[:, i : i + rows, j : j + columns]
+            of_kernel[i, j] = np.einsum("brsc,brsk->ck", wide[at], slope)
+            of_wide[at] += slope @ kernel[i, j].T
+    return of_wide[:, 1:-1, 1:-1], of_kernel
+
+
+@pytest.mark.parametrize("rows", [1, 4, 7])
+@pytest.mark.parametrize("columns", [2, 5])
+@pytest.mark.parametrize("batch", [1, 13])
+@pytest.mark.parametrize("part", [1, 2**12, 2**21])
+def test_tiles_give_what_float64_gives(rows, columns, batch, part, monkeypatch):
+    """Of odd sizes, and in parts that do not come out even."""
+    monkeypatch.setattr("crl_jax.models._winograd._PART_BYTES", part)
+    x, kernel, slope = drawn(batch, rows, columns, 5, 3)
+    single = [jnp.asarray(each, jnp.float32) for each in (x, kernel, slope)]
+    got = jax.jit(convolve_tiles)(*single[:2])
+    np.testing.assert_allclose(got, convolved(x, kernel), rtol=1e-5, atol=1e-5)
+    got = jax.jit(slope_of_kernel_by_tiles)(single[0], single[2])
+    np.testing.assert_allclose(got, slopes(x, kernel, slope)[1], rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("way", ["cpu", "core"])
+@pytest.mark.parametrize("n_in", [32, 128])
+def test_convolutions_of_many_channels_and_their_gradients(way, n_in):
+    x, kernel, slope = drawn(3, 6, 5, n_in, 130)
+
+    @jax.jit
+    def both(x, kernel, slope):
+        out, back = jax.vjp(partial(convolve, way=way), x, kernel)
+        return out, *back(slope)
+
+    single = [jnp.asarray(each, jnp.float32) for each in (x, kernel, slope)]
+    found = zip(both(*single), (convolved(x, kernel), *slopes(x, kernel, slope)))
+    for got, want in found:
+        assert got.dtype == jnp.float32
+        assert np.abs(got - want).max() < 1e-6 * np.abs(want).max()
+
+
+@pytest.mark.parametrize("n_channels", [2, 32, 128])
+def test_no_images_give_none_and_leave_the_kernel_alone(n_channels):
+    x, kernel, slope = map(jnp.asarray, drawn(0, 4, 5, n_channels, n_channels))
+    out, back = jax.vjp(partial(convolve, way="cpu"), x, kernel)
+    of_images, of_kernel = back(slope)
+    assert out.shape == of_images.shape == (0, 4, 5, n_channels)
+    np.testing.assert_array_equal(of_kernel, np.zeros_like(kernel))
+
+
+@pytest.mark.parametrize(
+    ("size", "n_in", "n_out", "stride", "dtype", "n"),
+    [
+        (3, 32, 32, 1, jnp.float32, 0),
+        (3, 31, 32, 1, jnp.float32, 1),
+        (3, 32, 31, 1, jnp.float32, 1),
+        (3, 32, 32, 2, jnp.float32, 1),
+        (5, 32, 32, 1, jnp.float32, 1),
+        (3, 32, 32, 1, jnp.bfloat16, 1),
+    ],
+)
+def test_where_tiles_stand_for_a_convolution(size, n_in, n_out, stride, dtype, n):
+    x, kernel = jnp.ones((2, 4, 4, n_in), dtype), jnp.ones((size, size, n_in, n_out), dtype)
+    text = jax.jit(partial(convolve, stride=stride, way="cpu")).lower(x, kernel).as_text()
+    assert text.count("stablehlo.convolution") == n
+
+
+def test_tiles_are_as_exact_as_a_convolution():
+    """The root mean square of errors of many channels, against that of XLA's own way."""
+    x, kernel, _ = drawn(2, 8, 8, 128, 64)
+    want = convolved(x, kernel)
+    single = [jnp.asarray(each, jnp.float32) for each in (x, kernel)]
+
+    def error(way):
+        return np.sqrt(np.mean((jax.jit(partial(convolve, way=way))(*single) - want) ** 2))
+
+    assert error("cpu") < 3 * error("xla")
+
+
+def test_devices_convolve_their_own_images(monkeypatch):
+    """No images go round, and a kernel's gradient does once, after all parts."""
+    monkeypatch.setattr("crl_jax.models._winograd._PART_BYTES", 2**14)
+    x, kernel, slope = drawn(64, 4, 4, 128, 128)
+
+    @jax.jit
+    def both(x, kernel, slope):
+        out, back = jax.vjp(partial(convolve, way="core"), x, kernel)
+        return out, *back(slope)
+
+    mesh = Mesh(np.array(jax.devices()[:8]), ("data",))
+    spread, whole = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (("data",), ()))
+    places = spread, whole, spread
+    arrays = [
+        jax.device_put(jnp.asarray(a, jnp.float32), p) for a, p in zip((x, kernel, slope), places)
+    ]
+    for got, want in zip(both(*arrays), (convolved(x, kernel), *slopes(x, kernel, slope))):
+        assert np.abs(got - want).max() < 2e-6 * np.abs(want).max()
+    text = both.lower(*arrays).compile().as_text()
+    moved = re.findall(r"= (\S+) (all-gather|all-to-all|collective-permute|all-reduce)", text)
+    assert [name for _, name in moved] == ["all-reduce"]
+    assert "while" in text
+    (entry,) = re.findall(r"^ENTRY .*?^}", text, re.M | re.S)
+    assert "all-reduce" in entry
