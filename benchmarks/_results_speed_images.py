@@ -43,11 +43,12 @@ def resnet(content: Content) -> str:
         cells.append(
             [
                 f"ResNet-{depth}, width {width}",
+                row["views"],
                 _cores(row["cores"]),
                 way,
                 number(row["step_ms"], 0),
                 number(row["step_cpu_ms"], 0),
-                str(row["turns"]),
+                f"{row['turns']} of {row['steps']} steps",
                 number(row["peak_mb"], 0),
                 number(row["times_best_pytorch"], 2),
             ]
@@ -56,12 +57,14 @@ def resnet(content: Content) -> str:
     return join(
         "### A step of SimCLR",
         f"Both views of {setting['batch']} images of {setting['size']} pixels, forward, backward "
-        "and Adam, in float32: medians of turns of eight steps each. The memory is the most that "
-        "the process takes. "
+        "and Adam, in float32: medians of turns of some steps. Views are given, so that "
+        "networks alone are compared; or drawn in each step, as a training does, which PyTorch "
+        "leaves to Kornia. The memory is the most that the process takes. "
         f"{machine_of(content)}. `python -m benchmarks.resnet`",
         table(
             [
                 "network",
+                "views",
                 "on",
                 "way",
                 "ms",

@@ -81,7 +81,8 @@ class Trainer:
 
     Args:
       settings: Of the network.
-      images: Two views of each example, ``[2 · batch, rows, columns, channels]``.
+      images: Each example twice, ``[2 · batch, channels, rows, columns]``: two views, or uint8.
+      view: Draws views of floats in [0, 1]; None where ``images`` are views.
       widths: Of the head.
       temperature: Divides cosines.
       learning_rate: Adam's.
@@ -89,8 +90,8 @@ class Trainer:
     """
 
     def __init__(
-        self, settings: Any, images: Any, widths: tuple[int, int], *, temperature: float,
-        learning_rate: float, channels_last: bool,
+        self, settings: Any, images: Tensor, view: Any, widths: tuple[int, int], *,
+        temperature: float, learning_rate: float, channels_last: bool,
     ):  # fmt: skip
         torch.manual_seed(0)
         layout = torch.channels_last if channels_last else torch.contiguous_format
@@ -100,7 +101,8 @@ class Trainer:
         )  # fmt: skip
         network = nn.Sequential(ResNet(settings), head)
         self.network = network.to(memory_format=layout)  # pyright: ignore[reportCallIssue]
-        self.images = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous(memory_format=layout)
+        self.images, self.view = images.contiguous(memory_format=layout), view
+        self.layout = layout
         self.adam = torch.optim.Adam(self.network.parameters(), learning_rate, fused=True)
         n = len(images)
         self.partner, self.itself = (torch.arange(n) + n // 2) % n, torch.eye(n, dtype=torch.bool)
@@ -109,12 +111,18 @@ class Trainer:
     def step(self) -> float:
         """Takes a step; returns the loss before it."""
         self.adam.zero_grad(set_to_none=True)
-        z = F.normalize(self.network(self.images))
+        z = F.normalize(self.network(self._views()))
         logits = (z @ z.T / self.temperature).masked_fill(self.itself, -torch.inf)
         loss = F.cross_entropy(logits, self.partner)
         loss.backward()
         self.adam.step()
         return loss.item()
+
+    def _views(self) -> Tensor:
+        if self.view is None:
+            return self.images
+        with torch.no_grad():
+            return self.view(self.images.float() / 255).contiguous(memory_format=self.layout)
 
 
 def variables_of(network: ResNet, settings: Any) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -120,13 +120,12 @@ def torchvision_views(images: np.ndarray, *, pillow: bool) -> Callable[[], Any]:
     return lambda: torch.stack([view(image) for image in each])
 
 
-def kornia_views(images: np.ndarray) -> Callable[[], Any]:
-    """The batch at once, with numbers for each image."""
+def kornia_view(size: int) -> Any:
+    """Draws views of a batch of floats in [0, 1] at once, with numbers for each image."""
     import kornia.augmentation as K
     import torch
 
-    size = images.shape[1]
-    view = torch.nn.Sequential(
+    return torch.nn.Sequential(
         K.RandomResizedCrop((size, size), scale=(0.08, 1.0)),
         K.RandomHorizontalFlip(),
         K.ColorJitter(*JITTER, p=0.8),
@@ -134,6 +133,13 @@ def kornia_views(images: np.ndarray) -> Callable[[], Any]:
         K.RandomGaussianBlur((3, 3), (0.1, 2.0), p=0.5),
         K.Normalize(torch.tensor(MEAN), torch.tensor(STD)),
     )
+
+
+def kornia_views(images: np.ndarray) -> Callable[[], Any]:
+    """The batch at once."""
+    import torch
+
+    view = kornia_view(images.shape[1])
     batch = torch.from_numpy(images).movedim(-1, 1).float() / 255
     return lambda: view(batch)
 

@@ -7,14 +7,19 @@ fused Adam, with channels last and first. Each has a process of its own, on one 
 they take turns, some steps each. The seconds on the wall and those of all cores are given, per
 step. Memory is the largest that a process has held.
 
+Views are given, so that networks alone are compared; or drawn anew in each step, as a training
+does: the published ones of CIFAR-10, which PyTorch has from Kornia, the quickest way that
+``benchmarks.augment`` knows.
+
 With ``--check`` nothing is timed: the weights of ResNet-18 and -50 in PyTorch are copied into ours,
 and features and running averages compared. ``--way xla`` adds JAX's own gradients, which take
 minutes.
 
-    python -m benchmarks.resnet --out benchmarks/results/resnet.json
+    python -m benchmarks.resnet --views given drawn --out benchmarks/results/resnet.json
 """
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -34,8 +39,8 @@ BATCH, SIZE, WIDTHS, TEMPERATURE, LEARNING_RATE = 128, 32, (512, 128), 0.5, 1e-3
 SPREAD = "crl_jax, a device for each core"
 NETWORKS = ["10:16", "18:16", "18:32", "18:64"]
 STEPS = 8
-"""Steps of a turn, which are one call of ours. Each call gets its memory anew from the system, as
-each epoch of training does."""
+"""Steps of a turn by default, which are one call of ours. Each call gets its memory anew from the
+system, as each epoch of training does."""
 MOST = 1e-3
 """By how much features and running averages may be off, as a share of the largest."""
 
@@ -48,15 +53,21 @@ def settings_of(network: str, way: Any = "auto") -> Any:
     return models.ResNet(depth, width=width, convolution=way)
 
 
-def views() -> np.ndarray:
-    """Both views of a batch, ``[2 · batch, rows, columns, channels]``."""
+def given_views() -> np.ndarray:
+    """Both views of a batch, ``[batch, 2, rows, columns, channels]``."""
     rng = np.random.default_rng(0)
-    images = rng.normal(size=(BATCH, SIZE, SIZE, 3))
-    both = [images + 0.3 * rng.normal(size=images.shape) for _ in range(2)]
-    return np.concatenate(both).astype(np.float32)
+    images = rng.normal(size=(BATCH, 1, SIZE, SIZE, 3))
+    return (images + 0.3 * rng.normal(size=(BATCH, 2, SIZE, SIZE, 3))).astype(np.float32)
 
 
-def ours(network: str, way: str, devices: int) -> Callable[[], float]:
+def some_images() -> np.ndarray:
+    """A batch that views are drawn of, ``[batch, rows, columns, channels]``."""
+    return np.random.default_rng(0).integers(0, 256, (BATCH, SIZE, SIZE, 3), np.uint8)
+
+
+def ours(
+    network: str, way: str, devices: int, views: str, steps: int = STEPS
+) -> Callable[[], float]:
     """Some steps, and the mean loss before each."""
     import jax
 
@@ -64,19 +75,21 @@ def ours(network: str, way: str, devices: int) -> Callable[[], float]:
     import jax.numpy as jnp
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-    from crl_jax import losses, models, tasks, train
+    from crl_jax import augment, losses, models, tasks, train
 
     build = models.WithHead(settings_of(network, way), models.Projection(WIDTHS))
-    noise = np.stack(np.split(views(), 2), axis=1)  # [batch, 2, rows, columns, channels]
 
     def pick(key: Any, pair: Any) -> Any:
         return pair[jax.random.randint(key, (), 0, 2)]
 
+    examples, view = given_views(), pick
+    if views == "drawn":
+        examples, view = some_images(), augment.ImageViews.cifar10(size=SIZE)
     task = tasks.TwoViews(
-        models.Network(build), pick, {"temperature": TEMPERATURE}, losses.info_nce
+        models.Network(build), view, {"temperature": TEMPERATURE}, losses.info_nce
     )
     optimizer = train.Optimizer(jnp.float32(LEARNING_RATE))
-    batches = train.ArrayBatches(jnp.asarray(np.concatenate([noise] * STEPS)))
+    batches = train.ArrayBatches(jnp.asarray(np.concatenate([examples] * steps)))
     mesh = Mesh(np.array(jax.devices()), ("data",)) if devices > 1 else None
     plan = train.StepPlan(BATCH, mesh=mesh)
     start = jax.jit(lambda: train.initial_state(task, optimizer, 0))
@@ -86,8 +99,8 @@ def ours(network: str, way: str, devices: int) -> Callable[[], float]:
         state, batches = jax.device_put((state, batches), NamedSharding(mesh, PartitionSpec()))
 
     def run(state: Any, epoch: Any, batches: Any) -> Any:
-        steps = batches.epoch(jax.random.fold_in(state.key, epoch), plan)
-        return train.run_steps(task, optimizer, state, steps, plan=plan, data=batches.data)
+        order = batches.epoch(jax.random.fold_in(state.key, epoch), plan)
+        return train.run_steps(task, optimizer, state, order, plan=plan, data=batches.data)
 
     compiled = train.jit(run, donate_argnums=0)
 
@@ -100,34 +113,44 @@ def ours(network: str, way: str, devices: int) -> Callable[[], float]:
     return turn
 
 
-def theirs(network: str, layout: str, threads: int) -> Callable[[], float]:
+def theirs(
+    network: str, layout: str, threads: int, views: str, steps: int = STEPS
+) -> Callable[[], float]:
     """The same in PyTorch."""
     import torch
 
     from ._torch_resnet import Trainer
 
     torch.set_num_threads(threads)
+    both = torch.from_numpy(np.concatenate(np.split(given_views(), 2, axis=1)).squeeze(1))
+    both = both.permute(0, 3, 1, 2)
+    view = None
+    if views == "drawn":
+        from .augment import kornia_view
+
+        both, view = torch.from_numpy(some_images()).permute(0, 3, 1, 2), kornia_view(SIZE)
+        both = torch.cat([both, both])
     trainer = Trainer(
-        settings_of(network), views(), WIDTHS, temperature=TEMPERATURE,
+        settings_of(network), both, view, WIDTHS, temperature=TEMPERATURE,
         learning_rate=LEARNING_RATE, channels_last=layout == "channels last",
     )  # fmt: skip
-    return lambda: statistics.mean(trainer.step() for _ in range(STEPS))
+    return lambda: statistics.mean(trainer.step() for _ in range(steps))
 
 
-def work(network: str, name: str, layout: str, cores: int) -> None:
+def work(network: str, name: str, layout: str, cores: int, views: str, steps: int) -> None:
     """Answers each line with a turn; at the end tells its memory."""
     if name == "PyTorch":
-        turn = theirs(network, layout, cores)
+        turn = theirs(network, layout, cores, views, steps)
     else:
-        turn = ours(network, layout, cores if name == SPREAD else 1)
+        turn = ours(network, layout, cores if name == SPREAD else 1, views, steps)
     for line in sys.stdin:
         if line.strip() == "end":
             break
         wall, cpu = time.perf_counter(), time.process_time()
         loss = turn()
         told = {
-            "step_ms": 1e3 * (time.perf_counter() - wall) / STEPS,
-            "step_cpu_ms": 1e3 * (time.process_time() - cpu) / STEPS,
+            "step_ms": 1e3 * (time.perf_counter() - wall) / steps,
+            "step_cpu_ms": 1e3 * (time.process_time() - cpu) / steps,
             "loss": loss,
         }
         print(json.dumps(told), flush=True)
@@ -137,11 +160,14 @@ def work(network: str, name: str, layout: str, cores: int) -> None:
 class Contestant:
     """A process that takes some steps when it is told to."""
 
-    def __init__(self, network: str, name: str, layout: str, cores: int):
-        self.about = {"network": network, "name": name, "layout": layout, "cores": cores}
+    def __init__(self, network: str, name: str, layout: str, cores: int, views: str, steps: int):
+        self.about = {
+            "network": network, "views": views, "name": name, "layout": layout, "cores": cores,
+            "steps": steps,
+        }  # fmt: skip
         usable = os.sched_getaffinity(0)
         os.sched_setaffinity(0, sorted(usable)[:cores])  # which the process inherits
-        self._worker = Worker("resnet", "--worker", network, name, layout, cores)
+        self._worker = Worker("resnet", "--worker", network, name, layout, cores, views, steps)
         os.sched_setaffinity(0, usable)
         self.turns: list[dict[str, float]] = []
 
@@ -158,20 +184,22 @@ class Contestant:
             "step_ms_min": min(turn["step_ms"] for turn in others),
             "step_cpu_ms": statistics.median(turn["step_cpu_ms"] for turn in others),
             "turns": len(others),
-            "first_seconds": 1e-3 * STEPS * first["step_ms"],
+            "first_seconds": 1e-3 * self.about["steps"] * first["step_ms"],
             "last_loss": others[-1]["loss"],
             **json.loads(self._worker.ask("end")),
         }
 
 
-def measure(network: str, rounds: int, ways: list[str]) -> list[dict[str, Any]]:
+def measure(
+    network: str, views: str, rounds: int, ways: list[str], steps: int
+) -> list[dict[str, Any]]:
     """All contestants on as many cores in turns, one number of cores after the other."""
     rows = []
     for cores in sorted({1, len(os.sched_getaffinity(0))}):
         own = ["crl_jax"] if cores == 1 else ["crl_jax", SPREAD]
         names = [*((name, way) for name in own for way in ways), ("PyTorch", "channels last"),
                  ("PyTorch", "channels first")]  # fmt: skip
-        contestants = [Contestant(network, *name, cores) for name in names]
+        contestants = [Contestant(network, *name, cores, views, steps) for name in names]
         for _ in range(rounds + 1):
             for contestant in contestants:
                 contestant.run()
@@ -228,28 +256,30 @@ def main() -> None:
     """Parses the command line, measures, prints tables and writes the JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--networks", nargs="+", default=NETWORKS, help="depth:width of each")
-    parser.add_argument("--rounds", type=common.count, default=3, help=f"turns of {STEPS} steps")
+    parser.add_argument("--views", nargs="+", default=["given"], choices=["given", "drawn"])
+    parser.add_argument("--rounds", type=common.count, default=3, help="turns of each")
+    parser.add_argument("--steps", type=common.count, default=STEPS, help="steps of a turn")
     parser.add_argument("--way", nargs="+", default=["auto"], choices=["auto", "cpu", "xla"])
     parser.add_argument("--check", action="store_true", help="compare with PyTorch, time nothing")
     parser.add_argument("--out", type=Path, help="JSON of the figures")
-    parser.add_argument("--worker", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--worker", nargs=6, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
-        network, name, layout, cores = args.worker
-        work(network, name, layout, int(cores))
+        network, name, layout, cores, views, steps = args.worker
+        work(network, name, layout, int(cores), views, int(steps))
         return
     result: dict[str, Any] = {
         "benchmark": "resnet",
         "machine": common.machine(),
-        "versions": common.versions("jax", "jaxlib", "flax", "torch", "numpy"),
+        "versions": common.versions("jax", "jaxlib", "flax", "torch", "kornia", "numpy"),
         "setting": {"batch": BATCH, "size": SIZE, "head": WIDTHS},
     }
     if args.check:
         check()
         return
     rows = []
-    for network in args.networks:
-        rows += (these := measure(network, args.rounds, args.way))
+    for network, views in itertools.product(args.networks, args.views):
+        rows += (these := measure(network, views, args.rounds, args.way, args.steps))
         common.print_table(these)
         if args.out:
             common.write_json(args.out, {**result, "rows": rows})
