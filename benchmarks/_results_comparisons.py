@@ -41,7 +41,7 @@ def comparisons(results: Path) -> str:
         "within a dataset and encoder.",
         "```bash\n"
         + "\n".join(
-            f"python -m experiments.reproduce {name} --data DATASETS --datasets NAME --out OUT/NAME"
+            f"python -m experiments.reproduce {name} --data DATASETS --datasets NAME --out OUT"
             for name in _TABLES
         )
         + "\n```",
@@ -51,30 +51,38 @@ def comparisons(results: Path) -> str:
 
 
 def tables_of(results: Path, name: str) -> Iterator[Path]:
-    """The files of a table, one of each dataset."""
+    """The files of a table: one of each dataset, or one of each of its encoders."""
     for dataset in DATASETS:
-        path = results / "comparisons" / dataset / f"{name}-minibatch.csv"
-        if path.exists():
-            yield path
+        for folder in (dataset, *(f"{dataset}-{encoder}" for encoder in ENCODERS)):
+            path = results / "comparisons" / folder / f"{name}-minibatch.csv"
+            if path.exists():
+                yield path
 
 
 def _table(name: str, paths: list[Path], folder: Path) -> str:
-    against, rows = _TABLES[name], [row for path in paths for row in read_csv(path)]
+    against, rows = _TABLES[name], {path: read_csv(path) for path in paths}
     return join(
         f"### {name.capitalize().replace('-', ' ')}",
         table(
             ["data", "encoder", "loss", "NDCG@20", f"gain over {against}", "p, seeds", "p, users"],
-            (_cells(row) for row in rows),
+            (_cells(row) for of_file in rows.values() for row in of_file),
         ),
         *(
             picture(
                 folder,
                 f"{path.parent.name}/{path.stem}.png",
-                f"NDCG@20 on {DATASETS[path.parent.name]} beside the published numbers",
+                f"NDCG@20 on {_data_of(of_file)} beside the published numbers",
             )
-            for path in paths
+            for path, of_file in rows.items()
         ),
     )
+
+
+def _data_of(rows: list[Row]) -> str:
+    """The dataset, and the encoder where there is one alone."""
+    (dataset,), encoders = ({row[name] for row in rows} for name in ("dataset", "encoder"))
+    with_one = f", {ENCODERS[encoders.pop()]}," if len(encoders) == 1 else ""
+    return f"{DATASETS[dataset]}{with_one}"
 
 
 def _cells(row: Row) -> list[str]:
