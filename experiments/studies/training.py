@@ -19,6 +19,9 @@ from .outcomes import Outcome, judge
 
 OnEpoch = Callable[[dict[str, Any]], None]
 
+_DIGITS = 6
+"""Decimals of the metric of each user, of whom there may be many to keep."""
+
 
 def train_published(
     method: Method,
@@ -202,7 +205,7 @@ def _score(
             auc, curve = judge(confidence, ratings > 1)
             per_seed[-1]["confidence_auc"] = auc
             curves.append(curve)
-    mean = np.mean(users, axis=0).tolist()
+    mean = np.mean(users, axis=0).round(_DIGITS).tolist()
     roc = np.mean(curves, axis=0).tolist() if curves else []
     history = [entry for fitted in trained for entry in fitted.history]
     return Outcome(method.label, per_seed, mean, history, chosen, roc)
