@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from matplotlib.image import imread
 from rich.console import Console
 from scipy import stats
 
@@ -314,6 +315,15 @@ def test_a_point_that_diverges_is_passed_over(folder):
     never = dataclasses.replace(minibatch, axes=(("learning_rate", (1e30, 2e30)),))
     with pytest.raises(train.TrainingDiverged):
         training.train_minibatch(Method("a", minibatch=never), world, (0,), 2)
+
+
+def test_a_long_title_stays_within_a_narrow_plot(run, tmp_path, pretended):
+    flags = ("--datasets", "gowalla", "--encoders", "lightgcn", "--methods", "info_nce", "bcl")
+    code, _ = run("table-6.3", *flags, "--seeds", "2", "--epochs", "2")
+    assert code == 0
+    pixels = imread(tmp_path / "table-6.3-minibatch.png")[..., :3]
+    assert np.all(pixels[:, [0, -1]] == 1)
+    assert not np.all(pixels == 1)
 
 
 def test_what_the_numbers_of_dpl_do_is_drawn(run, folder, tmp_path, pretended):

@@ -200,7 +200,7 @@ def _draw(groups: Sequence[Group], title: str, path: Path, main: str) -> None:
     shown = [axes.get_legend_handles_labels() for axes in panels[: len(groups)]]
     labels = {label: handle for handles, names in shown for handle, label in zip(handles, names)}
     figure.legend(labels.values(), labels.keys(), loc="outside lower center", ncols=2)
-    figure.suptitle(title)
+    figure.suptitle(title, wrap=True)
     save_figure(figure, path)
 
 

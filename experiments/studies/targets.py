@@ -220,7 +220,7 @@ def finish(
     job: Job, figure: Figure, header: list[str], rows: list[list[Any]], *, about: str = ""
 ) -> None:
     """Writes the figure, under its title and what to add to it, as PNG and its numbers as CSV."""
-    figure.suptitle(job.title + about)
+    figure.suptitle(job.title + about, wrap=True)
     path = job.options.out / f"{job.options.target}.png"
     save_figure(figure, path)
     write_csv(path.with_suffix(".csv"), header, rows)
