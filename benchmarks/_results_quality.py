@@ -14,6 +14,7 @@ from ._results_tables import (
     picture,
     read_csv,
     read_json,
+    signed,
     strongest,
     table,
 )
@@ -192,6 +193,7 @@ def samplers(results: Path) -> str:
         "```",
         table(["sampler", "published numbers", "published setting", "p", "minibatch", "p"], cells),
         _gains(published, minibatch),
+        _on_graph(folder / "lightgcn"),
         _drawn(folder),
         _variants(folder),
         _oracle(folder),
@@ -222,6 +224,37 @@ def _gains(published: dict[str, Row], minibatch: dict[str, Row]) -> str:
         "With it RNS comes out as published."
     )
     return "\n".join(said)
+
+
+def _on_graph(folder: Path) -> str:
+    rows = by_method(folder / "table-4.2-minibatch.csv")
+    if not rows:
+        return ""
+    cells = [
+        [
+            SAMPLERS[name], mean_of(row, NDCG, published="of 64" not in name),
+            signed(row["gain"]), p_value(row["p_seeds"]), p_value(row["p_users"]),
+        ]
+        for name, row in rows.items()
+    ]  # fmt: skip
+    return join(
+        "### With LightGCN",
+        "In minibatches. Every sampler has the search that BPR has with this encoder, 8 points; "
+        "AOBPR was not run. "
+        "Published numbers are in brackets. p-values are of paired t-tests over seeds and over "
+        "users against RNS, adjusted by Holm's method.",
+        "```bash\n"
+        "python -m experiments.reproduce table-4.2 --data ml-100k --seeds 5 --setting minibatch "
+        "--encoders lightgcn\n"
+        "```",
+        table(["sampler", "NDCG@20", "gain over RNS", "p, seeds", "p, users"], cells),
+        picture(
+            folder.parent,
+            "lightgcn/table-4.2-minibatch.png",
+            "NDCG@20 of the samplers with LightGCN beside the published numbers",
+        ),
+        f"All metrics: {files_of(folder.parent, 'lightgcn/*.md')}.",
+    )
 
 
 def _drawn(folder: Path) -> str:
