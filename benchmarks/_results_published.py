@@ -117,7 +117,7 @@ _REASONS = (
         "The published figures are of another cut: there recall@20 is 2.35 times precision@20 with "
         "DPL, and on a random fifth 2.18 times. By precision@20 it is 2.8% short. Twice the rate "
         "of steps and twice the epochs take it from 0.0478 to 0.0487 on validation data "
-        "([settings.csv](comparisons/yelp2018/settings.csv)). The rest was not found.",
+        "([settings.csv](comparisons/yelp2018/settings.csv)), which leaves about 1%.",
     ),
     _Reason(
         "comparisons",
