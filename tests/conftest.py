@@ -11,6 +11,7 @@ from pathlib import Path
 
 import jax
 import jaxtyping
+import numpy as np
 import pytest
 from hypothesis import settings
 
@@ -163,6 +164,50 @@ def ratings(tmp_path_factory) -> Path:
         writer.writerow(["user", "item"])
         writer.writerows((f"u{u}", f"i{i}") for u, i in zip(data.users, data.items, strict=True))
     return path
+
+
+def _as_lists(path, log, chosen):
+    with path.open("w") as file:
+        for user in np.unique(log.users[chosen]):
+            items = log.items[chosen & (log.users == user)]
+            file.write(" ".join(map(str, (user, *items))) + "\n")
+
+
+@pytest.fixture(scope="module")
+def dataset_folder(tmp_path_factory) -> Path:
+    """Three of the four datasets: parts with ratings, all pairs in one file, parts in lists."""
+    from crl_jax.data import simulate
+
+    path = tmp_path_factory.mktemp("datasets")
+    log = simulate(n_users=20, n_items=40, n_exposed=30, seed=3).interactions
+    held_out = np.random.default_rng(1).random(len(log)) < 0.3
+    for name in ("ml-100k", "ml-1m", "gowalla"):
+        (path / name).mkdir()
+    for name, part in (("train", ~held_out), ("test", held_out)):
+        _as_lists(path / "gowalla" / f"{name}.txt", log, part)
+        with (path / "ml-100k" / f"{name}.csv").open("w") as file:
+            file.write("user,item,rating\n")
+            for u, i in zip(log.users[part], log.items[part], strict=True):
+                file.write(f"{u},{i},4\n")
+    _as_lists(path / "ml-1m" / "pairs.txt", log, np.ones(len(log), bool))
+    (path / "ml-1m" / "movies.dat").write_text("1::Toy Story (1995)::Animation\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def worlds(dataset_folder):
+    """Loads datasets of that folder by their names."""
+    from rich.console import Console
+
+    from experiments.studies.data import load_datasets
+    from experiments.studies.targets import Options
+
+    def load(*names):
+        return load_datasets(
+            Options("table-5.2", dataset_folder, datasets=names), Console(quiet=True)
+        )
+
+    return load
 
 
 @pytest.fixture

@@ -9,18 +9,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from matplotlib.image import imread
-from rich.console import Console
 from scipy import stats
 
-from crl_jax import data, train
-from crl_jax.data import simulate
+from crl_jax import data
 from experiments.reproduce import main
-from experiments.studies import contrastive, cost, kept, sampling, training
-from experiments.studies.data import load_datasets
-from experiments.studies.methods import SAMPLING, Method, Minibatch, World
+from experiments.studies import contrastive, cost, kept
+from experiments.studies.methods import SAMPLING
 from experiments.studies.outcomes import Outcome
 from experiments.studies.published import published
-from experiments.studies.targets import Options
 
 pytestmark = [
     pytest.mark.usefixtures("standard_promotion", "quick_compiles"),
@@ -29,37 +25,11 @@ pytestmark = [
 SHORT = ("--seeds", "2", "--epochs", "2")
 
 
-def as_lists(path, log, chosen):
-    with path.open("w") as file:
-        for user in np.unique(log.users[chosen]):
-            items = log.items[chosen & (log.users == user)]
-            file.write(" ".join(map(str, (user, *items))) + "\n")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """Three of the four datasets: parts with ratings, all pairs in one file, parts in lists."""
-    path = tmp_path_factory.mktemp("datasets")
-    log = simulate(n_users=20, n_items=40, n_exposed=30, seed=3).interactions
-    held_out = np.random.default_rng(1).random(len(log)) < 0.3
-    for name in ("ml-100k", "ml-1m", "gowalla"):
-        (path / name).mkdir()
-    for name, part in (("train", ~held_out), ("test", held_out)):
-        as_lists(path / "gowalla" / f"{name}.txt", log, part)
-        with (path / "ml-100k" / f"{name}.csv").open("w") as file:
-            file.write("user,item,rating\n")
-            for u, i in zip(log.users[part], log.items[part], strict=True):
-                file.write(f"{u},{i},4\n")
-    as_lists(path / "ml-1m" / "pairs.txt", log, np.ones(len(log), bool))
-    (path / "ml-1m" / "movies.dat").write_text("1::Toy Story (1995)::Animation\n")
-    return path
-
-
 @pytest.fixture
-def run(folder, tmp_path, capsys):
+def run(dataset_folder, tmp_path, capsys):
     """Runs a target on the folder; its status and what it printed, without line breaks."""
 
-    def command(target, *arguments, of=folder):
+    def command(target, *arguments, of=dataset_folder):
         code = main([target, *arguments, "--data", str(of), "--out", str(tmp_path)])
         printed = capsys.readouterr()
         return code, " ".join((printed.out + printed.err).split())
@@ -87,11 +57,6 @@ def read_csv(path):
 
 def outcomes(folder):
     return [json.loads(path.read_text()) for path in (folder / "runs").glob("*.json")]
-
-
-def worlds(folder, *names):
-    options = Options("table-5.2", folder, datasets=names)
-    return load_datasets(options, Console(quiet=True))
 
 
 @pytest.fixture
@@ -185,7 +150,7 @@ def test_a_graph_encoder_trains_on_a_large_set(run, tmp_path):
     )
 
 
-def test_the_estimate_is_steps_times_what_was_measured(run, tmp_path, folder, untrained):
+def test_the_estimate_is_steps_times_what_was_measured(run, tmp_path, untrained):
     flags = ("--datasets", "ml-1m", "--encoders", "mf", "--methods", "dpl", "--estimate")
     code, first = run("table-5.2", *flags, "--seeds", "1", "--epochs", "3000000")
     assert code == 0
@@ -211,8 +176,8 @@ def test_the_estimate_is_steps_times_what_was_measured(run, tmp_path, folder, un
 
 
 @pytest.mark.parametrize(("rate", "examples"), [(1e-4, [8192]), (2e-6, [8192, 65_536, 100_000])])
-def test_quick_steps_are_timed_on_more_examples(folder, tmp_path, monkeypatch, rate, examples):
-    (world,) = worlds(folder, "ml-1m")
+def test_quick_steps_are_timed_on_more_examples(worlds, tmp_path, monkeypatch, rate, examples):
+    (world,) = worlds("ml-1m")
     users, items = np.divmod(np.arange(100_000), 500)
     log = data.Interactions.from_arrays(users, items)
     world = dataclasses.replace(world, train=log)
@@ -244,15 +209,15 @@ def shown_seconds(printed):
     return ((int(days.split()[0]) if days else 0) * 24 + hours) * 3600 + minutes * 60 + seconds
 
 
-def test_all_interactions_are_cut_anew(folder):
-    small, middle, large = worlds(folder, "ml-100k", "ml-1m", "gowalla")
+def test_all_interactions_are_cut_anew(worlds, dataset_folder):
+    small, middle, large = worlds("ml-100k", "ml-1m", "gowalla")
     for world in (small, middle, large):
         whole = data.union(world.train, world.test)
         assert len(whole) == len(world.train) + len(world.test)
         assert len(world.test) == round(0.2 * len(whole))
         assert world.train.ratings is None
     assert len({len(world.train) for world in (small, middle, large)}) == 1
-    given = data.load(folder / "gowalla")
+    given = data.load(dataset_folder / "gowalla")
     assert len(given.train) != len(large.train)
 
 
@@ -295,26 +260,17 @@ def test_wrong_flags_are_named(run, tmp_path, arguments, message):
     assert not (tmp_path / "runs").exists()
 
 
-def test_tables_of_samplers_have_rows_of_lightgcn(run, folder, tmp_path):
+def test_tables_of_samplers_have_rows_of_lightgcn(run, dataset_folder, tmp_path):
     flags = ("--setting", "minibatch", "--encoders", "mf", "lightgcn", "--methods", "rns")
-    code, printed = run("table-4.2", *flags, "--seeds", "1", "--epochs", "2", of=folder / "ml-100k")
+    code, printed = run(
+        "table-4.2", *flags, "--seeds", "1", "--epochs", "2", of=dataset_folder / "ml-100k"
+    )
     assert code == 0
     rows = read_csv(tmp_path / "table-4.2-minibatch.csv")
     assert [row["encoder"] for row in rows] == ["mf", "lightgcn"]
     want = [published("4.2", "ml-100k", row["encoder"])["rns"]["ndcg@20"] for row in rows]
     assert [float(row["ndcg@20_published"]) for row in rows] == want
     assert "time at most" not in printed
-
-
-def test_a_point_that_diverges_is_passed_over(folder):
-    (world,) = worlds(folder, "ml-100k")
-    axes = (("learning_rate", (1e30, 1e-2)),)
-    minibatch = Minibatch(axes, batch_size=64, eval_every=1, at_once=False)
-    done = training.train_minibatch(Method("a", minibatch=minibatch), world, (0,), 2)
-    assert done.chosen["learning_rate"] == pytest.approx(1e-2)
-    never = dataclasses.replace(minibatch, axes=(("learning_rate", (1e30, 2e30)),))
-    with pytest.raises(train.TrainingDiverged):
-        training.train_minibatch(Method("a", minibatch=never), world, (0,), 2)
 
 
 def test_a_long_title_stays_within_a_narrow_plot(run, tmp_path, pretended):
@@ -326,8 +282,8 @@ def test_a_long_title_stays_within_a_narrow_plot(run, tmp_path, pretended):
     assert not np.all(pixels == 1)
 
 
-def test_what_the_numbers_of_dpl_do_is_drawn(run, folder, tmp_path, pretended):
-    code, _ = run("figure-5.3", "--seeds", "2", of=folder / "ml-100k")
+def test_what_the_numbers_of_dpl_do_is_drawn(run, dataset_folder, tmp_path, pretended):
+    code, _ = run("figure-5.3", "--seeds", "2", of=dataset_folder / "ml-100k")
     assert code == 0
     assert (tmp_path / "figure-5.3.png").stat().st_size > 10_000
     rows = read_csv(tmp_path / "figure-5.3.csv")
@@ -347,7 +303,7 @@ def test_what_the_numbers_of_dpl_do_is_drawn(run, folder, tmp_path, pretended):
     )
 
 
-def test_times_of_an_epoch_are_steps_times_what_was_measured(run, folder, tmp_path, monkeypatch):
+def test_times_of_an_epoch_are_steps_times_what_was_measured(run, tmp_path, monkeypatch):
     seen = []
 
     def measure(method, world, _):
@@ -365,92 +321,8 @@ def test_times_of_an_epoch_are_steps_times_what_was_measured(run, folder, tmp_pa
     assert (tmp_path / "figure-5.4.png").stat().st_size > 5000
 
 
-def test_every_loss_of_a_comparison_has_as_many_points(folder):
-    (world,) = worlds(folder, "ml-1m")
-    for dataset, budgets in contrastive.BUDGETS.items():
-        for encoder in budgets:
-            for number, rows in contrastive.TABLES.items():
-                made = contrastive.methods(number, encoder, dataset, world)
-                assert [m.label for m in made] == list(rows)
-                points = 4 if dataset in ("gowalla", "yelp2018") else 8
-                assert {m.points for m in made} == {points}
-                assert set(rows) <= set(published(number, dataset, encoder))
-
-
-def test_what_is_named_twice_is_there_once(run, folder, tmp_path, pretended):
+def test_what_is_named_twice_is_there_once(run, tmp_path, pretended):
     flags = ("--encoders", "mf", "mf", "--methods", "bpr", "--seeds", "1")
     assert run("table-5.2", "--datasets", "ml-1m", "ml-1m", *flags)[0] == 0
     assert pretended == [("ml-1m", "mf", "bpr")]
     assert len(read_csv(tmp_path / "table-5.2-minibatch.csv")) == 1
-
-
-@pytest.mark.parametrize(
-    ("dataset", "faster", "l2"), [("ml-100k", 1, 1), ("ml-1m", 4, 1), ("gowalla", 8, 1 / 3)]
-)
-def test_l2_on_tables_falls_with_their_length(folder, dataset, faster, l2):
-    (world,) = worlds(folder, "ml-1m")
-    of = {made.label: made for made in contrastive.methods("5.2", "mf", dataset, world)}
-    l2 *= (943 + 1682) / (world.train.n_users + world.train.n_items)
-    axes = {name: np.array(values) for name, values in of["bpr"].minibatch.axes}
-    np.testing.assert_allclose(axes["weight_decay"], np.array([1e-5, 3e-5]) * l2)
-    np.testing.assert_allclose(axes["learning_rate"], np.array([1e-3, 2e-3]) * faster)
-    weaker = 1 if dataset == "ml-100k" else 3
-    axes = {name: np.array(values) for name, values in of["dpl"].minibatch.axes}
-    np.testing.assert_allclose(axes["weight_decay"], np.array([1e-5, 2e-5]) * l2 / weaker)
-    np.testing.assert_allclose(of["dpl"].minibatch.learning_rate, 1e-3 * faster)
-
-
-def test_l2_on_rows_does_not_depend_on_their_number(folder):
-    (world,) = worlds(folder, "ml-1m")
-    bpr, *_ = contrastive.methods("5.2", "lightgcn", "gowalla", world)
-    axes = {name: np.array(values) for name, values in bpr.minibatch.axes}
-    assert list(axes) == ["weight_decay"]
-    np.testing.assert_allclose(axes["weight_decay"], [1e-4, 2e-4, 3e-4, 5e-4])
-    np.testing.assert_allclose(bpr.minibatch.learning_rate, 3e-2)
-
-
-def test_what_was_kept_is_found_whatever_searches_there_are():
-    log = simulate(n_users=20, n_items=40, n_exposed=30, seed=3).interactions
-    world = World(log, log, "")
-    assert kept._further(sampling.RNS, world) == []
-    other = Method("a", minibatch=Minibatch(batch_size=2048))
-    assert "2048" in str(kept._further(other, world))
-    # How long it trains stands in the name by itself.
-    longer = dataclasses.replace(other, minibatch=Minibatch(batch_size=2048, epochs=7))
-    assert kept._further(other, world) == kept._further(longer, world)
-
-
-class Killed(Exception):
-    """In place of a signal."""
-
-
-def test_in_turn_is_as_at_once_and_goes_on_after_a_kill(folder, tmp_path):
-    (world,) = worlds(folder, "ml-100k")
-    axes = (("learning_rate", (1e-3, 1e-2)),)
-    at_once = Method("a", minibatch=Minibatch(axes, batch_size=64, eval_every=1))
-    in_turn = dataclasses.replace(
-        at_once, minibatch=dataclasses.replace(at_once.minibatch, at_once=False)
-    )
-    want = training.train_minibatch(at_once, world, (0, 1), 4)
-    seen = []
-
-    def killed(entry):
-        seen.append(entry)
-        if len(seen) == 6:
-            raise Killed
-
-    checkpoint = tmp_path / "a.npz"
-    with pytest.raises(Killed):
-        training.train_minibatch(in_turn, world, (0, 1), 4, checkpoint=checkpoint, on_epoch=killed)
-    again = []
-    got = training.train_minibatch(
-        in_turn, world, (0, 1), 4, checkpoint=checkpoint, on_epoch=again.append
-    )
-    # The first point is not trained again: its entries are the same to the millisecond.
-    assert again[:4] == seen[:4]
-    assert got.chosen == pytest.approx(want.chosen, rel=1e-4)
-    for ours, theirs in zip(got.per_seed, want.per_seed, strict=True):
-        assert ours == pytest.approx(theirs, rel=1e-4)
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "a.search.0.npz", "a.search.1.npz", "a.0.npz", "a.1.npz",
-    }  # fmt: skip
