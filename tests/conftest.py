@@ -203,9 +203,8 @@ def worlds(dataset_folder):
     from experiments.studies.targets import Options
 
     def load(*names):
-        return load_datasets(
-            Options("table-5.2", dataset_folder, datasets=names), Console(quiet=True)
-        )
+        options = Options("table-5.2", dataset_folder, datasets=names)
+        return load_datasets(options, Console(quiet=True))
 
     return load
 
