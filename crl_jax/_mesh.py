@@ -1,10 +1,12 @@
 """The axes of a mesh of devices."""
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import AbstractMesh, AxisType, Mesh
 from jaxtyping import Array, Shaped
 
 DATA, TABLE = "data", "table"
@@ -33,3 +35,19 @@ def filled(
         return x
     widths = [(0, more if place == axis else 0) for place in range(x.ndim)]
     return (np if isinstance(x, np.ndarray) else jnp).pad(x, widths, constant_values=value)
+
+
+def over_mesh(mesh: Mesh | None) -> AbstractContextManager[Any]:
+    """What is traced inside has its batches spread over a mesh, see :func:`mesh_of_batch`."""
+    return nullcontext() if mesh is None else jax.sharding.use_abstract_mesh(mesh.abstract_mesh)
+
+
+def mesh_of_batch(n: int) -> AbstractMesh | None:
+    """The mesh that n examples are spread over along the axis ``data``.
+
+    None where none is at hand, where its axes are not left to the compiler, or where the examples
+    do not come out even.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    is_whole = DATA in mesh.shape and n % mesh.shape[DATA] == 0
+    return mesh if is_whole and all(of == AxisType.Auto for of in mesh.axis_types) else None

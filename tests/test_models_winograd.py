@@ -10,6 +10,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from scipy.signal import correlate
 
+from crl_jax._mesh import over_mesh
 from crl_jax.models._convolution import convolve
 from crl_jax.models._winograd import convolve_tiles, slope_of_kernel_by_tiles
 
@@ -112,17 +113,21 @@ def test_tiles_are_as_exact_as_a_convolution():
     assert error("cpu") < 3 * error("xla")
 
 
-def test_devices_convolve_their_own_images(monkeypatch):
-    """No images go round, and a kernel's gradient does once, after all parts."""
+@pytest.mark.parametrize("n_channels", [16, 128])
+@pytest.mark.parametrize("axes", [{"data": 8}, {"data": 2, "table": 4}])
+def test_devices_convolve_their_own_images(n_channels, axes, monkeypatch):
+    """No images go round, and where the mesh is known a kernel's gradient does once."""
     monkeypatch.setattr("crl_jax.models._winograd._PART_BYTES", 2**14)
-    x, kernel, slope = drawn(64, 4, 4, 128, 128)
+    monkeypatch.setattr("crl_jax.models._convolution._PART_BYTES", 2**11)
+    x, kernel, slope = drawn(64, 4, 4, n_channels, n_channels)
+    mesh = Mesh(np.array(jax.devices()[:8]).reshape(*axes.values()), tuple(axes))
 
     @jax.jit
     def both(x, kernel, slope):
-        out, back = jax.vjp(partial(convolve, way="core"), x, kernel)
-        return out, *back(slope)
+        with over_mesh(mesh):
+            out, back = jax.vjp(partial(convolve, way="core"), x, kernel)
+            return out, *back(slope)
 
-    mesh = Mesh(np.array(jax.devices()[:8]), ("data",))
     spread, whole = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (("data",), ()))
     places = spread, whole, spread
     arrays = [
@@ -136,3 +141,18 @@ def test_devices_convolve_their_own_images(monkeypatch):
     assert "while" in text
     (entry,) = re.findall(r"^ENTRY .*?^}", text, re.M | re.S)
     assert "all-reduce" in entry
+
+
+@pytest.mark.parametrize("n_channels", [16, 128])
+def test_a_batch_that_devices_cannot_share_evenly(n_channels):
+    x, kernel, slope = drawn(13, 4, 4, n_channels, n_channels)
+    mesh = Mesh(np.array(jax.devices()[:8]), ("data",))
+
+    @jax.jit
+    def both(x, kernel, slope):
+        with over_mesh(mesh):
+            return jax.vjp(partial(convolve, way="core"), x, kernel)[1](slope)
+
+    single = [jnp.asarray(each, jnp.float32) for each in (x, kernel, slope)]
+    for got, want in zip(both(*single), slopes(x, kernel, slope)):
+        assert np.abs(got - want).max() < 2e-6 * np.abs(want).max()

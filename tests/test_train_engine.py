@@ -11,6 +11,7 @@ import pytest
 from jax.sharding import AxisType, Mesh
 
 from crl_jax import train
+from crl_jax._mesh import mesh_of_batch
 from crl_jax.train import ArrayBatches, HostBatches, Optimizer, RowOptimizer, StepPlan, fit
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
@@ -132,6 +133,24 @@ def test_many_devices_give_what_one_gives():
     stated = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Explicit,))
     with pytest.raises(ValueError, match=r"`mesh` must leave layouts.*got axes Explicit"):
         line(plan=StepPlan(8, mesh=stated))
+
+
+def test_a_loss_is_traced_with_the_mesh_at_hand():
+    """Gradients of convolutions look for it."""
+    seen = []
+
+    @jax.tree_util.register_dataclass
+    @dataclasses.dataclass(frozen=True)
+    class Watched(Line):
+        def loss(self, *args):
+            seen.append(mesh_of_batch(8))
+            return super().loss(*args)
+
+    mesh = Mesh(np.array(jax.devices()[:8]), ("data",))
+    for plan, known in ((StepPlan(8, mesh=mesh), mesh.abstract_mesh), (StepPlan(8), None)):
+        seen.clear()
+        line(task=Watched(), plan=plan)
+        assert set(seen) == {known}
 
 
 def test_runs_differ_in_leaves_of_task_and_optimiser():

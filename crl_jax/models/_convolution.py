@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._threads import n_cores
-from ._parts import add_parts, cut_batch, example_bytes
+from ._parts import add_parts, example_bytes
 from ._winograd import SIZE, convolve_tiles, slope_of_kernel_by_tiles
 
 Convolution = Literal["auto", "xla", "cpu", "core"]
@@ -180,7 +180,7 @@ def _slope_of_kernel(x: Array, slope: Array, *, stride: int, size: int, alone: b
         return slope_of_kernel_by_tiles(x, slope)
     beside = _whole(32, slope.shape[-1], slope.shape[2]) if alone and size > 1 else 1
     taps = partial(_taps, stride=stride, size=size, beside=beside)
-    return add_parts(taps, cut_batch((x, slope), example_bytes(x), _PART_BYTES))
+    return add_parts(taps, (x, slope), example_bytes(x), _PART_BYTES)
 
 
 def _taps(x: Array, slope: Array, stride: int, size: int, beside: int) -> Array:

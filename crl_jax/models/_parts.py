@@ -9,7 +9,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 from jaxtyping import Array
+
+from .._mesh import DATA, mesh_of_batch
 
 
 def example_bytes(x: Array) -> int:
@@ -17,15 +20,18 @@ def example_bytes(x: Array) -> int:
     return math.prod(x.shape[1:]) * x.dtype.itemsize
 
 
-def cut_batch(arrays: tuple[Array, ...], own: int, most: int) -> list[Array]:
+def cut_batch(
+    arrays: tuple[Array, ...], own: int, most: int, shares: int | None = None
+) -> list[Array]:
     """Arrays as ``[shares, parts, length, ...]``, filled up with zeros.
 
     Args:
       arrays: All examples, along the first axes.
       own: Bytes that an example takes while it is worked at.
       most: Bytes that a part may take on each device.
+      shares: Devices that the batch may be spread over; by default all.
     """
-    batch, shares = len(arrays[0]), jax.device_count()
+    batch, shares = len(arrays[0]), shares or jax.device_count()
     each = -(-batch // shares)
     least = -(-each // max(1, most // own))
     n_parts = next((n for n in range(least, 2 * least) if batch % (n * shares) == 0), least)
@@ -41,14 +47,36 @@ def part_of(cut: Array, at: Any) -> Array:
     return found.reshape(-1, *cut.shape[3:])
 
 
-def add_parts(function: Callable[..., Array], cut: list[Array]) -> Array:
-    """The sum of ``function`` over parts, to which examples that are zero add nothing.
+def add_parts(
+    function: Callable[..., Array], arrays: tuple[Array, ...], own: int, most: int
+) -> Array:
+    """The sum of ``function`` over parts of a batch.
+
+    Where a mesh is at hand, each device adds its own examples up, and devices wait for each other
+    once. Otherwise the compiler may let them wait after each part.
 
     Args:
-      function: Of some examples of each array.
-      cut: All of them, see :func:`cut_batch`.
+      function: Of some examples of each array. Examples that are zero must add nothing.
+      arrays: All examples, along the first axes.
+      own: Bytes that an example takes while it is worked at.
+      most: Bytes that a part may take on each device.
     """
 
+    def of_device(*arrays: Array) -> Array:
+        return jax.lax.psum(_add(function, cut_batch(arrays, own, most, shares=1)), DATA)
+
+    mesh = mesh_of_batch(len(arrays[0]))
+    if mesh is None:
+        return _add(function, cut_batch(arrays, own, most))
+    # Sums of devices are added up at the end alone, which the check does not see.
+    spread = jax.shard_map(
+        of_device, mesh=mesh, in_specs=PartitionSpec(DATA), out_specs=PartitionSpec(),
+        check_vma=False,
+    )  # fmt: skip
+    return spread(*arrays)
+
+
+def _add(function: Callable[..., Array], cut: list[Array]) -> Array:
     def of(part: Any) -> Array:
         return function(*(part_of(x, part) for x in cut))
 

@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from .._floats import cast_floats
-from .._mesh import DATA
+from .._mesh import DATA, over_mesh
 from . import rows
 from ._optimizers import AnyOptimizer, RowOptimizer, Updates
 from ._sharding import Sharding
@@ -144,7 +144,8 @@ def run_steps(
     size = sum(math.prod(x.shape) for x in jax.tree.leaves(shapes))
     ahead = len(steps.place) * size <= _MAX_DRAWN_AHEAD
     batches = jax.vmap(draw)(steps.key, steps.place, steps.data) if ahead else None
-    state, sums = jax.lax.scan(turn, state, (batches, steps))
+    with over_mesh(plan.mesh):
+        state, sums = jax.lax.scan(turn, state, (batches, steps))
     return state, jax.tree.map(lambda x: jnp.sum(x) / jnp.sum(steps.n), sums)
 
 
