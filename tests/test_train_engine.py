@@ -218,39 +218,6 @@ def test_options_of_the_compiler_change_no_bits():
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(given.params))  # jit's own options
 
 
-def test_classes_with_equal_fields_have_programs_of_their_own():
-    """Which JAX 0.10 mixes up in some of a hundred pairs."""
-
-    def number_of(container):
-        return jnp.float32(type(container).number)
-
-    told = train.jit(number_of)
-    for number in range(60):
-        made = dataclasses.make_dataclass("Made", [("x", Any, 0.0)], namespace={"number": number})
-        assert told(jax.tree_util.register_dataclass(made)()) == number
-
-
-@pytest.fixture
-def all_optimisations():
-    """Compiles as users do."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", False)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
-
-
-@pytest.mark.usefixtures("all_optimisations")
-def test_a_compiled_function_is_a_part_of_another_or_of_a_gradient():
-    """JAX takes options of the compiler at the outermost function alone."""
-    square = train.jit(lambda x, *, more=0.0: x * x + more)
-    x = jnp.float32(3)
-    assert float(square(x)) == 9
-    assert float(jax.jit(lambda x: square(x, more=x) + 1)(x)) == 13
-    assert float(train.jit(square)(x)) == 9
-    assert float(jax.grad(square)(x)) == 6
-    np.testing.assert_array_equal(jax.vmap(square)(jnp.arange(3.0)), [0, 1, 4])
-
-
 @pytest.mark.parametrize("kind", ["adam, warmed up", "optax's own schedule"])
 def test_the_learning_rate_follows_its_schedule_step_by_step(kind):
     """A loss whose gradient is 1: the parameter adds the learning rates up."""

@@ -1,0 +1,99 @@
+"""Programs of training: which one runs, and the memory that compiling them took."""
+
+import dataclasses
+import sys
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from crl_jax import train
+from crl_jax.train import _memory
+
+pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
+
+
+def test_classes_with_equal_fields_have_programs_of_their_own():
+    """Which JAX 0.10 mixes up in some of a hundred pairs."""
+
+    def number_of(container):
+        return jnp.float32(type(container).number)
+
+    told = train.jit(number_of)
+    for number in range(60):
+        made = dataclasses.make_dataclass("Made", [("x", Any, 0.0)], namespace={"number": number})
+        assert told(jax.tree_util.register_dataclass(made)()) == number
+
+
+@pytest.fixture
+def all_optimisations():
+    """Compiles as users do."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
+@pytest.mark.usefixtures("all_optimisations")
+def test_a_compiled_function_is_a_part_of_another_or_of_a_gradient():
+    """JAX takes options of the compiler at the outermost function alone."""
+    square = train.jit(lambda x, *, more=0.0: x * x + more)
+    x = jnp.float32(3)
+    assert float(square(x)) == 9
+    assert float(jax.jit(lambda x: square(x, more=x) + 1)(x)) == 13
+    assert float(train.jit(square)(x)) == 9
+    assert float(jax.grad(square)(x)) == 6
+    np.testing.assert_array_equal(jax.vmap(square)(jnp.arange(3.0)), [0, 1, 4])
+
+
+def test_memory_is_given_back_between_compiling_and_running(monkeypatch):
+    """After programs that compile for long, and after none that was compiled before."""
+    happened = []
+    monkeypatch.setattr(_memory, "give_back", lambda: happened.append("given back"))
+
+    def program(x):
+        jax.debug.callback(lambda: happened.append("ran"))
+        return jnp.sin(x)
+
+    for least, expected in ((0.0, ["given back", "ran", "ran"]), (1e6, ["ran", "ran"])):
+        monkeypatch.setattr(_memory, "_LEAST_SECONDS", least)
+        happened.clear()
+        compiled = train.jit(partial(program))
+        for _ in range(2):
+            compiled(np.ones(3, np.float32))
+            jax.effects_barrier()
+        assert happened == expected
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the memory of a process is told on Linux")
+def test_what_is_free_between_what_is_not_is_given_back():
+    def held():
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * 4096
+
+    if _memory._trim() is None:
+        pytest.skip("the C library keeps what it has")
+    blocks = [bytes(4000) for _ in range(50_000)]
+    keep = blocks[::100]
+    del blocks
+    before = held()
+    _memory.give_back()
+    assert before - held() > 100e6
+    assert len(keep) == 500
+
+
+def test_another_c_library_keeps_its_memory(monkeypatch):
+    class Library:
+        def __init__(self, name):
+            del name
+
+    monkeypatch.setattr(_memory.ctypes, "CDLL", Library)
+    _memory._trim.cache_clear()
+    try:
+        assert _memory._trim() is None
+        _memory.give_back()
+    finally:
+        _memory._trim.cache_clear()
