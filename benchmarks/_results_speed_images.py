@@ -57,10 +57,11 @@ def resnet(content: Content) -> str:
     return join(
         "### A step of SimCLR",
         f"Both views of {setting['batch']} images of {setting['size']} pixels, forward, backward "
-        "and Adam, in float32: medians of turns of some steps. Views are given, so that "
-        "networks alone are compared; or drawn in each step, as a training does, which PyTorch "
-        "leaves to Kornia. The memory is the most that the process takes. "
-        f"{machine_of(content)}. `python -m benchmarks.resnet`",
+        "and Adam, in float32: medians of turns. A turn is one call of ours: an epoch of 10,000 "
+        "images, and less where a step takes seconds. Views are drawn in each step, as a training "
+        "does, which PyTorch leaves to Kornia; or given, so that networks alone are compared. The "
+        "memory is the most that the process takes, of ours with the compiler. "
+        f"{machine_of(content)}. `python -m benchmarks.resnet --views drawn given`",
         table(
             [
                 "network",

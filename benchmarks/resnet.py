@@ -4,18 +4,19 @@ Both views of 128 images of 32 × 32 go through a ResNet with a 3 × 3 stem and 
 BCL, InfoNCE compares them, and Adam takes a step. Ours is the step of :func:`crl_jax.train.fit` in
 its compiled loop, on all cores also with a device for each, which share the batch. PyTorch has
 fused Adam, with channels last and first. Each has a process of its own, on one core and on all, and
-they take turns, some steps each. The seconds on the wall and those of all cores are given, per
-step. Memory is the largest that a process has held.
+they take turns. A turn is an epoch of 10,000 images, which is one call of ours, and less where a
+step takes seconds. The seconds on the wall and those of all cores are given, per step. Memory is
+the largest that a process has held; ours compiles in it.
 
-Views are given, so that networks alone are compared; or drawn anew in each step, as a training
-does: the published ones of CIFAR-10, which PyTorch has from Kornia, the quickest way that
-``benchmarks.augment`` knows.
+Views are drawn anew in each step, as a training does: the published ones of CIFAR-10, which PyTorch
+has from Kornia, the quickest way that ``benchmarks.augment`` knows. Or they are given, so that
+networks alone are compared.
 
 With ``--check`` nothing is timed: the weights of ResNet-18 and -50 in PyTorch are copied into ours,
 and features and running averages compared. ``--way xla`` adds JAX's own gradients, which take
 minutes.
 
-    python -m benchmarks.resnet --views given drawn --out benchmarks/results/resnet.json
+    python -m benchmarks.resnet --views drawn given --out benchmarks/results/resnet.json
 """
 
 import argparse
@@ -37,10 +38,9 @@ from .propagation import resident
 
 BATCH, SIZE, WIDTHS, TEMPERATURE, LEARNING_RATE = 128, 32, (512, 128), 0.5, 1e-3
 SPREAD = "crl_jax, a device for each core"
-NETWORKS = ["10:16", "18:16", "18:32", "18:64"]
-STEPS = 8
-"""Steps of a turn by default, which are one call of ours. Each call gets its memory anew from the
-system, as each epoch of training does."""
+STEPS = {"10:16": 78, "18:16": 78, "18:32": 8, "18:64": 2}
+"""Steps of a turn, by network. Each call of ours gets its memory anew from the system, so short
+turns make our steps look slower than those of a training."""
 MOST = 1e-3
 """By how much features and running averages may be off, as a share of the largest."""
 
@@ -65,10 +65,8 @@ def some_images() -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, (BATCH, SIZE, SIZE, 3), np.uint8)
 
 
-def ours(
-    network: str, way: str, devices: int, views: str, steps: int = STEPS
-) -> Callable[[], float]:
-    """Some steps, and the mean loss before each."""
+def ours(network: str, way: str, devices: int, views: str, steps: int) -> Callable[[], float]:
+    """Some steps with all images in each, and the mean loss before each."""
     import jax
 
     jax.config.update("jax_num_cpu_devices", devices)
@@ -89,33 +87,32 @@ def ours(
         models.Network(build), view, {"temperature": TEMPERATURE}, losses.info_nce
     )
     optimizer = train.Optimizer(jnp.float32(LEARNING_RATE))
-    batches = train.ArrayBatches(jnp.asarray(np.concatenate([examples] * steps)))
+    data, place = jnp.asarray(examples), jnp.tile(jnp.arange(BATCH), (steps, 1))
     mesh = Mesh(np.array(jax.devices()), ("data",)) if devices > 1 else None
     plan = train.StepPlan(BATCH, mesh=mesh)
     start = jax.jit(lambda: train.initial_state(task, optimizer, 0))
     state, number = start(), 0
     if mesh is not None:
         task = task.on(mesh)
-        state, batches = jax.device_put((state, batches), NamedSharding(mesh, PartitionSpec()))
+        state, data = jax.device_put((state, data), NamedSharding(mesh, PartitionSpec()))
 
-    def run(state: Any, epoch: Any, batches: Any) -> Any:
-        order = batches.epoch(jax.random.fold_in(state.key, epoch), plan)
-        return train.run_steps(task, optimizer, state, order, plan=plan, data=batches.data)
+    def run(state: Any, number: Any, data: Any) -> Any:
+        keys = jax.random.split(jax.random.fold_in(state.key, number), steps)
+        order = train.Steps(keys, place, place >= 0, jnp.full((steps, 1), float(BATCH)))
+        return train.run_steps(task, optimizer, state, order, plan=plan, data=data)
 
     compiled = train.jit(run, donate_argnums=0)
 
     def turn() -> float:
         nonlocal state, number
-        state, report = compiled(state, np.int32(number), batches)
+        state, report = compiled(state, np.int32(number), data)
         number += 1
         return float(report["loss"])
 
     return turn
 
 
-def theirs(
-    network: str, layout: str, threads: int, views: str, steps: int = STEPS
-) -> Callable[[], float]:
+def theirs(network: str, layout: str, threads: int, views: str, steps: int) -> Callable[[], float]:
     """The same in PyTorch."""
     import torch
 
@@ -191,10 +188,10 @@ class Contestant:
 
 
 def measure(
-    network: str, views: str, rounds: int, ways: list[str], steps: int
+    network: str, views: str, rounds: int, ways: list[str], steps: int | None
 ) -> list[dict[str, Any]]:
     """All contestants on as many cores in turns, one number of cores after the other."""
-    rows = []
+    rows, steps = [], steps or STEPS.get(network, 8)
     for cores in sorted({1, len(os.sched_getaffinity(0))}):
         own = ["crl_jax"] if cores == 1 else ["crl_jax", SPREAD]
         names = [*((name, way) for name in own for way in ways), ("PyTorch", "channels last"),
@@ -255,10 +252,10 @@ def off(got: Any, want: np.ndarray) -> float:
 def main() -> None:
     """Parses the command line, measures, prints tables and writes the JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--networks", nargs="+", default=NETWORKS, help="depth:width of each")
-    parser.add_argument("--views", nargs="+", default=["given"], choices=["given", "drawn"])
+    parser.add_argument("--networks", nargs="+", default=[*STEPS], help="depth:width of each")
+    parser.add_argument("--views", nargs="+", default=["drawn"], choices=["given", "drawn"])
     parser.add_argument("--rounds", type=common.count, default=3, help="turns of each")
-    parser.add_argument("--steps", type=common.count, default=STEPS, help="steps of a turn")
+    parser.add_argument("--steps", type=common.count, help="steps of a turn")
     parser.add_argument("--way", nargs="+", default=["auto"], choices=["auto", "cpu", "xla"])
     parser.add_argument("--check", action="store_true", help="compare with PyTorch, time nothing")
     parser.add_argument("--out", type=Path, help="JSON of the figures")
