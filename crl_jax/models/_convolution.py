@@ -183,11 +183,12 @@ def _slope_of_kernel(x: Array, slope: Array, *, stride: int, size: int, alone: b
     return add_parts(taps, (x, slope), example_bytes(x), _PART_BYTES)
 
 
-def _taps(x: Array, slope: Array, stride: int, size: int, beside: int) -> Array:
+def _taps(shares: int, x: Array, slope: Array, stride: int, size: int, beside: int) -> Array:
     """Channels are convolved as images, and the examples take the place of channels.
 
     Neighbouring columns of the slopes are channels, too: each has its taps some columns further.
     """
+    del shares  # a convolution adds all of them up
     edge, (batch, rows, columns, n_out) = size // 2, slope.shape
     slope = slope.reshape(batch, rows, columns // beside, beside * n_out)
     images, weights = jax.lax.optimization_barrier(
@@ -203,7 +204,7 @@ def _taps(x: Array, slope: Array, stride: int, size: int, beside: int) -> Array:
     )  # fmt: skip
     taps = taps.reshape(*taps.shape[:3], beside, n_out)
     of_each = [taps[:, :, stride * a : stride * a + size, a] for a in range(beside)]
-    return reduce(jnp.add, of_each).transpose(1, 2, 0, 3)
+    return reduce(jnp.add, of_each).transpose(1, 2, 0, 3)[None]
 
 
 def _sum_type(x: Array) -> Any:

@@ -53,10 +53,13 @@ def add_parts(
     """The sum of ``function`` over parts of a batch.
 
     Where a mesh is at hand, each device adds its own examples up, and devices wait for each other
-    once. Otherwise the compiler may let them wait after each part.
+    once. Otherwise the compiler lets them wait after each part, unless ``function`` keeps shares
+    apart.
 
     Args:
-      function: Of some examples of each array. Examples that are zero must add nothing.
+      function: ``function(shares, *examples)`` of some examples of each array, which are so many
+        equal shares, one behind the other; gives ``[shares or 1, ...]``. Examples that are zero
+        must add nothing.
       arrays: All examples, along the first axes.
       own: Bytes that an example takes while it is worked at.
       most: Bytes that a part may take on each device.
@@ -78,8 +81,9 @@ def add_parts(
 
 def _add(function: Callable[..., Array], cut: list[Array]) -> Array:
     def of(part: Any) -> Array:
-        return function(*(part_of(x, part) for x in cut))
+        return function(len(cut[0]), *(part_of(x, part) for x in cut))
 
     n_parts, one = cut[0].shape[1], jax.eval_shape(of, 0)
     start = jnp.zeros(one.shape, one.dtype)
-    return jax.lax.fori_loop(0, n_parts, lambda part, total: total + of(part), start)
+    total = jax.lax.fori_loop(0, n_parts, lambda part, total: total + of(part), start)
+    return jnp.sum(total, axis=0)

@@ -60,12 +60,17 @@ def convolve_tiles(
 def slope_of_kernel_by_tiles(
     x: Float[Array, "batch rows columns n_in"], slope: Float[Array, "batch rows columns n_out"]
 ) -> Float[Array, "3 3 n_in n_out"]:
-    """The gradient of a kernel that :func:`convolve_tiles` has, from that of its output."""
+    """The gradient of a kernel that :func:`convolve_tiles` has, from that of its output.
 
-    def products(x: Array, slope: Array) -> Array:
+    Shares of a part are added at the end: devices wait for each other once.
+    """
+
+    def products(shares: int, x: Array, slope: Array) -> Array:
         slope = jnp.pad(slope, [(0, 0), *((0, n % 2) for n in slope.shape[1:3]), (0, 0)])
-        of_images, of_slopes = _twice(_seen, _with_edges(x)), _twice(_of_outputs, slope)
-        return jnp.einsum("tnc,tnk->tck", of_images, of_slopes)
+        turned = _twice(_seen, _with_edges(x)), _twice(_of_outputs, slope)
+        return jnp.einsum(
+            "tsnc,tsnk->stck", *(each.reshape(16, shares, -1, each.shape[-1]) for each in turned)
+        )
 
     of_tiles = add_parts(products, (x, slope), max(map(_tile_bytes, (x, slope))), _PART_BYTES)
     of_tiles = of_tiles.reshape(4, 4, *of_tiles.shape[1:])

@@ -31,8 +31,6 @@ class Jitted:
         self._of: dict[Any, Any] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if jax.default_backend() == "cpu":  # where arrays lie in the memory that the compiler takes
-            watch_compiler()
         return self._compiled(args, kwargs)(*args, **kwargs)
 
     def trace(self, *args: Any, **kwargs: Any) -> Any:
@@ -52,6 +50,8 @@ class Jitted:
             options = None  # a part of another program is compiled as that is
         key = tuple(_classes(structure)), None if options is None else str(options)
         if key not in self._of:
+            if jax.default_backend() == "cpu":  # whose compiler takes the memory of arrays
+                watch_compiler()
             # A function of its own, for JAX remembers what it has traced by the function.
             own = functools.wraps(self._function)(functools.partial(self._function))
             self._of[key] = jax.jit(own, compiler_options=options, **self._options)
@@ -70,8 +70,8 @@ def jit(function: Callable[..., Any], **options: Any) -> Jitted:
     """``jax.jit`` with the compiler's options that suit training on the default backend.
 
     What :func:`fit` compiles with; for loops of yours around :func:`run_steps`. On CPUs it
-    compiles faster than ``jax.jit``, and most epochs take less time. From the first call on, the
-    memory that compiling takes is given back to the system before a program runs, on Linux. It
+    compiles faster than ``jax.jit``, and most epochs take less time. On Linux, the
+    memory that a long compilation took is given back to the system before the program runs. It
     also tells classes with equal fields apart, which ``jax.jit`` does not in JAX 0.10.
 
     Args:
