@@ -7,11 +7,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import jaxlib.version
 import numpy as np
 import pytest
 
 from crl_jax import train
-from crl_jax.train import _memory
+from crl_jax.train import _jit, _memory
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
@@ -47,6 +48,29 @@ def test_a_compiled_function_is_a_part_of_another_or_of_a_gradient():
     assert float(train.jit(square)(x)) == 9
     assert float(jax.grad(square)(x)) == 6
     np.testing.assert_array_equal(jax.vmap(square)(jnp.arange(3.0)), [0, 1, 4])
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="there are options for CPUs alone")
+def test_all_options_are_known_to_the_compiler():
+    """Orders of operations that hold few arrays can be asked for since 0.9.1 of its library."""
+    asked = dict(_jit._OPTIONS["cpu"])
+    if jaxlib.version.__version_info__ < (0, 9, 1):
+        del asked["xla_cpu_scheduler_type"]
+    assert _jit.known_options("cpu") == asked
+    assert _jit.known_options("no such backend") is None
+
+
+@pytest.mark.usefixtures("all_optimisations")
+def test_options_that_the_compiler_does_not_know_are_left_out(monkeypatch):
+    level = {"xla_backend_optimization_level": 1}
+    options = {"xla_no_such_option": 1, **level, "xla_cpu_scheduler_type": "no such order"}
+    monkeypatch.setitem(_jit._OPTIONS, jax.default_backend(), options)
+    _jit.known_options.cache_clear()
+    try:
+        assert _jit.known_options(jax.default_backend()) == level
+        assert float(train.jit(lambda x: x + 1)(1.0)) == 2
+    finally:
+        _jit.known_options.cache_clear()
 
 
 def test_memory_is_given_back_between_compiling_and_running(monkeypatch):
