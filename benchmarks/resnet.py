@@ -38,7 +38,7 @@ from .propagation import resident
 
 BATCH, SIZE, WIDTHS, TEMPERATURE, LEARNING_RATE = 128, 32, (512, 128), 0.5, 1e-3
 SPREAD = "crl_jax, a device for each core"
-STEPS = {"10:16": 78, "18:16": 78, "18:32": 8, "18:64": 2}
+STEPS = {"10:16": 78, "18:16": 78, "18:32": 8, "18:64": 4}
 """Steps of a turn, by network. Each call of ours gets its memory anew from the system, so in short
 turns our steps may look slower than those of a training."""
 MOST = 1e-3
