@@ -110,6 +110,15 @@ def quick_compiles():
     jax.config.update("jax_disable_most_optimizations", False)
 
 
+@pytest.fixture
+def all_optimisations():
+    """Compiles as users do."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
 @pytest.fixture(scope="module")
 def small_resnet():
     """In place of the default encoder of images, whose compilation takes long."""

@@ -29,15 +29,6 @@ def test_classes_with_equal_fields_have_programs_of_their_own():
         assert told(jax.tree_util.register_dataclass(made)()) == number
 
 
-@pytest.fixture
-def all_optimisations():
-    """Compiles as users do."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", False)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
-
-
 @pytest.mark.usefixtures("all_optimisations")
 def test_a_compiled_function_is_a_part_of_another_or_of_a_gradient():
     """JAX takes options of the compiler at the outermost function alone."""

@@ -14,7 +14,8 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         # Half of a short training is compiling. Below its last level LLVM takes a tenth off that
         # and off epochs of matrix factorisation too.
         "xla_backend_optimization_level": 1,
-        # Where a core has vectors of 512 bits, half of them lie idle by default.
+        # Where a core has vectors of 512 bits, half of each lies idle by default. Long sums are
+        # added up in another order, and may round otherwise.
         "xla_cpu_prefer_vector_width": 512,
         # By default operations are ordered so that more of them could run at a time. Then more
         # arrays are held, and a training step is not faster for it.
