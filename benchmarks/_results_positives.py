@@ -70,7 +70,7 @@ def positives(results: Path) -> str:
         "than with the published density.\n"
         "* The posterior is level with the prior, and so the better of the two rules.\n"
         "* The law of the published rule fits the initial scores, and no longer the final ones "
-        "(`stats.misfit`).",
+        "(`stats.lack_of_fit`).",
         _published_auc(auc),
         _first_test_set(folder),
         _ablation(folder),

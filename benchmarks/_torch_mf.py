@@ -38,9 +38,9 @@ def bpr(pos: Tensor, neg: Tensor) -> Tensor:
 
 def debiased_pairwise(pos: Tensor, neg: Tensor, *, tau_plus: float, floor: float = 1e-2) -> Tensor:
     """The debiased pairwise loss, "Contrastive Learning for Personalized Recommendation", 5.17."""
-    own, extra = pos[:, :1], pos[:, 1:]
+    own, model_state = pos[:, :1], pos[:, 1:]
     mixed = torch.sigmoid(own - neg).mean(1)
-    false = torch.sigmoid(own - extra).mean(1)
+    false = torch.sigmoid(own - model_state).mean(1)
     return -torch.log(((mixed - tau_plus * false) / (1 - tau_plus)).clamp(min=floor)).mean()
 
 

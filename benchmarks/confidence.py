@@ -42,7 +42,7 @@ RULES: dict[Rule, Callable[..., jax.Array]] = {
 }
 EXPECTATION = "expectation step"
 KNOWN, SMOOTHED = "variance-gamma", "smoothed"
-LAWS = {KNOWN: stats.VarianceGamma(DIM, VARIANCE), SMOOTHED: stats.Smoothed()}
+LAWS = {KNOWN: stats.VarianceGamma(DIM, VARIANCE), SMOOTHED: stats.SmoothedEmpirical()}
 # Interactions that SciPy does.
 N_REFERENCE = 20_000
 # Largest error relative to SciPy that may be put down to float32.
@@ -54,7 +54,7 @@ class Case(NamedTuple):
 
     what: str
     rule: Rule
-    law: str
+    distribution: str
 
 
 def simulate(n: int, rng: np.random.Generator) -> data.Interactions:
@@ -81,10 +81,12 @@ def published(scores: np.ndarray) -> np.ndarray:
     return np.array([below, [density(x) for x in scores]])
 
 
-def largest_error(case: Case, got: np.ndarray, law: np.ndarray, prior: np.ndarray) -> float:
+def largest_error(
+    case: Case, got: np.ndarray, distribution: np.ndarray, prior: np.ndarray
+) -> float:
     """Relative to SciPy, given distribution function and density ``[2, n]`` in float64."""
     got, prior = got.astype(np.float64), prior.astype(np.float64)
-    below, density = law
+    below, density = distribution
     if case.rule == "density":
         want = 2 * below * density * prior
     else:
@@ -108,9 +110,11 @@ def judge(rows: list[dict[str, Any]]) -> None:
 
 
 @partial(jax.jit, static_argnames="rule")
-def formula(rule: Rule, scores: jax.Array, prior: jax.Array, law: stats.Law) -> jax.Array:
+def formula(
+    rule: Rule, scores: jax.Array, prior: jax.Array, distribution: stats.Distribution
+) -> jax.Array:
     """Confidence where scores and priors are given."""
-    return RULES[rule](scores, prior=prior, law=law)
+    return RULES[rule](scores, prior=prior, distribution=distribution)
 
 
 @jax.jit
@@ -141,22 +145,22 @@ def measure(log: data.Interactions, params: Params, rounds: int) -> list[dict[st
     prior, scores = by_item[items], score_all(params, users, items)
     sample = jax.random.choice(jax.random.key(2), scores, (2**16,))
     runs: dict[Case, Callable[[], jax.Array]] = {
-        Case("formula", rule, name): partial(formula, rule, scores, prior, law.fit(sample))
-        for name, law in LAWS.items()
+        Case("formula", rule, name): partial(formula, rule, scores, prior, distribution.fit(sample))
+        for name, distribution in LAWS.items()
         for rule in RULES
     }
     for case in (Case(EXPECTATION, "density", KNOWN), Case(EXPECTATION, "posterior", SMOOTHED)):
-        confidence = tasks.Confidence(by_item, LAWS[case.law], rule=case.rule)
+        confidence = tasks.Confidence(by_item, LAWS[case.distribution], rule=case.rule)
         runs[case] = partial(expectation, confidence, params, users, items)
 
     few = np.linspace(0, len(log) - 1, N_REFERENCE).astype(int)
     few_scores, few_priors = np.asarray(scores)[few], np.asarray(prior)[few]
     scipy = Case("SciPy", "density", KNOWN)
     speeds: dict[Case, list[float]] = {case: [] for case in (scipy, *runs)}
-    laws = []
+    distributions = []
     for part in np.array_split(few_scores.astype(np.float64), rounds):
         started = time.perf_counter()
-        laws.append(published(part))
+        distributions.append(published(part))
         speeds[scipy].append(len(part) / (time.perf_counter() - started))
         for case, run in runs.items():
             if not speeds[case]:
@@ -165,11 +169,11 @@ def measure(log: data.Interactions, params: Params, rounds: int) -> list[dict[st
             jax.block_until_ready(run())
             speeds[case].append(len(log) / (time.perf_counter() - started))
 
-    law = np.concatenate(laws, axis=1)
+    distribution = np.concatenate(distributions, axis=1)
     errors = {
-        case: largest_error(case, np.asarray(run())[few], law, few_priors)
+        case: largest_error(case, np.asarray(run())[few], distribution, few_priors)
         for case, run in runs.items()
-        if case.law == KNOWN
+        if case.distribution == KNOWN
     }
     return [
         {

@@ -52,7 +52,7 @@ CONFIGURATIONS = [
 
 @dataclasses.dataclass(frozen=True)
 class Csr:
-    """Interactions as :func:`crl_jax.metrics.ranking_plan` reads them."""
+    """Interactions as :func:`crl_jax.metrics.eval_layout` reads them."""
 
     indptr: np.ndarray
     items: np.ndarray
@@ -99,7 +99,7 @@ def run_jax(problem: Any, block_size: int, auc: bool) -> tuple[Callable[[], dict
         return jnp.matmul(params["user"][users], params["item"].T, precision="highest")
 
     start = time.perf_counter()
-    plan = metrics.ranking_plan(problem["train"], problem["test"], block_size=block_size)
+    plan = metrics.eval_layout(problem["train"], problem["test"], block_size=block_size)
     jax.block_until_ready(plan)
     plan_seconds = time.perf_counter() - start
     params = {name: jnp.asarray(problem[name]) for name in ("user", "item")}

@@ -47,7 +47,7 @@ def trained(log: data.Interactions, similarity: Similarity, seed: int) -> dict[s
         tasks.fit_ranking,
         log,
         encoder=models.MatrixFactorization(log.n_users, log.n_items, DIM, similarity=similarity),
-        plan=train.StepPlan(1024),
+        config=train.TrainConfig(1024),
         seeds=seed,
     )
     if similarity == "inner":
@@ -133,8 +133,10 @@ def measure(log: data.Interactions, similarity: Similarity, draw: int) -> dict[s
     def by_scores(scores: np.ndarray) -> float:
         return ndcg(np.argsort(-np.where(x > 0, -np.inf, scores), axis=1, kind="stable")[:, :K])
 
-    model = Recommender.of(trained(without, similarity, draw), without, similarity=similarity)
-    upper = Recommender.of(
+    model = Recommender.from_tables(
+        trained(without, similarity, draw), without, similarity=similarity
+    )
+    upper = Recommender.from_tables(
         trained(log.select(~test), similarity, draw), log.select(~test), similarity=similarity
     )
     items = model.item_vectors.astype(np.float64)

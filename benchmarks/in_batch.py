@@ -60,7 +60,7 @@ def training(batch: int, mask: Any) -> Callable[[], Answer]:
     from crl_jax import data, losses, models, samplers, tasks, train
 
     everyone = np.arange(batch)
-    task = tasks.Ranking.of(
+    task = tasks.Ranking.from_interactions(
         data.Interactions.from_arrays(everyone, everyone),
         encoder=models.MatrixFactorization(batch, batch, DIM, similarity="cosine"),
         loss=losses.info_nce,
@@ -68,14 +68,14 @@ def training(batch: int, mask: Any) -> Callable[[], Answer]:
         sampler=samplers.InBatch(mask),
     )
     key, zero = jax.random.key(0), jnp.float32(0)
-    _, extra = task.init(key)
-    draw = task.batch(key, train.Examples(jnp.asarray(everyone), task.seen))
-    moment = train.Moment(key, jnp.int32(0), zero, jnp.ones(batch, bool), jnp.float32(batch))
+    _, model_state = task.init(key)
+    draw = task.batch(key, train.Batch(jnp.asarray(everyone), task.seen))
+    ctx = train.StepContext(key, jnp.int32(0), zero, jnp.ones(batch, bool), jnp.float32(batch))
 
     def value(users: Any, items: Any, task: Any, *about: Any) -> Any:
         return task.loss({"users": users, "items": items}, *about)[0]
 
-    return compiled(value, batch, task, extra, draw, moment)
+    return compiled(value, batch, task, model_state, draw, ctx)
 
 
 def tiled(batch: int) -> Callable[[], Answer]:

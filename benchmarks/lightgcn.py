@@ -35,15 +35,15 @@ def make_ours(split: Any) -> tuple[Callable[[], float], Callable[[], Tables]]:
 
     from crl_jax import losses, models, tasks, train
 
-    task = tasks.Ranking.of(
+    task = tasks.Ranking.from_interactions(
         split.train,
-        encoder=models.LightGCN.of(split.train, DIM, LAYERS),
+        encoder=models.LightGCN.from_interactions(split.train, DIM, LAYERS),
         loss=losses.bpr,
         l2=L2,
-        l2_on="rows",
+        l2_target="rows",
     )
     optimizer = train.Optimizer(jnp.float32(LEARNING_RATE))
-    batches, plan = train.ArrayBatches(task.seen), train.StepPlan(BATCH_SIZE)
+    batches, plan = train.ArrayBatches(task.seen), train.TrainConfig(BATCH_SIZE)
 
     @jax.jit
     def start(task: Any, optimizer: Any) -> Any:
@@ -52,7 +52,7 @@ def make_ours(split: Any) -> tuple[Callable[[], float], Callable[[], Tables]]:
     def run(state: Any, epoch: Any, task: Any, optimizer: Any, batches: Any) -> Any:
         steps = batches.epoch(jax.random.fold_in(state.key, epoch), plan)
         return train.run_steps(
-            task, optimizer, state, steps, plan=plan, data=batches.data, epoch=epoch
+            task, optimizer, state, steps, config=plan, data=batches.data, epoch=epoch
         )
 
     compiled, state, number = train.jit(run, donate_argnums=0), start(task, optimizer), 0
@@ -64,7 +64,9 @@ def make_ours(split: Any) -> tuple[Callable[[], float], Callable[[], Tables]]:
         return float(report["loss"])
 
     def tables() -> Tables:
-        served = jax.jit(lambda task, params: task.serving.serve(params))(task, state.params)
+        served = jax.jit(lambda task, params: task.serving.serving_tables(params))(
+            task, state.params
+        )
         return np.asarray(served.users), np.asarray(served.items)
 
     return epoch, tables
@@ -91,7 +93,7 @@ def score(split: Any, tables: Tables) -> float:
 
     from crl_jax import metrics, models
 
-    plan = metrics.ranking_plan(split.train, split.test)
+    plan = metrics.eval_layout(split.train, split.test)
     served = models.Tables(*map(jnp.asarray, tables))
     values = metrics.evaluate(models.inner_scores, served, plan, ks=(K,), auc=False)
     return metrics.summarize(values)[f"ndcg@{K}"]

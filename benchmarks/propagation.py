@@ -98,7 +98,7 @@ def ours(interactions: Any, layout: str) -> Contestant:
 
     from crl_jax.models import InteractionGraph, Tables, propagate
 
-    graph = InteractionGraph.of(interactions, layout=layout)  # pyright: ignore[reportArgumentType]
+    graph = InteractionGraph.from_interactions(interactions, layout=layout)  # pyright: ignore[reportArgumentType]
     table = start_table(interactions)
     n_users = interactions.n_users
     tables = Tables(jnp.asarray(table[:n_users]), jnp.asarray(table[n_users:]))

@@ -75,31 +75,29 @@ def ours(network: str, way: str, devices: int, views: str, steps: int) -> Callab
 
     from crl_jax import augment, losses, models, tasks, train
 
-    build = models.WithHead(settings_of(network, way), models.Projection(WIDTHS))
+    build = models.BackboneWithHead(settings_of(network, way), models.Projection(WIDTHS))
 
     def pick(key: Any, pair: Any) -> Any:
         return pair[jax.random.randint(key, (), 0, 2)]
 
     examples, view = given_views(), pick
     if views == "drawn":
-        examples, view = some_images(), augment.ImageViews.cifar10(size=SIZE)
-    task = tasks.TwoViews(
-        models.Network(build), view, {"temperature": TEMPERATURE}, losses.info_nce
-    )
+        examples, view = some_images(), augment.ImageAugmentation.cifar10(size=SIZE)
+    task = tasks.SimCLR(models.Network(build), view, {"temperature": TEMPERATURE}, losses.info_nce)
     optimizer = train.Optimizer(jnp.float32(LEARNING_RATE))
     data, place = jnp.asarray(examples), jnp.tile(jnp.arange(BATCH), (steps, 1))
     mesh = Mesh(np.array(jax.devices()), ("data",)) if devices > 1 else None
-    plan = train.StepPlan(BATCH, mesh=mesh)
+    plan = train.TrainConfig(BATCH, mesh=mesh)
     start = jax.jit(lambda: train.initial_state(task, optimizer, 0))
     state, number = start(), 0
     if mesh is not None:
-        task = task.on(mesh)
+        task = task.shard(mesh)
         state, data = jax.device_put((state, data), NamedSharding(mesh, PartitionSpec()))
 
     def run(state: Any, number: Any, data: Any) -> Any:
         keys = jax.random.split(jax.random.fold_in(state.key, number), steps)
         order = train.Steps(keys, place, place >= 0, jnp.full((steps, 1), float(BATCH)))
-        return train.run_steps(task, optimizer, state, order, plan=plan, data=data)
+        return train.run_steps(task, optimizer, state, order, config=plan, data=data)
 
     compiled = train.jit(run, donate_argnums=0)
 

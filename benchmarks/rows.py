@@ -129,7 +129,8 @@ def by_rows(name: str) -> tuple[Step, Start, Waken]:
         tables, states, number = carry
         few = [jax.tree.map(lambda x: x[some], state) for state in states]
         return [
-            rows.wake_all(rule, table[some], state, number)[0] for table, state in zip(tables, few)
+            rows.flush_lazy_updates(rule, table[some], state, number)[0]
+            for table, state in zip(tables, few)
         ]
 
     return step, lambda tables: tuple(rows.init(rule, table) for table in tables), waken

@@ -28,10 +28,10 @@ from . import _common as common
 DIM = 32
 SETTINGS = {
     "minibatch": (
-        train.StepPlan(1024), train.Optimizer(jnp.float32(1e-3), jnp.float32(1e-5)), {},
+        train.TrainConfig(1024), train.Optimizer(jnp.float32(1e-3), jnp.float32(1e-5)), {},
     ),
     "triplets": (
-        train.StepPlan(1, draw_batches=1024),
+        train.TrainConfig(1, draw_batches=1024),
         train.RowOptimizer(jnp.float32(1e-2), rule=train.rows.sgd),
         {"l2": jnp.float32(1e-2), "l2_on": "rows"},
     ),
@@ -45,7 +45,7 @@ def contestants(log: data.Interactions) -> dict[str, samplers.Sampler]:
     prior = samplers.popularity_prior(log)
     return {
         "RNS": samplers.RNS(),
-        "PNS": samplers.PNS.of(log),
+        "PNS": samplers.PNS.from_interactions(log),
         "DNS, m = 2": samplers.DNS(2),
         "DNS, m = 5": samplers.DNS(5),
         "SRNS": samplers.SRNS(),
@@ -62,14 +62,16 @@ def compile_epoch(
     """An epoch with donated state, its state, and whether it leaves the host alone."""
     plan, optimizer, l2 = SETTINGS[setting]
     encoder = models.MatrixFactorization(log.n_users, log.n_items, DIM)
-    task = tasks.Ranking.of(log, encoder=encoder, loss=losses.bpr, sampler=sampler, **l2)
+    task = tasks.Ranking.from_interactions(
+        log, encoder=encoder, loss=losses.bpr, sampler=sampler, **l2
+    )
     batches = train.ArrayBatches(task.seen)
 
     @partial(train.jit, donate_argnums=0)
     def epoch(state: Any, task: Any, number: Any, optimizer: Any, batches: Any) -> Any:
         steps = batches.epoch(jax.random.fold_in(state.key, number), plan)
         return train.run_steps(
-            task, optimizer, state, steps, plan=plan, data=batches.data, epoch=number
+            task, optimizer, state, steps, config=plan, data=batches.data, epoch=number
         )
 
     state = train.initial_state(task, optimizer, 0)

@@ -121,7 +121,7 @@ def train(folder: Path, _: argparse.Namespace) -> Figures:
     from crl_jax import train as engine
 
     seen = _kept(folder / "split.npz")["train"]
-    by_rows = engine.rows_pay(seen.n_users + seen.n_items, 3 * BATCH)
+    by_rows = engine.prefer_row_updates(seen.n_users + seen.n_items, 3 * BATCH)
     kind = engine.RowOptimizer if by_rows else engine.Optimizer
     optimizer = kind(LEARNING_RATE, WEIGHT_DECAY)
     tables, figures = _fit(seen, optimizer, "by rows" if by_rows else "dense")
@@ -148,8 +148,8 @@ def _fit(seen: Any, optimizer: Any, way: str) -> tuple[Any, Figures]:
             loss=losses.bpr,
             encoder=models.MatrixFactorization(seen.n_users, seen.n_items, DIM),
             optimizer=optimizer,
-            plan=engine.StepPlan(BATCH),
-            l2_on="rows",
+            config=engine.TrainConfig(BATCH),
+            l2_target="rows",
             epochs=EPOCHS,
             hooks=[engine.Progress(lambda _: ends.append(time.perf_counter()))],
         )
@@ -171,7 +171,7 @@ def evaluate(folder: Path, sizes: argparse.Namespace) -> Figures:
     test = test.select(some[test.users])
     clock = Clock()
     with clock("plan_seconds"):
-        plan = metrics.ranking_plan(parts["train"], test)
+        plan = metrics.eval_layout(parts["train"], test)
     for name in ("first_seconds", "seconds"):
         with clock(name):
             found = jax.block_until_ready(
@@ -188,7 +188,7 @@ def recommend(folder: Path, sizes: argparse.Namespace) -> Figures:
     tables = _tables(folder)
     clock = Clock()
     with clock():
-        recommender = serving.Recommender.of(tables, seen)
+        recommender = serving.Recommender.from_tables(tables, seen)
         lists = recommender.recommend(np.arange(seen.n_users), K)
     _check_lists(lists.items, seen)
     return clock.done(users=seen.n_users)

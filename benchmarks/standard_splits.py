@@ -75,7 +75,7 @@ def per_user(folders: Sequence[Path]) -> np.ndarray:
     for folder in folders:
         model = load_model(folder)
         tables = models.Tables(*(side[0] for side in model.tables))
-        plan = metrics.ranking_plan(model.known, model.test)
+        plan = metrics.eval_layout(model.known, model.test)
         values = metrics.evaluate(models.inner_scores, tables, plan, ks=(20,), auc=False)
         found.append(np.asarray(values[MAIN]))
     return np.mean(found, axis=0)

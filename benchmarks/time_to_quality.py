@@ -45,12 +45,12 @@ def run_jax(folder: Path, epochs: int, mark: Mark) -> float:
     mark("load")
     fitted = tasks.fit_ranking(
         split.train, loss=losses.bpr, optimizer=train.Optimizer(LEARNING_RATE, WEIGHT_DECAY),
-        plan=train.StepPlan(BATCH_SIZE), epochs=epochs, eval_every=epochs, seeds=SEED,
+        config=train.TrainConfig(BATCH_SIZE), epochs=epochs, eval_every=epochs, seeds=SEED,
     )  # fmt: skip
     tables = fitted.tables()
     mark("train")
     assert split.test is not None
-    plan = metrics.ranking_plan(split.train, split.test)
+    plan = metrics.eval_layout(split.train, split.test)
     values = metrics.evaluate(models.inner_scores, tables, plan, ks=(K,), auc=False)
     ndcg = metrics.summarize(values)[f"ndcg@{K}"]
     mark("evaluate")
@@ -147,7 +147,7 @@ def probe_jax(folder: Path, max_epochs: int) -> list[float]:
     fitted = tasks.fit_ranking(
         split.train, split.test, loss=losses.bpr,
         optimizer=train.Optimizer(LEARNING_RATE, WEIGHT_DECAY),
-        plan=train.StepPlan(BATCH_SIZE), epochs=max_epochs, eval_every=STRIDE,
+        config=train.TrainConfig(BATCH_SIZE), epochs=max_epochs, eval_every=STRIDE,
         patience=max_epochs, k=K, seeds=SEED,
     )  # fmt: skip
     return [entry[f"valid_ndcg@{K}"][0] for entry in fitted.history]

@@ -131,7 +131,7 @@ def make_epoch(task: Task, interactions: Any) -> Contestant:
         "bpr": (losses.bpr, {}),
         "dpl": (losses.debiased_pairwise, {"tau_plus": TAU_PLUS}),
     }[task.loss]
-    ranking = tasks.Ranking.of(
+    ranking = tasks.Ranking.from_interactions(
         interactions,
         encoder=models.MatrixFactorization(interactions.n_users, interactions.n_items, DIM),
         loss=loss,
@@ -140,14 +140,14 @@ def make_epoch(task: Task, interactions: Any) -> Contestant:
         n_pos=task.n_pos,
     )
     optimizer = train.Optimizer(jnp.float32(LEARNING_RATE), jnp.float32(WEIGHT_DECAY))
-    batches, plan = train.ArrayBatches(ranking.seen), train.StepPlan(BATCH_SIZE)
+    batches, plan = train.ArrayBatches(ranking.seen), train.TrainConfig(BATCH_SIZE)
 
     @partial(train.jit, donate_argnums=0)
     def compiled(state: Any, epoch: Any, ranking: Any, optimizer: Any, batches: Any) -> Any:
         # The key is made on the device, as `fit` does: made outside it would be timed too.
         steps = batches.epoch(jax.random.fold_in(state.key, epoch), plan)
         return train.run_steps(
-            ranking, optimizer, state, steps, plan=plan, data=batches.data, epoch=epoch
+            ranking, optimizer, state, steps, config=plan, data=batches.data, epoch=epoch
         )
 
     state = train.initial_state(ranking, optimizer, 0)

@@ -53,9 +53,9 @@ def check_range(
     if len(outside):
         at = tuple(outside[0].tolist())
         left, right = "(" if low_open else "[", ")" if high_open else "]"
-        got = plain_number(np.asarray(value)[at]) + (f" at index {list(at)}" if at else "")
+        got = shortest_repr(np.asarray(value)[at]) + (f" at index {list(at)}" if at else "")
         if low < numbers[at] < high:  # an end that only rounding reaches
-            got += f", which is {plain_number(used[at])} in {used.dtype}"
+            got += f", which is {shortest_repr(used[at])} in {used.dtype}"
         raise ValueError(f"`{name}` must lie in {left}{low}, {high}{right}, got {got}.")
 
 
@@ -68,13 +68,13 @@ def check_registered(name: str, value: Any) -> None:
         )
 
 
-def plain_number(number: Any) -> str:
+def shortest_repr(number: Any) -> str:
     """The fewest digits that tell a number apart from others of its type.
 
     A Python float holds float64. Where a float32 holds the same number, the digits are those of
     the float32: what ``array.tolist()`` gives prints as the array does.
 
-    >>> plain_number(jnp.array([0.3]).tolist()[0]), plain_number(0.3), plain_number(1 - 1e-8)
+    >>> shortest_repr(jnp.array([0.3]).tolist()[0]), shortest_repr(0.3), shortest_repr(1 - 1e-8)
     ('0.3', '0.3', '0.99999999')
     """
     exact = np.asarray(number)[()]
@@ -85,7 +85,7 @@ def plain_number(number: Any) -> str:
     return str(single if single == exact else exact)
 
 
-def is_whole(name: str) -> bool:
+def is_canonical_integer(name: str) -> bool:
     """Whether an id is an integer as Python writes it: "10", but not "010", "+10" or "1e1"."""
     return _WHOLE.fullmatch(name) is not None
 

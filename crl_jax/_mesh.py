@@ -13,12 +13,12 @@ DATA, TABLE = "data", "table"
 """The examples of a batch are spread over the first axis, rows of tables over the second."""
 
 
-def axis_of(mesh: Mesh, name: str) -> str | None:
+def mesh_axis(mesh: Mesh, name: str) -> str | None:
     """The axis, if the mesh has it."""
     return name if name in mesh.shape else None
 
 
-def devices_along(mesh: Mesh | None, name: str) -> int:
+def axis_size(mesh: Mesh | None, name: str) -> int:
     """How many parts an axis makes of what is spread over it; 1 without the axis, or a mesh."""
     return 1 if mesh is None else mesh.shape.get(name, 1)
 
@@ -37,12 +37,12 @@ def filled(
     return (np if isinstance(x, np.ndarray) else jnp).pad(x, widths, constant_values=value)
 
 
-def over_mesh(mesh: Mesh | None) -> AbstractContextManager[Any]:
-    """What is traced inside has its batches spread over a mesh, see :func:`mesh_of_batch`."""
+def use_batch_mesh(mesh: Mesh | None) -> AbstractContextManager[Any]:
+    """What is traced inside has its batches spread over a mesh, see :func:`batch_mesh`."""
     return nullcontext() if mesh is None else jax.sharding.use_abstract_mesh(mesh.abstract_mesh)
 
 
-def mesh_of_batch(n: int) -> AbstractMesh | None:
+def batch_mesh(n: int) -> AbstractMesh | None:
     """The mesh that n examples are spread over along the axis ``data``.
 
     None where none is at hand, where its axes are not left to the compiler, or where the examples

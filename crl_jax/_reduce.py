@@ -34,7 +34,7 @@ def masked_mean(
     return jnp.sum(jnp.where(where, values, 0)) / count
 
 
-def kept_count(scores: Array, where: Array | None) -> Array:
+def count_kept(scores: Array, where: Array | None) -> Array:
     """Kept entries of each row, ``[*batch]`` or ``[]``; 1 if there are none, to divide by."""
     if where is None:
         return jnp.asarray(scores.shape[-1], jnp.int32)

@@ -19,7 +19,7 @@ def row_scale(x: Float[Array, "*batch n"]) -> Float[Array, "*batch 1"]:
     return jnp.where(largest == 0, 1, largest)
 
 
-def unit_rows(x: Float[Array, "*batch n"]) -> Float[Array, "*batch n"]:
+def normalize_rows(x: Float[Array, "*batch n"]) -> Float[Array, "*batch n"]:
     """Rows of length 1, of the dtype of ``x``; a row of zeros stays 0, with zero gradient."""
     (wide,) = at_least_float32(x)
     scaled = wide / row_scale(wide)
@@ -29,7 +29,7 @@ def unit_rows(x: Float[Array, "*batch n"]) -> Float[Array, "*batch n"]:
     return jnp.where(zero, 0, scaled / length).astype(x.dtype)
 
 
-def below_largest(x: Float[Array, "*batch n"]) -> tuple[Array, Array]:
+def subtract_row_max(x: Float[Array, "*batch n"]) -> tuple[Array, Array]:
     """Entries minus the largest of their row, finite and <= 0, and that largest, ``[*batch, 1]``.
 
     The largest is a constant to the gradient: it has to cancel in what is made of both. It is 0

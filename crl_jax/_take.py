@@ -17,7 +17,7 @@ def take_rows(
     return table[at]
 
 
-def places_of_rows(
+def csr_entries(
     indptr: Int[np.ndarray, "n_bounds"], rows: Int[np.ndarray, "n"]
 ) -> tuple[Int[np.ndarray, "own_bounds"], Int[np.ndarray, "n_places"]]:
     """Where the entries of some compressed rows stand, and where those of each begin among them."""

@@ -12,13 +12,13 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 
-def mapped(function: Callable[[A], B], items: Iterable[A]) -> Iterator[B]:
+def thread_map(function: Callable[[A], B], items: Iterable[A]) -> Iterator[B]:
     """``map`` over threads, in order, with a bounded number of items under way.
 
     Pillow holds no lock while it decodes or resizes, nor scikit-learn while it fits a support
     vector machine.
     """
-    n_threads = n_cores()
+    n_threads = cpu_count()
     with ThreadPoolExecutor(n_threads) as pool:
         waiting: list[Future[B]] = []
         try:
@@ -32,7 +32,7 @@ def mapped(function: Callable[[A], B], items: Iterable[A]) -> Iterator[B]:
             pool.shutdown(cancel_futures=True)
 
 
-def n_cores() -> int:
+def cpu_count() -> int:
     """Cores that the process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

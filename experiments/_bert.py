@@ -66,7 +66,7 @@ class Encoder:
       params: Published parameters of the network; None for random ones.
     """
 
-    settings: models.Bert
+    settings: models.BERT
     words: data.WordPiece
     length: int
     params: Any = None
@@ -141,7 +141,7 @@ def _from_scratch(options: BertOptions, texts: Sequence[str], length: int | None
     lowercase = options.lowercase is not False
     words = data.WordPiece.learn(texts, sizes["vocab_size"], lowercase=lowercase)
     length = _length(words, texts, length)
-    settings = models.Bert(
+    settings = models.BERT(
         len(words), sizes["width"], sizes["n_layers"], options.heads or _HEADS,
         _INNER * sizes["width"], length, pooling=options.pooling,
         dropout=_DROPOUT if options.dropout is None else options.dropout,

@@ -24,7 +24,7 @@ C = TypeVar("C")
 
 
 @dataclass(frozen=True)
-class Kept(Generic[C]):
+class RankingState(Generic[C]):
     """What a run has kept.
 
     Attributes:
@@ -61,11 +61,11 @@ def save_encoder(folder: Path, params: Any, rest: Any, **told: Any) -> None:
 
 def save_backbone(folder: Path, learned: Learned, **told: Any) -> None:
     """Writes the backbone of what was learned, without the head."""
-    params, rest = learned.task.of_network(learned.params, learned.extra)
+    params, rest = learned.task.network_variables(learned.params, learned.model_state)
     save_encoder(folder, params["backbone"], rest["backbone"], **told)
 
 
-def open_encoder(folder: Path, schema: Schema[C]) -> Kept[C]:
+def open_encoder(folder: Path, schema: Schema[C]) -> RankingState[C]:
     """What the run of a command has kept.
 
     Raises:
@@ -79,7 +79,7 @@ def open_encoder(folder: Path, schema: Schema[C]) -> Kept[C]:
         if (folder / rundir.METRICS).exists():
             why = "it was made before encoders were kept; train again"
         raise ValueError(f"{folder} has no {ENCODER}: {why}.") from None
-    return Kept(folder, config, told)
+    return RankingState(folder, config, told)
 
 
 def encode(
@@ -93,7 +93,7 @@ def encode(
       examples: Every leaf ``[n, ...]``, n >= 1.
       augment: The network sees what its ``plain`` makes of them; None leaves them as they are.
     """
-    task = tasks.TwoViews(network, augment)
+    task = tasks.SimCLR(network, augment)
     n = len(jax.tree.leaves(examples)[0])
     blocks = (
         jax.tree.map(lambda leaf, i=i: jnp.asarray(leaf[i : i + _BLOCK]), examples)
@@ -103,7 +103,7 @@ def encode(
 
 
 @train.jit
-def _encode(task: tasks.TwoViews, params: Any, rest: Any, examples: Any) -> Any:
+def _encode(task: tasks.SimCLR, params: Any, rest: Any, examples: Any) -> Any:
     return task.embed(params, rest, examples)
 
 

@@ -75,9 +75,9 @@ def _measure(of: Any, voters: Voters, examples: np.ndarray, labels: np.ndarray) 
 
 def _valid(
     vote: _Vote, temperature: Any, bank: Any, labels: Any, queries: Any, own: Any,
-    task: Any, params: Any, extra: Any,
+    task: Any, params: Any, model_state: Any,
 ) -> dict[str, Any]:  # fmt: skip
-    found = [represent(task, params, extra, images) for images in (queries, bank)]
+    found = [represent(task, params, model_state, images) for images in (queries, bank)]
     accuracy = metrics.knn_accuracy(
         found[0], own, found[1], labels, n_classes=vote.n_classes, k=vote.k, temperature=temperature
     )
@@ -86,9 +86,9 @@ def _valid(
 
 def _train(
     vote: _Vote, temperature: Any, bank: Any, labels: Any, queries: Any, own: Any,
-    task: Any, params: Any, extra: Any,
+    task: Any, params: Any, model_state: Any,
 ) -> dict[str, Any]:  # fmt: skip
-    found = represent(task, params, extra, bank)
+    found = represent(task, params, model_state, bank)
     n = len(queries)
     accuracy = metrics.knn_accuracy(
         found[:n], own, found, labels, n_classes=vote.n_classes, k=vote.k, temperature=temperature,

@@ -26,28 +26,28 @@ class Learned:
 
     task: Any
     params: Any
-    extra: Any
+    model_state: Any
 
     @classmethod
-    def of(cls, task: Any, fitted: train.Fitted) -> "Learned":
+    def of(cls, task: Any, fitted: train.FitResult) -> "Learned":
         """Of the one run of a training."""
-        extra = jax.tree.map(lambda leaf: leaf[0], fitted.state.extra)
-        return cls(task, fitted.run(), extra)
+        model_state = jax.tree.map(lambda leaf: leaf[0], fitted.state.model_state)
+        return cls(task, fitted.run(), model_state)
 
     @property
     def alpha(self) -> jax.Array | None:
         """The α of the loss that was measured; None if none was."""
         # Of tasks with prototypes it stands with what they share with others.
-        state = getattr(getattr(self.extra, "momentum", self.extra), "alpha", None)
+        state = getattr(getattr(self.model_state, "momentum", self.model_state), "alpha", None)
         return None if state is None else weights.measured_alpha(state)
 
     def features(self, examples: Any) -> jax.Array:
         """Features of examples as they are, before the head."""
-        return _represent(self.task, self.params, self.extra, jnp.asarray(examples))
+        return _represent(self.task, self.params, self.model_state, jnp.asarray(examples))
 
     def two_views(self, examples: Any, seed: int) -> tuple[jax.Array, jax.Array]:
         """Embeddings of length 1 of two random views of each example."""
-        return _two_views(self.task, self.params, self.extra, jnp.asarray(examples), seed)
+        return _two_views(self.task, self.params, self.model_state, jnp.asarray(examples), seed)
 
     def of_views(self, examples: Any, seed: int) -> dict[str, Any]:
         """Alignment and uniformity of the embeddings of views of some examples."""
@@ -55,21 +55,25 @@ class Learned:
         return _aligned(*self.two_views(some, seed))
 
 
-def represent(task: tasks.ViewTask, params: Any, extra: Any, examples: Any) -> Any:
+def represent(task: tasks.TwoViewTask, params: Any, model_state: Any, examples: Any) -> Any:
     """Features of examples as they are, in blocks that bound the memory."""
-    return task.represent(params, extra, examples, block_size=_BLOCK)
+    return task.represent(params, model_state, examples, block_size=_BLOCK)
 
 
 _represent = train.jit(represent)
 
 
 @train.jit
-def _two_views(task: Any, params: Any, extra: Any, examples: Any, seed: Any) -> tuple[Any, Any]:
+def _two_views(
+    task: Any, params: Any, model_state: Any, examples: Any, seed: Any
+) -> tuple[Any, Any]:
     place = jnp.arange(len(examples), dtype=jnp.int32)
-    views = task.batch(jax.random.key(seed), train.Examples(place, examples))
+    views = task.batch(jax.random.key(seed), train.Batch(place, examples))
 
     def embed(views: Any) -> Any:
-        return losses.normalize(task.network.apply(*task.of_network(params, extra), views)[0])
+        return losses.normalize(
+            task.network.apply(*task.network_variables(params, model_state), views)[0]
+        )
 
     return embed(views.first), embed(views.second)
 
@@ -83,8 +87,8 @@ def measured_of_views(examples: Any, seed: int) -> Any:
     return jax.tree_util.Partial(_of_views, jnp.asarray(examples), seed)
 
 
-def _of_views(examples: Any, seed: Any, task: Any, params: Any, extra: Any) -> dict[str, Any]:
-    found = _aligned(*_two_views(task, params, extra, examples, seed))
+def _of_views(examples: Any, seed: Any, task: Any, params: Any, model_state: Any) -> dict[str, Any]:
+    found = _aligned(*_two_views(task, params, model_state, examples, seed))
     return {f"train_{name}": value for name, value in found.items()}
 
 

@@ -108,7 +108,7 @@ class TrainOptions:
     """Learning rate."""
     weight_decay: float = 1e-5
     """L2 coefficient."""
-    l2_on: Literal["tables", "rows", "encoded"] = "tables"
+    l2_target: Literal["tables", "rows", "encoded"] = "tables"
     """What L2 acts on: all parameters, the rows of a batch, or its encoded vectors."""
     optimizer: Literal["adam", "adamw", "adagrad", "rowwise-adagrad", "sgd"] = "adam"
     """All but adamw, which decays the weights apart, add the L2 term to the gradient."""

@@ -52,7 +52,7 @@ class Trained:
     tables: list[models.Tables]
     learned: tuple[str, ...]
     points: list[dict[str, float]]
-    choice: train.Choice
+    choice: train.Selection
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Outcome:
     """
 
     points: list[dict[str, float]]
-    choice: train.Choice
+    choice: train.Selection
     per_seed: list[dict[str, float]]
     scored_on: tuple[str, ...]
     saved_on: tuple[str, ...]
@@ -110,7 +110,7 @@ def run(
             on_epoch, "search", int(np.max(runs.get("epochs", config.training.epochs)))
         ),
     )
-    choice = train.choose(searched, n_search)
+    choice = train.select_best(searched, n_search)
     points = [
         {name: float(runs[name][i]) for name in axes} for i in range(0, searched.n_runs, n_search)
     ]
@@ -125,9 +125,9 @@ def run(
     return Trained(tables, learned, points, choice)
 
 
-def _told(epochs: int) -> train.Choice:
+def _told(epochs: int) -> train.Selection:
     """What there is to choose without validation data."""
-    return train.Choice(0, epochs, np.nan, np.array([np.nan]), np.array([epochs]))
+    return train.Selection(0, epochs, np.nan, np.array([np.nan]), np.array([epochs]))
 
 
 def train_again(
@@ -135,7 +135,7 @@ def train_again(
     config: Config,
     problem: Problem,
     points: list[dict[str, float]],
-    choice: train.Choice,
+    choice: train.Selection,
     checkpoints: Path,
     on_epoch: OnEpoch,
     on_stage: OnStage = unseen,
@@ -171,14 +171,14 @@ def score_seeds(
     """Test metrics of every seed's model."""
     on_stage("planning evaluation")
     with spoken(test="the test part", train="the training part"):
-        plan = metrics.ranking_plan(problem.known, problem.test)
+        plan = metrics.eval_layout(problem.known, problem.test)
     on_stage("scoring the test set")
     return [score(of_seed, plan, ks, mesh) for of_seed in tables]
 
 
 def score(
     tables: models.Tables,
-    plan: metrics.RankingPlan,
+    plan: metrics.EvalLayout,
     ks: tuple[int, ...],
     mesh: Mesh | None = None,
 ) -> dict[str, float]:
@@ -220,7 +220,7 @@ def _reading_order(name: str) -> tuple[int, int]:
 
 def _fitter(
     config: Config, objective: Settled, problem: Problem, swept: tuple[str, ...]
-) -> Callable[..., tasks.FittedRanking]:
+) -> Callable[..., tasks.RankingResult]:
     options, encoding = config.training, objective.similar(config.encoding)
 
     def fit(
@@ -231,12 +231,12 @@ def _fitter(
         checkpoint: Path,
         on_epoch: Callable[[dict[str, Any]], None],
         stop_at: int | None = None,
-    ) -> tasks.FittedRanking:
+    ) -> tasks.RankingResult:
         context = Context(part, config.source.data, objective.count("n_neg"))
         sampler, _ = resolve_sampler(config.sampling, context, swept, own=objective.sampler)
         encoder, contrast = model_on(part, encoding, config.contrasting, options.dim, swept)
         # To count held-out items in a pool would cost as much as the loss.
-        shared = isinstance(sampler, samplers.Shared)
+        shared = isinstance(sampler, samplers.SharedSampler)
         batches = None
         if options.batches == "host":
             seed = config.protocol.seed
@@ -250,18 +250,18 @@ def _fitter(
                 hyperparam_schedule=objective.entry.schedule,
                 encoder=encoder,
                 serve_similarity=encoding.serve_similarity,
-                l2_on=options.l2_on,
+                l2_target=options.l2_target,
                 sampler=sampler,
                 n_neg=objective.count("n_neg"),
                 n_pos=objective.count("n_pos"),
                 n_group=objective.count("n_group"),
                 confidence=objective.confidence(part, options),
-                contrast=contrast or objective.term,
+                auxiliary_loss=contrast or objective.term,
                 batches=batches,
                 held_out=None if shared else problem.held_out(part),
                 init_scale=options.init_scale,
                 optimizer=optimizer_of(options),
-                plan=train.StepPlan(options.batch_size, mesh=mesh_of(config.output.mesh)),
+                config=train.TrainConfig(options.batch_size, mesh=mesh_of(config.output.mesh)),
                 epochs=numbers.get("epochs", options.epochs),
                 stop_at=stop_at,
                 patience=options.patience,
@@ -285,7 +285,7 @@ def model_on(
     contrasting: ContrastOptions,
     dim: int,
     swept: tuple[str, ...],
-) -> tuple[models.Encoder, tasks.Term | None]:
+) -> tuple[models.Encoder, tasks.AuxiliaryLoss | None]:
     """The encoder and the contrast for training on ``part``, remembered until the next ones.
 
     A large graph and its singular vectors take minutes: they are made once to be judged and

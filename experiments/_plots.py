@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from crl_jax.train import Choice
+from crl_jax.train import Selection
 
 # Of more points only the chosen one has a name; the others share a grey line.
 _MOST_NAMED = 10
@@ -24,7 +24,7 @@ def draw_curves(
     title: str,
     *,
     points: list[dict[str, float]],
-    choice: Choice,
+    choice: Selection,
     learned: dict[str, str],
 ) -> None:
     """Draws loss and validation score against epochs, and marks the chosen epoch.
@@ -46,7 +46,7 @@ def curves(
     history: list[dict[str, Any]],
     title: str,
     points: list[dict[str, float]],
-    choice: Choice,
+    choice: Selection,
     learned: dict[str, str],
 ) -> Figure:
     """The figure of :func:`draw_curves`."""
@@ -96,7 +96,7 @@ def _draw_search(
     search: list[dict[str, Any]],
     name: str,
     points: list[dict[str, float]],
-    choice: Choice,
+    choice: Selection,
     learned: str,
 ) -> None:
     values = np.array([entry[name] for entry in search], float)

@@ -173,7 +173,7 @@ def _cut_test(loaded: data.Interactions, options: DataOptions) -> data.Split:
             by_time = loaded.timestamps is not None
             return data.leave_k_out(loaded, k=options.leave_k, seed=None if by_time else seed)
         case "clean":
-            return data.split_clean(loaded, seed=seed)
+            return data.split_top_rated(loaded, seed=seed)
 
 
 def _check(problem: Problem, options: DataOptions) -> None:

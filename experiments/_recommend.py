@@ -189,7 +189,9 @@ def _judge(
         problem = load_problem(config.source, shown.stage, reading(shown))
     context = Context(problem.train, config.source.data, objective.count("n_neg"))
     sampler, of_sampler = resolve_sampler(config.sampling, context, swept, own=objective.sampler)
-    if isinstance(sampler, samplers.Shared) and not losses.takes_where(objective.entry.loss):
+    if isinstance(sampler, samplers.SharedSampler) and not losses.accepts_where(
+        objective.entry.loss
+    ):
         raise ValueError(
             f"--sampler {config.sampling.sampler} needs a loss that takes `where`; --loss "
             f"{config.objective.loss} does not."
@@ -285,7 +287,7 @@ class _Work:
         finite = (t for t in tables if all(np.isfinite(table).all() for table in t))
         if (first := next(finite, None)) is not None:  # else it diverged, which `topk` says
             encoding = self._config.encoding
-            serving.Recommender.of(
+            serving.Recommender.from_tables(
                 first,
                 self._problem.joined(self._problem.learned("use", "all")),
                 similarity=encoding.serve_similarity or encoding.similarity or "inner",

@@ -127,7 +127,7 @@ def append_history(path: Path, line: dict[str, Any]) -> None:
 
 
 def write_sweep(
-    path: Path, points: list[dict[str, float]], choice: train.Choice, metric: str
+    path: Path, points: list[dict[str, float]], choice: train.Selection, metric: str
 ) -> None:
     """Writes the table of a grid: its numbers, the validation score and which was chosen."""
     rows = (

@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 from rich.console import Console
 from rich.table import Table
 
-from crl_jax.train import Choice
+from crl_jax.train import Selection
 
 from ._flags import in_flags
 from ._suggest import suggest
@@ -36,7 +36,7 @@ def machine(mesh: Mesh | None) -> str:
 
 
 def grid_table(
-    points: list[dict[str, float]], choice: Choice, n_seeds: int, metric: str, digits: int = 4
+    points: list[dict[str, float]], choice: Selection, n_seeds: int, metric: str, digits: int = 4
 ) -> Table:
     """The points of a sweep with their validation scores, the chosen one in bold."""
     seeds = f", mean of {n_seeds} seeds" if n_seeds > 1 else ", one seed"

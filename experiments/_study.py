@@ -50,7 +50,7 @@ class Run:
 
 
 class Trained(Protocol):
-    """What a training comes to, such as :class:`crl_jax.train.Fitted`."""
+    """What a training comes to, such as :class:`crl_jax.train.FitResult`."""
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -83,7 +83,7 @@ class Outcome:
     """
 
     points: list[dict[str, float]]
-    choice: train.Choice
+    choice: train.Selection
     per_seed: list[dict[str, float]]
 
 
@@ -190,7 +190,7 @@ class Study(ABC, Generic[C, P]):
 
 def search(
     study: Study[Any, P], config: Any, problem: P, checkpoints: Path, on_entry: OnEntry
-) -> tuple[list[dict[str, float]], train.Choice]:
+) -> tuple[list[dict[str, float]], train.Selection]:
     """Tries the points of the sweep, and chooses by the validation part.
 
     The score of a run is the mean of its last three reports; that of a point, the mean over seeds.
@@ -200,7 +200,7 @@ def search(
     *_, epochs = (n for stage in study.stages if (n := study.epochs(config, stage)))
     axes = study.schema.sweep(protocol.sweep, config)
     if not axes:
-        return [{}], train.Choice(0, epochs, np.nan, np.array([np.nan]), np.array([epochs]))
+        return [{}], train.Selection(0, epochs, np.nan, np.array([np.nan]), np.array([epochs]))
     grid = train.grid(axes, range(protocol.seed, protocol.seed + protocol.search_seeds))
     seeds, numbers = grid.pop("seeds"), grid
     scores = []
@@ -220,7 +220,7 @@ def search(
         for i in range(0, len(seeds), protocol.search_seeds)
     ]
     reached = np.full(len(points), epochs)
-    return points, train.Choice(best, epochs, float(means[best]), means, reached)
+    return points, train.Selection(best, epochs, float(means[best]), means, reached)
 
 
 def learn(

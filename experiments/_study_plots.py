@@ -15,7 +15,7 @@ _STYLES = {"search": ":", "final": "-"}
 _MOST_CLASSES = 20
 
 
-class Labelled(Protocol):
+class LabelledExamples(Protocol):
     """Examples with classes: ``labels [n]``, and the names of the ``classes``."""
 
     @property
@@ -75,7 +75,7 @@ def figure_of_curves(history: list[dict[str, Any]], title: str, words: Mapping[s
 
 
 def draw_embedding(
-    path: Path, features: np.ndarray, labelled: Labelled, title: str, seed: int
+    path: Path, features: np.ndarray, labelled: LabelledExamples, title: str, seed: int
 ) -> None:
     """Draws features in the plane by t-SNE, in the colours of their classes; grey without one.
 
@@ -89,7 +89,9 @@ def draw_embedding(
     save_figure(figure_of_embedding(features, labelled, title, seed), path)
 
 
-def figure_of_embedding(features: np.ndarray, labelled: Labelled, title: str, seed: int) -> Figure:
+def figure_of_embedding(
+    features: np.ndarray, labelled: LabelledExamples, title: str, seed: int
+) -> Figure:
     """The figure of :func:`draw_embedding`."""
     from sklearn.manifold import TSNE  # takes long to import
 

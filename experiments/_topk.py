@@ -90,7 +90,7 @@ def main(arguments: list[str]) -> None:
             recommend(tables, known, some, options.k, target)[0]
             for target in (options.approximate, None)
         )
-        share = metrics.share_found(found, exact)
+        share = metrics.top_k_recall(found, exact)
         console.print(f"approximate: {share:.2%} of the best items found, for {len(some)} users")
     lists = _in_parts(tables, known, users, options)
     if options.out is None:

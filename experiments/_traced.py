@@ -22,10 +22,10 @@ def trace_step(task: train.Task, examples: Any) -> Any:
 
     def step(examples: Any) -> Any:
         key, zero = jax.random.key(0), jnp.float32(0)
-        params, extra = task.init(key)
-        extra = task.start_epoch(key, params, extra, jnp.int32(0))
-        batch = task.batch(key, train.Examples(jnp.arange(n, dtype=jnp.int32), examples))
-        moment = train.Moment(key, jnp.int32(0), zero, jnp.ones(n, bool), jnp.float32(n))
-        return task.loss(params, extra, batch, moment)[0]
+        params, model_state = task.init(key)
+        model_state = task.start_epoch(key, params, model_state, jnp.int32(0))
+        batch = task.batch(key, train.Batch(jnp.arange(n, dtype=jnp.int32), examples))
+        ctx = train.StepContext(key, jnp.int32(0), zero, jnp.ones(n, bool), jnp.float32(n))
+        return task.loss(params, model_state, batch, ctx)[0]
 
     return jax.eval_shape(step, examples)

@@ -28,7 +28,7 @@ def settle_update(
       ValueError: If rows are asked for and cannot be.
     """
     options, hindrance = config.training, _hindrance(config, sampler)
-    n_read = tasks.count_rows(
+    n_read = tasks.count_row_reads(
         sampler, options.batch_size, objective.count("n_neg"), objective.count("n_pos"),
         objective.count("n_group"),
     )  # fmt: skip
@@ -36,7 +36,7 @@ def settle_update(
         raise ValueError(f"--update rows {hindrance}.")
     update = options.update
     if update == "auto":
-        pays = train.rows_pay(n_rows, n_read)
+        pays = train.prefer_row_updates(n_rows, n_read)
         update = "rows" if pays and not hindrance else "tables"
     what = "the rows that its batch reads" if update == "rows" else "whole tables"
     return update, f"a step changes {what}: {n_rows:,} rows, at most {n_read:,} are read"
@@ -45,7 +45,7 @@ def settle_update(
 def _hindrance(config: Config, sampler: samplers.Sampler) -> str:
     """Why rows cannot be trained as tables are; empty if they can."""
     optimizer, encoder = config.training.optimizer, config.encoding.encoder
-    if config.training.l2_on == "tables":
+    if config.training.l2_target == "tables":
         return "goes with --l2-on rows, got tables"
     rule = ROW_RULES.get(optimizer)
     if rule is None:
@@ -54,12 +54,12 @@ def _hindrance(config: Config, sampler: samplers.Sampler) -> str:
         return f"takes another --encoder than {encoder}, whose vectors are made of many rows"
     if config.contrasting.contrast != "none":
         return f"goes with no --contrast, got {config.contrasting.contrast}"
-    if rule is train.rows.adam and sampler.reads_scores:
+    if rule is train.rows.adam and sampler.uses_scores:
         return "with --optimizer adam takes a --sampler that does not look at scores"
     return ""
 
 
-def optimizer_of(options: TrainOptions) -> train.Scheduled:
+def optimizer_of(options: TrainOptions) -> train.ScheduledOptimizer:
     """The optimiser of settled options."""
     numbers = options.lr, options.weight_decay, options.decay
     schedule = SCHEDULES[options.schedule]

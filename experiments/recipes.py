@@ -123,7 +123,7 @@ def _on_graph(loss: Any) -> Config:
         source=DataOptions(data="movielens:100k", valid=0.2),
         objective=LossOptions(loss=loss, **options),
         encoding=EncoderOptions(**_LAYERS),
-        training=TrainOptions(l2_on="rows", eval_every=10, epochs=150, decay=0.3),
+        training=TrainOptions(l2_target="rows", eval_every=10, epochs=150, decay=0.3),
     )
 
 
@@ -140,7 +140,7 @@ def _standard(
         objective=LossOptions(**loss),
         sampling=SamplerOptions(**of_sampler),
         encoding=EncoderOptions(similarity="cosine", **of_encoder),
-        training=replace(training, dim=64, l2_on="rows", eval_every=5),
+        training=replace(training, dim=64, l2_target="rows", eval_every=5),
         protocol=ProtocolOptions(refit="none", k=(20,)),
     )
 

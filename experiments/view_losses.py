@@ -12,8 +12,8 @@ from crl_jax import losses, tasks, weights
 from ._ranges import NOT_NEGATIVE, Range
 from ._registry import Entry, Hyperparam, filled, settle, words
 
-ALPHA: Mapping[str, type[tasks.RunningAlpha] | None] = {
-    "given": None, "labels": tasks.AlphaByLabels, "views": tasks.AlphaByViews,
+ALPHA: Mapping[str, type[tasks.AlphaEstimator] | None] = {
+    "given": None, "labels": tasks.AlphaFromLabels, "views": tasks.AlphaFromViews,
 }  # fmt: skip
 """What measures the α of a loss, by the name of where it comes from."""
 
@@ -155,7 +155,7 @@ def parts_of_loss(
     temperature: float,
     numbers: dict[str, float],
     entries: Mapping[str, LossEntry] = LOSSES,
-) -> tuple[dict[str, Any], tasks.RunningAlpha | None]:
+) -> tuple[dict[str, Any], tasks.AlphaEstimator | None]:
     """The hyper-parameters of the loss, and what measures its α.
 
     Args:

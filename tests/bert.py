@@ -6,9 +6,9 @@ import numpy as np
 from scipy import special
 
 from crl_jax.data import Tokens
-from crl_jax.models import Bert
+from crl_jax.models import BERT
 
-TINY = Bert(
+TINY = BERT(
     vocab_size=40, width=12, n_layers=2, n_heads=3, inner_width=20, n_positions=10, dropout=0.1
 )
 

@@ -62,9 +62,11 @@ def train_from_host(process, n_processes) -> dict[str, float]:
     from crl_jax.data import simulate
 
     log = simulate(n_users=60, n_items=80, n_exposed=50, seed=1).interactions
-    task = tasks.Ranking.of(log, encoder=models.MatrixFactorization(60, 80, 4), loss=losses.bpr)
+    task = tasks.Ranking.from_interactions(
+        log, encoder=models.MatrixFactorization(60, 80, 4), loss=losses.bpr
+    )
     mesh = Mesh(np.array(jax.devices()[:8]).reshape(2, 4), ("data", "table"))
-    plan = train.StepPlan(64, mesh=mesh)
+    plan = train.TrainConfig(64, mesh=mesh)
     assert train.local_batch_size(plan) == 64 // n_processes
     batches = batches_of(process, n_processes, task.seen)
     host = train.HostBatches(lambda epoch: batches, n=sum(len(b.users) for b in batches), chunk=3)

@@ -9,7 +9,7 @@ import numpy as np
 
 from crl_jax.data import Interactions
 from crl_jax.models import Encoder, Tables
-from crl_jax.samplers import Batch, Positives
+from crl_jax.samplers import Positives, SamplingContext
 
 N_ITEMS = 9
 TAKEN = {
@@ -74,7 +74,7 @@ class World:
         taken = list(TAKEN.values()) if taken is None else taken
         self.train = interactions_of(taken, n_items)
         self.taken, self.n_items = [set(items) for items in taken], n_items
-        self.positives = Positives.of(self.train, bitmap=True)
+        self.positives = Positives.from_interactions(self.train, bitmap=True)
         self.scores = np.random.default_rng(seed).normal(size=(len(taken), n_items))
         self.tables = as_tables(self.scores)
 
@@ -87,7 +87,7 @@ class World:
 
     def batch(self, users, *, n=1, epoch=0):
         users = np.asarray(users)
-        return Batch(
+        return SamplingContext(
             users=jnp.asarray(users, jnp.int32),
             items=jnp.asarray([self.positive(user) for user in users], jnp.int32),
             positives=self.positives,

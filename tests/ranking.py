@@ -36,7 +36,7 @@ def fit(
     hooks += [] if checkpoint is None else [train.Checkpoint(checkpoint, seconds)]
     hooks += [] if see is None else [train.Progress(see)]
     return tasks.fit_ranking(
-        log, valid, loss=loss, sweep=sweep, hooks=hooks, plan=train.StepPlan(**plan),
+        log, valid, loss=loss, sweep=sweep, hooks=hooks, config=train.TrainConfig(**plan),
         hyperparams={n: v for n, v in hyperparams.items() if not np.ndim(v)},
         optimizer=kind(**optimizer), **flat,
     )  # fmt: skip
@@ -77,26 +77,26 @@ def epoch_of(
     """One epoch, which by default changes nothing: state before, state after, report."""
     encoder = encoder or models.MatrixFactorization(log.n_users, log.n_items, dim)
     plan = {"batch_size": 24, **{name: flat.pop(name) for name in OF_PLAN if name in flat}}
-    plan = train.StepPlan(**plan)
+    plan = train.TrainConfig(**plan)
     rate, l2 = jnp.float32(learning_rate), jnp.float32(weight_decay)
     if by_rows:
         flat |= {"l2": l2, "l2_on": "rows"}
         optimizer = train.RowOptimizer(rate, rule=rule or train.rows.sgd)
     else:
         optimizer = train.Optimizer(rate, l2, rule=rule or train.sgd_l2)
-    task = tasks.Ranking.of(log, encoder=encoder, loss=loss, **flat)
+    task = tasks.Ranking.from_interactions(log, encoder=encoder, loss=loss, **flat)
     before = train.initial_state(task, optimizer, 0)
     if params is not None:
         before = before._replace(params=params, opt_state=optimizer.init(params))
     if weight is not None:
-        before = before._replace(extra=before.extra._replace(confidence=weight))
+        before = before._replace(model_state=before.model_state._replace(confidence=weight))
     batches = train.ArrayBatches(task.seen)
     if by_user is not None:
-        batches = tasks.UserBatches(task.seen, by_user)
+        batches = tasks.UniformUserBatches(task.seen, by_user)
     key = jax.random.key(4) if key is None else key
-    extra = task.start_epoch(key, before.params, before.extra, jnp.int32(number))
+    model_state = task.start_epoch(key, before.params, before.model_state, jnp.int32(number))
     after, report = train.run_steps(
-        task, optimizer, before._replace(extra=extra), batches.epoch(key, plan),
-        plan=plan, data=batches.data, epoch=number,
+        task, optimizer, before._replace(model_state=model_state), batches.epoch(key, plan),
+        config=plan, data=batches.data, epoch=number,
     )  # fmt: skip
     return before, after, report

@@ -43,13 +43,17 @@ CHANGES = {
         lambda x, f: np.clip(f * x + (1 - f) * np_grey(x), 0, 1),
     ),
     "hue": (augment.adjust_hue, np_hue),
-    "grey": (lambda x, f: augment.to_grey(x), lambda x, f: np_grey(x)),
+    "grey": (lambda x, f: augment.to_grayscale(x), lambda x, f: np_grey(x)),
 }
 COMPILED = {name: quick_jit(change) for name, (change, _) in CHANGES.items()}
 each_change = pytest.mark.parametrize(("change", "formula"), CHANGES.values(), ids=CHANGES)
 ENHANCERS = {
     "brightness": (augment.adjust_brightness, ImageEnhance.Brightness, 1.01),
-    "contrast": (augment.adjust_contrast, ImageEnhance.Contrast, 1.6),  # its mean is rounded
+    "contrast": (
+        augment.adjust_contrast,
+        ImageEnhance.ContrastiveAuxiliaryLoss,
+        1.6,
+    ),  # its mean is rounded
     "saturation": (augment.adjust_saturation, ImageEnhance.Color, 1.6),  # and so is its grey
 }
 
@@ -78,7 +82,7 @@ def test_pillow_gives_the_same_within_its_rounding(change, enhancer, steps, fact
 
 def test_grey_is_that_of_pillow():
     theirs = np.asarray(Image.fromarray(PHOTO).convert("L"))
-    got = augment.to_grey(PHOTO)
+    got = augment.to_grayscale(PHOTO)
     np.testing.assert_allclose(255 * got[..., 0], theirs, atol=0.51)
     np.testing.assert_array_equal(got[..., 0], got[..., 1])
     np.testing.assert_array_equal(got[..., 0], got[..., 2])
@@ -148,7 +152,7 @@ def test_one_channel_has_no_colour():
     x = jnp.asarray(FLOATS[..., :1], jnp.float32)
     np.testing.assert_array_equal(augment.adjust_hue(x, 0.3), x)
     np.testing.assert_array_equal(augment.adjust_saturation(x, 0.3), x)
-    np.testing.assert_array_equal(augment.to_grey(x), x)
+    np.testing.assert_array_equal(augment.to_grayscale(x), x)
     want = np.clip(0.3 * FLOATS[..., :1] + 0.7 * FLOATS[..., :1].mean(), 0, 1)
     np.testing.assert_allclose(augment.adjust_contrast(x, 0.3), want, atol=1e-6)
 
@@ -167,4 +171,4 @@ def test_refusals():
         with refused("image", " must have 1 or 3 channels, got 2"):
             change(PHOTO[..., :2], 0.5)
     with refused("image", " must have 1 or 3 channels, got 2"):
-        augment.to_grey(PHOTO[..., :2])
+        augment.to_grayscale(PHOTO[..., :2])

@@ -14,7 +14,7 @@ from crl_jax.models import GraphArrays
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 GRAPHS = data.simulate_graphs(n=12, n_nodes=(3, 14), seed=5)
-BATCH = GraphArrays.of(GRAPHS).pack(jnp.arange(12), 2)
+BATCH = GraphArrays.from_graphs(GRAPHS).pack(jnp.arange(12), 2)
 N_NODES, N_EDGES = np.asarray(BATCH.n_nodes), np.asarray(BATCH.n_edges)
 KINDS = ("drop_nodes", "subgraph", "perturb_edges", "mask_attributes")
 CHANGES = {name: jax.jit(getattr(augment, name)) for name in KINDS}
@@ -112,7 +112,7 @@ def test_a_subgraph_hangs_together(ratio):
 
 def test_nodes_are_dropped_alike():
     graphs = data.as_graphs([[[0, 1, 2, 3], [1, 2, 3, 4]]], [np.arange(5)], [0])
-    batch = GraphArrays.of(graphs).pack(jnp.zeros(4000, jnp.int32) % 1, 4000)
+    batch = GraphArrays.from_graphs(graphs).pack(jnp.zeros(4000, jnp.int32) % 1, 4000)
     view = CHANGES["drop_nodes"](keys_of(1, (4000, 1)), batch, 0.4)
     lost = 5 - np.asarray(view.node_where).sum(axis=0)
     dropped = ~np.asarray(view.node_where)
@@ -139,7 +139,7 @@ def test_subgraphs_have_the_law_of_growing_node_by_node():
     near[links[0], links[1]] = near[links[1], links[0]] = True
     graphs = data.as_graphs([links], [np.arange(7)], [0])
     n = 6000
-    batch = GraphArrays.of(graphs).pack(jnp.zeros(n, jnp.int32), n)
+    batch = GraphArrays.from_graphs(graphs).pack(jnp.zeros(n, jnp.int32), n)
     view = CHANGES["subgraph"](keys_of(2, (n, 1)), batch, 0.45)
     got = np.asarray(view.node_where) @ (2 ** np.arange(7))
     rng = np.random.default_rng(0)
@@ -156,7 +156,7 @@ def test_added_edges_are_uniform_pairs():
     links = [[0, 1, 2], [1, 2, 3]]
     graphs = data.as_graphs([links], [np.arange(4)], [0])
     n = 3000
-    batch = GraphArrays.of(graphs).pack(jnp.zeros(n, jnp.int32), n)
+    batch = GraphArrays.from_graphs(graphs).pack(jnp.zeros(n, jnp.int32), n)
     edges = np.sort(np.asarray(ADDING(keys_of(3, (n, 1)), batch, 1.0).edges), axis=-1)
     _, counts = np.unique(edges.reshape(-1, 2), axis=0, return_counts=True)
     assert len(counts) == 6
@@ -171,7 +171,7 @@ def test_masks_are_normal():
 
 def test_a_graph_in_parts_keeps_one_of_them():
     graphs = data.as_graphs([[[0, 2], [1, 3]]], [np.arange(5)], [0])
-    batch = GraphArrays.of(graphs).pack(jnp.zeros(50, jnp.int32), 50)
+    batch = GraphArrays.from_graphs(graphs).pack(jnp.zeros(50, jnp.int32), 50)
     view = CHANGES["subgraph"](keys_of(5, (50, 1)), batch, 0.2)
     codes = set((np.asarray(view.node_where) @ (2 ** np.arange(5))).tolist())
     assert codes == {0b00011, 0b01100, 0b10000}
@@ -193,10 +193,13 @@ def test_another_ratio_for_each_graph(kind):
 
 
 def test_a_view_depends_on_its_own_key_and_graph_alone():
-    arrays = GraphArrays.of(GRAPHS)
+    arrays = GraphArrays.from_graphs(GRAPHS)
     places, keys = jnp.array([3, 8, 1, 11]), keys_of(7, (4,))
-    views = augment.GraphViews(arrays)
-    one, many = jax.jit(augment.GraphViews.__call__), jax.jit(augment.GraphViews.batch)
+    views = augment.GraphAugmentation(arrays)
+    one, many = (
+        jax.jit(augment.GraphAugmentation.__call__),
+        jax.jit(augment.GraphAugmentation.batch),
+    )
     for n_packs in (1, 2):
         batch = many(replace(views, n_packs=n_packs), keys, places)
         nodes, edges = counted(batch)
@@ -215,8 +218,9 @@ def test_a_view_depends_on_its_own_key_and_graph_alone():
 
 def test_kinds_are_drawn_alike():
     graphs = data.as_graphs([[[0, 1, 2], [1, 2, 0]]] * 2, [[0, 1, 2]] * 2, [0, 1])
-    views = augment.GraphViews(
-        GraphArrays.of(graphs), kinds=("identity", "drop_nodes", "mask_attributes"), ratio=0.5,
+    views = augment.GraphAugmentation(
+        GraphArrays.from_graphs(graphs), kinds=("identity", "drop_nodes", "mask_attributes"),
+        ratio=0.5,
         n_packs=2000, drawn=False,
     )  # fmt: skip
     view = jax.jit(views.batch)(keys_of(8, (4000,)), jnp.arange(4000) % 2)
@@ -227,7 +231,10 @@ def test_kinds_are_drawn_alike():
 
 
 def test_a_ratio_is_no_part_of_the_program():
-    views, traces = augment.GraphViews(GraphArrays.of(GRAPHS), kinds=("drop_nodes",)), []
+    views, traces = (
+        augment.GraphAugmentation(GraphArrays.from_graphs(GRAPHS), kinds=("drop_nodes",)),
+        [],
+    )
 
     @jax.jit
     def kept(views, keys, places):
@@ -244,10 +251,10 @@ def test_a_ratio_is_no_part_of_the_program():
 
 
 def test_what_does_not_belong_is_refused():
-    arrays = GraphArrays.of(GRAPHS)
+    arrays = GraphArrays.from_graphs(GRAPHS)
     with pytest.raises(ValueError, match="`kinds` must be some of identity, drop_nodes"):
-        augment.GraphViews(arrays, kinds=("drop",))
+        augment.GraphAugmentation(arrays, kinds=("drop",))
     with pytest.raises(ValueError, match=r"`ratio` must lie in \[0, 1\], got 1.2"):
-        augment.GraphViews(arrays, ratio=1.2)
+        augment.GraphAugmentation(arrays, ratio=1.2)
     with pytest.raises(ValueError, match=r"`ratio` must lie in \[0, 1\], got -0.1"):
         augment.drop_nodes(keys_of(0), BATCH, -0.1)

@@ -133,11 +133,11 @@ def test_gradients_are_finite():
 
 def test_random_grey():
     keys = jax.random.split(jax.random.key(7), 2000)
-    got = quick_jit(jax.vmap(lambda key: augment.random_grey(key, PHOTO, rate=0.2)))(keys)
+    got = quick_jit(jax.vmap(lambda key: augment.random_grayscale(key, PHOTO, rate=0.2)))(keys)
     colourless = np.asarray(got[..., 0] == got[..., 1]).all((1, 2))
     assert stats.binomtest(int(colourless.sum()), 2000, 0.2).pvalue > 1e-3
     np.testing.assert_array_equal(got[colourless], np.broadcast_to(
-        augment.to_grey(PHOTO), got[colourless].shape))  # fmt: skip
+        augment.to_grayscale(PHOTO), got[colourless].shape))  # fmt: skip
     np.testing.assert_array_equal(got[~colourless], np.broadcast_to(
         PHOTO, got[~colourless].shape))  # fmt: skip
 
@@ -152,7 +152,7 @@ def test_refusals():
         augment.color_jitter(key, PHOTO, (-0.4, 0.4, 0.4, 0.1))
     for function in (
         lambda rate: augment.color_jitter(key, PHOTO, STRENGTHS, rate=rate),
-        lambda rate: augment.random_grey(key, PHOTO, rate=rate),
+        lambda rate: augment.random_grayscale(key, PHOTO, rate=rate),
     ):
         with refused("rate", r" must lie in \[0, 1\], got 2"):
             function(2)

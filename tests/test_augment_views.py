@@ -12,11 +12,11 @@ from scipy import stats
 from test_augment_crop import pillow, simulated_box
 
 from crl_jax import augment
-from crl_jax.augment import ImageViews
+from crl_jax.augment import ImageAugmentation
 
 RNG = np.random.default_rng(0)
 PHOTOS = RNG.integers(0, 256, (6, 10, 12, 3), dtype=np.uint8)
-STILL = ImageViews(size=8, flip_rate=0.0, jitter_rate=0.0, grey_rate=0.0, blur_rate=0.0)
+STILL = ImageAugmentation(size=8, flip_rate=0.0, jitter_rate=0.0, grey_rate=0.0, blur_rate=0.0)
 draw = quick_jit(lambda views, keys, x: jax.vmap(views, (0, None))(keys, x))
 draw_all = quick_jit(lambda views, keys, x: jax.vmap(views)(keys, x))
 
@@ -26,7 +26,7 @@ def keys_of(n, seed=0):
 
 
 def test_a_view_depends_on_its_own_key_and_image_alone():
-    views = ImageViews.cifar10(size=8)
+    views = ImageAugmentation.cifar10(size=8)
     got = draw_all(views, keys_of(6), PHOTOS)
     assert got.shape == (6, 8, 8, 3)
     assert got.dtype == jnp.float32
@@ -47,7 +47,7 @@ def test_numbers_compile_nothing_anew_and_may_be_swept():
         return views(key, PHOTOS[0])
 
     jitted = quick_jit(counted)
-    views = ImageViews(size=8)
+    views = ImageAugmentation(size=8)
     changes = [
         {"scale": (0.2, 0.9), "ratio": (1.0, 2.0)}, {"flip_rate": 0.1}, {"jitter_rate": 0.3},
         {"jitter": (0.1, 0.2, 0.3, 0.4)}, {"grey_rate": 0.5}, {"mean": 0.4, "std": 0.3},
@@ -62,7 +62,7 @@ def test_numbers_compile_nothing_anew_and_may_be_swept():
 
 
 def test_it_is_a_pytree_that_hashes_and_compares():
-    views, same = ImageViews.cifar10(), ImageViews.cifar10()
+    views, same = ImageAugmentation.cifar10(), ImageAugmentation.cifar10()
     assert views == same
     assert hash(views) == hash(same)
     assert views != replace(views, grey_rate=0.3)
@@ -121,7 +121,7 @@ def test_flip_blur_and_grey_come_where_they_should():
         augment.gaussian_blur(of(jitter_rate=1.0, grey_rate=1.0), 0.9, 3), atol=1e-5,
     )  # fmt: skip
     np.testing.assert_allclose(
-        of(grey_rate=1.0, jitter_rate=1.0), augment.to_grey(of(jitter_rate=1.0)), atol=1e-6
+        of(grey_rate=1.0, jitter_rate=1.0), augment.to_grayscale(of(jitter_rate=1.0)), atol=1e-6
     )
     np.testing.assert_allclose(of(jitter_rate=0.0), of(jitter_rate=1.0, jitter=(0, 0, 0, 0)),
                                atol=1e-6)  # fmt: skip
@@ -133,8 +133,8 @@ def test_flip_blur_and_grey_come_where_they_should():
 def test_the_jitter_of_a_view_has_the_published_distribution():
     """Of even images, which crop, flip and blur leave alone."""
     even = np.full((10, 12, 3), [0.3, 0.5, 0.7], np.float32)
-    views = ImageViews(size=2, blur_kernel=1)
-    jitter = quick_jit(jax.vmap(lambda key: augment.random_grey(
+    views = ImageAugmentation(size=2, blur_kernel=1)
+    jitter = quick_jit(jax.vmap(lambda key: augment.random_grayscale(
         jax.random.fold_in(key, 1),
         augment.color_jitter(key, even[:1, :1], (0.4, 0.4, 0.4, 0.1), rate=0.8), rate=0.2,
     )))  # fmt: skip
@@ -188,7 +188,7 @@ def test_digits_have_one_channel():
     from sklearn.datasets import load_digits
 
     digits = (load_digits().images[:50, ..., None] / 16).astype(np.float32)
-    views = ImageViews(size=8, jitter=(0.0, 0.0, 0.4, 0.1), grey_rate=0.5, blur_kernel=1)
+    views = ImageAugmentation(size=8, jitter=(0.0, 0.0, 0.4, 0.1), grey_rate=0.5, blur_kernel=1)
     still = replace(views, jitter_rate=0.0, grey_rate=0.0)
     got = draw_all(views, keys_of(50), digits)
     assert got.shape == (50, 8, 8, 1)
@@ -202,11 +202,11 @@ def test_digits_have_one_channel():
 
 
 def test_presets():
-    cifar, imagenet = ImageViews.cifar10(), ImageViews.imagenet()
+    cifar, imagenet = ImageAugmentation.cifar10(), ImageAugmentation.imagenet()
     assert (cifar.size, cifar.blur_kernel, len(cifar.mean)) == (32, 3, 3)
     assert (imagenet.size, imagenet.blur_kernel, imagenet.jitter[3]) == (224, 23, 0.2)
-    assert ImageViews.imagenet(64).blur_kernel == 7
-    assert ImageViews.cifar10(blur_kernel=1, mean=0.5).mean == 0.5
+    assert ImageAugmentation.imagenet(64).blur_kernel == 7
+    assert ImageAugmentation.cifar10(blur_kernel=1, mean=0.5).mean == 0.5
 
 
 @pytest.mark.parametrize(("name", "value", "message"), [
@@ -228,11 +228,11 @@ def test_presets():
 ])  # fmt: skip
 def test_refusals(name, value, message):
     with refused(name, message):
-        ImageViews(**{name: value})
+        ImageAugmentation(**{name: value})
 
 
 def test_moments_must_fit_the_channels():
     with refused(
         "mean", r" must be one number or one for each of the 1 channels, got shape \(3,\)"
     ):
-        ImageViews.cifar10(size=8).plain(np.ones((8, 8, 1), np.float32))
+        ImageAugmentation.cifar10(size=8).plain(np.ones((8, 8, 1), np.float32))

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from crl_jax._checks import check_range, plain_number
+from crl_jax._checks import check_range, shortest_repr
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ from crl_jax._checks import check_range, plain_number
     ],
 )
 def test_a_number_prints_with_the_digits_that_it_was_written_with(number, printed):
-    assert plain_number(number) == printed
+    assert shortest_repr(number) == printed
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from crl_jax import data
-from crl_jax.data import Captioned, CaptionedSplit, DataError, DataWarning, load_captioned
+from crl_jax.data import (
+    CaptionedImages,
+    CaptionedImageSplit,
+    DataError,
+    DataWarning,
+    load_captioned,
+)
 from crl_jax.data._captions._set import cut_captioned
 
 RNG = np.random.default_rng(0)
@@ -21,7 +27,7 @@ def made(n=6, texts_each=2, groups=None):
     of_text = np.repeat(np.arange(n), texts_each).astype(np.int32)
     texts = tuple(f"image {i}, text {t}" for t, i in enumerate(of_text))
     pixels = RNG.integers(0, 256, (n, 4, 5, 3), np.uint8)
-    return Captioned(pixels, texts, of_text, None if groups is None else np.int32(groups))
+    return CaptionedImages(pixels, texts, of_text, None if groups is None else np.int32(groups))
 
 
 def jpeg(shade, side=6):
@@ -87,9 +93,9 @@ def test_what_does_not_fit_is_refused(change, message, unchecked):
         "image_of_text": np.array([0, 1], np.int32),
     }  # fmt: skip
     with pytest.raises(ValueError, match=message):
-        Captioned(**fields | change)
+        CaptionedImages(**fields | change)
     with pytest.raises(ValueError, match="`test` must have shape"):
-        CaptionedSplit(made(), Captioned(**fields))
+        CaptionedImageSplit(made(), CaptionedImages(**fields))
 
 
 @settings(deadline=None)
@@ -99,7 +105,7 @@ def test_what_does_not_fit_is_refused(change, message, unchecked):
 )  # fmt: skip
 def test_parts_hold_each_image_once_and_each_group_whole(groups, valid, test, seed, by_group):
     n = len(groups)
-    whole = Captioned(
+    whole = CaptionedImages(
         np.arange(n, dtype=np.uint8).reshape(n, 1, 1, 1), tuple(map(str, range(n))),
         np.arange(n, dtype=np.int32), np.int32(groups),
     )  # fmt: skip
@@ -274,7 +280,7 @@ def test_arrays_in_memory():
         "one", "too", "two"
     ]  # fmt: skip
     assert len({len(part) % 2 for _, part in split.parts()} | {0}) == 1  # whole groups
-    kept = load_captioned(CaptionedSplit(made(), made(4)), size=2)
+    kept = load_captioned(CaptionedImageSplit(made(), made(4)), size=2)
     assert kept.valid is None
     assert kept.test.images.shape == (4, 2, 2, 3)
     for source, message in (

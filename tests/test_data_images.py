@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 
 from crl_jax import data
 from crl_jax.data import IMAGE_SETS, DataError, Images, ImageSplit, load_images
-from crl_jax.data._examples import drawn_for_test
+from crl_jax.data._split_sampling import drawn_for_test
 
 
 @pytest.fixture(autouse=True)

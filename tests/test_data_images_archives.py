@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from crl_jax.data import DataError, DataWarning, _store, load_images
-from crl_jax.data._store import open_store
+from crl_jax.data._archive import open_store
 
 
 @pytest.fixture(autouse=True)

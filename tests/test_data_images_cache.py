@@ -53,12 +53,12 @@ def png(number):
     return buffer.getvalue()
 
 
-def archive(first=0, extra=()):
+def archive(first=0, model_state=()):
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as file:
         for number, path in enumerate(["train/a/0.png", "train/b/1.png", "test/a/2.png"]):
             file.writestr(path, png(first + number))
-        for name in extra:
+        for name in model_state:
             file.writestr(name, b"x")
     return buffer.getvalue()
 
@@ -73,7 +73,7 @@ def files_in(folder):
 
 def test_the_second_time_nothing_is_decoded(tmp_path, cache, decoded):
     path = tmp_path / "x.zip"
-    path.write_bytes(archive(extra=["train/a/.hidden"]))
+    path.write_bytes(archive(model_state=["train/a/.hidden"]))
     for _ in range(2):
         with pytest.warns(DataWarning, match="x.zip: skipped 1 hidden files"):
             split = load_images(path)

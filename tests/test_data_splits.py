@@ -16,7 +16,7 @@ from crl_jax.data import (
     load,
     split_by_ratio,
     split_by_time,
-    split_clean,
+    split_top_rated,
     union,
     with_validation,
 )
@@ -48,7 +48,7 @@ def assert_partition(data, split):
 
 SPLITS = {
     "ratio": split_by_ratio,
-    "clean": split_clean,
+    "clean": split_top_rated,
     "time": lambda data, seed=0: split_by_time(data),
     "leave_k_out": leave_k_out,
 }
@@ -123,7 +123,7 @@ def test_a_draw_counts_integers_by_value():
 @pytest.mark.filterwarnings("ignore::crl_jax.data.DataWarning")
 def test_the_splits_of_published_figures_stay(real_data):
     given_parts = load(real_data / "ml-100k")
-    outer = split_clean(union(given_parts.train, given_parts.test))
+    outer = split_top_rated(union(given_parts.train, given_parts.test))
     inner = with_validation(given_parts, valid=0.2)
     assert [part.fingerprint()[:16] for part in (outer.train, outer.test, inner.train)] == [
         "7870c56fb1a623f4",
@@ -163,14 +163,14 @@ def test_users_without_training_interactions_are_counted():
 
 def test_clean_takes_half_of_the_top_ratings():
     data = dense_data()
-    split = split_clean(data)
+    split = split_top_rated(data)
     assert set(split.test.ratings) == {5}
     assert len(split.test) == int(np.sum(data.ratings == 5)) // 2
-    assert set(split_clean(data, top_rating=2).test.ratings) == {2}
+    assert set(split_top_rated(data, top_rating=2).test.ratings) == {2}
     with pytest.raises(ValueError, match="`top_rating` must occur at least twice, got 0"):
-        split_clean(data, top_rating=7)
+        split_top_rated(data, top_rating=7)
     with pytest.raises(ValueError, match="must have ratings"):
-        split_clean(Interactions.from_arrays([0, 1], [0, 1]))
+        split_top_rated(Interactions.from_arrays([0, 1], [0, 1]))
 
 
 def test_time_never_trains_on_the_future():

@@ -108,8 +108,13 @@ def test_numbers_and_sweeps_reach_the_training(asked):
 @pytest.mark.parametrize(
     ("flags", "law", "rule", "every"),
     [
-        ([], stats.Smoothed(), "posterior", 10),
-        (["--law", "smoothed", "--rule", "prior", "--every", "2"], stats.Smoothed(), "prior", 2),
+        ([], stats.SmoothedEmpirical(), "posterior", 10),
+        (
+            ["--law", "smoothed", "--rule", "prior", "--every", "2"],
+            stats.SmoothedEmpirical(),
+            "prior",
+            2,
+        ),
         (["--law-scale", "0.2"], stats.VarianceGamma(8, 0.2), "posterior", 10),
         (
             ["--law", "variance-gamma", "--rule", "density", "--init-scale", "0.5"],
@@ -132,20 +137,20 @@ def test_the_confidence_takes_its_flags(flags, law, rule, every, asked):
 SAMPLERS_MADE = {
     "in-batch": (
         ["--batch-mask", "self", "--log-q", "0.5"],
-        lambda log: samplers.InBatch.of(log, "self", 0.5),
+        lambda log: samplers.InBatch.from_interactions(log, "self", 0.5),
     ),
     "shared": (
         ["--pool-mask", "none", "--pool-anchors", "8"],
         lambda log: samplers.SharedRNS("none", 8),
     ),
     "rns": ([], lambda log: samplers.RNS()),
-    "pns": ([], samplers.PNS.of),
+    "pns": ([], samplers.PNS.from_interactions),
     "aobpr": (["--rank-scale", "20"], lambda log: samplers.AOBPR(20.0)),
     "dns": (["--candidates", "3"], lambda log: samplers.DNS(3)),
     "srns": (["--candidates", "4"], lambda log: samplers.SRNS(memory=4, variance_weight=5.0)),
     "bns": (
         ["--ecdf-samples", "32", "--prior", "uniform", "--rns-epochs", "1"],
-        lambda log: samplers.Staged(
+        lambda log: samplers.StagedSampler(
             samplers.RNS(), samplers.BNS(samplers.uniform_prior(log.n_items), ecdf_samples=32), 1
         ),
     ),
@@ -202,7 +207,7 @@ def test_an_encoder_gets_its_numbers(asked):
     part, given = asked(
         "--encoder", "lightgcn", "--dim", "6", *flags, "--serve-similarity", "inner"
     )
-    want = models.LightGCN.of(part, 6, 2, edge_dropout=0.1, similarity="cosine")
+    want = models.LightGCN.from_interactions(part, 6, 2, edge_dropout=0.1, similarity="cosine")
     assert same(given["encoder"], want)
     assert (given["serve_similarity"], given["l2_on"]) == ("inner", "tables")
 
@@ -212,7 +217,9 @@ def test_an_encoder_has_a_vector_for_each_user_and_item(name, asked):
     part, given = asked("--encoder", name, "--dim", "6")
     encoder = given["encoder"]
     assert same(encoder, default_encoder(name, part, 6))
-    tables = jax.eval_shape(lambda key: encoder.serve(encoder.init(key)), jax.random.key(0))
+    tables = jax.eval_shape(
+        lambda key: encoder.serving_tables(encoder.init(key)), jax.random.key(0)
+    )
     assert (len(tables.users), len(tables.items)) == (part.n_users, part.n_items)
 
 
@@ -243,28 +250,28 @@ def of_loss(weight=0.1, temperature=0.2, loss=losses.info_nce, **hyperparams):
 
 
 def views_of_sgl(log, **dropped):
-    view = models.LightGCN.of(log, 6, 2, renormalize=True, **dropped)
+    view = models.LightGCN.from_interactions(log, 6, 2, renormalize=True, **dropped)
     if "edge_dropout" in dropped:
         plain = replace(view, edge_dropout=0.0, walk=False, renormalize=False)
     else:
-        plain = models.LightGCN.of(log, 6, 2)
-    return plain, tasks.GraphViews(first=view, second=view, **of_loss())
+        plain = models.LightGCN.from_interactions(log, 6, 2)
+    return plain, tasks.GraphContrast(first=view, second=view, **of_loss())
 
 
 def views_of_simgcl(log):
-    plain = models.LightGCN.of(log, 6, 2, layer_weights=(0, 0.5, 0.5))
+    plain = models.LightGCN.from_interactions(log, 6, 2, layer_weights=(0, 0.5, 0.5))
     view = replace(plain, noise=0.1)
-    return plain, tasks.GraphViews(first=view, second=view, **of_loss(0.5))
+    return plain, tasks.GraphContrast(first=view, second=view, **of_loss(0.5))
 
 
 def views_of_xsimgcl(log, noise=0.2, **settings):
-    encoder = models.LightGCN.of(log, 6, 2, layer_weights=(0, 0.5, 0.5), noise=noise)
-    return encoder, tasks.LayerViews(**{**of_loss(0.2, 0.15), **settings})
+    encoder = models.LightGCN.from_interactions(log, 6, 2, layer_weights=(0, 0.5, 0.5), noise=noise)
+    return encoder, tasks.LayerContrast(**{**of_loss(0.2, 0.15), **settings})
 
 
 # A further contrast need not stand here: it is trained below.
 CONTRASTS_MADE = {
-    "none": ([], lambda log: (models.LightGCN.of(log, 6, 2), None)),
+    "none": ([], lambda log: (models.LightGCN.from_interactions(log, 6, 2), None)),
     "sgl": ([], lambda log: views_of_sgl(log, edge_dropout=0.1)),
     "sgl nodes": (
         ["--augmentation", "node-dropout", "--augmentation-rate", "0.3"],
@@ -287,7 +294,8 @@ CONTRASTS_MADE = {
     "lightgcl": (
         ["--rank", "3", "--contrast-weight", "0.4", "--contrast-temperature", "0.3"],
         lambda log: (
-            models.LightGCN.of(log, 6, 2), tasks.SpectralViews.of(log, 3, **of_loss(0.4, 0.3))
+            models.LightGCN.from_interactions(log, 6, 2),
+            tasks.SpectralContrast.from_interactions(log, 3, **of_loss(0.4, 0.3))
         ),
     ),
 }  # fmt: skip

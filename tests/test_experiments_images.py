@@ -238,7 +238,7 @@ def test_every_method_is_trained(method):
     own["directclr"] = ["--first-features", "8"]
     config, problem = settled([*SMALL, "--method", method, *own.get(method, [])])
     task, loss = trace_step(config, problem.train, {})
-    assert isinstance(task, tasks.ViewTask)
+    assert isinstance(task, tasks.TwoViewTask)
     assert loss.shape == ()
 
 

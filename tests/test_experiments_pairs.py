@@ -19,7 +19,7 @@ from studies import commands_of, files_of, flags_of, kill, page_of, read, resume
 
 import experiments.pairs
 from crl_jax import models, tasks, train
-from crl_jax.data import Captioned, Tokens, load_captioned
+from crl_jax.data import CaptionedImages, Tokens, load_captioned
 from experiments._schema import to_json
 from experiments._study import Run
 from experiments._study_command import configure
@@ -202,10 +202,10 @@ def test_tiles_change_no_loss():
 
         @jax.jit
         def loss(key, task=task, some=some):
-            batch = task.batch(key, train.Examples(jnp.arange(100), some))
+            batch = task.batch(key, train.Batch(jnp.arange(100), some))
             where = jnp.arange(100) < 90
-            moment = train.Moment(key, jnp.int32(0), jnp.float32(0), where, jnp.float32(90))
-            return task.loss(*task.init(key), batch, moment)[0]
+            ctx = train.StepContext(key, jnp.int32(0), jnp.float32(0), where, jnp.float32(90))
+            return task.loss(*task.init(key), batch, ctx)[0]
 
         losses.append(float(loss(jax.random.key(0))))
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
@@ -237,7 +237,9 @@ def test_eight_devices_give_the_result_of_one(photographs, tmp_path):
 def captioned(of_text, groups=None, n=3):
     texts = tuple(f"t{i}" for i in range(len(of_text)))
     pixels = np.zeros((n, 2, 2, 1), np.uint8)
-    return Captioned(pixels, texts, np.int32(of_text), None if groups is None else np.int32(groups))
+    return CaptionedImages(
+        pixels, texts, np.int32(of_text), None if groups is None else np.int32(groups)
+    )
 
 
 def test_a_caption_is_one_of_the_images_own():
@@ -285,7 +287,7 @@ def test_classes_are_told_by_the_texts_of_the_training_part(monkeypatch):
     """Each wording counts once, however often it is there."""
     pixels = np.zeros((4, 2, 2, 1), np.uint8)
     of_text = np.arange(4, dtype=np.int32)
-    told = Captioned(pixels, ("a", "b", "b", "c"), of_text, np.int32([5, 5, 5, 6]))
+    told = CaptionedImages(pixels, ("a", "b", "b", "c"), of_text, np.int32([5, 5, 5, 6]))
     angles = np.array([0.0, 1.0, 1.0, -1.0])  # of the texts in the plane; class 5 is at 0.5
     ids = np.arange(4, dtype=np.int32)[:, None]
     part = Part(told, Tokens(ids, ids >= 0))
@@ -297,7 +299,7 @@ def test_classes_are_told_by_the_texts_of_the_training_part(monkeypatch):
     monkeypatch.setattr(judging, "_embedded", embedded)
     of_images = np.array([0.4, -0.2, -0.3, 0.0])  # the border is at -0.25
     images = jnp.stack([jnp.cos(of_images), jnp.sin(of_images)], axis=1)
-    test = Captioned(pixels, ("x",) * 4, of_text, np.int32([5, 5, 6, -1]))
+    test = CaptionedImages(pixels, ("x",) * 4, of_text, np.int32([5, 5, 6, -1]))
     found = Found(SimpleNamespace(), test, images, images, SimpleNamespace())  # pyright: ignore
     assert judge_classes(found, part) == {"zero_shot": 1.0}
     unknown = replace(found, test=replace(test, groups=np.int32([5, 5, 4, -1])))
@@ -309,7 +311,7 @@ def test_of_photographs_nobody_knows_which_are_equal(photographs):
     config, problem = settled([*flags, "--alpha-from", "views"])
     assert config.objective.tau_plus == 0.01
     assert trace_step(config, problem, {}).shape == ()
-    assert not isinstance(examples_of(problem.train), tasks.Labelled)
+    assert not isinstance(examples_of(problem.train), tasks.LabelledExamples)
     images, texts = jnp.eye(8), jnp.eye(8)[problem.test.captioned.image_of_text]
     found = Found(SimpleNamespace(), problem.test.captioned, images, texts, problem.encoder)  # pyright: ignore
     named, by_query = judge(found, problem, LOSSES["bayesian"])
@@ -425,7 +427,7 @@ def test_views_are_of_the_library():
     image = problem.train.captioned.images[0]
     view = task.augment_first(jax.random.key(0), image)
     np.testing.assert_allclose(view, task.augment_first.plain(image), atol=1e-5)
-    assert isinstance(examples_of(problem.train), tasks.Labelled)
+    assert isinstance(examples_of(problem.train), tasks.LabelledExamples)
 
 
 @pytest.mark.parametrize("command", commands_of(README, "pairs"), ids=" ".join)

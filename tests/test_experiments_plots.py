@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from crl_jax.train import Choice
+from crl_jax.train import Selection
 from experiments._plots import curves, draw_curves
 
 LEARNED = {"search": "training data", "final": "training data", "use": "all data"}
@@ -22,8 +22,8 @@ def history(n_runs: int, n_epochs: int, *phases: str) -> list[dict]:
     ]
 
 
-def choice(point: int = 1, epochs: int = 3) -> Choice:
-    return Choice(point, epochs, 0.1, np.zeros(3), np.zeros(3))
+def choice(point: int = 1, epochs: int = 3) -> Selection:
+    return Selection(point, epochs, 0.1, np.zeros(3), np.zeros(3))
 
 
 def line(axes, label: str):

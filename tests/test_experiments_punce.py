@@ -38,13 +38,13 @@ def test_methods_differ_in_labels_and_prior(digits):
     told = {"supcon": 0, "punce_half": prior / 2, "punce": prior, "punce_more": 1.5 * prior}
     for name, want in told.items():
         task, labels = punce.task_of(name, digits, labelled)
-        assert isinstance(task, tasks.PositiveUnlabelledViews)
+        assert isinstance(task, tasks.PuNCE)
         assert task.hyperparams["tau_plus"] == pytest.approx(want)
         np.testing.assert_array_equal(labels >= 0, labelled)
     task, labels = punce.task_of("info_nce", digits, labelled)
     assert (labels < 0).all()
     task, labels = punce.task_of("supcon_negative", digits, labelled)
-    assert isinstance(task, tasks.SupervisedViews)
+    assert isinstance(task, tasks.SupCon)
     np.testing.assert_array_equal(labels, labelled)
 
 

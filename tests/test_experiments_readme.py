@@ -27,7 +27,7 @@ from experiments.studies import TARGETS, Options
 
 
 @dataclass(frozen=True)
-class Choice:
+class Selection:
     """What is chosen."""
 
     kind: str = field(default="margin", metadata={"help": "The kind."})
@@ -90,7 +90,7 @@ def entry(folder: str, name: str):
 
 def test_a_loss_takes_one_file_and_one_line():
     entries = {**OBJECTIVES, "margin": entry("objectives", "MARGIN")}
-    made = with_flags(Choice, "kind", entries)
+    made = with_flags(Selection, "kind", entries)
     options = tyro.cli(made, args=["--kind", "margin", "--margin", "0.5"])
     values = settle("kind", options, entries)
     assert values == {"n_neg": 1, "temperature": 1.0, "margin": 0.5}
@@ -104,7 +104,7 @@ def test_a_loss_takes_one_file_and_one_line():
 def test_a_sampler_takes_one_file_and_one_line():
     popular = entry("sampling", "POPULAR")
     entries = {**SAMPLERS, "popular": popular}
-    made = with_flags(Choice, "kind", {"margin": popular, **entries})
+    made = with_flags(Selection, "kind", {"margin": popular, **entries})
     options = tyro.cli(made, args=["--kind", "popular", "--popularity-power", "2"])
     log = Interactions.from_arrays([0, 1, 2, 0], [0, 0, 0, 1])
     sampler = popular.make(Context(log, "", 1), **settle("kind", options, entries))
@@ -115,7 +115,7 @@ def test_a_sampler_takes_one_file_and_one_line():
 
 def test_an_encoder_takes_one_file_and_one_line():
     narrow = entry("encoders", "NARROW")
-    values = settle("kind", with_flags(Choice, "kind", {"margin": narrow})(), {"margin": narrow})
+    values = settle("kind", with_flags(Selection, "kind", {"margin": narrow})(), {"margin": narrow})
     log = Interactions.from_arrays([0, 1, 2, 0], [0, 0, 0, 1])
     made = narrow.make(log, dim=8, similarity="cosine", **values)
     assert made == models.MatrixFactorization(3, 2, 4, similarity="cosine")
@@ -123,10 +123,10 @@ def test_an_encoder_takes_one_file_and_one_line():
 
 def test_a_contrast_takes_one_file_and_one_line():
     damped = entry("contrasts", "DAMPED")
-    values = settle("kind", with_flags(Choice, "kind", {"margin": damped})(), {"margin": damped})
+    values = settle("kind", with_flags(Selection, "kind", {"margin": damped})(), {"margin": damped})
     assert values == {"contrast_weight": 0.2, "contrast_temperature": 0.2, "damping": 0.5}
     log = Interactions.from_arrays([0, 1, 2, 0], [0, 0, 0, 1])
-    encoder = models.LightGCN.of(log, 4, 2)
+    encoder = models.LightGCN.from_interactions(log, 4, 2)
     made, term = damped.make(log, encoder, {"weight": 0.3}, damping=0.5)
     assert made is encoder
     assert (term.weight, term.second.layer_weights) == (0.3, (1, 0.5, 0.25))

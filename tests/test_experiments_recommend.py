@@ -419,7 +419,7 @@ def test_a_killed_run_ends_as_one_never_killed(ratings, tmp_path):
 
 def test_a_graph_is_laid_out_once_for_each_training(ratings, tmp_path, monkeypatch):
     """Not once more to judge the flags of a contrast."""
-    made, of = [], InteractionGraph.of
+    made, of = [], InteractionGraph.from_interactions
 
     def counting(train, **how):
         made.append(len(train))

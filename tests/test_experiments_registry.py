@@ -33,7 +33,7 @@ MARGIN = Hyperparam(1.0, "How far a positive should lead", POSITIVE)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fitted(Entry):
+class FitResult(Entry):
     """An entry with a default that depends on another flag."""
 
     def complete(self, values, swept):
@@ -46,7 +46,7 @@ ENTRIES = {
         help="no margin",
         hyperparams={"slack": Hyperparam(0.5, "What is let through", SHARE)},
     ),
-    "deep": Fitted(
+    "deep": FitResult(
         help="layers",
         hyperparams={
             "depth": count(3, "Layers"),
@@ -58,13 +58,13 @@ ENTRIES = {
 
 
 @dataclass(frozen=True)
-class Choice:
+class Selection:
     """What is chosen."""
 
     kind: str = field(default="hinge", metadata={"help": "The kind."})
 
 
-MADE = with_flags(Choice, "kind", ENTRIES)
+MADE = with_flags(Selection, "kind", ENTRIES)
 
 
 def parse(*flags):

@@ -153,7 +153,9 @@ def test_scores_are_counted_by_what_they_are_of():
         "items": np.array([[9, 0.1], [0.6, 9], [-5, 5]], np.float32),
     }
     hook = sampling.score_histogram(World(train, test, ""), np.array([0.0, 0.5, 1.0]))
-    task = tasks.Ranking.of(train, encoder=models.MatrixFactorization(2, 3, 2), loss=losses.bpr)
+    task = tasks.Ranking.from_interactions(
+        train, encoder=models.MatrixFactorization(2, 3, 2), loss=losses.bpr
+    )
     counts = hook.metrics(task, params, None)
     assert counts["false_negatives"].tolist() == [1, 0]  # -5, below the lowest edge
     assert counts["true_negatives"].tolist() == [1, 2]  # 0.1; 0.6 and 5

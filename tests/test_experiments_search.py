@@ -53,7 +53,7 @@ def test_a_sweep_is_averaged_over_the_seeds_it_is_given(log, tmp_path):
     # The two runs to keep are those of the best point with the first two seeds, 5 and 6.
     again = tasks.fit_ranking(
         cut.train, cut.valid, loss=losses.bpr, encoder=models.MatrixFactorization(50, 60, 4),
-        hyperparams={"temperature": 1.0}, plan=train.StepPlan(64), epochs=3,
+        hyperparams={"temperature": 1.0}, config=train.TrainConfig(64), epochs=3,
         optimizer=train.Optimizer([0.01, 0.1][best], 1e-5, schedule=train.step_decay),
         seeds=np.array([5, 6]),
     )  # fmt: skip

@@ -337,10 +337,10 @@ def test_what_was_pre_trained_is_fine_tuned(files, tmp_path, monkeypatch):
     np.testing.assert_allclose(learned.features, learned.features_before, atol=1e-5)
 
 
-class Given(tasks.TwoViews):
+class Given(tasks.SimCLR):
     """In place of an encoder: features by the place of a text."""
 
-    def represent(self, params, extra, examples, *, block_size):
+    def represent(self, params, model_state, examples, *, block_size):
         return params[examples]
 
 
@@ -364,7 +364,7 @@ def test_weights_are_judged_as_pre_training_scores(files):
     config, problem = settled(files, "--loss", "hard")
     task = task_of(config, problem, "final", {})
     test = problem.test.take(some_of(len(problem.test)))
-    task = replace(task, pool=tasks.ClassPool.of(test.data))
+    task = replace(task, pool=tasks.ClassPool.from_labels(test.data))
     given = task.init(jax.random.key(0))
     scores, is_true = _scores(task, *given, jax.random.key(1), *test.data)
     assert scores.neg.shape == is_true.shape == (30, 60)

@@ -125,7 +125,7 @@ def test_one_user_gets_what_that_user_gets_among_all(saved, capsys):
 class Run(NamedTuple):
     """The choice, the test metrics, and the vectors that are saved."""
 
-    choice: train.Choice
+    choice: train.Selection
     per_seed: list[dict[str, float]]
     tables: list[models.Tables]
     learned: tuple[str, ...]
@@ -163,7 +163,7 @@ def from_everything(problem: Problem, stop_at: int, **changes: Any) -> list[mode
         hyperparams={"temperature": 1.0},
         encoder=models.MatrixFactorization(N_USERS, N_ITEMS, 4),
         optimizer=train.Optimizer(0.05, 1e-5, schedule=train.step_decay),
-        plan=train.StepPlan(16),
+        config=train.TrainConfig(16),
         epochs=4,
         stop_at=stop_at,
         **{"seeds": np.arange(2), **{name: of(everything) for name, of in changes.items()}},

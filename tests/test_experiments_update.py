@@ -120,8 +120,8 @@ def test_what_an_entry_says_is_what_its_encoder_is():
 
 
 def test_rows_are_counted():
-    assert tasks.count_rows(samplers.RNS(), 10, 3, 2, 4) == 10 * (1 + 1 + 3 + 2 + 4)
-    assert tasks.count_rows(samplers.InBatch(), 10, 3, 0, 0) == 20
-    assert tasks.count_rows(samplers.SharedRNS(anchors=4), 10, 7, 0, 0) == 20 + 3 * 7
-    assert train.rows_pay(101, 25)
-    assert not train.rows_pay(100, 25)
+    assert tasks.count_row_reads(samplers.RNS(), 10, 3, 2, 4) == 10 * (1 + 1 + 3 + 2 + 4)
+    assert tasks.count_row_reads(samplers.InBatch(), 10, 3, 0, 0) == 20
+    assert tasks.count_row_reads(samplers.SharedRNS(anchors=4), 10, 7, 0, 0) == 20 + 3 * 7
+    assert train.prefer_row_updates(101, 25)
+    assert not train.prefer_row_updates(100, 25)

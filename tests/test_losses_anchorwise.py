@@ -26,7 +26,7 @@ FURTHER = {
     "reweighted_bpr": lambda: {"exponent": 0.5},
 }  # fmt: skip
 SEVERAL_POSITIVES = ("supervised_contrastive", "punce")
-MARKED = sorted(n for n, f in vars(losses).items() if callable(f) and losses.is_anchorwise(f))
+MARKED = sorted(n for n, f in vars(losses).items() if callable(f) and losses.is_per_anchor_loss(f))
 ACROSS = ("truncated_bce", "truncated_bpr")
 
 
@@ -60,4 +60,4 @@ def test_losses_across_the_batch_are_not_marked(name):
 
 def test_the_marked_are_all_that_train_on_anchors():
     assert {"bpr", "bce", "info_nce", "debiased_pairwise", "bayesian_contrastive"} <= set(MARKED)
-    assert not losses.is_anchorwise(lambda pos, neg, **_: pos)
+    assert not losses.is_per_anchor_loss(lambda pos, neg, **_: pos)

@@ -27,7 +27,7 @@ from programs import as_users_do, quick_jit
 
 from crl_jax import losses
 from crl_jax._reduce import masked_mean
-from crl_jax.losses._anchors import finish, lead, prepare, row_mean
+from crl_jax.losses._common import finish, lead, prepare, row_mean
 
 
 def mean(values, m):
@@ -205,7 +205,7 @@ def loss_of_the_page():
     return made["squared_hinge"]
 
 
-@losses.anchorwise
+@losses.per_anchor_loss
 def exponential(pos, neg, *, temperature=1.0, where=None, weights=None, reduce_fn=masked_mean):
     """No loss of the library. It stands for those that overflow."""
     a = prepare(pos, neg, temperature=temperature, where=where, weights=weights)

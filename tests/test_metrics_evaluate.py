@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
 from crl_jax.metrics import (
-    RankingPlan,
+    EvalLayout,
     _evaluate,
     _plan,
+    eval_layout,
     evaluate,
-    ranking_plan,
     recommend,
     summarize,
 )
@@ -57,7 +57,7 @@ class Case:
     known: np.ndarray
     wanted: np.ndarray
     scores: np.ndarray
-    plan: RankingPlan
+    plan: EvalLayout
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def case():
     known, wanted, scores = random_case(0)
     for array in (known, wanted, scores):
         array.setflags(write=False)
-    return Case(known, wanted, scores, ranking_plan(Csr.of(known), Csr.of(wanted)))
+    return Case(known, wanted, scores, eval_layout(Csr.of(known), Csr.of(wanted)))
 
 
 def random_factors(seed, n_users, n_items, width=16, models=()):
@@ -137,21 +137,21 @@ def test_ragged_data_ties_and_strange_scores(seed, k_and_block, diverged):
     rng = np.random.default_rng(seed)
     shape = (61, 13)
     # Densities vary by user, so that some users have no item and some have all of them.
-    known, wanted, extra = (
+    known, wanted, model_state = (
         rng.random(shape) < rng.choice([0.0, 0.1, 0.5, 1.0], (shape[0], 1), p=p)
         for p in ((0.4, 0.3, 0.2, 0.1), (0.1, 0.4, 0.3, 0.2), (0.4, 0.4, 0.2, 0.0))
     )
-    known[0], extra[0], wanted[0, 3] = False, False, True  # somebody to evaluate
+    known[0], model_state[0], wanted[0, 3] = False, False, True  # somebody to evaluate
     known[:, 10:] = True  # what nobody may be shown does not count as covered
     levels = rng.choice([1, 2, 5, 1000], (shape[0], 1))
     scores = (rng.integers(0, levels, shape) - levels // 2).astype(np.float32)
     kinds = np.float32([np.inf, -np.inf, -0.0] + [np.nan] * diverged)
     strange = rng.random(shape) < rng.choice([0.0, 0.1, 0.9], (shape[0], 1))
     scores[strange] = rng.choice(kinds, strange.sum())
-    plan = ranking_plan(
-        Csr.of(known), Csr.of(wanted), exclude=[Csr.of(extra)], block_size=block_size
+    plan = eval_layout(
+        Csr.of(known), Csr.of(wanted), exclude=[Csr.of(model_state)], block_size=block_size
     )
-    masked = known | extra
+    masked = known | model_state
     np.testing.assert_array_equal(plan.users, np.nonzero((wanted & ~masked).any(1))[0])
     got = evaluate(table, jnp.asarray(scores), plan, ks=(k,))
     check(got, reference(scores, masked, wanted, k))
@@ -161,7 +161,7 @@ def test_large_catalogue_and_long_histories():
     # Top-k takes its route for long rows, and the pairs to mask need more than one scatter.
     known, wanted, scores = random_case(1, n_users=12, n_items=5000, density=0.002)
     known[0], wanted[0] = np.arange(5000) >= 100, np.arange(5000) < 30
-    plan = ranking_plan(Csr.of(known), Csr.of(wanted), block_size=16)
+    plan = eval_layout(Csr.of(known), Csr.of(wanted), block_size=16)
     got = evaluate(table, jnp.asarray(scores), plan, ks=(3, 10))
     check(got, reference(scores, known, wanted, 10))
 
@@ -205,7 +205,7 @@ def test_values_do_not_depend_on_the_block_size(n_items, sizes):
         evaluate(
             factors,
             params,
-            ranking_plan(Csr.of(known), Csr.of(wanted), block_size=size),
+            eval_layout(Csr.of(known), Csr.of(wanted), block_size=size),
             ks=(5, 20),
         )
         for size in sizes
@@ -218,7 +218,7 @@ def test_blocks_are_smaller_where_there_are_many_items():
     def rows(n_items):
         none = Csr(np.zeros(301, int), np.empty(0, np.int32), 300, n_items)
         one = Csr(np.arange(301), np.full(300, n_items - 1, np.int32), 300, n_items)
-        return ranking_plan(none, one).blocks.users.shape[1]
+        return eval_layout(none, one).blocks.users.shape[1]
 
     assert [rows(n) for n in (1000, 10**6, 10**7)] == [256, 64, 8]
 
@@ -291,7 +291,7 @@ def test_memory_grows_with_the_block_and_not_with_the_users():
     def temporary(n_users, block_size):
         n_items = 8192
         known, wanted, _ = random_case(8, n_users, n_items, density=0.003)
-        plan = ranking_plan(Csr.of(known), Csr.of(wanted), block_size=block_size)
+        plan = eval_layout(Csr.of(known), Csr.of(wanted), block_size=block_size)
         params = random_factors(0, n_users, n_items)
         fn = jax.jit(lambda p, plan: evaluate(factors, p, plan, ks=(5,)))
         analysis = fn.lower(params, plan).compile().memory_analysis()
@@ -366,14 +366,14 @@ def test_errors_say_what_is_wrong():
     known, wanted, scores = random_case(10, n_users=8, n_items=20)
     train, test, params = Csr.of(known), Csr.of(wanted), jnp.asarray(scores)
     with pytest.raises(ValueError, match=r"`test` must have the 8 users and 20 items"):
-        ranking_plan(train, Csr.of(wanted[:, :-1]))
+        eval_layout(train, Csr.of(wanted[:, :-1]))
     with pytest.raises(ValueError, match=r"`exclude` must have the 8 users"):
-        ranking_plan(train, test, exclude=[Csr.of(wanted[:-1])])
+        eval_layout(train, test, exclude=[Csr.of(wanted[:-1])])
     with pytest.raises(ValueError, match="`test` must hold a pair"):
-        ranking_plan(train, train)
+        eval_layout(train, train)
     with pytest.raises(ValueError, match="`block_size` must be positive"):
-        ranking_plan(train, test, block_size=0)
-    plan = ranking_plan(train, test)
+        eval_layout(train, test, block_size=0)
+    plan = eval_layout(train, test)
     for ks in ((), (5, 0)):
         with pytest.raises(ValueError, match="`ks` must hold"):
             evaluate(table, params, plan, ks=ks)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from jaxtyping import TypeCheckError
 
 from crl_jax.metrics import _top_k as module
-from crl_jax.metrics import approx_top_k, share_found, top_k
+from crl_jax.metrics import approx_top_k, top_k, top_k_recall
 
 
 def reference(scores, k):
@@ -106,5 +106,5 @@ def test_no_such_target(target):
 def test_what_was_found_is_counted_whatever_its_order():
     exact = np.array([[3, 1, 2], [4, -1, -1], [0, 5, 6]])
     found = np.array([[2, 9, 3], [-1, -1, 4], [7, 8, 9]])
-    assert share_found(found, exact) == pytest.approx(3 / 7)
-    assert share_found(exact[1:2, 1:], exact[1:2, 1:]) == 1
+    assert top_k_recall(found, exact) == pytest.approx(3 / 7)
+    assert top_k_recall(exact[1:2, 1:], exact[1:2, 1:]) == 1

@@ -39,7 +39,7 @@ def test_scores_of_every_kind_are_products_or_cosines(encoder):
     few = np.array([5, 1, 1, 0])
     shared = encoder.score_shared(tables, jnp.asarray(users), jnp.asarray(few))
     np.testing.assert_allclose(shared, want[users][:, few].T, rtol=1e-5, atol=1e-6)
-    every = jax.jit(inner_scores)(encoder.serve(params), jnp.asarray(users))
+    every = jax.jit(inner_scores)(encoder.serving_tables(params), jnp.asarray(users))
     np.testing.assert_allclose(every, want[users], rtol=1e-5, atol=1e-6)
 
 
@@ -116,7 +116,7 @@ def test_dropout_is_of_training_and_its_gradient_of_what_is_kept():
     encoder = MatrixFactorization(7, 11, 5, dropout=0.4)
     params = encoder.init(jax.random.key(0))
     np.testing.assert_array_equal(encoder.encode(params).users, params["users"])
-    np.testing.assert_array_equal(encoder.serve(params).users, params["users"])
+    np.testing.assert_array_equal(encoder.serving_tables(params).users, params["users"])
 
     def total(params):
         return jnp.sum(encoder.encode(params, jax.random.key(1)).users)

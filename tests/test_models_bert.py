@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from crl_jax.data import DataError, Tokens
-from crl_jax.models import Bert, Network, Projection, WithHead, load_bert
+from crl_jax.models import BERT, BackboneWithHead, Network, Projection, load_bert
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
@@ -139,7 +139,7 @@ def test_dropout_leaves_out_its_share_and_scales_the_rest(loaded):
 
 
 def test_a_head_sees_its_features():
-    network = Network(WithHead(TINY, Projection((7,), norm=False)))
+    network = Network(BackboneWithHead(TINY, Projection((7,), norm=False)))
     params, rest = network.init(jax.random.key(0))
     assert params["head"]["linear_1"]["kernel"].shape == (12, 7)
     z, _ = applied(params, tokens(), "__call__", network=network, rest=rest)
@@ -149,7 +149,7 @@ def test_a_head_sees_its_features():
 
 
 def test_initial_values_and_their_names_are_those_of_files(loaded):
-    params, rest = Network(Bert(2000, 64, 1, 4, 96, 20)).init(jax.random.key(0))
+    params, rest = Network(BERT(2000, 64, 1, 4, 96, 20)).init(jax.random.key(0))
     np.testing.assert_allclose(np.std(params["token_embedding"]), 0.02, rtol=0.02)
     np.testing.assert_allclose(np.std(params["layer_1"]["linear_1"]["kernel"]), 0.02, rtol=0.05)
     assert set(rest) == {"dropout_key"}

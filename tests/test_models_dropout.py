@@ -36,7 +36,7 @@ def left_of(graph):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_dropped_nodes_lose_their_links_and_the_others_count_more(layout):
     taken, rate = heavy_and_empty(), 0.3
-    graph = InteractionGraph.of(interactions(taken), layout=layout)
+    graph = InteractionGraph.from_interactions(interactions(taken), layout=layout)
     dropped = graph.drop_nodes(jax.random.key(0), rate)
     whole, got = normalised(taken), operator(dropped)
     for of, degrees in zip(
@@ -53,7 +53,7 @@ def test_dropped_nodes_lose_their_links_and_the_others_count_more(layout):
 @pytest.mark.parametrize("name", ["heavy and empty", "one item"])
 def test_what_is_left_is_divided_by_the_degrees_that_are_left(name, layout):
     taken = GRAPHS[name]
-    graph = InteractionGraph.of(interactions(taken), layout=layout, droppable=True)
+    graph = InteractionGraph.from_interactions(interactions(taken), layout=layout, droppable=True)
     thin = graph.drop(jax.random.key(1), 0.3).drop_nodes(jax.random.key(2), 0.2)
     left = left_of(thin)
     assert np.all(taken[left])
@@ -65,7 +65,7 @@ def test_what_is_left_is_divided_by_the_degrees_that_are_left(name, layout):
 
 def test_a_whole_graph_is_normalised_already():
     taken = heavy_and_empty()
-    graph = InteractionGraph.of(interactions(taken))
+    graph = InteractionGraph.from_interactions(interactions(taken))
     np.testing.assert_array_equal(operator(graph.renormalized()), operator(graph))
 
 
@@ -78,7 +78,7 @@ def some_links():
 
 
 def encoders(taken, **settings):
-    return LightGCN.of(
+    return LightGCN.from_interactions(
         interactions(taken), DIM, 3, layer_weights=WEIGHTS, layout="rows", **settings
     )
 

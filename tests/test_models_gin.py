@@ -7,15 +7,15 @@ import pytest
 from scipy.stats import hypergeom
 
 from crl_jax import data
-from crl_jax.models import GIN, GraphArrays, Network, Projection, WithHead
+from crl_jax.models import GIN, BackboneWithHead, GraphArrays, Network, Projection
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
 GRAPHS = data.simulate_graphs(n=24, n_nodes=(3, 14), seed=2)
-ARRAYS = GraphArrays.of(GRAPHS)
+ARRAYS = GraphArrays.from_graphs(GRAPHS)
 SETTINGS = GIN(4, width=5, n_layers=3, epsilon=0.25)
 NETWORK = Network(SETTINGS)
-HEADED = Network(WithHead(SETTINGS, Projection((6, 3), norm=False)))
+HEADED = Network(BackboneWithHead(SETTINGS, Projection((6, 3), norm=False)))
 
 
 def members(place, graphs=GRAPHS):
@@ -121,7 +121,9 @@ def test_the_order_of_nodes_changes_nothing():
     turned = data.as_graphs(edges, features, GRAPHS.labels[:6])
     params, rest = NETWORK.init(jax.random.key(0))
     got, want = (
-        NETWORK.apply(params, rest, GraphArrays.of(graphs).pack(jnp.arange(6)), train=True)[0]
+        NETWORK.apply(
+            params, rest, GraphArrays.from_graphs(graphs).pack(jnp.arange(6)), train=True
+        )[0]
         for graphs in (turned, GRAPHS)
     )
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
@@ -157,7 +159,7 @@ def test_the_room_of_draws_is_seldom_too_small():
     """Against the exact law of a sum of two sizes, drawn with replacement."""
     counts = np.array([1] * 990 + [200] * 10)
     graphs = data.as_graphs([[[], []]] * 1000, None, np.arange(1000) % 2, n_nodes=counts)
-    room = GraphArrays.of(graphs).budget(128, drawn=True)[0]
+    room = GraphArrays.from_graphs(graphs).budget(128, drawn=True)[0]
     least = (room - 128) // 199 + 1  # large ones that do not fit
     assert hypergeom.sf(least - 1, 1000, 10, 128) <= 1e-12
     assert room <= counts[-10:].sum() + 118
@@ -173,7 +175,7 @@ def test_what_does_not_fit_is_seen():
 def test_graphs_without_edges_have_features():
     graphs = data.as_graphs([[[], []], [[], []]], [[0], [1, 1]], [0, 1])
     params, rest = Network(GIN(2)).init(jax.random.key(0))
-    batch = GraphArrays.of(graphs).pack(jnp.arange(2))
+    batch = GraphArrays.from_graphs(graphs).pack(jnp.arange(2))
     got, _ = Network(GIN(2)).apply(params, rest, batch)
     assert got.shape == (2, 96)
     assert np.isfinite(got).all()

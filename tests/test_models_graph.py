@@ -18,15 +18,15 @@ from graphs import (
 )
 
 from crl_jax.models import InteractionGraph, Tables, propagate
-from crl_jax.models._dense import _times_in_parts
-from crl_jax.models._graph import DENSE_BYTES
+from crl_jax.models._dense_layout import _times_in_parts
+from crl_jax.models._interaction_graph import DENSE_BYTES
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", GRAPHS)
 def test_a_product_is_that_of_the_dense_matrix(name, layout):
     taken = GRAPHS[name]
-    graph = InteractionGraph.of(interactions(taken), layout=layout)
+    graph = InteractionGraph.from_interactions(interactions(taken), layout=layout)
     tables = some_tables(taken)
     got = jax.jit(propagate)(graph, tables)
     want = normalised(taken) @ stacked(tables)
@@ -41,7 +41,9 @@ def test_a_weighted_sum_of_layers_is_that_of_sparse_products(layout):
     rng = np.random.default_rng(2)
     taken = rng.random((300, 200)) < rng.random((300, 1)) ** 4
     tables, weights = some_tables(taken), (0.5, 0.0, -2.0, 0.25)
-    got = propagate(InteractionGraph.of(interactions(taken), layout=layout), tables, weights)
+    got = propagate(
+        InteractionGraph.from_interactions(interactions(taken), layout=layout), tables, weights
+    )
     operator, layer, want = sp.csr_array(normalised(taken)), stacked(tables), 0
     for weight in weights:
         want = want + weight * layer
@@ -51,7 +53,7 @@ def test_a_weighted_sum_of_layers_is_that_of_sparse_products(layout):
 
 def test_layers_without_weight_are_not_computed():
     taken = GRAPHS["one user"]
-    graph, tables = InteractionGraph.of(interactions(taken)), some_tables(taken)
+    graph, tables = InteractionGraph.from_interactions(interactions(taken)), some_tables(taken)
     got = propagate(graph, tables, (2.0, 0.0, 0.0))
     np.testing.assert_array_equal(stacked(got), stacked(tables) * 2)
     traced = str(jax.make_jaxpr(lambda g, t: propagate(g, t, (3.0, 0.0)))(graph, tables))
@@ -61,7 +63,7 @@ def test_layers_without_weight_are_not_computed():
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_gradient_is_that_of_the_dense_formula(layout):
     taken, weights = GRAPHS["heavy and empty"], (0.5, 1.0, 2.0)
-    graph = InteractionGraph.of(interactions(taken), layout=layout)
+    graph = InteractionGraph.from_interactions(interactions(taken), layout=layout)
     tables, mix = some_tables(taken), some_tables(taken, seed=2)
 
     def loss(tables):
@@ -84,7 +86,7 @@ def test_the_gradient_is_that_of_the_dense_formula(layout):
 
 def test_a_second_derivative_is_there():
     taken = GRAPHS["one user"]
-    graph, tables = InteractionGraph.of(interactions(taken)), some_tables(taken)
+    graph, tables = InteractionGraph.from_interactions(interactions(taken)), some_tables(taken)
 
     def slope(scale):
         def loss(scale):
@@ -100,7 +102,7 @@ def test_a_second_derivative_is_there():
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_several_runs_at_once_equal_one_after_another(layout):
     taken = GRAPHS["heavy and empty"]
-    graph = InteractionGraph.of(interactions(taken), layout=layout)
+    graph = InteractionGraph.from_interactions(interactions(taken), layout=layout)
     runs = [some_tables(taken, seed=seed) for seed in range(3)]
     together = Tables(*map(jnp.stack, zip(*runs)))
     got = jax.jit(jax.vmap(propagate, (None, 0)))(graph, together)
@@ -114,7 +116,7 @@ def test_several_runs_at_once_equal_one_after_another(layout):
 def test_bfloat16_stays_near(layout):
     taken = GRAPHS["heavy and empty"]
     tables = Tables(*(table.astype(jnp.bfloat16) for table in some_tables(taken)))
-    got = propagate(InteractionGraph.of(interactions(taken), layout=layout), tables)
+    got = propagate(InteractionGraph.from_interactions(interactions(taken), layout=layout), tables)
     assert [table.dtype for table in got] == [jnp.bfloat16] * 2
     # Summed in float32: the only rounding is that of the result.
     want = normalised(taken) @ stacked(tables)
@@ -126,7 +128,9 @@ def test_float64_is_exact(layout):
     taken = GRAPHS["heavy and empty"]
     with jax.enable_x64(True):
         tables = Tables(*(jnp.asarray(t, jnp.float64) for t in some_tables(taken)))
-        got = propagate(InteractionGraph.of(interactions(taken), layout=layout), tables)
+        got = propagate(
+            InteractionGraph.from_interactions(interactions(taken), layout=layout), tables
+        )
         np.testing.assert_allclose(
             stacked(got), normalised(taken) @ stacked(tables), rtol=1e-12, atol=1e-13
         )
@@ -151,7 +155,7 @@ def test_a_product_in_parts_is_exact_in_float32(side):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_dropped_edges_are_dropped_in_both_directions(layout):
     taken, rate = GRAPHS["heavy and empty"], 0.3
-    graph = InteractionGraph.of(interactions(taken), layout=layout, droppable=True)
+    graph = InteractionGraph.from_interactions(interactions(taken), layout=layout, droppable=True)
     n_users, n_items = taken.shape
     dropped = jax.jit(lambda key: graph.drop(key, rate))(jax.random.key(0))
     # The operator itself, column by column: what the unit vectors become.
@@ -166,7 +170,7 @@ def test_dropped_edges_are_dropped_in_both_directions(layout):
     share = kept.sum() / (whole != 0).sum()
     assert abs(share - (1 - rate)) < 4 * np.sqrt(rate * (1 - rate) / taken.sum())
     # The same key draws the same edges whatever the layout.
-    other = InteractionGraph.of(
+    other = InteractionGraph.from_interactions(
         interactions(taken), layout="dense" if layout == "rows" else "rows", droppable=True
     ).drop(jax.random.key(0), rate)
     np.testing.assert_allclose(stacked(propagate(other, units)), operator, atol=1e-6)
@@ -174,7 +178,7 @@ def test_dropped_edges_are_dropped_in_both_directions(layout):
 
 def test_dropped_sums_have_the_expected_values():
     taken, rate, n = GRAPHS["heavy and empty"], 0.4, 400
-    graph = InteractionGraph.of(interactions(taken), layout="rows", droppable=True)
+    graph = InteractionGraph.from_interactions(interactions(taken), layout="rows", droppable=True)
     tables = some_tables(taken, dim=1)
 
     def one(key):
@@ -203,7 +207,7 @@ def test_another_graph_of_the_same_shape_needs_no_compilation():
 
     tables = some_tables(taken)
     for matrix in (taken, other):
-        graph = InteractionGraph.of(interactions(matrix), layout="rows")
+        graph = InteractionGraph.from_interactions(interactions(matrix), layout="rows")
         got = compiled(graph, tables)
         want = 0.5 * stacked(tables) + 0.5 * normalised(matrix) @ stacked(tables)
         np.testing.assert_allclose(stacked(got), want, rtol=1e-5, atol=1e-6)
@@ -213,7 +217,7 @@ def test_another_graph_of_the_same_shape_needs_no_compilation():
 def test_nothing_as_long_as_the_edges_is_written_out():
     rng = np.random.default_rng(5)
     taken, dim = rng.random((300, 400)) < 0.5, 64
-    graph = InteractionGraph.of(interactions(taken), layout="rows")
+    graph = InteractionGraph.from_interactions(interactions(taken), layout="rows")
     tables = some_tables(taken, dim=dim)
 
     def loss(graph, tables):
@@ -230,7 +234,10 @@ def test_nothing_as_long_as_the_edges_is_written_out():
 def test_tables_are_made_apart_from_the_loops_that_gather_from_them(n_runs):
     """Even where the graph is a constant of the program, and for several runs at once."""
     taken = GRAPHS["heavy and empty"]
-    graph, tables = InteractionGraph.of(interactions(taken), layout="rows"), some_tables(taken)
+    graph, tables = (
+        InteractionGraph.from_interactions(interactions(taken), layout="rows"),
+        some_tables(taken),
+    )
     run = partial(propagate, graph)
     if n_runs:
         run, tables = jax.vmap(run), Tables(*(jnp.stack([table] * n_runs) for table in tables))
@@ -240,22 +247,22 @@ def test_tables_are_made_apart_from_the_loops_that_gather_from_them(n_runs):
 
 def test_auto_lays_out_by_backend_and_size(monkeypatch):
     small = interactions(GRAPHS["one user"])
-    assert type(InteractionGraph.of(small).layout).__name__ == "RowLayout"
+    assert type(InteractionGraph.from_interactions(small).layout).__name__ == "RowLayout"
     monkeypatch.setitem(DENSE_BYTES, jax.default_backend(), 2 * 37)
-    assert type(InteractionGraph.of(small).layout).__name__ == "DenseLayout"
+    assert type(InteractionGraph.from_interactions(small).layout).__name__ == "DenseLayout"
     monkeypatch.setitem(DENSE_BYTES, jax.default_backend(), 2 * 37 - 1)
-    assert type(InteractionGraph.of(small).layout).__name__ == "RowLayout"
+    assert type(InteractionGraph.from_interactions(small).layout).__name__ == "RowLayout"
 
 
 def test_bad_arguments_are_named():
     taken = GRAPHS["one user"]
     data, tables = interactions(taken), some_tables(taken)
-    graph = InteractionGraph.of(data)
+    graph = InteractionGraph.from_interactions(data)
     with pytest.raises(ValueError, match="`layout` must be auto, rows or dense, got 'csr'"):
-        InteractionGraph.of(data, layout="csr")  # pyright: ignore[reportArgumentType]
+        InteractionGraph.from_interactions(data, layout="csr")  # pyright: ignore[reportArgumentType]
     for layout in LAYOUTS:
         with pytest.raises(ValueError, match="droppable=True"):
-            InteractionGraph.of(data, layout=layout).drop(jax.random.key(0), 0.1)
+            InteractionGraph.from_interactions(data, layout=layout).drop(jax.random.key(0), 0.1)
     with pytest.raises(ValueError, match=r"`tables.items` must have shape \(37, dim\)"):
         propagate(graph, tables._replace(items=tables.users))
     with pytest.raises(ValueError, match="`tables` must have one width"):
@@ -265,7 +272,7 @@ def test_bad_arguments_are_named():
 
 
 def test_a_graph_is_a_tree_of_arrays():
-    graph = InteractionGraph.of(interactions(GRAPHS["heavy and empty"]))
+    graph = InteractionGraph.from_interactions(interactions(GRAPHS["heavy and empty"]))
     leaves, structure = jax.tree.flatten(graph)
     assert all(isinstance(leaf, jax.Array) for leaf in leaves)
     again = jax.tree.unflatten(structure, leaves)

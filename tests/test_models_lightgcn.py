@@ -46,7 +46,7 @@ def mixed_by_hand(train, params, weights) -> tuple[np.ndarray, np.ndarray]:
     [(3, None, [0.25] * 4), (1, [0.0, 1.0], [0.0, 1.0]), (2, (1.0, -0.5, 2), [1.0, -0.5, 2.0])],
 )
 def test_encoding_is_the_weighted_sum_of_layers(train, n_layers, layer_weights, used):
-    encoder = LightGCN.of(train, DIM, n_layers, layer_weights=layer_weights)
+    encoder = LightGCN.from_interactions(train, DIM, n_layers, layer_weights=layer_weights)
     params = encoder.init(jax.random.key(0))
     tables = jax.jit(lambda encoder, params: encoder.encode(params))(encoder, params)
     for got, want in zip(tables, mixed_by_hand(train, params, used)):
@@ -54,7 +54,7 @@ def test_encoding_is_the_weighted_sum_of_layers(train, n_layers, layer_weights, 
 
 
 def test_who_has_no_interaction_keeps_a_share_of_the_embedding(train):
-    encoder = LightGCN.of(train, DIM)
+    encoder = LightGCN.from_interactions(train, DIM)
     params = encoder.init(jax.random.key(0))
     tables = encoder.encode(params)
     np.testing.assert_array_equal(tables.users[2], params["users"][2] / 4)
@@ -62,7 +62,7 @@ def test_who_has_no_interaction_keeps_a_share_of_the_embedding(train):
 
 
 def test_scores_are_those_of_the_mixed_vectors(train):
-    encoder = LightGCN.of(train, DIM, similarity="cosine")
+    encoder = LightGCN.from_interactions(train, DIM, similarity="cosine")
     tables = encoder.encode(encoder.init(jax.random.key(0)))
     users, items = jnp.array([1, 4]), jnp.array([[0, 8], [3, 3]])
     got = encoder.score(tables, users, items)
@@ -74,9 +74,9 @@ def test_scores_are_those_of_the_mixed_vectors(train):
 
 
 def test_edges_are_dropped_only_with_a_key_and_a_rate(train):
-    certain = LightGCN.of(train, DIM, 1)
+    certain = LightGCN.from_interactions(train, DIM, 1)
     params = certain.init(jax.random.key(0))
-    dropping = LightGCN.of(train, DIM, 1, edge_dropout=0.5)
+    dropping = LightGCN.from_interactions(train, DIM, 1, edge_dropout=0.5)
     encode = jax.jit(lambda encoder, key: encoder.encode(params, key))
     key = jax.random.key(7)
     np.testing.assert_array_equal(certain.encode(params, key).users, certain.encode(params).users)
@@ -91,7 +91,7 @@ def test_edges_are_dropped_only_with_a_key_and_a_rate(train):
 
 
 def test_the_gradient_sees_the_edges_that_were_dropped(train):
-    encoder = LightGCN.of(train, DIM, 2, edge_dropout=0.4)
+    encoder = LightGCN.from_interactions(train, DIM, 2, edge_dropout=0.4)
     params, key = encoder.init(jax.random.key(0)), jax.random.key(1)
     weigh = encoder.init(jax.random.key(2))
 
@@ -109,7 +109,7 @@ def test_the_gradient_sees_the_edges_that_were_dropped(train):
 
 
 def test_several_runs_at_once_equal_one_after_another(train):
-    encoder = LightGCN.of(train, DIM, 2, edge_dropout=0.3)
+    encoder = LightGCN.from_interactions(train, DIM, 2, edge_dropout=0.3)
     keys = jax.random.split(jax.random.key(0), 3)
     runs = jax.vmap(encoder.init)(keys)
     together = jax.vmap(encoder.encode)(runs, keys)
@@ -120,13 +120,13 @@ def test_several_runs_at_once_equal_one_after_another(train):
 
 
 def test_initial_values_are_those_of_the_published_code_or_as_asked(train):
-    params = LightGCN.of(train, 4000).init(jax.random.key(0))
+    params = LightGCN.from_interactions(train, 4000).init(jax.random.key(0))
     for name, rows in (("users", N_USERS), ("items", N_ITEMS)):
         assert params[name].shape == (rows, 4000)
         np.testing.assert_allclose(np.std(params[name]), 0.1, rtol=0.05)
-    even = LightGCN.of(train, 4000, initializer=nnx.initializers.xavier_uniform()).init(
-        jax.random.key(0)
-    )
+    even = LightGCN.from_interactions(
+        train, 4000, initializer=nnx.initializers.xavier_uniform()
+    ).init(jax.random.key(0))
     limit = np.sqrt(6 / (N_USERS + 4000))
     assert 0.99 * limit < np.abs(even["users"]).max() <= limit
 
@@ -139,7 +139,7 @@ def test_equal_encoders_share_their_programs(train):
         traces.append(encoder)
         return encoder.encode(params)
 
-    first, second = LightGCN.of(train, DIM), LightGCN.of(train, DIM)
+    first, second = LightGCN.from_interactions(train, DIM), LightGCN.from_interactions(train, DIM)
     params = first.init(jax.random.key(0))
     np.testing.assert_array_equal(encode(first, params).users, encode(second, params).users)
     assert len(traces) == 1
@@ -166,4 +166,4 @@ def test_equal_encoders_share_their_programs(train):
 )
 def test_bad_arguments_are_named(train, change, message):
     with pytest.raises(ValueError, match=message):
-        LightGCN.of(train, **change)
+        LightGCN.from_interactions(train, **change)

@@ -16,7 +16,14 @@ from graphs import (
     stacked,
 )
 
-from crl_jax.models import InteractionGraph, LightGCN, Noise, Tables, propagate, propagate_mixes
+from crl_jax.models import (
+    InteractionGraph,
+    LayerNoise,
+    LightGCN,
+    Tables,
+    propagate,
+    propagate_mixes,
+)
 
 MIXES = ((0.5, 0.0, 0.25, 1.0), (0.0, 1.0), (2.0,), (0.0, 0.0))
 
@@ -35,7 +42,7 @@ def powers(taken, tables, weights):
 @pytest.mark.parametrize("name", GRAPHS)
 def test_each_mix_is_what_it_is_alone(name, layout):
     taken = GRAPHS[name]
-    graph = InteractionGraph.of(interactions(taken), layout=layout)
+    graph = InteractionGraph.from_interactions(interactions(taken), layout=layout)
     tables = some_tables(taken)
     for weights, got in zip(MIXES, propagate_mixes(graph, tables, MIXES), strict=True):
         np.testing.assert_allclose(
@@ -46,7 +53,7 @@ def test_each_mix_is_what_it_is_alone(name, layout):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_gradient_of_all_mixes_is_that_of_the_dense_formula(layout):
     taken = heavy_and_empty()
-    graph = InteractionGraph.of(interactions(taken), layout=layout)
+    graph = InteractionGraph.from_interactions(interactions(taken), layout=layout)
     tables = some_tables(taken)
     slopes = [some_tables(taken, seed=10 + i) for i in range(len(MIXES))]
 
@@ -64,8 +71,8 @@ def test_the_gradient_of_all_mixes_is_that_of_the_dense_formula(layout):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_noise_has_the_length_that_was_asked_and_the_signs_of_its_row(layout):
     taken = heavy_and_empty()
-    graph = InteractionGraph.of(interactions(taken), layout=layout)
-    tables, noise = some_tables(taken), Noise(0.3, jax.random.key(4))
+    graph = InteractionGraph.from_interactions(interactions(taken), layout=layout)
+    tables, noise = some_tables(taken), LayerNoise(0.3, jax.random.key(4))
     layers = [stacked(x) for x in propagate_mixes(graph, tables, np.eye(4).tolist(), noise)]
     linked = np.concatenate([taken.any(1), taken.any(0)])
     drawn = []
@@ -86,7 +93,7 @@ def test_noise_has_the_length_that_was_asked_and_the_signs_of_its_row(layout):
 
 def test_the_gradient_does_not_see_the_noise():
     taken = heavy_and_empty()
-    graph = InteractionGraph.of(interactions(taken))
+    graph = InteractionGraph.from_interactions(interactions(taken))
     tables, slopes = some_tables(taken), some_tables(taken, seed=2)
     weights = (0.25, 0.5, 1.0)
 
@@ -94,9 +101,9 @@ def test_the_gradient_does_not_see_the_noise():
         made = propagate_mixes(graph, tables, (weights,), noise)[0]
         return sum(jnp.sum(x * s) for x, s in zip(made, slopes, strict=True))
 
-    grads = [jax.grad(loss)(tables, noise) for noise in (None, Noise(0.3, jax.random.key(0)))]
+    grads = [jax.grad(loss)(tables, noise) for noise in (None, LayerNoise(0.3, jax.random.key(0)))]
     jax.tree.map(np.testing.assert_array_equal, *grads)
-    by_jit = jax.jit(jax.grad(loss))(tables, Noise(0.3, jax.random.key(0)))
+    by_jit = jax.jit(jax.grad(loss))(tables, LayerNoise(0.3, jax.random.key(0)))
     np.testing.assert_allclose(stacked(by_jit), stacked(grads[0]), rtol=1e-6, atol=1e-7)
 
 
@@ -111,10 +118,11 @@ def test_noise_needs_a_key_and_its_length_compiles_nothing_anew():
         return encoder.encode(params, key)
 
     quiet, loud = (
-        LightGCN.of(log, 4, 2, noise=jnp.float32(length), layout="rows") for length in (0.1, 0.5)
+        LightGCN.from_interactions(log, 4, 2, noise=jnp.float32(length), layout="rows")
+        for length in (0.1, 0.5)
     )
     params = quiet.init(jax.random.key(0))
-    plain = LightGCN.of(log, 4, 2, layout="rows").encode(params)
+    plain = LightGCN.from_interactions(log, 4, 2, layout="rows").encode(params)
     jax.tree.map(np.testing.assert_array_equal, quiet.encode(params), plain)
     near, far = (encode(e, params, jax.random.key(1)) for e in (quiet, loud))
     assert (
@@ -127,10 +135,13 @@ def test_noise_needs_a_key_and_its_length_compiles_nothing_anew():
 
 def test_bad_arguments_are_named():
     log = interactions(np.ones((3, 4), bool))
-    graph, tables = InteractionGraph.of(log), Tables(jnp.ones((3, 2)), jnp.ones((4, 2)))
+    graph, tables = (
+        InteractionGraph.from_interactions(log),
+        Tables(jnp.ones((3, 2)), jnp.ones((4, 2))),
+    )
     with pytest.raises(ValueError, match="`layer_weights` must have at least one weight"):
         propagate_mixes(graph, tables, ((1.0,), ()))
     with pytest.raises(ValueError, match="`noise` must lie in"):
-        LightGCN.of(log, noise=-0.1)
+        LightGCN.from_interactions(log, noise=-0.1)
     with pytest.raises(ValueError, match="`layer_weights` must have at least one weight"):
         propagate(graph, tables, ())

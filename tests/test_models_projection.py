@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from crl_jax.models import FirstFeatures, Network, Projection, ResNet, WithHead
+from crl_jax.models import BackboneWithHead, FeatureSlice, Network, Projection, ResNet
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
@@ -81,16 +81,16 @@ def test_a_head_of_one_layer_is_linear_and_starts_as_lecun_has_it():
 
 
 def test_the_first_features_are_a_head_without_parameters():
-    network = Network(FirstFeatures(2))
+    network = Network(FeatureSlice(2))
     params, rest = network.init(jax.random.key(0))
     assert jax.tree.leaves((params, rest)) == []
     np.testing.assert_array_equal(network.apply(params, rest, X)[0], X[:, :2])
 
 
-@pytest.mark.parametrize("head", [Projection((5, 4)), FirstFeatures(4)], ids=["mlp", "first"])
+@pytest.mark.parametrize("head", [Projection((5, 4)), FeatureSlice(4)], ids=["mlp", "first"])
 def test_a_head_on_a_backbone_keeps_the_features_at_hand(head):
     backbone = ResNet((1,), width=4)
-    both = WithHead(backbone, head)
+    both = BackboneWithHead(backbone, head)
     params, rest = initial(both)
     x = jax.random.normal(jax.random.key(1), (6, 5, 5, 3))
     features, _ = Network(both).apply(params, rest, x, method="features")
@@ -98,14 +98,14 @@ def test_a_head_on_a_backbone_keeps_the_features_at_hand(head):
     np.testing.assert_array_equal(features, Network(backbone).apply(*own, x)[0])
     got, _ = Network(both).apply(params, rest, x)
     assert got.shape == (6, both.n_features) == (6, 4)
-    of_head = head if isinstance(head, FirstFeatures) else Projection(head.widths, n_in=4)
+    of_head = head if isinstance(head, FeatureSlice) else Projection(head.widths, n_in=4)
     rest_of_head = params.get("head", {}), rest.get("head", {})
     want, _ = Network(of_head).apply(*rest_of_head, features)
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
 def test_masked_examples_enter_no_statistics_of_the_head():
-    both = WithHead(ResNet((1,), width=4), Projection((5, 4), last_norm=True))
+    both = BackboneWithHead(ResNet((1,), width=4), Projection((5, 4), last_norm=True))
     params, rest = initial(both)
     x = jax.random.normal(jax.random.key(1), (6, 5, 5, 3))
     where = jnp.array([True, False, True, True, True, False])
@@ -120,7 +120,7 @@ def test_any_modules_may_be_backbone_and_head():
     def backbone(rngs):
         return nnx.Linear(6, 3, rngs=rngs)
 
-    both = WithHead(backbone, Projection((4,), n_in=3))
+    both = BackboneWithHead(backbone, Projection((4,), n_in=3))
     params, rest = initial(both)
     assert Network(both).apply(params, rest, X)[0].shape == (7, 4)
 
@@ -135,10 +135,10 @@ def test_half_precision_is_near():
 
 
 def test_equal_settings_are_equal():
-    one, two = (WithHead(ResNet(18), Projection((512, 128))) for _ in range(2))
+    one, two = (BackboneWithHead(ResNet(18), Projection((512, 128))) for _ in range(2))
     assert one == two
     assert hash(one) == hash(two)
-    assert one != WithHead(ResNet(18), Projection((512, 64)))
+    assert one != BackboneWithHead(ResNet(18), Projection((512, 64)))
 
 
 def test_settings_out_of_range_are_refused():
@@ -151,6 +151,6 @@ def test_settings_out_of_range_are_refused():
     with pytest.raises(ValueError, match="`n_in` must be given"):
         Network(Projection()).init(jax.random.key(0))
     with pytest.raises(ValueError, match="`n_features` must be at least 1, got 0"):
-        FirstFeatures(0)
+        FeatureSlice(0)
     with pytest.raises(ValueError, match="`n_features` must be at most 6, got 7"):
-        Network(FirstFeatures(7)).apply({}, {}, X)
+        Network(FeatureSlice(7)).apply({}, {}, X)

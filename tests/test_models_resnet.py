@@ -10,9 +10,9 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from scipy.signal import correlate
 
-from crl_jax.models import Network, Projection, ResNet, WithHead
+from crl_jax.models import BackboneWithHead, Network, Projection, ResNet
 from crl_jax.models._convolution import convolve
-from crl_jax.models._norms import batch_norm
+from crl_jax.models._normalization import batch_norm
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
@@ -274,7 +274,7 @@ def test_gradients_in_a_loop_have_the_axes_that_are_fast(way):
 
 def test_no_variable_has_a_weak_type():
     """What leaves a step has none: the second call would be compiled anew."""
-    both = WithHead(SMALL, Projection((4, 4)))
+    both = BackboneWithHead(SMALL, Projection((4, 4)))
     variables = jax.eval_shape(Network(both).init, jax.random.key(0))
     assert not any(x.weak_type for x in jax.tree.leaves(variables))
 

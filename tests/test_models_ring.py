@@ -24,7 +24,7 @@ MESHES = {"2": mesh_of(1, 2), "3 of 6": mesh_of(2, 3), "8": mesh_of(1, 8)}
 
 
 def graph_on(taken, mesh, **how):
-    return InteractionGraph.of(interactions(taken), **how).on(mesh)
+    return InteractionGraph.from_interactions(interactions(taken), **how).shard(mesh)
 
 
 @pytest.mark.parametrize("mesh", MESHES.values(), ids=MESHES)
@@ -42,7 +42,10 @@ def test_layers_are_those_of_the_dense_matrix(name, mesh):
 
 def test_gradients_are_those_of_one_device():
     taken = GRAPHS["heavy and empty"]
-    here, spread = InteractionGraph.of(interactions(taken)), graph_on(taken, MESHES["3 of 6"])
+    here, spread = (
+        InteractionGraph.from_interactions(interactions(taken)),
+        graph_on(taken, MESHES["3 of 6"]),
+    )
 
     @jax.jit
     def slope(graph, tables):
@@ -60,7 +63,7 @@ def test_gradients_are_those_of_one_device():
 @pytest.mark.parametrize("name", GRAPHS)
 def test_the_links_of_a_layout_are_those_it_was_made_of(name):
     log = interactions(GRAPHS[name])
-    users, items = InteractionGraph.of(log).layout.links()
+    users, items = InteractionGraph.from_interactions(log).layout.links()
     order = np.lexsort((items, users))
     np.testing.assert_array_equal(users[order], log.users)
     np.testing.assert_array_equal(items[order], log.items)
@@ -84,18 +87,18 @@ def test_no_device_gets_more_than_a_part_at_a_time():
 def test_what_can_be_dropped_or_is_dense_stays_whole():
     log = interactions(GRAPHS["one user"])
     for how in ({"droppable": True}, {"layout": "dense"}):
-        graph = InteractionGraph.of(log, **how)
-        assert graph.on(MESHES["2"]) is graph
-    graph = InteractionGraph.of(log)
-    assert graph.on(mesh_of(4, 1)) is graph
+        graph = InteractionGraph.from_interactions(log, **how)
+        assert graph.shard(MESHES["2"]) is graph
+    graph = InteractionGraph.from_interactions(log)
+    assert graph.shard(mesh_of(4, 1)) is graph
     with pytest.raises(ValueError, match="`drop` needs a graph made with `droppable=True`"):
-        graph.on(MESHES["2"]).drop(jax.random.key(0), 0.5)
+        graph.shard(MESHES["2"]).drop(jax.random.key(0), 0.5)
 
 
 def test_with_noise_the_graph_stays_whole():
     """It is drawn in the order of the layout, and is not to depend on the devices."""
-    noisy = LightGCN.of(interactions(GRAPHS["one user"]), noise=0.1)
-    assert noisy.on(MESHES["2"]) is noisy
+    noisy = LightGCN.from_interactions(interactions(GRAPHS["one user"]), noise=0.1)
+    assert noisy.shard(MESHES["2"]) is noisy
 
 
 def test_each_device_holds_the_links_of_its_rows():

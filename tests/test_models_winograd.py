@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from scipy.signal import correlate
 
-from crl_jax._mesh import over_mesh
+from crl_jax._mesh import use_batch_mesh
 from crl_jax.models._convolution import convolve
 from crl_jax.models._winograd import convolve_tiles, slope_of_kernel_by_tiles
 
@@ -135,7 +135,7 @@ def test_devices_convolve_their_own_images(n_channels, known, axes, monkeypatch)
 
     @jax.jit
     def both(x, kernel, slope):
-        with over_mesh(mesh if known else None):
+        with use_batch_mesh(mesh if known else None):
             out, back = jax.vjp(partial(convolve, way="core"), x, kernel)
             return out, *back(slope)
 
@@ -161,7 +161,7 @@ def test_a_batch_that_devices_cannot_share_evenly(n_channels):
 
     @jax.jit
     def both(x, kernel, slope):
-        with over_mesh(mesh):
+        with use_batch_mesh(mesh):
             return jax.vjp(partial(convolve, way="core"), x, kernel)[1](slope)
 
     single = [jnp.asarray(each, jnp.float32) for each in (x, kernel, slope)]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from negatives import N_ITEMS, N_USERS, World, as_tables, interactions_of
 
 from crl_jax import samplers, stats
-from crl_jax.samplers import _unseen, informativeness, sampling_risk, unbiasedness
+from crl_jax.samplers import informativeness, sampling_risk, unbiasedness
 from crl_jax.samplers._positives import pack_bits
 
 unit = st.floats(0, 1, width=32)
@@ -122,7 +122,7 @@ def test_exact_ecdf_counts_all_that_the_user_has_left(monkeypatch, limits):
 def shared_sample(world, items):
     """The sample as it is handed on: with what each user has taken, as bits."""
     taken = [[j in row for row in world.taken] for j in items]
-    return _unseen.SharedSample(jnp.array(items), pack_bits(jnp.array(taken)))
+    return _unseen.CatalogueSample(jnp.array(items), pack_bits(jnp.array(taken)))
 
 
 def test_sampled_ecdf_is_that_of_the_sample_without_what_was_taken():
@@ -169,7 +169,7 @@ def test_sampled_ecdf_strays_as_far_as_the_bound_allows():
         sample = 1 + jax.random.randint(key, (n,), 0, n_items - 1)
         taken = jnp.zeros((2, 1), jnp.uint32)
         scores = batch.scores(jnp.asarray(items)[None])
-        return _unseen.sampled_ecdf(batch, scores, _unseen.SharedSample(sample, taken))
+        return _unseen.sampled_ecdf(batch, scores, _unseen.CatalogueSample(sample, taken))
 
     strayed = np.asarray(estimate(jax.random.split(jax.random.key(0), 400))) - exact
     worst = np.abs(strayed).max(axis=(1, 2))

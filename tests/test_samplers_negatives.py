@@ -14,7 +14,7 @@ from scipy import stats
 from crl_jax import samplers
 from crl_jax.data import Interactions
 from crl_jax.models import Tables
-from crl_jax.samplers import AOBPR, BNS, DNS, PNS, RNS, SRNS, Mixed, Staged
+from crl_jax.samplers import AOBPR, BNS, DNS, PNS, RNS, SRNS, MixedSampler, StagedSampler
 from crl_jax.samplers._dynamic import truncated_geometric
 
 N_DRAWS = 6000
@@ -83,13 +83,13 @@ SAMPLERS = {
     "AOBPR": (AOBPR(2.0), expected_aobpr),
     "BNS": (BNS(PRIOR, candidates=3), expected_bns),
     "posterior": (BNS(PRIOR, candidates=2, criterion="posterior"), expected_posterior),
-    "BNS after RNS": (Staged(RNS(), BNS(PRIOR, candidates=3), 1), expected_rns),
+    "BNS after RNS": (StagedSampler(RNS(), BNS(PRIOR, candidates=3), 1), expected_rns),
 }
 OTHERS = {
     "BNS from a sample": BNS(PRIOR, ecdf_samples=4),
     "BNS from all": BNS(PRIOR, candidates=None),
     "SRNS": SRNS(memory=4, fresh=3, history=2),
-    "mixed": Mixed((DNS(3), SRNS(memory=4, fresh=3, history=2))),
+    "mixed": MixedSampler((DNS(3), SRNS(memory=4, fresh=3, history=2))),
 }
 EVERY = {name: sampler for name, (sampler, _) in SAMPLERS.items()} | OTHERS
 
@@ -130,7 +130,7 @@ def test_no_sampler_ever_returns_what_the_user_has_taken(name, data):
         if field in fields:
             sampler = dataclasses.replace(sampler, **{field: fields[field][:n_items]})
     if name == "BNS after RNS":
-        sampler = Staged(RNS(), BNS(PRIOR[:n_items]), 1)
+        sampler = StagedSampler(RNS(), BNS(PRIOR[:n_items]), 1)
     state, key = world.state(sampler), jax.random.key(data.draw(st.integers(0, 99)))
     users = [0, 1, 2, 3] * 3
     for epoch in range(2):
@@ -225,7 +225,7 @@ def test_bns_1_weighs_gains_less_from_epoch_to_epoch(world):
 
 def test_bns_2_changes_its_sampler_when_its_time_has_come(world):
     late = BNS(PRIOR, candidates=None)
-    sampler = Staged(RNS(), late, 3)
+    sampler = StagedSampler(RNS(), late, 3)
     batch = world.batch([0] * 200, epoch=2)
     early, state = draw(sampler, jax.random.key(0), batch, world.state(sampler))
     assert len(np.unique(early)) == len(world.unseen(0))
@@ -352,8 +352,8 @@ def test_samplers_say_what_is_wrong_with_an_argument(world):
         (lambda: BNS(PRIOR, ecdf_samples=0), "`ecdf_samples` must lie in"),
         (lambda: SRNS(temperature=0.0), "`temperature` must lie in"),
         (lambda: SRNS(memory=0), "`memory` must lie in"),
-        (lambda: Staged(RNS(), RNS(), -1), "`epochs` must lie in"),
-        (lambda: Mixed(()), "`samplers` must hold"),
+        (lambda: StagedSampler(RNS(), RNS(), -1), "`epochs` must lie in"),
+        (lambda: MixedSampler(()), "`samplers` must hold"),
     ):
         with pytest.raises(ValueError, match=message):
             make()
@@ -370,8 +370,8 @@ def test_samplers_say_what_is_wrong_with_an_argument(world):
         (lambda: BNS(np.full((3, N_ITEMS), 0.3)), "`prior` must be a function or"),
         (lambda: BNS(np.full(N_ITEMS, 5.0)), r"`prior` must lie in \[0, 1\]"),
         (lambda: BNS(lambda users, items: jnp.zeros(())), "`prior` must have shape"),
-        (lambda: Mixed((RNS(), PNS(jnp.ones(3)))), "`weights` must have shape"),
-        (lambda: Staged(RNS(), BNS(np.full(3, 0.3)), 1), "`prior` must be a function or"),
+        (lambda: MixedSampler((RNS(), PNS(jnp.ones(3)))), "`weights` must have shape"),
+        (lambda: StagedSampler(RNS(), BNS(np.full(3, 0.3)), 1), "`prior` must be a function or"),
     ],
 )
 def test_arrays_of_other_data_are_refused_under_jit_too(world, make, message):
@@ -395,14 +395,14 @@ def test_the_preference_of_a_group_makes_no_probability_above_one():
 
 def test_pns_of_takes_popularity_to_its_power(world):
     counts = np.bincount(world.train.items, minlength=N_ITEMS)
-    np.testing.assert_allclose(PNS.of(world.train).weights, counts**0.75, rtol=1e-6)
-    np.testing.assert_allclose(PNS.of(world.train, 1.0).weights, counts, rtol=1e-6)
+    np.testing.assert_allclose(PNS.from_interactions(world.train).weights, counts**0.75, rtol=1e-6)
+    np.testing.assert_allclose(PNS.from_interactions(world.train, 1.0).weights, counts, rtol=1e-6)
 
 
 def test_mixed_samplers_take_turns(world):
     """Column by column the laws of its parts, whose states go their own ways."""
     parts = ("PNS", "DNS", "RNS")
-    sampler = Mixed(tuple(SAMPLERS[name][0] for name in parts))
+    sampler = MixedSampler(tuple(SAMPLERS[name][0] for name in parts))
     user = list(TAKEN).index("one")
     ids, _ = draw(
         sampler, jax.random.key(5), world.batch([user] * N_DRAWS, n=4), world.state(sampler)
@@ -418,7 +418,7 @@ def test_mixed_samplers_take_turns(world):
 
 def test_mixed_samplers_keep_their_states(world):
     srns = OTHERS["SRNS"]
-    sampler, batch = Mixed((srns, RNS())), world.batch(range(N_USERS), n=2)
+    sampler, batch = MixedSampler((srns, RNS())), world.batch(range(N_USERS), n=2)
     state = sampler.init(jax.random.key(0), batch.positives, batch.tables)
     own_key = jax.random.split(jax.random.key(1))[0]
     ids, (after, nothing) = draw(sampler, jax.random.key(1), batch, state)

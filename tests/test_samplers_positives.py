@@ -33,7 +33,7 @@ ADVERSARIAL = {
 @pytest.mark.parametrize("name", ADVERSARIAL)
 def test_unseen_items_are_uniform_and_never_taken(name):
     names = list(ADVERSARIAL)
-    positives = Positives.of(interactions_of(list(ADVERSARIAL.values()), 10))
+    positives = Positives.from_interactions(interactions_of(list(ADVERSARIAL.values()), 10))
     user = jnp.array([names.index(name)])
     draws = np.asarray(sample_unseen(jax.random.key(0), user, positives, 5000))[0]
     unseen = np.setdiff1d(np.arange(10), ADVERSARIAL[name])
@@ -45,7 +45,7 @@ def test_unseen_items_are_uniform_and_never_taken(name):
 @pytest.mark.parametrize("name", ADVERSARIAL)
 def test_seen_items_are_uniform_and_always_taken(name):
     names = list(ADVERSARIAL)
-    positives = Positives.of(interactions_of(list(ADVERSARIAL.values()), 10))
+    positives = Positives.from_interactions(interactions_of(list(ADVERSARIAL.values()), 10))
     user = jnp.array([names.index(name)])
     draws = np.asarray(sample_seen(jax.random.key(0), user, positives, 5000))[0]
     seen = np.array(ADVERSARIAL[name])
@@ -61,7 +61,7 @@ def test_every_draw_keeps_to_its_side(data, n_items, seed):
     taken = [sorted(items) for items in data.draw(st.lists(row, min_size=1, max_size=6))]
     if not any(taken):
         taken[0] = [0]
-    positives = Positives.of(interactions_of(taken, n_items))
+    positives = Positives.from_interactions(interactions_of(taken, n_items))
     users = jnp.arange(len(taken))
     draw_both = jax.jit(
         lambda key: (
@@ -84,7 +84,7 @@ def test_every_draw_keeps_to_its_side(data, n_items, seed):
 def test_all_unseen_items_come_up_in_a_wide_catalogue():
     n_items = 70_000  # more than 2^16: both halves of the bound are at work
     taken = list(range(0, n_items, 7))
-    positives = Positives.of(interactions_of([taken], n_items))
+    positives = Positives.from_interactions(interactions_of([taken], n_items))
     draws = np.asarray(sample_unseen(jax.random.key(4), jnp.array([0]), positives, 2_000_000))[0]
     unseen = np.setdiff1d(np.arange(n_items), taken)
     counts = np.bincount(draws, minlength=n_items)
@@ -93,7 +93,7 @@ def test_all_unseen_items_come_up_in_a_wide_catalogue():
 
 
 def test_draws_are_reproducible_by_key_and_independent_of_the_batch_shape():
-    positives = Positives.of(interactions_of([[0, 3], [1]], 10))
+    positives = Positives.from_interactions(interactions_of([[0, 3], [1]], 10))
     users = jnp.array([[0, 1], [1, 0]])
     first = sample_unseen(jax.random.key(7), users, positives, 4)
     again = sample_unseen(jax.random.key(7), users, positives, 4)
@@ -111,7 +111,7 @@ def test_what_was_taken_is_known_by_bits_and_by_search(bitmap):
     table[1] = False
     users, items = np.nonzero(table)
     log = Interactions.from_arrays(users, items, user_ids=np.arange(13), item_ids=np.arange(70))
-    positives = Positives.of(log, bitmap=bitmap)
+    positives = Positives.from_interactions(log, bitmap=bitmap)
     assert (positives.bitmap is not None) == bitmap
     some_users, some_items = rng.integers(0, 13, 9), rng.integers(0, 70, 40)
     got = positives.taken(jnp.asarray(some_users), jnp.asarray(some_items))
@@ -128,4 +128,4 @@ def test_what_was_taken_is_known_by_bits_and_by_search(bitmap):
 
 def test_too_large_a_bitmap_is_not_made(monkeypatch):
     monkeypatch.setattr("crl_jax.samplers._positives._MAX_WORDS", 1)
-    assert Positives.of(interactions_of([[0], [1]], 3), bitmap=True).bitmap is None
+    assert Positives.from_interactions(interactions_of([[0], [1]], 3), bitmap=True).bitmap is None

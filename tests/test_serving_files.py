@@ -24,7 +24,7 @@ def recommender(ids=INTEGERS, similarity="inner") -> Recommender:
         users, items, ratings=[1, 2, 3], user_ids=ids[0], item_ids=ids[1]
     )
     rng = np.random.default_rng(0)
-    return Recommender.of((rng.normal(size=(3, 5)), rng.normal(size=(4, 5))), log,
+    return Recommender.from_tables((rng.normal(size=(3, 5)), rng.normal(size=(4, 5))), log,
                           similarity=similarity)  # fmt: skip
 
 

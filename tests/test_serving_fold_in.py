@@ -20,7 +20,9 @@ REFUSED = (ValueError, TypeCheckError)
 def recommender(items: np.ndarray, similarity="inner", item_ids=None) -> Recommender:
     item_ids = np.arange(len(items)) if item_ids is None else item_ids
     log = Interactions.from_arrays([0], [0], user_ids=["u"], item_ids=item_ids)
-    return Recommender.of((np.ones((1, items.shape[1])), items), log, similarity=similarity)
+    return Recommender.from_tables(
+        (np.ones((1, items.shape[1])), items), log, similarity=similarity
+    )
 
 
 def least_squares(items: np.ndarray, taken: list[int], ridge: float) -> np.ndarray:

@@ -64,7 +64,7 @@ rows_of_items = st.none() | st.lists(st.integers(0, N_ITEMS - 1), max_size=N_ITE
 )
 def test_lists_are_those_of_a_full_sort(seed, k, users, keep_known, only, without):
     user_table, item_table, taken = matrices(seed)
-    model = Recommender.of((user_table, item_table), log_of(taken))
+    model = Recommender.from_tables((user_table, item_table), log_of(taken))
     got = model.recommend(users, k, keep_known=keep_known, only=only, without=without)
 
     rows = np.arange(N_USERS) if users is None else np.array(users, int)
@@ -88,7 +88,7 @@ def test_cosines_do_not_depend_on_lengths(scale):
     user_table[3] = item_table[4] = 0  # no direction: a cosine of 0 with everything
     taken = rng.random((N_USERS, N_ITEMS)) < 0.3
     tables = user_table * scale, item_table * scale
-    got = Recommender.of(tables, log_of(taken), similarity="cosine").recommend(k=6)
+    got = Recommender.from_tables(tables, log_of(taken), similarity="cosine").recommend(k=6)
     want, scores = brute_force(cosines(user_table, item_table), taken, 6)
     np.testing.assert_array_equal(got.items, want)
     np.testing.assert_allclose(got.scores, scores, atol=2e-7)
@@ -99,7 +99,7 @@ def test_any_number_of_users_in_any_order_shares_three_programs():
     n = 700
     user_table, item_table = rng.normal(size=(n, 4)), rng.normal(size=(30, 4))
     taken = rng.random((n, 30)) < 0.2
-    model = Recommender.of((user_table, item_table), log_of(taken))
+    model = Recommender.from_tables((user_table, item_table), log_of(taken))
     want, _ = brute_force(user_table @ item_table.T, taken, 7)
     _rank._best.clear_cache()
     for users in ([5], list(range(9)), rng.permutation(n), range(100), rng.integers(0, n, 650)):
@@ -130,7 +130,7 @@ def test_blocks_that_go_together_give_what_each_gives(n, monkeypatch):
     # Histories of very different lengths, one of them of nothing and one of everything.
     taken = rng.random((n, 30)) < rng.random((n, 1)) ** 3
     taken[0], taken[n // 2] = False, True
-    model = Recommender.of((user_table, item_table), log_of(taken))
+    model = Recommender.from_tables((user_table, item_table), log_of(taken))
     monkeypatch.setattr(_rank, "_TOGETHER", 2)
     got = model.recommend(None, 7)
     want, _ = brute_force(user_table @ item_table.T, taken, 7)
@@ -141,7 +141,7 @@ def test_a_wide_table_of_half_precision_is_scored_in_float32():
     rng = np.random.default_rng(2)
     users, items = (jnp.asarray(rng.normal(size=(n, 8)), jnp.bfloat16) for n in (4, 50))
     taken = np.zeros((4, 50), bool)
-    got = Recommender.of((users, items), log_of(taken)).recommend(k=50)
+    got = Recommender.from_tables((users, items), log_of(taken)).recommend(k=50)
     scores = np.asarray(users, np.float64) @ np.asarray(items, np.float64).T
     np.testing.assert_allclose(got.scores, -np.sort(-scores, axis=1), rtol=1e-5, atol=1e-6)
 
@@ -172,7 +172,7 @@ TEXT = np.array(["ann", "010", "bob"])
 def test_users_are_asked_for_by_their_ids(ids, asked, places):
     eye = np.eye(len(ids), dtype=np.float32)
     log = log_of(np.zeros((len(ids), len(ids)), bool), ids, ids)
-    got = Recommender.of((eye, eye), log).recommend(asked, 1)
+    got = Recommender.from_tables((eye, eye), log).recommend(asked, 1)
     # Each user's best item is the one of the same row, which has the same id.
     np.testing.assert_array_equal(got.users, ids[places])
     np.testing.assert_array_equal(got.items[:, 0], ids[places])
@@ -199,7 +199,7 @@ def test_users_are_asked_for_by_their_ids(ids, asked, places):
 )
 def test_an_unknown_id_is_named(ids, asked):
     eye = np.eye(3, dtype=np.float32)
-    model = Recommender.of((eye, eye), log_of(np.zeros((3, 3), bool), ids, ids))
+    model = Recommender.from_tables((eye, eye), log_of(np.zeros((3, 3), bool), ids, ids))
     for ask in (
         model.recommend,
         model.similar_users,
@@ -213,7 +213,7 @@ def test_an_unknown_id_is_named(ids, asked):
 
 def test_several_unknown_ids_are_counted():
     eye = np.eye(3, dtype=np.float32)
-    model = Recommender.of((eye, eye), log_of(np.zeros((3, 3), bool), INTEGERS))
+    model = Recommender.from_tables((eye, eye), log_of(np.zeros((3, 3), bool), INTEGERS))
     with pytest.raises(ValueError, match=r"Unknown user id 5 and 2 more: none of the 3, 30, 10, "):
         model.recommend([10, 5, 6, 7])
     with pytest.raises(ValueError, match="Expected one user id or a list of them"):
@@ -225,7 +225,7 @@ def test_several_unknown_ids_are_counted():
 @pytest.mark.parametrize("k", [0, -1])
 def test_k_is_positive(k):
     eye = np.eye(3, dtype=np.float32)
-    model = Recommender.of((eye, eye), log_of(np.zeros((3, 3), bool)))
+    model = Recommender.from_tables((eye, eye), log_of(np.zeros((3, 3), bool)))
     for ask in (model.recommend, model.recommend_new, model.similar_items, model.similar_users):
         with pytest.raises(ValueError, match="`k` must be at least 1"):
             ask([1], k)
@@ -236,7 +236,7 @@ def test_neighbours_are_those_of_the_greatest_cosines(huge):
     rng = np.random.default_rng(3)
     user_table, item_table = rng.normal(size=(N_USERS, DIM)), rng.normal(size=(N_ITEMS, DIM))
     tables = user_table / huge, item_table * huge
-    model = Recommender.of(tables, log_of(np.ones((N_USERS, N_ITEMS), bool)))
+    model = Recommender.from_tables(tables, log_of(np.ones((N_USERS, N_ITEMS), bool)))
     for ask, table in ((model.similar_users, user_table), (model.similar_items, item_table)):
         for asked in ([4], [7, 0, 7]):
             got = ask(asked, 5)
@@ -267,7 +267,7 @@ def test_neighbours_are_those_of_the_greatest_cosines(huge):
 )
 def test_what_cannot_serve_is_refused(tables, similarity, message):
     with pytest.raises(REFUSED) as refused:
-        Recommender.of(tables, log_of(np.zeros((3, 3), bool)), similarity=similarity)
+        Recommender.from_tables(tables, log_of(np.zeros((3, 3), bool)), similarity=similarity)
     if type(refused.value) is ValueError:
         assert refused.match(message)
 
@@ -275,14 +275,14 @@ def test_what_cannot_serve_is_refused(tables, similarity, message):
 def test_what_is_known_comes_in_any_form():
     taken = np.array([[1, 0, 1], [0, 1, 0]])
     tables = np.eye(2, 3), np.eye(3)
-    want = Recommender.of(tables, log_of(taken)).recommend(k=3).to_dict()
+    want = Recommender.from_tables(tables, log_of(taken)).recommend(k=3).to_dict()
     pairs = np.argwhere(taken)
     columns = {"user": pairs[:, 0], "item": pairs[:, 1]}
     frames = polars.DataFrame(columns), pandas.DataFrame(columns)
     for known in (scipy.sparse.csr_array(taken), pairs, *frames):
-        assert Recommender.of(tables, known).recommend(k=3).to_dict() == want
+        assert Recommender.from_tables(tables, known).recommend(k=3).to_dict() == want
     with pytest.raises(ValueError, match="must be Interactions, a SciPy sparse"):
-        Recommender.of(tables, [[0, 1]])
+        Recommender.from_tables(tables, [[0, 1]])
 
 
 def test_tables_come_as_a_pair_a_mapping_or_with_attributes():
@@ -292,7 +292,7 @@ def test_tables_come_as_a_pair_a_mapping_or_with_attributes():
     log = log_of(np.zeros((3, 3), bool))
     made = (Tables(), {"users": Tables.users, "items": Tables.items}, [Tables.users, Tables.items])
     for tables in made:
-        model = Recommender.of(tables, log)
+        model = Recommender.from_tables(tables, log)
         np.testing.assert_array_equal(model.recommend(1, 1).scores, [[2.0]])
     assert repr(model) == "Recommender(3 users, 3 items, width 3, inner)"
 
@@ -302,7 +302,7 @@ def test_results_in_other_forms(ids):
     """The first user has all but one item, the second all, the third none."""
     taken = np.array([[1, 1, 0], [1, 1, 1], [0, 0, 0]], bool)
     table = np.array([[1.0], [2.0], [3.0]])
-    got = Recommender.of((table, table), log_of(taken, ids, ids)).recommend(k=2)
+    got = Recommender.from_tables((table, table), log_of(taken, ids, ids)).recommend(k=2)
     a, b, c = ids.tolist()
     assert got.to_dict() == {a: [(c, 3.0)], b: [], c: [(c, 9.0), (b, 6.0)]}
     rows = [(a, 1, c, 3.0), (c, 1, c, 9.0), (c, 2, b, 6.0)]
@@ -313,7 +313,9 @@ def test_results_in_other_forms(ids):
     assert got.to_polars().rows() == rows
     assert got.to_polars().columns == ["user", "rank", "item", "score"]
     assert list(got.to_pandas().itertuples(index=False, name=None)) == rows
-    alike = Recommender.of((table, table), log_of(taken, ids, ids)).similar_items(ids[:1], 1)
+    alike = Recommender.from_tables((table, table), log_of(taken, ids, ids)).similar_items(
+        ids[:1], 1
+    )
     assert alike.to_polars().columns == ["id", "rank", "neighbour", "score"]
     assert alike.to_dict() == {a: [(b, 1.0)]}
 

@@ -77,7 +77,7 @@ def expected(dim, x, scale):
                     sf=survival, logsf=log(survival))  # fmt: skip
 
 
-def law(dim, x, scale=1.0):
+def distribution(dim, x, scale=1.0):
     """All six functions, from what the public ones choose from."""
     x, scale, shape = filled(x, scale)
     return {n: v[: math.prod(shape)].reshape(shape) for n, v in six(dim, x, scale).items()}
@@ -102,7 +102,7 @@ def six(dim, x, scale):
     return _variance_gamma._law(dim, x, scale)._asdict()
 
 
-def check(dim, x, scale, compute=law):
+def check(dim, x, scale, compute=distribution):
     """Compares at ``x > 0``; densities and probabilities relative to themselves."""
     bound, tiny = 1e-6 if x.dtype == np.float32 else 1e-12, float(np.finfo(x.dtype).tiny)
     got = compute(dim, x, scale)
@@ -174,7 +174,7 @@ def test_density_is_the_formula():
         nu = (dim - 1) / 2
         want = (z / 2) ** nu * scipy.special.kve(nu, z) * np.exp(-z)
         want /= scale * math.sqrt(math.pi) * math.gamma(dim / 2)
-        np.testing.assert_allclose(law(dim, x, scale)["pdf"], want, rtol=1e-11)
+        np.testing.assert_allclose(distribution(dim, x, scale)["pdf"], want, rtol=1e-11)
 
 
 @pytest.mark.usefixtures("eagerly", "x64")
@@ -193,14 +193,14 @@ def test_even_dimensions_are_finite_sums():
         terms = scipy.special.xlogy(n - 1 - k, x) - log_factorial(n - 1 - k)
         terms += log_factorial(n - 1 + k) - log_factorial(k) - log_factorial(n - 1)
         want = scipy.special.logsumexp(terms - (n + k) * math.log(2), axis=0) - x
-        np.testing.assert_allclose(law(2 * n, x)["logpdf"], want, rtol=1e-11)
+        np.testing.assert_allclose(distribution(2 * n, x)["logpdf"], want, rtol=1e-11)
 
 
 @pytest.mark.parametrize("dim", [1, 2, 27])
 @pytest.mark.usefixtures("eagerly")
 def test_symmetry(dim):
     x = np.float32([0.0, 1e-20, 0.3, 1.0, 5.0, 60.0, 1e6])
-    right, left = law(dim, x), law(dim, -x)
+    right, left = distribution(dim, x), distribution(dim, -x)
     for name, mirrored in zip(
         NAMES, ("pdf", "logpdf", "sf", "logsf", "cdf", "logcdf"), strict=True
     ):
@@ -229,7 +229,7 @@ def test_at_zero_and_at_infinity(dim):
     zero, far, end, nowhere = (
         {
             name: value[i]
-            for name, value in law(dim, np.float32([0, 1e30, np.inf, np.nan]), 2).items()
+            for name, value in distribution(dim, np.float32([0, 1e30, np.inf, np.nan]), 2).items()
         }
         for i in range(4)
     )
@@ -258,7 +258,9 @@ def test_derivatives(dim):
     scale = np.linspace(0.5, 0.8, x.size)
     by_x, by_scale = slopes(dim, x, scale)
     for slope, step in ((by_x, (1e-5 * abs(x), 0)), (by_scale, (0, 1e-5 * scale))):
-        up, down = (law(dim, x + sign * step[0], scale + sign * step[1]) for sign in (1, -1))
+        up, down = (
+            distribution(dim, x + sign * step[0], scale + sign * step[1]) for sign in (1, -1)
+        )
         for name in NAMES:
             want = (up[name] - down[name]) / (2 * sum(step))
             # Of the values the differences know all but the last digit.
@@ -322,7 +324,7 @@ def test_derivatives_at_zero(dim):
     for name in ("cdf", "logcdf", "sf", "logsf"):  # 0 is the median, whatever the scale
         assert by_scale[name] == 0
     # For the pole the value at the smallest number, K_0(1.2e-38) / (pi scale).
-    peak = law(dim, zero, scale)["pdf"] if dim > 1 else 87.45 / math.pi / scale
+    peak = distribution(dim, zero, scale)["pdf"] if dim > 1 else 87.45 / math.pi / scale
     np.testing.assert_allclose(by_x["cdf"], peak, rtol=1e-4)
     np.testing.assert_allclose(by_x["logsf"], -2 * peak, rtol=1e-4)
     np.testing.assert_allclose(by_scale["pdf"], -peak / scale, rtol=1e-4)

@@ -15,16 +15,16 @@ from views import (
     Given,
     Jitter,
     Shrink,
+    ctx,
     first_run,
     fit,
     jitter,
-    moment,
     unit,
 )
 
 from crl_jax import losses, train
 from crl_jax.models import Network
-from crl_jax.tasks import BYOL, MomentumViews, ProtoNCE, TwoViews, Views
+from crl_jax.tasks import BYOL, PCL, MoCo, SimCLR, ViewBatch
 from crl_jax.train import Checkpoint
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
@@ -36,13 +36,13 @@ def predictor(rngs):
 
 HYPERPARAMS = {"temperature": 0.3}
 KINDS = {
-    "views": partial(TwoViews, NORMED, hyperparams=HYPERPARAMS),
+    "views": partial(SimCLR, NORMED, hyperparams=HYPERPARAMS),
     "momentum": partial(
-        MomentumViews, NORMED, hyperparams=HYPERPARAMS, momentum=0.9, dim=8, queue=48
+        MoCo, NORMED, hyperparams=HYPERPARAMS, momentum=0.9, dim=8, queue=48
     ),
     "byol": partial(BYOL, NORMED, predictor=Network(predictor), momentum=0.9),
     "prototypes": partial(
-        ProtoNCE, NORMED, hyperparams=HYPERPARAMS, momentum=0.9, dim=8, queue=48,
+        PCL, NORMED, hyperparams=HYPERPARAMS, momentum=0.9, dim=8, queue=48,
         data=jnp.asarray(POINTS), clusters=(4,), warm_up=1, n_iterations=3,
     ),
 }  # fmt: skip
@@ -67,7 +67,7 @@ def test_an_augmentation_survives_being_taken_apart(kind):
 
 def test_what_is_no_function_is_refused():
     with pytest.raises(ValueError, match="`augment` must be a function of a key and an example"):
-        fit(TwoViews(LINEAR, 0.3), epochs=1)
+        fit(SimCLR(LINEAR, 0.3), epochs=1)
 
 
 def test_equal_tasks_share_programs_and_numbers_do_not_compile_anew():
@@ -110,15 +110,17 @@ def test_evaluation_sees_examples_as_they_are(kind):
     task = kind(Jitter())
     state = train.initial_state(task, train.Optimizer(), 0)
     x = jnp.asarray(POINTS[:5])
-    embed = [each.embed(state.params, state.extra, x / 2) for each in (task, kind(jitter))]
+    embed = [each.embed(state.params, state.model_state, x / 2) for each in (task, kind(jitter))]
     assert np.abs(embed[0] - embed[1]).max() > 1e-3
-    np.testing.assert_allclose(task.embed(state.params, state.extra, x), embed[1], rtol=1e-6)
+    np.testing.assert_allclose(task.embed(state.params, state.model_state, x), embed[1], rtol=1e-6)
 
     def shift(key, example):
         return example
 
     shift.plain = Jitter().plain
-    np.testing.assert_allclose(kind(shift).embed(state.params, state.extra, x), embed[1], rtol=1e-6)
+    np.testing.assert_allclose(
+        kind(shift).embed(state.params, state.model_state, x), embed[1], rtol=1e-6
+    )
 
 
 @each_kind
@@ -126,13 +128,13 @@ def test_features_are_those_before_the_head(kind):
     task = kind(Jitter())
     state = train.initial_state(task, train.Optimizer(), 0)
     x = jnp.asarray(POINTS[:5])
-    got = task.represent(state.params, state.extra, x)
-    params, rest = task.of_network(state.params, state.extra)
+    got = task.represent(state.params, state.model_state, x)
+    params, rest = task.network_variables(state.params, state.model_state)
     hidden = np.asarray(x, np.float64) / 2 @ np.asarray(params["first"]["kernel"], np.float64)
     # Batch statistics are still those of nothing: means 0, variances 1.
     np.testing.assert_allclose(got, np.maximum(hidden / np.sqrt(1 + 1e-5), 0), atol=1e-5)
     z = np.asarray(got) @ np.asarray(params["head"]["kernel"]) + np.asarray(params["head"]["bias"])
-    np.testing.assert_allclose(task.embed(state.params, state.extra, x), z, atol=1e-5)
+    np.testing.assert_allclose(task.embed(state.params, state.model_state, x), z, atol=1e-5)
     assert rest.keys() == {"norm"}
 
 
@@ -150,10 +152,10 @@ def test_the_decoupled_loss_is_that_of_its_formula():
     own = np.tile(np.arange(5), 2)[:, None] == np.tile(np.arange(5), 2)
     pos = np.array([s[i, (i + 5) % 10] for i in range(10)])
     want = np.mean(log_sums(s, own, 0.5) - pos / 0.5)
-    task = TwoViews(Given(Z), jitter, {"temperature": 0.5}, losses.decoupled_contrastive)
+    task = SimCLR(Given(Z), jitter, {"temperature": 0.5}, losses.decoupled_contrastive)
     nothing = jnp.zeros((5, 1))
     np.testing.assert_allclose(
-        task.loss({}, {}, Views(nothing, nothing), moment(5))[0], want, rtol=1e-5
+        task.loss({}, {}, ViewBatch(nothing, nothing), ctx(5))[0], want, rtol=1e-5
     )
 
 
@@ -169,31 +171,29 @@ def queue_losses(pos, neg, t, loss_fn):
 def test_momentum_goes_by_the_published_algorithm(loss_fn):
     """Algorithm 1 of MoCo in float64: two steps of gradient descent, the keys by the average."""
     tau = {"tau_plus": 0.1} if loss_fn is losses.debiased_contrastive else {}
-    task = MomentumViews(
-        LINEAR, jitter, {"temperature": 0.3, **tau}, loss_fn, momentum=0.5, dim=5, queue=8
-    )
+    task = MoCo(LINEAR, jitter, {"temperature": 0.3, **tau}, loss_fn, momentum=0.5, dim=5, queue=8)
     optimizer = train.Optimizer(0.5, rule=train.sgd_l2)
     state = train.initial_state(task, optimizer, 0)
     queue, average = (
         np.asarray(x, np.float64)
-        for x in (state.extra.queue, state.params["linear"]["kernel"])
+        for x in (state.model_state.queue, state.params["linear"]["kernel"])
     )  # fmt: skip
-    plan, data = train.StepPlan(4), jnp.asarray(POINTS[:8])
+    plan, data = train.TrainConfig(4), jnp.asarray(POINTS[:8])
     steps = train.ArrayBatches(data).epoch(jax.random.key(3), plan)
     for i in range(2):
         one = jax.tree.map(lambda x, i=i: x[i : i + 1], steps)
-        batch = task.batch(one.key[0], train.Examples(one.place[0], data[one.place[0]]))
+        batch = task.batch(one.key[0], train.Batch(one.place[0], data[one.place[0]]))
         now = np.asarray(state.params["linear"]["kernel"], np.float64)
         query = unit(np.asarray(batch.first, np.float64) @ now)
         key = unit(np.asarray(batch.second, np.float64) @ average)
         want = queue_losses(np.sum(query * key, axis=1), query @ queue.T, 0.3, loss_fn).mean()
-        state, means = train.run_steps(task, optimizer, state, one, plan=plan, data=data)
+        state, means = train.run_steps(task, optimizer, state, one, config=plan, data=data)
         np.testing.assert_allclose(means["loss"], want, rtol=1e-4)
         queue[4 * i : 4 * i + 4] = key
         average = 0.5 * average + 0.5 * np.asarray(state.params["linear"]["kernel"], np.float64)
-        np.testing.assert_allclose(state.extra.queue, queue, atol=1e-5)
-        np.testing.assert_allclose(state.extra.target["linear"]["kernel"], average, rtol=1e-5)
-    assert state.extra.end == 0  # of a queue of 8
+        np.testing.assert_allclose(state.model_state.queue, queue, atol=1e-5)
+        np.testing.assert_allclose(state.model_state.target["linear"]["kernel"], average, rtol=1e-5)
+    assert state.model_state.end == 0  # of a queue of 8
 
 
 @pytest.mark.parametrize("name", ["momentum", "byol", "prototypes"])
@@ -211,7 +211,7 @@ def test_a_resumed_training_gives_the_same_bits(name, tmp_path):
     with pytest.raises(Killed):
         fit(task, epochs=4, hooks=[Checkpoint(path, 0.0), train.Progress(kill)])
     resumed = fit(task, epochs=4, hooks=[Checkpoint(path)])
-    both = [(run.params, run.state.extra) for run in (whole, resumed)]
+    both = [(run.params, run.state.model_state) for run in (whole, resumed)]
     jax.tree.map(np.testing.assert_array_equal, *both)
     assert [entry["loss"] for entry in resumed.history] == [e["loss"] for e in whole.history]
 
@@ -219,10 +219,10 @@ def test_a_resumed_training_gives_the_same_bits(name, tmp_path):
 def test_batch_statistics_are_those_of_all_devices():
     plain = fit(KINDS["views"](jitter), optimizer=DESCENT)
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:8]), ("data",))
-    spread = fit(KINDS["views"](jitter), plan=train.StepPlan(16, mesh=mesh), optimizer=DESCENT)
+    spread = fit(KINDS["views"](jitter), config=train.TrainConfig(16, mesh=mesh), optimizer=DESCENT)
     for run in (plain, spread):
-        assert np.abs(first_run(run.state.extra)["norm"]["mean"]).max() > 0.05
+        assert np.abs(first_run(run.state.model_state)["norm"]["mean"]).max() > 0.05
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
-        spread.state.extra, plain.state.extra,
+        spread.state.model_state, plain.state.model_state,
     )  # fmt: skip

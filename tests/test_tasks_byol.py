@@ -12,17 +12,17 @@ from views import (
     NORMED,
     POINTS,
     SQUARE,
+    ctx,
     first_run,
     fit,
     jitter,
-    moment,
     unit,
 )
 
 from crl_jax import train
 from crl_jax.models import Network
 from crl_jax.tasks import BYOL
-from crl_jax.train import Optimizer, StepPlan
+from crl_jax.train import Optimizer, TrainConfig
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
@@ -62,14 +62,14 @@ def test_a_step_is_that_of_the_formulas():
         for name in ("network", "predictor")
     )
     target, losses = w.copy(), []
-    steps = train.ArrayBatches(jnp.asarray(POINTS[:8])).epoch(jax.random.key(3), StepPlan(4))
+    steps = train.ArrayBatches(jnp.asarray(POINTS[:8])).epoch(jax.random.key(3), TrainConfig(4))
     after, means = train.run_steps(
-        task, optimizer, state, steps, plan=StepPlan(4), data=jnp.asarray(POINTS[:8]),
+        task, optimizer, state, steps, config=TrainConfig(4), data=jnp.asarray(POINTS[:8]),
         progress=0.25,
     )  # fmt: skip
     momentum = 1 - 0.25 * (np.cos(np.pi / 4) + 1) / 2
     for key, place in zip(steps.key, steps.place, strict=True):
-        batch = task.batch(key, train.Examples(place, jnp.asarray(POINTS)[place]))
+        batch = task.batch(key, train.Batch(place, jnp.asarray(POINTS)[place]))
         v1, v2 = (np.asarray(v, np.float64) for v in (batch.first, batch.second))
         loss, dw, dq = mean_and_gradients(w, q, target, v1, v2)
         losses.append(loss)
@@ -77,34 +77,35 @@ def test_a_step_is_that_of_the_formulas():
         target = momentum * target + (1 - momentum) * w
     np.testing.assert_allclose(means["loss"], np.mean(losses), rtol=1e-5)
     for got, want in (
-        (after.params["network"], w), (after.params["predictor"], q), (after.extra.target, target),
+        (after.params["network"], w), (after.params["predictor"], q), (after.model_state.target,
+        target),
     ):  # fmt: skip
         np.testing.assert_allclose(got["linear"]["kernel"], want, rtol=1e-4, atol=1e-6)
-    assert after.extra.momentum == pytest.approx(momentum)
+    assert after.model_state.momentum == pytest.approx(momentum)
 
 
 def test_fillers_count_nothing():
     task = BYOL(LINEAR, jitter, SQUARE)
-    params, extra = task.init(jax.random.key(0))
-    batch = task.batch(jax.random.key(1), train.Examples(jnp.arange(8), jnp.asarray(POINTS[:8])))
+    params, model_state = task.init(jax.random.key(0))
+    batch = task.batch(jax.random.key(1), train.Batch(jnp.arange(8), jnp.asarray(POINTS[:8])))
     few = jax.tree.map(lambda x: x[:3], batch)
-    filled = task.loss(params, extra, batch, moment(8, 3))[0]
-    np.testing.assert_allclose(filled, task.loss(params, extra, few, moment(3))[0], rtol=1e-6)
+    filled = task.loss(params, model_state, batch, ctx(8, 3))[0]
+    np.testing.assert_allclose(filled, task.loss(params, model_state, few, ctx(3))[0], rtol=1e-6)
 
 
 @pytest.mark.parametrize(("progress", "share"), [(0.0, 1.0), (0.5, 0.5), (1.0, 0.0)])
 def test_the_momentum_rises_to_one(progress, share):
-    params, extra = LEARNER.init(jax.random.key(0))
-    examples = train.Examples(jnp.arange(8), jnp.asarray(POINTS[:8]))
+    params, model_state = LEARNER.init(jax.random.key(0))
+    examples = train.Batch(jnp.arange(8), jnp.asarray(POINTS[:8]))
     batch = LEARNER.batch(jax.random.key(1), examples)
-    _, (after, _) = LEARNER.loss(params, extra, batch, moment(8, progress=progress))
+    _, (after, _) = LEARNER.loss(params, model_state, batch, ctx(8, progress=progress))
     np.testing.assert_allclose(after.momentum, 1 - 0.1 * share, rtol=1e-6)
 
 
 def test_it_learns_without_collapse():
     fitted = fit(LEARNER, epochs=15)
     assert fitted.history[-1]["loss"][0] < 0.5 * fitted.history[0]["loss"][0]
-    z = unit(LEARNER.embed(fitted.run(), first_run(fitted.state.extra), jnp.asarray(POINTS)))
+    z = unit(LEARNER.embed(fitted.run(), first_run(fitted.state.model_state), jnp.asarray(POINTS)))
     scores = z @ z.T
     same = LABELS[:, None] == LABELS
     assert scores[same].mean() > scores[~same].mean() + 0.3
@@ -112,13 +113,15 @@ def test_it_learns_without_collapse():
 
 def test_half_precision_and_many_devices_give_nearly_the_same():
     plain = fit(LEARNER, optimizer=DESCENT)
-    half = fit(LEARNER, plan=StepPlan(16, compute_dtype="bfloat16"), optimizer=DESCENT)
+    half = fit(LEARNER, config=TrainConfig(16, compute_dtype="bfloat16"), optimizer=DESCENT)
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:8]), ("data",))
-    spread = fit(LEARNER, plan=StepPlan(16, mesh=mesh), optimizer=DESCENT)
+    spread = fit(LEARNER, config=TrainConfig(16, mesh=mesh), optimizer=DESCENT)
     for fitted, rtol in ((half, 0.05), (spread, 1e-4)):
         for got, want in zip(fitted.history, plain.history, strict=True):
             np.testing.assert_allclose(got["loss"], want["loss"], rtol=rtol)
-    assert all(x.dtype != jnp.bfloat16 for x in jax.tree.leaves((half.params, half.state.extra)))
+    assert all(
+        x.dtype != jnp.bfloat16 for x in jax.tree.leaves((half.params, half.state.model_state))
+    )
 
 
 def test_a_momentum_out_of_range_is_refused():

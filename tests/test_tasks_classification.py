@@ -15,7 +15,7 @@ from scipy import special
 from crl_jax import metrics, train
 from crl_jax.models import Network
 from crl_jax.tasks import Classification
-from crl_jax.train import ArrayBatches, Optimizer, StepPlan
+from crl_jax.train import ArrayBatches, Optimizer, TrainConfig
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
@@ -68,22 +68,22 @@ FROZEN = Classification(NORMED, noisy, BACKBONE, dim=8, n_classes=3)
 TUNED = Classification(NORMED, noisy, BACKBONE, dim=8, n_classes=3, finetune=True)
 
 
-def fit(task, data=(POINTS, CLASSES), plan=None, epochs=40, optimizer=None, **rest):
+def fit(task, data=(POINTS, CLASSES), config=None, epochs=40, optimizer=None, **rest):
     optimizer = Optimizer(0.05) if optimizer is None else optimizer
-    plan = StepPlan(32) if plan is None else plan
+    plan = TrainConfig(32) if plan is None else plan
     return train.fit(
         task, optimizer, ArrayBatches(data), plan, epochs=epochs, eval_every=epochs, **rest
     )
 
 
 def of_run(fitted):
-    return fitted.run(), jax.tree.map(lambda leaf: leaf[0], fitted.state.extra)
+    return fitted.run(), jax.tree.map(lambda leaf: leaf[0], fitted.state.model_state)
 
 
-def moment(n, real=None):
+def ctx(n, real=None):
     where = jnp.arange(n) < (n if real is None else real)
     count = jnp.sum(where).astype(jnp.float32)
-    return train.Moment(jax.random.key(0), jnp.int32(0), jnp.float32(0), where, count)
+    return train.StepContext(jax.random.key(0), jnp.int32(0), jnp.float32(0), where, count)
 
 
 @pytest.mark.parametrize("task", [FROZEN, TUNED], ids=["frozen", "tuned"])
@@ -96,12 +96,12 @@ def test_what_can_be_told_apart_is_learned(task):
 def test_a_frozen_network_stays_as_it_is():
     """Neither trained nor normalising by the batch, and its statistics do not move."""
     fitted = fit(FROZEN)
-    params, extra = of_run(fitted)
+    params, model_state = of_run(fitted)
     assert set(params) == {"layer"}
-    assert not jax.tree.leaves(extra)
+    assert not jax.tree.leaves(model_state)
     jax.tree.map(np.testing.assert_array_equal, FROZEN.backbone, BEFORE)
     (alone, _), (among, _) = (
-        FROZEN.loss(params, extra, (POINTS[:n], CLASSES[:n]), moment(n, real=3)) for n in (3, 32)
+        FROZEN.loss(params, model_state, (POINTS[:n], CLASSES[:n]), ctx(n, real=3)) for n in (3, 32)
     )
     np.testing.assert_allclose(alone, among, rtol=1e-5)
     # The loss is that of the features outside training, by hand.
@@ -113,15 +113,15 @@ def test_a_frozen_network_stays_as_it_is():
 
 
 def test_a_tuned_network_learns_and_so_do_its_statistics():
-    params, extra = of_run(fit(TUNED, epochs=3))
+    params, model_state = of_run(fit(TUNED, epochs=3))
     assert set(params) == {"layer", "network"}
-    for before, after in ((BEFORE[0], params["network"]), (BEFORE[1], extra)):
+    for before, after in ((BEFORE[0], params["network"]), (BEFORE[1], model_state)):
         for layer in {"first", "norm"} & set(before):
             same = jax.tree.map(np.array_equal, before[layer], after[layer])
             assert not any(jax.tree.leaves(same))
     jax.tree.map(np.testing.assert_array_equal, BACKBONE, BEFORE)
     (alone, _), (among, _) = (
-        TUNED.loss(params, extra, (POINTS[:n], CLASSES[:n]), moment(n, real=3)) for n in (3, 32)
+        TUNED.loss(params, model_state, (POINTS[:n], CLASSES[:n]), ctx(n, real=3)) for n in (3, 32)
     )
     assert abs(alone - among) > 1e-3  # the others are in the statistics of the batch
 
@@ -143,12 +143,12 @@ def test_without_augmentation_its_optimum_is_the_linear_probe():
     )
     task = Classification(SAME, plainly, SAME.init(jax.random.key(0)), dim=6, n_classes=3)
     optimizer = Optimizer(0.03, 0.02, decay=0.0, schedule=train.cosine, rule=l2_of_matrices)
-    fitted = fit(task, (x, CLASSES), StepPlan(120), 1000, optimizer)
-    params, extra = of_run(fitted)
+    fitted = fit(task, (x, CLASSES), TrainConfig(120), 1000, optimizer)
+    params, model_state = of_run(fitted)
     np.testing.assert_allclose(params["layer"]["kernel"], probe.kernel, atol=1e-3)
     bias = params["layer"]["bias"]
     np.testing.assert_allclose(bias - bias.mean(), probe.bias - probe.bias.mean(), atol=1e-3)
-    np.testing.assert_array_equal(task.classify(params, extra, x), probe.predictions)
+    np.testing.assert_array_equal(task.classify(params, model_state, x), probe.predictions)
 
 
 @pytest.mark.parametrize("soiled", ["filler", "label"])
@@ -157,26 +157,26 @@ def test_fillers_and_unknown_classes_do_not_count(soiled):
     params = {"layer": {"kernel": jnp.asarray(RNG.normal(size=(8, 3)), jnp.float32),
                         "bias": jnp.zeros(3)}}  # fmt: skip
 
-    def of(points, labels, moment):
+    def of(points, labels, ctx):
         def loss(params):
-            value, (_, measured) = FROZEN.loss(params, {}, (points, labels), moment)
+            value, (_, measured) = FROZEN.loss(params, {}, (points, labels), ctx)
             return value, measured["accuracy"]
 
         return jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
 
-    want = of(POINTS[:5], CLASSES[:5], moment(5))
+    want = of(POINTS[:5], CLASSES[:5], ctx(5))
     if soiled == "filler":
-        got = of(POINTS[:8], CLASSES[:8], moment(8, real=5))
+        got = of(POINTS[:8], CLASSES[:8], ctx(8, real=5))
     else:
-        got = of(POINTS[:8], CLASSES[:8].at[5:].set(-1), moment(8))
+        got = of(POINTS[:8], CLASSES[:8].at[5:].set(-1), ctx(8))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), got, want)
-    nothing = of(POINTS[:2], jnp.array([-1, -2]), moment(2))
+    nothing = of(POINTS[:2], jnp.array([-1, -2]), ctx(2))
     assert all(np.all(leaf == 0) for leaf in jax.tree.leaves(nothing))
 
 
 def test_augmentations_are_drawn_anew_and_left_out_afterwards():
     place = jnp.zeros(4, jnp.int32)
-    examples = train.Examples(place, (POINTS[place], CLASSES[place]))
+    examples = train.Batch(place, (POINTS[place], CLASSES[place]))
     one, other = (FROZEN.batch(jax.random.key(i), examples)[0] for i in (0, 1))
     assert len(np.unique(np.concatenate([one, other])[:, 0])) == 8
     np.testing.assert_array_equal(FROZEN.batch(jax.random.key(0), examples)[1], CLASSES[place])
@@ -209,7 +209,7 @@ def test_blocks_of_examples_change_nothing(block_size):
 
 
 def test_half_precision_gives_nearly_the_same():
-    half, plain = (fit(FROZEN, epochs=3, plan=StepPlan(32, compute_dtype=d))
+    half, plain = (fit(FROZEN, epochs=3, config=TrainConfig(32, compute_dtype=d))
                    for d in ("bfloat16", None))  # fmt: skip
     np.testing.assert_allclose(half.history[-1]["loss"], plain.history[-1]["loss"], rtol=0.1)
     assert half.history[-1]["loss"] != plain.history[-1]["loss"]
@@ -220,16 +220,19 @@ def test_many_devices_have_the_statistics_of_the_whole_batch():
     mesh = Mesh(np.array(jax.devices()[:8]), ("data",))
     descent = Optimizer(0.1, rule=train.sgd_l2)
     spread, plain = (
-        fit(TUNED, epochs=2, plan=StepPlan(32, mesh=m), optimizer=descent) for m in (mesh, None)
+        fit(TUNED, epochs=2, config=TrainConfig(32, mesh=m), optimizer=descent)
+        for m in (mesh, None)
     )
     np.testing.assert_allclose(spread.history[-1]["loss"], plain.history[-1]["loss"], rtol=1e-4)
 
 
 def test_it_is_validated_within_the_training():
-    def valid(task, params, extra):
-        return {"valid": jnp.mean((task.classify(params, extra, POINTS) == CLASSES).astype(float))}
+    def valid(task, params, model_state):
+        return {
+            "valid": jnp.mean((task.classify(params, model_state, POINTS) == CLASSES).astype(float))
+        }
 
-    fitted = fit(FROZEN, epochs=20, hooks=[train.Validate(valid)])
+    fitted = fit(FROZEN, epochs=20, hooks=[train.ValidationMetrics(valid)])
     assert fitted.history[-1]["valid"][0] > 0.97
 
 

@@ -70,7 +70,7 @@ def test_confidence_multiplies_the_losses(data, by_rows):
     for name, grad in grads.items():
         want = np.asarray(params[name], np.float64) - 0.3 * grad
         np.testing.assert_allclose(state.params[name], want, rtol=1e-5, atol=1e-6)
-    np.testing.assert_array_equal(state.extra.confidence, weight)
+    np.testing.assert_array_equal(state.model_state.confidence, weight)
 
 
 def test_published_loop_weights_the_l2_too(data):
@@ -133,7 +133,7 @@ def test_the_expectation_step_looks_every_interaction_up(data, monkeypatch, name
     want = jnp.asarray(prior_at(name, log))
     if rule != "prior":
         formula = weights.confidence if rule == "density" else weights.confidence_posterior
-        want = formula(jnp.asarray(score), prior=want, law=LAW)
+        want = formula(jnp.asarray(score), prior=want, distribution=LAW)
     np.testing.assert_allclose(got, want, rtol=1e-4)
     relative = replace(confidence, normalize=True).estimate(
         jax.random.key(0), ENCODER, ENCODER.encode(params), users, items, N_ITEMS
@@ -151,7 +151,9 @@ def test_the_law_is_read_off_the_interactions(data):
     }
     prior = jnp.full(N_ITEMS, 0.5)
     for n_sample in (24, 23):  # all of them, and a draw, which misses the halves a little
-        confidence = Confidence(prior, stats.Smoothed(0.1), rule="posterior", n_sample=n_sample)
+        confidence = Confidence(
+            prior, stats.SmoothedEmpirical(0.1), rule="posterior", n_sample=n_sample
+        )
         got = confidence.estimate(
             jax.random.key(0), ENCODER, ENCODER.encode(params), users, items, N_ITEMS
         )
@@ -166,7 +168,7 @@ def test_posteriors_add_up_to_the_prior(data, prior):
     _, log = data
     params = jax.tree.map(lambda x: 3 * x, first_params())
     confidence = Confidence(
-        jnp.full(N_ITEMS, prior), stats.Smoothed(0.05), rule="posterior", normalize=False
+        jnp.full(N_ITEMS, prior), stats.SmoothedEmpirical(0.05), rule="posterior", normalize=False
     )
     users, items = jnp.asarray(log.users), jnp.asarray(log.items)
     got = confidence.estimate(
@@ -197,15 +199,15 @@ def test_a_law_in_closed_form_is_held_against_the_scores(data):
     }
     prior = jnp.full(400, 0.5)
 
-    def leaves(law, rule="density"):
-        confidence = Confidence(prior, law, rule=rule, n_sample=4000)
+    def leaves(distribution, rule="density"):
+        confidence = Confidence(prior, distribution, rule=rule, n_sample=4000)
         tables = Tables(params["users"], params["items"])
-        return float(confidence.misfit(jax.random.key(1), large, tables, users, items))
+        return float(confidence.lack_of_fit(jax.random.key(1), large, tables, users, items))
 
     assert leaves(stats.VarianceGamma(8, 0.3)) < 0.05
     assert leaves(stats.VarianceGamma(8, 0.01)) > 0.3
     assert leaves(stats.VarianceGamma(8, 10.0)) > 0.15
-    assert leaves(stats.Smoothed()) == leaves(stats.VarianceGamma(8, 10.0), "prior") == 0
+    assert leaves(stats.SmoothedEmpirical()) == leaves(stats.VarianceGamma(8, 10.0), "prior") == 0
 
 
 def test_by_user_every_user_is_drawn_alike():
@@ -237,7 +239,7 @@ def test_expectation_comes_every_so_many_epochs(data, number, due):
     confidence = Confidence(weights.credibility_prior(log), LAW, every=3)
     before = jnp.full(24, 7.0)
     _, state, _ = epoch(log, confidence=confidence, weight=before, number=number)
-    assert bool(np.all(state.extra.confidence == 7)) != due
+    assert bool(np.all(state.model_state.confidence == 7)) != due
 
 
 def test_what_nobody_believes_teaches_nothing(data):
@@ -337,7 +339,7 @@ def quick():
 @pytest.fixture
 def confidence():
     prior = weights.credibility_prior(split().train)
-    return Confidence(prior, stats.Smoothed(), every=2, rule="posterior", n_sample=500)
+    return Confidence(prior, stats.SmoothedEmpirical(), every=2, rule="posterior", n_sample=500)
 
 
 def test_confidence_changes_what_is_learned(quick, confidence):
@@ -351,7 +353,7 @@ def test_the_confidence_in_use_is_given_back(quick, confidence):
     """That of the fifth epoch, which began with the parameters after the fourth."""
     log = split().train
     assert fit(log, **quick.keywords).confidence is None
-    confidence = replace(confidence, law=LAW, rule="density", normalize=False)
+    confidence = replace(confidence, distribution=LAW, rule="density", normalize=False)
     late = fit(log, confidence=confidence, **quick.keywords)
     early = fit(log, confidence=confidence, **{**quick.keywords, "epochs": 4})
     want = confidence.estimate(
@@ -414,7 +416,7 @@ def test_a_run_that_has_ended_keeps_its_confidence(quick, confidence):
 
 
 def test_a_law_that_does_not_fit_is_a_warning(quick, confidence):
-    far = replace(confidence, law=stats.VarianceGamma(32, 5.0), rule="density")
+    far = replace(confidence, distribution=stats.VarianceGamma(32, 5.0), rule="density")
     with pytest.warns(UserWarning, match="does not fit the scores before the first epoch"):
         quick(confidence=far, epochs=1)
 

@@ -14,7 +14,7 @@ from ranking import split
 from crl_jax import losses, tasks, train
 from crl_jax._reduce import masked_mean
 from crl_jax.models import LightGCN, MatrixFactorization, Tables
-from crl_jax.tasks import GraphViews, LayerViews, SpectralViews, Uniformity
+from crl_jax.tasks import GraphContrast, LayerContrast, SpectralContrast, Uniformity
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 USERS = jnp.array([3, 1, 3, 0, 2, 1])
@@ -38,7 +38,7 @@ def np_info_nce(first, second, ids, real, t):
 
 def views(weight=0.3, **settings):
     plain = MatrixFactorization(5, 6, 4)
-    return GraphViews(weight, first=plain, second=plain, **settings)
+    return GraphContrast(weight, first=plain, second=plain, **settings)
 
 
 def test_the_term_is_that_of_distinct_users_and_items():
@@ -72,37 +72,41 @@ def test_fillers_are_never_read():
 
 
 def sgl(log):
-    view = LightGCN.of(log, 8, 2, edge_dropout=0.2, renormalize=True)
-    return dataclasses.replace(view, edge_dropout=0.0), GraphViews(first=view, second=view)
+    view = LightGCN.from_interactions(log, 8, 2, edge_dropout=0.2, renormalize=True)
+    return dataclasses.replace(view, edge_dropout=0.0), GraphContrast(first=view, second=view)
 
 
 def simgcl(log):
-    view = LightGCN.of(log, 8, 2, layer_weights=(0, 0.5, 0.5), noise=jnp.float32(0.1))
-    return dataclasses.replace(view, noise=None), GraphViews(first=view, second=view)
+    view = LightGCN.from_interactions(
+        log, 8, 2, layer_weights=(0, 0.5, 0.5), noise=jnp.float32(0.1)
+    )
+    return dataclasses.replace(view, noise=None), GraphContrast(first=view, second=view)
 
 
 def xsimgcl(log):
-    view = LightGCN.of(log, 8, 2, layer_weights=(0, 0.5, 0.5), noise=jnp.float32(0.1))
-    return view, LayerViews(layer=1)
+    view = LightGCN.from_interactions(
+        log, 8, 2, layer_weights=(0, 0.5, 0.5), noise=jnp.float32(0.1)
+    )
+    return view, LayerContrast(layer=1)
 
 
 def lightgcl(log):
-    return LightGCN.of(log, 8, 2), SpectralViews.of(log, rank=3)
+    return LightGCN.from_interactions(log, 8, 2), SpectralContrast.from_interactions(log, rank=3)
 
 
 @pytest.mark.parametrize("method", [sgl, simgcl, xsimgcl, lightgcl])
 def test_methods_of_the_field_train(method):
-    encoder, contrast = method(split().train)
+    encoder, auxiliary_loss = method(split().train)
     settings = {
         "loss": losses.bpr, "encoder": encoder, "epochs": 8,
-        "optimizer": train.Optimizer(0.02), "plan": train.StepPlan(256),
+        "optimizer": train.Optimizer(0.02), "config": train.TrainConfig(256),
     }  # fmt: skip
     fit = partial(tasks.fit_ranking, split().train, split().valid, **settings)
-    fitted = fit(contrast=contrast)
+    fitted = fit(auxiliary_loss=auxiliary_loss)
     terms = [entry["contrast"][0] for entry in fitted.history]
     assert terms[-1] < terms[0]
     assert fitted.best_score[0] > 0.1
-    without = fit(contrast=dataclasses.replace(contrast, weight=0.0))
+    without = fit(auxiliary_loss=dataclasses.replace(auxiliary_loss, weight=0.0))
     assert without.history[-1]["contrast"] == [0.0]
     assert not np.allclose(without.run()["users"], fitted.run()["users"], atol=1e-4)
     if method is not xsimgcl:  # whose ranking sees the noise, too
@@ -112,11 +116,11 @@ def test_methods_of_the_field_train(method):
 
 
 def test_a_layer_is_one_of_the_propagation_that_the_ranking_sees():
-    encoder, contrast = xsimgcl(split().train)
+    encoder, auxiliary_loss = xsimgcl(split().train)
     params = encoder.init(jax.random.key(0))
-    whole, (first, own) = contrast.encode(encoder, params, jax.random.key(1))
+    whole, (first, own) = auxiliary_loss.encode(encoder, params, jax.random.key(1))
     jax.tree.map(np.testing.assert_array_equal, whole, first)
-    deep = dataclasses.replace(contrast, layer=2)
+    deep = dataclasses.replace(auxiliary_loss, layer=2)
     _, (_, other) = deep.encode(encoder, params, jax.random.key(1))
     mean = jax.tree.map(lambda a, b: (a + b) / 2, own, other)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), mean, whole)
@@ -125,9 +129,11 @@ def test_a_layer_is_one_of_the_propagation_that_the_ranking_sees():
 def test_a_spectral_view_is_the_graph_of_the_first_singular_vectors():
     taken = np.random.default_rng(0).random((12, 9)) < 0.4
     log = interactions(taken)
-    encoder = LightGCN.of(log, 4, 2)
+    encoder = LightGCN.from_interactions(log, 4, 2)
     params = encoder.init(jax.random.key(0))
-    whole, (other, same) = SpectralViews.of(log, 4).encode(encoder, params, jax.random.key(1))
+    whole, (other, same) = SpectralContrast.from_interactions(log, 4).encode(
+        encoder, params, jax.random.key(1)
+    )
     jax.tree.map(np.testing.assert_array_equal, whole, same)
 
     graph = normalised(taken)
@@ -143,11 +149,14 @@ def test_a_spectral_view_is_the_graph_of_the_first_singular_vectors():
 
 REFUSED: dict[str, tuple[Any, str]] = {
     "layers": (
-        {"contrast": LayerViews()},
-        "`contrast` of layers needs a LightGCN, got Matrix",
+        {"contrast": LayerContrast()},
+        "`auxiliary_loss` of layers needs a LightGCN, got Matrix",
     ),
     "a layer too deep": (
-        lambda: {"contrast": LayerViews(layer=3), "encoder": LightGCN.of(split().train, 4, 2)},
+        lambda: {
+            "contrast": LayerContrast(layer=3),
+            "encoder": LightGCN.from_interactions(split().train, 4, 2),
+        },
         "`layer` must be one of the 2 layers, got 3",
     ),
     "a view of others": (
@@ -156,10 +165,10 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "vectors of others": (
         lambda: {
-            "contrast": SpectralViews.of(interactions(np.eye(9) > 0), 2),
-            "encoder": LightGCN.of(split().train, 4, 2),
+            "contrast": SpectralContrast.from_interactions(interactions(np.eye(9) > 0), 2),
+            "encoder": LightGCN.from_interactions(split().train, 4, 2),
         },
-        "`contrast` must be of the 60 users and 80 items of the encoder, got 9 and 9",
+        "`auxiliary_loss` must be of the 60 users and 80 items of the encoder, got 9 and 9",
     ),
     "a missing number": (
         lambda: {"contrast": alone(loss_fn=losses.bayesian_contrastive)},
@@ -174,33 +183,33 @@ REFUSED: dict[str, tuple[Any, str]] = {
         "`loss_fn` of a contrast must take `where`",
     ),
     "a swept weight": (
-        lambda: {"contrast": alone(), "sweep": {"contrast.weight": [0.1, -1.0]}},
+        lambda: {"contrast": alone(), "sweep": {"auxiliary_loss.weight": [0.1, -1.0]}},
         "`weight` must lie in",
     ),
     "a swept number": (
-        lambda: {"contrast": alone(), "sweep": {"contrast.temperature": [0.1, -1.0]}},
+        lambda: {"contrast": alone(), "sweep": {"auxiliary_loss.temperature": [0.1, -1.0]}},
         "`temperature` must lie in",
     ),
     "a number that is not there": (
-        lambda: {"contrast": alone(), "sweep": {"contrast.alpha": [0.6, 0.9]}},
+        lambda: {"contrast": alone(), "sweep": {"auxiliary_loss.alpha": [0.6, 0.9]}},
         "`sweep` must name leaves, which are .'temperature'., got 'alpha'",
     ),
     "a sweep of no term": (
-        {"sweep": {"contrast.weight": [0.1]}},
-        "`sweep` must name .* with a `contrast`, contrast.NAME, got 'contrast.weight'",
+        {"sweep": {"auxiliary_loss.weight": [0.1]}},
+        "`sweep` must name .* with a `auxiliary_loss`, contrast.NAME, got 'auxiliary_loss.weight'",
     ),
     "a class": (
-        {"contrast": LayerViews},
-        "`contrast` must be a term, such as .*, got the class LayerViews",
+        {"contrast": LayerContrast},
+        "`auxiliary_loss` must be a term, such as .*, got the class LayerViews",
     ),
-    "a name": ({"contrast": "sgl"}, "`contrast` must be a term, such as .*, got 'sgl'"),
+    "a name": ({"contrast": "sgl"}, "`auxiliary_loss` must be a term, such as .*, got 'sgl'"),
     "rows": (
         lambda: {
             "contrast": alone(),
             "encoder": MatrixFactorization(60, 80, 4),
             "optimizer": train.RowOptimizer(),
         },
-        "`optimizer` of rows goes with no `contrast` that looks at more .* got GraphViews",
+        "`optimizer` of rows goes with no `auxiliary_loss` that looks at more .* got GraphViews",
     ),
 }
 
@@ -208,7 +217,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
 def alone(**settings):
     """A contrast of the tables with themselves."""
     plain = MatrixFactorization(60, 80, 4)
-    return GraphViews(first=plain, second=plain, **settings)
+    return GraphContrast(first=plain, second=plain, **settings)
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -222,17 +231,17 @@ def test_what_does_not_fit_is_refused_before_training(case, unchecked):
 def test_weights_and_numbers_of_the_term_are_swept_without_another_program():
     fit = partial(
         tasks.fit_ranking, split().train, loss=losses.bpr, epochs=2,
-        optimizer=train.Optimizer(0.02), plan=train.StepPlan(256),
+        optimizer=train.Optimizer(0.02), config=train.TrainConfig(256),
         encoder=MatrixFactorization(60, 80, 4),
     )  # fmt: skip
     weights, temperatures = [0.0, 0.5], [0.2, 0.4]
     swept = fit(
-        contrast=alone(),
-        sweep={"contrast.weight": weights, "contrast.temperature": temperatures},
+        auxiliary_loss=alone(),
+        sweep={"auxiliary_loss.weight": weights, "auxiliary_loss.temperature": temperatures},
     )
-    assert swept.numbers["contrast.weight"].tolist() == [0.0, 0.5]
+    assert swept.numbers["auxiliary_loss.weight"].tolist() == [0.0, 0.5]
     for run, (weight, temperature) in enumerate(zip(weights, temperatures, strict=True)):
-        one = fit(contrast=alone(weight=weight, hyperparams={"temperature": temperature}))
+        one = fit(auxiliary_loss=alone(weight=weight, hyperparams={"temperature": temperature}))
         for name, values in one.run().items():
             np.testing.assert_allclose(swept.run(run)[name], values, rtol=1e-4, atol=1e-5)
     terms = swept.history[-1]["contrast"]
@@ -274,30 +283,30 @@ def test_positives_that_are_aligned_are_near_each_other():
 def direct(encoder, **settings):
     return tasks.fit_ranking(
         split().train, split().valid, loss=tasks.align_positives, encoder=encoder, epochs=6,
-        optimizer=train.Optimizer(0.03), plan=train.StepPlan(256), **settings,
+        optimizer=train.Optimizer(0.03), config=train.TrainConfig(256), **settings,
     )  # fmt: skip
 
 
 def test_directau_ranks_and_keeps_users_apart():
     encoder = MatrixFactorization(60, 80, 8, similarity="cosine")
-    fitted, loose = direct(encoder, contrast=Uniformity(1.0)), direct(encoder)
+    fitted, loose = direct(encoder, auxiliary_loss=Uniformity(1.0)), direct(encoder)
     assert fitted.best_score[0] > 0.1
     apart, together = (np_uniformity(of.tables().users, np.arange(60)) for of in (fitted, loose))
     assert apart < together  # alone, alignment makes all vectors one
 
 
 def test_directau_takes_a_graph():
-    encoder = LightGCN.of(split().train, 8, 1, similarity="cosine")
-    fitted = direct(encoder, contrast=Uniformity(1.0))
+    encoder = LightGCN.from_interactions(split().train, 8, 1, similarity="cosine")
+    fitted = direct(encoder, auxiliary_loss=Uniformity(1.0))
     assert fitted.history[-1]["loss"][0] < fitted.history[0]["loss"][0]
 
 
 def test_bad_numbers_are_named():
     with pytest.raises(ValueError, match="`weight` must lie in"):
-        LayerViews(-1.0)
+        LayerContrast(-1.0)
     with pytest.raises(ValueError, match="`layer` must be at least 1, got 0"):
-        LayerViews(layer=0)
+        LayerContrast(layer=0)
     with pytest.raises(ValueError, match="`rank` must be less than 60, got 60"):
-        SpectralViews.of(split().train, rank=60)
+        SpectralContrast.from_interactions(split().train, rank=60)
     with pytest.raises(ValueError, match="`scale` must lie in"):
         Uniformity(scale=0.0)

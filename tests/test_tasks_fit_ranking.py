@@ -11,17 +11,17 @@ from ranking import curve, fit, quick_fit, split
 
 from crl_jax import losses
 from crl_jax.data import simulate
-from crl_jax.metrics import evaluate, ranking_plan, summarize
+from crl_jax.metrics import eval_layout, evaluate, summarize
 from crl_jax.models import inner_scores
 from crl_jax.samplers import BNS, PNS
 from crl_jax.train import (
-    Fitted,
+    FitResult,
     TrainingDiverged,
-    Validate,
-    choose,
+    ValidationMetrics,
     constant,
     cosine,
     grid,
+    select_best,
     sgd_l2,
     step_decay,
 )
@@ -69,7 +69,7 @@ def test_best_parameters_are_those_of_the_best_epoch(quick):
     scores = curve(fitted)[:, 0]
     assert fitted.best_epoch[0] == 1 + np.argmax(scores)
     assert 1 < fitted.best_epoch[0] < 60  # it overfits: the end is not the best
-    plan = ranking_plan(split().train, split().valid)
+    plan = eval_layout(split().train, split().valid)
     values = evaluate(inner_scores, fitted.tables(), plan, ks=(20,))
     np.testing.assert_allclose(summarize(values)["ndcg@20"], scores.max(), rtol=1e-6)
     np.testing.assert_allclose(fitted.best_score[0], scores.max(), rtol=1e-6)
@@ -259,7 +259,7 @@ def test_divergence_is_reported(quick):
         fitted = quick(loss=explode, hyperparams={"scale": np.array([1.0, -1.0])})
     assert np.isnan(fitted.best_score[0])
     assert np.isfinite(fitted.best_score[1])
-    best = choose(fitted)
+    best = select_best(fitted)
     assert best.point == 1
     assert np.isnan(best.scores[0])
 
@@ -337,21 +337,21 @@ def fitted_with(curves, lengths):
     history = [{"epoch": i + 1, "valid_ndcg@20": list(row)} for i, row in enumerate(curves)]
     n = len(lengths)
     numbers = {"epochs": np.array(lengths)}
-    return Fitted(None, None, (), numbers, np.zeros(n), np.zeros(n), history)  # type: ignore[arg-type]
+    return FitResult(None, None, (), numbers, np.zeros(n), np.zeros(n), history)  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("unchecked")
 def test_choose_averages_over_seeds_and_respects_lengths():
     fitted = fitted_with([[0.1, 0.3, 0.2, 0.2], [0.5, 0.1, 0.4, 0.4], [0.3, 0.3, 0.9, 0.9]],
                          [3, 3, 2, 2])  # fmt: skip
-    best = choose(fitted, n_seeds=2, window=1)
+    best = select_best(fitted, n_seeds=2, window=1)
     assert (best.point, best.epochs) == (1, 2)
     np.testing.assert_allclose(best.scores, [0.3, 0.4])
     np.testing.assert_array_equal(best.best_epochs, [2, 2])
     with pytest.raises(ValueError, match="`n_seeds` must divide 4"):
-        choose(fitted, n_seeds=3)
+        select_best(fitted, n_seeds=3)
     with pytest.raises(ValueError, match="`window` must be odd"):
-        choose(fitted, window=2)
+        select_best(fitted, window=2)
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -359,12 +359,12 @@ def test_choose_prefers_a_plateau_to_a_lucky_peak():
     peak = [0.1, 0.1, 0.6, 0.1, 0.1, 0.1]
     plateau = [0.1, 0.2, 0.3, 0.5, 0.5, 0.5]
     curves = np.stack([peak, plateau], axis=1)
-    assert choose(fitted_with(curves, [6, 6]), window=1).point == 0
-    best = choose(fitted_with(curves, [6, 6]), window=3)
+    assert select_best(fitted_with(curves, [6, 6]), window=1).point == 0
+    best = select_best(fitted_with(curves, [6, 6]), window=3)
     assert (best.point, best.epochs) == (1, 5)
     np.testing.assert_allclose(best.scores, [0.8 / 3, 0.5])
     # Past its own end a run has no neighbours: its last evaluation stands in for the one after.
-    short = choose(fitted_with(curves, [6, 4]), window=3)
+    short = select_best(fitted_with(curves, [6, 4]), window=3)
     assert (short.point, short.epochs) == (1, 4)
     np.testing.assert_allclose(short.scores[1], (0.3 + 0.5 + 0.5) / 3)
 
@@ -374,17 +374,17 @@ def test_choose_prefers_a_plateau_to_a_lucky_peak():
 @pytest.mark.usefixtures("unchecked")
 def test_choose_prefers_no_end_of_a_curve(scores, window):
     """Of two evaluations the better one; a curve turned round is chosen from turned round."""
-    best = choose(fitted_with(np.array(scores)[:, None], [len(scores)]), window=window)
+    best = select_best(fitted_with(np.array(scores)[:, None], [len(scores)]), window=window)
     assert best.epochs == 1 + int(np.argmax(scores))
 
 
 def named(name):
-    return lambda task, params, extra: {name: jnp.sum(params["users"])}
+    return lambda task, params, model_state: {name: jnp.sum(params["users"])}
 
 
 def test_a_metric_of_ones_own_does_not_pass_for_the_validation_score(quick):
-    measured = quick(hooks=[Validate(named("ndcg@20"))], epochs=2)
-    assert choose(measured).score == choose(quick(epochs=2)).score
+    measured = quick(hooks=[ValidationMetrics(named("ndcg@20"))], epochs=2)
+    assert select_best(measured).score == select_best(quick(epochs=2)).score
     for name in ("valid_ndcg@20", "loss", "epoch", "seconds"):
         with pytest.raises(ValueError, match=f"name of its own, got '{name}'"):
-            quick(hooks=[Validate(named(name))], epochs=2)
+            quick(hooks=[ValidationMetrics(named(name))], epochs=2)

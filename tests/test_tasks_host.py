@@ -69,7 +69,7 @@ def test_processes_share_an_epoch(monkeypatch):
 
 
 def fit(parts=SPLIT, **options):
-    arguments = {"loss": losses.bpr, "plan": train.StepPlan(512), "epochs": 6} | options
+    arguments = {"loss": losses.bpr, "config": train.TrainConfig(512), "epochs": 6} | options
     return tasks.fit_ranking(parts.train, parts.valid, **arguments)
 
 
@@ -92,7 +92,9 @@ def test_the_device_holds_no_anchors():
     encoder = models.MatrixFactorization(SPLIT.train.n_users, SPLIT.train.n_items, 4)
 
     def held(streamed):
-        task = tasks.Ranking.of(SPLIT.train, encoder=encoder, loss=losses.bpr, streamed=streamed)
+        task = tasks.Ranking.from_interactions(
+            SPLIT.train, encoder=encoder, loss=losses.bpr, streamed=streamed
+        )
         return sum(np.asarray(x).nbytes for x in jax.tree.leaves(task))
 
     assert held(False) - held(True) == 8 * len(SPLIT.train)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 from sklearn.metrics import roc_auc_score
-from views import DESCENT, LABELS, LINEAR, NORMED, POINTS, Given, fit, jitter, moment, unit
+from views import DESCENT, LABELS, LINEAR, NORMED, POINTS, Given, ctx, fit, jitter, unit
 
-from crl_jax.tasks import Labelled, PositiveUnlabelledViews, SupervisedViews, TwoViews, Views
-from crl_jax.train import StepPlan
+from crl_jax.tasks import LabelledExamples, PuNCE, SimCLR, SupCon, ViewBatch
+from crl_jax.train import TrainConfig
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
@@ -20,15 +20,17 @@ NOTHING = np.full(6, -1)
 RNG = np.random.default_rng(2)
 Z = RNG.normal(size=(12, 3)) + 3 * np.tile(OWN == 3, 2)[:, None]
 T, PRIOR = 0.5, 0.3
-PUNCE = PositiveUnlabelledViews(LINEAR, jitter, {"temperature": T, "tau_plus": PRIOR})
-SOME = Labelled(POINTS, np.where(LABELS < 2, 0, -1))  # two clusters
+PUNCE = PuNCE(LINEAR, jitter, {"temperature": T, "tau_plus": PRIOR})
+SOME = LabelledExamples(POINTS, np.where(LABELS < 2, 0, -1))  # two clusters
 
 
 def of_given(task, labels=OWN, z=Z, n_real=6):
     """The loss of embeddings, and metrics."""
     task, nothing = dataclasses.replace(task, network=Given(z)), jnp.zeros((6, 1))
-    batch = Views(nothing, nothing, jnp.arange(6), None if labels is None else jnp.asarray(labels))
-    loss, (_, metrics) = task.loss({}, {}, batch, moment(6, n_real))
+    batch = ViewBatch(
+        nothing, nothing, jnp.arange(6), None if labels is None else jnp.asarray(labels)
+    )
+    loss, (_, metrics) = task.loss({}, {}, batch, ctx(6, n_real))
     return loss, metrics
 
 
@@ -73,7 +75,7 @@ def test_fillers_leave_no_trace():
 @pytest.mark.parametrize("tau_plus", [0.0, 0.3])
 def test_without_labelled_examples_it_is_simclr(tau_plus):
     task = dataclasses.replace(PUNCE, hyperparams={"temperature": T, "tau_plus": tau_plus})
-    plain = TwoViews(LINEAR, jitter, {"temperature": T})
+    plain = SimCLR(LINEAR, jitter, {"temperature": T})
     got, metrics = of_given(task, NOTHING)
     np.testing.assert_allclose(got, of_given(plain)[0], rtol=1e-6)
     assert metrics == {"labelled": 0, "auc": 0.5}
@@ -81,7 +83,7 @@ def test_without_labelled_examples_it_is_simclr(tau_plus):
 
 def test_without_a_prior_it_is_supcon_of_the_labelled():
     task = dataclasses.replace(PUNCE, hyperparams={"temperature": T, "tau_plus": 0.0})
-    supervised = SupervisedViews(LINEAR, jitter, {"temperature": T})
+    supervised = SupCon(LINEAR, jitter, {"temperature": T})
     np.testing.assert_allclose(of_given(task)[0], of_given(supervised)[0], rtol=1e-6)
     assert abs(of_given(PUNCE)[0] - of_given(supervised)[0]) > 0.005
 
@@ -118,7 +120,7 @@ def test_many_devices_give_the_same():
     data = jax.tree.map(lambda x: x[:40], SOME)
     plain = fit(PUNCE, data, epochs=2, optimizer=DESCENT)
     mesh = Mesh(np.array(jax.devices()[:8]), ("data",))
-    spread = fit(PUNCE, data, StepPlan(16, mesh=mesh), epochs=2, optimizer=DESCENT)
+    spread = fit(PUNCE, data, TrainConfig(16, mesh=mesh), epochs=2, optimizer=DESCENT)
     for name in ("loss", "labelled", "auc"):
         np.testing.assert_allclose(
             spread.history[-1][name], plain.history[-1][name], rtol=1e-5, err_msg=name
@@ -133,4 +135,4 @@ def test_other_data_are_refused():
     with pytest.raises(ValueError, match=r"`data` of PositiveU\w+ must be tasks.Labelled, got oth"):
         fit(PUNCE, POINTS)
     with pytest.raises(ValueError, match=r"`data` must have one label .* positive, .* got 0, 1, 2"):
-        fit(PUNCE, Labelled(POINTS, LABELS))
+        fit(PUNCE, LabelledExamples(POINTS, LABELS))

@@ -15,20 +15,20 @@ from views import (
     NORMED,
     POINTS,
     Jitter,
+    ctx,
     first_run,
     fit,
     jitter,
-    moment,
     unit,
 )
 
 from crl_jax import losses, train
-from crl_jax.tasks import Labelled, MomentumViews, ProtoNCE, _kmeans
-from crl_jax.train import StepPlan
+from crl_jax.tasks import PCL, LabelledExamples, MoCo, _kmeans
+from crl_jax.train import TrainConfig
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
-PCL = ProtoNCE(
+PCL = PCL(
     NORMED, jitter, {"temperature": 0.2}, momentum=0.9, dim=8, queue=32, data=jnp.asarray(POINTS),
     clusters=(4,), warm_up=1, n_iterations=5, block=20,
 )  # fmt: skip
@@ -97,10 +97,10 @@ def test_no_cluster_stays_empty_where_there_are_other_examples():
         np.testing.assert_allclose(found.concentration, 1, rtol=1e-6)
 
 
-def of_prototypes(query, extra, place, t):
+def of_prototypes(query, model_state, place, t):
     """The loss of clusters alone by loops, the mean over clusterings."""
     terms = []
-    for own, centres, phi in extra.clusterings:
+    for own, centres, phi in model_state.clusterings:
         own = np.asarray(own)
         for z, i in zip(unit(query), place, strict=True):
             logits = z @ np.asarray(centres, np.float64).T / np.asarray(phi, np.float64) / t
@@ -110,33 +110,36 @@ def of_prototypes(query, extra, place, t):
 
 def test_the_loss_is_that_of_the_queue_and_of_the_centres():
     task = dataclasses.replace(PCL, network=LINEAR, dim=5, clusters=(4, 6))
-    params, extra = task.init(jax.random.key(0))
-    extra = task.start_epoch(jax.random.key(1), params, extra, jnp.int32(1))
+    params, model_state = task.init(jax.random.key(0))
+    model_state = task.start_epoch(jax.random.key(1), params, model_state, jnp.int32(1))
     place = jnp.array([5, 40, 3, 63, 17, 5, 5, 5])
-    batch = task.batch(jax.random.key(2), train.Examples(place, None))
+    batch = task.batch(jax.random.key(2), train.Batch(place, None))
     query = np.asarray(batch.first @ params["linear"]["kernel"])[:5]
-    loss, (after, metrics) = task.loss(params, extra, batch, moment(8, 5, epoch=1))
-    want = of_prototypes(query, extra, np.asarray(place)[:5], 0.2)
+    loss, (after, metrics) = task.loss(params, model_state, batch, ctx(8, 5, epoch=1))
+    want = of_prototypes(query, model_state, np.asarray(place)[:5], 0.2)
     np.testing.assert_allclose(metrics["prototypes"], want, rtol=1e-5)
-    plain = MomentumViews(LINEAR, jitter, {"temperature": 0.2}, dim=5, queue=32)
-    instances, (momentum, _) = plain.loss(params, extra.momentum, batch, moment(8, 5, epoch=1))
+    plain = MoCo(LINEAR, jitter, {"temperature": 0.2}, dim=5, queue=32)
+    instances, (momentum, _) = plain.loss(params, model_state.momentum, batch, ctx(8, 5, epoch=1))
     np.testing.assert_allclose(metrics["instances"], instances, rtol=1e-6)
     np.testing.assert_allclose(loss, instances + want, rtol=1e-5)
     jax.tree.map(np.testing.assert_array_equal, after.momentum, momentum)
-    early, (_, metrics) = task.loss(params, extra, batch, moment(8, 5, epoch=0))
+    early, (_, metrics) = task.loss(params, model_state, batch, ctx(8, 5, epoch=0))
     assert early == instances
     assert metrics["prototypes"] == 0
 
 
 def test_clusters_are_made_anew_after_the_warm_up_from_examples_as_they_are():
     task = dataclasses.replace(PCL, augment=Jitter(), clusters=(4, 6))
-    params, extra = task.init(jax.random.key(0))
+    params, model_state = task.init(jax.random.key(0))
     key = jax.random.key(1)
-    assert task.start_epoch(key, params, extra, jnp.int32(0)).clusterings[0].assignment.max() == 0
-    moved = jax.tree.map(lambda x: x + 0.5, extra.momentum.target)
-    extra = extra._replace(momentum=extra.momentum._replace(target=moved))
-    found = task.start_epoch(key, params, extra, jnp.int32(1)).clusterings
-    z, _ = task.network.apply(moved, extra.momentum.target_rest, jnp.asarray(POINTS) / 2)
+    assert (
+        task.start_epoch(key, params, model_state, jnp.int32(0)).clusterings[0].assignment.max()
+        == 0
+    )
+    moved = jax.tree.map(lambda x: x + 0.5, model_state.momentum.target)
+    model_state = model_state._replace(momentum=model_state.momentum._replace(target=moved))
+    found = task.start_epoch(key, params, model_state, jnp.int32(1)).clusterings
+    z, _ = task.network.apply(moved, model_state.momentum.target_rest, jnp.asarray(POINTS) / 2)
     for i, (clustering, k) in enumerate(zip(found, (4, 6), strict=True)):
         want = spherical_kmeans(
             jax.random.fold_in(key, 2 + i), losses.normalize(z), k, n_iterations=5
@@ -147,7 +150,9 @@ def test_clusters_are_made_anew_after_the_warm_up_from_examples_as_they_are():
 
 def test_it_learns_and_labels_are_looked_at():
     """Batches of places alone, and of labelled examples: what trains is the task's own data."""
-    labelled = dataclasses.replace(PCL, data=Labelled(jnp.asarray(POINTS), jnp.asarray(LABELS)))
+    labelled = dataclasses.replace(
+        PCL, data=LabelledExamples(jnp.asarray(POINTS), jnp.asarray(LABELS))
+    )
     fitted = fit(labelled, np.arange(64), epochs=6)
     history = fitted.history
     assert history[0]["prototypes"][0] == 0
@@ -156,8 +161,8 @@ def test_it_learns_and_labels_are_looked_at():
     assert history[-1]["auc"][0] > 0.9
     again = fit(PCL, POINTS, epochs=2).history[-1]
     np.testing.assert_allclose(again["prototypes"], history[1]["prototypes"], rtol=1e-3)
-    extra = first_run(fitted.state.extra)
-    assert PCL.embed(fitted.run(), extra, jnp.asarray(POINTS)).shape == (64, 8)
+    model_state = first_run(fitted.state.model_state)
+    assert PCL.embed(fitted.run(), model_state, jnp.asarray(POINTS)).shape == (64, 8)
 
 
 def test_warm_up_is_swept():
@@ -167,9 +172,9 @@ def test_warm_up_is_swept():
 
 def test_half_precision_and_many_devices_give_nearly_the_same():
     plain = fit(PCL, optimizer=DESCENT)
-    half = fit(PCL, plan=StepPlan(16, compute_dtype="bfloat16"), optimizer=DESCENT)
+    half = fit(PCL, config=TrainConfig(16, compute_dtype="bfloat16"), optimizer=DESCENT)
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:8]), ("data",))
-    spread = fit(PCL, plan=StepPlan(16, mesh=mesh), optimizer=DESCENT)
+    spread = fit(PCL, config=TrainConfig(16, mesh=mesh), optimizer=DESCENT)
     # An example between two clusters may go to the other one by rounding.
     for fitted, rtol in ((half, 0.05), (spread, 5e-3)):
         for got, want in zip(fitted.history, plain.history, strict=True):

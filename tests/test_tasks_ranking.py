@@ -110,7 +110,7 @@ def test_extra_positives_are_the_users_own_and_ids_do_not_depend_on_when_they_ar
             assert row[4:] == [missing[user]] * 2
             anchors.append((user, row[0]))
     assert set(anchors) == taken
-    monkeypatch.setattr("crl_jax.train._steps._MAX_DRAWN_AHEAD", 0)
+    monkeypatch.setattr("crl_jax.train._scan._MAX_DRAWN_AHEAD", 0)
     later, _ = run()
     jax.tree.map(np.testing.assert_array_equal, params, later)
 
@@ -198,9 +198,9 @@ def test_l2_of_rows_is_the_mean_over_the_batch(data):
 
 
 @pytest.mark.parametrize("l2_on", ["rows", "encoded"])
-def test_l2_of_the_rows_of_a_batch_is_a_term_of_its_loss(data, l2_on):
+def test_l2_of_the_rows_of_a_batch_is_a_term_of_its_loss(data, l2_target):
     """For matrix factorisation both are the rows that training by rows shrinks."""
-    before, after, report = epoch_of(data[1], learning_rate=0.1, l2=0.2, l2_on=l2_on)
+    before, after, report = epoch_of(data[1], learning_rate=0.1, l2=0.2, l2_target=l2_target)
     for name, want in l2_by_hand(before.params, data, 0.1, 0.2):
         np.testing.assert_allclose(after.params[name], want, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(report["loss"], epoch_of(data[1])[2]["loss"], rtol=1e-6)
@@ -225,7 +225,7 @@ def test_batches_drawn_together_are_steps_like_others(data):
 def test_samplers_see_the_encoder_of_the_moment(monkeypatch, ahead):
     """The best-scoring item of all, drawn with the parameters of each step and not of the start."""
     if not ahead:
-        monkeypatch.setattr("crl_jax.train._steps._MAX_DRAWN_AHEAD", 0)
+        monkeypatch.setattr("crl_jax.train._scan._MAX_DRAWN_AHEAD", 0)
     interactions = Interactions.from_arrays(
         [0, 0], [0, 1], user_ids=np.arange(N_USERS), item_ids=np.arange(N_ITEMS)
     )

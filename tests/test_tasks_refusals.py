@@ -131,7 +131,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(("changes", "message"), REFUSED.values(), ids=REFUSED)
 def test_what_is_of_the_wrong_kind_is_named(changes, message):
-    given = {"train": split().train, "loss": losses.bpr, "plan": train.StepPlan(64), **changes}
+    given = {"train": split().train, "loss": losses.bpr, "config": train.TrainConfig(64), **changes}
     with pytest.raises(ValueError, match=message):
         tasks.fit_ranking(given.pop("train"), epochs=1, **given)
 

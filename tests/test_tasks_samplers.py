@@ -113,10 +113,10 @@ def test_seeds_of_trainings_by_rows_are_what_they_are_alone(split):
 
 
 def test_a_metric_sees_the_parameters_of_every_report(split):
-    def norms(scale, task, params, extra):
+    def norms(scale, task, params, model_state):
         return {"norm": scale * jnp.linalg.norm(params["users"])}
 
-    hook = train.Validate(jax.tree_util.Partial(norms, jnp.float32(2)))
+    hook = train.ValidationMetrics(jax.tree_util.Partial(norms, jnp.float32(2)))
     fitted = fit(split, None, epochs=3, hooks=[hook], seeds=[0, 1])
     norm = [2 * np.linalg.norm(fitted.run(run)["users"]) for run in range(2)]
     np.testing.assert_allclose(fitted.history[-1]["norm"], norm, rtol=1e-5)
@@ -128,7 +128,7 @@ def test_what_cannot_be_is_said(split):
         ({"sweep": {"sampler.candidates": [3, 4]}}, "`sweep` must name leaves"),
         ({"sweep": {"sampler.risk_lambda": [1.0, -1.0]}}, "`risk_lambda` must lie in"),
         ({"sweep": {"gain": [1.0, -1.0]}}, "`sweep` must name learning_rate.* got 'gain'"),
-        ({"by_rows": True}, "`l2_on` must be rows with an optimizer of rows.*got 'tables'"),
+        ({"by_rows": True}, "`l2_target` must be rows with an optimizer of rows.*got 'tables'"),
         (
             {
                 "by_rows": True,

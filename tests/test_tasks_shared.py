@@ -79,7 +79,8 @@ def test_log_q_by_hand(correction, temperature):
     """Each negative counts as often as under uniform draws, to the power of the correction."""
     key, n = jax.random.key(4), len(LOG)
     before, _, report = epoch_of(
-        LOG, key=key, sampler=InBatch.of(LOG, "self", correction), loss=losses.info_nce,
+        LOG, key=key, sampler=InBatch.from_interactions(LOG, "self", correction),
+        loss=losses.info_nce,
         hyperparams={"temperature": temperature}, batch_size=10,
     )  # fmt: skip
     w, h = (np.asarray(before.params[name], np.float64) for name in ("users", "items"))
@@ -99,7 +100,7 @@ def test_log_q_by_hand(correction, temperature):
 def test_corrected_negatives_of_the_batch_are_as_uniform_ones():
     """The weighed mean over batches of any item's function is the plain mean over the catalogue."""
     counts = np.bincount(LOG.items, minlength=N_ITEMS)
-    sampler = InBatch.of(LOG)
+    sampler = InBatch.from_interactions(LOG)
     pool = jnp.asarray(np.repeat(np.arange(N_ITEMS), counts), jnp.int32)
     value = rng.normal(size=N_ITEMS)
     weighed = np.exp(-np.asarray(sampler.log_ratio(pool), np.float64)) * value[np.asarray(pool)]
@@ -108,20 +109,20 @@ def test_corrected_negatives_of_the_batch_are_as_uniform_ones():
 
 def test_an_item_that_nobody_took_has_a_finite_correction():
     log = Interactions.from_arrays([0, 1], [0, 0], user_ids=np.arange(2), item_ids=np.arange(3))
-    assert np.isfinite(InBatch.of(log).log_q).all()
+    assert np.isfinite(InBatch.from_interactions(log).log_q).all()
 
 
 def test_without_log_q_scores_stay_as_they_are():
     a, b = (
         epoch_of(LOG, sampler=sampler, loss=losses.info_nce, batch_size=16)[2]["loss"]
-        for sampler in (InBatch(), InBatch.of(LOG, correction=0.0))
+        for sampler in (InBatch(), InBatch.from_interactions(LOG, correction=0.0))
     )
     assert a == b
 
 
 @pytest.mark.parametrize(
     "sampler",
-    [SharedRNS(), SharedRNS(anchors=4), InBatch.of(LOG, "self")],
+    [SharedRNS(), SharedRNS(anchors=4), InBatch.from_interactions(LOG, "self")],
     ids=["rns", "runs", "batch"],
 )
 def test_l2_on_rows_counts_a_drawn_pool_once_for_each_anchor(sampler):
@@ -133,7 +134,7 @@ def test_l2_on_rows_counts_a_drawn_pool_once_for_each_anchor(sampler):
     encoder = MatrixFactorization(N_USERS, N_ITEMS, 2)
     before, after, _ = epoch_of(
         LOG, params=params, encoder=encoder, sampler=sampler, n_neg=5, loss=nothing,
-        batch_size=len(LOG), l2_on="rows", l2=0.1, learning_rate=1.0,
+        batch_size=len(LOG), l2_target="rows", l2=0.1, learning_rate=1.0,
     )  # fmt: skip
     rows = 1 + (5 if isinstance(sampler, SharedRNS) else 0)
     for side, by_hand in (("users", 0.1 * 2), ("items", 0.1 * 3 * rows)):
@@ -174,7 +175,7 @@ def test_only_what_is_left_is_a_negative():
     assert missing.shape == (6,)
 
 
-@pytest.mark.parametrize("sampler", [SharedRNS(), InBatch.of(split().train, "self")],
+@pytest.mark.parametrize("sampler", [SharedRNS(), InBatch.from_interactions(split().train, "self")],
                          ids=["rns", "batch"])  # fmt: skip
 def test_it_learns(sampler):
     flat = {"loss": losses.info_nce, "n_neg": 30, "epochs": 12, "batch_size": 64,
@@ -187,7 +188,8 @@ def test_it_learns(sampler):
 def test_the_correction_can_be_swept():
     fitted = fit(
         split().train, split().valid, loss=losses.info_nce, epochs=2, batch_size=64,
-        sampler=InBatch.of(split().train), sweep={"sampler.correction": [0.0, 1.0]}, seeds=[0, 0],
+        sampler=InBatch.from_interactions(split().train), sweep={"sampler.correction": [0.0,
+        1.0]}, seeds=[0, 0],
     )  # fmt: skip
     one = fitted.history[-1]["loss"]
     assert one[0] != one[1]
@@ -199,7 +201,8 @@ def test_what_cannot_be_is_said():
         (lambda: InBatch("own"), "`mask` must be seen, self or none, got 'own'"),
         (lambda: SharedRNS("self"), "`mask` must be seen or none, got 'self'"),
         (lambda: SharedRNS(anchors=0), r"`anchors` must lie in \[1, inf\], got 0"),
-        (lambda: InBatch.of(LOG, correction=1.5), "`correction` must lie in .* got 1.5"),
+        (lambda: InBatch.from_interactions(LOG, correction=1.5),
+        "`correction` must lie in .* got 1.5"),
         (
             lambda: fit(LOG, loss=losses.info_nce, sampler=InBatch(log_q=log_q), epochs=1),
             "`log_q` must have shape",

@@ -7,14 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
-from views import LABELS, LINEAR, NORMED, POINTS, Given, fit, jitter, moment, unit
+from views import LABELS, LINEAR, NORMED, POINTS, Given, ctx, fit, jitter, unit
 
 from crl_jax import losses, tasks, weights
-from crl_jax.tasks import Labelled, MomentumViews, OracleViews, SupervisedViews, TwoViews, Views
+from crl_jax.tasks import LabelledExamples, MoCo, SimCLR, SupCon, SupervisedOracle, ViewBatch
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
-DATA = Labelled(POINTS, LABELS)
+DATA = LabelledExamples(POINTS, LABELS)
 OWN = np.array([0, 1, 0, 2, 1, -1])
 RNG = np.random.default_rng(1)
 CENTRES = RNG.normal(size=(4, 3))  # of the classes, the last for those not known
@@ -24,16 +24,18 @@ BCL = {"temperature": 0.5, "tau_plus": 0.25, "beta": 0.9}
 
 def views(labels=OWN):
     nothing = jnp.zeros((6, 1))
-    return Views(nothing, nothing, jnp.arange(6), None if labels is None else jnp.asarray(labels))
+    return ViewBatch(
+        nothing, nothing, jnp.arange(6), None if labels is None else jnp.asarray(labels)
+    )
 
 
-def of_given(task, z=Z, n_real=6, extra=None):
+def of_given(task, z=Z, n_real=6, model_state=None):
     """The loss of embeddings, what changes, and metrics."""
     task = dataclasses.replace(task, network=Given(z))
-    loss, (extra, metrics) = task.loss(
-        {}, {} if extra is None else extra, views(), moment(6, n_real)
+    loss, (model_state, metrics) = task.loss(
+        {}, {} if model_state is None else model_state, views(), ctx(6, n_real)
     )
-    return loss, extra, metrics
+    return loss, model_state, metrics
 
 
 def exponentials(n_real, t):
@@ -55,7 +57,7 @@ def test_positives_are_all_views_of_a_class(n_real):
         positives = [j for j in others if same[i, j]]
         below = sum(e[i, j] for j in others)
         want.append(-np.mean([np.log(e[i, j] / below) for j in positives]))
-    task = SupervisedViews(LINEAR, jitter, {"temperature": 0.5})
+    task = SupCon(LINEAR, jitter, {"temperature": 0.5})
     np.testing.assert_allclose(of_given(task, n_real=n_real)[0], np.mean(want), rtol=1e-5)
 
 
@@ -68,7 +70,7 @@ def test_the_oracle_takes_false_negatives_out(n_real):
         true = e[i][~same[i]]
         pos = e[i][(i + n_real) % (2 * n_real)]
         want.append(-np.log(pos / (pos + np.sum(~own[i]) * true.mean())))
-    task = OracleViews(LINEAR, jitter, {"temperature": 0.5})
+    task = SupervisedOracle(LINEAR, jitter, {"temperature": 0.5})
     np.testing.assert_allclose(of_given(task, n_real=n_real)[0], np.mean(want), rtol=1e-5)
 
 
@@ -84,31 +86,31 @@ def test_metrics_by_labels(n_real):
         for i in range(len(e))
         if len(set(same[i][pairs[i]])) == 2
     ]
-    _, _, metrics = of_given(TwoViews(LINEAR, jitter), n_real=n_real)
+    _, _, metrics = of_given(SimCLR(LINEAR, jitter), n_real=n_real)
     np.testing.assert_allclose(metrics["false_negatives"], share, rtol=1e-6)
     np.testing.assert_allclose(metrics["auc"], np.mean(aucs), rtol=1e-6)
 
 
 def test_without_labels_nothing_is_measured_and_supervision_is_refused():
-    task = dataclasses.replace(TwoViews(LINEAR, jitter), network=Given(Z))
-    loss, (_, metrics) = task.loss({}, {}, views(None), moment(6))
+    task = dataclasses.replace(SimCLR(LINEAR, jitter), network=Given(Z))
+    loss, (_, metrics) = task.loss({}, {}, views(None), ctx(6))
     assert metrics == {}
-    assert loss == of_given(TwoViews(LINEAR, jitter))[0]  # which labels do not change
-    for kind in (SupervisedViews, OracleViews):
+    assert loss == of_given(SimCLR(LINEAR, jitter))[0]  # which labels do not change
+    for kind in (SupCon, SupervisedOracle):
         with pytest.raises(ValueError, match=r"`data` of \w+Views must be tasks.Labelled"):
             fit(kind(LINEAR, jitter), POINTS, epochs=1)
-    alpha = tasks.AlphaByLabels()
+    alpha = tasks.AlphaFromLabels()
     with pytest.raises(ValueError, match=r"`alpha` by labels needs data that are tasks.Labelled"):
-        fit(TwoViews(LINEAR, jitter, BCL, losses.bayesian_contrastive, alpha=alpha), epochs=1)
+        fit(SimCLR(LINEAR, jitter, BCL, losses.bayesian_contrastive, alpha=alpha), epochs=1)
 
 
 def test_arguments_of_alpha_are_checked():
     with pytest.raises(ValueError, match="`hyperparams` must leave alpha out"):
-        TwoViews(LINEAR, jitter, {"alpha": 0.9}, alpha=tasks.AlphaByViews())
+        SimCLR(LINEAR, jitter, {"alpha": 0.9}, alpha=tasks.AlphaFromViews())
     with pytest.raises(ValueError, match="`rule` must be 'auc' or 'model', got 'f1'"):
-        tasks.AlphaByViews(rule="f1")
+        tasks.AlphaFromViews(rule="f1")
     with pytest.raises(ValueError, match=r"`decay` must lie in \[0, 1\), got 1"):
-        tasks.AlphaByLabels(decay=1.0)
+        tasks.AlphaFromLabels(decay=1.0)
 
 
 def spread(auc):
@@ -119,12 +121,12 @@ def spread(auc):
 @pytest.mark.parametrize("rule", ["auc", "model"])
 def test_a_measured_alpha_is_that_of_the_steps_before(rule):
     """0.5 in the first step; then the AUC of the first, and the loss is that with this number."""
-    task = TwoViews(
-        LINEAR, jitter, BCL, losses.bayesian_contrastive, alpha=tasks.AlphaByLabels(0.8, rule)
+    task = SimCLR(
+        LINEAR, jitter, BCL, losses.bayesian_contrastive, alpha=tasks.AlphaFromLabels(0.8, rule)
     )
     _, start = task.init(jax.random.key(0))
-    loss, one, first = of_given(task, extra=start)
-    _, two, second = of_given(task, OTHERS, extra=one)
+    loss, one, first = of_given(task, model_state=start)
+    _, two, second = of_given(task, OTHERS, model_state=one)
     assert first["alpha"] == 0.5
     aucs = [float(metrics["auc"]) for metrics in (first, second)]
     want = [a if rule == "auc" else spread(a) for a in aucs]
@@ -137,17 +139,17 @@ def test_a_measured_alpha_is_that_of_the_steps_before(rule):
 
 
 def test_a_batch_of_one_class_tells_nothing_about_alpha():
-    task = TwoViews(Given(Z), jitter, BCL, losses.bayesian_contrastive, alpha=tasks.AlphaByLabels())
-    _, start = TwoViews(LINEAR, jitter, alpha=task.alpha).init(jax.random.key(0))
-    _, (after, _) = task.loss({}, start, views(np.zeros(6, int)), moment(6))
+    task = SimCLR(Given(Z), jitter, BCL, losses.bayesian_contrastive, alpha=tasks.AlphaFromLabels())
+    _, start = SimCLR(LINEAR, jitter, alpha=task.alpha).init(jax.random.key(0))
+    _, (after, _) = task.loss({}, start, views(np.zeros(6, int)), ctx(6))
     assert after.alpha.weight == 0
 
 
 def test_views_estimate_alpha_without_labels():
     """The AUC of other views against all samples, with the share of their own class taken out."""
-    task = TwoViews(Given(Z), jitter, BCL, losses.bayesian_contrastive, alpha=tasks.AlphaByViews())
-    _, start = TwoViews(LINEAR, jitter, alpha=task.alpha).init(jax.random.key(0))
-    _, (after, metrics) = task.loss({}, start, views(None), moment(6, 4))
+    task = SimCLR(Given(Z), jitter, BCL, losses.bayesian_contrastive, alpha=tasks.AlphaFromViews())
+    _, start = SimCLR(LINEAR, jitter, alpha=task.alpha).init(jax.random.key(0))
+    _, (after, metrics) = task.loss({}, start, views(None), ctx(6, 4))
     kept = [0, 1, 2, 3, 6, 7, 8, 9]
     s = (unit(Z) @ unit(Z).T)[np.ix_(kept, kept)]
     own = np.tile(np.arange(4), 2)
@@ -159,28 +161,28 @@ def test_views_estimate_alpha_without_labels():
     assert metrics.keys() == {"alpha"}
 
 
-@pytest.mark.parametrize("kind", [TwoViews, MomentumViews])
-@pytest.mark.parametrize("alpha", [tasks.AlphaByLabels(0.9), tasks.AlphaByViews(0.9)])
+@pytest.mark.parametrize("kind", [SimCLR, MoCo])
+@pytest.mark.parametrize("alpha", [tasks.AlphaFromLabels(0.9), tasks.AlphaFromViews(0.9)])
 def test_alpha_rises_as_an_encoder_learns(kind, alpha):
-    of_queue = {"dim": 8, "queue": 64, "momentum": 0.9} if kind is MomentumViews else {}
+    of_queue = {"dim": 8, "queue": 64, "momentum": 0.9} if kind is MoCo else {}
     task = kind(NORMED, jitter, BCL, losses.bayesian_contrastive, alpha=alpha, **of_queue)
     history = fit(task, DATA, epochs=6).history
     alphas = [entry["alpha"][0] for entry in history]
     assert 0.5 < alphas[0] < alphas[-1] <= 1
     assert alphas[-1] > 0.75
-    known = 15 / 63 if kind is TwoViews else None  # of 64 in batches of 16, near a quarter
+    known = 15 / 63 if kind is SimCLR else None  # of 64 in batches of 16, near a quarter
     if known:
         np.testing.assert_allclose(history[-1]["false_negatives"][0], known, atol=0.06)
     assert history[-1]["auc"][0] > 0.8
 
 
 def test_decay_is_swept():
-    task = TwoViews(LINEAR, jitter, BCL, losses.bayesian_contrastive, alpha=tasks.AlphaByLabels())
+    task = SimCLR(LINEAR, jitter, BCL, losses.bayesian_contrastive, alpha=tasks.AlphaFromLabels())
     fitted = fit(task, DATA, sweep={"task.alpha.decay": [0.0, 0.99]})
     assert fitted.history[-1]["alpha"][0] != fitted.history[-1]["alpha"][1]
 
 
-@pytest.mark.parametrize("kind", [SupervisedViews, OracleViews])
+@pytest.mark.parametrize("kind", [SupCon, SupervisedOracle])
 def test_classes_come_together(kind):
     fitted = fit(kind(NORMED, jitter, {"temperature": 0.2}), DATA, epochs=8)
     assert fitted.history[-1]["auc"][0] > max(0.95, fitted.history[0]["auc"][0])

@@ -9,20 +9,20 @@ import pytest
 from bert import TINY, leave, tokens
 from jax.sharding import Mesh
 from scipy import stats
-from views import DESCENT, LABELS, LINEAR, NORMED, POINTS, Given, first_run, fit, jitter, moment
+from views import DESCENT, LABELS, LINEAR, NORMED, POINTS, Given, ctx, first_run, fit, jitter
 from views import unit as normalized
 
 from crl_jax import losses, tasks, train
-from crl_jax.models import Network, Projection, WithHead
-from crl_jax.tasks import Classification, ClassPool, ClassTriplets, Labelled, TwoViews
-from crl_jax.train import ArrayBatches, Optimizer, StepPlan
+from crl_jax.models import BackboneWithHead, Network, Projection
+from crl_jax.tasks import Classification, ClassPool, ClassTriplets, LabelledExamples, SimCLR
+from crl_jax.train import ArrayBatches, Optimizer, TrainConfig
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
 SMALL = replace(TINY, n_layers=1, dropout=0.2)
 NET = Network(SMALL)
 TEXTS = tokens(n=24)
-SIMCSE = TwoViews(NET, leave, {"temperature": 0.2})
+SIMCSE = SimCLR(NET, leave, {"temperature": 0.2})
 
 
 def same(one, other):
@@ -30,14 +30,14 @@ def same(one, other):
 
 
 def test_the_loss_is_that_of_two_dropouts_of_each_text():
-    params, extra = SIMCSE.init(jax.random.key(0))
-    examples = train.Examples(jnp.arange(24), TEXTS)
+    params, model_state = SIMCSE.init(jax.random.key(0))
+    examples = train.Batch(jnp.arange(24), TEXTS)
     batch = SIMCSE.batch(jax.random.key(1), examples)
     same(batch.first, TEXTS)
     same(batch.second, TEXTS)
-    got, (after, _) = SIMCSE.loss(params, extra, batch, moment(24))
+    got, (after, _) = SIMCSE.loss(params, model_state, batch, ctx(24))
     both = jax.tree.map(lambda x: jnp.concatenate([x, x]), TEXTS)
-    z, rest = NET.apply(params, extra, both, train=True)
+    z, rest = NET.apply(params, model_state, both, train=True)
     same(after, rest)
     z = normalized(z)
     assert np.all(np.abs(z[:24] - z[24:]).max(axis=1) > 1e-3)
@@ -58,12 +58,12 @@ def test_each_loss_has_a_gradient_in_every_parameter():
         (losses.hard_contrastive, {**debiased, "beta": 0.5}),
         (losses.bayesian_contrastive, {**debiased, "alpha": 0.9, "beta": 0.9}),
     ]
-    params, extra = SIMCSE.init(jax.random.key(0))
-    batch = SIMCSE.batch(jax.random.key(1), train.Examples(jnp.arange(24), TEXTS))
+    params, model_state = SIMCSE.init(jax.random.key(0))
+    batch = SIMCSE.batch(jax.random.key(1), train.Batch(jnp.arange(24), TEXTS))
 
     def of_all(params):
         found = [
-            TwoViews(NET, leave, numbers, loss).loss(params, extra, batch, moment(24))[0]
+            SimCLR(NET, leave, numbers, loss).loss(params, model_state, batch, ctx(24))[0]
             for loss, numbers in each
         ]
         return jnp.stack(found)
@@ -81,18 +81,18 @@ def test_each_loss_has_a_gradient_in_every_parameter():
 def test_runs_side_by_side_are_those_alone():
     """By gradient descent: the bias of attention's keys has no gradient but rounding."""
     runs, alone = (
-        fit(SIMCSE, TEXTS, StepPlan(8), optimizer=DESCENT, seeds=np.arange(first, 2))
+        fit(SIMCSE, TEXTS, TrainConfig(8), optimizer=DESCENT, seeds=np.arange(first, 2))
         for first in (0, 1)
     )
-    keys = runs.state.extra["dropout_key"]
+    keys = runs.state.model_state["dropout_key"]
     assert not np.array_equal(keys[0], keys[1])
-    same(keys[1], alone.state.extra["dropout_key"][0])
+    same(keys[1], alone.state.model_state["dropout_key"][0])
     for one, other in zip(jax.tree.leaves(runs.params), jax.tree.leaves(alone.params)):
         np.testing.assert_allclose(one[1], other[0], rtol=1e-4, atol=1e-5)
 
 
 def test_dropout_goes_on_with_the_same_bits_after_a_kill(tmp_path):
-    plan, seeds = StepPlan(8), np.arange(2)
+    plan, seeds = TrainConfig(8), np.arange(2)
     whole = fit(SIMCSE, TEXTS, plan, epochs=3, seeds=seeds)
 
     class Killed(Exception):
@@ -106,42 +106,44 @@ def test_dropout_goes_on_with_the_same_bits_after_a_kill(tmp_path):
     with pytest.raises(Killed):
         fit(SIMCSE, TEXTS, plan, epochs=3, seeds=seeds, hooks=[save, train.Progress(kill)])
     resumed = fit(SIMCSE, TEXTS, plan, epochs=3, seeds=seeds, hooks=[save])
-    same((resumed.params, resumed.state.extra), (whole.params, whole.state.extra))
+    same((resumed.params, resumed.state.model_state), (whole.params, whole.state.model_state))
 
 
 def test_the_averaged_network_has_dropout_of_its_own():
     """Else the key would be the query itself, as long as the two networks are equal."""
-    task = tasks.MomentumViews(NET, leave, dim=12, queue=32)
-    params, extra = task.init(jax.random.key(0))
-    same(params, extra.target)
-    assert not np.array_equal(extra.rest["dropout_key"], extra.target_rest["dropout_key"])
-    batch = task.batch(jax.random.key(1), train.Examples(jnp.arange(8), tokens(n=8)))
-    query, _, after, _ = task.against_queue(params, extra, batch, moment(8))
+    task = tasks.MoCo(NET, leave, dim=12, queue=32)
+    params, model_state = task.init(jax.random.key(0))
+    same(params, model_state.target)
+    assert not np.array_equal(
+        model_state.rest["dropout_key"], model_state.target_rest["dropout_key"]
+    )
+    batch = task.batch(jax.random.key(1), train.Batch(jnp.arange(8), tokens(n=8)))
+    query, _, after, _ = task.against_queue(params, model_state, batch, ctx(8))
     apart = np.abs(normalized(query) - np.asarray(after.queue[:8]))
     assert np.all(apart.max(axis=1) > 1e-3)
 
 
 def test_several_devices_leave_out_the_same_numbers():
-    plain = fit(SIMCSE, TEXTS, StepPlan(8), optimizer=DESCENT)
+    plain = fit(SIMCSE, TEXTS, TrainConfig(8), optimizer=DESCENT)
     mesh = Mesh(np.array(jax.devices()[:8]), ("data",))
-    spread = fit(SIMCSE, TEXTS, StepPlan(8, mesh=mesh), optimizer=DESCENT)
+    spread = fit(SIMCSE, TEXTS, TrainConfig(8, mesh=mesh), optimizer=DESCENT)
     for got, want in zip(spread.history, plain.history, strict=True):
         np.testing.assert_allclose(got["loss"], want["loss"], rtol=1e-4)
 
 
-@pytest.mark.parametrize("kind", [TwoViews, tasks.MomentumViews, tasks.BYOL])
+@pytest.mark.parametrize("kind", [SimCLR, tasks.MoCo, tasks.BYOL])
 def test_training_starts_from_given_parameters(kind):
-    network = Network(WithHead(SMALL, Projection((6,), norm=False)))
+    network = Network(BackboneWithHead(SMALL, Projection((6,), norm=False)))
     given = NET.init(jax.random.key(9))[0]
-    more = {tasks.MomentumViews: {"dim": 6, "queue": 32}, tasks.BYOL: {"predictor": LINEAR}}
+    more = {tasks.MoCo: {"dim": 6, "queue": 32}, tasks.BYOL: {"predictor": LINEAR}}
     task = kind(network, leave, pretrained={"backbone": given}, **more.get(kind, {}))
-    params, extra = task.init(jax.random.key(0))
-    started, _ = task.of_network(params, extra)
+    params, model_state = task.init(jax.random.key(0))
+    started, _ = task.network_variables(params, model_state)
     same(started["backbone"], given)
     plain = network.init(jax.random.key(0))[0]
     assert jax.tree.structure(started) == jax.tree.structure(plain)
-    if kind is not TwoViews:
-        same(extra.target, started)
+    if kind is not SimCLR:
+        same(model_state.target, started)
 
 
 def test_given_parameters_must_fit():
@@ -164,12 +166,14 @@ def test_fine_tuning_drops_out_and_learns():
         0.02, 0.01, decay=0.0, warm_up=0.1, rule=train.adamw, schedule=train.linear
     )
     data = jax.tree.map(jnp.asarray, (TEXTS, classes))
-    fitted = train.fit(task, optimizer, ArrayBatches(data), StepPlan(8), epochs=40, eval_every=40)
-    params, extra = fitted.run(), first_run(fitted.state.extra)
-    assert not np.array_equal(extra["dropout_key"], backbone[1]["dropout_key"])
-    assert np.mean(task.classify(params, extra, TEXTS) == classes) > 0.9
-    again = task.logits(params, extra, TEXTS)
-    same(again, task.logits(params, extra, TEXTS))  # nothing is dropped outside training
+    fitted = train.fit(
+        task, optimizer, ArrayBatches(data), TrainConfig(8), epochs=40, eval_every=40
+    )
+    params, model_state = fitted.run(), first_run(fitted.state.model_state)
+    assert not np.array_equal(model_state["dropout_key"], backbone[1]["dropout_key"])
+    assert np.mean(task.classify(params, model_state, TEXTS) == classes) > 0.9
+    again = task.logits(params, model_state, TEXTS)
+    same(again, task.logits(params, model_state, TEXTS))  # nothing is dropped outside training
     frozen = replace(task, finetune=False).init(jax.random.key(0))
     assert frozen[1] == {}
 
@@ -188,7 +192,7 @@ OWN = np.array([0, 1, 0, 2, 2, 0, 1, 2, 0, 0, 5])  # class 5 has one, 3 and 4 no
 
 def test_keys_are_drawn_by_frequency():
     """Another example of the class, uniformly; one of the other classes, uniformly."""
-    pool = ClassPool.of(Labelled(jnp.arange(11), jnp.asarray(OWN)))
+    pool = ClassPool.from_labels(LabelledExamples(jnp.arange(11), jnp.asarray(OWN)))
     draw = jax.jit(pool.draw_keys)
     n = 4000
     for place, own in enumerate(OWN):
@@ -203,19 +207,19 @@ def test_keys_are_drawn_by_frequency():
 
 
 def test_queries_are_drawn_uniformly():
-    batches = tasks.DrawnBatches(jnp.arange(7.0), n_draws=5000)
-    steps = batches.epoch(jax.random.key(0), StepPlan(64))
+    batches = tasks.ResampledBatches(jnp.arange(7.0), n_draws=5000)
+    steps = batches.epoch(jax.random.key(0), TrainConfig(64))
     places = np.asarray(steps.place)[np.asarray(steps.where)]
     assert places.size == 5000
     assert stats.chisquare(np.bincount(places, minlength=7)).pvalue > 1e-5
-    other = batches.epoch(jax.random.key(1), StepPlan(64))
+    other = batches.epoch(jax.random.key(1), TrainConfig(64))
     assert not np.array_equal(steps.place, other.place)
     with pytest.raises(ValueError, match="`n_draws` must be at least 1, got 0"):
-        tasks.DrawnBatches(jnp.arange(7), n_draws=0)
+        tasks.ResampledBatches(jnp.arange(7), n_draws=0)
 
 
 def triplets(**more):
-    pool = ClassPool.of(Labelled(jnp.asarray(POINTS), jnp.asarray(LABELS)))
+    pool = ClassPool.from_labels(LabelledExamples(jnp.asarray(POINTS), jnp.asarray(LABELS)))
     return ClassTriplets(NORMED, jitter, {"temperature": 0.2}, pool=pool, **more)
 
 
@@ -224,8 +228,8 @@ def test_the_loss_of_triplets_is_that_of_the_paper(n_real):
     """Softmax over both matrices side by side by loops, with its target in the left diagonal."""
     z = np.random.default_rng(3).normal(size=(18, 5))
     task = replace(triplets(), network=Given(z), hyperparams={"temperature": 0.07})
-    batch = task.batch(jax.random.key(0), train.Examples(jnp.arange(0, 60, 10), None))
-    loss, (_, metrics) = task.loss({}, {}, batch, moment(6, n_real))
+    batch = task.batch(jax.random.key(0), train.Batch(jnp.arange(0, 60, 10), None))
+    loss, (_, metrics) = task.loss({}, {}, batch, ctx(6, n_real))
     q, pos, neg = (part[:n_real] for part in np.split(normalized(z), 3))
     want = []
     for i in range(n_real):
@@ -242,10 +246,10 @@ def test_the_loss_of_triplets_is_that_of_the_paper(n_real):
 
 
 def test_a_batch_of_triplets_is_of_those_examples():
-    pool = ClassPool.of(Labelled(jnp.asarray(POINTS), jnp.asarray(LABELS)))
+    pool = ClassPool.from_labels(LabelledExamples(jnp.asarray(POINTS), jnp.asarray(LABELS)))
     task = ClassTriplets(NORMED, lambda key, x: x, pool=pool)
     places = jnp.arange(0, 64, 4)
-    batch = task.batch(jax.random.key(0), train.Examples(places, None))
+    batch = task.batch(jax.random.key(0), train.Batch(places, None))
     same(batch.query, POINTS[places])
     of = {tuple(x): y for x, y in zip(POINTS.tolist(), LABELS, strict=True)}
     found = [of[tuple(x)] for part in batch[:3] for x in np.asarray(part).tolist()]
@@ -258,10 +262,12 @@ def test_triplets_bring_classes_together(loss):
     task = replace(triplets(), loss_fn=loss)
     if loss is losses.bayesian_contrastive:
         task = replace(task, hyperparams={"temperature": 0.5, "tau_plus": 0.2, "beta": 0.9})
-        task = replace(task, alpha=tasks.AlphaByLabels(0.9))
+        task = replace(task, alpha=tasks.AlphaFromLabels(0.9))
     fitted = fit(task, epochs=10)
     assert fitted.history[-1]["auc"][0] > max(0.93, fitted.history[0]["auc"][0])
-    z = normalized(task.embed(fitted.run(), first_run(fitted.state.extra), jnp.asarray(POINTS)))
+    z = normalized(
+        task.embed(fitted.run(), first_run(fitted.state.model_state), jnp.asarray(POINTS))
+    )
     scores, is_same = z @ z.T, LABELS[:, None] == LABELS
     assert scores[is_same].mean() > scores[~is_same].mean() + 0.3
 
@@ -269,20 +275,23 @@ def test_triplets_bring_classes_together(loss):
 def test_triplets_on_several_devices_and_of_texts():
     plain = fit(triplets(), optimizer=DESCENT)
     mesh = Mesh(np.array(jax.devices()[:8]), ("data",))
-    spread = fit(triplets(), optimizer=DESCENT, plan=StepPlan(16, mesh=mesh))
+    spread = fit(triplets(), optimizer=DESCENT, config=TrainConfig(16, mesh=mesh))
     for got, want in zip(spread.history, plain.history, strict=True):
         np.testing.assert_allclose(got["loss"], want["loss"], rtol=1e-4)
     classes = (TEXTS.ids[:, 1] % 3).astype(jnp.int32)
     task = ClassTriplets(
-        NET, leave, {"temperature": 0.07}, pool=ClassPool.of(Labelled(TEXTS, classes))
+        NET,
+        leave,
+        {"temperature": 0.07},
+        pool=ClassPool.from_labels(LabelledExamples(TEXTS, classes)),
     )
-    batches = tasks.DrawnBatches(jnp.arange(24), n_draws=40)
-    fitted = train.fit(task, Optimizer(1e-2), batches, StepPlan(8), epochs=8)
+    batches = tasks.ResampledBatches(jnp.arange(24), n_draws=40)
+    fitted = train.fit(task, Optimizer(1e-2), batches, TrainConfig(8), epochs=8)
     assert fitted.history[-1]["loss"][0] < fitted.history[0]["loss"][0]
 
 
 def test_pools_must_have_labels_and_classes():
     with pytest.raises(ValueError, match="`data` must have labels of all examples, got one below"):
-        ClassPool.of(Labelled(jnp.arange(2), jnp.array([0, -1])))
+        ClassPool.from_labels(LabelledExamples(jnp.arange(2), jnp.array([0, -1])))
     with pytest.raises(ValueError, match="`data` must have two classes or more, got one"):
-        ClassPool.of(Labelled(jnp.arange(2), jnp.array([3, 3])))
+        ClassPool.from_labels(LabelledExamples(jnp.arange(2), jnp.array([3, 3])))

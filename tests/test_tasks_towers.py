@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 from sklearn.metrics import roc_auc_score
-from views import DESCENT, LABELS, LINEAR, NORMED, POINTS, Given, Jitter, fit, moment, unit
+from views import DESCENT, LABELS, LINEAR, NORMED, POINTS, Given, Jitter, ctx, fit, unit
 
 from crl_jax import losses, tasks, train
-from crl_jax.tasks import Labelled, Towers, Views, WithAlpha
-from crl_jax.train import StepPlan
+from crl_jax.tasks import CLIP, AlphaState, LabelledExamples, ViewBatch
+from crl_jax.train import TrainConfig
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
@@ -21,8 +21,8 @@ OWN = np.array([0, 1, 0, 2, 1, -1])
 RNG = np.random.default_rng(2)
 X, Y = RNG.normal(size=(2, 6, 3))
 PAIRS = (POINTS, POINTS[:, ::-1].copy())
-DATA = Labelled(PAIRS, LABELS)
-TOWERS = Towers(LINEAR, LINEAR)
+DATA = LabelledExamples(PAIRS, LABELS)
+TOWERS = CLIP(LINEAR, LINEAR)
 BCL = {"tau_plus": 0.25, "beta": 0.9}
 T = 0.07
 
@@ -78,7 +78,7 @@ LOSSES = {
 each_loss = pytest.mark.parametrize("name", LOSSES)
 
 
-def of_given(task, n_real=6, labels=OWN, extra=None, xy=(X, Y)):
+def of_given(task, n_real=6, labels=OWN, model_state=None, xy=(X, Y)):
     """The loss of these embeddings, what changes, and metrics."""
     task = dataclasses.replace(task, first=Given(xy[0]), second=Given(xy[1]))
     params, start = TOWERS.init(jax.random.key(0))
@@ -88,14 +88,14 @@ def of_given(task, n_real=6, labels=OWN, extra=None, xy=(X, Y)):
     if task.bias is not None:
         params["bias"] = jnp.float32(task.bias)
     n = len(xy[0])
-    batch = Views(
+    batch = ViewBatch(
         jnp.zeros((n, 1)), jnp.zeros((n, 1)), jnp.arange(n),
         None if labels is None else jnp.asarray(labels),
     )  # fmt: skip
-    loss, (extra, metrics) = task.loss(
-        params, start if extra is None else extra, batch, moment(n, n_real)
+    loss, (model_state, metrics) = task.loss(
+        params, start if model_state is None else model_state, batch, ctx(n, n_real)
     )
-    return loss, extra, metrics
+    return loss, model_state, metrics
 
 
 @each_loss
@@ -104,7 +104,7 @@ def of_given(task, n_real=6, labels=OWN, extra=None, xy=(X, Y)):
 def test_every_loss_is_that_of_both_directions(name, n_real, tile):
     """Of rows and of columns; what only fills the batch up is nobody's negative."""
     loss_fn, ref, hyper = LOSSES[name]
-    task = Towers(LINEAR, LINEAR, loss_fn=loss_fn, hyperparams=hyper, tile=tile)
+    task = CLIP(LINEAR, LINEAR, loss_fn=loss_fn, hyperparams=hyper, tile=tile)
     want = np_towers(ref, n_real, **hyper)
     np.testing.assert_allclose(of_given(task, n_real)[0], want, rtol=1e-4)
 
@@ -112,7 +112,7 @@ def test_every_loss_is_that_of_both_directions(name, n_real, tile):
 @pytest.mark.parametrize("tile", [None, 4])
 def test_equals_can_be_left_out(tile):
     """Pairs with one label are no negatives of each other; a label not known is like no other."""
-    task = Towers(LINEAR, LINEAR, exclude_equal=True, tile=tile)
+    task = CLIP(LINEAR, LINEAR, exclude_equal=True, tile=tile)
     equal = {(0, 2), (2, 0), (1, 4), (4, 1)}
     loss, _, metrics = of_given(task)
     np.testing.assert_allclose(loss, np_towers(np_info_nce, left_out=equal), rtol=1e-5)
@@ -141,10 +141,10 @@ def test_metrics_by_labels(tile, n_real):
         for i in range(n_real) if len(set(same[i][known[i]])) == 2
     ]  # fmt: skip
     aucs = by_rows if tile else [*by_rows, *by_columns]
-    loss, _, metrics = of_given(Towers(LINEAR, LINEAR, tile=tile), n_real)
+    loss, _, metrics = of_given(CLIP(LINEAR, LINEAR, tile=tile), n_real)
     np.testing.assert_allclose(metrics["false_negatives"], same[known].mean(), rtol=1e-6)
     np.testing.assert_allclose(metrics["auc"], max(np.mean(aucs), 0.5), rtol=1e-6)
-    bare, _, none = of_given(Towers(LINEAR, LINEAR, tile=tile), n_real, labels=None)
+    bare, _, none = of_given(CLIP(LINEAR, LINEAR, tile=tile), n_real, labels=None)
     assert bare == loss
     assert none.keys() == {"temperature"}
 
@@ -157,8 +157,8 @@ def test_tiles_change_neither_a_training_nor_its_gradients(name):
     hyper = {key: value for key, value in hyper.items() if key != "bias"}
     runs = []
     for tile in (None, 5):
-        task = Towers(LINEAR, LINEAR, 0.3, 0.0, loss_fn, hyper, bias=bias, tile=tile)
-        runs.append(fit(task, DATA, StepPlan(24), optimizer=DESCENT))  # the last is filled up
+        task = CLIP(LINEAR, LINEAR, 0.3, 0.0, loss_fn, hyper, bias=bias, tile=tile)
+        runs.append(fit(task, DATA, TrainConfig(24), optimizer=DESCENT))  # the last is filled up
     whole, tiled = runs
     same = partial(np.testing.assert_allclose, rtol=2e-4, atol=2e-6)
     jax.tree.map(same, tiled.params, whole.params)
@@ -174,10 +174,10 @@ def test_tiles_change_neither_a_training_nor_its_gradients(name):
 )
 def test_eight_devices_give_the_result_of_one(name, tile):
     loss_fn, _, hyper = LOSSES[name]
-    task = Towers(LINEAR, LINEAR, 0.3, loss_fn=loss_fn, hyperparams=hyper, tile=tile)
+    task = CLIP(LINEAR, LINEAR, 0.3, loss_fn=loss_fn, hyperparams=hyper, tile=tile)
     mesh = Mesh(np.array(jax.devices()[:8]), ("data",))
     one, all_ = (
-        fit(task, DATA, StepPlan(24, mesh=mesh), optimizer=DESCENT) for mesh in (None, mesh)
+        fit(task, DATA, TrainConfig(24, mesh=mesh), optimizer=DESCENT) for mesh in (None, mesh)
     )
     same = partial(np.testing.assert_allclose, rtol=2e-4, atol=2e-6)
     jax.tree.map(same, all_.params, one.params)
@@ -186,7 +186,7 @@ def test_eight_devices_give_the_result_of_one(name, tile):
 
 
 def test_siglip_starts_as_published_and_learns_its_bias():
-    task = Towers(LINEAR, LINEAR, 0.1, loss_fn=losses.sigmoid_contrastive, bias=-10.0)
+    task = CLIP(LINEAR, LINEAR, 0.1, loss_fn=losses.sigmoid_contrastive, bias=-10.0)
     fitted = fit(task, PAIRS, epochs=3)
     first, last = fitted.history[0], fitted.history[-1]
     assert first["bias"][0] == pytest.approx(-10, abs=0.5)
@@ -196,7 +196,7 @@ def test_siglip_starts_as_published_and_learns_its_bias():
 
 
 def test_a_temperature_among_the_hyper_parameters_is_kept():
-    task = Towers(LINEAR, LINEAR, hyperparams={"temperature": 0.5})
+    task = CLIP(LINEAR, LINEAR, hyperparams={"temperature": 0.5})
     params, _ = task.init(jax.random.key(0))
     assert params.keys() == {"first", "second"}
     loss, _, metrics = of_given(task)
@@ -210,7 +210,7 @@ def test_given_parameters_are_started_from():
     """The others are those that are drawn without them."""
     drawn, _ = TOWERS.init(jax.random.key(0))
     kernel = drawn["second"]["linear"]["kernel"]
-    task = Towers(LINEAR, LINEAR, pretrained={"second": {"linear": {"kernel": 2 * kernel}}})
+    task = CLIP(LINEAR, LINEAR, pretrained={"second": {"linear": {"kernel": 2 * kernel}}})
     params, _ = task.init(jax.random.key(0))
     np.testing.assert_array_equal(params["second"]["linear"]["kernel"], 2 * kernel)
     jax.tree.map(np.testing.assert_array_equal, params["first"], drawn["first"])
@@ -218,21 +218,21 @@ def test_given_parameters_are_started_from():
     fit(task, PAIRS, epochs=1)
     for given in ({"third": {}}, {"second": {"linear": {"kernel": kernel[:1]}}}):
         with pytest.raises(ValueError, match="`pretrained` must"):
-            Towers(LINEAR, LINEAR, pretrained=given).init(jax.random.key(0))
+            CLIP(LINEAR, LINEAR, pretrained=given).init(jax.random.key(0))
 
 
 def test_what_is_learned_of_the_loss_is_told():
-    task = Towers(LINEAR, LINEAR, 0.1, 0.05, loss_fn=losses.sigmoid_contrastive, bias=-10.0)
+    task = CLIP(LINEAR, LINEAR, 0.1, 0.05, loss_fn=losses.sigmoid_contrastive, bias=-10.0)
     params, _ = task.init(jax.random.key(0))
     learned = task.learned(params | {"log_scale": -jnp.log(jnp.float32(0.02))})
     assert {name: pytest.approx(float(x)) for name, x in learned.items()} == {
         "temperature": 0.05, "bias": -10.0,
     }  # fmt: skip
-    assert Towers(LINEAR, LINEAR, hyperparams={"temperature": 0.5}).learned({"first": 0}) == {}
+    assert CLIP(LINEAR, LINEAR, hyperparams={"temperature": 0.5}).learned({"first": 0}) == {}
 
 
 def test_hyper_parameters_are_swept():
-    task = Towers(LINEAR, LINEAR, loss_fn=losses.debiased_contrastive, hyperparams={"tau_plus": 0})
+    task = CLIP(LINEAR, LINEAR, loss_fn=losses.debiased_contrastive, hyperparams={"tau_plus": 0})
     together = fit(task, PAIRS, sweep={"task.hyperparams.tau_plus": [0.0, 0.2]}).history[-1]["loss"]
     alone = [
         fit(dataclasses.replace(task, hyperparams={"tau_plus": tau}), PAIRS).history[-1]["loss"][0]
@@ -245,14 +245,14 @@ def test_hyper_parameters_are_swept():
 @pytest.mark.parametrize("tile", [None, 3])
 def test_alpha_is_measured_by_labels(tile):
     """0.5 in the first step, and the AUC of that step in the second."""
-    task = Towers(
+    task = CLIP(
         LINEAR, LINEAR, T, loss_fn=losses.bayesian_contrastive, hyperparams=BCL,
-        alpha=tasks.AlphaByLabels(0.8), tile=tile,
+        alpha=tasks.AlphaFromLabels(0.8), tile=tile,
     )  # fmt: skip
     _, start = task.init(jax.random.key(0))
-    assert isinstance(start, WithAlpha)
-    loss, one, first = of_given(task, extra=start)
-    _, _, second = of_given(task, extra=one, xy=(Y, X))
+    assert isinstance(start, AlphaState)
+    loss, one, first = of_given(task, model_state=start)
+    _, _, second = of_given(task, model_state=one, xy=(Y, X))
     assert first["alpha"] == 0.5
     np.testing.assert_allclose(second["alpha"], first["auc"], rtol=1e-6)
     want = np_towers(np_bayesian, **BCL, alpha=0.5 + 1e-9)
@@ -263,25 +263,25 @@ def test_alpha_is_measured_by_labels(tile):
 
 def test_halves_are_augmented_each_in_its_way():
     """The first is drawn anew, the second stays; both are plain where they are embedded."""
-    task = Towers(LINEAR, LINEAR, augment_first=Jitter(0.5))
+    task = CLIP(LINEAR, LINEAR, augment_first=Jitter(0.5))
     x, y = (jnp.asarray(half[:5]) for half in PAIRS)
-    batch = task.batch(jax.random.key(0), train.Examples(jnp.arange(5), (x, y)))
+    batch = task.batch(jax.random.key(0), train.Batch(jnp.arange(5), (x, y)))
     np.testing.assert_array_equal(batch.second, y)
     assert np.abs(batch.first - x).min() > 0
-    params, extra = task.init(jax.random.key(0))
-    first, second = task.embed(params, extra, x, y, block_size=2)
+    params, model_state = task.init(jax.random.key(0))
+    first, second = task.embed(params, model_state, x, y, block_size=2)
     for got, half, name in ((first, x / 2, "first"), (second, y, "second")):
         kernel = np.asarray(params[name]["linear"]["kernel"], np.float64)
         np.testing.assert_allclose(got, unit(np.asarray(half) @ kernel), atol=1e-6)
-    np.testing.assert_allclose(task.embed_second(params, extra, y), second, atol=1e-6)
+    np.testing.assert_allclose(task.embed_second(params, model_state, y), second, atol=1e-6)
     sweep = fit(task, PAIRS, sweep={"task.augment_first.size": [0.0, 2.0]}).history[-1]["loss"]
     assert abs(sweep[0] - sweep[1]) > 0.01
     with pytest.raises(ValueError, match="`augment` must be a function"):
-        fit(Towers(LINEAR, LINEAR, augment_second=0.3), PAIRS, epochs=1)
+        fit(CLIP(LINEAR, LINEAR, augment_second=0.3), PAIRS, epochs=1)
 
 
 def test_clip_by_its_own_name_is_info_nce():
-    assert Towers(LINEAR, LINEAR, loss_fn=losses.clip_contrastive) == TOWERS
+    assert CLIP(LINEAR, LINEAR, loss_fn=losses.clip_contrastive) == TOWERS
     square = jnp.asarray(unit(X) @ unit(Y).T, jnp.float32)
     want = losses.clip_contrastive(square, temperature=T)
     np.testing.assert_allclose(of_given(TOWERS)[0], want, rtol=1e-5)
@@ -294,24 +294,24 @@ def test_bad_arguments_are_named():
         ({"tile": 0}, "`tile` must be at least 1, got 0"),
         ({"bias": 1.0, "hyperparams": {"bias": 1.0}}, "`hyperparams` must leave bias out"),
         (
-            {"alpha": tasks.AlphaByLabels(), "hyperparams": {"alpha": 0.9}},
+            {"alpha": tasks.AlphaFromLabels(), "hyperparams": {"alpha": 0.9}},
             "`hyperparams` must leave alpha out",
         ),
     ):
         with pytest.raises(ValueError, match=message):
-            Towers(LINEAR, LINEAR, **change)
+            CLIP(LINEAR, LINEAR, **change)
     with pytest.raises(ValueError, match="`data` of Towers must be pairs"):
         fit(TOWERS, POINTS, epochs=1)
 
 
 def temporary_bytes(tile, n):
     """Of value and gradient with respect to both networks."""
-    task = Towers(LINEAR, LINEAR, tile=tile)
-    params, extra = task.init(jax.random.key(0))
-    batch = Views(*(jax.ShapeDtypeStruct((n, 6), jnp.float32) for _ in range(2)))
+    task = CLIP(LINEAR, LINEAR, tile=tile)
+    params, model_state = task.init(jax.random.key(0))
+    batch = ViewBatch(*(jax.ShapeDtypeStruct((n, 6), jnp.float32) for _ in range(2)))
 
     def loss(params, batch):
-        return task.loss(params, extra, batch, moment(n))[0]
+        return task.loss(params, model_state, batch, ctx(n))[0]
 
     compiled = jax.jit(jax.value_and_grad(loss)).lower(params, batch).compile()
     return compiled.memory_analysis().temp_size_in_bytes

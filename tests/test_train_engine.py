@@ -11,8 +11,8 @@ import pytest
 from jax.sharding import AxisType, Mesh
 
 from crl_jax import train
-from crl_jax._mesh import mesh_of_batch
-from crl_jax.train import ArrayBatches, HostBatches, Optimizer, RowOptimizer, StepPlan, fit
+from crl_jax._mesh import batch_mesh
+from crl_jax.train import ArrayBatches, HostBatches, Optimizer, RowOptimizer, TrainConfig, fit
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
@@ -34,17 +34,17 @@ class Line(train.Task):
         x, y = examples.data
         return x, y + self.noise * jax.random.normal(key, y.shape)
 
-    def loss(self, params, extra, batch, moment):
+    def loss(self, params, model_state, batch, ctx):
         x, y = batch
         x = x.astype(params["slope"].dtype)
         error = (params["slope"] * x + params["offset"]).astype(jnp.float32) - y
-        square = jnp.sum(jnp.where(moment.where, error**2, 0)) / moment.n
-        extra = {**extra, "seen": extra["seen"] + moment.n}
-        worst = jnp.max(jnp.where(moment.where, jnp.abs(error), 0))
-        return square, (extra, {"worst": worst})
+        square = jnp.sum(jnp.where(ctx.where, error**2, 0)) / ctx.n
+        model_state = {**model_state, "seen": model_state["seen"] + ctx.n}
+        worst = jnp.max(jnp.where(ctx.where, jnp.abs(error), 0))
+        return square, (model_state, {"worst": worst})
 
-    def after_update(self, params, extra):
-        return {**extra, "updates": extra["updates"] + 1}
+    def after_update(self, params, model_state):
+        return {**model_state, "updates": model_state["updates"] + 1}
 
 
 N = 50
@@ -55,7 +55,7 @@ SGD = Optimizer(0.1, rule=train.sgd_l2)
 
 def line(**changes):
     settings = {
-        "task": Line(), "optimizer": SGD, "batches": ArrayBatches(DATA), "plan": StepPlan(8),
+        "task": Line(), "optimizer": SGD, "batches": ArrayBatches(DATA), "config": TrainConfig(8),
         "epochs": 5, **changes,
     }  # fmt: skip
     return fit(**settings)
@@ -79,8 +79,8 @@ def test_a_task_that_is_not_ours_is_trained():
     np.testing.assert_allclose(fitted.run()["offset"], 1, atol=1e-3)
     assert fitted.history[-1]["loss"][0] < 1e-5 < fitted.history[0]["loss"][0]
     assert fitted.history[0]["worst"][0] > fitted.history[-1]["worst"][0]
-    assert fitted.state.extra["updates"][0] == 60 * 7  # 50 examples in batches of 8
-    assert fitted.state.extra["seen"][0] == 60 * 50
+    assert fitted.state.model_state["updates"][0] == 60 * 7  # 50 examples in batches of 8
+    assert fitted.state.model_state["seen"][0] == 60 * 50
 
 
 def test_batches_from_the_host_are_steps_like_others():
@@ -91,7 +91,7 @@ def test_batches_from_the_host_are_steps_like_others():
     slope, offset = steps_by_hand(cuts * 2, 0.1)
     np.testing.assert_allclose(fitted.run()["slope"], slope, rtol=1e-5)
     np.testing.assert_allclose(fitted.run()["offset"], offset, rtol=1e-5)
-    assert fitted.state.extra["seen"][0] == 2 * N
+    assert fitted.state.model_state["seen"][0] == 2 * N
 
 
 @pytest.mark.parametrize("sizes", [(9,), (8, 0), ()])
@@ -103,17 +103,17 @@ def test_batches_from_the_host_that_cannot_be_are_refused(sizes):
 
 def test_gradients_are_averaged_over_the_examples_of_all_batches():
     """Three gradients of 8, 8 and 8 are one of 24; the last update has 2 examples alone."""
-    parts, whole = line(plan=StepPlan(8, accumulate=3)), line(plan=StepPlan(24))
+    parts, whole = line(config=TrainConfig(8, accumulate=3)), line(config=TrainConfig(24))
     for name, value in whole.run().items():
         np.testing.assert_allclose(parts.run()[name], value, rtol=1e-5)
     np.testing.assert_allclose(
         parts.history[-1]["loss"][0], whole.history[-1]["loss"][0], rtol=1e-5
     )
-    assert parts.state.extra["updates"][0] == whole.state.extra["updates"][0] == 15
+    assert parts.state.model_state["updates"][0] == whole.state.model_state["updates"][0] == 15
 
 
 def test_a_loss_in_bfloat16_moves_parameters_in_float32():
-    half, full = line(plan=StepPlan(8, compute_dtype="bfloat16")), line()
+    half, full = line(config=TrainConfig(8, compute_dtype="bfloat16")), line()
     assert half.run()["slope"].dtype == jnp.float32
     assert half.run()["slope"] != full.run()["slope"]
     np.testing.assert_allclose(half.run()["slope"], full.run()["slope"], rtol=0.02)
@@ -121,18 +121,18 @@ def test_a_loss_in_bfloat16_moves_parameters_in_float32():
 
 def test_many_devices_give_what_one_gives():
     mesh = Mesh(np.array(jax.devices()[:8]), ("data",))
-    one, many = line(), line(plan=StepPlan(8, mesh=mesh))
+    one, many = line(), line(config=TrainConfig(8, mesh=mesh))
     for name, value in one.run().items():
         np.testing.assert_allclose(many.run()[name], value, rtol=1e-6)
     with pytest.raises(ValueError, match="`batch_size` must be a multiple of the 8 devices"):
-        line(plan=StepPlan(9, mesh=mesh))
+        line(config=TrainConfig(9, mesh=mesh))
     for axes in (("x",), ("data", "x")):
         devices = np.array(jax.devices()[:8]).reshape(8, *[1] * (len(axes) - 1))
         with pytest.raises(ValueError, match=r"`mesh` must have an axis data.*table"):
-            line(plan=StepPlan(8, mesh=Mesh(devices, axes)))
+            line(config=TrainConfig(8, mesh=Mesh(devices, axes)))
     stated = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Explicit,))
     with pytest.raises(ValueError, match=r"`mesh` must leave layouts.*got axes Explicit"):
-        line(plan=StepPlan(8, mesh=stated))
+        line(config=TrainConfig(8, mesh=stated))
 
 
 def test_a_loss_is_traced_with_the_mesh_at_hand():
@@ -143,13 +143,13 @@ def test_a_loss_is_traced_with_the_mesh_at_hand():
     @dataclasses.dataclass(frozen=True)
     class Watched(Line):
         def loss(self, *args):
-            seen.append(mesh_of_batch(8))
+            seen.append(batch_mesh(8))
             return super().loss(*args)
 
     mesh = Mesh(np.array(jax.devices()[:8]), ("data",))
-    for plan, known in ((StepPlan(8, mesh=mesh), mesh.abstract_mesh), (StepPlan(8), None)):
+    for plan, known in ((TrainConfig(8, mesh=mesh), mesh.abstract_mesh), (TrainConfig(8), None)):
         seen.clear()
-        line(task=Watched(), plan=plan)
+        line(task=Watched(), config=plan)
         assert set(seen) == {known}
 
 
@@ -175,7 +175,7 @@ def test_an_equal_call_compiles_nothing(compiled):
     line(epochs=4, task=Line(0.5), seeds=3)
     line(optimizer=Optimizer(0.2, rule=train.sgd_l2), batches=ArrayBatches(DATA[::-1]))
     assert compiled == []
-    line(plan=StepPlan(7))
+    line(config=TrainConfig(7))
     assert compiled  # it does tell
 
 
@@ -202,11 +202,11 @@ def test_the_second_epoch_compiles_nothing(compiled):
 @pytest.mark.usefixtures("all_optimisations")
 def test_options_of_the_compiler_change_no_bits_of_a_small_training():
     """Those of a larger one they may: longer vectors add up in another order."""
-    plan, batches = StepPlan(8), ArrayBatches(DATA)
+    plan, batches = TrainConfig(8), ArrayBatches(DATA)
 
     def epoch(state, number):
         steps = batches.epoch(jax.random.fold_in(state.key, number), plan)
-        return train.run_steps(Line(), SGD, state, steps, plan=plan, data=batches.data)[0]
+        return train.run_steps(Line(), SGD, state, steps, config=plan, data=batches.data)[0]
 
     def trained(step):
         state = jax.tree.map(jnp.copy, train.initial_state(Line(), SGD, 0))
@@ -225,8 +225,8 @@ def test_the_learning_rate_follows_its_schedule_step_by_step(kind):
     """A loss whose gradient is 1: the parameter adds the learning rates up."""
 
     class Slope(Line):
-        def loss(self, params, extra, batch, moment):
-            return params["slope"], (extra, {})
+        def loss(self, params, model_state, batch, ctx):
+            return params["slope"], (model_state, {})
 
     jax.tree_util.register_dataclass(Slope)
     steps = np.arange(14)
@@ -260,8 +260,8 @@ def test_all_that_a_task_keeps_survives_a_kill(tmp_path, host):
     resumed = line(**settings, hooks=[train.Checkpoint(tmp_path / "state.npz")])
     jax.tree.map(
         np.testing.assert_array_equal,
-        (whole.params, whole.state.extra, whole.state.opt_state),
-        (resumed.params, resumed.state.extra, resumed.state.opt_state),
+        (whole.params, whole.state.model_state, whole.state.opt_state),
+        (resumed.params, resumed.state.model_state, resumed.state.opt_state),
     )
     assert [e["epoch"] for e in resumed.history] == [1, 2, 3, 4, 5, 6]
     for change in ({"task": Line(noise=0.4)}, {"seeds": [1, 3]}, {"optimizer": Optimizer(0.2)}):
@@ -270,10 +270,13 @@ def test_all_that_a_task_keeps_survives_a_kill(tmp_path, host):
 
 
 def test_hooks_see_what_those_before_them_measured():
-    def distance(task, params, extra):
+    def distance(task, params, model_state):
         return {"score": -jnp.abs(params["slope"] - 2.0)}
 
-    fitted = line(epochs=40, hooks=[train.Validate(distance), train.KeepBest("score", patience=3)])
+    fitted = line(
+        epochs=40,
+        hooks=[train.ValidationMetrics(distance), train.EarlyStopping("score", patience=3)],
+    )
     # On its way from 0 to 3 the slope comes by 2, and the run ends three epochs later.
     scores = [entry["score"][0] for entry in fitted.history]
     assert fitted.best_epoch[0] == 1 + np.argmax(scores) == len(scores) - 3
@@ -284,14 +287,14 @@ def test_hooks_see_what_those_before_them_measured():
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        ({"plan": StepPlan(0)}, "`batch_size` must be at least 1"),
-        ({"plan": StepPlan(4, draw_batches=2, accumulate=2)}, "`draw_batches` must be 1"),
+        ({"config": TrainConfig(0)}, "`batch_size` must be at least 1"),
+        ({"config": TrainConfig(4, draw_batches=2, accumulate=2)}, "`draw_batches` must be 1"),
         ({"optimizer": RowOptimizer()}, "`optimizer` of rows needs a train.RowTask, got Line"),
         ({"eval_every": 0}, "`eval_every` must be at least 1"),
         ({"stop_at": 0}, "`stop_at` must be at least 1"),
         ({"epochs": [2, 3], "seeds": [0, 1, 2]}, "must all have one length"),
         (
-            {"batches": HostBatches(lambda epoch: []), "plan": StepPlan(4, accumulate=2)},
+            {"batches": HostBatches(lambda epoch: []), "config": TrainConfig(4, accumulate=2)},
             "`batches` from the host",
         ),
     ],

@@ -47,7 +47,7 @@ def by_rows(rule, steps=STEPS, size=1.0):
         return rows.write(rule, table, state, opened, grads, number), None
 
     (table, state), _ = jax.lax.scan(step, (TABLE, rows.init(rule, TABLE)), jnp.arange(steps))
-    return rows.wake_all(rule, table, state, jnp.int32(steps))[0]
+    return rows.flush_lazy_updates(rule, table, state, jnp.int32(steps))[0]
 
 
 def by_tables(optimizer, steps=STEPS, size=1.0):
@@ -171,7 +171,9 @@ def test_all_rows_wake_block_by_block(n, monkeypatch):
     grads = jax.random.normal(jax.random.key(3), table.shape)
     updates, of_rule = rule.update(grads, state.rule, table, jnp.int32(0))
     want, of_rule_awake = rule.wake(table + updates, of_rule, jnp.int32(9))
-    got, after = rows.wake_all(rule, table + updates, state._replace(rule=of_rule), jnp.int32(9))
+    got, after = rows.flush_lazy_updates(
+        rule, table + updates, state._replace(rule=of_rule), jnp.int32(9)
+    )
     np.testing.assert_allclose(got, want, atol=1e-6)
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5), after.rule, of_rule_awake)
     assert np.abs(got - table).min() > 0
@@ -216,7 +218,7 @@ def test_bfloat16_tables_stay_bfloat16():
         state, ids = rows.init(rule, table), jnp.array([3, 3, 5])
         opened, state = rows.read(rule, table, state, ids, jnp.int32(0))
         after, state = rows.write(rule, table, state, opened, opened.rows, jnp.int32(0))
-        after, state = rows.wake_all(rule, after, state, jnp.int32(7))
+        after, state = rows.flush_lazy_updates(rule, after, state, jnp.int32(7))
         assert after.dtype == jnp.bfloat16
         assert np.all(np.isfinite(np.asarray(after, np.float32)))
 
@@ -233,7 +235,7 @@ def compiled_epoch(n, rule):
             return (table, state, number + 1), None
 
         table, state, number = jax.lax.scan(step, (table, state, jnp.int32(0)), ids)[0]
-        return rows.wake_all(rule, table, state, number)
+        return rows.flush_lazy_updates(rule, table, state, number)
 
     shapes = jax.eval_shape(lambda: (jnp.zeros((n, 8)), rows.init(rule, jnp.zeros((n, 8)))))
     return steps.lower(*shapes, jax.ShapeDtypeStruct((5, 32), jnp.int32)).compile()
@@ -255,7 +257,7 @@ SETTINGS = {
         "loss": losses.debiased_pairwise, "hyperparams": {"tau_plus": 0.1}, "n_pos": 2, "n_neg": 3,
     },
     "in the batch": {
-        "loss": losses.info_nce, "sampler": lambda log: samplers.InBatch.of(log),
+        "loss": losses.info_nce, "sampler": lambda log: samplers.InBatch.from_interactions(log),
         "encoder": models.MatrixFactorization(60, 80, 8, similarity="cosine"),
     },
     "shared pools": {
@@ -293,7 +295,7 @@ class Killed(Exception):
 
 def test_an_interrupted_training_goes_on_to_the_same_bits(tmp_path, standard_promotion):
     run = partial(
-        fit, split().train, split().valid, by_rows=True, l2_on="rows", batch_size=100, epochs=5
+        fit, split().train, split().valid, by_rows=True, l2_target="rows", batch_size=100, epochs=5
     )
 
     def kill(entry):
@@ -315,15 +317,15 @@ def test_an_interrupted_training_goes_on_to_the_same_bits(tmp_path, standard_pro
 
 def test_batches_from_the_host_train_rows_likewise(standard_promotion):
     data = split().train
-    task = tasks.Ranking.of(
-        data, encoder=models.MatrixFactorization(60, 80, 4), loss=losses.bpr, l2_on="rows"
+    task = tasks.Ranking.from_interactions(
+        data, encoder=models.MatrixFactorization(60, 80, 4), loss=losses.bpr, l2_target="rows"
     )
-    plan, n = train.StepPlan(64), len(data)
+    plan, n = train.TrainConfig(64), len(data)
     pairs = jax.tree.map(np.asarray, task.seen)
 
     def epoch(number):
         for i in range(0, n, 64):
-            yield tasks.Interacted(pairs.users[i : i + 64], pairs.items[i : i + 64])
+            yield tasks.PairBatch(pairs.users[i : i + 64], pairs.items[i : i + 64])
 
     made = {}
     for kind in (train.Optimizer, train.RowOptimizer):

@@ -14,7 +14,6 @@ from ranking import fit
 
 from crl_jax import losses, metrics, models, samplers, stats, tasks, train
 from crl_jax.data import simulate, with_validation
-from crl_jax.train import _loop
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
@@ -41,9 +40,9 @@ SETTINGS = {
     "confidence": {
         "confidence": tasks.Confidence(jnp.full(N_ITEMS, 0.5), stats.VarianceGamma(32, 0.02)),
     },
-    "lightgcn": {"encoder": partial(models.LightGCN.of, dim=8, n_layers=2)},
+    "lightgcn": {"encoder": partial(models.LightGCN.from_interactions, dim=8, n_layers=2)},
     "lightgcn and bcl": {
-        "encoder": partial(models.LightGCN.of, dim=8, n_layers=2),
+        "encoder": partial(models.LightGCN.from_interactions, dim=8, n_layers=2),
         "loss": losses.bayesian_contrastive, "n_neg": 4,
         "hyperparams": {"tau_plus": 0.1, "alpha": 0.9, "beta": 0.9},
     },
@@ -223,7 +222,7 @@ def test_rankings_do_not_depend_on_the_devices(mesh, k):
     tables = models.Tables(jnp.asarray(users), jnp.asarray(items[:53]))
     log = simulate(n_users=97, n_items=53, n_exposed=30, seed=1).interactions
     split = with_validation(log, valid=0.3)
-    plan = metrics.ranking_plan(split.train, split.valid, block_size=24)
+    plan = metrics.eval_layout(split.train, split.valid, block_size=24)
     of = partial(metrics.evaluate, models.inner_scores, tables, plan, ks=(k,))
     jax.tree.map(np.testing.assert_array_equal, of(mesh=mesh), of())
     listed = partial(

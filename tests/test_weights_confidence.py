@@ -36,19 +36,25 @@ def test_confidence_is_twice_cdf_times_density_times_prior(dim, scale):
     x = np.linspace(-4, 4, 9) * scale * np.sqrt(dim) + 0.01
     prior = np.linspace(0, 1, 9)
     below = np.array([cdf(value, dim, scale) for value in x])
-    law = stats.VarianceGamma(dim, scale)
-    got = weights.confidence(jnp.asarray(x), prior=jnp.asarray(prior), law=law)
+    distribution = stats.VarianceGamma(dim, scale)
+    got = weights.confidence_density(
+        jnp.asarray(x), prior=jnp.asarray(prior), distribution=distribution
+    )
     np.testing.assert_allclose(got, 2 * below * density(x, dim, scale) * prior, rtol=2e-5)
-    posterior = weights.confidence_posterior(jnp.asarray(x), prior=jnp.asarray(prior), law=law)
+    posterior = weights.confidence_posterior(
+        jnp.asarray(x), prior=jnp.asarray(prior), distribution=distribution
+    )
     want = below * prior / (below * prior + (1 - below) * (1 - prior))
     np.testing.assert_allclose(posterior, want, rtol=2e-5, atol=1e-7)
 
 
 def test_density_is_that_of_the_larger_of_two_scores():
-    law = stats.VarianceGamma(27, 0.6)
+    distribution = stats.VarianceGamma(27, 0.6)
     two = stats.sample_variance_gamma(jax.random.key(0), dim=27, scale=0.6, shape=(20_000, 2))
     edges = jnp.linspace(-15.0, 20.0, 20_001)
-    mass = weights.confidence((edges[1:] + edges[:-1]) / 2, prior=1.0, law=law) * jnp.diff(edges)
+    mass = weights.confidence_density(
+        (edges[1:] + edges[:-1]) / 2, prior=1.0, distribution=distribution
+    ) * jnp.diff(edges)
     up_to = np.concatenate([[0], np.cumsum(np.asarray(mass, np.float64))])
     assert abs(up_to[-1] - 1) < 1e-4
     larger = np.asarray(two.max(axis=1))
@@ -64,8 +70,8 @@ def test_posterior_is_the_share_of_the_credible_among_simulated_interactions(pri
     pair = np.sort(rng.normal(1.0, 2.0, (n, 2)), axis=1)
     credible = rng.random(n) < prior
     score = jnp.asarray(np.where(credible, pair[:, 1], pair[:, 0]), jnp.float32)
-    law = stats.OneOfTwo(stats.Smoothed(0.5).fit(score), prior)
-    guess = np.asarray(weights.confidence_posterior(score, prior=prior, law=law))
+    distribution = stats.OrderStatisticMixture(stats.SmoothedEmpirical(0.5).fit(score), prior)
+    guess = np.asarray(weights.confidence_posterior(score, prior=prior, distribution=distribution))
     for low in np.arange(0.05, 0.95, 0.1):
         inside = (guess >= low) & (guess < low + 0.1)
         if inside.sum() > 2000:
@@ -88,14 +94,14 @@ def test_equally_popular_items_are_equally_credible():
 
 LAWS = {
     "known": cache(lambda: stats.VarianceGamma(27, 0.6)),
-    "read off": cache(lambda: stats.Smoothed().fit(jnp.linspace(-1.0, 1.0, 99))),
+    "read off": cache(lambda: stats.SmoothedEmpirical().fit(jnp.linspace(-1.0, 1.0, 99))),
 }
 
 
 @cache
 def value_and_slope(rule):
-    def total(scores, prior, law):
-        got = rule(scores, prior=prior, law=law)
+    def total(scores, prior, distribution):
+        got = rule(scores, prior=prior, distribution=distribution)
         return jnp.sum(got), got
 
     return quick_jit(jax.grad(total, has_aux=True))
@@ -105,9 +111,9 @@ def value_and_slope(rule):
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("prior", [0.0, 0.5, 1.0])
-def test_extreme_scores_give_finite_weights(rule, dtype, law, prior):
+def test_extreme_scores_give_finite_weights(rule, dtype, distribution, prior):
     scores = jnp.asarray([-3e38, -1e4, -100, 0, 100, 1e4, 3e38]).astype(dtype)
-    slope, got = value_and_slope(rule)(scores, prior, LAWS[law]())
+    slope, got = value_and_slope(rule)(scores, prior, LAWS[distribution]())
     assert got.dtype == jnp.float32
     assert np.isfinite(got).all()
     assert (got >= 0).all()
@@ -116,16 +122,17 @@ def test_extreme_scores_give_finite_weights(rule, dtype, law, prior):
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("law", LAWS)
-def test_a_score_that_is_nan_is_seen(rule, law):
-    got = rule(jnp.array([0.1, jnp.nan]), prior=0.5, law=LAWS[law]())
+def test_a_score_that_is_nan_is_seen(rule, distribution):
+    got = rule(jnp.array([0.1, jnp.nan]), prior=0.5, distribution=LAWS[distribution]())
     np.testing.assert_array_equal(np.isnan(got), [False, True])
 
 
 def test_posterior_trusts_higher_scores_and_priors_more():
     scores = jnp.linspace(-20.0, 20.0, 201)
-    law = stats.VarianceGamma(27, 0.6)
+    distribution = stats.VarianceGamma(27, 0.6)
     lower, higher = (
-        np.asarray(weights.confidence_posterior(scores, prior=p, law=law)) for p in (0.3, 0.6)
+        np.asarray(weights.confidence_posterior(scores, prior=p, distribution=distribution))
+        for p in (0.3, 0.6)
     )
     assert (np.diff(lower) >= 0).all()
     assert (higher >= lower).all()
@@ -133,9 +140,9 @@ def test_posterior_trusts_higher_scores_and_priors_more():
 
 
 def test_posterior_is_a_half_where_score_and_prior_exclude_each_other():
-    law = stats.Smoothed().fit(jnp.linspace(-1.0, 1.0, 99))
+    distribution = stats.SmoothedEmpirical().fit(jnp.linspace(-1.0, 1.0, 99))
     far = jnp.array([-9.0, 9.0])
-    got = weights.confidence_posterior(far, prior=jnp.array([1.0, 0.0]), law=law)
+    got = weights.confidence_posterior(far, prior=jnp.array([1.0, 0.0]), distribution=distribution)
     np.testing.assert_array_equal(got, [0.5, 0.5])
 
 
@@ -143,8 +150,8 @@ def test_posterior_is_a_half_where_score_and_prior_exclude_each_other():
 def test_gradients_by_finite_differences(rule):
     with jax.enable_x64(True):
         scores = jnp.asarray([-3.0, -0.4, 0.7, 5.0])
-        law = stats.VarianceGamma(27, 0.6)
-        of = jax.jit(lambda s, p: rule(s, prior=p, law=law))
+        distribution = stats.VarianceGamma(27, 0.6)
+        of = jax.jit(lambda s, p: rule(s, prior=p, distribution=distribution))
         check_grads(of, (scores, scores / 20 + 0.5), order=1)
 
 
@@ -153,16 +160,18 @@ def test_jit_vmap_and_changed_numbers(rule):
     traced = []
 
     @jax.jit
-    def of(scores, prior, law):
+    def of(scores, prior, distribution):
         traced.append(1)
-        return rule(scores, prior=prior, law=law)
+        return rule(scores, prior=prior, distribution=distribution)
 
     scores = jnp.linspace(-2.0, 3.0, 12).reshape(3, 4)
     prior = jnp.full((3, 1), 0.4)
     for scale in (0.3, 0.6):
-        law = stats.VarianceGamma(5, scale)
-        whole = of(scores, prior, law)
-        each = jax.vmap(lambda s, p, law=law: rule(s, prior=p, law=law))(scores, prior)
+        distribution = stats.VarianceGamma(5, scale)
+        whole = of(scores, prior, distribution)
+        each = jax.vmap(
+            lambda s, p, distribution=distribution: rule(s, prior=p, distribution=distribution)
+        )(scores, prior)
         np.testing.assert_allclose(whole, each, rtol=1e-5)
     assert len(traced) == 1
 
@@ -171,4 +180,4 @@ def test_jit_vmap_and_changed_numbers(rule):
 @pytest.mark.parametrize("prior", [-0.1, 1.1, np.nan])
 def test_a_prior_that_is_no_probability_is_refused(rule, prior):
     with pytest.raises(ValueError, match="`prior`"):
-        rule(jnp.zeros(2), prior=prior, law=stats.VarianceGamma(3, 1.0))
+        rule(jnp.zeros(2), prior=prior, distribution=stats.VarianceGamma(3, 1.0))

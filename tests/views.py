@@ -10,7 +10,7 @@ from flax import nnx
 
 from crl_jax import train
 from crl_jax.models import Network
-from crl_jax.train import ArrayBatches, Optimizer, StepPlan
+from crl_jax.train import ArrayBatches, Optimizer, TrainConfig
 
 RNG = np.random.default_rng(0)
 CENTRES = RNG.normal(size=(4, 6))
@@ -101,17 +101,17 @@ def jitter(key, example):
 DESCENT = Optimizer(0.1, rule=train.sgd_l2)
 
 
-def fit(task, data=POINTS, plan=None, epochs=2, optimizer=None, **rest):
-    optimizer, plan = optimizer or Optimizer(1e-2), plan or StepPlan(16)
+def fit(task, data=POINTS, config=None, epochs=2, optimizer=None, **rest):
+    optimizer, plan = optimizer or Optimizer(1e-2), plan or TrainConfig(16)
     data = jax.tree.map(jnp.asarray, data)
     return train.fit(task, optimizer, ArrayBatches(data), plan, epochs=epochs, **rest)
 
 
-def moment(n, n_real=None, progress=0.0, epoch=0):
+def ctx(n, n_real=None, progress=0.0, epoch=0):
     """Of a step whose first ``n_real`` examples of ``n`` are real."""
     n_real = n if n_real is None else n_real
     where = jnp.arange(n) < n_real
-    return train.Moment(
+    return train.StepContext(
         jax.random.key(0), jnp.int32(epoch), jnp.float32(progress), where, jnp.float32(n_real)
     )
 

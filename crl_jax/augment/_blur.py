@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Key
 
 from .._checks import check_count, check_range
 from .._per_anchor import Scalar
-from ._images import (
+from ._conversion import (
     FloatImage,
     Image,
     Pair,

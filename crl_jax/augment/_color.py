@@ -5,7 +5,7 @@ from jaxtyping import Array, Float
 
 from .._checks import check_range
 from .._per_anchor import Scalar
-from ._images import FloatImage, Image, Planes, to_color_planes, to_floats, to_image
+from ._conversion import FloatImage, Image, Planes, to_color_planes, to_floats, to_image
 
 LUMA = (0.299, 0.587, 0.114)
 
@@ -45,11 +45,11 @@ def adjust_contrast(image: Image, factor: Scalar) -> FloatImage:
       ValueError: If ``factor`` is negative, or ``image`` is none.
 
     References:
-      Pillow, ``ImageEnhance.Contrast``, which rounds m to 8 bits.
+      Pillow, ``ImageEnhance.ContrastiveAuxiliaryLoss``, which rounds m to 8 bits.
     """
     _check_factor(factor)
     x = to_color_planes(image)
-    return to_image(_blend(x, mean_grey(x), factor))
+    return to_image(_blend(x, mean_luma(x), factor))
 
 
 def adjust_saturation(image: Image, factor: Scalar) -> FloatImage:
@@ -96,10 +96,10 @@ def adjust_hue(image: Image, shift: Scalar) -> FloatImage:
     """
     check_range("shift", shift, -0.5, 0.5)
     x = to_color_planes(image)
-    return to_image(turn_hue(x, jnp.asarray(shift, x.dtype)))
+    return to_image(shift_hue(x, jnp.asarray(shift, x.dtype)))
 
 
-def to_grey(image: Image) -> FloatImage:
+def to_grayscale(image: Image) -> FloatImage:
     """The luma 0.299 r + 0.587 g + 0.114 b of ITU-R BT.601, in as many equal channels.
 
     Args:
@@ -127,12 +127,12 @@ def grey(x: Planes) -> Float[Array, "*batch 1 height width"]:
     return LUMA[0] * r + LUMA[1] * g + LUMA[2] * b
 
 
-def mean_grey(x: Planes) -> Float[Array, "*batch 1 1 1"]:
+def mean_luma(x: Planes) -> Float[Array, "*batch 1 1 1"]:
     """The mean luma of each image."""
     return grey(jnp.mean(x, axis=(-2, -1), keepdims=True))
 
 
-def turn_hue(x: Planes, shift: Float[Array, ""]) -> Planes:
+def shift_hue(x: Planes, shift: Float[Array, ""]) -> Planes:
     """See :func:`adjust_hue`."""
     if x.shape[-3] == 1:
         return x

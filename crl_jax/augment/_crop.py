@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from .._checks import check_count, check_range
 from .._per_anchor import Scalar
-from ._images import FloatImage, Image, Pair, as_numbers, check_pair, chosen, to_floats
+from ._conversion import FloatImage, Image, Pair, as_numbers, check_pair, chosen, to_floats
 
 _TRIES = 10
 

@@ -10,8 +10,8 @@ from jaxtyping import Array, Float, Int, Key
 
 from .._checks import check_range
 from .._per_anchor import Scalar
-from ._color import grey, mean_grey, to_grey, turn_hue
-from ._images import (
+from ._color import grey, mean_luma, shift_hue, to_grayscale
+from ._conversion import (
     FloatImage,
     Image,
     Planes,
@@ -69,8 +69,8 @@ def color_jitter(
     return to_image(jittered(uniform, x, strengths, rate))
 
 
-def random_grey(key: Key[Array, ""], image: Image, *, rate: Scalar = 0.2) -> FloatImage:
-    """Grey with probability ``rate``; see :func:`crl_jax.augment.to_grey`.
+def random_grayscale(key: Key[Array, ""], image: Image, *, rate: Scalar = 0.2) -> FloatImage:
+    """Grey with probability ``rate``; see :func:`crl_jax.augment.to_grayscale`.
 
     Args:
       key: Decides.
@@ -86,7 +86,7 @@ def random_grey(key: Key[Array, ""], image: Image, *, rate: Scalar = 0.2) -> Flo
     """
     check_range("rate", rate, 0, 1)
     uniform = jax.random.uniform(key, (), jnp.float32)
-    return jnp.where(chosen(uniform, rate), to_grey(image), to_floats(image))
+    return jnp.where(chosen(uniform, rate), to_grayscale(image), to_floats(image))
 
 
 def jittered(uniform: Float[Array, "6"], x: Planes, strengths: Strengths, rate: Any) -> Planes:
@@ -137,8 +137,8 @@ def _in_order(
     # A loop is compiled as a step. In one long formula of several channels the compiler
     # computes a pixel's grey anew wherever it is used, and what that is made of likewise.
     def blend(x: Planes, w: Array) -> tuple[Planes, None]:
-        return jnp.clip(w[0] * x + w[1] * mean_grey(x) + w[2] * grey(x), 0, 1), None
+        return jnp.clip(w[0] * x + w[1] * mean_luma(x) + w[2] * grey(x), 0, 1), None
 
     x, _ = jax.lax.scan(blend, x, weights[:3])
-    x = turn_hue(x, shift)
+    x = shift_hue(x, shift)
     return jax.lax.scan(blend, x, weights[3:])[0]

@@ -8,13 +8,16 @@ and :func:`load_graphs` do for images, texts and graphs what :func:`load` does f
 What is used after a change is counted in a :class:`DataWarning`: nothing is dropped in silence.
 """
 
-from ._captions._set import Captioned as Captioned
-from ._captions._set import CaptionedSplit as CaptionedSplit
+from ._captions._set import CaptionedImages as CaptionedImages
+from ._captions._set import CaptionedImageSplit as CaptionedImageSplit
 from ._captions._source import load_captioned as load_captioned
 from ._columns import Columns as Columns
 from ._datasets import DATASETS as DATASETS
 from ._datasets import Dataset as Dataset
 from ._download import download as download
+from ._errors import DataError as DataError
+from ._errors import DataWarning as DataWarning
+from ._from_arrays import as_interactions as as_interactions
 from ._graphs._memory import as_graphs as as_graphs
 from ._graphs._raw import NodeFeatures as NodeFeatures
 from ._graphs._set import Graphs as Graphs
@@ -27,21 +30,18 @@ from ._images._set import ImageSplit as ImageSplit
 from ._images._source import load_images as load_images
 from ._interactions import Interactions as Interactions
 from ._interactions import Split as Split
-from ._memory import as_interactions as as_interactions
-from ._outcomes import DataError as DataError
-from ._outcomes import DataWarning as DataWarning
+from ._load import columns as columns
+from ._load import load as load
 from ._readers import read as read
 from ._readers import read_split as read_split
 from ._shards import simulate_shards as simulate_shards
-from ._source import columns as columns
-from ._source import load as load
 from ._splits import leave_k_out as leave_k_out
 from ._splits import split_by_ratio as split_by_ratio
 from ._splits import split_by_time as split_by_time
-from ._splits import split_clean as split_clean
+from ._splits import split_top_rated as split_top_rated
 from ._splits import union as union
 from ._splits import with_validation as with_validation
-from ._synthetic import Simulated as Simulated
+from ._synthetic import SimulatedInteractions as SimulatedInteractions
 from ._synthetic import simulate as simulate
 from ._texts._pairs import TextPairs as TextPairs
 from ._texts._pairs import load_text_pairs as load_text_pairs

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .._checks import is_whole
-from ._outcomes import DataError
+from .._checks import is_canonical_integer
+from ._errors import DataError
 
 # Compared without case, blanks, "_", "-" and ".": user_id, userId and "User ID" are one name.
 # A kind of event ("view", "purchase") is neither a rating nor a time: no name stands for it.
@@ -46,7 +46,7 @@ class Requested(NamedTuple):
         return {
             role: int(wanted)
             for role, wanted in self._asdict().items()
-            if wanted is not None and is_whole(str(wanted))
+            if wanted is not None and is_canonical_integer(str(wanted))
         }
 
 
@@ -83,7 +83,7 @@ class Columns:
     ignored: tuple[str, ...]
 
     @classmethod
-    def of(cls, origin: str, names: Sequence[str], found: Found) -> "Columns":
+    def from_names(cls, origin: str, names: Sequence[str], found: Found) -> "Columns":
         """Those of a table with columns ``names`` of which some were ``found``."""
         rating = None if found.rating is None else names[found.rating]
         time = None if found.time is None else names[found.time]
@@ -131,7 +131,7 @@ def _find(role: str, names: Sequence[str], wanted: str | int | None, where: str)
     if wanted in names:
         return names.index(str(wanted))
     if wanted is not None:
-        if is_whole(str(wanted)) and int(wanted) < len(names):
+        if is_canonical_integer(str(wanted)) and int(wanted) < len(names):
             return int(wanted)
         raise DataError(f"{where}: expected a column {wanted!r} (`{role}_col`), got {list(names)}.")
     guesses = [place for place, name in enumerate(names) if is_usual(role, name)]

@@ -16,7 +16,7 @@ import numpy as np
 
 from . import _ids
 from ._columns import Found, Requested, find_columns
-from ._outcomes import DataError, warn_if
+from ._errors import DataError, warn_if
 from ._plain import read_plain
 from ._records import Collector
 
@@ -173,8 +173,8 @@ def _seconds(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        moment = datetime.fromisoformat(text)
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+        ctx = datetime.fromisoformat(text)
+        return (ctx if ctx.tzinfo else ctx.replace(tzinfo=UTC)).timestamp()
 
 
 def _only_plain(text: Sequence[str]) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from ._datasets import DATASETS, Dataset
+from ._errors import DataError
 from ._images._releases import IMAGE_SETS, ImageSet
-from ._outcomes import DataError
 
 _BLOCK = 1 << 20
 _TIMEOUT_SECONDS = 60

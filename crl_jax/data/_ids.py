@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Int64, Shaped
 from numpy.typing import ArrayLike
 
-from .._checks import is_whole
-from ._outcomes import DataError
+from .._checks import is_canonical_integer
+from ._errors import DataError
 
 _WHOLE_FLOAT = re.compile(r"(?:0|[1-9][0-9]{0,18})\.0")
 _NEGATIVE = re.compile(r"-[0-9]+(?:\.0*)?")
@@ -198,7 +198,10 @@ def ranks(ids: Shaped[np.ndarray, " n"]) -> Int64[np.ndarray, " n"]:
     if ids.dtype.kind != "U":
         order = np.argsort(ids)
     else:
-        keys = [(0, int(name), "") if is_whole(name) else (1, 0, name) for name in ids.tolist()]
+        keys = [
+            (0, int(name), "") if is_canonical_integer(name) else (1, 0, name)
+            for name in ids.tolist()
+        ]
         order = np.array(sorted(range(len(keys)), key=keys.__getitem__), np.int64)
     places = np.empty(len(ids), np.int64)
     places[order] = np.arange(len(ids))

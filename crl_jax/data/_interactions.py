@@ -10,9 +10,9 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int32, Int64, Shaped
 from numpy.typing import ArrayLike
 
-from .._checks import check_shape, is_whole
+from .._checks import check_shape, is_canonical_integer
 from . import _ids
-from ._outcomes import DataError, warn_if
+from ._errors import DataError, warn_if
 
 _DTYPES: dict[str, tuple[type, ...]] = {
     "indptr": (np.int64,),
@@ -283,7 +283,7 @@ class Split:
                 for ids in ("user_ids", "item_ids"):
                     if not np.array_equal(getattr(part, ids), getattr(other, ids)):
                         raise ValueError(f"`{name}` and `{other_name}` must have equal `{ids}`.")
-                if shared := int(in_both(other, part).sum()):
+                if shared := int(membership_mask(other, part).sum()):
                     raise ValueError(
                         f"`{name}` must share no interaction with `{other_name}`, "
                         f"got {shared} in both."
@@ -297,7 +297,7 @@ class Split:
                 yield name, part
 
 
-def in_both(data: Interactions, part: Interactions) -> Bool[np.ndarray, " n_part"]:
+def membership_mask(data: Interactions, part: Interactions) -> Bool[np.ndarray, " n_part"]:
     """Which interactions of ``part`` are in ``data`` too; equal vocabularies, ``[len(part)]``."""
     pairs, wanted = _pairs(data), _pairs(part)
     if not len(pairs):
@@ -433,7 +433,9 @@ def _index_of(kind: str, ids: Shaped[np.ndarray, " n"], original_id: int | np.in
     if ids.dtype.kind == "U":
         found = np.flatnonzero(ids == text)
     else:  # "01" is not 1, and int() would say it is
-        found = np.flatnonzero(ids == int(text)) if is_whole(text) else np.array([], int)
+        found = (
+            np.flatnonzero(ids == int(text)) if is_canonical_integer(text) else np.array([], int)
+        )
     if not len(found):
         some = ", ".join(str(x) for x in ids[:3].tolist())
         raise DataError(f"Unknown {kind} id {original_id!r}: none of the {len(ids)}, {some}, ...")

@@ -8,11 +8,11 @@ from typing import NoReturn
 
 import numpy as np
 
-from .._checks import is_whole
+from .._checks import is_canonical_integer
 from . import _ids
 from ._columns import Found, Requested, find_columns
 from ._delimited import ROWS_AT_A_TIME, Progress, open_text, warn_of_blank_lines
-from ._outcomes import DataError, warn_if
+from ._errors import DataError, warn_if
 from ._records import Records
 
 
@@ -50,7 +50,7 @@ def read_lightgcn(path: Path, requested: Requested, progress: Progress | None = 
         users.add(heads)
     (user_names, rows), (item_names, codes) = users.result(), items.result()
     for names in (user_names, item_names):
-        if isinstance(names, list) and not all(map(is_whole, names)):
+        if isinstance(names, list) and not all(map(is_canonical_integer, names)):
             _blame_word(path)
     warn_of_blank_lines(blank, path)
 
@@ -80,7 +80,7 @@ def _blame_word(path: Path) -> NoReturn:
     """Raises the error of the first word that is no integer."""
     with open_text(path) as file:
         words = ((number, word) for number, line in enumerate(file, 1) for word in line.split())
-        line, word = next(found for found in words if not is_whole(found[1]))
+        line, word = next(found for found in words if not is_canonical_integer(found[1]))
     raise DataError(
         f"{path}:{line}: expected non-negative integers 'user item item ...', got {word!r}."
     )

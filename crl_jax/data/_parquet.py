@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from ._columns import Found, Requested, find_columns
-from ._outcomes import DataError
+from ._errors import DataError
 from ._parquet_child import LENGTH, REFUSED
 from ._polars import collect_frame, import_polars
 from ._records import Collector

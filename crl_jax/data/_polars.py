@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _ids
-from ._outcomes import DataError
+from ._errors import DataError
 from ._records import Collector
 
 if TYPE_CHECKING:

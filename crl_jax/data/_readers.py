@@ -16,9 +16,9 @@ from ._delimited import (
     read_delimited,
     text_columns,
 )
-from ._interactions import Interactions, Split, in_both
+from ._errors import DataError, warn_if
+from ._interactions import Interactions, Split, membership_mask
 from ._lightgcn import lightgcn_columns, read_lightgcn
-from ._outcomes import DataError, warn_if
 from ._parquet import parquet_columns, read_parquet
 from ._records import Collector, Records, rated_at_least, to_interactions
 from ._splits import union
@@ -168,7 +168,7 @@ def read_split(
     for (name, files), part in zip(paths.items(), parts, strict=True):
         path = name_of(files)
         for earlier_name, earlier in result.items():
-            repeated = in_both(earlier, part)
+            repeated = membership_mask(earlier, part)
             warn_if(
                 int(repeated.sum()),
                 f"removed {{n}} interactions that are in the {earlier_name} part too",
@@ -201,7 +201,7 @@ def columns_of(path: Path, options: ReadOptions) -> Columns:
         case format:
             layout = _layout(path, format, options, requested)
             names, found = text_columns(path, layout, requested)
-    return Columns.of(str(path), names, found)
+    return Columns.from_names(str(path), names, found)
 
 
 def as_paths(paths: Paths) -> list[Path]:

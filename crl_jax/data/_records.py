@@ -7,8 +7,8 @@ import numpy as np
 from jaxtyping import Float32, Shaped
 
 from . import _ids
+from ._errors import DataError, warn_if
 from ._interactions import Interactions
-from ._outcomes import DataError, warn_if
 
 
 @dataclass(frozen=True, eq=False)

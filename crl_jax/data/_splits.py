@@ -16,8 +16,8 @@ from jaxtyping import Bool, Int64
 
 from .._checks import check_range
 from . import _ids
+from ._errors import warn_if
 from ._interactions import Interactions, Split
-from ._outcomes import warn_if
 
 # The test and the validation cut never share a random stream, also under one seed.
 _TEST, _VALID = 0, 1
@@ -43,7 +43,7 @@ def split_by_ratio(data: Interactions, *, test: float = 0.2, seed: int = 0) -> S
     return _cut(data, lambda x: _drawn(len(x), size, _generator(_TEST, seed)))
 
 
-def split_clean(
+def split_top_rated(
     data: Interactions, *, seed: int = 0, top_rating: int | float | None = None
 ) -> Split:
     """Test part: a random half, rounded down, of the interactions with the top rating.

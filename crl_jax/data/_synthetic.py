@@ -10,7 +10,7 @@ from ._interactions import Interactions
 
 
 @dataclass(frozen=True, eq=False)
-class Simulated:
+class SimulatedInteractions:
     """Interactions and the truth behind them.
 
     Attributes:
@@ -37,7 +37,7 @@ def simulate(
     n_exposed: int | float = 400,
     popularity_skew: int | float = 0.5,
     false_positive_rate: float = 0.1,
-) -> Simulated:
+) -> SimulatedInteractions:
     r"""Simulates users who take what they like among what they are shown, and some of the rest.
 
     * Preference: :math:`w_u, h_i \sim N(0, I_r)`; user u likes the ``like_rate`` of the
@@ -103,7 +103,7 @@ def simulate(
     )
     likes.setflags(write=False)
     shown.setflags(write=False)
-    return Simulated(interactions, likes, shown, float(likes[~taken].mean()))
+    return SimulatedInteractions(interactions, likes, shown, float(likes[~taken].mean()))
 
 
 def _largest(values: Float[np.ndarray, "rows n"], count: int) -> Bool[np.ndarray, "rows n"]:

@@ -9,7 +9,7 @@ import numpy as np
 from . import _ids
 from ._columns import Found, Requested, find_columns
 from ._delimited import parse_ratings, parse_times
-from ._outcomes import DataError
+from ._errors import DataError
 from ._records import Collector, Records
 
 

@@ -6,12 +6,12 @@ from jaxtyping import Array, Bool, Float
 from .._checks import check_range
 from .._per_anchor import PerAnchor, Scalar, column, per_anchor
 from .._reduce import ReduceFn, masked_mean
-from ._anchors import finish, prepare
-from ._anchorwise import anchorwise
+from ._common import finish, prepare
 from ._logspace import log_mean_exp
+from ._protocols import per_anchor_loss
 
 
-@anchorwise
+@per_anchor_loss
 def bilateral_softmax(
     pos: Float[Array, "..."],
     neg: Float[Array, "*batch n_neg"],

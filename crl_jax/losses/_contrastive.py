@@ -9,13 +9,13 @@ from jaxtyping import Array, Bool, Float
 
 from .._per_anchor import PerAnchor, Scalar
 from .._reduce import ReduceFn, masked_mean
-from ._anchors import Anchors, finish, prepare
-from ._anchorwise import anchorwise
-from ._denominators import bayesian_log_sum, biased_log_sum, debiased_log_sum, hard_log_sum
+from ._common import Anchors, finish, prepare
+from ._estimators import bayesian_log_sum, biased_log_sum, debiased_log_sum, hard_log_sum
 from ._logspace import softplus
+from ._protocols import per_anchor_loss
 
 
-@anchorwise
+@per_anchor_loss
 def info_nce(
     pos: Float[Array, "*batch"],
     neg: Float[Array, "*batch n_neg"],
@@ -68,7 +68,7 @@ def info_nce(
     return contrastive(log_sum, anchors, reduce_fn)
 
 
-@anchorwise
+@per_anchor_loss
 def debiased_contrastive(
     pos: Float[Array, "..."],
     neg: Float[Array, "*batch n_neg"],
@@ -140,7 +140,7 @@ def debiased_contrastive(
     return contrastive(log_sum, anchors, reduce_fn)
 
 
-@anchorwise
+@per_anchor_loss
 def hard_contrastive(
     pos: Float[Array, "..."],
     neg: Float[Array, "*batch n_neg"],
@@ -206,7 +206,7 @@ def hard_contrastive(
     return contrastive(log_sum, anchors, reduce_fn)
 
 
-@anchorwise
+@per_anchor_loss
 def bayesian_contrastive(
     pos: Float[Array, "*batch"],
     neg: Float[Array, "*batch n_neg"],

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from .._reduce import kept_count
-from .._scaling import below_largest
+from .._reduce import count_kept
+from .._scaling import subtract_row_max
 
 
 @jax.custom_jvp
@@ -38,7 +38,7 @@ def log_sum_exp(x: Array, *, weights: Array | None = None, where: Array | None =
         where = weights != 0
     if where is not None:
         x = jnp.where(where, x, -jnp.inf)
-    below, top = below_largest(x)
+    below, top = subtract_row_max(x)
     terms = jnp.exp(below)
     if weights is not None:
         terms = terms * weights
@@ -56,7 +56,7 @@ def tilted_log_mean_exp(x: Array, tilt: Array, *, where: Array | None = None) ->
     The log-mean of ``exp(x)`` under weights that grow like ``exp(tilt x)``. Both sums have
     the same largest term, and share the exponentials.
     """
-    below, top = below_largest(x if where is None else jnp.where(where, x, -jnp.inf))
+    below, top = subtract_row_max(x if where is None else jnp.where(where, x, -jnp.inf))
     power = jnp.exp(tilt * below)
     if where is not None:
         power = jnp.where(where, power, 0)
@@ -89,14 +89,14 @@ def _log_mean_sigmoid(x: Array, where: Array | None) -> tuple[Array, Array, Arra
     largest = jnp.clip(largest, -limit, limit)
     top = jnp.minimum(largest, 0)
     # σ(x) / exp(top) = 1 / (exp(top) + exp(top - x)) is at least ½ for the largest term, also
-    # where a compiler computes `x` anew, see `below_largest`.
+    # where a compiler computes `x` anew, see `subtract_row_max`.
     # Beyond exp(80) a term is nothing beside it, and must not become 0 · inf below.
     power = jnp.exp(jnp.clip(top - x, top - largest, 80))
     scaled = 1 / (jnp.exp(top) + power)
     complement = power * scaled
     if where is not None:
         scaled, complement = jnp.where(where, scaled, 0), jnp.where(where, complement, 0)
-    count = kept_count(x, where).astype(x.dtype)
+    count = count_kept(x, where).astype(x.dtype)
     total, missing = jnp.sum(scaled, axis=-1), jnp.sum(complement, axis=-1) / count
     near_one = missing < 0.5  # there the log of the mean would cancel
     log_mean = jnp.where(
@@ -107,10 +107,10 @@ def _log_mean_sigmoid(x: Array, where: Array | None) -> tuple[Array, Array, Arra
 
 def log_count(x: Array, where: Array | None) -> Array:
     """Log of the number of kept entries of a row; 0 if there are none."""
-    return jnp.log(kept_count(x, where).astype(x.dtype))
+    return jnp.log(count_kept(x, where).astype(x.dtype))
 
 
-def log_without_false(log_mixed: Array, log_false: Array, tau_plus: Array) -> Array:
+def log_debiased(log_mixed: Array, log_false: Array, tau_plus: Array) -> Array:
     r""":math:`\log\,(A - \tau^+ P)/\tau^-` from log A and log P; -inf where it is no number.
 
     The mean of the true negatives, from the mean of a mixture and that of its false

@@ -8,12 +8,12 @@ from jaxtyping import Array, Bool, Float
 from .._checks import check_range
 from .._per_anchor import PerAnchor, Scalar, column, per_anchor
 from .._reduce import ReduceFn, masked_mean
-from ._anchors import finish, lead, prepare, row_mean
-from ._anchorwise import anchorwise
-from ._logspace import log_mean_sigmoid, log_without_false, softplus
+from ._common import finish, lead, prepare, row_mean
+from ._logspace import log_debiased, log_mean_sigmoid, softplus
+from ._protocols import per_anchor_loss
 
 
-@anchorwise
+@per_anchor_loss
 def bpr(
     pos: Float[Array, "*batch"],
     neg: Float[Array, "*batch n_neg"],
@@ -59,7 +59,7 @@ def bpr(
     return finish(row_mean(softplus(-lead(a, a.neg)), a.where), a, reduce_fn)
 
 
-@anchorwise
+@per_anchor_loss
 def bce(
     pos: Float[Array, "*batch"],
     neg: Float[Array, "*batch n_neg"],
@@ -108,7 +108,7 @@ def bce(
 nt_logistic = bce
 
 
-@anchorwise
+@per_anchor_loss
 def debiased_pairwise(
     pos: Float[Array, "..."],
     neg: Float[Array, "*batch n_neg"],
@@ -174,7 +174,7 @@ def debiased_pairwise(
         log_false = jnp.asarray(np.log(0.5), dtype)
     else:
         log_false = log_mean_sigmoid(lead(a, a.extra), None)
-    log_true = log_without_false(log_mixed, log_false, tau_plus)
+    log_true = log_debiased(log_mixed, log_false, tau_plus)
 
     # Not the smallest number there is: BPR values of ±100 are to pass through floor = 0.
     rounding = jax.lax.stop_gradient(log_mixed) + float(np.log(np.finfo(dtype).eps))
@@ -183,7 +183,7 @@ def debiased_pairwise(
     return finish(-jnp.maximum(log_true, log_floor), a, reduce_fn)
 
 
-@anchorwise
+@per_anchor_loss
 def triplet_margin(
     pos: Float[Array, "*batch"],
     neg: Float[Array, "*batch n_neg"],
@@ -230,7 +230,7 @@ def triplet_margin(
     return finish(row_mean(jnp.maximum(margin - lead(a, a.neg), 0), a.where), a, reduce_fn)
 
 
-@anchorwise
+@per_anchor_loss
 def linear_pairwise(
     pos: Float[Array, "*batch"],
     neg: Float[Array, "*batch n_neg"],

@@ -8,14 +8,14 @@ from jaxtyping import Array, Bool, Float
 from .._checks import check_range, check_shape
 from .._per_anchor import PerAnchor, Scalar, per_anchor
 from .._reduce import ReduceFn, masked_mean
-from ._anchors import Anchors, finish, prepare, prepare_many, row_mean
-from ._anchorwise import anchorwise
+from ._common import Anchors, finish, prepare, prepare_many, row_mean
 from ._contrastive import contrastive
-from ._denominators import biased_log_sum, oracle_log_sum
+from ._estimators import biased_log_sum, oracle_log_sum
 from ._logspace import log_sum_exp, softplus
+from ._protocols import per_anchor_loss
 
 
-@anchorwise
+@per_anchor_loss
 def oracle_contrastive(
     pos: Float[Array, "*batch"],
     neg: Float[Array, "*batch n_neg"],
@@ -74,7 +74,7 @@ def oracle_contrastive(
     return contrastive(log_sum, anchors, reduce_fn)
 
 
-@anchorwise
+@per_anchor_loss
 def supervised_contrastive(
     pos: Float[Array, "*batch n_pos"],
     neg: Float[Array, "*batch n_neg"],
@@ -139,7 +139,7 @@ def supervised_contrastive(
     return finish(loss, a, reduce_fn)
 
 
-@anchorwise
+@per_anchor_loss
 def punce(
     pos: Float[Array, "*batch n_pos"],
     neg: Float[Array, "*batch n_neg"],

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._checks import check_shape
 from .._floats import at_least_float32
-from ._batches import check_pair, different, own_scores, sample_ids, scores_of
+from ._batch_scores import check_pair, different, own_scores, sample_ids, scores_of
 
 # Scores in a tile unless told otherwise: 8 MiB of float32, of which a loss holds a handful.
 _TILE = 2**21

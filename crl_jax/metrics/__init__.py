@@ -1,6 +1,6 @@
 """Ranking metrics over the full catalogue: exact top-k, metrics of single lists, evaluation.
 
-:func:`ranking_plan` lays two datasets out once, :func:`evaluate` scores and ranks all items for
+:func:`eval_layout` lays two datasets out once, :func:`evaluate` scores and ranks all items for
 every test user in blocks of bounded memory, and :func:`summarize` takes the means;
 :func:`recommend` gives the lists themselves. The metrics are pure functions of hits and counts.
 :func:`sampling_quality` judges the negatives that a sampler gave.
@@ -13,18 +13,18 @@ judge representations by labels, :func:`uniformity` without them.
 from ._classes import ClassScores as ClassScores
 from ._classes import precision_recall_f1 as precision_recall_f1
 from ._classes import spearman as spearman
+from ._eval_layout import EvalLayout as EvalLayout
+from ._eval_layout import InteractionsLike as InteractionsLike
+from ._eval_layout import eval_layout as eval_layout
 from ._evaluate import ScoreFn as ScoreFn
 from ._evaluate import evaluate as evaluate
 from ._evaluate import recommend as recommend
 from ._evaluate import summarize as summarize
-from ._folds import CrossValidated as CrossValidated
+from ._folds import CrossValidationResult as CrossValidationResult
 from ._folds import cross_validated_svm as cross_validated_svm
 from ._neighbours import knn_accuracy as knn_accuracy
 from ._neighbours import knn_predict as knn_predict
-from ._plan import InteractionsLike as InteractionsLike
-from ._plan import RankingPlan as RankingPlan
-from ._plan import ranking_plan as ranking_plan
-from ._probe import Probe as Probe
+from ._probe import ProbeResult as ProbeResult
 from ._probe import linear_probe as linear_probe
 from ._probe import ridge_probe as ridge_probe
 from ._ranking import auc as auc
@@ -42,6 +42,6 @@ from ._retrieval import zero_shot as zero_shot
 from ._sampling import SamplingQuality as SamplingQuality
 from ._sampling import sampling_quality as sampling_quality
 from ._top_k import approx_top_k as approx_top_k
-from ._top_k import share_found as share_found
 from ._top_k import top_k as top_k
+from ._top_k import top_k_recall as top_k_recall
 from ._uniformity import uniformity as uniformity

@@ -18,11 +18,11 @@ from jaxtyping import Array, Float, Int
 
 from .._checks import check_range, check_shape
 from .._floats import at_least_float32
-from .._mesh import DATA, TABLE, axis_of
+from .._mesh import DATA, TABLE, mesh_axis
 from .._search import rows_contain
 from . import _ranking as ranking
-from ._plan import Blocks, InteractionsLike, RankingPlan, block_layout, pair_ids
-from ._top_k import approx_top_k, top_k, top_k_on
+from ._eval_layout import Blocks, EvalLayout, InteractionsLike, block_layout, pair_ids
+from ._top_k import approx_top_k, sharded_top_k, top_k
 
 _METRICS = {
     "precision": ranking.precision_at,
@@ -56,7 +56,7 @@ class ScoreFn(Protocol):
 def evaluate(
     score_fn: ScoreFn,
     params: Any,
-    plan: RankingPlan,
+    layout: EvalLayout,
     *,
     ks: Sequence[int] = (20,),
     auc: bool = True,
@@ -79,7 +79,7 @@ def evaluate(
     Args:
       score_fn: ``score_fn(params, users) -> scores``, ``[block] -> [block, n_items]``.
       params: The first argument of ``score_fn``, any pytree.
-      plan: What to rank and to find, from :func:`ranking_plan`.
+      plan: What to rank and to find, from :func:`eval_layout`.
       ks: The cutoffs, positive; static.
       auc: Whether to compute the AUC, which compares every test item with every candidate;
         costs nothing if False.
@@ -88,7 +88,7 @@ def evaluate(
 
     Returns:
       For every ``k``, float32 values per evaluated user in increasing order of the users
-      (``plan.users``), ``[n_evaluated]``: ``"precision@k"``, ``"recall@k"``, ``"f1@k"``,
+      (``layout.users``), ``[n_evaluated]``: ``"precision@k"``, ``"recall@k"``, ``"f1@k"``,
       ``"ndcg@k"``, ``"map@k"``, ``"hit_precision@k"``, ``"mrr@k"``, ``"hit_rate@k"``, defined in
       :func:`precision_at` and its siblings; and the scalar ``"coverage@k"``, the share of the
       catalogue that appears in the first k of at least one user. ``"auc"``, ``[n_evaluated]``,
@@ -101,7 +101,7 @@ def evaluate(
     ks = tuple(ks)
     if not ks or min(ks) < 1:
         raise ValueError(f"`ks` must hold one or more positive cutoffs, got {ks}.")
-    return _evaluate(score_fn, params, plan, ks=ks, auc=auc, mesh=mesh)
+    return _evaluate(score_fn, params, layout, ks=ks, auc=auc, mesh=mesh)
 
 
 def summarize(values: dict[str, Float[Array, "..."]]) -> dict[str, float]:
@@ -150,7 +150,7 @@ def recommend(
       users: Ids in ``[0, n_users)``, in any order; a new number of them recompiles.
       exclude: The interactions to leave out, and the size of the catalogue.
       k: How many items, positive.
-      block_size: As for :func:`ranking_plan`.
+      block_size: As for :func:`eval_layout`.
       mesh: As for :func:`evaluate`.
       recall_target: Selects by :func:`approx_top_k` with this target; None selects exactly.
 
@@ -182,45 +182,45 @@ def recommend(
 def _evaluate(
     score_fn: ScoreFn,
     params: Any,
-    plan: RankingPlan,
+    layout: EvalLayout,
     *,
     ks: tuple[int, ...],
     auc: bool,
     mesh: Mesh | None,
 ) -> dict[str, Array]:
-    blocks = plan.blocks
-    k_max = min(max(ks), plan.n_items)
+    blocks = layout.blocks
+    k_max = min(max(ks), layout.n_items)
 
     def rank(block: Array) -> tuple[Array, ...]:
-        scores = _masked_scores(score_fn, params, blocks, block, plan.n_items, mesh)
+        scores = _masked_scores(score_fn, params, blocks, block, layout.n_items, mesh)
         values, items = _best(scores, k_max, mesh)
         if not auc:
             return values, items
-        tests = jax.tree.map(lambda x: x[block], plan.block_tests)
-        return values, items, _inversions(scores, plan.test_items, *tests)
+        tests = jax.tree.map(lambda x: x[block], layout.block_tests)
+        return values, items, _inversions(scores, layout.test_items, *tests)
 
     out = lax.map(rank, jnp.arange(blocks.users.shape[0]))
     out = [x.reshape(-1, *x.shape[2:])[blocks.slots] for x in out]
     values, items = out[:2]
     listed = values > -jnp.inf
     diverged = jnp.isnan(values[:, 0])
-    start, stop = (x[:, None] for x in (plan.test_starts, plan.test_starts + plan.n_relevant))
-    rounds = plan.max_relevant.bit_length()
-    found = rows_contain(plan.test_items, items, start, stop, rounds)
+    start, stop = (x[:, None] for x in (layout.test_starts, layout.test_starts + layout.n_relevant))
+    rounds = layout.max_relevant.bit_length()
+    found = rows_contain(layout.test_items, items, start, stop, rounds)
     hits = _pad_ranks(listed & found, max(ks), False)
 
     result = {}
     for k in ks:
         for name, metric in _METRICS.items():
-            result[f"{name}@{k}"] = metric(hits, plan.n_relevant, k=k)
+            result[f"{name}@{k}"] = metric(hits, layout.n_relevant, k=k)
     if auc:
-        n_irrelevant = plan.n_candidates - plan.n_relevant
-        result["auc"] = ranking.auc(out[2], plan.n_relevant, n_irrelevant)
+        n_irrelevant = layout.n_candidates - layout.n_relevant
+        result["auc"] = ranking.auc(out[2], layout.n_relevant, n_irrelevant)
     result = {name: jnp.where(diverged, jnp.nan, value) for name, value in result.items()}
     for k in ks:
-        shown = jnp.where(listed, items, plan.n_items)[:, :k]  # out of range: dropped
-        seen = jnp.zeros(plan.n_items, bool).at[shown].set(True, mode="drop")
-        coverage = jnp.sum(seen).astype(jnp.float32) / plan.n_items
+        shown = jnp.where(listed, items, layout.n_items)[:, :k]  # out of range: dropped
+        seen = jnp.zeros(layout.n_items, bool).at[shown].set(True, mode="drop")
+        coverage = jnp.sum(seen).astype(jnp.float32) / layout.n_items
         result[f"coverage@{k}"] = jnp.where(diverged.any(), jnp.nan, coverage)
     return result
 
@@ -252,7 +252,7 @@ def _best(
     select = top_k
     if recall_target is not None:
         select = partial(approx_top_k, recall_target=recall_target)
-    return select(scores, k) if mesh is None else top_k_on(mesh, scores, k, select)
+    return select(scores, k) if mesh is None else sharded_top_k(mesh, scores, k, select)
 
 
 def _masked_scores(
@@ -273,7 +273,7 @@ def _masked_scores(
     check_shape("score_fn(params, users)", scores, (*users.shape, n_items))
     (scores,) = at_least_float32(scores)
     if mesh is not None:
-        over = NamedSharding(mesh, PartitionSpec(axis_of(mesh, DATA), axis_of(mesh, TABLE)))
+        over = NamedSharding(mesh, PartitionSpec(mesh_axis(mesh, DATA), mesh_axis(mesh, TABLE)))
         scores = lax.with_sharding_constraint(scores, over)
 
     def mask_group(group: Array, scores: Array) -> Array:

@@ -13,36 +13,38 @@ HIGHEST = jax.lax.Precision.HIGHEST
 """Of matrix products: all digits also where they have less by default."""
 
 
-class Standard(NamedTuple):
+class Standardizer(NamedTuple):
     """What makes features standard: ``(x - mean) / scale``."""
 
     mean: Float[Array, "dim"]
     scale: Float[Array, "dim"]
 
-    def of(self, x: Float[Array, "n dim"]) -> Float[Array, "n dim"]:
+    def __call__(self, x: Float[Array, "n dim"]) -> Float[Array, "n dim"]:
         """Features in units of their standard deviation, from their mean."""
         return (x - self.mean[None]) / self.scale[None]
 
 
-class Linear(NamedTuple):
+class LinearClassifier(NamedTuple):
     """A linear function of features: ``x @ kernel + bias``."""
 
     kernel: Float[Array, "dim n_classes"]
     bias: Float[Array, "n_classes"]
 
-    def of(self, x: Float[Array, "n dim"]) -> Float[Array, "n n_classes"]:
+    def __call__(self, x: Float[Array, "n dim"]) -> Float[Array, "n n_classes"]:
         """A score of each class."""
         return jnp.matmul(x, self.kernel, precision=HIGHEST) + self.bias[None]
 
-    def raw(self, standard: Standard) -> "Linear":
+    def raw(self, standard: Standardizer) -> "LinearClassifier":
         """The same function of features that are not standard."""
         kernel = self.kernel / standard.scale[:, None]
-        return Linear(kernel, self.bias - jnp.matmul(standard.mean, kernel, precision=HIGHEST))
+        return LinearClassifier(
+            kernel, self.bias - jnp.matmul(standard.mean, kernel, precision=HIGHEST)
+        )
 
 
 def standardize(
     x: Float[Array, "n dim"], keep: Bool[Array, "n"]
-) -> tuple[Standard, Float[Array, "n dim"]]:
+) -> tuple[Standardizer, Float[Array, "n dim"]]:
     """The mean and deviation of the kept rows, and these rows made standard; the others are 0.
 
     A feature that is constant up to rounding is 0 throughout.
@@ -60,7 +62,7 @@ def standardize(
     constant = deviation <= noise
     scale = jnp.where(constant, 1, deviation)
     standard = jnp.where(constant[None], 0, apart / scale[None])
-    return Standard(mean + left, scale), standard
+    return Standardizer(mean + left, scale), standard
 
 
 def best_class(scores: Float[Array, "n n_classes"]) -> Int[Array, "n"]:

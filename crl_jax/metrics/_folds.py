@@ -10,10 +10,10 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from .._checks import check_count, check_range, check_shape
-from .._threads import mapped
+from .._threads import thread_map
 
 
-class CrossValidated(NamedTuple):
+class CrossValidationResult(NamedTuple):
     """What a classifier makes of representations, on examples that it was not fitted to.
 
     Attributes:
@@ -39,7 +39,7 @@ def cross_validated_svm(
     strengths: Sequence[float] = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1000.0),
     inner_folds: int = 5,
     standardize: bool = False,
-) -> CrossValidated:
+) -> CrossValidationResult:
     """Accuracy of a support vector machine in each fold, fitted to all others.
 
     In each fold the C is the one with the best mean accuracy in a cross-validation of what the
@@ -103,9 +103,11 @@ def cross_validated_svm(
         tuned.fit(x[train], y[train])
         return tuned.score(x[test], y[test]), tuned.best_params_[name]
 
-    found = list(mapped(judge, _parts(learn, y, folds, seed, inner_folds)))
+    found = list(thread_map(judge, _parts(learn, y, folds, seed, inner_folds)))
     accuracies, chosen = np.array(found).T
-    return CrossValidated(float(accuracies.mean()), float(accuracies.std()), accuracies, chosen)
+    return CrossValidationResult(
+        float(accuracies.mean()), float(accuracies.std()), accuracies, chosen
+    )
 
 
 def _parts(

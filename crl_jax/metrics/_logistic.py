@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from ._features import HIGHEST, Linear
+from ._features import HIGHEST, LinearClassifier
 
 _MEMORY = 10
 """Steps that the estimate of the curvature is made from."""
@@ -54,10 +54,10 @@ def fit(
     of: Problem,
     where: Bool[Array, "n"],
     l2: Float[Array, ""],
-    start: Linear,
+    start: LinearClassifier,
     max_steps: int | Int[Array, ""],
     tolerance: Float[Array, ""],
-) -> Linear:
+) -> LinearClassifier:
     r"""Minimises the mean cross-entropy of the kept rows and ``l2 / 2`` of the squared kernel.
 
     L-BFGS on what is linear in the features has two savings. A step of any length changes the
@@ -123,7 +123,7 @@ def fit(
         jnp.int32(0), weights, logits, gradient_of(weights, logits), none, none, jnp.bool_(False)
     )
     last = jax.lax.while_loop(goes_on, step, first)
-    return Linear(last.weights[:-1], last.weights[-1])
+    return LinearClassifier(last.weights[:-1], last.weights[-1])
 
 
 def _two_loops(state: _State, precondition: Callable[[Array], Array]) -> Array:

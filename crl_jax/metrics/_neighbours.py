@@ -11,7 +11,7 @@ from .._checks import check_count, check_range, check_shape
 from .._floats import at_least_float32
 from .._per_anchor import Scalar
 from .._reduce import masked_mean
-from .._scaling import unit_rows
+from .._scaling import normalize_rows
 from ._top_k import top_k
 
 
@@ -156,13 +156,13 @@ def _predict(
     k: int,
     block_size: int,
 ) -> Array:
-    bank, labels = unit_rows(bank), labels.astype(jnp.int32)
+    bank, labels = normalize_rows(bank), labels.astype(jnp.int32)
     places = jnp.arange(len(bank), dtype=jnp.int32)[None]
 
     def of_block(block: tuple[Array, Array]) -> Array:
         queries, leave_out = block
         # All digits also where matrix products have less by default.
-        cosines = jnp.matmul(unit_rows(queries), bank.T, precision=jax.lax.Precision.HIGHEST)
+        cosines = jnp.matmul(normalize_rows(queries), bank.T, precision=jax.lax.Precision.HIGHEST)
         seen = voters[None] & (places != leave_out[:, None])
         nearest, at = top_k(jnp.where(seen, cosines, -jnp.inf), k)
         return _vote(nearest, labels[at], n_classes, temperature)

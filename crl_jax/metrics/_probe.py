@@ -13,12 +13,12 @@ from .._checks import check_count, check_range, check_shape
 from .._floats import at_least_float32
 from .._per_anchor import Scalar
 from . import _logistic
-from ._features import HIGHEST, Linear, accuracy, best_class, has_class, standardize
+from ._features import HIGHEST, LinearClassifier, accuracy, best_class, has_class, standardize
 
 L2s = Sequence[float] | Float[Array | np.ndarray, "strengths"] | float
 
 
-class Probe(NamedTuple):
+class ProbeResult(NamedTuple):
     """A linear classifier of frozen features, and how well it does."""
 
     accuracy: Float[Array, ""]
@@ -47,7 +47,7 @@ def linear_probe(
     valid_share: Scalar = 0.1,
     max_steps: int = 100,
     tolerance: Scalar = 1e-5,
-) -> Probe:
+) -> ProbeResult:
     r"""Logistic regression on frozen features: the linear evaluation, without augmentation.
 
     .. math::
@@ -75,7 +75,7 @@ def linear_probe(
       tolerance: Where the largest entry of the gradient ends a fit, > 0.
 
     Returns:
-      See :class:`Probe`; ``kernel`` and ``bias`` are for features as they were given.
+      See :class:`ProbeResult`; ``kernel`` and ``bias`` are for features as they were given.
 
     Raises:
       ValueError: If a shape does not fit or a number leaves its range.
@@ -108,7 +108,7 @@ def ridge_probe(
     *,
     n_classes: int,
     l2: L2s = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0),
-) -> Probe:
+) -> ProbeResult:
     r"""Least squares on frozen features with classes as unit vectors: a probe in closed form.
 
     .. math::
@@ -130,7 +130,7 @@ def ridge_probe(
         Below 1e-5 float32 has no digits for them if the features are many.
 
     Returns:
-      See :class:`Probe`.
+      See :class:`ProbeResult`.
 
     Raises:
       ValueError: If a shape does not fit or a number leaves its range.
@@ -182,11 +182,13 @@ def _linear_probe(
     max_steps: Array,
     valid_share: Array,
     tolerance: Array,
-) -> Probe:
+) -> ProbeResult:
     keep = has_class(labels, n_classes)
     standard, x = standardize(features, keep)
     of = _logistic.problem(x, labels, jnp.sum(keep))
-    zero = Linear(jnp.zeros((x.shape[1], n_classes), x.dtype), jnp.zeros(n_classes, x.dtype))
+    zero = LinearClassifier(
+        jnp.zeros((x.shape[1], n_classes), x.dtype), jnp.zeros(n_classes, x.dtype)
+    )
     if l2.size == 1:
         held_out, chosen, start = jnp.zeros(1), jnp.int32(0), zero
     else:
@@ -194,9 +196,11 @@ def _linear_probe(
         order = jax.random.permutation(key, len(x)).astype(x.dtype)
         valid = keep & (order < jnp.round(valid_share * len(x)))
 
-        def search(start: Linear, strength: Array) -> tuple[Linear, tuple[Linear, Array]]:
+        def search(
+            start: LinearClassifier, strength: Array
+        ) -> tuple[LinearClassifier, tuple[LinearClassifier, Array]]:
             found = _logistic.fit(of, keep & ~valid, strength, start, max_steps, tolerance)
-            return found, (found, accuracy(found.of(x), labels, valid))
+            return found, (found, accuracy(found(x), labels, valid))
 
         order = jnp.argsort(-l2)
         _, (path, scores) = jax.lax.scan(search, zero, l2[order])
@@ -204,7 +208,7 @@ def _linear_probe(
         held_out, chosen = jnp.zeros_like(scores).at[order].set(scores), order[best]
         start = jax.tree.map(lambda leaf: leaf[best], path)
     found = _logistic.fit(of, keep, l2[chosen], start, max_steps, tolerance)
-    scores = found.of(standard.of(test_features))
+    scores = found(standard(test_features))
     return _judged(scores, test_labels, l2[chosen], held_out, found.raw(standard))
 
 
@@ -216,7 +220,7 @@ def _ridge_probe(
     test_labels: Array,
     l2: Array,
     n_classes: int,
-) -> Probe:
+) -> ProbeResult:
     keep = has_class(labels, n_classes)
     standard, x = standardize(features, keep)
     n = jnp.maximum(jnp.sum(keep), 1).astype(x.dtype)
@@ -251,11 +255,13 @@ def _ridge_probe(
         return kernel + product(axes, product(axes.T, slope) * inverse[:, None])
 
     kernel = product(axes, along * inverse[:, None])
-    found = Linear(jax.lax.fori_loop(0, 2, refine, kernel), bias)
-    scores = found.of(standard.of(test_features))
+    found = LinearClassifier(jax.lax.fori_loop(0, 2, refine, kernel), bias)
+    scores = found(standard(test_features))
     return _judged(scores, test_labels, l2[chosen], held_out, found.raw(standard))
 
 
-def _judged(scores: Array, labels: Array, l2: Array, held_out: Array, found: Linear) -> Probe:
+def _judged(
+    scores: Array, labels: Array, l2: Array, held_out: Array, found: LinearClassifier
+) -> ProbeResult:
     share = accuracy(scores, labels, has_class(labels, scores.shape[1]))
-    return Probe(share, best_class(scores), l2, held_out, found.kernel, found.bias)
+    return ProbeResult(share, best_class(scores), l2, held_out, found.kernel, found.bias)

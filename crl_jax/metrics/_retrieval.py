@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 from .._blocks import map_blocks
 from .._checks import check_count, check_shape
 from .._floats import at_least_float32
-from .._scaling import unit_rows
+from .._scaling import normalize_rows
 from ._features import HIGHEST, best_class
 
 _NONE = jnp.iinfo(jnp.int32).max
@@ -153,11 +153,11 @@ def zero_shot(
     check_count("block_size", block_size)
     embeddings, classes = at_least_float32(embeddings, class_embeddings)
     keep = jnp.ones((n_classes, n_prompts), bool) if where is None else where
-    classes = unit_rows(jnp.where(keep[..., None], classes, 0))
-    classes = unit_rows(jnp.sum(classes, axis=1))  # of the length of a mean nothing is left
+    classes = normalize_rows(jnp.where(keep[..., None], classes, 0))
+    classes = normalize_rows(jnp.sum(classes, axis=1))  # of the length of a mean nothing is left
 
     def of_block(block: Array) -> Array:
-        cosines = jnp.matmul(unit_rows(block), classes.T, precision=HIGHEST)
+        cosines = jnp.matmul(normalize_rows(block), classes.T, precision=HIGHEST)
         return best_class(jnp.where(jnp.any(keep, axis=1)[None], cosines, -jnp.inf))
 
     return map_blocks(of_block, embeddings, block_size)
@@ -167,12 +167,12 @@ def zero_shot(
 def _ranks(
     queries: Array, answers: Array, of_queries: Array, of_answers: Array, block_size: int
 ) -> Array:
-    answers = unit_rows(answers)
+    answers = normalize_rows(answers)
 
     def of_block(block: tuple[Array, Array]) -> Array:
         queries, own = block
         # All digits also where matrix products have less by default.
-        cosines = jnp.matmul(unit_rows(queries), answers.T, precision=HIGHEST)
+        cosines = jnp.matmul(normalize_rows(queries), answers.T, precision=HIGHEST)
         right = (own[:, None] == of_answers[None, :]) & (own >= 0)[:, None]
         best = jnp.max(jnp.where(right, cosines, -jnp.inf), axis=1)
         # Not behind: also what is equal, and what is NaN.

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from .._checks import check_range
 from .._floats import at_least_float32
-from .._mesh import DATA, TABLE, axis_of, devices_along, filled
+from .._mesh import DATA, TABLE, axis_size, filled, mesh_axis
 
 
 def top_k(
@@ -57,7 +57,7 @@ def approx_top_k(
     """:func:`top_k` which on a TPU may miss some, and takes a fraction of the time.
 
     It is ``jax.lax.approx_max_k``. On other devices that is exact, but for the order of equal
-    scores. :func:`share_found` says how many were missed.
+    scores. :func:`top_k_recall` says how many were missed.
 
     Args:
       scores: As for :func:`top_k`.
@@ -78,12 +78,12 @@ def approx_top_k(
     return jnp.where(has_nan, jnp.nan, values), indices
 
 
-def share_found(
+def top_k_recall(
     found: Int[np.ndarray | Array, "rows k"], exact: Int[np.ndarray | Array, "rows k"]
 ) -> float:
     """Share of the exact items that were found, over all rows; -1 stands for no item.
 
-    >>> share_found(np.array([[5, 2, 7]]), np.array([[5, 7, 1]]))
+    >>> top_k_recall(np.array([[5, 2, 7]]), np.array([[5, 7, 1]]))
     0.6666666666666666
     """
     found, exact = np.asarray(found), np.asarray(exact)
@@ -91,7 +91,7 @@ def share_found(
     return float(np.mean(hits)) if hits.size else 1.0
 
 
-def top_k_on(
+def sharded_top_k(
     mesh: Mesh, scores: Float[Array, "rows n"], k: int, select: Callable[..., Any] = top_k
 ) -> tuple[Float[Array, "rows k"], Int[Array, "rows k"]]:
     """:func:`top_k` of scores that lie on several devices, to the same bits.
@@ -105,7 +105,7 @@ def top_k_on(
       k: As for :func:`top_k`.
       select: What a device selects by: :func:`top_k`, or an approximate one.
     """
-    n_rows, rows, columns = len(scores), axis_of(mesh, DATA), axis_of(mesh, TABLE)
+    n_rows, rows, columns = len(scores), mesh_axis(mesh, DATA), mesh_axis(mesh, TABLE)
 
     def of_device(scores: Array) -> tuple[Array, Array]:
         size = scores.shape[1]
@@ -119,8 +119,8 @@ def top_k_on(
         return values, jnp.take_along_axis(places, found, -1)
 
     # What fills the columns up stands behind all scores: of equal ones the first is taken.
-    full = filled(scores, devices_along(mesh, DATA), 0, -jnp.inf)
-    full = filled(full, devices_along(mesh, TABLE), 1, -jnp.inf)
+    full = filled(scores, axis_size(mesh, DATA), 0, -jnp.inf)
+    full = filled(full, axis_size(mesh, TABLE), 1, -jnp.inf)
     merge = jax.shard_map(
         of_device, mesh=mesh, in_specs=PartitionSpec(rows, columns), out_specs=PartitionSpec(rows),
         check_vma=False,

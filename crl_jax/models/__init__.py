@@ -1,8 +1,8 @@
 """Encoders as pure functions: users, items, images and graphs become vectors."""
 
-from ._bert import Bert as Bert
+from ._bert import BERT as BERT
 from ._bert import Pooling as Pooling
-from ._bert_load import LoadedBert as LoadedBert
+from ._bert_load import LoadedBERT as LoadedBERT
 from ._bert_load import load_bert as load_bert
 from ._convolution import Convolution as Convolution
 from ._encoder import Encoder as Encoder
@@ -10,20 +10,20 @@ from ._encoder import Similarity as Similarity
 from ._encoder import Tables as Tables
 from ._encoder import inner_scores as inner_scores
 from ._gin import GIN as GIN
-from ._gin_batch import GraphArrays as GraphArrays
-from ._gin_batch import GraphBatch as GraphBatch
-from ._graph import InteractionGraph as InteractionGraph
-from ._graph import Layout as Layout
+from ._graph_batch import GraphArrays as GraphArrays
+from ._graph_batch import GraphBatch as GraphBatch
+from ._interaction_graph import InteractionGraph as InteractionGraph
+from ._interaction_graph import Layout as Layout
 from ._lightgcn import LightGCN as LightGCN
 from ._mf import MatrixFactorization as MatrixFactorization
 from ._mf import normal as normal
 from ._mf import xavier_normal as xavier_normal
 from ._mf import xavier_uniform as xavier_uniform
 from ._network import Network as Network
-from ._projection import FirstFeatures as FirstFeatures
+from ._projection import BackboneWithHead as BackboneWithHead
+from ._projection import FeatureSlice as FeatureSlice
 from ._projection import Projection as Projection
-from ._projection import WithHead as WithHead
-from ._propagation import Noise as Noise
+from ._propagation import LayerNoise as LayerNoise
 from ._propagation import propagate as propagate
 from ._propagation import propagate_mixes as propagate_mixes
 from ._resnet import ResNet as ResNet

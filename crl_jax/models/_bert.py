@@ -14,8 +14,8 @@ Pooling = Literal["mean", "cls"]
 
 
 @dataclass(frozen=True)
-class Bert:
-    r"""BERT: ``models.Network(models.Bert())`` maps :class:`crl_jax.data.Tokens` to features.
+class BERT:
+    r"""BERT: ``models.Network(models.BERT())`` maps :class:`crl_jax.data.Tokens` to features.
 
     The module has three methods. Called, and as ``features``, it gives ``[batch, width]``;
     ``hidden`` gives the vector of each token, ``[batch, length, width]``. A layer is
@@ -86,6 +86,6 @@ class Bert:
 
     def __call__(self, rngs: "nnx.Rngs") -> Any:
         """The module."""
-        from ._bert_modules import BertModule
+        from ._bert_modules import BERTModule
 
-        return BertModule(self, rngs)
+        return BERTModule(self, rngs)

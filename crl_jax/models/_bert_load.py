@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..data import DataError
-from ._bert import Bert, Pooling
+from ._bert import BERT, Pooling
 from ._bert_arrays import Arrays, read_arrays
 
 # Settings by their names in a config.json.
@@ -42,7 +42,7 @@ _IN_LAYER = {
 }
 
 
-class LoadedBert(NamedTuple):
+class LoadedBERT(NamedTuple):
     """What a file of weights holds.
 
     Attributes:
@@ -51,7 +51,7 @@ class LoadedBert(NamedTuple):
       unused: Names of the arrays of the file that are not of the encoder, such as its pooler.
     """
 
-    settings: Bert
+    settings: BERT
     params: dict[str, Any]
     unused: tuple[str, ...]
 
@@ -62,7 +62,7 @@ def load_bert(
     n_heads: int | None = None,
     dropout: float | None = None,
     pooling: Pooling = "mean",
-) -> LoadedBert:
+) -> LoadedBERT:
     """Reads published weights of a BERT.
 
     Args:
@@ -71,8 +71,8 @@ def load_bert(
         them or none; or a folder with a ``model.safetensors``. A ``config.json`` beside it gives
         the settings; without one they follow from the shapes, but for the heads.
       n_heads: Heads of attention, where no ``config.json`` tells.
-      dropout: As of :class:`Bert`; by default what ``config.json`` says, or 0.1.
-      pooling: As of :class:`Bert`.
+      dropout: As of :class:`BERT`; by default what ``config.json`` says, or 0.1.
+      pooling: As of :class:`BERT`.
 
     Raises:
       ValueError: If ``n_heads`` is missing, contradicts ``config.json`` or does not fit.
@@ -114,7 +114,7 @@ def load_bert(
         raise DataError(
             f"{path}: expected arrays of a BERT, got {', '.join(sorted(left)[:5])} too."
         )
-    return LoadedBert(settings, params, unused)
+    return LoadedBERT(settings, params, unused)
 
 
 def _usual(name: str) -> str:
@@ -127,7 +127,7 @@ def _renamed(found: re.Match[str]) -> str:
     return "LayerNorm." + {"gamma": "weight", "beta": "bias"}[found[1]]
 
 
-def _wanted(settings: Bert) -> Iterator[tuple[str, str, tuple[int, ...]]]:
+def _wanted(settings: BERT) -> Iterator[tuple[str, str, tuple[int, ...]]]:
     """Of each array its name in files, its place in the parameters, and its shape in files."""
     width, inner = settings.width, settings.inner_width
     for name, place, n in (
@@ -156,7 +156,7 @@ def _norm(name: str, place: str, width: int) -> Iterator[tuple[str, str, tuple[i
 
 def _settings(
     path: Path, arrays: Arrays, n_heads: int | None, dropout: float | None, pooling: Pooling
-) -> Bert:
+) -> BERT:
     config_path = path.with_name("config.json")
     config = _read_config(config_path) if config_path.exists() else {}
     found = {own: config[name] for name, own in _CONFIG.items() if name in config}
@@ -173,7 +173,7 @@ def _settings(
     rate = config.get("hidden_dropout_prob", 0.1) if dropout is None else dropout
     epsilon = config.get("layer_norm_eps", 1e-12)
     try:
-        return Bert(**found, dropout=rate, epsilon=epsilon, pooling=pooling)
+        return BERT(**found, dropout=rate, epsilon=epsilon, pooling=pooling)
     except ValueError as error:
         where = f"{config_path}: " if config else ""
         raise ValueError(f"{where}{error}") from None

@@ -1,4 +1,4 @@
-"""The modules of :class:`Bert`; imported only where one is built."""
+"""The modules of :class:`BERT`; imported only where one is built."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Key
 
 from .._floats import at_least_float32
 from ..data import Tokens
-from ._bert import Bert
+from ._bert import BERT
 
 Drop = Callable[[Float[Array, "*shape"]], Float[Array, "*shape"]]
 """Leaves numbers out, other ones at each call."""
@@ -56,7 +56,7 @@ class LayerNorm(nnx.Module):
 class Attention(nnx.Module):
     """Each token takes of all tokens of its text, by several heads."""
 
-    def __init__(self, settings: Bert, rngs: nnx.Rngs):
+    def __init__(self, settings: BERT, rngs: nnx.Rngs):
         width = settings.width
         self.n_heads = settings.n_heads
         self.query, self.key = Linear(width, width, rngs), Linear(width, width, rngs)
@@ -79,7 +79,7 @@ class Attention(nnx.Module):
 class Layer(nnx.Module):
     """Attention, and two linear layers for each token."""
 
-    def __init__(self, settings: Bert, rngs: nnx.Rngs):
+    def __init__(self, settings: BERT, rngs: nnx.Rngs):
         width, inner = settings.width, settings.inner_width
         self.attention = Attention(settings, rngs)
         self.norm_1 = LayerNorm(width, settings.epsilon)
@@ -95,10 +95,10 @@ class Layer(nnx.Module):
         return self.norm_2(x + drop(self.linear_2(inner)))
 
 
-class BertModule(nnx.Module):
+class BERTModule(nnx.Module):
     """Embeddings, layers, and one vector for each text."""
 
-    def __init__(self, settings: Bert, rngs: nnx.Rngs):
+    def __init__(self, settings: BERT, rngs: nnx.Rngs):
         self.token_embedding = _table(settings.vocab_size, settings.width, rngs)
         self.position_embedding = _table(settings.n_positions, settings.width, rngs)
         self.type_embedding = _table(settings.n_types, settings.width, rngs)

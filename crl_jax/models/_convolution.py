@@ -22,8 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._threads import n_cores
-from ._parts import add_parts, example_bytes
+from .._threads import cpu_count
+from ._microbatch import add_parts, example_bytes
 from ._winograd import SIZE, convolve_tiles, slope_of_kernel_by_tiles
 
 Convolution = Literal["auto", "xla", "cpu", "core"]
@@ -71,7 +71,7 @@ def convolve(
 def _own_way() -> Convolution:
     if jax.default_backend() != "cpu":
         return "xla"
-    return "core" if jax.local_device_count() >= n_cores() else "cpu"
+    return "core" if jax.local_device_count() >= cpu_count() else "cpu"
 
 
 def _forward(x: Array, kernel: Array, stride: int) -> Array:

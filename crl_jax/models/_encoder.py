@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Key
 
 from .._pytree import STATIC
-from .._scaling import unit_rows
+from .._scaling import normalize_rows
 from .._take import take_rows
 
 Similarity = Literal["inner", "cosine"]
@@ -111,28 +111,28 @@ class Encoder(ABC):
         rows = (self.n_users, self.n_items)
         return jax.tree.map(lambda x: x.ndim > 1 and x.shape[0] in rows, params)
 
-    def on(self, mesh: Mesh) -> "Encoder":
+    def shard(self, mesh: Mesh) -> "Encoder":
         """The same encoder for parameters that lie on a mesh; by default it needs no change."""
         del mesh
         return self
 
-    def layer0(self, params: Any) -> Tables:
+    def base_tables(self, params: Any) -> Tables:
         """The embeddings before any layer, on which an L2 term may act."""
         return Tables(params["users"], params["items"])
 
-    def serve(self, params: Any) -> Tables:
+    def serving_tables(self, params: Any) -> Tables:
         """Vectors whose inner products are the scores: of length 1 for cosines."""
         return Tables(*(self._settle(table) for table in self.encode(params)))
 
     def _settle(self, vectors: Any) -> Any:
-        return unit_rows(vectors) if self.similarity == "cosine" else vectors
+        return normalize_rows(vectors) if self.similarity == "cosine" else vectors
 
 
 def inner_scores(tables: Tables, users: Int[Array, "batch"]) -> Float[Array, "batch n_items"]:
     """Scores of some users with the whole catalogue, in full float32 on every backend.
 
     Args:
-      tables: Vectors whose inner products are the scores, see :meth:`Encoder.serve`.
+      tables: Vectors whose inner products are the scores, see :meth:`Encoder.serving_tables`.
       users: The users.
     """
     return jnp.matmul(tables.users[users], tables.items.T, precision=jax.lax.Precision.HIGHEST)

@@ -7,7 +7,7 @@ from jaxtyping import Array, Float, Int
 
 from .._floats import at_least_float32
 from ._gin import GIN
-from ._gin_batch import GraphBatch
+from ._graph_batch import GraphBatch
 from ._resnet_modules import BatchNorm
 
 

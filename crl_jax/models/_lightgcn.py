@@ -15,9 +15,9 @@ from .._per_anchor import Scalar
 from .._pytree import STATIC
 from ..data import Interactions
 from ._encoder import Encoder, Similarity, Tables
-from ._graph import InteractionGraph, Layout
+from ._interaction_graph import InteractionGraph, Layout
 from ._mf import Initializer, init_tables, normal
-from ._propagation import Noise, propagate_anew, propagate_mixes
+from ._propagation import LayerNoise, propagate_mixes, propagate_per_layer
 
 PUBLISHED: Initializer = normal(0.1)
 """The initial values of the published code."""
@@ -30,7 +30,8 @@ class LightGCN(Encoder):
 
     .. math:: E^{(l+1)} = D^{-1/2} A D^{-1/2} E^{(l)}, \qquad E = \sum_{l=0}^L w_l E^{(l)}
 
-    A links users with items, D holds the degrees. Make one with :meth:`of`. A user or item
+    A links users with items, D holds the degrees. Make one with :meth:`from_interactions`. A
+    user or item
     without an interaction keeps :math:`w_0 E^{(0)}`.
 
     Attributes:
@@ -75,7 +76,7 @@ class LightGCN(Encoder):
         check_range("noise", self.noise, 0, jnp.inf, high_open=True)
 
     @classmethod
-    def of(
+    def from_interactions(
         cls,
         train: Interactions,
         dim: int = 64,
@@ -109,7 +110,7 @@ class LightGCN(Encoder):
             the first, anew at each step; None for none.
           similarity: ``"inner"`` or ``"cosine"``.
           initializer: Makes the initial values of each table.
-          layout: How the graph is laid out, see :meth:`InteractionGraph.of`.
+          layout: How the graph is laid out, see :meth:`InteractionGraph.from_interactions`.
 
         Raises:
           ValueError: If an argument leaves its range, or the weights are not of all layers.
@@ -128,7 +129,9 @@ class LightGCN(Encoder):
             n_items=train.n_items,
             dim=dim,
             similarity=similarity,
-            graph=InteractionGraph.of(train, layout=layout, droppable=edge_dropout > 0),
+            graph=InteractionGraph.from_interactions(
+                train, layout=layout, droppable=edge_dropout > 0
+            ),
             layer_weights=tuple(map(float, layer_weights)),
             edge_dropout=float(edge_dropout),
             node_dropout=float(node_dropout),
@@ -138,14 +141,14 @@ class LightGCN(Encoder):
             noise=noise,
         )
 
-    def on(self, mesh: Mesh) -> "LightGCN":
-        """With the links of each row where the row lies, see :meth:`InteractionGraph.on`.
+    def shard(self, mesh: Mesh) -> "LightGCN":
+        """With the links of each row where the row lies, see :meth:`InteractionGraph.shard`.
 
         With noise, which is drawn in the order of the layout, it stays as it is.
         """
         if self.noise is not None:
             return self
-        return replace(self, graph=self.graph.on(mesh))
+        return replace(self, graph=self.graph.shard(mesh))
 
     def init(self, key: Key[Array, ""]) -> dict[str, Array]:
         """``users`` ``[n_users, dim]`` and ``items`` ``[n_items, dim]``."""
@@ -167,7 +170,7 @@ class LightGCN(Encoder):
         """
         tables, noise = Tables(params["users"], params["items"]), None
         if key is not None and self.noise is not None:
-            noise = Noise(self.noise, jax.random.fold_in(key, 1))
+            noise = LayerNoise(self.noise, jax.random.fold_in(key, 1))
         if key is None or not (self.edge_dropout or self.node_dropout):
             return propagate_mixes(self.graph, tables, weights, noise)
         of_nodes = jax.random.fold_in(key, 2)
@@ -175,7 +178,7 @@ class LightGCN(Encoder):
             return propagate_mixes(self._thinned(key, of_nodes), tables, weights, noise)
         of_layers = jax.random.split(jax.random.fold_in(key, 3), max(map(len, weights)) - 1)
         graphs = [self._thinned(of_layer, of_nodes) for of_layer in of_layers]
-        return propagate_anew(graphs, tables, weights, noise)
+        return propagate_per_layer(graphs, tables, weights, noise)
 
     def _thinned(self, of_edges: Key[Array, ""], of_nodes: Key[Array, ""]) -> InteractionGraph:
         """The graph without what dropout leaves out."""

@@ -33,7 +33,7 @@ class Projection:
       norm: Whether batch normalisation follows all layers but the last.
       last_norm: Whether it follows the last layer, too.
       last_bias: Whether the last layer has a bias, where no norm follows it.
-      n_in: Width of the features. :class:`WithHead` knows it of a backbone that has
+      n_in: Width of the features. :class:`BackboneWithHead` knows it of a backbone that has
         ``n_features``.
 
     Raises:
@@ -43,7 +43,7 @@ class Projection:
       Chen et al., `A Simple Framework for Contrastive Learning of Visual Representations
       <https://arxiv.org/abs/2002.05709>`_, 2020, section 2.1; Chen et al., `Improved Baselines with
       Momentum Contrastive Learning <https://arxiv.org/abs/2003.04297>`_, 2020; Grill et al.,
-      `Bootstrap Your Own Latent <https://arxiv.org/abs/2006.07733>`_, 2020, section 3.3.
+      `BYOLState Your Own Latent <https://arxiv.org/abs/2006.07733>`_, 2020, section 3.3.
     """
 
     widths: tuple[int, ...] = (512, 128)
@@ -75,7 +75,7 @@ class Projection:
 
 
 @dataclass(frozen=True)
-class FirstFeatures:
+class FeatureSlice:
     """The first features as they are: a head without parameters.
 
     Attributes:
@@ -97,14 +97,14 @@ class FirstFeatures:
 
     def __call__(self, rngs: "nnx.Rngs") -> Any:
         """The module."""
-        from ._projection_modules import FirstFeaturesModule
+        from ._projection_modules import FeatureSliceModule
 
         del rngs  # nothing is random
-        return FirstFeaturesModule(self.n_features)
+        return FeatureSliceModule(self.n_features)
 
 
 @dataclass(frozen=True)
-class WithHead:
+class BackboneWithHead:
     """A backbone with a head: losses see the head's embeddings, all else the backbone's features.
 
     The module gives head(backbone(x)) where it is called, and backbone(x) as its method
@@ -127,9 +127,9 @@ class WithHead:
 
     def __call__(self, rngs: "nnx.Rngs") -> Any:
         """The module."""
-        from ._projection_modules import WithHeadModule
+        from ._projection_modules import BackboneWithHeadModule
 
         head: Any = self.head
         if getattr(head, "n_in", 0) is None:
             head = replace(head, n_in=getattr(self.backbone, "n_features", None))
-        return WithHeadModule(self.backbone(rngs), head(rngs))
+        return BackboneWithHeadModule(self.backbone(rngs), head(rngs))

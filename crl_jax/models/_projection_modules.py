@@ -52,7 +52,7 @@ class ProjectionModule(nnx.Module):
         return x
 
 
-class FirstFeaturesModule(nnx.Module):
+class FeatureSliceModule(nnx.Module):
     """The first features."""
 
     def __init__(self, n_features: int):
@@ -70,7 +70,7 @@ class FirstFeaturesModule(nnx.Module):
         return x[:, : self.n_features]
 
 
-class WithHeadModule(nnx.Module):
+class BackboneWithHeadModule(nnx.Module):
     """A head on a backbone."""
 
     def __init__(self, backbone: Any, head: Any):

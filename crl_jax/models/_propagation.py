@@ -10,12 +10,12 @@ from jaxtyping import Array, Float, Key
 
 from .._floats import at_least_float32
 from ._encoder import Tables
-from ._graph import InteractionGraph
+from ._interaction_graph import InteractionGraph
 
 Mixes = tuple[tuple[float, ...], ...]
 
 
-class Noise(NamedTuple):
+class LayerNoise(NamedTuple):
     """Random vectors that are added to every row of every layer but the first.
 
     Attributes:
@@ -58,7 +58,7 @@ def propagate_mixes(
     graph: InteractionGraph,
     tables: Tables,
     mixes: Sequence[Sequence[float]],
-    noise: Noise | None = None,
+    noise: LayerNoise | None = None,
 ) -> tuple[Tables, ...]:
     r"""Several weighted sums of the same layers, of one propagation.
 
@@ -96,11 +96,11 @@ def propagate_mixes(
     return tuple(Tables(*(x.astype(old.dtype) for x, old in zip(of, tables))) for of in made)
 
 
-def propagate_anew(
+def propagate_per_layer(
     graphs: Sequence[InteractionGraph],
     tables: Tables,
     mixes: Sequence[Sequence[float]],
-    noise: Noise | None = None,
+    noise: LayerNoise | None = None,
 ) -> tuple[Tables, ...]:
     """:func:`propagate_mixes` where each layer has a graph of its own.
 
@@ -132,7 +132,7 @@ def _trimmed(weights: Sequence[float]) -> tuple[float, ...]:
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 @partial(jax.jit, static_argnums=0)
 def _mix(
-    mixes: Mixes, graph: InteractionGraph, tables: Tables, noise: Noise | None
+    mixes: Mixes, graph: InteractionGraph, tables: Tables, noise: LayerNoise | None
 ) -> tuple[Tables, ...]:
     """With S = D^{-1/2}: a layer is S A S E, its rows divided by S are A S E."""
     kept = [Tables(*(own * table for table in tables)) for own, *_ in mixes]
@@ -182,7 +182,7 @@ def _roots(degrees: Array, table: Array) -> Float[Array, "n 1"]:
 
 
 def _perturbed(
-    tables: tuple[Array, Array], roots: tuple[Array, Array], noise: Noise, layer: int
+    tables: tuple[Array, Array], roots: tuple[Array, Array], noise: LayerNoise, layer: int
 ) -> tuple[Array, ...]:
     """Rows of S E with the noise of E, times S."""
     length = jnp.asarray(noise.length, tables[0].dtype)
@@ -197,7 +197,7 @@ def _perturbed(
 
 
 def _forward(
-    mixes: Mixes, graph: InteractionGraph, tables: Tables, noise: Noise | None
+    mixes: Mixes, graph: InteractionGraph, tables: Tables, noise: LayerNoise | None
 ) -> tuple[tuple[Tables, ...], InteractionGraph]:
     return _mix(mixes, graph, tables, noise), graph
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float
 
 from .._floats import at_least_float32
 from ._convolution import Convolution, convolve
-from ._norms import EPSILON, batch_norm, finished, group_norm, scaled_and_shifted
+from ._normalization import EPSILON, batch_norm, finished, group_norm, scaled_and_shifted
 from ._resnet import EXPANSION, ResNet
 
 MOMENTUM = 0.9

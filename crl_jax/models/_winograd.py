@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ._parts import add_parts, cut_batch, example_bytes, part_of
+from ._microbatch import add_parts, cut_batch, example_bytes, part_of
 
 SIZE = 3
 """Rows and columns of the kernel."""

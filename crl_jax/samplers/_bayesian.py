@@ -11,11 +11,11 @@ from .._checks import check_range
 from .._per_anchor import Scalar
 from .._pytree import STATIC
 from ..models import Tables
-from ._batch import Batch, Sampler, best
+from ._base import Sampler, SamplingContext, best
 from ._criteria import informativeness, sampling_risk, unbiasedness
+from ._ecdf import CatalogueSample, draw_sample, exact_ecdf, sampled_ecdf, user_table
 from ._positives import Positives, sample_unseen
-from ._priors import Prior, as_prior, check_prior, prior_of
-from ._unseen import SharedSample, draw_sample, exact_ecdf, sampled_ecdf, user_table
+from ._priors import Prior, as_prior, check_prior, lookup_prior
 
 
 @jax.tree_util.register_dataclass
@@ -78,19 +78,19 @@ class BNS(Sampler):
             )
 
     @property
-    def reads_bitmap(self) -> bool:
+    def uses_bitmap(self) -> bool:
         """Of all items, or of those of its sample."""
         return True
 
     def init(
         self, key: Key[Array, ""], positives: Positives, tables: Tables
-    ) -> SharedSample | tuple[()]:
+    ) -> CatalogueSample | tuple[()]:
         """A first sample of the catalogue, if the eCDF is to be taken over one."""
         return () if self.ecdf_samples is None else draw_sample(key, positives, self.ecdf_samples)
 
     def start_epoch(
         self, key: Key[Array, ""], positives: Positives, tables: Tables, state: Any
-    ) -> SharedSample | tuple[()]:
+    ) -> CatalogueSample | tuple[()]:
         """Another sample."""
         return () if self.ecdf_samples is None else draw_sample(key, positives, self.ecdf_samples)
 
@@ -101,7 +101,9 @@ class BNS(Sampler):
         check_prior(self.prior, positives.n_users, positives.n_items)
         return sample_unseen(key, users, positives, n * (self.candidates or 0))
 
-    def select(self, proposals: Any, batch: Batch, state: Any) -> tuple[Int[Array, "batch n"], Any]:
+    def select(
+        self, proposals: Any, batch: SamplingContext, state: Any
+    ) -> tuple[Int[Array, "batch n"], Any]:
         """The least risky of each group of candidates."""
         items = proposals
         if self.candidates is None:
@@ -112,12 +114,12 @@ class BNS(Sampler):
             both = batch.scores(jnp.concatenate([batch.items[:, None], items], axis=1))
             pos, scores = both[:, :1], both[:, 1:]
             standing = sampled_ecdf(batch, scores, state)
-        prior = prior_of(self.prior, batch.users, items)
+        prior = lookup_prior(self.prior, batch.users, items)
         value = self._value(pos, scores, standing, prior, batch.epoch)
         shape = (-1, batch.n, self.candidates)
         return best(value.reshape(shape), items.reshape(shape)), state
 
-    def _select_from_all(self, batch: Batch) -> Int[Array, "batch n"]:
+    def _select_from_all(self, batch: SamplingContext) -> Int[Array, "batch n"]:
         """The least risky of all that each user has not taken."""
         n_users, n_items = batch.positives.n_users, batch.positives.n_items
         # The eCDF does not depend on the anchor's positive: one row per user is enough.
@@ -125,7 +127,7 @@ class BNS(Sampler):
         users = jnp.arange(n_users, dtype=jnp.int32) if table else batch.users
         every_item = jnp.arange(n_items, dtype=jnp.int32)
         rows = user_table(batch, users)
-        prior = prior_of(self.prior, users, jnp.broadcast_to(every_item, rows.scores.shape))
+        prior = lookup_prior(self.prior, users, jnp.broadcast_to(every_item, rows.scores.shape))
 
         row = batch.users if table else jnp.arange(users.size)
         pos = rows.scores[row, batch.items][:, None]
@@ -157,8 +159,10 @@ class BNS(Sampler):
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Staged(Sampler):
-    """One sampler for the first epochs, another thereafter; BNS-2 is ``Staged(RNS(), BNS(…))``.
+class StagedSampler(Sampler):
+    """One sampler for the first epochs, another thereafter.
+
+    BNS-2 is ``StagedSampler(RNS(), BNS(…))``.
 
     Attributes:
       first: The sampler of the first epochs.
@@ -177,9 +181,9 @@ class Staged(Sampler):
         check_range("epochs", self.epochs, 0, jnp.inf)
 
     @property
-    def reads_bitmap(self) -> bool:
+    def uses_bitmap(self) -> bool:
         """Whether one of the two does."""
-        return self.first.reads_bitmap or self.then.reads_bitmap
+        return self.first.uses_bitmap or self.then.uses_bitmap
 
     def init(self, key: Key[Array, ""], positives: Positives, tables: Tables) -> tuple[Any, Any]:
         """The states of both."""
@@ -210,7 +214,7 @@ class Staged(Sampler):
         )
 
     def select(
-        self, proposals: tuple[Any, Any], batch: Batch, state: tuple[Any, Any]
+        self, proposals: tuple[Any, Any], batch: SamplingContext, state: tuple[Any, Any]
     ) -> tuple[Int[Array, "batch n"], tuple[Any, Any]]:
         """The selection of the one whose turn it is."""
 

@@ -11,7 +11,7 @@ from .._checks import check_range
 from .._per_anchor import Scalar
 from .._pytree import STATIC
 from ..stats import select_largest
-from ._batch import Batch, Sampler, best
+from ._base import Sampler, SamplingContext, best
 from ._positives import Positives, sample_unseen
 
 
@@ -48,7 +48,9 @@ class DNS(Sampler):
         """``n * candidates`` items not taken."""
         return sample_unseen(key, users, positives, n * self.candidates)
 
-    def select(self, proposals: Any, batch: Batch, state: Any) -> tuple[Int[Array, "batch n"], Any]:
+    def select(
+        self, proposals: Any, batch: SamplingContext, state: Any
+    ) -> tuple[Int[Array, "batch n"], Any]:
         """The best of each group of candidates."""
         shape = (-1, batch.n, self.candidates)
         scores = batch.scores(proposals)
@@ -82,7 +84,7 @@ class AOBPR(Sampler):
         check_range("scale", self.scale, 0, jnp.inf, low_open=True, dtype=jnp.float32)
 
     @property
-    def reads_bitmap(self) -> bool:
+    def uses_bitmap(self) -> bool:
         """Of all items."""
         return True
 
@@ -93,7 +95,9 @@ class AOBPR(Sampler):
         n_unseen = jnp.broadcast_to(positives.n_unseen(users), (n, *users.shape))
         return truncated_geometric(key, n_unseen, self.scale, positives.n_items)
 
-    def select(self, proposals: Any, batch: Batch, state: Any) -> tuple[Int[Array, "batch n"], Any]:
+    def select(
+        self, proposals: Any, batch: SamplingContext, state: Any
+    ) -> tuple[Int[Array, "batch n"], Any]:
         """The items of these ranks."""
         every_item = jnp.arange(batch.positives.n_items, dtype=jnp.int32)
         unseen = ~batch.positives.taken(batch.users, every_item)
@@ -118,15 +122,15 @@ def truncated_geometric(
     scale = jnp.asarray(scale, jnp.float32)
     block_bits, place_bits = jax.random.bits(key, (2, *n.shape), jnp.uint32)
 
-    def below(bits: Array, n: Array) -> Array:
+    def randint_below(bits: Array, n: Array) -> Array:
         n = n.astype(jnp.float32)
         return n * _truncated_exponential(bits, n / scale)
 
     # The last block may be shorter than others, and is as much less likely.
-    which = (below(block_bits, n) / block).astype(jnp.int32)
+    which = (randint_below(block_bits, n) / block).astype(jnp.int32)
     which = jnp.clip(which, 0, jnp.maximum(n - 1, 0) // block)
     left = jnp.minimum(n - which * block, block)
-    place = below(place_bits, left).astype(jnp.int32)
+    place = randint_below(place_bits, left).astype(jnp.int32)
     return which * block + jnp.clip(place, 0, jnp.maximum(left - 1, 0))
 
 

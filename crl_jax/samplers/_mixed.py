@@ -9,13 +9,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, Key
 
 from ..models import Tables
-from ._batch import Batch, Sampler
+from ._base import Sampler, SamplingContext
 from ._positives import Positives
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Mixed(Sampler):
+class MixedSampler(Sampler):
     """Takes turns: the first negative comes from the first sampler, the next from the next.
 
     For losses that compare an anchor with unlabelled items of different kinds, such as the likely
@@ -33,9 +33,9 @@ class Mixed(Sampler):
             raise ValueError("`samplers` must hold at least one sampler, got none.")
 
     @property
-    def reads_bitmap(self) -> bool:
+    def uses_bitmap(self) -> bool:
         """Whether one of them does."""
-        return any(sampler.reads_bitmap for sampler in self.samplers)
+        return any(sampler.uses_bitmap for sampler in self.samplers)
 
     def init(self, key: Key[Array, ""], positives: Positives, tables: Tables) -> tuple[Any, ...]:
         """The states of all."""
@@ -60,7 +60,7 @@ class Mixed(Sampler):
         )
 
     def select(
-        self, proposals: tuple[Any, ...], batch: Batch, state: tuple[Any, ...]
+        self, proposals: tuple[Any, ...], batch: SamplingContext, state: tuple[Any, ...]
     ) -> tuple[Int[Array, "batch n"], tuple[Any, ...]]:
         """The selections of all, one after the other."""
         chosen, states = [], []

@@ -45,13 +45,13 @@ class Positives:
     rounds: int
 
     @classmethod
-    def of(cls, data: Interactions, *, bitmap: bool = False) -> "Positives":
+    def from_interactions(cls, data: Interactions, *, bitmap: bool = False) -> "Positives":
         """Puts the rows of ``data`` on the default device.
 
         Args:
           data: The interactions.
           bitmap: Whether to make the bitmap, for samplers that read it
-            (:attr:`Sampler.reads_bitmap`); one of more than 256 MB is never made.
+            (:attr:`Sampler.uses_bitmap`); one of more than 256 MB is never made.
         """
         degrees = np.diff(data.indptr)
         if data.indptr[-1] >= 2**31:
@@ -139,7 +139,7 @@ def sample_unseen(
     low, high = positives.indptr[users], positives.indptr[users + 1]
     # Draws lead, users trail: a user's bounds then broadcast along whole vectors. The other
     # layout takes four times as long on a CPU.
-    rank = below(key, (n, *users.shape), positives.n_items - (high - low))
+    rank = randint_below(key, (n, *users.shape), positives.n_items - (high - low))
     first = search_rows(positives.gaps, rank, low, high, positives.rounds)
     return jnp.moveaxis(rank + (first - low[None]), 0, -1)
 
@@ -159,7 +159,7 @@ def sample_seen(
       Int32 item indices ``[*batch, n]``.
     """
     low, high = positives.indptr[users], positives.indptr[users + 1]
-    place = low[None] + below(key, (n, *users.shape), high - low)
+    place = low[None] + randint_below(key, (n, *users.shape), high - low)
     return jnp.moveaxis(positives.items[place], 0, -1)
 
 
@@ -182,7 +182,7 @@ def _bitmap(data: Interactions, degrees: np.ndarray) -> Array | None:
     return jnp.asarray(words)
 
 
-def below(
+def randint_below(
     key: Key[Array, ""], shape: tuple[int, ...], bound: Integer[Array, "..."]
 ) -> Int[Array, "..."]:
     """Uniform integers in ``[0, bound)``, or 0 where the bound is 0.

@@ -120,7 +120,7 @@ def check_prior(prior: Any, n_users: int, n_items: int) -> None:
         )
 
 
-def prior_of(
+def lookup_prior(
     prior: Any, users: Int[Array, "batch"], items: Int[Array, "batch n"]
 ) -> Float[Array, "batch n"]:
     """The prior at each anchor's own items."""

@@ -12,15 +12,16 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from .._checks import check_range, check_shape
 from .._pytree import STATIC
 from ..data import Interactions
-from ._batch import Batch, Sampler
+from ._base import Sampler, SamplingContext
+from ._pools import anchors_per_pool, broadcast_pools
 from ._positives import Positives
-from ._runs import run_length, spread
 
 
-class Shared(Sampler):
+class SharedSampler(Sampler):
     """A pool of items serves as the negatives of many anchors, so that one product scores all.
 
-    A batch is parted in :meth:`runs` of anchors, and each run has a pool. Of a pool, :meth:`where`
+    A batch is parted in :meth:`n_pools` of anchors, and each run has a pool. Of a pool,
+    :meth:`where`
     tells which items are negatives of an anchor.
     """
 
@@ -29,7 +30,7 @@ class Shared(Sampler):
         """Whether a pool has items of its own, besides those of the anchors."""
         return True
 
-    def runs(self, n_anchors: int) -> int:
+    def n_pools(self, n_anchors: int) -> int:
         """Into how many runs of one length a batch is parted; by default one pool serves all."""
         del n_anchors
         return 1
@@ -44,7 +45,7 @@ class Shared(Sampler):
         return n_neg
 
     def where(
-        self, batch: Batch, pool: Int[Array, "n"], real: Bool[Array, "batch"]
+        self, batch: SamplingContext, pool: Int[Array, "n"], real: Bool[Array, "batch"]
     ) -> Bool[Array, "batch n"]:
         """Which of them are negatives of each anchor of a run: what its user has not taken.
 
@@ -58,30 +59,32 @@ class Shared(Sampler):
         return None
 
     @property
-    def reads_bitmap(self) -> bool:
+    def uses_bitmap(self) -> bool:
         """Of a pool, for each user of its run."""
         return True
 
     @property
-    def reads_scores(self) -> bool:
+    def uses_scores(self) -> bool:
         """Not unless it has a :meth:`select` of its own."""
-        return type(self).select is not Shared.select
+        return type(self).select is not SharedSampler.select
 
-    def select(self, proposals: Any, batch: Batch, state: Any) -> tuple[Int[Array, "batch n"], Any]:
+    def select(
+        self, proposals: Any, batch: SamplingContext, state: Any
+    ) -> tuple[Int[Array, "batch n"], Any]:
         """Its pool for each anchor; :meth:`where` tells which items count."""
-        return spread(self.pools(proposals, batch.items), len(batch.items)), state
+        return broadcast_pools(self.pools(proposals, batch.items), len(batch.items)), state
 
     def pools_of(
         self, chosen: Int[Array, "batch drawn"], items: Int[Array, "batch"]
     ) -> Int[Array, "runs n"]:
         """The pools of a batch, of what :meth:`select` chose, perhaps for several batches."""
         n_anchors = len(items)
-        return self.pools(chosen[:: run_length(n_anchors, self.runs(n_anchors))], items)
+        return self.pools(chosen[:: anchors_per_pool(n_anchors, self.n_pools(n_anchors))], items)
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class SharedRNS(Shared):
+class SharedRNS(SharedSampler):
     """Items drawn uniformly from the catalogue, once for many anchors.
 
     Anchors that follow each other in a batch share their draws: hundreds of negatives cost one
@@ -111,11 +114,11 @@ class SharedRNS(Shared):
             check_range("anchors", self.anchors, 1, np.inf)
 
     @property
-    def reads_bitmap(self) -> bool:
+    def uses_bitmap(self) -> bool:
         """Of a pool, for each user of its run, unless nothing is left out."""
         return self.mask == "seen"
 
-    def runs(self, n_anchors: int) -> int:
+    def n_pools(self, n_anchors: int) -> int:
         """As few as :attr:`anchors` lets."""
         return 1 if self.anchors is None else -(-n_anchors // self.anchors)
 
@@ -123,7 +126,9 @@ class SharedRNS(Shared):
         self, key: Key[Array, ""], users: Int[Array, "batch"], positives: Positives, n: int
     ) -> Int[Array, "runs n"]:
         """The pools."""
-        return jax.random.randint(key, (self.runs(len(users)), n), 0, positives.n_items, jnp.int32)
+        return jax.random.randint(
+            key, (self.n_pools(len(users)), n), 0, positives.n_items, jnp.int32
+        )
 
     def pools(self, proposals: Any, items: Int[Array, "batch"]) -> Int[Array, "runs n"]:
         """What was drawn."""
@@ -131,7 +136,7 @@ class SharedRNS(Shared):
         return proposals
 
     def where(
-        self, batch: Batch, pool: Int[Array, "n"], real: Bool[Array, "batch"]
+        self, batch: SamplingContext, pool: Int[Array, "n"], real: Bool[Array, "batch"]
     ) -> Bool[Array, "batch n"]:
         """Which items of the pool are negatives of each anchor."""
         if self.mask == "none":
@@ -141,7 +146,7 @@ class SharedRNS(Shared):
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class InBatch(Shared):
+class InBatch(SharedSampler):
     r"""Each anchor's negatives are the positives of its batch: nothing is drawn.
 
     Popular items come up as often as they are taken, with the probability :math:`q_i`, so that
@@ -159,7 +164,7 @@ class InBatch(Shared):
         published codes has it, which counts the positive in its own denominator. Static.
       correction: The c, in [0, 1].
       log_q: The :math:`\log (q_j n_{items})`, float32 ``[n_items]``, or None for no correction;
-        :meth:`of` counts it.
+        :meth:`from_interactions` counts it.
 
     Raises:
       ValueError: If ``mask`` is another word or ``correction`` leaves its range; or, where it is
@@ -180,7 +185,7 @@ class InBatch(Shared):
         check_range("correction", self.correction, 0, 1)
 
     @classmethod
-    def of(
+    def from_interactions(
         cls,
         train: Interactions,
         mask: Literal["seen", "self", "none"] = "seen",
@@ -197,7 +202,7 @@ class InBatch(Shared):
         return False
 
     @property
-    def reads_bitmap(self) -> bool:
+    def uses_bitmap(self) -> bool:
         """Of the items of a batch, for each of its users."""
         return self.mask == "seen"
 
@@ -221,7 +226,7 @@ class InBatch(Shared):
         return items[None]
 
     def where(
-        self, batch: Batch, pool: Int[Array, "n"], real: Bool[Array, "batch"]
+        self, batch: SamplingContext, pool: Int[Array, "n"], real: Bool[Array, "batch"]
     ) -> Bool[Array, "batch n"]:
         """Which items of the batch are negatives of each anchor."""
         both = real[:, None] & real[None, :]

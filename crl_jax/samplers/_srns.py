@@ -11,7 +11,7 @@ from .._checks import check_range
 from .._per_anchor import Scalar
 from .._pytree import STATIC
 from ..models import Tables
-from ._batch import Batch, Sampler
+from ._base import Sampler, SamplingContext
 from ._positives import Positives, sample_unseen
 
 
@@ -112,7 +112,7 @@ class SRNS(Sampler):
         )
 
     def select(
-        self, proposals: _Proposals, batch: Batch, state: SRNSState
+        self, proposals: _Proposals, batch: SamplingContext, state: SRNSState
     ) -> tuple[Int[Array, "batch n"], SRNSState]:
         """The best of the memory, and the memory thereafter."""
         held = state.memory[batch.users]

@@ -11,8 +11,8 @@ from jaxtyping import Array, Float, Int, Key, UInt32
 from .._checks import check_range, check_shape
 from .._search import search_rows
 from ..data import Interactions
-from ._batch import Sampler
-from ._positives import Positives, below, sample_unseen
+from ._base import Sampler
+from ._positives import Positives, randint_below, sample_unseen
 
 # The weights become integers of this sum (or a little more), so that exclusion is exact.
 _TOTAL = 2**30
@@ -46,7 +46,8 @@ class PNS(Sampler):
     ones to 0. Where all that a user has left has weight 0, the draw is uniform.
 
     Attributes:
-      weights: The :math:`w_j \ge 0`, float32 ``[n_items]``; :meth:`of` takes popularity to the
+      weights: The :math:`w_j \ge 0`, float32 ``[n_items]``; :meth:`from_interactions` takes
+        popularity to the
         power of 0.75.
 
     Raises:
@@ -65,7 +66,7 @@ class PNS(Sampler):
         check_range("weights", self.weights, 0, jnp.inf, high_open=True)
 
     @classmethod
-    def of(cls, train: Interactions, exponent: float = 0.75) -> "PNS":
+    def from_interactions(cls, train: Interactions, exponent: float = 0.75) -> "PNS":
         """Weights :math:`pop_j^{exponent}`, with the interactions of each item as popularity."""
         return cls(jnp.asarray(train.item_counts, jnp.float32) ** exponent)
 
@@ -118,7 +119,7 @@ def _sample_weighted(
 ) -> Int[Array, "batch n"]:
     """Inverts the distribution function of what each user has left, by two binary searches."""
     low, high = positives.indptr[users], positives.indptr[users + 1]
-    mass = below(key, (n, *users.shape), table.left[users]).astype(jnp.uint32)
+    mass = randint_below(key, (n, *users.shape), table.left[users]).astype(jnp.uint32)
     first = search_rows(table.gaps, mass, low, high, positives.rounds)
     mass = mass + (table.before[first] - table.before[low][None])
     n_items = positives.n_items

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64, Shaped
 
-from .._checks import is_whole
+from .._checks import is_canonical_integer
 
 _INT64_MAX = np.iinfo(np.int64).max
 
@@ -56,7 +56,7 @@ class Ids:
             # NumPy drops a NUL at the end, and no valid id has one.
             return [None if x is None or "\0" in x else x for x in texts]
         return [  # "01" is not 1, and int() would say it is
-            int(x) if x is not None and is_whole(x) and int(x) <= _INT64_MAX else None
+            int(x) if x is not None and is_canonical_integer(x) and int(x) <= _INT64_MAX else None
             for x in texts
         ]
 

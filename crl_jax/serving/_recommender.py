@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float32, Int64
 
 from .._checks import check_range
-from .._take import places_of_rows
+from .._take import csr_entries
 from ..data import Interactions, as_interactions
 from ..train import load_checkpoint, save_checkpoint
 from ._export import export
@@ -37,7 +37,8 @@ _RIDGES = {"inner": 0.3, "cosine": 3.0}
 class Recommender:
     """A trained model as it is used: questions and answers in the ids of the data.
 
-    Make one by :meth:`of` or :meth:`load`. Scores are computed in full float32 on every backend;
+    Make one by :meth:`from_tables` or :meth:`load`. Scores are computed in full float32 on every
+    backend;
     lists are exact, and of equal scores the item that stands first in the catalogue comes first.
     Items come in blocks of users, so that no array holds all users with all items, and calls for
     any number of users share a few compiled programs.
@@ -87,7 +88,9 @@ class Recommender:
             )
 
     @classmethod
-    def of(cls, tables: Any, known: Any, *, similarity: Similarity = "inner") -> "Recommender":
+    def from_tables(
+        cls, tables: Any, known: Any, *, similarity: Similarity = "inner"
+    ) -> "Recommender":
         """Makes a recommender from arrays.
 
         Args:
@@ -143,7 +146,7 @@ class Recommender:
                 user_ids=stored["user_ids"],
                 item_ids=stored["item_ids"],
             )
-            return cls.of(stored, known, similarity=similarity)
+            return cls.from_tables(stored, known, similarity=similarity)
         except (ValueError, TypeError, IndexError) as error:
             raise ValueError(f"{path}: expected a complete recommender, got: {error}") from None
 
@@ -367,7 +370,7 @@ class Recommender:
 
     def _taken(self, users: Int64[np.ndarray, " n"]) -> tuple[np.ndarray, np.ndarray]:
         """The known items of some users, in compressed rows."""
-        indptr, places = places_of_rows(self.known.indptr, users)
+        indptr, places = csr_entries(self.known.indptr, users)
         return indptr, self.known.items[places]
 
     def _fold_in(

@@ -23,25 +23,26 @@ symmetric variance-gamma law of as many dimensions:
 >>> print(f"{stats.variance_gamma_cdf(2.0, dim=3, scale=0.5):.3f}")
 0.983
 
-A :class:`Law` is a density with its distribution function. :class:`Smoothed` reads one off a
+A :class:`Distribution` is a density with its distribution function. :class:`SmoothedEmpirical`
+reads one off a
 sample, where none is known in advance:
 
->>> law = stats.Smoothed().fit(jnp.linspace(0.0, 4.0, 1001))
->>> print(f"{law.cdf(jnp.float32(3.0)):.2f}")
+>>> distribution = stats.SmoothedEmpirical().fit(jnp.linspace(0.0, 4.0, 1001))
+>>> print(f"{distribution.cdf(jnp.float32(3.0)):.2f}")
 0.75
 """
 
 from ._columns import count_no_larger as count_no_larger
 from ._columns import select_largest as select_largest
+from ._distributions import Distribution as Distribution
+from ._distributions import GridDistribution as GridDistribution
+from ._distributions import OrderStatisticMixture as OrderStatisticMixture
+from ._distributions import SmoothedEmpirical as SmoothedEmpirical
+from ._distributions import VarianceGamma as VarianceGamma
 from ._ecdf import binned_ecdf as binned_ecdf
 from ._ecdf import dkw_error as dkw_error
 from ._ecdf import ecdf as ecdf
-from ._laws import Gridded as Gridded
-from ._laws import Law as Law
-from ._laws import OneOfTwo as OneOfTwo
-from ._laws import Smoothed as Smoothed
-from ._laws import VarianceGamma as VarianceGamma
-from ._misfit import misfit as misfit
+from ._goodness_of_fit import lack_of_fit as lack_of_fit
 from ._ranks import binned_ranks as binned_ranks
 from ._ranks import ranks as ranks
 from ._variance_gamma import sample_variance_gamma as sample_variance_gamma

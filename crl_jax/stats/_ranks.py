@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Int
 from .._checks import check_shape
 from .._floats import at_least_float32
 from .._search import count_below
-from ._network import network_ranks
+from ._bitonic_sort import bitonic_ranks
 
 # Counting all pairs does N² comparisons, but these vectorise, while a sort does not. On a CPU a
 # score costs 9 ns in rows of 512, 31 in rows of 2,048 and 138 in rows of 8,192; sorting and
@@ -142,7 +142,7 @@ def _count_no_larger(among: Array, scores: Array) -> Array:
 @partial(jax.jit, static_argnames="few")
 def _ranks_by_sorting(scores: Array, *, few: bool) -> Array:
     flat = scores.reshape(-1, scores.shape[-1])
-    on_cpu = _ranks_by_search if few else network_ranks
+    on_cpu = _ranks_by_search if few else bitonic_ranks
     return jax.lax.platform_dependent(flat, default=_ranks_by_search, cpu=on_cpu).reshape(
         scores.shape
     )

@@ -11,15 +11,15 @@ from jaxtyping import Array, Bool, Float
 from .._checks import check_range
 from .._pytree import STATIC
 from ..weights import MeasuredAlpha, update_measured_alpha
-from ._labels import SameClass, Scores, as_alpha, auc_of, auc_of_views
+from ._labels import ClassMasks, LossInputs, as_alpha, auc_of, auc_of_views
 
 
 @dataclass(frozen=True)
-class RunningAlpha(ABC):
+class AlphaEstimator(ABC):
     r"""An :math:`\alpha` that goes along with a training, as a running mean over its steps.
 
     The :math:`\alpha` of a step is what the steps before it have measured, 0.5 in the first; the
-    running mean is part of what changes, ``extra``. The loss takes it as a constant.
+    running mean is part of what changes, ``model_state``. The loss takes it as a constant.
 
     Attributes:
       decay: Weight of the past in the running mean, in [0, 1).
@@ -38,8 +38,8 @@ class RunningAlpha(ABC):
     def after(
         self,
         state: MeasuredAlpha,
-        scores: Scores,
-        classes: SameClass | None,
+        scores: LossInputs,
+        classes: ClassMasks | None,
         where: Bool[Array, "anchors keys"],
         tau_plus: Any,
     ) -> MeasuredAlpha:
@@ -52,8 +52,8 @@ class RunningAlpha(ABC):
     @abstractmethod
     def measure(
         self,
-        scores: Scores,
-        classes: SameClass | None,
+        scores: LossInputs,
+        classes: ClassMasks | None,
         where: Bool[Array, "anchors keys"],
         tau_plus: Any,
     ) -> tuple[Float[Array, ""], Bool[Array, ""]]:
@@ -62,7 +62,7 @@ class RunningAlpha(ABC):
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class AlphaByLabels(RunningAlpha):
+class AlphaFromLabels(AlphaEstimator):
     r"""Measured with labels: how often one of the same class scores above one of another.
 
     The published code measures the AUC of features before the head, of a batch of images with all
@@ -75,12 +75,12 @@ class AlphaByLabels(RunningAlpha):
 
     def measure(
         self,
-        scores: Scores,
-        classes: SameClass | None,
+        scores: LossInputs,
+        classes: ClassMasks | None,
         where: Bool[Array, "anchors keys"],
         tau_plus: Any,
     ) -> tuple[Float[Array, ""], Bool[Array, ""]]:
-        """See :meth:`RunningAlpha.measure`."""
+        """See :meth:`AlphaEstimator.measure`."""
         del tau_plus
         if classes is None:
             raise ValueError("`alpha` by labels needs data that are tasks.Labelled, got others.")
@@ -89,7 +89,7 @@ class AlphaByLabels(RunningAlpha):
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class AlphaByViews(RunningAlpha):
+class AlphaFromViews(AlphaEstimator):
     r"""Estimated without labels: how often the other view of an anchor scores above a sample.
 
     Of the samples a share :math:`\tau^+` is of the anchor's class and wins half of the time, so
@@ -103,12 +103,12 @@ class AlphaByViews(RunningAlpha):
 
     def measure(
         self,
-        scores: Scores,
-        classes: SameClass | None,
+        scores: LossInputs,
+        classes: ClassMasks | None,
         where: Bool[Array, "anchors keys"],
         tau_plus: Any,
     ) -> tuple[Float[Array, ""], Bool[Array, ""]]:
-        """See :meth:`RunningAlpha.measure`."""
+        """See :meth:`AlphaEstimator.measure`."""
         del classes
         auc, known = auc_of_views(scores, where)
         tau_plus = jnp.asarray(tau_plus, auc.dtype)

@@ -10,12 +10,12 @@ from jaxtyping import Array, Float, Key
 from .._checks import check_range
 from .._pytree import STATIC
 from ..models import Network
-from ..train import Moment, stream
-from ._momentum import as_dtypes_of, cosines, moved_average
-from ._views import Views, ViewTask, cast_like
+from ..train import StepContext, stream
+from ._moco import as_dtypes_of, cosines, moved_average
+from ._simclr import TwoViewTask, ViewBatch, cast_like
 
 
-class Bootstrap(NamedTuple):
+class BYOLState(NamedTuple):
     """What changes besides the parameters of :class:`BYOL`.
 
     Attributes:
@@ -35,7 +35,7 @@ class Bootstrap(NamedTuple):
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class BYOL(ViewTask):
+class BYOL(TwoViewTask):
     r"""BYOL: from one view, a predictor tells what an averaged network makes of the other.
 
     .. math::
@@ -51,13 +51,13 @@ class BYOL(ViewTask):
 
     Attributes:
       network: Makes the projection :math:`z` of each view, ``[batch, dim]``. Static.
-      augment: See :class:`ViewTask`.
+      augment: See :class:`TwoViewTask`.
       predictor: The :math:`q`, from projections to as many numbers. Static.
       momentum: The :math:`m_0` that the average begins with, in [0, 1].
-      pretrained: See :class:`ViewTask`.
+      pretrained: See :class:`TwoViewTask`.
 
     References:
-      Grill et al., `Bootstrap Your Own Latent <https://arxiv.org/abs/2006.07733>`_, 2020, Eq. 1
+      Grill et al., `BYOLState Your Own Latent <https://arxiv.org/abs/2006.07733>`_, 2020, Eq. 1
       and 2, section 3.3.
     """
 
@@ -68,26 +68,30 @@ class BYOL(ViewTask):
         super().__post_init__()
         check_range("momentum", self.momentum, 0, 1)
 
-    def init(self, key: Key[Array, ""]) -> tuple[Any, Bootstrap]:
+    def init(self, key: Key[Array, ""]) -> tuple[Any, BYOLState]:
         """The network, the predictor, and a copy of the network."""
         keys = jax.random.split(stream(key, "params"))
         params, rest = self.start_network(keys[0])
         predictor, predictor_rest = self.predictor.init(keys[1])
         momentum = jnp.asarray(self.momentum, jnp.float32)
-        extra = Bootstrap(rest, predictor_rest, params, rest, momentum)
-        return {"network": params, "predictor": predictor}, extra
+        model_state = BYOLState(rest, predictor_rest, params, rest, momentum)
+        return {"network": params, "predictor": predictor}, model_state
 
-    def of_network(self, params: Any, extra: Any) -> tuple[Any, Any]:
-        """See :meth:`ViewTask.of_network`."""
-        return params["network"], extra.rest
+    def network_variables(self, params: Any, model_state: Any) -> tuple[Any, Any]:
+        """See :meth:`TwoViewTask.network_variables`."""
+        return params["network"], model_state.rest
 
     def loss(
-        self, params: Any, extra: Bootstrap, batch: Views, moment: Moment
-    ) -> tuple[Array, tuple[Bootstrap, dict[str, Array]]]:
+        self, params: Any, model_state: BYOLState, batch: ViewBatch, ctx: StepContext
+    ) -> tuple[Array, tuple[BYOLState, dict[str, Array]]]:
         """The mean over the real examples, of both directions together."""
-        online, rest, predictor_rest = params["network"], extra.rest, extra.predictor_rest
-        target, target_rest = as_dtypes_of(online, extra.target), extra.target_rest
-        told, seen = [], []  # no gradient flows into what is seen, which `extra` alone makes
+        online, rest, predictor_rest = (
+            params["network"],
+            model_state.rest,
+            model_state.predictor_rest,
+        )
+        target, target_rest = as_dtypes_of(online, model_state.target), model_state.target_rest
+        told, seen = [], []  # no gradient flows into what is seen, which `model_state` alone makes
         for view in cast_like(online, (batch.first, batch.second)):
             z, rest = self.network.apply(online, rest, view, train=True)
             q, predictor_rest = self.predictor.apply(
@@ -98,10 +102,12 @@ class BYOL(ViewTask):
             seen.append(own)
         losses = 4 - 2 * (cosines(told[0], seen[1]) + cosines(told[1], seen[0]))
         first = jnp.asarray(self.momentum, jnp.float32)
-        momentum = 1 - (1 - first) * (jnp.cos(jnp.pi * moment.progress) + 1) / 2
-        extra = Bootstrap(rest, predictor_rest, extra.target, target_rest, momentum)
-        return moment.mean(losses), (extra, {})
+        momentum = 1 - (1 - first) * (jnp.cos(jnp.pi * ctx.progress) + 1) / 2
+        model_state = BYOLState(rest, predictor_rest, model_state.target, target_rest, momentum)
+        return ctx.mean(losses), (model_state, {})
 
-    def after_update(self, params: Any, extra: Bootstrap) -> Bootstrap:
+    def after_update(self, params: Any, model_state: BYOLState) -> BYOLState:
         """Moves the average."""
-        return extra._replace(target=moved_average(extra.momentum, extra.target, params["network"]))
+        return model_state._replace(
+            target=moved_average(model_state.momentum, model_state.target, params["network"])
+        )

@@ -12,9 +12,9 @@ from .._blocks import map_blocks
 from .._floats import at_least_float32, cast_floats
 from .._pytree import STATIC
 from ..models import Network
-from ..train import Examples, Moment, Task, check_count
+from ..train import Batch, StepContext, Task, check_count
 from ._augment import as_they_are, as_tree, draw_views
-from ._views import cast_like
+from ._simclr import cast_like
 
 
 @jax.tree_util.register_dataclass
@@ -30,14 +30,15 @@ class Classification(Task):
     altogether, and normalises by its running statistics. With ``finetune`` the network is trained,
     too, and normalises by those of the batch.
 
-    The data are pairs ``(examples, labels)``, such as :class:`Labelled`. Examples with a negative
+    The data are pairs ``(examples, labels)``, such as :class:`LabelledExamples`. Examples with a
+    negative
     label are left out. The history has the ``accuracy`` on the batches of the training.
 
     Attributes:
       network: A module with a method ``features``, which gives ``[batch, dim]``. Static.
       augment: See :data:`Augment`.
       backbone: Parameters and other variables of the network: what its ``init`` gives, or
-        ``task.of_network(params, extra)`` of the task that has trained it.
+        ``task.network_variables(params, model_state)`` of the task that has trained it.
       dim: Width of the features. Static.
       n_classes: How many classes there are. Static.
       finetune: Whether the network is trained, too. Static.
@@ -68,28 +69,34 @@ class Classification(Task):
         params, rest = self.backbone
         return {"layer": layer, "network": params}, rest
 
-    def batch(self, key: Key[Array, ""], examples: Examples) -> tuple[Any, Int[Array, "batch"]]:
+    def batch(self, key: Key[Array, ""], examples: Batch) -> tuple[Any, Int[Array, "batch"]]:
         """A random view of each example, and the labels."""
         data, labels = examples.data
         keys = jax.random.split(key, labels.shape[0])
         return draw_views(self.augment, keys, data), labels
 
     def loss(
-        self, params: Any, extra: Any, batch: tuple[Any, Int[Array, "batch"]], moment: Moment
+        self,
+        params: Any,
+        model_state: Any,
+        batch: tuple[Any, Int[Array, "batch"]],
+        ctx: StepContext,
     ) -> tuple[Array, tuple[Any, dict[str, Array]]]:
         """The mean over the real examples whose class is known; ``accuracy`` beside it."""
         views, labels = batch
-        logits, after = self._apply(params, extra, cast_like(params, views), train=self.finetune)
-        known = moment.where & (labels >= 0)
-        moment = moment._replace(where=known, n=jnp.sum(known).astype(moment.n.dtype))
+        logits, after = self._apply(
+            params, model_state, cast_like(params, views), train=self.finetune
+        )
+        known = ctx.where & (labels >= 0)
+        ctx = ctx._replace(where=known, n=jnp.sum(known).astype(ctx.n.dtype))
         losses = optax.softmax_cross_entropy_with_integer_labels(
             logits, jnp.where(known, labels, 0)
         )
         right = (jnp.argmax(logits, axis=1) == labels).astype(losses.dtype)
-        return moment.mean(losses), (after, {"accuracy": moment.mean(right)})
+        return ctx.mean(losses), (after, {"accuracy": ctx.mean(right)})
 
     def logits(
-        self, params: Any, extra: Any, examples: Any, *, block_size: int = 512
+        self, params: Any, model_state: Any, examples: Any, *, block_size: int = 512
     ) -> Float[Array, "n n_classes"]:
         """Scores of the classes, outside training, of examples as they are.
 
@@ -103,24 +110,24 @@ class Classification(Task):
 
         def of_block(examples: Any) -> Array:
             seen = as_they_are(self.augment, examples)
-            return self._apply(params, extra, seen, train=False)[0]
+            return self._apply(params, model_state, seen, train=False)[0]
 
         return map_blocks(of_block, examples, block_size)
 
     def classify(
-        self, params: Any, extra: Any, examples: Any, *, block_size: int = 512
+        self, params: Any, model_state: Any, examples: Any, *, block_size: int = 512
     ) -> Int[Array, "n"]:
         """The class with the greatest score; arguments as for :meth:`logits`."""
-        scores = self.logits(params, extra, examples, block_size=block_size)
+        scores = self.logits(params, model_state, examples, block_size=block_size)
         return jnp.argmax(scores, axis=1).astype(jnp.int32)
 
     def _apply(
-        self, params: Any, extra: Any, examples: Any, *, train: bool
+        self, params: Any, model_state: Any, examples: Any, *, train: bool
     ) -> tuple[Float[Array, "batch n_classes"], Any]:
         """Scores of the classes, at least float32, and what else has changed."""
         layer = params["layer"]
         if self.finetune:
-            network, rest = params["network"], extra
+            network, rest = params["network"], model_state
         else:
             frozen, rest = self.backbone
             network = cast_floats(frozen, layer["kernel"].dtype)
@@ -134,4 +141,4 @@ class Classification(Task):
             )
         scores = features @ layer["kernel"].astype(features.dtype)
         (scores,) = at_least_float32(scores + layer["bias"].astype(scores.dtype)[None])
-        return scores, after if self.finetune else extra
+        return scores, after if self.finetune else model_state

@@ -14,18 +14,17 @@ from .._blocks import map_blocks
 from .._checks import check_range
 from .._pytree import STATIC
 from ..models import Encoder, Tables
-from ..samplers import Prior, as_prior, prior_of
-from ..stats import Law, OneOfTwo, Smoothed, misfit
-from ..train import Callback, Loop, jit
-from ..weights import confidence as confidence_density
-from ..weights import confidence_posterior
+from ..samplers import Prior, as_prior, lookup_prior
+from ..stats import Distribution, OrderStatisticMixture, SmoothedEmpirical, lack_of_fit
+from ..train import Callback, TrainingLoop, jit
+from ..weights import confidence_density, confidence_posterior
 
 # Interactions scored at once: the rows they gather stay in the cache.
 _BLOCK = 2**14
 
 
-def _prior_alone(scores: Array, *, prior: Array, law: Law) -> Array:
-    del scores, law
+def _prior_alone(scores: Array, *, prior: Array, distribution: Distribution) -> Array:
+    del scores, distribution
     return prior
 
 
@@ -45,8 +44,9 @@ class Confidence:
     T · ``every`` epochs.
 
     By default the law of the scores is read off the interactions at every expectation step
-    (:class:`crl_jax.stats.Smoothed`), as that of the larger or the smaller of two scores
-    (:class:`crl_jax.stats.OneOfTwo`, with the mean of the prior), and the weight is the posterior:
+    (:class:`crl_jax.stats.SmoothedEmpirical`), as that of the larger or the smaller of two scores
+    (:class:`crl_jax.stats.OrderStatisticMixture`, with the mean of the prior), and the weight is
+    the posterior:
     that fits any encoder at any stage of its training. The published method has a law in closed
     form and the density: ``Confidence(prior, VarianceGamma(27, 0.6), rule="density")``.
 
@@ -57,11 +57,13 @@ class Confidence:
         [batch, n]``.
       law: Law of one of the two scores that an interaction has the larger or the smaller of. One in
         closed form must be that of the encoder's scores: the published :math:`\lambda = 0.6` goes
-        with embeddings that start from :math:`\mathcal N(0, 0.6)`. :func:`crl_jax.stats.misfit`
+        with embeddings that start from :math:`\mathcal N(0, 0.6)`.
+        :func:`crl_jax.stats.lack_of_fit`
         tells whether it is, and :func:`fit_ranking` warns where it is not.
       every: Epochs from one expectation step to the next, >= 1.
       rule: ``"posterior"`` is :func:`crl_jax.weights.confidence_posterior`, ``"density"``
-        :func:`crl_jax.weights.confidence`, as published, ``"prior"`` the prior alone, without a
+        :func:`crl_jax.weights.confidence_density`, as published, ``"prior"`` the prior alone,
+        without a
         look at scores: what the other two are to be compared with. Static.
       n_sample: Interactions, drawn with replacement, whose scores the law is fitted to; where there
         are no more, all of them, once. Static.
@@ -74,7 +76,7 @@ class Confidence:
     """
 
     prior: Prior
-    law: Law = field(default_factory=Smoothed)
+    distribution: Distribution = field(default_factory=SmoothedEmpirical)
     every: Int[Array, ""] | int = 10
     rule: Literal["density", "posterior", "prior"] = field(default="posterior", metadata=STATIC)
     n_sample: int = field(default=2**16, metadata=STATIC)
@@ -98,9 +100,9 @@ class Confidence:
         return None if isinstance(self.prior, jax.tree_util.Partial) else jnp.asarray(self.prior)
 
     @property
-    def may_misfit(self) -> bool:
+    def may_lack_fit(self) -> bool:
         """Whether there is a law that the scores can differ from: one that is not read off them."""
-        return self.rule != "prior" and type(self.law).fit is Law.fit
+        return self.rule != "prior" and type(self.distribution).fit is Distribution.fit
 
     def check(self, n_users: int, n_items: int, n: int) -> None:
         """Raises ``ValueError`` unless it fits so many users, items and interactions."""
@@ -145,16 +147,16 @@ class Confidence:
         """
         scores = _score(encoder, tables, users, items)
         prior = self._prior_at(users, items, n_items)
-        law = self.law.fit(self._sample(key, scores))
-        if law is not self.law:  # it was read off what is seen
-            law = OneOfTwo(law, jnp.mean(prior))
-        values = _RULES[self.rule](scores, prior=prior, law=law)
+        distribution = self.distribution.fit(self._sample(key, scores))
+        if distribution is not self.distribution:  # it was read off what is seen
+            distribution = OrderStatisticMixture(distribution, jnp.mean(prior))
+        values = _RULES[self.rule](scores, prior=prior, distribution=distribution)
         if not self.normalize:
             return values
         mean = jnp.mean(values)
         return jnp.where(mean > 0, values / jnp.where(mean > 0, mean, 1), 1)
 
-    def misfit(
+    def lack_of_fit(
         self,
         key: Key[Array, ""],
         encoder: Encoder,
@@ -172,21 +174,22 @@ class Confidence:
           items: Item of each interaction.
 
         Returns:
-          :func:`crl_jax.stats.misfit` of ``n_sample`` interactions, drawn with replacement; 0 for a
+          :func:`crl_jax.stats.lack_of_fit` of ``n_sample`` interactions, drawn with replacement;
+          0 for a
           law that is read off them, and for the prior alone.
         """
-        if not self.may_misfit:
+        if not self.may_lack_fit:
             return jnp.zeros(())
         place = jax.random.randint(key, (self.n_sample,), 0, users.shape[0], jnp.int32)
         sample = _score(encoder, tables, users[place], items[place])
-        return misfit(sample, law=self.law)
+        return lack_of_fit(sample, distribution=self.distribution)
 
     def _prior_at(self, users: Array, items: Array, n_items: int) -> Array:
         """The prior of each interaction."""
         table = self._table
         if table is None or table.ndim != 1 or table.shape == (n_items,):
             return map_blocks(
-                lambda pairs: prior_of(self.prior, pairs[0], pairs[1][:, None])[:, 0],
+                lambda pairs: lookup_prior(self.prior, pairs[0], pairs[1][:, None])[:, 0],
                 (users, items),
                 _BLOCK,
             )
@@ -220,7 +223,7 @@ _TOLERATED_MISFIT = 0.1
 
 
 @jit
-def worst_misfit(
+def worst_lack_of_fit(
     confidence: Confidence,
     encoder: Encoder,
     params: Any,
@@ -231,12 +234,12 @@ def worst_misfit(
 
     def of_run(own: Any) -> Array:
         key = jax.random.key(0)
-        return confidence.misfit(key, encoder, encoder.encode(own), users, items)
+        return confidence.lack_of_fit(key, encoder, encoder.encode(own), users, items)
 
     return jnp.nanmax(jax.vmap(of_run)(params), initial=0)
 
 
-class LawWarning(Callback):
+class LackOfFitWarning(Callback):
     """Warns where the scores of some run cannot be of the law, and confidence misleads.
 
     Args:
@@ -249,18 +252,18 @@ class LawWarning(Callback):
     def __init__(self, confidence: Confidence, encoder: Encoder, users: Array, items: Array):
         self._fixed, self._pairs, self._warned = (confidence, encoder), (users, items), False
 
-    def on_start(self, loop: Loop) -> None:
+    def on_start(self, loop: TrainingLoop) -> None:
         """Judges the initial values."""
         if loop.epoch == 0:
             self._judge(loop, "before the first epoch")
 
-    def on_end(self, loop: Loop) -> None:
+    def on_end(self, loop: TrainingLoop) -> None:
         """Judges what training came to, unless it began wrong."""
         if not self._warned:
             self._judge(loop, "after the last epoch")
 
-    def _judge(self, loop: Loop, when: str) -> None:
-        worst = float(worst_misfit(*self._fixed, loop.whole().state.params, *self._pairs))
+    def _judge(self, loop: TrainingLoop, when: str) -> None:
+        worst = float(worst_lack_of_fit(*self._fixed, loop.whole().state.params, *self._pairs))
         if worst <= _TOLERATED_MISFIT:
             return
         self._warned = True

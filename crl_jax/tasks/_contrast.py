@@ -13,14 +13,14 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from .._pytree import STATIC
 from .._reduce import masked_mean
 from ..data import Interactions
-from ..losses import info_nce, normalize, takes_where
+from ..losses import accepts_where, info_nce, normalize
 from ..models import Encoder, LightGCN, Tables
 from ..train import check_count
-from ._term import Term
+from ._auxiliary import AuxiliaryLoss
 
 
 @dataclass(frozen=True)
-class Contrast(Term):
+class ContrastiveAuxiliaryLoss(AuxiliaryLoss):
     r"""A term of the loss: each user of a batch against the others, and each item.
 
     .. math::
@@ -53,14 +53,14 @@ class Contrast(Term):
         items: Int[Array, "batch"],
         where: Bool[Array, "batch"],
     ) -> Float[Array, ""]:
-        """See :meth:`Term.loss`."""
+        """See :meth:`AuxiliaryLoss.loss`."""
         sides = zip(*views, (users, items))
         total = sum(self._side(first, second, ids, where) for first, second, ids in sides)
         return jnp.asarray(self.weight, jnp.float32) * total
 
     def check(self, encoder: Encoder) -> None:
-        """See :meth:`Term.check`."""
-        if not takes_where(self.loss_fn):
+        """See :meth:`AuxiliaryLoss.check`."""
+        if not accepts_where(self.loss_fn):
             raise ValueError(
                 "`loss_fn` of a contrast must take `where`: it says who is no negative."
             )
@@ -89,12 +89,13 @@ class Contrast(Term):
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class GraphViews(Contrast):
+class GraphContrast(ContrastiveAuxiliaryLoss):
     """Two encodings by chance, with the parameters of the ranking's encoder: SGL and SimGCL.
 
-    Views of SGL do without edges, ``LightGCN.of(train, edge_dropout=0.1, renormalize=True)``, or
+    Views of SGL do without edges, ``LightGCN.from_interactions(train, edge_dropout=0.1,
+    renormalize=True)``, or
     nodes, ``node_dropout=0.1``, or draw the edges anew for each layer, ``walk=True``. Those of
-    SimGCL add noise: ``LightGCN.of(train, noise=0.1)``. Three propagations a step.
+    SimGCL add noise: ``LightGCN.from_interactions(train, noise=0.1)``. Three propagations a step.
 
     SGL's code draws one pair of views for an epoch, with exactly the share that is asked for, and
     compares with all users and items. Here views are drawn at each step, each part by itself, and
@@ -131,7 +132,7 @@ class GraphViews(Contrast):
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class LayerViews(Contrast):
+class LayerContrast(ContrastiveAuxiliaryLoss):
     """What the ranking sees, and one of its layers: XSimGCL. One propagation a step.
 
     The encoder is a :class:`crl_jax.models.LightGCN` with noise.
@@ -168,11 +169,11 @@ class LayerViews(Contrast):
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class SpectralViews(Contrast):
+class SpectralContrast(ContrastiveAuxiliaryLoss):
     r"""What the ranking sees, and the same through the graph's first singular vectors: LightGCL.
 
     A layer of the other view is :math:`U S V^\top E^{(l-1)}` in place of a sum of neighbours. One
-    propagation a step. Make one with :meth:`of`. The encoder is a
+    propagation a step. Make one with :meth:`from_interactions`. The encoder is a
     :class:`crl_jax.models.LightGCN`.
 
     Attributes:
@@ -188,7 +189,9 @@ class SpectralViews(Contrast):
     items: Float[Array, "n_items rank"] = field(kw_only=True)
 
     @classmethod
-    def of(cls, train: Interactions, rank: int = 5, **settings: Any) -> "SpectralViews":
+    def from_interactions(
+        cls, train: Interactions, rank: int = 5, **settings: Any
+    ) -> "SpectralContrast":
         """The singular vectors of the normalised interactions.
 
         Args:
@@ -229,14 +232,16 @@ class SpectralViews(Contrast):
         whole, before = encoder.mixes(params, key, (weights, weights[1:]))
         users = self.users @ (self.items.T @ before.items)
         items = self.items @ (self.users.T @ before.users)
-        own = encoder.layer0(params)
+        own = encoder.base_tables(params)
         view = Tables(weights[0] * own.users + users, weights[0] * own.items + items)
         return whole, (view, whole)
 
 
 def _of_layers(encoder: Encoder) -> LightGCN:
     if not isinstance(encoder, LightGCN):
-        raise ValueError(f"`contrast` of layers needs a LightGCN, got {type(encoder).__name__}.")
+        raise ValueError(
+            f"`auxiliary_loss` of layers needs a LightGCN, got {type(encoder).__name__}."
+        )
     return encoder
 
 

@@ -11,42 +11,42 @@ from jaxtyping import Array
 
 from .. import train as engine
 from .._checks import check_registered
-from .._mesh import DATA, devices_along
+from .._mesh import DATA, axis_size
 from ..data import Interactions
-from ..losses import takes_where
-from ..metrics import ranking_plan
+from ..losses import accepts_where
+from ..metrics import eval_layout
 from ..models import Encoder, MatrixFactorization, Similarity, Tables
-from ..samplers import Sampler, Shared
+from ..samplers import Sampler, SharedSampler
 from ..train import (
     ArrayBatches,
     Callback,
-    Fitted,
+    FitResult,
     Hook,
     HostBatches,
     Optimizer,
     RowOptimizer,
-    Scheduled,
+    ScheduledOptimizer,
     State,
-    StepPlan,
+    TrainConfig,
 )
-from ._arguments import (
+from ._auxiliary import AuxiliaryLoss
+from ._batch import UniformUserBatches
+from ._confidence import Confidence, LackOfFitWarning
+from ._interactions import has_unseen, scatter_to_interactions, user_rows
+from ._ranking import HyperparamSchedule, L2Target, Ranking
+from ._ranking_validation import RankingValidation
+from ._validation import (
     check_counts,
     check_hyperparams,
     check_kinds,
     check_same_ids,
     check_term,
 )
-from ._confidence import Confidence, LawWarning
-from ._draw import UserBatches
-from ._interactions import has_unseen, rows_of_users, spread
-from ._ranking import HyperparamSchedule, L2On, Ranking
-from ._ranking_quality import RankingQuality
-from ._term import Term
 
 
 @dataclass(frozen=True)
-class FittedRanking(Fitted):
-    """What :func:`fit_ranking` returns: a :class:`Fitted` that knows its encoder.
+class RankingResult(FitResult):
+    """What :func:`fit_ranking` returns: a :class:`FitResult` that knows its encoder.
 
     Attributes:
       encoder: The encoder, with the similarity that ranks.
@@ -60,7 +60,7 @@ class FittedRanking(Fitted):
 
     def tables(self, run: int = 0) -> Tables:
         """Vectors of all users and items of one run; their inner products rank."""
-        return self.encoder.serve(self.run(run))
+        return self.encoder.serving_tables(self.run(run))
 
 
 def fit_ranking(
@@ -77,14 +77,14 @@ def fit_ranking(
     n_pos: int = 0,
     n_group: int = 0,
     confidence: Confidence | None = None,
-    contrast: Term | None = None,
+    auxiliary_loss: AuxiliaryLoss | None = None,
     anchors: Literal["interactions", "users"] = "interactions",
     batches: HostBatches | None = None,
     held_out: Interactions | None = None,
     init_scale: Any = 1.0,
-    l2_on: L2On = "tables",
-    optimizer: Scheduled | optax.GradientTransformation | None = None,
-    plan: StepPlan | None = None,
+    l2_target: L2Target = "tables",
+    optimizer: ScheduledOptimizer | optax.GradientTransformation | None = None,
+    config: TrainConfig | None = None,
     epochs: Any = 200,
     stop_at: int | None = None,
     patience: int = 50,
@@ -93,7 +93,7 @@ def fit_ranking(
     seeds: Any = 0,
     sweep: Mapping[str, Any] | None = None,
     hooks: Sequence[Hook | Callback] = (),
-) -> FittedRanking:
+) -> RankingResult:
     """Trains an encoder on implicit feedback, one run or many at once.
 
     Each epoch goes through every interaction once, in a fresh order, and draws for each anchor
@@ -112,7 +112,8 @@ def fit_ranking(
       hyperparams: The loss's own hyper-parameters.
       hyperparam_schedule: What they are at each epoch, see :data:`HyperparamSchedule`; by default
         the same throughout.
-      encoder: The encoder, or what makes it from ``train``, such as ``LightGCN.of``; by default
+      encoder: The encoder, or what makes it from ``train``, such as
+        ``LightGCN.from_interactions``; by default
         ``MatrixFactorization`` of width 32.
       serve_similarity: What a score is in validation and recommendation; by default what it is in
         training.
@@ -126,19 +127,21 @@ def fit_ranking(
       confidence: Weights the losses of the interactions by how credible they are, see
         :class:`Confidence`; by default all by 1. A law that the scores at the start or at the end
         cannot be of is a warning.
-      contrast: A further term of the loss, see :class:`Term`: two views of the users and items of
-        a batch contrasted (:class:`Contrast`), or :class:`Uniformity`; by default none.
+      contrast: A further term of the loss, see :class:`AuxiliaryLoss`: two views of the users
+        and items of
+        a batch contrasted (:class:`ContrastiveAuxiliaryLoss`), or :class:`Uniformity`; by
+        default none.
       anchors: Whether an epoch goes through the interactions, each once, or draws as many: a user
         uniformly, then one of its interactions, so that users with few of them count as much as
         those with many.
       batches: Where the anchors come from, if not from arrays on the device: batches of
-        :class:`Interacted` of ``plan.batch_size``, such as those of :func:`host_interactions` for
+        :class:`PairBatch` of ``config.batch_size``, such as those of :func:`host_interactions` for
         data that do not fit there. Not together with ``confidence`` or ``anchors`` of users.
       held_out: Positives that training must not see, such as the test set: they count among the
         negatives drawn as false ones, and show in the history (``tnr``, ``inf``) how good the
         sampler is. Nothing else depends on them.
       init_scale: Factor on all initial values of the encoder, > 0.
-      l2_on: What the optimiser's ``weight_decay`` acts on, see :data:`L2On`.
+      l2_on: What the optimiser's ``weight_decay`` acts on, see :data:`L2Target`.
       optimizer: By default Adam with learning rate 1e-3 and L2 of 1e-5. A
         :class:`crl_jax.train.RowOptimizer` changes the rows that a batch reads, for encoders whose
         ``by_rows`` is true.
@@ -151,12 +154,13 @@ def fit_ranking(
       k: Cut-off of the validation NDCG, which the history has as ``valid_ndcg@k``.
       seeds: Seed or seeds; each fixes a run's initial values, orders and draws.
       sweep: Arrays ``[runs]`` by name: ``learning_rate``, ``weight_decay``, ``decay``,
-        ``warm_up``, ``init_scale``, ``loss.NAME``, ``sampler.NAME`` and ``contrast.NAME``. The
+        ``warm_up``, ``init_scale``, ``loss.NAME``, ``sampler.NAME`` and ``auxiliary_loss.NAME``.
+        The
         runs, ``epochs`` and ``seeds`` among them, train side by side under ``vmap``.
       hooks: See :func:`crl_jax.train.fit`: checkpoints, progress, measures of one's own.
 
     Returns:
-      The :class:`FittedRanking` runs.
+      The :class:`RankingResult` runs.
 
     Raises:
       ValueError: If an argument or a hyper-parameter is out of range, the number of runs is not
@@ -165,8 +169,9 @@ def fit_ranking(
       TrainingDiverged: If every run's loss became infinite or NaN.
     """
     check_kinds(
-        train=train, valid=valid, loss=loss, encoder=encoder, sampler=sampler, contrast=contrast,
-        plan=plan,
+        train=train, valid=valid, loss=loss, encoder=encoder, sampler=sampler,
+        auxiliary_loss=auxiliary_loss,
+        config=config,
     )  # fmt: skip
     counts = {"n_neg": n_neg, "n_pos": n_pos, "n_group": n_group, "patience": patience, "k": k}
     check_counts(counts)
@@ -179,8 +184,8 @@ def fit_ranking(
         )
     check_same_ids("valid", valid, train)
     check_same_ids("held_out", held_out, train)
-    plan = plan or StepPlan(1024)
-    task = Ranking.of(
+    config = config or TrainConfig(1024)
+    task = Ranking.from_interactions(
         train,
         encoder=_encoder(encoder, train),
         loss=loss,
@@ -193,30 +198,30 @@ def fit_ranking(
         hyperparam_schedule=hyperparam_schedule,
         init_scale=init_scale,
         confidence=_fitting(confidence, train),
-        contrast=contrast,
-        l2_on=l2_on,
+        auxiliary_loss=auxiliary_loss,
+        l2_target=l2_target,
         serve_similarity=serve_similarity,
         streamed=batches is not None,
     )
     task, updates = _place_l2(task, optimizer)
     numbers = {_path(name, task): value for name, value in (sweep or {}).items()}
-    check_hyperparams(task, engine.settle_runs(_of_part("loss", sweep or {})))
-    check_term(task, engine.settle_runs(_of_part("contrast", sweep or {})))
+    check_hyperparams(task, engine.broadcast_run_params(_of_part("loss", sweep or {})))
+    check_term(task, engine.broadcast_run_params(_of_part("contrast", sweep or {})))
     _check_sampler(task, updates)
     examples = batches or ArrayBatches(task.seen)
     if anchors == "users":
-        examples = UserBatches(task.seen, rows_of_users(train))
-    quality = None if valid is None else RankingQuality(ranking_plan(train, valid), k)
-    kept = engine.KeepBest(None if quality is None else quality.name, patience)
+        examples = UniformUserBatches(task.seen, user_rows(train))
+    quality = None if valid is None else RankingValidation(eval_layout(train, valid), k)
+    kept = engine.EarlyStopping(None if quality is None else quality.name, patience)
     if batches is None:
-        devices = devices_along(plan.mesh, DATA)
-        size = min(plan.batch_size, -(-len(task.seen.users) // devices) * devices)
-        plan = dataclasses.replace(plan, batch_size=size)
+        devices = axis_size(config.mesh, DATA)
+        size = min(config.batch_size, -(-len(task.seen.users) // devices) * devices)
+        config = dataclasses.replace(config, batch_size=size)
     fitted = engine.fit(
         task,
         updates,
         examples,
-        plan,
+        config,
         epochs=epochs,
         seeds=seeds,
         sweep=numbers,
@@ -229,21 +234,21 @@ def fit_ranking(
 
 
 def _result(
-    fitted: Fitted, task: Ranking, train: Interactions, names: Mapping[str, str]
-) -> FittedRanking:
+    fitted: FitResult, task: Ranking, train: Interactions, names: Mapping[str, str]
+) -> RankingResult:
     """What was trained, its numbers by the names that they were given."""
     fields = {f.name: getattr(fitted, f.name) for f in dataclasses.fields(fitted)}
     fields["numbers"] = {names.get(path, path): x for path, x in fitted.numbers.items()}
     confidence = None
     if task.confidence is not None:
-        confidence = spread(np.asarray(fitted.memories[0]), train)
-    return FittedRanking(**fields, encoder=task.serving, confidence=confidence)
+        confidence = scatter_to_interactions(np.asarray(fitted.memories[0]), train)
+    return RankingResult(**fields, encoder=task.serving, confidence=confidence)
 
 
 def _check_sampler(task: Ranking, optimizer: Any) -> None:
     """Raises ``ValueError`` unless loss, encoder and optimizer can do with the sampler."""
-    shared = type(task.sampler).__name__ if isinstance(task.sampler, Shared) else None
-    if shared and not takes_where(task.loss_fn):
+    shared = type(task.sampler).__name__ if isinstance(task.sampler, SharedSampler) else None
+    if shared and not accepts_where(task.loss_fn):
         raise ValueError(
             f"`loss` must take `where` with {shared}: it says which items to leave out."
         )
@@ -258,12 +263,12 @@ def _check_by_rows(task: Ranking, optimizer: RowOptimizer) -> None:
             "`optimizer` of rows needs an encoder whose vectors are made of a row each, got "
             f"{type(task.encoder).__name__}."
         )
-    if task.contrast is not None and not task.contrast.by_rows:
+    if task.auxiliary_loss is not None and not task.auxiliary_loss.by_rows:
         raise ValueError(
-            "`optimizer` of rows goes with no `contrast` that looks at more than the vectors of "
-            f"the batch, got {type(task.contrast).__name__}."
+            "`optimizer` of rows goes with no `auxiliary_loss` that looks at more than the vectors "
+            f"of the batch, got {type(task.auxiliary_loss).__name__}."
         )
-    if task.sampler.reads_scores and optimizer.row_rule.wake is not None:
+    if task.sampler.uses_scores and optimizer.row_rule.wake is not None:
         raise ValueError(
             f"`sampler` {type(task.sampler).__name__} looks at the scores of other rows, which "
             "sleep: take rows.adagrad or rows.sgd, or an optimizer of whole tables."
@@ -286,16 +291,16 @@ def _encoder(
 
 
 def _confidence_of(state: State) -> Array:
-    return state.extra.confidence
+    return state.model_state.confidence
 
 
 def _confidence_hooks(task: Ranking) -> list[Hook | Callback]:
     if task.confidence is None:
         return []
-    kept = engine.KeepLast(_confidence_of)
-    if not task.confidence.may_misfit:
+    kept = engine.FinalValue(_confidence_of)
+    if not task.confidence.may_lack_fit:
         return [kept]
-    return [kept, LawWarning(task.confidence, task.encoder, *task.seen)]
+    return [kept, LackOfFitWarning(task.confidence, task.encoder, *task.seen)]
 
 
 def _fitting(confidence: Confidence | None, train: Interactions) -> Confidence | None:
@@ -306,22 +311,24 @@ def _fitting(confidence: Confidence | None, train: Interactions) -> Confidence |
 
 
 def _place_l2(
-    task: Ranking, optimizer: Scheduled | optax.GradientTransformation | None
+    task: Ranking, optimizer: ScheduledOptimizer | optax.GradientTransformation | None
 ) -> tuple[Ranking, Any]:
     """L2 of whole tables is the optimiser's; that of rows is a term of the loss."""
-    if task.l2_on not in ("tables", "rows", "encoded"):
-        raise ValueError(f"`l2_on` must be tables, rows or encoded, got {task.l2_on!r}.")
+    if task.l2_target not in ("tables", "rows", "encoded"):
+        raise ValueError(f"`l2_target` must be tables, rows or encoded, got {task.l2_target!r}.")
     if optimizer is None:
         optimizer = Optimizer(1e-3, 1e-5)
-    if task.l2_on == "tables":
+    if task.l2_target == "tables":
         if isinstance(optimizer, RowOptimizer) and optimizer.weight_decay is not None:
             raise ValueError(
-                "`l2_on` must be rows with an optimizer of rows and its `weight_decay`: L2 of the "
-                f"tables would change every row, got {task.l2_on!r}."
+                "`l2_target` must be rows with an optimizer of rows and its `weight_decay`: L2 of "
+                f"the tables would change every row, got {task.l2_target!r}."
             )
         return task, optimizer
-    if not isinstance(optimizer, Scheduled):
-        raise ValueError(f"`l2_on` {task.l2_on} needs a train.Optimizer with its `weight_decay`.")
+    if not isinstance(optimizer, ScheduledOptimizer):
+        raise ValueError(
+            f"`l2_target` {task.l2_target} needs a train.Optimizer with its `weight_decay`."
+        )
     l2 = 0.0 if optimizer.weight_decay is None else optimizer.weight_decay
     return dataclasses.replace(task, l2=l2), dataclasses.replace(optimizer, weight_decay=None)
 
@@ -334,7 +341,7 @@ def _of_part(part: str, sweep: Mapping[str, Any]) -> dict[str, Any]:
 
 def _path(name: str, task: Ranking) -> str:
     """Where a number of the sweep belongs."""
-    if name == "weight_decay" and task.l2_on != "tables":
+    if name == "weight_decay" and task.l2_target != "tables":
         return "task.l2"
     if name in ("learning_rate", "weight_decay", "decay", "warm_up"):
         return f"optimizer.{name}"
@@ -342,9 +349,9 @@ def _path(name: str, task: Ranking) -> str:
         return f"task.hyperparams.{name.removeprefix('loss.')}"
     if name == "init_scale" or name.startswith("sampler."):
         return f"task.{name}"
-    if name.startswith("contrast.") and task.contrast is not None:
-        return f"task.contrast.{task.contrast.place(name.removeprefix('contrast.'))}"
+    if name.startswith("contrast.") and task.auxiliary_loss is not None:
+        return f"task.auxiliary_loss.{task.auxiliary_loss.place(name.removeprefix('contrast.'))}"
     raise ValueError(
         "`sweep` must name learning_rate, weight_decay, decay, warm_up, init_scale, loss.NAME, "
-        f"sampler.NAME or, with a `contrast`, contrast.NAME, got {name!r}."
+        f"sampler.NAME or, with a `auxiliary_loss`, contrast.NAME, got {name!r}."
     )

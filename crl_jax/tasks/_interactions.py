@@ -32,7 +32,7 @@ def comparable(train: Interactions) -> Bool[np.ndarray, "n"]:
     return keep
 
 
-def rows_of_users(train: Interactions) -> Int[Array, "drawn 2"]:
+def user_rows(train: Interactions) -> Int[Array, "drawn 2"]:
     """Where the kept interactions of each user begin and end, for users that have some."""
     keep = has_unseen(train)
     kept_before = np.concatenate(([0], np.cumsum(keep)))[train.indptr]
@@ -40,7 +40,7 @@ def rows_of_users(train: Interactions) -> Int[Array, "drawn 2"]:
     return jnp.asarray(rows[rows[:, 1] > rows[:, 0]].astype(np.int32))
 
 
-def spread(values: np.ndarray, train: Interactions) -> np.ndarray:
+def scatter_to_interactions(values: np.ndarray, train: Interactions) -> np.ndarray:
     """Puts the values of what was kept back in their places, and NaN in the others."""
     keep = has_unseen(train)
     out = np.full((*values.shape[:-1], len(keep)), np.nan, values.dtype)
@@ -48,7 +48,7 @@ def spread(values: np.ndarray, train: Interactions) -> np.ndarray:
     return out
 
 
-def turned(data: Interactions) -> Interactions:
+def transpose_interactions(data: Interactions) -> Interactions:
     """Items that took users."""
     return Interactions.from_arrays(
         data.items, data.users, user_ids=data.item_ids, item_ids=data.user_ids

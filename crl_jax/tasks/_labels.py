@@ -12,7 +12,7 @@ from ..weights import estimate_alpha
 ANCHORS = 16
 
 
-class Labelled(NamedTuple):
+class LabelledExamples(NamedTuple):
     """Examples and their classes: data of batches that have labels. Any other data have none.
 
     Attributes:
@@ -24,7 +24,7 @@ class Labelled(NamedTuple):
     labels: Int[Array, "n"]
 
 
-class Scores(NamedTuple):
+class LossInputs(NamedTuple):
     """What a loss takes.
 
     Attributes:
@@ -38,7 +38,7 @@ class Scores(NamedTuple):
     where: Bool[Array, "anchors keys"] | None = None
 
 
-class SameClass(NamedTuple):
+class ClassMasks(NamedTuple):
     """Which pairs of anchors and keys are of one class.
 
     Attributes:
@@ -52,23 +52,23 @@ class SameClass(NamedTuple):
 
 def split_labels(data: Any) -> tuple[Any, Int[Array, "batch"] | None]:
     """Examples, and their labels if there are any."""
-    if not isinstance(data, Labelled):
+    if not isinstance(data, LabelledExamples):
         return data, None
     return data.examples, jnp.asarray(data.labels).astype(jnp.int32)
 
 
 def same_class(
     labels: Int[Array, "anchors"] | None, of_keys: Int[Array, "keys"] | None
-) -> SameClass | None:
+) -> ClassMasks | None:
     """What labels say about pairs; None without any."""
     if labels is None or of_keys is None:
         return None
     known = (labels >= 0)[:, None] & (of_keys >= 0)[None, :]
-    return SameClass(known & (labels[:, None] == of_keys[None, :]), known)
+    return ClassMasks(known & (labels[:, None] == of_keys[None, :]), known)
 
 
 def auc_of(
-    scores: Scores, classes: SameClass, where: Bool[Array, "anchors keys"]
+    scores: LossInputs, classes: ClassMasks, where: Bool[Array, "anchors keys"]
 ) -> tuple[Float[Array, ""], Bool[Array, ""]]:
     """How often a key of the same class scores above one of another, and whether that is known.
 
@@ -83,7 +83,7 @@ def auc_of(
 
 
 def auc_of_views(
-    scores: Scores, where: Bool[Array, "anchors keys"]
+    scores: LossInputs, where: Bool[Array, "anchors keys"]
 ) -> tuple[Float[Array, ""], Bool[Array, ""]]:
     """How often the other view of an anchor scores above a key, and whether that is known."""
     pos, neg, where = (x[:ANCHORS] for x in (scores.pos, scores.neg, where))
@@ -96,7 +96,7 @@ def as_alpha(auc: Float[Array, ""], rule: Literal["auc", "model"]) -> Float[Arra
 
 
 def label_metrics(
-    scores: Scores, classes: SameClass | None, where: Bool[Array, "anchors keys"]
+    scores: LossInputs, classes: ClassMasks | None, where: Bool[Array, "anchors keys"]
 ) -> dict[str, Float[Array, ""]]:
     """``false_negatives``, the share among negatives, and ``auc``; nothing without labels."""
     if classes is None:

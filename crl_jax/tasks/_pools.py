@@ -6,7 +6,7 @@ import jax
 from jaxtyping import Array, Bool, Float, Int
 
 from ..models import Encoder, Tables
-from ..samplers import Batch, Positives, Shared, by_run
+from ..samplers import Positives, SamplingContext, SharedSampler, map_pools
 
 
 def scores_of_pools(
@@ -17,18 +17,21 @@ def scores_of_pools(
     def of_run(pool: jax.Array, users: jax.Array) -> jax.Array:
         return encoder.score_shared(tables, users, pool).T
 
-    return by_run(of_run, pools, users)
+    return map_pools(of_run, pools, users)
 
 
 def negatives_of_pools(
-    sampler: Shared, batch: Batch, pools: Int[Array, "runs n"], real: Bool[Array, "batch"]
+    sampler: SharedSampler,
+    batch: SamplingContext,
+    pools: Int[Array, "runs n"],
+    real: Bool[Array, "batch"],
 ) -> Bool[Array, "batch n"]:
     """Which items of its pool are negatives of each anchor."""
 
     def of_run(pool: jax.Array, users: jax.Array, items: jax.Array, real: jax.Array) -> jax.Array:
         return sampler.where(replace(batch, users=users, items=items), pool, real)
 
-    return by_run(of_run, pools, batch.users, batch.items, real, in_turn=True)
+    return map_pools(of_run, pools, batch.users, batch.items, real, in_turn=True)
 
 
 def taken_of_pools(
@@ -39,4 +42,4 @@ def taken_of_pools(
     def of_run(pool: jax.Array, users: jax.Array) -> jax.Array:
         return positives.taken_of_pool(users, pool)
 
-    return by_run(of_run, pools, users, in_turn=True)
+    return map_pools(of_run, pools, users, in_turn=True)

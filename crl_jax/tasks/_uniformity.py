@@ -8,12 +8,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from .._checks import check_range
-from ..losses import anchorwise, normalize, uniformity
+from ..losses import normalize, per_anchor_loss, uniformity
 from ..models import Encoder, Tables
-from ._term import Term
+from ._auxiliary import AuxiliaryLoss
 
 
-@anchorwise
+@per_anchor_loss
 def align_positives(
     pos: Float[Array, "*batch"], neg: Float[Array, "*batch n_neg"], *, reduce_fn: Any = None
 ) -> Float[Array, "..."]:
@@ -41,7 +41,7 @@ def align_positives(
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Uniformity(Term):
+class Uniformity(AuxiliaryLoss):
     r"""Users of a batch apart from each other, and items too: with alignment, DirectAU.
 
     .. math::
@@ -80,7 +80,7 @@ class Uniformity(Term):
         items: Int[Array, "batch"],
         where: Bool[Array, "batch"],
     ) -> Float[Array, ""]:
-        """See :meth:`Term.loss`."""
+        """See :meth:`AuxiliaryLoss.loss`."""
         of_users, of_items = (
             uniformity(normalize(table[ids]), scale=self.scale, where=where)
             for table, ids in zip(views, (users, items))

@@ -15,8 +15,8 @@ from jaxtyping import Array, Int, Key
 
 from .._mesh import DATA
 from .._permutation import permute
+from ._scan import Steps, TrainConfig, plan_steps
 from ._sharding import put_everywhere
-from ._steps import StepPlan, Steps, plan_steps
 
 
 @jax.tree_util.register_dataclass
@@ -39,10 +39,10 @@ class ArrayBatches:
         """The examples at these places of an epoch; places from ``n`` on only fill up."""
         return permute(key, position % self.n, self.n)
 
-    def epoch(self, key: Key[Array, ""], plan: StepPlan) -> Steps:
+    def epoch(self, key: Key[Array, ""], config: TrainConfig) -> Steps:
         """The steps of an epoch, in an order that ``key`` fixes."""
         order_key, draw_key = jax.random.split(key)
-        position, where, n = plan_steps(self.n, plan)
+        position, where, n = plan_steps(self.n, config)
         keys = jax.random.split(draw_key, len(position))
         return Steps(keys, self.order(order_key, position), where, n)
 
@@ -71,13 +71,13 @@ class HostBatches:
     n: int | None = None
     chunk: int = 16
 
-    def chunks(self, epoch: int, plan: StepPlan) -> Iterator[Steps]:
+    def chunks(self, epoch: int, config: TrainConfig) -> Iterator[Steps]:
         """The steps of an epoch, a few at a time; their keys are the numbers of their batches."""
         batches: Iterator[Any] = iter(self.epoch_of(epoch))
-        own, first, last = _own_places(plan), 0, None
+        own, first, last = _own_places(config), 0, None
         while True:
             chunk = list(itertools.islice(batches, self.chunk))
-            n_batches = _most(len(chunk)) if _is_shared(plan) else len(chunk)
+            n_batches = _most(len(chunk)) if _is_shared(config) else len(chunk)
             if not n_batches:
                 return
             last = chunk[-1] if chunk else last
@@ -85,31 +85,31 @@ class HostBatches:
                 raise ValueError(
                     f"`batches` must hold some for each process, got none in epoch {epoch}."
                 )
-            steps = _stacked(chunk, [last] * (n_batches - len(chunk)), first, own, plan)
-            yield _joined(steps, plan) if _is_shared(plan) else steps
+            steps = _stacked(chunk, [last] * (n_batches - len(chunk)), first, own, config)
+            yield _joined(steps, config) if _is_shared(config) else steps
             first += n_batches
 
 
-def local_batch_size(plan: StepPlan) -> int:
+def local_batch_size(config: TrainConfig) -> int:
     """Examples of a batch that this process reads: those on its devices.
 
     Raises:
       ValueError: If its devices do not follow each other along the axis ``data`` of the mesh.
     """
-    own = _own_places(plan)
+    own = _own_places(config)
     return own.stop - own.start
 
 
-def _is_shared(plan: StepPlan) -> bool:
-    return plan.mesh is not None and jax.process_count() > 1
+def _is_shared(config: TrainConfig) -> bool:
+    return config.mesh is not None and jax.process_count() > 1
 
 
-def _own_places(plan: StepPlan) -> range:
+def _own_places(config: TrainConfig) -> range:
     """The places of a batch whose examples this process reads."""
-    n = plan.batch_size
-    if plan.mesh is None or not _is_shared(plan):
+    n = config.batch_size
+    if config.mesh is None or not _is_shared(config):
         return range(n)
-    over = NamedSharding(plan.mesh, PartitionSpec(DATA))
+    over = NamedSharding(config.mesh, PartitionSpec(DATA))
     parts: Any = over.addressable_devices_indices_map((n,)).values()
     held = {part[0].indices(n)[:2] for part in parts}
     own = range(min(start for start, _ in held), max(stop for _, stop in held))
@@ -123,18 +123,18 @@ def _most(count: int) -> int:
     return int(np.max(multihost_utils.process_allgather(np.asarray(count))))
 
 
-def _joined(steps: Steps, plan: StepPlan) -> Steps:
+def _joined(steps: Steps, config: TrainConfig) -> Steps:
     """The steps of all processes as one."""
-    assert plan.mesh is not None
-    over = NamedSharding(plan.mesh, PartitionSpec(None, DATA))
+    assert config.mesh is not None
+    over = NamedSharding(config.mesh, PartitionSpec(None, DATA))
 
     def join(x: Array) -> Array:
-        shape = len(x), plan.batch_size, *x.shape[2:]
+        shape = len(x), config.batch_size, *x.shape[2:]
         return jax.make_array_from_process_local_data(over, np.asarray(x), shape)
 
     place, where, data = jax.tree.map(join, (steps.place, steps.where, steps.data))
-    n = _counting(plan.mesh)(where)
-    return Steps(put_everywhere(plan.mesh, steps.key), place, where, n, data)
+    n = _counting(config.mesh)(where)
+    return Steps(put_everywhere(config.mesh, steps.key), place, where, n, data)
 
 
 @cache
@@ -144,7 +144,9 @@ def _counting(mesh: Mesh) -> Callable[[Array], Array]:
     return jax.jit(count, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
 
-def _stacked(chunk: list[Any], more: list[Any], first: int, own: range, plan: StepPlan) -> Steps:
+def _stacked(
+    chunk: list[Any], more: list[Any], first: int, own: range, config: TrainConfig
+) -> Steps:
     """Batches as the leaves of one tree, filled up; ``more`` of them hold no example."""
     sizes = np.array([len(jax.tree.leaves(batch)[0]) for batch in chunk], int)
     for place, size in enumerate(sizes, first):
@@ -160,7 +162,7 @@ def _stacked(chunk: list[Any], more: list[Any], first: int, own: range, plan: St
     place, index = np.arange(len(own)), first + np.arange(len(sizes))
     return Steps(
         key=jnp.asarray(index, jnp.uint32),
-        place=jnp.asarray(index[:, None] * plan.batch_size + own.start + place, jnp.int32),
+        place=jnp.asarray(index[:, None] * config.batch_size + own.start + place, jnp.int32),
         where=jnp.asarray(place < sizes[:, None]),
         n=jnp.asarray(sizes[:, None], jnp.float32),
         data=jax.tree.map(stack, *chunk, *more),

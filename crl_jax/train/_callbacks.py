@@ -16,7 +16,7 @@ from ._sharding import Sharding
 
 
 @dataclass
-class Loop:
+class TrainingLoop:
     """The host's side of a training: what callbacks see, and may replace when it starts.
 
     Attributes:
@@ -58,13 +58,13 @@ class Loop:
 class Callback:
     """Looks on from the host: draws a bar, writes a file."""
 
-    def on_start(self, loop: Loop) -> None:
+    def on_start(self, loop: TrainingLoop) -> None:
         """Before the first epoch."""
 
-    def on_report(self, loop: Loop) -> None:
+    def on_report(self, loop: TrainingLoop) -> None:
         """After each report; the last entry of the history is new."""
 
-    def on_end(self, loop: Loop) -> None:
+    def on_end(self, loop: TrainingLoop) -> None:
         """After the last epoch."""
 
 
@@ -78,12 +78,12 @@ class Progress(Callback):
     def __init__(self, see: Callable[[dict[str, Any]], None]):
         self._see = see
 
-    def on_start(self, loop: Loop) -> None:
+    def on_start(self, loop: TrainingLoop) -> None:
         """Shows what a checkpoint brought."""
         for entry in loop.history:
             self._see(entry)
 
-    def on_report(self, loop: Loop) -> None:
+    def on_report(self, loop: TrainingLoop) -> None:
         """Shows the new entry."""
         self._see(loop.history[-1])
 
@@ -104,7 +104,7 @@ class Checkpoint(Callback):
         self._path, self._seconds, self._saved = path, seconds, time.monotonic()
         self._identity: dict[str, Any] = {}
 
-    def on_start(self, loop: Loop) -> None:
+    def on_start(self, loop: TrainingLoop) -> None:
         """Reads the file, if there is one."""
         self._saved, self._identity = time.monotonic(), loop.identity()
         if not os.path.exists(self._path):
@@ -113,12 +113,12 @@ class Checkpoint(Callback):
         loop.go_on_from(self._path, meta, self._identity)
         loop.state = from_data(state, loop.state)
 
-    def on_report(self, loop: Loop) -> None:
+    def on_report(self, loop: TrainingLoop) -> None:
         """Writes the file, if it is time."""
         if time.monotonic() - self._saved >= self._seconds:
             self.on_end(loop)
 
-    def on_end(self, loop: Loop) -> None:
+    def on_end(self, loop: TrainingLoop) -> None:
         """Writes the file."""
         state = jax.device_get(as_data(loop.whole()))
         save_checkpoint(self._path, state, loop.record(self._identity))

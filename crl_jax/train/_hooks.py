@@ -13,7 +13,7 @@ from .._pytree import STATIC
 from ._task import State, Task
 
 
-class Report(NamedTuple):
+class EpochReport(NamedTuple):
     """What is known of one run at the end of some epochs.
 
     Attributes:
@@ -44,7 +44,7 @@ class Hook:
         return ()
 
     def measure(
-        self, task: Task, state: State, memory: Any, report: Report
+        self, task: Task, state: State, memory: Any, report: EpochReport
     ) -> tuple[Any, dict[str, Array], Bool[Array, ""]]:
         """What it remembers now, what it adds to the report, and whether the run is to end."""
         del task, state, report
@@ -53,11 +53,11 @@ class Hook:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Validate(Hook):
+class ValidationMetrics(Hook):
     """Puts metrics of the current parameters into the history.
 
     Attributes:
-      metrics: ``metrics(task, params, extra)`` gives arrays by name; a pure function, or a
+      metrics: ``metrics(task, params, model_state)`` gives arrays by name; a pure function, or a
         ``jax.tree_util.Partial`` of one with its data.
     """
 
@@ -68,14 +68,14 @@ class Validate(Hook):
             object.__setattr__(self, "metrics", jax.tree_util.Partial(self.metrics))
 
     def measure(
-        self, task: Task, state: State, memory: Any, report: Report
+        self, task: Task, state: State, memory: Any, report: EpochReport
     ) -> tuple[Any, dict[str, Array], Bool[Array, ""]]:
         """The metrics; it remembers nothing and ends nothing."""
-        return memory, self.metrics(task, state.params, state.extra), jnp.bool_(False)
+        return memory, self.metrics(task, state.params, state.model_state), jnp.bool_(False)
 
 
-class Best(NamedTuple):
-    """What :class:`KeepBest` remembers: parameters, their score and epoch."""
+class BestState(NamedTuple):
+    """What :class:`EarlyStopping` remembers: parameters, their score and epoch."""
 
     params: Any
     score: Float[Array, ""]
@@ -84,7 +84,7 @@ class Best(NamedTuple):
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class KeepBest(Hook):
+class EarlyStopping(Hook):
     """Keeps the best parameters, and ends a run whose score no longer rises.
 
     Attributes:
@@ -96,14 +96,14 @@ class KeepBest(Hook):
     metric: str | None = field(default=None, metadata=STATIC)
     patience: Any = 2**30
 
-    def init(self, task: Task, state: State) -> Best:
+    def init(self, task: Task, state: State) -> BestState:
         """The initial parameters, without a score."""
         del task
-        return Best(state.params, jnp.float32(jnp.nan), jnp.int32(0))
+        return BestState(state.params, jnp.float32(jnp.nan), jnp.int32(0))
 
     def measure(
-        self, task: Task, state: State, memory: Best, report: Report
-    ) -> tuple[Best, dict[str, Array], Bool[Array, ""]]:
+        self, task: Task, state: State, memory: BestState, report: EpochReport
+    ) -> tuple[BestState, dict[str, Array], Bool[Array, ""]]:
         """Keeps the parameters if they are better than all before."""
         del task
         if self.metric is None:
@@ -113,7 +113,7 @@ class KeepBest(Hook):
             # Written so that the first score beats NaN and a NaN beats nothing.
             better = ~report.stopped & ~jnp.isnan(score) & ~(score <= memory.score)
         epoch = jnp.where(better, report.epoch, memory.epoch)
-        best = Best(
+        best = BestState(
             jax.tree.map(lambda new, old: jnp.where(better, new, old), state.params, memory.params),
             jnp.where(better, score, memory.score),
             epoch,
@@ -124,7 +124,7 @@ class KeepBest(Hook):
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class KeepLast(Hook):
+class FinalValue(Hook):
     """Keeps something of the state that each run ended with, while others go on.
 
     Attributes:
@@ -139,7 +139,7 @@ class KeepLast(Hook):
         return self.of(state)
 
     def measure(
-        self, task: Task, state: State, memory: Any, report: Report
+        self, task: Task, state: State, memory: Any, report: EpochReport
     ) -> tuple[Any, dict[str, Array], Bool[Array, ""]]:
         """Of the state now, unless the run had ended."""
         del task

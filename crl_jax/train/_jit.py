@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from jax.core import Tracer
 
-from ._memory import watch_compiler
+from ._malloc import watch_compiler
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     "cpu": {
@@ -24,7 +24,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-class Jitted:
+class CompiledFunction:
     """A compiled function; made by :func:`jit`.
 
     Which options it is compiled with depends on the backend, which is not asked for before the
@@ -93,7 +93,7 @@ def _classes(structure: Any) -> Iterator[type]:
             yield from _classes(child)
 
 
-def jit(function: Callable[..., Any], **options: Any) -> Jitted:
+def jit(function: Callable[..., Any], **options: Any) -> CompiledFunction:
     """``jax.jit`` with the compiler's options that suit training on the default backend.
 
     What :func:`fit` compiles with; for loops of yours around :func:`run_steps`. On CPUs it
@@ -109,4 +109,4 @@ def jit(function: Callable[..., Any], **options: Any) -> Jitted:
     Returns:
       The function, compiled at its first call.
     """
-    return Jitted(function, options)
+    return CompiledFunction(function, options)

@@ -119,7 +119,7 @@ def cosine(progress: Any, decay: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Scheduled:
+class ScheduledOptimizer:
     """What all optimisers whose numbers are leaves have.
 
     The learning rate of each step is ``learning_rate * schedule(progress, decay)``, after a
@@ -160,8 +160,8 @@ class Scheduled:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Optimizer(Scheduled):
-    """An Optax optimiser whose numbers are leaves, see :class:`Scheduled`.
+class Optimizer(ScheduledOptimizer):
+    """An Optax optimiser whose numbers are leaves, see :class:`ScheduledOptimizer`.
 
     Attributes:
       rule: See :data:`Rule`. Static.
@@ -189,10 +189,11 @@ the learning rate of a step."""
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class RowOptimizer(Scheduled):
+class RowOptimizer(ScheduledOptimizer):
     """An optimiser of the rows that a batch reads; its task is a :class:`RowTask`.
 
-    Its numbers are those of :class:`Scheduled`, but for ``weight_decay``, which would change all
+    Its numbers are those of :class:`ScheduledOptimizer`, but for ``weight_decay``, which would
+    change all
     rows in each step: L2 of the rows of a batch is a term of the task's loss.
 
     Attributes:
@@ -210,12 +211,14 @@ class RowOptimizer(Scheduled):
         """What goes with each table before the first step."""
         return jax.tree.map(partial(rows.init, self.row_rule), params)
 
-    def wake_all(
+    def flush_lazy_updates(
         self, params: Any, state: Any, step: Int[Array, ""], mesh: Mesh | None = None
     ) -> tuple[Any, Any]:
         """All rows as they are before a step, and what goes with them; they may lie on a mesh."""
         tables, tree = jax.tree.flatten(params)
-        wake = rows.wake_all if mesh is None else partial(rows.wake_all_on, mesh)
+        wake = (
+            rows.flush_lazy_updates if mesh is None else partial(rows.flush_lazy_updates_on, mesh)
+        )
         awake = [
             wake(self.row_rule, table, own, step)
             for table, own in zip(tables, tree.flatten_up_to(state), strict=True)
@@ -226,7 +229,7 @@ class RowOptimizer(Scheduled):
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Fixed:
+class OptaxOptimizer:
     """An Optax transformation as it is, with its own schedules.
 
     Programs are shared among calls with the same object.
@@ -252,7 +255,7 @@ AnyOptimizer = Updates | RowOptimizer
 _ROWS_COST = 4
 
 
-def rows_pay(n_rows: int, n_read: int) -> bool:
+def prefer_row_updates(n_rows: int, n_read: int) -> bool:
     """Whether a step costs less by rows than on whole tables.
 
     Args:

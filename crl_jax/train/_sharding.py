@@ -13,7 +13,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
-from .._mesh import TABLE, devices_along, filled
+from .._mesh import TABLE, axis_size, filled
 from ._task import Task
 
 KeyPath = tuple[Any, ...]
@@ -39,7 +39,7 @@ class Sharding:
     rows: tuple[tuple[KeyPath, int], ...]
 
     @classmethod
-    def of(cls, mesh: Mesh, task: Task) -> "Sharding":
+    def from_task(cls, mesh: Mesh, task: Task) -> "Sharding":
         """What ``task`` says may be spread, if the mesh has an axis for it."""
         params, _ = jax.eval_shape(task.init, jax.random.key(0))
         spread = jax.tree.leaves(task.is_table(params)) if TABLE in mesh.shape else []
@@ -72,7 +72,7 @@ class Sharding:
         """Arrays that :meth:`whole` gave, or a file, put on the devices."""
 
         def put(leaf: Any, n: int, over: NamedSharding) -> Any:
-            return _put(filled(leaf, devices_along(self.mesh, TABLE), 1) if n else leaf, over)
+            return _put(filled(leaf, axis_size(self.mesh, TABLE), 1) if n else leaf, over)
 
         return self._map(put, runs)
 
@@ -93,7 +93,7 @@ class Sharding:
         return 0
 
     def _full(self, n: int) -> int:
-        parts = devices_along(self.mesh, TABLE)
+        parts = axis_size(self.mesh, TABLE)
         return -(-n // parts) * parts
 
 

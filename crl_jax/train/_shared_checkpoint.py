@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ._callbacks import Callback, Loop, as_data, from_data
+from ._callbacks import Callback, TrainingLoop, as_data, from_data
 
 _STATE, _META = "state", "meta"
 
@@ -37,7 +37,7 @@ class SharedCheckpoint(Callback):
         self._saved, self._identity = time.monotonic(), {}
         self._manager: Any = None
 
-    def on_start(self, loop: Loop) -> None:
+    def on_start(self, loop: TrainingLoop) -> None:
         """Reads the last checkpoint, if there is one."""
         orbax = self._orbax
         options = orbax.CheckpointManagerOptions(
@@ -75,18 +75,18 @@ class SharedCheckpoint(Callback):
                 f"{self._folder}: expected a complete checkpoint, got {error!r}."
             ) from error
 
-    def on_report(self, loop: Loop) -> None:
+    def on_report(self, loop: TrainingLoop) -> None:
         """Writes a checkpoint, if it is time by the clock of the first process."""
         if _agreed(time.monotonic() - self._saved >= self._seconds):
             self._write(loop)
 
-    def on_end(self, loop: Loop) -> None:
+    def on_end(self, loop: TrainingLoop) -> None:
         """Writes the last checkpoint."""
         if self._manager.latest_step() != loop.epoch:
             self._write(loop)
         self._manager.close()
 
-    def _write(self, loop: Loop) -> None:
+    def _write(self, loop: TrainingLoop) -> None:
         args = self._orbax.args
         meta = loop.record(self._identity)
         # Orbax writes no empty arrays.

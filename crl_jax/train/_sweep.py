@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ._loop import Fitted
+from ._fit import FitResult
 
 VALID = "valid_"
 """What the name of a validation score in a history begins with."""
 
 
 @dataclass(frozen=True)
-class Choice:
+class Selection:
     """The best point of a grid and when to stop there.
 
     Attributes:
@@ -52,7 +52,7 @@ def grid(axes: Mapping[str, Sequence[float]], seeds: Sequence[int] = (0,)) -> di
     return {name: np.asarray(c) for name, c in zip((*axes, "seeds"), columns, strict=True)}
 
 
-def choose(fitted: Fitted, n_seeds: int = 1, *, window: int = 3) -> Choice:
+def select_best(fitted: FitResult, n_seeds: int = 1, *, window: int = 3) -> Selection:
     """The point and stopping epoch with the best validation score.
 
     The score is averaged over seeds and over ``window`` neighbouring evaluations. The best of
@@ -67,7 +67,7 @@ def choose(fitted: Fitted, n_seeds: int = 1, *, window: int = 3) -> Choice:
       window: Evaluations to average, odd.
 
     Returns:
-      The :class:`Choice`; ties go to the earlier point and epoch.
+      The :class:`Selection`; ties go to the earlier point and epoch.
 
     Raises:
       ValueError: If the runs were trained without validation data, or are not a whole number of
@@ -91,7 +91,7 @@ def choose(fitted: Fitted, n_seeds: int = 1, *, window: int = 3) -> Choice:
     scores = means[rows, np.arange(means.shape[1])]
     best_epochs = np.where(np.isnan(scores), 0, epochs[rows])
     point = int(ranked.max(axis=0).argmax())
-    return Choice(point, int(best_epochs[point]), float(scores[point]), scores, best_epochs)
+    return Selection(point, int(best_epochs[point]), float(scores[point]), scores, best_epochs)
 
 
 def _smooth(curves: np.ndarray, lengths: np.ndarray, window: int) -> np.ndarray:

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, Key
 
-_STREAMS = {"params": 0, "epochs": 1, "extra": 2}
+_STREAMS = {"params": 0, "epochs": 1, "model_state": 2}
 """Purposes of randomness. No stream depends on how much of another was used."""
 
 
 def stream(key: Key[Array, ""], purpose: str) -> Key[Array, ""]:
-    """The key of one purpose of a run: ``"params"``, ``"epochs"`` or ``"extra"``."""
+    """The key of one purpose of a run: ``"params"``, ``"epochs"`` or ``"model_state"``."""
     return jax.random.fold_in(key, _STREAMS[purpose])
 
 
@@ -33,10 +33,10 @@ class State(NamedTuple):
     key: Key[Array, ""]
     params: Any
     opt_state: Any
-    extra: Any
+    model_state: Any
 
 
-class Examples(NamedTuple):
+class Batch(NamedTuple):
     """Which examples a batch is made of.
 
     Attributes:
@@ -48,7 +48,7 @@ class Examples(NamedTuple):
     data: Any
 
 
-class Moment(NamedTuple):
+class StepContext(NamedTuple):
     """Where in its training a step stands.
 
     Attributes:
@@ -82,7 +82,7 @@ class Task(ABC):
 
     @abstractmethod
     def init(self, key: Key[Array, ""]) -> tuple[Any, Any]:
-        """Initial parameters, and what else changes: ``(params, extra)``.
+        """Initial parameters, and what else changes: ``(params, model_state)``.
 
         ``key`` is that of the run: :func:`stream` splits it by purpose.
         """
@@ -95,11 +95,11 @@ class Task(ABC):
         del data
 
     def start_epoch(
-        self, key: Key[Array, ""], params: Any, extra: Any, epoch: Int[Array, ""]
+        self, key: Key[Array, ""], params: Any, model_state: Any, epoch: Int[Array, ""]
     ) -> Any:
-        """``extra`` at the start of an epoch; the place of an E step."""
+        """``model_state`` at the start of an epoch; the place of an E step."""
         del key, params, epoch
-        return extra
+        return model_state
 
     def is_table(self, params: Any) -> Any:
         """Which parameters are tables ``[rows, ...]`` that may lie by rows on several devices.
@@ -108,39 +108,41 @@ class Task(ABC):
         """
         return jax.tree.map(lambda _: False, params)
 
-    def on(self, mesh: Mesh) -> "Task":
+    def shard(self, mesh: Mesh) -> "Task":
         """The same task with what it holds laid out for a mesh; by default as it is."""
         del mesh
         return self
 
     @abstractmethod
-    def batch(self, key: Key[Array, ""], examples: Examples) -> Any:
+    def batch(self, key: Key[Array, ""], examples: Batch) -> Any:
         """Gathers, draws and augments; sees no parameters, so that it may be called ahead."""
 
-    def choose(self, params: Any, extra: Any, batch: Any, moment: Moment) -> tuple[Any, Any]:
+    def complete_batch(
+        self, params: Any, model_state: Any, batch: Any, ctx: StepContext
+    ) -> tuple[Any, Any]:
         """What looks at the parameters, without a gradient, for several updates at once.
 
-        Called only where batches are drawn together or steps go by rows, see :class:`StepPlan`.
+        Called only where batches are drawn together or steps go by rows, see :class:`TrainConfig`.
 
         Returns:
-          The batch with what was chosen, and ``extra``.
+          The batch with what was chosen, and ``model_state``.
         """
-        del params, moment
-        return batch, extra
+        del params, ctx
+        return batch, model_state
 
     @abstractmethod
     def loss(
-        self, params: Any, extra: Any, batch: Any, moment: Moment
+        self, params: Any, model_state: Any, batch: Any, ctx: StepContext
     ) -> tuple[Float[Array, ""], tuple[Any, dict[str, Float[Array, ""]]]]:
-        """The mean loss of the real examples, and ``(extra, metrics)``.
+        """The mean loss of the real examples, and ``(model_state, metrics)``.
 
         Metrics are means over the real examples; an epoch reports their mean.
         """
 
-    def after_update(self, params: Any, extra: Any) -> Any:
-        """``extra`` after the parameters have changed: averaged copies, queues."""
+    def after_update(self, params: Any, model_state: Any) -> Any:
+        """``model_state`` after the parameters have changed: averaged copies, queues."""
         del params
-        return extra
+        return model_state
 
 
 class RowTask(Task):

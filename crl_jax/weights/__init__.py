@@ -38,9 +38,11 @@ from ._calibration import Calibration as Calibration
 from ._calibration import false_negative_share as false_negative_share
 from ._calibration import posterior_calibration as posterior_calibration
 from ._calibration import weights_auc as weights_auc
-from ._confidence import confidence as confidence
+from ._confidence import confidence_density as confidence_density
 from ._confidence import confidence_posterior as confidence_posterior
 from ._confidence import credibility_prior as credibility_prior
+from ._denoising import reliability_weights as reliability_weights
+from ._denoising import small_loss_weights as small_loss_weights
 from ._diagnostics import PosteriorByLabel as PosteriorByLabel
 from ._diagnostics import effective_sample_size as effective_sample_size
 from ._diagnostics import posterior_by_label as posterior_by_label
@@ -55,5 +57,3 @@ from ._measured_alpha import update_measured_alpha as update_measured_alpha
 from ._schedules import fixed_alpha as fixed_alpha
 from ._schedules import ramp_drop_rate as ramp_drop_rate
 from ._schedules import warmup_alpha as warmup_alpha
-from ._small_loss import reliability_weights as reliability_weights
-from ._small_loss import small_loss_weights as small_loss_weights

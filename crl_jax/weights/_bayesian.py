@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float
 from .._checks import check_range, check_shape
 from .._floats import at_least_float32, rounded
 from .._per_anchor import PerAnchor, column, per_anchor
-from .._reduce import kept_count
+from .._reduce import count_kept
 from ..stats import binned_ranks, ranks
 
 
@@ -163,7 +163,7 @@ def _relative_density(
     alpha = per_anchor("alpha", alpha, batch, dtype)
     easy, hard = column(easy), column(hard)
 
-    n = column(kept_count(neg, where)).astype(dtype)
+    n = column(count_kept(neg, where)).astype(dtype)
     if bins is None:
         rank = ranks(neg, where=where).astype(dtype)
     else:

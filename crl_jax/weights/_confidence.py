@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 from .._checks import check_range
 from .._per_anchor import PerAnchor
 from ..data import Interactions
-from ..stats import Law
+from ..stats import Distribution
 
 
 def credibility_prior(train: Interactions) -> Float[Array, "n_items"]:
@@ -35,8 +35,8 @@ def credibility_prior(train: Interactions) -> Float[Array, "n_items"]:
     return jax.nn.sigmoid(jnp.asarray(standard, jnp.float32))
 
 
-def confidence(
-    scores: Float[Array, "*batch"], *, prior: PerAnchor, law: Law
+def confidence_density(
+    scores: Float[Array, "*batch"], *, prior: PerAnchor, distribution: Distribution
 ) -> Float[Array, "*batch"]:
     r"""How credible interactions are, given their scores, up to a common factor.
 
@@ -66,17 +66,18 @@ def confidence(
       "Contrastive Learning for Personalized Recommendation", Eq. 3.22 and 3.27.
 
     >>> from crl_jax.stats import VarianceGamma
-    >>> law = VarianceGamma(dim=27, scale=0.6)
-    >>> print(confidence(jnp.array([-2.0, 0.0, 2.0, 9.0]), prior=0.5, law=law).round(4))
+    >>> distribution = VarianceGamma(dim=27, scale=0.6)
+    >>> print(confidence(jnp.array([-2.0, 0.0, 2.0, 9.0]), prior=0.5,
+    distribution=distribution).round(4))
     [0.0268 0.0658 0.0779 0.0023]
     """
     check_range("prior", prior, 0.0, 1.0)
-    density = law.pdf(scores)
-    return 2 * law.cdf(scores) * density * jnp.asarray(prior, density.dtype)
+    density = distribution.pdf(scores)
+    return 2 * distribution.cdf(scores) * density * jnp.asarray(prior, density.dtype)
 
 
 def confidence_posterior(
-    scores: Float[Array, "*batch"], *, prior: PerAnchor, law: Law
+    scores: Float[Array, "*batch"], *, prior: PerAnchor, distribution: Distribution
 ) -> Float[Array, "*batch"]:
     r"""The probability that interactions are credible, given their scores.
 
@@ -87,11 +88,11 @@ def confidence_posterior(
     The score of a credible interaction is the larger of two, that of another the smaller: the
     density :math:`f` cancels. So no law in closed form is needed: the distribution function of the
     scores of interactions, which any encoder has, gives :math:`F`, that of one of the two, by
-    :class:`crl_jax.stats.OneOfTwo`. It rises with the score and with the prior.
+    :class:`crl_jax.stats.OrderStatisticMixture`. It rises with the score and with the prior.
 
     Args:
-      scores: As in :func:`confidence`.
-      prior: As in :func:`confidence`.
+      scores: As in :func:`confidence_density`.
+      prior: As in :func:`confidence_density`.
       law: Distribution of one of the two scores, of which :math:`F` alone counts.
 
     Returns:
@@ -105,14 +106,15 @@ def confidence_posterior(
       "Contrastive Learning for Personalized Recommendation", Eq. 3.25 with its denominator; the
       counterpart for positives of the posterior of chapter 4.
 
-    >>> from crl_jax.stats import Smoothed
+    >>> from crl_jax.stats import SmoothedEmpirical
     >>> scores = jnp.linspace(-1.0, 1.0, 101)
-    >>> law = Smoothed().fit(scores)
-    >>> print(np.asarray(confidence_posterior(scores[::25], prior=0.7, law=law)).round(2))
+    >>> distribution = SmoothedEmpirical().fit(scores)
+    >>> print(np.asarray(confidence_posterior(scores[::25], prior=0.7,
+    distribution=distribution)).round(2))
     [0.1  0.44 0.7  0.87 0.98]
     """
     check_range("prior", prior, 0.0, 1.0)
-    below = law.cdf(scores)
+    below = distribution.cdf(scores)
     prior = jnp.asarray(prior, below.dtype)
     credible, other = below * prior, (1 - below) * (1 - prior)
     total = credible + other

@@ -7,8 +7,8 @@ from jaxtyping import Array, Bool, Float
 from .._checks import check_range, check_shape
 from .._floats import at_least_float32
 from .._per_anchor import PerAnchor, Scalar, column, per_anchor
-from .._reduce import kept_count
-from .._scaling import below_largest
+from .._reduce import count_kept
+from .._scaling import subtract_row_max
 
 
 def hard_weights(
@@ -60,8 +60,8 @@ def hard_weights(
 
     # Differences before any product: those of products could be infinities. And a beta of 0 must
     # not meet one.
-    below, _ = below_largest(neg)
+    below, _ = subtract_row_max(neg)
     below = below / jnp.asarray(temperature, neg.dtype)
     tilt = beta * jnp.maximum(below, float(jnp.finfo(neg.dtype).min))
-    count = column(kept_count(neg, where)).astype(neg.dtype)
+    count = column(count_kept(neg, where)).astype(neg.dtype)
     return count * jax.nn.softmax(tilt, axis=-1, where=where)

@@ -64,7 +64,7 @@ def resolve_contrast(
     log: data.Interactions,
     encoder: models.Encoder,
     swept: tuple[str, ...] = (),
-) -> tuple[models.Encoder, tasks.Term | None]:
+) -> tuple[models.Encoder, tasks.AuxiliaryLoss | None]:
     """Makes the chosen contrast for training on ``log``.
 
     Returns:
@@ -93,4 +93,6 @@ def resolve_contrast(
 def swept_fields(options: ContrastOptions, numbers: Mapping[str, Any]) -> dict[str, Any]:
     """Those of ``numbers`` that are flags of the contrast, by the names of a sweep's."""
     flags = {**CONTRASTS[options.contrast].flags, **LOSSES[options.contrast_loss].flags}
-    return {f"contrast.{of.field}": numbers[name] for name, of in flags.items() if name in numbers}
+    return {
+        f"auxiliary_loss.{of.field}": numbers[name] for name, of in flags.items() if name in numbers
+    }

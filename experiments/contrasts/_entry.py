@@ -11,7 +11,7 @@ from .._registry import Entry, Hyperparam
 
 _WEIGHT = Hyperparam(None, "Weight of the contrast", NOT_NEGATIVE, field="weight")
 _TEMPERATURE = Hyperparam(None, "Divides the contrast's cosines", POSITIVE, field="temperature")
-Made = tuple[models.LightGCN, tasks.Contrast]
+Made = tuple[models.LightGCN, tasks.ContrastiveAuxiliaryLoss]
 """The encoder of the ranking, and the term beside its loss."""
 
 

@@ -29,9 +29,11 @@ def _sgl(
 ) -> Made:
     changes = _AUGMENTATIONS[augmentation](augmentation_rate)
     if "edge_dropout" in changes:
-        encoder = replace(encoder, graph=models.InteractionGraph.of(log, droppable=True))
+        encoder = replace(
+            encoder, graph=models.InteractionGraph.from_interactions(log, droppable=True)
+        )
     view = replace(encoder, renormalize=True, **changes)
-    return encoder, tasks.GraphViews(first=view, second=view, **settings)
+    return encoder, tasks.GraphContrast(first=view, second=view, **settings)
 
 
 def _neighbours_alone(encoder: models.LightGCN) -> models.LightGCN:
@@ -45,7 +47,7 @@ def _simgcl(
 ) -> Made:
     encoder = _neighbours_alone(encoder)
     view = replace(encoder, noise=noise)
-    return encoder, tasks.GraphViews(first=view, second=view, **settings)
+    return encoder, tasks.GraphContrast(first=view, second=view, **settings)
 
 
 def _xsimgcl(
@@ -57,13 +59,13 @@ def _xsimgcl(
     contrast_layer: int,
 ) -> Made:
     encoder = replace(_neighbours_alone(encoder), noise=noise)
-    return encoder, tasks.LayerViews(layer=contrast_layer, **settings)
+    return encoder, tasks.LayerContrast(layer=contrast_layer, **settings)
 
 
 def _lightgcl(
     log: data.Interactions, encoder: models.LightGCN, settings: dict[str, Any], *, rank: int
 ) -> Made:
-    return encoder, tasks.SpectralViews.of(log, rank, **settings)
+    return encoder, tasks.SpectralContrast.from_interactions(log, rank, **settings)
 
 
 SGL = ContrastEntry(

@@ -36,7 +36,7 @@ def _lightgcn(
     layers: int,
     edge_dropout: float,
 ) -> models.LightGCN:
-    return models.LightGCN.of(
+    return models.LightGCN.from_interactions(
         log,
         dim,
         layers,

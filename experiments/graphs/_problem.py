@@ -53,4 +53,4 @@ def load_problem(options: DataOptions, on_stage: OnStage) -> Problem:
             "to decide on."
         )
     learn, valid = np.sort(order[n_valid:]), np.sort(order[:n_valid])
-    return Problem(graphs, models.GraphArrays.of(graphs), learn, valid)
+    return Problem(graphs, models.GraphArrays.from_graphs(graphs), learn, valid)

@@ -35,7 +35,7 @@ class Encoder:
 
     def features(self, graphs: data.Graphs) -> np.ndarray:
         """Features of graphs ``[n, n_features]``."""
-        views = augment.GraphViews(models.GraphArrays.of(graphs))
+        views = augment.GraphAugmentation(models.GraphArrays.from_graphs(graphs))
         return file.encode(
             self.network, self.variables, np.arange(len(graphs), dtype=np.int32), views
         )

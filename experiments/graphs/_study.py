@@ -129,11 +129,13 @@ class GraphStudy(Study[Config, Problem]):
     def fit(
         self, config: Config, problem: Problem, run: Run, checkpoints: Path,
         on_entry: Callable[[dict[str, Any]], None],
-    ) -> train.Fitted:  # fmt: skip
+    ) -> train.FitResult:  # fmt: skip
         """See :meth:`Study.fit`."""
         return training.fit(config, problem, run, checkpoints, on_entry)
 
-    def learned(self, config: Config, problem: Problem, run: Run, fitted: train.Fitted) -> Learned:
+    def learned(
+        self, config: Config, problem: Problem, run: Run, fitted: train.FitResult
+    ) -> Learned:
         """See :meth:`Study.learned`."""
         return Learned.of(training.task_of(config, problem, run.numbers), fitted)
 

@@ -26,7 +26,7 @@ def fit(
     run: Run,
     checkpoints: Path,
     on_entry: Callable[[dict[str, Any]], None],
-) -> train.Fitted:
+) -> train.FitResult:
     """One training, which goes on from its checkpoint if there is one."""
     options, output = config.training, config.output
     places = problem.learn if run.phase == "search" else problem.all
@@ -35,20 +35,20 @@ def fit(
     return train.fit(
         task_of(config, problem, run.numbers),
         optimizer_of(options, run.numbers),
-        train.ArrayBatches(tasks.Labelled(jnp.asarray(places), labels)),
-        train.StepPlan(options.batch_size, mesh=mesh_of(output.mesh)),
+        train.ArrayBatches(tasks.LabelledExamples(jnp.asarray(places), labels)),
+        train.TrainConfig(options.batch_size, mesh=mesh_of(output.mesh)),
         epochs=options.epochs,
         seeds=run.seed,
         eval_every=options.eval_every,
         hooks=[
-            train.Validate(_accuracy(config, problem, run.phase)),
+            train.ValidationMetrics(_accuracy(config, problem, run.phase)),
             train.Checkpoint(checkpoints / name, output.checkpoint_seconds),
             train.Progress(on_entry),
         ],
     )
 
 
-def task_of(config: Config, problem: Problem, numbers: dict[str, float]) -> tasks.TwoViews:
+def task_of(config: Config, problem: Problem, numbers: dict[str, float]) -> tasks.SimCLR:
     """The task, with the numbers of a sweep in place of the flags'.
 
     Raises:
@@ -59,15 +59,15 @@ def task_of(config: Config, problem: Problem, numbers: dict[str, float]) -> task
     backbone = make_backbone(config.encoding, problem.graphs.features.shape[1])
     head = models.Projection(options.head, norm=False)
     mesh = mesh_of(config.output.mesh)
-    views = augment.GraphViews(
+    views = augment.GraphAugmentation(
         problem.arrays,
         config.views.kinds,
         numbers.get("ratio", config.views.ratio),
         config.views.add,
         n_packs=1 if mesh is None else mesh.size,
     )
-    return tasks.TwoViews(
-        models.Network(models.WithHead(backbone, head)), views, hyperparams,
+    return tasks.SimCLR(
+        models.Network(models.BackboneWithHead(backbone, head)), views, hyperparams,
         LOSSES[config.objective.loss].loss, alpha=alpha,
     )  # fmt: skip
 
@@ -79,7 +79,7 @@ def trace_step(config: Config, problem: Problem, numbers: dict[str, float]) -> A
       ValueError: If flags contradict each other or do not suit the graphs.
     """
     some = problem.all[: config.training.batch_size]
-    examples = tasks.Labelled(some, jnp.asarray(problem.labels(some)))
+    examples = tasks.LabelledExamples(some, jnp.asarray(problem.labels(some)))
     return traced.trace_step(task_of(config, problem, numbers), examples)
 
 

@@ -88,14 +88,14 @@ def _published(
 ) -> Any:
     """What a classifier finds that is trained on features of random views."""
     task = learned.task
-    backbone = task.of_network(learned.params, learned.extra)
+    backbone = task.network_variables(learned.params, learned.model_state)
     classifier = tasks.Classification(
         task.network, task.augment, backbone, dim=dim, n_classes=len(part.classes)
     )
-    seen = tasks.Labelled(jnp.asarray(part.images), jnp.asarray(part.labels))
+    seen = tasks.LabelledExamples(jnp.asarray(part.images), jnp.asarray(part.labels))
     fitted = train.fit(
         classifier, train.Optimizer(1e-3, weight_decay=1e-6), train.ArrayBatches(seen),
-        train.StepPlan(min(512, len(part))), epochs=options.probe_epochs, seeds=seed,
+        train.TrainConfig(min(512, len(part))), epochs=options.probe_epochs, seeds=seed,
         eval_every=options.probe_epochs,
     )  # fmt: skip
     return classifier.classify(fitted.run(), {}, jnp.asarray(test.images), block_size=_BLOCK)

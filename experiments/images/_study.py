@@ -143,11 +143,13 @@ class Images(Study[Config, Problem]):
     def fit(
         self, config: Config, problem: Problem, run: Run, checkpoints: Path,
         on_entry: Callable[[dict[str, Any]], None],
-    ) -> train.Fitted:  # fmt: skip
+    ) -> train.FitResult:  # fmt: skip
         """See :meth:`Study.fit`."""
         return training.fit(config, problem, run, checkpoints, on_entry)
 
-    def learned(self, config: Config, problem: Problem, run: Run, fitted: train.Fitted) -> Learned:
+    def learned(
+        self, config: Config, problem: Problem, run: Run, fitted: train.FitResult
+    ) -> Learned:
         """See :meth:`Study.learned`."""
         task = training.task_of(config, problem.train, run.numbers)
         return Learned.of(task, fitted)

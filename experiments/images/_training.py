@@ -33,7 +33,7 @@ def fit(
     run: Run,
     checkpoints: Path,
     on_entry: Callable[[dict[str, Any]], None],
-) -> train.Fitted:
+) -> train.FitResult:
     """One training, which goes on from its checkpoint if there is one."""
     options, output = config.training, config.output
     part = problem.learn if run.phase == "search" else problem.train
@@ -42,12 +42,12 @@ def fit(
         task_of(config, part, run.numbers),
         optimizer_of(options, run.numbers),
         train.ArrayBatches(examples_of(part)),
-        train.StepPlan(options.batch_size, mesh=mesh_of(output.mesh)),
+        train.TrainConfig(options.batch_size, mesh=mesh_of(output.mesh)),
         epochs=options.epochs,
         seeds=run.seed,
         eval_every=options.eval_every,
         hooks=[
-            train.Validate(_measured(config, problem, run.phase)),
+            train.ValidationMetrics(_measured(config, problem, run.phase)),
             train.Checkpoint(checkpoints / name, output.checkpoint_seconds),
             train.Progress(on_entry),
         ],
@@ -88,7 +88,7 @@ def trace_step(config: Config, part: data.Images, numbers: dict[str, float]) -> 
 def examples_of(part: data.Images) -> Any:
     """What a training goes through: images, with labels where there are classes."""
     images = jnp.asarray(part.images)
-    return tasks.Labelled(images, jnp.asarray(part.labels)) if part.classes else images
+    return tasks.LabelledExamples(images, jnp.asarray(part.labels)) if part.classes else images
 
 
 def _measured(config: Config, problem: Problem, phase: str) -> Any:

@@ -33,12 +33,12 @@ def settle_views(options: ViewOptions, images: np.ndarray) -> ViewOptions:
     return replace(options, **left_out)
 
 
-def make_views(options: ViewOptions) -> augment.ImageViews:
+def make_views(options: ViewOptions) -> augment.ImageAugmentation:
     """The augmentation of :func:`settle_views`'s flags."""
     strength = options.jitter
     assert strength is not None
     assert options.view_size is not None
-    return augment.ImageViews(
+    return augment.ImageAugmentation(
         size=options.view_size,
         plain_size=options.judged_size,
         scale=(options.crop, 1.0),

@@ -63,11 +63,11 @@ def _contrastive(parts: Parts) -> dict[str, Any]:
 
 def _projected(parts: Parts, head: Any = None) -> models.Network:
     head = models.Projection(parts.head) if head is None else head
-    return models.Network(models.WithHead(parts.backbone, head))
+    return models.Network(models.BackboneWithHead(parts.backbone, head))
 
 
 def _simclr(parts: Parts) -> Any:
-    return tasks.TwoViews(_projected(parts), parts.augment, **_contrastive(parts))
+    return tasks.SimCLR(_projected(parts), parts.augment, **_contrastive(parts))
 
 
 def _direct(parts: Parts, first_features: int) -> Any:
@@ -76,12 +76,12 @@ def _direct(parts: Parts, first_features: int) -> Any:
             f"--first-features must be at most the {parts.n_features} features of the encoder, "
             f"got {first_features}."
         )
-    network = _projected(parts, models.FirstFeatures(first_features))
-    return tasks.TwoViews(network, parts.augment, **_contrastive(parts))
+    network = _projected(parts, models.FeatureSlice(first_features))
+    return tasks.SimCLR(network, parts.augment, **_contrastive(parts))
 
 
 def _moco(parts: Parts, queue: int, momentum: float) -> Any:
-    return tasks.MomentumViews(
+    return tasks.MoCo(
         _projected(parts), parts.augment, momentum=momentum, dim=parts.head[-1], queue=queue,
         **_contrastive(parts),
     )  # fmt: skip
@@ -90,8 +90,10 @@ def _moco(parts: Parts, queue: int, momentum: float) -> Any:
 def _prototypes(
     parts: Parts, queue: int, momentum: float, clusters: int, warm_up_epochs: int
 ) -> Any:
-    images = tasks.Labelled(jnp.asarray(parts.train.images), jnp.asarray(parts.train.labels))
-    return tasks.ProtoNCE(
+    images = tasks.LabelledExamples(
+        jnp.asarray(parts.train.images), jnp.asarray(parts.train.labels)
+    )
+    return tasks.PCL(
         _projected(parts), parts.augment, momentum=momentum, dim=parts.head[-1], queue=queue,
         data=images, clusters=(clusters,), warm_up=warm_up_epochs, **_contrastive(parts),
     )  # fmt: skip
@@ -105,14 +107,14 @@ def _byol(parts: Parts, momentum: float) -> Any:
 
 
 def _supervised(parts: Parts) -> Any:
-    return tasks.SupervisedViews(
+    return tasks.SupCon(
         _projected(parts), parts.augment, {"temperature": parts.hyperparams["temperature"]},
         loss_fn=losses.supervised_contrastive,
     )  # fmt: skip
 
 
 def _oracle(parts: Parts) -> Any:
-    return tasks.OracleViews(
+    return tasks.SupervisedOracle(
         _projected(parts), parts.augment, {"temperature": parts.hyperparams["temperature"]}
     )
 

@@ -32,7 +32,9 @@ test images that is fitted to tell the labelled from the unlabelled."""
 _TOLD = {"supcon": 0.0, "punce_half": 0.5, "punce": 1.0, "punce_more": 1.5}
 _FEATURES = 32
 _NETWORK = models.Network(
-    models.WithHead(models.Projection((128, _FEATURES), n_in=64), models.Projection((32, 32)))
+    models.BackboneWithHead(
+        models.Projection((128, _FEATURES), n_in=64), models.Projection((32, 32))
+    )
 )
 
 
@@ -41,7 +43,7 @@ _NETWORK = models.Network(
 class FlatViews:
     """Views of images, pixels in a row."""
 
-    views: augment.ImageViews
+    views: augment.ImageAugmentation
 
     def __call__(self, key: Key[Array, ""], image: Array) -> Float[Array, "pixels"]:
         return self.views(key, image).ravel()
@@ -74,7 +76,7 @@ def load() -> Digits:
     """The digits, four fifths of them to learn from."""
     split = data.load_images("digits")
     pixels = split.train.images / 255
-    views = augment.ImageViews(
+    views = augment.ImageAugmentation(
         size=8, blur_kernel=1, scale=(0.5, 1.0), flip_rate=0.0, jitter=(0.4, 0.4, 0.0, 0.0),
         grey_rate=0.0, mean=float(pixels.mean()), std=float(pixels.std()),
     )  # fmt: skip
@@ -102,12 +104,12 @@ def task_of(method: str, digits: Digits, labelled: np.ndarray) -> tuple[Any, np.
     """What is trained, and the labels that it sees."""
     temperature = {"temperature": 0.3}
     if method == "supcon_negative":
-        task = tasks.SupervisedViews(_NETWORK, digits.views, temperature)
+        task = tasks.SupCon(_NETWORK, digits.views, temperature)
         return task, labelled.astype(np.int32)
     # One program for all: without labels puNCE is InfoNCE, and told 0 it is SupCon.
     prior = {"tau_plus": _TOLD.get(method, 0.0) * true_prior(digits, labelled)}
     seen = labelled & (method != "info_nce")
-    task = tasks.PositiveUnlabelledViews(_NETWORK, digits.views, temperature | prior)
+    task = tasks.PuNCE(_NETWORK, digits.views, temperature | prior)
     return task, seen.astype(np.int32) - 1
 
 
@@ -117,12 +119,12 @@ def features_of(
     """Features of the images after the training, and of the test images."""
     fitted = train.fit(
         task, train.Optimizer(1e-2),
-        train.ArrayBatches(tasks.Labelled(digits.images, jnp.asarray(labels, jnp.int32))),
-        train.StepPlan(128), epochs=epochs, seeds=seed, eval_every=epochs,
+        train.ArrayBatches(tasks.LabelledExamples(digits.images, jnp.asarray(labels, jnp.int32))),
+        train.TrainConfig(128), epochs=epochs, seeds=seed, eval_every=epochs,
     )  # fmt: skip
-    extra = jax.tree.map(lambda leaf: leaf[0], fitted.state.extra)
+    model_state = jax.tree.map(lambda leaf: leaf[0], fitted.state.model_state)
     seen, unseen = (
-        task.represent(fitted.run(), extra, images)
+        task.represent(fitted.run(), model_state, images)
         for images in (digits.images, digits.test_images)
     )
     return seen, unseen

@@ -63,7 +63,7 @@ class Settled:
         return self.entry.sampler
 
     @property
-    def term(self) -> tasks.Term | None:
+    def term(self) -> tasks.AuxiliaryLoss | None:
         """The further term that the loss brings; None if it brings none."""
         of_term = self.entry.of_term.items()
         if self.entry.term is None:
@@ -75,7 +75,7 @@ class Settled:
         found = {f"loss.{n}": numbers[n] for n in self.hyperparams if n in numbers}
         of_term = self.entry.of_term.items()
         return found | {
-            f"contrast.{of.field or n}": numbers[n] for n, of in of_term if n in numbers
+            f"auxiliary_loss.{of.field or n}": numbers[n] for n, of in of_term if n in numbers
         }
 
     def similar(self, options: EncoderOptions) -> EncoderOptions:

@@ -52,7 +52,7 @@ class Objective(Entry):
     schedule: tasks.HyperparamSchedule | None = None
     sampler: Callable[[data.Interactions], samplers.Sampler] | None = None
     confidence: Callable[[data.Interactions, TrainOptions, dict[str, Any]], Any] | None = None
-    term: Callable[..., tasks.Term] | None = None
+    term: Callable[..., tasks.AuxiliaryLoss] | None = None
     of_term: Mapping[str, Hyperparam] = field(default_factory=dict)
     similarities: tuple[models.Similarity, models.Similarity] | None = None
     settled: Callable[[dict[str, Any], tuple[str, ...]], dict[str, Any]] | None = None

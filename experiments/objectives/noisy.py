@@ -31,7 +31,7 @@ def _choose_law(values: dict[str, Any], swept: tuple[str, ...]) -> dict[str, Any
 def _confidence(
     log: data.Interactions, training: TrainOptions, values: dict[str, Any]
 ) -> tasks.Confidence:
-    law: stats.Law = stats.Smoothed()
+    law: stats.Distribution = stats.SmoothedEmpirical()
     if values["law"] == "variance-gamma":
         scale = values["law_scale"]
         of_initial = _initial_variance(log, training)

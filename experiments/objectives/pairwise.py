@@ -15,22 +15,24 @@ TAU_PLUS = Hyperparam(
 )
 
 
-@losses.anchorwise
+@losses.per_anchor_loss
 def group_bpr(pos: Any, neg: Any, *, rho: Any, **rest: Any) -> Any:
     """GBPR of the scores that training gives: the own one, then those of the group."""
     return losses.gbpr(pos[:, 0], neg, group=pos[:, 1:], rho=rho, **rest)
 
 
-@losses.anchorwise
+@losses.per_anchor_loss
 def likely_and_unpopular(pos: Any, neg: Any, *, balance: Any, **rest: Any) -> Any:
     """MPR of two negatives, of which the first is likely to be liked."""
     return losses.mpr(pos, neg[:, 1:], likely=neg[:, 0], balance=balance, **rest)
 
 
-def popular_and_not(log: data.Interactions) -> samplers.Mixed:
+def popular_and_not(log: data.Interactions) -> samplers.MixedSampler:
     """A negative by popularity, and one by its inverse."""
     counts = jnp.asarray(log.item_counts, jnp.float32)
-    return samplers.Mixed((samplers.PNS.of(log), samplers.PNS(1 / (1 + counts))))
+    return samplers.MixedSampler(
+        (samplers.PNS.from_interactions(log), samplers.PNS(1 / (1 + counts)))
+    )
 
 
 BPR = Objective(help="the baseline of ranking", loss=losses.bpr, n_neg=1)

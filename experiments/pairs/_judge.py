@@ -40,7 +40,7 @@ class Found:
     """
 
     learned: Learned
-    test: data.Captioned
+    test: data.CaptionedImages
     images: jax.Array
     texts: jax.Array
     encoder: Encoder
@@ -55,7 +55,7 @@ class Found:
 
 def _embedded(learned: Learned, images: Any, tokens: Any) -> Any:
     arrays = jax.tree.map(jnp.asarray, (images, tokens))
-    return _embed(learned.task, learned.params, learned.extra, *arrays)
+    return _embed(learned.task, learned.params, learned.model_state, *arrays)
 
 
 def judge_retrieval(found: Found) -> tuple[dict[str, float], np.ndarray]:

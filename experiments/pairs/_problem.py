@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, Key
 
-from crl_jax.data import Captioned, Tokens, load_captioned
+from crl_jax.data import CaptionedImages, Tokens, load_captioned
 
 from .._bert import Encoder, load_encoder
 from .._flags import spoken
@@ -48,11 +48,11 @@ class Part:
       tokens: Those of all texts, on the host.
     """
 
-    captioned: Captioned
+    captioned: CaptionedImages
     tokens: Tokens
 
     @classmethod
-    def of(cls, captioned: Captioned, encoder: Encoder) -> "Part":
+    def of(cls, captioned: CaptionedImages, encoder: Encoder) -> "Part":
         """Cuts the texts as the encoder takes them."""
         return cls(captioned, encoder.words.encode(captioned.texts, encoder.length))
 

@@ -24,7 +24,7 @@ _HALVES = ("first", "second")
 
 
 @dataclass(frozen=True)
-class Towers:
+class CLIP:
     """What a run learned: images and texts in one space, embedded with length 1.
 
     Attributes:
@@ -67,11 +67,11 @@ class Towers:
 def save_towers(folder: Path, found: Found) -> None:
     """Writes both networks with their way into the space, and the vocabulary."""
     learned = found.learned
-    both = learned.task.of_networks(learned.params, learned.extra)
+    both = learned.task.networks_variables(learned.params, learned.model_state)
     save_text_encoder(folder, found.encoder, *both)
 
 
-def load_towers(folder: Path) -> Towers:
+def load_towers(folder: Path) -> CLIP:
     """What a run learned.
 
     Raises:
@@ -86,4 +86,4 @@ def load_towers(folder: Path) -> Towers:
         params, rest = zip(*(network.init(key) for network in networks))
         return dict(zip(_HALVES, params)), dict(zip(_HALVES, rest))
 
-    return Towers(config, takes, networks, kept.variables(init))
+    return CLIP(config, takes, networks, kept.variables(init))

@@ -165,11 +165,11 @@ class Pairs(Study[Config, Problem]):
     def fit(
         self, config: Config, problem: Problem, run: Run, checkpoints: Path,
         on_entry: Callable[[dict[str, Any]], None],
-    ) -> train.Fitted:  # fmt: skip
+    ) -> train.FitResult:  # fmt: skip
         """See :meth:`Study.fit`."""
         return training.fit(config, problem, run, checkpoints, on_entry)
 
-    def learned(self, config: Config, problem: Problem, run: Run, fitted: train.Fitted) -> Found:
+    def learned(self, config: Config, problem: Problem, run: Run, fitted: train.FitResult) -> Found:
         """See :meth:`Study.learned`."""
         task = training.task_of(config, problem, run.numbers)
         return Found.of(Learned.of(task, fitted), problem)

@@ -31,19 +31,19 @@ def fit(
     run: Run,
     checkpoints: Path,
     on_entry: Callable[[dict[str, Any]], None],
-) -> train.Fitted:
+) -> train.FitResult:
     """One training, which goes on from its checkpoint if there is one."""
     options, output = config.training, config.output
     return train.fit(
         task_of(config, problem, run.numbers),
         optimizer_of(options, run.numbers),
         train.ArrayBatches(jax.tree.map(jnp.asarray, examples_of(problem.train))),
-        train.StepPlan(options.batch_size, mesh=mesh_of(output.mesh)),
+        train.TrainConfig(options.batch_size, mesh=mesh_of(output.mesh)),
         epochs=options.epochs,
         seeds=run.seed,
         eval_every=options.eval_every,
         hooks=[
-            train.Validate(recall_on(problem.valid)),
+            train.ValidationMetrics(recall_on(problem.valid)),
             train.Checkpoint(
                 checkpoints / f"{run.phase}-{run.index}.npz", output.checkpoint_seconds
             ),
@@ -55,10 +55,10 @@ def fit(
 def examples_of(part: Part) -> Any:
     """Images with their captions; labelled, where it is known which are equal."""
     pairs, groups = (part.captioned.images, part.captions), part.captioned.groups
-    return pairs if groups is None else tasks.Labelled(pairs, jnp.asarray(groups))
+    return pairs if groups is None else tasks.LabelledExamples(pairs, jnp.asarray(groups))
 
 
-def task_of(config: Config, problem: Problem, numbers: dict[str, float]) -> tasks.Towers:
+def task_of(config: Config, problem: Problem, numbers: dict[str, float]) -> tasks.CLIP:
     """The task, with the numbers of a sweep in place of the flags'.
 
     Raises:
@@ -77,7 +77,7 @@ def task_of(config: Config, problem: Problem, numbers: dict[str, float]) -> task
         learned["bias"] = values["bias"]
     given = None if encoder.params is None else {"second": {"backbone": encoder.params}}
     n_channels = problem.train.captioned.images.shape[-1]
-    return tasks.Towers(
+    return tasks.CLIP(
         *networks_of(config, n_channels, encoder.settings),
         loss_fn=entry.loss, hyperparams=hyperparams, alpha=alpha, pretrained=given,
         augment_first=make_views(config.views), augment_second=draw_caption,
@@ -86,14 +86,14 @@ def task_of(config: Config, problem: Problem, numbers: dict[str, float]) -> task
 
 
 def networks_of(
-    config: Config, n_channels: int, settings: models.Bert
+    config: Config, n_channels: int, settings: models.BERT
 ) -> tuple[models.Network, models.Network]:
     """The networks of images and of texts, each with its way into the space."""
     to_space = models.Projection((config.training.dim,), norm=False, last_bias=False)
     images = make_backbone(config.encoding, n_channels)
     return (
-        models.Network(models.WithHead(images, to_space)),
-        models.Network(models.WithHead(settings, to_space)),
+        models.Network(models.BackboneWithHead(images, to_space)),
+        models.Network(models.BackboneWithHead(settings, to_space)),
     )
 
 
@@ -115,15 +115,15 @@ def recall_on(part: Part) -> Any:
     return jax.tree_util.Partial(_recall, *jax.tree.map(jnp.asarray, arrays))
 
 
-def embed(task: tasks.Towers, params: Any, extra: Any, images: Any, tokens: Any) -> Any:
+def embed(task: tasks.CLIP, params: Any, model_state: Any, images: Any, tokens: Any) -> Any:
     """Embeddings of images and of texts, of length 1."""
-    return task.embed(params, extra, images, tokens, block_size=BLOCK)
+    return task.embed(params, model_state, images, tokens, block_size=BLOCK)
 
 
 def _recall(
-    images: Any, tokens: Any, relevant: Any, task: Any, params: Any, extra: Any
+    images: Any, tokens: Any, relevant: Any, task: Any, params: Any, model_state: Any
 ) -> dict[str, Any]:
-    of_images, of_texts = embed(task, params, extra, images, tokens)
+    of_images, of_texts = embed(task, params, model_state, images, tokens)
     found = metrics.retrieval_recall(of_images, of_texts, relevant, ks=(1, 10))
     both = {k: found[f"first_recall@{k}"] + found[f"second_recall@{k}"] for k in (10, 1)}
     return {f"valid_recall@{k}": of_both / 2 for k, of_both in both.items()}

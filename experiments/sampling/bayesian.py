@@ -48,7 +48,7 @@ def _staged(
     **values: Any,
 ) -> samplers.Sampler:
     bns = _bns(context, **values)
-    return samplers.Staged(samplers.RNS(), bns, rns_epochs) if rns_epochs else bns
+    return samplers.StagedSampler(samplers.RNS(), bns, rns_epochs) if rns_epochs else bns
 
 
 _SHARED = {

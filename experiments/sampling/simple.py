@@ -9,7 +9,9 @@ from .._registry import Hyperparam, count, words
 from ._entry import Context, SamplerEntry
 
 RNS = SamplerEntry(help="uniform", make=lambda context: samplers.RNS())
-PNS = SamplerEntry(help="by popularity", make=lambda context: samplers.PNS.of(context.train))
+PNS = SamplerEntry(
+    help="by popularity", make=lambda context: samplers.PNS.from_interactions(context.train)
+)
 AOBPR = SamplerEntry(
     help="by rank",
     hyperparams={
@@ -41,7 +43,9 @@ IN_BATCH = SamplerEntry(
             field="correction",
         ),
     },
-    make=lambda context, batch_mask, log_q: samplers.InBatch.of(context.train, batch_mask, log_q),
+    make=lambda context, batch_mask, log_q: samplers.InBatch.from_interactions(
+        context.train, batch_mask, log_q
+    ),
 )
 
 

@@ -46,11 +46,13 @@ RECIPE = Recipe(
 )
 
 
-def _confidence(law: stats.Law | None = None, *, rated: bool = False, **changes: Any) -> Any:
+def _confidence(
+    law: stats.Distribution | None = None, *, rated: bool = False, **changes: Any
+) -> Any:
     def make(world: World) -> tasks.Confidence:
         log, further = world.train, dict(changes)
         if law is not None:
-            further["law"] = law
+            further["distribution"] = law
         prior: Any = weights.credibility_prior(log)
         if rated:
             assert log.ratings is not None

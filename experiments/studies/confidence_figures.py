@@ -26,7 +26,7 @@ def laws(job: Job) -> None:
 
 def credible_laws(job: Job) -> None:
     """Figure 3.3."""
-    _draw_laws(job, lambda law, x: weights.confidence(x, prior=1.0, law=law))
+    _draw_laws(job, lambda law, x: weights.confidence_density(x, prior=1.0, distribution=law))
 
 
 def _draw_laws(job: Job, density: Any) -> None:
@@ -109,8 +109,8 @@ def convergence(job: Job) -> None:
     """Figure 3.6."""
     rows_of = study.Study(job.options.law_scale).rows()
     converging = tuple(rows_of[name] for name in study.CONVERGING)
-    plan = metrics.ranking_plan(job.world.train, job.world.test)
-    probe = train.Validate(jax.tree_util.Partial(_auc, plan))
+    plan = metrics.eval_layout(job.world.train, job.world.test)
+    probe = train.ValidationMetrics(jax.tree_util.Partial(_auc, plan))
     outcomes = []
     with display(job.console) as screen:
         for method in converging:
@@ -137,11 +137,11 @@ def convergence(job: Job) -> None:
 
 
 def _auc(
-    plan: metrics.RankingPlan, task: tasks.Ranking, params: Any, extra: Any
+    plan: metrics.EvalLayout, task: tasks.Ranking, params: Any, model_state: Any
 ) -> dict[str, jax.Array]:
     """Mean AUC over the test users."""
-    del extra
-    tables = task.serving.serve(params)
+    del model_state
+    tables = task.serving.serving_tables(params)
     return {"auc": jnp.mean(metrics.evaluate(models.inner_scores, tables, plan, ks=(1,))["auc"])}
 
 

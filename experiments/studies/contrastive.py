@@ -148,7 +148,7 @@ def _method(label: str, config: Config, budget: Budget, world: World | None = No
             batch_size=budget.batch_size,
             eval_every=budget.eval_every,
             valid=budget.valid,
-            l2_on=training.l2_on,
+            l2_target=training.l2_target,
             layers=encoding["layers"],
             at_once=budget.at_once,
         ),
@@ -166,6 +166,6 @@ def _factor(name: str, label: str, config: Config, budget: Budget, world: World 
     if name != "weight_decay":
         return 1.0
     factor = budget.l2 * budget.l2_of.get(label, 1.0)
-    if config.training.l2_on == "rows" or world is None:
+    if config.training.l2_target == "rows" or world is None:
         return factor
     return factor * _ROWS / (world.train.n_users + world.train.n_items)

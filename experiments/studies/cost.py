@@ -160,7 +160,7 @@ def _validation(method: Method, world: World, folder: Path) -> float:
 def _score(world: World, dim: int) -> float:
     users = np.unique(world.test.users)
     some = users[:: -(-len(users) // _USERS)]
-    plan = metrics.ranking_plan(world.train, world.test.select(np.isin(world.test.users, some)))
+    plan = metrics.eval_layout(world.train, world.test.select(np.isin(world.test.users, some)))
     keys = jax.random.split(jax.random.key(0))
     sizes = world.train.n_users, world.train.n_items
     tables = models.Tables(*(jax.random.normal(k, (n, dim)) for k, n in zip(keys, sizes)))

@@ -104,7 +104,7 @@ def load_world(
     if test_rating is None:
         if isinstance(loaded, data.Split):
             loaded = data.union(*(part for _, part in loaded.parts()))
-        cut = data.split_clean(loaded, seed=split)
+        cut = data.split_top_rated(loaded, seed=split)
         assert cut.test is not None
         return World(cut.train, cut.test, folder)
     if not isinstance(loaded, data.Split) or loaded.test is None or loaded.test.ratings is None:

@@ -72,7 +72,7 @@ class Minibatch:
       batch_size: Anchors per step.
       eval_every: Epochs between two validations.
       valid: Share of the training interactions that decides.
-      l2_on: What L2 acts on, see :data:`crl_jax.tasks.L2On`.
+      l2_on: What L2 acts on, see :data:`crl_jax.tasks.L2Target`.
       layers: Of a graph encoder; None for its default.
       at_once: Whether all points, and then all seeds, train side by side. On a large graph they are
         quicker in turn: the rows that one of them mixes stay in the caches.
@@ -90,7 +90,7 @@ class Minibatch:
     batch_size: int = 1024
     eval_every: int = 5
     valid: float = 0.2
-    l2_on: tasks.L2On = "tables"
+    l2_target: tasks.L2Target = "tables"
     layers: int | None = None
     at_once: bool = True
 

@@ -33,7 +33,7 @@ def _oracle(candidates: int | None, true: float = 0.04) -> Method:
 
 
 RNS = Method("rns", lambda _: samplers.RNS())
-PNS = Method("pns", lambda world: samplers.PNS.of(world.train))
+PNS = Method("pns", lambda world: samplers.PNS.from_interactions(world.train))
 AOBPR = Method("aobpr", lambda _: samplers.AOBPR())
 # The dissertation's DNS draws with a probability linear in the rank: two candidates.
 DNS = Method("dns", lambda _: samplers.DNS(2))
@@ -60,7 +60,7 @@ TABLES: dict[str, tuple[Method, ...]] = {
         RNS,
         BNS,
         Method("bns-1", _bns(risk_lambda=10.0, risk_lambda_slope=0.1, risk_lambda_least=2.0)),
-        Method("bns-2", lambda world: samplers.Staged(samplers.RNS(), _bns()(world), 10)),
+        Method("bns-2", lambda world: samplers.StagedSampler(samplers.RNS(), _bns()(world), 10)),
         Method(
             "bns-3", lambda world: samplers.BNS(samplers.uniform_prior(world.train.n_items))
         ),
@@ -94,7 +94,7 @@ LAMBDA_OR_SIZE = {
 }
 
 
-def score_histogram(world: World, edges: np.ndarray) -> train.Validate:
+def score_histogram(world: World, edges: np.ndarray) -> train.ValidationMetrics:
     """A hook that counts the scores of true and of false negatives between ``edges``.
 
     False negatives are the test items, true ones all else that a user has not taken. Scores
@@ -107,14 +107,14 @@ def score_histogram(world: World, edges: np.ndarray) -> train.Validate:
     counted = jax.tree_util.Partial(
         _count_scores, jnp.asarray(kind), jnp.asarray(edges, jnp.float32)
     )
-    return train.Validate(counted)
+    return train.ValidationMetrics(counted)
 
 
 def _count_scores(
-    kind: jax.Array, edges: jax.Array, task: tasks.Ranking, params: Any, extra: Any
+    kind: jax.Array, edges: jax.Array, task: tasks.Ranking, params: Any, model_state: Any
 ) -> dict[str, jax.Array]:
-    del extra
-    tables = task.serving.serve(params)
+    del model_state
+    tables = task.serving.serving_tables(params)
     scores = tables.users @ tables.items.T
     n = edges.size - 1
     bins = jnp.clip(jnp.searchsorted(edges, scores.ravel(), side="right") - 1, 0, n - 1)

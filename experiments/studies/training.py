@@ -49,8 +49,8 @@ def train_published(
         optimizer=train.RowOptimizer(
             recipe.learning_rate * method.rate, recipe.weight_decay, rule=train.rows.sgd
         ),
-        l2_on="rows",
-        plan=train.StepPlan(1, draw_batches=method.draw),
+        l2_target="rows",
+        config=train.TrainConfig(1, draw_batches=method.draw),
         epochs=epochs,
         seeds=np.asarray(seeds),
         hooks=[*([] if probe is None else [probe]), *_callbacks(checkpoint, on_epoch)],
@@ -90,10 +90,10 @@ def _search(
     method: Method,
     world: World,
     seed: tuple[int, ...],
-    fit: Callable[..., tasks.FittedRanking],
+    fit: Callable[..., tasks.RankingResult],
     checkpoint: Path | None,
     on_epoch: OnEpoch | None,
-) -> tuple[train.Choice, dict[str, float]]:
+) -> tuple[train.Selection, dict[str, float]]:
     """The best point, and its numbers; one that diverges is passed over if another does not."""
     of = method.minibatch
     cut = data.with_validation(world.train, valid=of.valid)
@@ -109,7 +109,7 @@ def _search(
         except train.TrainingDiverged as error:
             diverged = error
             continue
-        choice = train.choose(searched)
+        choice = train.select_best(searched)
         made.append((choice, {name: float(x[choice.point]) for name, x in runs.items()}))
     if not made:
         assert diverged is not None
@@ -124,7 +124,7 @@ def fit_minibatch(
     *,
     graph: data.Interactions | None = None,
     **rest: Any,
-) -> tasks.FittedRanking:
+) -> tasks.RankingResult:
     """One training of the minibatch setting.
 
     Args:
@@ -145,9 +145,9 @@ def fit_minibatch(
         optimizer=train.Optimizer(
             of.learning_rate, of.weight_decay, 0.3, schedule=train.step_decay
         ),
-        plan=train.StepPlan(of.batch_size),
+        config=train.TrainConfig(of.batch_size),
         init_scale=of.init_scale,
-        l2_on=of.l2_on,
+        l2_target=of.l2_target,
         **rest,
     )
 
@@ -186,9 +186,9 @@ def _callbacks(checkpoint: Path | None, on_epoch: OnEpoch | None) -> list[train.
 
 
 def _score(
-    method: Method, world: World, trained: list[tasks.FittedRanking], chosen: dict[str, float]
+    method: Method, world: World, trained: list[tasks.RankingResult], chosen: dict[str, float]
 ) -> Outcome:
-    plan = metrics.ranking_plan(world.masked or world.train, world.test)
+    plan = metrics.eval_layout(world.masked or world.train, world.test)
     recipe, estimator, ratings = method.recipe, method.estimator(world), world.train.ratings
     per_seed, users, curves = [], [], []
     for fitted, run in [(each, run) for each in trained for run in range(each.n_runs)]:

@@ -42,7 +42,7 @@ class TextLearned:
     @classmethod
     def of(cls, problem: Problem, trained: Trained) -> "TextLearned":
         """Of the stages of a training."""
-        bare = tasks.TwoViews(models.Network(problem.encoder.settings), problem.table)
+        bare = tasks.SimCLR(models.Network(problem.encoder.settings), problem.table)
         before = Learned(bare, *trained.start)
         return cls(problem, trained.contrast, before, trained.classifier)
 
@@ -51,7 +51,9 @@ class TextLearned:
         """The encoder as the last stage left it."""
         if self.classifier is None:
             return self.before
-        return Learned(self.before.task, self.classifier.params["network"], self.classifier.extra)
+        return Learned(
+            self.before.task, self.classifier.params["network"], self.classifier.model_state
+        )
 
     @cached_property
     def test(self) -> Part:
@@ -76,7 +78,7 @@ class TextLearned:
         """Their classes by the fine-tuned classifier, or by a linear one on the features."""
         if self.classifier is not None:
             of = self.classifier
-            return classify(of.task, of.params, of.extra, jnp.asarray(self.test.places))
+            return classify(of.task, of.params, of.model_state, jnp.asarray(self.test.places))
         part = self.problem.train.labelled
         return metrics.linear_probe(
             self.before.features(part.places), jnp.asarray(part.labels), self.features,
@@ -123,7 +125,7 @@ def judge(config: Config, learned: TextLearned, seed: int) -> tuple[dict[str, fl
 def _judge_features(learned: TextLearned) -> dict[str, float]:
     """What can be told without labels."""
     of, places = learned.before, jnp.asarray(learned.test.places[_some(learned.test)])
-    alignment, uniformity = _of_dropout(of.task, of.params, of.extra, places)
+    alignment, uniformity = _of_dropout(of.task, of.params, of.model_state, places)
     found = {"dropout_alignment": alignment, "uniformity": uniformity, **_of_pairs(learned)}
     return {name: float(value) for name, value in found.items()}
 
@@ -159,7 +161,7 @@ def _some(part: Part) -> slice:
 
 
 def _pool(examples: Any, labels: np.ndarray) -> tasks.ClassPool:
-    return tasks.ClassPool.of(tasks.Labelled(examples, jnp.asarray(labels)))
+    return tasks.ClassPool.from_labels(tasks.LabelledExamples(examples, jnp.asarray(labels)))
 
 
 def judge_weights(entry: LossEntry, contrast: Learned, test: Part, seed: int) -> Truth:
@@ -176,7 +178,7 @@ def judge_weights(entry: LossEntry, contrast: Learned, test: Part, seed: int) ->
     if isinstance(task, tasks.ClassTriplets):
         task = replace(task, pool=_pool(jnp.asarray(some.places), some.labels))
     scores, is_true = _scores(
-        task, contrast.params, contrast.extra, jax.random.key(seed), jnp.asarray(some.places),
+        task, contrast.params, contrast.model_state, jax.random.key(seed), jnp.asarray(some.places),
         jnp.asarray(some.labels),
     )  # fmt: skip
     return judge_scores(entry, hyperparams_of(contrast), scores, is_true)
@@ -184,16 +186,16 @@ def judge_weights(entry: LossEntry, contrast: Learned, test: Part, seed: int) ->
 
 @train.jit
 def _scores(
-    task: Any, params: Any, extra: Any, key: Any, places: Any, labels: Any
+    task: Any, params: Any, model_state: Any, key: Any, places: Any, labels: Any
 ) -> tuple[losses.BatchScores, Any]:
     """Scores of a batch in training, and which keys are true negatives."""
     n = places.shape[0]
-    examples = train.Examples(jnp.arange(n, dtype=jnp.int32), tasks.Labelled(places, labels))
+    examples = train.Batch(jnp.arange(n, dtype=jnp.int32), tasks.LabelledExamples(places, labels))
     batch = task.batch(key, examples)
     is_triplets = isinstance(batch, tasks.Triplets)
     parts = batch[:3] if is_triplets else batch[:2]
     together = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
-    network = task.of_network(params, extra)
+    network = task.network_variables(params, model_state)
     z = losses.normalize(task.network.apply(*network, together, train=True)[0])
     if not is_triplets:
         both = jnp.tile(labels, 2)

@@ -72,9 +72,9 @@ class Part:
         return self.labelled if self.classes else self
 
     @property
-    def data(self) -> tasks.Labelled:
+    def data(self) -> tasks.LabelledExamples:
         """What tasks take."""
-        return tasks.Labelled(jnp.asarray(self.places), jnp.asarray(self.labels))
+        return tasks.LabelledExamples(jnp.asarray(self.places), jnp.asarray(self.labels))
 
 
 @dataclass(frozen=True, eq=False)

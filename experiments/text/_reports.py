@@ -54,12 +54,12 @@ def right(problem: Problem) -> Any:
     return jax.tree_util.Partial(_accuracy, valid.examples, valid.labels)
 
 
-def _accuracy(places: Any, labels: Any, task: Any, params: Any, extra: Any) -> dict[str, Any]:
-    right = task.classify(params, extra, places, block_size=_BLOCK) == labels
+def _accuracy(places: Any, labels: Any, task: Any, params: Any, model_state: Any) -> dict[str, Any]:
+    right = task.classify(params, model_state, places, block_size=_BLOCK) == labels
     return {"valid_accuracy": jnp.mean(right.astype(jnp.float32))}
 
 
-def of_dropout(task: Any, params: Any, extra: Any, places: Any) -> tuple[Any, Any]:
+def of_dropout(task: Any, params: Any, model_state: Any, places: Any) -> tuple[Any, Any]:
     """How far apart the features of two dropouts of a text are, and how evenly those of all lie.
 
     Args:
@@ -72,27 +72,27 @@ def of_dropout(task: Any, params: Any, extra: Any, places: Any) -> tuple[Any, An
       The mean squared distance of the unit vectors of two dropouts, of as many texts as fill
       blocks; and the uniformity of the unit vectors without dropout.
     """
-    of_network, rest = task.of_network(params, extra)
+    network_variables, rest = task.network_variables(params, model_state)
     size = min(_BLOCK, len(places))
     blocks = places[: len(places) // size * size].reshape(-1, size)
 
     def aligned(rest: Any, some: Any) -> tuple[Any, Any]:
         # Each row has a dropout of its own, and each block another key.
         twice = task.augment.plain(jnp.concatenate([some, some]))
-        z, rest = task.network.apply(of_network, rest, twice, train=True, method="features")
+        z, rest = task.network.apply(network_variables, rest, twice, train=True, method="features")
         return rest, losses.alignment(*jnp.split(losses.normalize(z), 2))
 
     _, distances = jax.lax.scan(aligned, rest, blocks)
-    plain = losses.normalize(task.represent(params, extra, places, block_size=_BLOCK))
+    plain = losses.normalize(task.represent(params, model_state, places, block_size=_BLOCK))
     return jnp.mean(distances), losses.uniformity(plain)
 
 
-def _of_dropout(places: Any, task: Any, params: Any, extra: Any) -> dict[str, Any]:
-    alignment, uniformity = of_dropout(task, params, extra, places)
+def _of_dropout(places: Any, task: Any, params: Any, model_state: Any) -> dict[str, Any]:
+    alignment, uniformity = of_dropout(task, params, model_state, places)
     return {"train_dropout_alignment": alignment, "train_uniformity": uniformity}
 
 
 @train.jit
-def classify(task: tasks.Classification, params: Any, extra: Any, places: Any) -> Any:
+def classify(task: tasks.Classification, params: Any, model_state: Any, places: Any) -> Any:
     """The classes of the texts at these places."""
-    return task.classify(params, extra, places, block_size=_BLOCK)
+    return task.classify(params, model_state, places, block_size=_BLOCK)

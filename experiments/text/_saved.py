@@ -39,7 +39,7 @@ class Encoder:
 def save_encoder(folder: Path, learned: TextLearned) -> None:
     """Writes the encoder as the last stage left it, without a head, and its vocabulary."""
     after = learned.after
-    save_text_encoder(folder, learned.problem.encoder, after.params, after.extra)
+    save_text_encoder(folder, learned.problem.encoder, after.params, after.model_state)
 
 
 def load_encoder(folder: Path) -> Encoder:

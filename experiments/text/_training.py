@@ -68,10 +68,10 @@ def fit(
         path = checkpoints / f"{run.phase}-{run.index}-{name}.npz"
         hooks = [train.Checkpoint(path, config.output.checkpoint_seconds), train.Progress(see)]
         if measured is not None:
-            hooks.insert(0, train.Validate(measured))
+            hooks.insert(0, train.ValidationMetrics(measured))
         fitted = train.fit(
             task, optimizer_of(options, numbers), batches,
-            train.StepPlan(options.batch_size, mesh=mesh_of(config.output.mesh)),
+            train.TrainConfig(options.batch_size, mesh=mesh_of(config.output.mesh)),
             epochs=epochs, seeds=run.seed, eval_every=options.eval_every, hooks=hooks,
         )  # fmt: skip
         return Learned.of(task, fitted)
@@ -107,13 +107,13 @@ def batches_of(config: Config, problem: Problem, phase: str) -> train.ArrayBatch
     draws = settle("method", config.method, METHODS).get("draws")
     if draws is None:
         return train.ArrayBatches(examples)
-    return tasks.DrawnBatches(examples, n_draws=draws)
+    return tasks.ResampledBatches(examples, n_draws=draws)
 
 
 def with_head(config: Config, problem: Problem) -> models.Network:
     """The network of pre-training."""
     head = models.Projection(config.training.head, norm=False)
-    return models.Network(models.WithHead(problem.encoder.settings, head))
+    return models.Network(models.BackboneWithHead(problem.encoder.settings, head))
 
 
 def task_of(config: Config, problem: Problem, phase: str, numbers: dict[str, float]) -> Any:
@@ -143,10 +143,10 @@ def start_of(
 ) -> tuple[Any, Any]:
     """The encoder before fine-tuning: as pre-training left it, or as that would begin."""
     if contrast is not None:
-        params, rest = contrast.task.of_network(contrast.params, contrast.extra)
+        params, rest = contrast.task.network_variables(contrast.params, contrast.model_state)
     else:
         given = problem.encoder.params
-        task = tasks.TwoViews(
+        task = tasks.SimCLR(
             with_head(config, problem), problem.table,
             pretrained=None if given is None else {"backbone": given},
         )  # fmt: skip
@@ -170,5 +170,5 @@ def trace_step(config: Config, problem: Problem, phase: str, numbers: dict[str, 
       ValueError: If flags contradict each other or do not suit the texts.
     """
     some = jnp.arange(config.training.batch_size, dtype=jnp.int32)
-    examples = tasks.Labelled(some, jnp.zeros_like(some))
+    examples = tasks.LabelledExamples(some, jnp.zeros_like(some))
     return traced.trace_step(task_of(config, problem, phase, numbers), examples)

@@ -22,13 +22,13 @@ class Parts:
       table: What the network sees of each text.
       labelled: Places of the texts with labels, and their labels.
       loss: The loss of ``--loss``, its hyper-parameters with the temperature, and what measures its
-        α, as :class:`crl_jax.tasks.TwoViews` takes them.
+        α, as :class:`crl_jax.tasks.SimCLR` takes them.
       pretrained: Parameters to start from; None for random ones.
     """
 
     network: models.Network
     table: Any
-    labelled: tasks.Labelled
+    labelled: tasks.LabelledExamples
     loss: dict[str, Any]
     pretrained: Any
 
@@ -48,13 +48,13 @@ class Method(Entry):
 
 def _triplets(parts: Parts) -> Any:
     return tasks.ClassTriplets(
-        parts.network, parts.table, **parts.loss, pool=tasks.ClassPool.of(parts.labelled),
+        parts.network, parts.table, **parts.loss, pool=tasks.ClassPool.from_labels(parts.labelled),
         pretrained=parts.pretrained,
     )  # fmt: skip
 
 
 def _dropout(parts: Parts) -> Any:
-    return tasks.TwoViews(parts.network, parts.table, **parts.loss, pretrained=parts.pretrained)
+    return tasks.SimCLR(parts.network, parts.table, **parts.loss, pretrained=parts.pretrained)
 
 
 def _temperature(default: float) -> Hyperparam:

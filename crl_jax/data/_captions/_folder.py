@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .._archive import open_store
+from .._errors import DataError, Note
 from .._images._decode import FORMATS, decode_all
 from .._images._folders import list_files
-from .._outcomes import DataError, Note
-from .._store import open_store
-from ._set import Captioned, CaptionedSplit
+from ._set import CaptionedImages, CaptionedImageSplit
 from ._table import names_of, rows_of
 
 TABLE = "captions.tsv"
@@ -24,7 +24,7 @@ _PARTS = {
 class Read(NamedTuple):
     """What a reader gives: a split, or all data in one, and what to warn of."""
 
-    data: CaptionedSplit | Captioned
+    data: CaptionedImageSplit | CaptionedImages
     notes: list[Note]
 
 
@@ -49,7 +49,7 @@ def read_folder(folder: Path, size: int | None) -> Read:
     images.setflags(write=False)
     of_text = np.repeat(np.arange(len(captions)), [len(own) for own in captions.values()])
     texts = tuple(text for own in captions.values() for text in own)
-    data = Captioned(images, texts, of_text.astype(np.int32))
+    data = CaptionedImages(images, texts, of_text.astype(np.int32))
     parts = _parts(folder, _by_name(list(captions)))
     if not parts:
         return Read(data, notes)
@@ -57,7 +57,9 @@ def read_folder(folder: Path, size: int | None) -> Read:
     chosen = {part: np.array([number[name] for name in names]) for part, names in parts.items()}
     n_left = len(captions) - sum(map(len, chosen.values()))
     notes.append(Note(n_left, "{n} images are in none of the lists of parts and are left out"))
-    return Read(CaptionedSplit(**{part: data.take(own) for part, own in chosen.items()}), notes)
+    return Read(
+        CaptionedImageSplit(**{part: data.take(own) for part, own in chosen.items()}), notes
+    )
 
 
 def _by_name(paths: list[str]) -> dict[str, str]:

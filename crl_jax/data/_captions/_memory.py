@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from .._images._memory import as_images, digits
-from ._set import Captioned
+from ._set import CaptionedImages
 
 _NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 _TEMPLATES = (
@@ -17,13 +17,13 @@ _TEMPLATES = (
 )
 
 
-def as_captioned(images: Any, texts: Sequence[Any], groups: Any = None) -> Captioned:
+def as_captioned(images: Any, texts: Sequence[Any], groups: Any = None) -> CaptionedImages:
     """Takes pixels and texts as people hold them.
 
     Args:
       images: As for :func:`crl_jax.data.load_images`.
       texts: A text for each image, or a sequence of several.
-      groups: What each image shows, whole numbers ``[n]``, see :class:`Captioned`; or None.
+      groups: What each image shows, whole numbers ``[n]``, see :class:`CaptionedImages`; or None.
 
     Raises:
       ValueError: If they are not as said.
@@ -42,10 +42,10 @@ def as_captioned(images: Any, texts: Sequence[Any], groups: Any = None) -> Capti
     made = as_images(images, numbers)
     of_text = np.repeat(np.arange(len(own)), [len(some) for some in own]).astype(np.int32)
     texts = tuple(text for some in own for text in some)
-    return Captioned(made.images, texts, of_text, None if groups is None else made.labels)
+    return CaptionedImages(made.images, texts, of_text, None if groups is None else made.labels)
 
 
-def captioned_digits(seed: int) -> Captioned:
+def captioned_digits(seed: int) -> CaptionedImages:
     """Scikit-learn's digits, each with one of a few texts made of its name; groups are digits.
 
     Raises:
@@ -54,4 +54,4 @@ def captioned_digits(seed: int) -> Captioned:
     data = digits()
     drawn = np.random.default_rng(seed).integers(len(_TEMPLATES), size=len(data))
     texts = tuple(_TEMPLATES[i].format(_NAMES[label]) for i, label in zip(drawn, data.labels))
-    return Captioned(data.images, texts, np.arange(len(data), dtype=np.int32), data.labels)
+    return CaptionedImages(data.images, texts, np.arange(len(data), dtype=np.int32), data.labels)

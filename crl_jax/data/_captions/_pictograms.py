@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int32, UInt8
 
+from .._archive import open_store
+from .._errors import DataError, Note
 from .._images._resize import resized
-from .._outcomes import DataError, Note
-from .._store import open_store
 from ._folder import Read
-from ._set import Captioned
+from ._set import CaptionedImages
 from ._table import rows_of
 
 TABLE = "pairs.tsv"
@@ -63,7 +63,7 @@ def read_pictograms(
             raise DataError(f"{path}:{lines[i]}: expected a text in {column}, got none.")
     all_images = np.concatenate(images)
     all_images.setflags(write=False)
-    data = Captioned(
+    data = CaptionedImages(
         all_images, tuple(texts[i] for i in row_of),
         np.arange(len(row_of), dtype=np.int32), groups[row_of],
     )  # fmt: skip

@@ -8,14 +8,14 @@ from jaxtyping import Int32, UInt8
 from numpy.typing import ArrayLike
 
 from ..._checks import check_range, check_shape
-from .._examples import places_of, read_only
-from .._outcomes import DataError
+from .._errors import DataError
+from .._split_sampling import places_of, read_only
 
 _VALID, _TEST = 0.1, 0.2
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Captioned:
+class CaptionedImages:
     """Images of one size with texts that describe them, on the host.
 
     Arrays are read-only; a writable argument is copied.
@@ -30,7 +30,7 @@ class Captioned:
     Raises:
       ValueError: If a field breaks what is said above; the message names it.
 
-    >>> data = Captioned(
+    >>> data = CaptionedImages(
     ...     np.zeros((2, 8, 8, 1), np.uint8),
     ...     ("a cat", "a black cat", "a dog"),
     ...     np.array([0, 0, 1], np.int32),
@@ -81,7 +81,7 @@ class Captioned:
         """What the image of each text shows: with :attr:`image_groups`, what belongs together."""
         return self.image_groups[self.image_of_text]
 
-    def take(self, index: ArrayLike | slice) -> "Captioned":
+    def take(self, index: ArrayLike | slice) -> "CaptionedImages":
         """Some of the images, in the order of ``index``, with their texts.
 
         Args:
@@ -97,7 +97,7 @@ class Captioned:
         if np.count_nonzero(now >= 0) != len(places):
             raise ValueError("`index` must name each image once.")
         kept = np.flatnonzero(now[self.image_of_text] >= 0)
-        return Captioned(
+        return CaptionedImages(
             self.images[places],
             tuple(self.texts[i] for i in kept),
             now[self.image_of_text[kept]],
@@ -106,7 +106,7 @@ class Captioned:
 
 
 @dataclass(frozen=True, eq=False)
-class CaptionedSplit:
+class CaptionedImageSplit:
     """Parts of one set of images with texts, of one size.
 
     Attributes:
@@ -118,15 +118,15 @@ class CaptionedSplit:
       ValueError: If the parts differ in the size of images.
     """
 
-    train: Captioned
-    test: Captioned
-    valid: Captioned | None = None
+    train: CaptionedImages
+    test: CaptionedImages
+    valid: CaptionedImages | None = None
 
     def __post_init__(self) -> None:
         for name, part in self.parts():
             check_shape(name, part.images, (len(part), *self.train.images.shape[1:]))
 
-    def parts(self) -> Iterator[tuple[str, Captioned]]:
+    def parts(self) -> Iterator[tuple[str, CaptionedImages]]:
         """The name and the data of every part that is there, train first."""
         for name in ("train", "valid", "test"):
             if (part := getattr(self, name)) is not None:
@@ -134,14 +134,14 @@ class CaptionedSplit:
 
 
 def cut_captioned(
-    data: Captioned,
+    data: CaptionedImages,
     valid: float | None,
     test: float | None,
     seed: int,
     origin: str,
     *,
     by_group: bool,
-) -> CaptionedSplit:
+) -> CaptionedImageSplit:
     """Draws the parts uniformly: of n images, or groups, ``round(share * n)``, one at least.
 
     Args:
@@ -174,7 +174,7 @@ def cut_captioned(
     drawn = np.empty(n, np.int64)
     drawn[np.random.default_rng(seed).permutation(n)] = np.arange(n)
     place = drawn[alike]
-    return CaptionedSplit(
+    return CaptionedImageSplit(
         train=data.take(place >= n_test + n_valid),
         valid=data.take((place >= n_test) & (place < n_test + n_valid)),
         test=data.take(place < n_test),

@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
+from .._errors import DataError, warn_if
 from .._images._resize import resized
-from .._outcomes import DataError, warn_if
 from .._readers import say_missing
 from ._folder import TABLE as CAPTIONS
 from ._folder import Read, read_folder
 from ._memory import as_captioned, captioned_digits
 from ._pictograms import TABLE as PAIRS
 from ._pictograms import read_pictograms
-from ._set import Captioned, CaptionedSplit, cut_captioned
+from ._set import CaptionedImages, CaptionedImageSplit, cut_captioned
 
 
 def load_captioned(
@@ -26,7 +26,7 @@ def load_captioned(
     seed: int = 0,
     column: str | None = None,
     drawings: Sequence[str] | None = None,
-) -> CaptionedSplit:
+) -> CaptionedImageSplit:
     """Loads images with texts: a part to learn from, one to choose settings by, and a test part.
 
     Args:
@@ -42,7 +42,7 @@ def load_captioned(
         * a folder of pictograms: ``pairs.tsv`` with a column ``NAME_row`` for each set of
           drawings, ``NAME.npz`` or ``NAME_….npz``. The pictograms that differ in the skin tone
           alone are a group;
-        * :class:`Captioned`, a :class:`CaptionedSplit`, or arrays ``(images, texts)`` or
+        * :class:`CaptionedImages`, a :class:`CaptionedImageSplit`, or arrays ``(images, texts)`` or
           ``(images, texts, groups)``: a text, or a sequence of texts, for each image.
 
         (A folder that is called so is ``"./digits"``.)
@@ -86,7 +86,7 @@ def load_captioned(
         read = read_folder(_folder(Path(source)), size)
     for note in read.notes:
         warn_if(note.n_cases, note.text, of=origin)
-    if isinstance(read.data, CaptionedSplit):
+    if isinstance(read.data, CaptionedImageSplit):
         if not (valid is test is None):
             name = "valid" if valid is not None else "test"
             raise ValueError(f"`{name}` belongs to data without parts, which {origin} has.")
@@ -95,14 +95,14 @@ def load_captioned(
     return cut_captioned(read.data, valid, test, seed, origin, by_group=by_group)
 
 
-def _from_memory(source: Any, size: int | None, seed: int) -> CaptionedSplit | Captioned:
-    if isinstance(source, CaptionedSplit):
-        return CaptionedSplit(**{name: _resized(part, size) for name, part in source.parts()})
+def _from_memory(source: Any, size: int | None, seed: int) -> CaptionedImageSplit | CaptionedImages:
+    if isinstance(source, CaptionedImageSplit):
+        return CaptionedImageSplit(**{name: _resized(part, size) for name, part in source.parts()})
     if isinstance(source, str):
         source = captioned_digits(seed)
     elif isinstance(source, tuple | list) and len(source) in (2, 3):
         source = as_captioned(*source)
-    if not isinstance(source, Captioned):
+    if not isinstance(source, CaptionedImages):
         raise ValueError(
             "`source` must be a name, a folder, Captioned, a CaptionedSplit or arrays "
             f"(images, texts) or (images, texts, groups), got {source!r:.100}."
@@ -110,10 +110,10 @@ def _from_memory(source: Any, size: int | None, seed: int) -> CaptionedSplit | C
     return _resized(source, size)
 
 
-def _resized(data: Captioned, size: int | None) -> Captioned:
+def _resized(data: CaptionedImages, size: int | None) -> CaptionedImages:
     if size is None:
         return data
-    return Captioned(resized(data.images, size), data.texts, data.image_of_text, data.groups)
+    return CaptionedImages(resized(data.images, size), data.texts, data.image_of_text, data.groups)
 
 
 def _folder(path: Path) -> Path:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from .._delimited import open_text
-from .._outcomes import DataError
+from .._errors import DataError
 
 
 def rows_of(path: Path) -> Iterator[tuple[int, list[str]]]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from .._outcomes import DataError
+from .._errors import DataError
 from ._raw import RawGraphs
 from ._set import NO_FOLD
 

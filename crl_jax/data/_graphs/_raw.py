@@ -5,7 +5,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from .._outcomes import DataError, warn_if
+from .._errors import DataError, warn_if
 from ._set import Graphs, class_names, offsets_of, tidy_edges, unit_vectors
 
 NodeFeatures = Literal["auto", "tags", "degrees", "constant", "attributes"]

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from .._outcomes import DataError
+from .._archive import Store, open_store
+from .._errors import DataError
 from .._readers import say_missing
-from .._store import Store, open_store
 from ._gin import N_FOLDS, read_gin
 from ._memory import as_graphs
 from ._raw import NodeFeatures, RawGraphs, check_features

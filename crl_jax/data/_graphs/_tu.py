@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .._outcomes import DataError
+from .._errors import DataError
 from ._raw import RawGraphs
 
 _LABELS, _INDICATOR, _LINKS = "graph_labels", "graph_indicator", "A"

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 from jaxtyping import UInt8
 
-from .._outcomes import DataError, Note
-from .._store import Content, Store
+from .._archive import Content, Store
+from .._errors import DataError, Note
 from ._layout import File, Release
 from ._resize import resized
 from ._set import NO_LABEL, Images, ImageSplit, Read

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ..._files import whole
-from .._outcomes import Note
+from .._errors import Note
 from ._set import Images, ImageSplit, Read
 
 _NOTE = "made_of.json"

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import UInt8
 
-from ..._threads import mapped
-from .._outcomes import DataError
-from .._store import Content, Store
+from ..._threads import thread_map
+from .._archive import Content, Store
+from .._errors import DataError
 from ._resize import BLOCK, pillow, squared
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def decode_all(
     def decode(block: _Block) -> list[tuple[str, np.ndarray]]:
         return [(name, _pixels(content, store.where(name), size)) for name, content in block]
 
-    for name, pixels in chain.from_iterable(mapped(decode, _blocks(store, names))):
+    for name, pixels in chain.from_iterable(thread_map(decode, _blocks(store, names))):
         where = store.where(name)
         if rows is None:
             rows, first = _room(len(names), pixels.shape, where), where

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int32
 
-from .._examples import drawn_for_test
-from .._outcomes import DataError, Note
-from .._store import Store
+from .._archive import Store
+from .._errors import DataError, Note
+from .._split_sampling import drawn_for_test
 from ._decode import FORMATS, decode_all
 from ._set import NO_LABEL, Images, ImageSplit, Read
 

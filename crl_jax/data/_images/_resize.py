@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import UInt8
 
-from ..._threads import mapped
+from ..._threads import thread_map
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -55,6 +55,6 @@ def resized(
             out[place] = np.asarray(square).reshape(size, size, channels)
 
     starts = range(0, n, BLOCK)
-    for _ in mapped(resize, starts) if len(starts) > 1 else map(resize, starts):
+    for _ in thread_map(resize, starts) if len(starts) > 1 else map(resize, starts):
         pass
     return out

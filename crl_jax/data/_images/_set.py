@@ -9,8 +9,8 @@ from jaxtyping import Int32, Shaped, UInt8
 from numpy.typing import ArrayLike
 
 from ..._checks import check_shape
-from .._examples import drawn_for_test, places_of, read_only
-from .._outcomes import Note
+from .._errors import Note
+from .._split_sampling import drawn_for_test, places_of, read_only
 
 NO_LABEL = -1
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from ..._checks import check_range
+from .._archive import fingerprint, open_store
 from .._download import cache_folder, download
-from .._outcomes import Note, warn_if
+from .._errors import Note, warn_if
 from .._readers import say_missing
-from .._store import fingerprint, open_store
 from ._binary import find_release, read_release
 from ._cache import keep as keep_decoded
 from ._cache import recall

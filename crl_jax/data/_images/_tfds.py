@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import UInt8
 
-from .._outcomes import DataError, Note
+from .._errors import DataError, Note
 from ._memory import as_images
 from ._resize import resized
 from ._set import Images, ImageSplit, Read, cut

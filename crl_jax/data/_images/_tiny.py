@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from .._outcomes import DataError
-from .._store import Store
+from .._archive import Store
+from .._errors import DataError
 from ._folders import Found, list_files
 
 _TABLE = "val/val_annotations.txt"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from .._outcomes import DataError, warn_if
+from .._errors import DataError, warn_if
 
 Encoding = Literal["utf-8", "latin-1"]
 Single = Literal["never", "told", "asked"]

@@ -9,7 +9,7 @@ from jaxtyping import Float32
 from numpy.typing import ArrayLike
 
 from ..._checks import check_shape
-from .._outcomes import DataError
+from .._errors import DataError
 from .._readers import say_missing
 from ._lines import Encoding
 from ._rows import Column, Rows, read_rows

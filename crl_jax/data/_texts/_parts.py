@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from .._outcomes import DataError, warn_if
+from .._errors import DataError, warn_if
 from .._readers import say_missing
 from ._lines import Encoding, Single
 from ._rows import Column, Rows, read_rows

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from .._outcomes import DataError, warn_if
+from .._errors import DataError, warn_if
 from ._lines import Encoding, Single, by_commas, by_tabs, decoded, is_single, numbered, whole
 
 Column = str | int

@@ -9,8 +9,8 @@ from jaxtyping import Int32
 from numpy.typing import ArrayLike
 
 from ..._checks import check_shape
-from .._examples import drawn_for_test
-from .._outcomes import DataError
+from .._errors import DataError
+from .._split_sampling import drawn_for_test
 
 
 @dataclass(frozen=True, eq=False, repr=False)

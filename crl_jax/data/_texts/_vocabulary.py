@@ -11,7 +11,7 @@ import numpy as np
 
 from ..._checks import check_count
 from ..._files import whole
-from .._outcomes import DataError
+from .._errors import DataError
 from ._tokens import Tokens
 
 PAD, UNKNOWN, FIRST, LAST = "[PAD]", "[UNK]", "[CLS]", "[SEP]"

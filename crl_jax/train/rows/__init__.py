@@ -7,17 +7,17 @@ A rule such as :func:`adam` says what happens to rows. :func:`read` opens those 
 
 from ._adam import AdamRows as AdamRows
 from ._adam import adam as adam
+from ._devices import flush_lazy_updates_on as flush_lazy_updates_on
 from ._devices import read_on as read_on
-from ._devices import wake_all_on as wake_all_on
 from ._devices import write_on as write_on
 from ._rules import adagrad as adagrad
 from ._rules import rowwise_adagrad as rowwise_adagrad
 from ._rules import sgd as sgd
-from ._tables import Opened as Opened
+from ._tables import GatheredRows as GatheredRows
 from ._tables import TableState as TableState
+from ._tables import flush_lazy_updates as flush_lazy_updates
 from ._tables import init as init
 from ._tables import read as read
-from ._tables import wake_all as wake_all
 from ._tables import write as write
 from ._transformation import Rate as Rate
 from ._transformation import RowTransformation as RowTransformation

@@ -17,13 +17,13 @@ from jaxtyping import Array, Float, Int
 
 from ..._mesh import TABLE, filled
 from . import _tables as local
-from ._tables import Opened, TableState
+from ._tables import GatheredRows, TableState
 from ._transformation import RowTransformation
 
 _BY_ROWS, _WHOLE = PartitionSpec(TABLE), PartitionSpec()
 # The batch is the same everywhere. Whose rows stand where, and what is kept of them, is known
 # where they lie: these arrays have a part for each device.
-_OPENED = Opened(rows=_WHOLE, at=_WHOLE, ids=_BY_ROWS, rule=_BY_ROWS)  # type: ignore[arg-type]
+_OPENED = GatheredRows(rows=_WHOLE, at=_WHOLE, ids=_BY_ROWS, rule=_BY_ROWS)  # type: ignore[arg-type]
 
 
 def read_on(
@@ -33,7 +33,7 @@ def read_on(
     state: TableState,
     ids: Int[Array, "m"],
     step: Int[Array, ""] | int,
-) -> tuple[Opened, TableState]:
+) -> tuple[GatheredRows, TableState]:
     """:func:`read` where the rows lie along the axis ``table`` of a mesh.
 
     What is returned is for :func:`write_on` with the same mesh.
@@ -49,7 +49,7 @@ def read_on(
         opened, state = local.read(rule, table, state, jnp.where(held, ids, n), step, agree=True)
         rows = lax.psum(jnp.where(held[:, None], opened.rows, 0), TABLE)
         at = opened.at if rule.additive else lax.psum(jnp.where(held, opened.at, 0), TABLE)
-        return Opened(rows, jnp.asarray(at), opened.ids, opened.rule), state
+        return GatheredRows(rows, jnp.asarray(at), opened.ids, opened.rule), state
 
     specs = (_BY_ROWS, _BY_ROWS, _WHOLE, _WHOLE), (_OPENED, _BY_ROWS)
     opened, after = _on(mesh, here, specs)(*_filled(mesh, (table, state)), ids, _step(step))
@@ -63,7 +63,7 @@ def write_on(
     rule: RowTransformation,
     table: Float[Array, "n dim"],
     state: TableState,
-    opened: Opened,
+    opened: GatheredRows,
     grads: Float[Array, "m dim"],
     step: Int[Array, ""] | int,
 ) -> tuple[Float[Array, "n dim"], TableState]:
@@ -78,18 +78,18 @@ def write_on(
     return _cut(after, (table, state))
 
 
-def wake_all_on(
+def flush_lazy_updates_on(
     mesh: Mesh,
     rule: RowTransformation,
     table: Float[Array, "n dim"],
     state: TableState,
     step: Int[Array, ""] | int,
 ) -> tuple[Float[Array, "n dim"], TableState]:
-    """:func:`wake_all` where the rows lie along the axis ``table`` of a mesh."""
+    """:func:`flush_lazy_updates` where the rows lie along the axis ``table`` of a mesh."""
     if TABLE not in mesh.shape or rule.wake is None:
-        return local.wake_all(rule, table, state, step)
+        return local.flush_lazy_updates(rule, table, state, step)
     specs = (_BY_ROWS, _BY_ROWS, _WHOLE), (_BY_ROWS, _BY_ROWS)
-    wake = _on(mesh, partial(local.wake_all, rule), specs)
+    wake = _on(mesh, partial(local.flush_lazy_updates, rule), specs)
     return _cut(wake(*_filled(mesh, (table, state)), _step(step)), (table, state))
 
 

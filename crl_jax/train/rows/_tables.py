@@ -25,7 +25,7 @@ class TableState(NamedTuple):
     place: Int[Array, "rows"]
 
 
-class Opened(NamedTuple):
+class GatheredRows(NamedTuple):
     """Rows that a batch reads.
 
     Attributes:
@@ -56,7 +56,7 @@ def read(
     step: Int[Array, ""] | int,
     *,
     agree: bool = False,
-) -> tuple[Opened, TableState]:
+) -> tuple[GatheredRows, TableState]:
     """The rows ``ids`` as they are before a step.
 
     A row that stands among the ids several times is opened once: a gradient with respect to
@@ -78,7 +78,7 @@ def read(
     first = places(ids)
     rows, of_rule = jax.tree.map(lambda x: x[ids], (table, state.rule))
     if rule.additive:
-        return Opened(rows, first, ids, of_rule), state
+        return GatheredRows(rows, first, ids, of_rule), state
     # Each id writes where it stands; whichever stays is the place of all equal ones.
     if agree:
         place = state.place.at[ids].set(-1).at[ids].max(first)
@@ -88,7 +88,7 @@ def read(
     if rule.wake is not None:
         rows, of_rule = rule.wake(rows, of_rule, step)
     own = jnp.where(at == first, ids, len(table))
-    return Opened(rows, at, own, of_rule), state._replace(place=place)
+    return GatheredRows(rows, at, own, of_rule), state._replace(place=place)
 
 
 def places(ids: Int[Array, "m"]) -> Int[np.ndarray, "m"]:
@@ -100,7 +100,7 @@ def write(
     rule: RowTransformation,
     table: Float[Array, "n dim"],
     state: TableState,
-    opened: Opened,
+    opened: GatheredRows,
     grads: Float[Array, "m dim"],
     step: Int[Array, ""] | int,
 ) -> tuple[Float[Array, "n dim"], TableState]:
@@ -126,7 +126,7 @@ def write(
     return table, state._replace(rule=jax.tree.map(put, state.rule, of_rule))
 
 
-def wake_all(
+def flush_lazy_updates(
     rule: RowTransformation,
     table: Float[Array, "n dim"],
     state: TableState,

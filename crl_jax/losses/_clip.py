@@ -1,0 +1,184 @@
+"""InfoNCE without its positive below, of cluster centres, and of two modalities at once."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from .._checks import check_range, check_shape
+from .._per_anchor import PerAnchor, Scalar
+from .._reduce import ReduceFn, masked_mean
+from ._common import beside, finish, prepare, reduce_kept
+from ._contrastive import info_nce
+from ._estimators import biased_log_sum
+from ._logspace import log_sum_exp, softplus
+from ._protocols import per_anchor_loss
+
+
+@per_anchor_loss
+def decoupled_contrastive(
+    pos: Float[Array, "*batch"],
+    neg: Float[Array, "*batch n_neg"],
+    *,
+    temperature: Scalar = 1.0,
+    where: Bool[Array, "*batch n_neg"] | None = None,
+    weights: Float[Array, "*batch"] | None = None,
+    reduce_fn: ReduceFn | None = masked_mean,
+) -> Float[Array, "..."]:
+    r"""Decoupled contrastive loss: InfoNCE with the positive out of the denominator.
+
+    .. math::
+        \ell = -\log \frac{e^{s^+/t}}{\sum_j e^{s_j/t}}
+
+    Easy positives and easy negatives keep their gradient, and few negatives suffice. It has
+    no lower bound. (Elsewhere "DCL" may also mean the *debiased* loss, which this is not.)
+
+    Args:
+      pos: Scores :math:`s^+` of anchors with their positives, shape ``[*batch]``.
+      neg: Scores :math:`s_j` with their negatives, shape ``[*batch, n_neg]``.
+      temperature: As in :func:`info_nce`.
+      where: As in :func:`info_nce`.
+      weights: As in :func:`info_nce`.
+      reduce_fn: As in :func:`info_nce`.
+
+    Returns:
+      What ``reduce_fn`` makes of shape ``[*batch]``, by default the mean; at least float32.
+
+    Raises:
+      ValueError: If a shape does not fit or ``temperature`` is not positive.
+
+    References:
+      Yeh et al., `Decoupled Contrastive Learning <https://arxiv.org/abs/2110.06848>`_, 2022,
+      Eq. 6; "Contrastive Learning for Personalized Recommendation", section 2.2.4.3.
+
+    >>> pos, neg = jnp.array([2.0]), jnp.array([[0.0, 1.0]])
+    >>> print(f"{decoupled_contrastive(pos, neg):.4f}")  # log(1 + e) - 2
+    -0.6867
+    """
+    a = prepare(pos, neg, temperature=temperature, where=where, weights=weights)
+    log_g = biased_log_sum(a.neg, temperature=a.temperature, where=a.where)
+    loss = jnp.where(jnp.isneginf(log_g), 0, log_g - a.pos / a.temperature)
+    return finish(loss, a, reduce_fn)
+
+
+@per_anchor_loss
+def proto_nce(
+    pos: Float[Array, "*batch"],
+    neg: Float[Array, "*batch n_neg"],
+    *,
+    pos_concentration: PerAnchor = 1.0,
+    neg_concentration: PerAnchor = 1.0,
+    temperature: Scalar = 1.0,
+    where: Bool[Array, "*batch n_neg"] | None = None,
+    weights: Float[Array, "*batch"] | None = None,
+    reduce_fn: ReduceFn | None = masked_mean,
+) -> Float[Array, "..."]:
+    r"""ProtoNCE: InfoNCE of an anchor with the centre of its cluster and the other centres.
+
+    .. math::
+        \ell = -\log \frac{e^{s^+/\phi^+ t}}
+                          {e^{s^+/\phi^+ t} + \sum_j e^{s_j/\phi_j t}}
+
+    The term of the clusters alone; add :func:`info_nce` of the instances for the whole
+    objective of the paper. Several clusterings are a batch axis, over which the default
+    reduction averages; ``where`` pads those with fewer centres.
+
+    Args:
+      pos: Scores :math:`s^+` of anchors with the centre of their cluster, ``[*batch]``.
+      neg: Scores :math:`s_j` with the other centres, shape ``[*batch, n_neg]``. Or with
+        all of them, where ``where`` is False at the own one.
+      pos_concentration: The :math:`\phi^+ > 0` of the own centre, its own temperature; a
+        scalar or an array that broadcasts to ``[*batch]``.
+      neg_concentration: The :math:`\phi_j > 0` of the others; a scalar or an array that
+        broadcasts to ``[*batch, n_neg]``, such as ``[n_neg]`` if all anchors see the same
+        centres. Gradients flow into both.
+      temperature: As in :func:`info_nce`, on top of the concentrations.
+      where: As in :func:`info_nce`.
+      weights: As in :func:`info_nce`.
+      reduce_fn: As in :func:`info_nce`.
+
+    Returns:
+      What ``reduce_fn`` makes of shape ``[*batch]``, by default the mean; at least float32.
+
+    Raises:
+      ValueError: If a shape does not fit, or a concentration or ``temperature`` is not
+        positive.
+
+    References:
+      Li et al., `Prototypical Contrastive Learning of Unsupervised Representations
+      <https://arxiv.org/abs/2005.04966>`_, 2021, Eq. 11; "Contrastive Learning for
+      Personalized Recommendation", section 2.2.4.4.
+
+    >>> scores = jnp.array([[0.9, 0.1, 0.3], [0.2, 0.4, 0.6]])  # 2 anchors, 3 centres
+    >>> own, phi = jnp.array([0, 2]), jnp.array([0.2, 0.5, 0.4])
+    >>> loss = proto_nce(
+    ...     scores[jnp.arange(2), own],
+    ...     scores,
+    ...     where=own[:, None] != jnp.arange(3)[None],
+    ...     pos_concentration=phi[own],
+    ...     neg_concentration=phi,
+    ... )
+    >>> print(f"{loss:.4f}")
+    0.3899
+    """
+    a = prepare(pos, neg, temperature=temperature, where=where, weights=weights)
+    for name, value in [
+        ("pos_concentration", pos_concentration),
+        ("neg_concentration", neg_concentration),
+    ]:
+        check_range(name, value, 0.0, jnp.inf, low_open=True, dtype=a.pos.dtype)
+    own = a.pos / beside("pos_concentration", pos_concentration, a.pos, a.kept, fill=1.0)
+    others = a.neg / beside("neg_concentration", neg_concentration, a.neg, a.where, fill=1.0)
+    log_g = log_sum_exp(others / a.temperature, where=a.where)
+    return finish(softplus(log_g - own / a.temperature), a, reduce_fn)
+
+
+def clip_contrastive(
+    scores: Float[Array, "*batch n n"],
+    *,
+    temperature: Scalar = 1.0,
+    where: Bool[Array, "*batch n"] | None = None,
+    weights: Float[Array, "*batch n"] | None = None,
+    reduce_fn: ReduceFn | None = masked_mean,
+) -> Float[Array, "..."]:
+    r"""CLIP's symmetric loss: InfoNCE of the rows and of the columns of a square of scores.
+
+    .. math::
+        \ell_i = -\frac12 \log \frac{e^{s_{ii}/t}}{\sum_j e^{s_{ij}/t}}
+                 -\frac12 \log \frac{e^{s_{ii}/t}}{\sum_j e^{s_{ji}/t}}
+
+    Args:
+      scores: The :math:`s_{ij}` of row i, say an image, with column j, say a text, shape
+        ``[*batch, n, n]``; the pairs that belong together are on the diagonal.
+      temperature: The :math:`t > 0` that divides all scores. To learn it, pass
+        ``jnp.exp(-log_scale)`` of a parameter.
+      where: True keeps a pair, shape ``[*batch, n]``; the row and the column of others are
+        never read. A pair left without another one has loss 0 and leaves the reduction.
+      weights: Multiply the losses of the pairs, shape ``[*batch, n]``.
+      reduce_fn: Called as ``reduce_fn(losses, where=pairs_with_negatives)``. ``None``
+        returns one loss per pair.
+
+    Returns:
+      What ``reduce_fn`` makes of shape ``[*batch, n]``, by default the mean; at least
+      float32.
+
+    Raises:
+      ValueError: If a shape does not fit or ``temperature`` is not positive.
+
+    References:
+      Radford et al., `Learning Transferable Visual Models From Natural Language Supervision
+      <https://arxiv.org/abs/2103.00020>`_, 2021, Figure 3.
+
+    >>> print(f"{clip_contrastive(jnp.array([[2.0, 0.0], [1.0, 3.0]])):.4f}")
+    0.1539
+    """
+    pairs = scores.shape[:-1]
+    check_shape("scores", scores, (*pairs, *pairs[-1:]))
+    check_shape("where", where, pairs)
+    others = jnp.broadcast_to(~jnp.eye(pairs[-1], dtype=bool), scores.shape)
+    if where is not None:
+        others = others & where[..., None, :] & where[..., :, None]
+    own = jnp.diagonal(scores, axis1=-2, axis2=-1)
+    by_row, by_column = (
+        info_nce(own, neg, temperature=temperature, where=others, weights=weights, reduce_fn=None)
+        for neg in (scores, jnp.swapaxes(scores, -1, -2))
+    )
+    return reduce_kept((by_row + by_column) / 2, jnp.any(others, axis=-1), None, reduce_fn)

@@ -1,0 +1,144 @@
+"""Pairwise losses whose comparison is of more than one item, or one user, on a side."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from .._checks import check_range, check_shape
+from .._per_anchor import PerAnchor, Scalar, column, per_anchor
+from .._reduce import ReduceFn, masked_mean
+from ._common import beside, finish, lead, prepare, row_mean
+from ._logspace import softplus
+from ._protocols import per_anchor_loss
+
+
+@per_anchor_loss
+def gbpr(
+    pos: Float[Array, "*batch"],
+    neg: Float[Array, "*batch n_neg"],
+    *,
+    group: Float[Array, "*batch n_group"],
+    rho: PerAnchor,
+    where_group: Bool[Array, "*batch n_group"] | None = None,
+    temperature: Scalar = 1.0,
+    where: Bool[Array, "*batch n_neg"] | None = None,
+    weights: Float[Array, "*batch"] | None = None,
+    reduce_fn: ReduceFn | None = masked_mean,
+) -> Float[Array, "..."]:
+    r"""Group preference BPR: the users who took an item vouch for it together.
+
+    .. math::
+        \ell = \frac1N \sum_j -\log \sigma\Bigl(\Bigl[
+            \frac{\rho}{|G|} \sum_{w \in G} s_{wi} + (1 - \rho)\, s^+ - s_j\Bigr] / t\Bigr)
+
+    A single noisy positive moves little what its group agrees on. With ``rho=0`` it is
+    :func:`bpr`.
+
+    Args:
+      pos: Scores :math:`s^+ = s_{ui}` of anchors with their positives, shape ``[*batch]``.
+      neg: Scores :math:`s_j` with their negatives, shape ``[*batch, n_neg]``.
+      group: Scores :math:`s_{wi}` of a group of users with the same positive, shape
+        ``[*batch, n_group]``; in the paper the anchor is one of them.
+      rho: Share :math:`\rho` in [0, 1] of the group's mean; a scalar or an array that
+        broadcasts to ``[*batch]``.
+      where_group: True keeps a user, shape ``[*batch, n_group]``; others are never read. An
+        anchor without a group speaks for itself, as with ``rho=0``.
+      temperature: As in :func:`bpr`.
+      where: As in :func:`bpr`.
+      weights: As in :func:`bpr`.
+      reduce_fn: As in :func:`bpr`.
+
+    Returns:
+      What ``reduce_fn`` makes of shape ``[*batch]``, by default the mean; at least float32.
+
+    Raises:
+      ValueError: If a shape does not fit or a hyper-parameter leaves its range.
+
+    References:
+      Pan and Chen, `GBPR: Group Preference Based Bayesian Personalized Ranking for One-Class
+      Collaborative Filtering <https://www.ijcai.org/Proceedings/13/Papers/396.pdf>`_, 2013,
+      Eq. 3; "Contrastive Learning for Personalized Recommendation", section 3.5.1.
+
+    >>> pos, neg, group = jnp.array([0.5]), jnp.array([[0.2]]), jnp.array([[1.0, 2.0]])
+    >>> print(f"{gbpr(pos, neg, group=group, rho=0.4):.4f}")  # softplus(0.2 - 0.9)
+    0.4032
+    """
+    check_shape("group", group, (*neg.shape[:-1], *group.shape[-1:]))
+    check_shape("where_group", where_group, group.shape)
+    check_range("rho", rho, 0.0, 1.0)
+    a = prepare(pos, neg, temperature=temperature, where=where, weights=weights)
+    keep = jnp.ones(group.shape, bool) if where_group is None else where_group
+    if a.kept is not None:
+        keep = keep & a.kept[..., None]
+    agreed = row_mean(jnp.where(keep, jnp.asarray(group, a.pos.dtype), 0), keep)
+    rho = jnp.where(jnp.any(keep, axis=-1), per_anchor("rho", rho, a.pos.shape, a.pos.dtype), 0)
+    a = a._replace(pos=rho * agreed + (1 - rho) * a.pos)
+    return finish(row_mean(softplus(-lead(a, a.neg)), a.where), a, reduce_fn)
+
+
+@per_anchor_loss
+def mpr(
+    pos: Float[Array, "..."],
+    neg: Float[Array, "*batch n_neg"],
+    *,
+    likely: Float[Array, "*batch"],
+    balance: PerAnchor,
+    temperature: Scalar = 1.0,
+    where: Bool[Array, "*batch n_neg"] | None = None,
+    weights: Float[Array, "*batch"] | None = None,
+    reduce_fn: ReduceFn | None = masked_mean,
+) -> Float[Array, "..."]:
+    r"""Multiple pairwise ranking: orders the leads of items over each other.
+
+    .. math::
+        \ell = \frac1N \sum_{j} -\log \sigma\bigl(\bigl[
+            \lambda\,(s^+ - s_{j_1})
+            + (1 - \lambda)\,\{(s_{j_1} - s_j) - (s_{i_1} - s_{i_2})\}\bigr] / t\bigr)
+
+    from :math:`s^+ - s_j \ge s_{j_1} - s_j \ge s_{i_1} - s_{i_2}`: an unseen item
+    :math:`j_1` that the user may like stands between the positive and the negative :math:`j`,
+    and leads the latter by more than one positive leads another. With ``balance=1`` it is
+    :func:`bpr` of the positive over the likely item.
+
+    Args:
+      pos: Scores of anchors with their positives. Shape ``[*batch]``: the own positive
+        :math:`s^+` alone; for the lead of two others stands its expectation 0. Shape
+        ``[*batch, 3]`` (as many axes as ``neg``): the own one, :math:`s_{i_1}` and
+        :math:`s_{i_2}`.
+      neg: Scores :math:`s_j` with negatives, such as unpopular items, ``[*batch, n_neg]``.
+      likely: Scores :math:`s_{j_1}` with an unseen item that the user may like, ``[*batch]``.
+      balance: The :math:`\lambda` in [0, 1]; a scalar or an array that broadcasts to
+        ``[*batch]``.
+      temperature: As in :func:`bpr`.
+      where: As in :func:`bpr`.
+      weights: As in :func:`bpr`.
+      reduce_fn: As in :func:`bpr`.
+
+    Returns:
+      What ``reduce_fn`` makes of shape ``[*batch]``, by default the mean; at least float32.
+
+    Raises:
+      ValueError: If a shape does not fit or a hyper-parameter leaves its range.
+
+    References:
+      Yu et al., `Multiple Pairwise Ranking with Implicit Feedback
+      <https://doi.org/10.1145/3269206.3269294>`_, 2018; "Contrastive Learning for
+      Personalized Recommendation", section 3.5.1, whose :math:`j_2` is the same on both
+      sides.
+
+    >>> pos, neg, likely = jnp.array([2.0]), jnp.array([[0.0, -1.0]]), jnp.array([1.0])
+    >>> print(f"{mpr(pos, neg, likely=likely, balance=0.5):.4f}")
+    0.2573
+    """
+    check_range("balance", balance, 0.0, 1.0)
+    check_shape("likely", likely, neg.shape[:-1])
+    a = prepare(
+        pos, neg, temperature=temperature, where=where, weights=weights, extra_positives=True
+    )
+    if a.extra is not None:
+        check_shape("pos", pos, (*neg.shape[:-1], 3))
+    share = per_anchor("balance", balance, a.pos.shape, a.pos.dtype)
+    between = beside("likely", likely, a.pos, a.kept)
+    spread = 0 if a.extra is None else a.extra[..., 0] - a.extra[..., 1]
+    ahead = share * (a.pos - between) + (1 - share) * (between - spread)
+    by = ahead[..., None] - column(1 - share) * a.neg
+    return finish(row_mean(softplus(-by / a.temperature), a.where), a, reduce_fn)

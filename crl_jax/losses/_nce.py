@@ -1,0 +1,86 @@
+"""Noise-contrastive estimation: tell the data from noise of a known distribution."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from .._checks import check_range
+from .._per_anchor import PerAnchor, Scalar, column, per_anchor
+from .._reduce import ReduceFn, count_kept, masked_mean
+from ._common import beside, finish, prepare, row_mean
+from ._logspace import softplus
+from ._protocols import per_anchor_loss
+
+
+@per_anchor_loss
+def nce(
+    pos: Float[Array, "*batch"],
+    neg: Float[Array, "*batch n_neg"],
+    *,
+    pos_log_noise: PerAnchor,
+    neg_log_noise: PerAnchor,
+    ratio: PerAnchor | None = None,
+    temperature: Scalar = 1.0,
+    where: Bool[Array, "*batch n_neg"] | None = None,
+    weights: Float[Array, "*batch"] | None = None,
+    reduce_fn: ReduceFn | None = masked_mean,
+) -> Float[Array, "..."]:
+    r"""Noise-contrastive estimation: binary cross-entropy of data against k times the noise.
+
+    .. math::
+        \ell = -\log \frac{u^+}{u^+ + k q^+}
+               - \frac{k}{N} \sum_j \log \frac{k q_j}{u_j + k q_j}, \qquad u = e^{s/t}
+
+    Scores become the logarithms of probabilities, normalised without a sum over all items.
+    As k grows, the gradient tends to that of maximum likelihood.
+
+    Args:
+      pos: Scores :math:`s^+` of contexts with the item that was observed, ``[*batch]``.
+      neg: Scores :math:`s_j` with items drawn from the noise, shape ``[*batch, n_neg]``.
+      pos_log_noise: The :math:`\log q^+` of the observed item; a scalar or an array that
+        broadcasts to ``[*batch]``.
+      neg_log_noise: The :math:`\log q_j` of the drawn items; a scalar, such as minus the log
+        of the number of items for uniform noise, or an array that broadcasts to
+        ``[*batch, n_neg]``.
+      ratio: The number :math:`k > 0` of noise samples to an observation; a scalar or an
+        array that broadcasts to ``[*batch]``. ``None`` means the number that ``where``
+        keeps.
+      temperature: As in :func:`info_nce`.
+      where: As in :func:`info_nce`.
+      weights: As in :func:`info_nce`.
+      reduce_fn: As in :func:`info_nce`.
+
+    Returns:
+      What ``reduce_fn`` makes of shape ``[*batch]``, by default the mean; at least float32.
+
+    Raises:
+      ValueError: If a shape does not fit, ``ratio`` or ``temperature`` is not positive, or
+        the noise is no number.
+
+    References:
+      Gutmann and Hyvärinen, `Noise-contrastive estimation
+      <https://proceedings.mlr.press/v9/gutmann10a.html>`_, 2010, Eq. 3; Mnih and Teh, `A
+      Fast and Simple Algorithm for Training Neural Probabilistic Language Models
+      <https://arxiv.org/abs/1206.6426>`_, 2012, Eq. 8.
+
+    >>> pos, neg = jnp.array([0.0]), jnp.array([[-1.0, -2.0]])
+    >>> uniform = -jnp.log(10.0)
+    >>> print(f"{nce(pos, neg, pos_log_noise=uniform, neg_log_noise=uniform):.4f}")
+    1.7427
+    """
+    a = prepare(pos, neg, temperature=temperature, where=where, weights=weights)
+    for name, value, low in [
+        ("pos_log_noise", pos_log_noise, -jnp.inf),
+        ("neg_log_noise", neg_log_noise, -jnp.inf),
+        ("ratio", ratio, 0.0),
+    ]:
+        check_range(name, value, low, jnp.inf, low_open=True, high_open=True, dtype=a.pos.dtype)
+    if ratio is None:
+        k = count_kept(a.neg, a.where).astype(a.neg.dtype)
+    else:
+        k = per_anchor("ratio", ratio, a.pos.shape, a.pos.dtype)
+    log_k = jnp.log(k)
+    data_noise = log_k + beside("pos_log_noise", pos_log_noise, a.pos, a.kept)
+    drawn_noise = column(log_k) + beside("neg_log_noise", neg_log_noise, a.neg, a.where)
+    missed = softplus(data_noise - a.pos / a.temperature)
+    false_alarm = row_mean(softplus(a.neg / a.temperature - drawn_noise), a.where)
+    return finish(missed + k * false_alarm, a, reduce_fn)
