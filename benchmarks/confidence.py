@@ -37,7 +37,7 @@ ENCODER = models.MatrixFactorization(N_USERS, N_ITEMS, DIM)
 Params = dict[str, jax.Array]
 Rule = Literal["density", "posterior"]
 RULES: dict[Rule, Callable[..., jax.Array]] = {
-    "density": weights.confidence,
+    "density": weights.confidence_density,
     "posterior": weights.confidence_posterior,
 }
 EXPECTATION = "expectation step"

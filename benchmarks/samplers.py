@@ -33,7 +33,7 @@ SETTINGS = {
     "triplets": (
         train.TrainConfig(1, draw_batches=1024),
         train.RowOptimizer(jnp.float32(1e-2), rule=train.rows.sgd),
-        {"l2": jnp.float32(1e-2), "l2_on": "rows"},
+        {"l2": jnp.float32(1e-2), "l2_target": "rows"},
     ),
 }  # fmt: skip
 # A name by which custom calls and sends to the host are found in a compiled program.

@@ -16,5 +16,7 @@ from . import stats as stats
 from . import tasks as tasks
 from . import train as train
 from . import weights as weights
+from ._hyperparams import Range as Range
+from ._pytree import pytree_dataclass as pytree_dataclass
 
 __version__ = "0.1.0"

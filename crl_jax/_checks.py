@@ -63,7 +63,7 @@ def check_registered(name: str, value: Any) -> None:
     """Raises ``ValueError`` if JAX does not know how to take an object apart."""
     if jax.tree_util.all_leaves([value]):
         raise ValueError(
-            f"`{name}` must be a pytree: put @jax.tree_util.register_dataclass on "
+            f"`{name}` must be a pytree: decorate it with @crl_jax.pytree_dataclass, got "
             f"{type(value).__name__}."
         )
 

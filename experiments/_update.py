@@ -46,7 +46,7 @@ def _hindrance(config: Config, sampler: samplers.Sampler) -> str:
     """Why rows cannot be trained as tables are; empty if they can."""
     optimizer, encoder = config.training.optimizer, config.encoding.encoder
     if config.training.l2_target == "tables":
-        return "goes with --l2-on rows, got tables"
+        return "goes with --l2-target rows, got tables"
     rule = ROW_RULES.get(optimizer)
     if rule is None:
         return f"takes another --optimizer than {optimizer}"

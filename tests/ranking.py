@@ -80,7 +80,7 @@ def epoch_of(
     plan = train.TrainConfig(**plan)
     rate, l2 = jnp.float32(learning_rate), jnp.float32(weight_decay)
     if by_rows:
-        flat |= {"l2": l2, "l2_on": "rows"}
+        flat |= {"l2": l2, "l2_target": "rows"}
         optimizer = train.RowOptimizer(rate, rule=rule or train.rows.sgd)
     else:
         optimizer = train.Optimizer(rate, l2, rule=rule or train.sgd_l2)

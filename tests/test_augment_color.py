@@ -51,7 +51,7 @@ ENHANCERS = {
     "brightness": (augment.adjust_brightness, ImageEnhance.Brightness, 1.01),
     "contrast": (
         augment.adjust_contrast,
-        ImageEnhance.ContrastiveAuxiliaryLoss,
+        ImageEnhance.Contrast,
         1.6,
     ),  # its mean is rounded
     "saturation": (augment.adjust_saturation, ImageEnhance.Color, 1.6),  # and so is its grey

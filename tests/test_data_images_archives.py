@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from crl_jax.data import DataError, DataWarning, _store, load_images
+from crl_jax.data import DataError, DataWarning, _archive, load_images
 from crl_jax.data._archive import open_store
 
 
@@ -131,7 +131,7 @@ def test_links_in_a_zip_are_refused(tmp_path):
 @pytest.mark.parametrize("suffix", [".zip", ".tar", ".gz"])
 def test_members_that_are_too_large_are_refused_before_they_are_read(tmp_path, suffix, monkeypatch):
     path = packed(tmp_path / f"x{suffix}", {**FILES, "train/a/big.png": b"\0" * 100_000})
-    monkeypatch.setattr(_store, "_LARGEST", 99_999)
+    monkeypatch.setattr(_archive, "_LARGEST", 99_999)
     monkeypatch.setattr(zipfile.ZipFile, "open", lambda *_: pytest.fail("read"))
     with pytest.raises(DataError, match=r"big.png: expected at most 99999 bytes, got 100000"):
         load_images(path)
@@ -150,7 +150,7 @@ def test_a_member_that_lies_about_its_size(tmp_path):
 
 
 def test_too_many_members(tmp_path, monkeypatch):
-    monkeypatch.setattr(_store, "_MOST", 3)
+    monkeypatch.setattr(_archive, "_MOST", 3)
     with pytest.raises(DataError, match="expected at most 3 files"):
         load_images(zipped(tmp_path / "x.zip", FILES))
 

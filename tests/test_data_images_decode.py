@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
-from crl_jax._threads import mapped
+from crl_jax._threads import thread_map
 from crl_jax.data import DataError, Images, load_images
 from crl_jax.data._images._resize import resized, squared
 
@@ -304,7 +304,7 @@ def test_pillow_is_optional(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("n_threads", [1, 3])
 def test_mapping_over_threads_keeps_the_order(monkeypatch, n_threads):
-    monkeypatch.setattr("crl_jax._threads.n_cores", lambda: n_threads)
+    monkeypatch.setattr("crl_jax._threads.cpu_count", lambda: n_threads)
     taken = []
 
     def items():
@@ -312,7 +312,7 @@ def test_mapping_over_threads_keeps_the_order(monkeypatch, n_threads):
             taken.append(i)
             yield i
 
-    found = mapped(lambda i: i * i, items())
+    found = thread_map(lambda i: i * i, items())
     assert next(found) == 0
     assert len(taken) == 4 * n_threads + 1  # it does not run ahead
     assert [0, *found] == [i * i for i in range(5000)]
@@ -327,12 +327,12 @@ def test_an_error_stops_the_threads():
             yield i
 
     with pytest.raises(ZeroDivisionError):
-        list(mapped(lambda i: 1 // (i - 70), items()))
+        list(thread_map(lambda i: 1 // (i - 70), items()))
     assert len(taken) < 1000
 
 
 def test_after_an_error_nothing_more_is_begun(monkeypatch):
-    monkeypatch.setattr("crl_jax._threads.n_cores", lambda: 1)
+    monkeypatch.setattr("crl_jax._threads.cpu_count", lambda: 1)
     begun = []
 
     def fail(i):
@@ -341,7 +341,7 @@ def test_after_an_error_nothing_more_is_begun(monkeypatch):
         raise KeyError(i)
 
     with pytest.raises(KeyError):
-        list(mapped(fail, range(5)))
+        list(thread_map(fail, range(5)))
     assert len(begun) <= 2
 
 

@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.model_state import numpy as hnp
+from hypothesis.extra import numpy as hnp
 
 from crl_jax.data import DataError, DataWarning, Interactions, as_interactions, load
 

@@ -101,7 +101,7 @@ def test_numbers_and_sweeps_reach_the_training(asked):
     np.testing.assert_allclose(given["sweep"]["loss.tau_plus"], np.repeat([0.1, 0.2], 3))
     np.testing.assert_allclose(given["sweep"]["weight_decay"], [1, 2, 3, 1, 2, 3])
     assert (given["n_neg"], given["n_pos"], given["patience"]) == (7, 3, 4)
-    assert (given["optimizer"].learning_rate, given["plan"].batch_size) == (0.02, 9)
+    assert (given["optimizer"].learning_rate, given["config"].batch_size) == (0.02, 9)
     assert np.asarray(given["seeds"]).tolist() == [6] * 6
 
 
@@ -197,9 +197,9 @@ LAMBDA = ("risk_lambda", "risk_lambda_slope", "risk_lambda_least")
 
 
 def test_an_encoder_gets_its_numbers(asked):
-    part, given = asked("--dim", "6", "--l2-on", "rows")
+    part, given = asked("--dim", "6", "--l2-target", "rows")
     assert given["encoder"] == models.MatrixFactorization(part.n_users, part.n_items, 6)
-    assert (given["serve_similarity"], given["l2_on"]) == (None, "rows")
+    assert (given["serve_similarity"], given["l2_target"]) == (None, "rows")
     part, given = asked("--dim", "6", "--dropout", "0.1")
     want = models.MatrixFactorization(part.n_users, part.n_items, 6, dropout=0.1)
     assert given["encoder"] == want
@@ -209,7 +209,7 @@ def test_an_encoder_gets_its_numbers(asked):
     )
     want = models.LightGCN.from_interactions(part, 6, 2, edge_dropout=0.1, similarity="cosine")
     assert same(given["encoder"], want)
-    assert (given["serve_similarity"], given["l2_on"]) == ("inner", "tables")
+    assert (given["serve_similarity"], given["l2_target"]) == ("inner", "tables")
 
 
 @pytest.mark.parametrize("name", ENCODERS)

@@ -15,7 +15,7 @@ from experiments.encoders import ENCODERS
 from experiments.objectives import resolve
 from experiments.recommend import main
 
-SMALL = ["--epochs", "2", "--batch-size", "4", "--dim", "4", "--l2-on", "rows"]
+SMALL = ["--epochs", "2", "--batch-size", "4", "--dim", "4", "--l2-target", "rows"]
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def settled(
     **loss: Any,
 ) -> tuple[str, str]:
     """What is settled for 106 rows."""
-    training = {"batch_size": 4, "l2_on": "rows", **training}
+    training = {"batch_size": 4, "l2_target": "rows", **training}
     config = Config(
         objective=LossOptions(**loss), sampling=SamplerOptions(),
         encoding=EncoderOptions(encoder=encoder), training=TrainOptions(**training),
@@ -64,12 +64,12 @@ def settled(
         ({"training": {}}, "rows", 12),
         ({"training": {"optimizer": "sgd"}}, "rows", 12),
         ({"training": {"optimizer": "rowwise-adagrad"}, "sampler": samplers.DNS(2)}, "rows", 12),
-        ({"training": {"l2_on": "encoded"}}, "rows", 12),
+        ({"training": {"l2_target": "encoded"}}, "rows", 12),
         ({"training": {"update": "tables"}}, "tables", 12),
         ({"training": {"batch_size": 64, "update": "rows"}}, "rows", 192),
         ({"training": {"batch_size": 64}}, "tables", 192),
         ({"training": {}, "sampler": samplers.DNS(2)}, "tables", 12),
-        ({"training": {"l2_on": "tables"}}, "tables", 12),
+        ({"training": {"l2_target": "tables"}}, "tables", 12),
         ({"training": {"optimizer": "adamw"}}, "tables", 12),
         ({"training": {}, "encoder": "lightgcn"}, "tables", 12),
         ({"training": {}, "loss": "dpl", "n_neg": 2, "n_pos": 3}, "tables", 28),
@@ -86,7 +86,7 @@ def test_rows_are_taken_where_they_cost_less_and_come_to_the_same(given, chosen,
     [
         (["--optimizer", "adamw"], "takes another --optimizer than adamw"),
         (["--encoder", "lightgcn"], "takes another --encoder than lightgcn"),
-        (["--l2-on", "tables"], "goes with --l2-on rows, got tables"),
+        (["--l2-target", "tables"], "goes with --l2-target rows, got tables"),
         (["--sampler", "dns"], "with --optimizer adam takes a --sampler that does not look"),
     ],
 )

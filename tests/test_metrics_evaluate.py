@@ -14,8 +14,8 @@ from sklearn.metrics import roc_auc_score
 
 from crl_jax.metrics import (
     EvalLayout,
+    _eval_layout,
     _evaluate,
-    _plan,
     eval_layout,
     evaluate,
     recommend,
@@ -323,9 +323,9 @@ def test_recommend_agrees_with_sorting():
 
 @given(count=st.integers(0, 1 << 40))
 def test_numbers_of_groups_are_few_and_little_more(count):
-    rounded = _plan._rounded(count)
+    rounded = _eval_layout._rounded(count)
     assert max(count, 1) <= rounded <= max(count * 9 / 8, 1)
-    assert _plan._rounded(rounded) == rounded
+    assert _eval_layout._rounded(rounded) == rounded
     assert (
         rounded >> max(0, rounded.bit_length() - 4) << max(0, rounded.bit_length() - 4) == rounded
     )

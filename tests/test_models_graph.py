@@ -247,11 +247,11 @@ def test_tables_are_made_apart_from_the_loops_that_gather_from_them(n_runs):
 
 def test_auto_lays_out_by_backend_and_size(monkeypatch):
     small = interactions(GRAPHS["one user"])
-    assert type(InteractionGraph.from_interactions(small).layout).__name__ == "RowLayout"
+    assert type(InteractionGraph.from_interactions(small).layout).__name__ == "GatherLayout"
     monkeypatch.setitem(DENSE_BYTES, jax.default_backend(), 2 * 37)
     assert type(InteractionGraph.from_interactions(small).layout).__name__ == "DenseLayout"
     monkeypatch.setitem(DENSE_BYTES, jax.default_backend(), 2 * 37 - 1)
-    assert type(InteractionGraph.from_interactions(small).layout).__name__ == "RowLayout"
+    assert type(InteractionGraph.from_interactions(small).layout).__name__ == "GatherLayout"
 
 
 def test_bad_arguments_are_named():

@@ -220,7 +220,7 @@ def test_neighbouring_columns_are_channels_where_there_are_few(
 @pytest.mark.parametrize(("devices", "way"), [(1, "cpu"), (2, "core"), (8, "core")])
 def test_a_device_for_each_core_convolves_as_one_core_does(devices, way, monkeypatch):
     monkeypatch.setattr("jax.local_device_count", lambda: devices)
-    monkeypatch.setattr("crl_jax.models._convolution.n_cores", lambda: 2)
+    monkeypatch.setattr("crl_jax.models._convolution.cpu_count", lambda: 2)
     x, kernel = jnp.ones((1, 4, 4, 8)), jnp.ones((3, 3, 8, 8))
 
     def text(way):

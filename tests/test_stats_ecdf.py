@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from hypothesis.model_state import numpy as hnp
+from hypothesis.extra import numpy as hnp
 from programs import quick_jit
 
 from crl_jax import stats

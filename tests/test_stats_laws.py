@@ -167,7 +167,7 @@ def test_half_precision_counts_as_float32(sample_type):
         (lambda: stats.VarianceGamma(3, 0.0), "scale"),
         (lambda: stats.VarianceGamma(0, 1.0).pdf(jnp.zeros(2)), "dim"),
         (lambda: stats.SmoothedEmpirical(-1.0), "bandwidth"),
-        (lambda: stats.SmoothedEmpirical().pdf(jnp.zeros(2)), "law"),
+        (lambda: stats.SmoothedEmpirical().pdf(jnp.zeros(2)), "distribution"),
         (lambda: stats.SmoothedEmpirical().fit(jnp.zeros((2, 2))), "sample"),
         (lambda: stats.SmoothedEmpirical().fit(jnp.zeros(0)), "sample"),
         (lambda: stats.OrderStatisticMixture(stats.VarianceGamma(3), 1.2), "share"),

@@ -70,9 +70,9 @@ TUNED = Classification(NORMED, noisy, BACKBONE, dim=8, n_classes=3, finetune=Tru
 
 def fit(task, data=(POINTS, CLASSES), config=None, epochs=40, optimizer=None, **rest):
     optimizer = Optimizer(0.05) if optimizer is None else optimizer
-    plan = TrainConfig(32) if plan is None else plan
+    config = TrainConfig(32) if config is None else config
     return train.fit(
-        task, optimizer, ArrayBatches(data), plan, epochs=epochs, eval_every=epochs, **rest
+        task, optimizer, ArrayBatches(data), config, epochs=epochs, eval_every=epochs, **rest
     )
 
 

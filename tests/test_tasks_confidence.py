@@ -132,7 +132,7 @@ def test_the_expectation_step_looks_every_interaction_up(data, monkeypatch, name
     score = np.sum(w[log.users] * h[log.items], axis=1)
     want = jnp.asarray(prior_at(name, log))
     if rule != "prior":
-        formula = weights.confidence if rule == "density" else weights.confidence_posterior
+        formula = weights.confidence_density if rule == "density" else weights.confidence_posterior
         want = formula(jnp.asarray(score), prior=want, distribution=LAW)
     np.testing.assert_allclose(got, want, rtol=1e-4)
     relative = replace(confidence, normalize=True).estimate(

@@ -103,11 +103,11 @@ def test_methods_of_the_field_train(method):
     }  # fmt: skip
     fit = partial(tasks.fit_ranking, split().train, split().valid, **settings)
     fitted = fit(auxiliary_loss=auxiliary_loss)
-    terms = [entry["contrast"][0] for entry in fitted.history]
+    terms = [entry["auxiliary_loss"][0] for entry in fitted.history]
     assert terms[-1] < terms[0]
     assert fitted.best_score[0] > 0.1
     without = fit(auxiliary_loss=dataclasses.replace(auxiliary_loss, weight=0.0))
-    assert without.history[-1]["contrast"] == [0.0]
+    assert without.history[-1]["auxiliary_loss"] == [0.0]
     assert not np.allclose(without.run()["users"], fitted.run()["users"], atol=1e-4)
     if method is not xsimgcl:  # whose ranking sees the noise, too
         plain = fit()
@@ -149,49 +149,49 @@ def test_a_spectral_view_is_the_graph_of_the_first_singular_vectors():
 
 REFUSED: dict[str, tuple[Any, str]] = {
     "layers": (
-        {"contrast": LayerContrast()},
+        {"auxiliary_loss": LayerContrast()},
         "`auxiliary_loss` of layers needs a LightGCN, got Matrix",
     ),
     "a layer too deep": (
         lambda: {
-            "contrast": LayerContrast(layer=3),
+            "auxiliary_loss": LayerContrast(layer=3),
             "encoder": LightGCN.from_interactions(split().train, 4, 2),
         },
         "`layer` must be one of the 2 layers, got 3",
     ),
     "a view of others": (
-        {"contrast": views()},
+        {"auxiliary_loss": views()},
         "`first` must be of the 60 users and 80 items of the encoder, got 5 and 6",
     ),
     "vectors of others": (
         lambda: {
-            "contrast": SpectralContrast.from_interactions(interactions(np.eye(9) > 0), 2),
+            "auxiliary_loss": SpectralContrast.from_interactions(interactions(np.eye(9) > 0), 2),
             "encoder": LightGCN.from_interactions(split().train, 4, 2),
         },
         "`auxiliary_loss` must be of the 60 users and 80 items of the encoder, got 9 and 9",
     ),
     "a missing number": (
-        lambda: {"contrast": alone(loss_fn=losses.bayesian_contrastive)},
+        lambda: {"auxiliary_loss": alone(loss_fn=losses.bayesian_contrastive)},
         "`hyperparams` must hold alpha, beta, tau_plus, which `loss_fn` asks for",
     ),
     "a number out of range": (
-        lambda: {"contrast": alone(hyperparams={"temperature": 0.0})},
+        lambda: {"auxiliary_loss": alone(hyperparams={"temperature": 0.0})},
         "`temperature` must lie in",
     ),
     "a loss without a mask": (
-        lambda: {"contrast": alone(loss_fn=lambda pos, neg, reduce_fn, temperature: pos)},
+        lambda: {"auxiliary_loss": alone(loss_fn=lambda pos, neg, reduce_fn, temperature: pos)},
         "`loss_fn` of a contrast must take `where`",
     ),
     "a swept weight": (
-        lambda: {"contrast": alone(), "sweep": {"auxiliary_loss.weight": [0.1, -1.0]}},
+        lambda: {"auxiliary_loss": alone(), "sweep": {"auxiliary_loss.weight": [0.1, -1.0]}},
         "`weight` must lie in",
     ),
     "a swept number": (
-        lambda: {"contrast": alone(), "sweep": {"auxiliary_loss.temperature": [0.1, -1.0]}},
+        lambda: {"auxiliary_loss": alone(), "sweep": {"auxiliary_loss.temperature": [0.1, -1.0]}},
         "`temperature` must lie in",
     ),
     "a number that is not there": (
-        lambda: {"contrast": alone(), "sweep": {"auxiliary_loss.alpha": [0.6, 0.9]}},
+        lambda: {"auxiliary_loss": alone(), "sweep": {"auxiliary_loss.alpha": [0.6, 0.9]}},
         "`sweep` must name leaves, which are .'temperature'., got 'alpha'",
     ),
     "a sweep of no term": (
@@ -199,17 +199,17 @@ REFUSED: dict[str, tuple[Any, str]] = {
         "`sweep` must name .* with a `auxiliary_loss`, contrast.NAME, got 'auxiliary_loss.weight'",
     ),
     "a class": (
-        {"contrast": LayerContrast},
-        "`auxiliary_loss` must be a term, such as .*, got the class LayerViews",
+        {"auxiliary_loss": LayerContrast},
+        "`auxiliary_loss` must be a term, such as .*, got the class LayerContrast",
     ),
-    "a name": ({"contrast": "sgl"}, "`auxiliary_loss` must be a term, such as .*, got 'sgl'"),
+    "a name": ({"auxiliary_loss": "sgl"}, "`auxiliary_loss` must be a term, such as .*, got 'sgl'"),
     "rows": (
         lambda: {
-            "contrast": alone(),
+            "auxiliary_loss": alone(),
             "encoder": MatrixFactorization(60, 80, 4),
             "optimizer": train.RowOptimizer(),
         },
-        "`optimizer` of rows goes with no `auxiliary_loss` that looks at more .* got GraphViews",
+        "`optimizer` of rows goes with no `auxiliary_loss` that looks at more .* got GraphContrast",
     ),
 }
 
@@ -244,7 +244,7 @@ def test_weights_and_numbers_of_the_term_are_swept_without_another_program():
         one = fit(auxiliary_loss=alone(weight=weight, hyperparams={"temperature": temperature}))
         for name, values in one.run().items():
             np.testing.assert_allclose(swept.run(run)[name], values, rtol=1e-4, atol=1e-5)
-    terms = swept.history[-1]["contrast"]
+    terms = swept.history[-1]["auxiliary_loss"]
     assert terms[0] == 0
     assert terms[1] > 0
 

@@ -197,7 +197,7 @@ def test_l2_of_rows_is_the_mean_over_the_batch(data):
         np.testing.assert_allclose(after.params[name], want, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("l2_on", ["rows", "encoded"])
+@pytest.mark.parametrize("l2_target", ["rows", "encoded"])
 def test_l2_of_the_rows_of_a_batch_is_a_term_of_its_loss(data, l2_target):
     """For matrix factorisation both are the rows that training by rows shrinks."""
     before, after, report = epoch_of(data[1], learning_rate=0.1, l2=0.2, l2_target=l2_target)

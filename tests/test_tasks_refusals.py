@@ -94,7 +94,7 @@ REFUSED = {
     "a class of samplers": ({"sampler": samplers.RNS}, "`sampler` must .*got the class RNS"),
     "an unregistered sampler": (
         {"sampler": Unregistered()},
-        "`sampler` must be a pytree: put @jax.tree_util.register_dataclass on Unregistered",
+        "`sampler` must be a pytree: decorate it with @crl_jax.pytree_dataclass, got Unregistered",
     ),
     "too many negatives": (
         {"sampler": Double(), "n_neg": 3},
@@ -111,7 +111,7 @@ REFUSED = {
     ),
     "an unregistered encoder": (
         {"encoder": Plain(60, 80)},
-        "`encoder` must be a pytree: put @jax.tree_util.register_dataclass on Plain",
+        "`encoder` must be a pytree: decorate it with @crl_jax.pytree_dataclass, got Plain",
     ),
     "a pair for tables": (
         {"encoder": Pair(60, 80)},
@@ -121,7 +121,7 @@ REFUSED = {
         {"encoder": Uneven(60, 80)},
         r"`encode` of Uneven must return Tables.*of one width, got \(\(60, 32\), \(80, 3\)\)",
     ),
-    "a size for a plan": ({"plan": 256}, "`plan` must be a train.StepPlan, got 256"),
+    "a size for a plan": ({"config": 256}, "`config` must be a train.TrainConfig, got 256"),
     "a rate for an optimiser": (
         {"optimizer": 1e-3},
         "`optimizer` must be a train.Updates or train.RowOptimizer, got 0.001",

@@ -103,7 +103,7 @@ def test_a_resumed_training_goes_on_with_the_samplers_state(split, tmp_path, nam
 def test_seeds_of_trainings_by_rows_are_what_they_are_alone(split):
     settings = {
         "by_rows": True, "rule": train.rows.sgd, "batch_size": 1, "draw_batches": 50,
-        "l2_on": "rows", "weight_decay": 0.01, "epochs": 2,
+        "l2_target": "rows", "weight_decay": 0.01, "epochs": 2,
     }  # fmt: skip
     both = fit(split, bns(split), seeds=[3, 4], **settings)
     alone = fit(split, bns(split), seeds=4, **settings)
@@ -132,21 +132,21 @@ def test_what_cannot_be_is_said(split):
         (
             {
                 "by_rows": True,
-                "l2_on": "rows",
+                "l2_target": "rows",
                 "sampler": samplers.RNS(),
                 "compute_dtype": "bfloat16",
             },
             "`optimizer` of rows goes with neither `compute_dtype`",
         ),
         (
-            {"by_rows": True, "l2_on": "rows", "sampler": samplers.DNS(3)},
+            {"by_rows": True, "l2_target": "rows", "sampler": samplers.DNS(3)},
             "`sampler` DNS looks at the scores of other rows, which sleep",
         ),
         ({"draw_batches": 0}, "`draw_batches` must be at least 1, got 0"),
         (
             {
                 "by_rows": True,
-                "l2_on": "rows",
+                "l2_target": "rows",
                 "sampler": samplers.RNS(),
                 "encoder": Whole(30, 40, 4),
             },

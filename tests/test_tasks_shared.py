@@ -125,7 +125,7 @@ def test_without_log_q_scores_stay_as_they_are():
     [SharedRNS(), SharedRNS(anchors=4), InBatch.from_interactions(LOG, "self")],
     ids=["rns", "runs", "batch"],
 )
-def test_l2_on_rows_counts_a_drawn_pool_once_for_each_anchor(sampler):
+def test_l2_target_rows_counts_a_drawn_pool_once_for_each_anchor(sampler):
     def nothing(pos, neg, *, where, reduce_fn):
         del neg, where, reduce_fn
         return jnp.zeros_like(pos)

@@ -65,8 +65,8 @@ DESCENT = Optimizer(0.1, rule=train.sgd_l2)
 
 
 def fit(task, data=TRAIN, config=None, epochs=8, optimizer=None, **rest):
-    optimizer, plan = optimizer or Optimizer(1e-2), plan or TrainConfig(128)
-    return train.fit(task, optimizer, ArrayBatches(data), plan, epochs=epochs, **rest)
+    optimizer, config = optimizer or Optimizer(1e-2), config or TrainConfig(128)
+    return train.fit(task, optimizer, ArrayBatches(data), config, epochs=epochs, **rest)
 
 
 def found(z1, z2):
@@ -190,8 +190,8 @@ def test_many_devices_and_half_precision_give_nearly_the_same(task):
     np.testing.assert_allclose(
         spread.history[-1]["loss"][0], plain.history[-1]["loss"][0], rtol=1e-4
     )
-    plan = TrainConfig(64, compute_dtype="bfloat16")
-    half = fit(task, TRAIN[:200], plan, epochs=2, optimizer=DESCENT)
+    config = TrainConfig(64, compute_dtype="bfloat16")
+    half = fit(task, TRAIN[:200], config, epochs=2, optimizer=DESCENT)
     assert all(x.dtype != jnp.bfloat16 for x in jax.tree.leaves(half.params))
     np.testing.assert_allclose(half.history[-1]["loss"][0], plain.history[-1]["loss"][0], rtol=0.05)
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from crl_jax import train
-from crl_jax.train import _jit, _memory
+from crl_jax.train import _jit, _malloc
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
@@ -67,14 +67,14 @@ def test_options_that_the_compiler_does_not_know_are_left_out(monkeypatch):
 def test_memory_is_given_back_between_compiling_and_running(monkeypatch):
     """After programs that compile for long, and after none that was compiled before."""
     happened = []
-    monkeypatch.setattr(_memory, "give_back", lambda: happened.append("given back"))
+    monkeypatch.setattr(_malloc, "give_back", lambda: happened.append("given back"))
 
     def program(x):
         jax.debug.callback(lambda: happened.append("ran"))
         return jnp.sin(x)
 
     for least, expected in ((0.0, ["given back", "ran", "ran"]), (1e6, ["ran", "ran"])):
-        monkeypatch.setattr(_memory, "_LEAST_SECONDS", least)
+        monkeypatch.setattr(_malloc, "_LEAST_SECONDS", least)
         happened.clear()
         compiled = train.jit(partial(program))
         for _ in range(2):
@@ -89,13 +89,13 @@ def test_what_is_free_between_what_is_not_is_given_back():
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * 4096
 
-    if _memory._trim() is None:
+    if _malloc._trim() is None:
         pytest.skip("the C library keeps what it has")
     blocks = [bytes(4000) for _ in range(50_000)]
     keep = blocks[::100]
     del blocks
     before = held()
-    _memory.give_back()
+    _malloc.give_back()
     assert before - held() > 100e6
     assert len(keep) == 500
 
@@ -105,10 +105,10 @@ def test_another_c_library_keeps_its_memory(monkeypatch):
         def __init__(self, name):
             del name
 
-    monkeypatch.setattr(_memory.ctypes, "CDLL", Library)
-    _memory._trim.cache_clear()
+    monkeypatch.setattr(_malloc.ctypes, "CDLL", Library)
+    _malloc._trim.cache_clear()
     try:
-        assert _memory._trim() is None
-        _memory.give_back()
+        assert _malloc._trim() is None
+        _malloc.give_back()
     finally:
-        _memory._trim.cache_clear()
+        _malloc._trim.cache_clear()

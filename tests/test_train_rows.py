@@ -274,7 +274,7 @@ SETTINGS = {
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_ranking_is_trained_as_with_whole_tables(name, standard_promotion):
     data = split()
-    settings = {"epochs": 3, "batch_size": 100, "learning_rate": 0.02, "l2_on": "rows"}
+    settings = {"epochs": 3, "batch_size": 100, "learning_rate": 0.02, "l2_target": "rows"}
     settings |= {"weight_decay": 0.1, **SETTINGS[name]}
     if "sampler" in settings:
         settings["sampler"] = settings["sampler"](data.train)

@@ -15,7 +15,7 @@ from programs import quick_jit
 from crl_jax import stats, weights
 from crl_jax.data import Interactions
 
-RULES = [weights.confidence, weights.confidence_posterior]
+RULES = [weights.confidence_density, weights.confidence_posterior]
 
 
 def density(x, dim, scale):
@@ -109,7 +109,7 @@ def value_and_slope(rule):
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("distribution", LAWS)
 @pytest.mark.parametrize("prior", [0.0, 0.5, 1.0])
 def test_extreme_scores_give_finite_weights(rule, dtype, distribution, prior):
     scores = jnp.asarray([-3e38, -1e4, -100, 0, 100, 1e4, 3e38]).astype(dtype)
@@ -121,7 +121,7 @@ def test_extreme_scores_give_finite_weights(rule, dtype, distribution, prior):
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("distribution", LAWS)
 def test_a_score_that_is_nan_is_seen(rule, distribution):
     got = rule(jnp.array([0.1, jnp.nan]), prior=0.5, distribution=LAWS[distribution]())
     np.testing.assert_array_equal(np.isnan(got), [False, True])

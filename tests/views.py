@@ -102,9 +102,9 @@ DESCENT = Optimizer(0.1, rule=train.sgd_l2)
 
 
 def fit(task, data=POINTS, config=None, epochs=2, optimizer=None, **rest):
-    optimizer, plan = optimizer or Optimizer(1e-2), plan or TrainConfig(16)
+    optimizer, config = optimizer or Optimizer(1e-2), config or TrainConfig(16)
     data = jax.tree.map(jnp.asarray, data)
-    return train.fit(task, optimizer, ArrayBatches(data), plan, epochs=epochs, **rest)
+    return train.fit(task, optimizer, ArrayBatches(data), config, epochs=epochs, **rest)
 
 
 def ctx(n, n_real=None, progress=0.0, epoch=0):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from .._checks import check_count, check_range
-from .._per_anchor import Scalar
+from .._hyperparams import Scalar
 from ._conversion import (
     FloatImage,
     Image,

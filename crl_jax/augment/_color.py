@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._checks import check_range
-from .._per_anchor import Scalar
+from .._hyperparams import Scalar
 from ._conversion import FloatImage, Image, Planes, to_color_planes, to_floats, to_image
 
 LUMA = (0.299, 0.587, 0.114)

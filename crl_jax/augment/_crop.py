@@ -9,7 +9,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from .._checks import check_count, check_range
-from .._per_anchor import Scalar
+from .._hyperparams import Scalar
 from ._conversion import FloatImage, Image, Pair, as_numbers, check_pair, chosen, to_floats
 
 _TRIES = 10

@@ -1,7 +1,7 @@
 """Random views of graphs that are samples, and the choice among them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from .._checks import check_count, check_range
-from .._per_anchor import Scalar
-from .._pytree import STATIC
+from .._hyperparams import Scalar
+from .._pytree import STATIC, pytree_dataclass
 from ..models import GraphArrays, GraphBatch
 from ._graph_sampling import lowest, member_keys, random_bits, share_of
 
@@ -100,8 +100,7 @@ _CHANGES: dict[str, Callable[..., GraphBatch]] = {
 }
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@pytree_dataclass
 class GraphAugmentation:
     """``views(key, place)``: the graph at this place, changed in one of several ways by chance.
 

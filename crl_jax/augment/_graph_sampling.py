@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 
 from .._checks import check_range
-from .._per_anchor import Scalar
+from .._hyperparams import Scalar
 
 _BITS = 32
 

@@ -1,6 +1,6 @@
 """A random view of an image, and the plain one."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import jax
@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from .._checks import check_count, check_range
-from .._pytree import STATIC
+from .._pytree import STATIC, pytree_dataclass
 from ._blur import BLUR_DRAWS, check_kernel, drawn_sigma, gaussian_blur
 from ._color import grey
 from ._conversion import Image, as_numbers, check_pair, chosen, to_color_planes, to_floats, to_image
@@ -17,8 +17,7 @@ from ._crop import BOX_DRAWS, crop_resize, drawn_box
 from ._jitter import JITTER_DRAWS, check_strengths, jittered
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@pytree_dataclass
 class ImageAugmentation:
     """``views(key, image)``: crop, flip, jitter, grey, blur, each by chance; then normalised.
 

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from .._checks import check_range
-from .._per_anchor import Scalar
+from .._hyperparams import Scalar
 from ._color import grey, mean_luma, shift_hue, to_grayscale
 from ._conversion import (
     FloatImage,

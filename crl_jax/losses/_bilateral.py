@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from .._checks import check_range
-from .._per_anchor import PerAnchor, Scalar, column, per_anchor
+from .._hyperparams import PerAnchor, Scalar, expand_anchor_axis, per_anchor
 from .._reduce import ReduceFn, masked_mean
 from ._common import finish, prepare
 from ._logspace import log_mean_exp
@@ -75,7 +75,7 @@ def bilateral_softmax(
     attraction = a.pos / t_pos
     if a.extra is not None:
         positives = jnp.concatenate([a.pos[..., None], a.extra], axis=-1)
-        attraction = log_mean_exp(positives / column(t_pos))
+        attraction = log_mean_exp(positives / expand_anchor_axis(t_pos))
     crowd = log_mean_exp(a.neg / a.temperature, where=a.where)
     if a.kept is not None:  # the mean of nothing is -inf
         crowd = jnp.where(a.kept, crowd, 0)

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from .._checks import check_range, check_shape
-from .._per_anchor import PerAnchor, Scalar
+from .._hyperparams import PerAnchor, Scalar
 from .._reduce import ReduceFn, masked_mean
 from ._common import beside, finish, prepare, reduce_kept
 from ._contrastive import info_nce

@@ -7,7 +7,7 @@ from jaxtyping import Array
 
 from .._checks import check_range, check_shape
 from .._floats import at_least_float32
-from .._per_anchor import per_anchor
+from .._hyperparams import per_anchor
 from .._reduce import ReduceFn
 
 

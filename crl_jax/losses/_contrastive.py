@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from jaxtyping import Array, Bool, Float
 
-from .._per_anchor import PerAnchor, Scalar
+from .._hyperparams import PerAnchor, Scalar
 from .._reduce import ReduceFn, masked_mean
 from ._common import Anchors, finish, prepare
 from ._estimators import bayesian_log_sum, biased_log_sum, debiased_log_sum, hard_log_sum

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from .._checks import check_range
-from .._per_anchor import PerAnchor, Scalar, column, per_anchor
+from .._hyperparams import PerAnchor, Scalar, expand_anchor_axis, per_anchor
 from .._reduce import ReduceFn, masked_mean
 from ._common import finish, prepare, row_mean
 from ._protocols import per_anchor_loss
@@ -59,7 +59,7 @@ def cosine_contrastive(
     batch, dtype = a.pos.shape, a.pos.dtype
     check_range("margin", margin, 0.0, jnp.inf, high_open=True, dtype=dtype)
     check_range("repulsion", repulsion, 0.0, jnp.inf, high_open=True, dtype=dtype)
-    margin = column(per_anchor("margin", margin, batch, dtype))
+    margin = expand_anchor_axis(per_anchor("margin", margin, batch, dtype))
     repulsion = per_anchor("repulsion", repulsion, batch, dtype)
     excess = jnp.maximum(a.neg / a.temperature - margin, 0)
     return finish(1 - a.pos / a.temperature + repulsion * row_mean(excess, a.where), a, reduce_fn)

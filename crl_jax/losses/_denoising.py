@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from .._checks import check_range
-from .._per_anchor import PerAnchor, Scalar, column, per_anchor
+from .._hyperparams import PerAnchor, Scalar, expand_anchor_axis, per_anchor
 from .._reduce import ReduceFn, masked_mean
 from ..weights import reliability_weights, small_loss_weights
 from ._common import Anchors, finish, lead, prepare, row_mean
@@ -159,7 +159,9 @@ def reweighted_bce(
     a = prepare(pos, neg, temperature=temperature, where=where, weights=weights)
     exponent = _exponent(exponent, a)
     missed = _reweighted(a.pos / a.temperature, exponent)
-    false_alarm = row_mean(_reweighted(-a.neg / a.temperature, column(exponent)), a.where)
+    false_alarm = row_mean(
+        _reweighted(-a.neg / a.temperature, expand_anchor_axis(exponent)), a.where
+    )
     return finish(missed + false_alarm, a, reduce_fn)
 
 
@@ -206,7 +208,7 @@ def reweighted_bpr(
     0.4973
     """
     a = prepare(pos, neg, temperature=temperature, where=where, weights=weights)
-    exponent = column(_exponent(exponent, a))
+    exponent = expand_anchor_axis(_exponent(exponent, a))
     return finish(row_mean(_reweighted(lead(a, a.neg), exponent), a.where), a, reduce_fn)
 
 

@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float
 
 from .._checks import check_range, check_shape
 from .._floats import at_least_float32
-from .._per_anchor import Scalar
+from .._hyperparams import Scalar
 from .._reduce import ReduceFn, masked_mean
 from ._common import reduce_kept
 from ._logspace import log_mean_exp

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float
 
 from .._checks import check_range, check_shape
 from .._floats import at_least_float32
-from .._per_anchor import PerAnchor, Scalar, column, per_anchor
+from .._hyperparams import PerAnchor, Scalar, expand_anchor_axis, per_anchor
 from .._reduce import masked_mean
 from ..weights import bayesian_weights
 from ._logspace import (
@@ -198,7 +198,7 @@ def hard_log_sum(
     neg, pos = at_least_float32(neg, pos)
     logits = _logits(neg, temperature, where)
     check_range("beta", beta, 0.0, jnp.inf, high_open=True, dtype=logits.dtype)
-    beta = column(per_anchor("beta", beta, logits.shape[:-1], logits.dtype))
+    beta = expand_anchor_axis(per_anchor("beta", beta, logits.shape[:-1], logits.dtype))
     log_mean = tilted_log_mean_exp(logits, beta, where=where)
     return _debias(log_mean, neg, pos, tau_plus, min_score, temperature, where)
 

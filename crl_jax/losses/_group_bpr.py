@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from .._checks import check_range, check_shape
-from .._per_anchor import PerAnchor, Scalar, column, per_anchor
+from .._hyperparams import PerAnchor, Scalar, expand_anchor_axis, per_anchor
 from .._reduce import ReduceFn, masked_mean
 from ._common import beside, finish, lead, prepare, row_mean
 from ._logspace import softplus
@@ -140,5 +140,5 @@ def mpr(
     between = beside("likely", likely, a.pos, a.kept)
     spread = 0 if a.extra is None else a.extra[..., 0] - a.extra[..., 1]
     ahead = share * (a.pos - between) + (1 - share) * (between - spread)
-    by = ahead[..., None] - column(1 - share) * a.neg
+    by = ahead[..., None] - expand_anchor_axis(1 - share) * a.neg
     return finish(row_mean(softplus(-by / a.temperature), a.where), a, reduce_fn)

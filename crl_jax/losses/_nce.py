@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from .._checks import check_range
-from .._per_anchor import PerAnchor, Scalar, column, per_anchor
+from .._hyperparams import PerAnchor, Scalar, expand_anchor_axis, per_anchor
 from .._reduce import ReduceFn, count_kept, masked_mean
 from ._common import beside, finish, prepare, row_mean
 from ._logspace import softplus
@@ -80,7 +80,7 @@ def nce(
         k = per_anchor("ratio", ratio, a.pos.shape, a.pos.dtype)
     log_k = jnp.log(k)
     data_noise = log_k + beside("pos_log_noise", pos_log_noise, a.pos, a.kept)
-    drawn_noise = column(log_k) + beside("neg_log_noise", neg_log_noise, a.neg, a.where)
+    drawn_noise = expand_anchor_axis(log_k) + beside("neg_log_noise", neg_log_noise, a.neg, a.where)
     missed = softplus(data_noise - a.pos / a.temperature)
     false_alarm = row_mean(softplus(a.neg / a.temperature - drawn_noise), a.where)
     return finish(missed + k * false_alarm, a, reduce_fn)

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from .._checks import check_range
-from .._per_anchor import PerAnchor, Scalar, column, per_anchor
+from .._hyperparams import PerAnchor, Scalar, expand_anchor_axis, per_anchor
 from .._reduce import ReduceFn, masked_mean
 from ._common import finish, lead, prepare, row_mean
 from ._logspace import log_debiased, log_mean_sigmoid, softplus
@@ -226,7 +226,7 @@ def triplet_margin(
     """
     a = prepare(pos, neg, temperature=temperature, where=where, weights=weights)
     check_range("margin", margin, 0.0, jnp.inf, high_open=True, dtype=a.pos.dtype)
-    margin = column(per_anchor("margin", margin, a.pos.shape, a.pos.dtype))
+    margin = expand_anchor_axis(per_anchor("margin", margin, a.pos.shape, a.pos.dtype))
     return finish(row_mean(jnp.maximum(margin - lead(a, a.neg), 0), a.where), a, reduce_fn)
 
 

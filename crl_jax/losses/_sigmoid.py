@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from .._checks import check_range
-from .._per_anchor import PerAnchor, Scalar, column, per_anchor
+from .._hyperparams import PerAnchor, Scalar, expand_anchor_axis, per_anchor
 from .._reduce import ReduceFn, masked_mean
 from ._common import finish, prepare
 from ._logspace import softplus
@@ -62,5 +62,5 @@ def sigmoid_contrastive(
     check_range("bias", bias, -jnp.inf, jnp.inf, low_open=True, high_open=True, dtype=a.pos.dtype)
     b = per_anchor("bias", bias, a.pos.shape, a.pos.dtype)
     together = softplus(-(a.pos / a.temperature + b))
-    apart = softplus(a.neg / a.temperature + column(b))
+    apart = softplus(a.neg / a.temperature + expand_anchor_axis(b))
     return finish(together + jnp.sum(apart, axis=-1, where=a.where), a, reduce_fn)

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from .._checks import check_range, check_shape
-from .._per_anchor import PerAnchor, Scalar, per_anchor
+from .._hyperparams import PerAnchor, Scalar, per_anchor
 from .._reduce import ReduceFn, masked_mean
 from ._common import Anchors, finish, prepare, prepare_many, row_mean
 from ._contrastive import contrastive

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
-from .._pytree import STATIC
+from .._pytree import STATIC, pytree_dataclass
 from .._take import csr_entries
 
 # The product of a single row takes a matrix-vector route that sums in another order, so a
@@ -47,8 +47,7 @@ class InteractionsLike(Protocol):
         ...
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class Blocks:
     """Users in blocks of equal size, and what to mask for them."""
 
@@ -61,8 +60,7 @@ class Blocks:
     group_starts: Any  # int32 [n_blocks + 1]
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class EvalLayout:
     """Test data laid out for :func:`evaluate`; build it with :func:`eval_layout`.
 

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from .._checks import check_count, check_range, check_shape
 from .._floats import at_least_float32
-from .._per_anchor import Scalar
+from .._hyperparams import Scalar
 from . import _logistic
 from ._features import HIGHEST, LinearClassifier, accuracy, best_class, has_class, standardize
 

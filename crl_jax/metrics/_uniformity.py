@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float
 from .._blocks import map_blocks
 from .._checks import check_count, check_range, check_shape
 from .._floats import at_least_float32
-from .._per_anchor import Scalar
+from .._hyperparams import Scalar
 
 
 def uniformity(

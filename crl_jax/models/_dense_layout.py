@@ -1,6 +1,6 @@
 """Sums of neighbours as a matrix product: for accelerators, while users × items fit in memory."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,9 +10,10 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, BFloat16, Bool, Float, Int, Int64
 
+from .._pytree import pytree_dataclass
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True, eq=False)
+
+@pytree_dataclass(eq=False)
 class DenseLayout:
     """The graph as a matrix of zeros and ones, which bfloat16 holds exactly.
 

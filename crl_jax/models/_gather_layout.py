@@ -9,7 +9,7 @@ other, are the table that the next one gathers from. One number on each side is 
 is zero, and what a block lacks in neighbours it takes from there.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial, reduce
 from typing import Any
 
@@ -19,6 +19,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Int64
 
+from .._pytree import pytree_dataclass
+
 WIDTHS = (4, 8, 16, 32)
 """Widths of blocks. A row is filled up to the next one; one longer than the last is cut."""
 
@@ -27,8 +29,7 @@ _ROWS = lax.GatherDimensionNumbers(
 )
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True, eq=False)
+@pytree_dataclass(eq=False)
 class NeighbourSums:
     """Which rows of a table are summed to which row of the next.
 
@@ -73,8 +74,7 @@ class NeighbourSums:
         return replace(self, blocks=blocks, pieces=pieces)
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True, eq=False)
+@pytree_dataclass(eq=False)
 class BipartiteSide:
     """Users or items: their numbers, and what they are summed from.
 
@@ -100,8 +100,7 @@ class BipartiteSide:
         return take_inside(table, self.number)
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True, eq=False)
+@pytree_dataclass(eq=False)
 class GatherLayout:
     """The graph as rows to gather, for both sides."""
 

@@ -4,7 +4,7 @@ Graphs differ in size by a factor of a hundred, so that filling each up to the l
 a batch nothing. Here the nodes of a batch stand one after the other, and only the end is filled up.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from .._checks import check_count
-from .._pytree import STATIC
+from .._pytree import STATIC, pytree_dataclass
 from ..data import Graphs
 
 _RARE = 1e-12
@@ -53,8 +53,7 @@ class GraphBatch(NamedTuple):
     n_edges: Int[Array, "*packs graphs"]
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@pytree_dataclass
 class GraphArrays:
     """A set of graphs on the device, compressed; :meth:`pack` makes batches of it.
 

@@ -1,6 +1,6 @@
 """The graph of users and items on the device."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Literal
 
 import jax
@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Key
 
 from .._mesh import TABLE, axis_size
-from .._pytree import STATIC
+from .._pytree import STATIC, pytree_dataclass
 from ..data import Interactions
 from ._dense_layout import DenseLayout
 from ._gather_layout import GatherLayout
@@ -25,8 +25,7 @@ costs less than the start of a dozen kernels. A TPU gathers slowly and multiplie
 """
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True, eq=False)
+@pytree_dataclass(eq=False)
 class InteractionGraph:
     """Which user is linked to which item; a pytree. Make one with :meth:`from_interactions`.
 

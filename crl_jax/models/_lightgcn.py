@@ -1,7 +1,7 @@
 """LightGCN: embeddings mixed with those of their neighbours, layer after layer."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import isfinite
 from typing import Any
 
@@ -11,8 +11,8 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Key
 
 from .._checks import check_range
-from .._per_anchor import Scalar
-from .._pytree import STATIC
+from .._hyperparams import Scalar
+from .._pytree import STATIC, pytree_dataclass
 from ..data import Interactions
 from ._encoder import Encoder, Similarity, Tables
 from ._interaction_graph import InteractionGraph, Layout
@@ -23,8 +23,7 @@ PUBLISHED: Initializer = normal(0.1)
 """The initial values of the published code."""
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@pytree_dataclass
 class LightGCN(Encoder):
     r"""Two embedding tables and their propagation over the graph of interactions.
 

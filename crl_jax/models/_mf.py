@@ -1,7 +1,7 @@
 """Matrix factorisation: the encoder with nothing between the tables and the score."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from typing import Any, ClassVar
 
@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from .._checks import check_range
-from .._per_anchor import Scalar
-from .._pytree import STATIC
+from .._hyperparams import Scalar
+from .._pytree import STATIC, pytree_dataclass
 from ._encoder import Encoder, Tables
 
 Initializer = Callable[[Key[Array, ""], tuple[int, int]], Array]
@@ -38,8 +38,7 @@ def init_tables(
     }
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@pytree_dataclass
 class MatrixFactorization(Encoder):
     r"""Two embedding tables; by default their inner product, :math:`s_{ui} = w_u^\top h_i`.
 

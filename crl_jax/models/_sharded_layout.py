@@ -7,7 +7,7 @@ more of a table than its own part and the one that passes by.
 The links are laid out by who makes the sum, and by the part that the summand is in.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial, reduce
 from typing import Any
 
@@ -19,14 +19,13 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from .._mesh import TABLE, filled
-from .._pytree import STATIC
+from .._pytree import STATIC, pytree_dataclass
 from ._gather_layout import WIDTHS, take_inside
 
 _BY_ROWS = PartitionSpec(TABLE)
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True, eq=False)
+@pytree_dataclass(eq=False)
 class RingShards:
     """What the rows of one side are summed from; a tuple over widths.
 
@@ -88,8 +87,7 @@ class RingShards:
         return to
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True, eq=False)
+@pytree_dataclass(eq=False)
 class ShardedLayout:
     """The graph on several devices.
 

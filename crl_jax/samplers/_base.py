@@ -8,13 +8,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from .._pytree import STATIC
+from .._pytree import STATIC, pytree_dataclass
 from ..models import Encoder, Tables
 from ._positives import Positives
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@pytree_dataclass
 class SamplingContext:
     """Anchors that want negatives, and the encoder as it is at this moment.
 

@@ -1,6 +1,6 @@
 """Bayesian negative sampling: candidates judged by what they teach and by whether they are true."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 import jax
@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from .._checks import check_range
-from .._per_anchor import Scalar
-from .._pytree import STATIC
+from .._hyperparams import Scalar
+from .._pytree import STATIC, pytree_dataclass
 from ..models import Tables
 from ._base import Sampler, SamplingContext, best
 from ._criteria import informativeness, sampling_risk, unbiasedness
@@ -18,8 +18,7 @@ from ._positives import Positives, sample_unseen
 from ._priors import Prior, as_prior, check_prior, lookup_prior
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@pytree_dataclass
 class BNS(Sampler):
     r"""Bayesian negative sampling: of m uniform candidates the one with the least sampling risk.
 
@@ -157,8 +156,7 @@ class BNS(Sampler):
         return -sampling_risk(informativeness(pos, scores), unbias, risk_lambda=risk_lambda)
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@pytree_dataclass
 class StagedSampler(Sampler):
     """One sampler for the first epochs, another thereafter.
 

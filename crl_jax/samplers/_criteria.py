@@ -6,7 +6,7 @@ from jaxtyping import Array, Float
 
 from .._checks import check_range
 from .._floats import at_least_float32
-from .._per_anchor import Scalar
+from .._hyperparams import Scalar
 
 
 def informativeness(

@@ -1,6 +1,6 @@
 """Samplers that prefer what the encoder ranks high at this moment."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import jax
@@ -8,15 +8,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, UInt32
 
 from .._checks import check_range
-from .._per_anchor import Scalar
-from .._pytree import STATIC
+from .._hyperparams import Scalar
+from .._pytree import STATIC, pytree_dataclass
 from ..stats import select_largest
 from ._base import Sampler, SamplingContext, best
 from ._positives import Positives, sample_unseen
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@pytree_dataclass
 class DNS(Sampler):
     r"""Dynamic negative sampling: the best-scoring of m uniform candidates.
 
@@ -57,8 +56,7 @@ class DNS(Sampler):
         return best(scores.reshape(shape), proposals.reshape(shape)), state
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@pytree_dataclass
 class AOBPR(Sampler):
     r"""Adaptive oversampling: :math:`P(j \mid u) \propto e^{-r_j/\lambda}`, by current rank.
 

@@ -1,20 +1,19 @@
 """Negatives of several kinds for one anchor."""
 
 import dataclasses
-from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Key
 
+from .._pytree import pytree_dataclass
 from ..models import Tables
 from ._base import Sampler, SamplingContext
 from ._positives import Positives
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@pytree_dataclass
 class MixedSampler(Sampler):
     """Takes turns: the first negative comes from the first sampler, the next from the next.
 

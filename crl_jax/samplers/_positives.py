@@ -1,14 +1,14 @@
 """The positives of every user on the device, and draws from them and from the rest."""
 
 import math
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import field
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, Integer, Key, UInt32
 
+from .._pytree import STATIC, pytree_dataclass
 from .._search import rows_contain, search_rows
 from ..data import Interactions
 
@@ -17,12 +17,7 @@ _MAX_WORDS = 2**26
 _TOGETHER = 256
 
 
-@partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["indptr", "items", "gaps", "bitmap"],
-    meta_fields=["n_items", "rounds"],
-)
-@dataclass(frozen=True)
+@pytree_dataclass
 class Positives:
     """The positives of all users as device arrays, ready to draw from.
 
@@ -41,8 +36,8 @@ class Positives:
     items: Int[Array, "n"]
     gaps: Int[Array, "n"]
     bitmap: UInt32[Array, "n_users words"] | None
-    n_items: int
-    rounds: int
+    n_items: int = field(metadata=STATIC)
+    rounds: int = field(metadata=STATIC)
 
     @classmethod
     def from_interactions(cls, data: Interactions, *, bitmap: bool = False) -> "Positives":

@@ -1,7 +1,7 @@
 """Negatives that many anchors of a batch share: the items of the batch, or uniform ones."""
 
 from abc import abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 import jax
@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from .._checks import check_range, check_shape
-from .._pytree import STATIC
+from .._pytree import STATIC, pytree_dataclass
 from ..data import Interactions
 from ._base import Sampler, SamplingContext
 from ._pools import anchors_per_pool, broadcast_pools
@@ -82,8 +82,7 @@ class SharedSampler(Sampler):
         return self.pools(chosen[:: anchors_per_pool(n_anchors, self.n_pools(n_anchors))], items)
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@pytree_dataclass
 class SharedRNS(SharedSampler):
     """Items drawn uniformly from the catalogue, once for many anchors.
 
@@ -144,8 +143,7 @@ class SharedRNS(SharedSampler):
         return super().where(batch, pool, real)
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@pytree_dataclass
 class InBatch(SharedSampler):
     r"""Each anchor's negatives are the positives of its batch: nothing is drawn.
 

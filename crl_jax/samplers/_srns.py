@@ -1,6 +1,6 @@
 """Simplified and robust negative sampling: a memory of likely items, and how they vary."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
 import jax
@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from .._checks import check_range
-from .._per_anchor import Scalar
-from .._pytree import STATIC
+from .._hyperparams import Scalar
+from .._pytree import STATIC, pytree_dataclass
 from ..models import Tables
 from ._base import Sampler, SamplingContext
 from ._positives import Positives, sample_unseen
@@ -33,8 +33,7 @@ class _Proposals(NamedTuple):
     noise: Float[Array, "batch memory_plus_fresh"]
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@pytree_dataclass
 class SRNS(Sampler):
     r"""Prefers negatives that score high and whose score has varied.
 

@@ -1,6 +1,5 @@
 """Samplers whose distribution does not change while the encoder learns."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
@@ -9,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key, UInt32
 
 from .._checks import check_range, check_shape
+from .._pytree import pytree_dataclass
 from .._search import search_rows
 from ..data import Interactions
 from ._base import Sampler
@@ -18,8 +18,7 @@ from ._positives import Positives, randint_below, sample_unseen
 _TOTAL = 2**30
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@pytree_dataclass
 class RNS(Sampler):
     r"""Random negative sampling: :math:`P(j \mid u) = 1/|\mathcal I_u^-|` on what u has not taken.
 
@@ -37,8 +36,7 @@ class RNS(Sampler):
         return sample_unseen(key, users, positives, n)
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@pytree_dataclass
 class PNS(Sampler):
     r"""Popularity-biased sampling: :math:`P(j \mid u) \propto w_j` on what u has not taken.
 

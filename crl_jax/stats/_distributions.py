@@ -1,7 +1,7 @@
 """Laws of scores: known in advance, or read off a sample."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import jax
 import jax.numpy as jnp
@@ -9,8 +9,8 @@ from jaxtyping import Array, Float
 
 from .._checks import check_range
 from .._floats import at_least_float32
-from .._per_anchor import Scalar
-from .._pytree import STATIC
+from .._hyperparams import Scalar
+from .._pytree import STATIC, pytree_dataclass
 from ._variance_gamma import variance_gamma_cdf, variance_gamma_pdf
 
 _BINS = 1024
@@ -35,8 +35,7 @@ class Distribution(ABC):
         return self
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@pytree_dataclass
 class VarianceGamma(Distribution):
     r"""The law of inner products of Gaussian vectors, see :func:`variance_gamma_pdf`.
 
@@ -60,8 +59,7 @@ class VarianceGamma(Distribution):
         return variance_gamma_cdf(x, dim=self.dim, scale=self.scale)
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@pytree_dataclass
 class SmoothedEmpirical(Distribution):
     r"""No law in advance: the eCDF of a sample and its density, both smoothed by a kernel.
 
@@ -136,8 +134,7 @@ class SmoothedEmpirical(Distribution):
         return GridDistribution(low - _REACH * h * unit, width, density / width, up_to / up_to[-1])
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@pytree_dataclass
 class OrderStatisticMixture(Distribution):
     r"""The law of one of two scores, of which what is seen is the larger or the smaller.
 
@@ -198,8 +195,7 @@ class OrderStatisticMixture(Distribution):
         return 2 * self._p(like) - 1
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@pytree_dataclass
 class GridDistribution(Distribution):
     """A density in bins of one width: what :meth:`SmoothedEmpirical.fit` gives.
 

@@ -7,7 +7,7 @@ from jaxtyping import Array, Bool, Float
 
 from .._checks import check_range
 from .._floats import at_least_float32
-from .._per_anchor import column
+from .._hyperparams import expand_anchor_axis
 from .._reduce import count_kept
 from ._ranks import binned_ranks, ranks
 
@@ -41,7 +41,7 @@ def ecdf(
     [0.75 0.25 0.75 1.  ]
     """
     (scores,) = at_least_float32(scores)
-    rank, count = ranks(scores, where=where), column(count_kept(scores, where))
+    rank, count = ranks(scores, where=where), expand_anchor_axis(count_kept(scores, where))
     # XLA may divide by multiplying with 1/N, and 49 * (1/49) is not 1.
     share = jnp.where(rank == count, 1, rank.astype(scores.dtype) / count.astype(scores.dtype))
     return _nan_where_kept(share, scores, where)
@@ -85,7 +85,7 @@ def binned_ecdf(
     """
     (scores,) = at_least_float32(scores)
     rank = binned_ranks(scores, bins=bins, where=where)
-    share = rank / column(count_kept(scores, where)).astype(scores.dtype)
+    share = rank / expand_anchor_axis(count_kept(scores, where)).astype(scores.dtype)
     return _nan_where_kept(share, scores, where)
 
 

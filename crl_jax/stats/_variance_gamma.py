@@ -13,7 +13,7 @@ from jaxtyping import Array, ArrayLike, Float, Key, Real
 
 from .._checks import check_range
 from .._floats import at_least_float32
-from .._per_anchor import PerAnchor
+from .._hyperparams import PerAnchor
 from ._variance_gamma_table import PIECES, Table, Values, build_table
 
 Points = Real[ArrayLike, "..."]

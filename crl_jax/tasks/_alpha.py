@@ -4,12 +4,11 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from .._checks import check_range
-from .._pytree import STATIC
+from .._pytree import STATIC, pytree_dataclass
 from ..weights import MeasuredAlpha, update_measured_alpha
 from ._labels import ClassMasks, LossInputs, as_alpha, auc_of, auc_of_views
 
@@ -60,8 +59,7 @@ class AlphaEstimator(ABC):
         """The AUC of the scores of a step, and whether they tell it."""
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@pytree_dataclass
 class AlphaFromLabels(AlphaEstimator):
     r"""Measured with labels: how often one of the same class scores above one of another.
 
@@ -87,8 +85,7 @@ class AlphaFromLabels(AlphaEstimator):
         return auc_of(scores, classes, where)
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@pytree_dataclass
 class AlphaFromViews(AlphaEstimator):
     r"""Estimated without labels: how often the other view of an anchor scores above a sample.
 

@@ -1,7 +1,6 @@
 """What a ranking goes through, draws and keeps: ids and weights, no vectors."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -9,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from .._pytree import pytree_dataclass
 from ..data import Interactions
 from ..samplers import Sampler, SharedSampler, randint_below
 from ..train import ArrayBatches, HostBatches
@@ -27,8 +27,7 @@ class PairBatch(NamedTuple):
     items: Int[Array, "n"]
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@pytree_dataclass
 class UniformUserBatches(ArrayBatches):
     """As many draws as there are interactions: a user uniformly, then one of its interactions.
 

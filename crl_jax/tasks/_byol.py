@@ -1,6 +1,6 @@
 """Two views without negatives: a network predicts what an average of itself makes."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
 
 import jax
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from .._checks import check_range
-from .._pytree import STATIC
+from .._pytree import STATIC, pytree_dataclass
 from ..models import Network
 from ..train import StepContext, stream
 from ._moco import as_dtypes_of, cosines, moved_average
@@ -33,8 +33,7 @@ class BYOLState(NamedTuple):
     momentum: Float[Array, ""]
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@pytree_dataclass
 class BYOL(TwoViewTask):
     r"""BYOL: from one view, a predictor tells what an averaged network makes of the other.
 

@@ -1,6 +1,6 @@
 """Classes from the features of a network: its linear evaluation, or its fine-tuning."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import jax
@@ -10,15 +10,14 @@ from jaxtyping import Array, Float, Int, Key
 
 from .._blocks import map_blocks
 from .._floats import at_least_float32, cast_floats
-from .._pytree import STATIC
+from .._pytree import STATIC, pytree_dataclass
 from ..models import Network
 from ..train import Batch, StepContext, Task, check_count
 from ._augment import as_they_are, as_tree, draw_views
 from ._simclr import cast_like
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@pytree_dataclass
 class Classification(Task):
     r"""A linear layer on the features of a network, trained by softmax cross-entropy.
 

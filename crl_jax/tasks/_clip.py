@@ -1,7 +1,7 @@
 """Two networks that put the two halves of each pair next to each other."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import jax
@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from .._blocks import map_blocks
 from .._checks import check_count, check_range
-from .._pytree import STATIC
+from .._pytree import STATIC, pytree_dataclass
 from ..losses import clip_contrastive, info_nce, normalize, tiled_tower_loss, tower_scores
 from ..models import Network
 from ..train import Batch, StepContext, stream
@@ -25,8 +25,7 @@ _HALVES = ("first", "second")
 _Loss = tuple[Array, MeasuredAlpha | None, dict[str, Array]]
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@pytree_dataclass
 class CLIP(ScoreTask):
     r"""CLIP: two networks, cosines of all pairs of a batch, and a temperature that is learned.
 

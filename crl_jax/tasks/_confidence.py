@@ -2,7 +2,7 @@
 
 import dataclasses
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 import jax
@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from .._blocks import map_blocks
 from .._checks import check_range
-from .._pytree import STATIC
+from .._pytree import STATIC, pytree_dataclass
 from ..models import Encoder, Tables
 from ..samplers import Prior, as_prior, lookup_prior
 from ..stats import Distribution, OrderStatisticMixture, SmoothedEmpirical, lack_of_fit
@@ -31,8 +31,7 @@ def _prior_alone(scores: Array, *, prior: Array, distribution: Distribution) -> 
 _RULES = {"density": confidence_density, "posterior": confidence_posterior, "prior": _prior_alone}
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@pytree_dataclass
 class Confidence:
     r"""Bayesian personalised ranking with autonomous credence (BPRAC): EM around any loss.
 

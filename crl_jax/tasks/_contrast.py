@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from .._pytree import STATIC
+from .._pytree import STATIC, pytree_dataclass
 from .._reduce import masked_mean
 from ..data import Interactions
 from ..losses import accepts_where, info_nce, normalize
@@ -87,8 +87,7 @@ class ContrastiveAuxiliaryLoss(AuxiliaryLoss):
         return masked_mean(each, where=once).astype(jnp.float32)
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@pytree_dataclass
 class GraphContrast(ContrastiveAuxiliaryLoss):
     """Two encodings by chance, with the parameters of the ranking's encoder: SGL and SimGCL.
 
@@ -130,8 +129,7 @@ class GraphContrast(ContrastiveAuxiliaryLoss):
         return encoder.encode(params, key), views
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@pytree_dataclass
 class LayerContrast(ContrastiveAuxiliaryLoss):
     """What the ranking sees, and one of its layers: XSimGCL. One propagation a step.
 
@@ -167,8 +165,7 @@ class LayerContrast(ContrastiveAuxiliaryLoss):
         return whole, (whole, own)
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@pytree_dataclass
 class SpectralContrast(ContrastiveAuxiliaryLoss):
     r"""What the ranking sees, and the same through the graph's first singular vectors: LightGCL.
 

@@ -141,7 +141,7 @@ def fit_ranking(
         negatives drawn as false ones, and show in the history (``tnr``, ``inf``) how good the
         sampler is. Nothing else depends on them.
       init_scale: Factor on all initial values of the encoder, > 0.
-      l2_on: What the optimiser's ``weight_decay`` acts on, see :data:`L2Target`.
+      l2_target: What the optimiser's ``weight_decay`` acts on, see :data:`L2Target`.
       optimizer: By default Adam with learning rate 1e-3 and L2 of 1e-5. A
         :class:`crl_jax.train.RowOptimizer` changes the rows that a batch reads, for encoders whose
         ``by_rows`` is true.
@@ -206,7 +206,7 @@ def fit_ranking(
     task, updates = _place_l2(task, optimizer)
     numbers = {_path(name, task): value for name, value in (sweep or {}).items()}
     check_hyperparams(task, engine.broadcast_run_params(_of_part("loss", sweep or {})))
-    check_term(task, engine.broadcast_run_params(_of_part("contrast", sweep or {})))
+    check_term(task, engine.broadcast_run_params(_of_part("auxiliary_loss", sweep or {})))
     _check_sampler(task, updates)
     examples = batches or ArrayBatches(task.seen)
     if anchors == "users":
@@ -349,9 +349,11 @@ def _path(name: str, task: Ranking) -> str:
         return f"task.hyperparams.{name.removeprefix('loss.')}"
     if name == "init_scale" or name.startswith("sampler."):
         return f"task.{name}"
-    if name.startswith("contrast.") and task.auxiliary_loss is not None:
-        return f"task.auxiliary_loss.{task.auxiliary_loss.place(name.removeprefix('contrast.'))}"
+    if name.startswith("auxiliary_loss.") and task.auxiliary_loss is not None:
+        return (
+            f"task.auxiliary_loss.{task.auxiliary_loss.place(name.removeprefix('auxiliary_loss.'))}"
+        )
     raise ValueError(
         "`sweep` must name learning_rate, weight_decay, decay, warm_up, init_scale, loss.NAME, "
-        f"sampler.NAME or, with a `auxiliary_loss`, contrast.NAME, got {name!r}."
+        f"sampler.NAME or, with a `auxiliary_loss`, auxiliary_loss.NAME, got {name!r}."
     )

@@ -1,6 +1,6 @@
 """Two views, with a queue of keys and an averaged network."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
 
 import jax
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from .._checks import check_range
-from .._pytree import STATIC
+from .._pytree import STATIC, pytree_dataclass
 from ..losses import normalize
 from ..train import StepContext, stream
 from ..weights import MeasuredAlpha, init_measured_alpha
@@ -38,8 +38,7 @@ class MoCoState(NamedTuple):
     alpha: MeasuredAlpha | None = None
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@pytree_dataclass
 class MoCo(SimCLR):
     r"""MoCo: the negatives are keys of earlier batches, made by an average of the network.
 

@@ -1,6 +1,6 @@
 """Two views, with a queue of keys, and clusters of the data whose centres are prototypes."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
 
 import jax
@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from .._blocks import map_blocks
 from .._checks import check_count, check_range
-from .._pytree import STATIC
+from .._pytree import STATIC, pytree_dataclass
 from ..losses import normalize, proto_nce
 from ..train import Batch, StepContext
 from ._augment import as_they_are
@@ -31,8 +31,7 @@ class PCLState(NamedTuple):
     clusterings: tuple[Clustering, ...]
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@pytree_dataclass
 class PCL(MoCo):
     r"""PCL: a query is near its key, and near the centre of its cluster too.
 

@@ -1,15 +1,14 @@
 """Two views of examples of which a few are labelled positive, and nothing is known of the rest."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from .._pytree import STATIC
+from .._pytree import STATIC, pytree_dataclass
 from ..losses import punce
 from ..weights import MeasuredAlpha
 from ._labels import ClassMasks, LabelledExamples, LossInputs, auc_of
@@ -17,8 +16,7 @@ from ._simclr import SimCLR
 from ._supcon import known_classes
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@pytree_dataclass
 class PuNCE(SimCLR):
     r"""puNCE: labelled examples are alike, and an unlabelled one counts in part as one of them.
 

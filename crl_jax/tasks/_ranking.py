@@ -1,7 +1,7 @@
 """Ranking items for users from positive-unlabelled interactions, as a task."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Literal
 
 import jax
@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from .._checks import check_range
-from .._pytree import STATIC
+from .._pytree import STATIC, pytree_dataclass
 from .._take import take_rows
 from ..data import Interactions
 from ..losses import accepts_where, bpr, is_per_anchor_loss
@@ -42,8 +42,7 @@ L2Target = Literal["tables", "rows", "encoded"]
 the batch as the encoder has them."""
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@pytree_dataclass
 class Ranking(RowTask):
     """Any encoder, loss and sampler on interactions; :func:`fit_ranking` makes one.
 
@@ -66,7 +65,7 @@ class Ranking(RowTask):
       n_neg: Negatives per anchor. Static.
       n_pos: Extra positives drawn per anchor. Static.
       n_group: Users drawn per anchor from those who took its item. Static.
-      l2_on: See :data:`L2Target`. Static.
+      l2_target: See :data:`L2Target`. Static.
       serve_similarity: What a score is outside training; None for that of the encoder. Static.
     """
 

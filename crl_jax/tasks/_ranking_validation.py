@@ -1,20 +1,18 @@
 """How well a ranking task ranks while it is trained."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
-from .._pytree import STATIC
+from .._pytree import STATIC, pytree_dataclass
 from ..metrics import EvalLayout, evaluate
 from ..models import inner_scores
 from ..train import EpochReport, Hook, State
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@pytree_dataclass
 class RankingValidation(Hook):
     """Ranks the catalogue for the users of a validation part; it encodes once.
 

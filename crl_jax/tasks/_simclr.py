@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int, Key
 from .._blocks import map_blocks
 from .._checks import check_count
 from .._floats import cast_floats
-from .._pytree import STATIC
+from .._pytree import STATIC, pytree_dataclass
 from ..losses import info_nce, normalize, view_scores
 from ..models import Network
 from ..train import Batch, StepContext, Task, stream
@@ -114,8 +114,7 @@ class TwoViewTask(Task):
         return map_blocks(of_block, examples, block_size)
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@pytree_dataclass
 class SimCLR(ScoreTask, TwoViewTask):
     r"""SimCLR: all 2B views of a batch are anchors, with the other views as negatives.
 

@@ -1,21 +1,19 @@
 """Two views of examples whose classes are known."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .._pytree import STATIC
+from .._pytree import STATIC, pytree_dataclass
 from ..losses import oracle_contrastive, supervised_contrastive
 from ._labels import ClassMasks, LossInputs
 from ._simclr import SimCLR
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@pytree_dataclass
 class SupCon(SimCLR):
     """SupCon: the positives of a view are all other views of its class, the rest its negatives.
 
@@ -57,8 +55,7 @@ class SupCon(SimCLR):
         )  # fmt: skip
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@pytree_dataclass
 class SupervisedOracle(SimCLR):
     """The supervised loss that debiased losses estimate: labels take false negatives out.
 

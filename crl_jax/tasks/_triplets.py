@@ -1,6 +1,6 @@
 """Triplets drawn by labels: a query, a key of its class, and a key of another."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
 
 import jax
@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from .._checks import check_count
-from .._pytree import STATIC
+from .._pytree import STATIC, pytree_dataclass
 from ..losses import normalize
 from ..samplers import randint_below
 from ..train import ArrayBatches, Batch, StepContext
@@ -19,8 +19,7 @@ from ._labels import LabelledExamples, LossInputs, same_class
 from ._simclr import SimCLR, cast_like
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@pytree_dataclass
 class ClassPool:
     """Labelled examples in the order of their classes, from which keys are drawn.
 
@@ -80,8 +79,7 @@ class ClassPool:
         return self.order[pos], self.order[neg]
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@pytree_dataclass
 class ResampledBatches(ArrayBatches):
     """Examples drawn uniformly with replacement, so many in an epoch.
 
@@ -122,8 +120,7 @@ class Triplets(NamedTuple):
     labels: Int[Array, "of_all"]
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@pytree_dataclass
 class ClassTriplets(SimCLR):
     r"""Supervised pre-training with pairs drawn by label: a query, a key like it, one unlike it.
 

@@ -1,13 +1,12 @@
 """Alignment and uniformity in place of negatives: DirectAU."""
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from .._checks import check_range
+from .._pytree import pytree_dataclass
 from ..losses import normalize, per_anchor_loss, uniformity
 from ..models import Encoder, Tables
 from ._auxiliary import AuxiliaryLoss
@@ -39,8 +38,7 @@ def align_positives(
     return each if reduce_fn is None else reduce_fn(each, where=None)
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@pytree_dataclass
 class Uniformity(AuxiliaryLoss):
     r"""Users of a batch apart from each other, and items too: with alignment, DirectAU.
 

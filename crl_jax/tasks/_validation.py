@@ -30,8 +30,8 @@ _KINDS: dict[str, tuple[tuple[Any, ...], str]] = {
         "an encoder or what makes one, such as LightGCN.from_interactions",
     ),
     "sampler": ((Sampler,), "a sampler, such as samplers.RNS()"),
-    "auxiliary_loss": ((AuxiliaryLoss,), "a term, such as tasks.LayerViews()"),
-    "plan": ((TrainConfig,), "a train.StepPlan"),
+    "auxiliary_loss": ((AuxiliaryLoss,), "a term, such as tasks.LayerContrast()"),
+    "config": ((TrainConfig,), "a train.TrainConfig"),
 }
 
 

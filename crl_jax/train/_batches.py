@@ -15,12 +15,12 @@ from jaxtyping import Array, Int, Key
 
 from .._mesh import DATA
 from .._permutation import permute
+from .._pytree import pytree_dataclass
 from ._scan import Steps, TrainConfig, plan_steps
 from ._sharding import put_everywhere
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@pytree_dataclass
 class ArrayBatches:
     """Examples that lie on the device. An epoch takes each once, in a fresh order.
 

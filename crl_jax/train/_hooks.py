@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
-from .._pytree import STATIC
+from .._pytree import STATIC, pytree_dataclass
 from ._task import State, Task
 
 
@@ -51,8 +51,7 @@ class Hook:
         return memory, {}, jnp.bool_(False)
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@pytree_dataclass
 class ValidationMetrics(Hook):
     """Puts metrics of the current parameters into the history.
 
@@ -82,8 +81,7 @@ class BestState(NamedTuple):
     epoch: Int[Array, ""]
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@pytree_dataclass
 class EarlyStopping(Hook):
     """Keeps the best parameters, and ends a run whose score no longer rises.
 
@@ -122,8 +120,7 @@ class EarlyStopping(Hook):
         return best, {}, waited >= self.patience
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@pytree_dataclass
 class FinalValue(Hook):
     """Keeps something of the state that each run ended with, while others go on.
 

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from .._checks import check_range
-from .._pytree import STATIC
+from .._pytree import STATIC, pytree_dataclass
 from . import rows
 
 Scalar = float | Float[Array, ""]
@@ -158,8 +158,7 @@ class ScheduledOptimizer:
         return rate * jnp.minimum(done, 1)
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@pytree_dataclass
 class Optimizer(ScheduledOptimizer):
     """An Optax optimiser whose numbers are leaves, see :class:`ScheduledOptimizer`.
 
@@ -187,8 +186,7 @@ RowRule = Callable[[rows.Rate], rows.RowTransformation]
 the learning rate of a step."""
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@pytree_dataclass
 class RowOptimizer(ScheduledOptimizer):
     """An optimiser of the rows that a batch reads; its task is a :class:`RowTask`.
 
@@ -227,8 +225,7 @@ class RowOptimizer(ScheduledOptimizer):
         return tree.unflatten(tables), tree.unflatten(states)
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@pytree_dataclass
 class OptaxOptimizer:
     """An Optax transformation as it is, with its own schedules.
 

@@ -110,13 +110,13 @@ def check_fit(
     """Raises ``ValueError`` unless the parts of a training are such, and fit together."""
     parts = {
         "task": (task, (Task,)), "optimizer": (optimizer, (Updates, RowOptimizer)),
-        "plan": (config, (TrainConfig,)),
+        "config": (config, (TrainConfig,)),
     }  # fmt: skip
     for name, (value, kinds) in parts.items():
         if isinstance(value, type) or not isinstance(value, kinds):
             wanted = " or ".join(f"train.{kind.__name__}" for kind in kinds)
             raise ValueError(f"`{name}` must be a {wanted}, got {value!r}.")
-        if name != "plan":
+        if name != "config":
             check_registered(name, value)
     if isinstance(batches, ArrayBatches):
         task.check_data(batches.data)

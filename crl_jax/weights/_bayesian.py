@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float
 
 from .._checks import check_range, check_shape
 from .._floats import at_least_float32, rounded
-from .._per_anchor import PerAnchor, column, per_anchor
+from .._hyperparams import PerAnchor, expand_anchor_axis, per_anchor
 from .._reduce import count_kept
 from ..stats import binned_ranks, ranks
 
@@ -142,7 +142,9 @@ def true_negative_posterior(
     alpha_ = per_anchor("alpha", alpha, neg.shape[:-1], neg.dtype)
     tau_plus_ = per_anchor("tau_plus", tau_plus, neg.shape[:-1], neg.dtype)
     omega = _relative_density(alpha_, 1 - alpha_, neg, tau_plus, alpha, None, where)
-    return jnp.minimum(column(1 - tau_plus_) * omega, 1)  # rounding may end an ulp above
+    return jnp.minimum(
+        expand_anchor_axis(1 - tau_plus_) * omega, 1
+    )  # rounding may end an ulp above
 
 
 def _relative_density(
@@ -161,9 +163,9 @@ def _relative_density(
     check_range("alpha", alpha, 0.5, 1.0)
     tau_plus = per_anchor("tau_plus", tau_plus, batch, dtype)
     alpha = per_anchor("alpha", alpha, batch, dtype)
-    easy, hard = column(easy), column(hard)
+    easy, hard = expand_anchor_axis(easy), expand_anchor_axis(hard)
 
-    n = column(count_kept(neg, where)).astype(dtype)
+    n = expand_anchor_axis(count_kept(neg, where)).astype(dtype)
     if bins is None:
         rank = ranks(neg, where=where).astype(dtype)
     else:
@@ -173,8 +175,8 @@ def _relative_density(
     # Everything below is a sum of non-negative terms, so nothing cancels: neither where
     # the quadratic degenerates (alpha or tau_plus = 0.5) nor at its ends. With a + b = 1
     # of the published root, b/2 = big, and its discriminant b² + 4au is 4h².
-    small = column((1 - alpha) * (1 - tau_plus) + alpha * tau_plus)
-    big = column(alpha * (1 - tau_plus) + (1 - alpha) * tau_plus)  # small + big = 1
+    small = expand_anchor_axis((1 - alpha) * (1 - tau_plus) + alpha * tau_plus)
+    big = expand_anchor_axis(alpha * (1 - tau_plus) + (1 - alpha) * tau_plus)  # small + big = 1
     gap = v - small  # = big - u
     last = v == 0  # the best score: h = small, to the last bit, though its square underflow
     h = jnp.where(last, small, jnp.sqrt(jnp.where(last, 1, gap * gap + u * v)))

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._checks import check_range
-from .._per_anchor import PerAnchor
+from .._hyperparams import PerAnchor
 from ..data import Interactions
 from ..stats import Distribution
 

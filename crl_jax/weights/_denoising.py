@@ -7,7 +7,7 @@ from jaxtyping import Array, Bool, Float
 
 from .._checks import check_range, check_shape
 from .._floats import at_least_float32
-from .._per_anchor import PerAnchor, Scalar, per_anchor
+from .._hyperparams import PerAnchor, Scalar, per_anchor
 
 
 def small_loss_weights(

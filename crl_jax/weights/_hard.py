@@ -6,7 +6,7 @@ from jaxtyping import Array, Bool, Float
 
 from .._checks import check_range, check_shape
 from .._floats import at_least_float32
-from .._per_anchor import PerAnchor, Scalar, column, per_anchor
+from .._hyperparams import PerAnchor, Scalar, expand_anchor_axis, per_anchor
 from .._reduce import count_kept
 from .._scaling import subtract_row_max
 
@@ -54,7 +54,7 @@ def hard_weights(
     (neg,) = at_least_float32(neg)
     check_range("beta", beta, 0.0, jnp.inf, high_open=True, dtype=neg.dtype)
     check_range("temperature", temperature, 0.0, jnp.inf, low_open=True, dtype=neg.dtype)
-    beta = column(per_anchor("beta", beta, neg.shape[:-1], neg.dtype))
+    beta = expand_anchor_axis(per_anchor("beta", beta, neg.shape[:-1], neg.dtype))
     if where is not None:  # before any arithmetic: 0 * nan would reach the temperature
         neg = jnp.where(where, neg, -jnp.inf)
 
@@ -63,5 +63,5 @@ def hard_weights(
     below, _ = subtract_row_max(neg)
     below = below / jnp.asarray(temperature, neg.dtype)
     tilt = beta * jnp.maximum(below, float(jnp.finfo(neg.dtype).min))
-    count = column(count_kept(neg, where)).astype(neg.dtype)
+    count = expand_anchor_axis(count_kept(neg, where)).astype(neg.dtype)
     return count * jax.nn.softmax(tilt, axis=-1, where=where)

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._checks import check_range
-from .._per_anchor import Scalar
+from .._hyperparams import Scalar
 
 
 class MeasuredAlpha(NamedTuple):

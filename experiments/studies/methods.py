@@ -72,7 +72,7 @@ class Minibatch:
       batch_size: Anchors per step.
       eval_every: Epochs between two validations.
       valid: Share of the training interactions that decides.
-      l2_on: What L2 acts on, see :data:`crl_jax.tasks.L2Target`.
+      l2_target: What L2 acts on, see :data:`crl_jax.tasks.L2Target`.
       layers: Of a graph encoder; None for its default.
       at_once: Whether all points, and then all seeds, train side by side. On a large graph they are
         quicker in turn: the rows that one of them mixes stay in the caches.

@@ -104,7 +104,7 @@ def _from_memory(source: Any, size: int | None, seed: int) -> CaptionedImageSpli
         source = as_captioned(*source)
     if not isinstance(source, CaptionedImages):
         raise ValueError(
-            "`source` must be a name, a folder, Captioned, a CaptionedSplit or arrays "
+            "`source` must be a name, a folder, CaptionedImages, a CaptionedImageSplit or arrays "
             f"(images, texts) or (images, texts, groups), got {source!r:.100}."
         )
     return _resized(source, size)

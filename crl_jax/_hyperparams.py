@@ -1,0 +1,135 @@
+"""Hyper-parameters: their types and ranges, declared once in the signature that takes them."""
+
+import functools
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, TypeAlias, TypeVar, get_args, get_origin
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+from ._checks import check_range
+from ._floats import at_least_float32
+
+Scalar: TypeAlias = int | Float[ArrayLike, ""]
+PerAnchor: TypeAlias = int | Float[ArrayLike, "..."]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Range:
+    """Interval of valid values, as metadata of an annotation: ``Annotated[float, Range(0, 1)]``.
+
+    Attributes:
+      low: Lower end.
+      high: Upper end.
+      low_open: Whether the lower end is excluded.
+      high_open: Whether the upper end is excluded.
+
+    >>> print(Range(0, 1, high_open=True))
+    [0, 1)
+    """
+
+    low: float = -math.inf
+    high: float = math.inf
+    low_open: bool = False
+    high_open: bool = False
+
+    def __str__(self) -> str:
+        left, right = "(" if self.low_open else "[", ")" if self.high_open else "]"
+        return f"{left}{self.low}, {self.high}{right}"
+
+    def check(self, name: str, value: Any, dtype: Any = None) -> None:
+        """Raises ``ValueError`` if a concrete ``value`` lies outside the interval.
+
+        Args:
+          name: Name of the argument, for the message.
+          value: Number or array of numbers; ``None`` and traced values pass.
+          dtype: Floating type that the value is rounded to before it is used.
+        """
+        check_range(
+            name,
+            value,
+            self.low,
+            self.high,
+            low_open=self.low_open,
+            high_open=self.high_open,
+            dtype=dtype,
+        )
+
+
+def range_of(annotation: Any) -> Range | None:
+    """Returns the :class:`Range` of an annotation, or None."""
+    if get_origin(annotation) is not Annotated:
+        return None
+    return next((x for x in get_args(annotation)[1:] if isinstance(x, Range)), None)
+
+
+def check_hyperparams(function: F) -> F:
+    """Checks keyword arguments against the ranges in the function's signature; a decorator.
+
+    Values are compared after rounding to the floating type of the array arguments, since this is
+    the number that the computation uses.
+
+    >>> import jax.numpy as jnp
+    import numpy as np
+    >>> @check_hyperparams
+    ... def scale(x, *, rate: Annotated[float, Range(0, 1)] = 0.5):
+    ...     return rate * x
+    >>> scale(jnp.ones(2), rate=2.0)
+    Traceback (most recent call last):
+    ValueError: `rate` must lie in [0, 1], got 2.0.
+    """
+    parameters = inspect.signature(function).parameters
+    positional = {name for name, p in parameters.items() if p.kind is not p.KEYWORD_ONLY}
+    ranges = {
+        name: found
+        for name, p in parameters.items()
+        if p.kind is p.KEYWORD_ONLY and (found := range_of(p.annotation)) is not None
+    }
+
+    @functools.wraps(function)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        given = (*args, *(x for name, x in kwargs.items() if name in positional))
+        arrays = [x for x in given if isinstance(x, jax.Array | np.ndarray)]
+        dtype = at_least_float32(*arrays)[0].dtype if arrays else None
+        for name, allowed in ranges.items():
+            if name in kwargs:
+                allowed.check(name, kwargs[name], dtype)
+        return function(*args, **kwargs)
+
+    return checked  # type: ignore[return-value]
+
+
+def check_fields(instance: Any) -> None:
+    """Checks the fields of a dataclass against the ranges in their annotations."""
+    for field in fields(instance):
+        if (allowed := range_of(field.type)) is not None:
+            allowed.check(field.name, getattr(instance, field.name))
+
+
+def per_anchor(name: str, value: Any, batch: tuple[int, ...], dtype: Any) -> Array:
+    """Casts ``value`` to ``dtype`` and broadcasts it to ``batch`` unless it is a scalar."""
+    value = jnp.asarray(value, dtype)
+    if value.ndim == 0:
+        return value
+    # NumPy's rule, from the right; jnp.broadcast_to would not name the argument.
+    fits = len(value.shape) <= len(batch) and all(
+        n in (1, wanted) for n, wanted in zip(value.shape[::-1], batch[::-1])
+    )
+    if not fits:
+        raise ValueError(
+            f"`{name}` must be a scalar or broadcast to the anchors' shape {batch}, "
+            f"got shape {value.shape}."
+        )
+    return jnp.broadcast_to(value, batch)
+
+
+def expand_anchor_axis(value: Array) -> Array:
+    """Appends an axis for the negatives of an anchor; scalars are returned unchanged."""
+    return value[..., None] if value.ndim else value
