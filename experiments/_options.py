@@ -113,8 +113,8 @@ class TrainOptions:
     optimizer: Literal["adam", "adamw", "adagrad", "rowwise-adagrad", "sgd"] = "adam"
     """All but adamw, which decays the weights apart, add the L2 term to the gradient."""
     update: Literal["auto", "tables", "rows"] = field(default="auto", metadata={WAS: "tables"})
-    """What a step changes: whole tables, or the rows that its batch reads. With --l2-target rows both
-    come to the same, and auto takes what costs less; otherwise it takes tables."""
+    """What a step updates: whole tables, or the rows that its batch reads. With --l2-target rows
+    both give the same result, and auto takes the cheaper one; otherwise it takes tables."""
     schedule: Literal["constant", "step", "linear", "cosine"] = "step"
     """Course of the learning rate: step goes down halfway, linear and cosine bit by bit."""
     decay: float = 0.1
