@@ -223,7 +223,7 @@ def measure_differences(images: np.ndarray) -> list[dict[str, Any]]:
         "adjust_contrast": (augment.adjust_contrast, F.adjust_contrast, [(0.6,), (1.4,)]),
         "adjust_saturation": (augment.adjust_saturation, F.adjust_saturation, [(0.6,), (1.4,)]),
         "adjust_hue": (augment.adjust_hue, F.adjust_hue, [(-0.1,), (0.07,), (0.5,)]),
-        "to_grey": (augment.to_grayscale, lambda x: F.rgb_to_grayscale(x, 3), [()]),
+        "to_grayscale": (augment.to_grayscale, lambda x: F.rgb_to_grayscale(x, 3), [()]),
         "flip": (augment.flip, F.horizontal_flip, [()]),
         "gaussian_blur": (
             lambda x, sigma, kernel: augment.gaussian_blur(x, sigma, kernel),

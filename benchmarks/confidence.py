@@ -54,7 +54,7 @@ class Case(NamedTuple):
 
     what: str
     rule: Rule
-    distribution: str
+    law: str
 
 
 def simulate(n: int, rng: np.random.Generator) -> data.Interactions:
@@ -150,7 +150,7 @@ def measure(log: data.Interactions, params: Params, rounds: int) -> list[dict[st
         for rule in RULES
     }
     for case in (Case(EXPECTATION, "density", KNOWN), Case(EXPECTATION, "posterior", SMOOTHED)):
-        confidence = tasks.Confidence(by_item, LAWS[case.distribution], rule=case.rule)
+        confidence = tasks.Confidence(by_item, LAWS[case.law], rule=case.rule)
         runs[case] = partial(expectation, confidence, params, users, items)
 
     few = np.linspace(0, len(log) - 1, N_REFERENCE).astype(int)
@@ -173,7 +173,7 @@ def measure(log: data.Interactions, params: Params, rounds: int) -> list[dict[st
     errors = {
         case: largest_error(case, np.asarray(run())[few], distribution, few_priors)
         for case, run in runs.items()
-        if case.distribution == KNOWN
+        if case.law == KNOWN
     }
     return [
         {

@@ -129,7 +129,7 @@ def test_the_confidence_takes_its_flags(flags, law, rule, every, asked):
     part, given = asked("--loss", "bprac", "--dim", "8", *flags)
     found = given["confidence"]
     assert (found.rule, found.every) == (rule, every)
-    assert same(found.law, law)
+    assert same(found.distribution, law)
     np.testing.assert_array_equal(found.prior, weights.credibility_prior(part))
 
 
@@ -235,12 +235,12 @@ def test_the_screen_says_what_a_loss_compares_with(loss, said, asked, capsys):
 def test_directau_brings_its_term_and_cosines(asked):
     _, given = asked("--loss", "directau", "--gamma", "0.3")
     assert given["loss"] is tasks.align_positives
-    assert given["contrast"] == tasks.Uniformity(0.3)
+    assert given["auxiliary_loss"] == tasks.Uniformity(0.3)
     assert (given["encoder"].similarity, given["serve_similarity"]) == ("cosine", "inner")
     _, given = asked("--loss", "directau", "--serve-similarity", "cosine", "--sweep", "gamma=1,2")
     assert given["serve_similarity"] == "cosine"
-    assert given["sweep"].keys() == {"contrast.weight"}
-    np.testing.assert_array_equal(given["sweep"]["contrast.weight"], [1, 2])
+    assert given["sweep"].keys() == {"auxiliary_loss.weight"}
+    np.testing.assert_array_equal(given["sweep"]["auxiliary_loss.weight"], [1, 2])
 
 
 def of_loss(weight=0.1, temperature=0.2, loss=losses.info_nce, **hyperparams):
@@ -308,7 +308,7 @@ def test_a_contrast_gets_its_numbers(name, asked):
     part, given = asked(*chosen, "--contrast", name.partition(" ")[0], *flags)
     encoder, contrast = make(part)
     assert same(given["encoder"], encoder)
-    assert same(given["contrast"], contrast)
+    assert same(given["auxiliary_loss"], contrast)
 
 
 @pytest.mark.parametrize("name", CONTRAST_LOSSES)
@@ -317,15 +317,15 @@ def test_a_contrast_takes_each_loss(name, asked):
     _, given = asked(*flags)
     entry = CONTRAST_LOSSES[name]
     numbers = {flag.removeprefix("contrast_"): of.default for flag, of in entry.flags.items()}
-    assert given["contrast"].loss_fn is entry.loss
-    assert given["contrast"].hyperparams == {"temperature": 0.15, **numbers}
+    assert given["auxiliary_loss"].loss_fn is entry.loss
+    assert given["auxiliary_loss"].hyperparams == {"temperature": 0.15, **numbers}
 
 
 def test_numbers_of_a_contrast_are_swept(asked):
     flags = ["--encoder", "lightgcn", "--contrast", "simgcl", "--contrast-loss", "hard"]
     swept = ["--sweep", "contrast_weight=0.1,0.2", "--sweep", "contrast-beta=0.3"]
     _, given = asked(*flags, *swept, "--sweep", "contrast_temperature=0.5")
-    assert given["sweep"].keys() == {f"contrast.{n}" for n in ("weight", "beta", "temperature")}
-    np.testing.assert_allclose(given["sweep"]["contrast.weight"], [0.1, 0.2])
-    np.testing.assert_allclose(given["sweep"]["contrast.beta"], [0.3, 0.3])
-    assert {*given["contrast"].hyperparams} == {"temperature", "tau_plus", "beta", "min_score"}
+    assert given["sweep"].keys() == {f"auxiliary_loss.{n}" for n in ("weight", "beta", "temperature")}
+    np.testing.assert_allclose(given["sweep"]["auxiliary_loss.weight"], [0.1, 0.2])
+    np.testing.assert_allclose(given["sweep"]["auxiliary_loss.beta"], [0.3, 0.3])
+    assert {*given["auxiliary_loss"].hyperparams} == {"temperature", "tau_plus", "beta", "min_score"}

@@ -425,7 +425,7 @@ def test_a_graph_is_laid_out_once_for_each_training(ratings, tmp_path, monkeypat
         made.append(len(train))
         return of(train, **how)
 
-    monkeypatch.setattr(InteractionGraph, "of", counting)
+    monkeypatch.setattr(InteractionGraph, "from_interactions", counting)
     flags = ["--encoder", "lightgcn", "--contrast", "simgcl", *SHORT, "--epochs", "1"]
     assert main(["--data", str(ratings), *flags, "--out", str(tmp_path / "run")]) == 0
     assert len(made) == 2
