@@ -97,7 +97,7 @@ def test_zones_categories_and_missing_times_of_pandas():
     assert pairs(as_interactions(x)) == [("a", 5, 1577836800)]
     x = pd.DataFrame({0: [1], 1: [2], "rating": ["4.5"]})
     assert pairs(as_interactions(x, user_col=0, item_col=1)) == [(1, 2, 4.5)]
-    with pytest.raises(ValueError, match="`ratings` must be numbers"):
+    with pytest.raises(ValueError, match="row 1: expected a finite number as 'rating', got 'good'"):
         as_interactions(x.replace("4.5", "good"), user_col=0, item_col=1)
     x = pl.DataFrame({"user": [1], "item": [2], "time": [date(1970, 1, 2)]})
     assert pairs(as_interactions(x)) == [(1, 2, 86400)]
@@ -140,15 +140,16 @@ def test_columns_of_an_array_have_positions():
 @pytest.mark.parametrize(
     ("x", "message"),
     [
-        ([(1, 2)], r"`x` must be Interactions, .* got builtins.list"),
+        ({1, 2}, r"`x` must be Interactions, .* got builtins.set"),
+        ([(1, 2, 3, 4, 5)], r"`x` must have tuples .* got tuples of \[5\]"),
         (pl.LazyFrame({"user": [1]}), r"got polars.*LazyFrame"),
         (pd.Series([1]), r"got pandas.*Series"),
         (np.zeros(3), r"got shape \(3,\)"),
         (np.zeros((2, 1)), r"got shape \(2, 1\)"),
         (np.zeros((2, 5)), r"got shape \(2, 5\)"),
         (np.zeros((0, 2)), r"an array: expected interactions, got none"),
-        (np.array([[0.5, 1]]), r"`users` must hold whole numbers"),
-        (np.array([[1, np.nan]]), r"`items` must hold whole numbers .* got nan"),
+        (np.array([[0.5, 1]]), r"an array: row 1: expected a whole number .* as 'user', got 0.5"),
+        (np.array([[1, np.nan]]), r"expected a whole number .* as 'item', got nan"),
         (sp.coo_array(np.ones(3)), r"a row per user and a column per item, got \(3,\)"),
         (sp.csr_array([[1j]]), r"`x` must hold numbers, got complex128"),
     ],
@@ -163,7 +164,7 @@ def test_columns_belong_to_tables():
     data = Interactions.from_arrays([1], [2])
     for x, what in ((data, "Interactions"), (sp.eye_array(2), "a sparse matrix")):
         with pytest.raises(
-            ValueError, match=f"`user_col` belongs to tables and arrays, not to {what}"
+            ValueError, match=f"`user_col` applies to tables and arrays, not to {what}"
         ):
             as_interactions(x, user_col=0)
     with pytest.raises(DataError, match="Interactions: expected ratings, as `min_rating` is given"):
@@ -177,7 +178,7 @@ def test_load_takes_it_too():
     got = load(x, item_col="movieId", min_rating=3)
     assert got.fingerprint() == as_interactions(x, min_rating=3).fingerprint()
     for name, value in {"format": "csv", "delimiter": ",", "header": True}.items():
-        with pytest.raises(ValueError, match=f"`{name}` belongs to files, not to data in memory"):
+        with pytest.raises(ValueError, match=f"`{name}` applies to files, not to data in memory"):
             load(x, **{name: value})
     with pytest.raises(TypeError, match="min_ratings"):
         load(x, min_ratings=3)  # pyright: ignore[reportCallIssue]
@@ -187,12 +188,15 @@ BAD_FRAMES = [
     ({"user": ["a", ""], "item": [1, 1]}, r"row 2: expected a non-empty id"),
     ({"user": [1, -1], "item": [1, 1]}, r"row 2: expected a non-negative id as 'user', got -1"),
     ({"user": [1], "item": [1], "rating": [1e39]}, r"row 1: .* as 'rating', got 1e\+39"),
-    ({"user": [True], "item": [1]}, r"expected integers or text as 'user'"),
+    ({"user": [True], "item": [1]}, r"row 1: expected integers or text as 'user'"),
     (
         {"user": [1, 2], "item": [1, 1], "rating": [1.0, np.nan]},
         r"row 2: expected a finite number as 'rating', got nan",
     ),
-    ({"user": [1], "item": [1], "rating": ["5"]}, r"expected numbers as 'rating'"),
+    (
+        {"user": [1], "item": [1], "rating": ["five"]},
+        r"row 1: expected a finite number as 'rating'",
+    ),
     ({"user": [], "item": []}, r"expected interactions|expected integers"),
 ]
 

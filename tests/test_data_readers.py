@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jaxtyping import TypeCheckError
 
-from crl_jax.data import DataError, DataWarning, _delimited, _ids, _parquet, read, read_split
+from crl_jax.data import DataError, DataWarning, _delimited, _ids, _readers, read, read_split
 
 ROWS = [("196", "242", "3", "881250949"), ("186", "302", "4.5", "891717742")]
 
@@ -134,7 +134,7 @@ BAD = [  # file name, content, what the message says
     ("x.csv", HEAD + "1,2,3,4\n1,2,3", r":3: expected 4 fields .*, got 3"),  # cut short
     ("x.csv", HEAD + "1,2,3,4\n# note\n", r":3: expected 4 fields"),  # no comments
     ("x.csv", HEAD + '1,2,3,4\n5,"6,3,4\n', r":3: .*cannot be read"),  # quote never closed
-    ("x.csv", HEAD + '1,"2\n2",x,4\n', r":3: expected a finite number as 'rating', got 'x'"),
+    ("x.csv", HEAD + '1,2,x,"4\n4"\n', r":3: expected a finite number as 'rating', got 'x'"),
     ("x.csv", HEAD + "1,2,3,4\n\n\n1,3,x,4\n", r":5: .*'rating', got 'x'"),  # blank lines count
     ("x.csv", "a,b,rating\n1,2,3\n", r"x.csv:1: expected a column with the user, .*'a', 'b'"),
     ("x.csv", "user,b,rating\n1,2,3\n", r"x.csv:1: expected a column with the item, .*'b'"),
@@ -154,7 +154,11 @@ BAD = [  # file name, content, what the message says
     ("x.parquet", b"PAR1" + b"\0" * 50 + b"PAR1", r"expected a readable Parquet file"),
     ("x.parquet", parquet(a=[1], item=[1]), r"expected a column with the user, .*'a', 'item'"),
     ("x.parquet", parquet(user=[1, None], item=[1, 1]), r"row 2: expected a value as 'user'"),
-    ("x.parquet", parquet(user=[1.0, 1.5], item=[1, 1]), r"x.parquet: 'user' must hold whole"),
+    (
+        "x.parquet",
+        parquet(user=[1.0, 1.5], item=[1, 1]),
+        r"x.parquet: row 2: expected a whole number up to",
+    ),
 ]
 
 
@@ -201,7 +205,7 @@ def test_what_was_changed_or_is_in_doubt_is_counted(tmp_path, name, content, mes
 
 
 def test_a_blank_line_before_a_long_stretch_of_full_ones(tmp_path):
-    one = [f"{i}\t{i}\t3\t4" for i in range(_delimited.ROWS_AT_A_TIME - 1)]
+    one = [f"{i}\t{i}\t3\t4" for i in range(_delimited.ROWS_PER_BATCH - 1)]
     more = [f"x{line}" for line in one]
     path = write(tmp_path, "u.data", "\n".join([*one, "", *more]) + "\n")
     with pytest.warns(DataWarning, match="skipped 1 blank lines"):
@@ -274,7 +278,7 @@ def test_columns_by_position_mean_a_file_without_a_header(tmp_path, name, kind):
 def test_a_header_where_columns_have_positions_is_refused_or_told(tmp_path):
     path = write(tmp_path, "x.csv", "userId,what\n1,2\n")
     with pytest.raises(
-        DataError, match=r"x.csv:1: expected data, .* got \['userId', 'what'\]; give"
+        DataError, match=r"x.csv:1: expected data, .* got \['userId', 'what'\]; pass"
     ):
         read(path, user_col=0, item_col=1)
     assert read(path, user_col=0, item_col=1, header=True).user_ids.tolist() == [1]
@@ -289,7 +293,7 @@ def test_a_header_where_columns_have_positions_is_refused_or_told(tmp_path):
     with pytest.raises(DataError, match=r"expected a column with the user, got \['0', '1'\]"):
         read(path, header=False)
     with pytest.raises(
-        ValueError, match=r"`header` belongs to the format csv, got True for u.data"
+        ValueError, match=r"`header` applies to the format csv, got True for u.data"
     ):
         read(write(tmp_path, "u.data", joined("\t")), header=True)
 
@@ -348,14 +352,6 @@ def test_an_empty_file_of_any_format(tmp_path):
         read(path)
 
 
-def test_a_file_that_changes_while_it_is_read(tmp_path):
-    path = write(tmp_path, "u.data", joined("\t"))
-    with pytest.raises(DataError, match="got one that changed"):
-        _delimited._first_row(path, _delimited.Layout("\t", names=("a",)), lambda row: False)
-    with pytest.raises(DataError, match="got one that changed"):
-        _delimited._undecodable(path)
-
-
 def test_missing_files_and_folders(tmp_path):
     write(tmp_path, "other.csv", "")
     with pytest.raises(FileNotFoundError, match=r"u.data: no such file; .* has other.csv"):
@@ -380,10 +376,10 @@ words = st.integers(0, 2**65).map(str) | st.sampled_from(VALID)
 
 @given(st.lists(st.lists(numbers | words, max_size=5), max_size=5), st.booleans())
 def test_ids_are_numbered_apart_in_whatever_batches_they_come(batches, as_arrays):
-    encoder = _ids.Encoder()
+    encoder = _ids.IdEncoder()
     for batch in batches:
         if as_arrays and batch and all(isinstance(name, int) for name in batch):
-            encoder.add_integers(np.array(batch, np.uint64))
+            encoder.add(np.array(batch, np.uint64))
         else:
             encoder.add(list(map(str, batch)))
     assert encoder.count == sum(map(len, batches))
@@ -395,7 +391,7 @@ def test_ids_are_numbered_apart_in_whatever_batches_they_come(batches, as_arrays
 
 @given(st.lists(words), st.sampled_from(INVALID))
 def test_an_invalid_id_is_told_when_it_comes(valid, bad):
-    encoder = _ids.Encoder()
+    encoder = _ids.IdEncoder()
     with pytest.raises(_ids.InvalidId) as caught:
         encoder.add([*valid, bad, "-1"])
     assert caught.value.name == bad
@@ -476,8 +472,8 @@ def test_what_training_has_or_has_not_seen_is_counted(tmp_path):
     with pytest.warns(DataWarning) as caught:
         split = read_split(train, test, valid=valid)
     assert [str(w.message).split(": ")[1] for w in caught] == [
-        "removed 1 interactions that are in the train part too",
-        "removed 1 interactions that are in the valid part too",
+        "removed 1 interactions that are in the train part, too",
+        "removed 1 interactions that are in the valid part, too",
     ]
     assert split.test.item_ids[split.test.items].tolist() == [20]
     with (
@@ -490,21 +486,20 @@ def test_what_training_has_or_has_not_seen_is_counted(tmp_path):
 def test_a_missing_package_is_named(tmp_path, monkeypatch):
     path = write(tmp_path, "x.parquet", GOOD["table.parquet"])
     monkeypatch.setitem(__import__("sys").modules, "polars", None)
-    with pytest.raises(ImportError, match=re.escape("pip install 'crl_jax[experiments]'")):
+    with pytest.raises(ImportError, match=re.escape("pip install 'crl_jax[data]'")):
         read(path)
 
 
-# Each byte set to each value: polars 2.1 aborts its process, panics thrice, reads other numbers.
-DAMAGE = [(50, 5), (52, 17), (99, 255), (861, 0), (41, 0)]
+# Each byte set to each value: polars 2.1 panics thrice and reads other numbers.
+DAMAGE = [(52, 17), (99, 255), (861, 0), (41, 0)]
 
 
 @pytest.mark.parametrize(("place", "value"), DAMAGE)
-def test_a_damaged_parquet_file_is_an_error_or_other_data(tmp_path, capfd, place, value):
+def test_a_damaged_parquet_file_is_an_error_or_other_data(tmp_path, place, value):
     damaged = bytearray(GOOD["table.parquet"])
     damaged[place] = value
     with suppress(DataError):
         read(write(tmp_path, "x.parquet", bytes(damaged)))
-    assert capfd.readouterr() == ("", "")
 
 
 def test_a_parquet_file_cut_anywhere_is_an_error(tmp_path):
@@ -514,24 +509,12 @@ def test_a_parquet_file_cut_anywhere_is_an_error(tmp_path):
             read(write(tmp_path, "x.parquet", good[:length]))
 
 
-@pytest.mark.parametrize("end", ["os.abort()", "sys.exit(1)", "os._exit(0)"])
-def test_what_kills_the_decoder_of_parquet_is_an_error(tmp_path, monkeypatch, capfd, end):
-    child = write(tmp_path, "child.py", f"import os, sys\nsys.stderr.write('panicked')\n{end}\n")
-    monkeypatch.setattr(_parquet, "_CHILD", child)
-    with pytest.raises(DataError, match="expected a readable Parquet file") as caught:
-        read(write(tmp_path, "x.parquet", GOOD["table.parquet"]))
-    assert "panicked" not in str(caught.value)
-    assert capfd.readouterr() == ("", "")
-
-
-def test_parquet_is_decoded_some_rows_at_a_time(tmp_path, monkeypatch):
-    code = "import sys\nfrom crl_jax.data import _parquet_child as x\nx.ROWS = 3\n"
-    child = write(tmp_path, "child.py", code + "sys.exit(x.main(sys.argv[1]))\n")
+def test_parquet_is_read_in_batches(tmp_path, monkeypatch):
     rows = {"user": list("abcabcabcb"), "item": range(10), "rating": [1.0] * 9 + [2.5]}
     path = tmp_path / "x.parquet"
     pl.DataFrame(rows).write_parquet(path)
     whole = read(path).fingerprint()
-    monkeypatch.setattr(_parquet, "_CHILD", child)
+    monkeypatch.setattr(_readers, "_PARQUET_ROWS", 3)
     assert read(path).fingerprint() == whole
     pl.DataFrame(rows | {"rating": [1.0] * 7 + [float("nan")] * 3}).write_parquet(path)
     with pytest.raises(DataError, match="row 8: expected a finite number as 'rating', got nan"):
@@ -542,8 +525,12 @@ def test_a_parquet_path_is_no_pattern(tmp_path):
     assert len(read(write(tmp_path, "part[1]*.parquet", GOOD["table.parquet"]))) == 2
 
 
-ids = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=6).filter(
-    lambda x: x == x.strip() and not re.fullmatch(r"-\d+(\.0*)?", x)
+ids = st.text(
+    st.characters(codec="utf-8", exclude_characters="\0\n\r"), min_size=1, max_size=6
+).filter(
+    lambda x: (
+        x == x.strip() and x not in _ids._MISSING_MARKS and not re.fullmatch(r"-\d+(\.0*)?", x)
+    )
 )
 rows = st.lists(
     st.tuples(

@@ -161,7 +161,7 @@ def test_the_columns_of_every_source_are_told(tmp_path, fake_tfds):
     assert (told.origin, told.item, told.rating) == ("tfds:x", "movie_id", "user_rating")
     assert columns("simulated") == []
     for source in ("simulated", "tfds:x"):
-        with pytest.raises(ValueError, match="`header` belongs to files"):
+        with pytest.raises(ValueError, match="`header` applies to files"):
             columns(source, header=True)
 
 
@@ -182,7 +182,7 @@ def test_a_missing_name_lists_files_and_datasets(tmp_path, monkeypatch):
     for door in (load, columns):
         with pytest.raises(
             FileNotFoundError,
-            match=r"^toys: no such file; .* has notes\.csv\. The name of a dataset is one of "
+            match=r"^toys: no such file; .* has notes\.csv\. Dataset names are "
             r"movielens:100k, .*, simulated, got 'toys'\.$",
         ):
             door("toys")
@@ -190,7 +190,7 @@ def test_a_missing_name_lists_files_and_datasets(tmp_path, monkeypatch):
 
 def test_simulated_data_have_a_name(tmp_path, monkeypatch):
     assert load("simulated").fingerprint() == simulate().interactions.fingerprint()
-    with pytest.raises(ValueError, match="`user_col` belongs to files, not to simulated data"):
+    with pytest.raises(ValueError, match="`user_col` applies to files, not to simulated data"):
         load("simulated", user_col="who")
     with pytest.raises(DataError, match="simulated: expected ratings, as `min_rating` is given"):
         load("simulated", min_rating=4)
@@ -248,15 +248,17 @@ def test_tfds(fake_tfds):
 
 def test_tfds_problems(fake_tfds):
     examples, _ = fake_tfds
-    with pytest.raises(ValueError, match="`format` belongs to files"):
+    with pytest.raises(ValueError, match="`format` applies to files"):
         load("tfds:x", format="csv")
     with pytest.raises(DataError, match=r"tfds:x: expected a column 'who'.*'movie_id'"):
         load("tfds:x", user_col="who")
     examples[1]["user_rating"] = np.float32("nan")
-    with pytest.raises(DataError, match="tfds:x: expected finite ratings"):
+    with pytest.raises(
+        DataError, match="tfds:x: row 2: expected a value as 'user_rating', got nan"
+    ):
         load("tfds:x")
     examples[1]["user_id"] = b""
-    with pytest.raises(DataError, match="tfds:x: expected a non-empty id"):
+    with pytest.raises(DataError, match="tfds:x: row 2: expected a non-empty id"):
         load("tfds:x")
     examples.clear()
     with pytest.raises(DataError, match="tfds:x: expected interactions, got none"):
@@ -366,8 +368,8 @@ def test_what_is_wrong_with_shards_is_told(tmp_path):
     last.unlink()
     with pytest.raises(DataError, match=r"expected 3 shards of ratings.csv, got 2"):
         load(tmp_path)
-    with pytest.raises(ValueError, match="`path` must be a file or a list of some"):
+    with pytest.raises(ValueError, match="`path` must be a file or a list of files"):
         read([])
     lists = fill(tmp_path / "lists", {"a.txt": "1 2\n", "b.txt": "1 3\n"})
-    with pytest.raises(ValueError, match="`path` must be one file where it holds lists"):
+    with pytest.raises(ValueError, match="`path` must be one file in the format lightgcn"):
         read(sorted(lists.iterdir()))

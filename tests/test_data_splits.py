@@ -206,7 +206,7 @@ def test_leave_k_out_spares_users_with_too_few():
     assert split.test.degrees.tolist() == [2, 0, 0, 0]
     with pytest.raises(ValueError, match="pass `seed`"):
         leave_k_out(data)
-    with pytest.raises(ValueError, match="`k` must be a whole number of 1 or more, got 0"):
+    with pytest.raises(ValueError, match="`k` must be an integer of at least 1, got 0"):
         leave_k_out(data, k=0)
     with pytest.warns(DataWarning), pytest.raises(ValueError, match="No user has more than 3"):
         leave_k_out(data, k=3, seed=0)
@@ -241,7 +241,7 @@ def test_validation_by_time_and_by_user():
     assert last.valid.fingerprint() == leave_k_out(data).test.fingerprint()
     untimed = with_validation(dense_data(timed=False), how="leave_k_out", valid=1, seed=5)
     assert set(untimed.valid.degrees.tolist()) == {1}
-    with pytest.raises(ValueError, match=r"`valid` must be .* 1 or more, got 0\.1"):
+    with pytest.raises(ValueError, match=r"`valid` must be .* at least 1, got 0\.1"):
         with_validation(data, how="leave_k_out")
     with pytest.raises((ValueError, TypeCheckError), match="how"):
         with_validation(data, how="random")  # pyright: ignore[reportArgumentType]
@@ -307,7 +307,7 @@ def test_a_union_has_only_what_all_parts_have():
     with pytest.warns(DataWarning) as caught:
         whole = union(split.train, bare)
     assert [str(warning.message) for warning in caught] == [
-        f"dropped the {name} of {len(split.train)} interactions, for the others have none"
+        f"dropped the {name} of {len(split.train)} interactions, as the others have none"
         for name in ("ratings", "timestamps")
     ]
     assert pairs(whole) == pairs(data)

@@ -1,11 +1,10 @@
-"""Interactions of users with items: read, split, simulated. Images, texts and graphs: read.
+"""Data: interactions, images, texts, graphs and captioned images, from files or memory.
 
-:func:`load` takes a path, a folder, the name of a dataset, or data in memory, which
-:func:`as_interactions` turns into :class:`Interactions`. :func:`columns` tells which columns are
-read, and :func:`simulate` makes data whose truth is known. :func:`load_images`, :func:`load_texts`
-and :func:`load_graphs` do for images, texts and graphs what :func:`load` does for interactions, and
-:func:`load_captioned` does it for images with texts. What cannot be used raises :class:`DataError`.
-What is used after a change is counted in a :class:`DataWarning`: nothing is dropped in silence.
+:func:`load` reads interactions from a path, a folder, a dataset name or memory
+(:func:`as_interactions`) as :class:`Interactions` or a :class:`Split`. :func:`simulate` generates
+interactions with known ground truth. :func:`load_images`, :func:`load_texts`, :func:`load_graphs`
+and :func:`load_captioned` read other modalities. Invalid data raise :class:`DataError`; data that
+are changed are counted in a :class:`DataWarning`.
 """
 
 from ._captions._set import CaptionedImages as CaptionedImages
@@ -35,6 +34,7 @@ from ._load import load as load
 from ._readers import read as read
 from ._readers import read_split as read_split
 from ._shards import simulate_shards as simulate_shards
+from ._splits import k_core as k_core
 from ._splits import leave_k_out as leave_k_out
 from ._splits import split_by_ratio as split_by_ratio
 from ._splits import split_by_time as split_by_time

@@ -1,4 +1,4 @@
-"""Which column of a table holds the user, the item, the rating and the time."""
+"""Column roles: user, item, rating and time of a table."""
 
 import re
 from collections import Counter
@@ -10,8 +10,8 @@ from .._checks import is_canonical_integer
 from ._errors import DataError
 
 # Compared without case, blanks, "_", "-" and ".": user_id, userId and "User ID" are one name.
-# A kind of event ("view", "purchase") is neither a rating nor a time: no name stands for it.
-_GUESSES = {
+# An event type ("view", "purchase") is neither a rating nor a time, so no name matches it.
+_KNOWN_NAMES = {
     "user": {
         *("user", "userid", "userindex", "uid", "users", "customerid", "reviewerid"),
         *("visitorid", "memberid", "personid"),
@@ -30,10 +30,10 @@ _GUESSES = {
 }
 
 
-class Requested(NamedTuple):
-    """Columns as the caller gave them: a name, or a position.
+class ColumnSpec(NamedTuple):
+    """Columns requested by the caller, by name or position.
 
-    None leaves one to a guess. An empty rating or time is none, whatever the table has.
+    None stands for a guess by name. An empty name disables ratings or times.
     """
 
     user: str | int | None = None
@@ -42,16 +42,16 @@ class Requested(NamedTuple):
     time: str | int | None = None
 
     def positions(self) -> dict[str, int]:
-        """The roles whose column is given by a number, which may be a text of digits."""
+        """Roles whose column is an integer or a string of digits."""
         return {
-            role: int(wanted)
-            for role, wanted in self._asdict().items()
-            if wanted is not None and is_canonical_integer(str(wanted))
+            role: int(column)
+            for role, column in self._asdict().items()
+            if column is not None and is_canonical_integer(str(column))
         }
 
 
-class Found(NamedTuple):
-    """Positions of the columns; a table need not have ratings or times."""
+class ColumnIndices(NamedTuple):
+    """Positions of the columns; rating and time are optional."""
 
     user: int
     item: int
@@ -61,15 +61,15 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True)
 class Columns:
-    """What is read from the columns of one source.
+    """Column names that are read from one source.
 
     Attributes:
-      origin: The file or dataset.
-      user: Name of the column with the users; of text without a header, its position.
-      item: The same for items.
-      rating: The same for ratings, or None.
-      time: The same for timestamps, or None.
-      ignored: Names of the other columns.
+      origin: File or dataset.
+      user: User column; its position if the text has no header.
+      item: Item column.
+      rating: Rating column, or None.
+      time: Timestamp column, or None.
+      ignored: All other columns.
 
     >>> print(Columns("ratings.csv", "userId", "movieId", "rating", None, ("title", "genres")))
     user = userId, item = movieId, rating = rating; ignored: title, genres
@@ -83,12 +83,12 @@ class Columns:
     ignored: tuple[str, ...]
 
     @classmethod
-    def from_names(cls, origin: str, names: Sequence[str], found: Found) -> "Columns":
-        """Those of a table with columns ``names`` of which some were ``found``."""
-        rating = None if found.rating is None else names[found.rating]
-        time = None if found.time is None else names[found.time]
-        ignored = tuple(name for place, name in enumerate(names) if place not in found)
-        return cls(origin, names[found.user], names[found.item], rating, time, ignored)
+    def from_names(cls, origin: str, names: Sequence[str], indices: ColumnIndices) -> "Columns":
+        """Creates the record for a table with columns ``names``."""
+        user, item, *optional = indices
+        rating, time = (None if index is None else names[index] for index in optional)
+        ignored = tuple(name for index, name in enumerate(names) if index not in indices)
+        return cls(origin, names[user], names[item], rating, time, ignored)
 
     def __str__(self) -> str:
         roles = ("user", "item", "rating", "time")
@@ -96,48 +96,55 @@ class Columns:
         return f"{used}; ignored: {', '.join(self.ignored)}" if self.ignored else used
 
 
-def find_columns(names: Sequence[str], requested: Requested, where: str) -> Found:
-    """The position of each column among ``names``.
+def find_columns(names: Sequence[str], spec: ColumnSpec, where: str) -> ColumnIndices:
+    """Returns the position of each role among ``names``.
 
     Raises:
-      DataError: If a name stands twice, a requested one is absent, there is no user or
-        item column, or several columns could be one. The message lists the columns.
+      DataError: If a requested column is absent or its name is ambiguous, no column is named like
+        a user or an item, or several are. The message lists the columns.
     """
-    if twice := [name for name, count in Counter(names).items() if count > 1]:
-        raise DataError(f"{where}: expected distinct column names, got {twice} more than once.")
     user, item, rating, time = (
-        _find(role, names, wanted, where) for role, wanted in requested._asdict().items()
+        _find(role, names, column, where) for role, column in spec._asdict().items()
     )
     if user is None or item is None:
         role = "user" if user is None else "item"
         raise DataError(
             f"{where}: expected a column with the {role}, got {list(names)}; "
-            f"give `{role}_col`, its name, or its position from 0 if there is no header."
+            f"pass `{role}_col`, its name, or its position from 0 if there is no header."
         )
-    chosen = Counter(place for place in (user, item, rating, time) if place is not None)
-    if shared := [names[place] for place, count in chosen.items() if count > 1]:
+    chosen = Counter(index for index in (user, item, rating, time) if index is not None)
+    if shared := [names[index] for index, count in chosen.items() if count > 1]:
         raise DataError(f"{where}: expected one role for each column, got several for {shared}.")
-    return Found(user, item, rating, time)
+    return ColumnIndices(user, item, rating, time)
 
 
-def is_usual(role: str, name: str) -> bool:
-    """Whether a column of this name is taken for the one of ``role``."""
-    return re.sub(r"[\s_.-]", "", name).lower() in _GUESSES[role]
+def is_known_name(role: str, name: str) -> bool:
+    """Whether a column of this name is read as ``role`` by default."""
+    return re.sub(r"[\s_.-]", "", name).lower() in _KNOWN_NAMES[role]
 
 
-def _find(role: str, names: Sequence[str], wanted: str | int | None, where: str) -> int | None:
-    if wanted == "" and role in ("rating", "time"):
+def _find(role: str, names: Sequence[str], column: str | int | None, where: str) -> int | None:
+    if column == "" and role in ("rating", "time"):
         return None
-    if wanted in names:
-        return names.index(str(wanted))
-    if wanted is not None:
-        if is_canonical_integer(str(wanted)) and int(wanted) < len(names):
-            return int(wanted)
-        raise DataError(f"{where}: expected a column {wanted!r} (`{role}_col`), got {list(names)}.")
-    guesses = [place for place, name in enumerate(names) if is_usual(role, name)]
-    if len(guesses) > 1:
+    if column is None:
+        matches = [index for index, name in enumerate(names) if is_known_name(role, name)]
+    else:
+        matches = [index for index, name in enumerate(names) if name == column]
+        if not matches and is_canonical_integer(str(column)) and int(column) < len(names):
+            return int(column)
+        if not matches:
+            raise DataError(
+                f"{where}: expected a column {column!r} (`{role}_col`), got {list(names)}."
+            )
+    if len(matches) > 1:
+        matching = [names[index] for index in matches]
+        if len(set(matching)) < len(matching):
+            raise DataError(
+                f"{where}: expected distinct column names, got {matching}; choose with "
+                f"`{role}_col`, or with its position if the file has no header."
+            )
         raise DataError(
-            f"{where}: expected one column with the {role}, got "
-            f"{[names[place] for place in guesses]}; choose with `{role}_col`."
+            f"{where}: expected one column with the {role}, got {matching}; "
+            f"choose with `{role}_col`."
         )
-    return guesses[0] if guesses else None
+    return matches[0] if matches else None

@@ -1,413 +1,446 @@
-"""Delimited text: columns read in bulk, and the exact line looked up when one is bad."""
+"""Text files: decompression, blocks of lines, delimited rows and JSON lines.
 
+A file is opened once and read forward, so that pipes are read like other files. Blocks of regular
+lines are parsed by polars where it is installed. Quotes, blank lines and malformed lines are left
+to the ``csv`` module, which knows the number of each line.
+"""
+
+import bz2
+import codecs
 import csv
 import gzip
 import io
+import json
+import lzma
+import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from typing import Any, TextIO
 
-import numpy as np
-
-from . import _ids
-from ._columns import Found, Requested, find_columns
-from ._errors import DataError, warn_if
-from ._plain import read_plain
-from ._records import Collector
+from ._columns import ColumnIndices
+from ._errors import DataError, shorten, warn_if
+from ._records import RecordBuilder
+from ._values import Column
 
 Progress = Callable[[Path, float], None]
-"""``progress(path, share)``: which share of a file's bytes has been read, up to 1."""
-ROWS_AT_A_TIME = 1 << 9  # stays in the processor's cache; larger is measurably slower
-_BLOCK = 1 << 17  # bytes of plain numbers that are read together
+"""``progress(path, fraction)``: fraction of a file's bytes that has been read, up to 1."""
+ROWS_PER_BATCH = 1 << 9  # stays in the processor's cache; larger batches are measurably slower
+_HEAD, _BLOCK = 1 << 16, 1 << 23  # bytes of the first block and of the others
+_STEP = 1 << 16  # bytes between calls of the progress callback
+_MAX_FIELD = 1 << 27  # characters; the default of the csv module is 131,072
+
+_COMPRESSED: dict[str, tuple[bytes, str, Callable[[Any], io.BufferedIOBase]]] = {
+    ".gz": (b"\x1f\x8b", "gzip", lambda file: gzip.GzipFile(fileobj=file)),
+    ".bz2": (b"BZh", "bzip2", bz2.BZ2File),
+    ".xz": (b"\xfd7zXZ\0", "xz", lzma.LZMAFile),
+}
+_ZIP, _ZSTANDARD = b"PK\x03\x04", b"\x28\xb5\x2f\xfd"
+SUFFIXES = (*_COMPRESSED, ".zip")
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a delimited file is written.
+    """Syntax of a delimited file.
 
     Attributes:
       delimiter: One character, or "::".
-      header: Whether the first line has the names of the columns.
-      names: The columns of a file without a header; by default their positions, from "0".
-      quoted: Whether fields may stand in double quotes.
-      typed: Whether the header says ``name:type``, as RecBole's does.
+      header: Whether the first line has the column names.
+      names: Column names of a file without a header; by default their positions, from "0".
+      quote_char: Character that may enclose fields, or None.
+      typed: Whether the header has the form ``name:type`` of RecBole.
     """
 
     delimiter: str
     header: bool = True
     names: tuple[str, ...] | None = None
-    quoted: bool = False
+    quote_char: str | None = None
     typed: bool = False
 
-
-def read_delimited(
-    path: Path,
-    layout: Layout,
-    requested: Requested,
-    into: Collector,
-    progress: Progress | None = None,
-) -> None:
-    """Reads one interaction a line, and calls ``progress`` meanwhile.
-
-    Raises:
-      DataError: If a line has not as many fields as there are columns, an id is invalid or
-        a number is not finite; the message gives the line.
-    """
-    names, columns = text_columns(path, layout, requested)
-
-    def add(encoder: _ids.Encoder, text: Sequence[str], place: int) -> None:
-        try:
-            encoder.add(text)
-        except _ids.InvalidId as error:
-            _blame(path, layout, names, place, error.expected, error.name.__eq__)
-
-    def numbers(
-        fields: Sequence[Sequence[str]], place: int | None, parse: Callable[..., np.ndarray]
-    ) -> np.ndarray | None:
-        if place is None:
-            return None
-        try:
-            return parse(fields[place])
-        except ValueError:
-            expected = "a finite number" + (" or an ISO date" if parse is parse_times else "")
-            _blame(path, layout, names, place, expected, lambda x: not _fits(parse, x))
-
-    with _told(path), _open_binary(path, progress) as content:
-        n_lines, rest = _read_plain(content, layout, len(names), columns, into)
-        for rows in _chunks(path, rest, n_lines, layout, len(names)):
-            fields = list(zip(*rows, strict=True))
-            add(into.users, fields[columns.user], columns.user)
-            add(into.items, fields[columns.item], columns.item)
-            into.add_numbers(
-                numbers(fields, columns.rating, parse_ratings),
-                numbers(fields, columns.time, parse_times),
-            )
+    def csv_reader(self, lines: Iterator[str]) -> Any:
+        """Returns a strict :func:`csv.reader`."""
+        delimiter = self.delimiter
+        if len(delimiter) > 1:  # csv takes one character: the ASCII unit separator replaces it
+            lines = (line.replace(self.delimiter, "\x1f") for line in lines)
+            delimiter = "\x1f"
+        quotes = self.quote_char is not None
+        return csv.reader(
+            lines,
+            delimiter=delimiter,
+            quoting=csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE,
+            quotechar=self.quote_char if quotes else None,
+            strict=True,
+            skipinitialspace=quotes,
+        )
 
 
-def _read_plain(
-    content: io.BufferedIOBase, layout: Layout, width: int, columns: Found, into: Collector
-) -> tuple[int, io.BufferedIOBase]:
-    """Reads lines as long as they are plain numbers; how many that were, and what is left."""
-    n_lines = 0
-    if layout.header:
-        head = content.readline()
-        if b'"' in head or b"\r" in head.removesuffix(b"\r\n"):
-            return 0, _after(head, content)
-        n_lines = 1
-    while block := content.read(_BLOCK):
-        block += content.readline()
-        complete = block if block.endswith(b"\n") else block + b"\n"
-        found = read_plain(complete, layout.delimiter, width, columns)
-        if found is None:
-            return n_lines, _after(block, content)
-        into.users.add_integers(found.users)
-        into.items.add_integers(found.items)
-        into.add_numbers(found.ratings, found.timestamps)
-        n_lines += len(found.users)
-    return n_lines, io.BytesIO()
+class TextBlocks:
+    """Text of one file as UTF-8 blocks of complete lines.
 
-
-class _Joined(io.RawIOBase):
-    """Bytes that were read already, and then the rest of their file."""
-
-    def __init__(self, head: bytes, rest: io.BufferedIOBase) -> None:
-        self._head, self._rest = head, rest
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any, /) -> int:
-        if self._head:
-            n = min(len(buffer), len(self._head))
-            buffer[:n], self._head = self._head[:n], self._head[n:]
-            return n
-        content = self._rest.read(len(buffer))
-        buffer[: len(content)] = content
-        return len(content)
-
-
-def _after(head: bytes, rest: io.BufferedIOBase) -> io.BufferedIOBase:
-    return io.BufferedReader(_Joined(head, rest), _BLOCK)
-
-
-def text_columns(path: Path, layout: Layout, requested: Requested) -> tuple[list[str], Found]:
-    """The names of all columns, and which of them are read."""
-    where = f"{path}:1" if layout.header else str(path)
-    if not layout.header and layout.names is None:
-        where += ", whose columns have no names"
-    names = _column_names(path, layout)
-    return names, find_columns(names, requested, where)
-
-
-def parse_ratings(text: Sequence[str]) -> np.ndarray:
-    """Finite float32 numbers; ValueError where one is not."""
-    _only_plain(text)
-    with np.errstate(over="ignore"):
-        values = np.fromiter(map(float, text), np.float64, len(text)).astype(np.float32)
-    if not np.isfinite(values).all():
-        raise ValueError
-    return values
-
-
-def parse_times(text: Sequence[str]) -> np.ndarray:
-    """Finite int64 numbers, or float64 if one is no whole number; ValueError where one is neither.
-
-    A date of ISO 8601 counts as its seconds since 1970; without a time zone it is UTC.
-    """
-    _only_plain(text)
-    try:
-        return np.fromiter(map(int, text), np.int64, len(text))
-    except (ValueError, OverflowError):
-        values = np.fromiter(map(_seconds, text), np.float64, len(text))
-    if not np.isfinite(values).all():
-        raise ValueError
-    return values
-
-
-def _seconds(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        ctx = datetime.fromisoformat(text)
-        return (ctx if ctx.tzinfo else ctx.replace(tzinfo=UTC)).timestamp()
-
-
-def _only_plain(text: Sequence[str]) -> None:
-    # Python's own parsers also take "1_000" and the digits of other scripts.
-    joined = "".join(text)
-    if "_" in joined or not joined.isascii():
-        raise ValueError
-
-
-def _fits(parse: Callable[..., np.ndarray], text: str) -> bool:
-    try:
-        parse([text])
-    except ValueError:
-        return False
-    return True
-
-
-@contextmanager
-def open_text(
-    path: Path, newline: str | None = None, progress: Progress | None = None
-) -> Iterator[TextIO]:
-    """Opens UTF-8 text, gzipped where the name ends in ".gz"; a byte order mark is skipped.
-
-    Args:
+    Attributes:
       path: The file.
-      newline: As for :func:`open`.
-      progress: Called while the file is read.
-
-    Raises:
-      DataError: While reading, if the bytes are not UTF-8 or not a complete gzip file.
+      head: First block, which is available before iteration.
+      n_lines: Number of lines before the block that comes next.
+      ends_with_newline: Whether the last block read so far does.
     """
-    with (
-        _told(path),
-        _open_binary(path, progress) as content,
-        io.TextIOWrapper(content, encoding="utf-8-sig", newline=newline) as file,  # pyright: ignore[reportArgumentType]
-    ):
-        yield file
+
+    def __init__(self, path: Path, stream: io.BufferedIOBase, encoding: str) -> None:
+        self.path, self.n_lines, self.ends_with_newline = path, 0, True
+        self._stream, self._encoding = stream, encoding
+        self._text: TextIO | None = None
+        if codecs.lookup(encoding).name not in ("utf-8", "utf-8-sig", "ascii"):
+            self._text = io.TextIOWrapper(stream, encoding=encoding, newline="")  # pyright: ignore[reportArgumentType]
+        self.head = self._read(_HEAD).removeprefix(codecs.BOM_UTF8)
+
+    def __iter__(self) -> Iterator[bytes]:
+        block = self.head
+        while block:
+            self.ends_with_newline = block.endswith((b"\n", b"\r"))
+            yield block
+            self.n_lines += block.count(b"\n")
+            block = self._read(_BLOCK)
+
+    def first_line(self) -> str:
+        """First line that is not blank, without its line end; "" if there is none."""
+        lines = io.StringIO(self.head.decode())
+        return next((line.rstrip("\r\n") for line in lines if line.strip()), "")
+
+    def take_row(self, layout: Layout) -> list[str]:
+        """Removes the first row from the head and returns its fields."""
+        lines = io.StringIO(self.head.decode(), newline="")
+        with naming_lines(self.path, reader := layout.csv_reader(lines), 0):
+            row = next(reader, [])
+        self.n_lines = reader.line_num
+        self.head = lines.read().encode() or self._read(_BLOCK)
+        return row
+
+    def _read(self, size: int) -> bytes:
+        with reading(self.path):
+            if self._text is not None:
+                try:
+                    return (self._text.read(size) + self._text.readline()).encode()
+                except UnicodeError as error:
+                    raise DataError(
+                        f"{self.path}: expected text in {self._encoding}, got {error}."
+                    ) from None
+            block = self._stream.read(size)
+            block += b"" if block.endswith(b"\n") else self._stream.readline()
+            try:
+                if not block.isascii():
+                    block.decode()
+            except UnicodeDecodeError as error:
+                line = self.n_lines + block.count(b"\n", 0, error.start) + 1
+                raise DataError(
+                    f"{self.path}:{line}: expected UTF-8 text, got the byte "
+                    f"{block[error.start]:#04x}; pass `encoding` if the file has another."
+                ) from None
+            return block
 
 
-@contextmanager
-def _told(path: Path) -> Iterator[None]:
-    """Bytes that cannot be read as a DataError."""
-    try:
-        try:
-            yield
-        except UnicodeDecodeError:
-            line, byte = _undecodable(path)  # which may meet the end of the archive
-            raise DataError(
-                f"{path}:{line}: expected UTF-8 text, got the byte {byte:#04x}."
-            ) from None
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(f"{path}: expected a complete gzip file, got {error}.") from None
-
-
-def last_character(path: Path) -> str:
-    """The last character of a text file, "" if it has none."""
-    if path.suffix != ".gz":
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - 1))
-            return file.read().decode("latin-1")
-    last = ""
-    with open_text(path, newline="") as file:
-        while block := file.read(1 << 20):
-            last = block[-1]
-    return last
-
-
-def warn_of_blank_lines(count: int, path: Path) -> None:
-    """Warns of blank lines with data after them; those at the end mean nothing."""
-    warn_if(count, "skipped {n} blank lines between the others", of=str(path))
-
-
-class _Watched(io.FileIO):
-    """A file that tells which share of it has been read, a thousand times at most."""
+class _ProgressFile(io.FileIO):
+    """File that reports the fraction of bytes read, at most a thousand times."""
 
     def __init__(self, path: Path, progress: Progress) -> None:
         super().__init__(path)
         self._path, self._progress = path, progress
-        self._size, self._read, self._told = path.stat().st_size, 0, 0.0
+        self._size, self._read, self._reported = path.stat().st_size, 0, 0.0
 
     def readinto(self, buffer: Any, /) -> int:
-        n = super().readinto(buffer)
+        n = super().readinto(memoryview(buffer)[:_STEP])
         self._read += n
-        share = min(1.0, self._read / max(1, self._size))
-        if share - self._told >= 1e-3 or share == 1 > self._told:
-            self._told = share
-            self._progress(self._path, share)
+        fraction = min(1.0, self._read / max(1, self._size))
+        if fraction - self._reported >= 1e-3 or fraction == 1 > self._reported:
+            self._reported = fraction
+            self._progress(self._path, fraction)
         return n
 
 
 @contextmanager
-def _open_binary(path: Path, progress: Progress | None = None) -> Iterator[io.BufferedIOBase]:
-    raw = io.FileIO(path) if progress is None else _Watched(path, progress)
-    with io.BufferedReader(raw) as file:
-        if path.suffix == ".gz":
-            with gzip.GzipFile(fileobj=file) as unzipped:
-                yield unzipped
-        else:
-            yield file
+def open_blocks(path: Path, encoding: str, progress: Progress | None = None):
+    """Opens a file as :class:`TextBlocks`, decompressed by its first bytes or its suffix.
 
-
-def _csv_reader(file: Iterable[str], layout: Layout):
-    lines, delimiter = file, layout.delimiter
-    if len(delimiter) > 1:  # csv takes one character: the ASCII unit separator stands in
-        lines, delimiter = (line.replace(layout.delimiter, "\x1f") for line in file), "\x1f"
-    quoting = csv.QUOTE_MINIMAL if layout.quoted else csv.QUOTE_NONE
-    return csv.reader(
-        lines, delimiter=delimiter, quoting=quoting, strict=True, skipinitialspace=layout.quoted
-    )
+    Raises:
+      DataError: While reading, if the content cannot be decompressed or decoded.
+    """
+    with _open_binary(path, progress) as stream:
+        yield TextBlocks(path, stream, encoding)
 
 
 @contextmanager
-def _rows(path: Path, layout: Layout):
-    """The file's csv reader, whose errors name the line."""
-    with open_text(path, newline="") as file, _naming_lines(path, file, layout) as reader:
-        yield reader
+def open_text(path: Path) -> Iterator[TextIO]:
+    """Opens UTF-8 text, which may be compressed; a byte order mark is skipped.
+
+    Raises:
+      DataError: While reading, if the bytes are not UTF-8 or the compressed file is damaged.
+    """
+    with open_blocks(path, "utf-8") as blocks:
+        yield io.StringIO(b"".join(blocks).decode(), newline=None)
 
 
 @contextmanager
-def _naming_lines(path: Path, file: Iterable[str], layout: Layout, n_lines: int = 0):
-    """A csv reader, whose errors name the line; ``n_lines`` of the file stand before."""
-    reader = _csv_reader(file, layout)
-    try:
-        yield reader
-    except csv.Error as error:
+def _open_binary(path: Path, progress: Progress | None) -> Iterator[io.BufferedIOBase]:
+    with ExitStack() as stack:
+        raw = io.FileIO(path) if progress is None else _ProgressFile(path, progress)
+        file = stack.enter_context(io.BufferedReader(raw))
+        magic = file.peek(8)[:8]
+        for suffix, (prefix, _, decompress) in _COMPRESSED.items():
+            if magic.startswith(prefix) or path.suffix.lower() == suffix:
+                file = stack.enter_context(decompress(file))
+                break
+        if magic.startswith(_ZIP):
+            with reading(path):
+                file = stack.enter_context(_open_zip_member(path, file))
+        if magic.startswith(_ZSTANDARD):
+            raise DataError(f"{path}: expected text, got a file compressed by zstd; unpack it.")
+        yield file
+
+
+def _open_zip_member(path: Path, file: io.BufferedIOBase) -> io.BufferedIOBase:
+    if not file.seekable():
+        raise DataError(f"{path}: expected text, got a zip archive in a pipe; unpack it.")
+    archive = zipfile.ZipFile(file)
+    names = [info.filename for info in archive.infolist() if not info.is_dir()]
+    members = [name for name in names if not name.startswith(("__MACOSX/", "."))]
+    if members and all(name.endswith(".npy") for name in members):
         raise DataError(
-            f"{path}:{n_lines + reader.line_num}: expected fields separated by "
-            f"{layout.delimiter!r}, got a line that cannot be read ({error})."
-        ) from None
+            f"{path}: expected text, got arrays of NumPy; pass them in memory, a sparse matrix "
+            "with scipy.sparse.load_npz."
+        )
+    if len(members) != 1:
+        raise DataError(f"{path}: expected a zip archive of one file, got {names[:20]}; unpack it.")
+    return archive.open(members[0])  # pyright: ignore[reportReturnType]
 
 
-def first_row(path: Path, layout: Layout) -> list[str]:
-    """The fields of the first line, which is not blank where it is data."""
-    with _rows(path, layout) as reader:
-        row = next((row for row in reader if layout.header or not _is_blank(row)), None)
-    if row is None:
-        raise DataError(f"{path}: expected interactions, got an empty file.")
-    return row
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Raises :class:`DataError` for a damaged compressed file."""
+    try:
+        yield
+    except (EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, gzip.BadGzipFile) as error:
+        kind = _COMPRESSED.get(path.suffix.lower(), (b"", "compressed"))[1]
+        raise DataError(f"{path}: expected a complete {kind} file, got {error}.") from None
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        raise DataError(f"{path}: expected a complete bzip2 file, got {error}.") from None
 
 
-def _column_names(path: Path, layout: Layout) -> list[str]:
-    first = first_row(path, layout)
+def column_names(blocks: TextBlocks, layout: Layout) -> list[str]:
+    """Column names of a delimited file, whose header is removed from ``blocks``.
+
+    Raises:
+      DataError: If the file is empty, or a typed header is expected and absent.
+    """
+    first = blocks.first_line()
+    if not first:
+        raise DataError(f"{blocks.path}: expected interactions, got an empty file.")
     if layout.names is not None:
         return list(layout.names)
     if not layout.header:
-        return [str(place) for place in range(len(first))]
+        with naming_lines(blocks.path, reader := layout.csv_reader(iter([first + "\n"])), 0):
+            return [str(index) for index in range(len(next(reader)))]
+    row = blocks.take_row(layout)
     if layout.typed:
-        untyped = [name for name in first if ":" not in name]
-        if untyped or not first:
+        if not row or not all(":" in name for name in row):
             raise DataError(
-                f"{path}:1: expected a header such as 'user_id:token', got {first or 'no name'}."
+                f"{blocks.path}:1: expected a header such as 'user_id:token', got "
+                f"{[name for name in row if ':' not in name] or 'no name'}; if the separator is "
+                "another, pass `delimiter`."
             )
-        first = [name.split(":")[0] for name in first]
-    return [name.strip() for name in first]
+        row = [name.split(":")[0] for name in row]
+    return [name.strip() for name in row]
 
 
-def _chunks(
-    path: Path, content: io.BufferedIOBase, n_lines: int, layout: Layout, width: int
-) -> Iterator[list[list[str]]]:
-    """Rows of ``width`` fields, without the header and blank lines.
+def read_delimited(
+    blocks: TextBlocks,
+    layout: Layout,
+    names: Sequence[str],
+    indices: ColumnIndices,
+    builder: RecordBuilder,
+) -> None:
+    """Reads one interaction per line.
 
-    ``content`` is what comes after the first ``n_lines`` lines.
+    Raises:
+      DataError: If a line has another number of fields than there are columns, an id is invalid
+        or a number is not finite; the message gives the line.
     """
-    blank = blank_at_end = 0
-    with (
-        io.TextIOWrapper(content, encoding="utf-8-sig", newline="") as file,  # pyright: ignore[reportArgumentType]
-        _naming_lines(path, file, layout, n_lines) as reader,
-    ):
-        if layout.header and not n_lines:
-            next(reader)
-        while rows := list(islice(reader, ROWS_AT_A_TIME)):
-            if set(map(len, rows)) != {width}:
-                kept = []
-                for row in rows:
+    path, width = blocks.path, len(names)
+    columns = {role: index for role, index in indices._asdict().items() if index is not None}
+    n_stripped = 0
+    remaining = iter(blocks)
+    for block in remaining:
+        frame = parse_regular(block, layout, width)
+        if frame is None:
+            rest = chain([block], remaining)
+            _read_irregular(rest, path, blocks.n_lines, layout, width, columns, builder)
+            break
+        batch = {role: frame[:, index] for role, index in columns.items()}
+        if layout.quote_char is not None and b" " in block:  # csv skips leading blanks, too
+            n_stripped += sum(batch[role].str.ends_with(" ").sum() for role in ("user", "item"))
+            batch = {role: column.str.strip_chars(" ") for role, column in batch.items()}
+        first = blocks.n_lines + 1
+        builder.add(batch, lambda row, first=first: f"{path}:{first + row}")
+    _warn_of_stripped(n_stripped, path)
+
+
+def parse_regular(block: bytes, layout: Layout, width: int) -> Any:
+    """Parses lines of ``width`` fields without quotes, as a polars DataFrame of strings.
+
+    Returns:
+      None if a line is irregular or polars is not installed.
+    """
+    try:
+        import polars as pl
+    except ImportError:
+        return None
+    if layout.quote_char is not None and layout.quote_char.encode() in block:
+        return None
+    block = block.replace(b"\r\n", b"\n")
+    separator = layout.delimiter.encode()
+    if b"\r" in block or b"\0" in block or b"\x1f" in block:
+        return None
+    if len(separator) > 1:
+        block, separator = block.replace(separator, b"\x1f"), b"\x1f"
+    n_rows = block.count(b"\n") + (not block.endswith(b"\n"))
+    # polars refuses lines with more fields, so that none has fewer if the total is right.
+    if block.count(separator) != n_rows * (width - 1):
+        return None
+    try:
+        frame = pl.read_csv(
+            block,
+            has_header=False,
+            infer_schema=False,
+            quote_char=None,
+            separator=separator.decode(),
+        )
+    except pl.exceptions.PolarsError:
+        return None
+    return frame.fill_null("") if frame.shape == (n_rows, width) else None
+
+
+def _read_irregular(
+    blocks: Iterator[bytes],
+    path: Path,
+    n_lines: int,
+    layout: Layout,
+    width: int,
+    columns: Mapping[str, int],
+    builder: RecordBuilder,
+) -> None:
+    """Reads the lines that follow the first ``n_lines`` by the csv module."""
+    lines = chain.from_iterable(io.StringIO(block.decode(), newline="") for block in blocks)
+    reader = layout.csv_reader(lines)
+    n_blank = n_trailing_blank = n_rows_in_quotes = n_stripped = line = 0
+    with naming_lines(path, reader, n_lines):
+        while batch := list(islice(zip(reader, _line_numbers(reader)), ROWS_PER_BATCH)):
+            rows: list[list[str]] = []
+            ends: list[int] = []
+            for row, end in batch:
+                previous, line = line, end
+                if len(row) != width:
                     if _is_blank(row):
-                        blank_at_end += 1
+                        n_trailing_blank += 1
                         continue
-                    blank, blank_at_end = blank + blank_at_end, 0
-                    if len(row) != width:
-                        _blame_width(path, layout, width)
-                    kept.append(row)
-                rows = kept
-            else:
-                blank, blank_at_end = blank + blank_at_end, 0
-            if rows:
-                yield rows
-    warn_of_blank_lines(blank, path)
+                    raise DataError(
+                        f"{path}:{n_lines + end}: expected {width} fields separated by "
+                        f"{layout.delimiter!r}, got {len(row)}."
+                    )
+                n_blank, n_trailing_blank = n_blank + n_trailing_blank, 0
+                if end - previous > 1:
+                    n_rows_in_quotes += _count_rows(row, layout.delimiter, width)
+                rows.append(row)
+                ends.append(n_lines + end)
+            if not rows:
+                continue
+            fields = [*zip(*rows, strict=True)]
+            values: dict[str, Column] = {role: fields[index] for role, index in columns.items()}
+            if layout.quote_char is not None:
+                for role, column in values.items():
+                    if " " in "".join(column):
+                        values[role] = stripped = [field.rstrip(" ") for field in column]
+                        if role in ("user", "item"):
+                            n_stripped += sum(map(str.__ne__, column, stripped))
+            builder.add(values, lambda row, ends=ends: f"{path}:{ends[row]}")
+    warn_of_blank_lines(n_blank, path)
+    _warn_of_stripped(n_stripped, path)
+    warn_if(
+        n_rows_in_quotes,
+        "{n} lines within quotes look like rows of their own; if quotes are part of the text, "
+        'pass `quote_char` = ""',
+        of=str(path),
+    )
+
+
+def _line_numbers(reader: Any) -> Iterator[int]:
+    while True:
+        yield reader.line_num
+
+
+def _warn_of_stripped(count: int, path: Path) -> None:
+    warn_if(count, "removed the blanks after {n} ids", of=str(path))
+
+
+def _count_rows(row: Sequence[str], delimiter: str, width: int) -> int:
+    """Number of lines in quoted fields with as many delimiters as a row has."""
+    lines = chain.from_iterable(field.splitlines()[1:] for field in row)
+    return sum(line.count(delimiter) == width - 1 for line in lines)
+
+
+def read_json_lines(
+    blocks: TextBlocks,
+    names: Sequence[str],
+    indices: ColumnIndices,
+    builder: RecordBuilder,
+) -> None:
+    """Reads one JSON object per line; raises :class:`DataError` with the line."""
+    keys = {role: names[index] for role, index in indices._asdict().items() if index is not None}
+    for block in blocks:
+        rows, lines = [], []
+        for line, text in enumerate(block.split(b"\n"), blocks.n_lines + 1):
+            if text.strip():
+                rows.append(parse_json(text, f"{blocks.path}:{line}"))
+                lines.append(line)
+        builder.add(
+            {role: [row.get(key) for row in rows] for role, key in keys.items()},
+            lambda row, lines=lines: f"{blocks.path}:{lines[row]}",
+        )
+
+
+def parse_json(text: bytes | str, where: str) -> dict[str, Any]:
+    """Parses a JSON object; raises :class:`DataError`."""
+    try:
+        row = json.loads(text)
+    except ValueError as error:
+        raise DataError(
+            f"{where}: expected a JSON object, got {shorten(text)} ({error})."
+        ) from None
+    if not isinstance(row, dict):
+        raise DataError(f"{where}: expected a JSON object in each line, got {shorten(row)}.")
+    return row
+
+
+@contextmanager
+def naming_lines(path: Path, reader: Any, n_lines: int) -> Iterator[None]:
+    """Adds the line to errors of a csv reader that begins after ``n_lines`` lines."""
+    limit = csv.field_size_limit(_MAX_FIELD)
+    try:
+        yield
+    except csv.Error as error:
+        raise DataError(
+            f"{path}:{n_lines + reader.line_num}: expected delimited fields, got a line that "
+            f"cannot be read ({error})."
+        ) from None
+    finally:
+        csv.field_size_limit(limit)
+
+
+def warn_of_blank_lines(count: int, path: Path) -> None:
+    """Warns of blank lines that are followed by data."""
+    warn_if(count, "skipped {n} blank lines between the others", of=str(path))
 
 
 def _is_blank(row: Sequence[str]) -> bool:
     return len(row) <= 1 and not "".join(row).strip()
-
-
-def _first_row(
-    path: Path, layout: Layout, is_bad: Callable[[list[str]], bool]
-) -> tuple[int, list[str]]:
-    """The line number and the fields of the first row that is bad; reads the file again."""
-    with _rows(path, layout) as reader:
-        if layout.header:
-            next(reader)
-        for row in reader:
-            if is_bad(row):
-                return reader.line_num, row
-    raise DataError(f"{path}: expected a file that nobody writes to, got one that changed.")
-
-
-def _blame_width(path: Path, layout: Layout, width: int) -> NoReturn:
-    line, row = _first_row(path, layout, lambda r: len(r) != width and not _is_blank(r))
-    raise DataError(
-        f"{path}:{line}: expected {width} fields separated by {layout.delimiter!r}, got {len(row)}."
-    )
-
-
-def _blame(
-    path: Path,
-    layout: Layout,
-    names: Sequence[str],
-    place: int,
-    expected: str,
-    is_bad: Callable[[str], bool],
-) -> NoReturn:
-    """Raises the error of the first field of a column that is bad."""
-    line, row = _first_row(path, layout, lambda r: not _is_blank(r) and is_bad(r[place]))
-    raise DataError(f"{path}:{line}: expected {expected} as {names[place]!r}, got {row[place]!r}.")
-
-
-def _undecodable(path: Path) -> tuple[int, int]:
-    """The line and the value of the first byte that is not UTF-8."""
-    with _open_binary(path) as file:
-        for line, content in enumerate(file, 1):
-            try:
-                content.decode("utf-8")
-            except UnicodeDecodeError as error:
-                return line, content[error.start]
-    raise DataError(f"{path}: expected a file that nobody writes to, got one that changed.")

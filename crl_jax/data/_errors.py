@@ -1,7 +1,7 @@
-"""The two outcomes of a problem in the data: an error that stops, a warning that counts.
+"""Data errors and warnings.
 
-In their messages, as in all of :mod:`crl_jax.data`, backticks stand around the name of an
-argument and around nothing else, so that a program with flags can say its own names instead.
+In messages of :mod:`crl_jax.data`, backticks enclose argument names and nothing else, so that a
+command line can replace them with the names of its flags.
 """
 
 import warnings
@@ -9,20 +9,20 @@ from typing import NamedTuple
 
 
 class DataError(ValueError):
-    """Data that cannot be used; the message says where, what was expected and what came."""
+    """Data that cannot be used; the message gives the place, the expectation and the value."""
 
 
 class DataWarning(UserWarning):
-    """Data that were used after a change or with a doubt; the message counts the cases."""
+    """Data that were changed or are doubtful; the message counts the cases."""
 
 
 def warn_if(count: int, message: str, *, of: str | None = None) -> None:
-    """Warns with ``message``, where ``{n}`` stands for ``count``, if anything was counted.
+    """Issues a :class:`DataWarning` unless ``count`` is 0.
 
     Args:
-      count: Number of cases; 0 is silence.
-      message: What happened to them.
-      of: The file or the data they belong to, put in front.
+      count: Number of cases.
+      message: Text, in which ``{n}`` is replaced by ``count``.
+      of: File or dataset, prepended to the message.
     """
     if count:
         text = message.format(n=count)
@@ -30,7 +30,13 @@ def warn_if(count: int, message: str, *, of: str | None = None) -> None:
 
 
 class Note(NamedTuple):
-    """Something to warn of; ``{n}`` in the text stands for the count."""
+    """Pending warning; ``{n}`` in the text is replaced by the count."""
 
     n_cases: int
     text: str
+
+
+def shorten(value: object) -> str:
+    """Representation of a value in a message, at most 80 characters."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"

@@ -1,17 +1,17 @@
-"""What people hold in memory as interactions: arrays, sparse matrices and tables."""
+"""Interactions from data in memory: arrays, sparse matrices, tables and mappings of columns."""
 
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
-from ._columns import Requested, find_columns
+from ._columns import ColumnSpec, find_columns
 from ._errors import DataError, warn_if
 from ._interactions import Interactions
-from ._polars import collect_frame
-from ._records import Collector, rated_at_least, to_interactions
+from ._records import RecordBuilder, filter_by_rating, to_interactions
+from ._values import Column
 
 _ROLES = ("user", "item", "rating", "time")
 
@@ -25,152 +25,159 @@ def as_interactions(
     time_col: str | int | None = None,
     min_rating: int | float | None = None,
 ) -> Interactions:
-    """Interactions from what is already in memory. Ids stay what they are.
+    """Converts data in memory to interactions.
 
     ==================  ====================================================================
-    ``x``               What is read
+    ``x``               Interpretation
     ==================  ====================================================================
-    Interactions        Itself.
-    SciPy sparse        Users are rows and items are columns, by index. Rows and columns
-                        without an entry keep their place. The values are ratings, unless
-                        all are 1. Values at one place add up, as SciPy has it.
-    pandas DataFrame    Named columns, guessed as :func:`read` guesses those of a file.
-    polars DataFrame    The same.
-    NumPy ``[n, 2..4]`` Columns user, item, rating, time.
+    Interactions        Returned as it is.
+    SciPy sparse        Rows are users and columns are items, by index; empty ones are kept.
+                        Values are ratings unless all are 1; duplicate entries are summed.
+    pandas DataFrame    Named columns, found by name as :func:`read` does.
+    polars DataFrame    Likewise.
+    Mapping             Likewise, from column names to sequences of values.
+    structured array    Likewise.
+    array ``[n, 2..4]`` Columns user, item, rating, time, of NumPy or JAX.
+    list of tuples      Likewise, one tuple per interaction.
     ==================  ====================================================================
 
-    Of repeated interactions of a user with an item the last is kept, and a warning counts the
-    others. Dates are read as seconds since 1970, UTC. A DataFrame is recognised by the module of
-    its class: neither pandas nor polars is imported for anything else.
+    Values are converted as those of a file are: the same content gives the same interactions. Of
+    repeated interactions of a user with an item the last is kept, and a warning counts the
+    others. Neither pandas nor polars is imported for other types.
 
     Args:
       x: The data.
-      user_col: The name of the column with the users, or its position from 0. By default it is
-        guessed. It belongs to tables and arrays, as the next three do.
-      item_col: The same for the items.
-      rating_col: The same for the ratings. There need be none, and ``""`` reads none.
-      time_col: The same for the times. There need be none, and ``""`` reads none.
-      min_rating: Only interactions rated at least this are kept. Their users and items keep
-        their index.
+      user_col: Name of the user column, or its position from 0; found by name by default. It
+        applies to tables and arrays, as the next three do.
+      item_col: Item column.
+      rating_col: Rating column, optional; ``""`` reads none.
+      time_col: Time column, optional; ``""`` reads none.
+      min_rating: Lowest rating to keep. Users and items keep their index.
 
     Raises:
-      ValueError: If ``x`` is none of these, or an option does not belong to it.
+      ValueError: If ``x`` has another type, or an option does not apply to it.
       DataError: If a column is absent, a value is missing, an id is invalid, or a rating or a
         time is not finite.
 
     >>> import scipy.sparse
     >>> as_interactions(scipy.sparse.csr_array([[0, 1, 0], [1, 0, 1]]))
     Interactions(2 users, 3 items, 3 interactions)
-    >>> as_interactions(np.array([["ann", "7"], ["bob", "7"]])).user_ids
+    >>> as_interactions([("ann", 7, 4.5), ("bob", 7, 3.0)]).user_ids
     array(['ann', 'bob'], dtype='<U3')
     """
-    requested = Requested(user_col, item_col, rating_col, time_col)
-    read, what, has_columns = _reader(x)
-    for role, column in requested._asdict().items():
-        if column is not None and not has_columns:
-            raise ValueError(f"`{role}_col` belongs to tables and arrays, not to {what}.")
-    return rated_at_least(read(x, requested), min_rating, what)
+    spec = ColumnSpec(user_col, item_col, rating_col, time_col)
+    if isinstance(x, Interactions) or _is_sparse(x):
+        what = "Interactions" if isinstance(x, Interactions) else "a sparse matrix"
+        for role, column in spec._asdict().items():
+            if column is not None:
+                raise ValueError(f"`{role}_col` applies to tables and arrays, not to {what}.")
+        data = x if isinstance(x, Interactions) else _from_sparse(x)
+    else:
+        what, names, get_column = _open_table(x)
+        data = from_columns(what, names, get_column, spec)
+    return filter_by_rating(data, min_rating, what)
 
 
-def _reader(x: Any) -> tuple[Callable[[Any, Requested], Interactions], str, bool]:
-    """How ``x`` is read, what it is called, and whether columns may be named."""
-    if isinstance(x, Interactions):
-        return lambda x, _: x, "Interactions", False
-    if _is_sparse(x):
-        return _from_sparse, "a sparse matrix", False
+def from_columns(
+    origin: str, names: Sequence[str], get_column: Callable[[int], Column], spec: ColumnSpec
+) -> Interactions:
+    """Converts the columns of a table; ``get_column`` returns a column by its position."""
+    indices = find_columns(names, spec, origin)._asdict().items()
+    used: dict[str, int] = {role: index for role, index in indices if index is not None}
+    builder = RecordBuilder(origin, {role: str(names[index]) for role, index in used.items()})
+    builder.add(
+        {role: get_column(index) for role, index in used.items()},
+        lambda row: f"{origin}: row {row + 1}",
+    )
+    return to_interactions([builder.build()])[0]
+
+
+def _open_table(x: Any) -> tuple[str, list[str], Callable[[int], Column]]:
+    """Returns the display name of a table, its column names, and a function of the position."""
+    if isinstance(x, jax.Array):
+        x = np.asarray(x)
     if isinstance(x, np.ndarray):
-        return _from_array, "an array", True
-    module = type(x).__module__.split(".")[0]
-    if module in ("pandas", "polars") and type(x).__name__ == "DataFrame":
-        read = _from_pandas if module == "pandas" else _from_polars
-        return read, f"a {module} DataFrame", True
+        if x.dtype.names is not None:
+            names = list(x.dtype.names)
+            return "a structured array", names, lambda index: x[names[index]]
+        if x.ndim != 2 or not 2 <= x.shape[1] <= len(_ROLES):
+            raise ValueError(
+                "`x` must have a row per interaction and the columns user, item and perhaps "
+                f"rating and time, got shape {x.shape}."
+            )
+        return "an array", [*_ROLES[: x.shape[1]]], lambda index: x[:, index]
+    if isinstance(x, Mapping):
+        return "a mapping", [str(name) for name in x], _mapping_columns(x)
+    if type(x) in (list, tuple) and all(isinstance(row, list | tuple) for row in x):
+        widths = set(map(len, x))
+        if len(widths) > 1 or not widths <= {2, 3, 4}:
+            raise ValueError(
+                "`x` must have tuples (user, item), (user, item, rating) or (user, item, rating, "
+                f"time), got tuples of {sorted(widths)} values."
+            )
+        columns = [list(column) for column in zip(*x, strict=True)] or [[], []]
+        return "a list of tuples", [*_ROLES[: len(columns)]], columns.__getitem__
+    match type(x).__module__.split(".")[0], type(x).__name__:
+        case "polars", "DataFrame":
+            return "a polars DataFrame", x.columns, lambda index: x[x.columns[index]]
+        case "pandas", "DataFrame":
+            names = [str(name) for name in x.columns]
+            return "a pandas DataFrame", names, lambda index: _pandas_column(x.iloc[:, index])
     raise ValueError(
         "`x` must be Interactions, a SciPy sparse matrix or array, a DataFrame of pandas or "
-        f"polars, or a NumPy array [n, 2..4], got {type(x).__module__}.{type(x).__qualname__}."
+        "polars, a mapping of columns, a list of tuples, or an array [n, 2..4], got "
+        f"{type(x).__module__}.{type(x).__qualname__}."
     )
 
 
+def _mapping_columns(x: Mapping[Any, Any]) -> Callable[[int], Column]:
+    columns = list(x.values())
+    sized = [column for column in columns if hasattr(column, "__len__")]
+    if len(sized) < len(columns) or len({len(column) for column in sized}) > 1:
+        raise ValueError("`x` must map names to columns of equal length.")
+
+    def get_column(index: int) -> Column:
+        column = columns[index]
+        if isinstance(column, np.ndarray) or type(column).__module__.startswith("polars"):
+            return column
+        if hasattr(column, "iloc"):
+            return _pandas_column(column)
+        return np.asarray(column) if isinstance(column, jax.Array) else list(column)
+
+    return get_column
+
+
+def _pandas_column(values: Any) -> np.ndarray:
+    if (missing := values.isna().to_numpy()).any():
+        row, name = int(np.argmax(missing)) + 1, values.name
+        raise DataError(f"a pandas DataFrame: row {row}: expected a value as {name!r}, got none.")
+    if getattr(values.dtype, "tz", None) is not None:
+        values = values.dt.tz_convert(None)  # to UTC
+    return values.to_numpy()
+
+
 def _is_sparse(x: Any) -> bool:
-    """Without an import of a tenth of a second: who holds a sparse matrix has done it."""
+    """Whether ``x`` is sparse, without importing ``scipy.sparse``, which takes 0.1 s."""
     sparse = sys.modules.get("scipy.sparse")
     return sparse is not None and sparse.issparse(x)
 
 
-def _from_sparse(x: Any, _: Requested) -> Interactions:
+def _from_sparse(x: Any) -> Interactions:
     if x.ndim != 2:
         raise ValueError(f"`x` must have a row per user and a column per item, got {x.shape}.")
     if x.dtype.kind not in "biuf":
         raise ValueError(f"`x` must hold numbers, got {x.dtype}.")
-    # Sums of small integers may pass their range; those of booleans are booleans.
+    # Sums of small integers may overflow; sums of booleans are booleans.
     entries = (x.copy() if x.dtype.kind == "b" else x.astype(np.float64)).tocsr()
     entries.sum_duplicates()
     entries = entries.tocoo()
-    there = entries.data != 0  # a NaN is there, and refused as a rating
-    warn_if(int(np.sum(~there)), "dropped {n} stored zeros", of="a sparse matrix")
-    values = entries.data[there]
+    nonzero = entries.data != 0  # includes NaN, which is refused as a rating
+    warn_if(int(np.sum(~nonzero)), "dropped {n} stored zeros", of="a sparse matrix")
+    values = entries.data[nonzero]
     return Interactions.from_arrays(
-        entries.row[there],
-        entries.col[there],
+        entries.row[nonzero],
+        entries.col[nonzero],
         ratings=None if np.all(values == 1) else values,
         user_ids=np.arange(x.shape[0]),
         item_ids=np.arange(x.shape[1]),
     )
-
-
-def _from_array(x: np.ndarray, requested: Requested) -> Interactions:
-    if x.ndim != 2 or not 2 <= x.shape[1] <= len(_ROLES):
-        raise ValueError(
-            "`x` must have a row per interaction and the columns user, item and, if there are any, "
-            f"rating and time, got shape {x.shape}."
-        )
-    return _from_columns("an array", _ROLES[: x.shape[1]], lambda place: x[:, place], requested)
-
-
-def _from_polars(x: Any, requested: Requested) -> Interactions:
-    found = find_columns(x.columns, requested, "a polars DataFrame")._asdict()
-    chosen = {role: x[x.columns[place]] for role, place in found.items() if place is not None}
-    collector = Collector()
-    collect_frame("a polars DataFrame", chosen, collector)
-    return to_interactions([collector.records("a polars DataFrame")])[0]
-
-
-def _from_pandas(x: Any, requested: Requested) -> Interactions:
-    def column(place: int) -> np.ndarray:
-        values = x.iloc[:, place]
-        if (missing := values.isna().to_numpy()).any():
-            raise DataError(
-                f"a pandas DataFrame: row {int(np.argmax(missing)) + 1}: expected a value as "
-                f"{x.columns[place]!r}, got none."
-            )
-        if getattr(values.dtype, "tz", None) is not None:
-            values = values.dt.tz_convert(None)  # to UTC
-        return values.to_numpy()
-
-    names = [str(name) for name in x.columns]
-    return _from_columns("a pandas DataFrame", names, column, requested)
-
-
-def _from_columns(
-    what: str, names: Sequence[str], column: Callable[[int], np.ndarray], requested: Requested
-) -> Interactions:
-    found = find_columns(names, requested, what)
-    users, items = column(found.user), column(found.item)
-    if not len(users):
-        raise DataError(f"{what}: expected interactions, got none.")
-    return Interactions.from_arrays(
-        users,
-        items,
-        ratings=None if found.rating is None else _numbers(column(found.rating)),
-        timestamps=None if found.time is None else _numbers(column(found.time)),
-    )
-
-
-def _numbers(values: np.ndarray) -> np.ndarray:
-    """Numbers, also where text or objects stand for them; what holds none is left as it is."""
-    if values.dtype.kind == "O":
-        values = np.array(values.tolist())
-    for dtype in (np.int64, np.float64):
-        if values.dtype.kind == "U":
-            with suppress(ValueError):
-                values = values.astype(dtype)
-    return values

@@ -1,199 +1,232 @@
-"""Original ids: what a valid one is, when a column of them is numbers, and their numbering."""
+"""Original ids: validity, integer or text vocabularies, and encoding as indices."""
 
 import re
 from collections.abc import Callable, Sequence, Sized
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Int64, Shaped
 from numpy.typing import ArrayLike
 
 from .._checks import is_canonical_integer
-from ._errors import DataError
+from ._errors import DataError, shorten
+from ._values import InvalidValue, parse_ids
+
+if TYPE_CHECKING:
+    import polars as pl
 
 _WHOLE_FLOAT = re.compile(r"(?:0|[1-9][0-9]{0,18})\.0")
 _NEGATIVE = re.compile(r"-[0-9]+(?:\.0*)?")
 _POWERS_OF_TEN = 10 ** np.arange(1, 19)
 _INT32_MAX, _INT64_MAX = np.iinfo(np.int32).max, np.iinfo(np.int64).max
-# A table of so many ids costs nothing, however few of them there are.
+# A lookup table of this length is cheap however few ids there are.
 _SMALL_TABLE = 1 << 20
+# NumPy stores text with the width of the longest id, so a single long one multiplies the memory.
+_WIDE_ID, _MAX_TEXT_BYTES = 256, 1 << 28
+# Written by pandas, SQL databases and Hive where a value is missing.
+_MISSING_MARKS = {"\\N", "NULL", "null", "nan", "NaN", "None", "<NA>"}
 
 
-Names = list[str] | Int64[np.ndarray, " _"]
-"""Distinct ids: text in any order, or integers that ascend."""
+Names = list[str] | Shaped[np.ndarray, " _"]
+"""Distinct ids: text in any order, or an ascending array of integers or text."""
 
 
 class InvalidId(ValueError):
-    """An id that cannot be one, and what was expected of it."""
+    """Text that is not a valid id.
+
+    Attributes:
+      name: The text.
+      expected: Noun phrase for the message.
+    """
 
     def __init__(self, name: str, expected: str) -> None:
         super().__init__(f"expected {expected}, got {name!r}")
         self.name, self.expected = name, expected
 
 
-class Encoder:
-    """Numbers ids, which come in one batch after another.
+class IdEncoder:
+    """Encodes ids that arrive in batches.
 
-    As long as all of them are integers as Python writes them they are kept as integers, and
-    numbered together at the end: to look each one up among all others, as text must be, would
-    take half the time of reading a file.
+    As long as all ids are canonical integers they are stored as integers and encoded together at
+    the end: a dictionary lookup of each id would take half the time of reading a file.
 
     Attributes:
-      count: How many ids came.
+      count: Number of encoded ids.
     """
 
     def __init__(self) -> None:
         self.count = 0
-        self._numbers: list[np.ndarray] | None = []
-        self._places: dict[str, int] = {}
+        self._integers: list[np.ndarray] | None = []
+        self._codes_of: dict[str, int] = {}
         self._codes: list[np.ndarray] = []
 
-    def add(self, column: Sequence[str]) -> None:
-        """Takes one more batch, of text; raises :class:`InvalidId`."""
+    def add(self, column: "Sequence[str] | np.ndarray | pl.Series") -> None:
+        """Adds text, non-negative integers or a polars Series; raises :class:`InvalidId`."""
         self.count += len(column)
-        if self._numbers is not None:
-            if (numbers := _as_integers(column)) is not None:
-                self._numbers.append(_narrow(numbers))
+        if self._integers is not None:
+            if (integers := canonical_integers(column)) is not None:
+                self._integers.append(_narrow(integers))
                 return
-            earlier, self._numbers = self._numbers, None
-            for numbers in earlier:
-                self._look_up(list(map(str, numbers.tolist())))
-        self._look_up(column)
-
-    def add_integers(self, column: Shaped[np.ndarray, " n"]) -> None:
-        """Takes one more batch, of integers that are not negative."""
-        if self._numbers is not None and column.max(initial=0) <= _INT64_MAX:
-            self.count += len(column)
-            self._numbers.append(_narrow(column.astype(np.int64, copy=False)))
-        else:
-            self.add(list(map(str, column.tolist())))
+            earlier, self._integers = self._integers, None
+            for integers in earlier:
+                self._add_text(list(map(str, integers.tolist())))
+        if isinstance(column, np.ndarray):
+            column = list(map(str, column.tolist()))
+        self._add_text(column)
 
     def result(self) -> tuple[Names, Shaped[np.ndarray, " n"]]:
-        """The distinct ids, and the place among them of every id that came; ends the encoder."""
-        if self._numbers is None:
-            return list(self._places), _all_places(self._codes, lambda codes: codes, self._places)
-        distinct, place_of = _numbering(self._numbers)
-        return distinct, _all_places(self._numbers, place_of, distinct)
+        """Returns the distinct ids and the code of every id; the encoder is then exhausted."""
+        if self._integers is None:
+            return list(self._codes_of), _join(self._codes, lambda codes: codes, self._codes_of)
+        distinct, encode = _encode_integers(self._integers)
+        return distinct, _join(self._integers, encode, distinct)
 
-    def _look_up(self, column: Sequence[str]) -> None:
-        places = self._places
-        for name in column:
-            if name not in places:
-                if expected := _fault(name):
+    def _add_text(self, column: "Sequence[str] | pl.Series") -> None:
+        codes_of = self._codes_of
+        is_series = not isinstance(column, list | tuple)
+        names = column.unique(maintain_order=True).to_list() if is_series else column  # pyright: ignore[reportAttributeAccessIssue]
+        for name in names:
+            if name not in codes_of:
+                if expected := _find_fault(name):
                     raise InvalidId(name, expected)
-                places[name] = len(places)
-        codes = np.fromiter(map(places.__getitem__, column), np.int64, len(column))
+                codes_of[name] = len(codes_of)
+        codes = np.fromiter(map(codes_of.__getitem__, names), np.int64, len(names))
+        if is_series:
+            codes = column.replace_strict(names, codes).to_numpy()  # pyright: ignore[reportAttributeAccessIssue]
         self._codes.append(_narrow(codes))
 
 
-def _narrow(numbers: Int64[np.ndarray, " n"]) -> Shaped[np.ndarray, " n"]:
-    """In half the memory, if they fit."""
-    return numbers.astype(np.int32) if numbers.max(initial=0) <= _INT32_MAX else numbers
+def _narrow(integers: Int64[np.ndarray, " n"]) -> Shaped[np.ndarray, " n"]:
+    """Converts to int32 if all values fit."""
+    return integers.astype(np.int32) if integers.max(initial=0) <= _INT32_MAX else integers
 
 
-def _numbering(
+def _encode_integers(
     batches: list[np.ndarray],
 ) -> tuple[Int64[np.ndarray, " n_ids"], Callable[[np.ndarray], np.ndarray]]:
-    """The distinct numbers, ascending, and a function that tells the places of some of them."""
+    """Returns the ascending distinct integers and a function from integers to their codes."""
     largest = max((batch.max(initial=0) for batch in batches), default=0)
     if largest < max(_SMALL_TABLE, sum(map(len, batches))):
-        # In linear time, by a table of all numbers up to the largest.
-        there = np.zeros(int(largest) + 1, bool)
+        # Linear time, by a table of all integers up to the largest.
+        exists = np.zeros(int(largest) + 1, bool)
         for batch in batches:
-            there[batch] = True
-        place = np.cumsum(there, dtype=np.int32 if largest < _INT32_MAX else np.int64)
-        place -= 1
-        return np.flatnonzero(there), place.__getitem__
+            exists[batch] = True
+        codes = np.cumsum(exists, dtype=np.int32 if largest < _INT32_MAX else np.int64)
+        codes -= 1
+        return np.flatnonzero(exists), codes.__getitem__
     distinct = np.unique(np.concatenate(batches)).astype(np.int64, copy=False)
     return distinct, partial(np.searchsorted, distinct)
 
 
-def _all_places(
-    batches: list[np.ndarray], place_of: Callable[[np.ndarray], np.ndarray], names: Sized
+def _join(
+    batches: list[np.ndarray], encode: Callable[[np.ndarray], np.ndarray], names: Sized
 ) -> Shaped[np.ndarray, " n"]:
-    """The places of all batches in one array; each batch is let go as soon as it is read."""
+    """Concatenates the codes of all batches, freeing each batch as soon as it is encoded."""
     end = sum(map(len, batches))
-    places = np.empty(end, np.int32 if len(names) <= _INT32_MAX else np.int64)
+    codes = np.empty(end, np.int32 if len(names) <= _INT32_MAX else np.int64)
     while batches:
         batch = batches.pop()
-        places[end - len(batch) : end] = place_of(batch)
+        codes[end - len(batch) : end] = encode(batch)
         end -= len(batch)
-    return places
+    return codes
 
 
-def _as_integers(column: Sequence[str]) -> Int64[np.ndarray, " n"] | None:
-    """The ids as numbers, or None unless each is an integer as Python writes it, in int64."""
+def canonical_integers(column: Any) -> Int64[np.ndarray, " n"] | None:
+    """The ids as int64, or None unless each is an integer as Python writes it."""
+    if isinstance(column, np.ndarray):
+        return column.astype(np.int64, copy=False) if column.max(initial=0) <= _INT64_MAX else None
+    if not isinstance(column, list | tuple):  # a polars Series
+        import polars as pl
+
+        integers = column.cast(pl.Int64, strict=False)
+        if integers.null_count() or (integers.min() or 0) < 0:
+            return None
+        return integers.to_numpy() if (integers.cast(pl.String) == column).all() else None
     try:
-        numbers = np.fromiter(map(int, column), np.int64, len(column))
+        integers = np.fromiter(map(int, column), np.int64, len(column))
     except (ValueError, OverflowError):
         return None
-    # int() also takes "01", "+1", "-1", "1_0" and " 1", which are longer than the digits of their
-    # number, and the digits of other scripts.
+    # int() also accepts "01", "+1", "-1", "1_0" and " 1", which are longer than the digits of
+    # their value, and the digits of other scripts.
     text = "".join(column)
-    digits = 1 + np.searchsorted(_POWERS_OF_TEN, numbers, side="right")
-    return numbers if text.isascii() and len(text) == digits.sum() else None
+    digits = 1 + np.searchsorted(_POWERS_OF_TEN, integers, side="right")
+    return integers if text.isascii() and len(text) == digits.sum() else None
 
 
-def _fault(name: str) -> str | None:
-    """What was expected of an id and does not hold, or None for a valid id."""
+def _find_fault(name: str) -> str | None:
+    """Noun phrase for what an invalid id should have been, or None for a valid id."""
     if not name:
         return "a non-empty id"
     if name != name.strip():
         return "an id without surrounding blanks"
     if "\0" in name:  # NumPy's fixed-width strings drop it: two ids would become one
         return "an id without a NUL character"
+    if "\n" in name or "\r" in name:
+        return "an id without line breaks"
     if _NEGATIVE.fullmatch(name):
         return "a non-negative id"
     return None
 
 
-def unfloat(names: Names) -> Names:
-    """Drops the ".0" that a table writer added to integers, if every id of the column has it."""
+def strip_float_suffix(names: Names) -> Names:
+    """Removes ".0", which table writers append to integers, if every id of the column has it."""
     if isinstance(names, list) and names and all(map(_WHOLE_FLOAT.fullmatch, names)):
         return [name[:-2] for name in names]
     return names
 
 
+def count_missing_marks(names: Names, codes: Shaped[np.ndarray, " n"]) -> tuple[int, str]:
+    """Number of entries such as "NULL", which mark missing values, and the marks found."""
+    if isinstance(names, np.ndarray) or not (found := _MISSING_MARKS.intersection(names)):
+        return 0, ""
+    marked = [code for code, name in enumerate(names) if name in found]
+    return int(np.isin(codes, marked).sum()), ", ".join(map(repr, sorted(found)))
+
+
 def vocabulary(*columns: Names) -> Shaped[np.ndarray, " n"]:
-    """All ids of some columns, ascending: int64 if every one is an integer as Python writes it.
+    """All ids of some columns, ascending; int64 if every one is a canonical integer.
 
-    One "01" or "a" keeps all of them text, so that "1" and "01" stay two ids.
+    One "01" or "a" keeps all of them text, so that "1" and "01" remain two ids.
     """
-    numbers = [found for column in columns if (found := _as_int64(column)) is not None]
-    if len(numbers) == len(columns):
-        return np.unique(np.concatenate(numbers))
+    integers = [found for column in columns if (found := _as_int64(column)) is not None]
+    if len(integers) == len(columns):
+        return np.unique(np.concatenate(integers))
     return np.unique(np.concatenate([_as_text(column) for column in columns]))
-
-
-def places(names: Names, vocabulary: Shaped[np.ndarray, " n_ids"]) -> Int64[np.ndarray, " n_names"]:
-    """Where each id stands in an ascending vocabulary that has them all."""
-    wanted: Any = _as_text(names) if vocabulary.dtype.kind == "U" else _as_int64(names)
-    return np.searchsorted(vocabulary, wanted)
 
 
 def indices(
     names: Names, vocabulary: Shaped[np.ndarray, " n_ids"], codes: Shaped[np.ndarray, " n"]
 ) -> Shaped[np.ndarray, " n"]:
-    """Places among ``names`` as places in a vocabulary, which may be the same ones."""
-    place = places(names, vocabulary).astype(codes.dtype)
-    return codes if np.array_equal(place, np.arange(len(place))) else place[codes]
+    """Converts codes of ``names`` to indices into an ascending vocabulary that contains them."""
+    targets: Any = _as_text(names) if vocabulary.dtype.kind == "U" else _as_int64(names)
+    index = np.searchsorted(vocabulary, targets).astype(codes.dtype)
+    return codes if np.array_equal(index, np.arange(len(index))) else index[codes]
 
 
 def _as_int64(names: Names) -> Int64[np.ndarray, " n_names"] | None:
-    """The ids as integers, or None if one is not an integer as Python writes it."""
-    return names if isinstance(names, np.ndarray) else _as_integers(names)
+    if isinstance(names, np.ndarray):
+        return None if names.dtype.kind == "U" else names
+    return canonical_integers(names)
 
 
 def _as_text(names: Names) -> Shaped[np.ndarray, " n_names"]:
-    return np.array(list(map(str, names)), np.str_)
+    texts = list(map(str, names))
+    width = max(map(len, texts), default=0)
+    if width > _WIDE_ID and 4 * width * len(texts) > _MAX_TEXT_BYTES:
+        longest = max(texts, key=len)
+        raise DataError(
+            f"expected ids of at most {_WIDE_ID} characters, as {len(texts)} ids would take "
+            f"{4 * width * len(texts) / 1e9:.1f} GB, got {shorten(longest)}."
+        )
+    return np.array(texts, np.str_)
 
 
-def ranks(ids: Shaped[np.ndarray, " n"]) -> Int64[np.ndarray, " n"]:
-    """The place of each id in an order that depends on the ids alone.
+def id_ranks(ids: Shaped[np.ndarray, " n"]) -> Int64[np.ndarray, " n"]:
+    """Ranks of ids in an order that depends on the ids alone.
 
-    Whole numbers come first, by value, and then all other ids, by code points: 9, 10, "010",
-    "a". It makes no difference whether a vocabulary holds them as integers or as text.
+    Integers come first, by value, then all other ids, by code points: 9, 10, "010", "a". The
+    ranks do not depend on whether a vocabulary stores them as integers or as text.
     """
     if ids.dtype.kind != "U":
         order = np.argsort(ids)
@@ -203,58 +236,41 @@ def ranks(ids: Shaped[np.ndarray, " n"]) -> Int64[np.ndarray, " n"]:
             for name in ids.tolist()
         ]
         order = np.array(sorted(range(len(keys)), key=keys.__getitem__), np.int64)
-    places = np.empty(len(ids), np.int64)
-    places[order] = np.arange(len(ids))
-    return places
+    ranks = np.empty(len(ids), np.int64)
+    ranks[order] = np.arange(len(ids))
+    return ranks
 
 
 def encode(column: ArrayLike, name: str) -> tuple[Names, Shaped[np.ndarray, " n"]]:
-    """The distinct ids of an array, and the place of every entry among them.
+    """Returns the distinct ids of an array and the code of every entry.
 
     Args:
-      column: Integers, whole floats, or text (bytes are UTF-8), shape ``[n]``.
-      name: What messages call the column, such as "`users`".
+      column: Ids ``[n]`` of any type that :func:`parse_ids` accepts.
+      name: Argument name for messages.
 
     Raises:
-      DataError: If the array holds anything else, or an id is invalid.
+      DataError: If the array has another type or shape, or an id is invalid.
     """
     array: Any = np.asarray(column)
-    if array.dtype == object and all(type(x) in (str, int) for x in array.flat):
-        array = array.astype(np.str_)
-    if array.dtype.kind == "S":
-        array = np.strings.decode(array, "utf-8")
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iufU"):
+    if array.ndim != 1:
+        raise DataError(f"`{name}` must be one-dimensional, got shape {array.shape}.")
+    encoder = IdEncoder()
+    try:
+        encode_into(encoder, array)
+    except InvalidValue as error:
         raise DataError(
-            f"{name} must be a one-dimensional array of integers or text, "
-            f"got shape {array.shape} of {array.dtype}."
-        )
-    encoder = Encoder()
-    if array.dtype.kind == "U":
-        try:
-            encoder.add(array.tolist())
-        except InvalidId as error:
-            place = int(np.argmax(array == error.name))
-            raise DataError(f"{name}: {error} at place {place}.") from None
-    else:
-        encoder.add_integers(whole(array, name))
+            f"`{name}`: expected {error.expected}, got {shorten(error.value)} "
+            f"at index {error.index}."
+        ) from None
     names, codes = encoder.result()
-    return unfloat(names), codes
+    return strip_float_suffix(names), codes
 
 
-def whole(array: np.ndarray, name: str) -> Shaped[np.ndarray, " n"]:
-    """Numbers as integers; DataError if one is no id."""
-    if array.dtype.kind == "f":
-        # Beyond 2^53 neighbouring integers share one float.
-        bad = ~np.isfinite(array) | (array != np.trunc(array)) | (array > 2**53)
-        if bad.any():
-            raise DataError(
-                f"{name} must hold whole numbers up to 2**53 where it holds floats, "
-                f"got {array[bad][0]}."
-            )
-        array = array.astype(np.int64)
-    if array.min(initial=0) < 0:
-        place = int(np.argmax(array < 0))
-        raise DataError(
-            f"{name}: expected a non-negative id, got '{array[place]}' at place {place}."
-        )
-    return array
+def encode_into(encoder: IdEncoder, column: Any) -> None:
+    """Adds a column to an encoder; raises :class:`InvalidValue`."""
+    column = parse_ids(column)
+    try:
+        encoder.add(column)
+    except InvalidId as error:
+        index = next(i for i, value in enumerate(column) if value == error.name)
+        raise InvalidValue(index, error.expected, error.name) from None

@@ -1,4 +1,4 @@
-"""Interactions of users with items, in CSR form, and the parts of a split of them."""
+"""User–item interactions in CSR form, and splits of them."""
 
 import hashlib
 from collections.abc import Iterator
@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from .._checks import check_shape, is_canonical_integer
 from . import _ids
 from ._errors import DataError, warn_if
+from ._values import datetime_seconds
 
 _DTYPES: dict[str, tuple[type, ...]] = {
     "indptr": (np.int64,),
@@ -22,28 +23,26 @@ _DTYPES: dict[str, tuple[type, ...]] = {
     "ratings": (np.float32,),
     "timestamps": (np.int64, np.float64),
 }
-# Parts of a second; coarser units NumPy converts without a remainder.
-_PER_SECOND = {"ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Interactions:
-    """Which user took which item: one row per user, compressed (CSR), on the host.
+    """User–item interactions in compressed sparse row (CSR) form, on the host.
 
     The items of user ``u`` are ``items[indptr[u]:indptr[u + 1]]``, ascending and distinct.
-    Arrays are read-only; a writable argument is copied.
+    Arrays are read-only; writable arguments are copied.
 
     Attributes:
-      indptr: Where each user's items begin, int64 ``[n_users + 1]``, from 0 to n.
+      indptr: Row offsets, int64 ``[n_users + 1]``, from 0 to n.
       items: Item indices in ``[0, n_items)``, int32 ``[n]``.
-      user_ids: The original id of every user index, ``[n_users]``, distinct: int64 if
-        every id is an integer, else text.
-      item_ids: The same for items, ``[n_items]``.
+      user_ids: Distinct original ids of the user indices, ``[n_users]``: int64 if every id is an
+        integer, else text.
+      item_ids: Distinct original ids of the item indices, ``[n_items]``, likewise.
       ratings: Finite float32 ``[n]``, or None.
       timestamps: Finite int64 or float64 ``[n]``, or None.
 
     Raises:
-      ValueError: If a field breaks what is said above; the message names it.
+      ValueError: If a field violates these conditions; the message names it.
 
     >>> data = Interactions.from_arrays(["ann", "bob", "ann"], [7, 7, 3])
     >>> data
@@ -74,18 +73,18 @@ class Interactions:
         check_shape("ratings", self.ratings, (n,))
         check_shape("timestamps", self.timestamps, (n,))
         if indptr[0] != 0 or indptr[-1] != n or np.any(indptr[1:] < indptr[:-1]):
-            raise ValueError(f"`indptr` must rise from 0 to len(items) = {n}, got {indptr}.")
+            raise ValueError(f"`indptr` must increase from 0 to len(items) = {n}, got {indptr}.")
         if n and (items.min() < 0 or items.max() >= self.n_items):
             raise ValueError(
                 f"`items` must lie in [0, {self.n_items}), got {items.min()} to {items.max()}."
             )
-        # A step that does not rise is allowed only where the next user begins.
+        # Items may decrease only from one user to the next.
         falls = 1 + np.flatnonzero(items[1:] <= items[:-1])
         if not np.isin(falls, indptr).all():
             raise ValueError("`items` must be ascending and distinct within each user.")
         for name in ("user_ids", "item_ids"):
             ids = getattr(self, name)
-            # Ascending ones, as readers leave them, need no sort to be told distinct.
+            # Ascending ids, which readers return, are distinct without a sort.
             if not np.all(ids[1:] > ids[:-1]) and len(np.unique(ids)) != len(ids):
                 raise ValueError(f"`{name}` must be distinct.")
         for name in ("ratings", "timestamps"):
@@ -103,20 +102,20 @@ class Interactions:
         user_ids: ArrayLike | None = None,
         item_ids: ArrayLike | None = None,
     ) -> "Interactions":
-        """Builds interactions from one entry per interaction, in any order.
+        """Creates interactions from parallel arrays, in any order.
 
-        Of several interactions of one user with one item the last by timestamp is kept
-        (without timestamps, or among equal ones, the last in order), with a
-        :class:`DataWarning` that counts the others.
+        Of repeated interactions of a user with an item, the last by timestamp is kept (without
+        timestamps, or among equal ones, the last in order); a :class:`DataWarning` counts the
+        others.
 
         Args:
           users: Original user ids ``[n]``, or indices into ``user_ids`` if that is given.
           items: Original item ids ``[n]``, or indices into ``item_ids`` if that is given.
           ratings: Finite numbers ``[n]``.
           timestamps: Finite numbers ``[n]``, or dates, which become seconds since 1970.
-          user_ids: A vocabulary, when users without an interaction are to have a row too.
-            By default the distinct ``users``, ascending.
-          item_ids: The same for items.
+          user_ids: Vocabulary ``[n_users]``, which may include users without interactions. By
+            default the distinct ``users``, ascending.
+          item_ids: Vocabulary of the items, likewise.
 
         Raises:
           ValueError: If the shapes differ, an id is empty or negative, an index leaves its
@@ -143,8 +142,8 @@ class Interactions:
         timestamps = _numbers("timestamps", timestamps, n, None)
 
         sizes = len(user_ids), len(item_ids)
-        carried = ratings is not None or timestamps is not None
-        pairs, order = _distinct(users, items, sizes, timestamps, carried)
+        needs_order = ratings is not None or timestamps is not None
+        pairs, order = _deduplicate(users, items, sizes, timestamps, needs_order)
         warn_if(
             n - len(pairs),
             "dropped {n} repeated interactions of a user with an item and kept the last of each",
@@ -160,39 +159,39 @@ class Interactions:
         }
         for array in arrays.values():
             if array is not None:
-                array.setflags(write=False)  # ours alone: spares the copy
+                array.setflags(write=False)  # avoids a copy
         return cls(user_ids=user_ids, item_ids=item_ids, **arrays)
 
     @property
     def n_users(self) -> int:
-        """Number of users, those without an interaction included."""
+        """Number of users, including those without interactions."""
         return len(self.user_ids)
 
     @property
     def n_items(self) -> int:
-        """Number of items, those without an interaction included."""
+        """Number of items, including those without interactions."""
         return len(self.item_ids)
 
     @cached_property
     def users(self) -> Int32[np.ndarray, " n"]:
-        """The user index of every interaction, int32 ``[n]``, ascending."""
+        """User index of every interaction, int32 ``[n]``, ascending."""
         users = np.repeat(np.arange(self.n_users, dtype=np.int32), self.degrees)
         users.setflags(write=False)
         return users
 
     @property
     def degrees(self) -> Int64[np.ndarray, " n_users"]:
-        """Number of items each user took, int64 ``[n_users]``."""
+        """Number of interactions per user, int64 ``[n_users]``."""
         return np.diff(self.indptr)
 
     @property
     def item_counts(self) -> Int64[np.ndarray, " n_items"]:
-        """Popularity: number of users that took each item, int64 ``[n_items]``."""
+        """Popularity: number of interactions per item, int64 ``[n_items]``."""
         return np.bincount(self.items, minlength=self.n_items)
 
     @property
     def density(self) -> float:
-        """Share of all user-item pairs that are interactions, in [0, 1]."""
+        """Fraction of user–item pairs that are interactions, in [0, 1]."""
         return len(self) / max(1, self.n_users * self.n_items)
 
     def __len__(self) -> int:
@@ -204,7 +203,7 @@ class Interactions:
         return f"Interactions({', '.join([sizes, *extra])})"
 
     def select(self, mask: Bool[np.ndarray, " n"]) -> "Interactions":
-        """The interactions where ``mask`` is True, with the same vocabularies.
+        """Returns the interactions where ``mask`` is True, with the same vocabularies.
 
         Args:
           mask: Boolean ``[n]``.
@@ -215,9 +214,9 @@ class Interactions:
         check_shape("mask", mask, (len(self),))
         if np.asarray(mask).dtype != bool:
             raise ValueError(f"`mask` must be boolean, got {np.asarray(mask).dtype}.")
-        kept_before = np.concatenate(([0], np.cumsum(mask, dtype=np.int64)))
+        n_kept = np.concatenate(([0], np.cumsum(mask, dtype=np.int64)))
         return type(self)(
-            indptr=kept_before[self.indptr],
+            indptr=n_kept[self.indptr],
             items=self.items[mask],
             user_ids=self.user_ids,
             item_ids=self.item_ids,
@@ -226,13 +225,13 @@ class Interactions:
         )
 
     def fingerprint(self) -> str:
-        """SHA-256 of the contents, in hexadecimal: equal data, equal text, on any machine."""
+        """Returns the SHA-256 of the contents in hexadecimal, equal on all machines."""
         digest = hashlib.sha256()
         for field in fields(self):
             array = getattr(self, field.name)
             if array is None:
                 digest.update(f"{field.name}:none;".encode())
-            elif array.dtype.kind == "U":  # not its bytes: they depend on the longest id
+            elif array.dtype.kind == "U":  # the bytes depend on the longest id
                 digest.update(f"{field.name}:text{array.shape};".encode())
                 for name in array.tolist():
                     digest.update(f"{len(name)}:{name}".encode())
@@ -243,7 +242,7 @@ class Interactions:
         return digest.hexdigest()
 
     def user_index(self, original_id: int | np.integer | str) -> int:
-        """The index of the user with this original id; 196 and "196" are the same id.
+        """Returns the index of the user with this original id; 196 and "196" are the same id.
 
         Raises:
           ValueError: If there is no such user.
@@ -251,7 +250,7 @@ class Interactions:
         return _index_of("user", self.user_ids, original_id)
 
     def item_index(self, original_id: int | np.integer | str) -> int:
-        """The index of the item with this original id; 242 and "242" are the same id.
+        """Returns the index of the item with this original id; 242 and "242" are the same id.
 
         Raises:
           ValueError: If there is no such item.
@@ -261,15 +260,15 @@ class Interactions:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Parts of one dataset: no pair of user and item is in two of them.
+    """Disjoint training, validation and test parts of one dataset.
 
     Attributes:
-      train: What a model may learn from.
-      valid: What it is chosen by, or None.
-      test: What it is judged by, or None.
+      train: Training interactions.
+      valid: Validation interactions, or None.
+      test: Test interactions, or None.
 
     Raises:
-      ValueError: If the parts do not share their vocabularies, or share a pair.
+      ValueError: If the parts have different vocabularies, or share an interaction.
     """
 
     train: Interactions
@@ -280,9 +279,7 @@ class Split:
         earlier: list[tuple[str, Interactions]] = []
         for name, part in self.parts():
             for other_name, other in earlier:
-                for ids in ("user_ids", "item_ids"):
-                    if not np.array_equal(getattr(part, ids), getattr(other, ids)):
-                        raise ValueError(f"`{name}` and `{other_name}` must have equal `{ids}`.")
+                check_same_vocabularies(name, part, other_name, other)
                 if shared := int(membership_mask(other, part).sum()):
                     raise ValueError(
                         f"`{name}` must share no interaction with `{other_name}`, "
@@ -291,37 +288,50 @@ class Split:
             earlier.append((name, part))
 
     def parts(self) -> Iterator[tuple[str, Interactions]]:
-        """The name and the interactions of every part that is there, train first."""
+        """Yields the name and the interactions of every part that exists, training first."""
         for name in ("train", "valid", "test"):
             if (part := getattr(self, name)) is not None:
                 yield name, part
 
 
 def membership_mask(data: Interactions, part: Interactions) -> Bool[np.ndarray, " n_part"]:
-    """Which interactions of ``part`` are in ``data`` too; equal vocabularies, ``[len(part)]``."""
-    pairs, wanted = _pairs(data), _pairs(part)
+    """Returns whether each interaction of ``part`` is in ``data``, ``[len(part)]``.
+
+    Raises:
+      ValueError: If the vocabularies differ.
+    """
+    check_same_vocabularies("part", part, "data", data)
+    pairs, queries = _pairs(data), _pairs(part)
     if not len(pairs):
-        return np.zeros(len(wanted), bool)
-    # CSR order is the order of the pairs: the search needs no sort.
-    place = np.searchsorted(pairs, wanted)
-    return pairs[np.minimum(place, len(pairs) - 1)] == wanted
+        return np.zeros(len(queries), bool)
+    index = np.searchsorted(pairs, queries)  # CSR order is ascending
+    return pairs[np.minimum(index, len(pairs) - 1)] == queries
 
 
-def _distinct(
+def check_same_vocabularies(
+    name: str, part: Interactions, other_name: str, other: Interactions
+) -> None:
+    """Raises ValueError unless two logs have equal ids, whose indices can be compared."""
+    for ids in ("user_ids", "item_ids"):
+        if not np.array_equal(getattr(part, ids), getattr(other, ids)):
+            raise ValueError(f"`{name}` must have the `{ids}` of `{other_name}`.")
+
+
+def _deduplicate(
     users: Shaped[np.ndarray, " n"],
     items: Shaped[np.ndarray, " n"],
     sizes: tuple[int, int],
     timestamps: np.ndarray | None,
-    carried: bool,
+    needs_order: bool,
 ) -> tuple[Int64[np.ndarray, " n_pairs"], Shaped[np.ndarray, " n_pairs"] | None]:
-    """The distinct pairs ``user * n_items + item``, ascending, and where each came last.
+    """Returns the ascending distinct pairs ``user * n_items + item`` and their last positions.
 
-    The latter is None unless something is ``carried`` along with the pairs.
+    The positions are None unless ``needs_order``.
     """
     pairs = users.astype(np.int64)
     pairs *= sizes[1]
-    np.add(pairs, items, out=pairs, casting="unsafe")  # from indices of any kind of integer
-    order = np.arange(len(pairs)) if carried else None
+    np.add(pairs, items, out=pairs, casting="unsafe")  # indices of any integer type
+    order = np.arange(len(pairs)) if needs_order else None
     if np.any(pairs[1:] < pairs[:-1]):
         if order is None:
             pairs.sort()
@@ -329,30 +339,26 @@ def _distinct(
             order = _counting_order(items, sizes[1])
             order = order[_counting_order(users[order], sizes[0])]
             pairs = pairs[order]
-    kept = _last_of_runs(pairs)
+    kept = np.append(pairs[1:] != pairs[:-1], True)[: len(pairs)]
     if kept.all():
         return pairs, order
     if order is not None:
         if timestamps is not None:
-            again = np.flatnonzero(~(kept & np.append(True, kept[:-1])))
-            by_time = np.lexsort((timestamps[order[again]], pairs[again]))
-            order[again] = order[again][by_time]
+            repeated = np.flatnonzero(~(kept & np.append(True, kept[:-1])))
+            by_time = np.lexsort((timestamps[order[repeated]], pairs[repeated]))
+            order[repeated] = order[repeated][by_time]
         order = order[kept]
     return pairs[kept], order
 
 
 def _counting_order(keys: Shaped[np.ndarray, " n"], n_keys: int) -> Shaped[np.ndarray, " n"]:
-    """The stable order by whole numbers below ``n_keys``, in linear time."""
-    from scipy import sparse  # takes a tenth of a second to import
+    """Stable argsort of integers in [0, n_keys), in linear time."""
+    from scipy import sparse  # imported here: takes 0.1 s
 
     n = len(keys)
-    # A matrix with one entry a row is put in the order of columns by counting them.
+    # Conversion to CSC of a matrix with one entry per row is a counting sort.
     by_row = sparse.csr_array((np.ones(n, bool), keys, np.arange(n + 1)), shape=(n, n_keys))
     return by_row.tocsc().indices
-
-
-def _last_of_runs(ascending: Int64[np.ndarray, " n"]) -> Bool[np.ndarray, " n"]:
-    return np.append(ascending[1:] != ascending[:-1], True)[: len(ascending)]
 
 
 def _pairs(data: Interactions) -> Int64[np.ndarray, " n"]:
@@ -361,11 +367,11 @@ def _pairs(data: Interactions) -> Int64[np.ndarray, " n"]:
 
 def _read_only(name: str, array: Any) -> np.ndarray:
     array = np.asarray(array)
-    wanted = _DTYPES[name]
-    if array.ndim != 1 or not issubclass(array.dtype.type, wanted):
+    dtypes = _DTYPES[name]
+    if array.ndim != 1 or not issubclass(array.dtype.type, dtypes):
         raise ValueError(
             f"`{name}` must be a one-dimensional array of "
-            f"{' or '.join(t.__name__ for t in wanted)}, got shape {array.shape} of {array.dtype}."
+            f"{' or '.join(t.__name__ for t in dtypes)}, got shape {array.shape} of {array.dtype}."
         )
     if array.flags.writeable:
         array = array.copy()
@@ -379,42 +385,32 @@ def _numbers(name: str, values: ArrayLike | None, n: int, dtype: type | None) ->
     array = np.asarray(values)
     check_shape(name, array, (n,))
     if array.dtype.kind == "M" and name == "timestamps":
-        array = _seconds(array)
+        if np.isnat(array).any():
+            raise ValueError("`timestamps` must be finite, got NaT.")
+        array = datetime_seconds(array)
     if array.dtype.kind not in "iuf":
         raise ValueError(f"`{name}` must be numbers, got {array.dtype}.")
     if dtype is None:
         dtype = np.float64 if array.dtype.kind == "f" else np.int64
-    with np.errstate(over="ignore"):  # what overflows is reported as not finite
+    with np.errstate(over="ignore"):  # reported as not finite
         array = array.astype(dtype)
     if not np.isfinite(array).all():
         raise ValueError(f"`{name}` must be finite.")
     return array
 
 
-def _seconds(dates: np.ndarray) -> np.ndarray:
-    """Seconds since 1970, int64 where all are whole."""
-    if np.isnat(dates).any():
-        raise ValueError("`timestamps` must be finite, got NaT.")
-    counts = dates.astype(np.int64)
-    unit, step = np.datetime_data(dates.dtype)
-    if unit in _PER_SECOND:
-        seconds, rest = np.divmod(counts * step, _PER_SECOND[unit])
-        return counts * step / _PER_SECOND[unit] if rest.any() else seconds
-    return dates.astype("datetime64[s]").astype(np.int64)
-
-
 def _indices(
     kind: str, column: ArrayLike, ids: ArrayLike | None
 ) -> tuple[Shaped[np.ndarray, " n"], Shaped[np.ndarray, " n_ids"]]:
     if ids is None:
-        names, codes = _ids.encode(column, f"`{kind}s`")
+        names, codes = _ids.encode(column, f"{kind}s")
         vocabulary = _ids.vocabulary(names)
         return _ids.indices(names, vocabulary, codes), vocabulary
-    names, codes = _ids.encode(ids, f"`{kind}_ids`")
+    names, codes = _ids.encode(ids, f"{kind}_ids")
     if len(names) != len(codes):
         raise ValueError(f"`{kind}_ids` must be distinct.")
-    ascending = _ids.vocabulary(names)
-    vocabulary = ascending[_ids.indices(names, ascending, codes)]
+    sorted_ids = _ids.vocabulary(names)
+    vocabulary = sorted_ids[_ids.indices(names, sorted_ids, codes)]
     index = np.asarray(column)
     if index.ndim != 1 or (index.size and index.dtype.kind not in "iu"):
         raise ValueError(
@@ -431,12 +427,12 @@ def _indices(
 def _index_of(kind: str, ids: Shaped[np.ndarray, " n"], original_id: int | np.integer | str) -> int:
     text = str(original_id)
     if ids.dtype.kind == "U":
-        found = np.flatnonzero(ids == text)
-    else:  # "01" is not 1, and int() would say it is
-        found = (
-            np.flatnonzero(ids == int(text)) if is_canonical_integer(text) else np.array([], int)
-        )
-    if not len(found):
+        matches = np.flatnonzero(ids == text)
+    elif is_canonical_integer(text):  # "01" is not 1
+        matches = np.flatnonzero(ids == int(text))
+    else:
+        matches = []
+    if not len(matches):
         some = ", ".join(str(x) for x in ids[:3].tolist())
         raise DataError(f"Unknown {kind} id {original_id!r}: none of the {len(ids)}, {some}, ...")
-    return int(found[0])
+    return int(matches[0])

@@ -1,52 +1,63 @@
-"""Files of interactions: the format, then the reader, then indices."""
+"""Readers of interaction files: format detection, Parquet, LightGCN lists and splits."""
 
-from collections.abc import Callable, Sequence
+import codecs
+import io
+from array import array
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, TypedDict, Unpack, get_args
 
 import numpy as np
 
-from ._columns import Columns, Requested, is_usual
+from .._checks import is_canonical_integer
+from . import _ids
+from ._columns import Columns, ColumnSpec, find_columns, is_known_name
 from ._delimited import (
+    SUFFIXES,
     Layout,
     Progress,
-    first_row,
-    last_character,
-    open_text,
+    TextBlocks,
+    column_names,
+    open_blocks,
+    parse_json,
     read_delimited,
-    text_columns,
+    read_json_lines,
+    warn_of_blank_lines,
 )
-from ._errors import DataError, warn_if
+from ._errors import DataError, shorten, warn_if
 from ._interactions import Interactions, Split, membership_mask
-from ._lightgcn import lightgcn_columns, read_lightgcn
-from ._parquet import parquet_columns, read_parquet
-from ._records import Collector, Records, rated_at_least, to_interactions
+from ._records import RecordBuilder, Records, concatenate, filter_by_rating, to_interactions
 from ._splits import union
+from ._values import import_polars
 
-Format = Literal["u.data", "ratings.dat", "csv", "parquet", "inter", "lightgcn"]
+Format = Literal["u.data", "ratings.dat", "csv", "parquet", "inter", "lightgcn", "jsonl"]
 
-_RATED = ("user", "item", "rating", "timestamp")
+_MOVIELENS = ("user", "item", "rating", "timestamp")
 _LAYOUTS: dict[str, Layout] = {
-    "u.data": Layout("\t", header=False, names=_RATED),
-    "ratings.dat": Layout("::", header=False, names=_RATED),
-    "inter": Layout("\t", typed=True),
+    "u.data": Layout("\t", header=False, names=_MOVIELENS),
+    "ratings.dat": Layout("::", header=False, names=_MOVIELENS),
 }
 _BY_SUFFIX: dict[str, Format] = {
     ".csv": "csv",
     ".tsv": "csv",
     ".parquet": "parquet",
     ".inter": "inter",
-    ".dat": "ratings.dat",
+    ".json": "jsonl",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
 }
 _DELIMITERS = ",\t;|"
+_PARQUET_MAGIC = b"PAR1"
+_PARQUET_ROWS = 1 << 21  # per batch: 100 MB at most
 
 
 Paths = str | Path | Sequence[str | Path]
-"""A file, or the files of one log."""
+"""One file, or the files of one log."""
 
 
 class ReadOptions(TypedDict, total=False):
-    """The keyword arguments of :func:`read`."""
+    """Keyword arguments of :func:`read`."""
 
     format: Format | None
     user_col: str | int | None
@@ -55,6 +66,8 @@ class ReadOptions(TypedDict, total=False):
     time_col: str | int | None
     delimiter: str | None
     header: bool | None
+    quote_char: str
+    encoding: str
     min_rating: int | float | None
     progress: Progress | None
 
@@ -69,58 +82,60 @@ def read(
     time_col: str | int | None = None,
     delimiter: str | None = None,
     header: bool | None = None,
+    quote_char: str = '"',
+    encoding: str = "utf-8",
     min_rating: int | float | None = None,
     progress: Progress | None = None,
 ) -> Interactions:
-    """Reads one file of interactions, or several as if they were one.
+    """Reads a file of interactions, or several files as one log.
 
     ============= ===================================================================
     Format        Content
     ============= ===================================================================
     u.data        MovieLens 100K: user, item, rating, timestamp; tabs, no header
-    ratings.dat   MovieLens 1M: the same, separated by ``::``
-    csv           any text: commas, tabs, semicolons, bars or blanks; quotes
-    parquet       a table with named columns (needs polars)
+    ratings.dat   MovieLens 1M: the same columns, separated by ``::``
+    csv           delimited text: commas, tabs, semicolons, bars or blanks; quotes
+    parquet       table with named columns (requires polars)
     inter         RecBole: tabs, a header of ``name:type``
-    lightgcn      ``user item item ...``, a line a user; integers
+    jsonl         one JSON object per line
+    lightgcn      ``user item item ...``, one line per user; integers
     ============= ===================================================================
 
-    Text is UTF-8, with or without a byte order mark, any line ends, gzipped if the name
-    ends in ``.gz``. No line is a comment. Blank lines at the end mean nothing, others are
-    counted in a warning. A last line without a line end is normal in files with a header,
-    which people and tools write in many ways; in ``u.data``, ``ratings.dat`` and
-    ``lightgcn`` files, whose writers end every line, it brings a warning, for there a file
-    cut inside a number would still read well.
+    Text may be compressed by gzip, bzip2, xz or zip (one member), and may come from a pipe. Line
+    ends may be LF, CR LF or CR, and a byte order mark is skipped. There are no comments. Blank
+    lines at the end are ignored, others are counted in a warning. A missing line end at the end
+    of ``u.data``, ``ratings.dat`` and ``lightgcn`` files, whose writers end every line, raises a
+    warning, as the file may be truncated within a number. polars, where it is installed, reads
+    text several times faster.
 
-    Ids are integers if every id of a column is one (``12.0`` counts if every id is so
-    written), else text. Ratings are kept as float32; timestamps as int64 or float64, dates
-    of ISO 8601 (UTC where they name no zone) as seconds since 1970.
+    Ids are integers if every id of a column is one (``12.0`` counts if every id is written so),
+    else text. Ratings are stored as float32 (``4,5`` is 4.5), timestamps as int64 or float64,
+    ISO 8601 dates as seconds since 1970 (UTC unless they name a time zone).
 
     Args:
       path: The file, or the shards of one log in their order: tables with the same columns.
-        Tables in Parquet are read a part at a time, so that shards of any size take the memory
-        that their interactions need.
-      format: One of the names above; by default told by the file's name, then its first
-        line.
-      user_col: Column name (in ``inter`` files without its type), or its position from 0, as
-        a number or as text where no column has that name; by default the one among ``user``,
+        Files are read in blocks, so that large shards take only the memory of their interactions.
+      format: One of the formats above; detected from the file name, then from the first lines.
+      user_col: Column name (in ``inter`` files without its type), or position from 0, as an
+        integer or as a string that is no column name; by default the one among ``user``,
         ``user_id``, ``userId``, ``uid``, ...
-      item_col: The same; ``item``, ``item_id``, ``movieId``, ``product_id``, ...
-      rating_col: The same; ``rating``, ``score``, ...; there need be none, and ``""`` reads none.
-      time_col: The same; ``timestamp``, ``time``, ...; there need be none, and ``""`` reads none.
-      delimiter: Of ``csv`` text; by default what separates the first line.
-      header: Whether the first line of ``csv`` text has the names; by default it has, unless
-        a column is given by its position. Then it is data, and an error if it looks like names.
-      min_rating: Only interactions rated at least this are kept. Their users and items
-        keep an index; users left with nothing are counted in a warning.
-      progress: Called with the path and the share of its bytes read so far, up to 1, while
-        text is read: a thousand times at most. What it raises ends the reading.
+      item_col: Item column; by default ``item``, ``item_id``, ``movieId``, ``product_id``, ...
+      rating_col: Rating column, optional; by default ``rating``, ``score``, ... ``""`` reads none.
+      time_col: Time column, optional; by default ``timestamp``, ``time``, ... ``""`` reads none.
+      delimiter: Delimiter of ``csv`` or ``inter`` text; detected from the first line.
+      header: Whether the first line of ``csv`` text has the column names. By default it has,
+        unless a column is given by its position; then a first line of known names is an error.
+      quote_char: Character that may enclose fields of ``csv`` text; ``""`` disables quoting.
+      encoding: Encoding of text, such as ``"latin-1"``.
+      min_rating: Lowest rating to keep. Users and items keep their index; users without a
+        remaining interaction are counted in a warning.
+      progress: Function of the path and the fraction of its bytes read so far, in [0, 1], called
+        at most a thousand times per text file. Its exceptions stop the reading.
 
     Raises:
-      DataError: If anything in the file is not as said, with ``file:line: expected ...,
-        got ...``.
-      FileNotFoundError: If there is no such file; it lists what there is.
-      ImportError: If the format needs a package that is not installed.
+      DataError: If the content is invalid, with ``file:line: expected ..., got ...``.
+      FileNotFoundError: If there is no such file; the message lists the folder.
+      ImportError: If the format requires a package that is not installed.
     """
     options = ReadOptions(
         format=format,
@@ -130,6 +145,8 @@ def read(
         time_col=time_col,
         delimiter=delimiter,
         header=header,
+        quote_char=quote_char,
+        encoding=encoding,
         progress=progress,
     )
     return to_interactions([_read_records(path, options)], min_rating=min_rating)[0]
@@ -144,34 +161,31 @@ def read_split(
 ) -> Split:
     """Reads a split that was published as files.
 
-    The vocabularies are the union of the files'. An interaction that stands in an earlier
-    part too (train, then valid, then test) is removed from the later one, where it would
-    be masked; that, and users or items of a later part that training never saw, are
-    counted in warnings.
+    The parts share the union of the files' vocabularies. An interaction of an earlier part
+    (train, then valid, then test) is removed from later ones, as evaluation would mask it.
+    Warnings count the removed interactions and the users and items without training data.
 
     Args:
-      train: The file of training interactions, or its shards, as for :func:`read`.
-      test: The file of test interactions, or its shards.
-      valid: The file of validation interactions, or its shards.
-      **options: As for :func:`read`, for every file.
+      train: File of training interactions, or its shards, as for :func:`read`.
+      test: File of test interactions, or its shards.
+      valid: File of validation interactions, or its shards.
+      **options: Options of :func:`read`, for every file.
 
     Raises:
-      DataError, FileNotFoundError, ImportError: As :func:`read` does, or if a part is left
-        empty.
+      DataError, FileNotFoundError, ImportError: As for :func:`read`, or if a part is empty.
     """
-    paths = {"train": train, "valid": valid, "test": test}
-    paths = {name: as_paths(path) for name, path in paths.items() if path is not None}
+    given = {"train": train, "valid": valid, "test": test}
+    paths = {name: as_paths(path) for name, path in given.items() if path is not None}
     records = [_read_records(path, options) for path in paths.values()]
     parts = to_interactions(records, min_rating=options.get("min_rating"))
-
     result: dict[str, Interactions] = {}
-    for (name, files), part in zip(paths.items(), parts, strict=True):
-        path = name_of(files)
+    for name, part in zip(paths, parts, strict=True):
+        path = _display_name(paths[name])
         for earlier_name, earlier in result.items():
             repeated = membership_mask(earlier, part)
             warn_if(
                 int(repeated.sum()),
-                f"removed {{n}} interactions that are in the {earlier_name} part too",
+                f"removed {{n}} interactions that are in the {earlier_name} part, too",
                 of=path,
             )
             part = part.select(~repeated)
@@ -184,175 +198,343 @@ def read_split(
 
 
 def read_merged(paths: Sequence[Paths], origin: str, options: ReadOptions) -> Interactions:
-    """Reads files as if they were one; ``min_rating`` judges what is left of all repetitions."""
-    whole = union(*to_interactions([_read_records(path, options) for path in paths]))
-    return rated_at_least(whole, options.get("min_rating"), origin)
+    """Reads files as one log; ``min_rating`` applies after repeated interactions are dropped."""
+    merged = union(*to_interactions([_read_records(path, options) for path in paths]))
+    return filter_by_rating(merged, options.get("min_rating"), origin)
 
 
 def columns_of(path: Path, options: ReadOptions) -> Columns:
-    """What :func:`read` would take from the columns of a file."""
+    """Returns the columns that :func:`read` takes from a file."""
     _check_file(path)
-    requested = requested_columns(options)
-    match _format(path, options, requested):
-        case "parquet":
-            names, found = parquet_columns(path, requested)
-        case "lightgcn":
-            names, found = lightgcn_columns(path, requested)
-        case format:
-            layout = _layout(path, format, options, requested)
-            names, found = text_columns(path, layout, requested)
-    return Columns.from_names(str(path), names, found)
+    if not path.is_file():
+        raise DataError(f"{path}: expected a file, got a pipe, which cannot be read twice.")
+    with _open(path, options) as file:
+        return Columns.from_names(str(path), file.names, file.indices)
 
 
 def as_paths(paths: Paths) -> list[Path]:
-    """One path or several as a list; ValueError for none."""
-    found = [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
-    if not found:
-        raise ValueError("`path` must be a file or a list of some, got an empty one.")
-    return found
+    """Converts one path or several to a list; ValueError for an empty one."""
+    result = [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
+    if not result:
+        raise ValueError("`path` must be a file or a list of files, got an empty list.")
+    return result
 
 
-def name_of(paths: Sequence[Path]) -> str:
-    """What messages call a file, or the shards of a log."""
-    return str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
-
-
-def requested_columns(options: ReadOptions) -> Requested:
-    """The column names among the options; TypeError if one is no option of :func:`read`."""
+def column_spec(options: ReadOptions) -> ColumnSpec:
+    """Returns the requested columns; TypeError for a keyword that :func:`read` does not have."""
     if unknown := options.keys() - ReadOptions.__annotations__.keys():
         raise TypeError(f"unknown options {sorted(unknown)}")
-    return Requested(
-        options.get("user_col"),
-        options.get("item_col"),
-        options.get("rating_col"),
-        options.get("time_col"),
-    )
-
-
-def _warn_of_unseen(train: Interactions, part: Interactions, path: str) -> None:
-    for kind, seen, here in (
-        ("users", train.degrees, part.degrees),
-        ("items", train.item_counts, part.item_counts),
-    ):
-        unseen = int(np.sum((here > 0) & (seen == 0)))
-        warn_if(unseen, f"{{n}} {kind} have no interaction in training", of=path)
-
-
-def _read_records(paths: Paths, options: ReadOptions) -> Records:
-    paths = as_paths(paths)
-    requested, progress = requested_columns(options), options.get("progress")
-    for path in paths:
-        _check_file(path)
-    origin, collector = name_of(paths), Collector()
-    for path in paths:
-        format = _format(path, options, requested)
-        if format in ("u.data", "ratings.dat", "lightgcn"):
-            unended = last_character(path) not in ("", "\n", "\r")
-            warn_if(
-                unended, "the last line has no line end: the file may be truncated", of=str(path)
-            )
-        if format == "parquet":
-            read_parquet(path, requested, collector)
-        elif format == "lightgcn":
-            if len(paths) > 1:
-                raise ValueError("`path` must be one file where it holds lists, got several.")
-            return read_lightgcn(path, requested, progress)
-        else:
-            layout = _layout(path, format, options, requested)
-            read_delimited(path, layout, requested, collector, progress)
-        collector.check_columns(str(path))
-    return collector.records(origin)
-
-
-def _format(path: Path, options: ReadOptions, requested: Requested) -> Format:
-    """The format asked for, or told by the file; checks the options that belong to one."""
-    format, delimiter = options.get("format"), options.get("delimiter")
-    if format is not None and format not in get_args(Format):
-        raise ValueError(f"`format` must be one of {get_args(Format)}, got {format!r}.")
-    format = format or _sniff(path, by_position=bool(requested.positions()))
-    if delimiter is not None and (format != "csv" or len(delimiter) != 1):
-        raise ValueError(
-            f"`delimiter` must be one character and belongs to the format csv, "
-            f"got {delimiter!r} for {format}."
-        )
-    if options.get("header") is not None and format != "csv":
-        raise ValueError(
-            f"`header` belongs to the format csv, got {options.get('header')} for {format}."
-        )
-    return format
-
-
-def _check_file(path: Path) -> None:
-    if path.is_dir():
-        raise DataError(f"{path}: expected a file, got a folder; name the file in it.")
-    if not path.exists():
-        raise FileNotFoundError(say_missing(path))
+    return ColumnSpec(*(options.get(f"{role}_col") for role in ColumnSpec._fields))  # pyright: ignore[reportArgumentType]
 
 
 def say_missing(path: Path) -> str:
-    """Says that there is no such file, and lists what there is."""
+    """Message for a missing file, with the content of the folder."""
     folder = next(parent for parent in path.absolute().parents if parent.is_dir())
     names = sorted(child.name for child in folder.iterdir())
     listed = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
     return f"{path}: no such file; {folder} has {listed or 'nothing'}."
 
 
-def _first_line(path: Path) -> str:
-    with open_text(path) as file:
-        return next((line.rstrip("\n") for line in file if line.strip()), "")
+def _display_name(paths: Sequence[Path]) -> str:
+    return str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
 
 
-def _sniff(path: Path, by_position: bool) -> Format:
-    name = path.name.removesuffix(".gz")
-    if name == "u.data":
+def _warn_of_unseen(train: Interactions, part: Interactions, path: str) -> None:
+    for kind, in_train, in_part in (
+        ("users", train.degrees, part.degrees),
+        ("items", train.item_counts, part.item_counts),
+    ):
+        unseen = int(np.sum((in_part > 0) & (in_train == 0)))
+        warn_if(unseen, f"{{n}} {kind} have no interaction in training", of=path)
+
+
+class _OpenFile:
+    """Open file whose columns are known.
+
+    Attributes:
+      format: Format, given or detected.
+      layout: Syntax, of delimited text.
+      blocks: Text after the header; None for Parquet.
+      names: Names of all columns.
+      indices: Columns to read.
+    """
+
+    def __init__(self, path: Path, blocks: TextBlocks | None, options: ReadOptions) -> None:
+        spec = column_spec(options)
+        by_position = bool(spec.positions())
+        self.path, self.blocks = path, blocks
+        self.format: Format = options.get("format") or _detect_format(path, blocks, by_position)
+        self.layout = _layout(path, self.format, blocks, options, spec)
+        where = str(path)
+        if self.format == "parquet":
+            self.names = _scan_parquet(path).collect_schema().names()
+        elif blocks is None:
+            raise DataError(f"{path}: expected text, got a Parquet file.")
+        elif self.format == "lightgcn":
+            self.names = ["user", "item"]
+        elif self.format == "jsonl":
+            first = blocks.first_line()
+            if not first:
+                raise DataError(f"{path}: expected interactions, got an empty file.")
+            self.names = [*parse_json(first, f"{path}:1")]
+        else:
+            self.names = column_names(blocks, self.layout)
+            if self.layout.header:
+                where += ":1"
+            elif self.layout.names is None:
+                where += ", whose columns have no names"
+        self.indices = find_columns(self.names, spec, where)
+        if self.format == "lightgcn" and self.indices[:2] != (0, 1):
+            raise DataError(
+                f"{path}: expected the user first in each line, got `user_col` = 'item'."
+            )
+
+    def read(self) -> Records:
+        """Reads all records."""
+        used = self.indices._asdict().items()
+        names = {role: self.names[index] for role, index in used if index is not None}
+        builder = RecordBuilder(str(self.path), names)
+        if self.blocks is None:
+            _read_parquet(self.path, names, builder)
+            return builder.build()
+        if self.format == "lightgcn":
+            records = _read_lists(self.blocks)
+        else:
+            if self.format == "jsonl":
+                read_json_lines(self.blocks, self.names, self.indices, builder)
+            else:
+                read_delimited(self.blocks, self.layout, self.names, self.indices, builder)
+            records = builder.build()
+        if self.format in ("u.data", "ratings.dat", "lightgcn"):
+            warn_if(
+                not self.blocks.ends_with_newline,
+                "the last line has no line end: the file may be truncated",
+                of=str(self.path),
+            )
+        return records
+
+
+@contextmanager
+def _open(path: Path, options: ReadOptions) -> Iterator[_OpenFile]:
+    """Opens a file, detects its format and finds its columns."""
+    format, encoding = options.get("format"), options.get("encoding", "utf-8")
+    if format is not None and format not in get_args(Format):
+        raise ValueError(f"`format` must be one of {get_args(Format)}, got {format!r}.")
+    try:
+        codecs.lookup(encoding)
+    except LookupError:
+        raise ValueError(f"`encoding` must be the name of a codec, got {encoding!r}.") from None
+    if len(quote_char := options.get("quote_char", '"')) > 1:
+        raise ValueError(f"`quote_char` must be one character or empty, got {quote_char!r}.")
+    if format == "parquet" or (format is None and path.suffix.lower() == ".parquet"):
+        yield _OpenFile(path, None, options)
+    else:
+        with open_blocks(path, encoding, options.get("progress")) as blocks:
+            yield _OpenFile(path, blocks, options)
+
+
+def _read_records(paths: Paths, options: ReadOptions) -> Records:
+    paths = as_paths(paths)
+    for path in paths:
+        _check_file(path)
+    # Spark writes files of 0 bytes for empty partitions.
+    shards = [path for path in paths if not path.is_file() or path.stat().st_size] or paths
+    records = []
+    for path in shards:
+        with _open(path, options) as file:
+            if file.format == "lightgcn" and len(paths) > 1:
+                raise ValueError("`path` must be one file in the format lightgcn, got several.")
+            records.append(file.read())
+    return concatenate(_display_name(paths), records)
+
+
+def _check_file(path: Path) -> None:
+    if path.is_dir():
+        raise DataError(f"{path}: expected a file, got a folder; pass a file in it.")
+    if not path.exists():
+        raise FileNotFoundError(say_missing(path))
+
+
+def _plain_name(path: Path) -> Path:
+    """The path without the suffix of a compressed file."""
+    return path.with_suffix("") if path.suffix.lower() in SUFFIXES else path
+
+
+def _detect_format(path: Path, blocks: TextBlocks | None, by_position: bool) -> Format:
+    path = _plain_name(path)
+    if path.name == "u.data":
         return "u.data"
-    if found := _BY_SUFFIX.get(Path(name).suffix.lower()):
-        return found
-    line = _first_line(path)
-    if not line:
+    if format := _BY_SUFFIX.get(path.suffix.lower()):
+        return format
+    line = "" if blocks is None else blocks.first_line()
+    if blocks is None or not line:
         raise DataError(f"{path}: expected interactions, got an empty file.")
-    tests: dict[Format, Callable[[str], bool]] = {
-        "ratings.dat": lambda x: "::" in x,
-        "inter": lambda x: "\t" in x and all(":" in word for word in x.split("\t")),
-        "u.data": lambda x: len(x.split("\t")) == len(_RATED) and x.split("\t")[-1].isdigit(),
-        # Lists have no columns: who gives positions means a table, and blanks separate it.
-        "lightgcn": lambda x: not by_position and all(y.isdigit() for y in x.split(" ") if y),
-        "csv": lambda x: any(d in x for d in _DELIMITERS + " " * by_position),
-    }
-    for format, fits in tests.items():
-        if fits(line):
-            return format
+    if "::" in line:
+        return "ratings.dat"
+    if line.startswith("{"):
+        return "jsonl"
+    fields = line.split("\t")
+    if len(fields) > 1 and all(":" in field for field in fields):
+        return "inter"
+    if len(fields) == len(_MOVIELENS) and fields[-1].isdigit():
+        return "u.data"
+    # Lists have no columns: with positions it is a table separated by blanks.
+    if not by_position and all(word.isdigit() for word in line.split(" ") if word):
+        _check_lists(path, blocks)
+        return "lightgcn"
+    if any(delimiter in line for delimiter in _DELIMITERS + " " * by_position):
+        return "csv"
     raise DataError(
-        f"{path}:1: expected one of the formats {', '.join(get_args(Format))}, got {line[:80]!r}; "
-        "choose with `format`."
+        f"{path}:1: expected one of the formats {', '.join(get_args(Format))}, "
+        f"got {shorten(line)}; choose with `format`."
     )
 
 
-def _layout(path: Path, format: Format, options: ReadOptions, requested: Requested) -> Layout:
-    if format != "csv":
-        return _LAYOUTS[format]
+def _check_lists(path: Path, blocks: TextBlocks) -> None:
+    """Raises DataError if lines of integers look like ratings instead of lists of items."""
+    rows = [line.split() for line in blocks.head.decode().splitlines() if line.strip()]
+    widths = set(map(len, rows))
+    if len(rows) < 2 or widths not in ({3}, {4}):
+        return
+    repeated = len({row[0] for row in rows}) < len(rows)
+    rated = len(rows) >= 20 and len({row[2] for row in rows}) <= 10
+    if repeated or rated:
+        raise DataError(
+            f"{path}:1: expected lists 'user item item ...' of different lengths, got "
+            f"{widths.pop()} numbers in each line, which look like ratings; pass `format` = "
+            "'csv' with `user_col` = 0, `item_col` = 1 and `rating_col` = 2, or `format` = "
+            "'lightgcn'."
+        )
+
+
+def _layout(
+    path: Path, format: Format, blocks: TextBlocks | None, options: ReadOptions, spec: ColumnSpec
+) -> Layout:
+    """Syntax of the text; checks the options that apply to some formats only."""
     delimiter, header = options.get("delimiter"), options.get("header")
-    if delimiter is None and Path(path.name.removesuffix(".gz")).suffix.lower() == ".tsv":
+    if delimiter is not None and (format not in ("csv", "inter") or len(delimiter) != 1):
+        raise ValueError(
+            "`delimiter` must be one character and applies to the formats csv and inter, "
+            f"got {delimiter!r} for {format}."
+        )
+    if header is not None and format != "csv":
+        raise ValueError(f"`header` applies to the format csv, got {header} for {format}.")
+    line = "" if blocks is None else blocks.first_line()
+    if format == "inter":
+        counts = {d: line.count(d) for d in "\t, ;|" if all(":" in x for x in line.split(d))}
+        return Layout(delimiter or max(counts, key=counts.__getitem__, default="\t"), typed=True)
+    if format != "csv":
+        return _LAYOUTS.get(format, Layout("\t"))
+    if delimiter is None and _plain_name(path).suffix.lower() == ".tsv":
         delimiter = "\t"
-    line = _first_line(path)
-    # Names rarely hold a delimiter, so the most frequent one is it; commas win a tie.
+    # Column names rarely contain a delimiter, so the most frequent one is used; commas win a tie.
     guess = max(_DELIMITERS, key=line.count)
-    positions = requested.positions()
+    positions = spec.positions()
     layout = Layout(
         delimiter or (guess if guess in line else " "),
         header=not positions if header is None else header,
-        quoted=True,
+        quote_char=options.get("quote_char", '"') or None,
     )
-    if header is None and positions:
-        _check_for_data(path, first_row(path, layout), positions)
+    if header is None and positions and line:
+        first = next(layout.csv_reader(io.StringIO(line)))
+        if any(
+            index < len(first) and is_known_name(role, first[index])
+            for role, index in positions.items()
+        ):
+            raise DataError(
+                f"{path}:1: expected data, as a file whose columns are given by position has no "
+                f"header, got {first}; pass column names instead, or `header`."
+            )
     return layout
 
 
-def _check_for_data(path: Path, first: list[str], positions: dict[str, int]) -> None:
-    if any(
-        place < len(first) and is_usual(role, first[place]) for role, place in positions.items()
-    ):
+def _read_lists(blocks: TextBlocks) -> Records:
+    """Reads LightGCN's ``user item item ...`` lines of integers.
+
+    A user may have several lines, or a line without items: such a user remains in the vocabulary,
+    and a warning counts them.
+    """
+    users, items = _ids.IdEncoder(), _ids.IdEncoder()
+    lengths = array("q")
+    n_blank = n_trailing_blank = 0
+    for block in blocks:
+        heads: list[str] = []
+        tails: list[str] = []
+        text = block.decode().replace("\r\n", "\n").replace("\r", "\n")
+        for line in text.removesuffix("\n").split("\n"):
+            words = line.split()
+            if not words:
+                n_trailing_blank += 1
+                continue
+            n_blank, n_trailing_blank = n_blank + n_trailing_blank, 0
+            heads.append(words[0])
+            lengths.append(len(words) - 1)
+            tails += words[1:]
+        try:
+            for encoder, column in ((users, heads), (items, tails)):
+                if _ids.canonical_integers(column) is None:
+                    _check_words(blocks, text)
+                encoder.add(column)
+        except _ids.InvalidId:
+            _check_words(blocks, text)
+    if not lengths:
+        raise DataError(f"{blocks.path}: expected interactions, got an empty file.")
+    (user_names, rows), (item_names, codes) = users.result(), items.result()
+    warn_of_blank_lines(n_blank, blocks.path)
+    degrees = np.bincount(rows, weights=lengths, minlength=len(user_names))
+    warn_if(int(np.sum(degrees == 0)), "{n} users have no items", of=str(blocks.path))
+    return Records(str(blocks.path), user_names, item_names, np.repeat(rows, lengths), codes)
+
+
+def _check_words(blocks: TextBlocks, text: str) -> None:
+    """Raises DataError at the first word that is not an integer."""
+    for line, words in enumerate(map(str.split, text.split("\n")), blocks.n_lines + 1):
+        for word in words:
+            if not is_canonical_integer(word):
+                raise DataError(
+                    f"{blocks.path}:{line}: expected non-negative integers 'user item item ...', "
+                    f"got {shorten(word)}."
+                )
+
+
+@contextmanager
+def _parquet_errors(path: Path) -> Iterator[None]:
+    pl = import_polars("Reading Parquet")
+    try:
+        yield
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+        raise DataError(f"{path}: expected a readable Parquet file, got {error}.") from None
+
+
+def _scan_parquet(path: Path):
+    pl = import_polars("Reading Parquet")
+    if not path.is_file():
+        raise DataError(f"{path}: expected a Parquet file, got a pipe.")
+    with path.open("rb") as file:
+        head = file.read(len(_PARQUET_MAGIC))
+        file.seek(max(0, path.stat().st_size - len(_PARQUET_MAGIC)))
+        tail = file.read()
+    if head != _PARQUET_MAGIC or tail != _PARQUET_MAGIC:
         raise DataError(
-            f"{path}:1: expected data, for a file whose columns are given by position has no "
-            f"header, got {first}; give names instead, or say with `header` what the line is."
+            f"{path}: expected a Parquet file, which begins and ends with {_PARQUET_MAGIC!r}, "
+            f"got {head!r} and {tail!r}; it may be truncated."
         )
+    with _parquet_errors(path):
+        table = pl.scan_parquet(path, glob=False)  # "*", "?" and "[" are part of the name
+        table.collect_schema()
+        return table
+
+
+def _read_parquet(path: Path, names: dict[str, str], builder: RecordBuilder) -> None:
+    """Reads one interaction per row, in batches; messages count rows from 1."""
+    import polars as pl
+
+    with _parquet_errors(path):
+        table = _scan_parquet(path).select(*names.values())
+        n_rows = table.select(pl.len()).collect().item()
+        for start in range(0, n_rows, _PARQUET_ROWS):
+            frame = table.slice(start, _PARQUET_ROWS).collect()
+            builder.add(
+                {role: frame[name] for role, name in names.items()},
+                lambda row, start=start: f"{path}: row {start + row + 1}",
+            )

@@ -1,24 +1,25 @@
-"""What every reader returns, and how records become interactions with shared vocabularies."""
+"""Records of one source, and their conversion to interactions with shared vocabularies."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float32, Shaped
 
 from . import _ids
-from ._errors import DataError, warn_if
+from ._errors import DataError, shorten, warn_if
 from ._interactions import Interactions
+from ._values import Column, InvalidValue, parse_ratings, parse_times
 
 
 @dataclass(frozen=True, eq=False)
 class Records:
-    """The interactions of one source, in its order, with ids numbered by that source alone.
+    """Interactions of one source in their original order, encoded with its own ids.
 
     Attributes:
-      origin: The file or dataset, for messages.
-      user_names: Distinct valid original user ids; ``users`` are places among them.
-      item_names: Distinct valid original item ids; ``items`` are places among them.
+      origin: File or dataset, for messages.
+      user_names: Distinct valid user ids; ``users`` are codes into them.
+      item_names: Distinct valid item ids; ``items`` are codes into them.
     """
 
     origin: str
@@ -29,83 +30,144 @@ class Records:
     ratings: Float32[np.ndarray, " n"] | None = None
     timestamps: Shaped[np.ndarray, " n"] | None = None
 
-    def __post_init__(self) -> None:
-        if not len(self.users):
-            raise DataError(f"{self.origin}: expected interactions, got none.")
 
+class RecordBuilder:
+    """Collects the columns of one source, batch by batch.
 
-class Collector:
-    """Gathers records that come in batches, from one file or from several.
-
-    Attributes:
-      users: Numbers the users of the batches.
-      items: Numbers their items.
+    Args:
+      origin: File or dataset, for messages.
+      names: Column names by role ("user", "item" and perhaps "rating" and "time").
     """
 
-    def __init__(self) -> None:
-        self.users, self.items = _ids.Encoder(), _ids.Encoder()
-        self._numbers: dict[str, list[np.ndarray]] = {"ratings": [], "timestamps": []}
-        self._counts = dict.fromkeys(self._numbers, 0)
+    def __init__(self, origin: str, names: Mapping[str, str]) -> None:
+        self._origin, self._names = origin, names
+        self._encoders = {"user": _ids.IdEncoder(), "item": _ids.IdEncoder()}
+        self._numbers: dict[str, list[np.ndarray]] = {"rating": [], "time": []}
 
-    def add_numbers(self, ratings: np.ndarray | None, timestamps: np.ndarray | None) -> None:
-        """Takes the ratings and times of a batch, whose ids the encoders were given."""
-        for name, column in (("ratings", ratings), ("timestamps", timestamps)):
-            if column is not None:
-                self._numbers[name].append(column)
-                self._counts[name] += len(column)
+    def add(self, columns: Mapping[str, Column], where: Callable[[int], str]) -> None:
+        """Adds one batch.
 
-    def check_columns(self, path: str) -> None:
-        """Raises :class:`DataError` unless all files up to this one have the same columns."""
-        for name, count in self._counts.items():
-            if count not in (0, self.users.count):
-                raise DataError(f"{path}: expected {name} in all files of a log or in none.")
+        Args:
+          columns: Values by role.
+          where: Function from a row index of the batch to the place that messages give.
 
-    def records(self, origin: str) -> Records:
-        """All that came; ends the collector."""
-        users, items = self.users.result(), self.items.result()
+        Raises:
+          DataError: If a value cannot be converted.
+        """
+        for role, column in columns.items():
+            try:
+                if role in self._encoders:
+                    _ids.encode_into(self._encoders[role], column)
+                elif role == "rating":
+                    self._numbers[role].append(parse_ratings(column))
+                else:
+                    self._numbers[role].append(parse_times(column))
+            except InvalidValue as error:
+                raise DataError(
+                    f"{where(error.index)}: expected {error.expected} as {self._names[role]!r}, "
+                    f"got {shorten(error.value)}."
+                ) from None
+
+    def build(self) -> Records:
+        """Returns all records; the builder is then exhausted."""
+        numbers = {
+            role: np.concatenate(parts) if parts else None for role, parts in self._numbers.items()
+        }
+        self._numbers.clear()
+        encoded: dict[str, tuple[_ids.Names, np.ndarray]] = {}
+        for role, encoder in self._encoders.items():
+            names, codes = encoder.result()
+            count, marks = _ids.count_missing_marks(names, codes)
+            warn_if(
+                count, f"{{n}} {role} ids are {marks}, which mark missing values", of=self._origin
+            )
+            encoded[role] = _ids.strip_float_suffix(names), codes
         return Records(
-            origin,
-            users[0],
-            items[0],
-            users=users[1],
-            items=items[1],
-            ratings=self._joined("ratings"),
-            timestamps=self._joined("timestamps"),
+            self._origin,
+            encoded["user"][0],
+            encoded["item"][0],
+            encoded["user"][1],
+            encoded["item"][1],
+            numbers["rating"],
+            numbers["time"],
         )
 
-    def _joined(self, name: str) -> np.ndarray | None:
-        parts, self._numbers[name] = self._numbers[name], []
-        return np.concatenate(parts) if parts else None
+
+def concatenate(origin: str, shards: Sequence[Records]) -> Records:
+    """Joins the shards of one log.
+
+    Raises:
+      DataError: If only some of the shards have ratings or timestamps.
+    """
+    if len(shards) == 1:
+        return shards[0]
+    for name in ("ratings", "timestamps"):
+        for shard in shards[1:]:
+            if (getattr(shard, name) is None) != (getattr(shards[0], name) is None):
+                raise DataError(
+                    f"{shard.origin}: expected {name} in all files of a log or in none."
+                )
+
+    def joined(name: str) -> np.ndarray | None:
+        parts = [getattr(shard, name) for shard in shards]
+        return None if parts[0] is None else np.concatenate(parts)
+
+    def encoded(role: str) -> tuple[_ids.Names, np.ndarray]:
+        all_names: list[_ids.Names] = [getattr(shard, f"{role}_names") for shard in shards]
+        vocabulary = _vocabulary(origin, all_names[:1])
+        for names in all_names[1:]:  # one by one, as all together may take much more memory
+            vocabulary = _vocabulary(origin, [vocabulary, names])
+        codes = [
+            _ids.indices(names, vocabulary, getattr(shard, f"{role}s"))
+            for names, shard in zip(all_names, shards, strict=True)
+        ]
+        return vocabulary, np.concatenate(codes)
+
+    users, items = encoded("user"), encoded("item")
+    ratings, timestamps = joined("ratings"), joined("timestamps")
+    return Records(origin, users[0], items[0], users[1], items[1], ratings, timestamps)
+
+
+def _vocabulary(origin: str, names: Sequence[_ids.Names]) -> np.ndarray:
+    try:
+        return _ids.vocabulary(*names)
+    except DataError as error:
+        raise DataError(f"{origin}: {error}") from None
 
 
 def to_interactions(
     sources: Sequence[Records], *, min_rating: int | float | None = None
 ) -> list[Interactions]:
-    """Interactions of each source, all with the union of the sources' vocabularies.
+    """Converts records to interactions that share the union of the sources' vocabularies.
 
-    With ``min_rating``, only interactions rated at least that stay, judged after repeated
-    interactions gave way to their last; ids keep their place in the vocabularies.
+    With ``min_rating``, lower ratings are removed after repeated interactions are dropped; the
+    vocabularies stay.
     """
-    users = [_ids.unfloat(source.user_names) for source in sources]
-    items = [_ids.unfloat(source.item_names) for source in sources]
-    user_ids, item_ids = _ids.vocabulary(*users), _ids.vocabulary(*items)
+    for source in sources:
+        if not len(source.users):
+            raise DataError(f"{source.origin}: expected interactions, got none.")
+    origin = sources[0].origin
+    user_ids = _vocabulary(origin, [source.user_names for source in sources])
+    item_ids = _vocabulary(origin, [source.item_names for source in sources])
     parts = []
-    for source, user_names, item_names in zip(sources, users, items, strict=True):
+    for source in sources:
         part = Interactions._from_indices(
-            _ids.indices(user_names, user_ids, source.users),
-            _ids.indices(item_names, item_ids, source.items),
+            _ids.indices(source.user_names, user_ids, source.users),
+            _ids.indices(source.item_names, item_ids, source.items),
             source.ratings,
             source.timestamps,
             user_ids,
             item_ids,
             origin=source.origin,
         )
-        parts.append(rated_at_least(part, min_rating, source.origin))
+        parts.append(filter_by_rating(part, min_rating, source.origin))
     return parts
 
 
-def rated_at_least(data: Interactions, min_rating: int | float | None, origin: str) -> Interactions:
-    """The interactions rated at least ``min_rating``, or all where that is None."""
+def filter_by_rating(
+    data: Interactions, min_rating: int | float | None, origin: str
+) -> Interactions:
+    """Keeps interactions rated at least ``min_rating``, or all if it is None."""
     if min_rating is None:
         return data
     if data.ratings is None:

@@ -1,102 +1,100 @@
-"""Simulated interactions of any number, written in shards."""
+"""Large simulated logs, written as shards."""
 
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from jaxtyping import Float, Float32, Shaped
 
 from .._checks import check_range
 from .._files import whole
-from ._polars import import_polars
+from .._hyperparams import Range, check_hyperparams
+from ._values import import_polars
 
-# Users that are drawn together; a part of what a seed means.
+# Users that share a random generator: changing it changes the result of every seed.
 _BLOCK = 4096
 _RANK = 8
-# Draws of a generator are told apart by these, and users by their blocks.
+# Random streams; those of users also depend on the block.
 _ITEMS, _USERS = 0, 1
 
 
+@check_hyperparams
 def simulate_shards(
     folder: str | Path,
     *,
-    n_users: int,
-    n_items: int,
+    n_users: Annotated[int, Range(1)],
+    n_items: Annotated[int, Range(1)],
     n_interactions: int,
     n_shards: int = 8,
     shards: Iterable[int] | None = None,
     seed: int = 0,
-    like_rate: float = 0.15,
-    popularity_skew: int | float = 0.5,
-    activity_spread: int | float = 1.0,
+    like_rate: Annotated[float, Range(0, 1, low_open=True, high_open=True)] = 0.15,
+    popularity_skew: Annotated[int | float, Range(0, np.inf, high_open=True)] = 0.5,
+    activity_spread: Annotated[int | float, Range(0, np.inf, high_open=True)] = 1.0,
     false_positive_rate: float = 0.1,
 ) -> list[Path]:
-    r"""Writes simulated interactions of any number as Parquet files, with the truth about each.
+    r"""Writes simulated interactions with ground truth as Parquet files.
 
-    It is the law of :func:`simulate` with draws that cost as much as the interactions, not as all
-    pairs:
+    The model is that of :func:`simulate`, at a cost proportional to the number of interactions
+    instead of the number of pairs:
 
-    * Preference: :math:`w_u, h_i` are uniform on the unit sphere of 8 dimensions; user u likes i
-      where :math:`w_u^\top h_i` exceeds the ``1 - like_rate`` quantile of its law. So each user
-      likes the share ``like_rate`` of items, and each item is liked by that share of users.
-    * Exposure: u is shown i with probability :math:`1 - \exp(-c\,a_u\,\rho_i^{-s})`,
-      independently of everything else, where :math:`\rho_i` is i's place in a random order of the
-      items, s is ``popularity_skew``, and the activity :math:`a_u` is log-normal with mean 1 and
-      ``activity_spread`` as the deviation of its logarithm.
-    * Interaction: every pair that is exposed and liked, and each that is exposed and not liked
-      with the probability for which false positives are the share ``false_positive_rate`` of all
-      interactions. The c makes them as many as ``n_interactions``.
+    * Preference: :math:`w_u, h_i` are uniform on the unit sphere in 8 dimensions; user u likes i
+      if :math:`w_u^\top h_i` exceeds its ``1 - like_rate`` quantile. Each user likes the fraction
+      ``like_rate`` of items, and each item is liked by that fraction of users.
+    * Exposure: u is exposed to i with probability :math:`1 - \exp(-c\,a_u\,\rho_i^{-s})`,
+      independently, where :math:`\rho_i` is the rank of i in a random order of the items, s is
+      ``popularity_skew``, and the activity :math:`a_u` is log-normal with mean 1 and
+      ``activity_spread`` as the standard deviation of its logarithm.
+    * Interaction: every exposed and liked pair, and each exposed pair that is not liked with the
+      probability for which false positives are the fraction ``false_positive_rate`` of all
+      interactions. The constant c is chosen so that ``n_interactions`` are expected.
 
-    All shares and counts hold in expectation. What is drawn depends on ``seed`` and the sizes of
-    the data, and not on ``n_shards``. It takes the memory of one shard.
+    All fractions and counts hold in expectation. The interactions depend on ``seed`` and the
+    sizes, but not on ``n_shards``. Memory is that of one shard.
 
     Args:
-      folder: Where files ``interactions-00000-of-00008.parquet`` and so on are written; it is
-        made. Each has the columns ``user``, ``item`` (from 0) and ``liked``: whether it is a true
-        positive. A user's interactions stand in one shard.
+      folder: Folder for files ``interactions-00000-of-00008.parquet`` and so on; it is created.
+        Each has the columns ``user``, ``item`` (from 0) and ``liked``, whether it is a true
+        positive. All interactions of a user are in one shard.
       n_users: Number of users, at least ``n_shards``.
-      n_items: Number of items.
-      n_interactions: Expected number of interactions, at most half of those that there would be if
-        all items were shown to all users.
-      n_shards: Number of files that make the whole, at most 100,000.
-      shards: Which of them are written, so that several processes share the work; all by default.
-      seed: Of the random generators.
-      like_rate: Share of items that each user likes, in (0, 1).
-      popularity_skew: 0 shows all items alike; the larger, the fewer get the attention.
-      activity_spread: 0 makes all users alike.
-      false_positive_rate: Share of interactions with items not liked, in [0, 1 - like_rate]: at
-        most, all that is shown is taken.
+      n_items: Number of items, at least 1.
+      n_interactions: Expected number of interactions, at most half of the number with all items
+        exposed to all users.
+      n_shards: Number of files of the log, in [1, 100,000].
+      shards: Indices of the shards to write, so that several processes can share the work; all by
+        default.
+      seed: Seed of the random generators.
+      like_rate: Fraction of items that each user likes, in (0, 1).
+      popularity_skew: Exponent s >= 0 of the exposure; 0 is uniform.
+      activity_spread: Spread of the users' activity, at least 0; 0 makes all users equal.
+      false_positive_rate: Fraction of interactions with items that are not liked, in
+        [0, 1 - like_rate]; at the maximum, every exposure is an interaction.
 
     Returns:
-      The paths that were written. A file appears under its name when it is complete.
+      Paths of the files written. A file appears under its name when it is complete.
 
     Raises:
-      ValueError: If an argument leaves its range.
+      ValueError: If an argument is out of range.
       ImportError: If polars is not installed.
     """
-    from scipy import special  # takes long to import
+    from scipy import special  # imported here: slow
 
     pl = import_polars("Writing Parquet")
-    check_range("n_users", n_users, 1, np.inf)
-    check_range("n_items", n_items, 1, np.inf)
     check_range("n_shards", n_shards, 1, min(n_users, 100_000))
-    check_range("like_rate", like_rate, 0, 1, low_open=True, high_open=True)
-    check_range("popularity_skew", popularity_skew, 0, np.inf, high_open=True)
-    check_range("activity_spread", activity_spread, 0, np.inf, high_open=True)
     check_range("false_positive_rate", false_positive_rate, 0, 1 - like_rate)
     per_exposure = like_rate / (1 - false_positive_rate)
     check_range("n_interactions", n_interactions, 1, 0.5 * per_exposure * n_users * n_items)
-    wanted = range(n_shards) if shards is None else list(shards)
-    for shard in wanted:
+    indices = range(n_shards) if shards is None else list(shards)
+    for shard in indices:
         check_range("shards", shard, 0, n_shards - 1)
 
     rng = np.random.default_rng((seed, _ITEMS))
     directions = _directions(rng, n_items)
     attention = (1.0 + rng.permutation(n_items)) ** -popularity_skew
     attention *= _intensity(attention, activity_spread, n_interactions / per_exposure / n_users)
-    # A coordinate of a point on the sphere has a beta law, but for its range.
+    # A coordinate of a uniform point on the sphere has a beta distribution on [-1, 1].
     half = (_RANK - 1) / 2
     block = partial(
         _block,
@@ -105,17 +103,17 @@ def simulate_shards(
         directions=directions,
         ends=np.cumsum(attention),
         spread=activity_spread,
-        bound=2 * float(special.betaincinv(half, half, 1 - like_rate)) - 1,
-        taken_anyway=false_positive_rate * per_exposure / (1 - like_rate),
+        threshold=2 * float(special.betaincinv(half, half, 1 - like_rate)) - 1,
+        false_positive_probability=false_positive_rate * per_exposure / (1 - like_rate),
     )
     written = []
-    for shard in wanted:
-        first, end = (n_users * place // n_shards for place in (shard, shard + 1))
-        parts = [block(place) for place in range(first // _BLOCK, -(-end // _BLOCK))]
+    for shard in indices:
+        first, end = (n_users * index // n_shards for index in (shard, shard + 1))
+        parts = [block(index) for index in range(first // _BLOCK, -(-end // _BLOCK))]
         columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-        own = slice(*np.searchsorted(columns[0], (first, end)))
+        rows = slice(*np.searchsorted(columns[0], (first, end)))
         names = ("user", "item", "liked")
-        frame = pl.DataFrame({name: x[own] for name, x in zip(names, columns, strict=True)})
+        frame = pl.DataFrame({name: x[rows] for name, x in zip(names, columns, strict=True)})
         path = Path(folder) / f"interactions-{shard:05}-of-{n_shards:05}.parquet"
         with whole(path) as unfinished:
             frame.write_parquet(unfinished)
@@ -124,39 +122,39 @@ def simulate_shards(
 
 
 def _block(
-    place: int,
+    index: int,
     *,
     seed: int,
     n_users: int,
     directions: Float32[np.ndarray, "n_items rank"],
     ends: Float[np.ndarray, " n_items"],
     spread: int | float,
-    bound: float,
-    taken_anyway: float,
+    threshold: float,
+    false_positive_probability: float,
 ) -> tuple[Shaped[np.ndarray, " n"], Shaped[np.ndarray, " n"], Shaped[np.ndarray, " n"]]:
-    """Users, items and whether they are liked, of the interactions of a block of users.
+    """Returns users, items and labels of the interactions of a block of users.
 
-    ``ends`` adds up the attention of the items, and ``bound`` is what likes exceed.
+    ``ends`` is the cumulative exposure of the items; liked items score above ``threshold``.
     """
-    rng = np.random.default_rng((seed, _USERS, place))
-    first, n_items = place * _BLOCK, len(ends)
+    rng = np.random.default_rng((seed, _USERS, index))
+    first, n_items = index * _BLOCK, len(ends)
     taste = _directions(rng, _BLOCK)
     activity = np.exp(spread * rng.standard_normal(_BLOCK) - spread**2 / 2)
-    # Points of a Poisson process: an item is shown where there is one at least, which has the
+    # Points of a Poisson process: an item is exposed if it has at least one point, which has the
     # probability 1 - exp(-intensity), independently of all others.
-    shown = rng.poisson(activity * ends[-1])
-    users = np.repeat(np.arange(_BLOCK), shown)
+    n_points = rng.poisson(activity * ends[-1])
+    users = np.repeat(np.arange(_BLOCK), n_points)
     points = users + rng.random(len(users))
-    points.sort()  # so that what is looked up next lies near what was looked up before
+    points.sort()  # makes consecutive lookups local
     items = np.searchsorted(ends, (points - users) * ends[-1], side="right")
     items = np.minimum(items, n_items - 1)
-    again = np.append(False, (items[1:] == items[:-1]) & (users[1:] == users[:-1]))[: len(users)]
-    users, items = users[~again], items[~again]
+    repeated = np.append(False, (items[1:] == items[:-1]) & (users[1:] == users[:-1]))[: len(users)]
+    users, items = users[~repeated], items[~repeated]
 
-    liked = np.einsum("nr,nr->n", taste[users], directions[items]) > bound
-    taken = liked | (rng.random(len(users)) < taken_anyway)
-    taken &= users < n_users - first
-    return first + users[taken], items[taken], liked[taken]
+    liked = np.einsum("nr,nr->n", taste[users], directions[items]) > threshold
+    observed = liked | (rng.random(len(users)) < false_positive_probability)
+    observed &= users < n_users - first
+    return first + users[observed], items[observed], liked[observed]
 
 
 def _directions(rng: np.random.Generator, n: int) -> Float32[np.ndarray, "n rank"]:
@@ -165,12 +163,12 @@ def _directions(rng: np.random.Generator, n: int) -> Float32[np.ndarray, "n rank
 
 
 def _intensity(
-    attention: Float[np.ndarray, " n_items"], spread: int | float, n_shown: float
+    attention: Float[np.ndarray, " n_items"], spread: int | float, n_exposed: float
 ) -> float:
-    """The c for which users are shown ``n_shown`` items on average."""
-    from scipy import optimize  # takes long to import
+    """Solves for the c with which users are exposed to ``n_exposed`` items on average."""
+    from scipy import optimize  # imported here: slow
 
-    # The activity by Gauss and Hermite, and items that get about as much attention together.
+    # Gauss-Hermite quadrature over the activity; items of similar exposure are grouped.
     nodes, shares = np.polynomial.hermite_e.hermegauss(41)
     activity = np.exp(spread * nodes - spread**2 / 2)
     shares = shares / shares.sum()
@@ -178,9 +176,9 @@ def _intensity(
     means, sizes = np.array([(group.mean(), len(group)) for group in groups]).T
 
     def excess(log_c: float) -> float:
-        shown = -np.expm1(-np.exp(log_c) * activity[:, None] * means) @ sizes
-        return float(shares @ shown) - n_shown
+        exposed = -np.expm1(-np.exp(log_c) * activity[:, None] * means) @ sizes
+        return float(shares @ exposed) - n_exposed
 
-    lowest = np.log(n_shown / attention.sum())  # where no item comes up twice
+    lowest = np.log(n_exposed / attention.sum())  # without repeated points
     log_c: Any = optimize.brentq(excess, lowest - 1e-9, lowest + 50)
     return float(np.exp(log_c))

@@ -1,11 +1,10 @@
-"""Splits of interactions into training, validation and test parts, reproducible by seed.
+"""Splits of interactions into training, validation and test parts, and k-core filtering.
 
-A split depends on the original ids of the interactions, the seed, and the ratings or times that
-its rule goes by. Draws and ties go by the order of the ids: whole numbers by value, then all
-others as text. So it makes no difference in which order a file has its rows, whether the
-interactions came from one file or from several, whether ids are integers or text, and what else
-the vocabularies hold. A dataset published twice with two numberings of its users or items has
-two sets of ids, and one seed draws differently from each.
+A split depends on the original ids, the seed, and the ratings or timestamps that its rule uses.
+Sampling and ties follow the order of the ids: integers by value, then all others as text. A split
+is therefore independent of the order of rows and files, of whether ids are integers or text, and
+of unused vocabulary entries. It does depend on the ids: two releases of a dataset with different
+ids are sampled differently under the same seed.
 """
 
 from collections.abc import Callable
@@ -17,20 +16,24 @@ from jaxtyping import Bool, Int64
 from .._checks import check_range
 from . import _ids
 from ._errors import warn_if
-from ._interactions import Interactions, Split
+from ._interactions import Interactions, Split, check_same_vocabularies
 
-# The test and the validation cut never share a random stream, also under one seed.
+# The test and validation parts use different random streams under the same seed.
 _TEST, _VALID = 0, 1
 
 
-def split_by_ratio(data: Interactions, *, test: float = 0.2, seed: int = 0) -> Split:
-    """Test part: ``round(test * n)`` interactions drawn uniformly, without replacement.
+def split_by_ratio(
+    data: Interactions, *, test: float = 0.2, seed: int = 0, per_user: bool = False
+) -> Split:
+    """Splits off ``round(test * n)`` test interactions, sampled uniformly without replacement.
 
     Args:
-      data: What to split.
-      test: Share of the test part, in (0, 1).
-      seed: Of ``numpy.random.default_rng((0, seed))``, which draws from the interactions in
-        the order of their ids.
+      data: Interactions to split.
+      test: Fraction of the test part, in (0, 1).
+      seed: Seed of ``numpy.random.default_rng((0, seed))``, which samples from the interactions
+        in the order of their ids.
+      per_user: Whether to sample ``round(test * n_u)`` of each user's ``n_u`` interactions, but at
+        most ``n_u - 1``, instead of a fraction of all interactions.
 
     Returns:
       A split without a validation part. Users left without a training interaction are
@@ -39,23 +42,26 @@ def split_by_ratio(data: Interactions, *, test: float = 0.2, seed: int = 0) -> S
     Raises:
       ValueError: If ``test`` leaves its range or one part would be empty.
     """
+    if per_user:
+        check_range("test", test, 0, 1, low_open=True, high_open=True)
+        return _split_by_mask(data, lambda x: _sample_per_user(x, test, _generator(_TEST, seed)))
     size = _size("test", test, len(data))
-    return _cut(data, lambda x: _drawn(len(x), size, _generator(_TEST, seed)))
+    return _split_by_mask(data, lambda x: _sample(len(x), size, _generator(_TEST, seed)))
 
 
 def split_top_rated(
     data: Interactions, *, seed: int = 0, top_rating: int | float | None = None
 ) -> Split:
-    """Test part: a random half, rounded down, of the interactions with the top rating.
+    """Splits off a random half, rounded down, of the interactions with the top rating.
 
-    What users rated best they surely like, so this test set has no false positives, while
-    training keeps the noise of all the other ratings.
+    Top-rated interactions are reliable positives, so the test part has no false positives, while
+    the training part keeps the noise of all other ratings.
 
     Args:
-      data: What to split; it needs ratings.
-      seed: Of ``numpy.random.default_rng((0, seed))``, which draws from the interactions in
-        the order of their ids.
-      top_rating: The rating to draw from; by default the highest there is.
+      data: Interactions with ratings.
+      seed: Seed of ``numpy.random.default_rng((0, seed))``, which samples from the interactions
+        in the order of their ids.
+      top_rating: Rating to sample from; by default the highest.
 
     Returns:
       A split without a validation part. Users left without a training interaction are
@@ -68,7 +74,7 @@ def split_top_rated(
       "Contrastive Learning for Personalized Recommendation", chapter 3.
     """
     if data.ratings is None:
-        raise ValueError("`data` must have ratings for a clean test set.")
+        raise ValueError("`data` must have ratings for a test part of top-rated interactions.")
     top = data.ratings.max() if top_rating is None else np.float32(top_rating)
     n_top = int(np.sum(data.ratings == top))
     if n_top < 2:
@@ -76,40 +82,38 @@ def split_top_rated(
 
     def half(ordered: Interactions) -> Bool[np.ndarray, " n"]:
         mask = ordered.ratings == top
-        mask[mask] = _drawn(n_top, n_top // 2, _generator(_TEST, seed))
+        mask[mask] = _sample(n_top, n_top // 2, _generator(_TEST, seed))
         return mask
 
-    return _cut(data, half)
+    return _split_by_mask(data, half)
 
 
 def union(first: Interactions, *others: Interactions) -> Interactions:
-    """Puts parts of one dataset together again.
+    """Merges parts of one dataset.
 
     Args:
-      first: A part.
-      others: Parts over the same users and items. Of a pair that stands in several, one is kept
-        as :meth:`Interactions.from_arrays` says.
+      first: First part.
+      others: Parts with the same vocabularies. Repeated interactions are dropped as by
+        :meth:`Interactions.from_arrays`.
 
     Returns:
-      All interactions, with ratings and timestamps if every part has them. Those of the others
-      are dropped and counted in a :class:`DataWarning`: ``dataclasses.replace(part, ratings=None)``
-      says beforehand that they are not wanted.
+      All interactions, with ratings and timestamps if every part has them; otherwise they are
+      dropped, and counted in a :class:`DataWarning` unless removed beforehand by
+      ``dataclasses.replace(part, ratings=None)``.
 
     Raises:
-      ValueError: If the parts are of other users or items.
+      ValueError: If the vocabularies differ.
     """
     parts = (first, *others)
     for part in others:
-        for name in ("user_ids", "item_ids"):
-            if not np.array_equal(getattr(part, name), getattr(first, name)):
-                raise ValueError(f"`others` must have the `{name}` of `first`.")
+        check_same_vocabularies("others", part, "first", first)
 
     def joined(name: str) -> np.ndarray | None:
-        there = [array for part in parts if (array := getattr(part, name)) is not None]
-        if len(there) == len(parts):
-            return np.concatenate(there)
-        dropped = sum(map(len, there))
-        warn_if(dropped, f"dropped the {name} of {{n}} interactions, for the others have none")
+        arrays = [array for part in parts if (array := getattr(part, name)) is not None]
+        if len(arrays) == len(parts):
+            return np.concatenate(arrays)
+        dropped = sum(map(len, arrays))
+        warn_if(dropped, f"dropped the {name} of {{n}} interactions, as the others have none")
         return None
 
     return Interactions.from_arrays(
@@ -123,14 +127,14 @@ def union(first: Interactions, *others: Interactions) -> Interactions:
 
 
 def split_by_time(data: Interactions, *, test: float = 0.2) -> Split:
-    """Test part: the latest ``round(test * n)`` interactions of all users together.
+    """Splits off the latest ``round(test * n)`` interactions of all users together.
 
-    No training interaction is later than a test one. Interactions at the very time of the
-    cut fall to both sides in the order of their ids (by user, then item).
+    No training interaction is later than a test interaction. Ties at the boundary are resolved
+    in the order of the ids (by user, then item).
 
     Args:
-      data: What to split; it needs timestamps.
-      test: Share of the test part, in (0, 1).
+      data: Interactions with timestamps.
+      test: Fraction of the test part, in (0, 1).
 
     Returns:
       A split without a validation part. Users left without a training interaction are
@@ -141,17 +145,17 @@ def split_by_time(data: Interactions, *, test: float = 0.2) -> Split:
         be empty.
     """
     size = _size("test", test, len(data))
-    return _cut(data, lambda x: _latest(x, size))
+    return _split_by_mask(data, lambda x: _latest(x, size))
 
 
 def leave_k_out(data: Interactions, *, k: int = 1, seed: int | None = None) -> Split:
-    """Test part: ``k`` interactions of every user with more than ``k``.
+    """Splits off ``k`` interactions of every user with more than ``k``.
 
     Args:
-      data: What to split.
-      k: Test interactions per user, at least 1.
-      seed: None takes each user's last k by timestamp (of equal ones, the higher item ids).
-        A number draws them uniformly with ``numpy.random.default_rng((0, seed))``, in the
+      data: Interactions to split.
+      k: Number of test interactions per user, at least 1.
+      seed: None selects each user's last k by timestamp (among equal ones, the higher item ids).
+        An integer samples them uniformly with ``numpy.random.default_rng((0, seed))``, in the
         order of the ids.
 
     Returns:
@@ -163,7 +167,7 @@ def leave_k_out(data: Interactions, *, k: int = 1, seed: int | None = None) -> S
         user has more than k interactions.
     """
     rng = None if seed is None else _generator(_TEST, seed)
-    return _cut(data, lambda x: _last_k(x, "k", k, rng))
+    return _split_by_mask(data, lambda x: _last_k(x, "k", k, rng))
 
 
 def with_validation(
@@ -173,24 +177,24 @@ def with_validation(
     seed: int = 0,
     how: Literal["ratio", "time", "leave_k_out"] = "ratio",
 ) -> Split:
-    """Cuts a validation part from the training part; the test part stays as it is.
+    """Splits a validation part off the training part; the test part is unchanged.
 
-    * ``"ratio"``: ``round(valid * n)`` training interactions drawn uniformly, except that
-      one random interaction of every user is set aside first and stays in training. Where
-      that leaves too few to draw from, fewer are taken, with a warning that counts them.
+    * ``"ratio"``: ``round(valid * n)`` training interactions, sampled uniformly after one random
+      interaction of every user has been reserved for training. If too few remain, the validation
+      part is smaller, and a warning counts the difference.
     * ``"time"``: the latest ``round(valid * n)`` training interactions.
-    * ``"leave_k_out"``: ``valid`` (a whole number) interactions of every user with more
-      than that: the last by timestamp, or drawn by ``seed`` if there are no timestamps.
+    * ``"leave_k_out"``: ``valid`` (an integer) interactions of every user with more than that:
+      the last by timestamp, or sampled by ``seed`` if there are no timestamps.
 
     Args:
-      split_or_data: A split without a validation part, or interactions.
-      valid: A share in (0, 1), or the number k.
-      seed: Of ``numpy.random.default_rng((1, seed))``, in the order of the ids: not the
-        stream of the test cut.
-      how: The rule.
+      split_or_data: Split without a validation part, or interactions.
+      valid: Fraction in (0, 1), or the integer k.
+      seed: Seed of ``numpy.random.default_rng((1, seed))``, in the order of the ids; its stream
+        differs from that of the test part.
+      how: Rule.
 
     Returns:
-      The split with its validation part. Users left without a training interaction, or
+      Split with a validation part. Users left without a training interaction, or
       with too few to leave k out, are counted in a :class:`DataWarning`.
 
     Raises:
@@ -204,47 +208,100 @@ def with_validation(
     match how:
         case "ratio":
             size = _size("valid", valid, len(data))
-            cut = _cut(data, lambda x: _drawn_sparing_users(x, size, rng))
+            cut = _split_by_mask(data, lambda x: _sample_except_one_per_user(x, size, rng))
         case "time":
             size = _size("valid", valid, len(data))
-            cut = _cut(data, lambda x: _latest(x, size))
+            cut = _split_by_mask(data, lambda x: _latest(x, size))
         case "leave_k_out":
-            drawn_by = None if data.timestamps is not None else rng
-            cut = _cut(data, lambda x: _last_k(x, "valid", valid, drawn_by))
+            sampler = None if data.timestamps is not None else rng
+            cut = _split_by_mask(data, lambda x: _last_k(x, "valid", valid, sampler))
         case _:
             raise ValueError(f"`how` must be ratio, time or leave_k_out, got {how!r}.")
     return Split(train=cut.train, valid=cut.test, test=split.test)
+
+
+def k_core(data: Interactions, k: int, *, item_k: int | None = None) -> Interactions:
+    """Removes users and items with few interactions until all that remain have enough.
+
+    Args:
+      data: Interactions to filter.
+      k: Minimum number of interactions per user, and per item by default; at least 1.
+      item_k: Minimum number of interactions per item, at least 1.
+
+    Returns:
+      The largest subset of interactions in which every user has at least ``k`` and every item at
+      least ``item_k``. Vocabularies contain the remaining users and items only, in their order.
+
+    Raises:
+      ValueError: If ``k`` or ``item_k`` is less than 1, or no interaction remains.
+
+    >>> log = Interactions.from_arrays([1, 1, 2, 2, 3], [5, 6, 5, 6, 7])
+    >>> k_core(log, 2)
+    Interactions(2 users, 2 items, 4 interactions)
+    """
+    item_k = k if item_k is None else item_k
+    check_range("k", k, 1, np.inf)
+    check_range("item_k", item_k, 1, np.inf)
+    core = data
+    while True:
+        mask = (core.degrees >= k)[core.users] & (core.item_counts >= item_k)[core.items]
+        if mask.all():
+            break
+        core = core.select(mask)
+    if not len(core):
+        raise ValueError(f"`k` = {k} and `item_k` = {item_k} leave no interaction.")
+    users, items = core.degrees > 0, core.item_counts > 0
+    return Interactions(
+        indptr=np.concatenate(([0], np.cumsum(core.degrees[users]))),
+        items=(np.cumsum(items) - 1)[core.items].astype(np.int32),
+        user_ids=core.user_ids[users],
+        item_ids=core.item_ids[items],
+        ratings=core.ratings,
+        timestamps=core.timestamps,
+    )
 
 
 def _generator(purpose: int, seed: int) -> np.random.Generator:
     return np.random.default_rng((purpose, seed))
 
 
-def _size(name: str, share: float, n: int) -> int:
-    check_range(name, share, 0, 1, low_open=True, high_open=True)
-    size = round(share * n)
+def _size(name: str, fraction: float, n: int) -> int:
+    check_range(name, fraction, 0, 1, low_open=True, high_open=True)
+    size = round(fraction * n)
     if not 0 < size < n:
-        raise ValueError(f"`{name}` = {share} of {n} interactions leaves one part empty.")
+        raise ValueError(f"`{name}` = {fraction} of {n} interactions leaves one part empty.")
     return size
 
 
-def _drawn(n: int, size: int, rng: np.random.Generator) -> Bool[np.ndarray, " n"]:
+def _sample(n: int, size: int, rng: np.random.Generator) -> Bool[np.ndarray, " n"]:
     mask = np.zeros(n, bool)
     mask[rng.choice(n, size, replace=False, shuffle=False)] = True
     return mask
 
 
-def _drawn_sparing_users(
+def _sample_per_user(
+    data: Interactions, fraction: float, rng: np.random.Generator
+) -> Bool[np.ndarray, " n"]:
+    counts = np.minimum(np.rint(fraction * data.degrees), np.maximum(data.degrees - 1, 0))
+    order = np.lexsort((rng.random(len(data)), data.users))
+    mask = np.zeros(len(data), bool)
+    mask[order] = np.arange(len(data)) - data.indptr[data.users] < counts[data.users]
+    if not mask.any():
+        raise ValueError(f"`test` = {fraction} selects no interaction of any user.")
+    return mask
+
+
+def _sample_except_one_per_user(
     data: Interactions, size: int, rng: np.random.Generator
 ) -> Bool[np.ndarray, " n"]:
     n = len(data)
     order = rng.permutation(n)
-    # Of several values for one user the last stays: the one of the user's first place.
+    # Assignment keeps the last of several values: each user's first position in `order`.
     first = np.full(data.n_users, -1)
     first[data.users[order][::-1]] = np.arange(n - 1, -1, -1)
-    spared = np.zeros(n, bool)
-    spared[first[first >= 0]] = True
-    free = order[~spared]
+    reserved = np.zeros(n, bool)
+    reserved[first[first >= 0]] = True
+    free = order[~reserved]
     warn_if(
         max(0, size - len(free)),
         "the validation part lacks {n} interactions, which are the last of their users",
@@ -252,7 +309,9 @@ def _drawn_sparing_users(
     mask = np.zeros(n, bool)
     mask[free[:size]] = True
     if not mask.any():
-        raise ValueError("`valid` must leave something to cut, got one interaction per user.")
+        raise ValueError(
+            "`data` must have a user with several interactions, got one interaction per user."
+        )
     return mask
 
 
@@ -268,41 +327,43 @@ def _last_k(
     data: Interactions, name: str, k: int | float, rng: np.random.Generator | None
 ) -> Bool[np.ndarray, " n"]:
     if k < 1 or k != int(k):
-        raise ValueError(f"`{name}` must be a whole number of 1 or more, got {k}.")
+        raise ValueError(f"`{name}` must be an integer of at least 1, got {k}.")
     if rng is not None:
         rank = rng.permutation(len(data))
     elif data.timestamps is not None:
         rank = data.timestamps
     else:
-        raise ValueError("`data` has no timestamps: pass `seed` to leave out at random.")
-    order = np.lexsort((rank, data.users))  # within users, which keep their CSR segments
+        raise ValueError("`data` must have timestamps; pass `seed` to sample at random.")
+    order = np.lexsort((rank, data.users))  # users keep their CSR segments
     from_end = data.indptr[1:][data.users] - np.arange(len(data))
-    left_out = (from_end <= k) & (data.degrees > k)[data.users]
+    selected = (from_end <= k) & (data.degrees > k)[data.users]
     short = int(np.sum((data.degrees > 0) & (data.degrees <= k)))
     warn_if(short, f"{{n}} users have no more than {int(k)} interactions and keep them all")
     mask = np.zeros(len(data), bool)
-    mask[order[left_out]] = True
+    mask[order[selected]] = True
     if not mask.any():
         raise ValueError(f"No user has more than {int(k)} interactions to leave {int(k)} out.")
     return mask
 
 
-def _cut(data: Interactions, rule: Callable[[Interactions], Bool[np.ndarray, " n"]]) -> Split:
-    """Takes out as test part what ``rule`` chooses from the interactions in the order of ids."""
-    ordered, places = _by_ids(data)
+def _split_by_mask(
+    data: Interactions, select: Callable[[Interactions], Bool[np.ndarray, " n"]]
+) -> Split:
+    """Splits off the test part that ``select`` returns for the interactions in id order."""
+    ordered, order = _sort_by_ids(data)
     mask = np.zeros(len(data), bool)
-    mask[places] = rule(ordered)
+    mask[order] = select(ordered)
     split = Split(train=data.select(~mask), test=data.select(mask))
     emptied = int(np.sum((data.degrees > 0) & (split.train.degrees == 0)))
     warn_if(emptied, "{n} users have no interaction left in training")
     return split
 
 
-def _by_ids(data: Interactions) -> tuple[Interactions, Int64[np.ndarray, " n"] | slice]:
-    """The interactions with both vocabularies in the order of ids, and their places in ``data``."""
-    users, items = _ids.ranks(data.user_ids), _ids.ranks(data.item_ids)
+def _sort_by_ids(data: Interactions) -> tuple[Interactions, Int64[np.ndarray, " n"] | slice]:
+    """Returns the interactions with vocabularies in id order, and their positions in ``data``."""
+    users, items = _ids.id_ranks(data.user_ids), _ids.id_ranks(data.item_ids)
     if all(np.all(ranks[1:] > ranks[:-1]) for ranks in (users, items)):
-        return data, slice(None)  # as readers leave integers: nothing to sort
+        return data, slice(None)
     row, column = users[data.users], items[data.items]
     order = np.argsort(row * data.n_items + column)
     degrees = np.bincount(row, minlength=data.n_users)
