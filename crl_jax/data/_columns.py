@@ -33,7 +33,7 @@ _KNOWN_NAMES = {
 class ColumnSpec(NamedTuple):
     """Columns requested by the caller, by name or position.
 
-    None stands for a guess by name. An empty name disables ratings or times.
+    None is resolved by name. An empty name disables ratings or times.
     """
 
     user: str | int | None = None

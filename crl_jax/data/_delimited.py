@@ -368,7 +368,7 @@ def _read_irregular(
     _warn_of_stripped(n_stripped, path)
     warn_if(
         n_rows_in_quotes,
-        "{n} lines within quotes look like rows of their own; if quotes are part of the text, "
+        "{n} lines within quotes look like rows; if quotes are part of the text, "
         'pass `quote_char` = ""',
         of=str(path),
     )

@@ -73,7 +73,7 @@ class IdEncoder:
                 self._add_text(list(map(str, integers.tolist())))
         if isinstance(column, np.ndarray):
             column = list(map(str, column.tolist()))
-        self._add_text(column)
+        self._add_text(column if isinstance(column, list | tuple) else column.to_list())  # pyright: ignore[reportAttributeAccessIssue]
 
     def result(self) -> tuple[Names, Shaped[np.ndarray, " n"]]:
         """Returns the distinct ids and the code of every id; the encoder is then exhausted."""
@@ -82,18 +82,14 @@ class IdEncoder:
         distinct, encode = _encode_integers(self._integers)
         return distinct, _join(self._integers, encode, distinct)
 
-    def _add_text(self, column: "Sequence[str] | pl.Series") -> None:
+    def _add_text(self, names: Sequence[str]) -> None:
         codes_of = self._codes_of
-        is_series = not isinstance(column, list | tuple)
-        names = column.unique(maintain_order=True).to_list() if is_series else column  # pyright: ignore[reportAttributeAccessIssue]
         for name in names:
             if name not in codes_of:
                 if expected := _find_fault(name):
                     raise InvalidId(name, expected)
                 codes_of[name] = len(codes_of)
         codes = np.fromiter(map(codes_of.__getitem__, names), np.int64, len(names))
-        if is_series:
-            codes = column.replace_strict(names, codes).to_numpy()  # pyright: ignore[reportAttributeAccessIssue]
         self._codes.append(_narrow(codes))
 
 
