@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from jaxtyping import TypeCheckError
 
 from crl_jax.data import DataError, DataWarning, _delimited, _ids, _readers, read, read_split
+from crl_jax.data._values import InvalidValue
 
 ROWS = [("196", "242", "3", "881250949"), ("186", "302", "4.5", "891717742")]
 
@@ -392,9 +393,9 @@ def test_ids_are_numbered_apart_in_whatever_batches_they_come(batches, as_arrays
 @given(st.lists(words), st.sampled_from(INVALID))
 def test_an_invalid_id_is_told_when_it_comes(valid, bad):
     encoder = _ids.IdEncoder()
-    with pytest.raises(_ids.InvalidId) as caught:
+    with pytest.raises(InvalidValue) as caught:
         encoder.add([*valid, bad, "-1"])
-    assert caught.value.name == bad
+    assert (caught.value.value, caught.value.index) == (bad, len(valid))
 
 
 MOMENTS = ["2020-01-01", "2020-01-01 00:00:01", "2020-01-01T01:00:02+01:00", "1577836803.5"]

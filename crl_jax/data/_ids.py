@@ -1,9 +1,9 @@
 """Original ids: validity, integer or text vocabularies, and encoding as indices."""
 
 import re
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Sized
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int64, Shaped
@@ -11,10 +11,7 @@ from numpy.typing import ArrayLike
 
 from .._checks import is_canonical_integer
 from ._errors import DataError, shorten
-from ._values import InvalidValue, parse_ids
-
-if TYPE_CHECKING:
-    import polars as pl
+from ._values import Column, InvalidValue, parse_ids
 
 _WHOLE_FLOAT = re.compile(r"(?:0|[1-9][0-9]{0,18})\.0")
 _NEGATIVE = re.compile(r"-[0-9]+(?:\.0*)?")
@@ -30,19 +27,6 @@ _MISSING_MARKS = {"\\N", "NULL", "null", "nan", "NaN", "None", "<NA>"}
 
 Names = list[str] | Shaped[np.ndarray, " _"]
 """Distinct ids: text in any order, or an ascending array of integers or text."""
-
-
-class InvalidId(ValueError):
-    """Text that is not a valid id.
-
-    Attributes:
-      name: The text.
-      expected: Noun phrase for the message.
-    """
-
-    def __init__(self, name: str, expected: str) -> None:
-        super().__init__(f"expected {expected}, got {name!r}")
-        self.name, self.expected = name, expected
 
 
 class IdEncoder:
@@ -61,19 +45,20 @@ class IdEncoder:
         self._codes_of: dict[str, int] = {}
         self._codes: list[np.ndarray] = []
 
-    def add(self, column: "Sequence[str] | np.ndarray | pl.Series") -> None:
-        """Adds text, non-negative integers or a polars Series; raises :class:`InvalidId`."""
-        self.count += len(column)
+    def add(self, column: Column) -> None:
+        """Adds a batch of ids that :func:`parse_ids` accepts; raises :class:`InvalidValue`."""
+        ids = parse_ids(column)
+        self.count += len(ids)
         if self._integers is not None:
-            if (integers := canonical_integers(column)) is not None:
+            if (integers := canonical_integers(ids)) is not None:
                 self._integers.append(_narrow(integers))
                 return
             earlier, self._integers = self._integers, None
             for integers in earlier:
                 self._add_text(list(map(str, integers.tolist())))
-        if isinstance(column, np.ndarray):
-            column = list(map(str, column.tolist()))
-        self._add_text(column if isinstance(column, list | tuple) else column.to_list())  # pyright: ignore[reportAttributeAccessIssue]
+        if isinstance(ids, np.ndarray):
+            ids = list(map(str, ids.tolist()))
+        self._add_text(ids if isinstance(ids, list) else ids.to_list())
 
     def result(self) -> tuple[Names, Shaped[np.ndarray, " n"]]:
         """Returns the distinct ids and the code of every id; the encoder is then exhausted."""
@@ -82,12 +67,12 @@ class IdEncoder:
         distinct, encode = _encode_integers(self._integers)
         return distinct, _join(self._integers, encode, distinct)
 
-    def _add_text(self, names: Sequence[str]) -> None:
+    def _add_text(self, names: list[str]) -> None:
         codes_of = self._codes_of
         for name in names:
             if name not in codes_of:
                 if expected := _find_fault(name):
-                    raise InvalidId(name, expected)
+                    raise InvalidValue(names.index(name), expected, name)
                 codes_of[name] = len(codes_of)
         codes = np.fromiter(map(codes_of.__getitem__, names), np.int64, len(names))
         self._codes.append(_narrow(codes))
@@ -252,7 +237,7 @@ def encode(column: ArrayLike, name: str) -> tuple[Names, Shaped[np.ndarray, " n"
         raise DataError(f"`{name}` must be one-dimensional, got shape {array.shape}.")
     encoder = IdEncoder()
     try:
-        encode_into(encoder, array)
+        encoder.add(array)
     except InvalidValue as error:
         raise DataError(
             f"`{name}`: expected {error.expected}, got {shorten(error.value)} "
@@ -260,13 +245,3 @@ def encode(column: ArrayLike, name: str) -> tuple[Names, Shaped[np.ndarray, " n"
         ) from None
     names, codes = encoder.result()
     return strip_float_suffix(names), codes
-
-
-def encode_into(encoder: IdEncoder, column: Any) -> None:
-    """Adds a column to an encoder; raises :class:`InvalidValue`."""
-    column = parse_ids(column)
-    try:
-        encoder.add(column)
-    except InvalidId as error:
-        index = next(i for i, value in enumerate(column) if value == error.name)
-        raise InvalidValue(index, error.expected, error.name) from None

@@ -470,13 +470,10 @@ def _read_lists(blocks: TextBlocks) -> Records:
             heads.append(words[0])
             lengths.append(len(words) - 1)
             tails += words[1:]
-        try:
-            for encoder, column in ((users, heads), (items, tails)):
-                if _ids.canonical_integers(column) is None:
-                    _check_words(blocks, text)
-                encoder.add(column)
-        except _ids.InvalidId:
-            _check_words(blocks, text)
+        for encoder, column in ((users, heads), (items, tails)):
+            if _ids.canonical_integers(column) is None:
+                _check_words(blocks, text)
+            encoder.add(column)
     if not lengths:
         raise DataError(f"{blocks.path}: expected interactions, got an empty file.")
     (user_names, rows), (item_names, codes) = users.result(), items.result()

@@ -57,7 +57,7 @@ class RecordBuilder:
         for role, column in columns.items():
             try:
                 if role in self._encoders:
-                    _ids.encode_into(self._encoders[role], column)
+                    self._encoders[role].add(column)
                 elif role == "rating":
                     self._numbers[role].append(parse_ratings(column))
                 else:
