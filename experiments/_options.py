@@ -52,13 +52,20 @@ class DataOptions:
     """Name or position of the rating column; an empty one reads none."""
     time_col: str | None = None
     """Name or position of the timestamp column; an empty one reads none."""
-    format: Literal["u.data", "ratings.dat", "csv", "parquet", "inter", "lightgcn"] | None = None
+    format: (
+        Literal["u.data", "ratings.dat", "csv", "parquet", "inter", "lightgcn", "jsonl"] | None
+    ) = None
     """Format of the files, where their names and first lines do not tell."""
     delimiter: str | None = None
     """What separates the fields of csv text, where the first line does not tell."""
     header: bool | None = None
     """Whether the first line of text has the names; by default it has, unless a column is given by
     its position."""
+    quote_char: str | None = None
+    """Character that may enclose fields of csv text, a double quote by default; an empty one
+    disables quoting."""
+    encoding: str | None = None
+    """Encoding of text, such as latin-1; UTF-8 by default."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from ._program import flag
 
 # The flags that say how files are read.
 _READING = (
-    "user_col", "item_col", "rating_col", "time_col", "format", "delimiter", "header", "min_rating",
+    "user_col", "item_col", "rating_col", "time_col", "format", "delimiter", "header", "quote_char",
+    "encoding", "min_rating",
 )  # fmt: skip
 OnStage = Callable[[str], None]
 """``on_stage(what)``, called with what is being done from now on."""
