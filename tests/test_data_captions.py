@@ -18,7 +18,7 @@ from crl_jax.data import (
     DataWarning,
     load_captioned,
 )
-from crl_jax.data._captions._set import cut_captioned
+from crl_jax.data._captions._captioned import split_captioned
 
 RNG = np.random.default_rng(0)
 
@@ -73,7 +73,7 @@ def test_some_of_the_images_keep_their_texts():
     assert whole.take(np.arange(6) % 2 == 0).texts == whole.take(slice(0, 6, 2)).texts
     with pytest.raises(ValueError, match="read-only"):
         some.image_of_text[0] = 1
-    with pytest.raises(ValueError, match="`index` must name each image once"):
+    with pytest.raises(ValueError, match="`index` must be distinct"):
         whole.take([1, 1])
 
 
@@ -81,7 +81,7 @@ def test_some_of_the_images_keep_their_texts():
     ("change", "message"),
     [
         ({"images": np.zeros((2, 4, 4), np.uint8)}, "`images` must have 4 dimensions"),
-        ({"texts": ("a", 3)}, "`texts` must be strings, got 3"),
+        ({"texts": ("a", 3)}, "`texts` must be non-empty strings, got 3"),
         ({"texts": ("a",)}, r"`image_of_text` must have shape \(1,\)"),
         ({"image_of_text": np.array([0, 2], np.int32)}, r"`image_of_text` must lie in \[0, 2\)"),
         ({"groups": np.zeros(3, np.int32)}, r"`groups` must have shape \(2,\), got \(3,\)"),
@@ -113,10 +113,10 @@ def test_parts_hold_each_image_once_and_each_group_whole(groups, valid, test, se
     units = alone + len({g for g in groups if g >= 0}) if by_group else n
     if units < 3:
         with pytest.raises(DataError, match="at least 3 groups"):
-            cut_captioned(whole, valid, test, seed, "x", by_group=by_group)
+            split_captioned(whole, valid, test, seed, "x", by_group=by_group)
         return
-    split = cut_captioned(whole, valid, test, seed, "x", by_group=by_group)
-    again = cut_captioned(whole, valid, test, seed, "x", by_group=by_group)
+    split = split_captioned(whole, valid, test, seed, "x", by_group=by_group)
+    again = split_captioned(whole, valid, test, seed, "x", by_group=by_group)
     texts = {name: set(part.texts) for name, part in split.parts()}
     assert {name: set(part.texts) for name, part in again.parts()} == texts
     assert sorted(text for part in texts.values() for text in part) == sorted(whole.texts)
@@ -150,7 +150,7 @@ def test_photographs_by_lists(tmp_path):
     assert [parts[p].texts for p in ("valid", "test")] == [("five",), ("one", "two")]
     assert parts["train"].images[:, 0, 0, 0].tolist() == [20, 10]
     assert load_captioned(folder, size=3).test.images.shape == (1, 3, 3, 3)
-    with pytest.raises(ValueError, match="`valid` belongs to data without parts"):
+    with pytest.raises(ValueError, match="`valid` requires a source without parts"):
         load_captioned(folder, valid=0.5)
 
 
@@ -161,7 +161,7 @@ def test_photographs_without_lists_are_drawn(tmp_path):
         (folder / "images" / f"{place}.png").write_bytes(jpeg(place))
     (folder / "images" / "more.png").write_bytes(jpeg(0))
     (folder / "captions.tsv").write_text("".join(f"{i}.png\ttext {i}\n" for i in range(10)))
-    with pytest.warns(DataWarning, match="1 images have no caption and are left out"):
+    with pytest.warns(DataWarning, match="skipped 1 images without a caption"):
         split = load_captioned(folder, valid=0.2, test=0.3)
     assert {name: len(part) for name, part in split.parts()} == {"train": 5, "valid": 2, "test": 3}
 
@@ -230,9 +230,9 @@ def test_pictograms_and_their_variants(tmp_path):
 
 def test_pictograms_of_one_hand_in_another_language(tmp_path):
     folder = pictograms(tmp_path / "p", HEAD + HANDS, pen=drawn(6), ink=drawn(5, side=8))
-    with pytest.raises(DataError, match="Drawings differ in size, and `size` makes them one"):
+    with pytest.raises(DataError, match=r"drawings differ in size.*set `size` to resize"):
         load_captioned(folder)
-    with pytest.warns(DataWarning, match="1 pictograms have no drawing"):
+    with pytest.warns(DataWarning, match="skipped 1 pictograms without a drawing"):
         split = load_captioned(folder, drawings=["pen"], column="label_zh")
     texts = {text for _, part in split.parts() for text in part.texts}
     assert texts == {"手", "黑手", "吻", "吻吻", "男女吻", "猫"}
@@ -242,8 +242,12 @@ def test_pictograms_of_one_hand_in_another_language(tmp_path):
 @pytest.mark.parametrize(
     ("table", "options", "message"),
     [
-        (HEAD + "hand\t0\t6\t0\t手\n", {}, r"pairs.tsv:2: expected a place in \[-1, 6\).*'6'"),
-        (HEAD + "hand\t0\tx\t0\t手\n", {}, r"pairs.tsv:2: expected a place in .*'x'"),
+        (
+            HEAD + "hand\t0\t6\t0\t手\n",
+            {},
+            r"pairs.tsv:2: expected an index of a drawing in \[-1, 6\).*'6'",
+        ),
+        (HEAD + "hand\t0\tx\t0\t手\n", {}, r"pairs.tsv:2: expected an index of .*'x'"),
         (HEAD + "hand\t0\n", {}, "pairs.tsv:2: expected 5 cells, got 2"),
         (HEAD, {}, "pairs.tsv: expected a line for each pictogram"),
         (HEAD + "\t0\t0\t0\t手\n", {}, "pairs.tsv:2: expected a text in label_en, got none"),
@@ -263,7 +267,7 @@ def test_drawings_that_are_none(tmp_path):
     with pytest.raises(DataError, match=r"ink.npz: expected images uint8 .* got float64 \[5, 4, 4"):
         load_captioned(folder)
     np.savez(folder / "ink.npz", images=np.array([{}], object))
-    with pytest.raises(DataError, match=r"ink.npz: expected an array images, not readable"):
+    with pytest.raises(DataError, match=r"ink.npz: array images is not readable"):
         load_captioned(folder)
     np.savez(folder / "ink.npz", pictures=drawn(5))
     with pytest.raises(DataError, match=r"ink.npz: expected an array images, got pictures.npy"):
@@ -284,9 +288,9 @@ def test_arrays_in_memory():
     assert kept.valid is None
     assert kept.test.images.shape == (4, 2, 2, 3)
     for source, message in (
-        ((pixels, texts[1:]), "`texts` must hold a text, or several, for each of 8 images"),
+        ((pixels, texts[1:]), "`texts` must hold one or several captions for each of 8 images"),
         ((pixels, "12345678"), "`texts` must hold"),
-        ((pixels, texts, groups[1:]), "`groups` must hold a whole number for each of 8"),
+        ((pixels, texts, groups[1:]), "`groups` must be an integer for each of 8"),
         ((pixels / 255, texts), "`images` must be whole numbers"),
         (3, "`source` must be a name, a folder, Captioned"),
     ):
@@ -313,10 +317,13 @@ def test_digits_are_called_by_their_names():
 def test_odd_options_are_refused(tmp_path):
     for call, message in (
         (lambda: load_captioned("digits", size=0), "`size` must be a whole number of pixels"),
-        (lambda: load_captioned("digits", column="x"), "`column` belongs to a folder of pictogr"),
-        (lambda: load_captioned("digits", drawings=["x"]), "`drawings` belongs to"),
+        (lambda: load_captioned("digits", column="x"), "`column` requires a folder of pictogr"),
+        (lambda: load_captioned("digits", drawings=["x"]), "`drawings` requires"),
         (lambda: load_captioned("digits", test=1.0), r"`test` must lie in \(0, 1\)"),
-        (lambda: load_captioned("digits", valid=0.5, test=0.5), "`valid` and `test` must leave"),
+        (
+            lambda: load_captioned("digits", valid=0.5, test=0.5),
+            r"`valid` \+ `test` must be less than 1",
+        ),
         (lambda: load_captioned(tmp_path), "expected a folder with captions.tsv or pairs.tsv"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -327,7 +334,7 @@ def test_odd_options_are_refused(tmp_path):
 
 @pytest.mark.data
 def test_real_photographs_and_pictograms(real_data):
-    with pytest.warns(DataWarning, match="91 images are in none of the lists"):
+    with pytest.warns(DataWarning, match="skipped 91 images that are in no list"):
         split = load_captioned(real_data / "flickr8k-80px", size=16)
     sizes = {name: (len(part), len(part.texts)) for name, part in split.parts()}
     assert sizes == {"train": (6000, 30000), "valid": (1000, 5000), "test": (1000, 5000)}

@@ -105,7 +105,7 @@ def test_folds(tmp_path):
     np.testing.assert_array_equal(data.load_graphs(folder).folds, want)
     np.testing.assert_array_equal(data.load_graphs(folder / "TOY.txt").folds, want)
     (folder / "10fold_idx/test_idx-3.txt").write_text("3\n2\n")
-    with pytest.raises(DataError, match=r"test_idx-3.txt:2: expected places from 0 to 11"):
+    with pytest.raises(DataError, match=r"test_idx-3.txt:2: expected indices from 0 to 11"):
         data.load_graphs(folder)
     (folder / "10fold_idx/test_idx-3.txt").unlink()
     with pytest.raises(DataError, match="expected 10 test parts, got 9"):
@@ -139,17 +139,17 @@ def test_a_broken_text_is_refused(tmp_path, text, message):
     ("changes", "message"),
     [
         ({"graph_labels": None}, "expected a file NAME_graph_labels.txt, got none"),
-        ({"A": "1, 2\n2\n"}, r"TOY_A.txt:2: expected 2 whole numbers, got '2'"),
+        ({"A": "1, 2\n2\n"}, r"TOY_A.txt:2: expected 2 integers, got '2'"),
         ({"A": "1, 2\n2, 6\n"}, r"TOY_A.txt:2: expected nodes from 1 to 5"),
         ({"A": "1, 4\n"}, r"TOY_A.txt:1: expected two nodes of one graph"),
         (
             {"graph_indicator": "1\n1\n2\n1\n2\n"},
-            r"indicator.txt:4: expected graphs in their order",
+            r"indicator.txt:4: expected graphs in ascending order",
         ),
         ({"graph_indicator": "1\n1\n1\n2\n3\n"}, r"indicator.txt:5: expected one of 2 graphs"),
         ({"graph_labels": "1\n2\n3\n"}, r"graph_labels.txt:3: expected a graph with nodes"),
         ({"node_labels": "1\n"}, r"node_labels.txt: expected 5 lines, one for each node, got 1"),
-        ({"node_attributes": "1\ninf\n"}, r"attributes.txt:2: expected one of the finite numbers"),
+        ({"node_attributes": "1\ninf\n"}, r"attributes.txt:2: expected 1 finite numbers"),
     ],
 )
 def test_broken_tables_are_refused(tmp_path, changes, message):
@@ -163,18 +163,18 @@ def test_what_is_changed_is_counted(tmp_path):
         check_toy(data.load_graphs(folder))
     texts = [str(warning.message).split(": ", 1)[1] for warning in caught]
     assert texts == [
-        "1 links of nodes with themselves were left out",
-        "1 links stand there twice and count once",
-        "1 links lead one way, and were taken for both",
+        "removed 1 self-loops",
+        "removed 1 repeated edges",
+        "1 edges are listed in one direction only, and were made undirected",
     ]
 
 
 def test_one_set_is_expected(tmp_path):
-    with pytest.raises(DataError, match=r"expected one set of graphs.* got none"):
+    with pytest.raises(DataError, match=r"expected one dataset of graphs.* got none"):
         data.load_graphs(tmp_path)
     write_gin(tmp_path)
     (tmp_path / "B.txt").write_text(GIN)
-    with pytest.raises(DataError, match=r"expected one set of graphs.* got B.txt, TOY.txt"):
+    with pytest.raises(DataError, match=r"expected one dataset of graphs.* got B.txt, TOY.txt"):
         data.load_graphs(tmp_path)
     with pytest.raises(FileNotFoundError, match="no such file"):
         data.load_graphs(tmp_path / "other")
@@ -185,11 +185,11 @@ def test_one_set_is_expected(tmp_path):
 def test_arrays_in_memory_that_do_not_belong():
     for edges, features, labels, message in (
         ([[[0], [2]]], [[1, 1]], [0], r"`edges` of graph 0 must lie in \[0, 2\), got 0 to 2"),
-        ([[[0, 1]]], [[1, 1]], [0], r"`edges` of graph 0 must be whole numbers \[2, n_edges\]"),
-        ([[[], []]], [[1], [1]], [0], "must be of one length, got 1, 2 and 1"),
-        ([[[], []]], [[]], [0], "`features` must be whole numbers where they are tags"),
+        ([[[0, 1]]], [[1, 1]], [0], r"`edges` of graph 0 must be integers \[2, n_edges\]"),
+        ([[[], []]], [[1], [1]], [0], "must have one length, got 1, 2 and 1"),
+        ([[[], []]], [[]], [0], "`features` \\[n_nodes\\] \\(tags\\) must be integers"),
         ([[[], []]], None, [0], "`n_nodes` must be given"),
-        ([[[], []]], [[1]], [0.5], "`labels` must be whole numbers"),
+        ([[[], []]], [[1]], [0.5], "`labels` must be integers"),
     ):
         with pytest.raises(ValueError, match=message):
             data.as_graphs(edges, features, labels)
@@ -199,10 +199,14 @@ def test_fields_that_do_not_belong():
     whole = data.simulate_graphs(n=4)
     fields = {name: getattr(whole, name) for name in whole.__dataclass_fields__}
     for name, value, message in (
-        ("edges", whole.edges[::-1], "the lower first"),
+        ("edges", whole.edges[::-1], "the lower index first"),
         ("labels", whole.labels + np.int32(3), r"`labels` must lie in \[0, 3\)"),
         ("node_offsets", whole.node_offsets[:-1], "`node_offsets` must have shape"),
-        ("features", whole.features.astype(np.float64), "`features` must be of uint8 or float32"),
+        (
+            "features",
+            whole.features.astype(np.float64),
+            "`features` must have 2 dimensions and be of uint8 or float32",
+        ),
         ("classes", ("a", "a", "b"), "`classes` must be distinct"),
         ("folds", np.full(4, -2, np.int32), "`folds` must be at least -1"),
     ):

@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 
 from crl_jax import data
 from crl_jax.data import IMAGE_SETS, DataError, Images, ImageSplit, load_images
-from crl_jax.data._split_sampling import drawn_for_test
+from crl_jax.data._split_sampling import sample_test_mask
 
 
 @pytest.fixture(autouse=True)
@@ -136,10 +136,10 @@ def test_each_class_gives_its_share_to_the_test_part(labels, share):
     counts = {label: int(np.sum(labels == label)) for label in set(labels.tolist())}
     if max(counts.values()) == 1:
         with pytest.raises(DataError, match="x: expected a class of two images or more"):
-            drawn_for_test(labels, share, "x")
+            sample_test_mask(labels, share, "x")
         return
-    drawn = drawn_for_test(labels, share, "x")
-    np.testing.assert_array_equal(drawn, drawn_for_test(labels, share, "x"))
+    drawn = sample_test_mask(labels, share, "x")
+    np.testing.assert_array_equal(drawn, sample_test_mask(labels, share, "x"))
     for label, n in counts.items():
         expected = 0 if n == 1 else min(max(round(share * n), 1), n - 1)
         assert drawn[labels == label].sum() == expected
@@ -147,7 +147,7 @@ def test_each_class_gives_its_share_to_the_test_part(labels, share):
 
 def test_the_draw_is_uniform_and_not_a_run_of_neighbours():
     labels = np.zeros(10_000, np.int32)
-    drawn = drawn_for_test(labels, 0.25, "x")
+    drawn = sample_test_mask(labels, 0.25, "x")
     assert drawn.sum() == 2500
     for hundred in np.split(drawn, 100):  # hypergeometric, mean 25, deviation 4.3
         assert 5 <= hundred.sum() <= 45
@@ -228,7 +228,7 @@ def test_options_are_checked():
     for share in (0, 1, 1.5, float("nan")):
         with pytest.raises(ValueError, match=r"`test` must lie in \(0, 1\)"):
             load_images("digits", test=share)
-    with pytest.raises(ValueError, match="`test` belongs to images without a test part"):
+    with pytest.raises(ValueError, match="`test` requires images without a test part"):
         load_images(ImageSplit(made(), made()), test=0.5)
 
 

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import os
 import shutil
 import stat
 import tarfile
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from crl_jax.data import DataError, DataWarning, _archive, load_images
-from crl_jax.data._archive import open_store
+from crl_jax.data._archive import open_tree, read_text
 
 
 @pytest.fixture(autouse=True)
@@ -118,20 +119,20 @@ def test_a_path_stands_once(tmp_path, suffix):
 )
 def test_links_and_devices_in_a_tar_are_refused(tmp_path, kind):
     path = tarred(tmp_path / "x.tar", {"train/a/0.png": b""}, kind, link="/etc/passwd")
-    with pytest.raises(DataError, match=r"train/a/0.png: expected a file, got a link"):
+    with pytest.raises(DataError, match=r"train/a/0.png: expected a regular file, got a link"):
         load_images(path)
 
 
 def test_links_in_a_zip_are_refused(tmp_path):
     path = zipped(tmp_path / "x.zip", {"train/a/0.png": b"/etc/passwd"}, stat.S_IFLNK | 0o777)
-    with pytest.raises(DataError, match=r"train/a/0.png: expected a file, got a link"):
+    with pytest.raises(DataError, match=r"train/a/0.png: expected a regular file, got a link"):
         load_images(path)
 
 
 @pytest.mark.parametrize("suffix", [".zip", ".tar", ".gz"])
 def test_members_that_are_too_large_are_refused_before_they_are_read(tmp_path, suffix, monkeypatch):
     path = packed(tmp_path / f"x{suffix}", {**FILES, "train/a/big.png": b"\0" * 100_000})
-    monkeypatch.setattr(_archive, "_LARGEST", 99_999)
+    monkeypatch.setattr(_archive, "_MAX_FILE_BYTES", 99_999)
     monkeypatch.setattr(zipfile.ZipFile, "open", lambda *_: pytest.fail("read"))
     with pytest.raises(DataError, match=r"big.png: expected at most 99999 bytes, got 100000"):
         load_images(path)
@@ -143,14 +144,20 @@ def test_a_member_that_lies_about_its_size(tmp_path):
         content[place : place + 4] = (100).to_bytes(4, "little")
     (tmp_path / "x.zip").write_bytes(content)
     with (
-        open_store(tmp_path / "x.zip") as store,
-        pytest.raises(DataError, match=r"not readable .*CRC"),
+        pytest.raises(DataError, match=r"a/0.png: not readable .*CRC"),
+        open_tree(tmp_path / "x.zip"),
     ):
-        store.read("a/0.png", 1000)
+        pytest.fail("read")
+
+
+def test_all_files_together_are_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(_archive, "_MAX_TOTAL_BYTES", 100)
+    with pytest.raises(DataError, match="expected at most 100 bytes in all files"):
+        load_images(tarred(tmp_path / "x.tar", FILES))
 
 
 def test_too_many_members(tmp_path, monkeypatch):
-    monkeypatch.setattr(_archive, "_MOST", 3)
+    monkeypatch.setattr(_archive, "_MAX_FILES", 3)
     with pytest.raises(DataError, match="expected at most 3 files"):
         load_images(zipped(tmp_path / "x.zip", FILES))
 
@@ -197,15 +204,7 @@ def test_a_broken_archive_is_an_error_of_the_data(tmp_path_factory, suffix, wher
     assert split.train.images.dtype == np.uint8
 
 
-def test_a_tar_that_changes_while_it_is_read(tmp_path):
-    path = tarred(tmp_path / "x.tar", FILES)
-    with open_store(path) as store:
-        tarred(path, {PATHS[0]: FILES[PATHS[0]]})
-        with pytest.raises(DataError, match=r"test/b/0.png: no such file"):
-            list(store.each(PATHS))
-
-
-def test_the_contents_of_a_store(tmp_path):
+def test_the_files_of_a_tree(tmp_path):
     files = {"b/x": b"12345", "a-b/y": b"", "a/z": b"123"}
     for name, content in files.items():
         (tmp_path / "f" / name).parent.mkdir(parents=True)
@@ -215,22 +214,37 @@ def test_the_contents_of_a_store(tmp_path):
         zipped(tmp_path / "x.zip", files),
         tarred(tmp_path / "x.tar", files),
     ):
-        with open_store(path) as store:
-            assert list(store.sizes.items()) == [("a/z", 3), ("a-b/y", 0), ("b/x", 5)]
-            assert store.where("b/x") == f"{path}/b/x"
-            for content in store.each([*files]):
-                assert content.read() == files[content.name]
-                assert content.size == len(files[content.name])
-            for content in store.each(["b/x"]):
-                assert (content.read(2), content.read(3)) == (b"12", b"345")
-                with pytest.raises(DataError, match="b/x: expected 1 more bytes, got 0"):
-                    content.read(1)
+        with open_tree(path) as tree:
+            assert list(tree.sizes.items()) == [("a/z", 3), ("a-b/y", 0), ("b/x", 5)]
+            assert tree.where("b/x") == f"{path}/b/x"
+            assert {name: tree.read(name, 5) for name in files} == files
             with pytest.raises(DataError, match="b/x: expected at most 4 bytes, got 5"):
-                store.read("b/x", 4)
-    with open_store(tmp_path / "f") as store:
-        (tmp_path / "f" / "b" / "x").write_bytes(b"12")
-        with pytest.raises(DataError, match="f/b/x: expected 5 more bytes, got 2"):
-            store.read("b/x", 100)
+                tree.read("b/x", 4)
+            root = tree.root
+        assert root.exists() == (path == tmp_path / "f")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_unpacking_without_a_writable_cache(tmp_path):
+    (tmp_path / "cache").write_text("a file")
+    with open_tree(zipped(tmp_path / "x.zip", FILES)) as tree:
+        assert tree.read(PATHS[0], 1000) == FILES[PATHS[0]]
+
+
+def test_special_files_are_refused_without_waiting(tmp_path):
+    for name, content in FILES.items():
+        (tmp_path / "f" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "f" / name).write_bytes(content)
+    os.mkfifo(tmp_path / "f" / "train" / "a" / "pipe.png")
+    with pytest.raises(DataError, match=r"pipe.png: expected a regular file, got a special file"):
+        load_images(tmp_path / "f")
+    os.remove(tmp_path / "f" / "train" / "a" / "pipe.png")
+    os.symlink("/no/such.png", tmp_path / "f" / "train" / "a" / "link.png")
+    with pytest.raises(DataError, match=r"link.png: expected a file, got a symbolic link to a mi"):
+        load_images(tmp_path / "f")
+    os.mkfifo(tmp_path / "vocab.txt")
+    with pytest.raises(DataError, match=r"vocab.txt: expected a regular file, got a special"):
+        read_text(tmp_path / "vocab.txt")
 
 
 def test_a_file_that_may_not_be_read_says_so(tmp_path, monkeypatch):

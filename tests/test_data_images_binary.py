@@ -237,7 +237,7 @@ def test_labels_and_images_of_stl10_go_together(tmp_path):
     ("form", "size", "kept"), [("folder", None, 0), ("folder", 8, 5), ("tar.gz", None, 5)]
 )
 def test_files_that_lie_there_ready_are_not_kept_again(tmp_path, monkeypatch, form, size, kept):
-    monkeypatch.setattr("crl_jax.data._images._source._WORTH_KEEPING", 1)
+    monkeypatch.setattr("crl_jax.data._images._load._MIN_CACHED_IMAGES", 1)
     _, files, parts, _ = release("cifar10")
     path = write(tmp_path / "x", files, form)
     for _ in range(2):
@@ -249,5 +249,5 @@ def test_files_that_lie_there_ready_are_not_kept_again(tmp_path, monkeypatch, fo
 
 def test_a_release_has_a_test_part(tmp_path):
     _, files, _, _ = release("cifar100")
-    with pytest.raises(ValueError, match="`test` belongs to images without a test part"):
+    with pytest.raises(ValueError, match="`test` requires images without a test part"):
         load_images(write(tmp_path, files, "folder"), test=0.5)

@@ -24,12 +24,12 @@ from crl_jax.data import (
     download,
     load_images,
 )
-from crl_jax.data._images import _cache, _source
+from crl_jax.data._images import _cache, _load
 
 
 @pytest.fixture(autouse=True)
 def _keep_all(monkeypatch):
-    monkeypatch.setattr(_source, "_WORTH_KEEPING", 1)
+    monkeypatch.setattr(_load, "_MIN_CACHED_IMAGES", 1)
 
 
 @pytest.fixture
@@ -42,8 +42,8 @@ def cache(tmp_path, monkeypatch):
 def decoded(monkeypatch):
     """How often images were decoded."""
     calls = []
-    inner = _source.read_found
-    monkeypatch.setattr(_source, "read_found", lambda *given: (calls.append(1), inner(*given))[1])
+    inner = _load.load_files
+    monkeypatch.setattr(_load, "load_files", lambda *given: (calls.append(1), inner(*given))[1])
     return calls
 
 
@@ -110,7 +110,7 @@ def test_what_changed_is_decoded_anew_and_the_old_goes(tmp_path, cache, decoded,
     path.write_bytes(archive(first=20) + b"\0")  # of the same time
     os.utime(path, ns=(time, time + 1))
     assert firsts(load_images(path)) == [[20, 21], [22]]
-    monkeypatch.setattr(_source, "_version_of_pillow", lambda: "none")
+    monkeypatch.setattr(_load, "_pillow_version", lambda: "none")
     load_images(path)
     assert len(decoded) == 4
     assert load_images(path, size=1).train.images.shape == (2, 1, 1, 1)
@@ -188,7 +188,7 @@ def test_no_half_of_a_write_is_ever_read(tmp_path, cache, monkeypatch):
         raise OSError("no space left")
 
     monkeypatch.setattr(_cache.json, "dumps", full)
-    monkeypatch.setattr(_cache, "_place", lambda folder, _: folder / "it")
+    monkeypatch.setattr(_cache, "_entry_folder", lambda folder, _: folder / "it")
     with pytest.warns(DataWarning, match="not kept in the cache: no space left"):
         load_images(path)
     assert files_in(cache) == []
@@ -217,18 +217,18 @@ def test_the_slower_of_two_leaves_what_the_quicker_one_made(tmp_path, cache, mon
     remove = shutil.rmtree
 
     def remove_scratch(folder, *given, **named):  # what is there under its name came just now
-        if Path(folder).name.startswith(".part-"):
+        if Path(folder).name.startswith((".part-", ".unpacked-")):
             remove(folder, *given, **named)
 
     monkeypatch.setattr(_cache.shutil, "rmtree", remove_scratch)
-    monkeypatch.setattr(_cache, "recall", lambda *_: None)
-    monkeypatch.setattr(_source, "recall", lambda *_: None)
+    monkeypatch.setattr(_cache, "load_cached", lambda *_: None)
+    monkeypatch.setattr(_load, "load_cached", lambda *_: None)
     assert firsts(load_images(path)) == [[0, 1], [2]]
     assert [file.stat().st_ino for file in files_in(cache)] == before
 
 
 def test_few_images_are_not_kept(tmp_path, cache, monkeypatch):
-    monkeypatch.setattr(_source, "_WORTH_KEEPING", 4)
+    monkeypatch.setattr(_load, "_MIN_CACHED_IMAGES", 4)
     path = tmp_path / "x.zip"
     path.write_bytes(archive())
     load_images(path)
@@ -295,7 +295,7 @@ def test_other_bytes_are_never_opened(serve, cache, tmp_path, monkeypatch):
     content = archive()
     url, _ = serve(archive(first=1))
     monkeypatch.setitem(IMAGE_SETS, "cifar10", entry(url, content))
-    monkeypatch.setattr(_source, "open_store", lambda _: pytest.fail("opened"))
+    monkeypatch.setattr(_load, "open_tree", lambda *_: pytest.fail("opened"))
     with pytest.raises(DataError, match=r"expected .* bytes with SHA-256"):
         load_images("cifar10")
     assert files_in(tmp_path) == []
@@ -310,7 +310,7 @@ def test_an_archive_put_there_by_hand_is_taken_if_it_is_the_right_one(serve, cac
     path.write_bytes(content)
     assert download("mine:x") == path
     assert state["requests"] == 0
-    monkeypatch.setattr(_download, "_sha256", lambda _: pytest.fail("computed again"))
+    monkeypatch.setattr(_download, "_retrieve", lambda *_: pytest.fail("computed again"))
     assert download("mine:x") == path
     monkeypatch.undo()
     monkeypatch.setenv("CRL_JAX_CACHE", str(cache))

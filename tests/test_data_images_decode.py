@@ -14,7 +14,7 @@ from PIL import Image, ImageOps
 
 from crl_jax._threads import thread_map
 from crl_jax.data import DataError, Images, load_images
-from crl_jax.data._images._resize import resized, squared
+from crl_jax.data._images._decode import resize, resize_square
 
 RNG = np.random.default_rng(0)
 COLOUR = RNG.integers(0, 256, (6, 6, 3), np.uint8)
@@ -158,7 +158,7 @@ def test_resizing_is_antialiased_and_keeps_the_middle(height, width, size, chann
     pixels = np.random.default_rng(random.randrange(99)).integers(
         0, 256, (1, height, width, channels), np.uint8
     )
-    found = resized(pixels, size)
+    found = resize(pixels, size)
     assert found.shape == (1, size, size, channels)
     # Pillow rounds to 8 bits after each of the two directions.
     np.testing.assert_allclose(found[0], reference(pixels[0], size), atol=1.6)
@@ -167,16 +167,16 @@ def test_resizing_is_antialiased_and_keeps_the_middle(height, width, size, chann
 def test_the_middle_is_where_it_should_be():
     stripes = np.zeros((1, 4, 12, 1), np.uint8)
     stripes[:, :, 4:8] = 255
-    assert resized(stripes, 4).min() == 255
-    assert resized(stripes, None) is stripes
+    assert resize(stripes, 4).min() == 255
+    assert resize(stripes, None) is stripes
     square = Image.fromarray(COLOUR)
-    assert squared(square, 6) is square
+    assert resize_square(square, 6) is square
 
 
 def test_files_and_arrays_are_resized_alike(tmp_path):
     images = RNG.integers(0, 256, (3, 9, 5, 3), np.uint8)
     from_files = decoded(tmp_path, [Image.fromarray(image) for image in images], size=4)
-    np.testing.assert_array_equal(from_files, resized(images, 4))
+    np.testing.assert_array_equal(from_files, resize(images, 4))
     in_memory = load_images((images, [0, 0, 0]), size=4, test=0.4)
     assert in_memory.train.images.shape == (2, 4, 4, 3)
 
@@ -196,7 +196,7 @@ def test_blocks_make_no_difference(tmp_path, monkeypatch, limit):
         assert index == sorted(index)
     assert len(split.train) + len(split.test) == 150
     np.testing.assert_array_equal(
-        load_images(folder, size=1).train.images, resized(split.train.images, 1)
+        load_images(folder, size=1).train.images, resize(split.train.images, 1)
     )
 
 
@@ -280,24 +280,20 @@ def test_more_than_memory_holds(tmp_path, monkeypatch):
         raise MemoryError
 
     monkeypatch.setattr("crl_jax.data._images._decode.np.empty", full)
-    with pytest.raises(
-        DataError, match=r"fit in memory, got 2 .* 6 × 6 pixels. Give a smaller `size"
-    ):
+    with pytest.raises(DataError, match=r"fit in memory, got 2 .* 6 × 6 pixels. Reduce `size"):
         decoded(tmp_path, [Image.fromarray(GREY)])
 
 
 def test_files_that_are_too_large_are_not_read(tmp_path, monkeypatch):
-    monkeypatch.setattr("crl_jax.data._images._decode._LARGEST_FILE", 100)
-    with pytest.raises(
-        DataError, match=r"0.png: expected an image of at most 100 bytes, got \d{3}"
-    ):
+    monkeypatch.setattr("crl_jax.data._images._decode._MAX_FILE_BYTES", 100)
+    with pytest.raises(DataError, match=r"0.png: expected at most 100 bytes, got \d{3}"):
         decoded(tmp_path, [Image.fromarray(COLOUR)])
 
 
 def test_pillow_is_optional(tmp_path, monkeypatch):
     put(tmp_path, [Image.fromarray(GREY)])
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
-    with pytest.raises(ImportError, match=r"Pillow: pip install 'crl_jax\[experiments\]'"):
+    with pytest.raises(ImportError, match=r"Pillow: pip install 'crl_jax\[data\]'"):
         load_images(tmp_path)
     assert isinstance(load_images("digits").train, Images)
 

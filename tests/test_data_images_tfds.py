@@ -61,7 +61,7 @@ def test_validation_stands_in_for_testing(fake_tfds):
     splits["extra"] = examples(3, channels=1)
     with pytest.warns(DataWarning, match="some/set: 2 splits are not read: extra, validation"):
         assert len(load_images("tfds:some/set").test) == 3
-    with pytest.raises(ValueError, match="`test` belongs to images without a test part"):
+    with pytest.raises(ValueError, match="`test` requires images without a test part"):
         load_images("tfds:some/set", test=0.5)
 
 

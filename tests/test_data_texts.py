@@ -269,7 +269,7 @@ def test_parts_must_fit(tmp_path):
     folder = write(tmp_path / "x", **{"train.tsv": tabs(TRAIN), "test.tsv": "a\tpos\nb\tmixed\n"})
     with pytest.raises(DataError, match=r"test\.tsv:2: expected a class of the training part"):
         load_texts(folder)
-    with pytest.raises(ValueError, match="`test` belongs to texts without a test part"):
+    with pytest.raises(ValueError, match="`test` requires texts without a test part"):
         load_texts(folder, test=0.5)
     with pytest.raises(DataError, match="expected labelled files for training and for testing"):
         load_texts({"test": folder / "train.tsv"})
@@ -304,7 +304,10 @@ def test_what_is_not_there(tmp_path):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ((("a", ""), np.zeros(2, np.int32), ("x",)), "`texts` must be text, got '' at index 1"),
+        (
+            (("a", ""), np.zeros(2, np.int32), ("x",)),
+            "`texts` must be non-empty strings, got '' at index 1",
+        ),
         ((("a",), np.zeros(1, np.int64), ("x",)), "`labels` must be of int32"),
         ((("a",), np.zeros(2, np.int32), ("x",)), r"`labels` must have shape \(1,\)"),
         ((("a",), np.ones(1, np.int32), ("x",)), r"`labels` must lie in \[-1, 1\), got 1"),

@@ -107,11 +107,11 @@ def test_bad_files_are_refused(tmp_path, content, message):
 def test_bad_arguments_are_refused():
     with pytest.raises(ValueError, match="`pieces` must be distinct, got 'a' twice"):
         WordPiece((*SPECIAL, "a", "a"))
-    with pytest.raises(ValueError, match=r"`pieces` must hold .*, got no \[CLS\]"):
+    with pytest.raises(ValueError, match=r"`pieces` must contain .*, got no \[CLS\]"):
         WordPiece(("[PAD]", "[UNK]", "[SEP]"))
     with pytest.raises(ValueError, match="`length` must be at least 2, got 1"):
         WORDS.encode(["a"], length=1)
-    with pytest.raises(ValueError, match="`texts` must be text, got 5 at index 1"):
+    with pytest.raises(ValueError, match="`texts` must be strings, got 5 at index 1"):
         WORDS.encode(["a", 5], length=4)
     with pytest.raises(ValueError, match="`size` must be at least 5, got 4"):
         WordPiece.learn(["a"], size=4)

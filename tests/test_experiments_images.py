@@ -146,13 +146,13 @@ def photos(tmp_path):
 WITHOUT_LABELS = shlex.split("--width 4 --head 16 8 --batch-size 20 --epochs 2")
 
 
-@pytest.mark.filterwarnings("default:.*lie in no folder of a class")
+@pytest.mark.filterwarnings("default:.*are in no class folder")
 def test_images_without_labels(photos, tmp_path, capsys):
     folder, out = tmp_path / "run", tmp_path / "features.npz"
     flags = [*WITHOUT_LABELS, "--data", str(photos), "--loss", "hard", "--out", str(folder)]
     assert main(flags) == 0
     said = capsys.readouterr()
-    assert "60 images lie in no folder of a class" in said.err
+    assert "60 images are in no class folder" in said.err
     assert "48 training and 12 test images, 8 × 8 × 3, no labels" in said.out
     found = read(folder, "metrics.json")
     assert found.keys() == {"alignment", "uniformity", "chosen", "seconds"}

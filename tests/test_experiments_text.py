@@ -510,7 +510,7 @@ def test_labels_may_be_left_unread(files):
         (["--n-train", "99"], "--n-train must be at most 60, got 99"),
         (["--n-train", "9", "--n-labels", "10"], "--n-labels must be at most 9, got 10"),
         (["--heads", "3"], "--heads must divide --width, 4, got 3"),
-        (["--test", "0.5"], "--test belongs to texts without a test part"),
+        (["--test", "0.5"], "--test requires texts without a test part"),
         (["--valid", "0.001", "--sweep", "lr=1"], "--valid leaves nothing to decide a --sweep on"),
         (["--data", "nowhere"], "nowhere"),
         (["--pairs", "nowhere"], "nowhere"),

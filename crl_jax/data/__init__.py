@@ -7,26 +7,26 @@ and :func:`load_captioned` read other modalities. Invalid data raise :class:`Dat
 are changed are counted in a :class:`DataWarning`.
 """
 
-from ._captions._set import CaptionedImages as CaptionedImages
-from ._captions._set import CaptionedImageSplit as CaptionedImageSplit
-from ._captions._source import load_captioned as load_captioned
+from ._captions._captioned import CaptionedImages as CaptionedImages
+from ._captions._captioned import CaptionedImageSplit as CaptionedImageSplit
+from ._captions._load import load_captioned as load_captioned
 from ._columns import Columns as Columns
 from ._datasets import DATASETS as DATASETS
+from ._datasets import IMAGE_SETS as IMAGE_SETS
 from ._datasets import Dataset as Dataset
+from ._datasets import ImageSet as ImageSet
 from ._download import download as download
 from ._errors import DataError as DataError
 from ._errors import DataWarning as DataWarning
 from ._from_arrays import as_interactions as as_interactions
-from ._graphs._memory import as_graphs as as_graphs
-from ._graphs._raw import NodeFeatures as NodeFeatures
-from ._graphs._set import Graphs as Graphs
+from ._graphs._graphs import Graphs as Graphs
+from ._graphs._graphs import NodeFeatures as NodeFeatures
+from ._graphs._graphs import as_graphs as as_graphs
+from ._graphs._readers import load_graphs as load_graphs
 from ._graphs._simulate import simulate_graphs as simulate_graphs
-from ._graphs._source import load_graphs as load_graphs
-from ._images._releases import IMAGE_SETS as IMAGE_SETS
-from ._images._releases import ImageSet as ImageSet
-from ._images._set import Images as Images
-from ._images._set import ImageSplit as ImageSplit
-from ._images._source import load_images as load_images
+from ._images._images import Images as Images
+from ._images._images import ImageSplit as ImageSplit
+from ._images._load import load_images as load_images
 from ._interactions import Interactions as Interactions
 from ._interactions import Split as Split
 from ._load import columns as columns
@@ -43,10 +43,10 @@ from ._splits import union as union
 from ._splits import with_validation as with_validation
 from ._synthetic import SimulatedInteractions as SimulatedInteractions
 from ._synthetic import simulate as simulate
+from ._texts._load import load_texts as load_texts
 from ._texts._pairs import TextPairs as TextPairs
 from ._texts._pairs import load_text_pairs as load_text_pairs
-from ._texts._set import Texts as Texts
-from ._texts._set import TextSplit as TextSplit
-from ._texts._source import load_texts as load_texts
-from ._texts._tokens import Tokens as Tokens
-from ._texts._vocabulary import WordPiece as WordPiece
+from ._texts._texts import Texts as Texts
+from ._texts._texts import TextSplit as TextSplit
+from ._texts._wordpiece import Tokens as Tokens
+from ._texts._wordpiece import WordPiece as WordPiece

@@ -1,214 +1,117 @@
-"""The files of a folder, a zip or a tar archive: listed, and read in memory.
+"""Folders, archives and text files, read within size limits.
 
-Nothing of an archive is written to disk. Its sizes are bounded before anything is read, and what
-is neither a file nor a folder is refused, as is a path that leaves the archive.
+An archive is unpacked to a temporary folder, so that every reader reads folders. Paths that leave
+the archive, links, devices and oversized members are refused before they are written.
 """
 
+import gzip
 import hashlib
 import json
 import lzma
 import os
+import shutil
 import stat
 import tarfile
+import tempfile
 import zipfile
 import zlib
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Generator, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import IO, Literal, NamedTuple
 
-from ._errors import DataError
+from ._download import cache_folder
+from ._errors import DataError, warn_if
 from ._readers import say_missing
 
-_LARGEST = 4 << 30  # the largest file of all releases, of STL-10, has 2.6 GiB
-_MOST = 10_000_000  # files in an archive
-_BROKEN = (
+Encoding = Literal["utf-8", "latin-1"]
+
+_MAX_FILE_BYTES = 4 << 30  # the largest file of all supported releases, STL-10's, has 2.6 GiB
+_MAX_TOTAL_BYTES = 64 << 30
+_MAX_FILES = 10_000_000
+_READ_ERRORS = (
     OSError,
     EOFError,
     RuntimeError,  # an encrypted zip
-    NotImplementedError,  # packed in a way that Python does not know
+    NotImplementedError,  # an unsupported compression method
     zipfile.BadZipFile,
     tarfile.TarError,
     zlib.error,
     lzma.LZMAError,
 )
+_BINARY_SIGNATURES = {
+    b"PAR1": "a Parquet file",
+    b"PK\x03\x04": "a zip archive",
+    b"BZh": "a bzip2 file",
+    b"\xfd7zXZ\0": "an xz file",
+    b"\x28\xb5\x2f\xfd": "a Zstandard file",
+    b"%PDF": "a PDF file",
+    b"SQLite": "an SQLite database",
+}
+_BYTE_ORDER_MARKS = {
+    b"\xff\xfe\0\0": "utf-32",
+    b"\0\0\xfe\xff": "utf-32",
+    b"\xff\xfe": "utf-16",
+    b"\xfe\xff": "utf-16",
+}
 
 
-@runtime_checkable
-class _Readable(Protocol):
-    def read(self, n_bytes: int, /) -> bytes: ...
-
-
-class Content:
-    """One file of a store, read from its start to its end.
-
-    Attributes:
-      name: As the store lists it.
-      where: The path to name in messages.
-      size: In bytes.
-    """
-
-    def __init__(self, name: str, where: str, size: int, file: _Readable) -> None:
-        self.name, self.where, self.size = name, where, size
-        self._file = file
-
-    def read(self, n_bytes: int | None = None) -> bytes:
-        """The next ``n_bytes``, by default the whole file.
-
-        Raises:
-          DataError: If there are fewer, or the archive is broken.
-        """
-        wanted = self.size if n_bytes is None else n_bytes
-        with _said(self.where):
-            got = self._file.read(wanted)
-        if len(got) != wanted:
-            raise DataError(f"{self.where}: expected {wanted} more bytes, got {len(got)}.")
-        return got
-
-
-class Store(ABC):
-    """Files by their names, which have ``/`` between folders.
+@dataclass(frozen=True)
+class FileTree:
+    """Files below a folder.
 
     Attributes:
-      origin: The path of the folder or archive.
-      sizes: The size of every file in bytes, in the order of their paths.
+      root: The folder on disk.
+      origin: The folder or archive that messages name.
+      sizes: Size of each file in bytes by its path relative to ``root``, in path order.
     """
 
+    root: Path
     origin: Path
     sizes: dict[str, int]
-    _reading: Generator[Content, None, None] | None = None
 
     def where(self, name: str) -> str:
-        """The path of a file for messages."""
+        """Path of a file as messages name it."""
         return f"{self.origin}/{name}".rstrip("/")
 
-    def read(self, name: str, largest: int) -> bytes:
-        """One file, which must not be larger than that."""
-        if self.sizes[name] > largest:
+    def read(self, name: str, max_bytes: int) -> bytes:
+        """Reads a file.
+
+        Raises:
+          DataError: If it is larger than ``max_bytes``.
+        """
+        if self.sizes[name] > max_bytes:
             raise DataError(
-                f"{self.where(name)}: expected at most {largest} bytes, got {self.sizes[name]}."
+                f"{self.where(name)}: expected at most {max_bytes} bytes, got {self.sizes[name]}."
             )
-        (whole,) = (content.read() for content in self.each([name]))
-        return whole
-
-    def each(self, names: Collection[str]) -> Iterator[Content]:
-        """The files in an order that is quick to read; each is good until the next one."""
-        self.close()
-        self._reading = self._each(names)
-        return self._reading
-
-    def close(self) -> None:
-        """Closes the file that is being read."""
-        if self._reading is not None:
-            self._reading.close()
-
-    @abstractmethod
-    def _each(self, names: Collection[str]) -> Generator[Content, None, None]: ...
-
-
-class _Folder(Store):
-    def __init__(self, origin: Path) -> None:
-        self.origin = origin
-        self.sizes = {name: status.st_size for name, status in _walk(origin)}
-
-    def _each(self, names: Collection[str]) -> Generator[Content, None, None]:
-        for name in names:
-            with (self.origin / name).open("rb") as file:
-                yield Content(name, self.where(name), self.sizes[name], file)
-
-
-class _Zip(Store):
-    def __init__(self, origin: Path, archive: zipfile.ZipFile) -> None:
-        self.origin, self._archive = origin, archive
-        self._infos = {}
-        for info in archive.infolist():
-            kind = stat.S_IFMT(info.external_attr >> 16)
-            if not info.is_dir():
-                if kind not in (0, stat.S_IFREG):
-                    raise DataError(f"{self.where(info.filename)}: expected a file, got a link.")
-                _add(self._infos, info.filename, info, info.file_size, origin)
-        self.sizes = _sorted({name: info.file_size for name, info in self._infos.items()})
-
-    def _each(self, names: Collection[str]) -> Generator[Content, None, None]:
-        for name in names:
-            with ExitStack() as stack:
-                with _said(self.where(name)):
-                    file = stack.enter_context(self._archive.open(self._infos[name]))
-                yield Content(name, self.where(name), self.sizes[name], file)
-
-
-class _Tar(Store):
-    """A tar archive is read from front to back, for a packed one has no other way."""
-
-    def __init__(self, origin: Path) -> None:
-        self.origin = origin
-        sizes: dict[str, int] = {}
-        for name, info, _ in self._members():
-            _add(sizes, name, info.size, info.size, origin)
-        self.sizes = _sorted(sizes)
-
-    def _each(self, names: Collection[str]) -> Generator[Content, None, None]:
-        left = set(names)
-        for raw, info, archive in self._members() if left else ():
-            name = _plain(raw)
-            if name in left:
-                left.remove(name)
-                with _said(self.where(name)):
-                    file = archive.extractfile(info)
-                assert file is not None  # it is for files, which this one is
-                yield Content(name, self.where(name), info.size, file)
-            if not left:
-                return
-        if left:  # it has changed since it was listed
-            raise DataError(f"{self.where(min(left))}: no such file.")
-
-    def _members(self) -> Iterator[tuple[str, tarfile.TarInfo, tarfile.TarFile]]:
-        with ExitStack() as stack:
-            with _said(self.origin):
-                archive = stack.enter_context(tarfile.open(self.origin))
-            while True:
-                with _said(self.origin):
-                    info = archive.next()
-                if info is None:
-                    return
-                archive.members = []  # pyright: ignore[reportAttributeAccessIssue]: all it has met
-                if info.isdir():
-                    continue
-                if not info.isreg():
-                    raise DataError(f"{self.where(info.name)}: expected a file, got a link.")
-                yield info.name, info, archive
+        return (self.root / name).read_bytes()
 
 
 @contextmanager
-def open_store(path: Path) -> Iterator[Store]:
-    """The files of a folder or an archive.
+def open_tree(path: Path, cache: str | Path | None = None) -> Iterator[FileTree]:
+    """Opens a folder, or unpacks an archive to a folder that is deleted on exit.
+
+    Args:
+      path: A folder, or a zip or tar archive.
+      cache: Folder to unpack to, see :func:`crl_jax.data.download`; the system's temporary folder
+        if it is not writable.
 
     Raises:
-      FileNotFoundError: If there is nothing at ``path``.
-      DataError: If it is neither, or an archive that is broken or has what does not belong.
+      FileNotFoundError: If ``path`` does not exist.
+      DataError: If it is neither a folder nor a valid archive, or an archive is not safe.
     """
-    if not path.exists():
-        raise FileNotFoundError(say_missing(path))
-    with ExitStack() as stack:
-        if path.is_dir():
-            store = _Folder(path)
-        elif _begins(path, b"PK"):
-            with _said(path):
-                archive = stack.enter_context(zipfile.ZipFile(path))
-            store = _Zip(path, archive)
-        else:
-            with _said(path):
-                is_tar = tarfile.is_tarfile(path)
-            if not is_tar:
-                raise DataError(f"{path}: expected a folder, a zip or a tar archive.")
-            store = _Tar(path)
-        stack.callback(store.close)  # before the archive
-        yield store
+    require_exists(path)
+    if path.is_dir():
+        yield FileTree(path, path, {name: status.st_size for name, status in _walk(path)})
+        return
+    members = _members(path)
+    with _temporary_folder(cache_folder(cache)) as root:
+        yield FileTree(root, path, _unpack(members, path, root))
 
 
 def fingerprint(path: Path) -> str:
-    """Changes with the content: it tells the size and time of the archive or of all files."""
+    """Digest of the sizes and modification times of an archive or of all files of a folder."""
     if path.is_dir():
         files = [(name, status.st_size, status.st_mtime_ns) for name, status in _walk(path)]
         return hashlib.sha256(json.dumps(files).encode()).hexdigest()
@@ -216,65 +119,226 @@ def fingerprint(path: Path) -> str:
     return f"{status.st_size} bytes of {status.st_mtime_ns}"
 
 
-def by_path(name: str) -> list[str]:
-    """The key that puts names in the order of folders, and of files in each."""
+def require_exists(path: Path, hint: str = "") -> None:
+    """Raises ``FileNotFoundError`` and lists the nearest folder if ``path`` is absent."""
+    if not path.exists():
+        raise FileNotFoundError(say_missing(path) + hint)
+
+
+def read_text(path: Path, encoding: Encoding | None = "utf-8") -> str:
+    """Reads a text file, see :func:`decode_text`; a gzip file is decompressed.
+
+    Raises:
+      FileNotFoundError: If there is no such file.
+      DataError: If it is no regular file, or not text.
+    """
+    require_exists(path)
+    if not path.is_file():
+        kind = "a folder" if path.is_dir() else "a special file"
+        raise DataError(f"{path}: expected a regular file, got {kind}.")
+    content = path.read_bytes()
+    if content.startswith(b"\x1f\x8b"):
+        with _data_errors(path), gzip.open(path) as file:
+            content = file.read(_MAX_FILE_BYTES + 1)
+    if len(content) > _MAX_FILE_BYTES:
+        raise DataError(f"{path}: expected at most {_MAX_FILE_BYTES} bytes of text, got more.")
+    return decode_text(content, str(path), encoding)
+
+
+def decode_text(content: bytes, where: str, encoding: Encoding | None = "utf-8") -> str:
+    """Decodes text and drops a byte order mark.
+
+    Args:
+      content: The bytes.
+      where: Path for messages.
+      encoding: None detects UTF-16 and UTF-32 by their byte order marks, and falls back from UTF-8
+        to Latin-1 with a warning.
+
+    Raises:
+      DataError: If the bytes are not text in the encoding; the message has the line.
+    """
+    if encoding is None:
+        for mark, name in _BYTE_ORDER_MARKS.items():
+            if content.startswith(mark):
+                try:
+                    return content.decode(name)
+                except UnicodeDecodeError as error:
+                    raise DataError(f"{where}: expected {name} text, got {error.reason}.") from None
+    try:
+        text = content.decode("latin-1" if encoding == "latin-1" else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        _refuse_binary(content, where)
+        line = content.count(b"\n", 0, error.start) + 1
+        if encoding is not None:
+            byte = content[error.start]
+            raise DataError(
+                f"{where}:{line}: expected UTF-8 text, got the byte {byte:#04x}."
+            ) from None
+        warn_if(1, f"line {line} is not UTF-8, and the file was read as Latin-1", of=where)
+        return content.decode("latin-1")
+    if "\0" in text:
+        _refuse_binary(content, where)
+    return text
+
+
+def _refuse_binary(content: bytes, where: str) -> None:
+    """Raises ``DataError`` if the bytes have the signature of a binary file or a NUL."""
+    for signature, kind in _BINARY_SIGNATURES.items():
+        if content.startswith(signature):
+            raise DataError(f"{where}: expected a text file, got {kind}.")
+    if b"\0" in content:
+        line = content.count(b"\n", 0, content.index(b"\0")) + 1
+        raise DataError(f"{where}:{line}: expected text, got binary data (a NUL byte).")
+
+
+class _Member(NamedTuple):
+    name: str
+    size: int
+    is_regular: bool
+    open: Callable[[], IO[bytes] | None]
+
+
+def _members(path: Path) -> Generator[_Member, None, None]:
+    """Returns the members of an archive, which is recognised by its content."""
+    with _data_errors(path):
+        with path.open("rb") as file:
+            is_zip = file.read(2) == b"PK"
+        if not is_zip and not tarfile.is_tarfile(path):
+            raise DataError(f"{path}: expected a folder, a zip or a tar archive.")
+    return _zip_members(path) if is_zip else _tar_members(path)
+
+
+def _zip_members(path: Path) -> Generator[_Member, None, None]:
+    with _data_errors(path):
+        archive = zipfile.ZipFile(path)
+    with archive:
+        members = []
+        for info in archive.infolist():
+            if not info.is_dir():
+                kind = stat.S_IFMT(info.external_attr >> 16)
+                is_regular = kind in (0, stat.S_IFREG)
+                members.append(
+                    _Member(
+                        info.filename,
+                        info.file_size,
+                        is_regular,
+                        lambda info=info: archive.open(info),
+                    )
+                )
+        yield from list(_checked(members, path))  # nothing is unpacked before all are checked
+
+
+def _tar_members(path: Path) -> Generator[_Member, None, None]:
+    with _data_errors(path), tarfile.open(path) as archive:
+        while (info := archive.next()) is not None:
+            archive.members = []  # pyright: ignore[reportAttributeAccessIssue]: grows otherwise
+            if not info.isdir():
+                yield from _checked(
+                    [
+                        _Member(
+                            info.name,
+                            info.size,
+                            info.isreg(),
+                            lambda info=info: archive.extractfile(info),
+                        )
+                    ],
+                    path,
+                )
+
+
+def _checked(members: Iterable[_Member], path: Path) -> Iterator[_Member]:
+    """Yields regular files with safe paths and sizes, and refuses everything else."""
+    for member in members:
+        name = member.name.removeprefix("./")
+        parts = name.split("/")
+        if not member.is_regular:
+            raise DataError(f"{path}/{name}: expected a regular file, got a link or a device.")
+        if member.size > _MAX_FILE_BYTES:
+            raise DataError(
+                f"{path}/{name}: expected at most {_MAX_FILE_BYTES} bytes, got {member.size}."
+            )
+        if "\\" in name or ":" in parts[0] or {"", ".."} & {*parts}:
+            raise DataError(f"{path}: expected paths within the archive, got {member.name!r}.")
+        yield member._replace(name=name)
+
+
+def _unpack(members: Generator[_Member, None, None], path: Path, root: Path) -> dict[str, int]:
+    """Writes the members of an archive below ``root`` and returns their sizes in path order."""
+    sizes: dict[str, int] = {}
+    total = 0
+    with closing(members):
+        for member in members:
+            name, target = member.name, root / member.name
+            if name in sizes:
+                raise DataError(f"{path}: expected each path once, got {name} twice.")
+            if len(sizes) == _MAX_FILES:
+                raise DataError(f"{path}: expected at most {_MAX_FILES} files.")
+            total += member.size
+            if total > _MAX_TOTAL_BYTES:
+                raise DataError(f"{path}: expected at most {_MAX_TOTAL_BYTES} bytes in all files.")
+            with _data_errors(f"{path}/{name}"):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                source = member.open()
+                assert source is not None  # None for links only, which are refused
+                with source, target.open("xb") as file:
+                    shutil.copyfileobj(source, file, 1 << 20)
+                if target.stat().st_size != member.size:
+                    raise EOFError(f"{target.stat().st_size} of {member.size} bytes")
+            sizes[name] = member.size
+    return {name: sizes[name] for name in sorted(sizes, key=_path_key)}
+
+
+@contextmanager
+def _temporary_folder(parent: Path) -> Iterator[Path]:
+    scratch, is_new = None, not parent.exists()
+    with suppress(OSError):
+        parent.mkdir(parents=True, exist_ok=True)
+        scratch = tempfile.TemporaryDirectory(prefix=".unpacked-", dir=parent)
+    with scratch or tempfile.TemporaryDirectory(prefix="crl_jax-") as name:
+        yield Path(name)
+    if is_new:
+        with suppress(OSError):  # not empty
+            parent.rmdir()
+
+
+def _path_key(name: str) -> list[str]:
+    """Sort key: folders in order, and files in each."""
     return name.split("/")
 
 
 def _walk(folder: Path) -> list[tuple[str, os.stat_result]]:
-    """All files below a folder, through links too, but in no circle."""
-    found: list[tuple[str, os.stat_result]] = []
-    waiting = [("", folder, frozenset[tuple[int, int]]())]
-    while waiting:
-        prefix, place, above = waiting.pop()
-        status = place.stat()
-        this = (status.st_dev, status.st_ino)
-        if this in above:
-            raise DataError(f"{place}: expected folders, got a link to a folder that it lies in.")
-        with os.scandir(place) as entries:
+    """Lists all files below a folder; links are followed, loops and special files refused."""
+    files: list[tuple[str, os.stat_result]] = []
+    stack = [("", folder, frozenset[tuple[int, int]]())]
+    while stack:
+        prefix, current, ancestors = stack.pop()
+        status = current.stat()
+        inode = (status.st_dev, status.st_ino)
+        if inode in ancestors:
+            raise DataError(f"{current}: symbolic link loop.")
+        with os.scandir(current) as entries:
             for entry in entries:
                 if entry.is_dir():
-                    waiting.append((f"{prefix}{entry.name}/", Path(entry), above | {this}))
-                else:
-                    found.append((prefix + entry.name, entry.stat()))
-    return sorted(found, key=lambda file: by_path(file[0]))
-
-
-def _begins(path: Path, with_bytes: bytes) -> bool:
-    with path.open("rb") as file:
-        return file.read(len(with_bytes)) == with_bytes
-
-
-def _add(files: dict, raw: str, file: object, size: int, origin: Path) -> None:
-    """Takes a file of an archive into the list, if there is nothing odd about it."""
-    if size > _LARGEST:
-        raise DataError(f"{origin}/{raw}: expected at most {_LARGEST} bytes, got {size}.")
-    name = _plain(raw)
-    parts = name.split("/")
-    if "\\" in raw or ":" in parts[0] or {"", ".."} & {*parts}:
-        raise DataError(f"{origin}: expected paths within the archive, got {raw!r}.")
-    if name in files:
-        raise DataError(f"{origin}: expected each path once, got {name} twice.")
-    if len(files) == _MOST:
-        raise DataError(f"{origin}: expected at most {_MOST} files.")
-    files[name] = file
-
-
-def _plain(raw: str) -> str:
-    """A path without the ``./`` that tar may put in front."""
-    return raw.removeprefix("./")
-
-
-def _sorted(sizes: dict[str, int]) -> dict[str, int]:
-    return {name: sizes[name] for name in sorted(sizes, key=by_path)}
+                    stack.append((f"{prefix}{entry.name}/", Path(entry), ancestors | {inode}))
+                    continue
+                try:
+                    status = entry.stat()
+                except FileNotFoundError:
+                    raise DataError(
+                        f"{entry.path}: expected a file, got a symbolic link to a missing one."
+                    ) from None
+                if not stat.S_ISREG(status.st_mode):
+                    raise DataError(f"{entry.path}: expected a regular file, got a special file.")
+                files.append((prefix + entry.name, status))
+    return sorted(files, key=lambda file: _path_key(file[0]))
 
 
 @contextmanager
-def _said(where: str | Path) -> Iterator[None]:
-    """Whatever an archive does when it is broken is an error of the data."""
+def _data_errors(where: str | Path) -> Iterator[None]:
+    """Converts errors of reading a broken archive to ``DataError``."""
     try:
         yield
-    except _BROKEN as error:
+    except _READ_ERRORS as error:
         if isinstance(error, PermissionError):
             raise
         raise DataError(f"{where}: not readable ({error or type(error).__name__}).") from error

@@ -1,4 +1,4 @@
-"""The datasets that :func:`crl_jax.data.load` downloads: an entry here is all that one needs."""
+"""Registries of downloadable datasets: one entry per dataset, with a pinned checksum."""
 
 from dataclasses import dataclass
 
@@ -7,16 +7,16 @@ from ._readers import Format
 
 @dataclass(frozen=True)
 class Dataset:
-    """A zip archive on the net, and the one file of interactions in it.
+    """A downloadable zip archive with a file of interactions.
 
     Attributes:
-      url: Where the archive is.
-      sha256: The checksum of the archive, in hexadecimal.
-      size: The size of the archive in bytes.
-      member: The name of the file inside.
-      member_size: The unpacked size of the file in bytes.
-      format: How the file is read, one of the formats of :func:`crl_jax.data.read`.
-      home: The page with its description and licence.
+      url: URL of the archive.
+      sha256: Checksum of the archive, in hexadecimal.
+      size: Size of the archive in bytes.
+      member: Path of the file within the archive.
+      member_size: Size of the unpacked file in bytes.
+      format: File format, one of those of :func:`crl_jax.data.read`.
+      home: Page with the description and the licence.
     """
 
     url: str
@@ -28,12 +28,30 @@ class Dataset:
     home: str
 
 
+@dataclass(frozen=True)
+class ImageSet:
+    """A downloadable archive of images, read in the same way as a local one.
+
+    Attributes:
+      url: URL of the archive.
+      sha256: Checksum, in hexadecimal.
+      size: Size in bytes.
+      home: Page with the description and the licence.
+    """
+
+    url: str
+    sha256: str
+    size: int
+    home: str
+
+
 _GROUPLENS = "https://files.grouplens.org/datasets/movielens"
 _HOME = "https://grouplens.org/datasets/movielens"
+_CIFAR = "https://www.cs.toronto.edu/~kriz"
 
-# Add to it, here or from outside: ``data.DATASETS["mine:2024"] = data.Dataset(...)``.
-# The releases of MovieLens are frozen. Sizes and checksums are those that TensorFlow Datasets pins
-# in url_checksums/movielens.txt.
+# Users extend it: ``data.DATASETS["mine:2024"] = data.Dataset(...)``.
+# MovieLens releases are frozen. Sizes and checksums agree with url_checksums/movielens.txt of
+# TensorFlow Datasets.
 DATASETS: dict[str, Dataset] = {
     "movielens:100k": Dataset(
         url=f"{_GROUPLENS}/ml-100k.zip",
@@ -70,5 +88,37 @@ DATASETS: dict[str, Dataset] = {
         member_size=678_260_987,
         format="csv",
         home=_HOME,
+    ),
+}
+
+# Users extend it: ``data.IMAGE_SETS["mine"] = data.ImageSet(...)``.
+# Sizes and checksums of CIFAR and STL-10 agree with TensorFlow Datasets 4.9.10
+# (url_checksums/cifar10.txt, cifar100.txt and datasets/stl10/checksums.tsv), which does not have
+# Tiny ImageNet. For that, seven independent public projects record this SHA-256, and several this
+# size, together with the MD5 90528d7ca1a48142e341f4ef8d21d0de that most loaders pin.
+IMAGE_SETS: dict[str, ImageSet] = {
+    "cifar10": ImageSet(
+        url=f"{_CIFAR}/cifar-10-binary.tar.gz",
+        sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+        size=170_052_171,
+        home=f"{_CIFAR}/cifar.html",
+    ),
+    "cifar100": ImageSet(
+        url=f"{_CIFAR}/cifar-100-binary.tar.gz",
+        sha256="58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
+        size=168_513_733,
+        home=f"{_CIFAR}/cifar.html",
+    ),
+    "stl10": ImageSet(
+        url="http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",
+        sha256="f31fd99273a1acb8609c8db427cebb1de3f71de77758cdc0e22956e1289b9866",
+        size=2_640_397_119,
+        home="https://cs.stanford.edu/~acoates/stl10/",
+    ),
+    "tiny-imagenet": ImageSet(
+        url="http://cs231n.stanford.edu/tiny-imagenet-200.zip",
+        sha256="6198c8ae015e2b3e007c7841da39ec069199b9aa3bfa943a462022fe5e43c821",
+        size=248_100_043,
+        home="http://cs231n.stanford.edu/",
     ),
 }

@@ -1,4 +1,4 @@
-"""What sets of examples share: arrays that cannot be written to, places, and the draw of a part."""
+"""Shared by the containers of examples: index and array validation, and random test splits."""
 
 from typing import Any
 
@@ -8,68 +8,78 @@ from numpy.typing import ArrayLike
 
 from ._errors import DataError
 
-_SHARE = 0.2
+_TEST_FRACTION = 0.2
 
 
-def drawn_for_test(
+def sample_test_mask(
     labels: Int32[np.ndarray, " n"],
-    share: float | None,
+    fraction: float | None,
     origin: str,
     *,
     seed: int = 0,
-    what: str = "images",
+    unit: str = "images",
 ) -> Bool[np.ndarray, " n"]:
-    """Which examples are the test part: of each class ``round(share * n)``, drawn uniformly.
+    """Samples a stratified test set: ``round(fraction * n)`` examples per class, as a mask.
 
-    The share is 0.2 if it is None. At least one of each class is drawn, and not all: a class of a
-    single one stays in training. The draw depends on nothing but the labels in their order, and the
-    seed.
+    The default fraction is 0.2. Each class keeps at least one training example and, if it has two
+    or more, contributes at least one test example. The mask depends only on ``labels`` and
+    ``seed``.
 
     Raises:
       DataError: If no class has two examples.
     """
-    share = _SHARE if share is None else share
+    fraction = _TEST_FRACTION if fraction is None else fraction
     order = np.random.default_rng(seed).permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]
-    drawn = np.zeros(len(labels), bool)
-    for of_class in np.split(order, 1 + np.flatnonzero(np.diff(labels[order]))):
-        n_drawn = min(max(round(share * len(of_class)), 1), len(of_class) - 1)
-        drawn[of_class[: max(n_drawn, 0)]] = True
-    if not drawn.any():
+    mask = np.zeros(len(labels), bool)
+    for members in np.split(order, 1 + np.flatnonzero(np.diff(labels[order]))):
+        n_test = min(max(round(fraction * len(members)), 1), len(members) - 1)
+        mask[members[: max(n_test, 0)]] = True
+    if not mask.any():
         has_classes = bool((labels >= 0).any())
-        of, only = ("a class of ", ", each the only one of its class") if has_classes else ("", "")
-        raise DataError(
-            f"{origin}: expected {of}two {what} or more, of which a part is kept for testing, "
-            f"got {len(labels)} {what}{only}."
+        prefix, suffix = (
+            ("a class of ", ", each in a class of its own") if has_classes else ("", "")
         )
-    return drawn
+        raise DataError(
+            f"{origin}: expected {prefix}two {unit} or more, of which a part is for testing, "
+            f"got {len(labels)} {unit}{suffix}."
+        )
+    return mask
 
 
-def places_of(index: ArrayLike) -> Shaped[np.ndarray, " k"]:
-    """Places or a mask as an array that indexes.
+def as_index(index: ArrayLike) -> Shaped[np.ndarray, " k"]:
+    """Converts integer indices or a boolean mask to an array that can index another.
 
     Raises:
-      ValueError: If they are neither.
+      ValueError: If ``index`` is neither.
     """
-    places = np.asarray(index)
-    if places.ndim != 1 or (places.size and places.dtype.kind not in "iub"):
+    index = np.asarray(index)
+    if index.ndim != 1 or (index.size and index.dtype.kind not in "iub"):
         raise ValueError(
             "`index` must be a slice, or a one-dimensional array of integers or booleans, "
-            f"got shape {places.shape} of {places.dtype}."
+            f"got shape {index.shape} of {index.dtype}."
         )
-    return places if places.size else places.astype(np.intp)
+    return index if index.size else index.astype(np.intp)
 
 
-def read_only(name: str, array: Any, dtype: Any, ndim: int) -> np.ndarray:
-    """The array if it is read-only, or a copy that is.
+def as_read_only(name: str, array: Any, dtype: Any, ndim: int) -> np.ndarray:
+    """Returns ``array`` if it is read-only, otherwise a read-only copy.
+
+    Args:
+      name: Name of the argument, for messages.
+      array: The array.
+      dtype: Expected type, or a tuple of alternatives.
+      ndim: Expected number of dimensions.
 
     Raises:
-      ValueError: If it has another type or number of axes.
+      ValueError: If the type or the number of dimensions differs.
     """
     array = np.asarray(array)
-    if array.ndim != ndim or array.dtype != dtype:
+    dtypes = dtype if isinstance(dtype, tuple) else (dtype,)
+    if array.ndim != ndim or array.dtype not in dtypes:
+        expected = " or ".join(np.dtype(x).name for x in dtypes)
         raise ValueError(
-            f"`{name}` must have {ndim} dimensions and be of {np.dtype(dtype)}, "
+            f"`{name}` must have {ndim} dimensions and be of {expected}, "
             f"got shape {array.shape} of {array.dtype}."
         )
     if array.flags.writeable:

@@ -1,1 +1,1 @@
-"""Images with texts that describe them."""
+"""Images with captions."""

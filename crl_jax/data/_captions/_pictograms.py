@@ -1,44 +1,41 @@
-"""Pictograms with their names: drawings in arrays, and a table of what they show."""
+"""Pictograms with names: a table, and arrays of drawings."""
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Int32, UInt8
 
-from .._archive import open_store
+from .._archive import open_tree
 from .._errors import DataError, Note
-from .._images._resize import resized
-from ._folder import Read
-from ._set import CaptionedImages
-from ._table import rows_of
+from .._images._decode import resize
+from ._captioned import CaptionedImages
+from ._folder import Loaded, read_rows
 
 TABLE = "pairs.tsv"
-_ROW = "_row"  # ends the name of a column with places in a file of drawings
-_LARGEST = 4 << 30
+_ROW = "_row"  # suffix of a column with row indices into an array of drawings
 _TONE = "skin tone"
 
 
 def read_pictograms(
     folder: Path, size: int | None, column: str, drawings: Sequence[str] | None
-) -> Read:
+) -> Loaded:
     """Reads ``pairs.tsv`` and the drawings that it refers to.
 
-    Each column ``NAME_row`` gives the places of the pictograms in ``NAME.npz`` or ``NAME_….npz``,
-    which holds an array ``images``; -1 for those that were not drawn.
+    A column ``NAME_row`` has the index of each pictogram in the array ``images`` of ``NAME.npz`` or
+    ``NAME_….npz``, -1 if it has no drawing.
 
     Args:
-      folder: Where they are.
-      size: The side of the squares that all become; None leaves them as they are.
-      column: Which column has the texts.
-      drawings: Which NAMEs are read; None for all.
+      folder: Folder of the table and the drawings.
+      size: Side length in pixels to resize drawings to; None keeps their size.
+      column: Caption column.
+      drawings: NAMEs to read; None reads all.
 
     Raises:
-      DataError: If the table and the drawings do not fit together.
+      DataError: If the table and the drawings are inconsistent.
     """
     path = folder / TABLE
-    header, lines, rows = _table(path)
+    header, lines, rows = _read_table(path)
     known = [name.removesuffix(_ROW) for name in header if name.endswith(_ROW)]
     wanted = known if drawings is None else list(drawings)
     if not wanted or not set(wanted) <= set(known):
@@ -46,37 +43,37 @@ def read_pictograms(
     if column not in header:
         raise DataError(f"{path}:1: expected a column {column}, got {', '.join(header)}.")
     texts, groups = [row[column] for row in rows], _groups(rows)
-    images, of_row = [], []
+    images, row_indices = [], []
     for name in wanted:
-        drawn = _drawings(folder, name)
-        at = _places(path, lines, [row[name + _ROW] for row in rows], len(drawn))
-        images.append(resized(drawn[at[at >= 0]], size))
-        of_row.append(np.flatnonzero(at >= 0))
+        pixels = _read_drawings(folder, name)
+        index = _drawing_index(path, lines, [row[name + _ROW] for row in rows], len(pixels))
+        images.append(resize(pixels[index[index >= 0]], size))
+        row_indices.append(np.flatnonzero(index >= 0))
     shapes = {pixels.shape[1:] for pixels in images}
     if len(shapes) > 1:
         raise DataError(
-            f"Drawings differ in size, and `size` makes them one: got {sorted(shapes)} in {folder}."
+            f"{folder}: drawings differ in size, got {sorted(shapes)}; set `size` to resize them."
         )
-    row_of = np.concatenate(of_row)
-    for i in row_of:
+    row_of_image = np.concatenate(row_indices)
+    for i in row_of_image:
         if not texts[i]:
             raise DataError(f"{path}:{lines[i]}: expected a text in {column}, got none.")
     all_images = np.concatenate(images)
     all_images.setflags(write=False)
     data = CaptionedImages(
-        all_images, tuple(texts[i] for i in row_of),
-        np.arange(len(row_of), dtype=np.int32), groups[row_of],
+        all_images, tuple(texts[i] for i in row_of_image),
+        np.arange(len(row_of_image), dtype=np.int32), groups[row_of_image],
     )  # fmt: skip
-    undrawn = len(rows) - len(np.unique(row_of))
-    return Read(data, [Note(undrawn, "{n} pictograms have no drawing and are left out")])
+    n_missing = len(rows) - len(np.unique(row_of_image))
+    return Loaded(data, [Note(n_missing, "skipped {n} pictograms without a drawing")])
 
 
-def _table(path: Path) -> tuple[list[str], list[int], list[dict[str, str]]]:
-    """The names of columns, and the lines and cells of all others."""
+def _read_table(path: Path) -> tuple[list[str], list[int], list[dict[str, str]]]:
+    """Reads the header, and the line number and cells of each row."""
     header: list[str] = []
     lines: list[int] = []
     rows: list[dict[str, str]] = []
-    for line, cells in rows_of(path):
+    for line, cells in read_rows(path):
         if not header:
             header = cells
             continue
@@ -90,10 +87,10 @@ def _table(path: Path) -> tuple[list[str], list[int], list[dict[str, str]]]:
 
 
 def _groups(rows: list[dict[str, str]]) -> Int32[np.ndarray, " n"]:
-    """One number for a pictogram and its variants by skin tone; without them each its own.
+    """Assigns one group to a pictogram and its skin-tone variants.
 
-    A variant is called by the name of what it varies, a colon, and tones: "kiss: woman, man, light
-    skin tone". Where there is no "kiss: woman, man", it varies "kiss".
+    The name of a variant is that of its pictogram and the tones: "kiss: woman, man, light skin
+    tone" is a variant of "kiss: woman, man" if the table has it, otherwise of "kiss".
     """
     if not {"label_en", "skin_variant"} <= rows[0].keys():
         return np.arange(len(rows), dtype=np.int32)
@@ -109,21 +106,23 @@ def _groups(rows: list[dict[str, str]]) -> Int32[np.ndarray, " n"]:
     return np.unique(names, return_inverse=True)[1].astype(np.int32)
 
 
-def _places(path: Path, lines: list[int], cells: list[str], n: int) -> Int32[np.ndarray, " n"]:
-    """Where each pictogram is drawn."""
-    places = np.empty(len(cells), np.int32)
+def _drawing_index(
+    path: Path, lines: list[int], cells: list[str], n: int
+) -> Int32[np.ndarray, " n"]:
+    """Parses the column of row indices of the drawings."""
+    index = np.empty(len(cells), np.int32)
     for i, (line, cell) in enumerate(zip(lines, cells)):
-        whole = cell.removeprefix("-").isdecimal() and len(cell) < 10
-        if not whole or not -1 <= int(cell) < n:
+        is_integer = cell.removeprefix("-").isdecimal() and len(cell) < 10
+        if not is_integer or not -1 <= int(cell) < n:
             raise DataError(
-                f"{path}:{line}: expected a place in [-1, {n}) of a drawing, got {cell!r:.50}."
+                f"{path}:{line}: expected an index of a drawing in [-1, {n}), got {cell!r:.50}."
             )
-        places[i] = int(cell)
-    return places
+        index[i] = int(cell)
+    return index
 
 
-def _drawings(folder: Path, name: str) -> UInt8[np.ndarray, "n height width channels"]:
-    """The array ``images`` of the one file of a name."""
+def _read_drawings(folder: Path, name: str) -> UInt8[np.ndarray, "n height width channels"]:
+    """Reads the array ``images`` of the file of a name."""
     found = sorted(
         path for path in folder.glob("*.npz")
         if path.stem == name or path.stem.startswith(f"{name}_")
@@ -132,14 +131,13 @@ def _drawings(folder: Path, name: str) -> UInt8[np.ndarray, "n height width chan
         raise DataError(
             f"{folder}: expected one file {name}.npz or {name}_….npz, got {len(found)}."
         )
-    with open_store(found[0]) as store:
-        if "images.npy" not in store.sizes:
-            raise DataError(f"{found[0]}: expected an array images, got {', '.join(store.sizes)}.")
-        content = store.read("images.npy", _LARGEST)
-    try:
-        pixels = np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise DataError(f"{found[0]}: expected an array images, not readable ({error}).") from error
+    with open_tree(found[0]) as tree:
+        if "images.npy" not in tree.sizes:
+            raise DataError(f"{found[0]}: expected an array images, got {', '.join(tree.sizes)}.")
+        try:
+            pixels = np.load(tree.root / "images.npy", allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise DataError(f"{found[0]}: array images is not readable ({error}).") from error
     if pixels.ndim != 4 or pixels.dtype != np.uint8 or pixels.shape[-1] not in (1, 3):
         raise DataError(
             f"{found[0]}: expected images uint8 [n, height, width, 1 or 3], "

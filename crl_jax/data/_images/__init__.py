@@ -1,1 +1,1 @@
-"""Labelled images: in memory, and read from what they are kept in."""
+"""Labelled images."""

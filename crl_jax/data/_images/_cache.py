@@ -1,9 +1,10 @@
-"""Decoded images in the cache: plain arrays, mapped into memory when they are wanted again."""
+"""Cache of decoded images: memory-mapped arrays with checksums."""
 
 import hashlib
 import json
 import shutil
 import tempfile
+import zlib
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,81 +12,90 @@ import numpy as np
 
 from ..._files import whole
 from .._errors import Note
-from ._set import Images, ImageSplit, Read
+from ._images import Images, ImageSplit, Loaded
 
-_NOTE = "made_of.json"
-_LAYOUT = 2  # of these files; another number makes all of them anew
+_METADATA = "made_of.json"
+_LAYOUT = 3  # version of the file layout; another one invalidates the cache
 
 
-def recall(folder: Path, made_of: dict[str, str]) -> Read | None:
-    """What :func:`keep` left there, if it was made of the same, or None.
+def load_cached(folder: Path, key: dict[str, str]) -> Loaded | None:
+    """Returns what :func:`save_cached` wrote for ``key``, or None if it is absent or damaged.
 
-    The arrays are read-only maps of the files: memory holds what was looked at.
+    Arrays are read-only memory maps. Each file is compared with its checksum.
     """
-    place = _place(folder, made_of)
+    entry = _entry_folder(folder, key)
     try:
-        note = json.loads((place / _NOTE).read_bytes())
-        classes = tuple(note["classes"])
+        metadata = json.loads((entry / _METADATA).read_bytes())
+        classes = tuple(metadata["classes"])
         parts = {
-            part: Images(classes=classes, **{kind: _mapped(place, part, kind) for kind in kinds})
-            for part, kinds in note["parts"].items()
+            part: Images(
+                classes=classes,
+                **{kind: _load_array(entry, part, kind, crc) for kind, crc in checksums.items()},
+            )
+            for part, checksums in metadata["parts"].items()
         }
-        return Read(ImageSplit(**parts), [Note(*one) for one in note["notes"]])
-    except (OSError, ValueError, KeyError, TypeError, EOFError):
-        return None  # not there, or not whole: it is made anew
+        return Loaded(ImageSplit(**parts), [Note(*note) for note in metadata["notes"]])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError):
+        return None
 
 
-def keep(folder: Path, made_of: dict[str, str], read: Read) -> None:
-    """Writes the arrays beside a note of what they were made of: all of it, or nothing.
-
-    Of one source it keeps what was made last.
+def save_cached(folder: Path, key: dict[str, str], loaded: Loaded) -> None:
+    """Writes the arrays and their metadata atomically, and removes other entries of ``folder``.
 
     Raises:
-      OSError: If the folder cannot be written.
+      OSError: If the folder is not writable.
     """
-    place = _place(folder, made_of)
+    entry = _entry_folder(folder, key)
     folder.mkdir(parents=True, exist_ok=True)
-    # Another process may write the same: each has a folder of its own until it is complete.
+    # Another process may write the same entry: each has its own folder until it is complete.
     with tempfile.TemporaryDirectory(
         prefix=".part-", dir=folder, ignore_cleanup_errors=True
     ) as scratch:
-        made = Path(scratch, "made")
-        parts = {part: _arrays(images) for part, images in read.split.parts()}
-        for part, arrays in parts.items():
+        partial_entry = Path(scratch, "entry")
+        checksums: dict[str, dict[str, int]] = {}
+        for part, images in loaded.split.parts():
+            arrays = {"images": images.images, "labels": images.labels, "names": images.names}
+            checksums[part] = {}
             for kind, array in arrays.items():
-                with whole(made / _name(part, kind)) as partial, partial.open("wb") as file:
+                if array is None:
+                    continue
+                path = partial_entry / f"{part}-{kind}.npy"
+                with whole(path) as partial, partial.open("wb") as file:
                     np.save(file, array, allow_pickle=False)
-        note = {
-            "made_of": made_of,
-            "parts": {part: list(arrays) for part, arrays in parts.items()},
-            "classes": read.split.train.classes,
-            "notes": read.notes,
+                checksums[part][kind] = _checksum(path)
+        metadata = {
+            "made_of": key,
+            "parts": checksums,
+            "classes": loaded.split.train.classes,
+            "notes": loaded.notes,
         }
-        with whole(made / _NOTE) as partial:
-            partial.write_text(json.dumps(note))
+        with whole(partial_entry / _METADATA) as partial:
+            partial.write_text(json.dumps(metadata))
         for other in folder.iterdir():
-            if other.name[0] != "." and other != place:
+            if other.name[0] != "." and other != entry:
                 shutil.rmtree(other, ignore_errors=True)
-        if recall(folder, made_of) is None:
-            shutil.rmtree(place, ignore_errors=True)
-            with suppress(OSError):  # the other process was quicker
-                made.rename(place)
+        if load_cached(folder, key) is None:
+            shutil.rmtree(entry, ignore_errors=True)
+            with suppress(OSError):  # another process was faster
+                partial_entry.rename(entry)
 
 
-def _name(part: str, kind: str) -> str:
-    return f"{part}-{kind}.npy"
+def _load_array(entry: Path, part: str, kind: str, checksum: int) -> np.ndarray:
+    path = entry / f"{part}-{kind}.npy"
+    if _checksum(path) != checksum:
+        raise ValueError(f"{path}: another checksum")
+    return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
 
 
-def _mapped(place: Path, part: str, kind: str) -> np.ndarray:
-    return np.asarray(np.load(place / _name(part, kind), mmap_mode="r", allow_pickle=False))
+def _checksum(path: Path) -> int:
+    """CRC-32 of a file: detects damage at about 1 GB/s; it is no protection from an attacker."""
+    crc = 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            crc = zlib.crc32(block, crc)
+    return crc
 
 
-def _arrays(images: Images) -> dict[str, np.ndarray]:
-    """The arrays of a part by their names."""
-    found = {"images": images.images, "labels": images.labels, "names": images.names}
-    return {kind: array for kind, array in found.items() if array is not None}
-
-
-def _place(folder: Path, made_of: dict[str, str]) -> Path:
-    text = json.dumps([_LAYOUT, made_of], sort_keys=True)
+def _entry_folder(folder: Path, key: dict[str, str]) -> Path:
+    text = json.dumps([_LAYOUT, key], sort_keys=True)
     return folder / hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -1,22 +1,23 @@
-"""Image files to arrays of one size, by Pillow, on several threads."""
+"""Decodes and resizes images with Pillow, in parallel threads."""
 
+import importlib
 import io
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jaxtyping import UInt8
 
 from ..._threads import thread_map
-from .._archive import Content, Store
-from .._errors import DataError
-from ._resize import BLOCK, pillow, squared
+from .._archive import FileTree
+from .._errors import DataError, Note
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# No other decoder of Pillow is let at the bytes, whatever the name of the file says.
+# Suffixes, and Pillow's decoder of each. Decoders of other formats are never used, since they are
+# less well tested against malicious files.
 FORMATS = {
     ".jpg": "JPEG",
     ".jpeg": "JPEG",
@@ -30,76 +31,153 @@ FORMATS = {
     ".pgm": "PPM",
 }
 _DECODERS = tuple(set(FORMATS.values()))
-_LARGEST_FILE = 64 << 20
+_MAX_FILE_BYTES = 64 << 20
 _BLOCK_BYTES = 4 << 20
-_Block = list[tuple[str, bytes]]  # names and contents of files
-_GREY = ("1", "L", "LA", "La")
+_BLOCK_IMAGES = 64  # images per task of a thread
+_GREY_MODES = ("1", "L", "LA", "La")
+_MAX_FAILURES = 10
+_DARK_16_BITS = 4095  # the largest value of 12-bit data
 
 
-def decode_all(
-    store: Store, names: Sequence[str], size: int | None
-) -> UInt8[np.ndarray, "n height width channels"]:
-    """Decodes files in the order of ``names``.
+class _Decoded(NamedTuple):
+    name: str
+    pixels: np.ndarray | None  # None after an error
+    max_16_bits: int | None = None
+    error: DataError | None = None
 
-    Args:
-      store: What holds them.
-      names: One at least.
-      size: The side of the squares that they become, see :func:`squared`; None asks for images
-        that are of one size already.
 
-    Returns:
-      One channel if all are grey, otherwise three: red, green and blue.
+def check_size(size: Any) -> None:
+    """Raises ``ValueError`` unless ``size`` is None or a positive integer."""
+    if size is not None and (not isinstance(size, (int, np.integer)) or size < 1):
+        raise ValueError(f"`size` must be a whole number of pixels, at least 1, got {size!r}.")
+
+
+def pillow(module: str = "Image") -> Any:
+    """Imports a module of Pillow.
 
     Raises:
-      DataError: If a file cannot be decoded, is animated or too large, or sizes differ.
+      ImportError: If Pillow is not installed.
     """
-    pillow()  # fails here if it is not installed, and not in a thread
-    places = {name: place for place, name in enumerate(names)}
+    try:
+        return importlib.import_module(f"PIL.{module}")
+    except ImportError as error:
+        raise ImportError(
+            "Decoding and resizing images needs Pillow: pip install 'crl_jax[data]'"
+        ) from error
+
+
+def decode_images(
+    tree: FileTree, names: Sequence[str], size: int | None, notes: list[Note] | None = None
+) -> UInt8[np.ndarray, "n height width channels"]:
+    """Decodes image files in the order of ``names``.
+
+    Args:
+      tree: The files.
+      names: At least one.
+      size: Side length to resize to, see :func:`resize_square`; None requires images of one size.
+      notes: Receives warnings.
+
+    Returns:
+      One channel if all images are grey, otherwise RGB.
+
+    Raises:
+      DataError: If files cannot be decoded, are animated or too large, or sizes differ.
+    """
+    pillow()  # raises ImportError here rather than in a thread
     rows, first = None, ""
+    failures: list[DataError] = []
+    n_16_bits, max_16_bits = 0, 0
 
-    def decode(block: _Block) -> list[tuple[str, np.ndarray]]:
-        return [(name, _pixels(content, store.where(name), size)) for name, content in block]
+    def decode(block: list[str]) -> list[_Decoded]:
+        return [_decode(tree, name, size) for name in block]
 
-    for name, pixels in chain.from_iterable(thread_map(decode, _blocks(store, names))):
-        where = store.where(name)
+    for row, decoded in enumerate(chain.from_iterable(thread_map(decode, _blocks(tree, names)))):
+        where, pixels = tree.where(decoded.name), decoded.pixels
+        if pixels is None:
+            assert decoded.error is not None
+            failures.append(decoded.error)
+            if len(failures) == _MAX_FAILURES:
+                break
+            continue
+        if decoded.max_16_bits is not None:
+            n_16_bits += 1
+            max_16_bits = max(max_16_bits, decoded.max_16_bits)
+        if failures:
+            continue
         if rows is None:
-            rows, first = _room(len(names), pixels.shape, where), where
+            rows, first = _allocate(len(names), pixels.shape, where), where
         if pixels.shape[:2] != rows.shape[1:3]:
             raise DataError(
                 "Images differ in size, and `size` makes them one: "
                 f"{first} has {_by(rows.shape[1:3])}, {where} has {_by(pixels.shape[:2])}."
             )
-        if pixels.shape[2] > rows.shape[3]:  # the first one in colour
+        if pixels.shape[2] > rows.shape[3]:  # the first image in colour
             rows = np.repeat(rows, 3, axis=3)
-        rows[places[name]] = pixels  # a single channel fills all three
+        rows[row] = pixels  # one channel is broadcast to three
+    if len(failures) == 1:
+        raise failures[0]
+    if failures:
+        limit = " or more" * (len(failures) == _MAX_FAILURES)
+        raise DataError(
+            f"{len(failures)}{limit} images cannot be read: " + " ".join(map(str, failures))
+        )
     assert rows is not None
+    if notes is not None and n_16_bits and max_16_bits <= _DARK_16_BITS:
+        text = (
+            f"{{n}} images with 16 bits per channel have no value above {max_16_bits} of 65535, "
+            "and are dark after conversion to 8 bits; rescale them to the full range"
+        )
+        notes.append(Note(n_16_bits, text))
     return rows
 
 
-def _blocks(store: Store, names: Sequence[str]) -> Iterator[_Block]:
-    """The files in blocks that are worth a thread's while and small in memory."""
-    block: _Block = []
+def resize_square(image: "Image", size: int) -> "Image":
+    """Crops the central square and resizes it to ``size`` with antialiasing (triangle filter)."""
+    width, height = image.size
+    if width == height == size:
+        return image
+    side = min(width, height)
+    left, top = (width - side) / 2, (height - side) / 2
+    box = (left, top, left + side, top + side)
+    return image.resize((size, size), pillow().Resampling.BILINEAR, box=box)
+
+
+def resize(
+    images: UInt8[np.ndarray, "n height width channels"], size: int | None
+) -> UInt8[np.ndarray, "n new_height new_width channels"]:
+    """Resizes grey or RGB images to squares, see :func:`resize_square`; None keeps their size."""
+    n, height, width, channels = images.shape
+    if size is None or height == width == size:
+        return images
+    from_array, out = pillow().fromarray, np.empty((n, size, size, channels), np.uint8)
+
+    def resize_block(start: int) -> None:
+        for i in range(start, min(start + _BLOCK_IMAGES, n)):
+            image = images[i, :, :, 0] if channels == 1 else images[i]
+            square = resize_square(from_array(np.ascontiguousarray(image)), size)
+            out[i] = np.asarray(square).reshape(size, size, channels)
+
+    starts = range(0, n, _BLOCK_IMAGES)
+    for _ in thread_map(resize_block, starts) if len(starts) > 1 else map(resize_block, starts):
+        pass
+    return out
+
+
+def _blocks(tree: FileTree, names: Sequence[str]) -> Iterator[list[str]]:
+    """Groups files into blocks that amortise the overhead of a thread and bound its memory."""
+    block: list[str] = []
     n_bytes = 0
-    for content in store.each(names):
-        block.append((content.name, _whole(content)))
-        n_bytes += content.size
-        if len(block) == BLOCK or n_bytes > _BLOCK_BYTES:
+    for name in names:
+        block.append(name)
+        n_bytes += tree.sizes[name]
+        if len(block) == _BLOCK_IMAGES or n_bytes > _BLOCK_BYTES:
             yield block
             block, n_bytes = [], 0
     if block:
         yield block
 
 
-def _whole(content: Content) -> bytes:
-    if content.size > _LARGEST_FILE:
-        raise DataError(
-            f"{content.where}: expected an image of at most {_LARGEST_FILE} bytes, "
-            f"got {content.size}."
-        )
-    return content.read()
-
-
-def _room(
+def _allocate(
     n: int, shape: tuple[int, ...], where: str
 ) -> UInt8[np.ndarray, "n height width channels"]:
     try:
@@ -107,52 +185,65 @@ def _room(
     except MemoryError:
         raise DataError(
             f"{where}: expected images that fit in memory, got {n} as large as this one, "
-            f"{_by(shape[:2])}. Give a smaller `size`."
+            f"{_by(shape[:2])}. Reduce `size`."
         ) from None
 
 
-def _pixels(
-    content: bytes, where: str, size: int | None
-) -> UInt8[np.ndarray, "height width channels"]:
+def _decode(tree: FileTree, name: str, size: int | None) -> _Decoded:
+    where, content = tree.where(name), None
     try:
+        content = tree.read(name, _MAX_FILE_BYTES)
         with pillow().open(io.BytesIO(content), formats=_DECODERS) as image:
             _check(image, where)
-            image = _plain(image, where)
-            image = image if size is None else squared(image, size)
+            image, max_16_bits = _to_grey_or_rgb(image, where)
+            image = image if size is None else resize_square(image, size)
             pixels = np.asarray(image)
-    except (DataError, MemoryError):
+    except DataError as error:
+        return _Decoded(name, None, error=error)
+    except MemoryError:
         raise
     except Exception as error:  # Pillow raises many kinds, some of them its own
-        raise DataError(f"{where}: not decoded ({error or type(error).__name__}).") from error
-    return pixels.reshape(*pixels.shape[:2], -1)
+        if content == b"":
+            reason = "an empty file"
+        elif isinstance(error, pillow().UnidentifiedImageError):  # its message has an address
+            reason = f"cannot identify the format, expected {', '.join(sorted({*_DECODERS}))}"
+        else:
+            reason = str(error) or type(error).__name__
+        return _Decoded(name, None, error=DataError(f"{where}: not decoded ({reason})."))
+    return _Decoded(name, pixels.reshape(*pixels.shape[:2], -1), max_16_bits)
 
 
 def _check(image: "Image", where: str) -> None:
-    # The second picture in an MPO, a JPEG by a camera, is a preview.
+    # The second picture of an MPO, a JPEG by a camera, is a preview.
     if image.format != "MPO" and getattr(image, "is_animated", False):
         raise DataError(f"{where}: expected one image, got several frames.")
-    most = pillow().MAX_IMAGE_PIXELS
-    if most is not None and image.width * image.height > most:
+    max_pixels = pillow().MAX_IMAGE_PIXELS
+    if max_pixels is not None and image.width * image.height > max_pixels:
         raise DataError(
-            f"{where}: expected at most {most} pixels, got {_by((image.height, image.width))}."
+            f"{where}: expected at most {max_pixels} pixels, "
+            f"got {_by((image.height, image.width))}."
         )
 
 
-def _plain(image: "Image", where: str) -> "Image":
-    """Grey or RGB, 8 bits a channel, upright, on white where it is transparent."""
+def _to_grey_or_rgb(image: "Image", where: str) -> tuple["Image", int | None]:
+    """Converts to 8-bit grey or RGB, upright, on a white background.
+
+    Returns:
+      The image, and the largest value of an image with 16 bits per channel.
+    """
     if "exif" in image.info:
         image = pillow("ImageOps").exif_transpose(image)
-    if image.mode.startswith("I;16"):  # 65535 becomes 255
-        deep = np.asarray(image).astype(np.uint32)
-        return pillow().fromarray(((deep + 128) // 257).astype(np.uint8))
+    if image.mode.startswith("I;16"):  # maps 65535 to 255
+        values = np.asarray(image).astype(np.uint32)
+        return pillow().fromarray(((values + 128) // 257).astype(np.uint8)), int(values.max())
     if image.mode in ("I", "F"):
         raise DataError(f"{where}: expected 8 or 16 bits a channel, got the mode {image.mode}.")
-    plain = "L" if image.mode in _GREY else "RGB"
+    mode = "L" if image.mode in _GREY_MODES else "RGB"
     if image.has_transparency_data:
         image = image.convert("RGBA")
         white = pillow().new("RGBA", image.size, "white")
         image = pillow().alpha_composite(white, image)
-    return image if image.mode == plain else image.convert(plain)
+    return (image if image.mode == mode else image.convert(mode)), None
 
 
 def _by(shape: tuple[int, ...]) -> str:

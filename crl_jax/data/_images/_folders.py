@@ -1,4 +1,4 @@
-"""Images in folders: which files there are, of which part and class."""
+"""Finds the parts, classes and files of images in folders, and of Tiny ImageNet."""
 
 from collections import Counter
 from pathlib import PurePosixPath
@@ -7,11 +7,10 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int32
 
-from .._archive import Store
+from .._archive import FileTree
 from .._errors import DataError, Note
-from .._split_sampling import drawn_for_test
-from ._decode import FORMATS, decode_all
-from ._set import NO_LABEL, Images, ImageSplit, Read
+from ._decode import FORMATS, decode_images
+from ._images import NO_LABEL, Images, ImageSplit, Loaded, image_test_mask
 
 _PARTS = {
     "train": "train",
@@ -24,16 +23,19 @@ _PARTS = {
     "unlabelled": "unlabelled",
     "unlabeled": "unlabelled",
 }
+_TINY_TABLE = "val/val_annotations.txt"
+_TINY_WORDS = "words.txt"
+_MAX_TEXT_BYTES = 16 << 20
 
 
-class Found(NamedTuple):
-    """The image files of each part, and what they are.
+class ImageFiles(NamedTuple):
+    """Image files of each part, with labels.
 
     Attributes:
-      names: The files of each part.
-      labels: Their classes.
-      classes: The names of the classes.
-      notes: What was left out.
+      names: Files of each part.
+      labels: Class of each file.
+      classes: Class names.
+      notes: Warnings.
     """
 
     names: dict[str, list[str]]
@@ -42,111 +44,34 @@ class Found(NamedTuple):
     notes: list[Note]
 
 
-def find_in_folders(store: Store, share: float | None, labelled: bool) -> Found:
-    """Finds ``train/<class>/…`` with ``test`` or ``val`` beside it, or ``<class>/…`` alone.
-
-    Where no image lies in a folder of a class, none has a label.
-
-    Args:
-      store: The files. Folders around all of them make no difference.
-      share: The share of each class that becomes the test part where there is none; the default
-        is 0.2. It must be None where there is one.
-      labelled: Whether folders are classes.
-
-    Raises:
-      DataError: If there is no image, or one lies outside of the class folders of the others.
-      ValueError: If ``share`` is given beside a test part.
-    """
-    listed = list_files(store)
-    notes = [listed.hidden_note(), listed.others_note()]
-    if not listed.images:
-        raise DataError(
-            f"{store.origin}: expected images ({', '.join(FORMATS)}) in folders of their classes, "
-            "train/<class>/… with test/<class>/… or val/<class>/… beside it, or <class>/… alone, "
-            "or a binary release of CIFAR-10, CIFAR-100 or STL-10; "
-            f"got {len(store.sizes)} files, none of them an image."
-        )
-    parts = _by_part(store, listed.images)
-    if "test" in parts and "valid" in parts:
-        notes.append(Note(len(parts.pop("valid")), "{n} images for validation are not read"))
-    parts = {"test" if part == "valid" else part: found for part, found in parts.items()}
-
-    judged = [path for part in ("train", "test") for path in parts.get(part, ())]
-    alone = [path for path in judged if len(path.inside) < 2]
-    if labelled and len(alone) == len(judged):
-        labelled = False
-        notes.append(Note(len(alone), "{n} images lie in no folder of a class; none has a label"))
-    if labelled and alone:
-        raise DataError(
-            f"{store.where(alone[0].name)}: expected a folder of a class around the image, which "
-            f"{len(judged) - len(alone)} others have."
-        )
-    classes = sorted({path.inside[0] for path in judged}) if labelled else []
-    number = {name: place for place, name in enumerate(classes)}
-    labels = {
-        part: np.array(
-            [
-                number[path.inside[0]] if labelled and part != "unlabelled" else NO_LABEL
-                for path in found
-            ],
-            np.int32,
-        )
-        for part, found in parts.items()
-    }
-    names = {part: [path.name for path in found] for part, found in parts.items()}
-    if "test" not in parts:
-        _draw_test(names, labels, share, str(store.origin))
-    elif share is not None:
-        raise ValueError(f"`test` belongs to images without a test part, which {store.origin} has.")
-    unseen = set(labels["test"].tolist()) - set(labels["train"].tolist())
-    notes.append(Note(len(unseen), "{n} classes have no image in training"))
-    return Found(names, labels, tuple(classes), notes)
-
-
-def read_found(store: Store, found: Found, size: int | None) -> Read:
-    """Decodes what was found."""
-    parts = ("train", "test", *(["unlabelled"] if "unlabelled" in found.names else []))
-    pixels = decode_all(store, [name for part in parts for name in found.names[part]], size)
-    pixels.setflags(write=False)
-    images, end = {}, 0
-    for part in parts:
-        start, end = end, end + len(found.names[part])
-        labels, names = found.labels[part], np.array(found.names[part], np.str_)
-        for array in (labels, names):
-            array.setflags(write=False)
-        images[part] = Images(pixels[start:end], labels, found.classes, names)
-    return Read(ImageSplit(**images), found.notes)
-
-
-class Listed(NamedTuple):
-    """What kinds of files a store has.
+class Listing(NamedTuple):
+    """Files of a tree by kind.
 
     Attributes:
-      images: Those with the name of an image, in order.
-      n_hidden: Number of hidden ones, by a dot or in ``__MACOSX``.
-      others: Number of all others by their suffixes.
+      images: Files with the suffix of an image, in path order.
+      n_hidden: Number of hidden files: names that start with a dot, and ``__MACOSX``.
+      others: Number of other files by suffix.
     """
 
     images: list[str]
     n_hidden: int
     others: Counter[str]
 
-    def hidden_note(self) -> Note:
-        """Says that hidden files were left out."""
-        return Note(self.n_hidden, "skipped {n} hidden files")
-
-    def others_note(self) -> Note:
-        """Says which files were left out for what they are."""
+    def notes(self) -> list[Note]:
+        """Returns the warnings about skipped files."""
         kinds = ", ".join(f"{n} {kind}" for kind, n in sorted(self.others.items())[:10])
-        return Note(self.others.total(), f"skipped {{n}} files that are no images: {kinds}")
+        return [
+            Note(self.n_hidden, "skipped {n} hidden files"),
+            Note(self.others.total(), f"skipped {{n}} files that are no images: {kinds}"),
+        ]
 
 
-def list_files(store: Store) -> Listed:
-    """Tells images, hidden files and others apart, by their names."""
+def list_images(tree: FileTree) -> Listing:
+    """Classifies files by name as images, hidden files and others."""
     images: list[str] = []
     others: Counter[str] = Counter()
     n_hidden = 0
-    for name in store.sizes:
+    for name in tree.sizes:
         path = PurePosixPath(name)
         if any(part[0] == "." or part == "__MACOSX" for part in path.parts):
             n_hidden += 1
@@ -154,49 +79,194 @@ def list_files(store: Store) -> Listed:
             images.append(name)
         else:
             others[path.suffix.lower() or path.name] += 1
-    return Listed(images, n_hidden, others)
+    return Listing(images, n_hidden, others)
+
+
+def find_in_folders(tree: FileTree, fraction: float | None, labelled: bool) -> ImageFiles:
+    """Finds ``train/<class>/…`` with ``test`` or ``val``, or ``<class>/…`` alone.
+
+    If no image is in a class folder, none has a label.
+
+    Args:
+      tree: The files; folders that contain all of them are skipped.
+      fraction: Test fraction of each class if there is no test part, 0.2 by default; must be None
+        if there is one.
+      labelled: Whether folders are classes.
+
+    Raises:
+      DataError: If there is no image, or only some are in class folders.
+      ValueError: If ``fraction`` is given and there is a test part.
+    """
+    listing, read_labels = list_images(tree), labelled
+    notes = listing.notes()
+    if not listing.images:
+        raise DataError(
+            f"{tree.origin}: expected images ({', '.join(FORMATS)}) in class folders, "
+            "train/<class>/… with test/<class>/… or val/<class>/…, or <class>/… alone, "
+            "or a binary release of CIFAR-10, CIFAR-100 or STL-10; "
+            f"got {len(tree.sizes)} files, none of them an image."
+        )
+    parts = _parts_of(tree, listing.images, notes if labelled else [])
+    if "test" in parts and "valid" in parts:
+        notes.append(Note(len(parts.pop("valid")), "{n} images for validation are not read"))
+    parts = {"test" if part == "valid" else part: paths for part, paths in parts.items()}
+
+    classified = [path for part in ("train", "test") for path in parts.get(part, ())]
+    bare = [path for path in classified if len(path.relative) < 2]
+    if labelled and len(bare) == len(classified):
+        labelled = False
+        notes.append(Note(len(bare), "{n} images are in no class folder and have no label"))
+    if labelled and bare:
+        raise DataError(
+            f"{tree.where(bare[0].name)}: expected the image in a class folder, as "
+            f"{len(classified) - len(bare)} others are."
+        )
+    classes = sorted({path.relative[0] for path in classified}) if labelled else []
+    class_index = {name: i for i, name in enumerate(classes)}
+    labels = {
+        part: np.array(
+            [
+                class_index[path.relative[0]] if labelled and part != "unlabelled" else NO_LABEL
+                for path in paths
+            ],
+            np.int32,
+        )
+        for part, paths in parts.items()
+    }
+    names = {part: [path.name for path in paths] for part, paths in parts.items()}
+    if "test" not in parts:
+        mask = image_test_mask(labels["train"], fraction, str(tree.origin), read_labels)
+        _move_to_test(names, labels, mask)
+    elif fraction is not None:
+        raise ValueError(f"`test` requires images without a test part, and {tree.origin} has one.")
+    unseen = set(labels["test"].tolist()) - set(labels["train"].tolist())
+    notes.append(Note(len(unseen), "{n} classes have no image in training"))
+    return ImageFiles(names, labels, tuple(classes), notes)
+
+
+def load_files(tree: FileTree, files: ImageFiles, size: int | None) -> Loaded:
+    """Decodes the files of each part."""
+    parts = ("train", "test", *(["unlabelled"] if "unlabelled" in files.names else []))
+    notes = list(files.notes)
+    pixels = decode_images(tree, [x for part in parts for x in files.names[part]], size, notes)
+    pixels.setflags(write=False)
+    images, end = {}, 0
+    for part in parts:
+        start, end = end, end + len(files.names[part])
+        labels, names = files.labels[part], np.array(files.names[part], np.str_)
+        for array in (labels, names):
+            array.setflags(write=False)
+        images[part] = Images(pixels[start:end], labels, files.classes, names)
+    return Loaded(ImageSplit(**images), notes)
 
 
 class _Path(NamedTuple):
     name: str
-    inside: tuple[str, ...]  # of the part
+    relative: tuple[str, ...]  # to the folder of the part
 
 
-def _by_part(store: Store, names: list[str]) -> dict[str, list[_Path]]:
-    """The images of each part; without parts all are of training."""
+def _parts_of(tree: FileTree, names: list[str], notes: list[Note]) -> dict[str, list[_Path]]:
+    """Groups images by part; without part folders, all are training images."""
     paths = [tuple(name.split("/")) for name in names]
     depth = 0
     while (
-        len(around := {path[depth] for path in paths}) == 1
+        len(outer := {path[depth] for path in paths}) == 1
         and min(map(len, paths)) > depth + 2
-        and not {name.lower() for name in around} & _PARTS.keys()
+        and not {name.lower() for name in outer} & _PARTS.keys()
     ):
         depth += 1
     tops = {path[depth] for path in paths if len(path) > depth + 1}
     known = {top for top in tops if top.lower() in _PARTS}
     unknown = sorted(tops - known)
-    if not known or (unknown and len(known) == 1):  # trains are a class beside cars
+    # A part has class folders. "train" next to "bus", both with images in them, is a class.
+    is_class = len(known) == 1 and any(
+        path[depth] in known and len(path) == depth + 2 for path in paths
+    )
+    if not known or (unknown and is_class):
+        if depth and tree.root == tree.origin:
+            outer_folder = "/".join(paths[0][:depth])
+            text = f"all images are in {outer_folder}; the folders in it are the {{n}} classes"
+            notes.append(Note(len(tops), text))
         return {"train": [_Path(n, p[depth:]) for n, p in zip(names, paths, strict=True)]}
     if unknown:
         raise DataError(
-            f"{store.origin}: expected the parts train and test or val, and unlabelled or none, "
+            f"{tree.origin}: expected the parts train and test or val, and optionally unlabelled, "
             f"got {', '.join(unknown)} beside {', '.join(sorted(known))}."
         )
     parts: dict[str, list[_Path]] = {}
     for name, path in zip(names, paths, strict=True):
         if len(path) < depth + 2:
-            raise DataError(f"{store.where(name)}: expected the image in one of the parts.")
+            raise DataError(f"{tree.where(name)}: expected the image in one of the parts.")
         parts.setdefault(_PARTS[path[depth].lower()], []).append(_Path(name, path[depth + 1 :]))
     if "train" not in parts:
-        raise DataError(f"{store.origin}: expected a part train, got {', '.join(sorted(known))}.")
+        raise DataError(f"{tree.origin}: expected a part train, got {', '.join(sorted(known))}.")
     return parts
 
 
-def _draw_test(
-    names: dict[str, list[str]], labels: dict[str, np.ndarray], share: float | None, origin: str
+def _move_to_test(
+    names: dict[str, list[str]], labels: dict[str, np.ndarray], mask: np.ndarray
 ) -> None:
-    """Moves a share of the training part to a test part."""
-    drawn = drawn_for_test(labels["train"], share, origin)
-    everything, of_class = np.array(names["train"], object), labels["train"]
-    for part, kept in (("train", ~drawn), ("test", drawn)):
-        names[part], labels[part] = everything[kept].tolist(), of_class[kept]
+    """Moves the masked training images to a test part."""
+    all_names, all_labels = np.array(names["train"], object), labels["train"]
+    for part, selected in (("train", ~mask), ("test", mask)):
+        names[part], labels[part] = all_names[selected].tolist(), all_labels[selected]
+
+
+def find_tiny_imagenet(tree: FileTree) -> ImageFiles | None:
+    """Finds the training and validation parts of Tiny ImageNet; None if the tree is another.
+
+    The validation part is the test part, since the release has no labels for its test images.
+    Classes are in the order of their WordNet ids, with the names in ``words.txt`` if present.
+
+    Raises:
+      DataError: If a validation image has no label.
+    """
+    tables = [name for name in tree.sizes if f"/{name}".endswith(f"/{_TINY_TABLE}")]
+    if not tables:
+        return None
+    root, listing = tables[0].removesuffix(_TINY_TABLE), list_images(tree)
+    images = {
+        name: name.removeprefix(root).split("/") for name in listing.images if name.startswith(root)
+    }
+    train = {name: path[1] for name, path in images.items() if path[0] == "train" and len(path) > 2}
+    ids = sorted(set(train.values()))
+    label = {wordnet_id: i for i, wordnet_id in enumerate(ids)}
+
+    table = dict(line.split("\t")[:2] for line in _lines(tree, root + _TINY_TABLE) if "\t" in line)
+    test = {name: table.get(path[-1], "") for name, path in images.items() if path[0] == "val"}
+    for name, wordnet_id in test.items():
+        if wordnet_id not in label:
+            raise DataError(
+                f"{tree.where(name)}: expected a line in {_TINY_TABLE} with one of the "
+                f"{len(ids)} classes of train, got {wordnet_id or None}."
+            )
+    if not (train and test):
+        raise DataError(
+            f"{tree.where(root)}: expected images in train/<class>/images and val/images, "
+            f"got {len(train)} and {len(test)}."
+        )
+    parts = {"train": train, "test": test}
+    return ImageFiles(
+        {part: list(ids_of) for part, ids_of in parts.items()},
+        {
+            part: np.array([label[x] for x in ids_of.values()], np.int32)
+            for part, ids_of in parts.items()
+        },
+        _tiny_class_names(tree, root, ids),
+        listing.notes()[:1],
+    )
+
+
+def _tiny_class_names(tree: FileTree, root: str, ids: list[str]) -> tuple[str, ...]:
+    """Names of the WordNet ids; the id is appended to names of several classes."""
+    lines = _lines(tree, root + _TINY_WORDS) if root + _TINY_WORDS in tree.sizes else []
+    words = dict(line.split("\t", 1) for line in lines if "\t" in line)
+    names = [words.get(wordnet_id, wordnet_id) for wordnet_id in ids]
+    return tuple(
+        f"{name} ({wordnet_id})" if names.count(name) > 1 else name
+        for name, wordnet_id in zip(names, ids, strict=True)
+    )
+
+
+def _lines(tree: FileTree, name: str) -> list[str]:
+    return tree.read(name, _MAX_TEXT_BYTES).decode("utf-8", errors="replace").splitlines()

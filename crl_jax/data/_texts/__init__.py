@@ -1,1 +1,1 @@
-"""Labelled texts and pairs of sentences, and how texts are cut into tokens."""
+"""Labelled texts, pairs of texts, and their tokens."""

@@ -1,4 +1,4 @@
-"""A set of texts that is always there: what packages say of their functions."""
+"""Labelled texts without a download: docstrings of installed packages."""
 
 import ast
 import hashlib
@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from ._set import Texts, numbered
+from ._texts import Texts
 
 PACKAGES = {"numpy": "numpy", "scipy": "scipy", "jax": "jax", "flax": "flax", "optax": "optax",
             "scikit-learn": "sklearn"}  # fmt: skip
-_MOST = 300  # of a package, so that no class has most of the texts
-_LEAST_WORDS = 4
-_LARGEST = 60_000  # bytes of a file, so that parsing takes moments
+_MAX_PER_PACKAGE = 300  # balances the classes
+_MIN_WORDS = 4
+_MAX_BYTES = 60_000  # per file, bounds the time of parsing
 _SKIPPED = re.compile(
     r"^(tests?|testing|conftest|setup|_vendored|externals|\..*)$|^test_|_test\.py$"
 )
@@ -23,53 +23,53 @@ _SKIPPED = re.compile(
 
 @cache
 def docstrings() -> Texts:
-    """First sentences of docstrings, 300 of a package at most.
+    """Returns the first sentences of docstrings, at most 300 per package.
 
-    Files are parsed and not imported, in an order by a hash of their names. So the same versions
-    give the same texts. A sentence that stands twice counts once, and one of several packages for
-    none of them.
+    Files are parsed without being imported, in the order of a hash of their names, so that the
+    result depends only on the installed versions. Duplicates are dropped, and so are sentences of
+    several packages.
     """
-    found: dict[str, set[str]] = {}
-    of_package: dict[str, list[str]] = {}
+    packages_of: dict[str, set[str]] = {}
+    sentences_of: dict[str, list[str]] = {}
     for label, module in PACKAGES.items():
         spec = importlib.util.find_spec(module)
         for folder in (spec.submodule_search_locations or ()) if spec else ():
-            of_package[label] = _sentences(Path(folder))
-            for text in of_package[label]:
-                found.setdefault(text, set()).add(label)
+            sentences_of[label] = _sentences(Path(folder))
+            for text in sentences_of[label]:
+                packages_of.setdefault(text, set()).add(label)
     texts, names = [], []
-    for label, sentences in of_package.items():
-        own = [text for text in sentences if len(found[text]) == 1]
-        texts += own
-        names += [label] * len(own)
-    return numbered(texts, names, tuple(sorted(of_package)))
+    for label, sentences in sentences_of.items():
+        unique = [text for text in sentences if len(packages_of[text]) == 1]
+        texts += unique
+        names += [label] * len(unique)
+    return Texts.from_names(texts, names, sorted(sentences_of))
 
 
 def _sentences(folder: Path) -> list[str]:
     files = [
         path
         for path in folder.rglob("*.py")
-        if path.stat().st_size <= _LARGEST
+        if path.stat().st_size <= _MAX_BYTES
         and not any(_SKIPPED.search(part) for part in path.relative_to(folder).parts)
     ]
     files.sort(
         key=lambda path: hashlib.sha256(path.relative_to(folder).as_posix().encode()).digest()
     )
-    sentences: dict[str, None] = {}  # in order, each once
+    sentences: dict[str, None] = {}  # an ordered set
     for path in files:
-        for text in _of_file(path):
-            if len(text.split()) >= _LEAST_WORDS:
+        for text in _file_sentences(path):
+            if len(text.split()) >= _MIN_WORDS:
                 sentences[text] = None
-        if len(sentences) >= _MOST:
+        if len(sentences) >= _MAX_PER_PACKAGE:
             break
-    return list(sentences)[:_MOST]
+    return list(sentences)[:_MAX_PER_PACKAGE]
 
 
-def _of_file(path: Path) -> Iterator[str]:
-    """The first sentence of each docstring of what is public in a file."""
+def _file_sentences(path: Path) -> Iterator[str]:
+    """Yields the first sentence of the docstring of each public function and class."""
     try:
         tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError):  # of a later Python, or no Python at all
+    except (SyntaxError, ValueError):  # another version of Python, or no Python
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name[0] != "_":
@@ -79,7 +79,7 @@ def _of_file(path: Path) -> Iterator[str]:
 
 
 def first_sentence(doc: str) -> str:
-    """The first sentence of a docstring in one line, without markup."""
+    """Returns the first sentence of a docstring in one line, without markup."""
     paragraph = re.split(r"\n\s*\n", inspect.cleandoc(doc))[0]
     text = re.sub(r":[\w:+-]+:`~?([^`<]*)(?:<[^`]*>)?`", r"\1", " ".join(paragraph.split()))
     text = re.sub(r"[`*]+", "", text)

@@ -1,4 +1,4 @@
-"""Pairs of sentences, and how alike people find them."""
+"""Pairs of texts with similarity scores."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,31 +9,31 @@ from jaxtyping import Float32
 from numpy.typing import ArrayLike
 
 from ..._checks import check_shape
+from .._archive import Encoding, require_exists
 from .._errors import DataError
-from .._readers import say_missing
-from ._lines import Encoding
-from ._rows import Column, Rows, read_rows
+from .._split_sampling import as_index
+from ._table import Column, Table, read_table
 
 _FIRST = ("sentence1", "sentencea", "text1", "texta", "question1", "query1")
 _SECOND = ("sentence2", "sentenceb", "text2", "textb", "question2", "query2")
 _SCORE = ("score", "relatednessscore", "similarity", "label")
-# The columns of a file without names, by how many there are: STS-B has a genre, a file, a year, a
-# number, the score, two sentences, and sometimes their sources.
+# Columns of files without names by their number: STS-B has a genre, a file, a year, an id, the
+# score, two sentences, and sometimes their sources.
 _BY_POSITION = {3: (0, 1, 2), 7: (5, 6, 4), 8: (5, 6, 4), 9: (5, 6, 4)}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TextPairs:
-    """Pairs of texts with scores, on the host.
+    """Pairs of texts with similarity scores, on the host.
 
     Attributes:
-      first: One text of each pair.
-      second: The other.
-      scores: How alike they are, finite, in the units of the source; float32 ``[n]``.
-      groups: What part of the source each pair is of, such as its year; None if nobody asked.
+      first: First text of each pair.
+      second: Second text of each pair.
+      scores: Finite similarities in the units of the source; float32 ``[n]``.
+      groups: Group of each pair within the source, such as a year, or None.
 
     Raises:
-      ValueError: If the fields are not of one length, or a score is not finite.
+      ValueError: If lengths differ, or a score is not finite.
     """
 
     first: tuple[str, ...]
@@ -49,7 +49,7 @@ class TextPairs:
                 check_shape(name, np.empty(len(texts)), scores.shape)
                 object.__setattr__(self, name, tuple(texts))
         if not np.isfinite(scores).all():
-            raise ValueError("`scores` must be finite, got others.")
+            raise ValueError(f"`scores` must be finite, got {scores[~np.isfinite(scores)][0]}.")
         scores.setflags(write=False)
         object.__setattr__(self, "scores", scores)
 
@@ -60,14 +60,14 @@ class TextPairs:
         return f"TextPairs({len(self)})"
 
     def take(self, index: ArrayLike | slice) -> "TextPairs":
-        """Some of the pairs: places ``[k]``, a mask ``[n]``, or a slice."""
-        places = np.arange(len(self))[index if isinstance(index, slice) else np.asarray(index)]
+        """Selects pairs by integers ``[k]``, a mask ``[n]``, or a slice."""
+        index = np.arange(len(self))[index if isinstance(index, slice) else as_index(index)]
         groups = self.groups
         return TextPairs(
-            tuple(self.first[i] for i in places),
-            tuple(self.second[i] for i in places),
-            self.scores[places],
-            None if groups is None else tuple(groups[i] for i in places),
+            tuple(self.first[i] for i in index),
+            tuple(self.second[i] for i in index),
+            self.scores[index],
+            None if groups is None else tuple(groups[i] for i in index),
         )
 
 
@@ -83,17 +83,19 @@ def load_text_pairs(
     """Loads pairs of sentences with scores of similarity.
 
     Args:
-      source: A file, as of :func:`load_texts`; or ``(first, second, scores)``, three sequences.
-      first_col: The column of the first sentence, by its name or its position from 0. By default it
-        is one of the name sentence1, sentence_A, text1 or question1; or the first of three columns
-        without names; or that of STS-B's seven to nine.
-      second_col: The column of the second sentence.
-      score_col: The column of the score: score, relatedness_score, similarity or label.
-      group_col: A column that is kept as ``groups``; None keeps none.
-      encoding: As of :func:`load_texts`.
+      source: A file in a format of :func:`load_texts`, or sequences ``(first, second, scores)``.
+      first_col: Column of the first sentence, by name or by position from 0. By default, a column
+        named sentence1, sentence_A, text1 or question1; or the first of three columns without
+        names; or that of STS-B's seven to nine.
+      second_col: Column of the second sentence, likewise.
+      score_col: Column of the score; by default one named score, relatedness_score, similarity or
+        label.
+      group_col: Column of ``groups``; None reads none.
+      encoding: As in :func:`load_texts`.
 
     Raises:
-      DataError: If the file is not laid out as said, or a score is no finite number.
+      ValueError: If ``source`` is none of these.
+      DataError: If the file is malformed, or a score is not finite.
       FileNotFoundError: If there is no such file.
 
     >>> pairs = load_text_pairs((["a cat", "a dog"], ["the cat", "a car"], [5.0, 0.5]))
@@ -108,36 +110,33 @@ def load_text_pairs(
         first, second, scores = source
         return TextPairs(tuple(first), tuple(second), np.asarray(scores, np.float32))
     path = Path(source)
-    if not path.is_file():
-        raise FileNotFoundError(say_missing(path))
-    asked = (first_col, second_col, score_col)
-    rows = read_rows(path, encoding, (*_FIRST, *_SECOND, *_SCORE), asked)
-    by_position = _BY_POSITION.get(min(map(len, rows.fields)), (None,) * 3)
-    places = [
-        own if own is not None else rows.named(known) if rows.names else place
-        for own, known, place in zip(asked, (_FIRST, _SECOND, _SCORE), by_position)
+    require_exists(path)
+    given = (first_col, second_col, score_col)
+    table = read_table(path, encoding, (*_FIRST, *_SECOND, *_SCORE), given)
+    by_position = _BY_POSITION.get(min(map(len, table.rows)), (None,) * 3)
+    columns = [
+        column if column is not None else table.find(names) if table.names else position
+        for column, names, position in zip(given, (_FIRST, _SECOND, _SCORE), by_position)
     ]
-    for name, place in zip(("first_col", "second_col", "score_col"), places):
-        if place is None:
-            there = ", ".join(rows.names or [f"{len(rows.fields[0])} columns"])
-            raise DataError(f"{path}: cannot tell `{name}`, got {there}.")
-    first, second, score = (place for place in places if place is not None)
-    groups = None if group_col is None else tuple(rows.column(group_col, "a group"))
+    for name, column in zip(("first_col", "second_col", "score_col"), columns):
+        if column is None:
+            raise DataError(f"{path}: cannot tell `{name}`, got {table.columns}.")
+    first, second, score = (column for column in columns if column is not None)
     return TextPairs(
-        tuple(rows.column(first, "a sentence")),
-        tuple(rows.column(second, "a sentence")),
-        _numbers(rows, rows.column(score, "a score")),
-        groups,
+        tuple(table.column(first, "a sentence")),
+        tuple(table.column(second, "a sentence")),
+        _as_scores(table, table.column(score, "a score")),
+        None if group_col is None else tuple(table.column(group_col, "a group")),
     )
 
 
-def _numbers(rows: Rows, values: list[str]) -> np.ndarray:
-    numbers = np.empty(len(values), np.float32)
-    for place, (value, line) in enumerate(zip(values, rows.lines, strict=True)):
+def _as_scores(table: Table, values: list[str]) -> np.ndarray:
+    scores = np.empty(len(values), np.float32)
+    for i, (value, line) in enumerate(zip(values, table.lines, strict=True)):
         try:
-            numbers[place] = float(value)
+            scores[i] = float(value)
         except ValueError:
-            numbers[place] = np.nan
-        if not np.isfinite(numbers[place]):
-            raise DataError(f"{rows.path}:{line}: expected a finite score, got {value!r:.60}.")
-    return numbers
+            scores[i] = np.nan
+        if not np.isfinite(scores[i]):
+            raise DataError(f"{table.path}:{line}: expected a finite score, got {value!r:.60}.")
+    return scores

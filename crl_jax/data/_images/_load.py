@@ -1,0 +1,188 @@
+"""Loads labelled images by name, from folders and archives, and from arrays."""
+
+import difflib
+import hashlib
+import importlib.metadata
+import os
+from pathlib import Path
+from typing import Any
+
+from ..._checks import check_range
+from .._archive import fingerprint, open_tree, require_exists
+from .._datasets import IMAGE_SETS
+from .._download import cache_folder, download
+from .._errors import Note, warn_if
+from ._binary import find_release, read_release
+from ._cache import load_cached, save_cached
+from ._decode import check_size, resize
+from ._folders import find_in_folders, find_tiny_imagenet, load_files
+from ._images import Images, ImageSplit, Loaded, as_images, digits, split_images
+from ._tfds import read_tfds_images
+
+_ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+_MIN_CACHED_IMAGES = 2_000  # fewer are decoded again in a moment
+
+
+def load_images(
+    source: Any,
+    *,
+    size: int | None = None,
+    test: float | None = None,
+    labelled: bool = True,
+    cache: str | Path | None = None,
+    keep: bool = True,
+) -> ImageSplit:
+    """Loads images as training, test and optional unlabelled parts.
+
+    Args:
+      source: One of
+
+        * ``"digits"``: scikit-learn's 1,797 handwritten digits, 8 × 8, grey;
+        * a name in :data:`IMAGE_SETS`: ``cifar10``, ``cifar100`` (the 100 fine classes), ``stl10``
+          or ``tiny-imagenet`` (its validation part is the test part), downloaded once;
+        * a folder, or a zip or tar archive, with one of these releases, or with images in class
+          folders: ``train/<class>/…`` with ``test/<class>/…`` or else ``val/<class>/…``, and
+          optionally ``unlabelled/…``; or ``<class>/…`` alone. A folder may contain a single
+          archive instead. Classes are in the order of their names, images in that of their paths.
+          If no image is in a class folder, all are read without labels;
+        * ``tfds:NAME``, for example ``tfds:mnist``, with the features ``image`` and ``label``;
+        * :class:`Images`, an :class:`ImageSplit`, or a pair of arrays ``(images, labels)``:
+          integers in 0 … 255, ``[n, height, width]`` or ``[n, height, width, 1 or 3]``, and
+          integers ``[n]``, whose distinct values are the classes. Floats are refused.
+
+        (A file or folder with one of these names is ``"./digits"``.)
+      size: Side length in pixels. Images are resized with antialiasing so that the shorter side
+        fits, and the centre is cropped. With None, images must have one size.
+      test: Test fraction of each class in (0, 1) for sources without a test part, 0.2 by default.
+        The split is deterministic.
+      labelled: Whether to read labels. Without them, folders are not classes, and the test part
+        may be empty if there is only one image.
+      cache: Folder of downloads and decoded images, see :func:`download`.
+      keep: Whether to cache 2,000 decoded images or more as memory-mapped arrays. The cache is
+        invalidated by the size or modification time of a source file, and is separate for each
+        ``size``, ``test`` and ``labelled``.
+
+    Returns:
+      The parts. Channels are RGB, or grey if all images are; 16-bit images, palettes and
+      transparency (on white) are converted.
+
+    Raises:
+      ValueError: If ``source`` or an option is none of these.
+      DataError: If a file is broken, animated or too large, or the layout is ambiguous.
+      FileNotFoundError: If there is no such file, folder or name.
+      ImportError: If the source needs a package that is not installed.
+      ConnectionError: If a download fails.
+
+    >>> split = load_images("digits")
+    >>> split.train
+    Images(1438 of 8 × 8 × 1, 10 classes)
+    """
+    check_size(size)
+    if test is not None:
+        check_range("test", test, 0, 1, low_open=True, high_open=True, dtype=float)
+    origin = str(source) if isinstance(source, str | Path) else "images in memory"
+    if isinstance(source, str) and source.startswith("tfds:"):
+        loaded = read_tfds_images(source.removeprefix("tfds:"), size, test, labelled)
+    elif source == "digits" if isinstance(source, str) else not isinstance(source, Path):
+        loaded = Loaded(_from_memory(source, size, test, labelled), [])
+    else:
+        loaded = _load_path(source, size, test, labelled, cache, keep)
+    if not labelled:
+        loaded = loaded.without_labels()
+    for count, text in loaded.notes:
+        warn_if(count, text, of=origin)
+    return loaded.split
+
+
+def _from_memory(source: Any, size: int | None, test: float | None, labelled: bool) -> ImageSplit:
+    if isinstance(source, ImageSplit):
+        if test is not None:
+            raise ValueError("`test` requires images without a test part.")
+        return ImageSplit(**{name: _resized(part, size) for name, part in source.parts()})
+    if isinstance(source, str):
+        source = digits()
+    elif isinstance(source, tuple | list) and len(source) == 2:
+        source = as_images(*source)
+    if not isinstance(source, Images):
+        raise ValueError(
+            "`source` must be a name, a path, Images, an ImageSplit or a pair of arrays "
+            f"(images, labels), got {source!r:.100}."
+        )
+    return split_images(_resized(source, size), test, "images", labelled)
+
+
+def _resized(data: Images, size: int | None) -> Images:
+    if size is None:
+        return data
+    return Images(resize(data.images, size), data.labels, data.classes, data.names)
+
+
+def _load_path(
+    source: str | Path,
+    size: int | None,
+    test: float | None,
+    labelled: bool,
+    cache: str | Path | None,
+    keep: bool,
+) -> Loaded:
+    """Loads a downloadable set, a folder or an archive, by way of the cache of decoded images."""
+    if isinstance(source, str) and source in IMAGE_SETS:
+        name, digest, path = source, IMAGE_SETS[source].sha256, None
+    else:
+        path = _existing_path(Path(source))
+        resolved = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:12]
+        name, digest = f"{path.name[:80]}-{resolved}", fingerprint(path)
+    key = {"source": digest, "pillow": _pillow_version()}
+    suffix = "" if labelled else "-unlabelled"
+    folder = cache_folder(cache) / "images" / f"{name}-size-{size}-test-{test}{suffix}"
+    if keep and (cached := load_cached(folder, key)):
+        return cached
+    loaded, is_mapped = _read(path or download(name, cache=cache), size, test, labelled, cache)
+    n_images = sum(len(part) for _, part in loaded.split.parts())
+    if keep and n_images >= _MIN_CACHED_IMAGES and not is_mapped:
+        try:
+            save_cached(folder, key, loaded)
+        except OSError as error:
+            loaded.notes.append(Note(1, f"decoded images were not kept in the cache: {error}"))
+    return loaded
+
+
+def _existing_path(path: Path) -> Path:
+    """Returns the path, or the single archive in a folder without subfolders."""
+    hint = ""
+    if path.parent == Path():  # probably meant as a name
+        names = ["digits", *IMAGE_SETS]
+        near = difflib.get_close_matches(path.name.lower(), names, n=1)
+        hint = f" The names of image sets are {', '.join(names)}, and tfds:NAME."
+        hint += f" Did you mean {near[0]}?" if near else ""
+    require_exists(path, hint)
+    if path.is_dir():
+        children = [child for child in path.iterdir() if child.name[0] != "."]
+        archives = [child for child in children if child.name.lower().endswith(_ARCHIVES)]
+        if len(archives) == 1 and not any(child.is_dir() for child in children):
+            return archives[0]
+    return path
+
+
+def _read(
+    path: Path, size: int | None, test: float | None, labelled: bool, cache: str | Path | None
+) -> tuple[Loaded, bool]:
+    """Reads a folder or archive, and returns whether reading it again needs no decoding."""
+    with open_tree(path, cache) as tree:
+        release = find_release(tree)
+        files = None if release else find_tiny_imagenet(tree)
+        if test is not None and (release or files):
+            raise ValueError(f"`test` requires images without a test part, and {path} has one.")
+        if release:
+            loaded = read_release(tree, *release, size)
+            return loaded if labelled else loaded.without_labels(), size is None and path.is_dir()
+        loaded = load_files(tree, files or find_in_folders(tree, test, labelled), size)
+        return loaded if labelled else loaded.without_labels(), False
+
+
+def _pillow_version() -> str:
+    """Version of Pillow, whose decoders differ between releases in the last bit."""
+    try:
+        return importlib.metadata.version("pillow")
+    except importlib.metadata.PackageNotFoundError:
+        return "none"
