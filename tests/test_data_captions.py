@@ -342,3 +342,32 @@ def test_real_photographs_and_pictograms(real_data):
     groups = [set(part.image_groups.tolist()) for _, part in split.parts()]
     assert sum(map(len, groups)) == len(set.union(*groups)) == 1941  # 1,890 are variants
     assert sum(len(part) for _, part in split.parts()) == 3569 + 3786
+
+
+@pytest.mark.parametrize(
+    "form", ["{i}.png", "images/{i}.png", "./{i}.png", "{folder}/images/{i}.png"]
+)
+def test_names_and_paths_of_images(tmp_path, form):
+    (tmp_path / "images").mkdir()
+    for i in range(8):
+        (tmp_path / "images" / f"{i}.png").write_bytes(jpeg(i))
+    names = [form.format(i=i, folder=tmp_path) for i in range(8)]
+    (tmp_path / "captions.tsv").write_text("".join(f"{x}\tcaption\n" for x in names))
+    (tmp_path / "train.txt").write_text("\n".join(names[:5]))
+    (tmp_path / "test.txt").write_text("\n".join(names[5:]))
+    assert len(load_captioned(tmp_path).test) == 3
+    (tmp_path / "test.txt").write_text("")
+    with pytest.raises(DataError, match=r"test.txt: expected a name of an image in each line"):
+        load_captioned(tmp_path)
+
+
+def test_a_first_row_with_a_suffix_is_no_header(tmp_path):
+    photographs(tmp_path, ["a.png"], "holiday.heic\ta beach\na.png\tx\n")
+    with pytest.raises(DataError, match=r"captions.tsv:1: expected an image in .*'holiday.heic'"):
+        load_captioned(tmp_path)
+
+
+@pytest.mark.parametrize("caption", [None, "", "  ", 3, ["x", ""]])
+def test_captions_in_memory_are_strings(caption):
+    with pytest.raises(ValueError, match="`texts` must be non-empty strings, got .* for image 1"):
+        load_captioned((np.zeros((4, 8, 8, 3), np.uint8), ["a", caption, "c", "d"]))

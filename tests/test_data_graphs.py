@@ -1,5 +1,6 @@
 """Sets of graphs: read, tidied, taken from, simulated, and refused with file and line."""
 
+import os
 import zipfile
 
 import numpy as np
@@ -261,3 +262,29 @@ def test_published_sets_have_the_published_counts(real_data, name, n, n_nodes, n
     assert graphs.n_nodes.mean() == pytest.approx(n_nodes, abs=0.01)
     assert graphs.n_edges.mean() == pytest.approx(n_edges, abs=0.01)
     assert np.bincount(graphs.folds[graphs.folds >= 0]).tolist() == [n // 10] * 10
+
+
+def test_integers_that_no_array_holds(tmp_path):
+    huge = 10**20
+    for text, line in ((f"1\n1 {huge}\n0 0\n", 2), (f"1\n1 1\n{huge} 0\n", 3), (f"{huge}\n", 1)):
+        with pytest.raises(DataError, match=rf"TOY.txt:{line}: expected .*{huge}"):
+            data.load_graphs(write_gin(tmp_path, text))
+    with pytest.raises(DataError, match=r"graph_labels.txt:1: expected 1 integers, got '10+'"):
+        data.load_graphs(write_tu(tmp_path / "tu", graph_labels=f"{huge}\n-1\n"))
+
+
+def test_many_distinct_tags_are_refused(monkeypatch):
+    graphs = [[[i, i + 1] for i in range(999)], np.arange(1000)]
+    edges, tags = [np.array(graphs[0]).T], [graphs[1]]
+    assert data.as_graphs(edges, tags, [0]).features.shape == (1000, 1000)
+    monkeypatch.setattr("crl_jax.data._graphs._graphs._MAX_ONE_HOT_BYTES", 1 << 19)
+    with pytest.raises(DataError, match="one-hot .* 0 MiB, got 1000 values for 1000 nodes"):
+        data.as_graphs(edges, tags, [0])
+    assert data.as_graphs(edges, tags, [0], node_features="degrees").features.shape == (1000, 2)
+
+
+def test_a_pipe_in_a_folder_is_refused(tmp_path):
+    write_gin(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DataError, match="pipe: expected a regular file"):
+        data.load_graphs(tmp_path)

@@ -252,3 +252,10 @@ def test_the_readme_names_every_set_and_option():
     section = text[text.index("\n## Images\n") :]
     for name in (*IMAGE_SETS, "digits", "tfds:NAME", "ImageSplit", "unlabelled", "size", "keep"):
         assert re.search(rf"`[^`\n]*{name}[^`\n]*`", section), name
+
+
+def test_labels_with_gaps_are_numbered():
+    labels = np.array([0, 5, 900_000, -1] * 3)
+    split = load_images((np.zeros((12, 8, 8, 3), np.uint8), labels), test=0.5)
+    assert split.train.classes == ("0", "5", "900000")
+    assert set(split.train.labels.tolist()) == {-1, 0, 1, 2}

@@ -148,7 +148,9 @@ def test_each_share_of_a_test_part_is_kept(tmp_path, cache, decoded):
     assert len(decoded) == 2
 
 
-@pytest.mark.parametrize("damage", ["cut", "gone", "empty", "note", "pickle", "shape"])
+@pytest.mark.parametrize(
+    "damage", ["cut", "gone", "empty", "note", "pickle", "shape", "byte", "parts"]
+)
 def test_damage_in_the_cache_is_mended(tmp_path, cache, decoded, damage):
     path = tmp_path / "x.zip"
     path.write_bytes(archive())
@@ -163,6 +165,12 @@ def test_damage_in_the_cache_is_mended(tmp_path, cache, decoded, damage):
         images.write_bytes(b"")
     elif damage == "note":
         note.write_text(note.read_text()[:-3])
+    elif damage == "byte":
+        content = bytearray(images.read_bytes())
+        content[-1] ^= 1
+        images.write_bytes(content)
+    elif damage == "parts":
+        note.write_text(json.dumps({**json.loads(note.read_text()), "parts": []}))
     elif damage == "pickle":
         np.save(images, np.array([{}], object), allow_pickle=True)
     else:

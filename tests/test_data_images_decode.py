@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
 from crl_jax._threads import thread_map
-from crl_jax.data import DataError, Images, load_images
+from crl_jax.data import DataError, DataWarning, Images, load_images
 from crl_jax.data._images._decode import resize, resize_square
 
 RNG = np.random.default_rng(0)
@@ -363,3 +363,29 @@ def test_cifar10_as_class_folders(real_data, tmp_path):
                     np.testing.assert_array_equal(pixels, np.asarray(image.convert("RGB")))
     assert split.train.classes == tuple(classes)
     assert split.train.images.shape[1:] == (32, 32, 3)
+
+
+def test_several_broken_files_are_named(tmp_path):
+    put(tmp_path, [Image.fromarray(GREY)])
+    (tmp_path / "train" / "a" / "x.png").write_bytes(b"")
+    (tmp_path / "train" / "a" / "y.png").write_bytes(b"no image")
+    with pytest.raises(
+        DataError, match=r"2 images cannot be read: .*x.png.*empty.*y.png"
+    ) as caught:
+        load_images(tmp_path)
+    assert "0x" not in str(caught.value)
+    for i in range(12):
+        (tmp_path / "train" / "a" / f"z{i}.png").write_bytes(b"")
+    with pytest.raises(DataError, match="^10 or more images cannot be read"):
+        load_images(tmp_path)
+
+
+@pytest.mark.parametrize("high", [4095, 4096])
+def test_dark_images_of_16_bits_are_told(tmp_path, high):
+    deep = np.linspace(0, high, 36).astype(np.uint16).reshape(6, 6)
+    put(tmp_path, [Image.fromarray(deep), Image.fromarray(deep // 2)])
+    if high > 4095:
+        assert load_images(tmp_path).train.images.max() == 16
+        return
+    with pytest.warns(DataWarning, match="images with 16 bits .* no value above 4095 of 65535"):
+        load_images(tmp_path)

@@ -245,3 +245,22 @@ def test_every_image_has_the_class_of_its_folder(tmp_path_factory, names):
     assert sorted(found) == expected
     order = [tuple(paths[number].split("/")) for number, _ in found]
     assert order == sorted(order)
+
+
+def test_a_part_beside_another_folder_is_no_class(tmp_path):
+    paths = [f"{name}/{i}.png" for name in ("train/cat", "train/dog", "extra") for i in range(5)]
+    with pytest.raises(DataError, match="expected the parts train and test .* got extra beside tr"):
+        load_images(fill(tmp_path, paths))
+
+
+def test_a_folder_around_all_images_is_named(tmp_path):
+    fill(tmp_path, [f"cats/{year}/{i}.png" for year in (2020, 2021) for i in range(5)])
+    with pytest.warns(DataWarning, match="all images are in cats; the folders in it are the 2 cl"):
+        assert load_images(tmp_path).train.classes == ("2020", "2021")
+
+
+def test_one_image_without_labels(tmp_path):
+    split = load_images(fill(tmp_path / "set", ["x.png"]), labelled=False)
+    assert (len(split.train), len(split.test)) == (1, 0)
+    split = load_images((np.zeros((1, 4, 4), np.uint8), [0]), labelled=False)
+    assert (len(split.train), len(split.test)) == (1, 0)

@@ -1,6 +1,9 @@
 """Texts, with labels or without, and pairs of sentences, from files, folders and memory."""
 
+import csv
+import gzip
 import json
+import os
 from collections import Counter
 
 import numpy as np
@@ -439,3 +442,90 @@ def test_published_pairs(real_data, name, n, most):
     pairs = load_text_pairs(real_data / name)
     assert len(pairs) == n
     assert (pairs.scores.min(), pairs.scores.max()) == (0, most) or "SICK" in name
+
+
+def rows_of(n=40, separator=","):
+    return "".join(f"words of line {i}{separator}{'good' if i % 2 else 'bad'}\n" for i in range(n))
+
+
+def test_a_header_of_unknown_names_is_not_guessed(tmp_path):
+    path = write(tmp_path, **{"a.csv": "tweet,sentiment\n" + rows_of()}) / "a.csv"
+    with pytest.raises(DataError, match=r"a\.csv:1: cannot tell whether tweet, sentiment is a hea"):
+        load_texts(path)
+    for columns in ({"label_col": "sentiment"}, {"text_col": "tweet", "label_col": "sentiment"}):
+        split = load_texts(path, **columns)
+        assert split.train.classes == ("bad", "good")
+        assert len(split.train) + len(split.test) == 40
+    by_position = load_texts(path, text_col=0, label_col=1)
+    assert by_position.train.classes == ("bad", "good", "sentiment")
+    no_header = write(tmp_path, **{"b.csv": "great,good\n" + rows_of()}) / "b.csv"
+    assert load_texts(no_header).train.classes == ("bad", "good")
+
+
+@pytest.mark.parametrize("first", ["text;label\n", ""])
+@pytest.mark.parametrize("text", ["words {}", '"words, in; quotes {}"'])
+def test_semicolons_in_csv(tmp_path, first, text):
+    content = first + "".join(f"{text.format(i)};{i % 2}\n" for i in range(8))
+    split = load_texts(write(tmp_path, **{"a.csv": content}) / "a.csv")
+    assert split.train.classes == ("0", "1")
+    texts = {text.format(i).strip('"') for i in range(8)}
+    assert {*split.train.texts, *split.test.texts} == texts
+
+
+def test_bytes_of_other_kinds(tmp_path):
+    plain = ("text,label\n" + rows_of()).encode()
+    expected = load_texts(write(tmp_path, **{"a.csv": plain}) / "a.csv")
+    contents = {
+        "b.csv": plain.decode().encode("utf-16"),
+        "c.csv": plain.decode().encode("utf-32"),
+        "d.csv.gz": gzip.compress(plain),
+    }
+    write(tmp_path, **contents)
+    for name in contents:
+        assert load_texts(tmp_path / name).train.texts == expected.train.texts
+    write(
+        tmp_path,
+        **{
+            "x.parquet": b"PAR1\0\0\xff",
+            "x.txt": b"ab\ncd\0ef\n",
+            "y.txt": "ab\ncd\n".encode("utf-16-le"),
+            "y.txt.gz": gzip.compress(plain)[:-9],
+        },
+    )
+    for name, message in (
+        ("x.parquet", "expected a text file, got a Parquet file"),
+        ("x.txt", r"x.txt:2: expected text, got binary data \(a NUL byte\)"),
+        ("y.txt", "expected text, got binary data"),
+        ("y.txt.gz", "not readable"),
+    ):
+        with pytest.raises(DataError, match=message):
+            load_texts(tmp_path / name)
+
+
+def test_long_fields_in_csv(tmp_path):
+    limit = csv.field_size_limit()
+    long = "word " * 30_000
+    content = "text,label\n" + "".join(f"line {i},{i % 2}\n" for i in range(20)) + f"{long},1\n"
+    split = load_texts(write(tmp_path, **{"a.csv": content}) / "a.csv")
+    assert long.strip() in split.train.texts + split.test.texts
+    assert csv.field_size_limit() == limit
+
+
+def test_labels_in_memory_that_are_missing():
+    texts = [f" line {i} " for i in range(12)]
+    for labels in ([-1, 0, 1] * 4, [None, "a", "b"] * 4, np.array([np.nan, 0, 1] * 4)):
+        with pytest.raises(ValueError, match=r"`labels` must be class names or integers >= 0, got"):
+            load_texts((texts, labels))
+    bare = load_texts(texts).train
+    assert bare.texts[0] == bare.texts[0].strip()
+    assert load_texts((bare.texts, bare.labels)).train.classes == ()
+    assert load_texts((texts, ["-1", "1"] * 6)).train.classes == ("-1", "1")
+    assert load_texts((texts, np.array([0.0, 1.0] * 6))).train.classes == ("0", "1")
+
+
+def test_a_pipe_among_files_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "a.txt")
+    with pytest.raises(DataError, match="expected a regular file, got a special file"):
+        load_texts(tmp_path / "a.txt")
+    with pytest.raises(DataError, match="expected a regular file, got a special file"):
+        load_text_pairs(tmp_path / "a.txt")
