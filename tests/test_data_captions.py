@@ -369,5 +369,5 @@ def test_a_first_row_with_a_suffix_is_no_header(tmp_path):
 
 @pytest.mark.parametrize("caption", [None, "", "  ", 3, ["x", ""]])
 def test_captions_in_memory_are_strings(caption):
-    with pytest.raises(ValueError, match="`texts` must be non-empty strings, got .* for image 1"):
+    with pytest.raises(ValueError, match=r"`texts` must be non-empty strings, got .* for image 1"):
         load_captioned((np.zeros((4, 8, 8, 3), np.uint8), ["a", caption, "c", "d"]))

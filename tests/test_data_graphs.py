@@ -278,7 +278,7 @@ def test_many_distinct_tags_are_refused(monkeypatch):
     edges, tags = [np.array(graphs[0]).T], [graphs[1]]
     assert data.as_graphs(edges, tags, [0]).features.shape == (1000, 1000)
     monkeypatch.setattr("crl_jax.data._graphs._graphs._MAX_ONE_HOT_BYTES", 1 << 19)
-    with pytest.raises(DataError, match="one-hot .* 0 MiB, got 1000 values for 1000 nodes"):
+    with pytest.raises(DataError, match=r"one-hot .* 0 MiB, got 1000 values for 1000 nodes"):
         data.as_graphs(edges, tags, [0])
     assert data.as_graphs(edges, tags, [0], node_features="degrees").features.shape == (1000, 2)
 

@@ -151,8 +151,7 @@ def test_a_release_is_read_from_every_form(tmp_path, kind, form):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_blocks_make_no_difference(tmp_path, kind, monkeypatch):
-    monkeypatch.setattr(_binary, "_BLOCK", 3 * 27648 + 5)
+def test_resized_releases(tmp_path, kind):
     _, files, parts, labels = release(kind)
     split = load_images(write(tmp_path, files, "folder"), size=48)
     assert split.train.labels.tolist() == labels["train"].tolist()

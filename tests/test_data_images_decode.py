@@ -376,7 +376,7 @@ def test_several_broken_files_are_named(tmp_path):
     assert "0x" not in str(caught.value)
     for i in range(12):
         (tmp_path / "train" / "a" / f"z{i}.png").write_bytes(b"")
-    with pytest.raises(DataError, match="^10 or more images cannot be read"):
+    with pytest.raises(DataError, match=r"^10 or more images cannot be read"):
         load_images(tmp_path)
 
 

@@ -88,7 +88,7 @@ def test_columns_are_asked_for(tmp_path):
     assert split.train.classes == ("less", "more")
     named = load_texts(tmp_path / "t.csv", text_col="what", label_col="who")
     assert {x for part in (named.train, named.test) for x in part.texts} == {"a", "b", "c"}
-    with pytest.raises(DataError, match="cannot tell `text_col`, got 3 columns"):
+    with pytest.raises(DataError, match="cannot determine `text_col`, got 3 columns"):
         load_texts(tmp_path / "train.tsv")
     with pytest.raises(DataError, match="expected a column 5 of a text, got 3 columns"):
         load_texts(tmp_path / "train.tsv", text_col=5, label_col=2)
@@ -161,7 +161,7 @@ def test_a_number_in_front_is_a_label_where_most_lines_have_one(tmp_path):
         load_texts(tmp_path / "b.txt")
     split = load_texts(tmp_path / "b.txt", label_col="")
     assert {"2 dogs", "3 cats", "a bird"} == {*split.train.texts, *split.test.texts}
-    with pytest.raises(DataError, match=r"cannot tell `text_col`, got 2 columns"):
+    with pytest.raises(DataError, match=r"cannot determine `text_col`, got 2 columns"):
         load_texts(write(tmp_path, **{"c.tsv": "1\ta\n2\tb\n"}) / "c.tsv", label_col="")
     with pytest.raises(DataError, match=r"b\.txt:3: expected fields with tabs"):
         load_text_pairs(tmp_path / "b.txt")
@@ -378,7 +378,7 @@ def test_pairs_by_group_and_their_errors(tmp_path):
     asked = {"first_col": 1, "second_col": 2, "group_col": 0}
     with pytest.raises(DataError, match=r"a\.tsv:2: expected a finite score, got 'nan'"):
         load_text_pairs(tmp_path / "a.tsv", score_col=3, **asked)
-    with pytest.raises(DataError, match="cannot tell `score_col`, got 4 columns"):
+    with pytest.raises(DataError, match="cannot determine `score_col`, got 4 columns"):
         load_text_pairs(tmp_path / "a.tsv", **asked)
     write(tmp_path, **{"a.tsv": "x\tone\ttwo\t1\ny\tthree\tfour\t2\n"})
     pairs = load_text_pairs(tmp_path / "a.tsv", score_col=3, **asked)
@@ -450,7 +450,9 @@ def rows_of(n=40, separator=","):
 
 def test_a_header_of_unknown_names_is_not_guessed(tmp_path):
     path = write(tmp_path, **{"a.csv": "tweet,sentiment\n" + rows_of()}) / "a.csv"
-    with pytest.raises(DataError, match=r"a\.csv:1: cannot tell whether tweet, sentiment is a hea"):
+    with pytest.raises(
+        DataError, match=r"a\.csv:1: cannot determine whether tweet, sentiment is a hea"
+    ):
         load_texts(path)
     for columns in ({"label_col": "sentiment"}, {"text_col": "tweet", "label_col": "sentiment"}):
         split = load_texts(path, **columns)

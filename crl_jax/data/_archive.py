@@ -15,11 +15,11 @@ import tarfile
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Literal, NamedTuple
+from typing import Any, Literal
 
 from ._download import cache_folder
 from ._errors import DataError, warn_if
@@ -105,9 +105,8 @@ def open_tree(path: Path, cache: str | Path | None = None) -> Iterator[FileTree]
     if path.is_dir():
         yield FileTree(path, path, {name: status.st_size for name, status in _walk(path)})
         return
-    members = _members(path)
     with _temporary_folder(cache_folder(cache)) as root:
-        yield FileTree(root, path, _unpack(members, path, root))
+        yield FileTree(root, path, _unpack(path, root))
 
 
 def fingerprint(path: Path) -> str:
@@ -191,100 +190,64 @@ def _refuse_binary(content: bytes, where: str) -> None:
         raise DataError(f"{where}:{line}: expected text, got binary data (a NUL byte).")
 
 
-class _Member(NamedTuple):
-    name: str
-    size: int
-    is_regular: bool
-    open: Callable[[], IO[bytes] | None]
-
-
-def _members(path: Path) -> Generator[_Member, None, None]:
-    """Returns the members of an archive, which is recognised by its content."""
-    with _data_errors(path):
-        with path.open("rb") as file:
-            is_zip = file.read(2) == b"PK"
-        if not is_zip and not tarfile.is_tarfile(path):
-            raise DataError(f"{path}: expected a folder, a zip or a tar archive.")
-    return _zip_members(path) if is_zip else _tar_members(path)
-
-
-def _zip_members(path: Path) -> Generator[_Member, None, None]:
-    with _data_errors(path):
-        archive = zipfile.ZipFile(path)
-    with archive:
-        members = []
-        for info in archive.infolist():
-            if not info.is_dir():
-                kind = stat.S_IFMT(info.external_attr >> 16)
-                is_regular = kind in (0, stat.S_IFREG)
-                members.append(
-                    _Member(
-                        info.filename,
-                        info.file_size,
-                        is_regular,
-                        lambda info=info: archive.open(info),
-                    )
-                )
-        yield from list(_checked(members, path))  # nothing is unpacked before all are checked
-
-
-def _tar_members(path: Path) -> Generator[_Member, None, None]:
-    with _data_errors(path), tarfile.open(path) as archive:
-        while (info := archive.next()) is not None:
-            archive.members = []  # pyright: ignore[reportAttributeAccessIssue]: grows otherwise
-            if not info.isdir():
-                yield from _checked(
-                    [
-                        _Member(
-                            info.name,
-                            info.size,
-                            info.isreg(),
-                            lambda info=info: archive.extractfile(info),
-                        )
-                    ],
-                    path,
-                )
-
-
-def _checked(members: Iterable[_Member], path: Path) -> Iterator[_Member]:
-    """Yields regular files with safe paths and sizes, and refuses everything else."""
-    for member in members:
-        name = member.name.removeprefix("./")
-        parts = name.split("/")
-        if not member.is_regular:
-            raise DataError(f"{path}/{name}: expected a regular file, got a link or a device.")
-        if member.size > _MAX_FILE_BYTES:
-            raise DataError(
-                f"{path}/{name}: expected at most {_MAX_FILE_BYTES} bytes, got {member.size}."
-            )
-        if "\\" in name or ":" in parts[0] or {"", ".."} & {*parts}:
-            raise DataError(f"{path}: expected paths within the archive, got {member.name!r}.")
-        yield member._replace(name=name)
-
-
-def _unpack(members: Generator[_Member, None, None], path: Path, root: Path) -> dict[str, int]:
-    """Writes the members of an archive below ``root`` and returns their sizes in path order."""
+def _unpack(path: Path, root: Path) -> dict[str, int]:
+    """Unpacks a zip or tar archive below ``root``; returns the sizes of its files in path order."""
     sizes: dict[str, int] = {}
-    total = 0
-    with closing(members):
-        for member in members:
-            name, target = member.name, root / member.name
-            if name in sizes:
-                raise DataError(f"{path}: expected each path once, got {name} twice.")
-            if len(sizes) == _MAX_FILES:
-                raise DataError(f"{path}: expected at most {_MAX_FILES} files.")
-            total += member.size
-            if total > _MAX_TOTAL_BYTES:
-                raise DataError(f"{path}: expected at most {_MAX_TOTAL_BYTES} bytes in all files.")
-            with _data_errors(f"{path}/{name}"):
-                target.parent.mkdir(parents=True, exist_ok=True)
-                source = member.open()
-                assert source is not None  # None for links only, which are refused
-                with source, target.open("xb") as file:
-                    shutil.copyfileobj(source, file, 1 << 20)
-                if target.stat().st_size != member.size:
-                    raise EOFError(f"{target.stat().st_size} of {member.size} bytes")
-            sizes[name] = member.size
+    total = [0]
+
+    def check(raw: str, size: int, is_regular: bool) -> str:
+        """Returns the safe path of a member, or raises ``DataError``."""
+        name = raw.removeprefix("./")
+        parts = name.split("/")
+        if not is_regular:
+            raise DataError(f"{path}/{name}: expected a regular file, got a link or a device.")
+        if size > _MAX_FILE_BYTES:
+            raise DataError(f"{path}/{name}: expected at most {_MAX_FILE_BYTES} bytes, got {size}.")
+        if "\\" in name or ":" in parts[0] or {"", ".."} & {*parts}:
+            raise DataError(f"{path}: expected paths within the archive, got {raw!r}.")
+        if name in sizes:
+            raise DataError(f"{path}: expected each path once, got {name} twice.")
+        if len(sizes) == _MAX_FILES:
+            raise DataError(f"{path}: expected at most {_MAX_FILES} files.")
+        sizes[name] = size
+        total[0] += size
+        if total[0] > _MAX_TOTAL_BYTES:
+            raise DataError(f"{path}: expected at most {_MAX_TOTAL_BYTES} bytes in all files.")
+        return name
+
+    def write(name: str, source: Any) -> None:
+        assert source is not None  # None for links only, which are refused
+        target = root / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with source, target.open("xb") as file:
+            shutil.copyfileobj(source, file, 1 << 20)
+        if target.stat().st_size != sizes[name]:
+            raise EOFError(f"{target.stat().st_size} of {sizes[name]} bytes")
+
+    with _data_errors(path), path.open("rb") as file:
+        is_zip = file.read(2) == b"PK"
+    if is_zip:
+        with _data_errors(path), zipfile.ZipFile(path) as archive:
+            members = [info for info in archive.infolist() if not info.is_dir()]
+            kinds = [stat.S_IFMT(info.external_attr >> 16) for info in members]
+            names = [
+                check(info.filename, info.file_size, kind in (0, stat.S_IFREG))
+                for info, kind in zip(members, kinds)
+            ]  # nothing is unpacked before all are checked
+            for name, info in zip(names, members):
+                with _data_errors(f"{path}/{name}"):
+                    write(name, archive.open(info))
+    else:
+        with _data_errors(path):
+            if not tarfile.is_tarfile(path):
+                raise DataError(f"{path}: expected a folder, a zip or a tar archive.")
+            with tarfile.open(path) as archive:
+                while (info := archive.next()) is not None:
+                    archive.members = []  # pyright: ignore[reportAttributeAccessIssue]: grows
+                    if not info.isdir():
+                        name = check(info.name, info.size, info.isreg())
+                        with _data_errors(f"{path}/{name}"):
+                            write(name, archive.extractfile(info))
     return {name: sizes[name] for name in sorted(sizes, key=_path_key)}
 
 

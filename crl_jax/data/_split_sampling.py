@@ -1,5 +1,6 @@
-"""Shared by the containers of examples: index and array validation, and random test splits."""
+"""Shared by the containers of examples: validation, parts, and random test splits."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,34 @@ def sample_test_mask(
             f"got {len(labels)} {unit}{suffix}."
         )
     return mask
+
+
+class Split:
+    """Base class of datasets in parts, which are the fields that are not None."""
+
+    def parts(self) -> Iterator[tuple[str, Any]]:
+        """Yields the name and the examples of each part except absent ones, train first."""
+        for name in ("train", "valid", "test", "unlabelled"):
+            if (part := getattr(self, name, None)) is not None:
+                yield name, part
+
+
+def check_labels(labels: np.ndarray, classes: tuple[str, ...], low: int = -1) -> None:
+    """Raises ``ValueError`` unless classes are distinct and labels lie in ``[low, n_classes)``."""
+    if len(set(classes)) != len(classes):
+        raise ValueError(f"`classes` must be distinct, got {classes}.")
+    if len(labels) and not (labels.min() >= low and labels.max() < len(classes)):
+        raise ValueError(
+            f"`labels` must lie in [{low}, {len(classes)}), got {labels.min()} to {labels.max()}."
+        )
+
+
+def check_same_classes(split: Split) -> None:
+    """Raises ``ValueError`` unless all parts have the classes of the training part."""
+    parts = dict(split.parts())
+    for name, part in parts.items():
+        if part.classes != parts["train"].classes:
+            raise ValueError(f"`{name}` must have the classes of `train`.")
 
 
 def as_index(index: ArrayLike) -> Shaped[np.ndarray, " k"]:

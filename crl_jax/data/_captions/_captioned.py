@@ -1,6 +1,5 @@
 """Images with captions on the host, and their splits."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +8,7 @@ from numpy.typing import ArrayLike
 
 from ..._checks import check_range, check_shape
 from .._errors import DataError
-from .._split_sampling import as_index, as_read_only
+from .._split_sampling import Split, as_index, as_read_only
 
 _VALID_FRACTION, _TEST_FRACTION = 0.1, 0.2
 
@@ -109,7 +108,7 @@ class CaptionedImages:
 
 
 @dataclass(frozen=True, eq=False)
-class CaptionedImageSplit:
+class CaptionedImageSplit(Split):
     """Training, test and validation parts of a dataset of captioned images, of one size.
 
     Attributes:
@@ -128,12 +127,6 @@ class CaptionedImageSplit:
     def __post_init__(self) -> None:
         for name, part in self.parts():
             check_shape(name, part.images, (len(part), *self.train.images.shape[1:]))
-
-    def parts(self) -> Iterator[tuple[str, CaptionedImages]]:
-        """Yields the name and the data of each part except absent ones, train first."""
-        for name in ("train", "valid", "test"):
-            if (part := getattr(self, name)) is not None:
-                yield name, part
 
 
 def split_captioned(

@@ -1,1 +1,1 @@
-"""Labelled graphs: in memory, and read from what they are kept in."""
+"""Labelled graphs."""

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from ..._checks import check_shape
 from .._errors import DataError, warn_if
-from .._split_sampling import as_index, as_read_only
+from .._split_sampling import as_index, as_read_only, check_labels
 
 NodeFeatures = Literal["auto", "tags", "degrees", "constant", "attributes"]
 """Node features, see :func:`load_graphs`."""
@@ -87,13 +87,7 @@ class Graphs:
             raise ValueError("`edges` must be pairs of nodes of one graph, the lower index first.")
         if self.features.dtype != np.uint8 and not np.isfinite(self.features).all():
             raise ValueError("`features` must be finite.")
-        if len(set(self.classes)) != len(self.classes):
-            raise ValueError(f"`classes` must be distinct, got {self.classes}.")
-        if n and not (self.labels.min() >= 0 and self.labels.max() < len(self.classes)):
-            raise ValueError(
-                f"`labels` must lie in [0, {len(self.classes)}), "
-                f"got {self.labels.min()} to {self.labels.max()}."
-            )
+        check_labels(self.labels, self.classes, low=0)
         if self.folds is not None and np.any(self.folds < NO_FOLD):
             raise ValueError(f"`folds` must be at least -1, got {self.folds.min()}.")
 

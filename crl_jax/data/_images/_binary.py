@@ -1,6 +1,5 @@
 """Binary releases of CIFAR-10, CIFAR-100 and STL-10: records of label bytes and pixels."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,7 +12,6 @@ from ._decode import resize
 from ._images import NO_LABEL, Images, ImageSplit, Loaded
 
 _MAX_TEXT_BYTES = 1 << 20
-_BLOCK = 16 << 20  # bytes
 
 
 @dataclass(frozen=True)
@@ -132,89 +130,54 @@ def read_release(tree: FileTree, release: Release, folder: str, size: int | None
       DataError: If a file ends within a record, or a label is out of range.
     """
     files = {folder + n: file for n, file in release.files.items() if folder + n in tree.sizes}
-    counts = {name: _count(tree, name, release, file) for name, file in files.items()}
-    images, labels, starts = _allocate(tree, files, counts, size or release.side)
-    classes = _class_names(tree, folder + release.names)
-    for name, file in files.items():
-        row = starts[name]
-        for records in _records(tree, name, _record_bytes(release, file)):
-            rows = slice(row, row := row + len(records))
-            if file.n_labels:
-                given = records[:, file.n_labels - 1].astype(np.int32)
-                labels[file.part][rows] = given - release.first_label
-            if file.pixels:
-                pixels = _channels_last(records[:, file.n_labels :], release)
-                images[file.part][rows] = resize(pixels, size)
-        if file.n_labels:
-            _check_labels(labels[file.part][starts[name] : row], classes, tree.where(name), release)
+    records = {name: _records(tree, name, release, file) for name, file in files.items()}
+    names = tree.read(folder + release.names, _MAX_TEXT_BYTES).decode("utf-8", errors="replace")
+    classes = tuple(line.strip() for line in names.splitlines() if line.strip())
     parts = {}
-    for part in images:
-        for array in (images[part], labels[part]):
-            array.setflags(write=False)
-        parts[part] = Images(images[part], labels[part], classes)
-    changed = [name for name, file in files.items() if counts[name] != file.count]
-    listed = ", ".join(f"{n.split('/')[-1]} {counts[n]} (not {files[n].count})" for n in changed)
+    for part in dict.fromkeys(file.part for file in files.values()):
+        names = [name for name, file in files.items() if file.part == part]
+        n = sum(len(records[name]) for name in names if files[name].pixels)
+        side = size or release.side
+        images, labels = np.empty((n, side, side, 3), np.uint8), np.full(n, NO_LABEL, np.int32)
+        end = 0
+        for name in names:
+            file, rows = files[name], records[name]
+            if file.pixels:
+                start, end = end, end + len(rows)
+                images[start:end] = resize(_channels_last(rows[:, file.n_labels :], release), size)
+            elif len(rows) == n:
+                start = 0
+            else:
+                raise DataError(
+                    f"{tree.where(name)}: expected {n} labels, one for each image, got {len(rows)}."
+                )
+            if file.n_labels:
+                given = rows[:, file.n_labels - 1].astype(np.int32) - release.first_label
+                _check_labels(given, classes, tree.where(name), release)
+                labels[start : start + len(rows)] = given
+        images.setflags(write=False)
+        labels.setflags(write=False)
+        parts[part] = Images(images, labels, classes)
+    changed = [name for name, file in files.items() if len(records[name]) != file.count]
+    listed = ", ".join(
+        f"{name.split('/')[-1]} {len(records[name])} (not {files[name].count})" for name in changed
+    )
     text = f"{{n}} files have another length than in {release.title}: {listed}"
     return Loaded(ImageSplit(**parts), [Note(len(changed), text)])
 
 
-def _allocate(
-    tree: FileTree, files: dict[str, File], counts: dict[str, int], side: int
-) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, int]]:
-    """Allocates the images and labels of each part, and the first row of each file."""
-    images: dict[str, np.ndarray] = {}
-    labels: dict[str, np.ndarray] = {}
-    starts: dict[str, int] = {}
-    for part in dict.fromkeys(file.part for file in files.values()):
-        total = 0
-        for name, file in files.items():
-            if file.part != part:
-                continue
-            if file.pixels:
-                starts[name], total = total, total + counts[name]
-            elif counts[name] != total:
-                raise DataError(
-                    f"{tree.where(name)}: expected {total} labels, one for each image, "
-                    f"got {counts[name]}."
-                )
-            else:
-                starts[name] = 0
-        images[part] = np.empty((total, side, side, 3), np.uint8)
-        labels[part] = np.full(total, NO_LABEL, np.int32)
-    return images, labels, starts
-
-
-def _record_bytes(release: Release, file: File) -> int:
-    return file.n_labels + 3 * release.side**2 * file.pixels
-
-
-def _count(tree: FileTree, name: str, release: Release, file: File) -> int:
-    """Number of records, from the size of the file."""
-    n_bytes = _record_bytes(release, file)
+def _records(
+    tree: FileTree, name: str, release: Release, file: File
+) -> UInt8[np.ndarray, "n n_bytes"]:
+    """Maps a file of records into memory."""
+    n_bytes = file.n_labels + 3 * release.side**2 * file.pixels
     count, rest = divmod(tree.sizes[name], n_bytes)
     if rest or not count:
         raise DataError(
             f"{tree.where(name)}: expected {file.count * n_bytes} bytes, {file.count} records of "
             f"{n_bytes}, got {tree.sizes[name]}, which is no whole number of records."
         )
-    return count
-
-
-def _class_names(tree: FileTree, name: str) -> tuple[str, ...]:
-    text = tree.read(name, _MAX_TEXT_BYTES).decode("utf-8", errors="replace")
-    return tuple(line.strip() for line in text.splitlines() if line.strip())
-
-
-def _records(tree: FileTree, name: str, n_bytes: int) -> Iterator[UInt8[np.ndarray, "block n"]]:
-    """Yields blocks of records of ``n_bytes`` each."""
-    remaining, block = tree.sizes[name], max(1, _BLOCK // n_bytes) * n_bytes
-    with (tree.root / name).open("rb") as file:
-        while remaining:
-            content = file.read(min(block, remaining))
-            if len(content) < min(block, remaining):
-                raise DataError(f"{tree.where(name)}: the file changed while it was being read.")
-            remaining -= len(content)
-            yield np.frombuffer(content, np.uint8).reshape(-1, n_bytes)
+    return np.memmap(tree.root / name, np.uint8, "r", shape=(count, n_bytes))
 
 
 def _channels_last(

@@ -1,7 +1,6 @@
 """Labelled images on the host, their splits, and their construction from arrays."""
 
 import importlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,7 +10,14 @@ from numpy.typing import ArrayLike
 
 from ..._checks import check_shape
 from .._errors import Note
-from .._split_sampling import as_index, as_read_only, sample_test_mask
+from .._split_sampling import (
+    Split,
+    as_index,
+    as_read_only,
+    check_labels,
+    check_same_classes,
+    sample_test_mask,
+)
 
 NO_LABEL = -1
 
@@ -56,15 +62,7 @@ class Images:
                 raise ValueError(f"`names` must be strings, got {names.dtype}.")
             object.__setattr__(self, "names", as_read_only("names", names, names.dtype, 1))
             check_shape("names", names, (len(self.images),))
-        if len(set(self.classes)) != len(self.classes):
-            raise ValueError(f"`classes` must be distinct, got {self.classes}.")
-        if len(self) and not (
-            self.labels.min() >= NO_LABEL and self.labels.max() < len(self.classes)
-        ):
-            raise ValueError(
-                f"`labels` must lie in [-1, {len(self.classes)}), "
-                f"got {self.labels.min()} to {self.labels.max()}."
-            )
+        check_labels(self.labels, self.classes)
 
     def __len__(self) -> int:
         return len(self.images)
@@ -99,7 +97,7 @@ class Images:
 
 
 @dataclass(frozen=True, eq=False)
-class ImageSplit:
+class ImageSplit(Split):
     """Training, test and unlabelled parts of a dataset of images of one size.
 
     Attributes:
@@ -118,14 +116,7 @@ class ImageSplit:
     def __post_init__(self) -> None:
         for name, part in self.parts():
             check_shape(name, part.images, (len(part), *self.train.images.shape[1:]))
-            if part.classes != self.train.classes:
-                raise ValueError(f"`{name}` must have the classes of `train`.")
-
-    def parts(self) -> Iterator[tuple[str, Images]]:
-        """Yields the name and the images of each part except absent ones, train first."""
-        for name in ("train", "test", "unlabelled"):
-            if (part := getattr(self, name)) is not None:
-                yield name, part
+        check_same_classes(self)
 
 
 class Loaded(NamedTuple):

@@ -217,10 +217,10 @@ def _as_parts(
         if text is None and label_col and table.width == 2:
             text = 1 - table.index(label_col, "a class")
         if text is None:
-            raise DataError(f"{table.path}: cannot tell `text_col`, got {table.columns}.")
+            raise DataError(f"{table.path}: cannot determine `text_col`, got {table.columns}.")
         if label is None and labelled:
             raise DataError(
-                f"{table.path}: cannot tell `label_col`, got {table.columns}. "
+                f"{table.path}: cannot determine `label_col`, got {table.columns}. "
                 'With "" no labels are read.'
             )
         table = parts[part] = table.drop_empty(text, "a text")

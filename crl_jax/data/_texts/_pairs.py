@@ -120,7 +120,7 @@ def load_text_pairs(
     ]
     for name, column in zip(("first_col", "second_col", "score_col"), columns):
         if column is None:
-            raise DataError(f"{path}: cannot tell `{name}`, got {table.columns}.")
+            raise DataError(f"{path}: cannot determine `{name}`, got {table.columns}.")
     first, second, score = (column for column in columns if column is not None)
     return TextPairs(
         tuple(table.column(first, "a sentence")),

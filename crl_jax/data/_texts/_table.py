@@ -167,7 +167,7 @@ def refuse_unknown_header(table: Table, label: int) -> None:
     if once == [table.rows[0][label]] and len(counts) > 1:
         names = ", ".join(table.rows[0])
         raise DataError(
-            f"{table.path}:{table.lines[0]}: cannot tell whether {names} is a header; set "
+            f"{table.path}:{table.lines[0]}: cannot determine whether {names} is a header; set "
             "`text_col` and `label_col` to the names of columns, or to their positions if it is "
             "none."
         )

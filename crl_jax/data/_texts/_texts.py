@@ -1,6 +1,6 @@
 """Texts with labels on the host, and their splits."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from ..._checks import check_shape
 from .._errors import DataError
-from .._split_sampling import as_index, sample_test_mask
+from .._split_sampling import Split, as_index, check_labels, check_same_classes, sample_test_mask
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -49,13 +49,7 @@ class Texts:
         if labels.dtype != np.int32:
             raise ValueError(f"`labels` must be of int32, got {labels.dtype}.")
         check_shape("labels", labels, (len(self.texts),))
-        if len(set(self.classes)) != len(self.classes):
-            raise ValueError(f"`classes` must be distinct, got {self.classes}.")
-        if len(labels) and not (labels.min() >= -1 and labels.max() < len(self.classes)):
-            raise ValueError(
-                f"`labels` must lie in [-1, {len(self.classes)}), "
-                f"got {labels.min()} to {labels.max()}."
-            )
+        check_labels(labels, self.classes)
         labels.setflags(write=False)
         object.__setattr__(self, "labels", labels)
 
@@ -92,7 +86,7 @@ class Texts:
 
 
 @dataclass(frozen=True, eq=False)
-class TextSplit:
+class TextSplit(Split):
     """Training, test and validation parts of a dataset of texts.
 
     Attributes:
@@ -109,15 +103,7 @@ class TextSplit:
     valid: Texts | None = None
 
     def __post_init__(self) -> None:
-        for name, part in self.parts():
-            if part.classes != self.train.classes:
-                raise ValueError(f"`{name}` must have the classes of `train`.")
-
-    def parts(self) -> Iterator[tuple[str, Texts]]:
-        """Yields the name and the texts of each part except absent ones, train first."""
-        for name in ("train", "valid", "test"):
-            if (part := getattr(self, name)) is not None:
-                yield name, part
+        check_same_classes(self)
 
 
 def split_texts(data: Texts, fraction: float | None, seed: int, origin: str) -> TextSplit:
