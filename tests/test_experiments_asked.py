@@ -325,7 +325,14 @@ def test_numbers_of_a_contrast_are_swept(asked):
     flags = ["--encoder", "lightgcn", "--contrast", "simgcl", "--contrast-loss", "hard"]
     swept = ["--sweep", "contrast_weight=0.1,0.2", "--sweep", "contrast-beta=0.3"]
     _, given = asked(*flags, *swept, "--sweep", "contrast_temperature=0.5")
-    assert given["sweep"].keys() == {f"auxiliary_loss.{n}" for n in ("weight", "beta", "temperature")}
+    assert given["sweep"].keys() == {
+        f"auxiliary_loss.{n}" for n in ("weight", "beta", "temperature")
+    }
     np.testing.assert_allclose(given["sweep"]["auxiliary_loss.weight"], [0.1, 0.2])
     np.testing.assert_allclose(given["sweep"]["auxiliary_loss.beta"], [0.3, 0.3])
-    assert {*given["auxiliary_loss"].hyperparams} == {"temperature", "tau_plus", "beta", "min_score"}
+    assert {*given["auxiliary_loss"].hyperparams} == {
+        "temperature",
+        "tau_plus",
+        "beta",
+        "min_score",
+    }
