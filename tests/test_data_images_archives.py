@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from crl_jax.data import DataError, DataWarning, _archive, load_images
+from crl_jax.data import DataError, DataWarning, _archive, load_graphs, load_images
 from crl_jax.data._archive import open_tree, read_text
 
 
@@ -242,6 +242,10 @@ def test_special_files_are_refused_without_waiting(tmp_path):
     os.symlink("/no/such.png", tmp_path / "f" / "train" / "a" / "link.png")
     with pytest.raises(DataError, match=r"link.png: expected a file, got a symbolic link to a mi"):
         load_images(tmp_path / "f")
+    for load in (load_images, load_graphs):
+        os.mkfifo(tmp_path / load.__name__)
+        with pytest.raises(DataError, match=r"expected a folder, a zip or a tar .*, got a special"):
+            load(tmp_path / load.__name__)
     os.mkfifo(tmp_path / "vocab.txt")
     with pytest.raises(DataError, match=r"vocab.txt: expected a regular file, got a special"):
         read_text(tmp_path / "vocab.txt")

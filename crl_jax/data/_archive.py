@@ -105,6 +105,8 @@ def open_tree(path: Path, cache: str | Path | None = None) -> Iterator[FileTree]
     if path.is_dir():
         yield FileTree(path, path, {name: status.st_size for name, status in _walk(path)})
         return
+    if not path.is_file():  # opening a pipe would wait for a writer
+        raise DataError(f"{path}: expected a folder, a zip or a tar archive, got a special file.")
     with _temporary_folder(cache_folder(cache)) as root:
         yield FileTree(root, path, _unpack(path, root))
 

@@ -39,7 +39,7 @@ def sample_test_mask(
     if not mask.any():
         has_classes = bool((labels >= 0).any())
         prefix, suffix = (
-            ("a class of ", ", each in a class of its own") if has_classes else ("", "")
+            ("a class of ", ", each of another class") if has_classes else ("", "")
         )
         raise DataError(
             f"{origin}: expected {prefix}two {unit} or more, of which a part is for testing, "
