@@ -166,7 +166,7 @@ def count_missing_marks(names: Names, codes: Shaped[np.ndarray, " n"]) -> tuple[
 
 
 def vocabulary(*columns: Names) -> Shaped[np.ndarray, " n"]:
-    """All ids of some columns, ascending; int64 if every one is a canonical integer.
+    """Returns the ascending union of ids; int64 if every one is a canonical integer.
 
     One "01" or "a" keeps all of them text, so that "1" and "01" remain two ids.
     """
