@@ -183,10 +183,10 @@ def test_graphs_without_edges_have_features():
 
 
 def test_what_does_not_belong_is_refused():
-    with pytest.raises(ValueError, match="`n_packs` must divide 5 graphs, got 2"):
+    with pytest.raises(ValueError, match="`n_packs` must divide the batch of 5 graphs, got 2"):
         ARRAYS.pack(jnp.arange(5), 2)
     with pytest.raises(ValueError, match="`width` must be at least 1, got 0"):
         GIN(3, width=0)
     params, rest = Network(GIN(3)).init(jax.random.key(0))
-    with pytest.raises(ValueError, match="Nodes must have 3 features, got 4"):
+    with pytest.raises(ValueError, match="`x` must have 3 node features, got 4"):
         Network(GIN(3)).apply(params, rest, ARRAYS.pack(jnp.arange(2)))

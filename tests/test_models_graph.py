@@ -18,7 +18,7 @@ from graphs import (
 )
 
 from crl_jax.models import InteractionGraph, Tables, propagate
-from crl_jax.models._dense_layout import _times_in_parts
+from crl_jax.models._dense_layout import _times_split
 from crl_jax.models._interaction_graph import DENSE_BYTES
 
 
@@ -143,13 +143,13 @@ def test_a_product_in_parts_is_exact_in_float32(side):
     matrix = rng.random((60, 60)) < 0.2
     table = rng.normal(size=(60, 3)) * 10.0 ** rng.integers(-20, 20, (60, 1))
     table = table.astype(np.float32)
-    got = _times_in_parts(jnp.asarray(matrix, jnp.bfloat16), jnp.asarray(table), side)
+    got = _times_split(jnp.asarray(matrix, jnp.bfloat16), jnp.asarray(table), side)
     links = (matrix if side else matrix.T).astype(np.float64)
     error = np.abs(got - links @ table.astype(np.float64))
     assert np.all(error <= 2**-22 * (links @ np.abs(table.astype(np.float64))))
     one = jnp.ones((1, 1), jnp.bfloat16)
     numbers = jnp.array([[1.2345678e30, -1.2345678e-30, 16777215.0, 1 + 2**-23]], jnp.float32)
-    np.testing.assert_array_equal(_times_in_parts(one, numbers, side), numbers)
+    np.testing.assert_array_equal(_times_split(one, numbers, side), numbers)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -10,8 +10,8 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from scipy.signal import correlate
 
+from crl_jax.kernels._convolution import convolve
 from crl_jax.models import BackboneWithHead, Network, Projection, ResNet
-from crl_jax.models._convolution import convolve
 from crl_jax.models._normalization import batch_norm
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
@@ -171,7 +171,7 @@ def every_slope(way, x, kernel, stride):
     """The output of a convolution, and both gradients along one slope."""
 
     def all_of(x, kernel):
-        out, back = jax.vjp(partial(convolve, stride=stride, way=way), x, kernel)
+        out, back = jax.vjp(partial(convolve, stride=stride, method=way), x, kernel)
         return out, *back(jax.random.normal(jax.random.key(2), out.shape))
 
     return jax.jit(all_of)(x, kernel)
@@ -183,7 +183,7 @@ def every_slope(way, x, kernel, stride):
 @pytest.mark.parametrize("way", ["cpu", "core"])
 def test_ways_to_convolve_agree(size, stride, batch, way, monkeypatch):
     """Also where the parts of a batch do not come out even."""
-    monkeypatch.setattr("crl_jax.models._convolution._PART_BYTES", 5 * 4 * 8 * 9 * 2)
+    monkeypatch.setattr("crl_jax.kernels._convolution._MICROBATCH_BYTES", 5 * 4 * 8 * 9 * 2)
     x = jax.random.normal(jax.random.key(0), (batch, 8, 9, 2))
     kernel = jax.random.normal(jax.random.key(1), (size, size, 2, 3))
     for got, want in zip(*(every_slope(each, x, kernel, stride) for each in (way, "xla"))):
@@ -212,22 +212,41 @@ def test_neighbouring_columns_are_channels_where_there_are_few(
     for got, want in zip(*(every_slope(way, x, kernel, stride) for way in ("core", "xla"))):
         assert got.shape == want.shape
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=2e-4)
-    text = jax.jit(partial(convolve, way="core")).lower(x, kernel).as_text()
+    text = jax.jit(partial(convolve, method="core")).lower(x, kernel).as_text()
     (found,) = re.findall(r"stablehlo.convolution.*-> tensor<(?:\d+x){3}(\d+)xf32>", text)
     assert int(found) == least
 
 
 @pytest.mark.parametrize(("devices", "way"), [(1, "cpu"), (2, "core"), (8, "core")])
 def test_a_device_for_each_core_convolves_as_one_core_does(devices, way, monkeypatch):
-    monkeypatch.setattr("jax.local_device_count", lambda: devices)
-    monkeypatch.setattr("crl_jax.models._convolution.cpu_count", lambda: 2)
+    monkeypatch.setattr("jax.local_device_count", lambda backend=None: devices)
+    monkeypatch.setattr("crl_jax.kernels._convolution.cpu_count", lambda: 2)
     x, kernel = jnp.ones((1, 4, 4, 8)), jnp.ones((3, 3, 8, 8))
 
-    def text(way):
-        return jax.jit(lambda x, kernel: convolve(x, kernel, way=way)).lower(x, kernel).as_text()
+    def convolutions(method):
+        lowered = jax.jit(partial(convolve, method=method)).lower(x, kernel)
+        return re.findall(r"stablehlo.convolution.*-> (tensor<.*>)", lowered.as_text())
 
-    assert text("auto") == text(way)
-    assert text("cpu") != text("core")
+    assert convolutions("auto") == convolutions(way)
+    assert convolutions("cpu") != convolutions("core")
+
+
+def test_a_program_for_another_platform_than_the_default_has_its_convolutions():
+    """One trace serves both platforms: the choice is made while lowering."""
+
+    def gradient(x, kernel):
+        return jax.grad(lambda kernel: jnp.sum(convolve(x, kernel) ** 2))(kernel)
+
+    x, kernel = jnp.ones((1, 4, 4, 64)), jnp.ones((3, 3, 64, 64))
+    traced = jax.jit(gradient).trace(x, kernel)
+    counts = {
+        platform: traced.lower(lowering_platforms=(platform,))
+        .as_text()
+        .count("stablehlo.convolution")
+        for platform in ("cpu", "tpu")
+    }
+    assert counts["tpu"] == 2
+    assert counts["cpu"] == 1  # Winograd computes the output
 
 
 @pytest.mark.parametrize("own", ["cpu", "core"])
@@ -383,7 +402,7 @@ def test_settings_out_of_range_are_refused(settings, message, unchecked):
 
 def test_images_of_other_channels_and_methods_that_are_not_there_are_refused():
     params, rest = initial(SMALL)
-    with pytest.raises(ValueError, match="Images must have 3 channels, got 1"):
+    with pytest.raises(ValueError, match="`x` must have 3 channels, got 1"):
         Network(SMALL).apply(params, rest, jnp.zeros((1, 8, 8, 1)))
     with pytest.raises(ValueError, match="`method` must name a method of ResNetModule, got 'no'"):
         Network(SMALL).apply(params, rest, images(SMALL), method="no")

@@ -63,7 +63,7 @@ def test_gradients_are_those_of_one_device():
 @pytest.mark.parametrize("name", GRAPHS)
 def test_the_links_of_a_layout_are_those_it_was_made_of(name):
     log = interactions(GRAPHS[name])
-    users, items = InteractionGraph.from_interactions(log).layout.links()
+    users, items = InteractionGraph.from_interactions(log).layout.interactions()
     order = np.lexsort((items, users))
     np.testing.assert_array_equal(users[order], log.users)
     np.testing.assert_array_equal(items[order], log.items)

@@ -11,8 +11,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from scipy.signal import correlate
 
 from crl_jax._mesh import use_batch_mesh
-from crl_jax.models._convolution import convolve
-from crl_jax.models._winograd import convolve_tiles, slope_of_kernel_by_tiles
+from crl_jax.kernels._convolution import convolve
+from crl_jax.kernels._winograd import winograd_conv, winograd_kernel_grad
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
@@ -49,12 +49,12 @@ def slopes(x, kernel, slope):
 @pytest.mark.parametrize("part", [1, 2**12, 2**21])
 def test_tiles_give_what_float64_gives(rows, columns, batch, part, monkeypatch):
     """Of odd sizes, and in parts that do not come out even."""
-    monkeypatch.setattr("crl_jax.models._winograd._PART_BYTES", part)
+    monkeypatch.setattr("crl_jax.kernels._winograd._MICROBATCH_BYTES", part)
     x, kernel, slope = drawn(batch, rows, columns, 5, 3)
     single = [jnp.asarray(each, jnp.float32) for each in (x, kernel, slope)]
-    got = jax.jit(convolve_tiles)(*single[:2])
+    got = jax.jit(winograd_conv)(*single[:2])
     np.testing.assert_allclose(got, convolved(x, kernel), rtol=1e-5, atol=1e-5)
-    got = jax.jit(slope_of_kernel_by_tiles)(single[0], single[2])
+    got = jax.jit(winograd_kernel_grad)(single[0], single[2])
     np.testing.assert_allclose(got, slopes(x, kernel, slope)[1], rtol=1e-5, atol=1e-4)
 
 
@@ -65,7 +65,7 @@ def test_convolutions_of_many_channels_and_their_gradients(way, n_in):
 
     @jax.jit
     def both(x, kernel, slope):
-        out, back = jax.vjp(partial(convolve, way=way), x, kernel)
+        out, back = jax.vjp(partial(convolve, method=way), x, kernel)
         return out, *back(slope)
 
     single = [jnp.asarray(each, jnp.float32) for each in (x, kernel, slope)]
@@ -78,7 +78,7 @@ def test_convolutions_of_many_channels_and_their_gradients(way, n_in):
 @pytest.mark.parametrize("n_channels", [2, 32, 128])
 def test_no_images_give_none_and_leave_the_kernel_alone(n_channels):
     x, kernel, slope = map(jnp.asarray, drawn(0, 4, 5, n_channels, n_channels))
-    out, back = jax.vjp(partial(convolve, way="cpu"), x, kernel)
+    out, back = jax.vjp(partial(convolve, method="cpu"), x, kernel)
     of_images, of_kernel = back(slope)
     assert out.shape == of_images.shape == (0, 4, 5, n_channels)
     np.testing.assert_array_equal(of_kernel, np.zeros_like(kernel))
@@ -97,7 +97,7 @@ def test_no_images_give_none_and_leave_the_kernel_alone(n_channels):
 )
 def test_where_tiles_stand_for_a_convolution(size, n_in, n_out, stride, dtype, n):
     x, kernel = jnp.ones((2, 4, 4, n_in), dtype), jnp.ones((size, size, n_in, n_out), dtype)
-    text = jax.jit(partial(convolve, stride=stride, way="cpu")).lower(x, kernel).as_text()
+    text = jax.jit(partial(convolve, stride=stride, method="cpu")).lower(x, kernel).as_text()
     assert text.count("stablehlo.convolution") == n
 
 
@@ -108,7 +108,7 @@ def test_tiles_are_as_exact_as_a_convolution():
     single = [jnp.asarray(each, jnp.float32) for each in (x, kernel)]
 
     def error(way):
-        return np.sqrt(np.mean((jax.jit(partial(convolve, way=way))(*single) - want) ** 2))
+        return np.sqrt(np.mean((jax.jit(partial(convolve, method=way))(*single) - want) ** 2))
 
     assert error("cpu") < 3 * error("xla")
 
@@ -128,15 +128,15 @@ def test_devices_convolve_their_own_images(n_channels, known, axes, monkeypatch)
 
     That of few channels does where the mesh is known.
     """
-    monkeypatch.setattr("crl_jax.models._winograd._PART_BYTES", 2**14)
-    monkeypatch.setattr("crl_jax.models._convolution._PART_BYTES", 2**11)
+    monkeypatch.setattr("crl_jax.kernels._winograd._MICROBATCH_BYTES", 2**14)
+    monkeypatch.setattr("crl_jax.kernels._convolution._MICROBATCH_BYTES", 2**11)
     x, kernel, slope = drawn(64, 4, 4, n_channels, n_channels)
     mesh = Mesh(np.array(jax.devices()[:8]).reshape(*axes.values()), tuple(axes))
 
     @jax.jit
     def both(x, kernel, slope):
         with use_batch_mesh(mesh if known else None):
-            out, back = jax.vjp(partial(convolve, way="core"), x, kernel)
+            out, back = jax.vjp(partial(convolve, method="core"), x, kernel)
             return out, *back(slope)
 
     spread, whole = (NamedSharding(mesh, PartitionSpec(*over)) for over in (("data",), ()))
@@ -162,7 +162,7 @@ def test_a_batch_that_devices_cannot_share_evenly(n_channels):
     @jax.jit
     def both(x, kernel, slope):
         with use_batch_mesh(mesh):
-            return jax.vjp(partial(convolve, way="core"), x, kernel)[1](slope)
+            return jax.vjp(partial(convolve, method="core"), x, kernel)[1](slope)
 
     single = [jnp.asarray(each, jnp.float32) for each in (x, kernel, slope)]
     for got, want in zip(both(*single), slopes(x, kernel, slope)):

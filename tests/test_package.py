@@ -17,8 +17,8 @@ import crl_jax
 
 ROOT = Path(__file__).parents[1]
 SUBPACKAGES = (
-    "augment", "data", "losses", "metrics", "models", "samplers", "serving", "stats", "tasks",
-    "train", "weights",
+    "augment", "data", "kernels", "losses", "metrics", "models", "samplers", "serving", "stats",
+    "tasks", "train", "weights",
 )  # fmt: skip
 
 

@@ -1,10 +1,10 @@
 """Encoders as pure functions: users, items, images and graphs become vectors."""
 
+from ..kernels import Convolution as Convolution
 from ._bert import BERT as BERT
 from ._bert import Pooling as Pooling
 from ._bert_load import LoadedBERT as LoadedBERT
 from ._bert_load import load_bert as load_bert
-from ._convolution import Convolution as Convolution
 from ._encoder import Encoder as Encoder
 from ._encoder import Similarity as Similarity
 from ._encoder import Tables as Tables

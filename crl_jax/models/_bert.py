@@ -1,52 +1,52 @@
-"""BERT, an encoder of texts, as settings that build a Flax NNX module."""
+"""BERT text encoder."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from .._checks import check_count, check_range
 
-# Flax takes long to import, and only networks need it.
+# Importing `flax.nnx` is slow, and only networks need it.
 if TYPE_CHECKING:
     from flax import nnx
 
 Pooling = Literal["mean", "cls"]
-"""How the vectors of tokens become one: their mean, or that of the first token."""
+"""Pooling of token vectors: their mean or the vector of the first token."""
 
 
 @dataclass(frozen=True)
 class BERT:
-    r"""BERT: ``models.Network(models.BERT())`` maps :class:`crl_jax.data.Tokens` to features.
+    r"""Configuration of a BERT encoder, for ``models.Network(models.BERT())``.
 
-    The module has three methods. Called, and as ``features``, it gives ``[batch, width]``;
-    ``hidden`` gives the vector of each token, ``[batch, length, width]``. A layer is
+    The module maps :class:`crl_jax.data.Tokens` to features ``[batch, width]``; its method
+    ``hidden`` returns the token vectors ``[batch, length, width]``. A layer is
 
     .. math::
         y = \mathrm{LN}\Big(x + W_O\,\mathrm{softmax}\Big(\frac{QK^\top}{\sqrt{d}}\Big) V\Big),
         \qquad \mathrm{LN}(y + W_2\,\mathrm{gelu}(W_1 y))
 
-    after the sum of the embeddings of tokens, places and type 0. What only fills up changes
-    nothing. A text without a token has a mean of 0.
+    after the sum of token, position and type-0 embeddings. Padding is masked. The mean of a text
+    without tokens is 0.
 
-    It computes in the type of its parameters; LayerNorm and the softmax are float32. In training,
-    dropout leaves numbers out after the embeddings, of the weights of attention, and before each
-    sum, and scales the others. Its random key is one of the module's other variables and moves at
-    each call: two equal texts in a batch get different dropout, which is what makes the views of
-    SimCSE. Kernels and embeddings start from N(0, 0.02²).
+    It computes in the dtype of its parameters, LayerNorm and softmax in float32. In training,
+    dropout follows the embeddings, the attention weights and both sublayers. Its random key is one
+    of the module's other variables and changes at each call. Equal texts in a batch have different
+    dropout masks, which are the two views of SimCSE. Kernels and embeddings are initialised from
+    N(0, 0.02²).
 
     Attributes:
-      vocab_size: Tokens in the vocabulary, >= 1.
-      width: Width of the vectors, >= 1.
-      n_layers: Layers, >= 1.
-      n_heads: Heads of attention; must divide ``width``.
-      inner_width: Width between :math:`W_1` and :math:`W_2`, >= 1.
-      n_positions: Places, the length of the longest text, >= 1.
-      n_types: Types of tokens, of which the first is used, >= 1.
-      dropout: Share that dropout leaves out, in [0, 1).
-      epsilon: What LayerNorm adds to variances, > 0.
+      vocab_size: Number of tokens in the vocabulary, >= 1.
+      width: Dimension of the token vectors, >= 1.
+      n_layers: Number of layers, >= 1.
+      n_heads: Number of attention heads; must divide ``width``.
+      inner_width: Hidden dimension of the feed-forward sublayer, >= 1.
+      n_positions: Number of positions, the maximum length of a text, >= 1.
+      n_types: Number of token types, of which only the first is used, >= 1.
+      dropout: Dropout rate, in [0, 1).
+      epsilon: Added to variances by LayerNorm, in (0, 1].
       pooling: See :data:`Pooling`.
 
     Raises:
-      ValueError: If a setting is out of range.
+      ValueError: If a value is out of range.
 
     References:
       Devlin et al., `BERT <https://arxiv.org/abs/1810.04805>`_, 2019; Vaswani et al., `Attention Is
@@ -81,11 +81,11 @@ class BERT:
 
     @property
     def n_features(self) -> int:
-        """Width of the features."""
+        """Dimension of the features."""
         return self.width
 
     def __call__(self, rngs: "nnx.Rngs") -> Any:
-        """The module."""
+        """Builds the module."""
         from ._bert_modules import BERTModule
 
         return BERTModule(self, rngs)

@@ -20,7 +20,7 @@ Arrays = dict[str, np.ndarray]
 
 
 def read_arrays(path: Path) -> Arrays:
-    """All arrays of a file, as they are; those of safetensors stay on the disk until they are read.
+    """Returns all arrays of a file; those of safetensors are memory-mapped.
 
     Raises:
       DataError: If the file is broken, holds objects, or is of neither kind.

@@ -1,4 +1,4 @@
-"""Published weights of BERT as settings and parameters."""
+"""Loading of published BERT weights."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from ..data import DataError
 from ._bert import BERT, Pooling
 from ._bert_arrays import Arrays, read_arrays
 
-# Settings by their names in a config.json.
+# Attributes of BERT by their names in a config.json.
 _CONFIG = {
     "vocab_size": "vocab_size",
     "hidden_size": "width",
@@ -24,10 +24,10 @@ _CONFIG = {
     "max_position_embeddings": "n_positions",
     "type_vocab_size": "n_types",
 }
-# What a config.json may say besides that changes the network.
+# Supported values of other entries of a config.json.
 _FIXED = {"model_type": "bert", "hidden_act": "gelu", "position_embedding_type": "absolute"}
 
-# What belongs to the tasks that BERT was trained on, and not to the encoder.
+# Arrays of pre-training heads, which are not part of the encoder.
 _UNUSED = re.compile(r"(pooler|cls|classifier|dropout)\.|embeddings\.position_ids$")
 
 _IN_LAYER = {
@@ -43,12 +43,12 @@ _IN_LAYER = {
 
 
 class LoadedBERT(NamedTuple):
-    """What a file of weights holds.
+    """Configuration and parameters from published weights.
 
     Attributes:
-      settings: What builds the module: ``models.Network(loaded.settings)``.
-      params: Its parameters, float32.
-      unused: Names of the arrays of the file that are not of the encoder, such as its pooler.
+      settings: Configuration of the module: ``models.Network(loaded.settings)``.
+      params: Parameters, float32.
+      unused: Names of arrays that do not belong to the encoder, such as the pooler.
     """
 
     settings: BERT
@@ -63,22 +63,22 @@ def load_bert(
     dropout: float | None = None,
     pooling: Pooling = "mean",
 ) -> LoadedBERT:
-    """Reads published weights of a BERT.
+    """Loads published weights of a BERT.
 
     Args:
-      path: A file ``.safetensors`` or ``.npz`` of arrays with their usual names, such as
-        ``encoder.layer.0.attention.self.query.weight``, ``[out, in]``, all with ``bert.`` before
-        them or none; or a folder with a ``model.safetensors``. A ``config.json`` beside it gives
-        the settings; without one they follow from the shapes, but for the heads.
-      n_heads: Heads of attention, where no ``config.json`` tells.
-      dropout: As of :class:`BERT`; by default what ``config.json`` says, or 0.1.
-      pooling: As of :class:`BERT`.
+      path: A ``.safetensors`` or ``.npz`` file of arrays with their standard names, such as
+        ``encoder.layer.0.attention.self.query.weight``, ``[out, in]``, optionally prefixed by
+        ``bert.``; or a folder that contains ``model.safetensors``. The configuration is read from
+        ``config.json`` in the same folder, or else derived from the shapes except for the heads.
+      n_heads: Number of attention heads, required without a ``config.json``.
+      dropout: Dropout rate; by default that of ``config.json``, or 0.1.
+      pooling: See :class:`BERT`.
 
     Raises:
       ValueError: If ``n_heads`` is missing, contradicts ``config.json`` or does not fit.
-      DataError: If the file is broken, or an array is missing, misshapen or unknown; or
-        ``config.json`` speaks of another network.
-      FileNotFoundError: If there is no such file.
+      DataError: If the file is damaged, an array is missing, unknown or has another shape, or
+        ``config.json`` describes another network.
+      FileNotFoundError: If the file does not exist.
     """
     path = Path(path)
     if path.is_dir():
@@ -86,14 +86,14 @@ def load_bert(
     if not path.exists():
         raise FileNotFoundError(f"{path}: there is no such file.")
     read = read_arrays(path)
-    arrays = {_usual(name): array for name, array in read.items()}
+    arrays = {_current_name(name): array for name, array in read.items()}
     if len(arrays) < len(read):
         raise DataError(f"{path}: expected each array once, got some with and without bert.")
     settings = _settings(path, arrays, n_heads, dropout, pooling)
     unused = tuple(sorted(name for name in arrays if _UNUSED.match(name)))
     params: dict[str, Any] = {}
     left = set(arrays) - set(unused)
-    for name, place, shape in _wanted(settings):
+    for name, place, shape in _expected_arrays(settings):
         array = arrays.get(name)
         if array is None:
             raise DataError(f"{path}: expected an array {name}, got none.")
@@ -117,18 +117,18 @@ def load_bert(
     return LoadedBERT(settings, params, unused)
 
 
-def _usual(name: str) -> str:
-    """Without the name of the encoder in front; LayerNorm's had other names once."""
+def _current_name(name: str) -> str:
+    """Current name of an array, without the prefix of the encoder."""
     name = name.removeprefix("bert.")
-    return re.sub(r"LayerNorm\.(gamma|beta)$", _renamed, name)
+    return re.sub(r"LayerNorm\.(gamma|beta)$", _current_layer_norm, name)
 
 
-def _renamed(found: re.Match[str]) -> str:
+def _current_layer_norm(found: re.Match[str]) -> str:
     return "LayerNorm." + {"gamma": "weight", "beta": "bias"}[found[1]]
 
 
-def _wanted(settings: BERT) -> Iterator[tuple[str, str, tuple[int, ...]]]:
-    """Of each array its name in files, its place in the parameters, and its shape in files."""
+def _expected_arrays(settings: BERT) -> Iterator[tuple[str, str, tuple[int, ...]]]:
+    """Yields name in files, path in the parameters and shape in files of each array."""
     width, inner = settings.width, settings.inner_width
     for name, place, n in (
         ("word", "token", settings.vocab_size),
@@ -167,8 +167,8 @@ def _settings(
             )
         found["n_heads"] = n_heads
     if "n_heads" not in found:
-        raise ValueError("`n_heads` must be given: no config.json tells it, and shapes do not.")
-    for name, value in _of_shapes(path, arrays).items():
+        raise ValueError("`n_heads` must be given if there is no config.json.")
+    for name, value in _config_from_shapes(path, arrays).items():
         found.setdefault(name, value)
     rate = config.get("hidden_dropout_prob", 0.1) if dropout is None else dropout
     epsilon = config.get("layer_norm_eps", 1e-12)
@@ -195,8 +195,8 @@ def _read_config(path: Path) -> dict[str, Any]:
     return config
 
 
-def _of_shapes(path: Path, arrays: Arrays) -> dict[str, int]:
-    """The settings that shapes tell."""
+def _config_from_shapes(path: Path, arrays: Arrays) -> dict[str, int]:
+    """Configuration derived from shapes."""
 
     def rows(name: str) -> int:
         array = arrays.get(name)

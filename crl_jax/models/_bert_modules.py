@@ -1,4 +1,4 @@
-"""The modules of :class:`BERT`; imported only where one is built."""
+"""Modules of :class:`BERT`, imported when one is built."""
 
 from collections.abc import Callable
 
@@ -12,24 +12,24 @@ from ..data import Tokens
 from ._bert import BERT
 
 Drop = Callable[[Float[Array, "*shape"]], Float[Array, "*shape"]]
-"""Leaves numbers out, other ones at each call."""
+"""Dropout with another random key at each call."""
 
-_DEVIATION = 0.02
+_STD = 0.02
 
 
 class DropoutKey(nnx.Variable):
-    """The random key of the next call, as the numbers that it is made of."""
+    """Data of the random key for the next call."""
 
 
 class Linear(nnx.Module):
-    """A linear layer in the type of its input."""
+    """Linear layer in the dtype of its input."""
 
     def __init__(self, n_in: int, n_out: int, rngs: nnx.Rngs):
-        self.kernel = nnx.Param(_DEVIATION * jax.random.normal(rngs.params(), (n_in, n_out)))
+        self.kernel = nnx.Param(_STD * jax.random.normal(rngs.params(), (n_in, n_out)))
         self.bias = nnx.Param(jnp.zeros(n_out))
 
     def __call__(self, x: Float[Array, "*batch n_in"]) -> Array:
-        """The outputs ``[*batch, n_out]``."""
+        """Returns outputs ``[*batch, n_out]``."""
         bias = self.bias[...].astype(x.dtype)
         return x @ self.kernel[...].astype(x.dtype) + jax.lax.broadcast_in_dim(
             bias, (*x.shape[:-1], bias.size), (x.ndim - 1,)
@@ -37,7 +37,7 @@ class Linear(nnx.Module):
 
 
 class LayerNorm(nnx.Module):
-    """Each vector with mean 0 and variance 1."""
+    """Layer normalisation."""
 
     def __init__(self, n: int, epsilon: float):
         self.scale = nnx.Param(jnp.ones(n, jnp.result_type(float)))
@@ -45,7 +45,7 @@ class LayerNorm(nnx.Module):
         self.epsilon = epsilon
 
     def __call__(self, x: Float[Array, "batch length n"]) -> Array:
-        """The normalised vectors, in the type of ``x``."""
+        """Returns normalised vectors in the dtype of ``x``."""
         wide, scale, bias = at_least_float32(x, self.scale[...], self.bias[...])
         centred = wide - jnp.mean(wide, axis=-1, keepdims=True)
         variance = jnp.mean(centred**2, axis=-1, keepdims=True)
@@ -54,7 +54,7 @@ class LayerNorm(nnx.Module):
 
 
 class Attention(nnx.Module):
-    """Each token takes of all tokens of its text, by several heads."""
+    """Multi-head self-attention."""
 
     def __init__(self, settings: BERT, rngs: nnx.Rngs):
         width = settings.width
@@ -65,19 +65,19 @@ class Attention(nnx.Module):
     def __call__(
         self, x: Float[Array, "batch length width"], mask: Bool[Array, "batch length"], drop: Drop
     ) -> Array:
-        """What the tokens take, ``[batch, length, width]``."""
+        """Returns the attended values, ``[batch, length, width]``."""
         heads = (*x.shape[:2], self.n_heads, -1)
         query, key, value = (f(x).reshape(heads) for f in (self.query, self.key, self.value))
         query = query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
         scores = jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=jnp.float32)
-        # Not -inf: a text without a token would make NaN of its weights.
+        # -inf would give NaN weights for a text without tokens.
         scores = jnp.where(mask[:, None, None, :], scores, jnp.finfo(scores.dtype).min)
         weights = drop(jax.nn.softmax(scores, axis=-1).astype(x.dtype))
         return self.out(jnp.einsum("bhqk,bkhd->bqhd", weights, value).reshape(x.shape))
 
 
 class Layer(nnx.Module):
-    """Attention, and two linear layers for each token."""
+    """Transformer layer: self-attention and a feed-forward network."""
 
     def __init__(self, settings: BERT, rngs: nnx.Rngs):
         width, inner = settings.width, settings.inner_width
@@ -89,14 +89,14 @@ class Layer(nnx.Module):
     def __call__(
         self, x: Float[Array, "batch length width"], mask: Bool[Array, "batch length"], drop: Drop
     ) -> Array:
-        """The vectors after the layer."""
+        """Returns the token vectors after the layer."""
         x = self.norm_1(x + drop(self.attention(x, mask, drop)))
         inner = jax.nn.gelu(self.linear_1(x), approximate=False)
         return self.norm_2(x + drop(self.linear_2(inner)))
 
 
 class BERTModule(nnx.Module):
-    """Embeddings, layers, and one vector for each text."""
+    """Embeddings, Transformer layers and pooling."""
 
     def __init__(self, settings: BERT, rngs: nnx.Rngs):
         self.token_embedding = _table(settings.vocab_size, settings.width, rngs)
@@ -108,19 +108,15 @@ class BERTModule(nnx.Module):
             setattr(self, name, Layer(settings, rngs))
         self.dropout_key = DropoutKey(jax.random.key_data(rngs.dropout()))
         self.settings = settings
-        self.deterministic = False  # which `train` and `eval` of a module set
+        self.deterministic = False  # set by `train` and `eval` of a module
 
     def __call__(self, tokens: Tokens, where: Bool[Array, "batch"] | None = None) -> Array:
-        """Features ``[batch, width]``.
-
-        Raises:
-          ValueError: As of :meth:`hidden`.
-        """
-        del where  # every text is by itself
+        """Returns features ``[batch, width]``; see :meth:`hidden` for errors."""
+        del where  # there are no batch statistics
         return self.features(tokens)
 
     def features(self, tokens: Tokens) -> Array:
-        """The same."""
+        """Returns features ``[batch, width]``."""
         x = self.hidden(tokens)
         if self.settings.pooling == "cls":
             return x[:, 0]
@@ -130,11 +126,10 @@ class BERTModule(nnx.Module):
         return (jnp.sum(kept, axis=1) / n).astype(x.dtype)
 
     def hidden(self, tokens: Tokens) -> Array:
-        """Vectors of the tokens, ``[batch, length, width]``; those of fillers mean nothing.
+        """Returns token vectors, ``[batch, length, width]``; those of padding are arbitrary.
 
         Raises:
-          ValueError: If the ids and the mask differ in shape, or a text is longer than there are
-            places.
+          ValueError: If ids and mask differ in shape, or texts are longer than ``n_positions``.
         """
         ids, mask = tokens
         if ids.ndim != 2 or ids.shape != mask.shape:
@@ -147,7 +142,7 @@ class BERTModule(nnx.Module):
                 f"`tokens` must be of at most {self.settings.n_positions} places, "
                 f"got {ids.shape[1]}."
             )
-        drop = self._start_dropout()
+        drop = self._next_dropout()
         x = jnp.take(self.token_embedding[...], ids, axis=0)
         x = x + self.position_embedding[...][None, : ids.shape[1]]
         x = drop(self.norm(x + self.type_embedding[...][None, :1]))
@@ -155,27 +150,27 @@ class BERTModule(nnx.Module):
             x = getattr(self, name)(x, mask, drop)
         return x
 
-    def _start_dropout(self) -> Drop:
-        """Dropout of one call of the module: the key moves on once, whatever the layers draw."""
+    def _next_dropout(self) -> Drop:
+        """Splits the key once per call of the module; layers use keys folded from it."""
         rate = self.settings.dropout
         if self.deterministic or not rate:
             return lambda x: x
-        after, key = jax.random.split(jax.random.wrap_key_data(self.dropout_key[...]))
-        self.dropout_key[...] = jax.random.key_data(after)
-        n_drawn = 0
+        next_key, key = jax.random.split(jax.random.wrap_key_data(self.dropout_key[...]))
+        self.dropout_key[...] = jax.random.key_data(next_key)
+        n_calls = 0
 
         def drop(x: Array) -> Array:
-            nonlocal n_drawn
-            n_drawn += 1
-            return _dropped(jax.random.fold_in(key, n_drawn), x, rate)
+            nonlocal n_calls
+            n_calls += 1
+            return _dropout(jax.random.fold_in(key, n_calls), x, rate)
 
         return drop
 
 
 def _table(n: int, width: int, rngs: nnx.Rngs) -> nnx.Param[Array]:
-    return nnx.Param(_DEVIATION * jax.random.normal(rngs.params(), (n, width)))
+    return nnx.Param(_STD * jax.random.normal(rngs.params(), (n, width)))
 
 
-def _dropped(key: Key[Array, ""], x: Array, rate: float) -> Array:
+def _dropout(key: Key[Array, ""], x: Array, rate: float) -> Array:
     keep = jax.random.bernoulli(key, 1 - rate, x.shape)
     return jnp.where(keep, x / jnp.asarray(1 - rate, x.dtype), 0)

@@ -1,4 +1,4 @@
-"""Sums of neighbours as a matrix product: for accelerators, while users × items fit in memory."""
+"""Neighbour sums as a dense matrix product: for accelerators with memory for users × items."""
 
 from dataclasses import replace
 from functools import partial
@@ -15,14 +15,14 @@ from .._pytree import pytree_dataclass
 
 @pytree_dataclass(eq=False)
 class DenseLayout:
-    """The graph as a matrix of zeros and ones, which bfloat16 holds exactly.
+    """Adjacency matrix in bfloat16, which represents 0 and 1 exactly.
 
     Attributes:
-      taken: 1 where the user took the item, ``[n_users, n_items]``.
-      edges: User and item of each interaction, ``[2, n]``; None where none is ever dropped.
+      adjacency: 1 for each interaction, ``[n_users, n_items]``.
+      edges: User and item of each interaction, ``[2, n]``; None if edges cannot be dropped.
     """
 
-    taken: Any
+    adjacency: Any
     edges: Any
 
     @classmethod
@@ -33,29 +33,33 @@ class DenseLayout:
         n_items: int,
         droppable: bool,
     ) -> "DenseLayout":
-        """Lays out interactions in CSR form."""
+        """Builds the layout from interactions in CSR form."""
         n_users = len(indptr) - 1
         users = np.repeat(np.arange(n_users, dtype=np.int32), np.diff(indptr))
         edges = jnp.asarray(np.stack([users, items.astype(np.int32)]))
-        taken = _matrix(n_users, n_items, edges, jnp.ones(len(items), jnp.bfloat16))
-        return cls(taken, edges if droppable else None)
+        adjacency = _matrix(n_users, n_items, edges, jnp.ones(len(items), jnp.bfloat16))
+        return cls(adjacency, edges if droppable else None)
 
-    def enter(self, users: Array, items: Array) -> tuple[Array, Array]:
-        """Tables as they are."""
+    def permute(self, users: Array, items: Array) -> tuple[Array, Array]:
+        """Returns the tables unchanged."""
         return users, items
 
-    leave = enter
+    unpermute = permute
 
-    def sums(self, tables: tuple[Array, Array], scales: tuple[Array, Array]) -> tuple[Array, Array]:
-        """The sums over each one's neighbours, scaled."""
+    def neighbour_sums(
+        self, tables: tuple[Array, Array], scales: tuple[Array, Array]
+    ) -> tuple[Array, Array]:
+        """Scaled sums over the neighbours of each user and item."""
         (users, items), (user_scale, item_scale) = tables, scales
-        return user_scale * _times(self.taken, items, 1), item_scale * _times(self.taken, users, 0)
+        return user_scale * _times(self.adjacency, items, 1), item_scale * _times(
+            self.adjacency, users, 0
+        )
 
-    def kept(self, keep: Bool[Array, "n"]) -> "DenseLayout":
-        """Without the interactions that ``keep`` does not have."""
+    def mask_edges(self, keep: Bool[Array, "n"]) -> "DenseLayout":
+        """Returns the layout with only the interactions where ``keep`` is True."""
         assert self.edges is not None
-        taken = _matrix(*self.taken.shape, self.edges, keep.astype(jnp.bfloat16))
-        return replace(self, taken=taken)
+        adjacency = _matrix(*self.adjacency.shape, self.edges, keep.astype(jnp.bfloat16))
+        return replace(self, adjacency=adjacency)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
@@ -66,19 +70,28 @@ def _matrix(n_users: int, n_items: int, edges: Array, values: Array) -> Array:
 def _times(
     matrix: BFloat16[Array, "m n"], table: Float[Array, "_rows dim"], side: int
 ) -> Float[Array, "_sums dim"]:
-    """The product with the matrix, or with its transpose where ``side`` is 0."""
-    if table.dtype == jnp.float32 and jax.default_backend() != "cpu":
-        return _times_in_parts(matrix, table, side)
-    # XLA's compiler for CPUs does not know all products of bfloat16.
-    contract = (((side,), (0,)), ((), ()))
-    exact = lax.Precision.HIGHEST
-    return lax.dot_general(matrix.astype(table.dtype), table, contract, precision=exact)
+    """Product with the matrix, or with its transpose if ``side`` is 0."""
+    exact = partial(_times_exact, side=side)
+    if table.dtype != jnp.float32:
+        return exact(matrix, table)
+    split = partial(_times_split, side=side)
+    return lax.platform_dependent(matrix, table, cpu=exact, default=split)
 
 
-def _times_in_parts(
+def _times_exact(
     matrix: BFloat16[Array, "m n"], table: Float[Array, "_rows dim"], side: int
 ) -> Float[Array, "_sums dim"]:
-    """The same for float32, by a fast product of three times the width and not a slow one.
+    """Product in the dtype of the table: XLA on CPUs lacks some bfloat16 products."""
+    contract = (((side,), (0,)), ((), ()))
+    return lax.dot_general(
+        matrix.astype(table.dtype), table, contract, precision=lax.Precision.HIGHEST
+    )
+
+
+def _times_split(
+    matrix: BFloat16[Array, "m n"], table: Float[Array, "_rows dim"], side: int
+) -> Float[Array, "_sums dim"]:
+    """Exact float32 product as one fast bfloat16 product of three times the width.
 
     A float32 is the sum of three numbers of 8 bits each, whose products with 0 and 1 are exact in
     bfloat16.
@@ -88,11 +101,11 @@ def _times_in_parts(
     middle = _eight_bits(table - high)
     low = table - high - middle
     parts = jnp.concatenate([high, middle, low], axis=1).astype(jnp.bfloat16)
-    made = lax.dot_general(matrix, parts, contract, preferred_element_type=jnp.float32)
-    high, middle, low = jnp.split(made, 3, axis=1)
+    product = lax.dot_general(matrix, parts, contract, preferred_element_type=jnp.float32)
+    high, middle, low = jnp.split(product, 3, axis=1)
     return high + (middle + low)
 
 
 def _eight_bits(x: Float[Array, "n dim"]) -> Float[Array, "n dim"]:
-    # Not a cast to bfloat16 and back, which compilers may take for nothing.
+    # Compilers may remove a cast to bfloat16 and back.
     return lax.reduce_precision(x, exponent_bits=8, mantissa_bits=7)

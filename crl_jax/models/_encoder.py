@@ -1,4 +1,4 @@
-"""Encoders: from parameters to one vector for each user and item, and from vectors to scores."""
+"""Base class of encoders, which map parameters to user and item vectors, and vectors to scores."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
@@ -18,11 +18,11 @@ Similarity = Literal["inner", "cosine"]
 
 
 class Tables(NamedTuple):
-    """What an encoder makes of its parameters.
+    """User and item vectors of an encoder.
 
     Attributes:
-      users: One vector for each user, ``[n_users, dim]``.
-      items: One vector for each item, ``[n_items, dim]``.
+      users: Vector of each user, ``[n_users, dim]``.
+      items: Vector of each item, ``[n_items, dim]``.
     """
 
     users: Float[Array, "n_users dim"]
@@ -31,26 +31,26 @@ class Tables(NamedTuple):
 
 @dataclass(frozen=True)
 class Encoder(ABC):
-    """A model of users and items, as pure functions of its parameters.
+    """Model of users and items as pure functions of its parameters.
 
-    An encoder is a frozen dataclass and a pytree. Sizes and switches are static, arrays such as
-    graphs are leaves. Two equal encoders share their compiled programs.
+    An encoder is a frozen dataclass and a pytree: sizes and options are static, arrays such as
+    graphs are leaves. Equal encoders share compiled programs. Subclasses define :meth:`init` and
+    :meth:`encode`.
 
-    :meth:`encode` costs what the model costs; :meth:`score` is cheap. A training step encodes
-    once, for its sampler and its loss, and so do validation and export. An encoder of one's own
-    inherits from this class and defines :meth:`init` and :meth:`encode`.
+    :meth:`encode` runs the model; :meth:`score` is cheap. A training step encodes once for its
+    sampler and its loss; so do validation and export.
 
     Attributes:
       n_users: Number of users.
       n_items: Number of items.
-      dim: Width of the vectors.
-      similarity: What a score is: the inner product of two vectors, or their cosine. Training may
-        use another than serving: ``dataclasses.replace(encoder, similarity="inner")``.
-      by_rows: Whether the parameters are tables ``users`` and ``items``, and :meth:`encode` makes
-        each vector of its own row alone. Then some rows can be trained without the others.
+      dim: Dimension of the vectors.
+      similarity: Score of two vectors: ``"inner"`` product or ``"cosine"``. Training may use
+        another one than serving: ``dataclasses.replace(encoder, similarity="inner")``.
+      by_rows: Whether the parameters are tables ``users`` and ``items`` and each vector depends on
+        its own row only, so that some rows can be trained without the others.
 
     Raises:
-      ValueError: If a size is not positive, or there is no such similarity.
+      ValueError: If a size is not positive or the similarity is unknown.
     """
 
     n_users: int = field(metadata=STATIC)
@@ -64,19 +64,19 @@ class Encoder(ABC):
             if getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
         if self.similarity not in ("inner", "cosine"):
-            raise ValueError(f"`similarity` must be inner or cosine, got {self.similarity!r}.")
+            raise ValueError(f"`similarity` must be one of inner, cosine, got {self.similarity!r}.")
 
     @abstractmethod
     def init(self, key: Key[Array, ""]) -> Any:
-        """Initial parameters: arrays in any containers."""
+        """Returns initial parameters: a pytree of arrays."""
 
     @abstractmethod
     def encode(self, params: Any, key: Key[Array, ""] | None = None) -> Tables:
-        """The vectors of all users and items.
+        """Returns the vectors of all users and items.
 
         Args:
-          params: The parameters.
-          key: Random key of what training leaves to chance, such as dropout; None outside it.
+          params: Parameters.
+          key: Random key for training, for instance for dropout; None for inference.
         """
 
     def score(
@@ -85,22 +85,21 @@ class Encoder(ABC):
         users: Int[Array | np.ndarray, "batch"],
         items: Int[Array | np.ndarray, "batch n"],
     ) -> Float[Array, "batch n"]:
-        """Scores of each user with its own ``n`` items."""
+        """Scores of each user with its ``n`` candidates."""
         return self.score_vectors(take_rows(tables.users, users), take_rows(tables.items, items))
 
     def score_vectors(
         self, users: Float[Array, "batch dim"], items: Float[Array, "batch n dim"]
     ) -> Float[Array, "batch n"]:
-        """The same from vectors that have been gathered."""
-        # One gather of all items, one product: on CPUs a product of gathered rows written as a
-        # multiply and a sum is fused with the gathers and runs at half the speed.
-        return jnp.einsum("bd,bnd->bn", self._settle(users), self._settle(items))
+        """:meth:`score` of vectors that have been gathered."""
+        # On CPUs a multiply and a sum would be fused with the gathers and run at half the speed.
+        return jnp.einsum("bd,bnd->bn", self._normalize(users), self._normalize(items))
 
     def score_shared(
         self, tables: Tables, users: Int[Array, "batch"], items: Int[Array, "n"]
     ) -> Float[Array, "n batch"]:
-        """Scores of every user with every item; users trail, so that a vector holds many."""
-        return self._settle(tables.items[items]) @ self._settle(tables.users[users]).T
+        """Scores of all users with all items; users are the last axis for vectorisation."""
+        return self._normalize(tables.items[items]) @ self._normalize(tables.users[users]).T
 
     def is_table(self, params: Any) -> Any:
         """Which parameters have a row for each user, or for each item, as bools.
@@ -112,27 +111,27 @@ class Encoder(ABC):
         return jax.tree.map(lambda x: x.ndim > 1 and x.shape[0] in rows, params)
 
     def shard(self, mesh: Mesh) -> "Encoder":
-        """The same encoder for parameters that lie on a mesh; by default it needs no change."""
+        """Returns the encoder for parameters that are sharded on a mesh; unchanged by default."""
         del mesh
         return self
 
     def base_tables(self, params: Any) -> Tables:
-        """The embeddings before any layer, on which an L2 term may act."""
+        """Embeddings before the first layer, for L2 regularisation."""
         return Tables(params["users"], params["items"])
 
     def serving_tables(self, params: Any) -> Tables:
-        """Vectors whose inner products are the scores: of length 1 for cosines."""
-        return Tables(*(self._settle(table) for table in self.encode(params)))
+        """Vectors whose inner products are the scores: unit vectors for cosine similarity."""
+        return Tables(*(self._normalize(table) for table in self.encode(params)))
 
-    def _settle(self, vectors: Any) -> Any:
+    def _normalize(self, vectors: Any) -> Any:
         return normalize_rows(vectors) if self.similarity == "cosine" else vectors
 
 
 def inner_scores(tables: Tables, users: Int[Array, "batch"]) -> Float[Array, "batch n_items"]:
-    """Scores of some users with the whole catalogue, in full float32 on every backend.
+    """Scores of users with all items, in full float32 on every backend.
 
     Args:
       tables: Vectors whose inner products are the scores, see :meth:`Encoder.serving_tables`.
-      users: The users.
+      users: User indices.
     """
     return jnp.matmul(tables.users[users], tables.items.T, precision=jax.lax.Precision.HIGHEST)

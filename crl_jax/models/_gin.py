@@ -1,40 +1,39 @@
-"""Graph isomorphism networks of many small graphs, as settings that build Flax NNX modules."""
+"""Graph isomorphism networks for batches of small graphs."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .._checks import check_count
 
-# Flax takes long to import, and only networks need it.
+# Importing `flax.nnx` is slow, and only networks need it.
 if TYPE_CHECKING:
     from flax import nnx
 
 
 @dataclass(frozen=True)
 class GIN:
-    r"""A graph isomorphism network: ``models.Network(models.GIN(n_in))`` maps graphs to features.
+    r"""Configuration of a graph isomorphism network, for ``models.Network(models.GIN(n_in))``.
 
     .. math::
         h_v^{(l)} = \mathrm{norm}\Bigl(\mathrm{relu}\bigl(g_l\bigl((1 + \epsilon)\, h_v^{(l-1)}
         + \sum_{u \sim v} h_u^{(l-1)}\bigr)\bigr)\Bigr), \qquad
         f = \bigl[\textstyle\sum_v h_v^{(1)}, \dots, \sum_v h_v^{(L)}\bigr]
 
-    with two linear layers and ReLU between them as g. The norm is batch normalisation over the
-    nodes that are there. The module maps a :class:`GraphBatch` to features
-    ``[packs * graphs, n_features]``. It computes in the type of the nodes' features; sums, means
-    and variances are at least float32.
+    where g is an MLP of two linear layers and the norm is batch normalisation over valid nodes. The
+    module maps a :class:`GraphBatch` to features ``[packs * graphs, n_features]``. It computes in
+    the dtype of the node features; sums, means and variances are at least float32.
 
-    Running averages move by a tenth in each step, as in PyTorch. Kernels start from Xavier's
-    uniform values, and biases from 0.
+    Running averages have momentum 0.1, as in PyTorch. Kernels are initialised by Xavier's uniform
+    initializer, biases by 0.
 
     Attributes:
-      n_in: Features of a node, >= 1.
+      n_in: Number of node features, >= 1.
       width: Width of each layer, >= 1.
-      n_layers: How often neighbours are added, the L, >= 1.
-      epsilon: The ε by which a node counts more than a neighbour.
+      n_layers: Number of layers L, >= 1.
+      epsilon: The ε, additional weight of a node over its neighbours.
 
     Raises:
-      ValueError: If a setting is out of range.
+      ValueError: If a value is out of range.
 
     References:
       Xu et al., `How Powerful are Graph Neural Networks? <https://arxiv.org/abs/1810.00826>`_,
@@ -54,11 +53,11 @@ class GIN:
 
     @property
     def n_features(self) -> int:
-        """Width of the features."""
+        """Dimension of the features."""
         return self.width * self.n_layers
 
     def __call__(self, rngs: "nnx.Rngs") -> Any:
-        """The module."""
+        """Builds the module."""
         from ._gin_modules import GINModule
 
         return GINModule(self, rngs)

@@ -1,4 +1,4 @@
-"""The modules of :class:`GIN`; imported only where one is built."""
+"""Modules of :class:`GIN`, imported when one is built."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from ._resnet_modules import BatchNorm
 
 
 class Dense(nnx.Module):
-    """A linear layer with a bias, in the type of its input."""
+    """Linear layer in the dtype of its input."""
 
     def __init__(self, n_in: int, n_out: int, rngs: nnx.Rngs):
         initial = nnx.initializers.xavier_uniform()
@@ -20,44 +20,46 @@ class Dense(nnx.Module):
         self.bias = nnx.Param(jnp.zeros(n_out))
 
     def __call__(self, x: Float[Array, "nodes n_in"]) -> Array:
-        """The outputs ``[nodes, n_out]``."""
+        """Returns outputs ``[nodes, n_out]``."""
         return x @ self.kernel[...].astype(x.dtype) + self.bias[...].astype(x.dtype)[None]
 
 
 class GINModule(nnx.Module):
-    """Layers of sums over neighbours, and the sums over nodes after each."""
+    """Graph convolutions, with sum pooling after each layer."""
 
     def __init__(self, settings: GIN, rngs: nnx.Rngs):
         self.n_in, self.n_layers = settings.n_in, settings.n_layers
         self.epsilon = settings.epsilon
         n_in = settings.n_in
-        for place in range(1, settings.n_layers + 1):
-            setattr(self, f"first_{place}", Dense(n_in, settings.width, rngs))
-            setattr(self, f"second_{place}", Dense(settings.width, settings.width, rngs))
-            setattr(self, f"norm_{place}", BatchNorm(settings.width))
+        for layer in range(1, settings.n_layers + 1):
+            setattr(self, f"first_{layer}", Dense(n_in, settings.width, rngs))
+            setattr(self, f"second_{layer}", Dense(settings.width, settings.width, rngs))
+            setattr(self, f"norm_{layer}", BatchNorm(settings.width))
             n_in = settings.width
 
     def __call__(self, x: GraphBatch) -> Array:
-        """Features ``[packs * graphs, n_features]``, in the type of the nodes' features.
+        """Returns features ``[packs * graphs, n_features]`` in the dtype of the node features.
 
         Raises:
-          ValueError: If nodes have another number of features.
+          ValueError: If the number of node features is not ``n_in``.
         """
         if x.features.shape[-1] != self.n_in:
-            raise ValueError(f"Nodes must have {self.n_in} features, got {x.features.shape[-1]}.")
+            raise ValueError(
+                f"`x` must have {self.n_in} node features, got {x.features.shape[-1]}."
+            )
         (n_packs, n_nodes), n_graphs = x.graph.shape, x.n_nodes.shape[1]
         where = x.node_where.reshape(-1)
-        # The packs as one list. What is not there points behind its end, and is left out.
+        # Packs are concatenated. Indices of padding are out of bounds, so that scatters drop them.
         ends = x.edges + n_nodes * jnp.arange(n_packs, dtype=x.edges.dtype)[:, None, None]
         ends = jnp.where(x.edge_where[..., None], ends, n_packs * n_nodes).reshape(-1, 2)
         graph = x.graph + n_graphs * jnp.arange(n_packs, dtype=x.graph.dtype)[:, None]
         graph = jnp.where(where, graph.reshape(-1), n_packs * n_graphs)
         h, pooled = x.features.reshape(-1, self.n_in), []
-        for place in range(1, self.n_layers + 1):
+        for layer in range(1, self.n_layers + 1):
             h = (1 + self.epsilon) * h + neighbour_sums(h, ends)
-            h = jax.nn.relu(getattr(self, f"first_{place}")(h))
-            h = jax.nn.relu(getattr(self, f"second_{place}")(h))
-            h = getattr(self, f"norm_{place}")(h, where)
+            h = jax.nn.relu(getattr(self, f"first_{layer}")(h))
+            h = jax.nn.relu(getattr(self, f"second_{layer}")(h))
+            h = getattr(self, f"norm_{layer}")(h, where)
             pooled.append(node_sums(h, graph, n_packs * n_graphs))
         return jnp.concatenate(pooled, axis=-1)
 
@@ -66,13 +68,13 @@ class GINModule(nnx.Module):
 def neighbour_sums(
     h: Float[Array, "nodes width"], ends: Int[Array, "edges 2"]
 ) -> Float[Array, "nodes width"]:
-    """The sum over the neighbours of each node, in the type of ``h``; ends beyond it are no one."""
+    """Sums over the neighbours of each node in the dtype of ``h``; drops out-of-bounds edges."""
     (wide,) = at_least_float32(h)
     total = jnp.zeros_like(wide)
-    # An edge leads both ways. Two sums take two thirds of the time of one of all links.
-    for here, there in ((0, 1), (1, 0)):
-        seen = wide.at[ends[:, there]].get(mode="fill", fill_value=0)
-        total = total.at[ends[:, here]].add(seen, mode="drop")
+    # Edges are undirected. Two scatters take two thirds of the time of one with all directions.
+    for target, source in ((0, 1), (1, 0)):
+        messages = wide.at[ends[:, source]].get(mode="fill", fill_value=0)
+        total = total.at[ends[:, target]].add(messages, mode="drop")
     return total.astype(h.dtype)
 
 
@@ -80,9 +82,9 @@ def _neighbour_sums_fwd(h: Array, ends: Array) -> tuple[Array, Array]:
     return neighbour_sums(h, ends), ends
 
 
-def _neighbour_sums_bwd(ends: Array, slope: Array) -> tuple[Array, None]:
-    """The same sums: who is a neighbour has one."""
-    return neighbour_sums(slope, ends), None
+def _neighbour_sums_bwd(ends: Array, grad: Array) -> tuple[Array, None]:
+    """Sums over neighbours again: the adjacency matrix is symmetric."""
+    return neighbour_sums(grad, ends), None
 
 
 neighbour_sums.defvjp(_neighbour_sums_fwd, _neighbour_sums_bwd)
@@ -91,6 +93,6 @@ neighbour_sums.defvjp(_neighbour_sums_fwd, _neighbour_sums_bwd)
 def node_sums(
     h: Float[Array, "nodes width"], graph: Int[Array, "nodes"], n: int
 ) -> Float[Array, "n width"]:
-    """The sum over the nodes of each graph, in the type of ``h``; a graph from n on is none."""
+    """Sums over the nodes of each graph in the dtype of ``h``; drops graph indices from n on."""
     (wide,) = at_least_float32(h)
     return jnp.zeros((n, h.shape[1]), wide.dtype).at[graph].add(wide, mode="drop").astype(h.dtype)

@@ -1,7 +1,7 @@
-"""Many small graphs on the device, and batches of them: all nodes of a batch in one list.
+"""Batches of small graphs on the device, with the nodes of a batch concatenated.
 
-Graphs differ in size by a factor of a hundred, so that filling each up to the largest makes most of
-a batch nothing. Here the nodes of a batch stand one after the other, and only the end is filled up.
+Graphs differ in size by a factor of a hundred: padding each to the largest would waste most of a
+batch. Here the nodes of a batch are concatenated and only the end is padded.
 """
 
 from dataclasses import field
@@ -17,28 +17,26 @@ from .._checks import check_count
 from .._pytree import STATIC, pytree_dataclass
 from ..data import Graphs
 
-_RARE = 1e-12
+_FAILURE_PROBABILITY = 1e-12
 
 
 class GraphBatch(NamedTuple):
-    """Graphs of a batch, in packs: the nodes of a pack are one list, and so are its edges.
+    """Batch of graphs, divided into packs of concatenated nodes and edges.
 
-    Every leaf leads with the number of packs, so that two batches become one by putting their
-    leaves together, and packs can lie on several devices. The graphs of a batch are those of its
-    packs, one pack after the other.
+    The first axis of every leaf is that of packs, so that batches can be concatenated leaf by leaf
+    and packs can be sharded over devices. The graphs of a batch are those of its packs, in order.
 
     Attributes:
-      features: Of the nodes, ``[packs, nodes, width]``.
-      graph: The graph of each node in its pack, ``[packs, nodes]``; ``graphs`` where nodes only
-        fill up.
-      node: The place of each node in its graph, ``[packs, nodes]``.
-      node_where: False for nodes that are not there, ``[packs, nodes]``.
-      edges: Two nodes of the pack for each edge, which leads both ways, ``[packs, edges, 2]``.
-      edge_graph: The graph of each edge in its pack, ``[packs, edges]``, as ``graph``.
-      edge: The place of each edge in its graph, ``[packs, edges]``.
-      edge_where: False for edges that are not there, ``[packs, edges]``.
-      n_nodes: Nodes of each graph, dropped ones among them, ``[packs, graphs]``.
-      n_edges: Edges of each graph, dropped ones among them, ``[packs, graphs]``.
+      features: Node features, ``[packs, nodes, width]``.
+      graph: Index of each node's graph within its pack, ``[packs, nodes]``; ``graphs`` for padding.
+      node: Index of each node within its graph, ``[packs, nodes]``.
+      node_where: False for padding and dropped nodes, ``[packs, nodes]``.
+      edges: Two nodes of the pack for each undirected edge, ``[packs, edges, 2]``.
+      edge_graph: Index of each edge's graph within its pack, ``[packs, edges]``, as ``graph``.
+      edge: Index of each edge within its graph, ``[packs, edges]``.
+      edge_where: False for padding and dropped edges, ``[packs, edges]``.
+      n_nodes: Number of nodes of each graph, dropped ones included, ``[packs, graphs]``.
+      n_edges: Number of edges of each graph, dropped ones included, ``[packs, graphs]``.
     """
 
     features: Float[Array, "*packs nodes width"]
@@ -55,61 +53,61 @@ class GraphBatch(NamedTuple):
 
 @pytree_dataclass
 class GraphArrays:
-    """A set of graphs on the device, compressed; :meth:`pack` makes batches of it.
+    """Compressed graphs on the device; :meth:`pack` returns batches.
 
     Attributes:
-      features: Of all nodes, ``[nodes, width]``.
-      node_offsets: Where the nodes of each graph start and the last ones end, ``[n + 1]``.
-      edges: Two nodes of each edge, counted in its graph, ``[edges, 2]``.
-      edge_offsets: As ``node_offsets``, of edges.
-      most_nodes: The nodes of the 1, 2, 4, … largest graphs together. Static.
-      most_edges: The edges of those with the most of them. Static.
-      likely_nodes: What the nodes of 1, 2, 4, … distinct graphs exceed once in 10^12 random draws
-        or less often. Static.
-      likely_edges: The same of edges. Static.
+      features: Features of all nodes, ``[nodes, width]``.
+      node_offsets: Offsets of the nodes of each graph, ``[n + 1]``.
+      edges: Two nodes of each edge, as indices within its graph, ``[edges, 2]``.
+      edge_offsets: Offsets of the edges of each graph, ``[n + 1]``.
+      max_nodes: Total nodes of the 1, 2, 4, … graphs with the most nodes. Static.
+      max_edges: Total edges of the 1, 2, 4, … graphs with the most edges. Static.
+      likely_nodes: Upper bounds of the total nodes of 1, 2, 4, … distinct random graphs, exceeded
+        with probability 1e-12 at most. Static.
+      likely_edges: Likewise for edges. Static.
     """
 
     features: Any
     node_offsets: Any
     edges: Any
     edge_offsets: Any
-    most_nodes: tuple[int, ...] = field(metadata=STATIC)
-    most_edges: tuple[int, ...] = field(metadata=STATIC)
+    max_nodes: tuple[int, ...] = field(metadata=STATIC)
+    max_edges: tuple[int, ...] = field(metadata=STATIC)
     likely_nodes: tuple[int, ...] = field(metadata=STATIC)
     likely_edges: tuple[int, ...] = field(metadata=STATIC)
 
     @classmethod
     def from_graphs(cls, graphs: Graphs) -> "GraphArrays":
-        """The arrays of graphs on the host."""
-        most = tuple(map(_most, (graphs.n_nodes, graphs.n_edges)))
-        likely = tuple(map(_likely, (graphs.n_nodes, graphs.n_edges), most))
+        """Transfers graphs to the device."""
+        max_sums = tuple(map(_max_sums, (graphs.n_nodes, graphs.n_edges)))
+        likely = tuple(map(_likely_sums, (graphs.n_nodes, graphs.n_edges), max_sums))
         return cls(
             jnp.asarray(graphs.features),
             jnp.asarray(graphs.node_offsets),
             jnp.asarray(graphs.edges.T),
             jnp.asarray(graphs.edge_offsets),
-            *most,
+            *max_sums,
             *likely,
         )
 
     @property
     def n(self) -> int:
-        """How many graphs there are."""
+        """Number of graphs."""
         return self.node_offsets.shape[0] - 1
 
     def budget(self, n: int, *, drawn: bool = False) -> tuple[int, int]:
-        """Nodes and edges that are enough for any ``n`` distinct graphs.
+        """Number of nodes and edges that suffice for any ``n`` distinct graphs.
 
-        Where ``n`` is more than all, these come as often as they do in turn.
+        If ``n`` exceeds the number of graphs, they are taken to repeat cyclically.
 
         Args:
-          n: How many.
-          drawn: Whether they are drawn at random. Then it is enough but for once in 10^12 draws,
-            and often half of what is always enough.
+          n: Number of graphs.
+          drawn: Whether graphs are drawn at random. The budget then fails with probability 1e-12 at
+            most, and is often half of the guaranteed one.
         """
         kinds = (self.likely_nodes, self.likely_edges) if drawn else ()
         sizes = []
-        for sums in kinds or (self.most_nodes, self.most_edges):
+        for sums in kinds or (self.max_nodes, self.max_edges):
             rounds, left = divmod(n, self.n)
             size = rounds * sums[-1]
             if left:  # the next power of two, or all
@@ -118,44 +116,48 @@ class GraphArrays:
         return sizes[0], sizes[1]
 
     def pack(
-        self, place: Int[Array, "batch"], n_packs: int = 1, *, drawn: bool = False
+        self, index: Int[Array, "batch"], n_packs: int = 1, *, drawn: bool = False
     ) -> GraphBatch:
-        """A batch of the graphs at these places.
+        """Returns a batch of graphs.
 
-        Its size is :meth:`budget`, which is enough for distinct graphs. Where they do not fit all
-        the same, all features of the pack are NaN, so that nothing is left out unseen.
+        The size of a pack is :meth:`budget`, which suffices for distinct graphs. If graphs do not
+        fit, all features of the pack are NaN, so that no graph is dropped silently.
 
         Args:
-          place: Which graphs, ``[batch]``, each in ``[0, n)``.
-          n_packs: Into how many packs they go, of as many graphs each; static.
-          drawn: Whether they are drawn at random, see :meth:`budget`; static.
+          index: Graph indices, ``[batch]``, each in ``[0, n)``.
+          n_packs: Number of packs, which must divide the batch; static.
+          drawn: Whether graphs are drawn at random, see :meth:`budget`; static.
 
         Raises:
           ValueError: If ``n_packs`` does not divide the batch.
         """
         check_count("n_packs", n_packs)
-        if place.shape[0] % n_packs:
-            raise ValueError(f"`n_packs` must divide {place.shape[0]} graphs, got {n_packs}.")
-        parts = place.reshape(n_packs, -1)
+        if index.shape[0] % n_packs:
+            raise ValueError(
+                f"`n_packs` must divide the batch of {index.shape[0]} graphs, got {n_packs}."
+            )
+        parts = index.reshape(n_packs, -1)
         nodes, edges = self.budget(parts.shape[1], drawn=drawn)
-        return jax.vmap(partial(_packed, self, n_nodes=nodes, n_edges=max(edges, 1)))(parts)
+        return jax.vmap(partial(_pack, self, n_nodes=nodes, n_edges=max(edges, 1)))(parts)
 
 
-def _packed(
-    arrays: GraphArrays, place: Int[Array, "graphs"], n_nodes: int, n_edges: int
+def _pack(
+    arrays: GraphArrays, index: Int[Array, "graphs"], n_nodes: int, n_edges: int
 ) -> GraphBatch:
-    """One pack, without a leading axis."""
-    graph, node, node_where, counts, fits = _slots(arrays.node_offsets, place, n_nodes)
+    """Returns one pack, without the axis of packs."""
+    graph, node, node_where, counts, fits = _slots(arrays.node_offsets, index, n_nodes)
     edge_graph, edge, edge_where, edge_counts, edges_fit = _slots(
-        arrays.edge_offsets, place, n_edges
+        arrays.edge_offsets, index, n_edges
     )
-    features = arrays.features[_at(arrays.node_offsets, place, graph, node)].astype(jnp.float32)
+    features = arrays.features[_array_index(arrays.node_offsets, index, graph, node)].astype(
+        jnp.float32
+    )
     features = jnp.where(node_where[:, None], features, 0)
     features = jnp.where(fits & edges_fit, features, jnp.nan)
     starts = jnp.cumsum(counts) - counts
     edges = jnp.zeros((n_edges, 2), jnp.int32)
     if arrays.edges.shape[0]:
-        edges = arrays.edges[_at(arrays.edge_offsets, place, edge_graph, edge)]
+        edges = arrays.edges[_array_index(arrays.edge_offsets, index, edge_graph, edge)]
     edges = edges + starts.at[edge_graph].get(mode="fill", fill_value=0)[:, None]
     return GraphBatch(
         features, graph, node, node_where, edges, edge_graph, edge, edge_where, counts, edge_counts
@@ -163,10 +165,10 @@ def _packed(
 
 
 def _slots(
-    offsets: Int[Array, "n_and_one"], place: Int[Array, "graphs"], size: int
+    offsets: Int[Array, "n_and_one"], index: Int[Array, "graphs"], size: int
 ) -> tuple[Array, Array, Array, Array, Array]:
-    """Of each slot its graph, its place in it and whether it is used; counts; whether all fit."""
-    counts = offsets[place + 1] - offsets[place]
+    """Graph, index in the graph and validity of each slot; counts; whether all graphs fit."""
+    counts = offsets[index + 1] - offsets[index]
     ends = jnp.cumsum(counts)
     slot = jnp.arange(size, dtype=jnp.int32)
     graph = jnp.searchsorted(ends, slot, side="right").astype(jnp.int32)
@@ -175,33 +177,33 @@ def _slots(
     return graph, jnp.where(used, slot - starts, 0), used, counts, ends[-1] <= size
 
 
-def _at(offsets: Array, place: Array, graph: Array, within: Array) -> Array:
-    """Where the members of graphs of a pack lie in the arrays; somewhere, for unused slots."""
-    return offsets[place].at[graph].get(mode="fill", fill_value=0) + within
+def _array_index(offsets: Array, index: Array, graph: Array, within: Array) -> Array:
+    """Array index of each slot of a pack; arbitrary for padding."""
+    return offsets[index].at[graph].get(mode="fill", fill_value=0) + within
 
 
-def _most(counts: np.ndarray) -> tuple[int, ...]:
-    """The sums of the 1, 2, 4, … greatest counts, and of all."""
+def _max_sums(counts: np.ndarray) -> tuple[int, ...]:
+    """Sums of the 1, 2, 4, … largest counts, and of all."""
     sums = np.cumsum(np.sort(counts)[::-1].astype(np.int64))
     powers = [2**power for power in range((len(counts) - 1).bit_length())]
     return tuple(int(sums[power - 1]) for power in [*powers, len(counts)])
 
 
-def _likely(counts: np.ndarray, most: tuple[int, ...]) -> tuple[int, ...]:
-    r"""What the sums of 1, 2, 4, … random counts exceed with a probability of 1e-12 at most.
+def _likely_sums(counts: np.ndarray, max_sums: tuple[int, ...]) -> tuple[int, ...]:
+    r"""Bounds that sums of 1, 2, 4, … random counts exceed with probability 1e-12 at most.
 
     By Chernoff's bound, :math:`P(S \ge t) \le e^{-\lambda t} (\mathrm E\, e^{\lambda X})^k`, which
-    holds for draws without replacement, too (Hoeffding, 1963, theorem 4).
+    also holds for draws without replacement (Hoeffding, 1963, theorem 4).
     """
     scale = max(float(counts.max()), 1.0)
     slopes = np.geomspace(1e-4, 100, 400)
     moments = np.array([np.mean(np.exp(slope * (counts / scale - 1))) for slope in slopes])
-    rates = np.log(moments) + slopes  # of the logarithm of E exp(slope * count / scale)
+    rates = np.log(moments) + slopes  # log E exp(slope * count / scale)
     bounds = []
-    for power, largest in enumerate(most):
-        if power == len(most) - 1:
-            bounds.append(largest)  # all of them
+    for power, largest in enumerate(max_sums):
+        if power == len(max_sums) - 1:
+            bounds.append(largest)  # the sum of all counts
         else:
-            bound = np.min((2**power * rates - np.log(_RARE)) / slopes) * scale
+            bound = np.min((2**power * rates - np.log(_FAILURE_PROBABILITY)) / slopes) * scale
             bounds.append(min(largest, int(np.ceil(bound))))
     return tuple(bounds)

@@ -1,17 +1,16 @@
-"""LightGCN: embeddings mixed with those of their neighbours, layer after layer."""
+"""LightGCN, an encoder that propagates embeddings over the interaction graph."""
 
 from collections.abc import Sequence
 from dataclasses import field, replace
 from math import isfinite
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Key
 
-from .._checks import check_range
-from .._hyperparams import Scalar
+from .._hyperparams import Range, Scalar
 from .._pytree import STATIC, pytree_dataclass
 from ..data import Interactions
 from ._encoder import Encoder, Similarity, Tables
@@ -20,7 +19,7 @@ from ._mf import Initializer, init_tables, normal
 from ._propagation import LayerNoise, propagate_mixes, propagate_per_layer
 
 PUBLISHED: Initializer = normal(0.1)
-"""The initial values of the published code."""
+"""Initializer of the published code."""
 
 
 @pytree_dataclass
@@ -29,25 +28,24 @@ class LightGCN(Encoder):
 
     .. math:: E^{(l+1)} = D^{-1/2} A D^{-1/2} E^{(l)}, \qquad E = \sum_{l=0}^L w_l E^{(l)}
 
-    A links users with items, D holds the degrees. Make one with :meth:`from_interactions`. A
-    user or item
-    without an interaction keeps :math:`w_0 E^{(0)}`.
+    A is the adjacency matrix of users and items, D the diagonal matrix of degrees. The vector of a
+    user or item without interactions is :math:`w_0 E^{(0)}`. Constructed by
+    :meth:`from_interactions`.
 
     Attributes:
-      graph: The interactions of the training.
+      graph: Graph of the training interactions.
       layer_weights: :math:`w_0, \dots, w_L`. Static.
-      edge_dropout: Probability that training does without an interaction, in [0, 1). Static.
-      node_dropout: Probability that it does without a user or an item, in [0, 1). Static.
-      walk: Whether the interactions that are left are drawn anew for each layer. Static.
-      renormalize: Whether D holds the degrees that are left, and what is left does not count more.
-        Static.
-      initializer: Makes the initial values of each table; by default normal ones of deviation
-        0.1, as the published code has them. Others are in ``jax.nn.initializers``. Static.
-      noise: Length of the random vectors that training adds to the rows of each layer but the
-        first, see :func:`propagate_mixes`; None for none.
+      edge_dropout: Probability in [0, 1) of dropping an edge in training. Static.
+      node_dropout: Probability in [0, 1) of dropping a user or item in training. Static.
+      walk: Whether edges are dropped independently in each layer. Static.
+      renormalize: Whether D counts the remaining edges only, instead of rescaling them. Static.
+      initializer: Initializer of each table; by default normal with standard deviation 0.1, as in
+        the published code. Static.
+      noise: Length in [0, ∞) of the random vectors added to the rows of each layer after the first
+        in training, see :func:`propagate_mixes`; None for none.
 
     Raises:
-      ValueError: If a number leaves its range.
+      ValueError: If a value is out of range.
 
     References:
       He et al., LightGCN: Simplifying and Powering Graph Convolution Network for Recommendation,
@@ -61,7 +59,9 @@ class LightGCN(Encoder):
     walk: bool = field(default=False, kw_only=True, metadata=STATIC)
     renormalize: bool = field(default=False, kw_only=True, metadata=STATIC)
     initializer: Initializer = field(default=PUBLISHED, kw_only=True, metadata=STATIC)
-    noise: Scalar | None = field(default=None, kw_only=True)
+    noise: Annotated[Scalar | None, Range(0, jnp.inf, high_open=True)] = field(
+        default=None, kw_only=True
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -72,7 +72,6 @@ class LightGCN(Encoder):
         for name in ("edge_dropout", "node_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must lie in [0, 1), got {getattr(self, name)}.")
-        check_range("noise", self.noise, 0, jnp.inf, high_open=True)
 
     @classmethod
     def from_interactions(
@@ -91,28 +90,28 @@ class LightGCN(Encoder):
         initializer: Initializer = PUBLISHED,
         layout: Layout = "auto",
     ) -> "LightGCN":
-        """An encoder of these users and items.
+        """Builds an encoder for the users and items of a log.
 
         Args:
-          train: The interactions to learn from, and no others.
-          dim: Width of the vectors.
+          train: Training interactions only.
+          dim: Dimension of the vectors.
           n_layers: Number of propagations, L ≥ 1.
-          layer_weights: A weight for each of the layers 0 to L; by default all 1 / (L + 1).
-          edge_dropout: Probability in [0, 1) that training does without an interaction, drawn
-            anew at each step, in both directions at once. The others count 1 / (1 - p) times.
-          node_dropout: Probability in [0, 1) that it does without a user or an item, and all their
-            interactions. The others count 1 / (1 - p)² times.
-          walk: Draws the interactions that are left anew for each layer: SGL's random walk.
-          renormalize: In place of counting more, what is left is divided by the degrees that are
-            left, as in SGL's published code. Expected values are then not those of the whole.
-          noise: Length of the random vectors that training adds to the rows of each layer but
-            the first, anew at each step; None for none.
+          layer_weights: Weights of the layers 0 to L; by default all are 1 / (L + 1).
+          edge_dropout: Probability p in [0, 1) of dropping an edge, in both directions, at each
+            training step. Remaining edges are scaled by 1 / (1 - p).
+          node_dropout: Probability p in [0, 1) of dropping a user or item with all its edges.
+            Remaining edges are scaled by 1 / (1 - p)².
+          walk: Drops edges independently in each layer: SGL's random walk.
+          renormalize: Divides by the remaining degrees instead of rescaling edges, as in SGL's
+            published code. This changes expected values.
+          noise: Length of the random vectors added to the rows of each layer after the first at
+            each training step; None for none.
           similarity: ``"inner"`` or ``"cosine"``.
-          initializer: Makes the initial values of each table.
-          layout: How the graph is laid out, see :meth:`InteractionGraph.from_interactions`.
+          initializer: Initializer of each table.
+          layout: See :meth:`InteractionGraph.from_interactions`.
 
         Raises:
-          ValueError: If an argument leaves its range, or the weights are not of all layers.
+          ValueError: If an argument is out of range or the number of weights is not L + 1.
         """
         if n_layers < 1:
             raise ValueError(f"`n_layers` must be at least 1, got {n_layers}.")
@@ -141,20 +140,20 @@ class LightGCN(Encoder):
         )
 
     def shard(self, mesh: Mesh) -> "LightGCN":
-        """With the links of each row where the row lies, see :meth:`InteractionGraph.shard`.
+        """Shards the edges with the rows of the tables, see :meth:`InteractionGraph.shard`.
 
-        With noise, which is drawn in the order of the layout, it stays as it is.
+        Noise depends on the order of the layout; with noise the graph is replicated.
         """
         if self.noise is not None:
             return self
         return replace(self, graph=self.graph.shard(mesh))
 
     def init(self, key: Key[Array, ""]) -> dict[str, Array]:
-        """``users`` ``[n_users, dim]`` and ``items`` ``[n_items, dim]``."""
+        """Returns ``users`` ``[n_users, dim]`` and ``items`` ``[n_items, dim]``."""
         return init_tables(key, self.n_users, self.n_items, self.dim, self.initializer)
 
     def encode(self, params: Any, key: Key[Array, ""] | None = None) -> Tables:
-        """The weighted sum of all layers; with a ``key``, of a graph with parts dropped."""
+        """Weighted sum of all layers; with a ``key``, after edge and node dropout."""
         return self.mixes(params, key, (self.layer_weights,))[0]
 
     def mixes(
@@ -163,27 +162,27 @@ class LightGCN(Encoder):
         """Several weighted sums of the layers of one propagation.
 
         Args:
-          params: The parameters.
-          key: As for :meth:`encode`.
-          weights: For each sum its weights of the layers 0, 1, ...
+          params: Parameters.
+          key: See :meth:`encode`.
+          weights: Weights of the layers 0, 1, ... for each sum.
         """
         tables, noise = Tables(params["users"], params["items"]), None
         if key is not None and self.noise is not None:
             noise = LayerNoise(self.noise, jax.random.fold_in(key, 1))
         if key is None or not (self.edge_dropout or self.node_dropout):
             return propagate_mixes(self.graph, tables, weights, noise)
-        of_nodes = jax.random.fold_in(key, 2)
+        node_key = jax.random.fold_in(key, 2)
         if not self.walk:
-            return propagate_mixes(self._thinned(key, of_nodes), tables, weights, noise)
-        of_layers = jax.random.split(jax.random.fold_in(key, 3), max(map(len, weights)) - 1)
-        graphs = [self._thinned(of_layer, of_nodes) for of_layer in of_layers]
+            return propagate_mixes(self._drop(key, node_key), tables, weights, noise)
+        layer_keys = jax.random.split(jax.random.fold_in(key, 3), max(map(len, weights)) - 1)
+        graphs = [self._drop(layer_key, node_key) for layer_key in layer_keys]
         return propagate_per_layer(graphs, tables, weights, noise)
 
-    def _thinned(self, of_edges: Key[Array, ""], of_nodes: Key[Array, ""]) -> InteractionGraph:
-        """The graph without what dropout leaves out."""
+    def _drop(self, edge_key: Key[Array, ""], node_key: Key[Array, ""]) -> InteractionGraph:
+        """Applies edge and node dropout to the graph."""
         graph = self.graph
         if self.edge_dropout:
-            graph = graph.drop(of_edges, self.edge_dropout)
+            graph = graph.drop(edge_key, self.edge_dropout)
         if self.node_dropout:
-            graph = graph.drop_nodes(of_nodes, self.node_dropout)
+            graph = graph.drop_nodes(node_key, self.node_dropout)
         return graph.renormalized() if self.renormalize else graph

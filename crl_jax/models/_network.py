@@ -1,4 +1,4 @@
-"""Flax NNX modules as pure functions of two dictionaries of arrays."""
+"""Flax NNX modules as pure functions of two pytrees of arrays."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,27 +7,27 @@ from typing import TYPE_CHECKING, Any
 
 from jaxtyping import Array, Key
 
-# Flax takes a third of the time that all else takes to import, and only networks need it.
+# Importing `flax.nnx` takes about a third as long as everything else; only networks need it.
 if TYPE_CHECKING:
     from flax import nnx
 
 
 @dataclass(frozen=True)
 class Network:
-    """A module used functionally: a constructor of arrays, and a pure function of them.
+    """Functional form of a Flax NNX module.
 
-    The module is read once, without computing anything. Two networks with the same ``build``
-    share their compiled programs, so make it a function of a module and not a new lambda.
+    The structure of the module is traced once, without computation. Networks with the same
+    ``build`` share compiled programs, so it should be a module-level function, not a new lambda.
 
     Attributes:
-      build: Makes the module from random streams, for instance
+      build: Builds the module from random streams, for instance
         ``def build(rngs): return nnx.Linear(3, 4, rngs=rngs)``.
     """
 
     build: Callable[["nnx.Rngs"], Any]
 
     def init(self, key: Key[Array, ""]) -> tuple[Any, Any]:
-        """Initial parameters, and the other variables, such as batch statistics."""
+        """Returns initial parameters and all other variables, such as batch statistics."""
         from flax import nnx
 
         _, params, rest = nnx.split(self.build(nnx.Rngs(key)), nnx.Param, ...)
@@ -36,18 +36,17 @@ class Network:
     def apply(
         self, params: Any, rest: Any, *args: Any, train: bool = False, method: str = "__call__"
     ) -> tuple[Any, Any]:
-        """What the module makes of ``args``, and its other variables after it.
+        """Calls the module; returns its outputs and the updated other variables.
 
         Args:
-          params: The parameters.
-          rest: The other variables.
-          *args: What the module is called with.
-          train: Whether it is in training: batches have statistics of their own, and dropout is
-            on. Static.
-          method: The name of the module's method that is called, such as ``"features"``. Static.
+          params: Parameters.
+          rest: Other variables.
+          *args: Arguments of the module.
+          train: Whether to use batch statistics and dropout. Static.
+          method: Name of the module's method to call, such as ``"features"``. Static.
 
         Raises:
-          ValueError: If the module has no such method.
+          ValueError: If the module does not have this method.
         """
         from flax import nnx
 
@@ -66,7 +65,7 @@ class Network:
 
 @cache
 def _graph(build: Callable[["nnx.Rngs"], Any]) -> Any:
-    """The structure of the module: it holds no arrays."""
+    """Structure of the module, without arrays."""
     from flax import nnx
 
     graph, _, _ = nnx.split(nnx.eval_shape(lambda: build(nnx.Rngs(0))), nnx.Param, ...)

@@ -1,7 +1,7 @@
-"""Normalisation of activations, with their gradients in few passes over memory.
+"""Batch and group normalisation, with gradients in few passes over memory.
 
-Statistics are sums over all axes but the last. Under ``jit`` an array that is spread over devices
-is summed as a whole, so a batch has the same statistics wherever its examples lie.
+Batch statistics are sums over all axes but the last. Under ``jit`` these include the examples on
+all devices, so that statistics do not depend on the sharding of a batch.
 """
 
 from functools import partial
@@ -14,16 +14,16 @@ from jaxtyping import Array, Bool, Float
 from .._floats import at_least_float32
 
 EPSILON = 1e-5
-"""What is added to variances, as in PyTorch."""
+"""Added to variances, as in PyTorch."""
 
 
 class BatchStats(NamedTuple):
-    """Statistics of a batch, without a gradient.
+    """Statistics of a batch, not differentiated.
 
     Attributes:
       mean: Mean of each channel.
       var: Variance of each channel, divided by ``n``.
-      n: How many places were seen.
+      n: Number of positions included.
     """
 
     mean: Float[Array, "n_channels"]
@@ -40,7 +40,7 @@ def batch_norm(
     *,
     relu: bool = False,
 ) -> tuple[Float[Array, "batch *places n_channels"], BatchStats]:
-    r"""Each channel with mean 0 and variance 1 over a batch, then scaled and shifted.
+    r"""Batch normalisation, followed by an optional residual connection and ReLU.
 
     .. math:: y = \gamma\,\frac{x - \mathrm{mean}(x)}{\sqrt{\mathrm{var}(x) + 10^{-5}}} + \beta
 
@@ -48,15 +48,15 @@ def batch_norm(
       x: Activations.
       scale: The γ of each channel, at least float32.
       bias: The β of each channel, at least float32.
-      where: False for examples that are normalised, but do not enter the statistics.
-      skip: What is added to y.
-      relu: Whether negative numbers of that sum become 0. Static.
+      where: False for examples that are normalised but excluded from the statistics.
+      skip: Residual added to y.
+      relu: Whether to apply ReLU to that sum. Static.
 
     Returns:
-      The normalised activations, in the type of ``x``; and what was seen.
+      Normalised activations, in the dtype of ``x``, and the batch statistics.
 
     References:
-      Ioffe and Szegedy, `SamplingContext Normalization <https://arxiv.org/abs/1502.03167>`_, 2015,
+      Ioffe and Szegedy, `Batch Normalization <https://arxiv.org/abs/1502.03167>`_, 2015,
       algorithm 1.
     """
     weights = None if where is None else where.astype(scale.dtype)
@@ -64,8 +64,8 @@ def batch_norm(
     return both
 
 
-def finished(x: Array, skip: Array | None, relu: bool) -> Array:
-    """What a norm gives, with ``skip`` added and negative numbers left out, if asked for."""
+def add_and_activate(x: Array, skip: Array | None, relu: bool) -> Array:
+    """Adds a residual and applies ReLU, both optional."""
     x = x if skip is None else x + skip
     return jax.nn.relu(x) if relu else x
 
@@ -76,16 +76,16 @@ def group_norm(
     bias: Float[Array, "n_channels"],
     groups: int,
 ) -> Float[Array, "batch rows columns n_channels"]:
-    """Groups of neighbouring channels of each example with mean 0 and variance 1.
+    """Group normalisation: groups of neighbouring channels of each example.
 
     Args:
       x: Activations.
-      scale: Multiplies each channel.
-      bias: Is added to each channel.
+      scale: Scale of each channel.
+      bias: Bias of each channel.
       groups: Number of groups. Static.
 
     Returns:
-      The normalised activations, in the type of ``x``.
+      Normalised activations, in the dtype of ``x``.
 
     References:
       Wu and He, `Group Normalization <https://arxiv.org/abs/1803.08494>`_, 2018, Eq. 1 and 7.
@@ -95,71 +95,72 @@ def group_norm(
     mean = jnp.mean(parts, axis=(1, 2, 4), keepdims=True)
     var = jnp.mean(jnp.square(parts - mean), axis=(1, 2, 4), keepdims=True)
     normal = ((parts - mean) * jax.lax.rsqrt(var + EPSILON)).reshape(x.shape)
-    return (_along(scale, x) * normal + _along(bias, x)).astype(x.dtype)
+    return (_per_channel(scale, x) * normal + _per_channel(bias, x)).astype(x.dtype)
 
 
-def scaled_and_shifted(
+def scale_and_shift(
     x: Float[Array, "*shape n_channels"],
     scale: Float[Array, "n_channels"],
     bias: Float[Array, "n_channels"],
     mean: Float[Array, "n_channels"],
 ) -> Float[Array, "*shape n_channels"]:
-    """``scale * (x - mean) + bias`` in the type of the scale, returned in that of ``x``."""
+    """``scale * (x - mean) + bias`` in the dtype of the scale, cast to that of ``x``."""
     wide = x.astype(scale.dtype)
-    return (wide * _along(scale, x) + _along(bias - mean * scale, x)).astype(x.dtype)
+    return (wide * _per_channel(scale, x) + _per_channel(bias - mean * scale, x)).astype(x.dtype)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(5,))
 def _batch_norm(
     x: Array, scale: Array, bias: Array, weights: Array | None, skip: Array | None, relu: bool
 ) -> tuple[Array, BatchStats]:
-    seen = _statistics(x, scale.dtype, weights)
-    rate = jax.lax.rsqrt(seen.var + EPSILON)
-    return finished(scaled_and_shifted(x, scale * rate, bias, seen.mean), skip, relu), seen
+    stats = _statistics(x, scale.dtype, weights)
+    rate = jax.lax.rsqrt(stats.var + EPSILON)
+    return add_and_activate(scale_and_shift(x, scale * rate, bias, stats.mean), skip, relu), stats
 
 
 def _batch_norm_fwd(
     x: Array, scale: Array, bias: Array, weights: Array | None, skip: Array | None, relu: bool
 ) -> tuple[tuple[Array, BatchStats], Any]:
     both: Any = _batch_norm(x, scale, bias, weights, skip, relu)
-    out, seen = both
-    return both, (x, scale, weights, skip is not None, out if relu else None, seen)
+    out, stats = both
+    return both, (x, scale, weights, skip is not None, out if relu else None, stats)
 
 
-def _batch_norm_bwd(relu: bool, given: Any, slopes: Any) -> tuple[Any, ...]:
-    r"""With :math:`\hat x` normalised and m_i whether an example was seen.
+def _batch_norm_bwd(relu: bool, residuals: Any, grads: Any) -> tuple[Any, ...]:
+    r"""Gradients of batch normalisation.
 
-    dx = γ / σ (dy − m (Σ dy + x̂ Σ dy x̂) / n), which is linear in x and dy: three numbers of each
+    With the normalised :math:`\hat x` and the mask m of examples,
+    dx = γ / σ (dy − m (Σ dy + x̂ Σ dy x̂) / n), which is linear in x and dy: three numbers per
     channel and one pass.
     """
-    x, scale, weights, has_skip, out, seen = given
-    passed = jnp.where(out > 0, slopes[0], 0) if relu else slopes[0]
-    rate = jax.lax.rsqrt(seen.var + EPSILON)
-    wide, slope = x.astype(scale.dtype), passed.astype(scale.dtype)
-    of_bias = _sum(slope)
-    of_scale = rate * (_sum(slope * wide) - seen.mean * of_bias)
-    n = jnp.maximum(seen.n, 1)
-    of_slope, of_x = scale * rate, -scale * jnp.square(rate) * of_scale / n
-    rest = -scale * rate * of_bias / n - of_x * seen.mean
-    back = wide * _along(of_x, x) + _along(rest, x)
+    x, scale, weights, has_skip, out, stats = residuals
+    out_grad = jnp.where(out > 0, grads[0], 0) if relu else grads[0]
+    rate = jax.lax.rsqrt(stats.var + EPSILON)
+    wide, grad = x.astype(scale.dtype), out_grad.astype(scale.dtype)
+    bias_grad = _sum(grad)
+    scale_grad = rate * (_sum(grad * wide) - stats.mean * bias_grad)
+    n = jnp.maximum(stats.n, 1)
+    grad_factor, x_factor = scale * rate, -scale * jnp.square(rate) * scale_grad / n
+    offset = -scale * rate * bias_grad / n - x_factor * stats.mean
+    through_stats = wide * _per_channel(x_factor, x) + _per_channel(offset, x)
     if weights is not None:
-        back = back * weights.reshape(-1, *[1] * (x.ndim - 1))
+        through_stats = through_stats * weights.reshape(-1, *[1] * (x.ndim - 1))
         weights = jnp.zeros_like(weights)
-    of_images = (slope * _along(of_slope, x) + back).astype(x.dtype)
-    return of_images, of_scale, of_bias, weights, passed if has_skip else None
+    x_grad = (grad * _per_channel(grad_factor, x) + through_stats).astype(x.dtype)
+    return x_grad, scale_grad, bias_grad, weights, out_grad if has_skip else None
 
 
 _batch_norm.defvjp(_batch_norm_fwd, _batch_norm_bwd)
 
 
 def _statistics(x: Array, dtype: Any, weights: Array | None) -> BatchStats:
-    """Mean and variance in one pass: the mean of squares less the square of the mean."""
+    """Mean and variance in one pass: the variance is the mean of squares minus the squared mean."""
     wide = x.astype(dtype)
     n = jnp.asarray(x.size // x.shape[-1], dtype)
     if weights is not None:
         n = jnp.sum(weights) * (x.size // (x.shape[0] * x.shape[-1]))
-        own = weights.reshape(-1, *[1] * (x.ndim - 1))
-        wide = jnp.where(own > 0, wide, 0)
+        mask = weights.reshape(-1, *[1] * (x.ndim - 1))
+        wide = jnp.where(mask > 0, wide, 0)
     mean = _sum(wide) / jnp.maximum(n, 1)
     squares = _sum(jnp.square(wide)) / jnp.maximum(n, 1)
     return BatchStats(mean, jnp.maximum(squares - jnp.square(mean), 0), n)
@@ -169,6 +170,6 @@ def _sum(x: Array) -> Array:
     return jnp.sum(x, axis=tuple(range(x.ndim - 1)))
 
 
-def _along(values: Array, x: Array) -> Array:
-    """Values of channels with the axes of ``x``."""
+def _per_channel(values: Array, x: Array) -> Array:
+    """Broadcasts values per channel to the rank of ``x``."""
     return values.reshape(*[1] * (x.ndim - 1), -1)

@@ -1,25 +1,25 @@
-"""Heads between an encoder's features and a loss, as settings that build Flax NNX modules."""
+"""Projection heads between a backbone's features and a loss."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-# Flax takes long to import, and only networks need it.
+# Importing `flax.nnx` is slow, and only networks need it.
 if TYPE_CHECKING:
     from flax import nnx
 
 
 @dataclass(frozen=True)
 class Projection:
-    r"""Linear layers with ReLU between them: g in :math:`z = g(f(x))`.
+    r"""Configuration of an MLP head, the g in :math:`z = g(f(x))`.
 
-    The module maps ``[batch, n_in]`` to ``[batch, widths[-1]]``. A layer that a norm follows has no
-    bias, as the norm has one. Kernels start from LeCun's normal values, N(0, 1 / channels in), cut
-    off at two deviations, and biases from 0. In training it may be called with ``where``, as
-    :class:`ResNet`.
+    The module maps ``[batch, n_in]`` to ``[batch, widths[-1]]`` by linear layers with ReLU between
+    them. Layers followed by batch normalisation have no bias. Kernels are initialised by LeCun's
+    truncated normal initializer, biases by 0. The module takes an optional ``where``, as
+    :class:`ResNet` does.
 
     ===================================== ==============================================
-    published head                        settings
+    published head                        configuration
     ===================================== ==============================================
     SimCLR                                ``Projection((512, 128), norm=False)``
     BCL, DCL and HCL                      ``Projection((512, 128))``
@@ -29,21 +29,21 @@ class Projection:
     ===================================== ==============================================
 
     Attributes:
-      widths: Width of each layer, the last of which is that of the embeddings.
+      widths: Output dimension of each layer; the last is that of the embeddings.
       norm: Whether batch normalisation follows all layers but the last.
-      last_norm: Whether it follows the last layer, too.
-      last_bias: Whether the last layer has a bias, where no norm follows it.
-      n_in: Width of the features. :class:`BackboneWithHead` knows it of a backbone that has
-        ``n_features``.
+      last_norm: Whether it also follows the last layer.
+      last_bias: Whether the last layer has a bias if it is not normalised.
+      n_in: Dimension of the features; :class:`BackboneWithHead` sets it to ``n_features`` of
+        the backbone.
 
     Raises:
-      ValueError: If a width is below 1, or ``n_in`` is missing where the module is built.
+      ValueError: If a width is below 1, or ``n_in`` is None when the module is built.
 
     References:
       Chen et al., `A Simple Framework for Contrastive Learning of Visual Representations
       <https://arxiv.org/abs/2002.05709>`_, 2020, section 2.1; Chen et al., `Improved Baselines with
       Momentum Contrastive Learning <https://arxiv.org/abs/2003.04297>`_, 2020; Grill et al.,
-      `BYOLState Your Own Latent <https://arxiv.org/abs/2006.07733>`_, 2020, section 3.3.
+      `Bootstrap Your Own Latent <https://arxiv.org/abs/2006.07733>`_, 2020, section 3.3.
     """
 
     widths: tuple[int, ...] = (512, 128)
@@ -60,29 +60,27 @@ class Projection:
 
     @property
     def n_features(self) -> int:
-        """Width of the embeddings."""
+        """Dimension of the embeddings."""
         return self.widths[-1]
 
     def __call__(self, rngs: "nnx.Rngs") -> Any:
-        """The module."""
+        """Builds the module."""
         from ._projection_modules import ProjectionModule
 
         if self.n_in is None:
-            raise ValueError(
-                "`n_in` must be given: the backbone has no `n_features` that would tell it."
-            )
+            raise ValueError("`n_in` must be given if the backbone has no attribute `n_features`.")
         return ProjectionModule(self, self.n_in, rngs)
 
 
 @dataclass(frozen=True)
 class FeatureSlice:
-    """The first features as they are: a head without parameters.
+    """Head without parameters that returns the first features.
 
     Attributes:
-      n_features: How many, the :math:`d_0`, >= 1.
+      n_features: Number of features :math:`d_0`, >= 1.
 
     Raises:
-      ValueError: If it is below 1, or above the width of the features where they come.
+      ValueError: If it is below 1, or above the dimension of the features when called.
 
     References:
       Jing et al., `Understanding Dimensional Collapse in Contrastive Self-supervised Learning
@@ -96,7 +94,7 @@ class FeatureSlice:
             raise ValueError(f"`n_features` must be at least 1, got {self.n_features}.")
 
     def __call__(self, rngs: "nnx.Rngs") -> Any:
-        """The module."""
+        """Builds the module."""
         from ._projection_modules import FeatureSliceModule
 
         del rngs  # nothing is random
@@ -105,16 +103,16 @@ class FeatureSlice:
 
 @dataclass(frozen=True)
 class BackboneWithHead:
-    """A backbone with a head: losses see the head's embeddings, all else the backbone's features.
+    """Backbone with a projection head: the loss uses embeddings, downstream tasks use features.
 
-    The module gives head(backbone(x)) where it is called, and backbone(x) as its method
-    ``features``: ``network.apply(params, rest, x, method="features")``. What is called with
-    ``where`` beside the images hands it on to both.
+    The module returns ``head(backbone(x))``; its method ``features`` returns ``backbone(x)``:
+    ``network.apply(params, rest, x, method="features")``. An additional argument ``where`` is
+    passed to both.
 
     Attributes:
-      backbone: Makes the module of features, such as :class:`ResNet`.
-      head: Makes the module of embeddings, such as :class:`Projection`. If it has an ``n_in`` that
-        is None, that becomes the ``n_features`` of the backbone.
+      backbone: Builds the module of features, such as :class:`ResNet`.
+      head: Builds the module of embeddings, such as :class:`Projection`. An ``n_in`` of None is
+        replaced by the ``n_features`` of the backbone.
     """
 
     backbone: Callable[["nnx.Rngs"], Any]
@@ -122,11 +120,11 @@ class BackboneWithHead:
 
     @property
     def n_features(self) -> int:
-        """Width of the embeddings, if the head tells it."""
+        """Dimension of the embeddings, if the head has ``n_features``."""
         return self.head.n_features  # pyright: ignore[reportFunctionMemberAccess]
 
     def __call__(self, rngs: "nnx.Rngs") -> Any:
-        """The module."""
+        """Builds the module."""
         from ._projection_modules import BackboneWithHeadModule
 
         head: Any = self.head

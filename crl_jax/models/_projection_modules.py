@@ -1,4 +1,4 @@
-"""The modules of :class:`Projection` and its neighbours; imported only where one is built."""
+"""Modules of projection heads, imported when one is built."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from ._resnet_modules import BatchNorm, Mask
 
 
 class Linear(nnx.Module):
-    """A linear layer in the type of its input."""
+    """Linear layer in the dtype of its input."""
 
     def __init__(self, n_in: int, n_out: int, has_bias: bool, rngs: nnx.Rngs):
         initial = nnx.initializers.lecun_normal()
@@ -22,64 +22,64 @@ class Linear(nnx.Module):
             self.bias = nnx.Param(jnp.zeros(n_out))
 
     def __call__(self, x: Float[Array, "batch n_in"]) -> Array:
-        """The outputs ``[batch, n_out]``."""
+        """Returns outputs ``[batch, n_out]``."""
         out = x @ self.kernel[...].astype(x.dtype)
         return out + self.bias[...].astype(x.dtype)[None] if self.has_bias else out
 
 
 class ProjectionModule(nnx.Module):
-    """Linear layers, norms and ReLU."""
+    """MLP with optional batch normalisation."""
 
     def __init__(self, settings: Projection, n_in: int, rngs: nnx.Rngs):
         self.n_layers = len(settings.widths)
-        for place, n_out in enumerate(settings.widths, 1):
-            is_last = place == self.n_layers
+        for layer, n_out in enumerate(settings.widths, 1):
+            is_last = layer == self.n_layers
             has_norm = settings.last_norm if is_last else settings.norm
             has_bias = not has_norm and (settings.last_bias or not is_last)
-            setattr(self, f"linear_{place}", Linear(n_in, n_out, has_bias, rngs))
+            setattr(self, f"linear_{layer}", Linear(n_in, n_out, has_bias, rngs))
             if has_norm:
-                setattr(self, f"norm_{place}", BatchNorm(n_out))
+                setattr(self, f"norm_{layer}", BatchNorm(n_out))
             n_in = n_out
 
     def __call__(self, x: Float[Array, "batch n_in"], where: Mask = None) -> Array:
-        """The embeddings ``[batch, widths[-1]]``."""
-        for place in range(1, self.n_layers + 1):
-            x = getattr(self, f"linear_{place}")(x)
-            if hasattr(self, f"norm_{place}"):
-                x = getattr(self, f"norm_{place}")(x, where)
-            if place < self.n_layers:
+        """Returns embeddings ``[batch, widths[-1]]``."""
+        for layer in range(1, self.n_layers + 1):
+            x = getattr(self, f"linear_{layer}")(x)
+            if hasattr(self, f"norm_{layer}"):
+                x = getattr(self, f"norm_{layer}")(x, where)
+            if layer < self.n_layers:
                 x = jax.nn.relu(x)
         return x
 
 
 class FeatureSliceModule(nnx.Module):
-    """The first features."""
+    """Slice of the first features."""
 
     def __init__(self, n_features: int):
         self.n_features = n_features
 
     def __call__(self, x: Float[Array, "batch n_in"], where: Mask = None) -> Array:
-        """``x[:, :n_features]``.
+        """Returns ``x[:, :n_features]``.
 
         Raises:
-          ValueError: If there are fewer.
+          ValueError: If ``x`` has fewer features.
         """
-        del where  # it is of no concern here
+        del where  # there are no batch statistics
         if self.n_features > x.shape[1]:
             raise ValueError(f"`n_features` must be at most {x.shape[1]}, got {self.n_features}.")
         return x[:, : self.n_features]
 
 
 class BackboneWithHeadModule(nnx.Module):
-    """A head on a backbone."""
+    """Backbone followed by a head."""
 
     def __init__(self, backbone: Any, head: Any):
         self.backbone, self.head = backbone, head
 
     def __call__(self, x: Any, *where: Any) -> Array:
-        """The embeddings."""
+        """Returns embeddings."""
         return self.head(self.backbone(x, *where), *where)
 
     def features(self, x: Any, *where: Any) -> Array:
-        """The features."""
+        """Returns features."""
         return self.backbone(x, *where)

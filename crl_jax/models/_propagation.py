@@ -1,4 +1,4 @@
-"""Propagation over the graph of users and items, with a gradient that is propagation again."""
+"""Graph propagation over users and items; its gradient is a propagation again."""
 
 from collections.abc import Sequence
 from functools import partial, reduce
@@ -16,10 +16,10 @@ Mixes = tuple[tuple[float, ...], ...]
 
 
 class LayerNoise(NamedTuple):
-    """Random vectors that are added to every row of every layer but the first.
+    """Random vectors added to all rows of all layers but the first.
 
     Attributes:
-      length: How long they are.
+      length: Euclidean length of each vector.
       key: Random key.
     """
 
@@ -30,23 +30,22 @@ class LayerNoise(NamedTuple):
 def propagate(
     graph: InteractionGraph, tables: Tables, layer_weights: Sequence[float] = (0.0, 1.0)
 ) -> Tables:
-    r"""A weighted sum of layers, :math:`\sum_l w_l\,(D^{-1/2} A D^{-1/2})^l E`.
+    r"""Weighted sum of layers, :math:`\sum_l w_l\,(D^{-1/2} A D^{-1/2})^l E`.
 
-    The graph has no weights: the degrees are divided out between two layers, and a layer is a
-    plain sum of rows. The operator is symmetric, so that its gradient is itself and nothing of a
-    forward pass is kept. A user or item without links gets zeros from every layer but the
-    first, :math:`l = 0`.
+    Edges are unweighted: tables are divided by degrees between layers, and a layer is a plain sum
+    of rows. The operator is symmetric: its gradient is itself and needs no residuals. Layers after
+    the first are zero for a user or item without edges.
 
     Args:
-      graph: The links.
-      tables: The embeddings, ``[n_users, dim]`` and ``[n_items, dim]``.
-      layer_weights: Weights of the layers 0, 1, ...; static. By default one plain product.
+      graph: Interaction graph.
+      tables: Embeddings, ``[n_users, dim]`` and ``[n_items, dim]``.
+      layer_weights: Weights of the layers 0, 1, ...; static. The default is one propagation.
 
     Returns:
-      Tables of the shapes and the dtypes of ``tables``; sums are taken in float32 or wider.
+      Tables with the shapes and dtypes of ``tables``; sums are in float32 or wider.
 
     Raises:
-      ValueError: If the tables do not have the graph's shapes, or there is no weight.
+      ValueError: If the tables do not have the graph's shapes or there is no weight.
 
     References:
       He et al., LightGCN, 2020, equations 3, 4 and 7.
@@ -60,23 +59,23 @@ def propagate_mixes(
     mixes: Sequence[Sequence[float]],
     noise: LayerNoise | None = None,
 ) -> tuple[Tables, ...]:
-    r"""Several weighted sums of the same layers, of one propagation.
+    r"""Several weighted sums of the layers of one propagation.
 
     With noise, the layers are :math:`E^{(l+1)} = D^{-1/2} A D^{-1/2} E^{(l)} + \Delta`, where each
-    row of :math:`\Delta` is as long as asked, points in a random direction and has the signs of the
-    row that it is added to. Its derivative is that without noise.
+    row of :math:`\Delta` has the given length, a random direction and the signs of the row that it
+    is added to. The gradient ignores the noise.
 
     Args:
       graph: As for :func:`propagate`.
       tables: As for :func:`propagate`.
-      mixes: For each sum its weights of the layers 0, 1, ...; static.
-      noise: What is added to the layers; None for nothing.
+      mixes: Weights of the layers 0, 1, ... for each sum; static.
+      noise: Noise added to the layers; None for none.
 
     Returns:
-      Tables of the shapes and the dtypes of ``tables`` for each of ``mixes``.
+      Tables with the shapes and dtypes of ``tables`` for each of ``mixes``.
 
     Raises:
-      ValueError: If the tables do not have the graph's shapes, or a sum has no weight.
+      ValueError: If the tables do not have the graph's shapes or a sum has no weight.
 
     References:
       Yu et al., `Are Graph Augmentations Necessary? Simple Graph Contrastive Learning for
@@ -87,13 +86,13 @@ def propagate_mixes(
             raise ValueError(f"`tables.{name}` must have shape ({rows}, dim), got {table.shape}.")
     if tables.users.shape != (graph.n_users, tables.items.shape[1]):
         raise ValueError(
-            f"`tables` must have one width, got {tables.users.shape} and {tables.items.shape}."
+            f"`tables` must have the same width, got {tables.users.shape} and {tables.items.shape}."
         )
     if not all(map(len, mixes)):
         raise ValueError("`layer_weights` must have at least one weight, got none.")
     wide = Tables(*at_least_float32(*tables))
-    made: Any = _mix(tuple(map(_trimmed, mixes)), graph, wide, noise)
-    return tuple(Tables(*(x.astype(old.dtype) for x, old in zip(of, tables))) for of in made)
+    sums: Any = _propagate(tuple(map(_trimmed, mixes)), graph, wide, noise)
+    return _cast(sums, tables)
 
 
 def propagate_per_layer(
@@ -102,66 +101,68 @@ def propagate_per_layer(
     mixes: Sequence[Sequence[float]],
     noise: LayerNoise | None = None,
 ) -> tuple[Tables, ...]:
-    """:func:`propagate_mixes` where each layer has a graph of its own.
-
-    The layers are kept apart, so that it costs more than the same with one graph.
+    """:func:`propagate_mixes` with a separate graph for each layer, at a higher cost.
 
     Args:
-      graphs: The links of the layers 1, 2, ..., at least as many as have a weight.
+      graphs: Graphs of the layers 1, 2, ..., at least one for each layer with a weight.
       tables: As for :func:`propagate`.
       mixes: As for :func:`propagate_mixes`.
       noise: As for :func:`propagate_mixes`.
     """
-    kept = list(map(_trimmed, mixes))
+    mixes = list(map(_trimmed, mixes))
     layers = [Tables(*at_least_float32(*tables))]
-    for i, graph in zip(range(1, max(map(len, kept))), graphs):
-        own = None if noise is None else noise._replace(key=jax.random.fold_in(noise.key, i))
-        layers += propagate_mixes(graph, layers[-1], ((0.0, 1.0),), own)
-    made = [_weighted(layers[: len(w)], [(x,) for x in w]) for w in kept]
-    return tuple(Tables(*(x.astype(old.dtype) for x, old in zip(of, tables))) for of in made)
+    for i, graph in zip(range(1, max(map(len, mixes))), graphs):
+        layer_noise = noise and noise._replace(key=jax.random.fold_in(noise.key, i))
+        layers += propagate_mixes(graph, layers[-1], ((0.0, 1.0),), layer_noise)
+    sums = [_weighted(layers[: len(w)], [(x,) for x in w]) for w in mixes]
+    return _cast(sums, tables)
 
 
 def _trimmed(weights: Sequence[float]) -> tuple[float, ...]:
-    """Without the layers at the end that count nothing."""
-    kept = list(map(float, weights))
-    while len(kept) > 1 and not kept[-1]:
-        kept.pop()
-    return tuple(kept)
+    """Removes trailing zero weights."""
+    values = list(map(float, weights))
+    while len(values) > 1 and not values[-1]:
+        values.pop()
+    return tuple(values)
+
+
+def _cast(sums: Sequence[Tables], tables: Tables) -> tuple[Tables, ...]:
+    return tuple(Tables(*(x.astype(y.dtype) for x, y in zip(each, tables))) for each in sums)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 @partial(jax.jit, static_argnums=0)
-def _mix(
+def _propagate(
     mixes: Mixes, graph: InteractionGraph, tables: Tables, noise: LayerNoise | None
 ) -> tuple[Tables, ...]:
-    """With S = D^{-1/2}: a layer is S A S E, its rows divided by S are A S E."""
-    kept = [Tables(*(own * table for table in tables)) for own, *_ in mixes]
+    """Propagates by S A S with S = D^{-1/2}; tables between layers are divided by S."""
+    first = [Tables(*(w * table for table in tables)) for w, *_ in mixes]
     depth = max(map(len, mixes))
     if depth == 1:
-        return tuple(kept)
+        return tuple(first)
     roots = _all_roots(graph, tables)
     layout, by_degree = graph.layout, _by_degree(graph, roots)
-    users, items = layout.enter(*(root * table for root, table in zip(roots, tables)))
-    entered = layout.enter(*roots)
+    users, items = layout.permute(*(root * table for root, table in zip(roots, tables)))
+    scales = layout.permute(*roots)
     mixed: list[Any] = [None] * len(mixes)
     for layer in range(1, depth):
-        users, items = layout.sums((users, items), by_degree)
+        users, items = layout.neighbour_sums((users, items), by_degree)
         if noise is not None:
-            users, items = _perturbed((users, items), entered, noise, layer)
-        for place, weights in enumerate(mixes):
+            users, items = _perturbed((users, items), scales, noise, layer)
+        for i, weights in enumerate(mixes):
             if layer < len(weights) and weights[layer]:
                 terms = [weights[layer] * users, weights[layer] * items]
-                had = mixed[place]
-                mixed[place] = [m + t for m, t in zip(had, terms)] if had else terms
+                total = mixed[i]
+                mixed[i] = [m + t for m, t in zip(total, terms)] if total else terms
     return tuple(
-        own if of is None else _back(own, layout.leave(*of), roots) for own, of in zip(kept, mixed)
+        x if m is None else _unscale(x, layout.unpermute(*m), roots) for x, m in zip(first, mixed)
     )
 
 
-def _back(own: Tables, mixed: Sequence[Array], roots: tuple[Array, Array]) -> Tables:
-    """Back from S E to E, by the root of the degree, which is 0 where there is no link."""
-    backs = [jnp.where(root > 0, 1 / jnp.where(root > 0, root, 1), 0) for root in roots]
-    return Tables(*(k + b * m for k, b, m in zip(own, backs, mixed)))
+def _unscale(first: Tables, mixed: Sequence[Array], roots: tuple[Array, Array]) -> Tables:
+    """Adds the first layer to mixed layers times D^{1/2}, which is 0 for nodes without edges."""
+    degree_roots = [jnp.where(root > 0, 1 / jnp.where(root > 0, root, 1), 0) for root in roots]
+    return Tables(*(k + b * m for k, b, m in zip(first, degree_roots, mixed)))
 
 
 def _all_roots(graph: InteractionGraph, tables: Tables) -> tuple[Array, Array]:
@@ -169,14 +170,14 @@ def _all_roots(graph: InteractionGraph, tables: Tables) -> tuple[Array, Array]:
 
 
 def _by_degree(graph: InteractionGraph, roots: tuple[Array, Array]) -> Any:
-    """What the sums of a layer are multiplied with, S²."""
-    return graph.layout.enter(
+    """Scale of the sums of a layer, S²."""
+    return graph.layout.permute(
         *(root * root * graph.edge_scale.astype(root.dtype) for root in roots)
     )
 
 
 def _roots(degrees: Array, table: Array) -> Float[Array, "n 1"]:
-    """One over the root of each degree, 0 where there is no link, as a column."""
+    """Column of inverse square roots of degrees, 0 for nodes without edges."""
     degrees = degrees[:, None].astype(table.dtype)
     return jnp.where(degrees > 0, 1 / jnp.sqrt(jnp.maximum(degrees, 1)), 0)
 
@@ -184,58 +185,60 @@ def _roots(degrees: Array, table: Array) -> Float[Array, "n 1"]:
 def _perturbed(
     tables: tuple[Array, Array], roots: tuple[Array, Array], noise: LayerNoise, layer: int
 ) -> tuple[Array, ...]:
-    """Rows of S E with the noise of E, times S."""
+    """Adds the noise times S to the rows of S E."""
     length = jnp.asarray(noise.length, tables[0].dtype)
     keys = jax.random.split(jax.random.fold_in(noise.key, layer))
 
-    def one(table: Array, root: Array, key: Array) -> Array:
+    def add_noise(table: Array, root: Array, key: Array) -> Array:
         drawn = jax.random.uniform(key, table.shape, table.dtype)
         unit = drawn / jnp.sqrt(jnp.sum(drawn**2, axis=1, keepdims=True))
         return table + root * length * jnp.sign(table) * unit
 
-    return tuple(map(one, tables, roots, keys))
+    return tuple(map(add_noise, tables, roots, keys))
 
 
 def _forward(
     mixes: Mixes, graph: InteractionGraph, tables: Tables, noise: LayerNoise | None
 ) -> tuple[tuple[Tables, ...], InteractionGraph]:
-    return _mix(mixes, graph, tables, noise), graph
+    return _propagate(mixes, graph, tables, noise), graph
 
 
 def _backward(
-    mixes: Mixes, graph: InteractionGraph, slopes: tuple[Tables, ...]
+    mixes: Mixes, graph: InteractionGraph, grads: tuple[Tables, ...]
 ) -> tuple[None, Tables, None]:
     if len(mixes) == 1:
-        made: Any = _mix(mixes, graph, slopes[0], None)
-        return None, made[0], None
-    return None, _unmix(mixes, graph, slopes), None
+        sums: Any = _propagate(mixes, graph, grads[0], None)
+        return None, sums[0], None
+    return None, _propagate_transposed(mixes, graph, grads), None
 
 
 @partial(jax.jit, static_argnums=0)
-def _unmix(mixes: Mixes, graph: InteractionGraph, slopes: tuple[Tables, ...]) -> Tables:
-    """The sum of what each mix makes of its own slopes, with no more products than one needs.
+def _propagate_transposed(
+    mixes: Mixes, graph: InteractionGraph, grads: tuple[Tables, ...]
+) -> Tables:
+    """Sums the gradients of all mixes by Horner's scheme, with the products of a single mix.
 
-    By Horner's scheme: the slopes of the deepest layer first, and one layer between two.
+    The gradients of the deepest layer come first; each propagation adds those of one layer less.
     """
     depth = max(map(len, mixes))
-    terms = [_weighted(slopes, [w[layer : layer + 1] for w in mixes]) for layer in range(depth)]
+    terms = [_weighted(grads, [w[layer : layer + 1] for w in mixes]) for layer in range(depth)]
     if depth == 1:
         return terms[0]
     roots = _all_roots(graph, terms[0])
     layout, by_degree = graph.layout, _by_degree(graph, roots)
-    users, items = layout.enter(*(root * x for root, x in zip(roots, terms[-1])))
+    users, items = layout.permute(*(root * x for root, x in zip(roots, terms[-1])))
     for layer in range(depth - 1, 0, -1):
-        users, items = layout.sums((users, items), by_degree)
+        users, items = layout.neighbour_sums((users, items), by_degree)
         if layer > 1:
-            more = layout.enter(*(root * x for root, x in zip(roots, terms[layer - 1])))
+            more = layout.permute(*(root * x for root, x in zip(roots, terms[layer - 1])))
             users, items = users + more[0], items + more[1]
-    return _back(terms[0], layout.leave(users, items), roots)
+    return _unscale(terms[0], layout.unpermute(users, items), roots)
 
 
 def _weighted(tables: Sequence[Tables], weights: Sequence[tuple[float, ...]]) -> Tables:
-    """The sum of tables times their weights; one without a weight counts nothing."""
-    scaled = [Tables(*(w * x for x in of)) for of, own in zip(tables, weights) for w in own]
-    return jax.tree.map(lambda *of: reduce(jnp.add, of), *scaled)
+    """Weighted sum of tables; tables with an empty tuple of weights are skipped."""
+    terms = [Tables(*(w * x for x in t)) for t, each in zip(tables, weights) for w in each]
+    return jax.tree.map(lambda *x: reduce(jnp.add, x), *terms)
 
 
-_mix.defvjp(_forward, _backward)
+_propagate.defvjp(_forward, _backward)

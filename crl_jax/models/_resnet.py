@@ -1,11 +1,11 @@
-"""Residual networks of images, as settings that build Flax NNX modules."""
+"""Residual networks for images."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from ._convolution import Convolution
+from ..kernels import Convolution
 
-# Flax takes long to import, and only networks need it.
+# Importing `flax.nnx` is slow, and only networks need it.
 if TYPE_CHECKING:
     from flax import nnx
 
@@ -17,46 +17,46 @@ BLOCKS = {
     101: (3, 4, 23, 3),
     152: (3, 8, 36, 3),
 }
-"""The blocks in each stage, by the number of layers with weights."""
+"""Number of blocks per stage, by depth."""
 
 Stem = Literal["cifar", "imagenet"]
-"""The layers before the first stage."""
+"""Layers before the first stage."""
 Norm = Literal["batch", "group"]
-"""What the activations are normalised over: a batch, or groups of channels of each image."""
+"""Normalisation over a batch or over groups of channels of each image."""
 
 EXPANSION = 4
-"""How many times wider the output of a bottleneck is than its 3 × 3 convolution."""
+"""Ratio of the output channels of a bottleneck to those of its 3 × 3 convolution."""
 
 
 @dataclass(frozen=True)
 class ResNet:
-    r"""A residual network: ``models.Network(models.ResNet(18))`` maps images to features.
+    r"""Configuration of a residual network, for ``models.Network(models.ResNet(18))``.
 
     The module maps images ``[batch, height, width, n_channels]`` to features
-    ``[batch, n_features]``: a stem; stages of widths ``width`` · 1, 2, 4, 8, … of which all but the
-    first halve the image; and the mean over all places. A block is
+    ``[batch, n_features]``: a stem; stages of widths ``width`` · 1, 2, 4, …, all but the first of
+    which halve the resolution; and global average pooling. A block is
     :math:`\mathrm{relu}(x + f(x))`, where f has two 3 × 3 convolutions or, in a bottleneck, 1 × 1,
-    3 × 3 and 1 × 1, with the stride in the 3 × 3. It computes in the type of its images; means,
-    variances and what follows from them are float32. In training, it may be called with
-    ``where``, ``[batch]``: images that are False there do not enter the statistics of a batch.
+    3 × 3 and 1 × 1, with the stride in the 3 × 3. It computes in the dtype of the images, and
+    normalises in at least float32. An optional argument ``where``, ``[batch]``, excludes padded
+    images from batch statistics.
 
-    As in PyTorch, running averages move by a tenth in each step, and that of the variance is
-    unbiased. Convolutions start from He's normal values, N(0, 2 / (k² · channels out)).
+    As in PyTorch, running averages have momentum 0.1 and that of the variance is unbiased.
+    Convolutions are initialised by He's normal initializer, N(0, 2 / (k² · channels out)).
 
     Attributes:
-      depth: 10, 18, 34, 50, 101 or 152; or the number of blocks in each stage.
+      depth: 10, 18, 34, 50, 101 or 152; or a tuple of the number of blocks per stage.
       width: Channels of the first stage, >= 1.
       stem: ``"cifar"``: a 3 × 3 convolution; ``"imagenet"``: a 7 × 7 convolution of stride 2 and a
         3 × 3 max pooling of stride 2.
       norm: ``"batch"`` or ``"group"``.
-      groups: Groups of channels where ``norm`` is ``"group"``; must divide ``width``.
-      n_channels: Channels of an image, >= 1.
-      bottleneck: Whether blocks are bottlenecks; by default those of depth 50 and more are.
-      zero_init_residual: Whether each block starts as the identity: the last scale in f is 0.
-      convolution: How convolutions are computed, see :data:`Convolution`.
+      groups: Groups of channels if ``norm`` is ``"group"``; must divide ``width``.
+      n_channels: Channels of images, >= 1.
+      bottleneck: Whether blocks are bottlenecks; by default for depths of 50 and more.
+      zero_init_residual: Whether to initialise the last scale of f to 0, the block to the identity.
+      convolution: Implementation of convolutions, see :data:`Convolution`.
 
     Raises:
-      ValueError: If a setting is out of range.
+      ValueError: If a value is out of range.
 
     References:
       He et al., `Deep Residual Learning for Image Recognition <https://arxiv.org/abs/1512.03385>`_,
@@ -96,7 +96,7 @@ class ResNet:
 
     @property
     def blocks(self) -> tuple[int, ...]:
-        """The blocks in each stage."""
+        """Number of blocks per stage."""
         return BLOCKS[self.depth] if isinstance(self.depth, int) else self.depth
 
     @property
@@ -108,11 +108,11 @@ class ResNet:
 
     @property
     def n_features(self) -> int:
-        """Width of the features."""
+        """Dimension of the features."""
         return self.width * 2 ** (len(self.blocks) - 1) * (EXPANSION if self.has_bottlenecks else 1)
 
     def __call__(self, rngs: "nnx.Rngs") -> Any:
-        """The module."""
+        """Builds the module."""
         from ._resnet_modules import ResNetModule
 
         return ResNetModule(self, rngs)

@@ -1,10 +1,10 @@
-"""Sums of neighbours where the rows of both tables lie on several devices.
+"""Neighbour sums of tables whose rows are sharded over devices.
 
-Each device makes the sums of its own rows. The rows that these are made of come round: every device
-hands the part that it has to the next one, until each has seen all parts. So no device ever holds
-more of a table than its own part and the one that passes by.
+Each device computes the sums of its rows. The summands travel in a ring: each device passes the
+shard that it holds to the next one until all devices have seen all shards. A device therefore holds
+at most its own shard and the visiting one.
 
-The links are laid out by who makes the sum, and by the part that the summand is in.
+Interactions are laid out by the device of the sum and the shard of the summand.
 """
 
 from dataclasses import field
@@ -20,81 +20,81 @@ from jaxtyping import Array, Float, Int
 
 from .._mesh import TABLE, filled
 from .._pytree import STATIC, pytree_dataclass
-from ._gather_layout import WIDTHS, take_inside
+from ._gather_layout import WIDTHS, gather_rows
 
 _BY_ROWS = PartitionSpec(TABLE)
 
 
 @pytree_dataclass(eq=False)
 class RingShards:
-    """What the rows of one side are summed from; a tuple over widths.
+    """Indices of the summands of users or of items; tuples over widths.
 
     Attributes:
-      summands: Rows of a part of the other side's table, ``[devices, parts, pieces, width]``; one
-        past the last is of nobody.
-      sums: The row that each piece is added to, ``[devices, parts, pieces]``; likewise.
+      summands: Rows of a shard of the other table, ``[devices, shards, pieces, width]``; one past
+        the last row for padding.
+      sums: Row to which each piece is added, ``[devices, shards, pieces]``; likewise.
     """
 
     summands: Any
     sums: Any
 
     @classmethod
-    def from_links(
+    def from_edges(
         cls, mesh: Mesh, own: Int[np.ndarray, "n"], other: Int[np.ndarray, "n"], n_own: int,
         n_other: int,
     ) -> "RingShards":  # fmt: skip
-        """Lays links out; ``n_own`` and ``n_other`` rows lie on each device."""
+        """Lays out interactions; each device has ``n_own`` and ``n_other`` rows."""
         n = mesh.shape[TABLE]
-        part = other // n_other
-        order = np.lexsort((own, part))
-        own, other, part = own[order], other[order] % n_other, part[order]
-        # A row's links in one part follow each other; they are cut into pieces.
-        first = np.flatnonzero(np.diff(part * (n * n_own) + own, prepend=-1))
+        shard = other // n_other
+        order = np.lexsort((own, shard))
+        own, other, shard = own[order], other[order] % n_other, shard[order]
+        # The interactions of a row in one shard are contiguous; they are cut into pieces.
+        first = np.flatnonzero(np.diff(shard * (n * n_own) + own, prepend=-1))
         lengths = np.diff(first, append=len(own))
         counts = -(-lengths // WIDTHS[-1])
         row = np.repeat(np.arange(len(first)), counts)
         skipped = WIDTHS[-1] * (np.arange(len(row)) - (np.cumsum(counts) - counts)[row])
         begin, length = first[row] + skipped, np.minimum(lengths[row] - skipped, WIDTHS[-1])
         kind = np.searchsorted(WIDTHS, length)
-        place = own[begin] // n_own * n + part[begin]
+        place = own[begin] // n_own * n + shard[begin]
         summands, sums = [], []
         for i, width in enumerate(WIDTHS):
-            of_width = np.flatnonzero(kind == i)
-            of_width = of_width[np.argsort(place[of_width], kind="stable")]
-            sizes = np.bincount(place[of_width], minlength=n * n)
+            pieces = np.flatnonzero(kind == i)
+            pieces = pieces[np.argsort(place[pieces], kind="stable")]
+            sizes = np.bincount(place[pieces], minlength=n * n)
             if not (most := int(sizes.max(initial=0))):
                 continue
-            cell = place[of_width]
-            at = np.arange(len(of_width)) - (np.cumsum(sizes) - sizes)[cell]
+            cell = place[pieces]
+            at = np.arange(len(pieces)) - (np.cumsum(sizes) - sizes)[cell]
             column = np.arange(width)
-            inside = column < length[of_width, None]
-            found = other[np.where(inside, begin[of_width, None] + column, 0)]
-            laid = np.full((n * n, most, width), n_other, np.int32)
-            laid[cell, at] = np.where(inside, found, n_other)
+            inside = column < length[pieces, None]
+            rows = other[np.where(inside, begin[pieces, None] + column, 0)]
+            indices = np.full((n * n, most, width), n_other, np.int32)
+            indices[cell, at] = np.where(inside, rows, n_other)
             to = np.full((n * n, most), n_own, np.int32)
-            to[cell, at] = own[begin[of_width]] % n_own
-            summands.append(_on_devices(mesh, laid.reshape(n, n, most, width)))
+            to[cell, at] = own[begin[pieces]] % n_own
+            summands.append(_on_devices(mesh, indices.reshape(n, n, most, width)))
             sums.append(_on_devices(mesh, to.reshape(n, n, most)))
         return cls(tuple(summands), tuple(sums))
 
-    def add(self, part: Array, rows: Float[Array, "k dim"], to: Array) -> Array:
-        """Adds to the sums of this device what a part of the other table gives them."""
+    def add(self, shard: Array, rows: Float[Array, "k dim"], to: Array) -> Array:
+        """Adds the contributions of one shard of the other table to the sums of this device."""
         for summands, sums in zip(self.summands, self.sums, strict=True):
-            ids = lax.dynamic_index_in_dim(summands[0], part, keepdims=False)
-            own = lax.dynamic_index_in_dim(sums[0], part, keepdims=False)
-            taken = (take_inside(rows, ids[:, j]) for j in range(ids.shape[1]))
-            to = to.at[own].add(reduce(jnp.add, taken), mode="drop")
+            ids = lax.dynamic_index_in_dim(summands[0], shard, keepdims=False)
+            targets = lax.dynamic_index_in_dim(sums[0], shard, keepdims=False)
+            gathered = (gather_rows(rows, ids[:, j]) for j in range(ids.shape[1]))
+            to = to.at[targets].add(reduce(jnp.add, gathered), mode="drop")
         return to
 
 
 @pytree_dataclass(eq=False)
 class ShardedLayout:
-    """The graph on several devices.
+    """Indices for ring sums over the table axis of a mesh.
 
     Attributes:
-      users: What users are summed from.
-      items: What items are summed from.
-      mesh: The devices; rows lie along the axis ``table``. Static.
+      users: Summands of users.
+      items: Summands of items.
+      mesh: Devices; rows are sharded along the axis ``table``. Static.
       n_users: Number of users. Static.
       n_items: Number of items. Static.
     """
@@ -106,60 +106,62 @@ class ShardedLayout:
     n_items: int = field(metadata=STATIC)
 
     @classmethod
-    def from_links(
+    def from_edges(
         cls, mesh: Mesh, users: Int[np.ndarray, "n"], items: Int[np.ndarray, "n"], n_users: int,
         n_items: int,
     ) -> "ShardedLayout":  # fmt: skip
-        """Lays links out on the devices of a mesh."""
+        """Builds the layout from the user and item of each interaction."""
         each = [-(-n // mesh.shape[TABLE]) for n in (n_users, n_items)]
         return cls(
-            users=RingShards.from_links(mesh, users, items, each[0], each[1]),
-            items=RingShards.from_links(mesh, items, users, each[1], each[0]),
+            users=RingShards.from_edges(mesh, users, items, each[0], each[1]),
+            items=RingShards.from_edges(mesh, items, users, each[1], each[0]),
             mesh=mesh, n_users=n_users, n_items=n_items,
         )  # fmt: skip
 
-    def enter(self, users: Array, items: Array) -> tuple[Array, Array]:
-        """Tables with as many rows on each device."""
-        made = (filled(x, self.mesh.shape[TABLE]) for x in (users, items))
-        over = NamedSharding(self.mesh, _BY_ROWS)
-        users, items = (lax.with_sharding_constraint(x, over) for x in made)
+    def permute(self, users: Array, items: Array) -> tuple[Array, Array]:
+        """Pads tables to the same number of rows on each device."""
+        padded = (filled(x, self.mesh.shape[TABLE]) for x in (users, items))
+        sharding = NamedSharding(self.mesh, _BY_ROWS)
+        users, items = (lax.with_sharding_constraint(x, sharding) for x in padded)
         return users, items
 
-    def leave(self, users: Array, items: Array) -> tuple[Array, Array]:
-        """Back again."""
+    def unpermute(self, users: Array, items: Array) -> tuple[Array, Array]:
+        """Inverse of :meth:`permute`."""
         return users[: self.n_users], items[: self.n_items]
 
-    def sums(self, tables: tuple[Array, Array], scales: tuple[Array, Array]) -> tuple[Array, Array]:
-        """The sums over each one's neighbours, scaled."""
+    def neighbour_sums(
+        self, tables: tuple[Array, Array], scales: tuple[Array, Array]
+    ) -> tuple[Array, Array]:
+        """Scaled sums over the neighbours of each user and item."""
         ring = jax.shard_map(
-            _sums, mesh=self.mesh, in_specs=_BY_ROWS, out_specs=_BY_ROWS, check_vma=False
+            _ring_sums, mesh=self.mesh, in_specs=_BY_ROWS, out_specs=_BY_ROWS, check_vma=False
         )
         return ring(self.users, self.items, tables, scales)
 
 
-def _sums(
+def _ring_sums(
     users: RingShards, items: RingShards, tables: tuple[Array, Array], scales: tuple[Array, Array]
 ) -> tuple[Array, Array]:
     n = lax.axis_size(TABLE)
-    here = lax.axis_index(TABLE)
+    device = lax.axis_index(TABLE)
     pass_on = partial(lax.ppermute, axis_name=TABLE, perm=[(i, (i - 1) % n) for i in range(n)])
 
-    def turn(carry: Any, i: Array) -> tuple[Any, None]:
-        passing, made = carry
-        part = (here + i) % n
-        made = (
-            users.add(part, passing[1], made[0]),
-            items.add(part, passing[0], made[1]),
+    def step(carry: Any, i: Array) -> tuple[Any, None]:
+        visiting, sums = carry
+        shard = (device + i) % n
+        sums = (
+            users.add(shard, visiting[1], sums[0]),
+            items.add(shard, visiting[0], sums[1]),
         )
-        return (jax.tree.map(pass_on, passing), made), None
+        return (jax.tree.map(pass_on, visiting), sums), None
 
-    # One row more, of nobody.
-    passing = tuple(jnp.pad(x, ((0, 1), (0, 0))) for x in tables)
-    start = passing, tuple(jnp.zeros_like(x) for x in tables)
-    (_, made), _ = lax.scan(turn, start, jnp.arange(n, dtype=jnp.int32))
-    return scales[0] * made[0], scales[1] * made[1]
+    # One more row, for padding.
+    visiting = tuple(jnp.pad(x, ((0, 1), (0, 0))) for x in tables)
+    start = visiting, tuple(jnp.zeros_like(x) for x in tables)
+    (_, sums), _ = lax.scan(step, start, jnp.arange(n, dtype=jnp.int32))
+    return scales[0] * sums[0], scales[1] * sums[1]
 
 
-def _on_devices(mesh: Mesh, laid: np.ndarray) -> Array:
-    over = NamedSharding(mesh, _BY_ROWS)
-    return jax.make_array_from_callback(laid.shape, over, lambda part: laid[part])
+def _on_devices(mesh: Mesh, indices: np.ndarray) -> Array:
+    sharding = NamedSharding(mesh, _BY_ROWS)
+    return jax.make_array_from_callback(indices.shape, sharding, lambda shard: indices[shard])

@@ -1,7 +1,7 @@
-"""Distributions of scores: what the importance weights know about a negative.
+"""Ranks, empirical CDFs and distributions of scores, for samplers, losses and weights.
 
-The empirical distribution function of an anchor's scores tells how a negative ranks among
-its peers, whatever the scale of the scores:
+The empirical CDF of an anchor's scores is the normalised rank of each negative and does not depend
+on the scale of the scores:
 
 >>> import jax.numpy as jnp
 >>> from crl_jax import stats
@@ -9,23 +9,21 @@ its peers, whatever the scale of the scores:
 >>> print(stats.ecdf(scores))
 [[0.75 0.25 0.75 1.  ]]
 
-``where`` leaves entries out, and :func:`ranks` gives the same as exact integer counts:
+``where`` masks entries, and :func:`ranks` returns exact integer counts:
 
 >>> print(stats.ranks(scores, where=jnp.array([[True, False, True, True]])))
 [[2 0 2 3]]
 
-For long rows :func:`binned_ecdf` estimates it from a histogram, within a stated bound; where a
-sample stands for a population, :func:`dkw_error` bounds the difference.
+For long rows :func:`binned_ecdf` is a histogram estimate with a known error bound;
+:func:`dkw_error` bounds the difference between the eCDF of a sample and the CDF of the population.
 
-Scores that are inner products of Gaussian vectors have a distribution in closed form, the
-symmetric variance-gamma law of as many dimensions:
+Inner products of Gaussian vectors follow the symmetric variance-gamma distribution:
 
 >>> print(f"{stats.variance_gamma_cdf(2.0, dim=3, scale=0.5):.3f}")
 0.983
 
-A :class:`Distribution` is a density with its distribution function. :class:`SmoothedEmpirical`
-reads one off a
-sample, where none is known in advance:
+A :class:`Distribution` has a PDF and a CDF. :class:`SmoothedEmpirical` is a kernel density
+estimate:
 
 >>> distribution = stats.SmoothedEmpirical().fit(jnp.linspace(0.0, 4.0, 1001))
 >>> print(f"{distribution.cdf(jnp.float32(3.0)):.2f}")
@@ -39,10 +37,10 @@ from ._distributions import GridDistribution as GridDistribution
 from ._distributions import OrderStatisticMixture as OrderStatisticMixture
 from ._distributions import SmoothedEmpirical as SmoothedEmpirical
 from ._distributions import VarianceGamma as VarianceGamma
+from ._distributions import lack_of_fit as lack_of_fit
 from ._ecdf import binned_ecdf as binned_ecdf
 from ._ecdf import dkw_error as dkw_error
 from ._ecdf import ecdf as ecdf
-from ._goodness_of_fit import lack_of_fit as lack_of_fit
 from ._ranks import binned_ranks as binned_ranks
 from ._ranks import ranks as ranks
 from ._variance_gamma import sample_variance_gamma as sample_variance_gamma

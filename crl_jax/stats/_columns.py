@@ -1,4 +1,4 @@
-"""Counts along columns: many short questions to long columns of scores."""
+"""Counts and selection along long columns of scores."""
 
 from collections.abc import Callable
 from functools import partial
@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
-# Rows looked at in one turn of the loop on CPUs; a divisor of 32. One takes twice as long, 8 as
-# long or, with hidden rows, three times: the compiler then gives up keeping counts in registers.
+# Rows per iteration of the loop on CPUs; a divisor of 32. With 1 it takes twice as long, with 8
+# three times as long if rows are hidden: the compiler then no longer keeps counts in registers.
 _ROWS = 4
 
 
@@ -18,19 +18,19 @@ def count_no_larger(
     at: Float[Array, "k batch"],
     hidden: UInt32[Array, "words batch"] | None = None,
 ) -> Int[Array, "k batch"]:
-    r"""For each of a column's ``at``, how many of its ``scores`` are no larger.
+    r"""Number of scores in the column that are at most each threshold.
 
     .. math::
         c_{kb} = \#\{i : s_{ib} \le a_{kb}\}
 
-    The batch trails: on a CPU a vector then holds the same row of many columns, which takes a
-    twentieth of the time of a reduction along contiguous rows. A NaN never counts.
+    The batch is the last axis: on a CPU a vector then holds the same row of many columns, which
+    takes a twentieth of the time of a reduction along contiguous rows. A NaN never counts.
 
     Args:
       scores: The :math:`s_{ib}`, shape ``[n, batch]``.
       at: The :math:`a_{kb}`, shape ``[k, batch]``.
-      hidden: One bit per score; a bit of 1 leaves its score out of the count. The score
-        ``[i, b]`` has bit ``i % 32`` of word ``[i // 32, b]``.
+      hidden: Bitmap of scores to exclude: the score ``[i, b]`` is excluded by
+        bit ``i % 32`` of word ``[i // 32, b]``.
 
     Returns:
       The :math:`c_{kb}`, shape ``[k, batch]``, int32.
@@ -43,8 +43,8 @@ def count_no_larger(
         return count_where(jnp.less_equal, scores, at)
 
     def no_larger(row: tuple[Array, ...], at: Array) -> Array:
-        scores, word, place = row
-        return jnp.where((word >> place) & 1 == 1, jnp.nan, scores) <= at
+        scores, word, bit = row
+        return jnp.where((word >> bit) & 1 == 1, jnp.nan, scores) <= at
 
     return count_where(no_larger, scores, at, words=hidden)
 
@@ -55,10 +55,10 @@ def count_where(
     at: Any,
     words: UInt32[Array, "words batch"] | None = None,
 ) -> Int[Array, "k batch"]:
-    """For each of a column's ``at``, for how many of its ``rows`` ``compare(row, at)`` holds.
+    """Number of ``rows`` for which ``compare(row, at)`` holds, for each ``at`` of a column.
 
-    ``rows`` and ``at`` may be trees of arrays; the leading axis of ``rows`` is counted along. With
-    ``words``, of which each goes with 32 rows, a row is ``(row, word, place in the word)``.
+    ``rows`` and ``at`` may be pytrees; rows are counted along the first axis. With ``words``, one
+    for each 32 rows, the first argument is ``(row, word, bit of the row in the word)``.
     """
     n = jax.tree.leaves(rows)[0].shape[0]
 
@@ -71,7 +71,7 @@ def count_where(
 
     def loop(rows: Any, at: Any, words: Array | None) -> Array:
         def add(start: Array | int, n_rows: int, counts: Array) -> Array:
-            # Rows of one turn share their word: the turns' length divides 32.
+            # Rows of one iteration share a word, since _ROWS divides 32.
             word = None if words is None else jax.lax.dynamic_index_in_dim(words, start >> 5)
             for i in range(n_rows):
                 pick = partial(jax.lax.dynamic_index_in_dim, index=start + i)
@@ -93,15 +93,18 @@ def count_where(
 def select_largest(
     scores: Float[Array, "n batch"], rank: Int[Array, "k batch"], where: Bool[Array, "n batch"]
 ) -> Int[Array, "k batch"]:
-    """The row of each column that holds its ``rank``-th largest kept score, counted from 0.
+    """Row index of the ``rank``-th largest valid score of each column, counted from 0.
 
-    Equal scores rank by row, the first highest; NaN ranks last. Exact, by halving the range of
-    the answer: 32 counts find its score bit by bit, and as many as an index has bits its row.
+    Ties are broken by row, the first one ranks highest; NaN ranks last. Exact, by binary search: 32
+    counts determine the bits of the score, and one more for each bit of ``n`` the row.
 
-    A ``rank`` must be less than the number kept in its column; otherwise the result is ``n``.
+    Args:
+      scores: Scores, ``[n, batch]``.
+      rank: Ranks, less than the number of valid scores; otherwise the result is ``n``.
+      where: True for valid scores.
     """
     n = scores.shape[0]
-    keys = jnp.where(where, _ascending_key(scores), 0)  # what is left out ranks below all
+    keys = jnp.where(where, _ascending_key(scores), 0)  # masked scores rank last
 
     def add_bit(i: Array, key: Array) -> Array:
         more = key | (jnp.uint32(1) << (31 - i).astype(jnp.uint32))
@@ -110,7 +113,7 @@ def select_largest(
     key = jax.lax.fori_loop(0, 32, add_bit, jnp.zeros(rank.shape, jnp.uint32))
     tied_before = rank - count_where(jnp.greater, keys, key)
 
-    # The first row such that more than `tied_before` of the rows up to it hold this score.
+    # The first row up to which more than `tied_before` rows have this score.
     rows = keys, jnp.arange(n, dtype=jnp.int32)[:, None]
 
     def equal_up_to(row: tuple[Array, Array], at: tuple[Array, Array]) -> Array:
@@ -128,8 +131,8 @@ def select_largest(
 
 
 def _ascending_key(scores: Float[Array, "*shape"]) -> UInt32[Array, "*shape"]:
-    """Unsigned integers in the order of the scores, all above 0; NaN comes first."""
-    scores = jnp.where(scores == 0, 0, scores)  # -0.0, too: equal scores have equal keys
+    """Positive unsigned integers in the order of the scores; NaN comes first."""
+    scores = jnp.where(scores == 0, 0, scores)  # -0.0 and 0.0 have equal keys
     bits = jax.lax.bitcast_convert_type(scores.astype(jnp.float32), jnp.uint32)
     flipped = jnp.where(bits >> 31 == 1, ~bits, bits | jnp.uint32(2**31))
     return jnp.where(jnp.isnan(scores), jnp.uint32(1), flipped)

@@ -1,79 +1,77 @@
-"""Laws of scores: known in advance, or read off a sample."""
+"""Distributions of scores, parametric or estimated from a sample."""
 
 from abc import ABC, abstractmethod
 from dataclasses import field
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._checks import check_range
 from .._floats import at_least_float32
-from .._hyperparams import Scalar
+from .._hyperparams import Range, Scalar
 from .._pytree import STATIC, pytree_dataclass
 from ._variance_gamma import variance_gamma_cdf, variance_gamma_pdf
 
+_POSITIVE = Range(0, jnp.inf, low_open=True, high_open=True)
 _BINS = 1024
-# Kernels reach this many deviations, where their density has fallen by 3e-4.
+# Kernels are truncated at this number of standard deviations, where they have decayed to 3e-4.
 _REACH = 4
 
 
 class Distribution(ABC):
-    """A continuous distribution; a pytree, whose numbers may be traced and swept."""
+    """Continuous distribution; a pytree, whose parameters may be traced and swept."""
 
     @abstractmethod
     def pdf(self, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-        """Density."""
+        """Probability density function."""
 
     @abstractmethod
     def cdf(self, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-        """Distribution function."""
+        """Cumulative distribution function."""
 
     def fit(self, sample: Float[Array, "n"]) -> "Distribution":
-        """The law after a look at a sample of scores; one that is known stays as it is."""
+        """Fits the distribution to a sample; parametric distributions are returned unchanged."""
         del sample
         return self
 
 
 @pytree_dataclass
 class VarianceGamma(Distribution):
-    r"""The law of inner products of Gaussian vectors, see :func:`variance_gamma_pdf`.
+    r"""Distribution of inner products of Gaussian vectors, see :func:`variance_gamma_pdf`.
 
     Attributes:
-      dim: Their dimension :math:`d \ge 1`, static.
-      scale: The variance :math:`\lambda > 0` of their coordinates.
+      dim: Dimension :math:`d \ge 1` of the vectors. Static.
+      scale: Variance :math:`\lambda > 0` of their coordinates.
     """
 
     dim: int = field(metadata=STATIC)
-    scale: Scalar = 1.0
-
-    def __post_init__(self) -> None:
-        check_range("scale", self.scale, 0, jnp.inf, low_open=True, high_open=True)
+    scale: Annotated[Scalar, _POSITIVE] = 1.0
 
     def pdf(self, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-        """Density."""
+        """Probability density function."""
         return variance_gamma_pdf(x, dim=self.dim, scale=self.scale)
 
     def cdf(self, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-        """Distribution function."""
+        """Cumulative distribution function."""
         return variance_gamma_cdf(x, dim=self.dim, scale=self.scale)
 
 
 @pytree_dataclass
 class SmoothedEmpirical(Distribution):
-    r"""No law in advance: the eCDF of a sample and its density, both smoothed by a kernel.
+    r"""Kernel density estimate of a sample, with its smoothed CDF.
 
     .. math::
         f(x) = \frac1{nh} \sum_i \varphi\Bigl(\frac{x - x_i}h\Bigr), \qquad
         F(x) = \int_{-\infty}^x f, \qquad
         h = 0.9\, b\, \min\Bigl(\operatorname{std}, \frac{\text{IQR}}{1.34}\Bigr)\, n^{-1/5}
 
-    with the Gaussian :math:`\varphi`, on a grid of 1,024 bins over the range of the sample, between
-    which both are linear: a score is looked up in constant time. A single score far from the rest
-    makes the bins as wide as it is far: :math:`h` is at least the range divided by 1,024.
+    with the Gaussian :math:`\varphi`, interpolated linearly on a grid of 1,024 bins over the range
+    of the sample: evaluation takes constant time. :math:`h` is at least the width of a bin, so that
+    an outlier limits the resolution.
 
     Attributes:
-      bandwidth: The :math:`b > 0`; 1 is Silverman's rule.
+      bandwidth: Factor :math:`b > 0`; 1 is Silverman's rule.
 
     References:
       Silverman, Density Estimation for Statistics and Data Analysis, 1986, Eq. 3.31.
@@ -83,30 +81,27 @@ class SmoothedEmpirical(Distribution):
     [0.   0.5  0.75]
     """
 
-    bandwidth: Scalar = 1.0
-
-    def __post_init__(self) -> None:
-        check_range("bandwidth", self.bandwidth, 0, jnp.inf, low_open=True, high_open=True)
+    bandwidth: Annotated[Scalar, _POSITIVE] = 1.0
 
     def pdf(self, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-        """Not before :meth:`fit`."""
-        raise ValueError("`distribution` must be fitted to a sample first.")
+        """Undefined before :meth:`fit`."""
+        raise ValueError("`distribution` must be fitted to a sample first: call `fit`.")
 
     cdf = pdf
 
     def fit(self, sample: Float[Array, "n"]) -> "GridDistribution":
-        """The law of a sample of at least one score, all finite and less than 8e37 apart.
+        """Estimates the distribution of at least one score, all finite and less than 8e37 apart.
 
         Raises:
-          ValueError: If ``sample`` is not one row of scores.
+          ValueError: If ``sample`` is empty or not one-dimensional.
         """
         (sample,) = at_least_float32(sample)
         if sample.ndim != 1 or not sample.size:
-            raise ValueError(f"`sample` must be one row of scores, got the shape {sample.shape}.")
+            raise ValueError(f"`sample` must be a non-empty vector, got shape {sample.shape}.")
         n, dtype = sample.shape[0], sample.dtype
         low, high = jnp.min(sample), jnp.max(sample)
-        # In units of the range squares do not overflow. It is never so small that rounding would
-        # move the edges of the bins.
+        # Squares do not overflow in units of the range, which is bounded below so that rounding
+        # does not move the edges of bins.
         largest = jnp.maximum(jnp.abs(low), jnp.abs(high))
         least = 32 * _BINS * jnp.finfo(dtype).eps * largest + jnp.finfo(dtype).tiny ** 0.5
         unit = jnp.maximum(high - low, least)
@@ -116,10 +111,10 @@ class SmoothedEmpirical(Distribution):
         middle = (quartiles[1] - quartiles[0]) / 1.34
         spread = jnp.where(middle > 0, jnp.minimum(spread, middle), spread)
         h = jnp.asarray(self.bandwidth, dtype) * 0.9 * spread * n**-0.2
-        h = jnp.maximum(h, 1 / _BINS)  # the grid tells no more apart
+        h = jnp.maximum(h, 1 / _BINS)  # resolution of the grid
         width = (1 + 2 * _REACH * h) / _BINS
 
-        # Each score goes to the two nearest centres, in shares that keep its place.
+        # Each score is split linearly between the two nearest bin centres.
         at = (sample + _REACH * h) / width - 0.5
         left = jnp.clip(jnp.floor(at), 0, _BINS - 2).astype(jnp.int32)
         share = at - left.astype(dtype)
@@ -128,65 +123,64 @@ class SmoothedEmpirical(Distribution):
         kernel = jnp.exp(-0.5 * jnp.square(offsets))
         density = jnp.convolve(kernel, mass, mode="valid", precision=jax.lax.Precision.HIGHEST)
         density = density / jnp.sum(density)
-        # Partial sums may round in any order, and so one below the last: a maximum never falls.
-        up_to = jax.lax.cummax(jnp.concatenate([jnp.zeros(1, dtype), jnp.cumsum(density)]))
+        # Rounding may make partial sums decrease; the cumulative maximum keeps the CDF monotone.
+        cumulative = jax.lax.cummax(jnp.concatenate([jnp.zeros(1, dtype), jnp.cumsum(density)]))
         width = width * unit
-        return GridDistribution(low - _REACH * h * unit, width, density / width, up_to / up_to[-1])
+        return GridDistribution(
+            low - _REACH * h * unit, width, density / width, cumulative / cumulative[-1]
+        )
 
 
 @pytree_dataclass
 class OrderStatisticMixture(Distribution):
-    r"""The law of one of two scores, of which what is seen is the larger or the smaller.
+    r"""Distribution of a score of which the larger or smaller of two draws is observed.
 
-    Of two independent scores with distribution function :math:`F` the larger is seen with
-    probability :math:`p`, otherwise the smaller. What is seen has the distribution function
+    Of two independent scores with CDF :math:`F` the larger one is observed with probability
+    :math:`p`, otherwise the smaller one. The CDF of the observed score is
 
     .. math::
         G = p F^2 + (1 - p) (1 - (1 - F)^2) = (2p - 1) F^2 + 2 (1 - p) F
 
-    whose inverse is, without a singularity at :math:`p = \tfrac12`,
+    and this distribution is its inverse, without a singularity at :math:`p = \tfrac12`,
 
     .. math::
         F = \frac{G}{(1 - p) + \sqrt{(1 - p)^2 + (2p - 1) G}}, \qquad
         f = \frac{g}{2 (2p - 1) F + 2 (1 - p)}
 
     Attributes:
-      seen: The law :math:`G` of what is seen.
-      share: The :math:`p` in [0, 1].
+      observed: Distribution :math:`G` of the observed score.
+      share: Probability :math:`p` in [0, 1].
 
     References:
-      The relation of populations in "Contrastive Learning for Personalized Recommendation",
+      Relation of populations in "Contrastive Learning for Personalized Recommendation",
       section 6.3.2.1, without an encoder's quality.
 
-    >>> distribution = OrderStatisticMixture(VarianceGamma(dim=3), 1.0)  # seen is always the larger
+    >>> distribution = OrderStatisticMixture(VarianceGamma(dim=3), 1.0)  # always the larger
     >>> print(f"{distribution.cdf(jnp.array(1.0)) ** 2:.3f} {variance_gamma_cdf(1.0, dim=3):.3f}")
     0.761 0.761
     """
 
-    seen: Distribution
-    share: Scalar
-
-    def __post_init__(self) -> None:
-        check_range("share", self.share, 0, 1)
+    observed: Distribution
+    share: Annotated[Scalar, Range(0, 1)]
 
     def pdf(self, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-        """Density; 0 where that of what is seen is, and at the end where F has no slope."""
+        """Density; 0 where that of the observed score is 0 and where the slope of G(F) vanishes."""
         below = self.cdf(x)
         slope = 2 * self._tilt(below) * below + 2 * (1 - self._p(below))
-        density = self.seen.pdf(x)
+        density = self.observed.pdf(x)
         flat = slope <= 0
         return jnp.where(flat, 0, density / jnp.where(flat, 1, slope))
 
     def cdf(self, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-        """Distribution function."""
-        seen = self.seen.cdf(x)
-        rest = 1 - self._p(seen)
-        # The root of 0, where p is 1 and G is 0, has no slope to pass on.
-        square = jnp.square(rest) + self._tilt(seen) * seen
+        """Cumulative distribution function."""
+        observed = self.observed.cdf(x)
+        rest = 1 - self._p(observed)
+        # The square root at 0, for p = 1 and G = 0, has no finite gradient.
+        square = jnp.square(rest) + self._tilt(observed) * observed
         flat = square <= 0
         whole = rest + jnp.where(flat, 0, jnp.sqrt(jnp.where(flat, 1, square)))
         nothing = whole <= 0
-        return jnp.clip(jnp.where(nothing, 0, seen / jnp.where(nothing, 1, whole)), 0, 1)
+        return jnp.clip(jnp.where(nothing, 0, observed / jnp.where(nothing, 1, whole)), 0, 1)
 
     def _p(self, like: Array) -> Array:
         return jnp.asarray(self.share, like.dtype)
@@ -197,45 +191,93 @@ class OrderStatisticMixture(Distribution):
 
 @pytree_dataclass
 class GridDistribution(Distribution):
-    """A density in bins of one width: what :meth:`SmoothedEmpirical.fit` gives.
+    """Piecewise linear distribution on a regular grid, returned by :meth:`SmoothedEmpirical.fit`.
 
     Attributes:
       start: Lower edge of the first bin.
       width: Width of the bins, > 0.
-      density: Density in each, ``[bins]``.
-      up_to: Distribution function at their edges, ``[bins + 1]``, from 0 to 1.
+      density: Density at the centres of the bins, ``[bins]``.
+      cumulative: CDF at the edges of the bins, ``[bins + 1]``, from 0 to 1.
     """
 
     start: Float[Array, ""]
     width: Float[Array, ""]
     density: Float[Array, "bins"]
-    up_to: Float[Array, "bins_plus_1"]
+    cumulative: Float[Array, "bins_plus_1"]
 
     def pdf(self, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-        """Density, linear between the middles of the bins; 0 beyond the grid."""
-        at = self._place(x)
+        """Density, linear between the centres of bins; 0 outside the grid."""
+        at = self._position(x)
         beyond = (at < 0) | (at > self.density.shape[0])
-        return jnp.where(beyond, 0, _between(self.density, at - 0.5))
+        return jnp.where(beyond, 0, _interpolate(self.density, at - 0.5))
 
     def cdf(self, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-        """Distribution function, linear between the edges; 0 and 1 beyond the grid."""
-        return _between(self.up_to, self._place(x))
+        """CDF, linear between the edges of bins; 0 or 1 outside the grid."""
+        return _interpolate(self.cumulative, self._position(x))
 
-    def _place(self, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-        """Where scores stand, in bins from the start."""
+    def _position(self, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+        """Position of scores in units of bins from the start."""
         x = jnp.asarray(x).astype(self.start.dtype)
-        # Far scores stop just beyond the grid: their distance from it may overflow.
+        # Clipped, since the distance from the grid may overflow.
         end = self.start + self.width * self.density.shape[0]
         x = jnp.clip(x, self.start - self.width, end + self.width)
         return (x - self.start) / self.width
 
 
-def _between(values: Float[Array, "n"], at: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """Linear between the values, which stand at 0, 1, 2 …, and constant beyond the ends."""
+def _interpolate(values: Float[Array, "n"], at: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """Linear interpolation of values at 0, 1, 2, …, constant outside."""
     at = jnp.clip(at, 0, values.shape[0] - 1)
     left = jnp.minimum(jnp.floor(at).astype(jnp.int32), values.shape[0] - 2)
     share = at - left.astype(at.dtype)
     low, high = values[left], values[left + 1]
-    # Rounding must not lead beyond the next value: a distribution function never falls.
+    # Rounding must not exceed the next value: a CDF is monotone.
     between = low + share * (high - low)
     return jnp.clip(between, jnp.minimum(low, high), jnp.maximum(low, high))
+
+
+def lack_of_fit(scores: Float[Array, "n"], *, distribution: Distribution) -> Float[Array, ""]:
+    r"""Distance of scores from all mixtures of the larger and smaller of two draws.
+
+    With :math:`u = F(s)`, the larger of two draws has the CDF :math:`u^2`, the smaller one
+    :math:`2u - u^2`, and mixtures lie between them. The result is the largest distance of the eCDF
+    :math:`G_n` of the scores from this band:
+
+    .. math::
+        \sup_s \max\bigl(F(s)^2 - G_n(s),\; G_n(s) - 2F(s) + F(s)^2,\; 0\bigr)
+
+    It is about ½ for a distribution that is much too narrow, up to 1 if all scores lie in one tail,
+    and ¼ for one that is much too wide. For :math:`n` independent scores from a distribution that
+    fits it is below :func:`dkw_error` of :math:`n` with high probability.
+
+    Args:
+      scores: Scores of interactions, each the larger or smaller of two draws, shape ``[n]``.
+      distribution: Distribution of a draw.
+
+    Returns:
+      Distance in [0, 1], at least float32; NaN if a score is NaN.
+
+    Raises:
+      ValueError: If ``scores`` is empty or not one-dimensional.
+
+    References:
+      Populations of "Contrastive Learning for Personalized Recommendation",
+      section 3.4; the distance is that of Kolmogorov to the nearest mixture.
+
+    >>> scores = jnp.linspace(-1.0, 1.0, 101)
+    >>> for scale in (0.01, 0.1, 10.0):
+    ...     print(f"{lack_of_fit(scores, distribution=VarianceGamma(dim=27, scale=scale)):.2f}")
+    0.43
+    0.00
+    0.24
+    """
+    (scores,) = at_least_float32(scores)
+    if scores.ndim != 1 or not scores.size:
+        raise ValueError(f"`scores` must be a non-empty vector, got shape {scores.shape}.")
+    below = jnp.sort(distribution.cdf(scores))
+    n = scores.size
+    # The eCDF jumps at each score: the first bound applies before it, the second at it.
+    before = jnp.arange(n, dtype=below.dtype) / n
+    too_high = jnp.square(below) - before
+    too_low = before + 1 / n - below * (2 - below)
+    worst = jnp.maximum(jnp.max(too_high), jnp.max(too_low))
+    return jnp.where(jnp.any(jnp.isnan(below)), jnp.nan, jnp.maximum(worst, 0))

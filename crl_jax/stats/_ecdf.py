@@ -1,4 +1,4 @@
-"""The empirical distribution function of scores, along the last axis."""
+"""Empirical CDF of scores along the last axis."""
 
 import math
 
@@ -17,25 +17,25 @@ def ecdf(
     *,
     where: Bool[Array, "*batch n"] | None = None,
 ) -> Float[Array, "*batch n"]:
-    r"""Empirical distribution function of each row, at its own scores.
+    r"""Empirical CDF of each row, evaluated at its own scores.
 
     .. math::
         u_j = \frac{\#\{i : s_i \le s_j\}}{N}
 
-    Ties count in full: equal scores share the largest of their ranks, and the best score
-    of a row always has :math:`u = 1`. A step function: its gradient is zero.
+    Ties share their largest rank, and the largest score of a row has :math:`u = 1`. The gradient of
+    this step function is zero.
 
     Args:
       scores: The :math:`s_j`, shape ``[*batch, n]``.
-      where: True keeps an entry, shape ``[*batch, n]``; the :math:`N` is the number kept.
-        Others are never read.
+      where: Mask of valid entries, shape ``[*batch, n]``, whose number is :math:`N`; others are
+        never read.
 
     Returns:
-      Values in (0, 1], shape ``[*batch, n]``, at least float32; 0 where not kept. A kept
-      NaN is below nothing and above nothing: it adds to :math:`N` alone and has value NaN.
+      Values in (0, 1], shape ``[*batch, n]``, at least float32; 0 for masked scores. A valid NaN
+      counts in :math:`N` only and has value NaN.
 
     Raises:
-      ValueError: If ``where`` has not the shape of ``scores``.
+      ValueError: If ``where`` does not have the shape of ``scores``.
 
     >>> print(ecdf(jnp.array([5.0, 1.0, 5.0, 9.0])))
     [0.75 0.25 0.75 1.  ]
@@ -44,7 +44,7 @@ def ecdf(
     rank, count = ranks(scores, where=where), expand_anchor_axis(count_kept(scores, where))
     # XLA may divide by multiplying with 1/N, and 49 * (1/49) is not 1.
     share = jnp.where(rank == count, 1, rank.astype(scores.dtype) / count.astype(scores.dtype))
-    return _nan_where_kept(share, scores, where)
+    return _propagate_nan(share, scores, where)
 
 
 def binned_ecdf(
@@ -53,32 +53,31 @@ def binned_ecdf(
     bins: int,
     where: Bool[Array, "*batch n"] | None = None,
 ) -> Float[Array, "*batch n"]:
-    r"""Estimate of :func:`ecdf` from a histogram: linear in the length of a row.
+    r"""Histogram estimate of :func:`ecdf`, in linear time.
 
-    Each row is cut into ``bins`` equal intervals from its lowest to its highest score. A score
-    counts itself, all in lower bins, and of the others in its own the share that its place in
-    the bin suggests, as if they were spread evenly:
+    Each row is divided into ``bins`` equal intervals between its smallest and largest score. A
+    score counts itself, all scores in lower bins, and those in its own bin by linear
+    interpolation:
 
     .. math::
         |\hat u_j - u_j| \le \frac{\#\{i \ne j : s_i \text{ in the bin of } s_j\}}{N}
 
-    Alone in its bin a score has its exact :math:`u`. Equal scores never part, and count each
-    other by their place in the bin, where the exact function counts them in full. The best score
-    has :math:`\hat u = 1`, as have all if they are equal. An outlier stretches the bins: what it
-    leaves in one bin is told apart by value alone, no longer by rank. A step function like the
-    exact one: its gradient is zero.
+    A score alone in its bin has its exact :math:`u`. Ties remain ties, but count each other by
+    interpolation. The largest score has :math:`\hat u = 1`, as have all scores if they are equal.
+    An outlier widens the bins; scores that then share a bin are ordered by value, not by rank. The
+    gradient is zero.
 
     Args:
       scores: The :math:`s_j`, shape ``[*batch, n]``.
       bins: Number of intervals, positive; static.
-      where: True keeps an entry, shape ``[*batch, n]``. Others are never read.
+      where: Mask of valid entries, shape ``[*batch, n]``; others are never read.
 
     Returns:
-      Values in (0, 1], shape ``[*batch, n]``, at least float32; 0 where not kept. A kept NaN is
-      treated as by :func:`ecdf`.
+      Values in (0, 1], shape ``[*batch, n]``, at least float32; 0 for masked scores. NaN is treated
+      as by :func:`ecdf`.
 
     Raises:
-      ValueError: If ``where`` has not the shape of ``scores`` or ``bins`` is not positive.
+      ValueError: If ``where`` does not have the shape of ``scores`` or ``bins`` is not positive.
 
     >>> print(binned_ecdf(jnp.array([0.0, 0.5, 2.0, 4.0]), bins=2))
     [0.25   0.3125 0.75   1.    ]
@@ -86,11 +85,11 @@ def binned_ecdf(
     (scores,) = at_least_float32(scores)
     rank = binned_ranks(scores, bins=bins, where=where)
     share = rank / expand_anchor_axis(count_kept(scores, where)).astype(scores.dtype)
-    return _nan_where_kept(share, scores, where)
+    return _propagate_nan(share, scores, where)
 
 
 def dkw_error(n: int, *, confidence: int | float = 0.95) -> float:
-    r"""How far an eCDF of n independent samples strays from the truth, at most, anywhere.
+    r"""Uniform error bound of the eCDF of n independent samples (DKW inequality).
 
     .. math::
         P\left(\sup_x |F_n(x) - F(x)| > \epsilon\right) \le 2 e^{-2 n \epsilon^2}
@@ -104,7 +103,7 @@ def dkw_error(n: int, *, confidence: int | float = 0.95) -> float:
       The :math:`\epsilon`.
 
     Raises:
-      ValueError: If an argument leaves its range.
+      ValueError: If an argument is out of range.
 
     References:
       Massart, `The Tight Constant in the Dvoretzky-Kiefer-Wolfowitz Inequality
@@ -118,7 +117,7 @@ def dkw_error(n: int, *, confidence: int | float = 0.95) -> float:
     return math.sqrt(math.log(2 / (1 - confidence)) / (2 * n))
 
 
-def _nan_where_kept(values: Array, scores: Array, where: Array | None) -> Array:
-    """The values, NaN where a kept score is."""
-    soiled = jnp.isnan(scores) if where is None else where & jnp.isnan(scores)
-    return jnp.where(soiled, jnp.nan, values)
+def _propagate_nan(values: Array, scores: Array, where: Array | None) -> Array:
+    """Propagates NaN of valid scores."""
+    is_nan = jnp.isnan(scores) if where is None else where & jnp.isnan(scores)
+    return jnp.where(is_nan, jnp.nan, values)

@@ -1,4 +1,4 @@
-"""Ranks of scores, along the last axis."""
+"""Ranks of scores along the last axis."""
 
 from functools import partial
 
@@ -9,17 +9,16 @@ from jaxtyping import Array, Bool, Float, Int
 from .._checks import check_shape
 from .._floats import at_least_float32
 from .._search import count_below
-from ._bitonic_sort import bitonic_ranks
+from ..kernels import bitonic_ranks
 
-# Counting all pairs does N² comparisons, but these vectorise, while a sort does not. On a CPU a
-# score costs 9 ns in rows of 512, 31 in rows of 2,048 and 138 in rows of 8,192; sorting and
-# searching the rows costs 134, 156 and 191, the sorting network 22, 32 and 37. The network needs
-# some rows to work on at once.
+# Counting all pairs takes N² comparisons, but these vectorise and a sort does not. On a CPU a score
+# takes 9 ns in rows of 512, 31 in rows of 2,048 and 138 in rows of 8,192; sorting and searching
+# takes 134, 156 and 191, the sorting network 22, 32 and 37, provided there are several rows.
 _LARGEST_ALL_PAIRS = 2048
 _LARGEST_ALL_PAIRS_OF_FEW = 8192
 _FEW_ROWS = 8
-# One fused reduction up to here; XLA's CPU code stops vectorising longer ones (a row of 64
-# takes six times as long as in blocks of 16), so longer rows are counted block by block.
+# Longest row for one fused reduction: XLA on CPUs does not vectorise longer ones (a row of 64 takes
+# six times as long as in blocks of 16), which are valid block by block.
 _LARGEST_FUSED = 32
 _BLOCK = 16
 
@@ -29,28 +28,28 @@ def ranks(
     *,
     where: Bool[Array, "*batch n"] | None = None,
 ) -> Int[Array, "*batch n"]:
-    r"""Number of kept scores in the row that are no larger: :math:`\#\{i: s_i \le s_j\}`.
+    r"""Number of valid scores in the row that are at most each score: :math:`\#\{i: s_i \le s_j\}`.
 
-    The numerator of :func:`ecdf`, as an exact integer: for formulas in which
+    Exact integer numerator of :func:`ecdf`, for formulas in which
     :math:`1 - u_j = (N - \text{rank}_j)/N` must not lose digits.
 
     Args:
       scores: The :math:`s_j`, shape ``[*batch, n]``.
-      where: True keeps an entry, shape ``[*batch, n]``. Others are never read.
+      where: Mask of valid entries, shape ``[*batch, n]``; others are never read.
 
     Returns:
-      Counts from 1 to the number kept, shape ``[*batch, n]``, int32; 0 where not kept, and
-      for a NaN.
+      Counts from 1 to the number of valid scores, shape ``[*batch, n]``, int32; 0 for masked scores
+      and NaN.
 
     Raises:
-      ValueError: If ``where`` has not the shape of ``scores``.
+      ValueError: If ``where`` does not have the shape of ``scores``.
 
     >>> print(ranks(jnp.array([5.0, 1.0, 5.0, 9.0])))
     [3 1 3 4]
     """
     check_shape("where", where, scores.shape)
     scores = jax.lax.stop_gradient(scores)
-    if where is not None:  # NaN compares false with everything: it drops out of every count
+    if where is not None:  # NaN compares false and is never valid
         scores = jnp.where(where, scores, jnp.nan)
     n = scores.shape[-1]
     few = scores.size < _FEW_ROWS * n
@@ -65,21 +64,21 @@ def binned_ranks(
     bins: int,
     where: Bool[Array, "*batch n"] | None = None,
 ) -> Float[Array, "*batch n"]:
-    r"""Estimate of :func:`ranks` from a histogram: linear in the length of a row.
+    r"""Histogram estimate of :func:`ranks`, in linear time.
 
-    The numerator of :func:`crl_jax.stats.binned_ecdf`, which gives the formula and its error.
+    Numerator of :func:`crl_jax.stats.binned_ecdf`, which states the formula and the error.
 
     Args:
       scores: The :math:`s_j`, shape ``[*batch, n]``.
       bins: Number of intervals, positive; static.
-      where: True keeps an entry, shape ``[*batch, n]``. Others are never read.
+      where: Mask of valid entries, shape ``[*batch, n]``; others are never read.
 
     Returns:
-      Values from 1 to the number kept, shape ``[*batch, n]``, at least float32; 0 where not kept,
-      and for a NaN.
+      Values from 1 to the number of valid scores, shape ``[*batch, n]``, at least float32; 0 for
+      masked scores and NaN.
 
     Raises:
-      ValueError: If ``where`` has not the shape of ``scores`` or ``bins`` is not positive.
+      ValueError: If ``where`` does not have the shape of ``scores`` or ``bins`` is not positive.
 
     >>> print(binned_ranks(jnp.array([0.0, 0.5, 2.0, 4.0]), bins=2))
     [1.   1.25 3.   4.  ]
@@ -88,12 +87,12 @@ def binned_ranks(
     if bins < 1:
         raise ValueError(f"`bins` must be positive, got {bins}.")
     (scores,) = at_least_float32(jax.lax.stop_gradient(scores))
-    counted = ~jnp.isnan(scores) if where is None else where & ~jnp.isnan(scores)
-    # An eighth, so that the widest range is still a number, and so is its reciprocal.
+    valid = ~jnp.isnan(scores) if where is None else where & ~jnp.isnan(scores)
+    # Divided by 8, so that neither the largest range nor its reciprocal overflows.
     limit = jnp.finfo(scores.dtype).max / 8
-    eighth = jnp.clip(jnp.where(counted, scores, 0) / 8, -limit, limit)
-    low = jnp.min(eighth, axis=-1, keepdims=True, where=counted, initial=limit)
-    high = jnp.max(eighth, axis=-1, keepdims=True, where=counted, initial=-limit)
+    eighth = jnp.clip(jnp.where(valid, scores, 0) / 8, -limit, limit)
+    low = jnp.min(eighth, axis=-1, keepdims=True, where=valid, initial=limit)
+    high = jnp.max(eighth, axis=-1, keepdims=True, where=valid, initial=-limit)
     width = (high - low) / bins
     place = jnp.where(width > 0, (eighth - low) / jnp.where(width > 0, width, 1), bins)
     bin_ = jnp.clip(place.astype(jnp.int32), 0, bins - 1)
@@ -104,7 +103,7 @@ def binned_ranks(
     histogram = (
         jnp.zeros(row.size * bins, jnp.int32)
         .at[at.ravel()]
-        .add(counted.ravel().astype(jnp.int32), mode="promise_in_bounds")
+        .add(valid.ravel().astype(jnp.int32), mode="promise_in_bounds")
     )
     histogram = histogram.reshape(-1, bins)
     up_to = jnp.cumsum(histogram, axis=-1)
@@ -114,10 +113,10 @@ def binned_ranks(
 
     inside = look_up(histogram)
     rank = look_up(up_to) - inside + 1 + (inside - 1) * share
-    return jnp.where(counted, rank, 0)
+    return jnp.where(valid, rank, 0)
 
 
-@jax.jit  # or else a call outside jit would compile the scan anew, each time
+@jax.jit  # a call outside jit would otherwise compile the scan each time
 def _ranks_by_pairs(scores: Array) -> Array:
     n = scores.shape[-1]
     if n <= _LARGEST_FUSED:
@@ -130,13 +129,13 @@ def _ranks_by_pairs(scores: Array) -> Array:
     def add(counts: Array, block: Array) -> tuple[Array, None]:
         return counts + _count_no_larger(block, scores), None
 
-    # Zeros made from the scores, so that they vary over the same mesh axes in shard_map.
+    # Zeros computed from the scores, so that they vary over the same mesh axes in shard_map.
     return jax.lax.scan(add, jnp.zeros_like(scores, dtype=jnp.int32), blocks)[0]
 
 
-def _count_no_larger(among: Array, scores: Array) -> Array:
-    """For each score, how many ``among`` the row's entries are no larger."""
-    return jnp.sum(among[..., :, None] <= scores[..., None, :], axis=-2, dtype=jnp.int32)
+def _count_no_larger(candidates: Array, scores: Array) -> Array:
+    """Number of ``candidates`` in the row that are at most each score."""
+    return jnp.sum(candidates[..., :, None] <= scores[..., None, :], axis=-2, dtype=jnp.int32)
 
 
 @partial(jax.jit, static_argnames="few")

@@ -1,4 +1,4 @@
-"""The symmetric variance-gamma law: inner products of two Gaussian vectors."""
+"""Symmetric variance-gamma distribution, that of inner products of two Gaussian vectors."""
 
 import operator
 from collections.abc import Iterable
@@ -26,30 +26,29 @@ def variance_gamma_pdf(x: Points, *, dim: int, scale: PerAnchor = 1.0) -> Float[
         f(x) = \frac{1}{\lambda \sqrt\pi\, \Gamma(d/2)}
             \left(\frac{|x|}{2\lambda}\right)^{(d-1)/2} K_{(d-1)/2}\!\left(\frac{|x|}\lambda\right)
 
-    also known as the law of :math:`x \mid g \sim \mathcal N(0, 2 \lambda^2 g)` with
+    also the distribution of :math:`x \mid g \sim \mathcal N(0, 2 \lambda^2 g)` with
     :math:`g \sim \mathrm{Gamma}(d/2, 1)`, and of the difference of two independent
     :math:`\mathrm{Gamma}(d/2)` variables of scale :math:`\lambda`. Its variance is
     :math:`d \lambda^2`.
 
-    Evaluated from piecewise polynomials whose coefficients depend on :math:`d` alone: a few
-    nanoseconds an element, for any shape of ``x`` and ``scale``. For :math:`d \le 1024` the error
-    relative to the density is below 1e-6 in float32 and 1e-11 in float64, in the tails too,
-    wherever the result is a normal number.
+    Evaluated by piecewise polynomials whose coefficients depend on :math:`d` only: a few
+    nanoseconds per element. For :math:`d \le 1024` the relative error is below 1e-6 in float32 and
+    1e-11 in float64, including the tails, wherever the result is a normal number.
 
     Args:
-      x: Where to evaluate, any shape.
+      x: Points, any shape.
       dim: The :math:`d \ge 1`; a Python integer, static.
-      scale: The :math:`\lambda > 0`: the *variance* of each coordinate, of any shape that
-        broadcasts with that of ``x``. May be traced.
+      scale: The :math:`\lambda > 0`, the *variance* of each coordinate; broadcast with ``x``. May
+        be traced.
 
     Returns:
-      The density, of the common shape of ``x`` and ``scale``, at least float32. For ``dim=1`` it
-      has a pole at 0, where it is ``inf``; for ``dim=2`` a cusp. By symmetry the derivative with
-      respect to ``x`` is taken to be 0 there, and at the pole the one with respect to ``scale``
-      to be that at the smallest positive number, so that gradients are finite.
+      Density, of the common shape of ``x`` and ``scale``, at least float32. It has a pole at 0 for
+      ``dim=1``, with value ``inf``, and a cusp for ``dim=2``. There the derivative with respect to
+      ``x`` is defined as 0, by symmetry; at the pole the derivative with respect to ``scale`` is
+      that at the smallest positive number, so that gradients are finite.
 
     Raises:
-      ValueError: If ``dim`` is not a positive integer, ``scale`` not positive and finite, or the
+      ValueError: If ``dim`` is not a positive integer, ``scale`` is not positive and finite, or the
         shapes do not broadcast.
 
     References:
@@ -62,10 +61,10 @@ def variance_gamma_pdf(x: Points, *, dim: int, scale: PerAnchor = 1.0) -> Float[
 
 
 def variance_gamma_logpdf(x: Points, *, dim: int, scale: PerAnchor = 1.0) -> Float[Array, "..."]:
-    r"""Logarithm of :func:`variance_gamma_pdf`, also where that underflows.
+    r"""Logarithm of :func:`variance_gamma_pdf`, without underflow.
 
     Args:
-      x: Where to evaluate, any shape.
+      x: Points, any shape.
       dim: The :math:`d \ge 1`; a Python integer, static.
       scale: The :math:`\lambda > 0`, broadcast with ``x``.
 
@@ -73,7 +72,7 @@ def variance_gamma_logpdf(x: Points, *, dim: int, scale: PerAnchor = 1.0) -> Flo
       :math:`\log f(x)`, of the common shape, at least float32; ``inf`` at the pole of ``dim=1``.
 
     Raises:
-      ValueError: As :func:`variance_gamma_pdf`.
+      ValueError: See :func:`variance_gamma_pdf`.
 
     >>> print(variance_gamma_logpdf(jnp.array([0.0, -300.0]), dim=2).round(2))
     [  -0.69 -300.69]
@@ -82,14 +81,14 @@ def variance_gamma_logpdf(x: Points, *, dim: int, scale: PerAnchor = 1.0) -> Flo
 
 
 def variance_gamma_cdf(x: Points, *, dim: int, scale: PerAnchor = 1.0) -> Float[Array, "..."]:
-    r"""Distribution function :math:`F(x) = \int_{-\infty}^x f` of :func:`variance_gamma_pdf`.
+    r"""CDF :math:`F(x) = \int_{-\infty}^x f` of the density :func:`variance_gamma_pdf`.
 
-    Relative to :math:`F` it is as accurate as the density, in the left tail too; for the right
-    one see :func:`variance_gamma_sf`. Its derivative is :func:`variance_gamma_pdf`; at the pole
-    of ``dim=1`` that of the smallest positive number, which is finite.
+    The relative error is that of the density, including the left tail; for the right tail see
+    :func:`variance_gamma_sf`. The derivative is :func:`variance_gamma_pdf`; at the pole of
+    ``dim=1`` that at the smallest positive number, which is finite.
 
     Args:
-      x: Where to evaluate, any shape.
+      x: Points, any shape.
       dim: The :math:`d \ge 1`; a Python integer, static.
       scale: The :math:`\lambda > 0`, broadcast with ``x``.
 
@@ -97,7 +96,7 @@ def variance_gamma_cdf(x: Points, *, dim: int, scale: PerAnchor = 1.0) -> Float[
       Values in [0, 1], of the common shape, at least float32.
 
     Raises:
-      ValueError: As :func:`variance_gamma_pdf`.
+      ValueError: See :func:`variance_gamma_pdf`.
 
     >>> print(variance_gamma_cdf(jnp.array([-1.0, 0.0, 1.0]), dim=2).round(4))
     [0.1839 0.5    0.8161]
@@ -106,10 +105,10 @@ def variance_gamma_cdf(x: Points, *, dim: int, scale: PerAnchor = 1.0) -> Float[
 
 
 def variance_gamma_logcdf(x: Points, *, dim: int, scale: PerAnchor = 1.0) -> Float[Array, "..."]:
-    r"""Logarithm of :func:`variance_gamma_cdf`, also where that underflows.
+    r"""Logarithm of :func:`variance_gamma_cdf`, without underflow.
 
     Args:
-      x: Where to evaluate, any shape.
+      x: Points, any shape.
       dim: The :math:`d \ge 1`; a Python integer, static.
       scale: The :math:`\lambda > 0`, broadcast with ``x``.
 
@@ -117,7 +116,7 @@ def variance_gamma_logcdf(x: Points, *, dim: int, scale: PerAnchor = 1.0) -> Flo
       :math:`\log F(x)`, of the common shape, at least float32.
 
     Raises:
-      ValueError: As :func:`variance_gamma_pdf`.
+      ValueError: See :func:`variance_gamma_pdf`.
 
     >>> print(variance_gamma_logcdf(jnp.array([-300.0, 0.0]), dim=2).round(2))
     [-300.69   -0.69]
@@ -126,10 +125,10 @@ def variance_gamma_logcdf(x: Points, *, dim: int, scale: PerAnchor = 1.0) -> Flo
 
 
 def variance_gamma_sf(x: Points, *, dim: int, scale: PerAnchor = 1.0) -> Float[Array, "..."]:
-    r"""Survival function :math:`1 - F(x)`, without the loss of digits in the right tail.
+    r"""Survival function :math:`1 - F(x)`, accurate in the right tail.
 
     Args:
-      x: Where to evaluate, any shape.
+      x: Points, any shape.
       dim: The :math:`d \ge 1`; a Python integer, static.
       scale: The :math:`\lambda > 0`, broadcast with ``x``.
 
@@ -137,7 +136,7 @@ def variance_gamma_sf(x: Points, *, dim: int, scale: PerAnchor = 1.0) -> Float[A
       Values in [0, 1], of the common shape, at least float32.
 
     Raises:
-      ValueError: As :func:`variance_gamma_pdf`.
+      ValueError: See :func:`variance_gamma_pdf`.
 
     >>> print(f"{variance_gamma_sf(jnp.array(80.0), dim=2):.4e}")
     9.0243e-36
@@ -146,10 +145,10 @@ def variance_gamma_sf(x: Points, *, dim: int, scale: PerAnchor = 1.0) -> Float[A
 
 
 def variance_gamma_logsf(x: Points, *, dim: int, scale: PerAnchor = 1.0) -> Float[Array, "..."]:
-    r"""Logarithm of :func:`variance_gamma_sf`, also where that underflows.
+    r"""Logarithm of :func:`variance_gamma_sf`, without underflow.
 
     Args:
-      x: Where to evaluate, any shape.
+      x: Points, any shape.
       dim: The :math:`d \ge 1`; a Python integer, static.
       scale: The :math:`\lambda > 0`, broadcast with ``x``.
 
@@ -157,7 +156,7 @@ def variance_gamma_logsf(x: Points, *, dim: int, scale: PerAnchor = 1.0) -> Floa
       :math:`\log (1 - F(x))`, of the common shape, at least float32.
 
     Raises:
-      ValueError: As :func:`variance_gamma_pdf`.
+      ValueError: See :func:`variance_gamma_pdf`.
 
     >>> print(variance_gamma_logsf(jnp.array([0.0, 300.0]), dim=2).round(2))
     [  -0.69 -300.69]
@@ -172,7 +171,7 @@ def sample_variance_gamma(
     scale: PerAnchor = 1.0,
     shape: tuple[int, ...] | None = None,
 ) -> Float[Array, "..."]:
-    r"""Independent draws from the law of :func:`variance_gamma_pdf`.
+    r"""Independent samples of the distribution with density :func:`variance_gamma_pdf`.
 
     .. math::
         x = \lambda \sqrt{2 g}\, n, \qquad
@@ -184,10 +183,10 @@ def sample_variance_gamma(
       key: Random key.
       dim: The :math:`d \ge 1`; a Python integer, static.
       scale: The :math:`\lambda > 0`, of a shape that broadcasts to ``shape``.
-      shape: Of the result; by default that of ``scale``.
+      shape: Shape of the result; by default that of ``scale``.
 
     Returns:
-      Draws of the given shape, of the type of ``scale``, at least float32.
+      Samples of the given shape, in the dtype of ``scale``, at least float32.
 
     Raises:
       ValueError: If ``dim`` is not a positive integer, ``scale`` not positive and finite, or its
@@ -202,14 +201,14 @@ def sample_variance_gamma(
     wanted = scales.shape if shape is None else tuple(shape)
     if _common_shape(scales.shape, wanted) != wanted:
         raise ValueError(f"`scale` must broadcast to `shape` {wanted}, got {scales.shape}.")
-    for_mixing, for_normal = jax.random.split(key)
-    g = jax.random.gamma(for_mixing, dim / 2, wanted, scales.dtype)
-    normal = jax.random.normal(for_normal, wanted, scales.dtype)
+    gamma_key, normal_key = jax.random.split(key)
+    g = jax.random.gamma(gamma_key, dim / 2, wanted, scales.dtype)
+    normal = jax.random.normal(normal_key, wanted, scales.dtype)
     return jnp.broadcast_to(scales, wanted) * jnp.sqrt(2 * g) * normal
 
 
-class _Law(NamedTuple):
-    """All that is offered about the law; what a caller leaves unused is never computed."""
+class _Outputs(NamedTuple):
+    """Functions of the distribution; unused ones are not computed."""
 
     pdf: Array
     logpdf: Array
@@ -219,10 +218,10 @@ class _Law(NamedTuple):
     logsf: Array
 
 
-class _UnitLaw(NamedTuple):
-    """The law at distances from 0, of unit scale."""
+class _UnitOutputs(NamedTuple):
+    """Functions of the distribution of unit scale at ``|x|``."""
 
-    head: Array  # density / root, in range where the density itself would underflow
+    head: Array  # density / root, representable where the density underflows
     root: Array
     log_density: Array
     survival: Array
@@ -240,61 +239,64 @@ def _evaluate(output: str, x: Points, dim: int, scale: PerAnchor) -> Array:
 
 @partial(jax.jit, static_argnames=("dim", "output"))
 def _compiled(x: Array, scale: Array, *, dim: int, output: str) -> Array:
-    return getattr(_law(dim, x, scale), output)
+    return getattr(_outputs(dim, x, scale), output)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _law(dim: int, x: Array, scale: Array) -> _Law:
+def _outputs(dim: int, x: Array, scale: Array) -> _Outputs:
     z, correction = _quotient(jnp.abs(x), scale)
-    unit = _unit_law(dim, z, correction)
+    unit = _unit_outputs(dim, z, correction)
     pdf, logpdf = unit.head / scale * unit.root, unit.log_density - jnp.log(scale)
     if dim == 1:
         pdf, logpdf = (jnp.where(z == 0, jnp.inf, a) for a in (pdf, logpdf))
-    tail, rest = unit.survival, 1 - unit.survival
-    log_tail, log_rest = unit.log_survival, jnp.log1p(-unit.survival)
+    tail, body = unit.survival, 1 - unit.survival
+    log_tail, log_body = unit.log_survival, jnp.log1p(-unit.survival)
     left = x < 0
-    return _Law(
+    return _Outputs(
         pdf,
         logpdf,
-        cdf=jnp.where(left, tail, rest),
-        logcdf=jnp.where(left, log_tail, log_rest),
-        sf=jnp.where(left, rest, tail),
-        logsf=jnp.where(left, log_rest, log_tail),
+        cdf=jnp.where(left, tail, body),
+        logcdf=jnp.where(left, log_tail, log_body),
+        sf=jnp.where(left, body, tail),
+        logsf=jnp.where(left, log_body, log_tail),
     )
 
 
-@_law.defjvp
-def _law_jvp(
+@_outputs.defjvp
+def _outputs_jvp(
     dim: int, primals: tuple[Array, Array], tangents: tuple[Array, Array]
-) -> tuple[_Law, _Law]:
-    """Closed formulas: by autodiff of ``abs(x)`` the distribution function would be flat at 0."""
+) -> tuple[_Outputs, _Outputs]:
+    """Closed-form derivatives: autodiff of ``abs(x)`` would give the CDF a zero slope at 0."""
     (x, scale), (dx, dscale) = primals, tangents
     z, correction = _quotient(jnp.abs(x), scale)
-    unit = _unit_law(dim, z, correction)
+    unit = _unit_outputs(dim, z, correction)
     _, slope = jax.jvp(
-        lambda z: _unit_law(dim, z, correction).log_density, (z,), (jnp.ones_like(z),)
+        lambda z: _unit_outputs(dim, z, correction).log_density, (z,), (jnp.ones_like(z),)
     )
-    sign, z = jnp.sign(x), jnp.minimum(z, jnp.finfo(z.dtype).max)  # finite, to be times 0
-    # Not that of `_law`: here the pole has the value that it has at the smallest number.
+    sign, z = (
+        jnp.sign(x),
+        jnp.minimum(z, jnp.finfo(z.dtype).max),
+    )  # finite, since it may be multiplied by 0
+    # Finite at the pole, unlike the density: the value at the smallest positive number.
     pdf = unit.head / scale * unit.root
     left = x < 0
-    tail_rate, rest_rate = 1 / (scale * unit.mills), pdf / (1 - unit.survival)
+    tail_rate, body_rate = 1 / (scale * unit.mills), pdf / (1 - unit.survival)
     move = dx - sign * z * dscale
-    return _law(dim, x, scale), _Law(
+    return _outputs(dim, x, scale), _Outputs(
         pdf=(pdf * slope * sign * dx - (pdf + pdf * slope * z) * dscale) / scale,
         logpdf=(slope * sign * dx - (1 + slope * z) * dscale) / scale,
         cdf=pdf * move,
-        logcdf=jnp.where(left, tail_rate, rest_rate) * move,
+        logcdf=jnp.where(left, tail_rate, body_rate) * move,
         sf=-pdf * move,
-        logsf=-jnp.where(left, rest_rate, tail_rate) * move,
+        logsf=-jnp.where(left, body_rate, tail_rate) * move,
     )
 
 
 def _quotient(x: Array, scale: Array) -> tuple[Array, Array]:
-    """``x / scale`` rounded, and the rest, which far out changes the density a hundredfold.
+    """Returns ``x / scale`` and its rounding error, which matters a hundredfold in the tails.
 
-    The remainder of the division is exact, whatever the compiler fuses or reorders in rounding:
-    products of halves of the digits need no rounding.
+    The remainder of the division is exact, whatever the compiler fuses or reorders: products of
+    numbers with half of the digits need no rounding.
     """
     info = jnp.finfo(x.dtype)
 
@@ -308,15 +310,15 @@ def _quotient(x: Array, scale: Array) -> tuple[Array, Array]:
     return z, lax.stop_gradient(rest / scale)
 
 
-def _unit_law(dim: int, z: Array, correction: Array) -> _UnitLaw:
-    """The law at ``z + correction``, differentiable in ``z`` for z > 0."""
+def _unit_outputs(dim: int, z: Array, correction: Array) -> _UnitOutputs:
+    """Evaluates unit scale at ``z + correction``; differentiable in ``z`` for z > 0."""
     dtype = z.dtype
-    single = jnp.finfo(dtype).bits == 32  # what is cut off the series is below its rounding
+    single = jnp.finfo(dtype).bits == 32  # truncation is below the rounding error
     table = build_table(dim, terms=7 if single else 10, degree=5 if single else 9)
     near, far = z < 1, z >= table.far
 
-    # Each formula gets arguments of its own range alone: what overflows in a branch that `where`
-    # does not choose would reach the derivative.
+    # Arguments are clamped to the range of each formula: an overflow in a branch that `where` does
+    # not select would make the derivative NaN.
     z_near = jnp.where(near, jnp.maximum(z, jnp.finfo(dtype).tiny), 0.5)
     near_density, near_integral = _near_zero(dim, table, z_near)
 
@@ -328,7 +330,7 @@ def _unit_law(dim: int, z: Array, correction: Array) -> _UnitLaw:
     piece = jnp.where(far, len(table.centre) - 1, piece)
 
     def look_up(row: Values) -> Array:
-        return jnp.asarray(row, dtype).at[piece].get(mode="clip")  # a NaN may be anywhere
+        return jnp.asarray(row, dtype).at[piece].get(mode="clip")  # out of bounds for NaN
 
     t = ((z_piece - look_up(table.centre)) + correction) * look_up(table.per_half_width)
     t = jnp.where(far, 2 * table.far / z_far - 1, t)
@@ -336,7 +338,7 @@ def _unit_law(dim: int, z: Array, correction: Array) -> _UnitLaw:
     root, mills = look_up(table.root_offset), _horner(map(look_up, table.mills), t)
     head, log_density = jnp.exp(log_part) * root, look_up(table.log_offset) + log_part
     near_survival = 0.5 - near_integral
-    return _UnitLaw(
+    return _UnitOutputs(
         head=jnp.where(near, near_density, head),
         root=jnp.where(near, 1, root),
         log_density=jnp.where(near, jnp.log(near_density), log_density),
@@ -347,7 +349,7 @@ def _unit_law(dim: int, z: Array, correction: Array) -> _UnitLaw:
 
 
 def _near_zero(dim: int, table: Table, z: Array) -> tuple[Array, Array]:
-    """Density and its integral from 0, for ``0 < z < 1``."""
+    """Density and its integral from 0 to z, for ``0 < z < 1``."""
 
     def polynomial(coefficients: Values) -> Array:
         return _horner(coefficients.astype(z.dtype), z * z)
@@ -359,7 +361,7 @@ def _near_zero(dim: int, table: Table, z: Array) -> tuple[Array, Array]:
 
 
 def _horner(coefficients: Iterable[Any], t: Array) -> Array:
-    """The polynomial in ``t``, of rising powers."""
+    """Evaluates a polynomial with coefficients in increasing powers."""
     *lower, value = coefficients
     for coefficient in reversed(lower):
         value = value * t + coefficient

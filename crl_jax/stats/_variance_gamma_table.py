@@ -1,8 +1,8 @@
-r"""The coefficients by which :mod:`._variance_gamma` evaluates the law, one set per dimension.
+r"""Coefficients of :mod:`._variance_gamma` for each dimension.
 
-The number of dimensions is static, so whatever depends on it alone is worked out here, in float64
-NumPy, while JAX traces: the coefficients are constants of the compiled program, and right to the
-last digit also where that program computes in float32. It takes some 50 ms, once in a process.
+The dimension is static: coefficients are computed in float64 NumPy while JAX traces and are
+constants of the compiled program, correctly rounded for programs in float32. This takes about 50 ms
+once per process.
 """
 
 import math
@@ -13,24 +13,24 @@ import numpy as np
 
 Values = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
-# Intervals to an octave: with 32, the logarithm of the density varies by a few units within any
-# one of them, which float32 can take, and a table in float32 still fits in a first-level cache.
+# Intervals per octave: with 32, the log density varies by a few units within an interval, which
+# float32 can represent, and a table in float32 still fits into the first-level cache.
 PIECES = 32
 _FEWEST_OCTAVES = 11
 
-# The trapezoidal rule in widths of the saddle: so dense and so far out its error is 1e-15 for all
-# nu >= 0 and z >= 1. The left tail is the heavier one; it reaches farthest near nu = 10.
+# Step and range of the trapezoidal rule in units of the saddle's width: the error is 1e-15 for all
+# nu >= 0 and z >= 1. The left tail is heavier, most of all near nu = 10.
 _STEP = 0.25
 _REACH = (-16.0, 9.0)
 
 
 class Table(NamedTuple):
-    r"""Coefficients for one dimension, at unit scale; polynomials have rising powers.
+    r"""Coefficients for one dimension at unit scale; polynomials in increasing powers.
 
     For :math:`z < 1` the density is ``even + psi * other``, polynomials in :math:`z^2`, with
     :math:`\psi = \log z` if the dimension is odd and :math:`z` if it is even; its integral from 0
-    is :math:`z` times the same of ``integral_even`` and ``integral_other``. From 1 to ``far``
-    each column serves one interval; the last column all that lies beyond.
+    is :math:`z` times the same expression in ``integral_even`` and ``integral_other``. From 1 to
+    ``far`` each column belongs to one interval; the last column is for larger values.
     """
 
     even: Values
@@ -48,7 +48,7 @@ class Table(NamedTuple):
 
 @cache
 def build_table(dim: int, terms: int, degree: int) -> Table:
-    """The table with ``terms`` powers of z² below 1 and polynomials of ``degree`` above."""
+    """Builds the table with ``terms`` powers of z² below 1 and polynomials of ``degree`` above."""
     nu = (dim - 1) / 2
     # From 8 nu on, polynomials in 1/z are as good as those on the intervals.
     octaves = max(_FEWEST_OCTAVES, math.ceil(math.log2(8 * nu + 1)))
@@ -63,7 +63,7 @@ def build_table(dim: int, terms: int, degree: int) -> Table:
     log_density, mills = _unit_law(
         nu, np.vstack([centre[:, None] + half_width[:, None] * nodes, beyond])
     )
-    # What grows without bound; the rest is smooth in 1/z.
+    # The unbounded part; the remainder is smooth in 1/z.
     log_density[-1] -= (nu - 0.5) * np.log(beyond / far) - (beyond - far)
     exponent = 2 * np.round(log_density.mean(-1) / (2 * math.log(2)))
     log_offset = exponent * math.log(2)
@@ -82,10 +82,10 @@ def build_table(dim: int, terms: int, degree: int) -> Table:
 
 
 def _interpolate(angles: Values, values: Values) -> Values:
-    """Polynomials in powers, from rows of values at the cosines of Chebyshev's ``angles``.
+    """Coefficients of polynomials from rows of values at Chebyshev nodes.
 
-    By way of Chebyshev coefficients, which are no larger than the values: directly, the large
-    and alternating entries of the inverse Vandermonde matrix would cost three digits.
+    Chebyshev coefficients are an intermediate step: the inverse Vandermonde matrix would lose three
+    digits.
     """
     n = len(angles)
     coefficients = np.cos(np.outer(np.arange(n), angles)) @ values.T * 2 / n
@@ -97,7 +97,7 @@ def _interpolate(angles: Values, values: Values) -> Values:
 
 
 def _unit_law(nu: float, z: Values) -> tuple[Values, Values]:
-    r"""Logarithm of the density, and survival function over density, for ``z >= 1``.
+    r"""Log density, and ratio of survival function and density, for ``z >= 1``.
 
     With :math:`a = \nu + \frac12`, mixing :math:`\mathcal N(0, 2g)` over :math:`g \sim
     \mathrm{Gamma}(a, 1)` and substituting :math:`g = \frac z2 e^t`,
@@ -108,8 +108,8 @@ def _unit_law(nu: float, z: Values) -> tuple[Values, Values]:
                          \mathrm{erfcx}(z / 2\sqrt g)\, dt}{\int e^{\nu t - z \cosh t}\, dt},
 
     by the trapezoidal rule about the saddle :math:`\sinh t_* = \nu / z`, whose width is
-    :math:`r^{-1/2}`, :math:`r = \sqrt{z^2 + \nu^2}`. Written with :math:`u = t - t_*` and
-    :math:`q = r - \nu`, no large terms cancel.
+    :math:`r^{-1/2}`, :math:`r = \sqrt{z^2 + \nu^2}`. In terms of :math:`u = t - t_*` and
+    :math:`q = r - \nu` there is no cancellation.
     """
     z = z[..., None]
     r = np.hypot(z, nu)
@@ -128,10 +128,10 @@ def _unit_law(nu: float, z: Values) -> tuple[Values, Values]:
 
 
 def _erfcx(y: Values) -> Values:
-    r"""The scaled complementary error function :math:`e^{y^2}\mathrm{erfc}(y)` for ``y >= 0``.
+    r"""Scaled complementary error function :math:`e^{y^2}\mathrm{erfc}(y)` for ``y >= 0``.
 
-    The midpoint rule with step 1/2 for :math:`\frac y\pi \int e^{-t^2} / (t^2 + y^2)\, dt`, plus
-    the residue of the pole at :math:`t = iy`, which counts while it is below :math:`2\pi`.
+    Midpoint rule with step 1/2 for :math:`\frac y\pi \int e^{-t^2} / (t^2 + y^2)\, dt`, plus
+    the residue of the pole at :math:`t = iy`, which is needed for :math:`y < 2\pi`.
     """
     rule = np.zeros_like(y)
     for t in np.arange(0.25, 6.5, 0.5):
@@ -142,7 +142,7 @@ def _erfcx(y: Values) -> Values:
 
 
 def _series(dim: int, terms: int) -> tuple[Values, Values, Values, Values]:
-    r"""Power series of the density and of its integral, as :class:`Table` describes them.
+    r"""Power series of the density and its integral, see :class:`Table`.
 
     .. math::
         (z/2)^\nu K_\nu(z) = \tfrac12 \Gamma(\nu) \sum_k \frac{(z^2/4)^k}{k!\,(1-\nu)_k}
@@ -153,7 +153,7 @@ def _series(dim: int, terms: int) -> tuple[Values, Values, Values, Values]:
     \psi(\nu+k+1)) / \nu!` for its factor :math:`\frac12 \Gamma(-\nu)`.
     """
     nu, odd = (dim - 1) / 2, dim % 2 == 1
-    first = dim // 2 if odd else dim // 2 - 1  # the power of z² where the second sum begins
+    first = dim // 2 if odd else dim // 2 - 1  # first power of z² of the second sum
     norm = math.log(math.pi) / 2 + math.lgamma(dim / 2)
     even, other = np.zeros(terms), np.zeros(terms)
 
