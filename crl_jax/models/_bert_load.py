@@ -182,7 +182,7 @@ def _settings(
 def _read_config(path: Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: expected JSON, got {error}.") from None
     if not isinstance(config, dict):
         raise DataError(f"{path}: expected names and values, got {type(config).__name__}.")
