@@ -99,7 +99,7 @@ def test_refusals():
     with refused("sigma", r" must lie in \[0, inf\), got -1"):
         augment.gaussian_blur(PHOTO, -1, 3)
     key = jax.random.key(0)
-    with refused("sigma", r" must be the least and the greatest, got \(2.0, 0.1\)"):
+    with refused("sigma", r" must be a pair \(low, high\), got \(2.0, 0.1\)"):
         augment.random_blur(key, PHOTO, 3, sigma=(2.0, 0.1))
     with refused("rate", r" must lie in \[0, 1\], got -0.5"):
         augment.random_blur(key, PHOTO, 3, rate=-0.5)

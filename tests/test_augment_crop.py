@@ -171,7 +171,7 @@ def test_refusals():
         augment.crop_resize(PHOTO, np.array([0, 0, 3, 3]), (4, 0))
     with refused("scale", r" must lie in \(0, inf\), got 0"):
         augment.random_crop_box(key, 8, 8, scale=(0, 1.0))
-    with refused("ratio", r" must be the least and the greatest, got \(2, 1\)"):
+    with refused("ratio", r" must be a pair \(low, high\), got \(2, 1\)"):
         augment.random_crop_box(key, 8, 8, ratio=(2, 1))
     with refused("height", " must be at least 1, got 0"):
         augment.random_crop_box(key, 0, 8)

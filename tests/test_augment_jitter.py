@@ -144,7 +144,10 @@ def test_random_grey():
 
 def test_refusals():
     key = jax.random.key(0)
-    with refused("strengths", " must be those of brightness, contrast, saturation and hue, got 3"):
+    with refused(
+        "strengths",
+        " must be the four strengths of brightness, contrast, saturation and hue, got 3",
+    ):
         augment.color_jitter(key, PHOTO, (0.4, 0.4, 0.4))
     with refused("strengths", r" must lie in \[0, 0.5\], got 0.6"):
         augment.color_jitter(key, PHOTO, (0.4, 0.4, 0.4, 0.6))

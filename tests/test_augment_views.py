@@ -84,7 +84,7 @@ def test_without_chance_it_is_the_normalised_crop():
     got = draw(views, keys_of(3), PHOTOS[0])
     for key, view in zip(keys_of(3), np.asarray(got)):
         uniform = jax.random.uniform(key, (32,))
-        box = augment._crop.drawn_box(uniform[:22], 10, 12, views.scale, views.ratio)
+        box = augment._crop.sample_box(uniform[:22], 10, 12, views.scale, views.ratio)
         want = pillow((PHOTOS[0] / 255).astype(np.float32), box, (8, 8))
         np.testing.assert_allclose(view * [0.5, 1, 2] + [0.1, 0.2, 0.3], want, atol=3e-6)
 
@@ -215,10 +215,10 @@ def test_presets():
     ("blur_kernel", 4, " must be odd, got 4"),
     ("blur_kernel", 65, " must be less than 64 for a side of 32 pixels, got 65"),
     ("scale", (0.0, 1.0), r" must lie in \(0, inf\), got 0"),
-    ("ratio", (2.0, 1.0), " must be the least and the greatest"),
-    ("ratio", (1.0,), " must be the least and the greatest"),
+    ("ratio", (2.0, 1.0), r" must be a pair \(low, high\)"),
+    ("ratio", (1.0,), r" must be a pair \(low, high\)"),
     ("blur_sigma", (-1.0, 1.0), r" must lie in \[0, inf\), got -1"),
-    ("jitter", (0.4, 0.4, 0.4), " must be those of brightness"),
+    ("jitter", (0.4, 0.4, 0.4), " must be the four strengths of brightness"),
     ("jitter", (0.4, 0.4, 0.4, 0.7), r" must lie in \[0, 0.5\], got 0.7"),
     ("flip_rate", 1.1, r" must lie in \[0, 1\], got 1.1"),
     ("jitter_rate", -1, r" must lie in \[0, 1\], got -1"),
