@@ -30,7 +30,13 @@ class Network:
         """Returns initial parameters and all other variables, such as batch statistics."""
         from flax import nnx
 
-        _, params, rest = nnx.split(self.build(nnx.Rngs(key)), nnx.Param, ...)
+        module = self.build(nnx.Rngs(key))
+        if not isinstance(module, nnx.Module):
+            raise ValueError(
+                f"`build` must return a module of Flax NNX, got {type(module).__name__}; wrap a "
+                "Linen module by flax.nnx.bridge.ToNNX."
+            )
+        _, params, rest = nnx.split(module, nnx.Param, ...)
         return nnx.to_pure_dict(params), nnx.to_pure_dict(rest)
 
     def apply(
