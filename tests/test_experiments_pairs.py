@@ -174,10 +174,10 @@ def test_every_loss_gets_its_numbers(loss):
     assert task.loss_fn is entry.loss
     assert {*task.hyperparams} == {*entry.hyperparams}  # the temperature is learned
     assert task.hyperparams.get("tau_plus", 0.1) == pytest.approx(0.1, abs=0.001)  # of ten digits
-    learned = task.learned(task.init(jax.random.key(0))[0])
+    learned = task.learned_hyperparams(task.init(jax.random.key(0))[0])
     start = {"temperature": 0.1, "bias": -10.0} if loss == "siglip" else {"temperature": 0.07}
     assert {name: pytest.approx(float(x)) for name, x in learned.items()} == start
-    assert task.least_temperature == (0.0 if loss == "siglip" else 0.01)
+    assert task.min_temperature == (0.0 if loss == "siglip" else 0.01)
     assert SCHEMA.from_json(to_json(config), Path("config.json")) == config
 
 

@@ -243,7 +243,7 @@ def test_refusals():
         Classification(NORMED, noisy, BACKBONE, dim=0, n_classes=3)
     with pytest.raises(ValueError, match=r"`dim` must be the width of the features, .*, got 9"):
         fit(Classification(NORMED, noisy, BACKBONE, dim=9, n_classes=3), epochs=1)
-    with pytest.raises(ValueError, match="`augment` must be a function"):
+    with pytest.raises(ValueError, match="`augment` must be callable"):
         fit(Classification(NORMED, 3, BACKBONE, dim=8, n_classes=3), epochs=1)
     with pytest.raises(ValueError, match="`block_size` must be at least 1"):
         FROZEN.logits({}, {}, POINTS, block_size=0)

@@ -132,7 +132,9 @@ def test_many_devices_give_the_same():
 
 
 def test_other_data_are_refused():
-    with pytest.raises(ValueError, match=r"`data` of PositiveU\w+ must be tasks.Labelled, got oth"):
+    with pytest.raises(ValueError, match=r"`data` of PuNCE must be tasks\.LabelledExamples, got"):
         fit(PUNCE, POINTS)
-    with pytest.raises(ValueError, match=r"`data` must have one label .* positive, .* got 0, 1, 2"):
+    with pytest.raises(
+        ValueError, match=r"`data` must have one label for positives .* got 0, 1, 2"
+    ):
         fit(PUNCE, LabelledExamples(POINTS, LABELS))

@@ -30,10 +30,10 @@ pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
 PCL = PCL(
     NORMED, jitter, {"temperature": 0.2}, momentum=0.9, dim=8, queue=32, data=jnp.asarray(POINTS),
-    clusters=(4,), warm_up=1, n_iterations=5, block=20,
+    clusters=(4,), warm_up=1, n_iterations=5, block_size=20,
 )  # fmt: skip
 spherical_kmeans = jax.jit(
-    _kmeans.spherical_kmeans, static_argnames=("k", "n_iterations", "block")
+    _kmeans.spherical_kmeans, static_argnames=("k", "n_iterations", "block_size")
 )  # fmt: skip
 
 
@@ -59,7 +59,7 @@ def concentrations(x, centres, own):
 @given(st.integers(0, 1000), st.sampled_from([2, 5, 9]))
 def test_clusters_are_those_of_their_centres(seed, k):
     x, found = clusters_of(seed, k, n_iterations=30)
-    x, centres = np.asarray(x, np.float64), np.asarray(found.centres, np.float64)
+    x, centres = np.asarray(x, np.float64), np.asarray(found.centroids, np.float64)
     own = np.asarray(found.assignment)
     scores = x @ centres.T
     np.testing.assert_allclose(scores[np.arange(len(x)), own], scores.max(axis=1), atol=1e-6)
@@ -73,9 +73,9 @@ def test_clusters_are_those_of_their_centres(seed, k):
 
 def test_blocks_do_not_change_the_clusters():
     _, whole = clusters_of(0, 5)
-    _, parts = clusters_of(0, 5, block=7)
+    _, parts = clusters_of(0, 5, block_size=7)
     np.testing.assert_array_equal(whole.assignment, parts.assignment)
-    np.testing.assert_allclose(whole.centres, parts.centres, atol=1e-6)
+    np.testing.assert_allclose(whole.centroids, parts.centroids, atol=1e-6)
 
 
 def test_the_classes_are_found():
@@ -119,10 +119,10 @@ def test_the_loss_is_that_of_the_queue_and_of_the_centres():
     want = of_prototypes(query, model_state, np.asarray(place)[:5], 0.2)
     np.testing.assert_allclose(metrics["prototypes"], want, rtol=1e-5)
     plain = MoCo(LINEAR, jitter, {"temperature": 0.2}, dim=5, queue=32)
-    instances, (momentum, _) = plain.loss(params, model_state.momentum, batch, ctx(8, 5, epoch=1))
+    instances, (momentum, _) = plain.loss(params, model_state.moco, batch, ctx(8, 5, epoch=1))
     np.testing.assert_allclose(metrics["instances"], instances, rtol=1e-6)
     np.testing.assert_allclose(loss, instances + want, rtol=1e-5)
-    jax.tree.map(np.testing.assert_array_equal, after.momentum, momentum)
+    jax.tree.map(np.testing.assert_array_equal, after.moco, momentum)
     early, (_, metrics) = task.loss(params, model_state, batch, ctx(8, 5, epoch=0))
     assert early == instances
     assert metrics["prototypes"] == 0
@@ -136,16 +136,16 @@ def test_clusters_are_made_anew_after_the_warm_up_from_examples_as_they_are():
         task.start_epoch(key, params, model_state, jnp.int32(0)).clusterings[0].assignment.max()
         == 0
     )
-    moved = jax.tree.map(lambda x: x + 0.5, model_state.momentum.target)
-    model_state = model_state._replace(momentum=model_state.momentum._replace(target=moved))
+    moved = jax.tree.map(lambda x: x + 0.5, model_state.moco.target)
+    model_state = model_state._replace(moco=model_state.moco._replace(target=moved))
     found = task.start_epoch(key, params, model_state, jnp.int32(1)).clusterings
-    z, _ = task.network.apply(moved, model_state.momentum.target_rest, jnp.asarray(POINTS) / 2)
+    z, _ = task.network.apply(moved, model_state.moco.target_state, jnp.asarray(POINTS) / 2)
     for i, (clustering, k) in enumerate(zip(found, (4, 6), strict=True)):
         want = spherical_kmeans(
             jax.random.fold_in(key, 2 + i), losses.normalize(z), k, n_iterations=5
         )
         np.testing.assert_array_equal(clustering.assignment, want.assignment)
-        np.testing.assert_allclose(clustering.centres, want.centres, atol=1e-5)
+        np.testing.assert_allclose(clustering.centroids, want.centroids, atol=1e-5)
 
 
 def test_it_learns_and_labels_are_looked_at():
@@ -192,7 +192,7 @@ def test_numbers_of_clusters_that_cannot_be_are_refused(changes):
     [
         ({"momentum": -0.1}, r"`momentum` must lie in \[0, 1\], got -0.1"),
         ({"warm_up": -1}, r"`warm_up` must lie in \[0, inf\], got -1"),
-        ({"block": 0}, "`block` must be at least 1, got 0"),
+        ({"block_size": 0}, "`block_size` must be at least 1, got 0"),
         ({"n_iterations": 1.5}, "`n_iterations` must be a whole number, got 1.5"),
     ],
 )

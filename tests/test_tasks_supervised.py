@@ -97,15 +97,15 @@ def test_without_labels_nothing_is_measured_and_supervision_is_refused():
     assert metrics == {}
     assert loss == of_given(SimCLR(LINEAR, jitter))[0]  # which labels do not change
     for kind in (SupCon, SupervisedOracle):
-        with pytest.raises(ValueError, match=r"`data` of \w+Views must be tasks.Labelled"):
+        with pytest.raises(ValueError, match=r"`data` of Sup\w+ must be tasks.Labelled"):
             fit(kind(LINEAR, jitter), POINTS, epochs=1)
     alpha = tasks.AlphaFromLabels()
-    with pytest.raises(ValueError, match=r"`alpha` by labels needs data that are tasks.Labelled"):
+    with pytest.raises(ValueError, match=r"`data` of AlphaFromLabels must be tasks\.Labelled"):
         fit(SimCLR(LINEAR, jitter, BCL, losses.bayesian_contrastive, alpha=alpha), epochs=1)
 
 
 def test_arguments_of_alpha_are_checked():
-    with pytest.raises(ValueError, match="`hyperparams` must leave alpha out"):
+    with pytest.raises(ValueError, match="`hyperparams` must not contain alpha"):
         SimCLR(LINEAR, jitter, {"alpha": 0.9}, alpha=tasks.AlphaFromViews())
     with pytest.raises(ValueError, match="`rule` must be 'auc' or 'model', got 'f1'"):
         tasks.AlphaFromViews(rule="f1")

@@ -115,10 +115,10 @@ def test_the_averaged_network_has_dropout_of_its_own():
     params, model_state = task.init(jax.random.key(0))
     same(params, model_state.target)
     assert not np.array_equal(
-        model_state.rest["dropout_key"], model_state.target_rest["dropout_key"]
+        model_state.network_state["dropout_key"], model_state.target_state["dropout_key"]
     )
     batch = task.batch(jax.random.key(1), train.Batch(jnp.arange(8), tokens(n=8)))
-    query, _, after, _ = task.against_queue(params, model_state, batch, ctx(8))
+    query, _, after, _ = task.queue_loss(params, model_state, batch, ctx(8))
     apart = np.abs(normalized(query) - np.asarray(after.queue[:8]))
     assert np.all(apart.max(axis=1) > 1e-3)
 
@@ -193,7 +193,7 @@ OWN = np.array([0, 1, 0, 2, 2, 0, 1, 2, 0, 0, 5])  # class 5 has one, 3 and 4 no
 def test_keys_are_drawn_by_frequency():
     """Another example of the class, uniformly; one of the other classes, uniformly."""
     pool = ClassPool.from_labels(LabelledExamples(jnp.arange(11), jnp.asarray(OWN)))
-    draw = jax.jit(pool.draw_keys)
+    draw = jax.jit(pool.sample_pairs)
     n = 4000
     for place, own in enumerate(OWN):
         pos, neg = draw(jax.random.key(place), jnp.full(n, place))
@@ -291,7 +291,9 @@ def test_triplets_on_several_devices_and_of_texts():
 
 
 def test_pools_must_have_labels_and_classes():
-    with pytest.raises(ValueError, match="`data` must have labels of all examples, got one below"):
+    with pytest.raises(
+        ValueError, match="`data` must have a class for every example, got a negative"
+    ):
         ClassPool.from_labels(LabelledExamples(jnp.arange(2), jnp.array([0, -1])))
     with pytest.raises(ValueError, match="`data` must have two classes or more, got one"):
         ClassPool.from_labels(LabelledExamples(jnp.arange(2), jnp.array([3, 3])))

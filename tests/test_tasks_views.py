@@ -145,7 +145,7 @@ def test_a_queue_holds_the_keys_of_the_last_batches():
     first = train.initial_state(task, Optimizer(1e-3), 0)
     fitted = fit(task, TRAIN[:20], TrainConfig(8), epochs=1)
     after = jax.tree.map(lambda leaf: leaf[0], fitted.state.model_state)
-    assert after.end == 20
+    assert after.pointer == 20
     # Computed in another program, they may differ in their last digit.
     moved = np.abs(np.asarray(after.queue - first.model_state.queue)).max(axis=1)
     assert np.all(moved[20:] < 1e-6)
@@ -155,7 +155,7 @@ def test_a_queue_holds_the_keys_of_the_last_batches():
 
 def test_a_queue_that_cannot_hold_a_batch_is_refused():
     task = MoCo(Network(whole), shift_and_drop, {}, dim=32, queue=15)
-    with pytest.raises(ValueError, match="`queue` must hold a batch of 16 keys, got 15"):
+    with pytest.raises(ValueError, match="`queue` must be at least the batch size 16, got 15"):
         fit(task, TRAIN[:16], TrainConfig(16), epochs=1)
 
 

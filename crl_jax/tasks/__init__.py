@@ -1,4 +1,4 @@
-"""What is trained: an encoder, batches and a loss, put together as pure functions.
+"""Training tasks: an encoder, batches and a loss as pure functions.
 
 :func:`fit_ranking` trains a recommender in one call.
 """
@@ -6,9 +6,8 @@
 from ._alpha import AlphaEstimator as AlphaEstimator
 from ._alpha import AlphaFromLabels as AlphaFromLabels
 from ._alpha import AlphaFromViews as AlphaFromViews
-from ._augment import Augment as Augment
+from ._alpha import AlphaState as AlphaState
 from ._auxiliary import AuxiliaryLoss as AuxiliaryLoss
-from ._base import AlphaState as AlphaState
 from ._base import ScoreTask as ScoreTask
 from ._batch import PairBatch as PairBatch
 from ._batch import UniformUserBatches as UniformUserBatches
@@ -39,8 +38,6 @@ from ._ranking import L2Target as L2Target
 from ._ranking import Ranking as Ranking
 from ._ranking_validation import RankingValidation as RankingValidation
 from ._simclr import SimCLR as SimCLR
-from ._simclr import TwoViewTask as TwoViewTask
-from ._simclr import ViewBatch as ViewBatch
 from ._supcon import SupCon as SupCon
 from ._supcon import SupervisedOracle as SupervisedOracle
 from ._triplets import ClassPool as ClassPool
@@ -49,3 +46,6 @@ from ._triplets import ResampledBatches as ResampledBatches
 from ._triplets import Triplets as Triplets
 from ._uniformity import Uniformity as Uniformity
 from ._uniformity import align_positives as align_positives
+from ._views import Augment as Augment
+from ._views import TwoViewTask as TwoViewTask
+from ._views import ViewBatch as ViewBatch

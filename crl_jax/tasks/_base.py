@@ -1,113 +1,109 @@
-"""What tasks share whose loss is one of scores: hyper-parameters, labels, and a measured α."""
+"""Base class of tasks whose loss is a function of scores."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from ..train import StepContext, Task
 from ..weights import MeasuredAlpha, init_measured_alpha, measured_alpha
-from ._alpha import AlphaEstimator
-from ._labels import ClassMasks, LossInputs, label_metrics
-
-
-class AlphaState(NamedTuple):
-    """What changes besides the parameters where the α of the loss is measured.
-
-    Attributes:
-      rest: Other variables of the network.
-      alpha: The running measurement.
-    """
-
-    rest: Any
-    alpha: MeasuredAlpha
+from ._alpha import AlphaEstimator, AlphaFromLabels, AlphaState
+from ._labels import LabelledExamples, LossInputs, known_labels, label_metrics
 
 
 class ScoreTask(Task):
-    """A task with a loss of scores. Its subclasses are dataclasses and have these fields.
+    """Task with a loss of scores. Its subclasses are dataclasses with these fields.
 
     Attributes:
       hyperparams: Hyper-parameters of the loss, such as its temperature.
       loss_fn: ``loss(pos, neg, *, where, reduce_fn, **hyperparams)``, for instance
         :func:`crl_jax.losses.bayesian_contrastive`. Static.
-      alpha: Measures the ``alpha`` of the loss: :class:`AlphaFromLabels` or
-        :class:`AlphaFromViews`.
-        None leaves it to ``hyperparams``.
+      alpha: Estimator of the loss's ``alpha``: :class:`AlphaFromLabels` or
+        :class:`AlphaFromViews`. None uses ``hyperparams``.
+      needs_labels: Class variable: whether the loss uses labels.
     """
 
     hyperparams: dict[str, Any]
     loss_fn: Callable[..., Array]
     alpha: AlphaEstimator | None
+    needs_labels: ClassVar[bool] = False
 
-    def check_alpha(self) -> None:
-        """Raises ``ValueError`` if α is measured and given."""
-        given = isinstance(self.hyperparams, Mapping) and "alpha" in self.hyperparams
-        if isinstance(self.alpha, AlphaEstimator) and given:
-            raise ValueError("`hyperparams` must leave alpha out where `alpha` measures it.")
+    def check_fields(self) -> None:
+        """Raises ``ValueError`` if a field has the wrong type, or α is set twice."""
+        kinds = {
+            "hyperparams": (Mapping, "a dictionary of the loss's arguments"),
+            "loss_fn": (Callable, "a function of scores, such as losses.info_nce"),
+            "alpha": (
+                AlphaEstimator | None,
+                "an estimator, such as tasks.AlphaFromLabels(); a number belongs in `hyperparams`",
+            ),
+        }
+        for name, (kind, description) in kinds.items():
+            if not isinstance(value := getattr(self, name), kind):
+                raise ValueError(f"`{name}` must be {description}, got {value!r:.100}.")
+        if self.alpha is not None and "alpha" in self.hyperparams:
+            raise ValueError("`hyperparams` must not contain alpha if `alpha` estimates it.")
 
-    def with_alpha(self, rest: Any) -> Any:
-        """What changes besides the parameters, at the start: with α if it is measured."""
-        return rest if self.alpha is None else AlphaState(rest, init_measured_alpha())
+    def check_data(self, data: Any) -> None:
+        """Raises ``ValueError`` if labels are needed, but missing or all of one class."""
+        if self.needs_labels or isinstance(self.alpha, AlphaFromLabels):
+            user = type(self).__name__ if self.needs_labels else "AlphaFromLabels"
+            if not isinstance(data, LabelledExamples):
+                raise ValueError(
+                    f"`data` of {user} must be tasks.LabelledExamples, got {type(data).__name__}."
+                )
+            labels = known_labels(data)
+            if 0 < len(labels) == len(data.labels) and (labels == labels[0]).all():
+                raise ValueError(
+                    f"`data` of {user} must have two classes or more, got only class {labels[0]}: "
+                    "there are no negatives."
+                )
 
     def score_loss(
-        self,
-        scores: LossInputs,
-        classes: ClassMasks | None,
-        alpha: MeasuredAlpha | None,
-        ctx: StepContext,
-        **learned: Array,
+        self, inputs: LossInputs, alpha: MeasuredAlpha | None, ctx: StepContext, **learned: Array
     ) -> tuple[Array, MeasuredAlpha | None, dict[str, Array]]:
-        """The mean loss of the scores, the measurement of α after them, and metrics.
+        """Returns the mean loss of the scores, the updated estimate of α, and metrics.
 
-        ``learned`` are hyper-parameters that are learned: they join those of the task.
+        ``learned`` are trainable hyper-parameters, in addition to those of the task.
         """
-        where = jnp.broadcast_to(ctx.where[:, None], scores.neg.shape)
-        where = where if scores.where is None else where & scores.where
-        known, alpha, metrics = self.observe(scores, classes, alpha, where)
-        hyperparams = {**self.hyperparams, **known, **learned}
-        losses = self.losses(scores, classes, ctx.where, hyperparams)
-        return ctx.mean(losses), alpha, metrics
+        where = jnp.broadcast_to(ctx.where[:, None], inputs.neg.shape)
+        where = where if inputs.where is None else where & inputs.where
+        estimates, alpha, metrics = self.alpha_and_metrics(inputs._replace(where=where), alpha)
+        hyperparams = {**self.hyperparams, **estimates, **learned}
+        return ctx.mean(self.losses(inputs, ctx.where, hyperparams)), alpha, metrics
 
-    def observe(
-        self,
-        scores: LossInputs,
-        classes: ClassMasks | None,
-        alpha: MeasuredAlpha | None,
-        where: Bool[Array, "anchors keys"],
+    def alpha_and_metrics(
+        self, inputs: LossInputs, alpha: MeasuredAlpha | None
     ) -> tuple[dict[str, Array], MeasuredAlpha | None, dict[str, Array]]:
-        """What is known of α before these scores, its measurement after them, and metrics."""
-        known = {}
+        """Returns the hyper-parameter α of this step, the updated estimate, and metrics."""
+        estimates = {}
         if self.alpha is not None:
             assert alpha is not None
-            known = {"alpha": measured_alpha(alpha)}
-            tau_plus = self.hyperparams.get("tau_plus", 0.0)
-            alpha = self.alpha.after(alpha, scores, classes, where, tau_plus)
-        return known, alpha, {**known, **label_metrics(scores, classes, where)}
+            estimates = {"alpha": measured_alpha(alpha)}
+            alpha = self.alpha.update(alpha, inputs, self.hyperparams.get("tau_plus", 0.0))
+        return estimates, alpha, {**estimates, **label_metrics(inputs)}
 
     def losses(
-        self,
-        scores: LossInputs,
-        classes: ClassMasks | None,
-        real: Bool[Array, "anchors"],
-        hyperparams: Mapping[str, Any],
+        self, inputs: LossInputs, mask: Bool[Array, "anchors"], hyperparams: Mapping[str, Any]
     ) -> Float[Array, "anchors"]:
-        """The loss of each anchor; here labels play no part in it."""
-        del classes, real
-        masked = {} if scores.where is None else {"where": scores.where}
-        return self.loss_fn(scores.pos, scores.neg, reduce_fn=None, **masked, **hyperparams)
+        """Returns the loss of each anchor; subclasses may use ``inputs.classes``.
+
+        Args:
+          inputs: Scores of the anchors.
+          mask: False for padding.
+          hyperparams: All hyper-parameters of the loss.
+        """
+        del mask
+        masks = {} if inputs.where is None else {"where": inputs.where}
+        return self.loss_fn(inputs.pos, inputs.neg, reduce_fn=None, **masks, **hyperparams)
 
 
-def variables_of(model_state: Any) -> Any:
-    """The other variables of the network, from what changes besides the parameters."""
-    return model_state.rest if isinstance(model_state, AlphaState) else model_state
+def init_model_state(task: ScoreTask, variables: Any) -> Any:
+    """Adds the initial estimate of α to the variables of the network, if it is estimated."""
+    return with_alpha(variables, None if task.alpha is None else init_measured_alpha())
 
 
-def alpha_of(model_state: Any) -> MeasuredAlpha | None:
-    """The measurement of α; None without one."""
-    return model_state.alpha if isinstance(model_state, AlphaState) else None
-
-
-def of_both(ctx: StepContext) -> StepContext:
-    """Of a loss whose anchors are both views, or both halves, of each example."""
-    return ctx._replace(where=jnp.tile(ctx.where, 2), n=2 * ctx.n)
+def with_alpha(variables: Any, alpha: MeasuredAlpha | None) -> Any:
+    """Adds an estimate of α to the variables of the network."""
+    return variables if alpha is None else AlphaState(variables, alpha)

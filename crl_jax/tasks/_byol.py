@@ -1,41 +1,41 @@
-"""Two views without negatives: a network predicts what an average of itself makes."""
+"""BYOL: a prediction of a momentum encoder's embeddings, without negatives."""
 
 from dataclasses import field
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from .._checks import check_range
+from .._hyperparams import Range
 from .._pytree import STATIC, pytree_dataclass
 from ..models import Network
 from ..train import StepContext, stream
-from ._moco import as_dtypes_of, cosines, moved_average
-from ._simclr import TwoViewTask, ViewBatch, cast_like
+from ._moco import cast_to_dtypes, cosine_similarity, ema_update
+from ._views import TwoViewTask, ViewBatch, cast_like, check_network
 
 
 class BYOLState(NamedTuple):
-    """What changes besides the parameters of :class:`BYOL`.
+    """Model state of :class:`BYOL`.
 
     Attributes:
-      rest: Other variables of the network.
-      predictor_rest: Other variables of the predictor.
-      target: Averaged parameters of the network.
-      target_rest: Other variables of the averaged network.
-      momentum: The momentum of this epoch.
+      network_state: Non-trainable variables of the network.
+      predictor_state: Non-trainable variables of the predictor.
+      target: Parameters of the target network.
+      target_state: Non-trainable variables of the target network.
+      momentum: Momentum of this epoch.
     """
 
-    rest: Any
-    predictor_rest: Any
+    network_state: Any
+    predictor_state: Any
     target: Any
-    target_rest: Any
+    target_state: Any
     momentum: Float[Array, ""]
 
 
 @pytree_dataclass
 class BYOL(TwoViewTask):
-    r"""BYOL: from one view, a predictor tells what an averaged network makes of the other.
+    r"""BYOL: a predictor maps one view to the target network's projection of the other view.
 
     .. math::
         \ell = 2 - 2 \cos\bigl(q_\theta(z_\theta(v)), z_\xi(v')\bigr)
@@ -45,68 +45,69 @@ class BYOL(TwoViewTask):
 
     .. math:: m = 1 - (1 - m_0) \frac{\cos(\pi p) + 1}{2}
 
-    for the share :math:`p` of the epochs that is done: it changes between epochs, where the
-    published one changes in each step. There are no negatives. Labels play no part.
+    where :math:`p` is the fraction of epochs completed: the momentum changes per epoch, while the
+    published code changes it per step. There are no negatives. Labels are ignored.
 
     Attributes:
-      network: Makes the projection :math:`z` of each view, ``[batch, dim]``. Static.
-      augment: See :class:`TwoViewTask`.
-      predictor: The :math:`q`, from projections to as many numbers. Static.
-      momentum: The :math:`m_0` that the average begins with, in [0, 1].
+      network: Encoder and projector :math:`z` of a view, ``[batch, dim]``. Static.
+      augment: Random views, see :data:`Augment`.
+      predictor: The :math:`q`, from ``[batch, dim]`` to ``[batch, dim]``. Static.
+      momentum: Initial momentum :math:`m_0`, in [0, 1].
       pretrained: See :class:`TwoViewTask`.
 
     References:
-      Grill et al., `BYOLState Your Own Latent <https://arxiv.org/abs/2006.07733>`_, 2020, Eq. 1
+      Grill et al., `Bootstrap Your Own Latent <https://arxiv.org/abs/2006.07733>`_, 2020, Eq. 1
       and 2, section 3.3.
     """
 
     predictor: Network = field(metadata=STATIC)
-    momentum: Any = 0.996
+    momentum: Annotated[Any, Range(0, 1)] = 0.996
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_range("momentum", self.momentum, 0, 1)
+        check_network("predictor", self.predictor)
 
     def init(self, key: Key[Array, ""]) -> tuple[Any, BYOLState]:
-        """The network, the predictor, and a copy of the network."""
+        """Initializes the network, the predictor, and the target, a copy of the network."""
         keys = jax.random.split(stream(key, "params"))
-        params, rest = self.start_network(keys[0])
-        predictor, predictor_rest = self.predictor.init(keys[1])
+        params, network_state = self.init_network(keys[0])
+        predictor, predictor_state = self.predictor.init(keys[1])
         momentum = jnp.asarray(self.momentum, jnp.float32)
-        model_state = BYOLState(rest, predictor_rest, params, rest, momentum)
+        model_state = BYOLState(network_state, predictor_state, params, network_state, momentum)
         return {"network": params, "predictor": predictor}, model_state
 
     def network_variables(self, params: Any, model_state: Any) -> tuple[Any, Any]:
         """See :meth:`TwoViewTask.network_variables`."""
-        return params["network"], model_state.rest
+        return params["network"], model_state.network_state
 
     def loss(
         self, params: Any, model_state: BYOLState, batch: ViewBatch, ctx: StepContext
     ) -> tuple[Array, tuple[BYOLState, dict[str, Array]]]:
-        """The mean over the real examples, of both directions together."""
-        online, rest, predictor_rest = (
-            params["network"],
-            model_state.rest,
-            model_state.predictor_rest,
-        )
-        target, target_rest = as_dtypes_of(online, model_state.target), model_state.target_rest
-        told, seen = [], []  # no gradient flows into what is seen, which `model_state` alone makes
+        """Computes the mean over the real examples of the sum of both directions."""
+        online, predictor = params["network"], params["predictor"]
+        network_state, predictor_state = model_state.network_state, model_state.predictor_state
+        target, target_state = cast_to_dtypes(model_state.target, online), model_state.target_state
+        predictions, targets = [], []
         for view in cast_like(online, (batch.first, batch.second)):
-            z, rest = self.network.apply(online, rest, view, train=True)
-            q, predictor_rest = self.predictor.apply(
-                params["predictor"], predictor_rest, z, train=True
-            )
-            own, target_rest = self.network.apply(target, target_rest, view, train=True)
-            told.append(q)
-            seen.append(own)
-        losses = 4 - 2 * (cosines(told[0], seen[1]) + cosines(told[1], seen[0]))
-        first = jnp.asarray(self.momentum, jnp.float32)
-        momentum = 1 - (1 - first) * (jnp.cos(jnp.pi * ctx.progress) + 1) / 2
-        model_state = BYOLState(rest, predictor_rest, model_state.target, target_rest, momentum)
+            z, network_state = self.network.apply(online, network_state, view, train=True)
+            q, predictor_state = self.predictor.apply(predictor, predictor_state, z, train=True)
+            # No gradient reaches the targets: they depend on `model_state` alone.
+            z_target, target_state = self.network.apply(target, target_state, view, train=True)
+            predictions.append(q)
+            targets.append(z_target)
+        losses = 4 - 2 * (
+            cosine_similarity(predictions[0], targets[1])
+            + cosine_similarity(predictions[1], targets[0])
+        )
+        initial = jnp.asarray(self.momentum, jnp.float32)
+        momentum = 1 - (1 - initial) * (jnp.cos(jnp.pi * ctx.progress) + 1) / 2
+        model_state = BYOLState(
+            network_state, predictor_state, model_state.target, target_state, momentum
+        )
         return ctx.mean(losses), (model_state, {})
 
     def after_update(self, params: Any, model_state: BYOLState) -> BYOLState:
-        """Moves the average."""
+        """Updates the target network."""
         return model_state._replace(
-            target=moved_average(model_state.momentum, model_state.target, params["network"])
+            target=ema_update(model_state.momentum, model_state.target, params["network"])
         )

@@ -1,10 +1,11 @@
-"""Classes from the features of a network: its linear evaluation, or its fine-tuning."""
+"""Softmax classification of a network's features: linear evaluation or fine-tuning."""
 
 from dataclasses import field
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, Key
 
@@ -13,34 +14,37 @@ from .._floats import at_least_float32, cast_floats
 from .._pytree import STATIC, pytree_dataclass
 from ..models import Network
 from ..train import Batch, StepContext, Task, check_count
-from ._augment import as_they_are, as_tree, draw_views
-from ._simclr import cast_like
+from ._labels import LabelledExamples
+from ._views import as_pytree, cast_like, check_network, draw_views, plain_views
 
 
 @pytree_dataclass
 class Classification(Task):
-    r"""A linear layer on the features of a network, trained by softmax cross-entropy.
+    r"""Linear classifier on the features of a network, trained by softmax cross-entropy.
 
     .. math::
         \ell = -\log \mathrm{softmax}(W^\top f(t(x)) + b)_y
 
-    for the features f of a random augmentation t of an example. The layer alone is trained, from
-    0. That is the linear evaluation of published code, but for one thing: the network is frozen
-    altogether, and normalises by its running statistics. With ``finetune`` the network is trained,
-    too, and normalises by those of the batch.
+    for the features f of a random augmentation t of an example. By default the network is frozen
+    and in evaluation mode, and only the linear layer is trained, from zeros; published linear
+    evaluations differ in that their batch statistics are updated. With ``finetune``, the network is
+    trained as well, in training mode.
 
-    The data are pairs ``(examples, labels)``, such as :class:`LabelledExamples`. Examples with a
-    negative
-    label are left out. The history has the ``accuracy`` on the batches of the training.
+    The data are :class:`LabelledExamples` or pairs ``(examples, labels)``. Examples with a negative
+    label are ignored. The history reports the training ``accuracy``.
 
     Attributes:
-      network: A module with a method ``features``, which gives ``[batch, dim]``. Static.
-      augment: See :data:`Augment`.
-      backbone: Parameters and other variables of the network: what its ``init`` gives, or
-        ``task.network_variables(params, model_state)`` of the task that has trained it.
-      dim: Width of the features. Static.
-      n_classes: How many classes there are. Static.
-      finetune: Whether the network is trained, too. Static.
+      network: Network with a method ``features``, returning ``[batch, dim]``. Static.
+      augment: Random views, see :data:`Augment`.
+      backbone: Parameters and non-trainable variables of the network: the result of its ``init``,
+        or of ``network_variables(params, model_state)`` of the task that trained it.
+      dim: Dimension of the features. Static.
+      n_classes: Number of classes. Static.
+      finetune: Whether the network is trained as well. Static.
+
+    Raises:
+      ValueError: If a field is invalid, or, before training, if a label is not below ``n_classes``
+        or none is known.
 
     References:
       Zhang et al., `Colorful Image Colorization <https://arxiv.org/abs/1603.08511>`_, 2016,
@@ -55,22 +59,38 @@ class Classification(Task):
     finetune: bool = field(default=False, metadata=STATIC)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "augment", as_tree(self.augment))
+        check_network("network", self.network)
+        object.__setattr__(self, "augment", as_pytree("augment", self.augment))
+        if not isinstance(self.backbone, tuple | list) or len(self.backbone) != 2:
+            raise ValueError(
+                "`backbone` must be a pair (params, variables), such as network.init(key), "
+                f"got {type(self.backbone).__name__}."
+            )
         check_count("dim", self.dim)
         check_count("n_classes", self.n_classes, 2)
 
+    def check_data(self, data: Any) -> None:
+        """Raises ``ValueError`` for labels out of range."""
+        labels = np.asarray(_split(data)[1])
+        if labels.size and labels.max() >= self.n_classes:
+            raise ValueError(
+                f"`labels` must be less than `n_classes` {self.n_classes}, got {labels.max()}."
+            )
+        if not (labels >= 0).any():
+            raise ValueError("`labels` must contain a known class, got negative labels alone.")
+
     def init(self, key: Key[Array, ""]) -> tuple[Any, Any]:
-        """A layer of zeros; for fine-tuning the network and its other variables beside it."""
+        """Returns a linear layer of zeros, and with ``finetune`` the backbone."""
         del key
         layer = {"kernel": jnp.zeros((self.dim, self.n_classes)), "bias": jnp.zeros(self.n_classes)}
         if not self.finetune:
             return {"layer": layer}, {}
-        params, rest = self.backbone
-        return {"layer": layer, "network": params}, rest
+        params, variables = self.backbone
+        return {"layer": layer, "network": params}, variables
 
     def batch(self, key: Key[Array, ""], examples: Batch) -> tuple[Any, Int[Array, "batch"]]:
-        """A random view of each example, and the labels."""
-        data, labels = examples.data
+        """Draws a random view of each example."""
+        data, labels = _split(examples.data)
         keys = jax.random.split(key, labels.shape[0])
         return draw_views(self.augment, keys, data), labels
 
@@ -81,9 +101,9 @@ class Classification(Task):
         batch: tuple[Any, Int[Array, "batch"]],
         ctx: StepContext,
     ) -> tuple[Array, tuple[Any, dict[str, Array]]]:
-        """The mean over the real examples whose class is known; ``accuracy`` beside it."""
+        """Computes the mean over the real examples of known class, and their ``accuracy``."""
         views, labels = batch
-        logits, after = self._apply(
+        logits, model_state = self._apply(
             params, model_state, cast_like(params, views), train=self.finetune
         )
         known = ctx.where & (labels >= 0)
@@ -91,53 +111,64 @@ class Classification(Task):
         losses = optax.softmax_cross_entropy_with_integer_labels(
             logits, jnp.where(known, labels, 0)
         )
-        right = (jnp.argmax(logits, axis=1) == labels).astype(losses.dtype)
-        return ctx.mean(losses), (after, {"accuracy": ctx.mean(right)})
+        correct = (jnp.argmax(logits, axis=1) == labels).astype(losses.dtype)
+        return ctx.mean(losses), (model_state, {"accuracy": ctx.mean(correct)})
 
     def logits(
         self, params: Any, model_state: Any, examples: Any, *, block_size: int = 512
     ) -> Float[Array, "n n_classes"]:
-        """Scores of the classes, outside training, of examples as they are.
+        """Computes the logits in evaluation mode, of ``augment.plain`` views if there are any.
 
         Args:
           params: Parameters of the task.
-          extra: What else changes.
-          examples: Every leaf ``[n, ...]``; seen through ``augment.plain``, if there is one.
-          block_size: Examples at a time, which bounds the memory; static.
+          model_state: Model state of the task.
+          examples: Every leaf ``[n, ...]``.
+          block_size: Number of examples per block, which bounds the memory; static.
         """
         check_count("block_size", block_size)
 
-        def of_block(examples: Any) -> Array:
-            seen = as_they_are(self.augment, examples)
-            return self._apply(params, model_state, seen, train=False)[0]
+        def apply(examples: Any) -> Array:
+            views = plain_views(self.augment, examples)
+            return self._apply(params, model_state, views, train=False)[0]
 
-        return map_blocks(of_block, examples, block_size)
+        return map_blocks(apply, examples, block_size)
 
     def classify(
         self, params: Any, model_state: Any, examples: Any, *, block_size: int = 512
     ) -> Int[Array, "n"]:
-        """The class with the greatest score; arguments as for :meth:`logits`."""
-        scores = self.logits(params, model_state, examples, block_size=block_size)
-        return jnp.argmax(scores, axis=1).astype(jnp.int32)
+        """Returns the most probable class; arguments as for :meth:`logits`."""
+        logits = self.logits(params, model_state, examples, block_size=block_size)
+        return jnp.argmax(logits, axis=1).astype(jnp.int32)
 
     def _apply(
-        self, params: Any, model_state: Any, examples: Any, *, train: bool
+        self, params: Any, model_state: Any, views: Any, *, train: bool
     ) -> tuple[Float[Array, "batch n_classes"], Any]:
-        """Scores of the classes, at least float32, and what else has changed."""
+        """Computes the logits, at least float32, and the new model state."""
         layer = params["layer"]
         if self.finetune:
-            network, rest = params["network"], model_state
+            network_params, variables = params["network"], model_state
         else:
-            frozen, rest = self.backbone
-            network = cast_floats(frozen, layer["kernel"].dtype)
-        features, after = self.network.apply(
-            network, rest, examples, train=train, method="features"
+            frozen, variables = self.backbone
+            network_params = cast_floats(frozen, layer["kernel"].dtype)
+        features, variables = self.network.apply(
+            network_params, variables, views, train=train, method="features"
         )
         if features.ndim != 2 or features.shape[1] != self.dim:
             raise ValueError(
                 f"`dim` must be the width of the features, whose shape is {features.shape}, "
                 f"got {self.dim}."
             )
-        scores = features @ layer["kernel"].astype(features.dtype)
-        (scores,) = at_least_float32(scores + layer["bias"].astype(scores.dtype)[None])
-        return scores, after if self.finetune else model_state
+        logits = features @ layer["kernel"].astype(features.dtype)
+        (logits,) = at_least_float32(logits + layer["bias"].astype(logits.dtype)[None])
+        return logits, variables if self.finetune else model_state
+
+
+def _split(data: Any) -> tuple[Any, Any]:
+    if isinstance(data, LabelledExamples):
+        return data.examples, data.labels
+    if not isinstance(data, tuple | list) or len(data) != 2:
+        raise ValueError(
+            "`data` of Classification must be tasks.LabelledExamples or a pair "
+            f"(examples, labels), got {type(data).__name__}."
+        )
+    return data[0], data[1]

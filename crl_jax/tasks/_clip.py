@@ -1,68 +1,76 @@
-"""Two networks that put the two halves of each pair next to each other."""
+"""CLIP: two encoders of paired examples, such as images and texts."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Key
 
 from .._blocks import map_blocks
-from .._checks import check_count, check_range
+from .._checks import check_count
+from .._hyperparams import Range
 from .._pytree import STATIC, pytree_dataclass
 from ..losses import clip_contrastive, info_nce, normalize, tiled_tower_loss, tower_scores
 from ..models import Network
 from ..train import Batch, StepContext, stream
 from ..weights import MeasuredAlpha
 from ._alpha import AlphaEstimator
-from ._augment import as_they_are, as_tree, draw_views
-from ._base import AlphaState, ScoreTask, alpha_of, of_both, variables_of
-from ._labels import ANCHORS, ClassMasks, LossInputs, same_class, split_labels
-from ._simclr import ViewBatch, cast_like, put
+from ._base import ScoreTask, init_model_state, with_alpha
+from ._labels import AUC_ANCHORS, LossInputs, class_masks, split_labels
+from ._views import (
+    ViewBatch,
+    as_pytree,
+    both_views,
+    cast_like,
+    check_batch_size,
+    check_network,
+    draw_views,
+    network_state,
+    plain_views,
+    replace_params,
+)
 
-_HALVES = ("first", "second")
-_Loss = tuple[Array, MeasuredAlpha | None, dict[str, Array]]
+_TOWERS = ("first", "second")
 
 
 @pytree_dataclass
 class CLIP(ScoreTask):
-    r"""CLIP: two networks, cosines of all pairs of a batch, and a temperature that is learned.
+    r"""CLIP: cosines of all pairs of a batch, with a trainable temperature.
 
-    The data of the batches are pairs ``(first, second)``, such as images and texts, or
-    :class:`LabelledExamples` ones: pairs with one label are equal, such as two captions of a
-    picture. Both
-    halves of each pair are anchors, the first among all second ones and the second among all first
-    ones. The loss is the mean of the two directions.
+    The data are pairs ``(first, second)``, such as images and texts, or :class:`LabelledExamples`
+    of pairs, where pairs with one label match, such as two captions of an image. Both halves of
+    each pair are anchors: the first among all second halves, the second among all first halves. The
+    loss is the mean of both directions.
 
-    With labels the history has ``false_negatives`` and ``auc``, see :class:`SimCLR`. Neither
-    changes what is learned, unless ``exclude_equal`` is set.
+    With labels the history reports ``false_negatives`` and ``auc``, see :class:`SimCLR`. Labels do
+    not affect training unless ``exclude_equal`` is set.
 
     Attributes:
-      first: Embeds the first halves. Static.
-      second: Embeds the second halves, in the same width. Static.
-      temperature: Its initial value, > 0. Where ``hyperparams`` has one, that is kept instead.
-      least_temperature: Where it stops falling, >= 0.
+      first: Encoder of first halves. Static.
+      second: Encoder of second halves, of the same dimension. Static.
+      temperature: Initial temperature, > 0. A temperature in ``hyperparams`` is fixed instead.
+      min_temperature: Lower bound of the temperature, >= 0.
       loss_fn: ``loss(pos, neg, *, where, reduce_fn, temperature, **hyperparams)``: any contrastive
         loss of :mod:`crl_jax.losses`. Static.
-      hyperparams: Hyper-parameters of the loss that are not learned.
-      bias: The initial value of a bias that is learned, as
-        :func:`crl_jax.losses.sigmoid_contrastive` takes it; None for a loss without. SigLIP has
-        the temperature 0.1 and the bias -10.
-      augment_first: A random view of a first half, see :data:`Augment`; None leaves it as it is.
-      augment_second: Of a second half.
-      alpha: See :class:`SimCLR`. The anchors it looks at are first halves.
-      exclude_equal: Whether pairs with one label are left out of each other's negatives. Static.
-      pretrained: Parameters that training starts from, or some of them by their names, such as
-        ``{"second": {"backbone": ...}}`` of a :class:`crl_jax.models.BackboneWithHead`. The
-        others, and all
-        without it, start at random.
-      tile: Anchors whose scores are held at a time; static. None holds all scores. With it memory
-        is linear in the batch, also backward, and what labels say of scores is measured at so many
-        of the anchors alone, but 16 at least. See :func:`crl_jax.losses.tiled_tower_loss`.
+      hyperparams: Fixed hyper-parameters of the loss.
+      bias: Initial value of a trainable bias, for :func:`crl_jax.losses.sigmoid_contrastive`; None
+        for losses without one. SigLIP uses temperature 0.1 and bias -10.
+      augment_first: Random views of first halves, see :data:`Augment`; None for no augmentation.
+      augment_second: Random views of second halves.
+      alpha: See :class:`SimCLR`. It is estimated with first halves as anchors.
+      exclude_equal: Whether pairs with one label are excluded from each other's negatives. Static.
+      pretrained: Initial parameters, or some of them by name, such as
+        ``{"second": {"backbone": ...}}`` of a :class:`crl_jax.models.BackboneWithHead`. All others
+        are initialized at random.
+      tile: Number of anchors whose scores are in memory at a time; None for all. With tiles, memory
+        is linear in the batch size, also in the backward pass, and label metrics are computed on
+        the first ``max(tile, 16)`` anchors only. See :func:`crl_jax.losses.tiled_tower_loss`.
+        Static.
 
     Raises:
-      ValueError: If a number is out of range, or given twice.
+      ValueError: If a field is invalid, a hyper-parameter is set twice, or the batch size is 1.
 
     References:
       Radford et al., `Learning Transferable Visual Models From Natural Language Supervision
@@ -72,8 +80,8 @@ class CLIP(ScoreTask):
 
     first: Network = field(metadata=STATIC)
     second: Network = field(metadata=STATIC)
-    temperature: Any = 0.07
-    least_temperature: Any = 0.01
+    temperature: Annotated[Any, Range(0, low_open=True)] = 0.07
+    min_temperature: Annotated[Any, Range(0)] = 0.01
     loss_fn: Callable[..., Array] = field(default=info_nce, metadata=STATIC)
     hyperparams: dict[str, Any] = field(default_factory=dict)
     bias: Any = field(default=None, kw_only=True)
@@ -85,191 +93,181 @@ class CLIP(ScoreTask):
     tile: int | None = field(default=None, kw_only=True, metadata=STATIC)
 
     def __post_init__(self) -> None:
-        for name in ("augment_first", "augment_second"):
-            object.__setattr__(self, name, as_tree(getattr(self, name)))
-        if self.loss_fn is clip_contrastive:  # which is InfoNCE in both directions
+        for name in _TOWERS:
+            check_network(name, getattr(self, name))
+            augment = f"augment_{name}"
+            if (function := getattr(self, augment)) is not None:
+                object.__setattr__(self, augment, as_pytree(augment, function))
+        if self.loss_fn is clip_contrastive:  # InfoNCE in both directions
             object.__setattr__(self, "loss_fn", info_nce)
-        check_range("temperature", self.temperature, 0, jnp.inf, low_open=True)
-        check_range("least_temperature", self.least_temperature, 0, jnp.inf)
-        if self.bias is not None and "bias" in self.hyperparams:
-            raise ValueError("`hyperparams` must leave bias out where `bias` is learned.")
         if self.tile is not None:
             check_count("tile", self.tile)
-        self.check_alpha()
+        self.check_fields()
+        if self.bias is not None and "bias" in self.hyperparams:
+            raise ValueError("`hyperparams` must not contain bias if `bias` is trainable.")
 
     def init(self, key: Key[Array, ""]) -> tuple[Any, Any]:
-        """Of both networks, the logarithm of the temperature's inverse, and the bias.
+        """Initializes both networks, the log inverse temperature, and the bias.
 
         Raises:
-          ValueError: If a parameter of ``pretrained`` is none of the networks, or of another shape.
+          ValueError: If a parameter of ``pretrained`` has an unknown name or another shape.
         """
-        params, rest = {}, {}
+        params, variables = {}, {}
         keys = jax.random.split(stream(key, "params"))
-        for (name, network, _), own in zip(self._halves(), keys):
-            params[name], rest[name] = network.init(own)
+        for (name, network, _), tower_key in zip(self._towers(), keys):
+            params[name], variables[name] = network.init(tower_key)
         if self.pretrained is not None:
-            params = put(params, self.pretrained)
+            params = replace_params(params, self.pretrained)
         if "temperature" not in self.hyperparams:
             params["log_scale"] = -jnp.log(jnp.asarray(self.temperature, jnp.float32))
         if self.bias is not None:
             params["bias"] = jnp.asarray(self.bias, jnp.float32)
-        return params, self.with_alpha(rest)
+        return params, init_model_state(self, variables)
 
-    def networks_variables(self, params: Any, model_state: Any) -> tuple[Any, Any]:
-        """Parameters and other variables of both networks, ``first`` and ``second``."""
-        return {name: params[name] for name in _HALVES}, variables_of(model_state)
+    def network_variables(self, params: Any, model_state: Any) -> tuple[Any, Any]:
+        """Returns parameters and variables of the networks ``first`` and ``second``."""
+        return {name: params[name] for name in _TOWERS}, network_state(model_state)
 
     def batch(self, key: Key[Array, ""], examples: Batch) -> ViewBatch:
-        """A view of each half, or the half as it is."""
+        """Draws a view of each half, or returns the half itself."""
         data, labels = split_labels(examples.data)
         if not isinstance(data, tuple | list) or len(data) != 2:
-            raise ValueError(f"`data` of Towers must be pairs (first, second), got {type(data)}.")
+            raise ValueError(
+                f"`data` of CLIP must be pairs (first, second), got {type(data).__name__}."
+            )
         keys = jax.random.split(key, (2, examples.place.shape[0]))
         first, second = (
-            half if augment is None else draw_views(augment, own, half)
-            for half, (_, _, augment), own in zip(data, self._halves(), keys)
+            half if augment is None else draw_views(augment, view_keys, half)
+            for half, (_, _, augment), view_keys in zip(data, self._towers(), keys)
         )
         return ViewBatch(first, second, examples.place, labels)
 
     def loss(
         self, params: Any, model_state: Any, batch: ViewBatch, ctx: StepContext
     ) -> tuple[Array, tuple[Any, dict[str, Array]]]:
-        """The mean over both halves of the real pairs; what is learned of scores beside it."""
-        z, rest = {}, {}
-        for (name, network, _), x in zip(self._halves(), batch[:2]):
-            own = params[name], variables_of(model_state)[name]
-            z[name], rest[name] = network.apply(*own, cast_like(params[name], x), train=True)
-        learned = self.learned(params)
-        x, y = (normalize(z[name]) for name in _HALVES)
-        of_scores = self._whole if self.tile is None else self._tiled
-        loss, alpha, metrics = of_scores(x, y, batch.labels, alpha_of(model_state), ctx, learned)
-        return loss, (rest if alpha is None else AlphaState(rest, alpha), {**learned, **metrics})
+        """Computes the mean over both halves of the real pairs; reports trainable scalars."""
+        check_batch_size(self, ctx)
+        if self.exclude_equal and batch.labels is None:
+            raise ValueError("`data` must be tasks.LabelledExamples with `exclude_equal`.")
+        variables = network_state(model_state)
+        z, new_variables = {}, {}
+        for (name, network, _), x in zip(self._towers(), batch[:2]):
+            x = cast_like(params[name], x)
+            z[name], new_variables[name] = network.apply(
+                params[name], variables[name], x, train=True
+            )
+        learned = self.learned_hyperparams(params)
+        x, y = (normalize(z[name]) for name in _TOWERS)
+        score_loss = self._full_loss if self.tile is None else self._tiled_loss
+        alpha = getattr(model_state, "alpha", None)
+        loss, alpha, metrics = score_loss(x, y, batch.labels, alpha, ctx, learned)
+        return loss, (with_alpha(new_variables, alpha), {**learned, **metrics})
 
     def losses(
-        self,
-        scores: LossInputs,
-        classes: ClassMasks | None,
-        real: Bool[Array, "anchors"],
-        hyperparams: Mapping[str, Any],
+        self, inputs: LossInputs, mask: Bool[Array, "anchors"], hyperparams: Mapping[str, Any]
     ) -> Float[Array, "anchors"]:
-        """The loss of each anchor."""
+        """See :meth:`ScoreTask.losses`."""
         if self.exclude_equal:
-            assert scores.where is not None
-            assert classes is not None
-            scores = scores._replace(where=scores.where & ~classes.same)
-        return super().losses(scores, classes, real, hyperparams)
+            assert inputs.where is not None
+            assert inputs.classes is not None
+            inputs = inputs._replace(where=inputs.where & ~inputs.classes.same)
+        return super().losses(inputs, mask, hyperparams)
 
     def embed_first(
         self, params: Any, model_state: Any, examples: Any, *, block_size: int = 512
     ) -> Float[Array, "batch dim"]:
-        """Embeddings of first halves, of length 1, outside training.
+        """Computes normalized embeddings of first halves in evaluation mode.
 
         Args:
           params: Parameters of the task.
-          extra: What else changes.
-          examples: First halves as they are, every leaf ``[batch, ...]``; the network sees what
-            ``augment_first.plain`` makes of them, if there is such.
-          block_size: Examples at a time, which bounds the memory; static.
+          model_state: Model state of the task.
+          examples: First halves, every leaf ``[batch, ...]``; encoded through
+            ``augment_first.plain`` if there is such a method.
+          block_size: Number of examples per block, which bounds the memory; static.
         """
-        return self._in_blocks("first", params, model_state, examples, block_size)
+        return self._embed_in_blocks("first", params, model_state, examples, block_size)
 
     def embed_second(
         self, params: Any, model_state: Any, examples: Any, *, block_size: int = 512
     ) -> Float[Array, "batch dim"]:
-        """Embeddings of second halves; arguments as for :meth:`embed_first`."""
-        return self._in_blocks("second", params, model_state, examples, block_size)
+        """Computes embeddings of second halves; arguments as for :meth:`embed_first`."""
+        return self._embed_in_blocks("second", params, model_state, examples, block_size)
 
     def embed(
         self, params: Any, model_state: Any, first: Any, second: Any, *, block_size: int = 512
     ) -> tuple[Float[Array, "n_first dim"], Float[Array, "n_second dim"]]:
-        """Embeddings of both, which need not be pairs; arguments as for :meth:`embed_first`."""
+        """Computes embeddings of both, paired or not; arguments as for :meth:`embed_first`."""
         return (
             self.embed_first(params, model_state, first, block_size=block_size),
             self.embed_second(params, model_state, second, block_size=block_size),
         )
 
-    def learned(self, params: Any) -> dict[str, Array]:
-        """The hyper-parameters of the loss that are learned, in float32.
+    def learned_hyperparams(self, params: Any) -> dict[str, Array]:
+        """Returns the trainable hyper-parameters of the loss, in float32.
 
         Args:
           params: Parameters of the task.
 
         Returns:
-          ``temperature``, where it is learned, and ``bias``, if there is one.
+          ``temperature`` and ``bias``, each if it is trainable.
         """
-        numbers = {name: params[name].astype(jnp.float32) for name in params if name not in _HALVES}
-        if (log_scale := numbers.pop("log_scale", None)) is not None:
-            least = jnp.asarray(self.least_temperature, jnp.float32)
-            numbers["temperature"] = jnp.maximum(jnp.exp(-log_scale), least)
-        return numbers
+        scalars = {name: params[name].astype(jnp.float32) for name in params if name not in _TOWERS}
+        if (log_scale := scalars.pop("log_scale", None)) is not None:
+            minimum = jnp.asarray(self.min_temperature, jnp.float32)
+            scalars["temperature"] = jnp.maximum(jnp.exp(-log_scale), minimum)
+        return scalars
 
-    def _halves(self) -> Iterator[tuple[str, Network, Any]]:
-        for name in _HALVES:
+    def _towers(self) -> Iterator[tuple[str, Network, Any]]:
+        for name in _TOWERS:
             yield name, getattr(self, name), getattr(self, f"augment_{name}")
 
-    def _in_blocks(
-        self, half: str, params: Any, model_state: Any, examples: Any, block_size: int
+    def _embed_in_blocks(
+        self, tower: str, params: Any, model_state: Any, examples: Any, block_size: int
     ) -> Float[Array, "batch dim"]:
         check_count("block_size", block_size)
-        network, augment = getattr(self, half), getattr(self, f"augment_{half}")
+        network, augment = getattr(self, tower), getattr(self, f"augment_{tower}")
+        variables = params[tower], network_state(model_state)[tower]
 
-        def of_block(examples: Any) -> Array:
-            seen = cast_like(params[half], as_they_are(augment, examples))
-            return network.apply(params[half], variables_of(model_state)[half], seen)[0]
+        def apply(examples: Any) -> Array:
+            return network.apply(
+                *variables, cast_like(params[tower], plain_views(augment, examples))
+            )[0]
 
-        return normalize(map_blocks(of_block, examples, block_size))
+        return normalize(map_blocks(apply, examples, block_size))
 
-    def _whole(
-        self,
-        x: Float[Array, "batch dim"],
-        y: Float[Array, "batch dim"],
-        labels: Int[Array, "batch"] | None,
-        alpha: MeasuredAlpha | None,
-        ctx: StepContext,
-        learned: dict[str, Array],
-    ) -> _Loss:
-        """By the scores of all anchors at once."""
-        there, back = tower_scores(x, y), tower_scores(y, x)
-        pos, neg, where = (jnp.concatenate(pair) for pair in zip(there, back))
-        both = of_both(ctx)
-        # Fillers are nobody's negatives.
-        where = where & both.where[:, None] & ctx.where[None, :]
-        labels = self._checked(labels)
-        classes = same_class(None if labels is None else jnp.tile(labels, 2), labels)
-        return self.score_loss(LossInputs(pos, neg, where), classes, alpha, both, **learned)
+    def _full_loss(
+        self, x: Array, y: Array, labels: Any, alpha: Any, ctx: StepContext, learned: dict[str, Any]
+    ) -> tuple[Array, MeasuredAlpha | None, dict[str, Array]]:
+        """Computes the loss from the scores of all anchors at once."""
+        directions = tower_scores(x, y), tower_scores(y, x)
+        pos, neg, where = (jnp.concatenate(pair) for pair in zip(*directions))
+        both = both_views(ctx)
+        where = where & both.where[:, None] & ctx.where[None, :]  # padding is not a negative
+        classes = class_masks(None if labels is None else jnp.tile(labels, 2), labels)
+        return self.score_loss(LossInputs(pos, neg, where, classes), alpha, both, **learned)
 
-    def _tiled(
-        self,
-        x: Float[Array, "batch dim"],
-        y: Float[Array, "batch dim"],
-        labels: Int[Array, "batch"] | None,
-        alpha: MeasuredAlpha | None,
-        ctx: StepContext,
-        learned: dict[str, Array],
-    ) -> _Loss:
-        """By the scores of a few anchors at a time."""
+    def _tiled_loss(
+        self, x: Array, y: Array, labels: Any, alpha: Any, ctx: StepContext, learned: dict[str, Any]
+    ) -> tuple[Array, MeasuredAlpha | None, dict[str, Array]]:
+        """Computes the loss tile by tile, and label metrics from the first anchors."""
         assert self.tile is not None
-        labels, n = self._checked(labels), len(x)
-        # What labels say is told by the anchors that lead the batch, which is in random order.
-        few, place = min(n, max(self.tile, ANCHORS)), jnp.arange(n, dtype=jnp.int32)
-        there = jax.lax.stop_gradient(jnp.matmul(x[:few], y.T, preferred_element_type=jnp.float32))
+        n = len(x)
+        few, index = min(n, max(self.tile, AUC_ANCHORS)), jnp.arange(n, dtype=jnp.int32)
+        scores = jax.lax.stop_gradient(jnp.matmul(x[:few], y.T, preferred_element_type=jnp.float32))
         where = ctx.where[:few, None] & ctx.where[None, :]
-        where = where & (place[:few, None] != place[None, :])
-        scores = LossInputs(jnp.diagonal(there), there, where)
-        classes = same_class(None if labels is None else labels[:few], labels)
-        known, alpha, metrics = self.observe(scores, classes, alpha, where)
+        where = where & (index[:few, None] != index[None, :])
+        classes = class_masks(None if labels is None else labels[:few], labels)
+        inputs = LossInputs(jnp.diagonal(scores), scores, where, classes)
+        estimates, alpha, metrics = self.alpha_and_metrics(inputs, alpha)
         ids = None
         if self.exclude_equal:
             assert labels is not None
-            ids = jnp.where(labels >= 0, labels, -1 - place)  # a label not known is like no other
-        given: dict[str, Any] = {**self.hyperparams, **known, **learned}
-        by_first, by_second = (
-            tiled_tower_loss(self.loss_fn, a, b, ids=ids, where=ctx.where, rows=self.tile, **given)
+            ids = jnp.where(labels >= 0, labels, -1 - index)  # unknown labels are distinct
+        hyperparams: dict[str, Any] = {**self.hyperparams, **estimates, **learned}
+        forward, backward = (
+            tiled_tower_loss(
+                self.loss_fn, a, b, ids=ids, where=ctx.where, rows=self.tile, **hyperparams
+            )
             for a, b in ((x, y), (y, x))
         )
-        return (by_first + by_second) / 2, alpha, metrics
-
-    def _checked(self, labels: Array | None) -> Array | None:
-        if labels is None and self.exclude_equal:
-            raise ValueError("`exclude_equal` needs data that are tasks.Labelled, got others.")
-        return labels
+        return (forward + backward) / 2, alpha, metrics

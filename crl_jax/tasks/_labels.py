@@ -1,107 +1,124 @@
-"""Examples with labels, and what labels say about the scores of a batch."""
+"""Class labels of examples, and the statistics of a batch of scores that need them."""
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from .._pytree import pytree_dataclass
 from ..weights import estimate_alpha
 
-# Anchors that an AUC is taken of in each step. A sort of each row of scores costs more than the
-# loss does, and a running mean over steps sees the others soon.
-ANCHORS = 16
+# Number of anchors per step whose AUC is computed. Sorting every row of scores costs more than
+# the loss, and the running mean over steps soon covers the other anchors.
+AUC_ANCHORS = 16
 
 
-class LabelledExamples(NamedTuple):
-    """Examples and their classes: data of batches that have labels. Any other data have none.
+@pytree_dataclass(eq=False)
+class LabelledExamples:
+    """Examples with class labels: the data of batches that have labels.
 
     Attributes:
-      examples: The examples, every leaf ``[n, ...]``.
-      labels: Their classes, ``[n]``; a negative number for one that is not known.
+      examples: Every leaf ``[n, ...]``.
+      labels: Class of each example, integers ``[n]``; negative where unknown.
+
+    Raises:
+      ValueError: If ``labels`` is not a vector of one integer per example.
+
+    >>> LabelledExamples(np.ones((3, 2)), [0.5, 1.0, 2.0])
+    Traceback (most recent call last):
+    ValueError: `labels` must be integers, got float64.
     """
 
     examples: Any
-    labels: Int[Array, "n"]
+    labels: Any
 
-
-class LossInputs(NamedTuple):
-    """What a loss takes.
-
-    Attributes:
-      pos: Score of each anchor with its positive, ``[anchors]``.
-      neg: Scores with keys, ``[anchors, keys]``.
-      where: Which of the keys are negatives, ``[anchors, keys]``; None for all.
-    """
-
-    pos: Float[Array, "anchors"]
-    neg: Float[Array, "anchors keys"]
-    where: Bool[Array, "anchors keys"] | None = None
+    def __post_init__(self) -> None:
+        if not isinstance(self.labels, jax.Array | np.ndarray):
+            object.__setattr__(self, "labels", np.asarray(self.labels))
+        dtype, shape = self.labels.dtype, self.labels.shape
+        if not (jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.bool_)):
+            raise ValueError(f"`labels` must be integers, got {dtype}.")
+        n = n_examples(self.examples)
+        if len(shape) != 1 or shape[0] != n:
+            raise ValueError(f"`labels` must have shape ({n},), one per example, got {shape}.")
 
 
 class ClassMasks(NamedTuple):
-    """Which pairs of anchors and keys are of one class.
+    """Masks of the pairs of anchors and keys by class.
 
     Attributes:
-      same: Whether both are known to be of one class, ``[anchors, keys]``.
-      known: Whether both classes are known, ``[anchors, keys]``.
+      same: Pairs known to share a class, ``[anchors, keys]``.
+      known: Pairs in which both classes are known, ``[anchors, keys]``.
     """
 
     same: Bool[Array, "anchors keys"]
     known: Bool[Array, "anchors keys"]
 
 
+class LossInputs(NamedTuple):
+    """Scores of a batch and their masks.
+
+    Attributes:
+      pos: Score of each anchor with its positive, ``[anchors]``.
+      neg: Scores with all keys, ``[anchors, keys]``.
+      where: Mask of the keys that are negatives, ``[anchors, keys]``; None for all.
+      classes: Masks by class; None without labels.
+    """
+
+    pos: Float[Array, "anchors"]
+    neg: Float[Array, "anchors keys"]
+    where: Bool[Array, "anchors keys"] | None = None
+    classes: ClassMasks | None = None
+
+
+def n_examples(examples: Any) -> int:
+    """Returns the length of the leading axis, or 0 without arrays."""
+    return next((leaf.shape[0] for leaf in jax.tree.leaves(examples) if np.ndim(leaf)), 0)
+
+
+def known_labels(data: LabelledExamples) -> np.ndarray:
+    """Returns the labels that are not negative."""
+    labels = np.asarray(data.labels)
+    return labels[labels >= 0]
+
+
 def split_labels(data: Any) -> tuple[Any, Int[Array, "batch"] | None]:
-    """Examples, and their labels if there are any."""
+    """Returns the examples, and their labels or None."""
     if not isinstance(data, LabelledExamples):
         return data, None
     return data.examples, jnp.asarray(data.labels).astype(jnp.int32)
 
 
-def same_class(
-    labels: Int[Array, "anchors"] | None, of_keys: Int[Array, "keys"] | None
+def class_masks(
+    anchor_labels: Int[Array, "anchors"] | None, key_labels: Int[Array, "keys"] | None
 ) -> ClassMasks | None:
-    """What labels say about pairs; None without any."""
-    if labels is None or of_keys is None:
+    """Compares the labels of anchors and keys; None without labels."""
+    if anchor_labels is None or key_labels is None:
         return None
-    known = (labels >= 0)[:, None] & (of_keys >= 0)[None, :]
-    return ClassMasks(known & (labels[:, None] == of_keys[None, :]), known)
+    known = (anchor_labels >= 0)[:, None] & (key_labels >= 0)[None, :]
+    return ClassMasks(known & (anchor_labels[:, None] == key_labels[None, :]), known)
 
 
-def auc_of(
-    scores: LossInputs, classes: ClassMasks, where: Bool[Array, "anchors keys"]
-) -> tuple[Float[Array, ""], Bool[Array, ""]]:
-    """How often a key of the same class scores above one of another, and whether that is known.
+def label_auc(inputs: LossInputs) -> tuple[Float[Array, ""], Bool[Array, ""]]:
+    """AUC of keys of the anchor's class against the others, and whether it is defined.
 
-    The mean over a few anchors, those that lead the batch, which is in random order.
+    The mean over the first anchors of the batch, which is in random order.
     """
-    neg, same, known, where = (
-        x[:ANCHORS] for x in (scores.neg, classes.same, classes.known, where)
-    )
+    assert inputs.where is not None
+    assert inputs.classes is not None
+    neg, where, same, known = (x[:AUC_ANCHORS] for x in (inputs.neg, inputs.where, *inputs.classes))
     pos, other = where & same, where & known & ~same
     auc = estimate_alpha(neg, neg, where_pos=pos, where_neg=other)
     return auc, jnp.any(jnp.any(pos, axis=1) & jnp.any(other, axis=1))
 
 
-def auc_of_views(
-    scores: LossInputs, where: Bool[Array, "anchors keys"]
-) -> tuple[Float[Array, ""], Bool[Array, ""]]:
-    """How often the other view of an anchor scores above a key, and whether that is known."""
-    pos, neg, where = (x[:ANCHORS] for x in (scores.pos, scores.neg, where))
-    return estimate_alpha(pos[:, None], neg, where_neg=where), jnp.any(where)
-
-
-def as_alpha(auc: Float[Array, ""], rule: Literal["auc", "model"]) -> Float[Array, ""]:
-    """What an AUC says of α, see :func:`crl_jax.weights.estimate_alpha`."""
-    return auc if rule == "auc" else jnp.minimum(0.5 + 1.5 * (auc - 0.5), 1)
-
-
-def label_metrics(
-    scores: LossInputs, classes: ClassMasks | None, where: Bool[Array, "anchors keys"]
-) -> dict[str, Float[Array, ""]]:
-    """``false_negatives``, the share among negatives, and ``auc``; nothing without labels."""
-    if classes is None:
+def label_metrics(inputs: LossInputs) -> dict[str, Float[Array, ""]]:
+    """Returns ``false_negatives``, their share of the negatives, and ``auc``, if labelled."""
+    if inputs.classes is None:
         return {}
-    known = where & classes.known
-    share = jnp.sum(known & classes.same) / jnp.maximum(jnp.sum(known), 1)
-    auc, _ = auc_of(scores, classes, where)
-    return {"false_negatives": share.astype(jnp.float32), "auc": auc}
+    assert inputs.where is not None
+    known = inputs.where & inputs.classes.known
+    share = jnp.sum(known & inputs.classes.same) / jnp.maximum(jnp.sum(known), 1)
+    return {"false_negatives": share.astype(jnp.float32), "auc": label_auc(inputs)[0]}

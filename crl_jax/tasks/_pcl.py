@@ -1,97 +1,98 @@
-"""Two views, with a queue of keys, and clusters of the data whose centres are prototypes."""
+"""PCL: prototypes from a clustering of the data, in addition to the queue of MoCo."""
 
 from dataclasses import field
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from .._blocks import map_blocks
-from .._checks import check_count, check_range
+from .._checks import check_count
+from .._hyperparams import Range
 from .._pytree import STATIC, pytree_dataclass
 from ..losses import normalize, proto_nce
 from ..train import Batch, StepContext
-from ._augment import as_they_are
 from ._kmeans import Clustering, spherical_kmeans
-from ._labels import split_labels
+from ._labels import n_examples, split_labels
 from ._moco import MoCo, MoCoState
-from ._simclr import ViewBatch, cast_like
+from ._views import ViewBatch, cast_like, plain_views
 
 
 class PCLState(NamedTuple):
-    """What changes besides the parameters of :class:`PCL`.
+    """Model state of :class:`PCL`.
 
     Attributes:
-      momentum: What changes in :class:`MoCo`.
+      moco: Model state of :class:`MoCo`.
       clusterings: One for each number of clusters.
     """
 
-    momentum: MoCoState
+    moco: MoCoState
     clusterings: tuple[Clustering, ...]
+
+    @property
+    def network_state(self) -> Any:
+        """Non-trainable variables of the network."""
+        return self.moco.network_state
 
 
 @pytree_dataclass
 class PCL(MoCo):
-    r"""PCL: a query is near its key, and near the centre of its cluster too.
+    r"""PCL: a query is attracted to its key and to the centroid of its cluster.
 
-    To the loss of :class:`MoCo` comes, from the end of the warm-up on, the mean over
-    clusterings of :func:`crl_jax.losses.proto_nce`, with the temperature of ``hyperparams``. At the
-    start of each epoch the data are clustered anew, by what the averaged network makes of the
-    examples as they are. The history has both parts, ``instances`` and ``prototypes``.
+    After the warm-up, the mean over clusterings of :func:`crl_jax.losses.proto_nce`, with the
+    temperature of ``hyperparams``, is added to the loss of :class:`MoCo`. Each epoch starts by
+    clustering the plain views of all data, encoded by the momentum encoder. The history reports
+    both terms, ``instances`` and ``prototypes``.
 
-    What differs from the published code: an anchor is compared with all centres, not with a
-    sample; k-means goes by cosines, once, not by distances, five times.
+    Differences from the published code: all centroids are negatives instead of a sample of them;
+    k-means uses cosines and one initialization instead of distances and five.
 
     Attributes:
-      network: See :class:`MoCo`.
-      augment: See :class:`MoCo`.
-      hyperparams: See :class:`MoCo`.
-      loss_fn: See :class:`MoCo`.
-      momentum: See :class:`MoCo`.
-      dim: See :class:`MoCo`.
-      queue: See :class:`MoCo`.
-      alpha: See :class:`MoCo`.
-      pretrained: See :class:`MoCo`.
-      data: All examples, every leaf ``[n, ...]``, or :class:`LabelledExamples` ones. Batches are
-        of these:
-        of what trains, only the places count.
-      clusters: Numbers of clusters, each at least 2 and at most n. Static.
-      warm_up: Epochs before the first clusters.
-      n_iterations: How often the centres of k-means move. Static.
-      block: Examples that are encoded and compared with centres at a time. Static.
+      data: All examples, every leaf ``[n, ...]``, or :class:`LabelledExamples`. Batches are drawn
+        from these by index.
+      clusters: Numbers of clusters, each in [2, n]. Static.
+      warm_up: Number of epochs before the first clustering, >= 0.
+      n_iterations: Number of k-means iterations. Static.
+      block_size: Number of examples that are encoded and compared with the centroids at a time.
+        Static.
+
+    The other attributes are those of :class:`MoCo`.
 
     References:
       Li et al., `Prototypical Contrastive Learning of Unsupervised Representations
       <https://arxiv.org/abs/2005.04966>`_, 2021, Eq. 11 and 12, algorithm 1.
     """
 
-    data: Any = field(default=None, kw_only=True)
+    data: Any = field(kw_only=True)
     clusters: tuple[int, ...] = field(default=(100,), kw_only=True, metadata=STATIC)
-    warm_up: Any = field(default=20, kw_only=True)
+    warm_up: Annotated[Any, Range(0)] = field(default=20, kw_only=True)
     n_iterations: int = field(default=20, kw_only=True, metadata=STATIC)
-    block: int = field(default=512, kw_only=True, metadata=STATIC)
+    block_size: int = field(default=512, kw_only=True, metadata=STATIC)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_range("warm_up", self.warm_up, 0, jnp.inf)
-        for name in ("n_iterations", "block"):
-            check_count(name, getattr(self, name))
-
-    def init(self, key: Key[Array, ""]) -> tuple[Any, PCLState]:
-        """As of :class:`MoCo`, and clusters that nobody looks at."""
-        n = len(jax.tree.leaves(self.data)[0]) if self.data is not None else 0
+        check_count("n_iterations", self.n_iterations)
+        check_count("block_size", self.block_size)
+        n = n_examples(split_labels(self.data)[0])
         for k in self.clusters:
             if not 2 <= k <= n:
                 raise ValueError(
                     f"`clusters` must lie between 2 and the {n} examples of `data`, got {k}."
                 )
-        params, momentum = super().init(key)
-        return params, PCLState(momentum, tuple(self._nobodys(n, k) for k in self.clusters))
 
-    def network_variables(self, params: Any, model_state: Any) -> tuple[Any, Any]:
-        """See :meth:`TwoViewTask.network_variables`."""
-        return super().network_variables(params, model_state.momentum)
+    def init(self, key: Key[Array, ""]) -> tuple[Any, PCLState]:
+        """Initializes as :class:`MoCo`, with clusterings that are unused during the warm-up."""
+        n = n_examples(split_labels(self.data)[0])
+        params, moco = super().init(key)
+        clusterings = tuple(
+            Clustering(
+                jnp.zeros(n, jnp.int32), jnp.zeros((k, self.dim), jnp.float32),
+                jnp.ones(k, jnp.float32),
+            )
+            for k in self.clusters
+        )  # fmt: skip
+        return params, PCLState(moco, clusterings)
 
     def start_epoch(
         self, key: Key[Array, ""], params: Any, model_state: PCLState, epoch: Int[Array, ""]
@@ -99,74 +100,68 @@ class PCL(MoCo):
         """Clusters the data, after the warm-up."""
 
         def cluster(_: Any) -> tuple[Clustering, ...]:
-            features = self._features(model_state.momentum)
+            features = self._target_features(model_state.moco)
             return tuple(
                 spherical_kmeans(
                     # Streams 0 and 1 of an epoch are its order and its batches.
                     jax.random.fold_in(key, 2 + i), features, k,
-                    n_iterations=self.n_iterations, block=self.block,
+                    n_iterations=self.n_iterations, block_size=self.block_size,
                 )
                 for i, k in enumerate(self.clusters)
             )  # fmt: skip
 
         clusterings = jax.lax.cond(
-            self._is_warm(epoch), cluster, lambda old: old, model_state.clusterings
+            self._warmed_up(epoch), cluster, lambda old: old, model_state.clusterings
         )
         return model_state._replace(clusterings=clusterings)
 
     def batch(self, key: Key[Array, ""], examples: Batch) -> ViewBatch:
-        """Two views of the examples at these places of the data."""
-        own = jax.tree.map(lambda leaf: leaf[examples.place], self.data)
-        return super().batch(key, examples._replace(data=own))
+        """Draws two views of the examples of ``data`` at the indices of the batch."""
+        data = jax.tree.map(lambda leaf: jnp.asarray(leaf)[examples.place], self.data)
+        return super().batch(key, examples._replace(data=data))
 
     def loss(
         self, params: Any, model_state: PCLState, batch: ViewBatch, ctx: StepContext
     ) -> tuple[Array, tuple[PCLState, dict[str, Array]]]:
-        """The mean over the first views of the real examples."""
-        query, loss, momentum, metrics = self.against_queue(
-            params, model_state.momentum, batch, ctx
-        )
+        """Computes the mean over the first views of the real examples."""
+        query, loss, moco, metrics = self.queue_loss(params, model_state.moco, batch, ctx)
+        assert batch.indices is not None
         terms = [
-            ctx.mean(self._of_centres(query, batch.place, clustering))
+            ctx.mean(self._prototype_losses(query, batch.indices, clustering))
             for clustering in model_state.clusterings
         ]
-        term = jnp.where(self._is_warm(ctx.epoch), sum(terms) / len(terms), 0)
+        term = jnp.where(self._warmed_up(ctx.epoch), sum(terms) / len(terms), 0)
         metrics = {**metrics, "instances": loss, "prototypes": term}
-        return loss + term, (model_state._replace(momentum=momentum), metrics)
+        return loss + term, (model_state._replace(moco=moco), metrics)
 
     def after_update(self, params: Any, model_state: PCLState) -> PCLState:
-        """Moves the average."""
-        return model_state._replace(momentum=super().after_update(params, model_state.momentum))
+        """Updates the momentum encoder."""
+        return model_state._replace(moco=super().after_update(params, model_state.moco))
 
-    def _is_warm(self, epoch: Int[Array, ""]) -> Array:
+    def _warmed_up(self, epoch: Int[Array, ""]) -> Array:
         return epoch.astype(jnp.float32) >= jnp.asarray(self.warm_up, jnp.float32)
 
-    def _nobodys(self, n: int, k: int) -> Clustering:
-        return Clustering(
-            jnp.zeros(n, jnp.int32), jnp.zeros((k, self.dim), jnp.float32), jnp.ones(k, jnp.float32)
-        )
+    def _target_features(self, moco: MoCoState) -> Float[Array, "n dim"]:
+        """Normalized embeddings of all data by the momentum encoder in evaluation mode."""
 
-    def _features(self, model_state: MoCoState) -> Float[Array, "n dim"]:
-        """Directions of all examples, by the averaged network outside training."""
-
-        def of(examples: Any) -> Array:
-            seen = cast_like(model_state.target, as_they_are(self.augment, examples))
-            z, _ = self.network.apply(model_state.target, model_state.target_rest, seen)
+        def encode(examples: Any) -> Array:
+            views = cast_like(moco.target, plain_views(self.augment, examples))
+            z, _ = self.network.apply(moco.target, moco.target_state, views)
             return normalize(z.astype(jnp.float32))
 
-        return map_blocks(of, split_labels(self.data)[0], self.block)
+        return map_blocks(encode, split_labels(self.data)[0], self.block_size)
 
-    def _of_centres(
-        self, query: Array, place: Int[Array, "batch"] | None, clustering: Clustering
+    def _prototype_losses(
+        self, query: Array, index: Int[Array, "batch"], clustering: Clustering
     ) -> Float[Array, "batch"]:
-        """The loss of each query with the centre of its cluster and the others."""
-        assert place is not None
-        own = clustering.assignment[place]
-        scores = query.astype(jnp.float32) @ clustering.centres.T
-        others = own[:, None] != jnp.arange(len(clustering.centres), dtype=jnp.int32)[None, :]
+        """Loss of each query, with its cluster's centroid against the others."""
+        positive = clustering.assignment[index]
+        scores = query.astype(jnp.float32) @ clustering.centroids.T
+        ids = jnp.arange(len(clustering.centroids), dtype=jnp.int32)
         return proto_nce(
-            jnp.take_along_axis(scores, own[:, None], axis=1)[:, 0], scores, where=others,
-            pos_concentration=clustering.concentration[own],
+            jnp.take_along_axis(scores, positive[:, None], axis=1)[:, 0], scores,
+            where=positive[:, None] != ids[None, :],
+            pos_concentration=clustering.concentration[positive],
             neg_concentration=clustering.concentration,
             temperature=self.hyperparams.get("temperature", 1.0), reduce_fn=None,
         )  # fmt: skip

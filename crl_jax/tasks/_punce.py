@@ -1,8 +1,8 @@
-"""Two views of examples of which a few are labelled positive, and nothing is known of the rest."""
+"""puNCE: contrastive learning of two views from positive and unlabelled examples."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import field
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,39 +11,36 @@ from jaxtyping import Array, Bool, Float
 from .._pytree import STATIC, pytree_dataclass
 from ..losses import punce
 from ..weights import MeasuredAlpha
-from ._labels import ClassMasks, LabelledExamples, LossInputs, auc_of
+from ._labels import ClassMasks, LabelledExamples, LossInputs, known_labels, label_auc
 from ._simclr import SimCLR
-from ._supcon import known_classes
+from ._supcon import require_classes
 
 
 @pytree_dataclass
 class PuNCE(SimCLR):
-    r"""puNCE: labelled examples are alike, and an unlabelled one counts in part as one of them.
+    r"""puNCE: an unlabelled example is a positive with probability :math:`\tau^+`.
 
     The positives of a labelled view are its other view and all other labelled views of the batch.
-    The loss of an unlabelled one is the mean of two, weighted by :math:`\tau^+` and
+    The loss of an unlabelled view is a mean of two, weighted by :math:`\tau^+` and
     :math:`1 - \tau^+`: with the same positives, and with its other view alone. All other views are
-    in every denominator. Without labelled examples that is :class:`SimCLR`, and with
+    in every denominator. Without labelled examples this is :class:`SimCLR`; with
     :math:`\tau^+ = 0` it is :class:`SupCon`.
 
-    The data are :class:`LabelledExamples`. A negative label is that of an unlabelled example,
-    and any other
-    number, the same for all, that of a labelled one. As in :class:`SupCon`, a view that
-    the batch has no unlabelled negative for has loss 0.
+    The data are :class:`LabelledExamples`: labelled positives share one label >= 0, unlabelled
+    examples have a negative one. As in :class:`SupCon`, a view without unlabelled negatives in the
+    batch has loss 0.
 
-    The history has ``labelled``, the share of the views that are labelled, and ``auc``, how often a
-    labelled view scores above an unlabelled one with a labelled anchor, or 0.5 if that is more.
+    The history reports ``labelled``, the fraction of labelled views, and ``auc``, the AUC of
+    labelled against unlabelled views with a labelled anchor, at least 0.5.
 
     Attributes:
-      network: See :class:`SimCLR`.
-      augment: See :class:`SimCLR`.
-      hyperparams: See :class:`SimCLR`. For puNCE ``tau_plus``, the prior in [0, 1) that an
-        unlabelled example is in truth a positive, and a temperature.
+      hyperparams: Hyper-parameters of the loss: for puNCE ``tau_plus``, the prior in [0, 1) that an
+        unlabelled example is a positive, and a temperature.
       loss_fn: ``loss(pos, neg, *, labelled, where_pos, where, reduce_fn, **hyperparams)`` of
         ``labelled``, ``[anchors]``, of ``pos`` and ``where_pos``, ``[anchors, 1 + keys]``, whose
         first column is the other view, and of ``neg``, ``[anchors, keys]``. Static.
-      alpha: See :class:`SimCLR`.
-      pretrained: See :class:`SimCLR`.
+
+    The other attributes are those of :class:`SimCLR`.
 
     References:
       Acharya et al., `Positive Unlabeled Contrastive Learning
@@ -51,53 +48,53 @@ class PuNCE(SimCLR):
     """
 
     loss_fn: Callable[..., Array] = field(default=punce, metadata=STATIC)
+    needs_labels: ClassVar[bool] = True
 
     def check_data(self, data: Any) -> None:
-        """Refuses several classes."""
-        labels = np.asarray(data.labels) if isinstance(data, LabelledExamples) else np.empty(0)
-        positive = np.unique(labels[labels >= 0])
-        if len(positive) > 1:
-            raise ValueError(
-                "`data` must have one label for what is labelled positive, and negative ones for "
-                f"the rest, got {', '.join(map(str, positive[:5]))}."
-            )
+        """Raises ``ValueError`` for several positive classes, or without unlabelled examples."""
+        if isinstance(data, LabelledExamples):
+            positive = known_labels(data)
+            if len(classes := np.unique(positive)) > 1:
+                raise ValueError(
+                    "`data` must have one label for positives and negative labels for unlabelled "
+                    f"examples, got {', '.join(map(str, classes[:5]))}."
+                )
+            if len(positive) == len(data.labels):
+                raise ValueError(
+                    "`data` must have unlabelled examples, marked by a negative label, got none."
+                )
+        super().check_data(data)
 
     def losses(
-        self,
-        scores: LossInputs,
-        classes: ClassMasks | None,
-        real: Bool[Array, "anchors"],
-        hyperparams: Mapping[str, Any],
+        self, inputs: LossInputs, mask: Bool[Array, "anchors"], hyperparams: Mapping[str, Any]
     ) -> Float[Array, "anchors"]:
-        """The loss of each anchor."""
-        del real
-        assert scores.where is not None
-        labelled = self._labelled(classes)
+        """See :meth:`ScoreTask.losses`."""
+        del mask
+        assert inputs.where is not None
+        labelled = self._labelled(inputs)
         other_view = jnp.ones_like(labelled)[:, None]
         return self.loss_fn(
-            jnp.concatenate([scores.pos[:, None], scores.neg], axis=1), scores.neg,
+            jnp.concatenate([inputs.pos[:, None], inputs.neg], axis=1), inputs.neg,
             labelled=labelled,
-            where_pos=jnp.concatenate([other_view, scores.where & labelled[None, :]], axis=1),
-            where=scores.where & ~labelled[None, :],
+            where_pos=jnp.concatenate([other_view, inputs.where & labelled[None, :]], axis=1),
+            where=inputs.where & ~labelled[None, :],
             reduce_fn=None, **hyperparams,
         )  # fmt: skip
 
-    def observe(
-        self,
-        scores: LossInputs,
-        classes: ClassMasks | None,
-        alpha: MeasuredAlpha | None,
-        where: Bool[Array, "anchors keys"],
+    def alpha_and_metrics(
+        self, inputs: LossInputs, alpha: MeasuredAlpha | None
     ) -> tuple[dict[str, Array], MeasuredAlpha | None, dict[str, Array]]:
-        """As of any task with labels, but for the metrics: one class alone has no AUC."""
-        labelled = self._labelled(classes)
-        known, alpha, _ = super().observe(scores, classes, alpha, where)
-        of_labelled = jnp.broadcast_to(labelled[:, None], where.shape)
-        auc, _ = auc_of(scores, ClassMasks(of_labelled & labelled[None, :], of_labelled), where)
-        real = jnp.any(where, axis=1)
-        share = jnp.sum(real & labelled) / jnp.maximum(jnp.sum(real), 1)
-        metrics = {"labelled": share.astype(jnp.float32), "auc": auc}
-        return known, alpha, {**known, **metrics}
+        """See :meth:`ScoreTask.alpha_and_metrics`; a single class needs other metrics."""
+        assert inputs.where is not None
+        labelled = self._labelled(inputs)
+        estimates, alpha, _ = super().alpha_and_metrics(inputs, alpha)
+        anchors = jnp.broadcast_to(labelled[:, None], inputs.where.shape)
+        classes = ClassMasks(anchors & labelled[None, :], anchors)
+        auc, _ = label_auc(inputs._replace(classes=classes))
+        real = jnp.any(inputs.where, axis=1)
+        fraction = jnp.sum(real & labelled) / jnp.maximum(jnp.sum(real), 1)
+        metrics = {"labelled": fraction.astype(jnp.float32), "auc": auc}
+        return estimates, alpha, {**estimates, **metrics}
 
-    def _labelled(self, classes: ClassMasks | None) -> Bool[Array, "anchors"]:
-        return jnp.diagonal(known_classes(classes, self).known)
+    def _labelled(self, inputs: LossInputs) -> Bool[Array, "anchors"]:
+        return jnp.diagonal(require_classes(inputs, self).known)

@@ -1,8 +1,8 @@
-"""Two views of examples whose classes are known."""
+"""Contrastive learning of two views with class labels: SupCon and the supervised oracle."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import field
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
@@ -17,18 +17,14 @@ from ._simclr import SimCLR
 class SupCon(SimCLR):
     """SupCon: the positives of a view are all other views of its class, the rest its negatives.
 
-    The data are :class:`LabelledExamples`. An example whose class is not known has its own two
-    views for
-    positives, and all other examples for negatives.
+    The data are :class:`LabelledExamples`. The only positive of a view of unknown class is the
+    example's other view; all other examples are its negatives.
 
     Attributes:
-      network: See :class:`SimCLR`.
-      augment: See :class:`SimCLR`.
-      hyperparams: See :class:`SimCLR`.
       loss_fn: ``loss(pos, neg, *, where_pos, where, reduce_fn, **hyperparams)`` of ``pos`` and
         ``neg``, ``[anchors, keys]``. Static.
-      alpha: See :class:`SimCLR`.
-      pretrained: See :class:`SimCLR`.
+
+    The other attributes are those of :class:`SimCLR`.
 
     References:
       Khosla et al., `Supervised Contrastive Learning <https://arxiv.org/abs/2004.11362>`_, 2020,
@@ -36,64 +32,56 @@ class SupCon(SimCLR):
     """
 
     loss_fn: Callable[..., Array] = field(default=supervised_contrastive, metadata=STATIC)
+    needs_labels: ClassVar[bool] = True
 
     def losses(
-        self,
-        scores: LossInputs,
-        classes: ClassMasks | None,
-        real: Bool[Array, "anchors"],
-        hyperparams: Mapping[str, Any],
+        self, inputs: LossInputs, mask: Bool[Array, "anchors"], hyperparams: Mapping[str, Any]
     ) -> Float[Array, "anchors"]:
-        """The loss of each anchor."""
-        assert scores.where is not None
-        same = known_classes(classes, self).same
-        itself = jnp.eye(len(real), dtype=bool)
-        other_view = jnp.roll(itself, len(real) // 2, axis=1)
+        """See :meth:`ScoreTask.losses`."""
+        assert inputs.where is not None
+        same = require_classes(inputs, self).same
+        identity = jnp.eye(len(mask), dtype=bool)
+        other_view = jnp.roll(identity, len(mask) // 2, axis=1)
         return self.loss_fn(
-            scores.neg, scores.neg, where_pos=(same | other_view) & ~itself & real[None, :],
-            where=scores.where & ~same, reduce_fn=None, **hyperparams,
+            inputs.neg, inputs.neg, where_pos=(same | other_view) & ~identity & mask[None, :],
+            where=inputs.where & ~same, reduce_fn=None, **hyperparams,
         )  # fmt: skip
 
 
 @pytree_dataclass
 class SupervisedOracle(SimCLR):
-    """The supervised loss that debiased losses estimate: labels take false negatives out.
+    """Supervised counterpart of the debiased losses: labels remove false negatives.
 
-    What :class:`SimCLR` with :func:`crl_jax.losses.debiased_contrastive` or
-    :func:`crl_jax.losses.bayesian_contrastive` would reach if it knew the classes. The data are
-    :class:`LabelledExamples`; whoever is not known to be of the anchor's class is a true negative.
+    Upper reference for :class:`SimCLR` with :func:`crl_jax.losses.debiased_contrastive` or
+    :func:`crl_jax.losses.bayesian_contrastive`. The data are :class:`LabelledExamples`; pairs not
+    known to share a class are true negatives.
 
     Attributes:
-      network: See :class:`SimCLR`.
-      augment: See :class:`SimCLR`.
-      hyperparams: See :class:`SimCLR`.
       loss_fn: ``loss(pos, neg, *, true_negative, where, reduce_fn, **hyperparams)``. Static.
-      alpha: See :class:`SimCLR`.
-      pretrained: See :class:`SimCLR`.
+
+    The other attributes are those of :class:`SimCLR`.
 
     References:
       "Contrastive Learning for Personalized Recommendation", Eq. 6.1.
     """
 
     loss_fn: Callable[..., Array] = field(default=oracle_contrastive, metadata=STATIC)
+    needs_labels: ClassVar[bool] = True
 
     def losses(
-        self,
-        scores: LossInputs,
-        classes: ClassMasks | None,
-        real: Bool[Array, "anchors"],
-        hyperparams: Mapping[str, Any],
+        self, inputs: LossInputs, mask: Bool[Array, "anchors"], hyperparams: Mapping[str, Any]
     ) -> Float[Array, "anchors"]:
-        """The loss of each anchor."""
-        del real
-        same = known_classes(classes, self).same
+        """See :meth:`ScoreTask.losses`."""
+        del mask
+        same = require_classes(inputs, self).same
         return self.loss_fn(
-            scores.pos, scores.neg, true_negative=~same, where=scores.where, reduce_fn=None,
+            inputs.pos, inputs.neg, true_negative=~same, where=inputs.where, reduce_fn=None,
             **hyperparams,
         )  # fmt: skip
 
 
-def known_classes(classes: ClassMasks | None, task: SimCLR) -> ClassMasks:
-    if classes is None:
-        raise ValueError(f"`data` of {type(task).__name__} must be tasks.Labelled, got others.")
-    return classes
+def require_classes(inputs: LossInputs, task: SimCLR) -> ClassMasks:
+    """Raises ``ValueError`` for a batch without labels."""
+    if inputs.classes is None:
+        raise ValueError(f"`data` of {type(task).__name__} must be tasks.LabelledExamples.")
+    return inputs.classes

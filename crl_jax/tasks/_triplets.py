@@ -1,4 +1,4 @@
-"""Triplets drawn by labels: a query, a key of its class, and a key of another."""
+"""Triplets sampled by class: a query, a positive of its class, and a negative of another."""
 
 from dataclasses import field
 from typing import Any, NamedTuple
@@ -6,30 +6,30 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Int, Key
 
 from .._checks import check_count
 from .._pytree import STATIC, pytree_dataclass
 from ..losses import normalize
 from ..samplers import randint_below
 from ..train import ArrayBatches, Batch, StepContext
-from ._augment import draw_views
-from ._base import AlphaState, alpha_of
-from ._labels import LabelledExamples, LossInputs, same_class
-from ._simclr import SimCLR, cast_like
+from ._base import with_alpha
+from ._labels import LabelledExamples, LossInputs, class_masks
+from ._simclr import SimCLR
+from ._views import cast_like, draw_views
 
 
 @pytree_dataclass
 class ClassPool:
-    """Labelled examples in the order of their classes, from which keys are drawn.
+    """Labelled examples sorted by class, from which positives and negatives are sampled.
 
     Attributes:
-      data: The examples as they were given, every leaf ``[n, ...]``.
-      labels: The class of each, ``[n]``.
-      order: Places of the examples in ``data``, class by class, ``[n]``.
-      rank: Where each example stands in ``order``, ``[n]``.
-      start: Where each class begins in ``order``, ``[n_classes]``.
-      count: How many examples each class has, ``[n_classes]``.
+      data: The examples in their original order, every leaf ``[n, ...]``.
+      labels: Class of each, ``[n]``.
+      order: Indices of the examples, sorted by class, ``[n]``.
+      rank: Position of each example in ``order``, ``[n]``.
+      start: Position in ``order`` of the first example of each class, ``[n_classes]``.
+      count: Number of examples of each class, ``[n_classes]``.
     """
 
     data: Any
@@ -41,51 +41,58 @@ class ClassPool:
 
     @classmethod
     def from_labels(cls, data: LabelledExamples) -> "ClassPool":
-        """Of labelled examples.
+        """Sorts labelled examples by class.
 
         Raises:
-          ValueError: If a label is below 0, or all are of one class.
+          ValueError: If a label is negative, or there are fewer than two classes.
         """
         labels = np.asarray(data.labels)
         if labels.size and labels.min() < 0:
-            raise ValueError("`data` must have labels of all examples, got one below 0.")
+            raise ValueError("`data` must have a class for every example, got a negative label.")
         count = np.bincount(labels)
         if (count > 0).sum() < 2:
             raise ValueError("`data` must have two classes or more, got one.")
         order = np.argsort(labels, kind="stable")
         rank = np.empty_like(order)
         rank[order] = np.arange(len(order))
-        whole = (labels, order, rank, np.cumsum(count) - count, count)
+        arrays = (labels, order, rank, np.cumsum(count) - count, count)
         return cls(
-            jax.tree.map(jnp.asarray, data.examples), *(jnp.asarray(x, jnp.int32) for x in whole)
+            jax.tree.map(jnp.asarray, data.examples), *(jnp.asarray(x, jnp.int32) for x in arrays)
         )
 
-    def draw_keys(
-        self, key: Key[Array, ""], place: Int[Array, "batch"]
+    def sample_pairs(
+        self, key: Key[Array, ""], index: Int[Array, "batch"]
     ) -> tuple[Int[Array, "batch"], Int[Array, "batch"]]:
-        """Places of another example of each one's class, and of one of another class.
+        """Samples another example of each one's class, and one of the other classes, uniformly.
 
-        Both uniformly. So classes are drawn as often as they occur. The only example of a class is
-        its own key.
+        Negative classes thus occur in proportion to their frequencies. The only example of a class
+        is its own positive.
+
+        Args:
+          key: Random key.
+          index: Indices of the queries.
+
+        Returns:
+          Indices of the positives and of the negatives.
         """
         pos_key, neg_key = jax.random.split(key)
-        own = self.labels[place]
-        start, count = self.start[own], self.count[own]
-        among = randint_below(pos_key, place.shape, jnp.maximum(count - 1, 1))
-        among = among + (among >= self.rank[place] - start).astype(jnp.int32)  # passes over itself
-        pos = start + jnp.where(count > 1, among, 0)
-        other = randint_below(neg_key, place.shape, self.order.shape[0] - count)
+        label = self.labels[index]
+        start, count = self.start[label], self.count[label]
+        offset = randint_below(pos_key, index.shape, jnp.maximum(count - 1, 1))
+        offset = offset + (offset >= self.rank[index] - start).astype(jnp.int32)  # skips the query
+        pos = start + jnp.where(count > 1, offset, 0)
+        other = randint_below(neg_key, index.shape, self.order.shape[0] - count)
         neg = other + jnp.where(other >= start, count, 0)
         return self.order[pos], self.order[neg]
 
 
 @pytree_dataclass
 class ResampledBatches(ArrayBatches):
-    """Examples drawn uniformly with replacement, so many in an epoch.
+    """Batches of examples sampled uniformly with replacement.
 
     Attributes:
       data: Every leaf ``[n, ...]``.
-      n_draws: Draws in an epoch, >= 1. Static.
+      n_draws: Number of samples per epoch, >= 1. Static.
     """
 
     n_draws: int = field(default=1, kw_only=True, metadata=STATIC)
@@ -95,103 +102,102 @@ class ResampledBatches(ArrayBatches):
 
     @property
     def n(self) -> int:
-        """How many examples an epoch takes."""
+        """Number of samples per epoch."""
         return self.n_draws
 
     def order(self, key: Key[Array, ""], position: Int[Array, "*shape"]) -> Int[Array, "*shape"]:
-        """An example for each place of an epoch."""
+        """Samples the index of the example at each position of an epoch."""
         n = jax.tree.leaves(self.data)[0].shape[0]
         return randint_below(key, position.shape, jnp.int32(n))
 
 
 class Triplets(NamedTuple):
-    """A batch: queries, a key of each one's class, and a key of another.
+    """Batch of triplets.
 
     Attributes:
-      query: The queries.
-      pos: An example of the class of each.
-      neg: An example of another class than that of each.
-      labels: The classes of all queries, then of all ``pos``, then of all ``neg``, ``[3 batch]``.
+      query: Queries.
+      pos: Example of each query's class.
+      neg: Example of another class.
+      labels: Classes of all queries, then of all ``pos``, then of all ``neg``, ``[3 batch]``.
     """
 
     query: Any
     pos: Any
     neg: Any
-    labels: Int[Array, "of_all"]
+    labels: Int[Array, "three_batches"]
 
 
 @pytree_dataclass
 class ClassTriplets(SimCLR):
-    r"""Supervised pre-training with pairs drawn by label: a query, a key like it, one unlike it.
+    r"""Supervised pre-training with triplets sampled by class.
 
     .. math::
         \ell_i = -\log \frac{e^{\cos(q_i, k^+_i) / t}}
                             {\sum_j e^{\cos(q_i, k^+_j) / t} + \sum_j e^{\cos(q_i, k^-_j) / t}}
 
-    with :func:`crl_jax.losses.info_nce`, where :math:`k^+_i` is drawn uniformly from the class of
-    the query :math:`q_i` and :math:`k^-_i` from all other classes together, hence in proportion to
-    their frequencies. All keys of the batch are in the sum, as published: also those of others that
-    are of the query's own class, whose share among the negatives the history has as
-    ``false_negatives``. Losses that correct for them go into ``loss_fn``.
+    with :func:`crl_jax.losses.info_nce`. The positive :math:`k^+_i` is sampled uniformly from the
+    class of the query :math:`q_i`, and :math:`k^-_i` from all other classes together, hence in
+    proportion to their frequencies. As published, the sum contains all keys of the batch, including
+    those of other queries that share the query's class; the history reports their share of the
+    negatives as ``false_negatives``. A debiased ``loss_fn`` corrects for them.
 
-    Batches are of the examples of ``pool``, of which only the places count: by
-    :class:`crl_jax.train.ArrayBatches` each is a query once in an epoch, and by
-    :class:`ResampledBatches` queries are drawn, too, as published.
+    Batches contain examples of ``pool``, by index: with :class:`crl_jax.train.ArrayBatches` each
+    is a query once per epoch; with :class:`ResampledBatches` queries are resampled, as published.
 
     Attributes:
-      network: See :class:`SimCLR`.
-      augment: See :class:`SimCLR`; each of the three sees its own.
-      pool: What keys are drawn from, :meth:`ClassPool.from_labels` labelled examples.
+      augment: See :class:`SimCLR`; the three views are independent.
+      pool: Examples sorted by class, see :meth:`ClassPool.from_labels`.
       hyperparams: See :class:`SimCLR`; the published temperature is 0.07.
-      loss_fn: See :class:`SimCLR`.
-      alpha: See :class:`SimCLR`.
-      pretrained: See :class:`SimCLR`.
+
+    The other attributes are those of :class:`SimCLR`.
 
     References:
-      Shi, *基于对比学习的文章类型判别* (Telling Types of Articles by Contrastive Learning, 2021),
-      section 1.3 for the loss (after its Table 1), section 1.4 and Figure 2 for its denominator,
-      section 2.1 for the draws, and Table 2 for the settings; Gao et al., `SimCSE
+      Shi, *基于对比学习的文章类型判别* (Article type classification based on contrastive learning,
+      2021), section 1.3 for the loss (after its Table 1), section 1.4 and Figure 2 for its
+      denominator, section 2.1 for the sampling, and Table 2 for the settings; Gao et al., `SimCSE
       <https://arxiv.org/abs/2104.08821>`_, 2021, Eq. 5, for the same denominator.
     """
 
     pool: ClassPool = field(kw_only=True)
 
-    def batch(self, key: Key[Array, ""], examples: Batch) -> Any:
-        """A key of its class and one of another for each example, and a view of all three."""
-        draw_key, *view_keys = jax.random.split(key, 4)
-        pos, neg = self.pool.draw_keys(draw_key, examples.place)
-        places = examples.place, pos, neg
-        query, like, unlike = (self._views(*each) for each in zip(view_keys, places))
-        return Triplets(query, like, unlike, self.pool.labels[jnp.concatenate(places)])
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.pool, ClassPool):
+            raise ValueError(
+                "`pool` must be a tasks.ClassPool, such as ClassPool.from_labels(data), "
+                f"got {type(self.pool).__name__}."
+            )
 
-    def _views(self, key: Key[Array, ""], place: Int[Array, "batch"]) -> Any:
-        """Views of the examples at these places of the pool."""
-        examples = jax.tree.map(lambda leaf: leaf[place], self.pool.data)
-        return draw_views(self.augment, jax.random.split(key, place.shape[0]), examples)
+    def check_data(self, data: Any) -> None:
+        """Accepts any data: the classes are those of ``pool``."""
+        del data
+
+    def batch(self, key: Key[Array, ""], examples: Batch) -> Any:
+        """Samples a positive and a negative for each example, and a view of all three."""
+        sample_key, *view_keys = jax.random.split(key, 4)
+        pos, neg = self.pool.sample_pairs(sample_key, examples.place)
+        indices = examples.place, pos, neg
+        query, pos, neg = (self._views(*x) for x in zip(view_keys, indices))
+        return Triplets(query, pos, neg, self.pool.labels[jnp.concatenate(indices)])
+
+    def _views(self, key: Key[Array, ""], index: Int[Array, "batch"]) -> Any:
+        examples = jax.tree.map(lambda leaf: leaf[index], self.pool.data)
+        return draw_views(self.augment, jax.random.split(key, index.shape[0]), examples)
 
     def loss(
         self, params: Any, model_state: Any, batch: Any, ctx: StepContext
     ) -> tuple[Array, tuple[Any, dict[str, Array]]]:
-        """The mean over the real queries."""
-        _, rest = self.network_variables(params, model_state)
-        together = jax.tree.map(
-            lambda *parts: jnp.concatenate(parts), batch.query, batch.pos, batch.neg
-        )
-        z, rest = self.network.apply(params, rest, cast_like(params, together), train=True)
+        """Computes the mean over the real queries."""
+        _, variables = self.network_variables(params, model_state)
+        views = jax.tree.map(lambda *x: jnp.concatenate(x), batch.query, batch.pos, batch.neg)
+        z, variables = self.network.apply(params, variables, cast_like(params, views), train=True)
         query, *keys = jnp.split(normalize(z), 3)
-        scores = _triplet_scores(query, jnp.concatenate(keys), ctx)
+        scores = jnp.matmul(query, jnp.concatenate(keys).T, preferred_element_type=jnp.float32)
         n = ctx.where.shape[0]
-        classes = same_class(batch.labels[:n], batch.labels[n:])
-        loss, alpha, metrics = self.score_loss(scores, classes, alpha_of(model_state), ctx)
-        return loss, (rest if alpha is None else AlphaState(rest, alpha), metrics)
-
-
-def _triplet_scores(
-    query: Float[Array, "batch dim"], keys: Float[Array, "keys dim"], ctx: StepContext
-) -> LossInputs:
-    """Cosines with the keys of all real queries, of which the own positive is no negative."""
-    scores = jnp.matmul(query, keys.T, preferred_element_type=jnp.float32)
-    n = query.shape[0]
-    own = jnp.arange(2 * n)[None, :] == jnp.arange(n)[:, None]
-    real = jnp.tile(ctx.where, 2)[None, :]
-    return LossInputs(jnp.diagonal(scores), scores, ~own & real)
+        # The keys of padding are no negatives, nor is a query's own positive.
+        where = jnp.arange(2 * n)[None, :] != jnp.arange(n)[:, None]
+        where = where & jnp.tile(ctx.where, 2)[None, :]
+        classes = class_masks(batch.labels[:n], batch.labels[n:])
+        inputs = LossInputs(jnp.diagonal(scores), scores, where, classes)
+        loss, alpha, metrics = self.score_loss(inputs, getattr(model_state, "alpha", None), ctx)
+        return loss, (with_alpha(variables, alpha), metrics)

@@ -154,7 +154,7 @@ def judge_negatives(found: Found, entry: PairLoss) -> dict[str, float]:
     step = max(1, len(images) // _WEIGHED)
     images, first = images[::step][:_WEIGHED], first[::step][:_WEIGHED]
     x, y, groups = found.images[images], found.texts[first], test.groups[images]
-    hyperparams = {**learned.task.hyperparams, **learned.task.learned(learned.params)}
+    hyperparams = {**learned.task.hyperparams, **learned.task.learned_hyperparams(learned.params)}
     if learned.alpha is not None:
         hyperparams["alpha"] = learned.alpha
     halves = losses.tower_scores(x, y), losses.tower_scores(y, x)

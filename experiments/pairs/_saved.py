@@ -67,7 +67,7 @@ class CLIP:
 def save_towers(folder: Path, found: Found) -> None:
     """Writes both networks with their way into the space, and the vocabulary."""
     learned = found.learned
-    both = learned.task.networks_variables(learned.params, learned.model_state)
+    both = learned.task.network_variables(learned.params, learned.model_state)
     save_text_encoder(folder, found.encoder, *both)
 
 

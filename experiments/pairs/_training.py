@@ -71,7 +71,7 @@ def task_of(config: Config, problem: Problem, numbers: dict[str, float]) -> task
     learned: dict[str, Any] = {}
     if options.learn_temperature:
         learned["temperature"] = hyperparams.pop("temperature")
-        learned["least_temperature"] = options.least_temperature
+        learned["min_temperature"] = options.least_temperature
     if "bias" in entry.settings:
         values = settle("loss", config.objective, LOSSES, tuple(numbers)) | numbers
         learned["bias"] = values["bias"]

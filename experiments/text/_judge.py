@@ -151,7 +151,7 @@ def _of_classes(learned: TextLearned, seed: int) -> dict[str, Any]:
     """Alignment of features of texts of one class, and uniformity."""
     some = _some(learned.test)
     z, labels = losses.normalize(learned.features_before[some]), learned.test.labels[some]
-    of_class, _ = _pool(z, labels).draw_keys(jax.random.key(seed), jnp.arange(len(z)))
+    of_class, _ = _pool(z, labels).sample_pairs(jax.random.key(seed), jnp.arange(len(z)))
     return {"alignment": losses.alignment(z, z[of_class]), "uniformity": losses.uniformity(z)}
 
 
