@@ -21,7 +21,7 @@ TASKS = {
     "SimCLR with alpha": tasks.SimCLR(
         LINEAR,
         Jitter(),
-        {"tau_plus": 0.1},
+        {"tau_plus": 0.1, "beta": 0.9},
         losses.bayesian_contrastive,
         alpha=tasks.AlphaFromLabels(),
     ),
