@@ -14,6 +14,13 @@ from pathlib import Path
 from typing import Any
 
 
+def tune_compiler() -> None:
+    """Sets the compiler options of the experiments, so that timings are those of the commands."""
+    from experiments._compiler import tune_compiler
+
+    tune_compiler()
+
+
 def machine() -> dict[str, Any]:
     """Processor, cores and load: with other work on the machine the figures mean little."""
     cpu = platform.processor() or platform.machine()

@@ -189,6 +189,7 @@ def measure(log: data.Interactions, params: Params, rounds: int) -> list[dict[st
 
 def main() -> None:
     """Measures, checks against SciPy, prints the table and writes the JSON."""
+    common.tune_compiler()
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument(
         "--interactions", type=common.count, default=10_000_000, help="pairs to draw"

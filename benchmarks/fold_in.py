@@ -166,6 +166,7 @@ def measure(log: data.Interactions, similarity: Similarity, draw: int) -> dict[s
 
 def main() -> None:
     """Parses the command line, measures, prints the table and writes the JSON."""
+    common.tune_compiler()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--data", type=Path, required=True, help="folder with train.csv, test.csv")
     parser.add_argument("--draws", type=common.count, default=3)

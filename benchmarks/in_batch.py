@@ -59,6 +59,8 @@ def training(batch: int, mask: Any) -> Callable[[], Answer]:
 
     from crl_jax import data, losses, models, samplers, tasks, train
 
+    common.tune_compiler()
+
     everyone = np.arange(batch)
     task = tasks.Ranking.from_interactions(
         data.Interactions.from_arrays(everyone, everyone),

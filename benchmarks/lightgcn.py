@@ -35,6 +35,8 @@ def make_ours(split: Any) -> tuple[Callable[[], float], Callable[[], Tables]]:
 
     from crl_jax import losses, models, tasks, train
 
+    common.tune_compiler()
+
     task = tasks.Ranking.from_interactions(
         split.train,
         encoder=models.LightGCN.from_interactions(split.train, DIM, LAYERS),

@@ -75,6 +75,8 @@ def ours(network: str, way: str, devices: int, views: str, steps: int) -> Callab
 
     from crl_jax import augment, losses, models, tasks, train
 
+    common.tune_compiler()
+
     build = models.BackboneWithHead(settings_of(network, way), models.Projection(WIDTHS))
 
     def pick(key: Any, pair: Any) -> Any:

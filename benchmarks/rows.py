@@ -106,20 +106,20 @@ def by_rows(name: str) -> tuple[Step, Start, Waken]:
     def step(carry: Any, ids: Any) -> Any:
         tables, states, number = carry
         read = [
-            rows.read(rule, table, state, at.ravel(), number)
+            rows.gather(rule, table, state, at.ravel(), number)
             for table, state, at in zip(tables, states, ids)
         ]
 
         def of_rows(values: Any) -> Any:
             taken = (
-                value[opened.at].reshape(*at.shape, DIM)
+                value[opened.inverse].reshape(*at.shape, DIM)
                 for value, (opened, _), at in zip(values, read, ids)
             )
             return loss_of(*taken)
 
         value, grads = jax.value_and_grad(of_rows)([opened.rows for opened, _ in read])
         written = [
-            rows.write(rule, table, state, opened, grad, number)
+            rows.scatter(rule, table, state, opened, grad, number)
             for table, (opened, state), grad in zip(tables, read, grads)
         ]
         tables, states = zip(*written)
@@ -142,6 +142,8 @@ def ours(name: str, n: int) -> tuple[Turn, Sample]:
     import jax.numpy as jnp
 
     from crl_jax import train
+
+    common.tune_compiler()
 
     step, start, waken = dense() if name == DENSE else by_rows(name.removeprefix("rows."))
 

@@ -116,6 +116,7 @@ def measure(log: data.Interactions, setting: str, rounds: int) -> list[dict[str,
 
 def main() -> None:
     """Measures, prints the table and writes the JSON."""
+    common.tune_compiler()
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--data", required=True, help="folder of MovieLens 100K with its split")
     parser.add_argument("--out", type=Path, help="JSON file for the figures")

@@ -120,6 +120,8 @@ def train(folder: Path, _: argparse.Namespace) -> Figures:
     """Trains with Adam, and keeps the tables."""
     from crl_jax import train as engine
 
+    common.tune_compiler()
+
     seen = _kept(folder / "split.npz")["train"]
     by_rows = engine.prefer_row_updates(seen.n_users + seen.n_items, 3 * BATCH)
     kind = engine.RowOptimizer if by_rows else engine.Optimizer
@@ -133,6 +135,8 @@ def train_sgd(folder: Path, _: argparse.Namespace) -> Figures:
     """Trains with SGD of the rows of a batch."""
     from crl_jax import train as engine
 
+    common.tune_compiler()
+
     optimizer = engine.RowOptimizer(SGD_RATE, WEIGHT_DECAY, rule=engine.rows.sgd)
     return _fit(_kept(folder / "split.npz")["train"], optimizer, "by rows")[1]
 
@@ -140,6 +144,8 @@ def train_sgd(folder: Path, _: argparse.Namespace) -> Figures:
 def _fit(seen: Any, optimizer: Any, way: str) -> tuple[Any, Figures]:
     from crl_jax import losses, models, tasks
     from crl_jax import train as engine
+
+    common.tune_compiler()
 
     clock, ends = Clock(), []
     with clock():

@@ -40,6 +40,8 @@ def run_jax(folder: Path, epochs: int, mark: Mark) -> float:
     """What a user of ``crl_jax`` writes."""
     from crl_jax import data, losses, metrics, models, tasks, train
 
+    common.tune_compiler()
+
     mark("import")
     split = data.read_split(folder / "train.csv", folder / "test.csv")
     mark("load")
@@ -142,6 +144,8 @@ def ndcg(scores: Any, train: Any, test: Any) -> float:
 def probe_jax(folder: Path, max_epochs: int) -> list[float]:
     """NDCG of ``crl_jax`` every STRIDE epochs."""
     from crl_jax import data, losses, tasks, train
+
+    common.tune_compiler()
 
     split = data.read_split(folder / "train.csv", folder / "test.csv")
     fitted = tasks.fit_ranking(

@@ -127,6 +127,8 @@ def make_epoch(task: Task, interactions: Any) -> Contestant:
 
     from crl_jax import losses, models, tasks, train
 
+    common.tune_compiler()
+
     loss, hyperparams = {
         "bpr": (losses.bpr, {}),
         "dpl": (losses.debiased_pairwise, {"tau_plus": TAU_PLUS}),

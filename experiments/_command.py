@@ -12,6 +12,7 @@ import jax
 from crl_jax.train import TrainingDiverged
 
 from ._compiled import keep_compiled
+from ._compiler import tune_compiler
 from ._processes import joined
 from ._screen import show_error, show_warning
 from ._signals import advice
@@ -27,6 +28,7 @@ def run(command: Callable[[], None], flags: Mapping[str, str]) -> int:
       command: What is run.
       flags: Its flags by the arguments that they set, which warnings and errors speak of.
     """
+    tune_compiler()
     warnings.showwarning = partial(show_warning, flags)
     keep_compiled()
     try:

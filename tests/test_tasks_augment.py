@@ -184,7 +184,7 @@ def test_momentum_goes_by_the_published_algorithm(loss_fn):
     steps = train.ArrayBatches(data).epoch(jax.random.key(3), plan)
     for i in range(2):
         one = jax.tree.map(lambda x, i=i: x[i : i + 1], steps)
-        batch = task.batch(one.key[0], train.Batch(one.place[0], data[one.place[0]]))
+        batch = task.batch(one.key[0], train.Batch(one.indices[0], data[one.indices[0]]))
         now = np.asarray(state.params["linear"]["kernel"], np.float64)
         query = unit(np.asarray(batch.first, np.float64) @ now)
         key = unit(np.asarray(batch.second, np.float64) @ average)

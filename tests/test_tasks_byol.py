@@ -68,7 +68,7 @@ def test_a_step_is_that_of_the_formulas():
         progress=0.25,
     )  # fmt: skip
     momentum = 1 - 0.25 * (np.cos(np.pi / 4) + 1) / 2
-    for key, place in zip(steps.key, steps.place, strict=True):
+    for key, place in zip(steps.key, steps.indices, strict=True):
         batch = task.batch(key, train.Batch(place, jnp.asarray(POINTS)[place]))
         v1, v2 = (np.asarray(v, np.float64) for v in (batch.first, batch.second))
         loss, dw, dq = mean_and_gradients(w, q, target, v1, v2)

@@ -239,7 +239,7 @@ def test_weights_and_numbers_of_the_term_are_swept_without_another_program():
         auxiliary_loss=alone(),
         sweep={"auxiliary_loss.weight": weights, "auxiliary_loss.temperature": temperatures},
     )
-    assert swept.numbers["auxiliary_loss.weight"].tolist() == [0.0, 0.5]
+    assert swept.run_params["auxiliary_loss.weight"].tolist() == [0.0, 0.5]
     for run, (weight, temperature) in enumerate(zip(weights, temperatures, strict=True)):
         one = fit(auxiliary_loss=alone(weight=weight, hyperparams={"temperature": temperature}))
         for name, values in one.run().items():

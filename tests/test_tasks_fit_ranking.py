@@ -184,7 +184,7 @@ def test_what_is_swept_need_not_be_given_besides(quick):
     fitted = quick(loss=losses.debiased_pairwise, n_pos=2, sweep=swept, epochs=2)
     alone = quick(loss=losses.debiased_pairwise, n_pos=2, hyperparams={"tau_plus": 0.3}, epochs=2)
     np.testing.assert_allclose(fitted.run(1)["users"], alone.run()["users"], rtol=1e-3, atol=1e-4)
-    np.testing.assert_array_equal(fitted.numbers["loss.tau_plus"], np.float32([0.0, 0.3]))
+    np.testing.assert_array_equal(fitted.run_params["loss.tau_plus"], np.float32([0.0, 0.3]))
 
 
 def test_stop_at_leaves_the_schedule_as_it_is(quick):
@@ -386,5 +386,5 @@ def test_a_metric_of_ones_own_does_not_pass_for_the_validation_score(quick):
     measured = quick(hooks=[ValidationMetrics(named("ndcg@20"))], epochs=2)
     assert select_best(measured).score == select_best(quick(epochs=2)).score
     for name in ("valid_ndcg@20", "loss", "epoch", "seconds"):
-        with pytest.raises(ValueError, match=f"name of its own, got '{name}'"):
+        with pytest.raises(ValueError, match=f"must be unique, got '{name}'"):
             quick(hooks=[ValidationMetrics(named(name))], epochs=2)

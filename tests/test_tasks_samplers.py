@@ -136,7 +136,7 @@ def test_what_cannot_be_is_said(split):
                 "sampler": samplers.RNS(),
                 "compute_dtype": "bfloat16",
             },
-            "`optimizer` of rows goes with neither `compute_dtype`",
+            "`compute_dtype` must be None and `accumulate` 1",
         ),
         (
             {"by_rows": True, "l2_target": "rows", "sampler": samplers.DNS(3)},

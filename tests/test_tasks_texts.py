@@ -209,11 +209,11 @@ def test_keys_are_drawn_by_frequency():
 def test_queries_are_drawn_uniformly():
     batches = tasks.ResampledBatches(jnp.arange(7.0), n_draws=5000)
     steps = batches.epoch(jax.random.key(0), TrainConfig(64))
-    places = np.asarray(steps.place)[np.asarray(steps.where)]
+    places = np.asarray(steps.indices)[np.asarray(steps.where)]
     assert places.size == 5000
     assert stats.chisquare(np.bincount(places, minlength=7)).pvalue > 1e-5
     other = batches.epoch(jax.random.key(1), TrainConfig(64))
-    assert not np.array_equal(steps.place, other.place)
+    assert not np.array_equal(steps.indices, other.indices)
     with pytest.raises(ValueError, match="`n_draws` must be at least 1, got 0"):
         tasks.ResampledBatches(jnp.arange(7), n_draws=0)
 

@@ -131,7 +131,7 @@ def test_many_devices_give_what_one_gives():
         with pytest.raises(ValueError, match=r"`mesh` must have an axis data.*table"):
             line(config=TrainConfig(8, mesh=Mesh(devices, axes)))
     stated = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Explicit,))
-    with pytest.raises(ValueError, match=r"`mesh` must leave layouts.*got axes Explicit"):
+    with pytest.raises(ValueError, match=r"`mesh` must have axes of type Auto.*got axes Explicit"):
         line(config=TrainConfig(8, mesh=stated))
 
 
@@ -289,13 +289,13 @@ def test_hooks_see_what_those_before_them_measured():
     [
         ({"config": TrainConfig(0)}, "`batch_size` must be at least 1"),
         ({"config": TrainConfig(4, draw_batches=2, accumulate=2)}, "`draw_batches` must be 1"),
-        ({"optimizer": RowOptimizer()}, "`optimizer` of rows needs a train.RowTask, got Line"),
+        ({"optimizer": RowOptimizer()}, "`task` must be a train.RowTask.*got Line"),
         ({"eval_every": 0}, "`eval_every` must be at least 1"),
         ({"stop_at": 0}, "`stop_at` must be at least 1"),
         ({"epochs": [2, 3], "seeds": [0, 1, 2]}, "must all have one length"),
         (
             {"batches": HostBatches(lambda epoch: []), "config": TrainConfig(4, accumulate=2)},
-            "`batches` from the host",
+            "`accumulate` and `draw_batches` must be 1",
         ),
     ],
 )

@@ -42,9 +42,9 @@ def by_rows(rule, steps=STEPS, size=1.0):
     def step(carry, number):
         table, state = carry
         ids, pulls = draw(number, size)
-        opened, state = rows.read(rule, table, state, ids, number)
-        grads = jax.grad(lambda values: pull(values[opened.at], pulls))(opened.rows)
-        return rows.write(rule, table, state, opened, grads, number), None
+        opened, state = rows.gather(rule, table, state, ids, number)
+        grads = jax.grad(lambda values: pull(values[opened.inverse], pulls))(opened.rows)
+        return rows.scatter(rule, table, state, opened, grads, number), None
 
     (table, state), _ = jax.lax.scan(step, (TABLE, rows.init(rule, TABLE)), jnp.arange(steps))
     return rows.flush_lazy_updates(rule, table, state, jnp.int32(steps))[0]
@@ -138,9 +138,9 @@ def test_a_row_that_has_slept_is_off_by_no_more_than_is_said(t, k, root, steep):
         rule = rows.adam(1.0)
         state = rule.init(jnp.zeros((1, 1)))
         # What the state of a row is after t steps, its means set by hand.
-        _, state = rule.wake(jnp.zeros((1, 1)), state, jnp.int32(t))
-        state = state._replace(mean=jnp.full((1, 1), mean), square=jnp.full((1, 1), square))
-        moved, after = rule.wake(jnp.zeros((1, 1)), state, jnp.int32(t + k))
+        _, state = rule.flush(jnp.zeros((1, 1)), state, jnp.int32(t))
+        state = state._replace(mu=jnp.full((1, 1), mean), nu=jnp.full((1, 1), square))
+        moved, after = rule.flush(jnp.zeros((1, 1)), state, jnp.int32(t + k))
     # Numbers of a step are float32: a way is a difference of two of them.
     rounding = 2e-5
     assert abs(-float(moved[0, 0]) - want) <= (bound + rounding) * abs(want) + 1e-300
@@ -148,8 +148,8 @@ def test_a_row_that_has_slept_is_off_by_no_more_than_is_said(t, k, root, steep):
         assert bound < 1e-4
     if root > -6:
         assert bound < 1e-6
-    np.testing.assert_allclose(after.mean, mean * 0.9**k, rtol=1e-4, atol=1e-30)
-    np.testing.assert_allclose(after.square, square * 0.999**k, rtol=1e-4)
+    np.testing.assert_allclose(after.mu, mean * 0.9**k, rtol=1e-4, atol=1e-30)
+    np.testing.assert_allclose(after.nu, square * 0.999**k, rtol=1e-4)
 
 
 def test_small_gradients_and_long_nights(standard_promotion):
@@ -169,13 +169,13 @@ def test_all_rows_wake_block_by_block(n, monkeypatch):
     rule, table = rows.adam(warm_cosine), jnp.resize(TABLE, (n, DIM))
     state = rows.init(rule, table)
     grads = jax.random.normal(jax.random.key(3), table.shape)
-    updates, of_rule = rule.update(grads, state.rule, table, jnp.int32(0))
-    want, of_rule_awake = rule.wake(table + updates, of_rule, jnp.int32(9))
+    updates, of_rule = rule.update(grads, state.rule_state, table, jnp.int32(0))
+    want, of_rule_awake = rule.flush(table + updates, of_rule, jnp.int32(9))
     got, after = rows.flush_lazy_updates(
-        rule, table + updates, state._replace(rule=of_rule), jnp.int32(9)
+        rule, table + updates, state._replace(rule_state=of_rule), jnp.int32(9)
     )
     np.testing.assert_allclose(got, want, atol=1e-6)
-    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5), after.rule, of_rule_awake)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5), after.rule_state, of_rule_awake)
     assert np.abs(got - table).min() > 0
 
 
@@ -185,11 +185,11 @@ def test_waking_twice_is_waking_once():
     grads = jax.random.normal(jax.random.key(3), TABLE.shape)
     updates, state = rule.update(grads, state, TABLE, jnp.int32(0))
     table = TABLE + updates
-    once, of_once = rule.wake(table, state, jnp.int32(9))
-    twice, of_twice = rule.wake(*rule.wake(table, state, jnp.int32(4)), jnp.int32(9))
+    once, of_once = rule.flush(table, state, jnp.int32(9))
+    twice, of_twice = rule.flush(*rule.flush(table, state, jnp.int32(4)), jnp.int32(9))
     np.testing.assert_allclose(twice, once, atol=1e-6)
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4), of_twice, of_once)
-    again, _ = rule.wake(once, of_once, jnp.int32(9))
+    again, _ = rule.flush(once, of_once, jnp.int32(9))
     np.testing.assert_array_equal(again, once)
 
 
@@ -216,8 +216,8 @@ def test_bfloat16_tables_stay_bfloat16():
     for name in ("sgd", "rowwise adagrad", "adam"):
         rule, _ = PAIRS[name]
         state, ids = rows.init(rule, table), jnp.array([3, 3, 5])
-        opened, state = rows.read(rule, table, state, ids, jnp.int32(0))
-        after, state = rows.write(rule, table, state, opened, opened.rows, jnp.int32(0))
+        opened, state = rows.gather(rule, table, state, ids, jnp.int32(0))
+        after, state = rows.scatter(rule, table, state, opened, opened.rows, jnp.int32(0))
         after, state = rows.flush_lazy_updates(rule, after, state, jnp.int32(7))
         assert after.dtype == jnp.bfloat16
         assert np.all(np.isfinite(np.asarray(after, np.float32)))
@@ -230,8 +230,8 @@ def compiled_epoch(n, rule):
     def steps(table, state, ids):
         def step(carry, ids):
             table, state, number = carry
-            opened, state = rows.read(rule, table, state, ids, number)
-            table, state = rows.write(rule, table, state, opened, opened.rows, number)
+            opened, state = rows.gather(rule, table, state, ids, number)
+            table, state = rows.scatter(rule, table, state, opened, opened.rows, number)
             return (table, state, number + 1), None
 
         table, state, number = jax.lax.scan(step, (table, state, jnp.int32(0)), ids)[0]

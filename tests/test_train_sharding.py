@@ -14,6 +14,7 @@ from ranking import fit
 
 from crl_jax import losses, metrics, models, samplers, stats, tasks, train
 from crl_jax.data import simulate, with_validation
+from crl_jax.train import _fit
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
@@ -116,7 +117,7 @@ def test_each_device_holds_its_rows(name):
 
 def collectives(mesh, monkeypatch, **setting):
     """What devices send each other in an epoch and its validation: the shapes of all results."""
-    texts, run_epochs = [], _loop.run_epochs
+    texts, run_epochs = [], _fit.run_epochs
 
     class RunEpochs:
         trace = run_epochs.trace
@@ -125,7 +126,7 @@ def collectives(mesh, monkeypatch, **setting):
             texts.append(run_epochs.lower(*args, **kwargs).compile().as_text())
             return run_epochs(*args, **kwargs)
 
-    monkeypatch.setattr(_loop, "run_epochs", RunEpochs())
+    monkeypatch.setattr(_fit, "run_epochs", RunEpochs())
     trained(setting, mesh, epochs=1)
     kinds = "all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter"
     found = re.findall(rf"= (.+?) (?:{kinds})(?:-start)?\(", texts[0])

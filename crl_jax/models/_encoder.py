@@ -101,14 +101,9 @@ class Encoder(ABC):
         """Scores of all users with all items; users are the last axis for vectorisation."""
         return self._normalize(tables.items[items]) @ self._normalize(tables.users[users]).T
 
-    def is_table(self, params: Any) -> Any:
-        """Which parameters have a row for each user, or for each item, as bools.
-
-        By default all arrays that lead with either number. On several devices such tables may be
-        spread by rows.
-        """
-        rows = (self.n_users, self.n_items)
-        return jax.tree.map(lambda x: x.ndim > 1 and x.shape[0] in rows, params)
+    def table_paths(self) -> tuple[str, ...]:
+        """Paths of the parameters with a row per user or item, which may be sharded by row."""
+        return ("users", "items")
 
     def shard(self, mesh: Mesh) -> "Encoder":
         """Returns the encoder for parameters that are sharded on a mesh; unchanged by default."""

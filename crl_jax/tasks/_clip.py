@@ -140,7 +140,7 @@ class CLIP(ScoreTask):
             half if augment is None else draw_views(augment, view_keys, half)
             for half, (_, _, augment), view_keys in zip(data, self._towers(), keys)
         )
-        return ViewBatch(first, second, examples.place, labels)
+        return ViewBatch(first, second, examples.indices, labels)
 
     def loss(
         self, params: Any, model_state: Any, batch: ViewBatch, ctx: StepContext

@@ -262,7 +262,9 @@ class LackOfFitWarning(Callback):
             self._judge(loop, "after the last epoch")
 
     def _judge(self, loop: TrainingLoop, when: str) -> None:
-        worst = float(worst_lack_of_fit(*self._fixed, loop.whole().state.params, *self._pairs))
+        worst = float(
+            worst_lack_of_fit(*self._fixed, loop.unpadded_state().state.params, *self._pairs)
+        )
         if worst <= _TOLERATED_MISFIT:
             return
         self._warned = True

@@ -238,10 +238,10 @@ def _result(
 ) -> RankingResult:
     """What was trained, its numbers by the names that they were given."""
     fields = {f.name: getattr(fitted, f.name) for f in dataclasses.fields(fitted)}
-    fields["numbers"] = {names.get(path, path): x for path, x in fitted.numbers.items()}
+    fields["run_params"] = {names.get(path, path): x for path, x in fitted.run_params.items()}
     confidence = None
     if task.confidence is not None:
-        confidence = scatter_to_interactions(np.asarray(fitted.memories[0]), train)
+        confidence = scatter_to_interactions(np.asarray(fitted.hook_states[0]), train)
     return RankingResult(**fields, encoder=task.serving, confidence=confidence)
 
 
@@ -268,7 +268,7 @@ def _check_by_rows(task: Ranking, optimizer: RowOptimizer) -> None:
             "`optimizer` of rows goes with no `auxiliary_loss` that looks at more than the vectors "
             f"of the batch, got {type(task.auxiliary_loss).__name__}."
         )
-    if task.sampler.uses_scores and optimizer.row_rule.wake is not None:
+    if task.sampler.uses_scores and optimizer.row_rule.flush is not None:
         raise ValueError(
             f"`sampler` {type(task.sampler).__name__} looks at the scores of other rows, which "
             "sleep: take rows.adagrad or rows.sgd, or an optimizer of whole tables."

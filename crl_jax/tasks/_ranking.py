@@ -160,9 +160,9 @@ class Ranking(RowTask):
         even = jnp.ones(self.seen.users.shape, jnp.float32)
         return params, RankingState(sampler, None if self.confidence is None else even)
 
-    def is_table(self, params: Any) -> Any:
-        """What the encoder says of them."""
-        return self.encoder.is_table(params)
+    def table_paths(self) -> tuple[str, ...]:
+        """Paths of the encoder's tables with a row per user or item."""
+        return self.encoder.table_paths()
 
     def shard(self, mesh: Mesh) -> "Ranking":
         """With an encoder for that mesh."""
@@ -206,7 +206,7 @@ class Ranking(RowTask):
             group_key = jax.random.fold_in(key, 2)
             group = sample_seen(group_key, own, self.takers, self.n_group)
         proposals = self.sampler.propose(neg_key, users, self.positives, self.n_neg)
-        return RankingBatch(examples.place, users, pos, group, proposals)
+        return RankingBatch(examples.indices, users, pos, group, proposals)
 
     def complete_batch(
         self, params: Any, model_state: RankingState, batch: RankingBatch, ctx: StepContext

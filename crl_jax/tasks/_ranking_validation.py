@@ -30,11 +30,11 @@ class RankingValidation(Hook):
         return f"valid_ndcg@{self.k}"
 
     def measure(
-        self, task: Any, state: State, memory: Any, report: EpochReport
+        self, task: Any, state: State, hook_state: Any, report: EpochReport
     ) -> tuple[Any, dict[str, Array], Bool[Array, ""]]:
         """The mean NDCG over users."""
         tables = task.serving.serving_tables(state.params)
         values = evaluate(
             inner_scores, tables, self.layout, ks=(self.k,), auc=False, mesh=report.mesh
         )
-        return memory, {self.name: jnp.mean(values[f"ndcg@{self.k}"])}, jnp.bool_(False)
+        return hook_state, {self.name: jnp.mean(values[f"ndcg@{self.k}"])}, jnp.bool_(False)

@@ -1,7 +1,7 @@
-"""The engine: trains any task, one run or many at once, on one device or several.
+"""Training engine: trains any :class:`Task`, in one run or many, on one device or several.
 
-It knows no users, items, images or words. A :class:`Task` says what a batch and its loss are;
-:func:`fit` does the rest. The tasks of this library are in :mod:`crl_jax.tasks`.
+A task defines the parameters, batches and loss; :func:`fit` trains it. The engine is independent of
+the domain; the tasks of this library are in :mod:`crl_jax.tasks`.
 """
 
 from .._checks import check_count as check_count
@@ -10,9 +10,10 @@ from ._batches import ArrayBatches as ArrayBatches
 from ._batches import HostBatches as HostBatches
 from ._batches import local_batch_size as local_batch_size
 from ._callbacks import Callback as Callback
-from ._callbacks import Checkpoint as Checkpoint
 from ._callbacks import Progress as Progress
 from ._callbacks import TrainingLoop as TrainingLoop
+from ._checkpoint import Checkpoint as Checkpoint
+from ._checkpoint import SharedCheckpoint as SharedCheckpoint
 from ._checkpoint import load_checkpoint as load_checkpoint
 from ._checkpoint import save_checkpoint as save_checkpoint
 from ._epoch import RunStates as RunStates
@@ -28,6 +29,7 @@ from ._hooks import FinalValue as FinalValue
 from ._hooks import Hook as Hook
 from ._hooks import ValidationMetrics as ValidationMetrics
 from ._jit import jit as jit
+from ._jit import set_compiler_options as set_compiler_options
 from ._optimizers import AnyOptimizer as AnyOptimizer
 from ._optimizers import OptaxOptimizer as OptaxOptimizer
 from ._optimizers import Optimizer as Optimizer
@@ -51,7 +53,6 @@ from ._optimizers import step_decay as step_decay
 from ._scan import Steps as Steps
 from ._scan import TrainConfig as TrainConfig
 from ._scan import run_steps as run_steps
-from ._shared_checkpoint import SharedCheckpoint as SharedCheckpoint
 from ._sweep import Selection as Selection
 from ._sweep import grid as grid
 from ._sweep import select_best as select_best

@@ -1,4 +1,4 @@
-"""What :func:`crl_jax.train.fit` compiles: some epochs of all runs, or a few batches of them."""
+"""Compiled programs of :func:`crl_jax.train.fit`: epochs of all runs, or chunks of host batches."""
 
 import dataclasses
 from collections.abc import Callable
@@ -18,35 +18,35 @@ from ._optimizers import AnyOptimizer, Optimizer, RowOptimizer
 from ._scan import Steps, TrainConfig, run_steps
 from ._sharding import Sharding
 from ._task import State, Task, stream
-from ._validation import check_names, put
+from ._validation import check_metric_names, replace_leaf
 
 
 class RunStates(NamedTuple):
-    """All that changes while runs train side by side; every leaf leads with ``runs``.
+    """Training states of all runs; every leaf has the leading axis ``runs``.
 
     Attributes:
       state: States of the runs.
-      memories: What the hooks remember.
-      stopped: Whether the run has ended: by a hook, by its length, or because it diverged.
+      hook_states: States of the hooks.
+      stopped: Whether each run has stopped: by a hook, by its length, or by divergence.
     """
 
     state: State
-    memories: tuple[Any, ...]
+    hook_states: tuple[Any, ...]
     stopped: Bool[Array, "runs"]
 
 
 @dataclass(frozen=True)
-class Program:
-    """The static side of a compiled call: how steps are taken, and which leaves runs replace."""
+class StaticInputs:
+    """Static arguments of the compiled programs; ``swept_paths`` are replaced for each run."""
 
     config: TrainConfig
-    paths: tuple[str, ...]
+    swept_paths: tuple[str, ...]
     updates_per_epoch: int | None
     sharding: Sharding | None = None
 
 
 class Inputs(NamedTuple):
-    """What does not change while training; arguments of the compiled calls."""
+    """Array arguments of the compiled programs that training does not change."""
 
     task: Task
     optimizer: AnyOptimizer
@@ -54,81 +54,83 @@ class Inputs(NamedTuple):
     hooks: tuple[Hook, ...]
 
     @property
-    def by_rows(self) -> bool:
-        """Whether a step changes the rows that it reads alone."""
+    def is_row_optimizer(self) -> bool:
+        """Whether steps update the rows of a batch only."""
         return isinstance(self.optimizer, RowOptimizer)
 
 
-def trace_chunk(batches: HostBatches, state: RunStates, **rest: Any) -> Any:
-    """The steps on the first batches from the host, which tell their shapes."""
-    steps = next(batches.chunks(0, rest["program"].config))
-    return _run_chunk.trace(state, state.state.key, steps, **rest)
+def trace_chunk(batches: HostBatches, state: RunStates, **kwargs: Any) -> Any:
+    """Traces the steps on the first batches from the host, which determine the shapes."""
+    steps = next(batches.chunks(0, kwargs["static"].config))
+    return _run_chunk.trace(state, state.state.key, steps, **kwargs)
 
 
-def _settle(fixed: Inputs, run: dict[str, Array], program: Program) -> tuple[Task, AnyOptimizer]:
-    """Task and optimiser of one run, with its own numbers in their places."""
-    both = {"task": fixed.task, "optimizer": fixed.optimizer}
-    for path in program.paths:
-        both = put(both, path, run[path])
-    optimizer = both["optimizer"]
-    if isinstance(optimizer, (Optimizer, RowOptimizer)) and program.updates_per_epoch is not None:
-        n_steps = run["epochs"] * program.updates_per_epoch
+def _with_run_params(
+    inputs: Inputs, run: dict[str, Array], static: StaticInputs
+) -> tuple[Task, AnyOptimizer]:
+    """Task and optimizer with the swept hyper-parameters of one run."""
+    parts = {"task": inputs.task, "optimizer": inputs.optimizer}
+    for path in static.swept_paths:
+        parts = replace_leaf(parts, path, run[path])
+    optimizer = parts["optimizer"]
+    if isinstance(optimizer, (Optimizer, RowOptimizer)) and static.updates_per_epoch is not None:
+        n_steps = run["epochs"] * static.updates_per_epoch
         optimizer = dataclasses.replace(optimizer, n_steps=n_steps)
-    return both["task"], optimizer
+    return parts["task"], optimizer
 
 
-@partial(jit, static_argnames="program")
-def start_runs(runs: dict[str, Array], fixed: Inputs, *, program: Program) -> RunStates:
-    """The runs before their first epoch."""
+@partial(jit, static_argnames="static")
+def start_runs(runs: dict[str, Array], inputs: Inputs, *, static: StaticInputs) -> RunStates:
+    """Initial states of the runs."""
 
     def one(run: dict[str, Array]) -> RunStates:
-        task, optimizer = _settle(fixed, run, program)
+        task, optimizer = _with_run_params(inputs, run, static)
         state = initial_state(task, optimizer, run["seed"])
-        memories = tuple(hook.init(task, state) for hook in fixed.hooks)
-        return RunStates(state, memories, jnp.bool_(False))
+        hook_states = tuple(hook.init(task, state) for hook in inputs.hooks)
+        return RunStates(state, hook_states, jnp.bool_(False))
 
     state = jax.vmap(one)(runs)
-    return state if program.sharding is None else program.sharding.close(state)
+    return state if static.sharding is None else static.sharding.pad(state)
 
 
-@partial(jit, static_argnames=("program", "n_epochs"), donate_argnames="state")
+@partial(jit, static_argnames=("static", "n_epochs"), donate_argnames="state")
 def run_epochs(
     state: RunStates,
     *,
     runs: dict[str, Array],
-    fixed: Inputs,
+    inputs: Inputs,
     epoch: Int[Array, ""],
-    program: Program,
+    static: StaticInputs,
     n_epochs: int,
 ) -> tuple[RunStates, dict[str, Array]]:
-    """``n_epochs`` epochs of every run, and their report."""
+    """Trains every run for ``n_epochs`` epochs and returns their report."""
 
     def one(before: RunStates, run: dict[str, Array]) -> tuple[RunStates, dict[str, Array]]:
-        task, optimizer = _settle(fixed, run, program)
-        batches = fixed.batches
+        task, optimizer = _with_run_params(inputs, run, static)
+        batches = inputs.batches
 
-        def body(state: State, epoch: Array) -> tuple[State, dict[str, Array]]:
-            state, key = _begin_epoch(task, state, epoch, program.sharding)
+        def run_epoch(state: State, epoch: Array) -> tuple[State, dict[str, Array]]:
+            state, key = _start_epoch(task, state, epoch, static.sharding)
             state, means = run_steps(
                 task,
                 optimizer,
                 state,
-                batches.epoch(key, program.config),
-                config=program.config,
+                batches.epoch(key, static.config),
+                config=static.config,
                 data=batches.data,
                 epoch=epoch,
                 progress=_progress(epoch, run),
             )
-            return _awake(optimizer, state, program.config), means
+            return _flush_lazy_updates(optimizer, state, static.config), means
 
-        these = epoch + jnp.arange(n_epochs, dtype=jnp.int32)
-        after, reports = jax.lax.scan(body, before.state, these)
+        epochs = epoch + jnp.arange(n_epochs, dtype=jnp.int32)
+        after, reports = jax.lax.scan(run_epoch, before.state, epochs)
         report = jax.tree.map(jnp.mean, reports)
         return _measure(
-            task, fixed.hooks, before._replace(state=after), run, report, these[-1] + 1, program
+            task, inputs.hooks, before._replace(state=after), run, report, epochs[-1] + 1, static
         )
 
-    return _over_runs(one, (state, runs), fixed, program)
+    return _over_runs(one, (state, runs), inputs, static)
 
 
 def run_epochs_from_host(
@@ -136,102 +138,102 @@ def run_epochs_from_host(
     state: RunStates,
     *,
     runs: dict[str, Array],
-    fixed: Inputs,
+    inputs: Inputs,
     epoch: np.int32,
-    program: Program,
+    static: StaticInputs,
     n_epochs: int,
 ) -> tuple[RunStates, dict[str, Array]]:
-    """The same with batches that the host reads, a few in each compiled call."""
+    """:func:`run_epochs` on batches from the host, one chunk per compiled call."""
     sums: dict[str, Array] = {}
     total = 0.0
-    static = dict(runs=runs, fixed=fixed, program=program)
-    for now in range(int(epoch), int(epoch) + n_epochs):
-        state, keys = _begin(state, epoch=np.int32(now), **static)
-        # All runs see the same examples; what is drawn for these is their own.
-        for steps in batches.chunks(now, program.config):
-            state, report = _run_chunk(state, keys, steps, epoch=np.int32(now), **static)
+    fixed = dict(runs=runs, inputs=inputs, static=static)
+    for current in range(int(epoch), int(epoch) + n_epochs):
+        state, keys = _start_epoch_of_runs(state, epoch=np.int32(current), **fixed)
+        # All runs see the same examples with random keys of their own.
+        for steps in batches.chunks(current, static.config):
+            state, report = _run_chunk(state, keys, steps, epoch=np.int32(current), **fixed)
             n = float(np.sum(steps.n))
             total += n
             sums = {name: sums.get(name, 0) + n * value for name, value in report.items()}
-        if fixed.by_rows:
-            state = _wake(state, **static)
+        if inputs.is_row_optimizer:
+            state = _flush_runs(state, **fixed)
     if not total:
         raise ValueError(f"`batches` must hold an example in each epoch, got none in {epoch}.")
     report = {name: value / total for name, value in sums.items()}
-    return _finish(state, report, epoch=np.int32(epoch + n_epochs), **static)
+    return _measure_runs(state, report, epoch=np.int32(epoch + n_epochs), **fixed)
 
 
-@partial(jit, static_argnames="program", donate_argnames="state")
-def _begin(
-    state: RunStates, *, runs: dict[str, Array], fixed: Inputs, epoch: Array, program: Program
+@partial(jit, static_argnames="static", donate_argnames="state")
+def _start_epoch_of_runs(
+    state: RunStates, *, runs: dict[str, Array], inputs: Inputs, epoch: Array, static: StaticInputs
 ) -> tuple[RunStates, Key[Array, "runs"]]:
     def one(before: RunStates, run: dict[str, Array]) -> tuple[RunStates, Array]:
-        task, _ = _settle(fixed, run, program)
-        after, key = _begin_epoch(task, before.state, epoch, program.sharding)
+        task, _ = _with_run_params(inputs, run, static)
+        after, key = _start_epoch(task, before.state, epoch, static.sharding)
         return before._replace(state=after), key
 
-    return _over_runs(one, (state, runs), fixed, program)
+    return _over_runs(one, (state, runs), inputs, static)
 
 
-@partial(jit, static_argnames="program", donate_argnames="state")
+@partial(jit, static_argnames="static", donate_argnames="state")
 def _run_chunk(
     state: RunStates,
     keys: Key[Array, "runs"],
     steps: Steps,
     *,
     runs: dict[str, Array],
-    fixed: Inputs,
+    inputs: Inputs,
     epoch: Array,
-    program: Program,
+    static: StaticInputs,
 ) -> tuple[RunStates, dict[str, Array]]:
     def one(
         before: RunStates, run: dict[str, Array], key: Array
     ) -> tuple[RunStates, dict[str, Array]]:
-        task, optimizer = _settle(fixed, run, program)
-        own = steps._replace(key=jax.vmap(lambda i: jax.random.fold_in(key, i))(steps.key))
+        task, optimizer = _with_run_params(inputs, run, static)
+        keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(steps.key)
         after, report = run_steps(
-            task, optimizer, before.state, own,
-            config=program.config, epoch=epoch, progress=_progress(epoch, run),
+            task, optimizer, before.state, steps._replace(key=keys),
+            config=static.config, epoch=epoch, progress=_progress(epoch, run),
         )  # fmt: skip
         return before._replace(state=after), report
 
-    return _over_runs(one, (state, runs, keys), fixed, program)
+    return _over_runs(one, (state, runs, keys), inputs, static)
 
 
-@partial(jit, static_argnames="program", donate_argnames="state")
-def _wake(
-    state: RunStates, *, runs: dict[str, Array], fixed: Inputs, program: Program
+@partial(jit, static_argnames="static", donate_argnames="state")
+def _flush_runs(
+    state: RunStates, *, runs: dict[str, Array], inputs: Inputs, static: StaticInputs
 ) -> RunStates:
     def one(before: RunStates, run: dict[str, Array]) -> RunStates:
-        _, optimizer = _settle(fixed, run, program)
-        return before._replace(state=_awake(optimizer, before.state, program.config))
+        _, optimizer = _with_run_params(inputs, run, static)
+        return before._replace(state=_flush_lazy_updates(optimizer, before.state, static.config))
 
-    return _over_runs(one, (state, runs), fixed, program)
+    return _over_runs(one, (state, runs), inputs, static)
 
 
-@partial(jit, static_argnames="program", donate_argnames="state")
-def _finish(
+@partial(jit, static_argnames="static", donate_argnames="state")
+def _measure_runs(
     state: RunStates,
     report: dict[str, Array],
     *,
     runs: dict[str, Array],
-    fixed: Inputs,
+    inputs: Inputs,
     epoch: Array,
-    program: Program,
+    static: StaticInputs,
 ) -> tuple[RunStates, dict[str, Array]]:
     def one(
         before: RunStates, run: dict[str, Array], report: Any
     ) -> tuple[RunStates, dict[str, Array]]:
-        task, _ = _settle(fixed, run, program)
-        return _measure(task, fixed.hooks, before, run, report, epoch, program)
+        task, _ = _with_run_params(inputs, run, static)
+        return _measure(task, inputs.hooks, before, run, report, epoch, static)
 
-    return _over_runs(one, (state, runs, report), fixed, program)
+    return _over_runs(one, (state, runs, report), inputs, static)
 
 
 def initial_state(task: Task, optimizer: AnyOptimizer, seed: Integer[Array, ""] | int) -> State:
-    """The state before the first step; a pure function."""
+    """Returns the state of a run before the first step; a pure function."""
     key = jax.random.key(seed)
-    params, model_state = jax.tree.map(_strong, task.init(key))
+    params, model_state = jax.tree.map(_strong_type, task.init(key))
     return State(
         step=jnp.int32(0),
         key=stream(key, "epochs"),
@@ -241,28 +243,27 @@ def initial_state(task: Task, optimizer: AnyOptimizer, seed: Integer[Array, ""] 
     )
 
 
-def _strong(x: Array) -> Array:
-    """A number whose type does not give way to others': a step makes such of all that it changes.
+def _strong_type(x: Array) -> Array:
+    """Converts weakly typed arrays to strong types, so that the second epoch does not recompile.
 
-    Initial values often are not, such as those of ``nnx.initializers.ones``. The second epoch
-    would compile its program anew.
+    Initializers such as ``nnx.initializers.ones`` return weak types, training steps do not.
     """
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         return x
     return jax.lax.convert_element_type(x, x.dtype)
 
 
-def _begin_epoch(
+def _start_epoch(
     task: Task, state: State, epoch: Array, sharding: Sharding | None
 ) -> tuple[State, Key[Array, ""]]:
     key = jax.random.fold_in(state.key, epoch)
-    params = state.params if sharding is None else sharding.open(state.params, lead=0)
+    params = state.params if sharding is None else sharding.unpad(state.params, n_batch_axes=0)
     model_state = task.start_epoch(key, params, state.model_state, epoch)
     return state._replace(model_state=model_state), key
 
 
-def _awake(optimizer: AnyOptimizer, state: State, config: TrainConfig) -> State:
-    """With all rows as they are by now: hooks, and the next epoch's start, read whole tables."""
+def _flush_lazy_updates(optimizer: AnyOptimizer, state: State, config: TrainConfig) -> State:
+    """Applies pending lazy updates, since hooks and the start of an epoch read whole tables."""
     if not isinstance(optimizer, RowOptimizer):
         return state
     params, opt_state = optimizer.flush_lazy_updates(
@@ -282,45 +283,46 @@ def _measure(
     run: dict[str, Array],
     values: dict[str, Array],
     epoch: Array,
-    program: Program,
+    static: StaticInputs,
 ) -> tuple[RunStates, dict[str, Array]]:
-    """What the hooks say of one run, and whether it has ended."""
-    if program.sharding is not None:
-        runs = program.sharding.open(runs, lead=0)
-    ended = (epoch >= run["epochs"]) | ~jnp.isfinite(values["loss"])
-    memories = []
-    for hook, memory in zip(hooks, runs.memories, strict=True):
-        report = EpochReport(epoch, values, runs.stopped, program.config.mesh)
-        memory, measured, stop = hook.measure(task, runs.state, memory, report)
-        check_names(measured, values)
-        memories.append(memory)
-        values, ended = {**values, **measured}, ended | stop
-    return RunStates(runs.state, tuple(memories), runs.stopped | ended), values
+    """Evaluates the hooks of one run and whether it stops."""
+    if static.sharding is not None:
+        runs = static.sharding.unpad(runs, n_batch_axes=0)
+    stopped = (epoch >= run["epochs"]) | ~jnp.isfinite(values["loss"])
+    hook_states = []
+    for hook, hook_state in zip(hooks, runs.hook_states, strict=True):
+        report = EpochReport(epoch, values, runs.stopped, static.config.mesh)
+        hook_state, metrics, stop = hook.measure(task, runs.state, hook_state, report)
+        check_metric_names(metrics, values)
+        hook_states.append(hook_state)
+        values, stopped = {**values, **metrics}, stopped | stop
+    return RunStates(runs.state, tuple(hook_states), runs.stopped | stopped), values
 
 
 def _over_runs(
-    one: Callable[..., Any], arguments: tuple[Any, ...], fixed: Inputs, program: Program
+    one: Callable[..., Any], arguments: tuple[Any, ...], inputs: Inputs, static: StaticInputs
 ) -> Any:
-    """``vmap`` over runs, save that a single run is not batched: batched gathers cost more.
+    """Maps ``one`` over runs.
 
-    Updates of single rows gain nothing from being batched, and lose their place in the cache: such
-    runs go in turn. On several devices the states of the runs, which lead the arguments and what
-    is returned, lie as ``program.sharding`` says.
+    By ``vmap``, except that a single run is not batched, since batched gathers cost more, and that
+    runs with row updates are mapped sequentially: batching brings them nothing and costs them cache
+    locality. The run states, which come first in arguments and results, are sharded by
+    ``static.sharding``.
     """
-    sharding = program.sharding
+    sharding = static.sharding
     if sharding is not None:
-        # To fill up tables costs what they cost: not in each step, where steps go by rows.
-        placed = sharding.close if fixed.by_rows else sharding.open
-        arguments = (placed(arguments[0]), *arguments[1:])
+        # Padding copies tables: row updates must not pay for this in each step.
+        constrain = sharding.pad if inputs.is_row_optimizer else sharding.unpad
+        arguments = (constrain(arguments[0]), *arguments[1:])
     if len(jax.tree.leaves(arguments)[0]) == 1:
-        only = jax.tree.map(lambda leaf: leaf[0], arguments)
-        made = jax.tree.map(lambda leaf: leaf[None], one(*only))
-    elif fixed.by_rows:
-        made = jax.lax.map(lambda x: one(*x), arguments)
+        single = jax.tree.map(lambda leaf: leaf[0], arguments)
+        outputs = jax.tree.map(lambda leaf: leaf[None], one(*single))
+    elif inputs.is_row_optimizer:
+        outputs = jax.lax.map(lambda x: one(*x), arguments)
     else:
-        made = jax.vmap(one)(*arguments)
+        outputs = jax.vmap(one)(*arguments)
     if sharding is None:
-        return made
-    if isinstance(made, RunStates):
-        return sharding.close(made)
-    return (sharding.close(made[0]), *sharding.everywhere(made[1:]))
+        return outputs
+    if isinstance(outputs, RunStates):
+        return sharding.pad(outputs)
+    return (sharding.pad(outputs[0]), *sharding.replicate(outputs[1:]))

@@ -1,4 +1,4 @@
-"""What tells one training from another: a checkpoint goes on with its own alone."""
+"""Fingerprints of trainings: a checkpoint is resumed by the training that wrote it only."""
 
 import hashlib
 import re
@@ -10,35 +10,32 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-_FEW = 4
+_MAX_LISTED = 4
+"""Arrays up to this size are stored as lists, larger ones as hashes."""
 
 
-def describe(tree: Any) -> dict[str, Any]:
-    """What stands at each leaf of a tree, by its path: few numbers as they are, many by a hash."""
+def describe_leaves(tree: Any) -> dict[str, Any]:
+    """Values of small leaves and hashes of large ones, by path."""
     return {
-        jax.tree_util.keystr(path, simple=True, separator="."): _shown(leaf)
+        jax.tree_util.keystr(path, simple=True, separator="."): _describe(leaf)
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
     }
 
 
 def hash_program(traced: Any) -> dict[str, str]:
-    """What is computed, whatever its functions are called.
-
-    Two functions of one name that compute different things differ here. The text that a program
-    is told by depends on the version of JAX, which stands beside it.
-    """
-    return {"jax": jax.__version__, "sha256": _hash_of(traced.jaxpr)}
+    """Hash of a traced program and the version of JAX, on which its text depends."""
+    return {"jax": jax.__version__, "sha256": _hash_jaxpr(traced.jaxpr)}
 
 
 def computation_hash(fn: Callable[..., Any], *args: Any) -> str:
-    """Tells a function by what it computes, whatever it is called; nothing is computed.
+    """Hash of the computation of a function, whatever its name; nothing is executed.
 
     Args:
       fn: A pure function of arrays.
-      *args: What it is given: arrays, or what has their shapes and dtypes, in any containers.
+      *args: Its arguments, in any containers: arrays or ``jax.ShapeDtypeStruct``.
 
     Returns:
-      16 hexadecimal digits: the same for the same computation under one version of JAX.
+      16 hexadecimal digits, equal for equal computations under one version of JAX.
 
     >>> x = jax.ShapeDtypeStruct((3,), "float32")
     >>> double, again, triple = (lambda x: 2 * x), (lambda x: 2 * x), (lambda x: 3 * x)
@@ -47,47 +44,43 @@ def computation_hash(fn: Callable[..., Any], *args: Any) -> str:
     >>> computation_hash(double, x) == computation_hash(triple, x)
     False
     """
-    return _hash_of(jax.make_jaxpr(fn)(*args))
+    return _hash_jaxpr(jax.make_jaxpr(fn)(*args))
 
 
-def check_same(path: Any, stored: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """Raises ``ValueError`` unless a checkpoint was written by the training that reads it."""
-    for name, value in wanted.items():
-        found = stored.get(name)
-        if found == value:
+def check_fingerprint(path: Any, stored: dict[str, Any], expected: dict[str, Any]) -> None:
+    """Raises ``ValueError`` unless a checkpoint has the expected fingerprint."""
+    for name, value in expected.items():
+        got = stored.get(name)
+        if got == value:
             continue
-        if name == "program" and isinstance(found, dict) and found.get("jax") != value["jax"]:
+        if name == "program" and isinstance(got, dict) and got.get("jax") != value["jax"]:
             warnings.warn(
-                f"`checkpoint` {path} was written with JAX {found.get('jax')}, and this is "
-                f"{value['jax']}: whether the functions compute the same cannot be told.",
+                f"`checkpoint` {path} was written with JAX {got.get('jax')}, and this is "
+                f"{value['jax']}: whether the functions are the same cannot be verified.",
                 stacklevel=3,
             )
             continue
-        what = "functions that compute something else" if name == "program" else f"{name} {found}"
+        described = "functions with another computation" if name == "program" else f"{name} {got}"
         raise ValueError(
             f"`checkpoint` {path} belongs to another training: expected {name} = {value}, "
-            f"got {what}."
+            f"got {described}."
         )
 
 
-def _hash_of(closed: Any) -> str:
-    """Of a closed jaxpr: its text, and the arrays that it holds."""
-    text = _without_addresses(str(closed))
-    parts = [text.encode(), *(_hash(np.asarray(x)).encode() for x in closed.consts)]
+def _hash_jaxpr(closed: Any) -> str:
+    """Hash of the text of a closed jaxpr, without memory addresses, and of its constants."""
+    text = re.sub(r" at 0x[0-9a-f]+", "", str(closed))
+    parts = [text.encode(), *(_hash_array(np.asarray(x)).encode() for x in closed.consts)]
     return hashlib.sha256(b";".join(parts)).hexdigest()[:16]
 
 
-def _shown(leaf: Any) -> Any:
+def _describe(leaf: Any) -> Any:
     if jnp.issubdtype(jnp.asarray(leaf).dtype, jax.dtypes.prng_key):
         leaf = jax.random.key_data(leaf)
     array = np.asarray(leaf)
-    return array.tolist() if array.size <= _FEW else _hash(array)
+    return array.tolist() if array.size <= _MAX_LISTED else _hash_array(array)
 
 
-def _hash(array: np.ndarray) -> str:
-    described = f"{array.dtype}{array.shape}".encode()
-    return hashlib.sha256(described + np.ascontiguousarray(array).tobytes()).hexdigest()[:16]
-
-
-def _without_addresses(text: str) -> str:
-    return re.sub(r" at 0x[0-9a-f]+", "", text)
+def _hash_array(array: np.ndarray) -> str:
+    header = f"{array.dtype}{array.shape}".encode()
+    return hashlib.sha256(header + np.ascontiguousarray(array).tobytes()).hexdigest()[:16]

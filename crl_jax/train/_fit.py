@@ -1,4 +1,4 @@
-"""The host's loop: some epochs in one compiled call, a report, and on."""
+"""Training loop on the host: compiled epochs, reports and callbacks."""
 
 import dataclasses
 import time
@@ -11,71 +11,69 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array
 
 from ._batches import ArrayBatches, HostBatches
 from ._callbacks import Callback, TrainingLoop
 from ._epoch import (
     Inputs,
-    Program,
     RunStates,
+    StaticInputs,
     run_epochs,
     run_epochs_from_host,
     start_runs,
     trace_chunk,
 )
-from ._fingerprint import describe, hash_program
+from ._fingerprint import describe_leaves, hash_program
 from ._hooks import EarlyStopping, Hook
-from ._optimizers import AnyOptimizer, OptaxOptimizer
+from ._optimizers import wrap_optax
 from ._scan import TrainConfig, updates_per_epoch
-from ._sharding import Sharding, put_everywhere
+from ._sharding import Sharding, replicate
 from ._task import State, Task
 from ._validation import broadcast_run_params, check_fit, check_run_params
 
 
 class TrainingDiverged(RuntimeError):
-    """Every run's loss became infinite or NaN."""
+    """Raised if the losses of all runs are infinite or NaN."""
 
 
 @dataclass(frozen=True)
 class FitResult:
-    """What :func:`fit` returns.
+    """Result of :func:`fit`.
 
     Attributes:
       params: Best parameters of every run, leading axis ``runs``; without :class:`EarlyStopping`
-        those
-        after its last epoch.
-      state: All that changed, after the last epoch, leading axis ``runs``.
-      memories: What the hooks remember, in their order.
-      numbers: The numbers each run trained with, arrays of length ``runs``.
-      best_epoch: Epochs after which the best parameters were taken, ``[runs]``.
-      best_score: Their score, ``[runs]``; NaN without one.
-      history: One dictionary per report: ``epoch``; ``loss``, the metrics of the task and of the
-        hooks (lists over runs); ``seconds``.
+        those after its last epoch.
+      state: States after the last epoch, leading axis ``runs``.
+      hook_states: Final states of the hooks, in their order.
+      run_params: Seed, number of epochs and swept hyper-parameters of each run, ``[runs]``.
+      best_epoch: Epochs of the best parameters, ``[runs]``.
+      best_score: Their scores, ``[runs]``; NaN without a metric.
+      history: One dictionary per report: ``epoch``; ``loss``, metrics of the task and of the hooks
+        (lists over runs); ``seconds``.
     """
 
     params: Any
     state: State
-    memories: tuple[Any, ...]
-    numbers: dict[str, np.ndarray]
+    hook_states: tuple[Any, ...]
+    run_params: dict[str, np.ndarray]
     best_epoch: np.ndarray
     best_score: np.ndarray
     history: list[dict[str, Any]]
 
     @property
     def n_runs(self) -> int:
-        """Number of runs trained together."""
+        """Number of runs."""
         return len(self.best_epoch)
 
     def run(self, index: int = 0) -> Any:
-        """Parameters of one run, without the leading axis."""
+        """Returns the parameters of one run, without the leading axis."""
         return jax.tree.map(lambda leaf: leaf[index], self.params)
 
 
 def fit(
     task: Task,
-    optimizer: AnyOptimizer | optax.GradientTransformation,
+    optimizer: Any,
     batches: ArrayBatches | HostBatches,
     config: TrainConfig,
     *,
@@ -86,95 +84,95 @@ def fit(
     eval_every: int = 1,
     stop_at: int | None = None,
 ) -> FitResult:
-    """Trains a task, one run or many at once.
+    """Trains a task, one run or many in parallel.
 
-    With :class:`ArrayBatches` everything between two reports is one compiled call. The same call
-    on the same machine gives the same bits, resumed or not. A second call whose functions and
-    shapes are those of the first compiles nothing.
+    With :class:`ArrayBatches` all epochs between two reports are one compiled call. The same call
+    on the same machine is reproducible bit for bit, also when resumed from a checkpoint. A second
+    call with the same functions and shapes does not recompile.
 
     Args:
-      task: What is trained.
-      optimizer: An :class:`Optimizer` or, for large tables, a :class:`RowOptimizer`, whose numbers
-        can be swept; or an Optax transformation with its own schedules.
-      batches: The examples.
-      plan: How steps are taken.
-      epochs: Length of the training; may be an array ``[runs]``.
-      seeds: Seed or seeds, ``[runs]``; each fixes a run's initial values, orders and draws.
-      sweep: Arrays ``[runs]``, or numbers for all, by the path of the leaf that they replace:
-        ``"task.hyperparams.tau_plus"``, ``"optimizer.learning_rate"``. The runs train side by
-        side under ``vmap``.
-      hooks: What is measured and who looks on. Hooks on the device see what those before them
-        measured. A :class:`Checkpoint` stands before a :class:`Progress`.
-      eval_every: Epochs between two reports.
-      stop_at: Ends all runs after this many epochs without changing the schedule.
+      task: The task.
+      optimizer: An :class:`Optimizer` or, for large tables, a :class:`RowOptimizer`, whose
+        hyper-parameters can be swept; or any Optax optimizer (an object with ``init`` and
+        ``update``) with its own schedules.
+      batches: Source of the examples.
+      config: Configuration of the steps.
+      epochs: Number of epochs; may be an array ``[runs]``.
+      seeds: Seed or seeds, ``[runs]``, of initial values, orders and samples.
+      sweep: Arrays ``[runs]`` or scalars by the path of the leaf that they replace:
+        ``"task.hyperparams.tau_plus"``, ``"optimizer.learning_rate"``. The runs train in parallel
+        under ``vmap``.
+      hooks: Hooks and callbacks. A hook sees the metrics of preceding hooks. A
+        :class:`Checkpoint` must precede a :class:`Progress`.
+      eval_every: Number of epochs between two reports.
+      stop_at: Number of epochs after which all runs stop, without changing the schedule.
 
     Returns:
-      The :class:`FitResult` runs.
+      A :class:`FitResult`.
 
     Raises:
-      ValueError: If an argument is out of range, or the number of runs is not the same everywhere.
-      TrainingDiverged: If every run's loss became infinite or NaN.
+      ValueError: If an argument is invalid or the numbers of runs differ.
+      TrainingDiverged: If the losses of all runs are infinite or NaN.
     """
-    if isinstance(optimizer, optax.GradientTransformation):
-        optimizer = OptaxOptimizer(optimizer)
+    optimizer = wrap_optax(optimizer)
     check_fit(config, task, optimizer, batches, eval_every=eval_every, stop_at=stop_at)
-    numbers = broadcast_run_params({"epochs": epochs, "seed": seeds, **(sweep or {})})
-    swept = {path: numbers[path] for path in sweep or {}}
+    run_params = broadcast_run_params({"epochs": epochs, "seed": seeds, **(sweep or {})})
+    swept = {path: run_params[path] for path in sweep or {}}
     check_run_params({"task": task, "optimizer": optimizer}, swept)
-    on_device = tuple(hook for hook in hooks if isinstance(hook, Hook))
+    device_hooks = tuple(hook for hook in hooks if isinstance(hook, Hook))
     arrays = batches if isinstance(batches, ArrayBatches) else None
-    fixed = Inputs(task, optimizer, arrays, on_device)
-    per_epoch = None if batches.n is None else updates_per_epoch(batches.n, config)
+    inputs = Inputs(task, optimizer, arrays, device_hooks)
+    n_updates = None if batches.n is None else updates_per_epoch(batches.n, config)
     sharding = None if config.mesh is None else Sharding.from_task(config.mesh, task)
-    program = Program(config, tuple(sweep or {}), per_epoch, sharding)
-    runs = {name: jnp.asarray(value) for name, value in numbers.items()}
-    placed = {"runs": runs, "fixed": fixed}
+    static = StaticInputs(config, tuple(swept), n_updates, sharding)
+    runs = {name: jnp.asarray(value) for name, value in run_params.items()}
+    placed = {"runs": runs, "inputs": inputs}
     if config.mesh is not None:
-        placed["fixed"] = fixed._replace(task=task.shard(config.mesh))
-        placed = put_everywhere(config.mesh, placed)
-    state = start_runs(**placed, program=program)
-    advance: Callable[..., Any] = partial(run_epochs, **placed, program=program)
+        placed["inputs"] = inputs._replace(task=task.shard(config.mesh))
+        placed = replicate(config.mesh, placed)
+    state = start_runs(**placed, static=static)
+    advance: Callable[..., Any] = partial(run_epochs, **placed, static=static)
     if isinstance(batches, HostBatches):
-        advance = partial(run_epochs_from_host, batches, **placed, program=program)
+        advance = partial(run_epochs_from_host, batches, **placed, static=static)
 
-    last_epoch = int(min(stop_at or np.inf, numbers["epochs"].max()))
+    last_epoch = int(min(stop_at or np.inf, run_params["epochs"].max()))
     loop = TrainingLoop(state, 0, [], 0.0, sharding=sharding)
-    del state  # the loop donates it
-    # A checkpoint goes on with other devices too: a training is told by the program for one.
-    program = Program(dataclasses.replace(config, mesh=None), program.paths, per_epoch)
-    # Of shapes alone: arrays would stay in memory.
-    whole = jax.eval_shape(loop.whole)
-    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), whole)
+    del state  # donated by the loop
+    # Checkpoints may be resumed on other devices: the fingerprint is that of a single device.
+    static = StaticInputs(dataclasses.replace(config, mesh=None), static.swept_paths, n_updates)
+    # Shapes only, so that no arrays are kept alive.
+    unpadded = jax.eval_shape(loop.unpadded_state)
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), unpadded)
     trace = partial(run_epochs.trace, shapes, n_epochs=min(eval_every, last_epoch))
     if isinstance(batches, HostBatches):
         trace = partial(trace_chunk, batches, shapes)
-    trace = partial(trace, runs=runs, fixed=fixed, epoch=np.int32(0), program=program)
-    loop.identity = partial(_identify, numbers, fixed, [stop_at, eval_every], trace)
-    _go(loop, advance, last_epoch, eval_every, [h for h in hooks if isinstance(h, Callback)])
-    return _fitted(loop, on_device, numbers)
+    trace = partial(trace, runs=runs, inputs=inputs, epoch=np.int32(0), static=static)
+    loop.fingerprint = partial(_fingerprint, run_params, inputs, [stop_at, eval_every], trace)
+    _run_loop(loop, advance, last_epoch, eval_every, [h for h in hooks if isinstance(h, Callback)])
+    return _result(loop, device_hooks, run_params)
 
 
-def _go(
+def _run_loop(
     loop: TrainingLoop,
     advance: Callable[..., tuple[RunStates, dict[str, Array]]],
     last_epoch: int,
     eval_every: int,
     callbacks: list[Callback],
 ) -> None:
-    """Trains until all runs have ended."""
+    """Trains until all runs have stopped."""
     for callback in callbacks:
         callback.on_start(loop)
-    before, started = loop.seconds, time.monotonic()
+    seconds, start = loop.seconds, time.monotonic()
     if loop.sharding is not None:
-        loop.state = loop.sharding.place(loop.state)
-    # Own buffers: the loop donates them.
-    loop.state = _copied(loop.state)
+        loop.state = loop.sharding.device_put(loop.state)
+    # Copies, because the loop donates its buffers.
+    loop.state = _copy(loop.state)
     while loop.epoch < last_epoch and not np.all(loop.state.stopped):
         n_epochs = min(eval_every, last_epoch - loop.epoch)
         loop.state, report = advance(loop.state, epoch=np.int32(loop.epoch), n_epochs=n_epochs)
         values = {name: value.tolist() for name, value in jax.device_get(report).items()}
         loop.epoch += n_epochs
-        loop.seconds = round(before + time.monotonic() - started, 3)
+        loop.seconds = round(seconds + time.monotonic() - start, 3)
         loop.history.append({"epoch": loop.epoch, **values, "seconds": loop.seconds})
         if not np.isfinite(values["loss"]).any():
             raise TrainingDiverged(
@@ -186,40 +184,48 @@ def _go(
     for callback in callbacks:
         callback.on_end(loop)
     losses = loop.history[-1]["loss"]
-    if lost := int(np.sum(~np.isfinite(losses))):
-        warnings.warn(f"{lost} of {len(losses)} runs diverged.", stacklevel=3)
+    if n_diverged := int(np.sum(~np.isfinite(losses))):
+        warnings.warn(f"{n_diverged} of {len(losses)} runs diverged.", stacklevel=3)
 
 
 @jax.jit
-def _copied(tree: Any) -> Any:
+def _copy(tree: Any) -> Any:
     return jax.tree.map(jnp.copy, tree)
 
 
-def _fitted(
-    loop: TrainingLoop, hooks: tuple[Hook, ...], numbers: dict[str, np.ndarray]
+def _result(
+    loop: TrainingLoop, hooks: tuple[Hook, ...], run_params: dict[str, np.ndarray]
 ) -> FitResult:
-    state, memories, _ = loop.whole()
-    kept = next((m for h, m in zip(hooks, memories) if isinstance(h, EarlyStopping)), None)
-    runs = len(numbers["seed"])
-    params, score, epoch = kept or (state.params, np.full(runs, np.nan), np.full(runs, loop.epoch))
+    state, hook_states, _ = loop.unpadded_state()
+    n_runs = len(run_params["seed"])
+    params, score, epoch = state.params, np.full(n_runs, np.nan), np.full(n_runs, loop.epoch)
+    for hook, hook_state in zip(hooks, hook_states):
+        if isinstance(hook, EarlyStopping):
+            params, best_score, epoch = hook_state
+            has_score = (hook.metric is not None) & (np.asarray(epoch) > 0)
+            score = np.where(has_score, np.asarray(best_score), np.float32(np.nan))
+            break
     return FitResult(
         params=params,
         state=state,
-        memories=memories,
-        numbers=numbers,
+        hook_states=hook_states,
+        run_params=run_params,
         best_epoch=np.asarray(epoch),
         best_score=np.asarray(score),
         history=loop.history,
     )
 
 
-def _identify(
-    numbers: dict[str, np.ndarray], fixed: Inputs, choice: list[Any], trace: Callable[[], Any]
+def _fingerprint(
+    run_params: dict[str, np.ndarray],
+    inputs: Inputs,
+    settings: list[Any],
+    trace: Callable[[], Any],
 ) -> dict[str, Any]:
-    """What tells this training from others: its numbers, its data, what it computes."""
+    """Fingerprint of a training: its run parameters, data and computation."""
     return {
-        "runs": {name: value.tolist() for name, value in numbers.items()},
-        **describe({"batches": fixed.batches, **fixed._asdict()}),
-        "choice": choice,
+        "runs": {name: value.tolist() for name, value in run_params.items()},
+        **describe_leaves({"batches": inputs.batches, **inputs._asdict()}),
+        "choice": settings,
         "program": hash_program(trace()),
     }

@@ -1,4 +1,4 @@
-"""What is measured after some epochs, on the device, within the compiled call."""
+"""Hooks: metrics and early stopping, evaluated on the device inside the compiled epochs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,14 +14,13 @@ from ._task import State, Task
 
 
 class EpochReport(NamedTuple):
-    """What is known of one run at the end of some epochs.
+    """Report of one run after an evaluation period.
 
     Attributes:
-      epoch: Epochs trained.
-      values: Numbers by name: ``loss``, the metrics of the task, and what the hooks before have
-        measured.
-      stopped: Whether the run had ended before.
-      mesh: The devices that the parameters lie on; None for one.
+      epoch: Number of completed epochs.
+      values: Scalars by name: ``loss``, the metrics of the task and those of preceding hooks.
+      stopped: Whether the run had already stopped before this period.
+      mesh: Mesh of the parameters; None for a single device.
     """
 
     epoch: Int[Array, ""]
@@ -32,32 +31,32 @@ class EpochReport(NamedTuple):
 
 @dataclass(frozen=True)
 class Hook:
-    """Measures a run after some epochs, on the device, within the compiled call.
+    """Base class of hooks, which run on the device every ``eval_every`` epochs.
 
-    A hook is a frozen dataclass and a pytree, as a task is. What it remembers is part of what
-    changes while training, and of checkpoints.
+    A hook is a frozen dataclass and a pytree, like a task. Its state is part of the training state
+    and of checkpoints.
     """
 
     def init(self, task: Task, state: State) -> Any:
-        """What it remembers before the first epoch."""
+        """Returns the initial hook state."""
         del task, state
         return ()
 
     def measure(
-        self, task: Task, state: State, memory: Any, report: EpochReport
+        self, task: Task, state: State, hook_state: Any, report: EpochReport
     ) -> tuple[Any, dict[str, Array], Bool[Array, ""]]:
-        """What it remembers now, what it adds to the report, and whether the run is to end."""
+        """Returns the new hook state, metrics for the report, and whether the run stops."""
         del task, state, report
-        return memory, {}, jnp.bool_(False)
+        return hook_state, {}, jnp.bool_(False)
 
 
 @pytree_dataclass
 class ValidationMetrics(Hook):
-    """Puts metrics of the current parameters into the history.
+    """Hook that records metrics of the current parameters.
 
     Attributes:
-      metrics: ``metrics(task, params, model_state)`` gives arrays by name; a pure function, or a
-        ``jax.tree_util.Partial`` of one with its data.
+      metrics: Pure function ``metrics(task, params, model_state)`` that returns scalars by name,
+        or a ``jax.tree_util.Partial`` that binds its data.
     """
 
     metrics: Any
@@ -67,14 +66,20 @@ class ValidationMetrics(Hook):
             object.__setattr__(self, "metrics", jax.tree_util.Partial(self.metrics))
 
     def measure(
-        self, task: Task, state: State, memory: Any, report: EpochReport
+        self, task: Task, state: State, hook_state: Any, report: EpochReport
     ) -> tuple[Any, dict[str, Array], Bool[Array, ""]]:
-        """The metrics; it remembers nothing and ends nothing."""
-        return memory, self.metrics(task, state.params, state.model_state), jnp.bool_(False)
+        """Returns the metrics; the run continues."""
+        return hook_state, self.metrics(task, state.params, state.model_state), jnp.bool_(False)
 
 
 class BestState(NamedTuple):
-    """What :class:`EarlyStopping` remembers: parameters, their score and epoch."""
+    """State of :class:`EarlyStopping`.
+
+    Attributes:
+      params: Parameters with the best score.
+      score: Best score; ``-inf`` before the first.
+      epoch: Epoch of the best score; 0 before the first.
+    """
 
     params: Any
     score: Float[Array, ""]
@@ -83,37 +88,41 @@ class BestState(NamedTuple):
 
 @pytree_dataclass
 class EarlyStopping(Hook):
-    """Keeps the best parameters, and ends a run whose score no longer rises.
+    """Hook that keeps the best parameters and stops runs whose score no longer improves.
 
     Attributes:
-      metric: Name of the score in the report, higher being better; None keeps the last
-        parameters and never ends a run. Static.
-      patience: Epochs without a better score after which the run ends.
+      metric: Name of the score in the report, higher is better. None keeps the last parameters
+        and never stops a run. Static.
+      patience: Number of epochs without improvement after which a run stops.
     """
 
     metric: str | None = field(default=None, metadata=STATIC)
     patience: Any = 2**30
 
     def init(self, task: Task, state: State) -> BestState:
-        """The initial parameters, without a score."""
+        """Returns the initial parameters without a score."""
         del task
-        return BestState(state.params, jnp.float32(jnp.nan), jnp.int32(0))
+        # No NaN, which ``jax_debug_nans`` would report.
+        return BestState(state.params, jnp.float32(-jnp.inf), jnp.int32(0))
 
     def measure(
-        self, task: Task, state: State, memory: BestState, report: EpochReport
+        self, task: Task, state: State, hook_state: BestState, report: EpochReport
     ) -> tuple[BestState, dict[str, Array], Bool[Array, ""]]:
-        """Keeps the parameters if they are better than all before."""
+        """Keeps the parameters if their score is the best so far."""
         del task
         if self.metric is None:
-            score, better = memory.score, ~report.stopped
+            score, better = hook_state.score, ~report.stopped
         else:
             score = report.values[self.metric].astype(jnp.float32)
-            # Written so that the first score beats NaN and a NaN beats nothing.
-            better = ~report.stopped & ~jnp.isnan(score) & ~(score <= memory.score)
-        epoch = jnp.where(better, report.epoch, memory.epoch)
+            # Any number beats the initial state; NaN beats nothing.
+            improved = (hook_state.epoch == 0) | (score > hook_state.score)
+            better = ~report.stopped & ~jnp.isnan(score) & improved
+        epoch = jnp.where(better, report.epoch, hook_state.epoch)
         best = BestState(
-            jax.tree.map(lambda new, old: jnp.where(better, new, old), state.params, memory.params),
-            jnp.where(better, score, memory.score),
+            jax.tree.map(
+                lambda new, old: jnp.where(better, new, old), state.params, hook_state.params
+            ),
+            jnp.where(better, score, hook_state.score),
             epoch,
         )
         waited = jnp.int32(0) if self.metric is None else report.epoch - epoch
@@ -122,26 +131,25 @@ class EarlyStopping(Hook):
 
 @pytree_dataclass
 class FinalValue(Hook):
-    """Keeps something of the state that each run ended with, while others go on.
+    """Hook that keeps a value of each run's final state while other runs continue.
 
     Attributes:
-      of: ``of(state)`` gives what is kept; a pure function. Static.
+      value_fn: Pure function of the :class:`State`. Static.
     """
 
-    of: Callable[[State], Any] = field(metadata=STATIC)
+    value_fn: Callable[[State], Any] = field(metadata=STATIC)
 
     def init(self, task: Task, state: State) -> Any:
-        """Of the initial state."""
+        """Returns the value of the initial state."""
         del task
-        return self.of(state)
+        return self.value_fn(state)
 
     def measure(
-        self, task: Task, state: State, memory: Any, report: EpochReport
+        self, task: Task, state: State, hook_state: Any, report: EpochReport
     ) -> tuple[Any, dict[str, Array], Bool[Array, ""]]:
-        """Of the state now, unless the run had ended."""
+        """Records the current value for runs that have not stopped."""
         del task
-
-        def keep(new: Array, old: Array) -> Array:
-            return jnp.where(report.stopped, old, new)
-
-        return jax.tree.map(keep, self.of(state), memory), {}, jnp.bool_(False)
+        value = jax.tree.map(
+            lambda new, old: jnp.where(report.stopped, old, new), self.value_fn(state), hook_state
+        )
+        return value, {}, jnp.bool_(False)

@@ -1,9 +1,10 @@
-"""Where the state of a training lies on the devices of a mesh.
+"""Sharding of the training state over a mesh.
 
-The partitioner of XLA does the rest: where a table lies by rows, a look-up is a masked gather on
-each device and a sum over them, and what a step does to rows stays with the rows.
+XLA's partitioner does the rest: a look-up in a table sharded by row is a masked gather per device
+and a sum over devices, and row updates stay on the device of the row.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,18 +22,17 @@ KeyPath = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Sharding:
-    """Which leaves of a state lie by rows on the devices, and how.
+    """Sharding of state trees: tables by row along the axis ``table``, all else replicated.
 
-    A leaf goes with a table if the table's path among the parameters is part of its own and it
-    has a row for each of the table's: the optimiser's averages do, and copies that hooks keep. All
-    others lie whole on every device.
+    A leaf is sharded with a table if its path contains the table's path and its number of rows is
+    that of the table. This covers optimizer moments and copies of the parameters in hooks.
 
-    Between compiled calls, JAX needs as many rows on each device. Rows of zeros fill tables up at
-    their ends; within a call nobody sees them.
+    Between compiled calls, JAX needs equally many rows per device, so tables are padded with rows
+    of zeros at their ends; inside a call the padding is removed.
 
     Attributes:
-      mesh: The devices.
-      rows: The path of each table that is spread, and its number of rows.
+      mesh: The mesh.
+      rows: Path and number of rows of each sharded table.
     """
 
     mesh: Mesh
@@ -40,27 +40,37 @@ class Sharding:
 
     @classmethod
     def from_task(cls, mesh: Mesh, task: Task) -> "Sharding":
-        """What ``task`` says may be spread, if the mesh has an axis for it."""
+        """Shards the tables of ``task`` if the mesh has an axis for them."""
+        if TABLE not in mesh.shape:
+            return cls(mesh, ())
         params, _ = jax.eval_shape(task.init, jax.random.key(0))
-        spread = jax.tree.leaves(task.is_table(params)) if TABLE in mesh.shape else []
-        leaves = jax.tree.leaves_with_path(params)
-        return cls(mesh, tuple((path, len(x)) for (path, x), own in zip(leaves, spread) if own))
+        leaves = {
+            jax.tree_util.keystr(path, simple=True, separator="."): (path, len(leaf))
+            for path, leaf in jax.tree.leaves_with_path(params)
+            if leaf.ndim
+        }
+        if missing := [path for path in task.table_paths() if path not in leaves]:
+            raise ValueError(
+                f"`table_paths` must be paths of parameters, which are {sorted(leaves)}, "
+                f"got {missing}."
+            )
+        return cls(mesh, tuple(leaves[path] for path in task.table_paths()))
 
-    def close(self, runs: Any) -> Any:
-        """States of runs as they lie between compiled calls; within one."""
-        return self._map(partial(_with_rows, full=True), runs)
+    def pad(self, runs: Any) -> Any:
+        """Pads the tables of run states; inside a compiled call."""
+        return self._map(partial(_resize, padded=True), runs)
 
-    def open(self, tree: Any, lead: int = 1) -> Any:
-        """The same without the rows that fill up; ``lead`` is 0 for one run by itself."""
-        return self._map(partial(_with_rows, full=False), tree, lead)
+    def unpad(self, tree: Any, n_batch_axes: int = 1) -> Any:
+        """Removes the padding inside a compiled call; ``n_batch_axes`` is 0 for a single run."""
+        return self._map(partial(_resize, padded=False), tree, n_batch_axes)
 
-    def everywhere(self, tree: Any) -> Any:
-        """Arrays that lie whole on every device; within a compiled call."""
+    def replicate(self, tree: Any) -> Any:
+        """Constrains arrays to be replicated; inside a compiled call."""
         over = NamedSharding(self.mesh, PartitionSpec())
         return jax.tree.map(lambda x: jax.lax.with_sharding_constraint(x, over), tree)
 
-    def whole(self, runs: Any) -> Any:
-        """The same outside of compiled calls: a table that is not filled up stays where it is."""
+    def remove_padding(self, runs: Any) -> Any:
+        """Removes the padding outside of compiled calls; unpadded tables are not copied."""
 
         def cut(leaf: Any, n: int, over: NamedSharding) -> Any:
             del over
@@ -68,45 +78,44 @@ class Sharding:
 
         return self._map(cut, runs)
 
-    def place(self, runs: Any) -> Any:
-        """Arrays that :meth:`whole` gave, or a file, put on the devices."""
+    def device_put(self, runs: Any) -> Any:
+        """Pads unpadded run states and transfers them to the devices."""
 
         def put(leaf: Any, n: int, over: NamedSharding) -> Any:
             return _put(filled(leaf, axis_size(self.mesh, TABLE), 1) if n else leaf, over)
 
         return self._map(put, runs)
 
-    def _map(self, change: Any, tree: Any, lead: int = 1) -> Any:
+    def _map(
+        self, fn: Callable[[Any, int, NamedSharding], Any], tree: Any, n_batch_axes: int = 1
+    ) -> Any:
         def one(path: KeyPath, leaf: Any) -> Any:
-            n = self._rows_of(path, leaf, lead)
-            spec = PartitionSpec(*[None] * lead, TABLE) if n else PartitionSpec()
-            return change(leaf, n, NamedSharding(self.mesh, spec))
+            n = self._table_rows(path, leaf, n_batch_axes)
+            spec = PartitionSpec(*[None] * n_batch_axes, TABLE) if n else PartitionSpec()
+            return fn(leaf, n, NamedSharding(self.mesh, spec))
 
         return jax.tree.map_with_path(one, tree)
 
-    def _rows_of(self, path: KeyPath, leaf: Any, lead: int) -> int:
-        """How many rows the table has that a leaf goes with; 0 for none."""
-        for own, n in self.rows:
-            within = any(path[i : i + len(own)] == own for i in range(len(path)))
-            if within and leaf.ndim > lead and leaf.shape[lead] in (n, self._full(n)):
+    def _table_rows(self, path: KeyPath, leaf: Any, axis: int) -> int:
+        """Number of rows of the table that a leaf belongs to; 0 if there is none."""
+        parts = axis_size(self.mesh, TABLE)
+        for table, n in self.rows:
+            within = any(path[i : i + len(table)] == table for i in range(len(path)))
+            if within and leaf.ndim > axis and leaf.shape[axis] in (n, -(-n // parts) * parts):
                 return n
         return 0
 
-    def _full(self, n: int) -> int:
-        parts = axis_size(self.mesh, TABLE)
-        return -(-n // parts) * parts
 
+def replicate(mesh: Mesh, tree: Any) -> Any:
+    """Replicates arrays that every process has over a mesh; Python numbers are unchanged.
 
-def put_everywhere(mesh: Mesh, tree: Any) -> Any:
-    """Arrays that every process has, whole on every device; numbers stay numbers.
-
-    What lies on the mesh already stays as it lies.
+    Arrays that are already on the mesh keep their sharding.
     """
     over = NamedSharding(mesh, PartitionSpec())
 
     def put(x: Any) -> Any:
-        lies_there = isinstance(x, Array) and getattr(x.sharding, "mesh", None) == mesh
-        return _put(x, over) if isinstance(x, Array) and not lies_there else x
+        is_on_mesh = isinstance(x, Array) and getattr(x.sharding, "mesh", None) == mesh
+        return _put(x, over) if isinstance(x, Array) and not is_on_mesh else x
 
     return jax.tree.map(put, tree)
 
@@ -114,17 +123,18 @@ def put_everywhere(mesh: Mesh, tree: Any) -> Any:
 def _put(leaf: Any, over: NamedSharding) -> Array:
     if over.is_fully_addressable:
         return jax.device_put(leaf, over)
-    if isinstance(leaf, Array) and not leaf.is_fully_addressable:  # it lies there already
+    if isinstance(leaf, Array) and not leaf.is_fully_addressable:  # already sharded
         return leaf
-    # Each process puts its own part there: to compare all parts first would cost their size.
+    # Each process provides its own shards: device_put would first compare the values of all
+    # processes.
     host = np.asarray(leaf)
     return jax.make_array_from_callback(host.shape, over, lambda part: host[part])
 
 
-def _with_rows(leaf: Array, n: int, over: NamedSharding, *, full: bool) -> Array:
+def _resize(leaf: Array, n: int, over: NamedSharding, *, padded: bool) -> Array:
     if n:
         axis = over.spec.index(TABLE)
-        if full:
+        if padded:
             leaf = filled(leaf, over.mesh.shape[TABLE], axis)
         else:
             leaf = jax.lax.slice_in_dim(leaf, 0, n, axis=axis)

@@ -1,4 +1,4 @@
-"""Grids of runs, and the choice among them on validation data."""
+"""Grid search: grids of runs and model selection on validation data."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -9,19 +9,19 @@ import numpy as np
 from ._fit import FitResult
 
 VALID = "valid_"
-"""What the name of a validation score in a history begins with."""
+"""Prefix of validation metrics in a history."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The best point of a grid and when to stop there.
+    """Best point of a grid and its number of epochs.
 
     Attributes:
-      point: Index of the point.
-      epochs: Epochs after which the mean validation score over the seeds was best.
-      score: That score.
-      scores: Best mean score of every point, ``[points]``; NaN for one that diverged.
-      best_epochs: Epochs it was reached after, ``[points]``; 0 for one that diverged.
+      point: Index of the best point.
+      epochs: Number of epochs with its best mean validation score over the seeds.
+      score: The best score.
+      scores: Best mean score of every point, ``[points]``; NaN for diverged points.
+      best_epochs: Epochs of these scores, ``[points]``; 0 for diverged points.
     """
 
     point: int
@@ -32,46 +32,45 @@ class Selection:
 
 
 def grid(axes: Mapping[str, Sequence[float]], seeds: Sequence[int] = (0,)) -> dict[str, np.ndarray]:
-    """All combinations of the values, each with every seed, as arrays over runs for :func:`fit`.
+    """Cartesian product of hyper-parameter values and seeds, as arrays over runs for :func:`fit`.
 
     Args:
-      axes: Values to try by name.
+      axes: Values by name.
       seeds: Seeds; they vary fastest.
 
     Returns:
-      Arrays of length ``points * len(seeds)`` by name, ``seeds`` among them.
+      Arrays of length ``points * len(seeds)`` by name, including ``seeds``.
 
     >>> {name: runs.tolist() for name, runs in grid({"lr": [0.1, 0.2]}, seeds=[0, 1]).items()}
     {'lr': [0.1, 0.1, 0.2, 0.2], 'seeds': [0, 1, 0, 1]}
     """
     for name, values in {**axes, "seeds": seeds}.items():
         if not len(values):
-            raise ValueError(f"`{name}` must have at least one value to try, got none.")
+            raise ValueError(f"`{name}` must have at least one value, got none.")
     points = list(itertools.product(*axes.values(), seeds))
     columns = zip(*points, strict=True)
     return {name: np.asarray(c) for name, c in zip((*axes, "seeds"), columns, strict=True)}
 
 
 def select_best(fitted: FitResult, n_seeds: int = 1, *, window: int = 3) -> Selection:
-    """The point and stopping epoch with the best validation score.
+    """Selects the point and the number of epochs with the best validation score.
 
-    The score is averaged over seeds and over ``window`` neighbouring evaluations. The best of
-    many noisy numbers is mostly lucky, and favours the points that are noisiest: those with a
-    learning rate too high. An average over neighbours takes the luck out. The first and the last
-    evaluation of a run stand in for the neighbours that they lack, so that neither end is
-    preferred.
+    Scores are averaged over seeds and over ``window`` neighbouring evaluations. The maximum of
+    many noisy scores is biased upwards, most of all for the noisiest points, those with too high a
+    learning rate; averaging reduces this bias. The first and last evaluations of a run are repeated
+    in place of missing neighbours, so that neither end is favoured.
 
     Args:
       fitted: Runs in the order of :func:`grid`, trained with validation data.
-      n_seeds: Seeds per point.
-      window: Evaluations to average, odd.
+      n_seeds: Number of seeds per point.
+      window: Number of evaluations to average, odd.
 
     Returns:
-      The :class:`Selection`; ties go to the earlier point and epoch.
+      The :class:`Selection`; ties are broken in favour of the earlier point and epoch.
 
     Raises:
-      ValueError: If the runs were trained without validation data, or are not a whole number of
-        points, or ``window`` is not odd.
+      ValueError: If the runs have no validation metric, their number is not a multiple of
+        ``n_seeds``, or ``window`` is not odd.
     """
     metric = next((name for name in fitted.history[0] if name.startswith(VALID)), None)
     if metric is None:
@@ -82,9 +81,9 @@ def select_best(fitted: FitResult, n_seeds: int = 1, *, window: int = 3) -> Sele
         raise ValueError(f"`n_seeds` must divide {fitted.n_runs} runs, got {n_seeds}.")
     epochs = np.array([entry["epoch"] for entry in fitted.history])
     curves = np.array([entry[metric] for entry in fitted.history], float)
-    # What a run did past its own length, while longer runs went on, is not one of its results.
-    own = epochs[:, None] <= fitted.numbers["epochs"]
-    lengths = own.sum(axis=0)[::n_seeds]
+    # Reports past a run's own length, while longer runs continued, are not its results.
+    is_within = epochs[:, None] <= fitted.run_params["epochs"]
+    lengths = is_within.sum(axis=0)[::n_seeds]
     means = _smooth(curves.reshape(len(epochs), -1, n_seeds).mean(axis=-1), lengths, window)
     ranked = np.where(np.isnan(means), -np.inf, means)
     rows = ranked.argmax(axis=0)
@@ -95,8 +94,10 @@ def select_best(fitted: FitResult, n_seeds: int = 1, *, window: int = 3) -> Sele
 
 
 def _smooth(curves: np.ndarray, lengths: np.ndarray, window: int) -> np.ndarray:
-    """Mean of each row with its neighbours; NaN in the rows past the length of a column."""
+    """Moving average along axis 0; NaN past the length of a column."""
     rows = np.arange(len(curves))[:, None]
-    reach = range(-(window // 2), window // 2 + 1)
-    near = [np.take_along_axis(curves, np.clip(rows + i, 0, lengths - 1), axis=0) for i in reach]
-    return np.where(rows < lengths, np.mean(near, axis=0), np.nan)
+    offsets = range(-(window // 2), window // 2 + 1)
+    shifted = [
+        np.take_along_axis(curves, np.clip(rows + i, 0, lengths - 1), axis=0) for i in offsets
+    ]
+    return np.where(rows < lengths, np.mean(shifted, axis=0), np.nan)

@@ -1,32 +1,33 @@
-"""What the engine trains: a state that changes, and a task that says how."""
+"""Training tasks and the state of a training run."""
 
 from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, Key
 
 _STREAMS = {"params": 0, "epochs": 1, "model_state": 2}
-"""Purposes of randomness. No stream depends on how much of another was used."""
+"""Random streams of a run, independent of one another."""
 
 
 def stream(key: Key[Array, ""], purpose: str) -> Key[Array, ""]:
-    """The key of one purpose of a run: ``"params"``, ``"epochs"`` or ``"model_state"``."""
+    """Derives the key of a random stream: ``"params"``, ``"epochs"`` or ``"model_state"``."""
     return jax.random.fold_in(key, _STREAMS[purpose])
 
 
 class State(NamedTuple):
-    """All that changes while one run trains; every leaf is an array.
+    """Training state of one run; every leaf is an array.
 
     Attributes:
-      step: Updates so far.
-      key: Random key of the run; epochs and steps derive theirs from it.
+      step: Number of updates taken.
+      key: Random key from which epochs and steps derive theirs.
       params: Parameters.
-      opt_state: State of the optimiser.
-      extra: What else a task keeps: batch statistics, queues, averaged copies, memories of
-        samplers, weights of examples.
+      opt_state: Optimizer state.
+      model_state: Other state of the task: batch statistics, queues, moving averages, sampler
+        caches, example weights.
     """
 
     step: Int[Array, ""]
@@ -37,26 +38,26 @@ class State(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Which examples a batch is made of.
+    """Examples of a batch.
 
     Attributes:
-      place: Their places in the data, ``[batch]``.
-      data: What the source of the batches holds of them, every leaf ``[batch, ...]``.
+      indices: Indices of the examples in the dataset, ``[batch]``.
+      data: The examples, every leaf ``[batch, ...]``.
     """
 
-    place: Int[Array, "*batch"]
+    indices: Int[Array, "*batch"]
     data: Any
 
 
 class StepContext(NamedTuple):
-    """Where in its training a step stands.
+    """Context of a training step.
 
     Attributes:
       key: Random key of the step.
-      epoch: Epochs trained before this one.
-      progress: Share of the epochs done, in [0, 1).
-      where: False for examples that only fill the batch up, ``[batch]``.
-      n: How many are real.
+      epoch: Number of completed epochs.
+      progress: Fraction of all epochs completed, in [0, 1).
+      where: Mask that excludes padding examples, ``[batch]``.
+      n: Number of examples that are not padding.
     """
 
     key: Key[Array, ""]
@@ -66,66 +67,68 @@ class StepContext(NamedTuple):
     n: Float[Array, ""]
 
     def mean(self, values: Float[Array, "batch"]) -> Float[Array, ""]:
-        """The mean of the values of real examples; 0 of none."""
+        """Mean over the examples that are not padding; 0 if there are none."""
         return jnp.sum(jnp.where(self.where, values, 0)) / jnp.maximum(self.n, 1).astype(
             values.dtype
         )
 
 
 class Task(ABC):
-    """What is trained: an encoder, batches and a loss, put together as pure functions.
+    """Base class of training tasks: model, batches and loss as pure functions.
 
-    A task is a frozen dataclass and a pytree. Arrays and numbers are leaves: they may be traced,
-    swept by ``vmap`` and changed without compiling anew. Functions and what shapes depend on are
-    static fields. Two equal tasks share their compiled programs.
+    A task is a frozen dataclass and a pytree, see :func:`crl_jax.pytree_dataclass`. Arrays and
+    hyper-parameters are leaves: they may be traced, swept by ``vmap`` and changed without
+    recompilation. Functions and fields that determine shapes are static. Equal tasks share their
+    compiled programs.
     """
 
     @abstractmethod
     def init(self, key: Key[Array, ""]) -> tuple[Any, Any]:
-        """Initial parameters, and what else changes: ``(params, model_state)``.
+        """Returns the initial ``(params, model_state)``.
 
-        ``key`` is that of the run: :func:`stream` splits it by purpose.
+        ``key`` is the key of the run; :func:`stream` splits it by purpose.
         """
 
     def check_data(self, data: Any) -> None:
-        """Raises ``ValueError`` if the task cannot learn from the data, before any is traced.
+        """Raises ``ValueError`` if the data of :class:`ArrayBatches` are unsuitable.
 
-        It is shown what :class:`ArrayBatches` hold; by default it takes all.
+        Called before tracing. The default accepts all data.
         """
         del data
 
     def start_epoch(
         self, key: Key[Array, ""], params: Any, model_state: Any, epoch: Int[Array, ""]
     ) -> Any:
-        """``model_state`` at the start of an epoch; the place of an E step."""
+        """Returns ``model_state`` at the start of an epoch, for instance after an E-step."""
         del key, params, epoch
         return model_state
 
-    def is_table(self, params: Any) -> Any:
-        """Which parameters are tables ``[rows, ...]`` that may lie by rows on several devices.
+    def table_paths(self) -> tuple[str, ...]:
+        """Paths of the parameters that are embedding tables ``[rows, ...]``, for sharding by row.
 
-        Bools in the containers of ``params``; by default none are.
+        A path joins field names and keys by dots, as in ``"encoder.users"``. The default is none.
         """
-        return jax.tree.map(lambda _: False, params)
+        return ()
 
     def shard(self, mesh: Mesh) -> "Task":
-        """The same task with what it holds laid out for a mesh; by default as it is."""
+        """Returns the task with its arrays laid out for a mesh; the default is the task itself."""
         del mesh
         return self
 
     @abstractmethod
     def batch(self, key: Key[Array, ""], examples: Batch) -> Any:
-        """Gathers, draws and augments; sees no parameters, so that it may be called ahead."""
+        """Gathers, samples and augments a batch; independent of the parameters."""
 
     def complete_batch(
         self, params: Any, model_state: Any, batch: Any, ctx: StepContext
     ) -> tuple[Any, Any]:
-        """What looks at the parameters, without a gradient, for several updates at once.
+        """Selects parts of a batch by the parameters, without a gradient.
 
-        Called only where batches are drawn together or steps go by rows, see :class:`TrainConfig`.
+        Called once for all updates that share a draw (``draw_batches`` of :class:`TrainConfig`),
+        or once per step of a :class:`RowOptimizer`; otherwise not at all.
 
         Returns:
-          The batch with what was chosen, and ``model_state``.
+          The completed batch and ``model_state``.
         """
         del params, ctx
         return batch, model_state
@@ -134,33 +137,38 @@ class Task(ABC):
     def loss(
         self, params: Any, model_state: Any, batch: Any, ctx: StepContext
     ) -> tuple[Float[Array, ""], tuple[Any, dict[str, Float[Array, ""]]]]:
-        """The mean loss of the real examples, and ``(model_state, metrics)``.
+        """Returns the mean loss of the examples and ``(model_state, metrics)``.
 
-        Metrics are means over the real examples; an epoch reports their mean.
+        Loss and metrics are means over the examples that are not padding, see
+        :meth:`StepContext.mean`. An epoch reports the mean of its steps.
         """
 
     def after_update(self, params: Any, model_state: Any) -> Any:
-        """``model_state`` after the parameters have changed: averaged copies, queues."""
+        """Returns ``model_state`` after an update of the parameters (moving averages, queues)."""
         del params
         return model_state
 
 
 class RowTask(Task):
-    """A task whose loss depends on a few rows of its parameters, which are tables ``[rows, dim]``.
+    """Task whose loss reads few rows of its parameters, which are tables ``[rows, dim]``.
 
-    A step can then read and change these rows alone, and costs what the batch costs: the
-    parameters that :meth:`loss` gets are then tables of the rows that were read.
+    A step of a :class:`RowOptimizer` gathers and updates these rows only: the parameters that
+    :meth:`loss` receives are then tables of the gathered rows.
     """
 
     @abstractmethod
     def rows(self, batch: Any) -> Any:
-        """The rows of each table that a batch reads, int32 ``[m]``, in the containers of params."""
+        """Row indices that a batch reads from each table, int32 ``[m]``, structured as params."""
 
     @abstractmethod
     def relocate(self, batch: Any, at: Any) -> Any:
-        """The batch for a table of those rows; ``at`` says where each of :meth:`rows` stands."""
+        """Returns the batch with its row indices replaced by those in the gathered tables.
+
+        ``at`` holds the new indices, in the structure and shapes of :meth:`rows`.
+        """
 
 
 def take(data: Any, index: Int[Array, "*batch"]) -> Any:
-    """Those examples of every leaf."""
-    return jax.tree.map(lambda leaf: leaf[index], data)
+    """Gathers examples from every leaf of ``data``."""
+    # Indexing a NumPy array by a traced index would fail.
+    return jax.tree.map(lambda x: (jnp.asarray(x) if isinstance(x, np.ndarray) else x)[index], data)

@@ -1,7 +1,6 @@
-"""The numbers of a training: judged before any is traced, and put into their places."""
+"""Validation of the arguments of :func:`crl_jax.train.fit`, before anything is traced."""
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -17,73 +16,69 @@ from ._scan import TrainConfig
 from ._task import RowTask, Task
 
 
-class _Range(NamedTuple):
-    """What a number of a run may be, and the argument that holds it."""
+class _IntegerRange(NamedTuple):
+    """Range of an integer run parameter, its argument and its dtype."""
 
     argument: str
-    low: float
-    low_open: bool = False
-    high: float = math.inf
-    dtype: type = np.float32
+    low: int
+    high: int
+    dtype: type
 
 
-_RANGES = {
-    "epochs": _Range("epochs", 1, high=2**31, dtype=np.int32),
-    "seed": _Range("seeds", 0, high=2**32, dtype=np.uint32),
+_INTEGERS = {
+    "epochs": _IntegerRange("epochs", 1, 2**31, np.int32),
+    "seed": _IntegerRange("seeds", 0, 2**32, np.uint32),
 }
 
 
-def broadcast_run_params(numbers: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Checks the numbers of runs and gives each as an array ``[runs]``.
+def broadcast_run_params(run_params: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Broadcasts scalars and arrays over runs to arrays ``[runs]``.
 
     Args:
-      numbers: Numbers or arrays of one length, by the path of what they replace.
+      run_params: Scalars or arrays of equal length by path.
 
     Raises:
-      ValueError: If one is out of range or no number, or the lengths differ.
+      ValueError: If a value is not a number, is out of range, or the lengths differ.
     """
-    arrays = {path: _settle(path, value) for path, value in numbers.items()}
-    sizes = {path: a.shape for path, a in arrays.items() if a.ndim}
-    if len(set(sizes.values())) > 1 or any(len(shape) > 1 for shape in sizes.values()):
-        raise ValueError(f"Arrays over runs must all have one length, got the shapes {sizes}.")
-    runs = next(iter(sizes.values()), (1,))
-    return {path: np.broadcast_to(a, runs).copy() for path, a in arrays.items()}
+    arrays = {path: _as_array(path, value) for path, value in run_params.items()}
+    shapes = {path: a.shape for path, a in arrays.items() if a.ndim}
+    if len(set(shapes.values())) > 1 or any(len(shape) > 1 for shape in shapes.values()):
+        raise ValueError(f"Arrays over runs must all have one length, got the shapes {shapes}.")
+    shape = next(iter(shapes.values()), (1,))
+    return {path: np.broadcast_to(a, shape).copy() for path, a in arrays.items()}
 
 
-def check_run_params(tree: Any, numbers: Mapping[str, np.ndarray]) -> None:
-    """Lets the parts of a training judge the numbers of each run, which they cannot while tracing.
+def check_run_params(parts: Any, swept: Mapping[str, np.ndarray]) -> None:
+    """Constructs task and optimizer with the values of each run, which checks their ranges.
 
     Raises:
-      ValueError: If a number is out of range, or there is no such leaf.
+      ValueError: If a value is out of range or a path is not a leaf.
     """
-    for run in set(zip(*(array.tolist() for array in numbers.values()), strict=True)):
-        own = tree
-        for path, value in zip(numbers, run, strict=True):
-            own = put(own, path, np.float32(value))
+    for values in set(zip(*(array.tolist() for array in swept.values()), strict=True)):
+        replaced = parts
+        for path, value in zip(swept, values, strict=True):
+            replaced = replace_leaf(replaced, path, np.float32(value))
 
 
-def _settle(path: str, value: Any) -> np.ndarray:
-    of = _RANGES.get(path)
-    argument = of.argument if of is not None else path.rpartition(".")[2]
+def _as_array(path: str, value: Any) -> np.ndarray:
+    integers = _INTEGERS.get(path)
+    argument = path.rpartition(".")[2] if integers is None else integers.argument
     array = np.asarray(value)
     if array.dtype.kind not in "iuf" and array.dtype != jnp.bfloat16:
         raise ValueError(f"`{argument}` must be a number or an array of numbers, got {value!r}.")
-    if of is None:
+    if integers is None:
         return array.astype(np.float32)
-    if of.dtype is not np.float32 and np.any(array != np.floor(array)):
+    if np.any(array != np.floor(array)):
         raise ValueError(f"`{argument}` must be a whole number, got {value}.")
-    # Counts are exact; other numbers are met in float32.
-    met = np.float32 if of.dtype is np.float32 else float
-    low, high, low_open = of.low, of.high, of.low_open
-    check_range(argument, value, low, high, low_open=low_open, high_open=True, dtype=met)
-    return array.astype(of.dtype)
+    check_range(argument, value, integers.low, integers.high, high_open=True, dtype=float)
+    return array.astype(integers.dtype)
 
 
-def put(tree: Any, path: str, value: Any) -> Any:
-    """The tree with another leaf at a path of field names and keys, joined by dots.
+def replace_leaf(tree: Any, path: str, value: Any) -> Any:
+    """Returns the tree with the leaf at a path of field names and keys, joined by dots, replaced.
 
     Raises:
-      ValueError: If there is no such place.
+      ValueError: If the path does not exist.
     """
     head, _, rest = path.partition(".")
     names = list(tree) if isinstance(tree, Mapping) else [
@@ -91,8 +86,8 @@ def put(tree: Any, path: str, value: Any) -> Any:
     ]  # fmt: skip
     if head not in names:
         raise ValueError(f"`sweep` must name leaves, which are {sorted(names)}, got {head!r}.")
-    now = tree[head] if isinstance(tree, Mapping) else getattr(tree, head)
-    new = put(now, rest, value) if rest else value
+    child = tree[head] if isinstance(tree, Mapping) else getattr(tree, head)
+    new = replace_leaf(child, rest, value) if rest else value
     if isinstance(tree, Mapping):
         return {**tree, head: new}
     return dataclasses.replace(tree, **{head: new})
@@ -107,15 +102,15 @@ def check_fit(
     eval_every: int,
     stop_at: int | None,
 ) -> None:
-    """Raises ``ValueError`` unless the parts of a training are such, and fit together."""
+    """Raises ``ValueError`` if an argument is invalid or incompatible with the others."""
     parts = {
         "task": (task, (Task,)), "optimizer": (optimizer, (Updates, RowOptimizer)),
         "config": (config, (TrainConfig,)),
     }  # fmt: skip
-    for name, (value, kinds) in parts.items():
-        if isinstance(value, type) or not isinstance(value, kinds):
-            wanted = " or ".join(f"train.{kind.__name__}" for kind in kinds)
-            raise ValueError(f"`{name}` must be a {wanted}, got {value!r}.")
+    for name, (value, types) in parts.items():
+        if isinstance(value, type) or not isinstance(value, types):
+            expected = " or ".join(f"train.{each.__name__}" for each in types)
+            raise ValueError(f"`{name}` must be a {expected}, got {value!r}.")
         if name != "config":
             check_registered(name, value)
     if isinstance(batches, ArrayBatches):
@@ -131,13 +126,13 @@ def check_fit(
             f"`draw_batches` must be 1 with `accumulate` {config.accumulate}, "
             f"got {config.draw_batches}."
         )
-    if isinstance(batches, HostBatches) and config.drawn > config.batch_size:
+    if isinstance(batches, HostBatches) and config.draw_size > config.batch_size:
         raise ValueError(
-            "`batches` from the host are taken one by one: leave `accumulate` and "
-            "`draw_batches` at 1."
+            "`accumulate` and `draw_batches` must be 1 with HostBatches, "
+            f"got {config.accumulate} and {config.draw_batches}."
         )
     if isinstance(optimizer, RowOptimizer):
-        _check_by_rows(config, task, optimizer)
+        _check_row_optimizer(config, task, optimizer)
     if config.mesh is not None:
         _check_mesh(config.mesh, config.batch_size)
 
@@ -148,10 +143,10 @@ def _check_mesh(mesh: Mesh, batch_size: int) -> None:
             f"`mesh` must have an axis {DATA}, and may have one called {TABLE}, "
             f"got {tuple(mesh.shape)}."
         )
-    if any(of != AxisType.Auto for of in mesh.axis_types):
+    if any(axis_type != AxisType.Auto for axis_type in mesh.axis_types):
         raise ValueError(
-            "`mesh` must leave layouts to the compiler, as jax.sharding.Mesh(devices, names) does, "
-            f"got axes {', '.join(of.name for of in mesh.axis_types)}: give jax.make_mesh "
+            "`mesh` must have axes of type Auto, as jax.sharding.Mesh(devices, names) has, "
+            f"got axes {', '.join(each.name for each in mesh.axis_types)}: give jax.make_mesh "
             "axis_types of jax.sharding.AxisType.Auto."
         )
     if batch_size % mesh.shape[DATA]:
@@ -161,20 +156,25 @@ def _check_mesh(mesh: Mesh, batch_size: int) -> None:
         )
 
 
-def _check_by_rows(config: TrainConfig, task: Task, optimizer: RowOptimizer) -> None:
+def _check_row_optimizer(config: TrainConfig, task: Task, optimizer: RowOptimizer) -> None:
     if not isinstance(task, RowTask):
-        raise ValueError(f"`optimizer` of rows needs a train.RowTask, got {type(task).__name__}.")
+        raise ValueError(
+            f"`task` must be a train.RowTask with a RowOptimizer, got {type(task).__name__}."
+        )
     if config.compute_dtype is not None or config.accumulate > 1:
-        raise ValueError("`optimizer` of rows goes with neither `compute_dtype` nor `accumulate`.")
+        raise ValueError(
+            "`compute_dtype` must be None and `accumulate` 1 with a RowOptimizer, "
+            f"got {config.compute_dtype} and {config.accumulate}."
+        )
     if optimizer.weight_decay is not None:
         raise ValueError(
-            "`optimizer` of rows has no `weight_decay`, which would change every row: the L2 of "
-            f"the rows of a batch is a term of the loss, got {optimizer.weight_decay}."
+            "`weight_decay` must be None with a RowOptimizer, since it would update every row: use "
+            f"an L2 term on the batch's rows in the loss, got {optimizer.weight_decay}."
         )
 
 
-def check_names(measured: Mapping[str, Any], before: Mapping[str, Any]) -> None:
-    """Raises ``ValueError`` if a hook measures what the report has already."""
-    for name in measured:
-        if name in before or name in ("epoch", "seconds"):
-            raise ValueError(f"A hook must use a name of its own, got {name!r}, which is taken.")
+def check_metric_names(metrics: Mapping[str, Any], existing: Mapping[str, Any]) -> None:
+    """Raises ``ValueError`` if a hook's metric has a name that the report already has."""
+    for name in metrics:
+        if name in existing or name in ("epoch", "seconds"):
+            raise ValueError(f"Metric names of hooks must be unique, got {name!r} twice.")

@@ -1,4 +1,4 @@
-"""Reads rows of tables and writes them back, whatever the size of the tables."""
+"""Gather and scatter of optimized table rows, at a cost independent of the table size."""
 
 from typing import Any, NamedTuple
 
@@ -7,123 +7,128 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from ._transformation import RowTransformation
+from ._rules import RowTransformation
 
-# Rows that are woken at a time: all at once would take the memory of a second table and state.
+# Number of rows flushed at a time: all at once would need the memory of a second table and state.
 _BLOCK = 1 << 15
 
 
 class TableState(NamedTuple):
-    """What goes with a table while it is trained by rows.
+    """Optimizer state of a table.
 
     Attributes:
-      rule: State of the rule; every leaf leads with the rows of the table.
-      place: For each row, where it stood in the batch that read it last, int32 ``[rows]``.
+      rule_state: State of the row transformation; every leaf ``[rows, ...]``.
+      position: Position of each row in the last batch that read it, int32 ``[rows]``; ``[0]`` for
+        additive transformations.
     """
 
-    rule: Any
-    place: Int[Array, "rows"]
+    rule_state: Any
+    position: Int[Array, "rows"]
 
 
 class GatheredRows(NamedTuple):
-    """Rows that a batch reads.
+    """Rows that a batch reads, without duplicates.
 
     Attributes:
-      rows: Their values, ``[m, dim]``; those of a row that is read twice stand at its place.
-      at: The place among ``rows`` of each of the ids, int32 ``[m]``; known while tracing where
-        the rule is additive.
-      ids: Whose row stands there; ``n``, which there is not, where none does.
-      rule: State of the rule, every leaf ``[m, ...]``.
+      rows: Row values, ``[m, dim]``.
+      inverse: For each requested id, the index of its row in ``rows``, int32 ``[m]``; a constant
+        while tracing if the transformation is additive.
+      ids: Table index of each row; the number of table rows for duplicates, which are ignored.
+      rule_state: State of the row transformation, every leaf ``[m, ...]``.
     """
 
     rows: Float[Array, "m dim"]
-    at: Int[Array | np.ndarray, "m"]
+    inverse: Int[Array | np.ndarray, "m"]
     ids: Int[Array, "m"]
-    rule: Any
+    rule_state: Any
 
 
 def init(rule: RowTransformation, table: Float[Array, "n dim"]) -> TableState:
-    """The state of a table before the first step."""
-    places = 0 if rule.additive else len(table)
-    return TableState(rule.init(table), jnp.zeros(places, jnp.int32))
+    """Returns the state of a table before the first step."""
+    n_positions = 0 if rule.additive else len(table)
+    return TableState(rule.init(table), jnp.zeros(n_positions, jnp.int32))
 
 
-def read(
+def gather(
     rule: RowTransformation,
     table: Float[Array, "n dim"],
     state: TableState,
     ids: Int[Array, "m"],
     step: Int[Array, ""] | int,
     *,
-    agree: bool = False,
+    deterministic: bool = False,
 ) -> tuple[GatheredRows, TableState]:
-    """The rows ``ids`` as they are before a step.
+    """Gathers rows with their pending lazy updates applied.
 
-    A row that stands among the ids several times is opened once: a gradient with respect to
-    ``opened.rows[opened.at]`` is then summed by itself.
+    Duplicate ids share one row, so that the gradient with respect to
+    ``gathered.rows[gathered.inverse]`` is summed over them.
 
     Args:
-      rule: The optimiser.
+      rule: The row transformation.
       table: The table.
-      state: What goes with it.
-      ids: Rows, each in ``[0, n)``; ``n`` for none.
-      step: Steps taken so far.
-      agree: Whether a row that stands among the ids several times is opened at the last of its
-        places, which devices agree on; else at any, which takes less time. Static.
+      state: Its state.
+      ids: Row indices in ``[0, n)``; ``n`` for none.
+      step: Number of completed steps.
+      deterministic: Whether a duplicate id's row is that of its last position, on which all devices
+        agree; otherwise of any position, which is faster. Static.
 
     Returns:
-      The rows, and the state to hand to :func:`write`.
+      The rows and the state for :func:`scatter`.
     """
     step = jnp.asarray(step, jnp.int32)
-    first = places(ids)
-    rows, of_rule = jax.tree.map(lambda x: x[ids], (table, state.rule))
+    own = positions(ids)
+    rows, rule_state = jax.tree.map(lambda x: x[ids], (table, state.rule_state))
     if rule.additive:
-        return GatheredRows(rows, first, ids, of_rule), state
-    # Each id writes where it stands; whichever stays is the place of all equal ones.
-    if agree:
-        place = state.place.at[ids].set(-1).at[ids].max(first)
+        return GatheredRows(rows, own, ids, rule_state), state
+    # Each id writes its position; the one that remains represents all duplicates.
+    if deterministic:
+        position = state.position.at[ids].set(-1).at[ids].max(own)
     else:
-        place = state.place.at[ids].set(first)
-    at = place[ids]
-    if rule.wake is not None:
-        rows, of_rule = rule.wake(rows, of_rule, step)
-    own = jnp.where(at == first, ids, len(table))
-    return GatheredRows(rows, at, own, of_rule), state._replace(place=place)
+        position = state.position.at[ids].set(own)
+    inverse = position[ids]
+    if rule.flush is not None:
+        rows, rule_state = rule.flush(rows, rule_state, step)
+    unique_ids = jnp.where(inverse == own, ids, len(table))
+    gathered = GatheredRows(rows, inverse, unique_ids, rule_state)
+    return gathered, state._replace(position=position)
 
 
-def places(ids: Int[Array, "m"]) -> Int[np.ndarray, "m"]:
-    """Where each of the ids stands."""
+def positions(ids: Int[Array, "m"]) -> Int[np.ndarray, "m"]:
+    """Positions of the ids in their batch, as a constant."""
     return np.arange(len(ids), dtype=np.int32)
 
 
-def write(
+def scatter(
     rule: RowTransformation,
     table: Float[Array, "n dim"],
     state: TableState,
-    opened: GatheredRows,
+    gathered: GatheredRows,
     grads: Float[Array, "m dim"],
     step: Int[Array, ""] | int,
 ) -> tuple[Float[Array, "n dim"], TableState]:
-    """The table after the step, and its state.
+    """Updates gathered rows and scatters them into the table.
 
     Args:
-      rule: The optimiser.
+      rule: The row transformation.
       table: The table.
-      state: What :func:`read` returned with the rows.
-      opened: The rows.
-      grads: Gradients with respect to ``opened.rows``.
-      step: Steps taken so far.
+      state: State returned by :func:`gather`.
+      gathered: The rows.
+      grads: Gradients with respect to ``gathered.rows``.
+      step: Number of completed steps.
+
+    Returns:
+      The table and its state after the step.
     """
     step = jnp.asarray(step, jnp.int32)
-    updates, of_rule = rule.update(grads, opened.rule, opened.rows, step)
+    updates, rule_state = rule.update(grads, gathered.rule_state, gathered.rows, step)
     if rule.additive:
-        return table.at[opened.ids].add(updates.astype(table.dtype), mode="drop"), state
+        return table.at[gathered.ids].add(updates.astype(table.dtype), mode="drop"), state
 
-    def put(whole: Array, rows: Array) -> Array:
-        return whole.at[opened.ids].set(rows, mode="drop")
+    def put(full: Array, rows: Array) -> Array:
+        return full.at[gathered.ids].set(rows, mode="drop")
 
-    table = put(table, (opened.rows + updates).astype(table.dtype))
-    return table, state._replace(rule=jax.tree.map(put, state.rule, of_rule))
+    table = put(table, (gathered.rows + updates).astype(table.dtype))
+    return table, state._replace(rule_state=jax.tree.map(put, state.rule_state, rule_state))
 
 
 def flush_lazy_updates(
@@ -132,19 +137,19 @@ def flush_lazy_updates(
     state: TableState,
     step: Int[Array, ""] | int,
 ) -> tuple[Float[Array, "n dim"], TableState]:
-    """The whole table as it is before a step, for what reads it all: validation, serving."""
-    wake = rule.wake
-    if wake is None:
+    """Applies the pending lazy updates of all rows, before the whole table is read."""
+    flush = rule.flush
+    if flush is None:
         return table, state
     step, n, size = jnp.asarray(step, jnp.int32), len(table), min(len(table), _BLOCK)
 
-    def wake_block(i: Array, kept: tuple[Array, Any]) -> tuple[Array, Any]:
-        # The last block begins early enough to be full: to wake a row twice is to wake it once.
-        # By ids, not as slices: XLA would take these anew after some had been written over, and
-        # keep them apart by copies of all rows.
+    def flush_block(i: Array, carry: tuple[Array, Any]) -> tuple[Array, Any]:
+        # The last block starts early enough to be full, since a flush is idempotent. Gathers
+        # instead of slices: XLA would read slices again after parts of them were overwritten, and
+        # copy all rows to avoid this.
         ids = jnp.minimum(i * size, n - size) + jnp.arange(size, dtype=jnp.int32)
-        table, of_rule = jax.tree.map(lambda x: x[ids], kept)
-        return jax.tree.map(lambda x, y: x.at[ids].set(y), kept, wake(table, of_rule, step))
+        rows, rule_state = jax.tree.map(lambda x: x[ids], carry)
+        return jax.tree.map(lambda x, y: x.at[ids].set(y), carry, flush(rows, rule_state, step))
 
-    table, of_rule = jax.lax.fori_loop(0, -(-n // size), wake_block, (table, state.rule))
-    return table, state._replace(rule=of_rule)
+    table, rule_state = jax.lax.fori_loop(0, -(-n // size), flush_block, (table, state.rule_state))
+    return table, state._replace(rule_state=rule_state)
