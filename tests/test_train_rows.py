@@ -265,7 +265,7 @@ SETTINGS = {
         "n_neg": 9,
     },
     "apart from each other": {
-        "loss": tasks.align_positives, "contrast": tasks.Uniformity(),
+        "loss": tasks.align_positives, "auxiliary_loss": tasks.Uniformity(),
         "encoder": models.MatrixFactorization(60, 80, 8, similarity="cosine"),
     },
 }  # fmt: skip

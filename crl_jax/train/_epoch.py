@@ -149,7 +149,7 @@ def run_epochs_from_host(
     fixed = dict(runs=runs, inputs=inputs, static=static)
     for current in range(int(epoch), int(epoch) + n_epochs):
         state, keys = _start_epoch_of_runs(state, epoch=np.int32(current), **fixed)
-        # All runs see the same examples with random keys of their own.
+        # All runs see the same examples with separate random keys.
         for steps in batches.chunks(current, static.config):
             state, report = _run_chunk(state, keys, steps, epoch=np.int32(current), **fixed)
             n = float(np.sum(steps.n))

@@ -72,7 +72,7 @@ class CompiledFunction:
                 options = _default_options(jax.default_backend())
         key = tuple(_classes(structure)), str(options)
         if key not in self._programs:
-            # JAX caches traces by function: each program needs a function object of its own.
+            # JAX caches traces by function: each program needs a separate function object.
             own = functools.wraps(self._function)(functools.partial(self._function))
             compiler_options = None if options is None else dict(options)
             self._programs[key] = jax.jit(own, compiler_options=compiler_options, **self._options)
