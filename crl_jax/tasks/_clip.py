@@ -135,7 +135,7 @@ class CLIP(ScoreTask):
             raise ValueError(
                 f"`data` of CLIP must be pairs (first, second), got {type(data).__name__}."
             )
-        keys = jax.random.split(key, (2, examples.place.shape[0]))
+        keys = jax.random.split(key, (2, examples.indices.shape[0]))
         first, second = (
             half if augment is None else draw_views(augment, view_keys, half)
             for half, (_, _, augment), view_keys in zip(data, self._towers(), keys)

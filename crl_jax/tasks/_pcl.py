@@ -117,7 +117,7 @@ class PCL(MoCo):
 
     def batch(self, key: Key[Array, ""], examples: Batch) -> ViewBatch:
         """Draws two views of the examples of ``data`` at the indices of the batch."""
-        data = jax.tree.map(lambda leaf: jnp.asarray(leaf)[examples.place], self.data)
+        data = jax.tree.map(lambda leaf: jnp.asarray(leaf)[examples.indices], self.data)
         return super().batch(key, examples._replace(data=data))
 
     def loss(

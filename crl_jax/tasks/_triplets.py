@@ -175,8 +175,8 @@ class ClassTriplets(SimCLR):
     def batch(self, key: Key[Array, ""], examples: Batch) -> Any:
         """Samples a positive and a negative for each example, and a view of all three."""
         sample_key, *view_keys = jax.random.split(key, 4)
-        pos, neg = self.pool.sample_pairs(sample_key, examples.place)
-        indices = examples.place, pos, neg
+        pos, neg = self.pool.sample_pairs(sample_key, examples.indices)
+        indices = examples.indices, pos, neg
         query, pos, neg = (self._views(*x) for x in zip(view_keys, indices))
         return Triplets(query, pos, neg, self.pool.labels[jnp.concatenate(indices)])
 

@@ -83,9 +83,9 @@ class TwoViewTask(Task):
     def batch(self, key: Key[Array, ""], examples: Batch) -> ViewBatch:
         """Draws two independent views of each example."""
         data, labels = split_labels(examples.data)
-        keys = jax.random.split(key, (2, examples.place.shape[0]))
+        keys = jax.random.split(key, (2, examples.indices.shape[0]))
         first, second = (draw_views(self.augment, view_keys, data) for view_keys in keys)
-        return ViewBatch(first, second, examples.place, labels)
+        return ViewBatch(first, second, examples.indices, labels)
 
     def embed(
         self, params: Any, model_state: Any, examples: Any, *, block_size: int = 512
