@@ -130,12 +130,10 @@ def score_all(params: Params, users: jax.Array, items: jax.Array) -> jax.Array:
 
 @jax.jit
 def expectation(
-    confidence: tasks.Confidence, params: Params, users: jax.Array, items: jax.Array
+    confidence: tasks.ConfidenceEM, params: Params, users: jax.Array, items: jax.Array
 ) -> jax.Array:
     """Confidence of the interactions, as training estimates it."""
-    return confidence.estimate(
-        jax.random.key(1), ENCODER, ENCODER.encode(params), users, items, N_ITEMS
-    )
+    return confidence.estimate(jax.random.key(1), ENCODER, ENCODER.encode(params), users, items)
 
 
 def measure(log: data.Interactions, params: Params, rounds: int) -> list[dict[str, Any]]:
@@ -150,7 +148,7 @@ def measure(log: data.Interactions, params: Params, rounds: int) -> list[dict[st
         for rule in RULES
     }
     for case in (Case(EXPECTATION, "density", KNOWN), Case(EXPECTATION, "posterior", SMOOTHED)):
-        confidence = tasks.Confidence(by_item, LAWS[case.law], rule=case.rule)
+        confidence = tasks.ConfidenceEM(by_item, LAWS[case.law], rule=case.rule)
         runs[case] = partial(expectation, confidence, params, users, items)
 
     few = np.linspace(0, len(log) - 1, N_REFERENCE).astype(int)

@@ -52,12 +52,16 @@ def trained(log: data.Interactions, similarity: Similarity, seed: int) -> dict[s
     )
     if similarity == "inner":
         fitted = fit(
-            loss=losses.bpr, optimizer=train.Optimizer(1e-3, 3e-5), epochs=100, eval_every=100
+            loss=losses.bpr,
+            optimizer=train.Optimizer(1e-3, 3e-5),
+            epochs=100,
+            stopping=tasks.Stopping(eval_every=100),
         )
     else:
         fitted = fit(
             loss=losses.info_nce, hyperparams={"temperature": 0.2}, n_neg=16,
-            optimizer=train.Optimizer(1e-3, 1e-7), epochs=60, eval_every=60,
+            optimizer=train.Optimizer(1e-3, 1e-7), epochs=60,
+            stopping=tasks.Stopping(eval_every=60),
         )  # fmt: skip
     return {name: np.asarray(table) for name, table in fitted.run().items()}
 

@@ -155,7 +155,7 @@ def _fit(seen: Any, optimizer: Any, way: str) -> tuple[Any, Figures]:
             encoder=models.MatrixFactorization(seen.n_users, seen.n_items, DIM),
             optimizer=optimizer,
             config=engine.TrainConfig(BATCH),
-            l2_target="rows",
+            options=tasks.RankingOptions(l2_target="rows"),
             epochs=EPOCHS,
             hooks=[engine.Progress(lambda _: ends.append(time.perf_counter()))],
         )

@@ -47,7 +47,8 @@ def run_jax(folder: Path, epochs: int, mark: Mark) -> float:
     mark("load")
     fitted = tasks.fit_ranking(
         split.train, loss=losses.bpr, optimizer=train.Optimizer(LEARNING_RATE, WEIGHT_DECAY),
-        config=train.TrainConfig(BATCH_SIZE), epochs=epochs, eval_every=epochs, seeds=SEED,
+        config=train.TrainConfig(BATCH_SIZE), epochs=epochs,
+        stopping=tasks.Stopping(eval_every=epochs), seeds=SEED,
     )  # fmt: skip
     tables = fitted.tables()
     mark("train")
@@ -151,8 +152,8 @@ def probe_jax(folder: Path, max_epochs: int) -> list[float]:
     fitted = tasks.fit_ranking(
         split.train, split.test, loss=losses.bpr,
         optimizer=train.Optimizer(LEARNING_RATE, WEIGHT_DECAY),
-        config=train.TrainConfig(BATCH_SIZE), epochs=max_epochs, eval_every=STRIDE,
-        patience=max_epochs, k=K, seeds=SEED,
+        config=train.TrainConfig(BATCH_SIZE), epochs=max_epochs, seeds=SEED,
+        stopping=tasks.Stopping(patience=max_epochs, eval_every=STRIDE, k=K),
     )  # fmt: skip
     return [entry[f"valid_ndcg@{K}"][0] for entry in fitted.history]
 

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from crl_jax import data, metrics, models, samplers, tasks, train
+from crl_jax import data, metrics, models, tasks, train
 
 from ._config import Config
 from ._flags import spoken
@@ -236,7 +236,6 @@ def _fitter(
         sampler, _ = resolve_sampler(config.sampling, context, swept, own=objective.sampler)
         encoder, contrast = model_on(part, encoding, config.contrasting, options.dim, swept)
         # To count held-out items in a pool would cost as much as the loss.
-        shared = isinstance(sampler, samplers.SharedSampler)
         batches = None
         if options.batches == "host":
             seed = config.protocol.seed
@@ -247,26 +246,27 @@ def _fitter(
                 valid,
                 loss=objective.entry.loss,
                 hyperparams=objective.hyperparams,
-                hyperparam_schedule=objective.entry.schedule,
                 encoder=encoder,
-                serve_similarity=encoding.serve_similarity,
-                l2_target=options.l2_target,
                 sampler=sampler,
                 n_neg=objective.count("n_neg"),
-                n_pos=objective.count("n_pos"),
-                n_group=objective.count("n_group"),
-                confidence=objective.confidence(part, options),
-                auxiliary_loss=contrast or objective.term,
-                batches=batches,
-                held_out=None if shared else problem.held_out(part),
-                init_scale=options.init_scale,
                 optimizer=optimizer_of(options),
                 config=train.TrainConfig(options.batch_size, mesh=mesh_of(config.output.mesh)),
                 epochs=numbers.get("epochs", options.epochs),
-                stop_at=stop_at,
-                patience=options.patience,
-                eval_every=options.eval_every,
-                k=VALIDATION_K,
+                stopping=tasks.Stopping(
+                    options.patience, options.eval_every, VALIDATION_K, stop_at
+                ),
+                options=tasks.RankingOptions(
+                    n_pos=objective.count("n_pos"),
+                    n_group=objective.count("n_group"),
+                    hyperparam_schedule=objective.entry.schedule,
+                    confidence=objective.confidence(part, options),
+                    auxiliary_loss=contrast or objective.term,
+                    batches=batches,
+                    held_out=None if sampler.is_shared else problem.held_out(part),
+                    init_scale=options.init_scale,
+                    l2_target=options.l2_target,
+                    serve_similarity=encoding.serve_similarity,
+                ),
                 seeds=numbers["seeds"],
                 sweep=for_fit(config, objective, numbers),
                 hooks=[
@@ -307,9 +307,14 @@ def _checkpoint(path: Path, seconds: float) -> train.Callback:
 
 def for_fit(config: Config, objective: Settled, numbers: dict[str, Any]) -> dict[str, Any]:
     """The numbers of the runs by the names that :func:`crl_jax.tasks.fit_ranking` has for them."""
-    names = {"lr": "learning_rate", **{n: n for n in ("weight_decay", "decay", "init_scale")}}
+    names = {
+        "lr": "optimizer.learning_rate",
+        "weight_decay": "optimizer.weight_decay",
+        "decay": "optimizer.decay",
+        "init_scale": "task.init_scale",
+    }
     found = {names[name]: value for name, value in numbers.items() if name in names}
     fields = SAMPLERS[config.sampling.sampler].swept_fields(numbers)
     found |= objective.swept_fields(numbers)
     found |= swept_of_contrast(config.contrasting, numbers)
-    return found | {f"sampler.{name}": value for name, value in fields.items()}
+    return found | {f"task.sampler.{name}": value for name, value in fields.items()}

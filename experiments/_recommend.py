@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from crl_jax import losses, models, samplers, serving
+from crl_jax import losses, models, serving
 
 from . import _pipeline as pipeline
 from . import _report as report
@@ -189,9 +189,7 @@ def _judge(
         problem = load_problem(config.source, shown.stage, reading(shown))
     context = Context(problem.train, config.source.data, objective.count("n_neg"))
     sampler, of_sampler = resolve_sampler(config.sampling, context, swept, own=objective.sampler)
-    if isinstance(sampler, samplers.SharedSampler) and not losses.accepts_where(
-        objective.entry.loss
-    ):
+    if sampler.is_shared and not losses.accepts_where(objective.entry.loss):
         raise ValueError(
             f"--sampler {config.sampling.sampler} needs a loss that takes `where`; --loss "
             f"{config.objective.loss} does not."

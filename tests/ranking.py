@@ -1,5 +1,6 @@
 """Short ways to train a ranking, for tests that say only what matters to them."""
 
+import dataclasses
 import functools
 
 import jax
@@ -11,6 +12,14 @@ from crl_jax.data import Interactions, simulate, with_validation
 
 OF_OPTIMIZER = ("learning_rate", "weight_decay", "decay", "warm_up", "rule", "schedule")
 OF_PLAN = ("batch_size", "draw_batches", "accumulate", "compute_dtype", "mesh")
+
+
+def fit_ranking(log, valid=None, **flat):
+    """``fit_ranking`` with the fields of its options and of its stopping as arguments."""
+    for kind, name in ((tasks.RankingOptions, "options"), (tasks.Stopping, "stopping")):
+        known = {f.name for f in dataclasses.fields(kind)} & flat.keys()
+        flat[name] = kind(**{field: flat.pop(field) for field in known})
+    return tasks.fit_ranking(log, valid, **flat)
 
 
 def fit(
@@ -25,17 +34,20 @@ def fit(
             continue
         value = flat.pop(name) if name != "init_scale" else flat[name]
         if name not in ("rule", "schedule") and np.ndim(value):
-            sweep[name] = value
+            part = "task" if name == "init_scale" else "optimizer"
+            sweep[f"{part}.{name}"] = value
             flat.pop(name, None)
         elif name != "init_scale":
             optimizer[name] = value
     hyperparams = dict(flat.pop("hyperparams", {}))
-    sweep |= {f"loss.{name}": value for name, value in hyperparams.items() if np.ndim(value)}
+    sweep |= {
+        f"task.hyperparams.{name}": value for name, value in hyperparams.items() if np.ndim(value)
+    }
     plan = {"batch_size": 1024, **{name: flat.pop(name) for name in OF_PLAN if name in flat}}
     hooks = list(flat.pop("hooks", ()))
     hooks += [] if checkpoint is None else [train.Checkpoint(checkpoint, seconds)]
     hooks += [] if see is None else [train.Progress(see)]
-    return tasks.fit_ranking(
+    return fit_ranking(
         log, valid, loss=loss, sweep=sweep, hooks=hooks, config=train.TrainConfig(**plan),
         hyperparams={n: v for n, v in hyperparams.items() if not np.ndim(v)},
         optimizer=kind(**optimizer), **flat,

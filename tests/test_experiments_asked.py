@@ -26,8 +26,8 @@ class Asked(Exception):
 def asked(ratings, tmp_path, monkeypatch):
     """What the command asks the library to train with some flags, and on which interactions."""
 
-    def refuse(part, _, **arguments):
-        raise Asked(part, arguments)
+    def refuse(part, _, *, options, stopping, **arguments):
+        raise Asked(part, {**vars(options), **vars(stopping), **arguments})
 
     def ask(*flags):
         monkeypatch.setattr(FIT, refuse)
@@ -97,9 +97,11 @@ def test_numbers_and_sweeps_reach_the_training(asked):
     _, given = asked(*flags, *swept, "--batch-size", "9", "--patience", "4", "--seed", "6")
     fixed = {"temperature": 1, "beta": 0.3, "min_score": -5}
     assert fixed.items() <= given["hyperparams"].items()
-    assert given["sweep"].keys() == {"loss.tau_plus", "weight_decay"}
-    np.testing.assert_allclose(given["sweep"]["loss.tau_plus"], np.repeat([0.1, 0.2], 3))
-    np.testing.assert_allclose(given["sweep"]["weight_decay"], [1, 2, 3, 1, 2, 3])
+    assert given["sweep"].keys() == {"task.hyperparams.tau_plus", "optimizer.weight_decay"}
+    np.testing.assert_allclose(
+        given["sweep"]["task.hyperparams.tau_plus"], np.repeat([0.1, 0.2], 3)
+    )
+    np.testing.assert_allclose(given["sweep"]["optimizer.weight_decay"], [1, 2, 3, 1, 2, 3])
     assert (given["n_neg"], given["n_pos"], given["patience"]) == (7, 3, 4)
     assert (given["optimizer"].learning_rate, given["config"].batch_size) == (0.02, 9)
     assert np.asarray(given["seeds"]).tolist() == [6] * 6

@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.usefixtures("standard_promotion", "quick_compiles"),
     pytest.mark.filterwarnings("ignore::crl_jax.data.DataWarning"),
     # Of such small data, and of the small initial values of minibatches.
-    pytest.mark.filterwarnings("ignore:The law of `confidence`"),
+    pytest.mark.filterwarnings("ignore:The distribution of `confidence`"),
 ]
 
 

@@ -19,11 +19,11 @@ pytestmark = [
 
 def test_a_point_that_diverges_is_passed_over(worlds):
     (world,) = worlds("ml-100k")
-    axes = (("learning_rate", (1e30, 1e-2)),)
+    axes = (("optimizer.learning_rate", (1e30, 1e-2)),)
     minibatch = Minibatch(axes, batch_size=64, eval_every=1, at_once=False)
     done = training.train_minibatch(Method("a", minibatch=minibatch), world, (0,), 2)
     assert done.chosen["learning_rate"] == pytest.approx(1e-2)
-    never = dataclasses.replace(minibatch, axes=(("learning_rate", (1e30, 2e30)),))
+    never = dataclasses.replace(minibatch, axes=(("optimizer.learning_rate", (1e30, 2e30)),))
     with pytest.raises(train.TrainingDiverged):
         training.train_minibatch(Method("a", minibatch=never), world, (0,), 2)
 
@@ -48,11 +48,11 @@ def test_l2_on_tables_falls_with_their_length(worlds, dataset, faster, l2):
     of = {made.label: made for made in contrastive.methods("5.2", "mf", dataset, world)}
     l2 *= (943 + 1682) / (world.train.n_users + world.train.n_items)
     axes = {name: np.array(values) for name, values in of["bpr"].minibatch.axes}
-    np.testing.assert_allclose(axes["weight_decay"], np.array([1e-5, 3e-5]) * l2)
-    np.testing.assert_allclose(axes["learning_rate"], np.array([1e-3, 2e-3]) * faster)
+    np.testing.assert_allclose(axes["optimizer.weight_decay"], np.array([1e-5, 3e-5]) * l2)
+    np.testing.assert_allclose(axes["optimizer.learning_rate"], np.array([1e-3, 2e-3]) * faster)
     weaker = 1 if dataset == "ml-100k" else 3
     axes = {name: np.array(values) for name, values in of["dpl"].minibatch.axes}
-    np.testing.assert_allclose(axes["weight_decay"], np.array([1e-5, 2e-5]) * l2 / weaker)
+    np.testing.assert_allclose(axes["optimizer.weight_decay"], np.array([1e-5, 2e-5]) * l2 / weaker)
     np.testing.assert_allclose(of["dpl"].minibatch.learning_rate, 1e-3 * faster)
 
 
@@ -61,7 +61,7 @@ def test_l2_on_rows_does_not_depend_on_their_number(worlds):
     bpr, *_ = contrastive.methods("5.2", "lightgcn", "gowalla", world)
     axes = {name: np.array(values) for name, values in bpr.minibatch.axes}
     assert list(axes) == ["weight_decay"]
-    np.testing.assert_allclose(axes["weight_decay"], [1e-4, 2e-4, 3e-4, 5e-4])
+    np.testing.assert_allclose(axes["optimizer.weight_decay"], [1e-4, 2e-4, 3e-4, 5e-4])
     np.testing.assert_allclose(bpr.minibatch.learning_rate, 3e-2)
 
 
@@ -82,7 +82,7 @@ class Killed(Exception):
 
 def test_in_turn_is_as_at_once_and_goes_on_after_a_kill(worlds, tmp_path):
     (world,) = worlds("ml-100k")
-    axes = (("learning_rate", (1e-3, 1e-2)),)
+    axes = (("optimizer.learning_rate", (1e-3, 1e-2)),)
     at_once = Method("a", minibatch=Minibatch(axes, batch_size=64, eval_every=1))
     in_turn = dataclasses.replace(
         at_once, minibatch=dataclasses.replace(at_once.minibatch, at_once=False)

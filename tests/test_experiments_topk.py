@@ -165,7 +165,7 @@ def from_everything(problem: Problem, stop_at: int, **changes: Any) -> list[mode
         optimizer=train.Optimizer(0.05, 1e-5, schedule=train.step_decay),
         config=train.TrainConfig(16),
         epochs=4,
-        stop_at=stop_at,
+        stopping=tasks.Stopping(stop_at=stop_at),
         **{"seeds": np.arange(2), **{name: of(everything) for name, of in changes.items()}},
     )
     return [fitted.tables(i) for i in (0, 1)]

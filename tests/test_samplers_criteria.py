@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from negatives import N_ITEMS, N_USERS, World, as_tables, interactions_of
 
 from crl_jax import samplers, stats
-from crl_jax.samplers import informativeness, sampling_risk, unbiasedness
+from crl_jax.samplers import _ecdf, informativeness, sampling_risk, unbiasedness
 from crl_jax.samplers._positives import pack_bits
 
 unit = st.floats(0, 1, width=32)
@@ -50,9 +50,9 @@ def test_a_score_that_is_nan_stands_nowhere():
     world.scores[0, 7] = np.nan
     world.tables = as_tables(world.scores)
     batch = world.batch([0, 2])
-    exact = _unseen.exact_ecdf(batch, items).ecdf
-    sampled = _unseen.sampled_ecdf(batch, batch.scores(items), shared_sample(world, [0, 4, 8]))
-    table = _unseen.user_table(batch, batch.users).ecdf[jnp.arange(2)[:, None], items]
+    exact = _ecdf.exact_ecdf(batch, items).ecdf
+    sampled = _ecdf.sampled_ecdf(batch, batch.scores(items), shared_sample(world, [0, 4, 8]))
+    table = _ecdf.user_table(batch, batch.users).ecdf[jnp.arange(2)[:, None], items]
     for got in (exact, sampled, table):
         np.testing.assert_array_equal(np.isnan(got), [[False, True], [False, False]])
 
@@ -103,12 +103,12 @@ def numpy_ecdf(world, users, items):
 def test_exact_ecdf_counts_all_that_the_user_has_left(monkeypatch, limits):
     """In one piece, anchor by anchor, in blocks that do not come out even, or by users' ranks."""
     for name, value in limits.items():
-        monkeypatch.setattr(_unseen, name, value)
+        monkeypatch.setattr(_ecdf, name, value)
     world = World()
     users = [0, 3, 3, 5, 1, 7, 2, 0]
     batch = world.batch(users)
     items = samplers.sample_unseen(jax.random.key(0), batch.users, world.positives, 6)
-    standing = _unseen.exact_ecdf(batch, items)
+    standing = _ecdf.exact_ecdf(batch, items)
     np.testing.assert_allclose(
         standing.ecdf, numpy_ecdf(world, users, np.asarray(items)), rtol=1e-6
     )
@@ -122,7 +122,7 @@ def test_exact_ecdf_counts_all_that_the_user_has_left(monkeypatch, limits):
 def shared_sample(world, items):
     """The sample as it is handed on: with what each user has taken, as bits."""
     taken = [[j in row for row in world.taken] for j in items]
-    return _unseen.CatalogueSample(jnp.array(items), pack_bits(jnp.array(taken)))
+    return _ecdf.CatalogueSample(jnp.array(items), pack_bits(jnp.array(taken)))
 
 
 def test_sampled_ecdf_is_that_of_the_sample_without_what_was_taken():
@@ -131,7 +131,7 @@ def test_sampled_ecdf_is_that_of_the_sample_without_what_was_taken():
     batch = world.batch(users)
     sample = [1, 1, 4, 8, 6, 2]
     items = samplers.sample_unseen(jax.random.key(1), batch.users, world.positives, 3)
-    got = _unseen.sampled_ecdf(batch, batch.scores(items), shared_sample(world, sample))
+    got = _ecdf.sampled_ecdf(batch, batch.scores(items), shared_sample(world, sample))
     for user in users:
         left = [world.scores[user, j] for j in sample if j not in world.taken[user]]
         for k, j in enumerate(np.asarray(items[user])):
@@ -141,10 +141,10 @@ def test_sampled_ecdf_is_that_of_the_sample_without_what_was_taken():
 
 def test_a_sample_knows_what_was_taken():
     world = World()
-    sample = _unseen.draw_sample(jax.random.key(0), world.positives, 70)
-    assert sample.taken.shape == (3, N_USERS)
+    sample = _ecdf.draw_sample(jax.random.key(0), world.positives, 70)
+    assert sample.seen.shape == (3, N_USERS)
     want = shared_sample(world, np.asarray(sample.items).tolist())
-    np.testing.assert_array_equal(sample.taken, want.taken)
+    np.testing.assert_array_equal(sample.seen, want.seen)
 
 
 def test_every_epoch_has_its_own_sample():
@@ -161,7 +161,7 @@ def test_sampled_ecdf_strays_as_far_as_the_bound_allows():
     world = World([[0]], n_items, seed=3)
     items = np.arange(1, n_items)
     batch = world.batch([0])
-    exact = np.asarray(jax.jit(_unseen.exact_ecdf)(batch, jnp.asarray(items)[None]).ecdf)
+    exact = np.asarray(jax.jit(_ecdf.exact_ecdf)(batch, jnp.asarray(items)[None]).ecdf)
 
     @jax.jit
     @jax.vmap
@@ -169,7 +169,7 @@ def test_sampled_ecdf_strays_as_far_as_the_bound_allows():
         sample = 1 + jax.random.randint(key, (n,), 0, n_items - 1)
         taken = jnp.zeros((2, 1), jnp.uint32)
         scores = batch.scores(jnp.asarray(items)[None])
-        return _unseen.sampled_ecdf(batch, scores, _unseen.CatalogueSample(sample, taken))
+        return _ecdf.sampled_ecdf(batch, scores, _ecdf.CatalogueSample(sample, taken))
 
     strayed = np.asarray(estimate(jax.random.split(jax.random.key(0), 400))) - exact
     worst = np.abs(strayed).max(axis=(1, 2))

@@ -439,5 +439,5 @@ def test_rare_items_keep_their_chance_among_millions():
 
 
 def test_public_names_are_documented():
-    for name in ("RNS", "PNS", "DNS", "AOBPR", "SRNS", "BNS", "Staged"):
+    for name in ("RNS", "PNS", "DNS", "AOBPR", "SRNS", "BNS", "StagedSampler"):
         assert "References:" in getattr(samplers, name).__doc__

@@ -114,12 +114,12 @@ def test_what_was_taken_is_known_by_bits_and_by_search(bitmap):
     positives = Positives.from_interactions(log, bitmap=bitmap)
     assert (positives.bitmap is not None) == bitmap
     some_users, some_items = rng.integers(0, 13, 9), rng.integers(0, 70, 40)
-    got = positives.taken(jnp.asarray(some_users), jnp.asarray(some_items))
+    got = positives.seen(jnp.asarray(some_users), jnp.asarray(some_items))
     np.testing.assert_array_equal(got, table[some_users][:, some_items].T)
     own = rng.integers(0, 70, (9, 5))
     got = positives.contains(jnp.asarray(some_users), jnp.asarray(own))
     np.testing.assert_array_equal(got, table[some_users[:, None], own])
-    words = np.asarray(positives.taken_words(jnp.asarray(some_users)))
+    words = np.asarray(positives.seen_bits(jnp.asarray(some_users)))
     bits = (words[:, None] >> np.arange(32, dtype=np.uint32)[:, None]) & 1
     np.testing.assert_array_equal(bits.reshape(-1, 9)[:70], table[some_users].T)
     np.testing.assert_array_equal(bits.reshape(-1, 9)[70:], 0)

@@ -14,7 +14,7 @@ from crl_jax import losses, stats, weights
 from crl_jax.data import Interactions
 from crl_jax.models import MatrixFactorization, Tables
 from crl_jax.samplers import permute
-from crl_jax.tasks import Confidence
+from crl_jax.tasks import ConfidenceEM, InteractionPrior
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
@@ -37,7 +37,7 @@ def first_params():
 def epoch(data, *, confidence=None, weight=None, **settings):
     """One epoch; by default one batch of all interactions and SGD without L2."""
     if weight is not None and confidence is None:
-        confidence = Confidence(jnp.full(N_ITEMS, 0.5), every=1000)
+        confidence = ConfidenceEM(jnp.full(N_ITEMS, 0.5), every=1000)
         settings["number"] = 1  # its turn does not come
     return epoch_of(
         data, confidence=confidence, weight=weight, learning_rate=0.3, **settings
@@ -123,11 +123,10 @@ def test_the_expectation_step_looks_every_interaction_up(data, monkeypatch, name
     _, log = data
     params = ENCODER.init(jax.random.key(3))
     prior = PRIORS[name] if callable(PRIORS[name]) else jnp.asarray(PRIORS[name])
-    confidence = Confidence(prior, LAW, rule=rule, n_sample=10, normalize=False)
+    prior = InteractionPrior(prior) if name == "interactions" else prior
+    confidence = ConfidenceEM(prior, LAW, rule=rule, n_sample=10, normalize=False)
     users, items = jnp.asarray(log.users), jnp.asarray(log.items)
-    got = confidence.estimate(
-        jax.random.key(0), ENCODER, ENCODER.encode(params), users, items, N_ITEMS
-    )
+    got = confidence.estimate(jax.random.key(0), ENCODER, ENCODER.encode(params), users, items)
     w, h = (np.asarray(params[key], np.float64) for key in ("users", "items"))
     score = np.sum(w[log.users] * h[log.items], axis=1)
     want = jnp.asarray(prior_at(name, log))
@@ -136,7 +135,7 @@ def test_the_expectation_step_looks_every_interaction_up(data, monkeypatch, name
         want = formula(jnp.asarray(score), prior=want, distribution=LAW)
     np.testing.assert_allclose(got, want, rtol=1e-4)
     relative = replace(confidence, normalize=True).estimate(
-        jax.random.key(0), ENCODER, ENCODER.encode(params), users, items, N_ITEMS
+        jax.random.key(0), ENCODER, ENCODER.encode(params), users, items
     )
     np.testing.assert_allclose(relative, want / np.mean(want), rtol=1e-4)
 
@@ -151,12 +150,10 @@ def test_the_law_is_read_off_the_interactions(data):
     }
     prior = jnp.full(N_ITEMS, 0.5)
     for n_sample in (24, 23):  # all of them, and a draw, which misses the halves a little
-        confidence = Confidence(
+        confidence = ConfidenceEM(
             prior, stats.SmoothedEmpirical(0.1), rule="posterior", n_sample=n_sample
         )
-        got = confidence.estimate(
-            jax.random.key(0), ENCODER, ENCODER.encode(params), users, items, N_ITEMS
-        )
+        got = confidence.estimate(jax.random.key(0), ENCODER, ENCODER.encode(params), users, items)
         # In the middle of each half: F is 1/4 and 3/4, and so is the posterior.
         tolerance = 0.01 if n_sample == 24 else 0.3
         np.testing.assert_allclose(got, np.where(log.users < 3, 0.5, 1.5), atol=tolerance)
@@ -167,13 +164,11 @@ def test_posteriors_add_up_to_the_prior(data, prior):
     """The law seen is that of the larger or the smaller score, and not that of one of two."""
     _, log = data
     params = jax.tree.map(lambda x: 3 * x, first_params())
-    confidence = Confidence(
+    confidence = ConfidenceEM(
         jnp.full(N_ITEMS, prior), stats.SmoothedEmpirical(0.05), rule="posterior", normalize=False
     )
     users, items = jnp.asarray(log.users), jnp.asarray(log.items)
-    got = confidence.estimate(
-        jax.random.key(0), ENCODER, ENCODER.encode(params), users, items, N_ITEMS
-    )
+    got = confidence.estimate(jax.random.key(0), ENCODER, ENCODER.encode(params), users, items)
     assert abs(np.mean(got) - prior) < 0.02
 
 
@@ -181,10 +176,8 @@ def test_nothing_credible_is_as_good_as_everything(data):
     _, log = data
     params = jax.tree.map(lambda x: 1e4 + x, first_params())
     users, items = jnp.asarray(log.users), jnp.asarray(log.items)
-    confidence = Confidence(jnp.full(N_ITEMS, 0.5), LAW, rule="density")
-    got = confidence.estimate(
-        jax.random.key(0), ENCODER, ENCODER.encode(params), users, items, N_ITEMS
-    )
+    confidence = ConfidenceEM(jnp.full(N_ITEMS, 0.5), LAW, rule="density")
+    got = confidence.estimate(jax.random.key(0), ENCODER, ENCODER.encode(params), users, items)
     np.testing.assert_array_equal(got, np.ones(24))
 
 
@@ -200,7 +193,7 @@ def test_a_law_in_closed_form_is_held_against_the_scores(data):
     prior = jnp.full(400, 0.5)
 
     def leaves(distribution, rule="density"):
-        confidence = Confidence(prior, distribution, rule=rule, n_sample=4000)
+        confidence = ConfidenceEM(prior, distribution, rule=rule, n_sample=4000)
         tables = Tables(params["users"], params["items"])
         return float(confidence.lack_of_fit(jax.random.key(1), large, tables, users, items))
 
@@ -236,7 +229,7 @@ def test_by_user_every_user_is_drawn_alike():
 @pytest.mark.parametrize(("number", "due"), [(0, True), (1, False), (2, False), (3, True)])
 def test_expectation_comes_every_so_many_epochs(data, number, due):
     _, log = data
-    confidence = Confidence(weights.credibility_prior(log), LAW, every=3)
+    confidence = ConfidenceEM(weights.credibility_prior(log), LAW, every=3)
     before = jnp.full(24, 7.0)
     _, state, _ = epoch(log, confidence=confidence, weight=before, number=number)
     assert bool(np.all(state.model_state.confidence == 7)) != due
@@ -247,7 +240,7 @@ def test_what_nobody_believes_teaches_nothing(data):
     _, log = data
     prior = jnp.where(jnp.asarray(log.users) < 2, 0.0, 0.8)
     params = first_params()
-    confidence = Confidence(prior, LAW)
+    confidence = ConfidenceEM(InteractionPrior(prior), LAW)
     _, state, _ = epoch(log, confidence=confidence, params=params)
     moved = np.abs(np.asarray(state.params["users"] - params["users"])).max(axis=1)
     assert (moved[:2] == 0).all()
@@ -339,7 +332,7 @@ def quick():
 @pytest.fixture
 def confidence():
     prior = weights.credibility_prior(split().train)
-    return Confidence(prior, stats.SmoothedEmpirical(), every=2, rule="posterior", n_sample=500)
+    return ConfidenceEM(prior, stats.SmoothedEmpirical(), every=2, rule="posterior", n_sample=500)
 
 
 def test_confidence_changes_what_is_learned(quick, confidence):
@@ -348,7 +341,7 @@ def test_confidence_changes_what_is_learned(quick, confidence):
     assert np.abs(plain.params["users"] - weighted.params["users"]).max() > 1e-3
 
 
-@pytest.mark.filterwarnings("ignore:The law of `confidence`")
+@pytest.mark.filterwarnings("ignore:The distribution of `confidence`")
 def test_the_confidence_in_use_is_given_back(quick, confidence):
     """That of the fifth epoch, which began with the parameters after the fourth."""
     log = split().train
@@ -358,7 +351,7 @@ def test_the_confidence_in_use_is_given_back(quick, confidence):
     early = fit(log, confidence=confidence, **{**quick.keywords, "epochs": 4})
     want = confidence.estimate(
         jax.random.key(0), early.encoder, early.tables(), jnp.asarray(log.users),
-        jnp.asarray(log.items), log.n_items,
+        jnp.asarray(log.items),
     )  # fmt: skip
     assert late.confidence.shape == (1, len(log))
     np.testing.assert_allclose(late.confidence[0], want, rtol=1e-5)
@@ -395,13 +388,29 @@ def test_a_resumed_run_ends_with_the_same_bits(quick, confidence, tmp_path, kill
         quick(confidence=replace(confidence, every=3), checkpoint=path)
 
 
+def test_a_prior_says_by_its_type_whether_it_is_per_item_or_per_interaction():
+    """With as many interactions as items, both have the same shape."""
+    log = Interactions.from_arrays([0, 1, 2], [2, 0, 1])
+    tables = Tables(jnp.ones((3, 1)), jnp.ones((3, 1)))
+    prior, encoder = jnp.array([0.1, 0.2, 0.3]), MatrixFactorization(3, 3, 1)
+
+    def estimate(prior):
+        confidence = ConfidenceEM(prior, rule="prior", normalize=False)
+        confidence.check(3, 3, 3)
+        users, items = jnp.asarray(log.users), jnp.asarray(log.items)
+        return confidence.estimate(jax.random.key(0), encoder, tables, users, items)
+
+    np.testing.assert_array_equal(estimate(InteractionPrior(prior)), prior)
+    np.testing.assert_array_equal(estimate(prior), prior[jnp.array([2, 0, 1])])
+
+
 def test_users_who_took_everything_have_no_confidence(quick):
     """A prior of interactions is cut as the interactions are."""
     users = np.repeat([0, 1, 2], [4, 2, 1])
     items = np.array([0, 1, 2, 3, 0, 2, 1])
     log = Interactions.from_arrays(users, items, user_ids=np.arange(3), item_ids=np.arange(4))
     prior = jnp.linspace(0.1, 0.7, 7)
-    confidence = Confidence(prior, rule="prior", normalize=False)
+    confidence = ConfidenceEM(InteractionPrior(prior), rule="prior", normalize=False)
     with pytest.warns(UserWarning, match="whole catalogue"):
         fitted = fit(log, loss=losses.bpr, epochs=1, batch_size=2, confidence=confidence)
     want = np.where(users == 0, np.nan, prior)
@@ -466,14 +475,20 @@ def test_groups_in_a_whole_training(quick):
     [
         (lambda quick: quick(n_group=-1), "n_group"),
         (lambda quick: quick(n_group=2, n_pos=1), "n_group"),
-        (lambda quick: Confidence(jnp.ones(3), LAW, every=0), "every"),
-        (lambda quick: Confidence(jnp.ones(3), LAW, n_sample=1), "n_sample"),
-        (lambda quick: Confidence(jnp.ones(3), LAW, rule="odds"), "rule"),
-        (lambda quick: Confidence(jnp.ones(3), LAW, every=1.5), "every"),
-        (lambda quick: Confidence(jnp.array([0.5, 1.1]), LAW), "prior"),
-        (lambda quick: quick(confidence=Confidence(jnp.ones(3), LAW)), "prior"),
-        (lambda quick: quick(confidence=Confidence(0.5, LAW)), "prior"),
-        (lambda quick: quick(confidence=Confidence(jnp.ones(80), LAW, every=jnp.ones(2))), "every"),
+        (lambda quick: ConfidenceEM(jnp.ones(3), LAW, every=0), "every"),
+        (lambda quick: ConfidenceEM(jnp.ones(3), LAW, n_sample=1), "n_sample"),
+        (lambda quick: ConfidenceEM(jnp.ones(3), LAW, rule="odds"), "rule"),
+        (lambda quick: ConfidenceEM(jnp.ones(3), LAW, every=1.5), "every"),
+        (lambda quick: ConfidenceEM(jnp.array([0.5, 1.1]), LAW), "prior"),
+        (lambda quick: quick(confidence=ConfidenceEM(jnp.ones(3), LAW)), "prior"),
+        (lambda quick: quick(confidence=ConfidenceEM(0.5, LAW)), "prior"),
+        (lambda quick: ConfidenceEM(InteractionPrior(jnp.array([0.5, 1.1])), LAW), "values"),
+        (lambda quick: quick(confidence=ConfidenceEM(InteractionPrior(jnp.ones(3)))), "prior"),
+        (lambda quick: quick(confidence=ConfidenceEM(jnp.ones(len(split().train)), LAW)), "prior"),
+        (
+            lambda quick: quick(confidence=ConfidenceEM(jnp.ones(80), LAW, every=jnp.ones(2))),
+            "every",
+        ),
     ],
 )
 def test_bad_arguments_are_named(quick, bad, name):

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from graphs import interactions, normalised, stacked
-from ranking import split
+from ranking import fit_ranking, split
 
 from crl_jax import losses, tasks, train
 from crl_jax._reduce import masked_mean
@@ -101,7 +101,7 @@ def test_methods_of_the_field_train(method):
         "loss": losses.bpr, "encoder": encoder, "epochs": 8,
         "optimizer": train.Optimizer(0.02), "config": train.TrainConfig(256),
     }  # fmt: skip
-    fit = partial(tasks.fit_ranking, split().train, split().valid, **settings)
+    fit = partial(fit_ranking, split().train, split().valid, **settings)
     fitted = fit(auxiliary_loss=auxiliary_loss)
     terms = [entry["auxiliary_loss"][0] for entry in fitted.history]
     assert terms[-1] < terms[0]
@@ -150,29 +150,29 @@ def test_a_spectral_view_is_the_graph_of_the_first_singular_vectors():
 REFUSED: dict[str, tuple[Any, str]] = {
     "layers": (
         {"auxiliary_loss": LayerContrast()},
-        "`auxiliary_loss` of layers needs a LightGCN, got Matrix",
+        "`encoder` must be a LightGCN for this auxiliary loss, got Matrix",
     ),
     "a layer too deep": (
         lambda: {
             "auxiliary_loss": LayerContrast(layer=3),
             "encoder": LightGCN.from_interactions(split().train, 4, 2),
         },
-        "`layer` must be one of the 2 layers, got 3",
+        "`layer` must be at most 2, got 3",
     ),
     "a view of others": (
         {"auxiliary_loss": views()},
-        "`first` must be of the 60 users and 80 items of the encoder, got 5 and 6",
+        "`first` must have the 60 users and 80 items of the encoder, got 5 and 6",
     ),
     "vectors of others": (
         lambda: {
             "auxiliary_loss": SpectralContrast.from_interactions(interactions(np.eye(9) > 0), 2),
             "encoder": LightGCN.from_interactions(split().train, 4, 2),
         },
-        "`auxiliary_loss` must be of the 60 users and 80 items of the encoder, got 9 and 9",
+        "`auxiliary_loss` must have the 60 users and 80 items of the encoder, got 9 and 9",
     ),
     "a missing number": (
         lambda: {"auxiliary_loss": alone(loss_fn=losses.bayesian_contrastive)},
-        "`hyperparams` must hold alpha, beta, tau_plus, which `loss_fn` asks for",
+        "`hyperparams` must hold alpha, beta, tau_plus, required by `loss_fn`",
     ),
     "a number out of range": (
         lambda: {"auxiliary_loss": alone(hyperparams={"temperature": 0.0})},
@@ -180,36 +180,45 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "a loss without a mask": (
         lambda: {"auxiliary_loss": alone(loss_fn=lambda pos, neg, reduce_fn, temperature: pos)},
-        "`loss_fn` of a contrast must take `where`",
+        "`loss_fn` must accept a `where` mask",
     ),
     "a swept weight": (
-        lambda: {"auxiliary_loss": alone(), "sweep": {"auxiliary_loss.weight": [0.1, -1.0]}},
+        lambda: {"auxiliary_loss": alone(), "sweep": {"task.auxiliary_loss.weight": [0.1, -1.0]}},
         "`weight` must lie in",
     ),
     "a swept number": (
-        lambda: {"auxiliary_loss": alone(), "sweep": {"auxiliary_loss.temperature": [0.1, -1.0]}},
+        lambda: {
+            "auxiliary_loss": alone(),
+            "sweep": {"task.auxiliary_loss.hyperparams.temperature": [0.1, -1.0]},
+        },
         "`temperature` must lie in",
     ),
     "a number that is not there": (
-        lambda: {"auxiliary_loss": alone(), "sweep": {"auxiliary_loss.alpha": [0.6, 0.9]}},
+        lambda: {
+            "auxiliary_loss": alone(),
+            "sweep": {"task.auxiliary_loss.hyperparams.alpha": [0.6, 0.9]},
+        },
         "`sweep` must name leaves, which are .'temperature'., got 'alpha'",
     ),
     "a sweep of no term": (
-        {"sweep": {"auxiliary_loss.weight": [0.1]}},
+        {"sweep": {"task.auxiliary_loss.weight": [0.1]}},
         "`sweep` must name .* with a `auxiliary_loss`, contrast.NAME, got 'auxiliary_loss.weight'",
     ),
     "a class": (
         {"auxiliary_loss": LayerContrast},
-        "`auxiliary_loss` must be a term, such as .*, got the class LayerContrast",
+        "`auxiliary_loss` must be an AuxiliaryLoss, such as .*, got the class LayerContrast",
     ),
-    "a name": ({"auxiliary_loss": "sgl"}, "`auxiliary_loss` must be a term, such as .*, got 'sgl'"),
+    "a name": (
+        {"auxiliary_loss": "sgl"},
+        "`auxiliary_loss` must be an AuxiliaryLoss, such as .*, got 'sgl'",
+    ),
     "rows": (
         lambda: {
             "auxiliary_loss": alone(),
             "encoder": MatrixFactorization(60, 80, 4),
             "optimizer": train.RowOptimizer(),
         },
-        "`optimizer` of rows goes with no `auxiliary_loss` that looks at more .* got GraphContrast",
+        "`auxiliary_loss` must read only the embeddings of the batch .* got Graph",
     ),
 }
 
@@ -225,21 +234,24 @@ def test_what_does_not_fit_is_refused_before_training(case, unchecked):
     given, message = REFUSED[case]
     given = given() if callable(given) else given
     with pytest.raises(ValueError, match=message):
-        tasks.fit_ranking(split().train, **{"loss": losses.bpr, "epochs": 1, **given})
+        fit_ranking(split().train, **{"loss": losses.bpr, "epochs": 1, **given})
 
 
 def test_weights_and_numbers_of_the_term_are_swept_without_another_program():
     fit = partial(
-        tasks.fit_ranking, split().train, loss=losses.bpr, epochs=2,
+        fit_ranking, split().train, loss=losses.bpr, epochs=2,
         optimizer=train.Optimizer(0.02), config=train.TrainConfig(256),
         encoder=MatrixFactorization(60, 80, 4),
     )  # fmt: skip
     weights, temperatures = [0.0, 0.5], [0.2, 0.4]
     swept = fit(
         auxiliary_loss=alone(),
-        sweep={"auxiliary_loss.weight": weights, "auxiliary_loss.temperature": temperatures},
+        sweep={
+            "task.auxiliary_loss.weight": weights,
+            "task.auxiliary_loss.hyperparams.temperature": temperatures,
+        },
     )
-    assert swept.run_params["auxiliary_loss.weight"].tolist() == [0.0, 0.5]
+    assert swept.numbers["task.auxiliary_loss.weight"].tolist() == [0.0, 0.5]
     for run, (weight, temperature) in enumerate(zip(weights, temperatures, strict=True)):
         one = fit(auxiliary_loss=alone(weight=weight, hyperparams={"temperature": temperature}))
         for name, values in one.run().items():
@@ -281,7 +293,7 @@ def test_positives_that_are_aligned_are_near_each_other():
 
 
 def direct(encoder, **settings):
-    return tasks.fit_ranking(
+    return fit_ranking(
         split().train, split().valid, loss=tasks.align_positives, encoder=encoder, epochs=6,
         optimizer=train.Optimizer(0.03), config=train.TrainConfig(256), **settings,
     )  # fmt: skip

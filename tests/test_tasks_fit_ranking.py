@@ -180,11 +180,13 @@ def test_loss_hyperparams_and_lengths_may_differ_between_runs(quick):
 
 
 def test_what_is_swept_need_not_be_given_besides(quick):
-    swept = {"loss.tau_plus": [0.0, 0.3]}
+    swept = {"task.hyperparams.tau_plus": [0.0, 0.3]}
     fitted = quick(loss=losses.debiased_pairwise, n_pos=2, sweep=swept, epochs=2)
     alone = quick(loss=losses.debiased_pairwise, n_pos=2, hyperparams={"tau_plus": 0.3}, epochs=2)
     np.testing.assert_allclose(fitted.run(1)["users"], alone.run()["users"], rtol=1e-3, atol=1e-4)
-    np.testing.assert_array_equal(fitted.run_params["loss.tau_plus"], np.float32([0.0, 0.3]))
+    np.testing.assert_array_equal(
+        fitted.numbers["task.hyperparams.tau_plus"], np.float32([0.0, 0.3])
+    )
 
 
 def test_stop_at_leaves_the_schedule_as_it_is(quick):
@@ -270,7 +272,7 @@ def test_a_user_with_the_whole_catalogue_is_passed_over_with_a_warning(quick):
     users = np.array([0, 0, 0, 1, 2])
     items = np.array([0, 1, 2, 0, 1])
     data = Interactions.from_arrays(users, items)
-    with pytest.warns(UserWarning, match="3 interactions are of users who took the whole"):
+    with pytest.warns(UserWarning, match="3 interactions of users who have seen the whole"):
         fitted = fit(data, loss=losses.bpr, epochs=2)
     assert np.isfinite(fitted.history[-1]["loss"][0])
     full = Interactions.from_arrays(users[:3], items[:3])

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from ranking import split
+from ranking import fit_ranking, split
 
 from crl_jax import data, losses, models, tasks, train
 from crl_jax.data import Interactions
@@ -70,7 +70,7 @@ def test_processes_share_an_epoch(monkeypatch):
 
 def fit(parts=SPLIT, **options):
     arguments = {"loss": losses.bpr, "config": train.TrainConfig(512), "epochs": 6} | options
-    return tasks.fit_ranking(parts.train, parts.valid, **arguments)
+    return fit_ranking(parts.train, parts.valid, **arguments)
 
 
 @pytest.mark.parametrize("by_rows", [False, True])
@@ -105,7 +105,7 @@ def test_what_needs_all_anchors_on_the_device_is_refused():
     with pytest.raises(ValueError, match=r"`batches` from the host .* got users"):
         fit(batches=host, anchors="users")
     with pytest.raises(ValueError, match=r"`batches` from the host .* got `confidence`"):
-        fit(batches=host, confidence=tasks.Confidence(jnp.full(80, 0.5)))
+        fit(batches=host, confidence=tasks.ConfidenceEM(jnp.full(80, 0.5)))
 
 
 def test_arrays_may_lie_in_a_file(tmp_path):

@@ -80,11 +80,11 @@ REFUSED = {
     ),
     "a loss that wants a group": (
         {"loss": functools.partial(losses.gbpr, rho=0.4)},
-        "`hyperparams` must hold group, which `loss` asks for, got \\[\\]",
+        "`hyperparams` must hold group, required by `loss`, got \\[\\]",
     ),
     "a loss without its prior": (
         {"loss": losses.debiased_pairwise},
-        "`hyperparams` must hold tau_plus, which `loss` asks for",
+        "`hyperparams` must hold tau_plus, required by `loss`",
     ),
     "a loss without a mask, in the batch": (
         {"loss": without_where, "sampler": samplers.InBatch()},
@@ -98,7 +98,7 @@ REFUSED = {
     ),
     "too many negatives": (
         {"sampler": Double(), "n_neg": 3},
-        r"must choose `n_neg` = 3 items for each of 64 anchors, got \(64, 6\) from Double",
+        r"must return `n_neg` = 3 items for each of 64 anchors, got \(64, 6\) from Double",
     ),
     "negatives without a state": (
         {"sampler": Stateless()},
@@ -119,7 +119,7 @@ REFUSED = {
     ),
     "tables of two widths": (
         {"encoder": Uneven(60, 80)},
-        r"`encode` of Uneven must return Tables.*of one width, got \(\(60, 32\), \(80, 3\)\)",
+        r"`encode` of Uneven must return Tables.*with one width, got \(\(60, 32\), \(80, 3\)\)",
     ),
     "a size for a plan": ({"config": 256}, "`config` must be a train.TrainConfig, got 256"),
     "a rate for an optimiser": (

@@ -65,7 +65,7 @@ def test_oracles_never_draw_what_is_held_out(split):
 
 
 def test_numbers_of_samplers_are_swept_at_once(split):
-    together = fit(split, bns(split), sweep={"sampler.risk_lambda": [0.5, 20.0]})
+    together = fit(split, bns(split), sweep={"task.sampler.risk_lambda": [0.5, 20.0]})
     for run, gain in enumerate((0.5, 20.0)):
         alone = fit(split, bns(split, risk_lambda=gain))
         for name, values in alone.run().items():
@@ -126,7 +126,7 @@ def test_a_metric_sees_the_parameters_of_every_report(split):
 def test_what_cannot_be_is_said(split):
     for changes, message in (
         ({"sweep": {"sampler.candidates": [3, 4]}}, "`sweep` must name leaves"),
-        ({"sweep": {"sampler.risk_lambda": [1.0, -1.0]}}, "`risk_lambda` must lie in"),
+        ({"sweep": {"task.sampler.risk_lambda": [1.0, -1.0]}}, "`risk_lambda` must lie in"),
         ({"sweep": {"gain": [1.0, -1.0]}}, "`sweep` must name learning_rate.* got 'gain'"),
         ({"by_rows": True}, "`l2_target` must be rows with an optimizer of rows.*got 'tables'"),
         (

@@ -188,7 +188,7 @@ def test_it_learns(sampler):
 def test_the_correction_can_be_swept():
     fitted = fit(
         split().train, split().valid, loss=losses.info_nce, epochs=2, batch_size=64,
-        sampler=InBatch.from_interactions(split().train), sweep={"sampler.correction": [0.0,
+        sampler=InBatch.from_interactions(split().train), sweep={"task.sampler.correction": [0.0,
         1.0]}, seeds=[0, 0],
     )  # fmt: skip
     one = fitted.history[-1]["loss"]

@@ -39,7 +39,7 @@ SETTINGS = {
         "sampler": samplers.DNS(3), "init_scale": 0.5,
     },
     "confidence": {
-        "confidence": tasks.Confidence(jnp.full(N_ITEMS, 0.5), stats.VarianceGamma(32, 0.02)),
+        "confidence": tasks.ConfidenceEM(jnp.full(N_ITEMS, 0.5), stats.VarianceGamma(32, 0.02)),
     },
     "lightgcn": {"encoder": partial(models.LightGCN.from_interactions, dim=8, n_layers=2)},
     "lightgcn and bcl": {
@@ -77,7 +77,9 @@ def assert_same(fitted, one):
             np.testing.assert_allclose(entry[name], wanted[name], rtol=1e-5)
 
 
-@pytest.mark.filterwarnings("ignore:The law of `confidence`")  # which looks at whole tables
+@pytest.mark.filterwarnings(
+    "ignore:The distribution of `confidence`"
+)  # which looks at whole tables
 @pytest.mark.parametrize("name", SETTINGS)
 def test_any_layout_gives_what_one_device_gives(name):
     one = trained(SETTINGS[name])

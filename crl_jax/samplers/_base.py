@@ -1,12 +1,12 @@
-"""What a sampler is given and what it gives back."""
+"""Interface of negative samplers."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from .._pytree import STATIC, pytree_dataclass
 from ..models import Encoder, Tables
@@ -15,20 +15,20 @@ from ._positives import Positives
 
 @pytree_dataclass
 class SamplingContext:
-    """Anchors that want negatives, and the encoder as it is at this moment.
+    """Anchors that need negatives, and the current encoder.
 
     Attributes:
-      users: The anchors' users, int32 ``[batch]``.
-      items: The anchors' own positives, int32 ``[batch]``.
-      positives: What every user has taken in training.
-      tables: What the encoder makes of its parameters.
-      epoch: Epochs trained before this one.
-      encoder: Tells what a score is.
-      n: Negatives wanted per anchor.
+      users: User of each anchor, int32 ``[batch]``.
+      items: Positive item of each anchor, int32 ``[batch]``.
+      positives: Training positives of every user.
+      tables: Embeddings computed from the current parameters.
+      epoch: Number of completed epochs.
+      encoder: Computes scores from ``tables``.
+      n: Negatives per anchor. Static.
     """
 
     users: Int[Array, "batch"]
-    items: Int[Array, "anchors"]
+    items: Int[Array, "batch"]
     positives: Positives
     tables: Tables
     epoch: Int[Array, ""]
@@ -36,46 +36,75 @@ class SamplingContext:
     n: int = field(default=1, metadata=STATIC)
 
     def scores(self, items: Int[Array, "batch n"]) -> Float[Array, "batch n"]:
-        """Scores of each anchor with its own ``n`` items, as constants."""
+        """Scores of each anchor with its own ``n`` items, without gradient."""
         return self.encoder.score(jax.lax.stop_gradient(self.tables), self.users, items)
 
     def shared_scores(self, items: Int[Array, "n"]) -> Float[Array, "n batch"]:
-        """Scores of every anchor with every item, as constants; anchors trail, as vectors."""
+        """Scores of all anchors with ``n`` common items, without gradient; anchors last."""
         return self.encoder.score_shared(jax.lax.stop_gradient(self.tables), self.users, items)
+
+
+class Pools(NamedTuple):
+    """Item ids of pools, each shared by a group of consecutive anchors of a batch.
+
+    Attributes:
+      items: Item ids, int32 ``[pools, n]``.
+    """
+
+    items: Int[Array, "pools n"]
+
+
+class Negatives(NamedTuple):
+    """Negatives of a batch.
+
+    Attributes:
+      ids: Item ids of each anchor, int32 ``[batch, n]``, or shared :class:`Pools`.
+      mask: Valid negatives of each anchor, ``[batch, n]``; None for all.
+      log_q: Correction subtracted from ``score / temperature``, with the shape of the ids; None
+        for none.
+    """
+
+    ids: Int[Array, "batch n"] | Pools
+    mask: Bool[Array, "batch n"] | None = None
+    log_q: Float[Array, "*ids"] | None = None
 
 
 @dataclass(frozen=True)
 class Sampler(ABC):
-    """Chooses the negatives of a batch: ``sampler(key, batch, state) -> (ids, state)``.
+    """Base class of samplers: ``sampler(key, batch, state) -> (ids, state)``.
 
-    A sampler is a frozen dataclass and a pytree: its numbers and arrays are leaves, so that they
-    may be traced, swept by ``vmap`` and changed without compiling anew. All of its methods are
-    pure. No item that the user has taken in training is ever returned; a user who has taken
-    everything gets ``n_items``, an index out of range.
+    A sampler is a frozen dataclass and a pytree: numbers and arrays are leaves, which can be
+    traced, swept with ``vmap`` and changed without recompilation. All methods are pure. A sampler
+    never returns a training positive of the user; for a user without unseen items it returns
+    ``n_items``, which is out of range.
 
-    A draw has two parts. What needs no scores, :meth:`propose`, can be drawn for a whole epoch
-    at once, which takes a third of the time; :meth:`select` then looks at the scores.
+    Sampling has two steps. :meth:`propose` needs no scores, so that the proposals of a whole epoch
+    can be drawn in one call, which takes a third of the time; :meth:`select` chooses among them by
+    their scores.
     """
+
+    is_shared: ClassVar[bool] = False
+    """Whether the negatives are masked :class:`Pools`, shared by several anchors."""
 
     @property
     def uses_bitmap(self) -> bool:
-        """Whether it asks what users took of many items, which a bitmap answers best."""
+        """Whether the sampler queries the seen items of users often enough to need a bitmap."""
         return False
 
     @property
     def uses_scores(self) -> bool:
-        """Whether :meth:`select` looks at the scores of items, or of rows of the tables."""
+        """Whether :meth:`select` reads scores or rows of the tables."""
         return type(self).select is not Sampler.select
 
     def init(self, key: Key[Array, ""], positives: Positives, tables: Tables) -> Any:
-        """State before the first epoch: what :meth:`select` reads and changes."""
+        """Returns the state before the first epoch."""
         del key, positives, tables
         return ()
 
     def start_epoch(
         self, key: Key[Array, ""], positives: Positives, tables: Tables, state: Any
     ) -> Any:
-        """State at the start of an epoch, before any parameter changes."""
+        """Returns the state at the start of an epoch, before any parameter update."""
         del key, positives, tables
         return state
 
@@ -83,14 +112,51 @@ class Sampler(ABC):
     def propose(
         self, key: Key[Array, ""], users: Int[Array, "batch"], positives: Positives, n: int
     ) -> Any:
-        """Random numbers and candidates of ``n`` negatives for each anchor."""
+        """Draws the random numbers and candidates for ``n`` negatives per anchor."""
 
     def select(
         self, proposals: Any, batch: SamplingContext, state: Any
     ) -> tuple[Int[Array, "batch n"], Any]:
-        """The negatives, and the state after them; without a look at scores, the proposals."""
+        """Returns the negatives and the next state; by default the proposals themselves."""
         del batch
         return proposals, state
+
+    def n_negatives(self, n_anchors: int, n: int) -> int:
+        """Number of negatives per anchor of a batch if ``n`` are requested."""
+        del n_anchors
+        return n
+
+    def n_rows(self, n_anchors: int, n: int) -> int:
+        """Number of item rows that the negatives of a batch add to those of the positives."""
+        return n_anchors * n
+
+    def negative_ids(
+        self, selected: Int[Array, "batch n"], items: Int[Array, "batch"]
+    ) -> Int[Array, "batch n"] | Pools:
+        """Returns the negatives of a batch without duplicates between anchors that share them.
+
+        Args:
+          selected: Rows of the batch in the output of :meth:`select`.
+          items: Positive item of each anchor.
+        """
+        del items
+        return selected
+
+    def negatives(
+        self,
+        selected: Int[Array, "batch n"],
+        batch: SamplingContext,
+        is_real: Bool[Array, "batch"],
+    ) -> Negatives:
+        """Returns the negatives of a batch with mask and correction.
+
+        Args:
+          selected: Rows of the batch in the output of :meth:`select`.
+          batch: The anchors.
+          is_real: Mask of anchors that are no padding.
+        """
+        del is_real
+        return Negatives(self.negative_ids(selected, batch.items))
 
     def __call__(
         self, key: Key[Array, ""], batch: SamplingContext, state: Any = ()
@@ -100,7 +166,7 @@ class Sampler(ABC):
         Args:
           key: Random key; the same key, batch and state give the same bits.
           batch: The anchors.
-          state: What :meth:`init` or the last call gave.
+          state: State from :meth:`init` or from the previous call.
 
         Returns:
           Int32 item indices ``[batch, batch.n]``, and the next state.
@@ -111,6 +177,6 @@ class Sampler(ABC):
 def best(
     value: Float[Array, "batch n candidates"], items: Int[Array, "batch n candidates"]
 ) -> Int[Array, "batch n"]:
-    """The candidate with the highest value; the first of equals."""
-    at = jnp.argmax(value, axis=-1, keepdims=True)
-    return jnp.take_along_axis(items, at, axis=-1)[..., 0]
+    """Returns the candidate with the highest value; the first one of ties."""
+    index = jnp.argmax(value, axis=-1, keepdims=True)
+    return jnp.take_along_axis(items, index, axis=-1)[..., 0]

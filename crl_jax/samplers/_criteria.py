@@ -1,4 +1,6 @@
-"""How good a negative is: informative, and likely a true one."""
+"""Criteria of Bayesian negative sampling: informativeness and unbiasedness."""
+
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -6,17 +8,17 @@ from jaxtyping import Array, Float
 
 from .._checks import check_range
 from .._floats import at_least_float32
-from .._hyperparams import Scalar
+from .._hyperparams import Range, Scalar, check_hyperparams
 
 
 def informativeness(
     pos: Float[Array, "*batch 1"], neg: Float[Array, "*batch n"]
 ) -> Float[Array, "*batch n"]:
-    r"""Size of the gradient of BPR at a negative, :math:`1 - \sigma(\hat x_{ui} - \hat x_{ul})`.
+    r"""Gradient magnitude of BPR at a negative, :math:`1 - \sigma(\hat x_{ui} - \hat x_{ul})`.
 
     Args:
-      pos: The :math:`\hat x_{ui}`, shape ``[*batch, 1]``.
-      neg: The :math:`\hat x_{ul}`, shape ``[*batch, n]``.
+      pos: Scores :math:`\hat x_{ui}`, shape ``[*batch, 1]``.
+      neg: Scores :math:`\hat x_{ul}`, shape ``[*batch, n]``.
 
     Returns:
       Values in [0, 1], shape ``[*batch, n]``.
@@ -29,25 +31,25 @@ def informativeness(
 
 
 def unbiasedness(ecdf: Float[Array, "..."], prior: Float[Array, "..."]) -> Float[Array, "..."]:
-    r"""Probability of a true negative, by where its score stands and by what was known before.
+    r"""Posterior probability that an unlabelled item is a true negative.
 
     .. math::
         P(\mathrm{tn} \mid l) = \frac{(1-F)(1-p)}{(1-F)(1-p) + F p}
 
-    True negatives are taken to have the distribution of the lower of two scores, false ones that
-    of the higher. Where both summands vanish, which only a prior of 0 or 1 allows, the prior
-    decides: the result is :math:`1-p`.
+    The model assumes that scores of true negatives are distributed as the minimum of two scores,
+    and those of false negatives as the maximum. If both terms of the denominator are 0, which
+    requires a prior of 0 or 1, the result is the prior :math:`1-p`.
 
     Args:
-      ecdf: The :math:`F` of the score among the user's scores on what it has not taken, in
-        [0, 1], shape ``[*batch, n]``.
-      prior: The :math:`p` of a false negative, in [0, 1], shape ``[*batch, n]``.
+      ecdf: Empirical CDF :math:`F` at the item's score among the scores of the user's unseen items,
+        in [0, 1], shape ``[*batch, n]``.
+      prior: Prior :math:`p` of a false negative, in [0, 1], shape ``[*batch, n]``.
 
     Returns:
-      Probabilities, shape ``[*batch, n]``: they fall as ``ecdf`` or ``prior`` grows.
+      Probabilities, shape ``[*batch, n]``, decreasing in ``ecdf`` and ``prior``.
 
     Raises:
-      ValueError: If an argument leaves [0, 1].
+      ValueError: If an argument is outside [0, 1].
 
     References:
       "Contrastive Learning for Personalized Recommendation", (4.14).
@@ -64,24 +66,26 @@ def unbiasedness(ecdf: Float[Array, "..."], prior: Float[Array, "..."]) -> Float
     return jnp.where(excluded, 1 - prior, true / jnp.where(excluded, 1, total))
 
 
+@check_hyperparams
 def sampling_risk(
     info: Float[Array, "*batch n"],
     unbias: Float[Array, "*batch n"],
     *,
-    risk_lambda: Scalar,
+    risk_lambda: Annotated[Scalar, Range(0)],
 ) -> Float[Array, "*batch n"]:
-    r"""Expected loss of AUC from using an item as a negative; BNS minimises it.
+    r"""Conditional sampling risk of an item: the expected loss of AUC, which BNS minimises.
 
     .. math::
         R(l \mid i) = \text{info}(l) \cdot [1 - (1 + \lambda)\,\text{unbias}(l)]
 
     Args:
-      info: What :func:`informativeness` gives, shape ``[*batch, n]``.
-      unbias: What :func:`unbiasedness` gives, shape ``[*batch, n]``.
-      risk_lambda: The :math:`\lambda \ge 0`: what a true negative gains, a false one losing 1.
+      info: :func:`informativeness`, shape ``[*batch, n]``.
+      unbias: :func:`unbiasedness`, shape ``[*batch, n]``.
+      risk_lambda: Gain :math:`\lambda \ge 0` of a true negative relative to the cost of a false
+        one.
 
     Returns:
-      Shape ``[*batch, n]``.
+      Risks, shape ``[*batch, n]``.
 
     Raises:
       ValueError: If ``risk_lambda`` is negative.
@@ -89,5 +93,4 @@ def sampling_risk(
     References:
       "Contrastive Learning for Personalized Recommendation", (4.25) and (4.26).
     """
-    check_range("risk_lambda", risk_lambda, 0, jnp.inf)
     return info * (1 - (1 + jnp.asarray(risk_lambda, info.dtype)) * unbias)

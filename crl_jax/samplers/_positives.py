@@ -1,4 +1,4 @@
-"""The positives of every user on the device, and draws from them and from the rest."""
+"""Positives of every user on the device, and uniform sampling of seen and unseen items."""
 
 import math
 from dataclasses import field
@@ -13,23 +13,23 @@ from .._search import rows_contain, search_rows
 from ..data import Interactions
 
 _MAX_WORDS = 2**26
-# Users whose look-ups of a pool are made at a time.
-_TOGETHER = 256
+# Users per block of lookups in a pool.
+_BLOCK = 256
 
 
 @pytree_dataclass
 class Positives:
-    """The positives of all users as device arrays, ready to draw from.
+    """Positives of all users in CSR format on the device, ready for sampling.
 
     Attributes:
       indptr: Row starts, int32 ``[n_users + 1]``.
       items: Items, ascending within a user, int32 ``[n]``.
-      gaps: ``items[p] - (p - row start)``: how many items below ``items[p]`` the user has *not*
-        taken. Ascending within a user, which makes the r-th untaken item a binary search.
-      bitmap: One bit for each pair, item j of user u in bit ``j % 32`` of word ``[u, j // 32]``;
-        uint32 ``[n_users, ceil(n_items / 32)]``, or None: it is there to spare searches.
-      n_items: Size of the catalogue.
-      rounds: Steps of a binary search in the longest row.
+      gaps: ``items[p] - (p - row start)``, the number of *unseen* items below ``items[p]``.
+        Ascending within a user, so that binary search finds the r-th unseen item.
+      bitmap: One bit per pair, item j of user u in bit ``j % 32`` of word ``[u, j // 32]``, uint32
+        ``[n_users, ceil(n_items / 32)]``; None to search instead.
+      n_items: Number of items in the catalogue. Static.
+      rounds: Steps of a binary search in the longest row. Static.
     """
 
     indptr: Int[Array, "n_users_plus_1"]
@@ -41,23 +41,23 @@ class Positives:
 
     @classmethod
     def from_interactions(cls, data: Interactions, *, bitmap: bool = False) -> "Positives":
-        """Puts the rows of ``data`` on the default device.
+        """Copies the rows of ``data`` to the default device.
 
         Args:
-          data: The interactions.
-          bitmap: Whether to make the bitmap, for samplers that read it
-            (:attr:`Sampler.uses_bitmap`); one of more than 256 MB is never made.
+          data: The interactions, fewer than 2^31.
+          bitmap: Whether to build the bitmap, for samplers with :attr:`Sampler.uses_bitmap`; a
+            bitmap above 256 MB is never built.
         """
         degrees = np.diff(data.indptr)
         if data.indptr[-1] >= 2**31:
             raise ValueError(
                 f"`data` must have fewer than 2^31 interactions, got {len(data.items)}."
             )
-        place_in_row = np.arange(len(data.items)) - np.repeat(data.indptr[:-1], degrees)
+        offset = np.arange(len(data.items)) - np.repeat(data.indptr[:-1], degrees)
         return cls(
             indptr=jnp.asarray(data.indptr, jnp.int32),
             items=jnp.asarray(data.items, jnp.int32),
-            gaps=jnp.asarray(data.items - place_in_row, jnp.int32),
+            gaps=jnp.asarray(data.items - offset, jnp.int32),
             bitmap=_bitmap(data, degrees) if bitmap else None,
             n_items=int(data.n_items),
             rounds=int(degrees.max(initial=0)).bit_length(),
@@ -69,71 +69,70 @@ class Positives:
         return self.indptr.shape[0] - 1
 
     def n_unseen(self, users: Int[Array, "*batch"]) -> Int[Array, "*batch"]:
-        """How many items of the catalogue each user has not taken."""
+        """Number of unseen items of each user."""
         return self.n_items - (self.indptr[users + 1] - self.indptr[users])
 
     def contains(
         self, users: Int[Array, "*batch"], items: Int[Array, "*batch n"]
     ) -> Bool[Array, "*batch n"]:
-        """Whether each user took each of its own ``n`` items."""
-        items = jnp.moveaxis(items, -1, 0)  # a user's bounds broadcast along whole vectors
+        """Whether the users have seen the items in the same row."""
+        items = jnp.moveaxis(items, -1, 0)  # row bounds broadcast along the last axis
         low, high = self.indptr[users], self.indptr[users + 1]
         return jnp.moveaxis(rows_contain(self.items, items, low, high, self.rounds), 0, -1)
 
-    def taken(self, users: Int[Array, "batch"], items: Int[Array, "n"]) -> Bool[Array, "n batch"]:
-        """Whether each user took each of the same ``n`` items; users trail, as vectors."""
+    def seen(self, users: Int[Array, "batch"], items: Int[Array, "n"]) -> Bool[Array, "n batch"]:
+        """Whether each user has seen each of the same ``n`` items; users are the last axis."""
         if self.bitmap is None:
             return self.contains(users, jnp.broadcast_to(items, (*users.shape, *items.shape))).T
-        # Both gathers copy whole rows, which costs a tenth of looking up each pair.
+        # Both gathers copy whole rows: a tenth of the cost of one lookup per pair.
         words = self.bitmap[users].T[items >> 5]
         return (words >> (items & 31).astype(jnp.uint32)[:, None]) & 1 == 1
 
-    def taken_of_pool(
+    def seen_in_pool(
         self, users: Int[Array, "batch"], items: Int[Array, "n"]
     ) -> Bool[Array, "batch n"]:
-        """The same, users leading, and looked up once however often it is used.
+        """Transpose of :meth:`seen`, computed once however often it is used.
 
-        XLA would look the bits up anew in every loop over the scores that they mask, which takes
-        several times as long as the loops. What a ``map`` makes, it keeps.
+        XLA would repeat the bit lookup in every loop over the scores that it masks, which takes
+        several times as long as the loops. The output of ``lax.map`` is materialised.
         """
         return jax.lax.map(
-            lambda user: self.taken(user[None], items)[:, 0], users, batch_size=_TOGETHER
+            lambda user: self.seen(user[None], items)[:, 0], users, batch_size=_BLOCK
         )
 
-    def taken_words(self, users: Int[Array, "batch"]) -> UInt32[Array, "words batch"]:
-        """What each user took, as bits: item j is bit ``j % 32`` of word ``[j // 32, user]``."""
+    def seen_bits(self, users: Int[Array, "batch"]) -> UInt32[Array, "words batch"]:
+        """Packed bits of each user: item j is bit ``j % 32`` of word ``[j // 32, user]``."""
         if self.bitmap is None:
-            return pack_bits(self.taken(users, jnp.arange(self.n_items, dtype=jnp.int32)))
+            return pack_bits(self.seen(users, jnp.arange(self.n_items, dtype=jnp.int32)))
         return self.bitmap[users].T
 
 
 def sample_unseen(
     key: Key[Array, ""], users: Int[Array, "*batch"], positives: Positives, n: int
 ) -> Int[Array, "*batch n"]:
-    r"""Draws ``n`` items per user, uniformly from those the user has not taken (RNS).
+    r"""Draws ``n`` items per user uniformly from the unseen items (RNS).
 
-    With :math:`r` uniform on :math:`\{0, …, |\mathcal I| - |\mathcal I_u^+| - 1\}`, the r-th
-    untaken item is :math:`r + \#\{p : \text{gap}_p \le r\}`, found by binary search in the user's
-    row. No draw is ever rejected, so the cost is the same for a user who took one item and for
-    one who took all but one.
+    With :math:`r` uniform on :math:`\{0, …, |\mathcal I| - |\mathcal I_u^+| - 1\}`, the r-th unseen
+    item is :math:`r + \#\{p : \text{gap}_p \le r\}`, found by binary search in the user's row.
+    There is no rejection, so that the cost does not depend on the number of seen items.
 
     Args:
       key: Random key.
       users: User indices, any shape.
-      positives: What every user has taken.
-      n: Draws per user, static; independent, with replacement.
+      positives: Positives of every user.
+      n: Draws per user, with replacement. Static.
 
     Returns:
-      Int32 item indices ``[*batch, n]``. A user who took the whole catalogue has nothing to draw:
-      the result is then ``n_items``, an index out of range, which callers exclude beforehand
-      (:func:`crl_jax.train.fit` does).
+      Int32 item indices ``[*batch, n]``. For users without unseen items the result is
+      ``n_items``, which is out of range; callers exclude such users (:func:`crl_jax.train.fit`
+      does).
 
     References:
-      The RNS baseline of Rendle et al., BPR, 2009, drawn without accidental positives.
+      The RNS baseline of Rendle et al., BPR, 2009, without accidental positives.
     """
     low, high = positives.indptr[users], positives.indptr[users + 1]
-    # Draws lead, users trail: a user's bounds then broadcast along whole vectors. The other
-    # layout takes four times as long on a CPU.
+    # Users are the last axis, so that row bounds broadcast along it; the other layout takes four
+    # times as long on a CPU.
     rank = randint_below(key, (n, *users.shape), positives.n_items - (high - low))
     first = search_rows(positives.gaps, rank, low, high, positives.rounds)
     return jnp.moveaxis(rank + (first - low[None]), 0, -1)
@@ -142,13 +141,13 @@ def sample_unseen(
 def sample_seen(
     key: Key[Array, ""], users: Int[Array, "*batch"], positives: Positives, n: int
 ) -> Int[Array, "*batch n"]:
-    """Draws ``n`` items per user, uniformly and with replacement from those the user took.
+    """Draws ``n`` items per user uniformly, with replacement, from the seen items.
 
     Args:
       key: Random key.
       users: User indices, any shape; each must have at least one positive.
-      positives: What every user has taken.
-      n: Draws per user, static.
+      positives: Positives of every user.
+      n: Draws per user. Static.
 
     Returns:
       Int32 item indices ``[*batch, n]``.
@@ -159,14 +158,14 @@ def sample_seen(
 
 
 def pack_bits(bits: Bool[Array, "n batch"]) -> UInt32[Array, "words batch"]:
-    """Row i becomes bit ``i % 32`` of word ``i // 32``; the last word is filled up with 0."""
+    """Packs row i into bit ``i % 32`` of word ``i // 32``; the last word is padded with 0."""
     padded = jnp.pad(bits, ((0, -bits.shape[0] % 32), (0, 0))).astype(jnp.uint32)
     places = jnp.arange(32, dtype=jnp.uint32)[None, :, None]
     return jnp.sum(padded.reshape(-1, 32, bits.shape[1]) << places, axis=1, dtype=jnp.uint32)
 
 
 def _bitmap(data: Interactions, degrees: np.ndarray) -> Array | None:
-    """The interactions as bits, or None where there would be too many."""
+    """Returns the interactions as packed bits, or None above the size limit."""
     shape = (data.n_users, -(-data.n_items // 32))
     if math.prod(shape) > _MAX_WORDS:
         return None
@@ -180,18 +179,17 @@ def _bitmap(data: Interactions, degrees: np.ndarray) -> Array | None:
 def randint_below(
     key: Key[Array, ""], shape: tuple[int, ...], bound: Integer[Array, "..."]
 ) -> Int[Array, "..."]:
-    """Uniform integers in ``[0, bound)``, or 0 where the bound is 0.
+    """Draws uniform integers in ``[0, bound)``; 0 where the bound is 0.
 
-    The high word of ``bits * bound``: no value's probability is off by more than 2^-32.
-    ``jax.random.randint`` halves the exponent of that error for twice the random bits, which are
-    the most of the cost.
+    Takes the high word of ``bits * bound``: each probability is within 2^-32 of uniform.
+    ``jax.random.randint`` has an error of 2^-64 for twice the random bits, which dominate the cost.
     """
     bits = jax.random.bits(key, shape, jnp.uint32)
     bound = jnp.broadcast_to(bound.astype(jnp.uint32), shape)
-    # 32 x 32 -> 64 bits by halves, since 64-bit integers are off by default.
+    # 32 x 32 -> 64 bits from 16-bit halves, since JAX disables 64-bit integers by default.
     low_bits, high_bits = bits & 0xFFFF, bits >> 16
     low_bound, high_bound = bound & 0xFFFF, bound >> 16
     middle = high_bits * low_bound + ((low_bits * low_bound) >> 16)
-    carried = low_bits * high_bound + (middle & 0xFFFF)
-    high = high_bits * high_bound + (middle >> 16) + (carried >> 16)
+    carry = low_bits * high_bound + (middle & 0xFFFF)
+    high = high_bits * high_bound + (middle >> 16) + (carry >> 16)
     return high.astype(jnp.int32)

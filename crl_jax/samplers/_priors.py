@@ -1,23 +1,24 @@
-"""Prior probabilities that what a user has not taken is a false negative."""
+"""Prior probabilities that an unseen item is a false negative."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .._checks import check_range, check_shape
+from .._checks import check_shape
+from .._hyperparams import Range, check_hyperparams
 from ..data import Interactions
 
 Prior = Array | np.ndarray | Callable[[Array, Array], Array]
-"""Probabilities: one per item ``[n_items]``; one per pair ``[n_users, n_items]``; or a function
+"""Prior probabilities per item ``[n_items]``, per pair ``[n_users, n_items]``, or as a function
 ``prior(users [batch], items [batch, n]) -> [batch, n]``."""
 
 
 def popularity_prior(train: Interactions) -> Float[Array, "n_items"]:
-    r""":math:`P_{fn}(l) = pop_l / \sum_j pop_j`, by interactions in training.
+    r"""Popularity prior :math:`P_{fn}(l) = pop_l / \sum_j pop_j`, from training interactions.
 
     References:
       "Contrastive Learning for Personalized Recommendation", (4.16).
@@ -27,7 +28,7 @@ def popularity_prior(train: Interactions) -> Float[Array, "n_items"]:
 
 
 def uniform_prior(n_items: int) -> Float[Array, "n_items"]:
-    r""":math:`P_{fn}(l) = 1/|\mathcal I|`: no information.
+    r"""Uninformative prior :math:`P_{fn}(l) = 1/|\mathcal I|`.
 
     References:
       "Contrastive Learning for Personalized Recommendation", section 4.5.2.3, BNS-3.
@@ -38,20 +39,19 @@ def uniform_prior(n_items: int) -> Float[Array, "n_items"]:
 def group_prior(
     train: Interactions, groups: Int[np.ndarray, "n_users"]
 ) -> Callable[[Array, Array], Array]:
-    r"""Popularity, corrected by how much the user's group prefers the item.
+    r"""Popularity prior, corrected by the preference of the user's group.
 
     .. math::
         P_{fn}(l) = \frac{pop_l}{\sum_j pop_j} (1 + \Delta o_{ul}),
         \qquad \Delta o_{ul} = \frac{o_{ul} - \bar o_l}{\max o_l}
 
-    with :math:`o_{ul}` the interactions of u's group with item l, and :math:`\bar o_l` and
-    :math:`\max o_l` their mean and maximum over groups; 0 for an item that nobody took, and at
-    most 1.
+    where :math:`o_{ul}` counts the interactions of u's group with item l, and :math:`\bar o_l` and
+    :math:`\max o_l` are the mean and maximum over groups. The prior is 0 for items without
+    interactions and is clipped at 1.
 
     Args:
       train: Training interactions.
-      groups: The group of each user, an occupation for instance: integers from 0,
-        ``[n_users]``.
+      groups: Group of each user, such as the occupation: integers from 0, ``[n_users]``.
 
     Returns:
       A function of users and items.
@@ -68,54 +68,56 @@ def group_prior(
         raise ValueError(f"`groups` must be integers from 0, got {groups.min()}.")
     counts = np.zeros((int(groups.max(initial=0)) + 1, train.n_items))
     np.add.at(counts, (groups[train.users], train.items), 1)
-    most = counts.max(axis=0)
-    excess = (counts - counts.mean(axis=0)) / np.where(most > 0, most, 1)
+    maximum = counts.max(axis=0)
+    excess = (counts - counts.mean(axis=0)) / np.where(maximum > 0, maximum, 1)
     popularity = counts.sum(axis=0) / max(counts.sum(), 1)
     table = jnp.asarray(np.minimum(popularity * (1 + excess), 1), jnp.float32)
     return jax.tree_util.Partial(_by_group, jnp.asarray(groups, jnp.int32), table)
 
 
+@check_hyperparams
 def oracle_prior(
-    held_out: Interactions, *, false: float = 0.64, true: float = 0.04
+    held_out: Interactions,
+    *,
+    false: Annotated[float, Range(0, 1)] = 0.64,
+    true: Annotated[float, Range(0, 1)] = 0.04,
 ) -> Float[Array, "n_users n_items"]:
-    r"""What nobody knows: ``false`` for held-out positives, ``true`` for all other items.
+    r"""Oracle prior: ``false`` for held-out positives, ``true`` for all other items.
 
-    The defaults are :math:`(\text{label} - 0.2)^2`. For experiments that show what a good prior
-    is worth: a table of all pairs, 4 bytes each.
+    The defaults are :math:`(\text{label} - 0.2)^2`. For experiments on the value of a good prior: a
+    float32 table of all pairs.
 
     Args:
-      held_out: The positives that training does not see.
-      false: Prior of a false negative where it is one, in [0, 1].
-      true: Prior of a false negative where it is none, in [0, 1].
+      held_out: Positives that are excluded from training.
+      false: Prior at false negatives, in [0, 1].
+      true: Prior at true negatives, in [0, 1].
 
     Raises:
-      ValueError: If a probability leaves [0, 1].
+      ValueError: If a probability is outside [0, 1].
 
     References:
       "Contrastive Learning for Personalized Recommendation", section 4.5.2.5.
     """
-    check_range("false", false, 0, 1)
-    check_range("true", true, 0, 1)
     table = np.full((held_out.n_users, held_out.n_items), true, np.float32)
     table[held_out.users, held_out.items] = false
     return jnp.asarray(table)
 
 
 def as_prior(prior: Prior) -> Any:
-    """A prior as a leaf or a tree of arrays: plain functions become ``Partial``."""
+    """Converts a prior to a pytree of arrays: functions become ``jax.tree_util.Partial``."""
     plain = callable(prior) and not isinstance(prior, jax.tree_util.Partial)
     return jax.tree_util.Partial(prior) if plain else prior
 
 
 def check_prior(prior: Any, n_users: int, n_items: int) -> None:
-    """Raises ``ValueError`` unless a prior in arrays is of so many users and items.
+    """Raises ``ValueError`` unless an array prior matches the number of users and items.
 
-    Shapes are known while tracing too, where an index beyond a table would read its last entry.
+    Shapes are checked while tracing, where an out-of-range index would read the last entry.
     """
-    fitting = (n_items,), (n_users, n_items)
-    if not isinstance(prior, jax.tree_util.Partial) and jnp.shape(prior) not in fitting:
+    shapes = (n_items,), (n_users, n_items)
+    if not isinstance(prior, jax.tree_util.Partial) and jnp.shape(prior) not in shapes:
         raise ValueError(
-            f"`prior` must be a function or have one of the shapes {fitting}, "
+            f"`prior` must be a function or have one of the shapes {shapes}, "
             f"got {jnp.shape(prior)}."
         )
 
@@ -123,7 +125,7 @@ def check_prior(prior: Any, n_users: int, n_items: int) -> None:
 def lookup_prior(
     prior: Any, users: Int[Array, "batch"], items: Int[Array, "batch n"]
 ) -> Float[Array, "batch n"]:
-    """The prior at each anchor's own items."""
+    """Returns the prior at each anchor's own items."""
     if isinstance(prior, jax.tree_util.Partial):
         values = prior(users, items)
         check_shape("prior", values, items.shape)

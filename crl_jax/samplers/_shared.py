@@ -1,186 +1,243 @@
-"""Negatives that many anchors of a batch share: the items of the batch, or uniform ones."""
+"""Negatives shared by many anchors: pools of random items, and the items of the batch."""
 
 from abc import abstractmethod
-from dataclasses import field
-from typing import Any, Literal
+from collections.abc import Callable
+from dataclasses import field, replace
+from typing import Annotated, Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key, Shaped
 
-from .._checks import check_range, check_shape
+from .._checks import check_shape
+from .._hyperparams import Range
 from .._pytree import STATIC, pytree_dataclass
 from ..data import Interactions
-from ._base import Sampler, SamplingContext
-from ._pools import anchors_per_pool, broadcast_pools
+from ._base import Negatives, Pools, Sampler, SamplingContext
 from ._positives import Positives
 
 
-class SharedSampler(Sampler):
-    """A pool of items serves as the negatives of many anchors, so that one product scores all.
+def broadcast_pools(
+    values: Shaped[Array, "pools *rest"], n_anchors: int
+) -> Shaped[Array, "batch *rest"]:
+    """Repeats the value of each pool for its anchors."""
+    return jnp.repeat(values, _group_size(n_anchors, len(values)), axis=0)[:n_anchors]
 
-    A batch is parted in :meth:`n_pools` of anchors, and each run has a pool. Of a pool,
-    :meth:`where`
-    tells which items are negatives of an anchor.
+
+def map_pools(
+    function: Callable[..., Shaped[Array, "anchors n"]],
+    pools: Shaped[Array, "pools n"],
+    *anchors: Shaped[Array, "batch"],
+    sequential: bool = False,
+) -> Shaped[Array, "batch n"]:
+    """Maps ``function(pool, *anchors)`` over the pools, each with its group of anchors.
+
+    Args:
+      function: Function of a pool and of the arrays of its anchors. The last group is padded with
+        zeros.
+      pools: Items of each pool.
+      *anchors: Arrays ``[batch]``, split in consecutive groups of equal size.
+      sequential: Whether to process one pool after the other (``lax.map``) instead of all at once.
+
+    Returns:
+      The results of all anchors, ``[batch, n]``.
+    """
+    n_anchors, n_pools = len(anchors[0]), len(pools)
+    if n_pools == 1:
+        return function(pools[0], *anchors)
+    size = _group_size(n_anchors, n_pools)
+    padding = (0, n_pools * size - n_anchors)
+    groups = [jnp.pad(x, padding).reshape(n_pools, size) for x in anchors]
+    if sequential:
+        values = jax.lax.map(lambda args: function(*args), (pools, *groups))
+    else:
+        values = jax.vmap(function)(pools, *groups)
+    return values.reshape(n_pools * size, -1)[:n_anchors]
+
+
+def _group_size(n_anchors: int, n_pools: int) -> int:
+    return -(-n_anchors // n_pools)
+
+
+class SharedSampler(Sampler):
+    """Base class of samplers whose pools of items serve many anchors as negatives.
+
+    A batch is split in :meth:`n_pools` groups of anchors, each with one pool, so that one matrix
+    product computes all scores. :meth:`pool_mask` marks the items of a pool that are negatives of
+    an anchor.
     """
 
+    is_shared = True
+
     @property
-    def is_drawn(self) -> bool:
-        """Whether a pool has items of its own, besides those of the anchors."""
+    def draws_items(self) -> bool:
+        """Whether the pools contain items other than the positives of the batch."""
         return True
 
     def n_pools(self, n_anchors: int) -> int:
-        """Into how many runs of one length a batch is parted; by default one pool serves all."""
+        """Number of pools of a batch; by default 1."""
         del n_anchors
         return 1
 
     @abstractmethod
-    def pools(self, proposals: Any, items: Int[Array, "batch"]) -> Int[Array, "runs n"]:
-        """The pool of each run, of what was proposed and the anchors' own items."""
+    def pools(self, proposals: Any, items: Int[Array, "batch"]) -> Int[Array, "pools n"]:
+        """Returns the items of each pool, from the proposals and the anchors' own items."""
 
-    def size(self, n_anchors: int, n_neg: int) -> int:
-        """How many items a pool has, where ``n_neg`` are asked for."""
-        del n_anchors
-        return n_neg
-
-    def where(
-        self, batch: SamplingContext, pool: Int[Array, "n"], real: Bool[Array, "batch"]
+    def pool_mask(
+        self, batch: SamplingContext, pool: Int[Array, "n"], is_real: Bool[Array, "batch"]
     ) -> Bool[Array, "batch n"]:
-        """Which of them are negatives of each anchor of a run: what its user has not taken.
+        """Marks the negatives of each anchor of a pool: by default the unseen items.
 
-        None are, for an anchor that only fills up (``real``).
+        Padding anchors, where ``is_real`` is False, have none.
         """
-        return ~batch.positives.taken_of_pool(batch.users, pool) & real[:, None]
+        return ~batch.positives.seen_in_pool(batch.users, pool) & is_real[:, None]
 
-    def log_ratio(self, pools: Int[Array, "*runs n"]) -> Float[Array, "*runs n"] | None:
-        """By how much an item's scores are corrected, times the temperature; None for nothing."""
+    def log_ratio(self, pools: Int[Array, "*pools n"]) -> Float[Array, "*pools n"] | None:
+        """Correction subtracted from ``score / temperature`` of each item; None for none."""
         del pools
         return None
 
+    def n_rows(self, n_anchors: int, n: int) -> int:
+        """Number of item rows that the pools of a batch add to those of the positives."""
+        return self.n_pools(n_anchors) * self.n_negatives(n_anchors, n) if self.draws_items else 0
+
     @property
     def uses_bitmap(self) -> bool:
-        """Of a pool, for each user of its run."""
+        """True: the default :meth:`pool_mask` queries every item of a pool."""
         return True
 
     @property
     def uses_scores(self) -> bool:
-        """Not unless it has a :meth:`select` of its own."""
+        """Whether the class overrides :meth:`select`."""
         return type(self).select is not SharedSampler.select
 
     def select(
         self, proposals: Any, batch: SamplingContext, state: Any
     ) -> tuple[Int[Array, "batch n"], Any]:
-        """Its pool for each anchor; :meth:`where` tells which items count."""
+        """Returns the pool of each anchor, unmasked, and the state."""
         return broadcast_pools(self.pools(proposals, batch.items), len(batch.items)), state
 
-    def pools_of(
-        self, chosen: Int[Array, "batch drawn"], items: Int[Array, "batch"]
-    ) -> Int[Array, "runs n"]:
-        """The pools of a batch, of what :meth:`select` chose, perhaps for several batches."""
+    def negative_ids(self, selected: Int[Array, "batch n"], items: Int[Array, "batch"]) -> Pools:
+        """Recovers the pools of a batch from a selection, which may span several batches."""
         n_anchors = len(items)
-        return self.pools(chosen[:: anchors_per_pool(n_anchors, self.n_pools(n_anchors))], items)
+        step = _group_size(n_anchors, self.n_pools(n_anchors))
+        return Pools(self.pools(selected[::step], items))
+
+    def negatives(
+        self,
+        selected: Int[Array, "batch n"],
+        batch: SamplingContext,
+        is_real: Bool[Array, "batch"],
+    ) -> Negatives:
+        """Returns the pools of a batch, the mask of the anchors' negatives, and the correction."""
+        ids = self.negative_ids(selected, batch.items)
+
+        def mask(
+            pool: Int[Array, "n"],
+            users: Int[Array, "group"],
+            items: Int[Array, "group"],
+            is_real: Bool[Array, "group"],
+        ) -> Bool[Array, "group n"]:
+            return self.pool_mask(replace(batch, users=users, items=items), pool, is_real)
+
+        where = map_pools(mask, ids.items, batch.users, batch.items, is_real, sequential=True)
+        return Negatives(ids, where, self.log_ratio(ids.items))
 
 
 @pytree_dataclass
 class SharedRNS(SharedSampler):
-    """Items drawn uniformly from the catalogue, once for many anchors.
+    """Uniform items of the catalogue, drawn once for many anchors.
 
-    Anchors that follow each other in a batch share their draws: hundreds of negatives cost one
-    product, and gather the rows of ``n`` items for each pool in place of ``n`` for each anchor.
-    The fewer share a pool, the more items are pushed down in a step, each by fewer anchors. A
-    single pool for a large batch makes the gradients of items rare and great, and the training
-    noisy.
+    Consecutive anchors of a batch share their draws: hundreds of negatives cost one matrix product,
+    and ``n`` gathered rows per pool instead of ``n`` per anchor. Smaller groups spread the updates
+    over more items. One pool for a large batch makes the gradients of items sparse and large, and
+    training noisy.
 
     Attributes:
-      mask: ``"seen"`` leaves out what an anchor's user has taken, so that each of the others is as
-        likely as any under :class:`RNS`. ``"none"`` leaves out nothing, as many published codes:
-        the loss then is that of a softmax over the whole catalogue, which keeps a user's positives
-        from being pushed up all at once. Static.
-      anchors: How many anchors share a pool at most, >= 1; None for all of a batch. Static.
+      mask: ``"seen"`` masks the user's positives, so that the remaining items are as likely as
+        under :class:`RNS`. ``"none"`` masks nothing, as in many published codes: the loss is then
+        that of a softmax over the whole catalogue, which limits the scores of positives. Static.
+      anchors: Maximum number of anchors per pool, >= 1; None for the whole batch. Static.
 
     Raises:
-      ValueError: If ``mask`` is another word, or ``anchors`` is less than 1.
+      ValueError: If ``mask`` is unknown, or ``anchors`` is less than 1.
     """
 
     mask: Literal["seen", "none"] = field(default="seen", metadata=STATIC)
-    anchors: int | None = field(default=256, metadata=STATIC)
+    anchors: Annotated[int | None, Range(1)] = field(default=256, metadata=STATIC)
 
     def __post_init__(self) -> None:
         if self.mask not in ("seen", "none"):
             raise ValueError(f"`mask` must be seen or none, got {self.mask!r}.")
-        if self.anchors is not None:
-            check_range("anchors", self.anchors, 1, np.inf)
 
     @property
     def uses_bitmap(self) -> bool:
-        """Of a pool, for each user of its run, unless nothing is left out."""
+        """Whether seen items are masked."""
         return self.mask == "seen"
 
     def n_pools(self, n_anchors: int) -> int:
-        """As few as :attr:`anchors` lets."""
+        """Smallest number of pools for groups of at most :attr:`anchors`."""
         return 1 if self.anchors is None else -(-n_anchors // self.anchors)
 
     def propose(
         self, key: Key[Array, ""], users: Int[Array, "batch"], positives: Positives, n: int
-    ) -> Int[Array, "runs n"]:
-        """The pools."""
-        return jax.random.randint(
-            key, (self.n_pools(len(users)), n), 0, positives.n_items, jnp.int32
-        )
+    ) -> Int[Array, "pools n"]:
+        """Draws the pools."""
+        shape = self.n_pools(len(users)), n
+        return jax.random.randint(key, shape, 0, positives.n_items, jnp.int32)
 
-    def pools(self, proposals: Any, items: Int[Array, "batch"]) -> Int[Array, "runs n"]:
-        """What was drawn."""
+    def pools(self, proposals: Any, items: Int[Array, "batch"]) -> Int[Array, "pools n"]:
+        """Returns the proposals."""
         del items
         return proposals
 
-    def where(
-        self, batch: SamplingContext, pool: Int[Array, "n"], real: Bool[Array, "batch"]
+    def pool_mask(
+        self, batch: SamplingContext, pool: Int[Array, "n"], is_real: Bool[Array, "batch"]
     ) -> Bool[Array, "batch n"]:
-        """Which items of the pool are negatives of each anchor."""
+        """Marks the unseen items of the pool, or all of them."""
         if self.mask == "none":
-            return jnp.broadcast_to(real[:, None], (real.shape[0], pool.shape[0]))
-        return super().where(batch, pool, real)
+            return jnp.broadcast_to(is_real[:, None], (is_real.shape[0], pool.shape[0]))
+        return super().pool_mask(batch, pool, is_real)
 
 
 @pytree_dataclass
 class InBatch(SharedSampler):
-    r"""Each anchor's negatives are the positives of its batch: nothing is drawn.
+    r"""In-batch negatives: the positives of the other anchors.
 
-    Popular items come up as often as they are taken, with the probability :math:`q_i`, so that
-    the scores learn :math:`s_{ui} - \log P(i)`. The correction by log-Q makes up for it: where a
-    loss takes :math:`s_{uj}/t` of a negative, it is given
+    Items occur in a batch with their interaction probability :math:`q_i`, so that scores converge
+    to :math:`s_{ui} - \log P(i)`. The log-Q correction compensates: a loss of :math:`s_{uj}/t`
+    receives
 
     .. math:: s_{uj}/t - c \log (q_j n_{items})
 
-    A term :math:`e^{s/t}` is then weighed by :math:`(q_j n_{items})^{-c}`: with c = 1 as though
-    the negatives were drawn uniformly. The positive stays as it is: nobody drew it.
+    for negatives, which multiplies :math:`e^{s/t}` by :math:`(q_j n_{items})^{-c}`; c = 1 imitates
+    uniform negatives. The positive is not corrected.
 
     Attributes:
-      mask: ``"seen"`` leaves out what the anchor's user has taken, its own positive included;
-        ``"self"`` the anchor's own place alone; ``"none"`` nothing, as the softmax of several
-        published codes has it, which counts the positive in its own denominator. Static.
-      correction: The c, in [0, 1].
-      log_q: The :math:`\log (q_j n_{items})`, float32 ``[n_items]``, or None for no correction;
-        :meth:`from_interactions` counts it.
+      mask: ``"seen"`` masks the positives of the anchor's user, including its own; ``"self"``
+        masks the anchor's own position only; ``"none"`` masks nothing, as the softmax of several
+        published codes, whose denominator includes the positive. Static.
+      correction: Strength c of the correction, in [0, 1].
+      log_q: :math:`\log (q_j n_{items})`, float32 ``[n_items]``, see :meth:`from_interactions`;
+        None for no correction.
 
     Raises:
-      ValueError: If ``mask`` is another word or ``correction`` leaves its range; or, where it is
-        used, if ``log_q`` is of another number of items.
+      ValueError: If ``mask`` is unknown, ``correction`` is out of range or, when negatives are
+        drawn, the length of ``log_q`` is not the number of items.
 
     References:
       Yi et al., `Sampling-Bias-Corrected Neural Modeling for Large Corpus Item Recommendations
-      <https://doi.org/10.1145/3298689.3346996>`_, 2019, which corrects the positive, too.
+      <https://doi.org/10.1145/3298689.3346996>`_, 2019, which also corrects the positive.
     """
 
     mask: Literal["seen", "self", "none"] = field(default="seen", metadata=STATIC)
-    correction: Any = 1.0
+    correction: Annotated[Any, Range(0, 1)] = 1.0
     log_q: Float[Array | np.ndarray, "n_items"] | None = None
 
     def __post_init__(self) -> None:
         if self.mask not in ("seen", "self", "none"):
             raise ValueError(f"`mask` must be seen, self or none, got {self.mask!r}.")
-        check_range("correction", self.correction, 0, 1)
 
     @classmethod
     def from_interactions(
@@ -189,53 +246,53 @@ class InBatch(SharedSampler):
         mask: Literal["seen", "self", "none"] = "seen",
         correction: Any = 1.0,
     ) -> "InBatch":
-        """With the correction, by how often each item is taken in ``train``; an unseen one once."""
+        """Returns a corrected sampler with q from interaction counts, at least 1 per item."""
         counts = np.maximum(train.item_counts, 1)
         log_q = np.log(counts / counts.sum() * train.n_items)
         return cls(mask, correction, jnp.asarray(log_q, jnp.float32))
 
     @property
-    def is_drawn(self) -> bool:
-        """Each of its items is some anchor's."""
+    def draws_items(self) -> bool:
+        """False: the pool consists of the positives of the batch."""
         return False
 
     @property
     def uses_bitmap(self) -> bool:
-        """Of the items of a batch, for each of its users."""
+        """Whether seen items are masked."""
         return self.mask == "seen"
 
-    def size(self, n_anchors: int, n_neg: int) -> int:
-        """As many as there are anchors."""
-        del n_neg
+    def n_negatives(self, n_anchors: int, n: int) -> int:
+        """Number of anchors."""
+        del n
         return n_anchors
 
     def propose(
         self, key: Key[Array, ""], users: Int[Array, "batch"], positives: Positives, n: int
     ) -> tuple[()]:
-        """Nothing."""
+        """Returns an empty tuple."""
         del key, users, n
         if self.log_q is not None:
             check_shape("log_q", self.log_q, (positives.n_items,))
         return ()
 
-    def pools(self, proposals: Any, items: Int[Array, "batch"]) -> Int[Array, "runs n"]:
-        """The items of the batch."""
+    def pools(self, proposals: Any, items: Int[Array, "batch"]) -> Int[Array, "pools n"]:
+        """Returns the items of the batch."""
         del proposals
         return items[None]
 
-    def where(
-        self, batch: SamplingContext, pool: Int[Array, "n"], real: Bool[Array, "batch"]
+    def pool_mask(
+        self, batch: SamplingContext, pool: Int[Array, "n"], is_real: Bool[Array, "batch"]
     ) -> Bool[Array, "batch n"]:
-        """Which items of the batch are negatives of each anchor."""
-        both = real[:, None] & real[None, :]
+        """Marks the negatives of each anchor, without padding."""
+        both = is_real[:, None] & is_real[None, :]
         if self.mask == "none":
             return both
         if self.mask == "self":
             return both & ~jnp.eye(pool.shape[0], dtype=bool)
-        return both & super().where(batch, pool, real)
+        return both & super().pool_mask(batch, pool, is_real)
 
-    def log_ratio(self, pools: Int[Array, "*runs n"]) -> Float[Array, "*runs n"] | None:
-        """The correction of each item."""
+    def log_ratio(self, pools: Int[Array, "*pools n"]) -> Float[Array, "*pools n"] | None:
+        """Returns the log-Q correction of each item."""
         if self.log_q is None:
             return None
         return jnp.asarray(self.correction, jnp.float32) * jnp.asarray(self.log_q)[pools]

@@ -1,14 +1,13 @@
-"""Simplified and robust negative sampling: a memory of likely items, and how they vary."""
+"""Simplified and robust negative sampling (SRNS)."""
 
 from dataclasses import field
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from .._checks import check_range
-from .._hyperparams import Scalar
+from .._hyperparams import Range, Scalar
 from .._pytree import STATIC, pytree_dataclass
 from ..models import Tables
 from ._base import Sampler, SamplingContext
@@ -16,12 +15,12 @@ from ._positives import Positives, sample_unseen
 
 
 class SRNSState(NamedTuple):
-    """What :class:`SRNS` remembers.
+    """State of :class:`SRNS`.
 
     Attributes:
-      memory: Items that each user may get as negatives, int32 ``[n_users, memory]``.
-      past: Tables at the end of the last epochs, leading axis ``history``; those of the encoder's
-        initial values before there are as many.
+      memory: Candidate negatives of each user, int32 ``[n_users, memory]``.
+      past: Tables at the end of the last epochs, leading axis ``history``; initially copies of the
+        first tables.
     """
 
     memory: Int[Array, "n_users memory"]
@@ -35,31 +34,31 @@ class _Proposals(NamedTuple):
 
 @pytree_dataclass
 class SRNS(Sampler):
-    r"""Prefers negatives that score high and whose score has varied.
+    r"""Prefers negatives with high scores of high variance.
 
-    Each user has a memory :math:`\mathcal M_u` of :math:`S_1` items not taken. For an anchor
-    (u, i) it gives the n items of the memory with the highest
+    Each user has a memory :math:`\mathcal M_u` of :math:`S_1` unseen items. For an anchor (u, i)
+    the sampler returns the n items of the memory with the highest
 
     .. math::
         P_k + \alpha_t \operatorname{std}_{e}[P_k^{(e)}],
         \qquad P_k = \sigma(\hat x_{uk} - \hat x_{ui}),
         \qquad \alpha_t = \alpha \min(t/T_0, 1)
 
-    with the deviation over the last epochs: those of false negatives, which the encoder learns
-    steadily, vary little. The memory of a user in the batch is then extended by :math:`S_2` fresh
-    uniform items, and :math:`S_1` of these are kept, drawn without replacement in proportion to
-    :math:`e^{\hat x_{uk}/\tau}`; equal items count once, while there are others.
+    where the standard deviation is over the last epochs; it is low for false negatives, whose
+    scores rise steadily. Afterwards the memory is extended by :math:`S_2` uniform items, of which
+    :math:`S_1` are retained, drawn without replacement in proportion to :math:`e^{\hat
+    x_{uk}/\tau}`; duplicates count once where possible.
 
-    The published code keeps scores of some thousand items per user over five epochs. Here the
-    encoder's tables at the end of these epochs are kept, and past scores computed from them.
+    The published code stores the scores of about a thousand items per user over five epochs. This
+    implementation stores the tables of these epochs and recomputes past scores.
 
     Attributes:
-      memory: The :math:`S_1 \ge n`; static.
-      fresh: The :math:`S_2 \ge 1`; static.
-      history: Epochs the deviation goes over, >= 1; static.
-      variance_weight: The :math:`\alpha \ge 0`.
-      warm_up: The :math:`T_0 > 0`, in epochs.
-      temperature: The :math:`\tau > 0`.
+      memory: Memory size :math:`S_1 \ge n`. Static.
+      fresh: Number :math:`S_2 \ge 1` of new items. Static.
+      history: Number of epochs in the standard deviation, >= 1. Static.
+      variance_weight: Weight :math:`\alpha \ge 0`.
+      warm_up: Warm-up :math:`T_0 > 0`, in epochs.
+      temperature: Temperature :math:`\tau > 0`.
 
     References:
       Ding et al., `Simplify and Robustify Negative Sampling for Implicit Collaborative Filtering
@@ -67,22 +66,15 @@ class SRNS(Sampler):
       Personalized Recommendation", section 4.5.1.2.
     """
 
-    memory: int = field(default=8, metadata=STATIC)
-    fresh: int = field(default=8, metadata=STATIC)
-    history: int = field(default=5, metadata=STATIC)
-    variance_weight: Scalar = 5.0
-    warm_up: Scalar = 50.0
-    temperature: Scalar = 10.0
-
-    def __post_init__(self) -> None:
-        for name in ("memory", "fresh", "history"):
-            check_range(name, getattr(self, name), 1, jnp.inf)
-        check_range("variance_weight", self.variance_weight, 0, jnp.inf)
-        check_range("warm_up", self.warm_up, 0, jnp.inf, low_open=True)
-        check_range("temperature", self.temperature, 0, jnp.inf, low_open=True)
+    memory: Annotated[int, Range(1)] = field(default=8, metadata=STATIC)
+    fresh: Annotated[int, Range(1)] = field(default=8, metadata=STATIC)
+    history: Annotated[int, Range(1)] = field(default=5, metadata=STATIC)
+    variance_weight: Annotated[Scalar, Range(0)] = 5.0
+    warm_up: Annotated[Scalar, Range(0, low_open=True)] = 50.0
+    temperature: Annotated[Scalar, Range(0, low_open=True)] = 10.0
 
     def init(self, key: Key[Array, ""], positives: Positives, tables: Tables) -> SRNSState:
-        """A memory of uniform items, and the encoder's first tables as its whole past."""
+        """Returns a memory of uniform items, and copies of the first tables as history."""
         users = jnp.arange(positives.n_users, dtype=jnp.int32)
         past = jax.tree.map(lambda x: jnp.broadcast_to(x, (self.history, *x.shape)), tables)
         return SRNSState(sample_unseen(key, users, positives, self.memory), past)
@@ -90,7 +82,7 @@ class SRNS(Sampler):
     def start_epoch(
         self, key: Key[Array, ""], positives: Positives, tables: Tables, state: SRNSState
     ) -> SRNSState:
-        """Remembers the tables that the last epoch ended with; forgets the oldest."""
+        """Appends the current tables to the history and drops the oldest."""
 
         def push(past: Array, now: Array) -> Array:
             return jnp.concatenate([past[1:], now[None]])
@@ -100,7 +92,7 @@ class SRNS(Sampler):
     def propose(
         self, key: Key[Array, ""], users: Int[Array, "batch"], positives: Positives, n: int
     ) -> _Proposals:
-        """Fresh items, and the noise that decides which stay in memory."""
+        """Draws new items, and the Gumbel noise of the memory update."""
         if n > self.memory:
             raise ValueError(f"`memory` must be at least the {n} negatives, got {self.memory}.")
         item_key, noise_key = jax.random.split(key)
@@ -113,36 +105,36 @@ class SRNS(Sampler):
     def select(
         self, proposals: _Proposals, batch: SamplingContext, state: SRNSState
     ) -> tuple[Int[Array, "batch n"], SRNSState]:
-        """The best of the memory, and the memory thereafter."""
-        held = state.memory[batch.users]
-        pool = jnp.concatenate([held, proposals.fresh], axis=1)
+        """Returns the best items of the memory, and the updated memory."""
+        stored = state.memory[batch.users]
+        pool = jnp.concatenate([stored, proposals.fresh], axis=1)
         both = jnp.concatenate([batch.items[:, None], pool], axis=1)
         scores = batch.scores(both)
-        likely = _likelihood(scores[:, : 1 + self.memory])
-        before = jax.vmap(
+        current = _likelihood(scores[:, : 1 + self.memory])
+        past = jax.vmap(
             lambda tables: _likelihood(
                 batch.encoder.score(tables, batch.users, both[:, : 1 + self.memory])
             )
         )(jax.lax.stop_gradient(state.past))
         ramp = jnp.minimum(batch.epoch.astype(jnp.float32) / self.warm_up, 1)
-        value = likely + self.variance_weight * ramp * jnp.std(before, axis=0)
-        _, at = jax.lax.top_k(value, batch.n)
-        negatives = jnp.take_along_axis(held, at, axis=1)
+        value = current + self.variance_weight * ramp * jnp.std(past, axis=0)
+        _, index = jax.lax.top_k(value, batch.n)
+        negatives = jnp.take_along_axis(stored, index, axis=1)
 
         repeated = jnp.tril(pool[:, :, None] == pool[:, None, :], k=-1).any(axis=-1)
         preference = jnp.where(
             repeated, -jnp.inf, scores[:, 1:] / self.temperature + proposals.noise
         )
-        _, at = jax.lax.top_k(preference, self.memory)
-        kept = jnp.take_along_axis(pool, at, axis=1)
-        # Of several anchors of one user the first decides, whatever order a scatter takes.
+        _, index = jax.lax.top_k(preference, self.memory)
+        retained = jnp.take_along_axis(pool, index, axis=1)
+        # The first anchor of each user updates its memory: scatter order is undefined.
         order = jnp.arange(batch.users.shape[0], dtype=jnp.int32)
         first = jnp.full(state.memory.shape[0], order.size, jnp.int32).at[batch.users].min(order)
         rows = jnp.where(first[batch.users] == order, batch.users, state.memory.shape[0])
-        memory = state.memory.at[rows].set(kept, mode="drop")
+        memory = state.memory.at[rows].set(retained, mode="drop")
         return negatives, state._replace(memory=memory)
 
 
 def _likelihood(scores: Float[Array, "batch n_plus_1"]) -> Float[Array, "batch n"]:
-    """How near each item's score comes to the anchor's positive, in column 0."""
+    """Returns the likelihood of each item relative to the anchor's positive in column 0."""
     return jax.nn.sigmoid(scores[:, 1:] - scores[:, :1])

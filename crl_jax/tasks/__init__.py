@@ -8,6 +8,8 @@ from ._alpha import AlphaFromLabels as AlphaFromLabels
 from ._alpha import AlphaFromViews as AlphaFromViews
 from ._alpha import AlphaState as AlphaState
 from ._auxiliary import AuxiliaryLoss as AuxiliaryLoss
+from ._auxiliary import Uniformity as Uniformity
+from ._auxiliary import align_positives as align_positives
 from ._base import ScoreTask as ScoreTask
 from ._batch import PairBatch as PairBatch
 from ._batch import UniformUserBatches as UniformUserBatches
@@ -17,12 +19,16 @@ from ._byol import BYOL as BYOL
 from ._byol import BYOLState as BYOLState
 from ._classification import Classification as Classification
 from ._clip import CLIP as CLIP
-from ._confidence import Confidence as Confidence
+from ._confidence import ConfidenceEM as ConfidenceEM
+from ._confidence import InteractionPrior as InteractionPrior
 from ._contrast import ContrastiveAuxiliaryLoss as ContrastiveAuxiliaryLoss
 from ._contrast import GraphContrast as GraphContrast
 from ._contrast import LayerContrast as LayerContrast
 from ._contrast import SpectralContrast as SpectralContrast
+from ._fit_ranking import RankingOptions as RankingOptions
 from ._fit_ranking import RankingResult as RankingResult
+from ._fit_ranking import RankingValidation as RankingValidation
+from ._fit_ranking import Stopping as Stopping
 from ._fit_ranking import fit_ranking as fit_ranking
 from ._kmeans import Clustering as Clustering
 from ._labels import ClassMasks as ClassMasks
@@ -36,7 +42,6 @@ from ._punce import PuNCE as PuNCE
 from ._ranking import HyperparamSchedule as HyperparamSchedule
 from ._ranking import L2Target as L2Target
 from ._ranking import Ranking as Ranking
-from ._ranking_validation import RankingValidation as RankingValidation
 from ._simclr import SimCLR as SimCLR
 from ._supcon import SupCon as SupCon
 from ._supcon import SupervisedOracle as SupervisedOracle
@@ -44,8 +49,6 @@ from ._triplets import ClassPool as ClassPool
 from ._triplets import ClassTriplets as ClassTriplets
 from ._triplets import ResampledBatches as ResampledBatches
 from ._triplets import Triplets as Triplets
-from ._uniformity import Uniformity as Uniformity
-from ._uniformity import align_positives as align_positives
 from ._views import Augment as Augment
 from ._views import TwoViewTask as TwoViewTask
 from ._views import ViewBatch as ViewBatch

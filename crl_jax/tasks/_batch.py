@@ -1,5 +1,6 @@
-"""What a ranking goes through, draws and keeps: ids and weights, no vectors."""
+"""Training interactions, batches and state of a ranking task."""
 
+import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -10,17 +11,16 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from .._pytree import pytree_dataclass
 from ..data import Interactions
-from ..samplers import Sampler, SharedSampler, randint_below
+from ..samplers import Sampler, randint_below
 from ..train import ArrayBatches, HostBatches
-from ._interactions import has_unseen
 
 
 class PairBatch(NamedTuple):
-    """The interactions that are gone through.
+    """User–item pairs.
 
     Attributes:
-      users: User of each.
-      items: Item of each.
+      users: User of each pair.
+      items: Item of each pair.
     """
 
     users: Int[Array, "n"]
@@ -29,36 +29,36 @@ class PairBatch(NamedTuple):
 
 @pytree_dataclass
 class UniformUserBatches(ArrayBatches):
-    """As many draws as there are interactions: a user uniformly, then one of its interactions.
+    """Samples a user uniformly, then one of its interactions, as often as there are interactions.
 
     Attributes:
-      rows: Where the interactions of each user that has some begin and end.
+      rows: Start and stop index of the interactions of each user that has any.
     """
 
-    rows: Int[Array, "drawn 2"]
+    rows: Int[Array, "users 2"]
 
     def order(self, key: Key[Array, ""], position: Int[Array, "*shape"]) -> Int[Array, "*shape"]:
-        """A row drawn uniformly, then one of its places."""
-        row_key, place_key = jax.random.split(key)
+        """Draws a row uniformly, then an index within it."""
+        row_key, offset_key = jax.random.split(key)
         start, stop = self.rows[
             randint_below(row_key, position.shape, jnp.int32(self.rows.shape[0]))
         ].T
-        return (start + randint_below(place_key, start.shape, stop - start)).T
+        return (start + randint_below(offset_key, start.shape, stop - start)).T
 
 
 def host_interactions(train: Interactions, batch_size: int, *, seed: int = 0) -> HostBatches:
-    """The interactions of ``train`` in batches from the memory of the host.
+    """Batches of the interactions of ``train`` from host memory.
 
-    An epoch takes each once, in a fresh order, but for those of users who took the whole catalogue.
-    Of several processes, each makes its own part of every batch.
+    An epoch visits each interaction once in random order, except those of users who have seen the
+    whole catalogue. With several processes, each produces its part of every batch.
 
     Args:
       train: Interactions to learn from; its arrays may be memory-mapped.
-      batch_size: Anchors per step, of all processes together: that of the plan.
-      seed: Fixes the orders.
+      batch_size: Global number of anchors per step, ``TrainConfig.batch_size``.
+      seed: Seed of the orders.
 
     Raises:
-      ValueError: If ``batch_size`` is no multiple of the number of processes.
+      ValueError: If ``batch_size`` is not a multiple of the number of processes.
 
     >>> from crl_jax.data import simulate
     >>> batches = host_interactions(simulate().interactions, 4096)
@@ -72,16 +72,16 @@ def host_interactions(train: Interactions, batch_size: int, *, seed: int = 0) ->
             f"got {batch_size}."
         )
     keep = has_unseen(train)
-    kept = None if keep.all() else np.flatnonzero(keep)
+    indices = None if keep.all() else np.flatnonzero(keep)
     n, size = int(keep.sum()), batch_size // processes
 
     def epoch_of(epoch: int) -> Iterator[PairBatch]:
         order = np.arange(n, dtype=np.int32 if n <= np.iinfo(np.int32).max else np.int64)
         np.random.default_rng((seed, epoch)).shuffle(order)
-        own = order[process::processes]
-        for start in range(0, len(own), size):
-            rows = own[start : start + size]
-            rows = rows if kept is None else kept[rows]
+        local = order[process::processes]
+        for start in range(0, len(local), size):
+            rows = local[start : start + size]
+            rows = rows if indices is None else indices[rows]
             users: Any = train.users[rows]
             items: Any = train.items[rows]
             yield PairBatch(users, items)
@@ -90,44 +90,38 @@ def host_interactions(train: Interactions, batch_size: int, *, seed: int = 0) ->
 
 
 class RowIndices(NamedTuple):
-    """Where the vectors of a batch stand in the tables of users and items.
+    """Indices of the embeddings of a batch in the tables of users and items.
 
     Attributes:
-      users: Those of the anchors, ``[batch]``.
-      items: Those of what each scores: the positives, and the negatives if they are its own,
-        ``[batch, n]``.
-      pools: Those of negatives that runs of anchors share, ``[runs, n_neg]``; None if none are.
-      group: Those of the users of groups, ``[batch, n_group]``, or None.
+      users: Indices of the anchors' users, ``[batch]``.
+      items: Indices of the positives and of the negatives of each anchor, ``[batch, n]``.
+      pools: Indices of shared negatives, ``[pools, n_neg]``; None for negatives per anchor.
+      group: Indices of the users of groups, ``[batch, n_group]``, or None.
     """
 
     users: Int[Array | np.ndarray, "batch"]
     items: Int[Array | np.ndarray, "batch n"]
-    pools: Int[Array, "runs n_neg"] | None
+    pools: Int[Array, "pools n_neg"] | None
     group: Int[Array | np.ndarray, "batch n_group"] | None
 
 
 def count_row_reads(sampler: Sampler, n_anchors: int, n_neg: int, n_pos: int, n_group: int) -> int:
-    """Rows of users and items that a step reads, each as often as it is read."""
-    drawn = n_anchors * n_neg
-    if isinstance(sampler, SharedSampler):
-        pools = sampler.n_pools(n_anchors) * sampler.size(n_anchors, n_neg)
-        drawn = pools if sampler.is_drawn else 0
-    return n_anchors * (2 + n_pos + n_group) + drawn
+    """Counts the rows of users and items that a step reads, with repetitions."""
+    return n_anchors * (2 + n_pos + n_group) + sampler.n_rows(n_anchors, n_neg)
 
 
 class RankingBatch(NamedTuple):
-    """The batch of a step.
+    """Batch of one step.
 
     Attributes:
-      place: Which interactions the anchors are.
-      users: Their users.
-      pos: Their items, and the extra positives, ``[batch, 1 + n_pos]``.
-      group: Users who took the anchor's item, ``[batch, n_group]``, or None.
-      proposals: What the sampler has drawn.
-      neg: The negatives, ``[batch, n_neg]``; None until they are chosen.
-      is_false: Which negatives are held-out positives; None where none are held out.
-      at: Where the vectors stand in tables of the rows of the batch; None for whole tables,
-        where they stand at their ids.
+      place: Index of each anchor among the interactions.
+      users: User of each anchor.
+      pos: Item of each anchor and extra positives, ``[batch, 1 + n_pos]``.
+      group: Other users of the anchor's item, ``[batch, n_group]``, or None.
+      proposals: Proposals of the sampler.
+      neg: Negatives, ``[batch, n_neg]``; None before selection.
+      is_false: Mask of negatives that are held-out positives; None without held-out data.
+      at: Indices into tables of the batch's rows; None for whole tables, indexed by the ids.
     """
 
     place: Int[Array, "batch"]
@@ -141,12 +135,57 @@ class RankingBatch(NamedTuple):
 
 
 class RankingState(NamedTuple):
-    """What changes besides the parameters.
+    """Training state besides the parameters.
 
     Attributes:
       sampler: State of the sampler.
-      confidence: What multiplies the loss of each interaction, ``[n]``; None for 1.
+      confidence: Weight of the loss of each interaction, ``[n]``; None for 1.
     """
 
     sampler: Any
     confidence: Float[Array, "n"] | None
+
+
+def has_unseen(train: Interactions) -> Bool[np.ndarray, "n"]:
+    """Marks the interactions of users with unseen items."""
+    return np.diff(train.indptr)[train.users] < train.n_items
+
+
+def trainable_interactions(train: Interactions) -> Bool[np.ndarray, "n"]:
+    """Marks the interactions of users with unseen items; warns of others.
+
+    Raises:
+      ValueError: If no user has unseen items.
+    """
+    keep = has_unseen(train)
+    if not keep.any():
+        raise ValueError("`train` must leave some item of the catalogue unseen by some user.")
+    if n_excluded := len(keep) - int(keep.sum()):
+        warnings.warn(
+            f"{n_excluded} interactions of users who have seen the whole catalogue are excluded "
+            "from training, since these users have no negatives.",
+            stacklevel=4,
+        )
+    return keep
+
+
+def user_rows(train: Interactions) -> Int[Array, "users 2"]:
+    """Returns start and stop of the trainable interactions of each user that has any."""
+    offsets = np.concatenate(([0], np.cumsum(has_unseen(train))))[train.indptr]
+    rows = np.stack([offsets[:-1], offsets[1:]], axis=1)
+    return jnp.asarray(rows[rows[:, 1] > rows[:, 0]].astype(np.int32))
+
+
+def scatter_to_interactions(values: np.ndarray, train: Interactions) -> np.ndarray:
+    """Scatters values of the trainable interactions to all interactions; NaN elsewhere."""
+    keep = has_unseen(train)
+    out = np.full((*values.shape[:-1], len(keep)), np.nan, values.dtype)
+    out[..., keep] = values
+    return out
+
+
+def transpose_interactions(data: Interactions) -> Interactions:
+    """Swaps users and items."""
+    return Interactions.from_arrays(
+        data.items, data.users, user_ids=data.item_ids, item_ids=data.user_ids
+    )

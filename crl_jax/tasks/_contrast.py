@@ -1,4 +1,4 @@
-"""Two views of the users and items of a batch, contrasted beside the loss of a ranking."""
+"""Contrastive auxiliary losses between two views of the users and items of a batch."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -21,19 +21,19 @@ from ._auxiliary import AuxiliaryLoss
 
 @dataclass(frozen=True)
 class ContrastiveAuxiliaryLoss(AuxiliaryLoss):
-    r"""A term of the loss: each user of a batch against the others, and each item.
+    r"""Contrasts two views of the users, and of the items, of a batch.
 
     .. math::
         w \Bigl[\frac1{|U|} \sum_{u \in U} \ell(z_u \cdot z'_u, z_u \cdot z'_{U \setminus u})
         + \frac1{|I|} \sum_{i \in I} \ell(z_i \cdot z'_i, z_i \cdot z'_{I \setminus i})\Bigr]
 
-    U and I are the distinct users and items of the batch, z and z' their rows in two views, of
-    length 1. What the views are is up to the classes that inherit.
+    U and I are the distinct users and items of the batch; z and z' are their normalised embeddings
+    in the two views, which subclasses define.
 
     Attributes:
-      weight: The w.
+      weight: Weight w, at least 0.
       hyperparams: Hyper-parameters of the loss by name.
-      loss_fn: Any loss of a positive and negatives that takes ``where``. Static.
+      loss_fn: Loss of a positive and negatives that accepts ``where``. Static.
     """
 
     weight: Any = 0.1
@@ -44,7 +44,7 @@ class ContrastiveAuxiliaryLoss(AuxiliaryLoss):
     def encode(
         self, encoder: Encoder, params: Any, key: Key[Array, ""]
     ) -> tuple[Tables, tuple[Tables, Tables]]:
-        """What the loss of the ranking sees, and the two views."""
+        """Returns the tables for the ranking loss, and the two views."""
 
     def loss(
         self,
@@ -62,12 +62,8 @@ class ContrastiveAuxiliaryLoss(AuxiliaryLoss):
         """See :meth:`AuxiliaryLoss.check`."""
         if not accepts_where(self.loss_fn):
             raise ValueError(
-                "`loss_fn` of a contrast must take `where`: it says who is no negative."
+                "`loss_fn` must accept a `where` mask, which excludes duplicates and padding."
             )
-
-    def place(self, name: str) -> str:
-        """A field, or else a hyper-parameter of the loss."""
-        return name if name == "weight" else f"hyperparams.{name}"
 
     def _side(
         self,
@@ -76,33 +72,33 @@ class ContrastiveAuxiliaryLoss(AuxiliaryLoss):
         ids: Int[Array, "batch"],
         where: Bool[Array, "batch"],
     ) -> Float[Array, ""]:
-        z, other = normalize(first[ids]), normalize(second[ids])
+        z, z_other = normalize(first[ids]), normalize(second[ids])
         same = ids[:, None] == ids[None, :]
-        again = jnp.any(jnp.tril(same, -1) & where[None, :], axis=1)
-        once = where & ~again
-        each = self.loss_fn(
-            jnp.sum(z * other, axis=-1), z @ other.T,
-            where=once[:, None] & once[None, :] & ~same, reduce_fn=None, **self.hyperparams,
+        repeated = jnp.any(jnp.tril(same, -1) & where[None, :], axis=1)
+        unique = where & ~repeated
+        losses = self.loss_fn(
+            jnp.sum(z * z_other, axis=-1), z @ z_other.T,
+            where=unique[:, None] & unique[None, :] & ~same, reduce_fn=None, **self.hyperparams,
         )  # fmt: skip
-        return masked_mean(each, where=once).astype(jnp.float32)
+        return masked_mean(losses, where=unique).astype(jnp.float32)
 
 
 @pytree_dataclass
 class GraphContrast(ContrastiveAuxiliaryLoss):
-    """Two encodings by chance, with the parameters of the ranking's encoder: SGL and SimGCL.
+    """Two random encodings with the parameters of the ranking's encoder: SGL and SimGCL.
 
-    Views of SGL do without edges, ``LightGCN.from_interactions(train, edge_dropout=0.1,
-    renormalize=True)``, or
-    nodes, ``node_dropout=0.1``, or draw the edges anew for each layer, ``walk=True``. Those of
-    SimGCL add noise: ``LightGCN.from_interactions(train, noise=0.1)``. Three propagations a step.
+    SGL drops edges, ``LightGCN.from_interactions(train, edge_dropout=0.1, renormalize=True)``, or
+    nodes, ``node_dropout=0.1``, or samples the edges of each layer separately, ``walk=True``.
+    SimGCL adds noise: ``LightGCN.from_interactions(train, noise=0.1)``. Requires three propagations
+    per step.
 
-    SGL's code draws one pair of views for an epoch, with exactly the share that is asked for, and
-    compares with all users and items. Here views are drawn at each step, each part by itself, and
-    compared are those of the batch.
+    The published code of SGL samples one pair of views per epoch with an exact dropout count and
+    contrasts all users and items. This implementation samples views at each step, each edge or node
+    independently, and contrasts the users and items of the batch.
 
     Attributes:
-      first: Makes the first view.
-      second: Makes the second.
+      first: Encoder of the first view.
+      second: Encoder of the second view.
 
     References:
       Wu et al., `Self-supervised Graph Learning for Recommendation
@@ -115,15 +111,15 @@ class GraphContrast(ContrastiveAuxiliaryLoss):
     second: Encoder = field(kw_only=True)
 
     def check(self, encoder: Encoder) -> None:
-        """The views must be of the encoder's users and items."""
+        """Raises ``ValueError`` unless the views have the users and items of the encoder."""
         super().check(encoder)
         for name, view in (("first", self.first), ("second", self.second)):
-            _check_same(name, (view.n_users, view.n_items), encoder)
+            _check_sizes(name, (view.n_users, view.n_items), encoder)
 
     def encode(
         self, encoder: Encoder, params: Any, key: Key[Array, ""]
     ) -> tuple[Tables, tuple[Tables, Tables]]:
-        """Each encodes with a key of its own."""
+        """Encodes each view with a separate key."""
         keys = [jax.random.fold_in(key, i) for i in (1, 2)]
         views = self.first.encode(params, keys[0]), self.second.encode(params, keys[1])
         return encoder.encode(params, key), views
@@ -131,9 +127,9 @@ class GraphContrast(ContrastiveAuxiliaryLoss):
 
 @pytree_dataclass
 class LayerContrast(ContrastiveAuxiliaryLoss):
-    """What the ranking sees, and one of its layers: XSimGCL. One propagation a step.
+    """Contrasts the final embeddings with those of one layer: XSimGCL.
 
-    The encoder is a :class:`crl_jax.models.LightGCN` with noise.
+    Requires one propagation per step, and a :class:`crl_jax.models.LightGCN` with noise.
 
     Attributes:
       layer: The layer, from 1. Static.
@@ -150,28 +146,29 @@ class LayerContrast(ContrastiveAuxiliaryLoss):
         check_count("layer", self.layer)
 
     def check(self, encoder: Encoder) -> None:
-        """The encoder must have that layer."""
+        """Raises ``ValueError`` unless the encoder has the layer."""
         super().check(encoder)
-        n_layers = len(_of_layers(encoder).layer_weights) - 1
+        n_layers = len(_as_light_gcn(encoder).layer_weights) - 1
         if self.layer > n_layers:
-            raise ValueError(f"`layer` must be one of the {n_layers} layers, got {self.layer}.")
+            raise ValueError(f"`layer` must be at most {n_layers}, got {self.layer}.")
 
     def encode(
         self, encoder: Encoder, params: Any, key: Key[Array, ""]
     ) -> tuple[Tables, tuple[Tables, Tables]]:
-        """The encoding, and the layer of the same propagation."""
-        encoder = _of_layers(encoder)
-        whole, own = encoder.mixes(params, key, (encoder.layer_weights, _unit(self.layer)))
-        return whole, (whole, own)
+        """Returns the final embeddings, and those of the layer from the same propagation."""
+        encoder = _as_light_gcn(encoder)
+        final, layer = encoder.mixes(params, key, (encoder.layer_weights, _unit(self.layer)))
+        return final, (final, layer)
 
 
 @pytree_dataclass
 class SpectralContrast(ContrastiveAuxiliaryLoss):
-    r"""What the ranking sees, and the same through the graph's first singular vectors: LightGCL.
+    r"""Contrasts the embeddings with those of a low-rank graph: LightGCL.
 
-    A layer of the other view is :math:`U S V^\top E^{(l-1)}` in place of a sum of neighbours. One
-    propagation a step. Make one with :meth:`from_interactions`. The encoder is a
-    :class:`crl_jax.models.LightGCN`.
+    A layer of the second view is :math:`U S V^\top E^{(l-1)}`, from the truncated SVD of the
+    normalised interaction matrix, instead of a sum over neighbours. Requires one propagation per
+    step, and a
+    :class:`crl_jax.models.LightGCN`. See :meth:`from_interactions`.
 
     Attributes:
       users: :math:`U S^{1/2}`, ``[n_users, rank]``.
@@ -189,15 +186,15 @@ class SpectralContrast(ContrastiveAuxiliaryLoss):
     def from_interactions(
         cls, train: Interactions, rank: int = 5, **settings: Any
     ) -> "SpectralContrast":
-        """The singular vectors of the normalised interactions.
+        """Computes the truncated SVD of the normalised training interactions.
 
         Args:
-          train: The interactions to learn from, and no others.
-          rank: How many, at least 1 and less than users and items.
-          **settings: Further attributes.
+          train: Training interactions only.
+          rank: Number of singular vectors, at least 1 and less than the numbers of users and items.
+          **settings: Other attributes.
 
         Raises:
-          ValueError: If ``rank`` leaves its range.
+          ValueError: If ``rank`` is out of range.
         """
         from scipy.sparse import csr_array
         from scipy.sparse.linalg import svds
@@ -209,43 +206,43 @@ class SpectralContrast(ContrastiveAuxiliaryLoss):
         degrees = np.diff(train.indptr), np.bincount(train.items, minlength=train.n_items)
         values = 1 / np.sqrt(degrees[0][train.users] * degrees[1][train.items])
         matrix = csr_array((values, (train.users, train.items)), shape)
-        found: Any = svds(matrix, rank, v0=np.ones(min(shape)))
-        left, strengths, right = found
-        parts = left * np.sqrt(strengths), right.T * np.sqrt(strengths)
+        svd: Any = svds(matrix, rank, v0=np.ones(min(shape)))
+        left, singular_values, right = svd
+        parts = left * np.sqrt(singular_values), right.T * np.sqrt(singular_values)
         users, items = (jnp.asarray(part, jnp.float32) for part in parts)
         return cls(users=users, items=items, **settings)
 
     def check(self, encoder: Encoder) -> None:
-        """The encoder must have layers, of these users and items."""
+        """Raises ``ValueError`` unless the encoder is a LightGCN of the same users and items."""
         super().check(encoder)
-        _check_same("contrast", (len(self.users), len(self.items)), _of_layers(encoder))
+        _check_sizes("auxiliary_loss", (len(self.users), len(self.items)), _as_light_gcn(encoder))
 
     def encode(
         self, encoder: Encoder, params: Any, key: Key[Array, ""]
     ) -> tuple[Tables, tuple[Tables, Tables]]:
-        """The encoding, and the other view of the same layers."""
-        encoder = _of_layers(encoder)
+        """Returns the final embeddings, and the view from the same layers."""
+        encoder = _as_light_gcn(encoder)
         weights = encoder.layer_weights
-        whole, before = encoder.mixes(params, key, (weights, weights[1:]))
-        users = self.users @ (self.items.T @ before.items)
-        items = self.items @ (self.users.T @ before.users)
-        own = encoder.base_tables(params)
-        view = Tables(weights[0] * own.users + users, weights[0] * own.items + items)
-        return whole, (view, whole)
+        final, inner = encoder.mixes(params, key, (weights, weights[1:]))
+        users = self.users @ (self.items.T @ inner.items)
+        items = self.items @ (self.users.T @ inner.users)
+        base = encoder.base_tables(params)
+        view = Tables(weights[0] * base.users + users, weights[0] * base.items + items)
+        return final, (view, final)
 
 
-def _of_layers(encoder: Encoder) -> LightGCN:
+def _as_light_gcn(encoder: Encoder) -> LightGCN:
     if not isinstance(encoder, LightGCN):
         raise ValueError(
-            f"`auxiliary_loss` of layers needs a LightGCN, got {type(encoder).__name__}."
+            f"`encoder` must be a LightGCN for this auxiliary loss, got {type(encoder).__name__}."
         )
     return encoder
 
 
-def _check_same(name: str, sizes: tuple[int, int], encoder: Encoder) -> None:
+def _check_sizes(name: str, sizes: tuple[int, int], encoder: Encoder) -> None:
     if sizes != (encoder.n_users, encoder.n_items):
         raise ValueError(
-            f"`{name}` must be of the {encoder.n_users} users and {encoder.n_items} items of the "
+            f"`{name}` must have the {encoder.n_users} users and {encoder.n_items} items of the "
             f"encoder, got {sizes[0]} and {sizes[1]}."
         )
 

@@ -1,25 +1,28 @@
-"""One call that trains a recommender: a task, hooks and the engine put together."""
+"""Training of a recommender in one call."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array
+from jaxtyping import Array, Bool
 
 from .. import train as engine
 from .._checks import check_registered
 from .._mesh import DATA, axis_size
+from .._pytree import STATIC, pytree_dataclass
 from ..data import Interactions
 from ..losses import accepts_where
-from ..metrics import eval_layout
-from ..models import Encoder, MatrixFactorization, Similarity, Tables
-from ..samplers import Sampler, SharedSampler
+from ..metrics import EvalLayout, eval_layout, evaluate
+from ..models import Encoder, MatrixFactorization, Similarity, Tables, inner_scores
+from ..samplers import Sampler
 from ..train import (
     ArrayBatches,
     Callback,
+    EpochReport,
     FitResult,
     Hook,
     HostBatches,
@@ -28,38 +31,141 @@ from ..train import (
     ScheduledOptimizer,
     State,
     TrainConfig,
+    check_count,
 )
 from ._auxiliary import AuxiliaryLoss
-from ._batch import UniformUserBatches
-from ._confidence import Confidence, LackOfFitWarning
-from ._interactions import has_unseen, scatter_to_interactions, user_rows
+from ._batch import UniformUserBatches, has_unseen, scatter_to_interactions, user_rows
+from ._confidence import ConfidenceEM, LackOfFitWarning
 from ._ranking import HyperparamSchedule, L2Target, Ranking
-from ._ranking_validation import RankingValidation
-from ._validation import (
-    check_counts,
-    check_hyperparams,
-    check_kinds,
-    check_same_ids,
-    check_term,
-)
+from ._validation import check_auxiliary_loss, check_hyperparams, check_kinds, check_same_ids
+
+
+@dataclass(frozen=True)
+class Stopping:
+    """Validation and stopping of :func:`fit_ranking`.
+
+    Attributes:
+      patience: A run stops after this number of epochs without a better validation score.
+      eval_every: Epochs between validations.
+      k: Cut-off of the validation NDCG, ``valid_ndcg@k`` in the history.
+      stop_at: Stops all runs after this number of epochs without changing the learning-rate
+        schedule, for a final training with the epochs that validation selected; None for no limit.
+    """
+
+    patience: int = 50
+    eval_every: int = 1
+    k: int = 20
+    stop_at: int | None = None
+
+    def __post_init__(self) -> None:
+        check_count("patience", self.patience)
+        check_count("k", self.k)
+
+
+@dataclass(frozen=True)
+class RankingOptions:
+    """Less common methods of :func:`fit_ranking`, all disabled by default.
+
+    Attributes:
+      n_pos: Extra positives per anchor, >= 0, sampled from its user's positives.
+      n_group: Users per anchor, >= 0, sampled with replacement among those of its item, for losses
+        of groups. Requires ``n_pos=0``.
+      hyperparam_schedule: Schedule of the loss's hyper-parameters, see :data:`HyperparamSchedule`.
+      confidence: Weights the losses of interactions by their credibility, see
+        :class:`ConfidenceEM`. Warns if scores do not follow its distribution.
+      auxiliary_loss: Additional loss term: a :class:`ContrastiveAuxiliaryLoss`, which contrasts two
+        views of a batch, or :class:`Uniformity`.
+      anchors: ``"interactions"`` visits each once per epoch; ``"users"`` draws as many, each a
+        uniform user and one of its interactions (:class:`UniformUserBatches`).
+      batches: Batches of :class:`PairBatch` of ``config.batch_size`` from the host, such as those
+        of
+        :func:`host_interactions`, for data that exceed device memory. Requires ``confidence=None``
+        and ``anchors="interactions"``.
+      held_out: Positives excluded from training, such as the test set. Negatives among them count
+        as false in the metrics ``tnr`` and ``inf`` of the history; training is unaffected.
+      init_scale: Factor on the initial parameters, > 0.
+      l2_target: Arrays that the optimizer's ``weight_decay`` applies to, see :data:`L2Target`.
+      serve_similarity: Similarity for validation and recommendation; by default the encoder's.
+    """
+
+    n_pos: int = 0
+    n_group: int = 0
+    hyperparam_schedule: HyperparamSchedule | None = None
+    confidence: ConfidenceEM | None = None
+    auxiliary_loss: AuxiliaryLoss | None = None
+    anchors: Literal["interactions", "users"] = "interactions"
+    batches: HostBatches | None = None
+    held_out: Interactions | None = None
+    init_scale: Any = 1.0
+    l2_target: L2Target = "tables"
+    serve_similarity: Similarity | None = None
+
+    def __post_init__(self) -> None:
+        check_count("n_pos", self.n_pos, 0)
+        check_count("n_group", self.n_group, 0)
+        if self.n_pos and self.n_group:
+            raise ValueError(
+                f"`n_group` must be 0 with extra positives, got {self.n_group} and {self.n_pos}."
+            )
+        if self.anchors not in ("interactions", "users"):
+            raise ValueError(f"`anchors` must be interactions or users, got {self.anchors!r}.")
+        if self.l2_target not in ("tables", "rows", "encoded"):
+            raise ValueError(
+                f"`l2_target` must be tables, rows or encoded, got {self.l2_target!r}."
+            )
+        if self.batches is not None and (self.confidence is not None or self.anchors == "users"):
+            conflict = "`confidence`" if self.confidence is not None else self.anchors
+            raise ValueError(
+                "`batches` from the host must go without `confidence` and with `anchors` of "
+                f"interactions, got {conflict}."
+            )
+        check_kinds(auxiliary_loss=self.auxiliary_loss)
+
+
+@pytree_dataclass
+class RankingValidation(Hook):
+    """Hook that computes the NDCG of a validation set.
+
+    Attributes:
+      layout: Layout from :func:`crl_jax.metrics.eval_layout`.
+      k: Cut-off of the NDCG. Static.
+    """
+
+    layout: EvalLayout
+    k: int = field(default=20, metadata=STATIC)
+
+    @property
+    def name(self) -> str:
+        """Name of the metric in the history."""
+        return f"valid_ndcg@{self.k}"
+
+    def measure(
+        self, task: Any, state: State, memory: Any, report: EpochReport
+    ) -> tuple[Any, dict[str, Array], Bool[Array, ""]]:
+        """Returns the mean NDCG over users; never stops."""
+        tables = task.serving.serving_tables(state.params)
+        values = evaluate(
+            inner_scores, tables, self.layout, ks=(self.k,), auc=False, mesh=report.mesh
+        )
+        return memory, {self.name: jnp.mean(values[f"ndcg@{self.k}"])}, jnp.bool_(False)
 
 
 @dataclass(frozen=True)
 class RankingResult(FitResult):
-    """What :func:`fit_ranking` returns: a :class:`FitResult` that knows its encoder.
+    """Result of :func:`fit_ranking`.
 
     Attributes:
-      encoder: The encoder, with the similarity that ranks.
-      confidence: With ``confidence``, what the losses of the interactions were multiplied with in
-        each run's last epoch, ``[runs, n]``, in the order of the training interactions, NaN for
-        those of users who took everything; else None.
+      encoder: Encoder with the similarity for recommendation.
+      confidence: Weights of the training interactions in the last epoch of each run,
+        ``[runs, n]``, NaN for users who have seen the whole catalogue; None without
+        ``confidence``.
     """
 
     encoder: Encoder
     confidence: np.ndarray | None = None
 
     def tables(self, run: int = 0) -> Tables:
-        """Vectors of all users and items of one run; their inner products rank."""
+        """Returns embeddings of all users and items whose inner products are the scores."""
         return self.encoder.serving_tables(self.run(run))
 
 
@@ -69,154 +175,107 @@ def fit_ranking(
     *,
     loss: Callable[..., Array],
     hyperparams: Mapping[str, Any] | None = None,
-    hyperparam_schedule: HyperparamSchedule | None = None,
     encoder: Encoder | Callable[[Interactions], Encoder] | None = None,
-    serve_similarity: Similarity | None = None,
     sampler: Sampler | None = None,
     n_neg: int = 1,
-    n_pos: int = 0,
-    n_group: int = 0,
-    confidence: Confidence | None = None,
-    auxiliary_loss: AuxiliaryLoss | None = None,
-    anchors: Literal["interactions", "users"] = "interactions",
-    batches: HostBatches | None = None,
-    held_out: Interactions | None = None,
-    init_scale: Any = 1.0,
-    l2_target: L2Target = "tables",
     optimizer: ScheduledOptimizer | optax.GradientTransformation | None = None,
     config: TrainConfig | None = None,
     epochs: Any = 200,
-    stop_at: int | None = None,
-    patience: int = 50,
-    eval_every: int = 1,
-    k: int = 20,
+    stopping: Stopping | None = None,
     seeds: Any = 0,
     sweep: Mapping[str, Any] | None = None,
+    options: RankingOptions | None = None,
     hooks: Sequence[Hook | Callback] = (),
 ) -> RankingResult:
-    """Trains an encoder on implicit feedback, one run or many at once.
+    """Trains an encoder on implicit feedback, in one run or several at once.
 
-    Each epoch goes through every interaction once, in a fresh order, and draws for each anchor
-    ``n_neg`` items that the user has not taken in ``train``, as ``sampler`` chooses them, and
-    ``n_pos`` more of the items the user has. After every ``eval_every`` epochs NDCG@k on ``valid``
-    decides what is kept and when to stop.
+    An epoch visits each interaction once in random order, with ``n_neg`` unseen items per anchor
+    from ``sampler``. Early stopping by NDCG@k on ``valid`` selects the parameters.
 
     Args:
-      train: Interactions to learn from.
-      valid: Interactions to choose the stopping epoch on, over the same users and items; never
-        the test set. ``None`` trains to the end.
-      loss: ``loss(pos, neg, *, reduce_fn, **hyperparams)``, for instance ``crl_jax.losses.bpr``;
-        ``pos`` is ``[B]``, or ``[B, 1 + n_group + n_pos]`` if more than the own positive is scored.
-        One that looks across the batch must take ``where``, ``[B, N]``: it masks anchors that
-        only fill the last batch up.
-      hyperparams: The loss's own hyper-parameters.
-      hyperparam_schedule: What they are at each epoch, see :data:`HyperparamSchedule`; by default
-        the same throughout.
-      encoder: The encoder, or what makes it from ``train``, such as
-        ``LightGCN.from_interactions``; by default
-        ``MatrixFactorization`` of width 32.
-      serve_similarity: What a score is in validation and recommendation; by default what it is in
-        training.
-      sampler: Chooses the negatives, see :class:`crl_jax.samplers.Sampler`; by default uniformly
-        (``RNS()``). ``InBatch()`` takes the items of the batch, whatever ``n_neg`` is, and
-        ``SharedRNS()`` draws ``n_neg`` items for many anchors at once.
-      n_neg: Unlabelled items per anchor, N >= 1.
-      n_pos: Extra positives per anchor, M >= 0.
-      n_group: Users per anchor, drawn with replacement from all who took the same item, >= 0, for
-        losses of groups. Not together with ``n_pos``.
-      confidence: Weights the losses of the interactions by how credible they are, see
-        :class:`Confidence`; by default all by 1. A law that the scores at the start or at the end
-        cannot be of is a warning.
-      contrast: A further term of the loss, see :class:`AuxiliaryLoss`: two views of the users
-        and items of
-        a batch contrasted (:class:`ContrastiveAuxiliaryLoss`), or :class:`Uniformity`; by
-        default none.
-      anchors: Whether an epoch goes through the interactions, each once, or draws as many: a user
-        uniformly, then one of its interactions, so that users with few of them count as much as
-        those with many.
-      batches: Where the anchors come from, if not from arrays on the device: batches of
-        :class:`PairBatch` of ``config.batch_size``, such as those of :func:`host_interactions` for
-        data that do not fit there. Not together with ``confidence`` or ``anchors`` of users.
-      held_out: Positives that training must not see, such as the test set: they count among the
-        negatives drawn as false ones, and show in the history (``tnr``, ``inf``) how good the
-        sampler is. Nothing else depends on them.
-      init_scale: Factor on all initial values of the encoder, > 0.
-      l2_target: What the optimiser's ``weight_decay`` acts on, see :data:`L2Target`.
+      train: Training interactions.
+      valid: Validation interactions of the same users and items, never the test set; None trains
+        to the end.
+      loss: ``loss(pos, neg, *, reduce_fn, **hyperparams)``, such as ``crl_jax.losses.bpr``, with
+        ``pos [B]``, or ``[B, 1 + n_group + n_pos]`` with groups or extra positives. A loss across
+        anchors must accept a mask ``where [B, N]``, which excludes padding.
+      hyperparams: Hyper-parameters of the loss.
+      encoder: Encoder, or a function that creates it from ``train``, such as
+        ``LightGCN.from_interactions``; by default ``MatrixFactorization`` of width 32.
+      sampler: Negative sampler, see :class:`crl_jax.samplers.Sampler`; by default ``RNS()``.
+      n_neg: Negatives per anchor, N >= 1; ``InBatch()`` ignores it.
       optimizer: By default Adam with learning rate 1e-3 and L2 of 1e-5. A
-        :class:`crl_jax.train.RowOptimizer` changes the rows that a batch reads, for encoders whose
-        ``by_rows`` is true.
-      plan: How steps are taken; by default with batches of 1,024 anchors.
-      epochs: Length of the training, which the schedule spans.
-      stop_at: Ends all runs after this many epochs without changing the schedule; for training
-        again, on more data, as long as validation found best.
-      patience: A run stops after this many epochs without a better validation score.
-      eval_every: Epochs between two validations.
-      k: Cut-off of the validation NDCG, which the history has as ``valid_ndcg@k``.
-      seeds: Seed or seeds; each fixes a run's initial values, orders and draws.
-      sweep: Arrays ``[runs]`` by name: ``learning_rate``, ``weight_decay``, ``decay``,
-        ``warm_up``, ``init_scale``, ``loss.NAME``, ``sampler.NAME`` and ``auxiliary_loss.NAME``.
-        The
-        runs, ``epochs`` and ``seeds`` among them, train side by side under ``vmap``.
-      hooks: See :func:`crl_jax.train.fit`: checkpoints, progress, measures of one's own.
+        :class:`crl_jax.train.RowOptimizer` updates only the rows of a batch, for encoders with
+        ``by_rows``.
+      config: Batch size and other settings of a step; by default batches of 1,024 anchors.
+      epochs: Number of epochs, the length of the learning-rate schedule.
+      stopping: Validation and early stopping.
+      seeds: Seed or seeds of initialisation, order and sampling.
+      sweep: Arrays ``[runs]`` by path, as in :func:`crl_jax.train.fit`:
+        ``"optimizer.learning_rate"``, ``"optimizer.weight_decay"``, ``"task.hyperparams.NAME"``,
+        ``"task.sampler.NAME"``, ``"task.init_scale"``, ``"task.auxiliary_loss.weight"``,
+        ``"task.auxiliary_loss.hyperparams.NAME"``, where ``task`` is the :class:`Ranking`. All
+        runs, including those of ``epochs`` and ``seeds``, train together under ``vmap``.
+      options: Less common methods.
+      hooks: Hooks and callbacks, see :func:`crl_jax.train.fit`.
 
     Returns:
-      The :class:`RankingResult` runs.
+      The trained runs.
 
     Raises:
-      ValueError: If an argument or a hyper-parameter is out of range, the number of runs is not
-        the same everywhere, a part is of other users or items, or a checkpoint holds another
-        training's state.
-      TrainingDiverged: If every run's loss became infinite or NaN.
+      ValueError: If an argument or hyper-parameter is out of range, numbers of runs differ, data
+        have different users or items, or a checkpoint belongs to another training.
+      TrainingDiverged: If the loss of every run is infinite or NaN.
     """
+    options, stopping = options or RankingOptions(), stopping or Stopping()
     check_kinds(
-        train=train, valid=valid, loss=loss, encoder=encoder, sampler=sampler,
-        auxiliary_loss=auxiliary_loss,
-        config=config,
+        train=train, valid=valid, loss=loss, encoder=encoder, sampler=sampler, config=config
     )  # fmt: skip
-    counts = {"n_neg": n_neg, "n_pos": n_pos, "n_group": n_group, "patience": patience, "k": k}
-    check_counts(counts)
-    if anchors not in ("interactions", "users"):
-        raise ValueError(f"`anchors` must be interactions or users, got {anchors!r}.")
-    if batches is not None and (confidence is not None or anchors == "users"):
-        raise ValueError(
-            "`batches` from the host must go without `confidence` and with `anchors` of "
-            f"interactions, got {'`confidence`' if confidence is not None else anchors}."
-        )
+    check_count("n_neg", n_neg)
     check_same_ids("valid", valid, train)
-    check_same_ids("held_out", held_out, train)
-    config = config or TrainConfig(1024)
+    check_same_ids("held_out", options.held_out, train)
+    config, sweep = config or TrainConfig(1024), dict(sweep or {})
+    confidence = options.confidence
+    if confidence is not None:
+        confidence.check(train.n_users, train.n_items, len(train))
+        confidence = confidence.select(has_unseen(train))
+    loss_sweep = _subtree("task.hyperparams", sweep)
+    # Swept hyper-parameters need a leaf, which `fit` replaces.
+    leaves = {name: np.ravel(values)[0] for name, values in loss_sweep.items() if np.size(values)}
     task = Ranking.from_interactions(
         train,
-        encoder=_encoder(encoder, train),
+        encoder=_make_encoder(encoder, train),
         loss=loss,
-        hyperparams={**dict.fromkeys(_of_part("loss", sweep or {}), 0.0), **(hyperparams or {})},
+        hyperparams={**leaves, **(hyperparams or {})},
         sampler=sampler,
-        held_out=held_out,
-        n_group=n_group,
+        held_out=options.held_out,
+        n_group=options.n_group,
         n_neg=n_neg,
-        n_pos=n_pos,
-        hyperparam_schedule=hyperparam_schedule,
-        init_scale=init_scale,
-        confidence=_fitting(confidence, train),
-        auxiliary_loss=auxiliary_loss,
-        l2_target=l2_target,
-        serve_similarity=serve_similarity,
-        streamed=batches is not None,
+        n_pos=options.n_pos,
+        hyperparam_schedule=options.hyperparam_schedule,
+        init_scale=options.init_scale,
+        confidence=confidence,
+        auxiliary_loss=options.auxiliary_loss,
+        l2_target=options.l2_target,
+        serve_similarity=options.serve_similarity,
+        streamed=options.batches is not None,
     )
     task, updates = _place_l2(task, optimizer)
-    numbers = {_path(name, task): value for name, value in (sweep or {}).items()}
-    check_hyperparams(task, engine.broadcast_run_params(_of_part("loss", sweep or {})))
-    check_term(task, engine.broadcast_run_params(_of_part("auxiliary_loss", sweep or {})))
+    renamed = {"optimizer.weight_decay": "task.l2"} if task.l2_target != "tables" else {}
+    run_params = {renamed.get(path, path): values for path, values in sweep.items()}
+    check_hyperparams(task, engine.broadcast_run_params(loss_sweep))
+    auxiliary_sweep = _subtree("task.auxiliary_loss.hyperparams", sweep)
+    check_auxiliary_loss(task, engine.broadcast_run_params(auxiliary_sweep))
     _check_sampler(task, updates)
-    examples = batches or ArrayBatches(task.seen)
-    if anchors == "users":
+    examples = options.batches or ArrayBatches(task.seen)
+    if options.anchors == "users":
         examples = UniformUserBatches(task.seen, user_rows(train))
-    quality = None if valid is None else RankingValidation(eval_layout(train, valid), k)
-    kept = engine.EarlyStopping(None if quality is None else quality.name, patience)
-    if batches is None:
+    if options.batches is None:
         devices = axis_size(config.mesh, DATA)
         size = min(config.batch_size, -(-len(task.seen.users) // devices) * devices)
         config = dataclasses.replace(config, batch_size=size)
+    validation = [] if valid is None else [RankingValidation(eval_layout(train, valid), stopping.k)]
+    metric = validation[0].name if validation else None
     fitted = engine.fit(
         task,
         updates,
@@ -224,136 +283,101 @@ def fit_ranking(
         config,
         epochs=epochs,
         seeds=seeds,
-        sweep=numbers,
-        hooks=[*_confidence_hooks(task), *([] if quality is None else [quality]), kept, *hooks],
-        eval_every=eval_every,
-        stop_at=stop_at,
+        sweep=run_params,
+        hooks=[
+            *_confidence_hooks(task),
+            *validation,
+            engine.EarlyStopping(metric, stopping.patience),
+            *hooks,
+        ],
+        eval_every=stopping.eval_every,
+        stop_at=stopping.stop_at,
     )
-    names = {_path(name, task): name for name in sweep or {}}
-    return _result(fitted, task, train, names)
-
-
-def _result(
-    fitted: FitResult, task: Ranking, train: Interactions, names: Mapping[str, str]
-) -> RankingResult:
-    """What was trained, its numbers by the names that they were given."""
+    original = {path: name for name, path in renamed.items()}
     fields = {f.name: getattr(fitted, f.name) for f in dataclasses.fields(fitted)}
-    fields["run_params"] = {names.get(path, path): x for path, x in fitted.run_params.items()}
-    confidence = None
+    fields["numbers"] = {original.get(path, path): x for path, x in fitted.numbers.items()}
+    weights = None
     if task.confidence is not None:
-        confidence = scatter_to_interactions(np.asarray(fitted.hook_states[0]), train)
-    return RankingResult(**fields, encoder=task.serving, confidence=confidence)
+        weights = scatter_to_interactions(np.asarray(fitted.memories[0]), train)
+    return RankingResult(**fields, encoder=task.serving, confidence=weights)
+
+
+def _subtree(path: str, sweep: Mapping[str, Any]) -> dict[str, Any]:
+    """Entries of a sweep below ``path``, without the prefix."""
+    prefix = f"{path}."
+    return {k.removeprefix(prefix): v for k, v in sweep.items() if k.startswith(prefix)}
 
 
 def _check_sampler(task: Ranking, optimizer: Any) -> None:
-    """Raises ``ValueError`` unless loss, encoder and optimizer can do with the sampler."""
-    shared = type(task.sampler).__name__ if isinstance(task.sampler, SharedSampler) else None
-    if shared and not accepts_where(task.loss_fn):
-        raise ValueError(
-            f"`loss` must take `where` with {shared}: it says which items to leave out."
-        )
-    if isinstance(optimizer, RowOptimizer):
-        _check_by_rows(task, optimizer)
-
-
-def _check_by_rows(task: Ranking, optimizer: RowOptimizer) -> None:
-    """Raises ``ValueError`` unless some rows can be trained without the others."""
+    """Raises ``ValueError`` unless loss, encoder and optimizer support the sampler."""
+    sampler = type(task.sampler).__name__
+    if task.sampler.is_shared and not accepts_where(task.loss_fn):
+        raise ValueError(f"`loss` must take `where` with {sampler}, which masks its negatives.")
+    if not isinstance(optimizer, RowOptimizer):
+        return
     if not task.encoder.by_rows:
         raise ValueError(
-            "`optimizer` of rows needs an encoder whose vectors are made of a row each, got "
+            "`encoder` must compute each embedding from one row with a RowOptimizer, got "
             f"{type(task.encoder).__name__}."
         )
     if task.auxiliary_loss is not None and not task.auxiliary_loss.by_rows:
         raise ValueError(
-            "`optimizer` of rows goes with no `auxiliary_loss` that looks at more than the vectors "
-            f"of the batch, got {type(task.auxiliary_loss).__name__}."
+            "`auxiliary_loss` must read only the embeddings of the batch with a RowOptimizer, got "
+            f"{type(task.auxiliary_loss).__name__}."
         )
     if task.sampler.uses_scores and optimizer.row_rule.flush is not None:
         raise ValueError(
-            f"`sampler` {type(task.sampler).__name__} looks at the scores of other rows, which "
-            "sleep: take rows.adagrad or rows.sgd, or an optimizer of whole tables."
+            f"`sampler` {sampler} scores rows with pending lazy updates; use rows.adagrad, "
+            "rows.sgd or a dense optimizer."
         )
 
 
-def _encoder(
+def _make_encoder(
     encoder: Encoder | Callable[[Interactions], Encoder] | None, train: Interactions
 ) -> Encoder:
     if encoder is None:
         return MatrixFactorization(train.n_users, train.n_items)
-    made = encoder if isinstance(encoder, Encoder) else encoder(train)
-    check_registered("encoder", made)
-    if (made.n_users, made.n_items) != (train.n_users, train.n_items):
+    if not isinstance(encoder, Encoder):
+        encoder = encoder(train)
+    check_registered("encoder", encoder)
+    if (encoder.n_users, encoder.n_items) != (train.n_users, train.n_items):
         raise ValueError(
-            f"`encoder` must be of {train.n_users} users and {train.n_items} items, "
-            f"got {made.n_users} and {made.n_items}."
+            f"`encoder` must have {train.n_users} users and {train.n_items} items, "
+            f"got {encoder.n_users} and {encoder.n_items}."
         )
-    return made
-
-
-def _confidence_of(state: State) -> Array:
-    return state.model_state.confidence
+    return encoder
 
 
 def _confidence_hooks(task: Ranking) -> list[Hook | Callback]:
     if task.confidence is None:
         return []
-    kept = engine.FinalValue(_confidence_of)
+    final = engine.FinalValue(_confidence)
     if not task.confidence.may_lack_fit:
-        return [kept]
-    return [kept, LackOfFitWarning(task.confidence, task.encoder, *task.seen)]
+        return [final]
+    return [final, LackOfFitWarning(task.confidence, task.encoder, *task.seen)]
 
 
-def _fitting(confidence: Confidence | None, train: Interactions) -> Confidence | None:
-    if confidence is None:
-        return None
-    confidence.check(train.n_users, train.n_items, len(train))
-    return confidence.select(has_unseen(train), train.n_items)
+def _confidence(state: State) -> Array:
+    return state.model_state.confidence
 
 
 def _place_l2(
     task: Ranking, optimizer: ScheduledOptimizer | optax.GradientTransformation | None
 ) -> tuple[Ranking, Any]:
-    """L2 of whole tables is the optimiser's; that of rows is a term of the loss."""
-    if task.l2_target not in ("tables", "rows", "encoded"):
-        raise ValueError(f"`l2_target` must be tables, rows or encoded, got {task.l2_target!r}.")
+    """Moves the weight decay of rows from the optimizer to the loss."""
     if optimizer is None:
         optimizer = Optimizer(1e-3, 1e-5)
     if task.l2_target == "tables":
         if isinstance(optimizer, RowOptimizer) and optimizer.weight_decay is not None:
             raise ValueError(
-                "`l2_target` must be rows with an optimizer of rows and its `weight_decay`: L2 of "
-                f"the tables would change every row, got {task.l2_target!r}."
+                "`l2_target` must be rows with the `weight_decay` of a RowOptimizer, since L2 of "
+                f"tables updates every row, got {task.l2_target!r}."
             )
         return task, optimizer
     if not isinstance(optimizer, ScheduledOptimizer):
         raise ValueError(
-            f"`l2_target` {task.l2_target} needs a train.Optimizer with its `weight_decay`."
+            f"`optimizer` must be a train.Optimizer with `weight_decay` for `l2_target` "
+            f"{task.l2_target}, got {type(optimizer).__name__}."
         )
     l2 = 0.0 if optimizer.weight_decay is None else optimizer.weight_decay
     return dataclasses.replace(task, l2=l2), dataclasses.replace(optimizer, weight_decay=None)
-
-
-def _of_part(part: str, sweep: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers of the loss, or of the term, among those of a sweep, by their own names."""
-    prefix = f"{part}."
-    return {k.removeprefix(prefix): v for k, v in sweep.items() if k.startswith(prefix)}
-
-
-def _path(name: str, task: Ranking) -> str:
-    """Where a number of the sweep belongs."""
-    if name == "weight_decay" and task.l2_target != "tables":
-        return "task.l2"
-    if name in ("learning_rate", "weight_decay", "decay", "warm_up"):
-        return f"optimizer.{name}"
-    if name.startswith("loss."):
-        return f"task.hyperparams.{name.removeprefix('loss.')}"
-    if name == "init_scale" or name.startswith("sampler."):
-        return f"task.{name}"
-    if name.startswith("auxiliary_loss.") and task.auxiliary_loss is not None:
-        return (
-            f"task.auxiliary_loss.{task.auxiliary_loss.place(name.removeprefix('auxiliary_loss.'))}"
-        )
-    raise ValueError(
-        "`sweep` must name learning_rate, weight_decay, decay, warm_up, init_scale, loss.NAME, "
-        f"sampler.NAME or, with a `auxiliary_loss`, auxiliary_loss.NAME, got {name!r}."
-    )

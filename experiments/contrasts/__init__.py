@@ -93,6 +93,9 @@ def resolve_contrast(
 def swept_fields(options: ContrastOptions, numbers: Mapping[str, Any]) -> dict[str, Any]:
     """Those of ``numbers`` that are flags of the contrast, by the names of a sweep's."""
     flags = {**CONTRASTS[options.contrast].flags, **LOSSES[options.contrast_loss].flags}
-    return {
-        f"auxiliary_loss.{of.field}": numbers[name] for name, of in flags.items() if name in numbers
-    }
+    found = {}
+    for name, of in flags.items():
+        if name in numbers:
+            part = "" if of.field == "weight" else "hyperparams."
+            found[f"task.auxiliary_loss.{part}{of.field}"] = numbers[name]
+    return found

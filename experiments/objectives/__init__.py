@@ -72,10 +72,10 @@ class Settled:
 
     def swept_fields(self, numbers: Mapping[str, Any]) -> dict[str, Any]:
         """Those of ``numbers`` that are the loss's or its term's, by the names of a sweep's."""
-        found = {f"loss.{n}": numbers[n] for n in self.hyperparams if n in numbers}
+        found = {f"task.hyperparams.{n}": numbers[n] for n in self.hyperparams if n in numbers}
         of_term = self.entry.of_term.items()
         return found | {
-            f"auxiliary_loss.{of.field or n}": numbers[n] for n, of in of_term if n in numbers
+            f"task.auxiliary_loss.{of.field or n}": numbers[n] for n, of in of_term if n in numbers
         }
 
     def similar(self, options: EncoderOptions) -> EncoderOptions:

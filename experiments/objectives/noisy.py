@@ -30,14 +30,14 @@ def _choose_law(values: dict[str, Any], swept: tuple[str, ...]) -> dict[str, Any
 
 def _confidence(
     log: data.Interactions, training: TrainOptions, values: dict[str, Any]
-) -> tasks.Confidence:
+) -> tasks.ConfidenceEM:
     law: stats.Distribution = stats.SmoothedEmpirical()
     if values["law"] == "variance-gamma":
         scale = values["law_scale"]
         of_initial = _initial_variance(log, training)
         law = stats.VarianceGamma(training.dim, of_initial if scale is None else scale)
     prior = weights.credibility_prior(log)
-    return tasks.Confidence(prior, law, rule=values["rule"], every=values["every"])
+    return tasks.ConfidenceEM(prior, law, rule=values["rule"], every=values["every"])
 
 
 def _initial_variance(log: data.Interactions, training: TrainOptions) -> float:
@@ -67,12 +67,12 @@ BPRAC = Objective(
             POSITIVE,
         ),
         "rule": words(
-            tasks.Confidence.rule,
+            tasks.ConfidenceEM.rule,
             "What the confidence is: the posterior, the density of a score times the prior, as "
             "published, or the prior alone",
             ("density", "posterior", "prior"),
         ),
-        "every": count(int(tasks.Confidence.every), "Epochs from one estimate of it to the next"),
+        "every": count(int(tasks.ConfidenceEM.every), "Epochs from one estimate of it to the next"),
     },
     confidence=_confidence,
     settled=_choose_law,

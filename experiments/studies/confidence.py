@@ -49,15 +49,15 @@ RECIPE = Recipe(
 def _confidence(
     law: stats.Distribution | None = None, *, rated: bool = False, **changes: Any
 ) -> Any:
-    def make(world: World) -> tasks.Confidence:
+    def make(world: World) -> tasks.ConfidenceEM:
         log, further = world.train, dict(changes)
         if law is not None:
             further["distribution"] = law
         prior: Any = weights.credibility_prior(log)
         if rated:
             assert log.ratings is not None
-            prior = jnp.asarray(log.ratings / log.ratings.max())
-        return tasks.Confidence(prior, every=every(world), **further)
+            prior = tasks.InteractionPrior(jnp.asarray(log.ratings / log.ratings.max()))
+        return tasks.ConfidenceEM(prior, every=every(world), **further)
 
     return make
 

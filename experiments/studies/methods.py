@@ -79,9 +79,9 @@ class Minibatch:
     """
 
     axes: tuple[tuple[str, tuple[float, ...]], ...] = (
-        ("learning_rate", (1e-3, 2e-3)),
-        ("weight_decay", (1e-5, 3e-5)),
-        ("init_scale", (0.1, 1.0)),
+        ("optimizer.learning_rate", (1e-3, 2e-3)),
+        ("optimizer.weight_decay", (1e-5, 3e-5)),
+        ("task.init_scale", (0.1, 1.0)),
     )
     learning_rate: float = 1e-3
     weight_decay: float = 1e-5
@@ -154,7 +154,7 @@ class Method:
     draw: int = 1024
     published: str | None = None
     n_group: int = 0
-    confidence: Callable[[World], tasks.Confidence] | None = None
+    confidence: Callable[[World], tasks.ConfidenceEM] | None = None
     schedule: tasks.HyperparamSchedule | None = None
     axis: tuple[str, tuple[float, ...]] | None = None
     batches: bool = False
@@ -166,7 +166,7 @@ class Method:
     @property
     def axes(self) -> dict[str, tuple[float, ...]]:
         """What a search tries, the method's own axis last."""
-        own = {} if self.axis is None else {f"loss.{self.axis[0]}": self.axis[1]}
+        own = {} if self.axis is None else {f"task.hyperparams.{self.axis[0]}": self.axis[1]}
         return {**dict(self.minibatch.axes), **own}
 
     @property
@@ -174,7 +174,7 @@ class Method:
         """Points of a search."""
         return math.prod(map(len, self.axes.values()))
 
-    def estimator(self, world: World) -> tasks.Confidence | None:
+    def estimator(self, world: World) -> tasks.ConfidenceEM | None:
         """The estimator of confidence for the training part of ``world``, if it has one."""
         return None if self.confidence is None else self.confidence(world)
 

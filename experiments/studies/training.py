@@ -45,11 +45,12 @@ def train_published(
         encoder=default_encoder(
             recipe.encoder, world.train, recipe.dim, models.normal(recipe.deviation)
         ),
-        held_out=world.test,
+        options=tasks.RankingOptions(
+            **_options_of(method, world), held_out=world.test, l2_target="rows"
+        ),
         optimizer=train.RowOptimizer(
             recipe.learning_rate * method.rate, recipe.weight_decay, rule=train.rows.sgd
         ),
-        l2_target="rows",
         config=train.TrainConfig(1, draw_batches=method.draw),
         epochs=epochs,
         seeds=np.asarray(seeds),
@@ -76,12 +77,13 @@ def train_minibatch(
     choice, found = _search(method, world, seeds[:1], fit, checkpoint, on_epoch)
     fitted = [
         fit(
-            world, held_out=world.test, seeds=runs["seeds"], sweep=found, stop_at=choice.epochs,
+            world, held_out=world.test, seeds=runs["seeds"], sweep=found,
+            stopping=tasks.Stopping(stop_at=choice.epochs),
             hooks=_callbacks(_named(checkpoint, turn), on_epoch),
         )
         for turn, runs in _turns({"seeds": np.asarray(seeds)}, method.minibatch.at_once)
     ]  # fmt: skip
-    point = {name.removeprefix("loss."): value for name, value in found.items()}
+    point = {name.rpartition(".")[2]: value for name, value in found.items()}
     chosen = {**point, "epochs": choice.epochs, "valid_ndcg@20": choice.score}
     return _score(method, world, fitted, chosen)
 
@@ -104,7 +106,12 @@ def _search(
         seeds = runs.pop("seeds")
         try:
             searched = fit(
-                part, cut.valid, seeds=seeds, sweep=runs, eval_every=of.eval_every, hooks=hooks
+                part,
+                cut.valid,
+                seeds=seeds,
+                sweep=runs,
+                stopping=tasks.Stopping(eval_every=of.eval_every),
+                hooks=hooks,
             )
         except train.TrainingDiverged as error:
             diverged = error
@@ -123,6 +130,7 @@ def fit_minibatch(
     valid: data.Interactions | None = None,
     *,
     graph: data.Interactions | None = None,
+    held_out: data.Interactions | None = None,
     **rest: Any,
 ) -> tasks.RankingResult:
     """One training of the minibatch setting.
@@ -132,6 +140,7 @@ def fit_minibatch(
       world: Its training part is learned from.
       valid: See :func:`crl_jax.tasks.fit_ranking`.
       graph: What the encoder is made of; by default what is learned from.
+      held_out: See :class:`crl_jax.tasks.RankingOptions`.
       **rest: Further arguments of :func:`crl_jax.tasks.fit_ranking`.
     """
     of, recipe = method.minibatch, method.recipe
@@ -146,8 +155,12 @@ def fit_minibatch(
             of.learning_rate, of.weight_decay, 0.3, schedule=train.step_decay
         ),
         config=train.TrainConfig(of.batch_size),
-        init_scale=of.init_scale,
-        l2_target=of.l2_target,
+        options=tasks.RankingOptions(
+            **_options_of(method, world),
+            held_out=held_out,
+            init_scale=of.init_scale,
+            l2_target=of.l2_target,
+        ),
         **rest,
     )
 
@@ -170,13 +183,19 @@ def _of_method(method: Method, world: World) -> dict[str, Any]:
     return {
         "loss": method.loss,
         "hyperparams": method.hyperparams,
-        "hyperparam_schedule": method.schedule,
         "n_neg": method.n_neg,
+        "sampler": method.sampler(world),
+    }
+
+
+def _options_of(method: Method, world: World) -> dict[str, Any]:
+    """The options of its training."""
+    return {
+        "hyperparam_schedule": method.schedule,
         "n_pos": method.n_pos,
         "n_group": method.n_group,
         "confidence": method.estimator(world),
         "anchors": method.anchors,
-        "sampler": method.sampler(world),
     }
 
 
@@ -212,7 +231,7 @@ def _score(
 
 
 def estimate_confidence(
-    estimator: tasks.Confidence,
+    estimator: tasks.ConfidenceEM,
     encoder: models.Encoder,
     tables: models.Tables,
     log: data.Interactions,
@@ -220,4 +239,4 @@ def estimate_confidence(
     """The confidence of every interaction of ``log``."""
     users, items = (jnp.asarray(x, jnp.int32) for x in (log.users, log.items))
     key = jax.random.key(0)
-    return np.asarray(estimator.estimate(key, encoder, tables, users, items, log.n_items))
+    return np.asarray(estimator.estimate(key, encoder, tables, users, items))

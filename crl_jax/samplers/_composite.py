@@ -1,0 +1,154 @@
+"""Samplers composed of other samplers."""
+
+import dataclasses
+from typing import Annotated, Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int, Key
+
+from .._hyperparams import Range
+from .._pytree import pytree_dataclass
+from ..models import Tables
+from ._base import Sampler, SamplingContext
+from ._positives import Positives
+
+
+@pytree_dataclass
+class MixedSampler(Sampler):
+    """Alternates between samplers: negative i comes from sampler i modulo their number.
+
+    For losses that compare an anchor with unlabelled items of different kinds, such as the likely
+    and the unpopular ones of :func:`crl_jax.losses.mpr`. With fewer negatives than samplers, the
+    last samplers are unused.
+
+    Attributes:
+      samplers: The samplers, at least one.
+    """
+
+    samplers: tuple[Sampler, ...]
+
+    def __post_init__(self) -> None:
+        if isinstance(self.samplers, (tuple, list)) and not self.samplers:
+            raise ValueError("`samplers` must hold at least one sampler, got none.")
+
+    @property
+    def uses_bitmap(self) -> bool:
+        """Whether any of the samplers uses a bitmap."""
+        return any(sampler.uses_bitmap for sampler in self.samplers)
+
+    def init(self, key: Key[Array, ""], positives: Positives, tables: Tables) -> tuple[Any, ...]:
+        """Returns the states of all samplers."""
+        return tuple(sampler.init(key, positives, tables) for key, sampler in self._split(key))
+
+    def start_epoch(
+        self, key: Key[Array, ""], positives: Positives, tables: Tables, state: tuple[Any, ...]
+    ) -> tuple[Any, ...]:
+        """Returns the states of all samplers at the start of an epoch."""
+        return tuple(
+            sampler.start_epoch(key, positives, tables, sampler_state)
+            for (key, sampler), sampler_state in zip(self._split(key), state, strict=True)
+        )
+
+    def propose(
+        self, key: Key[Array, ""], users: Int[Array, "batch"], positives: Positives, n: int
+    ) -> tuple[Any, ...]:
+        """Returns the proposals of all samplers."""
+        return tuple(
+            sampler.propose(key, users, positives, count) if count else None
+            for (key, sampler), count in zip(self._split(key), self._counts(n), strict=True)
+        )
+
+    def select(
+        self, proposals: tuple[Any, ...], batch: SamplingContext, state: tuple[Any, ...]
+    ) -> tuple[Int[Array, "batch n"], tuple[Any, ...]]:
+        """Returns the interleaved selections, and the next states."""
+        selected, states = [], []
+        for sampler, count, proposal, sampler_state in zip(
+            self.samplers, self._counts(batch.n), proposals, state, strict=True
+        ):
+            ids = None
+            if count:
+                part = dataclasses.replace(batch, n=count)
+                ids, sampler_state = sampler.select(proposal, part, sampler_state)
+            selected.append(ids)
+            states.append(sampler_state)
+        k = len(self.samplers)
+        columns = [selected[i % k][:, i // k] for i in range(batch.n)]
+        return jnp.stack(columns, axis=1), tuple(states)
+
+    def _split(self, key: Key[Array, ""]) -> zip:
+        return zip(jax.random.split(key, len(self.samplers)), self.samplers, strict=True)
+
+    def _counts(self, n: int) -> list[int]:
+        """Returns the number of negatives of each sampler."""
+        k = len(self.samplers)
+        return [len(range(i, n, k)) for i in range(k)]
+
+
+@pytree_dataclass
+class StagedSampler(Sampler):
+    """Switches from one sampler to another after a number of epochs.
+
+    BNS-2 is ``StagedSampler(RNS(), BNS(…))``.
+
+    Attributes:
+      first: Sampler of the first epochs.
+      then: Sampler of the remaining epochs.
+      epochs: Number of epochs of ``first``, >= 0.
+
+    References:
+      "Contrastive Learning for Personalized Recommendation", section 4.5.2.3, BNS-2.
+    """
+
+    first: Sampler
+    then: Sampler
+    epochs: Annotated[Int[Array, ""] | int, Range(0)] = 10
+
+    @property
+    def uses_bitmap(self) -> bool:
+        """Whether either sampler uses a bitmap."""
+        return self.first.uses_bitmap or self.then.uses_bitmap
+
+    def init(self, key: Key[Array, ""], positives: Positives, tables: Tables) -> tuple[Any, Any]:
+        """Returns the states of both samplers."""
+        keys = jax.random.split(key)
+        return (
+            self.first.init(keys[0], positives, tables),
+            self.then.init(keys[1], positives, tables),
+        )
+
+    def start_epoch(
+        self, key: Key[Array, ""], positives: Positives, tables: Tables, state: tuple[Any, Any]
+    ) -> tuple[Any, Any]:
+        """Returns the states of both samplers at the start of an epoch."""
+        keys = jax.random.split(key)
+        return (
+            self.first.start_epoch(keys[0], positives, tables, state[0]),
+            self.then.start_epoch(keys[1], positives, tables, state[1]),
+        )
+
+    def propose(
+        self, key: Key[Array, ""], users: Int[Array, "batch"], positives: Positives, n: int
+    ) -> tuple[Any, Any]:
+        """Returns the proposals of both samplers."""
+        keys = jax.random.split(key)
+        return (
+            self.first.propose(keys[0], users, positives, n),
+            self.then.propose(keys[1], users, positives, n),
+        )
+
+    def select(
+        self, proposals: tuple[Any, Any], batch: SamplingContext, state: tuple[Any, Any]
+    ) -> tuple[Int[Array, "batch n"], tuple[Any, Any]]:
+        """Returns the selection of the sampler of the current epoch."""
+
+        def first() -> tuple[Array, tuple[Any, Any]]:
+            ids, after = self.first.select(proposals[0], batch, state[0])
+            return ids, (after, state[1])
+
+        def then() -> tuple[Array, tuple[Any, Any]]:
+            ids, after = self.then.select(proposals[1], batch, state[1])
+            return ids, (state[0], after)
+
+        return jax.lax.cond(batch.epoch < self.epochs, first, then)
