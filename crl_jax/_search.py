@@ -27,7 +27,7 @@ def search_rows(
       Places from ``low`` to ``high``.
     """
 
-    def halve(_: Array, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
+    def halve(_: Array | int, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
         left, right = bounds
         middle = left + ((right - left) >> 1)  # the sum of both could overflow
         beyond = (left < right) & (values.at[middle].get(mode="clip") <= query)

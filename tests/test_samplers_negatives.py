@@ -441,3 +441,35 @@ def test_rare_items_keep_their_chance_among_millions():
 def test_public_names_are_documented():
     for name in ("RNS", "PNS", "DNS", "AOBPR", "SRNS", "BNS", "StagedSampler"):
         assert "References:" in getattr(samplers, name).__doc__
+
+
+def test_the_rank_is_found_without_jit():
+    """``fori_loop`` counts in Python integers where JAX does not compile."""
+    world = World()
+    batch, sampler = world.batch([0, 1, 2], n=2), samplers.AOBPR(3.0)
+    want, _ = draw(sampler, jax.random.key(0), batch)
+    with jax.disable_jit():
+        got, _ = sampler(jax.random.key(0), batch)
+    np.testing.assert_array_equal(got, want)
+
+
+def test_negatives_say_whether_they_are_shared():
+    world = World()
+    batch = world.batch([0, 1, 2, 3, 4], n=4)
+    real = jnp.arange(5) < 4
+    ids, _ = draw(samplers.RNS(), jax.random.key(0), batch)
+    plain = samplers.RNS().negatives(ids, batch, real)
+    assert plain.ids is ids
+    assert plain.mask is plain.log_q is None
+    sampler = samplers.SharedRNS(anchors=2)
+    ids, _ = draw(sampler, jax.random.key(0), batch)
+    shared = sampler.negatives(ids, batch, real)
+    assert isinstance(shared.ids, samplers.Pools)
+    assert shared.ids.items.shape == (3, 4)
+    np.testing.assert_array_equal(ids, samplers.broadcast_pools(shared.ids.items, 5))
+    want = ~np.asarray(world.positives.contains(batch.users, ids)) & np.asarray(real)[:, None]
+    np.testing.assert_array_equal(shared.mask, want)
+    corrected = samplers.InBatch.from_interactions(world.train)
+    ids, _ = draw(corrected, jax.random.key(0), batch)
+    in_batch = corrected.negatives(ids, batch, real)
+    assert in_batch.log_q.shape == in_batch.ids.items.shape == (1, 5)

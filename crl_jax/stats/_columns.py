@@ -106,8 +106,8 @@ def select_largest(
     n = scores.shape[0]
     keys = jnp.where(where, _ascending_key(scores), 0)  # masked scores rank last
 
-    def add_bit(i: Array, key: Array) -> Array:
-        more = key | (jnp.uint32(1) << (31 - i).astype(jnp.uint32))
+    def add_bit(i: Array | int, key: Array) -> Array:
+        more = key | (jnp.uint32(1) << jnp.asarray(31 - i, jnp.uint32))
         return jnp.where(count_where(jnp.greater_equal, keys, more) > rank, more, key)
 
     key = jax.lax.fori_loop(0, 32, add_bit, jnp.zeros(rank.shape, jnp.uint32))
@@ -119,7 +119,7 @@ def select_largest(
     def equal_up_to(row: tuple[Array, Array], at: tuple[Array, Array]) -> Array:
         return (row[0] == at[0]) & (row[1] <= at[1])
 
-    def halve(_: Array, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
+    def halve(_: Array | int, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = bounds
         middle = (low + high) >> 1
         enough = count_where(equal_up_to, rows, (key, middle)) > tied_before
