@@ -202,7 +202,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "a sweep of no term": (
         {"sweep": {"task.auxiliary_loss.weight": [0.1]}},
-        "`sweep` must name .* with a `auxiliary_loss`, contrast.NAME, got 'auxiliary_loss.weight'",
+        "`sweep` must name existing leaves, got 'task.auxiliary_loss.weight'",
     ),
     "a class": (
         {"auxiliary_loss": LayerContrast},

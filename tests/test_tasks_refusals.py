@@ -122,6 +122,15 @@ REFUSED = {
         r"`encode` of Uneven must return Tables.*with one width, got \(\(60, 32\), \(80, 3\)\)",
     ),
     "a size for a plan": ({"config": 256}, "`config` must be a train.TrainConfig, got 256"),
+    "a dictionary of options": (
+        {"options": {"n_pos": 1}},
+        "`options` must be a tasks.RankingOptions, got dict",
+    ),
+    "a number for a stopping": ({"stopping": 5}, "`stopping` must be a tasks.Stopping, got int"),
+    "a sweep without its part": (
+        {"sweep": {"learning_rate": [0.1]}},
+        "`sweep` must name .*got 'learning_rate'",
+    ),
     "a rate for an optimiser": (
         {"optimizer": 1e-3},
         "`optimizer` must be a train.Updates or train.RowOptimizer, got 0.001",
@@ -139,6 +148,38 @@ def test_what_is_of_the_wrong_kind_is_named(changes, message):
 def test_optax_is_an_optimizer_too():
     fitted = tasks.fit_ranking(split().train, loss=losses.bpr, optimizer=optax.sgd(0.1), epochs=1)
     assert jnp.isfinite(fitted.history[0]["loss"][0])
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"n_pos": -1}, "`n_pos` must be"),
+        ({"n_pos": 1, "n_group": 1}, "`n_group` must be 0 with extra positives"),
+        ({"anchors": "items"}, "`anchors` must be interactions or users, got 'items'"),
+        ({"l2_target": "table"}, "`l2_target` must be tables, rows or encoded, got 'table'"),
+        ({"auxiliary_loss": "sgl"}, "`auxiliary_loss` must be an AuxiliaryLoss, such as .*'sgl'"),
+    ],
+)
+def test_options_are_checked_when_they_are_made(fields, message):
+    with pytest.raises(ValueError, match=message):
+        tasks.RankingOptions(**fields)
+
+
+@pytest.mark.parametrize("field", ["patience", "k"])
+def test_a_stopping_is_checked_when_it_is_made(field):
+    with pytest.raises(ValueError, match=f"`{field}` must be"):
+        tasks.Stopping(**{field: 0})
+
+
+def test_trees_take_any_leaves():
+    task = tasks.Ranking.from_interactions(
+        split().train, encoder=models.MatrixFactorization(60, 80, 4), loss=losses.bpr
+    )
+    prior = tasks.InteractionPrior(jnp.ones(3))
+    trees = task, prior, tasks.ConfidenceEM(prior), tasks.Uniformity(), samplers.AOBPR()
+    for tree in (*trees, samplers.BNS(jnp.ones(3)), samplers.SharedRNS(), samplers.SRNS()):
+        for leaf in (None, "a name", object()):
+            assert type(jax.tree.map(lambda x, leaf=leaf: leaf, tree)) is type(tree)
 
 
 def test_scores_without_an_axis_of_negatives_are_named():

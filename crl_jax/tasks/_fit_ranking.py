@@ -231,6 +231,13 @@ def fit_ranking(
     check_kinds(
         train=train, valid=valid, loss=loss, encoder=encoder, sampler=sampler, config=config
     )  # fmt: skip
+    for name, value, kind in (
+        ("options", options, RankingOptions),
+        ("stopping", stopping, Stopping),
+    ):
+        if not isinstance(value, kind):
+            got = type(value).__name__
+            raise ValueError(f"`{name}` must be a tasks.{kind.__name__}, got {got}.")
     check_count("n_neg", n_neg)
     check_same_ids("valid", valid, train)
     check_same_ids("held_out", options.held_out, train)
@@ -239,6 +246,9 @@ def fit_ranking(
     if confidence is not None:
         confidence.check(train.n_users, train.n_items, len(train))
         confidence = confidence.select(has_unseen(train))
+    for path in sweep:
+        if path.startswith("task.auxiliary_loss.") and options.auxiliary_loss is None:
+            raise ValueError(f"`sweep` must name existing leaves, got {path!r} without the term.")
     loss_sweep = _subtree("task.hyperparams", sweep)
     # Swept hyper-parameters need a leaf, which `fit` replaces.
     leaves = {name: np.ravel(values)[0] for name, values in loss_sweep.items() if np.size(values)}
