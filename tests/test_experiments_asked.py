@@ -241,8 +241,8 @@ def test_directau_brings_its_term_and_cosines(asked):
     assert (given["encoder"].similarity, given["serve_similarity"]) == ("cosine", "inner")
     _, given = asked("--loss", "directau", "--serve-similarity", "cosine", "--sweep", "gamma=1,2")
     assert given["serve_similarity"] == "cosine"
-    assert given["sweep"].keys() == {"auxiliary_loss.weight"}
-    np.testing.assert_array_equal(given["sweep"]["auxiliary_loss.weight"], [1, 2])
+    assert given["sweep"].keys() == {"task.auxiliary_loss.weight"}
+    np.testing.assert_array_equal(given["sweep"]["task.auxiliary_loss.weight"], [1, 2])
 
 
 def of_loss(weight=0.1, temperature=0.2, loss=losses.info_nce, **hyperparams):
@@ -328,10 +328,12 @@ def test_numbers_of_a_contrast_are_swept(asked):
     swept = ["--sweep", "contrast_weight=0.1,0.2", "--sweep", "contrast-beta=0.3"]
     _, given = asked(*flags, *swept, "--sweep", "contrast_temperature=0.5")
     assert given["sweep"].keys() == {
-        f"auxiliary_loss.{n}" for n in ("weight", "beta", "temperature")
+        "task.auxiliary_loss.weight",
+        "task.auxiliary_loss.hyperparams.beta",
+        "task.auxiliary_loss.hyperparams.temperature",
     }
-    np.testing.assert_allclose(given["sweep"]["auxiliary_loss.weight"], [0.1, 0.2])
-    np.testing.assert_allclose(given["sweep"]["auxiliary_loss.beta"], [0.3, 0.3])
+    np.testing.assert_allclose(given["sweep"]["task.auxiliary_loss.weight"], [0.1, 0.2])
+    np.testing.assert_allclose(given["sweep"]["task.auxiliary_loss.hyperparams.beta"], [0.3, 0.3])
     assert {*given["auxiliary_loss"].hyperparams} == {
         "temperature",
         "tau_plus",
