@@ -1,4 +1,4 @@
-"""Functions of long arrays, a block at a time."""
+"""Blockwise evaluation with bounded memory."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,12 +8,12 @@ import jax.numpy as jnp
 
 
 def map_blocks(fn: Callable[[Any], Any], arrays: Any, block: int) -> Any:
-    """``fn(arrays)``, for an ``fn`` that treats all rows alike, in blocks that bound its memory.
+    """Computes ``fn(arrays)`` in blocks of rows; ``fn`` must treat rows independently.
 
     Args:
-      fn: From a tree of arrays with a common leading axis to another with the same.
-      arrays: The tree.
-      block: Rows at a time; no more are taken in one go.
+      fn: Maps a tree of arrays with a common leading axis to such a tree.
+      arrays: Tree of arrays.
+      block: Maximum number of rows per call.
     """
     n = jax.tree.leaves(arrays)[0].shape[0]
     if n <= block:

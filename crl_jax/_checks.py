@@ -1,4 +1,4 @@
-"""Checks of arguments, one message style: the argument, what was expected, what came."""
+"""Argument validation with one message style: name, condition, value."""
 
 import re
 from typing import Any
@@ -30,16 +30,13 @@ def check_range(
     high_open: bool = False,
     dtype: Any = None,
 ) -> None:
-    """Raises ``ValueError`` if a concrete ``value`` leaves the interval.
+    """Raises ``ValueError`` if a concrete ``value`` lies outside the interval.
 
-    An open end is held against the number that computations meet, :func:`rounded` to ``dtype``:
-    in float32 1 - 1e-8 is 1, which [0, 1) does not hold. ``None`` stands for the widest type that
-    JAX has: float64 under ``jax_enable_x64``, float32 otherwise. Who casts to the type of scores
-    gives that type; who computes in Python gives ``float``.
+    Open ends are compared with the value :func:`rounded` to ``dtype``: in float32, 1 - 1e-8 is 1,
+    which lies outside [0, 1). ``None`` is JAX's default floating type: float64 under
+    ``jax_enable_x64``, float32 otherwise.
 
-    A traced value has no number to look at and passes: inside ``jit`` the caller checked
-    before, or accepts what the formula gives. So does what stands in for a number while a tree
-    that holds it is taken apart and put together.
+    Traced values and objects that are not numbers pass.
     """
     if isinstance(value, str):
         raise ValueError(f"`{name}` must be a number or an array of numbers, got {value!r}.")
@@ -54,13 +51,13 @@ def check_range(
         at = tuple(outside[0].tolist())
         left, right = "(" if low_open else "[", ")" if high_open else "]"
         got = shortest_repr(np.asarray(value)[at]) + (f" at index {list(at)}" if at else "")
-        if low < numbers[at] < high:  # an end that only rounding reaches
+        if low < numbers[at] < high:  # reaches an open end only by rounding
             got += f", which is {shortest_repr(used[at])} in {used.dtype}"
         raise ValueError(f"`{name}` must lie in {left}{low}, {high}{right}, got {got}.")
 
 
 def check_registered(name: str, value: Any) -> None:
-    """Raises ``ValueError`` if JAX does not know how to take an object apart."""
+    """Raises ``ValueError`` unless ``value`` is a registered pytree."""
     if jax.tree_util.all_leaves([value]):
         raise ValueError(
             f"`{name}` must be a pytree: decorate it with @crl_jax.pytree_dataclass, got "
@@ -69,10 +66,10 @@ def check_registered(name: str, value: Any) -> None:
 
 
 def shortest_repr(number: Any) -> str:
-    """The fewest digits that tell a number apart from others of its type.
+    """Shortest decimal representation that is unique in the number's type.
 
-    A Python float holds float64. Where a float32 holds the same number, the digits are those of
-    the float32: what ``array.tolist()`` gives prints as the array does.
+    A float64 that float32 represents exactly is printed as a float32, so that the elements of
+    ``array.tolist()`` print like the array.
 
     >>> shortest_repr(jnp.array([0.3]).tolist()[0]), shortest_repr(0.3), shortest_repr(1 - 1e-8)
     ('0.3', '0.3', '0.99999999')

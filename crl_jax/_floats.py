@@ -1,7 +1,7 @@
-"""The one floating type that a function computes in.
+"""Floating-point types of computations.
 
-The arrays that a function is about, such as scores, settle it: :func:`at_least_float32`. All else,
-such as hyper-parameters, is cast to it.
+The main arrays of a function, such as scores, determine its dtype (:func:`at_least_float32`);
+hyper-parameters are cast to it.
 """
 
 from typing import Any
@@ -12,9 +12,9 @@ import numpy as np
 
 
 def at_least_float32(*arrays: Any) -> tuple[Any, ...]:
-    """Casts all to the widest floating type among them, but at least to float32; None passes.
+    """Promotes all arguments to their common floating type, at least float32; None passes.
 
-    Python numbers take the type of the arrays beside them.
+    Python scalars are weakly typed and adopt the dtype of the arrays.
     """
     given = [jnp.asarray(x) for x in arrays if x is not None]
     with jax.numpy_dtype_promotion("standard"):  # strict promotion refuses half precision
@@ -25,7 +25,7 @@ def at_least_float32(*arrays: Any) -> tuple[Any, ...]:
 
 
 def cast_floats(tree: Any, dtype: Any) -> Any:
-    """The tree with its floating leaves in ``dtype``; the others as they are."""
+    """Casts the floating-point leaves of a tree to ``dtype``."""
 
     def cast(x: Any) -> Any:
         return x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
@@ -34,10 +34,9 @@ def cast_floats(tree: Any, dtype: Any) -> Any:
 
 
 def rounded(value: Any, dtype: Any = None) -> np.ndarray:
-    """The numbers that computations in ``dtype`` meet; None is the widest type that JAX has.
+    """Rounds values to ``dtype``; None is JAX's default floating type.
 
-    What is too large becomes infinite. What is below the normal numbers becomes 0, as on most
-    devices.
+    Overflows become infinite; subnormal numbers are flushed to 0, as on most devices.
     """
     dtype = jnp.result_type(float) if dtype is None else np.dtype(dtype)
     with np.errstate(over="ignore", under="ignore"):

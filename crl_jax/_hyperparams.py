@@ -1,4 +1,4 @@
-"""Hyper-parameters: their types and ranges, declared once in the signature that takes them."""
+"""Types and ranges of hyper-parameters, declared in function signatures."""
 
 import functools
 import inspect
@@ -77,7 +77,6 @@ def check_hyperparams(function: F) -> F:
     the number that the computation uses.
 
     >>> import jax.numpy as jnp
-    import numpy as np
     >>> @check_hyperparams
     ... def scale(x, *, rate: Annotated[float, Range(0, 1)] = 0.5):
     ...     return rate * x
@@ -118,7 +117,7 @@ def per_anchor(name: str, value: Any, batch: tuple[int, ...], dtype: Any) -> Arr
     value = jnp.asarray(value, dtype)
     if value.ndim == 0:
         return value
-    # NumPy's rule, from the right; jnp.broadcast_to would not name the argument.
+    # NumPy's broadcasting rule; the error of jnp.broadcast_to does not name the argument.
     fits = len(value.shape) <= len(batch) and all(
         n in (1, wanted) for n, wanted in zip(value.shape[::-1], batch[::-1])
     )

@@ -1,4 +1,4 @@
-"""Reductions of what a mask keeps: losses of anchors to one number, entries of a row to a count."""
+"""Masked reductions."""
 
 from typing import Protocol, runtime_checkable
 
@@ -8,21 +8,21 @@ from jaxtyping import Array, Bool, Float
 
 @runtime_checkable
 class ReduceFn(Protocol):
-    """A reduction over anchors, for instance :func:`masked_mean` or ``jax.numpy.sum``."""
+    """Reduction over anchors, such as :func:`masked_mean` or ``jax.numpy.sum``."""
 
     def __call__(
         self, values: Float[Array, "*batch"], /, *, where: Bool[Array, "*batch"] | None = None
     ) -> Float[Array, "..."]:
-        """Reduces ``values`` over the anchors that ``where`` keeps."""
+        """Reduces ``values`` over the anchors where ``where`` is True."""
         ...
 
 
 def masked_mean(
     values: Float[Array, "*batch"], /, *, where: Bool[Array, "*batch"] | None = None
 ) -> Float[Array, ""]:
-    """Mean of the kept values; 0, with zero gradient, where nothing is kept.
+    """Mean of the values where ``where`` is True; 0, with zero gradient, if there are none.
 
-    A masked value is never read, not even a NaN; a NaN among the kept ones shows.
+    Masked values are ignored, even if they are NaN; an unmasked NaN propagates.
 
     >>> import jax.numpy as jnp
     >>> print(masked_mean(jnp.array([1.0, 3.0, jnp.nan]), where=jnp.array([True, True, False])))
@@ -35,7 +35,7 @@ def masked_mean(
 
 
 def count_kept(scores: Array, where: Array | None) -> Array:
-    """Kept entries of each row, ``[*batch]`` or ``[]``; 1 if there are none, to divide by."""
+    """Number of unmasked entries per row, ``[*batch]`` or ``[]``, at least 1 (a divisor)."""
     if where is None:
         return jnp.asarray(scores.shape[-1], jnp.int32)
     return jnp.maximum(jnp.sum(where, axis=-1, dtype=jnp.int32), 1)
