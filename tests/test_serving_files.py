@@ -214,8 +214,15 @@ def test_parquet_without_polars_says_what_to_install(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def test_safetensors_without_its_package_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
+    with pytest.raises(ValueError, match=r"needs the package safetensors: pip install"):
+        recommender().export(tmp_path / "x.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
 def test_ids_too_long_for_a_safetensors_header_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("crl_jax.serving._export._HEADER_LIMIT", 200)
-    with pytest.raises(ValueError, match=r"header of at most 200; export to \.npz or \.parquet"):
+    monkeypatch.setattr("crl_jax.serving._export._HEADER_LIMIT", 20)
+    with pytest.raises(ValueError, match=r"header of at most 20; export to \.npz or \.parquet"):
         recommender(TEXT).export(tmp_path / "x.safetensors")
     assert not list(tmp_path.iterdir())

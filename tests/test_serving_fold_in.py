@@ -66,16 +66,20 @@ def test_lists_are_ranked_by_the_vectors_and_leave_out_what_was_given():
         model = recommender(items, similarity)
         vectors = model.fold_in(baskets).astype(np.float64)
         scores = vectors @ model.item_vectors.astype(np.float64).T
-        full = model.recommend_new(baskets, 30, keep_known=True)
+        full = model.recommend_new(baskets, 30, include_known=True)
         np.testing.assert_array_equal(full.items, np.argsort(-scores, axis=1))
-        got = model.recommend_new(baskets, 5, without=[11])
+        got = model.recommend_new(baskets, 5, exclude=[11])
         assert got.users.tolist() == [0, 1, 2]
         for user, basket in enumerate(baskets):
             order = np.argsort(-scores[user])
             wanted = [i for i in order.tolist() if i not in (*basket, 11)][:5]
             assert got.items[user].tolist() == wanted
             np.testing.assert_allclose(got.scores[user], scores[user, wanted], rtol=1e-5)
-        assert set(model.recommend_new([3], 9, only=[1, 2, 3]).items[0].tolist()) == {1, 2, -1}
+        assert set(model.recommend_new([3], 9, candidates=[1, 2, 3]).items[0].tolist()) == {
+            1,
+            2,
+            -1,
+        }
 
 
 def test_the_forms_of_items_agree():
@@ -200,3 +204,12 @@ def test_the_figures_told_are_those_measured():
         for similarity in ("inner", "cosine"):
             for method in ("popularity", "trained", "fold_in"):
                 assert f"{rows[similarity, method]:.3f}" in text, (similarity, method)
+
+
+@pytest.mark.parametrize("users", [[1, "b"], [("web", 1), ("app", 2)], ["a", "b"], [5, 7], [1.5]])
+def test_names_of_new_users_come_back_unchanged(users):
+    log = Interactions.from_arrays(["a", "a", "b"], ["x", "y", "z"])
+    model = Recommender.from_tables((np.eye(2, 3), np.eye(3)), log)
+    lists = model.recommend_new({user: ["x"] for user in users}, k=1)
+    assert list(lists.to_dict()) == users
+    assert [row[0] for row in lists.rows()] == users

@@ -58,21 +58,23 @@ rows_of_items = st.none() | st.lists(st.integers(0, N_ITEMS - 1), max_size=N_ITE
     seed=st.integers(0, 999),
     k=st.sampled_from([1, 5, N_ITEMS, N_ITEMS + 4]),
     users=st.none() | st.lists(st.integers(0, N_USERS - 1), max_size=12),
-    keep_known=st.booleans(),
-    only=rows_of_items,
-    without=rows_of_items,
+    include_known=st.booleans(),
+    candidates=rows_of_items,
+    exclude=rows_of_items,
 )
-def test_lists_are_those_of_a_full_sort(seed, k, users, keep_known, only, without):
+def test_lists_are_those_of_a_full_sort(seed, k, users, include_known, candidates, exclude):
     user_table, item_table, taken = matrices(seed)
     model = Recommender.from_tables((user_table, item_table), log_of(taken))
-    got = model.recommend(users, k, keep_known=keep_known, only=only, without=without)
+    got = model.recommend(
+        users, k, include_known=include_known, candidates=candidates, exclude=exclude
+    )
 
     rows = np.arange(N_USERS) if users is None else np.array(users, int)
-    barred = np.zeros((len(rows), N_ITEMS), bool) if keep_known else taken[rows]
-    if only is not None:
-        barred = barred | ~np.isin(np.arange(N_ITEMS), only)
-    if without is not None:
-        barred = barred | np.isin(np.arange(N_ITEMS), without)
+    barred = np.zeros((len(rows), N_ITEMS), bool) if include_known else taken[rows]
+    if candidates is not None:
+        barred = barred | ~np.isin(np.arange(N_ITEMS), candidates)
+    if exclude is not None:
+        barred = barred | np.isin(np.arange(N_ITEMS), exclude)
     want, scores = brute_force(user_table.astype(float)[rows] @ item_table.T, barred, k)
     np.testing.assert_array_equal(got.users, rows)
     np.testing.assert_array_equal(got.items, want)
@@ -119,7 +121,7 @@ def test_blocks_cover_everyone_once_within_their_memory(n, n_rows):
     assert [i for start, stop, *_ in blocks for i in range(start, stop)] == list(range(n))
     for start, stop, size, together in blocks:
         assert stop - start <= size if together == 1 else stop - start == together * size
-        assert together in (1, _rank._TOGETHER)
+        assert together in (1, _rank._BLOCKS_PER_CALL)
         assert size == 8 or size * n_rows <= 2**26
 
 
@@ -131,7 +133,7 @@ def test_blocks_that_go_together_give_what_each_gives(n, monkeypatch):
     taken = rng.random((n, 30)) < rng.random((n, 1)) ** 3
     taken[0], taken[n // 2] = False, True
     model = Recommender.from_tables((user_table, item_table), log_of(taken))
-    monkeypatch.setattr(_rank, "_TOGETHER", 2)
+    monkeypatch.setattr(_rank, "_BLOCKS_PER_CALL", 2)
     got = model.recommend(None, 7)
     want, _ = brute_force(user_table @ item_table.T, taken, 7)
     np.testing.assert_array_equal(got.items, want)
@@ -204,8 +206,8 @@ def test_an_unknown_id_is_named(ids, asked):
         model.recommend,
         model.similar_users,
         model.similar_items,
-        lambda x: model.recommend("010" if ids is TEXT else 10, only=x),
-        lambda x: model.recommend("010" if ids is TEXT else 10, without=x),
+        lambda x: model.recommend("010" if ids is TEXT else 10, candidates=x),
+        lambda x: model.recommend("010" if ids is TEXT else 10, exclude=x),
     ):
         with pytest.raises(ValueError, match=r"Unknown (user|item) id .*none of the 3, "):
             ask(asked)
@@ -318,6 +320,42 @@ def test_results_in_other_forms(ids):
     )
     assert alike.to_polars().columns == ["id", "rank", "neighbour", "score"]
     assert alike.to_dict() == {a: [(b, 1.0)]}
+
+
+@pytest.mark.parametrize("similarity", ["inner", "cosine"])
+def test_scores_of_pairs_equal_those_of_lists(similarity):
+    user_table, item_table, taken = matrices(1)
+    model = Recommender.from_tables((user_table, item_table), log_of(taken), similarity=similarity)
+    for user, items, scores in [
+        (x, lists.items[0], lists.scores[0])
+        for x in range(N_USERS)
+        for lists in [model.recommend(x, N_ITEMS, include_known=True)]
+    ]:
+        np.testing.assert_allclose(model.score(user, items), scores, atol=1e-6)
+    pairs = model.score([3, 1, 3], [0, 2, 0])
+    assert pairs.dtype == np.float32
+    assert pairs[0] == pairs[2]
+    np.testing.assert_array_equal(model.score([3, 1], 5), model.score([3, 1], [5, 5]))
+    with pytest.raises(ValueError, match="one id per user, got 2 users and 3 items"):
+        model.score([0, 1], [0, 1, 2])
+    with pytest.raises(ValueError, match="Unknown item id 99"):
+        model.score(0, 99)
+
+
+def test_cold_users_are_marked():
+    taken = np.array([[1, 0], [0, 0], [0, 1]], bool)
+    model = Recommender.from_tables((np.ones((3, 1)), np.ones((2, 1))), log_of(taken))
+    assert model.recommend([1, 2, 0], 1).is_cold.tolist() == [True, False, False]
+    assert model.recommend(k=1, include_known=True).is_cold.tolist() == [False, True, False]
+    assert model.recommend_new([[0], [1]], 1).is_cold.tolist() == [False, False]
+
+
+def test_use_in_a_forked_process_is_refused(monkeypatch):
+    model = Recommender.from_tables((np.ones((1, 1)), np.ones((2, 1))), log_of(np.eye(1, 2)))
+    model.recommend(0, 1)
+    monkeypatch.setattr(_rank.os, "getpid", lambda: -1)
+    with pytest.raises(RuntimeError, match="forked"):
+        model.recommend(0, 1)
 
 
 def test_everything_public_is_documented():

@@ -1,8 +1,8 @@
-"""What a training leaves in a user's hands: recommendations, in the ids of the data, from one file.
+"""Serving of trained recommenders from a single file, in the ids of the dataset.
 
-:class:`Recommender` holds the vectors of users and items, how they make scores, the ids, and what
-every user has. It recommends to users of the training and to new ones, finds similar users and
-items, and hands its vectors to other tools. The page ``README.md`` of this package shows its use.
+:class:`Recommender` holds user and item vectors, the similarity that scores them, the ids and the
+known interactions. It recommends items to trained and new users, scores user-item pairs, finds
+similar users and items, and exports its vectors. ``README.md`` of this package shows its use.
 """
 
 from ._recommender import Recommender as Recommender

@@ -1,8 +1,7 @@
-"""Vectors and ids in files that other tools read."""
+"""Export of vectors and ids to formats that other tools read."""
 
 import json
 import os
-import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,14 +9,14 @@ import numpy as np
 
 from .._files import whole
 
-_HEADER_LIMIT = 100_000_000  # of a safetensors file, as its readers have it
+_HEADER_LIMIT = 100_000_000  # bytes that readers of safetensors accept
 
 Arrays = dict[str, np.ndarray]
 """``users``, ``items`` (vectors), ``user_ids``, ``item_ids``."""
 
 
 def export(path: str | os.PathLike[str], arrays: Arrays) -> None:
-    """Writes the arrays in the format that the ending of ``path`` names, atomically."""
+    """Writes the arrays atomically in the format given by the suffix of ``path``."""
     path = Path(path)
     if path.suffix not in _WRITERS:
         raise ValueError(f"`path` must end in one of {', '.join(_WRITERS)}, got {str(path)!r}.")
@@ -30,40 +29,27 @@ def _npz(path: Path, arrays: Arrays) -> None:
 
 
 def _safetensors(path: Path, arrays: Arrays) -> None:
-    """Length of the header (8 bytes), the header in JSON, and the arrays one after another.
-
-    Ids that are text, which the format has no arrays for, stand in the header as JSON.
-    """
-    header: dict[str, object] = {}
-    texts = {name: json.dumps(a.tolist()) for name, a in arrays.items() if a.dtype.kind == "U"}
-    if texts:
-        header["__metadata__"] = texts
-    # Readers want wide types first, so that every array is aligned.
-    numbers = sorted((a.dtype.itemsize, name) for name, a in arrays.items() if name not in texts)
-    bodies, end = [], 0
-    for _, name in reversed(numbers):
-        array = arrays[name]
-        body = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
-        start, end = end, end + body.nbytes
-        kind = {"f": "F", "i": "I"}[array.dtype.kind] + str(8 * array.dtype.itemsize)
-        header[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": [start, end]}
-        bodies.append(body)
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    if len(text) > _HEADER_LIMIT:
+    """The format has no string arrays: text ids are stored as JSON in its metadata."""
+    try:
+        from safetensors.numpy import save_file
+    except ImportError:
         raise ValueError(
-            f"{path}: the ids take {len(text)} bytes of a header of at most {_HEADER_LIMIT}; "
+            "Exporting to .safetensors needs the package safetensors: pip install safetensors."
+        ) from None
+    texts = {name: json.dumps(a.tolist()) for name, a in arrays.items() if a.dtype.kind == "U"}
+    size = sum(len(json.dumps(text)) for text in texts.values())
+    if size > _HEADER_LIMIT:
+        raise ValueError(
+            f"{path}: the ids take {size} bytes of a header of at most {_HEADER_LIMIT}; "
             "export to .npz or .parquet."
         )
-    with whole(path) as partial, partial.open("wb") as file:
-        file.write(struct.pack("<Q", len(text)))
-        file.write(text)
-        for body in bodies:
-            file.write(body.data if body.size else b"")
+    numbers = {name: np.ascontiguousarray(a) for name, a in arrays.items() if name not in texts}
+    with whole(path) as partial:
+        save_file(numbers, partial, metadata=texts or None)
 
 
 def _parquet(path: Path, arrays: Arrays) -> None:
-    """A row for each vector: ``kind`` (user or item), ``id``, ``vector``."""
+    """One row per vector: ``kind`` (user or item), ``id``, ``vector``."""
     try:
         import polars
     except ImportError:
@@ -71,12 +57,12 @@ def _parquet(path: Path, arrays: Arrays) -> None:
             "Exporting to .parquet needs the package polars: pip install 'crl_jax[experiments]'."
         ) from None
     parts = []
-    all_numbers = all(arrays[f"{kind}_ids"].dtype.kind == "i" for kind in ("user", "item"))
+    integer_ids = all(arrays[f"{kind}_ids"].dtype.kind == "i" for kind in ("user", "item"))
     for kind in ("user", "item"):
         vectors, ids = arrays[f"{kind}s"], arrays[f"{kind}_ids"]
         columns = {
             "kind": np.full(len(ids), kind),
-            "id": ids if all_numbers else ids.astype(np.str_),
+            "id": ids if integer_ids else ids.astype(np.str_),
             "vector": vectors,
         }
         parts.append(polars.DataFrame(columns))

@@ -1,25 +1,24 @@
-"""Vectors of users who were not there in training, from the items that they took."""
+"""Fold-in of new users from their items."""
 
 import numpy as np
 from jaxtyping import Float, Float32, Int, Int64
 
-_ROWS = 65536  # of the item table in float64 at once
+_ROWS = 65536  # item rows converted to float64 at a time
 
 
 class FoldIn:
-    r"""Least squares of a user's row of 0 and 1 on the item vectors, for any number of users.
+    r"""Ridge regression of binary user rows on centred item vectors.
 
-    With :math:`H` the item vectors less their mean and :math:`x` the user's row, 1 for an item
-    taken and 0 for any other,
+    With :math:`H` the centred item vectors and :math:`x` the user's binary row (1 for items of the
+    user, 0 for all others),
 
     .. math::
         w = (H^\top H + \lambda I)^{-1} H^\top x, \qquad
         \lambda = \text{ridge} \cdot \operatorname{tr}(H^\top H) / d .
 
-    It is the step of alternating least squares that fits a user to fixed items, with one weight
-    for all items and with an intercept, which is what taking off the mean does. :math:`\lambda`
-    grows with the square of the vectors, so that their scale does not matter. One
-    eigendecomposition ``[d, d]`` serves every user and every ridge.
+    This is the user step of alternating least squares with equal confidences and an intercept
+    (the centring). :math:`\lambda` scales with the squared vectors, so the solution is invariant
+    to their scale. One eigendecomposition ``[d, d]`` serves all users and ridges.
 
     References:
       Hu, Koren and Volinsky, Collaborative Filtering for Implicit Feedback Datasets, 2008, Eq. 4.
@@ -41,19 +40,16 @@ class FoldIn:
     def vectors(
         self, indptr: Int64[np.ndarray, " rows"], items: Int[np.ndarray, " n"], ridge: int | float
     ) -> Float[np.ndarray, "n_users dim"]:
-        """The vectors of new users.
+        """Returns vectors of new users, float64 ``[n_users, dim]``.
 
         Args:
-          indptr: User u took ``items[indptr[u]:indptr[u + 1]]``; none of these is empty.
-          items: Distinct items within each user.
-          ridge: Strength of the pull towards 0, >= 0.
-
-        Returns:
-          float64 ``[n_users, dim]``.
+          indptr: CSR offsets of the users, none of whom is empty.
+          items: Item indices, distinct within each user.
+          ridge: Penalty strength, >= 0.
         """
         sums = np.add.reduceat(self._items[items] - self._mean, indptr[:-1], axis=0)
         scale = self._values + ridge * self._values.mean()
-        # A direction in which items do not differ says nothing; without a ridge it has no inverse.
+        # Directions without variance carry no information and, without a ridge, have no inverse.
         smallest = self._values.max() * len(self._values) * np.finfo(np.float64).eps
         kept = scale > smallest
         inverse = np.where(kept, 1 / np.where(kept, scale, 1), 0)

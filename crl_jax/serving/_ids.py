@@ -1,4 +1,4 @@
-"""From the ids of a user of the library to rows of tables."""
+"""Lookup of dataset ids in embedding tables."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,10 +12,10 @@ _INT64_MAX = np.iinfo(np.int64).max
 
 
 class Ids:
-    """A vocabulary that is asked for many ids at once; 196 and "196" are the same id.
+    """Vectorised lookup of row indices by id; 196 and "196" are the same id.
 
     Args:
-      kind: What messages call an id: "user" or "item".
+      kind: Kind of id in error messages: "user" or "item".
       ids: Distinct ids, int64 or text, ``[n]``.
     """
 
@@ -24,45 +24,45 @@ class Ids:
         self._order = np.argsort(ids)
         self._sorted = ids[self._order]
 
-    def places(self, wanted: Any) -> Int64[np.ndarray, " n_wanted"]:
-        """Where each of some ids stands.
+    def indices(self, wanted: Any) -> Int64[np.ndarray, " n_wanted"]:
+        """Returns the row index of each id.
 
         Args:
-          wanted: One id, or a one-dimensional array or sequence of them.
+          wanted: One id, or a one-dimensional array or sequence of ids.
 
         Raises:
-          ValueError: If one is unknown, or ``wanted`` is nothing of the kind.
+          ValueError: If an id is unknown or ``wanted`` has another form.
         """
-        given = _column(wanted, self.kind)
-        names = self._as_mine(given)
-        found = np.array([name is not None for name in names], bool)
-        keys = np.array([name for name in names if name is not None], self.ids.dtype.type)
-        place = np.searchsorted(self._sorted, keys)
-        place = np.minimum(place, len(self.ids) - 1)
-        found[found] = self._sorted[place] == keys
-        if not found.all():
-            unknown = given[int(np.argmin(found))]
-            more = f" and {n} more" if (n := int(np.sum(~found)) - 1) else ""
+        queries = _column(wanted, self.kind)
+        converted = self._convert(queries)
+        is_known = np.array([x is not None for x in converted], bool)
+        keys = np.array([x for x in converted if x is not None], self.ids.dtype.type)
+        index = np.searchsorted(self._sorted, keys)
+        index = np.minimum(index, len(self.ids) - 1)
+        is_known[is_known] = self._sorted[index] == keys
+        if not is_known.all():
+            unknown = queries[int(np.argmin(is_known))]
+            more = f" and {n} more" if (n := int(np.sum(~is_known)) - 1) else ""
             some = ", ".join(str(x) for x in self.ids[:3].tolist())
             raise ValueError(
                 f"Unknown {self.kind} id {unknown!r}{more}: none of the {len(self.ids)}, {some}, …"
             )
-        return self._order[place]
+        return self._order[index]
 
-    def _as_mine(self, given: Sequence[Any]) -> list[Any]:
-        """Each id as the vocabulary would hold it, None for one that it cannot hold."""
-        texts = [_text(x) for x in given]
+    def _convert(self, queries: Sequence[Any]) -> list[Any]:
+        """Converts ids to the type of the vocabulary; None where that is impossible."""
+        texts = [_text(x) for x in queries]
         if self.ids.dtype.kind == "U":
-            # NumPy drops a NUL at the end, and no valid id has one.
+            # NumPy drops a trailing NUL, and no valid id has one.
             return [None if x is None or "\0" in x else x for x in texts]
-        return [  # "01" is not 1, and int() would say it is
+        return [  # "01" is not 1, although int("01") is
             int(x) if x is not None and is_canonical_integer(x) and int(x) <= _INT64_MAX else None
             for x in texts
         ]
 
 
 def _column(wanted: Any, kind: str) -> list[Any]:
-    """The ids as a list of Python's own objects."""
+    """Converts ids to a list of Python objects."""
     if isinstance(wanted, str | bytes | int | float | np.generic):
         wanted = [wanted]
     try:
@@ -75,7 +75,7 @@ def _column(wanted: Any, kind: str) -> list[Any]:
 
 
 def _text(name: Any) -> str | None:
-    if isinstance(name, float):  # what table readers make of integers beside a gap
+    if isinstance(name, float):  # integers of a column with missing values
         return str(int(name)) if name.is_integer() else None
     if isinstance(name, bytes):
         return name.decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""The recommender: vectors, ids and known items, and what can be asked of them."""
+"""The recommender: user and item vectors, ids and known interactions."""
 
 import operator
 import os
@@ -8,9 +8,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float32, Int64
+from jaxtyping import Float32, Int64, Shaped
 
 from .._checks import check_range
 from .._take import csr_entries
@@ -20,8 +21,7 @@ from ._export import export
 from ._fold_in import FoldIn
 from ._ids import Ids
 from ._rank import best
-from ._results import Neighbours, Recommendations, names
-from ._vectors import Table, float32, pair, unit
+from ._results import Neighbours, Recommendations, ids_at
 
 Similarity = Literal["inner", "cosine"]
 
@@ -29,29 +29,39 @@ FILE = "recommender.npz"
 _FORMAT, _VERSION = "crl_jax recommender", 1
 _ARRAYS = ("indptr", "item_ids", "items", "taken", "user_ids", "users")
 
-# Best over matrix factorisation and LightGCN on MovieLens, for users left out of training.
+# Best for users held out of training, over matrix factorisation and LightGCN on MovieLens.
 _RIDGES = {"inner": 0.3, "cosine": 3.0}
+
+
+class _Table:
+    """Vectors on the host and, from the first use, on the device."""
+
+    def __init__(self, vectors: Float32[np.ndarray, "n dim"]):
+        self.vectors = vectors
+
+    @cached_property
+    def on_device(self) -> jax.Array:
+        return jnp.asarray(self.vectors)
 
 
 @dataclass(frozen=True, eq=False)
 class Recommender:
-    """A trained model as it is used: questions and answers in the ids of the data.
+    """Trained recommender, queried by the ids of the dataset.
 
-    Make one by :meth:`from_tables` or :meth:`load`. Scores are computed in full float32 on every
-    backend;
-    lists are exact, and of equal scores the item that stands first in the catalogue comes first.
-    Items come in blocks of users, so that no array holds all users with all items, and calls for
-    any number of users share a few compiled programs.
+    Construct it with :meth:`from_tables` or :meth:`load`. Scores are computed in full float32
+    precision on every backend. Lists are exact; ties are broken by catalogue order. Users are
+    scored in blocks, so that memory does not grow with their number, and calls with any number of
+    users share a few compiled programs.
 
     Attributes:
-      users: Vectors of the users as the model has them, float32 ``[n_users, dim]``.
-      items: Vectors of the items, float32 ``[n_items, dim]``.
-      known: What every user has, with the ids of users and items.
-      similarity: What a score is: the inner product of two vectors, or their cosine.
+      users: User vectors, float32 ``[n_users, dim]``.
+      items: Item vectors, float32 ``[n_items, dim]``.
+      known: Known interactions, with the ids of users and items.
+      similarity: Score of a user and an item: ``"inner"`` product or ``"cosine"``.
 
     Raises:
-      ValueError: If the sizes do not fit together, a vector is not finite (as those of a model
-        that diverged), scores would overflow float32, or there is no such similarity.
+      ValueError: If the sizes are inconsistent, a vector is not finite (the model diverged), scores
+        would overflow float32, or ``similarity`` is unknown.
     """
 
     users: Float32[np.ndarray, "n_users dim"]
@@ -68,7 +78,7 @@ class Recommender:
             if table.ndim != 2 or len(table) != n or not table.size:
                 raise ValueError(
                     f"`{name}` must have a row for each of the {n} {name} of `known`, "
-                    f"got the shape {table.shape}."
+                    f"got shape {table.shape}."
                 )
             if bad := int(np.sum(~np.isfinite(table).all(axis=1))):
                 raise ValueError(
@@ -91,42 +101,42 @@ class Recommender:
     def from_tables(
         cls, tables: Any, known: Any, *, similarity: Similarity = "inner"
     ) -> "Recommender":
-        """Makes a recommender from arrays.
+        """Constructs a recommender from arrays.
 
         Args:
-          tables: What the encoder made of its parameters: an object with ``users`` and ``items``
-            (``crl_jax.models.Tables``), a mapping with them, or a pair. Cast to float32.
-          known: What the users have: the training interactions, or their ``data.union`` with those
-            of validation, in any form that :func:`crl_jax.data.as_interactions` takes, in the order
-            of the tables. Its ids are those that questions and answers use.
-          similarity: What a score is.
+          tables: User and item vectors: an object with attributes ``users`` and ``items`` (such as
+            ``crl_jax.models.Tables``), a mapping with these keys, or a pair. Cast to float32.
+          known: Known interactions in any form that :func:`crl_jax.data.as_interactions` accepts,
+            with users and items in the order of the tables: the training set, or its ``data.union``
+            with the validation set. Queries and results use its ids.
+          similarity: ``"inner"`` or ``"cosine"``.
 
         Raises:
-          ValueError: See the class.
+          ValueError: As :class:`Recommender`.
         """
         known = as_interactions(known)
-        users, items = (float32(name, t) for name, t in zip(("users", "items"), pair(tables)))
+        users, items = (_float32(n, t) for n, t in zip(("users", "items"), _user_item_pair(tables)))
         return cls(users, items, replace(known, ratings=None, timestamps=None), similarity)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Recommender":
-        """Reads what :meth:`save` wrote.
+        """Loads a recommender written by :meth:`save`.
 
         Args:
-          path: The file, or a run directory with a ``recommender.npz`` in it.
+          path: The file, or a run directory that contains ``recommender.npz``.
 
         Raises:
-          FileNotFoundError: If it is not there.
-          ValueError: If the file is damaged, or of another format or version.
+          FileNotFoundError: If there is no such file.
+          ValueError: If the file is damaged or has another format or version.
         """
-        given, path = Path(path), Path(path)
-        if given.is_dir():
-            path = given / FILE
+        source, path = Path(path), Path(path)
+        if source.is_dir():
+            path = source / FILE
         try:
             stored, meta = load_checkpoint(path)
         except FileNotFoundError:
-            lack = f"it holds no {FILE}" if given.is_dir() else "there is no such file"
-            raise FileNotFoundError(f"No recommender in {given}: {lack}.") from None
+            reason = f"it holds no {FILE}" if source.is_dir() else "there is no such file"
+            raise FileNotFoundError(f"No recommender in {source}: {reason}.") from None
         if not isinstance(meta, dict) or meta.get("format") != _FORMAT:
             raise ValueError(f"{path}: expected a recommender, got another file of arrays.")
         if meta.get("version") != _VERSION:
@@ -151,10 +161,10 @@ class Recommender:
             raise ValueError(f"{path}: expected a complete recommender, got: {error}") from None
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes all of it to one file, atomically and without pickle; :meth:`load` reads it.
+        """Writes the recommender atomically to one file, without pickle.
 
         Args:
-          path: The file, by custom ``recommender.npz`` in the directory of the run.
+          path: The file; by convention ``recommender.npz`` in the run directory.
         """
         tree = {
             "users": self.users,
@@ -164,37 +174,65 @@ class Recommender:
             "user_ids": self.known.user_ids,
             "item_ids": self.known.item_ids,
         }
-        about = {"format": _FORMAT, "version": _VERSION, "similarity": self.similarity}
-        save_checkpoint(path, tree, about)
+        metadata = {"format": _FORMAT, "version": _VERSION, "similarity": self.similarity}
+        save_checkpoint(path, tree, metadata)
 
     def recommend(
         self,
         users: Any = None,
         k: int = 10,
         *,
-        keep_known: bool = False,
-        only: Any = None,
-        without: Any = None,
+        include_known: bool = False,
+        candidates: Any = None,
+        exclude: Any = None,
     ) -> Recommendations:
-        """The ``k`` best items of each user.
+        """Returns the top-k items of each user.
 
         Args:
-          users: The id of a user, several in any order, or None for everyone.
-          k: How many items.
-          keep_known: Whether items that the user has may be recommended.
-          only: Ids of the items to choose from; by default the catalogue.
-          without: Ids of items to leave out.
+          users: One user id, several ids in any order, or None for all users.
+          k: Number of items per user, >= 1.
+          include_known: Whether known items of a user may be recommended.
+          candidates: Ids of the items to rank; None for the whole catalogue.
+          exclude: Ids of items that are never recommended.
 
         Raises:
           ValueError: If an id is unknown or ``k`` is below 1.
         """
         if users is None:
-            places = np.arange(self.known.n_users)
+            index = np.arange(self.known.n_users)
         else:
-            places = self._user_ids.places(users)
-        barred = _no_rows(len(places)) if keep_known else self._taken(places)
-        found = self._best(self.user_vectors[places], barred, k, only, without)
-        return self._recommendations(self.known.user_ids[places], *found)
+            index = self._user_ids.indices(users)
+        known = self._known_items(index)
+        lists = self._top_k(self.user_vectors[index], known, k, include_known, candidates, exclude)
+        return Recommendations(self.known.user_ids[index], *lists, np.diff(known[0]) == 0)
+
+    def score(self, users: Any, items: Any) -> Float32[np.ndarray, " n"]:
+        """Returns the scores of user-item pairs, known ones included.
+
+        Args:
+          users: User ids ``[n]``, or one id that is paired with each item.
+          items: Item ids ``[n]``, or one id that is paired with each user.
+
+        Returns:
+          Scores, float32 ``[n]``; they equal those of :meth:`recommend` up to rounding.
+
+        Raises:
+          ValueError: If an id is unknown, or there are several users and another number of items.
+
+        >>> from crl_jax.data import Interactions
+        >>> log = Interactions.from_arrays(["ann", "bob"], ["tea", "milk"])
+        >>> tables = np.array([[1.0, 2.0], [0.0, 3.0]]), np.array([[1.0, 0.0], [1.0, 1.0]])
+        >>> print(Recommender.from_tables(tables, log).score("ann", ["tea", "milk"]))
+        [3. 1.]
+        """
+        rows, columns = self._user_ids.indices(users), self._item_ids.indices(items)
+        if len(rows) != len(columns) and 1 not in (len(rows), len(columns)):
+            raise ValueError(
+                f"`items` must have one id per user, got {len(rows)} users and {len(columns)} "
+                "items; `recommend` ranks all items of each user."
+            )
+        rows, columns = np.broadcast_arrays(rows, columns)
+        return np.einsum("nd,nd->n", self.user_vectors[rows], self.item_vectors[columns])
 
     def recommend_new(
         self,
@@ -202,54 +240,53 @@ class Recommender:
         k: int = 10,
         *,
         ridge: int | float | None = None,
-        keep_known: bool = False,
-        only: Any = None,
-        without: Any = None,
+        include_known: bool = False,
+        candidates: Any = None,
+        exclude: Any = None,
     ) -> Recommendations:
-        """The ``k`` best items of users who were not there in training, see :meth:`fold_in`.
+        """Returns the top-k items of users who are not in the training data, by :meth:`fold_in`.
 
         Args:
-          items: Ids of the items that the user took; a list of such lists for several users, who
-            are then called 0, 1, …; a mapping that gives each a name of its own; or Interactions.
-          k: How many items.
-          ridge: See :meth:`fold_in`.
-          keep_known: Whether ``items`` may be recommended.
-          only: Ids of the items to choose from; by default the catalogue.
-          without: Ids of items to leave out.
+          items: Item ids of one new user; a list of such lists for several users, who are named
+            0, 1, …; a mapping from names of users to lists; or Interactions.
+          k: Number of items per user, >= 1.
+          ridge: As for :meth:`fold_in`.
+          include_known: Whether ``items`` may be recommended.
+          candidates: Ids of the items to rank; None for the whole catalogue.
+          exclude: Ids of items that are never recommended.
 
         Raises:
           ValueError: If an item is unknown, a user has none, or ``k`` is below 1.
         """
-        new, taken = self._baskets(items)
-        vectors = self._fold_in(taken, ridge)
-        barred = _no_rows(len(new)) if keep_known else taken
-        return self._recommendations(new, *self._best(vectors, barred, k, only, without))
+        users, known = self._baskets(items)
+        vectors = self._fold_in(known, ridge)
+        lists = self._top_k(vectors, known, k, include_known, candidates, exclude)
+        return Recommendations(users, *lists, np.zeros(len(users), bool))
 
     def fold_in(
         self, items: Any, *, ridge: int | float | None = None
     ) -> Float32[np.ndarray, "n_new dim"]:
-        r"""Vectors of users who were not there in training, from the items that they took.
+        r"""Computes vectors of users who are not in the training data from their items.
 
-        Least squares on the item vectors, in closed form, nothing is trained: the vector
-        :math:`w` whose products with the items come closest to 1 for the items taken and to 0 for
-        all others, up to a constant, with a penalty :math:`\lambda |w|^2`, where
-        :math:`\lambda` is ``ridge`` times the mean eigenvalue of the items' scatter matrix. For
-        cosines the items have length 1, and :math:`w` is brought to it.
+        Ridge regression on the item vectors, in closed form: the vector :math:`w` whose products
+        with the items are closest to 1 for the items of the user and 0 for all others, up to an
+        intercept, with the penalty :math:`\lambda |w|^2`, where :math:`\lambda` is ``ridge`` times
+        the mean eigenvalue of the items' scatter matrix. For cosines, item vectors and :math:`w`
+        are normalised to length 1.
 
-        The scores of such a user rank items for that user. With inner products their size is that
-        of least squares, and not that of users who were trained.
+        Scores of a new user are comparable only with each other. With inner products their scale is
+        that of least squares, not that of trained users.
 
-        On MovieLens 100K, for 200 users left out of training who give 80 % of their items (mean of
-        three draws), NDCG@20 is 0.431 with inner products (BPR), where the same users reach
-        0.415 when they are trained, and 0.425 with cosines (InfoNCE), where they reach 0.439;
-        popularity reaches 0.208.
+        On MovieLens 100K, for 200 held-out users who provide 80 % of their items (mean of three
+        draws), NDCG@20 is 0.431 with inner products (BPR; 0.415 if these users are trained) and
+        0.425 with cosines (InfoNCE; 0.439 if trained). Popularity reaches 0.208.
 
         Args:
-          items: See :meth:`recommend_new`.
-          ridge: Strength of the penalty, >= 0; by default 0.3 for inner products, 3 for cosines.
+          items: As for :meth:`recommend_new`.
+          ridge: Penalty strength, >= 0; by default 0.3 for inner products, 3 for cosines.
 
         Returns:
-          A vector for each user, as :attr:`user_vectors` has them.
+          Vectors on the scale of :attr:`user_vectors`, float32 ``[n_new, dim]``.
 
         Raises:
           ValueError: If an item is unknown, a user has none, or ``ridge`` is negative.
@@ -261,11 +298,11 @@ class Recommender:
         return self._fold_in(self._baskets(items)[1], ridge)
 
     def similar_items(self, items: Any, k: int = 10) -> Neighbours:
-        """The ``k`` other items with the greatest cosines to each of ``items``.
+        """Returns the ``k`` nearest other items by cosine similarity.
 
         Args:
-          items: The id of an item, or several.
-          k: How many.
+          items: One item id or several.
+          k: Number of neighbours, >= 1.
 
         Raises:
           ValueError: If an id is unknown or ``k`` is below 1.
@@ -273,11 +310,11 @@ class Recommender:
         return _neighbours(self._item_ids, items, self._item_directions, k)
 
     def similar_users(self, users: Any, k: int = 10) -> Neighbours:
-        """The ``k`` other users with the greatest cosines to each of ``users``.
+        """Returns the ``k`` nearest other users by cosine similarity.
 
         Args:
-          users: The id of a user, or several.
-          k: How many.
+          users: One user id or several.
+          k: Number of neighbours, >= 1.
 
         Raises:
           ValueError: If an id is unknown or ``k`` is below 1.
@@ -285,17 +322,19 @@ class Recommender:
         return _neighbours(self._user_ids, users, self._user_directions, k)
 
     def export(self, path: str | os.PathLike[str]) -> None:
-        """Writes vectors and ids for other tools, atomically.
+        """Exports vectors and ids for other tools, atomically.
 
         The vectors are :attr:`user_vectors` and :attr:`item_vectors`, whose inner products are
-        the scores. By the ending of the path:
+        the scores. The suffix of ``path`` selects the format:
 
         * ``.npz``: arrays ``users``, ``items``, ``user_ids``, ``item_ids``;
-        * ``.safetensors``: the same; ids that are text stand in the metadata, as JSON;
-        * ``.parquet``: a row for each vector: ``kind`` (user or item), ``id``, ``vector``.
+        * ``.safetensors``: the same; text ids are stored as JSON in the metadata (needs the package
+          safetensors);
+        * ``.parquet``: one row per vector: ``kind`` (user or item), ``id``, ``vector`` (needs
+          Polars).
 
         Raises:
-          ValueError: If the ending is another one, or Parquet is asked for without Polars.
+          ValueError: If the suffix is another one, or the package of the format is not installed.
         """
         export(
             path,
@@ -309,13 +348,13 @@ class Recommender:
 
     @cached_property
     def user_vectors(self) -> Float32[np.ndarray, "n_users dim"]:
-        """Vectors of the users whose inner products with those of items are the scores."""
-        return self.users if self.similarity == "inner" else unit(self.users)
+        """User vectors whose inner products with :attr:`item_vectors` are the scores."""
+        return self.users if self.similarity == "inner" else _unit(self.users)
 
     @cached_property
     def item_vectors(self) -> Float32[np.ndarray, "n_items dim"]:
-        """Vectors of the items whose inner products with those of users are the scores."""
-        return self.items if self.similarity == "inner" else unit(self.items)
+        """Item vectors whose inner products with :attr:`user_vectors` are the scores."""
+        return self.items if self.similarity == "inner" else _unit(self.items)
 
     def __repr__(self) -> str:
         sizes = f"{self.known.n_users} users, {self.known.n_items} items, width "
@@ -330,86 +369,87 @@ class Recommender:
         return Ids("item", self.known.item_ids)
 
     @cached_property
-    def _items(self) -> Table:
-        return Table(self.item_vectors)
+    def _item_table(self) -> _Table:
+        return _Table(self.item_vectors)
 
     @cached_property
-    def _item_directions(self) -> Table:
-        return self._items if self.similarity == "cosine" else Table(unit(self.items))
+    def _item_directions(self) -> _Table:
+        return self._item_table if self.similarity == "cosine" else _Table(_unit(self.items))
 
     @cached_property
-    def _user_directions(self) -> Table:
-        return Table(unit(self.users))
+    def _user_directions(self) -> _Table:
+        return _Table(_unit(self.users))
 
     @cached_property
     def _solver(self) -> FoldIn:
         return FoldIn(self.item_vectors)
 
-    def _best(
+    def _top_k(
         self,
         queries: np.ndarray,
-        barred: tuple[np.ndarray, np.ndarray],
+        known: tuple[np.ndarray, np.ndarray],
         k: int,
-        only: Any,
-        without: Any,
+        include_known: bool,
+        candidates: Any,
+        exclude: Any,
     ) -> tuple[np.ndarray, np.ndarray]:
-        allowed = None
-        if only is not None or without is not None:
-            mask = np.full(self.known.n_items, only is None)
-            if only is not None:
-                mask[self._item_ids.places(only)] = True
-            if without is not None:
-                mask[self._item_ids.places(without)] = False
-            allowed = jnp.asarray(mask)
-        return best(queries, self._items.on_device, barred, allowed, _count(k))
+        """Returns item ids and scores; ``known`` holds the items of each query in CSR form."""
+        if include_known:
+            known = np.zeros(len(queries) + 1, np.int64), np.empty(0, np.int64)
+        mask = None
+        if candidates is not None or exclude is not None:
+            mask = np.full(self.known.n_items, candidates is None)
+            if candidates is not None:
+                mask[self._item_ids.indices(candidates)] = True
+            if exclude is not None:
+                mask[self._item_ids.indices(exclude)] = False
+            mask = jnp.asarray(mask)
+        index, scores = best(queries, self._item_table.on_device, known, mask, _count(k))
+        return ids_at(self.known.item_ids, index), scores
 
-    def _recommendations(
-        self, users: np.ndarray, places: np.ndarray, scores: np.ndarray
-    ) -> Recommendations:
-        return Recommendations(users, names(self.known.item_ids, places), scores)
-
-    def _taken(self, users: Int64[np.ndarray, " n"]) -> tuple[np.ndarray, np.ndarray]:
-        """The known items of some users, in compressed rows."""
-        indptr, places = csr_entries(self.known.indptr, users)
-        return indptr, self.known.items[places]
+    def _known_items(self, users: Int64[np.ndarray, " n"]) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the known items of some users in CSR form."""
+        indptr, index = csr_entries(self.known.indptr, users)
+        return indptr, self.known.items[index]
 
     def _fold_in(
-        self, taken: tuple[np.ndarray, np.ndarray], ridge: int | float | None
+        self, known: tuple[np.ndarray, np.ndarray], ridge: int | float | None
     ) -> Float32[np.ndarray, "n dim"]:
         ridge = _RIDGES[self.similarity] if ridge is None else ridge
         check_range("ridge", ridge, 0.0, np.inf, high_open=True, dtype=float)
-        vectors = self._solver.vectors(*taken, ridge)
-        return unit(vectors) if self.similarity == "cosine" else float32("vectors", vectors)
+        vectors = self._solver.vectors(*known, ridge)
+        return _unit(vectors) if self.similarity == "cosine" else _float32("vectors", vectors)
 
     def _baskets(self, items: Any) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
-        """Names of new users, and their distinct items in compressed rows."""
+        """Returns names of new users, and their distinct items in CSR form."""
         if isinstance(items, Interactions):
             users = items.user_ids
             lists = np.split(items.item_ids[items.items], items.indptr[1:-1])
         elif isinstance(items, Mapping):
-            users, lists = np.array(list(items)), list(items.values())
+            users, lists = _name_array(list(items)), list(items.values())
         elif isinstance(items, Sequence | np.ndarray) and any(map(_is_list, items)):
             users, lists = np.arange(len(items)), list(items)
         else:
             users, lists = np.arange(1), [items]
-        places = [np.unique(self._item_ids.places(own)) for own in lists]
-        for user, own in zip(users.tolist(), places, strict=True):
-            if not len(own):
+        baskets = [np.unique(self._item_ids.indices(ids)) for ids in lists]
+        for user, basket in zip(users.tolist(), baskets, strict=True):
+            if not len(basket):
                 raise ValueError(f"`items` must hold an item of the new user {user!r}, got none.")
-        indptr = np.concatenate(([0], np.cumsum([len(own) for own in places], dtype=np.int64)))
-        return users, (indptr, np.concatenate([np.empty(0, np.int64), *places]))
+        indptr = np.cumsum([0, *map(len, baskets)], dtype=np.int64)
+        return users, (indptr, np.concatenate([np.empty(0, np.int64), *baskets]))
 
 
-def _neighbours(ids: Ids, wanted: Any, directions: Table, k: int) -> Neighbours:
-    places = ids.places(wanted)
-    itself = np.arange(len(places) + 1), places
-    queries = directions.vectors[places]
-    found, scores = best(queries, directions.on_device, itself, None, _count(k))
-    return Neighbours(ids.ids[places], names(ids.ids, found), scores)
+def _neighbours(ids: Ids, wanted: Any, directions: _Table, k: int) -> Neighbours:
+    index = ids.indices(wanted)
+    itself = np.arange(len(index) + 1), index
+    neighbours, scores = best(
+        directions.vectors[index], directions.on_device, itself, None, _count(k)
+    )
+    return Neighbours(ids.ids[index], ids_at(ids.ids, neighbours), scores)
 
 
 def _squares(table: Float32[np.ndarray, "n dim"]) -> np.ndarray:
-    """Squared length of each row, in float64 without a copy of the table in it."""
+    """Returns squared row norms in float64 without a float64 copy of the table."""
     return np.einsum("nd,nd->n", table, table, dtype=np.float64)
 
 
@@ -424,5 +464,41 @@ def _is_list(x: Any) -> bool:
     return isinstance(x, Iterable) and not isinstance(x, str | bytes)
 
 
-def _no_rows(n: int) -> tuple[np.ndarray, np.ndarray]:
-    return np.zeros(n + 1, np.int64), np.empty(0, np.int64)
+def _name_array(names: list[Any]) -> Shaped[np.ndarray, " n"]:
+    """Returns an array whose ``tolist()`` is ``names``: NumPy would turn mixed types into text."""
+    array = np.empty(len(names), object)
+    array[:] = names
+    for kind in (int, str):
+        if all(type(name) is kind for name in names):
+            array = np.array(names)
+    return array
+
+
+def _user_item_pair(tables: Any) -> tuple[Any, Any]:
+    """Returns user and item vectors from attributes, mapping keys or a pair."""
+    if isinstance(tables, Mapping):
+        if {"users", "items"} <= tables.keys():
+            return tables["users"], tables["items"]
+    elif hasattr(tables, "users") and hasattr(tables, "items"):
+        return tables.users, tables.items
+    elif isinstance(tables, Sequence) and len(tables) == 2:
+        return tables[0], tables[1]
+    raise ValueError(f"`tables` must have users and items, got {type(tables).__name__}.")
+
+
+def _float32(name: str, values: Any) -> np.ndarray:
+    """Converts numbers of any dtype, bfloat16 included, to a read-only float32 array."""
+    array = np.asarray(values)
+    if array.dtype.kind not in "iuf" and not jnp.issubdtype(array.dtype, jnp.floating):
+        raise ValueError(f"`{name}` must be numbers, got {array.dtype}.")
+    with np.errstate(over="ignore"):  # overflow is reported as not finite
+        array = array.astype(np.float32)
+    array.setflags(write=False)
+    return array
+
+
+def _unit(vectors: np.ndarray) -> Float32[np.ndarray, "n dim"]:
+    """Normalises rows to length 1; zero rows stay zero."""
+    wide = vectors.astype(np.float64)
+    norms = np.linalg.norm(wide, axis=1, keepdims=True)
+    return _float32("vectors", wide / np.where(norms == 0, 1, norms))

@@ -1,4 +1,4 @@
-"""Lists of the best, as arrays and in the forms that other tools take."""
+"""Top-k lists as arrays, with conversions to rows, dictionaries and data frames."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -13,54 +13,56 @@ if TYPE_CHECKING:
 
 
 class _Lists:
-    """One list for each of ``n`` ids: the arrays are the fields of the dataclass that inherits."""
+    """Base class of top-k lists; the first three dataclass fields are query ids, ids and scores."""
 
     _columns = ("", "")
 
     def _arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        of, found, scores = (getattr(self, field.name) for field in fields(self))  # pyright: ignore
-        return of, found, scores
+        names = [field.name for field in fields(self)[:3]]  # pyright: ignore
+        queries, results, scores = (getattr(self, name) for name in names)
+        return queries, results, scores
 
     @property
     def present(self) -> Bool[np.ndarray, "n k"]:
-        """Which places hold something, ``[n, k]``."""
+        """Mask of the entries that are not padding, ``[n, k]``."""
         return self._arrays()[2] > -np.inf
 
     def __len__(self) -> int:
         return len(self._arrays()[0])
 
     def rows(self) -> Iterator[tuple[Any, int, Any, float]]:
-        """``(id, rank, id found, score)`` one after another; ranks count from 1."""
+        """Yields ``(query id, rank, result id, score)`` of each entry; ranks start at 1."""
         yield from zip(*(column.tolist() for column in self.columns().values()), strict=True)
 
     def to_dict(self) -> dict[Any, list[tuple[Any, float]]]:
-        """The list of each id: ``{id: [(id found, score), …]}``, the best first."""
-        of, found, scores = (array.tolist() for array in self._arrays())
+        """Returns ``{query id: [(result id, score), …]}`` in descending order of scores."""
+        queries, results, scores = (array.tolist() for array in self._arrays())
         counts = self.present.sum(axis=1).tolist()
         return {
-            of[i]: list(zip(found[i][:n], scores[i][:n], strict=True)) for i, n in enumerate(counts)
+            queries[i]: list(zip(results[i][:n], scores[i][:n], strict=True))
+            for i, n in enumerate(counts)
         }
 
     def columns(self) -> dict[str, Shaped[np.ndarray, " rows"]]:
-        """The same as :meth:`rows` in four arrays by name, for any table of columns."""
-        of, found, scores = self._arrays()
+        """Returns the entries of :meth:`rows` as four named columns."""
+        queries, results, scores = self._arrays()
         present = self.present
-        ranks = np.broadcast_to(np.arange(1, 1 + found.shape[1]), found.shape)
+        ranks = np.broadcast_to(np.arange(1, 1 + results.shape[1]), results.shape)
         return {
-            self._columns[0]: np.repeat(of, present.sum(axis=1)),
+            self._columns[0]: np.repeat(queries, present.sum(axis=1)),
             "rank": ranks[present],
-            self._columns[1]: found[present],
+            self._columns[1]: results[present],
             "score": scores[present],
         }
 
     def to_polars(self) -> "polars.DataFrame":
-        """A Polars table, a row for each place of each list."""
+        """Returns a Polars data frame with one row per entry."""
         import polars
 
         return polars.DataFrame(self.columns())
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """A pandas table, a row for each place of each list."""
+        """Returns a pandas data frame with one row per entry."""
         import pandas
 
         return pandas.DataFrame(self.columns())
@@ -68,34 +70,35 @@ class _Lists:
 
 @dataclass(frozen=True, eq=False)
 class Recommendations(_Lists):
-    """The best items of some users.
+    """Top-k items per user.
 
-    Where a user has fewer than k items to choose from, the places left hold -1 (ids that are
-    integers) or "" (ids that are text), with the score -inf. :attr:`present` tells.
+    Lists with fewer than k candidates are padded with -1 (integer ids) or "" (text ids) and the
+    score -inf; see :attr:`present`.
 
     Attributes:
-      users: Ids of the users, ``[n]``.
-      items: Ids of their items, the best first, ``[n, k]``.
-      scores: The scores, float32 ``[n, k]``.
+      users: User ids, ``[n]``.
+      items: Item ids in descending order of scores, ``[n, k]``.
+      scores: Scores, float32 ``[n, k]``.
+      is_cold: Whether a user has no known interaction, bool ``[n]``: the vector of such a user is
+        untrained, so that the list is arbitrary.
     """
 
     users: Shaped[np.ndarray, " n"]
     items: Shaped[np.ndarray, "n k"]
     scores: Float32[np.ndarray, "n k"]
+    is_cold: Bool[np.ndarray, " n"]
 
     _columns = ("user", "item")
 
 
 @dataclass(frozen=True, eq=False)
 class Neighbours(_Lists):
-    """The users or items that are most like some others.
-
-    Places left over are marked as in :class:`Recommendations`.
+    """Nearest neighbours of users or items, padded as :class:`Recommendations`.
 
     Attributes:
-      ids: What was asked for, ``[n]``.
-      neighbours: The most similar others, the best first, ``[n, k]``.
-      scores: Their cosines, float32 ``[n, k]``.
+      ids: Query ids, ``[n]``.
+      neighbours: Ids of the neighbours in descending order of cosines, ``[n, k]``.
+      scores: Cosines, float32 ``[n, k]``.
     """
 
     ids: Shaped[np.ndarray, " n"]
@@ -105,7 +108,7 @@ class Neighbours(_Lists):
     _columns = ("id", "neighbour")
 
 
-def names(ids: Shaped[np.ndarray, " n_ids"], places: np.ndarray) -> Shaped[np.ndarray, "..."]:
-    """The ids at some places; -1 or "" at the place -1."""
+def ids_at(ids: Shaped[np.ndarray, " n_ids"], index: np.ndarray) -> Shaped[np.ndarray, "..."]:
+    """Returns ``ids[index]``, with -1 or "" where ``index`` is -1."""
     missing = "" if ids.dtype.kind == "U" else -1
-    return np.where(places >= 0, ids[places], np.array(missing, ids.dtype))
+    return np.where(index >= 0, ids[index], np.array(missing, ids.dtype))
