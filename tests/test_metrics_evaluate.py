@@ -3,21 +3,26 @@
 import dataclasses
 import warnings
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.sparse
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from jaxtyping import TypeCheckError
 from sklearn.metrics import roc_auc_score
 
+from crl_jax.data import Interactions
 from crl_jax.metrics import (
     EvalLayout,
     _eval_layout,
     _evaluate,
     eval_layout,
     evaluate,
+    evaluate_lists,
     recommend,
     summarize,
 )
@@ -384,3 +389,91 @@ def test_errors_say_what_is_wrong():
     for users in ([], [8], [-1]):
         with pytest.raises(ValueError, match=r"`users` must hold ids in \[0, 8\)"):
             recommend(table, params, users, train, k=2)
+
+
+def test_lists_made_elsewhere_get_the_metrics_of_evaluate(case):
+    ks = (3, 10)
+    want = evaluate(table, jnp.asarray(case.scores), case.plan, ks=ks, auc=False)
+    users = np.asarray(case.plan.users)
+    lists, _ = recommend(table, jnp.asarray(case.scores), users, Csr.of(case.known), k=10)
+    got = evaluate_lists(lists, case.plan, ks=ks)
+    assert got.keys() == want.keys()
+    for name, values in want.items():
+        np.testing.assert_array_equal(got[name], values)
+    short = evaluate_lists(np.asarray(lists)[:, :3], case.plan, ks=10)  # shorter than the cutoff
+    np.testing.assert_array_equal(
+        np.float32(10) * short["precision@10"], np.round(3 * want["precision@3"])
+    )
+
+
+def test_lists_that_are_no_lists_of_items_are_refused(case):
+    lists = np.tile(np.arange(4), (case.plan.n_evaluated, 1))
+    bad = {
+        "one list for each": lists[1:],
+        "item indices": lists + 0.5,
+        "-1 as padding, got int64 from 87 to 90": lists + 87,
+        "from -2 to 1": lists - 2,
+        "once per list": np.where(lists == 3, 0, lists),
+    }
+    for message, items in bad.items():
+        with pytest.raises(
+            (ValueError, TypeCheckError), match=f"{message}|is not an instance|Type"
+        ):
+            evaluate_lists(items, case.plan)
+    padded = np.where(lists > 1, -1, lists)
+    assert evaluate_lists(padded, case.plan, ks=2)["coverage@2"] == np.float32(2 / 90)
+
+
+def test_logs_of_other_ids_are_refused():
+    known, wanted, _ = random_case(3, n_users=6, n_items=9)
+    ids = {"user_ids": np.arange(6), "item_ids": np.arange(9)}
+    train, test = (Interactions.from_arrays(*np.nonzero(x), **ids) for x in (known, wanted))
+    eval_layout(train, test)
+    for name, values in ids.items():
+        other = dataclasses.replace(test, **{name: values[::-1]})
+        with pytest.raises(ValueError, match=f"`test` must have the `{name}` of `train`"):
+            eval_layout(train, other)
+        with pytest.raises(ValueError, match=f"`exclude` must have the `{name}` of `train`"):
+            eval_layout(train, test, exclude=[other])
+
+
+def test_what_is_no_log_is_refused():
+    known, wanted, _ = random_case(3, n_users=6, n_items=9)
+    for x in (scipy.sparse.csr_array(known), known, (known, wanted)):
+        with pytest.raises((ValueError, TypeCheckError)):
+            eval_layout(x, Csr.of(wanted))
+        with pytest.raises((ValueError, TypeCheckError)):
+            eval_layout(Csr.of(known), x)
+
+
+def test_test_pairs_in_training_are_reported():
+    known, wanted, _ = random_case(3, n_users=6, n_items=9)
+    n = int(np.sum(known | wanted))
+    with pytest.warns(UserWarning, match=f"{known.sum()} of {n} pairs of `test` are also in"):
+        eval_layout(Csr.of(known), Csr.of(known | wanted))
+
+
+class UserItemTables(NamedTuple):
+    users: jax.Array
+    items: jax.Array
+
+
+def inner(params, users):
+    return jnp.matmul(params.users[users], params.items.T, precision="highest")
+
+
+@pytest.mark.parametrize("n_users", [3, 59, 61])
+def test_tables_of_another_number_of_users_are_refused(case, n_users):
+    tables = UserItemTables(jnp.ones((n_users, 2)), jnp.ones((90, 2)))
+    with pytest.raises(ValueError, match=r"each of the 60 users, got"):
+        evaluate(inner, tables, case.plan)
+    with pytest.raises(ValueError, match=r"each of the 60 users, got"):
+        recommend(inner, tables, [0], Csr.of(case.known), k=1)
+    with pytest.raises(ValueError, match="`params` must be accepted by `score_fn`, got tuple"):
+        evaluate(inner, (jnp.ones((60, 2)), jnp.ones((90, 2))), case.plan)
+
+
+def test_a_single_cutoff_is_a_number(case):
+    scores = jnp.asarray(case.scores)
+    got, want = (evaluate(table, scores, case.plan, ks=ks, auc=False) for ks in (5, (5,)))
+    assert got.keys() == want.keys()

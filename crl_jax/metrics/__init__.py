@@ -1,13 +1,14 @@
-"""Ranking metrics over the full catalogue: exact top-k, metrics of single lists, evaluation.
+"""Metrics of full-catalogue rankings and of representations.
 
-:func:`eval_layout` lays two datasets out once, :func:`evaluate` scores and ranks all items for
-every test user in blocks of bounded memory, and :func:`summarize` takes the means;
-:func:`recommend` gives the lists themselves. The metrics are pure functions of hits and counts.
-:func:`sampling_quality` judges the negatives that a sampler gave.
+:func:`eval_layout` prepares a train/test split once, :func:`evaluate` scores and ranks all items
+for every test user in blocks of bounded memory, and :func:`summarize` averages over users.
+:func:`recommend` returns the ranked lists; :func:`evaluate_lists` evaluates lists made elsewhere.
+The metrics themselves are pure functions of hits and counts. :func:`sampling_quality` evaluates
+sampled negatives.
 
 :func:`knn_accuracy`, :func:`linear_probe`, :func:`ridge_probe` and :func:`cross_validated_svm`
-judge representations by labels, :func:`uniformity` without them.
-:func:`retrieval_recall` and :func:`zero_shot` judge those of two modalities.
+evaluate representations by labels, :func:`uniformity` without labels, :func:`retrieval_recall` and
+:func:`zero_shot` across two modalities.
 """
 
 from ._classes import ClassScores as ClassScores
@@ -18,6 +19,7 @@ from ._eval_layout import InteractionsLike as InteractionsLike
 from ._eval_layout import eval_layout as eval_layout
 from ._evaluate import ScoreFn as ScoreFn
 from ._evaluate import evaluate as evaluate
+from ._evaluate import evaluate_lists as evaluate_lists
 from ._evaluate import recommend as recommend
 from ._evaluate import summarize as summarize
 from ._folds import CrossValidationResult as CrossValidationResult

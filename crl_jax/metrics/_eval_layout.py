@@ -1,6 +1,7 @@
-"""Test data laid out for the device: who is evaluated, what is masked, what is to be found."""
+"""Device layout of an evaluation: users in blocks, masked items and test items."""
 
 import dataclasses
+import warnings
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -12,19 +13,19 @@ from jaxtyping import Int
 from .._pytree import STATIC, pytree_dataclass
 from .._take import csr_entries
 
-# The product of a single row takes a matrix-vector route that sums in another order, so a
-# block of one user would get other scores than the same user among many.
+# A product with a single row takes a matrix-vector path that sums in another order, so that a
+# user alone would get other scores than within a larger block.
 _ROW_MULTIPLE = 8
-# Scores of a block at most, unless it is said: 256 MB.
-_SCORES = 2**26
+# Default limit on the scores of a block: 256 MB.
+_MAX_SCORES = 2**26
 # Pairs masked by one scatter: long enough to hide the cost of a loop step, short enough that
-# the padding of each block to whole scatters is small.
+# padding each block to whole scatters costs little.
 _GROUP = 2048
 
 
 @runtime_checkable
 class InteractionsLike(Protocol):
-    """What is read of a dataset: its pairs (user, item) in compressed sparse rows."""
+    """Interactions (user, item) in CSR form, such as :class:`crl_jax.data.Interactions`."""
 
     @property
     def indptr(self) -> np.ndarray:
@@ -33,12 +34,12 @@ class InteractionsLike(Protocol):
 
     @property
     def items(self) -> np.ndarray:
-        """The item of each pair."""
+        """Item index of each pair."""
         ...
 
     @property
     def n_users(self) -> int:
-        """Number of users, with those that have no pair."""
+        """Number of users, including users without a pair."""
         ...
 
     @property
@@ -49,12 +50,12 @@ class InteractionsLike(Protocol):
 
 @pytree_dataclass
 class Blocks:
-    """Users in blocks of equal size, and what to mask for them."""
+    """Users in blocks of equal size, with the pairs to mask."""
 
-    users: Any  # int32 [n_blocks, block]; the last block repeats a user to its end
-    slots: Any  # int32 [n_users]: where each user stands in the flattened `users`
-    # The pairs to mask, in groups that belong to one block each. A padding pair has the row
-    # `block`, which does not exist and is dropped.
+    users: Any  # int32 [n_blocks, block]; the last block is padded with its last user
+    slots: Any  # int32 [n_users]: position of each user in the flattened `users`
+    # The pairs to mask, in groups that belong to one block each. Padding has the row `block`,
+    # which is out of range, so that the scatter drops it.
     mask_rows: Any  # int32 [n_groups, _GROUP]
     mask_items: Any  # int32 [n_groups, _GROUP]
     group_starts: Any  # int32 [n_blocks + 1]
@@ -62,21 +63,22 @@ class Blocks:
 
 @pytree_dataclass
 class EvalLayout:
-    """Test data laid out for :func:`evaluate`; build it with :func:`eval_layout`.
+    """Test data in the layout of :func:`evaluate`; construct it with :func:`eval_layout`.
 
     A pytree: it passes through ``jit`` and ``vmap`` and can be placed on a device.
 
     Attributes:
-      users: The evaluated users, increasing, int32 ``[n_evaluated]``.
-      n_relevant: Their numbers of test items, int32 ``[n_evaluated]``.
-      n_candidates: Their numbers of items that are not masked, int32 ``[n_evaluated]``.
-      test_starts: Where the test items of each begin in ``test_items``, int32 ``[n_evaluated]``.
-      test_items: The test items, increasing within a user, int32 ``[n_test]``.
-      blocks: The users in blocks and the pairs to mask; private.
-      block_tests: Three int32 arrays ``[n_blocks, block]``: the ``test_starts``,
-        ``n_relevant`` and number of masked items of every row; private.
+      users: Evaluated users in increasing order, int32 ``[n_evaluated]``.
+      n_relevant: Number of test items per user, int32 ``[n_evaluated]``.
+      n_candidates: Number of unmasked items per user, int32 ``[n_evaluated]``.
+      test_starts: Offset of each user's test items in ``test_items``, int32 ``[n_evaluated]``.
+      test_items: Test items, increasing within a user, int32 ``[n_test]``.
+      blocks: Users in blocks and the pairs to mask; private.
+      block_tests: Three int32 arrays ``[n_blocks, block]``: ``test_starts``, ``n_relevant`` and
+        the number of masked items of each row; private.
+      n_users: Number of users of the datasets, evaluated or not; static.
       n_items: Size of the catalogue; static.
-      max_relevant: The greatest ``n_relevant``; static.
+      max_relevant: Maximum of ``n_relevant``; static.
     """
 
     users: Any
@@ -86,6 +88,7 @@ class EvalLayout:
     test_items: Any
     blocks: Blocks
     block_tests: Any
+    n_users: int = dataclasses.field(metadata=STATIC)
     n_items: int = dataclasses.field(metadata=STATIC)
     max_relevant: int = dataclasses.field(metadata=STATIC)
 
@@ -102,46 +105,64 @@ def eval_layout(
     block_size: int | None = None,
     exclude: Sequence[InteractionsLike] = (),
 ) -> EvalLayout:
-    """Lays out which users to evaluate, which items to mask and which to find. Host only.
+    """Prepares the evaluation of a test set: users, masked items and relevant items. Host only.
 
     A user's candidates are the items without an interaction in ``train`` or ``exclude``; the
-    relevant ones are those in ``test``. A test pair that is masked too can never be
-    recommended: it is not a candidate and does not count as relevant. Users without a relevant
-    item are not evaluated.
+    relevant items are those in ``test``. Test pairs that are masked are neither candidates nor
+    relevant (with a warning). Users without a relevant item are not evaluated.
 
     Args:
-      train: The interactions that the model knows.
-      test: The interactions to find.
-      block_size: Users that are scored at once, rounded up to a multiple of 8. Memory grows
-        with it, by about two arrays ``[block_size, n_items]``; the metrics do not change. By
-        default 256, and fewer where these arrays would take more than 256 MB each.
-      exclude: Further interactions to mask, for instance those of a validation set.
+      train: Training interactions.
+      test: Held-out interactions.
+      block_size: Users scored at a time, rounded up to a multiple of 8. Memory is about two
+        arrays ``[block_size, n_items]``; the metrics do not depend on it. By default 256, or
+        fewer if these arrays would exceed 256 MB each.
+      exclude: Further interactions to mask, such as a validation set.
 
     Returns:
-      The plan, on the default device.
+      The layout, on the default device.
 
     Raises:
-      ValueError: If the datasets differ in their numbers of users or items, if ``block_size``
-        is not positive, or if there is no user to evaluate.
+      ValueError: If an argument is not in CSR form, if the datasets differ in users or items (in
+        their number or, where both have them, in their ids), if ``block_size`` is not positive,
+        or if there is no user to evaluate.
     """
+    check_interactions("train", train)
     for name, data in [("test", test), *(("exclude", e) for e in exclude)]:
+        check_interactions(name, data)
         if (data.n_users, data.n_items) != (train.n_users, train.n_items):
             raise ValueError(
                 f"`{name}` must have the {train.n_users} users and {train.n_items} items of "
                 f"`train`, got {data.n_users} and {data.n_items}."
             )
+        for ids in ("user_ids", "item_ids"):
+            first, second = getattr(train, ids, None), getattr(data, ids, None)
+            if first is None or second is None or first is second:
+                continue
+            if not np.array_equal(first, second):
+                raise ValueError(
+                    f"`{name}` must have the `{ids}` of `train` in the same order, got others: "
+                    "rows of the two would be different users or items."
+                )
     n_items = train.n_items
     tested = pair_ids(test)
-    # What others took is of no use, and may be most of the data.
+    # Interactions of users without test items are not needed and may be most of the data.
     masked = pair_ids(train, *exclude, users=np.unique(tested // n_items))
+    n_tested = tested.size
     tested = tested[~np.isin(tested, masked, assume_unique=True, kind="sort")]
+    if tested.size and tested.size < n_tested:
+        warnings.warn(
+            f"{n_tested - tested.size} of {n_tested} pairs of `test` are also in `train` or "
+            "`exclude`: they are masked and not evaluated.",
+            stacklevel=2,
+        )
     if not tested.size:
         raise ValueError("`test` must hold a pair that is neither in `train` nor in `exclude`.")
 
     users, starts, counts = np.unique(tested // n_items, return_index=True, return_counts=True)
     n_masked = np.bincount(masked // n_items, minlength=train.n_users)[users]
-    # AUC loops over the test items of a block up to its largest number of them: users with
-    # equally many go together.
+    # AUC loops over the test items of a block up to their maximum per user: blocks hold users
+    # with similar numbers.
     order = np.argsort(-counts, kind="stable")
     blocks = block_layout(users, order, masked, n_items, block_size)
 
@@ -158,34 +179,44 @@ def eval_layout(
         test_items=(tested % n_items).astype(np.int32),
         blocks=blocks,
         block_tests=(per_row(starts), per_row(counts), per_row(n_masked)),
+        n_users=train.n_users,
         n_items=n_items,
         max_relevant=int(counts.max()),
     )
     return jax.tree.map(jnp.asarray, layout)
 
 
+def check_interactions(name: str, data: Any) -> None:
+    """Raises ``ValueError`` unless ``data`` has the attributes of :class:`InteractionsLike`."""
+    if not isinstance(data, InteractionsLike):
+        raise ValueError(
+            f"`{name}` must be Interactions, got {type(data).__name__}; "
+            "`crl_jax.data.as_interactions` converts sparse matrices and arrays."
+        )
+
+
 def pair_ids(
     *datasets: InteractionsLike, users: Int[np.ndarray, " n_users"] | None = None
 ) -> Int[np.ndarray, " n"]:
-    """One number per distinct pair, ``user * n_items + item``, int64, increasing.
+    """Returns sorted unique pair ids ``user * n_items + item``, int64.
 
     Args:
       *datasets: Interactions of the same users and items.
-      users: Whose pairs these are, increasing; None for all users.
+      users: Users to include, increasing; None for all.
     """
     parts = []
     for data in datasets:
         indptr, items = np.asarray(data.indptr), np.asarray(data.items)
         rows = np.arange(data.n_users) if users is None else users.astype(np.int64)
         if users is not None:
-            indptr, places = csr_entries(indptr, rows)
-            items = items[places]
+            indptr, index = csr_entries(indptr, rows)
+            items = items[index]
         ids = np.repeat(rows * data.n_items, np.diff(indptr))
         ids += items
         parts.append(ids)
     ids = parts[0] if len(parts) == 1 else np.concatenate(parts)
     if np.any(ids[1:] <= ids[:-1]):
-        # Merges runs that are sorted already; NumPy's `unique` hashes, fifty times slower here.
+        # A stable sort merges sorted runs; NumPy's `unique` hashes, 50 times slower here.
         ids = np.sort(ids, kind="stable")
         ids = ids[np.diff(ids, prepend=-1) > 0]
     return ids
@@ -198,10 +229,10 @@ def block_layout(
     n_items: int,
     block_size: int | None,
 ) -> Blocks:
-    """Puts ``users[order]`` into blocks, with their pairs out of the sorted ids ``masked``."""
+    """Groups ``users[order]`` into blocks with their pairs from the sorted ids ``masked``."""
     if block_size is None:
         block_size = max(
-            _ROW_MULTIPLE, min(256, _SCORES // n_items // _ROW_MULTIPLE * _ROW_MULTIPLE)
+            _ROW_MULTIPLE, min(256, _MAX_SCORES // n_items // _ROW_MULTIPLE * _ROW_MULTIPLE)
         )
     if block_size < 1:
         raise ValueError(f"`block_size` must be positive, got {block_size}.")
@@ -222,15 +253,14 @@ def block_layout(
     block_start = np.append(row_start, row.size)[np.minimum(np.arange(n_blocks + 1) * block, n)]
     n_groups = -(-np.diff(block_start) // _GROUP)
     group_starts = np.concatenate([[0], np.cumsum(n_groups)])
-    of = row // block
-    place = group_starts[of] * _GROUP + position - block_start[of]
+    block_of = row // block
+    slot = group_starts[block_of] * _GROUP + position - block_start[block_of]
 
-    # Groups that are never reached fill up to one of few numbers: other users, such as the next of
-    # a million, then find their program compiled.
+    # Padded to one of few numbers of groups, so that other users rarely trigger recompilation.
     shape = (_rounded(int(group_starts[-1])), _GROUP)
     mask_rows, mask_items = np.full(shape, block, np.int32), np.zeros(shape, np.int32)
-    mask_rows.flat[place] = row % block
-    mask_items.flat[place] = items
+    mask_rows.flat[slot] = row % block
+    mask_items.flat[slot] = items
     return Blocks(
         users=np.pad(users, (0, n_blocks * block - n), "edge")
         .reshape(n_blocks, block)
@@ -243,6 +273,6 @@ def block_layout(
 
 
 def _rounded(count: int) -> int:
-    """At least ``count`` and 1, at most an eighth more, and one of eight numbers in each octave."""
+    """Rounds up to one of eight numbers per octave, at most an eighth above ``count``."""
     step = 1 << max(0, count.bit_length() - 4)
     return max(-(-count // step) * step, 1)

@@ -1,8 +1,8 @@
 """Ranking evaluation over the full catalogue, in blocks of users.
 
-The device runs over the blocks of a plan: score all items, set the known ones to -inf, select
-the top k. Only items and integer counts leave a block; every metric is computed from them
-outside, so that the numbers cannot depend on how the users were grouped.
+Per block of a layout: score all items, set the known ones to -inf, select the top k. Only item
+indices and integer counts leave a block; all metrics are computed from them outside, so that they
+do not depend on the grouping of users.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,14 @@ from .._floats import at_least_float32
 from .._mesh import DATA, TABLE, mesh_axis
 from .._search import rows_contain
 from . import _ranking as ranking
-from ._eval_layout import Blocks, EvalLayout, InteractionsLike, block_layout, pair_ids
+from ._eval_layout import (
+    Blocks,
+    EvalLayout,
+    InteractionsLike,
+    block_layout,
+    check_interactions,
+    pair_ids,
+)
 from ._top_k import approx_top_k, sharded_top_k, top_k
 
 _METRICS = {
@@ -35,17 +42,17 @@ _METRICS = {
     "hit_rate": ranking.hit_rate_at,
 }
 
-# Test items whose scores one pass over the catalogue compares.
+# Test items compared per pass over the catalogue.
 _TILE = 8
 
 
 @runtime_checkable
 class ScoreFn(Protocol):
-    """Scores of the whole catalogue for some users, a pure function that can be hashed.
+    """Pure, hashable function that scores the whole catalogue for a block of users.
 
-    Pass the same function object at every call: a new lambda or ``partial`` recompiles. On
-    GPU and TPU a matrix product rounds its inputs unless told not to (``precision="highest"``),
-    which reorders close scores.
+    Pass the same function object at every call: a new lambda or ``partial`` triggers
+    recompilation. On GPU and TPU, matrix products round their inputs by default, which reorders
+    close scores; use ``precision="highest"``.
     """
 
     def __call__(self, params: Any, users: Int[Array, " block"], /) -> Float[Array, "block items"]:
@@ -58,54 +65,103 @@ def evaluate(
     params: Any,
     layout: EvalLayout,
     *,
-    ks: Sequence[int] = (20,),
+    ks: Sequence[int] | int = (20,),
     auc: bool = True,
     mesh: Mesh | None = None,
 ) -> dict[str, Float[Array, "..."]]:
-    """Ranks the full catalogue for every test user.
+    """Ranks the full catalogue for every test user and computes ranking metrics.
 
-    Items are ranked by score, equal scores by lower index first, and the masked ones never. An
-    item that the model itself scores -inf is not recommended either: where ``k`` exceeds what
-    is left, the list is shorter, and precision still divides by ``k``.
+    Items are ranked by score, ties by lower index; masked items and items with the score -inf
+    are never recommended. If fewer than ``k`` items remain, the list is shorter and precision
+    still divides by ``k``.
 
-    A user with a NaN among the scores of their candidates gets NaN in every metric, and one
-    such user makes the coverage NaN: a model that diverged cannot look good.
+    A user with a NaN score of a candidate gets NaN in every metric, and the coverage is NaN, so
+    that a diverged model cannot look good.
 
-    The values do not depend on the block size of the plan, bit for bit, if ``score_fn`` gives a
-    user the same scores in any company. May be called inside ``jit`` (``score_fn``, ``ks`` and
-    ``auc`` static), and under ``vmap`` over ``params`` to evaluate several models at once.
-    Calls that differ only in the values of ``params`` compile once.
+    The values do not depend on the block size of the layout, bit for bit, if the scores of a user
+    from ``score_fn`` do not. May be called inside ``jit`` (``score_fn``, ``ks`` and ``auc``
+    static), and under ``vmap`` over ``params`` to evaluate several models at once. Calls that
+    differ only in the values of ``params`` compile once.
 
     Args:
       score_fn: ``score_fn(params, users) -> scores``, ``[block] -> [block, n_items]``.
-      params: The first argument of ``score_fn``, any pytree.
-      plan: What to rank and to find, from :func:`eval_layout`.
-      ks: The cutoffs, positive; static.
-      auc: Whether to compute the AUC, which compares every test item with every candidate;
-        costs nothing if False.
-      mesh: Devices to spread the users of a block over, along an axis ``data``, and the items,
-        along an axis ``table``; static. The numbers do not depend on it.
+      params: First argument of ``score_fn``, any pytree. If it has an attribute ``users``, that
+        table must have one row per user of the layout.
+      layout: Users, masked and relevant items, from :func:`eval_layout`.
+      ks: Positive cutoffs, or one; static.
+      auc: Whether to compute the AUC, which compares every test item with every candidate.
+      mesh: Devices that share the users of a block along its axis ``data`` and the items along its
+        axis ``table``; static. The values do not depend on it.
 
     Returns:
       For every ``k``, float32 values per evaluated user in increasing order of the users
       (``layout.users``), ``[n_evaluated]``: ``"precision@k"``, ``"recall@k"``, ``"f1@k"``,
       ``"ndcg@k"``, ``"map@k"``, ``"hit_precision@k"``, ``"mrr@k"``, ``"hit_rate@k"``, defined in
       :func:`precision_at` and its siblings; and the scalar ``"coverage@k"``, the share of the
-      catalogue that appears in the first k of at least one user. ``"auc"``, ``[n_evaluated]``,
+      catalogue that appears in the top k of at least one user. ``"auc"``, ``[n_evaluated]``,
       over all candidates, ties half (:func:`crl_jax.metrics.auc`).
 
     Raises:
-      ValueError: If ``ks`` is empty or holds a value below 1, or if ``score_fn`` returns
-        another shape.
+      ValueError: If ``ks`` is empty or holds a value below 1, if ``params`` has another number of
+        users or does not fit ``score_fn``, or if ``score_fn`` returns another shape.
     """
-    ks = tuple(ks)
-    if not ks or min(ks) < 1:
-        raise ValueError(f"`ks` must hold one or more positive cutoffs, got {ks}.")
+    ks = _cutoffs(ks)
+    _check_users(params, layout.n_users)
     return _evaluate(score_fn, params, layout, ks=ks, auc=auc, mesh=mesh)
 
 
+def evaluate_lists(
+    items: Int[np.ndarray | Array, "n_evaluated ranks"],
+    layout: EvalLayout,
+    *,
+    ks: Sequence[int] | int = (20,),
+) -> dict[str, Float[Array, "..."]]:
+    """Computes the metrics of :func:`evaluate`, except AUC, for ranked lists made elsewhere.
+
+    >>> from crl_jax import data
+    >>> train, test = (data.Interactions.from_arrays(
+    ...     users, items, user_ids=np.arange(2), item_ids=np.arange(4)
+    ... ) for users, items in [([0, 1], [0, 1]), ([0, 0, 1], [1, 2, 3])])
+    >>> lists = np.array([[1, 3, 2], [0, 3, -1]])  # of users 0 and 1, best first
+    >>> print(evaluate_lists(lists, eval_layout(train, test), ks=2)["recall@2"])
+    [0.5 1. ]
+
+    Args:
+      items: Item indices of each user of ``layout.users``, best first; -1 pads short lists. Items
+        that the layout masks count as misses.
+      layout: Test data, from :func:`eval_layout`.
+      ks: Positive cutoffs, or one. Beyond the length of the lists there are no hits.
+
+    Returns:
+      As :func:`evaluate`.
+
+    Raises:
+      ValueError: If ``items`` has another shape or type, an index out of range or an item twice in
+        a list, or if ``ks`` is empty or holds a value below 1.
+    """
+    ks, lists = _cutoffs(ks), np.asarray(items)
+    if lists.ndim != 2 or not lists.shape[1] or len(lists) != layout.n_evaluated:
+        raise ValueError(
+            f"`items` must have one list for each of the {layout.n_evaluated} evaluated users, got "
+            f"shape {lists.shape}."
+        )
+    if lists.dtype.kind not in "iu" or lists.min() < -1 or lists.max() >= layout.n_items:
+        raise ValueError(
+            f"`items` must hold item indices in [0, {layout.n_items}), or -1 as padding, got "
+            f"{lists.dtype} from {lists.min()} to {lists.max()}."
+        )
+    ordered = np.sort(lists, axis=1)
+    repeated = ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any(axis=1)
+    if repeated.any():
+        user = int(np.asarray(layout.users)[np.argmax(repeated)])
+        raise ValueError(f"`items` must hold an item once per list, got one twice for user {user}.")
+    index = jnp.asarray(lists[:, : max(ks)], jnp.int32)
+    values, coverage = _list_metrics(layout, index, index >= 0, ks)
+    return values | coverage
+
+
 def summarize(values: dict[str, Float[Array, "..."]]) -> dict[str, float]:
-    """Means over users, in float64, of what :func:`evaluate` returned for one model.
+    """Averages the result of :func:`evaluate` for one model over users, in float64.
 
     >>> print(summarize({"recall@5": jnp.array([0.0, 1.0]), "coverage@5": jnp.array(0.25)}))
     {'recall@5': 0.5, 'coverage@5': 0.25}
@@ -114,15 +170,15 @@ def summarize(values: dict[str, Float[Array, "..."]]) -> dict[str, float]:
       values: Per-user values ``[n_evaluated]`` and scalars.
 
     Returns:
-      A float for each; NaN if one of its values is.
+      The mean of each value; NaN if it contains a NaN.
 
     Raises:
-      ValueError: If a value has more than one axis: take the models of a ``vmap`` one by one.
+      ValueError: If a value has more than one axis: summarize the models of a ``vmap`` one by one.
     """
     for name, value in values.items():
         if np.ndim(value) > 1:
             raise ValueError(
-                f"`{name}` must be one value per user or a scalar, got the shape "
+                f"`{name}` must be one value per user or a scalar, got shape "
                 f"{np.shape(value)}; summarize the models of a vmap one by one."
             )
     return {name: float(np.mean(np.asarray(v, np.float64))) for name, v in values.items()}
@@ -139,29 +195,32 @@ def recommend(
     mesh: Mesh | None = None,
     recall_target: float | None = None,
 ) -> tuple[Int[Array, "n_users k"], Float[Array, "n_users k"]]:
-    """The ``k`` items with the greatest scores for each user, known ones left out.
+    """Returns the top-k items of each user, excluding known items.
 
-    Ranked as in :func:`evaluate`. A user with fewer than ``k`` items to recommend gets -1 with
-    the score -inf in the places left; one with a NaN score gets -1 with NaN everywhere.
+    Ranked as in :func:`evaluate`. Lists with fewer than ``k`` items are padded with -1 and the
+    score -inf; a user with a NaN score gets -1 and NaN everywhere.
 
     Args:
       score_fn: ``score_fn(params, users) -> scores``, ``[block] -> [block, n_items]``.
-      params: The first argument of ``score_fn``, any pytree.
-      users: Ids in ``[0, n_users)``, in any order; a new number of them recompiles.
-      exclude: The interactions to leave out, and the size of the catalogue.
-      k: How many items, positive.
+      params: As for :func:`evaluate`.
+      users: User indices in ``[0, n_users)``, in any order; a new length triggers recompilation.
+      exclude: Interactions to exclude; they also define the numbers of users and items.
+      k: Number of items per user, positive.
       block_size: As for :func:`eval_layout`.
       mesh: As for :func:`evaluate`.
-      recall_target: Selects by :func:`approx_top_k` with this target; None selects exactly.
+      recall_target: Target of :func:`approx_top_k`, in (0, 1]; None for exact selection.
 
     Returns:
-      Items, int32, and their scores, at least float32, greatest first, each ``[n_users, k]``.
+      Item indices, int32, and scores, at least float32, in descending order, each
+      ``[n_users, k]``.
 
     Raises:
       ValueError: If ``k`` or ``block_size`` is not positive, if ``recall_target`` leaves (0, 1],
-        if ``users`` is empty or holds an id out of range, or if ``score_fn`` returns another
-        shape.
+        if ``users`` is empty or holds an index out of range, if ``params`` has another number of
+        users or does not fit ``score_fn``, or if ``score_fn`` returns another shape.
     """
+    check_interactions("exclude", exclude)
+    _check_users(params, exclude.n_users)
     users = np.asarray(users)
     if k < 1:
         raise ValueError(f"`k` must be positive, got {k}.")
@@ -204,25 +263,49 @@ def _evaluate(
     values, items = out[:2]
     listed = values > -jnp.inf
     diverged = jnp.isnan(values[:, 0])
-    start, stop = (x[:, None] for x in (layout.test_starts, layout.test_starts + layout.n_relevant))
-    rounds = layout.max_relevant.bit_length()
-    found = rows_contain(layout.test_items, items, start, stop, rounds)
-    hits = _pad_ranks(listed & found, max(ks), False)
-
-    result = {}
-    for k in ks:
-        for name, metric in _METRICS.items():
-            result[f"{name}@{k}"] = metric(hits, layout.n_relevant, k=k)
+    result, coverage = _list_metrics(layout, items, listed, ks)
     if auc:
         n_irrelevant = layout.n_candidates - layout.n_relevant
         result["auc"] = ranking.auc(out[2], layout.n_relevant, n_irrelevant)
     result = {name: jnp.where(diverged, jnp.nan, value) for name, value in result.items()}
+    any_diverged = diverged.any()
+    return result | {n: jnp.where(any_diverged, jnp.nan, x) for n, x in coverage.items()}
+
+
+@partial(jax.jit, static_argnames="ks")
+def _list_metrics(
+    layout: EvalLayout, items: Array, listed: Array, ks: tuple[int, ...]
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Computes metrics per user and the coverage from item indices and the mask of list entries."""
+    start, stop = (x[:, None] for x in (layout.test_starts, layout.test_starts + layout.n_relevant))
+    rounds = layout.max_relevant.bit_length()
+    relevant = rows_contain(layout.test_items, items, start, stop, rounds)
+    hits = _pad_ranks(listed & relevant, max(ks), False)
+    values, coverage = {}, {}
     for k in ks:
-        shown = jnp.where(listed, items, layout.n_items)[:, :k]  # out of range: dropped
-        seen = jnp.zeros(layout.n_items, bool).at[shown].set(True, mode="drop")
-        coverage = jnp.sum(seen).astype(jnp.float32) / layout.n_items
-        result[f"coverage@{k}"] = jnp.where(diverged.any(), jnp.nan, coverage)
-    return result
+        for name, metric in _METRICS.items():
+            values[f"{name}@{k}"] = metric(hits, layout.n_relevant, k=k)
+        listed_items = jnp.where(listed, items, layout.n_items)[:, :k]  # out of range: dropped
+        seen = jnp.zeros(layout.n_items, bool).at[listed_items].set(True, mode="drop")
+        coverage[f"coverage@{k}"] = jnp.sum(seen).astype(jnp.float32) / layout.n_items
+    return values, coverage
+
+
+def _cutoffs(ks: Sequence[int] | int) -> tuple[int, ...]:
+    ks = (int(ks),) if isinstance(ks, int | np.integer) else tuple(ks)
+    if not ks or min(ks) < 1:
+        raise ValueError(f"`ks` must hold one or more positive cutoffs, got {ks}.")
+    return ks
+
+
+def _check_users(params: Any, n_users: int) -> None:
+    """Refuses a table ``params.users`` of other users: JAX clamps indices that are out of range."""
+    shape = np.shape(getattr(params, "users", ()))
+    if len(shape) == 2 and shape[0] != n_users:
+        raise ValueError(
+            f"`params.users` must have one row for each of the {n_users} users, got {shape[0]} "
+            "rows: the model was trained on another dataset."
+        )
 
 
 @partial(jax.jit, static_argnames=("score_fn", "n_items", "k", "mesh", "recall_target"))
@@ -263,18 +346,23 @@ def _masked_scores(
     n_items: int,
     mesh: Mesh | None,
 ) -> Float[Array, "block items"]:
-    """Scores of one block, -inf (whatever they were) at the pairs to mask.
+    """Computes the scores of one block, with -inf at the pairs to mask.
 
-    A loop with as many scatters as the block needs: padding all blocks to the same number of
-    pairs would cost what the users with the longest histories cost.
+    The number of scatters depends on the block: padding all blocks to the same number of pairs
+    would cost as much as the users with the longest histories.
     """
     users = blocks.users[block]
-    scores = score_fn(params, users)
+    try:
+        scores = score_fn(params, users)
+    except AttributeError as error:
+        raise ValueError(
+            f"`params` must be accepted by `score_fn`, got {type(params).__name__}: {error}."
+        ) from error
     check_shape("score_fn(params, users)", scores, (*users.shape, n_items))
     (scores,) = at_least_float32(scores)
     if mesh is not None:
-        over = NamedSharding(mesh, PartitionSpec(mesh_axis(mesh, DATA), mesh_axis(mesh, TABLE)))
-        scores = lax.with_sharding_constraint(scores, over)
+        sharding = NamedSharding(mesh, PartitionSpec(mesh_axis(mesh, DATA), mesh_axis(mesh, TABLE)))
+        scores = lax.with_sharding_constraint(scores, sharding)
 
     def mask_group(group: Array, scores: Array) -> Array:
         rows, items = blocks.mask_rows[group], blocks.mask_items[group]
@@ -291,20 +379,20 @@ def _inversions(
     counts: Int[Array, " block"],
     n_masked: Int[Array, " block"],
 ) -> Float[Array, " block"]:
-    """Pairs (relevant, irrelevant) in the wrong order for each row, ties half.
+    """Counts discordant pairs (relevant, irrelevant) per row, ties half.
 
     For a test item with score t, the candidates with s > t plus those with s >= t count each
     inversion twice and each tie once. Summed over a user's T test items, the comparisons of
     test items among themselves (itself included) give T² whatever the scores: each of the
-    T (T - 1) / 2 pairs gives 2, each item with itself 1. So nothing need be left out of the
-    scan over the catalogue.
+    T (T - 1) / 2 pairs gives 2, each item with itself 1. So the scan over the catalogue need not
+    skip any item.
     """
 
     def add_tile(tile: Array, twice: Array) -> Array:
         position = tile * _TILE + lax.broadcasted_iota(jnp.int32, (counts.size, _TILE), 1)
         items = test_items.at[starts[:, None] + position].get(mode="clip")
         target = jnp.take_along_axis(scores, items, -1)
-        # Every comparison with NaN is false: a place without a test item counts nothing.
+        # Comparisons with NaN are false: padding counts nothing.
         target = jnp.where(position < counts[:, None], target, jnp.nan)
         # One reduction of two operands: XLA's CPU backend fuses the comparisons into it, while
         # it materialises the operand of a plain sum over a row.
@@ -317,10 +405,10 @@ def _inversions(
             lambda a, b: (a[0] + b[0], a[1] + b[1]),
             (2,),
         )
-        # A masked item is -inf and ties with a candidate that the model itself scores -inf.
+        # Masked items are -inf and tie with candidates that the model scores -inf.
         not_below -= jnp.where(target == -jnp.inf, n_masked[:, None], 0)
-        # Integers within a tile, floats across: exact up to 2**24 pairs, and in an order that
-        # does not depend on the block, where an int32 could overflow.
+        # Integers within a tile, floats across tiles, as int32 could overflow: exact up to 2**24
+        # pairs, in an order that does not depend on the block.
         return twice + jnp.sum(above + not_below, -1).astype(twice.dtype)
 
     n_tiles = -(-jnp.max(counts) // _TILE)
@@ -329,5 +417,5 @@ def _inversions(
 
 
 def _pad_ranks(x: Array, k: int, value: Any) -> Array:
-    """Fills up to ``k`` ranks, where there are fewer items in the catalogue."""
+    """Pads to ``k`` ranks if the catalogue has fewer items."""
     return jnp.pad(x, ((0, 0), (0, k - x.shape[1])), constant_values=value)
