@@ -3,12 +3,14 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused
 from scipy import stats
 from sklearn.metrics import precision_recall_fscore_support
 
+from crl_jax import metrics
 from crl_jax.metrics import precision_recall_f1, spearman
 
 
@@ -82,3 +84,40 @@ def test_shapes_are_checked():
         precision_recall_f1(three, three, 0)
     with refused("gold"):
         spearman(jnp.zeros(3), jnp.zeros(2))
+
+
+def test_labels_beyond_the_classes_are_refused():
+    x = jax.random.normal(jax.random.key(0), (30, 5))
+    y = jnp.arange(30, dtype=jnp.int32) % 3
+    over, key = y + 5, jax.random.key(0)
+    calls = {
+        "labels": [
+            lambda: metrics.knn_predict(x, x, over, n_classes=3, k=3),
+            lambda: metrics.knn_accuracy(x, y, x, over, n_classes=3, k=3),
+            lambda: metrics.linear_probe(x, over, x, y, n_classes=3, key=key),
+            lambda: metrics.ridge_probe(x, over, x, y, n_classes=3),
+            lambda: metrics.precision_recall_f1(over, y, n_classes=3),
+        ],
+        "query_labels": [lambda: metrics.knn_accuracy(x, over, x, y, n_classes=3, k=3)],
+        "test_labels": [
+            lambda: metrics.linear_probe(x, y, x, over, n_classes=3, key=key),
+            lambda: metrics.ridge_probe(x, y, x, over, n_classes=3),
+        ],
+    }
+    for name, functions in calls.items():
+        for function in functions:
+            with pytest.raises(ValueError, match=f"`{name}` must be below `n_classes` = 3"):
+                function()
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16"])
+def test_labels_of_any_integer_type_are_alike(dtype):
+    x = jax.random.normal(jax.random.key(0), (30, 5))
+    y = jnp.arange(30, dtype=jnp.int32) % 3
+    other = y.astype(dtype)
+    want = metrics.ridge_probe(x, y, x, y, n_classes=3).accuracy
+    assert metrics.ridge_probe(x, other, x, other, n_classes=3).accuracy == want
+    want = metrics.knn_accuracy(x, y, x, y, n_classes=3, k=5)
+    assert metrics.knn_accuracy(x, other, x, other, n_classes=3, k=5) == want
+    got, want = (metrics.precision_recall_f1(labels, y[::-1], 3) for labels in (other, y))
+    np.testing.assert_array_equal(got.f1, want.f1)

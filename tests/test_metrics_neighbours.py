@@ -124,8 +124,11 @@ def test_ties_have_one_order():
     labels = jnp.array([4, 2, 9, 1, 1, 1])
     for k, first in ((1, 4), (3, 2), (5, 1)):
         assert metrics.knn_predict(query, bank, labels, n_classes=10, k=k)[0] == first
-    # A label from `n_classes` on is nobody's.
-    assert metrics.knn_predict(query, bank, labels, n_classes=4, k=1)[0] == 2
+    # A label from `n_classes` on is refused, or has no vote if it is traced.
+    predict = partial(metrics.knn_predict, query, bank, n_classes=4, k=1)
+    with pytest.raises(ValueError, match="`labels` must be below `n_classes` = 4"):
+        predict(labels)
+    assert jax.jit(predict)(labels)[0] == 2
 
 
 def test_extreme_numbers():

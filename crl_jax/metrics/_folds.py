@@ -1,4 +1,4 @@
-"""Support vector machines on representations, judged by cross-validation."""
+"""Cross-validated support vector machines on representations."""
 
 import importlib
 import warnings
@@ -14,13 +14,13 @@ from .._threads import thread_map
 
 
 class CrossValidationResult(NamedTuple):
-    """What a classifier makes of representations, on examples that it was not fitted to.
+    """Result of :func:`cross_validated_svm`.
 
     Attributes:
-      accuracy: The mean over the folds.
-      deviation: Their standard deviation.
-      accuracies: Of each fold, ``[folds]``.
-      strengths: The C that was chosen in each fold, ``[folds]``.
+      accuracy: Mean test accuracy over the folds.
+      deviation: Standard deviation over the folds.
+      accuracies: Test accuracy of each fold, ``[folds]``.
+      strengths: Selected C of each fold, ``[folds]``.
     """
 
     accuracy: float
@@ -40,27 +40,26 @@ def cross_validated_svm(
     inner_folds: int = 5,
     standardize: bool = False,
 ) -> CrossValidationResult:
-    """Accuracy of a support vector machine in each fold, fitted to all others.
+    """Evaluates representations by the cross-validated accuracy of a support vector machine.
 
-    In each fold the C is the one with the best mean accuracy in a cross-validation of what the
-    machine is fitted to; of equal ones the smallest. So the fold that judges chooses nothing. Folds
-    share the cores of the machine.
+    In each fold, C is selected by nested cross-validation on the training folds, ties to the
+    smallest, so that the test fold selects nothing. Folds run in parallel threads.
 
-    The defaults are those of the published code of InfoGraph and GraphCL: ten stratified folds, a
-    radial kernel of width ``1 / (dim * variance)``, features as they are, and this choice of C.
-    That code judges after several epochs of training. Who then takes the best of them has chosen on
-    these very folds: judge after the last epoch, or choose the epoch on other data.
+    The defaults follow the published code of InfoGraph and GraphCL: ten stratified folds, an RBF
+    kernel of width ``1 / (dim * variance)``, raw features and this selection of C. That code
+    evaluates after several epochs of training; reporting the best of them selects the epoch on the
+    test folds. Evaluate after the last epoch, or select the epoch on other data.
 
     Args:
-      features: Of each example, ``[n, dim]``.
-      labels: Their classes, whole numbers ``[n]``.
-      folds: How many stratified folds are drawn, >= 2; or the fold of each example, ``[n]``, with
-        -1 for one that is always trained on, such as ``Graphs.folds``.
-      seed: Draws the folds.
-      kernel: ``"rbf"``, or ``"linear"``, which takes less time where there are many examples.
-      strengths: The C to choose from, > 0.
-      inner_folds: Folds of the choice, >= 2.
-      standardize: Whether features have mean 0 and variance 1 in what the machine is fitted to.
+      features: Features, ``[n, dim]``.
+      labels: Integer classes, ``[n]``.
+      folds: Number of stratified folds, >= 2; or the fold index of each example, ``[n]``, with -1
+        for examples that are always in the training set, such as ``Graphs.folds``.
+      seed: Seed of the folds.
+      kernel: ``"rbf"``, or ``"linear"``, which is faster for many examples.
+      strengths: Candidates for C, > 0.
+      inner_folds: Number of folds of the nested cross-validation, >= 2.
+      standardize: Whether to standardise features by the training folds.
 
     Raises:
       ValueError: If an argument is out of range, or a class has fewer examples than folds.
@@ -72,8 +71,8 @@ def cross_validated_svm(
       and its code ``unsupervised_TU/evaluate_embedding.py``.
 
     >>> x = np.random.default_rng(0).normal(size=(60, 3))
-    >>> found = cross_validated_svm(x, x[:, 0] > 0, folds=3)
-    >>> found.accuracy > 0.8, found.accuracies.shape
+    >>> result = cross_validated_svm(x, x[:, 0] > 0, folds=3)
+    >>> result.accuracy > 0.8, result.accuracies.shape
     (True, (3,))
     """
     x, y = np.asarray(features, np.float64), np.asarray(labels)
@@ -84,68 +83,70 @@ def cross_validated_svm(
     check_range("strengths", tuple(strengths), 0, np.inf, low_open=True, high_open=True)
     if kernel not in ("rbf", "linear"):
         raise ValueError(f"`kernel` must be rbf or linear, got {kernel!r}.")
-    learn = _sklearn()
-    classifier = learn["svm"].SVC(kernel="rbf")
+    sklearn = _sklearn()
+    classifier = sklearn["svm"].SVC(kernel="rbf")
     name = "svc__C"
     if kernel == "linear":
-        # In this form the problem is convex and smooth, and solved to the end in little time.
-        classifier = learn["svm"].LinearSVC(dual=False)
+        # The primal problem is smooth and convex, and converges quickly.
+        classifier = sklearn["svm"].LinearSVC(dual=False)
         name = "linearsvc__C"
-    steps = [learn["preprocessing"].StandardScaler()] if standardize else []
-    model = learn["pipeline"].make_pipeline(*steps, classifier)
-    # Of equal ones the first is taken.
+    steps = [sklearn["preprocessing"].StandardScaler()] if standardize else []
+    model = sklearn["pipeline"].make_pipeline(*steps, classifier)
+    # Sorted: GridSearchCV breaks ties by the first candidate.
     search = {name: sorted(map(float, strengths))}
-    inner = learn["model_selection"].StratifiedKFold(inner_folds)
+    inner = sklearn["model_selection"].StratifiedKFold(inner_folds)
 
-    def judge(part: tuple[np.ndarray, np.ndarray]) -> tuple[float, float]:
-        train, test = part
-        tuned = learn["model_selection"].GridSearchCV(model, search, cv=inner)
+    def evaluate(split: tuple[np.ndarray, np.ndarray]) -> tuple[float, float]:
+        train, test = split
+        tuned = sklearn["model_selection"].GridSearchCV(model, search, cv=inner)
         tuned.fit(x[train], y[train])
         return tuned.score(x[test], y[test]), tuned.best_params_[name]
 
-    found = list(thread_map(judge, _parts(learn, y, folds, seed, inner_folds)))
-    accuracies, chosen = np.array(found).T
+    results = list(thread_map(evaluate, _splits(sklearn, y, folds, seed, inner_folds)))
+    accuracies, chosen = np.array(results).T
     return CrossValidationResult(
         float(accuracies.mean()), float(accuracies.std()), accuracies, chosen
     )
 
 
-def _parts(
-    learn: dict[str, Any], y: np.ndarray, folds: int | ArrayLike, seed: int, inner: int
+def _splits(
+    sklearn: dict[str, Any], y: np.ndarray, folds: int | ArrayLike, seed: int, inner: int
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Places to fit to and to judge by, for each fold."""
+    """Returns training and test indices of each fold."""
     classes, counts = np.unique(y, return_counts=True)
     if isinstance(folds, (int, np.integer)):
         check_count("folds", folds, 2)
         if counts.min() < folds:
             rare = classes[np.argmin(counts)]
             raise ValueError(f"`folds` must be at most {counts.min()}, the size of class {rare}.")
-        cut = learn["model_selection"].StratifiedKFold(folds, shuffle=True, random_state=seed)
-        parts = list(cut.split(y, y))
+        splitter = sklearn["model_selection"].StratifiedKFold(
+            folds, shuffle=True, random_state=seed
+        )
+        splits = list(splitter.split(y, y))
     else:
-        own = np.asarray(folds)
-        check_shape("folds", own, y.shape)
-        names = np.unique(own[own >= 0])
+        fold_of = np.asarray(folds)
+        check_shape("folds", fold_of, y.shape)
+        names = np.unique(fold_of[fold_of >= 0])
         if len(names) < 2:
             raise ValueError(f"`folds` must name two folds or more, got {len(names)}.")
-        parts = [(np.flatnonzero(own != fold), np.flatnonzero(own == fold)) for fold in names]
-    for place, (train, _) in enumerate(parts):
-        seen, left = np.unique(y[train], return_counts=True)
-        if len(seen) < 2 or left.min() < inner:
+        splits = [(np.flatnonzero(fold_of != i), np.flatnonzero(fold_of == i)) for i in names]
+    for fold, (train, _) in enumerate(splits):
+        seen, n_left = np.unique(y[train], return_counts=True)
+        if len(seen) < 2 or n_left.min() < inner:
             raise ValueError(
                 f"`inner_folds` = {inner} needs two classes with as many examples each outside of "
-                f"fold {place}, got {dict(zip(seen.tolist(), left.tolist(), strict=True))}."
+                f"fold {fold}, got {dict(zip(seen.tolist(), n_left.tolist(), strict=True))}."
             )
-    return parts
+    return splits
 
 
 def _sklearn() -> dict[str, Any]:
     names = ("svm", "preprocessing", "pipeline", "model_selection")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of what it imports
+            warnings.simplefilter("ignore", DeprecationWarning)  # from its imports
             return {name: importlib.import_module(f"sklearn.{name}") for name in names}
     except ImportError as error:
         raise ImportError(
-            "a support vector machine needs scikit-learn: pip install 'crl_jax[experiments]'"
+            "cross_validated_svm needs scikit-learn: pip install 'crl_jax[experiments]'"
         ) from error

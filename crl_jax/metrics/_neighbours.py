@@ -1,4 +1,4 @@
-"""Classification by the nearest neighbours: what representations know of labels, untrained."""
+"""Weighted nearest-neighbour classification of representations."""
 
 from functools import partial
 
@@ -12,6 +12,7 @@ from .._floats import at_least_float32
 from .._hyperparams import Scalar
 from .._reduce import masked_mean
 from .._scaling import normalize_rows
+from ._features import HIGHEST, class_labels, has_class
 from ._top_k import top_k
 
 
@@ -29,27 +30,30 @@ def knn_accuracy(
     where: Bool[Array, "n"] | None = None,
     block_size: int = 256,
 ) -> Float[Array, ""]:
-    """Share of the queries whose class :func:`knn_predict` finds.
+    """Computes the accuracy of :func:`knn_predict`.
 
     Args:
-      queries: Representations that are judged, shape ``[n, dim]``.
-      query_labels: Their classes, shape ``[n]``. A query with a label below 0 is left out.
+      queries: Representations to classify, shape ``[n, dim]``.
+      query_labels: Their classes, integers below ``n_classes``, shape ``[n]``; queries with
+        negative labels are excluded.
       bank: As for :func:`knn_predict`.
       labels: As for :func:`knn_predict`.
       n_classes: As for :func:`knn_predict`.
       k: As for :func:`knn_predict`.
       temperature: As for :func:`knn_predict`.
-      leave_out: As for :func:`knn_predict`. ``jnp.arange(len(bank))`` judges the bank by itself.
+      leave_out: As for :func:`knn_predict`. ``jnp.arange(len(bank))`` gives the leave-one-out
+        accuracy of the bank.
       bank_where: As for :func:`knn_predict`.
-      where: True keeps a query, shape ``[n]``; others only fill up.
+      where: Mask of the queries to include, shape ``[n]``.
       block_size: As for :func:`knn_predict`.
 
     Returns:
-      A float32 in [0, 1]; 0 without queries. A query without a class, because it holds a NaN or
-      nothing votes, counts as wrong.
+      A float32 in [0, 1]; 0 without queries. Queries predicted as -1 (NaN, or no votes) count
+      as wrong.
 
     Raises:
-      ValueError: As :func:`knn_predict`, or if ``query_labels`` or ``where`` has another shape.
+      ValueError: As :func:`knn_predict`; if ``query_labels`` or ``where`` has another shape, or a
+        concrete query label is not below ``n_classes``.
 
     >>> bank, labels = jnp.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]]), jnp.array([0, 0, 1])
     >>> print(knn_accuracy(bank, labels, bank, labels, n_classes=2, k=1))
@@ -58,6 +62,8 @@ def knn_accuracy(
     >>> print(knn_accuracy(bank, labels, bank, labels, n_classes=2, k=1, leave_out=own))
     0.6666667
     """
+    check_count("n_classes", n_classes)
+    query_labels = class_labels("query_labels", query_labels, n_classes)
     check_shape("query_labels", query_labels, queries.shape[:1])
     check_shape("where", where, queries.shape[:1])
     predicted = knn_predict(
@@ -65,8 +71,8 @@ def knn_accuracy(
         leave_out=leave_out, bank_where=bank_where, block_size=block_size,
     )  # fmt: skip
     keep = query_labels >= 0
-    right = (predicted == query_labels).astype(jnp.float32)
-    return masked_mean(right, where=keep if where is None else keep & where)
+    correct = (predicted == query_labels).astype(jnp.float32)
+    return masked_mean(correct, where=keep if where is None else keep & where)
 
 
 def knn_predict(
@@ -81,37 +87,37 @@ def knn_predict(
     bank_where: Bool[Array, "m"] | None = None,
     block_size: int = 256,
 ) -> Int[Array, "n"]:
-    r"""The class that the nearest of a bank of labelled representations vote for.
+    r"""Classifies queries by a weighted vote of their nearest neighbours in a labelled bank.
 
     .. math::
         \hat y = \arg\max_c \sum_{j \in N_k} \mathbb{1}[y_j = c]\; e^{s_j / \tau}
 
     where :math:`s_j` is the cosine of the query and entry j of the bank, and :math:`N_k` are the k
-    entries with the greatest. Of equal cosines the entry with the lower index is nearer, of equal
-    votes the lower class wins.
+    entries with the greatest cosines. Ties of cosines are broken by the lower index, ties of votes
+    by the lower class.
 
-    The code that was published with the debiased, the hard and the Bayesian contrastive loss
-    takes ``k=200, temperature=0.5`` of the features before the projection.
+    The code published with the debiased, hard and Bayesian contrastive losses uses ``k=200,
+    temperature=0.5`` on the features before the projection head.
 
     Args:
-      queries: Representations, shape ``[n, dim]``. Their length does not matter.
-      bank: Representations with known classes, shape ``[m, dim]``.
-      labels: Classes of the bank, shape ``[m]``. An entry whose label does not lie in
-        ``[0, n_classes)`` does not vote.
-      n_classes: How many classes there are; static.
-      k: How many vote, ``1 <= k <= m``; static. All do where fewer are kept.
-      temperature: The :math:`\tau > 0`. A small one leaves the vote to the nearest.
-      leave_out: Place in the bank that each query does not see, shape ``[n]``; -1 for none.
-        With ``jnp.arange(m)`` the queries can be the bank itself.
-      bank_where: True keeps an entry of the bank, shape ``[m]``; others are never read.
-      block_size: Queries at a time; static. Memory is that of ``block_size * m`` cosines.
+      queries: Representations of any norm, shape ``[n, dim]``.
+      bank: Labelled representations of any norm, shape ``[m, dim]``.
+      labels: Classes of the bank, integers below ``n_classes``, shape ``[m]``; entries with
+        negative labels have no vote.
+      n_classes: Number of classes; static.
+      k: Number of neighbours, ``1 <= k <= m``; static.
+      temperature: Temperature :math:`\tau > 0`; the lower, the more weight on the nearest.
+      leave_out: Bank index to exclude per query, shape ``[n]``; -1 for none. ``jnp.arange(m)``
+        allows the queries to be the bank itself.
+      bank_where: Mask of the bank entries to include, shape ``[m]``.
+      block_size: Queries per block; static. Memory is that of ``block_size * m`` cosines.
 
     Returns:
-      Classes, int32 ``[n]``; -1 where nothing votes, and where a cosine is NaN.
+      Classes, int32 ``[n]``; -1 if there are no votes or a cosine is NaN.
 
     Raises:
       ValueError: If a shape does not fit, or ``k``, ``temperature`` or ``block_size`` leaves its
-        range.
+        range, or a concrete label is not below ``n_classes``.
 
     References:
       Wu et al., `Unsupervised Feature Learning via Non-Parametric Instance Discrimination
@@ -123,11 +129,12 @@ def knn_predict(
     [3 5]
     """
     n, m = len(queries), len(bank)
+    check_count("n_classes", n_classes)
+    labels = class_labels("labels", labels, n_classes)
     check_shape("bank", bank, (m, *queries.shape[1:]))
     check_shape("labels", labels, (m,))
     check_shape("leave_out", leave_out, (n,))
     check_shape("bank_where", bank_where, (m,))
-    check_count("n_classes", n_classes)
     check_count("block_size", block_size)
     if not 1 <= k <= m:
         raise ValueError(f"`k` must lie in [1, {m}], the size of the bank, got {k}.")
@@ -137,7 +144,7 @@ def knn_predict(
     )
     if leave_out is None:
         leave_out = jnp.full(n, -1, jnp.int32)
-    voters = (labels >= 0) & (labels < n_classes)
+    voters = has_class(labels, n_classes)
     if bank_where is not None:
         voters = voters & bank_where
     tau = jnp.asarray(temperature, bank.dtype)
@@ -156,30 +163,29 @@ def _predict(
     k: int,
     block_size: int,
 ) -> Array:
-    bank, labels = normalize_rows(bank), labels.astype(jnp.int32)
-    places = jnp.arange(len(bank), dtype=jnp.int32)[None]
+    bank = normalize_rows(bank)
+    positions = jnp.arange(len(bank), dtype=jnp.int32)[None]
 
-    def of_block(block: tuple[Array, Array]) -> Array:
+    def classify_block(block: tuple[Array, Array]) -> Array:
         queries, leave_out = block
-        # All digits also where matrix products have less by default.
-        cosines = jnp.matmul(normalize_rows(queries), bank.T, precision=jax.lax.Precision.HIGHEST)
-        seen = voters[None] & (places != leave_out[:, None])
-        nearest, at = top_k(jnp.where(seen, cosines, -jnp.inf), k)
-        return _vote(nearest, labels[at], n_classes, temperature)
+        cosines = jnp.matmul(normalize_rows(queries), bank.T, precision=HIGHEST)
+        visible = voters[None] & (positions != leave_out[:, None])
+        nearest, index = top_k(jnp.where(visible, cosines, -jnp.inf), k)
+        return _vote(nearest, labels[index], n_classes, temperature)
 
-    return map_blocks(of_block, (queries, leave_out.astype(jnp.int32)), block_size)
+    return map_blocks(classify_block, (queries, leave_out.astype(jnp.int32)), block_size)
 
 
 def _vote(
     cosines: Float[Array, "n k"], classes: Int[Array, "n k"], n_classes: int, temperature: Array
 ) -> Int[Array, "n"]:
-    """The class with the greatest sum of weights; a cosine of -inf has none."""
+    """Returns the class with the maximum total weight; a cosine of -inf has weight 0."""
     absent = jnp.isneginf(cosines)
-    # Relative to the nearest, whose weight is then 1: nothing overflows.
+    # Relative to the nearest, whose weight is then 1, so that nothing overflows.
     ahead = jnp.where(absent, 0, cosines - cosines[:, :1])
     weights = jnp.where(absent, 0, jnp.exp(ahead / temperature))
     own = classes[:, :, None] == jnp.arange(n_classes, dtype=jnp.int32)[None, None]
     votes = jnp.sum(jnp.where(own, weights[:, :, None], 0), axis=1)
     winner = jnp.argmax(votes, axis=1).astype(jnp.int32)
-    # A comparison that is False of NaN.
+    # Comparisons with NaN are false.
     return jnp.where(jnp.max(votes, axis=1) > 0, winner, -1)

@@ -1,4 +1,4 @@
-"""Linear probes: what a linear function of frozen features knows of labels."""
+"""Linear probes of frozen features."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -13,25 +13,32 @@ from .._checks import check_count, check_range, check_shape
 from .._floats import at_least_float32
 from .._hyperparams import Scalar
 from . import _logistic
-from ._features import HIGHEST, LinearClassifier, accuracy, best_class, has_class, standardize
+from ._features import (
+    HIGHEST,
+    LinearClassifier,
+    accuracy,
+    best_class,
+    class_labels,
+    has_class,
+    standardize,
+)
 
 L2s = Sequence[float] | Float[Array | np.ndarray, "strengths"] | float
 
 
 class ProbeResult(NamedTuple):
-    """A linear classifier of frozen features, and how well it does."""
+    """Linear classifier of frozen features with its test accuracy."""
 
     accuracy: Float[Array, ""]
-    """Share of the test examples whose class it finds."""
+    """Accuracy on the test set."""
     predictions: Int[Array, "test"]
-    """Its classes of the test examples; -1 where features hold a NaN."""
+    """Predicted classes of the test set; -1 where features contain a NaN."""
     l2: Float[Array, ""]
-    """The strength that was chosen."""
+    """Selected L2 strength."""
     held_out: Float[Array, "strengths"]
-    """Accuracy at each strength, in the order given, on what the fit had not seen; 0 if there is
-    one strength alone, which nothing has to choose."""
+    """Validation accuracy of each strength, in the order of ``l2``; 0 for a single strength."""
     kernel: Float[Array, "dim n_classes"]
-    """``features @ kernel + bias`` are the scores of the classes."""
+    """Class scores are ``features @ kernel + bias``."""
     bias: Float[Array, "n_classes"]
 
 
@@ -48,41 +55,42 @@ def linear_probe(
     max_steps: int = 100,
     tolerance: Scalar = 1e-5,
 ) -> ProbeResult:
-    r"""Logistic regression on frozen features: the linear evaluation, without augmentation.
+    r"""Linear evaluation by multinomial logistic regression, without augmentation.
 
     .. math::
         \min_{W, b}\; \frac1n \sum_i -\log \mathrm{softmax}(W^\top x_i + b)_{y_i}
         + \frac\lambda2 \lVert W \rVert^2
 
-    of features with mean 0 and variance 1 on the training part. The strength is the one with the
-    best accuracy on a part cut out of the training part; of equal ones the strongest. With it the
-    whole training part is fitted. The test part has no say in anything.
+    on features standardised by the training set. :math:`\lambda` is selected by the accuracy on a
+    validation split of the training set, ties to the larger value, and the classifier is then
+    refitted on the whole training set. The test set selects nothing.
 
-    By L-BFGS, preconditioned with the covariance of the features and warm-started from each
-    strength to the next weaker one.
+    The optimiser is L-BFGS, preconditioned by the covariance of the features and warm-started from
+    larger to smaller :math:`\lambda`.
 
     Args:
-      features: Of the training part, shape ``[n, dim]``.
-      labels: Their classes, shape ``[n]``. A row whose label does not lie in ``[0, n_classes)`` is
-        left out and not read.
-      test_features: Of the test part, shape ``[test, dim]``.
-      test_labels: Their classes, shape ``[test]``; the others do not count.
-      n_classes: How many classes there are; static.
-      key: Draws the part that is cut out.
-      l2: The :math:`\lambda > 0` to choose from. In the terms of scikit-learn, ``1 / (n C)``.
-      valid_share: Share of the training part that is cut out, in (0, 1).
-      max_steps: Steps of L-BFGS for each strength, at least 1.
-      tolerance: Where the largest entry of the gradient ends a fit, > 0.
+      features: Training features, shape ``[n, dim]``.
+      labels: Training classes, integers below ``n_classes``, shape ``[n]``; rows with negative
+        labels are excluded.
+      test_features: Test features, shape ``[test, dim]``.
+      test_labels: Test classes, shape ``[test]``; rows with negative labels are not counted.
+      n_classes: Number of classes, >= 2; static.
+      key: Random key of the validation split.
+      l2: Candidates for :math:`\lambda > 0`; ``1 / (n C)`` in scikit-learn's parametrisation.
+      valid_share: Validation fraction of the training set, in (0, 1).
+      max_steps: Maximum number of L-BFGS steps per strength, >= 1.
+      tolerance: Maximum absolute gradient entry at convergence, > 0.
 
     Returns:
-      See :class:`ProbeResult`; ``kernel`` and ``bias`` are for features as they were given.
+      :class:`ProbeResult`; ``kernel`` and ``bias`` apply to raw features.
 
     Raises:
-      ValueError: If a shape does not fit or a number leaves its range.
+      ValueError: If a shape does not fit, a number leaves its range, or a concrete label is not
+        below ``n_classes``.
 
     References:
       Kornblith et al., `Do Better ImageNet Models Transfer Better?
-      <https://arxiv.org/abs/1805.08974>`_, 2019, section 4.1, for L-BFGS and the choice of L2;
+      <https://arxiv.org/abs/1805.08974>`_, 2019, section 4.1, for L-BFGS and the selection of L2;
       Böhning, *Multinomial Logistic Regression Algorithm*, 1992, for the curvature.
 
     >>> x = jax.random.normal(jax.random.key(0), (200, 3))
@@ -91,13 +99,13 @@ def linear_probe(
     >>> print(f"{probe.accuracy:.2f}")
     0.92
     """
-    given = _checked(features, labels, test_features, test_labels, n_classes, l2)
-    dtype = given[0].dtype
+    arrays = _validate(features, labels, test_features, test_labels, n_classes, l2)
+    dtype = arrays[0].dtype
     check_range("valid_share", valid_share, 0, 1, low_open=True, high_open=True, dtype=dtype)
     check_range("tolerance", tolerance, 0, jnp.inf, low_open=True, dtype=dtype)
     check_count("max_steps", max_steps)
-    numbers = (jnp.asarray(x, dtype) for x in (valid_share, tolerance))
-    return _linear_probe(*given, n_classes, key, jnp.int32(max_steps), *numbers)
+    scalars = (jnp.asarray(x, dtype) for x in (valid_share, tolerance))
+    return _linear_probe(*arrays, n_classes, key, jnp.int32(max_steps), *scalars)
 
 
 def ridge_probe(
@@ -109,16 +117,16 @@ def ridge_probe(
     n_classes: int,
     l2: L2s = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0),
 ) -> ProbeResult:
-    r"""Least squares on frozen features with classes as unit vectors: a probe in closed form.
+    r"""Linear evaluation by ridge regression on one-hot classes, in closed form.
 
     .. math::
         \min_{W, b}\; \frac1n \sum_i \lVert W^\top x_i + b - e_{y_i} \rVert^2
         + \lambda \lVert W \rVert^2
 
-    of features with mean 0 and variance 1 on the training part. The strength is the one with the
-    best accuracy where each example is left out in turn, of equal ones the strongest. That takes
-    one eigendecomposition, of the covariance, for all strengths: with the leverage :math:`h_i` of
-    an example its residual grows to :math:`r_i / (1 - h_i)` if it is left out.
+    on features standardised by the training set. :math:`\lambda` is selected by leave-one-out
+    accuracy, ties to the larger value. All strengths share one eigendecomposition of the
+    covariance: the leave-one-out residual of an example with leverage :math:`h_i` is
+    :math:`r_i / (1 - h_i)`.
 
     Args:
       features: As for :func:`linear_probe`.
@@ -126,18 +134,18 @@ def ridge_probe(
       test_features: As for :func:`linear_probe`.
       test_labels: As for :func:`linear_probe`.
       n_classes: As for :func:`linear_probe`.
-      l2: The :math:`\lambda > 0` to choose from. In the terms of scikit-learn, ``alpha / n``.
-        Below 1e-5 float32 has no digits for them if the features are many.
+      l2: Candidates for :math:`\lambda > 0`; ``alpha / n`` in scikit-learn's parametrisation.
+        Values below 1e-5 exceed the precision of float32 for high-dimensional features.
 
     Returns:
-      See :class:`ProbeResult`.
+      :class:`ProbeResult`.
 
     Raises:
-      ValueError: If a shape does not fit or a number leaves its range.
+      ValueError: As :func:`linear_probe`.
 
     References:
       Golub, Heath and Wahba, *Generalized Cross-Validation as a Method for Choosing a Good Ridge
-      Parameter*, 1979, Eq. 1.3 and 1.4, for the residual left out.
+      Parameter*, 1979, Eq. 1.3 and 1.4, for leave-one-out residuals.
 
     >>> x = jax.random.normal(jax.random.key(0), (200, 3))
     >>> y = (x[:, 0] > 0).astype(jnp.int32)
@@ -145,11 +153,11 @@ def ridge_probe(
     0.92
     """
     return _ridge_probe(
-        *_checked(features, labels, test_features, test_labels, n_classes, l2), n_classes
+        *_validate(features, labels, test_features, test_labels, n_classes, l2), n_classes
     )
 
 
-def _checked(
+def _validate(
     features: Array,
     labels: Array,
     test_features: Array,
@@ -157,16 +165,18 @@ def _checked(
     n_classes: int,
     l2: Any,
 ) -> tuple[Array, ...]:
-    """The four arrays and the strengths, in one floating type."""
+    """Returns the validated arrays and strengths, with a common floating dtype."""
+    check_count("n_classes", n_classes, 2)
+    labels = class_labels("labels", labels, n_classes)
+    test_labels = class_labels("test_labels", test_labels, n_classes)
     check_shape("labels", labels, features.shape[:1])
     check_shape("test_features", test_features, (len(test_features), *features.shape[1:]))
     check_shape("test_labels", test_labels, test_features.shape[:1])
-    check_count("n_classes", n_classes, 2)
     features, test_features = at_least_float32(features, test_features)
     check_range("l2", l2, 0, jnp.inf, low_open=True, high_open=True, dtype=features.dtype)
     strengths = jnp.atleast_1d(jnp.asarray(l2, features.dtype))
     if strengths.ndim > 1 or not strengths.size:
-        raise ValueError(f"`l2` must be a number or a row of numbers, got {l2!r}.")
+        raise ValueError(f"`l2` must be a number or a one-dimensional array, got {l2!r}.")
     return features, labels, test_features, test_labels, strengths
 
 
@@ -184,32 +194,36 @@ def _linear_probe(
     tolerance: Array,
 ) -> ProbeResult:
     keep = has_class(labels, n_classes)
-    standard, x = standardize(features, keep)
-    of = _logistic.problem(x, labels, jnp.sum(keep))
+    standardizer, x = standardize(features, keep)
+    problem = _logistic.problem(x, labels, jnp.sum(keep))
     zero = LinearClassifier(
         jnp.zeros((x.shape[1], n_classes), x.dtype), jnp.zeros(n_classes, x.dtype)
     )
     if l2.size == 1:
         held_out, chosen, start = jnp.zeros(1), jnp.int32(0), zero
     else:
-        # The share of a random order: those left out of the training part are spread evenly.
+        # A fraction of all rows in random order, excluded rows included.
         order = jax.random.permutation(key, len(x)).astype(x.dtype)
         valid = keep & (order < jnp.round(valid_share * len(x)))
 
         def search(
             start: LinearClassifier, strength: Array
         ) -> tuple[LinearClassifier, tuple[LinearClassifier, Array]]:
-            found = _logistic.fit(of, keep & ~valid, strength, start, max_steps, tolerance)
-            return found, (found, accuracy(found(x), labels, valid))
+            classifier = _logistic.fit(
+                problem, keep & ~valid, strength, start, max_steps, tolerance
+            )
+            return classifier, (classifier, accuracy(classifier(x), labels, valid))
 
         order = jnp.argsort(-l2)
         _, (path, scores) = jax.lax.scan(search, zero, l2[order])
         best = jnp.argmax(scores)
         held_out, chosen = jnp.zeros_like(scores).at[order].set(scores), order[best]
         start = jax.tree.map(lambda leaf: leaf[best], path)
-    found = _logistic.fit(of, keep, l2[chosen], start, max_steps, tolerance)
-    scores = found(standard(test_features))
-    return _judged(scores, test_labels, l2[chosen], held_out, found.raw(standard))
+    classifier = _logistic.fit(problem, keep, l2[chosen], start, max_steps, tolerance)
+    scores = classifier(standardizer(test_features))
+    return _probe_result(
+        scores, test_labels, l2[chosen], held_out, classifier.unstandardized(standardizer)
+    )
 
 
 @partial(jax.jit, static_argnums=5)
@@ -222,46 +236,49 @@ def _ridge_probe(
     n_classes: int,
 ) -> ProbeResult:
     keep = has_class(labels, n_classes)
-    standard, x = standardize(features, keep)
+    standardizer, x = standardize(features, keep)
     n = jnp.maximum(jnp.sum(keep), 1).astype(x.dtype)
     targets = jnp.where(keep[:, None], jax.nn.one_hot(labels, n_classes, dtype=x.dtype), 0)
     bias = jnp.sum(targets, axis=0) / n
     product = partial(jnp.matmul, precision=HIGHEST)
     variances, axes = jnp.linalg.eigh(product(x.T, x) / n)
     variances = jnp.maximum(variances, 0)
-    along = product(axes.T, product(x.T, targets)) / n  # x has mean 0, hence so has the product
+    along = product(axes.T, product(x.T, targets)) / n  # x is centred, so the targets need not be
 
-    def left_out(strength: Array) -> Array:
+    def loo_accuracy(strength: Array) -> Array:
         inverse = 1 / (variances + strength)
-        fitted = product(turned, along * inverse[:, None]) + bias[None]
-        leverage = (1 + product(turned**2, inverse)) / n
-        room = jnp.maximum(1 - leverage, jnp.finfo(x.dtype).eps)
-        return accuracy(targets - (targets - fitted) / room[:, None], labels, keep)
+        fitted = product(rotated, along * inverse[:, None]) + bias[None]
+        leverage = (1 + product(rotated**2, inverse)) / n
+        denominator = jnp.maximum(1 - leverage, jnp.finfo(x.dtype).eps)
+        return accuracy(targets - (targets - fitted) / denominator[:, None], labels, keep)
 
     if l2.size == 1:
         held_out, chosen = jnp.zeros(1), jnp.int32(0)
     else:
-        turned = product(x, axes)
+        rotated = product(x, axes)
         order = jnp.argsort(-l2)
-        scores = jax.lax.map(left_out, l2[order])
+        scores = jax.lax.map(loo_accuracy, l2[order])
         held_out, chosen = jnp.zeros_like(scores).at[order].set(scores), order[jnp.argmax(scores)]
 
     inverse = 1 / (variances + l2[chosen])
 
     def refine(_: Array, kernel: Array) -> Array:
-        """Takes off what the rounding of the covariance and its axes has left."""
-        residual = targets - bias[None] - product(x, kernel)  # where left out, x is 0
+        """One step of iterative refinement against rounding errors of the covariance."""
+        residual = targets - bias[None] - product(x, kernel)  # x is 0 in excluded rows
         slope = product(residual.T, x).T / n - l2[chosen] * kernel
         return kernel + product(axes, product(axes.T, slope) * inverse[:, None])
 
     kernel = product(axes, along * inverse[:, None])
-    found = LinearClassifier(jax.lax.fori_loop(0, 2, refine, kernel), bias)
-    scores = found(standard(test_features))
-    return _judged(scores, test_labels, l2[chosen], held_out, found.raw(standard))
+    classifier = LinearClassifier(jax.lax.fori_loop(0, 2, refine, kernel), bias)
+    scores = classifier(standardizer(test_features))
+    return _probe_result(
+        scores, test_labels, l2[chosen], held_out, classifier.unstandardized(standardizer)
+    )
 
 
-def _judged(
-    scores: Array, labels: Array, l2: Array, held_out: Array, found: LinearClassifier
+def _probe_result(
+    scores: Array, labels: Array, l2: Array, held_out: Array, classifier: LinearClassifier
 ) -> ProbeResult:
-    share = accuracy(scores, labels, has_class(labels, scores.shape[1]))
-    return ProbeResult(share, best_class(scores), l2, held_out, found.kernel, found.bias)
+    test_accuracy = accuracy(scores, labels, has_class(labels, scores.shape[1]))
+    predictions = best_class(scores)
+    return ProbeResult(test_accuracy, predictions, l2, held_out, classifier.kernel, classifier.bias)

@@ -1,9 +1,8 @@
-"""Metrics of one ranked list per user, from which of its items are relevant.
+"""Ranking metrics of one list per user, from hits and numbers of relevant items.
 
-Every function takes the relevance ``hits`` of the items at ranks 1, 2, ... and the number
-``n_relevant`` of relevant items the user has in all, whether ranked or not, and returns one
-value per user. The mean over users is the caller's: over those with ``n_relevant > 0``, since
-the others have nothing to find (their value is 0 here).
+Each function takes the relevance ``hits`` of the items at ranks 1, 2, ... and the total number
+``n_relevant`` of relevant items of the user, ranked or not, and returns one value per user.
+Average over users with ``n_relevant > 0``; for all others the value is 0.
 
 >>> hits = jnp.array([[True, False, True], [False, False, False]])
 >>> n_relevant = jnp.array([2, 5])
@@ -23,12 +22,12 @@ from .._floats import at_least_float32
 def precision_at(
     hits: Bool[Array, "*batch ranks"], n_relevant: Int[Array, "*batch"], *, k: int
 ) -> Float[Array, "*batch"]:
-    r"""Share of the first k ranks that is relevant, :math:`P@k = \#hits / k`.
+    r"""Computes the precision of the top k, :math:`P@k = \#hits / k`.
 
     Args:
       hits: Relevance of the items at ranks 1 to ``ranks``, shape ``[*batch, ranks]``.
-      n_relevant: Number of relevant items, shape ``[*batch]``. Not used: it is here so that
-        all metrics are called alike. (Some libraries divide by ``min(k, n_relevant)``.)
+      n_relevant: Number of relevant items, shape ``[*batch]``. Unused: it
+        gives all metrics one signature. (Some libraries divide by ``min(k, n_relevant)``.)
       k: The cutoff, ``1 <= k <= ranks``; static.
 
     Returns:
@@ -43,7 +42,7 @@ def precision_at(
 def recall_at(
     hits: Bool[Array, "*batch ranks"], n_relevant: Int[Array, "*batch"], *, k: int
 ) -> Float[Array, "*batch"]:
-    r"""Share of the relevant items found, :math:`R@k = \#hits / n_{relevant}`.
+    r"""Computes the recall of the top k, :math:`R@k = \#hits / n_{relevant}`.
 
     Args:
       hits: Relevance of the items at ranks 1 to ``ranks``, shape ``[*batch, ranks]``.
@@ -62,9 +61,9 @@ def recall_at(
 def f1_at(
     hits: Bool[Array, "*batch ranks"], n_relevant: Int[Array, "*batch"], *, k: int
 ) -> Float[Array, "*batch"]:
-    r"""Harmonic mean of precision and recall, :math:`F_1@k = 2\,\#hits / (k + n_{relevant})`.
+    r"""Computes the F1 score of the top k, :math:`F_1@k = 2\,\#hits / (k + n_{relevant})`.
 
-    The harmonic mean is taken for each user; that of the two averages is another number.
+    The harmonic mean of precision and recall per user differs from that of their averages.
 
     Args:
       hits: Relevance of the items at ranks 1 to ``ranks``, shape ``[*batch, ranks]``.
@@ -83,7 +82,7 @@ def f1_at(
 def ndcg_at(
     hits: Bool[Array, "*batch ranks"], n_relevant: Int[Array, "*batch"], *, k: int
 ) -> Float[Array, "*batch"]:
-    r"""Normalised discounted cumulative gain with binary gains.
+    r"""Computes the normalised discounted cumulative gain with binary gains.
 
     .. math::
         NDCG@k = \frac{\sum_{i \le k} h_i / \log_2(i + 1)}
@@ -106,24 +105,24 @@ def ndcg_at(
     """
     _check(hits, n_relevant, k)
     discounts = _per_rank(1 / np.log2(np.arange(2, k + 2)), hits)
-    # The ideal is summed like the gain itself, so that equal lists give exactly 1.
+    # The ideal is summed like the gain, so that an ideal list gives exactly 1.
     ranks = lax.broadcasted_iota(jnp.int32, (*n_relevant.shape, k), n_relevant.ndim)
     ideal = ranks < n_relevant[..., None].astype(jnp.int32)
-    gain, best = (jnp.sum(jnp.where(found, discounts, 0), -1) for found in (hits[..., :k], ideal))
+    gain, best = (jnp.sum(jnp.where(mask, discounts, 0), -1) for mask in (hits[..., :k], ideal))
     return gain / jnp.where(n_relevant > 0, best, 1)
 
 
 def average_precision_at(
     hits: Bool[Array, "*batch ranks"], n_relevant: Int[Array, "*batch"], *, k: int
 ) -> Float[Array, "*batch"]:
-    r"""Mean precision at the ranks of the relevant items; its mean over users is MAP@k.
+    r"""Computes the average precision of the top k; its mean over users is MAP@k.
 
     .. math::
         AP@k = \frac{1}{\min(k, n_{relevant})} \sum_{i \le k} h_i \, P@i
 
-    Divided by :math:`\min(k, n_{relevant})`, an ideal ranking gets 1, as in the packages
-    ``implicit`` and RecBole. The other convention (trec_eval, ``ranx``) divides by
-    :math:`n_{relevant}`; multiply by ``min(k, n_relevant) / n_relevant`` for it.
+    With the divisor :math:`\min(k, n_{relevant})` an ideal ranking gets 1, as in ``implicit`` and
+    RecBole. trec_eval and ``ranx`` divide by :math:`n_{relevant}`: multiply by
+    ``min(k, n_relevant) / n_relevant`` for that convention.
 
     Args:
       hits: Relevance :math:`h_i` of the items at ranks 1 to ``ranks``, shape ``[*batch, ranks]``.
@@ -145,17 +144,17 @@ def average_precision_at(
 def hit_precision_at(
     hits: Bool[Array, "*batch ranks"], n_relevant: Int[Array, "*batch"], *, k: int
 ) -> Float[Array, "*batch"]:
-    r"""Mean interpolated precision at the relevant items found; 0 if none is.
+    r"""Computes the mean interpolated precision at the hits; 0 without a hit.
 
     .. math::
         \frac{1}{\sum_{i \le k} h_i} \sum_{i \le k} h_i \max_{i \le j \le k} P@j
 
-    What the dissertation's chapter 3 calls MAP. Divided by the number of hits, it does not ask how
-    many relevant items were missed; :func:`average_precision_at` does.
+    Called MAP in chapter 3 of the dissertation. Normalised by the number of hits, it does not
+    penalise missed relevant items; :func:`average_precision_at` does.
 
     Args:
       hits: Relevance :math:`h_i` of the items at ranks 1 to ``ranks``, shape ``[*batch, ranks]``.
-      n_relevant: Number of relevant items, shape ``[*batch]``; not used, see
+      n_relevant: Number of relevant items, shape ``[*batch]``; unused, see
         :func:`precision_at`.
       k: The cutoff, ``1 <= k <= ranks``; static.
 
@@ -178,13 +177,13 @@ def hit_precision_at(
 def reciprocal_rank_at(
     hits: Bool[Array, "*batch ranks"], n_relevant: Int[Array, "*batch"], *, k: int
 ) -> Float[Array, "*batch"]:
-    """One over the rank of the first relevant item, 0 if the first k hold none.
+    """Computes the reciprocal rank of the first relevant item; 0 if the top k has none.
 
     Its mean over users is MRR@k.
 
     Args:
       hits: Relevance of the items at ranks 1 to ``ranks``, shape ``[*batch, ranks]``.
-      n_relevant: Number of relevant items, shape ``[*batch]``; not used, see
+      n_relevant: Number of relevant items, shape ``[*batch]``; unused, see
         :func:`precision_at`.
       k: The cutoff, ``1 <= k <= ranks``; static.
 
@@ -201,11 +200,11 @@ def reciprocal_rank_at(
 def hit_rate_at(
     hits: Bool[Array, "*batch ranks"], n_relevant: Int[Array, "*batch"], *, k: int
 ) -> Float[Array, "*batch"]:
-    """1 if any of the first k items is relevant, else 0.
+    """Computes the hit rate: 1 if any item of the top k is relevant, else 0.
 
     Args:
       hits: Relevance of the items at ranks 1 to ``ranks``, shape ``[*batch, ranks]``.
-      n_relevant: Number of relevant items, shape ``[*batch]``; not used, see
+      n_relevant: Number of relevant items, shape ``[*batch]``; unused, see
         :func:`precision_at`.
       k: The cutoff, ``1 <= k <= ranks``; static.
 
@@ -223,13 +222,13 @@ def auc(
     n_relevant: Int[Array, "*batch"],
     n_irrelevant: Int[Array, "*batch"],
 ) -> Float[Array, "*batch"]:
-    r"""Probability that a relevant item scores above an irrelevant one.
+    r"""Computes the probability that a relevant item scores above an irrelevant one.
 
     .. math::
         AUC = 1 - \frac{\#inversions}{n_{relevant}\, n_{irrelevant}}
 
-    Over the whole list of candidates, with no cutoff. This is the α of the debiased losses,
-    measured (its mean over users is the macro AUC).
+    It covers all candidates, without a cutoff. Its mean over users, the macro AUC, estimates the
+    α of the debiased losses.
 
     Args:
       inversions: Number of pairs (relevant, irrelevant) in which the irrelevant item scores
@@ -238,8 +237,8 @@ def auc(
       n_irrelevant: Number of irrelevant candidates, shape ``[*batch]``.
 
     Returns:
-      Shape ``[*batch]``, at least float32, in [0, 1]; 0.5, no information, where there is no
-      pair to compare.
+      Shape ``[*batch]``, at least float32, in [0, 1]; 0.5 if there is no pair to
+      compare.
 
     Raises:
       ValueError: If the shapes differ.
@@ -247,7 +246,7 @@ def auc(
     check_shape("n_relevant", n_relevant, inversions.shape)
     check_shape("n_irrelevant", n_irrelevant, inversions.shape)
     (inversions,) = at_least_float32(inversions)
-    # Multiplied as floats: the number of pairs may pass the range of int32.
+    # Multiplied as floats: the number of pairs may exceed int32.
     pairs = n_relevant.astype(inversions.dtype) * n_irrelevant.astype(inversions.dtype)
     return jnp.where(pairs > 0, 1 - inversions / jnp.maximum(pairs, 1), 0.5)
 
@@ -266,10 +265,10 @@ def _count(hits: Array, n_relevant: Array, k: int) -> Float[Array, "*batch"]:
 
 
 def _at_least_one(count: Array) -> Float[Array, "*batch"]:
-    """A count as a divisor."""
+    """Converts a count to a divisor."""
     return jnp.maximum(count, 1).astype(jnp.float32)
 
 
 def _per_rank(values: np.ndarray, hits: Array) -> Array:
-    """A constant for each rank, with the rank of ``hits`` so that it broadcasts openly."""
+    """Broadcasts one constant per rank to the number of dimensions of ``hits``."""
     return jnp.asarray(values, jnp.float32).reshape((1,) * (hits.ndim - 1) + (-1,))

@@ -1,4 +1,4 @@
-"""Quality of the negatives that a sampler gave."""
+"""Quality of sampled negatives."""
 
 from typing import NamedTuple
 
@@ -11,12 +11,12 @@ from .._reduce import masked_mean
 
 
 class SamplingQuality(NamedTuple):
-    """How true and how informative negatives are."""
+    """True negative rate and informativeness of sampled negatives."""
 
     tnr: Float[Array, ""]
-    """True negative rate: the share of true negatives, in [0, 1]."""
+    """True negative rate, in [0, 1]."""
     inf: Float[Array, ""]
-    """Mean informativeness, that of false negatives counted as a loss, in [-1, 1]."""
+    """Mean informativeness, with a negative sign for false negatives, in [-1, 1]."""
 
 
 def sampling_quality(
@@ -25,7 +25,7 @@ def sampling_quality(
     *,
     where: Bool[Array, "*batch"] | None = None,
 ) -> SamplingQuality:
-    r"""Share of true negatives, and what negatives teach less what they teach wrongly.
+    r"""Computes the true negative rate and the mean signed informativeness of negatives.
 
     .. math::
         \mathrm{TNR} = \frac{\#TN}{\#TN + \#FN} \qquad
@@ -33,13 +33,13 @@ def sampling_quality(
                             {\#TN + \#FN}
 
     Args:
-      info: Size of the gradient at each negative, such as
+      info: Gradient magnitude of each negative, such as
         :func:`crl_jax.samplers.informativeness`.
-      is_false: True marks a false negative: an item that the user turns out to have taken.
-      where: True keeps a negative.
+      is_false: Mask of false negatives: held-out positives of the user.
+      where: Mask of the negatives to include.
 
     Returns:
-      Two scalars; 0 if nothing is kept.
+      Two scalars; 0 if the mask is empty.
 
     Raises:
       ValueError: If a shape does not fit.

@@ -1,4 +1,4 @@
-"""The greatest of long rows: exact, approximate, and on several devices."""
+"""Top-k selection from long rows: exact, approximate and sharded."""
 
 import math
 from collections.abc import Callable
@@ -19,15 +19,14 @@ from .._mesh import DATA, TABLE, axis_size, filled, mesh_axis
 def top_k(
     scores: Float[Array, "*batch n"], k: int
 ) -> tuple[Float[Array, "*batch k"], Int[Array, "*batch k"]]:
-    """The ``k`` greatest scores of each row, greatest first, and where they stand.
+    """Returns the ``k`` largest scores of each row in descending order, with their indices.
 
-    Exact, and with one order on every backend: a greater score ranks first, and of equal
-    scores (0 and -0 are equal) the one with the lower index. A NaN has no rank: the values of
-    a row that holds one are all NaN and its indices mean nothing.
+    Exact, with the same order on every backend: ties (0 and -0 included) are broken by the lower
+    index. If a row contains a NaN, all its values are NaN and its indices are meaningless.
 
     Args:
       scores: Shape ``[*batch, n]``; infinities are ordinary scores.
-      k: How many, ``1 <= k <= n``; static.
+      k: Number of scores, ``1 <= k <= n``; static.
 
     Returns:
       The values, of the dtype of ``scores``, and the int32 indices, each ``[*batch, k]``.
@@ -42,7 +41,7 @@ def top_k(
     n = _length(scores, k)
     dtype = scores.dtype
     (scores,) = at_least_float32(scores)
-    # Below this the two smaller selections cost as much as the large one (measured on CPU).
+    # For shorter rows two small selections cost as much as the full one (measured on CPU).
     if n < max(4096, 128 * k):
         values, indices = _select(scores, k)
         has_nan = jnp.isnan(scores).any(-1, keepdims=True)
@@ -54,15 +53,14 @@ def top_k(
 def approx_top_k(
     scores: Float[Array, "*batch n"], k: int, recall_target: float = 0.95
 ) -> tuple[Float[Array, "*batch k"], Int[Array, "*batch k"]]:
-    """:func:`top_k` which on a TPU may miss some, and takes a fraction of the time.
+    """Approximate :func:`top_k`, faster on TPU, by ``jax.lax.approx_max_k``.
 
-    It is ``jax.lax.approx_max_k``. On other devices that is exact, but for the order of equal
-    scores. :func:`top_k_recall` says how many were missed.
+    On other devices it is exact up to the order of ties. :func:`top_k_recall` measures the recall.
 
     Args:
       scores: As for :func:`top_k`.
       k: As for :func:`top_k`.
-      recall_target: Share of the ``k`` greatest that is expected to be found, in (0, 1]; static.
+      recall_target: Expected share of the ``k`` largest scores that is found, in (0, 1]; static.
 
     Raises:
       ValueError: If ``k`` or ``recall_target`` leaves its range.
@@ -81,7 +79,7 @@ def approx_top_k(
 def top_k_recall(
     found: Int[np.ndarray | Array, "rows k"], exact: Int[np.ndarray | Array, "rows k"]
 ) -> float:
-    """Share of the exact items that were found, over all rows; -1 stands for no item.
+    """Computes the recall of approximate top-k items over all rows; -1 marks padding.
 
     >>> top_k_recall(np.array([[5, 2, 7]]), np.array([[5, 7, 1]]))
     0.6666666666666666
@@ -94,43 +92,43 @@ def top_k_recall(
 def sharded_top_k(
     mesh: Mesh, scores: Float[Array, "rows n"], k: int, select: Callable[..., Any] = top_k
 ) -> tuple[Float[Array, "rows k"], Int[Array, "rows k"]]:
-    """:func:`top_k` of scores that lie on several devices, to the same bits.
+    """Computes :func:`top_k` of sharded scores, bit for bit.
 
-    Each device selects among its own columns. The candidates of all devices are then few.
+    Each device selects from its own columns; the candidates of all devices are then merged.
 
     Args:
-      mesh: The devices. Rows lie along its axis ``data`` and columns along its axis ``table``; it
-        may lack either.
+      mesh: Device mesh. Rows are sharded over its axis ``data`` and columns over its axis
+        ``table``, if present.
       scores: As for :func:`top_k`.
       k: As for :func:`top_k`.
-      select: What a device selects by: :func:`top_k`, or an approximate one.
+      select: Selection on each device: :func:`top_k` or an approximate one.
     """
     n_rows, rows, columns = len(scores), mesh_axis(mesh, DATA), mesh_axis(mesh, TABLE)
 
-    def of_device(scores: Array) -> tuple[Array, Array]:
+    def select_shard(scores: Array) -> tuple[Array, Array]:
         size = scores.shape[1]
-        values, places = select(scores, min(k, size))
+        values, index = select(scores, min(k, size))
         if columns is None:
-            return values, places
-        places = places + size * lax.axis_index(columns)
-        # In the order of the columns, hence ties among the candidates break as in the row.
-        values, places = (lax.all_gather(x, columns, axis=1, tiled=True) for x in (values, places))
-        values, found = top_k(values, k)
-        return values, jnp.take_along_axis(places, found, -1)
+            return values, index
+        index = index + size * lax.axis_index(columns)
+        # Gathered in column order, so that ties are broken as in the row.
+        values, index = (lax.all_gather(x, columns, axis=1, tiled=True) for x in (values, index))
+        values, position = top_k(values, k)
+        return values, jnp.take_along_axis(index, position, -1)
 
-    # What fills the columns up stands behind all scores: of equal ones the first is taken.
+    # Padding is last among equal scores, so that it is never selected before a column.
     full = filled(scores, axis_size(mesh, DATA), 0, -jnp.inf)
     full = filled(full, axis_size(mesh, TABLE), 1, -jnp.inf)
     merge = jax.shard_map(
-        of_device, mesh=mesh, in_specs=PartitionSpec(rows, columns), out_specs=PartitionSpec(rows),
-        check_vma=False,
+        select_shard, mesh=mesh, in_specs=PartitionSpec(rows, columns),
+        out_specs=PartitionSpec(rows), check_vma=False,
     )  # fmt: skip
-    values, places = merge(full)
-    return values[:n_rows], places[:n_rows]
+    values, index = merge(full)
+    return values[:n_rows], index[:n_rows]
 
 
 def _length(scores: Float[Array, "*batch n"], k: int) -> int:
-    """The length of a row, which ``k`` may not exceed."""
+    """Returns the row length and checks ``k`` against it."""
     n = scores.shape[-1]
     if not 1 <= k <= n:
         raise ValueError(f"`k` must lie in [1, {n}], the length of a row, got {k}.")
@@ -142,12 +140,10 @@ def _two_stages(
 ) -> tuple[Float[Array, "*batch k"], Int[Array, "*batch k"], Array]:
     """Selects the k chunks with the greatest maxima, then k among their elements.
 
-    Why nothing is lost: say that an element precedes another if it ranks before it in the
-    order that :func:`top_k` states. Let ``e`` lie in a chunk ``c`` that was not chosen. The
-    maximum of each chosen chunk is greater than that of ``c``, or equal with its chunk before
-    ``c``. In both cases the first element that attains it precedes ``e``: it is greater, or
-    equal with a lower index. So k elements precede ``e``, one in each chosen chunk.
-    The candidates keep the order of the row, hence ties among them break as in the row.
+    Correctness: let ``e`` be an element of a chunk ``c`` that was not chosen. The maximum of each
+    chosen chunk is greater than that of ``c``, or equal with its chunk before ``c``. In both cases
+    its first occurrence ranks before ``e``, so that k elements rank before ``e``. The candidates
+    keep the order of the row, so that ties are broken as in the row.
     """
     *batch, n = scores.shape
     n_chunks = -(-n // chunk)
@@ -167,9 +163,9 @@ def _two_stages(
         (1,) * chosen.ndim + (chunk,)
     )
     candidates = candidates.reshape(*batch, k * chunk)
-    # The padding of the tail reads as -inf and stands behind every element of the row.
-    found = jnp.take_along_axis(scores, candidates, -1, mode="fill", fill_value=-jnp.inf)
-    values, positions = _select(found, k)
+    # Tail padding reads as -inf and ranks after every element of the row.
+    selected = jnp.take_along_axis(scores, candidates, -1, mode="fill", fill_value=-jnp.inf)
+    values, positions = _select(selected, k)
     indices = jnp.take_along_axis(candidates, positions, -1)
     return values, indices, has_nan.any(-1, keepdims=True)
 
@@ -177,13 +173,13 @@ def _two_stages(
 def _select(
     scores: Float[Array, "*batch n"], k: int
 ) -> tuple[Float[Array, "*batch k"], Int[Array, "*batch k"]]:
-    """``lax.top_k``, which ranks -0 below 0 on some backends, with the two made equal."""
+    """Applies ``lax.top_k`` with -0 replaced by 0, which some backends rank below 0."""
     values, indices = lax.top_k(jnp.where(scores == 0, 0, scores), k)
     return values, indices
 
 
 def _chunk_size(n: int, k: int) -> int:
-    """The power of two next to sqrt(n / k), where n / C maxima and k C candidates balance.
+    """Returns the power of two nearest to sqrt(n / k), which balances maxima and candidates.
 
     Chunks under 32 make the maxima slow, chunks over 256 gain nothing (measured on CPU).
     """

@@ -1,4 +1,4 @@
-"""How evenly representations are spread over the sphere."""
+"""Uniformity of representations on the hypersphere."""
 
 from functools import partial
 
@@ -10,6 +10,7 @@ from .._blocks import map_blocks
 from .._checks import check_count, check_range, check_shape
 from .._floats import at_least_float32
 from .._hyperparams import Scalar
+from ._features import HIGHEST
 
 
 def uniformity(
@@ -19,23 +20,22 @@ def uniformity(
     where: Bool[Array, "n"] | None = None,
     block_size: int = 256,
 ) -> Float[Array, ""]:
-    r"""Uniformity of a large set of representations; the lower, the more even.
+    r"""Computes the uniformity of a large set of representations; lower is more uniform.
 
     .. math::
         \log \frac{1}{n (n-1)} \sum_{i \ne j} e^{-c \lVert x_i - x_j \rVert^2}
 
-    The number that :func:`crl_jax.losses.uniformity` gives, without its :math:`n^2` distances at
-    once. For training take the loss.
+    Equals :func:`crl_jax.losses.uniformity` without materialising :math:`n^2` distances. Use the
+    loss for training.
 
     Args:
-      x: Representations of length 1, shape ``[n, dim]``, as :func:`crl_jax.losses.normalize`
-        gives.
-      scale: The :math:`c > 0`.
-      where: True keeps a representation, shape ``[n]``; others are never read.
-      block_size: Representations whose distances to all are taken at a time; static.
+      x: Representations of norm 1, shape ``[n, dim]``; see :func:`crl_jax.losses.normalize`.
+      scale: Kernel scale :math:`c > 0`.
+      where: Mask of the representations to include, shape ``[n]``.
+      block_size: Rows of the distance matrix computed at a time; static.
 
     Returns:
-      A scalar, at least float32; 0 where fewer than two are kept.
+      A scalar, at least float32; 0 for fewer than two representations.
 
     Raises:
       ValueError: If a shape does not fit, or ``scale`` or ``block_size`` leaves its range.
@@ -59,20 +59,18 @@ def uniformity(
 @partial(jax.jit, static_argnums=3)
 def _uniformity(x: Array, scale: Array, keep: Array, block_size: int) -> Array:
     squares = jnp.sum(x**2, axis=1)
-    places = jnp.arange(len(x), dtype=jnp.int32)
+    positions = jnp.arange(len(x), dtype=jnp.int32)
 
-    def of_block(block: tuple[Array, Array, Array, Array]) -> Array:
-        """The logarithm of each row's sum."""
-        rows, own, kept, at = block
-        # All digits also where matrix products have less by default; and no square below 0.
-        products = jnp.matmul(rows, x.T, precision=jax.lax.Precision.HIGHEST)
-        apart = jnp.maximum(own[:, None] + squares[None] - 2 * products, 0)
-        pairs = kept[:, None] & keep[None] & (at[:, None] != places[None])
-        return jax.nn.logsumexp(jnp.where(pairs, -scale * apart, -jnp.inf), axis=1)
+    def row_logsumexp(block: tuple[Array, Array, Array, Array]) -> Array:
+        rows, row_squares, kept, index = block
+        products = jnp.matmul(rows, x.T, precision=HIGHEST)
+        distances = jnp.maximum(row_squares[:, None] + squares[None] - 2 * products, 0)
+        pairs = kept[:, None] & keep[None] & (index[:, None] != positions[None])
+        return jax.nn.logsumexp(jnp.where(pairs, -scale * distances, -jnp.inf), axis=1)
 
-    total = jax.nn.logsumexp(map_blocks(of_block, (x, squares, keep, places), block_size))
+    total = jax.nn.logsumexp(map_blocks(row_logsumexp, (x, squares, keep, positions), block_size))
     n = jnp.sum(keep).astype(x.dtype)
     enough = n > 1
-    # A sum of logarithms: n (n - 1) may pass what the type holds.
+    # Sum of logarithms: n (n - 1) may overflow.
     count = jnp.log(jnp.where(enough, n, 2)) + jnp.log(jnp.where(enough, n - 1, 1))
     return jnp.where(enough, total - count, 0)
