@@ -251,7 +251,7 @@ def test_weights_and_numbers_of_the_term_are_swept_without_another_program():
             "task.auxiliary_loss.hyperparams.temperature": temperatures,
         },
     )
-    assert swept.numbers["task.auxiliary_loss.weight"].tolist() == [0.0, 0.5]
+    assert swept.run_params["task.auxiliary_loss.weight"].tolist() == [0.0, 0.5]
     for run, (weight, temperature) in enumerate(zip(weights, temperatures, strict=True)):
         one = fit(auxiliary_loss=alone(weight=weight, hyperparams={"temperature": temperature}))
         for name, values in one.run().items():

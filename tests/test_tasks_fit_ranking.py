@@ -185,7 +185,7 @@ def test_what_is_swept_need_not_be_given_besides(quick):
     alone = quick(loss=losses.debiased_pairwise, n_pos=2, hyperparams={"tau_plus": 0.3}, epochs=2)
     np.testing.assert_allclose(fitted.run(1)["users"], alone.run()["users"], rtol=1e-3, atol=1e-4)
     np.testing.assert_array_equal(
-        fitted.numbers["task.hyperparams.tau_plus"], np.float32([0.0, 0.3])
+        fitted.run_params["task.hyperparams.tau_plus"], np.float32([0.0, 0.3])
     )
 
 

@@ -38,9 +38,7 @@ def sample_test_mask(
         mask[members[: max(n_test, 0)]] = True
     if not mask.any():
         has_classes = bool((labels >= 0).any())
-        prefix, suffix = (
-            ("a class of ", ", each of another class") if has_classes else ("", "")
-        )
+        prefix, suffix = ("a class of ", ", each of another class") if has_classes else ("", "")
         raise DataError(
             f"{origin}: expected {prefix}two {unit} or more, of which a part is for testing, "
             f"got {len(labels)} {unit}{suffix}."

@@ -257,7 +257,9 @@ class LackOfFitWarning(Callback):
             self._check(loop, "after the last epoch")
 
     def _check(self, loop: TrainingLoop, when: str) -> None:
-        worst = float(worst_lack_of_fit(*self._fixed, loop.whole().state.params, *self._pairs))
+        worst = float(
+            worst_lack_of_fit(*self._fixed, loop.unpadded_state().state.params, *self._pairs)
+        )
         if worst <= _MAX_LACK_OF_FIT:
             return
         self._warned = True

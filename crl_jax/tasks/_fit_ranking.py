@@ -140,14 +140,14 @@ class RankingValidation(Hook):
         return f"valid_ndcg@{self.k}"
 
     def measure(
-        self, task: Any, state: State, memory: Any, report: EpochReport
+        self, task: Any, state: State, hook_state: Any, report: EpochReport
     ) -> tuple[Any, dict[str, Array], Bool[Array, ""]]:
         """Returns the mean NDCG over users; never stops."""
         tables = task.serving.serving_tables(state.params)
         values = evaluate(
             inner_scores, tables, self.layout, ks=(self.k,), auc=False, mesh=report.mesh
         )
-        return memory, {self.name: jnp.mean(values[f"ndcg@{self.k}"])}, jnp.bool_(False)
+        return hook_state, {self.name: jnp.mean(values[f"ndcg@{self.k}"])}, jnp.bool_(False)
 
 
 @dataclass(frozen=True)
@@ -305,10 +305,10 @@ def fit_ranking(
     )
     original = {path: name for name, path in renamed.items()}
     fields = {f.name: getattr(fitted, f.name) for f in dataclasses.fields(fitted)}
-    fields["numbers"] = {original.get(path, path): x for path, x in fitted.numbers.items()}
+    fields["run_params"] = {original.get(path, path): x for path, x in fitted.run_params.items()}
     weights = None
     if task.confidence is not None:
-        weights = scatter_to_interactions(np.asarray(fitted.memories[0]), train)
+        weights = scatter_to_interactions(np.asarray(fitted.hook_states[0]), train)
     return RankingResult(**fields, encoder=task.serving, confidence=weights)
 
 

@@ -167,9 +167,9 @@ class Ranking(RowTask):
         ones = jnp.ones(self.seen.users.shape, jnp.float32)
         return params, RankingState(sampler_state, None if self.confidence is None else ones)
 
-    def is_table(self, params: Any) -> Any:
-        """Marks the parameters of the encoder that are embedding tables."""
-        return self.encoder.is_table(params)
+    def table_paths(self) -> tuple[str, ...]:
+        """Returns the paths of the encoder's embedding tables."""
+        return self.encoder.table_paths()
 
     def shard(self, mesh: Mesh) -> "Ranking":
         """Returns the task with its encoder sharded over ``mesh``."""
