@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -44,10 +45,13 @@ def best(
     Returns:
       Row indices and scores in descending order, padded with -1 and -inf.
 
-    Raises:
-      RuntimeError: In a process forked after its parent used JAX, where the call would hang.
+    In a process that was forked after its parent had computed, NumPy computes: the threads of XLA do
+    not survive a fork, and a compiled call would hang. Scores may then differ by rounding.
     """
-    _check_fork()
+    global _process
+    if _process not in (None, os.getpid()):
+        return _best_on_host(queries, np.asarray(table), excluded, candidate_mask, k)
+    _process = os.getpid()
     n, n_rows = len(queries), table.shape[0]
     rows, scores = np.full((n, k), -1, np.int32), np.full((n, k), -np.inf, np.float32)
     # The next power of two or the whole table.
@@ -64,16 +68,29 @@ def best(
     return rows, scores
 
 
-def _check_fork() -> None:
-    """Refuses calls in a forked child: the threads of XLA do not survive a fork."""
-    global _process
-    if _process not in (None, os.getpid()):
-        raise RuntimeError(
-            "This process was forked after its parent had computed recommendations, and JAX hangs "
-            "after a fork. Load the recommender in the child before its first use, or start "
-            'workers by multiprocessing.get_context("spawn").'
-        )
-    _process = os.getpid()
+def _best_on_host(
+    queries: np.ndarray,
+    table: np.ndarray,
+    excluded: tuple[np.ndarray, np.ndarray],
+    candidate_mask: Any,
+    k: int,
+) -> tuple[np.ndarray, np.ndarray]:
+    """:func:`best` in NumPy."""
+    n, n_rows = len(queries), len(table)
+    indices, best_scores = np.full((n, k), -1, np.int32), np.full((n, k), -np.inf, np.float32)
+    indptr, rows = excluded
+    for start in range(0, n, size := max(1, min(_BLOCKS[-1], _MAX_SCORES // n_rows))):
+        stop = min(start + size, n)
+        scores = queries[start:stop] @ table.T
+        if candidate_mask is not None:
+            scores[:, ~np.asarray(candidate_mask)] = -np.inf
+        query = np.repeat(np.arange(stop - start), np.diff(indptr[start : stop + 1]))
+        scores[query, rows[indptr[start] : indptr[stop]]] = -np.inf
+        order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+        values = np.take_along_axis(scores, order, axis=1)
+        best_scores[start:stop, : order.shape[1]] = values
+        indices[start:stop, : order.shape[1]] = np.where(values > -np.inf, order, -1)
+    return indices, best_scores
 
 
 @partial(jax.jit, static_argnames="k")
