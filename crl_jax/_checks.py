@@ -93,3 +93,27 @@ def check_count(name: str, count: Any, least: int = 1) -> None:
         raise ValueError(f"`{name}` must be a whole number, got {count!r}.")
     if count < least:
         raise ValueError(f"`{name}` must be at least {least}, got {count}.")
+
+
+def as_mask(name: str, mask: Any) -> Any:
+    """Converts a mask of booleans, or of zeros and ones, to a boolean array; None passes.
+
+    Raises:
+      ValueError: If a concrete mask contains other values.
+
+    >>> as_mask("where", [1, 0])
+    Array([ True, False], dtype=bool)
+    """
+    if mask is None:
+        return None
+    array = jnp.asarray(mask)
+    if array.dtype == bool:
+        return array
+    if not isinstance(array, Tracer):
+        other = np.asarray(array)
+        other = other[(other != 0) & (other != 1)]
+        if other.size:
+            raise ValueError(
+                f"`{name}` must be boolean or contain only 0 and 1, got {shortest_repr(other[0])}."
+            )
+    return array != 0

@@ -11,16 +11,22 @@ import jax.numpy as jnp
 import numpy as np
 
 
+def float_dtype(*arrays: Any) -> Any:
+    """Returns the common floating dtype of the arguments, at least float32; None is ignored."""
+    given = [jnp.asarray(x) for x in arrays if x is not None]
+    with jax.numpy_dtype_promotion("standard"):  # strict promotion refuses half precision
+        dtype = jnp.result_type(*given)
+    if not jnp.issubdtype(dtype, jnp.floating) or jnp.finfo(dtype).bits < 32:
+        return jnp.dtype(jnp.float32)
+    return dtype
+
+
 def at_least_float32(*arrays: Any) -> tuple[Any, ...]:
     """Promotes all arguments to their common floating type, at least float32; None passes.
 
     Python scalars are weakly typed and adopt the dtype of the arrays.
     """
-    given = [jnp.asarray(x) for x in arrays if x is not None]
-    with jax.numpy_dtype_promotion("standard"):  # strict promotion refuses half precision
-        dtype = jnp.result_type(*given)
-    if not jnp.issubdtype(dtype, jnp.floating) or jnp.finfo(dtype).bits < 32:
-        dtype = jnp.float32
+    dtype = float_dtype(*arrays)
     return tuple(None if x is None else jnp.asarray(x).astype(dtype) for x in arrays)
 
 

@@ -5,15 +5,16 @@ import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, TypeAlias, TypeVar, get_args, get_origin
+from types import UnionType
+from typing import Annotated, Any, TypeAlias, TypeVar, Union, get_args, get_origin
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike, Bool, Float
 
-from ._checks import check_range
-from ._floats import at_least_float32
+from ._checks import as_mask, check_range
+from ._floats import float_dtype
 
 Scalar: TypeAlias = int | Float[ArrayLike, ""]
 PerAnchor: TypeAlias = int | Float[ArrayLike, "..."]
@@ -63,21 +64,43 @@ class Range:
         )
 
 
+FINITE = Range(low_open=True, high_open=True)
+
+# Hyper-parameters that several losses and weights take. Ends are floats, as in their messages.
+Temperature: TypeAlias = Annotated[Scalar, Range(0.0, math.inf, low_open=True)]
+Positive: TypeAlias = Annotated[PerAnchor, Range(0.0, math.inf, low_open=True)]
+NonNegative: TypeAlias = Annotated[PerAnchor, Range(0.0, math.inf, high_open=True)]
+Finite: TypeAlias = Annotated[PerAnchor, FINITE]
+Share: TypeAlias = Annotated[PerAnchor, Range(0.0, 1.0)]
+TauPlus: TypeAlias = Annotated[PerAnchor, Range(0.0, 1.0, high_open=True)]
+Alpha: TypeAlias = Annotated[PerAnchor, Range(0.5, 1.0)]
+Beta: TypeAlias = Annotated[PerAnchor, Range(0.5, 1.0)]
+MinScore: TypeAlias = Annotated[PerAnchor, Range(high_open=True)]
+
+
 def range_of(annotation: Any) -> Range | None:
-    """Returns the :class:`Range` of an annotation, or None."""
+    """Returns the :class:`Range` of an annotation or of a member of a union, or None."""
     if get_origin(annotation) is not Annotated:
-        return None
+        members = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else ()
+        return next((x for x in map(range_of, members) if x is not None), None)
     return next((x for x in get_args(annotation)[1:] if isinstance(x, Range)), None)
 
 
-def check_hyperparams(function: F) -> F:
-    """Checks keyword arguments against the ranges in the function's signature; a decorator.
+def _is_mask(annotation: Any) -> bool:
+    """Whether an annotation is ``Bool[Array, ...]``, or a union with it."""
+    members = (annotation, *get_args(annotation))
+    return any(getattr(x, "dtypes", None) == Bool[Array, ""].dtypes for x in members)
 
-    Values are compared after rounding to the floating type of the array arguments, since this is
-    the number that the computation uses.
+
+def check_arguments(function: F) -> F:
+    """Checks keyword arguments as the function's signature declares them; a decorator.
+
+    Arguments with a :class:`Range` must lie in it after rounding to the floating type of the array
+    arguments, which is the number that the computation uses. Masks, annotated as
+    ``Bool[Array, ...]``, may also be integers or floats that are 0 or 1.
 
     >>> import jax.numpy as jnp
-    >>> @check_hyperparams
+    >>> @check_arguments
     ... def scale(x, *, rate: Annotated[float, Range(0, 1)] = 0.5):
     ...     return rate * x
     >>> scale(jnp.ones(2), rate=2.0)
@@ -86,20 +109,22 @@ def check_hyperparams(function: F) -> F:
     """
     parameters = inspect.signature(function).parameters
     positional = {name for name, p in parameters.items() if p.kind is not p.KEYWORD_ONLY}
-    ranges = {
-        name: found
-        for name, p in parameters.items()
-        if p.kind is p.KEYWORD_ONLY and (found := range_of(p.annotation)) is not None
-    }
+    keyword = {name: p.annotation for name, p in parameters.items() if name not in positional}
+    ranges = {name: found for name, kind in keyword.items() if (found := range_of(kind))}
+    masks = [name for name, kind in keyword.items() if _is_mask(kind)]
 
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
         given = (*args, *(x for name, x in kwargs.items() if name in positional))
         arrays = [x for x in given if isinstance(x, jax.Array | np.ndarray)]
-        dtype = at_least_float32(*arrays)[0].dtype if arrays else None
+        floats = [x for x in arrays if jnp.issubdtype(x.dtype, jnp.floating)]
+        dtype = float_dtype(*floats) if floats else (jnp.dtype(jnp.float32) if arrays else None)
         for name, allowed in ranges.items():
             if name in kwargs:
                 allowed.check(name, kwargs[name], dtype)
+        for name in masks:
+            if name in kwargs:
+                kwargs[name] = as_mask(name, kwargs[name])
         return function(*args, **kwargs)
 
     return checked  # type: ignore[return-value]

@@ -10,7 +10,7 @@ from jaxtyping import Float, Float32, Shaped
 
 from .._checks import check_range
 from .._files import whole
-from .._hyperparams import Range, check_hyperparams
+from .._hyperparams import Range, check_arguments
 from ._values import import_polars
 
 # Users that share a random generator: changing it changes the result of every seed.
@@ -20,7 +20,7 @@ _RANK = 8
 _ITEMS, _USERS = 0, 1
 
 
-@check_hyperparams
+@check_arguments
 def simulate_shards(
     folder: str | Path,
     *,

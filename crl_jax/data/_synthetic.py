@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from .._checks import check_range
-from .._hyperparams import Range, check_hyperparams
+from .._hyperparams import Range, check_arguments
 from ._interactions import Interactions
 
 
@@ -29,7 +29,7 @@ class SimulatedInteractions:
     tau_plus: float
 
 
-@check_hyperparams
+@check_arguments
 def simulate(
     *,
     n_users: Annotated[int, Range(1)] = 600,

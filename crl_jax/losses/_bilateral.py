@@ -3,8 +3,14 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .._checks import check_range
-from .._hyperparams import PerAnchor, Scalar, expand_anchor_axis, per_anchor
+from .._hyperparams import (
+    NonNegative,
+    Positive,
+    Temperature,
+    check_arguments,
+    expand_anchor_axis,
+    per_anchor,
+)
 from .._reduce import ReduceFn, masked_mean
 from ._common import finish, prepare
 from ._logspace import log_mean_exp
@@ -12,13 +18,14 @@ from ._protocols import per_anchor_loss
 
 
 @per_anchor_loss
+@check_arguments
 def bilateral_softmax(
     pos: Float[Array, "..."],
     neg: Float[Array, "*batch n_neg"],
     *,
-    repulsion: PerAnchor = 1.0,
-    pos_temperature: PerAnchor | None = None,
-    temperature: Scalar = 1.0,
+    repulsion: NonNegative = 1.0,
+    pos_temperature: Positive | None = None,
+    temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
@@ -66,11 +73,9 @@ def bilateral_softmax(
         pos, neg, temperature=temperature, where=where, weights=weights, extra_positives=True
     )
     dtype = a.pos.dtype
-    check_range("repulsion", repulsion, 0.0, jnp.inf, high_open=True, dtype=dtype)
     repulsion = per_anchor("repulsion", repulsion, a.pos.shape, dtype)
     t_pos = jnp.broadcast_to(a.temperature, a.pos.shape)
     if pos_temperature is not None:
-        check_range("pos_temperature", pos_temperature, 0.0, jnp.inf, low_open=True, dtype=dtype)
         t_pos = per_anchor("pos_temperature", pos_temperature, a.pos.shape, dtype)
     attraction = a.pos / t_pos
     if a.extra is not None:

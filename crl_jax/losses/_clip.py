@@ -3,8 +3,8 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .._checks import check_range, check_shape
-from .._hyperparams import PerAnchor, Scalar
+from .._checks import check_shape
+from .._hyperparams import Positive, Temperature, check_arguments
 from .._reduce import ReduceFn, masked_mean
 from ._common import beside, finish, prepare, reduce_kept
 from ._contrastive import info_nce
@@ -14,11 +14,12 @@ from ._protocols import per_anchor_loss
 
 
 @per_anchor_loss
+@check_arguments
 def decoupled_contrastive(
     pos: Float[Array, "*batch"],
     neg: Float[Array, "*batch n_neg"],
     *,
-    temperature: Scalar = 1.0,
+    temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
@@ -60,13 +61,14 @@ def decoupled_contrastive(
 
 
 @per_anchor_loss
+@check_arguments
 def proto_nce(
     pos: Float[Array, "*batch"],
     neg: Float[Array, "*batch n_neg"],
     *,
-    pos_concentration: PerAnchor = 1.0,
-    neg_concentration: PerAnchor = 1.0,
-    temperature: Scalar = 1.0,
+    pos_concentration: Positive = 1.0,
+    neg_concentration: Positive = 1.0,
+    temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
@@ -120,21 +122,17 @@ def proto_nce(
     0.3899
     """
     a = prepare(pos, neg, temperature=temperature, where=where, weights=weights)
-    for name, value in [
-        ("pos_concentration", pos_concentration),
-        ("neg_concentration", neg_concentration),
-    ]:
-        check_range(name, value, 0.0, jnp.inf, low_open=True, dtype=a.pos.dtype)
     own = a.pos / beside("pos_concentration", pos_concentration, a.pos, a.kept, fill=1.0)
     others = a.neg / beside("neg_concentration", neg_concentration, a.neg, a.where, fill=1.0)
     log_g = log_sum_exp(others / a.temperature, where=a.where)
     return finish(softplus(log_g - own / a.temperature), a, reduce_fn)
 
 
+@check_arguments
 def clip_contrastive(
     scores: Float[Array, "*batch n n"],
     *,
-    temperature: Scalar = 1.0,
+    temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n"] | None = None,
     weights: Float[Array, "*batch n"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,

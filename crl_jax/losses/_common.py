@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from .._checks import check_range, check_shape
+from .._checks import as_mask, check_shape
 from .._floats import at_least_float32
 from .._hyperparams import per_anchor
 from .._reduce import ReduceFn
@@ -46,6 +46,7 @@ def prepare(
     extra_positives: bool = False,
 ) -> Anchors:
     """Checks shapes, settles on one floating type, and silences what is masked."""
+    pos, neg = jnp.asarray(pos), jnp.asarray(neg)
     batch = neg.shape[:-1]
     with_extra = extra_positives and pos.ndim == neg.ndim
     if not with_extra and neg.ndim != pos.ndim + 1:
@@ -71,6 +72,7 @@ def prepare_many(
     weights: Array | None,
 ) -> Anchors:
     """:func:`prepare` for several positives an anchor, each of which may be masked."""
+    pos, neg = jnp.asarray(pos), jnp.asarray(neg)
     check_shape("pos", pos, (*neg.shape[:-1], max((1, *pos.shape[-1:]))))
     check_shape("where_pos", where_pos, pos.shape)
     return _prepare(pos, neg, temperature, where, where_pos, weights)
@@ -87,13 +89,13 @@ def _prepare(
     check_shape("where", where, neg.shape)
     check_shape("weights", weights, neg.shape[:-1])
     check_shape("temperature", temperature, ())
+    where, where_pos = as_mask("where", where), as_mask("where_pos", where_pos)
 
     pos, neg = at_least_float32(pos, neg)
     dtype = pos.dtype
-    check_range("temperature", temperature, 0.0, jnp.inf, low_open=True, dtype=dtype)
     temperature = jnp.asarray(temperature, dtype)
     if weights is not None:
-        weights = weights.astype(dtype)
+        weights = jnp.asarray(weights).astype(dtype)
     if where_pos is not None:  # an anchor without a positive keeps no negative either
         where = jnp.ones(neg.shape, bool) if where is None else where
         where = where & jnp.any(where_pos, axis=-1, keepdims=True)

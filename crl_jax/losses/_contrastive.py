@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from jaxtyping import Array, Bool, Float
 
-from .._hyperparams import PerAnchor, Scalar
+from .._hyperparams import Alpha, Beta, MinScore, NonNegative, TauPlus, Temperature, check_arguments
 from .._reduce import ReduceFn, masked_mean
 from ._common import Anchors, finish, prepare
 from ._estimators import bayesian_log_sum, biased_log_sum, debiased_log_sum, hard_log_sum
@@ -16,11 +16,12 @@ from ._protocols import per_anchor_loss
 
 
 @per_anchor_loss
+@check_arguments
 def info_nce(
     pos: Float[Array, "*batch"],
     neg: Float[Array, "*batch n_neg"],
     *,
-    temperature: Scalar = 1.0,
+    temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
@@ -69,13 +70,14 @@ def info_nce(
 
 
 @per_anchor_loss
+@check_arguments
 def debiased_contrastive(
     pos: Float[Array, "..."],
     neg: Float[Array, "*batch n_neg"],
     *,
-    tau_plus: PerAnchor,
-    min_score: PerAnchor = -1.0,
-    temperature: Scalar = 1.0,
+    tau_plus: TauPlus,
+    min_score: MinScore = -1.0,
+    temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
@@ -141,14 +143,15 @@ def debiased_contrastive(
 
 
 @per_anchor_loss
+@check_arguments
 def hard_contrastive(
     pos: Float[Array, "..."],
     neg: Float[Array, "*batch n_neg"],
     *,
-    tau_plus: PerAnchor,
-    beta: PerAnchor,
-    min_score: PerAnchor = -1.0,
-    temperature: Scalar = 1.0,
+    tau_plus: TauPlus,
+    beta: NonNegative,
+    min_score: MinScore = -1.0,
+    temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
@@ -207,15 +210,16 @@ def hard_contrastive(
 
 
 @per_anchor_loss
+@check_arguments
 def bayesian_contrastive(
     pos: Float[Array, "*batch"],
     neg: Float[Array, "*batch n_neg"],
     *,
-    tau_plus: PerAnchor,
-    alpha: PerAnchor,
-    beta: PerAnchor,
+    tau_plus: TauPlus,
+    alpha: Alpha,
+    beta: Beta,
     bins: int | None = None,
-    temperature: Scalar = 1.0,
+    temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,

@@ -3,21 +3,21 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .._checks import check_range
-from .._hyperparams import PerAnchor, Scalar, expand_anchor_axis, per_anchor
+from .._hyperparams import NonNegative, Temperature, check_arguments, expand_anchor_axis, per_anchor
 from .._reduce import ReduceFn, masked_mean
 from ._common import finish, prepare, row_mean
 from ._protocols import per_anchor_loss
 
 
 @per_anchor_loss
+@check_arguments
 def cosine_contrastive(
     pos: Float[Array, "*batch"],
     neg: Float[Array, "*batch n_neg"],
     *,
-    margin: PerAnchor = 0.4,
-    repulsion: PerAnchor = 1.0,
-    temperature: Scalar = 1.0,
+    margin: NonNegative = 0.4,
+    repulsion: NonNegative = 1.0,
+    temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
@@ -57,8 +57,6 @@ def cosine_contrastive(
     """
     a = prepare(pos, neg, temperature=temperature, where=where, weights=weights)
     batch, dtype = a.pos.shape, a.pos.dtype
-    check_range("margin", margin, 0.0, jnp.inf, high_open=True, dtype=dtype)
-    check_range("repulsion", repulsion, 0.0, jnp.inf, high_open=True, dtype=dtype)
     margin = expand_anchor_axis(per_anchor("margin", margin, batch, dtype))
     repulsion = per_anchor("repulsion", repulsion, batch, dtype)
     excess = jnp.maximum(a.neg / a.temperature - margin, 0)

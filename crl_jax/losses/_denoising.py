@@ -1,11 +1,20 @@
 """Pairwise losses that distrust positives with a large loss (DenoiseRec)."""
 
+from typing import Annotated
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .._checks import check_range
-from .._hyperparams import PerAnchor, Scalar, expand_anchor_axis, per_anchor
+from .._hyperparams import (
+    NonNegative,
+    Range,
+    Scalar,
+    Temperature,
+    check_arguments,
+    expand_anchor_axis,
+    per_anchor,
+)
 from .._reduce import ReduceFn, masked_mean
 from ..weights import reliability_weights, small_loss_weights
 from ._common import Anchors, finish, lead, prepare, row_mean
@@ -13,12 +22,13 @@ from ._logspace import softplus
 from ._protocols import per_anchor_loss
 
 
+@check_arguments
 def truncated_bce(
     pos: Float[Array, "*batch"],
     neg: Float[Array, "*batch n_neg"],
     *,
-    drop_rate: Scalar,
-    temperature: Scalar = 1.0,
+    drop_rate: Annotated[Scalar, Range(0.0, 1.0)],
+    temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
@@ -65,12 +75,13 @@ def truncated_bce(
     return finish(missed + false_alarm, a, reduce_fn)
 
 
+@check_arguments
 def truncated_bpr(
     pos: Float[Array, "*batch"],
     neg: Float[Array, "*batch n_neg"],
     *,
-    drop_rate: Scalar,
-    temperature: Scalar = 1.0,
+    drop_rate: Annotated[Scalar, Range(0.0, 1.0)],
+    temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
@@ -113,12 +124,13 @@ def truncated_bpr(
 
 
 @per_anchor_loss
+@check_arguments
 def reweighted_bce(
     pos: Float[Array, "*batch"],
     neg: Float[Array, "*batch n_neg"],
     *,
-    exponent: PerAnchor,
-    temperature: Scalar = 1.0,
+    exponent: NonNegative,
+    temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
@@ -157,7 +169,7 @@ def reweighted_bce(
     1.0399
     """
     a = prepare(pos, neg, temperature=temperature, where=where, weights=weights)
-    exponent = _exponent(exponent, a)
+    exponent = per_anchor("exponent", exponent, a.pos.shape, a.pos.dtype)
     missed = _reweighted(a.pos / a.temperature, exponent)
     false_alarm = row_mean(
         _reweighted(-a.neg / a.temperature, expand_anchor_axis(exponent)), a.where
@@ -166,12 +178,13 @@ def reweighted_bce(
 
 
 @per_anchor_loss
+@check_arguments
 def reweighted_bpr(
     pos: Float[Array, "*batch"],
     neg: Float[Array, "*batch n_neg"],
     *,
-    exponent: PerAnchor,
-    temperature: Scalar = 1.0,
+    exponent: NonNegative,
+    temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
@@ -208,7 +221,7 @@ def reweighted_bpr(
     0.4973
     """
     a = prepare(pos, neg, temperature=temperature, where=where, weights=weights)
-    exponent = expand_anchor_axis(_exponent(exponent, a))
+    exponent = expand_anchor_axis(per_anchor("exponent", exponent, a.pos.shape, a.pos.dtype))
     return finish(row_mean(_reweighted(lead(a, a.neg), exponent), a.where), a, reduce_fn)
 
 
@@ -218,13 +231,6 @@ def _truncated(losses: Array, drop_rate: Scalar, anchors: Anchors) -> Array:
     kept = small_loss_weights(order, drop_rate=drop_rate, where=anchors.kept) > 0
     # Not a product: compilers may make it a selection, and 0 · nan a 0.
     return jnp.where(kept | jnp.isnan(order), losses, 0)
-
-
-def _exponent(exponent: PerAnchor, anchors: Anchors) -> Array:
-    """Of each anchor; judged before it is an array, of which jit shows no numbers."""
-    batch, dtype = anchors.pos.shape, anchors.pos.dtype
-    check_range("exponent", exponent, 0.0, jnp.inf, high_open=True, dtype=dtype)
-    return per_anchor("exponent", exponent, batch, dtype)
 
 
 def _reweighted(logits: Array, exponent: Array) -> Array:

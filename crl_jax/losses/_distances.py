@@ -1,15 +1,15 @@
 """Losses and measures of embeddings by their distances, where no score is at hand."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .._checks import check_range, check_shape
+from .._checks import check_shape
 from .._floats import at_least_float32
-from .._hyperparams import Scalar
+from .._hyperparams import Range, Scalar, check_arguments
 from .._reduce import ReduceFn, masked_mean
 from ._common import reduce_kept
 from ._logspace import log_mean_exp
@@ -27,6 +27,7 @@ def half_squared_hinge(
     return jnp.maximum(margin - distance, 0) ** 2 / 2
 
 
+@check_arguments
 def pair_contrastive(
     distance: Float[Array, "*batch"],
     same: Bool[Array, "*batch"],
@@ -79,6 +80,7 @@ def pair_contrastive(
     return reduce_kept(jnp.where(same, pull, push), where, weights, reduce_fn)
 
 
+@check_arguments
 def alignment(
     x: Float[Array, "*batch dim"],
     y: Float[Array, "*batch dim"],
@@ -120,10 +122,11 @@ def alignment(
     return reduce_kept(jnp.sum((x - y) ** 2, axis=-1), where, weights, reduce_fn)
 
 
+@check_arguments
 def uniformity(
     x: Float[Array, "*batch n dim"],
     *,
-    scale: Scalar = 2.0,
+    scale: Annotated[Scalar, Range(0.0, jnp.inf, low_open=True, high_open=True)] = 2.0,
     where: Bool[Array, "*batch n"] | None = None,
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
@@ -167,7 +170,6 @@ def uniformity(
     pairs = pairs.reshape(*x.shape[:-2], n * n)
     kept = jnp.any(pairs, axis=-1)
     x, weights = at_least_float32(x, weights)
-    check_range("scale", scale, 0.0, jnp.inf, low_open=True, high_open=True, dtype=x.dtype)
     x, weights = _silenced(x, where), _silenced(weights, kept)
 
     # All digits also where matrix products have less by default; and no square below 0.

@@ -10,9 +10,21 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .._checks import check_range, check_shape
+from .._checks import check_shape
 from .._floats import at_least_float32
-from .._hyperparams import PerAnchor, Scalar, expand_anchor_axis, per_anchor
+from .._hyperparams import (
+    Alpha,
+    Beta,
+    MinScore,
+    NonNegative,
+    PerAnchor,
+    Scalar,
+    TauPlus,
+    Temperature,
+    check_arguments,
+    expand_anchor_axis,
+    per_anchor,
+)
 from .._reduce import masked_mean
 from ..weights import bayesian_weights
 from ._logspace import (
@@ -24,10 +36,11 @@ from ._logspace import (
 )
 
 
+@check_arguments
 def biased_log_sum(
     neg: Float[Array, "*batch n_neg"],
     *,
-    temperature: Scalar = 1.0,
+    temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
 ) -> Float[Array, "*batch"]:
     r"""Takes every sample for a true negative: :math:`G = \sum_j e^{s_j/t}`.
@@ -54,11 +67,12 @@ def biased_log_sum(
     return log_sum_exp(_logits(neg, temperature, where), where=where)
 
 
+@check_arguments
 def oracle_log_sum(
     neg: Float[Array, "*batch n_neg"],
     *,
     true_negative: Bool[Array, "*batch n_neg"],
-    temperature: Scalar = 1.0,
+    temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
 ) -> Float[Array, "*batch"]:
     r"""Knows the true negatives, and scales their sum from their number to that of all.
@@ -96,13 +110,14 @@ def oracle_log_sum(
     return log_count(neg, where).astype(log_mean.dtype) + log_mean
 
 
+@check_arguments
 def debiased_log_sum(
     neg: Float[Array, "*batch n_neg"],
     pos: Float[Array, "*batch n_pos"],
     *,
-    tau_plus: PerAnchor,
-    min_score: PerAnchor = -1.0,
-    temperature: Scalar = 1.0,
+    tau_plus: TauPlus,
+    min_score: MinScore = -1.0,
+    temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
 ) -> Float[Array, "*batch"]:
     r"""Subtracts what the false negatives are expected to add.
@@ -146,14 +161,15 @@ def debiased_log_sum(
     return _debias(log_mean, neg, pos, tau_plus, min_score, temperature, where)
 
 
+@check_arguments
 def hard_log_sum(
     neg: Float[Array, "*batch n_neg"],
     pos: Float[Array, "*batch n_pos"],
     *,
-    tau_plus: PerAnchor,
-    beta: PerAnchor,
-    min_score: PerAnchor = -1.0,
-    temperature: Scalar = 1.0,
+    tau_plus: TauPlus,
+    beta: NonNegative,
+    min_score: MinScore = -1.0,
+    temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
 ) -> Float[Array, "*batch"]:
     r"""The debiased estimate, of negatives tilted towards the hard ones.
@@ -197,20 +213,20 @@ def hard_log_sum(
     """
     neg, pos = at_least_float32(neg, pos)
     logits = _logits(neg, temperature, where)
-    check_range("beta", beta, 0.0, jnp.inf, high_open=True, dtype=logits.dtype)
     beta = expand_anchor_axis(per_anchor("beta", beta, logits.shape[:-1], logits.dtype))
     log_mean = tilted_log_mean_exp(logits, beta, where=where)
     return _debias(log_mean, neg, pos, tau_plus, min_score, temperature, where)
 
 
+@check_arguments
 def bayesian_log_sum(
     neg: Float[Array, "*batch n_neg"],
     *,
-    tau_plus: PerAnchor,
-    alpha: PerAnchor,
-    beta: PerAnchor,
+    tau_plus: TauPlus,
+    alpha: Alpha,
+    beta: Beta,
     bins: int | None = None,
-    temperature: Scalar = 1.0,
+    temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
 ) -> Float[Array, "*batch"]:
     r"""Weights each sample by how its rank speaks for a true negative.
@@ -252,14 +268,15 @@ def bayesian_log_sum(
     return log_sum_exp(logits, weights=jax.lax.stop_gradient(omega))
 
 
+@check_arguments
 def floor_hit_rate(
     neg: Float[Array, "*batch n_neg"],
     pos: Float[Array, "*batch n_pos"],
     *,
-    tau_plus: PerAnchor,
-    beta: PerAnchor = 0.0,
-    min_score: PerAnchor = -1.0,
-    temperature: Scalar = 1.0,
+    tau_plus: TauPlus,
+    beta: NonNegative = 0.0,
+    min_score: MinScore = -1.0,
+    temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
 ) -> Float[Array, ""]:
     r"""Share of anchors whose debiased estimate is clamped at its floor.
@@ -309,7 +326,6 @@ def floor_hit_rate(
         where=where,
     )
     dtype = log_true.dtype
-    check_range("min_score", min_score, -jnp.inf, jnp.inf, high_open=True, dtype=dtype)
     log_true = log_true - log_count(neg, where).astype(dtype)
     floor = per_anchor("min_score", min_score, log_true.shape, dtype)
     floor = floor / jnp.asarray(temperature, dtype)
@@ -323,7 +339,6 @@ def _logits(neg: Array, temperature: Scalar, where: Array | None) -> Array:
     check_shape("where", where, neg.shape)
     check_shape("temperature", temperature, ())
     (neg,) = at_least_float32(neg)
-    check_range("temperature", temperature, 0.0, jnp.inf, low_open=True, dtype=neg.dtype)
     if where is not None:  # before any arithmetic: 0 * nan would reach d/dtemperature
         neg = jnp.where(where, neg, 0)
     return neg / jnp.asarray(temperature, neg.dtype)
@@ -340,8 +355,6 @@ def _debias(
 ) -> Array:
     batch, dtype = log_mean.shape, log_mean.dtype
     check_shape("pos", pos, (*batch, *pos.shape[-1:]))
-    check_range("tau_plus", tau_plus, 0.0, 1.0, high_open=True, dtype=dtype)
-    check_range("min_score", min_score, -jnp.inf, jnp.inf, high_open=True, dtype=dtype)
     tau_plus = per_anchor("tau_plus", tau_plus, batch, dtype)
     min_score = per_anchor("min_score", min_score, batch, dtype)
     temperature = jnp.asarray(temperature, dtype)

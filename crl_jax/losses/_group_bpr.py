@@ -3,8 +3,8 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .._checks import check_range, check_shape
-from .._hyperparams import PerAnchor, Scalar, expand_anchor_axis, per_anchor
+from .._checks import check_shape
+from .._hyperparams import Share, Temperature, check_arguments, expand_anchor_axis, per_anchor
 from .._reduce import ReduceFn, masked_mean
 from ._common import beside, finish, lead, prepare, row_mean
 from ._logspace import softplus
@@ -12,14 +12,15 @@ from ._protocols import per_anchor_loss
 
 
 @per_anchor_loss
+@check_arguments
 def gbpr(
     pos: Float[Array, "*batch"],
     neg: Float[Array, "*batch n_neg"],
     *,
     group: Float[Array, "*batch n_group"],
-    rho: PerAnchor,
+    rho: Share,
     where_group: Bool[Array, "*batch n_group"] | None = None,
-    temperature: Scalar = 1.0,
+    temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
@@ -64,7 +65,6 @@ def gbpr(
     """
     check_shape("group", group, (*neg.shape[:-1], *group.shape[-1:]))
     check_shape("where_group", where_group, group.shape)
-    check_range("rho", rho, 0.0, 1.0)
     a = prepare(pos, neg, temperature=temperature, where=where, weights=weights)
     keep = jnp.ones(group.shape, bool) if where_group is None else where_group
     if a.kept is not None:
@@ -76,13 +76,14 @@ def gbpr(
 
 
 @per_anchor_loss
+@check_arguments
 def mpr(
     pos: Float[Array, "..."],
     neg: Float[Array, "*batch n_neg"],
     *,
     likely: Float[Array, "*batch"],
-    balance: PerAnchor,
-    temperature: Scalar = 1.0,
+    balance: Share,
+    temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
@@ -129,7 +130,6 @@ def mpr(
     >>> print(f"{mpr(pos, neg, likely=likely, balance=0.5):.4f}")
     0.2573
     """
-    check_range("balance", balance, 0.0, 1.0)
     check_shape("likely", likely, neg.shape[:-1])
     a = prepare(
         pos, neg, temperature=temperature, where=where, weights=weights, extra_positives=True

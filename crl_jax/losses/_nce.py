@@ -1,10 +1,19 @@
 """Noise-contrastive estimation: tell the data from noise of a known distribution."""
 
+from typing import Annotated
+
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .._checks import check_range
-from .._hyperparams import PerAnchor, Scalar, expand_anchor_axis, per_anchor
+from .._hyperparams import (
+    FINITE,
+    PerAnchor,
+    Range,
+    Temperature,
+    check_arguments,
+    expand_anchor_axis,
+    per_anchor,
+)
 from .._reduce import ReduceFn, count_kept, masked_mean
 from ._common import beside, finish, prepare, row_mean
 from ._logspace import softplus
@@ -12,14 +21,15 @@ from ._protocols import per_anchor_loss
 
 
 @per_anchor_loss
+@check_arguments
 def nce(
     pos: Float[Array, "*batch"],
     neg: Float[Array, "*batch n_neg"],
     *,
-    pos_log_noise: PerAnchor,
-    neg_log_noise: PerAnchor,
-    ratio: PerAnchor | None = None,
-    temperature: Scalar = 1.0,
+    pos_log_noise: Annotated[PerAnchor, FINITE],
+    neg_log_noise: Annotated[PerAnchor, FINITE],
+    ratio: Annotated[PerAnchor | None, Range(0.0, jnp.inf, low_open=True, high_open=True)] = None,
+    temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
@@ -68,12 +78,6 @@ def nce(
     1.7427
     """
     a = prepare(pos, neg, temperature=temperature, where=where, weights=weights)
-    for name, value, low in [
-        ("pos_log_noise", pos_log_noise, -jnp.inf),
-        ("neg_log_noise", neg_log_noise, -jnp.inf),
-        ("ratio", ratio, 0.0),
-    ]:
-        check_range(name, value, low, jnp.inf, low_open=True, high_open=True, dtype=a.pos.dtype)
     if ratio is None:
         k = count_kept(a.neg, a.where).astype(a.neg.dtype)
     else:

@@ -5,8 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from .._checks import check_range
-from .._hyperparams import PerAnchor, Scalar, expand_anchor_axis, per_anchor
+from .._hyperparams import (
+    NonNegative,
+    Share,
+    TauPlus,
+    Temperature,
+    check_arguments,
+    expand_anchor_axis,
+    per_anchor,
+)
 from .._reduce import ReduceFn, masked_mean
 from ._common import finish, lead, prepare, row_mean
 from ._logspace import log_debiased, log_mean_sigmoid, softplus
@@ -14,11 +21,12 @@ from ._protocols import per_anchor_loss
 
 
 @per_anchor_loss
+@check_arguments
 def bpr(
     pos: Float[Array, "*batch"],
     neg: Float[Array, "*batch n_neg"],
     *,
-    temperature: Scalar = 1.0,
+    temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
@@ -60,11 +68,12 @@ def bpr(
 
 
 @per_anchor_loss
+@check_arguments
 def bce(
     pos: Float[Array, "*batch"],
     neg: Float[Array, "*batch n_neg"],
     *,
-    temperature: Scalar = 1.0,
+    temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
@@ -109,13 +118,14 @@ nt_logistic = bce
 
 
 @per_anchor_loss
+@check_arguments
 def debiased_pairwise(
     pos: Float[Array, "..."],
     neg: Float[Array, "*batch n_neg"],
     *,
-    tau_plus: PerAnchor,
-    floor: PerAnchor = 1e-2,
-    temperature: Scalar = 1.0,
+    tau_plus: TauPlus,
+    floor: Share = 1e-2,
+    temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
@@ -164,8 +174,6 @@ def debiased_pairwise(
         pos, neg, temperature=temperature, where=where, weights=weights, extra_positives=True
     )
     batch, dtype = a.pos.shape, a.pos.dtype
-    check_range("tau_plus", tau_plus, 0.0, 1.0, high_open=True, dtype=dtype)
-    check_range("floor", floor, 0.0, 1.0)
     tau_plus = per_anchor("tau_plus", tau_plus, batch, dtype)
     floor = per_anchor("floor", floor, batch, dtype)
 
@@ -184,12 +192,13 @@ def debiased_pairwise(
 
 
 @per_anchor_loss
+@check_arguments
 def triplet_margin(
     pos: Float[Array, "*batch"],
     neg: Float[Array, "*batch n_neg"],
     *,
-    margin: PerAnchor = 1.0,
-    temperature: Scalar = 1.0,
+    margin: NonNegative = 1.0,
+    temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
@@ -225,18 +234,18 @@ def triplet_margin(
     0.125
     """
     a = prepare(pos, neg, temperature=temperature, where=where, weights=weights)
-    check_range("margin", margin, 0.0, jnp.inf, high_open=True, dtype=a.pos.dtype)
     margin = expand_anchor_axis(per_anchor("margin", margin, a.pos.shape, a.pos.dtype))
     return finish(row_mean(jnp.maximum(margin - lead(a, a.neg), 0), a.where), a, reduce_fn)
 
 
 @per_anchor_loss
+@check_arguments
 def linear_pairwise(
     pos: Float[Array, "*batch"],
     neg: Float[Array, "*batch n_neg"],
     *,
-    repulsion: PerAnchor = 1.0,
-    temperature: Scalar = 1.0,
+    repulsion: NonNegative = 1.0,
+    temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
@@ -272,7 +281,6 @@ def linear_pairwise(
     -1.75
     """
     a = prepare(pos, neg, temperature=temperature, where=where, weights=weights)
-    check_range("repulsion", repulsion, 0.0, jnp.inf, high_open=True, dtype=a.pos.dtype)
     repulsion = per_anchor("repulsion", repulsion, a.pos.shape, a.pos.dtype)
     apart = repulsion * row_mean(a.neg, a.where) - a.pos
     return finish(apart / a.temperature, a, reduce_fn)

@@ -3,8 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .._checks import check_range
-from .._hyperparams import PerAnchor, Scalar, expand_anchor_axis, per_anchor
+from .._hyperparams import Finite, Temperature, check_arguments, expand_anchor_axis, per_anchor
 from .._reduce import ReduceFn, masked_mean
 from ._common import finish, prepare
 from ._logspace import softplus
@@ -12,12 +11,13 @@ from ._protocols import per_anchor_loss
 
 
 @per_anchor_loss
+@check_arguments
 def sigmoid_contrastive(
     pos: Float[Array, "*batch"],
     neg: Float[Array, "*batch n_neg"],
     *,
-    bias: PerAnchor = 0.0,
-    temperature: Scalar = 1.0,
+    bias: Finite = 0.0,
+    temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
@@ -59,7 +59,6 @@ def sigmoid_contrastive(
     2.1756
     """
     a = prepare(pos, neg, temperature=temperature, where=where, weights=weights)
-    check_range("bias", bias, -jnp.inf, jnp.inf, low_open=True, high_open=True, dtype=a.pos.dtype)
     b = per_anchor("bias", bias, a.pos.shape, a.pos.dtype)
     together = softplus(-(a.pos / a.temperature + b))
     apart = softplus(a.neg / a.temperature + expand_anchor_axis(b))

@@ -5,8 +5,8 @@ from typing import Literal
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .._checks import check_range, check_shape
-from .._hyperparams import PerAnchor, Scalar, per_anchor
+from .._checks import check_shape
+from .._hyperparams import TauPlus, Temperature, check_arguments, per_anchor
 from .._reduce import ReduceFn, masked_mean
 from ._common import Anchors, finish, prepare, prepare_many, row_mean
 from ._contrastive import contrastive
@@ -16,12 +16,13 @@ from ._protocols import per_anchor_loss
 
 
 @per_anchor_loss
+@check_arguments
 def oracle_contrastive(
     pos: Float[Array, "*batch"],
     neg: Float[Array, "*batch n_neg"],
     *,
     true_negative: Bool[Array, "*batch n_neg"],
-    temperature: Scalar = 1.0,
+    temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
@@ -75,13 +76,14 @@ def oracle_contrastive(
 
 
 @per_anchor_loss
+@check_arguments
 def supervised_contrastive(
     pos: Float[Array, "*batch n_pos"],
     neg: Float[Array, "*batch n_neg"],
     *,
     denominator: Literal["all", "own"] = "all",
     where_pos: Bool[Array, "*batch n_pos"] | None = None,
-    temperature: Scalar = 1.0,
+    temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
@@ -140,14 +142,15 @@ def supervised_contrastive(
 
 
 @per_anchor_loss
+@check_arguments
 def punce(
     pos: Float[Array, "*batch n_pos"],
     neg: Float[Array, "*batch n_neg"],
     *,
     labelled: Bool[Array, "*batch"],
-    tau_plus: PerAnchor,
+    tau_plus: TauPlus,
     where_pos: Bool[Array, "*batch n_pos"] | None = None,
-    temperature: Scalar = 1.0,
+    temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
@@ -202,7 +205,6 @@ def punce(
     a = prepare_many(
         pos, neg, temperature=temperature, where=where, where_pos=where_pos, weights=weights
     )
-    check_range("tau_plus", tau_plus, 0.0, 1.0, high_open=True, dtype=a.pos.dtype)
     share = jnp.where(labelled, 1, per_anchor("tau_plus", tau_plus, batch, a.pos.dtype))
     log_g = biased_log_sum(a.neg, temperature=a.temperature, where=a.where)
     positives = a.pos / a.temperature

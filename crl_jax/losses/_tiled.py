@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._checks import check_shape
 from .._floats import at_least_float32
+from .._hyperparams import check_arguments
 from ._batch_scores import check_pair, different, own_scores, sample_ids, scores_of
 
 # Scores in a tile unless told otherwise: 8 MiB of float32, of which a loss holds a handful.
@@ -79,6 +80,7 @@ def tiled_view_loss(
     return _mean_loss(loss, z, partners, z, both, weights, rows, axis_name, hyperparams)
 
 
+@check_arguments
 def tiled_tower_loss(
     loss: Loss,
     x: Float[Array, "batch dim"],

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from .._checks import check_range
 from .._floats import at_least_float32
-from .._hyperparams import Range, Scalar, check_hyperparams
+from .._hyperparams import Range, Scalar, check_arguments
 
 
 def informativeness(
@@ -66,7 +66,7 @@ def unbiasedness(ecdf: Float[Array, "..."], prior: Float[Array, "..."]) -> Float
     return jnp.where(excluded, 1 - prior, true / jnp.where(excluded, 1, total))
 
 
-@check_hyperparams
+@check_arguments
 def sampling_risk(
     info: Float[Array, "*batch n"],
     unbias: Float[Array, "*batch n"],

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from .._checks import check_shape
-from .._hyperparams import Range, check_hyperparams
+from .._hyperparams import Range, check_arguments
 from ..data import Interactions
 
 Prior = Array | np.ndarray | Callable[[Array, Array], Array]
@@ -75,7 +75,7 @@ def group_prior(
     return jax.tree_util.Partial(_by_group, jnp.asarray(groups, jnp.int32), table)
 
 
-@check_hyperparams
+@check_arguments
 def oracle_prior(
     held_out: Interactions,
     *,

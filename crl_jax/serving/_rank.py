@@ -45,8 +45,8 @@ def best(
     Returns:
       Row indices and scores in descending order, padded with -1 and -inf.
 
-    In a process that was forked after its parent had computed, NumPy computes: the threads of XLA do
-    not survive a fork, and a compiled call would hang. Scores may then differ by rounding.
+    A process that was forked after its parent had computed uses NumPy: the threads of XLA do not
+    survive a fork, and a compiled call would hang. Scores may then differ by rounding.
     """
     global _process
     if _process not in (None, os.getpid()):

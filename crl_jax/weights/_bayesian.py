@@ -16,19 +16,28 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float
 
-from .._checks import check_range, check_shape
+from .._checks import check_shape
 from .._floats import at_least_float32, rounded
-from .._hyperparams import PerAnchor, expand_anchor_axis, per_anchor
+from .._hyperparams import (
+    Alpha,
+    Beta,
+    PerAnchor,
+    TauPlus,
+    check_arguments,
+    expand_anchor_axis,
+    per_anchor,
+)
 from .._reduce import count_kept
 from ..stats import binned_ranks, ranks
 
 
+@check_arguments
 def bayesian_weights(
     neg: Float[Array, "*batch n_neg"],
     *,
-    tau_plus: PerAnchor,
-    alpha: PerAnchor,
-    beta: PerAnchor,
+    tau_plus: TauPlus,
+    alpha: Alpha,
+    beta: Beta,
     bins: int | None = None,
     where: Bool[Array, "*batch n_neg"] | None = None,
 ) -> Float[Array, "*batch n_neg"]:
@@ -85,7 +94,6 @@ def bayesian_weights(
     >>> print(np.asarray(w).round(3))
     [0.645 2.663 1.087]
     """
-    check_range("beta", beta, 0.5, 1.0)
     (neg,) = at_least_float32(neg)
     _check_population(alpha, beta, neg.dtype)
     alpha_ = per_anchor("alpha", alpha, neg.shape[:-1], neg.dtype)
@@ -100,11 +108,12 @@ def bayesian_weights(
     return _relative_density(easy, hard, neg, tau_plus, alpha, bins, where)
 
 
+@check_arguments
 def true_negative_posterior(
     neg: Float[Array, "*batch n_neg"],
     *,
-    tau_plus: PerAnchor,
-    alpha: PerAnchor,
+    tau_plus: TauPlus,
+    alpha: Alpha,
     where: Bool[Array, "*batch n_neg"] | None = None,
 ) -> Float[Array, "*batch n_neg"]:
     r"""Probability that a sample is a true negative, given how it ranks.
@@ -159,8 +168,6 @@ def _relative_density(
     r"""``easy (1-Φ) + hard Φ``, relative to the density of the unlabelled, at each rank."""
     check_shape("where", where, neg.shape)
     batch, dtype = neg.shape[:-1], neg.dtype
-    check_range("tau_plus", tau_plus, 0.0, 1.0, high_open=True, dtype=dtype)
-    check_range("alpha", alpha, 0.5, 1.0)
     tau_plus = per_anchor("tau_plus", tau_plus, batch, dtype)
     alpha = per_anchor("alpha", alpha, batch, dtype)
     easy, hard = expand_anchor_axis(easy), expand_anchor_axis(hard)

@@ -7,6 +7,7 @@ from jaxtyping import Array, Bool, Float
 
 from .._checks import check_shape
 from .._floats import at_least_float32
+from .._hyperparams import check_arguments
 from .._reduce import masked_mean
 from .._scaling import row_scale
 from .._search import count_below
@@ -25,6 +26,7 @@ class Calibration(NamedTuple):
     """Mean distance of the two, weighted by the counts: the expected calibration error."""
 
 
+@check_arguments
 def posterior_calibration(
     posterior: Float[Array, "*batch n_neg"],
     is_true: Bool[Array, "*batch n_neg"],
@@ -81,6 +83,7 @@ def posterior_calibration(
     return Calibration(predicted, actual, count, error)
 
 
+@check_arguments
 def weights_auc(
     weights: Float[Array, "*batch n_neg"],
     is_true: Bool[Array, "*batch n_neg"],
@@ -124,6 +127,7 @@ def weights_auc(
     return jnp.where(jnp.any(jnp.isnan(w)), jnp.nan, auc)
 
 
+@check_arguments
 def false_negative_share(
     weights: Float[Array, "*batch n_neg"],
     is_true: Bool[Array, "*batch n_neg"],

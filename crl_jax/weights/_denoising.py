@@ -1,19 +1,22 @@
 """Weights for positives that may be noise: those with a small loss count."""
 
+from typing import Annotated
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from .._checks import check_range, check_shape
+from .._checks import check_shape
 from .._floats import at_least_float32
-from .._hyperparams import PerAnchor, Scalar, per_anchor
+from .._hyperparams import NonNegative, Range, Scalar, check_arguments, per_anchor
 
 
+@check_arguments
 def small_loss_weights(
     losses: Float[Array, "*batch"],
     *,
-    drop_rate: Scalar,
+    drop_rate: Annotated[Scalar, Range(0.0, 1.0)],
     where: Bool[Array, "*batch"] | None = None,
 ) -> Float[Array, "*batch"]:
     r"""Weights of 0 for the largest losses of a batch and of 1 for the others.
@@ -50,7 +53,6 @@ def small_loss_weights(
     """
     check_shape("where", where, losses.shape)
     check_shape("drop_rate", drop_rate, ())
-    check_range("drop_rate", drop_rate, 0.0, 1.0)
     (losses,) = at_least_float32(losses)
     kept = jnp.ones(losses.shape, bool) if where is None else where
 
@@ -63,8 +65,9 @@ def small_loss_weights(
     return counts.reshape(losses.shape).astype(losses.dtype)
 
 
+@check_arguments
 def reliability_weights(
-    logits: Float[Array, "*shape"], *, exponent: PerAnchor
+    logits: Float[Array, "*shape"], *, exponent: NonNegative
 ) -> Float[Array, "*shape"]:
     r"""A power of the probability that the model gives to what a label says.
 
@@ -93,7 +96,6 @@ def reliability_weights(
     ['0.345', '0.707', '0.939']
     """
     (logits,) = at_least_float32(logits)
-    check_range("exponent", exponent, 0.0, jnp.inf, high_open=True, dtype=logits.dtype)
     exponent = per_anchor("exponent", exponent, logits.shape, logits.dtype)
     # Not a power of σ: at an underflowed 0 its slope is infinite for b < 1, and log 0 for b.
     return jnp.exp(exponent * jax.nn.log_sigmoid(logits))

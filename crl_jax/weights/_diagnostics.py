@@ -7,10 +7,12 @@ from jaxtyping import Array, Bool, Float
 
 from .._checks import check_shape
 from .._floats import at_least_float32
+from .._hyperparams import check_arguments
 from .._reduce import masked_mean
 from .._scaling import row_scale
 
 
+@check_arguments
 def effective_sample_size(
     weights: Float[Array, "*batch n"],
     *,
@@ -59,6 +61,7 @@ class PosteriorByLabel(NamedTuple):
     """Mean over the false negatives; the lower, the better."""
 
 
+@check_arguments
 def posterior_by_label(
     posterior: Float[Array, "*batch n_neg"],
     is_true: Bool[Array, "*batch n_neg"],

@@ -1,14 +1,14 @@
 """Estimates of what the weights assume: the encoder's quality and the class prior."""
 
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .._checks import check_range, check_shape
+from .._checks import check_shape
 from .._floats import at_least_float32
-from .._hyperparams import Scalar
+from .._hyperparams import Range, Scalar, check_arguments
 from .._reduce import masked_mean
 from .._search import count_below
 
@@ -16,6 +16,7 @@ from .._search import count_below
 _SLACK = 0.01
 
 
+@check_arguments
 def estimate_alpha(
     pos: Float[Array, "*batch n_pos"],
     neg: Float[Array, "*batch n_neg"],
@@ -103,11 +104,12 @@ class TauPlusEstimate(NamedTuple):
     """The prior is no larger than this with the confidence asked for, in [0, 1]."""
 
 
+@check_arguments
 def estimate_tau_plus(
     pos: Float[Array, "*batch n_pos"],
     unlabelled: Float[Array, "*batch n_unlabelled"],
     *,
-    confidence: Scalar = 0.9,
+    confidence: Annotated[Scalar, Range(0.0, 1.0, low_open=True, high_open=True)] = 0.9,
     where_pos: Bool[Array, "*batch n_pos"] | None = None,
     where_unlabelled: Bool[Array, "*batch n_unlabelled"] | None = None,
 ) -> TauPlusEstimate:
@@ -170,7 +172,6 @@ def estimate_tau_plus(
     check_shape("unlabelled", unlabelled, (*pos.shape[:-1], *unlabelled.shape[-1:]))
     pos, unlabelled = at_least_float32(pos, unlabelled)
     dtype = pos.dtype
-    check_range("confidence", confidence, 0.0, 1.0, low_open=True, high_open=True, dtype=dtype)
     kept = _kept("where_pos", pos, where_pos)
     kept_unlabelled = _kept("where_unlabelled", unlabelled, where_unlabelled)
     estimate = _least_ratio(kept, kept_unlabelled, jnp.asarray(confidence, dtype))

@@ -4,18 +4,19 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .._checks import check_range, check_shape
+from .._checks import check_shape
 from .._floats import at_least_float32
-from .._hyperparams import PerAnchor, Scalar, expand_anchor_axis, per_anchor
+from .._hyperparams import NonNegative, Temperature, check_arguments, expand_anchor_axis, per_anchor
 from .._reduce import count_kept
 from .._scaling import subtract_row_max
 
 
+@check_arguments
 def hard_weights(
     neg: Float[Array, "*batch n_neg"],
     *,
-    beta: PerAnchor,
-    temperature: Scalar = 1.0,
+    beta: NonNegative,
+    temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
 ) -> Float[Array, "*batch n_neg"]:
     r"""Weights that grow exponentially with the score of a negative.
@@ -52,8 +53,6 @@ def hard_weights(
     check_shape("where", where, neg.shape)
     check_shape("temperature", temperature, ())
     (neg,) = at_least_float32(neg)
-    check_range("beta", beta, 0.0, jnp.inf, high_open=True, dtype=neg.dtype)
-    check_range("temperature", temperature, 0.0, jnp.inf, low_open=True, dtype=neg.dtype)
     beta = expand_anchor_axis(per_anchor("beta", beta, neg.shape[:-1], neg.dtype))
     if where is not None:  # before any arithmetic: 0 * nan would reach the temperature
         neg = jnp.where(where, neg, -jnp.inf)

@@ -5,12 +5,14 @@ ranks as little, nor should it say at once which positives are noise. These func
 called inside a jitted step; their numbers may be traced.
 """
 
+from typing import Annotated
+
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._checks import check_range
 from .._floats import at_least_float32
-from .._hyperparams import Scalar
+from .._hyperparams import Range, Scalar, check_arguments
 
 
 def fixed_alpha(progress: Float[Array, "*shape"], *, alpha: Scalar) -> Float[Array, "*shape"]:
@@ -59,8 +61,12 @@ def warmup_alpha(
     return _ramp(progress, 0.5, alpha, until)
 
 
+@check_arguments
 def ramp_drop_rate(
-    progress: Float[Array, "*shape"], *, drop_rate: Scalar, until: Scalar = 1.0
+    progress: Float[Array, "*shape"],
+    *,
+    drop_rate: Annotated[Scalar, Range(0.0, 1.0)],
+    until: Scalar = 1.0,
 ) -> Float[Array, "*shape"]:
     r"""From 0, which drops nothing, up to a drop rate in a straight line.
 
@@ -88,7 +94,6 @@ def ramp_drop_rate(
     >>> print(ramp_drop_rate(jnp.array([0.0, 0.25, 0.5, 0.75]), drop_rate=0.25, until=0.5))
     [0.    0.125 0.25  0.25 ]
     """
-    check_range("drop_rate", drop_rate, 0.0, 1.0)
     return _ramp(progress, 0.0, drop_rate, until)
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 import numpy as np
 
 from ..._checks import check_count, check_range
-from ..._hyperparams import Range, check_hyperparams
+from ..._hyperparams import Range, check_arguments
 from ._graphs import Graphs, RawGraphs
 
 # Edges of motifs with five nodes each, so that classes differ in shape and not in size.
@@ -18,7 +18,7 @@ _MOTIFS = {
 _SIZE = 5
 
 
-@check_hyperparams
+@check_arguments
 def simulate_graphs(
     *,
     n: int = 400,
