@@ -1,4 +1,4 @@
-"""Pairwise losses whose comparison is of more than one item, or one user, on a side."""
+"""Pairwise losses over groups of users (GBPR) or several items (MPR)."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
@@ -25,34 +25,35 @@ def gbpr(
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
 ) -> Float[Array, "..."]:
-    r"""Group preference BPR: the users who took an item vouch for it together.
+    r"""Group Bayesian personalised ranking (GBPR) loss.
 
     .. math::
         \ell = \frac1N \sum_j -\log \sigma\Bigl(\Bigl[
             \frac{\rho}{|G|} \sum_{w \in G} s_{wi} + (1 - \rho)\, s^+ - s_j\Bigr] / t\Bigr)
 
-    A single noisy positive moves little what its group agrees on. With ``rho=0`` it is
-    :func:`bpr`.
+    Averaging the positive score over a group of users reduces the effect of noisy positives.
+    Equivalent to :func:`bpr` for ``rho=0``.
 
     Args:
-      pos: Scores :math:`s^+ = s_{ui}` of anchors with their positives, shape ``[*batch]``.
-      neg: Scores :math:`s_j` with their negatives, shape ``[*batch, n_neg]``.
-      group: Scores :math:`s_{wi}` of a group of users with the same positive, shape
-        ``[*batch, n_group]``; in the paper the anchor is one of them.
-      rho: Share :math:`\rho` in [0, 1] of the group's mean; a scalar or an array that
+      pos: Scores :math:`s^+ = s_{ui}` of anchor-positive pairs, shape ``[*batch]``.
+      neg: Scores :math:`s_j` of anchor-negative pairs, shape ``[*batch, n_neg]``.
+      group: Scores :math:`s_{wi}` of a group of users with the same positive item, shape
+        ``[*batch, n_group]``; in the paper the group includes the anchor.
+      rho: Weight :math:`\rho` in [0, 1] of the group mean; a scalar or an array that
         broadcasts to ``[*batch]``.
-      where_group: True keeps a user, shape ``[*batch, n_group]``; others are never read. An
-        anchor without a group speaks for itself, as with ``rho=0``.
+      where_group: Mask of valid group members, shape ``[*batch, n_group]``; masked scores are
+        ignored. For anchors with an empty group, ``rho`` is 0.
       temperature: As in :func:`bpr`.
       where: As in :func:`bpr`.
       weights: As in :func:`bpr`.
       reduce_fn: As in :func:`bpr`.
 
     Returns:
-      What ``reduce_fn`` makes of shape ``[*batch]``, by default the mean; at least float32.
+      Reduced loss, by default the mean over anchors; per-anchor losses ``[*batch]`` if
+      ``reduce_fn`` is None. At least float32.
 
     Raises:
-      ValueError: If a shape does not fit or a hyper-parameter leaves its range.
+      ValueError: If shapes are incompatible or a hyper-parameter is out of range.
 
     References:
       Pan and Chen, `GBPR: Group Preference Based Bayesian Personalized Ranking for One-Class
@@ -88,26 +89,28 @@ def mpr(
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
 ) -> Float[Array, "..."]:
-    r"""Multiple pairwise ranking: orders the leads of items over each other.
+    r"""Multiple pairwise ranking (MPR) loss.
 
     .. math::
         \ell = \frac1N \sum_{j} -\log \sigma\bigl(\bigl[
             \lambda\,(s^+ - s_{j_1})
             + (1 - \lambda)\,\{(s_{j_1} - s_j) - (s_{i_1} - s_{i_2})\}\bigr] / t\bigr)
 
-    from :math:`s^+ - s_j \ge s_{j_1} - s_j \ge s_{i_1} - s_{i_2}`: an unseen item
-    :math:`j_1` that the user may like stands between the positive and the negative :math:`j`,
-    and leads the latter by more than one positive leads another. With ``balance=1`` it is
-    :func:`bpr` of the positive over the likely item.
+    The model assumption is :math:`s^+ - s_j \ge s_{j_1} - s_j \ge s_{i_1} - s_{i_2}`: an
+    unobserved item :math:`j_1` that the user may like ranks between the positive and the
+    negative :math:`j`, and its score margin over :math:`j` exceeds the margin between two
+    positives. For ``balance=1`` it is :func:`bpr` with the likely item as the negative.
 
     Args:
-      pos: Scores of anchors with their positives. Shape ``[*batch]``: the own positive
-        :math:`s^+` alone; for the lead of two others stands its expectation 0. Shape
-        ``[*batch, 3]`` (as many axes as ``neg``): the own one, :math:`s_{i_1}` and
+      pos: Scores of anchor-positive pairs. Shape ``[*batch]``: only the positive :math:`s^+`;
+        the margin :math:`s_{i_1} - s_{i_2}` is replaced by its expectation 0. Shape
+        ``[*batch, 3]`` (same rank as ``neg``): :math:`s^+`, :math:`s_{i_1}` and
         :math:`s_{i_2}`.
-      neg: Scores :math:`s_j` with negatives, such as unpopular items, ``[*batch, n_neg]``.
-      likely: Scores :math:`s_{j_1}` with an unseen item that the user may like, ``[*batch]``.
-      balance: The :math:`\lambda` in [0, 1]; a scalar or an array that broadcasts to
+      neg: Scores :math:`s_j` of negatives, such as unpopular items, shape
+        ``[*batch, n_neg]``.
+      likely: Scores :math:`s_{j_1}` of an unobserved item that the user may like, shape
+        ``[*batch]``.
+      balance: Weight :math:`\lambda` in [0, 1]; a scalar or an array that broadcasts to
         ``[*batch]``.
       temperature: As in :func:`bpr`.
       where: As in :func:`bpr`.
@@ -115,10 +118,11 @@ def mpr(
       reduce_fn: As in :func:`bpr`.
 
     Returns:
-      What ``reduce_fn`` makes of shape ``[*batch]``, by default the mean; at least float32.
+      Reduced loss, by default the mean over anchors; per-anchor losses ``[*batch]`` if
+      ``reduce_fn`` is None. At least float32.
 
     Raises:
-      ValueError: If a shape does not fit or a hyper-parameter leaves its range.
+      ValueError: If shapes are incompatible or a hyper-parameter is out of range.
 
     References:
       Yu et al., `Multiple Pairwise Ranking with Implicit Feedback

@@ -1,4 +1,4 @@
-"""Pairwise losses: a positive against one negative at a time, or against their mean."""
+"""Pairwise losses, which compare a positive with individual negatives."""
 
 import jax
 import jax.numpy as jnp
@@ -31,30 +31,31 @@ def bpr(
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
 ) -> Float[Array, "..."]:
-    r"""Bayesian personalised ranking, averaged over the negatives of an anchor.
+    r"""Bayesian personalised ranking (BPR) loss, averaged over the negatives per anchor.
 
     .. math::
         \ell = \frac1N \sum_j -\log \sigma\bigl((s^+ - s_j)/t\bigr)
 
-    The mean, not the sum: an anchor with N negatives weighs as much as with one, so
-    changing N changes the variance of the gradient and not its scale.
+    The loss is a mean over negatives, not a sum, so the number of negatives affects the variance
+    of the gradient but not its scale.
 
     Args:
-      pos: Scores :math:`s^+` of anchors with their positives, shape ``[*batch]``.
-      neg: Scores :math:`s_j` with their negatives, shape ``[*batch, n_neg]``.
-      temperature: The :math:`t > 0` that divides all scores.
-      where: True keeps a negative, shape ``[*batch, n_neg]``; others are never read, in
-        value or gradient. An anchor that keeps none has loss 0 and leaves the reduction.
-      weights: Multiply the losses of the anchors, shape ``[*batch]``; gradients flow into
-        them. ``None`` means 1.
-      reduce_fn: Called as ``reduce_fn(losses, where=anchors_with_negatives)``. ``None``
-        returns one loss per anchor.
+      pos: Scores :math:`s^+` of anchor-positive pairs, shape ``[*batch]``.
+      neg: Scores :math:`s_j` of anchor-negative pairs, shape ``[*batch, n_neg]``.
+      temperature: Temperature :math:`t > 0`, the divisor of all scores.
+      where: Mask of valid negatives, shape ``[*batch, n_neg]``. Masked scores affect neither
+        the loss nor the gradient. Anchors without a valid negative have loss 0 and are
+        excluded from the reduction.
+      weights: Weights of the anchors, shape ``[*batch]``; differentiable. ``None`` means 1.
+      reduce_fn: Reduction, called as ``reduce_fn(losses, where=anchors_with_negatives)``.
+        ``None`` returns per-anchor losses.
 
     Returns:
-      What ``reduce_fn`` makes of shape ``[*batch]``, by default the mean; at least float32.
+      Reduced loss, by default the mean over anchors; per-anchor losses ``[*batch]`` if
+      ``reduce_fn`` is None. At least float32.
 
     Raises:
-      ValueError: If a shape does not fit or ``temperature`` is not positive.
+      ValueError: If shapes are incompatible or ``temperature`` is not positive.
 
     References:
       Rendle et al., `BPR: Bayesian Personalized Ranking from Implicit Feedback
@@ -78,28 +79,29 @@ def bce(
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
 ) -> Float[Array, "..."]:
-    r"""Binary cross-entropy of a positive and the average of its negatives; NT-Logistic.
+    r"""Binary cross-entropy, averaged over the negatives per anchor (NT-Logistic).
 
     .. math::
         \ell = -\log \sigma(s^+/t) - \frac1N \sum_j \log \sigma(-s_j/t)
 
-    The mean, not the sum, over negatives: the two classes stay balanced and the loss is
-    the average over the N triplets of an anchor, its positive and one negative. Of
-    similarities of embeddings it is the NT-Logistic loss: `nt_logistic` is another name.
+    The mean over negatives, rather than the sum, balances the two classes: the loss is the
+    average over N triplets of an anchor, its positive and one negative. Applied to embedding
+    similarities it is the NT-Logistic loss; `nt_logistic` is an alias.
 
     Args:
-      pos: Scores :math:`s^+` of anchors with their positives, shape ``[*batch]``.
-      neg: Scores :math:`s_j` with their negatives, shape ``[*batch, n_neg]``.
+      pos: Scores :math:`s^+` of anchor-positive pairs, shape ``[*batch]``.
+      neg: Scores :math:`s_j` of anchor-negative pairs, shape ``[*batch, n_neg]``.
       temperature: As in :func:`bpr`.
       where: As in :func:`bpr`.
       weights: As in :func:`bpr`.
       reduce_fn: As in :func:`bpr`.
 
     Returns:
-      What ``reduce_fn`` makes of shape ``[*batch]``, by default the mean; at least float32.
+      Reduced loss, by default the mean over anchors; per-anchor losses ``[*batch]`` if
+      ``reduce_fn`` is None. At least float32.
 
     Raises:
-      ValueError: If a shape does not fit or ``temperature`` is not positive.
+      ValueError: If shapes are incompatible or ``temperature`` is not positive.
 
     References:
       He et al., `Neural Collaborative Filtering <https://arxiv.org/abs/1708.05031>`_, 2017,
@@ -130,7 +132,7 @@ def debiased_pairwise(
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
 ) -> Float[Array, "..."]:
-    r"""Debiased pairwise loss: the probability of preferring positives over true negatives.
+    r"""Debiased pairwise loss, which corrects BPR for false negatives.
 
     .. math::
         \ell = -\log \max\Bigl(\frac{1}{\tau^-}\Bigl[
@@ -138,30 +140,32 @@ def debiased_pairwise(
             - \tau^+ \frac1M \sum_m \sigma\bigl((s^+ - s^+_m)/t\bigr)\Bigr],\;
             \text{floor}\Bigr)
 
-    With ``tau_plus=0, floor=0`` and one negative it is :func:`bpr`.
+    The argument of the logarithm estimates the probability that a positive is ranked above a
+    true negative. Equivalent to :func:`bpr` for ``tau_plus=0``, ``floor=0`` and one negative.
 
     Args:
-      pos: Scores of anchors with their positives. Shape ``[*batch, 1 + M]`` (as many axes
-        as ``neg``): column 0 is the own positive :math:`s^+`, the others the
-        :math:`s^+_m`. Shape ``[*batch]``: without others, their mean becomes ½, the exact
-        expectation for two independent positives.
-      neg: Scores :math:`s_j` with their negatives, shape ``[*batch, n_neg]``.
-      tau_plus: Prior :math:`\tau^+` in [0, 1) that a negative is in truth a positive; a
-        scalar or an array that broadcasts to ``[*batch]``.
-      floor: Smallest probability to take the logarithm of, in [0, 1]; below it the
-        gradient is zero. With 0, an estimate that is not positive counts as the rounding
-        error of its first term, with zero gradient: large, but finite.
+      pos: Scores of anchor-positive pairs. Shape ``[*batch, 1 + M]`` (same rank as ``neg``):
+        column 0 is the positive :math:`s^+`, the others are further positives
+        :math:`s^+_m`. Shape ``[*batch]``: the mean over further positives is replaced by ½,
+        its exact expectation for two independent positives.
+      neg: Scores :math:`s_j` of anchor-negative pairs, shape ``[*batch, n_neg]``.
+      tau_plus: Prior probability :math:`\tau^+` in [0, 1) that a negative is a false negative;
+        a scalar or an array that broadcasts to ``[*batch]``.
+      floor: Lower bound of the estimated probability, in [0, 1]; the gradient is zero below
+        it. For 0, the bound is the rounding error of the first term, so that non-positive
+        estimates give a large but finite loss.
       temperature: As in :func:`bpr`.
       where: As in :func:`bpr`.
       weights: As in :func:`bpr`.
       reduce_fn: As in :func:`bpr`.
 
     Returns:
-      What ``reduce_fn`` makes of shape ``[*batch]``, by default the mean; at least float32.
-      Negative where the estimate exceeds 1, as an unbiased one may.
+      Reduced loss, by default the mean over anchors; per-anchor losses ``[*batch]`` if
+      ``reduce_fn`` is None. At least float32.
+      Negative if the estimate exceeds 1, which an unbiased estimate may.
 
     Raises:
-      ValueError: If a shape does not fit or a hyper-parameter leaves its range.
+      ValueError: If shapes are incompatible or a hyper-parameter is out of range.
 
     References:
       "Contrastive Learning for Personalized Recommendation", Eq. 5.17 and 5.18.
@@ -184,7 +188,7 @@ def debiased_pairwise(
         log_false = log_mean_sigmoid(lead(a, a.extra), None)
     log_true = log_debiased(log_mixed, log_false, tau_plus)
 
-    # Not the smallest number there is: BPR values of ±100 are to pass through floor = 0.
+    # Relative to log_mixed: with floor = 0, the smallest float would clip BPR losses near 100.
     rounding = jax.lax.stop_gradient(log_mixed) + float(np.log(np.finfo(dtype).eps))
     bounded = floor != 0
     log_floor = jnp.where(bounded, jnp.log(jnp.where(bounded, floor, 1)), rounding)
@@ -203,26 +207,27 @@ def triplet_margin(
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
 ) -> Float[Array, "..."]:
-    r"""Triplet loss: a positive has to lead each negative by a margin, and no further.
+    r"""Triplet margin loss, averaged over the negatives per anchor.
 
     .. math::
         \ell = \frac1N \sum_j \max\bigl((s_j - s^+)/t + m,\, 0\bigr)
 
     Args:
-      pos: Scores :math:`s^+` of anchors with their positives, shape ``[*batch]``. Of
-        distances, take the negative.
-      neg: Scores :math:`s_j` with their negatives, shape ``[*batch, n_neg]``.
-      margin: The :math:`m \ge 0`; a scalar or an array that broadcasts to ``[*batch]``.
+      pos: Scores :math:`s^+` of anchor-positive pairs, shape ``[*batch]``; negated distances
+        for a metric loss.
+      neg: Scores :math:`s_j` of anchor-negative pairs, shape ``[*batch, n_neg]``.
+      margin: Margin :math:`m \ge 0`; a scalar or an array that broadcasts to ``[*batch]``.
       temperature: As in :func:`bpr`.
       where: As in :func:`bpr`.
       weights: As in :func:`bpr`.
       reduce_fn: As in :func:`bpr`.
 
     Returns:
-      What ``reduce_fn`` makes of shape ``[*batch]``, by default the mean; at least float32.
+      Reduced loss, by default the mean over anchors; per-anchor losses ``[*batch]`` if
+      ``reduce_fn`` is None. At least float32.
 
     Raises:
-      ValueError: If a shape does not fit or a hyper-parameter leaves its range.
+      ValueError: If shapes are incompatible or a hyper-parameter is out of range.
 
     References:
       Schroff et al., `FaceNet: A Unified Embedding for Face Recognition and Clustering
@@ -250,28 +255,29 @@ def linear_pairwise(
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
 ) -> Float[Array, "..."]:
-    r"""The simple contrastive loss: scores of negatives minus that of the positive.
+    r"""Linear pairwise loss: mean score of the negatives minus the score of the positive.
 
     .. math::
         \ell = -s^+/t + \lambda \frac1N \sum_j s_j/t
 
-    What the other losses bend. Without a lower bound unless scores have one, as cosines do.
+    The loss is unbounded below unless the scores are bounded, as cosine similarities are.
 
     Args:
-      pos: Scores :math:`s^+` of anchors with their positives, shape ``[*batch]``.
-      neg: Scores :math:`s_j` with their negatives, shape ``[*batch, n_neg]``.
-      repulsion: The :math:`\lambda \ge 0`; a scalar or an array that broadcasts to
-        ``[*batch]``.
+      pos: Scores :math:`s^+` of anchor-positive pairs, shape ``[*batch]``.
+      neg: Scores :math:`s_j` of anchor-negative pairs, shape ``[*batch, n_neg]``.
+      repulsion: Weight :math:`\lambda \ge 0` of the negatives; a scalar or an array that
+        broadcasts to ``[*batch]``.
       temperature: As in :func:`bpr`.
       where: As in :func:`bpr`.
       weights: As in :func:`bpr`.
       reduce_fn: As in :func:`bpr`.
 
     Returns:
-      What ``reduce_fn`` makes of shape ``[*batch]``, by default the mean; at least float32.
+      Reduced loss, by default the mean over anchors; per-anchor losses ``[*batch]`` if
+      ``reduce_fn`` is None. At least float32.
 
     Raises:
-      ValueError: If a shape does not fit or a hyper-parameter leaves its range.
+      ValueError: If shapes are incompatible or a hyper-parameter is out of range.
 
     References:
       Le-Khac et al., `Contrastive Representation Learning: A Framework and Review
