@@ -1,4 +1,4 @@
-"""Pairwise losses that distrust positives with a large loss (DenoiseRec)."""
+"""Denoising losses for noisy positives: truncated and reweighted BCE and BPR."""
 
 from typing import Annotated
 
@@ -33,32 +33,34 @@ def truncated_bce(
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
 ) -> Float[Array, "..."]:
-    r"""Binary cross-entropy without the positives whose loss is among a batch's largest; T-CE.
+    r"""Truncated binary cross-entropy (T-CE): drops the positives with the largest losses.
 
     .. math::
         \ell = -w \log \sigma(s^+/t) - \frac1N \sum_j \log \sigma(-s_j/t)
 
-    The :math:`w` are the :func:`crl_jax.weights.small_loss_weights` of
-    :math:`-\log \sigma(s^+/t)` over the batch; negatives stay. A dropped positive still
-    counts in the mean, with loss 0, where the published code divides by the terms that are
-    left. That code takes the rate of positives and negatives together: its rate is half of
-    this one where there are as many of both. It raises the rate from 0 along the training,
-    as :func:`crl_jax.weights.ramp_drop_rate` does. With ``drop_rate=0`` it is :func:`bce`.
+    The weights :math:`w` are the :func:`crl_jax.weights.small_loss_weights` of
+    :math:`-\log \sigma(s^+/t)` over the batch; negatives are never dropped. A dropped positive
+    contributes 0 but still counts in the mean, whereas the published code divides by the
+    number of remaining terms. That code also applies its drop rate to positives and negatives
+    jointly: with equally many of both, its rate is half of this one. It increases the rate
+    from 0 during training, see :func:`crl_jax.weights.ramp_drop_rate`. Equivalent to
+    :func:`bce` for ``drop_rate=0``.
 
     Args:
-      pos: Scores :math:`s^+` of anchors with their positives, shape ``[*batch]``.
-      neg: Scores :math:`s_j` with their negatives, shape ``[*batch, n_neg]``.
-      drop_rate: Share in [0, 1] of positives to drop, of the anchors that keep a negative.
+      pos: Scores :math:`s^+` of anchor-positive pairs, shape ``[*batch]``.
+      neg: Scores :math:`s_j` of anchor-negative pairs, shape ``[*batch, n_neg]``.
+      drop_rate: Fraction in [0, 1] of positives to drop, among anchors with a valid negative.
       temperature: As in :func:`bpr`.
       where: As in :func:`bpr`.
-      weights: As in :func:`bpr`. They do not influence which positives are dropped.
+      weights: As in :func:`bpr`; ignored when ranking positives by loss.
       reduce_fn: As in :func:`bpr`.
 
     Returns:
-      What ``reduce_fn`` makes of shape ``[*batch]``, by default the mean; at least float32.
+      Reduced loss, by default the mean over anchors; per-anchor losses ``[*batch]`` if
+      ``reduce_fn`` is None. At least float32.
 
     Raises:
-      ValueError: If a shape does not fit or a hyper-parameter leaves its range.
+      ValueError: If shapes are incompatible or a hyper-parameter is out of range.
 
     References:
       Wang et al., `Denoising Implicit Feedback for Recommendation
@@ -86,29 +88,30 @@ def truncated_bpr(
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
 ) -> Float[Array, "..."]:
-    r"""Bayesian personalised ranking without the anchors whose loss is among a batch's largest.
+    r"""Truncated Bayesian personalised ranking: drops the anchors with the largest losses.
 
     .. math::
         \ell = w\, \frac1N \sum_j -\log \sigma\bigl((s^+ - s_j)/t\bigr)
 
-    The :math:`w` are the :func:`crl_jax.weights.small_loss_weights` over the batch of what
-    they multiply. A dropped anchor still counts in the mean, with loss 0: the mean shrinks
-    by the share dropped. With ``drop_rate=0`` it is :func:`bpr`.
+    The weights :math:`w` are the :func:`crl_jax.weights.small_loss_weights` of the BPR losses
+    over the batch. A dropped anchor contributes 0 but still counts in the mean. Equivalent to
+    :func:`bpr` for ``drop_rate=0``.
 
     Args:
-      pos: Scores :math:`s^+` of anchors with their positives, shape ``[*batch]``.
-      neg: Scores :math:`s_j` with their negatives, shape ``[*batch, n_neg]``.
-      drop_rate: Share in [0, 1] of anchors to drop, of those that keep a negative.
+      pos: Scores :math:`s^+` of anchor-positive pairs, shape ``[*batch]``.
+      neg: Scores :math:`s_j` of anchor-negative pairs, shape ``[*batch, n_neg]``.
+      drop_rate: Fraction in [0, 1] of anchors to drop, among those with a valid negative.
       temperature: As in :func:`bpr`.
       where: As in :func:`bpr`.
-      weights: As in :func:`bpr`. They do not influence which anchors are dropped.
+      weights: As in :func:`bpr`; ignored when ranking anchors by loss.
       reduce_fn: As in :func:`bpr`.
 
     Returns:
-      What ``reduce_fn`` makes of shape ``[*batch]``, by default the mean; at least float32.
+      Reduced loss, by default the mean over anchors; per-anchor losses ``[*batch]`` if
+      ``reduce_fn`` is None. At least float32.
 
     Raises:
-      ValueError: If a shape does not fit or a hyper-parameter leaves its range.
+      ValueError: If shapes are incompatible or a hyper-parameter is out of range.
 
     References:
       As for :func:`truncated_bce`, here for pairs, as in "Contrastive Learning for
@@ -135,29 +138,31 @@ def reweighted_bce(
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
 ) -> Float[Array, "..."]:
-    r"""Binary cross-entropy that counts a label less the less the model believes it; R-CE.
+    r"""Reweighted binary cross-entropy (R-CE): down-weights labels with low model confidence.
 
     .. math::
         \ell = -\sigma(s^+/t)^b \log \sigma(s^+/t)
             - \frac1N \sum_j \sigma(-s_j/t)^b \log \sigma(-s_j/t)
 
-    The powers are :func:`crl_jax.weights.reliability_weights`, and constants to the gradient,
-    as in the published code. With ``exponent=0`` it is :func:`bce`.
+    The powers are :func:`crl_jax.weights.reliability_weights`, with stopped gradients as in the
+    published code. Equivalent to :func:`bce` for ``exponent=0``.
 
     Args:
-      pos: Scores :math:`s^+` of anchors with their positives, shape ``[*batch]``.
-      neg: Scores :math:`s_j` with their negatives, shape ``[*batch, n_neg]``.
-      exponent: The :math:`b \ge 0`; a scalar or an array that broadcasts to ``[*batch]``.
+      pos: Scores :math:`s^+` of anchor-positive pairs, shape ``[*batch]``.
+      neg: Scores :math:`s_j` of anchor-negative pairs, shape ``[*batch, n_neg]``.
+      exponent: Exponent :math:`b \ge 0` of the confidence; a scalar or an array that
+        broadcasts to ``[*batch]``.
       temperature: As in :func:`bpr`.
       where: As in :func:`bpr`.
       weights: As in :func:`bpr`.
       reduce_fn: As in :func:`bpr`.
 
     Returns:
-      What ``reduce_fn`` makes of shape ``[*batch]``, by default the mean; at least float32.
+      Reduced loss, by default the mean over anchors; per-anchor losses ``[*batch]`` if
+      ``reduce_fn`` is None. At least float32.
 
     Raises:
-      ValueError: If a shape does not fit or a hyper-parameter leaves its range.
+      ValueError: If shapes are incompatible or a hyper-parameter is out of range.
 
     References:
       Wang et al., `Denoising Implicit Feedback for Recommendation
@@ -189,17 +194,17 @@ def reweighted_bpr(
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
 ) -> Float[Array, "..."]:
-    r"""Bayesian personalised ranking that counts a pair less the less the model believes it.
+    r"""Reweighted Bayesian personalised ranking: down-weights pairs with low model confidence.
 
     .. math::
         \ell = \frac1N \sum_j -\sigma(d_j)^b \log \sigma(d_j), \qquad d_j = (s^+ - s_j)/t
 
-    The powers are :func:`crl_jax.weights.reliability_weights`, and constants to the gradient.
-    With ``exponent=0`` it is :func:`bpr`.
+    The powers are :func:`crl_jax.weights.reliability_weights`, with stopped gradients.
+    Equivalent to :func:`bpr` for ``exponent=0``.
 
     Args:
-      pos: Scores :math:`s^+` of anchors with their positives, shape ``[*batch]``.
-      neg: Scores :math:`s_j` with their negatives, shape ``[*batch, n_neg]``.
+      pos: Scores :math:`s^+` of anchor-positive pairs, shape ``[*batch]``.
+      neg: Scores :math:`s_j` of anchor-negative pairs, shape ``[*batch, n_neg]``.
       exponent: As in :func:`reweighted_bce`.
       temperature: As in :func:`bpr`.
       where: As in :func:`bpr`.
@@ -207,10 +212,11 @@ def reweighted_bpr(
       reduce_fn: As in :func:`bpr`.
 
     Returns:
-      What ``reduce_fn`` makes of shape ``[*batch]``, by default the mean; at least float32.
+      Reduced loss, by default the mean over anchors; per-anchor losses ``[*batch]`` if
+      ``reduce_fn`` is None. At least float32.
 
     Raises:
-      ValueError: If a shape does not fit or a hyper-parameter leaves its range.
+      ValueError: If shapes are incompatible or a hyper-parameter is out of range.
 
     References:
       As for :func:`reweighted_bce`, here for pairs, as in "Contrastive Learning for
@@ -226,14 +232,14 @@ def reweighted_bpr(
 
 
 def _truncated(losses: Array, drop_rate: Scalar, anchors: Anchors) -> Array:
-    """The losses, those to be dropped as 0; a NaN, which would be the first, stays visible."""
+    """Sets the largest losses to 0, except NaN, which propagates."""
     order = jax.lax.stop_gradient(losses)
     kept = small_loss_weights(order, drop_rate=drop_rate, where=anchors.kept) > 0
-    # Not a product: compilers may make it a selection, and 0 · nan a 0.
+    # jnp.where, not a product: compilers may turn the latter into a select that drops NaN.
     return jnp.where(kept | jnp.isnan(order), losses, 0)
 
 
 def _reweighted(logits: Array, exponent: Array) -> Array:
-    r""":math:`-\sigma^b \log \sigma` of logits, the power a constant."""
+    r"""Computes :math:`-\sigma^b \log \sigma` of logits with stopped gradient of the power."""
     trust = jax.lax.stop_gradient(reliability_weights(logits, exponent=exponent))
     return trust * softplus(-logits)

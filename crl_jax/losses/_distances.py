@@ -1,4 +1,4 @@
-"""Losses and measures of embeddings by their distances, where no score is at hand."""
+"""Losses on embedding distances."""
 
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -16,14 +16,14 @@ from ._logspace import log_mean_exp
 
 
 def half_square(distance: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
-    """``D² / 2``: a spring that pulls."""
+    """Half-squared distance ``D² / 2``, an attractive potential."""
     return distance**2 / 2
 
 
 def half_squared_hinge(
     distance: Float[Array, "*batch"], margin: Scalar = 1.0
 ) -> Float[Array, "*batch"]:
-    """``max(margin - D, 0)² / 2``: a spring that pushes apart, up to the margin."""
+    """Half-squared hinge ``max(margin - D, 0)² / 2``, a repulsive potential up to the margin."""
     return jnp.maximum(margin - distance, 0) ** 2 / 2
 
 
@@ -38,28 +38,29 @@ def pair_contrastive(
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
 ) -> Float[Array, "..."]:
-    r"""The original contrastive loss: of single pairs that are labelled same or different.
+    r"""Contrastive loss of pairs labelled as similar or dissimilar.
 
     .. math::
         \ell = y L_p(D) + (1 - y) L_n(D)
 
     Args:
-      distance: The :math:`D \ge 0` of pairs, shape ``[*batch]``.
-      same: The labels :math:`y`, True for pairs that belong together, shape ``[*batch]``.
-      attract: The increasing :math:`L_p`, of an array of distances; applied to pairs that
-        are the same alone.
-      repel: The decreasing :math:`L_n`, applied to the others alone. For another margin:
-        ``functools.partial(half_squared_hinge, margin=2.0)``.
-      where: True keeps a pair, shape ``[*batch]``; others are never read.
-      weights: Multiply the losses of the pairs, shape ``[*batch]``. ``None`` means 1.
-      reduce_fn: Called as ``reduce_fn(losses, where=where)``. ``None`` returns one loss per
-        pair.
+      distance: Distances :math:`D \ge 0` of pairs, shape ``[*batch]``.
+      same: Labels :math:`y`, True for similar pairs, shape ``[*batch]``.
+      attract: Increasing function :math:`L_p` of an array of distances, evaluated on similar
+        pairs only.
+      repel: Decreasing function :math:`L_n`, evaluated on dissimilar pairs only. To change
+        the margin, pass ``functools.partial(half_squared_hinge, margin=2.0)``.
+      where: Mask of valid pairs, shape ``[*batch]``; masked pairs are ignored.
+      weights: Weights of the pairs, shape ``[*batch]``. ``None`` means 1.
+      reduce_fn: Reduction, called as ``reduce_fn(losses, where=where)``. ``None`` returns
+        per-pair losses.
 
     Returns:
-      What ``reduce_fn`` makes of shape ``[*batch]``, by default the mean; at least float32.
+      Reduced loss, by default the mean over pairs; per-pair losses ``[*batch]`` if
+      ``reduce_fn`` is None. At least float32.
 
     Raises:
-      ValueError: If a shape does not fit.
+      ValueError: If shapes are incompatible.
 
     References:
       Hadsell et al., `Dimensionality Reduction by Learning an Invariant Mapping
@@ -72,8 +73,8 @@ def pair_contrastive(
     check_shape("where", where, distance.shape)
     check_shape("weights", weights, distance.shape)
     distance, weights = (_silenced(v, where) for v in at_least_float32(distance, weights))
-    # Each function sees its own pairs alone: with a 1 in the place of others, a logarithm
-    # or a root has no infinite slope there that would become 0 · inf.
+    # Each function receives 1 in place of the other pairs, so that the infinite slope of a
+    # logarithm or square root at 0 does not produce 0 · inf in the gradient.
     kept = True if where is None else where
     pull = attract(jnp.where(same & kept, distance, 1))
     push = repel(jnp.where(~same & kept, distance, 1))
@@ -89,23 +90,24 @@ def alignment(
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
 ) -> Float[Array, "..."]:
-    r"""Alignment: the squared distance of the two sides of a positive pair.
+    r"""Alignment loss: squared distance between the embeddings of a positive pair.
 
     .. math:: \ell = \lVert x - y \rVert^2
 
     Args:
-      x: Embeddings of one side, usually of length 1, shape ``[*batch, dim]``.
-      y: Embeddings of the other side, shape ``[*batch, dim]``.
-      where: True keeps a pair, shape ``[*batch]``; others are never read.
-      weights: Multiply the losses of the pairs, shape ``[*batch]``. ``None`` means 1.
-      reduce_fn: Called as ``reduce_fn(losses, where=where)``. ``None`` returns one loss per
-        pair.
+      x: Embeddings of the first elements, usually unit-norm, shape ``[*batch, dim]``.
+      y: Embeddings of the second elements, shape ``[*batch, dim]``.
+      where: Mask of valid pairs, shape ``[*batch]``; masked pairs are ignored.
+      weights: Weights of the pairs, shape ``[*batch]``. ``None`` means 1.
+      reduce_fn: Reduction, called as ``reduce_fn(losses, where=where)``. ``None`` returns
+        per-pair losses.
 
     Returns:
-      What ``reduce_fn`` makes of shape ``[*batch]``, by default the mean; at least float32.
+      Reduced loss, by default the mean over pairs; per-pair losses ``[*batch]`` if
+      ``reduce_fn`` is None. At least float32.
 
     Raises:
-      ValueError: If a shape does not fit.
+      ValueError: If shapes are incompatible.
 
     References:
       Wang and Isola, `Understanding Contrastive Representation Learning through Alignment
@@ -131,26 +133,27 @@ def uniformity(
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
 ) -> Float[Array, "..."]:
-    r"""Uniformity: how far a set of embeddings is from being spread over the sphere.
+    r"""Uniformity loss: log of the mean Gaussian potential between embeddings.
 
     .. math::
         \ell = \log \frac{1}{n (n-1)} \sum_{i \ne j} e^{-c \lVert x_i - x_j \rVert^2}
 
     Args:
-      x: Embeddings of each set, of length 1, shape ``[*batch, n, dim]``. (The distances are
-        taken from inner products, which lose digits far from the origin.)
-      scale: The :math:`c > 0` of the Gaussian kernel.
-      where: True keeps an embedding, shape ``[*batch, n]``; others are never read. A set
-        that keeps fewer than two has loss 0 and leaves the reduction.
-      weights: Multiply the losses of the sets, shape ``[*batch]``. ``None`` means 1.
-      reduce_fn: Called as ``reduce_fn(losses, where=sets_with_pairs)``. ``None`` returns one
-        loss per set.
+      x: Unit-norm embeddings of each set, shape ``[*batch, n, dim]``. Distances are computed
+        from inner products, which lose precision for embeddings of large norm.
+      scale: Scale :math:`c > 0` of the Gaussian kernel.
+      where: Mask of valid embeddings, shape ``[*batch, n]``; masked embeddings are ignored.
+        Sets with fewer than two have loss 0 and are excluded from the reduction.
+      weights: Weights of the sets, shape ``[*batch]``. ``None`` means 1.
+      reduce_fn: Reduction, called as ``reduce_fn(losses, where=sets_with_pairs)``. ``None``
+        returns per-set losses.
 
     Returns:
-      What ``reduce_fn`` makes of shape ``[*batch]``, by default the mean; at least float32.
+      Reduced loss, by default the mean over sets; per-set losses ``[*batch]`` if
+      ``reduce_fn`` is None. At least float32.
 
     Raises:
-      ValueError: If a shape does not fit or ``scale`` is not positive.
+      ValueError: If shapes are incompatible or ``scale`` is not positive.
 
     References:
       Wang and Isola, `Understanding Contrastive Representation Learning through Alignment
@@ -172,7 +175,7 @@ def uniformity(
     x, weights = at_least_float32(x, weights)
     x, weights = _silenced(x, where), _silenced(weights, kept)
 
-    # All digits also where matrix products have less by default; and no square below 0.
+    # Full precision also on devices with reduced-precision matmuls; squares clipped at 0.
     products = jnp.einsum("...id,...jd->...ij", x, x, precision=jax.lax.Precision.HIGHEST)
     squares = jnp.diagonal(products, axis1=-2, axis2=-1)
     apart = jnp.maximum(squares[..., :, None] + squares[..., None, :] - 2 * products, 0)
@@ -182,7 +185,7 @@ def uniformity(
 
 
 def _silenced(x: Any, keep: Array | None) -> Any:
-    """0 where not kept, along the leading axes; None passes."""
+    """Sets masked entries along the leading axes to 0; None passes."""
     if x is None or keep is None:
         return x
     return jnp.where(keep.reshape(keep.shape + (1,) * (x.ndim - keep.ndim)), x, 0)

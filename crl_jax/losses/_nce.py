@@ -1,4 +1,4 @@
-"""Noise-contrastive estimation: tell the data from noise of a known distribution."""
+"""Noise-contrastive estimation."""
 
 from typing import Annotated
 
@@ -34,37 +34,38 @@ def nce(
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
 ) -> Float[Array, "..."]:
-    r"""Noise-contrastive estimation: binary cross-entropy of data against k times the noise.
+    r"""Noise-contrastive estimation (NCE) loss.
 
     .. math::
         \ell = -\log \frac{u^+}{u^+ + k q^+}
                - \frac{k}{N} \sum_j \log \frac{k q_j}{u_j + k q_j}, \qquad u = e^{s/t}
 
-    Scores become the logarithms of probabilities, normalised without a sum over all items.
-    As k grows, the gradient tends to that of maximum likelihood.
+    Binary cross-entropy of classifying observations against k noise samples each. It trains
+    scores to be self-normalised log-probabilities, without a sum over all items. As k grows,
+    the gradient converges to that of maximum likelihood.
 
     Args:
-      pos: Scores :math:`s^+` of contexts with the item that was observed, ``[*batch]``.
-      neg: Scores :math:`s_j` with items drawn from the noise, shape ``[*batch, n_neg]``.
-      pos_log_noise: The :math:`\log q^+` of the observed item; a scalar or an array that
-        broadcasts to ``[*batch]``.
-      neg_log_noise: The :math:`\log q_j` of the drawn items; a scalar, such as minus the log
-        of the number of items for uniform noise, or an array that broadcasts to
+      pos: Scores :math:`s^+` of the observed items, shape ``[*batch]``.
+      neg: Scores :math:`s_j` of the noise samples, shape ``[*batch, n_neg]``.
+      pos_log_noise: Log-probability :math:`\log q^+` of the observed item under the noise
+        distribution; a scalar or an array that broadcasts to ``[*batch]``.
+      neg_log_noise: Log-probabilities :math:`\log q_j` of the noise samples; a scalar, such as
+        ``-log(n_items)`` for uniform noise, or an array that broadcasts to
         ``[*batch, n_neg]``.
-      ratio: The number :math:`k > 0` of noise samples to an observation; a scalar or an
-        array that broadcasts to ``[*batch]``. ``None`` means the number that ``where``
-        keeps.
+      ratio: Number :math:`k > 0` of noise samples per observation; a scalar or an array that
+        broadcasts to ``[*batch]``. ``None`` means the number of unmasked noise samples.
       temperature: As in :func:`info_nce`.
       where: As in :func:`info_nce`.
       weights: As in :func:`info_nce`.
       reduce_fn: As in :func:`info_nce`.
 
     Returns:
-      What ``reduce_fn`` makes of shape ``[*batch]``, by default the mean; at least float32.
+      Reduced loss, by default the mean over anchors; per-anchor losses ``[*batch]`` if
+      ``reduce_fn`` is None. At least float32.
 
     Raises:
-      ValueError: If a shape does not fit, ``ratio`` or ``temperature`` is not positive, or
-        the noise is no number.
+      ValueError: If shapes are incompatible, ``ratio`` or ``temperature`` is not positive, or
+        a noise log-probability is not finite.
 
     References:
       Gutmann and Hyvärinen, `Noise-contrastive estimation
