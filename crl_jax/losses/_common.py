@@ -1,4 +1,4 @@
-"""What all losses of an anchor with a positive and negatives have in common."""
+"""Shared argument handling and reduction of losses over anchors, positives and negatives."""
 
 from typing import Any, NamedTuple
 
@@ -12,18 +12,18 @@ from .._reduce import ReduceFn
 
 
 class Anchors(NamedTuple):
-    """Checked scores, of one floating type, with nothing to fear under the mask.
+    """Validated scores of a common dtype, with masked entries set to 0.
 
     Attributes:
-      pos: The own positive, ``[*batch]``; 0 for an anchor that keeps nothing. From
-        :func:`prepare_many` all positives, ``[*batch, M]``, 0 where masked.
-      extra: Further positives ``[*batch, M]``, or None.
-      neg: The negatives, ``[*batch, N]``; 0 where masked.
-      where: Which negatives to keep, ``[*batch, N]``, or None for all.
-      where_pos: Which positives to keep, ``[*batch, M]``, or None for all.
-      kept: Which anchors keep any of both, ``[*batch]``, or None for all.
-      temperature: A scalar of the type of the scores.
-      weights: Of anchors, ``[*batch]``, or None.
+      pos: Scores of positives, ``[*batch]``, or ``[*batch, M]`` from :func:`prepare_many`; 0
+        where masked.
+      extra: Scores of further positives, ``[*batch, M]``, or None.
+      neg: Scores of negatives, ``[*batch, N]``; 0 where masked.
+      where: Mask of valid negatives, ``[*batch, N]``, or None for all.
+      where_pos: Mask of valid positives, ``[*batch, M]``, or None for all.
+      kept: Mask of anchors with a valid negative (and positive), ``[*batch]``, or None for all.
+      temperature: Scalar in the dtype of the scores.
+      weights: Weights of anchors, ``[*batch]``, or None.
     """
 
     pos: Array
@@ -45,7 +45,7 @@ def prepare(
     weights: Array | None,
     extra_positives: bool = False,
 ) -> Anchors:
-    """Checks shapes, settles on one floating type, and silences what is masked."""
+    """Validates arguments, casts them to a common dtype and sets masked entries to 0."""
     pos, neg = jnp.asarray(pos), jnp.asarray(neg)
     batch = neg.shape[:-1]
     with_extra = extra_positives and pos.ndim == neg.ndim
@@ -71,7 +71,7 @@ def prepare_many(
     where_pos: Array | None,
     weights: Array | None,
 ) -> Anchors:
-    """:func:`prepare` for several positives an anchor, each of which may be masked."""
+    """Variant of :func:`prepare` for several positives per anchor, with their own mask."""
     pos, neg = jnp.asarray(pos), jnp.asarray(neg)
     check_shape("pos", pos, (*neg.shape[:-1], max((1, *pos.shape[-1:]))))
     check_shape("where_pos", where_pos, pos.shape)
@@ -96,11 +96,11 @@ def _prepare(
     temperature = jnp.asarray(temperature, dtype)
     if weights is not None:
         weights = jnp.asarray(weights).astype(dtype)
-    if where_pos is not None:  # an anchor without a positive keeps no negative either
+    if where_pos is not None:  # mask the negatives of anchors without a positive
         where = jnp.ones(neg.shape, bool) if where is None else where
         where = where & jnp.any(where_pos, axis=-1, keepdims=True)
     kept = None
-    if where is not None:  # before any arithmetic: 0 * nan would reach d/dtemperature
+    if where is not None:  # before any arithmetic, so that 0 * nan stays out of d/dtemperature
         kept = jnp.any(where, axis=-1)
         neg = jnp.where(where, neg, 0)
         keep_pos = kept if pos.ndim == kept.ndim else kept[..., None]
@@ -112,20 +112,20 @@ def _prepare(
 
 
 def beside(name: str, value: Any, like: Array, where: Array | None, *, fill: float = 0.0) -> Array:
-    """What goes with the scores ``like``, broadcast to their shape; ``fill`` where masked."""
+    """Broadcasts ``value`` to the shape and dtype of ``like``; ``fill`` where masked."""
     value = jnp.broadcast_to(per_anchor(name, value, like.shape, like.dtype), like.shape)
     return value if where is None else jnp.where(where, value, fill)
 
 
 def finish(loss: Array, anchors: Anchors, reduce_fn: ReduceFn | None) -> Array:
-    """Weights the anchors and reduces; those without a negative count nothing."""
+    """Weights and reduces per-anchor losses, excluding anchors without a valid negative."""
     return reduce_kept(loss, anchors.kept, anchors.weights, reduce_fn)
 
 
 def reduce_kept(
     loss: Array, kept: Array | None, weights: Array | None, reduce_fn: ReduceFn | None
 ) -> Array:
-    """Weights the losses, which have to be finite where not ``kept``, and reduces them."""
+    """Weights and reduces losses, which must be finite even where not ``kept``."""
     if weights is not None:
         loss = weights * loss
     if kept is not None:
@@ -134,13 +134,13 @@ def reduce_kept(
 
 
 def lead(anchors: Anchors, others: Array) -> Array:
-    """By how much the own positive leads each of ``others``, ``[*batch, n]``."""
+    """Margins ``(pos - others) / temperature``, shape ``[*batch, n]``."""
     return (anchors.pos[..., None] - others) / anchors.temperature
 
 
 def row_mean(values: Array, where: Array | None) -> Array:
-    """Mean of the kept entries of each row; of a row without any, 0."""
-    # The sum of the largest numbers is none, their mean is. A power of 2 changes no other digit.
+    """Mean of the unmasked entries per row; 0 for fully masked rows."""
+    # Scaling prevents overflow of the sum; a power of 2 keeps all digits.
     n = values.shape[-1]
     small = 2.0 ** -n.bit_length()
     total = jnp.sum(small * values, axis=-1, where=where)

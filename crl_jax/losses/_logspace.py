@@ -1,7 +1,6 @@
-"""Sums, means and differences of exponentials and sigmoids that stay logarithms.
+"""Log-space sums, means and differences of exponentials and sigmoids.
 
-All sums run along the last axis. Where a ``where`` is given, the scores have to be finite
-under the mask.
+Reductions are over the last axis. Masked scores must be finite.
 """
 
 import jax
@@ -15,11 +14,10 @@ from .._scaling import subtract_row_max
 
 @jax.custom_jvp
 def softplus(x: Array) -> Array:
-    """``log(1 + exp(x))``, with its derivative from ``x`` alone.
+    """Computes ``log(1 + exp(x))`` with a gradient that depends on ``x`` only.
 
-    ``jax.nn.softplus`` differentiates through its own value: that costs two more
-    exponentials, and makes a gradient wait for a logarithm it does not need. On a CPU this
-    one takes a third of the time.
+    The gradient of ``jax.nn.softplus`` depends on its value, which costs two more exponentials
+    and an unneeded logarithm. On CPU, this version takes a third of the time.
     """
     return jnp.maximum(x, 0) + jnp.log1p(jnp.exp(-jnp.abs(x)))
 
@@ -28,11 +26,11 @@ softplus.defjvps(lambda tangent, _, x: tangent * jax.nn.sigmoid(x))
 
 
 def log_sum_exp(x: Array, *, weights: Array | None = None, where: Array | None = None) -> Array:
-    """``log Σ w_j exp(x_j)``; -inf, with zero gradient, if the sum is empty.
+    """Computes ``log Σ w_j exp(x_j)``; -inf, with zero gradient, for an empty sum.
 
-    Weights have to be 0 where masked, and a term of weight 0 counts as absent: a weight of
-    0 on the best score must not make the rest underflow. That also cuts the gradient with
-    respect to a weight that is exactly 0.
+    Weights must be 0 where masked. Terms of weight 0 are excluded, so that a large score of
+    weight 0 does not make the others underflow; the gradient with respect to a weight of
+    exactly 0 is therefore 0.
     """
     if weights is not None:
         where = weights != 0
@@ -46,15 +44,15 @@ def log_sum_exp(x: Array, *, weights: Array | None = None, where: Array | None =
 
 
 def log_mean_exp(x: Array, *, where: Array | None = None) -> Array:
-    """``log mean exp(x_j)``; -inf, with zero gradient, if the mean is empty."""
+    """Computes ``log mean exp(x_j)``; -inf, with zero gradient, for an empty mean."""
     return log_sum_exp(x, where=where) - log_count(x, where)
 
 
 def tilted_log_mean_exp(x: Array, tilt: Array, *, where: Array | None = None) -> Array:
-    """``log Σ exp((tilt + 1) x_j) - log Σ exp(tilt x_j)`` for ``tilt >= 0``; -inf if empty.
+    """Log of the mean of ``exp(x)`` under weights proportional to ``exp(tilt x)``.
 
-    The log-mean of ``exp(x)`` under weights that grow like ``exp(tilt x)``. Both sums have
-    the same largest term, and share the exponentials.
+    Computes ``log Σ exp((tilt + 1) x_j) - log Σ exp(tilt x_j)`` for ``tilt >= 0``; -inf if
+    empty. Both sums have the same largest term and share the exponentials.
     """
     below, top = subtract_row_max(x if where is None else jnp.where(where, x, -jnp.inf))
     power = jnp.exp(tilt * below)
@@ -68,9 +66,9 @@ def tilted_log_mean_exp(x: Array, tilt: Array, *, where: Array | None = None) ->
 
 @jax.custom_jvp
 def log_mean_sigmoid(x: Array, where: Array | None) -> Array:
-    """``log mean σ(x_j)``, to full relative precision near 0 and near 1; -inf if empty.
+    """Computes ``log mean σ(x_j)``, accurate for means near 0 and 1; -inf if empty.
 
-    One exponential a term, where ``log_mean_exp(log_sigmoid(x))`` takes two and a log1p.
+    Needs one exponential per term; ``log_mean_exp(log_sigmoid(x))`` needs two and a log1p.
     """
     return _log_mean_sigmoid(x, where)[0]
 
@@ -83,14 +81,14 @@ def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 
 
 def _log_mean_sigmoid(x: Array, where: Array | None) -> tuple[Array, Array, Array, Array]:
-    """The value, σ(x) divided by exp(top), σ(-x), and the sum of the former."""
+    """Returns the value, σ(x) / exp(top), σ(-x), and the sum of σ(x) / exp(top)."""
     limit = float(jnp.finfo(x.dtype).max)
     largest = jnp.max(x if where is None else jnp.where(where, x, -jnp.inf), -1, keepdims=True)
     largest = jnp.clip(largest, -limit, limit)
     top = jnp.minimum(largest, 0)
-    # σ(x) / exp(top) = 1 / (exp(top) + exp(top - x)) is at least ½ for the largest term, also
-    # where a compiler computes `x` anew, see `subtract_row_max`.
-    # Beyond exp(80) a term is nothing beside it, and must not become 0 · inf below.
+    # σ(x) / exp(top) = 1 / (exp(top) + exp(top - x)) is at least ½ for the largest term, even
+    # if the compiler recomputes `x`, see `subtract_row_max`.
+    # Beyond exp(80) a term is negligible; the clip prevents 0 · inf below.
     power = jnp.exp(jnp.clip(top - x, top - largest, 80))
     scaled = 1 / (jnp.exp(top) + power)
     complement = power * scaled
@@ -98,7 +96,7 @@ def _log_mean_sigmoid(x: Array, where: Array | None) -> tuple[Array, Array, Arra
         scaled, complement = jnp.where(where, scaled, 0), jnp.where(where, complement, 0)
     count = count_kept(x, where).astype(x.dtype)
     total, missing = jnp.sum(scaled, axis=-1), jnp.sum(complement, axis=-1) / count
-    near_one = missing < 0.5  # there the log of the mean would cancel
+    near_one = missing < 0.5  # the log of the mean would suffer cancellation
     log_mean = jnp.where(
         near_one & (total > 0), jnp.log1p(-missing), top[..., 0] + _log_or_nothing(total / count)
     )
@@ -106,27 +104,27 @@ def _log_mean_sigmoid(x: Array, where: Array | None) -> tuple[Array, Array, Arra
 
 
 def log_count(x: Array, where: Array | None) -> Array:
-    """Log of the number of kept entries of a row; 0 if there are none."""
+    """Log of the number of unmasked entries per row; 0 if there are none."""
     return jnp.log(count_kept(x, where).astype(x.dtype))
 
 
 def log_debiased(log_mixed: Array, log_false: Array, tau_plus: Array) -> Array:
-    r""":math:`\log\,(A - \tau^+ P)/\tau^-` from log A and log P; -inf where it is no number.
+    r"""Computes :math:`\log\,(A - \tau^+ P)/\tau^-` from log A and log P.
 
-    The mean of the true negatives, from the mean of a mixture and that of its false
-    negatives. Where the estimate is not positive the gradient is zero.
+    Estimates the log-mean over true negatives from the means over unlabelled samples and over
+    false negatives. Non-positive estimates give -inf with zero gradient.
     """
-    # tau_plus may be 0 and P/A overflow, yet 0 * inf must not appear: beyond this bound the
-    # share is above 1 for every normal tau_plus > 0.
+    # The bound prevents 0 * inf if tau_plus is 0 and P/A overflows: beyond it, the share
+    # exceeds 1 for every normal tau_plus > 0.
     bound = float(np.log(np.finfo(log_mixed.dtype).max)) - 0.5
     share = tau_plus * jnp.exp(jnp.minimum(log_false - log_mixed, bound))  # of false negatives
-    impossible = share >= 1  # not ~(share < 1): a NaN stays in, to be seen
+    impossible = share >= 1  # not ~(share < 1): NaN propagates
     share = jnp.where(impossible, 0, share)
     log_true = log_mixed + jnp.log1p(-share) - jnp.log1p(-tau_plus)
     return jnp.where(impossible, -jnp.inf, log_true)
 
 
 def _log_or_nothing(total: Array) -> Array:
-    """``log(total)``; -inf, with zero gradient, of 0."""
+    """Computes ``log(total)``; -inf, with zero gradient, for 0."""
     empty = total == 0
     return jnp.where(empty, -jnp.inf, jnp.log(jnp.where(empty, 1, total)))
