@@ -1,4 +1,4 @@
-"""Scores of a batch whose members are each other's negatives."""
+"""Scores of in-batch negatives."""
 
 from typing import NamedTuple
 
@@ -11,13 +11,13 @@ from .._scaling import normalize_rows
 
 
 class BatchScores(NamedTuple):
-    """What a loss takes: ``loss(scores.pos, scores.neg, where=scores.where)``.
+    """Score arguments of a loss: ``loss(scores.pos, scores.neg, where=scores.where)``.
 
     Attributes:
-      pos: Score of each anchor with its positive, ``[anchors]``.
-      neg: Scores with the whole batch, ``[anchors, keys]``.
-      where: Which of them are negatives, ``[anchors, keys]``. A mask, since cutting the others
-        out would copy the scores twice, forward and backward.
+      pos: Scores of anchor-positive pairs, ``[anchors]``.
+      neg: Scores of anchors with all keys of the batch, ``[anchors, keys]``.
+      where: Mask of valid negatives, ``[anchors, keys]``. Extracting the negatives instead would
+        copy the scores in the forward and the backward pass.
     """
 
     pos: Float[Array, "anchors"]
@@ -26,7 +26,7 @@ class BatchScores(NamedTuple):
 
 
 def normalize(x: Float[Array, "*batch dim"]) -> Float[Array, "*batch dim"]:
-    """Embeddings of length 1, so that their products are cosines; 0 stays 0, with zero gradient.
+    """Normalizes embeddings to unit norm; zero rows stay 0, with zero gradient.
 
     >>> print(normalize(jnp.array([[3.0, 4.0], [0.0, 0.0]])))
     [[0.6 0.8]
@@ -41,23 +41,23 @@ def view_scores(
     *,
     ids: Int[Array, "batch"] | None = None,
 ) -> BatchScores:
-    r"""Scores of two views of each of B samples, all 2B of them anchors (SimCLR).
+    r"""Scores of two views of B samples, with all 2B views as anchors (SimCLR).
 
-    The positive of an anchor is the other view of its sample; the 2(B - 1) views of the other
-    samples are its negatives. Anchors are all of ``z1`` followed by all of ``z2``.
+    The positive of an anchor is the other view of the same sample; its negatives are the
+    2(B - 1) views of the other samples. Anchors are the rows of ``z1``, then those of ``z2``.
 
     Args:
-      z1: Embeddings of the first views, shape ``[B, D]``; of length 1 for cosines, see
-        :func:`normalize`.
+      z1: Embeddings of the first views, shape ``[B, D]``; for cosine similarities, apply
+        :func:`normalize` to both views.
       z2: Embeddings of the second views, shape ``[B, D]``.
-      ids: What each sample is, shape ``[B]``. Samples with the same id are not each other's
-        negatives: with the labels as ids, only true negatives remain.
+      ids: Sample ids, shape ``[B]``; by default distinct. Samples with equal ids are not
+        negatives of each other, so class labels as ids exclude all false negatives.
 
     Returns:
       ``pos`` of shape ``[2B]``, ``neg`` and ``where`` of shape ``[2B, 2B]``; at least float32.
 
     Raises:
-      ValueError: If a shape does not fit.
+      ValueError: If shapes are incompatible.
 
     References:
       Chen et al., `A Simple Framework for Contrastive Learning of Visual Representations
@@ -85,22 +85,22 @@ def tower_scores(
     *,
     ids: Int[Array, "batch"] | None = None,
 ) -> BatchScores:
-    """Scores of B pairs from two towers, the B rows of ``x`` being the anchors.
+    """Scores of B pairs from two towers, with the rows of ``x`` as anchors.
 
-    The positive of an anchor is its own row of ``y``, the other B - 1 rows are its negatives.
-    Exchange ``x`` and ``y`` for the other direction.
+    The positive of an anchor is the row of ``y`` with the same index; the other B - 1 rows are
+    its negatives. Swap ``x`` and ``y`` for the opposite direction.
 
     Args:
-      x: Embeddings of the anchors, users for instance, shape ``[B, D]``.
-      y: Embeddings of their positives, items for instance, shape ``[B, D]``.
-      ids: What each row of ``y`` is, shape ``[B]``. A row with the id of an anchor's positive is
-        not its negative: the same item may be drawn twice.
+      x: Embeddings of the anchors, such as users, shape ``[B, D]``.
+      y: Embeddings of their positives, such as items, shape ``[B, D]``.
+      ids: Ids of the rows of ``y``, shape ``[B]``; by default distinct. Rows with the id of an
+        anchor's positive are not its negatives, since a batch may contain an item repeatedly.
 
     Returns:
       ``pos`` of shape ``[B]``, ``neg`` and ``where`` of shape ``[B, B]``; at least float32.
 
     Raises:
-      ValueError: If a shape does not fit.
+      ValueError: If shapes are incompatible.
 
     >>> x, y = jnp.eye(3), jnp.diag(jnp.array([1.0, 2.0, 3.0]))
     >>> scores = tower_scores(x, y, ids=jnp.array([7, 7, 8]))
@@ -117,7 +117,7 @@ def tower_scores(
 
 
 def sample_ids(ids: Array | None, n: int) -> Array:
-    """The ids given, or each sample its own."""
+    """Validates sample ids; distinct ids by default."""
     if ids is None:
         return jnp.arange(n, dtype=jnp.int32)
     check_shape("ids", ids, (n,))
@@ -125,24 +125,24 @@ def sample_ids(ids: Array | None, n: int) -> Array:
 
 
 def different(ids: Array, key_ids: Array) -> Array:
-    """Which keys are negatives of which anchors."""
+    """Mask of anchor-key pairs with different ids, ``[anchors, keys]``."""
     return ids[:, None] != key_ids[None, :]
 
 
 def own_scores(x: Array, y: Array) -> Array:
-    """Inner products of rows at the same place, at least float32."""
+    """Row-wise inner products, at least float32."""
     x, y = at_least_float32(x, y)
     return jnp.sum(x * y, axis=-1)
 
 
 def scores_of(x: Array, y: Array) -> Array:
-    """All inner products of the rows, at least float32 whatever the rows are."""
+    """Computes all pairwise inner products of rows, accumulated in at least float32."""
     wide = at_least_float32(x[:0])[0].dtype
     return jnp.matmul(x, y.T, preferred_element_type=wide)
 
 
 def check_pair(x_name: str, x: Array, y_name: str, y: Array) -> None:
-    """Raises ``ValueError`` unless both have one shape, of two axes."""
+    """Raises ``ValueError`` unless both arrays have the same two-dimensional shape."""
     if x.ndim != 2:
         raise ValueError(f"`{x_name}` must have shape (batch, dim), got {x.shape}.")
     check_shape(y_name, y, x.shape)

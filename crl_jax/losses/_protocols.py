@@ -1,4 +1,4 @@
-"""What training asks of a loss: whether it treats each anchor by itself, and takes a mask."""
+"""Properties of losses that training depends on: per-anchor independence and masking."""
 
 import inspect
 from collections.abc import Callable
@@ -10,14 +10,14 @@ _MARK = "__anchorwise__"
 
 
 def per_anchor_loss(loss: _Loss) -> _Loss:
-    """Marks a loss in which no anchor's value depends on the scores of another.
+    """Marks a loss whose value for an anchor is independent of the scores of other anchors.
 
-    Training fills its last batch up. It leaves the fillers of a marked loss out of the mean
-    alone; to every other loss that takes ``where`` it says by that mask which anchors are real,
-    at the cost of a mask in each step. A decorator, for losses of your own too.
+    Training pads the last batch of an epoch. For marked losses the padding is excluded from the
+    mean only. Other losses that accept ``where`` receive a mask of the valid anchors in every
+    step. The decorator also applies to user-defined losses.
 
     Args:
-      loss: The loss; it must have the property.
+      loss: Loss function with this property, which is not checked.
 
     Returns:
       The same function.
@@ -27,7 +27,7 @@ def per_anchor_loss(loss: _Loss) -> _Loss:
 
 
 def is_per_anchor_loss(loss: Callable[..., Any]) -> bool:
-    """Whether a loss is marked by :func:`per_anchor_loss`, also behind ``functools.partial``.
+    """Whether a loss, possibly a ``functools.partial``, is marked by :func:`per_anchor_loss`.
 
     >>> from crl_jax import losses
     >>> is_per_anchor_loss(losses.bpr), is_per_anchor_loss(losses.truncated_bpr)
@@ -39,7 +39,7 @@ def is_per_anchor_loss(loss: Callable[..., Any]) -> bool:
 
 
 def accepts_where(loss: Callable[..., Any]) -> bool:
-    """Whether a loss can be told which negatives to leave out.
+    """Whether a loss accepts a ``where`` mask of negatives.
 
     >>> from crl_jax import losses
     >>> accepts_where(losses.bpr), accepts_where(lambda pos, neg: pos)
