@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from .._checks import as_mask, check_shape
+from .._checks import check_shape
 from .._floats import at_least_float32
 from .._hyperparams import per_anchor
 from .._reduce import ReduceFn
@@ -89,7 +89,6 @@ def _prepare(
     check_shape("where", where, neg.shape)
     check_shape("weights", weights, neg.shape[:-1])
     check_shape("temperature", temperature, ())
-    where, where_pos = as_mask("where", where), as_mask("where_pos", where_pos)
 
     pos, neg = at_least_float32(pos, neg)
     dtype = pos.dtype
