@@ -1,12 +1,12 @@
-r"""Bayesian weights of negatives: how likely a rank is under true negatives.
+r"""Bayesian importance weights of unlabelled negatives, computed from their ranks.
 
-The model of one anchor: two equal draws from a distribution :math:`\Phi` become the scores
-of a true and of a false negative, the lower being the true one with probability
-:math:`\alpha`. Relative to :math:`\Phi`, true negatives then have the density
-:math:`2[\alpha(1-\Phi) + (1-\alpha)\Phi]` and false ones
-:math:`2[(1-\alpha)(1-\Phi) + \alpha\Phi]`. Their mixture with the prior, the density of the
-unlabelled, is :math:`2h` below, and its distribution function :math:`u` a quadratic in
-:math:`\Phi`.
+Score model of one anchor: two i.i.d. draws from a distribution :math:`\Phi` are the scores
+of a true and a false negative, where the true negative has the lower score with probability
+:math:`\alpha`. Relative to :math:`\Phi`, the density of true negatives is
+:math:`2[\alpha(1-\Phi) + (1-\alpha)\Phi]` and that of false negatives
+:math:`2[(1-\alpha)(1-\Phi) + \alpha\Phi]`. The density of unlabelled samples, their mixture
+under the class prior, is :math:`2h` below; its distribution function :math:`u` is quadratic
+in :math:`\Phi`.
 """
 
 from typing import Any
@@ -41,7 +41,7 @@ def bayesian_weights(
     bins: int | None = None,
     where: Bool[Array, "*batch n_neg"] | None = None,
 ) -> Float[Array, "*batch n_neg"]:
-    r"""Importance weights that turn unlabelled samples into (hard) true negatives.
+    r"""Bayesian importance weights that correct for false negatives and emphasise hard ones.
 
     .. math::
         \omega_j = \frac{(1-\beta)\alpha\,(1-\Phi_j) + \beta(1-\alpha)\,\Phi_j}
@@ -52,43 +52,43 @@ def bayesian_weights(
 
     where :math:`\Phi_j` is the root in [0, 1] of
     :math:`u_j = \Phi^2 (1-2\alpha)(\tau^--\tau^+) + 2\Phi[\alpha\tau^- + (1-\alpha)\tau^+]`
-    and :math:`u_j` the share of the anchor's negatives that score no higher. They average
-    to about 1. Only ranks matter: any increasing transform of the scores, a temperature
-    for one, leaves them as they are; the gradient with respect to ``neg`` is zero.
+    and :math:`u_j` is the empirical CDF of the anchor's negatives at :math:`s_j`. The mean
+    weight is approximately 1. Weights depend on ranks only: they are invariant to increasing
+    transforms of the scores, such as a temperature, and their gradient with respect to
+    ``neg`` is zero.
 
-    Special cases: ``beta=0.5, tau_plus=0`` gives 1 for every negative; ``beta=0.5`` alone
-    sorts out false negatives without preferring hard ones, and then
-    :math:`\tau^-\omega_j` is the :func:`true_negative_posterior`.
+    Special cases: ``beta=0.5, tau_plus=0`` gives uniform weights of 1; ``beta=0.5`` corrects
+    for false negatives without emphasising hard negatives, and
+    :math:`\tau^-\omega_j` is then the :func:`true_negative_posterior`.
 
     Args:
-      neg: Scores of an anchor with its unlabelled samples, shape ``[*batch, n_neg]``.
-      tau_plus: Prior :math:`\tau^+` in [0, 1) that a sample is in truth a positive: 1/C for
-        C balanced classes, at least the density of the data for recommendation.
-      alpha: Quality :math:`\alpha` of the encoder in [0.5, 1]: the probability that of a
-        positive and a negative it scores the positive higher. (The two are a pair in this
-        model. Drawn independently from its densities they are in order with probability
-        :math:`\tfrac12 + \tfrac13(2\alpha-1)`.)
-      beta: Hardness :math:`\beta` in [0.5, 1]; 0.5 prefers no negative for being hard.
-        ``tau_plus``, ``alpha`` and ``beta`` may each be an array that broadcasts to
+      neg: Scores of the unlabelled samples of each anchor, shape ``[*batch, n_neg]``.
+      tau_plus: Class prior :math:`\tau^+` in [0, 1), the probability that an unlabelled sample
+        is a positive: 1/C for C balanced classes; in recommendation, at least the density of
+        the interaction matrix.
+      alpha: Encoder quality :math:`\alpha` in [0.5, 1]: the probability that a positive scores
+        higher than the negative it is paired with. (For independent draws from the two
+        densities this probability is :math:`\tfrac12 + \tfrac13(2\alpha-1)`.)
+      beta: Hardness :math:`\beta` in [0.5, 1]; 0.5 gives no emphasis to hard negatives.
+        ``tau_plus``, ``alpha`` and ``beta`` are scalars or arrays that broadcast to
         ``[*batch]``, one value per anchor.
-      bins: Takes :math:`u_j` from a histogram of so many bins, :func:`crl_jax.stats.binned_ecdf`:
-        linear in the number of negatives. ``None`` takes exact ranks. Static.
-      where: True keeps a negative, shape ``[*batch, n_neg]``. Others are never read and
-        have weight 0.
+      bins: Number of histogram bins for :math:`u_j`, see :func:`crl_jax.stats.binned_ecdf`;
+        linear time in the number of negatives. ``None`` uses exact ranks. Static.
+      where: Boolean mask of valid negatives, shape ``[*batch, n_neg]``. Masked values are
+        ignored and have weight 0.
 
     Returns:
-      The :math:`\omega_j \ge 0`, shape ``[*batch, n_neg]``, at least float32; NaN for a score
-      that is NaN.
+      Weights :math:`\omega_j \ge 0`, shape ``[*batch, n_neg]``, at least float32; NaN for NaN
+      scores.
 
     Raises:
-      ValueError: If a shape does not fit, a hyper-parameter leaves its range, or an anchor
-        has ``alpha = beta = 1``, which no population satisfies: a perfect encoder leaves
-        no hard negatives. Traced values cannot be looked at; there that pair gives the
-        limit of ``beta`` to 1, so the weights stay finite.
+      ValueError: If a shape does not match, a hyper-parameter is out of range, or an anchor
+        has ``alpha = beta = 1``: a perfect encoder has no hard negatives. The last check is
+        skipped for traced values, where the weights are the finite limit for ``beta`` to 1.
 
     References:
       "Contrastive Learning for Personalized Recommendation", Eq. 6.25 to 6.30, with the
-      root of (6.29) in a form that has no 0/0 at ``alpha = 0.5`` or ``tau_plus = 0.5``.
+      root of (6.29) in a form without 0/0 at ``alpha = 0.5`` or ``tau_plus = 0.5``.
 
     >>> w = bayesian_weights(jnp.array([0.1, 0.7, 0.4]), tau_plus=0.1, alpha=0.8, beta=0.9)
     >>> print(np.asarray(w).round(3))
@@ -99,7 +99,7 @@ def bayesian_weights(
     alpha_ = per_anchor("alpha", alpha, neg.shape[:-1], neg.dtype)
     beta_ = per_anchor("beta", beta, neg.shape[:-1], neg.dtype)
 
-    # Shares of easy and hard samples among the true negatives that the loss should see.
+    # Proportions of easy and hard samples in the target distribution of true negatives.
     easy, hard = (1 - beta_) * alpha_, beta_ * (1 - alpha_)
     total = easy + hard
     nobody = total == 0
@@ -116,29 +116,29 @@ def true_negative_posterior(
     alpha: Alpha,
     where: Bool[Array, "*batch n_neg"] | None = None,
 ) -> Float[Array, "*batch n_neg"]:
-    r"""Probability that a sample is a true negative, given how it ranks.
+    r"""Posterior probability that an unlabelled sample is a true negative, given its rank.
 
     .. math::
         P(\mathrm{TN} \mid s_j)
         = \frac{\tau^-[\alpha(1-\Phi_j) + (1-\alpha)\Phi_j]}{h_j}
         = \tau^-\,\omega_j \text{ at } \beta = \tfrac12
 
-    in the notation of :func:`bayesian_weights`. It falls with the rank, and averages to
-    about :math:`\tau^-` over an anchor's negatives.
+    in the notation of :func:`bayesian_weights`. It decreases with the score, and its mean over
+    an anchor's negatives is approximately :math:`\tau^-`.
 
     Args:
-      neg: Scores of an anchor with its unlabelled samples, shape ``[*batch, n_neg]``.
-      tau_plus: Prior :math:`\tau^+` in [0, 1) that a sample is in truth a positive.
-      alpha: Quality :math:`\alpha` of the encoder in [0.5, 1]; like ``tau_plus`` a scalar
-        or an array that broadcasts to ``[*batch]``.
-      where: True keeps a negative, shape ``[*batch, n_neg]``. Others are never read and
-        have probability 0.
+      neg: Scores of the unlabelled samples of each anchor, shape ``[*batch, n_neg]``.
+      tau_plus: Class prior :math:`\tau^+` in [0, 1).
+      alpha: Encoder quality :math:`\alpha` in [0.5, 1]; like ``tau_plus``, a scalar or an
+        array that broadcasts to ``[*batch]``.
+      where: Boolean mask of valid negatives, shape ``[*batch, n_neg]``. Masked values are
+        ignored and have probability 0.
 
     Returns:
-      Values in [0, 1], shape ``[*batch, n_neg]``, at least float32; NaN for a score that is NaN.
+      Probabilities in [0, 1], shape ``[*batch, n_neg]``, at least float32; NaN for NaN scores.
 
     Raises:
-      ValueError: If a shape does not fit or a hyper-parameter leaves its range.
+      ValueError: If a shape does not match or a hyper-parameter is out of range.
 
     References:
       "Contrastive Learning for Personalized Recommendation", theorem 6.1.
@@ -153,7 +153,7 @@ def true_negative_posterior(
     omega = _relative_density(alpha_, 1 - alpha_, neg, tau_plus, alpha, None, where)
     return jnp.minimum(
         expand_anchor_axis(1 - tau_plus_) * omega, 1
-    )  # rounding may end an ulp above
+    )  # rounding can exceed 1 by an ulp
 
 
 def _relative_density(
@@ -165,7 +165,7 @@ def _relative_density(
     bins: int | None,
     where: Array | None,
 ) -> Array:
-    r"""``easy (1-Φ) + hard Φ``, relative to the density of the unlabelled, at each rank."""
+    r"""Density ratio ``(easy (1-Φ) + hard Φ) / h`` at each rank."""
     check_shape("where", where, neg.shape)
     batch, dtype = neg.shape[:-1], neg.dtype
     tau_plus = per_anchor("tau_plus", tau_plus, batch, dtype)
@@ -179,25 +179,25 @@ def _relative_density(
         rank = binned_ranks(neg, bins=bins, where=where)
     u, v = rank / n, (n - rank) / n  # v = 1 - u, exactly
 
-    # Everything below is a sum of non-negative terms, so nothing cancels: neither where
-    # the quadratic degenerates (alpha or tau_plus = 0.5) nor at its ends. With a + b = 1
-    # of the published root, b/2 = big, and its discriminant b² + 4au is 4h².
+    # All terms below are non-negative, which avoids cancellation both where the quadratic
+    # degenerates (alpha or tau_plus = 0.5) and at its endpoints. In the published root,
+    # a + b = 1, b/2 = big, and the discriminant b² + 4au is 4h².
     small = expand_anchor_axis((1 - alpha) * (1 - tau_plus) + alpha * tau_plus)
     big = expand_anchor_axis(alpha * (1 - tau_plus) + (1 - alpha) * tau_plus)  # small + big = 1
     gap = v - small  # = big - u
-    last = v == 0  # the best score: h = small, to the last bit, though its square underflow
+    last = v == 0  # the highest score: h = small exactly, even if its square underflows
     h = jnp.where(last, small, jnp.sqrt(jnp.where(last, 1, gap * gap + u * v)))
     phi = u / (big + h)
     below = gap < 0
     h_plus_gap = jnp.where(below, u * v / jnp.where(below, h - gap, 1), h + gap)
     one_minus_phi = h_plus_gap / (big + h)
 
-    # h = 0 only for a perfect encoder without false negatives at the best score, where the
-    # weight, constant in u, goes on as 1.
+    # h = 0 only at the highest score of a perfect encoder without false negatives; the weight
+    # is constant in u there, and its limit is 1.
     flat = h == 0
     weight = (easy * one_minus_phi + hard * phi) / jnp.where(flat, 1, h)
     weight = jnp.where(flat, 1, weight)
-    weight = jnp.where(jnp.isnan(neg), jnp.nan, weight)  # which has no rank
+    weight = jnp.where(jnp.isnan(neg), jnp.nan, weight)  # NaN has no rank
     return weight if where is None else jnp.where(where, weight, 0)
 
 

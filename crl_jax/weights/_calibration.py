@@ -1,4 +1,4 @@
-"""A posterior, or weights, against the labels of the negatives."""
+"""Calibration and ranking metrics of posteriors and weights, given labels of the negatives."""
 
 from typing import NamedTuple
 
@@ -14,16 +14,16 @@ from .._search import count_below
 
 
 class Calibration(NamedTuple):
-    """A reliability table: bins of a probability, with what it says and what is so."""
+    """Reliability table of a binned posterior."""
 
     predicted: Float[Array, "bins"]
-    """Mean posterior of the samples in each bin; 0 in an empty one."""
+    """Mean posterior of each bin; 0 for an empty bin."""
     actual: Float[Array, "bins"]
-    """Share of true negatives among them; 0 in an empty bin."""
+    """Fraction of true negatives in each bin; 0 for an empty bin."""
     samples: Float[Array, "bins"]
-    """How many they are."""
+    """Number of samples in each bin."""
     error: Float[Array, ""]
-    """Mean distance of the two, weighted by the counts: the expected calibration error."""
+    """Expected calibration error: count-weighted mean of ``abs(predicted - actual)``."""
 
 
 @check_arguments
@@ -34,33 +34,32 @@ def posterior_calibration(
     bins: int = 10,
     where: Bool[Array, "*batch n_neg"] | None = None,
 ) -> Calibration:
-    r"""Whether of the samples with posterior p a share p are true negatives.
+    r"""Reliability table and expected calibration error (ECE) of a posterior.
 
     .. math::
         \mathrm{ECE} = \sum_b \frac{n_b}{n} \lvert \bar p_b - \bar y_b \rvert
 
-    over bins of equal width of [0, 1], with the mean posterior and the share of true negatives in
-    each. It asks for truth alone: the prior, given to all samples, is calibrated. Whether they are
-    told apart is what :func:`weights_auc` says.
+    over equal-width bins of [0, 1], with the mean posterior :math:`\bar p_b` and the fraction of
+    true negatives :math:`\bar y_b` in bin :math:`b`. Calibration does not imply discrimination: a
+    posterior equal to the class prior is calibrated. :func:`weights_auc` measures discrimination.
 
     Args:
-      posterior: Probability of a true negative, as :func:`true_negative_posterior` gives, in
+      posterior: Probability of a true negative, for instance :func:`true_negative_posterior`, in
         [0, 1], shape ``[*batch, n_neg]``.
-      is_true: True marks a true negative, shape ``[*batch, n_neg]``: of a batch with classes,
+      is_true: True for true negatives, shape ``[*batch, n_neg]``; in a batch with class labels,
         ``labels[:, None] != labels[None, :]``.
-      bins: How many; static.
-      where: True keeps a sample, shape ``[*batch, n_neg]``. Others are never read.
+      bins: Number of bins; static.
+      where: Boolean mask of valid samples, shape ``[*batch, n_neg]``. Masked values are ignored.
 
     Returns:
-      The table over all anchors, at least float32, and its error; 0 if nothing is kept. A NaN
-      among the kept shows in the first bin and in the error.
+      Table over all anchors, at least float32; all 0 if every sample is masked. A NaN posterior
+      is counted in the first bin and makes the error NaN.
 
     Raises:
-      ValueError: If a shape does not fit or there is no bin.
+      ValueError: If a shape does not match or ``bins`` is less than 1.
 
     References:
-      Naeini et al., *Obtaining Well Calibrated Probabilities Using Bayesian Binning*, 2015, for
-      the error.
+      Naeini et al., *Obtaining Well Calibrated Probabilities Using Bayesian Binning*, 2015 (ECE).
 
     >>> p, true = jnp.array([0.9, 0.8, 0.3, 0.1]), jnp.array([True, True, True, False])
     >>> table = posterior_calibration(p, true, bins=2)
@@ -90,25 +89,25 @@ def weights_auc(
     *,
     where: Bool[Array, "*batch n_neg"] | None = None,
 ) -> Float[Array, ""]:
-    r"""How often a true negative has more weight than a false one.
+    r"""AUC of weights as a classifier of true versus false negatives.
 
     .. math::
         \mathrm{AUC} = \frac{1}{n_T n_F} \sum_{j \in T} \sum_{k \in F}
             \mathbb{1}[w_j > w_k] + \tfrac12\,\mathbb{1}[w_j = w_k]
 
-    over all pairs of a true and a false negative, of the same anchor or not. Half is chance.
+    over all pairs of a true and a false negative, within and across anchors. Chance level is 0.5.
 
     Args:
-      weights: Weights, or a posterior, shape ``[*batch, n_neg]``. Only their order matters.
-      is_true: As for :func:`posterior_calibration`.
-      where: As for :func:`posterior_calibration`.
+      weights: Weights or posterior, shape ``[*batch, n_neg]``. Only their order matters.
+      is_true: True for true negatives, as in :func:`posterior_calibration`.
+      where: Boolean mask of valid samples, as in :func:`posterior_calibration`.
 
     Returns:
-      A scalar in [0, 1], at least float32; 0.5 without a true or without a false negative; NaN if
-      a kept weight is NaN. Costs a sort.
+      Scalar in [0, 1], at least float32; 0.5 if either class is empty; NaN if an unmasked weight
+      is NaN. The cost is that of one sort.
 
     Raises:
-      ValueError: If a shape does not fit.
+      ValueError: If a shape does not match.
 
     >>> w, true = jnp.array([0.9, 0.5, 0.8, 0.3]), jnp.array([True, False, True, True])
     >>> print(f"{weights_auc(w, true):.3f}")
@@ -118,9 +117,9 @@ def weights_auc(
     check_shape("where", where, weights.shape)
     w, y, keep = _flat(weights, is_true, where)
     true, false = keep & (y > 0), keep & (y == 0)
-    # Counted among the true ones alone: a rank among all would lose digits where these are few.
+    # Counts among true negatives only: ranks among all samples lose precision if these are few.
     others = jnp.where(true, w, jnp.nan)
-    below = count_below(others, w, "left") + count_below(others, w, "right")  # ties half
+    below = count_below(others, w, "left") + count_below(others, w, "right")  # ties count one half
     n_true, n_false = (jnp.sum(side).astype(w.dtype) for side in (true, false))
     above = 1 - below.astype(w.dtype) / (2 * jnp.maximum(n_true, 1))
     auc = jnp.where((n_true > 0) & (n_false > 0), masked_mean(above, where=false), 0.5)
@@ -134,24 +133,23 @@ def false_negative_share(
     *,
     where: Bool[Array, "*batch n_neg"] | None = None,
 ) -> Float[Array, ""]:
-    r"""Share of all weight that false negatives have.
+    r"""Fraction of the total weight on false negatives.
 
     .. math::
         \frac{\sum_{j \in F} w_j}{\sum_j w_j}
 
-    With equal weights it is :math:`\tau^+`. Weights are worth their trouble as far as they bring it
-    below.
+    Uniform weights give :math:`\tau^+`; smaller values indicate less false-negative bias.
 
     Args:
-      weights: The :math:`w_j \ge 0`, shape ``[*batch, n_neg]``.
-      is_true: As for :func:`posterior_calibration`.
-      where: As for :func:`posterior_calibration`.
+      weights: Weights :math:`w_j \ge 0`, shape ``[*batch, n_neg]``.
+      is_true: True for true negatives, as in :func:`posterior_calibration`.
+      where: Boolean mask of valid samples, as in :func:`posterior_calibration`.
 
     Returns:
-      A scalar in [0, 1], at least float32; 0 where no weight is positive.
+      Scalar in [0, 1], at least float32; 0 if no weight is positive.
 
     Raises:
-      ValueError: If a shape does not fit.
+      ValueError: If a shape does not match.
 
     >>> print(false_negative_share(jnp.array([1.5, 0.5]), jnp.array([True, False])))
     0.25
@@ -168,7 +166,7 @@ def false_negative_share(
 def _flat(
     values: Array, is_true: Array, where: Array | None
 ) -> tuple[Float[Array, "n"], Float[Array, "n"], Bool[Array, "n"]]:
-    """All anchors in one row: values, 1 for a true negative, and which are kept; 0 elsewhere."""
+    """Flattens values (0 where masked), labels (1 for true negatives) and the mask."""
     (values,) = at_least_float32(values)
     keep = jnp.ones(values.shape, bool) if where is None else where
     values = jnp.where(keep, values, 0)
