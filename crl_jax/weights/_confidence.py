@@ -1,4 +1,4 @@
-"""How credible an interaction is: the latent variable of BPRAC."""
+"""Confidence (credibility) of observed interactions, the latent variable of BPRAC."""
 
 import jax
 import jax.numpy as jnp
@@ -12,18 +12,19 @@ from ..stats import Distribution
 
 
 def credibility_prior(train: Interactions) -> Float[Array, "n_items"]:
-    r"""Popular items are bought by mistake less often: :math:`P(c_{ui} = 1)` by popularity.
+    r"""Prior probability :math:`P(c_{ui} = 1)` of a credible interaction, from item popularity.
 
     .. math::
         P(c_{ui} = 1) = \sigma\Bigl(\frac{n_i - \bar n}{\operatorname{std}(n)}\Bigr)
 
-    with :math:`n_i` the share of users that took item :math:`i`.
+    where :math:`n_i` is the fraction of users who interacted with item :math:`i`. Interactions
+    with popular items are assumed to be accidental less often.
 
     Args:
       train: Training interactions.
 
     Returns:
-      Values in (0, 1), float32 ``[n_items]``; ½ for all if all are equally popular.
+      Probabilities in (0, 1), float32 ``[n_items]``; ½ for all if all items are equally popular.
 
     References:
       "Contrastive Learning for Personalized Recommendation", Eq. 3.28.
@@ -38,29 +39,29 @@ def credibility_prior(train: Interactions) -> Float[Array, "n_items"]:
 def confidence_density(
     scores: Float[Array, "*batch"], *, prior: PerAnchor, distribution: Distribution
 ) -> Float[Array, "*batch"]:
-    r"""How credible interactions are, given their scores, up to a common factor.
+    r"""Unnormalised confidence in observed interactions, given their scores.
 
     .. math::
         \hat c_{ui} = 2\, F(s_{ui})\, f(s_{ui}) \; P(c_{ui} = 1)
 
-    :math:`2 F f` is the density of the larger of two independent scores: what a user likes should
-    beat what it does not. It rises with the score, up to where scores get improbable, and falls
-    beyond. What it would be divided by to make it a probability, the density of the score, is
-    taken for a constant; :func:`confidence_posterior` divides by it.
+    :math:`2 F f` is the density of the maximum of two i.i.d. scores: a credible positive should
+    outscore a negative. The value increases with the score and decreases in the upper tail. The
+    marginal density of the score, which normalises it, is treated as constant;
+    :func:`confidence_posterior` includes it.
 
     Args:
-      scores: Scores :math:`s_{ui}` of users with the items they took, any shape.
-      prior: The :math:`P(c_{ui} = 1)` in [0, 1], of a shape that broadcasts with ``scores``; for
-        instance :func:`credibility_prior` at the items.
-      law: Distribution of one of the two scores, :math:`F` and :math:`f`, such as
-        :class:`crl_jax.stats.VarianceGamma`.
+      scores: Scores :math:`s_{ui}` of observed user-item interactions, any shape.
+      prior: Prior :math:`P(c_{ui} = 1)` in [0, 1], of a shape that broadcasts with ``scores``;
+        for instance :func:`credibility_prior` of the items.
+      distribution: Distribution of a single score, with CDF :math:`F` and density :math:`f`,
+        such as :class:`crl_jax.stats.VarianceGamma`.
 
     Returns:
-      Values :math:`\ge 0`, of the common shape, at least float32. An ordinary differentiable
-      function: a loss that takes it as a constant says so itself.
+      Values :math:`\ge 0`, of the broadcast shape, at least float32. Differentiable; apply
+      ``jax.lax.stop_gradient`` to use them as constants.
 
     Raises:
-      ValueError: If ``prior`` leaves its range.
+      ValueError: If ``prior`` is out of range.
 
     References:
       "Contrastive Learning for Personalized Recommendation", Eq. 3.22 and 3.27.
@@ -79,31 +80,32 @@ def confidence_density(
 def confidence_posterior(
     scores: Float[Array, "*batch"], *, prior: PerAnchor, distribution: Distribution
 ) -> Float[Array, "*batch"]:
-    r"""The probability that interactions are credible, given their scores.
+    r"""Posterior probability that observed interactions are credible, given their scores.
 
     .. math::
         P(c_{ui} = 1 \mid s_{ui}) = \frac{2 F f\, P}{2 F f\, P + 2 (1-F) f\, (1-P)}
             = \frac{F P}{F P + (1 - F)(1 - P)}
 
-    The score of a credible interaction is the larger of two, that of another the smaller: the
-    density :math:`f` cancels. So no law in closed form is needed: the distribution function of the
-    scores of interactions, which any encoder has, gives :math:`F`, that of one of the two, by
-    :class:`crl_jax.stats.OrderStatisticMixture`. It rises with the score and with the prior.
+    The score of a credible interaction is modelled as the maximum of two i.i.d. scores, that of
+    any other interaction as the minimum; the density :math:`f` cancels. No closed-form
+    distribution is therefore needed: :class:`crl_jax.stats.OrderStatisticMixture` derives
+    :math:`F` from the empirical distribution of the interaction scores. The posterior increases
+    with the score and with the prior.
 
     Args:
-      scores: As in :func:`confidence_density`.
-      prior: As in :func:`confidence_density`.
-      law: Distribution of one of the two scores, of which :math:`F` alone counts.
+      scores: Scores of observed interactions, as in :func:`confidence_density`.
+      prior: Prior probability, as in :func:`confidence_density`.
+      distribution: Distribution of a single score; only its CDF :math:`F` is used.
 
     Returns:
-      Values in [0, 1], of the common shape, at least float32; ½ where score and prior exclude
-      each other. An ordinary differentiable function.
+      Probabilities in [0, 1], of the broadcast shape, at least float32; ½ where both terms of the
+      denominator are 0. Differentiable.
 
     Raises:
-      ValueError: If ``prior`` leaves its range.
+      ValueError: If ``prior`` is out of range.
 
     References:
-      "Contrastive Learning for Personalized Recommendation", Eq. 3.25 with its denominator; the
+      "Contrastive Learning for Personalized Recommendation", Eq. 3.25 with its denominator, the
       counterpart for positives of the posterior of chapter 4.
 
     >>> from crl_jax.stats import SmoothedEmpirical

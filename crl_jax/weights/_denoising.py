@@ -1,4 +1,4 @@
-"""Weights for positives that may be noise: those with a small loss count."""
+"""Loss-based weights of noisy positives."""
 
 from typing import Annotated
 
@@ -19,34 +19,34 @@ def small_loss_weights(
     drop_rate: Annotated[Scalar, Range(0.0, 1.0)],
     where: Bool[Array, "*batch"] | None = None,
 ) -> Float[Array, "*batch"]:
-    r"""Weights of 0 for the largest losses of a batch and of 1 for the others.
+    r"""Truncated-loss weights: 0 for the largest losses of a batch, 1 for all others.
 
     .. math::
         w_i = \mathbb 1\bigl[\ell_i \text{ is none of the }
             \lfloor \epsilon n \rfloor \text{ largest}\bigr]
 
-    Of equal losses the later are dropped first, so that always as many are dropped as the
-    formula says. The batch is what one call sees: under ``jax.vmap`` or ``jax.shard_map``
-    each part drops its own share.
+    Ties are broken in favour of earlier elements, so that exactly
+    :math:`\lfloor \epsilon n \rfloor` losses are dropped. The batch is the array of one call:
+    under ``jax.vmap`` or ``jax.shard_map`` each example or shard is truncated separately.
 
     Args:
-      losses: The :math:`\ell_i`, shape ``[*batch]``; the batch is one whatever its axes. A
-        NaN counts as the largest.
-      drop_rate: Share :math:`\epsilon` in [0, 1] to drop. A product :math:`\epsilon n` that
-        misses a whole number by rounding counts as that number.
-      where: True keeps a loss, shape ``[*batch]``; :math:`n` counts these. Others are never
-        read and have weight 0.
+      losses: Losses :math:`\ell_i`, shape ``[*batch]``; all axes form one batch. NaN counts as
+        the largest value.
+      drop_rate: Fraction :math:`\epsilon` in [0, 1] to drop. A product :math:`\epsilon n` within
+        rounding error of an integer is treated as that integer.
+      where: Boolean mask of valid losses, shape ``[*batch]``; :math:`n` is their number. Masked
+        values are ignored and have weight 0.
 
     Returns:
-      The :math:`w_i`, shape ``[*batch]``, at least float32.
+      Weights :math:`w_i` in {0, 1}, shape ``[*batch]``, at least float32.
 
     Raises:
-      ValueError: If a shape does not fit or ``drop_rate`` leaves its range.
+      ValueError: If a shape does not match or ``drop_rate`` is out of range.
 
     References:
       Wang et al., `Denoising Implicit Feedback for Recommendation
-      <https://arxiv.org/abs/2006.04153>`_, 2021, the truncated loss; there a threshold,
-      which the published code takes from the order of a batch, as here.
+      <https://arxiv.org/abs/2006.04153>`_, 2021, the truncated loss. The paper uses a
+      threshold, its code the ranks within a batch, as here.
 
     >>> print(small_loss_weights(jnp.array([0.1, 2.0, 0.3, 0.9]), drop_rate=0.5))
     [1. 0. 1. 0.]
@@ -59,7 +59,7 @@ def small_loss_weights(
     n = jnp.sum(kept)
     share = jnp.asarray(drop_rate, losses.dtype) * n.astype(losses.dtype)
     dropped = jnp.floor(share * (1 + 2 * float(np.finfo(losses.dtype).eps))).astype(n.dtype)
-    ascending = jnp.lexsort((losses.ravel(), ~kept.ravel()))  # stable; NaN after all numbers
+    ascending = jnp.lexsort((losses.ravel(), ~kept.ravel()))  # stable; NaN sorts last
     counts = jnp.arange(losses.size) < n - dropped
     counts = jnp.zeros(losses.size, bool).at[ascending].set(counts, unique_indices=True)
     return counts.reshape(losses.shape).astype(losses.dtype)
@@ -69,24 +69,24 @@ def small_loss_weights(
 def reliability_weights(
     logits: Float[Array, "*shape"], *, exponent: NonNegative
 ) -> Float[Array, "*shape"]:
-    r"""A power of the probability that the model gives to what a label says.
+    r"""Reweighted-loss weights: a power of the predicted probability of the observed label.
 
     .. math::
         w_i = \sigma(s_i)^b
 
-    A label that the model finds unlikely has a large loss, and counts less.
+    Labels that the model considers improbable, which have a large loss, are down-weighted.
 
     Args:
-      logits: The :math:`s_i`, any shape: scores of positives, negated ones of negatives.
-      exponent: The :math:`b \ge 0`, a scalar or an array that broadcasts to ``logits``; 0
+      logits: Logits :math:`s_i`, any shape: scores of positives, negated scores of negatives.
+      exponent: Exponent :math:`b \ge 0`, a scalar or an array that broadcasts to ``logits``; 0
         gives weights of 1.
 
     Returns:
-      The :math:`w_i` in [0, 1], in the shape of ``logits``, at least float32. Gradients are
-      finite however unlikely the label.
+      Weights :math:`w_i` in [0, 1], shape of ``logits``, at least float32. Gradients are finite
+      for all finite logits.
 
     Raises:
-      ValueError: If a shape does not fit or ``exponent`` leaves its range.
+      ValueError: If a shape does not match or ``exponent`` is out of range.
 
     References:
       Wang et al., `Denoising Implicit Feedback for Recommendation
@@ -97,5 +97,6 @@ def reliability_weights(
     """
     (logits,) = at_least_float32(logits)
     exponent = per_anchor("exponent", exponent, logits.shape, logits.dtype)
-    # Not a power of σ: at an underflowed 0 its slope is infinite for b < 1, and log 0 for b.
+    # Not `σ ** b`: where σ underflows to 0, its gradient is infinite for b < 1, and the gradient
+    # with respect to b contains log 0.
     return jnp.exp(exponent * jax.nn.log_sigmoid(logits))
