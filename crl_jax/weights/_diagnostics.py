@@ -1,4 +1,4 @@
-"""What weights do to a sample."""
+"""Diagnostics of weights and posteriors."""
 
 from typing import NamedTuple
 
@@ -18,24 +18,24 @@ def effective_sample_size(
     *,
     where: Bool[Array, "*batch n"] | None = None,
 ) -> Float[Array, "*batch"]:
-    r"""Number of equally weighted samples that are worth as much as these.
+    r"""Kish's effective sample size of a set of weights.
 
     .. math::
         \mathrm{ESS} = \frac{(\sum_j w_j)^2}{\sum_j w_j^2}
 
-    Near the number of samples the weights hardly matter; near 1 a single one decides. The
-    scale of the weights does not matter.
+    It equals the number of samples for uniform weights and 1 if a single sample has all the
+    weight. It is invariant to the scale of the weights.
 
     Args:
-      weights: The :math:`w_j \ge 0`, shape ``[*batch, n]``.
-      where: True keeps a weight, shape ``[*batch, n]``. Others are never read.
+      weights: Weights :math:`w_j \ge 0`, shape ``[*batch, n]``.
+      where: Boolean mask of valid weights, shape ``[*batch, n]``. Masked values are ignored.
 
     Returns:
-      Shape ``[*batch]``, at least float32: from 1 to the number kept; 0 where no weight is
-      positive.
+      Effective sample sizes, shape ``[*batch]``, at least float32, between 1 and the number of
+      valid weights; 0 where no weight is positive.
 
     Raises:
-      ValueError: If ``where`` has not the shape of ``weights``.
+      ValueError: If the shapes of ``where`` and ``weights`` differ.
 
     References:
       Kish, *Survey Sampling*, 1965, section 11.2.
@@ -53,7 +53,7 @@ def effective_sample_size(
 
 
 class PosteriorByLabel(NamedTuple):
-    """Mean posterior of a true negative, apart for those that are and those that are not."""
+    """Mean true-negative posterior of the true and of the false negatives."""
 
     true: Float[Array, ""]
     """Mean over the true negatives; the higher, the better."""
@@ -68,22 +68,23 @@ def posterior_by_label(
     *,
     where: Bool[Array, "*batch n_neg"] | None = None,
 ) -> PosteriorByLabel:
-    r"""How well a posterior tells true from false negatives whose labels are known.
+    r"""Mean true-negative posterior of the true and of the false negatives, over all anchors.
 
-    Means over all anchors. A posterior that knows no more than the prior has
-    :math:`\tau^-` for both; a calibrated one satisfies
+    An uninformative posterior, equal to the prior, has a mean of :math:`\tau^-` for both; a
+    calibrated posterior satisfies
     :math:`\tau^- m_{\text{true}} + \tau^+ m_{\text{false}} = \tau^-`.
 
     Args:
-      posterior: What :func:`true_negative_posterior` gives, shape ``[*batch, n_neg]``.
-      is_true: True marks a true negative, shape ``[*batch, n_neg]``.
-      where: True keeps a sample, shape ``[*batch, n_neg]``. Others are never read.
+      posterior: Probability of a true negative, for instance :func:`true_negative_posterior`,
+        shape ``[*batch, n_neg]``.
+      is_true: True for true negatives, shape ``[*batch, n_neg]``.
+      where: Boolean mask of valid samples, shape ``[*batch, n_neg]``. Masked values are ignored.
 
     Returns:
-      Two scalars, at least float32; 0 for a label that no sample has.
+      Two scalars, at least float32; 0 for a class without samples.
 
     Raises:
-      ValueError: If a shape does not fit.
+      ValueError: If a shape does not match.
 
     >>> p, true = jnp.array([0.95, 0.5, 0.85]), jnp.array([True, False, True])
     >>> means = posterior_by_label(p, true)

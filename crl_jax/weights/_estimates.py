@@ -1,4 +1,4 @@
-"""Estimates of what the weights assume: the encoder's quality and the class prior."""
+"""Estimators of the encoder quality and the class prior."""
 
 from typing import Annotated, Literal, NamedTuple
 
@@ -12,7 +12,7 @@ from .._hyperparams import Range, Scalar, check_arguments
 from .._reduce import masked_mean
 from .._search import count_below
 
-# The share by which the margin of `estimate_tau_plus` exceeds the one of its theorem.
+# Relative slack of the confidence margin in `estimate_tau_plus` (γ in Garg et al.).
 _SLACK = 0.01
 
 
@@ -25,48 +25,50 @@ def estimate_alpha(
     where_pos: Bool[Array, "*batch n_pos"] | None = None,
     where_neg: Bool[Array, "*batch n_neg"] | None = None,
 ) -> Float[Array, ""]:
-    r"""The encoder's quality :math:`\alpha`, measured on a few labelled anchors.
+    r"""Estimates the encoder quality :math:`\alpha` from a few labelled anchors.
 
     .. math::
         \mathrm{AUC} = \frac1{|A|} \sum_{x \in A} \frac1{P_x N_x} \sum_{j, k}
             \mathbb{1}[s^+_{xk} > s^-_{xj}] + \tfrac12\,\mathbb{1}[s^+_{xk} = s^-_{xj}]
 
-    over the anchors :math:`A` with a positive and a negative. Then
+    over the anchors :math:`A` that have at least one positive and one negative. Then
 
     * ``rule="auc"``: :math:`\alpha = \mathrm{AUC}`, as published;
-    * ``rule="model"``: :math:`\alpha = \tfrac12 + \tfrac32(\mathrm{AUC} - \tfrac12)`, the
-      one whose densities have this AUC.
+    * ``rule="model"``: :math:`\alpha = \tfrac12 + \tfrac32(\mathrm{AUC} - \tfrac12)`, the value
+      for which the model densities have this AUC.
 
-    They differ because :func:`bayesian_weights` means by :math:`\alpha` the order of a true and a
-    false negative that are drawn *as a pair*. Labelled samples are drawn independently. Each is
-    the lower or the higher of its own pair, so
+    The rules differ because :math:`\alpha` in :func:`bayesian_weights` is the probability that a
+    true and a false negative drawn *as a pair* are ordered correctly, whereas labelled samples are
+    drawn independently. Each sample is the lower or the higher score of a separate pair, so
 
     .. math::
         \mathrm{AUC} = \tfrac56\alpha^2 + \alpha(1-\alpha) + \tfrac16(1-\alpha)^2
                      = \tfrac12 + \tfrac13(2\alpha - 1).
 
-    Use ``"model"`` to sort out false negatives (``beta=0.5``). It is right where the densities of
-    the model hold, and near for Gaussian scores; ``"auc"`` leaves about half of the bias. Use
-    ``"auc"`` to compare with published settings, and for hardness (``beta > 0.5``), which needs
-    :math:`\alpha < 1`. The model has no AUC above 5/6. From there on ``"model"`` gives 1: the
-    best-scoring sample then counts nothing, and :func:`bayesian_weights` refuses ``beta=1``.
+    Use ``"model"`` to correct for false negatives (``beta=0.5``). It is consistent under the model
+    densities and nearly so for Gaussian scores; ``"auc"`` leaves about half of the bias. Use
+    ``"auc"`` to reproduce published settings, and with hardness (``beta > 0.5``), which requires
+    :math:`\alpha < 1`. The largest AUC of the model is 5/6; for larger values ``"model"`` returns
+    1, where the highest-scoring sample has weight 0 and :func:`bayesian_weights` rejects
+    ``beta=1``.
 
     Args:
-      pos: Scores of each anchor with its known positives, shape ``[*batch, n_pos]``. Not
-        those it was trained on: they score too high.
-      neg: Scores of the same anchors with their known negatives, shape ``[*batch, n_neg]``.
-      rule: How the AUC becomes an :math:`\alpha`.
-      where_pos: True keeps a positive, shape ``[*batch, n_pos]``.
-      where_neg: True keeps a negative, shape ``[*batch, n_neg]``. Others are never read.
+      pos: Scores of the known positives of each anchor, shape ``[*batch, n_pos]``. Use held-out
+        positives: scores of training positives are biased upwards.
+      neg: Scores of the known negatives of the same anchors, shape ``[*batch, n_neg]``.
+      rule: Conversion from the AUC to :math:`\alpha`.
+      where_pos: Boolean mask of valid positives, shape ``[*batch, n_pos]``.
+      where_neg: Boolean mask of valid negatives, shape ``[*batch, n_neg]``. Masked values are
+        ignored.
 
     Returns:
-      A scalar in [0.5, 1], at least float32: clipped there, as an encoder worse than chance
-      has no place in the model. 0.5, knowing nothing, if no anchor has a positive and a negative.
-      NaN if a kept score is NaN. Its gradient is zero. Costs a sort of the negatives and a
-      search for each positive.
+      Scalar clipped to [0.5, 1], at least float32, because the model excludes encoders below
+      chance level; 0.5 if no anchor has both a positive and a negative; NaN if an unmasked score
+      is NaN. The gradient is zero. The cost is a sort of the negatives and a binary search per
+      positive.
 
     Raises:
-      ValueError: If a shape does not fit or there is no such rule.
+      ValueError: If a shape does not match or ``rule`` is unknown.
 
     References:
       "Contrastive Learning for Personalized Recommendation", Eq. 6.14, 6.15 and 6.21.
@@ -84,7 +86,7 @@ def estimate_alpha(
     pos, where_pos, n_pos = _kept("where_pos", pos, where_pos)
     neg, where_neg, n_neg = _kept("where_neg", neg, where_neg)
 
-    below = count_below(neg, pos, "left") + count_below(neg, pos, "right")  # ties half
+    below = count_below(neg, pos, "left") + count_below(neg, pos, "right")  # ties count one half
     share = below.astype(pos.dtype) / (2 * jnp.maximum(n_neg, 1))[..., None].astype(pos.dtype)
     share = jnp.where(jnp.isnan(pos), jnp.nan, share)
     auc = jnp.sum(jnp.where(where_pos, share, 0), axis=-1)
@@ -96,12 +98,12 @@ def estimate_alpha(
 
 
 class TauPlusEstimate(NamedTuple):
-    """What :func:`estimate_tau_plus` knows of the class prior."""
+    """Estimate and upper confidence bound of the class prior, see :func:`estimate_tau_plus`."""
 
     tau_plus: Float[Array, "*batch"]
-    """The estimate, in [0, 1]."""
+    """Point estimate, in [0, 1]."""
     upper: Float[Array, "*batch"]
-    """The prior is no larger than this with the confidence asked for, in [0, 1]."""
+    """Upper confidence bound, in [0, 1]."""
 
 
 @check_arguments
@@ -113,25 +115,25 @@ def estimate_tau_plus(
     where_pos: Bool[Array, "*batch n_pos"] | None = None,
     where_unlabelled: Bool[Array, "*batch n_unlabelled"] | None = None,
 ) -> TauPlusEstimate:
-    r"""The share :math:`\tau^+` of positives among unlabelled samples, from scores alone.
+    r"""Estimates the class prior :math:`\tau^+` from scores of positive and unlabelled samples.
 
-    With :math:`\hat q_u(c), \hat q_p(c)` the shares of the unlabelled and of the positives
-    that score at least :math:`c`, and :math:`1-\delta` the confidence,
+    With the fractions :math:`\hat q_u(c), \hat q_p(c)` of the unlabelled samples and positives
+    whose scores are at least :math:`c`, and the confidence level :math:`1-\delta`,
 
     .. math::
         \hat\tau^+ = \frac{\hat q_u(\hat c)}{\hat q_p(\hat c)}, \qquad
         \hat c = \arg\min_c \frac{\hat q_u(c) + 1.01\,(\epsilon_u + \epsilon_p)}{\hat q_p(c)},
         \qquad \epsilon = \sqrt{\frac{\log(4/\delta)}{2n}}
 
-    The best-scoring of the unlabelled are taken for the positives among them.
+    All unlabelled samples above the threshold :math:`\hat c` are treated as positives.
 
-    **Assumptions.** Positives are drawn like those among the unlabelled (SCAR). Positives that the
-    encoder was trained on score higher and make the estimate *too low*: hold some out. And above
-    some threshold there are no true negatives (irreducibility). Otherwise the estimate is *too
-    high*. It then tends to :math:`\tau^+ + \tau^- \min_c q_n/q_p`, for the densities of
-    :func:`bayesian_weights` :math:`\tau^+ + \tau^-(1-\alpha)/\alpha`.
+    **Assumptions.** Labelled positives are selected completely at random (SCAR). Training
+    positives score higher and bias the estimate *downwards*; use held-out positives. There is a
+    threshold above which there are no true negatives (irreducibility). Otherwise the estimate is
+    biased *upwards*: it converges to :math:`\tau^+ + \tau^- \min_c q_n/q_p`, which under the
+    densities of :func:`bayesian_weights` is :math:`\tau^+ + \tau^-(1-\alpha)/\alpha`.
 
-    **Margin.** With probability :math:`1-\delta` no share is off by more than its
+    **Error bound.** With probability :math:`1-\delta` the error of each fraction is at most its
     :math:`\epsilon`; then, for every :math:`c^*` without true negatives above it,
 
     .. math::
@@ -139,25 +141,26 @@ def estimate_tau_plus(
             \frac{\epsilon_u + \tau^+\epsilon_p + 1.01\,(\epsilon_u + \epsilon_p)}
                  {\hat q_p(c^*)}
 
-    ``upper`` is :math:`\min_c (\hat q_u + \epsilon_u)/(\hat q_p - \epsilon_p)` and holds without
-    irreducibility. No bound from below exists: every unlabelled sample may be a true negative.
+    ``upper`` is :math:`\min_c (\hat q_u + \epsilon_u)/(\hat q_p - \epsilon_p)` and is valid without
+    irreducibility. No lower bound exists: all unlabelled samples may be true negatives.
 
     Args:
       pos: Scores of known positives, shape ``[*batch, n_pos]``. Hundreds are needed.
-      unlabelled: Scores of unlabelled samples, shape ``[*batch, n_unlabelled]``. Pool anchors with
-        few samples: bring their scores to one scale, by :func:`crl_jax.stats.ecdf`, and flatten.
-      confidence: The :math:`1-\delta` in (0, 1).
-      where_pos: True keeps a positive, shape ``[*batch, n_pos]``.
-      where_unlabelled: True keeps an unlabelled sample, shape ``[*batch, n_unlabelled]``.
-        Others are never read.
+      unlabelled: Scores of unlabelled samples, shape ``[*batch, n_unlabelled]``. To pool anchors
+        with few samples, normalise their scores with :func:`crl_jax.stats.ecdf` and flatten.
+      confidence: Confidence level :math:`1-\delta` in (0, 1).
+      where_pos: Boolean mask of valid positives, shape ``[*batch, n_pos]``.
+      where_unlabelled: Boolean mask of valid unlabelled samples, shape
+        ``[*batch, n_unlabelled]``. Masked values are ignored.
 
     Returns:
       ``tau_plus`` and ``upper``, each of shape ``[*batch]``, at least float32. Both are 1 without
-      positives or without unlabelled samples, and NaN where a kept score is NaN. Only the order of
-      scores matters; the gradient is zero. :func:`bayesian_weights` asks for less than 1.
+      positives or without unlabelled samples, and NaN where an unmasked score is NaN. They depend
+      on the order of scores only; the gradient is zero. :func:`bayesian_weights` requires a prior
+      less than 1.
 
     Raises:
-      ValueError: If a shape does not fit or ``confidence`` leaves its range.
+      ValueError: If a shape does not match or ``confidence`` is out of range.
 
     References:
       Garg et al., `Mixture Proportion Estimation and PU Learning: A Modern Approach
@@ -184,7 +187,7 @@ def estimate_tau_plus(
 
 
 class _Kept(NamedTuple):
-    """Scores without gradient, NaN where not kept; which are kept; how many of each row."""
+    """Scores without gradient (NaN where masked), their mask, and the valid count per row."""
 
     scores: Array
     where: Array
@@ -199,15 +202,16 @@ def _kept(name: str, scores: Array, where: Array | None) -> _Kept:
 
 
 def _has_nan(kept: _Kept) -> Array:
-    """Whether a kept score of the row is NaN."""
+    """Whether a row has an unmasked NaN score."""
     return jnp.any(kept.where & jnp.isnan(kept.scores), axis=-1)
 
 
 def _least_ratio(pos: _Kept, unlabelled: _Kept, confidence: Array) -> tuple[Array, Array]:
-    """The estimate and its upper bound, of rows with positives and unlabelled samples."""
+    """Estimate and upper bound of rows that have positives and unlabelled samples."""
     q_p, error_p = _share_above(pos, pos.scores, confidence)
     q_u, error_u = _share_above(unlabelled, pos.scores, confidence)
-    # Thresholds are the positives: between two of them the larger has the smaller q_u.
+    # Thresholds at the positive scores suffice: between two of them q_p is constant, and q_u is
+    # smallest at the larger one.
     bound = (q_u + (1 + _SLACK) * (error_u + error_p)) / q_p
     best = jnp.argmin(jnp.where(pos.where, bound, jnp.inf), axis=-1, keepdims=True)
     ratio = jnp.take_along_axis(q_u / q_p, best, axis=-1)[..., 0]
@@ -217,7 +221,7 @@ def _least_ratio(pos: _Kept, unlabelled: _Kept, confidence: Array) -> tuple[Arra
 
 
 def _share_above(among: _Kept, at: Array, confidence: Array) -> tuple[Array, Array]:
-    """Share of the kept scores at or above each of ``at``, and its uniform error."""
+    """Fraction of valid scores at or above each of ``at``, and its uniform (DKW) error bound."""
     n = jnp.maximum(among.n, 1)
     above = (n[..., None] - count_below(among.scores, at, "left")).astype(at.dtype)
     n = n.astype(at.dtype)
