@@ -1,4 +1,4 @@
-"""Exponential tilting towards hard negatives."""
+"""Hard negative weights by exponential tilting."""
 
 import jax
 import jax.numpy as jnp
@@ -19,28 +19,28 @@ def hard_weights(
     temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
 ) -> Float[Array, "*batch n_neg"]:
-    r"""Weights that grow exponentially with the score of a negative.
+    r"""Hard negative weights, exponential in the score.
 
     .. math::
         w_j = \frac{e^{\beta s_j/t}}{\frac1N \sum_i e^{\beta s_i/t}}
 
-    They average to 1, and depend on differences of scores alone. Gradients flow through
-    them, as in the published method.
+    Their mean is 1, and they are invariant to a shift of the scores. Gradients flow through the
+    weights, as in the published method.
 
     Args:
       neg: Scores :math:`s_j` of the negatives, shape ``[*batch, n_neg]``.
       beta: Concentration :math:`\beta \ge 0`, a scalar or an array that broadcasts to
         ``[*batch]``; 0 gives weights of 1.
-      temperature: The :math:`t > 0` that divides all scores.
-      where: True keeps a negative, shape ``[*batch, n_neg]``; :math:`N` counts these.
-        Others are never read and have weight 0.
+      temperature: Temperature :math:`t > 0`.
+      where: Boolean mask of valid negatives, shape ``[*batch, n_neg]``; :math:`N` is their
+        number. Masked values are ignored and have weight 0.
 
     Returns:
-      The :math:`w_j` in [0, N], shape ``[*batch, n_neg]``, at least float32; finite however
-      large the scores.
+      Weights :math:`w_j` in [0, N], shape ``[*batch, n_neg]``, at least float32; finite for
+      scores of any magnitude.
 
     Raises:
-      ValueError: If a shape does not fit or a hyper-parameter leaves its range.
+      ValueError: If a shape does not match or a hyper-parameter is out of range.
 
     References:
       Robinson et al., `Contrastive Learning with Hard Negative Samples
@@ -54,11 +54,10 @@ def hard_weights(
     check_shape("temperature", temperature, ())
     (neg,) = at_least_float32(neg)
     beta = expand_anchor_axis(per_anchor("beta", beta, neg.shape[:-1], neg.dtype))
-    if where is not None:  # before any arithmetic: 0 * nan would reach the temperature
+    if where is not None:  # mask first: 0 * NaN would reach the gradient of the temperature
         neg = jnp.where(where, neg, -jnp.inf)
 
-    # Differences before any product: those of products could be infinities. And a beta of 0 must
-    # not meet one.
+    # Subtract the maximum before scaling, which could overflow. The lower bound avoids 0 * -inf.
     below, _ = subtract_row_max(neg)
     below = below / jnp.asarray(temperature, neg.dtype)
     tilt = beta * jnp.maximum(below, float(jnp.finfo(neg.dtype).min))

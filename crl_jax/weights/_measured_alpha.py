@@ -1,4 +1,4 @@
-"""A running measurement of the quality of the encoder, carried along in training."""
+"""Exponential moving average of the encoder quality during training."""
 
 from typing import NamedTuple
 
@@ -10,16 +10,16 @@ from .._hyperparams import Scalar
 
 
 class MeasuredAlpha(NamedTuple):
-    """State of a running measurement of the encoder's quality; a pytree to carry along."""
+    """State of the moving average of the encoder quality."""
 
     lead: Float[Array, ""]
-    """Weighted sum of how far the estimates lay above 0.5."""
+    """Weighted sum of the excess of the estimates over 0.5."""
     weight: Float[Array, ""]
-    """Sum of the weights, from 0 before the first estimate up to 1."""
+    """Sum of the weights: 0 before the first estimate, converging to 1."""
 
 
 def init_measured_alpha() -> MeasuredAlpha:
-    """The state before the first estimate, in which :func:`measured_alpha` is 0.5.
+    """Returns the initial state, for which :func:`measured_alpha` is 0.5.
 
     >>> print(measured_alpha(init_measured_alpha()))
     0.5
@@ -30,18 +30,18 @@ def init_measured_alpha() -> MeasuredAlpha:
 def update_measured_alpha(
     state: MeasuredAlpha, estimate: Float[Array, ""], *, decay: Scalar = 0.9
 ) -> MeasuredAlpha:
-    """Takes an estimate into the exponential moving average; a NaN leaves it as it is.
+    """Updates the exponential moving average with an estimate; NaN estimates are ignored.
 
     Args:
-      state: What :func:`init_measured_alpha` or the last update gave.
-      estimate: An estimate of the quality, as :func:`estimate_alpha` gives.
-      decay: Weight of the past in [0, 1), next to ``1 - decay`` for the new estimate.
+      state: State from :func:`init_measured_alpha` or the previous update.
+      estimate: Estimate of the encoder quality, for instance from :func:`estimate_alpha`.
+      decay: Decay rate in [0, 1); the new estimate has weight ``1 - decay``.
 
     Returns:
-      The new state.
+      Updated state.
 
     Raises:
-      ValueError: If ``decay`` leaves its range.
+      ValueError: If ``decay`` is out of range.
 
     >>> state = update_measured_alpha(init_measured_alpha(), jnp.float32(0.8))
     >>> print(f"{measured_alpha(state):.4f}")  # the first estimate counts in full
@@ -62,9 +62,8 @@ def update_measured_alpha(
 
 
 def measured_alpha(state: MeasuredAlpha) -> Float[Array, ""]:
-    """The average of the estimates so far, the latest counting most; 0.5 before the first.
+    """Bias-corrected exponential moving average of the estimates; 0.5 before the first one.
 
-    The weights of the estimates sum to 1 from the first on, so the average does not start
-    from an arbitrary value.
+    Weights are normalised to sum to 1, so that the average has no bias towards an initial value.
     """
     return 0.5 + state.lead / jnp.where(state.weight > 0, state.weight, 1)

@@ -1,8 +1,7 @@
-r"""How the assumed quality :math:`\alpha` of the encoder, or a drop rate, goes along with training.
+r"""Schedules of the encoder quality :math:`\alpha` and of the drop rate of truncated losses.
 
-An encoder begins as a blind guess, :math:`\alpha = 0.5`, and its weights should then trust
-ranks as little, nor should it say at once which positives are noise. These functions are
-called inside a jitted step; their numbers may be traced.
+An untrained encoder is at chance level, :math:`\alpha = 0.5`: neither its ranks nor its losses
+are informative yet. Schedules can be called inside a jitted step with traced arguments.
 """
 
 from typing import Annotated
@@ -16,17 +15,17 @@ from .._hyperparams import Range, Scalar, check_arguments
 
 
 def fixed_alpha(progress: Float[Array, "*shape"], *, alpha: Scalar) -> Float[Array, "*shape"]:
-    r"""The same :math:`\alpha` throughout.
+    r"""Constant schedule of :math:`\alpha`.
 
     Args:
-      progress: Share of the training that is done, in [0, 1), any shape.
-      alpha: The :math:`\alpha` in [0.5, 1].
+      progress: Fraction of training completed, in [0, 1), any shape.
+      alpha: Encoder quality :math:`\alpha` in [0.5, 1].
 
     Returns:
-      ``alpha`` in the shape of ``progress``, at least float32.
+      ``alpha``, broadcast to the shape of ``progress``, at least float32.
 
     Raises:
-      ValueError: If ``alpha`` leaves its range.
+      ValueError: If ``alpha`` is out of range.
 
     >>> print(fixed_alpha(jnp.array(0.3), alpha=0.75))
     0.75
@@ -37,22 +36,21 @@ def fixed_alpha(progress: Float[Array, "*shape"], *, alpha: Scalar) -> Float[Arr
 def warmup_alpha(
     progress: Float[Array, "*shape"], *, alpha: Scalar, until: Scalar = 1.0
 ) -> Float[Array, "*shape"]:
-    r"""From 0.5, which trusts no rank, up to :math:`\alpha` in a straight line.
+    r"""Linear warmup from 0.5, where ranks are ignored, to :math:`\alpha`.
 
     .. math::
         \tfrac12 + (\alpha - \tfrac12)\,\min(p/p_{\text{until}},\, 1)
 
     Args:
-      progress: Share :math:`p` of the training that is done, in [0, 1), any shape.
-      alpha: The :math:`\alpha` in [0.5, 1] to reach.
-      until: Progress :math:`p_{\text{until}}` in [0, 1] from which ``alpha`` holds; 0 starts
-        with it.
+      progress: Fraction :math:`p` of training completed, in [0, 1), any shape.
+      alpha: Final value :math:`\alpha` in [0.5, 1].
+      until: Progress :math:`p_{\text{until}}` in [0, 1] at which the warmup ends; 0 disables it.
 
     Returns:
-      The :math:`\alpha` of the moment, in the shape of ``progress``, at least float32.
+      Current :math:`\alpha`, shape of ``progress``, at least float32.
 
     Raises:
-      ValueError: If a hyper-parameter leaves its range.
+      ValueError: If a hyper-parameter is out of range.
 
     >>> print(warmup_alpha(jnp.array([0.0, 0.25, 0.5, 0.75]), alpha=0.9, until=0.5))
     [0.5 0.7 0.9 0.9]
@@ -68,24 +66,23 @@ def ramp_drop_rate(
     drop_rate: Annotated[Scalar, Range(0.0, 1.0)],
     until: Scalar = 1.0,
 ) -> Float[Array, "*shape"]:
-    r"""From 0, which drops nothing, up to a drop rate in a straight line.
+    r"""Linear ramp of the drop rate of a truncated loss, starting at 0.
 
     .. math::
         \epsilon\,\min(p/p_{\text{until}},\, 1)
 
-    What is noise shows by its loss only to a model that has learned something.
+    The loss separates noisy from clean positives only after the model has been partly trained.
 
     Args:
-      progress: As in :func:`warmup_alpha`.
-      drop_rate: The :math:`\epsilon` in [0, 1] to reach.
-      until: Progress :math:`p_{\text{until}}` in [0, 1] from which ``drop_rate`` holds; 0
-        starts with it.
+      progress: Fraction :math:`p` of training completed, as in :func:`warmup_alpha`.
+      drop_rate: Final drop rate :math:`\epsilon` in [0, 1].
+      until: Progress :math:`p_{\text{until}}` in [0, 1] at which the ramp ends; 0 disables it.
 
     Returns:
-      The drop rate of the moment, in the shape of ``progress``, at least float32.
+      Current drop rate, shape of ``progress``, at least float32.
 
     Raises:
-      ValueError: If a hyper-parameter leaves its range.
+      ValueError: If a hyper-parameter is out of range.
 
     References:
       Wang et al., `Denoising Implicit Feedback for Recommendation
@@ -98,7 +95,7 @@ def ramp_drop_rate(
 
 
 def _ramp(progress: Array, start: float, end: Scalar, until: Scalar) -> Array:
-    """From ``start`` to ``end`` in a straight line, which is reached exactly."""
+    """Linear ramp from ``start`` to ``end``, which is reached exactly."""
     check_range("until", until, 0.0, 1.0)
     (progress,) = at_least_float32(progress)
     end, until = (jnp.asarray(value, progress.dtype) for value in (end, until))
