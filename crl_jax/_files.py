@@ -1,4 +1,4 @@
-"""Files that appear under their names when they are complete."""
+"""Atomic file writes."""
 
 import os
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from pathlib import Path
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """A file beside ``path``, whose folder is made, that takes its place when it is written."""
+    """Yields a temporary path that atomically replaces ``path`` on exit; creates its parents."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     yield partial

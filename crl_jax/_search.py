@@ -14,22 +14,22 @@ def search_rows(
     high: Int[Array, "..."],
     rounds: int,
 ) -> Int[Array, "*shape"]:
-    """First place from ``low`` to ``high``, between which ``values`` ascend, with a value > query.
+    """Returns the first index in ``[low, high)`` with ``values[index] > query``, else ``high``.
 
     Args:
-      values: All rows, one after another.
-      query: What is searched for, any shape.
-      low: Where the row of each query begins; broadcasts to ``query``.
-      high: Where it ends; broadcasts to ``query``.
-      rounds: Bits of the length of the longest row, static.
+      values: Concatenated rows, each in ascending order.
+      query: Query values, any shape.
+      low: Start of the row of each query; broadcasts to ``query``.
+      high: End of the row of each query, exclusive; broadcasts to ``query``.
+      rounds: Bit length of the longest row length, static.
 
     Returns:
-      Places from ``low`` to ``high``.
+      Indices in ``[low, high]``, shape of ``query``.
     """
 
     def halve(_: Array | int, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
         left, right = bounds
-        middle = left + ((right - left) >> 1)  # the sum of both could overflow
+        middle = left + ((right - left) >> 1)  # `left + right` could overflow
         beyond = (left < right) & (values.at[middle].get(mode="clip") <= query)
         return jnp.where(beyond, middle + 1, left), jnp.where(beyond, right, middle)
 
@@ -44,16 +44,16 @@ def rows_contain(
     high: Int[Array, "..."],
     rounds: int,
 ) -> Bool[Array, "*shape"]:
-    """Whether each query stands in its row; arguments as for :func:`search_rows`."""
+    """Whether each query occurs in its row; arguments as in :func:`search_rows`."""
     place = search_rows(values, query - 1, low, high, rounds)
     found = values.at[place].get(mode="clip") == query
     return (place < jnp.broadcast_to(high, query.shape)) & found
 
 
 def count_below(scores: Array, at: Array, side: Literal["left", "right"]) -> Array:
-    """How many of a row's ``scores`` are less (``"left"``) or no larger than each of ``at``.
+    """Number of ``scores`` per row that are ``< at`` (``"left"``) or ``<= at`` (``"right"``).
 
-    NaN sorts last, above whatever is searched for, so those of ``scores`` never count.
+    NaN sorts last, so that NaN scores are never counted.
     """
 
     def row(scores: Array, at: Array) -> Array:

@@ -1,4 +1,4 @@
-"""``map`` over the cores, for work that lets go of Python's lock."""
+"""Parallel ``map`` over threads, for functions that release the GIL."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -6,16 +6,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 _AHEAD = 4
-"""Items that wait for each thread."""
+"""Maximum number of queued items per thread."""
 
 A = TypeVar("A")
 B = TypeVar("B")
 
 
 def thread_map(function: Callable[[A], B], items: Iterable[A]) -> Iterator[B]:
-    """``map`` over threads, in order, with a bounded number of items under way.
+    """Parallel ``map`` over threads, in order, with a bounded number of pending items.
 
-    Pillow holds no lock while it decodes or resizes, nor scikit-learn while it fits a support
+    Pillow releases the GIL while decoding and resizing, scikit-learn while fitting a support
     vector machine.
     """
     n_threads = cpu_count()
@@ -33,7 +33,7 @@ def thread_map(function: Callable[[A], B], items: Iterable[A]) -> Iterator[B]:
 
 
 def cpu_count() -> int:
-    """Cores that the process may use."""
+    """Returns the number of CPU cores available to the process."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -1,9 +1,8 @@
-r"""Importance weights for negatives: whom a contrastive loss should listen to.
+r"""Importance weights for the negatives and positives of a contrastive loss.
 
-An unlabelled sample that scores high is either a hard negative or a positive in disguise.
-:func:`bayesian_weights` trades the two off: with probability ``tau_plus`` a sample is a
-false negative, an encoder of quality ``alpha`` (its AUC) ranks true negatives below, and
-``beta`` says how much the hard ones should count.
+An unlabelled sample with a high score is either a hard negative or a false negative.
+:func:`bayesian_weights` balances the two cases, given the class prior ``tau_plus`` of false
+negatives, the encoder quality ``alpha`` (its AUC) and the emphasis ``beta`` on hard negatives.
 
 >>> import jax.numpy as jnp, numpy as np
 >>> from crl_jax import weights
@@ -17,19 +16,18 @@ false negative, an encoder of quality ``alpha`` (its AUC) ranks true negatives b
 >>> print(np.asarray(weights.effective_sample_size(w)).round(2))  # of four negatives
 [3.8]
 
-They are ordinary arrays: look at them, average them, or multiply a loss with them. A loss
-that takes them as constants says so itself, with ``jax.lax.stop_gradient``.
-:func:`hard_weights` is the exponential tilt of hard negative mining, whose gradient is
-part of the method.
+Weights are plain arrays. A loss that treats them as constants applies
+``jax.lax.stop_gradient`` itself. :func:`hard_weights` is the exponential tilting of hard
+negative mining, whose gradient is part of the method.
 
-What the weights assume can be measured: :func:`estimate_alpha` takes a few labelled anchors,
-:func:`estimate_tau_plus` held-out positives and unlabelled samples; :func:`warmup_alpha` and
-:func:`measured_alpha` go along with a training. :func:`posterior_by_label`
-tells whether it works, :func:`posterior_calibration` whether it is true, and
-:func:`crl_jax.losses.floor_hit_rate` how often an estimate is clamped.
+The hyper-parameters can be estimated: :func:`estimate_alpha` uses a few labelled anchors,
+:func:`estimate_tau_plus` held-out positives and unlabelled samples. :func:`warmup_alpha` and
+:func:`measured_alpha` adapt ``alpha`` during training. :func:`posterior_by_label` and
+:func:`posterior_calibration` evaluate the discrimination and the calibration of a posterior,
+and :func:`crl_jax.losses.floor_hit_rate` returns the fraction of clamped estimates.
 
-Positives may be noise, too: :func:`small_loss_weights`, at a rate that :func:`ramp_drop_rate`
-raises along a training, and :func:`reliability_weights` distrust those with a large loss.
+For noisy positives, :func:`small_loss_weights`, with a drop rate scheduled by
+:func:`ramp_drop_rate`, and :func:`reliability_weights` down-weight samples with a large loss.
 """
 
 from ._bayesian import bayesian_weights as bayesian_weights
