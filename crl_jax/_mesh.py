@@ -1,4 +1,4 @@
-"""The axes of a mesh of devices."""
+"""Device mesh axes and sharding helpers."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -10,26 +10,23 @@ from jax.sharding import AbstractMesh, AxisType, Mesh
 from jaxtyping import Array, Shaped
 
 DATA, TABLE = "data", "table"
-"""The examples of a batch are spread over the first axis, rows of tables over the second."""
+"""Mesh axes of data parallelism (examples of a batch) and of row-sharded embedding tables."""
 
 
 def mesh_axis(mesh: Mesh, name: str) -> str | None:
-    """The axis, if the mesh has it."""
+    """Returns ``name`` if the mesh has this axis, else None."""
     return name if name in mesh.shape else None
 
 
 def axis_size(mesh: Mesh | None, name: str) -> int:
-    """How many parts an axis makes of what is spread over it; 1 without the axis, or a mesh."""
+    """Number of shards along a mesh axis; 1 without the axis or without a mesh."""
     return 1 if mesh is None else mesh.shape.get(name, 1)
 
 
 def filled(
     x: Shaped[Array | np.ndarray, "..."], parts: int, axis: int = 0, value: float = 0.0
 ) -> Any:
-    """``x`` with ``value`` behind its end, so that all parts of an axis are as long.
-
-    Arrays of NumPy stay on the host.
-    """
+    """Pads an axis of ``x`` to a multiple of ``parts``; NumPy arrays stay on the host."""
     more = -x.shape[axis] % parts
     if not more:
         return x
@@ -38,15 +35,15 @@ def filled(
 
 
 def use_batch_mesh(mesh: Mesh | None) -> AbstractContextManager[Any]:
-    """What is traced inside has its batches spread over a mesh, see :func:`batch_mesh`."""
+    """Context manager in which traced batches are sharded over a mesh, see :func:`batch_mesh`."""
     return nullcontext() if mesh is None else jax.sharding.use_abstract_mesh(mesh.abstract_mesh)
 
 
 def batch_mesh(n: int) -> AbstractMesh | None:
-    """The mesh that n examples are spread over along the axis ``data``.
+    """Returns the mesh whose ``data`` axis shards a batch of ``n`` examples.
 
-    None where none is at hand, where its axes are not left to the compiler, or where the examples
-    do not come out even.
+    None if no mesh is set, if an axis is not of type ``Auto``, or if ``n`` is not divisible by the
+    size of the ``data`` axis.
     """
     mesh = jax.sharding.get_abstract_mesh()
     is_whole = DATA in mesh.shape and n % mesh.shape[DATA] == 0

@@ -1,4 +1,4 @@
-"""A random order of ``n`` things, computed one element at a time."""
+"""Pseudo-random permutation of ``0 … n-1``, evaluated element-wise."""
 
 import math
 
@@ -7,29 +7,29 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, Key
 
 _ROUNDS = 8
-# Up to here sorting is cheap, while on a domain of a few dozen the network mixes so slowly that
-# some orders come up several times as often as others.
+# Largest size that is sorted. Sorting is cheap here, while on a domain of a few dozen elements the
+# network mixes slowly, and some permutations are several times as likely as others.
 _SORTED = 1024
 
 
 def permute(key: Key[Array, ""], index: Int[Array, "*shape"], n: int) -> Int[Array, "*shape"]:
-    r"""Images of ``index`` under a pseudo-random permutation of ``0 … n-1`` that ``key`` fixes.
+    r"""Applies the pseudo-random permutation of ``0 … n-1`` that ``key`` selects to ``index``.
 
-    Sorting random numbers, as ``jax.random.permutation`` does, costs O(n log n) and took most of
-    an epoch of a small model. A Feistel network over :math:`\mathbb Z_a \times \mathbb Z_b`
-    (``a``, ``b`` close to :math:`\sqrt n`, ``a * b >= n``) is a bijection whatever its round
-    function is; walking along its cycle until it falls below ``n`` restricts it to ``0 … n-1``.
-    It needs no memory beyond its output, and any part of the permutation can be had alone. Up to
-    1,024 things are sorted, so that each of their orders is as likely as any.
+    Sorting random numbers, as ``jax.random.permutation`` does, costs O(n log n) and dominated the
+    epoch time of a small model. A Feistel network over :math:`\mathbb Z_a \times \mathbb Z_b`
+    (``a``, ``b`` close to :math:`\sqrt n`, ``a * b >= n``) is a bijection for any round function;
+    cycle walking restricts it to ``0 … n-1``. It needs no memory beyond its output and can
+    evaluate any subset of the permutation. For n up to 1,024, random numbers are sorted, so that
+    all permutations are equally likely.
 
     Args:
-      key: Chooses the permutation. The keys reach 2^32 values in each of 8 rounds, not all n!
-        orders: a shuffle for training, not for cryptography.
+      key: Random key. The network has 8 round keys of 32 bits and does not reach all n!
+        permutations: it is suitable for shuffling training data, not for cryptography.
       index: Positions, any shape, each in ``[0, n)``.
-      n: Number of things, in ``[1, 2^31)``; static.
+      n: Number of elements, in ``[1, 2^31)``; static.
 
     Returns:
-      Int32 of the shape of ``index``; distinct positions have distinct images.
+      Permuted positions, int32, shape of ``index``.
 
     Raises:
       ValueError: If ``n`` is out of range.
@@ -59,8 +59,8 @@ def permute(key: Key[Array, ""], index: Int[Array, "*shape"], n: int) -> Int[Arr
                 right = _add(right, _below(_mix(left ^ round_keys[i]), b), b)
         return left * b + right
 
-    # Each of the a * b - n values too many sends about one element on, and all along with it. All
-    # take the first step: the rounds stand in the program once, which takes time to compile.
+    # Cycle walking: about a * b - n elements need more than one step. The first step is part of
+    # the loop, so that the rounds are compiled only once.
     def step(state: tuple[Array, Array]) -> tuple[Array, Array]:
         x, first = state
         return jnp.where((x >= n) | first, encrypt(x), x), jnp.bool_(False)
@@ -74,27 +74,24 @@ def permute(key: Key[Array, ""], index: Int[Array, "*shape"], n: int) -> Int[Arr
 
 
 def _sides(n: int) -> tuple[int, int]:
-    """Sides of the smallest rectangle of at least ``n`` cells that is nearly square.
-
-    Often the area is n itself. The longer side stays below 2^16, which :func:`_below` needs.
-    """
+    """Sides of the smallest nearly square rectangle of at least ``n`` cells, each below 2^16."""
     root = math.isqrt(n - 1) + 1
     a = min(range(root, root * 3 // 4, -1), key=lambda a: -n % a)
     return a, -(-n // a)
 
 
 def _below(bits: Array, bound: int) -> Array:
-    """The high word of ``bits * bound`` for a bound below 2^16: 32 even bits to ``[0, bound)``."""
+    """Maps 32 uniform bits to ``[0, bound)``: the high word of ``bits * bound``, bound < 2^16."""
     return ((bits >> 16) * bound + (((bits & 0xFFFF) * bound) >> 16)) >> 16
 
 
 def _add(x: Array, y: Array, modulus: int) -> Array:
-    """``(x + y) % modulus`` of two smaller numbers; a difference below 0 wraps to a great one."""
+    """``(x + y) % modulus`` for ``x, y < modulus``; relies on unsigned wrap-around."""
     return jnp.minimum(x + y, x + y - modulus)
 
 
 def _mix(x: Array) -> Array:
-    """The 32-bit finaliser of MurmurHash3: every input bit reaches every output bit."""
+    """32-bit finaliser of MurmurHash3: every input bit affects every output bit."""
     x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
     x = (x ^ (x >> 13)) * jnp.uint32(0xC2B2AE35)
     return x ^ (x >> 16)
