@@ -1,8 +1,8 @@
 """Debiased contrastive and pairwise learning on positive-unlabelled data, in JAX.
 
-Losses and weights are pure functions of scores; samplers and metrics are pure functions of
-arrays; encoders turn parameters into vectors. :mod:`crl_jax.tasks` puts them together, and
-:mod:`crl_jax.train` trains any such task. Importing this package runs nothing on a device.
+Losses and weights are pure functions of scores, samplers and metrics pure functions of arrays,
+and encoders compute embeddings from parameters. :mod:`crl_jax.tasks` combines them into training
+tasks, and :mod:`crl_jax.train` trains any task. Importing this package runs no device code.
 """
 
 from . import augment as augment

@@ -8,7 +8,7 @@ from pathlib import Path
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """Yields a temporary path that atomically replaces ``path`` on exit; creates its parents."""
+    """Yields a temporary path that atomically replaces ``path`` on success; creates parents."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     yield partial

@@ -42,8 +42,8 @@ def use_batch_mesh(mesh: Mesh | None) -> AbstractContextManager[Any]:
 def batch_mesh(n: int) -> AbstractMesh | None:
     """Returns the mesh whose ``data`` axis shards a batch of ``n`` examples.
 
-    None if no mesh is set, if an axis is not of type ``Auto``, or if ``n`` is not divisible by the
-    size of the ``data`` axis.
+    None if no mesh with a ``data`` axis is set, if an axis is not of type ``Auto``, or if ``n`` is
+    not divisible by the size of the ``data`` axis.
     """
     mesh = jax.sharding.get_abstract_mesh()
     is_whole = DATA in mesh.shape and n % mesh.shape[DATA] == 0

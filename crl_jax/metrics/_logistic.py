@@ -1,4 +1,4 @@
-"""Logistic regression with many classes, by L-BFGS."""
+"""Multinomial logistic regression with L-BFGS."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -10,21 +10,21 @@ from jaxtyping import Array, Bool, Float, Int
 from ._features import HIGHEST, LinearClassifier
 
 _MEMORY = 10
-"""Steps that the estimate of the curvature is made from."""
+"""History size of L-BFGS."""
 _CURVATURE = 0.3
-"""Share of the slope at its start that a step may end with."""
+"""Curvature condition of the line search: final slope relative to the initial slope."""
 _TRIALS = 20
-"""Lengths that are tried for a step."""
+"""Maximum number of trial step lengths per line search."""
 
 
 class Problem(NamedTuple):
-    """What is minimised, for any strength of L2.
+    """Data of a logistic regression, independent of the L2 penalty.
 
     Attributes:
-      x: Standard features, ``[n, dim]``.
-      labels: Classes, ``[n]``.
-      axes: Directions in which the features are uncorrelated, ``[dim, dim]``, by column.
-      variances: Those of the features in these directions, ``[dim]``.
+      x: Standardised features, ``[n, dim]``.
+      labels: Class labels, ``[n]``.
+      axes: Eigenvectors of the feature covariance, one per column, ``[dim, dim]``.
+      variances: Eigenvalues of the feature covariance, ``[dim]``.
     """
 
     x: Float[Array, "n dim"]
@@ -38,13 +38,13 @@ class _State(NamedTuple):
     weights: Array  # [dim + 1, n_classes], the bias last
     logits: Array
     gradient: Array
-    moves: Array  # the last steps, the latest first, [memory, dim + 1, n_classes]
-    turns: Array  # how the gradient changed in them
+    moves: Array  # history of weight updates, latest first, [memory, dim + 1, n_classes]
+    turns: Array  # history of gradient differences, same shape
     stuck: Array
 
 
 def problem(x: Float[Array, "n dim"], labels: Int[Array, "n"], n: Array) -> Problem:
-    """The problem of standard features, of which ``n`` rows are not 0."""
+    """Builds the problem from standardised features with ``n`` unmasked (non-zero) rows."""
     covariance = jnp.matmul(x.T, x, precision=HIGHEST) / n.astype(x.dtype)
     variances, axes = jnp.linalg.eigh(covariance)
     return Problem(x, labels, axes, jnp.maximum(variances, 0))
@@ -58,17 +58,17 @@ def fit(
     max_steps: int | Int[Array, ""],
     tolerance: Float[Array, ""],
 ) -> LinearClassifier:
-    r"""Minimises the mean cross-entropy of the kept rows and ``l2 / 2`` of the squared kernel.
+    r"""Minimises the mean cross-entropy of valid rows plus ``l2 / 2`` times the squared kernel.
 
-    L-BFGS on what is linear in the features has two savings. A step of any length changes the
-    logits by a multiple of one product, so that the search for its length costs none. And the
-    curvature is known beforehand: at weights of 0 it is :math:`\Sigma / C + \lambda` for the
-    covariance :math:`\Sigma` of the features, whose inverse stands where L-BFGS has the identity.
+    Linearity in the features allows two optimisations. Logits are linear in the step length, so
+    that the line search needs no further matrix products. The Hessian at zero weights is
+    approximately :math:`\Sigma / C + \lambda` with the feature covariance :math:`\Sigma`; its
+    inverse replaces the identity as the initial inverse Hessian of L-BFGS.
     """
     x, n_classes = of.x, start.bias.shape[0]
     rows = jnp.where(where, 1 / jnp.maximum(jnp.sum(where), 1).astype(x.dtype), 0)
     targets = jax.nn.one_hot(of.labels, n_classes, dtype=x.dtype)
-    # The bias, last, has no penalty and the variance 1.
+    # The last row is the bias, which has no penalty and unit variance.
     penalty = jnp.concatenate([jnp.full(x.shape[1], l2, x.dtype), jnp.zeros(1, x.dtype)])[:, None]
     known = 1 / (of.variances / n_classes + l2)
 
@@ -80,7 +80,7 @@ def fit(
 
     def gradient_of(weights: Array, logits: Array) -> Array:
         r = residuals(logits)
-        # On CPUs a third of the time that the product of x.T and r takes.
+        # On CPUs, three times faster than `x.T @ r`.
         data = jnp.matmul(r.T, x, precision=HIGHEST).T
         return jnp.concatenate([data, jnp.sum(r, axis=0)[None]]) + penalty * weights
 
@@ -127,7 +127,7 @@ def fit(
 
 
 def _two_loops(state: _State, precondition: Callable[[Array], Array]) -> Array:
-    """The inverse curvature times the gradient: Nocedal and Wright, 2006, algorithm 7.4."""
+    """L-BFGS two-loop recursion: Nocedal and Wright, 2006, algorithm 7.4."""
     products = jnp.sum(state.moves * state.turns, axis=(1, 2))
     known = products > 0
     inverse = jnp.where(known, 1 / jnp.where(known, products, 1), 0)
@@ -143,7 +143,7 @@ def _two_loops(state: _State, precondition: Callable[[Array], Array]) -> Array:
 
     pairs = state.moves, state.turns, inverse
     q, shares = jax.lax.scan(back, state.gradient, pairs)
-    # How far the last step's curvature was from what was known before.
+    # Scale of the initial inverse Hessian, from the curvature along the last step.
     turn = state.turns[0]
     square = jnp.sum(turn * precondition(turn))
     usable = known[0] & (square > 0)
@@ -152,9 +152,9 @@ def _two_loops(state: _State, precondition: Callable[[Array], Array]) -> Array:
 
 
 def _step_length(slope: Callable[[Array], Array], downhill: Array) -> Array:
-    """A length at which a convex function has lost most of its slope ``downhill`` at 0.
+    """Line search on the slope of a convex function, whose slope at 0 is ``downhill``.
 
-    By the slope alone: near the optimum its values no longer differ in their digits.
+    It ignores function values, which are equal up to rounding near the optimum.
     """
 
     def wanted(state: tuple[Array, ...]) -> Array:
