@@ -1,4 +1,4 @@
-"""Retrieval between two modalities, and classes told from texts that describe them."""
+"""Cross-modal retrieval and zero-shot classification."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -24,25 +24,26 @@ def retrieval_recall(
     *,
     block_size: int = 256,
 ) -> dict[str, Float[Array, ""]]:
-    """How well each modality finds the other by cosines, in both directions.
+    """Recall@k and median rank of cross-modal retrieval by cosine similarity, in both directions.
 
     Args:
-      first: Embeddings of one modality, images for instance, shape ``[n, dim]``, of any length.
-      second: Embeddings of the other, texts for instance, shape ``[m, dim]``.
-      relevant: What the two are, ``[n]`` and ``[m]``: a second one is a right answer to a first
-        one, and the other way round, if the numbers are equal. Several captions of an image have
-        its number. A negative number is none. None if ``n == m`` and each belongs to its like.
-      ks: Numbers of answers, each >= 1; static.
-      block_size: Queries at a time; static. Memory is that of ``block_size * m`` cosines.
+      first: Embeddings of one modality, such as images, shape ``[n, dim]``; need not be normalised.
+      second: Embeddings of the other modality, such as texts, shape ``[m, dim]``.
+      relevant: Match ids of ``first`` and ``second``, ``[n]`` and ``[m]``: two embeddings match if
+        their ids are equal and not negative, so that all captions of an image share its id. None
+        matches ``first[i]`` with ``second[i]`` and requires ``n == m``.
+      ks: Cutoffs, each >= 1; static.
+      block_size: Number of queries per block; static. Peak memory is that of ``block_size * m``
+        (or ``block_size * n``) similarities.
 
     Returns:
-      Means over the queries that have a right answer: ``first_recall@k``, the share of first ones
-      with a right answer among the k best second ones; ``first_median_rank``, the median of
-      :func:`retrieval_ranks`; and both with ``second`` for queries that are second ones. NaN where
-      no query has an answer.
+      Metrics over all queries with a match: ``first_recall@k``, the fraction of queries from
+      ``first`` with a match among the top k of ``second``; ``first_median_rank``, the median of
+      :func:`retrieval_ranks`; and the same with the prefix ``second`` for queries from ``second``.
+      NaN if no query has a match.
 
     Raises:
-      ValueError: If a shape does not fit, or a number is not as said.
+      ValueError: If a shape does not match, or a cutoff or ``block_size`` is not positive.
 
     >>> images = jnp.eye(3)
     >>> texts = jnp.array([[1.0, 0.1, 0.0], [0.0, 1.0, 0.5], [0.9, 0.0, 0.0]])
@@ -78,24 +79,25 @@ def retrieval_ranks(
     *,
     block_size: int = 256,
 ) -> Int[Array, "n"]:
-    """The rank of the best right answer to each query, by cosines, from 1 on.
+    """Rank of the best match of each query by cosine similarity, starting at 1.
 
-    It is one more than the number of wrong answers that score as high or higher. So a tie counts
-    against the method: one that embeds all alike finds nothing. A right answer never pushes
-    another back. A NaN counts as a wrong answer that scores higher.
+    The rank is one plus the number of non-matching answers whose similarity is equal or higher.
+    Ties are therefore resolved pessimistically, so that constant embeddings have the worst rank.
+    Other matches do not increase the rank. NaN counts as a non-match with a higher similarity.
 
     Args:
-      queries: Embeddings of any length, shape ``[n, dim]``.
-      answers: Those that are searched, shape ``[m, dim]``.
-      of_queries: What the queries are, shape ``[n]``; negative for one without right answers.
-      of_answers: What the answers are, shape ``[m]``; negative for one that is always wrong.
-      block_size: Queries at a time; static.
+      queries: Query embeddings, shape ``[n, dim]``; need not be normalised.
+      answers: Candidate embeddings, shape ``[m, dim]``.
+      of_queries: Match ids of the queries, shape ``[n]``; negative for queries without a match.
+      of_answers: Match ids of the candidates, shape ``[m]``; negative for candidates that match no
+        query.
+      block_size: Number of queries per block; static.
 
     Returns:
-      int32 ``[n]``; 0 for a query without a right answer.
+      Ranks, int32 ``[n]``; 0 for queries without a match.
 
     Raises:
-      ValueError: If a shape does not fit or ``block_size`` is not positive.
+      ValueError: If a shape does not match or ``block_size`` is not positive.
 
     >>> queries, answers = jnp.array([[1.0, 0.0]]), jnp.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
     >>> print(retrieval_ranks(queries, answers, jnp.array([0]), jnp.array([0, 1, 2])))
@@ -117,24 +119,25 @@ def zero_shot(
     where: Bool[Array, "n_classes *prompts"] | None = None,
     block_size: int = 4096,
 ) -> Int[Array, "n"]:
-    """The class whose description is nearest, by cosines.
+    """Zero-shot classification: the class with the highest cosine similarity to each embedding.
 
-    Several prompts of a class, such as "a photo of a cat" and "a drawing of a cat", are brought to
-    length 1 and averaged, and the mean is brought to length 1.
+    With prompt ensembling, the normalised embeddings of all prompts of a class, such as "a photo
+    of a cat" and "a drawing of a cat", are averaged and normalised again.
 
     Args:
-      embeddings: Of what is classified, shape ``[n, dim]``, of any length.
-      class_embeddings: Of the classes' texts, shape ``[n_classes, dim]`` or, of several prompts,
-        ``[n_classes, n_prompts, dim]``.
-      where: True keeps a prompt, where classes have different numbers of them; the shape of
-        ``class_embeddings`` without its last axis. A class that keeps none is never found.
-      block_size: Rows at a time; static.
+      embeddings: Embeddings to classify, shape ``[n, dim]``; need not be normalised.
+      class_embeddings: Text embeddings of the classes, shape ``[n_classes, dim]`` or, with several
+        prompts per class, ``[n_classes, n_prompts, dim]``.
+      where: Boolean mask of valid prompts, for classes with different numbers of prompts; shape of
+        ``class_embeddings`` without the last axis. Classes without a valid prompt are never
+        predicted.
+      block_size: Number of rows per block; static.
 
     Returns:
-      Classes, int32 ``[n]``, the lowest of equally near ones; -1 where a cosine is NaN.
+      Predicted classes, int32 ``[n]``; the lowest index for ties, -1 where a similarity is NaN.
 
     Raises:
-      ValueError: If a shape does not fit or ``block_size`` is not positive.
+      ValueError: If a shape does not match or ``block_size`` is not positive.
 
     References:
       Radford et al., `Learning Transferable Visual Models From Natural Language Supervision
@@ -154,7 +157,7 @@ def zero_shot(
     embeddings, classes = at_least_float32(embeddings, class_embeddings)
     keep = jnp.ones((n_classes, n_prompts), bool) if where is None else where
     classes = normalize_rows(jnp.where(keep[..., None], classes, 0))
-    classes = normalize_rows(jnp.sum(classes, axis=1))  # of the length of a mean nothing is left
+    classes = normalize_rows(jnp.sum(classes, axis=1))  # normalises the mean, too
 
     def of_block(block: Array) -> Array:
         cosines = jnp.matmul(normalize_rows(block), classes.T, precision=HIGHEST)
@@ -171,11 +174,11 @@ def _ranks(
 
     def of_block(block: tuple[Array, Array]) -> Array:
         queries, own = block
-        # All digits also where matrix products have less by default.
+        # Full precision, also on devices whose default matmul precision is lower.
         cosines = jnp.matmul(normalize_rows(queries), answers.T, precision=HIGHEST)
         right = (own[:, None] == of_answers[None, :]) & (own >= 0)[:, None]
         best = jnp.max(jnp.where(right, cosines, -jnp.inf), axis=1)
-        # Not behind: also what is equal, and what is NaN.
+        # Negated comparison, so that ties and NaN count as ahead.
         ahead = ~right & ~(cosines < best[:, None])
         ranks = 1 + jnp.sum(ahead, axis=1, dtype=jnp.int32)
         ranks = jnp.where(jnp.isnan(best), len(of_answers) + 1, ranks)
@@ -185,7 +188,7 @@ def _ranks(
 
 
 def _median(ranks: Int[Array, "n"]) -> Float[Array, ""]:
-    """Of the ranks above 0; NaN without any."""
+    """Median of the positive ranks; NaN without any."""
     n = jnp.sum(ranks > 0)
     in_order = jnp.sort(jnp.where(ranks > 0, ranks, _NONE))
     low, high = (in_order[i].astype(jnp.float32) for i in (jnp.maximum(n - 1, 0) // 2, n // 2))
