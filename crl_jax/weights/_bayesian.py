@@ -88,7 +88,7 @@ def bayesian_weights(
 
     References:
       "Contrastive Learning for Personalized Recommendation", Eq. 6.25 to 6.30, with the
-      root of (6.29) in a form without 0/0 at ``alpha = 0.5`` or ``tau_plus = 0.5``.
+      root of (6.29) in a form that has no 0/0 at ``alpha = 0.5`` or ``tau_plus = 0.5``.
 
     >>> w = bayesian_weights(jnp.array([0.1, 0.7, 0.4]), tau_plus=0.1, alpha=0.8, beta=0.9)
     >>> print(np.asarray(w).round(3))

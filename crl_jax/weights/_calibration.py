@@ -59,7 +59,8 @@ def posterior_calibration(
       ValueError: If a shape does not match or ``bins`` is less than 1.
 
     References:
-      Naeini et al., *Obtaining Well Calibrated Probabilities Using Bayesian Binning*, 2015 (ECE).
+      Naeini et al., *Obtaining Well Calibrated Probabilities Using Bayesian Binning*, 2015, for
+      the error.
 
     >>> p, true = jnp.array([0.9, 0.8, 0.3, 0.1]), jnp.array([True, True, True, False])
     >>> table = posterior_calibration(p, true, bins=2)

@@ -105,7 +105,7 @@ def confidence_posterior(
       ValueError: If ``prior`` is out of range.
 
     References:
-      "Contrastive Learning for Personalized Recommendation", Eq. 3.25 with its denominator, the
+      "Contrastive Learning for Personalized Recommendation", Eq. 3.25 with its denominator; the
       counterpart for positives of the posterior of chapter 4.
 
     >>> from crl_jax.stats import SmoothedEmpirical

@@ -45,8 +45,8 @@ def small_loss_weights(
 
     References:
       Wang et al., `Denoising Implicit Feedback for Recommendation
-      <https://arxiv.org/abs/2006.04153>`_, 2021, the truncated loss. The paper uses a
-      threshold, its code the ranks within a batch, as here.
+      <https://arxiv.org/abs/2006.04153>`_, 2021, the truncated loss; there a threshold,
+      which the published code takes from the order of a batch, as here.
 
     >>> print(small_loss_weights(jnp.array([0.1, 2.0, 0.3, 0.9]), drop_rate=0.5))
     [1. 0. 1. 0.]
