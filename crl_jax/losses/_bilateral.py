@@ -1,4 +1,4 @@
-"""Softmax loss with a temperature on either side."""
+"""Bilateral softmax loss, with separate temperatures for positives and negatives."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
@@ -30,36 +30,39 @@ def bilateral_softmax(
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
 ) -> Float[Array, "..."]:
-    r"""Bilateral softmax loss (BSL): robust to noise among positives and among negatives.
+    r"""Bilateral softmax loss (BSL), robust to noisy positives and negatives.
 
     .. math::
         \ell = -\log \frac1{1+M} \sum_m e^{s^+_m/t^+} + c \log \frac1N \sum_j e^{s_j/t}
 
-    The paper's loss is this one with :math:`c = t/t^+`, times :math:`t^+`. Its code has one
-    temperature, and c from 0.84 to 1.22. A smaller :math:`t` stresses the hardest negatives; a
-    greater :math:`t^+` makes all positives of an anchor count, a smaller one the likeliest. It has
-    no lower bound unless scores have one, as cosines do.
+    The loss of the paper is this one with :math:`c = t/t^+`, multiplied by :math:`t^+`. The
+    published code uses a single temperature and c from 0.84 to 1.22. A small :math:`t`
+    emphasizes the hardest negatives. A large :math:`t^+` weights all positives of an anchor
+    evenly; a small one emphasizes those with the highest scores. The loss is bounded below only
+    if the scores are bounded, as cosine similarities are.
 
-    With one positive, c = 1 and one temperature it is :func:`decoupled_contrastive` less
-    :math:`\log N`.
+    With one positive, c = 1 and a single temperature, equal to :func:`decoupled_contrastive`
+    minus :math:`\log N`.
 
     Args:
-      pos: Scores of anchors with their positives. Shape ``[*batch, 1 + M]`` (as many axes as
-        ``neg``): all count alike. Shape ``[*batch]``: one each.
-      neg: Scores :math:`s_j` with their negatives, shape ``[*batch, n_neg]``.
-      repulsion: The :math:`c \ge 0`; a scalar or an array that broadcasts to ``[*batch]``.
-      pos_temperature: The :math:`t^+ > 0` of the positives; a scalar or an array that broadcasts
-        to ``[*batch]``. ``None`` means ``temperature``.
-      temperature: The :math:`t > 0` of the negatives.
+      pos: Scores of the positives, shape ``[*batch, 1 + M]`` (same rank as ``neg``), or
+        ``[*batch]`` for one positive per anchor.
+      neg: Scores :math:`s_j` of the negatives, shape ``[*batch, n_neg]``.
+      repulsion: Weight :math:`c \ge 0` of the negative term; a scalar or an array that
+        broadcasts to ``[*batch]``.
+      pos_temperature: Temperature :math:`t^+ > 0` of the positives; a scalar or an array that
+        broadcasts to ``[*batch]``. ``None`` means ``temperature``.
+      temperature: Temperature :math:`t > 0` of the negatives.
       where: As in :func:`info_nce`.
       weights: As in :func:`info_nce`.
       reduce_fn: As in :func:`info_nce`.
 
     Returns:
-      What ``reduce_fn`` makes of shape ``[*batch]``, by default the mean; at least float32.
+      Reduced loss, by default the mean over anchors; per-anchor losses ``[*batch]`` if
+      ``reduce_fn`` is None. The dtype is at least float32.
 
     Raises:
-      ValueError: If a shape does not fit or a hyper-parameter leaves its range.
+      ValueError: If shapes do not match or a hyper-parameter is out of range.
 
     References:
       Wu et al., `BSL: Understanding and Improving Softmax Loss for Recommendation
@@ -82,6 +85,6 @@ def bilateral_softmax(
         positives = jnp.concatenate([a.pos[..., None], a.extra], axis=-1)
         attraction = log_mean_exp(positives / expand_anchor_axis(t_pos))
     crowd = log_mean_exp(a.neg / a.temperature, where=a.where)
-    if a.kept is not None:  # the mean of nothing is -inf
+    if a.kept is not None:  # the log-mean-exp of an empty set is -inf
         crowd = jnp.where(a.kept, crowd, 0)
     return finish(repulsion * crowd - attraction, a, reduce_fn)

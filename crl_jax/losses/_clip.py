@@ -1,4 +1,4 @@
-"""InfoNCE without its positive below, of cluster centres, and of two modalities at once."""
+"""Variants of InfoNCE: decoupled (DCL), prototypical (ProtoNCE) and symmetric (CLIP)."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
@@ -24,27 +24,29 @@ def decoupled_contrastive(
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
 ) -> Float[Array, "..."]:
-    r"""Decoupled contrastive loss: InfoNCE with the positive out of the denominator.
+    r"""Decoupled contrastive loss: InfoNCE without the positive in the denominator.
 
     .. math::
         \ell = -\log \frac{e^{s^+/t}}{\sum_j e^{s_j/t}}
 
-    Easy positives and easy negatives keep their gradient, and few negatives suffice. It has
-    no lower bound. (Elsewhere "DCL" may also mean the *debiased* loss, which this is not.)
+    The gradient does not vanish for easy positives and easy negatives, so that few negatives
+    suffice. The loss has no lower bound. Not to be confused with
+    :func:`debiased_contrastive`, also abbreviated "DCL".
 
     Args:
-      pos: Scores :math:`s^+` of anchors with their positives, shape ``[*batch]``.
-      neg: Scores :math:`s_j` with their negatives, shape ``[*batch, n_neg]``.
+      pos: Scores :math:`s^+` of the positives, shape ``[*batch]``.
+      neg: Scores :math:`s_j` of the negatives, shape ``[*batch, n_neg]``.
       temperature: As in :func:`info_nce`.
       where: As in :func:`info_nce`.
       weights: As in :func:`info_nce`.
       reduce_fn: As in :func:`info_nce`.
 
     Returns:
-      What ``reduce_fn`` makes of shape ``[*batch]``, by default the mean; at least float32.
+      Reduced loss, by default the mean over anchors; per-anchor losses ``[*batch]`` if
+      ``reduce_fn`` is None. The dtype is at least float32.
 
     Raises:
-      ValueError: If a shape does not fit or ``temperature`` is not positive.
+      ValueError: If shapes do not match or ``temperature`` is not positive.
 
     References:
       Yeh et al., `Decoupled Contrastive Learning <https://arxiv.org/abs/2110.06848>`_, 2022,
@@ -73,35 +75,36 @@ def proto_nce(
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
 ) -> Float[Array, "..."]:
-    r"""ProtoNCE: InfoNCE of an anchor with the centre of its cluster and the other centres.
+    r"""ProtoNCE loss: InfoNCE between anchors and cluster centroids.
 
     .. math::
         \ell = -\log \frac{e^{s^+/\phi^+ t}}
                           {e^{s^+/\phi^+ t} + \sum_j e^{s_j/\phi_j t}}
 
-    The term of the clusters alone; add :func:`info_nce` of the instances for the whole
-    objective of the paper. Several clusterings are a batch axis, over which the default
-    reduction averages; ``where`` pads those with fewer centres.
+    Cluster term only; add the instance-level :func:`info_nce` for the full objective of the
+    paper. Stack several clusterings along a batch axis, over which the default reduction
+    averages; mask padded centroids with ``where``.
 
     Args:
-      pos: Scores :math:`s^+` of anchors with the centre of their cluster, ``[*batch]``.
-      neg: Scores :math:`s_j` with the other centres, shape ``[*batch, n_neg]``. Or with
-        all of them, where ``where`` is False at the own one.
-      pos_concentration: The :math:`\phi^+ > 0` of the own centre, its own temperature; a
-        scalar or an array that broadcasts to ``[*batch]``.
-      neg_concentration: The :math:`\phi_j > 0` of the others; a scalar or an array that
-        broadcasts to ``[*batch, n_neg]``, such as ``[n_neg]`` if all anchors see the same
-        centres. Gradients flow into both.
-      temperature: As in :func:`info_nce`, on top of the concentrations.
+      pos: Scores :math:`s^+` of the assigned centroids, shape ``[*batch]``.
+      neg: Scores :math:`s_j` of the other centroids, shape ``[*batch, n_neg]``; or of all
+        centroids, with ``where`` False at the assigned one.
+      pos_concentration: Concentration :math:`\phi^+ > 0` of the assigned centroid, a
+        per-cluster temperature; a scalar or an array that broadcasts to ``[*batch]``.
+      neg_concentration: Concentrations :math:`\phi_j > 0` of the other centroids; a scalar
+        or an array that broadcasts to ``[*batch, n_neg]``, such as ``[n_neg]`` if all
+        anchors share the centroids. Both concentrations are differentiable.
+      temperature: As in :func:`info_nce`; multiplies the concentrations.
       where: As in :func:`info_nce`.
       weights: As in :func:`info_nce`.
       reduce_fn: As in :func:`info_nce`.
 
     Returns:
-      What ``reduce_fn`` makes of shape ``[*batch]``, by default the mean; at least float32.
+      Reduced loss, by default the mean over anchors; per-anchor losses ``[*batch]`` if
+      ``reduce_fn`` is None. The dtype is at least float32.
 
     Raises:
-      ValueError: If a shape does not fit, or a concentration or ``temperature`` is not
+      ValueError: If shapes do not match, or a concentration or ``temperature`` is not
         positive.
 
     References:
@@ -137,29 +140,29 @@ def clip_contrastive(
     weights: Float[Array, "*batch n"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
 ) -> Float[Array, "..."]:
-    r"""CLIP's symmetric loss: InfoNCE of the rows and of the columns of a square of scores.
+    r"""Symmetric CLIP loss: mean of row-wise and column-wise InfoNCE of a score matrix.
 
     .. math::
         \ell_i = -\frac12 \log \frac{e^{s_{ii}/t}}{\sum_j e^{s_{ij}/t}}
                  -\frac12 \log \frac{e^{s_{ii}/t}}{\sum_j e^{s_{ji}/t}}
 
     Args:
-      scores: The :math:`s_{ij}` of row i, say an image, with column j, say a text, shape
-        ``[*batch, n, n]``; the pairs that belong together are on the diagonal.
-      temperature: The :math:`t > 0` that divides all scores. To learn it, pass
-        ``jnp.exp(-log_scale)`` of a parameter.
-      where: True keeps a pair, shape ``[*batch, n]``; the row and the column of others are
-        never read. A pair left without another one has loss 0 and leaves the reduction.
-      weights: Multiply the losses of the pairs, shape ``[*batch, n]``.
-      reduce_fn: Called as ``reduce_fn(losses, where=pairs_with_negatives)``. ``None``
-        returns one loss per pair.
+      scores: Scores :math:`s_{ij}` between row i (e.g. an image) and column j (e.g. a text),
+        shape ``[*batch, n, n]``; matching pairs are on the diagonal.
+      temperature: Temperature :math:`t > 0`; divides all scores. To learn it, pass
+        ``jnp.exp(-log_scale)`` with a parameter ``log_scale``.
+      where: Mask of valid pairs, shape ``[*batch, n]``; rows and columns of masked pairs are
+        ignored. A pair without negatives has loss 0 and is excluded from the reduction.
+      weights: Per-pair loss weights, shape ``[*batch, n]``.
+      reduce_fn: Reduction, called as ``reduce_fn(losses, where=pairs_with_negatives)``.
+        ``None`` returns per-pair losses.
 
     Returns:
-      What ``reduce_fn`` makes of shape ``[*batch, n]``, by default the mean; at least
-      float32.
+      Reduced loss, by default the mean over pairs; per-pair losses ``[*batch, n]`` if
+      ``reduce_fn`` is None. The dtype is at least float32.
 
     Raises:
-      ValueError: If a shape does not fit or ``temperature`` is not positive.
+      ValueError: If shapes do not match or ``temperature`` is not positive.
 
     References:
       Radford et al., `Learning Transferable Visual Models From Natural Language Supervision

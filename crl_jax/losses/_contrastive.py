@@ -1,4 +1,4 @@
-r"""Contrastive losses: a positive against the sum over negatives, however that is estimated.
+r"""Contrastive losses with a choice of estimator for the sum over negatives.
 
 .. math:: \ell = -\log \frac{e^{s^+/t}}{e^{s^+/t} + G} = \mathrm{softplus}(\log G - s^+/t)
 """
@@ -26,29 +26,30 @@ def info_nce(
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
 ) -> Float[Array, "..."]:
-    r"""InfoNCE, also known as NT-Xent: every sample counts as a true negative.
+    r"""InfoNCE loss, also known as NT-Xent; treats every sample as a true negative.
 
     .. math::
         \ell = -\log \frac{e^{s^+/t}}{e^{s^+/t} + \sum_j e^{s_j/t}}
 
-    With one negative it is :func:`bpr`.
+    Equal to :func:`bpr` with one negative.
 
     Args:
-      pos: Scores :math:`s^+` of anchors with their positives, shape ``[*batch]``.
-      neg: Scores :math:`s_j` with their negatives, shape ``[*batch, n_neg]``.
-      temperature: The :math:`t > 0` that divides all scores.
-      where: True keeps a negative, shape ``[*batch, n_neg]``; others are never read, in
-        value or gradient. An anchor that keeps none has loss 0 and leaves the reduction.
-      weights: Multiply the losses of the anchors, shape ``[*batch]``; gradients flow into
-        them. ``None`` means 1.
-      reduce_fn: Called as ``reduce_fn(losses, where=anchors_with_negatives)``. ``None``
-        returns one loss per anchor.
+      pos: Scores :math:`s^+` of the positives, shape ``[*batch]``.
+      neg: Scores :math:`s_j` of the negatives, shape ``[*batch, n_neg]``.
+      temperature: Temperature :math:`t > 0`; divides all scores.
+      where: Mask of valid negatives, shape ``[*batch, n_neg]``; masked scores affect neither
+        value nor gradient. An anchor without valid negatives has loss 0 and is excluded from
+        the reduction.
+      weights: Per-anchor loss weights, shape ``[*batch]``, differentiable. ``None`` means 1.
+      reduce_fn: Reduction, called as ``reduce_fn(losses, where=anchors_with_negatives)``.
+        ``None`` returns per-anchor losses.
 
     Returns:
-      What ``reduce_fn`` makes of shape ``[*batch]``, by default the mean; at least float32.
+      Reduced loss, by default the mean over anchors; per-anchor losses ``[*batch]`` if
+      ``reduce_fn`` is None. The dtype is at least float32.
 
     Raises:
-      ValueError: If a shape does not fit or ``temperature`` is not positive.
+      ValueError: If shapes do not match or ``temperature`` is not positive.
 
     References:
       van den Oord et al., `Representation Learning with Contrastive Predictive Coding
@@ -82,36 +83,37 @@ def debiased_contrastive(
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
 ) -> Float[Array, "..."]:
-    r"""Debiased contrastive loss: takes the expected false negatives out of the sum.
+    r"""Debiased contrastive loss; corrects the denominator for expected false negatives.
 
     .. math::
         \ell = -\log \frac{e^{s^+/t}}{e^{s^+/t} + G}, \qquad
         G = N \max\Bigl(\frac{1}{\tau^-}\Bigl[\frac1N \sum_j e^{s_j/t}
             - \tau^+ \frac1K \sum_k e^{s^+_k/t}\Bigr],\; e^{s_{\min}/t}\Bigr)
 
-    (Elsewhere "DCL" may also mean the *decoupled* loss, which this is not.)
+    Not to be confused with :func:`decoupled_contrastive`, also abbreviated "DCL".
 
     Args:
-      pos: Scores of anchors with their positives. Shape ``[*batch]``: the own positive is
-        also the one draw, :math:`K = 1`, that stands for false negatives. Shape
-        ``[*batch, 1 + M]`` (as many axes as ``neg``): column 0 is the own positive, and the
-        M others are the draws, :math:`K = M`.
-      neg: Scores :math:`s_j` with their negatives, shape ``[*batch, n_neg]``.
-      tau_plus: Prior :math:`\tau^+` in [0, 1) that a negative is in truth a positive; a
+      pos: Scores of the positives. With shape ``[*batch]``, the positive is also the single
+        sample, :math:`K = 1`, that estimates the false-negative term. With shape
+        ``[*batch, 1 + M]`` (same rank as ``neg``), column 0 is the positive and the other M
+        columns are the samples, :math:`K = M`.
+      neg: Scores :math:`s_j` of the negatives, shape ``[*batch, n_neg]``.
+      tau_plus: Prior probability :math:`\tau^+` in [0, 1) of a false negative; a
         scalar or an array that broadcasts to ``[*batch]``.
-      min_score: The smallest value :math:`s_{\min}` that a score can take: -1 for cosines.
-        ``-jnp.inf`` for scores without a bound: where the estimate is not positive, the
-        loss and its gradient are then 0.
+      min_score: Lower bound :math:`s_{\min}` of the scores, -1 for cosine similarities. Use
+        ``-jnp.inf`` for unbounded scores: the loss and its gradient are then 0 where the
+        estimate is not positive.
       temperature: As in :func:`info_nce`.
       where: As in :func:`info_nce`.
       weights: As in :func:`info_nce`.
       reduce_fn: As in :func:`info_nce`.
 
     Returns:
-      What ``reduce_fn`` makes of shape ``[*batch]``, by default the mean; at least float32.
+      Reduced loss, by default the mean over anchors; per-anchor losses ``[*batch]`` if
+      ``reduce_fn`` is None. The dtype is at least float32.
 
     Raises:
-      ValueError: If a shape does not fit or a hyper-parameter leaves its range.
+      ValueError: If shapes do not match or a hyper-parameter is out of range.
 
     References:
       Chuang et al., `Debiased Contrastive Learning <https://arxiv.org/abs/2007.00224>`_,
@@ -156,7 +158,7 @@ def hard_contrastive(
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
 ) -> Float[Array, "..."]:
-    r"""Hard contrastive loss: the debiased one, of negatives tilted towards the hard ones.
+    r"""Debiased contrastive loss with importance weights for hard negatives.
 
     :func:`debiased_contrastive` with :math:`e^{s_j/t}` replaced by :math:`w_j e^{s_j/t}`,
     :math:`w_j = e^{\beta s_j/t} / \frac1N \sum_i e^{\beta s_i/t}`. Gradients flow through the
@@ -164,10 +166,10 @@ def hard_contrastive(
 
     Args:
       pos: As in :func:`debiased_contrastive`, shape ``[*batch]`` or ``[*batch, 1 + M]``.
-      neg: Scores :math:`s_j` with their negatives, shape ``[*batch, n_neg]``.
-      tau_plus: Prior :math:`\tau^+` in [0, 1) that a negative is in truth a positive.
+      neg: Scores :math:`s_j` of the negatives, shape ``[*batch, n_neg]``.
+      tau_plus: Prior probability :math:`\tau^+` in [0, 1) of a false negative.
       beta: Concentration :math:`\beta \ge 0` on hard negatives; 0 gives
-        :func:`debiased_contrastive`. Like ``tau_plus`` a scalar or an array that broadcasts
+        :func:`debiased_contrastive`. Like ``tau_plus``, a scalar or an array that broadcasts
         to ``[*batch]``.
       min_score: As in :func:`debiased_contrastive`.
       temperature: As in :func:`info_nce`.
@@ -176,10 +178,11 @@ def hard_contrastive(
       reduce_fn: As in :func:`info_nce`.
 
     Returns:
-      What ``reduce_fn`` makes of shape ``[*batch]``, by default the mean; at least float32.
+      Reduced loss, by default the mean over anchors; per-anchor losses ``[*batch]`` if
+      ``reduce_fn`` is None. The dtype is at least float32.
 
     Raises:
-      ValueError: If a shape does not fit or a hyper-parameter leaves its range.
+      ValueError: If shapes do not match or a hyper-parameter is out of range.
 
     References:
       Robinson et al., `Contrastive Learning with Hard Negative Samples
@@ -224,40 +227,41 @@ def bayesian_contrastive(
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
 ) -> Float[Array, "..."]:
-    r"""Bayesian contrastive loss: weighs each negative by what its rank says about it.
+    r"""Bayesian contrastive loss; weights negatives by the posterior given their ranks.
 
     .. math::
         \ell = -\log \frac{e^{s^+/t}}{e^{s^+/t} + \sum_j \omega_j e^{s_j/t}}
 
-    with the :math:`\omega` of :func:`crl_jax.weights.bayesian_weights`, held constant in
-    the gradient. With ``tau_plus=0, beta=0.5`` it is :func:`info_nce`.
+    with :math:`\omega` from :func:`crl_jax.weights.bayesian_weights`, treated as constant in
+    the gradient. Equal to :func:`info_nce` with ``tau_plus=0, beta=0.5``.
 
-    Ranks say nothing of how far apart scores are. So with ``beta`` well above 0.5 hard negatives
-    count as much when all scores are almost equal, and draw the embeddings together if positives
-    hardly score above negatives. An encoder that starts from there may stay there: give it
-    ``beta=0.5`` until positives score higher.
+    Ranks are invariant to the scale of score differences. With ``beta`` well above 0.5, hard
+    negatives therefore keep a large weight even if all scores are almost equal, and the
+    embeddings may collapse if positives barely score above negatives. Train with ``beta=0.5``
+    until the positives score higher.
 
     Args:
-      pos: Scores :math:`s^+` of anchors with their positives, shape ``[*batch]``.
-      neg: Scores :math:`s_j` with their negatives, shape ``[*batch, n_neg]``. Their ranks
-        need company: a single one counts as the best-scoring of its anchor.
-      tau_plus: Prior :math:`\tau^+` in [0, 1) that a negative is in truth a positive.
-      alpha: Quality of the encoder in [0.5, 1]: the probability that a positive scores
-        above a negative.
-      beta: Hardness in [0.5, 1]; 0.5 prefers no negative for being hard. The three are
-        scalars or arrays that broadcast to ``[*batch]``.
-      bins: Ranks from a histogram of so many bins, for many thousands of negatives; static. See
-        :func:`crl_jax.weights.bayesian_weights`.
+      pos: Scores :math:`s^+` of the positives, shape ``[*batch]``.
+      neg: Scores :math:`s_j` of the negatives, shape ``[*batch, n_neg]``. A
+        single negative has the top rank, so use several.
+      tau_plus: Prior probability :math:`\tau^+` in [0, 1) of a false negative.
+      alpha: Encoder quality in [0.5, 1]: the probability that a positive scores above a
+        negative.
+      beta: Hardness in [0.5, 1]; 0.5 does not emphasize hard negatives. ``tau_plus``,
+        ``alpha`` and ``beta`` are scalars or arrays that broadcast to ``[*batch]``.
+      bins: Number of histogram bins for approximate ranks, static; useful with thousands of
+        negatives. See :func:`crl_jax.weights.bayesian_weights`.
       temperature: As in :func:`info_nce`.
       where: As in :func:`info_nce`.
       weights: As in :func:`info_nce`.
       reduce_fn: As in :func:`info_nce`.
 
     Returns:
-      What ``reduce_fn`` makes of shape ``[*batch]``, by default the mean; at least float32.
+      Reduced loss, by default the mean over anchors; per-anchor losses ``[*batch]`` if
+      ``reduce_fn`` is None. The dtype is at least float32.
 
     Raises:
-      ValueError: If a shape does not fit, a hyper-parameter leaves its range, or
+      ValueError: If shapes do not match, a hyper-parameter is out of range, or
         ``alpha = beta = 1``.
 
     References:
@@ -287,13 +291,13 @@ def bayesian_contrastive(
 def contrastive(
     log_sum: Callable[[Anchors], Array], anchors: Anchors, reduce_fn: ReduceFn | None
 ) -> Array:
-    """The loss of an estimate of the denominator's sum; the losses above are one each."""
+    """Contrastive loss for a given estimator of the sum over negatives."""
     # softplus(a - b), not logaddexp(a, b) - b: the latter cancels to 0 in float32 once the
-    # positive leads by about 17.
+    # margin of the positive exceeds about 17.
     loss = softplus(log_sum(anchors) - anchors.pos / anchors.temperature)
     return finish(loss, anchors, reduce_fn)
 
 
 def _draws(anchors: Anchors) -> Array:
-    """Draws from the anchor's positives, ``[*batch, K]``: the extra ones if there are any."""
+    """Scores ``[*batch, K]`` of the extra positives, or of the positive if there are none."""
     return anchors.pos[..., None] if anchors.extra is None else anchors.extra
