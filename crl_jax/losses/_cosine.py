@@ -1,4 +1,4 @@
-"""The cosine contrastive loss of SimpleX."""
+"""Cosine contrastive loss of SimpleX."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
@@ -22,30 +22,31 @@ def cosine_contrastive(
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
 ) -> Float[Array, "..."]:
-    r"""Cosine contrastive loss (CCL): negatives count from a margin on.
+    r"""Cosine contrastive loss (CCL), with a hinge on the negatives.
 
     .. math::
         \ell = 1 - \frac{s^+}t + \lambda \frac1N \sum_j \max\Bigl(\frac{s_j}t - m,\, 0\Bigr)
 
-    Of many negatives, the easy ones drop out. Scores are cosines; others work, but then the
-    loss has no lower bound.
+    Negatives below the margin have no effect. Intended for cosine similarities; with unbounded
+    scores the loss has no lower bound.
 
     Args:
-      pos: Scores :math:`s^+` of anchors with their positives, shape ``[*batch]``.
-      neg: Scores :math:`s_j` with their negatives, shape ``[*batch, n_neg]``.
-      margin: The :math:`m \ge 0`; a scalar or an array that broadcasts to ``[*batch]``.
-      repulsion: The :math:`\lambda \ge 0`; a scalar or an array that broadcasts to
-        ``[*batch]``. With many negatives it is in the hundreds.
-      temperature: Divides all scores, as in :func:`bpr`; the paper has none.
+      pos: Scores :math:`s^+` of the positives, shape ``[*batch]``.
+      neg: Scores :math:`s_j` of the negatives, shape ``[*batch, n_neg]``.
+      margin: Margin :math:`m \ge 0`; a scalar or an array that broadcasts to ``[*batch]``.
+      repulsion: Weight :math:`\lambda \ge 0` of the negative term; a scalar or an array that
+        broadcasts to ``[*batch]``. Typically in the hundreds with many negatives.
+      temperature: As in :func:`bpr`; not part of the published loss.
       where: As in :func:`bpr`.
       weights: As in :func:`bpr`.
       reduce_fn: As in :func:`bpr`.
 
     Returns:
-      What ``reduce_fn`` makes of shape ``[*batch]``, by default the mean; at least float32.
+      Reduced loss, by default the mean over anchors; per-anchor losses ``[*batch]`` if
+      ``reduce_fn`` is None. The dtype is at least float32.
 
     Raises:
-      ValueError: If a shape does not fit or a hyper-parameter leaves its range.
+      ValueError: If shapes do not match or a hyper-parameter is out of range.
 
     References:
       Mao et al., `SimpleX: A Simple and Strong Baseline for Collaborative Filtering

@@ -1,9 +1,9 @@
 r"""Estimators of the sum over true negatives in the denominator of a contrastive loss.
 
-Each takes the scores of one anchor with :math:`N` unlabelled samples and returns the
-logarithm of its estimate :math:`G` of :math:`N\,\mathbb{E}_{\text{true negative}} e^{s/t}`.
-The losses are ``softplus(log G - pos / temperature)``; the estimators are public so that
-they can be studied on their own.
+Given the scores of :math:`N` unlabelled samples per anchor, each function returns the
+logarithm of an estimate :math:`G` of :math:`N\,\mathbb{E}_{\text{true negative}} e^{s/t}`.
+The corresponding loss is ``softplus(log G - pos / temperature)``. The estimators are public
+so that their bias and variance can be studied separately from the loss.
 """
 
 import jax
@@ -43,19 +43,19 @@ def biased_log_sum(
     temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
 ) -> Float[Array, "*batch"]:
-    r"""Takes every sample for a true negative: :math:`G = \sum_j e^{s_j/t}`.
+    r"""Biased estimate that counts every sample as a true negative: :math:`G = \sum_j e^{s_j/t}`.
 
     Args:
-      neg: Scores :math:`s_j` of an anchor with its negatives, shape ``[*batch, n_neg]``.
-      temperature: The :math:`t > 0` that divides all scores.
-      where: True keeps a negative, shape ``[*batch, n_neg]``. Others are never read.
+      neg: Scores :math:`s_j` of the negatives, shape ``[*batch, n_neg]``.
+      temperature: Temperature :math:`t > 0`; divides all scores.
+      where: Mask of valid negatives, shape ``[*batch, n_neg]``; masked scores are ignored.
 
     Returns:
-      The logarithm of :math:`G`, shape ``[*batch]``, at least float32; -inf, with zero
-      gradient, where no negative is kept.
+      :math:`\log G`, shape ``[*batch]``, at least float32; -inf with zero gradient for anchors
+      without valid negatives.
 
     Raises:
-      ValueError: If a shape does not fit or ``temperature`` is not positive.
+      ValueError: If shapes do not match or ``temperature`` is not positive.
 
     References:
       van den Oord et al., `Representation Learning with Contrastive Predictive Coding
@@ -75,26 +75,26 @@ def oracle_log_sum(
     temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
 ) -> Float[Array, "*batch"]:
-    r"""Knows the true negatives, and scales their sum from their number to that of all.
+    r"""Oracle estimate: the sum over labelled true negatives, rescaled to all N samples.
 
     .. math:: G = \frac{N}{|T|} \sum_{j \in T} e^{s_j/t}
 
-    What the estimators below are estimates of: N times the mean over true negatives.
+    N times the mean over true negatives, which the other estimators approximate.
 
     Args:
-      neg: Scores :math:`s_j` of an anchor with N samples, shape ``[*batch, n_neg]``.
-      true_negative: Which samples are in :math:`T`, shape ``[*batch, n_neg]``. Others are
-        never read.
-      temperature: The :math:`t > 0` that divides all scores.
-      where: True keeps a sample, shape ``[*batch, n_neg]``; :math:`N` is their number.
-        Others are never read.
+      neg: Scores :math:`s_j` of N samples, shape ``[*batch, n_neg]``.
+      true_negative: Mask of the set :math:`T` of true negatives, shape ``[*batch, n_neg]``;
+        other scores are ignored.
+      temperature: Temperature :math:`t > 0`; divides all scores.
+      where: Mask of valid samples, shape ``[*batch, n_neg]``; :math:`N` is their number.
+        Masked scores are ignored.
 
     Returns:
-      The logarithm of :math:`G`, shape ``[*batch]``, at least float32; -inf, with zero
-      gradient, where no true negative is kept.
+      :math:`\log G`, shape ``[*batch]``, at least float32; -inf with zero gradient for anchors
+      without valid true negatives.
 
     Raises:
-      ValueError: If a shape does not fit or ``temperature`` is not positive.
+      ValueError: If shapes do not match or ``temperature`` is not positive.
 
     References:
       "Contrastive Learning for Personalized Recommendation", Eq. 6.1 and 6.45.
@@ -120,32 +120,32 @@ def debiased_log_sum(
     temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
 ) -> Float[Array, "*batch"]:
-    r"""Subtracts what the false negatives are expected to add.
+    r"""Debiased estimate: subtracts the expected contribution of false negatives.
 
     .. math::
         G = N \max\Bigl(\frac{1}{\tau^-}\Bigl[\frac1N \sum_j e^{s_j/t}
             - \tau^+ \frac1K \sum_k e^{s^+_k/t}\Bigr],\; e^{s_{\min}/t}\Bigr)
 
-    Unbiased before the floor. Where the floor holds, the gradient with respect to scores is zero.
+    Unbiased before clamping. Where the estimate is clamped, its gradient with respect to the
+    scores is zero.
 
     Args:
-      neg: Scores :math:`s_j` of an anchor with its negatives, shape ``[*batch, n_neg]``.
-      pos: Scores :math:`s^+_k` of the same anchor with draws from its positives, shape
-        ``[*batch, n_pos]``.
-      tau_plus: Prior :math:`\tau^+` in [0, 1) that a sample is in truth a positive; a
+      neg: Scores :math:`s_j` of the negatives, shape ``[*batch, n_neg]``.
+      pos: Scores :math:`s^+_k` of K sampled positives, shape ``[*batch, n_pos]``.
+      tau_plus: Prior probability :math:`\tau^+` in [0, 1) of a false negative; a
         scalar or an array that broadcasts to ``[*batch]``.
-      min_score: The smallest value :math:`s_{\min}` that a score can take: -1 for cosines.
-        With ``-jnp.inf``, for scores without a bound, :math:`G` is at least 0, and log G is
-        -inf where the estimate is not positive.
-      temperature: The :math:`t > 0` that divides all scores.
-      where: True keeps a negative, shape ``[*batch, n_neg]``. Others are never read.
+      min_score: Lower bound :math:`s_{\min}` of the scores, -1 for cosine similarities. Use
+        ``-jnp.inf`` for unbounded scores: :math:`G` is then clamped at 0, and
+        :math:`\log G` is -inf where the estimate is not positive.
+      temperature: Temperature :math:`t > 0`; divides all scores.
+      where: Mask of valid negatives, shape ``[*batch, n_neg]``; masked scores are ignored.
 
     Returns:
-      The logarithm of :math:`G`, shape ``[*batch]``, at least float32; -inf, with zero
-      gradient, where no negative is kept.
+      :math:`\log G`, shape ``[*batch]``, at least float32; -inf with zero gradient for anchors
+      without valid negatives.
 
     Raises:
-      ValueError: If a shape does not fit or a hyper-parameter leaves its range.
+      ValueError: If shapes do not match or a hyper-parameter is out of range.
 
     References:
       Chuang et al., `Debiased Contrastive Learning <https://arxiv.org/abs/2007.00224>`_,
@@ -172,34 +172,33 @@ def hard_log_sum(
     temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
 ) -> Float[Array, "*batch"]:
-    r"""The debiased estimate, of negatives tilted towards the hard ones.
+    r"""Debiased estimate with importance weights for hard negatives.
 
-    :func:`debiased_log_sum` with its first mean replaced by
+    Replaces the first mean of :func:`debiased_log_sum` by
 
     .. math::
         \frac1N \sum_j w_j e^{s_j/t}
         = \frac{\sum_j e^{(\beta+1) s_j/t}}{\sum_j e^{\beta s_j/t}},
         \qquad w_j = \frac{e^{\beta s_j/t}}{\frac1N \sum_i e^{\beta s_i/t}}
 
-    with the weights of :func:`crl_jax.weights.hard_weights`, through which gradients flow.
+    with the weights of :func:`crl_jax.weights.hard_weights`, which are differentiated through.
 
     Args:
-      neg: Scores :math:`s_j` of an anchor with its negatives, shape ``[*batch, n_neg]``.
-      pos: Scores of the same anchor with draws from its positives, shape
-        ``[*batch, n_pos]``.
-      tau_plus: Prior :math:`\tau^+` in [0, 1) that a sample is in truth a positive.
+      neg: Scores :math:`s_j` of the negatives, shape ``[*batch, n_neg]``.
+      pos: Scores of sampled positives, shape ``[*batch, n_pos]``.
+      tau_plus: Prior probability :math:`\tau^+` in [0, 1) of a false negative.
       beta: Concentration :math:`\beta \ge 0`; 0 gives :func:`debiased_log_sum`. Like
-        ``tau_plus`` and ``min_score`` a scalar or an array that broadcasts to ``[*batch]``.
-      min_score: The smallest value that a score can take, see :func:`debiased_log_sum`.
-      temperature: The :math:`t > 0` that divides all scores.
-      where: True keeps a negative, shape ``[*batch, n_neg]``. Others are never read.
+        ``tau_plus`` and ``min_score``, a scalar or an array that broadcasts to ``[*batch]``.
+      min_score: Lower bound of the scores, see :func:`debiased_log_sum`.
+      temperature: Temperature :math:`t > 0`; divides all scores.
+      where: Mask of valid negatives, shape ``[*batch, n_neg]``; masked scores are ignored.
 
     Returns:
-      The logarithm of :math:`G`, shape ``[*batch]``, at least float32; -inf, with zero
-      gradient, where no negative is kept.
+      :math:`\log G`, shape ``[*batch]``, at least float32; -inf with zero gradient for anchors
+      without valid negatives.
 
     Raises:
-      ValueError: If a shape does not fit or a hyper-parameter leaves its range.
+      ValueError: If shapes do not match or a hyper-parameter is out of range.
 
     References:
       Robinson et al., `Contrastive Learning with Hard Negative Samples
@@ -229,29 +228,29 @@ def bayesian_log_sum(
     temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
 ) -> Float[Array, "*batch"]:
-    r"""Weights each sample by how its rank speaks for a true negative.
+    r"""Bayesian estimate: weights each sample by its posterior of being a true negative.
 
     .. math:: G = \sum_j \omega_j e^{s_j/t}
 
-    with :math:`\omega` from :func:`crl_jax.weights.bayesian_weights`, which takes no
-    gradient: it is a step function of the scores.
+    with :math:`\omega` from :func:`crl_jax.weights.bayesian_weights`. The weights are a step
+    function of the scores and treated as constant in the gradient.
 
     Args:
-      neg: Scores :math:`s_j` of an anchor with its negatives, shape ``[*batch, n_neg]``.
-      tau_plus: Prior :math:`\tau^+` in [0, 1) that a sample is in truth a positive.
-      alpha: Quality of the encoder in [0.5, 1].
-      beta: Hardness in [0.5, 1]. The three are scalars or arrays that broadcast to
-        ``[*batch]``.
-      bins: As in :func:`crl_jax.weights.bayesian_weights`.
-      temperature: The :math:`t > 0` that divides all scores.
-      where: True keeps a negative, shape ``[*batch, n_neg]``. Others are never read.
+      neg: Scores :math:`s_j` of the negatives, shape ``[*batch, n_neg]``.
+      tau_plus: Prior probability :math:`\tau^+` in [0, 1) of a false negative.
+      alpha: Encoder quality in [0.5, 1].
+      beta: Hardness in [0.5, 1]. ``tau_plus``, ``alpha`` and ``beta`` are scalars or arrays
+        that broadcast to ``[*batch]``.
+      bins: Number of histogram bins, see :func:`crl_jax.weights.bayesian_weights`.
+      temperature: Temperature :math:`t > 0`; divides all scores.
+      where: Mask of valid negatives, shape ``[*batch, n_neg]``; masked scores are ignored.
 
     Returns:
-      The logarithm of :math:`G`, shape ``[*batch]``, at least float32; -inf, with zero
-      gradient, where all weights are 0 or no negative is kept.
+      :math:`\log G`, shape ``[*batch]``, at least float32; -inf with zero gradient for anchors
+      without valid negatives or with all weights 0.
 
     Raises:
-      ValueError: If a shape does not fit, a hyper-parameter leaves its range, or
+      ValueError: If shapes do not match, a hyper-parameter is out of range, or
         ``alpha = beta = 1``.
 
     References:
@@ -263,7 +262,7 @@ def bayesian_log_sum(
     1.4309 1.5284
     """
     logits = _logits(neg, temperature, where)
-    # The weights see the scores before division: rounding then makes no ties.
+    # Ranks use the scores before division by the temperature, whose rounding could cause ties.
     omega = bayesian_weights(neg, tau_plus=tau_plus, alpha=alpha, beta=beta, bins=bins, where=where)
     return log_sum_exp(logits, weights=jax.lax.stop_gradient(omega))
 
@@ -279,34 +278,33 @@ def floor_hit_rate(
     temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
 ) -> Float[Array, ""]:
-    r"""Share of anchors whose debiased estimate is clamped at its floor.
+    r"""Fraction of anchors whose debiased estimate is clamped at its lower bound.
 
-    There the subtracted positives outweigh what the negatives sum up to,
+    For these anchors the positive correction exceeds the mean over negatives,
 
     .. math::
         \frac{1}{\tau^-}\Bigl[\frac1N \sum_j w_j e^{s_j/t}
             - \tau^+ \frac1K \sum_k e^{s^+_k/t}\Bigr] < e^{s_{\min}/t}
 
-    and the anchor's negatives take no gradient. Often so, ``tau_plus`` is too large for
-    this encoder, or :math:`K` too small.
+    and the negatives receive no gradient. A high rate indicates that ``tau_plus`` is too large
+    for this encoder or :math:`K` too small.
 
     Args:
-      neg: Scores of an anchor with its negatives, shape ``[*batch, n_neg]``.
-      pos: Scores of the same anchor with draws from its positives, shape ``[*batch, n_pos]``.
-      tau_plus: Prior in [0, 1) that a sample is in truth a positive.
-      beta: Concentration >= 0 of :func:`hard_log_sum`; 0 is
-        :func:`debiased_log_sum`.
-      min_score: The smallest value that a score can take. With ``-jnp.inf`` the estimates that
-        are not positive count.
-      temperature: The :math:`t > 0` that divides all scores.
-      where: True keeps a negative, shape ``[*batch, n_neg]``. Others are never read, and an
-        anchor without any does not count.
+      neg: Scores of the negatives, shape ``[*batch, n_neg]``.
+      pos: Scores of sampled positives, shape ``[*batch, n_pos]``.
+      tau_plus: Prior probability in [0, 1) of a false negative.
+      beta: Concentration >= 0 of :func:`hard_log_sum`; 0 gives :func:`debiased_log_sum`.
+      min_score: Lower bound of the scores. With ``-jnp.inf``, counts the estimates that are not
+        positive.
+      temperature: Temperature :math:`t > 0`; divides all scores.
+      where: Mask of valid negatives, shape ``[*batch, n_neg]``; masked scores are ignored.
+        Anchors without valid negatives are excluded.
 
     Returns:
-      A scalar in [0, 1], at least float32; 0 if no anchor counts, NaN if a score that counts is.
+      Scalar in [0, 1], at least float32; 0 without valid anchors, NaN if a valid score is NaN.
 
     Raises:
-      ValueError: If a shape does not fit or a hyper-parameter leaves its range.
+      ValueError: If shapes do not match or a hyper-parameter is out of range.
 
     References:
       Chuang et al., `Debiased Contrastive Learning <https://arxiv.org/abs/2007.00224>`_,
@@ -361,7 +359,7 @@ def _debias(
 
     log_false = log_mean_exp(pos / temperature)
     log_true = log_debiased(log_mean, log_false, tau_plus)
-    bounded = min_score != -jnp.inf  # else -inf / temperature has a gradient of 0 * inf
+    bounded = min_score != -jnp.inf  # otherwise the gradient of -inf / temperature is 0 * inf
     floor = jnp.where(bounded, jnp.where(bounded, min_score, 0) / temperature, -jnp.inf)
     log_g = log_count(neg, where).astype(dtype) + jnp.maximum(log_true, floor)
     return log_g if where is None else jnp.where(jnp.any(where, axis=-1), log_g, -jnp.inf)

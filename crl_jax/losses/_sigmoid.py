@@ -1,4 +1,4 @@
-"""A sigmoid for each pair of two modalities, in place of a softmax over all of them."""
+"""Sigmoid loss of SigLIP for pairs of two modalities."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
@@ -22,32 +22,32 @@ def sigmoid_contrastive(
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
 ) -> Float[Array, "..."]:
-    r"""SigLIP's loss: each pair by itself is told to belong together or not.
+    r"""Sigmoid loss of SigLIP: binary cross-entropy of each pair, independent of the others.
 
     .. math::
         \ell = -\log \sigma(s^+/t + b) - \sum_j \log \sigma(-s_j/t - b)
 
-    With the pairs of a batch for anchors, see :func:`tower_scores`, the mean is the published
-    loss. The anchors may be either of the modalities: the sum over all pairs is the same. Unlike
-    in :func:`bce` the negatives are added up, not averaged. So at first they outweigh the one
-    positive, unless the bias holds them down: a batch of n starts well with
-    :math:`b = -\log n` or below.
+    The mean over the pairs of a batch, see :func:`tower_scores`, is the published loss. Either
+    modality may provide the anchors, since the sum over all pairs is symmetric. Unlike in
+    :func:`bce`, negatives are summed, not averaged, and outweigh the positive at initialization
+    unless the bias compensates: for batch size n, initialize :math:`b \le -\log n`.
 
     Args:
-      pos: Scores :math:`s^+` of anchors with their positives, shape ``[*batch]``.
-      neg: Scores :math:`s_j` with their negatives, shape ``[*batch, n_neg]``.
-      bias: The :math:`b`, any number; a scalar or an array that broadcasts to ``[*batch]``.
-        The publication learns it, from -10 on, and the temperature from 0.1 on.
+      pos: Scores :math:`s^+` of the positives, shape ``[*batch]``.
+      neg: Scores :math:`s_j` of the negatives, shape ``[*batch, n_neg]``.
+      bias: Finite bias :math:`b`; a scalar or an array that broadcasts to ``[*batch]``. The
+        paper learns bias and temperature, initialized to -10 and 0.1.
       temperature: As in :func:`info_nce`.
       where: As in :func:`info_nce`.
       weights: As in :func:`info_nce`.
       reduce_fn: As in :func:`info_nce`.
 
     Returns:
-      What ``reduce_fn`` makes of shape ``[*batch]``, by default the mean; at least float32.
+      Reduced loss, by default the mean over anchors; per-anchor losses ``[*batch]`` if
+      ``reduce_fn`` is None. The dtype is at least float32.
 
     Raises:
-      ValueError: If a shape does not fit, ``temperature`` is not positive or ``bias`` not finite.
+      ValueError: If shapes do not match, ``temperature`` is not positive or ``bias`` not finite.
 
     References:
       Zhai et al., `Sigmoid Loss for Language Image Pre-Training

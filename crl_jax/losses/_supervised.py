@@ -1,4 +1,4 @@
-"""Contrastive losses for data with labels, of the negatives or of several positives."""
+"""Supervised contrastive losses: labelled negatives or several positives per anchor."""
 
 from typing import Literal
 
@@ -27,32 +27,34 @@ def oracle_contrastive(
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
 ) -> Float[Array, "..."]:
-    r"""The supervised loss that the debiased losses estimate: labels pick the true negatives.
+    r"""Contrastive loss over labelled true negatives, the target of the debiased losses.
 
     .. math::
         \ell = -\log \frac{e^{s^+/t}}{e^{s^+/t} + G}, \qquad
         G = \frac{N}{|T|} \sum_{j \in T} e^{s_j/t}
 
-    The loss is of N true negatives, and where only those in :math:`T` are, their mean stands
-    for the others. That is the scale of :func:`debiased_contrastive` and
-    :func:`bayesian_contrastive`, which tend to this loss as N grows. For the plain sum over
-    T give :func:`info_nce` the labels as ``where``.
+    The mean over the true negatives :math:`T` is rescaled to N samples, the scale of
+    :func:`debiased_contrastive` and :func:`bayesian_contrastive`, which converge to this loss
+    as N grows. For the unscaled sum over :math:`T`, pass the labels as ``where`` to
+    :func:`info_nce`.
 
     Args:
-      pos: Scores :math:`s^+` of anchors with their positives, shape ``[*batch]``.
-      neg: Scores :math:`s_j` with N samples, shape ``[*batch, n_neg]``.
-      true_negative: Which samples are in :math:`T`, shape ``[*batch, n_neg]``. The scores of
-        others are never read; an anchor without any has loss 0 and leaves the reduction.
+      pos: Scores :math:`s^+` of the positives, shape ``[*batch]``.
+      neg: Scores :math:`s_j` of N samples, shape ``[*batch, n_neg]``.
+      true_negative: Mask of the set :math:`T` of true negatives, shape ``[*batch, n_neg]``;
+        other scores are ignored. An anchor without true negatives has loss 0 and is excluded
+        from the reduction.
       temperature: As in :func:`info_nce`.
-      where: As in :func:`info_nce`: :math:`N` is the number it keeps.
+      where: As in :func:`info_nce`; :math:`N` is the number of valid samples.
       weights: As in :func:`info_nce`.
       reduce_fn: As in :func:`info_nce`.
 
     Returns:
-      What ``reduce_fn`` makes of shape ``[*batch]``, by default the mean; at least float32.
+      Reduced loss, by default the mean over anchors; per-anchor losses ``[*batch]`` if
+      ``reduce_fn`` is None. The dtype is at least float32.
 
     Raises:
-      ValueError: If a shape does not fit or ``temperature`` is not positive.
+      ValueError: If shapes do not match or ``temperature`` is not positive.
 
     References:
       "Contrastive Learning for Personalized Recommendation", Eq. 6.1, 6.45 and theorem 6.2.
@@ -88,34 +90,37 @@ def supervised_contrastive(
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
 ) -> Float[Array, "..."]:
-    r"""Supervised contrastive loss (SupCon): the mean of InfoNCE over several positives.
+    r"""Supervised contrastive loss (SupCon): mean InfoNCE over several positives.
 
     .. math::
         \ell = \frac1M \sum_m -\log \frac{e^{s^+_m/t}}{P_m + \sum_j e^{s_j/t}}, \qquad
         P_m = \sum_l e^{s^+_l/t} \;\text{(all)} \quad\text{or}\quad e^{s^+_m/t}
         \;\text{(own)}
 
-    With one positive both are :func:`info_nce`.
+    Both denominators reduce to :func:`info_nce` with one positive.
 
     Args:
-      pos: Scores :math:`s^+_m` of anchors with their M positives, ``[*batch, n_pos]``.
-      neg: Scores :math:`s_j` with their negatives, shape ``[*batch, n_neg]``.
-      denominator: ``"all"`` as published (:math:`L_{out}`), which is at least log M and
-        evens out the scores of positives. ``"own"`` keeps the other positives out, as
-        SINCERE does, and is 0 where all positives lead far.
-      where_pos: True keeps a positive, shape ``[*batch, n_pos]``; others are never read. An
-        anchor that keeps no positive, or no negative, has loss 0 and leaves the reduction.
+      pos: Scores :math:`s^+_m` of the M positives, shape ``[*batch, n_pos]``.
+      neg: Scores :math:`s_j` of the negatives, shape ``[*batch, n_neg]``.
+      denominator: ``"all"`` includes all positives, as published (:math:`L_{out}`); the loss
+        is at least log M and equalizes the scores of the positives. ``"own"`` excludes the
+        other positives, as SINCERE does; the loss tends to 0 as the margins of all positives
+        grow.
+      where_pos: Mask of valid positives, shape ``[*batch, n_pos]``; masked scores are
+        ignored. An anchor without valid positives or negatives has loss 0 and is excluded
+        from the reduction.
       temperature: As in :func:`info_nce`.
       where: As in :func:`info_nce`.
       weights: As in :func:`info_nce`.
       reduce_fn: As in :func:`info_nce`.
 
     Returns:
-      What ``reduce_fn`` makes of shape ``[*batch]``, by default the mean; at least float32.
+      Reduced loss, by default the mean over anchors; per-anchor losses ``[*batch]`` if
+      ``reduce_fn`` is None. The dtype is at least float32.
 
     Raises:
-      ValueError: If a shape does not fit, ``temperature`` is not positive, or
-        ``denominator`` is another word.
+      ValueError: If shapes do not match, ``temperature`` is not positive, or
+        ``denominator`` is unknown.
 
     References:
       Khosla et al., `Supervised Contrastive Learning <https://arxiv.org/abs/2004.11362>`_,
@@ -155,37 +160,39 @@ def punce(
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
 ) -> Float[Array, "..."]:
-    r"""puNCE: an unlabelled anchor counts in part as positive, in part as negative.
+    r"""Positive-unlabelled contrastive loss (puNCE), with prior-weighted unlabelled anchors.
 
     .. math::
         \ell = -\pi \,\frac{1}{1 + M} \sum_{m=0}^M \log \frac{e^{s^+_m/t}}{Z}
                - (1 - \pi) \log \frac{e^{s^+_0/t}}{Z}, \qquad
         Z = \sum_{m=0}^M e^{s^+_m/t} + \sum_j e^{s_j/t}
 
-    with :math:`s^+_0` for the anchor's own other view and :math:`s^+_1, \dots, s^+_M` for the
-    samples labelled positive; :math:`\pi` is 1 for a labelled anchor and ``tau_plus`` for an
-    unlabelled one.
+    with :math:`s^+_0` the score of the anchor's other view, :math:`s^+_1, \dots, s^+_M` the
+    scores of samples labelled positive, and :math:`\pi` equal to 1 for labelled anchors and
+    ``tau_plus`` for unlabelled ones.
 
     Args:
-      pos: Scores :math:`s^+_m` of anchors with their own view, in column 0, and with the
-        labelled samples, shape ``[*batch, 1 + M]``.
-      neg: Scores :math:`s_j` with the unlabelled samples, shape ``[*batch, n_neg]``.
-      labelled: Which anchors are labelled positive themselves, shape ``[*batch]``.
-      tau_plus: Prior :math:`\tau^+` in [0, 1) that an unlabelled anchor is in truth a
+      pos: Scores :math:`s^+_m`, shape ``[*batch, 1 + M]``: the anchor's other view in column
+        0, followed by the samples labelled positive.
+      neg: Scores :math:`s_j` of the unlabelled samples, shape ``[*batch, n_neg]``.
+      labelled: Mask of anchors labelled positive, shape ``[*batch]``.
+      tau_plus: Prior probability :math:`\tau^+` in [0, 1) that an unlabelled anchor is
         positive; a scalar or an array that broadcasts to ``[*batch]``.
-      where_pos: True keeps a positive, shape ``[*batch, 1 + M]``; others, such as a labelled
-        anchor itself, are never read. An anchor that does not keep its own view has loss 0
-        and leaves the reduction, as one without a negative does.
+      where_pos: Mask of valid positives, shape ``[*batch, 1 + M]``, for instance False where a
+        labelled sample is the anchor itself; masked scores are ignored. An anchor whose
+        other view is masked, or without valid negatives, has loss 0 and is excluded from the
+        reduction.
       temperature: As in :func:`info_nce`.
       where: As in :func:`info_nce`.
       weights: As in :func:`info_nce`.
       reduce_fn: As in :func:`info_nce`.
 
     Returns:
-      What ``reduce_fn`` makes of shape ``[*batch]``, by default the mean; at least float32.
+      Reduced loss, by default the mean over anchors; per-anchor losses ``[*batch]`` if
+      ``reduce_fn`` is None. The dtype is at least float32.
 
     Raises:
-      ValueError: If a shape does not fit or a hyper-parameter leaves its range.
+      ValueError: If shapes do not match or a hyper-parameter is out of range.
 
     References:
       Acharya et al., `Positive Unlabeled Contrastive Learning
@@ -210,19 +217,16 @@ def punce(
     positives = a.pos / a.temperature
     as_positive = _mean_minus_log_share(positives, a.where_pos, log_g)
 
-    # In place of the own view, whose mask is that of the anchor, the sum over negatives.
+    # The sum over negatives replaces column 0, whose mask is that of the anchor.
     rest = jnp.concatenate([log_g[..., None], positives[..., 1:]], axis=-1)
     as_negative = softplus(log_sum_exp(rest, where=a.where_pos) - positives[..., 0])
     return finish(share * as_positive + (1 - share) * as_negative, a, reduce_fn)
 
 
 def _mean_minus_log_share(logits: Array, where: Array | None, log_rest: Array) -> Array:
-    """Mean over m of ``log(Σ exp(logits) + exp(log_rest)) - logits_m``; 0 without logits.
-
-    As InfoNCE of the pooled logits plus the distance of their pool from their mean: a
-    single one leaves InfoNCE to the last digit, and large ones keep theirs, where the
-    difference as printed would cancel.
-    """
+    """Mean over m of ``log(Σ exp(logits) + exp(log_rest)) - logits_m``; 0 for an empty set."""
+    # Centring the logits avoids cancellation for large values, and equals InfoNCE exactly for
+    # a single logit.
     mean = row_mean(logits, where)
     above_mean = log_sum_exp(logits - mean[..., None], where=where)
     above_mean = jnp.where(jnp.isneginf(above_mean), 0, above_mean)
