@@ -1,7 +1,7 @@
-"""Losses of anchors with a positive and negatives, as pure functions of their scores.
+"""Contrastive and pairwise losses as pure functions of scores.
 
-A model gives scores; a loss takes those of each anchor with its positive, ``[*batch]``, and
-with its negatives, ``[*batch, n_neg]``:
+A loss takes the scores of the positives, ``[*batch]``, and of the negatives,
+``[*batch, n_neg]``, for a batch of anchors:
 
 >>> import jax, jax.numpy as jnp
 >>> from crl_jax import losses
@@ -10,9 +10,8 @@ with its negatives, ``[*batch, n_neg]``:
 >>> print(f"{losses.info_nce(pos, neg, temperature=0.5):.4f}")
 0.9868
 
-When some negatives may be positives in disguise, the debiased losses take the share
-``tau_plus`` of them into account. Hyper-parameters are ordinary values: they may be traced,
-swept with ``jax.vmap``, or differ between anchors.
+Debiased losses correct for false negatives, given their prior probability ``tau_plus``.
+Hyper-parameters may be traced values, swept with ``jax.vmap``, or per-anchor arrays.
 
 >>> print(f"{losses.debiased_contrastive(pos, neg, tau_plus=0.1, temperature=0.5):.4f}")
 0.9248
@@ -21,32 +20,32 @@ swept with ``jax.vmap``, or differ between anchors.
 >>> [f"{loss:.4f}" for loss in jax.vmap(bayesian)(jnp.array([0.5, 0.7, 0.9]))]
 ['1.1199', '1.0798', '0.9637']
 
-``where`` leaves out padded negatives, ``weights`` multiplies anchors, and ``reduce_fn=None``
-returns one loss per anchor:
+``where`` masks padded negatives, ``weights`` sets per-anchor loss weights, and
+``reduce_fn=None`` returns per-anchor losses:
 
 >>> keep = jnp.array([[True, True, False], [False, False, False]])
 >>> print(losses.bpr(pos, neg, where=keep, reduce_fn=None))
 [0.50774866 0.        ]
 
-Scores divided by the temperature, and the difference of any two of them, have to be numbers of
-their type: in float32 below 1.7e38. So has the sum of the losses that a reduction takes.
+Logits (scores divided by the temperature), their pairwise differences and the sum of the
+losses must not overflow: in float32, keep logits below 1.7e38 in magnitude.
 
 The contrastive losses differ only in how they estimate the sum over true negatives:
 ``softplus(log_sum - pos / temperature)`` with one of ``biased_log_sum``,
-``debiased_log_sum``, ``hard_log_sum`` and ``bayesian_log_sum``. With labels there is nothing
-to estimate: ``oracle_log_sum`` is what they aim at.
+``debiased_log_sum``, ``hard_log_sum`` and ``bayesian_log_sum``. With labels,
+``oracle_log_sum`` computes the target of these estimators.
 
 >>> labels = jnp.array([[True, False, True], [True, True, True]])
 >>> print(f"{losses.oracle_contrastive(pos, neg, true_negative=labels, temperature=0.5):.4f}")
 0.7951
 
-Some methods take more than scores of one positive and negatives: several positives
-(``supervised_contrastive``, ``punce``), further items or users (``mpr``, ``gbpr``), the
-distribution of the negatives (``nce``), a square of scores (``clip_contrastive``), or
-distances and embeddings (``pair_contrastive``, ``alignment``, ``uniformity``).
+Some losses take other inputs: several positives (``supervised_contrastive``, ``punce``),
+additional items or users (``mpr``, ``gbpr``), the sampling distribution of the negatives
+(``nce``), a square score matrix (``clip_contrastive``), or distances and embeddings
+(``pair_contrastive``, ``alignment``, ``uniformity``).
 
-Where positives may be noise, ``truncated_bce`` and ``truncated_bpr`` drop those with the
-largest losses of a batch, and ``reweighted_bce`` and ``reweighted_bpr`` let them count less.
+For noisy positives, ``truncated_bce`` and ``truncated_bpr`` drop the largest losses of a
+batch, and ``reweighted_bce`` and ``reweighted_bpr`` down-weight them.
 """
 
 from ._batch_scores import BatchScores as BatchScores

@@ -227,7 +227,7 @@ def bayesian_contrastive(
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
 ) -> Float[Array, "..."]:
-    r"""Bayesian contrastive loss; weights negatives by the posterior given their ranks.
+    r"""Bayesian contrastive loss, with rank-based importance weights for the negatives.
 
     .. math::
         \ell = -\log \frac{e^{s^+/t}}{e^{s^+/t} + \sum_j \omega_j e^{s_j/t}}

@@ -3,7 +3,7 @@ r"""Estimators of the sum over true negatives in the denominator of a contrastiv
 Given the scores of :math:`N` unlabelled samples per anchor, each function returns the
 logarithm of an estimate :math:`G` of :math:`N\,\mathbb{E}_{\text{true negative}} e^{s/t}`.
 The corresponding loss is ``softplus(log G - pos / temperature)``. The estimators are public
-so that their bias and variance can be studied separately from the loss.
+so that they can be studied separately from the losses.
 """
 
 import jax
@@ -228,7 +228,7 @@ def bayesian_log_sum(
     temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
 ) -> Float[Array, "*batch"]:
-    r"""Bayesian estimate: weights each sample by its posterior of being a true negative.
+    r"""Bayesian estimate, with rank-based importance weights for the samples.
 
     .. math:: G = \sum_j \omega_j e^{s_j/t}
 

@@ -1,9 +1,9 @@
-"""Losses of large batches in memory that is linear in the batch.
+"""In-batch losses with memory linear in the batch size.
 
-A batch whose members are each other's negatives has as many scores as the square of its size.
-Here they exist a few rows at a time: a tile holds all scores of some anchors, which is what any
-loss of this package needs, ranks included. The gradient is taken along with the value while a
-tile is at hand, so that no score is computed twice.
+The score matrix of in-batch negatives is quadratic in the batch size. These functions compute it
+in tiles of a few rows: a tile has all scores of its anchors, as required by every loss of this
+package, including rank-based ones. The gradient is computed together with the value of each tile,
+so that no score is computed twice.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from .._floats import at_least_float32
 from .._hyperparams import check_arguments
 from ._batch_scores import check_pair, different, own_scores, sample_ids, scores_of
 
-# Scores in a tile unless told otherwise: 8 MiB of float32, of which a loss holds a handful.
+# Default number of scores per tile: 8 MiB in float32; a loss allocates a few such buffers.
 _TILE = 2**21
 
 Loss = Callable[..., Array]
@@ -36,34 +36,33 @@ def tiled_view_loss(
     axis_name: str | None = None,
     **hyperparams: Any,
 ) -> Float[Array, ""]:
-    r"""Mean loss over the 2B anchors of :func:`view_scores`, without holding their scores.
+    r"""Mean loss over the 2B anchors of :func:`view_scores`, computed in tiles of scores.
 
-    The same as ``loss(s.pos, s.neg, where=s.where, weights=weights, **hyperparams)`` for
+    Equal to ``loss(s.pos, s.neg, where=s.where, weights=weights, **hyperparams)`` for
     ``s = view_scores(z1, z2, ids=ids)``, in :math:`O(BD + \text{rows} \cdot B)` memory forward and
-    backward. Gradients flow into embeddings, weights and hyper-parameters, in reverse mode and as
-    far as the loss has any: :func:`bayesian_contrastive` holds its weights constant, so those with
-    respect to its ``tau_plus``, ``alpha`` and ``beta`` are 0.
+    backward. Reverse-mode differentiable with respect to embeddings, weights and
+    hyper-parameters, as far as the loss is: :func:`bayesian_contrastive` treats its weights as
+    constant, so the gradients for ``tau_plus``, ``alpha`` and ``beta`` are 0.
 
     Args:
       loss: ``loss(pos, neg, *, where, weights, reduce_fn, **hyperparams)``, for instance
         :func:`info_nce`, :func:`debiased_contrastive`, :func:`hard_contrastive` or
-        :func:`bayesian_contrastive`. Set static options by ``functools.partial``, such as
-        ``bins``, without which ranks take most of the time where anchors have thousands of
-        negatives.
-      z1: Embeddings of the first views, shape ``[B, D]``; of length 1 for cosines.
+        :func:`bayesian_contrastive`. Bind static options with ``functools.partial``, for
+        instance ``bins``: exact ranks dominate the run time with thousands of negatives.
+      z1: Embeddings of the first views, shape ``[B, D]``; unit-norm for cosine similarities.
       z2: Embeddings of the second views, shape ``[B, D]``.
-      ids: What each sample is, shape ``[B]``, see :func:`view_scores`.
-      weights: Multiply the losses of the anchors, shape ``[2B]``: first views, then second.
-      rows: Anchors in a tile; static. By default so many that a tile has about 2 million scores.
-      axis_name: Inside ``jax.shard_map``: the mesh axis over which the batch is split. Samples of
-        all devices are then negatives, and the result is the mean over all of them.
-      **hyperparams: Hyper-parameters of the loss: scalars, or ``[2B]`` with one value per anchor.
+      ids: Sample IDs, shape ``[B]``, see :func:`view_scores`.
+      weights: Per-anchor loss weights, shape ``[2B]``: first views, then second views.
+      rows: Number of anchors per tile, static; by default about 2 million scores per tile.
+      axis_name: Mesh axis over which the batch is sharded, inside ``jax.shard_map``. Samples of
+        all devices are then negatives, and the result is the mean over all devices.
+      **hyperparams: Hyper-parameters of the loss: scalars, or per-anchor arrays ``[2B]``.
 
     Returns:
-      The mean over the anchors that have a negative, a scalar; at least float32.
+      Scalar mean over the anchors with at least one negative; at least float32.
 
     Raises:
-      ValueError: If a shape does not fit, or the loss refuses a hyper-parameter.
+      ValueError: If shapes do not match, or the loss rejects a hyper-parameter.
 
     >>> from crl_jax import losses
     >>> z1, z2 = jax.random.normal(jax.random.key(0), (2, 5, 3))
@@ -93,29 +92,29 @@ def tiled_tower_loss(
     axis_name: str | None = None,
     **hyperparams: Any,
 ) -> Float[Array, ""]:
-    """Mean loss over the B anchors of :func:`tower_scores`, without holding their scores.
+    """Mean loss over the B anchors of :func:`tower_scores`, computed in tiles of scores.
 
     Args:
       loss: As in :func:`tiled_view_loss`.
       x: Embeddings of the anchors, shape ``[B, D]``.
-      y: Embeddings of their positives, shape ``[B, D]``.
-      ids: What each row of ``y`` is, shape ``[B]``, see :func:`tower_scores`.
-      where: True keeps a pair, shape ``[B]``. Others are never read: they are no anchors and
-        nobody's negatives.
-      weights: Multiply the losses of the anchors, shape ``[B]``.
+      y: Embeddings of the positives, shape ``[B, D]``.
+      ids: IDs of the rows of ``y``, shape ``[B]``, see :func:`tower_scores`.
+      where: Mask of valid pairs, shape ``[B]``; masked pairs are used neither as anchors nor as
+        negatives.
+      weights: Per-anchor loss weights, shape ``[B]``.
       rows: As in :func:`tiled_view_loss`.
       axis_name: As in :func:`tiled_view_loss`.
-      **hyperparams: Hyper-parameters of the loss: scalars, or ``[B]`` with one value per anchor.
+      **hyperparams: Hyper-parameters of the loss: scalars, or per-anchor arrays ``[B]``.
 
     Returns:
-      The mean over the anchors that have a negative, a scalar; at least float32.
+      Scalar mean over the anchors with at least one negative; at least float32.
 
     Raises:
-      ValueError: If a shape does not fit, or the loss refuses a hyper-parameter.
+      ValueError: If shapes do not match, or the loss rejects a hyper-parameter.
     """
     check_pair("x", x, "y", y)
     check_shape("where", where, x.shape[:1])
-    if where is not None:  # before any arithmetic: 0 * nan would reach the gradient
+    if where is not None:  # mask before any arithmetic: 0 * nan would propagate to the gradient
         x, y = (jnp.where(where[:, None], z, 0) for z in (x, y))
         weights = None if weights is None else jnp.where(where, weights, 0)
     ids = _ids(ids, x.shape[0], axis_name)
@@ -123,7 +122,7 @@ def tiled_tower_loss(
 
 
 class _Samples(NamedTuple):
-    """What the anchors or the keys are, and which of them are real."""
+    """Sample IDs of anchors or keys, and the mask of valid ones."""
 
     ids: Array
     real: Array
@@ -166,7 +165,7 @@ def _mean_loss(
     shared: dict[str, Any] = {"keys": keys}
     for name, value in _checked(loss, n, keys.shape[0], hyperparams).items():
         (shared if value.ndim == 0 else of_anchors)[name] = value
-    if axis_name is not None:  # what all devices share is each one's own from here on
+    if axis_name is not None:  # mark replicated values as device-varying
         of_anchors, shared, of_keys = (
             jax.tree.map(partial(_varying, axis_name), tree)
             for tree in (of_anchors, shared, of_keys)
@@ -174,13 +173,13 @@ def _mean_loss(
     sums: tuple[Array, Array] = _sum(loss, rows, of_anchors, shared, of_ids, of_keys)  # type: ignore[assignment]
     total, count = sums
     if axis_name is not None:
-        # One by one: JAX 0.8 cannot differentiate a sum of floats and integers together.
+        # Separate psums: JAX 0.8 cannot differentiate a sum of floats and integers together.
         total, count = (jax.lax.psum(x, axis_name) for x in (total, count))
     return total / jnp.maximum(count, 1).astype(total.dtype)
 
 
 def _checked(loss: Loss, n: int, n_keys: int, hyperparams: dict[str, Any]) -> dict[str, Array]:
-    """The hyper-parameters as arrays, after the loss has judged them as they came."""
+    """Converts hyper-parameters to arrays after validation by the loss."""
     one, row = jax.ShapeDtypeStruct((n,), jnp.float32), (n, n_keys)
     jax.eval_shape(
         partial(loss, reduce_fn=None, **hyperparams), one, jax.ShapeDtypeStruct(row, jnp.float32)
@@ -193,10 +192,8 @@ def _checked(loss: Loss, n: int, n_keys: int, hyperparams: dict[str, Any]) -> di
 
 
 def _varying(axis_name: str, x: Array) -> Array:
-    """``x`` as a value that may differ between devices, so that its gradient is added up over them.
-
-    By adding a zero that varies: the function for it changes its name with the version of JAX.
-    """
+    """Marks ``x`` as varying over a mesh axis, so that its gradient is summed over devices."""
+    # Adds a varying zero: the name of the JAX function for this depends on the version.
     zero = (0 * jax.lax.axis_index(axis_name)).astype(x.dtype)
     return x ^ zero if x.dtype == bool else x + zero
 
@@ -205,7 +202,7 @@ def _varying(axis_name: str, x: Array) -> Array:
 def _sum(
     loss: Loss, rows: int, of_anchors: Any, shared: Any, ids: _Samples, of_keys: _Samples
 ) -> tuple[Array, Array]:
-    """Sum of the losses and number of anchors that have a negative."""
+    """Sum of the losses and number of anchors with at least one negative."""
 
     def add(sums: Any, tile: Any) -> tuple[Any, None]:
         return jax.tree.map(jnp.add, sums, _tile_sum(loss, tile, shared, of_keys)), None
@@ -225,7 +222,7 @@ def _sum_and_gradient(
         sums, (d_tile, d_shared) = jax.value_and_grad(f, (0, 1), has_aux=True)(of_tile, shared)
         return jax.tree.map(jnp.add, carry, (sums, _wide(d_shared))), d_tile
 
-    # Gradients of half precision are added up in float32.
+    # Half-precision gradients are accumulated in float32.
     start = _nothing(of_anchors, of_keys), jax.tree.map(jnp.zeros_like, _wide(shared))
     (sums, d_shared), d_tiles = jax.lax.scan(add, start, _tiles(rows, of_anchors, ids))
     n = ids.ids.shape[0]
@@ -258,7 +255,7 @@ def _wide(tree: Any) -> Any:
 
 
 def _tiles(rows: int, of_anchors: Any, ids: _Samples) -> Any:
-    """Arrays ``[n_tiles, rows, ...]``, the last tile filled up with anchors that are not real."""
+    """Splits arrays into tiles ``[n_tiles, rows, ...]``, padding the last with invalid anchors."""
     n = ids.ids.shape[0]
 
     def cut(x: Array) -> Array:
@@ -269,7 +266,7 @@ def _tiles(rows: int, of_anchors: Any, ids: _Samples) -> Any:
 
 
 def _nothing(of_anchors: Any, of_keys: _Samples) -> tuple[Array, Array]:
-    """Zeros that vary over the mesh axes over which the ids do."""
+    """Zero initial sums that vary over the same mesh axes as the IDs."""
     (anchors,) = at_least_float32(of_anchors["anchors"][:0])
     zero = jnp.zeros_like(of_keys.ids[0])
     return zero.astype(anchors.dtype), zero.astype(jnp.int32)
