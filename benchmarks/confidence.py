@@ -139,7 +139,7 @@ def expectation(
 def measure(log: data.Interactions, params: Params, rounds: int) -> list[dict[str, Any]]:
     """One row per contestant; SciPy first."""
     users, items = jnp.asarray(log.users), jnp.asarray(log.items)
-    by_item = weights.credibility_prior(log)
+    by_item = weights.credibility_prior(log.item_counts)
     prior, scores = by_item[items], score_all(params, users, items)
     sample = jax.random.choice(jax.random.key(2), scores, (2**16,))
     runs: dict[Case, Callable[[], jax.Array]] = {

@@ -132,7 +132,7 @@ def test_the_confidence_takes_its_flags(flags, law, rule, every, asked):
     found = given["confidence"]
     assert (found.rule, found.every) == (rule, every)
     assert same(found.distribution, law)
-    np.testing.assert_array_equal(found.prior, weights.credibility_prior(part))
+    np.testing.assert_array_equal(found.prior, weights.credibility_prior(part.item_counts))
 
 
 # A further sampler need not stand here: it is held to what its entry makes of the defaults.

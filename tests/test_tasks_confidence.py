@@ -229,7 +229,7 @@ def test_by_user_every_user_is_drawn_alike():
 @pytest.mark.parametrize(("number", "due"), [(0, True), (1, False), (2, False), (3, True)])
 def test_expectation_comes_every_so_many_epochs(data, number, due):
     _, log = data
-    confidence = ConfidenceEM(weights.credibility_prior(log), LAW, every=3)
+    confidence = ConfidenceEM(weights.credibility_prior(log.item_counts), LAW, every=3)
     before = jnp.full(24, 7.0)
     _, state, _ = epoch(log, confidence=confidence, weight=before, number=number)
     assert bool(np.all(state.model_state.confidence == 7)) != due
@@ -331,7 +331,7 @@ def quick():
 
 @pytest.fixture
 def confidence():
-    prior = weights.credibility_prior(split().train)
+    prior = weights.credibility_prior(split().train.item_counts)
     return ConfidenceEM(prior, stats.SmoothedEmpirical(), every=2, rule="posterior", n_sample=500)
 
 

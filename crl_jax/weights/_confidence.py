@@ -3,15 +3,16 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from .._checks import check_range
 from .._hyperparams import PerAnchor
-from ..data import Interactions
 from ..stats import Distribution
 
 
-def credibility_prior(train: Interactions) -> Float[Array, "n_items"]:
+def credibility_prior(
+    item_counts: Int[np.ndarray | Array, "n_items"],
+) -> Float[Array, "n_items"]:
     r"""Prior probability :math:`P(c_{ui} = 1)` of a credible interaction, from item popularity.
 
     .. math::
@@ -21,7 +22,8 @@ def credibility_prior(train: Interactions) -> Float[Array, "n_items"]:
     with popular items are assumed to be accidental less often.
 
     Args:
-      train: Training interactions.
+      item_counts: Number of training interactions of each item, such as
+        :attr:`crl_jax.data.Interactions.item_counts`.
 
     Returns:
       Probabilities in (0, 1), float32 ``[n_items]``; ½ for all if all items are equally popular.
@@ -30,7 +32,7 @@ def credibility_prior(train: Interactions) -> Float[Array, "n_items"]:
       "Contrastive Learning for Personalized Recommendation", Eq. 3.28.
     """
     # The number of users cancels.
-    counts = np.asarray(train.item_counts, np.float64)
+    counts = np.asarray(item_counts, np.float64)
     spread = counts.std()
     standard = (counts - counts.mean()) / (spread if spread > 0 else 1)
     return jax.nn.sigmoid(jnp.asarray(standard, jnp.float32))
@@ -68,8 +70,8 @@ def confidence_density(
 
     >>> from crl_jax.stats import VarianceGamma
     >>> distribution = VarianceGamma(dim=27, scale=0.6)
-    >>> print(confidence(jnp.array([-2.0, 0.0, 2.0, 9.0]), prior=0.5,
-    distribution=distribution).round(4))
+    >>> scores = jnp.array([-2.0, 0.0, 2.0, 9.0])
+    >>> print(confidence_density(scores, prior=0.5, distribution=distribution).round(4))
     [0.0268 0.0658 0.0779 0.0023]
     """
     check_range("prior", prior, 0.0, 1.0)
@@ -111,8 +113,8 @@ def confidence_posterior(
     >>> from crl_jax.stats import SmoothedEmpirical
     >>> scores = jnp.linspace(-1.0, 1.0, 101)
     >>> distribution = SmoothedEmpirical().fit(scores)
-    >>> print(np.asarray(confidence_posterior(scores[::25], prior=0.7,
-    distribution=distribution)).round(2))
+    >>> posterior = confidence_posterior(scores[::25], prior=0.7, distribution=distribution)
+    >>> print(np.asarray(posterior).round(2))
     [0.1  0.44 0.7  0.87 0.98]
     """
     check_range("prior", prior, 0.0, 1.0)

@@ -36,7 +36,7 @@ def _confidence(
         scale = values["law_scale"]
         of_initial = _initial_variance(log, training)
         law = stats.VarianceGamma(training.dim, of_initial if scale is None else scale)
-    prior = weights.credibility_prior(log)
+    prior = weights.credibility_prior(log.item_counts)
     return tasks.ConfidenceEM(prior, law, rule=values["rule"], every=values["every"])
 
 

@@ -53,7 +53,7 @@ def _confidence(
         log, further = world.train, dict(changes)
         if law is not None:
             further["distribution"] = law
-        prior: Any = weights.credibility_prior(log)
+        prior: Any = weights.credibility_prior(log.item_counts)
         if rated:
             assert log.ratings is not None
             prior = tasks.InteractionPrior(jnp.asarray(log.ratings / log.ratings.max()))
