@@ -20,6 +20,7 @@ Scalar: TypeAlias = int | Float[ArrayLike, ""]
 PerAnchor: TypeAlias = int | Float[ArrayLike, "..."]
 
 F = TypeVar("F", bound=Callable[..., Any])
+_BOOL: Any = Bool[Array, ""]
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def range_of(annotation: Any) -> Range | None:
 def _is_mask(annotation: Any) -> bool:
     """Whether an annotation is ``Bool[Array, ...]``, or a union with it."""
     members = (annotation, *get_args(annotation))
-    return any(getattr(x, "dtypes", None) == Bool[Array, ""].dtypes for x in members)
+    return any(getattr(x, "dtypes", None) == _BOOL.dtypes for x in members)
 
 
 def check_arguments(function: F) -> F:
