@@ -26,6 +26,7 @@ from jax.sharding import PartitionSpec as P
 from programs import as_users_do, quick_jit
 
 from crl_jax import losses
+from crl_jax._hyperparams import Temperature, check_arguments
 from crl_jax._reduce import masked_mean
 from crl_jax.losses._common import finish, lead, prepare, row_mean
 
@@ -206,7 +207,10 @@ def loss_of_the_page():
 
 
 @losses.per_anchor_loss
-def exponential(pos, neg, *, temperature=1.0, where=None, weights=None, reduce_fn=masked_mean):
+@check_arguments
+def exponential(
+    pos, neg, *, temperature: Temperature = 1.0, where=None, weights=None, reduce_fn=masked_mean
+):
     """No loss of the library. It stands for those that overflow."""
     a = prepare(pos, neg, temperature=temperature, where=where, weights=weights)
     return finish(row_mean(jnp.exp(-lead(a, a.neg)), a.where), a, reduce_fn)

@@ -159,7 +159,7 @@ def test_dropout_keeps_the_dtype(dtype):
         ({"dropout": -0.1}, r"`dropout` must lie in \[0, 1\), got -0.1"),
         ({"n_users": 0}, "`n_users` must be at least 1, got 0"),
         ({"dim": -2}, "`dim` must be at least 1, got -2"),
-        ({"similarity": "dot"}, "`similarity` must be inner or cosine, got 'dot'"),
+        ({"similarity": "dot"}, "`similarity` must be one of inner, cosine, got 'dot'"),
     ],
 )
 def test_bad_arguments_are_named(bad, message):

@@ -258,7 +258,7 @@ def test_bad_arguments_are_named():
     taken = GRAPHS["one user"]
     data, tables = interactions(taken), some_tables(taken)
     graph = InteractionGraph.from_interactions(data)
-    with pytest.raises(ValueError, match="`layout` must be auto, rows or dense, got 'csr'"):
+    with pytest.raises(ValueError, match="`layout` must be one of auto, rows, dense, got 'csr'"):
         InteractionGraph.from_interactions(data, layout="csr")  # pyright: ignore[reportArgumentType]
     for layout in LAYOUTS:
         with pytest.raises(ValueError, match="droppable=True"):

@@ -160,8 +160,8 @@ def test_equal_encoders_share_their_programs(train):
         ({"edge_dropout": 1.0}, r"`edge_dropout` must lie in \[0, 1\), got 1.0"),
         ({"edge_dropout": -0.1}, "`edge_dropout` must lie in"),
         ({"dim": 0}, "`dim` must be at least 1, got 0"),
-        ({"similarity": "dot"}, "`similarity` must be inner or cosine"),
-        ({"layout": "csr"}, "`layout` must be auto, rows or dense"),
+        ({"similarity": "dot"}, "`similarity` must be one of inner, cosine"),
+        ({"layout": "csr"}, "`layout` must be one of auto, rows, dense"),
     ],
 )
 def test_bad_arguments_are_named(train, change, message):

@@ -99,7 +99,7 @@ def filled(x, scale):
 
 
 def six(dim, x, scale):
-    return _variance_gamma._law(dim, x, scale)._asdict()
+    return _variance_gamma._outputs(dim, x, scale)._asdict()
 
 
 def check(dim, x, scale, compute=distribution):

@@ -23,6 +23,7 @@ from ._positives import sample_seen as sample_seen
 from ._positives import sample_unseen as sample_unseen
 from ._priors import Prior as Prior
 from ._priors import as_prior as as_prior
+from ._priors import check_prior as check_prior
 from ._priors import group_prior as group_prior
 from ._priors import lookup_prior as lookup_prior
 from ._priors import oracle_prior as oracle_prior

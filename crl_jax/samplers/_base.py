@@ -28,7 +28,7 @@ class SamplingContext:
     """
 
     users: Int[Array, "batch"]
-    items: Int[Array, "batch"]
+    items: Int[Array, "anchors"]
     positives: Positives
     tables: Tables
     epoch: Int[Array, ""]

@@ -15,8 +15,7 @@ from .._checks import check_shape
 from .._hyperparams import Range
 from .._pytree import STATIC, pytree_dataclass
 from ..models import Encoder, Tables
-from ..samplers import Prior, as_prior, lookup_prior
-from ..samplers._priors import check_prior
+from ..samplers import Prior, as_prior, check_prior, lookup_prior
 from ..stats import Distribution, OrderStatisticMixture, SmoothedEmpirical, lack_of_fit
 from ..train import Callback, TrainingLoop, jit
 from ..weights import confidence_density, confidence_posterior
