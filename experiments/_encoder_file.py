@@ -24,7 +24,7 @@ C = TypeVar("C")
 
 
 @dataclass(frozen=True)
-class RankingState(Generic[C]):
+class SavedEncoder(Generic[C]):
     """What a run has kept.
 
     Attributes:
@@ -65,7 +65,7 @@ def save_backbone(folder: Path, learned: Learned, **told: Any) -> None:
     save_encoder(folder, params["backbone"], rest["backbone"], **told)
 
 
-def open_encoder(folder: Path, schema: Schema[C]) -> RankingState[C]:
+def open_encoder(folder: Path, schema: Schema[C]) -> SavedEncoder[C]:
     """What the run of a command has kept.
 
     Raises:
@@ -79,7 +79,13 @@ def open_encoder(folder: Path, schema: Schema[C]) -> RankingState[C]:
         if (folder / rundir.METRICS).exists():
             why = "it was made before encoders were kept; train again"
         raise ValueError(f"{folder} has no {ENCODER}: {why}.") from None
-    return RankingState(folder, config, told)
+    return SavedEncoder(folder, config, told)
+
+
+def _unchanged(key: Any, example: Any) -> Any:
+    """Augmentation of a task that only embeds: the example as it is."""
+    del key
+    return example
 
 
 def encode(
@@ -93,7 +99,7 @@ def encode(
       examples: Every leaf ``[n, ...]``, n >= 1.
       augment: The network sees what its ``plain`` makes of them; None leaves them as they are.
     """
-    task = tasks.SimCLR(network, augment)
+    task = tasks.SimCLR(network, _unchanged if augment is None else augment)
     n = len(jax.tree.leaves(examples)[0])
     blocks = (
         jax.tree.map(lambda leaf, i=i: jnp.asarray(leaf[i : i + _BLOCK]), examples)

@@ -15,7 +15,7 @@ _STYLES = {"search": ":", "final": "-"}
 _MOST_CLASSES = 20
 
 
-class LabelledExamples(Protocol):
+class LabelledFeatures(Protocol):
     """Examples with classes: ``labels [n]``, and the names of the ``classes``."""
 
     @property
@@ -75,7 +75,7 @@ def figure_of_curves(history: list[dict[str, Any]], title: str, words: Mapping[s
 
 
 def draw_embedding(
-    path: Path, features: np.ndarray, labelled: LabelledExamples, title: str, seed: int
+    path: Path, features: np.ndarray, labelled: LabelledFeatures, title: str, seed: int
 ) -> None:
     """Draws features in the plane by t-SNE, in the colours of their classes; grey without one.
 
@@ -90,7 +90,7 @@ def draw_embedding(
 
 
 def figure_of_embedding(
-    features: np.ndarray, labelled: LabelledExamples, title: str, seed: int
+    features: np.ndarray, labelled: LabelledFeatures, title: str, seed: int
 ) -> Figure:
     """The figure of :func:`draw_embedding`."""
     from sklearn.manifold import TSNE  # takes long to import

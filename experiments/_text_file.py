@@ -7,7 +7,7 @@ from typing import Any
 from crl_jax import data, models
 
 from ._bert import Encoder
-from ._encoder_file import RankingState, save_encoder
+from ._encoder_file import SavedEncoder, save_encoder
 from ._ranges import shorten
 
 VOCABULARY = "vocab.txt"
@@ -19,7 +19,7 @@ def save_text_encoder(folder: Path, encoder: Encoder, params: Any, rest: Any) ->
     save_encoder(folder, params, rest, bert=asdict(encoder.settings))
 
 
-def open_texts(kept: RankingState[Any], lowercase: bool | None, length: int | None) -> Encoder:
+def open_texts(kept: SavedEncoder[Any], lowercase: bool | None, length: int | None) -> Encoder:
     """The settings of the BERT of a run, and what it takes texts by.
 
     Args:

@@ -191,8 +191,8 @@ def test_lambda_of_the_risk_falls_as_told(asked):
     _, given = asked("--sampler", "bns", *flags, "--sweep", "risk_lambda=1,5")
     numbers = [float(getattr(given["sampler"], name)) for name in LAMBDA]
     assert numbers == [5, 0.1, 2]
-    assert given["sweep"].keys() == {"sampler.risk_lambda"}
-    np.testing.assert_array_equal(given["sweep"]["sampler.risk_lambda"], [1, 5])
+    assert given["sweep"].keys() == {"task.sampler.risk_lambda"}
+    np.testing.assert_array_equal(given["sweep"]["task.sampler.risk_lambda"], [1, 5])
 
 
 LAMBDA = ("risk_lambda", "risk_lambda_slope", "risk_lambda_least")

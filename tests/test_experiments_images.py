@@ -280,7 +280,7 @@ def test_recipes_are_taken(name):
         (["--train-images", "5000"], "--train-images must be at most 1438, got 5000"),
         (["--crop", "0"], "--crop must be a number in (0, 1]"),
         (["--method", "directclr", "--first-features", "999"], "--first-features must be"),
-        (["--method", "moco", "--queue", "8"], "--queue must hold a batch"),
+        (["--method", "moco", "--queue", "8"], "--queue must be at least the batch size"),
         (["--data", "nowhere"], "nowhere"),
         (["--recipe", "cifar10"], "--recipe takes one of"),
         (["--device", "tpu"], "--device tpu: JAX found only cpu here"),

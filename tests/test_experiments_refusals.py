@@ -123,7 +123,7 @@ WRONG = {
     "a sweep of what the encoder is": (["--sweep", "noise=0.1"], "--sweep takes one of lr"),
     "a layer too deep": (
         ["--encoder", "lightgcn", "--contrast", "xsimgcl", "--contrast-layer", "4"],
-        "--contrast-layer must be one of the 3 layers, got 4",
+        "--contrast-layer must be at most 3, got 4",
     ),
     "too many vectors": (
         ["--encoder", "lightgcn", "--contrast", "lightgcl", "--rank", "50"],

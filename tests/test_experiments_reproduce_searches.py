@@ -60,7 +60,7 @@ def test_l2_on_rows_does_not_depend_on_their_number(worlds):
     (world,) = worlds("ml-1m")
     bpr, *_ = contrastive.methods("5.2", "lightgcn", "gowalla", world)
     axes = {name: np.array(values) for name, values in bpr.minibatch.axes}
-    assert list(axes) == ["weight_decay"]
+    assert list(axes) == ["optimizer.weight_decay"]
     np.testing.assert_allclose(axes["optimizer.weight_decay"], [1e-4, 2e-4, 3e-4, 5e-4])
     np.testing.assert_allclose(bpr.minibatch.learning_rate, 3e-2)
 

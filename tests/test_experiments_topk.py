@@ -185,7 +185,11 @@ def test_batches_come_from_the_host_where_it_is_asked_for(problem, tmp_path):
     protocol = dataclasses.replace(CONFIG.protocol, seed=7)
     got = run(dataclasses.replace(CONFIG, training=training, protocol=protocol), problem, tmp_path)
     seeds = {"seeds": lambda _: np.arange(7, 9)}
-    batches = {"batches": lambda log: tasks.host_interactions(log, 16, seed=7)}
+    batches = {
+        "options": lambda log: tasks.RankingOptions(
+            batches=tasks.host_interactions(log, 16, seed=7)
+        )
+    }
     want = from_everything(problem, got.choice.epochs, **seeds, **batches)
     jax.tree.map(np.testing.assert_array_equal, got.tables, want)
     on_device = from_everything(problem, got.choice.epochs, **seeds)

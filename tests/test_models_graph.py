@@ -265,7 +265,7 @@ def test_bad_arguments_are_named():
             InteractionGraph.from_interactions(data, layout=layout).drop(jax.random.key(0), 0.1)
     with pytest.raises(ValueError, match=r"`tables.items` must have shape \(37, dim\)"):
         propagate(graph, tables._replace(items=tables.users))
-    with pytest.raises(ValueError, match="`tables` must have one width"):
+    with pytest.raises(ValueError, match="`tables` must have the same width"):
         propagate(graph, tables._replace(users=jnp.ones((1, 4))))
     with pytest.raises(ValueError, match="at least one weight"):
         propagate(graph, tables, ())

@@ -91,7 +91,7 @@ def test_what_can_be_dropped_or_is_dense_stays_whole():
         assert graph.shard(MESHES["2"]) is graph
     graph = InteractionGraph.from_interactions(log)
     assert graph.shard(mesh_of(4, 1)) is graph
-    with pytest.raises(ValueError, match="`drop` needs a graph made with `droppable=True`"):
+    with pytest.raises(ValueError, match="`drop` needs a graph built with `droppable=True`"):
         graph.shard(MESHES["2"]).drop(jax.random.key(0), 0.5)
 
 

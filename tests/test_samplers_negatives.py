@@ -348,7 +348,7 @@ def test_samplers_say_what_is_wrong_with_an_argument(world):
         (lambda: AOBPR(0.0), "`scale` must lie in"),
         (lambda: BNS(PRIOR, risk_lambda=-1.0), "`risk_lambda` must lie in"),
         (lambda: BNS(PRIOR, criterion="best"), "`criterion` must be risk or posterior, got 'best'"),
-        (lambda: BNS(PRIOR, candidates=None, ecdf_samples=8), "`ecdf_samples` has no use"),
+        (lambda: BNS(PRIOR, candidates=None, ecdf_samples=8), "`ecdf_samples` must be None"),
         (lambda: BNS(PRIOR, ecdf_samples=0), "`ecdf_samples` must lie in"),
         (lambda: SRNS(temperature=0.0), "`temperature` must lie in"),
         (lambda: SRNS(memory=0), "`memory` must lie in"),

@@ -284,7 +284,7 @@ def test_what_is_known_comes_in_any_form():
     for known in (scipy.sparse.csr_array(taken), pairs, *frames):
         assert Recommender.from_tables(tables, known).recommend(k=3).to_dict() == want
     with pytest.raises(ValueError, match="must be Interactions, a SciPy sparse"):
-        Recommender.from_tables(tables, [[0, 1]])
+        Recommender.from_tables(tables, 3.0)
 
 
 def test_tables_come_as_a_pair_a_mapping_or_with_attributes():

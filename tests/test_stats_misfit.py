@@ -52,5 +52,5 @@ def test_laws_of_another_width_do_not_fit():
 def test_a_nan_is_not_hidden_and_a_table_is_refused():
     assert np.isnan(lack_of_fit(jnp.array([0.0, jnp.nan]), distribution=LAW))
     for bad in (jnp.zeros((2, 2)), jnp.zeros(0)):
-        with refused("scores", " must be one row"):
+        with refused("scores", " must be a non-empty vector"):
             lack_of_fit(bad, distribution=LAW)

@@ -127,8 +127,11 @@ def test_what_cannot_be_is_said(split):
     for changes, message in (
         ({"sweep": {"sampler.candidates": [3, 4]}}, "`sweep` must name leaves"),
         ({"sweep": {"task.sampler.risk_lambda": [1.0, -1.0]}}, "`risk_lambda` must lie in"),
-        ({"sweep": {"gain": [1.0, -1.0]}}, "`sweep` must name learning_rate.* got 'gain'"),
-        ({"by_rows": True}, "`l2_target` must be rows with an optimizer of rows.*got 'tables'"),
+        ({"sweep": {"gain": [1.0, -1.0]}}, "`sweep` must name .* got 'gain'"),
+        (
+            {"by_rows": True},
+            "`l2_target` must be rows with the `weight_decay` of a RowOptimizer.*got 'tables'",
+        ),
         (
             {
                 "by_rows": True,
@@ -140,7 +143,7 @@ def test_what_cannot_be_is_said(split):
         ),
         (
             {"by_rows": True, "l2_target": "rows", "sampler": samplers.DNS(3)},
-            "`sampler` DNS looks at the scores of other rows, which sleep",
+            "`sampler` DNS scores rows with pending lazy updates",
         ),
         ({"draw_batches": 0}, "`draw_batches` must be at least 1, got 0"),
         (

@@ -236,7 +236,9 @@ def _paths(source: str | Path, cache: str | Path | None) -> dict[str, list[Path]
     path = Path(source)
     if path.parent == Path() and not path.exists():  # perhaps meant as a dataset name
         names = ", ".join([*DATASETS, "simulated"])
-        raise FileNotFoundError(f"{say_missing(path)} Dataset names are {names}, got {text!r}.")
+        raise FileNotFoundError(
+            f"{say_missing(path)} A dataset name must be one of {names}, got {text!r}."
+        )
     return _paths_in(path) if path.is_dir() else {"single": [path]}
 
 
