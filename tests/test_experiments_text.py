@@ -366,14 +366,16 @@ def test_weights_are_judged_as_pre_training_scores(files):
     test = problem.test.take(some_of(len(problem.test)))
     task = replace(task, pool=tasks.ClassPool.from_labels(test.data))
     given = task.init(jax.random.key(0))
-    scores, is_true = _scores(task, *given, jax.random.key(1), *test.data)
+    scores, is_true = _scores(task, *given, jax.random.key(1), test.data.examples, test.data.labels)
     assert scores.neg.shape == is_true.shape == (30, 60)
     own = np.eye(30, dtype=bool)
     assert not np.any(np.asarray(scores.where)[:, :30][own])
     assert not np.any(np.asarray(is_true)[:, :30][own])  # the positive is of the class
     assert np.all(np.asarray(is_true)[:, 30:][own])  # the own negative is not
     views = task_of(settled(files, "--method", "dropout")[0], problem, "final", {})
-    scores, is_true = _scores(views, *views.init(jax.random.key(0)), jax.random.key(1), *test.data)
+    scores, is_true = _scores(
+        views, *views.init(jax.random.key(0)), jax.random.key(1), test.data.examples, test.data.labels
+    )
     labels = np.tile(test.labels, 2)
     np.testing.assert_array_equal(is_true, labels[:, None] != labels)
     assert np.max(np.asarray(scores.pos)) < 1  # there is dropout
