@@ -374,7 +374,11 @@ def test_weights_are_judged_as_pre_training_scores(files):
     assert np.all(np.asarray(is_true)[:, 30:][own])  # the own negative is not
     views = task_of(settled(files, "--method", "dropout")[0], problem, "final", {})
     scores, is_true = _scores(
-        views, *views.init(jax.random.key(0)), jax.random.key(1), test.data.examples, test.data.labels
+        views,
+        *views.init(jax.random.key(0)),
+        jax.random.key(1),
+        test.data.examples,
+        test.data.labels,
     )
     labels = np.tile(test.labels, 2)
     np.testing.assert_array_equal(is_true, labels[:, None] != labels)
