@@ -170,17 +170,6 @@ def open_blocks(path: Path, encoding: str, progress: Progress | None = None):
 
 
 @contextmanager
-def open_text(path: Path) -> Iterator[TextIO]:
-    """Opens UTF-8 text, which may be compressed; a byte order mark is skipped.
-
-    Raises:
-      DataError: While reading, if the bytes are not UTF-8 or the compressed file is damaged.
-    """
-    with open_blocks(path, "utf-8") as blocks:
-        yield io.StringIO(b"".join(blocks).decode(), newline=None)
-
-
-@contextmanager
 def _open_binary(path: Path, progress: Progress | None) -> Iterator[io.BufferedIOBase]:
     with ExitStack() as stack:
         raw = io.FileIO(path) if progress is None else _ProgressFile(path, progress)

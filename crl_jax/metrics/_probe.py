@@ -263,7 +263,7 @@ def _ridge_probe(
     inverse = 1 / (variances + l2[chosen])
 
     def refine(_: Array, kernel: Array) -> Array:
-        """One step of iterative refinement against rounding errors of the covariance."""
+        """Takes one step of iterative refinement against rounding errors of the covariance."""
         residual = targets - bias[None] - product(x, kernel)  # x is 0 in excluded rows
         slope = product(residual.T, x).T / n - l2[chosen] * kernel
         return kernel + product(axes, product(axes.T, slope) * inverse[:, None])

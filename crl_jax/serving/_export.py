@@ -49,7 +49,7 @@ def _safetensors(path: Path, arrays: Arrays) -> None:
 
 
 def _parquet(path: Path, arrays: Arrays) -> None:
-    """One row per vector: ``kind`` (user or item), ``id``, ``vector``."""
+    """Writes a row per vector: ``kind`` (user or item), ``id``, ``vector``."""
     try:
         import polars
     except ImportError:

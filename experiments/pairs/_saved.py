@@ -24,7 +24,7 @@ _HALVES = ("first", "second")
 
 
 @dataclass(frozen=True)
-class CLIP:
+class SavedTowers:
     """What a run learned: images and texts in one space, embedded with length 1.
 
     Attributes:
@@ -71,7 +71,7 @@ def save_towers(folder: Path, found: Found) -> None:
     save_text_encoder(folder, found.encoder, *both)
 
 
-def load_towers(folder: Path) -> CLIP:
+def load_towers(folder: Path) -> SavedTowers:
     """What a run learned.
 
     Raises:
@@ -86,4 +86,4 @@ def load_towers(folder: Path) -> CLIP:
         params, rest = zip(*(network.init(key) for network in networks))
         return dict(zip(_HALVES, params)), dict(zip(_HALVES, rest))
 
-    return CLIP(config, takes, networks, kept.variables(init))
+    return SavedTowers(config, takes, networks, kept.variables(init))
