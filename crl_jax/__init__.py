@@ -17,6 +17,9 @@ from . import tasks as tasks
 from . import train as train
 from . import weights as weights
 from ._hyperparams import Range as Range
+from ._introspection import Hyperparam as Hyperparam
+from ._introspection import hyperparams as hyperparams
+from ._introspection import summary as summary
 from ._pytree import pytree_dataclass as pytree_dataclass
 
 __version__ = "0.1.0"

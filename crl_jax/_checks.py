@@ -1,6 +1,7 @@
 """Argument validation with one message style: name, condition, value."""
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -87,10 +88,21 @@ def is_canonical_integer(name: str) -> bool:
     return _WHOLE.fullmatch(name) is not None
 
 
+def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
+    """Raises ``ValueError`` unless ``value`` is None or one of the strings ``choices``."""
+    if value is not None and value not in choices:
+        raise ValueError(f"`{name}` must be one of {', '.join(choices)}, got {value!r}.")
+
+
+def check_whole(name: str, value: Any) -> None:
+    """Raises ``ValueError`` unless ``value`` is an integer."""
+    if not isinstance(value, (int, np.integer)):
+        raise ValueError(f"`{name}` must be a whole number, got {value!r}.")
+
+
 def check_count(name: str, count: Any, least: int = 1) -> None:
     """Raises ``ValueError`` unless ``count`` is whole and at least ``least``."""
-    if not isinstance(count, (int, np.integer)):
-        raise ValueError(f"`{name}` must be a whole number, got {count!r}.")
+    check_whole(name, count)
     if count < least:
         raise ValueError(f"`{name}` must be at least {least}, got {count}.")
 

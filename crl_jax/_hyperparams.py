@@ -5,15 +5,15 @@ import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from types import UnionType
-from typing import Annotated, Any, TypeAlias, TypeVar, Union, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
-from ._checks import as_mask, check_range
+from ._checks import as_mask, check_choice, check_range, check_whole
 from ._floats import float_dtype
 
 Scalar: TypeAlias = int | Float[ArrayLike, ""]
@@ -87,6 +87,20 @@ def range_of(annotation: Any) -> Range | None:
     return next((x for x in get_args(annotation)[1:] if isinstance(x, Range)), None)
 
 
+def choices_of(annotation: Any) -> tuple[str, ...]:
+    """Returns the strings of a ``Literal`` annotation, or of a member of a union."""
+    if get_origin(annotation) is Literal:
+        return tuple(x for x in get_args(annotation) if isinstance(x, str))
+    return next((found for x in get_args(annotation) if (found := choices_of(x))), ())
+
+
+def is_integer(annotation: Any) -> bool:
+    """Whether an annotation is ``int`` or ``int | None``, possibly with metadata."""
+    if get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
+    return set(get_args(annotation) or (annotation,)) - {NoneType} == {int}
+
+
 def _is_mask(annotation: Any) -> bool:
     """Whether an annotation is ``Bool[Array, ...]``, or a union with it."""
     members = (annotation, *get_args(annotation))
@@ -97,7 +111,8 @@ def check_arguments(function: F) -> F:
     """Checks keyword arguments as the function's signature declares them; a decorator.
 
     Arguments with a :class:`Range` must lie in it after rounding to the floating type of the array
-    arguments, which is the number that the computation uses. Masks, annotated as
+    arguments, which is the number that the computation uses; arguments that are a ``Literal`` of
+    strings must be one of them. Masks, annotated as
     ``Bool[Array, ...]``, may also be integers or floats that are 0 or 1.
 
     >>> import jax.numpy as jnp
@@ -112,6 +127,7 @@ def check_arguments(function: F) -> F:
     positional = {name for name, p in parameters.items() if p.kind is not p.KEYWORD_ONLY}
     keyword = {name: p.annotation for name, p in parameters.items() if name not in positional}
     ranges = {name: found for name, kind in keyword.items() if (found := range_of(kind))}
+    choices = {name: found for name, kind in keyword.items() if (found := choices_of(kind))}
     masks = [name for name, kind in keyword.items() if _is_mask(kind)]
 
     @functools.wraps(function)
@@ -123,6 +139,9 @@ def check_arguments(function: F) -> F:
         for name, allowed in ranges.items():
             if name in kwargs:
                 allowed.check(name, kwargs[name], dtype)
+        for name, words in choices.items():
+            if name in kwargs:
+                check_choice(name, kwargs[name], words)
         for name in masks:
             if name in kwargs:
                 kwargs[name] = as_mask(name, kwargs[name])
@@ -132,10 +151,15 @@ def check_arguments(function: F) -> F:
 
 
 def check_fields(instance: Any) -> None:
-    """Checks the fields of a dataclass against the ranges in their annotations."""
+    """Checks the fields of a dataclass against the ranges and choices in their annotations."""
     for field in fields(instance):
         if (allowed := range_of(field.type)) is not None:
-            allowed.check(field.name, getattr(instance, field.name))
+            value = getattr(instance, field.name)
+            if value is not None and is_integer(field.type):
+                check_whole(field.name, value)
+            allowed.check(field.name, value)
+        elif choices := choices_of(field.type):
+            check_choice(field.name, getattr(instance, field.name), choices)
 
 
 def per_anchor(name: str, value: Any, batch: tuple[int, ...], dtype: Any) -> Array:

@@ -2,51 +2,45 @@
 
 import json
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 
+from crl_jax import Range as Range
+
 MOST = 2**31 - 1
 """The largest count: counts are int32 in compiled programs."""
 _FLOAT32 = float(np.finfo(np.float32).max)
 
 
-@dataclass(frozen=True)
-class Range:
-    """An interval of finite numbers. Each must lie in it in 32 bits too, as programs see it."""
+def holds(limits: Range, value: float) -> bool:
+    """Whether an interval contains a finite number, rounded to float32 unless it is an integer."""
+    if abs(value) > _FLOAT32:
+        return False
+    try:
+        limits.check("value", value, None if isinstance(value, int) else np.float32)
+    except ValueError:
+        return False
+    return True
 
-    low: float = -math.inf
-    high: float = math.inf
-    low_open: bool = False
-    high_open: bool = False
 
-    def __contains__(self, value: float) -> bool:
-        if not isinstance(value, int):
-            with np.errstate(over="ignore"):
-                return self._spans(value) and self._spans(float(np.float32(value)))
-        return self._spans(value)
-
-    def _spans(self, value: float) -> bool:
-        above = value > self.low if self.low_open else value >= self.low
-        below = value < self.high if self.high_open else value <= self.high
-        return above and below and abs(value) <= _FLOAT32
-
-    def __str__(self) -> str:
-        if self.high == math.inf:
-            if self.low == -math.inf:
-                return "that is finite"
-            return f"above {self.low:g}" if self.low_open else f"of at least {self.low:g}"
-        left, right = "(" if self.low_open else "[", ")" if self.high_open else "]"
-        return f"in {left}{_shown(self.low)}, {_shown(self.high)}{right}"
+def interval(limits: Range) -> str:
+    """An interval in words: ``above 0``, ``in [0, 1)``."""
+    if limits.high == math.inf:
+        if limits.low == -math.inf:
+            return "that is finite"
+        return f"above {limits.low:g}" if limits.low_open else f"of at least {limits.low:g}"
+    left, right = "(" if limits.low_open else "[", ")" if limits.high_open else "]"
+    return f"in {left}{_shown(limits.low)}, {_shown(limits.high)}{right}"
 
 
 def _shown(end: float) -> str:
     return str(end) if isinstance(end, int) else f"{end:g}"
 
 
+FINITE = Range(low_open=True, high_open=True)
 POSITIVE = Range(0, low_open=True)
 NOT_NEGATIVE = Range(0)
 SHARE = Range(0, 1)
@@ -104,7 +98,7 @@ def _read_one(kind: Any, limits: Range | None, stored: Any, wanted: str) -> Any:
     else:
         numbers = int if kind is int else int | float
         good = isinstance(stored, numbers) and not isinstance(stored, bool)
-        good = good and (limits is None or stored in limits)
+        good = good and (limits is None or holds(limits, stored))
     if not good:
         raise ValueError(wanted)
     make: Any = str if get_origin(kind) is Literal else kind
@@ -123,7 +117,7 @@ def describe(kind: Any, limits: Range | None) -> str:
         return f"a list of {one}" if limits is None else f"one or more, each {one}"
     names = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
     name = names.get(kind, "a path")
-    return name if limits is None else f"{name} {limits}"
+    return name if limits is None else f"{name} {interval(limits)}"
 
 
 def required(kind: Any) -> Any:

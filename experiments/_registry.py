@@ -6,15 +6,19 @@ that ``config.json`` records, and the errors.
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, make_dataclass
+from dataclasses import dataclass, field, make_dataclass, replace
+from inspect import Parameter
 from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
 from tyro.constructors import PrimitiveConstructorSpec
 
+from crl_jax import hyperparams
+
 from ._program import flag
-from ._ranges import COUNT, MOST, Range
+from ._ranges import COUNT, MOST, Range, interval
 from ._suggest import suggest
 
 T = TypeVar("T")
@@ -41,6 +45,45 @@ class Hyperparam:
     kind: Any = float
     sweeps: bool = True
     field: str | None = None
+
+
+def declared(
+    source: Any,
+    *names: str,
+    defaults: Mapping[str, Any] | None = None,
+    flags: Mapping[str, str] | None = None,
+    sweeps: bool = True,
+) -> dict[str, Hyperparam]:
+    """The hyper-parameters that a function or class of the library declares, as flags.
+
+    Those without a default are left out: a required argument, or one that is None unless given.
+
+    Args:
+      source: Loss, or class of a sampler or model.
+      *names: Hyper-parameters that become flags; by default all of them.
+      defaults: Defaults that differ from those of the signature, by hyper-parameter.
+      flags: Names of flags that differ from those of their hyper-parameters.
+      sweeps: Whether a sweep can set numbers; never those that are integers.
+    """
+    defaults, flags = defaults or {}, flags or {}
+    found = {}
+    for name, of in hyperparams(source).items():
+        wanted = name in names if names else of.default not in (None, Parameter.empty)
+        if not wanted and name not in defaults:
+            continue
+        limits = of.range
+        if of.kind is int and limits is not None and limits.high == math.inf:
+            limits = replace(limits, high=MOST)
+        flag_name = flags.get(name, name)
+        found[flag_name] = Hyperparam(
+            default=defaults.get(name, of.default),
+            help=of.help,
+            limits=limits,
+            kind=literal(of.choices) if of.choices else of.kind,
+            sweeps=sweeps and of.kind is float,
+            field=None if flag_name == name else name,
+        )
+    return found
 
 
 def count(default: int, help: str, limits: Range = COUNT) -> Hyperparam:
@@ -184,8 +227,8 @@ def _values(of: Hyperparam) -> str:
     if of.limits.low == of.limits.high:
         return f"always {of.default}"
     endless = of.limits.high >= MOST
-    return ", ".join([str(Range(of.limits.low, low_open=of.limits.low_open) if endless
-                          else of.limits), *default])  # fmt: skip
+    shown = Range(of.limits.low, low_open=of.limits.low_open) if endless else of.limits
+    return ", ".join([interval(shown), *default])
 
 
 def settle(

@@ -4,13 +4,12 @@ A new one is a :class:`LossEntry` and a line in :data:`LOSSES`.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from crl_jax import losses, tasks, weights
+from crl_jax import losses, summary, tasks, weights
 
-from ._ranges import NOT_NEGATIVE, Range
-from ._registry import Entry, Hyperparam, filled, settle, words
+from ._registry import Entry, Hyperparam, declared, filled, settle, words
 
 ALPHA: Mapping[str, type[tasks.AlphaEstimator] | None] = {
     "given": None, "labels": tasks.AlphaFromLabels, "views": tasks.AlphaFromViews,
@@ -19,16 +18,6 @@ ALPHA: Mapping[str, type[tasks.AlphaEstimator] | None] = {
 
 UNKNOWN_SHARE = 0.01
 """τ⁺ where nobody knows which examples are alike."""
-_TAU_PLUS = Hyperparam(
-    None,
-    "Share of the anchor's own class among the others; by default 1 / number of classes, or "
-    f"{UNKNOWN_SHARE} where there are none",
-    Range(0, 1, high_open=True),
-)  # fmt: skip
-_MIN_SCORE = Hyperparam(
-    -1.0, "Least score that the floor of the estimated denominator allows for", Range()
-)
-
 
 Weigh = Callable[[Any, Mapping[str, Any], Any], Any]
 
@@ -39,31 +28,32 @@ class LossEntry(Entry):
 
     Attributes:
       loss: ``loss(pos, neg, *, temperature, where, reduce_fn, …)``.
+      defaults: Defaults that differ from those of the signature, by hyper-parameter.
+      notes: Sentences added to help texts, by hyper-parameter.
       settings: Further flags, which do not go to the loss.
       weigh: ``weigh(neg, hyperparams, where)``: the weights that the loss gives its negatives; None
         where all are alike, but for what it subtracts.
     """
 
+    help: str = ""
     loss: Callable[..., Any]
-    settings: Mapping[str, Hyperparam]
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, Hyperparam] = field(default_factory=dict)
     weigh: Weigh | None = None
+
+    def __post_init__(self) -> None:
+        own = declared(self.loss, defaults=self.defaults)
+        own.pop("temperature")  # its flag belongs to the run
+        for name, note in self.notes.items():
+            own[name] = replace(own[name], help=f"{own[name].help}; {note}")
+        object.__setattr__(self, "hyperparams", own)
+        object.__setattr__(self, "help", self.help or summary(self.loss))
 
     @property
     def flags(self) -> Mapping[str, Hyperparam]:
         """Hyper-parameters of the loss, and settings."""
         return {**self.hyperparams, **self.settings}
-
-
-def _entry(
-    help: str,
-    loss: Callable[..., Any],
-    hyperparams: Mapping[str, Hyperparam] | None = None,
-    settings: Mapping[str, Hyperparam] | None = None,
-    weigh: Weigh | None = None,
-) -> LossEntry:
-    return LossEntry(
-        help=help, loss=loss, hyperparams=hyperparams or {}, settings=settings or {}, weigh=weigh
-    )
 
 
 def _hard(neg: Any, of: Mapping[str, Any], where: Any) -> Any:
@@ -75,34 +65,23 @@ def _bayesian(neg: Any, of: Mapping[str, Any], where: Any) -> Any:
     return weights.bayesian_weights(neg, **own, where=where)
 
 
+_UNKNOWN = {"tau_plus": None}
+_NOTES = {"tau_plus": f"by default 1 / number of classes, or {UNKNOWN_SHARE} where there are none"}
+
 LOSSES: Mapping[str, LossEntry] = {
-    "info_nce": _entry("one positive against all others (SimCLR's)", losses.info_nce),
-    "debiased": _entry(
-        "InfoNCE without the bias of false negatives (DCL)",
-        losses.debiased_contrastive,
-        {"tau_plus": _TAU_PLUS, "min_score": _MIN_SCORE},
-    ),
-    "hard": _entry(
-        "the same with weight on hard negatives (HCL)",
-        losses.hard_contrastive,
-        {
-            "tau_plus": _TAU_PLUS,
-            "beta": Hyperparam(1.0, "Hardness: how much hard negatives count", NOT_NEGATIVE),
-            "min_score": _MIN_SCORE,
-        },
+    "info_nce": LossEntry(loss=losses.info_nce),
+    "debiased": LossEntry(loss=losses.debiased_contrastive, defaults=_UNKNOWN, notes=_NOTES),
+    "hard": LossEntry(
+        loss=losses.hard_contrastive,
+        defaults={**_UNKNOWN, "beta": 1.0},
+        notes=_NOTES,
         weigh=_hard,
     ),
-    "bayesian": _entry(
-        "InfoNCE with weights by rank, for noise and hardness at once (BCL)",
-        losses.bayesian_contrastive,
-        {
-            "tau_plus": _TAU_PLUS,
-            "alpha": Hyperparam(
-                0.9, "Assumed AUC of the encoder, with --alpha-from given", Range(0.5, 1)
-            ),
-            "beta": Hyperparam(0.9, "Hardness: how much hard negatives count", Range(0.5, 1)),
-        },
-        {
+    "bayesian": LossEntry(
+        loss=losses.bayesian_contrastive,
+        defaults={**_UNKNOWN, "beta": 0.9},
+        notes=_NOTES,
+        settings={
             "alpha_from": words(
                 "given",
                 "Where alpha comes from: --alpha; labels of the batch, as published; or the two "
@@ -112,9 +91,7 @@ LOSSES: Mapping[str, LossEntry] = {
         },
         weigh=_bayesian,
     ),
-    "decoupled": _entry(
-        "InfoNCE without the positive in the denominator", losses.decoupled_contrastive
-    ),
+    "decoupled": LossEntry(loss=losses.decoupled_contrastive),
 }
 
 

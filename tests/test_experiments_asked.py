@@ -69,7 +69,11 @@ def numbers_of(name):
     if name in LOSSES:
         return LOSSES[name]
     of = OBJECTIVES[name]
-    hyperparams = {name: hyperparam.default for name, hyperparam in of.hyperparams.items()}
+    hyperparams = {
+        name: hyperparam.default
+        for name, hyperparam in of.hyperparams.items()
+        if name != "temperature"
+    }
     return of.loss, hyperparams, of.n_neg, of.n_pos or 0, of.n_group or 0
 
 

@@ -9,10 +9,10 @@ from typing import Literal, get_type_hints
 import pytest
 import tyro
 
-from crl_jax import losses, models, samplers
+from crl_jax import hyperparams, losses, models, samplers, summary
 from crl_jax.data import Interactions
 from experiments._config import SCHEMA, SamplerOptions
-from experiments._ranges import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, Range
+from experiments._ranges import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, Range, holds
 from experiments._registry import (
     Entry,
     Hyperparam,
@@ -28,6 +28,7 @@ from experiments._registry import (
 from experiments.encoders import ENCODERS, EncoderEntry
 from experiments.objectives import OBJECTIVES, Objective
 from experiments.sampling import SAMPLERS, Context, SamplerEntry, resolve_sampler
+from experiments.sampling._entry import discover
 
 MARGIN = Hyperparam(1.0, "How far a positive should lead", POSITIVE)
 
@@ -148,7 +149,7 @@ def test_settings_of_a_loss_are_not_swept():
 
 def test_flags_of_encoders_are_not_swept():
     narrow = EncoderEntry(
-        help="narrow",
+        source=models.MatrixFactorization,
         hyperparams={"share": MARGIN},
         make=lambda log, **_: models.MatrixFactorization(log.n_users, log.n_items),
     )
@@ -168,7 +169,7 @@ def test_a_swept_flag_of_a_sampler_must_have_a_field(monkeypatch):
         SAMPLERS,
         "mine",
         SamplerEntry(
-            help="mine",
+            source=Powered,
             hyperparams={
                 "risk_lambda": MARGIN,
                 "variance_weight": replace(MARGIN, field="power"),
@@ -189,9 +190,12 @@ def test_a_swept_flag_of_a_sampler_must_have_a_field(monkeypatch):
 
 
 def test_a_loss_has_its_counts_and_a_temperature():
-    mine = Objective(help="mine", loss=losses.bpr, hyperparams={"margin": MARGIN}, n_neg=7)
-    assert list(mine.flags) == ["n_neg", "temperature", "margin"]
+    mine = Objective(loss=losses.triplet_margin, defaults={"margin": 0.5}, n_neg=7)
+    assert list(mine.flags) == ["n_neg", "margin", "temperature"]
     assert mine.flags["n_neg"].default == 7
+    assert mine.flags["margin"].default == 0.5
+    assert mine.flags["margin"].limits == hyperparams(losses.triplet_margin)["margin"].range
+    assert mine.help == summary(losses.triplet_margin)
     assert mine.flags["n_neg"].limits == COUNT
     fixed = OBJECTIVES["mpr"].flags
     assert fixed["n_neg"].limits == fixed["n_pos"].limits == Range(2, 2)
@@ -206,10 +210,31 @@ def test_defaults_of_every_entry_lie_in_their_ranges(entries):
     for name, of in takers(entries).items():
         for hyperparam in of.values():
             if hyperparam.limits is not None and hyperparam.default is not None:
-                assert hyperparam.default in hyperparam.limits, name
+                assert holds(hyperparam.limits, hyperparam.default), name
 
 
 def test_a_swept_number_goes_to_the_field_that_it_sets():
     assert SAMPLERS["aobpr"].swept_fields({"rank_scale": 3, "lr": 1}) == {"scale": 3}
     assert SAMPLERS["srns"].swept_fields({"variance_weight": 3}) == {"variance_weight": 3}
     assert SAMPLERS["bns"].flags["risk_lambda"].limits == NOT_NEGATIVE
+
+
+def test_losses_and_samplers_of_the_library_are_found():
+    found = OBJECTIVES["triplet_margin"]
+    assert found.loss is losses.triplet_margin
+    assert list(found.flags) == ["n_neg", "margin", "temperature"]
+    offered = [entry.loss for name, entry in OBJECTIVES.items() if name != "bprac"]  # a BPR
+    assert len(set(offered)) == len(offered)
+    assert losses.punce not in offered, "it needs labels"
+    assert losses.clip_contrastive not in offered, "it takes a matrix of scores"
+    assert {entry.source for entry in SAMPLERS.values()} == {
+        samplers.RNS, samplers.PNS, samplers.AOBPR, samplers.DNS, samplers.SRNS, samplers.InBatch,
+        samplers.SharedRNS, samplers.BNS,
+    }  # fmt: skip
+
+
+def test_a_new_sampler_of_the_library_is_found(monkeypatch):
+    monkeypatch.setattr(samplers, "Powered", Powered, raising=False)
+    (entry,) = discover({entry.source for entry in SAMPLERS.values()}).values()
+    context = Context(Interactions.from_arrays([0, 1], [0, 1]), "", 1)
+    assert entry.make(context) == Powered()

@@ -125,7 +125,7 @@ def debiased_pairwise(
     pos: Float[Array, "..."],
     neg: Float[Array, "*batch n_neg"],
     *,
-    tau_plus: TauPlus,
+    tau_plus: TauPlus = 0.05,
     floor: Share = 1e-2,
     temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,

@@ -153,7 +153,7 @@ def punce(
     neg: Float[Array, "*batch n_neg"],
     *,
     labelled: Bool[Array, "*batch"],
-    tau_plus: TauPlus,
+    tau_plus: TauPlus = 0.05,
     where_pos: Bool[Array, "*batch n_pos"] | None = None,
     temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,

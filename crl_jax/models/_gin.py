@@ -1,9 +1,9 @@
 """Graph isomorphism networks for batches of small graphs."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from .._checks import check_count
+from .._hyperparams import FINITE, Range, check_fields
 
 # Importing `flax.nnx` is slow, and only networks need it.
 if TYPE_CHECKING:
@@ -42,14 +42,13 @@ class GIN:
       order of ReLU and norm.
     """
 
-    n_in: int
-    width: int = 32
-    n_layers: int = 3
-    epsilon: float = 0.0
+    n_in: Annotated[int, Range(1)]
+    width: Annotated[int, Range(1)] = 32
+    n_layers: Annotated[int, Range(1)] = 3
+    epsilon: Annotated[float, FINITE] = 0.0
 
     def __post_init__(self):
-        for name in ("n_in", "width", "n_layers"):
-            check_count(name, getattr(self, name))
+        check_fields(self)
 
     @property
     def n_features(self) -> int:

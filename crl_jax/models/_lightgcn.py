@@ -54,8 +54,12 @@ class LightGCN(Encoder):
 
     graph: InteractionGraph = field(kw_only=True)
     layer_weights: tuple[float, ...] = field(kw_only=True, metadata=STATIC)
-    edge_dropout: float = field(default=0.0, kw_only=True, metadata=STATIC)
-    node_dropout: float = field(default=0.0, kw_only=True, metadata=STATIC)
+    edge_dropout: Annotated[float, Range(0, 1, high_open=True)] = field(
+        default=0.0, kw_only=True, metadata=STATIC
+    )
+    node_dropout: Annotated[float, Range(0, 1, high_open=True)] = field(
+        default=0.0, kw_only=True, metadata=STATIC
+    )
     walk: bool = field(default=False, kw_only=True, metadata=STATIC)
     renormalize: bool = field(default=False, kw_only=True, metadata=STATIC)
     initializer: Initializer = field(default=PUBLISHED, kw_only=True, metadata=STATIC)
@@ -69,19 +73,16 @@ class LightGCN(Encoder):
             raise ValueError(
                 f"`layer_weights` must be at least two finite numbers, got {self.layer_weights}."
             )
-        for name in ("edge_dropout", "node_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must lie in [0, 1), got {getattr(self, name)}.")
 
     @classmethod
     def from_interactions(
         cls,
         train: Interactions,
         dim: int = 64,
-        n_layers: int = 3,
+        n_layers: Annotated[int, Range(1)] = 3,
         *,
         layer_weights: Sequence[float] | None = None,
-        edge_dropout: float = 0.0,
+        edge_dropout: Annotated[float, Range(0, 1, high_open=True)] = 0.0,
         node_dropout: float = 0.0,
         walk: bool = False,
         renormalize: bool = False,

@@ -1,8 +1,9 @@
 """Residual networks for images."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from .._hyperparams import Range, check_fields
 from ..kernels import Convolution
 
 # Importing `flax.nnx` is slow, and only networks need it.
@@ -65,11 +66,11 @@ class ResNet:
     """
 
     depth: int | tuple[int, ...] = 18
-    width: int = 64
+    width: Annotated[int, Range(1)] = 64
     stem: Stem = "cifar"
     norm: Norm = "batch"
-    groups: int = 32
-    n_channels: int = 3
+    groups: Annotated[int, Range(1)] = 32
+    n_channels: Annotated[int, Range(1)] = 3
     bottleneck: bool | None = None
     zero_init_residual: bool = False
     convolution: Convolution = "auto"
@@ -82,15 +83,7 @@ class ResNet:
             )
         if not self.blocks or min(self.blocks) < 1:
             raise ValueError(f"`depth` must have a block in each stage, got {self.depth}.")
-        for name in ("width", "n_channels", "groups"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
-        for name, allowed in (("stem", Stem), ("norm", Norm), ("convolution", Convolution)):
-            if getattr(self, name) not in get_args(allowed):
-                raise ValueError(
-                    f"`{name}` must be one of {', '.join(get_args(allowed))}, "
-                    f"got {getattr(self, name)!r}."
-                )
+        check_fields(self)
         if self.norm == "group" and self.width % self.groups:
             raise ValueError(f"`groups` must divide `width`, {self.width}, got {self.groups}.")
 

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, UInt32
 
-from .._checks import check_range
 from .._hyperparams import Range, Scalar
 from .._pytree import STATIC, pytree_dataclass
 from ..stats import select_largest
@@ -72,10 +71,7 @@ class AOBPR(Sampler):
       Learning for Personalized Recommendation", section 4.5.1.2.
     """
 
-    scale: Scalar = 500.0
-
-    def __post_init__(self) -> None:
-        check_range("scale", self.scale, 0, jnp.inf, low_open=True, dtype=jnp.float32)
+    scale: Annotated[Scalar, Range(0, low_open=True)] = 500.0
 
     @property
     def uses_bitmap(self) -> bool:

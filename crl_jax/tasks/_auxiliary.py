@@ -26,11 +26,8 @@ class AuxiliaryLoss(ABC):
         trained by rows, with parameters that are tables of the batch's rows. Class attribute.
     """
 
-    weight: Any = 1.0
+    weight: Annotated[Any, Range(0, high_open=True)] = 1.0
     by_rows: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        Range(0, high_open=True).check("weight", self.weight)
 
     @abstractmethod
     def encode(self, encoder: Encoder, params: Any, key: Key[Array, ""]) -> tuple[Tables, Any]:

@@ -3,13 +3,14 @@
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from .._hyperparams import Range
 from .._pytree import STATIC, pytree_dataclass
 from .._reduce import masked_mean
 from ..data import Interactions
@@ -36,7 +37,7 @@ class ContrastiveAuxiliaryLoss(AuxiliaryLoss):
       loss_fn: Loss of a positive and negatives that accepts ``where``. Static.
     """
 
-    weight: Any = 0.1
+    weight: Annotated[Any, Range(0, high_open=True)] = 0.1
     hyperparams: dict[str, Any] = field(default_factory=lambda: {"temperature": 0.2})
     loss_fn: Callable[..., Array] = field(default=info_nce, metadata=STATIC)
 
@@ -139,11 +140,7 @@ class LayerContrast(ContrastiveAuxiliaryLoss):
       <https://arxiv.org/abs/2209.02544>`_, 2023.
     """
 
-    layer: int = field(default=1, kw_only=True, metadata=STATIC)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_count("layer", self.layer)
+    layer: Annotated[int, Range(1)] = field(default=1, kw_only=True, metadata=STATIC)
 
     def check(self, encoder: Encoder) -> None:
         """Raises ``ValueError`` unless the encoder has the layer."""

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from .._checks import check_count
 from .._hyperparams import Range
 from .._pytree import STATIC, pytree_dataclass
 from ..losses import normalize
@@ -66,13 +65,8 @@ class MoCo(SimCLR):
     """
 
     momentum: Annotated[Any, Range(0, 1)] = 0.999
-    dim: int = field(default=128, metadata=STATIC)
-    queue: int = field(default=4096, metadata=STATIC)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_count("dim", self.dim)
-        check_count("queue", self.queue)
+    dim: Annotated[int, Range(1)] = field(default=128, metadata=STATIC)
+    queue: Annotated[int, Range(1)] = field(default=4096, metadata=STATIC)
 
     def init(self, key: Key[Array, ""]) -> tuple[Any, Any]:
         """Initializes the network, its copy, and a queue of random directions."""

@@ -6,11 +6,13 @@ from typing import Any
 
 from crl_jax import models, tasks
 
-from .._ranges import NOT_NEGATIVE, POSITIVE
-from .._registry import Entry, Hyperparam
+from .._ranges import POSITIVE
+from .._registry import Entry, Hyperparam, declared
 
-_WEIGHT = Hyperparam(None, "Weight of the contrast", NOT_NEGATIVE, field="weight")
-_TEMPERATURE = Hyperparam(None, "Divides the contrast's cosines", POSITIVE, field="temperature")
+_WEIGHT = declared(tasks.ContrastiveAuxiliaryLoss, "weight")["weight"]
+_TEMPERATURE = Hyperparam(
+    None, "Temperature of the contrast, the divisor of its cosines", POSITIVE, field="temperature"
+)
 Made = tuple[models.LightGCN, tasks.ContrastiveAuxiliaryLoss]
 """The encoder of the ranking, and the term beside its loss."""
 
@@ -37,7 +39,7 @@ class ContrastEntry(Entry):
         if self.make is None:
             return {}
         shared = {
-            "contrast_weight": replace(_WEIGHT, default=self.weight),
+            "contrast_weight": replace(_WEIGHT, default=self.weight, field="weight"),
             "contrast_temperature": replace(_TEMPERATURE, default=self.temperature),
         }
         return {**shared, **self.hyperparams}

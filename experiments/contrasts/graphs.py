@@ -5,13 +5,11 @@ from typing import Any
 
 from crl_jax import data, models, tasks
 
-from .._ranges import COUNT, NOT_NEGATIVE, Range
-from .._registry import Hyperparam, count, words
+from .._ranges import COUNT, Range
+from .._registry import Hyperparam, count, declared, words
 from ._entry import ContrastEntry, Made
 
-_NOISE = Hyperparam(
-    0.1, "Length of the noise on each row of each layer", NOT_NEGATIVE, sweeps=False
-)
+_NOISE = declared(models.LightGCN, "noise", defaults={"noise": 0.1}, sweeps=False)
 _AUGMENTATIONS = {
     "edge-dropout": lambda rate: {"edge_dropout": rate},
     "node-dropout": lambda rate: {"node_dropout": rate},
@@ -85,15 +83,15 @@ SGL = ContrastEntry(
 )
 SIMGCL = ContrastEntry(
     help="two encodings with noise on their layers",
-    hyperparams={"noise": _NOISE},
+    hyperparams=_NOISE,
     make=_simgcl,
     weight=0.5,
 )
 XSIMGCL = ContrastEntry(
     help="an encoding with noise, and one of its layers",
     hyperparams={
-        "noise": replace(_NOISE, default=0.2),
-        "contrast_layer": count(1, "The layer", COUNT),
+        "noise": replace(_NOISE["noise"], default=0.2),
+        **declared(tasks.LayerContrast, "layer", flags={"layer": "contrast_layer"}),
     },
     make=_xsimgcl,
     weight=0.2,

@@ -1,36 +1,32 @@
 """What a contrast minimises: a row in one view against its own and the others in the other."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
-from crl_jax import losses
+from crl_jax import losses, summary
 
-from .._registry import Hyperparam
-from ..objectives import OBJECTIVES, Objective
+from .._registry import declared
 from ._entry import LossEntry
 
-# Where a default for the scores of items is none for cosines of two views: the rows of the others
-# are seldom the own one, and -1 is the least cosine.
-_OF_VIEWS = {"tau_plus": 0.01, "min_score": -1.0}
+# The rows of the others are seldom the own one.
+_TAU_PLUS = 0.01
 
 
-def _of_views(name: str, of: Hyperparam) -> Hyperparam:
-    default = _OF_VIEWS.get(name, of.default)
-    return replace(of, default=default, help=f"{of.help}; of the contrast", field=name)
+def _entry(loss: Callable[..., Any]) -> LossEntry:
+    own = declared(loss)
+    own.pop("temperature")  # every contrast has one, with a default of its own
+    if "tau_plus" in own:
+        own["tau_plus"] = replace(own["tau_plus"], default=_TAU_PLUS)
+    hyperparams = {
+        f"contrast_{name}": replace(of, help=f"{of.help}; of the contrast", field=name)
+        for name, of in own.items()
+    }
+    return LossEntry(help=summary(loss), hyperparams=hyperparams, loss=loss)
 
 
-def _entry(objective: Objective) -> LossEntry:
-    flags = objective.hyperparams.items()
-    return LossEntry(
-        help=objective.help,
-        hyperparams={f"contrast_{name}": _of_views(name, of) for name, of in flags},
-        loss=objective.loss,
-    )
-
-
-INFO_NCE, DEBIASED, HARD, BAYESIAN = (
-    _entry(OBJECTIVES[name]) for name in ("info_nce", "debiased", "hard", "bayesian")
-)
-DECOUPLED = LossEntry(
-    help="InfoNCE without the positive in the denominator (DCL of Yeh et al.)",
-    loss=losses.decoupled_contrastive,
-)
+INFO_NCE = _entry(losses.info_nce)
+DEBIASED = _entry(losses.debiased_contrastive)
+HARD = _entry(losses.hard_contrastive)
+BAYESIAN = _entry(losses.bayesian_contrastive)
+DECOUPLED = _entry(losses.decoupled_contrastive)

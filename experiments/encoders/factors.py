@@ -4,8 +4,7 @@ from typing import Any
 
 from crl_jax import data, models
 
-from .._ranges import COUNT, Range
-from .._registry import Hyperparam, count
+from .._registry import declared
 from ._entry import EncoderEntry
 
 
@@ -47,27 +46,14 @@ def _lightgcn(
 
 
 MF = EncoderEntry(
-    help="matrix factorisation",
-    hyperparams={
-        "dropout": Hyperparam(
-            0.0,
-            "Probability that a step does without a number of a user's vector",
-            Range(0, 1, high_open=True),
-        ),
-    },
+    source=models.MatrixFactorization,
+    hyperparams=declared(models.MatrixFactorization, "dropout", defaults={"dropout": 0.0}),
     make=_factors,
-    by_rows=models.MatrixFactorization.by_rows,
 )
 LIGHTGCN = EncoderEntry(
-    help="vectors mixed with those of their neighbours in the graph of interactions",
-    hyperparams={
-        "layers": count(3, "Times that neighbours are mixed", COUNT),
-        "edge_dropout": Hyperparam(
-            models.LightGCN.edge_dropout,
-            "Probability that a step does without an interaction",
-            Range(0, 1, high_open=True),
-        ),
-    },
+    source=models.LightGCN,
+    hyperparams=declared(
+        models.LightGCN.from_interactions, "n_layers", "edge_dropout", flags={"n_layers": "layers"}
+    ),
     make=_lightgcn,
-    by_rows=models.LightGCN.by_rows,
 )

@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from crl_jax import models
+from crl_jax import models, summary
 
-from .._ranges import NOT_NEGATIVE
-from .._registry import Entry, Hyperparam, count, settle
+from .._registry import Entry, declared, settle
 from ._options import EncoderOptions
 
 
@@ -27,14 +26,8 @@ class EncoderEntry(Entry):
 
 ENCODERS: Mapping[str, EncoderEntry] = {
     "gin": EncoderEntry(
-        help="sums over neighbours, and of all nodes after each layer (GIN)",
-        hyperparams={
-            "width": count(32, "Width of a layer"),
-            "n_layers": count(3, "Number of layers"),
-            "epsilon": Hyperparam(
-                0.0, "By how much a node counts more than a neighbour", NOT_NEGATIVE, sweeps=False
-            ),
-        },
+        help=summary(models.GIN),
+        hyperparams=declared(models.GIN, "width", "n_layers", "epsilon", sweeps=False),
         make=models.GIN,
     ),
 }

@@ -10,7 +10,7 @@ from typing import Any
 
 from crl_jax import models
 
-from .._registry import Entry, count, settle, words
+from .._registry import Entry, declared, settle
 from ._options import EncoderOptions
 
 
@@ -28,17 +28,7 @@ class EncoderEntry(Entry):
 def _resnet(depth: int, width: int) -> EncoderEntry:
     return EncoderEntry(
         help=f"ResNet of {depth} layers",
-        hyperparams={
-            "width": count(width, "Channels of the first stage"),
-            "stem": words(
-                "cifar",
-                "The first layers: 3 × 3, or 7 × 7 with pooling for large images",
-                ("cifar", "imagenet"),
-            ),
-            "norm": words(
-                "batch", "Normalisation: over the batch, or groups of channels", ("batch", "group")
-            ),
-        },
+        hyperparams=declared(models.ResNet, "width", "stem", "norm", defaults={"width": width}),
         make=partial(models.ResNet, depth),
     )
 

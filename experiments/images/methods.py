@@ -9,10 +9,10 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from crl_jax import data, losses, models, tasks
+from crl_jax import data, losses, models, summary, tasks
 
-from .._ranges import COUNT, SHARE
-from .._registry import Entry, Hyperparam, count
+from .._ranges import COUNT
+from .._registry import Entry, count, declared
 
 
 @dataclass(frozen=True)
@@ -119,23 +119,19 @@ def _oracle(parts: Parts) -> Any:
     )
 
 
-_QUEUE = count(4096, "Keys of earlier batches that serve as negatives")
-
-
-def _momentum(default: float) -> Hyperparam:
-    return Hyperparam(default, "Of the averaged network", SHARE, sweeps=False)
+_MOCO = declared(tasks.MoCo, "queue", "momentum", defaults={"momentum": 0.99}, sweeps=False)
 
 
 METHODS: Mapping[str, Method] = {
-    "simclr": Method(help="the other views of the batch are negatives", make=_simclr),
+    "simclr": Method(help=summary(tasks.SimCLR), make=_simclr),
     "moco": Method(
-        help="a queue of keys by an averaged network is negatives (MoCo v2)",
-        hyperparams={"queue": _QUEUE, "momentum": _momentum(0.99)},
+        help=summary(tasks.MoCo),
+        hyperparams=_MOCO,
         make=_moco,
     ),
     "byol": Method(
-        help="one view predicts what an averaged network makes of the other; no negatives",
-        hyperparams={"momentum": _momentum(0.99)},
+        help=summary(tasks.BYOL),
+        hyperparams=declared(tasks.BYOL, "momentum", defaults={"momentum": 0.99}, sweeps=False),
         make=_byol,
         takes_loss=False,
         takes_temperature=False,
@@ -146,23 +142,22 @@ METHODS: Mapping[str, Method] = {
         make=_direct,
     ),
     "protonce": Method(
-        help="MoCo, and the centres of clusters too (PCL)",
+        help=summary(tasks.PCL),
         hyperparams={
-            "queue": _QUEUE,
-            "momentum": _momentum(0.99),
+            **_MOCO,
             "clusters": count(100, "Number of clusters"),
-            "warm_up_epochs": count(20, "Epochs before the first clusters"),
+            "warm_up_epochs": count(20, "Number of epochs before the first clustering"),
         },
         make=_prototypes,
     ),
     "supcon": Method(
-        help="labels say which are positives (SupCon)",
+        help=summary(tasks.SupCon),
         make=_supervised,
         takes_loss=False,
         needs_labels=True,
     ),
     "oracle": Method(
-        help="SimCLR whose false negatives are taken out by labels",
+        help=summary(tasks.SupervisedOracle),
         make=_oracle,
         takes_loss=False,
         needs_labels=True,

@@ -1,6 +1,8 @@
 """The losses by their names on the command line.
 
-A new one is an :class:`Objective` in a file of this folder, and a line in :data:`OBJECTIVES`.
+A loss of :mod:`crl_jax.losses` is found by itself if it takes a score per anchor and one per
+negative, and its hyper-parameters have defaults. One that needs more, or another name, is an
+:class:`Objective` in a file of this folder, and a line in :data:`OBJECTIVES`.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,8 +15,9 @@ from .._options import EncoderOptions, LossOptions, TrainOptions
 from .._registry import settle
 from . import contrastive, noisy, pairwise, positives
 from ._objective import Objective as Objective
+from ._objective import discover
 
-OBJECTIVES: Mapping[str, Objective] = {
+_CHOSEN: Mapping[str, Objective] = {
     "bpr": pairwise.BPR,
     "bce": pairwise.BCE,
     "info_nce": contrastive.INFO_NCE,
@@ -33,6 +36,7 @@ OBJECTIVES: Mapping[str, Objective] = {
     "reweighted_bpr": noisy.REWEIGHTED_BPR,
     "directau": positives.DIRECTAU,
 }
+OBJECTIVES = {**_CHOSEN, **discover({entry.loss for entry in _CHOSEN.values()})}
 
 
 @dataclass(frozen=True)
@@ -50,8 +54,7 @@ class Settled:
     @property
     def hyperparams(self) -> dict[str, float]:
         """What the loss is given."""
-        own = ("temperature",) if self.entry.has_temperature else ()
-        return {name: self.values[name] for name in (*own, *self.entry.hyperparams)}
+        return {name: self.values[name] for name in self.entry.hyperparams}
 
     def count(self, name: str) -> int:
         """How many ``n_neg``, ``n_pos`` or ``n_group`` are drawn; 0 for what the loss has not."""

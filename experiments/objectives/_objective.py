@@ -1,16 +1,16 @@
-"""What the command line needs to know of a loss."""
+"""A loss on the command line."""
 
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from crl_jax import data, models, samplers, tasks
+from crl_jax import data, losses, models, samplers, summary, tasks
 
 from .._options import TrainOptions
-from .._ranges import COUNT, COUNT_OR_NONE, POSITIVE, Range
-from .._registry import Entry, Hyperparam, count
+from .._ranges import COUNT, COUNT_OR_NONE, Range
+from .._registry import Entry, Hyperparam, count, declared
 
-_TEMPERATURE = Hyperparam(1.0, "Divides all scores", POSITIVE)
 _COUNTS = {
     "n_neg": ("Unlabelled items drawn per interaction (N)", COUNT),
     "n_pos": ("Extra positives drawn per interaction (M)", COUNT_OR_NONE),
@@ -24,9 +24,9 @@ class Objective(Entry):
 
     Attributes:
       loss: ``loss(pos, neg, *, temperature, <hyperparams>, reduce_fn, …)``.
-      hyperparams: The hyper-parameters that go to the loss, but for the temperature. A sweep can
-        set each.
-      has_temperature: Whether it has one, as nearly every loss does.
+      declaration: The function whose signature and docstring declare the flags, if ``loss`` only
+        adapts arrays to it; by default the loss.
+      defaults: Defaults that differ from those of the signature, by hyper-parameter.
       settings: Further flags, which do not go to the loss. A sweep cannot set them.
       n_neg: Default number of unlabelled items per anchor.
       n_pos: Default number of extra positives; None if it has no use for any.
@@ -43,8 +43,10 @@ class Objective(Entry):
       settled: Works out the values that depend on others, see :meth:`Entry.complete`.
     """
 
+    help: str = ""
     loss: Callable[..., Any]
-    has_temperature: bool = True
+    declaration: Callable[..., Any] | None = None
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Hyperparam] = field(default_factory=dict)
     n_neg: int = 5
     n_pos: int | None = None
@@ -57,6 +59,16 @@ class Objective(Entry):
     similarities: tuple[models.Similarity, models.Similarity] | None = None
     settled: Callable[[dict[str, Any], tuple[str, ...]], dict[str, Any]] | None = None
 
+    def __post_init__(self) -> None:
+        source = self.declaration or self.loss
+        object.__setattr__(self, "hyperparams", declared(source, defaults=self.defaults))
+        object.__setattr__(self, "help", self.help or summary(source))
+
+    @property
+    def has_temperature(self) -> bool:
+        """Whether the loss divides scores by a temperature, as nearly every one does."""
+        return "temperature" in self.hyperparams
+
     @property
     def flags(self) -> Mapping[str, Hyperparam]:
         """Counts, temperature, hyper-parameters, numbers of the term and settings."""
@@ -66,8 +78,6 @@ class Objective(Entry):
             if default is not None:
                 fixed = Range(default, default)
                 found[name] = count(default, said, limits if self.sampler is None else fixed)
-        if self.has_temperature:
-            found["temperature"] = _TEMPERATURE
         return {**found, **self.hyperparams, **self.of_term, **self.settings}
 
     @property
@@ -78,3 +88,23 @@ class Objective(Entry):
     def complete(self, values: dict[str, Any], swept: tuple[str, ...]) -> dict[str, Any]:
         """See :meth:`Entry.complete`."""
         return values if self.settled is None else self.settled(values, swept)
+
+
+def discover(taken: Collection[Callable[..., Any]]) -> dict[str, Objective]:
+    """Finds the other losses of the library that score pairs as the command trains them."""
+    found: dict[Callable[..., Any], str] = {}
+    for name, loss in vars(losses).items():
+        if inspect.isfunction(loss) and loss not in (*taken, *found) and _is_of_scores(loss):
+            found[loss] = name
+    return {name: Objective(loss=loss) for loss, name in found.items()}
+
+
+def _is_of_scores(loss: Callable[..., Any]) -> bool:
+    """Whether a loss takes a positive's score, the negatives' scores, and nothing else for sure."""
+    parameters = inspect.signature(loss).parameters
+    required = [name for name, p in parameters.items() if p.default is p.empty]
+    return (
+        required == ["pos", "neg"]
+        and {"temperature", "where", "weights", "reduce_fn"} <= parameters.keys()
+        and getattr(parameters["pos"].annotation, "dim_str", "") == "*batch"
+    )

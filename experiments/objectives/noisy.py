@@ -6,8 +6,8 @@ from typing import Any
 from crl_jax import data, losses, stats, tasks, weights
 
 from .._options import TrainOptions
-from .._ranges import NOT_NEGATIVE, POSITIVE, SHARE
-from .._registry import Hyperparam, count, words
+from .._ranges import POSITIVE
+from .._registry import Hyperparam, count, declared, words
 from ._objective import Objective
 
 
@@ -66,46 +66,13 @@ BPRAC = Objective(
             "of the initial values",
             POSITIVE,
         ),
-        "rule": words(
-            tasks.ConfidenceEM.rule,
-            "What the confidence is: the posterior, the density of a score times the prior, as "
-            "published, or the prior alone",
-            ("density", "posterior", "prior"),
-        ),
-        "every": count(int(tasks.ConfidenceEM.every), "Epochs from one estimate of it to the next"),
+        **declared(tasks.ConfidenceEM, "rule"),
+        "every": count(int(tasks.ConfidenceEM.every), "Epochs between expectation steps"),
     },
     confidence=_confidence,
     settled=_choose_law,
 )
-_DROP_RATE = Hyperparam(
-    0.1, "Share of a batch's positives to drop, reached after a fifth of the training", SHARE
-)
-_EXPONENT = Hyperparam(
-    0.25, "Power of the model's own probability that weighs a label", NOT_NEGATIVE
-)
-TRUNCATED_BCE = Objective(
-    help="BCE without the positives of a batch's largest losses (DenoiseRec)",
-    loss=losses.truncated_bce,
-    hyperparams={"drop_rate": _DROP_RATE},
-    n_neg=1,
-    schedule=ramp,
-)
-TRUNCATED_BPR = Objective(
-    help="the same of BPR",
-    loss=losses.truncated_bpr,
-    hyperparams={"drop_rate": _DROP_RATE},
-    n_neg=1,
-    schedule=ramp,
-)
-REWEIGHTED_BCE = Objective(
-    help="BCE with less weight on improbable labels (DenoiseRec)",
-    loss=losses.reweighted_bce,
-    hyperparams={"exponent": _EXPONENT},
-    n_neg=1,
-)
-REWEIGHTED_BPR = Objective(
-    help="the same of BPR",
-    loss=losses.reweighted_bpr,
-    hyperparams={"exponent": _EXPONENT},
-    n_neg=1,
-)
+TRUNCATED_BCE = Objective(loss=losses.truncated_bce, n_neg=1, schedule=ramp)
+TRUNCATED_BPR = Objective(loss=losses.truncated_bpr, n_neg=1, schedule=ramp)
+REWEIGHTED_BCE = Objective(loss=losses.reweighted_bce, n_neg=1)
+REWEIGHTED_BPR = Objective(loss=losses.reweighted_bpr, n_neg=1)

@@ -2,8 +2,7 @@
 
 from crl_jax import data, samplers, tasks
 
-from .._ranges import NOT_NEGATIVE
-from .._registry import Hyperparam
+from .._registry import declared
 from ._objective import Objective
 
 
@@ -14,16 +13,11 @@ def unread(log: data.Interactions) -> samplers.Sampler:
 
 
 DIRECTAU = Objective(
-    help="positives alike, users and items apart from their own kind (DirectAU)",
+    help="alignment of positives, uniformity of users and of items (DirectAU)",
     loss=tasks.align_positives,
-    has_temperature=False,
     n_neg=1,
     sampler=unread,
     term=tasks.Uniformity,
-    of_term={
-        "gamma": Hyperparam(
-            1.0, "How much it counts that users and items are apart", NOT_NEGATIVE, field="weight"
-        )
-    },
+    of_term=declared(tasks.Uniformity, "weight", flags={"weight": "gamma"}),
     similarities=("cosine", "inner"),
 )

@@ -5,11 +5,11 @@ too: its entry is that of :mod:`experiments.view_losses`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from crl_jax import losses
+from crl_jax import losses, summary
 
-from .._ranges import Range
+from .._ranges import FINITE
 from .._registry import Hyperparam
 from ..view_losses import LOSSES as OF_VIEWS
 from ..view_losses import UNKNOWN_SHARE, LossEntry
@@ -28,32 +28,28 @@ class PairLoss(LossEntry):
     least_temperature: float = 0.01
 
 
-_TAU_PLUS = (
-    "Share of images or texts that are equal to the anchor's own; by default that of the training "
-    f"part by its groups, or {UNKNOWN_SHARE} where there are none"
-)
+_NOTES = {
+    "tau_plus": "by default that of the training part by its groups of equal images or texts, or "
+    f"{UNKNOWN_SHARE} where there are none"
+}
 
 
-def _of_pairs(name: str, help: str) -> PairLoss:
+def _of_pairs(name: str, help: str = "") -> PairLoss:
     """A loss of two views."""
     entry = OF_VIEWS[name]
-    hyperparams = dict(entry.hyperparams)
-    if "tau_plus" in hyperparams:
-        hyperparams["tau_plus"] = replace(hyperparams["tau_plus"], help=_TAU_PLUS)
     return PairLoss(
-        help=help, hyperparams=hyperparams, loss=entry.loss, settings=entry.settings,
-        weigh=entry.weigh,
+        help=help or entry.help, loss=entry.loss, defaults=entry.defaults, settings=entry.settings,
+        notes=_NOTES if "tau_plus" in entry.hyperparams else {}, weigh=entry.weigh,
     )  # fmt: skip
 
 
 LOSSES: Mapping[str, PairLoss] = {
-    "clip": _of_pairs("info_nce", "one positive against all others, in both directions"),
+    "clip": _of_pairs("info_nce", summary(losses.clip_contrastive)),
     "siglip": PairLoss(
-        help="each pair by itself, a match or none, with a bias that is learned",
         loss=losses.sigmoid_contrastive,
-        settings={"bias": Hyperparam(-10.0, "Where the bias starts from", Range())},
+        settings={"bias": Hyperparam(-10.0, "Initial value of the learned bias", FINITE)},
         temperature=0.1,
         least_temperature=0.0,
     ),
-    **{name: _of_pairs(name, OF_VIEWS[name].help) for name in OF_VIEWS if name != "info_nce"},
+    **{name: _of_pairs(name) for name in OF_VIEWS if name != "info_nce"},
 }

@@ -1,6 +1,8 @@
 """The samplers by their names on the command line.
 
-A new one is a :class:`SamplerEntry` in a file of this folder, and a line in :data:`SAMPLERS`.
+A sampler of :mod:`crl_jax.samplers` is found by itself if it is made from the training part, or
+from hyper-parameters that have defaults. One that needs more, or another name, is a
+:class:`SamplerEntry` in a file of this folder, and a line in :data:`SAMPLERS`.
 """
 
 import dataclasses
@@ -14,8 +16,9 @@ from .._registry import settle
 from . import bayesian, simple
 from ._entry import Context as Context
 from ._entry import SamplerEntry as SamplerEntry
+from ._entry import discover
 
-SAMPLERS: Mapping[str, SamplerEntry] = {
+_CHOSEN: Mapping[str, SamplerEntry] = {
     "rns": simple.RNS,
     "pns": simple.PNS,
     "aobpr": simple.AOBPR,
@@ -26,6 +29,7 @@ SAMPLERS: Mapping[str, SamplerEntry] = {
     "bns": bayesian.BNS,
     "bns-posterior": bayesian.POSTERIOR,
 }
+SAMPLERS = {**_CHOSEN, **discover({entry.source for entry in _CHOSEN.values()})}
 
 
 def settle_sampler(

@@ -1,12 +1,13 @@
 """What the command line needs to know of a sampler."""
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from crl_jax import data, samplers
+from crl_jax import data, samplers, summary
 
-from .._registry import Entry
+from .._registry import Entry, declared
 
 
 class Context(NamedTuple):
@@ -25,14 +26,20 @@ class Context(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class SamplerEntry(Entry):
-    """A sampler.
+    """A sampler on the command line.
 
     Attributes:
+      source: Its class, whose docstring is the help text where none is given.
       make: ``make(context, **values)``, the values by the names of the flags. Raises
         ``ValueError`` if they do not suit the data.
     """
 
+    help: str = ""
+    source: type[samplers.Sampler]
     make: Callable[..., samplers.Sampler]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "help", self.help or summary(self.source))
 
     def swept_fields(self, numbers: dict[str, Any]) -> dict[str, Any]:
         """Those of ``numbers`` that are flags of this sampler, by the fields that they set."""
@@ -41,3 +48,41 @@ class SamplerEntry(Entry):
             for name, of in self.hyperparams.items()
             if of.sweeps and name in numbers
         }
+
+
+def entry_of(
+    source: type[samplers.Sampler],
+    *,
+    defaults: Mapping[str, Any] | None = None,
+    flags: Mapping[str, str] | None = None,
+) -> SamplerEntry:
+    """A sampler that is made from the training part, or from its hyper-parameters alone.
+
+    Args:
+      source: The class; its ``from_interactions`` is called if it has one.
+      defaults: As for :func:`declared`.
+      flags: As for :func:`declared`.
+    """
+    build: Any = getattr(source, "from_interactions", None)
+    own = declared(source, defaults=defaults, flags=flags)
+
+    def make(context: Context, **values: Any) -> samplers.Sampler:
+        numbers = {of.field or name: values[name] for name, of in own.items()}
+        return source(**numbers) if build is None else build(context.train, **numbers)
+
+    return SamplerEntry(source=source, hyperparams=own, make=make)
+
+
+def discover(taken: Collection[type[samplers.Sampler]]) -> dict[str, SamplerEntry]:
+    """Finds the other samplers of the library that need the training part at most."""
+    found = {}
+    for name, source in vars(samplers).items():
+        is_sampler = isinstance(source, type) and issubclass(source, samplers.Sampler)
+        if not is_sampler or inspect.isabstract(source) or source in taken:
+            continue
+        required = [
+            p.name for p in inspect.signature(source).parameters.values() if p.default is p.empty
+        ]
+        if not required or hasattr(source, "from_interactions"):
+            found[name.lower()] = entry_of(source)
+    return found

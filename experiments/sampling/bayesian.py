@@ -6,13 +6,12 @@ A new prior is a function of the :class:`Context` and a line in :data:`PRIORS`.
 from collections.abc import Callable
 from typing import Any, Literal
 
-from crl_jax import samplers
+from crl_jax import hyperparams, samplers
 
 from .._occupations import occupations
-from .._ranges import COUNT_OR_NONE, NOT_NEGATIVE
-from .._registry import Hyperparam, count, words
+from .._ranges import COUNT_OR_NONE
+from .._registry import count, declared, words
 from ._entry import Context, SamplerEntry
-from .simple import candidates as candidates_flag
 
 PRIORS: dict[str, Callable[[Context], samplers.Prior]] = {
     "popularity": lambda context: samplers.popularity_prior(context.train),
@@ -52,7 +51,7 @@ def _staged(
 
 
 _SHARED = {
-    "candidates": candidates_flag(samplers.BNS.candidates),
+    **declared(samplers.BNS, "candidates"),
     "prior": words(
         "popularity",
         "Prior of a false negative; occupation reads u.user beside the data",
@@ -60,34 +59,22 @@ _SHARED = {
     ),
     "ecdf_samples": count(
         samplers.BNS.ecdf_samples or 0,
-        "Items that the distribution of scores is taken over; 0 for all",
+        f"{hyperparams(samplers.BNS)['ecdf_samples'].help}; 0 for all items",
         COUNT_OR_NONE,
     ),
 }
 BNS = SamplerEntry(
-    help="the least risky of some candidates",
+    source=samplers.BNS,
     hyperparams={
         **_SHARED,
-        "risk_lambda": Hyperparam(
-            samplers.BNS.risk_lambda,
-            "What a true negative gains where a false one loses 1 (λ)",
-            NOT_NEGATIVE,
-        ),
-        "risk_lambda_slope": Hyperparam(
-            samplers.BNS.risk_lambda_slope,
-            "What λ loses with every epoch",
-            NOT_NEGATIVE,
-            sweeps=False,
-        ),
-        "risk_lambda_least": Hyperparam(
-            samplers.BNS.risk_lambda_least, "Where λ stops falling", NOT_NEGATIVE, sweeps=False
-        ),
+        **declared(samplers.BNS, "risk_lambda", "risk_lambda_slope", "risk_lambda_least"),
         "rns_epochs": count(0, "Epochs of uniform negatives before bns begins", COUNT_OR_NONE),
     },
     make=_staged,
 )
 POSTERIOR = SamplerEntry(
-    help="the surest of some candidates",
+    help="the candidate most probably a true negative",
+    source=samplers.BNS,
     hyperparams=_SHARED,
     make=lambda context, **values: _bns(context, "posterior", **values),
 )

@@ -6,13 +6,10 @@ from dataclasses import replace
 from ..view_losses import LOSSES as OF_VIEWS
 from ..view_losses import LossEntry
 
-_OF_BAYESIAN = OF_VIEWS["bayesian"].hyperparams
+_BAYESIAN = OF_VIEWS["bayesian"]
 LOSSES: Mapping[str, LossEntry] = {
     **OF_VIEWS,
     # Texts of one class have few words in common, and ranks say little at first. With harder
     # negatives an encoder from scratch stays at one point.
-    "bayesian": replace(
-        OF_VIEWS["bayesian"],
-        hyperparams={**_OF_BAYESIAN, "beta": replace(_OF_BAYESIAN["beta"], default=0.5)},
-    ),
+    "bayesian": replace(_BAYESIAN, defaults={**_BAYESIAN.defaults, "beta": 0.5}),
 }

@@ -1,0 +1,126 @@
+"""Hyper-parameters and summaries, read from signatures and docstrings."""
+
+import contextlib
+import importlib
+import inspect
+import pkgutil
+from typing import Annotated, Any, Literal
+
+import pytest
+
+import crl_jax
+from crl_jax import Range, hyperparams, pytree_dataclass, samplers, summary
+from crl_jax._hyperparams import check_arguments
+
+
+def scale(x, *, rate: Annotated[float, Range(0, 1)] = 0.5, kind: Literal["a", "b"] = "a", y=2):
+    r"""Scales an array by :math:`\tau^+ \ge 0`.
+
+    Args:
+      x: Array.
+      rate: Rate :math:`\beta \in [0, 1]`, see :func:`scale`; a scalar. More.
+      kind: One of two.
+      y: Not a hyper-parameter.
+    """
+    return x, rate, kind, y
+
+
+def shift(x, *, by: Annotated[int | None, Range(1)] = None, rate: Annotated[Any, Range(0)] = 1):
+    """Shifts an array.
+
+    Args:
+      x: As in :func:`scale`.
+      by, other: Number of places.
+      rate: As in :func:`scale`. Some remark.
+    """
+    return x, by, rate
+
+
+def test_ranges_defaults_kinds_and_help_come_from_the_declaration():
+    found = hyperparams(scale)
+    assert list(found) == ["rate", "kind"]
+    assert found["rate"] == (0.5, float, Range(0, 1), (), "Rate β ∈ [0, 1], see scale")
+    assert found["kind"] == ("a", str, None, ("a", "b"), "One of two")
+    assert summary(scale) == "Scales an array by τ⁺ ≥ 0"
+
+
+def test_help_follows_references_to_other_docstrings():
+    found = hyperparams(shift)
+    assert found["by"] == (None, int, Range(1), (), "Number of places")
+    assert found["rate"].help == "Rate β ∈ [0, 1], see scale"
+
+
+def test_fields_of_a_class_and_of_its_bases():
+    @pytree_dataclass
+    class Base:
+        """Base.
+
+        Attributes:
+          weight: Weight of it.
+        """
+
+        weight: Annotated[Any, Range(0)] = 1.0
+
+    @pytree_dataclass
+    class Derived(Base):
+        """Derived.
+
+        Attributes:
+          count: Number of them.
+        """
+
+        count: Annotated[int, Range(1)] = 3
+
+    found = hyperparams(Derived)
+    assert [(of.default, of.kind, of.help) for of in found.values()] == [
+        (1.0, float, "Weight of it"),
+        (3, int, "Number of them"),
+    ]
+    with pytest.raises(ValueError, match=r"^`count` must be a whole number, got 1\.5\.$"):
+        Derived(count=1.5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"^`count` must lie in \[1, inf\], got 0\.$"):
+        Derived(count=0)
+
+
+def test_choices_are_checked_where_they_are_declared():
+    checked = check_arguments(scale)
+    assert checked(1, kind="b")[2] == "b"
+    with pytest.raises(ValueError, match=r"^`kind` must be one of a, b, got 'c'\.$"):
+        checked(1, kind="c")
+    with pytest.raises(ValueError, match=r"^`criterion` must be one of risk, posterior, got 'x'"):
+        samplers.BNS(0.5, criterion="x")  # type: ignore[arg-type]
+
+
+PUBLIC = {
+    thing
+    for module in pkgutil.iter_modules(crl_jax.__path__, "crl_jax.")
+    if not module.name.startswith(("crl_jax._", "crl_jax.data"))
+    for name, thing in vars(importlib.import_module(module.name)).items()
+    if name[0] != "_" and (inspect.isfunction(thing) or inspect.isclass(thing))
+}
+"""Functions and classes that the packages export."""
+
+
+def declarations():
+    for source in PUBLIC:
+        with contextlib.suppress(ValueError):  # a built-in has no signature
+            yield from ((source, name, of) for name, of in hyperparams(source).items())
+
+
+def test_every_hyper_parameter_of_the_library_has_a_help_text():
+    found = list(declarations())
+    assert {"tau_plus", "candidates", "momentum", "edge_dropout"} <= {name for _, name, _ in found}
+    missing = [
+        f"{source.__module__}.{source.__qualname__}: {name}"
+        for source, name, of in found
+        if not of.help or of.help.startswith("As ") or "\\" in of.help
+    ]
+    assert not missing, missing
+
+
+def test_defaults_of_the_library_lie_in_their_ranges():
+    for _, name, of in declarations():
+        if isinstance(of.default, int | float):
+            of.range.check(name, of.default)
+        elif isinstance(of.default, str):
+            assert of.default in of.choices, name
