@@ -45,11 +45,7 @@ class SamplingContext:
 
 
 class Pools(NamedTuple):
-    """Item ids of pools, each shared by a group of consecutive anchors of a batch.
-
-    Attributes:
-      items: Item ids, int32 ``[pools, n]``.
-    """
+    """Item ids of pools, each shared by a group of consecutive anchors of a batch."""
 
     items: Int[Array, "pools n"]
 
@@ -150,10 +146,7 @@ class Sampler(ABC):
     ) -> Negatives:
         """Returns the negatives of a batch with mask and correction.
 
-        Args:
-          selected: Rows of the batch in the output of :meth:`select`.
-          batch: The anchors.
-          is_real: Mask of anchors that are no padding.
+        ``selected`` is as for :meth:`negative_ids`; ``is_real`` masks anchors that are no padding.
         """
         del is_real
         return Negatives(self.negative_ids(selected, batch.items))
@@ -161,15 +154,12 @@ class Sampler(ABC):
     def __call__(
         self, key: Key[Array, ""], batch: SamplingContext, state: Any = ()
     ) -> tuple[Int[Array, "batch n"], Any]:
-        """Draws the negatives of a batch.
+        """Returns the negatives of a batch, int32 ``[batch, batch.n]``, and the next state.
 
         Args:
           key: Random key; the same key, batch and state give the same bits.
           batch: The anchors.
           state: State from :meth:`init` or from the previous call.
-
-        Returns:
-          Int32 item indices ``[batch, batch.n]``, and the next state.
         """
         return self.select(self.propose(key, batch.users, batch.positives, batch.n), batch, state)
 

@@ -101,18 +101,12 @@ class AOBPR(Sampler):
 def truncated_geometric(
     key: Key[Array, ""], n: Int[Array, "*shape"], scale: Any, most: int
 ) -> Int[Array, "*shape"]:
-    r"""Draws integers with :math:`P(r) \propto e^{-r/\lambda}` on ``[0, n)``; 0 where ``n`` is 0.
+    r"""Draws integers with :math:`P(r) \propto e^{-r/\lambda}` on ``[0, n)``, n <= most, or 0.
 
     Draws a block of consecutive integers and an offset in it, from one random word each: a single
     float32 distinguishes at most 2^24 integers, two distinguish 2^31.
-
-    Args:
-      key: Random key.
-      n: Size of each support, at most ``most``.
-      scale: Scale :math:`\lambda`.
-      most: Upper bound of ``n``, below 2^31. Static. Blocks have about the length of its root.
     """
-    block = 1 << (most.bit_length() // 2)
+    block = 1 << (most.bit_length() // 2)  # about the root of `most`, which is static
     scale = jnp.asarray(scale, jnp.float32)
     block_bits, offset_bits = jax.random.bits(key, (2, *n.shape), jnp.uint32)
 

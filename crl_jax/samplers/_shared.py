@@ -39,9 +39,6 @@ def map_pools(
       pools: Items of each pool.
       *anchors: Arrays ``[batch]``, split in consecutive groups of equal size.
       sequential: Whether to process one pool after the other (``lax.map``) instead of all at once.
-
-    Returns:
-      The results of all anchors, ``[batch, n]``.
     """
     n_anchors, n_pools = len(anchors[0]), len(pools)
     if n_pools == 1:
@@ -87,10 +84,7 @@ class SharedSampler(Sampler):
     def pool_mask(
         self, batch: SamplingContext, pool: Int[Array, "n"], is_real: Bool[Array, "batch"]
     ) -> Bool[Array, "batch n"]:
-        """Marks the negatives of each anchor of a pool: by default the unseen items.
-
-        Padding anchors, where ``is_real`` is False, have none.
-        """
+        """Marks the negatives of each anchor: by default unseen items, and none of padding."""
         return ~batch.positives.seen_in_pool(batch.users, pool) & is_real[:, None]
 
     def log_ratio(self, pools: Int[Array, "*pools n"]) -> Float[Array, "*pools n"] | None:

@@ -79,21 +79,14 @@ class PNS(Sampler):
 
 
 class _Table(NamedTuple):
-    """Integer weights, prepared for sampling from the unseen items of a user.
+    """Integer weights, prepared for sampling from the unseen items of a user."""
 
-    Attributes:
-      up_to: Total weight of all items before each, ``[n_items + 1]``.
-      before: Per interaction, the weight of the user's preceding positives, up to a constant per
-        row, ``[n + 1]``.
-      gaps: Per interaction, the weight of *unseen* items before it, ascending within a row,
-        ``[n]``.
-      remaining: Total weight of the unseen items of each user, ``[n_users]``.
-    """
-
-    up_to: UInt32[Array, "n_items_plus_1"]
+    up_to: UInt32[Array, "n_items_plus_1"]  # total weight of all items before each
+    # Per interaction, the weight of the user's preceding positives, up to a constant per row, and
+    # the weight of *unseen* items before it, ascending within a row.
     before: UInt32[Array, "n_plus_1"]
     gaps: UInt32[Array, "n"]
-    remaining: UInt32[Array, "n_users"]
+    remaining: UInt32[Array, "n_users"]  # total weight of the unseen items of each user
 
 
 def _table(weights: Float[Array | np.ndarray, "n_items"], positives: Positives) -> _Table:
