@@ -15,15 +15,10 @@ from .._pytree import pytree_dataclass
 
 @pytree_dataclass(eq=False)
 class DenseLayout:
-    """Adjacency matrix in bfloat16, which represents 0 and 1 exactly.
+    """Adjacency matrix in bfloat16, which represents 0 and 1 exactly."""
 
-    Attributes:
-      adjacency: 1 for each interaction, ``[n_users, n_items]``.
-      edges: User and item of each interaction, ``[2, n]``; None if edges cannot be dropped.
-    """
-
-    adjacency: Any
-    edges: Any
+    adjacency: Any  # [n_users, n_items]
+    edges: Any  # user and item of each interaction, [2, n]; None if edges cannot be dropped
 
     @classmethod
     def from_csr(
@@ -78,9 +73,7 @@ def _times(
     return lax.platform_dependent(matrix, table, cpu=exact, default=split)
 
 
-def _times_exact(
-    matrix: BFloat16[Array, "m n"], table: Float[Array, "_rows dim"], side: int
-) -> Float[Array, "_sums dim"]:
+def _times_exact(matrix: Array, table: Array, side: int) -> Array:
     """Product in the dtype of the table: XLA on CPUs lacks some bfloat16 products."""
     contract = (((side,), (0,)), ((), ()))
     return lax.dot_general(

@@ -32,16 +32,11 @@ _ROWS = lax.GatherDimensionNumbers(
 
 @pytree_dataclass(eq=False)
 class NeighbourSums:
-    """Indices of the rows that are summed to each row of another table.
+    """Indices of the rows that are summed to each row of another table."""
 
-    Attributes:
-      blocks: For each width the indices of the summands, ``[rows, width]``.
-      pieces: Indices for the pieces of longer rows, ``[n_pieces + 1, width]``, the last one empty;
-        None if no row is longer.
-      rest: Sums of pieces to the longer rows.
-    """
-
-    blocks: Any
+    blocks: Any  # for each width the indices of the summands, [rows, width]
+    # Indices for the pieces of longer rows, [n_pieces + 1, width], the last one empty, and sums of
+    # pieces to the longer rows; None if no row is longer.
     pieces: Any
     rest: Any
 
@@ -77,20 +72,12 @@ class NeighbourSums:
 
 @pytree_dataclass(eq=False)
 class BipartiteSide:
-    """Permutation of users or of items, and the summands of each.
+    """Permutation of users or of items, and the summands of each."""
 
-    Attributes:
-      order: User or item at each position, ``[n + 1]``; ``n`` at the position of the padding row.
-      position: Position of each user or item, ``[n]``.
-      sums: Positions on the other side that are summed for each position.
-      edges: Interaction of each entry of ``sums``, the number of interactions for padding; None if
-        edges cannot be dropped.
-    """
-
-    order: Any
-    position: Any
-    sums: Any
-    edges: Any
+    order: Any  # user or item at each position, [n + 1]; n at the position of the padding row
+    position: Any  # position of each user or item, [n]
+    sums: Any  # positions on the other side that are summed for each position
+    edges: Any  # interaction of each entry of `sums`, n for padding; None if none can be dropped
 
     def permute(self, table: Float[Array, "n dim"]) -> Float[Array, "_numbers dim"]:
         """Permutes a table, with zeros in the padding row."""

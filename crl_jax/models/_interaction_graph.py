@@ -109,10 +109,8 @@ class InteractionGraph:
     def drop(self, key: Key[Array, ""], rate: float) -> "InteractionGraph":
         """Drops each edge with probability ``rate`` and rescales the others by ``1 / (1 - rate)``.
 
-        Degrees remain those of the whole graph, so that expected sums do not change.
-
-        Raises:
-          ValueError: If the graph was built without ``droppable``.
+        Degrees remain those of the whole graph, so that expected sums do not change. Raises
+        ``ValueError`` if the graph was built without ``droppable``.
         """
         users = self.layout.users if isinstance(self.layout, GatherLayout) else self.layout
         if getattr(users, "edges", None) is None:

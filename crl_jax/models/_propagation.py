@@ -16,12 +16,7 @@ Mixes = tuple[tuple[float, ...], ...]
 
 
 class LayerNoise(NamedTuple):
-    """Random vectors added to all rows of all layers but the first.
-
-    Attributes:
-      length: Euclidean length of each vector.
-      key: Random key.
-    """
+    """Random vectors of norm ``length``, added to all rows of all layers but the first."""
 
     length: Any
     key: Key[Array, ""]
@@ -66,16 +61,12 @@ def propagate_mixes(
     is added to. The gradient ignores the noise.
 
     Args:
-      graph: As for :func:`propagate`.
-      tables: As for :func:`propagate`.
+      graph, tables: As for :func:`propagate`.
       mixes: Weights of the layers 0, 1, ... for each sum; static.
       noise: Noise added to the layers; None for none.
 
     Returns:
-      Tables with the shapes and dtypes of ``tables`` for each of ``mixes``.
-
-    Raises:
-      ValueError: If the tables do not have the graph's shapes or a sum has no weight.
+      Tables for each of ``mixes``, as :func:`propagate`, whose errors are also the same.
 
     References:
       Yu et al., `Are Graph Augmentations Necessary? Simple Graph Contrastive Learning for
@@ -101,14 +92,7 @@ def propagate_per_layer(
     mixes: Sequence[Sequence[float]],
     noise: LayerNoise | None = None,
 ) -> tuple[Tables, ...]:
-    """:func:`propagate_mixes` with a separate graph for each layer, at a higher cost.
-
-    Args:
-      graphs: Graphs of the layers 1, 2, ..., at least one for each layer with a weight.
-      tables: As for :func:`propagate`.
-      mixes: As for :func:`propagate_mixes`.
-      noise: As for :func:`propagate_mixes`.
-    """
+    """:func:`propagate_mixes` with a separate graph for each layer, at a higher cost."""
     mixes = list(map(_trimmed, mixes))
     layers = [Tables(*at_least_float32(*tables))]
     for i, graph in zip(range(1, max(map(len, mixes))), graphs):
@@ -216,10 +200,7 @@ def _backward(
 def _propagate_transposed(
     mixes: Mixes, graph: InteractionGraph, grads: tuple[Tables, ...]
 ) -> Tables:
-    """Sums the gradients of all mixes by Horner's scheme, with the products of a single mix.
-
-    The gradients of the deepest layer come first; each propagation adds those of one layer less.
-    """
+    """Sums the gradients of all mixes by Horner's scheme, from the deepest layer to the first."""
     depth = max(map(len, mixes))
     terms = [_weighted(grads, [w[layer : layer + 1] for w in mixes]) for layer in range(depth)]
     if depth == 1:

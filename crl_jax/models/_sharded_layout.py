@@ -27,14 +27,10 @@ _BY_ROWS = PartitionSpec(TABLE)
 
 @pytree_dataclass(eq=False)
 class RingShards:
-    """Indices of the summands of users or of items; tuples over widths.
+    """Indices of the summands of users or of items; tuples over widths."""
 
-    Attributes:
-      summands: Rows of a shard of the other table, ``[devices, shards, pieces, width]``; one past
-        the last row for padding.
-      sums: Row to which each piece is added, ``[devices, shards, pieces]``; likewise.
-    """
-
+    # Rows of a shard of the other table, [devices, shards, pieces, width], and the row to which
+    # each piece is added, [devices, shards, pieces]; one past the last row for padding.
     summands: Any
     sums: Any
 
@@ -89,15 +85,7 @@ class RingShards:
 
 @pytree_dataclass(eq=False)
 class ShardedLayout:
-    """Indices for ring sums over the table axis of a mesh.
-
-    Attributes:
-      users: Summands of users.
-      items: Summands of items.
-      mesh: Devices; rows are sharded along the axis ``table``. Static.
-      n_users: Number of users. Static.
-      n_items: Number of items. Static.
-    """
+    """Indices for ring sums over the axis ``table`` of a mesh, along which rows are sharded."""
 
     users: RingShards
     items: RingShards
