@@ -17,19 +17,12 @@ _TRIALS = 20
 
 
 class Problem(NamedTuple):
-    """Data of a logistic regression, independent of the L2 penalty.
-
-    Attributes:
-      x: Standardised features, ``[n, dim]``.
-      labels: Class labels, ``[n]``.
-      axes: Eigenvectors of the feature covariance, one per column, ``[dim, dim]``.
-      variances: Eigenvalues of the feature covariance, ``[dim]``.
-    """
+    """Logistic regression on standardised ``x``, without the L2 penalty."""
 
     x: Float[Array, "n dim"]
     labels: Int[Array, "n"]
-    axes: Float[Array, "dim dim"]
-    variances: Float[Array, "dim"]
+    axes: Float[Array, "dim dim"]  # eigenvectors of the covariance of x, one per column
+    variances: Float[Array, "dim"]  # its eigenvalues
 
 
 class _State(NamedTuple):
