@@ -12,6 +12,11 @@ from .._pytree import STATIC, pytree_dataclass
 from ..models import Encoder, Tables
 from ._positives import Positives
 
+Users = Int[Array, "batch"]
+Ids = Int[Array, "batch n"]
+Selection = tuple[Ids, Any]
+"""Negatives of a batch and the next state."""
+
 
 @pytree_dataclass
 class SamplingContext:
@@ -105,14 +110,10 @@ class Sampler(ABC):
         return state
 
     @abstractmethod
-    def propose(
-        self, key: Key[Array, ""], users: Int[Array, "batch"], positives: Positives, n: int
-    ) -> Any:
+    def propose(self, key: Key[Array, ""], users: Users, positives: Positives, n: int) -> Any:
         """Draws the random numbers and candidates for ``n`` negatives per anchor."""
 
-    def select(
-        self, proposals: Any, batch: SamplingContext, state: Any
-    ) -> tuple[Int[Array, "batch n"], Any]:
+    def select(self, proposals: Any, batch: SamplingContext, state: Any) -> Selection:
         """Returns the negatives and the next state; by default the proposals themselves."""
         del batch
         return proposals, state
@@ -151,9 +152,7 @@ class Sampler(ABC):
         del is_real
         return Negatives(self.negative_ids(selected, batch.items))
 
-    def __call__(
-        self, key: Key[Array, ""], batch: SamplingContext, state: Any = ()
-    ) -> tuple[Int[Array, "batch n"], Any]:
+    def __call__(self, key: Key[Array, ""], batch: SamplingContext, state: Any = ()) -> Selection:
         """Returns the negatives of a batch, int32 ``[batch, batch.n]``, and the next state.
 
         Args:

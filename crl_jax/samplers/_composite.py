@@ -11,7 +11,7 @@ from jaxtyping import Array, Int, Key
 from .._hyperparams import Range
 from .._pytree import pytree_dataclass
 from ..models import Tables
-from ._base import Sampler, SamplingContext
+from ._base import Sampler, SamplingContext, Selection, Users
 from ._positives import Positives
 
 
@@ -48,7 +48,7 @@ class _Composite(Sampler):
         )
 
     def propose(
-        self, key: Key[Array, ""], users: Int[Array, "batch"], positives: Positives, n: int
+        self, key: Key[Array, ""], users: Users, positives: Positives, n: int
     ) -> tuple[Any, ...]:
         """Returns the proposals of all samplers."""
         return tuple(
@@ -83,9 +83,7 @@ class MixedSampler(_Composite):
         k = len(self.samplers)
         return [len(range(i, n, k)) for i in range(k)]
 
-    def select(
-        self, proposals: tuple[Any, ...], batch: SamplingContext, state: tuple[Any, ...]
-    ) -> tuple[Int[Array, "batch n"], tuple[Any, ...]]:
+    def select(self, proposals: Any, batch: SamplingContext, state: Any) -> Selection:
         """Returns the interleaved selections, and the next states."""
         selected, states = [], []
         for sampler, count, proposal, sampler_state in zip(
@@ -128,9 +126,7 @@ class StagedSampler(_Composite):
     def _counts(self, n: int) -> list[int]:
         return [n, n]
 
-    def select(
-        self, proposals: tuple[Any, Any], batch: SamplingContext, state: tuple[Any, Any]
-    ) -> tuple[Int[Array, "batch n"], tuple[Any, Any]]:
+    def select(self, proposals: Any, batch: SamplingContext, state: Any) -> Selection:
         """Returns the selection of the sampler of the current epoch."""
 
         def first() -> tuple[Array, tuple[Any, Any]]:

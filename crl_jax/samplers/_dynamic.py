@@ -11,7 +11,7 @@ from .._checks import check_range
 from .._hyperparams import Range, Scalar
 from .._pytree import STATIC, pytree_dataclass
 from ..stats import select_largest
-from ._base import Sampler, SamplingContext, best
+from ._base import Ids, Sampler, SamplingContext, Selection, Users, best
 from ._positives import Positives, sample_unseen
 
 
@@ -38,15 +38,11 @@ class DNS(Sampler):
 
     candidates: Annotated[int, Range(1)] = field(default=5, metadata=STATIC)
 
-    def propose(
-        self, key: Key[Array, ""], users: Int[Array, "batch"], positives: Positives, n: int
-    ) -> Int[Array, "batch n_candidates"]:
+    def propose(self, key: Key[Array, ""], users: Users, positives: Positives, n: int) -> Ids:
         """Draws ``n * candidates`` unseen items."""
         return sample_unseen(key, users, positives, n * self.candidates)
 
-    def select(
-        self, proposals: Any, batch: SamplingContext, state: Any
-    ) -> tuple[Int[Array, "batch n"], Any]:
+    def select(self, proposals: Any, batch: SamplingContext, state: Any) -> Selection:
         """Returns the highest-scoring candidate of each group."""
         shape = (-1, batch.n, self.candidates)
         scores = batch.scores(proposals)
@@ -83,15 +79,13 @@ class AOBPR(Sampler):
         return True
 
     def propose(
-        self, key: Key[Array, ""], users: Int[Array, "batch"], positives: Positives, n: int
+        self, key: Key[Array, ""], users: Users, positives: Positives, n: int
     ) -> Int[Array, "n batch"]:
         """Draws ranks, counted from 0."""
         n_unseen = jnp.broadcast_to(positives.n_unseen(users), (n, *users.shape))
         return truncated_geometric(key, n_unseen, self.scale, positives.n_items)
 
-    def select(
-        self, proposals: Any, batch: SamplingContext, state: Any
-    ) -> tuple[Int[Array, "batch n"], Any]:
+    def select(self, proposals: Any, batch: SamplingContext, state: Any) -> Selection:
         """Returns the items of the ranks."""
         every_item = jnp.arange(batch.positives.n_items, dtype=jnp.int32)
         unseen = ~batch.positives.seen(batch.users, every_item)

@@ -14,7 +14,7 @@ from .._checks import check_shape
 from .._hyperparams import Range
 from .._pytree import STATIC, pytree_dataclass
 from ..data import Interactions
-from ._base import Negatives, Pools, Sampler, SamplingContext
+from ._base import Negatives, Pools, Sampler, SamplingContext, Selection, Users
 from ._positives import Positives
 
 
@@ -106,9 +106,7 @@ class SharedSampler(Sampler):
         """Whether the class overrides :meth:`select`."""
         return type(self).select is not SharedSampler.select
 
-    def select(
-        self, proposals: Any, batch: SamplingContext, state: Any
-    ) -> tuple[Int[Array, "batch n"], Any]:
+    def select(self, proposals: Any, batch: SamplingContext, state: Any) -> Selection:
         """Returns the pool of each anchor, unmasked, and the state."""
         return broadcast_pools(self.pools(proposals, batch.items), len(batch.items)), state
 
@@ -175,7 +173,7 @@ class SharedRNS(SharedSampler):
         return 1 if self.anchors is None else -(-n_anchors // self.anchors)
 
     def propose(
-        self, key: Key[Array, ""], users: Int[Array, "batch"], positives: Positives, n: int
+        self, key: Key[Array, ""], users: Users, positives: Positives, n: int
     ) -> Int[Array, "pools n"]:
         """Draws the pools."""
         shape = self.n_pools(len(users)), n
@@ -260,9 +258,7 @@ class InBatch(SharedSampler):
         del n
         return n_anchors
 
-    def propose(
-        self, key: Key[Array, ""], users: Int[Array, "batch"], positives: Positives, n: int
-    ) -> tuple[()]:
+    def propose(self, key: Key[Array, ""], users: Users, positives: Positives, n: int) -> tuple[()]:
         """Returns an empty tuple."""
         del key, users, n
         if self.log_q is not None:

@@ -12,7 +12,7 @@ from .._hyperparams import Range
 from .._pytree import pytree_dataclass
 from .._search import search_rows
 from ..data import Interactions
-from ._base import Sampler
+from ._base import Ids, Sampler, Users
 from ._positives import Positives, randint_below, sample_unseen
 
 # Approximate sum of the weights after conversion to integers, which makes exclusion exact.
@@ -30,9 +30,7 @@ class RNS(Sampler):
       "Contrastive Learning for Personalized Recommendation", section 4.5.1.2.
     """
 
-    def propose(
-        self, key: Key[Array, ""], users: Int[Array, "batch"], positives: Positives, n: int
-    ) -> Int[Array, "batch n"]:
+    def propose(self, key: Key[Array, ""], users: Users, positives: Positives, n: int) -> Ids:
         """Draws the negatives."""
         return sample_unseen(key, users, positives, n)
 
@@ -65,9 +63,7 @@ class PNS(Sampler):
         """Returns weights :math:`pop_j^{exponent}` with popularity from interaction counts."""
         return cls(jnp.asarray(train.item_counts, jnp.float32) ** exponent)
 
-    def propose(
-        self, key: Key[Array, ""], users: Int[Array, "batch"], positives: Positives, n: int
-    ) -> Int[Array, "batch n"]:
+    def propose(self, key: Key[Array, ""], users: Users, positives: Positives, n: int) -> Ids:
         """Draws the negatives."""
         check_shape("weights", self.weights, (positives.n_items,))
         weighted_key, uniform_key = jax.random.split(key)
