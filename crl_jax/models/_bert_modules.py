@@ -1,6 +1,7 @@
 """Modules of :class:`BERT`, imported when one is built."""
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -28,8 +29,8 @@ class Attention(nnx.Module):
     def __init__(self, settings: BERT, rngs: nnx.Rngs):
         width = settings.width
         self.n_heads = settings.n_heads
-        for name in ("query", "key", "value", "out"):
-            setattr(self, name, Linear(width, width, _INIT, rngs))
+        linear = partial(Linear, width, width, _INIT, rngs)
+        self.query, self.key, self.value, self.out = linear(), linear(), linear(), linear()
 
     def __call__(
         self, x: Float[Array, "batch length width"], mask: Bool[Array, "batch length"], drop: Drop
@@ -69,13 +70,9 @@ class BERTModule(nnx.Module):
     """Embeddings, Transformer layers and pooling."""
 
     def __init__(self, settings: BERT, rngs: nnx.Rngs):
-        for name, n in (
-            ("token", settings.vocab_size),
-            ("position", settings.n_positions),
-            ("type", settings.n_types),
-        ):
-            table = nnx.Param(_INIT(rngs.params(), (n, settings.width)))
-            setattr(self, f"{name}_embedding", table)
+        sizes = (settings.vocab_size, settings.n_positions, settings.n_types)
+        tables = (nnx.Param(_INIT(rngs.params(), (n, settings.width))) for n in sizes)
+        self.token_embedding, self.position_embedding, self.type_embedding = tables
         self.norm = LayerNorm(settings.width, settings.epsilon)
         self.names = tuple(f"layer_{i}" for i in range(1, settings.n_layers + 1))
         for name in self.names:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Key
 
 from .._floats import at_least_float32
 from ._encoder import Tables
@@ -124,8 +124,7 @@ def _propagate(
     depth = max(map(len, mixes))
     if depth == 1:
         return tuple(first)
-    roots = _all_roots(graph, tables)
-    layout, by_degree = graph.layout, _by_degree(graph, roots)
+    layout, (roots, by_degree) = graph.layout, _scales(graph, tables.users.dtype)
     users, items = layout.permute(*(root * table for root, table in zip(roots, tables)))
     scales = layout.permute(*roots)
     mixed: list[Any] = [None] * len(mixes)
@@ -143,27 +142,18 @@ def _propagate(
     )
 
 
-def _unscale(first: Tables, mixed: Sequence[Array], roots: tuple[Array, Array]) -> Tables:
+def _unscale(first: Tables, mixed: Sequence[Array], roots: tuple[Array, ...]) -> Tables:
     """Adds the first layer to mixed layers times D^{1/2}, which is 0 for nodes without edges."""
     degree_roots = [jnp.where(root > 0, 1 / jnp.where(root > 0, root, 1), 0) for root in roots]
     return Tables(*(k + b * m for k, b, m in zip(first, degree_roots, mixed)))
 
 
-def _all_roots(graph: InteractionGraph, tables: Tables) -> tuple[Array, Array]:
-    return _roots(graph.user_degrees, tables.users), _roots(graph.item_degrees, tables.items)
-
-
-def _by_degree(graph: InteractionGraph, roots: tuple[Array, Array]) -> Any:
-    """Scale of the sums of a layer, S²."""
-    return graph.layout.permute(
-        *(root * root * graph.edge_scale.astype(root.dtype) for root in roots)
-    )
-
-
-def _roots(degrees: Array, table: Array) -> Float[Array, "n 1"]:
-    """Column of inverse square roots of degrees, 0 for nodes without edges."""
-    degrees = degrees[:, None].astype(table.dtype)
-    return jnp.where(degrees > 0, 1 / jnp.sqrt(jnp.maximum(degrees, 1)), 0)
+def _scales(graph: InteractionGraph, dtype: Any) -> tuple[tuple[Array, ...], Any]:
+    """Columns of S, 0 for nodes without edges, and the scale of the sums of a layer, S²."""
+    degrees = (d[:, None].astype(dtype) for d in (graph.user_degrees, graph.item_degrees))
+    roots = tuple(jnp.where(d > 0, 1 / jnp.sqrt(jnp.maximum(d, 1)), 0) for d in degrees)
+    squares = (root * root * graph.edge_scale.astype(dtype) for root in roots)
+    return roots, graph.layout.permute(*squares)
 
 
 def _perturbed(
@@ -205,8 +195,7 @@ def _propagate_transposed(
     terms = [_weighted(grads, [w[layer : layer + 1] for w in mixes]) for layer in range(depth)]
     if depth == 1:
         return terms[0]
-    roots = _all_roots(graph, terms[0])
-    layout, by_degree = graph.layout, _by_degree(graph, roots)
+    layout, (roots, by_degree) = graph.layout, _scales(graph, terms[0].users.dtype)
     users, items = layout.permute(*(root * x for root, x in zip(roots, terms[-1])))
     for layer in range(depth - 1, 0, -1):
         users, items = layout.neighbour_sums((users, items), by_degree)
