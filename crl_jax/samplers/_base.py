@@ -16,6 +16,8 @@ Users = Int[Array, "batch"]
 Ids = Int[Array, "batch n"]
 Selection = tuple[Ids, Any]
 """Negatives of a batch and the next state."""
+IsReal = Bool[Array, "batch"]
+"""False for anchors that pad a batch."""
 
 
 @pytree_dataclass
@@ -65,7 +67,7 @@ class Negatives(NamedTuple):
         for none.
     """
 
-    ids: Int[Array, "batch n"] | Pools
+    ids: Ids | Pools
     mask: Bool[Array, "batch n"] | None = None
     log_q: Float[Array, "*ids"] | None = None
 
@@ -127,9 +129,7 @@ class Sampler(ABC):
         """Number of item rows that the negatives of a batch add to those of the positives."""
         return n_anchors * n
 
-    def negative_ids(
-        self, selected: Int[Array, "batch n"], items: Int[Array, "batch"]
-    ) -> Int[Array, "batch n"] | Pools:
+    def negative_ids(self, selected: Ids, items: Int[Array, "batch"]) -> Ids | Pools:
         """Returns the negatives of a batch without duplicates between anchors that share them.
 
         Args:
@@ -139,15 +139,10 @@ class Sampler(ABC):
         del items
         return selected
 
-    def negatives(
-        self,
-        selected: Int[Array, "batch n"],
-        batch: SamplingContext,
-        is_real: Bool[Array, "batch"],
-    ) -> Negatives:
+    def negatives(self, selected: Ids, batch: SamplingContext, is_real: IsReal) -> Negatives:
         """Returns the negatives of a batch with mask and correction.
 
-        ``selected`` is as for :meth:`negative_ids`; ``is_real`` masks anchors that are no padding.
+        ``selected`` is as for :meth:`negative_ids`; anchors that are not ``is_real`` are padding.
         """
         del is_real
         return Negatives(self.negative_ids(selected, batch.items))

@@ -14,7 +14,7 @@ from .._checks import check_shape
 from .._hyperparams import Range
 from .._pytree import STATIC, pytree_dataclass
 from ..data import Interactions
-from ._base import Negatives, Pools, Sampler, SamplingContext, Selection, Users
+from ._base import Ids, IsReal, Negatives, Pools, Sampler, SamplingContext, Selection, Users
 from ._positives import Positives
 
 
@@ -82,7 +82,7 @@ class SharedSampler(Sampler):
         """Returns the items of each pool, from the proposals and the anchors' own items."""
 
     def pool_mask(
-        self, batch: SamplingContext, pool: Int[Array, "n"], is_real: Bool[Array, "batch"]
+        self, batch: SamplingContext, pool: Int[Array, "n"], is_real: IsReal
     ) -> Bool[Array, "batch n"]:
         """Marks the negatives of each anchor: by default unseen items, and none of padding."""
         return ~batch.positives.seen_in_pool(batch.users, pool) & is_real[:, None]
@@ -110,27 +110,17 @@ class SharedSampler(Sampler):
         """Returns the pool of each anchor, unmasked, and the state."""
         return broadcast_pools(self.pools(proposals, batch.items), len(batch.items)), state
 
-    def negative_ids(self, selected: Int[Array, "batch n"], items: Int[Array, "batch"]) -> Pools:
+    def negative_ids(self, selected: Ids, items: Int[Array, "batch"]) -> Pools:
         """Recovers the pools of a batch from a selection, which may span several batches."""
         n_anchors = len(items)
         step = _group_size(n_anchors, self.n_pools(n_anchors))
         return Pools(self.pools(selected[::step], items))
 
-    def negatives(
-        self,
-        selected: Int[Array, "batch n"],
-        batch: SamplingContext,
-        is_real: Bool[Array, "batch"],
-    ) -> Negatives:
+    def negatives(self, selected: Ids, batch: SamplingContext, is_real: IsReal) -> Negatives:
         """Returns the pools of a batch, the mask of the anchors' negatives, and the correction."""
         ids = self.negative_ids(selected, batch.items)
 
-        def mask(
-            pool: Int[Array, "n"],
-            users: Int[Array, "group"],
-            items: Int[Array, "group"],
-            is_real: Bool[Array, "group"],
-        ) -> Bool[Array, "group n"]:
+        def mask(pool: Array, users: Array, items: Array, is_real: Array) -> Array:
             return self.pool_mask(replace(batch, users=users, items=items), pool, is_real)
 
         where = map_pools(mask, ids.items, batch.users, batch.items, is_real, sequential=True)
@@ -185,7 +175,7 @@ class SharedRNS(SharedSampler):
         return proposals
 
     def pool_mask(
-        self, batch: SamplingContext, pool: Int[Array, "n"], is_real: Bool[Array, "batch"]
+        self, batch: SamplingContext, pool: Int[Array, "n"], is_real: IsReal
     ) -> Bool[Array, "batch n"]:
         """Marks the unseen items of the pool, or all of them."""
         if self.mask == "none":
@@ -271,7 +261,7 @@ class InBatch(SharedSampler):
         return items[None]
 
     def pool_mask(
-        self, batch: SamplingContext, pool: Int[Array, "n"], is_real: Bool[Array, "batch"]
+        self, batch: SamplingContext, pool: Int[Array, "n"], is_real: IsReal
     ) -> Bool[Array, "batch n"]:
         """Marks the negatives of each anchor, without padding."""
         both = is_real[:, None] & is_real[None, :]
