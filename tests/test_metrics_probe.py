@@ -220,7 +220,8 @@ def test_rows_without_a_class_are_not_read():
     test_labels = ARRAYS[3].at[:50].set(-1)
     for fit in (lambda *a: linear_probe(*a, n_classes=3, key=KEY, l2=0.01, tolerance=1e-6),
                 lambda *a: ridge_probe(*a, n_classes=3, l2=[0.01, 0.1])):  # fmt: skip
-        got = fit(soiled, labels, ARRAYS[2], test_labels)
+        # Traced: a concrete label beyond the classes is refused.
+        got = jax.jit(fit)(soiled, labels, ARRAYS[2], test_labels)
         want = fit(ARRAYS[0][kept], labels[kept], ARRAYS[2][50:], test_labels[50:])
         np.testing.assert_allclose(got.kernel, want.kernel, rtol=1e-3, atol=1e-4)
         np.testing.assert_allclose(got.held_out, want.held_out, atol=1e-6)
@@ -284,7 +285,7 @@ def test_numbers_compile_nothing():
         ({"test_labels": ARRAYS[1]}, "`test_labels` must have shape"),
         ({"n_classes": 1}, "`n_classes` must be at least 2"),
         ({"l2": [0.1, 0.0]}, r"`l2` must lie in \(0, inf\)"),
-        ({"l2": []}, "`l2` must be a number or a row of numbers"),
+        ({"l2": []}, "`l2` must be a number or a one-dimensional array"),
         ({"valid_share": 1.0}, "`valid_share` must lie in"),
         ({"max_steps": 0}, "`max_steps` must be at least 1"),
         ({"tolerance": 0.0}, "`tolerance` must lie in"),

@@ -37,16 +37,9 @@ def gaussian_blur(image: Image, sigma: Factor, kernel_size: int) -> FloatImage:
     reflected without repeating the outermost row or column.
 
     Args:
-      image: ``[..., height, width, channels]``, floats in [0, 1] or uint8.
+      image: As for :func:`adjust_brightness`. So are result and errors.
       sigma: Standard deviation :math:`\sigma \ge 0` in pixels; 0 returns the image.
       kernel_size: The odd :math:`2r + 1`, with r less than height and width; static.
-
-    Returns:
-      Floats in [0, 1], the shape of ``image``.
-
-    Raises:
-      ValueError: If ``sigma`` is negative, the kernel is even or too large, or ``image`` is
-        invalid.
 
     References:
       torchvision, ``gaussian_blur``; OpenCV, ``GaussianBlur`` with ``BORDER_REFLECT_101``.
@@ -71,21 +64,12 @@ def random_blur(
     sigma: Pair = (0.1, 2.0),
     rate: Probability = 0.5,
 ) -> FloatImage:
-    """Blurs with probability ``rate``, with a uniform sigma; see :func:`gaussian_blur`.
+    """Applies :func:`gaussian_blur` with probability ``rate`` and a uniform sigma.
 
     Args:
-      key: Random key.
-      image: ``[..., height, width, channels]``, floats in [0, 1] or uint8. Images along leading
-        axes share the random numbers.
+      key, image, rate: As for :func:`color_jitter`.
       kernel_size: Odd, at least 1; static.
       sigma: Range of sigma, in pixels.
-      rate: Probability in [0, 1].
-
-    Returns:
-      Floats in [0, 1], the shape of ``image``.
-
-    Raises:
-      ValueError: If an argument is out of range, or ``image`` is invalid.
     """
     check_pair("sigma", sigma, FACTOR)
     PROBABILITY.check("rate", rate)
@@ -111,11 +95,10 @@ def check_kernel_size(name: str, kernel_size: int, side: int) -> None:
 
 
 def _filter(x: Planes, weights: Float[Array, "kernel"], axis: int) -> Planes:
-    """Weighted sum of shifted images.
+    """Weighted sum of shifted images: XLA's CPU backend is slow at a convolution per image.
 
-    XLA's CPU backend is slow at a convolution with a kernel per image. The barriers materialize
-    their operands: otherwise the compiler recomputes the reflected indices for every shift, and the
-    first sum for every shift of the second.
+    The barriers materialize their operands: otherwise the compiler recomputes the reflected indices
+    for every shift, and the first sum for every shift of the second.
     """
     n, radius = x.shape[axis], weights.shape[0] // 2
     edges = [(0, 0)] * x.ndim

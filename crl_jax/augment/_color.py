@@ -18,6 +18,7 @@ from ._images import (
     Image,
     Planes,
     Probability,
+    apply_at_random,
     as_array,
     bernoulli,
     to_color_planes,
@@ -66,14 +67,8 @@ def adjust_contrast(image: Image, factor: Factor) -> FloatImage:
     r"""Blends with the mean luma m: :math:`\operatorname{clip}(f x + (1-f) m, 0, 1)`.
 
     Args:
-      image: ``[..., height, width, channels]``, floats in [0, 1] or uint8; 1 or 3 channels.
+      image: As for :func:`adjust_brightness`, with 1 or 3 channels. So are result and errors.
       factor: The :math:`f \ge 0`; 0 gives a uniform gray, 1 the image.
-
-    Returns:
-      Floats in [0, 1], the shape of ``image``.
-
-    Raises:
-      ValueError: If ``factor`` is negative, or ``image`` is invalid.
 
     References:
       Pillow, ``ImageEnhance.Contrast``, which rounds m to 8 bits.
@@ -87,15 +82,8 @@ def adjust_saturation(image: Image, factor: Factor) -> FloatImage:
     r"""Blends with each pixel's luma y: :math:`\operatorname{clip}(f x + (1-f) y, 0, 1)`.
 
     Args:
-      image: ``[..., height, width, channels]``, floats in [0, 1] or uint8; 3 channels, or 1, which
-        is returned unchanged.
+      image: As for :func:`adjust_contrast`; returned unchanged if it has 1 channel.
       factor: The :math:`f \ge 0`; 0 gives the grayscale image, 1 the image.
-
-    Returns:
-      Floats in [0, 1], the shape of ``image``.
-
-    Raises:
-      ValueError: If ``factor`` is negative, or ``image`` is invalid.
 
     References:
       Pillow, ``ImageEnhance.Color``.
@@ -112,15 +100,8 @@ def adjust_hue(image: Image, shift: Annotated[Scalar, _SHIFT]) -> FloatImage:
     :math:`v - c \min(\max(\min(k, 4-k), 0), 1)` for :math:`k = (n + 6h + 6\delta) \bmod 6`.
 
     Args:
-      image: ``[..., height, width, channels]``, floats in [0, 1] or uint8; 3 channels, or 1, which
-        is returned unchanged.
+      image: As for :func:`adjust_saturation`.
       shift: The :math:`\delta` in [-0.5, 0.5], in full rotations; 0 gives the image.
-
-    Returns:
-      Floats in [0, 1], the shape of ``image``.
-
-    Raises:
-      ValueError: If ``shift`` is out of range, or ``image`` is invalid.
 
     References:
       Smith, Color Gamut Transform Pairs, SIGGRAPH 1978; Python, ``colorsys``.
@@ -134,14 +115,7 @@ def to_grayscale(image: Image) -> FloatImage:
     """Replaces all channels by the luma 0.299 r + 0.587 g + 0.114 b of ITU-R BT.601.
 
     Args:
-      image: ``[..., height, width, channels]``, floats in [0, 1] or uint8; 3 channels, or 1, which
-        is returned unchanged.
-
-    Returns:
-      Floats in [0, 1], the shape of ``image``.
-
-    Raises:
-      ValueError: If ``image`` has neither 1 nor 3 channels.
+      image: As for :func:`adjust_saturation`.
 
     References:
       ITU-R BT.601; Pillow, ``Image.convert("L")``.
@@ -160,17 +134,10 @@ def color_jitter(
 
     Args:
       key: Random key.
-      image: ``[..., height, width, channels]``, floats in [0, 1] or uint8; 1 or 3 channels. Images
-        along leading axes share the random numbers.
+      image: As for :func:`adjust_contrast`. Images along leading axes share the random numbers.
       strengths: The s of brightness, contrast, saturation (each :math:`\ge 0`) and hue (in
         [0, 0.5]).
       rate: Probability that the image is changed, in [0, 1].
-
-    Returns:
-      Floats in [0, 1], the shape of ``image``.
-
-    Raises:
-      ValueError: If an argument is out of range, or ``image`` is invalid.
 
     References:
       torchvision, ``ColorJitter``; Chen et al., `A Simple Framework for Contrastive Learning of
@@ -184,23 +151,8 @@ def color_jitter(
 
 
 def random_grayscale(key: Key[Array, ""], image: Image, *, rate: Probability = 0.2) -> FloatImage:
-    """Converts to grayscale with probability ``rate``; see :func:`to_grayscale`.
-
-    Args:
-      key: Random key.
-      image: ``[..., height, width, channels]``, floats in [0, 1] or uint8; 1 or 3 channels. Images
-        along leading axes share the random numbers.
-      rate: Probability in [0, 1].
-
-    Returns:
-      Floats in [0, 1], the shape of ``image``.
-
-    Raises:
-      ValueError: If ``rate`` is out of range, or ``image`` is invalid.
-    """
-    PROBABILITY.check("rate", rate)
-    uniform = jax.random.uniform(key, (), jnp.float32)
-    return jnp.where(bernoulli(uniform, rate), to_grayscale(image), to_floats(image))
+    """Applies :func:`to_grayscale` with probability ``rate``, else as :func:`color_jitter`."""
+    return apply_at_random(key, to_grayscale, image, rate)
 
 
 def luma(x: Planes) -> Float[Array, "*batch 1 height width"]:

@@ -11,13 +11,12 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from .._checks import check_count
 from ._images import (
     POSITIVE,
-    PROBABILITY,
     FloatImage,
     Image,
     Pair,
     Probability,
+    apply_at_random,
     as_array,
-    bernoulli,
     check_pair,
     to_floats,
 )
@@ -42,10 +41,8 @@ def crop_resize(
     :math:`\max(0, 1 - |j + ½ - (i + ½)\,n/m| / \max(n/m, 1)))`: the kernel widens when downscaling,
     so that every pixel contributes. Pixels outside the box have weight 0.
 
-    Each axis is one product with the matrix of these weights, which suits accelerators.
-
     Args:
-      image: ``[..., height, width, channels]``, floats in [0, 1] or uint8.
+      image: As for :func:`adjust_brightness`.
       box: Top, left, height and width in pixels, inside the image; may be traced.
       size: Height and width of the result, or one number for both; static.
       flipped: Whether the result is flipped horizontally, at no cost; may be traced.
@@ -67,6 +64,7 @@ def crop_resize(
         check_count("size", side)
     _check_box(box, height, width)
     top, left, box_height, box_width = box
+    # One product per axis with the matrix of the weights, which suits accelerators.
     rows = _resize_weights(top, box_height, height, out[0], False, x.dtype)
     columns = _resize_weights(left, box_width, width, out[1], flipped, x.dtype)
     precision = jax.lax.Precision.HIGHEST  # accelerators would round values to half precision
@@ -78,38 +76,13 @@ def crop_resize(
 
 
 def flip(image: Image) -> FloatImage:
-    """Flips horizontally.
-
-    Args:
-      image: ``[..., height, width, channels]``, floats in [0, 1] or uint8.
-
-    Returns:
-      Floats in [0, 1], the shape of ``image``.
-
-    Raises:
-      ValueError: If ``image`` is invalid.
-    """
+    """Flips horizontally; shapes, range and errors as for :func:`adjust_brightness`."""
     return to_floats(image)[..., ::-1, :]
 
 
 def random_flip(key: Key[Array, ""], image: Image, *, rate: Probability = 0.5) -> FloatImage:
-    """Flips horizontally with probability ``rate``.
-
-    Args:
-      key: Random key.
-      image: ``[..., height, width, channels]``, floats in [0, 1] or uint8. Images along leading
-        axes share the random numbers.
-      rate: Probability in [0, 1].
-
-    Returns:
-      Floats in [0, 1], the shape of ``image``.
-
-    Raises:
-      ValueError: If ``rate`` is out of range, or ``image`` is invalid.
-    """
-    PROBABILITY.check("rate", rate)
-    uniform = jax.random.uniform(key, (), jnp.float32)
-    return jnp.where(bernoulli(uniform, rate), flip(image), to_floats(image))
+    """Applies :func:`flip` with probability ``rate``, else as :func:`color_jitter`."""
+    return apply_at_random(key, flip, image, rate)
 
 
 def random_crop_box(
@@ -129,8 +102,7 @@ def random_crop_box(
 
     Args:
       key: Random key.
-      height: Height of the image; static.
-      width: Width of the image; static.
+      height, width: Size of the image; static.
       scale: Range of the share of the area, above 0.
       ratio: Range of width over height, above 0.
 

@@ -44,16 +44,7 @@ def subgraph(keys: Keys, batch: GraphBatch, ratio: Ratio = 0.2) -> GraphBatch:
 
     The subgraph grows from a uniform node, each time by a uniform neighbour of its nodes, until it
     is large enough or has no neighbours. Of a disconnected graph it thus keeps one component,
-    unless ``ratio * nodes`` is below 1.
-
-    All graphs grow in parallel: each node joins after an exponential waiting time from the time of
-    its first neighbour, and the earliest nodes are kept. As exponential times are memoryless, the
-    distribution is the same.
-
-    Args:
-      keys: As for :func:`drop_nodes`.
-      batch: As for :func:`drop_nodes`.
-      ratio: As for :func:`drop_nodes`.
+    unless ``ratio * nodes`` is below 1. Arguments as for :func:`drop_nodes`.
 
     References:
       You et al., 2020, table 1, and the intent of its code.
@@ -67,9 +58,7 @@ def perturb_edges(
     """Drops ``ratio * edges`` edges of each graph, rounded down, or replaces them.
 
     Args:
-      keys: As for :func:`drop_nodes`.
-      batch: As for :func:`drop_nodes`.
-      ratio: As for :func:`drop_nodes`, of edges.
+      keys, batch, ratio: As for :func:`drop_nodes`.
       add: Whether the same number of edges between uniform pairs of nodes is added, as in the paper
         but not in its code. Duplicates of existing edges count twice; edges at nodes dropped before
         are dropped. Static.
@@ -83,10 +72,7 @@ def perturb_edges(
 def mask_attributes(keys: Keys, batch: GraphBatch, ratio: Ratio = 0.2) -> GraphBatch:
     """Replaces the features of ``ratio * nodes`` nodes, rounded down, by N(0.5, 0.5²).
 
-    Args:
-      keys: As for :func:`drop_nodes`.
-      batch: As for :func:`drop_nodes`.
-      ratio: As for :func:`drop_nodes`.
+    Arguments as for :func:`drop_nodes`.
 
     References:
       You et al., 2020, table 1; mean and variance are those of its code.
@@ -156,8 +142,7 @@ class GraphAugmentation:
 
     def plain(self, index: Int[Array, ""]) -> GraphBatch:
         """Returns one graph, without the axis of packs."""
-        one = self.graphs.pack(jnp.asarray(index)[None])
-        return jax.tree.map(lambda leaf: leaf[0], one)
+        return jax.tree.map(lambda leaf: leaf[0], self.graphs.pack(jnp.asarray(index)[None]))
 
     def batch(self, keys: Key[Array, "batch"], indices: Int[Array, "batch"]) -> GraphBatch:
         """Draws random views of several graphs, see :meth:`crl_jax.models.GraphArrays.pack`.
@@ -198,8 +183,7 @@ def _vmap_packs(
 
 
 def _drop_nodes(keys: Array, batch: GraphBatch, ratio: Array) -> GraphBatch:
-    bits = _random_bits(keys, batch.graph, batch.node)
-    dropped = lowest_per_graph(bits, batch.graph, count_from_ratio(ratio, batch.n_nodes))
+    dropped = _choose(keys, batch.graph, batch.node, ratio, batch.n_nodes)
     return _mask_nodes(batch, batch.node_where & ~dropped)
 
 
@@ -212,6 +196,8 @@ def _subgraph(keys: Array, batch: GraphBatch, ratio: Array) -> GraphBatch:
     n_graphs = batch.n_nodes.shape[0]
     grows = (n_dropped > 0).at[batch.graph].get(mode="fill", fill_value=False) & batch.node_where
     graph = jnp.minimum(batch.graph, n_graphs - 1)
+    # All graphs grow in parallel: a node joins an exponential time after its first neighbour, and
+    # the earliest are kept. These times are memoryless, so that the distribution is the same.
     wait = jax.vmap(jax.random.exponential)(_member_keys(keys[:, 1], batch.graph, batch.node))
     time = jnp.where(grows & (batch.node == start[graph]), 0, jnp.inf).astype(wait.dtype)
     out_of_bounds = time.shape[0]
@@ -235,8 +221,7 @@ def _subgraph(keys: Array, batch: GraphBatch, ratio: Array) -> GraphBatch:
 
 def _perturb_edges(keys: Array, batch: GraphBatch, ratio: Array, *, add: bool) -> GraphBatch:
     keys = jax.vmap(partial(jax.random.split, num=2))(keys)
-    bits = _random_bits(keys[:, 0], batch.edge_graph, batch.edge)
-    chosen = lowest_per_graph(bits, batch.edge_graph, count_from_ratio(ratio, batch.n_edges))
+    chosen = _choose(keys[:, 0], batch.edge_graph, batch.edge, ratio, batch.n_edges)
     if not add:
         return batch._replace(edge_where=batch.edge_where & ~chosen)
     graph = jnp.minimum(batch.edge_graph, batch.n_nodes.shape[0] - 1)
@@ -254,8 +239,7 @@ def _perturb_edges(keys: Array, batch: GraphBatch, ratio: Array, *, add: bool) -
 
 def _mask_attributes(keys: Array, batch: GraphBatch, ratio: Array) -> GraphBatch:
     keys = jax.vmap(partial(jax.random.split, num=2))(keys)
-    bits = _random_bits(keys[:, 0], batch.graph, batch.node)
-    chosen = lowest_per_graph(bits, batch.graph, count_from_ratio(ratio, batch.n_nodes))
+    chosen = _choose(keys[:, 0], batch.graph, batch.node, ratio, batch.n_nodes)
     node_keys = _member_keys(keys[:, 1], batch.graph, batch.node)
     width, dtype = batch.features.shape[-1], batch.features.dtype
     normal = jax.vmap(lambda key: jax.random.normal(key, (width,)))(node_keys)
@@ -269,11 +253,10 @@ def _mask_nodes(batch: GraphBatch, where: Array) -> GraphBatch:
     return batch._replace(node_where=where, edge_where=batch.edge_where & both)
 
 
-def _random_bits(
-    keys: Key[Array, "graphs"], graph: Int[Array, "members"], member: Int[Array, "members"]
-) -> UInt32[Array, "members"]:
-    """Random numbers of nodes or edges, see :func:`_member_keys`."""
-    return jax.vmap(jax.random.bits)(_member_keys(keys, graph, member))
+def _choose(keys: Array, graph: Array, member: Array, ratio: Array, n: Array) -> Array:
+    """Mask of a random ``ratio`` of the ``n`` nodes or edges of each graph."""
+    bits = jax.vmap(jax.random.bits)(_member_keys(keys, graph, member))
+    return lowest_per_graph(bits, graph, count_from_ratio(ratio, n))
 
 
 def _member_keys(

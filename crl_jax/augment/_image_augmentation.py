@@ -101,8 +101,7 @@ class ImageAugmentation:
     def cifar10(cls, **changes: Any) -> "ImageAugmentation":
         """Augmentation of CIFAR-10 in the published code of BCL, its predecessors and SimCLR.
 
-        Args:
-          **changes: Other values of attributes. SimCLR does not blur: ``blur_kernel=1``.
+        ``changes`` are other values of attributes. SimCLR does not blur: ``blur_kernel=1``.
         """
         mean, std = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
         return cls(**{"mean": mean, "std": std, **changes})
@@ -111,9 +110,7 @@ class ImageAugmentation:
     def imagenet(cls, size: int = 224, **changes: Any) -> "ImageAugmentation":
         """SimCLR's augmentation of ImageNet: stronger jitter, and a blur kernel of a tenth of size.
 
-        Args:
-          size: See the attributes.
-          **changes: Other values of attributes. SimCLR leaves values in [0, 1].
+        ``changes`` are other values of attributes. SimCLR leaves values in [0, 1].
         """
         kernel = size // 10 // 2 * 2 + 1
         defaults = {"size": size, "blur_kernel": kernel, "jitter": (0.8, 0.8, 0.8, 0.2)}
@@ -122,12 +119,11 @@ class ImageAugmentation:
     def __call__(
         self, key: Key[Array, ""], image: Image
     ) -> Float[Array, "*batch size size channels"]:
-        """Draws a random view.
+        """Draws a random view; images along leading axes, such as video frames, share it.
 
         Args:
           key: Random key.
           image: ``[..., height, width, channels]``, floats in [0, 1] or uint8; 1 or 3 channels.
-            Images along leading axes, such as frames of a video, share the random numbers.
 
         Returns:
           Float32, ``[..., size, size, channels]``.
@@ -155,15 +151,7 @@ class ImageAugmentation:
         """Returns the deterministic view for evaluation: centre crop, resized and standardized.
 
         The crop is the largest centred square. Images of the right size are only standardized.
-
-        Args:
-          image: ``[..., height, width, channels]``, floats in [0, 1] or uint8.
-
-        Returns:
-          Float32, ``[..., plain_size, plain_size, channels]``.
-
-        Raises:
-          ValueError: If ``image`` is invalid, or ``mean`` or ``std`` does not match its channels.
+        Arguments, result and errors are those of a call, with ``plain_size``.
         """
         view = to_floats(image)
         height, width = view.shape[-3:-1]

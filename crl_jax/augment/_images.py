@@ -1,11 +1,13 @@
 """Image types, conversion to floats and channel planes, and checks of arguments."""
 
+from collections.abc import Callable
 from typing import Annotated, Any, TypeAlias
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Bool, Float, UInt8
+from jaxtyping import Array, Bool, Float, Key, UInt8
 
 from .._floats import at_least_float32
 from .._hyperparams import Range, Scalar
@@ -35,11 +37,7 @@ POSITIVE = Range(0, low_open=True, high_open=True)
 
 
 def to_floats(image: Any) -> Array:
-    """Converts an image to floats in [0, 1], at least float32.
-
-    Raises:
-      ValueError: If it has fewer than three axes, or is neither floating nor uint8.
-    """
+    """Converts an image to floats in [0, 1], at least float32; refuses other arrays."""
     if image.ndim < 3:
         raise ValueError(
             f"`image` must have the axes [..., height, width, channels], got shape {image.shape}."
@@ -52,19 +50,12 @@ def to_floats(image: Any) -> Array:
 
 
 def to_planes(image: Any) -> Planes:
-    """Converts an image to floats with channels first.
-
-    The compiler removes this and :func:`to_image` between two functions of this package.
-    """
+    """Converts to floats with channels first; compilers remove it after :func:`to_image`."""
     return jnp.moveaxis(to_floats(image), -1, -3)
 
 
 def to_color_planes(image: Any) -> Planes:
-    """Converts a grayscale or RGB image to floats with channels first.
-
-    Raises:
-      ValueError: If it has neither 1 nor 3 channels.
-    """
+    """Converts a grayscale or RGB image to floats with channels first."""
     planes = to_planes(image)
     if planes.shape[-3] not in (1, 3):
         raise ValueError(f"`image` must have 1 or 3 channels, got {planes.shape[-3]}.")
@@ -98,3 +89,12 @@ def as_array(numbers: Any, dtype: Any = jnp.float32) -> Array:
 def bernoulli(uniform: Float[Array, ""], rate: Any) -> Bool[Array, ""]:
     """Whether an event of probability ``rate`` occurs, from a uniform random number."""
     return uniform < jnp.asarray(rate, jnp.float32)
+
+
+def apply_at_random(
+    key: Key[Array, ""], function: Callable[[Any], Array], image: Any, rate: Any
+) -> Array:
+    """Applies a function of images with probability ``rate``."""
+    PROBABILITY.check("rate", rate)
+    uniform = jax.random.uniform(key, (), jnp.float32)
+    return jnp.where(bernoulli(uniform, rate), function(image), to_floats(image))

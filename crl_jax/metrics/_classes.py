@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import jax.numpy as jnp
+from jax.scipy.stats import rankdata
 from jaxtyping import Array, Bool, Float, Int
 
 from .._checks import check_count, check_shape
@@ -82,8 +83,7 @@ def precision_recall_f1(
     per_class = _precision_recall_f1(n_hits, n_predicted, n_true)
     n_all = jnp.sum(keep, dtype=jnp.int32)  # predictions outside the range are wrong, too
     micro = _precision_recall_f1(jnp.sum(n_hits), n_all, jnp.sum(n_true))
-    macro = jnp.mean(per_class[0]), jnp.mean(per_class[1]), jnp.mean(per_class[2])
-    return ClassScores(*per_class, *macro, *micro)
+    return ClassScores(*per_class, *map(jnp.mean, per_class), *micro)
 
 
 def spearman(scores: Float[Array, "n"], gold: Float[Array, "n"]) -> Float[Array, ""]:
@@ -112,7 +112,8 @@ def spearman(scores: Float[Array, "n"], gold: Float[Array, "n"]) -> Float[Array,
     """
     check_shape("gold", gold, scores.shape)
     scores, gold = at_least_float32(scores, gold)
-    first, second = _centred_ranks(scores), _centred_ranks(gold)
+    middle = (scores.size + 1) / 2
+    first, second = (rankdata(x) - middle for x in (scores, gold))
     rho = jnp.sum(first * second) / jnp.sqrt(jnp.sum(first**2) * jnp.sum(second**2))
     has_nan = jnp.any(jnp.isnan(scores)) | jnp.any(jnp.isnan(gold))
     return jnp.where(has_nan, jnp.nan, jnp.clip(rho, -1, 1))
@@ -124,17 +125,5 @@ def _precision_recall_f1(
     def ratio(part: Array, whole: Array) -> Array:
         return part.astype(jnp.float32) / jnp.maximum(whole, 1).astype(jnp.float32)
 
-    return (
-        ratio(n_hits, n_predicted),
-        ratio(n_hits, n_true),
-        ratio(2 * n_hits, n_predicted + n_true),
-    )
-
-
-def _centred_ranks(x: Float[Array, "n"]) -> Float[Array, "n"]:
-    """Computes mean ranks, centred and scaled to [-1, 1]."""
-    ordered = jnp.sort(x)
-    below = jnp.searchsorted(ordered, x, side="left")
-    up_to = jnp.searchsorted(ordered, x, side="right")
-    twice = below + up_to - x.shape[0]  # integers: exact before the division
-    return twice.astype(x.dtype) / max(x.shape[0], 1)
+    f1 = ratio(2 * n_hits, n_predicted + n_true)
+    return ratio(n_hits, n_predicted), ratio(n_hits, n_true), f1

@@ -119,9 +119,6 @@ def eval_layout(
         fewer if these arrays would exceed 256 MB each.
       exclude: Further interactions to mask, such as a validation set.
 
-    Returns:
-      The layout, on the default device.
-
     Raises:
       ValueError: If an argument is not in CSR form, if the datasets differ in users or items (in
         their number or, where both have them, in their ids), if ``block_size`` is not positive,
@@ -198,12 +195,7 @@ def check_interactions(name: str, data: Any) -> None:
 def pair_ids(
     *datasets: InteractionsLike, users: Int[np.ndarray, " n_users"] | None = None
 ) -> Int[np.ndarray, " n"]:
-    """Returns sorted unique pair ids ``user * n_items + item``, int64.
-
-    Args:
-      *datasets: Interactions of the same users and items.
-      users: Users to include, increasing; None for all.
-    """
+    """Returns sorted unique ``user * n_items + item``, int64, of all or increasing ``users``."""
     parts = []
     for data in datasets:
         indptr, items = np.asarray(data.indptr), np.asarray(data.items)

@@ -73,10 +73,8 @@ def evaluate(
 
     Items are ranked by score, ties by lower index; masked items and items with the score -inf
     are never recommended. If fewer than ``k`` items remain, the list is shorter and precision
-    still divides by ``k``.
-
-    A user with a NaN score of a candidate gets NaN in every metric, and the coverage is NaN, so
-    that a diverged model cannot look good.
+    still divides by ``k``. A user with a NaN score of a candidate gets NaN in every metric, and
+    the coverage is NaN, so that a diverged model cannot look good.
 
     The values do not depend on the block size of the layout, bit for bit, if the scores of a user
     from ``score_fn`` do not. May be called inside ``jit`` (``score_fn``, ``ks`` and ``auc``
@@ -132,9 +130,6 @@ def evaluate_lists(
       layout: Test data, from :func:`eval_layout`.
       ks: Positive cutoffs, or one. Beyond the length of the lists there are no hits.
 
-    Returns:
-      As :func:`evaluate`.
-
     Raises:
       ValueError: If ``items`` has another shape or type, an index out of range or an item twice in
         a list, or if ``ks`` is empty or holds a value below 1.
@@ -161,16 +156,10 @@ def evaluate_lists(
 
 
 def summarize(values: dict[str, Float[Array, "..."]]) -> dict[str, float]:
-    """Averages the result of :func:`evaluate` for one model over users, in float64.
+    """Averages the values of :func:`evaluate` for one model over users, in float64; NaN if any is.
 
     >>> print(summarize({"recall@5": jnp.array([0.0, 1.0]), "coverage@5": jnp.array(0.25)}))
     {'recall@5': 0.5, 'coverage@5': 0.25}
-
-    Args:
-      values: Per-user values ``[n_evaluated]`` and scalars.
-
-    Returns:
-      The mean of each value; NaN if it contains a NaN.
 
     Raises:
       ValueError: If a value has more than one axis: summarize the models of a ``vmap`` one by one.
@@ -201,13 +190,11 @@ def recommend(
     score -inf; a user with a NaN score gets -1 and NaN everywhere.
 
     Args:
-      score_fn: ``score_fn(params, users) -> scores``, ``[block] -> [block, n_items]``.
-      params: As for :func:`evaluate`.
+      score_fn, params, mesh: As for :func:`evaluate`.
       users: User indices in ``[0, n_users)``, in any order; a new length triggers recompilation.
       exclude: Interactions to exclude; they also define the numbers of users and items.
       k: Number of items per user, positive.
       block_size: As for :func:`eval_layout`.
-      mesh: As for :func:`evaluate`.
       recall_target: Target of :func:`approx_top_k`, in (0, 1]; None for exact selection.
 
     Returns:
@@ -216,8 +203,7 @@ def recommend(
 
     Raises:
       ValueError: If ``k`` or ``block_size`` is not positive, if ``recall_target`` leaves (0, 1],
-        if ``users`` is empty or holds an index out of range, if ``params`` has another number of
-        users or does not fit ``score_fn``, or if ``score_fn`` returns another shape.
+        if ``users`` is empty or holds an index out of range, or as :func:`evaluate`.
     """
     check_interactions("exclude", exclude)
     _check_users(params, exclude.n_users)

@@ -86,11 +86,7 @@ def has_class(labels: Int[Array, "n"], n_classes: int) -> Bool[Array, "n"]:
 
 
 def class_labels(name: str, labels: Any, n_classes: int) -> Int[Array, "n"]:
-    """Converts labels to int32 and checks that concrete ones are below ``n_classes``.
-
-    Raises:
-      ValueError: If labels are not integers or reach ``n_classes``. Traced values are not checked.
-    """
+    """Converts labels to int32; refuses others, and concrete ones not below ``n_classes``."""
     labels = labels if isinstance(labels, Tracer) else np.asarray(labels)
     if labels.size and labels.dtype.kind not in "iub":
         raise ValueError(f"`{name}` must be integers, got {labels.dtype}.")

@@ -1,8 +1,8 @@
 """Cross-validated support vector machines on representations."""
 
-import importlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -83,26 +83,35 @@ def cross_validated_svm(
     check_range("strengths", tuple(strengths), 0, np.inf, low_open=True, high_open=True)
     if kernel not in ("rbf", "linear"):
         raise ValueError(f"`kernel` must be rbf or linear, got {kernel!r}.")
-    sklearn = _sklearn()
-    classifier = sklearn["svm"].SVC(kernel="rbf")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # from its imports
+            from sklearn import model_selection, pipeline, preprocessing, svm
+    except ImportError as error:
+        raise ImportError(
+            "cross_validated_svm needs scikit-learn: pip install 'crl_jax[experiments]'"
+        ) from error
+    classifier = svm.SVC(kernel="rbf")
     name = "svc__C"
     if kernel == "linear":
         # The primal problem is smooth and convex, and converges quickly.
-        classifier = sklearn["svm"].LinearSVC(dual=False)
+        classifier = svm.LinearSVC(dual=False)
         name = "linearsvc__C"
-    steps = [sklearn["preprocessing"].StandardScaler()] if standardize else []
-    model = sklearn["pipeline"].make_pipeline(*steps, classifier)
+    steps = [preprocessing.StandardScaler()] if standardize else []
+    model = pipeline.make_pipeline(*steps, classifier)
     # Sorted: GridSearchCV breaks ties by the first candidate.
     search = {name: sorted(map(float, strengths))}
-    inner = sklearn["model_selection"].StratifiedKFold(inner_folds)
+    inner = model_selection.StratifiedKFold(inner_folds)
+    kfold = partial(model_selection.StratifiedKFold, shuffle=True, random_state=seed)
+    splits = _splits(kfold, y, folds, inner_folds)
 
     def evaluate(split: tuple[np.ndarray, np.ndarray]) -> tuple[float, float]:
         train, test = split
-        tuned = sklearn["model_selection"].GridSearchCV(model, search, cv=inner)
+        tuned = model_selection.GridSearchCV(model, search, cv=inner)
         tuned.fit(x[train], y[train])
         return tuned.score(x[test], y[test]), tuned.best_params_[name]
 
-    results = list(thread_map(evaluate, _splits(sklearn, y, folds, seed, inner_folds)))
+    results = list(thread_map(evaluate, splits))
     accuracies, chosen = np.array(results).T
     return CrossValidationResult(
         float(accuracies.mean()), float(accuracies.std()), accuracies, chosen
@@ -110,7 +119,7 @@ def cross_validated_svm(
 
 
 def _splits(
-    sklearn: dict[str, Any], y: np.ndarray, folds: int | ArrayLike, seed: int, inner: int
+    kfold: Callable[[int], Any], y: np.ndarray, folds: int | ArrayLike, inner: int
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Returns training and test indices of each fold."""
     classes, counts = np.unique(y, return_counts=True)
@@ -119,10 +128,7 @@ def _splits(
         if counts.min() < folds:
             rare = classes[np.argmin(counts)]
             raise ValueError(f"`folds` must be at most {counts.min()}, the size of class {rare}.")
-        splitter = sklearn["model_selection"].StratifiedKFold(
-            folds, shuffle=True, random_state=seed
-        )
-        splits = list(splitter.split(y, y))
+        splits = list(kfold(folds).split(y, y))
     else:
         fold_of = np.asarray(folds)
         check_shape("folds", fold_of, y.shape)
@@ -138,15 +144,3 @@ def _splits(
                 f"fold {fold}, got {dict(zip(seen.tolist(), n_left.tolist(), strict=True))}."
             )
     return splits
-
-
-def _sklearn() -> dict[str, Any]:
-    names = ("svm", "preprocessing", "pipeline", "model_selection")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # from its imports
-            return {name: importlib.import_module(f"sklearn.{name}") for name in names}
-    except ImportError as error:
-        raise ImportError(
-            "cross_validated_svm needs scikit-learn: pip install 'crl_jax[experiments]'"
-        ) from error

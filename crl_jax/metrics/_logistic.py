@@ -1,16 +1,15 @@
 """Multinomial logistic regression with L-BFGS."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 from jaxtyping import Array, Bool, Float, Int
 
 from ._features import HIGHEST, LinearClassifier
 
-_MEMORY = 10
-"""History size of L-BFGS."""
 _CURVATURE = 0.3
 """Curvature condition of the line search: final slope relative to the initial slope."""
 _TRIALS = 20
@@ -18,19 +17,12 @@ _TRIALS = 20
 
 
 class Problem(NamedTuple):
-    """Data of a logistic regression, independent of the L2 penalty.
-
-    Attributes:
-      x: Standardised features, ``[n, dim]``.
-      labels: Class labels, ``[n]``.
-      axes: Eigenvectors of the feature covariance, one per column, ``[dim, dim]``.
-      variances: Eigenvalues of the feature covariance, ``[dim]``.
-    """
+    """Logistic regression on standardised ``x``, without the L2 penalty."""
 
     x: Float[Array, "n dim"]
     labels: Int[Array, "n"]
-    axes: Float[Array, "dim dim"]
-    variances: Float[Array, "dim"]
+    axes: Float[Array, "dim dim"]  # eigenvectors of the covariance of x, one per column
+    variances: Float[Array, "dim"]  # its eigenvalues
 
 
 class _State(NamedTuple):
@@ -38,8 +30,7 @@ class _State(NamedTuple):
     weights: Array  # [dim + 1, n_classes], the bias last
     logits: Array
     gradient: Array
-    moves: Array  # history of weight updates, latest first, [memory, dim + 1, n_classes]
-    turns: Array  # history of gradient differences, same shape
+    history: Any
     stuck: Array
 
 
@@ -60,95 +51,61 @@ def fit(
 ) -> LinearClassifier:
     r"""Minimises the mean cross-entropy of valid rows plus ``l2 / 2`` times the squared kernel.
 
-    Linearity in the features allows two optimisations. Logits are linear in the step length, so
-    that the line search needs no further matrix products. The Hessian at zero weights is
-    approximately :math:`\Sigma / C + \lambda` with the feature covariance :math:`\Sigma`; its
-    inverse replaces the identity as the initial inverse Hessian of L-BFGS.
+    The Hessian at zero weights is approximately :math:`\Sigma / C + \lambda` with the feature
+    covariance :math:`\Sigma`: weights are scaled along its eigenvectors so that it becomes the
+    identity. Logits are linear in the step length, so that the line search needs no further matrix
+    products. (``optax.lbfgs`` with its zoom search takes 1.4 times as long for 2,000 examples of
+    width 64 in 10 classes, and 2.8 times at a tolerance of 1e-6.)
     """
-    x, n_classes = of.x, start.bias.shape[0]
-    rows = jnp.where(where, 1 / jnp.maximum(jnp.sum(where), 1).astype(x.dtype), 0)
-    targets = jax.nn.one_hot(of.labels, n_classes, dtype=x.dtype)
-    # The last row is the bias, which has no penalty and unit variance.
-    penalty = jnp.concatenate([jnp.full(x.shape[1], l2, x.dtype), jnp.zeros(1, x.dtype)])[:, None]
-    known = 1 / (of.variances / n_classes + l2)
-
-    def forward(weights: Array) -> Array:
-        return jnp.matmul(x, weights[:-1], precision=HIGHEST) + weights[-1:]
+    n_classes, dtype = start.bias.shape[0], of.x.dtype
+    rows = jnp.where(where, 1 / jnp.maximum(jnp.sum(where), 1).astype(dtype), 0)
+    targets = jax.nn.one_hot(of.labels, n_classes, dtype=dtype)
+    # The last row of the weights is the bias, which has no penalty and unit variance.
+    scale, bias_scale = jax.lax.rsqrt(of.variances / n_classes + l2)[:, None], n_classes**0.5
+    basis = of.axes * scale.T
+    x = jnp.matmul(of.x, basis, precision=HIGHEST)
+    x = jnp.concatenate([x, jnp.full((len(x), 1), bias_scale, dtype)], axis=1)
+    penalty = jnp.concatenate([l2 * scale**2, jnp.zeros((1, 1), dtype)])
+    lbfgs = optax.scale_by_lbfgs(memory_size=10)
 
     def residuals(logits: Array) -> Array:
         return rows[:, None] * (jax.nn.softmax(logits) - targets)
 
     def gradient_of(weights: Array, logits: Array) -> Array:
-        r = residuals(logits)
-        # On CPUs, three times faster than `x.T @ r`.
-        data = jnp.matmul(r.T, x, precision=HIGHEST).T
-        return jnp.concatenate([data, jnp.sum(r, axis=0)[None]]) + penalty * weights
-
-    def precondition(g: Array) -> Array:
-        along = jnp.matmul(of.axes.T, g[:-1], precision=HIGHEST) * known[:, None]
-        return jnp.concatenate([jnp.matmul(of.axes, along, precision=HIGHEST), g[-1:] * n_classes])
+        # On CPUs, three times faster than `x.T @ residuals`.
+        return jnp.matmul(residuals(logits).T, x, precision=HIGHEST).T + penalty * weights
 
     def step(state: _State) -> _State:
-        direction = -_two_loops(state, precondition)
+        ascent, history = lbfgs.update(state.gradient, state.history, state.weights)
+        direction = -jnp.asarray(ascent)
         downhill = jnp.sum(state.gradient * direction)
-        change = forward(direction)
+        change = jnp.matmul(x, direction, precision=HIGHEST)
         bend = jnp.sum(penalty * direction**2)
         tilt = jnp.sum(penalty * state.weights * direction)
 
         def slope(t: Array) -> Array:
-            r = residuals(state.logits + t * change)
-            return jnp.sum(r * change) + tilt + t * bend
+            return jnp.sum(residuals(state.logits + t * change) * change) + tilt + t * bend
 
-        t = _step_length(slope, downhill)
         stuck = ~(downhill < 0)
-        t = jnp.where(stuck, 0, t)
+        t = jnp.where(stuck, 0, _step_length(slope, downhill))
         weights, logits = state.weights + t * direction, state.logits + t * change
-        gradient = gradient_of(weights, logits)
-        move, turn = t * direction, gradient - state.gradient
-        return _State(
-            state.step + 1, weights, logits, gradient,
-            jnp.concatenate([move[None], state.moves[:-1]]),
-            jnp.concatenate([turn[None], state.turns[:-1]]),
-            stuck,
-        )  # fmt: skip
+        return _State(state.step + 1, weights, logits, gradient_of(weights, logits), history, stuck)
 
     def goes_on(state: _State) -> Array:
-        steep = jnp.max(jnp.abs(state.gradient)) > tolerance
-        return steep & (state.step < max_steps) & ~state.stuck
+        kernel = jnp.matmul(of.axes, state.gradient[:-1] / scale, precision=HIGHEST)
+        bias = state.gradient[-1] / bias_scale
+        largest = jnp.maximum(jnp.max(jnp.abs(kernel)), jnp.max(jnp.abs(bias)))
+        return (largest > tolerance) & (state.step < max_steps) & ~state.stuck
 
-    weights = jnp.concatenate([start.kernel, start.bias[None]])
-    logits = forward(weights)
-    none = jnp.zeros((_MEMORY, *weights.shape), x.dtype)
-    first = _State(
-        jnp.int32(0), weights, logits, gradient_of(weights, logits), none, none, jnp.bool_(False)
-    )
-    last = jax.lax.while_loop(goes_on, step, first)
-    return LinearClassifier(last.weights[:-1], last.weights[-1])
-
-
-def _two_loops(state: _State, precondition: Callable[[Array], Array]) -> Array:
-    """L-BFGS two-loop recursion: Nocedal and Wright, 2006, algorithm 7.4."""
-    products = jnp.sum(state.moves * state.turns, axis=(1, 2))
-    known = products > 0
-    inverse = jnp.where(known, 1 / jnp.where(known, products, 1), 0)
-
-    def back(q: Array, each: tuple[Array, Array, Array]) -> tuple[Array, Array]:
-        move, turn, inverse = each
-        share = inverse * jnp.sum(move * q)
-        return q - share * turn, share
-
-    def forth(r: Array, each: tuple[Array, Array, Array, Array]) -> tuple[Array, None]:
-        move, turn, inverse, share = each
-        return r + move * (share - inverse * jnp.sum(turn * r)), None
-
-    pairs = state.moves, state.turns, inverse
-    q, shares = jax.lax.scan(back, state.gradient, pairs)
-    # Scale of the initial inverse Hessian, from the curvature along the last step.
-    turn = state.turns[0]
-    square = jnp.sum(turn * precondition(turn))
-    usable = known[0] & (square > 0)
-    factor = jnp.where(usable, products[0] / jnp.where(usable, square, 1), 1)
-    return jax.lax.scan(forth, factor * precondition(q), (*pairs, shares), reverse=True)[0]
+    kernel = jnp.matmul(of.axes.T, start.kernel, precision=HIGHEST) / scale
+    weights = jnp.concatenate([kernel, start.bias[None] / bias_scale])
+    logits = jnp.matmul(x, weights, precision=HIGHEST)
+    gradient = gradient_of(weights, logits)
+    history = lbfgs.init(weights)
+    first = _State(jnp.int32(0), weights, logits, gradient, history, jnp.bool_(False))
+    weights = jax.lax.while_loop(goes_on, step, first).weights
+    kernel = jnp.matmul(basis, weights[:-1], precision=HIGHEST)
+    return LinearClassifier(kernel, weights[-1] * bias_scale)
 
 
 def _step_length(slope: Callable[[Array], Array], downhill: Array) -> Array:

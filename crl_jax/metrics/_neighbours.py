@@ -36,16 +36,10 @@ def knn_accuracy(
       queries: Representations to classify, shape ``[n, dim]``.
       query_labels: Their classes, integers below ``n_classes``, shape ``[n]``; queries with
         negative labels are excluded.
-      bank: As for :func:`knn_predict`.
-      labels: As for :func:`knn_predict`.
-      n_classes: As for :func:`knn_predict`.
-      k: As for :func:`knn_predict`.
-      temperature: As for :func:`knn_predict`.
+      bank, labels, n_classes, k, temperature, bank_where, block_size: As for :func:`knn_predict`.
       leave_out: As for :func:`knn_predict`. ``jnp.arange(len(bank))`` gives the leave-one-out
         accuracy of the bank.
-      bank_where: As for :func:`knn_predict`.
       where: Mask of the queries to include, shape ``[n]``.
-      block_size: As for :func:`knn_predict`.
 
     Returns:
       A float32 in [0, 1]; 0 without queries. Queries predicted as -1 (NaN, or no votes) count

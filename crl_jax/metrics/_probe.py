@@ -105,7 +105,7 @@ def linear_probe(
     check_range("tolerance", tolerance, 0, jnp.inf, low_open=True, dtype=dtype)
     check_count("max_steps", max_steps)
     scalars = (jnp.asarray(x, dtype) for x in (valid_share, tolerance))
-    return _linear_probe(*arrays, n_classes, key, jnp.int32(max_steps), *scalars)
+    return _linear_probe(arrays, n_classes, key, jnp.int32(max_steps), *scalars)
 
 
 def ridge_probe(
@@ -129,19 +129,10 @@ def ridge_probe(
     :math:`r_i / (1 - h_i)`.
 
     Args:
-      features: As for :func:`linear_probe`.
-      labels: As for :func:`linear_probe`.
-      test_features: As for :func:`linear_probe`.
-      test_labels: As for :func:`linear_probe`.
-      n_classes: As for :func:`linear_probe`.
+      features, labels, test_features, test_labels, n_classes: As for :func:`linear_probe`, whose
+        result and errors are also the same.
       l2: Candidates for :math:`\lambda > 0`; ``alpha / n`` in scikit-learn's parametrisation.
         Values below 1e-5 exceed the precision of float32 for high-dimensional features.
-
-    Returns:
-      :class:`ProbeResult`.
-
-    Raises:
-      ValueError: As :func:`linear_probe`.
 
     References:
       Golub, Heath and Wahba, *Generalized Cross-Validation as a Method for Choosing a Good Ridge
@@ -152,9 +143,8 @@ def ridge_probe(
     >>> print(f"{ridge_probe(x[:150], y[:150], x[150:], y[150:], n_classes=2).accuracy:.2f}")
     0.92
     """
-    return _ridge_probe(
-        *_validate(features, labels, test_features, test_labels, n_classes, l2), n_classes
-    )
+    arrays = _validate(features, labels, test_features, test_labels, n_classes, l2)
+    return _ridge_probe(arrays, n_classes)
 
 
 def _validate(
@@ -180,19 +170,16 @@ def _validate(
     return features, labels, test_features, test_labels, strengths
 
 
-@partial(jax.jit, static_argnums=5)
+@partial(jax.jit, static_argnums=1)
 def _linear_probe(
-    features: Array,
-    labels: Array,
-    test_features: Array,
-    test_labels: Array,
-    l2: Array,
+    arrays: tuple[Array, ...],
     n_classes: int,
     key: Array,
     max_steps: Array,
     valid_share: Array,
     tolerance: Array,
 ) -> ProbeResult:
+    features, labels, test_features, test_labels, l2 = arrays
     keep = has_class(labels, n_classes)
     standardizer, x = standardize(features, keep)
     problem = _logistic.problem(x, labels, jnp.sum(keep))
@@ -220,21 +207,14 @@ def _linear_probe(
         held_out, chosen = jnp.zeros_like(scores).at[order].set(scores), order[best]
         start = jax.tree.map(lambda leaf: leaf[best], path)
     classifier = _logistic.fit(problem, keep, l2[chosen], start, max_steps, tolerance)
+    raw = classifier.unstandardized(standardizer)
     scores = classifier(standardizer(test_features))
-    return _probe_result(
-        scores, test_labels, l2[chosen], held_out, classifier.unstandardized(standardizer)
-    )
+    return _probe_result(scores, test_labels, l2[chosen], held_out, raw)
 
 
-@partial(jax.jit, static_argnums=5)
-def _ridge_probe(
-    features: Array,
-    labels: Array,
-    test_features: Array,
-    test_labels: Array,
-    l2: Array,
-    n_classes: int,
-) -> ProbeResult:
+@partial(jax.jit, static_argnums=1)
+def _ridge_probe(arrays: tuple[Array, ...], n_classes: int) -> ProbeResult:
+    features, labels, test_features, test_labels, l2 = arrays
     keep = has_class(labels, n_classes)
     standardizer, x = standardize(features, keep)
     n = jnp.maximum(jnp.sum(keep), 1).astype(x.dtype)
@@ -270,10 +250,9 @@ def _ridge_probe(
 
     kernel = product(axes, along * inverse[:, None])
     classifier = LinearClassifier(jax.lax.fori_loop(0, 2, refine, kernel), bias)
+    raw = classifier.unstandardized(standardizer)
     scores = classifier(standardizer(test_features))
-    return _probe_result(
-        scores, test_labels, l2[chosen], held_out, classifier.unstandardized(standardizer)
-    )
+    return _probe_result(scores, test_labels, l2[chosen], held_out, raw)
 
 
 def _probe_result(

@@ -25,9 +25,9 @@ def precision_at(
     r"""Computes the precision of the top k, :math:`P@k = \#hits / k`.
 
     Args:
-      hits: Relevance of the items at ranks 1 to ``ranks``, shape ``[*batch, ranks]``.
-      n_relevant: Number of relevant items, shape ``[*batch]``. Unused: it
-        gives all metrics one signature. (Some libraries divide by ``min(k, n_relevant)``.)
+      hits: Relevance :math:`h_i` of the items at ranks 1 to ``ranks``, shape ``[*batch, ranks]``.
+      n_relevant: Number of relevant items, shape ``[*batch]``. Unused here: it gives all metrics
+        one signature. (Some libraries divide by ``min(k, n_relevant)``.)
       k: The cutoff, ``1 <= k <= ranks``; static.
 
     Returns:
@@ -44,16 +44,7 @@ def recall_at(
 ) -> Float[Array, "*batch"]:
     r"""Computes the recall of the top k, :math:`R@k = \#hits / n_{relevant}`.
 
-    Args:
-      hits: Relevance of the items at ranks 1 to ``ranks``, shape ``[*batch, ranks]``.
-      n_relevant: Number of relevant items, shape ``[*batch]``.
-      k: The cutoff, ``1 <= k <= ranks``; static.
-
-    Returns:
-      Shape ``[*batch]``, float32, in [0, 1].
-
-    Raises:
-      ValueError: If ``k`` leaves its range or the shapes do not fit.
+    Arguments, shape and range of the result, and errors are those of :func:`precision_at`.
     """
     return _count(hits, n_relevant, k) / _at_least_one(n_relevant)
 
@@ -65,16 +56,7 @@ def f1_at(
 
     The harmonic mean of precision and recall per user differs from that of their averages.
 
-    Args:
-      hits: Relevance of the items at ranks 1 to ``ranks``, shape ``[*batch, ranks]``.
-      n_relevant: Number of relevant items, shape ``[*batch]``.
-      k: The cutoff, ``1 <= k <= ranks``; static.
-
-    Returns:
-      Shape ``[*batch]``, float32, in [0, 1].
-
-    Raises:
-      ValueError: If ``k`` leaves its range or the shapes do not fit.
+    Arguments, shape and range of the result, and errors are those of :func:`precision_at`.
     """
     return 2 * _count(hits, n_relevant, k) / (k + n_relevant).astype(jnp.float32)
 
@@ -84,20 +66,13 @@ def ndcg_at(
 ) -> Float[Array, "*batch"]:
     r"""Computes the normalised discounted cumulative gain with binary gains.
 
+    Exactly 1 for an ideal ranking.
+
     .. math::
         NDCG@k = \frac{\sum_{i \le k} h_i / \log_2(i + 1)}
                       {\sum_{i \le \min(k, n_{relevant})} 1 / \log_2(i + 1)}
 
-    Args:
-      hits: Relevance :math:`h_i` of the items at ranks 1 to ``ranks``, shape ``[*batch, ranks]``.
-      n_relevant: Number of relevant items, shape ``[*batch]``.
-      k: The cutoff, ``1 <= k <= ranks``; static.
-
-    Returns:
-      Shape ``[*batch]``, float32, in [0, 1]; exactly 1 for an ideal ranking.
-
-    Raises:
-      ValueError: If ``k`` leaves its range or the shapes do not fit.
+    Arguments, shape and range of the result, and errors are those of :func:`precision_at`.
 
     References:
       Järvelin and Kekäläinen, `Cumulated Gain-Based Evaluation of IR Techniques
@@ -124,20 +99,11 @@ def average_precision_at(
     RecBole. trec_eval and ``ranx`` divide by :math:`n_{relevant}`: multiply by
     ``min(k, n_relevant) / n_relevant`` for that convention.
 
-    Args:
-      hits: Relevance :math:`h_i` of the items at ranks 1 to ``ranks``, shape ``[*batch, ranks]``.
-      n_relevant: Number of relevant items, shape ``[*batch]``.
-      k: The cutoff, ``1 <= k <= ranks``; static.
-
-    Returns:
-      Shape ``[*batch]``, float32, in [0, 1].
-
-    Raises:
-      ValueError: If ``k`` leaves its range or the shapes do not fit.
+    Arguments, shape and range of the result, and errors are those of :func:`precision_at`.
     """
     _check(hits, n_relevant, k)
     hits = hits[..., :k]
-    precisions = jnp.cumsum(hits, -1).astype(jnp.float32) / _per_rank(np.arange(1, k + 1), hits)
+    precisions = _precisions(hits)
     return jnp.sum(jnp.where(hits, precisions, 0), -1) / _at_least_one(jnp.minimum(k, n_relevant))
 
 
@@ -152,24 +118,14 @@ def hit_precision_at(
     Called MAP in chapter 3 of the dissertation. Normalised by the number of hits, it does not
     penalise missed relevant items; :func:`average_precision_at` does.
 
-    Args:
-      hits: Relevance :math:`h_i` of the items at ranks 1 to ``ranks``, shape ``[*batch, ranks]``.
-      n_relevant: Number of relevant items, shape ``[*batch]``; unused, see
-        :func:`precision_at`.
-      k: The cutoff, ``1 <= k <= ranks``; static.
-
-    Returns:
-      Shape ``[*batch]``, float32, in [0, 1].
-
-    Raises:
-      ValueError: If ``k`` leaves its range or the shapes do not fit.
+    Arguments, shape and range of the result, and errors are those of :func:`precision_at`.
 
     References:
       "Contrastive Learning for Personalized Recommendation", table 3.3.
     """
     _check(hits, n_relevant, k)
     hits = hits[..., :k]
-    precisions = jnp.cumsum(hits, -1).astype(jnp.float32) / _per_rank(np.arange(1, k + 1), hits)
+    precisions = _precisions(hits)
     best = lax.cummax(precisions, axis=hits.ndim - 1, reverse=True)
     return jnp.sum(jnp.where(hits, best, 0), -1) / _at_least_one(jnp.sum(hits, -1))
 
@@ -181,17 +137,7 @@ def reciprocal_rank_at(
 
     Its mean over users is MRR@k.
 
-    Args:
-      hits: Relevance of the items at ranks 1 to ``ranks``, shape ``[*batch, ranks]``.
-      n_relevant: Number of relevant items, shape ``[*batch]``; unused, see
-        :func:`precision_at`.
-      k: The cutoff, ``1 <= k <= ranks``; static.
-
-    Returns:
-      Shape ``[*batch]``, float32, in [0, 1].
-
-    Raises:
-      ValueError: If ``k`` leaves its range or the shapes do not fit.
+    Arguments, shape and range of the result, and errors are those of :func:`precision_at`.
     """
     _check(hits, n_relevant, k)
     return jnp.max(jnp.where(hits[..., :k], 1 / _per_rank(np.arange(1, k + 1), hits), 0), -1)
@@ -202,17 +148,7 @@ def hit_rate_at(
 ) -> Float[Array, "*batch"]:
     """Computes the hit rate: 1 if any item of the top k is relevant, else 0.
 
-    Args:
-      hits: Relevance of the items at ranks 1 to ``ranks``, shape ``[*batch, ranks]``.
-      n_relevant: Number of relevant items, shape ``[*batch]``; unused, see
-        :func:`precision_at`.
-      k: The cutoff, ``1 <= k <= ranks``; static.
-
-    Returns:
-      Shape ``[*batch]``, float32, 0 or 1.
-
-    Raises:
-      ValueError: If ``k`` leaves its range or the shapes do not fit.
+    Arguments, shape and range of the result, and errors are those of :func:`precision_at`.
     """
     return (_count(hits, n_relevant, k) > 0).astype(jnp.float32)
 
@@ -237,8 +173,7 @@ def auc(
       n_irrelevant: Number of irrelevant candidates, shape ``[*batch]``.
 
     Returns:
-      Shape ``[*batch]``, at least float32, in [0, 1]; 0.5 if there is no pair to
-      compare.
+      Shape ``[*batch]``, at least float32, in [0, 1]; 0.5 if there is no pair to compare.
 
     Raises:
       ValueError: If the shapes differ.
@@ -262,6 +197,12 @@ def _check(hits: Array, n_relevant: Array, k: int) -> None:
 def _count(hits: Array, n_relevant: Array, k: int) -> Float[Array, "*batch"]:
     _check(hits, n_relevant, k)
     return jnp.sum(hits[..., :k], -1).astype(jnp.float32)
+
+
+def _precisions(hits: Array) -> Float[Array, "*batch ranks"]:
+    """Computes the precision at every rank."""
+    ranks = _per_rank(np.arange(1, hits.shape[-1] + 1), hits)
+    return jnp.cumsum(hits, -1).astype(jnp.float32) / ranks
 
 
 def _at_least_one(count: Array) -> Float[Array, "*batch"]:

@@ -13,8 +13,6 @@ from .._floats import at_least_float32
 from .._scaling import normalize_rows
 from ._features import HIGHEST, best_class
 
-_NONE = jnp.iinfo(jnp.int32).max
-
 
 def retrieval_recall(
     first: Float[Array, "n dim"],
@@ -57,17 +55,19 @@ def retrieval_recall(
         check_shape("second", second, first.shape)
         place = jnp.arange(len(first), dtype=jnp.int32)
         relevant = place, place
-    of_first, of_second = relevant
-    ways = {"first": (first, second, of_first, of_second)}
-    ways["second"] = (second, first, of_second, of_first)
+    ways = {
+        "first": (first, second, *relevant),
+        "second": (second, first, *relevant[::-1]),
+    }
     found = {}
-    for name, (queries, answers, of_queries, of_answers) in ways.items():
-        ranks = retrieval_ranks(queries, answers, of_queries, of_answers, block_size=block_size)
+    for name, arrays in ways.items():
+        ranks = retrieval_ranks(*arrays, block_size=block_size)
         n = jnp.sum(ranks > 0)
         for k in ks:
             hits = jnp.sum((ranks > 0) & (ranks <= k))
             found[f"{name}_recall@{k}"] = hits.astype(jnp.float32) / n.astype(jnp.float32)
-        found[f"{name}_median_rank"] = _median(ranks)
+        positive = jnp.where(ranks > 0, ranks.astype(jnp.float32), jnp.nan)
+        found[f"{name}_median_rank"] = jnp.nanmedian(positive)
     return found
 
 
@@ -86,11 +86,8 @@ def retrieval_ranks(
     Other matches do not increase the rank. NaN counts as a non-match with a higher similarity.
 
     Args:
-      queries: Query embeddings, shape ``[n, dim]``; need not be normalised.
-      answers: Candidate embeddings, shape ``[m, dim]``.
-      of_queries: Match ids of the queries, shape ``[n]``; negative for queries without a match.
-      of_answers: Match ids of the candidates, shape ``[m]``; negative for candidates that match no
-        query.
+      queries, answers: Embeddings, ``[n, dim]`` and ``[m, dim]``; need not be normalised.
+      of_queries, of_answers: Match ids, ``[n]`` and ``[m]``; negative for no match.
       block_size: Number of queries per block; static.
 
     Returns:
@@ -185,11 +182,3 @@ def _ranks(
         return jnp.where(jnp.any(right, axis=1), ranks, 0)
 
     return map_blocks(of_block, (queries, of_queries), block_size)
-
-
-def _median(ranks: Int[Array, "n"]) -> Float[Array, ""]:
-    """Median of the positive ranks; NaN without any."""
-    n = jnp.sum(ranks > 0)
-    in_order = jnp.sort(jnp.where(ranks > 0, ranks, _NONE))
-    low, high = (in_order[i].astype(jnp.float32) for i in (jnp.maximum(n - 1, 0) // 2, n // 2))
-    return jnp.where(n > 0, (low + high) / 2, jnp.nan)

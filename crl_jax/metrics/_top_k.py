@@ -58,12 +58,8 @@ def approx_top_k(
     On other devices it is exact up to the order of ties. :func:`top_k_recall` measures the recall.
 
     Args:
-      scores: As for :func:`top_k`.
-      k: As for :func:`top_k`.
+      scores, k: As for :func:`top_k`.
       recall_target: Expected share of the ``k`` largest scores that is found, in (0, 1]; static.
-
-    Raises:
-      ValueError: If ``k`` or ``recall_target`` leaves its range.
 
     >>> values, indices = approx_top_k(jnp.array([1.0, 4.0, 2.0, 3.0]), 2)
     >>> print(values, indices)
@@ -94,14 +90,8 @@ def sharded_top_k(
 ) -> tuple[Float[Array, "rows k"], Int[Array, "rows k"]]:
     """Computes :func:`top_k` of sharded scores, bit for bit.
 
-    Each device selects from its own columns; the candidates of all devices are then merged.
-
-    Args:
-      mesh: Device mesh. Rows are sharded over its axis ``data`` and columns over its axis
-        ``table``, if present.
-      scores: As for :func:`top_k`.
-      k: As for :func:`top_k`.
-      select: Selection on each device: :func:`top_k` or an approximate one.
+    Rows are sharded over the axis ``data`` of the mesh and columns over its axis ``table``, if
+    present. Each device applies ``select`` to its own columns; the candidates are then merged.
     """
     n_rows, rows, columns = len(scores), mesh_axis(mesh, DATA), mesh_axis(mesh, TABLE)
 

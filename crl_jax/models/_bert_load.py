@@ -12,7 +12,6 @@ import numpy as np
 
 from ..data import DataError
 from ._bert import BERT, Pooling
-from ._bert_arrays import Arrays, read_arrays
 
 # Attributes of BERT by their names in a config.json.
 _CONFIG = {
@@ -40,6 +39,14 @@ _IN_LAYER = {
     "output.dense": "linear_2",
     "output.LayerNorm": "norm_2",
 }
+
+_DTYPES: dict[str, Any] = {
+    "F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": jnp.bfloat16,
+    "I64": np.int64, "I32": np.int32, "I16": np.int16, "I8": np.int8, "U8": np.uint8,
+    "BOOL": np.bool_,
+}  # fmt: skip
+
+Arrays = dict[str, np.ndarray]
 
 
 class LoadedBERT(NamedTuple):
@@ -85,7 +92,7 @@ def load_bert(
         path = path / "model.safetensors"
     if not path.exists():
         raise FileNotFoundError(f"{path}: there is no such file.")
-    read = read_arrays(path)
+    read = _read_arrays(path)
     arrays = {_current_name(name): array for name, array in read.items()}
     if len(arrays) < len(read):
         raise DataError(f"{path}: expected each array once, got some with and without bert.")
@@ -119,12 +126,8 @@ def load_bert(
 
 def _current_name(name: str) -> str:
     """Current name of an array, without the prefix of the encoder."""
-    name = name.removeprefix("bert.")
-    return re.sub(r"LayerNorm\.(gamma|beta)$", _current_layer_norm, name)
-
-
-def _current_layer_norm(found: re.Match[str]) -> str:
-    return "LayerNorm." + {"gamma": "weight", "beta": "bias"}[found[1]]
+    name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name.removeprefix("bert."))
+    return re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
 
 
 def _expected_arrays(settings: BERT) -> Iterator[tuple[str, str, tuple[int, ...]]]:
@@ -213,3 +216,40 @@ def _config_from_shapes(path: Path, arrays: Arrays) -> dict[str, int]:
         "n_positions": rows("embeddings.position_embeddings.weight"),
         "n_types": rows("embeddings.token_type_embeddings.weight"),
     }
+
+
+def _read_arrays(path: Path) -> Arrays:
+    """Returns all arrays of a file, without pickle."""
+    if path.suffix == ".safetensors":
+        return _read_safetensors(path)
+    if path.suffix != ".npz":
+        raise DataError(
+            f"{path}: expected a file that ends in .safetensors or .npz, got {path.suffix!r}."
+        )
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # zipfile and NumPy raise nearly anything on damaged bytes
+        raise DataError(f"{path}: expected an archive of arrays, got {error!r}.") from error
+
+
+def _read_safetensors(path: Path) -> Arrays:
+    try:
+        from safetensors import SafetensorError, deserialize
+    except ImportError:
+        raise ImportError(f"{path}: reading safetensors needs `pip install safetensors`.") from None
+    try:
+        entries = deserialize(path.read_bytes())
+    except SafetensorError as error:
+        raise DataError(f"{path}: expected a safetensors file, got {error}.") from None
+    arrays = {}
+    for name, entry in entries:
+        if (dtype := _DTYPES.get(entry["dtype"])) is None:
+            raise DataError(
+                f"{path}: expected {name} to have one of the types {', '.join(_DTYPES)}, "
+                f"got {entry['dtype']}."
+            )
+        arrays[name] = np.frombuffer(entry["data"], dtype).reshape(entry["shape"])
+    return arrays

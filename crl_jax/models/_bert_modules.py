@@ -1,6 +1,7 @@
 """Modules of :class:`BERT`, imported when one is built."""
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -10,47 +11,16 @@ from jaxtyping import Array, Bool, Float, Key
 from .._floats import at_least_float32
 from ..data import Tokens
 from ._bert import BERT
+from ._layers import LayerNorm, Linear
 
 Drop = Callable[[Float[Array, "*shape"]], Float[Array, "*shape"]]
 """Dropout with another random key at each call."""
 
-_STD = 0.02
+_INIT = nnx.initializers.normal(0.02)
 
 
 class DropoutKey(nnx.Variable):
     """Data of the random key for the next call."""
-
-
-class Linear(nnx.Module):
-    """Linear layer in the dtype of its input."""
-
-    def __init__(self, n_in: int, n_out: int, rngs: nnx.Rngs):
-        self.kernel = nnx.Param(_STD * jax.random.normal(rngs.params(), (n_in, n_out)))
-        self.bias = nnx.Param(jnp.zeros(n_out))
-
-    def __call__(self, x: Float[Array, "*batch n_in"]) -> Array:
-        """Returns outputs ``[*batch, n_out]``."""
-        bias = self.bias[...].astype(x.dtype)
-        return x @ self.kernel[...].astype(x.dtype) + jax.lax.broadcast_in_dim(
-            bias, (*x.shape[:-1], bias.size), (x.ndim - 1,)
-        )
-
-
-class LayerNorm(nnx.Module):
-    """Layer normalisation."""
-
-    def __init__(self, n: int, epsilon: float):
-        self.scale = nnx.Param(jnp.ones(n, jnp.result_type(float)))
-        self.bias = nnx.Param(jnp.zeros(n))
-        self.epsilon = epsilon
-
-    def __call__(self, x: Float[Array, "batch length n"]) -> Array:
-        """Returns normalised vectors in the dtype of ``x``."""
-        wide, scale, bias = at_least_float32(x, self.scale[...], self.bias[...])
-        centred = wide - jnp.mean(wide, axis=-1, keepdims=True)
-        variance = jnp.mean(centred**2, axis=-1, keepdims=True)
-        out = centred * jax.lax.rsqrt(variance + self.epsilon) * scale[None, None]
-        return (out + bias[None, None]).astype(x.dtype)
 
 
 class Attention(nnx.Module):
@@ -59,8 +29,8 @@ class Attention(nnx.Module):
     def __init__(self, settings: BERT, rngs: nnx.Rngs):
         width = settings.width
         self.n_heads = settings.n_heads
-        self.query, self.key = Linear(width, width, rngs), Linear(width, width, rngs)
-        self.value, self.out = Linear(width, width, rngs), Linear(width, width, rngs)
+        linear = partial(Linear, width, width, _INIT, rngs)
+        self.query, self.key, self.value, self.out = linear(), linear(), linear(), linear()
 
     def __call__(
         self, x: Float[Array, "batch length width"], mask: Bool[Array, "batch length"], drop: Drop
@@ -83,7 +53,8 @@ class Layer(nnx.Module):
         width, inner = settings.width, settings.inner_width
         self.attention = Attention(settings, rngs)
         self.norm_1 = LayerNorm(width, settings.epsilon)
-        self.linear_1, self.linear_2 = Linear(width, inner, rngs), Linear(inner, width, rngs)
+        self.linear_1 = Linear(width, inner, _INIT, rngs)
+        self.linear_2 = Linear(inner, width, _INIT, rngs)
         self.norm_2 = LayerNorm(width, settings.epsilon)
 
     def __call__(
@@ -99,9 +70,9 @@ class BERTModule(nnx.Module):
     """Embeddings, Transformer layers and pooling."""
 
     def __init__(self, settings: BERT, rngs: nnx.Rngs):
-        self.token_embedding = _table(settings.vocab_size, settings.width, rngs)
-        self.position_embedding = _table(settings.n_positions, settings.width, rngs)
-        self.type_embedding = _table(settings.n_types, settings.width, rngs)
+        sizes = (settings.vocab_size, settings.n_positions, settings.n_types)
+        tables = (nnx.Param(_INIT(rngs.params(), (n, settings.width))) for n in sizes)
+        self.token_embedding, self.position_embedding, self.type_embedding = tables
         self.norm = LayerNorm(settings.width, settings.epsilon)
         self.names = tuple(f"layer_{i}" for i in range(1, settings.n_layers + 1))
         for name in self.names:
@@ -165,10 +136,6 @@ class BERTModule(nnx.Module):
             return _dropout(jax.random.fold_in(key, n_calls), x, rate)
 
         return drop
-
-
-def _table(n: int, width: int, rngs: nnx.Rngs) -> nnx.Param[Array]:
-    return nnx.Param(_STD * jax.random.normal(rngs.params(), (n, width)))
 
 
 def _dropout(key: Key[Array, ""], x: Array, rate: float) -> Array:

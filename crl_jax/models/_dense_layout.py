@@ -8,52 +8,38 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, BFloat16, Bool, Float, Int, Int64
+from jaxtyping import Array, BFloat16, Bool, Float
 
 from .._pytree import pytree_dataclass
+from ..data import Interactions
+from ._gather_layout import Pair
 
 
 @pytree_dataclass(eq=False)
 class DenseLayout:
-    """Adjacency matrix in bfloat16, which represents 0 and 1 exactly.
+    """Adjacency matrix in bfloat16, which represents 0 and 1 exactly."""
 
-    Attributes:
-      adjacency: 1 for each interaction, ``[n_users, n_items]``.
-      edges: User and item of each interaction, ``[2, n]``; None if edges cannot be dropped.
-    """
-
-    adjacency: Any
-    edges: Any
+    adjacency: Any  # [n_users, n_items]
+    edges: Any  # user and item of each interaction, [2, n]; None if edges cannot be dropped
 
     @classmethod
-    def from_csr(
-        cls,
-        indptr: Int64[np.ndarray, " rows"],
-        items: Int[np.ndarray, " n"],
-        n_items: int,
-        droppable: bool,
-    ) -> "DenseLayout":
-        """Builds the layout from interactions in CSR form."""
-        n_users = len(indptr) - 1
-        users = np.repeat(np.arange(n_users, dtype=np.int32), np.diff(indptr))
-        edges = jnp.asarray(np.stack([users, items.astype(np.int32)]))
-        adjacency = _matrix(n_users, n_items, edges, jnp.ones(len(items), jnp.bfloat16))
+    def from_interactions(cls, train: Interactions, droppable: bool) -> "DenseLayout":
+        """Builds the layout of a log; edges can be dropped if ``droppable``."""
+        edges = jnp.asarray(np.stack([train.users, train.items]).astype(np.int32))
+        adjacency = _matrix(train.n_users, train.n_items, edges, jnp.ones(len(train), jnp.bfloat16))
         return cls(adjacency, edges if droppable else None)
 
-    def permute(self, users: Array, items: Array) -> tuple[Array, Array]:
+    def permute(self, users: Array, items: Array) -> Pair:
         """Returns the tables unchanged."""
         return users, items
 
     unpermute = permute
 
-    def neighbour_sums(
-        self, tables: tuple[Array, Array], scales: tuple[Array, Array]
-    ) -> tuple[Array, Array]:
+    def neighbour_sums(self, tables: Pair, scales: Pair) -> Pair:
         """Scaled sums over the neighbours of each user and item."""
         (users, items), (user_scale, item_scale) = tables, scales
-        return user_scale * _times(self.adjacency, items, 1), item_scale * _times(
-            self.adjacency, users, 0
-        )
+        user_sums, item_sums = _times(self.adjacency, items, 1), _times(self.adjacency, users, 0)
+        return user_scale * user_sums, item_scale * item_sums
 
     def mask_edges(self, keep: Bool[Array, "n"]) -> "DenseLayout":
         """Returns the layout with only the interactions where ``keep`` is True."""
@@ -78,9 +64,7 @@ def _times(
     return lax.platform_dependent(matrix, table, cpu=exact, default=split)
 
 
-def _times_exact(
-    matrix: BFloat16[Array, "m n"], table: Float[Array, "_rows dim"], side: int
-) -> Float[Array, "_sums dim"]:
+def _times_exact(matrix: Array, table: Array, side: int) -> Array:
     """Product in the dtype of the table: XLA on CPUs lacks some bfloat16 products."""
     contract = (((side,), (0,)), ((), ()))
     return lax.dot_general(

@@ -18,12 +18,7 @@ Similarity = Literal["inner", "cosine"]
 
 
 class Tables(NamedTuple):
-    """User and item vectors of an encoder.
-
-    Attributes:
-      users: Vector of each user, ``[n_users, dim]``.
-      items: Vector of each item, ``[n_items, dim]``.
-    """
+    """User and item vectors of an encoder: ``[n_users, dim]`` and ``[n_items, dim]``."""
 
     users: Float[Array, "n_users dim"]
     items: Float[Array, "n_items dim"]
@@ -74,9 +69,7 @@ class Encoder(ABC):
     def encode(self, params: Any, key: Key[Array, ""] | None = None) -> Tables:
         """Returns the vectors of all users and items.
 
-        Args:
-          params: Parameters.
-          key: Random key for training, for instance for dropout; None for inference.
+        With a random ``key`` for training, for instance with dropout; without for inference.
         """
 
     def score(
@@ -125,8 +118,6 @@ class Encoder(ABC):
 def inner_scores(tables: Tables, users: Int[Array, "batch"]) -> Float[Array, "batch n_items"]:
     """Scores of users with all items, in full float32 on every backend.
 
-    Args:
-      tables: Vectors whose inner products are the scores, see :meth:`Encoder.serving_tables`.
-      users: User indices.
+    ``tables`` are vectors whose inner products are the scores, see :meth:`Encoder.serving_tables`.
     """
     return jnp.matmul(tables.users[users], tables.items.T, precision=jax.lax.Precision.HIGHEST)

@@ -21,9 +21,13 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Int64
 
 from .._pytree import pytree_dataclass
+from ..data import Interactions
 
 WIDTHS = (4, 8, 16, 32)
 """Widths of blocks. Rows are padded to the next width; those longer than the last are cut."""
+
+Pair = tuple[Array, Array]
+"""Arrays of users and of items."""
 
 _ROWS = lax.GatherDimensionNumbers(
     offset_dims=(1,), collapsed_slice_dims=(0,), start_index_map=(0,)
@@ -32,16 +36,11 @@ _ROWS = lax.GatherDimensionNumbers(
 
 @pytree_dataclass(eq=False)
 class NeighbourSums:
-    """Indices of the rows that are summed to each row of another table.
+    """Indices of the rows that are summed to each row of another table."""
 
-    Attributes:
-      blocks: For each width the indices of the summands, ``[rows, width]``.
-      pieces: Indices for the pieces of longer rows, ``[n_pieces + 1, width]``, the last one empty;
-        None if no row is longer.
-      rest: Sums of pieces to the longer rows.
-    """
-
-    blocks: Any
+    blocks: Any  # for each width the indices of the summands, [rows, width]
+    # Indices for the pieces of longer rows, [n_pieces + 1, width], the last one empty, and sums of
+    # pieces to the longer rows; None if no row is longer.
     pieces: Any
     rest: Any
 
@@ -77,20 +76,12 @@ class NeighbourSums:
 
 @pytree_dataclass(eq=False)
 class BipartiteSide:
-    """Permutation of users or of items, and the summands of each.
+    """Permutation of users or of items, and the summands of each."""
 
-    Attributes:
-      order: User or item at each position, ``[n + 1]``; ``n`` at the position of the padding row.
-      position: Position of each user or item, ``[n]``.
-      sums: Positions on the other side that are summed for each position.
-      edges: Interaction of each entry of ``sums``, the number of interactions for padding; None if
-        edges cannot be dropped.
-    """
-
-    order: Any
-    position: Any
-    sums: Any
-    edges: Any
+    order: Any  # user or item at each position, [n + 1]; n at the position of the padding row
+    position: Any  # position of each user or item, [n]
+    sums: Any  # positions on the other side that are summed for each position
+    edges: Any  # interaction of each entry of `sums`, n for padding; None if none can be dropped
 
     def permute(self, table: Float[Array, "n dim"]) -> Float[Array, "_numbers dim"]:
         """Permutes a table, with zeros in the padding row."""
@@ -109,62 +100,39 @@ class GatherLayout:
     items: Any
 
     @classmethod
-    def from_csr(
-        cls,
-        indptr: Int64[np.ndarray, " rows"],
-        items: Int[np.ndarray, " n"],
-        n_items: int,
-        droppable: bool,
-    ) -> "GatherLayout":
-        """Builds the layout from interactions in CSR form."""
-        n_users, n = len(indptr) - 1, len(items)
-        users = np.repeat(np.arange(n_users), np.diff(indptr))
-        by_item = np.argsort(items, kind="stable")
-        item_degrees = np.bincount(items, minlength=n_items)
-        user_order, item_order = _order(np.diff(indptr)), _order(item_degrees)
-        user_position, item_position = np.argsort(user_order), np.argsort(item_order)
+    def from_interactions(cls, train: Interactions, droppable: bool) -> "GatherLayout":
+        """Builds the layout of a log; edges can be dropped if ``droppable``."""
+        degrees = train.degrees, train.item_counts
+        orders = [_order(d) for d in degrees]
+        positions = [np.argsort(order) for order in orders]
 
-        def side(
-            order: np.ndarray,
-            position: np.ndarray,
-            indptr: np.ndarray,
-            others: np.ndarray,
-            other_position: np.ndarray,
-            interactions: np.ndarray,
-        ) -> BipartiteSide:
-            lengths = np.append(np.diff(indptr), 0)[order]
-            begins = indptr[order]
-            sums = _sums(begins, lengths, np.append(other_position[others], other_position[-1]))
-            edges = _sums(begins, lengths, np.append(interactions, n)) if droppable else None
-            return BipartiteSide(_int32(order), _int32(position[:-1]), sums, edges)
+        def side(i: int, others: np.ndarray, interactions: np.ndarray) -> BipartiteSide:
+            begins = np.append(0, np.cumsum(degrees[i]))[orders[i]]
+            lengths = np.append(degrees[i], 0)[orders[i]]
+            other = positions[1 - i]
+            sums = _sums(begins, lengths, np.append(other[others], other[-1]))
+            numbers = np.append(interactions, len(train))
+            edges = _sums(begins, lengths, numbers) if droppable else None
+            return BipartiteSide(_int32(orders[i]), _int32(positions[i][:-1]), sums, edges)
 
-        item_indptr = np.concatenate(([0], np.cumsum(item_degrees)))
-        return cls(
-            users=side(user_order, user_position, indptr, items, item_position, np.arange(n)),
-            items=side(
-                item_order, item_position, item_indptr, users[by_item], user_position, by_item
-            ),
-        )
+        by_item = np.argsort(train.items, kind="stable")
+        users = side(0, train.items, np.arange(len(train)))
+        return cls(users, side(1, train.users[by_item], by_item))
 
-    def permute(self, users: Array, items: Array) -> tuple[Array, Array]:
+    def permute(self, users: Array, items: Array) -> Pair:
         """Permutes both tables."""
         return self.users.permute(users), self.items.permute(items)
 
-    def unpermute(self, users: Array, items: Array) -> tuple[Array, Array]:
+    def unpermute(self, users: Array, items: Array) -> Pair:
         """Inverse of :meth:`permute`."""
         return self.users.unpermute(users), self.items.unpermute(items)
 
-    def neighbour_sums(
-        self, tables: tuple[Array, Array], scales: tuple[Array, Array]
-    ) -> tuple[Array, Array]:
+    def neighbour_sums(self, tables: Pair, scales: Pair) -> Pair:
         """Scaled sums over the neighbours of each user and item, of permuted tables."""
         (users, items), (user_scale, item_scale) = tables, scales
         # The barrier hides the value of a graph that is a constant of the program.
         true = lax.optimization_barrier(self.users.order)[0] >= 0
-        return (
-            self.users.sums(items, user_scale, true),
-            self.items.sums(users, item_scale, true),
-        )
+        return self.users.sums(items, user_scale, true), self.items.sums(users, item_scale, true)
 
     def interactions(self) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
         """Returns user and item of each interaction on the host."""

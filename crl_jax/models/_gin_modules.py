@@ -8,20 +8,7 @@ from jaxtyping import Array, Float, Int
 from .._floats import at_least_float32
 from ._gin import GIN
 from ._graph_batch import GraphBatch
-from ._resnet_modules import BatchNorm
-
-
-class Dense(nnx.Module):
-    """Linear layer in the dtype of its input."""
-
-    def __init__(self, n_in: int, n_out: int, rngs: nnx.Rngs):
-        initial = nnx.initializers.xavier_uniform()
-        self.kernel = nnx.Param(initial(rngs.params(), (n_in, n_out)))
-        self.bias = nnx.Param(jnp.zeros(n_out))
-
-    def __call__(self, x: Float[Array, "nodes n_in"]) -> Array:
-        """Returns outputs ``[nodes, n_out]``."""
-        return x @ self.kernel[...].astype(x.dtype) + self.bias[...].astype(x.dtype)[None]
+from ._layers import BatchNorm, Linear
 
 
 class GINModule(nnx.Module):
@@ -30,10 +17,12 @@ class GINModule(nnx.Module):
     def __init__(self, settings: GIN, rngs: nnx.Rngs):
         self.n_in, self.n_layers = settings.n_in, settings.n_layers
         self.epsilon = settings.epsilon
-        n_in = settings.n_in
+        n_in, kernel_init = settings.n_in, nnx.initializers.xavier_uniform()
         for layer in range(1, settings.n_layers + 1):
-            setattr(self, f"first_{layer}", Dense(n_in, settings.width, rngs))
-            setattr(self, f"second_{layer}", Dense(settings.width, settings.width, rngs))
+            setattr(self, f"first_{layer}", Linear(n_in, settings.width, kernel_init, rngs))
+            setattr(
+                self, f"second_{layer}", Linear(settings.width, settings.width, kernel_init, rngs)
+            )
             setattr(self, f"norm_{layer}", BatchNorm(settings.width))
             n_in = settings.width
 

@@ -98,16 +98,13 @@ class GraphArrays:
     def budget(self, n: int, *, drawn: bool = False) -> tuple[int, int]:
         """Number of nodes and edges that suffice for any ``n`` distinct graphs.
 
-        If ``n`` exceeds the number of graphs, they are taken to repeat cyclically.
-
-        Args:
-          n: Number of graphs.
-          drawn: Whether graphs are drawn at random. The budget then fails with probability 1e-12 at
-            most, and is often half of the guaranteed one.
+        If ``n`` exceeds the number of graphs, they are taken to repeat cyclically. For graphs that
+        are ``drawn`` at random, the budget fails with probability 1e-12 at most, and is often half
+        of the guaranteed one.
         """
-        kinds = (self.likely_nodes, self.likely_edges) if drawn else ()
+        bounds = (self.max_nodes, self.max_edges)
         sizes = []
-        for sums in kinds or (self.max_nodes, self.max_edges):
+        for sums in (self.likely_nodes, self.likely_edges) if drawn else bounds:
             rounds, left = divmod(n, self.n)
             size = rounds * sums[-1]
             if left:  # the next power of two, or all
@@ -125,11 +122,8 @@ class GraphArrays:
 
         Args:
           index: Graph indices, ``[batch]``, each in ``[0, n)``.
-          n_packs: Number of packs, which must divide the batch; static.
+          n_packs: Number of packs, which must divide the batch (else ``ValueError``); static.
           drawn: Whether graphs are drawn at random, see :meth:`budget`; static.
-
-        Raises:
-          ValueError: If ``n_packs`` does not divide the batch.
         """
         check_count("n_packs", n_packs)
         if index.shape[0] % n_packs:
@@ -149,9 +143,8 @@ def _pack(
     edge_graph, edge, edge_where, edge_counts, edges_fit = _slots(
         arrays.edge_offsets, index, n_edges
     )
-    features = arrays.features[_array_index(arrays.node_offsets, index, graph, node)].astype(
-        jnp.float32
-    )
+    at = _array_index(arrays.node_offsets, index, graph, node)
+    features = arrays.features[at].astype(jnp.float32)
     features = jnp.where(node_where[:, None], features, 0)
     features = jnp.where(fits & edges_fit, features, jnp.nan)
     starts = jnp.cumsum(counts) - counts
@@ -200,10 +193,7 @@ def _likely_sums(counts: np.ndarray, max_sums: tuple[int, ...]) -> tuple[int, ..
     moments = np.array([np.mean(np.exp(slope * (counts / scale - 1))) for slope in slopes])
     rates = np.log(moments) + slopes  # log E exp(slope * count / scale)
     bounds = []
-    for power, largest in enumerate(max_sums):
-        if power == len(max_sums) - 1:
-            bounds.append(largest)  # the sum of all counts
-        else:
-            bound = np.min((2**power * rates - np.log(_FAILURE_PROBABILITY)) / slopes) * scale
-            bounds.append(min(largest, int(np.ceil(bound))))
-    return tuple(bounds)
+    for power, largest in enumerate(max_sums[:-1]):
+        bound = np.min((2**power * rates - np.log(_FAILURE_PROBABILITY)) / slopes) * scale
+        bounds.append(min(largest, int(np.ceil(bound))))
+    return (*bounds, max_sums[-1])  # the sum of all counts

@@ -83,12 +83,10 @@ class InteractionGraph:
             n_users=train.n_users,
             n_items=train.n_items,
             n_interactions=len(train),
-            user_degrees=jnp.asarray(np.diff(train.indptr).astype(np.int32)),
-            item_degrees=jnp.asarray(
-                np.bincount(train.items, minlength=train.n_items).astype(np.int32)
-            ),
+            user_degrees=jnp.asarray(train.degrees, jnp.int32),
+            item_degrees=jnp.asarray(train.item_counts, jnp.int32),
             edge_scale=jnp.float32(1),
-            layout=kind.from_csr(train.indptr, train.items, train.n_items, droppable),
+            layout=kind.from_interactions(train, droppable),
         )
 
     def shard(self, mesh: Mesh) -> "InteractionGraph":
@@ -109,10 +107,8 @@ class InteractionGraph:
     def drop(self, key: Key[Array, ""], rate: float) -> "InteractionGraph":
         """Drops each edge with probability ``rate`` and rescales the others by ``1 / (1 - rate)``.
 
-        Degrees remain those of the whole graph, so that expected sums do not change.
-
-        Raises:
-          ValueError: If the graph was built without ``droppable``.
+        Degrees remain those of the whole graph, so that expected sums do not change. Raises
+        ``ValueError`` if the graph was built without ``droppable``.
         """
         users = self.layout.users if isinstance(self.layout, GatherLayout) else self.layout
         if getattr(users, "edges", None) is None:

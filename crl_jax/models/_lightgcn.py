@@ -91,24 +91,21 @@ class LightGCN(Encoder):
         initializer: Initializer = PUBLISHED,
         layout: Layout = "auto",
     ) -> "LightGCN":
-        """Builds an encoder for the users and items of a log.
+        """Builds an encoder for the users and items of a log; see the attributes for their ranges.
 
         Args:
           train: Training interactions only.
           dim: Dimension of the vectors.
           n_layers: Number of propagations, L ≥ 1.
           layer_weights: Weights of the layers 0 to L; by default all are 1 / (L + 1).
-          edge_dropout: Probability p in [0, 1) of dropping an edge, in both directions, at each
-            training step. Remaining edges are scaled by 1 / (1 - p).
-          node_dropout: Probability p in [0, 1) of dropping a user or item with all its edges.
-            Remaining edges are scaled by 1 / (1 - p)².
+          edge_dropout: Drops edges, in both directions, at each training step. Remaining edges are
+            scaled by 1 / (1 - p).
+          node_dropout: Drops users and items with all their edges. Remaining edges are scaled by
+            1 / (1 - p)².
           walk: Drops edges independently in each layer: SGL's random walk.
           renormalize: Divides by the remaining degrees instead of rescaling edges, as in SGL's
             published code. This changes expected values.
-          noise: Length of the random vectors added to the rows of each layer after the first at
-            each training step; None for none.
-          similarity: ``"inner"`` or ``"cosine"``.
-          initializer: Initializer of each table.
+          noise, similarity, initializer: See the attributes.
           layout: See :meth:`InteractionGraph.from_interactions`.
 
         Raises:
@@ -160,13 +157,7 @@ class LightGCN(Encoder):
     def mixes(
         self, params: Any, key: Key[Array, ""] | None, weights: Sequence[Sequence[float]]
     ) -> tuple[Tables, ...]:
-        """Several weighted sums of the layers of one propagation.
-
-        Args:
-          params: Parameters.
-          key: See :meth:`encode`.
-          weights: Weights of the layers 0, 1, ... for each sum.
-        """
+        """Several weighted sums of the layers of one propagation, see :meth:`encode`."""
         tables, noise = Tables(params["users"], params["items"]), None
         if key is not None and self.noise is not None:
             noise = LayerNoise(self.noise, jax.random.fold_in(key, 1))

@@ -45,14 +45,11 @@ class Network:
         """Calls the module; returns its outputs and the updated other variables.
 
         Args:
-          params: Parameters.
-          rest: Other variables.
+          params, rest: Parameters and other variables, from :meth:`init`.
           *args: Arguments of the module.
           train: Whether to use batch statistics and dropout. Static.
-          method: Name of the module's method to call, such as ``"features"``. Static.
-
-        Raises:
-          ValueError: If the module does not have this method.
+          method: Name of the module's method to call, such as ``"features"``; ``ValueError`` if
+            there is none. Static.
         """
         from flax import nnx
 

@@ -1,4 +1,4 @@
-"""Batch and group normalisation, with gradients in few passes over memory.
+"""Batch normalisation, with gradients in few passes over memory.
 
 Batch statistics are sums over all axes but the last. Under ``jit`` these include the examples on
 all devices, so that statistics do not depend on the sharding of a batch.
@@ -11,20 +11,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .._floats import at_least_float32
-
 EPSILON = 1e-5
 """Added to variances, as in PyTorch."""
 
 
 class BatchStats(NamedTuple):
-    """Statistics of a batch, not differentiated.
-
-    Attributes:
-      mean: Mean of each channel.
-      var: Variance of each channel, divided by ``n``.
-      n: Number of positions included.
-    """
+    """Mean and variance of each channel over ``n`` positions, not differentiated."""
 
     mean: Float[Array, "n_channels"]
     var: Float[Array, "n_channels"]
@@ -44,20 +36,9 @@ def batch_norm(
 
     .. math:: y = \gamma\,\frac{x - \mathrm{mean}(x)}{\sqrt{\mathrm{var}(x) + 10^{-5}}} + \beta
 
-    Args:
-      x: Activations.
-      scale: The γ of each channel, at least float32.
-      bias: The β of each channel, at least float32.
-      where: False for examples that are normalised but excluded from the statistics.
-      skip: Residual added to y.
-      relu: Whether to apply ReLU to that sum. Static.
-
-    Returns:
-      Normalised activations, in the dtype of ``x``, and the batch statistics.
-
-    References:
-      Ioffe and Szegedy, `Batch Normalization <https://arxiv.org/abs/1502.03167>`_, 2015,
-      algorithm 1.
+    Scale and bias are at least float32. Examples with a False ``where`` are normalised but excluded
+    from the statistics. See Ioffe and Szegedy, `Batch Normalization
+    <https://arxiv.org/abs/1502.03167>`_, 2015, algorithm 1.
     """
     weights = None if where is None else where.astype(scale.dtype)
     both: Any = _batch_norm(x, scale, bias, weights, skip, relu)
@@ -68,34 +49,6 @@ def add_and_activate(x: Array, skip: Array | None, relu: bool) -> Array:
     """Adds a residual and applies ReLU, both optional."""
     x = x if skip is None else x + skip
     return jax.nn.relu(x) if relu else x
-
-
-def group_norm(
-    x: Float[Array, "batch rows columns n_channels"],
-    scale: Float[Array, "n_channels"],
-    bias: Float[Array, "n_channels"],
-    groups: int,
-) -> Float[Array, "batch rows columns n_channels"]:
-    """Group normalisation: groups of neighbouring channels of each example.
-
-    Args:
-      x: Activations.
-      scale: Scale of each channel.
-      bias: Bias of each channel.
-      groups: Number of groups. Static.
-
-    Returns:
-      Normalised activations, in the dtype of ``x``.
-
-    References:
-      Wu and He, `Group Normalization <https://arxiv.org/abs/1803.08494>`_, 2018, Eq. 1 and 7.
-    """
-    wide, scale, bias = at_least_float32(x, scale, bias)
-    parts = wide.reshape(*x.shape[:3], groups, -1)
-    mean = jnp.mean(parts, axis=(1, 2, 4), keepdims=True)
-    var = jnp.mean(jnp.square(parts - mean), axis=(1, 2, 4), keepdims=True)
-    normal = ((parts - mean) * jax.lax.rsqrt(var + EPSILON)).reshape(x.shape)
-    return (_per_channel(scale, x) * normal + _per_channel(bias, x)).astype(x.dtype)
 
 
 def scale_and_shift(

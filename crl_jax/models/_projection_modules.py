@@ -3,28 +3,11 @@
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
+from ._layers import BatchNorm, Linear, Mask
 from ._projection import Projection
-from ._resnet_modules import BatchNorm, Mask
-
-
-class Linear(nnx.Module):
-    """Linear layer in the dtype of its input."""
-
-    def __init__(self, n_in: int, n_out: int, has_bias: bool, rngs: nnx.Rngs):
-        initial = nnx.initializers.lecun_normal()
-        self.kernel = nnx.Param(initial(rngs.params(), (n_in, n_out)))
-        self.has_bias = has_bias
-        if has_bias:
-            self.bias = nnx.Param(jnp.zeros(n_out))
-
-    def __call__(self, x: Float[Array, "batch n_in"]) -> Array:
-        """Returns outputs ``[batch, n_out]``."""
-        out = x @ self.kernel[...].astype(x.dtype)
-        return out + self.bias[...].astype(x.dtype)[None] if self.has_bias else out
 
 
 class ProjectionModule(nnx.Module):
@@ -36,7 +19,9 @@ class ProjectionModule(nnx.Module):
             is_last = layer == self.n_layers
             has_norm = settings.last_norm if is_last else settings.norm
             has_bias = not has_norm and (settings.last_bias or not is_last)
-            setattr(self, f"linear_{layer}", Linear(n_in, n_out, has_bias, rngs))
+            kernel_init = nnx.initializers.lecun_normal()
+            linear = Linear(n_in, n_out, kernel_init, rngs, has_bias=has_bias)
+            setattr(self, f"linear_{layer}", linear)
             if has_norm:
                 setattr(self, f"norm_{layer}", BatchNorm(n_out))
             n_in = n_out
@@ -59,11 +44,7 @@ class FeatureSliceModule(nnx.Module):
         self.n_features = n_features
 
     def __call__(self, x: Float[Array, "batch n_in"], where: Mask = None) -> Array:
-        """Returns ``x[:, :n_features]``.
-
-        Raises:
-          ValueError: If ``x`` has fewer features.
-        """
+        """Returns ``x[:, :n_features]``."""
         del where  # there are no batch statistics
         if self.n_features > x.shape[1]:
             raise ValueError(f"`n_features` must be at most {x.shape[1]}, got {self.n_features}.")

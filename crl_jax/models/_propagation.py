@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Key
 
 from .._floats import at_least_float32
 from ._encoder import Tables
@@ -16,12 +16,7 @@ Mixes = tuple[tuple[float, ...], ...]
 
 
 class LayerNoise(NamedTuple):
-    """Random vectors added to all rows of all layers but the first.
-
-    Attributes:
-      length: Euclidean length of each vector.
-      key: Random key.
-    """
+    """Random vectors of norm ``length``, added to all rows of all layers but the first."""
 
     length: Any
     key: Key[Array, ""]
@@ -66,16 +61,12 @@ def propagate_mixes(
     is added to. The gradient ignores the noise.
 
     Args:
-      graph: As for :func:`propagate`.
-      tables: As for :func:`propagate`.
+      graph, tables: As for :func:`propagate`.
       mixes: Weights of the layers 0, 1, ... for each sum; static.
       noise: Noise added to the layers; None for none.
 
     Returns:
-      Tables with the shapes and dtypes of ``tables`` for each of ``mixes``.
-
-    Raises:
-      ValueError: If the tables do not have the graph's shapes or a sum has no weight.
+      Tables for each of ``mixes``, as :func:`propagate`, whose errors are also the same.
 
     References:
       Yu et al., `Are Graph Augmentations Necessary? Simple Graph Contrastive Learning for
@@ -101,14 +92,7 @@ def propagate_per_layer(
     mixes: Sequence[Sequence[float]],
     noise: LayerNoise | None = None,
 ) -> tuple[Tables, ...]:
-    """:func:`propagate_mixes` with a separate graph for each layer, at a higher cost.
-
-    Args:
-      graphs: Graphs of the layers 1, 2, ..., at least one for each layer with a weight.
-      tables: As for :func:`propagate`.
-      mixes: As for :func:`propagate_mixes`.
-      noise: As for :func:`propagate_mixes`.
-    """
+    """:func:`propagate_mixes` with a separate graph for each layer, at a higher cost."""
     mixes = list(map(_trimmed, mixes))
     layers = [Tables(*at_least_float32(*tables))]
     for i, graph in zip(range(1, max(map(len, mixes))), graphs):
@@ -140,8 +124,7 @@ def _propagate(
     depth = max(map(len, mixes))
     if depth == 1:
         return tuple(first)
-    roots = _all_roots(graph, tables)
-    layout, by_degree = graph.layout, _by_degree(graph, roots)
+    layout, (roots, by_degree) = graph.layout, _scales(graph, tables.users.dtype)
     users, items = layout.permute(*(root * table for root, table in zip(roots, tables)))
     scales = layout.permute(*roots)
     mixed: list[Any] = [None] * len(mixes)
@@ -159,27 +142,18 @@ def _propagate(
     )
 
 
-def _unscale(first: Tables, mixed: Sequence[Array], roots: tuple[Array, Array]) -> Tables:
+def _unscale(first: Tables, mixed: Sequence[Array], roots: tuple[Array, ...]) -> Tables:
     """Adds the first layer to mixed layers times D^{1/2}, which is 0 for nodes without edges."""
     degree_roots = [jnp.where(root > 0, 1 / jnp.where(root > 0, root, 1), 0) for root in roots]
     return Tables(*(k + b * m for k, b, m in zip(first, degree_roots, mixed)))
 
 
-def _all_roots(graph: InteractionGraph, tables: Tables) -> tuple[Array, Array]:
-    return _roots(graph.user_degrees, tables.users), _roots(graph.item_degrees, tables.items)
-
-
-def _by_degree(graph: InteractionGraph, roots: tuple[Array, Array]) -> Any:
-    """Scale of the sums of a layer, S²."""
-    return graph.layout.permute(
-        *(root * root * graph.edge_scale.astype(root.dtype) for root in roots)
-    )
-
-
-def _roots(degrees: Array, table: Array) -> Float[Array, "n 1"]:
-    """Column of inverse square roots of degrees, 0 for nodes without edges."""
-    degrees = degrees[:, None].astype(table.dtype)
-    return jnp.where(degrees > 0, 1 / jnp.sqrt(jnp.maximum(degrees, 1)), 0)
+def _scales(graph: InteractionGraph, dtype: Any) -> tuple[tuple[Array, ...], Any]:
+    """Columns of S, 0 for nodes without edges, and the scale of the sums of a layer, S²."""
+    degrees = (d[:, None].astype(dtype) for d in (graph.user_degrees, graph.item_degrees))
+    roots = tuple(jnp.where(d > 0, 1 / jnp.sqrt(jnp.maximum(d, 1)), 0) for d in degrees)
+    squares = (root * root * graph.edge_scale.astype(dtype) for root in roots)
+    return roots, graph.layout.permute(*squares)
 
 
 def _perturbed(
@@ -216,16 +190,12 @@ def _backward(
 def _propagate_transposed(
     mixes: Mixes, graph: InteractionGraph, grads: tuple[Tables, ...]
 ) -> Tables:
-    """Sums the gradients of all mixes by Horner's scheme, with the products of a single mix.
-
-    The gradients of the deepest layer come first; each propagation adds those of one layer less.
-    """
+    """Sums the gradients of all mixes by Horner's scheme, from the deepest layer to the first."""
     depth = max(map(len, mixes))
     terms = [_weighted(grads, [w[layer : layer + 1] for w in mixes]) for layer in range(depth)]
     if depth == 1:
         return terms[0]
-    roots = _all_roots(graph, terms[0])
-    layout, by_degree = graph.layout, _by_degree(graph, roots)
+    layout, (roots, by_degree) = graph.layout, _scales(graph, terms[0].users.dtype)
     users, items = layout.permute(*(root * x for root, x in zip(roots, terms[-1])))
     for layer in range(depth - 1, 0, -1):
         users, items = layout.neighbour_sums((users, items), by_degree)

@@ -6,24 +6,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from .._floats import at_least_float32
 from ..kernels import Convolution, convolve
-from ._normalization import (
-    EPSILON,
-    add_and_activate,
-    batch_norm,
-    group_norm,
-    scale_and_shift,
-)
+from ._layers import BatchNorm, GroupNorm, Mask
 from ._resnet import EXPANSION, ResNet
-
-MOMENTUM = 0.9
-"""Decay of running averages."""
-
-Mask = Bool[Array, "batch"] | None
-"""False for examples excluded from batch statistics."""
 
 
 class Conv(nnx.Module):
@@ -41,56 +29,6 @@ class Conv(nnx.Module):
     def __call__(self, x: Float[Array, "batch rows columns n_in"]) -> Array:
         """Returns the convolved images in the dtype of ``x``."""
         return convolve(x, self.kernel[...].astype(x.dtype), self.stride, self.method)
-
-
-class BatchNorm(nnx.Module):
-    """Batch normalisation by batch statistics or running averages."""
-
-    def __init__(self, n: int, *, first_scale: float = 1.0):
-        self.scale = nnx.Param(jnp.full(n, first_scale, jnp.result_type(float)))
-        self.bias = nnx.Param(jnp.zeros(n))
-        self.mean = nnx.BatchStat(jnp.zeros(n))
-        self.var = nnx.BatchStat(jnp.ones(n))
-        self.use_running_average = False  # set by `train` and `eval` of a module
-
-    def __call__(
-        self, x: Float[Array, "batch *places n"], where: Mask = None, skip: Any = None, *,
-        relu: bool = False,
-    ) -> Array:  # fmt: skip
-        """Returns normalised activations in the dtype of ``x``, see :func:`add_and_activate`."""
-        scale, bias, mean, var = at_least_float32(
-            self.scale[...], self.bias[...], self.mean[...], self.var[...]
-        )
-        if self.use_running_average:
-            out = scale_and_shift(x, scale * jax.lax.rsqrt(var + EPSILON), bias, mean)
-            return add_and_activate(out, skip, relu)
-        out, stats = batch_norm(x, scale, bias, where, skip, relu=relu)
-        unbiased = stats.var * stats.n / jnp.maximum(stats.n - 1, 1)
-        # A batch without examples leaves the averages unchanged.
-        keep = jnp.where(stats.n > 0, MOMENTUM, 1).astype(mean.dtype)
-        for average, new in ((self.mean, stats.mean), (self.var, unbiased)):
-            old = average[...]
-            moved = keep * old.astype(keep.dtype) + (1 - keep) * new.astype(keep.dtype)
-            average[...] = moved.astype(old.dtype)
-        return out
-
-
-class GroupNorm(nnx.Module):
-    """Group normalisation."""
-
-    def __init__(self, n: int, groups: int, *, first_scale: float = 1.0):
-        self.scale = nnx.Param(jnp.full(n, first_scale, jnp.result_type(float)))
-        self.bias = nnx.Param(jnp.zeros(n))
-        self.groups = groups
-
-    def __call__(
-        self, x: Float[Array, "batch rows columns n"], where: Mask = None, skip: Any = None, *,
-        relu: bool = False,
-    ) -> Array:  # fmt: skip
-        """Returns normalised activations in the dtype of ``x``, see :func:`add_and_activate`."""
-        del where  # examples are normalised separately
-        out = group_norm(x, self.scale[...], self.bias[...], self.groups)
-        return add_and_activate(out, skip, relu)
 
 
 class Block(nnx.Module):

@@ -20,21 +20,17 @@ from jaxtyping import Array, Float, Int
 
 from .._mesh import TABLE, filled
 from .._pytree import STATIC, pytree_dataclass
-from ._gather_layout import WIDTHS, gather_rows
+from ._gather_layout import WIDTHS, Pair, gather_rows
 
 _BY_ROWS = PartitionSpec(TABLE)
 
 
 @pytree_dataclass(eq=False)
 class RingShards:
-    """Indices of the summands of users or of items; tuples over widths.
+    """Indices of the summands of users or of items; tuples over widths."""
 
-    Attributes:
-      summands: Rows of a shard of the other table, ``[devices, shards, pieces, width]``; one past
-        the last row for padding.
-      sums: Row to which each piece is added, ``[devices, shards, pieces]``; likewise.
-    """
-
+    # Rows of a shard of the other table, [devices, shards, pieces, width], and the row to which
+    # each piece is added, [devices, shards, pieces]; one past the last row for padding.
     summands: Any
     sums: Any
 
@@ -89,15 +85,7 @@ class RingShards:
 
 @pytree_dataclass(eq=False)
 class ShardedLayout:
-    """Indices for ring sums over the table axis of a mesh.
-
-    Attributes:
-      users: Summands of users.
-      items: Summands of items.
-      mesh: Devices; rows are sharded along the axis ``table``. Static.
-      n_users: Number of users. Static.
-      n_items: Number of items. Static.
-    """
+    """Indices for ring sums over the axis ``table`` of a mesh, along which rows are sharded."""
 
     users: RingShards
     items: RingShards
@@ -118,20 +106,18 @@ class ShardedLayout:
             mesh=mesh, n_users=n_users, n_items=n_items,
         )  # fmt: skip
 
-    def permute(self, users: Array, items: Array) -> tuple[Array, Array]:
+    def permute(self, users: Array, items: Array) -> Pair:
         """Pads tables to the same number of rows on each device."""
         padded = (filled(x, self.mesh.shape[TABLE]) for x in (users, items))
         sharding = NamedSharding(self.mesh, _BY_ROWS)
         users, items = (lax.with_sharding_constraint(x, sharding) for x in padded)
         return users, items
 
-    def unpermute(self, users: Array, items: Array) -> tuple[Array, Array]:
+    def unpermute(self, users: Array, items: Array) -> Pair:
         """Inverse of :meth:`permute`."""
         return users[: self.n_users], items[: self.n_items]
 
-    def neighbour_sums(
-        self, tables: tuple[Array, Array], scales: tuple[Array, Array]
-    ) -> tuple[Array, Array]:
+    def neighbour_sums(self, tables: Pair, scales: Pair) -> Pair:
         """Scaled sums over the neighbours of each user and item."""
         ring = jax.shard_map(
             _ring_sums, mesh=self.mesh, in_specs=_BY_ROWS, out_specs=_BY_ROWS, check_vma=False
@@ -139,9 +125,7 @@ class ShardedLayout:
         return ring(self.users, self.items, tables, scales)
 
 
-def _ring_sums(
-    users: RingShards, items: RingShards, tables: tuple[Array, Array], scales: tuple[Array, Array]
-) -> tuple[Array, Array]:
+def _ring_sums(users: RingShards, items: RingShards, tables: Pair, scales: Pair) -> Pair:
     n = lax.axis_size(TABLE)
     device = lax.axis_index(TABLE)
     pass_on = partial(lax.ppermute, axis_name=TABLE, perm=[(i, (i - 1) % n) for i in range(n)])

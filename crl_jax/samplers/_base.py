@@ -12,6 +12,13 @@ from .._pytree import STATIC, pytree_dataclass
 from ..models import Encoder, Tables
 from ._positives import Positives
 
+Users = Int[Array, "batch"]
+Ids = Int[Array, "batch n"]
+Selection = tuple[Ids, Any]
+"""Negatives of a batch and the next state."""
+IsReal = Bool[Array, "batch"]
+"""False for anchors that pad a batch."""
+
 
 @pytree_dataclass
 class SamplingContext:
@@ -45,11 +52,7 @@ class SamplingContext:
 
 
 class Pools(NamedTuple):
-    """Item ids of pools, each shared by a group of consecutive anchors of a batch.
-
-    Attributes:
-      items: Item ids, int32 ``[pools, n]``.
-    """
+    """Item ids of pools, each shared by a group of consecutive anchors of a batch."""
 
     items: Int[Array, "pools n"]
 
@@ -64,7 +67,7 @@ class Negatives(NamedTuple):
         for none.
     """
 
-    ids: Int[Array, "batch n"] | Pools
+    ids: Ids | Pools
     mask: Bool[Array, "batch n"] | None = None
     log_q: Float[Array, "*ids"] | None = None
 
@@ -109,14 +112,10 @@ class Sampler(ABC):
         return state
 
     @abstractmethod
-    def propose(
-        self, key: Key[Array, ""], users: Int[Array, "batch"], positives: Positives, n: int
-    ) -> Any:
+    def propose(self, key: Key[Array, ""], users: Users, positives: Positives, n: int) -> Any:
         """Draws the random numbers and candidates for ``n`` negatives per anchor."""
 
-    def select(
-        self, proposals: Any, batch: SamplingContext, state: Any
-    ) -> tuple[Int[Array, "batch n"], Any]:
+    def select(self, proposals: Any, batch: SamplingContext, state: Any) -> Selection:
         """Returns the negatives and the next state; by default the proposals themselves."""
         del batch
         return proposals, state
@@ -130,9 +129,7 @@ class Sampler(ABC):
         """Number of item rows that the negatives of a batch add to those of the positives."""
         return n_anchors * n
 
-    def negative_ids(
-        self, selected: Int[Array, "batch n"], items: Int[Array, "batch"]
-    ) -> Int[Array, "batch n"] | Pools:
+    def negative_ids(self, selected: Ids, items: Int[Array, "batch"]) -> Ids | Pools:
         """Returns the negatives of a batch without duplicates between anchors that share them.
 
         Args:
@@ -142,34 +139,21 @@ class Sampler(ABC):
         del items
         return selected
 
-    def negatives(
-        self,
-        selected: Int[Array, "batch n"],
-        batch: SamplingContext,
-        is_real: Bool[Array, "batch"],
-    ) -> Negatives:
+    def negatives(self, selected: Ids, batch: SamplingContext, is_real: IsReal) -> Negatives:
         """Returns the negatives of a batch with mask and correction.
 
-        Args:
-          selected: Rows of the batch in the output of :meth:`select`.
-          batch: The anchors.
-          is_real: Mask of anchors that are no padding.
+        ``selected`` is as for :meth:`negative_ids`; anchors that are not ``is_real`` are padding.
         """
         del is_real
         return Negatives(self.negative_ids(selected, batch.items))
 
-    def __call__(
-        self, key: Key[Array, ""], batch: SamplingContext, state: Any = ()
-    ) -> tuple[Int[Array, "batch n"], Any]:
-        """Draws the negatives of a batch.
+    def __call__(self, key: Key[Array, ""], batch: SamplingContext, state: Any = ()) -> Selection:
+        """Returns the negatives of a batch, int32 ``[batch, batch.n]``, and the next state.
 
         Args:
           key: Random key; the same key, batch and state give the same bits.
           batch: The anchors.
           state: State from :meth:`init` or from the previous call.
-
-        Returns:
-          Int32 item indices ``[batch, batch.n]``, and the next state.
         """
         return self.select(self.propose(key, batch.users, batch.positives, batch.n), batch, state)
 

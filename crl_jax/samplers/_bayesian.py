@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, Key
 from .._hyperparams import Range, Scalar
 from .._pytree import STATIC, pytree_dataclass
 from ..models import Tables
-from ._base import Sampler, SamplingContext, best
+from ._base import Ids, Sampler, SamplingContext, Selection, Users, best
 from ._criteria import informativeness, sampling_risk, unbiasedness
 from ._ecdf import CatalogueSample, draw_sample, exact_ecdf, sampled_ecdf, user_table
 from ._positives import Positives, sample_unseen
@@ -89,16 +89,12 @@ class BNS(Sampler):
         """Draws the catalogue sample of the epoch."""
         return () if self.ecdf_samples is None else draw_sample(key, positives, self.ecdf_samples)
 
-    def propose(
-        self, key: Key[Array, ""], users: Int[Array, "batch"], positives: Positives, n: int
-    ) -> Int[Array, "batch n_candidates"]:
+    def propose(self, key: Key[Array, ""], users: Users, positives: Positives, n: int) -> Ids:
         """Draws candidates."""
         check_prior(self.prior, positives.n_users, positives.n_items)
         return sample_unseen(key, users, positives, n * (self.candidates or 0))
 
-    def select(
-        self, proposals: Any, batch: SamplingContext, state: Any
-    ) -> tuple[Int[Array, "batch n"], Any]:
+    def select(self, proposals: Any, batch: SamplingContext, state: Any) -> Selection:
         """Returns the least risky candidate of each group."""
         items = proposals
         if self.candidates is None:

@@ -1,6 +1,7 @@
 """Samplers composed of other samplers."""
 
 import dataclasses
+from abc import abstractmethod
 from typing import Annotated, Any
 
 import jax
@@ -10,12 +11,54 @@ from jaxtyping import Array, Int, Key
 from .._hyperparams import Range
 from .._pytree import pytree_dataclass
 from ..models import Tables
-from ._base import Sampler, SamplingContext
+from ._base import Sampler, SamplingContext, Selection, Users
 from ._positives import Positives
 
 
+class _Composite(Sampler):
+    """Several samplers, each with its own random key and state."""
+
+    @property
+    @abstractmethod
+    def _parts(self) -> tuple[Sampler, ...]: ...
+
+    @abstractmethod
+    def _counts(self, n: int) -> list[int]:
+        """Returns the number of negatives that each sampler proposes."""
+
+    def _split(self, key: Key[Array, ""]) -> zip:
+        return zip(jax.random.split(key, len(self._parts)), self._parts, strict=True)
+
+    @property
+    def uses_bitmap(self) -> bool:
+        """Whether any of the samplers uses a bitmap."""
+        return any(sampler.uses_bitmap for sampler in self._parts)
+
+    def init(self, key: Key[Array, ""], positives: Positives, tables: Tables) -> tuple[Any, ...]:
+        """Returns the states of all samplers."""
+        return tuple(sampler.init(key, positives, tables) for key, sampler in self._split(key))
+
+    def start_epoch(
+        self, key: Key[Array, ""], positives: Positives, tables: Tables, state: tuple[Any, ...]
+    ) -> tuple[Any, ...]:
+        """Returns the states of all samplers at the start of an epoch."""
+        return tuple(
+            sampler.start_epoch(key, positives, tables, sampler_state)
+            for (key, sampler), sampler_state in zip(self._split(key), state, strict=True)
+        )
+
+    def propose(
+        self, key: Key[Array, ""], users: Users, positives: Positives, n: int
+    ) -> tuple[Any, ...]:
+        """Returns the proposals of all samplers."""
+        return tuple(
+            sampler.propose(key, users, positives, count) if count else None
+            for (key, sampler), count in zip(self._split(key), self._counts(n), strict=True)
+        )
+
+
 @pytree_dataclass
-class MixedSampler(Sampler):
+class MixedSampler(_Composite):
     """Alternates between samplers: negative i comes from sampler i modulo their number.
 
     For losses that compare an anchor with unlabelled items of different kinds, such as the likely
@@ -33,35 +76,14 @@ class MixedSampler(Sampler):
             raise ValueError("`samplers` must hold at least one sampler, got none.")
 
     @property
-    def uses_bitmap(self) -> bool:
-        """Whether any of the samplers uses a bitmap."""
-        return any(sampler.uses_bitmap for sampler in self.samplers)
+    def _parts(self) -> tuple[Sampler, ...]:
+        return self.samplers
 
-    def init(self, key: Key[Array, ""], positives: Positives, tables: Tables) -> tuple[Any, ...]:
-        """Returns the states of all samplers."""
-        return tuple(sampler.init(key, positives, tables) for key, sampler in self._split(key))
+    def _counts(self, n: int) -> list[int]:
+        k = len(self.samplers)
+        return [len(range(i, n, k)) for i in range(k)]
 
-    def start_epoch(
-        self, key: Key[Array, ""], positives: Positives, tables: Tables, state: tuple[Any, ...]
-    ) -> tuple[Any, ...]:
-        """Returns the states of all samplers at the start of an epoch."""
-        return tuple(
-            sampler.start_epoch(key, positives, tables, sampler_state)
-            for (key, sampler), sampler_state in zip(self._split(key), state, strict=True)
-        )
-
-    def propose(
-        self, key: Key[Array, ""], users: Int[Array, "batch"], positives: Positives, n: int
-    ) -> tuple[Any, ...]:
-        """Returns the proposals of all samplers."""
-        return tuple(
-            sampler.propose(key, users, positives, count) if count else None
-            for (key, sampler), count in zip(self._split(key), self._counts(n), strict=True)
-        )
-
-    def select(
-        self, proposals: tuple[Any, ...], batch: SamplingContext, state: tuple[Any, ...]
-    ) -> tuple[Int[Array, "batch n"], tuple[Any, ...]]:
+    def select(self, proposals: Any, batch: SamplingContext, state: Any) -> Selection:
         """Returns the interleaved selections, and the next states."""
         selected, states = [], []
         for sampler, count, proposal, sampler_state in zip(
@@ -77,17 +99,9 @@ class MixedSampler(Sampler):
         columns = [selected[i % k][:, i // k] for i in range(batch.n)]
         return jnp.stack(columns, axis=1), tuple(states)
 
-    def _split(self, key: Key[Array, ""]) -> zip:
-        return zip(jax.random.split(key, len(self.samplers)), self.samplers, strict=True)
-
-    def _counts(self, n: int) -> list[int]:
-        """Returns the number of negatives of each sampler."""
-        k = len(self.samplers)
-        return [len(range(i, n, k)) for i in range(k)]
-
 
 @pytree_dataclass
-class StagedSampler(Sampler):
+class StagedSampler(_Composite):
     """Switches from one sampler to another after a number of epochs.
 
     BNS-2 is ``StagedSampler(RNS(), BNS(…))``.
@@ -106,41 +120,13 @@ class StagedSampler(Sampler):
     epochs: Annotated[Int[Array, ""] | int, Range(0)] = 10
 
     @property
-    def uses_bitmap(self) -> bool:
-        """Whether either sampler uses a bitmap."""
-        return self.first.uses_bitmap or self.then.uses_bitmap
+    def _parts(self) -> tuple[Sampler, ...]:
+        return self.first, self.then
 
-    def init(self, key: Key[Array, ""], positives: Positives, tables: Tables) -> tuple[Any, Any]:
-        """Returns the states of both samplers."""
-        keys = jax.random.split(key)
-        return (
-            self.first.init(keys[0], positives, tables),
-            self.then.init(keys[1], positives, tables),
-        )
+    def _counts(self, n: int) -> list[int]:
+        return [n, n]
 
-    def start_epoch(
-        self, key: Key[Array, ""], positives: Positives, tables: Tables, state: tuple[Any, Any]
-    ) -> tuple[Any, Any]:
-        """Returns the states of both samplers at the start of an epoch."""
-        keys = jax.random.split(key)
-        return (
-            self.first.start_epoch(keys[0], positives, tables, state[0]),
-            self.then.start_epoch(keys[1], positives, tables, state[1]),
-        )
-
-    def propose(
-        self, key: Key[Array, ""], users: Int[Array, "batch"], positives: Positives, n: int
-    ) -> tuple[Any, Any]:
-        """Returns the proposals of both samplers."""
-        keys = jax.random.split(key)
-        return (
-            self.first.propose(keys[0], users, positives, n),
-            self.then.propose(keys[1], users, positives, n),
-        )
-
-    def select(
-        self, proposals: tuple[Any, Any], batch: SamplingContext, state: tuple[Any, Any]
-    ) -> tuple[Int[Array, "batch n"], tuple[Any, Any]]:
+    def select(self, proposals: Any, batch: SamplingContext, state: Any) -> Selection:
         """Returns the selection of the sampler of the current epoch."""
 
         def first() -> tuple[Array, tuple[Any, Any]]:

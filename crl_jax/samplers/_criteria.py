@@ -82,13 +82,10 @@ def sampling_risk(
       info: :func:`informativeness`, shape ``[*batch, n]``.
       unbias: :func:`unbiasedness`, shape ``[*batch, n]``.
       risk_lambda: Gain :math:`\lambda \ge 0` of a true negative relative to the cost of a false
-        one.
+        one; ``ValueError`` if negative.
 
     Returns:
       Risks, shape ``[*batch, n]``.
-
-    Raises:
-      ValueError: If ``risk_lambda`` is negative.
 
     References:
       "Contrastive Learning for Personalized Recommendation", (4.25) and (4.26).

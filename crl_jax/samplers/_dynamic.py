@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, Key, UInt32
 from .._hyperparams import Range, Scalar
 from .._pytree import STATIC, pytree_dataclass
 from ..stats import select_largest
-from ._base import Sampler, SamplingContext, best
+from ._base import Ids, Sampler, SamplingContext, Selection, Users, best
 from ._positives import Positives, sample_unseen
 
 
@@ -37,15 +37,11 @@ class DNS(Sampler):
 
     candidates: Annotated[int, Range(1)] = field(default=5, metadata=STATIC)
 
-    def propose(
-        self, key: Key[Array, ""], users: Int[Array, "batch"], positives: Positives, n: int
-    ) -> Int[Array, "batch n_candidates"]:
+    def propose(self, key: Key[Array, ""], users: Users, positives: Positives, n: int) -> Ids:
         """Draws ``n * candidates`` unseen items."""
         return sample_unseen(key, users, positives, n * self.candidates)
 
-    def select(
-        self, proposals: Any, batch: SamplingContext, state: Any
-    ) -> tuple[Int[Array, "batch n"], Any]:
+    def select(self, proposals: Any, batch: SamplingContext, state: Any) -> Selection:
         """Returns the highest-scoring candidate of each group."""
         shape = (-1, batch.n, self.candidates)
         scores = batch.scores(proposals)
@@ -79,15 +75,13 @@ class AOBPR(Sampler):
         return True
 
     def propose(
-        self, key: Key[Array, ""], users: Int[Array, "batch"], positives: Positives, n: int
+        self, key: Key[Array, ""], users: Users, positives: Positives, n: int
     ) -> Int[Array, "n batch"]:
         """Draws ranks, counted from 0."""
         n_unseen = jnp.broadcast_to(positives.n_unseen(users), (n, *users.shape))
         return truncated_geometric(key, n_unseen, self.scale, positives.n_items)
 
-    def select(
-        self, proposals: Any, batch: SamplingContext, state: Any
-    ) -> tuple[Int[Array, "batch n"], Any]:
+    def select(self, proposals: Any, batch: SamplingContext, state: Any) -> Selection:
         """Returns the items of the ranks."""
         every_item = jnp.arange(batch.positives.n_items, dtype=jnp.int32)
         unseen = ~batch.positives.seen(batch.users, every_item)
@@ -97,18 +91,12 @@ class AOBPR(Sampler):
 def truncated_geometric(
     key: Key[Array, ""], n: Int[Array, "*shape"], scale: Any, most: int
 ) -> Int[Array, "*shape"]:
-    r"""Draws integers with :math:`P(r) \propto e^{-r/\lambda}` on ``[0, n)``; 0 where ``n`` is 0.
+    r"""Draws integers with :math:`P(r) \propto e^{-r/\lambda}` on ``[0, n)``, n <= most, or 0.
 
     Draws a block of consecutive integers and an offset in it, from one random word each: a single
     float32 distinguishes at most 2^24 integers, two distinguish 2^31.
-
-    Args:
-      key: Random key.
-      n: Size of each support, at most ``most``.
-      scale: Scale :math:`\lambda`.
-      most: Upper bound of ``n``, below 2^31. Static. Blocks have about the length of its root.
     """
-    block = 1 << (most.bit_length() // 2)
+    block = 1 << (most.bit_length() // 2)  # about the root of `most`, which is static
     scale = jnp.asarray(scale, jnp.float32)
     block_bits, offset_bits = jax.random.bits(key, (2, *n.shape), jnp.uint32)
 

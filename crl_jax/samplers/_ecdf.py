@@ -27,19 +27,7 @@ class CandidateEcdf(NamedTuple):
 
 
 def exact_ecdf(batch: SamplingContext, items: Int[Array, "batch n"]) -> CandidateEcdf:
-    r"""Computes the eCDF of each user's scores on all unseen items, evaluated at ``items``.
-
-    .. math::
-        F(\hat x_{ul}) = \frac{\#\{j \in \mathcal I_u^- : \hat x_{uj} \le \hat x_{ul}\}}
-                              {|\mathcal I_u^-|}
-
-    Args:
-      batch: The anchors.
-      items: Unseen items of the anchors' users, ``[batch, n]``.
-
-    Returns:
-      Values in (0, 1], NaN where the score is NaN, and the scores.
-    """
+    """Computes the eCDF of each user's scores on all unseen items at ``items``; NaN for NaN."""
     every_item = jnp.arange(batch.positives.n_items, dtype=jnp.int32)
     n_anchors = batch.users.shape[0]
 
@@ -84,12 +72,7 @@ def user_table(batch: SamplingContext, users: Int[Array, "users"]) -> UserTable:
 
 
 class CatalogueSample(NamedTuple):
-    """Sample of the catalogue, and the part of it that each user has seen.
-
-    Attributes:
-      items: Item indices, drawn uniformly with replacement, int32 ``[n_sample]``.
-      seen: Packed bits, one per user and sampled item, uint32 ``[ceil(n_sample / 32), n_users]``.
-    """
+    """Uniform sample of the catalogue, and packed bits of the part that each user has seen."""
 
     items: Int[Array, "n_sample"]
     seen: UInt32[Array, "words n_users"]
@@ -105,19 +88,11 @@ def draw_sample(key: Key[Array, ""], positives: Positives, n: int) -> CatalogueS
 def sampled_ecdf(
     batch: SamplingContext, scores: Float[Array, "batch n"], sample: CatalogueSample
 ) -> Float[Array, "batch n"]:
-    r"""Approximates :func:`exact_ecdf` on a uniform sample of the catalogue shared by all users.
+    r"""Approximates :func:`exact_ecdf` on a sample of the catalogue; 1/2 if all of it is seen.
 
-    A user's seen items are removed from the sample, which leaves :math:`n_u` items; the error is at
+    Without the seen items of a user, :math:`n_u` items of the sample are left; the error is at
     most :math:`\epsilon` with probability :math:`1 - 2e^{-2 n_u \epsilon^2}`, see
     :func:`crl_jax.stats.dkw_error`. One matrix product scores the sample for all anchors.
-
-    Args:
-      batch: The anchors.
-      scores: Scores at which the eCDF is evaluated, ``[batch, n]``.
-      sample: Sample from :func:`draw_sample`.
-
-    Returns:
-      Values in [0, 1], ``[batch, n]``; 1/2 if all sampled items are seen, NaN for NaN.
     """
     seen = sample.seen[:, batch.users]
     n_seen = jnp.sum(jax.lax.population_count(seen), axis=0).astype(jnp.int32)

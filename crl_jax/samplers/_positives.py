@@ -143,14 +143,7 @@ def sample_seen(
 ) -> Int[Array, "*batch n"]:
     """Draws ``n`` items per user uniformly, with replacement, from the seen items.
 
-    Args:
-      key: Random key.
-      users: User indices, any shape; each must have at least one positive.
-      positives: Positives of every user.
-      n: Draws per user. Static.
-
-    Returns:
-      Int32 item indices ``[*batch, n]``.
+    Arguments as for :func:`sample_unseen`; each user must have at least one positive.
     """
     low, high = positives.indptr[users], positives.indptr[users + 1]
     place = low[None] + randint_below(key, (n, *users.shape), high - low)

@@ -89,11 +89,7 @@ def oracle_prior(
 
     Args:
       held_out: Positives that are excluded from training.
-      false: Prior at false negatives, in [0, 1].
-      true: Prior at true negatives, in [0, 1].
-
-    Raises:
-      ValueError: If a probability is outside [0, 1].
+      false, true: Prior at false and at true negatives, in [0, 1]; ``ValueError`` otherwise.
 
     References:
       "Contrastive Learning for Personalized Recommendation", section 4.5.2.5.

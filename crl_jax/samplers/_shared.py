@@ -14,7 +14,7 @@ from .._checks import check_shape
 from .._hyperparams import Range
 from .._pytree import STATIC, pytree_dataclass
 from ..data import Interactions
-from ._base import Negatives, Pools, Sampler, SamplingContext
+from ._base import Ids, IsReal, Negatives, Pools, Sampler, SamplingContext, Selection, Users
 from ._positives import Positives
 
 
@@ -39,9 +39,6 @@ def map_pools(
       pools: Items of each pool.
       *anchors: Arrays ``[batch]``, split in consecutive groups of equal size.
       sequential: Whether to process one pool after the other (``lax.map``) instead of all at once.
-
-    Returns:
-      The results of all anchors, ``[batch, n]``.
     """
     n_anchors, n_pools = len(anchors[0]), len(pools)
     if n_pools == 1:
@@ -85,12 +82,9 @@ class SharedSampler(Sampler):
         """Returns the items of each pool, from the proposals and the anchors' own items."""
 
     def pool_mask(
-        self, batch: SamplingContext, pool: Int[Array, "n"], is_real: Bool[Array, "batch"]
+        self, batch: SamplingContext, pool: Int[Array, "n"], is_real: IsReal
     ) -> Bool[Array, "batch n"]:
-        """Marks the negatives of each anchor of a pool: by default the unseen items.
-
-        Padding anchors, where ``is_real`` is False, have none.
-        """
+        """Marks the negatives of each anchor: by default unseen items, and none of padding."""
         return ~batch.positives.seen_in_pool(batch.users, pool) & is_real[:, None]
 
     def log_ratio(self, pools: Int[Array, "*pools n"]) -> Float[Array, "*pools n"] | None:
@@ -112,33 +106,21 @@ class SharedSampler(Sampler):
         """Whether the class overrides :meth:`select`."""
         return type(self).select is not SharedSampler.select
 
-    def select(
-        self, proposals: Any, batch: SamplingContext, state: Any
-    ) -> tuple[Int[Array, "batch n"], Any]:
+    def select(self, proposals: Any, batch: SamplingContext, state: Any) -> Selection:
         """Returns the pool of each anchor, unmasked, and the state."""
         return broadcast_pools(self.pools(proposals, batch.items), len(batch.items)), state
 
-    def negative_ids(self, selected: Int[Array, "batch n"], items: Int[Array, "batch"]) -> Pools:
+    def negative_ids(self, selected: Ids, items: Int[Array, "batch"]) -> Pools:
         """Recovers the pools of a batch from a selection, which may span several batches."""
         n_anchors = len(items)
         step = _group_size(n_anchors, self.n_pools(n_anchors))
         return Pools(self.pools(selected[::step], items))
 
-    def negatives(
-        self,
-        selected: Int[Array, "batch n"],
-        batch: SamplingContext,
-        is_real: Bool[Array, "batch"],
-    ) -> Negatives:
+    def negatives(self, selected: Ids, batch: SamplingContext, is_real: IsReal) -> Negatives:
         """Returns the pools of a batch, the mask of the anchors' negatives, and the correction."""
         ids = self.negative_ids(selected, batch.items)
 
-        def mask(
-            pool: Int[Array, "n"],
-            users: Int[Array, "group"],
-            items: Int[Array, "group"],
-            is_real: Bool[Array, "group"],
-        ) -> Bool[Array, "group n"]:
+        def mask(pool: Array, users: Array, items: Array, is_real: Array) -> Array:
             return self.pool_mask(replace(batch, users=users, items=items), pool, is_real)
 
         where = map_pools(mask, ids.items, batch.users, batch.items, is_real, sequential=True)
@@ -181,7 +163,7 @@ class SharedRNS(SharedSampler):
         return 1 if self.anchors is None else -(-n_anchors // self.anchors)
 
     def propose(
-        self, key: Key[Array, ""], users: Int[Array, "batch"], positives: Positives, n: int
+        self, key: Key[Array, ""], users: Users, positives: Positives, n: int
     ) -> Int[Array, "pools n"]:
         """Draws the pools."""
         shape = self.n_pools(len(users)), n
@@ -193,7 +175,7 @@ class SharedRNS(SharedSampler):
         return proposals
 
     def pool_mask(
-        self, batch: SamplingContext, pool: Int[Array, "n"], is_real: Bool[Array, "batch"]
+        self, batch: SamplingContext, pool: Int[Array, "n"], is_real: IsReal
     ) -> Bool[Array, "batch n"]:
         """Marks the unseen items of the pool, or all of them."""
         if self.mask == "none":
@@ -266,9 +248,7 @@ class InBatch(SharedSampler):
         del n
         return n_anchors
 
-    def propose(
-        self, key: Key[Array, ""], users: Int[Array, "batch"], positives: Positives, n: int
-    ) -> tuple[()]:
+    def propose(self, key: Key[Array, ""], users: Users, positives: Positives, n: int) -> tuple[()]:
         """Returns an empty tuple."""
         del key, users, n
         if self.log_q is not None:
@@ -281,7 +261,7 @@ class InBatch(SharedSampler):
         return items[None]
 
     def pool_mask(
-        self, batch: SamplingContext, pool: Int[Array, "n"], is_real: Bool[Array, "batch"]
+        self, batch: SamplingContext, pool: Int[Array, "n"], is_real: IsReal
     ) -> Bool[Array, "batch n"]:
         """Marks the negatives of each anchor, without padding."""
         both = is_real[:, None] & is_real[None, :]

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, Key
 from .._hyperparams import Range, Scalar
 from .._pytree import STATIC, pytree_dataclass
 from ..models import Tables
-from ._base import Sampler, SamplingContext
+from ._base import Sampler, SamplingContext, Users
 from ._positives import Positives, sample_unseen
 
 
@@ -90,7 +90,7 @@ class SRNS(Sampler):
         return state._replace(past=jax.tree.map(push, state.past, tables))
 
     def propose(
-        self, key: Key[Array, ""], users: Int[Array, "batch"], positives: Positives, n: int
+        self, key: Key[Array, ""], users: Users, positives: Positives, n: int
     ) -> _Proposals:
         """Draws new items, and the Gumbel noise of the memory update."""
         if n > self.memory:

@@ -12,7 +12,7 @@ from .._hyperparams import Range
 from .._pytree import pytree_dataclass
 from .._search import search_rows
 from ..data import Interactions
-from ._base import Sampler
+from ._base import Ids, Sampler, Users
 from ._positives import Positives, randint_below, sample_unseen
 
 # Approximate sum of the weights after conversion to integers, which makes exclusion exact.
@@ -30,9 +30,7 @@ class RNS(Sampler):
       "Contrastive Learning for Personalized Recommendation", section 4.5.1.2.
     """
 
-    def propose(
-        self, key: Key[Array, ""], users: Int[Array, "batch"], positives: Positives, n: int
-    ) -> Int[Array, "batch n"]:
+    def propose(self, key: Key[Array, ""], users: Users, positives: Positives, n: int) -> Ids:
         """Draws the negatives."""
         return sample_unseen(key, users, positives, n)
 
@@ -65,9 +63,7 @@ class PNS(Sampler):
         """Returns weights :math:`pop_j^{exponent}` with popularity from interaction counts."""
         return cls(jnp.asarray(train.item_counts, jnp.float32) ** exponent)
 
-    def propose(
-        self, key: Key[Array, ""], users: Int[Array, "batch"], positives: Positives, n: int
-    ) -> Int[Array, "batch n"]:
+    def propose(self, key: Key[Array, ""], users: Users, positives: Positives, n: int) -> Ids:
         """Draws the negatives."""
         check_shape("weights", self.weights, (positives.n_items,))
         weighted_key, uniform_key = jax.random.split(key)
@@ -79,21 +75,14 @@ class PNS(Sampler):
 
 
 class _Table(NamedTuple):
-    """Integer weights, prepared for sampling from the unseen items of a user.
+    """Integer weights, prepared for sampling from the unseen items of a user."""
 
-    Attributes:
-      up_to: Total weight of all items before each, ``[n_items + 1]``.
-      before: Per interaction, the weight of the user's preceding positives, up to a constant per
-        row, ``[n + 1]``.
-      gaps: Per interaction, the weight of *unseen* items before it, ascending within a row,
-        ``[n]``.
-      remaining: Total weight of the unseen items of each user, ``[n_users]``.
-    """
-
-    up_to: UInt32[Array, "n_items_plus_1"]
+    up_to: UInt32[Array, "n_items_plus_1"]  # total weight of all items before each
+    # Per interaction, the weight of the user's preceding positives, up to a constant per row, and
+    # the weight of *unseen* items before it, ascending within a row.
     before: UInt32[Array, "n_plus_1"]
     gaps: UInt32[Array, "n"]
-    remaining: UInt32[Array, "n_users"]
+    remaining: UInt32[Array, "n_users"]  # total weight of the unseen items of each user
 
 
 def _table(weights: Float[Array | np.ndarray, "n_items"], positives: Positives) -> _Table:
