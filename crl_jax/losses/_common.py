@@ -1,6 +1,9 @@
-"""Shared argument handling and reduction of losses over anchors, positives and negatives."""
+"""Argument handling, reduction and properties that losses share."""
 
-from typing import Any, NamedTuple
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 import jax.numpy as jnp
 from jaxtyping import Array
@@ -9,6 +12,9 @@ from .._checks import check_shape
 from .._floats import at_least_float32
 from .._hyperparams import per_anchor
 from .._reduce import ReduceFn
+
+_Loss = TypeVar("_Loss", bound=Callable[..., Any])
+_MARK = "__anchorwise__"
 
 
 class Anchors(NamedTuple):
@@ -39,10 +45,10 @@ class Anchors(NamedTuple):
 def prepare(
     pos: Array,
     neg: Array,
-    *,
     temperature: Any,
     where: Array | None,
     weights: Array | None,
+    *,
     extra_positives: bool = False,
 ) -> Anchors:
     """Validates arguments, casts them to a common dtype and sets masked entries to 0."""
@@ -55,7 +61,7 @@ def prepare(
             f"the shapes {neg.shape} and {pos.shape}."
         )
     check_shape("pos", pos, (*batch, max(pos.shape[-1], 1)) if with_extra else batch)
-    anchors = _prepare(pos, neg, temperature, where, None, weights)
+    anchors = _prepare(pos, neg, temperature, where, weights)
     if not with_extra:
         return anchors
     own, extra = anchors.pos[..., 0], anchors.pos[..., 1:]
@@ -65,17 +71,16 @@ def prepare(
 def prepare_many(
     pos: Array,
     neg: Array,
-    *,
     temperature: Any,
     where: Array | None,
-    where_pos: Array | None,
     weights: Array | None,
+    where_pos: Array | None,
 ) -> Anchors:
     """Variant of :func:`prepare` for several positives per anchor, with their own mask."""
     pos, neg = jnp.asarray(pos), jnp.asarray(neg)
     check_shape("pos", pos, (*neg.shape[:-1], max((1, *pos.shape[-1:]))))
     check_shape("where_pos", where_pos, pos.shape)
-    return _prepare(pos, neg, temperature, where, where_pos, weights)
+    return _prepare(pos, neg, temperature, where, weights, where_pos)
 
 
 def _prepare(
@@ -83,8 +88,8 @@ def _prepare(
     neg: Array,
     temperature: Any,
     where: Array | None,
-    where_pos: Array | None,
     weights: Array | None,
+    where_pos: Array | None = None,
 ) -> Anchors:
     check_shape("where", where, neg.shape)
     check_shape("weights", weights, neg.shape[:-1])
@@ -146,3 +151,43 @@ def row_mean(values: Array, where: Array | None) -> Array:
     if where is None:
         return total / (small * n)
     return total / (small * jnp.maximum(jnp.sum(where, axis=-1), 1).astype(values.dtype))
+
+
+def per_anchor_loss(loss: _Loss) -> _Loss:
+    """Marks a loss whose value for an anchor is independent of the scores of other anchors.
+
+    Training pads the last batch of an epoch. For marked losses the padding is excluded from the
+    mean only. Other losses that accept ``where`` receive a mask of the valid anchors in every
+    step. The decorator also applies to user-defined losses.
+
+    Args:
+      loss: Loss function with this property, which is not checked.
+
+    Returns:
+      The same function.
+    """
+    setattr(loss, _MARK, True)
+    return loss
+
+
+def is_per_anchor_loss(loss: Callable[..., Any]) -> bool:
+    """Whether a loss, possibly a ``functools.partial``, is marked by :func:`per_anchor_loss`.
+
+    >>> from crl_jax import losses
+    >>> is_per_anchor_loss(losses.bpr), is_per_anchor_loss(losses.truncated_bpr)
+    (True, False)
+    """
+    while isinstance(loss, partial):
+        loss = loss.func
+    return getattr(loss, _MARK, False)
+
+
+def accepts_where(loss: Callable[..., Any]) -> bool:
+    """Whether a loss accepts a ``where`` mask of negatives.
+
+    >>> from crl_jax import losses
+    >>> accepts_where(losses.bpr), accepts_where(lambda pos, neg: pos)
+    (True, False)
+    """
+    taken = inspect.signature(loss).parameters.values()
+    return any(p.name == "where" or p.kind is p.VAR_KEYWORD for p in taken)

@@ -1,25 +1,15 @@
 """Denoising losses for noisy positives: truncated and reweighted BCE and BPR."""
 
-from typing import Annotated
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .._hyperparams import (
-    NonNegative,
-    Range,
-    Scalar,
-    Temperature,
-    check_arguments,
-    expand_anchor_axis,
-    per_anchor,
-)
+from .. import _hyperparams as hp
+from .._hyperparams import Temperature, check_arguments, expand_anchor_axis, per_anchor
 from .._reduce import ReduceFn, masked_mean
 from ..weights import reliability_weights, small_loss_weights
-from ._common import Anchors, finish, lead, prepare, row_mean
+from ._common import Anchors, finish, lead, per_anchor_loss, prepare, row_mean
 from ._logspace import softplus
-from ._protocols import per_anchor_loss
 
 
 @check_arguments
@@ -27,7 +17,7 @@ def truncated_bce(
     pos: Float[Array, "*batch"],
     neg: Float[Array, "*batch n_neg"],
     *,
-    drop_rate: Annotated[Scalar, Range(0.0, 1.0)],
+    drop_rate: hp.DropRate,
     temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
     weights: Float[Array, "*batch"] | None = None,
@@ -35,8 +25,7 @@ def truncated_bce(
 ) -> Float[Array, "..."]:
     r"""Truncated binary cross-entropy (T-CE): drops the positives with the largest losses.
 
-    .. math::
-        \ell = -w \log \sigma(s^+/t) - \frac1N \sum_j \log \sigma(-s_j/t)
+    .. math:: \ell = -w \log \sigma(s^+/t) - \frac1N \sum_j \log \sigma(-s_j/t)
 
     The weights :math:`w` are the :func:`crl_jax.weights.small_loss_weights` of
     :math:`-\log \sigma(s^+/t)` over the batch; negatives are never dropped. A dropped positive
@@ -47,20 +36,10 @@ def truncated_bce(
     :func:`bce` for ``drop_rate=0``.
 
     Args:
-      pos: Scores :math:`s^+` of anchor-positive pairs, shape ``[*batch]``.
-      neg: Scores :math:`s_j` of anchor-negative pairs, shape ``[*batch, n_neg]``.
       drop_rate: Fraction in [0, 1] of positives to drop, among anchors with a valid negative.
-      temperature: As in :func:`bpr`.
-      where: As in :func:`bpr`.
-      weights: As in :func:`bpr`; ignored when ranking positives by loss.
-      reduce_fn: As in :func:`bpr`.
+      weights: As in :func:`bpr`; ignored in the order of losses.
 
-    Returns:
-      Reduced loss, by default the mean over anchors; per-anchor losses ``[*batch]`` if
-      ``reduce_fn`` is None. At least float32.
-
-    Raises:
-      ValueError: If shapes are incompatible or a hyper-parameter is out of range.
+    Other arguments, the result and errors are those of :func:`bpr`.
 
     References:
       Wang et al., `Denoising Implicit Feedback for Recommendation
@@ -71,7 +50,7 @@ def truncated_bce(
     >>> print(f"{truncated_bce(pos, neg, drop_rate=0.5):.4f}")  # -1 is dropped
     1.2071
     """
-    a = prepare(pos, neg, temperature=temperature, where=where, weights=weights)
+    a = prepare(pos, neg, temperature, where, weights)
     missed = _truncated(softplus(-a.pos / a.temperature), drop_rate, a)
     false_alarm = row_mean(softplus(a.neg / a.temperature), a.where)
     return finish(missed + false_alarm, a, reduce_fn)
@@ -82,7 +61,7 @@ def truncated_bpr(
     pos: Float[Array, "*batch"],
     neg: Float[Array, "*batch n_neg"],
     *,
-    drop_rate: Annotated[Scalar, Range(0.0, 1.0)],
+    drop_rate: hp.DropRate,
     temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
     weights: Float[Array, "*batch"] | None = None,
@@ -90,38 +69,26 @@ def truncated_bpr(
 ) -> Float[Array, "..."]:
     r"""Truncated Bayesian personalised ranking: drops the anchors with the largest losses.
 
-    .. math::
-        \ell = w\, \frac1N \sum_j -\log \sigma\bigl((s^+ - s_j)/t\bigr)
+    .. math:: \ell = w\, \frac1N \sum_j -\log \sigma\bigl((s^+ - s_j)/t\bigr)
 
     The weights :math:`w` are the :func:`crl_jax.weights.small_loss_weights` of the BPR losses
     over the batch. A dropped anchor contributes 0 but still counts in the mean. Equivalent to
     :func:`bpr` for ``drop_rate=0``.
 
     Args:
-      pos: Scores :math:`s^+` of anchor-positive pairs, shape ``[*batch]``.
-      neg: Scores :math:`s_j` of anchor-negative pairs, shape ``[*batch, n_neg]``.
       drop_rate: Fraction in [0, 1] of anchors to drop, among those with a valid negative.
-      temperature: As in :func:`bpr`.
-      where: As in :func:`bpr`.
-      weights: As in :func:`bpr`; ignored when ranking anchors by loss.
-      reduce_fn: As in :func:`bpr`.
+      weights: As in :func:`bpr`; ignored in the order of losses.
 
-    Returns:
-      Reduced loss, by default the mean over anchors; per-anchor losses ``[*batch]`` if
-      ``reduce_fn`` is None. At least float32.
-
-    Raises:
-      ValueError: If shapes are incompatible or a hyper-parameter is out of range.
+    Other arguments, the result and errors are those of :func:`bpr`.
 
     References:
-      As for :func:`truncated_bce`, here for pairs, as in "Contrastive Learning for
-      Personalized Recommendation", section 3.5.1.
+      As for :func:`truncated_bce`; for pairs as in the second source.
 
     >>> pos, neg = jnp.array([2.0, -1.0]), jnp.array([[1.0], [0.5]])
     >>> print(f"{truncated_bpr(pos, neg, drop_rate=0.5):.4f}")
     0.1566
     """
-    a = prepare(pos, neg, temperature=temperature, where=where, weights=weights)
+    a = prepare(pos, neg, temperature, where, weights)
     each = row_mean(softplus(-lead(a, a.neg)), a.where)
     return finish(_truncated(each, drop_rate, a), a, reduce_fn)
 
@@ -132,7 +99,7 @@ def reweighted_bce(
     pos: Float[Array, "*batch"],
     neg: Float[Array, "*batch n_neg"],
     *,
-    exponent: NonNegative,
+    exponent: hp.NonNegative,
     temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
     weights: Float[Array, "*batch"] | None = None,
@@ -148,21 +115,10 @@ def reweighted_bce(
     published code. Equivalent to :func:`bce` for ``exponent=0``.
 
     Args:
-      pos: Scores :math:`s^+` of anchor-positive pairs, shape ``[*batch]``.
-      neg: Scores :math:`s_j` of anchor-negative pairs, shape ``[*batch, n_neg]``.
       exponent: Exponent :math:`b \ge 0` of the confidence; a scalar or an array that
         broadcasts to ``[*batch]``.
-      temperature: As in :func:`bpr`.
-      where: As in :func:`bpr`.
-      weights: As in :func:`bpr`.
-      reduce_fn: As in :func:`bpr`.
 
-    Returns:
-      Reduced loss, by default the mean over anchors; per-anchor losses ``[*batch]`` if
-      ``reduce_fn`` is None. At least float32.
-
-    Raises:
-      ValueError: If shapes are incompatible or a hyper-parameter is out of range.
+    Other arguments, the result and errors are those of :func:`bpr`.
 
     References:
       Wang et al., `Denoising Implicit Feedback for Recommendation
@@ -173,13 +129,11 @@ def reweighted_bce(
     >>> print(f"{reweighted_bce(pos, neg, exponent=0.5):.4f}")
     1.0399
     """
-    a = prepare(pos, neg, temperature=temperature, where=where, weights=weights)
-    exponent = per_anchor("exponent", exponent, a.pos.shape, a.pos.dtype)
-    missed = _reweighted(a.pos / a.temperature, exponent)
-    false_alarm = row_mean(
-        _reweighted(-a.neg / a.temperature, expand_anchor_axis(exponent)), a.where
-    )
-    return finish(missed + false_alarm, a, reduce_fn)
+    a = prepare(pos, neg, temperature, where, weights)
+    b = per_anchor("exponent", exponent, a.pos.shape, a.pos.dtype)
+    false_alarm = _reweighted(-a.neg / a.temperature, expand_anchor_axis(b))
+    missed = _reweighted(a.pos / a.temperature, b)
+    return finish(missed + row_mean(false_alarm, a.where), a, reduce_fn)
 
 
 @per_anchor_loss
@@ -188,7 +142,7 @@ def reweighted_bpr(
     pos: Float[Array, "*batch"],
     neg: Float[Array, "*batch n_neg"],
     *,
-    exponent: NonNegative,
+    exponent: hp.NonNegative,
     temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
     weights: Float[Array, "*batch"] | None = None,
@@ -196,42 +150,26 @@ def reweighted_bpr(
 ) -> Float[Array, "..."]:
     r"""Reweighted Bayesian personalised ranking: down-weights pairs with low model confidence.
 
-    .. math::
-        \ell = \frac1N \sum_j -\sigma(d_j)^b \log \sigma(d_j), \qquad d_j = (s^+ - s_j)/t
+    .. math:: \ell = \frac1N \sum_j -\sigma(d_j)^b \log \sigma(d_j), \qquad d_j = (s^+ - s_j)/t
 
     The powers are :func:`crl_jax.weights.reliability_weights`, with stopped gradients.
     Equivalent to :func:`bpr` for ``exponent=0``.
 
-    Args:
-      pos: Scores :math:`s^+` of anchor-positive pairs, shape ``[*batch]``.
-      neg: Scores :math:`s_j` of anchor-negative pairs, shape ``[*batch, n_neg]``.
-      exponent: As in :func:`reweighted_bce`.
-      temperature: As in :func:`bpr`.
-      where: As in :func:`bpr`.
-      weights: As in :func:`bpr`.
-      reduce_fn: As in :func:`bpr`.
-
-    Returns:
-      Reduced loss, by default the mean over anchors; per-anchor losses ``[*batch]`` if
-      ``reduce_fn`` is None. At least float32.
-
-    Raises:
-      ValueError: If shapes are incompatible or a hyper-parameter is out of range.
+    Arguments, result and errors are those of :func:`reweighted_bce`.
 
     References:
-      As for :func:`reweighted_bce`, here for pairs, as in "Contrastive Learning for
-      Personalized Recommendation", section 3.5.1.
+      As for :func:`reweighted_bce`; for pairs as in the second source.
 
     >>> pos, neg = jnp.array([2.0, -1.0]), jnp.array([[1.0], [0.5]])
     >>> print(f"{reweighted_bpr(pos, neg, exponent=0.5):.4f}")
     0.4973
     """
-    a = prepare(pos, neg, temperature=temperature, where=where, weights=weights)
+    a = prepare(pos, neg, temperature, where, weights)
     exponent = expand_anchor_axis(per_anchor("exponent", exponent, a.pos.shape, a.pos.dtype))
     return finish(row_mean(_reweighted(lead(a, a.neg), exponent), a.where), a, reduce_fn)
 
 
-def _truncated(losses: Array, drop_rate: Scalar, anchors: Anchors) -> Array:
+def _truncated(losses: Array, drop_rate: hp.Scalar, anchors: Anchors) -> Array:
     """Sets the largest losses to 0, except NaN, which propagates."""
     order = jax.lax.stop_gradient(losses)
     kept = small_loss_weights(order, drop_rate=drop_rate, where=anchors.kept) > 0

@@ -40,8 +40,7 @@ def pair_contrastive(
 ) -> Float[Array, "..."]:
     r"""Contrastive loss of pairs labelled as similar or dissimilar.
 
-    .. math::
-        \ell = y L_p(D) + (1 - y) L_n(D)
+    .. math:: \ell = y L_p(D) + (1 - y) L_n(D)
 
     Args:
       distance: Distances :math:`D \ge 0` of pairs, shape ``[*batch]``.
@@ -56,8 +55,7 @@ def pair_contrastive(
         per-pair losses.
 
     Returns:
-      Reduced loss, by default the mean over pairs; per-pair losses ``[*batch]`` if
-      ``reduce_fn`` is None. At least float32.
+      The loss, reduced by ``reduce_fn``; at least float32.
 
     Raises:
       ValueError: If shapes are incompatible.
@@ -103,8 +101,7 @@ def alignment(
         per-pair losses.
 
     Returns:
-      Reduced loss, by default the mean over pairs; per-pair losses ``[*batch]`` if
-      ``reduce_fn`` is None. At least float32.
+      The loss, reduced by ``reduce_fn``; at least float32.
 
     Raises:
       ValueError: If shapes are incompatible.
@@ -135,8 +132,7 @@ def uniformity(
 ) -> Float[Array, "..."]:
     r"""Uniformity loss: log of the mean Gaussian potential between embeddings.
 
-    .. math::
-        \ell = \log \frac{1}{n (n-1)} \sum_{i \ne j} e^{-c \lVert x_i - x_j \rVert^2}
+    .. math:: \ell = \log \frac{1}{n (n-1)} \sum_{i \ne j} e^{-c \lVert x_i - x_j \rVert^2}
 
     Args:
       x: Unit-norm embeddings of each set, shape ``[*batch, n, dim]``. Distances are computed
@@ -149,8 +145,7 @@ def uniformity(
         returns per-set losses.
 
     Returns:
-      Reduced loss, by default the mean over sets; per-set losses ``[*batch]`` if
-      ``reduce_fn`` is None. At least float32.
+      The loss, reduced by ``reduce_fn``; at least float32.
 
     Raises:
       ValueError: If shapes are incompatible or ``scale`` is not positive.

@@ -55,7 +55,7 @@ def biased_log_sum(
       without valid negatives.
 
     Raises:
-      ValueError: If shapes do not match or ``temperature`` is not positive.
+      ValueError: If shapes are incompatible or ``temperature`` is not positive.
 
     References:
       van den Oord et al., `Representation Learning with Contrastive Predictive Coding
@@ -94,7 +94,7 @@ def oracle_log_sum(
       without valid true negatives.
 
     Raises:
-      ValueError: If shapes do not match or ``temperature`` is not positive.
+      ValueError: If shapes are incompatible or ``temperature`` is not positive.
 
     References:
       "Contrastive Learning for Personalized Recommendation", Eq. 6.1 and 6.45.
@@ -145,7 +145,7 @@ def debiased_log_sum(
       without valid negatives.
 
     Raises:
-      ValueError: If shapes do not match or a hyper-parameter is out of range.
+      ValueError: If shapes are incompatible or a hyper-parameter is out of range.
 
     References:
       Chuang et al., `Debiased Contrastive Learning <https://arxiv.org/abs/2007.00224>`_,
@@ -198,7 +198,7 @@ def hard_log_sum(
       without valid negatives.
 
     Raises:
-      ValueError: If shapes do not match or a hyper-parameter is out of range.
+      ValueError: If shapes are incompatible or a hyper-parameter is out of range.
 
     References:
       Robinson et al., `Contrastive Learning with Hard Negative Samples
@@ -250,7 +250,7 @@ def bayesian_log_sum(
       without valid negatives or with all weights 0.
 
     Raises:
-      ValueError: If shapes do not match, a hyper-parameter is out of range, or
+      ValueError: If shapes are incompatible, a hyper-parameter is out of range, or
         ``alpha = beta = 1``.
 
     References:
@@ -304,7 +304,7 @@ def floor_hit_rate(
       Scalar in [0, 1], at least float32; 0 without valid anchors, NaN if a valid score is NaN.
 
     Raises:
-      ValueError: If shapes do not match or a hyper-parameter is out of range.
+      ValueError: If shapes are incompatible or a hyper-parameter is out of range.
 
     References:
       Chuang et al., `Debiased Contrastive Learning <https://arxiv.org/abs/2007.00224>`_,

@@ -1,4 +1,4 @@
-"""Supervised contrastive losses: labelled negatives or several positives per anchor."""
+"""Contrastive losses with several positives per anchor."""
 
 from typing import Literal
 
@@ -8,73 +8,9 @@ from jaxtyping import Array, Bool, Float
 from .._checks import check_shape
 from .._hyperparams import TauPlus, Temperature, check_arguments, per_anchor
 from .._reduce import ReduceFn, masked_mean
-from ._common import Anchors, finish, prepare, prepare_many, row_mean
-from ._contrastive import contrastive
-from ._estimators import biased_log_sum, oracle_log_sum
+from ._common import finish, per_anchor_loss, prepare_many, row_mean
+from ._estimators import biased_log_sum
 from ._logspace import log_sum_exp, softplus
-from ._protocols import per_anchor_loss
-
-
-@per_anchor_loss
-@check_arguments
-def oracle_contrastive(
-    pos: Float[Array, "*batch"],
-    neg: Float[Array, "*batch n_neg"],
-    *,
-    true_negative: Bool[Array, "*batch n_neg"],
-    temperature: Temperature = 1.0,
-    where: Bool[Array, "*batch n_neg"] | None = None,
-    weights: Float[Array, "*batch"] | None = None,
-    reduce_fn: ReduceFn | None = masked_mean,
-) -> Float[Array, "..."]:
-    r"""Contrastive loss over labelled true negatives, the target of the debiased losses.
-
-    .. math::
-        \ell = -\log \frac{e^{s^+/t}}{e^{s^+/t} + G}, \qquad
-        G = \frac{N}{|T|} \sum_{j \in T} e^{s_j/t}
-
-    The mean over the true negatives :math:`T` is rescaled to N samples, the scale of
-    :func:`debiased_contrastive` and :func:`bayesian_contrastive`, which converge to this loss
-    as N grows. For the unscaled sum over :math:`T`, pass the labels as ``where`` to
-    :func:`info_nce`.
-
-    Args:
-      pos: Scores :math:`s^+` of the positives, shape ``[*batch]``.
-      neg: Scores :math:`s_j` of N samples, shape ``[*batch, n_neg]``.
-      true_negative: Mask of the set :math:`T` of true negatives, shape ``[*batch, n_neg]``;
-        other scores are ignored. An anchor without true negatives has loss 0 and is excluded
-        from the reduction.
-      temperature: As in :func:`info_nce`.
-      where: As in :func:`info_nce`; :math:`N` is the number of valid samples.
-      weights: As in :func:`info_nce`.
-      reduce_fn: As in :func:`info_nce`.
-
-    Returns:
-      Reduced loss, by default the mean over anchors; per-anchor losses ``[*batch]`` if
-      ``reduce_fn`` is None. The dtype is at least float32.
-
-    Raises:
-      ValueError: If shapes do not match or ``temperature`` is not positive.
-
-    References:
-      "Contrastive Learning for Personalized Recommendation", Eq. 6.1, 6.45 and theorem 6.2.
-
-    >>> pos, neg = jnp.array([0.8]), jnp.array([[0.7, 0.1, -0.2]])
-    >>> labels = jnp.array([[False, True, True]])
-    >>> print(f"{oracle_contrastive(pos, neg, true_negative=labels):.4f}")
-    0.8315
-    """
-
-    def log_sum(a: Anchors) -> Array:
-        return oracle_log_sum(
-            a.neg, true_negative=true_negative, temperature=a.temperature, where=where
-        )
-
-    check_shape("true_negative", true_negative, neg.shape)
-    check_shape("where", where, neg.shape)
-    true = true_negative if where is None else where & true_negative
-    anchors = prepare(pos, neg, temperature=temperature, where=true, weights=weights)
-    return contrastive(log_sum, anchors, reduce_fn)
 
 
 @per_anchor_loss
@@ -101,7 +37,6 @@ def supervised_contrastive(
 
     Args:
       pos: Scores :math:`s^+_m` of the M positives, shape ``[*batch, n_pos]``.
-      neg: Scores :math:`s_j` of the negatives, shape ``[*batch, n_neg]``.
       denominator: ``"all"`` includes all positives, as published (:math:`L_{out}`); the loss
         is at least log M and equalizes the scores of the positives. ``"own"`` excludes the
         other positives, as SINCERE does; the loss tends to 0 as the margins of all positives
@@ -109,18 +44,11 @@ def supervised_contrastive(
       where_pos: Mask of valid positives, shape ``[*batch, n_pos]``; masked scores are
         ignored. An anchor without valid positives or negatives has loss 0 and is excluded
         from the reduction.
-      temperature: As in :func:`info_nce`.
-      where: As in :func:`info_nce`.
-      weights: As in :func:`info_nce`.
-      reduce_fn: As in :func:`info_nce`.
 
-    Returns:
-      Reduced loss, by default the mean over anchors; per-anchor losses ``[*batch]`` if
-      ``reduce_fn`` is None. The dtype is at least float32.
+    Other arguments and the result are those of :func:`bpr`.
 
     Raises:
-      ValueError: If shapes do not match, ``temperature`` is not positive, or
-        ``denominator`` is unknown.
+      ValueError: As :func:`bpr`, and if ``denominator`` is unknown.
 
     References:
       Khosla et al., `Supervised Contrastive Learning <https://arxiv.org/abs/2004.11362>`_,
@@ -134,9 +62,7 @@ def supervised_contrastive(
     """
     if denominator not in ("all", "own"):
         raise ValueError(f'`denominator` must be "all" or "own", got {denominator!r}.')
-    a = prepare_many(
-        pos, neg, temperature=temperature, where=where, where_pos=where_pos, weights=weights
-    )
+    a = prepare_many(pos, neg, temperature, where, weights, where_pos)
     log_g = biased_log_sum(a.neg, temperature=a.temperature, where=a.where)
     positives = a.pos / a.temperature
     if denominator == "own":
@@ -182,17 +108,8 @@ def punce(
         labelled sample is the anchor itself; masked scores are ignored. An anchor whose
         other view is masked, or without valid negatives, has loss 0 and is excluded from the
         reduction.
-      temperature: As in :func:`info_nce`.
-      where: As in :func:`info_nce`.
-      weights: As in :func:`info_nce`.
-      reduce_fn: As in :func:`info_nce`.
 
-    Returns:
-      Reduced loss, by default the mean over anchors; per-anchor losses ``[*batch]`` if
-      ``reduce_fn`` is None. The dtype is at least float32.
-
-    Raises:
-      ValueError: If shapes do not match or a hyper-parameter is out of range.
+    Other arguments, the result and errors are those of :func:`bpr`.
 
     References:
       Acharya et al., `Positive Unlabeled Contrastive Learning
@@ -209,9 +126,7 @@ def punce(
     check_shape("labelled", labelled, batch)
     if where_pos is not None:
         where_pos = where_pos & where_pos[..., :1]
-    a = prepare_many(
-        pos, neg, temperature=temperature, where=where, where_pos=where_pos, weights=weights
-    )
+    a = prepare_many(pos, neg, temperature, where, weights, where_pos)
     share = jnp.where(labelled, 1, per_anchor("tau_plus", tau_plus, batch, a.pos.dtype))
     log_g = biased_log_sum(a.neg, temperature=a.temperature, where=a.where)
     positives = a.pos / a.temperature

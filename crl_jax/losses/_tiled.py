@@ -62,7 +62,7 @@ def tiled_view_loss(
       Scalar mean over the anchors with at least one negative; at least float32.
 
     Raises:
-      ValueError: If shapes do not match, or the loss rejects a hyper-parameter.
+      ValueError: If shapes are incompatible, or the loss rejects a hyper-parameter.
 
     >>> from crl_jax import losses
     >>> z1, z2 = jax.random.normal(jax.random.key(0), (2, 5, 3))
@@ -110,7 +110,7 @@ def tiled_tower_loss(
       Scalar mean over the anchors with at least one negative; at least float32.
 
     Raises:
-      ValueError: If shapes do not match, or the loss rejects a hyper-parameter.
+      ValueError: If shapes are incompatible, or the loss rejects a hyper-parameter.
     """
     check_pair("x", x, "y", y)
     check_shape("where", where, x.shape[:1])

@@ -138,8 +138,7 @@ class OrderStatisticMixture(Distribution):
     Of two independent scores with CDF :math:`F` the larger one is observed with probability
     :math:`p`, otherwise the smaller one. The CDF of the observed score is
 
-    .. math::
-        G = p F^2 + (1 - p) (1 - (1 - F)^2) = (2p - 1) F^2 + 2 (1 - p) F
+    .. math:: G = p F^2 + (1 - p) (1 - (1 - F)^2) = (2p - 1) F^2 + 2 (1 - p) F
 
     and this distribution is its inverse, without a singularity at :math:`p = \tfrac12`,
 
@@ -242,8 +241,7 @@ def lack_of_fit(scores: Float[Array, "n"], *, distribution: Distribution) -> Flo
     :math:`2u - u^2`, and mixtures lie between them. The result is the largest distance of the eCDF
     :math:`G_n` of the scores from this band:
 
-    .. math::
-        \sup_s \max\bigl(F(s)^2 - G_n(s),\; G_n(s) - 2F(s) + F(s)^2,\; 0\bigr)
+    .. math:: \sup_s \max\bigl(F(s)^2 - G_n(s),\; G_n(s) - 2F(s) + F(s)^2,\; 0\bigr)
 
     It is about ½ for a distribution that is much too narrow, up to 1 if all scores lie in one tail,
     and ¼ for one that is much too wide. For :math:`n` independent scores from a distribution that

@@ -19,8 +19,7 @@ def ecdf(
 ) -> Float[Array, "*batch n"]:
     r"""Empirical CDF of each row, evaluated at its own scores.
 
-    .. math::
-        u_j = \frac{\#\{i : s_i \le s_j\}}{N}
+    .. math:: u_j = \frac{\#\{i : s_i \le s_j\}}{N}
 
     Ties share their largest rank, and the largest score of a row has :math:`u = 1`. The gradient of
     this step function is zero.
@@ -59,8 +58,7 @@ def binned_ecdf(
     score counts itself, all scores in lower bins, and those in its own bin by linear
     interpolation:
 
-    .. math::
-        |\hat u_j - u_j| \le \frac{\#\{i \ne j : s_i \text{ in the bin of } s_j\}}{N}
+    .. math:: |\hat u_j - u_j| \le \frac{\#\{i \ne j : s_i \text{ in the bin of } s_j\}}{N}
 
     A score alone in its bin has its exact :math:`u`. Ties remain ties, but count each other by
     interpolation. The largest score has :math:`\hat u = 1`, as have all scores if they are equal.

@@ -36,8 +36,7 @@ def posterior_calibration(
 ) -> Calibration:
     r"""Reliability table and expected calibration error (ECE) of a posterior.
 
-    .. math::
-        \mathrm{ECE} = \sum_b \frac{n_b}{n} \lvert \bar p_b - \bar y_b \rvert
+    .. math:: \mathrm{ECE} = \sum_b \frac{n_b}{n} \lvert \bar p_b - \bar y_b \rvert
 
     over equal-width bins of [0, 1], with the mean posterior :math:`\bar p_b` and the fraction of
     true negatives :math:`\bar y_b` in bin :math:`b`. Calibration does not imply discrimination: a
@@ -136,8 +135,7 @@ def false_negative_share(
 ) -> Float[Array, ""]:
     r"""Fraction of the total weight on false negatives.
 
-    .. math::
-        \frac{\sum_{j \in F} w_j}{\sum_j w_j}
+    .. math:: \frac{\sum_{j \in F} w_j}{\sum_j w_j}
 
     Uniform weights give :math:`\tau^+`; smaller values indicate less false-negative bias.
 

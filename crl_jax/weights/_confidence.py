@@ -15,8 +15,7 @@ def credibility_prior(
 ) -> Float[Array, "n_items"]:
     r"""Prior probability :math:`P(c_{ui} = 1)` of a credible interaction, from item popularity.
 
-    .. math::
-        P(c_{ui} = 1) = \sigma\Bigl(\frac{n_i - \bar n}{\operatorname{std}(n)}\Bigr)
+    .. math:: P(c_{ui} = 1) = \sigma\Bigl(\frac{n_i - \bar n}{\operatorname{std}(n)}\Bigr)
 
     where :math:`n_i` is the fraction of users who interacted with item :math:`i`. Interactions
     with popular items are assumed to be accidental less often.
@@ -43,8 +42,7 @@ def confidence_density(
 ) -> Float[Array, "*batch"]:
     r"""Unnormalised confidence in observed interactions, given their scores.
 
-    .. math::
-        \hat c_{ui} = 2\, F(s_{ui})\, f(s_{ui}) \; P(c_{ui} = 1)
+    .. math:: \hat c_{ui} = 2\, F(s_{ui})\, f(s_{ui}) \; P(c_{ui} = 1)
 
     :math:`2 F f` is the density of the maximum of two i.i.d. scores: a credible positive should
     outscore a negative. The value increases with the score and decreases in the upper tail. The

@@ -71,8 +71,7 @@ def reliability_weights(
 ) -> Float[Array, "*shape"]:
     r"""Reweighted-loss weights: a power of the predicted probability of the observed label.
 
-    .. math::
-        w_i = \sigma(s_i)^b
+    .. math:: w_i = \sigma(s_i)^b
 
     Labels that the model considers improbable, which have a large loss, are down-weighted.
 

@@ -20,8 +20,7 @@ def effective_sample_size(
 ) -> Float[Array, "*batch"]:
     r"""Kish's effective sample size of a set of weights.
 
-    .. math::
-        \mathrm{ESS} = \frac{(\sum_j w_j)^2}{\sum_j w_j^2}
+    .. math:: \mathrm{ESS} = \frac{(\sum_j w_j)^2}{\sum_j w_j^2}
 
     It equals the number of samples for uniform weights and 1 if a single sample has all the
     weight. It is invariant to the scale of the weights.

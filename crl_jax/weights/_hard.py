@@ -21,8 +21,7 @@ def hard_weights(
 ) -> Float[Array, "*batch n_neg"]:
     r"""Hard negative weights, exponential in the score.
 
-    .. math::
-        w_j = \frac{e^{\beta s_j/t}}{\frac1N \sum_i e^{\beta s_i/t}}
+    .. math:: w_j = \frac{e^{\beta s_j/t}}{\frac1N \sum_i e^{\beta s_i/t}}
 
     Their mean is 1, and they are invariant to a shift of the scores. Gradients flow through the
     weights, as in the published method.

@@ -38,8 +38,7 @@ def warmup_alpha(
 ) -> Float[Array, "*shape"]:
     r"""Linear warmup from 0.5, where ranks are ignored, to :math:`\alpha`.
 
-    .. math::
-        \tfrac12 + (\alpha - \tfrac12)\,\min(p/p_{\text{until}},\, 1)
+    .. math:: \tfrac12 + (\alpha - \tfrac12)\,\min(p/p_{\text{until}},\, 1)
 
     Args:
       progress: Fraction :math:`p` of training completed, in [0, 1), any shape.
@@ -68,8 +67,7 @@ def ramp_drop_rate(
 ) -> Float[Array, "*shape"]:
     r"""Linear ramp of the drop rate of a truncated loss, starting at 0.
 
-    .. math::
-        \epsilon\,\min(p/p_{\text{until}},\, 1)
+    .. math:: \epsilon\,\min(p/p_{\text{until}},\, 1)
 
     The loss separates noisy from clean positives only after the model has been partly trained.
 
