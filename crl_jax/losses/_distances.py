@@ -67,9 +67,8 @@ def pair_contrastive(
     >>> print(pair_contrastive(jnp.array([1.0, 0.5]), jnp.array([True, False])))
     0.3125
     """
-    check_shape("same", same, distance.shape)
-    check_shape("where", where, distance.shape)
-    check_shape("weights", weights, distance.shape)
+    for name, value in (("same", same), ("where", where), ("weights", weights)):
+        check_shape(name, value, distance.shape)
     distance, weights = (_silenced(v, where) for v in at_least_float32(distance, weights))
     # Each function receives 1 in place of the other pairs, so that the infinite slope of a
     # logarithm or square root at 0 does not produce 0 · inf in the gradient.
@@ -95,16 +94,8 @@ def alignment(
     Args:
       x: Embeddings of the first elements, usually unit-norm, shape ``[*batch, dim]``.
       y: Embeddings of the second elements, shape ``[*batch, dim]``.
-      where: Mask of valid pairs, shape ``[*batch]``; masked pairs are ignored.
-      weights: Weights of the pairs, shape ``[*batch]``. ``None`` means 1.
-      reduce_fn: Reduction, called as ``reduce_fn(losses, where=where)``. ``None`` returns
-        per-pair losses.
 
-    Returns:
-      The loss, reduced by ``reduce_fn``; at least float32.
-
-    Raises:
-      ValueError: If shapes are incompatible.
+    Other arguments, the result and errors are those of :func:`pair_contrastive`.
 
     References:
       Wang and Isola, `Understanding Contrastive Representation Learning through Alignment
@@ -125,7 +116,7 @@ def alignment(
 def uniformity(
     x: Float[Array, "*batch n dim"],
     *,
-    scale: Annotated[Scalar, Range(0.0, jnp.inf, low_open=True, high_open=True)] = 2.0,
+    scale: Annotated[Scalar, Range(0.0, low_open=True, high_open=True)] = 2.0,
     where: Bool[Array, "*batch n"] | None = None,
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
@@ -152,8 +143,7 @@ def uniformity(
 
     References:
       Wang and Isola, `Understanding Contrastive Representation Learning through Alignment
-      and Uniformity on the Hypersphere <https://arxiv.org/abs/2005.10242>`_, 2020, section
-      4.1.
+      and Uniformity on the Hypersphere <https://arxiv.org/abs/2005.10242>`_, 2020, section 4.1.
 
     >>> print(uniformity(jnp.array([[1.0, 0.0], [-1.0, 0.0]])))
     -8.0
