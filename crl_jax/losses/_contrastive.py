@@ -3,6 +3,8 @@ r"""Contrastive losses: InfoNCE, its variants, and estimators of its sum over ne
 .. math:: \ell = -\log \frac{e^{s^+/t}}{e^{s^+/t} + G} = \mathrm{softplus}(\log G - s^+/t)
 """
 
+from typing import Any
+
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
@@ -102,7 +104,7 @@ def debiased_contrastive(
     0.9998
     """
     a = prepare(pos, neg, temperature, where, weights, extra_positives=True)
-    prior = {"tau_plus": tau_plus, "min_score": min_score}
+    prior: dict[str, Any] = {"tau_plus": tau_plus, "min_score": min_score}
     log_g = debiased_log_sum(a.neg, _draws(a), temperature=a.temperature, where=a.where, **prior)
     return _contrastive(log_g, a, reduce_fn)
 
@@ -143,7 +145,7 @@ def hard_contrastive(
     1.0746
     """
     a = prepare(pos, neg, temperature, where, weights, extra_positives=True)
-    prior = {"tau_plus": tau_plus, "beta": beta, "min_score": min_score}
+    prior: dict[str, Any] = {"tau_plus": tau_plus, "beta": beta, "min_score": min_score}
     log_g = hard_log_sum(a.neg, _draws(a), temperature=a.temperature, where=a.where, **prior)
     return _contrastive(log_g, a, reduce_fn)
 

@@ -5,6 +5,8 @@ an estimate :math:`G` of :math:`N\,\mathbb{E}_{\text{true negative}} e^{s/t}`, f
 is ``softplus(log G - pos / temperature)``.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
@@ -249,7 +251,12 @@ def floor_hit_rate(
     >>> print(floor_hit_rate(neg, pos, tau_plus=0.5))  # 1.5 - 3 < 0 is, 7.5 - 3 is not
     0.5
     """
-    given = {"tau_plus": tau_plus, "beta": beta, "temperature": temperature, "where": where}
+    given: dict[str, Any] = {
+        "tau_plus": tau_plus,
+        "beta": beta,
+        "temperature": temperature,
+        "where": where,
+    }
     log_true = hard_log_sum(neg, pos, min_score=-jnp.inf, **given)
     dtype = log_true.dtype
     log_true = log_true - log_count(neg, where).astype(dtype)

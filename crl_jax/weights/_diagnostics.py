@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .._checks import check_shape
+from .._checks import check_count, check_shape
 from .._floats import at_least_float32
 from .._hyperparams import check_arguments
 from .._reduce import masked_mean
