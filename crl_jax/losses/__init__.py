@@ -31,21 +31,10 @@ Logits (scores divided by the temperature), their pairwise differences and the s
 losses must not overflow: in float32, keep logits below 1.7e38 in magnitude.
 
 The contrastive losses differ only in how they estimate the sum over true negatives:
-``softplus(log_sum - pos / temperature)`` with one of ``biased_log_sum``,
-``debiased_log_sum``, ``hard_log_sum`` and ``bayesian_log_sum``. With labels,
-``oracle_log_sum`` computes the target of these estimators.
-
->>> labels = jnp.array([[True, False, True], [True, True, True]])
->>> print(f"{losses.oracle_contrastive(pos, neg, true_negative=labels, temperature=0.5):.4f}")
-0.7951
-
-Some losses take other inputs: several positives (``supervised_contrastive``, ``punce``),
-additional items or users (``mpr``, ``gbpr``), the sampling distribution of the negatives
-(``nce``), a square score matrix (``clip_contrastive``), or distances and embeddings
-(``pair_contrastive``, ``alignment``, ``uniformity``).
-
-For noisy positives, ``truncated_bce`` and ``truncated_bpr`` drop the largest losses of a
-batch, and ``reweighted_bce`` and ``reweighted_bpr`` down-weight them.
+``softplus(log_sum - pos / temperature)`` with one of ``biased_log_sum``, ``debiased_log_sum``,
+``hard_log_sum`` and ``bayesian_log_sum``, or with ``oracle_log_sum`` of labels. Some losses take
+other inputs: several positives, additional items or users, the sampling distribution of the
+negatives, a square score matrix, or distances and embeddings.
 """
 
 from ._batch_scores import BatchScores as BatchScores

@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float
 from .._checks import check_shape
 from .._hyperparams import TauPlus, Temperature, check_arguments, per_anchor
 from .._reduce import ReduceFn, masked_mean
-from ._common import finish, per_anchor_loss, prepare_many, row_mean
+from ._common import finish, per_anchor_loss, prepare, row_mean
 from ._estimators import biased_log_sum
 from ._logspace import log_sum_exp, softplus
 
@@ -62,7 +62,7 @@ def supervised_contrastive(
     """
     if denominator not in ("all", "own"):
         raise ValueError(f'`denominator` must be "all" or "own", got {denominator!r}.')
-    a = prepare_many(pos, neg, temperature, where, weights, where_pos)
+    a = prepare(pos, neg, temperature, where, weights, many_positives=True, where_pos=where_pos)
     log_g = biased_log_sum(a.neg, temperature=a.temperature, where=a.where)
     positives = a.pos / a.temperature
     if denominator == "own":
@@ -126,7 +126,7 @@ def punce(
     check_shape("labelled", labelled, batch)
     if where_pos is not None:
         where_pos = where_pos & where_pos[..., :1]
-    a = prepare_many(pos, neg, temperature, where, weights, where_pos)
+    a = prepare(pos, neg, temperature, where, weights, many_positives=True, where_pos=where_pos)
     share = jnp.where(labelled, 1, per_anchor("tau_plus", tau_plus, batch, a.pos.dtype))
     log_g = biased_log_sum(a.neg, temperature=a.temperature, where=a.where)
     positives = a.pos / a.temperature
