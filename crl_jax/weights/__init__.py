@@ -20,14 +20,10 @@ Weights are plain arrays. A loss that treats them as constants applies
 ``jax.lax.stop_gradient`` itself. :func:`hard_weights` is the exponential tilting of hard
 negative mining, whose gradient is part of the method.
 
-The hyper-parameters can be estimated: :func:`estimate_alpha` uses a few labelled anchors,
-:func:`estimate_tau_plus` held-out positives and unlabelled samples. :func:`warmup_alpha` and
-:func:`measured_alpha` adapt ``alpha`` during training. :func:`posterior_by_label` and
-:func:`posterior_calibration` evaluate the discrimination and the calibration of a posterior,
-and :func:`crl_jax.losses.floor_hit_rate` returns the fraction of clamped estimates.
-
-For noisy positives, :func:`small_loss_weights`, with a drop rate scheduled by
-:func:`ramp_drop_rate`, and :func:`reliability_weights` down-weight samples with a large loss.
+The hyper-parameters can be estimated (:func:`estimate_alpha`, :func:`estimate_tau_plus`) or
+scheduled (:func:`warmup_alpha`, :func:`measured_alpha`), and posteriors evaluated
+(:func:`posterior_by_label`, :func:`posterior_calibration`). For noisy positives,
+:func:`small_loss_weights` and :func:`reliability_weights` down-weight samples with a large loss.
 """
 
 from ._diagnostics import Calibration as Calibration

@@ -48,7 +48,7 @@ def posterior_calibration(
       is_true: True for true negatives, shape ``[*batch, n_neg]``; in a batch with class labels,
         ``labels[:, None] != labels[None, :]``.
       bins: Number of bins; static.
-      where: Boolean mask of valid samples, shape ``[*batch, n_neg]``. Masked values are ignored.
+      where: Mask of valid samples, shape ``[*batch, n_neg]``; others are ignored.
 
     Returns:
       Table over all anchors, at least float32; all 0 if every sample is masked. A NaN posterior
@@ -168,7 +168,7 @@ def effective_sample_size(
 
     Args:
       weights: Weights :math:`w_j \ge 0`, shape ``[*batch, n]``.
-      where: Boolean mask of valid weights, shape ``[*batch, n]``. Masked values are ignored.
+      where: Mask of valid weights, shape ``[*batch, n]``; others are ignored.
 
     Returns:
       Effective sample sizes, shape ``[*batch]``, at least float32, between 1 and the number of

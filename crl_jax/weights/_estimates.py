@@ -57,15 +57,12 @@ def estimate_alpha(
         positives: scores of training positives are biased upwards.
       neg: Scores of the known negatives of the same anchors, shape ``[*batch, n_neg]``.
       rule: Conversion from the AUC to :math:`\alpha`.
-      where_pos: Boolean mask of valid positives, shape ``[*batch, n_pos]``.
-      where_neg: Boolean mask of valid negatives, shape ``[*batch, n_neg]``. Masked values are
-        ignored.
+      where_pos, where_neg: Masks of valid scores, of the shapes of ``pos`` and ``neg``.
 
     Returns:
-      Scalar clipped to [0.5, 1], at least float32, because the model excludes encoders below
-      chance level; 0.5 if no anchor has both a positive and a negative; NaN if an unmasked score
-      is NaN. The gradient is zero. The cost is a sort of the negatives and a binary search per
-      positive.
+      Scalar clipped to [0.5, 1], since the model excludes encoders below chance level; at least
+      float32. 0.5 if no anchor has both a positive and a negative, NaN if an unmasked score is
+      NaN. The gradient is zero.
 
     Raises:
       ValueError: If a shape does not match or ``rule`` is unknown.
@@ -149,15 +146,13 @@ def estimate_tau_plus(
       unlabelled: Scores of unlabelled samples, shape ``[*batch, n_unlabelled]``. To pool anchors
         with few samples, normalise their scores with :func:`crl_jax.stats.ecdf` and flatten.
       confidence: Confidence level :math:`1-\delta` in (0, 1).
-      where_pos: Boolean mask of valid positives, shape ``[*batch, n_pos]``.
-      where_unlabelled: Boolean mask of valid unlabelled samples, shape
-        ``[*batch, n_unlabelled]``. Masked values are ignored.
+      where_pos, where_unlabelled: Masks of valid scores, of the shapes of ``pos`` and
+        ``unlabelled``.
 
     Returns:
-      ``tau_plus`` and ``upper``, each of shape ``[*batch]``, at least float32. Both are 1 without
-      positives or without unlabelled samples, and NaN where an unmasked score is NaN. They depend
-      on the order of scores only; the gradient is zero. :func:`bayesian_weights` requires a prior
-      less than 1.
+      ``tau_plus`` and ``upper``, each of shape ``[*batch]``, at least float32; 1 without positives
+      or without unlabelled samples, NaN where an unmasked score is NaN. They depend on the order of
+      scores only; the gradient is zero.
 
     Raises:
       ValueError: If a shape does not match or ``confidence`` is out of range.

@@ -57,22 +57,18 @@ def bayesian_weights(
     Args:
       neg: Scores of the unlabelled samples of each anchor, shape ``[*batch, n_neg]``.
       tau_plus: Class prior :math:`\tau^+` in [0, 1), the probability that an unlabelled sample
-        is a positive: 1/C for C balanced classes; in recommendation, at least the density of
-        the interaction matrix.
+        is a positive: 1/C for C balanced classes; at least the density of an interaction matrix.
       alpha: Encoder quality :math:`\alpha` in [0.5, 1]: the probability that a positive scores
         higher than the negative it is paired with. (For independent draws from the two
         densities this probability is :math:`\tfrac12 + \tfrac13(2\alpha-1)`.)
       beta: Hardness :math:`\beta` in [0.5, 1]; 0.5 gives no emphasis to hard negatives.
-        ``tau_plus``, ``alpha`` and ``beta`` are scalars or arrays that broadcast to
-        ``[*batch]``, one value per anchor.
+        ``tau_plus``, ``alpha`` and ``beta`` are scalars or arrays that broadcast to ``[*batch]``.
       bins: Number of histogram bins for :math:`u_j`, see :func:`crl_jax.stats.binned_ecdf`;
         linear time in the number of negatives. ``None`` uses exact ranks. Static.
-      where: Boolean mask of valid negatives, shape ``[*batch, n_neg]``. Masked values are
-        ignored and have weight 0.
+      where: Mask of valid negatives, shape ``[*batch, n_neg]``; others have weight 0.
 
     Returns:
-      Weights :math:`\omega_j \ge 0`, shape ``[*batch, n_neg]``, at least float32; NaN for NaN
-      scores.
+      Weights :math:`\omega_j \ge 0`, shape of ``neg``, at least float32; NaN for NaN scores.
 
     Raises:
       ValueError: If a shape does not match, a hyper-parameter is out of range, or an anchor
@@ -212,13 +208,11 @@ def hard_weights(
       neg: Scores :math:`s_j` of the negatives, shape ``[*batch, n_neg]``.
       beta: Concentration :math:`\beta \ge 0`, a scalar or an array that broadcasts to
         ``[*batch]``; 0 gives weights of 1.
-      temperature: hp.Temperature :math:`t > 0`.
-      where: Boolean mask of valid negatives, shape ``[*batch, n_neg]``; :math:`N` is their
-        number. Masked values are ignored and have weight 0.
+      temperature: Temperature :math:`t > 0`.
+      where: Mask of the :math:`N` valid negatives, ``[*batch, n_neg]``; others have weight 0.
 
     Returns:
-      Weights :math:`w_j` in [0, N], shape ``[*batch, n_neg]``, at least float32; finite for
-      scores of any magnitude.
+      Weights :math:`w_j` in [0, N], shape of ``neg``, at least float32; finite for all scores.
 
     Raises:
       ValueError: If a shape does not match or a hyper-parameter is out of range.

@@ -146,8 +146,7 @@ def small_loss_weights(
         the largest value.
       drop_rate: Fraction :math:`\epsilon` in [0, 1] to drop. A product :math:`\epsilon n` within
         rounding error of an integer is treated as that integer.
-      where: Boolean mask of valid losses, shape ``[*batch]``; :math:`n` is their number. Masked
-        values are ignored and have weight 0.
+      where: Mask of the :math:`n` valid losses, shape ``[*batch]``; others have weight 0.
 
     Returns:
       Weights :math:`w_i` in {0, 1}, shape ``[*batch]``, at least float32.
@@ -157,8 +156,8 @@ def small_loss_weights(
 
     References:
       Wang et al., `Denoising Implicit Feedback for Recommendation
-      <https://arxiv.org/abs/2006.04153>`_, 2021, the truncated loss; there a threshold,
-      which the published code takes from the order of a batch, as here.
+      <https://arxiv.org/abs/2006.04153>`_, 2021, the truncated loss; the published code takes its
+      threshold from the order of a batch, as here.
 
     >>> print(small_loss_weights(jnp.array([0.1, 2.0, 0.3, 0.9]), drop_rate=0.5))
     [1. 0. 1. 0.]

@@ -147,10 +147,8 @@ def update_measured_alpha(
     decay = jnp.asarray(decay, dtype)
     known = ~jnp.isnan(estimate)
     lead = jnp.where(known, jnp.asarray(estimate, dtype) - 0.5, 0)
-    updated = MeasuredAlpha(
-        decay * state.lead + (1 - decay) * lead,
-        decay * state.weight + (1 - decay),
-    )
+    total, weight = decay * state.lead + (1 - decay) * lead, decay * state.weight + (1 - decay)
+    updated = MeasuredAlpha(total, weight)
     return MeasuredAlpha(*(jnp.where(known, new, old) for new, old in zip(updated, state)))
 
 
