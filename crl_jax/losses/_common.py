@@ -116,6 +116,12 @@ def reduce_kept(
     return loss if reduce_fn is None else reduce_fn(loss, where=kept)
 
 
+def different_pairs(shape: tuple[int, ...], where: Array | None) -> Array:
+    """Mask ``[*batch, n, n]`` of pairs of different valid elements of ``[*batch, n]``."""
+    pairs = jnp.broadcast_to(~jnp.eye(shape[-1], dtype=bool), (*shape, shape[-1]))
+    return pairs if where is None else pairs & where[..., None, :] & where[..., :, None]
+
+
 def lead(anchors: Anchors, others: Array) -> Array:
     """Margins ``(pos - others) / temperature``, shape ``[*batch, n]``."""
     return (anchors.pos[..., None] - others) / anchors.temperature

@@ -12,7 +12,7 @@ from .. import _hyperparams as hp
 from .._checks import check_shape
 from .._hyperparams import Temperature, check_arguments, expand_anchor_axis, per_anchor
 from .._reduce import ReduceFn, masked_mean
-from ._common import Anchors, beside, finish, per_anchor_loss, prepare, reduce_kept
+from ._common import Anchors, beside, different_pairs, finish, per_anchor_loss, prepare, reduce_kept
 from ._estimators import (
     bayesian_log_sum,
     biased_log_sum,
@@ -254,9 +254,7 @@ def oracle_contrastive(
     check_shape("where", where, neg.shape)
     true = true_negative if where is None else where & true_negative
     a = prepare(pos, neg, temperature, true, weights)
-    log_g = oracle_log_sum(
-        a.neg, true_negative=true_negative, temperature=a.temperature, where=where
-    )
+    log_g = oracle_log_sum(a.neg, true_negative=true, temperature=a.temperature, where=where)
     return _contrastive(log_g, a, reduce_fn)
 
 
@@ -392,9 +390,7 @@ def clip_contrastive(
     pairs = scores.shape[:-1]
     check_shape("scores", scores, (*pairs, *pairs[-1:]))
     check_shape("where", where, pairs)
-    others = jnp.broadcast_to(~jnp.eye(pairs[-1], dtype=bool), scores.shape)
-    if where is not None:
-        others = others & where[..., None, :] & where[..., :, None]
+    others = different_pairs(pairs, where)
     own = jnp.diagonal(scores, axis1=-2, axis2=-1)
     by_row, by_column = (
         info_nce(own, neg, temperature=temperature, where=others, weights=weights, reduce_fn=None)

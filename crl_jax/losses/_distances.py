@@ -11,7 +11,7 @@ from .._checks import check_shape
 from .._floats import at_least_float32
 from .._hyperparams import Range, Scalar, check_arguments
 from .._reduce import ReduceFn, masked_mean
-from ._common import reduce_kept
+from ._common import different_pairs, reduce_kept
 from ._logspace import log_mean_exp
 
 
@@ -58,7 +58,7 @@ def pair_contrastive(
       The loss, reduced by ``reduce_fn``; at least float32.
 
     Raises:
-      ValueError: If shapes are incompatible.
+      ValueError: If shapes are incompatible or a hyper-parameter is out of range.
 
     References:
       Hadsell et al., `Dimensionality Reduction by Learning an Invariant Mapping
@@ -100,7 +100,7 @@ def alignment(
     References:
       Wang and Isola, `Understanding Contrastive Representation Learning through Alignment
       and Uniformity on the Hypersphere <https://arxiv.org/abs/2005.10242>`_, 2020, section
-      4.1 (with exponent 2).
+      4.1, with exponent 2.
 
     >>> print(alignment(jnp.array([[1.0, 0.0]]), jnp.array([[0.0, 1.0]])))
     2.0
@@ -135,15 +135,8 @@ def uniformity(
       reduce_fn: Reduction, called as ``reduce_fn(losses, where=sets_with_pairs)``. ``None``
         returns per-set losses.
 
-    Returns:
-      The loss, reduced by ``reduce_fn``; at least float32.
-
-    Raises:
-      ValueError: If shapes are incompatible or ``scale`` is not positive.
-
-    References:
-      Wang and Isola, `Understanding Contrastive Representation Learning through Alignment
-      and Uniformity on the Hypersphere <https://arxiv.org/abs/2005.10242>`_, 2020, section 4.1.
+    The result and errors are those of :func:`pair_contrastive`, the source that of
+    :func:`alignment`.
 
     >>> print(uniformity(jnp.array([[1.0, 0.0], [-1.0, 0.0]])))
     -8.0
@@ -151,11 +144,8 @@ def uniformity(
     check_shape("where", where, x.shape[:-1])
     check_shape("weights", weights, x.shape[:-2])
     check_shape("scale", scale, ())
-    n = x.shape[-2]
-    pairs = jnp.broadcast_to(~jnp.eye(n, dtype=bool), (*x.shape[:-1], n))
-    if where is not None:
-        pairs = pairs & where[..., None, :] & where[..., :, None]
-    pairs = pairs.reshape(*x.shape[:-2], n * n)
+    *batch, n, _ = x.shape
+    pairs = different_pairs(x.shape[:-1], where).reshape(*batch, n * n)
     kept = jnp.any(pairs, axis=-1)
     x, weights = at_least_float32(x, weights)
     x, weights = _silenced(x, where), _silenced(weights, kept)

@@ -39,18 +39,14 @@ def estimate_alpha(
 
     The rules differ because :math:`\alpha` in :func:`bayesian_weights` is the probability that a
     true and a false negative drawn *as a pair* are ordered correctly, whereas labelled samples are
-    drawn independently. Each sample is the lower or the higher score of a separate pair, so
+    drawn independently, each the lower or the higher score of a separate pair:
 
-    .. math::
-        \mathrm{AUC} = \tfrac56\alpha^2 + \alpha(1-\alpha) + \tfrac16(1-\alpha)^2
-                     = \tfrac12 + \tfrac13(2\alpha - 1).
+    .. math:: \mathrm{AUC} = \tfrac56\alpha^2 + \alpha(1-\alpha) + \tfrac16(1-\alpha)^2.
 
-    Use ``"model"`` to correct for false negatives (``beta=0.5``). It is consistent under the model
-    densities and nearly so for Gaussian scores; ``"auc"`` leaves about half of the bias. Use
-    ``"auc"`` to reproduce published settings, and with hardness (``beta > 0.5``), which requires
-    :math:`\alpha < 1`. The largest AUC of the model is 5/6; for larger values ``"model"`` returns
-    1, where the highest-scoring sample has weight 0 and :func:`bayesian_weights` rejects
-    ``beta=1``.
+    Use ``"model"`` to correct for false negatives (``beta=0.5``): it is consistent under the model
+    densities, whereas ``"auc"`` leaves about half of the bias. Use ``"auc"`` to reproduce published
+    settings, and with ``beta > 0.5``, which requires :math:`\alpha < 1`: above 5/6, the largest AUC
+    of the model, ``"model"`` returns 1.
 
     Args:
       pos: Scores of the known positives of each anchor, shape ``[*batch, n_pos]``. Use held-out
