@@ -53,10 +53,8 @@ from ._contrastive import hard_contrastive as hard_contrastive
 from ._contrastive import info_nce as info_nce
 from ._contrastive import oracle_contrastive as oracle_contrastive
 from ._contrastive import proto_nce as proto_nce
-from ._denoising import reweighted_bce as reweighted_bce
-from ._denoising import reweighted_bpr as reweighted_bpr
-from ._denoising import truncated_bce as truncated_bce
-from ._denoising import truncated_bpr as truncated_bpr
+from ._contrastive import punce as punce
+from ._contrastive import supervised_contrastive as supervised_contrastive
 from ._distances import alignment as alignment
 from ._distances import half_square as half_square
 from ._distances import half_squared_hinge as half_squared_hinge
@@ -77,9 +75,11 @@ from ._pairwise import linear_pairwise as linear_pairwise
 from ._pairwise import mpr as mpr
 from ._pairwise import nce as nce
 from ._pairwise import nt_logistic as nt_logistic
+from ._pairwise import reweighted_bce as reweighted_bce
+from ._pairwise import reweighted_bpr as reweighted_bpr
 from ._pairwise import sigmoid_contrastive as sigmoid_contrastive
 from ._pairwise import triplet_margin as triplet_margin
-from ._supervised import punce as punce
-from ._supervised import supervised_contrastive as supervised_contrastive
+from ._pairwise import truncated_bce as truncated_bce
+from ._pairwise import truncated_bpr as truncated_bpr
 from ._tiled import tiled_tower_loss as tiled_tower_loss
 from ._tiled import tiled_view_loss as tiled_view_loss

@@ -3,7 +3,7 @@ r"""Contrastive losses: InfoNCE, its variants, and estimators of its sum over ne
 .. math:: \ell = -\log \frac{e^{s^+/t}}{e^{s^+/t} + G} = \mathrm{softplus}(\log G - s^+/t)
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
@@ -12,7 +12,16 @@ from .. import _hyperparams as hp
 from .._checks import check_shape
 from .._hyperparams import Temperature, check_arguments, expand_anchor_axis, per_anchor
 from .._reduce import ReduceFn, masked_mean
-from ._common import Anchors, beside, different_pairs, finish, per_anchor_loss, prepare, reduce_kept
+from ._common import (
+    Anchors,
+    beside,
+    different_pairs,
+    finish,
+    per_anchor_loss,
+    prepare,
+    reduce_kept,
+    row_mean,
+)
 from ._estimators import (
     bayesian_log_sum,
     biased_log_sum,
@@ -460,6 +469,131 @@ def bilateral_softmax(
     return finish(repulsion * crowd - attraction, a, reduce_fn)
 
 
+@per_anchor_loss
+@check_arguments
+def supervised_contrastive(
+    pos: Float[Array, "*batch n_pos"],
+    neg: Float[Array, "*batch n_neg"],
+    *,
+    denominator: Literal["all", "own"] = "all",
+    where_pos: Bool[Array, "*batch n_pos"] | None = None,
+    temperature: Temperature = 1.0,
+    where: Bool[Array, "*batch n_neg"] | None = None,
+    weights: Float[Array, "*batch"] | None = None,
+    reduce_fn: ReduceFn | None = masked_mean,
+) -> Float[Array, "..."]:
+    r"""Supervised contrastive loss (SupCon): mean InfoNCE over several positives.
+
+    .. math::
+        \ell = \frac1M \sum_m -\log \frac{e^{s^+_m/t}}{P_m + \sum_j e^{s_j/t}}, \qquad
+        P_m = \sum_l e^{s^+_l/t} \;\text{(all)} \quad\text{or}\quad e^{s^+_m/t}
+        \;\text{(own)}
+
+    Both denominators reduce to :func:`info_nce` with one positive.
+
+    Args:
+      pos: Scores :math:`s^+_m` of the M positives, shape ``[*batch, n_pos]``.
+      denominator: ``"all"`` includes all positives, as published (:math:`L_{out}`); the loss
+        is at least log M and equalizes the scores of the positives. ``"own"`` excludes the
+        other positives, as SINCERE does; the loss tends to 0 as the margins of all positives
+        grow.
+      where_pos: Mask of valid positives, shape ``[*batch, n_pos]``; masked scores are
+        ignored. An anchor without valid positives or negatives has loss 0 and is excluded
+        from the reduction.
+
+    Other arguments and the result are those of :func:`bpr`.
+
+    Raises:
+      ValueError: As :func:`bpr`, and if ``denominator`` is unknown.
+
+    References:
+      Khosla et al., `Supervised Contrastive Learning <https://arxiv.org/abs/2004.11362>`_,
+      2020, Eq. 2; Feeney and Hughes, `SINCERE <https://arxiv.org/abs/2309.14277>`_, 2023.
+
+    >>> pos, neg = jnp.array([[2.0, 1.0]]), jnp.array([[0.0, 0.5]])
+    >>> for denominator in ("all", "own"):
+    ...     print(f"{supervised_contrastive(pos, neg, denominator=denominator):.4f}")
+    1.0460
+    0.4933
+    """
+    if denominator not in ("all", "own"):
+        raise ValueError(f'`denominator` must be "all" or "own", got {denominator!r}.')
+    a = prepare(pos, neg, temperature, where, weights, many_positives=True, where_pos=where_pos)
+    log_g = biased_log_sum(a.neg, temperature=a.temperature, where=a.where)
+    positives = a.pos / a.temperature
+    if denominator == "own":
+        loss = row_mean(softplus(log_g[..., None] - positives), a.where_pos)
+    else:
+        loss = _mean_minus_log_share(positives, a.where_pos, log_g)
+    return finish(loss, a, reduce_fn)
+
+
+@per_anchor_loss
+@check_arguments
+def punce(
+    pos: Float[Array, "*batch n_pos"],
+    neg: Float[Array, "*batch n_neg"],
+    *,
+    labelled: Bool[Array, "*batch"],
+    tau_plus: hp.TauPlus,
+    where_pos: Bool[Array, "*batch n_pos"] | None = None,
+    temperature: Temperature = 1.0,
+    where: Bool[Array, "*batch n_neg"] | None = None,
+    weights: Float[Array, "*batch"] | None = None,
+    reduce_fn: ReduceFn | None = masked_mean,
+) -> Float[Array, "..."]:
+    r"""Positive-unlabelled contrastive loss (puNCE), with prior-weighted unlabelled anchors.
+
+    .. math::
+        \ell = -\pi \,\frac{1}{1 + M} \sum_{m=0}^M \log \frac{e^{s^+_m/t}}{Z}
+               - (1 - \pi) \log \frac{e^{s^+_0/t}}{Z}, \qquad
+        Z = \sum_{m=0}^M e^{s^+_m/t} + \sum_j e^{s_j/t}
+
+    with :math:`s^+_0` the score of the anchor's other view, :math:`s^+_1, \dots, s^+_M` the
+    scores of samples labelled positive, and :math:`\pi` equal to 1 for labelled anchors and
+    ``tau_plus`` for unlabelled ones.
+
+    Args:
+      pos: Scores :math:`s^+_m`, shape ``[*batch, 1 + M]``: the anchor's other view in column
+        0, followed by the samples labelled positive.
+      neg: Scores :math:`s_j` of the unlabelled samples, shape ``[*batch, n_neg]``.
+      labelled: Mask of anchors labelled positive, shape ``[*batch]``.
+      tau_plus: Prior probability :math:`\tau^+` in [0, 1) that an unlabelled anchor is
+        positive; a scalar or an array that broadcasts to ``[*batch]``.
+      where_pos: Mask of valid positives, shape ``[*batch, 1 + M]``, for instance False where a
+        labelled sample is the anchor itself; masked scores are ignored. An anchor whose
+        other view is masked, or without valid negatives, has loss 0 and is excluded from the
+        reduction.
+
+    Other arguments, the result and errors are those of :func:`bpr`.
+
+    References:
+      Acharya et al., `Positive Unlabeled Contrastive Learning
+      <https://arxiv.org/abs/2206.01206>`_, 2022.
+
+    >>> pos, neg = jnp.array([[2.0, 1.0], [2.0, 1.0]]), jnp.array([[0.0, 0.5], [0.0, 0.5]])
+    >>> labelled = jnp.array([True, False])
+    >>> each = punce(pos, neg, labelled=labelled, tau_plus=0.2, reduce_fn=None)
+    >>> [f"{loss:.4f}" for loss in each]
+    ['1.0460', '0.6460']
+    """
+    batch = neg.shape[:-1]
+    check_shape("where_pos", where_pos, pos.shape)
+    check_shape("labelled", labelled, batch)
+    if where_pos is not None:
+        where_pos = where_pos & where_pos[..., :1]
+    a = prepare(pos, neg, temperature, where, weights, many_positives=True, where_pos=where_pos)
+    share = jnp.where(labelled, 1, per_anchor("tau_plus", tau_plus, batch, a.pos.dtype))
+    log_g = biased_log_sum(a.neg, temperature=a.temperature, where=a.where)
+    positives = a.pos / a.temperature
+    as_positive = _mean_minus_log_share(positives, a.where_pos, log_g)
+
+    # The sum over negatives replaces column 0, whose mask is that of the anchor.
+    rest = jnp.concatenate([log_g[..., None], positives[..., 1:]], axis=-1)
+    as_negative = softplus(log_sum_exp(rest, where=a.where_pos) - positives[..., 0])
+    return finish(share * as_positive + (1 - share) * as_negative, a, reduce_fn)
+
+
 def _contrastive(log_g: Array, a: Anchors, reduce_fn: ReduceFn | None) -> Array:
     """Contrastive loss for the log of an estimated sum over negatives."""
     # softplus(a - b), not logaddexp(a, b) - b: the latter cancels to 0 in float32 once the
@@ -470,3 +604,13 @@ def _contrastive(log_g: Array, a: Anchors, reduce_fn: ReduceFn | None) -> Array:
 def _draws(a: Anchors) -> Array:
     """Scores ``[*batch, K]`` of the extra positives, or of the positive if there are none."""
     return a.pos[..., None] if a.extra is None else a.extra
+
+
+def _mean_minus_log_share(logits: Array, where: Array | None, log_rest: Array) -> Array:
+    """Mean over m of ``log(Σ exp(logits) + exp(log_rest)) - logits_m``; 0 for an empty set."""
+    # Centring the logits avoids cancellation for large values, and equals InfoNCE exactly for
+    # a single logit.
+    mean = row_mean(logits, where)
+    above_mean = log_sum_exp(logits - mean[..., None], where=where)
+    above_mean = jnp.where(jnp.isneginf(above_mean), 0, above_mean)
+    return softplus(log_rest - mean - above_mean) + above_mean
