@@ -90,7 +90,7 @@ def prepare(
         pos = jnp.where(keep_pos, pos, 0)
         weights = None if weights is None else jnp.where(kept, weights, 0)
     if with_extra:
-        pos, extra = pos[..., 0], pos[..., 1:] if columns[0] > 1 else None
+        pos, extra = pos[..., 0], pos[..., 1:] if pos.shape[-1] > 1 else None
     return Anchors(pos, extra, neg, where, where_pos, kept, temperature, weights)
 
 

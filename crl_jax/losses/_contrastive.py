@@ -3,6 +3,7 @@ r"""Contrastive losses: InfoNCE, its variants, and estimators of its sum over ne
 .. math:: \ell = -\log \frac{e^{s^+/t}}{e^{s^+/t} + G} = \mathrm{softplus}(\log G - s^+/t)
 """
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ from .. import _hyperparams as hp
 from .._checks import check_shape
 from .._hyperparams import Temperature, check_arguments, expand_anchor_axis, per_anchor
 from .._reduce import ReduceFn, masked_mean
+from . import _estimators
 from ._common import (
     Anchors,
     beside,
@@ -21,13 +23,6 @@ from ._common import (
     prepare,
     reduce_kept,
     row_mean,
-)
-from ._estimators import (
-    bayesian_log_sum,
-    biased_log_sum,
-    debiased_log_sum,
-    hard_log_sum,
-    oracle_log_sum,
 )
 from ._logspace import log_mean_exp, log_sum_exp, softplus
 
@@ -62,8 +57,7 @@ def info_nce(
     0.8604
     """
     a = prepare(pos, neg, temperature, where, weights)
-    log_g = biased_log_sum(a.neg, temperature=a.temperature, where=a.where)
-    return _contrastive(log_g, a, reduce_fn)
+    return _contrastive(_estimators.biased_log_sum, a, reduce_fn)
 
 
 @per_anchor_loss
@@ -113,9 +107,8 @@ def debiased_contrastive(
     0.9998
     """
     a = prepare(pos, neg, temperature, where, weights, extra_positives=True)
-    prior: dict[str, Any] = {"tau_plus": tau_plus, "min_score": min_score}
-    log_g = debiased_log_sum(a.neg, _draws(a), temperature=a.temperature, where=a.where, **prior)
-    return _contrastive(log_g, a, reduce_fn)
+    prior = dict(tau_plus=tau_plus, min_score=min_score)
+    return _contrastive(_estimators.debiased_log_sum, a, reduce_fn, _draws(a), **prior)
 
 
 @per_anchor_loss
@@ -154,9 +147,8 @@ def hard_contrastive(
     1.0746
     """
     a = prepare(pos, neg, temperature, where, weights, extra_positives=True)
-    prior: dict[str, Any] = {"tau_plus": tau_plus, "beta": beta, "min_score": min_score}
-    log_g = hard_log_sum(a.neg, _draws(a), temperature=a.temperature, where=a.where, **prior)
-    return _contrastive(log_g, a, reduce_fn)
+    prior = dict(tau_plus=tau_plus, beta=beta, min_score=min_score)
+    return _contrastive(_estimators.hard_log_sum, a, reduce_fn, _draws(a), **prior)
 
 
 @per_anchor_loss
@@ -208,16 +200,8 @@ def bayesian_contrastive(
     0.8714
     """
     a = prepare(pos, neg, temperature, where, weights)
-    log_g = bayesian_log_sum(
-        a.neg,
-        tau_plus=tau_plus,
-        alpha=alpha,
-        beta=beta,
-        bins=bins,
-        temperature=a.temperature,
-        where=a.where,
-    )
-    return _contrastive(log_g, a, reduce_fn)
+    prior = dict(tau_plus=tau_plus, alpha=alpha, beta=beta, bins=bins)
+    return _contrastive(_estimators.bayesian_log_sum, a, reduce_fn, **prior)
 
 
 @per_anchor_loss
@@ -263,8 +247,10 @@ def oracle_contrastive(
     check_shape("where", where, neg.shape)
     true = true_negative if where is None else where & true_negative
     a = prepare(pos, neg, temperature, true, weights)
-    log_g = oracle_log_sum(a.neg, true_negative=true, temperature=a.temperature, where=where)
-    return _contrastive(log_g, a, reduce_fn)
+    log_g = _estimators.oracle_log_sum(
+        a.neg, true_negative=true, temperature=a.temperature, where=where
+    )
+    return finish(softplus(log_g - a.pos / a.temperature), a, reduce_fn)
 
 
 @per_anchor_loss
@@ -297,7 +283,7 @@ def decoupled_contrastive(
     -0.6867
     """
     a = prepare(pos, neg, temperature, where, weights)
-    log_g = biased_log_sum(a.neg, temperature=a.temperature, where=a.where)
+    log_g = _estimators.biased_log_sum(a.neg, temperature=a.temperature, where=a.where)
     loss = jnp.where(jnp.isneginf(log_g), 0, log_g - a.pos / a.temperature)
     return finish(loss, a, reduce_fn)
 
@@ -358,7 +344,7 @@ def proto_nce(
     own = a.pos / beside("pos_concentration", pos_concentration, a.pos, a.kept, fill=1.0)
     others = a.neg / beside("neg_concentration", neg_concentration, a.neg, a.where, fill=1.0)
     log_g = log_sum_exp(others / a.temperature, where=a.where)
-    return _contrastive(log_g, a._replace(pos=own), reduce_fn)
+    return finish(softplus(log_g - own / a.temperature), a, reduce_fn)
 
 
 @check_arguments
@@ -519,7 +505,7 @@ def supervised_contrastive(
     if denominator not in ("all", "own"):
         raise ValueError(f'`denominator` must be "all" or "own", got {denominator!r}.')
     a = prepare(pos, neg, temperature, where, weights, many_positives=True, where_pos=where_pos)
-    log_g = biased_log_sum(a.neg, temperature=a.temperature, where=a.where)
+    log_g = _estimators.biased_log_sum(a.neg, temperature=a.temperature, where=a.where)
     positives = a.pos / a.temperature
     if denominator == "own":
         loss = row_mean(softplus(log_g[..., None] - positives), a.where_pos)
@@ -584,7 +570,7 @@ def punce(
         where_pos = where_pos & where_pos[..., :1]
     a = prepare(pos, neg, temperature, where, weights, many_positives=True, where_pos=where_pos)
     share = jnp.where(labelled, 1, per_anchor("tau_plus", tau_plus, batch, a.pos.dtype))
-    log_g = biased_log_sum(a.neg, temperature=a.temperature, where=a.where)
+    log_g = _estimators.biased_log_sum(a.neg, temperature=a.temperature, where=a.where)
     positives = a.pos / a.temperature
     as_positive = _mean_minus_log_share(positives, a.where_pos, log_g)
 
@@ -594,8 +580,11 @@ def punce(
     return finish(share * as_positive + (1 - share) * as_negative, a, reduce_fn)
 
 
-def _contrastive(log_g: Array, a: Anchors, reduce_fn: ReduceFn | None) -> Array:
-    """Contrastive loss for the log of an estimated sum over negatives."""
+def _contrastive(
+    log_sum: Callable[..., Array], a: Anchors, reduce_fn: ReduceFn | None, *args: Any, **prior: Any
+) -> Array:
+    """Contrastive loss with an estimator of the sum over negatives."""
+    log_g = log_sum(a.neg, *args, temperature=a.temperature, where=a.where, **prior)
     # softplus(a - b), not logaddexp(a, b) - b: the latter cancels to 0 in float32 once the
     # margin of the positive exceeds about 17.
     return finish(softplus(log_g - a.pos / a.temperature), a, reduce_fn)

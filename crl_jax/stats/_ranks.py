@@ -128,8 +128,7 @@ def ecdf(
 
     Args:
       scores: The :math:`s_j`, shape ``[*batch, n]``.
-      where: Mask of valid entries, shape ``[*batch, n]``, whose number is :math:`N`; others are
-        never read.
+      where: Mask of the :math:`N` valid entries, shape ``[*batch, n]``; others are never read.
 
     Returns:
       Values in (0, 1], shape ``[*batch, n]``, at least float32; 0 for masked scores. A valid NaN
@@ -157,15 +156,13 @@ def binned_ecdf(
     r"""Histogram estimate of :func:`ecdf`, in linear time.
 
     Each row is divided into ``bins`` equal intervals between its smallest and largest score. A
-    score counts itself, all scores in lower bins, and those in its own bin by linear
-    interpolation:
+    score counts itself, all scores in lower bins, and those in its own bin by interpolation:
 
     .. math:: |\hat u_j - u_j| \le \frac{\#\{i \ne j : s_i \text{ in the bin of } s_j\}}{N}
 
-    A score alone in its bin has its exact :math:`u`. Ties remain ties, but count each other by
-    interpolation. The largest score has :math:`\hat u = 1`, as have all scores if they are equal.
-    An outlier widens the bins; scores that then share a bin are ordered by value, not by rank. The
-    gradient is zero.
+    Ties remain ties, but count each other by interpolation. The largest score has
+    :math:`\hat u = 1`, as have all scores if they are equal. An outlier widens the bins; scores in
+    one bin are ordered by value, not by rank. The gradient is zero.
 
     Args:
       scores, where: As in :func:`ecdf`.

@@ -18,12 +18,11 @@ def credibility_prior(
 
     .. math:: P(c_{ui} = 1) = \sigma\Bigl(\frac{n_i - \bar n}{\operatorname{std}(n)}\Bigr)
 
-    where :math:`n_i` is the fraction of users who interacted with item :math:`i`. Interactions
-    with popular items are assumed to be accidental less often.
+    where :math:`n_i` is the fraction of users who interacted with item :math:`i`: interactions with
+    popular items are assumed to be accidental less often.
 
     Args:
-      item_counts: Number of training interactions of each item, such as
-        :attr:`crl_jax.data.Interactions.item_counts`.
+      item_counts: Training interactions of each item, as in :class:`crl_jax.data.Interactions`.
 
     Returns:
       Probabilities in (0, 1), float32 ``[n_items]``; ½ for all if all items are equally popular.
@@ -46,20 +45,18 @@ def confidence_density(
     .. math:: \hat c_{ui} = 2\, F(s_{ui})\, f(s_{ui}) \; P(c_{ui} = 1)
 
     :math:`2 F f` is the density of the maximum of two i.i.d. scores: a credible positive should
-    outscore a negative. The value increases with the score and decreases in the upper tail. The
-    marginal density of the score, which normalises it, is treated as constant;
-    :func:`confidence_posterior` includes it.
+    outscore a negative. The value decreases in the upper tail. The marginal density of the score,
+    which normalises it, is treated as constant; :func:`confidence_posterior` includes it.
 
     Args:
       scores: Scores :math:`s_{ui}` of observed user-item interactions, any shape.
-      prior: Prior :math:`P(c_{ui} = 1)` in [0, 1], of a shape that broadcasts with ``scores``;
-        for instance :func:`credibility_prior` of the items.
+      prior: Prior :math:`P(c_{ui} = 1)` in [0, 1], such as :func:`credibility_prior` of the items;
+        broadcast with ``scores``.
       distribution: Distribution of a single score, with CDF :math:`F` and density :math:`f`,
         such as :class:`crl_jax.stats.VarianceGamma`.
 
     Returns:
-      Values :math:`\ge 0`, of the broadcast shape, at least float32. Differentiable; apply
-      ``jax.lax.stop_gradient`` to use them as constants.
+      Values :math:`\ge 0`, of the broadcast shape, at least float32; differentiable.
 
     Raises:
       ValueError: If ``prior`` is out of range.
@@ -88,10 +85,9 @@ def confidence_posterior(
             = \frac{F P}{F P + (1 - F)(1 - P)}
 
     The score of a credible interaction is modelled as the maximum of two i.i.d. scores, that of
-    any other interaction as the minimum; the density :math:`f` cancels. No closed-form
-    distribution is therefore needed: :class:`crl_jax.stats.OrderStatisticMixture` derives
-    :math:`F` from the empirical distribution of the interaction scores. The posterior increases
-    with the score and with the prior.
+    any other interaction as the minimum; the density :math:`f` cancels. :math:`F` may therefore be
+    empirical, see :class:`crl_jax.stats.OrderStatisticMixture`. The posterior increases with the
+    score and with the prior.
 
     Args:
       scores, prior: As in :func:`confidence_density`.
@@ -105,8 +101,7 @@ def confidence_posterior(
       ValueError: If ``prior`` is out of range.
 
     References:
-      "Contrastive Learning for Personalized Recommendation", Eq. 3.25 with its denominator; the
-      counterpart for positives of the posterior of chapter 4.
+      "Contrastive Learning for Personalized Recommendation", Eq. 3.25 with its denominator.
 
     >>> from crl_jax.stats import SmoothedEmpirical
     >>> scores = jnp.linspace(-1.0, 1.0, 101)
@@ -192,8 +187,7 @@ def reliability_weights(
         gives weights of 1.
 
     Returns:
-      Weights :math:`w_i` in [0, 1], shape of ``logits``, at least float32. Gradients are finite
-      for all finite logits.
+      Weights :math:`w_i` in [0, 1], shape of ``logits``, at least float32.
 
     Raises:
       ValueError: If a shape does not match or ``exponent`` is out of range.

@@ -153,8 +153,5 @@ def update_measured_alpha(
 
 
 def measured_alpha(state: MeasuredAlpha) -> Float[Array, ""]:
-    """Bias-corrected exponential moving average of the estimates; 0.5 before the first one.
-
-    Weights are normalised to sum to 1, so that the average has no bias towards an initial value.
-    """
+    """Bias-corrected exponential moving average of the estimates; 0.5 before the first one."""
     return 0.5 + state.lead / jnp.where(state.weight > 0, state.weight, 1)
