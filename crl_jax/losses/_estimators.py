@@ -224,14 +224,12 @@ def floor_hit_rate(
 ) -> Float[Array, ""]:
     r"""Fraction of anchors whose debiased estimate is clamped at its lower bound.
 
-    For these anchors the positive correction exceeds the mean over negatives,
-
     .. math::
         \frac{1}{\tau^-}\Bigl[\frac1N \sum_j w_j e^{s_j/t}
             - \tau^+ \frac1K \sum_k e^{s^+_k/t}\Bigr] < e^{s_{\min}/t}
 
-    and the negatives receive no gradient. A high rate indicates that ``tau_plus`` is too large
-    for this encoder or :math:`K` too small.
+    The negatives of these anchors receive no gradient. A high rate indicates that ``tau_plus`` is
+    too large for this encoder or :math:`K` too small.
 
     Args:
       min_score: Lower bound of the scores. With ``-jnp.inf``, counts the estimates that are not

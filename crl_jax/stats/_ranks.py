@@ -41,8 +41,7 @@ def ranks(
       where: Mask of valid entries, shape ``[*batch, n]``; others are never read.
 
     Returns:
-      Counts from 1 to the number of valid scores, shape ``[*batch, n]``, int32; 0 for masked scores
-      and NaN.
+      Counts from 1 on, shape ``[*batch, n]``, int32; 0 for masked scores and NaN.
 
     Raises:
       ValueError: If ``where`` does not have the shape of ``scores``.
@@ -69,17 +68,8 @@ def binned_ranks(
 ) -> Float[Array, "*batch n"]:
     r"""Histogram estimate of :func:`ranks`, in linear time.
 
-    Numerator of :func:`crl_jax.stats.binned_ecdf`, which states the formula and the error.
-
-    Args:
-      scores, bins, where: As in :func:`binned_ecdf`.
-
-    Returns:
-      Values from 1 to the number of valid scores, shape ``[*batch, n]``, at least float32; 0 for
-      masked scores and NaN.
-
-    Raises:
-      ValueError: If ``where`` does not have the shape of ``scores`` or ``bins`` is not positive.
+    Numerator of :func:`binned_ecdf`, which states the arguments, the formula and the errors; at
+    least float32, 0 for masked scores and NaN.
 
     >>> print(binned_ranks(jnp.array([0.0, 0.5, 2.0, 4.0]), bins=2))
     [1.   1.25 3.   4.  ]
