@@ -77,6 +77,7 @@ TauPlus: TypeAlias = Annotated[PerAnchor, Range(0.0, 1.0, high_open=True)]
 Alpha: TypeAlias = Annotated[PerAnchor, Range(0.5, 1.0)]
 Beta: TypeAlias = Annotated[PerAnchor, Range(0.5, 1.0)]
 MinScore: TypeAlias = Annotated[PerAnchor, Range(high_open=True)]
+DropRate: TypeAlias = Annotated[Scalar, Range(0.0, 1.0)]
 
 
 def range_of(annotation: Any) -> Range | None:

@@ -16,6 +16,9 @@ _SYMBOLS = {
 }  # fmt: skip
 
 
+_REFERENCE = re.compile(r":(?:func|class|meth):`~?([\w.]+)`")
+
+
 class Hyperparam(NamedTuple):
     """Declaration of a hyper-parameter.
 
@@ -38,7 +41,8 @@ def hyperparams(source: Callable[..., Any]) -> dict[str, Hyperparam]:
     """Returns the hyper-parameters that a function or a dataclass declares.
 
     These are the arguments whose annotation has a :class:`Range` or is a ``Literal`` of strings.
-    The entry of the docstring may refer to another one: "As in :func:`bpr`."
+    Docstrings may refer to others: "As in :func:`bpr`." for an entry, or a paragraph "Other
+    arguments are those of :func:`bpr`."
 
     Args:
       source: Loss or weight function, or the class of a sampler, model or optimizer.
@@ -74,10 +78,13 @@ def _argument_docs(source: Callable[..., Any]) -> dict[str, str]:
     """First sentences of the entries of ``Args`` and ``Attributes``, by argument."""
     doc = inspect.getdoc(source) or ""
     sections = re.findall(r"^(?:Args|Attributes):\n(.*?)(?=^\S|\Z)", doc, re.M | re.S)
-    docs = {}
+    docs: dict[str, str] = {}
+    for sentence in re.findall(r"^(?:Other a|A)rguments.*?\.$", doc, re.M | re.S):
+        for reference in _REFERENCE.findall(sentence):
+            docs |= _sibling_docs(source, reference)
     for entry in re.split(r"^  (?=[\w*])", "".join(sections), flags=re.M):
         names, _, text = " ".join(entry.split()).partition(": ")
-        other = re.match(r"As (?:in|for) :\w+:`~?([\w.]+)`", text)
+        other = _REFERENCE.search(text) if text.startswith(("As in", "As for")) else None
         siblings = _sibling_docs(source, other[1]) if other else {}
         for name in names.split(", "):
             docs[name] = siblings.get(name, "") if other else _first_sentence(text)

@@ -25,6 +25,21 @@ def scale(x, *, rate: Annotated[float, Range(0, 1)] = 0.5, kind: Literal["a", "b
     return x, rate, kind, y
 
 
+def stretch(x, *, rate: Annotated[Any, Range(0)] = 1, by: Annotated[int, Range(1)] = 2):
+    """Stretches an array.
+
+    Args:
+      by: Factor.
+
+    Other arguments and the result, unlike the
+    errors, are those of :func:`scale`.
+
+    References:
+      Other arguments.
+    """
+    return x, rate, by
+
+
 def shift(x, *, by: Annotated[int | None, Range(1)] = None, rate: Annotated[Any, Range(0)] = 1):
     """Shifts an array.
 
@@ -48,6 +63,8 @@ def test_help_follows_references_to_other_docstrings():
     found = hyperparams(shift)
     assert found["by"] == (None, int, Range(1), (), "Number of places")
     assert found["rate"].help == "Rate β ∈ [0, 1], see scale"
+    found = hyperparams(stretch)
+    assert [of.help for of in found.values()] == ["Rate β ∈ [0, 1], see scale", "Factor"]
 
 
 def test_fields_of_a_class_and_of_its_bases():

@@ -31,40 +31,30 @@ Logits (scores divided by the temperature), their pairwise differences and the s
 losses must not overflow: in float32, keep logits below 1.7e38 in magnitude.
 
 The contrastive losses differ only in how they estimate the sum over true negatives:
-``softplus(log_sum - pos / temperature)`` with one of ``biased_log_sum``,
-``debiased_log_sum``, ``hard_log_sum`` and ``bayesian_log_sum``. With labels,
-``oracle_log_sum`` computes the target of these estimators.
-
->>> labels = jnp.array([[True, False, True], [True, True, True]])
->>> print(f"{losses.oracle_contrastive(pos, neg, true_negative=labels, temperature=0.5):.4f}")
-0.7951
-
-Some losses take other inputs: several positives (``supervised_contrastive``, ``punce``),
-additional items or users (``mpr``, ``gbpr``), the sampling distribution of the negatives
-(``nce``), a square score matrix (``clip_contrastive``), or distances and embeddings
-(``pair_contrastive``, ``alignment``, ``uniformity``).
-
-For noisy positives, ``truncated_bce`` and ``truncated_bpr`` drop the largest losses of a
-batch, and ``reweighted_bce`` and ``reweighted_bpr`` down-weight them.
+``softplus(log_sum - pos / temperature)`` with one of ``biased_log_sum``, ``debiased_log_sum``,
+``hard_log_sum`` and ``bayesian_log_sum``, or with ``oracle_log_sum`` of labels. Some losses take
+other inputs: several positives, additional items or users, the sampling distribution of the
+negatives, a square score matrix, or distances and embeddings.
 """
 
 from ._batch_scores import BatchScores as BatchScores
 from ._batch_scores import normalize as normalize
 from ._batch_scores import tower_scores as tower_scores
 from ._batch_scores import view_scores as view_scores
-from ._bilateral import bilateral_softmax as bilateral_softmax
-from ._clip import clip_contrastive as clip_contrastive
-from ._clip import decoupled_contrastive as decoupled_contrastive
-from ._clip import proto_nce as proto_nce
+from ._common import accepts_where as accepts_where
+from ._common import is_per_anchor_loss as is_per_anchor_loss
+from ._common import per_anchor_loss as per_anchor_loss
 from ._contrastive import bayesian_contrastive as bayesian_contrastive
+from ._contrastive import bilateral_softmax as bilateral_softmax
+from ._contrastive import clip_contrastive as clip_contrastive
 from ._contrastive import debiased_contrastive as debiased_contrastive
+from ._contrastive import decoupled_contrastive as decoupled_contrastive
 from ._contrastive import hard_contrastive as hard_contrastive
 from ._contrastive import info_nce as info_nce
-from ._cosine import cosine_contrastive as cosine_contrastive
-from ._denoising import reweighted_bce as reweighted_bce
-from ._denoising import reweighted_bpr as reweighted_bpr
-from ._denoising import truncated_bce as truncated_bce
-from ._denoising import truncated_bpr as truncated_bpr
+from ._contrastive import oracle_contrastive as oracle_contrastive
+from ._contrastive import proto_nce as proto_nce
+from ._contrastive import punce as punce
+from ._contrastive import supervised_contrastive as supervised_contrastive
 from ._distances import alignment as alignment
 from ._distances import half_square as half_square
 from ._distances import half_squared_hinge as half_squared_hinge
@@ -76,21 +66,20 @@ from ._estimators import debiased_log_sum as debiased_log_sum
 from ._estimators import floor_hit_rate as floor_hit_rate
 from ._estimators import hard_log_sum as hard_log_sum
 from ._estimators import oracle_log_sum as oracle_log_sum
-from ._group_bpr import gbpr as gbpr
-from ._group_bpr import mpr as mpr
-from ._nce import nce as nce
 from ._pairwise import bce as bce
 from ._pairwise import bpr as bpr
+from ._pairwise import cosine_contrastive as cosine_contrastive
 from ._pairwise import debiased_pairwise as debiased_pairwise
+from ._pairwise import gbpr as gbpr
 from ._pairwise import linear_pairwise as linear_pairwise
+from ._pairwise import mpr as mpr
+from ._pairwise import nce as nce
 from ._pairwise import nt_logistic as nt_logistic
+from ._pairwise import reweighted_bce as reweighted_bce
+from ._pairwise import reweighted_bpr as reweighted_bpr
+from ._pairwise import sigmoid_contrastive as sigmoid_contrastive
 from ._pairwise import triplet_margin as triplet_margin
-from ._protocols import accepts_where as accepts_where
-from ._protocols import is_per_anchor_loss as is_per_anchor_loss
-from ._protocols import per_anchor_loss as per_anchor_loss
-from ._sigmoid import sigmoid_contrastive as sigmoid_contrastive
-from ._supervised import oracle_contrastive as oracle_contrastive
-from ._supervised import punce as punce
-from ._supervised import supervised_contrastive as supervised_contrastive
+from ._pairwise import truncated_bce as truncated_bce
+from ._pairwise import truncated_bpr as truncated_bpr
 from ._tiled import tiled_tower_loss as tiled_tower_loss
 from ._tiled import tiled_view_loss as tiled_view_loss

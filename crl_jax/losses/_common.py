@@ -1,6 +1,9 @@
-"""Shared argument handling and reduction of losses over anchors, positives and negatives."""
+"""Argument handling, reduction and properties that losses share."""
 
-from typing import Any, NamedTuple
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 import jax.numpy as jnp
 from jaxtyping import Array
@@ -10,13 +13,15 @@ from .._floats import at_least_float32
 from .._hyperparams import per_anchor
 from .._reduce import ReduceFn
 
+_Loss = TypeVar("_Loss", bound=Callable[..., Any])
+_MARK = "__anchorwise__"
+
 
 class Anchors(NamedTuple):
     """Validated scores of a common dtype, with masked entries set to 0.
 
     Attributes:
-      pos: Scores of positives, ``[*batch]``, or ``[*batch, M]`` from :func:`prepare_many`; 0
-        where masked.
+      pos: Scores of positives, ``[*batch]``, or ``[*batch, M]``; 0 where masked.
       extra: Scores of further positives, ``[*batch, M]``, or None.
       neg: Scores of negatives, ``[*batch, N]``; 0 where masked.
       where: Mask of valid negatives, ``[*batch, N]``, or None for all.
@@ -39,55 +44,32 @@ class Anchors(NamedTuple):
 def prepare(
     pos: Array,
     neg: Array,
-    *,
     temperature: Any,
     where: Array | None,
     weights: Array | None,
+    *,
     extra_positives: bool = False,
+    many_positives: bool = False,
+    where_pos: Array | None = None,
 ) -> Anchors:
-    """Validates arguments, casts them to a common dtype and sets masked entries to 0."""
+    """Validates arguments, casts them to a common dtype and sets masked entries to 0.
+
+    ``pos`` has the shape ``[*batch]``; with ``extra_positives`` also ``[*batch, 1 + M]``, which is
+    split into ``pos`` and ``extra``; with ``many_positives`` only ``[*batch, M]``.
+    """
     pos, neg = jnp.asarray(pos), jnp.asarray(neg)
     batch = neg.shape[:-1]
     with_extra = extra_positives and pos.ndim == neg.ndim
-    if not with_extra and neg.ndim != pos.ndim + 1:
+    if not (with_extra or many_positives) and neg.ndim != pos.ndim + 1:
         raise ValueError(
             "`neg` must have one axis more than `pos`, that of the negatives of an anchor, got "
             f"the shapes {neg.shape} and {pos.shape}."
         )
-    check_shape("pos", pos, (*batch, max(pos.shape[-1], 1)) if with_extra else batch)
-    anchors = _prepare(pos, neg, temperature, where, None, weights)
-    if not with_extra:
-        return anchors
-    own, extra = anchors.pos[..., 0], anchors.pos[..., 1:]
-    return anchors._replace(pos=own, extra=extra if extra.shape[-1] else None)
-
-
-def prepare_many(
-    pos: Array,
-    neg: Array,
-    *,
-    temperature: Any,
-    where: Array | None,
-    where_pos: Array | None,
-    weights: Array | None,
-) -> Anchors:
-    """Variant of :func:`prepare` for several positives per anchor, with their own mask."""
-    pos, neg = jnp.asarray(pos), jnp.asarray(neg)
-    check_shape("pos", pos, (*neg.shape[:-1], max((1, *pos.shape[-1:]))))
+    columns = (max((1, *pos.shape[-1:])),) if with_extra or many_positives else ()
+    check_shape("pos", pos, (*batch, *columns))
     check_shape("where_pos", where_pos, pos.shape)
-    return _prepare(pos, neg, temperature, where, where_pos, weights)
-
-
-def _prepare(
-    pos: Array,
-    neg: Array,
-    temperature: Any,
-    where: Array | None,
-    where_pos: Array | None,
-    weights: Array | None,
-) -> Anchors:
     check_shape("where", where, neg.shape)
-    check_shape("weights", weights, neg.shape[:-1])
+    check_shape("weights", weights, batch)
     check_shape("temperature", temperature, ())
 
     pos, neg = at_least_float32(pos, neg)
@@ -98,16 +80,18 @@ def _prepare(
     if where_pos is not None:  # mask the negatives of anchors without a positive
         where = jnp.ones(neg.shape, bool) if where is None else where
         where = where & jnp.any(where_pos, axis=-1, keepdims=True)
-    kept = None
+    kept = extra = None
     if where is not None:  # before any arithmetic, so that 0 * nan stays out of d/dtemperature
         kept = jnp.any(where, axis=-1)
         neg = jnp.where(where, neg, 0)
-        keep_pos = kept if pos.ndim == kept.ndim else kept[..., None]
+        keep_pos = kept[..., None] if columns else kept
         if where_pos is not None:
             keep_pos = where_pos = keep_pos & where_pos
         pos = jnp.where(keep_pos, pos, 0)
         weights = None if weights is None else jnp.where(kept, weights, 0)
-    return Anchors(pos, None, neg, where, where_pos, kept, temperature, weights)
+    if with_extra:
+        pos, extra = pos[..., 0], pos[..., 1:] if pos.shape[-1] > 1 else None
+    return Anchors(pos, extra, neg, where, where_pos, kept, temperature, weights)
 
 
 def beside(name: str, value: Any, like: Array, where: Array | None, *, fill: float = 0.0) -> Array:
@@ -132,6 +116,12 @@ def reduce_kept(
     return loss if reduce_fn is None else reduce_fn(loss, where=kept)
 
 
+def different_pairs(shape: tuple[int, ...], where: Array | None) -> Array:
+    """Mask ``[*batch, n, n]`` of pairs of different valid elements of ``[*batch, n]``."""
+    pairs = jnp.broadcast_to(~jnp.eye(shape[-1], dtype=bool), (*shape, shape[-1]))
+    return pairs if where is None else pairs & where[..., None, :] & where[..., :, None]
+
+
 def lead(anchors: Anchors, others: Array) -> Array:
     """Margins ``(pos - others) / temperature``, shape ``[*batch, n]``."""
     return (anchors.pos[..., None] - others) / anchors.temperature
@@ -146,3 +136,37 @@ def row_mean(values: Array, where: Array | None) -> Array:
     if where is None:
         return total / (small * n)
     return total / (small * jnp.maximum(jnp.sum(where, axis=-1), 1).astype(values.dtype))
+
+
+def per_anchor_loss(loss: _Loss) -> _Loss:
+    """Marks a loss whose value for an anchor is independent of the scores of other anchors.
+
+    Training pads the last batch of an epoch. For marked losses the padding is excluded from the
+    mean only. Other losses that accept ``where`` receive a mask of the valid anchors in every
+    step. The decorator returns the function, also a user-defined one, without checking it.
+    """
+    setattr(loss, _MARK, True)
+    return loss
+
+
+def is_per_anchor_loss(loss: Callable[..., Any]) -> bool:
+    """Whether a loss, possibly a ``functools.partial``, is marked by :func:`per_anchor_loss`.
+
+    >>> from crl_jax import losses
+    >>> is_per_anchor_loss(losses.bpr), is_per_anchor_loss(losses.truncated_bpr)
+    (True, False)
+    """
+    while isinstance(loss, partial):
+        loss = loss.func
+    return getattr(loss, _MARK, False)
+
+
+def accepts_where(loss: Callable[..., Any]) -> bool:
+    """Whether a loss accepts a ``where`` mask of negatives.
+
+    >>> from crl_jax import losses
+    >>> accepts_where(losses.bpr), accepts_where(lambda pos, neg: pos)
+    (True, False)
+    """
+    taken = inspect.signature(loss).parameters.values()
+    return any(p.name == "where" or p.kind is p.VAR_KEYWORD for p in taken)

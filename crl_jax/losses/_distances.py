@@ -11,7 +11,7 @@ from .._checks import check_shape
 from .._floats import at_least_float32
 from .._hyperparams import Range, Scalar, check_arguments
 from .._reduce import ReduceFn, masked_mean
-from ._common import reduce_kept
+from ._common import different_pairs, reduce_kept
 from ._logspace import log_mean_exp
 
 
@@ -40,8 +40,7 @@ def pair_contrastive(
 ) -> Float[Array, "..."]:
     r"""Contrastive loss of pairs labelled as similar or dissimilar.
 
-    .. math::
-        \ell = y L_p(D) + (1 - y) L_n(D)
+    .. math:: \ell = y L_p(D) + (1 - y) L_n(D)
 
     Args:
       distance: Distances :math:`D \ge 0` of pairs, shape ``[*batch]``.
@@ -56,11 +55,10 @@ def pair_contrastive(
         per-pair losses.
 
     Returns:
-      Reduced loss, by default the mean over pairs; per-pair losses ``[*batch]`` if
-      ``reduce_fn`` is None. At least float32.
+      The loss, reduced by ``reduce_fn``; at least float32.
 
     Raises:
-      ValueError: If shapes are incompatible.
+      ValueError: If shapes are incompatible or a hyper-parameter is out of range.
 
     References:
       Hadsell et al., `Dimensionality Reduction by Learning an Invariant Mapping
@@ -69,9 +67,8 @@ def pair_contrastive(
     >>> print(pair_contrastive(jnp.array([1.0, 0.5]), jnp.array([True, False])))
     0.3125
     """
-    check_shape("same", same, distance.shape)
-    check_shape("where", where, distance.shape)
-    check_shape("weights", weights, distance.shape)
+    for name, value in (("same", same), ("where", where), ("weights", weights)):
+        check_shape(name, value, distance.shape)
     distance, weights = (_silenced(v, where) for v in at_least_float32(distance, weights))
     # Each function receives 1 in place of the other pairs, so that the infinite slope of a
     # logarithm or square root at 0 does not produce 0 · inf in the gradient.
@@ -97,22 +94,13 @@ def alignment(
     Args:
       x: Embeddings of the first elements, usually unit-norm, shape ``[*batch, dim]``.
       y: Embeddings of the second elements, shape ``[*batch, dim]``.
-      where: Mask of valid pairs, shape ``[*batch]``; masked pairs are ignored.
-      weights: Weights of the pairs, shape ``[*batch]``. ``None`` means 1.
-      reduce_fn: Reduction, called as ``reduce_fn(losses, where=where)``. ``None`` returns
-        per-pair losses.
 
-    Returns:
-      Reduced loss, by default the mean over pairs; per-pair losses ``[*batch]`` if
-      ``reduce_fn`` is None. At least float32.
-
-    Raises:
-      ValueError: If shapes are incompatible.
+    Other arguments, the result and errors are those of :func:`pair_contrastive`.
 
     References:
       Wang and Isola, `Understanding Contrastive Representation Learning through Alignment
       and Uniformity on the Hypersphere <https://arxiv.org/abs/2005.10242>`_, 2020, section
-      4.1 (with exponent 2).
+      4.1, with exponent 2.
 
     >>> print(alignment(jnp.array([[1.0, 0.0]]), jnp.array([[0.0, 1.0]])))
     2.0
@@ -128,15 +116,14 @@ def alignment(
 def uniformity(
     x: Float[Array, "*batch n dim"],
     *,
-    scale: Annotated[Scalar, Range(0.0, jnp.inf, low_open=True, high_open=True)] = 2.0,
+    scale: Annotated[Scalar, Range(0.0, low_open=True, high_open=True)] = 2.0,
     where: Bool[Array, "*batch n"] | None = None,
     weights: Float[Array, "*batch"] | None = None,
     reduce_fn: ReduceFn | None = masked_mean,
 ) -> Float[Array, "..."]:
     r"""Uniformity loss: log of the mean Gaussian potential between embeddings.
 
-    .. math::
-        \ell = \log \frac{1}{n (n-1)} \sum_{i \ne j} e^{-c \lVert x_i - x_j \rVert^2}
+    .. math:: \ell = \log \frac{1}{n (n-1)} \sum_{i \ne j} e^{-c \lVert x_i - x_j \rVert^2}
 
     Args:
       x: Unit-norm embeddings of each set, shape ``[*batch, n, dim]``. Distances are computed
@@ -148,17 +135,8 @@ def uniformity(
       reduce_fn: Reduction, called as ``reduce_fn(losses, where=sets_with_pairs)``. ``None``
         returns per-set losses.
 
-    Returns:
-      Reduced loss, by default the mean over sets; per-set losses ``[*batch]`` if
-      ``reduce_fn`` is None. At least float32.
-
-    Raises:
-      ValueError: If shapes are incompatible or ``scale`` is not positive.
-
-    References:
-      Wang and Isola, `Understanding Contrastive Representation Learning through Alignment
-      and Uniformity on the Hypersphere <https://arxiv.org/abs/2005.10242>`_, 2020, section
-      4.1.
+    The result and errors are those of :func:`pair_contrastive`, the source that of
+    :func:`alignment`.
 
     >>> print(uniformity(jnp.array([[1.0, 0.0], [-1.0, 0.0]])))
     -8.0
@@ -166,11 +144,8 @@ def uniformity(
     check_shape("where", where, x.shape[:-1])
     check_shape("weights", weights, x.shape[:-2])
     check_shape("scale", scale, ())
-    n = x.shape[-2]
-    pairs = jnp.broadcast_to(~jnp.eye(n, dtype=bool), (*x.shape[:-1], n))
-    if where is not None:
-        pairs = pairs & where[..., None, :] & where[..., :, None]
-    pairs = pairs.reshape(*x.shape[:-2], n * n)
+    *batch, n, _ = x.shape
+    pairs = different_pairs(x.shape[:-1], where).reshape(*batch, n * n)
     kept = jnp.any(pairs, axis=-1)
     x, weights = at_least_float32(x, weights)
     x, weights = _silenced(x, where), _silenced(weights, kept)

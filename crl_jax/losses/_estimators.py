@@ -1,39 +1,23 @@
 r"""Estimators of the sum over true negatives in the denominator of a contrastive loss.
 
-Given the scores of :math:`N` unlabelled samples per anchor, each function returns the
-logarithm of an estimate :math:`G` of :math:`N\,\mathbb{E}_{\text{true negative}} e^{s/t}`.
-The corresponding loss is ``softplus(log G - pos / temperature)``. The estimators are public
-so that they can be studied separately from the losses.
+Given the scores of :math:`N` unlabelled samples per anchor, each function returns the logarithm of
+an estimate :math:`G` of :math:`N\,\mathbb{E}_{\text{true negative}} e^{s/t}`, from which the loss
+is ``softplus(log G - pos / temperature)``.
 """
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from .. import _hyperparams as hp
 from .._checks import check_shape
 from .._floats import at_least_float32
-from .._hyperparams import (
-    Alpha,
-    Beta,
-    MinScore,
-    NonNegative,
-    PerAnchor,
-    Scalar,
-    TauPlus,
-    Temperature,
-    check_arguments,
-    expand_anchor_axis,
-    per_anchor,
-)
+from .._hyperparams import Temperature, check_arguments, expand_anchor_axis, per_anchor
 from .._reduce import masked_mean
 from ..weights import bayesian_weights
-from ._logspace import (
-    log_count,
-    log_debiased,
-    log_mean_exp,
-    log_sum_exp,
-    tilted_log_mean_exp,
-)
+from ._logspace import log_count, log_debiased, log_mean_exp, log_sum_exp, tilted_log_mean_exp
 
 
 @check_arguments
@@ -55,7 +39,7 @@ def biased_log_sum(
       without valid negatives.
 
     Raises:
-      ValueError: If shapes do not match or ``temperature`` is not positive.
+      ValueError: If shapes are incompatible or a hyper-parameter is out of range.
 
     References:
       van den Oord et al., `Representation Learning with Contrastive Predictive Coding
@@ -79,22 +63,15 @@ def oracle_log_sum(
 
     .. math:: G = \frac{N}{|T|} \sum_{j \in T} e^{s_j/t}
 
-    N times the mean over true negatives, which the other estimators approximate.
+    N times the mean over true negatives, which the other estimators approximate; -inf for anchors
+    without valid ones.
 
     Args:
-      neg: Scores :math:`s_j` of N samples, shape ``[*batch, n_neg]``.
       true_negative: Mask of the set :math:`T` of true negatives, shape ``[*batch, n_neg]``;
         other scores are ignored.
-      temperature: Temperature :math:`t > 0`; divides all scores.
-      where: Mask of valid samples, shape ``[*batch, n_neg]``; :math:`N` is their number.
-        Masked scores are ignored.
+      where: Mask of valid samples, whose number is :math:`N`.
 
-    Returns:
-      :math:`\log G`, shape ``[*batch]``, at least float32; -inf with zero gradient for anchors
-      without valid true negatives.
-
-    Raises:
-      ValueError: If shapes do not match or ``temperature`` is not positive.
+    Other arguments, the result and errors are those of :func:`biased_log_sum`.
 
     References:
       "Contrastive Learning for Personalized Recommendation", Eq. 6.1 and 6.45.
@@ -115,8 +92,8 @@ def debiased_log_sum(
     neg: Float[Array, "*batch n_neg"],
     pos: Float[Array, "*batch n_pos"],
     *,
-    tau_plus: TauPlus,
-    min_score: MinScore = -1.0,
+    tau_plus: hp.TauPlus,
+    min_score: hp.MinScore = -1.0,
     temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
 ) -> Float[Array, "*batch"]:
@@ -130,22 +107,14 @@ def debiased_log_sum(
     scores is zero.
 
     Args:
-      neg: Scores :math:`s_j` of the negatives, shape ``[*batch, n_neg]``.
       pos: Scores :math:`s^+_k` of K sampled positives, shape ``[*batch, n_pos]``.
-      tau_plus: Prior probability :math:`\tau^+` in [0, 1) of a false negative; a
-        scalar or an array that broadcasts to ``[*batch]``.
+      tau_plus: Prior probability :math:`\tau^+` in [0, 1) of a false negative; a scalar or an
+        array that broadcasts to ``[*batch]``.
       min_score: Lower bound :math:`s_{\min}` of the scores, -1 for cosine similarities. Use
         ``-jnp.inf`` for unbounded scores: :math:`G` is then clamped at 0, and
         :math:`\log G` is -inf where the estimate is not positive.
-      temperature: Temperature :math:`t > 0`; divides all scores.
-      where: Mask of valid negatives, shape ``[*batch, n_neg]``; masked scores are ignored.
 
-    Returns:
-      :math:`\log G`, shape ``[*batch]``, at least float32; -inf with zero gradient for anchors
-      without valid negatives.
-
-    Raises:
-      ValueError: If shapes do not match or a hyper-parameter is out of range.
+    Other arguments, the result and errors are those of :func:`biased_log_sum`.
 
     References:
       Chuang et al., `Debiased Contrastive Learning <https://arxiv.org/abs/2007.00224>`_,
@@ -166,9 +135,9 @@ def hard_log_sum(
     neg: Float[Array, "*batch n_neg"],
     pos: Float[Array, "*batch n_pos"],
     *,
-    tau_plus: TauPlus,
-    beta: NonNegative,
-    min_score: MinScore = -1.0,
+    tau_plus: hp.TauPlus,
+    beta: hp.NonNegative,
+    min_score: hp.MinScore = -1.0,
     temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
 ) -> Float[Array, "*batch"]:
@@ -184,21 +153,10 @@ def hard_log_sum(
     with the weights of :func:`crl_jax.weights.hard_weights`, which are differentiated through.
 
     Args:
-      neg: Scores :math:`s_j` of the negatives, shape ``[*batch, n_neg]``.
-      pos: Scores of sampled positives, shape ``[*batch, n_pos]``.
-      tau_plus: Prior probability :math:`\tau^+` in [0, 1) of a false negative.
-      beta: Concentration :math:`\beta \ge 0`; 0 gives :func:`debiased_log_sum`. Like
-        ``tau_plus`` and ``min_score``, a scalar or an array that broadcasts to ``[*batch]``.
-      min_score: Lower bound of the scores, see :func:`debiased_log_sum`.
-      temperature: Temperature :math:`t > 0`; divides all scores.
-      where: Mask of valid negatives, shape ``[*batch, n_neg]``; masked scores are ignored.
+      beta: Concentration :math:`\beta \ge 0`, a scalar or an array that broadcasts to
+        ``[*batch]``; 0 gives :func:`debiased_log_sum`.
 
-    Returns:
-      :math:`\log G`, shape ``[*batch]``, at least float32; -inf with zero gradient for anchors
-      without valid negatives.
-
-    Raises:
-      ValueError: If shapes do not match or a hyper-parameter is out of range.
+    Other arguments, the result and errors are those of :func:`debiased_log_sum`.
 
     References:
       Robinson et al., `Contrastive Learning with Hard Negative Samples
@@ -221,9 +179,9 @@ def hard_log_sum(
 def bayesian_log_sum(
     neg: Float[Array, "*batch n_neg"],
     *,
-    tau_plus: TauPlus,
-    alpha: Alpha,
-    beta: Beta,
+    tau_plus: hp.TauPlus,
+    alpha: hp.Alpha,
+    beta: hp.Beta,
     bins: int | None = None,
     temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
@@ -233,25 +191,11 @@ def bayesian_log_sum(
     .. math:: G = \sum_j \omega_j e^{s_j/t}
 
     with :math:`\omega` from :func:`crl_jax.weights.bayesian_weights`. The weights are a step
-    function of the scores and treated as constant in the gradient.
+    function of the scores and treated as constant in the gradient. The result is -inf also for
+    anchors with all weights 0.
 
-    Args:
-      neg: Scores :math:`s_j` of the negatives, shape ``[*batch, n_neg]``.
-      tau_plus: Prior probability :math:`\tau^+` in [0, 1) of a false negative.
-      alpha: Encoder quality in [0.5, 1].
-      beta: Hardness in [0.5, 1]. ``tau_plus``, ``alpha`` and ``beta`` are scalars or arrays
-        that broadcast to ``[*batch]``.
-      bins: Number of histogram bins, see :func:`crl_jax.weights.bayesian_weights`.
-      temperature: Temperature :math:`t > 0`; divides all scores.
-      where: Mask of valid negatives, shape ``[*batch, n_neg]``; masked scores are ignored.
-
-    Returns:
-      :math:`\log G`, shape ``[*batch]``, at least float32; -inf with zero gradient for anchors
-      without valid negatives or with all weights 0.
-
-    Raises:
-      ValueError: If shapes do not match, a hyper-parameter is out of range, or
-        ``alpha = beta = 1``.
+    Arguments, result and errors are those of :func:`biased_log_sum` and
+    :func:`crl_jax.weights.bayesian_weights`.
 
     References:
       "Contrastive Learning for Personalized Recommendation", Eq. 6.25 to 6.31.
@@ -272,39 +216,30 @@ def floor_hit_rate(
     neg: Float[Array, "*batch n_neg"],
     pos: Float[Array, "*batch n_pos"],
     *,
-    tau_plus: TauPlus,
-    beta: NonNegative = 0.0,
-    min_score: MinScore = -1.0,
+    tau_plus: hp.TauPlus,
+    beta: hp.NonNegative = 0.0,
+    min_score: hp.MinScore = -1.0,
     temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
 ) -> Float[Array, ""]:
     r"""Fraction of anchors whose debiased estimate is clamped at its lower bound.
 
-    For these anchors the positive correction exceeds the mean over negatives,
-
     .. math::
         \frac{1}{\tau^-}\Bigl[\frac1N \sum_j w_j e^{s_j/t}
             - \tau^+ \frac1K \sum_k e^{s^+_k/t}\Bigr] < e^{s_{\min}/t}
 
-    and the negatives receive no gradient. A high rate indicates that ``tau_plus`` is too large
-    for this encoder or :math:`K` too small.
+    The negatives of these anchors receive no gradient. A high rate indicates that ``tau_plus`` is
+    too large for this encoder or :math:`K` too small.
 
     Args:
-      neg: Scores of the negatives, shape ``[*batch, n_neg]``.
-      pos: Scores of sampled positives, shape ``[*batch, n_pos]``.
-      tau_plus: Prior probability in [0, 1) of a false negative.
-      beta: Concentration >= 0 of :func:`hard_log_sum`; 0 gives :func:`debiased_log_sum`.
       min_score: Lower bound of the scores. With ``-jnp.inf``, counts the estimates that are not
         positive.
-      temperature: Temperature :math:`t > 0`; divides all scores.
-      where: Mask of valid negatives, shape ``[*batch, n_neg]``; masked scores are ignored.
-        Anchors without valid negatives are excluded.
+      where: Mask of valid negatives; anchors without any are excluded.
+
+    Other arguments and errors are those of :func:`hard_log_sum`.
 
     Returns:
       Scalar in [0, 1], at least float32; 0 without valid anchors, NaN if a valid score is NaN.
-
-    Raises:
-      ValueError: If shapes do not match or a hyper-parameter is out of range.
 
     References:
       Chuang et al., `Debiased Contrastive Learning <https://arxiv.org/abs/2007.00224>`_,
@@ -314,15 +249,13 @@ def floor_hit_rate(
     >>> print(floor_hit_rate(neg, pos, tau_plus=0.5))  # 1.5 - 3 < 0 is, 7.5 - 3 is not
     0.5
     """
-    log_true = hard_log_sum(
-        neg,
-        pos,
-        tau_plus=tau_plus,
-        beta=beta,
-        min_score=-jnp.inf,
-        temperature=temperature,
-        where=where,
-    )
+    given: dict[str, Any] = {
+        "tau_plus": tau_plus,
+        "beta": beta,
+        "temperature": temperature,
+        "where": where,
+    }
+    log_true = hard_log_sum(neg, pos, min_score=-jnp.inf, **given)
     dtype = log_true.dtype
     log_true = log_true - log_count(neg, where).astype(dtype)
     floor = per_anchor("min_score", min_score, log_true.shape, dtype)
@@ -333,7 +266,7 @@ def floor_hit_rate(
     return masked_mean(hit, where=counts)
 
 
-def _logits(neg: Array, temperature: Scalar, where: Array | None) -> Array:
+def _logits(neg: Array, temperature: hp.Scalar, where: Array | None) -> Array:
     check_shape("where", where, neg.shape)
     check_shape("temperature", temperature, ())
     (neg,) = at_least_float32(neg)
@@ -346,9 +279,9 @@ def _debias(
     log_mean: Array,
     neg: Array,
     pos: Array,
-    tau_plus: PerAnchor,
-    min_score: PerAnchor,
-    temperature: Scalar,
+    tau_plus: hp.PerAnchor,
+    min_score: hp.PerAnchor,
+    temperature: hp.Scalar,
     where: Array | None,
 ) -> Array:
     batch, dtype = log_mean.shape, log_mean.dtype

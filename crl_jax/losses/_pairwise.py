@@ -1,23 +1,19 @@
-"""Pairwise losses, which compare a positive with individual negatives."""
+"""Pairwise losses, binary classification losses, and their variants for noisy positives."""
+
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from .._hyperparams import (
-    NonNegative,
-    Share,
-    TauPlus,
-    Temperature,
-    check_arguments,
-    expand_anchor_axis,
-    per_anchor,
-)
-from .._reduce import ReduceFn, masked_mean
-from ._common import finish, lead, prepare, row_mean
+from .. import _hyperparams as hp
+from .._checks import check_shape
+from .._hyperparams import Temperature, check_arguments, expand_anchor_axis, per_anchor
+from .._reduce import ReduceFn, count_kept, masked_mean
+from ..weights import reliability_weights, small_loss_weights
+from ._common import Anchors, beside, finish, lead, per_anchor_loss, prepare, row_mean
 from ._logspace import log_debiased, log_mean_sigmoid, softplus
-from ._protocols import per_anchor_loss
 
 
 @per_anchor_loss
@@ -33,8 +29,7 @@ def bpr(
 ) -> Float[Array, "..."]:
     r"""Bayesian personalised ranking (BPR) loss, averaged over the negatives per anchor.
 
-    .. math::
-        \ell = \frac1N \sum_j -\log \sigma\bigl((s^+ - s_j)/t\bigr)
+    .. math:: \ell = \frac1N \sum_j -\log \sigma\bigl((s^+ - s_j)/t\bigr)
 
     The loss is a mean over negatives, not a sum, so the number of negatives affects the variance
     of the gradient but not its scale.
@@ -51,11 +46,10 @@ def bpr(
         ``None`` returns per-anchor losses.
 
     Returns:
-      Reduced loss, by default the mean over anchors; per-anchor losses ``[*batch]`` if
-      ``reduce_fn`` is None. At least float32.
+      The loss, reduced by ``reduce_fn``; at least float32.
 
     Raises:
-      ValueError: If shapes are incompatible or ``temperature`` is not positive.
+      ValueError: If shapes are incompatible or a hyper-parameter is out of range.
 
     References:
       Rendle et al., `BPR: Bayesian Personalized Ranking from Implicit Feedback
@@ -64,7 +58,7 @@ def bpr(
     >>> print(f"{bpr(jnp.array([2.0, 0.0]), jnp.array([[1.0], [0.5]])):.4f}")
     0.6437
     """
-    a = prepare(pos, neg, temperature=temperature, where=where, weights=weights)
+    a = prepare(pos, neg, temperature, where, weights)
     return finish(row_mean(softplus(-lead(a, a.neg)), a.where), a, reduce_fn)
 
 
@@ -81,27 +75,13 @@ def bce(
 ) -> Float[Array, "..."]:
     r"""Binary cross-entropy, averaged over the negatives per anchor (NT-Logistic).
 
-    .. math::
-        \ell = -\log \sigma(s^+/t) - \frac1N \sum_j \log \sigma(-s_j/t)
+    .. math:: \ell = -\log \sigma(s^+/t) - \frac1N \sum_j \log \sigma(-s_j/t)
 
     The mean over negatives, rather than the sum, balances the two classes: the loss is the
     average over N triplets of an anchor, its positive and one negative. Applied to embedding
     similarities it is the NT-Logistic loss; `nt_logistic` is an alias.
 
-    Args:
-      pos: Scores :math:`s^+` of anchor-positive pairs, shape ``[*batch]``.
-      neg: Scores :math:`s_j` of anchor-negative pairs, shape ``[*batch, n_neg]``.
-      temperature: As in :func:`bpr`.
-      where: As in :func:`bpr`.
-      weights: As in :func:`bpr`.
-      reduce_fn: As in :func:`bpr`.
-
-    Returns:
-      Reduced loss, by default the mean over anchors; per-anchor losses ``[*batch]`` if
-      ``reduce_fn`` is None. At least float32.
-
-    Raises:
-      ValueError: If shapes are incompatible or ``temperature`` is not positive.
+    Arguments, result and errors are those of :func:`bpr`.
 
     References:
       He et al., `Neural Collaborative Filtering <https://arxiv.org/abs/1708.05031>`_, 2017,
@@ -111,7 +91,7 @@ def bce(
     >>> print(f"{bce(jnp.array([2.0, 0.0]), jnp.array([[1.0], [0.5]])):.4f}")
     1.5537
     """
-    a = prepare(pos, neg, temperature=temperature, where=where, weights=weights)
+    a = prepare(pos, neg, temperature, where, weights)
     false_alarm = row_mean(softplus(a.neg / a.temperature), a.where)
     return finish(softplus(-a.pos / a.temperature) + false_alarm, a, reduce_fn)
 
@@ -125,8 +105,8 @@ def debiased_pairwise(
     pos: Float[Array, "..."],
     neg: Float[Array, "*batch n_neg"],
     *,
-    tau_plus: TauPlus = 0.05,
-    floor: Share = 1e-2,
+    tau_plus: hp.TauPlus = 0.05,
+    floor: hp.Share = 1e-2,
     temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
     weights: Float[Array, "*batch"] | None = None,
@@ -148,24 +128,16 @@ def debiased_pairwise(
         column 0 is the positive :math:`s^+`, the others are further positives
         :math:`s^+_m`. Shape ``[*batch]``: the mean over further positives is replaced by ½,
         its exact expectation for two independent positives.
-      neg: Scores :math:`s_j` of anchor-negative pairs, shape ``[*batch, n_neg]``.
       tau_plus: Prior probability :math:`\tau^+` in [0, 1) that a negative is a false negative;
         a scalar or an array that broadcasts to ``[*batch]``.
       floor: Lower bound of the estimated probability, in [0, 1]; the gradient is zero below
         it. For 0, the bound is the rounding error of the first term, so that non-positive
         estimates give a large but finite loss.
-      temperature: As in :func:`bpr`.
-      where: As in :func:`bpr`.
-      weights: As in :func:`bpr`.
-      reduce_fn: As in :func:`bpr`.
+
+    Other arguments and errors are those of :func:`bpr`.
 
     Returns:
-      Reduced loss, by default the mean over anchors; per-anchor losses ``[*batch]`` if
-      ``reduce_fn`` is None. At least float32.
-      Negative if the estimate exceeds 1, which an unbiased estimate may.
-
-    Raises:
-      ValueError: If shapes are incompatible or a hyper-parameter is out of range.
+      As :func:`bpr`; negative if the estimate exceeds 1, which an unbiased estimate may.
 
     References:
       "Contrastive Learning for Personalized Recommendation", Eq. 5.17 and 5.18.
@@ -174,9 +146,7 @@ def debiased_pairwise(
     >>> print(f"{debiased_pairwise(pos, neg, tau_plus=0.1):.4f}")
     0.3689
     """
-    a = prepare(
-        pos, neg, temperature=temperature, where=where, weights=weights, extra_positives=True
-    )
+    a = prepare(pos, neg, temperature, where, weights, extra_positives=True)
     batch, dtype = a.pos.shape, a.pos.dtype
     tau_plus = per_anchor("tau_plus", tau_plus, batch, dtype)
     floor = per_anchor("floor", floor, batch, dtype)
@@ -201,7 +171,7 @@ def triplet_margin(
     pos: Float[Array, "*batch"],
     neg: Float[Array, "*batch n_neg"],
     *,
-    margin: NonNegative = 1.0,
+    margin: hp.NonNegative = 1.0,
     temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
     weights: Float[Array, "*batch"] | None = None,
@@ -209,25 +179,13 @@ def triplet_margin(
 ) -> Float[Array, "..."]:
     r"""Triplet margin loss, averaged over the negatives per anchor.
 
-    .. math::
-        \ell = \frac1N \sum_j \max\bigl((s_j - s^+)/t + m,\, 0\bigr)
+    .. math:: \ell = \frac1N \sum_j \max\bigl((s_j - s^+)/t + m,\, 0\bigr)
 
     Args:
-      pos: Scores :math:`s^+` of anchor-positive pairs, shape ``[*batch]``; negated distances
-        for a metric loss.
-      neg: Scores :math:`s_j` of anchor-negative pairs, shape ``[*batch, n_neg]``.
+      pos, neg: As in :func:`bpr`; negated distances for a metric loss.
       margin: Margin :math:`m \ge 0`; a scalar or an array that broadcasts to ``[*batch]``.
-      temperature: As in :func:`bpr`.
-      where: As in :func:`bpr`.
-      weights: As in :func:`bpr`.
-      reduce_fn: As in :func:`bpr`.
 
-    Returns:
-      Reduced loss, by default the mean over anchors; per-anchor losses ``[*batch]`` if
-      ``reduce_fn`` is None. At least float32.
-
-    Raises:
-      ValueError: If shapes are incompatible or a hyper-parameter is out of range.
+    Other arguments, the result and errors are those of :func:`bpr`.
 
     References:
       Schroff et al., `FaceNet: A Unified Embedding for Face Recognition and Clustering
@@ -238,7 +196,7 @@ def triplet_margin(
     >>> print(triplet_margin(jnp.array([0.75]), jnp.array([[0.5, -2.0]]), margin=0.5))
     0.125
     """
-    a = prepare(pos, neg, temperature=temperature, where=where, weights=weights)
+    a = prepare(pos, neg, temperature, where, weights)
     margin = expand_anchor_axis(per_anchor("margin", margin, a.pos.shape, a.pos.dtype))
     return finish(row_mean(jnp.maximum(margin - lead(a, a.neg), 0), a.where), a, reduce_fn)
 
@@ -249,7 +207,7 @@ def linear_pairwise(
     pos: Float[Array, "*batch"],
     neg: Float[Array, "*batch n_neg"],
     *,
-    repulsion: NonNegative = 1.0,
+    repulsion: hp.NonNegative = 1.0,
     temperature: Temperature = 1.0,
     where: Bool[Array, "*batch n_neg"] | None = None,
     weights: Float[Array, "*batch"] | None = None,
@@ -257,27 +215,15 @@ def linear_pairwise(
 ) -> Float[Array, "..."]:
     r"""Linear pairwise loss: mean score of the negatives minus the score of the positive.
 
-    .. math::
-        \ell = -s^+/t + \lambda \frac1N \sum_j s_j/t
+    .. math:: \ell = -s^+/t + \lambda \frac1N \sum_j s_j/t
 
     The loss is unbounded below unless the scores are bounded, as cosine similarities are.
 
     Args:
-      pos: Scores :math:`s^+` of anchor-positive pairs, shape ``[*batch]``.
-      neg: Scores :math:`s_j` of anchor-negative pairs, shape ``[*batch, n_neg]``.
       repulsion: Weight :math:`\lambda \ge 0` of the negatives; a scalar or an array that
         broadcasts to ``[*batch]``.
-      temperature: As in :func:`bpr`.
-      where: As in :func:`bpr`.
-      weights: As in :func:`bpr`.
-      reduce_fn: As in :func:`bpr`.
 
-    Returns:
-      Reduced loss, by default the mean over anchors; per-anchor losses ``[*batch]`` if
-      ``reduce_fn`` is None. At least float32.
-
-    Raises:
-      ValueError: If shapes are incompatible or a hyper-parameter is out of range.
+    Other arguments, the result and errors are those of :func:`bpr`.
 
     References:
       Le-Khac et al., `Contrastive Representation Learning: A Framework and Review
@@ -286,7 +232,438 @@ def linear_pairwise(
     >>> print(linear_pairwise(jnp.array([2.0]), jnp.array([[1.0, 0.0]]), repulsion=0.5))
     -1.75
     """
-    a = prepare(pos, neg, temperature=temperature, where=where, weights=weights)
+    a = prepare(pos, neg, temperature, where, weights)
     repulsion = per_anchor("repulsion", repulsion, a.pos.shape, a.pos.dtype)
     apart = repulsion * row_mean(a.neg, a.where) - a.pos
     return finish(apart / a.temperature, a, reduce_fn)
+
+
+@per_anchor_loss
+@check_arguments
+def cosine_contrastive(
+    pos: Float[Array, "*batch"],
+    neg: Float[Array, "*batch n_neg"],
+    *,
+    margin: hp.NonNegative = 0.4,
+    repulsion: hp.NonNegative = 1.0,
+    temperature: Temperature = 1.0,
+    where: Bool[Array, "*batch n_neg"] | None = None,
+    weights: Float[Array, "*batch"] | None = None,
+    reduce_fn: ReduceFn | None = masked_mean,
+) -> Float[Array, "..."]:
+    r"""Cosine contrastive loss (CCL), with a hinge on the negatives.
+
+    .. math:: \ell = 1 - \frac{s^+}t + \lambda \frac1N \sum_j \max\Bigl(\frac{s_j}t - m,\, 0\Bigr)
+
+    Negatives below the margin have no effect. Intended for cosine similarities; with unbounded
+    scores the loss has no lower bound. The published loss has no temperature.
+
+    Args:
+      margin: Margin :math:`m \ge 0`; a scalar or an array that broadcasts to ``[*batch]``.
+      repulsion: Weight :math:`\lambda \ge 0` of the negative term; a scalar or an array that
+        broadcasts to ``[*batch]``. Typically in the hundreds with many negatives.
+
+    Other arguments, the result and errors are those of :func:`bpr`.
+
+    References:
+      Mao et al., `SimpleX: A Simple and Strong Baseline for Collaborative Filtering
+      <https://arxiv.org/abs/2109.12613>`_, 2021.
+
+    >>> pos, neg = jnp.array([0.75]), jnp.array([[0.5, -0.5]])
+    >>> print(cosine_contrastive(pos, neg, margin=0.25, repulsion=2.0))
+    0.5
+    """
+    a = prepare(pos, neg, temperature, where, weights)
+    batch, dtype = a.pos.shape, a.pos.dtype
+    margin = expand_anchor_axis(per_anchor("margin", margin, batch, dtype))
+    repulsion = per_anchor("repulsion", repulsion, batch, dtype)
+    excess = jnp.maximum(a.neg / a.temperature - margin, 0)
+    return finish(1 - a.pos / a.temperature + repulsion * row_mean(excess, a.where), a, reduce_fn)
+
+
+@per_anchor_loss
+@check_arguments
+def gbpr(
+    pos: Float[Array, "*batch"],
+    neg: Float[Array, "*batch n_neg"],
+    *,
+    group: Float[Array, "*batch n_group"],
+    rho: hp.Share = 0.4,
+    where_group: Bool[Array, "*batch n_group"] | None = None,
+    temperature: Temperature = 1.0,
+    where: Bool[Array, "*batch n_neg"] | None = None,
+    weights: Float[Array, "*batch"] | None = None,
+    reduce_fn: ReduceFn | None = masked_mean,
+) -> Float[Array, "..."]:
+    r"""Group Bayesian personalised ranking (GBPR) loss.
+
+    .. math::
+        \ell = \frac1N \sum_j -\log \sigma\Bigl(\Bigl[
+            \frac{\rho}{|G|} \sum_{w \in G} s_{wi} + (1 - \rho)\, s^+ - s_j\Bigr] / t\Bigr)
+
+    Averaging the positive score over a group of users reduces the effect of noisy positives.
+    Equivalent to :func:`bpr` for ``rho=0``.
+
+    Args:
+      group: Scores :math:`s_{wi}` of a group of users with the positive item :math:`i`, shape
+        ``[*batch, n_group]``; in the paper the group includes the anchor.
+      rho: Weight :math:`\rho` in [0, 1] of the group mean; a scalar or an array that
+        broadcasts to ``[*batch]``.
+      where_group: Mask of valid group members, shape ``[*batch, n_group]``; masked scores are
+        ignored. For anchors with an empty group, ``rho`` is 0.
+
+    Other arguments, the result and errors are those of :func:`bpr`.
+
+    References:
+      Pan and Chen, `GBPR: Group Preference Based Bayesian Personalized Ranking for One-Class
+      Collaborative Filtering <https://www.ijcai.org/Proceedings/13/Papers/396.pdf>`_, 2013,
+      Eq. 3; "Contrastive Learning for Personalized Recommendation", section 3.5.1.
+
+    >>> pos, neg, group = jnp.array([0.5]), jnp.array([[0.2]]), jnp.array([[1.0, 2.0]])
+    >>> print(f"{gbpr(pos, neg, group=group, rho=0.4):.4f}")  # softplus(0.2 - 0.9)
+    0.4032
+    """
+    check_shape("group", group, (*neg.shape[:-1], *group.shape[-1:]))
+    check_shape("where_group", where_group, group.shape)
+    a = prepare(pos, neg, temperature, where, weights)
+    keep = jnp.ones(group.shape, bool) if where_group is None else where_group
+    if a.kept is not None:
+        keep = keep & a.kept[..., None]
+    agreed = row_mean(jnp.where(keep, jnp.asarray(group, a.pos.dtype), 0), keep)
+    rho = jnp.where(jnp.any(keep, axis=-1), per_anchor("rho", rho, a.pos.shape, a.pos.dtype), 0)
+    a = a._replace(pos=rho * agreed + (1 - rho) * a.pos)
+    return finish(row_mean(softplus(-lead(a, a.neg)), a.where), a, reduce_fn)
+
+
+@per_anchor_loss
+@check_arguments
+def mpr(
+    pos: Float[Array, "..."],
+    neg: Float[Array, "*batch n_neg"],
+    *,
+    likely: Float[Array, "*batch"],
+    balance: hp.Share = 0.5,
+    temperature: Temperature = 1.0,
+    where: Bool[Array, "*batch n_neg"] | None = None,
+    weights: Float[Array, "*batch"] | None = None,
+    reduce_fn: ReduceFn | None = masked_mean,
+) -> Float[Array, "..."]:
+    r"""Multiple pairwise ranking (MPR) loss.
+
+    .. math::
+        \ell = \frac1N \sum_{j} -\log \sigma\bigl(\bigl[
+            \lambda\,(s^+ - s_{j_1})
+            + (1 - \lambda)\,\{(s_{j_1} - s_j) - (s_{i_1} - s_{i_2})\}\bigr] / t\bigr)
+
+    The model assumption is :math:`s^+ - s_j \ge s_{j_1} - s_j \ge s_{i_1} - s_{i_2}`: an
+    unobserved item :math:`j_1` that the user may like ranks between the positive and the
+    negative :math:`j`, and its score margin over :math:`j` exceeds the margin between two
+    positives. For ``balance=1`` it is :func:`bpr` with the likely item as the negative.
+
+    Args:
+      pos: Scores of anchor-positive pairs. Shape ``[*batch]``: only the positive :math:`s^+`;
+        the margin :math:`s_{i_1} - s_{i_2}` is replaced by its expectation 0. Shape
+        ``[*batch, 3]`` (same rank as ``neg``): :math:`s^+`, :math:`s_{i_1}` and
+        :math:`s_{i_2}`.
+      neg: Scores :math:`s_j` of negatives, such as unpopular items, ``[*batch, n_neg]``.
+      likely: Scores :math:`s_{j_1}` of an unobserved item that the user may like, shape
+        ``[*batch]``.
+      balance: Weight :math:`\lambda` in [0, 1]; a scalar or an array that broadcasts to
+        ``[*batch]``.
+
+    Other arguments, the result and errors are those of :func:`bpr`.
+
+    References:
+      Yu et al., `Multiple Pairwise Ranking with Implicit Feedback
+      <https://doi.org/10.1145/3269206.3269294>`_, 2018; "Contrastive Learning for
+      Personalized Recommendation", section 3.5.1, whose :math:`j_2` is the same on both
+      sides.
+
+    >>> pos, neg, likely = jnp.array([2.0]), jnp.array([[0.0, -1.0]]), jnp.array([1.0])
+    >>> print(f"{mpr(pos, neg, likely=likely, balance=0.5):.4f}")
+    0.2573
+    """
+    check_shape("likely", likely, neg.shape[:-1])
+    a = prepare(pos, neg, temperature, where, weights, extra_positives=True)
+    if a.extra is not None:
+        check_shape("pos", pos, (*neg.shape[:-1], 3))
+    share = per_anchor("balance", balance, a.pos.shape, a.pos.dtype)
+    between = beside("likely", likely, a.pos, a.kept)
+    spread = 0 if a.extra is None else a.extra[..., 0] - a.extra[..., 1]
+    ahead = share * (a.pos - between) + (1 - share) * (between - spread)
+    by = ahead[..., None] - expand_anchor_axis(1 - share) * a.neg
+    return finish(row_mean(softplus(-by / a.temperature), a.where), a, reduce_fn)
+
+
+@per_anchor_loss
+@check_arguments
+def sigmoid_contrastive(
+    pos: Float[Array, "*batch"],
+    neg: Float[Array, "*batch n_neg"],
+    *,
+    bias: hp.Finite = 0.0,
+    temperature: Temperature = 1.0,
+    where: Bool[Array, "*batch n_neg"] | None = None,
+    weights: Float[Array, "*batch"] | None = None,
+    reduce_fn: ReduceFn | None = masked_mean,
+) -> Float[Array, "..."]:
+    r"""Sigmoid loss of SigLIP: binary cross-entropy of each pair, independent of the others.
+
+    .. math:: \ell = -\log \sigma(s^+/t + b) - \sum_j \log \sigma(-s_j/t - b)
+
+    The mean over the pairs of a batch, see :func:`tower_scores`, is the published loss. Either
+    modality may provide the anchors, since the sum over all pairs is symmetric. Unlike in
+    :func:`bce`, negatives are summed, not averaged, and outweigh the positive at initialization
+    unless the bias compensates: for batch size n, initialize :math:`b \le -\log n`.
+
+    Args:
+      bias: Finite bias :math:`b`; a scalar or an array that broadcasts to ``[*batch]``. The
+        paper learns bias and temperature, initialized to -10 and 0.1.
+
+    Other arguments, the result and errors are those of :func:`bpr`.
+
+    References:
+      Zhai et al., `Sigmoid Loss for Language Image Pre-Training
+      <https://arxiv.org/abs/2303.15343>`_, 2023, Eq. 1, with the sign of the bias as in
+      algorithm 1.
+
+    >>> pos, neg = jnp.array([0.8]), jnp.array([[0.7, 0.1, -0.2]])
+    >>> print(f"{sigmoid_contrastive(pos, neg, bias=-10.0, temperature=0.1):.4f}")
+    2.1756
+    """
+    a = prepare(pos, neg, temperature, where, weights)
+    b = per_anchor("bias", bias, a.pos.shape, a.pos.dtype)
+    together = softplus(-(a.pos / a.temperature + b))
+    apart = softplus(a.neg / a.temperature + expand_anchor_axis(b))
+    return finish(together + jnp.sum(apart, axis=-1, where=a.where), a, reduce_fn)
+
+
+@per_anchor_loss
+@check_arguments
+def nce(
+    pos: Float[Array, "*batch"],
+    neg: Float[Array, "*batch n_neg"],
+    *,
+    pos_log_noise: hp.Finite,
+    neg_log_noise: hp.Finite,
+    ratio: Annotated[hp.PerAnchor | None, hp.Range(0.0, low_open=True, high_open=True)] = None,
+    temperature: Temperature = 1.0,
+    where: Bool[Array, "*batch n_neg"] | None = None,
+    weights: Float[Array, "*batch"] | None = None,
+    reduce_fn: ReduceFn | None = masked_mean,
+) -> Float[Array, "..."]:
+    r"""Noise-contrastive estimation (NCE) loss.
+
+    .. math::
+        \ell = -\log \frac{u^+}{u^+ + k q^+}
+               - \frac{k}{N} \sum_j \log \frac{k q_j}{u_j + k q_j}, \qquad u = e^{s/t}
+
+    Binary cross-entropy of classifying observations against k noise samples each. It trains
+    scores to be self-normalised log-probabilities, without a sum over all items. As k grows,
+    the gradient converges to that of maximum likelihood.
+
+    Args:
+      neg: Scores :math:`s_j` of the noise samples, shape ``[*batch, n_neg]``.
+      pos_log_noise: Finite log-probability :math:`\log q^+` of the observed item under the noise
+        distribution; a scalar or an array that broadcasts to ``[*batch]``.
+      neg_log_noise: Finite log-probabilities :math:`\log q_j` of the noise samples; a scalar,
+        such as ``-log(n_items)`` for uniform noise, or an array that broadcasts to
+        ``[*batch, n_neg]``.
+      ratio: Number :math:`k > 0` of noise samples per observation; a scalar or an array that
+        broadcasts to ``[*batch]``. ``None`` means the number of unmasked noise samples.
+
+    Other arguments, the result and errors are those of :func:`bpr`.
+
+    References:
+      Gutmann and Hyvärinen, `Noise-contrastive estimation
+      <https://proceedings.mlr.press/v9/gutmann10a.html>`_, 2010, Eq. 3; Mnih and Teh, `A
+      Fast and Simple Algorithm for Training Neural Probabilistic Language Models
+      <https://arxiv.org/abs/1206.6426>`_, 2012, Eq. 8.
+
+    >>> pos, neg = jnp.array([0.0]), jnp.array([[-1.0, -2.0]])
+    >>> uniform = -jnp.log(10.0)
+    >>> print(f"{nce(pos, neg, pos_log_noise=uniform, neg_log_noise=uniform):.4f}")
+    1.7427
+    """
+    a = prepare(pos, neg, temperature, where, weights)
+    if ratio is None:
+        k = count_kept(a.neg, a.where).astype(a.neg.dtype)
+    else:
+        k = per_anchor("ratio", ratio, a.pos.shape, a.pos.dtype)
+    log_k = jnp.log(k)
+    data_noise = log_k + beside("pos_log_noise", pos_log_noise, a.pos, a.kept)
+    drawn_noise = expand_anchor_axis(log_k) + beside("neg_log_noise", neg_log_noise, a.neg, a.where)
+    missed = softplus(data_noise - a.pos / a.temperature)
+    false_alarm = row_mean(softplus(a.neg / a.temperature - drawn_noise), a.where)
+    return finish(missed + k * false_alarm, a, reduce_fn)
+
+
+@check_arguments
+def truncated_bce(
+    pos: Float[Array, "*batch"],
+    neg: Float[Array, "*batch n_neg"],
+    *,
+    drop_rate: hp.DropRate = 0.1,
+    temperature: Temperature = 1.0,
+    where: Bool[Array, "*batch n_neg"] | None = None,
+    weights: Float[Array, "*batch"] | None = None,
+    reduce_fn: ReduceFn | None = masked_mean,
+) -> Float[Array, "..."]:
+    r"""Truncated binary cross-entropy (T-CE): drops the positives with the largest losses.
+
+    .. math:: \ell = -w \log \sigma(s^+/t) - \frac1N \sum_j \log \sigma(-s_j/t)
+
+    The weights :math:`w` are the :func:`crl_jax.weights.small_loss_weights` of
+    :math:`-\log \sigma(s^+/t)` over the batch; negatives are never dropped. A dropped positive
+    contributes 0 but still counts in the mean, whereas the published code divides by the
+    number of remaining terms. That code also applies its drop rate to positives and negatives
+    jointly: with equally many of both, its rate is half of this one. It increases the rate
+    from 0 during training, see :func:`crl_jax.weights.ramp_drop_rate`. Equivalent to
+    :func:`bce` for ``drop_rate=0``.
+
+    Args:
+      drop_rate: Fraction in [0, 1] of positives to drop, among anchors with a valid negative.
+      weights: As in :func:`bpr`; ignored in the order of losses.
+
+    Other arguments, the result and errors are those of :func:`bpr`.
+
+    References:
+      Wang et al., `Denoising Implicit Feedback for Recommendation
+      <https://arxiv.org/abs/2006.04153>`_, 2021, the truncated loss; "Contrastive Learning
+      for Personalized Recommendation", section 3.5.1.
+
+    >>> pos, neg = jnp.array([2.0, -1.0]), jnp.array([[1.0], [0.5]])
+    >>> print(f"{truncated_bce(pos, neg, drop_rate=0.5):.4f}")  # -1 is dropped
+    1.2071
+    """
+    a = prepare(pos, neg, temperature, where, weights)
+    missed = _truncated(softplus(-a.pos / a.temperature), drop_rate, a)
+    false_alarm = row_mean(softplus(a.neg / a.temperature), a.where)
+    return finish(missed + false_alarm, a, reduce_fn)
+
+
+@check_arguments
+def truncated_bpr(
+    pos: Float[Array, "*batch"],
+    neg: Float[Array, "*batch n_neg"],
+    *,
+    drop_rate: hp.DropRate = 0.1,
+    temperature: Temperature = 1.0,
+    where: Bool[Array, "*batch n_neg"] | None = None,
+    weights: Float[Array, "*batch"] | None = None,
+    reduce_fn: ReduceFn | None = masked_mean,
+) -> Float[Array, "..."]:
+    r"""Truncated Bayesian personalised ranking: drops the anchors with the largest losses.
+
+    .. math:: \ell = w\, \frac1N \sum_j -\log \sigma\bigl((s^+ - s_j)/t\bigr)
+
+    The weights :math:`w` are the :func:`crl_jax.weights.small_loss_weights` of the BPR losses
+    over the batch. A dropped anchor contributes 0 but still counts in the mean. Equivalent to
+    :func:`bpr` for ``drop_rate=0``.
+
+    Args:
+      drop_rate: Fraction in [0, 1] of anchors to drop, among those with a valid negative.
+      weights: As in :func:`bpr`; ignored in the order of losses.
+
+    Other arguments, the result and errors are those of :func:`bpr`.
+
+    References:
+      As for :func:`truncated_bce`; for pairs as in the second source.
+
+    >>> pos, neg = jnp.array([2.0, -1.0]), jnp.array([[1.0], [0.5]])
+    >>> print(f"{truncated_bpr(pos, neg, drop_rate=0.5):.4f}")
+    0.1566
+    """
+    a = prepare(pos, neg, temperature, where, weights)
+    each = row_mean(softplus(-lead(a, a.neg)), a.where)
+    return finish(_truncated(each, drop_rate, a), a, reduce_fn)
+
+
+@per_anchor_loss
+@check_arguments
+def reweighted_bce(
+    pos: Float[Array, "*batch"],
+    neg: Float[Array, "*batch n_neg"],
+    *,
+    exponent: hp.NonNegative = 0.25,
+    temperature: Temperature = 1.0,
+    where: Bool[Array, "*batch n_neg"] | None = None,
+    weights: Float[Array, "*batch"] | None = None,
+    reduce_fn: ReduceFn | None = masked_mean,
+) -> Float[Array, "..."]:
+    r"""Reweighted binary cross-entropy (R-CE): down-weights labels with low model confidence.
+
+    .. math::
+        \ell = -\sigma(s^+/t)^b \log \sigma(s^+/t)
+            - \frac1N \sum_j \sigma(-s_j/t)^b \log \sigma(-s_j/t)
+
+    The powers are :func:`crl_jax.weights.reliability_weights`, with stopped gradients as in the
+    published code. Equivalent to :func:`bce` for ``exponent=0``.
+
+    Args:
+      exponent: Exponent :math:`b \ge 0` of the confidence; a scalar or an array that
+        broadcasts to ``[*batch]``.
+
+    Other arguments, the result and errors are those of :func:`bpr`.
+
+    References:
+      Wang et al., `Denoising Implicit Feedback for Recommendation
+      <https://arxiv.org/abs/2006.04153>`_, 2021, the reweighted loss; "Contrastive Learning
+      for Personalized Recommendation", section 3.5.1.
+
+    >>> pos, neg = jnp.array([2.0, -1.0]), jnp.array([[1.0], [0.5]])
+    >>> print(f"{reweighted_bce(pos, neg, exponent=0.5):.4f}")
+    1.0399
+    """
+    a = prepare(pos, neg, temperature, where, weights)
+    b = per_anchor("exponent", exponent, a.pos.shape, a.pos.dtype)
+    false_alarm = _reweighted(-a.neg / a.temperature, expand_anchor_axis(b))
+    missed = _reweighted(a.pos / a.temperature, b)
+    return finish(missed + row_mean(false_alarm, a.where), a, reduce_fn)
+
+
+@per_anchor_loss
+@check_arguments
+def reweighted_bpr(
+    pos: Float[Array, "*batch"],
+    neg: Float[Array, "*batch n_neg"],
+    *,
+    exponent: hp.NonNegative = 0.25,
+    temperature: Temperature = 1.0,
+    where: Bool[Array, "*batch n_neg"] | None = None,
+    weights: Float[Array, "*batch"] | None = None,
+    reduce_fn: ReduceFn | None = masked_mean,
+) -> Float[Array, "..."]:
+    r"""Reweighted Bayesian personalised ranking: down-weights pairs with low model confidence.
+
+    .. math:: \ell = \frac1N \sum_j -\sigma(d_j)^b \log \sigma(d_j), \qquad d_j = (s^+ - s_j)/t
+
+    The powers are :func:`crl_jax.weights.reliability_weights`, with stopped gradients.
+    Equivalent to :func:`bpr` for ``exponent=0``.
+
+    Arguments, result and errors are those of :func:`reweighted_bce`.
+
+    References:
+      As for :func:`reweighted_bce`; for pairs as in the second source.
+
+    >>> pos, neg = jnp.array([2.0, -1.0]), jnp.array([[1.0], [0.5]])
+    >>> print(f"{reweighted_bpr(pos, neg, exponent=0.5):.4f}")
+    0.4973
+    """
+    a = prepare(pos, neg, temperature, where, weights)
+    exponent = expand_anchor_axis(per_anchor("exponent", exponent, a.pos.shape, a.pos.dtype))
+    return finish(row_mean(_reweighted(lead(a, a.neg), exponent), a.where), a, reduce_fn)
+
+
+def _truncated(losses: Array, drop_rate: hp.Scalar, anchors: Anchors) -> Array:
+    """Sets the largest losses to 0, except NaN, which propagates."""
+    order = jax.lax.stop_gradient(losses)
+    kept = small_loss_weights(order, drop_rate=drop_rate, where=anchors.kept) > 0
+    # jnp.where, not a product: compilers may turn the latter into a select that drops NaN.
+    return jnp.where(kept | jnp.isnan(order), losses, 0)
+
+
+def _reweighted(logits: Array, exponent: Array) -> Array:
+    r"""Computes :math:`-\sigma^b \log \sigma` of logits with stopped gradient of the power."""
+    trust = jax.lax.stop_gradient(reliability_weights(logits, exponent=exponent))
+    return trust * softplus(-logits)

@@ -49,9 +49,7 @@ def tiled_view_loss(
         :func:`info_nce`, :func:`debiased_contrastive`, :func:`hard_contrastive` or
         :func:`bayesian_contrastive`. Bind static options with ``functools.partial``, for
         instance ``bins``: exact ranks dominate the run time with thousands of negatives.
-      z1: Embeddings of the first views, shape ``[B, D]``; unit-norm for cosine similarities.
-      z2: Embeddings of the second views, shape ``[B, D]``.
-      ids: Sample IDs, shape ``[B]``, see :func:`view_scores`.
+      z1, z2, ids: As in :func:`view_scores`.
       weights: Per-anchor loss weights, shape ``[2B]``: first views, then second views.
       rows: Number of anchors per tile, static; by default about 2 million scores per tile.
       axis_name: Mesh axis over which the batch is sharded, inside ``jax.shard_map``. Samples of
@@ -62,7 +60,7 @@ def tiled_view_loss(
       Scalar mean over the anchors with at least one negative; at least float32.
 
     Raises:
-      ValueError: If shapes do not match, or the loss rejects a hyper-parameter.
+      ValueError: If shapes are incompatible, or the loss rejects a hyper-parameter.
 
     >>> from crl_jax import losses
     >>> z1, z2 = jax.random.normal(jax.random.key(0), (2, 5, 3))
@@ -72,11 +70,9 @@ def tiled_view_loss(
     4.89447 4.89447
     """
     check_pair("z1", z1, "z2", z2)
-    z = jnp.concatenate([z1, z2])
-    ids = _ids(ids, z1.shape[0], axis_name)
-    both = jnp.concatenate([ids, ids])
-    partners = jnp.concatenate([z2, z1])
-    return _mean_loss(loss, z, partners, z, both, weights, rows, axis_name, hyperparams)
+    z, partners = jnp.concatenate([z1, z2]), jnp.concatenate([z2, z1])
+    ids = jnp.tile(_ids(ids, z1.shape[0], axis_name), 2)
+    return _mean_loss(loss, z, partners, z, ids, weights, rows, axis_name, hyperparams)
 
 
 @check_arguments
@@ -95,22 +91,13 @@ def tiled_tower_loss(
     """Mean loss over the B anchors of :func:`tower_scores`, computed in tiles of scores.
 
     Args:
-      loss: As in :func:`tiled_view_loss`.
-      x: Embeddings of the anchors, shape ``[B, D]``.
-      y: Embeddings of the positives, shape ``[B, D]``.
-      ids: IDs of the rows of ``y``, shape ``[B]``, see :func:`tower_scores`.
+      x, y, ids: As in :func:`tower_scores`.
       where: Mask of valid pairs, shape ``[B]``; masked pairs are used neither as anchors nor as
         negatives.
       weights: Per-anchor loss weights, shape ``[B]``.
-      rows: As in :func:`tiled_view_loss`.
-      axis_name: As in :func:`tiled_view_loss`.
       **hyperparams: Hyper-parameters of the loss: scalars, or per-anchor arrays ``[B]``.
 
-    Returns:
-      Scalar mean over the anchors with at least one negative; at least float32.
-
-    Raises:
-      ValueError: If shapes do not match, or the loss rejects a hyper-parameter.
+    Other arguments, the result and errors are those of :func:`tiled_view_loss`.
     """
     check_pair("x", x, "y", y)
     check_shape("where", where, x.shape[:1])

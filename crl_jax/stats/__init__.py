@@ -9,21 +9,11 @@ on the scale of the scores:
 >>> print(stats.ecdf(scores))
 [[0.75 0.25 0.75 1.  ]]
 
-``where`` masks entries, and :func:`ranks` returns exact integer counts:
-
->>> print(stats.ranks(scores, where=jnp.array([[True, False, True, True]])))
-[[2 0 2 3]]
-
 For long rows :func:`binned_ecdf` is a histogram estimate with a known error bound;
 :func:`dkw_error` bounds the difference between the eCDF of a sample and the CDF of the population.
 
-Inner products of Gaussian vectors follow the symmetric variance-gamma distribution:
-
->>> print(f"{stats.variance_gamma_cdf(2.0, dim=3, scale=0.5):.3f}")
-0.983
-
-A :class:`Distribution` has a PDF and a CDF. :class:`SmoothedEmpirical` is a kernel density
-estimate:
+A :class:`Distribution` has a PDF and a CDF. :class:`VarianceGamma` is that of inner products of
+Gaussian vectors, :class:`SmoothedEmpirical` a kernel density estimate:
 
 >>> distribution = stats.SmoothedEmpirical().fit(jnp.linspace(0.0, 4.0, 1001))
 >>> print(f"{distribution.cdf(jnp.float32(3.0)):.2f}")
@@ -38,10 +28,10 @@ from ._distributions import OrderStatisticMixture as OrderStatisticMixture
 from ._distributions import SmoothedEmpirical as SmoothedEmpirical
 from ._distributions import VarianceGamma as VarianceGamma
 from ._distributions import lack_of_fit as lack_of_fit
-from ._ecdf import binned_ecdf as binned_ecdf
-from ._ecdf import dkw_error as dkw_error
-from ._ecdf import ecdf as ecdf
+from ._ranks import binned_ecdf as binned_ecdf
 from ._ranks import binned_ranks as binned_ranks
+from ._ranks import dkw_error as dkw_error
+from ._ranks import ecdf as ecdf
 from ._ranks import ranks as ranks
 from ._variance_gamma import sample_variance_gamma as sample_variance_gamma
 from ._variance_gamma import variance_gamma_cdf as variance_gamma_cdf

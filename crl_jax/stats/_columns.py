@@ -20,11 +20,10 @@ def count_no_larger(
 ) -> Int[Array, "k batch"]:
     r"""Number of scores in the column that are at most each threshold.
 
-    .. math::
-        c_{kb} = \#\{i : s_{ib} \le a_{kb}\}
+    .. math:: c_{kb} = \#\{i : s_{ib} \le a_{kb}\}
 
-    The batch is the last axis: on a CPU a vector then holds the same row of many columns, which
-    takes a twentieth of the time of a reduction along contiguous rows. A NaN never counts.
+    The batch is the last axis, which on a CPU takes a twentieth of the time of a reduction along
+    contiguous rows. A NaN never counts.
 
     Args:
       scores: The :math:`s_{ib}`, shape ``[n, batch]``.

@@ -67,8 +67,7 @@ class SmoothedEmpirical(Distribution):
         h = 0.9\, b\, \min\Bigl(\operatorname{std}, \frac{\text{IQR}}{1.34}\Bigr)\, n^{-1/5}
 
     with the Gaussian :math:`\varphi`, interpolated linearly on a grid of 1,024 bins over the range
-    of the sample: evaluation takes constant time. :math:`h` is at least the width of a bin, so that
-    an outlier limits the resolution.
+    of the sample. :math:`h` is at least the width of a bin: an outlier limits the resolution.
 
     Attributes:
       bandwidth: Factor :math:`b > 0`; 1 is Silverman's rule.
@@ -138,8 +137,7 @@ class OrderStatisticMixture(Distribution):
     Of two independent scores with CDF :math:`F` the larger one is observed with probability
     :math:`p`, otherwise the smaller one. The CDF of the observed score is
 
-    .. math::
-        G = p F^2 + (1 - p) (1 - (1 - F)^2) = (2p - 1) F^2 + 2 (1 - p) F
+    .. math:: G = p F^2 + (1 - p) (1 - (1 - F)^2) = (2p - 1) F^2 + 2 (1 - p) F
 
     and this distribution is its inverse, without a singularity at :math:`p = \tfrac12`,
 
@@ -152,8 +150,7 @@ class OrderStatisticMixture(Distribution):
       share: Probability :math:`p` in [0, 1].
 
     References:
-      Relation of populations in "Contrastive Learning for Personalized Recommendation",
-      section 6.3.2.1, without an encoder's quality.
+      "Contrastive Learning for Personalized Recommendation", section 6.3.2.1.
 
     >>> distribution = OrderStatisticMixture(VarianceGamma(dim=3), 1.0)  # always the larger
     >>> print(f"{distribution.cdf(jnp.array(1.0)) ** 2:.3f} {variance_gamma_cdf(1.0, dim=3):.3f}")
@@ -166,7 +163,8 @@ class OrderStatisticMixture(Distribution):
     def pdf(self, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """Density; 0 where that of the observed score is 0 and where the slope of G(F) vanishes."""
         below = self.cdf(x)
-        slope = 2 * self._tilt(below) * below + 2 * (1 - self._p(below))
+        p = jnp.asarray(self.share, below.dtype)
+        slope = 2 * (2 * p - 1) * below + 2 * (1 - p)
         density = self.observed.pdf(x)
         flat = slope <= 0
         return jnp.where(flat, 0, density / jnp.where(flat, 1, slope))
@@ -174,19 +172,14 @@ class OrderStatisticMixture(Distribution):
     def cdf(self, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """Cumulative distribution function."""
         observed = self.observed.cdf(x)
-        rest = 1 - self._p(observed)
+        p = jnp.asarray(self.share, observed.dtype)
+        rest = 1 - p
         # The square root at 0, for p = 1 and G = 0, has no finite gradient.
-        square = jnp.square(rest) + self._tilt(observed) * observed
+        square = jnp.square(rest) + (2 * p - 1) * observed
         flat = square <= 0
         whole = rest + jnp.where(flat, 0, jnp.sqrt(jnp.where(flat, 1, square)))
         nothing = whole <= 0
         return jnp.clip(jnp.where(nothing, 0, observed / jnp.where(nothing, 1, whole)), 0, 1)
-
-    def _p(self, like: Array) -> Array:
-        return jnp.asarray(self.share, like.dtype)
-
-    def _tilt(self, like: Array) -> Array:
-        return 2 * self._p(like) - 1
 
 
 @pytree_dataclass
@@ -242,12 +235,11 @@ def lack_of_fit(scores: Float[Array, "n"], *, distribution: Distribution) -> Flo
     :math:`2u - u^2`, and mixtures lie between them. The result is the largest distance of the eCDF
     :math:`G_n` of the scores from this band:
 
-    .. math::
-        \sup_s \max\bigl(F(s)^2 - G_n(s),\; G_n(s) - 2F(s) + F(s)^2,\; 0\bigr)
+    .. math:: \sup_s \max\bigl(F(s)^2 - G_n(s),\; G_n(s) - 2F(s) + F(s)^2,\; 0\bigr)
 
-    It is about ½ for a distribution that is much too narrow, up to 1 if all scores lie in one tail,
-    and ¼ for one that is much too wide. For :math:`n` independent scores from a distribution that
-    fits it is below :func:`dkw_error` of :math:`n` with high probability.
+    It is about ½ for a distribution that is much too narrow, ¼ for one that is much too wide, and
+    with high probability below :func:`dkw_error` of :math:`n` for :math:`n` independent scores from
+    one that fits.
 
     Args:
       scores: Scores of interactions, each the larger or smaller of two draws, shape ``[n]``.
@@ -260,8 +252,7 @@ def lack_of_fit(scores: Float[Array, "n"], *, distribution: Distribution) -> Flo
       ValueError: If ``scores`` is empty or not one-dimensional.
 
     References:
-      Populations of "Contrastive Learning for Personalized Recommendation",
-      section 3.4; the distance is that of Kolmogorov to the nearest mixture.
+      "Contrastive Learning for Personalized Recommendation", section 3.4, for the populations.
 
     >>> scores = jnp.linspace(-1.0, 1.0, 101)
     >>> for scale in (0.01, 0.1, 10.0):

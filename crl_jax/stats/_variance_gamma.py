@@ -28,18 +28,15 @@ def variance_gamma_pdf(x: Points, *, dim: int, scale: PerAnchor = 1.0) -> Float[
 
     also the distribution of :math:`x \mid g \sim \mathcal N(0, 2 \lambda^2 g)` with
     :math:`g \sim \mathrm{Gamma}(d/2, 1)`, and of the difference of two independent
-    :math:`\mathrm{Gamma}(d/2)` variables of scale :math:`\lambda`. Its variance is
-    :math:`d \lambda^2`.
-
-    Evaluated by piecewise polynomials whose coefficients depend on :math:`d` only: a few
-    nanoseconds per element. For :math:`d \le 1024` the relative error is below 1e-6 in float32 and
-    1e-11 in float64, including the tails, wherever the result is a normal number.
+    :math:`\mathrm{Gamma}(d/2)` variables of scale :math:`\lambda`; its variance is
+    :math:`d \lambda^2`. Evaluated by piecewise polynomials: for :math:`d \le 1024` the relative
+    error is below 1e-6 in float32 and 1e-11 in float64, including the tails, wherever the result is
+    a normal number.
 
     Args:
       x: Points, any shape.
       dim: The :math:`d \ge 1`; a Python integer, static.
-      scale: The :math:`\lambda > 0`, the *variance* of each coordinate; broadcast with ``x``. May
-        be traced.
+      scale: The :math:`\lambda > 0`, the *variance* of each coordinate; broadcast with ``x``.
 
     Returns:
       Density, of the common shape of ``x`` and ``scale``, at least float32. It has a pole at 0 for
@@ -61,18 +58,10 @@ def variance_gamma_pdf(x: Points, *, dim: int, scale: PerAnchor = 1.0) -> Float[
 
 
 def variance_gamma_logpdf(x: Points, *, dim: int, scale: PerAnchor = 1.0) -> Float[Array, "..."]:
-    r"""Logarithm of :func:`variance_gamma_pdf`, without underflow.
+    r"""Logarithm :math:`\log f(x)` of :func:`variance_gamma_pdf`, without underflow.
 
-    Args:
-      x: Points, any shape.
-      dim: The :math:`d \ge 1`; a Python integer, static.
-      scale: The :math:`\lambda > 0`, broadcast with ``x``.
-
-    Returns:
-      :math:`\log f(x)`, of the common shape, at least float32; ``inf`` at the pole of ``dim=1``.
-
-    Raises:
-      ValueError: See :func:`variance_gamma_pdf`.
+    Infinite at the pole of ``dim=1``. Arguments, shape, dtype and errors are those of
+    :func:`variance_gamma_pdf`.
 
     >>> print(variance_gamma_logpdf(jnp.array([0.0, -300.0]), dim=2).round(2))
     [  -0.69 -300.69]
@@ -87,16 +76,7 @@ def variance_gamma_cdf(x: Points, *, dim: int, scale: PerAnchor = 1.0) -> Float[
     :func:`variance_gamma_sf`. The derivative is :func:`variance_gamma_pdf`; at the pole of
     ``dim=1`` that at the smallest positive number, which is finite.
 
-    Args:
-      x: Points, any shape.
-      dim: The :math:`d \ge 1`; a Python integer, static.
-      scale: The :math:`\lambda > 0`, broadcast with ``x``.
-
-    Returns:
-      Values in [0, 1], of the common shape, at least float32.
-
-    Raises:
-      ValueError: See :func:`variance_gamma_pdf`.
+    Arguments, shape, dtype and errors are those of :func:`variance_gamma_pdf`.
 
     >>> print(variance_gamma_cdf(jnp.array([-1.0, 0.0, 1.0]), dim=2).round(4))
     [0.1839 0.5    0.8161]
@@ -105,18 +85,9 @@ def variance_gamma_cdf(x: Points, *, dim: int, scale: PerAnchor = 1.0) -> Float[
 
 
 def variance_gamma_logcdf(x: Points, *, dim: int, scale: PerAnchor = 1.0) -> Float[Array, "..."]:
-    r"""Logarithm of :func:`variance_gamma_cdf`, without underflow.
+    r"""Logarithm :math:`\log F(x)` of :func:`variance_gamma_cdf`, without underflow.
 
-    Args:
-      x: Points, any shape.
-      dim: The :math:`d \ge 1`; a Python integer, static.
-      scale: The :math:`\lambda > 0`, broadcast with ``x``.
-
-    Returns:
-      :math:`\log F(x)`, of the common shape, at least float32.
-
-    Raises:
-      ValueError: See :func:`variance_gamma_pdf`.
+    Arguments, shape, dtype and errors are those of :func:`variance_gamma_pdf`.
 
     >>> print(variance_gamma_logcdf(jnp.array([-300.0, 0.0]), dim=2).round(2))
     [-300.69   -0.69]
@@ -127,16 +98,7 @@ def variance_gamma_logcdf(x: Points, *, dim: int, scale: PerAnchor = 1.0) -> Flo
 def variance_gamma_sf(x: Points, *, dim: int, scale: PerAnchor = 1.0) -> Float[Array, "..."]:
     r"""Survival function :math:`1 - F(x)`, accurate in the right tail.
 
-    Args:
-      x: Points, any shape.
-      dim: The :math:`d \ge 1`; a Python integer, static.
-      scale: The :math:`\lambda > 0`, broadcast with ``x``.
-
-    Returns:
-      Values in [0, 1], of the common shape, at least float32.
-
-    Raises:
-      ValueError: See :func:`variance_gamma_pdf`.
+    Arguments, shape, dtype and errors are those of :func:`variance_gamma_pdf`.
 
     >>> print(f"{variance_gamma_sf(jnp.array(80.0), dim=2):.4e}")
     9.0243e-36
@@ -145,18 +107,9 @@ def variance_gamma_sf(x: Points, *, dim: int, scale: PerAnchor = 1.0) -> Float[A
 
 
 def variance_gamma_logsf(x: Points, *, dim: int, scale: PerAnchor = 1.0) -> Float[Array, "..."]:
-    r"""Logarithm of :func:`variance_gamma_sf`, without underflow.
+    r"""Logarithm :math:`\log (1 - F(x))` of :func:`variance_gamma_sf`, without underflow.
 
-    Args:
-      x: Points, any shape.
-      dim: The :math:`d \ge 1`; a Python integer, static.
-      scale: The :math:`\lambda > 0`, broadcast with ``x``.
-
-    Returns:
-      :math:`\log (1 - F(x))`, of the common shape, at least float32.
-
-    Raises:
-      ValueError: See :func:`variance_gamma_pdf`.
+    Arguments, shape, dtype and errors are those of :func:`variance_gamma_pdf`.
 
     >>> print(variance_gamma_logsf(jnp.array([0.0, 300.0]), dim=2).round(2))
     [  -0.69 -300.69]
@@ -181,7 +134,7 @@ def sample_variance_gamma(
 
     Args:
       key: Random key.
-      dim: The :math:`d \ge 1`; a Python integer, static.
+      dim: As in :func:`variance_gamma_pdf`.
       scale: The :math:`\lambda > 0`, of a shape that broadcasts to ``shape``.
       shape: Shape of the result; by default that of ``scale``.
 
@@ -189,8 +142,7 @@ def sample_variance_gamma(
       Samples of the given shape, in the dtype of ``scale``, at least float32.
 
     Raises:
-      ValueError: If ``dim`` is not a positive integer, ``scale`` not positive and finite, or its
-        shape does not broadcast to ``shape``.
+      ValueError: As :func:`variance_gamma_pdf`.
 
     >>> x = sample_variance_gamma(jax.random.key(0), dim=4, scale=0.5, shape=(2, 3))
     >>> print(x.shape)
@@ -273,10 +225,7 @@ def _outputs_jvp(
     _, slope = jax.jvp(
         lambda z: _unit_outputs(dim, z, correction).log_density, (z,), (jnp.ones_like(z),)
     )
-    sign, z = (
-        jnp.sign(x),
-        jnp.minimum(z, jnp.finfo(z.dtype).max),
-    )  # finite, since it may be multiplied by 0
+    sign, z = jnp.sign(x), jnp.minimum(z, jnp.finfo(z.dtype).max)  # finite: 0 may multiply it
     # Finite at the pole, unlike the density: the value at the smallest positive number.
     pdf = unit.head / scale * unit.root
     left = x < 0

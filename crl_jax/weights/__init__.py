@@ -20,38 +20,34 @@ Weights are plain arrays. A loss that treats them as constants applies
 ``jax.lax.stop_gradient`` itself. :func:`hard_weights` is the exponential tilting of hard
 negative mining, whose gradient is part of the method.
 
-The hyper-parameters can be estimated: :func:`estimate_alpha` uses a few labelled anchors,
-:func:`estimate_tau_plus` held-out positives and unlabelled samples. :func:`warmup_alpha` and
-:func:`measured_alpha` adapt ``alpha`` during training. :func:`posterior_by_label` and
-:func:`posterior_calibration` evaluate the discrimination and the calibration of a posterior,
-and :func:`crl_jax.losses.floor_hit_rate` returns the fraction of clamped estimates.
-
-For noisy positives, :func:`small_loss_weights`, with a drop rate scheduled by
-:func:`ramp_drop_rate`, and :func:`reliability_weights` down-weight samples with a large loss.
+The hyper-parameters can be estimated (:func:`estimate_alpha`, :func:`estimate_tau_plus`) or
+scheduled (:func:`warmup_alpha`, :func:`measured_alpha`), and posteriors evaluated
+(:func:`posterior_by_label`, :func:`posterior_calibration`). For noisy positives,
+:func:`small_loss_weights` and :func:`reliability_weights` down-weight samples with a large loss.
 """
 
-from ._bayesian import bayesian_weights as bayesian_weights
-from ._bayesian import true_negative_posterior as true_negative_posterior
-from ._calibration import Calibration as Calibration
-from ._calibration import false_negative_share as false_negative_share
-from ._calibration import posterior_calibration as posterior_calibration
-from ._calibration import weights_auc as weights_auc
-from ._confidence import confidence_density as confidence_density
-from ._confidence import confidence_posterior as confidence_posterior
-from ._confidence import credibility_prior as credibility_prior
-from ._denoising import reliability_weights as reliability_weights
-from ._denoising import small_loss_weights as small_loss_weights
+from ._diagnostics import Calibration as Calibration
 from ._diagnostics import PosteriorByLabel as PosteriorByLabel
 from ._diagnostics import effective_sample_size as effective_sample_size
+from ._diagnostics import false_negative_share as false_negative_share
 from ._diagnostics import posterior_by_label as posterior_by_label
+from ._diagnostics import posterior_calibration as posterior_calibration
+from ._diagnostics import weights_auc as weights_auc
 from ._estimates import TauPlusEstimate as TauPlusEstimate
 from ._estimates import estimate_alpha as estimate_alpha
 from ._estimates import estimate_tau_plus as estimate_tau_plus
-from ._hard import hard_weights as hard_weights
-from ._measured_alpha import MeasuredAlpha as MeasuredAlpha
-from ._measured_alpha import init_measured_alpha as init_measured_alpha
-from ._measured_alpha import measured_alpha as measured_alpha
-from ._measured_alpha import update_measured_alpha as update_measured_alpha
+from ._negatives import bayesian_weights as bayesian_weights
+from ._negatives import hard_weights as hard_weights
+from ._negatives import true_negative_posterior as true_negative_posterior
+from ._positives import confidence_density as confidence_density
+from ._positives import confidence_posterior as confidence_posterior
+from ._positives import credibility_prior as credibility_prior
+from ._positives import reliability_weights as reliability_weights
+from ._positives import small_loss_weights as small_loss_weights
+from ._schedules import MeasuredAlpha as MeasuredAlpha
 from ._schedules import fixed_alpha as fixed_alpha
+from ._schedules import init_measured_alpha as init_measured_alpha
+from ._schedules import measured_alpha as measured_alpha
 from ._schedules import ramp_drop_rate as ramp_drop_rate
+from ._schedules import update_measured_alpha as update_measured_alpha
 from ._schedules import warmup_alpha as warmup_alpha

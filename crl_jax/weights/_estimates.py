@@ -39,33 +39,26 @@ def estimate_alpha(
 
     The rules differ because :math:`\alpha` in :func:`bayesian_weights` is the probability that a
     true and a false negative drawn *as a pair* are ordered correctly, whereas labelled samples are
-    drawn independently. Each sample is the lower or the higher score of a separate pair, so
+    drawn independently, each the lower or the higher score of a separate pair:
 
-    .. math::
-        \mathrm{AUC} = \tfrac56\alpha^2 + \alpha(1-\alpha) + \tfrac16(1-\alpha)^2
-                     = \tfrac12 + \tfrac13(2\alpha - 1).
+    .. math:: \mathrm{AUC} = \tfrac56\alpha^2 + \alpha(1-\alpha) + \tfrac16(1-\alpha)^2.
 
-    Use ``"model"`` to correct for false negatives (``beta=0.5``). It is consistent under the model
-    densities and nearly so for Gaussian scores; ``"auc"`` leaves about half of the bias. Use
-    ``"auc"`` to reproduce published settings, and with hardness (``beta > 0.5``), which requires
-    :math:`\alpha < 1`. The largest AUC of the model is 5/6; for larger values ``"model"`` returns
-    1, where the highest-scoring sample has weight 0 and :func:`bayesian_weights` rejects
-    ``beta=1``.
+    Use ``"model"`` to correct for false negatives (``beta=0.5``): it is consistent under the model
+    densities, whereas ``"auc"`` leaves about half of the bias. Use ``"auc"`` to reproduce published
+    settings, and with ``beta > 0.5``, which requires :math:`\alpha < 1`: above 5/6, the largest AUC
+    of the model, ``"model"`` returns 1.
 
     Args:
       pos: Scores of the known positives of each anchor, shape ``[*batch, n_pos]``. Use held-out
         positives: scores of training positives are biased upwards.
       neg: Scores of the known negatives of the same anchors, shape ``[*batch, n_neg]``.
       rule: Conversion from the AUC to :math:`\alpha`.
-      where_pos: Boolean mask of valid positives, shape ``[*batch, n_pos]``.
-      where_neg: Boolean mask of valid negatives, shape ``[*batch, n_neg]``. Masked values are
-        ignored.
+      where_pos, where_neg: Masks of valid scores, of the shapes of ``pos`` and ``neg``.
 
     Returns:
-      Scalar clipped to [0.5, 1], at least float32, because the model excludes encoders below
-      chance level; 0.5 if no anchor has both a positive and a negative; NaN if an unmasked score
-      is NaN. The gradient is zero. The cost is a sort of the negatives and a binary search per
-      positive.
+      Scalar clipped to [0.5, 1], since the model excludes encoders below chance level; at least
+      float32. 0.5 if no anchor has both a positive and a negative, NaN if an unmasked score is
+      NaN. The gradient is zero.
 
     Raises:
       ValueError: If a shape does not match or ``rule`` is unknown.
@@ -149,15 +142,13 @@ def estimate_tau_plus(
       unlabelled: Scores of unlabelled samples, shape ``[*batch, n_unlabelled]``. To pool anchors
         with few samples, normalise their scores with :func:`crl_jax.stats.ecdf` and flatten.
       confidence: Confidence level :math:`1-\delta` in (0, 1).
-      where_pos: Boolean mask of valid positives, shape ``[*batch, n_pos]``.
-      where_unlabelled: Boolean mask of valid unlabelled samples, shape
-        ``[*batch, n_unlabelled]``. Masked values are ignored.
+      where_pos, where_unlabelled: Masks of valid scores, of the shapes of ``pos`` and
+        ``unlabelled``.
 
     Returns:
-      ``tau_plus`` and ``upper``, each of shape ``[*batch]``, at least float32. Both are 1 without
-      positives or without unlabelled samples, and NaN where an unmasked score is NaN. They depend
-      on the order of scores only; the gradient is zero. :func:`bayesian_weights` requires a prior
-      less than 1.
+      ``tau_plus`` and ``upper``, each of shape ``[*batch]``, at least float32; 1 without positives
+      or without unlabelled samples, NaN where an unmasked score is NaN. They depend on the order of
+      scores only; the gradient is zero.
 
     Raises:
       ValueError: If a shape does not match or ``confidence`` is out of range.

@@ -1,17 +1,17 @@
-r"""Schedules of the encoder quality :math:`\alpha` and of the drop rate of truncated losses.
+r"""Schedules of the encoder quality :math:`\alpha` and the drop rate, and measured :math:`\alpha`.
 
 An untrained encoder is at chance level, :math:`\alpha = 0.5`: neither its ranks nor its losses
 are informative yet. Schedules can be called inside a jitted step with traced arguments.
 """
 
-from typing import Annotated
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._checks import check_range
 from .._floats import at_least_float32
-from .._hyperparams import Range, Scalar, check_arguments
+from .._hyperparams import DropRate, Scalar, check_arguments
 
 
 def fixed_alpha(progress: Float[Array, "*shape"], *, alpha: Scalar) -> Float[Array, "*shape"]:
@@ -38,8 +38,7 @@ def warmup_alpha(
 ) -> Float[Array, "*shape"]:
     r"""Linear warmup from 0.5, where ranks are ignored, to :math:`\alpha`.
 
-    .. math::
-        \tfrac12 + (\alpha - \tfrac12)\,\min(p/p_{\text{until}},\, 1)
+    .. math:: \tfrac12 + (\alpha - \tfrac12)\,\min(p/p_{\text{until}},\, 1)
 
     Args:
       progress: Fraction :math:`p` of training completed, in [0, 1), any shape.
@@ -63,18 +62,17 @@ def warmup_alpha(
 def ramp_drop_rate(
     progress: Float[Array, "*shape"],
     *,
-    drop_rate: Annotated[Scalar, Range(0.0, 1.0)],
+    drop_rate: DropRate,
     until: Scalar = 1.0,
 ) -> Float[Array, "*shape"]:
     r"""Linear ramp of the drop rate of a truncated loss, starting at 0.
 
-    .. math::
-        \epsilon\,\min(p/p_{\text{until}},\, 1)
+    .. math:: \epsilon\,\min(p/p_{\text{until}},\, 1)
 
     The loss separates noisy from clean positives only after the model has been partly trained.
 
     Args:
-      progress: Fraction :math:`p` of training completed, as in :func:`warmup_alpha`.
+      progress: Fraction :math:`p` of training completed, in [0, 1), any shape.
       drop_rate: Final drop rate :math:`\epsilon` in [0, 1].
       until: Progress :math:`p_{\text{until}}` in [0, 1] at which the ramp ends; 0 disables it.
 
@@ -102,3 +100,58 @@ def _ramp(progress: Array, start: float, end: Scalar, until: Scalar) -> Array:
     risen = progress >= until
     share = jnp.where(risen, 1, progress / jnp.where(until == 0, 1, until))
     return start * (1 - share) + end * share
+
+
+class MeasuredAlpha(NamedTuple):
+    """State of the moving average of the encoder quality."""
+
+    lead: Float[Array, ""]
+    """Weighted sum of the excess of the estimates over 0.5."""
+    weight: Float[Array, ""]
+    """Sum of the weights: 0 before the first estimate, converging to 1."""
+
+
+def init_measured_alpha() -> MeasuredAlpha:
+    """Returns the initial state, for which :func:`measured_alpha` is 0.5.
+
+    >>> print(measured_alpha(init_measured_alpha()))
+    0.5
+    """
+    return MeasuredAlpha(jnp.float32(0), jnp.float32(0))
+
+
+def update_measured_alpha(
+    state: MeasuredAlpha, estimate: Float[Array, ""], *, decay: Scalar = 0.9
+) -> MeasuredAlpha:
+    """Updates the exponential moving average with an estimate; NaN estimates are ignored.
+
+    Args:
+      state: State from :func:`init_measured_alpha` or the previous update.
+      estimate: Estimate of the encoder quality, for instance from :func:`estimate_alpha`.
+      decay: Decay rate in [0, 1); the new estimate has weight ``1 - decay``.
+
+    Returns:
+      Updated state.
+
+    Raises:
+      ValueError: If ``decay`` is out of range.
+
+    >>> state = update_measured_alpha(init_measured_alpha(), jnp.float32(0.8))
+    >>> print(f"{measured_alpha(state):.4f}")  # the first estimate counts in full
+    0.8000
+    >>> print(f"{measured_alpha(update_measured_alpha(state, jnp.float32(0.9))):.4f}")
+    0.8526
+    """
+    dtype = state.lead.dtype
+    check_range("decay", decay, 0.0, 1.0, high_open=True, dtype=dtype)
+    decay = jnp.asarray(decay, dtype)
+    known = ~jnp.isnan(estimate)
+    lead = jnp.where(known, jnp.asarray(estimate, dtype) - 0.5, 0)
+    total, weight = decay * state.lead + (1 - decay) * lead, decay * state.weight + (1 - decay)
+    updated = MeasuredAlpha(total, weight)
+    return MeasuredAlpha(*(jnp.where(known, new, old) for new, old in zip(updated, state)))
+
+
+def measured_alpha(state: MeasuredAlpha) -> Float[Array, ""]:
+    """Bias-corrected exponential moving average of the estimates; 0.5 before the first one."""
+    return 0.5 + state.lead / jnp.where(state.weight > 0, state.weight, 1)

@@ -1,4 +1,4 @@
-r"""Bayesian importance weights of unlabelled negatives, computed from their ranks.
+r"""Importance weights of unlabelled negatives: Bayesian, from their ranks, and exponential.
 
 Score model of one anchor: two i.i.d. draws from a distribution :math:`\Phi` are the scores
 of a true and a false negative, where the true negative has the lower score with probability
@@ -9,25 +9,18 @@ under the class prior, is :math:`2h` below; its distribution function :math:`u` 
 in :math:`\Phi`.
 """
 
-from typing import Any
-
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float
 
+from .. import _hyperparams as hp
 from .._checks import check_shape
 from .._floats import at_least_float32, rounded
-from .._hyperparams import (
-    Alpha,
-    Beta,
-    PerAnchor,
-    TauPlus,
-    check_arguments,
-    expand_anchor_axis,
-    per_anchor,
-)
+from .._hyperparams import check_arguments, expand_anchor_axis, per_anchor
 from .._reduce import count_kept
+from .._scaling import subtract_row_max
 from ..stats import binned_ranks, ranks
 
 
@@ -35,9 +28,9 @@ from ..stats import binned_ranks, ranks
 def bayesian_weights(
     neg: Float[Array, "*batch n_neg"],
     *,
-    tau_plus: TauPlus,
-    alpha: Alpha,
-    beta: Beta,
+    tau_plus: hp.TauPlus,
+    alpha: hp.Alpha,
+    beta: hp.Beta,
     bins: int | None = None,
     where: Bool[Array, "*batch n_neg"] | None = None,
 ) -> Float[Array, "*batch n_neg"]:
@@ -64,22 +57,18 @@ def bayesian_weights(
     Args:
       neg: Scores of the unlabelled samples of each anchor, shape ``[*batch, n_neg]``.
       tau_plus: Class prior :math:`\tau^+` in [0, 1), the probability that an unlabelled sample
-        is a positive: 1/C for C balanced classes; in recommendation, at least the density of
-        the interaction matrix.
+        is a positive: 1/C for C balanced classes; at least the density of an interaction matrix.
       alpha: Encoder quality :math:`\alpha` in [0.5, 1]: the probability that a positive scores
         higher than the negative it is paired with. (For independent draws from the two
         densities this probability is :math:`\tfrac12 + \tfrac13(2\alpha-1)`.)
       beta: Hardness :math:`\beta` in [0.5, 1]; 0.5 gives no emphasis to hard negatives.
-        ``tau_plus``, ``alpha`` and ``beta`` are scalars or arrays that broadcast to
-        ``[*batch]``, one value per anchor.
+        ``tau_plus``, ``alpha`` and ``beta`` are scalars or arrays that broadcast to ``[*batch]``.
       bins: Number of histogram bins for :math:`u_j`, see :func:`crl_jax.stats.binned_ecdf`;
         linear time in the number of negatives. ``None`` uses exact ranks. Static.
-      where: Boolean mask of valid negatives, shape ``[*batch, n_neg]``. Masked values are
-        ignored and have weight 0.
+      where: Mask of valid negatives, shape ``[*batch, n_neg]``; others have weight 0.
 
     Returns:
-      Weights :math:`\omega_j \ge 0`, shape ``[*batch, n_neg]``, at least float32; NaN for NaN
-      scores.
+      Weights :math:`\omega_j \ge 0`, shape of ``neg``, at least float32; NaN for NaN scores.
 
     Raises:
       ValueError: If a shape does not match, a hyper-parameter is out of range, or an anchor
@@ -95,7 +84,12 @@ def bayesian_weights(
     [0.645 2.663 1.087]
     """
     (neg,) = at_least_float32(neg)
-    _check_population(alpha, beta, neg.dtype)
+    traced = isinstance(alpha, Tracer) or isinstance(beta, Tracer)
+    if not traced and np.any((rounded(alpha, neg.dtype) == 1) & (rounded(beta, neg.dtype) == 1)):
+        raise ValueError(
+            "`alpha` and `beta` must not both be 1: a perfect encoder (alpha = 1) leaves no "
+            f"hard negatives for beta = 1 to ask for, got alpha={alpha}, beta={beta}."
+        )
     alpha_ = per_anchor("alpha", alpha, neg.shape[:-1], neg.dtype)
     beta_ = per_anchor("beta", beta, neg.shape[:-1], neg.dtype)
 
@@ -112,8 +106,8 @@ def bayesian_weights(
 def true_negative_posterior(
     neg: Float[Array, "*batch n_neg"],
     *,
-    tau_plus: TauPlus,
-    alpha: Alpha,
+    tau_plus: hp.TauPlus,
+    alpha: hp.Alpha,
     where: Bool[Array, "*batch n_neg"] | None = None,
 ) -> Float[Array, "*batch n_neg"]:
     r"""Posterior probability that an unlabelled sample is a true negative, given its rank.
@@ -127,12 +121,7 @@ def true_negative_posterior(
     an anchor's negatives is approximately :math:`\tau^-`.
 
     Args:
-      neg: Scores of the unlabelled samples of each anchor, shape ``[*batch, n_neg]``.
-      tau_plus: Class prior :math:`\tau^+` in [0, 1).
-      alpha: Encoder quality :math:`\alpha` in [0.5, 1]; like ``tau_plus``, a scalar or an
-        array that broadcasts to ``[*batch]``.
-      where: Boolean mask of valid negatives, shape ``[*batch, n_neg]``. Masked values are
-        ignored and have probability 0.
+      neg, tau_plus, alpha, where: As in :func:`bayesian_weights`.
 
     Returns:
       Probabilities in [0, 1], shape ``[*batch, n_neg]``, at least float32; NaN for NaN scores.
@@ -151,17 +140,16 @@ def true_negative_posterior(
     alpha_ = per_anchor("alpha", alpha, neg.shape[:-1], neg.dtype)
     tau_plus_ = per_anchor("tau_plus", tau_plus, neg.shape[:-1], neg.dtype)
     omega = _relative_density(alpha_, 1 - alpha_, neg, tau_plus, alpha, None, where)
-    return jnp.minimum(
-        expand_anchor_axis(1 - tau_plus_) * omega, 1
-    )  # rounding can exceed 1 by an ulp
+    # Rounding can exceed 1 by an ulp.
+    return jnp.minimum(expand_anchor_axis(1 - tau_plus_) * omega, 1)
 
 
 def _relative_density(
     easy: Array,
     hard: Array,
     neg: Array,
-    tau_plus: PerAnchor,
-    alpha: PerAnchor,
+    tau_plus: hp.PerAnchor,
+    alpha: hp.PerAnchor,
     bins: int | None,
     where: Array | None,
 ) -> Array:
@@ -201,11 +189,52 @@ def _relative_density(
     return weight if where is None else jnp.where(where, weight, 0)
 
 
-def _check_population(alpha: PerAnchor, beta: PerAnchor, dtype: Any) -> None:
-    if isinstance(alpha, Tracer) or isinstance(beta, Tracer):
-        return
-    if np.any((rounded(alpha, dtype) == 1) & (rounded(beta, dtype) == 1)):
-        raise ValueError(
-            "`alpha` and `beta` must not both be 1: a perfect encoder (alpha = 1) leaves no "
-            f"hard negatives for beta = 1 to ask for, got alpha={alpha}, beta={beta}."
-        )
+@check_arguments
+def hard_weights(
+    neg: Float[Array, "*batch n_neg"],
+    *,
+    beta: hp.NonNegative,
+    temperature: hp.Temperature = 1.0,
+    where: Bool[Array, "*batch n_neg"] | None = None,
+) -> Float[Array, "*batch n_neg"]:
+    r"""Hard negative weights, exponential in the score.
+
+    .. math:: w_j = \frac{e^{\beta s_j/t}}{\frac1N \sum_i e^{\beta s_i/t}}
+
+    Their mean is 1, and they are invariant to a shift of the scores. Gradients flow through the
+    weights, as in the published method.
+
+    Args:
+      neg: Scores :math:`s_j` of the negatives, shape ``[*batch, n_neg]``.
+      beta: Concentration :math:`\beta \ge 0`, a scalar or an array that broadcasts to
+        ``[*batch]``; 0 gives weights of 1.
+      temperature: Temperature :math:`t > 0`.
+      where: Mask of the :math:`N` valid negatives, ``[*batch, n_neg]``; others have weight 0.
+
+    Returns:
+      Weights :math:`w_j` in [0, N], shape of ``neg``, at least float32; finite for all scores.
+
+    Raises:
+      ValueError: If a shape does not match or a hyper-parameter is out of range.
+
+    References:
+      Robinson et al., `Contrastive Learning with Hard Negative Samples
+      <https://arxiv.org/abs/2010.04592>`_, 2021; "Contrastive Learning for Personalized
+      Recommendation", Eq. 5.52.
+
+    >>> print(jnp.round(hard_weights(jnp.array([0.0, 1.0, 2.0]), beta=1.0), 3))
+    [0.27  0.734 1.996]
+    """
+    check_shape("where", where, neg.shape)
+    check_shape("temperature", temperature, ())
+    (neg,) = at_least_float32(neg)
+    beta = expand_anchor_axis(per_anchor("beta", beta, neg.shape[:-1], neg.dtype))
+    if where is not None:  # mask first: 0 * NaN would reach the gradient of the temperature
+        neg = jnp.where(where, neg, -jnp.inf)
+
+    # Subtract the maximum before scaling, which could overflow. The lower bound avoids 0 * -inf.
+    below, _ = subtract_row_max(neg)
+    below = below / jnp.asarray(temperature, neg.dtype)
+    tilt = beta * jnp.maximum(below, float(jnp.finfo(neg.dtype).min))
+    count = expand_anchor_axis(count_kept(neg, where)).astype(neg.dtype)
+    return count * jax.nn.softmax(tilt, axis=-1, where=where)
