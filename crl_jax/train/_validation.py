@@ -171,10 +171,3 @@ def _check_row_optimizer(config: TrainConfig, task: Task, optimizer: RowOptimize
             "`weight_decay` must be None with a RowOptimizer, since it would update every row: use "
             f"an L2 term on the batch's rows in the loss, got {optimizer.weight_decay}."
         )
-
-
-def check_metric_names(metrics: Mapping[str, Any], existing: Mapping[str, Any]) -> None:
-    """Raises ``ValueError`` if a hook's metric has a name that the report already has."""
-    for name in metrics:
-        if name in existing or name in ("epoch", "seconds"):
-            raise ValueError(f"Metric names of hooks must be unique, got {name!r} twice.")
