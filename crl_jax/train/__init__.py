@@ -9,9 +9,6 @@ from . import rows as rows
 from ._batches import ArrayBatches as ArrayBatches
 from ._batches import HostBatches as HostBatches
 from ._batches import local_batch_size as local_batch_size
-from ._callbacks import Callback as Callback
-from ._callbacks import Progress as Progress
-from ._callbacks import TrainingLoop as TrainingLoop
 from ._checkpoint import Checkpoint as Checkpoint
 from ._checkpoint import SharedCheckpoint as SharedCheckpoint
 from ._checkpoint import load_checkpoint as load_checkpoint
@@ -23,10 +20,13 @@ from ._fit import FitResult as FitResult
 from ._fit import TrainingDiverged as TrainingDiverged
 from ._fit import fit as fit
 from ._hooks import BestState as BestState
+from ._hooks import Callback as Callback
 from ._hooks import EarlyStopping as EarlyStopping
 from ._hooks import EpochReport as EpochReport
 from ._hooks import FinalValue as FinalValue
 from ._hooks import Hook as Hook
+from ._hooks import Progress as Progress
+from ._hooks import TrainingLoop as TrainingLoop
 from ._hooks import ValidationMetrics as ValidationMetrics
 from ._jit import jit as jit
 from ._jit import set_compiler_options as set_compiler_options

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array
 
 from .._files import whole
-from ._callbacks import Callback, TrainingLoop
+from ._hooks import Callback, TrainingLoop
 
 _HEADER = "header"
 _STATE, _META = "state", "meta"

@@ -14,7 +14,6 @@ import numpy as np
 from jaxtyping import Array
 
 from ._batches import ArrayBatches, HostBatches
-from ._callbacks import Callback, TrainingLoop
 from ._epoch import (
     Inputs,
     RunStates,
@@ -24,8 +23,8 @@ from ._epoch import (
     start_runs,
     trace_chunk,
 )
-from ._fingerprint import describe_leaves, hash_program
-from ._hooks import EarlyStopping, Hook
+from ._fingerprint import fingerprint
+from ._hooks import Callback, EarlyStopping, Hook, TrainingLoop
 from ._optimizers import wrap_optax
 from ._scan import TrainConfig, updates_per_epoch
 from ._sharding import Sharding, replicate
@@ -147,7 +146,7 @@ def fit(
     if isinstance(batches, HostBatches):
         trace = partial(trace_chunk, batches, shapes)
     trace = partial(trace, runs=runs, inputs=inputs, epoch=np.int32(0), static=static)
-    loop.fingerprint = partial(_fingerprint, run_params, inputs, [stop_at, eval_every], trace)
+    loop.fingerprint = partial(fingerprint, run_params, inputs, [stop_at, eval_every], trace)
     _run_loop(loop, advance, last_epoch, eval_every, [h for h in hooks if isinstance(h, Callback)])
     return _result(loop, device_hooks, run_params)
 
@@ -214,18 +213,3 @@ def _result(
         best_score=np.asarray(score),
         history=loop.history,
     )
-
-
-def _fingerprint(
-    run_params: dict[str, np.ndarray],
-    inputs: Inputs,
-    settings: list[Any],
-    trace: Callable[[], Any],
-) -> dict[str, Any]:
-    """Fingerprint of a training: its run parameters, data and computation."""
-    return {
-        "runs": {name: value.tolist() for name, value in run_params.items()},
-        **describe_leaves({"batches": inputs.batches, **inputs._asdict()}),
-        "choice": settings,
-        "program": hash_program(trace()),
-    }

@@ -134,11 +134,11 @@ def run_steps(
         ctx = StepContext(jax.random.fold_in(each.key, 3), epoch, progress, each.where, each.n)
         return _update_on_draw(task, optimizer, config, state, batch, ctx)
 
-    steps = steps._replace(
-        indices=_shard_examples(steps.indices, config),
-        where=_shard_examples(steps.where, config),
-        data=_shard_examples(steps.data, config),
-    )
+    if config.mesh is not None:
+        over = NamedSharding(config.mesh, PartitionSpec(None, DATA))
+        examples = steps.indices, steps.where, steps.data
+        indices, where, sharded = jax.lax.with_sharding_constraint(examples, over)
+        steps = steps._replace(indices=indices, where=where, data=sharded)
     first = jax.tree.map(lambda leaf: leaf[0], steps)
     shapes = jax.eval_shape(draw, first.key, first.indices, first.data)
     size = sum(math.prod(x.shape) for x in jax.tree.leaves(shapes))
@@ -162,11 +162,8 @@ def _update_on_draw(
     ctx: StepContext,
 ) -> tuple[State, dict[str, Array]]:
     """Runs the updates of one draw and sums their metrics over examples."""
-    if isinstance(optimizer, RowOptimizer):
-        update = _row_update(task, optimizer, config)
-    else:
-        update = _dense_update(task, optimizer, config)
     is_row = isinstance(optimizer, RowOptimizer)
+    update = (_row_update if is_row else _dense_update)(task, optimizer, config)  # type: ignore
     if config.draw_batches > 1 or is_row:
         params = state.params
         if is_row and config.mesh is not None:
@@ -218,16 +215,32 @@ def _gradient(task: Task, config: TrainConfig) -> _Gradient:
     """Gradient of the loss, the new ``model_state``, and sums of the metrics over examples."""
 
     def gradient(state: State, batch: Any, ctx: StepContext) -> tuple[Any, Any, dict[str, Array]]:
-        def loss_fn(params: Any) -> tuple[Array, Any]:
-            if config.compute_dtype is not None:
-                params = cast_floats(params, config.compute_dtype)
-            loss, (model_state, metrics) = task.loss(params, state.model_state, batch, ctx)
-            return loss, (model_state, {"loss": loss, **metrics})
+        def cast(params: Any) -> Any:
+            return (
+                params
+                if config.compute_dtype is None
+                else cast_floats(params, config.compute_dtype)
+            )
 
-        grads, (model_state, metrics) = jax.grad(loss_fn, has_aux=True)(state.params)
-        return grads, model_state, _sums(metrics, ctx.n)
+        return _loss_gradient(task, cast, state.params, state.model_state, batch, ctx)
 
     return gradient
+
+
+def _loss_gradient(
+    task: Task, prepare: Callable[[Any], Any], values: Any, model_state: Any, batch: Any,
+    ctx: StepContext,
+) -> tuple[Any, Any, dict[str, Array]]:  # fmt: skip
+    """Gradient of the loss of ``prepare(values)``, ``model_state`` and sums of the metrics."""
+
+    def loss_fn(values: Any) -> tuple[Array, Any]:
+        loss, (after, metrics) = task.loss(prepare(values), model_state, batch, ctx)
+        return loss, (after, {"loss": loss, **metrics})
+
+    grads, (after, metrics) = jax.grad(loss_fn, has_aux=True)(values)
+    # Sums over examples instead of means; 0 if there are no examples.
+    sums = {k: jnp.where(ctx.n > 0, x.astype(jnp.float32) * ctx.n, 0) for k, x in metrics.items()}
+    return grads, after, sums
 
 
 def _accumulated(task: Task, config: TrainConfig) -> _Gradient:
@@ -284,34 +297,19 @@ def _row_update(task: Task, optimizer: RowOptimizer, config: TrainConfig) -> _Up
         )
         relocated = task.relocate(batch, tree.unflatten([each.inverse for each in gathered]))
 
-        def loss_fn(values: list[Array]) -> tuple[Array, Any]:
-            params = tree.unflatten(values)
-            loss, (model_state, metrics) = task.loss(params, state.model_state, relocated, ctx)
-            return loss, (model_state, {"loss": loss, **metrics})
-
-        values = [each.rows for each in gathered]
-        grads, (model_state, metrics) = jax.grad(loss_fn, has_aux=True)(values)
+        grads, model_state, sums = _loss_gradient(
+            task,
+            tree.unflatten,
+            [each.rows for each in gathered],
+            state.model_state,
+            relocated,
+            ctx,
+        )
         scattered = [
             scatter(rule, *each, state.step) for each in zip(tables, states, gathered, grads)
         ]
         params, opt_state = (tree.unflatten(column) for column in zip(*scattered))
         model_state = task.after_update(params, model_state)
-        after = State(state.step + 1, state.key, params, opt_state, model_state)
-        return after, _sums(metrics, ctx.n)
+        return State(state.step + 1, state.key, params, opt_state, model_state), sums
 
     return update
-
-
-def _sums(metrics: dict[str, Array], n: Float[Array, ""]) -> dict[str, Array]:
-    """Converts means over examples to sums; 0 if there are no examples."""
-    return {
-        name: jnp.where(n > 0, value.astype(jnp.float32) * n, 0) for name, value in metrics.items()
-    }
-
-
-def _shard_examples(examples: Any, config: TrainConfig) -> Any:
-    """Shards the examples of each draw, ``[draws, draw_size, ...]``, along the axis ``data``."""
-    if config.mesh is None:
-        return examples
-    over = NamedSharding(config.mesh, PartitionSpec(None, DATA))
-    return jax.tree.map(lambda x: jax.lax.with_sharding_constraint(x, over), examples)

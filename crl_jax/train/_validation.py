@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,20 +15,8 @@ from ._optimizers import AnyOptimizer, RowOptimizer, Updates
 from ._scan import TrainConfig
 from ._task import RowTask, Task
 
-
-class _IntegerRange(NamedTuple):
-    """Range of an integer run parameter, its argument and its dtype."""
-
-    argument: str
-    low: int
-    high: int
-    dtype: type
-
-
-_INTEGERS = {
-    "epochs": _IntegerRange("epochs", 1, 2**31, np.int32),
-    "seed": _IntegerRange("seeds", 0, 2**32, np.uint32),
-}
+# Argument, range and dtype of the integer run parameters.
+_INTEGERS = {"epochs": ("epochs", 1, 2**31, np.int32), "seed": ("seeds", 0, 2**32, np.uint32)}
 
 
 def broadcast_run_params(run_params: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -61,17 +49,16 @@ def check_run_params(parts: Any, swept: Mapping[str, np.ndarray]) -> None:
 
 
 def _as_array(path: str, value: Any) -> np.ndarray:
-    integers = _INTEGERS.get(path)
-    argument = path.rpartition(".")[2] if integers is None else integers.argument
+    default = path.rpartition(".")[2], None, None, np.float32
+    argument, low, high, dtype = _INTEGERS.get(path, default)
     array = np.asarray(value)
     if array.dtype.kind not in "iuf" and array.dtype != jnp.bfloat16:
         raise ValueError(f"`{argument}` must be a number or an array of numbers, got {value!r}.")
-    if integers is None:
-        return array.astype(np.float32)
-    if np.any(array != np.floor(array)):
-        raise ValueError(f"`{argument}` must be a whole number, got {value}.")
-    check_range(argument, value, integers.low, integers.high, high_open=True, dtype=float)
-    return array.astype(integers.dtype)
+    if low is not None and high is not None:
+        if np.any(array != np.floor(array)):
+            raise ValueError(f"`{argument}` must be a whole number, got {value}.")
+        check_range(argument, value, low, high, high_open=True, dtype=float)
+    return array.astype(dtype)
 
 
 def replace_leaf(tree: Any, path: str, value: Any) -> Any:
@@ -115,12 +102,11 @@ def check_fit(
             check_registered(name, value)
     if isinstance(batches, ArrayBatches):
         task.check_data(batches.data)
-    counts = {name: getattr(config, name) for name in ("batch_size", "draw_batches", "accumulate")}
-    counts |= {"eval_every": eval_every}
+    for name in ("batch_size", "draw_batches", "accumulate"):
+        check_count(name, getattr(config, name))
+    check_count("eval_every", eval_every)
     if stop_at is not None:
-        counts["stop_at"] = stop_at
-    for name, count in counts.items():
-        check_count(name, count)
+        check_count("stop_at", stop_at)
     if config.accumulate > 1 and config.draw_batches > 1:
         raise ValueError(
             f"`draw_batches` must be 1 with `accumulate` {config.accumulate}, "
