@@ -3,14 +3,9 @@
 :func:`fit_ranking` trains a recommender in one call.
 """
 
-from ._alpha import AlphaEstimator as AlphaEstimator
-from ._alpha import AlphaFromLabels as AlphaFromLabels
-from ._alpha import AlphaFromViews as AlphaFromViews
-from ._alpha import AlphaState as AlphaState
 from ._auxiliary import AuxiliaryLoss as AuxiliaryLoss
 from ._auxiliary import Uniformity as Uniformity
 from ._auxiliary import align_positives as align_positives
-from ._base import ScoreTask as ScoreTask
 from ._batch import PairBatch as PairBatch
 from ._batch import UniformUserBatches as UniformUserBatches
 from ._batch import count_row_reads as count_row_reads
@@ -30,21 +25,26 @@ from ._fit_ranking import RankingResult as RankingResult
 from ._fit_ranking import RankingValidation as RankingValidation
 from ._fit_ranking import Stopping as Stopping
 from ._fit_ranking import fit_ranking as fit_ranking
-from ._kmeans import Clustering as Clustering
-from ._labels import ClassMasks as ClassMasks
-from ._labels import LabelledExamples as LabelledExamples
-from ._labels import LossInputs as LossInputs
 from ._moco import MoCo as MoCo
 from ._moco import MoCoState as MoCoState
 from ._pcl import PCL as PCL
+from ._pcl import Clustering as Clustering
 from ._pcl import PCLState as PCLState
-from ._punce import PuNCE as PuNCE
 from ._ranking import HyperparamSchedule as HyperparamSchedule
 from ._ranking import L2Target as L2Target
 from ._ranking import Ranking as Ranking
+from ._score_task import AlphaEstimator as AlphaEstimator
+from ._score_task import AlphaFromLabels as AlphaFromLabels
+from ._score_task import AlphaFromViews as AlphaFromViews
+from ._score_task import AlphaState as AlphaState
+from ._score_task import ClassMasks as ClassMasks
+from ._score_task import LabelledExamples as LabelledExamples
+from ._score_task import LossInputs as LossInputs
+from ._score_task import ScoreTask as ScoreTask
+from ._simclr import PuNCE as PuNCE
 from ._simclr import SimCLR as SimCLR
-from ._supcon import SupCon as SupCon
-from ._supcon import SupervisedOracle as SupervisedOracle
+from ._simclr import SupCon as SupCon
+from ._simclr import SupervisedOracle as SupervisedOracle
 from ._triplets import ClassPool as ClassPool
 from ._triplets import ClassTriplets as ClassTriplets
 from ._triplets import ResampledBatches as ResampledBatches

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Key
 from .._hyperparams import Range
 from .._pytree import STATIC, pytree_dataclass
 from ..models import Network
-from ..train import StepContext, stream
+from ..train import LossOutput, StepContext, stream
 from ._moco import cast_to_dtypes, cosine_similarity, ema_update
 from ._views import TwoViewTask, ViewBatch, cast_like, check_network
 
@@ -82,7 +82,7 @@ class BYOL(TwoViewTask):
 
     def loss(
         self, params: Any, model_state: BYOLState, batch: ViewBatch, ctx: StepContext
-    ) -> tuple[Array, tuple[BYOLState, dict[str, Array]]]:
+    ) -> LossOutput:
         """Computes the mean over the real examples of the sum of both directions."""
         online, predictor = params["network"], params["predictor"]
         network_state, predictor_state = model_state.network_state, model_state.predictor_state

@@ -11,9 +11,9 @@ from .._checks import check_count
 from .._hyperparams import Range
 from .._pytree import STATIC, pytree_dataclass
 from ..losses import normalize
-from ..train import StepContext, stream
+from ..train import LossOutput, StepContext, stream
 from ..weights import MeasuredAlpha, init_measured_alpha
-from ._labels import LossInputs, class_masks
+from ._score_task import LossInputs, class_masks
 from ._simclr import SimCLR
 from ._views import ViewBatch, cast_like
 
@@ -86,9 +86,7 @@ class MoCo(SimCLR):
             network_state, params, target_state, queue, jnp.int32(0), labels, alpha
         )
 
-    def loss(
-        self, params: Any, model_state: Any, batch: ViewBatch, ctx: StepContext
-    ) -> tuple[Array, tuple[Any, dict[str, Array]]]:
+    def loss(self, params: Any, model_state: Any, batch: ViewBatch, ctx: StepContext) -> LossOutput:
         """Computes the mean over the first views of the real examples."""
         _, loss, model_state, metrics = self.queue_loss(params, model_state, batch, ctx)
         return loss, (model_state, metrics)

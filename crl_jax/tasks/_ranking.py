@@ -29,7 +29,7 @@ from ..samplers import (
     map_pools,
     sample_seen,
 )
-from ..train import Batch, RowTask, StepContext, stream
+from ..train import Batch, LossOutput, RowTask, StepContext, stream
 from ._auxiliary import AuxiliaryLoss
 from ._batch import (
     PairBatch,
@@ -264,7 +264,7 @@ class Ranking(RowTask):
 
     def loss(
         self, params: Any, model_state: RankingState, batch: RankingBatch, ctx: StepContext
-    ) -> tuple[Array, tuple[RankingState, dict[str, Array]]]:
+    ) -> LossOutput:
         """Mean loss over the anchors that are no padding, with L2 and auxiliary terms."""
         tables, views = self._encode(params, jax.random.fold_in(ctx.key, 0))
         if batch.neg is None:

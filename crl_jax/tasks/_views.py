@@ -12,9 +12,10 @@ from .._blocks import map_blocks
 from .._checks import check_count
 from .._floats import cast_floats
 from .._pytree import STATIC
+from ..losses import normalize
 from ..models import Network
 from ..train import Batch, StepContext, Task
-from ._labels import split_labels
+from ._score_task import split_labels
 
 Augment = Callable[[Key[Array, ""], Any], Any]
 """``augment(key, example)`` returns a random view of one example. Either a function, or a pytree
@@ -112,14 +113,20 @@ class TwoViewTask(Task):
     def _apply_in_blocks(
         self, method: str, params: Any, model_state: Any, examples: Any, block_size: int
     ) -> Float[Array, "batch width"]:
-        check_count("block_size", block_size)
         variables = self.network_variables(params, model_state)
+        return map_plain_views(
+            lambda views: self.network.apply(*variables, views, method=method)[0],
+            self.augment, examples, block_size,
+        )  # fmt: skip
 
-        def apply(examples: Any) -> Array:
-            views = plain_views(self.augment, examples)
-            return self.network.apply(*variables, views, method=method)[0]
-
-        return map_blocks(apply, examples, block_size)
+    def encode_views(
+        self, params: Any, model_state: Any, *views: Any
+    ) -> tuple[list[Float[Array, "batch dim"]], Any]:
+        """Returns normalized embeddings of batches of views, and variables, in training mode."""
+        joined = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *views)
+        _, variables = self.network_variables(params, model_state)
+        z, variables = self.network.apply(params, variables, cast_like(params, joined), train=True)
+        return jnp.split(normalize(z), len(views)), variables
 
 
 def check_network(name: str, network: Any) -> None:
@@ -165,6 +172,12 @@ def plain_views(augment: Any, examples: Any) -> Any:
         return batched(examples)
     plain = _method(augment, "plain")
     return examples if plain is None else jax.vmap(plain)(examples)
+
+
+def map_plain_views(fn: Callable[[Any], Any], augment: Any, examples: Any, block_size: int) -> Any:
+    """Applies a function of views to the plain views of examples, in blocks."""
+    check_count("block_size", block_size)
+    return map_blocks(lambda block: fn(plain_views(augment, block)), examples, block_size)
 
 
 def _method(augment: Any, name: str) -> Callable[..., Any] | None:

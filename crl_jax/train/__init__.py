@@ -57,6 +57,7 @@ from ._sweep import Selection as Selection
 from ._sweep import grid as grid
 from ._sweep import select_best as select_best
 from ._task import Batch as Batch
+from ._task import LossOutput as LossOutput
 from ._task import RowTask as RowTask
 from ._task import State as State
 from ._task import StepContext as StepContext
