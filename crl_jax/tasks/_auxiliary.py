@@ -117,8 +117,5 @@ class Uniformity(AuxiliaryLoss):
             uniformity(normalize(table[ids]), scale=self.scale, where=where)
             for table, ids in zip(views, (users, items))
         )
-        return (
-            jnp.asarray(self.weight, jnp.float32)
-            / 2
-            * (users_term + items_term).astype(jnp.float32)
-        )
+        weight = jnp.asarray(self.weight, jnp.float32)
+        return weight / 2 * (users_term + items_term).astype(jnp.float32)

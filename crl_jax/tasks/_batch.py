@@ -40,9 +40,8 @@ class UniformUserBatches(ArrayBatches):
     def order(self, key: Key[Array, ""], position: Int[Array, "*shape"]) -> Int[Array, "*shape"]:
         """Draws a row uniformly, then an index within it."""
         row_key, offset_key = jax.random.split(key)
-        start, stop = self.rows[
-            randint_below(row_key, position.shape, jnp.int32(self.rows.shape[0]))
-        ].T
+        row = randint_below(row_key, position.shape, jnp.int32(self.rows.shape[0]))
+        start, stop = self.rows[row].T
         return (start + randint_below(offset_key, start.shape, stop - start)).T
 
 
@@ -182,10 +181,3 @@ def scatter_to_interactions(values: np.ndarray, train: Interactions) -> np.ndarr
     out = np.full((*values.shape[:-1], len(keep)), np.nan, values.dtype)
     out[..., keep] = values
     return out
-
-
-def transpose_interactions(data: Interactions) -> Interactions:
-    """Swaps users and items."""
-    return Interactions.from_arrays(
-        data.items, data.users, user_ids=data.item_ids, item_ids=data.user_ids
-    )

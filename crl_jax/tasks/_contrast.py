@@ -1,7 +1,6 @@
 """Contrastive auxiliary losses between two views of the users and items of a batch."""
 
-from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +16,8 @@ from ..losses import accepts_where, info_nce, normalize
 from ..models import Encoder, LightGCN, Tables
 from ..train import check_count
 from ._auxiliary import AuxiliaryLoss
+
+_Views = tuple[Tables, tuple[Tables, Tables]]  # tables of the ranking loss, and two views
 
 
 @dataclass(frozen=True)
@@ -40,12 +41,6 @@ class ContrastiveAuxiliaryLoss(AuxiliaryLoss):
     hyperparams: dict[str, Any] = field(default_factory=lambda: {"temperature": 0.2})
     loss_fn: Callable[..., Array] = field(default=info_nce, metadata=STATIC)
 
-    @abstractmethod
-    def encode(
-        self, encoder: Encoder, params: Any, key: Key[Array, ""]
-    ) -> tuple[Tables, tuple[Tables, Tables]]:
-        """Returns the tables for the ranking loss, and the two views."""
-
     def loss(
         self,
         views: tuple[Tables, Tables],
@@ -54,8 +49,7 @@ class ContrastiveAuxiliaryLoss(AuxiliaryLoss):
         where: Bool[Array, "batch"],
     ) -> Float[Array, ""]:
         """See :meth:`AuxiliaryLoss.loss`."""
-        sides = zip(*views, (users, items))
-        total = sum(self._side(first, second, ids, where) for first, second, ids in sides)
+        total = sum(self._side(*side, where) for side in zip(*views, (users, items)))
         return jnp.asarray(self.weight, jnp.float32) * total
 
     def check(self, encoder: Encoder) -> None:
@@ -116,9 +110,7 @@ class GraphContrast(ContrastiveAuxiliaryLoss):
         for name, view in (("first", self.first), ("second", self.second)):
             _check_sizes(name, (view.n_users, view.n_items), encoder)
 
-    def encode(
-        self, encoder: Encoder, params: Any, key: Key[Array, ""]
-    ) -> tuple[Tables, tuple[Tables, Tables]]:
+    def encode(self, encoder: Encoder, params: Any, key: Key[Array, ""]) -> _Views:
         """Encodes each view with a separate key."""
         keys = [jax.random.fold_in(key, i) for i in (1, 2)]
         views = self.first.encode(params, keys[0]), self.second.encode(params, keys[1])
@@ -152,12 +144,10 @@ class LayerContrast(ContrastiveAuxiliaryLoss):
         if self.layer > n_layers:
             raise ValueError(f"`layer` must be at most {n_layers}, got {self.layer}.")
 
-    def encode(
-        self, encoder: Encoder, params: Any, key: Key[Array, ""]
-    ) -> tuple[Tables, tuple[Tables, Tables]]:
+    def encode(self, encoder: Encoder, params: Any, key: Key[Array, ""]) -> _Views:
         """Returns the final embeddings, and those of the layer from the same propagation."""
-        encoder = _as_light_gcn(encoder)
-        final, layer = encoder.mixes(params, key, (encoder.layer_weights, _unit(self.layer)))
+        encoder, one_layer = _as_light_gcn(encoder), (*(0.0,) * self.layer, 1.0)
+        final, layer = encoder.mixes(params, key, (encoder.layer_weights, one_layer))
         return final, (final, layer)
 
 
@@ -167,8 +157,7 @@ class SpectralContrast(ContrastiveAuxiliaryLoss):
 
     A layer of the second view is :math:`U S V^\top E^{(l-1)}`, from the truncated SVD of the
     normalised interaction matrix, instead of a sum over neighbours. Requires one propagation per
-    step, and a
-    :class:`crl_jax.models.LightGCN`. See :meth:`from_interactions`.
+    step, and a :class:`crl_jax.models.LightGCN`. See :meth:`from_interactions`.
 
     Attributes:
       users: :math:`U S^{1/2}`, ``[n_users, rank]``.
@@ -217,9 +206,7 @@ class SpectralContrast(ContrastiveAuxiliaryLoss):
         super().check(encoder)
         _check_sizes("auxiliary_loss", (len(self.users), len(self.items)), _as_light_gcn(encoder))
 
-    def encode(
-        self, encoder: Encoder, params: Any, key: Key[Array, ""]
-    ) -> tuple[Tables, tuple[Tables, Tables]]:
+    def encode(self, encoder: Encoder, params: Any, key: Key[Array, ""]) -> _Views:
         """Returns the final embeddings, and the view from the same layers."""
         encoder = _as_light_gcn(encoder)
         weights = encoder.layer_weights
@@ -245,7 +232,3 @@ def _check_sizes(name: str, sizes: tuple[int, int], encoder: Encoder) -> None:
             f"`{name}` must have the {encoder.n_users} users and {encoder.n_items} items of the "
             f"encoder, got {sizes[0]} and {sizes[1]}."
         )
-
-
-def _unit(layer: int) -> Sequence[float]:
-    return (*(0.0,) * layer, 1.0)
