@@ -149,8 +149,7 @@ def run_steps(
     return state, jax.tree.map(lambda x: jnp.sum(x) / jnp.sum(steps.n), sums)
 
 
-_Gradient = Callable[[State, Any, StepContext], tuple[Any, Any, dict[str, Array]]]
-_Update = Callable[[State, Any, StepContext], tuple[State, dict[str, Array]]]
+_Sums = dict[str, Array]
 
 
 def _update_on_draw(
@@ -163,7 +162,7 @@ def _update_on_draw(
 ) -> tuple[State, dict[str, Array]]:
     """Runs the updates of one draw and sums their metrics over examples."""
     is_row = isinstance(optimizer, RowOptimizer)
-    update = (_row_update if is_row else _dense_update)(task, optimizer, config)  # type: ignore
+    update = partial(_row_update if is_row else _dense_update, task, optimizer, config)
     if config.draw_batches > 1 or is_row:
         params = state.params
         if is_row and config.mesh is not None:
@@ -189,7 +188,7 @@ def _split(tree: Any, parts: int) -> Any:
 
 
 def _skip_empty(step: Callable[..., Any]) -> Callable[..., Any]:
-    def skipping(state: State, inputs: tuple[Any, Array, Array]) -> tuple[State, dict[str, Array]]:
+    def skipping(state: State, inputs: tuple[Any, Array, Array]) -> tuple[State, _Sums]:
         shapes = jax.eval_shape(step, state, inputs)[1]
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         return jax.lax.cond(inputs[2] > 0, step, lambda state, _: (state, zeros), state, inputs)
@@ -197,119 +196,91 @@ def _skip_empty(step: Callable[..., Any]) -> Callable[..., Any]:
     return skipping
 
 
-def _dense_update(task: Task, optimizer: Updates, config: TrainConfig) -> _Update:
+def _dense_update(
+    task: Task, optimizer: Updates, config: TrainConfig, state: State, batch: Any, ctx: StepContext
+) -> tuple[State, _Sums]:
     """Update with the gradient of all parameters."""
-    gradient = _accumulated(task, config) if config.accumulate > 1 else _gradient(task, config)
-
-    def update(state: State, batch: Any, ctx: StepContext) -> tuple[State, dict[str, Array]]:
-        grads, model_state, sums = gradient(state, batch, ctx)
-        updates, opt_state = optimizer.update(grads, state.opt_state, state.params, state.step)
-        params = optax.apply_updates(state.params, updates)
-        model_state = task.after_update(params, model_state)
-        return State(state.step + 1, state.key, params, opt_state, model_state), sums
-
-    return update
+    gradient = _accumulated_gradient if config.accumulate > 1 else _dense_gradient
+    grads, model_state, sums = gradient(task, config, state, batch, ctx)
+    updates, opt_state = optimizer.update(grads, state.opt_state, state.params, state.step)
+    params = optax.apply_updates(state.params, updates)
+    model_state = task.after_update(params, model_state)
+    return State(state.step + 1, state.key, params, opt_state, model_state), sums
 
 
-def _gradient(task: Task, config: TrainConfig) -> _Gradient:
-    """Gradient of the loss, the new ``model_state``, and sums of the metrics over examples."""
-
-    def gradient(state: State, batch: Any, ctx: StepContext) -> tuple[Any, Any, dict[str, Array]]:
-        def cast(params: Any) -> Any:
-            return (
-                params
-                if config.compute_dtype is None
-                else cast_floats(params, config.compute_dtype)
-            )
-
-        return _loss_gradient(task, cast, state.params, state.model_state, batch, ctx)
-
-    return gradient
-
-
-def _loss_gradient(
-    task: Task, prepare: Callable[[Any], Any], values: Any, model_state: Any, batch: Any,
+def _gradient(
+    task: Task, state: State, prepare: Callable[[Any], Any], values: Any, batch: Any,
     ctx: StepContext,
-) -> tuple[Any, Any, dict[str, Array]]:  # fmt: skip
+) -> tuple[Any, Any, _Sums]:  # fmt: skip
     """Gradient of the loss of ``prepare(values)``, ``model_state`` and sums of the metrics."""
 
     def loss_fn(values: Any) -> tuple[Array, Any]:
-        loss, (after, metrics) = task.loss(prepare(values), model_state, batch, ctx)
-        return loss, (after, {"loss": loss, **metrics})
+        loss, (model_state, metrics) = task.loss(prepare(values), state.model_state, batch, ctx)
+        return loss, (model_state, {"loss": loss, **metrics})
 
-    grads, (after, metrics) = jax.grad(loss_fn, has_aux=True)(values)
+    grads, (model_state, metrics) = jax.grad(loss_fn, has_aux=True)(values)
     # Sums over examples instead of means; 0 if there are no examples.
     sums = {k: jnp.where(ctx.n > 0, x.astype(jnp.float32) * ctx.n, 0) for k, x in metrics.items()}
-    return grads, after, sums
+    return grads, model_state, sums
 
 
-def _accumulated(task: Task, config: TrainConfig) -> _Gradient:
-    """:func:`_gradient` averaged over micro-batches, weighted by their numbers of examples."""
-    micro_gradient = _gradient(task, config)
+def _dense_gradient(
+    task: Task, config: TrainConfig, state: State, batch: Any, ctx: StepContext
+) -> tuple[Any, Any, _Sums]:
+    """:func:`_gradient` with respect to all parameters."""
 
-    def gradient(state: State, batch: Any, ctx: StepContext) -> tuple[Any, Any, dict[str, Array]]:
-        share = ctx.n / jnp.maximum(jnp.sum(ctx.n), 1)
+    def cast(params: Any) -> Any:
+        return params if config.compute_dtype is None else cast_floats(params, config.compute_dtype)
 
-        def add(carry: tuple[Any, Any], inputs: Any) -> tuple[tuple[Any, Any], dict[str, Array]]:
-            model_state, total = carry
-            batch, where, n, share, i = inputs
-            micro_ctx = ctx._replace(key=jax.random.fold_in(ctx.key, i), where=where, n=n)
-            grads, model_state, sums = micro_gradient(
-                state._replace(model_state=model_state), batch, micro_ctx
-            )
-            # A micro-batch of padding contributes nothing, even if its gradient is NaN.
-            total = jax.tree.map(
-                lambda t, g: t + jnp.where(n > 0, share.astype(g.dtype) * g, 0), total, grads
-            )
-            return (model_state, total), sums
+    return _gradient(task, state, cast, state.params, batch, ctx)
 
-        zeros = jax.tree.map(jnp.zeros_like, state.params)
-        order = jnp.arange(config.accumulate, dtype=jnp.int32)
-        (model_state, total), sums = jax.lax.scan(
-            add,
-            (state.model_state, zeros),
-            (batch, _split(ctx.where, config.accumulate), ctx.n, share, order),
+
+def _accumulated_gradient(
+    task: Task, config: TrainConfig, state: State, batch: Any, ctx: StepContext
+) -> tuple[Any, Any, _Sums]:
+    """:func:`_dense_gradient` averaged over micro-batches, weighted by their sizes."""
+    share = ctx.n / jnp.maximum(jnp.sum(ctx.n), 1)
+
+    def add(carry: tuple[Any, Any], inputs: Any) -> tuple[tuple[Any, Any], _Sums]:
+        model_state, total = carry
+        batch, where, n, share, i = inputs
+        micro_ctx = ctx._replace(key=jax.random.fold_in(ctx.key, i), where=where, n=n)
+        micro_state = state._replace(model_state=model_state)
+        grads, model_state, sums = _dense_gradient(task, config, micro_state, batch, micro_ctx)
+        # A micro-batch of padding contributes nothing, even if its gradient is NaN.
+        total = jax.tree.map(
+            lambda t, g: t + jnp.where(n > 0, share.astype(g.dtype) * g, 0), total, grads
         )
-        return total, model_state, jax.tree.map(jnp.sum, sums)
+        return (model_state, total), sums
 
-    return gradient
+    zeros = jax.tree.map(jnp.zeros_like, state.params)
+    order = jnp.arange(config.accumulate, dtype=jnp.int32)
+    inputs = batch, _split(ctx.where, config.accumulate), ctx.n, share, order
+    (model_state, total), sums = jax.lax.scan(add, (state.model_state, zeros), inputs)
+    return total, model_state, jax.tree.map(jnp.sum, sums)
 
 
-def _row_update(task: Task, optimizer: RowOptimizer, config: TrainConfig) -> _Update:
+def _row_update(
+    task: RowTask, optimizer: RowOptimizer, config: TrainConfig, state: State, batch: Any,
+    ctx: StepContext,
+) -> tuple[State, _Sums]:  # fmt: skip
     """Update with the gradient of the rows that the batch reads."""
-    assert isinstance(task, RowTask)
     rule, gather, scatter = optimizer.row_rule, rows.gather, rows.scatter
     if config.mesh is not None:
         gather = partial(rows.gather_sharded, config.mesh)
         scatter = partial(rows.scatter_sharded, config.mesh)
-
-    def update(state: State, batch: Any, ctx: StepContext) -> tuple[State, dict[str, Array]]:
-        if config.batch_size == 1:
-            # XLA turns gathers and scatters of one row into slices and copies whole tables to
-            # avoid aliasing. A second, masked example keeps the updates in place.
-            batch = jax.tree.map(lambda x: jnp.repeat(x, 2, axis=0), batch)
-            where = jnp.repeat(ctx.where, 2) & jnp.array([True, False])
-            ctx = ctx._replace(where=where)
-        tables, tree = jax.tree.flatten(state.params)
-        states, ids = map(tree.flatten_up_to, (state.opt_state, task.rows(batch)))
-        gathered, states = zip(
-            *(gather(rule, *each, state.step) for each in zip(tables, states, ids))
-        )
-        relocated = task.relocate(batch, tree.unflatten([each.inverse for each in gathered]))
-
-        grads, model_state, sums = _loss_gradient(
-            task,
-            tree.unflatten,
-            [each.rows for each in gathered],
-            state.model_state,
-            relocated,
-            ctx,
-        )
-        scattered = [
-            scatter(rule, *each, state.step) for each in zip(tables, states, gathered, grads)
-        ]
-        params, opt_state = (tree.unflatten(column) for column in zip(*scattered))
-        model_state = task.after_update(params, model_state)
-        return State(state.step + 1, state.key, params, opt_state, model_state), sums
-
-    return update
+    if config.batch_size == 1:
+        # XLA turns gathers and scatters of one row into slices and copies whole tables to
+        # avoid aliasing. A second, masked example keeps the updates in place.
+        batch = jax.tree.map(lambda x: jnp.repeat(x, 2, axis=0), batch)
+        ctx = ctx._replace(where=jnp.repeat(ctx.where, 2) & jnp.array([True, False]))
+    tables, tree = jax.tree.flatten(state.params)
+    states, ids = map(tree.flatten_up_to, (state.opt_state, task.rows(batch)))
+    gathered, states = zip(*(gather(rule, *each, state.step) for each in zip(tables, states, ids)))
+    relocated = task.relocate(batch, tree.unflatten([each.inverse for each in gathered]))
+    values = [each.rows for each in gathered]
+    grads, model_state, sums = _gradient(task, state, tree.unflatten, values, relocated, ctx)
+    scattered = [scatter(rule, *each, state.step) for each in zip(tables, states, gathered, grads)]
+    params, opt_state = (tree.unflatten(column) for column in zip(*scattered))
+    model_state = task.after_update(params, model_state)
+    return State(state.step + 1, state.key, params, opt_state, model_state), sums

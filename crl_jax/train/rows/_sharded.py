@@ -55,9 +55,10 @@ def gather_sharded(
             inverse = lax.psum(jnp.where(is_local, inverse, 0), TABLE)
         return gathered._replace(rows=rows, inverse=jnp.asarray(inverse)), state
 
-    specs = (_SHARDED, _SHARDED, _REPLICATED, _REPLICATED), (_GATHERED, _SHARDED)
-    inputs = *_pad(mesh, (table, state)), ids, jnp.asarray(step, jnp.int32)
-    gathered, after = _shard_map(mesh, gather_shard, specs)(*inputs)
+    gathered, after = _on_shards(
+        mesh, gather_shard, (table, state), (ids, jnp.asarray(step, jnp.int32)),
+        (_REPLICATED, _REPLICATED), (_GATHERED, _SHARDED),
+    )  # fmt: skip
     if rule.additive:
         gathered = gathered._replace(inverse=local.positions(ids))
     return gathered, _unpad(after, state)
@@ -77,9 +78,11 @@ def scatter_sharded(
     if TABLE not in mesh.shape:
         return local.scatter(rule, table, state, gathered, grads, step)
     gathered = gathered._replace(inverse=jnp.asarray(gathered.inverse))
-    specs = (_SHARDED, _SHARDED, _GATHERED, _REPLICATED, _REPLICATED), (_SHARDED, _SHARDED)
-    scatter = _shard_map(mesh, partial(local.scatter, rule), specs)
-    after = scatter(*_pad(mesh, (table, state)), gathered, grads, jnp.asarray(step, jnp.int32))
+    after = _on_shards(
+        mesh, partial(local.scatter, rule), (table, state),
+        (gathered, grads, jnp.asarray(step, jnp.int32)),
+        (_GATHERED, _REPLICATED, _REPLICATED), (_SHARDED, _SHARDED),
+    )  # fmt: skip
     return _unpad(after, (table, state))
 
 
@@ -93,28 +96,29 @@ def flush_lazy_updates_sharded(
     """:func:`flush_lazy_updates` of a table sharded along the axis ``table`` of a mesh."""
     if TABLE not in mesh.shape or rule.flush is None:
         return local.flush_lazy_updates(rule, table, state, step)
-    specs = (_SHARDED, _SHARDED, _REPLICATED), (_SHARDED, _SHARDED)
-    flush = _shard_map(mesh, partial(local.flush_lazy_updates, rule), specs)
-    after = flush(*_pad(mesh, (table, state)), jnp.asarray(step, jnp.int32))
+    flush = partial(local.flush_lazy_updates, rule)
+    after = _on_shards(
+        mesh, flush, (table, state), (jnp.asarray(step, jnp.int32),), (_REPLICATED,),
+        (_SHARDED, _SHARDED),
+    )  # fmt: skip
     return _unpad(after, (table, state))
 
 
-def _shard_map(
-    mesh: Mesh, function: Callable[..., Any], specs: tuple[Any, Any]
-) -> Callable[..., Any]:
-    in_specs, out_specs = specs
+def _on_shards(
+    mesh: Mesh, function: Callable[..., Any], tables: Any, arguments: Any, specs: Any, outs: Any
+) -> Any:
+    """Calls ``function(*tables, *arguments)`` on each device.
+
+    Tables are padded to equally many rows per device, which is their layout in memory anyway.
+    """
+    padded = jax.tree.map(lambda x: filled(x, mesh.shape[TABLE]), tables)
     return jax.shard_map(
-        function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
-    )
+        function, mesh=mesh, in_specs=(_SHARDED, _SHARDED, *specs), out_specs=outs, check_vma=False
+    )(*padded, *arguments)
 
 
 def _replicate(mesh: Mesh, x: Array) -> Array:
     return lax.with_sharding_constraint(x, NamedSharding(mesh, _REPLICATED))
-
-
-def _pad(mesh: Mesh, tree: Any) -> Any:
-    """Pads tables to equally many rows per device, which is their layout in memory anyway."""
-    return jax.tree.map(lambda x: filled(x, mesh.shape[TABLE]), tree)
 
 
 def _unpad(tree: Any, like: Any) -> Any:
