@@ -11,14 +11,13 @@ from typing import Any, Literal, get_args
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float32, Shaped
+from jaxtyping import Float, Float32, Int, Int64, Shaped
 
 from .._checks import check_range
 from .._take import csr_entries
 from ..data import Interactions, as_interactions
 from ..train import load_checkpoint, save_checkpoint
 from ._export import export
-from ._fold_in import FoldIn
 from ._ids import Ids
 from ._rank import best
 from ._results import Neighbours, Recommendations, ids_at
@@ -31,6 +30,7 @@ _ARRAYS = ("indptr", "item_ids", "items", "taken", "user_ids", "users")
 
 # Best for users held out of training, over matrix factorisation and LightGCN on MovieLens.
 _RIDGES = {"inner": 0.3, "cosine": 3.0}
+_ROWS = 65536  # item rows converted to float64 at a time
 
 
 class _Table:
@@ -268,11 +268,15 @@ class Recommender:
     ) -> Float32[np.ndarray, "n_new dim"]:
         r"""Computes vectors of users who are not in the training data from their items.
 
-        Ridge regression on the item vectors, in closed form: the vector :math:`w` whose products
-        with the items are closest to 1 for the items of the user and 0 for all others, up to an
-        intercept, with the penalty :math:`\lambda |w|^2`, where :math:`\lambda` is ``ridge`` times
-        the mean eigenvalue of the items' scatter matrix. For cosines, item vectors and :math:`w`
-        are normalised to length 1.
+        Ridge regression of the user's binary row :math:`x` (1 for items of the user, 0 for all
+        others) on the centred item vectors :math:`H`, with an intercept (the centring):
+
+        .. math::
+            w = (H^\top H + \lambda I)^{-1} H^\top x, \qquad
+            \lambda = \text{ridge} \cdot \operatorname{tr}(H^\top H) / d .
+
+        The solution is invariant to the scale of the vectors. For cosines, item vectors and
+        :math:`w` are normalised to length 1.
 
         Scores of a new user are comparable only with each other. With inner products their scale is
         that of least squares, not that of trained users.
@@ -371,8 +375,8 @@ class Recommender:
         return _Table(self._user_ids, _unit(self.users))
 
     @cached_property
-    def _solver(self) -> FoldIn:
-        return FoldIn(self.item_vectors)
+    def _solver(self) -> "_FoldIn":
+        return _FoldIn(self.item_vectors)
 
     def _top_k(
         self,
@@ -473,3 +477,29 @@ def _unit(vectors: np.ndarray) -> Float32[np.ndarray, "n dim"]:
     wide = vectors.astype(np.float64)
     norms = np.linalg.norm(wide, axis=1, keepdims=True)
     return _float32("vectors", wide / np.where(norms == 0, 1, norms))
+
+
+class _FoldIn:
+    """Ridge regression of :meth:`Recommender.fold_in`: one eigendecomposition for all users."""
+
+    def __init__(self, items: Float32[np.ndarray, "n_items dim"]):
+        self._items = items
+        self._mean = items.mean(axis=0, dtype=np.float64)
+        gram = np.zeros((items.shape[1], items.shape[1]))
+        for start in range(0, len(items), _ROWS):
+            centred = items[start : start + _ROWS] - self._mean
+            gram += centred.T @ centred
+        values, self._axes = np.linalg.eigh(gram)
+        self._values = np.maximum(values, 0)
+
+    def vectors(
+        self, indptr: Int64[np.ndarray, " rows"], items: Int[np.ndarray, " n"], ridge: int | float
+    ) -> Float[np.ndarray, "n_users dim"]:
+        """Vectors of new users, float64, from their items in CSR form; no user is empty."""
+        sums = np.add.reduceat(self._items[items] - self._mean, indptr[:-1], axis=0)
+        scale = self._values + ridge * self._values.mean()
+        # Directions without variance carry no information and, without a ridge, have no inverse.
+        smallest = self._values.max() * len(self._values) * np.finfo(np.float64).eps
+        kept = scale > smallest
+        inverse = np.where(kept, 1 / np.where(kept, scale, 1), 0)
+        return (sums @ self._axes * inverse) @ self._axes.T

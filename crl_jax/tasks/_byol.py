@@ -50,10 +50,9 @@ class BYOL(TwoViewTask):
 
     Attributes:
       network: Encoder and projector :math:`z` of a view, ``[batch, dim]``. Static.
-      augment: Random views, see :data:`Augment`.
       predictor: The :math:`q`, from ``[batch, dim]`` to ``[batch, dim]``. Static.
       momentum: Initial momentum :math:`m_0`, in [0, 1].
-      pretrained: See :class:`TwoViewTask`.
+      augment, pretrained: See :class:`TwoViewTask`.
 
     References:
       Grill et al., `Bootstrap Your Own Latent <https://arxiv.org/abs/2006.07733>`_, 2020, Eq. 1

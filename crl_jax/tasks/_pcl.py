@@ -189,33 +189,18 @@ class PCL(MoCo):
 
 
 def _spherical_kmeans(
-    key: Key[Array, ""],
-    x: Float[Array, "n dim"],
-    k: int,
-    *,
-    n_iterations: int = 20,
-    block_size: int = 1024,
+    key: Key[Array, ""], x: Float[Array, "n dim"], k: int, *, n_iterations: int, block_size: int
 ) -> Clustering:
     r"""K-means with cosine similarity, initialized by ``k`` distinct examples.
 
-    Empty clusters move to the examples farthest from their own centroids. The concentration is
+    Empty clusters move to the examples farthest from their own centroids. Eq. 12 of Li et al. and
+    its published code, with the concentration
 
     .. math::
         \phi_c = \frac{\sum_{i \in c} \lVert x_i - c \rVert}{|c| \log(|c| + 10)}
 
     Clusters of at most one example take the largest of the others; then all are clipped to their
     10th and 90th percentiles, and divided by their mean.
-
-    Args:
-      key: Random key of the initialization.
-      x: Unit vectors, shape ``[n, dim]``.
-      k: Number of clusters, at most n.
-      n_iterations: Number of updates of the centroids.
-      block_size: Number of rows that are compared with all centroids at a time.
-
-    References:
-      Li et al., `Prototypical Contrastive Learning of Unsupervised Representations
-      <https://arxiv.org/abs/2005.04966>`_, 2021, Eq. 12 and its published code.
     """
 
     def assign(centroids: Array) -> tuple[Array, Array]:

@@ -128,16 +128,6 @@ def label_auc(inputs: LossInputs) -> _Auc:
     return auc, jnp.any(jnp.any(pos, axis=1) & jnp.any(other, axis=1))
 
 
-def label_metrics(inputs: LossInputs) -> dict[str, Float[Array, ""]]:
-    """Returns ``false_negatives``, their share of the negatives, and ``auc``, if labelled."""
-    if inputs.classes is None:
-        return {}
-    assert inputs.where is not None
-    known = inputs.where & inputs.classes.known
-    share = jnp.sum(known & inputs.classes.same) / jnp.maximum(jnp.sum(known), 1)
-    return {"false_negatives": share.astype(jnp.float32), "auc": label_auc(inputs)[0]}
-
-
 class AlphaState(NamedTuple):
     r"""Model state of a task that measures :math:`\alpha`.
 
@@ -308,7 +298,16 @@ class ScoreTask(Task):
             assert alpha is not None
             estimates = {"alpha": measured_alpha(alpha)}
             alpha = self.alpha.update(alpha, inputs, self.hyperparams.get("tau_plus", 0.0))
-        return estimates, alpha, {**estimates, **label_metrics(inputs)}
+        return estimates, alpha, {**estimates, **self.label_metrics(inputs)}
+
+    def label_metrics(self, inputs: LossInputs) -> dict[str, Float[Array, ""]]:
+        """Returns ``false_negatives``, their share of the negatives, and ``auc``, if labelled."""
+        if inputs.classes is None:
+            return {}
+        assert inputs.where is not None
+        known = inputs.where & inputs.classes.known
+        share = jnp.sum(known & inputs.classes.same) / jnp.maximum(jnp.sum(known), 1)
+        return {"false_negatives": share.astype(jnp.float32), "auc": label_auc(inputs)[0]}
 
     def losses(
         self, inputs: LossInputs, mask: Bool[Array, "anchors"], hyperparams: Mapping[str, Any]

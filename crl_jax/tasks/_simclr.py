@@ -11,7 +11,6 @@ from jaxtyping import Array, Bool, Float, Key
 from .._pytree import STATIC, pytree_dataclass
 from ..losses import info_nce, oracle_contrastive, punce, supervised_contrastive, view_scores
 from ..train import LossOutput, StepContext, stream
-from ..weights import MeasuredAlpha
 from ._score_task import (
     AlphaEstimator,
     ClassMasks,
@@ -37,13 +36,8 @@ class SimCLR(ScoreTask, TwoViewTask):
     Attributes:
       network: Encoder of a view, ``[batch, dim]``. Scores are cosines, so embeddings need not be
         normalized. Static.
-      augment: Random views, see :data:`Augment`.
-      hyperparams: Hyper-parameters of the loss, such as its temperature.
-      loss_fn: ``loss(pos, neg, *, where, reduce_fn, **hyperparams)``, for instance
-        :func:`crl_jax.losses.bayesian_contrastive`. Static.
-      alpha: Estimator of the loss's ``alpha``: :class:`AlphaFromLabels` or
-        :class:`AlphaFromViews`. None uses ``hyperparams``.
-      pretrained: See :class:`TwoViewTask`.
+      augment, pretrained: See :class:`TwoViewTask`.
+      hyperparams, loss_fn, alpha: See :class:`ScoreTask`.
 
     Raises:
       ValueError: If a field has the wrong type, if ``alpha`` is also in ``hyperparams``, or if the
@@ -210,20 +204,16 @@ class PuNCE(SimCLR):
             reduce_fn=None, **hyperparams,
         )  # fmt: skip
 
-    def alpha_and_metrics(
-        self, inputs: LossInputs, alpha: MeasuredAlpha | None
-    ) -> tuple[dict[str, Array], MeasuredAlpha | None, dict[str, Array]]:
-        """See :meth:`ScoreTask.alpha_and_metrics`; a single class needs other metrics."""
+    def label_metrics(self, inputs: LossInputs) -> dict[str, Float[Array, ""]]:
+        """Returns ``labelled`` and ``auc``: a single class needs other metrics."""
         assert inputs.where is not None
         labelled = self._labelled(inputs)
-        estimates, alpha, _ = super().alpha_and_metrics(inputs, alpha)
         anchors = jnp.broadcast_to(labelled[:, None], inputs.where.shape)
         classes = ClassMasks(anchors & labelled[None, :], anchors)
-        auc, _ = label_auc(inputs._replace(classes=classes))
         real = jnp.any(inputs.where, axis=1)
         fraction = jnp.sum(real & labelled) / jnp.maximum(jnp.sum(real), 1)
-        metrics = {"labelled": fraction.astype(jnp.float32), "auc": auc}
-        return estimates, alpha, {**estimates, **metrics}
+        auc, _ = label_auc(inputs._replace(classes=classes))
+        return {"labelled": fraction.astype(jnp.float32), "auc": auc}
 
     def _labelled(self, inputs: LossInputs) -> Bool[Array, "anchors"]:
         return jnp.diagonal(_require_classes(inputs, self).known)

@@ -37,11 +37,7 @@ def broadcast_run_params(run_params: Mapping[str, Any]) -> dict[str, np.ndarray]
 
 
 def check_run_params(parts: Any, swept: Mapping[str, np.ndarray]) -> None:
-    """Constructs task and optimizer with the values of each run, which checks their ranges.
-
-    Raises:
-      ValueError: If a value is out of range or a path is not a leaf.
-    """
+    """Constructs task and optimizer with the values of each run, which checks their ranges."""
     for values in set(zip(*(array.tolist() for array in swept.values()), strict=True)):
         replaced = parts
         for path, value in zip(swept, values, strict=True):
@@ -62,11 +58,7 @@ def _as_array(path: str, value: Any) -> np.ndarray:
 
 
 def replace_leaf(tree: Any, path: str, value: Any) -> Any:
-    """Returns the tree with the leaf at a path of field names and keys, joined by dots, replaced.
-
-    Raises:
-      ValueError: If the path does not exist.
-    """
+    """Returns the tree with the leaf at a path of names, joined by dots, replaced."""
     head, _, rest = path.partition(".")
     names = list(tree) if isinstance(tree, Mapping) else [
         f.name for f in dataclasses.fields(tree) if not f.metadata.get("static")
