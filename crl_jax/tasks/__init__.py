@@ -4,29 +4,29 @@
 """
 
 from ._auxiliary import AuxiliaryLoss as AuxiliaryLoss
+from ._auxiliary import ContrastiveAuxiliaryLoss as ContrastiveAuxiliaryLoss
+from ._auxiliary import GraphContrast as GraphContrast
+from ._auxiliary import LayerContrast as LayerContrast
+from ._auxiliary import SpectralContrast as SpectralContrast
 from ._auxiliary import Uniformity as Uniformity
 from ._auxiliary import align_positives as align_positives
 from ._batch import PairBatch as PairBatch
 from ._batch import UniformUserBatches as UniformUserBatches
 from ._batch import count_row_reads as count_row_reads
 from ._batch import host_interactions as host_interactions
-from ._byol import BYOL as BYOL
-from ._byol import BYOLState as BYOLState
 from ._classification import Classification as Classification
 from ._clip import CLIP as CLIP
 from ._confidence import ConfidenceEM as ConfidenceEM
 from ._confidence import InteractionPrior as InteractionPrior
-from ._contrast import ContrastiveAuxiliaryLoss as ContrastiveAuxiliaryLoss
-from ._contrast import GraphContrast as GraphContrast
-from ._contrast import LayerContrast as LayerContrast
-from ._contrast import SpectralContrast as SpectralContrast
 from ._fit_ranking import RankingOptions as RankingOptions
 from ._fit_ranking import RankingResult as RankingResult
 from ._fit_ranking import RankingValidation as RankingValidation
 from ._fit_ranking import Stopping as Stopping
 from ._fit_ranking import fit_ranking as fit_ranking
-from ._moco import MoCo as MoCo
-from ._moco import MoCoState as MoCoState
+from ._momentum import BYOL as BYOL
+from ._momentum import BYOLState as BYOLState
+from ._momentum import MoCo as MoCo
+from ._momentum import MoCoState as MoCoState
 from ._pcl import PCL as PCL
 from ._pcl import Clustering as Clustering
 from ._pcl import PCLState as PCLState

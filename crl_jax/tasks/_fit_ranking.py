@@ -35,10 +35,9 @@ from ..train import (
     State,
     TrainConfig,
 )
-from ._auxiliary import AuxiliaryLoss
+from ._auxiliary import AuxiliaryLoss, ContrastiveAuxiliaryLoss
 from ._batch import UniformUserBatches, has_unseen, scatter_to_interactions, user_rows
 from ._confidence import ConfidenceEM, LackOfFitWarning
-from ._contrast import ContrastiveAuxiliaryLoss
 from ._ranking import HyperparamSchedule, L2Target, Ranking
 
 _N_ANCHORS = 2  # distinguishes a loss per anchor from its mean

@@ -14,7 +14,7 @@ from .._permutation import permute
 from .._pytree import STATIC, pytree_dataclass
 from ..losses import normalize, proto_nce
 from ..train import Batch, LossOutput, StepContext
-from ._moco import MoCo, MoCoState
+from ._momentum import MoCo, MoCoState
 from ._score_task import n_examples, split_labels
 from ._views import ViewBatch, cast_like, map_plain_views
 

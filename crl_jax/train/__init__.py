@@ -18,6 +18,7 @@ from ._epoch import initial_state as initial_state
 from ._fingerprint import computation_hash as computation_hash
 from ._fit import FitResult as FitResult
 from ._fit import TrainingDiverged as TrainingDiverged
+from ._fit import broadcast_run_params as broadcast_run_params
 from ._fit import fit as fit
 from ._hooks import BestState as BestState
 from ._hooks import Callback as Callback
@@ -63,4 +64,3 @@ from ._task import State as State
 from ._task import StepContext as StepContext
 from ._task import Task as Task
 from ._task import stream as stream
-from ._validation import broadcast_run_params as broadcast_run_params

@@ -1,7 +1,7 @@
 """Compiled programs of :func:`crl_jax.train.fit`: epochs of all runs, or chunks of host batches."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,7 +18,6 @@ from ._optimizers import AnyOptimizer, Optimizer, RowOptimizer
 from ._scan import Steps, TrainConfig, run_steps
 from ._sharding import Sharding
 from ._task import State, Task, stream
-from ._validation import replace_leaf
 
 
 class RunStates(NamedTuple):
@@ -273,3 +272,18 @@ def _strong_type(x: Array) -> Array:
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         return x
     return jax.lax.convert_element_type(x, x.dtype)
+
+
+def replace_leaf(tree: Any, path: str, value: Any) -> Any:
+    """Returns the tree with the leaf at a path of names, joined by dots, replaced."""
+    head, _, rest = path.partition(".")
+    names = list(tree) if isinstance(tree, Mapping) else [
+        f.name for f in dataclasses.fields(tree) if not f.metadata.get("static")
+    ]  # fmt: skip
+    if head not in names:
+        raise ValueError(f"`sweep` must name leaves, which are {sorted(names)}, got {head!r}.")
+    child = tree[head] if isinstance(tree, Mapping) else getattr(tree, head)
+    new = replace_leaf(child, rest, value) if rest else value
+    if isinstance(tree, Mapping):
+        return {**tree, head: new}
+    return dataclasses.replace(tree, **{head: new})
