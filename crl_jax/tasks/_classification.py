@@ -135,13 +135,11 @@ class Classification(Task):
         """Computes the logits, at least float32, and the new model state."""
         layer = params["layer"]
         if self.finetune:
-            network_params, variables = params["network"], model_state
+            network = params["network"], model_state
         else:
             frozen, variables = self.backbone
-            network_params = cast_floats(frozen, layer["kernel"].dtype)
-        features, variables = self.network.apply(
-            network_params, variables, views, train=train, method="features"
-        )
+            network = cast_floats(frozen, layer["kernel"].dtype), variables
+        features, variables = self.network.apply(*network, views, train=train, method="features")
         if features.ndim != 2 or features.shape[1] != self.dim:
             raise ValueError(
                 f"`dim` must be the width of the features, whose shape is {features.shape}, "

@@ -142,7 +142,12 @@ class ConfidenceEM:
           The :math:`\hat c_{ui}`, divided by their mean with ``normalize``; 1 if all of them are 0.
         """
         scores = _score(encoder, tables, users, items)
-        prior = self._prior_at(users, items)
+        if isinstance(self.prior, InteractionPrior):
+            check_shape("prior", self.prior.values, users.shape)
+            prior = jnp.asarray(self.prior.values, jnp.float32)
+        else:
+            table = self.prior
+            prior = _map_pairs(lambda users, items: lookup_prior(table, users, items), users, items)
         n, sample = len(scores), scores
         if n > self.n_sample:
             sample = scores[jax.random.randint(key, (self.n_sample,), 0, n, jnp.int32)]
@@ -177,27 +182,14 @@ class ConfidenceEM:
         sample = _score(encoder, tables, users[index], items[index])
         return lack_of_fit(sample, distribution=self.distribution)
 
-    def _prior_at(self, users: Array, items: Array) -> Array:
-        """Returns the prior of each interaction."""
-        if isinstance(self.prior, InteractionPrior):
-            check_shape("prior", self.prior.values, users.shape)
-            return jnp.asarray(self.prior.values, jnp.float32)
-        return map_blocks(
-            lambda pairs: lookup_prior(self.prior, pairs[0], pairs[1][:, None])[:, 0],
-            (users, items),
-            _BLOCK,
-        )
+
+def _map_pairs(fn: Callable[[Array, Array], Array], users: Array, items: Array) -> Array:
+    """Computes ``fn(users, items[:, None])[:, 0]`` in blocks."""
+    return map_blocks(lambda pairs: fn(pairs[0], pairs[1][:, None])[:, 0], (users, items), _BLOCK)
 
 
-def _score(
-    encoder: Encoder, tables: Tables, users: Int[Array, "n"], items: Int[Array, "n"]
-) -> Float[Array, "n"]:
-    """Computes the scores of pairs in blocks."""
-
-    def score(pairs: tuple[Array, Array]) -> Array:
-        return encoder.score(tables, pairs[0], pairs[1][:, None])[:, 0]
-
-    return map_blocks(score, (users, items), _BLOCK)
+def _score(encoder: Encoder, tables: Tables, users: Array, items: Array) -> Float[Array, "n"]:
+    return _map_pairs(lambda *pairs: encoder.score(tables, *pairs), users, items)
 
 
 # A closed-form distribution never fits exactly; above this value the weights are misleading.

@@ -121,10 +121,8 @@ class MoCo(SimCLR):
         if batch.labels is not None:
             labels = labels.at[index].set(batch.labels, mode="drop")
         pointer = (model_state.pointer + ctx.n.astype(jnp.int32)) % self.queue
-        model_state = MoCoState(
-            network_state, model_state.target, target_state, queue, pointer, labels, alpha
-        )
-        return query, loss, model_state, metrics
+        after = network_state, model_state.target, target_state, queue, pointer, labels, alpha
+        return query, loss, MoCoState(*after), metrics
 
     def after_update(self, params: Any, model_state: Any) -> Any:
         """Updates the momentum encoder."""

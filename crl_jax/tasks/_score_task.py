@@ -244,11 +244,12 @@ class ScoreTask(Task):
         estimator = (
             "an estimator, such as tasks.AlphaFromLabels(); a number belongs in `hyperparams`"
         )
-        for name, kind, description in (
+        kinds: tuple[tuple[str, Any, str], ...] = (
             ("hyperparams", Mapping, "a dictionary of the loss's arguments"),
             ("loss_fn", Callable, "a function of scores, such as losses.info_nce"),
             ("alpha", AlphaEstimator | None, estimator),
-        ):
+        )
+        for name, kind, description in kinds:
             if not isinstance(value := getattr(self, name), kind):
                 raise ValueError(f"`{name}` must be {description}, got {value!r:.100}.")
         if self.alpha is not None and "alpha" in self.hyperparams:

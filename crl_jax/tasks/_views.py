@@ -148,11 +148,7 @@ def check_batch_size(task: Task, ctx: StepContext) -> None:
 
 
 def as_pytree(name: str, augment: Any) -> Any:
-    """Wraps a function as a pytree without leaves; pytrees are returned unchanged.
-
-    Raises:
-      ValueError: If ``augment`` is not callable, or a class.
-    """
+    """Wraps a function as a pytree without leaves; pytrees are returned unchanged."""
     if isinstance(augment, type) or not callable(augment):
         raise ValueError(
             f"`{name}` must be callable as {name}(key, example), got {augment!r:.100}."
@@ -186,21 +182,15 @@ def _method(augment: Any, name: str) -> Callable[..., Any] | None:
 
 
 def replace_params(params: Any, pretrained: Any, path: tuple[str, ...] = ()) -> Any:
-    """Replaces parameters by the pretrained ones of the same names.
-
-    Raises:
-      ValueError: If a name is unknown, or a shape differs.
-    """
-    where = "/".join(path)
+    """Replaces parameters by pretrained ones of known names and equal shapes."""
+    where, is_dict = "/".join(path), isinstance(pretrained, dict)
     if not isinstance(params, dict):
-        if isinstance(pretrained, dict) or jnp.shape(pretrained) != params.shape:
-            got = "a dictionary" if isinstance(pretrained, dict) else jnp.shape(pretrained)
+        if is_dict or jnp.shape(pretrained) != params.shape:
+            got = "a dictionary" if is_dict else jnp.shape(pretrained)
             raise ValueError(f"`pretrained` must have {where} of shape {params.shape}, got {got}.")
         return jnp.asarray(pretrained).astype(params.dtype)
-    if not isinstance(pretrained, dict) or not pretrained.keys() <= params.keys():
-        unknown = pretrained
-        if isinstance(pretrained, dict):
-            unknown = sorted(map(str, pretrained.keys() - params.keys()))
+    if not is_dict or not pretrained.keys() <= params.keys():
+        unknown = sorted(map(str, pretrained.keys() - params.keys())) if is_dict else pretrained
         raise ValueError(
             f"`pretrained` must name parameters of {where or 'the network'}, got {unknown!r:.100}."
         )

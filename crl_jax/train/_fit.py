@@ -207,15 +207,8 @@ def _result(
             has_score = (hook.metric is not None) & (np.asarray(epoch) > 0)
             score = np.where(has_score, np.asarray(best_score), np.float32(np.nan))
             break
-    return FitResult(
-        params=params,
-        state=state,
-        hook_states=hook_states,
-        run_params=run_params,
-        best_epoch=np.asarray(epoch),
-        best_score=np.asarray(score),
-        history=loop.history,
-    )
+    best = np.asarray(epoch), np.asarray(score)
+    return FitResult(params, state, hook_states, run_params, *best, loop.history)
 
 
 # Argument, range and dtype of the integer run parameters.
