@@ -199,8 +199,8 @@ class Recommender:
         Raises:
           ValueError: If an id is unknown or ``k`` is below 1.
         """
-        is_all = users is None
-        index = np.arange(self.known.n_users) if is_all else self._user_ids.indices(users)
+        everyone = np.arange(self.known.n_users)
+        index = everyone if users is None else self._user_ids.indices(users)
         indptr, entries = csr_entries(self.known.indptr, index)
         known = indptr, self.known.items[entries]
         lists = self._top_k(self.user_vectors[index], known, k, include_known, candidates, exclude)

@@ -109,14 +109,7 @@ class Classification(Task):
     def logits(
         self, params: Any, model_state: Any, examples: Any, *, block_size: int = 512
     ) -> Float[Array, "n n_classes"]:
-        """Computes the logits in evaluation mode, of ``augment.plain`` views if there are any.
-
-        Args:
-          params: Parameters of the task.
-          model_state: Model state of the task.
-          examples: Every leaf ``[n, ...]``.
-          block_size: Number of examples per block, which bounds the memory; static.
-        """
+        """Computes the logits in evaluation mode; arguments as for :meth:`TwoViewTask.embed`."""
         return map_plain_views(
             lambda views: self._apply(params, model_state, views, train=False)[0],
             self.augment, examples, block_size,

@@ -182,12 +182,7 @@ class CLIP(ScoreTask):
     ) -> Float[Array, "batch dim"]:
         """Computes normalized embeddings of first halves in evaluation mode.
 
-        Args:
-          params: Parameters of the task.
-          model_state: Model state of the task.
-          examples: First halves, every leaf ``[batch, ...]``; encoded through
-            ``augment_first.plain`` if there is such a method.
-          block_size: Number of examples per block, which bounds the memory; static.
+        Arguments as for :meth:`TwoViewTask.embed`, with views of ``augment_first``.
         """
         return self._embed_in_blocks("first", params, model_state, examples, block_size)
 

@@ -114,12 +114,9 @@ class Ranking(RowTask):
         Args:
           train: Training interactions. Users who have seen the whole catalogue are excluded, since
             they have no negatives.
-          encoder: Encoder of the users and items of ``train``.
-          loss: Loss, see :attr:`loss_fn`.
-          hyperparams: Hyper-parameters of the loss.
+          encoder, hyperparams, held_out, n_group: See :class:`Ranking`.
+          loss: See :attr:`loss_fn`.
           sampler: Negative sampler; by default :class:`crl_jax.samplers.RNS`.
-          held_out: Positives excluded from training.
-          n_group: Users sampled per anchor.
           streamed: Whether anchors are streamed from the host. :attr:`seen` is then empty, and the
             device holds four bytes per interaction for the exclusion of positives.
           **fields: Other attributes.
