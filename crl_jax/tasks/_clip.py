@@ -21,7 +21,6 @@ from ._score_task import (
     LossInputs,
     ScoreTask,
     class_masks,
-    init_model_state,
     split_labels,
     with_alpha,
 )
@@ -128,7 +127,7 @@ class CLIP(ScoreTask):
             params["log_scale"] = -jnp.log(jnp.asarray(self.temperature, jnp.float32))
         if self.bias is not None:
             params["bias"] = jnp.asarray(self.bias, jnp.float32)
-        return params, init_model_state(self, variables)
+        return params, with_alpha(variables, self.initial_alpha())
 
     def network_variables(self, params: Any, model_state: Any) -> tuple[Any, Any]:
         """Returns parameters and variables of the networks ``first`` and ``second``."""

@@ -13,7 +13,7 @@ from .._pytree import STATIC, pytree_dataclass
 from ..losses import normalize
 from ..models import Network
 from ..train import LossOutput, StepContext, stream
-from ..weights import MeasuredAlpha, init_measured_alpha
+from ..weights import MeasuredAlpha
 from ._score_task import LossInputs, class_masks
 from ._simclr import SimCLR
 from ._views import TwoViewTask, ViewBatch, cast_like, check_network
@@ -82,10 +82,8 @@ class MoCo(SimCLR):
         _, target_state = self.network.init(jax.random.fold_in(stream(key, "params"), 1))
         queue = normalize(jax.random.normal(stream(key, "model_state"), (self.queue, self.dim)))
         labels = jnp.full(self.queue, -1, jnp.int32)
-        alpha = None if self.alpha is None else init_measured_alpha()
-        return params, MoCoState(
-            network_state, params, target_state, queue, jnp.int32(0), labels, alpha
-        )
+        state = network_state, params, target_state, queue, jnp.int32(0), labels
+        return params, MoCoState(*state, self.initial_alpha())
 
     def loss(self, params: Any, model_state: Any, batch: ViewBatch, ctx: StepContext) -> LossOutput:
         """Computes the mean over the first views of the real examples."""

@@ -270,6 +270,10 @@ class ScoreTask(Task):
                     "there are no negatives."
                 )
 
+    def initial_alpha(self) -> MeasuredAlpha | None:
+        """Returns the estimate of α before the first step; None if α is not estimated."""
+        return None if self.alpha is None else init_measured_alpha()
+
     def score_loss(
         self, inputs: LossInputs, alpha: MeasuredAlpha | None, ctx: StepContext, **learned: Array
     ) -> tuple[Array, MeasuredAlpha | None, dict[str, Array]]:
@@ -322,11 +326,6 @@ class ScoreTask(Task):
         """
         masks = {} if inputs.where is None else {"where": inputs.where}
         return self.loss_fn(inputs.pos, inputs.neg, reduce_fn=None, **masks, **hyperparams)
-
-
-def init_model_state(task: ScoreTask, variables: Any) -> Any:
-    """Adds the initial estimate of α to the variables of the network, if it is estimated."""
-    return with_alpha(variables, None if task.alpha is None else init_measured_alpha())
 
 
 def with_alpha(variables: Any, alpha: MeasuredAlpha | None) -> Any:

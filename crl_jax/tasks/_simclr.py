@@ -18,9 +18,9 @@ from ._score_task import (
     LossInputs,
     ScoreTask,
     class_masks,
-    init_model_state,
     known_labels,
     label_auc,
+    with_alpha,
 )
 from ._views import TwoViewTask, ViewBatch, both_views, check_batch_size
 
@@ -59,7 +59,7 @@ class SimCLR(ScoreTask, TwoViewTask):
     def init(self, key: Key[Array, ""]) -> tuple[Any, Any]:
         """Initializes the network; its non-trainable variables are the model state."""
         params, variables = self.init_network(stream(key, "params"))
-        return params, init_model_state(self, variables)
+        return params, with_alpha(variables, self.initial_alpha())
 
     def loss(self, params: Any, model_state: Any, batch: ViewBatch, ctx: StepContext) -> LossOutput:
         """Computes the mean over both views of the real examples."""
