@@ -209,9 +209,13 @@ def _dense_update(
 
 
 def _gradient(
-    task: Task, state: State, prepare: Callable[[Any], Any], values: Any, batch: Any,
+    task: Task,
+    state: State,
+    prepare: Callable[[Any], Any],
+    values: Any,
+    batch: Any,
     ctx: StepContext,
-) -> tuple[Any, Any, _Sums]:  # fmt: skip
+) -> tuple[Any, Any, _Sums]:
     """Gradient of the loss of ``prepare(values)``, ``model_state`` and sums of the metrics."""
 
     def loss_fn(values: Any) -> tuple[Array, Any]:
@@ -261,9 +265,13 @@ def _accumulated_gradient(
 
 
 def _row_update(
-    task: RowTask, optimizer: RowOptimizer, config: TrainConfig, state: State, batch: Any,
+    task: RowTask,
+    optimizer: RowOptimizer,
+    config: TrainConfig,
+    state: State,
+    batch: Any,
     ctx: StepContext,
-) -> tuple[State, _Sums]:  # fmt: skip
+) -> tuple[State, _Sums]:
     """Update with the gradient of the rows that the batch reads."""
     rule, gather, scatter = optimizer.row_rule, rows.gather, rows.scatter
     if config.mesh is not None:
