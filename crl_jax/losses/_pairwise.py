@@ -183,7 +183,8 @@ def triplet_margin(
 
     Args:
       pos, neg: As in :func:`bpr`; negated distances for a metric loss.
-      margin: Margin :math:`m \ge 0`; a scalar or an array that broadcasts to ``[*batch]``.
+      margin: Margin :math:`m \ge 0` of the positive over a negative; a scalar or an array that
+        broadcasts to ``[*batch]``.
 
     Other arguments, the result and errors are those of :func:`bpr`.
 
@@ -259,7 +260,8 @@ def cosine_contrastive(
     scores the loss has no lower bound. The published loss has no temperature.
 
     Args:
-      margin: Margin :math:`m \ge 0`; a scalar or an array that broadcasts to ``[*batch]``.
+      margin: Score :math:`m \ge 0` above which a negative contributes; a scalar or an array that
+        broadcasts to ``[*batch]``.
       repulsion: Weight :math:`\lambda \ge 0` of the negative term; a scalar or an array that
         broadcasts to ``[*batch]``. Typically in the hundreds with many negatives.
 
@@ -368,8 +370,8 @@ def mpr(
       neg: Scores :math:`s_j` of negatives, such as unpopular items, ``[*batch, n_neg]``.
       likely: Scores :math:`s_{j_1}` of an unobserved item that the user may like, shape
         ``[*batch]``.
-      balance: Weight :math:`\lambda` in [0, 1]; a scalar or an array that broadcasts to
-        ``[*batch]``.
+      balance: Weight :math:`\lambda` in [0, 1] of the first comparison; a scalar or an array that
+        broadcasts to ``[*batch]``.
 
     Other arguments, the result and errors are those of :func:`bpr`.
 

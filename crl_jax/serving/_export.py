@@ -56,15 +56,13 @@ def _parquet(path: Path, arrays: Arrays) -> None:
         raise ValueError(
             "Exporting to .parquet needs the package polars: pip install 'crl_jax[experiments]'."
         ) from None
+    kinds = "user", "item"
+    integer_ids = all(arrays[f"{kind}_ids"].dtype.kind == "i" for kind in kinds)
     parts = []
-    integer_ids = all(arrays[f"{kind}_ids"].dtype.kind == "i" for kind in ("user", "item"))
-    for kind in ("user", "item"):
-        vectors, ids = arrays[f"{kind}s"], arrays[f"{kind}_ids"]
-        columns = {
-            "kind": np.full(len(ids), kind),
-            "id": ids if integer_ids else ids.astype(np.str_),
-            "vector": vectors,
-        }
+    for kind in kinds:
+        ids = arrays[f"{kind}_ids"]
+        ids = ids if integer_ids else ids.astype(np.str_)
+        columns = {"kind": np.full(len(ids), kind), "id": ids, "vector": arrays[f"{kind}s"]}
         parts.append(polars.DataFrame(columns))
     with whole(path) as partial:
         polars.concat(parts).write_parquet(partial)

@@ -12,12 +12,7 @@ _INT64_MAX = np.iinfo(np.int64).max
 
 
 class Ids:
-    """Vectorised lookup of row indices by id; 196 and "196" are the same id.
-
-    Args:
-      kind: Kind of id in error messages: "user" or "item".
-      ids: Distinct ids, int64 or text, ``[n]``.
-    """
+    """Vectorised lookup of row indices by distinct id; 196 and "196" are the same id."""
 
     def __init__(self, kind: str, ids: Shaped[np.ndarray, " n"]):
         self.kind, self.ids = kind, ids
@@ -25,14 +20,7 @@ class Ids:
         self._sorted = ids[self._order]
 
     def indices(self, wanted: Any) -> Int64[np.ndarray, " n_wanted"]:
-        """Returns the row index of each id.
-
-        Args:
-          wanted: One id, or a one-dimensional array or sequence of ids.
-
-        Raises:
-          ValueError: If an id is unknown or ``wanted`` has another form.
-        """
+        """Row indices of one id or several; ``ValueError`` if one is unknown."""
         queries = _column(wanted, self.kind)
         converted = self._convert(queries)
         is_known = np.array([x is not None for x in converted], bool)

@@ -31,19 +31,11 @@ def best(
     candidate_mask: Bool[Array, " n_rows"] | None,
     k: int,
 ) -> tuple[Int32[np.ndarray, "n k"], Float32[np.ndarray, "n k"]]:
-    """Returns the ``k`` rows of ``table`` with the greatest inner product for each query.
+    """Row indices and scores of the ``k`` greatest inner products of each query, descending.
 
-    Ties are broken by the lower row index.
-
-    Args:
-      queries: Finite query vectors, ``[n, dim]``.
-      table: Finite candidate vectors, ``[n_rows, dim]``, whose products with queries are finite.
-      excluded: Rows excluded per query, in CSR form: ``(indptr, rows)``.
-      candidate_mask: Rows that may be returned; None for all rows, which saves a pass over scores.
-      k: Number of rows per query, positive.
-
-    Returns:
-      Row indices and scores in descending order, padded with -1 and -inf.
+    Ties are broken by the lower row index. Vectors and their products are finite.
+    ``excluded`` holds rows per query in CSR form; without a ``candidate_mask`` of the rows that may
+    be returned, a pass over the scores is saved. Lists are padded with -1 and -inf.
 
     A process that was forked after its parent had computed uses NumPy: the threads of XLA do not
     survive a fork, and a compiled call would hang. Scores may then differ by rounding.

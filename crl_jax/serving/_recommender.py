@@ -11,14 +11,13 @@ from typing import Any, Literal, get_args
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float32, Int64, Shaped
+from jaxtyping import Float, Float32, Int, Int64, Shaped
 
 from .._checks import check_range
 from .._take import csr_entries
 from ..data import Interactions, as_interactions
 from ..train import load_checkpoint, save_checkpoint
 from ._export import export
-from ._fold_in import FoldIn
 from ._ids import Ids
 from ._rank import best
 from ._results import Neighbours, Recommendations, ids_at
@@ -31,17 +30,25 @@ _ARRAYS = ("indptr", "item_ids", "items", "taken", "user_ids", "users")
 
 # Best for users held out of training, over matrix factorisation and LightGCN on MovieLens.
 _RIDGES = {"inner": 0.3, "cosine": 3.0}
+_ROWS = 65536  # item rows converted to float64 at a time
 
 
 class _Table:
-    """Vectors on the host and, from the first use, on the device."""
+    """Ids and vectors on the host and, from the first use, on the device."""
 
-    def __init__(self, vectors: Float32[np.ndarray, "n dim"]):
-        self.vectors = vectors
+    def __init__(self, ids: Ids, vectors: Float32[np.ndarray, "n dim"]):
+        self.ids, self.vectors = ids, vectors
 
     @cached_property
     def on_device(self) -> jax.Array:
         return jnp.asarray(self.vectors)
+
+    def neighbours(self, wanted: Any, k: int) -> Neighbours:
+        """Nearest other rows of each wanted id."""
+        index, ids = self.ids.indices(wanted), self.ids.ids
+        itself = np.arange(len(index) + 1), index
+        neighbours, scores = best(self.vectors[index], self.on_device, itself, None, _count(k))
+        return Neighbours(ids[index], ids_at(ids, neighbours), scores)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +97,11 @@ class Recommender:
                 "`users` and `items` must have equal widths, "
                 f"got {self.users.shape[1]} and {self.items.shape[1]}."
             )
-        longest = [np.sqrt(_squares(table).max()) for table in (self.users, self.items)]
+        # In float64 without a float64 copy of the table.
+        squares = [
+            np.einsum("nd,nd->n", x, x, dtype=np.float64).max() for x in (self.users, self.items)
+        ]
+        longest = np.sqrt(squares)
         if self.similarity == "inner" and longest[0] * longest[1] > np.finfo(np.float32).max:
             raise ValueError(
                 "`users` and `items` must have inner products within float32, "
@@ -129,36 +140,31 @@ class Recommender:
           FileNotFoundError: If there is no such file.
           ValueError: If the file is damaged or has another format or version.
         """
-        source, path = Path(path), Path(path)
-        if source.is_dir():
-            path = source / FILE
+        path = Path(path)
+        file = path / FILE if path.is_dir() else path
         try:
-            stored, meta = load_checkpoint(path)
+            stored, meta = load_checkpoint(file)
         except FileNotFoundError:
-            reason = f"it holds no {FILE}" if source.is_dir() else "there is no such file"
-            raise FileNotFoundError(f"No recommender in {source}: {reason}.") from None
+            reason = f"it holds no {FILE}" if path.is_dir() else "there is no such file"
+            raise FileNotFoundError(f"No recommender in {path}: {reason}.") from None
         if not isinstance(meta, dict) or meta.get("format") != _FORMAT:
-            raise ValueError(f"{path}: expected a recommender, got another file of arrays.")
+            raise ValueError(f"{file}: expected a recommender, got another file of arrays.")
         if meta.get("version") != _VERSION:
             raise ValueError(
-                f"{path}: expected version {_VERSION} of the format, got {meta.get('version')!r}: "
+                f"{file}: expected version {_VERSION} of the format, got {meta.get('version')!r}: "
                 "another release of crl_jax wrote it."
             )
         if tuple(sorted(stored)) != _ARRAYS:
-            raise ValueError(f"{path}: expected the arrays {list(_ARRAYS)}, got {sorted(stored)}.")
+            raise ValueError(f"{file}: expected the arrays {list(_ARRAYS)}, got {sorted(stored)}.")
         similarity: Any = meta.get("similarity")
         if similarity not in get_args(Similarity):
-            raise ValueError(f"{path}: expected similarity inner or cosine, got {similarity!r}.")
+            raise ValueError(f"{file}: expected similarity inner or cosine, got {similarity!r}.")
         try:
-            known = Interactions(
-                indptr=stored["indptr"],
-                items=stored["taken"],
-                user_ids=stored["user_ids"],
-                item_ids=stored["item_ids"],
-            )
+            ids = {name: stored[name] for name in ("user_ids", "item_ids")}
+            known = Interactions(indptr=stored["indptr"], items=stored["taken"], **ids)
             return cls.from_tables(stored, known, similarity=similarity)
         except (ValueError, TypeError, IndexError) as error:
-            raise ValueError(f"{path}: expected a complete recommender, got: {error}") from None
+            raise ValueError(f"{file}: expected a complete recommender, got: {error}") from None
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the recommender atomically to one file, without pickle.
@@ -166,14 +172,9 @@ class Recommender:
         Args:
           path: The file; by convention ``recommender.npz`` in the run directory.
         """
-        tree = {
-            "users": self.users,
-            "items": self.items,
-            "indptr": self.known.indptr,
-            "taken": self.known.items,
-            "user_ids": self.known.user_ids,
-            "item_ids": self.known.item_ids,
-        }
+        known = self.known
+        tree = {"users": self.users, "items": self.items, **self._ids_by_name()}
+        tree |= {"indptr": known.indptr, "taken": known.items}
         metadata = {"format": _FORMAT, "version": _VERSION, "similarity": self.similarity}
         save_checkpoint(path, tree, metadata)
 
@@ -198,11 +199,10 @@ class Recommender:
         Raises:
           ValueError: If an id is unknown or ``k`` is below 1.
         """
-        if users is None:
-            index = np.arange(self.known.n_users)
-        else:
-            index = self._user_ids.indices(users)
-        known = self._known_items(index)
+        everyone = np.arange(self.known.n_users)
+        index = everyone if users is None else self._user_ids.indices(users)
+        indptr, entries = csr_entries(self.known.indptr, index)
+        known = indptr, self.known.items[entries]
         lists = self._top_k(self.user_vectors[index], known, k, include_known, candidates, exclude)
         return Recommendations(self.known.user_ids[index], *lists, np.diff(known[0]) == 0)
 
@@ -252,8 +252,8 @@ class Recommender:
           k: Number of items per user, >= 1.
           ridge: As for :meth:`fold_in`.
           include_known: Whether ``items`` may be recommended.
-          candidates: Ids of the items to rank; None for the whole catalogue.
-          exclude: Ids of items that are never recommended.
+          candidates: As for :meth:`recommend`.
+          exclude: As for :meth:`recommend`.
 
         Raises:
           ValueError: If an item is unknown, a user has none, or ``k`` is below 1.
@@ -268,11 +268,15 @@ class Recommender:
     ) -> Float32[np.ndarray, "n_new dim"]:
         r"""Computes vectors of users who are not in the training data from their items.
 
-        Ridge regression on the item vectors, in closed form: the vector :math:`w` whose products
-        with the items are closest to 1 for the items of the user and 0 for all others, up to an
-        intercept, with the penalty :math:`\lambda |w|^2`, where :math:`\lambda` is ``ridge`` times
-        the mean eigenvalue of the items' scatter matrix. For cosines, item vectors and :math:`w`
-        are normalised to length 1.
+        Ridge regression of the user's binary row :math:`x` (1 for items of the user, 0 for all
+        others) on the centred item vectors :math:`H`, with an intercept (the centring):
+
+        .. math::
+            w = (H^\top H + \lambda I)^{-1} H^\top x, \qquad
+            \lambda = \text{ridge} \cdot \operatorname{tr}(H^\top H) / d .
+
+        The solution is invariant to the scale of the vectors. For cosines, item vectors and
+        :math:`w` are normalised to length 1.
 
         Scores of a new user are comparable only with each other. With inner products their scale is
         that of least squares, not that of trained users.
@@ -307,19 +311,11 @@ class Recommender:
         Raises:
           ValueError: If an id is unknown or ``k`` is below 1.
         """
-        return _neighbours(self._item_ids, items, self._item_directions, k)
+        return self._item_directions.neighbours(items, k)
 
     def similar_users(self, users: Any, k: int = 10) -> Neighbours:
-        """Returns the ``k`` nearest other users by cosine similarity.
-
-        Args:
-          users: One user id or several.
-          k: Number of neighbours, >= 1.
-
-        Raises:
-          ValueError: If an id is unknown or ``k`` is below 1.
-        """
-        return _neighbours(self._user_ids, users, self._user_directions, k)
+        """Returns the ``k`` nearest other users, as :meth:`similar_items`."""
+        return self._user_directions.neighbours(users, k)
 
     def export(self, path: str | os.PathLike[str]) -> None:
         """Exports vectors and ids for other tools, atomically.
@@ -336,15 +332,8 @@ class Recommender:
         Raises:
           ValueError: If the suffix is another one, or the package of the format is not installed.
         """
-        export(
-            path,
-            {
-                "users": self.user_vectors,
-                "items": self.item_vectors,
-                "user_ids": self.known.user_ids,
-                "item_ids": self.known.item_ids,
-            },
-        )
+        vectors = {"users": self.user_vectors, "items": self.item_vectors}
+        export(path, {**vectors, **self._ids_by_name()})
 
     @cached_property
     def user_vectors(self) -> Float32[np.ndarray, "n_users dim"]:
@@ -360,6 +349,9 @@ class Recommender:
         sizes = f"{self.known.n_users} users, {self.known.n_items} items, width "
         return f"Recommender({sizes}{self.items.shape[1]}, {self.similarity})"
 
+    def _ids_by_name(self) -> dict[str, np.ndarray]:
+        return {"user_ids": self.known.user_ids, "item_ids": self.known.item_ids}
+
     @cached_property
     def _user_ids(self) -> Ids:
         return Ids("user", self.known.user_ids)
@@ -370,19 +362,21 @@ class Recommender:
 
     @cached_property
     def _item_table(self) -> _Table:
-        return _Table(self.item_vectors)
+        return _Table(self._item_ids, self.item_vectors)
 
     @cached_property
     def _item_directions(self) -> _Table:
-        return self._item_table if self.similarity == "cosine" else _Table(_unit(self.items))
+        if self.similarity == "cosine":
+            return self._item_table
+        return _Table(self._item_ids, _unit(self.items))
 
     @cached_property
     def _user_directions(self) -> _Table:
-        return _Table(_unit(self.users))
+        return _Table(self._user_ids, _unit(self.users))
 
     @cached_property
-    def _solver(self) -> FoldIn:
-        return FoldIn(self.item_vectors)
+    def _solver(self) -> "_FoldIn":
+        return _FoldIn(self.item_vectors)
 
     def _top_k(
         self,
@@ -406,11 +400,6 @@ class Recommender:
             mask = jnp.asarray(mask)
         index, scores = best(queries, self._item_table.on_device, known, mask, _count(k))
         return ids_at(self.known.item_ids, index), scores
-
-    def _known_items(self, users: Int64[np.ndarray, " n"]) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the known items of some users in CSR form."""
-        indptr, index = csr_entries(self.known.indptr, users)
-        return indptr, self.known.items[index]
 
     def _fold_in(
         self, known: tuple[np.ndarray, np.ndarray], ridge: int | float | None
@@ -437,20 +426,6 @@ class Recommender:
                 raise ValueError(f"`items` must hold an item of the new user {user!r}, got none.")
         indptr = np.cumsum([0, *map(len, baskets)], dtype=np.int64)
         return users, (indptr, np.concatenate([np.empty(0, np.int64), *baskets]))
-
-
-def _neighbours(ids: Ids, wanted: Any, directions: _Table, k: int) -> Neighbours:
-    index = ids.indices(wanted)
-    itself = np.arange(len(index) + 1), index
-    neighbours, scores = best(
-        directions.vectors[index], directions.on_device, itself, None, _count(k)
-    )
-    return Neighbours(ids.ids[index], ids_at(ids.ids, neighbours), scores)
-
-
-def _squares(table: Float32[np.ndarray, "n dim"]) -> np.ndarray:
-    """Returns squared row norms in float64 without a float64 copy of the table."""
-    return np.einsum("nd,nd->n", table, table, dtype=np.float64)
 
 
 def _count(k: int) -> int:
@@ -502,3 +477,29 @@ def _unit(vectors: np.ndarray) -> Float32[np.ndarray, "n dim"]:
     wide = vectors.astype(np.float64)
     norms = np.linalg.norm(wide, axis=1, keepdims=True)
     return _float32("vectors", wide / np.where(norms == 0, 1, norms))
+
+
+class _FoldIn:
+    """Ridge regression of :meth:`Recommender.fold_in`: one eigendecomposition for all users."""
+
+    def __init__(self, items: Float32[np.ndarray, "n_items dim"]):
+        self._items = items
+        self._mean = items.mean(axis=0, dtype=np.float64)
+        gram = np.zeros((items.shape[1], items.shape[1]))
+        for start in range(0, len(items), _ROWS):
+            centred = items[start : start + _ROWS] - self._mean
+            gram += centred.T @ centred
+        values, self._axes = np.linalg.eigh(gram)
+        self._values = np.maximum(values, 0)
+
+    def vectors(
+        self, indptr: Int64[np.ndarray, " rows"], items: Int[np.ndarray, " n"], ridge: int | float
+    ) -> Float[np.ndarray, "n_users dim"]:
+        """Vectors of new users, float64, from their items in CSR form; no user is empty."""
+        sums = np.add.reduceat(self._items[items] - self._mean, indptr[:-1], axis=0)
+        scale = self._values + ridge * self._values.mean()
+        # Directions without variance carry no information and, without a ridge, have no inverse.
+        smallest = self._values.max() * len(self._values) * np.finfo(np.float64).eps
+        kept = scale > smallest
+        inverse = np.where(kept, 1 / np.where(kept, scale, 1), 0)
+        return (sums @ self._axes * inverse) @ self._axes.T

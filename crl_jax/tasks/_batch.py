@@ -40,9 +40,8 @@ class UniformUserBatches(ArrayBatches):
     def order(self, key: Key[Array, ""], position: Int[Array, "*shape"]) -> Int[Array, "*shape"]:
         """Draws a row uniformly, then an index within it."""
         row_key, offset_key = jax.random.split(key)
-        start, stop = self.rows[
-            randint_below(row_key, position.shape, jnp.int32(self.rows.shape[0]))
-        ].T
+        row = randint_below(row_key, position.shape, jnp.int32(self.rows.shape[0]))
+        start, stop = self.rows[row].T
         return (start + randint_below(offset_key, start.shape, stop - start)).T
 
 
@@ -90,18 +89,11 @@ def host_interactions(train: Interactions, batch_size: int, *, seed: int = 0) ->
 
 
 class RowIndices(NamedTuple):
-    """Indices of the embeddings of a batch in the tables of users and items.
-
-    Attributes:
-      users: Indices of the anchors' users, ``[batch]``.
-      items: Indices of the positives and of the negatives of each anchor, ``[batch, n]``.
-      pools: Indices of shared negatives, ``[pools, n_neg]``; None for negatives per anchor.
-      group: Indices of the users of groups, ``[batch, n_group]``, or None.
-    """
+    """Indices of a batch's embeddings; of the positives and negatives per anchor in ``items``."""
 
     users: Int[Array | np.ndarray, "batch"]
     items: Int[Array | np.ndarray, "batch n"]
-    pools: Int[Array, "pools n_neg"] | None
+    pools: Int[Array, "pools n_neg"] | None  # shared negatives
     group: Int[Array | np.ndarray, "batch n_group"] | None
 
 
@@ -111,36 +103,20 @@ def count_row_reads(sampler: Sampler, n_anchors: int, n_neg: int, n_pos: int, n_
 
 
 class RankingBatch(NamedTuple):
-    """Batch of one step.
+    """Batch of one step."""
 
-    Attributes:
-      place: Index of each anchor among the interactions.
-      users: User of each anchor.
-      pos: Item of each anchor and extra positives, ``[batch, 1 + n_pos]``.
-      group: Other users of the anchor's item, ``[batch, n_group]``, or None.
-      proposals: Proposals of the sampler.
-      neg: Negatives, ``[batch, n_neg]``; None before selection.
-      is_false: Mask of negatives that are held-out positives; None without held-out data.
-      at: Indices into tables of the batch's rows; None for whole tables, indexed by the ids.
-    """
-
-    place: Int[Array, "batch"]
+    place: Int[Array, "batch"]  # index of each anchor among the interactions
     users: Int[Array, "batch"]
-    pos: Int[Array, "batch n_positives"]
-    group: Int[Array, "batch n_group"] | None
+    pos: Int[Array, "batch n_positives"]  # items of the anchors and extra positives
+    group: Int[Array, "batch n_group"] | None  # other users of the anchor's item
     proposals: Any
-    neg: Int[Array, "batch n_neg"] | None = None
-    is_false: Bool[Array, "batch n_neg"] | None = None
-    at: RowIndices | None = None
+    neg: Int[Array, "batch n_neg"] | None = None  # None before selection
+    is_false: Bool[Array, "batch n_neg"] | None = None  # held-out positives, if there are any
+    at: RowIndices | None = None  # in tables of the batch's rows; None for whole tables
 
 
 class RankingState(NamedTuple):
-    """Training state besides the parameters.
-
-    Attributes:
-      sampler: State of the sampler.
-      confidence: Weight of the loss of each interaction, ``[n]``; None for 1.
-    """
+    """Training state besides the parameters: of the sampler, and the weight of each loss."""
 
     sampler: Any
     confidence: Float[Array, "n"] | None
@@ -182,10 +158,3 @@ def scatter_to_interactions(values: np.ndarray, train: Interactions) -> np.ndarr
     out = np.full((*values.shape[:-1], len(keep)), np.nan, values.dtype)
     out[..., keep] = values
     return out
-
-
-def transpose_interactions(data: Interactions) -> Interactions:
-    """Swaps users and items."""
-    return Interactions.from_arrays(
-        data.items, data.users, user_ids=data.item_ids, item_ids=data.user_ids
-    )

@@ -9,13 +9,12 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, Key
 
-from .._blocks import map_blocks
 from .._floats import at_least_float32, cast_floats
 from .._pytree import STATIC, pytree_dataclass
 from ..models import Network
-from ..train import Batch, StepContext, Task, check_count
-from ._labels import LabelledExamples
-from ._views import as_pytree, cast_like, check_network, draw_views, plain_views
+from ..train import Batch, LossOutput, StepContext, Task, check_count
+from ._score_task import LabelledExamples
+from ._views import as_pytree, cast_like, check_network, draw_views, map_plain_views
 
 
 @pytree_dataclass
@@ -81,7 +80,6 @@ class Classification(Task):
 
     def init(self, key: Key[Array, ""]) -> tuple[Any, Any]:
         """Returns a linear layer of zeros, and with ``finetune`` the backbone."""
-        del key
         layer = {"kernel": jnp.zeros((self.dim, self.n_classes)), "bias": jnp.zeros(self.n_classes)}
         if not self.finetune:
             return {"layer": layer}, {}
@@ -94,13 +92,7 @@ class Classification(Task):
         keys = jax.random.split(key, labels.shape[0])
         return draw_views(self.augment, keys, data), labels
 
-    def loss(
-        self,
-        params: Any,
-        model_state: Any,
-        batch: tuple[Any, Int[Array, "batch"]],
-        ctx: StepContext,
-    ) -> tuple[Array, tuple[Any, dict[str, Array]]]:
+    def loss(self, params: Any, model_state: Any, batch: Any, ctx: StepContext) -> LossOutput:
         """Computes the mean over the real examples of known class, and their ``accuracy``."""
         views, labels = batch
         logits, model_state = self._apply(
@@ -117,21 +109,11 @@ class Classification(Task):
     def logits(
         self, params: Any, model_state: Any, examples: Any, *, block_size: int = 512
     ) -> Float[Array, "n n_classes"]:
-        """Computes the logits in evaluation mode, of ``augment.plain`` views if there are any.
-
-        Args:
-          params: Parameters of the task.
-          model_state: Model state of the task.
-          examples: Every leaf ``[n, ...]``.
-          block_size: Number of examples per block, which bounds the memory; static.
-        """
-        check_count("block_size", block_size)
-
-        def apply(examples: Any) -> Array:
-            views = plain_views(self.augment, examples)
-            return self._apply(params, model_state, views, train=False)[0]
-
-        return map_blocks(apply, examples, block_size)
+        """Computes the logits in evaluation mode; arguments as for :meth:`TwoViewTask.embed`."""
+        return map_plain_views(
+            lambda views: self._apply(params, model_state, views, train=False)[0],
+            self.augment, examples, block_size,
+        )  # fmt: skip
 
     def classify(
         self, params: Any, model_state: Any, examples: Any, *, block_size: int = 512
@@ -146,13 +128,11 @@ class Classification(Task):
         """Computes the logits, at least float32, and the new model state."""
         layer = params["layer"]
         if self.finetune:
-            network_params, variables = params["network"], model_state
+            network = params["network"], model_state
         else:
             frozen, variables = self.backbone
-            network_params = cast_floats(frozen, layer["kernel"].dtype)
-        features, variables = self.network.apply(
-            network_params, variables, views, train=train, method="features"
-        )
+            network = cast_floats(frozen, layer["kernel"].dtype), variables
+        features, variables = self.network.apply(*network, views, train=train, method="features")
         if features.ndim != 2 or features.shape[1] != self.dim:
             raise ValueError(
                 f"`dim` must be the width of the features, whose shape is {features.shape}, "

@@ -8,17 +8,22 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
-from .._blocks import map_blocks
 from .._checks import check_count
 from .._hyperparams import Range
 from .._pytree import STATIC, pytree_dataclass
 from ..losses import clip_contrastive, info_nce, normalize, tiled_tower_loss, tower_scores
 from ..models import Network
-from ..train import Batch, StepContext, stream
+from ..train import Batch, LossOutput, StepContext, stream
 from ..weights import MeasuredAlpha
-from ._alpha import AlphaEstimator
-from ._base import ScoreTask, init_model_state, with_alpha
-from ._labels import AUC_ANCHORS, LossInputs, class_masks, split_labels
+from ._score_task import (
+    AUC_ANCHORS,
+    AlphaEstimator,
+    LossInputs,
+    ScoreTask,
+    class_masks,
+    split_labels,
+    with_alpha,
+)
 from ._views import (
     ViewBatch,
     as_pytree,
@@ -27,8 +32,8 @@ from ._views import (
     check_batch_size,
     check_network,
     draw_views,
+    map_plain_views,
     network_state,
-    plain_views,
     replace_params,
 )
 
@@ -122,7 +127,7 @@ class CLIP(ScoreTask):
             params["log_scale"] = -jnp.log(jnp.asarray(self.temperature, jnp.float32))
         if self.bias is not None:
             params["bias"] = jnp.asarray(self.bias, jnp.float32)
-        return params, init_model_state(self, variables)
+        return params, with_alpha(variables, self.initial_alpha())
 
     def network_variables(self, params: Any, model_state: Any) -> tuple[Any, Any]:
         """Returns parameters and variables of the networks ``first`` and ``second``."""
@@ -142,9 +147,7 @@ class CLIP(ScoreTask):
         )
         return ViewBatch(first, second, examples.indices, labels)
 
-    def loss(
-        self, params: Any, model_state: Any, batch: ViewBatch, ctx: StepContext
-    ) -> tuple[Array, tuple[Any, dict[str, Array]]]:
+    def loss(self, params: Any, model_state: Any, batch: ViewBatch, ctx: StepContext) -> LossOutput:
         """Computes the mean over both halves of the real pairs; reports trainable scalars."""
         check_batch_size(self, ctx)
         if self.exclude_equal and batch.labels is None:
@@ -178,12 +181,7 @@ class CLIP(ScoreTask):
     ) -> Float[Array, "batch dim"]:
         """Computes normalized embeddings of first halves in evaluation mode.
 
-        Args:
-          params: Parameters of the task.
-          model_state: Model state of the task.
-          examples: First halves, every leaf ``[batch, ...]``; encoded through
-            ``augment_first.plain`` if there is such a method.
-          block_size: Number of examples per block, which bounds the memory; static.
+        Arguments as for :meth:`TwoViewTask.embed`, with views of ``augment_first``.
         """
         return self._embed_in_blocks("first", params, model_state, examples, block_size)
 
@@ -224,16 +222,13 @@ class CLIP(ScoreTask):
     def _embed_in_blocks(
         self, tower: str, params: Any, model_state: Any, examples: Any, block_size: int
     ) -> Float[Array, "batch dim"]:
-        check_count("block_size", block_size)
         network, augment = getattr(self, tower), getattr(self, f"augment_{tower}")
         variables = params[tower], network_state(model_state)[tower]
-
-        def apply(examples: Any) -> Array:
-            return network.apply(
-                *variables, cast_like(params[tower], plain_views(augment, examples))
-            )[0]
-
-        return normalize(map_blocks(apply, examples, block_size))
+        z = map_plain_views(
+            lambda views: network.apply(*variables, cast_like(params[tower], views))[0],
+            augment, examples, block_size,
+        )  # fmt: skip
+        return normalize(z)
 
     def _full_loss(
         self, x: Array, y: Array, labels: Any, alpha: Any, ctx: StepContext, learned: dict[str, Any]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import warnings
+from collections.abc import Callable
 from dataclasses import field
 from typing import Annotated, Any, Literal
 
@@ -24,12 +25,11 @@ from ..weights import confidence_density, confidence_posterior
 _BLOCK = 2**14
 
 
-def _prior_alone(scores: Array, *, prior: Array, distribution: Distribution) -> Array:
-    del scores, distribution
-    return prior
-
-
-_RULES = {"density": confidence_density, "posterior": confidence_posterior, "prior": _prior_alone}
+_RULES: dict[str, Callable[..., Array]] = {
+    "density": confidence_density,
+    "posterior": confidence_posterior,
+    "prior": lambda scores, *, prior, distribution: prior,
+}
 
 
 @pytree_dataclass
@@ -67,8 +67,7 @@ class ConfidenceEM:
       distribution: Distribution of one of the two scores. A closed-form distribution must match the
         scores of the encoder: the published :math:`\lambda = 0.6` requires embeddings initialised
         from :math:`\mathcal N(0, 0.6)`. :func:`crl_jax.stats.lack_of_fit` measures the deviation,
-        and
-        :func:`fit_ranking` warns of a large one.
+        and :func:`fit_ranking` warns of a large one.
       every: Epochs between expectation steps, >= 1.
       rule: ``"posterior"`` for :func:`crl_jax.weights.confidence_posterior`, ``"density"`` for
         :func:`crl_jax.weights.confidence_density`, as published, or ``"prior"`` for the prior
@@ -143,8 +142,16 @@ class ConfidenceEM:
           The :math:`\hat c_{ui}`, divided by their mean with ``normalize``; 1 if all of them are 0.
         """
         scores = _score(encoder, tables, users, items)
-        prior = self._prior_at(users, items)
-        distribution = self.distribution.fit(self._sample(key, scores))
+        if isinstance(self.prior, InteractionPrior):
+            check_shape("prior", self.prior.values, users.shape)
+            prior = jnp.asarray(self.prior.values, jnp.float32)
+        else:
+            table = self.prior
+            prior = _map_pairs(lambda users, items: lookup_prior(table, users, items), users, items)
+        n, sample = len(scores), scores
+        if n > self.n_sample:
+            sample = scores[jax.random.randint(key, (self.n_sample,), 0, n, jnp.int32)]
+        distribution = self.distribution.fit(sample)
         if distribution is not self.distribution:  # fitted to observed scores
             distribution = OrderStatisticMixture(distribution, jnp.mean(prior))
         values = _RULES[self.rule](scores, prior=prior, distribution=distribution)
@@ -163,17 +170,11 @@ class ConfidenceEM:
     ) -> Float[Array, ""]:
         """Deviation of the scores of sampled interactions from the distribution.
 
-        Args:
-          key: Random key of the sample.
-          encoder: Computes scores.
-          tables: Embeddings computed from the current parameters.
-          users: User of each interaction.
-          items: Item of each interaction.
+        Arguments as for :meth:`estimate`.
 
         Returns:
           :func:`crl_jax.stats.lack_of_fit` of ``n_sample`` interactions, drawn with replacement; 0
-          unless
-          :attr:`may_lack_fit`.
+          unless :attr:`may_lack_fit`.
         """
         if not self.may_lack_fit:
             return jnp.zeros(())
@@ -181,34 +182,14 @@ class ConfidenceEM:
         sample = _score(encoder, tables, users[index], items[index])
         return lack_of_fit(sample, distribution=self.distribution)
 
-    def _prior_at(self, users: Array, items: Array) -> Array:
-        """Returns the prior of each interaction."""
-        if isinstance(self.prior, InteractionPrior):
-            check_shape("prior", self.prior.values, users.shape)
-            return jnp.asarray(self.prior.values, jnp.float32)
-        return map_blocks(
-            lambda pairs: lookup_prior(self.prior, pairs[0], pairs[1][:, None])[:, 0],
-            (users, items),
-            _BLOCK,
-        )
 
-    def _sample(self, key: Key[Array, ""], scores: Float[Array, "n"]) -> Float[Array, "sample"]:
-        """Samples the scores to which the distribution is fitted."""
-        n = scores.shape[0]
-        if n <= self.n_sample:
-            return scores
-        return scores[jax.random.randint(key, (self.n_sample,), 0, n, jnp.int32)]
+def _map_pairs(fn: Callable[[Array, Array], Array], users: Array, items: Array) -> Array:
+    """Computes ``fn(users, items[:, None])[:, 0]`` in blocks."""
+    return map_blocks(lambda pairs: fn(pairs[0], pairs[1][:, None])[:, 0], (users, items), _BLOCK)
 
 
-def _score(
-    encoder: Encoder, tables: Tables, users: Int[Array, "n"], items: Int[Array, "n"]
-) -> Float[Array, "n"]:
-    """Computes the scores of pairs in blocks."""
-
-    def score(pairs: tuple[Array, Array]) -> Array:
-        return encoder.score(tables, pairs[0], pairs[1][:, None])[:, 0]
-
-    return map_blocks(score, (users, items), _BLOCK)
+def _score(encoder: Encoder, tables: Tables, users: Array, items: Array) -> Float[Array, "n"]:
+    return _map_pairs(lambda *pairs: encoder.score(tables, *pairs), users, items)
 
 
 # A closed-form distribution never fits exactly; above this value the weights are misleading.
@@ -216,12 +197,8 @@ _MAX_LACK_OF_FIT = 0.1
 
 
 @jit
-def worst_lack_of_fit(
-    confidence: ConfidenceEM,
-    encoder: Encoder,
-    params: Any,
-    users: Int[Array, "n"],
-    items: Int[Array, "n"],
+def _worst_lack_of_fit(
+    confidence: ConfidenceEM, encoder: Encoder, params: Any, users: Array, items: Array
 ) -> Float[Array, ""]:
     """Maximum lack of fit over runs; parameters have a leading axis ``runs``."""
 
@@ -233,14 +210,7 @@ def worst_lack_of_fit(
 
 
 class LackOfFitWarning(Callback):
-    """Warns if the scores of any run deviate from the distribution of a :class:`ConfidenceEM`.
-
-    Args:
-      confidence: The expectation step.
-      encoder: Computes scores.
-      users: User of each interaction.
-      items: Item of each interaction.
-    """
+    """Warns if the scores of any run deviate from the distribution of a :class:`ConfidenceEM`."""
 
     def __init__(self, confidence: ConfidenceEM, encoder: Encoder, users: Array, items: Array):
         self._fixed, self._pairs, self._warned = (confidence, encoder), (users, items), False
@@ -256,9 +226,8 @@ class LackOfFitWarning(Callback):
             self._check(loop, "after the last epoch")
 
     def _check(self, loop: TrainingLoop, when: str) -> None:
-        worst = float(
-            worst_lack_of_fit(*self._fixed, loop.unpadded_state().state.params, *self._pairs)
-        )
+        params = loop.unpadded_state().state.params
+        worst = float(_worst_lack_of_fit(*self._fixed, params, *self._pairs))
         if worst <= _MAX_LACK_OF_FIT:
             return
         self._warned = True

@@ -1,17 +1,20 @@
 """Training of a recommender in one call."""
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, get_args
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array, Bool
 
 from .. import train as engine
-from .._checks import check_registered
+from .._checks import check_count, check_registered
 from .._mesh import DATA, axis_size
 from .._pytree import STATIC, pytree_dataclass
 from ..data import Interactions
@@ -31,13 +34,18 @@ from ..train import (
     ScheduledOptimizer,
     State,
     TrainConfig,
-    check_count,
 )
-from ._auxiliary import AuxiliaryLoss
+from ._auxiliary import AuxiliaryLoss, ContrastiveAuxiliaryLoss
 from ._batch import UniformUserBatches, has_unseen, scatter_to_interactions, user_rows
 from ._confidence import ConfidenceEM, LackOfFitWarning
 from ._ranking import HyperparamSchedule, L2Target, Ranking
-from ._validation import check_auxiliary_loss, check_hyperparams, check_kinds, check_same_ids
+
+_N_ANCHORS = 2  # distinguishes a loss per anchor from its mean
+# Options that are attributes of the task, or arguments of its constructor.
+_TASK_OPTIONS = (
+    "held_out", "n_group", "n_pos", "hyperparam_schedule", "init_scale", "auxiliary_loss",
+    "l2_target", "serve_similarity",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -109,7 +117,7 @@ class RankingOptions:
             )
         if self.anchors not in ("interactions", "users"):
             raise ValueError(f"`anchors` must be interactions or users, got {self.anchors!r}.")
-        if self.l2_target not in ("tables", "rows", "encoded"):
+        if self.l2_target not in get_args(L2Target):
             raise ValueError(
                 f"`l2_target` must be tables, rows or encoded, got {self.l2_target!r}."
             )
@@ -119,7 +127,7 @@ class RankingOptions:
                 "`batches` from the host must go without `confidence` and with `anchors` of "
                 f"interactions, got {conflict}."
             )
-        check_kinds(auxiliary_loss=self.auxiliary_loss)
+        _check_kinds(auxiliary_loss=self.auxiliary_loss)
 
 
 @pytree_dataclass
@@ -228,7 +236,7 @@ def fit_ranking(
       TrainingDiverged: If the loss of every run is infinite or NaN.
     """
     options, stopping = options or RankingOptions(), stopping or Stopping()
-    check_kinds(
+    _check_kinds(
         train=train, valid=valid, loss=loss, encoder=encoder, sampler=sampler, config=config
     )  # fmt: skip
     for name, value, kind in (
@@ -239,10 +247,14 @@ def fit_ranking(
             got = type(value).__name__
             raise ValueError(f"`{name}` must be a tasks.{kind.__name__}, got {got}.")
     check_count("n_neg", n_neg)
-    check_same_ids("valid", valid, train)
-    check_same_ids("held_out", options.held_out, train)
-    config, sweep = config or TrainConfig(1024), dict(sweep or {})
-    confidence = options.confidence
+    for name, part in (("valid", valid), ("held_out", options.held_out)):
+        for ids in ("user_ids", "item_ids"):
+            if part is not None and not np.array_equal(getattr(part, ids), getattr(train, ids)):
+                raise ValueError(
+                    f"`{name}` must have the {len(getattr(train, ids))} `{ids}` of `train`, "
+                    f"got {len(getattr(part, ids))} different ones."
+                )
+    sweep, confidence = dict(sweep or {}), options.confidence
     if confidence is not None:
         confidence.check(train.n_users, train.n_items, len(train))
         confidence = confidence.select(has_unseen(train))
@@ -258,34 +270,33 @@ def fit_ranking(
         loss=loss,
         hyperparams={**leaves, **(hyperparams or {})},
         sampler=sampler,
-        held_out=options.held_out,
-        n_group=options.n_group,
         n_neg=n_neg,
-        n_pos=options.n_pos,
-        hyperparam_schedule=options.hyperparam_schedule,
-        init_scale=options.init_scale,
         confidence=confidence,
-        auxiliary_loss=options.auxiliary_loss,
-        l2_target=options.l2_target,
-        serve_similarity=options.serve_similarity,
         streamed=options.batches is not None,
+        **{name: getattr(options, name) for name in _TASK_OPTIONS},
     )
     task, updates = _place_l2(task, optimizer)
     renamed = {"optimizer.weight_decay": "task.l2"} if task.l2_target != "tables" else {}
     run_params = {renamed.get(path, path): values for path, values in sweep.items()}
-    check_hyperparams(task, engine.broadcast_run_params(loss_sweep))
-    auxiliary_sweep = _subtree("task.auxiliary_loss.hyperparams", sweep)
-    check_auxiliary_loss(task, engine.broadcast_run_params(auxiliary_sweep))
+    _check_losses(task, loss_sweep, _subtree("task.auxiliary_loss.hyperparams", sweep))
     _check_sampler(task, updates)
-    examples = options.batches or ArrayBatches(task.seen)
-    if options.anchors == "users":
-        examples = UniformUserBatches(task.seen, user_rows(train))
-    if options.batches is None:
+    examples, config = options.batches, config or TrainConfig(1024)
+    if examples is None:
+        examples = ArrayBatches(task.seen)
+        if options.anchors == "users":
+            examples = UniformUserBatches(task.seen, user_rows(train))
         devices = axis_size(config.mesh, DATA)
         size = min(config.batch_size, -(-len(task.seen.users) // devices) * devices)
         config = dataclasses.replace(config, batch_size=size)
-    validation = [] if valid is None else [RankingValidation(eval_layout(train, valid), stopping.k)]
-    metric = validation[0].name if validation else None
+    measured: list[Hook | Callback] = []
+    if task.confidence is not None:
+        measured.append(engine.FinalValue(_confidence))
+        if task.confidence.may_lack_fit:
+            measured.append(LackOfFitWarning(task.confidence, task.encoder, *task.seen))
+    metric = None
+    if valid is not None:
+        measured.append(validation := RankingValidation(eval_layout(train, valid), stopping.k))
+        metric = validation.name
     fitted = engine.fit(
         task,
         updates,
@@ -294,12 +305,7 @@ def fit_ranking(
         epochs=epochs,
         seeds=seeds,
         sweep=run_params,
-        hooks=[
-            *_confidence_hooks(task),
-            *validation,
-            engine.EarlyStopping(metric, stopping.patience),
-            *hooks,
-        ],
+        hooks=[*measured, engine.EarlyStopping(metric, stopping.patience), *hooks],
         eval_every=stopping.eval_every,
         stop_at=stopping.stop_at,
     )
@@ -310,6 +316,100 @@ def fit_ranking(
     if task.confidence is not None:
         weights = scatter_to_interactions(np.asarray(fitted.hook_states[0]), train)
     return RankingResult(**fields, encoder=task.serving, confidence=weights)
+
+
+def _confidence(state: State) -> Array:
+    return state.model_state.confidence
+
+
+# Accepted types of each argument, and their description.
+_KINDS: dict[str, tuple[tuple[Any, ...], str]] = {
+    "train": ((Interactions,), "Interactions, such as the `train` of a split"),
+    "valid": ((Interactions,), "Interactions, such as the `valid` of a split"),
+    "loss": ((Callable,), "a function of scores, such as losses.bpr"),
+    "encoder": (
+        (Encoder, Callable),
+        "an encoder or a function that creates one, such as LightGCN.from_interactions",
+    ),
+    "sampler": ((Sampler,), "a sampler, such as samplers.RNS()"),
+    "auxiliary_loss": ((AuxiliaryLoss,), "an AuxiliaryLoss, such as tasks.LayerContrast()"),
+    "config": ((TrainConfig,), "a train.TrainConfig"),
+}
+
+
+def _check_kinds(**arguments: Any) -> None:
+    """Raises ``ValueError`` unless each argument has an accepted type; None passes."""
+    for name, value in arguments.items():
+        kinds, description = _KINDS[name]
+        if isinstance(value, type):
+            raise ValueError(f"`{name}` must be {description}, got the class {value.__name__}.")
+        if value is not None and not isinstance(value, kinds):
+            got = repr(value) if isinstance(value, (str, int, float)) else type(value).__name__
+            raise ValueError(f"`{name}` must be {description}, got {got}.")
+        if isinstance(value, (Sampler, Encoder, AuxiliaryLoss)):
+            check_registered(name, value)
+
+
+def _check_losses(
+    task: Ranking, loss_sweep: Mapping[str, Any], auxiliary_sweep: Mapping[str, Any]
+) -> None:
+    """Checks the hyper-parameters of both losses as concrete values, by abstract evaluation."""
+    n_pos = 1 + task.n_pos + task.n_group
+    pos_shape = (_N_ANCHORS, n_pos) if n_pos > 1 else (_N_ANCHORS,)
+    run_params, shapes = (
+        engine.broadcast_run_params(loss_sweep),
+        (pos_shape, (_N_ANCHORS, task.n_neg)),
+    )
+    _check_loss(
+        "loss", task.loss_fn, task.hyperparams, run_params, shapes, task.hyperparam_schedule
+    )
+    if (term := task.auxiliary_loss) is None:
+        return
+    term.check(task.encoder)
+    if isinstance(term, ContrastiveAuxiliaryLoss):
+        run_params = engine.broadcast_run_params(auxiliary_sweep)
+        known = {name: values for name, values in run_params.items() if name in term.hyperparams}
+        shapes = (_N_ANCHORS,), (_N_ANCHORS, _N_ANCHORS)
+        _check_loss("loss_fn", term.loss_fn, term.hyperparams, known, shapes)
+
+
+def _check_loss(
+    name: str,
+    loss: Callable[..., Any],
+    hyperparams: Mapping[str, Any],
+    run_params: Mapping[str, np.ndarray],
+    shapes: tuple[tuple[int, ...], tuple[int, ...]],
+    schedule: HyperparamSchedule | None = None,
+) -> None:
+    """Raises ``ValueError`` unless the loss accepts the hyper-parameters of all runs."""
+    required = {
+        p.name
+        for p in inspect.signature(loss).parameters.values()
+        if p.kind is p.KEYWORD_ONLY and p.default is p.empty
+    }
+    pos, neg = (jax.ShapeDtypeStruct(shape, np.float32) for shape in shapes)
+    fixed = {name: value for name, value in hyperparams.items() if name not in run_params}
+    runs = set(zip(*(np.asarray(a).tolist() for a in run_params.values()), strict=True)) or {()}
+    for values in runs:
+        run = {**fixed, **dict(zip(run_params, values, strict=True))}
+        ends = [{name: float(np.float32(value)) for name, value in run.items()}]
+        if schedule is not None:
+            arrays = {name: jnp.float32(value) for name, value in run.items()}
+            ends = [schedule(jnp.float32(progress), arrays) for progress in (0, 1)]
+            ends = [{name: float(value) for name, value in end.items()} for end in ends]
+        for end in ends:
+            if missing := sorted(required - {"reduce_fn", *end}):
+                raise ValueError(
+                    f"`hyperparams` must hold {', '.join(missing)}, required by `{name}`, "
+                    f"got {sorted(end)}."
+                )
+            out = jax.eval_shape(partial(loss, reduce_fn=None, **end), pos, neg)
+            shape = getattr(out, "shape", None)
+            if shape != (_N_ANCHORS,):
+                raise ValueError(
+                    f"`{name}` must return one number per anchor with `reduce_fn=None`, "
+                    f"[{_N_ANCHORS}] of {_N_ANCHORS} anchors, got {shape}."
+                )
 
 
 def _subtree(path: str, sweep: Mapping[str, Any]) -> dict[str, Any]:
@@ -356,19 +456,6 @@ def _make_encoder(
             f"got {encoder.n_users} and {encoder.n_items}."
         )
     return encoder
-
-
-def _confidence_hooks(task: Ranking) -> list[Hook | Callback]:
-    if task.confidence is None:
-        return []
-    final = engine.FinalValue(_confidence)
-    if not task.confidence.may_lack_fit:
-        return [final]
-    return [final, LackOfFitWarning(task.confidence, task.encoder, *task.seen)]
-
-
-def _confidence(state: State) -> Array:
-    return state.model_state.confidence
 
 
 def _place_l2(

@@ -29,7 +29,7 @@ from ..samplers import (
     map_pools,
     sample_seen,
 )
-from ..train import Batch, RowTask, StepContext, stream
+from ..train import Batch, LossOutput, RowTask, StepContext, stream
 from ._auxiliary import AuxiliaryLoss
 from ._batch import (
     PairBatch,
@@ -37,7 +37,6 @@ from ._batch import (
     RankingState,
     RowIndices,
     trainable_interactions,
-    transpose_interactions,
 )
 from ._confidence import ConfidenceEM
 
@@ -115,12 +114,9 @@ class Ranking(RowTask):
         Args:
           train: Training interactions. Users who have seen the whole catalogue are excluded, since
             they have no negatives.
-          encoder: Encoder of the users and items of ``train``.
-          loss: Loss, see :attr:`loss_fn`.
-          hyperparams: Hyper-parameters of the loss.
+          encoder, hyperparams, held_out, n_group: See :class:`Ranking`.
+          loss: See :attr:`loss_fn`.
           sampler: Negative sampler; by default :class:`crl_jax.samplers.RNS`.
-          held_out: Positives excluded from training.
-          n_group: Users sampled per anchor.
           streamed: Whether anchors are streamed from the host. :attr:`seen` is then empty, and the
             device holds four bytes per interaction for the exclusion of positives.
           **fields: Other attributes.
@@ -130,24 +126,18 @@ class Ranking(RowTask):
         if streamed:
             keep = slice(0)
         pairs = (jnp.asarray(x[keep].astype(np.int32)) for x in (train.users, train.items))
-        held_out_positives = None
         if held_out is not None:
-            held_out_positives = Positives.from_interactions(held_out, bitmap=sampler.is_shared)
-        item_users = None
+            fields["held_out"] = Positives.from_interactions(held_out, bitmap=sampler.is_shared)
         if n_group:
-            item_users = Positives.from_interactions(transpose_interactions(train))
+            by_item = Interactions.from_arrays(
+                train.items, train.users, user_ids=train.item_ids, item_ids=train.user_ids
+            )
+            fields["item_users"] = Positives.from_interactions(by_item)
+        positives = Positives.from_interactions(train, bitmap=sampler.uses_bitmap)
         return cls(
-            encoder=encoder,
-            seen=PairBatch(*pairs),
-            positives=Positives.from_interactions(train, bitmap=sampler.uses_bitmap),
-            sampler=sampler,
-            hyperparams=dict(hyperparams or {}),
-            held_out=held_out_positives,
-            item_users=item_users,
-            n_group=n_group,
-            loss_fn=loss,
-            **fields,
-        )
+            encoder, PairBatch(*pairs), positives, sampler, dict(hyperparams or {}),
+            loss_fn=loss, n_group=n_group, **fields,
+        )  # fmt: skip
 
     @property
     def serving(self) -> Encoder:
@@ -264,9 +254,13 @@ class Ranking(RowTask):
 
     def loss(
         self, params: Any, model_state: RankingState, batch: RankingBatch, ctx: StepContext
-    ) -> tuple[Array, tuple[RankingState, dict[str, Array]]]:
+    ) -> LossOutput:
         """Mean loss over the anchors that are no padding, with L2 and auxiliary terms."""
-        tables, views = self._encode(params, jax.random.fold_in(ctx.key, 0))
+        key, views = jax.random.fold_in(ctx.key, 0), None
+        if self.auxiliary_loss is None:
+            tables = self.encoder.encode(params, key)
+        else:
+            tables, views = self.auxiliary_loss.encode(self.encoder, params, key)
         if batch.neg is None:
             constant = jax.lax.stop_gradient(tables)
             batch, model_state = self._select(constant, model_state, batch, ctx)
@@ -279,15 +273,20 @@ class Ranking(RowTask):
         pos, neg = scores[:, : 1 + self.n_pos], scores[:, 1 + self.n_pos :]
         if isinstance(negatives.ids, Pools):
             assert at.pools is not None
-            neg = self._pool_scores(tables, jnp.asarray(at.users), at.pools)
+            neg = map_pools(  # one matrix product per pool
+                lambda pool, users: self.encoder.score_shared(tables, users, pool).T,
+                at.pools, jnp.asarray(at.users),
+            )  # fmt: skip
             if self.held_out is not None:
                 is_false = map_pools(
                     lambda pool, users: self.held_out.seen_in_pool(users, pool),  # type: ignore
                     negatives.ids.items, batch.users, sequential=True,
                 )  # fmt: skip
                 batch = batch._replace(is_false=is_false)
-        if at.group is not None:
-            pos = self._insert_group_scores(pos, tables, at)
+        if at.group is not None:  # after the score of the anchor, before extra positives
+            item = jnp.repeat(jnp.asarray(at.items[:, :1]), at.group.shape[1], axis=0)
+            group = self.encoder.score(tables, at.group.reshape(-1), item).reshape(at.group.shape)
+            pos = jnp.concatenate([pos[:, :1], group, pos[:, 1:]], axis=1)
         total, metrics = self._mean_loss(pos, neg, negatives, model_state, batch, ctx)
         if self.l2_target != "tables":
             rows = tables if self.l2_target == "encoded" else self.encoder.base_tables(params)
@@ -298,11 +297,6 @@ class Ranking(RowTask):
             )
             total, metrics = total + term, {**metrics, "auxiliary_loss": term}
         return total, (model_state, metrics)
-
-    def _encode(self, params: Any, key: Key[Array, ""]) -> tuple[Tables, Any]:
-        if self.auxiliary_loss is None:
-            return self.encoder.encode(params, key), None
-        return self.auxiliary_loss.encode(self.encoder, params, key)
 
     def rows(self, batch: RankingBatch) -> dict[str, Array]:
         """Returns the ids of the rows of users and items that the batch reads."""
@@ -334,19 +328,6 @@ class Ranking(RowTask):
             return RowIndices(batch.users, batch.pos, neg.items, batch.group)
         items = jnp.concatenate([batch.pos, neg], axis=1)
         return RowIndices(batch.users, items, None, batch.group)
-
-    def _pool_scores(self, tables: Tables, users: Array, pools: Array) -> Array:
-        """Scores of the anchors with their pools: one matrix product per pool."""
-        return map_pools(
-            lambda pool, users: self.encoder.score_shared(tables, users, pool).T, pools, users
-        )
-
-    def _insert_group_scores(self, pos: Array, tables: Tables, at: RowIndices) -> Array:
-        """Inserts the scores of the group's users with the item after the anchor's score."""
-        assert at.group is not None
-        items = jnp.repeat(jnp.asarray(at.items[:, :1]), at.group.shape[1], axis=0)
-        scores = self.encoder.score(tables, at.group.reshape(-1), items).reshape(at.group.shape)
-        return jnp.concatenate([pos[:, :1], scores, pos[:, 1:]], axis=1)
 
     def _mean_loss(
         self,

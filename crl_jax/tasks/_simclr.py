@@ -1,20 +1,28 @@
-"""SimCLR: the other examples of the batch as negatives."""
+"""SimCLR and its variants with class labels: SupCon, the supervised oracle and puNCE."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import field
-from typing import Any
+from typing import Any, ClassVar
 
-import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Key
+import numpy as np
+from jaxtyping import Array, Bool, Float, Key
 
 from .._pytree import STATIC, pytree_dataclass
-from ..losses import info_nce, normalize, view_scores
-from ..train import StepContext, stream
-from ._alpha import AlphaEstimator
-from ._base import ScoreTask, init_model_state, with_alpha
-from ._labels import LossInputs, class_masks
-from ._views import TwoViewTask, ViewBatch, both_views, cast_like, check_batch_size
+from ..losses import info_nce, oracle_contrastive, punce, supervised_contrastive, view_scores
+from ..train import LossOutput, StepContext, stream
+from ._score_task import (
+    AlphaEstimator,
+    ClassMasks,
+    LabelledExamples,
+    LossInputs,
+    ScoreTask,
+    class_masks,
+    known_labels,
+    label_auc,
+    with_alpha,
+)
+from ._views import TwoViewTask, ViewBatch, both_views, check_batch_size
 
 
 @pytree_dataclass
@@ -28,13 +36,8 @@ class SimCLR(ScoreTask, TwoViewTask):
     Attributes:
       network: Encoder of a view, ``[batch, dim]``. Scores are cosines, so embeddings need not be
         normalized. Static.
-      augment: Random views, see :data:`Augment`.
-      hyperparams: Hyper-parameters of the loss, such as its temperature.
-      loss_fn: ``loss(pos, neg, *, where, reduce_fn, **hyperparams)``, for instance
-        :func:`crl_jax.losses.bayesian_contrastive`. Static.
-      alpha: Estimator of the loss's ``alpha``: :class:`AlphaFromLabels` or
-        :class:`AlphaFromViews`. None uses ``hyperparams``.
-      pretrained: See :class:`TwoViewTask`.
+      augment, pretrained: See :class:`TwoViewTask`.
+      hyperparams, loss_fn, alpha: See :class:`ScoreTask`.
 
     Raises:
       ValueError: If a field has the wrong type, if ``alpha`` is also in ``hyperparams``, or if the
@@ -56,23 +59,168 @@ class SimCLR(ScoreTask, TwoViewTask):
     def init(self, key: Key[Array, ""]) -> tuple[Any, Any]:
         """Initializes the network; its non-trainable variables are the model state."""
         params, variables = self.init_network(stream(key, "params"))
-        return params, init_model_state(self, variables)
+        return params, with_alpha(variables, self.initial_alpha())
 
-    def loss(
-        self, params: Any, model_state: Any, batch: ViewBatch, ctx: StepContext
-    ) -> tuple[Array, tuple[Any, dict[str, Array]]]:
+    def loss(self, params: Any, model_state: Any, batch: ViewBatch, ctx: StepContext) -> LossOutput:
         """Computes the mean over both views of the real examples."""
         check_batch_size(self, ctx)
-        views = jax.tree.map(lambda *views: jnp.concatenate(views), batch.first, batch.second)
-        _, variables = self.network_variables(params, model_state)
-        z, variables = self.network.apply(params, variables, cast_like(params, views), train=True)
-        scores = view_scores(*jnp.split(normalize(z), 2))
+        views, variables = self.encode_views(params, model_state, batch.first, batch.second)
+        scores = view_scores(*views)
         ctx = both_views(ctx)
         real = ctx.where[:, None] & ctx.where[None, :]  # padding is not a negative
         labels = None if batch.labels is None else jnp.tile(batch.labels, 2)
-        inputs = LossInputs(
-            scores.pos, scores.neg, scores.where & real, class_masks(labels, labels)
-        )
-        alpha = getattr(model_state, "alpha", None)
-        loss, alpha, metrics = self.score_loss(inputs, alpha, ctx)
-        return loss, (with_alpha(variables, alpha), metrics)
+        classes = class_masks(labels, labels)
+        inputs = LossInputs(scores.pos, scores.neg, scores.where & real, classes)
+        return self.state_loss(inputs, model_state, variables, ctx)
+
+
+@pytree_dataclass
+class SupCon(SimCLR):
+    """SupCon: the positives of a view are all other views of its class, the rest its negatives.
+
+    The data are :class:`LabelledExamples`. The only positive of a view of unknown class is the
+    example's other view; all other examples are its negatives.
+
+    Attributes:
+      loss_fn: ``loss(pos, neg, *, where_pos, where, reduce_fn, **hyperparams)`` of ``pos`` and
+        ``neg``, ``[anchors, keys]``. Static.
+
+    The other attributes are those of :class:`SimCLR`.
+
+    References:
+      Khosla et al., `Supervised Contrastive Learning <https://arxiv.org/abs/2004.11362>`_, 2020,
+      Eq. 2.
+    """
+
+    loss_fn: Callable[..., Array] = field(default=supervised_contrastive, metadata=STATIC)
+    needs_labels: ClassVar[bool] = True
+
+    def losses(
+        self, inputs: LossInputs, mask: Bool[Array, "anchors"], hyperparams: Mapping[str, Any]
+    ) -> Float[Array, "anchors"]:
+        """See :meth:`ScoreTask.losses`."""
+        assert inputs.where is not None
+        same = _require_classes(inputs, self).same
+        identity = jnp.eye(len(mask), dtype=bool)
+        other_view = jnp.roll(identity, len(mask) // 2, axis=1)
+        return self.loss_fn(
+            inputs.neg, inputs.neg, where_pos=(same | other_view) & ~identity & mask[None, :],
+            where=inputs.where & ~same, reduce_fn=None, **hyperparams,
+        )  # fmt: skip
+
+
+@pytree_dataclass
+class SupervisedOracle(SimCLR):
+    """Supervised counterpart of the debiased losses: labels remove false negatives.
+
+    Upper reference for :class:`SimCLR` with :func:`crl_jax.losses.debiased_contrastive` or
+    :func:`crl_jax.losses.bayesian_contrastive`. The data are :class:`LabelledExamples`; pairs not
+    known to share a class are true negatives.
+
+    Attributes:
+      loss_fn: ``loss(pos, neg, *, true_negative, where, reduce_fn, **hyperparams)``. Static.
+
+    The other attributes are those of :class:`SimCLR`.
+
+    References:
+      "Contrastive Learning for Personalized Recommendation", Eq. 6.1.
+    """
+
+    loss_fn: Callable[..., Array] = field(default=oracle_contrastive, metadata=STATIC)
+    needs_labels: ClassVar[bool] = True
+
+    def losses(
+        self, inputs: LossInputs, mask: Bool[Array, "anchors"], hyperparams: Mapping[str, Any]
+    ) -> Float[Array, "anchors"]:
+        """See :meth:`ScoreTask.losses`."""
+        same = _require_classes(inputs, self).same
+        return self.loss_fn(
+            inputs.pos, inputs.neg, true_negative=~same, where=inputs.where, reduce_fn=None,
+            **hyperparams,
+        )  # fmt: skip
+
+
+@pytree_dataclass
+class PuNCE(SimCLR):
+    r"""puNCE: an unlabelled example is a positive with probability :math:`\tau^+`.
+
+    The positives of a labelled view are its other view and all other labelled views of the batch.
+    The loss of an unlabelled view is a mean of two, weighted by :math:`\tau^+` and
+    :math:`1 - \tau^+`: with the same positives, and with its other view alone. All other views are
+    in every denominator. Without labelled examples this is :class:`SimCLR`; with
+    :math:`\tau^+ = 0` it is :class:`SupCon`.
+
+    The data are :class:`LabelledExamples`: labelled positives share one label >= 0, unlabelled
+    examples have a negative one. As in :class:`SupCon`, a view without unlabelled negatives in the
+    batch has loss 0.
+
+    The history reports ``labelled``, the fraction of labelled views, and ``auc``, the AUC of
+    labelled against unlabelled views with a labelled anchor, at least 0.5.
+
+    Attributes:
+      hyperparams: Hyper-parameters of the loss: for puNCE ``tau_plus``, the prior in [0, 1) that an
+        unlabelled example is a positive, and a temperature.
+      loss_fn: ``loss(pos, neg, *, labelled, where_pos, where, reduce_fn, **hyperparams)`` of
+        ``labelled``, ``[anchors]``, of ``pos`` and ``where_pos``, ``[anchors, 1 + keys]``, whose
+        first column is the other view, and of ``neg``, ``[anchors, keys]``. Static.
+
+    The other attributes are those of :class:`SimCLR`.
+
+    References:
+      Acharya et al., `Positive Unlabeled Contrastive Learning
+      <https://arxiv.org/abs/2206.01206>`_, 2022.
+    """
+
+    loss_fn: Callable[..., Array] = field(default=punce, metadata=STATIC)
+    needs_labels: ClassVar[bool] = True
+
+    def check_data(self, data: Any) -> None:
+        """Raises ``ValueError`` for several positive classes, or without unlabelled examples."""
+        if isinstance(data, LabelledExamples):
+            positive = known_labels(data)
+            if len(classes := np.unique(positive)) > 1:
+                raise ValueError(
+                    "`data` must have one label for positives and negative labels for unlabelled "
+                    f"examples, got {', '.join(map(str, classes[:5]))}."
+                )
+            if len(positive) == len(data.labels):
+                raise ValueError(
+                    "`data` must have unlabelled examples, marked by a negative label, got none."
+                )
+        super().check_data(data)
+
+    def losses(
+        self, inputs: LossInputs, mask: Bool[Array, "anchors"], hyperparams: Mapping[str, Any]
+    ) -> Float[Array, "anchors"]:
+        """See :meth:`ScoreTask.losses`."""
+        assert inputs.where is not None
+        labelled = self._labelled(inputs)
+        other_view = jnp.ones_like(labelled)[:, None]
+        return self.loss_fn(
+            jnp.concatenate([inputs.pos[:, None], inputs.neg], axis=1), inputs.neg,
+            labelled=labelled,
+            where_pos=jnp.concatenate([other_view, inputs.where & labelled[None, :]], axis=1),
+            where=inputs.where & ~labelled[None, :],
+            reduce_fn=None, **hyperparams,
+        )  # fmt: skip
+
+    def label_metrics(self, inputs: LossInputs) -> dict[str, Float[Array, ""]]:
+        """Returns ``labelled`` and ``auc``: a single class needs other metrics."""
+        assert inputs.where is not None
+        labelled = self._labelled(inputs)
+        anchors = jnp.broadcast_to(labelled[:, None], inputs.where.shape)
+        classes = ClassMasks(anchors & labelled[None, :], anchors)
+        real = jnp.any(inputs.where, axis=1)
+        fraction = jnp.sum(real & labelled) / jnp.maximum(jnp.sum(real), 1)
+        auc, _ = label_auc(inputs._replace(classes=classes))
+        return {"labelled": fraction.astype(jnp.float32), "auc": auc}
+
+    def _labelled(self, inputs: LossInputs) -> Bool[Array, "anchors"]:
+        return jnp.diagonal(_require_classes(inputs, self).known)
+
+
+def _require_classes(inputs: LossInputs, task: SimCLR) -> ClassMasks:
+    """Raises ``ValueError`` for a batch without labels."""
+    if inputs.classes is None:
+        raise ValueError(f"`data` of {type(task).__name__} must be tasks.LabelledExamples.")
+    return inputs.classes

@@ -10,13 +10,11 @@ from jaxtyping import Array, Int, Key
 
 from .._checks import check_count
 from .._pytree import STATIC, pytree_dataclass
-from ..losses import normalize
 from ..samplers import randint_below
-from ..train import ArrayBatches, Batch, StepContext
-from ._base import with_alpha
-from ._labels import LabelledExamples, LossInputs, class_masks
+from ..train import ArrayBatches, Batch, LossOutput, StepContext
+from ._score_task import LabelledExamples, LossInputs, class_masks
 from ._simclr import SimCLR
-from ._views import cast_like, draw_views
+from ._views import draw_views
 
 
 @pytree_dataclass
@@ -170,7 +168,6 @@ class ClassTriplets(SimCLR):
 
     def check_data(self, data: Any) -> None:
         """Accepts any data: the classes are those of ``pool``."""
-        del data
 
     def batch(self, key: Key[Array, ""], examples: Batch) -> Any:
         """Samples a positive and a negative for each example, and a view of all three."""
@@ -184,14 +181,10 @@ class ClassTriplets(SimCLR):
         examples = jax.tree.map(lambda leaf: leaf[index], self.pool.data)
         return draw_views(self.augment, jax.random.split(key, index.shape[0]), examples)
 
-    def loss(
-        self, params: Any, model_state: Any, batch: Any, ctx: StepContext
-    ) -> tuple[Array, tuple[Any, dict[str, Array]]]:
+    def loss(self, params: Any, model_state: Any, batch: Any, ctx: StepContext) -> LossOutput:
         """Computes the mean over the real queries."""
-        _, variables = self.network_variables(params, model_state)
-        views = jax.tree.map(lambda *x: jnp.concatenate(x), batch.query, batch.pos, batch.neg)
-        z, variables = self.network.apply(params, variables, cast_like(params, views), train=True)
-        query, *keys = jnp.split(normalize(z), 3)
+        views = batch.query, batch.pos, batch.neg
+        (query, *keys), variables = self.encode_views(params, model_state, *views)
         scores = jnp.matmul(query, jnp.concatenate(keys).T, preferred_element_type=jnp.float32)
         n = ctx.where.shape[0]
         # The keys of padding are no negatives, nor is a query's own positive.
@@ -199,5 +192,4 @@ class ClassTriplets(SimCLR):
         where = where & jnp.tile(ctx.where, 2)[None, :]
         classes = class_masks(batch.labels[:n], batch.labels[n:])
         inputs = LossInputs(jnp.diagonal(scores), scores, where, classes)
-        loss, alpha, metrics = self.score_loss(inputs, getattr(model_state, "alpha", None), ctx)
-        return loss, (with_alpha(variables, alpha), metrics)
+        return self.state_loss(inputs, model_state, variables, ctx)

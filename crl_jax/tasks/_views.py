@@ -12,9 +12,10 @@ from .._blocks import map_blocks
 from .._checks import check_count
 from .._floats import cast_floats
 from .._pytree import STATIC
+from ..losses import normalize
 from ..models import Network
 from ..train import Batch, StepContext, Task
-from ._labels import split_labels
+from ._score_task import split_labels
 
 Augment = Callable[[Key[Array, ""], Any], Any]
 """``augment(key, example)`` returns a random view of one example. Either a function, or a pytree
@@ -112,14 +113,20 @@ class TwoViewTask(Task):
     def _apply_in_blocks(
         self, method: str, params: Any, model_state: Any, examples: Any, block_size: int
     ) -> Float[Array, "batch width"]:
-        check_count("block_size", block_size)
         variables = self.network_variables(params, model_state)
+        return map_plain_views(
+            lambda views: self.network.apply(*variables, views, method=method)[0],
+            self.augment, examples, block_size,
+        )  # fmt: skip
 
-        def apply(examples: Any) -> Array:
-            views = plain_views(self.augment, examples)
-            return self.network.apply(*variables, views, method=method)[0]
-
-        return map_blocks(apply, examples, block_size)
+    def encode_views(
+        self, params: Any, model_state: Any, *views: Any
+    ) -> tuple[list[Float[Array, "batch dim"]], Any]:
+        """Returns normalized embeddings of batches of views, and variables, in training mode."""
+        joined = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *views)
+        _, variables = self.network_variables(params, model_state)
+        z, variables = self.network.apply(params, variables, cast_like(params, joined), train=True)
+        return jnp.split(normalize(z), len(views)), variables
 
 
 def check_network(name: str, network: Any) -> None:
@@ -141,11 +148,7 @@ def check_batch_size(task: Task, ctx: StepContext) -> None:
 
 
 def as_pytree(name: str, augment: Any) -> Any:
-    """Wraps a function as a pytree without leaves; pytrees are returned unchanged.
-
-    Raises:
-      ValueError: If ``augment`` is not callable, or a class.
-    """
+    """Wraps a function as a pytree without leaves; pytrees are returned unchanged."""
     if isinstance(augment, type) or not callable(augment):
         raise ValueError(
             f"`{name}` must be callable as {name}(key, example), got {augment!r:.100}."
@@ -167,27 +170,27 @@ def plain_views(augment: Any, examples: Any) -> Any:
     return examples if plain is None else jax.vmap(plain)(examples)
 
 
+def map_plain_views(fn: Callable[[Any], Any], augment: Any, examples: Any, block_size: int) -> Any:
+    """Applies a function of views to the plain views of examples, in blocks."""
+    check_count("block_size", block_size)
+    return map_blocks(lambda block: fn(plain_views(augment, block)), examples, block_size)
+
+
 def _method(augment: Any, name: str) -> Callable[..., Any] | None:
     """Looks up an optional method, also through ``jax.tree_util.Partial``."""
     return getattr(augment, name, getattr(getattr(augment, "func", None), name, None))
 
 
 def replace_params(params: Any, pretrained: Any, path: tuple[str, ...] = ()) -> Any:
-    """Replaces parameters by the pretrained ones of the same names.
-
-    Raises:
-      ValueError: If a name is unknown, or a shape differs.
-    """
-    where = "/".join(path)
+    """Replaces parameters by pretrained ones of known names and equal shapes."""
+    where, is_dict = "/".join(path), isinstance(pretrained, dict)
     if not isinstance(params, dict):
-        if isinstance(pretrained, dict) or jnp.shape(pretrained) != params.shape:
-            got = "a dictionary" if isinstance(pretrained, dict) else jnp.shape(pretrained)
+        if is_dict or jnp.shape(pretrained) != params.shape:
+            got = "a dictionary" if is_dict else jnp.shape(pretrained)
             raise ValueError(f"`pretrained` must have {where} of shape {params.shape}, got {got}.")
         return jnp.asarray(pretrained).astype(params.dtype)
-    if not isinstance(pretrained, dict) or not pretrained.keys() <= params.keys():
-        unknown = pretrained
-        if isinstance(pretrained, dict):
-            unknown = sorted(map(str, pretrained.keys() - params.keys()))
+    if not is_dict or not pretrained.keys() <= params.keys():
+        unknown = sorted(map(str, pretrained.keys() - params.keys())) if is_dict else pretrained
         raise ValueError(
             f"`pretrained` must name parameters of {where or 'the network'}, got {unknown!r:.100}."
         )

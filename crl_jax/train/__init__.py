@@ -9,9 +9,6 @@ from . import rows as rows
 from ._batches import ArrayBatches as ArrayBatches
 from ._batches import HostBatches as HostBatches
 from ._batches import local_batch_size as local_batch_size
-from ._callbacks import Callback as Callback
-from ._callbacks import Progress as Progress
-from ._callbacks import TrainingLoop as TrainingLoop
 from ._checkpoint import Checkpoint as Checkpoint
 from ._checkpoint import SharedCheckpoint as SharedCheckpoint
 from ._checkpoint import load_checkpoint as load_checkpoint
@@ -21,12 +18,16 @@ from ._epoch import initial_state as initial_state
 from ._fingerprint import computation_hash as computation_hash
 from ._fit import FitResult as FitResult
 from ._fit import TrainingDiverged as TrainingDiverged
+from ._fit import broadcast_run_params as broadcast_run_params
 from ._fit import fit as fit
 from ._hooks import BestState as BestState
+from ._hooks import Callback as Callback
 from ._hooks import EarlyStopping as EarlyStopping
 from ._hooks import EpochReport as EpochReport
 from ._hooks import FinalValue as FinalValue
 from ._hooks import Hook as Hook
+from ._hooks import Progress as Progress
+from ._hooks import TrainingLoop as TrainingLoop
 from ._hooks import ValidationMetrics as ValidationMetrics
 from ._jit import jit as jit
 from ._jit import set_compiler_options as set_compiler_options
@@ -57,9 +58,9 @@ from ._sweep import Selection as Selection
 from ._sweep import grid as grid
 from ._sweep import select_best as select_best
 from ._task import Batch as Batch
+from ._task import LossOutput as LossOutput
 from ._task import RowTask as RowTask
 from ._task import State as State
 from ._task import StepContext as StepContext
 from ._task import Task as Task
 from ._task import stream as stream
-from ._validation import broadcast_run_params as broadcast_run_params

@@ -76,7 +76,9 @@ class HostBatches:
         local, first, last = _local_range(config), 0, None
         while True:
             chunk = list(itertools.islice(batches, self.chunk))
-            n_batches = _max_over_processes(len(chunk)) if _is_shared(config) else len(chunk)
+            n_batches = len(chunk)
+            if _is_shared(config):
+                n_batches = int(np.max(multihost_utils.process_allgather(np.asarray(n_batches))))
             if not n_batches:
                 return
             last = chunk[-1] if chunk else last
@@ -117,10 +119,6 @@ def _local_range(config: TrainConfig) -> range:
             f"`mesh` must have the devices of a process adjacent along {DATA}, got {config.mesh}."
         )
     return local
-
-
-def _max_over_processes(count: int) -> int:
-    return int(np.max(multihost_utils.process_allgather(np.asarray(count))))
 
 
 def _make_global(steps: Steps, config: TrainConfig) -> Steps:

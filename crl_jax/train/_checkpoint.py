@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array
 
 from .._files import whole
-from ._callbacks import Callback, TrainingLoop
+from ._hooks import Callback, TrainingLoop
 
 _HEADER = "header"
 _STATE, _META = "state", "meta"
@@ -174,17 +174,18 @@ class SharedCheckpoint(Callback):
         meta = self._restore(latest, _META, orbax.args.JsonRestore())
         loop.restore_metadata(self._folder, meta, self._fingerprint)
         leaves = _leaves_by_name(_unwrap_keys(loop.state), ".")
-        args = {name: self._restore_args(leaf) for name, leaf in leaves.items() if leaf.size}
+        # Tables are padded for the mesh that wrote them. With strict=False Orbax truncates the
+        # padding or adds that of the current mesh.
+        args = {
+            name: orbax.ArrayRestoreArgs(
+                sharding=leaf.sharding, global_shape=leaf.shape, dtype=leaf.dtype, strict=False
+            )
+            for name, leaf in leaves.items()
+            if leaf.size
+        }
         leaves |= self._restore(latest, _STATE, orbax.args.PyTreeRestore(restore_args=args))
         loop.state = _wrap_keys(
             jax.tree.unflatten(jax.tree.structure(loop.state), leaves.values()), loop.state
-        )
-
-    def _restore_args(self, leaf: jax.Array) -> Any:
-        # Tables are padded for the mesh that wrote them. With strict=False Orbax truncates the
-        # padding or adds that of the current mesh.
-        return self._orbax.ArrayRestoreArgs(
-            sharding=leaf.sharding, global_shape=leaf.shape, dtype=leaf.dtype, strict=False
         )
 
     def _restore(self, step: int, name: str, item_args: Any) -> Any:
@@ -200,7 +201,12 @@ class SharedCheckpoint(Callback):
 
     def on_report(self, loop: TrainingLoop) -> None:
         """Saves the state if enough time has passed on the first process's clock."""
-        if _broadcast_from_first(time.monotonic() - self._saved >= self._seconds):
+        is_due = np.asarray(time.monotonic() - self._saved >= self._seconds)
+        if jax.process_count() > 1:  # either all processes save or none
+            from jax.experimental.multihost_utils import broadcast_one_to_all
+
+            is_due = broadcast_one_to_all(is_due)
+        if is_due:
             self._save(loop)
 
     def on_end(self, loop: TrainingLoop) -> None:
@@ -224,15 +230,6 @@ def _leaves_by_name(tree: Any, separator: str) -> dict[str, Any]:
         jax.tree_util.keystr(path, simple=True, separator=separator): leaf
         for path, leaf in jax.tree.leaves_with_path(tree)
     }
-
-
-def _broadcast_from_first(value: bool) -> bool:
-    """The first process's value: either all processes save or none."""
-    if jax.process_count() == 1:
-        return value
-    from jax.experimental.multihost_utils import broadcast_one_to_all
-
-    return bool(broadcast_one_to_all(np.asarray(value)))
 
 
 def _is_key(x: Array) -> bool:

@@ -1,7 +1,7 @@
 """Compiled programs of :func:`crl_jax.train.fit`: epochs of all runs, or chunks of host batches."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -9,16 +9,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int, Integer, Key
+from jaxtyping import Array, Bool, Integer, Key
 
 from ._batches import HostBatches
 from ._hooks import EpochReport, Hook
-from ._jit import jit
+from ._jit import CompiledFunction, jit
 from ._optimizers import AnyOptimizer, Optimizer, RowOptimizer
 from ._scan import Steps, TrainConfig, run_steps
 from ._sharding import Sharding
 from ._task import State, Task, stream
-from ._validation import check_metric_names, replace_leaf
 
 
 class RunStates(NamedTuple):
@@ -33,6 +32,9 @@ class RunStates(NamedTuple):
     state: State
     hook_states: tuple[Any, ...]
     stopped: Bool[Array, "runs"]
+
+
+_Measured = tuple[RunStates, dict[str, Array]]
 
 
 @dataclass(frozen=True)
@@ -53,10 +55,169 @@ class Inputs(NamedTuple):
     batches: Any
     hooks: tuple[Hook, ...]
 
-    @property
-    def is_row_optimizer(self) -> bool:
-        """Whether steps update the rows of a batch only."""
-        return isinstance(self.optimizer, RowOptimizer)
+
+class _Run(NamedTuple):
+    """One run inside a compiled program: task and optimizer have its swept hyper-parameters."""
+
+    task: Task
+    optimizer: AnyOptimizer
+    params: dict[str, Array]
+    inputs: Inputs
+    static: StaticInputs
+
+    @classmethod
+    def from_inputs(cls, params: dict[str, Array], inputs: Inputs, static: StaticInputs) -> "_Run":
+        parts = {"task": inputs.task, "optimizer": inputs.optimizer}
+        for path in static.swept_paths:
+            parts = replace_leaf(parts, path, params[path])
+        optimizer = parts["optimizer"]
+        if (
+            isinstance(optimizer, (Optimizer, RowOptimizer))
+            and static.updates_per_epoch is not None
+        ):
+            n_steps = params["epochs"] * static.updates_per_epoch
+            optimizer = dataclasses.replace(optimizer, n_steps=n_steps)
+        return cls(parts["task"], optimizer, params, inputs, static)
+
+    def start_epoch(self, state: State, epoch: Array) -> tuple[State, Key[Array, ""]]:
+        key, params = jax.random.fold_in(state.key, epoch), state.params
+        if self.static.sharding is not None:
+            params = self.static.sharding.unpad(params, n_batch_axes=0)
+        model_state = self.task.start_epoch(key, params, state.model_state, epoch)
+        return state._replace(model_state=model_state), key
+
+    def run_steps(
+        self, state: State, steps: Steps, epoch: Array, data: Any = None
+    ) -> tuple[State, dict[str, Array]]:
+        progress = epoch.astype(jnp.float32) / self.params["epochs"].astype(jnp.float32)
+        return run_steps(
+            self.task, self.optimizer, state, steps,
+            config=self.static.config, data=data, epoch=epoch, progress=progress,
+        )  # fmt: skip
+
+    def flush(self, state: State) -> State:
+        """Applies pending lazy updates, since hooks and the start of an epoch read whole tables."""
+        if not isinstance(self.optimizer, RowOptimizer):
+            return state
+        params, opt_state = self.optimizer.flush_lazy_updates(
+            state.params, state.opt_state, state.step, self.static.config.mesh
+        )
+        return state._replace(params=params, opt_state=opt_state)
+
+    def measure(self, before: RunStates, values: dict[str, Array], epoch: Array) -> _Measured:
+        """Evaluates the hooks and whether the run stops."""
+        if self.static.sharding is not None:
+            before = self.static.sharding.unpad(before, n_batch_axes=0)
+        stopped = (epoch >= self.params["epochs"]) | ~jnp.isfinite(values["loss"])
+        hook_states = []
+        for hook, hook_state in zip(self.inputs.hooks, before.hook_states, strict=True):
+            report = EpochReport(epoch, values, before.stopped, self.static.config.mesh)
+            hook_state, metrics, stop = hook.measure(self.task, before.state, hook_state, report)
+            for name in metrics:
+                if name in values or name in ("epoch", "seconds"):
+                    raise ValueError(f"Metric names of hooks must be unique, got {name!r} twice.")
+            hook_states.append(hook_state)
+            values, stopped = {**values, **metrics}, stopped | stop
+        return RunStates(before.state, tuple(hook_states), before.stopped | stopped), values
+
+
+@partial(jit, static_argnames="static")
+def start_runs(runs: dict[str, Array], inputs: Inputs, *, static: StaticInputs) -> RunStates:
+    """Initial states of the runs."""
+
+    def one(params: dict[str, Array]) -> RunStates:
+        run = _Run.from_inputs(params, inputs, static)
+        state = initial_state(run.task, run.optimizer, params["seed"])
+        hook_states = tuple(hook.init(run.task, state) for hook in inputs.hooks)
+        return RunStates(state, hook_states, jnp.bool_(False))
+
+    state = jax.vmap(one)(runs)
+    return state if static.sharding is None else static.sharding.pad(state)
+
+
+def _over_runs(one: Callable[..., Any]) -> CompiledFunction:
+    """Compiles ``one(run, states, values, steps, epoch, n_epochs)`` for all runs.
+
+    By ``vmap``, except that a single run is not batched, since batched gathers cost more, and that
+    runs with row updates are mapped sequentially: batching brings them nothing and costs them cache
+    locality. ``state`` is donated; it comes first in the results. ``values`` has an axis ``runs``.
+    """
+
+    def program(
+        state: RunStates,
+        values: Any = (),
+        steps: Steps | None = None,
+        *,
+        runs: dict[str, Array],
+        inputs: Inputs,
+        epoch: Array,
+        static: StaticInputs,
+        n_epochs: int = 1,
+    ) -> Any:
+        def for_run(state: RunStates, params: dict[str, Array], values: Any) -> Any:
+            return one(
+                _Run.from_inputs(params, inputs, static), state, values, steps, epoch, n_epochs
+            )
+
+        sharding, is_row = static.sharding, isinstance(inputs.optimizer, RowOptimizer)
+        if sharding is not None:
+            # Padding copies tables: row updates must not pay for this in each step.
+            state = sharding.pad(state) if is_row else sharding.unpad(state)
+        arguments = state, runs, values
+        if len(runs["seed"]) == 1:
+            single = jax.tree.map(lambda leaf: leaf[0], arguments)
+            outputs = jax.tree.map(lambda leaf: leaf[None], for_run(*single))
+        elif is_row:
+            outputs = jax.lax.map(lambda x: for_run(*x), arguments)
+        else:
+            outputs = jax.vmap(for_run)(*arguments)
+        if sharding is None:
+            return outputs
+        return sharding.pad(outputs[0]), sharding.replicate(outputs[1])
+
+    program.__name__ = one.__name__
+    return jit(program, static_argnames=("static", "n_epochs"), donate_argnames="state")
+
+
+@_over_runs
+def run_epochs(
+    run: _Run, before: RunStates, values: Any, steps: Any, epoch: Array, n_epochs: int
+) -> _Measured:
+    """Trains every run for ``n_epochs`` epochs and returns their report."""
+    batches = run.inputs.batches
+
+    def run_epoch(state: State, epoch: Array) -> tuple[State, dict[str, Array]]:
+        state, key = run.start_epoch(state, epoch)
+        steps = batches.epoch(key, run.static.config)
+        state, means = run.run_steps(state, steps, epoch, batches.data)
+        return run.flush(state), means
+
+    epochs = epoch + jnp.arange(n_epochs, dtype=jnp.int32)
+    after, reports = jax.lax.scan(run_epoch, before.state, epochs)
+    report = jax.tree.map(jnp.mean, reports)
+    return run.measure(before._replace(state=after), report, epochs[-1] + 1)
+
+
+def run_epochs_from_host(
+    batches: HostBatches, state: RunStates, *, epoch: np.int32, n_epochs: int, **fixed: Any
+) -> _Measured:
+    """:func:`run_epochs` on batches from the host, one chunk per compiled call."""
+    sums: dict[str, Array] = {}
+    total = 0.0
+    for current in map(np.int32, range(epoch, epoch + n_epochs)):
+        state, keys = _start_epoch(state, epoch=current, **fixed)
+        # All runs see the same examples with separate random keys.
+        for steps in batches.chunks(int(current), fixed["static"].config):
+            state, report = _run_chunk(state, keys, steps, epoch=current, **fixed)
+            n = float(np.sum(steps.n))
+            total += n
+            sums = {name: sums.get(name, 0) + n * value for name, value in report.items()}
+        if isinstance(fixed["inputs"].optimizer, RowOptimizer):
+            state, _ = _flush(state, epoch=current, **fixed)
+    if not total:
+        raise ValueError(f"`batches` must hold an example in each epoch, got none in {epoch}.")
+    report = {name: value / total for name, value in sums.items()}
+    return _measure(state, report, epoch=np.int32(epoch + n_epochs), **fixed)
 
 
 def trace_chunk(batches: HostBatches, state: RunStates, **kwargs: Any) -> Any:
@@ -65,169 +226,29 @@ def trace_chunk(batches: HostBatches, state: RunStates, **kwargs: Any) -> Any:
     return _run_chunk.trace(state, state.state.key, steps, **kwargs)
 
 
-def _with_run_params(
-    inputs: Inputs, run: dict[str, Array], static: StaticInputs
-) -> tuple[Task, AnyOptimizer]:
-    """Task and optimizer with the swept hyper-parameters of one run."""
-    parts = {"task": inputs.task, "optimizer": inputs.optimizer}
-    for path in static.swept_paths:
-        parts = replace_leaf(parts, path, run[path])
-    optimizer = parts["optimizer"]
-    if isinstance(optimizer, (Optimizer, RowOptimizer)) and static.updates_per_epoch is not None:
-        n_steps = run["epochs"] * static.updates_per_epoch
-        optimizer = dataclasses.replace(optimizer, n_steps=n_steps)
-    return parts["task"], optimizer
+@_over_runs
+def _start_epoch(
+    run: _Run, before: RunStates, values: Any, steps: Any, epoch: Array, _: int
+) -> Any:
+    state, key = run.start_epoch(before.state, epoch)
+    return before._replace(state=state), key
 
 
-@partial(jit, static_argnames="static")
-def start_runs(runs: dict[str, Array], inputs: Inputs, *, static: StaticInputs) -> RunStates:
-    """Initial states of the runs."""
-
-    def one(run: dict[str, Array]) -> RunStates:
-        task, optimizer = _with_run_params(inputs, run, static)
-        state = initial_state(task, optimizer, run["seed"])
-        hook_states = tuple(hook.init(task, state) for hook in inputs.hooks)
-        return RunStates(state, hook_states, jnp.bool_(False))
-
-    state = jax.vmap(one)(runs)
-    return state if static.sharding is None else static.sharding.pad(state)
+@_over_runs
+def _run_chunk(run: _Run, before: RunStates, key: Any, steps: Steps, epoch: Array, _: int) -> Any:
+    keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(steps.key)
+    state, report = run.run_steps(before.state, steps._replace(key=keys), epoch)
+    return before._replace(state=state), report
 
 
-@partial(jit, static_argnames=("static", "n_epochs"), donate_argnames="state")
-def run_epochs(
-    state: RunStates,
-    *,
-    runs: dict[str, Array],
-    inputs: Inputs,
-    epoch: Int[Array, ""],
-    static: StaticInputs,
-    n_epochs: int,
-) -> tuple[RunStates, dict[str, Array]]:
-    """Trains every run for ``n_epochs`` epochs and returns their report."""
-
-    def one(before: RunStates, run: dict[str, Array]) -> tuple[RunStates, dict[str, Array]]:
-        task, optimizer = _with_run_params(inputs, run, static)
-        batches = inputs.batches
-
-        def run_epoch(state: State, epoch: Array) -> tuple[State, dict[str, Array]]:
-            state, key = _start_epoch(task, state, epoch, static.sharding)
-            state, means = run_steps(
-                task,
-                optimizer,
-                state,
-                batches.epoch(key, static.config),
-                config=static.config,
-                data=batches.data,
-                epoch=epoch,
-                progress=_progress(epoch, run),
-            )
-            return _flush_lazy_updates(optimizer, state, static.config), means
-
-        epochs = epoch + jnp.arange(n_epochs, dtype=jnp.int32)
-        after, reports = jax.lax.scan(run_epoch, before.state, epochs)
-        report = jax.tree.map(jnp.mean, reports)
-        return _measure(
-            task, inputs.hooks, before._replace(state=after), run, report, epochs[-1] + 1, static
-        )
-
-    return _over_runs(one, (state, runs), inputs, static)
+@_over_runs
+def _flush(run: _Run, before: RunStates, values: Any, steps: Any, epoch: Array, _: int) -> Any:
+    return before._replace(state=run.flush(before.state)), ()
 
 
-def run_epochs_from_host(
-    batches: HostBatches,
-    state: RunStates,
-    *,
-    runs: dict[str, Array],
-    inputs: Inputs,
-    epoch: np.int32,
-    static: StaticInputs,
-    n_epochs: int,
-) -> tuple[RunStates, dict[str, Array]]:
-    """:func:`run_epochs` on batches from the host, one chunk per compiled call."""
-    sums: dict[str, Array] = {}
-    total = 0.0
-    fixed = dict(runs=runs, inputs=inputs, static=static)
-    for current in range(int(epoch), int(epoch) + n_epochs):
-        state, keys = _start_epoch_of_runs(state, epoch=np.int32(current), **fixed)
-        # All runs see the same examples with separate random keys.
-        for steps in batches.chunks(current, static.config):
-            state, report = _run_chunk(state, keys, steps, epoch=np.int32(current), **fixed)
-            n = float(np.sum(steps.n))
-            total += n
-            sums = {name: sums.get(name, 0) + n * value for name, value in report.items()}
-        if inputs.is_row_optimizer:
-            state = _flush_runs(state, **fixed)
-    if not total:
-        raise ValueError(f"`batches` must hold an example in each epoch, got none in {epoch}.")
-    report = {name: value / total for name, value in sums.items()}
-    return _measure_runs(state, report, epoch=np.int32(epoch + n_epochs), **fixed)
-
-
-@partial(jit, static_argnames="static", donate_argnames="state")
-def _start_epoch_of_runs(
-    state: RunStates, *, runs: dict[str, Array], inputs: Inputs, epoch: Array, static: StaticInputs
-) -> tuple[RunStates, Key[Array, "runs"]]:
-    def one(before: RunStates, run: dict[str, Array]) -> tuple[RunStates, Array]:
-        task, _ = _with_run_params(inputs, run, static)
-        after, key = _start_epoch(task, before.state, epoch, static.sharding)
-        return before._replace(state=after), key
-
-    return _over_runs(one, (state, runs), inputs, static)
-
-
-@partial(jit, static_argnames="static", donate_argnames="state")
-def _run_chunk(
-    state: RunStates,
-    keys: Key[Array, "runs"],
-    steps: Steps,
-    *,
-    runs: dict[str, Array],
-    inputs: Inputs,
-    epoch: Array,
-    static: StaticInputs,
-) -> tuple[RunStates, dict[str, Array]]:
-    def one(
-        before: RunStates, run: dict[str, Array], key: Array
-    ) -> tuple[RunStates, dict[str, Array]]:
-        task, optimizer = _with_run_params(inputs, run, static)
-        keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(steps.key)
-        after, report = run_steps(
-            task, optimizer, before.state, steps._replace(key=keys),
-            config=static.config, epoch=epoch, progress=_progress(epoch, run),
-        )  # fmt: skip
-        return before._replace(state=after), report
-
-    return _over_runs(one, (state, runs, keys), inputs, static)
-
-
-@partial(jit, static_argnames="static", donate_argnames="state")
-def _flush_runs(
-    state: RunStates, *, runs: dict[str, Array], inputs: Inputs, static: StaticInputs
-) -> RunStates:
-    def one(before: RunStates, run: dict[str, Array]) -> RunStates:
-        _, optimizer = _with_run_params(inputs, run, static)
-        return before._replace(state=_flush_lazy_updates(optimizer, before.state, static.config))
-
-    return _over_runs(one, (state, runs), inputs, static)
-
-
-@partial(jit, static_argnames="static", donate_argnames="state")
-def _measure_runs(
-    state: RunStates,
-    report: dict[str, Array],
-    *,
-    runs: dict[str, Array],
-    inputs: Inputs,
-    epoch: Array,
-    static: StaticInputs,
-) -> tuple[RunStates, dict[str, Array]]:
-    def one(
-        before: RunStates, run: dict[str, Array], report: Any
-    ) -> tuple[RunStates, dict[str, Array]]:
-        task, _ = _with_run_params(inputs, run, static)
-        return _measure(task, inputs.hooks, before, run, report, epoch, static)
-
-    return _over_runs(one, (state, runs, report), inputs, static)
+@_over_runs
+def _measure(run: _Run, before: RunStates, report: Any, steps: Any, epoch: Array, _: int) -> Any:
+    return run.measure(before, report, epoch)
 
 
 def initial_state(task: Task, optimizer: AnyOptimizer, seed: Integer[Array, ""] | int) -> State:
@@ -253,76 +274,16 @@ def _strong_type(x: Array) -> Array:
     return jax.lax.convert_element_type(x, x.dtype)
 
 
-def _start_epoch(
-    task: Task, state: State, epoch: Array, sharding: Sharding | None
-) -> tuple[State, Key[Array, ""]]:
-    key = jax.random.fold_in(state.key, epoch)
-    params = state.params if sharding is None else sharding.unpad(state.params, n_batch_axes=0)
-    model_state = task.start_epoch(key, params, state.model_state, epoch)
-    return state._replace(model_state=model_state), key
-
-
-def _flush_lazy_updates(optimizer: AnyOptimizer, state: State, config: TrainConfig) -> State:
-    """Applies pending lazy updates, since hooks and the start of an epoch read whole tables."""
-    if not isinstance(optimizer, RowOptimizer):
-        return state
-    params, opt_state = optimizer.flush_lazy_updates(
-        state.params, state.opt_state, state.step, config.mesh
-    )
-    return state._replace(params=params, opt_state=opt_state)
-
-
-def _progress(epoch: Array, run: dict[str, Array]) -> Array:
-    return epoch.astype(jnp.float32) / run["epochs"].astype(jnp.float32)
-
-
-def _measure(
-    task: Task,
-    hooks: tuple[Hook, ...],
-    runs: RunStates,
-    run: dict[str, Array],
-    values: dict[str, Array],
-    epoch: Array,
-    static: StaticInputs,
-) -> tuple[RunStates, dict[str, Array]]:
-    """Evaluates the hooks of one run and whether it stops."""
-    if static.sharding is not None:
-        runs = static.sharding.unpad(runs, n_batch_axes=0)
-    stopped = (epoch >= run["epochs"]) | ~jnp.isfinite(values["loss"])
-    hook_states = []
-    for hook, hook_state in zip(hooks, runs.hook_states, strict=True):
-        report = EpochReport(epoch, values, runs.stopped, static.config.mesh)
-        hook_state, metrics, stop = hook.measure(task, runs.state, hook_state, report)
-        check_metric_names(metrics, values)
-        hook_states.append(hook_state)
-        values, stopped = {**values, **metrics}, stopped | stop
-    return RunStates(runs.state, tuple(hook_states), runs.stopped | stopped), values
-
-
-def _over_runs(
-    one: Callable[..., Any], arguments: tuple[Any, ...], inputs: Inputs, static: StaticInputs
-) -> Any:
-    """Maps ``one`` over runs.
-
-    By ``vmap``, except that a single run is not batched, since batched gathers cost more, and that
-    runs with row updates are mapped sequentially: batching brings them nothing and costs them cache
-    locality. The run states, which come first in arguments and results, are sharded by
-    ``static.sharding``.
-    """
-    sharding = static.sharding
-    if sharding is not None:
-        # Padding copies tables: row updates must not pay for this in each step.
-        constrain = sharding.pad if inputs.is_row_optimizer else sharding.unpad
-        arguments = (constrain(arguments[0]), *arguments[1:])
-    if len(jax.tree.leaves(arguments)[0]) == 1:
-        single = jax.tree.map(lambda leaf: leaf[0], arguments)
-        outputs = jax.tree.map(lambda leaf: leaf[None], one(*single))
-    elif inputs.is_row_optimizer:
-        outputs = jax.lax.map(lambda x: one(*x), arguments)
-    else:
-        outputs = jax.vmap(one)(*arguments)
-    if sharding is None:
-        return outputs
-    if isinstance(outputs, RunStates):
-        return sharding.pad(outputs)
-    return (sharding.pad(outputs[0]), *sharding.replicate(outputs[1:]))
+def replace_leaf(tree: Any, path: str, value: Any) -> Any:
+    """Returns the tree with the leaf at a path of names, joined by dots, replaced."""
+    head, _, rest = path.partition(".")
+    names = list(tree) if isinstance(tree, Mapping) else [
+        f.name for f in dataclasses.fields(tree) if not f.metadata.get("static")
+    ]  # fmt: skip
+    if head not in names:
+        raise ValueError(f"`sweep` must name leaves, which are {sorted(names)}, got {head!r}.")
+    child = tree[head] if isinstance(tree, Mapping) else getattr(tree, head)
+    new = replace_leaf(child, rest, value) if rest else value
+    if isinstance(tree, Mapping):
+        return {**tree, head: new}
+    return dataclasses.replace(tree, **{head: new})

@@ -14,17 +14,20 @@ _MAX_LISTED = 4
 """Arrays up to this size are stored as lists, larger ones as hashes."""
 
 
-def describe_leaves(tree: Any) -> dict[str, Any]:
-    """Values of small leaves and hashes of large ones, by path."""
+def fingerprint(
+    run_params: dict[str, np.ndarray], inputs: Any, settings: list[Any], trace: Callable[[], Any]
+) -> dict[str, Any]:
+    """Fingerprint of a training: run parameters, data, and computation as JAX's version prints it.
+
+    Small leaves are described by their values, large ones by hashes, both by path.
+    """
+    leaves = jax.tree.leaves_with_path({"batches": inputs.batches, **inputs._asdict()})
     return {
-        jax.tree_util.keystr(path, simple=True, separator="."): _describe(leaf)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+        "runs": {name: value.tolist() for name, value in run_params.items()},
+        **{jax.tree_util.keystr(p, simple=True, separator="."): _describe(x) for p, x in leaves},
+        "choice": settings,
+        "program": {"jax": jax.__version__, "sha256": _hash_jaxpr(trace().jaxpr)},
     }
-
-
-def hash_program(traced: Any) -> dict[str, str]:
-    """Hash of a traced program and the version of JAX, on which its text depends."""
-    return {"jax": jax.__version__, "sha256": _hash_jaxpr(traced.jaxpr)}
 
 
 def computation_hash(fn: Callable[..., Any], *args: Any) -> str:

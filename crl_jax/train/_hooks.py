@@ -1,4 +1,4 @@
-"""Hooks: metrics and early stopping, evaluated on the device inside the compiled epochs."""
+"""Hooks, which run on the device inside the compiled epochs, and callbacks on the host."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,6 +10,8 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int
 
 from .._pytree import STATIC, pytree_dataclass
+from ._fingerprint import check_fingerprint
+from ._sharding import Sharding
 from ._task import State, Task
 
 
@@ -29,6 +31,9 @@ class EpochReport(NamedTuple):
     mesh: Mesh | None = None
 
 
+Measurement = tuple[Any, dict[str, Array], Bool[Array, ""]]
+
+
 @dataclass(frozen=True)
 class Hook:
     """Base class of hooks, which run on the device every ``eval_every`` epochs.
@@ -39,14 +44,12 @@ class Hook:
 
     def init(self, task: Task, state: State) -> Any:
         """Returns the initial hook state."""
-        del task, state
         return ()
 
     def measure(
         self, task: Task, state: State, hook_state: Any, report: EpochReport
-    ) -> tuple[Any, dict[str, Array], Bool[Array, ""]]:
+    ) -> Measurement:
         """Returns the new hook state, metrics for the report, and whether the run stops."""
-        del task, state, report
         return hook_state, {}, jnp.bool_(False)
 
 
@@ -67,7 +70,7 @@ class ValidationMetrics(Hook):
 
     def measure(
         self, task: Task, state: State, hook_state: Any, report: EpochReport
-    ) -> tuple[Any, dict[str, Array], Bool[Array, ""]]:
+    ) -> Measurement:
         """Returns the metrics; the run continues."""
         return hook_state, self.metrics(task, state.params, state.model_state), jnp.bool_(False)
 
@@ -101,15 +104,13 @@ class EarlyStopping(Hook):
 
     def init(self, task: Task, state: State) -> BestState:
         """Returns the initial parameters without a score."""
-        del task
         # No NaN, which ``jax_debug_nans`` would report.
         return BestState(state.params, jnp.float32(-jnp.inf), jnp.int32(0))
 
     def measure(
-        self, task: Task, state: State, hook_state: BestState, report: EpochReport
-    ) -> tuple[BestState, dict[str, Array], Bool[Array, ""]]:
+        self, task: Task, state: State, hook_state: Any, report: EpochReport
+    ) -> Measurement:
         """Keeps the parameters if their score is the best so far."""
-        del task
         if self.metric is None:
             score, better = hook_state.score, ~report.stopped
         else:
@@ -118,15 +119,11 @@ class EarlyStopping(Hook):
             improved = (hook_state.epoch == 0) | (score > hook_state.score)
             better = ~report.stopped & ~jnp.isnan(score) & improved
         epoch = jnp.where(better, report.epoch, hook_state.epoch)
-        best = BestState(
-            jax.tree.map(
-                lambda new, old: jnp.where(better, new, old), state.params, hook_state.params
-            ),
-            jnp.where(better, score, hook_state.score),
-            epoch,
+        params, score = jax.tree.map(
+            lambda new, old: jnp.where(better, new, old), (state.params, score), hook_state[:2]
         )
         waited = jnp.int32(0) if self.metric is None else report.epoch - epoch
-        return best, {}, waited >= self.patience
+        return BestState(params, score, epoch), {}, waited >= self.patience
 
 
 @pytree_dataclass
@@ -141,15 +138,85 @@ class FinalValue(Hook):
 
     def init(self, task: Task, state: State) -> Any:
         """Returns the value of the initial state."""
-        del task
         return self.value_fn(state)
 
     def measure(
         self, task: Task, state: State, hook_state: Any, report: EpochReport
-    ) -> tuple[Any, dict[str, Array], Bool[Array, ""]]:
+    ) -> Measurement:
         """Records the current value for runs that have not stopped."""
-        del task
         value = jax.tree.map(
             lambda new, old: jnp.where(report.stopped, old, new), self.value_fn(state), hook_state
         )
         return value, {}, jnp.bool_(False)
+
+
+@dataclass
+class TrainingLoop:
+    """Host-side state of a training, visible to callbacks, which may replace it at the start.
+
+    Attributes:
+      state: The :class:`RunStates` on the device.
+      epoch: Number of completed epochs.
+      history: Reports, one dictionary each.
+      seconds: Training time.
+      sharding: Sharding of the state; None for a single device.
+      fingerprint: Function that returns the fingerprint of the training: its run parameters, data
+        and program.
+    """
+
+    state: Any
+    epoch: int
+    history: list[dict[str, Any]]
+    seconds: float
+    sharding: Sharding | None = None
+    fingerprint: Callable[[], dict[str, Any]] = dict
+
+    def metadata(self, fingerprint: dict[str, Any]) -> dict[str, Any]:
+        """Returns the metadata of a checkpoint."""
+        progress = {"epoch": self.epoch, "history": self.history, "seconds": self.seconds}
+        return {"fingerprint": fingerprint, **progress}
+
+    def restore_metadata(
+        self, path: Any, metadata: dict[str, Any], fingerprint: dict[str, Any]
+    ) -> None:
+        """Restores epoch and history; ``ValueError`` if the fingerprints differ."""
+        check_fingerprint(path, metadata["fingerprint"], fingerprint)
+        self.epoch, self.history = metadata["epoch"], metadata["history"]
+        self.seconds = metadata["seconds"]
+
+    def unpadded_state(self) -> Any:
+        """Returns the state without the rows that pad tables on several devices."""
+        return self.state if self.sharding is None else self.sharding.remove_padding(self.state)
+
+
+class Callback:
+    """Base class of callbacks, which observe a training from the host."""
+
+    def on_start(self, loop: TrainingLoop) -> None:
+        """Called before the first epoch."""
+
+    def on_report(self, loop: TrainingLoop) -> None:
+        """Called after each report, the last entry of ``loop.history``."""
+
+    def on_end(self, loop: TrainingLoop) -> None:
+        """Called after the last epoch."""
+
+
+class Progress(Callback):
+    """Calls a function with each entry of the history, including those of a checkpoint.
+
+    Args:
+      report_fn: ``report_fn(entry)``.
+    """
+
+    def __init__(self, report_fn: Callable[[dict[str, Any]], None]):
+        self._report_fn = report_fn
+
+    def on_start(self, loop: TrainingLoop) -> None:
+        """Reports the entries restored from a checkpoint."""
+        for entry in loop.history:
+            self._report_fn(entry)
+
+    def on_report(self, loop: TrainingLoop) -> None:
+        """Reports the new entry."""
+        self._report_fn(loop.history[-1])

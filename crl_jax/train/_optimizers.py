@@ -251,9 +251,8 @@ def wrap_optax(optimizer: Any) -> Any:
     """Wraps an object with Optax's ``init`` and ``update``; others are returned unchanged."""
     if isinstance(optimizer, type) or not isinstance(optimizer, Updates):
         return optimizer
-    if "step" in inspect.signature(optimizer.update).parameters:
-        return optimizer
-    return OptaxOptimizer(optimizer)
+    has_step = "step" in inspect.signature(optimizer.update).parameters
+    return optimizer if has_step else OptaxOptimizer(optimizer)
 
 
 # On CPUs a step of row-wise Adam costs four times as much per gathered row as a step of dense Adam

@@ -134,11 +134,11 @@ def run_steps(
         ctx = StepContext(jax.random.fold_in(each.key, 3), epoch, progress, each.where, each.n)
         return _update_on_draw(task, optimizer, config, state, batch, ctx)
 
-    steps = steps._replace(
-        indices=_shard_examples(steps.indices, config),
-        where=_shard_examples(steps.where, config),
-        data=_shard_examples(steps.data, config),
-    )
+    if config.mesh is not None:
+        over = NamedSharding(config.mesh, PartitionSpec(None, DATA))
+        examples = steps.indices, steps.where, steps.data
+        indices, where, sharded = jax.lax.with_sharding_constraint(examples, over)
+        steps = steps._replace(indices=indices, where=where, data=sharded)
     first = jax.tree.map(lambda leaf: leaf[0], steps)
     shapes = jax.eval_shape(draw, first.key, first.indices, first.data)
     size = sum(math.prod(x.shape) for x in jax.tree.leaves(shapes))
@@ -149,8 +149,7 @@ def run_steps(
     return state, jax.tree.map(lambda x: jnp.sum(x) / jnp.sum(steps.n), sums)
 
 
-_Gradient = Callable[[State, Any, StepContext], tuple[Any, Any, dict[str, Array]]]
-_Update = Callable[[State, Any, StepContext], tuple[State, dict[str, Array]]]
+_Sums = dict[str, Array]
 
 
 def _update_on_draw(
@@ -162,11 +161,8 @@ def _update_on_draw(
     ctx: StepContext,
 ) -> tuple[State, dict[str, Array]]:
     """Runs the updates of one draw and sums their metrics over examples."""
-    if isinstance(optimizer, RowOptimizer):
-        update = _row_update(task, optimizer, config)
-    else:
-        update = _dense_update(task, optimizer, config)
     is_row = isinstance(optimizer, RowOptimizer)
+    update = partial(_row_update if is_row else _dense_update, task, optimizer, config)
     if config.draw_batches > 1 or is_row:
         params = state.params
         if is_row and config.mesh is not None:
@@ -192,7 +188,7 @@ def _split(tree: Any, parts: int) -> Any:
 
 
 def _skip_empty(step: Callable[..., Any]) -> Callable[..., Any]:
-    def skipping(state: State, inputs: tuple[Any, Array, Array]) -> tuple[State, dict[str, Array]]:
+    def skipping(state: State, inputs: tuple[Any, Array, Array]) -> tuple[State, _Sums]:
         shapes = jax.eval_shape(step, state, inputs)[1]
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         return jax.lax.cond(inputs[2] > 0, step, lambda state, _: (state, zeros), state, inputs)
@@ -200,118 +196,99 @@ def _skip_empty(step: Callable[..., Any]) -> Callable[..., Any]:
     return skipping
 
 
-def _dense_update(task: Task, optimizer: Updates, config: TrainConfig) -> _Update:
+def _dense_update(
+    task: Task, optimizer: Updates, config: TrainConfig, state: State, batch: Any, ctx: StepContext
+) -> tuple[State, _Sums]:
     """Update with the gradient of all parameters."""
-    gradient = _accumulated(task, config) if config.accumulate > 1 else _gradient(task, config)
-
-    def update(state: State, batch: Any, ctx: StepContext) -> tuple[State, dict[str, Array]]:
-        grads, model_state, sums = gradient(state, batch, ctx)
-        updates, opt_state = optimizer.update(grads, state.opt_state, state.params, state.step)
-        params = optax.apply_updates(state.params, updates)
-        model_state = task.after_update(params, model_state)
-        return State(state.step + 1, state.key, params, opt_state, model_state), sums
-
-    return update
+    gradient = _accumulated_gradient if config.accumulate > 1 else _dense_gradient
+    grads, model_state, sums = gradient(task, config, state, batch, ctx)
+    updates, opt_state = optimizer.update(grads, state.opt_state, state.params, state.step)
+    params = optax.apply_updates(state.params, updates)
+    model_state = task.after_update(params, model_state)
+    return State(state.step + 1, state.key, params, opt_state, model_state), sums
 
 
-def _gradient(task: Task, config: TrainConfig) -> _Gradient:
-    """Gradient of the loss, the new ``model_state``, and sums of the metrics over examples."""
+def _gradient(
+    task: Task,
+    state: State,
+    prepare: Callable[[Any], Any],
+    values: Any,
+    batch: Any,
+    ctx: StepContext,
+) -> tuple[Any, Any, _Sums]:
+    """Gradient of the loss of ``prepare(values)``, ``model_state`` and sums of the metrics."""
 
-    def gradient(state: State, batch: Any, ctx: StepContext) -> tuple[Any, Any, dict[str, Array]]:
-        def loss_fn(params: Any) -> tuple[Array, Any]:
-            if config.compute_dtype is not None:
-                params = cast_floats(params, config.compute_dtype)
-            loss, (model_state, metrics) = task.loss(params, state.model_state, batch, ctx)
-            return loss, (model_state, {"loss": loss, **metrics})
+    def loss_fn(values: Any) -> tuple[Array, Any]:
+        loss, (model_state, metrics) = task.loss(prepare(values), state.model_state, batch, ctx)
+        return loss, (model_state, {"loss": loss, **metrics})
 
-        grads, (model_state, metrics) = jax.grad(loss_fn, has_aux=True)(state.params)
-        return grads, model_state, _sums(metrics, ctx.n)
-
-    return gradient
+    grads, (model_state, metrics) = jax.grad(loss_fn, has_aux=True)(values)
+    # Sums over examples instead of means; 0 if there are no examples.
+    sums = {k: jnp.where(ctx.n > 0, x.astype(jnp.float32) * ctx.n, 0) for k, x in metrics.items()}
+    return grads, model_state, sums
 
 
-def _accumulated(task: Task, config: TrainConfig) -> _Gradient:
-    """:func:`_gradient` averaged over micro-batches, weighted by their numbers of examples."""
-    micro_gradient = _gradient(task, config)
+def _dense_gradient(
+    task: Task, config: TrainConfig, state: State, batch: Any, ctx: StepContext
+) -> tuple[Any, Any, _Sums]:
+    """:func:`_gradient` with respect to all parameters."""
 
-    def gradient(state: State, batch: Any, ctx: StepContext) -> tuple[Any, Any, dict[str, Array]]:
-        share = ctx.n / jnp.maximum(jnp.sum(ctx.n), 1)
+    def cast(params: Any) -> Any:
+        return params if config.compute_dtype is None else cast_floats(params, config.compute_dtype)
 
-        def add(carry: tuple[Any, Any], inputs: Any) -> tuple[tuple[Any, Any], dict[str, Array]]:
-            model_state, total = carry
-            batch, where, n, share, i = inputs
-            micro_ctx = ctx._replace(key=jax.random.fold_in(ctx.key, i), where=where, n=n)
-            grads, model_state, sums = micro_gradient(
-                state._replace(model_state=model_state), batch, micro_ctx
-            )
-            # A micro-batch of padding contributes nothing, even if its gradient is NaN.
-            total = jax.tree.map(
-                lambda t, g: t + jnp.where(n > 0, share.astype(g.dtype) * g, 0), total, grads
-            )
-            return (model_state, total), sums
+    return _gradient(task, state, cast, state.params, batch, ctx)
 
-        zeros = jax.tree.map(jnp.zeros_like, state.params)
-        order = jnp.arange(config.accumulate, dtype=jnp.int32)
-        (model_state, total), sums = jax.lax.scan(
-            add,
-            (state.model_state, zeros),
-            (batch, _split(ctx.where, config.accumulate), ctx.n, share, order),
+
+def _accumulated_gradient(
+    task: Task, config: TrainConfig, state: State, batch: Any, ctx: StepContext
+) -> tuple[Any, Any, _Sums]:
+    """:func:`_dense_gradient` averaged over micro-batches, weighted by their sizes."""
+    share = ctx.n / jnp.maximum(jnp.sum(ctx.n), 1)
+
+    def add(carry: tuple[Any, Any], inputs: Any) -> tuple[tuple[Any, Any], _Sums]:
+        model_state, total = carry
+        batch, where, n, share, i = inputs
+        micro_ctx = ctx._replace(key=jax.random.fold_in(ctx.key, i), where=where, n=n)
+        micro_state = state._replace(model_state=model_state)
+        grads, model_state, sums = _dense_gradient(task, config, micro_state, batch, micro_ctx)
+        # A micro-batch of padding contributes nothing, even if its gradient is NaN.
+        total = jax.tree.map(
+            lambda t, g: t + jnp.where(n > 0, share.astype(g.dtype) * g, 0), total, grads
         )
-        return total, model_state, jax.tree.map(jnp.sum, sums)
+        return (model_state, total), sums
 
-    return gradient
+    zeros = jax.tree.map(jnp.zeros_like, state.params)
+    order = jnp.arange(config.accumulate, dtype=jnp.int32)
+    inputs = batch, _split(ctx.where, config.accumulate), ctx.n, share, order
+    (model_state, total), sums = jax.lax.scan(add, (state.model_state, zeros), inputs)
+    return total, model_state, jax.tree.map(jnp.sum, sums)
 
 
-def _row_update(task: Task, optimizer: RowOptimizer, config: TrainConfig) -> _Update:
+def _row_update(
+    task: RowTask,
+    optimizer: RowOptimizer,
+    config: TrainConfig,
+    state: State,
+    batch: Any,
+    ctx: StepContext,
+) -> tuple[State, _Sums]:
     """Update with the gradient of the rows that the batch reads."""
-    assert isinstance(task, RowTask)
     rule, gather, scatter = optimizer.row_rule, rows.gather, rows.scatter
     if config.mesh is not None:
         gather = partial(rows.gather_sharded, config.mesh)
         scatter = partial(rows.scatter_sharded, config.mesh)
-
-    def update(state: State, batch: Any, ctx: StepContext) -> tuple[State, dict[str, Array]]:
-        if config.batch_size == 1:
-            # XLA turns gathers and scatters of one row into slices and copies whole tables to
-            # avoid aliasing. A second, masked example keeps the updates in place.
-            batch = jax.tree.map(lambda x: jnp.repeat(x, 2, axis=0), batch)
-            where = jnp.repeat(ctx.where, 2) & jnp.array([True, False])
-            ctx = ctx._replace(where=where)
-        tables, tree = jax.tree.flatten(state.params)
-        states, ids = map(tree.flatten_up_to, (state.opt_state, task.rows(batch)))
-        gathered, states = zip(
-            *(gather(rule, *each, state.step) for each in zip(tables, states, ids))
-        )
-        relocated = task.relocate(batch, tree.unflatten([each.inverse for each in gathered]))
-
-        def loss_fn(values: list[Array]) -> tuple[Array, Any]:
-            params = tree.unflatten(values)
-            loss, (model_state, metrics) = task.loss(params, state.model_state, relocated, ctx)
-            return loss, (model_state, {"loss": loss, **metrics})
-
-        values = [each.rows for each in gathered]
-        grads, (model_state, metrics) = jax.grad(loss_fn, has_aux=True)(values)
-        scattered = [
-            scatter(rule, *each, state.step) for each in zip(tables, states, gathered, grads)
-        ]
-        params, opt_state = (tree.unflatten(column) for column in zip(*scattered))
-        model_state = task.after_update(params, model_state)
-        after = State(state.step + 1, state.key, params, opt_state, model_state)
-        return after, _sums(metrics, ctx.n)
-
-    return update
-
-
-def _sums(metrics: dict[str, Array], n: Float[Array, ""]) -> dict[str, Array]:
-    """Converts means over examples to sums; 0 if there are no examples."""
-    return {
-        name: jnp.where(n > 0, value.astype(jnp.float32) * n, 0) for name, value in metrics.items()
-    }
-
-
-def _shard_examples(examples: Any, config: TrainConfig) -> Any:
-    """Shards the examples of each draw, ``[draws, draw_size, ...]``, along the axis ``data``."""
-    if config.mesh is None:
-        return examples
-    over = NamedSharding(config.mesh, PartitionSpec(None, DATA))
-    return jax.tree.map(lambda x: jax.lax.with_sharding_constraint(x, over), examples)
+    if config.batch_size == 1:
+        # XLA turns gathers and scatters of one row into slices and copies whole tables to
+        # avoid aliasing. A second, masked example keeps the updates in place.
+        batch = jax.tree.map(lambda x: jnp.repeat(x, 2, axis=0), batch)
+        ctx = ctx._replace(where=jnp.repeat(ctx.where, 2) & jnp.array([True, False]))
+    tables, tree = jax.tree.flatten(state.params)
+    states, ids = map(tree.flatten_up_to, (state.opt_state, task.rows(batch)))
+    gathered, states = zip(*(gather(rule, *each, state.step) for each in zip(tables, states, ids)))
+    relocated = task.relocate(batch, tree.unflatten([each.inverse for each in gathered]))
+    values = [each.rows for each in gathered]
+    grads, model_state, sums = _gradient(task, state, tree.unflatten, values, relocated, ctx)
+    scattered = [scatter(rule, *each, state.step) for each in zip(tables, states, gathered, grads)]
+    params, opt_state = (tree.unflatten(column) for column in zip(*scattered))
+    model_state = task.after_update(params, model_state)
+    return State(state.step + 1, state.key, params, opt_state, model_state), sums

@@ -29,14 +29,10 @@ class Sharding:
 
     Between compiled calls, JAX needs equally many rows per device, so tables are padded with rows
     of zeros at their ends; inside a call the padding is removed.
-
-    Attributes:
-      mesh: The mesh.
-      rows: Path and number of rows of each sharded table.
     """
 
     mesh: Mesh
-    rows: tuple[tuple[KeyPath, int], ...]
+    rows: tuple[tuple[KeyPath, int], ...]  # path and number of rows of each sharded table
 
     @classmethod
     def from_task(cls, mesh: Mesh, task: Task) -> "Sharding":

@@ -73,6 +73,10 @@ class StepContext(NamedTuple):
         )
 
 
+LossOutput = tuple[Float[Array, ""], tuple[Any, dict[str, Float[Array, ""]]]]
+"""Loss and ``(model_state, metrics)``."""
+
+
 class Task(ABC):
     """Base class of training tasks: model, batches and loss as pure functions.
 
@@ -100,7 +104,6 @@ class Task(ABC):
         self, key: Key[Array, ""], params: Any, model_state: Any, epoch: Int[Array, ""]
     ) -> Any:
         """Returns ``model_state`` at the start of an epoch, for instance after an E-step."""
-        del key, params, epoch
         return model_state
 
     def table_paths(self) -> tuple[str, ...]:
@@ -112,7 +115,6 @@ class Task(ABC):
 
     def shard(self, mesh: Mesh) -> "Task":
         """Returns the task with its arrays laid out for a mesh; the default is the task itself."""
-        del mesh
         return self
 
     @abstractmethod
@@ -130,13 +132,10 @@ class Task(ABC):
         Returns:
           The completed batch and ``model_state``.
         """
-        del params, ctx
         return batch, model_state
 
     @abstractmethod
-    def loss(
-        self, params: Any, model_state: Any, batch: Any, ctx: StepContext
-    ) -> tuple[Float[Array, ""], tuple[Any, dict[str, Float[Array, ""]]]]:
+    def loss(self, params: Any, model_state: Any, batch: Any, ctx: StepContext) -> LossOutput:
         """Returns the mean loss of the examples and ``(model_state, metrics)``.
 
         Loss and metrics are means over the examples that are not padding, see
@@ -145,7 +144,6 @@ class Task(ABC):
 
     def after_update(self, params: Any, model_state: Any) -> Any:
         """Returns ``model_state`` after an update of the parameters (moving averages, queues)."""
-        del params
         return model_state
 
 
