@@ -16,8 +16,10 @@ from ._docstrings import docstrings
 from ._table import Column, Table, read_table, refuse_unknown_header
 from ._texts import Texts, TextSplit, as_texts, sorted_classes, split_texts
 
-_TEXT_NAMES = ("text", "sentence", "texta", "title", "content", "review")
-_LABEL_NAMES = ("label", "class", "category", "labelname", "labeldesc", "target")
+_NAMES = (
+    ("text", "sentence", "texta", "title", "content", "review"),
+    ("label", "class", "category", "labelname", "labeldesc", "target"),
+)
 _PARTS = {"train": "train", "training": "train", "test": "test", "testing": "test",
           "dev": "valid", "valid": "valid", "val": "valid", "validation": "valid"}  # fmt: skip
 _PART_FILE = re.compile(rf"(?:(.+)[._-])?({'|'.join(_PARTS)})(?:[._-].*)?", re.IGNORECASE)
@@ -91,30 +93,30 @@ def load_texts(
     if encoding not in (None, *get_args(Encoding)):
         raise ValueError(f"`encoding` must be 'utf-8' or 'latin-1', got {encoding!r}.")
     columns: _Columns = (text_col, label_col)
-    labelled = label_col != ""
     path = Path(source) if isinstance(source, str | Path) else None
     origin = "texts in memory" if path is None else str(source)
-    whole, files, classes = None, None, None  # the texts of all parts, or the file of each
+    loaded = source  # the texts of all parts, those of each part, or the file of each part
+    classes = None
     if isinstance(source, str) and source == "docstrings":
-        whole = docstrings()
+        loaded = docstrings()
     elif path is not None and path.exists() and not path.is_dir():
-        whole = _as_parts({"train": _read(path, encoding, columns)}, columns, None)["train"]
+        loaded = _as_parts({"train": _read(path, encoding, columns)}, columns, None)["train"]
     elif path is not None:
-        files = _part_files(path)
+        loaded = _part_files(path)
         classes = _class_names(path if path.is_dir() else path.parent)
-    elif isinstance(source, Mapping):
-        files = {name: Path(file) for name, file in source.items()}
-    elif not isinstance(source, TextSplit):
-        whole = _from_memory(source)
-    if whole is not None:
-        return split_texts(whole if labelled else whole.without_labels(), test, seed, origin)
+    elif not isinstance(source, Mapping | TextSplit):
+        loaded = _from_memory(source)
+    if isinstance(loaded, Texts):
+        loaded = loaded.without_labels() if label_col == "" else loaded
+        return split_texts(loaded, test, seed, origin)
     if test is not None:
         raise ValueError("`test` requires texts without a test part.")
-    if isinstance(source, TextSplit):
-        without = {name: part.without_labels() for name, part in source.parts()}
-        return source if labelled else TextSplit(**without)
-    assert files is not None
-    return TextSplit(**_as_parts(_read_parts(files, encoding, columns), columns, classes))
+    if isinstance(loaded, Mapping):
+        files = {name: Path(file) for name, file in loaded.items()}
+        return TextSplit(**_as_parts(_read_parts(files, encoding, columns), columns, classes))
+    if label_col != "":
+        return loaded
+    return TextSplit(**{name: part.without_labels() for name, part in loaded.parts()})
 
 
 def _from_memory(source: Any) -> Texts:
@@ -133,7 +135,7 @@ def _from_memory(source: Any) -> Texts:
 
 def _part_files(path: Path) -> dict[str, Path]:
     """Returns the file of each part in a folder, or of the dataset ``path.name`` in its parent."""
-    folder, prefix = (path, None) if path.is_dir() else (path.parent, path.name)
+    folder = path if path.is_dir() else path.parent
     datasets: dict[str, dict[str, Path]] = {}
     for file in sorted(folder.iterdir()) if folder.is_dir() else ():
         match = _PART_FILE.fullmatch(file.name)
@@ -142,10 +144,10 @@ def _part_files(path: Path) -> dict[str, Path]:
             if part in parts:
                 raise DataError(f"{file}: expected one file of a part, got {parts[part]} too.")
             parts[part] = file
-    if prefix is not None:
-        if prefix not in datasets:
+    if folder != path:
+        if path.name not in datasets:
             raise FileNotFoundError(say_missing(path))
-        return datasets[prefix]
+        return datasets[path.name]
     if len(datasets) != 1:
         names = ", ".join(sorted(datasets)) or "none"
         raise DataError(
@@ -157,7 +159,7 @@ def _part_files(path: Path) -> dict[str, Path]:
 
 def _read(path: Path, encoding: Encoding | None, columns: _Columns) -> Table:
     labelled = None if columns[1] is None else columns[1] != ""
-    return read_table(path, encoding, (*_TEXT_NAMES, *_LABEL_NAMES), columns, labelled)
+    return read_table(path, encoding, _NAMES, columns, labelled)
 
 
 def _read_parts(
@@ -171,8 +173,8 @@ def _read_parts(
     parts = {name: _read(path, encoding, columns) for name, path in files.items()}
     test, first = parts.get("test"), parts.get("train", parts.get("valid"))
     if test and first and columns[1] is None and _is_labelled(first, None):
-        has_no_label_name = test.names is not None and test.find(_LABEL_NAMES) is None
-        if has_no_label_name or test.width == 1:
+        has_no_label = test.names is not None and not test.find((None,), _NAMES[1:], (None,))[0]
+        if has_no_label or test.width == 1:
             warn_if(1, "it has no labels, and is not read", of=str(test.path))
             del parts["test"]
     origin = ", ".join(map(str, files.values()))
@@ -198,16 +200,13 @@ def _as_parts(
     """Converts the tables of all parts to texts with the classes of the training part."""
     train, label_col = parts["train"], columns[1]
     labelled = _is_labelled(train, label_col)
-    by_position = _columns_by_position(train, labelled)
-    if labelled and columns == (None, None) and by_position[1] is not None:
-        refuse_unknown_header(train, by_position[1])
+    positions = _columns_by_position(train, labelled)
+    if labelled and columns == (None, None) and positions[1] is not None:
+        refuse_unknown_header(train, positions[1])
     texts: dict[str, list[str]] = {}
     labels: dict[str, list[str]] = {}
     for part, table in parts.items():
-        text, label = (
-            column if column is not None else table.find(names) if table.names else position
-            for column, names, position in zip(columns, (_TEXT_NAMES, _LABEL_NAMES), by_position)
-        )
+        text, label = table.find(columns, _NAMES, positions)
         if _is_labelled(table, label_col) != labelled:
             expected = "texts with labels" if labelled else "a single column"
             raise DataError(
@@ -232,7 +231,7 @@ def _as_parts(
     classes = sorted_classes(labels["train"])
     known = set(classes)
     for part, names in labels.items():
-        for name, line in zip(names, parts[part].lines, strict=True):
+        for name, (line, _) in zip(names, parts[part].rows, strict=True):
             if name not in known:
                 raise DataError(
                     f"{parts[part].path}:{line}: expected a class of the training part, "
@@ -249,14 +248,14 @@ def _as_parts(
 
 def _columns_by_position(table: Table, labelled: bool) -> tuple[int | None, int | None]:
     """Text and label column of a table without names: labels have fewer distinct values."""
-    widths = set(map(len, table.rows))
-    if widths == {1} and not table.names:
-        return 0, None
-    if widths != {2} or table.names:
+    widths = {len(row) for _, row in table.rows}
+    if table.names or widths not in ({1}, {2}):
         return None, None
+    if widths == {1}:
+        return 0, None
     if table.separator == "blank":
         return 1, 0
-    n_first, n_second = (len({row[i] for row in table.rows}) for i in (0, 1))
+    n_first, n_second = (len({row[i] for _, row in table.rows}) for i in (0, 1))
     if n_first == n_second and not labelled:
         return None, None
     return (1, 0) if n_first < n_second else (0, 1)
