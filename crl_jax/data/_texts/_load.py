@@ -95,7 +95,7 @@ def load_texts(
     columns: _Columns = (text_col, label_col)
     path = Path(source) if isinstance(source, str | Path) else None
     origin = "texts in memory" if path is None else str(source)
-    loaded = source  # the texts of all parts, those of each part, or the file of each part
+    loaded: Any = source  # the texts of all parts, those of each part, or the file of each part
     classes = None
     if isinstance(source, str) and source == "docstrings":
         loaded = docstrings()

@@ -121,11 +121,12 @@ def load_text_pairs(
     for name, column in zip(("first_col", "second_col", "score_col"), columns):
         if column is None:
             raise DataError(f"{path}: cannot determine `{name}`, got {table.columns}.")
-    kinds = ("a sentence", "a sentence", "a score", "a group")
-    first, second, values, groups = (
-        None if column is None else tuple(table.column(column, kind))
-        for column, kind in zip((*columns, group_col), kinds, strict=True)
+    first, second, values = (
+        tuple(table.column(column, kind))
+        for column, kind in zip(columns, ("a sentence", "a sentence", "a score"), strict=True)
+        if column is not None
     )
+    groups = None if group_col is None else tuple(table.column(group_col, "a group"))
     scores = np.full(len(table.rows), np.nan, np.float32)
     for i, (value, (line, _)) in enumerate(zip(values, table.rows, strict=True)):
         with suppress(ValueError):
