@@ -1,18 +1,19 @@
 """Loads images with captions from folders, arrays, pictograms and digits."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .._archive import require_exists
-from .._errors import DataError, warn_if
+from .._errors import DataError, Note, warn_if
 from .._images._decode import check_size, resize
 from .._images._images import as_images, digits
-from ._captioned import CaptionedImages, CaptionedImageSplit, split_captioned
+from ._captioned import CaptionedImages, CaptionedImageSplit, join_captions, split_captioned
 from ._folder import TABLE as CAPTIONS
-from ._folder import Loaded, read_folder
+from ._folder import read_folder
 from ._pictograms import TABLE as PAIRS
 from ._pictograms import read_pictograms
 
@@ -86,25 +87,26 @@ def load_captioned(
     if not is_pictograms and not (column is drawings is None):
         name = "column" if column is not None else "drawings"
         raise ValueError(f"`{name}` requires a folder of pictograms, with {PAIRS}.")
+    notes: list[Note] = []
     if is_digits:
-        loaded = Loaded(_resized(_captioned_digits(seed), size), [])
+        loaded = _resized(_captioned_digits(seed), size)
     elif path is None:
-        loaded = Loaded(_from_memory(source, size), [])
+        loaded = _from_memory(source, size)
     elif is_pictograms:
-        loaded = read_pictograms(path, size, column or "label_en", drawings)
+        loaded, notes = read_pictograms(path, size, column or "label_en", drawings)
     else:
         require_exists(path)
         if not (path / CAPTIONS).exists():
             raise DataError(f"{path}: expected a folder with {CAPTIONS} or {PAIRS}, got neither.")
-        loaded = read_folder(path, size)
-    for note in loaded.notes:
-        warn_if(note.n_cases, note.text, of=origin)
-    if isinstance(loaded.data, CaptionedImageSplit):
-        if not (valid is test is None):
-            name = "valid" if valid is not None else "test"
-            raise ValueError(f"`{name}` requires a source without parts, and {origin} has parts.")
-        return loaded.data
-    return split_captioned(loaded.data, valid, test, seed, origin, by_group=not is_digits)
+        loaded, notes = read_folder(path, size)
+    for note in notes:
+        warn_if(*note, of=origin)
+    if isinstance(loaded, CaptionedImages):
+        return split_captioned(loaded, valid, test, seed, origin, by_group=not is_digits)
+    if not (valid is test is None):
+        name = "valid" if valid is not None else "test"
+        raise ValueError(f"`{name}` requires a source without parts, and {origin} has parts.")
+    return loaded
 
 
 def _from_memory(source: Any, size: int | None) -> CaptionedImageSplit | CaptionedImages:
@@ -136,7 +138,6 @@ def _as_captioned(images: Any, texts: Sequence[Any], groups: Any = None) -> Capt
                     f"`texts` must be non-empty strings, got {caption!r:.100} for image {i}."
                 )
         captions.append([str(caption).strip() for caption in per_image])
-    index = np.repeat(np.arange(len(captions)), [len(x) for x in captions]).astype(np.int32)
     labels = np.full(len(captions), -1) if groups is None else np.asarray(groups)
     if labels.shape != (len(captions),) or labels.dtype.kind not in "iu":
         raise ValueError(
@@ -146,21 +147,19 @@ def _as_captioned(images: Any, texts: Sequence[Any], groups: Any = None) -> Capt
     if labels.size and (labels.min() < limits.min or labels.max() > limits.max):
         raise ValueError(f"`groups` must fit in int32, got {labels.min()} to {labels.max()}.")
     pixels = as_images(images, np.full(len(captions), -1)).images
-    flat = tuple(caption for per_image in captions for caption in per_image)
-    return CaptionedImages(pixels, flat, index, None if groups is None else labels.astype(np.int32))
+    labels = None if groups is None else labels.astype(np.int32)
+    return join_captions(pixels, captions, labels)
 
 
 def _captioned_digits(seed: int) -> CaptionedImages:
     """Scikit-learn's digits, each with a caption sampled from templates; groups are the digits."""
     data = digits()
     template = np.random.default_rng(seed).integers(len(_DIGIT_TEMPLATES), size=len(data))
-    texts = tuple(
-        _DIGIT_TEMPLATES[i].format(_DIGIT_NAMES[label]) for i, label in zip(template, data.labels)
-    )
-    return CaptionedImages(data.images, texts, np.arange(len(data), dtype=np.int32), data.labels)
+    captions = [
+        [_DIGIT_TEMPLATES[i].format(_DIGIT_NAMES[x])] for i, x in zip(template, data.labels)
+    ]
+    return join_captions(data.images, captions, data.labels)
 
 
 def _resized(data: CaptionedImages, size: int | None) -> CaptionedImages:
-    if size is None:
-        return data
-    return CaptionedImages(resize(data.images, size), data.texts, data.image_of_text, data.groups)
+    return data if size is None else replace(data, images=resize(data.images, size))

@@ -9,8 +9,8 @@ from jaxtyping import Int32, UInt8
 from .._archive import open_tree
 from .._errors import DataError, Note
 from .._images._decode import resize
-from ._captioned import CaptionedImages
-from ._folder import Loaded, read_rows
+from ._captioned import CaptionedImages, join_captions
+from ._folder import read_rows
 
 TABLE = "pairs.tsv"
 _ROW = "_row"  # suffix of a column with row indices into an array of drawings
@@ -19,23 +19,25 @@ _TONE = "skin tone"
 
 def read_pictograms(
     folder: Path, size: int | None, column: str, drawings: Sequence[str] | None
-) -> Loaded:
-    """Reads ``pairs.tsv`` and the drawings that it refers to.
+) -> tuple[CaptionedImages, list[Note]]:
+    """Reads ``pairs.tsv`` with captions in ``column``, and the drawings that it refers to.
 
     A column ``NAME_row`` has the index of each pictogram in the array ``images`` of ``NAME.npz`` or
-    ``NAME_….npz``, -1 if it has no drawing.
-
-    Args:
-      folder: Folder of the table and the drawings.
-      size: Side length in pixels to resize drawings to; None keeps their size.
-      column: Caption column.
-      drawings: NAMEs to read; None reads all.
+    ``NAME_….npz``, -1 if it has no drawing; ``drawings`` are the NAMEs to read, None reads all.
 
     Raises:
       DataError: If the table and the drawings are inconsistent.
     """
     path = folder / TABLE
-    header, lines, rows = _read_table(path)
+    table = list(read_rows(path))
+    header = table[0][1] if table else []
+    for line, cells in table:
+        if len(cells) != len(header):
+            raise DataError(f"{path}:{line}: expected {len(header)} cells, got {len(cells)}.")
+    lines = [line for line, _ in table[1:]]
+    rows = [dict(zip(header, cells)) for _, cells in table[1:]]
+    if not rows:
+        raise DataError(f"{path}: expected a line for each pictogram, got none.")
     known = [name.removesuffix(_ROW) for name in header if name.endswith(_ROW)]
     wanted = known if drawings is None else list(drawings)
     if not wanted or not set(wanted) <= set(known):
@@ -60,30 +62,10 @@ def read_pictograms(
             raise DataError(f"{path}:{lines[i]}: expected a text in {column}, got none.")
     all_images = np.concatenate(images)
     all_images.setflags(write=False)
-    data = CaptionedImages(
-        all_images, tuple(texts[i] for i in row_of_image),
-        np.arange(len(row_of_image), dtype=np.int32), groups[row_of_image],
-    )  # fmt: skip
+    captions = [[texts[i]] for i in row_of_image]
+    data = join_captions(all_images, captions, groups[row_of_image])
     n_missing = len(rows) - len(np.unique(row_of_image))
-    return Loaded(data, [Note(n_missing, "skipped {n} pictograms without a drawing")])
-
-
-def _read_table(path: Path) -> tuple[list[str], list[int], list[dict[str, str]]]:
-    """Reads the header, and the line number and cells of each row."""
-    header: list[str] = []
-    lines: list[int] = []
-    rows: list[dict[str, str]] = []
-    for line, cells in read_rows(path):
-        if not header:
-            header = cells
-            continue
-        if len(cells) != len(header):
-            raise DataError(f"{path}:{line}: expected {len(header)} cells, got {len(cells)}.")
-        lines.append(line)
-        rows.append(dict(zip(header, cells)))
-    if not rows:
-        raise DataError(f"{path}: expected a line for each pictogram, got none.")
-    return header, lines, rows
+    return data, [Note(n_missing, "skipped {n} pictograms without a drawing")]
 
 
 def _groups(rows: list[dict[str, str]]) -> Int32[np.ndarray, " n"]:

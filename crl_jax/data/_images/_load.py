@@ -82,16 +82,16 @@ def load_images(
         check_range("test", test, 0, 1, low_open=True, high_open=True, dtype=float)
     origin = str(source) if isinstance(source, str | Path) else "images in memory"
     if isinstance(source, str) and source.startswith("tfds:"):
-        loaded = read_tfds_images(source.removeprefix("tfds:"), size, test, labelled)
+        split, notes = read_tfds_images(source.removeprefix("tfds:"), size, test, labelled)
     elif source == "digits" if isinstance(source, str) else not isinstance(source, Path):
-        loaded = Loaded(_from_memory(source, size, test, labelled), [])
+        split, notes = _from_memory(source, size, test, labelled), []
     else:
-        loaded = _load_path(source, size, test, labelled, cache, keep)
-    if not labelled:
-        loaded = loaded.without_labels()
-    for count, text in loaded.notes:
-        warn_if(count, text, of=origin)
-    return loaded.split
+        split, notes = _load_path(source, size, test, labelled, cache, keep)
+    for note in notes:
+        warn_if(*note, of=origin)
+    if labelled:
+        return split
+    return ImageSplit(**{name: part.without_labels() for name, part in split.parts()})
 
 
 def _from_memory(source: Any, size: int | None, test: float | None, labelled: bool) -> ImageSplit:
@@ -137,7 +137,17 @@ def _load_path(
     folder = cache_folder(cache) / "images" / f"{name}-size-{size}-test-{test}{suffix}"
     if keep and (cached := load_cached(folder, key)):
         return cached
-    loaded, is_mapped = _read(path or download(name, cache=cache), size, test, labelled, cache)
+    with open_tree(path or download(name, cache=cache), cache) as tree:
+        release = find_release(tree)
+        files = None if release else find_tiny_imagenet(tree)
+        if test is not None and (release or files):
+            has_test = f"`test` requires images without a test part, and {tree.origin} has one."
+            raise ValueError(has_test)
+        if release:
+            loaded = read_release(tree, *release, size)
+        else:
+            loaded = load_files(tree, files or find_in_folders(tree, test, labelled), size)
+        is_mapped = release and size is None and tree.root == tree.origin
     n_images = sum(len(part) for _, part in loaded.split.parts())
     if keep and n_images >= _MIN_CACHED_IMAGES and not is_mapped:
         try:
@@ -145,6 +155,14 @@ def _load_path(
         except OSError as error:
             loaded.notes.append(Note(1, f"decoded images were not kept in the cache: {error}"))
     return loaded
+
+
+def _pillow_version() -> str:
+    """Version of Pillow, whose decoders differ between releases in the last bit."""
+    try:
+        return importlib.metadata.version("pillow")
+    except importlib.metadata.PackageNotFoundError:
+        return "none"
 
 
 def _existing_path(path: Path) -> Path:
@@ -162,27 +180,3 @@ def _existing_path(path: Path) -> Path:
         if len(archives) == 1 and not any(child.is_dir() for child in children):
             return archives[0]
     return path
-
-
-def _read(
-    path: Path, size: int | None, test: float | None, labelled: bool, cache: str | Path | None
-) -> tuple[Loaded, bool]:
-    """Reads a folder or archive, and returns whether reading it again needs no decoding."""
-    with open_tree(path, cache) as tree:
-        release = find_release(tree)
-        files = None if release else find_tiny_imagenet(tree)
-        if test is not None and (release or files):
-            raise ValueError(f"`test` requires images without a test part, and {path} has one.")
-        if release:
-            loaded = read_release(tree, *release, size)
-            return loaded if labelled else loaded.without_labels(), size is None and path.is_dir()
-        loaded = load_files(tree, files or find_in_folders(tree, test, labelled), size)
-        return loaded if labelled else loaded.without_labels(), False
-
-
-def _pillow_version() -> str:
-    """Version of Pillow, whose decoders differ between releases in the last bit."""
-    try:
-        return importlib.metadata.version("pillow")
-    except importlib.metadata.PackageNotFoundError:
-        return "none"
