@@ -34,8 +34,7 @@ _MAX_FILES = 10_000_000
 _READ_ERRORS = (
     OSError,
     EOFError,
-    RuntimeError,  # an encrypted zip
-    NotImplementedError,  # an unsupported compression method
+    RuntimeError,  # an encrypted zip, or an unsupported compression method
     zipfile.BadZipFile,
     tarfile.TarError,
     zlib.error,
@@ -97,7 +96,8 @@ def open_tree(path: Path, cache: str | Path | None = None) -> Iterator[FileTree]
     if not path.is_file():  # opening a pipe would wait for a writer
         raise DataError(f"{path}: expected a folder, a zip or a tar archive, got a special file.")
     with _temporary_folder(cache_folder(cache)) as root:
-        yield FileTree(root, path, _unpack(path, root))
+        _unpack(path, root)
+        yield FileTree(root, path, {name: status.st_size for name, status in _walk(root)})
 
 
 def fingerprint(path: Path) -> str:
@@ -167,32 +167,31 @@ def _refuse_binary(content: bytes, where: str) -> None:
         raise DataError(f"{where}:{line}: expected text, got binary data (a NUL byte).")
 
 
-def _unpack(path: Path, root: Path) -> dict[str, int]:
-    """Unpacks a zip or tar archive below ``root``; returns the sizes of its files in path order."""
-    sizes: dict[str, int] = {}
+def _unpack(path: Path, root: Path) -> None:
+    """Unpacks a zip or tar archive below ``root``."""
     with _data_errors(path):
         with path.open("rb") as file:
             is_zip = file.read(2) == b"PK"
         if not is_zip and not tarfile.is_tarfile(path):
             raise DataError(f"{path}: expected a folder, a zip or a tar archive.")
         with zipfile.ZipFile(path) if is_zip else tarfile.open(path) as archive:
-            members = _checked(path, archive, sizes)
+            members = _checked(path, archive)
             # A tar archive is read once, and of a zip archive all members are checked first.
-            for name, open_member in list(members) if is_zip else members:
+            for name, size, open_member in list(members) if is_zip else members:
                 target = root / name
                 with _data_errors(f"{path}/{name}"):
                     target.parent.mkdir(parents=True, exist_ok=True)
                     with open_member() as source, target.open("xb") as file:
                         shutil.copyfileobj(source, file, 1 << 20)
-                    if target.stat().st_size != sizes[name]:
-                        raise EOFError(f"{target.stat().st_size} of {sizes[name]} bytes")
-    return {name: sizes[name] for name in sorted(sizes, key=_path_key)}
+                    if target.stat().st_size != size:
+                        raise EOFError(f"{target.stat().st_size} of {size} bytes")
 
 
 def _checked(
-    path: Path, archive: zipfile.ZipFile | tarfile.TarFile, sizes: dict[str, int]
-) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Yields the path and the opener of each safe member and adds its size to ``sizes``."""
+    path: Path, archive: zipfile.ZipFile | tarfile.TarFile
+) -> Iterator[tuple[str, int, Callable[[], Any]]]:
+    """Yields the path, size and opener of each safe member."""
+    seen: set[str] = set()
     total = 0
     for raw, size, is_regular, open_member in _members(archive):
         name = raw.removeprefix("./")
@@ -203,15 +202,15 @@ def _checked(
             raise DataError(f"{path}/{name}: expected at most {_MAX_FILE_BYTES} bytes, got {size}.")
         if "\\" in name or ":" in parts[0] or {"", ".."} & {*parts}:
             raise DataError(f"{path}: expected paths within the archive, got {raw!r}.")
-        if name in sizes:
+        if name in seen:
             raise DataError(f"{path}: expected each path once, got {name} twice.")
-        if len(sizes) == _MAX_FILES:
+        if len(seen) == _MAX_FILES:
             raise DataError(f"{path}: expected at most {_MAX_FILES} files.")
-        sizes[name] = size
+        seen.add(name)
         total += size
         if total > _MAX_TOTAL_BYTES:
             raise DataError(f"{path}: expected at most {_MAX_TOTAL_BYTES} bytes in all files.")
-        yield name, open_member
+        yield name, size, open_member
 
 
 def _members(
@@ -243,35 +242,27 @@ def _temporary_folder(parent: Path) -> Iterator[Path]:
             parent.rmdir()
 
 
-def _path_key(name: str) -> list[str]:
-    """Sort key: folders in order, and files in each."""
-    return name.split("/")
-
-
-def _walk(folder: Path) -> list[tuple[str, os.stat_result]]:
-    """Lists all files below a folder; links are followed, loops and special files refused."""
-    files: list[tuple[str, os.stat_result]] = []
-    stack = [("", folder, frozenset[Path]())]
-    while stack:
-        prefix, current, ancestors = stack.pop()
-        real = current.resolve()
-        if real in ancestors:
-            raise DataError(f"{current}: symbolic link loop.")
-        with os.scandir(current) as entries:
-            for entry in entries:
-                if entry.is_dir():
-                    stack.append((f"{prefix}{entry.name}/", Path(entry), ancestors | {real}))
-                    continue
-                try:
-                    status = entry.stat()
-                except FileNotFoundError:
-                    raise DataError(
-                        f"{entry.path}: expected a file, got a symbolic link to a missing one."
-                    ) from None
-                if not stat.S_ISREG(status.st_mode):
-                    raise DataError(f"{entry.path}: expected a regular file, got a special file.")
-                files.append((prefix + entry.name, status))
-    return sorted(files, key=lambda file: _path_key(file[0]))
+def _walk(
+    folder: Path, prefix: str = "", above: frozenset[Path] = frozenset()
+) -> Iterator[tuple[str, os.stat_result]]:
+    """Yields all files below a folder in path order; links are followed, loops refused."""
+    real = folder.resolve()
+    if real in above:
+        raise DataError(f"{folder}: symbolic link loop.")
+    with os.scandir(folder) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            if entry.is_dir():
+                yield from _walk(Path(entry), f"{prefix}{entry.name}/", above | {real})
+                continue
+            try:
+                status = entry.stat()
+            except FileNotFoundError:
+                raise DataError(
+                    f"{entry.path}: expected a file, got a symbolic link to a missing one."
+                ) from None
+            if not stat.S_ISREG(status.st_mode):
+                raise DataError(f"{entry.path}: expected a regular file, got a special file.")
+            yield prefix + entry.name, status
 
 
 @contextmanager

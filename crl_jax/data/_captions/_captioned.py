@@ -141,10 +141,6 @@ def split_captioned(
 
     The split depends on the seed and on the number of images and groups only. With ``by_group``,
     all images of a group go to one part; an image without a group is its own.
-
-    Raises:
-      ValueError: If the fractions leave no training part.
-      DataError: If there are fewer than three images or groups.
     """
     valid = _VALID_FRACTION if valid is None else valid
     test = _TEST_FRACTION if test is None else test

@@ -1,7 +1,6 @@
 """Loads images with captions from folders, arrays, pictograms and digits."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +8,10 @@ import numpy as np
 
 from .._archive import require_exists
 from .._errors import DataError, Note, warn_if
-from .._images._decode import check_size, resize
+from .._images._decode import check_size, resized
 from .._images._images import as_images, digits
 from ._captioned import CaptionedImages, CaptionedImageSplit, join_captions, split_captioned
-from ._folder import TABLE as CAPTIONS
-from ._folder import read_folder
-from ._pictograms import TABLE as PAIRS
-from ._pictograms import read_pictograms
+from ._readers import CAPTIONS, PAIRS, read_folder, read_pictograms
 
 _DIGIT_NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 _DIGIT_TEMPLATES = (
@@ -46,26 +42,20 @@ def load_captioned(
         * a folder with ``captions.tsv`` and ``images/``, ``images.zip`` or a tar archive. Each line
           has the name or path of an image, a tab, and tab-separated captions; an image may have
           several lines. A first line whose name has no suffix is a header. Lists of names,
-          ``train.txt`` and ``test.txt``, and optionally ``dev.txt`` (or ``valid.txt``), define the
-          parts;
-        * a folder of pictograms: ``pairs.tsv`` with a column ``NAME_row`` for each set of
-          drawings, ``NAME.npz`` or ``NAME_….npz``. Pictograms that differ only in skin tone are
-          one group;
+          ``train.txt``, ``test.txt`` and optionally ``dev.txt`` (or ``valid.txt``), are the parts;
+        * a folder of pictograms: ``pairs.tsv`` with a column ``NAME_row`` for each set of drawings,
+          ``NAME.npz`` or ``NAME_….npz``. Those that differ only in skin tone are one group;
         * :class:`CaptionedImages`, a :class:`CaptionedImageSplit`, or arrays ``(images, texts)`` or
           ``(images, texts, groups)``, with a caption or a sequence of captions for each image.
 
         (A folder of that name is ``"./digits"``.)
-      size: Side length in pixels to resize images to, see :func:`load_images`. With None, images
-        must have one size.
+      size: As in :func:`load_images`.
       valid: Validation fraction in (0, 1) for sources without parts; 0.1 by default.
       test: Test fraction, likewise; 0.2 by default.
       seed: Seed of the split, and of the captions of digits. Groups are not divided between parts,
         so that no variant of a training image is in the test part; digits are split one by one.
       column: Caption column of pictograms, by default ``label_en``.
       drawings: NAMEs of the drawings of pictograms to read, by default all.
-
-    Returns:
-      The parts.
 
     Raises:
       ValueError: If ``source`` or an option is none of these.
@@ -89,7 +79,7 @@ def load_captioned(
         raise ValueError(f"`{name}` requires a folder of pictograms, with {PAIRS}.")
     notes: list[Note] = []
     if is_digits:
-        loaded = _resized(_captioned_digits(seed), size)
+        loaded = resized(_captioned_digits(seed), size)
     elif path is None:
         loaded = _from_memory(source, size)
     elif is_pictograms:
@@ -111,7 +101,7 @@ def load_captioned(
 
 def _from_memory(source: Any, size: int | None) -> CaptionedImageSplit | CaptionedImages:
     if isinstance(source, CaptionedImageSplit):
-        return CaptionedImageSplit(**{name: _resized(part, size) for name, part in source.parts()})
+        return resized(source, size)
     if isinstance(source, tuple | list) and len(source) in (2, 3):
         source = _as_captioned(*source)
     if not isinstance(source, CaptionedImages):
@@ -119,7 +109,7 @@ def _from_memory(source: Any, size: int | None) -> CaptionedImageSplit | Caption
             "`source` must be a name, a folder, CaptionedImages, a CaptionedImageSplit or arrays "
             f"(images, texts) or (images, texts, groups), got {source!r:.100}."
         )
-    return _resized(source, size)
+    return resized(source, size)
 
 
 def _as_captioned(images: Any, texts: Sequence[Any], groups: Any = None) -> CaptionedImages:
@@ -159,7 +149,3 @@ def _captioned_digits(seed: int) -> CaptionedImages:
         [_DIGIT_TEMPLATES[i].format(_DIGIT_NAMES[x])] for i, x in zip(template, data.labels)
     ]
     return join_captions(data.images, captions, data.labels)
-
-
-def _resized(data: CaptionedImages, size: int | None) -> CaptionedImages:
-    return data if size is None else replace(data, images=resize(data.images, size))

@@ -128,15 +128,8 @@ class Graphs:
 class RawGraphs:
     """Graphs as a source represents them.
 
-    Attributes:
-      origin: Source, for messages.
-      n_nodes: Number of nodes of each graph, ``[n]``.
-      edges: End nodes, numbered over all graphs, ``[2, n_edges]``.
-      labels: Integers, ``[n]``.
-      tags: Integer tag of each node, or None.
-      attributes: Real attributes ``[n_nodes, width]``, or None.
-      folds: See :class:`Graphs`.
-      is_symmetric: Whether the source should list each edge in both directions.
+    Edges number the nodes ``[2, n_edges]`` over all graphs, and are expected in both directions if
+    ``is_symmetric``. Nodes have integer tags, or attributes ``[n_nodes, width]``, or neither.
     """
 
     origin: str

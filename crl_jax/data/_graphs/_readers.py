@@ -31,9 +31,8 @@ def load_graphs(source: Any, *, features: NodeFeatures = "auto") -> Graphs:
         * a folder, or a zip or tar archive, with a dataset in the TU Dortmund format:
           ``NAME_A.txt``, ``NAME_graph_indicator.txt``, ``NAME_graph_labels.txt``, and optionally
           ``NAME_node_labels.txt`` and ``NAME_node_attributes.txt``;
-        * a folder or archive with one file in GIN's text format, ``NAME.txt``, and optionally a
-          folder ``10fold_idx`` with the published folds;
-        * such a file itself, with the folds in the same folder;
+        * a file in GIN's text format, or a folder or archive with one, ``NAME.txt``, and optionally
+          the published folds in the folder ``10fold_idx`` next to it;
         * :class:`Graphs`, or ``(edges, features, labels)`` as in :func:`as_graphs`.
       features: Node features. ``"tags"``: one-hot node tags; ``"attributes"``: the source's real
         attributes; ``"degrees"``: one-hot degrees, as GIN's code uses for datasets without tags;
@@ -47,8 +46,7 @@ def load_graphs(source: Any, *, features: NodeFeatures = "auto") -> Graphs:
 
     Raises:
       ValueError: If ``source`` or ``features`` is none of these.
-      DataError: If a file is malformed; the message has the line. Also if one-hot features would
-        need more than 512 MiB.
+      DataError: If a file is malformed, or one-hot features would need more than 512 MiB.
       FileNotFoundError: If there is no such file or folder.
 
     >>> load_graphs("simulated")

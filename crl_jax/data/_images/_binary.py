@@ -26,23 +26,17 @@ class File:
 
 @dataclass(frozen=True)
 class Release:
-    """Layout of a release.
+    """Layout of a release of RGB images, channel first.
 
-    Attributes:
-      title: Name for messages.
-      side: Side length of its images, which have three channels, channel first.
-      files: Layout of each file, in the order of their images; files of labels follow those of
-        their images.
-      names: File with a class name per line.
-      by_column: Whether pixels are in column-major order.
-      first_label: Number of the first class.
+    Files are in the order of their images, and files of labels follow those of their images.
+    ``names`` is the file with a class name per line.
     """
 
     title: str
     side: int
     files: dict[str, File]
     names: str
-    by_column: bool = False
+    by_column: bool = False  # column-major order of pixels
     first_label: int = 0
 
 
@@ -59,10 +53,8 @@ RELEASES = (
     Release(
         title="CIFAR-100",
         side=32,
-        files={  # the first label is the superclass
-            "train.bin": File("train", 50_000, 2),
-            "test.bin": File("test", 10_000, 2),
-        },
+        # The first label is the superclass.
+        files={"train.bin": File("train", 50_000, 2), "test.bin": File("test", 10_000, 2)},
         names="fine_label_names.txt",
     ),
     Release(
@@ -83,35 +75,25 @@ RELEASES = (
 
 
 def find_release(tree: FileTree) -> tuple[Release, str] | None:
-    """Returns the release in a tree and the folder of its files, or None.
-
-    Raises:
-      DataError: If a file is missing. The unlabelled images of STL-10 are optional.
-    """
+    """Returns the release in a tree and the folder of its files, or None."""
     for path in tree.sizes:
         folder, slash, file = path.rpartition("/")
         folder += slash
-        for release in RELEASES:
-            if file in release.files:
-                required = [n for n, f in release.files.items() if f.part != "unlabelled"]
-                missing = [
-                    name for name in (*required, release.names) if folder + name not in tree.sizes
-                ]
-                if missing:
-                    raise DataError(
-                        f"{tree.where(folder)}: expected the files of {release.title}, "
-                        f"got none named {', '.join(missing)}."
-                    )
-                return release, folder
+        release = next((release for release in RELEASES if file in release.files), None)
+        if release is not None:
+            required = [n for n, f in release.files.items() if f.part != "unlabelled"]
+            required.append(release.names)
+            if missing := [name for name in required if folder + name not in tree.sizes]:
+                raise DataError(
+                    f"{tree.where(folder)}: expected the files of {release.title}, "
+                    f"got none named {', '.join(missing)}."
+                )
+            return release, folder
     return None
 
 
 def read_release(tree: FileTree, release: Release, folder: str, size: int | None) -> Loaded:
-    """Reads the images and labels of a release in ``folder``, resized unless ``size`` is None.
-
-    Raises:
-      DataError: If a file ends within a record, or a label is out of range.
-    """
+    """Reads the images and labels of a release in ``folder``, resized unless ``size`` is None."""
     files = {folder + n: file for n, file in release.files.items() if folder + n in tree.sizes}
     records = {name: _records(tree, name, release, file) for name, file in files.items()}
     text = tree.read(folder + release.names, _MAX_TEXT_BYTES).decode("utf-8", errors="replace")

@@ -41,11 +41,7 @@ def load_cached(folder: Path, key: dict[str, str]) -> Loaded | None:
 
 
 def save_cached(folder: Path, key: dict[str, str], loaded: Loaded) -> None:
-    """Writes the arrays and their metadata atomically, and removes other entries of ``folder``.
-
-    Raises:
-      OSError: If the folder is not writable.
-    """
+    """Writes the arrays and their metadata atomically, and removes other entries of ``folder``."""
     entry = _entry_folder(folder, key)
     folder.mkdir(parents=True, exist_ok=True)
     # Another process may write the same entry: each has its own folder until it is complete.

@@ -3,6 +3,7 @@
 import importlib
 import io
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from jaxtyping import UInt8
 from ..._threads import thread_map
 from .._archive import FileTree
 from .._errors import DataError, Note
+from .._split_sampling import Split
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -65,9 +67,6 @@ def decode_images(
 
     Images are resized by :func:`resize_square`, or must be of one size if ``size`` is None.
     ``notes`` receives warnings.
-
-    Raises:
-      DataError: If files cannot be decoded, are animated or too large, or sizes differ.
     """
     pillow()  # raises ImportError here rather than in a thread
     rows, first = None, ""
@@ -145,6 +144,15 @@ def resize(
     for _ in thread_map(resize_block, starts) if len(starts) > 1 else map(resize_block, starts):
         pass
     return out
+
+
+def resized(data: Any, size: int | None) -> Any:
+    """Resizes the images of a container, or of all parts of a split, see :func:`resize`."""
+    if size is None:
+        return data
+    if isinstance(data, Split):
+        return type(data)(**{name: resized(part, size) for name, part in data.parts()})
+    return replace(data, images=resize(data.images, size))
 
 
 def _blocks(tree: FileTree, names: Sequence[str]) -> Iterator[list[str]]:

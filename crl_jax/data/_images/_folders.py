@@ -65,10 +65,6 @@ def find_in_folders(tree: FileTree, fraction: float | None, labelled: bool) -> I
     Folders that contain all files are skipped. If no image is in a class folder, or not
     ``labelled``, none has a label. Without a test part, ``fraction`` of each class is sampled, see
     :func:`sample_test_mask`.
-
-    Raises:
-      DataError: If there is no image, or only some are in class folders.
-      ValueError: If ``fraction`` is given and there is a test part.
     """
     images, notes = list_images(tree)
     if not images:
@@ -178,9 +174,6 @@ def find_tiny_imagenet(tree: FileTree) -> ImageFiles | None:
 
     The validation part is the test part, since the release has no labels for its test images.
     Classes are in the order of their WordNet ids, with the names in ``words.txt`` if present.
-
-    Raises:
-      DataError: If a validation image has no label.
     """
     tables = [name for name in tree.sizes if f"/{name}".endswith(f"/{_TINY_TABLE}")]
     if not tables:

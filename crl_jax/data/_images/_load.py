@@ -14,7 +14,7 @@ from .._download import cache_folder, download
 from .._errors import Note, warn_if
 from ._binary import find_release, read_release
 from ._cache import load_cached, save_cached
-from ._decode import check_size, resize
+from ._decode import check_size, resized
 from ._folders import find_in_folders, find_tiny_imagenet, load_files
 from ._images import Images, ImageSplit, Loaded, as_images, digits, split_images
 from ._tfds import read_tfds_images
@@ -40,15 +40,15 @@ def load_images(
         * ``"digits"``: scikit-learn's 1,797 handwritten digits, 8 × 8, grey;
         * a name in :data:`IMAGE_SETS`: ``cifar10``, ``cifar100`` (the 100 fine classes), ``stl10``
           or ``tiny-imagenet`` (its validation part is the test part), downloaded once;
-        * a folder, or a zip or tar archive, with one of these releases, or with images in class
-          folders: ``train/<class>/…`` with ``test/<class>/…`` or else ``val/<class>/…``, and
-          optionally ``unlabelled/…``; or ``<class>/…`` alone. A folder may contain a single
-          archive instead. Classes are in the order of their names, images in that of their paths.
-          If no image is in a class folder, all are read without labels;
+        * a folder, a zip or tar archive, or a folder with a single archive, with one of these
+          releases, or with images in class folders: ``train/<class>/…`` with ``test/<class>/…`` or
+          else ``val/<class>/…``, and optionally ``unlabelled/…``; or ``<class>/…`` alone. Classes
+          are in the order of their names, images in that of their paths. If no image is in a class
+          folder, all are read without labels;
         * ``tfds:NAME``, for example ``tfds:mnist``, with the features ``image`` and ``label``;
         * :class:`Images`, an :class:`ImageSplit`, or a pair of arrays ``(images, labels)``:
           integers in 0 … 255, ``[n, height, width]`` or ``[n, height, width, 1 or 3]``, and
-          integers ``[n]``, whose distinct values are the classes. Floats are refused.
+          integers ``[n]``, whose distinct values are the classes.
 
         (A file or folder with one of these names is ``"./digits"``.)
       size: Side length in pixels. Images are resized with antialiasing so that the shorter side
@@ -73,8 +73,7 @@ def load_images(
       ImportError: If the source needs a package that is not installed.
       ConnectionError: If a download fails.
 
-    >>> split = load_images("digits")
-    >>> split.train
+    >>> load_images("digits").train
     Images(1438 of 8 × 8 × 1, 10 classes)
     """
     check_size(size)
@@ -98,7 +97,7 @@ def _from_memory(source: Any, size: int | None, test: float | None, labelled: bo
     if isinstance(source, ImageSplit):
         if test is not None:
             raise ValueError("`test` requires images without a test part.")
-        return ImageSplit(**{name: _resized(part, size) for name, part in source.parts()})
+        return resized(source, size)
     if isinstance(source, str):
         source = digits()
     elif isinstance(source, tuple | list) and len(source) == 2:
@@ -108,13 +107,7 @@ def _from_memory(source: Any, size: int | None, test: float | None, labelled: bo
             "`source` must be a name, a path, Images, an ImageSplit or a pair of arrays "
             f"(images, labels), got {source!r:.100}."
         )
-    return split_images(_resized(source, size), test, "images", labelled)
-
-
-def _resized(data: Images, size: int | None) -> Images:
-    if size is None:
-        return data
-    return Images(resize(data.images, size), data.labels, data.classes, data.names)
+    return split_images(resized(source, size), test, "images", labelled)
 
 
 def _load_path(
@@ -137,17 +130,17 @@ def _load_path(
     folder = cache_folder(cache) / "images" / f"{name}-size-{size}-test-{test}{suffix}"
     if keep and (cached := load_cached(folder, key)):
         return cached
-    with open_tree(path or download(name, cache=cache), cache) as tree:
+    path = path or download(name, cache=cache)
+    with open_tree(path, cache) as tree:
         release = find_release(tree)
         files = None if release else find_tiny_imagenet(tree)
         if test is not None and (release or files):
-            has_test = f"`test` requires images without a test part, and {tree.origin} has one."
-            raise ValueError(has_test)
+            raise ValueError(f"`test` requires images without a test part, and {path} has one.")
         if release:
             loaded = read_release(tree, *release, size)
         else:
             loaded = load_files(tree, files or find_in_folders(tree, test, labelled), size)
-        is_mapped = release and size is None and tree.root == tree.origin
+        is_mapped = release and size is None and path.is_dir()
     n_images = sum(len(part) for _, part in loaded.split.parts())
     if keep and n_images >= _MIN_CACHED_IMAGES and not is_mapped:
         try:

@@ -24,11 +24,6 @@ def read_tfds_images(
     """Reads the features ``image`` and ``label`` of ``tensorflow_datasets.load(name)``.
 
     ``fraction`` of a dataset with neither ``test`` nor ``validation`` is sampled for testing.
-
-    Raises:
-      ImportError: If TensorFlow Datasets is not installed.
-      DataError: If a feature is missing, or images are not valid for :func:`as_images`.
-      ValueError: If ``fraction`` is given for a dataset with a test part.
     """
     origin = f"tfds:{name}"
     try:

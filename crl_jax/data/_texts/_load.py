@@ -2,14 +2,13 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 
 from ..._checks import check_count, check_range
-from .._archive import Encoding, read_text, require_exists
+from .._archive import Encoding, read_text
 from .._errors import DataError, warn_if
 from .._readers import say_missing
 from ._docstrings import docstrings
@@ -39,20 +38,16 @@ def load_texts(
 ) -> TextSplit:
     """Loads texts as training, test and optional validation parts.
 
-    Texts without labels have the label -1 and no classes: a file with a text per line, a table
-    with one column, a list of texts, or any source with ``label_col=""``.
-
     Args:
       source: One of
 
         * ``"docstrings"``: first sentences of docstrings of numpy, scipy, jax, flax, optax and
           scikit-learn, if installed, labelled by package;
-        * a folder with a file for each part: ``train``, ``test`` and ``dev``, ``valid`` or ``val``,
-          with an optional prefix and suffix, such as ``TREC.train.all``. If a folder has several
-          datasets, ``folder/TREC`` selects one;
-        * a dictionary of these files: ``{"train": …, "test": …, "valid": …}``;
-        * a file, of which a test part is sampled. Columns are separated by tabs, by commas or
-          semicolons in ``.csv``, or are the keys of JSON lines; ``.gz`` is decompressed;
+        * a file, of which a test part is sampled: a text per line, or columns separated by tabs,
+          by commas or semicolons in ``.csv``, or in JSON lines; ``.gz`` is decompressed;
+        * a dictionary of such files, ``{"train": …, "test": …, "valid": …}``, or their folder:
+          ``train``, ``test`` and ``dev``, ``valid`` or ``val`` with any prefix and suffix, such as
+          ``TREC.train.all``. If a folder has several datasets, ``folder/TREC`` selects one;
         * :class:`Texts`, a :class:`TextSplit`, a pair ``(texts, labels)`` of sequences, or a list
           of texts.
 
@@ -70,9 +65,10 @@ def load_texts(
 
     Returns:
       The parts. Classes are those of the training part, in numerical or alphabetical order; a file
-      ``class.txt`` in the folder names them. Blanks around texts are removed, and empty texts are
-      skipped with a warning. If there is no labelled test file, the validation file is the test
-      part, and if there is no training file, it is the training part; with a warning.
+      ``class.txt`` in the folder names them. Texts without labels have the label -1 and no classes.
+      Blanks around texts are removed, and empty texts are skipped with a warning. The validation
+      file replaces a missing file for training or a missing labelled one for testing, with a
+      warning.
 
     Raises:
       ValueError: If ``source`` or an option is none of these.
@@ -168,8 +164,6 @@ def _read_parts(
     """Reads the table of each part; a test part without labels is dropped if others have them."""
     if unknown := set(files) - {"train", "test", "valid"}:
         raise ValueError(f"`source` must name train, test and valid, got {sorted(unknown)}.")
-    for path in files.values():
-        require_exists(path)
     parts = {name: _read(path, encoding, columns) for name, path in files.items()}
     test, first = parts.get("test"), parts.get("train", parts.get("valid"))
     if test and first and columns[1] is None and _is_labelled(first, None):
@@ -229,20 +223,19 @@ def _as_parts(
     if not labelled:
         return {part: as_texts(column) for part, column in texts.items()}
     classes = sorted_classes(labels["train"])
-    known = set(classes)
+    index = {name: i for i, name in enumerate(classes)}
+    if class_names is not None and classes == tuple(map(str, range(len(class_names)))):
+        classes = tuple(class_names)
     for part, names in labels.items():
         for name, (line, _) in zip(names, parts[part].rows, strict=True):
-            if name not in known:
+            if name not in index:
                 raise DataError(
                     f"{parts[part].path}:{line}: expected a class of the training part, "
                     f"got {name!r:.60}."
                 )
-    shown = classes
-    if class_names is not None and classes == tuple(map(str, range(len(class_names)))):
-        shown = tuple(class_names)
     return {
-        part: replace(Texts.from_names(column, labels[part], classes), classes=shown)
-        for part, column in texts.items()
+        part: Texts(tuple(texts[part]), np.array([index[x] for x in names], np.int32), classes)
+        for part, names in labels.items()
     }
 
 

@@ -1,7 +1,7 @@
 """Pairs of texts with similarity scores."""
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from jaxtyping import Float32
 from numpy.typing import ArrayLike
 
 from ..._checks import check_shape
-from .._archive import Encoding, require_exists
+from .._archive import Encoding
 from .._errors import DataError
 from .._split_sampling import as_index
 from ._table import Column, read_table
@@ -65,13 +65,11 @@ class TextPairs:
     def take(self, index: ArrayLike | slice) -> "TextPairs":
         """Selects pairs by integers ``[k]``, a mask ``[n]``, or a slice."""
         index = np.arange(len(self))[index if isinstance(index, slice) else as_index(index)]
-        groups = self.groups
-        return TextPairs(
-            tuple(self.first[i] for i in index),
-            tuple(self.second[i] for i in index),
-            self.scores[index],
-            None if groups is None else tuple(groups[i] for i in index),
+        first, second, groups = (
+            None if texts is None else tuple(texts[i] for i in index)
+            for texts in (self.first, self.second, self.groups)
         )
+        return replace(self, first=first, second=second, scores=self.scores[index], groups=groups)
 
 
 def load_text_pairs(
@@ -113,7 +111,6 @@ def load_text_pairs(
         first, second, scores = source
         return TextPairs(tuple(first), tuple(second), np.asarray(scores, np.float32))
     path = Path(source)
-    require_exists(path)
     given = (first_col, second_col, score_col)
     table = read_table(path, encoding, _NAMES, given)
     by_position = _BY_POSITION.get(min(len(row) for _, row in table.rows), (None,) * 3)

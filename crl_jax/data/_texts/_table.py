@@ -26,13 +26,9 @@ _EXPECTED = {
 
 @dataclass(frozen=True)
 class Table:
-    """Cells of the non-blank lines of a file.
+    """Cells of the non-blank lines of a file, without surrounding blanks.
 
-    Attributes:
-      path: The file.
-      rows: Line number, from 1, and cells of each row, without surrounding blanks.
-      names: Column names, or None without a header.
-      separator: "tab", "comma" (also for semicolons), "json", "blank", or "line" for one column.
+    Separators are "tab", "comma" (or a semicolon), "json", "blank", and "line" for one column.
     """
 
     path: Path
@@ -106,17 +102,10 @@ def read_table(
     line. Otherwise each line is an integer, a blank and a text. The first line is a header if its
     fields are distinct single words, of which one is known or asked for.
 
-    Args:
-      path: The file, possibly gzipped.
-      encoding: See :func:`decode_text`.
-      known: Usual names of each column.
-      columns: Columns that the user asks for, of which names may be in the header.
-      labelled: Whether there are at least two columns. With None, a ``.csv`` may have one column,
-        and a line without tabs is a text if most lines do not start with an integer; with False,
-        if one does not.
-
-    Raises:
-      DataError: If a line differs from the format of the others.
+    ``known`` has the usual names of each column, and ``columns`` those that the user asks for, of
+    which names may be in the header. There are two columns or more if ``labelled`` is True. With
+    None, a ``.csv`` may have one column, and a line without tabs is a text if most lines do not
+    start with an integer; with False, if one does not.
     """
     text = read_text(path, encoding)
     suffix = Path(path.name.lower().removesuffix(".gz")).suffix

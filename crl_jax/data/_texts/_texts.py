@@ -117,15 +117,12 @@ def as_texts(texts: Any, labels: Any = None) -> Texts:
     NaN, or -1 among others, which may be a class.
     """
     texts = tuple(x.strip() if isinstance(x, str) else x for x in _as_list(texts))
-    unlabelled = np.full(len(texts), -1, np.int32)
-    if labels is None:
-        return Texts(texts, unlabelled, ())
-    labels = _as_list(labels)
+    labels = [None] * len(texts) if labels is None else _as_list(labels)
     if len(texts) != len(labels):
         raise DataError(f"expected a label for each of {len(texts)} texts, got {len(labels)}.")
     is_missing = [x is None or x != x or (not isinstance(x, str) and x == -1) for x in labels]
-    if labels and all(is_missing):
-        return Texts(texts, unlabelled, ())
+    if all(is_missing):
+        return Texts(texts, np.full(len(texts), -1, np.int32), ())
     if any(is_missing):
         i = is_missing.index(True)
         raise ValueError(
