@@ -15,9 +15,10 @@ import tarfile
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,8 +34,7 @@ _MAX_FILES = 10_000_000
 _READ_ERRORS = (
     OSError,
     EOFError,
-    RuntimeError,  # an encrypted zip
-    NotImplementedError,  # an unsupported compression method
+    RuntimeError,  # an encrypted zip, or an unsupported compression method
     zipfile.BadZipFile,
     tarfile.TarError,
     zlib.error,
@@ -59,12 +59,9 @@ _BYTE_ORDER_MARKS = {
 
 @dataclass(frozen=True)
 class FileTree:
-    """Files below a folder.
+    """Files below the folder ``root``, which messages name ``origin``.
 
-    Attributes:
-      root: The folder on disk.
-      origin: The folder or archive that messages name.
-      sizes: Size of each file in bytes by its path relative to ``root``, in path order.
+    ``sizes`` has the bytes of each file by its path relative to ``root``, in path order.
     """
 
     root: Path
@@ -76,11 +73,7 @@ class FileTree:
         return f"{self.origin}/{name}".rstrip("/")
 
     def read(self, name: str, max_bytes: int) -> bytes:
-        """Reads a file.
-
-        Raises:
-          DataError: If it is larger than ``max_bytes``.
-        """
+        """Reads a file; raises ``DataError`` if it is larger than ``max_bytes``."""
         if self.sizes[name] > max_bytes:
             raise DataError(
                 f"{self.where(name)}: expected at most {max_bytes} bytes, got {self.sizes[name]}."
@@ -90,16 +83,11 @@ class FileTree:
 
 @contextmanager
 def open_tree(path: Path, cache: str | Path | None = None) -> Iterator[FileTree]:
-    """Opens a folder, or unpacks an archive to a folder that is deleted on exit.
+    """Opens a folder, or unpacks a zip or tar archive to a folder that is deleted on exit.
 
-    Args:
-      path: A folder, or a zip or tar archive.
-      cache: Folder to unpack to, see :func:`crl_jax.data.download`; the system's temporary folder
-        if it is not writable.
-
-    Raises:
-      FileNotFoundError: If ``path`` does not exist.
-      DataError: If it is neither a folder nor a valid archive, or an archive is not safe.
+    That folder is in the folder of downloads, see :func:`crl_jax.data.download`, or the system's
+    temporary folder if it is not writable. Raises ``FileNotFoundError`` if ``path`` does not exist,
+    and ``DataError`` if it is neither a folder nor a valid archive, or an archive is not safe.
     """
     require_exists(path)
     if path.is_dir():
@@ -108,7 +96,8 @@ def open_tree(path: Path, cache: str | Path | None = None) -> Iterator[FileTree]
     if not path.is_file():  # opening a pipe would wait for a writer
         raise DataError(f"{path}: expected a folder, a zip or a tar archive, got a special file.")
     with _temporary_folder(cache_folder(cache)) as root:
-        yield FileTree(root, path, _unpack(path, root))
+        _unpack(path, root)
+        yield FileTree(root, path, {name: status.st_size for name, status in _walk(root)})
 
 
 def fingerprint(path: Path) -> str:
@@ -127,12 +116,7 @@ def require_exists(path: Path, hint: str = "") -> None:
 
 
 def read_text(path: Path, encoding: Encoding | None = "utf-8") -> str:
-    """Reads a text file, see :func:`decode_text`; a gzip file is decompressed.
-
-    Raises:
-      FileNotFoundError: If there is no such file.
-      DataError: If it is no regular file, or not text.
-    """
+    """Reads a text file, see :func:`decode_text`; a gzip file is decompressed."""
     require_exists(path)
     if not path.is_file():
         kind = "a folder" if path.is_dir() else "a special file"
@@ -147,27 +131,18 @@ def read_text(path: Path, encoding: Encoding | None = "utf-8") -> str:
 
 
 def decode_text(content: bytes, where: str, encoding: Encoding | None = "utf-8") -> str:
-    """Decodes text and drops a byte order mark.
+    """Decodes text and drops a byte order mark; ``DataError`` names the line ``where`` it fails.
 
-    Args:
-      content: The bytes.
-      where: Path for messages.
-      encoding: None detects UTF-16 and UTF-32 by their byte order marks, and falls back from UTF-8
-        to Latin-1 with a warning.
-
-    Raises:
-      DataError: If the bytes are not text in the encoding; the message has the line.
+    With None, byte order marks of UTF-16 and UTF-32 are detected, and bytes that are not UTF-8 are
+    read as Latin-1 with a warning.
     """
-    if encoding is None:
-        for mark, name in _BYTE_ORDER_MARKS.items():
-            if content.startswith(mark):
-                try:
-                    return content.decode(name)
-                except UnicodeDecodeError as error:
-                    raise DataError(f"{where}: expected {name} text, got {error.reason}.") from None
+    marks = _BYTE_ORDER_MARKS.items() if encoding is None else ()
+    marked = next((name for mark, name in marks if content.startswith(mark)), None)
     try:
-        text = content.decode("latin-1" if encoding == "latin-1" else "utf-8-sig")
+        text = content.decode(marked or ("latin-1" if encoding == "latin-1" else "utf-8-sig"))
     except UnicodeDecodeError as error:
+        if marked:
+            raise DataError(f"{where}: expected {marked} text, got {error.reason}.") from None
         _refuse_binary(content, where)
         line = content.count(b"\n", 0, error.start) + 1
         if encoding is not None:
@@ -177,7 +152,7 @@ def decode_text(content: bytes, where: str, encoding: Encoding | None = "utf-8")
             ) from None
         warn_if(1, f"line {line} is not UTF-8, and the file was read as Latin-1", of=where)
         return content.decode("latin-1")
-    if "\0" in text:
+    if "\0" in text and not marked:
         _refuse_binary(content, where)
     return text
 
@@ -192,13 +167,33 @@ def _refuse_binary(content: bytes, where: str) -> None:
         raise DataError(f"{where}:{line}: expected text, got binary data (a NUL byte).")
 
 
-def _unpack(path: Path, root: Path) -> dict[str, int]:
-    """Unpacks a zip or tar archive below ``root``; returns the sizes of its files in path order."""
-    sizes: dict[str, int] = {}
-    total = [0]
+def _unpack(path: Path, root: Path) -> None:
+    """Unpacks a zip or tar archive below ``root``."""
+    with _data_errors(path):
+        with path.open("rb") as file:
+            is_zip = file.read(2) == b"PK"
+        if not is_zip and not tarfile.is_tarfile(path):
+            raise DataError(f"{path}: expected a folder, a zip or a tar archive.")
+        with zipfile.ZipFile(path) if is_zip else tarfile.open(path) as archive:
+            members = _checked(path, archive)
+            # A tar archive is read once, and of a zip archive all members are checked first.
+            for name, size, open_member in list(members) if is_zip else members:
+                target = root / name
+                with _data_errors(f"{path}/{name}"):
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    with open_member() as source, target.open("xb") as file:
+                        shutil.copyfileobj(source, file, 1 << 20)
+                    if target.stat().st_size != size:
+                        raise EOFError(f"{target.stat().st_size} of {size} bytes")
 
-    def check(raw: str, size: int, is_regular: bool) -> str:
-        """Returns the safe path of a member, or raises ``DataError``."""
+
+def _checked(
+    path: Path, archive: zipfile.ZipFile | tarfile.TarFile
+) -> Iterator[tuple[str, int, Callable[[], Any]]]:
+    """Yields the path, size and opener of each safe member."""
+    seen: set[str] = set()
+    total = 0
+    for raw, size, is_regular, open_member in _members(archive):
         name = raw.removeprefix("./")
         parts = name.split("/")
         if not is_regular:
@@ -207,50 +202,31 @@ def _unpack(path: Path, root: Path) -> dict[str, int]:
             raise DataError(f"{path}/{name}: expected at most {_MAX_FILE_BYTES} bytes, got {size}.")
         if "\\" in name or ":" in parts[0] or {"", ".."} & {*parts}:
             raise DataError(f"{path}: expected paths within the archive, got {raw!r}.")
-        if name in sizes:
+        if name in seen:
             raise DataError(f"{path}: expected each path once, got {name} twice.")
-        if len(sizes) == _MAX_FILES:
+        if len(seen) == _MAX_FILES:
             raise DataError(f"{path}: expected at most {_MAX_FILES} files.")
-        sizes[name] = size
-        total[0] += size
-        if total[0] > _MAX_TOTAL_BYTES:
+        seen.add(name)
+        total += size
+        if total > _MAX_TOTAL_BYTES:
             raise DataError(f"{path}: expected at most {_MAX_TOTAL_BYTES} bytes in all files.")
-        return name
+        yield name, size, open_member
 
-    def write(name: str, source: Any) -> None:
-        assert source is not None  # None for links only, which are refused
-        target = root / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with source, target.open("xb") as file:
-            shutil.copyfileobj(source, file, 1 << 20)
-        if target.stat().st_size != sizes[name]:
-            raise EOFError(f"{target.stat().st_size} of {sizes[name]} bytes")
 
-    with _data_errors(path), path.open("rb") as file:
-        is_zip = file.read(2) == b"PK"
-    if is_zip:
-        with _data_errors(path), zipfile.ZipFile(path) as archive:
-            members = [info for info in archive.infolist() if not info.is_dir()]
-            kinds = [stat.S_IFMT(info.external_attr >> 16) for info in members]
-            names = [
-                check(info.filename, info.file_size, kind in (0, stat.S_IFREG))
-                for info, kind in zip(members, kinds)
-            ]  # nothing is unpacked before all are checked
-            for name, info in zip(names, members):
-                with _data_errors(f"{path}/{name}"):
-                    write(name, archive.open(info))
-    else:
-        with _data_errors(path):
-            if not tarfile.is_tarfile(path):
-                raise DataError(f"{path}: expected a folder, a zip or a tar archive.")
-            with tarfile.open(path) as archive:
-                while (info := archive.next()) is not None:
-                    archive.members = []  # pyright: ignore[reportAttributeAccessIssue]: grows
-                    if not info.isdir():
-                        name = check(info.name, info.size, info.isreg())
-                        with _data_errors(f"{path}/{name}"):
-                            write(name, archive.extractfile(info))
-    return {name: sizes[name] for name in sorted(sizes, key=_path_key)}
+def _members(
+    archive: zipfile.ZipFile | tarfile.TarFile,
+) -> Iterator[tuple[str, int, bool, Callable[[], Any]]]:
+    """Yields the name, size, whether it is a regular file, and opener of each member."""
+    if isinstance(archive, zipfile.ZipFile):
+        for info in archive.infolist():
+            is_regular = stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG)
+            if not info.is_dir():
+                yield info.filename, info.file_size, is_regular, partial(archive.open, info)
+        return
+    while (info := archive.next()) is not None:
+        archive.members = []  # pyright: ignore[reportAttributeAccessIssue]: grows
+        if not info.isdir():
+            yield info.name, info.size, info.isreg(), partial(archive.extractfile, info)
 
 
 @contextmanager
@@ -266,36 +242,27 @@ def _temporary_folder(parent: Path) -> Iterator[Path]:
             parent.rmdir()
 
 
-def _path_key(name: str) -> list[str]:
-    """Sort key: folders in order, and files in each."""
-    return name.split("/")
-
-
-def _walk(folder: Path) -> list[tuple[str, os.stat_result]]:
-    """Lists all files below a folder; links are followed, loops and special files refused."""
-    files: list[tuple[str, os.stat_result]] = []
-    stack = [("", folder, frozenset[tuple[int, int]]())]
-    while stack:
-        prefix, current, ancestors = stack.pop()
-        status = current.stat()
-        inode = (status.st_dev, status.st_ino)
-        if inode in ancestors:
-            raise DataError(f"{current}: symbolic link loop.")
-        with os.scandir(current) as entries:
-            for entry in entries:
-                if entry.is_dir():
-                    stack.append((f"{prefix}{entry.name}/", Path(entry), ancestors | {inode}))
-                    continue
-                try:
-                    status = entry.stat()
-                except FileNotFoundError:
-                    raise DataError(
-                        f"{entry.path}: expected a file, got a symbolic link to a missing one."
-                    ) from None
-                if not stat.S_ISREG(status.st_mode):
-                    raise DataError(f"{entry.path}: expected a regular file, got a special file.")
-                files.append((prefix + entry.name, status))
-    return sorted(files, key=lambda file: _path_key(file[0]))
+def _walk(
+    folder: Path, prefix: str = "", above: frozenset[Path] = frozenset()
+) -> Iterator[tuple[str, os.stat_result]]:
+    """Yields all files below a folder in path order; links are followed, loops refused."""
+    real = folder.resolve()
+    if real in above:
+        raise DataError(f"{folder}: symbolic link loop.")
+    with os.scandir(folder) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            if entry.is_dir():
+                yield from _walk(Path(entry), f"{prefix}{entry.name}/", above | {real})
+                continue
+            try:
+                status = entry.stat()
+            except FileNotFoundError:
+                raise DataError(
+                    f"{entry.path}: expected a file, got a symbolic link to a missing one."
+                ) from None
+            if not stat.S_ISREG(status.st_mode):
+                raise DataError(f"{entry.path}: expected a regular file, got a special file.")
+            yield prefix + entry.name, status
 
 
 @contextmanager

@@ -57,40 +57,34 @@ def fetch(entry: Dataset | ImageSet, folder: Path) -> Path:
     A hidden file next to it records its origin, so that checksums are not computed again. An
     archive without this record is accepted if its checksum is right, a member if its size is.
     """
-    if isinstance(entry, Dataset):
+    is_member = isinstance(entry, Dataset)
+    if is_member:
         target, size = folder / Path(entry.member).name, entry.member_size
-        origin = f"{entry.member} of {entry.url} with SHA-256 {entry.sha256}\n"
     else:
         target, size = folder / Path(urlsplit(entry.url).path).name, entry.size
-        origin = f"{entry.url} with SHA-256 {entry.sha256}\n"
+    part = f"{entry.member} of " if is_member else ""
+    origin = f"{part}{entry.url} with SHA-256 {entry.sha256}\n"
     record = target.with_name(f".{target.name}.origin")
     has_size = target.is_file() and target.stat().st_size == size
-    if has_size and record.exists() and record.read_text() == origin:
-        return target
-    if has_size and isinstance(entry, Dataset) and not record.exists():
+    if has_size and (record.read_text() == origin if record.exists() else is_member):
         return target
     folder.mkdir(parents=True, exist_ok=True)
     # In the same folder: a rename is atomic only within one file system.
     with tempfile.TemporaryDirectory(prefix=".part-", dir=folder) as scratch:
-        if isinstance(entry, Dataset):
-            archive = _retrieve(entry, Path(scratch, "archive.zip"))
-            member = _extract_member(entry, archive, Path(scratch, "member"))
+        new_record, member = Path(scratch, "origin"), Path(scratch, "member")
+        new_record.write_text(origin)
+        archive = Path(scratch, "archive.zip") if is_member else target
+        _retrieve(entry, archive)
+        if is_member:
+            _extract_member(entry, archive, member)
             target.unlink(missing_ok=True)  # a record never describes another file
-            _write_record(record, origin, scratch)
+        new_record.replace(record)
+        if is_member:
             member.replace(target)
-        else:
-            _retrieve(entry, target)
-            _write_record(record, origin, scratch)
     return target
 
 
-def _write_record(record: Path, origin: str, scratch: str) -> None:
-    partial = Path(scratch, "origin")
-    partial.write_text(origin)
-    partial.replace(record)
-
-
-def _retrieve(entry: Dataset | ImageSet, target: Path) -> Path:
+def _retrieve(entry: Dataset | ImageSet, target: Path) -> None:
     """Downloads an archive to ``target`` unless a file with its checksum is there."""
     try:
         pooch: Any = importlib.import_module("pooch")
@@ -114,7 +108,6 @@ def _retrieve(entry: Dataset | ImageSet, target: Path) -> Path:
             f"{entry.url}: not downloaded ({error}). Download and unpack it by hand, "
             "and use the path of the folder instead."
         ) from error
-    return target
 
 
 def _downloader(entry: Dataset | ImageSet) -> Callable[[str, str, Any], None]:
@@ -143,25 +136,21 @@ def _downloader(entry: Dataset | ImageSet) -> Callable[[str, str, Any], None]:
     return download_bytes
 
 
-def _extract_member(dataset: Dataset, archive: Path, target: Path) -> Path:
+def _extract_member(dataset: Dataset, archive: Path, target: Path) -> None:
     """Writes one member of a zip archive to ``target``."""
+    member, expected = dataset.member, dataset.member_size
     try:
         with zipfile.ZipFile(archive) as content:
             names = content.namelist()
-            if dataset.member not in names:
+            if member not in names:
                 listed = ", ".join(names[:10]) + (", …" if len(names) > 10 else "") or "none"
-                raise DataError(
-                    f"{dataset.url}: expected the member {dataset.member}, got {listed}."
-                )
-            size = content.getinfo(dataset.member).file_size  # bounds the bytes that are read
-            if size == dataset.member_size:
-                with content.open(dataset.member) as source, target.open("wb") as file:
+                raise DataError(f"{dataset.url}: expected the member {member}, got {listed}.")
+            size = content.getinfo(member).file_size  # bounds the bytes that are read
+            if size == expected:
+                with content.open(member) as source, target.open("wb") as file:
                     shutil.copyfileobj(source, file, _BLOCK)
                 size = target.stat().st_size
     except (zipfile.BadZipFile, EOFError) as error:
         raise DataError(f"{dataset.url}: expected a zip archive, got {error}.") from None
-    if size != dataset.member_size:
-        raise DataError(
-            f"{dataset.url}: expected {dataset.member_size} bytes in {dataset.member}, got {size}."
-        )
-    return target
+    if size != expected:
+        raise DataError(f"{dataset.url}: expected {expected} bytes in {member}, got {size}.")

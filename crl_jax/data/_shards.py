@@ -1,12 +1,11 @@
 """Large simulated logs, written as shards."""
 
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from jaxtyping import Float, Float32, Shaped
+from jaxtyping import Float, Float32
 
 from .._checks import check_range
 from .._files import whole
@@ -94,18 +93,36 @@ def simulate_shards(
     directions = _directions(rng, n_items)
     attention = (1.0 + rng.permutation(n_items)) ** -popularity_skew
     attention *= _intensity(attention, activity_spread, n_interactions / per_exposure / n_users)
+    ends = np.cumsum(attention)
     # A coordinate of a uniform point on the sphere has a beta distribution on [-1, 1].
     half = (_RANK - 1) / 2
-    block = partial(
-        _block,
-        seed=seed,
-        n_users=n_users,
-        directions=directions,
-        ends=np.cumsum(attention),
-        spread=activity_spread,
-        threshold=2 * float(special.betaincinv(half, half, 1 - like_rate)) - 1,
-        false_positive_probability=false_positive_rate * per_exposure / (1 - like_rate),
-    )
+    threshold = 2 * float(special.betaincinv(half, half, 1 - like_rate)) - 1
+    false_positive_probability = false_positive_rate * per_exposure / (1 - like_rate)
+
+    def block(index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Users, items and labels of the interactions of a block of users."""
+        rng = np.random.default_rng((seed, _USERS, index))
+        first = index * _BLOCK
+        taste = _directions(rng, _BLOCK)
+        normal = rng.standard_normal(_BLOCK)
+        activity = np.exp(activity_spread * normal - activity_spread**2 / 2)
+        # Points of a Poisson process: an item is exposed if it has at least one point, which has
+        # the probability 1 - exp(-intensity), independently of all others.
+        n_points = rng.poisson(activity * ends[-1])
+        users = np.repeat(np.arange(_BLOCK), n_points)
+        points = users + rng.random(len(users))
+        points.sort()  # makes consecutive lookups local
+        items = np.searchsorted(ends, (points - users) * ends[-1], side="right")
+        items = np.minimum(items, n_items - 1)
+        repeated = (items[1:] == items[:-1]) & (users[1:] == users[:-1])
+        repeated = np.append(False, repeated)[: len(users)]
+        users, items = users[~repeated], items[~repeated]
+
+        liked = np.einsum("nr,nr->n", taste[users], directions[items]) > threshold
+        observed = liked | (rng.random(len(users)) < false_positive_probability)
+        observed &= users < n_users - first
+        return first + users[observed], items[observed], liked[observed]
+
     written = []
     for shard in indices:
         first, end = (n_users * index // n_shards for index in (shard, shard + 1))
@@ -119,42 +136,6 @@ def simulate_shards(
             frame.write_parquet(unfinished)
         written.append(path)
     return written
-
-
-def _block(
-    index: int,
-    *,
-    seed: int,
-    n_users: int,
-    directions: Float32[np.ndarray, "n_items rank"],
-    ends: Float[np.ndarray, " n_items"],
-    spread: int | float,
-    threshold: float,
-    false_positive_probability: float,
-) -> tuple[Shaped[np.ndarray, " n"], Shaped[np.ndarray, " n"], Shaped[np.ndarray, " n"]]:
-    """Returns users, items and labels of the interactions of a block of users.
-
-    ``ends`` is the cumulative exposure of the items; liked items score above ``threshold``.
-    """
-    rng = np.random.default_rng((seed, _USERS, index))
-    first, n_items = index * _BLOCK, len(ends)
-    taste = _directions(rng, _BLOCK)
-    activity = np.exp(spread * rng.standard_normal(_BLOCK) - spread**2 / 2)
-    # Points of a Poisson process: an item is exposed if it has at least one point, which has the
-    # probability 1 - exp(-intensity), independently of all others.
-    n_points = rng.poisson(activity * ends[-1])
-    users = np.repeat(np.arange(_BLOCK), n_points)
-    points = users + rng.random(len(users))
-    points.sort()  # makes consecutive lookups local
-    items = np.searchsorted(ends, (points - users) * ends[-1], side="right")
-    items = np.minimum(items, n_items - 1)
-    repeated = np.append(False, (items[1:] == items[:-1]) & (users[1:] == users[:-1]))[: len(users)]
-    users, items = users[~repeated], items[~repeated]
-
-    liked = np.einsum("nr,nr->n", taste[users], directions[items]) > threshold
-    observed = liked | (rng.random(len(users)) < false_positive_probability)
-    observed &= users < n_users - first
-    return first + users[observed], items[observed], liked[observed]
 
 
 def _directions(rng: np.random.Generator, n: int) -> Float32[np.ndarray, "n rank"]:

@@ -1,6 +1,8 @@
 """Images with captions on the host, and their splits."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from jaxtyping import Int32, UInt8
@@ -84,15 +86,7 @@ class CaptionedImages:
         return self.image_groups[self.image_of_text]
 
     def take(self, index: ArrayLike | slice) -> "CaptionedImages":
-        """Selects images, with their captions, in the order of ``index``.
-
-        Args:
-          index: Distinct integers ``[k]``, a mask ``[n]``, or a slice.
-
-        Raises:
-          ValueError: If ``index`` is none of these, or has duplicates.
-          IndexError: If it is out of bounds.
-        """
+        """Selects distinct images with their captions, as :meth:`Images.take` does."""
         index = np.arange(len(self))[index if isinstance(index, slice) else as_index(index)]
         new_index = np.full(len(self), -1, np.int32)
         new_index[index] = np.arange(len(index))
@@ -109,12 +103,7 @@ class CaptionedImages:
 
 @dataclass(frozen=True, eq=False)
 class CaptionedImageSplit(Split):
-    """Training, test and validation parts of a dataset of captioned images, of one size.
-
-    Attributes:
-      train: Training part.
-      test: Test part.
-      valid: Validation part, or None.
+    """Training, test and validation parts of captioned images of one size; the last may be None.
 
     Raises:
       ValueError: If the parts differ in the size of images.
@@ -129,6 +118,16 @@ class CaptionedImageSplit(Split):
             check_shape(name, part.images, (len(part), *self.train.images.shape[1:]))
 
 
+def join_captions(
+    images: UInt8[np.ndarray, "n height width channels"],
+    captions: Sequence[Sequence[str]],
+    groups: Int32[np.ndarray, " n"] | None = None,
+) -> CaptionedImages:
+    """Returns images with the captions of each."""
+    index = np.repeat(np.arange(len(captions), dtype=np.int32), [len(x) for x in captions])
+    return CaptionedImages(images, tuple(chain(*captions)), index, groups)
+
+
 def split_captioned(
     data: CaptionedImages,
     valid: float | None,
@@ -140,17 +139,8 @@ def split_captioned(
 ) -> CaptionedImageSplit:
     """Samples uniform parts: ``round(fraction * n)`` of n images or groups, at least one.
 
-    Args:
-      data: All images.
-      valid: Validation fraction, 0.1 by default.
-      test: Test fraction, 0.2 by default.
-      seed: Seed; the split depends on it and on the number of images and groups only.
-      origin: Source, for messages.
-      by_group: Whether all images of a group go to one part; an image without a group is its own.
-
-    Raises:
-      ValueError: If the fractions leave no training part.
-      DataError: If there are fewer than three images or groups.
+    The split depends on the seed and on the number of images and groups only. With ``by_group``,
+    all images of a group go to one part; an image without a group is its own.
     """
     valid = _VALID_FRACTION if valid is None else valid
     test = _TEST_FRACTION if test is None else test
@@ -168,11 +158,9 @@ def split_captioned(
         raise DataError(f"{origin}: expected at least 3 {kind}, one for each part, got {n}.")
     n_test = min(max(round(test * n), 1), n - 2)
     n_valid = min(max(round(valid * n), 1), n - 1 - n_test)
-    ranks = np.empty(n, np.int64)
-    ranks[np.random.default_rng(seed).permutation(n)] = np.arange(n)
-    rank = ranks[unit]
+    ranks = np.argsort(np.random.default_rng(seed).permutation(n))[unit]
     return CaptionedImageSplit(
-        train=data.take(rank >= n_test + n_valid),
-        valid=data.take((rank >= n_test) & (rank < n_test + n_valid)),
-        test=data.take(rank < n_test),
+        train=data.take(ranks >= n_test + n_valid),
+        valid=data.take((ranks >= n_test) & (ranks < n_test + n_valid)),
+        test=data.take(ranks < n_test),
     )

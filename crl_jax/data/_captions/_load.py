@@ -7,14 +7,11 @@ from typing import Any
 import numpy as np
 
 from .._archive import require_exists
-from .._errors import DataError, warn_if
-from .._images._decode import check_size, resize
+from .._errors import DataError, Note, warn_if
+from .._images._decode import check_size, resized
 from .._images._images import as_images, digits
-from ._captioned import CaptionedImages, CaptionedImageSplit, split_captioned
-from ._folder import TABLE as CAPTIONS
-from ._folder import Loaded, read_folder
-from ._pictograms import TABLE as PAIRS
-from ._pictograms import read_pictograms
+from ._captioned import CaptionedImages, CaptionedImageSplit, join_captions, split_captioned
+from ._readers import CAPTIONS, PAIRS, read_folder, read_pictograms
 
 _DIGIT_NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 _DIGIT_TEMPLATES = (
@@ -45,26 +42,20 @@ def load_captioned(
         * a folder with ``captions.tsv`` and ``images/``, ``images.zip`` or a tar archive. Each line
           has the name or path of an image, a tab, and tab-separated captions; an image may have
           several lines. A first line whose name has no suffix is a header. Lists of names,
-          ``train.txt`` and ``test.txt``, and optionally ``dev.txt`` (or ``valid.txt``), define the
-          parts;
-        * a folder of pictograms: ``pairs.tsv`` with a column ``NAME_row`` for each set of
-          drawings, ``NAME.npz`` or ``NAME_….npz``. Pictograms that differ only in skin tone are
-          one group;
+          ``train.txt``, ``test.txt`` and optionally ``dev.txt`` (or ``valid.txt``), are the parts;
+        * a folder of pictograms: ``pairs.tsv`` with a column ``NAME_row`` for each set of drawings,
+          ``NAME.npz`` or ``NAME_….npz``. Those that differ only in skin tone are one group;
         * :class:`CaptionedImages`, a :class:`CaptionedImageSplit`, or arrays ``(images, texts)`` or
           ``(images, texts, groups)``, with a caption or a sequence of captions for each image.
 
         (A folder of that name is ``"./digits"``.)
-      size: Side length in pixels to resize images to, see :func:`load_images`. With None, images
-        must have one size.
+      size: As in :func:`load_images`.
       valid: Validation fraction in (0, 1) for sources without parts; 0.1 by default.
       test: Test fraction, likewise; 0.2 by default.
       seed: Seed of the split, and of the captions of digits. Groups are not divided between parts,
         so that no variant of a training image is in the test part; digits are split one by one.
       column: Caption column of pictograms, by default ``label_en``.
       drawings: NAMEs of the drawings of pictograms to read, by default all.
-
-    Returns:
-      The parts.
 
     Raises:
       ValueError: If ``source`` or an option is none of these.
@@ -86,30 +77,31 @@ def load_captioned(
     if not is_pictograms and not (column is drawings is None):
         name = "column" if column is not None else "drawings"
         raise ValueError(f"`{name}` requires a folder of pictograms, with {PAIRS}.")
+    notes: list[Note] = []
     if is_digits:
-        loaded = Loaded(_resized(_captioned_digits(seed), size), [])
+        loaded = resized(_captioned_digits(seed), size)
     elif path is None:
-        loaded = Loaded(_from_memory(source, size), [])
+        loaded = _from_memory(source, size)
     elif is_pictograms:
-        loaded = read_pictograms(path, size, column or "label_en", drawings)
+        loaded, notes = read_pictograms(path, size, column or "label_en", drawings)
     else:
         require_exists(path)
         if not (path / CAPTIONS).exists():
             raise DataError(f"{path}: expected a folder with {CAPTIONS} or {PAIRS}, got neither.")
-        loaded = read_folder(path, size)
-    for note in loaded.notes:
-        warn_if(note.n_cases, note.text, of=origin)
-    if isinstance(loaded.data, CaptionedImageSplit):
-        if not (valid is test is None):
-            name = "valid" if valid is not None else "test"
-            raise ValueError(f"`{name}` requires a source without parts, and {origin} has parts.")
-        return loaded.data
-    return split_captioned(loaded.data, valid, test, seed, origin, by_group=not is_digits)
+        loaded, notes = read_folder(path, size)
+    for note in notes:
+        warn_if(*note, of=origin)
+    if isinstance(loaded, CaptionedImages):
+        return split_captioned(loaded, valid, test, seed, origin, by_group=not is_digits)
+    if not (valid is test is None):
+        name = "valid" if valid is not None else "test"
+        raise ValueError(f"`{name}` requires a source without parts, and {origin} has parts.")
+    return loaded
 
 
 def _from_memory(source: Any, size: int | None) -> CaptionedImageSplit | CaptionedImages:
     if isinstance(source, CaptionedImageSplit):
-        return CaptionedImageSplit(**{name: _resized(part, size) for name, part in source.parts()})
+        return resized(source, size)
     if isinstance(source, tuple | list) and len(source) in (2, 3):
         source = _as_captioned(*source)
     if not isinstance(source, CaptionedImages):
@@ -117,7 +109,7 @@ def _from_memory(source: Any, size: int | None) -> CaptionedImageSplit | Caption
             "`source` must be a name, a folder, CaptionedImages, a CaptionedImageSplit or arrays "
             f"(images, texts) or (images, texts, groups), got {source!r:.100}."
         )
-    return _resized(source, size)
+    return resized(source, size)
 
 
 def _as_captioned(images: Any, texts: Sequence[Any], groups: Any = None) -> CaptionedImages:
@@ -136,7 +128,6 @@ def _as_captioned(images: Any, texts: Sequence[Any], groups: Any = None) -> Capt
                     f"`texts` must be non-empty strings, got {caption!r:.100} for image {i}."
                 )
         captions.append([str(caption).strip() for caption in per_image])
-    index = np.repeat(np.arange(len(captions)), [len(x) for x in captions]).astype(np.int32)
     labels = np.full(len(captions), -1) if groups is None else np.asarray(groups)
     if labels.shape != (len(captions),) or labels.dtype.kind not in "iu":
         raise ValueError(
@@ -146,21 +137,15 @@ def _as_captioned(images: Any, texts: Sequence[Any], groups: Any = None) -> Capt
     if labels.size and (labels.min() < limits.min or labels.max() > limits.max):
         raise ValueError(f"`groups` must fit in int32, got {labels.min()} to {labels.max()}.")
     pixels = as_images(images, np.full(len(captions), -1)).images
-    flat = tuple(caption for per_image in captions for caption in per_image)
-    return CaptionedImages(pixels, flat, index, None if groups is None else labels.astype(np.int32))
+    labels = None if groups is None else labels.astype(np.int32)
+    return join_captions(pixels, captions, labels)
 
 
 def _captioned_digits(seed: int) -> CaptionedImages:
     """Scikit-learn's digits, each with a caption sampled from templates; groups are the digits."""
     data = digits()
     template = np.random.default_rng(seed).integers(len(_DIGIT_TEMPLATES), size=len(data))
-    texts = tuple(
-        _DIGIT_TEMPLATES[i].format(_DIGIT_NAMES[label]) for i, label in zip(template, data.labels)
-    )
-    return CaptionedImages(data.images, texts, np.arange(len(data), dtype=np.int32), data.labels)
-
-
-def _resized(data: CaptionedImages, size: int | None) -> CaptionedImages:
-    if size is None:
-        return data
-    return CaptionedImages(resize(data.images, size), data.texts, data.image_of_text, data.groups)
+    captions = [
+        [_DIGIT_TEMPLATES[i].format(_DIGIT_NAMES[x])] for i, x in zip(template, data.labels)
+    ]
+    return join_captions(data.images, captions, data.labels)

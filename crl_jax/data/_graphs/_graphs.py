@@ -59,12 +59,9 @@ class Graphs:
     def __post_init__(self) -> None:
         object.__setattr__(self, "classes", tuple(self.classes))
         for name, dtype, ndim in (
-            ("node_offsets", np.int32, 1),
-            ("edge_offsets", np.int32, 1),
+            *((name, np.int32, 1) for name in ("node_offsets", "edge_offsets", "labels", "folds")),
             ("edges", np.int32, 2),
             ("features", (np.uint8, np.float32), 2),
-            ("labels", np.int32, 1),
-            ("folds", np.int32, 1),
         ):
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, as_read_only(name, value, dtype, ndim))
@@ -112,15 +109,7 @@ class Graphs:
         )
 
     def take(self, index: ArrayLike) -> "Graphs":
-        """Selects graphs in the order of ``index``, with repetition.
-
-        Args:
-          index: Integers ``[k]`` or a mask ``[n]``.
-
-        Raises:
-          ValueError: If ``index`` is neither.
-          IndexError: If it is out of bounds.
-        """
+        """Selects graphs by integers ``[k]`` or a mask ``[n]``, as :meth:`Images.take` does."""
         index = np.arange(len(self))[as_index(index)]
         nodes, node_offsets = _gather_ranges(self.node_offsets, index)
         edges, edge_offsets = _gather_ranges(self.edge_offsets, index)
@@ -139,15 +128,8 @@ class Graphs:
 class RawGraphs:
     """Graphs as a source represents them.
 
-    Attributes:
-      origin: Source, for messages.
-      n_nodes: Number of nodes of each graph, ``[n]``.
-      edges: End nodes, numbered over all graphs, ``[2, n_edges]``.
-      labels: Integers, ``[n]``.
-      tags: Integer tag of each node, or None.
-      attributes: Real attributes ``[n_nodes, width]``, or None.
-      folds: See :class:`Graphs`.
-      is_symmetric: Whether the source should list each edge in both directions.
+    Edges number the nodes ``[2, n_edges]`` over all graphs, and are expected in both directions if
+    ``is_symmetric``. Nodes have integer tags, or attributes ``[n_nodes, width]``, or neither.
     """
 
     origin: str
@@ -162,14 +144,23 @@ class RawGraphs:
     def graphs(self, features: NodeFeatures) -> Graphs:
         """Converts to :class:`Graphs` with undirected, distinct edges and ``features``."""
         node_offsets = _offsets(self.n_nodes)
-        edges, edge_offsets, counts = _undirected_edges(self.edges[0], self.edges[1], node_offsets)
-        warn_if(counts["self-loops"], "removed {n} self-loops", of=self.origin)
-        warn_if(counts["repeated"], "removed {n} repeated edges", of=self.origin)
+        # Directed edges without self-loops, then their distinct unordered pairs.
+        source, target = np.asarray(self.edges, np.int64)
+        total, keep = max(int(node_offsets[-1]), 1), source != target
+        directed = np.unique((source * total + target)[keep])
+        low, high = np.sort(np.divmod(directed, total), axis=0)
+        pairs, counts = np.unique(low * total + high, return_counts=True)
+        warn_if(int(np.sum(~keep)), "removed {n} self-loops", of=self.origin)
+        n_repeated = int(np.sum(keep)) - len(directed)
+        warn_if(n_repeated, "removed {n} repeated edges", of=self.origin)
         if self.is_symmetric:
             text = "{n} edges are listed in one direction only, and were made undirected"
-            warn_if(counts["one-way"], text, of=self.origin)
-        ends = (edges + np.repeat(node_offsets[:-1], np.diff(edge_offsets))[None]).ravel()
-        degrees = np.bincount(ends, minlength=int(node_offsets[-1]))
+            warn_if(int(np.sum(counts == 1)), text, of=self.origin)
+        ends = np.stack(np.divmod(pairs, total))
+        graph = np.searchsorted(node_offsets, ends[0], side="right") - 1
+        edges = (ends - node_offsets[graph]).astype(np.int32)
+        edge_offsets = _offsets(np.bincount(graph, minlength=len(self.n_nodes)))
+        degrees = np.bincount(ends.ravel(), minlength=int(node_offsets[-1]))
         classes, labels = np.unique(self.labels, return_inverse=True)
         return Graphs(
             node_offsets,
@@ -255,13 +246,16 @@ def as_graphs(
     if n_nodes.min() < 1:
         raise ValueError(f"Graph {int(np.argmin(n_nodes))} must have a node, got none.")
     starts = np.cumsum(n_nodes) - n_nodes
-    all_edges = [
-        _edge_array(i, x, int(n_nodes[i])) + starts[i] for i, x in enumerate(edges)
-    ]  # fmt: skip
+    shifted = [_edge_array(i, x, int(n_nodes[i])) + starts[i] for i, x in enumerate(edges)]
     raw = RawGraphs(
-        "graphs in memory", n_nodes, np.concatenate(all_edges, axis=1), classes, tags, attributes,
+        "graphs in memory",
+        n_nodes,
+        np.concatenate(shifted, axis=1),
+        classes,
+        tags,
+        attributes,
         is_symmetric=False,
-    )  # fmt: skip
+    )
     return raw.graphs(node_features)
 
 
@@ -311,31 +305,3 @@ def _gather_ranges(offsets: np.ndarray, index: np.ndarray) -> tuple[np.ndarray, 
     new = _offsets(counts)
     within = np.arange(new[-1]) - np.repeat(new[:-1], counts)
     return np.repeat(offsets[:-1][index], counts) + within, new
-
-
-def _undirected_edges(
-    source: np.ndarray, target: np.ndarray, node_offsets: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, dict[str, int]]:
-    """Converts directed edges, numbered over all graphs, to the edges of :class:`Graphs`.
-
-    Returns:
-      ``edges``, ``edge_offsets``, and the numbers of removed self-loops, repeated edges, and edges
-      without their reverse.
-    """
-    source, target = (np.asarray(x, np.int64) for x in (source, target))
-    n_nodes, keep = int(node_offsets[-1]), source != target
-    directed = np.unique((source * n_nodes + target)[keep])
-    n_loops, n_repeated = int(np.sum(~keep)), int(np.sum(keep)) - len(directed)
-    source, target = directed // max(n_nodes, 1), directed % max(n_nodes, 1)
-    low, high = np.minimum(source, target), np.maximum(source, target)
-    pairs, counts = np.unique(low * n_nodes + high, return_counts=True)
-    low, high = pairs // max(n_nodes, 1), pairs % max(n_nodes, 1)
-    graph = np.searchsorted(node_offsets, low, side="right") - 1
-    edges = (np.stack([low, high]) - node_offsets[graph][None]).astype(np.int32)
-    per_graph = np.bincount(graph, minlength=len(node_offsets) - 1)
-    removed = {
-        "self-loops": n_loops,
-        "repeated": n_repeated,
-        "one-way": int(np.sum(counts == 1)),
-    }
-    return edges, _offsets(per_graph), removed

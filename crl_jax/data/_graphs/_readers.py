@@ -12,12 +12,12 @@ from ._graphs import NO_FOLD, Graphs, NodeFeatures, RawGraphs, as_graphs, check_
 from ._simulate import simulate_graphs
 
 _MAX_BYTES = 2 << 30
-_MAX_INTEGER = 1 << 62
+_MAX_INTEGER = 1 << 63
 _FOLDS = "10fold_idx"
 _N_FOLDS = 10
 _EDGES = "_A.txt"
 
-_Text = tuple[str, str]  # path for messages, content
+_Lines = tuple[str, list[str]]  # path for messages, lines
 
 
 def load_graphs(source: Any, *, features: NodeFeatures = "auto") -> Graphs:
@@ -31,9 +31,8 @@ def load_graphs(source: Any, *, features: NodeFeatures = "auto") -> Graphs:
         * a folder, or a zip or tar archive, with a dataset in the TU Dortmund format:
           ``NAME_A.txt``, ``NAME_graph_indicator.txt``, ``NAME_graph_labels.txt``, and optionally
           ``NAME_node_labels.txt`` and ``NAME_node_attributes.txt``;
-        * a folder or archive with one file in GIN's text format, ``NAME.txt``, and optionally a
-          folder ``10fold_idx`` with the published folds;
-        * such a file itself, with the folds in the same folder;
+        * a file in GIN's text format, or a folder or archive with one, ``NAME.txt``, and optionally
+          the published folds in the folder ``10fold_idx`` next to it;
         * :class:`Graphs`, or ``(edges, features, labels)`` as in :func:`as_graphs`.
       features: Node features. ``"tags"``: one-hot node tags; ``"attributes"``: the source's real
         attributes; ``"degrees"``: one-hot degrees, as GIN's code uses for datasets without tags;
@@ -47,8 +46,7 @@ def load_graphs(source: Any, *, features: NodeFeatures = "auto") -> Graphs:
 
     Raises:
       ValueError: If ``source`` or ``features`` is none of these.
-      DataError: If a file is malformed; the message has the line. Also if one-hot features would
-        need more than 512 MiB.
+      DataError: If a file is malformed, or one-hot features would need more than 512 MiB.
       FileNotFoundError: If there is no such file or folder.
 
     >>> load_graphs("simulated")
@@ -78,38 +76,31 @@ def _read(path: Path) -> RawGraphs:
     if path.suffix.lower() == ".txt" and path.is_file():
         if (size := path.stat().st_size) > _MAX_BYTES:
             raise DataError(f"{path}: expected at most {_MAX_BYTES} bytes, got {size}.")
-        folds: list[_Text] = []
+        folds: list[_Lines] = []
         if (path.parent / _FOLDS).is_dir():
             with open_tree(path.parent / _FOLDS) as tree:
                 folds = _fold_files(tree, "")
-        return _read_gin((str(path), read_text(path)), folds)
+        return _read_gin(str(path), read_text(path).rstrip().splitlines(), folds)
     with open_tree(path) as tree:
-        edge_files = [name for name in tree.sizes if name.endswith(_EDGES)]
-        if edge_files:
-            return _read_tu(tree, _only(tree, edge_files).removesuffix(_EDGES))
-        texts = [
-            name
-            for name in tree.sizes
-            if name.endswith(".txt") and _FOLDS not in PurePosixPath(name).parts
-        ]
-        name = _only(tree, texts)
-        parent = str(PurePosixPath(name).parent / _FOLDS) + "/"
-        return _read_gin(_text(tree, name), _fold_files(tree, parent))
+        names = [name for name in tree.sizes if name.endswith(_EDGES)]
+        is_gin = not names
+        if is_gin:
+            texts = [PurePosixPath(name) for name in tree.sizes if name.endswith(".txt")]
+            names = [str(name) for name in texts if _FOLDS not in name.parts]
+        if len(names) != 1:
+            raise DataError(
+                f"{tree.origin}: expected one dataset of graphs, NAME{_EDGES} and its other files "
+                f"or a text file of GIN, got {', '.join(names[:20]) or 'none'}."
+            )
+        if is_gin:
+            folder = str(PurePosixPath(names[0]).parent / _FOLDS) + "/"
+            return _read_gin(*_lines(tree, names[0]), _fold_files(tree, folder))
+        return _read_tu(tree, names[0].removesuffix(_EDGES))
 
 
-def _only(tree: FileTree, names: list[str]) -> str:
-    if len(names) != 1:
-        got = ", ".join(names[:20]) or "none"
-        raise DataError(
-            f"{tree.origin}: expected one dataset of graphs, NAME{_EDGES} and its other files or "
-            f"a text file of GIN, got {got}."
-        )
-    return names[0]
-
-
-def _text(tree: FileTree, name: str) -> _Text:
+def _lines(tree: FileTree, name: str) -> _Lines:
     where = tree.where(name)
-    return where, decode_text(tree.read(name, _MAX_BYTES), where)
+    return where, decode_text(tree.read(name, _MAX_BYTES), where).rstrip().splitlines()
 
 
 def _read_tu(tree: FileTree, stem: str) -> RawGraphs:
@@ -118,108 +109,102 @@ def _read_tu(tree: FileTree, stem: str) -> RawGraphs:
     Nodes and graphs are numbered from 1 over all graphs. Edge labels and attributes are not read.
     """
 
-    def table(suffix: str, width: int | None, dtype: type) -> tuple[str, np.ndarray] | None:
+    def table(suffix: str, width: int | None, kind: type) -> np.ndarray | None:
+        """Numbers ``[lines, width]``; the first line sets a width of None."""
         name = f"{stem}_{suffix}.txt"
-        return _number_table(*_text(tree, name), width, dtype) if name in tree.sizes else None
+        if name not in tree.sizes:
+            return None
+        path, lines = _lines(tree, name)
+        if not lines:
+            raise DataError(f"{path}: expected lines of numbers, got none.")
+        width = width or lines[0].count(",") + 1
+        rows = [_numbers(line.split(","), kind) for line in lines]
+        for i, row in enumerate(rows):
+            if row is None or len(row) != width:
+                expected = f"{width} {'integers' if kind is int else 'finite numbers'}"
+                raise DataError(f"{path}:{i + 1}: expected {expected}, got {lines[i]!r:.60}.")
+        return np.array(rows, np.int64 if kind is int else np.float64)
 
-    def required(suffix: str, width: int) -> tuple[str, np.ndarray]:
-        if (found := table(suffix, width, np.int64)) is None:
+    def required(suffix: str, width: int) -> np.ndarray:
+        if (found := table(suffix, width, int)) is None:
             raise DataError(f"{tree.origin}: expected a file NAME_{suffix}.txt, got none.")
         return found
 
-    path, graph = required("graph_indicator", 1)
-    labels_path, labels = required("graph_labels", 1)
-    graph, labels = graph[:, 0] - 1, labels[:, 0]
-    _reject(path, np.diff(graph, prepend=0) < 0, "graphs in ascending order, from 1")
-    _reject(path, graph >= len(labels), f"one of {len(labels)} graphs")
+    def reject(suffix: str, invalid: np.ndarray, expected: str) -> None:
+        if invalid.any():
+            where = f"{tree.where(stem)}_{suffix}.txt:{int(np.argmax(invalid)) + 1}"
+            raise DataError(f"{where}: expected {expected}.")
+
+    graph = required("graph_indicator", 1)[:, 0] - 1
+    labels = required("graph_labels", 1)[:, 0]
+    in_order = "graphs in ascending order, from 1"
+    reject("graph_indicator", np.diff(graph, prepend=0) < 0, in_order)
+    reject("graph_indicator", graph >= len(labels), f"one of {len(labels)} graphs")
     n_nodes = np.bincount(graph, minlength=len(labels))
-    _reject(labels_path, n_nodes == 0, "a graph with nodes")
-    path, edges = required("A", 2)
-    edges = edges - 1
+    reject("graph_labels", n_nodes == 0, "a graph with nodes")
+    edges = required("A", 2) - 1
     out_of_bounds = np.any((edges < 0) | (edges >= len(graph)), axis=1)
-    _reject(path, out_of_bounds, f"nodes from 1 to {len(graph)}")
-    _reject(path, graph[edges[:, 0]] != graph[edges[:, 1]], "two nodes of one graph")
-    per_node = []
-    for suffix, dtype in (("node_labels", np.int64), ("node_attributes", np.float64)):
-        found = table(suffix, None, dtype)
-        if found is not None and len(found[1]) != len(graph):
+    reject("A", out_of_bounds, f"nodes from 1 to {len(graph)}")
+    reject("A", graph[edges[:, 0]] != graph[edges[:, 1]], "two nodes of one graph")
+    per_node = {"node_labels": int, "node_attributes": float}
+    tags, attributes = (table(suffix, None, kind) for suffix, kind in per_node.items())
+    for suffix, values in zip(per_node, (tags, attributes), strict=True):
+        if values is not None and len(values) != len(graph):
             raise DataError(
-                f"{found[0]}: expected {len(graph)} lines, one for each node, got {len(found[1])}."
+                f"{tree.where(stem)}_{suffix}.txt: expected {len(graph)} lines, one for each node, "
+                f"got {len(values)}."
             )
-        per_node.append(None if found is None else found[1])
-    tags, attributes = per_node
     if tags is not None:  # distinct rows of several tags are distinct tags
         tags = np.unique(tags, axis=0, return_inverse=True)[1].reshape(-1)
     return RawGraphs(str(tree.origin), n_nodes, edges.T, labels, tags, attributes)
 
 
-def _number_table(path: str, text: str, width: int | None, dtype: type) -> tuple[str, np.ndarray]:
-    """Parses comma-separated numbers ``[lines, width]``; the first line sets a width of None."""
-    kind = "integers" if dtype is np.int64 else "finite numbers"
-    rows = []
-    for row, line in enumerate(text.rstrip().splitlines()):
-        fields = line.split(",")
-        width = len(fields) if width is None else width
-        try:
-            numbers = [dtype(field) for field in fields]
-        except (ValueError, OverflowError):
-            numbers = []
-        if len(numbers) != width or not np.isfinite(numbers).all():
-            raise DataError(f"{path}:{row + 1}: expected {width} {kind}, got {line!r:.60}.")
-        rows.append(numbers)
-    if not rows:
-        raise DataError(f"{path}: expected lines of numbers, got none.")
-    return path, np.array(rows, dtype)
-
-
-def _reject(path: str, invalid: np.ndarray, expected: str) -> None:
-    if invalid.any():
-        raise DataError(f"{path}:{int(np.argmax(invalid)) + 1}: expected {expected}.")
-
-
-def _read_gin(source: _Text, folds: Sequence[_Text]) -> RawGraphs:
+def _read_gin(origin: str, lines: list[str], folds: Sequence[_Lines]) -> RawGraphs:
     """Reads GIN's text format.
 
     The first line has the number of graphs. Each graph has a line ``n_nodes label``, and for each
     node a line ``tag n_neighbours neighbour neighbour …``, optionally followed by attributes.
     """
-    origin, text = source
-    lines = text.splitlines()
-    (n,) = _integers(origin, lines, 0, 1, "the number of graphs")
+    (n,), _ = _integers(origin, lines, 0, 1, "the number of graphs")
     n_nodes, labels, tags, attributes = [], [], [], []
     sources: list[int] = []
     targets: list[int] = []
     row, start, width = 1, 0, None
     for _ in range(n):
-        size, label = _integers(origin, lines, row, 2, "the number of nodes and a label")
+        (size, label), rest = _integers(origin, lines, row, 2, "the number of nodes and a label")
         if size < 1:
             raise DataError(f"{origin}:{row + 1}: expected at least one node, got {size}.")
         n_nodes.append(size)
         labels.append(label)
         for node in range(start, start + size):
             row += 1
-            fields = lines[row].split() if row < len(lines) else []
-            tag, count = _integers(
-                origin, lines, row, 2, "a tag and a number of neighbours", fields
+            (tag, count), rest = _integers(
+                origin, lines, row, 2, "a tag and a number of neighbours", more=True
             )
-            n_attributes = len(fields) - 2 - count
+            n_attributes = len(rest) - count
             width = n_attributes if width is None else width
             if count < 0 or n_attributes != width or n_attributes < 0:
                 raise DataError(
                     f"{origin}:{row + 1}: expected {max(count, 0)} neighbours"
                     f"{f' and {width} attributes' if width and width > 0 else ''} after "
-                    f"the tag and their number, got {len(fields) - 2} fields."
+                    f"the tag and their number, got {len(rest)} fields."
                 )
-            near = _integers(origin, lines, row, count, "neighbours", fields[2 : 2 + count])
+            near, values = _numbers(rest[:count], int), _numbers(rest[count:], float)
+            if near is None:
+                got = f"got {lines[row]!r:.60}"
+                raise DataError(f"{origin}:{row + 1}: expected neighbours, {got}.")
             if count and not (min(near) >= 0 and max(near) < size):
                 raise DataError(
                     f"{origin}:{row + 1}: expected neighbours from 0 to {size - 1}, got {near}."
                 )
+            if values is None:
+                expected = f"attributes as finite numbers, got {rest[count:]}"
+                raise DataError(f"{origin}:{row + 1}: expected {expected}.")
             tags.append(tag)
             sources.extend([node] * count)
             targets.extend(start + other for other in near)
             if width:
-                attributes.append(_finite_numbers(origin, row, fields[2 + count :]))
+                attributes.append(values)
         start += size
         row += 1
     rest = next((i for i in range(row, len(lines)) if lines[i].strip()), None)
@@ -236,7 +221,7 @@ def _read_gin(source: _Text, folds: Sequence[_Text]) -> RawGraphs:
     )
 
 
-def _fold_files(tree: FileTree, folder: str) -> list[_Text]:
+def _fold_files(tree: FileTree, folder: str) -> list[_Lines]:
     """Test parts of the ten folds in order; empty if there are none."""
     names = [f"{folder}test_idx-{fold}.txt" for fold in range(1, _N_FOLDS + 1)]
     present = [name for name in names if name in tree.sizes]
@@ -244,16 +229,16 @@ def _fold_files(tree: FileTree, folder: str) -> list[_Text]:
         raise DataError(
             f"{tree.where(folder)}: expected {_N_FOLDS} test parts, got {len(present)}."
         )
-    return [_text(tree, name) for name in present]
+    return [_lines(tree, name) for name in present]
 
 
-def _fold_array(n: int, texts: Sequence[_Text]) -> np.ndarray:
+def _fold_array(n: int, texts: Sequence[_Lines]) -> np.ndarray:
     """Test fold of each graph; a graph is tested at most once."""
     folds = np.full(n, NO_FOLD, np.int32)
-    for fold, (origin, text) in enumerate(texts):
-        lines = [line for line in text.splitlines() if line.strip()]
+    for fold, (origin, lines) in enumerate(texts):
+        lines = [line for line in lines if line.strip()]
         for row in range(len(lines)):
-            (graph,) = _integers(origin, lines, row, 1, "the index of a graph")
+            (graph,), _ = _integers(origin, lines, row, 1, "the index of a graph")
             if not 0 <= graph < n or folds[graph] != NO_FOLD:
                 expected = f"indices from 0 to {n - 1}, each in one fold"
                 raise DataError(f"{origin}:{row + 1}: expected {expected}, got {graph}.")
@@ -262,31 +247,23 @@ def _fold_array(n: int, texts: Sequence[_Text]) -> np.ndarray:
 
 
 def _integers(
-    origin: str,
-    lines: list[str],
-    row: int,
-    count: int,
-    expected: str,
-    fields: list[str] | None = None,
-) -> list[int]:
-    """Parses ``count`` integers: all fields of a line, or the first of ``fields``."""
+    origin: str, lines: list[str], row: int, count: int, expected: str, *, more: bool = False
+) -> tuple[list[int], list[str]]:
+    """Parses the first ``count`` fields of a line, and returns the other fields, if ``more``."""
     if row >= len(lines):
         raise DataError(f"{origin}:{row + 1}: expected {expected}, got the end of the file.")
-    fields = lines[row].split() if fields is None else fields[:count]
-    try:
-        numbers = [int(field) for field in fields]
-        if len(numbers) == count and all(abs(x) < _MAX_INTEGER for x in numbers):
-            return numbers
-    except ValueError:
-        pass
-    raise DataError(f"{origin}:{row + 1}: expected {expected}, got {lines[row]!r:.60}.")
+    fields = lines[row].split()
+    numbers = _numbers(fields[:count] if more else fields, int)
+    if numbers is None or len(numbers) != count:
+        raise DataError(f"{origin}:{row + 1}: expected {expected}, got {lines[row]!r:.60}.")
+    return numbers, fields[count:]
 
 
-def _finite_numbers(origin: str, row: int, fields: list[str]) -> list[float]:
+def _numbers(fields: list[str], kind: type) -> list[Any] | None:
+    """Parses integers that fit in int64, or finite numbers; None if a field is another."""
+    bound = _MAX_INTEGER if kind is int else np.inf
     try:
-        numbers = [float(field) for field in fields]
-        if np.isfinite(numbers).all():
-            return numbers
+        numbers = [kind(field) for field in fields]
     except ValueError:
-        pass
-    raise DataError(f"{origin}:{row + 1}: expected attributes as finite numbers, got {fields}.")
+        return None
+    return numbers if all(abs(x) < bound for x in numbers) else None

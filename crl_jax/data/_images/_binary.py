@@ -16,14 +16,7 @@ _MAX_TEXT_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class File:
-    """Layout of a file of records; the label bytes precede the pixels.
-
-    Attributes:
-      part: Part of the dataset.
-      count: Number of records in the release.
-      n_labels: Label bytes per record, of which the last is the class.
-      pixels: Whether records have pixels.
-    """
+    """Layout of a file of records: bytes of labels, of which the last is the class, and pixels."""
 
     part: Literal["train", "test", "unlabelled"]
     count: int
@@ -33,55 +26,40 @@ class File:
 
 @dataclass(frozen=True)
 class Release:
-    """Layout of a release.
+    """Layout of a release of RGB images, channel first.
 
-    Attributes:
-      title: Name for messages.
-      side: Side length of its images, which have three channels, channel first.
-      by_column: Whether pixels are in column-major order.
-      first_label: Number of the first class.
-      names: File with a class name per line.
-      files: Layout of each file, in the order of their images; files of labels follow those of
-        their images.
+    Files are in the order of their images, and files of labels follow those of their images.
+    ``names`` is the file with a class name per line.
     """
 
     title: str
     side: int
-    by_column: bool
-    first_label: int
-    names: str
     files: dict[str, File]
+    names: str
+    by_column: bool = False  # column-major order of pixels
+    first_label: int = 0
 
 
 RELEASES = (
     Release(
         title="CIFAR-10",
         side=32,
-        by_column=False,
-        first_label=0,
-        names="batches.meta.txt",
         files={
             **{f"data_batch_{i}.bin": File("train", 10_000, 1) for i in range(1, 6)},
             "test_batch.bin": File("test", 10_000, 1),
         },
+        names="batches.meta.txt",
     ),
     Release(
         title="CIFAR-100",
         side=32,
-        by_column=False,
-        first_label=0,
+        # The first label is the superclass.
+        files={"train.bin": File("train", 50_000, 2), "test.bin": File("test", 10_000, 2)},
         names="fine_label_names.txt",
-        files={  # the first label is the superclass
-            "train.bin": File("train", 50_000, 2),
-            "test.bin": File("test", 10_000, 2),
-        },
     ),
     Release(
         title="STL-10",
         side=96,
-        by_column=True,
-        first_label=1,
-        names="class_names.txt",
         files={
             "train_X.bin": File("train", 5_000),
             "train_y.bin": File("train", 5_000, 1, pixels=False),
@@ -89,50 +67,38 @@ RELEASES = (
             "test_y.bin": File("test", 8_000, 1, pixels=False),
             "unlabeled_X.bin": File("unlabelled", 100_000),
         },
+        names="class_names.txt",
+        by_column=True,
+        first_label=1,
     ),
 )
 
 
 def find_release(tree: FileTree) -> tuple[Release, str] | None:
-    """Returns the release in a tree and the folder of its files, or None.
-
-    Raises:
-      DataError: If a file is missing. The unlabelled images of STL-10 are optional.
-    """
+    """Returns the release in a tree and the folder of its files, or None."""
     for path in tree.sizes:
         folder, slash, file = path.rpartition("/")
         folder += slash
-        for release in RELEASES:
-            if file in release.files:
-                required = [n for n, f in release.files.items() if f.part != "unlabelled"]
-                missing = [
-                    name for name in (*required, release.names) if folder + name not in tree.sizes
-                ]
-                if missing:
-                    raise DataError(
-                        f"{tree.where(folder)}: expected the files of {release.title}, "
-                        f"got none named {', '.join(missing)}."
-                    )
-                return release, folder
+        release = next((release for release in RELEASES if file in release.files), None)
+        if release is not None:
+            required = [n for n, f in release.files.items() if f.part != "unlabelled"]
+            required.append(release.names)
+            if missing := [name for name in required if folder + name not in tree.sizes]:
+                raise DataError(
+                    f"{tree.where(folder)}: expected the files of {release.title}, "
+                    f"got none named {', '.join(missing)}."
+                )
+            return release, folder
     return None
 
 
 def read_release(tree: FileTree, release: Release, folder: str, size: int | None) -> Loaded:
-    """Reads the images and labels of a release.
-
-    Args:
-      tree: The files.
-      release: Layout.
-      folder: Folder of its files in the tree.
-      size: Side length to resize to; None keeps that of the release.
-
-    Raises:
-      DataError: If a file ends within a record, or a label is out of range.
-    """
+    """Reads the images and labels of a release in ``folder``, resized unless ``size`` is None."""
     files = {folder + n: file for n, file in release.files.items() if folder + n in tree.sizes}
     records = {name: _records(tree, name, release, file) for name, file in files.items()}
-    names = tree.read(folder + release.names, _MAX_TEXT_BYTES).decode("utf-8", errors="replace")
-    classes = tuple(line.strip() for line in names.splitlines() if line.strip())
+    text = tree.read(folder + release.names, _MAX_TEXT_BYTES).decode("utf-8", errors="replace")
+    classes = tuple(line.strip() for line in text.splitlines() if line.strip())
+    order = (0, 3, 2, 1) if release.by_column else (0, 2, 3, 1)  # channels last
     parts = {}
     for part in dict.fromkeys(file.part for file in files.values()):
         names = [name for name, file in files.items() if file.part == part]
@@ -144,7 +110,8 @@ def read_release(tree: FileTree, release: Release, folder: str, size: int | None
             file, rows = files[name], records[name]
             if file.pixels:
                 start, end = end, end + len(rows)
-                images[start:end] = resize(_channels_last(rows[:, file.n_labels :], release), size)
+                planes = rows[:, file.n_labels :].reshape(-1, 3, release.side, release.side)
+                images[start:end] = resize(planes.transpose(order), size)
             elif len(rows) == n:
                 start = 0
             else:
@@ -153,16 +120,22 @@ def read_release(tree: FileTree, release: Release, folder: str, size: int | None
                 )
             if file.n_labels:
                 given = rows[:, file.n_labels - 1].astype(np.int32) - release.first_label
-                _check_labels(given, classes, tree.where(name), release)
+                invalid = given[(given < 0) | (given >= len(classes))] + release.first_label
+                if len(invalid):
+                    low, high = release.first_label, release.first_label + len(classes) - 1
+                    raise DataError(
+                        f"{tree.where(name)}: expected labels from {low} to {high}, one for each "
+                        f"of the {len(classes)} names in {release.names}, got {invalid[0]}."
+                    )
                 labels[start : start + len(rows)] = given
         images.setflags(write=False)
-        labels.setflags(write=False)
         parts[part] = Images(images, labels, classes)
-    changed = [name for name, file in files.items() if len(records[name]) != file.count]
-    listed = ", ".join(
-        f"{name.split('/')[-1]} {len(records[name])} (not {files[name].count})" for name in changed
-    )
-    text = f"{{n}} files have another length than in {release.title}: {listed}"
+    changed = [
+        f"{name.split('/')[-1]} {len(records[name])} (not {file.count})"
+        for name, file in files.items()
+        if len(records[name]) != file.count
+    ]
+    text = f"{{n}} files have another length than in {release.title}: {', '.join(changed)}"
     return Loaded(ImageSplit(**parts), [Note(len(changed), text)])
 
 
@@ -178,22 +151,3 @@ def _records(
             f"{n_bytes}, got {tree.sizes[name]}, which is no whole number of records."
         )
     return np.memmap(tree.root / name, np.uint8, "r", shape=(count, n_bytes))
-
-
-def _channels_last(
-    pixels: UInt8[np.ndarray, "n pixels"], release: Release
-) -> UInt8[np.ndarray, "n side side 3"]:
-    planes = pixels.reshape(-1, 3, release.side, release.side)
-    return planes.transpose((0, 3, 2, 1) if release.by_column else (0, 2, 3, 1))
-
-
-def _check_labels(
-    labels: np.ndarray, classes: tuple[str, ...], where: str, release: Release
-) -> None:
-    low, high = release.first_label, release.first_label + len(classes) - 1
-    invalid = labels[(labels < 0) | (labels >= len(classes))]
-    if len(invalid):
-        raise DataError(
-            f"{where}: expected labels from {low} to {high}, one for each of the "
-            f"{len(classes)} names in {release.names}, got {invalid[0] + low}."
-        )

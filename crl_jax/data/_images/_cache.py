@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 
-from ..._files import whole
 from .._errors import Note
 from ._images import Images, ImageSplit, Loaded
 
@@ -26,25 +25,23 @@ def load_cached(folder: Path, key: dict[str, str]) -> Loaded | None:
     entry = _entry_folder(folder, key)
     try:
         metadata = json.loads((entry / _METADATA).read_bytes())
-        classes = tuple(metadata["classes"])
-        parts = {
-            part: Images(
-                classes=classes,
-                **{kind: _load_array(entry, part, kind, crc) for kind, crc in checksums.items()},
-            )
-            for part, checksums in metadata["parts"].items()
-        }
+        classes, parts = tuple(metadata["classes"]), {}
+        for part, checksums in metadata["parts"].items():
+            paths = {kind: entry / f"{part}-{kind}.npy" for kind in checksums}
+            if any(_checksum(path) != checksums[kind] for kind, path in paths.items()):
+                return None
+            arrays = {
+                kind: np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+                for kind, path in paths.items()
+            }
+            parts[part] = Images(classes=classes, **arrays)
         return Loaded(ImageSplit(**parts), [Note(*note) for note in metadata["notes"]])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError):
         return None
 
 
 def save_cached(folder: Path, key: dict[str, str], loaded: Loaded) -> None:
-    """Writes the arrays and their metadata atomically, and removes other entries of ``folder``.
-
-    Raises:
-      OSError: If the folder is not writable.
-    """
+    """Writes the arrays and their metadata atomically, and removes other entries of ``folder``."""
     entry = _entry_folder(folder, key)
     folder.mkdir(parents=True, exist_ok=True)
     # Another process may write the same entry: each has its own folder until it is complete.
@@ -52,25 +49,22 @@ def save_cached(folder: Path, key: dict[str, str], loaded: Loaded) -> None:
         prefix=".part-", dir=folder, ignore_cleanup_errors=True
     ) as scratch:
         partial_entry = Path(scratch, "entry")
+        partial_entry.mkdir()
         checksums: dict[str, dict[str, int]] = {}
         for part, images in loaded.split.parts():
-            arrays = {"images": images.images, "labels": images.labels, "names": images.names}
             checksums[part] = {}
-            for kind, array in arrays.items():
-                if array is None:
-                    continue
-                path = partial_entry / f"{part}-{kind}.npy"
-                with whole(path) as partial, partial.open("wb") as file:
-                    np.save(file, array, allow_pickle=False)
-                checksums[part][kind] = _checksum(path)
+            for kind in ("images", "labels", "names"):
+                if (array := getattr(images, kind)) is not None:
+                    path = partial_entry / f"{part}-{kind}.npy"
+                    np.save(path, array, allow_pickle=False)
+                    checksums[part][kind] = _checksum(path)
         metadata = {
             "made_of": key,
             "parts": checksums,
             "classes": loaded.split.train.classes,
             "notes": loaded.notes,
         }
-        with whole(partial_entry / _METADATA) as partial:
-            partial.write_text(json.dumps(metadata))
+        (partial_entry / _METADATA).write_text(json.dumps(metadata))
         for other in folder.iterdir():
             if other.name[0] != "." and other != entry:
                 shutil.rmtree(other, ignore_errors=True)
@@ -80,20 +74,9 @@ def save_cached(folder: Path, key: dict[str, str], loaded: Loaded) -> None:
                 partial_entry.rename(entry)
 
 
-def _load_array(entry: Path, part: str, kind: str, checksum: int) -> np.ndarray:
-    path = entry / f"{part}-{kind}.npy"
-    if _checksum(path) != checksum:
-        raise ValueError(f"{path}: another checksum")
-    return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
-
-
 def _checksum(path: Path) -> int:
     """CRC-32 of a file: detects damage at about 1 GB/s; it is no protection from an attacker."""
-    crc = 0
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            crc = zlib.crc32(block, crc)
-    return crc
+    return zlib.crc32(np.memmap(path, np.uint8, "r").data)
 
 
 def _entry_folder(folder: Path, key: dict[str, str]) -> Path:

@@ -3,8 +3,9 @@
 import importlib
 import io
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import UInt8
@@ -12,6 +13,7 @@ from jaxtyping import UInt8
 from ..._threads import thread_map
 from .._archive import FileTree
 from .._errors import DataError, Note
+from .._split_sampling import Split
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -39,11 +41,7 @@ _MAX_FAILURES = 10
 _DARK_16_BITS = 4095  # the largest value of 12-bit data
 
 
-class _Decoded(NamedTuple):
-    name: str
-    pixels: np.ndarray | None  # None after an error
-    max_16_bits: int | None = None
-    error: DataError | None = None
+_Pixels = UInt8[np.ndarray, "n height width channels"]
 
 
 def check_size(size: Any) -> None:
@@ -53,11 +51,7 @@ def check_size(size: Any) -> None:
 
 
 def pillow(module: str = "Image") -> Any:
-    """Imports a module of Pillow.
-
-    Raises:
-      ImportError: If Pillow is not installed.
-    """
+    """Imports a module of Pillow."""
     try:
         return importlib.import_module(f"PIL.{module}")
     except ImportError as error:
@@ -68,48 +62,37 @@ def pillow(module: str = "Image") -> Any:
 
 def decode_images(
     tree: FileTree, names: Sequence[str], size: int | None, notes: list[Note] | None = None
-) -> UInt8[np.ndarray, "n height width channels"]:
-    """Decodes image files in the order of ``names``.
+) -> _Pixels:
+    """Decodes image files in the order of ``names``, with one channel if all are grey, else RGB.
 
-    Args:
-      tree: The files.
-      names: At least one.
-      size: Side length to resize to, see :func:`resize_square`; None requires images of one size.
-      notes: Receives warnings.
-
-    Returns:
-      One channel if all images are grey, otherwise RGB.
-
-    Raises:
-      DataError: If files cannot be decoded, are animated or too large, or sizes differ.
+    Images are resized by :func:`resize_square`, or must be of one size if ``size`` is None.
+    ``notes`` receives warnings.
     """
     pillow()  # raises ImportError here rather than in a thread
     rows, first = None, ""
     failures: list[DataError] = []
     n_16_bits, max_16_bits = 0, 0
-
-    def decode(block: list[str]) -> list[_Decoded]:
-        return [_decode(tree, name, size) for name in block]
-
-    for row, decoded in enumerate(chain.from_iterable(thread_map(decode, _blocks(tree, names)))):
-        where, pixels = tree.where(decoded.name), decoded.pixels
-        if pixels is None:
-            assert decoded.error is not None
-            failures.append(decoded.error)
+    blocks = thread_map(
+        lambda block: [_decode(tree, name, size) for name in block], _blocks(tree, names)
+    )
+    for row, (name, decoded) in enumerate(zip(names, chain.from_iterable(blocks))):
+        if isinstance(decoded, DataError):
+            failures.append(decoded)
             if len(failures) == _MAX_FAILURES:
                 break
             continue
-        if decoded.max_16_bits is not None:
-            n_16_bits += 1
-            max_16_bits = max(max_16_bits, decoded.max_16_bits)
+        pixels, highest = decoded
+        if highest is not None:
+            n_16_bits, max_16_bits = n_16_bits + 1, max(max_16_bits, highest)
         if failures:
             continue
         if rows is None:
-            rows, first = _allocate(len(names), pixels.shape, where), where
+            rows, first = _allocate(len(names), pixels.shape, tree.where(name)), tree.where(name)
         if pixels.shape[:2] != rows.shape[1:3]:
             raise DataError(
                 "Images differ in size, and `size` makes them one: "
-                f"{first} has {_by(rows.shape[1:3])}, {where} has {_by(pixels.shape[:2])}."
+                f"{first} has {_by(rows.shape[1:3])}, {tree.where(name)} has "
+                f"{_by(pixels.shape[:2])}."
             )
         if pixels.shape[2] > rows.shape[3]:  # the first image in colour
             rows = np.repeat(rows, 3, axis=3)
@@ -143,7 +126,7 @@ def resize_square(image: "Image", size: int) -> "Image":
 
 
 def resize(
-    images: UInt8[np.ndarray, "n height width channels"], size: int | None
+    images: _Pixels, size: int | None
 ) -> UInt8[np.ndarray, "n new_height new_width channels"]:
     """Resizes grey or RGB images to squares, see :func:`resize_square`; None keeps their size."""
     n, height, width, channels = images.shape
@@ -163,6 +146,15 @@ def resize(
     return out
 
 
+def resized(data: Any, size: int | None) -> Any:
+    """Resizes the images of a container, or of all parts of a split, see :func:`resize`."""
+    if size is None:
+        return data
+    if isinstance(data, Split):
+        return type(data)(**{name: resized(part, size) for name, part in data.parts()})
+    return replace(data, images=resize(data.images, size))
+
+
 def _blocks(tree: FileTree, names: Sequence[str]) -> Iterator[list[str]]:
     """Groups files into blocks that amortise the overhead of a thread and bound its memory."""
     block: list[str] = []
@@ -177,9 +169,7 @@ def _blocks(tree: FileTree, names: Sequence[str]) -> Iterator[list[str]]:
         yield block
 
 
-def _allocate(
-    n: int, shape: tuple[int, ...], where: str
-) -> UInt8[np.ndarray, "n height width channels"]:
+def _allocate(n: int, shape: tuple[int, ...], where: str) -> _Pixels:
     try:
         return np.empty((n, *shape), np.uint8)
     except MemoryError:
@@ -189,17 +179,23 @@ def _allocate(
         ) from None
 
 
-def _decode(tree: FileTree, name: str, size: int | None) -> _Decoded:
+def _decode(tree: FileTree, name: str, size: int | None) -> tuple[Any, int | None] | DataError:
+    """Returns pixels, and the largest value of an image with 16 bits per channel; or an error."""
     where, content = tree.where(name), None
     try:
         content = tree.read(name, _MAX_FILE_BYTES)
         with pillow().open(io.BytesIO(content), formats=_DECODERS) as image:
-            _check(image, where)
+            # The second picture of an MPO, a JPEG by a camera, is a preview.
+            if image.format != "MPO" and getattr(image, "is_animated", False):
+                raise DataError(f"{where}: expected one image, got several frames.")
+            max_pixels = pillow().MAX_IMAGE_PIXELS
+            if max_pixels is not None and image.width * image.height > max_pixels:
+                got = _by((image.height, image.width))
+                raise DataError(f"{where}: expected at most {max_pixels} pixels, got {got}.")
             image, max_16_bits = _to_grey_or_rgb(image, where)
-            image = image if size is None else resize_square(image, size)
-            pixels = np.asarray(image)
+            pixels = np.asarray(image if size is None else resize_square(image, size))
     except DataError as error:
-        return _Decoded(name, None, error=error)
+        return error
     except MemoryError:
         raise
     except Exception as error:  # Pillow raises many kinds, some of them its own
@@ -209,28 +205,12 @@ def _decode(tree: FileTree, name: str, size: int | None) -> _Decoded:
             reason = f"cannot identify the format, expected {', '.join(sorted({*_DECODERS}))}"
         else:
             reason = str(error) or type(error).__name__
-        return _Decoded(name, None, error=DataError(f"{where}: not decoded ({reason})."))
-    return _Decoded(name, pixels.reshape(*pixels.shape[:2], -1), max_16_bits)
-
-
-def _check(image: "Image", where: str) -> None:
-    # The second picture of an MPO, a JPEG by a camera, is a preview.
-    if image.format != "MPO" and getattr(image, "is_animated", False):
-        raise DataError(f"{where}: expected one image, got several frames.")
-    max_pixels = pillow().MAX_IMAGE_PIXELS
-    if max_pixels is not None and image.width * image.height > max_pixels:
-        raise DataError(
-            f"{where}: expected at most {max_pixels} pixels, "
-            f"got {_by((image.height, image.width))}."
-        )
+        return DataError(f"{where}: not decoded ({reason}).")
+    return pixels.reshape(*pixels.shape[:2], -1), max_16_bits
 
 
 def _to_grey_or_rgb(image: "Image", where: str) -> tuple["Image", int | None]:
-    """Converts to 8-bit grey or RGB, upright, on a white background.
-
-    Returns:
-      The image, and the largest value of an image with 16 bits per channel.
-    """
+    """Converts to 8-bit grey or RGB, upright, on white; see :func:`_decode`."""
     if "exif" in image.info:
         image = pillow("ImageOps").exif_transpose(image)
     if image.mode.startswith("I;16"):  # maps 65535 to 255

@@ -100,10 +100,7 @@ class Images:
 class ImageSplit(Split):
     """Training, test and unlabelled parts of a dataset of images of one size.
 
-    Attributes:
-      train: Training part.
-      test: Test part.
-      unlabelled: Additional training images with labels -1, or None.
+    The last has additional training images with labels -1, or is None.
 
     Raises:
       ValueError: If the parts differ in the size of images or in their classes.
@@ -125,11 +122,6 @@ class Loaded(NamedTuple):
     split: ImageSplit
     notes: list[Note]
 
-    def without_labels(self) -> "Loaded":
-        """Returns the split without labels."""
-        parts = {name: part.without_labels() for name, part in self.split.parts()}
-        return Loaded(ImageSplit(**parts), self.notes)
-
 
 def image_test_mask(
     labels: np.ndarray, fraction: float | None, origin: str, labelled: bool = True
@@ -149,18 +141,10 @@ def split_images(
 
 
 def as_images(images: Any, labels: Any, classes: tuple[str, ...] | None = None) -> Images:
-    """Converts arrays to :class:`Images`.
+    """Converts integer arrays to :class:`Images`; raises ``ValueError`` if they are none.
 
-    Args:
-      images: Integers in 0 … 255, ``[n, height, width]`` (grey) or ``[n, height, width,
-        channels]`` with 1 or 3 channels.
-      labels: Integers >= -1, ``[n]`` or ``[n, 1]``; -1 is no label.
-      classes: Class names. By default, classes are the distinct labels in their order, and their
-        names are the numbers.
-
-    Raises:
-      ValueError: If a shape, type or range differs. Floats are refused because their range is
-        ambiguous.
+    Images in 0 … 255 are ``[n, height, width]`` or ``[n, height, width, 1 or 3]``, labels >= -1 are
+    ``[n]`` or ``[n, 1]``. By default, classes are the distinct labels in their order.
     """
     pixels, numbers = _as_numbers("images", images), _as_numbers("labels", labels)
     if pixels.ndim == 3:
@@ -193,11 +177,7 @@ def as_images(images: Any, labels: Any, classes: tuple[str, ...] | None = None) 
 
 
 def digits() -> Images:
-    """Returns scikit-learn's 1,797 handwritten digits, 8 × 8 with 17 grey levels.
-
-    Raises:
-      ImportError: If scikit-learn is not installed.
-    """
+    """Returns scikit-learn's 1,797 handwritten digits, 8 × 8 with 17 grey levels."""
     try:
         datasets = importlib.import_module("sklearn.datasets")
     except ImportError as error:

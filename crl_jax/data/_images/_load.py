@@ -14,7 +14,7 @@ from .._download import cache_folder, download
 from .._errors import Note, warn_if
 from ._binary import find_release, read_release
 from ._cache import load_cached, save_cached
-from ._decode import check_size, resize
+from ._decode import check_size, resized
 from ._folders import find_in_folders, find_tiny_imagenet, load_files
 from ._images import Images, ImageSplit, Loaded, as_images, digits, split_images
 from ._tfds import read_tfds_images
@@ -40,15 +40,15 @@ def load_images(
         * ``"digits"``: scikit-learn's 1,797 handwritten digits, 8 × 8, grey;
         * a name in :data:`IMAGE_SETS`: ``cifar10``, ``cifar100`` (the 100 fine classes), ``stl10``
           or ``tiny-imagenet`` (its validation part is the test part), downloaded once;
-        * a folder, or a zip or tar archive, with one of these releases, or with images in class
-          folders: ``train/<class>/…`` with ``test/<class>/…`` or else ``val/<class>/…``, and
-          optionally ``unlabelled/…``; or ``<class>/…`` alone. A folder may contain a single
-          archive instead. Classes are in the order of their names, images in that of their paths.
-          If no image is in a class folder, all are read without labels;
+        * a folder, a zip or tar archive, or a folder with a single archive, with one of these
+          releases, or with images in class folders: ``train/<class>/…`` with ``test/<class>/…`` or
+          else ``val/<class>/…``, and optionally ``unlabelled/…``; or ``<class>/…`` alone. Classes
+          are in the order of their names, images in that of their paths. If no image is in a class
+          folder, all are read without labels;
         * ``tfds:NAME``, for example ``tfds:mnist``, with the features ``image`` and ``label``;
         * :class:`Images`, an :class:`ImageSplit`, or a pair of arrays ``(images, labels)``:
           integers in 0 … 255, ``[n, height, width]`` or ``[n, height, width, 1 or 3]``, and
-          integers ``[n]``, whose distinct values are the classes. Floats are refused.
+          integers ``[n]``, whose distinct values are the classes.
 
         (A file or folder with one of these names is ``"./digits"``.)
       size: Side length in pixels. Images are resized with antialiasing so that the shorter side
@@ -73,8 +73,7 @@ def load_images(
       ImportError: If the source needs a package that is not installed.
       ConnectionError: If a download fails.
 
-    >>> split = load_images("digits")
-    >>> split.train
+    >>> load_images("digits").train
     Images(1438 of 8 × 8 × 1, 10 classes)
     """
     check_size(size)
@@ -82,23 +81,23 @@ def load_images(
         check_range("test", test, 0, 1, low_open=True, high_open=True, dtype=float)
     origin = str(source) if isinstance(source, str | Path) else "images in memory"
     if isinstance(source, str) and source.startswith("tfds:"):
-        loaded = read_tfds_images(source.removeprefix("tfds:"), size, test, labelled)
+        split, notes = read_tfds_images(source.removeprefix("tfds:"), size, test, labelled)
     elif source == "digits" if isinstance(source, str) else not isinstance(source, Path):
-        loaded = Loaded(_from_memory(source, size, test, labelled), [])
+        split, notes = _from_memory(source, size, test, labelled), []
     else:
-        loaded = _load_path(source, size, test, labelled, cache, keep)
-    if not labelled:
-        loaded = loaded.without_labels()
-    for count, text in loaded.notes:
-        warn_if(count, text, of=origin)
-    return loaded.split
+        split, notes = _load_path(source, size, test, labelled, cache, keep)
+    for note in notes:
+        warn_if(*note, of=origin)
+    if labelled:
+        return split
+    return ImageSplit(**{name: part.without_labels() for name, part in split.parts()})
 
 
 def _from_memory(source: Any, size: int | None, test: float | None, labelled: bool) -> ImageSplit:
     if isinstance(source, ImageSplit):
         if test is not None:
             raise ValueError("`test` requires images without a test part.")
-        return ImageSplit(**{name: _resized(part, size) for name, part in source.parts()})
+        return resized(source, size)
     if isinstance(source, str):
         source = digits()
     elif isinstance(source, tuple | list) and len(source) == 2:
@@ -108,13 +107,7 @@ def _from_memory(source: Any, size: int | None, test: float | None, labelled: bo
             "`source` must be a name, a path, Images, an ImageSplit or a pair of arrays "
             f"(images, labels), got {source!r:.100}."
         )
-    return split_images(_resized(source, size), test, "images", labelled)
-
-
-def _resized(data: Images, size: int | None) -> Images:
-    if size is None:
-        return data
-    return Images(resize(data.images, size), data.labels, data.classes, data.names)
+    return split_images(resized(source, size), test, "images", labelled)
 
 
 def _load_path(
@@ -137,7 +130,17 @@ def _load_path(
     folder = cache_folder(cache) / "images" / f"{name}-size-{size}-test-{test}{suffix}"
     if keep and (cached := load_cached(folder, key)):
         return cached
-    loaded, is_mapped = _read(path or download(name, cache=cache), size, test, labelled, cache)
+    path = path or download(name, cache=cache)
+    with open_tree(path, cache) as tree:
+        release = find_release(tree)
+        files = None if release else find_tiny_imagenet(tree)
+        if test is not None and (release or files):
+            raise ValueError(f"`test` requires images without a test part, and {path} has one.")
+        if release:
+            loaded = read_release(tree, *release, size)
+        else:
+            loaded = load_files(tree, files or find_in_folders(tree, test, labelled), size)
+        is_mapped = release and size is None and path.is_dir()
     n_images = sum(len(part) for _, part in loaded.split.parts())
     if keep and n_images >= _MIN_CACHED_IMAGES and not is_mapped:
         try:
@@ -145,6 +148,14 @@ def _load_path(
         except OSError as error:
             loaded.notes.append(Note(1, f"decoded images were not kept in the cache: {error}"))
     return loaded
+
+
+def _pillow_version() -> str:
+    """Version of Pillow, whose decoders differ between releases in the last bit."""
+    try:
+        return importlib.metadata.version("pillow")
+    except importlib.metadata.PackageNotFoundError:
+        return "none"
 
 
 def _existing_path(path: Path) -> Path:
@@ -162,27 +173,3 @@ def _existing_path(path: Path) -> Path:
         if len(archives) == 1 and not any(child.is_dir() for child in children):
             return archives[0]
     return path
-
-
-def _read(
-    path: Path, size: int | None, test: float | None, labelled: bool, cache: str | Path | None
-) -> tuple[Loaded, bool]:
-    """Reads a folder or archive, and returns whether reading it again needs no decoding."""
-    with open_tree(path, cache) as tree:
-        release = find_release(tree)
-        files = None if release else find_tiny_imagenet(tree)
-        if test is not None and (release or files):
-            raise ValueError(f"`test` requires images without a test part, and {path} has one.")
-        if release:
-            loaded = read_release(tree, *release, size)
-            return loaded if labelled else loaded.without_labels(), size is None and path.is_dir()
-        loaded = load_files(tree, files or find_in_folders(tree, test, labelled), size)
-        return loaded if labelled else loaded.without_labels(), False
-
-
-def _pillow_version() -> str:
-    """Version of Pillow, whose decoders differ between releases in the last bit."""
-    try:
-        return importlib.metadata.version("pillow")
-    except importlib.metadata.PackageNotFoundError:
-        return "none"

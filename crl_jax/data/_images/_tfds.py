@@ -9,26 +9,21 @@ from jaxtyping import UInt8
 
 from .._errors import DataError, Note
 from ._decode import resize
-from ._images import Images, ImageSplit, Loaded, as_images, split_images
+from ._images import ImageSplit, Loaded, as_images, split_images
 
-_SPLITS = {"test": ("test", "validation"), "unlabelled": ("unlabelled", "unlabeled")}
+_SPLITS = {  # in ascending order of precedence
+    "train": ("train",),
+    "test": ("validation", "test"),
+    "unlabelled": ("unlabeled", "unlabelled"),
+}
 
 
 def read_tfds_images(
     name: str, size: int | None, fraction: float | None, labelled: bool = True
 ) -> Loaded:
-    """Reads the features ``image`` and ``label`` of a TensorFlow dataset.
+    """Reads the features ``image`` and ``label`` of ``tensorflow_datasets.load(name)``.
 
-    Args:
-      name: Name for ``tensorflow_datasets.load``, such as ``mnist``.
-      size: Side length to resize to, or None.
-      fraction: Test fraction for a dataset with neither ``test`` nor ``validation``.
-      labelled: Whether labels will be used.
-
-    Raises:
-      ImportError: If TensorFlow Datasets is not installed.
-      DataError: If a feature is missing, or images are not valid for :func:`as_images`.
-      ValueError: If ``fraction`` is given for a dataset with a test part.
+    ``fraction`` of a dataset with neither ``test`` nor ``validation`` is sampled for testing.
     """
     origin = f"tfds:{name}"
     try:
@@ -41,10 +36,12 @@ def read_tfds_images(
     if "train" not in splits:
         raise DataError(f"{origin}: expected a split train, got {', '.join(splits) or 'none'}.")
     names = getattr(info.features.get("label"), "names", None)
-    used = {"train": "train"}
-    for part, candidates in _SPLITS.items():
-        if present := [split for split in candidates if split in splits]:
-            used[part] = present[0]
+    used = {
+        part: split
+        for part, candidates in _SPLITS.items()
+        for split in candidates
+        if split in splits
+    }
     if "test" in used and fraction is not None:
         raise ValueError(f"`test` requires images without a test part, and {origin} has one.")
 
@@ -54,7 +51,7 @@ def read_tfds_images(
     }
     n_classes = 1 + max((label for _, labels in arrays.values() for label in labels), default=-1)
     classes = tuple(map(str, range(n_classes))) if names is None else tuple(names)
-    parts: dict[str, Images] = {}
+    parts = {}
     for part, (pixels, labels) in arrays.items():
         try:
             parts[part] = as_images(pixels, labels, classes)
@@ -62,10 +59,9 @@ def read_tfds_images(
             raise DataError(f"{origin}, {used[part]}: {error}") from None
     unused = sorted(splits.keys() - set(used.values()))
     notes = [Note(len(unused), f"{{n}} splits are not read: {', '.join(unused)}")]
-    if "test" in parts:
-        return Loaded(ImageSplit(**parts), notes)
-    split = split_images(parts["train"], fraction, origin, labelled)
-    return Loaded(ImageSplit(split.train, split.test, parts.get("unlabelled")), notes)
+    if "test" not in parts:
+        parts.update(split_images(parts["train"], fraction, origin, labelled).parts())
+    return Loaded(ImageSplit(**parts), notes)
 
 
 def _read_split(

@@ -5,8 +5,10 @@ import hashlib
 import importlib.util
 import inspect
 import re
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 from ._texts import Texts
@@ -29,35 +31,31 @@ def docstrings() -> Texts:
     result depends only on the installed versions. Duplicates are dropped, and so are sentences of
     several packages.
     """
-    packages_of: dict[str, set[str]] = {}
-    sentences_of: dict[str, list[str]] = {}
+    sentences_of = {}
     for label, module in PACKAGES.items():
-        spec = importlib.util.find_spec(module)
-        for folder in (spec.submodule_search_locations or ()) if spec else ():
-            sentences_of[label] = _sentences(Path(folder))
-            for text in sentences_of[label]:
-                packages_of.setdefault(text, set()).add(label)
-    texts, names = [], []
-    for label, sentences in sentences_of.items():
-        unique = [text for text in sentences if len(packages_of[text]) == 1]
-        texts += unique
-        names += [label] * len(unique)
+        if (spec := importlib.util.find_spec(module)) and spec.submodule_search_locations:
+            sentences_of[label] = _sentences(Path(spec.submodule_search_locations[-1]))
+    n_packages = Counter(chain(*sentences_of.values()))
+    pairs = [
+        (text, label)
+        for label, sentences in sentences_of.items()
+        for text in sentences
+        if n_packages[text] == 1
+    ]
+    texts, names = ([pair[i] for pair in pairs] for i in (0, 1))
     return Texts.from_names(texts, names, sorted(sentences_of))
 
 
 def _sentences(folder: Path) -> list[str]:
     files = [
-        path
+        path.relative_to(folder)
         for path in folder.rglob("*.py")
         if path.stat().st_size <= _MAX_BYTES
-        and not any(_SKIPPED.search(part) for part in path.relative_to(folder).parts)
     ]
-    files.sort(
-        key=lambda path: hashlib.sha256(path.relative_to(folder).as_posix().encode()).digest()
-    )
+    files = [path for path in files if not any(map(_SKIPPED.search, path.parts))]
     sentences: dict[str, None] = {}  # an ordered set
-    for path in files:
-        for text in _file_sentences(path):
+    for path in sorted(files, key=lambda x: hashlib.sha256(x.as_posix().encode()).digest()):
+        for text in _file_sentences(folder / path):
             if len(text.split()) >= _MIN_WORDS:
                 sentences[text] = None
         if len(sentences) >= _MAX_PER_PACKAGE:

@@ -2,22 +2,23 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 
 from ..._checks import check_count, check_range
-from .._archive import Encoding, read_text, require_exists
+from .._archive import Encoding, read_text
 from .._errors import DataError, warn_if
 from .._readers import say_missing
 from ._docstrings import docstrings
 from ._table import Column, Table, read_table, refuse_unknown_header
 from ._texts import Texts, TextSplit, as_texts, sorted_classes, split_texts
 
-_TEXT_NAMES = ("text", "sentence", "texta", "title", "content", "review")
-_LABEL_NAMES = ("label", "class", "category", "labelname", "labeldesc", "target")
+_NAMES = (
+    ("text", "sentence", "texta", "title", "content", "review"),
+    ("label", "class", "category", "labelname", "labeldesc", "target"),
+)
 _PARTS = {"train": "train", "training": "train", "test": "test", "testing": "test",
           "dev": "valid", "valid": "valid", "val": "valid", "validation": "valid"}  # fmt: skip
 _PART_FILE = re.compile(rf"(?:(.+)[._-])?({'|'.join(_PARTS)})(?:[._-].*)?", re.IGNORECASE)
@@ -37,20 +38,16 @@ def load_texts(
 ) -> TextSplit:
     """Loads texts as training, test and optional validation parts.
 
-    Texts without labels have the label -1 and no classes: a file with a text per line, a table
-    with one column, a list of texts, or any source with ``label_col=""``.
-
     Args:
       source: One of
 
         * ``"docstrings"``: first sentences of docstrings of numpy, scipy, jax, flax, optax and
           scikit-learn, if installed, labelled by package;
-        * a folder with a file for each part: ``train``, ``test`` and ``dev``, ``valid`` or ``val``,
-          with an optional prefix and suffix, such as ``TREC.train.all``. If a folder has several
-          datasets, ``folder/TREC`` selects one;
-        * a dictionary of these files: ``{"train": …, "test": …, "valid": …}``;
-        * a file, of which a test part is sampled. Columns are separated by tabs, by commas or
-          semicolons in ``.csv``, or are the keys of JSON lines; ``.gz`` is decompressed;
+        * a file, of which a test part is sampled: a text per line, or columns separated by tabs,
+          by commas or semicolons in ``.csv``, or in JSON lines; ``.gz`` is decompressed;
+        * a dictionary of such files, ``{"train": …, "test": …, "valid": …}``, or their folder:
+          ``train``, ``test`` and ``dev``, ``valid`` or ``val`` with any prefix and suffix, such as
+          ``TREC.train.all``. If a folder has several datasets, ``folder/TREC`` selects one;
         * :class:`Texts`, a :class:`TextSplit`, a pair ``(texts, labels)`` of sequences, or a list
           of texts.
 
@@ -68,9 +65,10 @@ def load_texts(
 
     Returns:
       The parts. Classes are those of the training part, in numerical or alphabetical order; a file
-      ``class.txt`` in the folder names them. Blanks around texts are removed, and empty texts are
-      skipped with a warning. If there is no labelled test file, the validation file is the test
-      part, and if there is no training file, it is the training part; with a warning.
+      ``class.txt`` in the folder names them. Texts without labels have the label -1 and no classes.
+      Blanks around texts are removed, and empty texts are skipped with a warning. The validation
+      file replaces a missing file for training or a missing labelled one for testing, with a
+      warning.
 
     Raises:
       ValueError: If ``source`` or an option is none of these.
@@ -91,30 +89,30 @@ def load_texts(
     if encoding not in (None, *get_args(Encoding)):
         raise ValueError(f"`encoding` must be 'utf-8' or 'latin-1', got {encoding!r}.")
     columns: _Columns = (text_col, label_col)
-    labelled = label_col != ""
     path = Path(source) if isinstance(source, str | Path) else None
     origin = "texts in memory" if path is None else str(source)
-    whole, files, classes = None, None, None  # the texts of all parts, or the file of each
+    loaded: Any = source  # the texts of all parts, those of each part, or the file of each part
+    classes = None
     if isinstance(source, str) and source == "docstrings":
-        whole = docstrings()
+        loaded = docstrings()
     elif path is not None and path.exists() and not path.is_dir():
-        whole = _as_parts({"train": _read(path, encoding, columns)}, columns, None)["train"]
+        loaded = _as_parts({"train": _read(path, encoding, columns)}, columns, None)["train"]
     elif path is not None:
-        files = _part_files(path)
+        loaded = _part_files(path)
         classes = _class_names(path if path.is_dir() else path.parent)
-    elif isinstance(source, Mapping):
-        files = {name: Path(file) for name, file in source.items()}
-    elif not isinstance(source, TextSplit):
-        whole = _from_memory(source)
-    if whole is not None:
-        return split_texts(whole if labelled else whole.without_labels(), test, seed, origin)
+    elif not isinstance(source, Mapping | TextSplit):
+        loaded = _from_memory(source)
+    if isinstance(loaded, Texts):
+        loaded = loaded.without_labels() if label_col == "" else loaded
+        return split_texts(loaded, test, seed, origin)
     if test is not None:
         raise ValueError("`test` requires texts without a test part.")
-    if isinstance(source, TextSplit):
-        without = {name: part.without_labels() for name, part in source.parts()}
-        return source if labelled else TextSplit(**without)
-    assert files is not None
-    return TextSplit(**_as_parts(_read_parts(files, encoding, columns), columns, classes))
+    if isinstance(loaded, Mapping):
+        files = {name: Path(file) for name, file in loaded.items()}
+        return TextSplit(**_as_parts(_read_parts(files, encoding, columns), columns, classes))
+    if label_col != "":
+        return loaded
+    return TextSplit(**{name: part.without_labels() for name, part in loaded.parts()})
 
 
 def _from_memory(source: Any) -> Texts:
@@ -133,7 +131,7 @@ def _from_memory(source: Any) -> Texts:
 
 def _part_files(path: Path) -> dict[str, Path]:
     """Returns the file of each part in a folder, or of the dataset ``path.name`` in its parent."""
-    folder, prefix = (path, None) if path.is_dir() else (path.parent, path.name)
+    folder = path if path.is_dir() else path.parent
     datasets: dict[str, dict[str, Path]] = {}
     for file in sorted(folder.iterdir()) if folder.is_dir() else ():
         match = _PART_FILE.fullmatch(file.name)
@@ -142,10 +140,10 @@ def _part_files(path: Path) -> dict[str, Path]:
             if part in parts:
                 raise DataError(f"{file}: expected one file of a part, got {parts[part]} too.")
             parts[part] = file
-    if prefix is not None:
-        if prefix not in datasets:
+    if folder != path:
+        if path.name not in datasets:
             raise FileNotFoundError(say_missing(path))
-        return datasets[prefix]
+        return datasets[path.name]
     if len(datasets) != 1:
         names = ", ".join(sorted(datasets)) or "none"
         raise DataError(
@@ -157,7 +155,7 @@ def _part_files(path: Path) -> dict[str, Path]:
 
 def _read(path: Path, encoding: Encoding | None, columns: _Columns) -> Table:
     labelled = None if columns[1] is None else columns[1] != ""
-    return read_table(path, encoding, (*_TEXT_NAMES, *_LABEL_NAMES), columns, labelled)
+    return read_table(path, encoding, _NAMES, columns, labelled)
 
 
 def _read_parts(
@@ -166,13 +164,11 @@ def _read_parts(
     """Reads the table of each part; a test part without labels is dropped if others have them."""
     if unknown := set(files) - {"train", "test", "valid"}:
         raise ValueError(f"`source` must name train, test and valid, got {sorted(unknown)}.")
-    for path in files.values():
-        require_exists(path)
     parts = {name: _read(path, encoding, columns) for name, path in files.items()}
     test, first = parts.get("test"), parts.get("train", parts.get("valid"))
     if test and first and columns[1] is None and _is_labelled(first, None):
-        has_no_label_name = test.names is not None and test.find(_LABEL_NAMES) is None
-        if has_no_label_name or test.width == 1:
+        has_no_label = test.names is not None and not test.find((None,), _NAMES[1:], (None,))[0]
+        if has_no_label or test.width == 1:
             warn_if(1, "it has no labels, and is not read", of=str(test.path))
             del parts["test"]
     origin = ", ".join(map(str, files.values()))
@@ -198,16 +194,13 @@ def _as_parts(
     """Converts the tables of all parts to texts with the classes of the training part."""
     train, label_col = parts["train"], columns[1]
     labelled = _is_labelled(train, label_col)
-    by_position = _columns_by_position(train, labelled)
-    if labelled and columns == (None, None) and by_position[1] is not None:
-        refuse_unknown_header(train, by_position[1])
+    positions = _columns_by_position(train, labelled)
+    if labelled and columns == (None, None) and positions[1] is not None:
+        refuse_unknown_header(train, positions[1])
     texts: dict[str, list[str]] = {}
     labels: dict[str, list[str]] = {}
     for part, table in parts.items():
-        text, label = (
-            column if column is not None else table.find(names) if table.names else position
-            for column, names, position in zip(columns, (_TEXT_NAMES, _LABEL_NAMES), by_position)
-        )
+        text, label = table.find(columns, _NAMES, positions)
         if _is_labelled(table, label_col) != labelled:
             expected = "texts with labels" if labelled else "a single column"
             raise DataError(
@@ -230,33 +223,32 @@ def _as_parts(
     if not labelled:
         return {part: as_texts(column) for part, column in texts.items()}
     classes = sorted_classes(labels["train"])
-    known = set(classes)
+    index = {name: i for i, name in enumerate(classes)}
+    if class_names is not None and classes == tuple(map(str, range(len(class_names)))):
+        classes = tuple(class_names)
     for part, names in labels.items():
-        for name, line in zip(names, parts[part].lines, strict=True):
-            if name not in known:
+        for name, (line, _) in zip(names, parts[part].rows, strict=True):
+            if name not in index:
                 raise DataError(
                     f"{parts[part].path}:{line}: expected a class of the training part, "
                     f"got {name!r:.60}."
                 )
-    shown = classes
-    if class_names is not None and classes == tuple(map(str, range(len(class_names)))):
-        shown = tuple(class_names)
     return {
-        part: replace(Texts.from_names(column, labels[part], classes), classes=shown)
-        for part, column in texts.items()
+        part: Texts(tuple(texts[part]), np.array([index[x] for x in names], np.int32), classes)
+        for part, names in labels.items()
     }
 
 
 def _columns_by_position(table: Table, labelled: bool) -> tuple[int | None, int | None]:
     """Text and label column of a table without names: labels have fewer distinct values."""
-    widths = set(map(len, table.rows))
-    if widths == {1} and not table.names:
-        return 0, None
-    if widths != {2} or table.names:
+    widths = {len(row) for _, row in table.rows}
+    if table.names or widths not in ({1}, {2}):
         return None, None
+    if widths == {1}:
+        return 0, None
     if table.separator == "blank":
         return 1, 0
-    n_first, n_second = (len({row[i] for row in table.rows}) for i in (0, 1))
+    n_first, n_second = (len({row[i] for _, row in table.rows}) for i in (0, 1))
     if n_first == n_second and not labelled:
         return None, None
     return (1, 0) if n_first < n_second else (0, 1)

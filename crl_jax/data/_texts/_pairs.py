@@ -1,6 +1,7 @@
 """Pairs of texts with similarity scores."""
 
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,16 @@ from jaxtyping import Float32
 from numpy.typing import ArrayLike
 
 from ..._checks import check_shape
-from .._archive import Encoding, require_exists
+from .._archive import Encoding
 from .._errors import DataError
 from .._split_sampling import as_index
-from ._table import Column, Table, read_table
+from ._table import Column, read_table
 
-_FIRST = ("sentence1", "sentencea", "text1", "texta", "question1", "query1")
-_SECOND = ("sentence2", "sentenceb", "text2", "textb", "question2", "query2")
-_SCORE = ("score", "relatednessscore", "similarity", "label")
+_NAMES = (
+    ("sentence1", "sentencea", "text1", "texta", "question1", "query1"),
+    ("sentence2", "sentenceb", "text2", "textb", "question2", "query2"),
+    ("score", "relatednessscore", "similarity", "label"),
+)
 # Columns of files without names by their number: STS-B has a genre, a file, a year, an id, the
 # score, two sentences, and sometimes their sources.
 _BY_POSITION = {3: (0, 1, 2), 7: (5, 6, 4), 8: (5, 6, 4), 9: (5, 6, 4)}
@@ -62,13 +65,11 @@ class TextPairs:
     def take(self, index: ArrayLike | slice) -> "TextPairs":
         """Selects pairs by integers ``[k]``, a mask ``[n]``, or a slice."""
         index = np.arange(len(self))[index if isinstance(index, slice) else as_index(index)]
-        groups = self.groups
-        return TextPairs(
-            tuple(self.first[i] for i in index),
-            tuple(self.second[i] for i in index),
-            self.scores[index],
-            None if groups is None else tuple(groups[i] for i in index),
+        first, second, groups = (
+            None if texts is None else tuple(texts[i] for i in index)
+            for texts in (self.first, self.second, self.groups)
         )
+        return replace(self, first=first, second=second, scores=self.scores[index], groups=groups)
 
 
 def load_text_pairs(
@@ -110,33 +111,23 @@ def load_text_pairs(
         first, second, scores = source
         return TextPairs(tuple(first), tuple(second), np.asarray(scores, np.float32))
     path = Path(source)
-    require_exists(path)
     given = (first_col, second_col, score_col)
-    table = read_table(path, encoding, (*_FIRST, *_SECOND, *_SCORE), given)
-    by_position = _BY_POSITION.get(min(map(len, table.rows)), (None,) * 3)
-    columns = [
-        column if column is not None else table.find(names) if table.names else position
-        for column, names, position in zip(given, (_FIRST, _SECOND, _SCORE), by_position)
-    ]
+    table = read_table(path, encoding, _NAMES, given)
+    by_position = _BY_POSITION.get(min(len(row) for _, row in table.rows), (None,) * 3)
+    columns = table.find(given, _NAMES, by_position)
     for name, column in zip(("first_col", "second_col", "score_col"), columns):
         if column is None:
             raise DataError(f"{path}: cannot determine `{name}`, got {table.columns}.")
-    first, second, score = (column for column in columns if column is not None)
-    return TextPairs(
-        tuple(table.column(first, "a sentence")),
-        tuple(table.column(second, "a sentence")),
-        _as_scores(table, table.column(score, "a score")),
-        None if group_col is None else tuple(table.column(group_col, "a group")),
+    first, second, values = (
+        tuple(table.column(column, kind))
+        for column, kind in zip(columns, ("a sentence", "a sentence", "a score"), strict=True)
+        if column is not None
     )
-
-
-def _as_scores(table: Table, values: list[str]) -> np.ndarray:
-    scores = np.empty(len(values), np.float32)
-    for i, (value, line) in enumerate(zip(values, table.lines, strict=True)):
-        try:
+    groups = None if group_col is None else tuple(table.column(group_col, "a group"))
+    scores = np.full(len(table.rows), np.nan, np.float32)
+    for i, (value, (line, _)) in enumerate(zip(values, table.rows, strict=True)):
+        with suppress(ValueError):
             scores[i] = float(value)
-        except ValueError:
-            scores[i] = np.nan
         if not np.isfinite(scores[i]):
-            raise DataError(f"{table.path}:{line}: expected a finite score, got {value!r:.60}.")
-    return scores
+            raise DataError(f"{path}:{line}: expected a finite score, got {value!r:.60}.")
+    return TextPairs(first, second, scores, groups)

@@ -5,43 +5,41 @@ import io
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from .._archive import Encoding, read_text
 from .._errors import DataError, warn_if
 
 Column = str | int
+_Rows = list[tuple[int, list[str]]]  # line numbers and cells
 
 _NUMBERED = re.compile(r"(-?\d+)(?:\s+(.*))?", re.DOTALL)
 _MAX_FIELD = 2**31 - 1
+_EXPECTED = {
+    "tab": "fields with tabs, as the first line has",
+    "line": "a text without tabs, as the first line is",
+    "blank": "fields with tabs, or a whole number, a blank and a text",
+}
 
 
 @dataclass(frozen=True)
 class Table:
-    """Cells of the non-blank lines of a file.
+    """Cells of the non-blank lines of a file, without surrounding blanks.
 
-    Attributes:
-      path: The file.
-      rows: Cells of each row, without surrounding blanks.
-      lines: Line number of each row, from 1.
-      names: Column names, or None without a header.
-      separator: "tab", "comma" (also for semicolons), "json", "blank", or "line" for one column.
+    Separators are "tab", "comma" (or a semicolon), "json", "blank", and "line" for one column.
     """
 
     path: Path
-    rows: list[list[str]]
-    lines: list[int]
+    rows: _Rows
     names: list[str] | None
     separator: str
 
     @property
     def width(self) -> int:
         """Minimum number of cells of a row."""
-        return len(self.names) if self.names else min(map(len, self.rows), default=0)
+        return len(self.names or min((row for _, row in self.rows), key=len, default=()))
 
     @property
     def columns(self) -> str:
@@ -49,55 +47,51 @@ class Table:
         return ", ".join(self.names or [f"{self.width} columns"])
 
     def index(self, column: Column, what: str) -> int:
-        """Returns the index of a column.
-
-        Raises:
-          DataError: If there is no such name or index.
-        """
-        if isinstance(column, str):
-            if self.names is None or column not in self.names:
-                there = ", ".join(self.names or ["no names"])
-                raise DataError(
-                    f"{self.path}: expected a column {column!r} of {what}, got {there}."
-                )
-            return self.names.index(column)
-        if not 0 <= column < self.width:
-            raise DataError(
-                f"{self.path}: expected a column {column} of {what}, got {self.width} columns."
-            )
-        return column
+        """Returns the index of a column; raises ``DataError`` if there is none."""
+        names = self.names or []
+        if isinstance(column, str) and column in names:
+            return names.index(column)
+        if not isinstance(column, str) and 0 <= column < self.width:
+            return column
+        got = ", ".join(names or ["no names"])
+        got = got if isinstance(column, str) else f"{self.width} columns"
+        raise DataError(f"{self.path}: expected a column {column!r} of {what}, got {got}.")
 
     def column(self, column: Column, what: str) -> list[str]:
-        """Returns the cells of a column.
-
-        Raises:
-          DataError: As in :meth:`index`, or if a cell is empty.
-        """
+        """Returns the cells of a column; raises ``DataError`` if one is empty."""
         index = self.index(column, what)
-        values = [row[index] for row in self.rows]
-        for value, line in zip(values, self.lines, strict=True):
-            if not value:
+        for line, row in self.rows:
+            if not row[index]:
                 raise DataError(f"{self.path}:{line}: expected {what}, got an empty field.")
-        return values
+        return [row[index] for _, row in self.rows]
 
     def drop_empty(self, column: Column, what: str) -> "Table":
         """Drops rows with an empty cell in a column; a warning counts them."""
         index = self.index(column, what)
-        kept = [i for i, row in enumerate(self.rows) if row[index]]
-        n_empty = len(self.rows) - len(kept)
+        rows = [row for row in self.rows if row[1][index]]
+        n_empty = len(self.rows) - len(rows)
         warn_if(n_empty, f"skipped {{n}} lines without {what}", of=str(self.path))
-        return replace(self, rows=[self.rows[i] for i in kept], lines=[self.lines[i] for i in kept])
+        return replace(self, rows=rows)
 
-    def find(self, candidates: Sequence[str]) -> str | None:
-        """Returns the first column with one of the names; case and ``_`` are ignored."""
-        by_plain_name = {_plain(name): name for name in self.names or ()}
-        return next((by_plain_name[x] for x in candidates if x in by_plain_name), None)
+    def find(
+        self,
+        given: Sequence[Column | None],
+        names: Sequence[Sequence[str]],
+        positions: Sequence[int | None],
+    ) -> list[Column | None]:
+        """Returns columns as given, or by usual names without case and ``_``, or by position."""
+        plain = {_plain(name): name for name in self.names or ()}
+        by_name = [next((plain[x] for x in known if x in plain), None) for known in names]
+        found = by_name if self.names else positions
+        return [
+            other if column is None else column for column, other in zip(given, found, strict=True)
+        ]
 
 
 def read_table(
     path: Path,
     encoding: Encoding | None,
-    known: Sequence[str],
+    known: Iterable[Sequence[str]],
     columns: Sequence[Column | None],
     labelled: bool | None = True,
 ) -> Table:
@@ -108,51 +102,46 @@ def read_table(
     line. Otherwise each line is an integer, a blank and a text. The first line is a header if its
     fields are distinct single words, of which one is known or asked for.
 
-    Args:
-      path: The file, possibly gzipped.
-      encoding: See :func:`decode_text`.
-      known: Usual column names.
-      columns: Columns that the user asks for, of which names may be in the header.
-      labelled: Whether there are at least two columns. With None, a ``.csv`` may have one column,
-        and a line without tabs is a text if most lines do not start with an integer; with False,
-        if one does not.
-
-    Raises:
-      DataError: If a line differs from the format of the others.
+    ``known`` has the usual names of each column, and ``columns`` those that the user asks for, of
+    which names may be in the header. There are two columns or more if ``labelled`` is True. With
+    None, a ``.csv`` may have one column, and a line without tabs is a text if most lines do not
+    start with an integer; with False, if one does not.
     """
     text = read_text(path, encoding)
     suffix = Path(path.name.lower().removesuffix(".gz")).suffix
     if suffix in (".json", ".jsonl"):
         return _json_table(path, text)
-    all_lines = [line.removesuffix("\r") for line in text.split("\n")]
-    kept = [(number, line) for number, line in enumerate(all_lines, 1) if line.strip()]
+    kept = list(_lines(text.replace("\r\n", "\n")))
     if not kept:
         raise DataError(f"{path}: expected a text in each line, got none.")
     warn_if(kept[-1][0] - len(kept), "skipped {n} blank lines between the others", of=str(path))
-    lines = [number for number, _ in kept]
     if "\t" in kept[0][1]:
-        separator, rows = "tab", [_split_tabs(path, *line) for line in kept]
+        separator = "tab"
     elif suffix == ".csv":
-        separator, (rows, lines) = "comma", _split_csv(path, text, labelled)
-    elif _is_plain(kept, labelled):
-        separator, rows = "line", [_whole_line(path, *line) for line in kept]
+        separator = "comma"
     else:
-        separator, rows = "blank", [_split_number(path, *line) for line in kept]
-    header_words = {*known, *(_plain(name) for name in columns if name and isinstance(name, str))}
-    header = rows[0]
+        n_numbered = sum(_NUMBERED.fullmatch(line.strip()) is not None for _, line in kept)
+        # A slip in a file of numbered lines must not turn the others into texts.
+        is_plain = n_numbered * (2 if labelled is None else 1) < len(kept)
+        separator = "line" if is_plain and not labelled else "blank"
+    if separator == "comma":
+        rows = _split_csv(path, text, labelled)
+    else:
+        rows = [(number, _split(path, number, line, separator)) for number, line in kept]
+    header, words = rows[0][1], {_plain(x) for x in columns if x and isinstance(x, str)}
     if (
-        not any(_plain(name) in header_words for name in header)
+        not words.union(*known) & {_plain(name) for name in header}
         or not _are_words(header)
         or len(set(header)) < len(header)
     ):
-        return Table(path, rows, lines, None, separator)
-    for row, line in zip(rows, lines, strict=True):
+        return Table(path, rows, None, separator)
+    for line, row in rows:
         if len(row) != len(header):
             raise DataError(
                 f"{path}:{line}: expected {len(header)} fields, as the first line has, "
                 f"got {len(row)}."
             )
-    return Table(path, rows[1:], lines[1:], header, separator)
+    return Table(path, rows[1:], header, separator)
 
 
 def refuse_unknown_header(table: Table, label: int) -> None:
@@ -160,14 +149,13 @@ def refuse_unknown_header(table: Table, label: int) -> None:
 
     This is so if its fields are single words, and its label is the only one that occurs once.
     """
-    if table.names or not table.rows or not _are_words(table.rows[0]):
+    if table.names or not table.rows or not _are_words(table.rows[0][1]):
         return
-    counts = Counter(row[label] for row in table.rows)
-    once = [name for name, n in counts.items() if n == 1]
-    if once == [table.rows[0][label]] and len(counts) > 1:
-        names = ", ".join(table.rows[0])
+    line, first = table.rows[0]
+    counts = Counter(row[label] for _, row in table.rows)
+    if [name for name, n in counts.items() if n == 1] == [first[label]] and len(counts) > 1:
         raise DataError(
-            f"{table.path}:{table.lines[0]}: cannot determine whether {names} is a header; set "
+            f"{table.path}:{line}: cannot determine whether {', '.join(first)} is a header; set "
             "`text_col` and `label_col` to the names of columns, or to their positions if it is "
             "none."
         )
@@ -182,115 +170,77 @@ def _plain(name: str) -> str:
     return re.sub(r"[\W_]", "", name.lower())
 
 
-def _is_plain(kept: Sequence[tuple[int, str]], labelled: bool | None) -> bool:
-    """Whether lines are texts rather than an integer label and a text."""
-    n_numbered = sum(_NUMBERED.fullmatch(line.strip()) is not None for _, line in kept)
-    if labelled:
-        return False
-    # A slip in a file of numbered lines must not turn the others into texts.
-    return 2 * n_numbered < len(kept) if labelled is None else n_numbered < len(kept)
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yields the number and content of each non-blank line."""
+    return ((n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip())
 
 
-def _whole_line(path: Path, number: int, line: str) -> list[str]:
-    if "\t" in line:
-        raise DataError(
-            f"{path}:{number}: expected a text without tabs, as the first line is, "
-            f"got {line!r:.60}."
-        )
-    return [line.strip()]
+def _split(path: Path, number: int, line: str, separator: str) -> list[str]:
+    """Cells of a line without surrounding blanks."""
+    cells = [cell.strip() for cell in line.split("\t")]
+    if separator == "blank" and (match := _NUMBERED.fullmatch(line.strip())):
+        return [match[1], match[2] or ""]
+    if separator == "blank" or (len(cells) > 1) != (separator == "tab"):
+        raise DataError(f"{path}:{number}: expected {_EXPECTED[separator]}, got {line!r:.60}.")
+    return cells
 
 
-def _split_tabs(path: Path, number: int, line: str) -> list[str]:
-    if "\t" not in line:
-        raise DataError(
-            f"{path}:{number}: expected fields with tabs, as the first line has, got {line!r:.60}."
-        )
-    return [field.strip() for field in line.split("\t")]
-
-
-def _split_number(path: Path, number: int, line: str) -> list[str]:
-    match = _NUMBERED.fullmatch(line.strip())
-    if match is None:
-        raise DataError(
-            f"{path}:{number}: expected fields with tabs, or a whole number, a blank and a text, "
-            f"got {line!r:.60}."
-        )
-    return [match[1], match[2] or ""]
-
-
-def _split_csv(path: Path, text: str, labelled: bool | None) -> tuple[list[list[str]], list[int]]:
+def _split_csv(path: Path, text: str, labelled: bool | None) -> _Rows:
     """Splits CSV by semicolons if only these give two or more fields in every row, else commas."""
-    rows, lines, error = _csv_rows(path, text, ",")
-    if error or len(set(map(len, rows))) > 1 or max(map(len, rows), default=0) < 2:
-        other, other_lines, other_error = _csv_rows(path, text, ";")
-        widths = set(map(len, other))
-        if other_error is None and len(widths) == 1 and min(widths) > 1:
-            return other, other_lines
+    rows, error = _csv_rows(path, text, ",")
+    widths = {len(row) for _, row in rows}
+    if error or len(widths) > 1 or max(widths, default=0) < 2:
+        other, other_error = _csv_rows(path, text, ";")
+        other_widths = {len(row) for _, row in other}
+        if other_error is None and len(other_widths) == 1 and min(other_widths) > 1:
+            return other
     if error:
         raise error
     if not rows:
         raise DataError(f"{path}: expected a text in each line, got none.")
-    if not labelled and len(rows[0]) == 1:
-        for row, line in zip(rows, lines):
-            if len(row) > 1:
-                raise DataError(
-                    f"{path}:{line}: expected one field, as the first line has, got {len(row)}; "
-                    "quote a text with commas."
-                )
-    elif min(map(len, rows)) < 2:
-        line = next(line for row, line in zip(rows, lines) if len(row) < 2)
-        raise DataError(f"{path}:{line}: expected two fields or more, got one.")
-    return rows, lines
+    is_single = not labelled and len(rows[0][1]) == 1
+    for line, row in rows:
+        if is_single and len(row) > 1:
+            raise DataError(
+                f"{path}:{line}: expected one field, as the first line has, got {len(row)}; "
+                "quote a text with commas."
+            )
+        if not is_single and len(row) < 2:
+            raise DataError(f"{path}:{line}: expected two fields or more, got one.")
+    return rows
 
 
-def _csv_rows(
-    path: Path, text: str, delimiter: str
-) -> tuple[list[list[str]], list[int], DataError | None]:
-    """Parses CSV; returns the rows, their line numbers, and the error that ended parsing."""
-    rows, lines, previous = [], [], 0
-    with _unlimited_fields():
-        reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=delimiter)
-        try:
-            for row in reader:
-                if any(field.strip() for field in row):
-                    rows.append([field.strip() for field in row])
-                    lines.append(previous + 1)
-                previous = reader.line_num
-        except csv.Error as error:
-            message = f"{path}:{previous + 1}: expected fields with commas, got {error}."
-            return rows, lines, DataError(message)
-    return rows, lines, None
-
-
-@contextmanager
-def _unlimited_fields() -> Iterator[None]:
-    """Lifts the limit of 131,072 characters per field, which is global to the process."""
-    limit = csv.field_size_limit(_MAX_FIELD)
+def _csv_rows(path: Path, text: str, delimiter: str) -> tuple[_Rows, DataError | None]:
+    """Parses CSV; returns the rows, and the error that ended parsing."""
+    rows, line = [], 1
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=delimiter)
+    limit = csv.field_size_limit(_MAX_FIELD)  # global to the process, 131,072 characters by default
     try:
-        yield
+        for row in reader:
+            cells = [field.strip() for field in row]
+            if any(cells):
+                rows.append((line, cells))
+            line = reader.line_num + 1
+    except csv.Error as error:
+        return rows, DataError(f"{path}:{line}: expected fields with commas, got {error}.")
     finally:
         csv.field_size_limit(limit)
+    return rows, None
 
 
 def _json_table(path: Path, text: str) -> Table:
-    objects: list[dict[str, Any]] = []
-    lines = []
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
+    rows, names = [], None
+    for number, line in _lines(text):
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise DataError(f"{path}:{number}: expected JSON, got {error}.") from None
-        if not isinstance(row, dict) or (objects and row.keys() != objects[0].keys()):
-            names = ", ".join(objects[0]) if objects else "names"
-            raise DataError(f"{path}:{number}: expected an object of {names}, got {line!r:.60}.")
-        objects.append(row)
-        lines.append(number)
-    if not objects:
+        if not isinstance(row, dict) or (names is not None and row.keys() != set(names)):
+            expected = ", ".join(names) if names else "names"
+            raise DataError(f"{path}:{number}: expected an object of {expected}, got {line!r:.60}.")
+        names = list(row) if names is None else names
+        cells = ["" if row[name] is None else str(row[name]).strip() for name in names]
+        rows.append((number, cells))
+    if names is None:
         raise DataError(f"{path}: expected an object in each line, got none.")
-    names = list(objects[0])
-    cell: Callable[[Any], str] = lambda value: "" if value is None else str(value).strip()  # noqa: E731
-    return Table(
-        path, [[cell(row[name]) for name in names] for row in objects], lines, names, "json"
-    )
+    return Table(path, rows, names, "json")

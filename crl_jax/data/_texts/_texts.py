@@ -60,15 +60,7 @@ class Texts:
         return f"Texts({len(self)}, {len(self.classes)} classes)"
 
     def take(self, index: ArrayLike | slice) -> "Texts":
-        """Selects texts in the order of ``index``.
-
-        Args:
-          index: Integers ``[k]``, a mask ``[n]``, or a slice.
-
-        Raises:
-          ValueError: If ``index`` is none of these.
-          IndexError: If it is out of bounds.
-        """
+        """Selects texts in the order of ``index``, as :meth:`Images.take` does."""
         index = np.arange(len(self))[index if isinstance(index, slice) else as_index(index)]
         return Texts(tuple(self.texts[i] for i in index), self.labels[index], self.classes)
 
@@ -87,12 +79,7 @@ class Texts:
 
 @dataclass(frozen=True, eq=False)
 class TextSplit(Split):
-    """Training, test and validation parts of a dataset of texts.
-
-    Attributes:
-      train: Training part.
-      test: Test part.
-      valid: Validation part, or None.
+    """Training, test and validation parts of a dataset of texts; the last may be None.
 
     Raises:
       ValueError: If the parts differ in their classes.
@@ -126,21 +113,16 @@ def as_texts(texts: Any, labels: Any = None) -> Texts:
     """Converts sequences of texts and of labels, which are class names or integers, to Texts.
 
     Without labels, or if all are -1, texts have none. Blanks around texts are removed, as in files.
-
-    Raises:
-      DataError: If the lengths differ.
-      ValueError: If some labels are missing: None, NaN, or -1 among others, which may be a class.
+    Raises ``DataError`` if the lengths differ, and ``ValueError`` if some labels are missing: None,
+    NaN, or -1 among others, which may be a class.
     """
     texts = tuple(x.strip() if isinstance(x, str) else x for x in _as_list(texts))
-    unlabelled = np.full(len(texts), -1, np.int32)
-    if labels is None:
-        return Texts(texts, unlabelled, ())
-    labels = _as_list(labels)
+    labels = [None] * len(texts) if labels is None else _as_list(labels)
     if len(texts) != len(labels):
         raise DataError(f"expected a label for each of {len(texts)} texts, got {len(labels)}.")
     is_missing = [x is None or x != x or (not isinstance(x, str) and x == -1) for x in labels]
-    if labels and all(is_missing):
-        return Texts(texts, unlabelled, ())
+    if all(is_missing):
+        return Texts(texts, np.full(len(texts), -1, np.int32), ())
     if any(is_missing):
         i = is_missing.index(True)
         raise ValueError(

@@ -92,9 +92,9 @@ class WordPiece:
         lines = read_text(path).split("\n")
         if lines[-1] == "":
             lines.pop()
-        pieces = tuple(line.removesuffix("\r") for line in lines)
         line_of: dict[str, int] = {}
-        for number, piece in enumerate(pieces, 1):
+        for number, line in enumerate(lines, 1):
+            piece = line.removesuffix("\r")
             if not piece or piece in line_of:
                 got = f"{piece!r} of line {line_of[piece]}" if piece else "an empty line"
                 raise DataError(f"{path}:{number}: expected a new piece, got {got}.")
@@ -103,21 +103,15 @@ class WordPiece:
             raise DataError(
                 f"{path}: expected the pieces {', '.join(SPECIAL)}, got no {missing[0]}."
             )
-        return cls(pieces, lowercase)
+        return cls(tuple(line_of), lowercase)
 
     @classmethod
     def learn(cls, texts: Iterable[str], size: int, *, lowercase: bool = True) -> "WordPiece":
-        """Trains a vocabulary on texts by byte-pair merges.
+        """Trains a vocabulary of at most ``size`` >= 5 pieces on texts by byte-pair merges.
 
-        Starting from the characters that occur at least twice, the most frequent pair of pieces
-        within words is merged repeatedly; ties are resolved by code points. The result does not
-        depend on the order of the texts.
-
-        Args:
-          texts: Training texts.
-          size: Maximum number of pieces, including the four special ones. There are fewer if no
-            pair is left that occurs twice.
-          lowercase: As the attribute.
+        Starting from the special pieces and the characters that occur at least twice, the most
+        frequent pair of pieces within words is merged repeatedly, as long as one occurs twice; ties
+        are resolved by code points. The result does not depend on the order of the texts.
 
         Raises:
           ValueError: If ``size`` is below 5.
@@ -135,14 +129,11 @@ class WordPiece:
         return len(self.pieces)
 
     def encode(self, texts: Sequence[str], length: int) -> Tokens:
-        """Tokenizes texts, with truncation and padding to ``length``; arrays are on the host.
-
-        Args:
-          texts: The texts.
-          length: Number of tokens, including ``[CLS]``, ``[SEP]`` and padding, >= 2.
+        """Tokenizes texts, truncated and padded to ``length`` tokens; arrays are on the host.
 
         Raises:
-          ValueError: If ``length`` is below 2, or a text is not a string.
+          ValueError: If ``length``, which includes ``[CLS]`` and ``[SEP]``, is below 2, or a text
+            is not a string.
         """
         check_count("length", length, 2)
         for i, text in enumerate(texts):
@@ -165,14 +156,11 @@ class WordPiece:
         encodings = self._tokenizer.encode_batch_fast(list(texts))
         return np.array([len(encoding.ids) for encoding in encodings], np.int32)
 
-    def _word_counts(self, texts: Iterable[str]) -> dict[str, int]:
+    def _word_counts(self, texts: Iterable[str]) -> Counter[str]:
         """Counts normalized words."""
-        tokenizer, counts = self._tokenizer, dict[str, int]()
-        for text in texts:
-            normal = tokenizer.normalizer.normalize_str(text)
-            for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normal):
-                counts[word] = counts.get(word, 0) + 1
-        return counts
+        normal = map(self._tokenizer.normalizer.normalize_str, texts)
+        split = self._tokenizer.pre_tokenizer.pre_tokenize_str
+        return Counter(word for text in normal for word, _ in split(text))
 
     @cached_property
     def _tokenizer(self) -> Any:
@@ -207,10 +195,9 @@ def _learn_pieces(word_counts: Mapping[str, int], size: int) -> list[str]:
             char_counts[piece] += word_counts[word]
     # A character that occurs once is more likely noise than a part of unseen words.
     frequent = sorted((-n, piece) for piece, n in char_counts.items() if n > 1)
-    vocabulary = [piece for _, piece in frequent[:size]]
-    known = set(vocabulary)
+    vocabulary = dict.fromkeys(piece for _, piece in frequent[:size])  # an ordered set
     # Words with an unknown character become [UNK], so that their pairs are not counted.
-    split = {word: pieces for word, pieces in split.items() if known.issuperset(pieces)}
+    split = {word: pieces for word, pieces in split.items() if vocabulary.keys() >= {*pieces}}
     counts: Counter[tuple[str, str]] = Counter()
     words_with: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     for word, pieces in split.items():
@@ -229,9 +216,7 @@ def _learn_pieces(word_counts: Mapping[str, int], size: int) -> list[str]:
         if n < 2:
             break
         merged = pair[0] + pair[1].removeprefix("##")
-        if merged not in known:  # two pairs may give the same piece
-            known.add(merged)
-            vocabulary.append(merged)
+        vocabulary[merged] = None  # two pairs may give the same piece
         changed: set[tuple[str, str]] = set()
         for word in words_with.pop(pair):
             before, split[word] = split[word], _merge(split[word], pair, merged)
@@ -245,7 +230,7 @@ def _learn_pieces(word_counts: Mapping[str, int], size: int) -> list[str]:
         for other in changed - {pair}:
             if counts[other] > 1:
                 heapq.heappush(queue, (-counts[other], other))
-    return vocabulary
+    return list(vocabulary)
 
 
 def _merge(pieces: list[str], pair: tuple[str, str], merged: str) -> list[str]:
