@@ -182,7 +182,7 @@ def test_a_missing_name_lists_files_and_datasets(tmp_path, monkeypatch):
     for door in (load, columns):
         with pytest.raises(
             FileNotFoundError,
-            match=r"^toys: no such file; .* has notes\.csv\. Dataset names are "
+            match=r"^toys: no such file; .* has notes\.csv\. A dataset name must be one of "
             r"movielens:100k, .*, simulated, got 'toys'\.$",
         ):
             door("toys")

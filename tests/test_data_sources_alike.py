@@ -321,11 +321,6 @@ def test_floats_that_merge_ids_are_refused(dtype, digits):
     assert len(Interactions.from_arrays(np.array([2**digits - 1, 1], dtype), [0, 1])) == 2
 
 
-def test_text_is_read_without_polars(tmp_path, monkeypatch, table):
-    monkeypatch.setitem(__import__("sys").modules, "polars", None)
-    assert read(write(tmp_path, "x.csv", TABLE)).fingerprint() == table.fingerprint()
-
-
 def random_log(n=4000, seed=0):
     rng = np.random.default_rng(seed)
     pairs = np.unique(rng.geometric(0.05, (n, 2)), axis=0)

@@ -2,13 +2,14 @@
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TypeAlias
 
 from .._checks import is_canonical_integer
 from ._errors import DataError
 
+ROLES = ("user", "item", "rating", "time")
 # Compared without case, blanks, "_", "-" and ".": user_id, userId and "User ID" are one name.
 # An event type ("view", "purchase") is neither a rating nor a time, so no name matches it.
 _KNOWN_NAMES = {
@@ -30,33 +31,18 @@ _KNOWN_NAMES = {
 }
 
 
-class ColumnSpec(NamedTuple):
-    """Columns requested by the caller, by name or position.
-
-    None is resolved by name. An empty name disables ratings or times.
-    """
-
-    user: str | int | None = None
-    item: str | int | None = None
-    rating: str | int | None = None
-    time: str | int | None = None
-
-    def positions(self) -> dict[str, int]:
-        """Roles whose column is an integer or a string of digits."""
-        return {
-            role: int(column)
-            for role, column in self._asdict().items()
-            if column is not None and is_canonical_integer(str(column))
-        }
+# Column per role as requested by the caller: a name, a position, or None to find it by name.
+# An empty name disables ratings or times.
+ColumnSpec: TypeAlias = Mapping[str, str | int | None]
 
 
-class ColumnIndices(NamedTuple):
-    """Positions of the columns; rating and time are optional."""
-
-    user: int
-    item: int
-    rating: int | None
-    time: int | None
+def positions(spec: ColumnSpec) -> dict[str, int]:
+    """Roles whose column is an integer or a string of digits."""
+    return {
+        role: int(column)
+        for role, column in spec.items()
+        if column is not None and is_canonical_integer(str(column))
+    }
 
 
 @dataclass(frozen=True)
@@ -83,39 +69,35 @@ class Columns:
     ignored: tuple[str, ...]
 
     @classmethod
-    def from_names(cls, origin: str, names: Sequence[str], indices: ColumnIndices) -> "Columns":
+    def from_names(cls, origin: str, names: Sequence[str], indices: Mapping[str, int]) -> "Columns":
         """Creates the record for a table with columns ``names``."""
-        user, item, *optional = indices
-        rating, time = (None if index is None else names[index] for index in optional)
-        ignored = tuple(name for index, name in enumerate(names) if index not in indices)
-        return cls(origin, names[user], names[item], rating, time, ignored)
+        used = {role: names[indices[role]] if role in indices else None for role in ROLES}
+        ignored = [name for index, name in enumerate(names) if index not in indices.values()]
+        return cls(origin, **used, ignored=tuple(ignored))  # pyright: ignore[reportArgumentType]
 
     def __str__(self) -> str:
-        roles = ("user", "item", "rating", "time")
-        used = ", ".join(f"{role} = {name}" for role in roles if (name := getattr(self, role)))
+        used = ", ".join(f"{role} = {name}" for role in ROLES if (name := getattr(self, role)))
         return f"{used}; ignored: {', '.join(self.ignored)}" if self.ignored else used
 
 
-def find_columns(names: Sequence[str], spec: ColumnSpec, where: str) -> ColumnIndices:
-    """Returns the position of each role among ``names``.
+def find_columns(names: Sequence[str], spec: ColumnSpec, where: str) -> dict[str, int]:
+    """Returns the position of each role among ``names``; ratings and times may be absent.
 
     Raises:
       DataError: If a requested column is absent or its name is ambiguous, no column is named like
         a user or an item, or several are. The message lists the columns.
     """
-    user, item, rating, time = (
-        _find(role, names, column, where) for role, column in spec._asdict().items()
-    )
-    if user is None or item is None:
-        role = "user" if user is None else "item"
-        raise DataError(
-            f"{where}: expected a column with the {role}, got {list(names)}; "
-            f"pass `{role}_col`, its name, or its position from 0 if there is no header."
-        )
-    chosen = Counter(index for index in (user, item, rating, time) if index is not None)
-    if shared := [names[index] for index, count in chosen.items() if count > 1]:
+    found = {role: _find(role, names, column, where) for role, column in spec.items()}
+    for role in ("user", "item"):
+        if found[role] is None:
+            raise DataError(
+                f"{where}: expected a column with the {role}, got {list(names)}; "
+                f"pass `{role}_col`, its name, or its position from 0 if there is no header."
+            )
+    indices = {role: index for role, index in found.items() if index is not None}
+    if shared := [names[index] for index, n in Counter(indices.values()).items() if n > 1]:
         raise DataError(f"{where}: expected one role for each column, got several for {shared}.")
-    return ColumnIndices(user, item, rating, time)
+    return indices
 
 
 def is_known_name(role: str, name: str) -> bool:
@@ -130,21 +112,20 @@ def _find(role: str, names: Sequence[str], column: str | int | None, where: str)
         matches = [index for index, name in enumerate(names) if is_known_name(role, name)]
     else:
         matches = [index for index, name in enumerate(names) if name == column]
-        if not matches and is_canonical_integer(str(column)) and int(column) < len(names):
+        if not matches and positions({role: column}) and int(column) < len(names):
             return int(column)
         if not matches:
             raise DataError(
                 f"{where}: expected a column {column!r} (`{role}_col`), got {list(names)}."
             )
-    if len(matches) > 1:
-        matching = [names[index] for index in matches]
-        if len(set(matching)) < len(matching):
-            raise DataError(
-                f"{where}: expected distinct column names, got {matching}; choose with "
-                f"`{role}_col`, or with its position if the file has no header."
-            )
+    if len(matches) <= 1:
+        return matches[0] if matches else None
+    matching = [names[index] for index in matches]
+    if len(set(matching)) < len(matching):
         raise DataError(
-            f"{where}: expected one column with the {role}, got {matching}; "
-            f"choose with `{role}_col`."
+            f"{where}: expected distinct column names, got {matching}; choose with "
+            f"`{role}_col`, or with its position if the file has no header."
         )
-    return matches[0] if matches else None
+    raise DataError(
+        f"{where}: expected one column with the {role}, got {matching}; choose with `{role}_col`."
+    )

@@ -1,8 +1,8 @@
-"""Text files: decompression, blocks of lines, delimited rows and JSON lines.
+"""Text files: decompression, blocks of lines, delimited rows, JSON lines and lists of items.
 
 A file is opened once and read forward, so that pipes are read like other files. Blocks of regular
-lines are parsed by polars where it is installed. Quotes, blank lines and malformed lines are left
-to the ``csv`` module, which knows the number of each line.
+lines are parsed by polars. Quotes, blank lines and malformed lines are left to the ``csv`` module,
+which knows the number of each line.
 """
 
 import bz2
@@ -14,17 +14,20 @@ import json
 import lzma
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TextIO
 
-from ._columns import ColumnIndices
+import numpy as np
+
+from .._checks import is_canonical_integer
 from ._errors import DataError, shorten, warn_if
-from ._records import RecordBuilder
-from ._values import Column
+from ._ids import IdEncoder
+from ._records import RecordBuilder, Records
+from ._values import canonical_integers
 
 Progress = Callable[[Path, float], None]
 """``progress(path, fraction)``: fraction of a file's bytes that has been read, up to 1."""
@@ -59,22 +62,6 @@ class Layout:
     names: tuple[str, ...] | None = None
     quote_char: str | None = None
     typed: bool = False
-
-    def csv_reader(self, lines: Iterator[str]) -> Any:
-        """Returns a strict :func:`csv.reader`."""
-        delimiter = self.delimiter
-        if len(delimiter) > 1:  # csv takes one character: the ASCII unit separator replaces it
-            lines = (line.replace(self.delimiter, "\x1f") for line in lines)
-            delimiter = "\x1f"
-        quotes = self.quote_char is not None
-        return csv.reader(
-            lines,
-            delimiter=delimiter,
-            quoting=csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE,
-            quotechar=self.quote_char if quotes else None,
-            strict=True,
-            skipinitialspace=quotes,
-        )
 
 
 class TextBlocks:
@@ -111,14 +98,12 @@ class TextBlocks:
     def take_row(self, layout: Layout) -> list[str]:
         """Removes the first row from the head and returns its fields."""
         lines = io.StringIO(self.head.decode(), newline="")
-        with naming_lines(self.path, reader := layout.csv_reader(lines), 0):
-            row = next(reader, [])
-        self.n_lines = reader.line_num
+        row, self.n_lines = next(csv_rows(self.path, lines, layout), ([], 0))
         self.head = lines.read().encode() or self._read(_BLOCK)
         return row
 
     def _read(self, size: int) -> bytes:
-        with reading(self.path):
+        with _reading(self.path):
             if self._text is not None:
                 try:
                     return (self._text.read(size) + self._text.readline()).encode()
@@ -165,29 +150,23 @@ def open_blocks(path: Path, encoding: str, progress: Progress | None = None):
     Raises:
       DataError: While reading, if the content cannot be decompressed or decoded.
     """
-    with _open_binary(path, progress) as stream:
-        yield TextBlocks(path, stream, encoding)
-
-
-@contextmanager
-def _open_binary(path: Path, progress: Progress | None) -> Iterator[io.BufferedIOBase]:
     with ExitStack() as stack:
         raw = io.FileIO(path) if progress is None else _ProgressFile(path, progress)
-        file = stack.enter_context(io.BufferedReader(raw))
+        file: Any = stack.enter_context(io.BufferedReader(raw))
         magic = file.peek(8)[:8]
         for suffix, (prefix, _, decompress) in _COMPRESSED.items():
             if magic.startswith(prefix) or path.suffix.lower() == suffix:
                 file = stack.enter_context(decompress(file))
                 break
         if magic.startswith(_ZIP):
-            with reading(path):
+            with _reading(path):
                 file = stack.enter_context(_open_zip_member(path, file))
         if magic.startswith(_ZSTANDARD):
             raise DataError(f"{path}: expected text, got a file compressed by zstd; unpack it.")
-        yield file
+        yield TextBlocks(path, file, encoding)
 
 
-def _open_zip_member(path: Path, file: io.BufferedIOBase) -> io.BufferedIOBase:
+def _open_zip_member(path: Path, file: io.BufferedIOBase) -> Any:
     if not file.seekable():
         raise DataError(f"{path}: expected text, got a zip archive in a pipe; unpack it.")
     archive = zipfile.ZipFile(file)
@@ -200,11 +179,11 @@ def _open_zip_member(path: Path, file: io.BufferedIOBase) -> io.BufferedIOBase:
         )
     if len(members) != 1:
         raise DataError(f"{path}: expected a zip archive of one file, got {names[:20]}; unpack it.")
-    return archive.open(members[0])  # pyright: ignore[reportReturnType]
+    return archive.open(members[0])
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
+def _reading(path: Path) -> Iterator[None]:
     """Raises :class:`DataError` for a damaged compressed file."""
     try:
         yield
@@ -217,20 +196,50 @@ def reading(path: Path) -> Iterator[None]:
         raise DataError(f"{path}: expected a complete bzip2 file, got {error}.") from None
 
 
+def csv_rows(
+    path: Path, lines: Iterable[str], layout: Layout, n_lines: int = 0
+) -> Iterator[tuple[list[str], int]]:
+    """Yields the fields of each row and its last line, where ``n_lines`` lines come before.
+
+    Raises:
+      DataError: If a row cannot be parsed, with its line.
+    """
+    delimiter = layout.delimiter
+    if len(delimiter) > 1:  # csv takes one character: the ASCII unit separator replaces it
+        lines = (line.replace(layout.delimiter, "\x1f") for line in lines)
+        delimiter = "\x1f"
+    quotes = layout.quote_char is not None
+    reader = csv.reader(
+        lines,
+        delimiter=delimiter,
+        quoting=csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE,
+        quotechar=layout.quote_char,
+        strict=True,
+        skipinitialspace=quotes,
+    )
+    limit = csv.field_size_limit(_MAX_FIELD)
+    try:
+        yield from zip(reader, iter(lambda: n_lines + reader.line_num, None))
+    except csv.Error as error:
+        raise DataError(
+            f"{path}:{n_lines + reader.line_num}: expected delimited fields, got a line that "
+            f"cannot be read ({error})."
+        ) from None
+    finally:
+        csv.field_size_limit(limit)
+
+
 def column_names(blocks: TextBlocks, layout: Layout) -> list[str]:
     """Column names of a delimited file, whose header is removed from ``blocks``.
 
     Raises:
-      DataError: If the file is empty, or a typed header is expected and absent.
+      DataError: If a typed header is expected and absent.
     """
-    first = blocks.first_line()
-    if not first:
-        raise DataError(f"{blocks.path}: expected interactions, got an empty file.")
     if layout.names is not None:
         return list(layout.names)
     if not layout.header:
-        with naming_lines(blocks.path, reader := layout.csv_reader(iter([first + "\n"])), 0):
-            return [str(index) for index in range(len(next(reader)))]
+        row, _ = next(csv_rows(blocks.path, [blocks.first_line() + "\n"], layout))
+        return [str(index) for index in range(len(row))]
     row = blocks.take_row(layout)
     if layout.typed:
         if not row or not all(":" in name for name in row):
@@ -246,45 +255,54 @@ def column_names(blocks: TextBlocks, layout: Layout) -> list[str]:
 def read_delimited(
     blocks: TextBlocks,
     layout: Layout,
-    names: Sequence[str],
-    indices: ColumnIndices,
+    width: int,
+    indices: Mapping[str, int],
     builder: RecordBuilder,
 ) -> None:
-    """Reads one interaction per line.
+    """Reads one interaction per line of ``width`` fields.
 
     Raises:
-      DataError: If a line has another number of fields than there are columns, an id is invalid
-        or a number is not finite; the message gives the line.
+      DataError: If a line has another number of fields, an id is invalid or a number is not
+        finite; the message gives the line.
     """
-    path, width = blocks.path, len(names)
-    columns = {role: index for role, index in indices._asdict().items() if index is not None}
+    import polars as pl
+
     n_stripped = 0
+    for frame, lines in _frames(blocks, layout, width, indices):
+        if layout.quote_char is not None:
+            stripped = frame.select(pl.all().str.strip_chars_end(" "))
+            n_stripped += sum((frame[role] != stripped[role]).sum() for role in ("user", "item"))
+            frame = stripped
+        builder.add(frame.to_dict(), lambda row, lines=lines: f"{blocks.path}:{lines[row]}")
+    warn_if(n_stripped, "removed the blanks after {n} ids", of=str(blocks.path))
+
+
+def _frames(
+    blocks: TextBlocks, layout: Layout, width: int, indices: Mapping[str, int]
+) -> Iterator[tuple[Any, Sequence[int]]]:
+    """Yields DataFrames with a column of strings per role, and the line of each of their rows."""
+    import polars as pl
+
     remaining = iter(blocks)
     for block in remaining:
         frame = parse_regular(block, layout, width)
         if frame is None:
-            rest = chain([block], remaining)
-            _read_irregular(rest, path, blocks.n_lines, layout, width, columns, builder)
-            break
-        batch = {role: frame[:, index] for role, index in columns.items()}
-        if layout.quote_char is not None and b" " in block:  # csv skips leading blanks, too
-            n_stripped += sum(batch[role].str.ends_with(" ").sum() for role in ("user", "item"))
-            batch = {role: column.str.strip_chars(" ") for role, column in batch.items()}
-        first = blocks.n_lines + 1
-        builder.add(batch, lambda row, first=first: f"{path}:{first + row}")
-    _warn_of_stripped(n_stripped, path)
+            yield from _parse_irregular(chain([block], remaining), blocks, layout, width, indices)
+            return
+        frame = frame.select(pl.nth(index).alias(role) for role, index in indices.items())
+        if layout.quote_char is not None:  # as the csv module does
+            frame = frame.select(pl.all().str.strip_chars_start(" "))
+        yield frame, range(blocks.n_lines + 1, blocks.n_lines + 1 + len(frame))
 
 
 def parse_regular(block: bytes, layout: Layout, width: int) -> Any:
     """Parses lines of ``width`` fields without quotes, as a polars DataFrame of strings.
 
     Returns:
-      None if a line is irregular or polars is not installed.
+      None if a line is irregular.
     """
-    try:
-        import polars as pl
-    except ImportError:
-        return None
+    import polars as pl
+
     if layout.quote_char is not None and layout.quote_char.encode() in block:
         return None
     block = block.replace(b"\r\n", b"\n")
@@ -310,51 +328,43 @@ def parse_regular(block: bytes, layout: Layout, width: int) -> Any:
     return frame.fill_null("") if frame.shape == (n_rows, width) else None
 
 
-def _read_irregular(
-    blocks: Iterator[bytes],
-    path: Path,
-    n_lines: int,
+def _parse_irregular(
+    rest: Iterator[bytes],
+    blocks: TextBlocks,
     layout: Layout,
     width: int,
-    columns: Mapping[str, int],
-    builder: RecordBuilder,
-) -> None:
-    """Reads the lines that follow the first ``n_lines`` by the csv module."""
-    lines = chain.from_iterable(io.StringIO(block.decode(), newline="") for block in blocks)
-    reader = layout.csv_reader(lines)
-    n_blank = n_trailing_blank = n_rows_in_quotes = n_stripped = line = 0
-    with naming_lines(path, reader, n_lines):
-        while batch := list(islice(zip(reader, _line_numbers(reader)), ROWS_PER_BATCH)):
-            rows: list[list[str]] = []
-            ends: list[int] = []
-            for row, end in batch:
-                previous, line = line, end
-                if len(row) != width:
-                    if _is_blank(row):
-                        n_trailing_blank += 1
-                        continue
-                    raise DataError(
-                        f"{path}:{n_lines + end}: expected {width} fields separated by "
-                        f"{layout.delimiter!r}, got {len(row)}."
-                    )
-                n_blank, n_trailing_blank = n_blank + n_trailing_blank, 0
-                if end - previous > 1:
-                    n_rows_in_quotes += _count_rows(row, layout.delimiter, width)
-                rows.append(row)
-                ends.append(n_lines + end)
-            if not rows:
-                continue
-            fields = [*zip(*rows, strict=True)]
-            values: dict[str, Column] = {role: fields[index] for role, index in columns.items()}
-            if layout.quote_char is not None:
-                for role, column in values.items():
-                    if " " in "".join(column):
-                        values[role] = stripped = [field.rstrip(" ") for field in column]
-                        if role in ("user", "item"):
-                            n_stripped += sum(map(str.__ne__, column, stripped))
-            builder.add(values, lambda row, ends=ends: f"{path}:{ends[row]}")
-    warn_of_blank_lines(n_blank, path)
-    _warn_of_stripped(n_stripped, path)
+    indices: Mapping[str, int],
+) -> Iterator[tuple[Any, list[int]]]:
+    """Parses the blocks that remain by the csv module; counts blank lines and rows in quotes."""
+    import polars as pl
+
+    path = blocks.path
+    texts = chain.from_iterable(io.StringIO(block.decode(), newline="") for block in rest)
+    rows = csv_rows(path, texts, layout, last := blocks.n_lines)
+    n_blank = n_trailing_blank = n_rows_in_quotes = 0
+    while batch := list(islice(rows, ROWS_PER_BATCH)):
+        regular: list[list[str]] = []
+        lines: list[int] = []
+        for row, line in batch:
+            previous, last = last, line
+            if len(row) != width:
+                if len(row) <= 1 and not "".join(row).strip():
+                    n_trailing_blank += 1
+                    continue
+                raise DataError(
+                    f"{path}:{line}: expected {width} fields separated by "
+                    f"{layout.delimiter!r}, got {len(row)}."
+                )
+            n_blank, n_trailing_blank = n_blank + n_trailing_blank, 0
+            if line - previous > 1:
+                inner = chain.from_iterable(field.splitlines()[1:] for field in row)
+                n_rows_in_quotes += sum(x.count(layout.delimiter) == width - 1 for x in inner)
+            regular.append(row)
+            lines.append(line)
+        if regular:
+            fields = [*zip(*regular, strict=True)]
+            yield pl.DataFrame({role: fields[index] for role, index in indices.items()}), lines
+    _warn_of_blank_lines(n_blank, path)
     warn_if(
         n_rows_in_quotes,
         "{n} lines within quotes look like rows; if quotes are part of the text, "
@@ -363,29 +373,8 @@ def _read_irregular(
     )
 
 
-def _line_numbers(reader: Any) -> Iterator[int]:
-    while True:
-        yield reader.line_num
-
-
-def _warn_of_stripped(count: int, path: Path) -> None:
-    warn_if(count, "removed the blanks after {n} ids", of=str(path))
-
-
-def _count_rows(row: Sequence[str], delimiter: str, width: int) -> int:
-    """Number of lines in quoted fields with as many delimiters as a row has."""
-    lines = chain.from_iterable(field.splitlines()[1:] for field in row)
-    return sum(line.count(delimiter) == width - 1 for line in lines)
-
-
-def read_json_lines(
-    blocks: TextBlocks,
-    names: Sequence[str],
-    indices: ColumnIndices,
-    builder: RecordBuilder,
-) -> None:
+def read_json_lines(blocks: TextBlocks, names: Mapping[str, str], builder: RecordBuilder) -> None:
     """Reads one JSON object per line; raises :class:`DataError` with the line."""
-    keys = {role: names[index] for role, index in indices._asdict().items() if index is not None}
     for block in blocks:
         rows, lines = [], []
         for line, text in enumerate(block.split(b"\n"), blocks.n_lines + 1):
@@ -393,7 +382,7 @@ def read_json_lines(
                 rows.append(parse_json(text, f"{blocks.path}:{line}"))
                 lines.append(line)
         builder.add(
-            {role: [row.get(key) for row in rows] for role, key in keys.items()},
+            {role: [row.get(name) for row in rows] for role, name in names.items()},
             lambda row, lines=lines: f"{blocks.path}:{lines[row]}",
         )
 
@@ -411,25 +400,48 @@ def parse_json(text: bytes | str, where: str) -> dict[str, Any]:
     return row
 
 
-@contextmanager
-def naming_lines(path: Path, reader: Any, n_lines: int) -> Iterator[None]:
-    """Adds the line to errors of a csv reader that begins after ``n_lines`` lines."""
-    limit = csv.field_size_limit(_MAX_FIELD)
-    try:
-        yield
-    except csv.Error as error:
-        raise DataError(
-            f"{path}:{n_lines + reader.line_num}: expected delimited fields, got a line that "
-            f"cannot be read ({error})."
-        ) from None
-    finally:
-        csv.field_size_limit(limit)
+def read_lists(blocks: TextBlocks) -> Records:
+    """Reads LightGCN's ``user item item ...`` lines of integers.
+
+    A user may have several lines, or a line without items: such a user remains in the vocabulary,
+    and a warning counts them.
+    """
+    import polars as pl
+
+    users, items = IdEncoder(), IdEncoder()
+    n_items: list[np.ndarray] = []  # of each line
+    n_blank = n_trailing_blank = 0
+    for block in blocks:
+        text = block.decode().replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n")
+        lists = pl.Series(text.split("\n")).str.extract_all(r"\S+")
+        sizes = lists.list.len().to_numpy().astype(np.int64)
+        rows = np.flatnonzero(sizes)
+        if len(rows):
+            n_blank += n_trailing_blank + int(rows[-1]) + 1 - len(rows)
+            n_trailing_blank = 0
+        n_trailing_blank += len(sizes) - (int(rows[-1]) + 1 if len(rows) else 0)
+        words = lists.explode().drop_nulls()
+        starts = np.cumsum(sizes[rows]) - sizes[rows]
+        ids = canonical_integers(words)
+        if ids is None:
+            ids = words  # integers beyond int64
+            for place, word in enumerate(words.to_list()):
+                if not is_canonical_integer(word):
+                    row = rows[np.searchsorted(starts, place, side="right") - 1]
+                    raise DataError(
+                        f"{blocks.path}:{blocks.n_lines + row + 1}: expected non-negative "
+                        f"integers 'user item item ...', got {shorten(word)}."
+                    )
+        users.add(ids[starts])
+        items.add(ids[np.delete(np.arange(len(words)), starts)])
+        n_items.append(sizes[rows] - 1)
+    lengths = np.concatenate(n_items)
+    user_names, codes = users.result()
+    _warn_of_blank_lines(n_blank, blocks.path)
+    degrees = np.bincount(codes, weights=lengths, minlength=len(user_names))
+    warn_if(int(np.sum(degrees == 0)), "{n} users have no items", of=str(blocks.path))
+    return Records(str(blocks.path), (user_names, np.repeat(codes, lengths)), items.result())
 
 
-def warn_of_blank_lines(count: int, path: Path) -> None:
-    """Warns of blank lines that are followed by data."""
+def _warn_of_blank_lines(count: int, path: Path) -> None:
     warn_if(count, "skipped {n} blank lines between the others", of=str(path))
-
-
-def _is_blank(row: Sequence[str]) -> bool:
-    return len(row) <= 1 and not "".join(row).strip()

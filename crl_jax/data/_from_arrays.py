@@ -7,13 +7,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from ._columns import ColumnSpec, find_columns
+from ._columns import ROLES, ColumnSpec, find_columns
 from ._errors import DataError, warn_if
 from ._interactions import Interactions
 from ._records import RecordBuilder, filter_by_rating, to_interactions
 from ._values import Column
-
-_ROLES = ("user", "item", "rating", "time")
 
 
 def as_interactions(
@@ -65,10 +63,10 @@ def as_interactions(
     >>> as_interactions([("ann", 7, 4.5), ("bob", 7, 3.0)]).user_ids
     array(['ann', 'bob'], dtype='<U3')
     """
-    spec = ColumnSpec(user_col, item_col, rating_col, time_col)
+    spec = {"user": user_col, "item": item_col, "rating": rating_col, "time": time_col}
     if isinstance(x, Interactions) or _is_sparse(x):
         what = "Interactions" if isinstance(x, Interactions) else "a sparse matrix"
-        for role, column in spec._asdict().items():
+        for role, column in spec.items():
             if column is not None:
                 raise ValueError(f"`{role}_col` applies to tables and arrays, not to {what}.")
         data = x if isinstance(x, Interactions) else _from_sparse(x)
@@ -82,14 +80,13 @@ def from_columns(
     origin: str, names: Sequence[str], get_column: Callable[[int], Column], spec: ColumnSpec
 ) -> Interactions:
     """Converts the columns of a table; ``get_column`` returns a column by its position."""
-    indices = find_columns(names, spec, origin)._asdict().items()
-    used: dict[str, int] = {role: index for role, index in indices if index is not None}
+    used = find_columns(names, spec, origin)
     builder = RecordBuilder(origin, {role: str(names[index]) for role, index in used.items()})
     builder.add(
         {role: get_column(index) for role, index in used.items()},
         lambda row: f"{origin}: row {row + 1}",
     )
-    return to_interactions([builder.build()])[0]
+    return to_interactions([(origin, [builder.build()])])[0]
 
 
 def _open_table(x: Any) -> tuple[str, list[str], Callable[[int], Column]]:
@@ -100,12 +97,12 @@ def _open_table(x: Any) -> tuple[str, list[str], Callable[[int], Column]]:
         if x.dtype.names is not None:
             names = list(x.dtype.names)
             return "a structured array", names, lambda index: x[names[index]]
-        if x.ndim != 2 or not 2 <= x.shape[1] <= len(_ROLES):
+        if x.ndim != 2 or not 2 <= x.shape[1] <= len(ROLES):
             raise ValueError(
                 "`x` must have a row per interaction and the columns user, item and perhaps "
                 f"rating and time, got shape {x.shape}."
             )
-        return "an array", [*_ROLES[: x.shape[1]]], lambda index: x[:, index]
+        return "an array", [*ROLES[: x.shape[1]]], lambda index: x[:, index]
     if isinstance(x, Mapping):
         return "a mapping", [str(name) for name in x], _mapping_columns(x)
     if type(x) in (list, tuple) and all(isinstance(row, list | tuple) for row in x):
@@ -116,7 +113,7 @@ def _open_table(x: Any) -> tuple[str, list[str], Callable[[int], Column]]:
                 f"time), got tuples of {sorted(widths)} values."
             )
         columns = [list(column) for column in zip(*x, strict=True)] or [[], []]
-        return "a list of tuples", [*_ROLES[: len(columns)]], columns.__getitem__
+        return "a list of tuples", [*ROLES[: len(columns)]], columns.__getitem__
     match type(x).__module__.split(".")[0], type(x).__name__:
         case "polars", "DataFrame":
             return "a polars DataFrame", x.columns, lambda index: x[x.columns[index]]

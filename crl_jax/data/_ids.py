@@ -1,7 +1,7 @@
 """Original ids: validity, integer or text vocabularies, and encoding as indices."""
 
 import re
-from collections.abc import Callable, Sized
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,12 +11,11 @@ from numpy.typing import ArrayLike
 
 from .._checks import is_canonical_integer
 from ._errors import DataError, shorten
-from ._values import Column, InvalidValue, parse_ids
+from ._values import Column, InvalidValue, canonical_integers, parse_ids
 
 _WHOLE_FLOAT = re.compile(r"(?:0|[1-9][0-9]{0,18})\.0")
 _NEGATIVE = re.compile(r"-[0-9]+(?:\.0*)?")
-_POWERS_OF_TEN = 10 ** np.arange(1, 19)
-_INT32_MAX, _INT64_MAX = np.iinfo(np.int32).max, np.iinfo(np.int64).max
+_INT32_MAX = np.iinfo(np.int32).max
 # A lookup table of this length is cheap however few ids there are.
 _SMALL_TABLE = 1 << 20
 # NumPy stores text with the width of the longest id, so a single long one multiplies the memory.
@@ -34,48 +33,44 @@ class IdEncoder:
 
     As long as all ids are canonical integers they are stored as integers and encoded together at
     the end: a dictionary lookup of each id would take half the time of reading a file.
-
-    Attributes:
-      count: Number of encoded ids.
     """
 
     def __init__(self) -> None:
-        self.count = 0
-        self._integers: list[np.ndarray] | None = []
-        self._codes_of: dict[str, int] = {}
-        self._codes: list[np.ndarray] = []
+        self._batches: list[np.ndarray] = []
+        self._codes_of: dict[str, int] | None = None  # of text
 
     def add(self, column: Column) -> None:
         """Adds a batch of ids that :func:`parse_ids` accepts; raises :class:`InvalidValue`."""
         ids = parse_ids(column)
-        self.count += len(ids)
-        if self._integers is not None:
-            if (integers := canonical_integers(ids)) is not None:
-                self._integers.append(_narrow(integers))
-                return
-            earlier, self._integers = self._integers, None
-            for integers in earlier:
-                self._add_text(list(map(str, integers.tolist())))
-        if isinstance(ids, np.ndarray):
-            ids = list(map(str, ids.tolist()))
-        self._add_text(ids if isinstance(ids, list) else ids.to_list())
+        if self._codes_of is None and isinstance(ids, list):
+            self._codes_of = {}
+            self._batches = [self._encode_text(integers) for integers in self._batches]
+        self._batches.append(_narrow(ids) if self._codes_of is None else self._encode_text(ids))
 
     def result(self) -> tuple[Names, Shaped[np.ndarray, " n"]]:
         """Returns the distinct ids and the code of every id; the encoder is then exhausted."""
-        if self._integers is None:
-            return list(self._codes_of), _join(self._codes, lambda codes: codes, self._codes_of)
-        distinct, encode = _encode_integers(self._integers)
-        return distinct, _join(self._integers, encode, distinct)
+        if self._codes_of is None:
+            names, encode = _encode_integers(self._batches)
+        else:
+            names, encode = list(self._codes_of), lambda codes: codes
+        end = sum(map(len, self._batches))
+        codes = np.empty(end, np.int32 if len(names) <= _INT32_MAX else np.int64)
+        while self._batches:  # frees each batch as soon as it is encoded
+            batch = self._batches.pop()
+            codes[end - len(batch) : end] = encode(batch)
+            end -= len(batch)
+        return names, codes
 
-    def _add_text(self, names: list[str]) -> None:
+    def _encode_text(self, ids: np.ndarray | list[str]) -> Shaped[np.ndarray, " n"]:
+        names = list(map(str, ids.tolist())) if isinstance(ids, np.ndarray) else ids
         codes_of = self._codes_of
+        assert codes_of is not None
         for name in names:
             if name not in codes_of:
                 if expected := _find_fault(name):
                     raise InvalidValue(names.index(name), expected, name)
                 codes_of[name] = len(codes_of)
-        codes = np.fromiter(map(codes_of.__getitem__, names), np.int64, len(names))
-        self._codes.append(_narrow(codes))
+        return _narrow(np.fromiter(map(codes_of.__getitem__, names), np.int64, len(names)))
 
 
 def _narrow(integers: Int64[np.ndarray, " n"]) -> Shaped[np.ndarray, " n"]:
@@ -98,41 +93,6 @@ def _encode_integers(
         return np.flatnonzero(exists), codes.__getitem__
     distinct = np.unique(np.concatenate(batches)).astype(np.int64, copy=False)
     return distinct, partial(np.searchsorted, distinct)
-
-
-def _join(
-    batches: list[np.ndarray], encode: Callable[[np.ndarray], np.ndarray], names: Sized
-) -> Shaped[np.ndarray, " n"]:
-    """Concatenates the codes of all batches, freeing each batch as soon as it is encoded."""
-    end = sum(map(len, batches))
-    codes = np.empty(end, np.int32 if len(names) <= _INT32_MAX else np.int64)
-    while batches:
-        batch = batches.pop()
-        codes[end - len(batch) : end] = encode(batch)
-        end -= len(batch)
-    return codes
-
-
-def canonical_integers(column: Any) -> Int64[np.ndarray, " n"] | None:
-    """The ids as int64, or None unless each is an integer as Python writes it."""
-    if isinstance(column, np.ndarray):
-        return column.astype(np.int64, copy=False) if column.max(initial=0) <= _INT64_MAX else None
-    if not isinstance(column, list | tuple):  # a polars Series
-        import polars as pl
-
-        integers = column.cast(pl.Int64, strict=False)
-        if integers.null_count() or (integers.min() or 0) < 0:
-            return None
-        return integers.to_numpy() if (integers.cast(pl.String) == column).all() else None
-    try:
-        integers = np.fromiter(map(int, column), np.int64, len(column))
-    except (ValueError, OverflowError):
-        return None
-    # int() also accepts "01", "+1", "-1", "1_0" and " 1", which are longer than the digits of
-    # their value, and the digits of other scripts.
-    text = "".join(column)
-    digits = 1 + np.searchsorted(_POWERS_OF_TEN, integers, side="right")
-    return integers if text.isascii() and len(text) == digits.sum() else None
 
 
 def _find_fault(name: str) -> str | None:
@@ -177,7 +137,7 @@ def vocabulary(*columns: Names) -> Shaped[np.ndarray, " n"]:
 
 
 def indices(
-    names: Names, vocabulary: Shaped[np.ndarray, " n_ids"], codes: Shaped[np.ndarray, " n"]
+    names: Names, codes: Shaped[np.ndarray, " n"], vocabulary: Shaped[np.ndarray, " n_ids"]
 ) -> Shaped[np.ndarray, " n"]:
     """Converts codes of ``names`` to indices into an ascending vocabulary that contains them."""
     targets: Any = _as_text(names) if vocabulary.dtype.kind == "U" else _as_int64(names)

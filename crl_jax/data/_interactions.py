@@ -405,12 +405,12 @@ def _indices(
     if ids is None:
         names, codes = _ids.encode(column, f"{kind}s")
         vocabulary = _ids.vocabulary(names)
-        return _ids.indices(names, vocabulary, codes), vocabulary
+        return _ids.indices(names, codes, vocabulary), vocabulary
     names, codes = _ids.encode(ids, f"{kind}_ids")
     if len(names) != len(codes):
         raise ValueError(f"`{kind}_ids` must be distinct.")
     sorted_ids = _ids.vocabulary(names)
-    vocabulary = sorted_ids[_ids.indices(names, sorted_ids, codes)]
+    vocabulary = sorted_ids[_ids.indices(names, codes, sorted_ids)]
     index = np.asarray(column)
     if index.ndim != 1 or (index.size and index.dtype.kind not in "iu"):
         raise ValueError(

@@ -9,7 +9,7 @@ from typing import Any, Literal, Unpack, overload
 
 import numpy as np
 
-from ._columns import ColumnIndices, Columns, find_columns
+from ._columns import Columns, find_columns
 from ._datasets import DATASETS
 from ._download import download
 from ._errors import DataError
@@ -175,14 +175,8 @@ _OF_FILES = {"format", "delimiter", "header", "quote_char", "encoding"}
 def _load_memory(source: Any, options: ReadOptions) -> Interactions:
     spec = column_spec(options)
     _refuse(options, _OF_FILES, "data in memory")
-    return as_interactions(
-        source,
-        user_col=spec.user,
-        item_col=spec.item,
-        rating_col=spec.rating,
-        time_col=spec.time,
-        min_rating=options.get("min_rating"),
-    )
+    columns: Any = {f"{role}_col": column for role, column in spec.items()}
+    return as_interactions(source, **columns, min_rating=options.get("min_rating"))
 
 
 def _refuse_for_simulated(options: ReadOptions) -> None:
@@ -198,7 +192,7 @@ def _refuse(options: ReadOptions, names: Set[str], where: str) -> None:
 
 def _open_tfds(
     source: str, options: ReadOptions
-) -> tuple[Iterator[dict[str, Any]], list[str], ColumnIndices]:
+) -> tuple[Iterator[dict[str, Any]], list[str], dict[str, int]]:
     """Opens the split "train" (MovieLens has no other) of a TensorFlow dataset."""
     _refuse(options, _OF_FILES, source)
     spec = column_spec(options)
@@ -217,7 +211,7 @@ def _open_tfds(
 
 def _load_tfds(source: str, options: ReadOptions) -> Interactions:
     examples, names, indices = _open_tfds(source, options)
-    values: dict[int, list[Any]] = {index: [] for index in indices if index is not None}
+    values: dict[int, list[Any]] = {index: [] for index in indices.values()}
     for example in examples:
         for index, column in values.items():
             value = example[names[index]]

@@ -1,33 +1,28 @@
-"""Readers of interaction files: format detection, Parquet, LightGCN lists and splits."""
+"""Readers of interaction files: format detection, Parquet and splits."""
 
 import codecs
-import io
-from array import array
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Literal, TypedDict, Unpack, get_args
+from typing import Literal, NamedTuple, TypedDict, Unpack, get_args
 
-import numpy as np
-
-from .._checks import is_canonical_integer
-from . import _ids
-from ._columns import Columns, ColumnSpec, find_columns, is_known_name
+from ._columns import ROLES, Columns, ColumnSpec, find_columns, is_known_name, positions
 from ._delimited import (
     SUFFIXES,
     Layout,
     Progress,
     TextBlocks,
     column_names,
+    csv_rows,
     open_blocks,
     parse_json,
     read_delimited,
     read_json_lines,
-    warn_of_blank_lines,
+    read_lists,
 )
 from ._errors import DataError, shorten, warn_if
 from ._interactions import Interactions, Split, membership_mask
-from ._records import RecordBuilder, Records, concatenate, filter_by_rating, to_interactions
+from ._records import RecordBuilder, Records, filter_by_rating, to_interactions
 from ._splits import union
 from ._values import import_polars
 
@@ -95,7 +90,7 @@ def read(
     u.data        MovieLens 100K: user, item, rating, timestamp; tabs, no header
     ratings.dat   MovieLens 1M: the same columns, separated by ``::``
     csv           delimited text: commas, tabs, semicolons, bars or blanks; quotes
-    parquet       table with named columns (requires polars)
+    parquet       table with named columns
     inter         RecBole: tabs, a header of ``name:type``
     jsonl         one JSON object per line
     lightgcn      ``user item item ...``, one line per user; integers
@@ -105,8 +100,7 @@ def read(
     ends may be LF, CR LF or CR, and a byte order mark is skipped. There are no comments. Blank
     lines at the end are ignored, others are counted in a warning. A missing line end at the end
     of ``u.data``, ``ratings.dat`` and ``lightgcn`` files, whose writers end every line, raises a
-    warning, as the file may be truncated within a number. polars, where it is installed, reads
-    text several times faster.
+    warning, as the file may be truncated within a number.
 
     Ids are integers if every id of a column is one (``12.0`` counts if every id is written so),
     else text. Ratings are stored as float32 (``4,5`` is 4.5), timestamps as int64 or float64,
@@ -135,7 +129,7 @@ def read(
     Raises:
       DataError: If the content is invalid, with ``file:line: expected ..., got ...``.
       FileNotFoundError: If there is no such file; the message lists the folder.
-      ImportError: If the format requires a package that is not installed.
+      ImportError: If polars is not installed.
     """
     options = ReadOptions(
         format=format,
@@ -149,7 +143,7 @@ def read(
         encoding=encoding,
         progress=progress,
     )
-    return to_interactions([_read_records(path, options)], min_rating=min_rating)[0]
+    return _read_logs([path], options, min_rating)[0]
 
 
 def read_split(
@@ -175,32 +169,34 @@ def read_split(
       DataError, FileNotFoundError, ImportError: As for :func:`read`, or if a part is empty.
     """
     given = {"train": train, "valid": valid, "test": test}
-    paths = {name: as_paths(path) for name, path in given.items() if path is not None}
-    records = [_read_records(path, options) for path in paths.values()]
-    parts = to_interactions(records, min_rating=options.get("min_rating"))
+    paths = {name: path for name, path in given.items() if path is not None}
+    parts = _read_logs([*paths.values()], options, options.get("min_rating"))
     result: dict[str, Interactions] = {}
     for name, part in zip(paths, parts, strict=True):
-        path = _display_name(paths[name])
+        origin = _display_name(paths[name])
         for earlier_name, earlier in result.items():
             repeated = membership_mask(earlier, part)
             warn_if(
                 int(repeated.sum()),
                 f"removed {{n}} interactions that are in the {earlier_name} part, too",
-                of=path,
+                of=origin,
             )
             part = part.select(~repeated)
         if not len(part):
-            raise DataError(f"{path}: expected interactions of its own, got none.")
+            raise DataError(f"{origin}: expected interactions of its own, got none.")
         if result:
-            _warn_of_unseen(result["train"], part, path)
+            train_part = result["train"]
+            new_users = (part.degrees > 0) & (train_part.degrees == 0)
+            new_items = (part.item_counts > 0) & (train_part.item_counts == 0)
+            for kind, new in (("users", new_users), ("items", new_items)):
+                warn_if(int(new.sum()), f"{{n}} {kind} have no interaction in training", of=origin)
         result[name] = part
     return Split(**result)
 
 
 def read_merged(paths: Sequence[Paths], origin: str, options: ReadOptions) -> Interactions:
     """Reads files as one log; ``min_rating`` applies after repeated interactions are dropped."""
-    merged = union(*to_interactions([_read_records(path, options) for path in paths]))
-    return filter_by_rating(merged, options.get("min_rating"), origin)
+    return filter_by_rating(union(*_read_logs(paths, options)), options.get("min_rating"), origin)
 
 
 def columns_of(path: Path, options: ReadOptions) -> Columns:
@@ -212,19 +208,11 @@ def columns_of(path: Path, options: ReadOptions) -> Columns:
         return Columns.from_names(str(path), file.names, file.indices)
 
 
-def as_paths(paths: Paths) -> list[Path]:
-    """Converts one path or several to a list; ValueError for an empty one."""
-    result = [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
-    if not result:
-        raise ValueError("`path` must be a file or a list of files, got an empty list.")
-    return result
-
-
 def column_spec(options: ReadOptions) -> ColumnSpec:
     """Returns the requested columns; TypeError for a keyword that :func:`read` does not have."""
     if unknown := options.keys() - ReadOptions.__annotations__.keys():
         raise TypeError(f"unknown options {sorted(unknown)}")
-    return ColumnSpec(*(options.get(f"{role}_col") for role in ColumnSpec._fields))  # pyright: ignore[reportArgumentType]
+    return {role: options.get(f"{role}_col") for role in ROLES}
 
 
 def say_missing(path: Path) -> str:
@@ -235,20 +223,65 @@ def say_missing(path: Path) -> str:
     return f"{path}: no such file; {folder} has {listed or 'nothing'}."
 
 
-def _display_name(paths: Sequence[Path]) -> str:
-    return str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
+def _as_paths(paths: Paths) -> list[Path]:
+    result = [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
+    if not result:
+        raise ValueError("`path` must be a file or a list of files, got an empty list.")
+    return result
 
 
-def _warn_of_unseen(train: Interactions, part: Interactions, path: str) -> None:
-    for kind, in_train, in_part in (
-        ("users", train.degrees, part.degrees),
-        ("items", train.item_counts, part.item_counts),
-    ):
-        unseen = int(np.sum((in_part > 0) & (in_train == 0)))
-        warn_if(unseen, f"{{n}} {kind} have no interaction in training", of=path)
+def _display_name(paths: Paths) -> str:
+    first, *others = _as_paths(paths)
+    return f"{first} and {len(others)} more" if others else str(first)
 
 
-class _OpenFile:
+def _check_file(path: Path) -> None:
+    if path.is_dir():
+        raise DataError(f"{path}: expected a file, got a folder; pass a file in it.")
+    if not path.exists():
+        raise FileNotFoundError(say_missing(path))
+
+
+def _read_logs(
+    logs: Sequence[Paths], options: ReadOptions, min_rating: int | float | None = None
+) -> list[Interactions]:
+    """Reads logs, each of one or several files, as interactions with shared vocabularies."""
+    records: list[tuple[str, list[Records]]] = []
+    for log in logs:
+        for path in (paths := _as_paths(log)):
+            _check_file(path)
+        # Spark writes files of 0 bytes for empty partitions.
+        shards = [path for path in paths if not path.is_file() or path.stat().st_size] or paths
+        files = [_read_file(path, options, is_shard=len(paths) > 1) for path in shards]
+        records.append((_display_name(log), files))
+    return to_interactions(records, min_rating=min_rating)
+
+
+def _read_file(path: Path, options: ReadOptions, is_shard: bool) -> Records:
+    with _open(path, options) as file:
+        names = {role: file.names[index] for role, index in file.indices.items()}
+        builder = RecordBuilder(str(path), names)
+        records = None
+        if file.blocks is None:
+            _read_parquet(path, names, builder)
+        elif file.format == "jsonl":
+            read_json_lines(file.blocks, names, builder)
+        elif file.format != "lightgcn":
+            read_delimited(file.blocks, file.layout, len(file.names), file.indices, builder)
+        elif is_shard:
+            raise ValueError("`path` must be one file in the format lightgcn, got several.")
+        else:
+            records = read_lists(file.blocks)
+        if file.blocks is not None and file.format in ("u.data", "ratings.dat", "lightgcn"):
+            warn_if(
+                not file.blocks.ends_with_newline,
+                "the last line has no line end: the file may be truncated",
+                of=str(path),
+            )
+        return records or builder.build()
+
+
+class _OpenFile(NamedTuple):
     """Open file whose columns are known.
 
     Attributes:
@@ -259,64 +292,18 @@ class _OpenFile:
       indices: Columns to read.
     """
 
-    def __init__(self, path: Path, blocks: TextBlocks | None, options: ReadOptions) -> None:
-        spec = column_spec(options)
-        by_position = bool(spec.positions())
-        self.path, self.blocks = path, blocks
-        self.format: Format = options.get("format") or _detect_format(path, blocks, by_position)
-        self.layout = _layout(path, self.format, blocks, options, spec)
-        where = str(path)
-        if self.format == "parquet":
-            self.names = _scan_parquet(path).collect_schema().names()
-        elif blocks is None:
-            raise DataError(f"{path}: expected text, got a Parquet file.")
-        elif self.format == "lightgcn":
-            self.names = ["user", "item"]
-        elif self.format == "jsonl":
-            first = blocks.first_line()
-            if not first:
-                raise DataError(f"{path}: expected interactions, got an empty file.")
-            self.names = [*parse_json(first, f"{path}:1")]
-        else:
-            self.names = column_names(blocks, self.layout)
-            if self.layout.header:
-                where += ":1"
-            elif self.layout.names is None:
-                where += ", whose columns have no names"
-        self.indices = find_columns(self.names, spec, where)
-        if self.format == "lightgcn" and self.indices[:2] != (0, 1):
-            raise DataError(
-                f"{path}: expected the user first in each line, got `user_col` = 'item'."
-            )
-
-    def read(self) -> Records:
-        """Reads all records."""
-        used = self.indices._asdict().items()
-        names = {role: self.names[index] for role, index in used if index is not None}
-        builder = RecordBuilder(str(self.path), names)
-        if self.blocks is None:
-            _read_parquet(self.path, names, builder)
-            return builder.build()
-        if self.format == "lightgcn":
-            records = _read_lists(self.blocks)
-        else:
-            if self.format == "jsonl":
-                read_json_lines(self.blocks, self.names, self.indices, builder)
-            else:
-                read_delimited(self.blocks, self.layout, self.names, self.indices, builder)
-            records = builder.build()
-        if self.format in ("u.data", "ratings.dat", "lightgcn"):
-            warn_if(
-                not self.blocks.ends_with_newline,
-                "the last line has no line end: the file may be truncated",
-                of=str(self.path),
-            )
-        return records
+    format: Format
+    layout: Layout
+    blocks: TextBlocks | None
+    names: list[str]
+    indices: dict[str, int]
 
 
 @contextmanager
 def _open(path: Path, options: ReadOptions) -> Iterator[_OpenFile]:
     """Opens a file, detects its format and finds its columns."""
+    import_polars("Reading interactions from files")
+    spec = column_spec(options)
     format, encoding = options.get("format"), options.get("encoding", "utf-8")
     if format is not None and format not in get_args(Format):
         raise ValueError(f"`format` must be one of {get_args(Format)}, got {format!r}.")
@@ -326,33 +313,35 @@ def _open(path: Path, options: ReadOptions) -> Iterator[_OpenFile]:
         raise ValueError(f"`encoding` must be the name of a codec, got {encoding!r}.") from None
     if len(quote_char := options.get("quote_char", '"')) > 1:
         raise ValueError(f"`quote_char` must be one character or empty, got {quote_char!r}.")
-    if format == "parquet" or (format is None and path.suffix.lower() == ".parquet"):
-        yield _OpenFile(path, None, options)
-    else:
-        with open_blocks(path, encoding, options.get("progress")) as blocks:
-            yield _OpenFile(path, blocks, options)
-
-
-def _read_records(paths: Paths, options: ReadOptions) -> Records:
-    paths = as_paths(paths)
-    for path in paths:
-        _check_file(path)
-    # Spark writes files of 0 bytes for empty partitions.
-    shards = [path for path in paths if not path.is_file() or path.stat().st_size] or paths
-    records = []
-    for path in shards:
-        with _open(path, options) as file:
-            if file.format == "lightgcn" and len(paths) > 1:
-                raise ValueError("`path` must be one file in the format lightgcn, got several.")
-            records.append(file.read())
-    return concatenate(_display_name(paths), records)
-
-
-def _check_file(path: Path) -> None:
-    if path.is_dir():
-        raise DataError(f"{path}: expected a file, got a folder; pass a file in it.")
-    if not path.exists():
-        raise FileNotFoundError(say_missing(path))
+    with ExitStack() as stack:
+        blocks, where = None, str(path)
+        if format is None and path.suffix.lower() == ".parquet":
+            format = "parquet"
+        if format == "parquet":
+            layout = _layout(path, format, "", options, spec)
+            names = _scan_parquet(path).collect_schema().names()
+        else:
+            blocks = stack.enter_context(open_blocks(path, encoding, options.get("progress")))
+            if not (line := blocks.first_line()):
+                raise DataError(f"{path}: expected interactions, got an empty file.")
+            format = format or _detect_format(path, blocks, line, bool(positions(spec)))
+            layout = _layout(path, format, line, options, spec)
+            if format == "lightgcn":
+                names = ["user", "item"]
+            elif format == "jsonl":
+                names = [*parse_json(line, f"{path}:1")]
+            else:
+                names = column_names(blocks, layout)
+                if layout.header:
+                    where += ":1"
+                elif layout.names is None:
+                    where += ", whose columns have no names"
+        indices = find_columns(names, spec, where)
+        if format == "lightgcn" and indices["user"] != 0:
+            raise DataError(
+                f"{path}: expected the user first in each line, got `user_col` = 'item'."
+            )
+        yield _OpenFile(format, layout, blocks, names, indices)
 
 
 def _plain_name(path: Path) -> Path:
@@ -360,15 +349,12 @@ def _plain_name(path: Path) -> Path:
     return path.with_suffix("") if path.suffix.lower() in SUFFIXES else path
 
 
-def _detect_format(path: Path, blocks: TextBlocks | None, by_position: bool) -> Format:
+def _detect_format(path: Path, blocks: TextBlocks, line: str, by_position: bool) -> Format:
     path = _plain_name(path)
     if path.name == "u.data":
         return "u.data"
     if format := _BY_SUFFIX.get(path.suffix.lower()):
         return format
-    line = "" if blocks is None else blocks.first_line()
-    if blocks is None or not line:
-        raise DataError(f"{path}: expected interactions, got an empty file.")
     if "::" in line:
         return "ratings.dat"
     if line.startswith("{"):
@@ -408,7 +394,7 @@ def _check_lists(path: Path, blocks: TextBlocks) -> None:
 
 
 def _layout(
-    path: Path, format: Format, blocks: TextBlocks | None, options: ReadOptions, spec: ColumnSpec
+    path: Path, format: Format, line: str, options: ReadOptions, spec: ColumnSpec
 ) -> Layout:
     """Syntax of the text; checks the options that apply to some formats only."""
     delimiter, header = options.get("delimiter"), options.get("header")
@@ -419,7 +405,6 @@ def _layout(
         )
     if header is not None and format != "csv":
         raise ValueError(f"`header` applies to the format csv, got {header} for {format}.")
-    line = "" if blocks is None else blocks.first_line()
     if format == "inter":
         counts = {d: line.count(d) for d in "\t, ;|" if all(":" in x for x in line.split(d))}
         return Layout(delimiter or max(counts, key=counts.__getitem__, default="\t"), typed=True)
@@ -429,69 +414,23 @@ def _layout(
         delimiter = "\t"
     # Column names rarely contain a delimiter, so the most frequent one is used; commas win a tie.
     guess = max(_DELIMITERS, key=line.count)
-    positions = spec.positions()
+    by_position = positions(spec)
     layout = Layout(
         delimiter or (guess if guess in line else " "),
-        header=not positions if header is None else header,
+        header=not by_position if header is None else header,
         quote_char=options.get("quote_char", '"') or None,
     )
-    if header is None and positions and line:
-        first = next(layout.csv_reader(io.StringIO(line)))
+    if header is None and by_position:
+        first, _ = next(csv_rows(path, [line], layout))
         if any(
             index < len(first) and is_known_name(role, first[index])
-            for role, index in positions.items()
+            for role, index in by_position.items()
         ):
             raise DataError(
                 f"{path}:1: expected data, as a file whose columns are given by position has no "
                 f"header, got {first}; pass column names instead, or `header`."
             )
     return layout
-
-
-def _read_lists(blocks: TextBlocks) -> Records:
-    """Reads LightGCN's ``user item item ...`` lines of integers.
-
-    A user may have several lines, or a line without items: such a user remains in the vocabulary,
-    and a warning counts them.
-    """
-    users, items = _ids.IdEncoder(), _ids.IdEncoder()
-    lengths = array("q")
-    n_blank = n_trailing_blank = 0
-    for block in blocks:
-        heads: list[str] = []
-        tails: list[str] = []
-        text = block.decode().replace("\r\n", "\n").replace("\r", "\n")
-        for line in text.removesuffix("\n").split("\n"):
-            words = line.split()
-            if not words:
-                n_trailing_blank += 1
-                continue
-            n_blank, n_trailing_blank = n_blank + n_trailing_blank, 0
-            heads.append(words[0])
-            lengths.append(len(words) - 1)
-            tails += words[1:]
-        for encoder, column in ((users, heads), (items, tails)):
-            if _ids.canonical_integers(column) is None:
-                _check_words(blocks, text)
-            encoder.add(column)
-    if not lengths:
-        raise DataError(f"{blocks.path}: expected interactions, got an empty file.")
-    (user_names, rows), (item_names, codes) = users.result(), items.result()
-    warn_of_blank_lines(n_blank, blocks.path)
-    degrees = np.bincount(rows, weights=lengths, minlength=len(user_names))
-    warn_if(int(np.sum(degrees == 0)), "{n} users have no items", of=str(blocks.path))
-    return Records(str(blocks.path), user_names, item_names, np.repeat(rows, lengths), codes)
-
-
-def _check_words(blocks: TextBlocks, text: str) -> None:
-    """Raises DataError at the first word that is not an integer."""
-    for line, words in enumerate(map(str.split, text.split("\n")), blocks.n_lines + 1):
-        for word in words:
-            if not is_canonical_integer(word):
-                raise DataError(
-                    f"{blocks.path}:{line}: expected non-negative integers 'user item item ...', "
-                    f"got {shorten(word)}."
-                )
 
 
 @contextmanager

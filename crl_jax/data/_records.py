@@ -1,7 +1,8 @@
-"""Records of one source, and their conversion to interactions with shared vocabularies."""
+"""Records of the files of a source, and their conversion to interactions with shared ids."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import reduce
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float32, Shaped
@@ -12,21 +13,20 @@ from ._interactions import Interactions
 from ._values import Column, InvalidValue, parse_ratings, parse_times
 
 
-@dataclass(frozen=True, eq=False)
-class Records:
-    """Interactions of one source in their original order, encoded with its own ids.
+class Records(NamedTuple):
+    """Interactions of one file or table in their original order.
 
     Attributes:
       origin: File or dataset, for messages.
-      user_names: Distinct valid user ids; ``users`` are codes into them.
-      item_names: Distinct valid item ids; ``items`` are codes into them.
+      users: Distinct valid user ids, and the code of each interaction into them.
+      items: Likewise.
+      ratings: Finite float32 ``[n]``, or None.
+      timestamps: Finite int64 or float64 ``[n]``, or None.
     """
 
     origin: str
-    user_names: _ids.Names
-    item_names: _ids.Names
-    users: Shaped[np.ndarray, " n"]
-    items: Shaped[np.ndarray, " n"]
+    users: tuple[_ids.Names, Shaped[np.ndarray, " n"]]
+    items: tuple[_ids.Names, Shaped[np.ndarray, " n"]]
     ratings: Float32[np.ndarray, " n"] | None = None
     timestamps: Shaped[np.ndarray, " n"] | None = None
 
@@ -70,98 +70,69 @@ class RecordBuilder:
 
     def build(self) -> Records:
         """Returns all records; the builder is then exhausted."""
-        numbers = {
-            role: np.concatenate(parts) if parts else None for role, parts in self._numbers.items()
-        }
-        self._numbers.clear()
-        encoded: dict[str, tuple[_ids.Names, np.ndarray]] = {}
+        numbers = [
+            np.concatenate(parts) if (parts := self._numbers.pop(role)) else None
+            for role in ("rating", "time")
+        ]
+        encoded = []
         for role, encoder in self._encoders.items():
             names, codes = encoder.result()
             count, marks = _ids.count_missing_marks(names, codes)
             warn_if(
                 count, f"{{n}} {role} ids are {marks}, which mark missing values", of=self._origin
             )
-            encoded[role] = _ids.strip_float_suffix(names), codes
-        return Records(
-            self._origin,
-            encoded["user"][0],
-            encoded["item"][0],
-            encoded["user"][1],
-            encoded["item"][1],
-            numbers["rating"],
-            numbers["time"],
-        )
+            encoded.append((_ids.strip_float_suffix(names), codes))
+        return Records(self._origin, *encoded, *numbers)
 
 
-def concatenate(origin: str, shards: Sequence[Records]) -> Records:
-    """Joins the shards of one log.
+def to_interactions(
+    logs: Sequence[tuple[str, Sequence[Records]]], *, min_rating: int | float | None = None
+) -> list[Interactions]:
+    """Converts logs, each with its display name and files, to interactions with shared ids.
+
+    With ``min_rating``, lower ratings are removed after repeated interactions are dropped; the
+    vocabularies stay.
 
     Raises:
-      DataError: If only some of the shards have ratings or timestamps.
+      DataError: If a log is empty, or only some of its files have ratings or timestamps.
     """
-    if len(shards) == 1:
-        return shards[0]
-    for name in ("ratings", "timestamps"):
-        for shard in shards[1:]:
-            if (getattr(shard, name) is None) != (getattr(shards[0], name) is None):
-                raise DataError(
-                    f"{shard.origin}: expected {name} in all files of a log or in none."
-                )
-
-    def joined(name: str) -> np.ndarray | None:
-        parts = [getattr(shard, name) for shard in shards]
-        return None if parts[0] is None else np.concatenate(parts)
-
-    def encoded(role: str) -> tuple[_ids.Names, np.ndarray]:
-        all_names: list[_ids.Names] = [getattr(shard, f"{role}_names") for shard in shards]
-        vocabulary = _vocabulary(origin, all_names[:1])
-        for names in all_names[1:]:  # one by one, as all together may take much more memory
-            vocabulary = _vocabulary(origin, [vocabulary, names])
-        codes = [
-            _ids.indices(names, vocabulary, getattr(shard, f"{role}s"))
-            for names, shard in zip(all_names, shards, strict=True)
-        ]
-        return vocabulary, np.concatenate(codes)
-
-    users, items = encoded("user"), encoded("item")
-    ratings, timestamps = joined("ratings"), joined("timestamps")
-    return Records(origin, users[0], items[0], users[1], items[1], ratings, timestamps)
+    for origin, files in logs:
+        if not any(len(file.users[1]) for file in files):
+            raise DataError(f"{origin}: expected interactions, got none.")
+        for name in ("ratings", "timestamps"):
+            for file in files[1:]:
+                if (getattr(file, name) is None) != (getattr(files[0], name) is None):
+                    raise DataError(
+                        f"{file.origin}: expected {name} in all files of a log or in none."
+                    )
+    every_file = [file for _, files in logs for file in files]
+    user_ids = _vocabulary(logs[0][0], [file.users[0] for file in every_file])
+    item_ids = _vocabulary(logs[0][0], [file.items[0] for file in every_file])
+    parts = []
+    for origin, files in logs:
+        part = Interactions._from_indices(
+            np.concatenate([_ids.indices(*file.users, user_ids) for file in files]),
+            np.concatenate([_ids.indices(*file.items, item_ids) for file in files]),
+            _concatenate([file.ratings for file in files]),
+            _concatenate([file.timestamps for file in files]),
+            user_ids,
+            item_ids,
+            origin=origin,
+        )
+        parts.append(filter_by_rating(part, min_rating, origin))
+    return parts
 
 
 def _vocabulary(origin: str, names: Sequence[_ids.Names]) -> np.ndarray:
-    try:
-        return _ids.vocabulary(*names)
+    try:  # one by one, as all together may take much more memory
+        return reduce(_ids.vocabulary, names[1:], _ids.vocabulary(names[0]))
     except DataError as error:
         raise DataError(f"{origin}: {error}") from None
 
 
-def to_interactions(
-    sources: Sequence[Records], *, min_rating: int | float | None = None
-) -> list[Interactions]:
-    """Converts records to interactions that share the union of the sources' vocabularies.
-
-    With ``min_rating``, lower ratings are removed after repeated interactions are dropped; the
-    vocabularies stay.
-    """
-    for source in sources:
-        if not len(source.users):
-            raise DataError(f"{source.origin}: expected interactions, got none.")
-    origin = sources[0].origin
-    user_ids = _vocabulary(origin, [source.user_names for source in sources])
-    item_ids = _vocabulary(origin, [source.item_names for source in sources])
-    parts = []
-    for source in sources:
-        part = Interactions._from_indices(
-            _ids.indices(source.user_names, user_ids, source.users),
-            _ids.indices(source.item_names, item_ids, source.items),
-            source.ratings,
-            source.timestamps,
-            user_ids,
-            item_ids,
-            origin=source.origin,
-        )
-        parts.append(filter_by_rating(part, min_rating, source.origin))
-    return parts
+def _concatenate(parts: Sequence[np.ndarray | None]) -> np.ndarray | None:
+    arrays = [part for part in parts if part is not None]
+    return np.concatenate(arrays) if arrays else None
 
 
 def filter_by_rating(

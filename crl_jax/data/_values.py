@@ -1,8 +1,4 @@
-"""Conversion of columns to ids, ratings and timestamps.
-
-Text of a file and values in memory pass through the same functions, so that the same content gives
-the same interactions.
-"""
+"""Conversion of columns to ids, ratings and timestamps, alike for files and data in memory."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -12,7 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID
 
 import numpy as np
-from jaxtyping import Float32, Shaped
+from jaxtyping import Float32, Int64, Shaped
+
+from .._checks import is_canonical_integer
 
 if TYPE_CHECKING:
     import polars as pl
@@ -48,47 +46,60 @@ def import_polars(what: str) -> Any:
     return polars
 
 
-def parse_ids(column: Any) -> "np.ndarray | list[str] | pl.Series":
-    """Converts ids to non-negative integers or text.
+def parse_ids(column: Column) -> Int64[np.ndarray, " n"] | list[str]:
+    """Converts ids to an array if all are non-negative integers of int64, otherwise to text.
 
     Integers of any type, whole floats, ``Decimal``, text, UTF-8 bytes and ``UUID`` are accepted.
     Floats must be small enough to represent each integer (2**24 in float32, 2**53 in float64).
 
-    Returns:
-      An integer array, a list of strings, or a polars Series of strings. Text is not checked.
-
     Raises:
-      InvalidValue: If a value is missing, negative or of another type.
+      InvalidValue: If a value is missing, negative or of another type. Text is not checked.
     """
     column = _from_series(column)
+    if isinstance(column, np.ndarray) and column.dtype.kind in "iuf":
+        if column.dtype.kind == "f":
+            n_bits = np.finfo(column.dtype).nmant + 1  # beyond, integers share a float
+            whole = np.isfinite(column) & (column == np.trunc(column)) & (abs(column) <= 2**n_bits)
+            _reject(column, ~whole, f"a whole number up to 2**{n_bits} as a {column.dtype} id")
+        _reject(column, column < 0, "a non-negative id")
+        if column.dtype.kind == "f" or column.max(initial=0) <= _INT64.max:
+            return column.astype(np.int64, copy=False)
+    if not _is_series(column):
+        values = column.tolist() if isinstance(column, np.ndarray) else column
+        if set(map(type, values)) != {str}:
+            values = [_text(index, value) for index, value in enumerate(values)]
+        column = values if isinstance(values, list) else list(values)
+    if (integers := canonical_integers(column)) is not None:
+        return integers
+    return column if isinstance(column, list) else column.to_list()
+
+
+def canonical_integers(column: "list[str] | pl.Series") -> Int64[np.ndarray, " n"] | None:
+    """The ids as int64, or None unless each is an integer as Python writes it."""
     if _is_series(column):
-        return column
-    if not isinstance(column, np.ndarray):
-        return _texts(column)
-    match column.dtype.kind:
-        case "i" | "u":
-            return _reject(column, column < 0, "a non-negative id")
-        case "f":
-            limit = 2 ** (np.finfo(column.dtype).nmant + 1)  # beyond, integers share a float
-            whole = np.isfinite(column) & (column == np.trunc(column)) & (np.abs(column) <= limit)
-            expected = f"a whole number up to 2**{np.finfo(column.dtype).nmant + 1}"
-            _reject(column, ~whole, f"{expected} as a {column.dtype} id")
-            return _reject(column, column < 0, "a non-negative id").astype(np.int64)
-        case _:
-            return _texts(column.tolist())
+        import polars as pl
+
+        integers = column.cast(pl.Int64, strict=False)
+        if integers.null_count() or (integers.min() or 0) < 0:
+            return None
+        return integers.to_numpy() if (integers.cast(pl.String) == column).all() else None
+    if not all(map(is_canonical_integer, column)):
+        return None
+    try:
+        return np.fromiter(map(int, column), np.int64, len(column))
+    except OverflowError:
+        return None
 
 
 def parse_ratings(column: Column) -> Float32[np.ndarray, " n"]:
     """Converts numbers, or text of numbers, to finite float32; raises :class:`InvalidValue`."""
-    column = _from_series(column)
-    numbers = _cast_text(column, "Float64")
-    if numbers is None and isinstance(column, np.ndarray) and column.dtype.kind in "iuf":
-        numbers = column
+    column, expected = _from_series(column), "a finite number"
+    numbers = _numbers(column, "Float64")
     if numbers is None:
-        numbers = _convert(column, float, _number, "a finite number")
+        numbers = _convert(column, _number, expected)
     with np.errstate(over="ignore"):
         ratings = numbers.astype(np.float32)
-    _reject(column, ~np.isfinite(ratings), "a finite number")
+    _reject(column, ~np.isfinite(ratings), expected)
     return ratings
 
 
@@ -101,19 +112,13 @@ def parse_times(column: Column) -> Shaped[np.ndarray, " n"]:
     Raises:
       InvalidValue: If a value is missing, not finite, or neither a number nor a date.
     """
-    expected = "a finite number or an ISO date"
-    column = _from_series(column)
-    numbers = _cast_text(column, "Int64")
+    column, expected = _from_series(column), "a finite number or an ISO date"
+    if isinstance(column, np.ndarray) and column.dtype.kind == "M":
+        _reject(column, np.isnat(column), "a date")
+        return datetime_seconds(column)
+    numbers = _numbers(column, "Int64", "Float64")
     if numbers is None:
-        numbers = _cast_text(column, "Float64")
-    if numbers is None and isinstance(column, np.ndarray):
-        if column.dtype.kind == "M":
-            _reject(column, np.isnat(column), "a date")
-            return datetime_seconds(column)
-        if column.dtype.kind in "iuf":
-            numbers = column
-    if numbers is None:
-        numbers = _convert(column, int, _seconds, expected)
+        numbers = _convert(column, _seconds, expected)
     if numbers.dtype.kind == "f" or numbers.max(initial=0) > _INT64.max:
         _reject(column, ~np.isfinite(numbers), expected)
         return numbers.astype(np.float64)
@@ -130,7 +135,7 @@ def datetime_seconds(dates: np.ndarray) -> np.ndarray:
     return dates.astype("datetime64[s]").astype(np.int64)
 
 
-def _is_series(column: Column) -> bool:
+def _is_series(column: Any) -> bool:
     return type(column).__module__.split(".")[0] == "polars"
 
 
@@ -153,107 +158,89 @@ def _from_series(column: Any) -> Any:
     return column.to_list()
 
 
-def _reject(column: Any, bad: np.ndarray, expected: str) -> Any:
+def _reject(column: Any, bad: np.ndarray, expected: str) -> None:
     if bad.any():
         index = int(np.argmax(bad))
         value = column[index]
         raise InvalidValue(index, expected, value.item() if hasattr(value, "item") else value)
-    return column
 
 
-def _is_missing(value: Any) -> bool:
-    return (
-        value is None
-        or (isinstance(value, float | np.floating) and value != value)
-        or type(value).__name__ in ("NAType", "NaTType")
-    )
-
-
-def _texts(values: Sequence[Any]) -> list[str]:
-    """Ids of any accepted type as text."""
-    if set(map(type, values)) == {str}:
-        return values if isinstance(values, list) else list(values)
-    return [_text(index, value) for index, value in enumerate(values)]
+def _check_present(index: int, value: Any) -> None:
+    is_nan = isinstance(value, float | np.floating) and value != value
+    if value is None or is_nan or type(value).__name__ in ("NAType", "NaTType"):
+        raise InvalidValue(index, "a value", value)
 
 
 def _text(index: int, value: Any) -> str:
-    if _is_missing(value):
-        raise InvalidValue(index, "a value", value)
+    if isinstance(value, str | UUID):
+        return str(value)
+    _check_present(index, value)
     if isinstance(value, bytes):
         try:
             return value.decode("utf-8")
         except UnicodeDecodeError:
             raise InvalidValue(index, "UTF-8 text", value) from None
-    if isinstance(value, str | UUID):
-        return str(value)
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         return str(int(value))
     if isinstance(value, float | np.floating | Decimal):
-        whole = abs(value) <= 2**53 and value == int(value)
-        if not whole:
+        if abs(value) > 2**53 or value != int(value):
             raise InvalidValue(index, "a whole number up to 2**53", value)
         return str(value) if isinstance(value, Decimal) else str(float(value))
     raise InvalidValue(index, "integers or text", value)
 
 
-def _cast_text(column: Column, dtype: str) -> np.ndarray | None:
-    """Converts a text Series by polars; None if it is another column or a value does not fit."""
-    if not _is_series(column):
-        return None
-    import polars as pl
+def _numbers(column: Any, *dtypes: str) -> np.ndarray | None:
+    """Numbers of an array, or text cast by polars to the first type that fits; else None."""
+    if isinstance(column, np.ndarray):
+        return column if column.dtype.kind in "iuf" else None
+    if _is_series(column):
+        import polars as pl
 
-    numbers = column.cast(getattr(pl, dtype), strict=False)  # pyright: ignore[reportAttributeAccessIssue]
-    return None if numbers.null_count() else numbers.to_numpy()
+        for dtype in dtypes:
+            numbers = column.cast(getattr(pl, dtype), strict=False)
+            if not numbers.null_count():
+                return numbers.to_numpy()
+    return None
 
 
 def _convert(
-    column: Column, fast: type, parse: Callable[[Any], Any], expected: str
+    column: Any, parse: Callable[[Any], int | float], expected: str
 ) -> Shaped[np.ndarray, " n"]:
-    """Converts values one by one, text by the parser ``fast`` of Python where it suffices."""
-    values = column.to_list() if _is_series(column) else list(column)  # pyright: ignore[reportAttributeAccessIssue]
-    if set(map(type, values)) == {str} and _is_plain("".join(values)):
-        try:
-            return np.fromiter(map(fast, values), np.int64 if fast is int else float, len(values))
-        except (ValueError, OverflowError):
-            pass
-    numbers: list[Any] = []
-    for index, value in enumerate(values):
-        if _is_missing(value):
-            raise InvalidValue(index, "a value", value)
+    """Converts values one by one, to int64 if all are integers that fit, otherwise to float64."""
+    numbers: list[int | float] = []
+    for index, value in enumerate(column):
+        _check_present(index, value)
         try:
             numbers.append(parse(value))
         except (ValueError, OverflowError, TypeError):
             raise InvalidValue(index, expected, value) from None
-    if fast is int and all(isinstance(x, int) and _INT64.min <= x <= _INT64.max for x in numbers):
-        return np.array(numbers, np.int64)
-    return np.array(numbers, np.float64)
+    whole = all(isinstance(x, int) and _INT64.min <= x <= _INT64.max for x in numbers)
+    return np.array(numbers, np.int64 if whole else np.float64)
 
 
-def _is_plain(text: str) -> bool:
-    # Python's own parsers also accept "1_000" and the digits of other scripts.
-    return "_" not in text and text.isascii()
+def _decode(value: Any) -> Any:
+    """Decodes bytes and refuses "1_000" and the digits of other scripts, which Python parses."""
+    if isinstance(value, bytes):
+        value = value.decode("ascii")
+    if isinstance(value, str) and ("_" in value or not value.isascii()):
+        raise ValueError
+    return value
 
 
 def _number(value: Any) -> float:
-    if isinstance(value, bytes):
-        value = value.decode("ascii")
+    value = _decode(value)
     if isinstance(value, str):
-        if not _is_plain(value):
-            raise ValueError
         return float(value.replace(",", ".") if _DECIMAL_COMMA.fullmatch(value) else value)
-    if isinstance(value, int | float | np.integer | np.floating | Decimal) and not isinstance(
-        value, bool
+    if isinstance(value, bool) or not isinstance(
+        value, int | float | np.integer | np.floating | Decimal
     ):
-        return float(value)
-    raise TypeError
+        raise TypeError
+    return float(value)
 
 
 def _seconds(value: Any) -> int | float:
-    if isinstance(value, bytes):
-        value = value.decode("ascii")
+    value = _decode(value)
     if isinstance(value, str):
-        if not _is_plain(value):
-            raise ValueError
         for parse in (int, float):
             try:
                 return parse(value)
