@@ -28,7 +28,7 @@ from experiments.studies import TARGETS, Options
 
 
 @dataclass(frozen=True)
-class Selection:
+class KindOptions:
     """What is chosen."""
 
     kind: str = field(default="margin", metadata={"help": "The kind."})
@@ -91,7 +91,7 @@ def entry(folder: str, name: str):
 
 def test_a_loss_takes_one_file_and_one_line():
     entries = {**OBJECTIVES, "margin": entry("objectives", "MARGIN")}
-    made = with_flags(Selection, "kind", entries)
+    made = with_flags(KindOptions, "kind", entries)
     options = tyro.cli(made, args=["--kind", "margin"])
     values = settle("kind", options, entries)
     assert values == {"n_neg": 1, "temperature": 1.0, "margin": 0.5}
@@ -105,7 +105,7 @@ def test_a_loss_takes_one_file_and_one_line():
 def test_a_sampler_takes_one_file_and_one_line():
     popular = entry("sampling", "POPULAR")
     entries = {**SAMPLERS, "popular": popular}
-    made = with_flags(Selection, "kind", {"margin": popular, **entries})
+    made = with_flags(KindOptions, "kind", {"margin": popular, **entries})
     options = tyro.cli(made, args=["--kind", "popular", "--popularity-power", "2"])
     log = Interactions.from_arrays([0, 1, 2, 0], [0, 0, 0, 1])
     sampler = popular.make(Context(log, "", 1), **settle("kind", options, entries))
@@ -116,7 +116,7 @@ def test_a_sampler_takes_one_file_and_one_line():
 
 def test_an_encoder_takes_one_file_and_one_line():
     narrow = entry("encoders", "NARROW")
-    values = settle("kind", with_flags(Selection, "kind", {"margin": narrow})(), {"margin": narrow})
+    values = settle("kind", with_flags(KindOptions, "kind", {"margin": narrow})(), {"margin": narrow})
     log = Interactions.from_arrays([0, 1, 2, 0], [0, 0, 0, 1])
     made = narrow.make(log, dim=8, similarity="cosine", **values)
     assert made == models.MatrixFactorization(3, 2, 4, similarity="cosine")
@@ -124,7 +124,7 @@ def test_an_encoder_takes_one_file_and_one_line():
 
 def test_a_contrast_takes_one_file_and_one_line():
     damped = entry("contrasts", "DAMPED")
-    values = settle("kind", with_flags(Selection, "kind", {"margin": damped})(), {"margin": damped})
+    values = settle("kind", with_flags(KindOptions, "kind", {"margin": damped})(), {"margin": damped})
     assert values == {"contrast_weight": 0.2, "contrast_temperature": 0.2, "damping": 0.5}
     log = Interactions.from_arrays([0, 1, 2, 0], [0, 0, 0, 1])
     encoder = models.LightGCN.from_interactions(log, 4, 2)

@@ -34,7 +34,7 @@ MARGIN = Hyperparam(1.0, "How far a positive should lead", POSITIVE)
 
 
 @dataclass(frozen=True, kw_only=True)
-class FitResult(Entry):
+class WidthEntry(Entry):
     """An entry with a default that depends on another flag."""
 
     def complete(self, values, swept):
@@ -47,7 +47,7 @@ ENTRIES = {
         help="no margin",
         hyperparams={"slack": Hyperparam(0.5, "What is let through", SHARE)},
     ),
-    "deep": FitResult(
+    "deep": WidthEntry(
         help="layers",
         hyperparams={
             "depth": count(3, "Layers"),
@@ -59,13 +59,13 @@ ENTRIES = {
 
 
 @dataclass(frozen=True)
-class Selection:
+class KindOptions:
     """What is chosen."""
 
     kind: str = field(default="hinge", metadata={"help": "The kind."})
 
 
-MADE = with_flags(Selection, "kind", ENTRIES)
+MADE = with_flags(KindOptions, "kind", ENTRIES)
 
 
 def parse(*flags):
