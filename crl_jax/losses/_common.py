@@ -18,27 +18,16 @@ _MARK = "__anchorwise__"
 
 
 class Anchors(NamedTuple):
-    """Validated scores of a common dtype, with masked entries set to 0.
+    """Validated scores of a common dtype, with masked entries set to 0; None for an absent mask."""
 
-    Attributes:
-      pos: Scores of positives, ``[*batch]``, or ``[*batch, M]``; 0 where masked.
-      extra: Scores of further positives, ``[*batch, M]``, or None.
-      neg: Scores of negatives, ``[*batch, N]``; 0 where masked.
-      where: Mask of valid negatives, ``[*batch, N]``, or None for all.
-      where_pos: Mask of valid positives, ``[*batch, M]``, or None for all.
-      kept: Mask of anchors with a valid negative (and positive), ``[*batch]``, or None for all.
-      temperature: Scalar in the dtype of the scores.
-      weights: Weights of anchors, ``[*batch]``, or None.
-    """
-
-    pos: Array
-    extra: Array | None
-    neg: Array
-    where: Array | None
-    where_pos: Array | None
-    kept: Array | None
-    temperature: Array
-    weights: Array | None
+    pos: Array  # [*batch], or [*batch, M] with `many_positives`
+    extra: Array | None  # further positives, [*batch, M]
+    neg: Array  # [*batch, N]
+    where: Array | None  # valid negatives, [*batch, N]
+    where_pos: Array | None  # valid positives, [*batch, M]
+    kept: Array | None  # anchors with a valid negative (and positive), [*batch]
+    temperature: Array  # scalar in the dtype of the scores
+    weights: Array | None  # weights of anchors, [*batch]
 
 
 def prepare(

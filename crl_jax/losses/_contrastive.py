@@ -174,9 +174,8 @@ def bayesian_contrastive(
     the gradient. Equal to :func:`info_nce` with ``tau_plus=0, beta=0.5``.
 
     Ranks are invariant to the scale of score differences. With ``beta`` well above 0.5, hard
-    negatives therefore keep a large weight even if all scores are almost equal, and the
-    embeddings may collapse if positives barely score above negatives. Train with ``beta=0.5``
-    until the positives score higher.
+    negatives keep a large weight even if all scores are almost equal, and embeddings may collapse:
+    train with ``beta=0.5`` until the positives score higher.
 
     Args:
       neg: Scores :math:`s_j` of several negatives: a single one has the top rank.
@@ -411,14 +410,11 @@ def bilateral_softmax(
 
     .. math:: \ell = -\log \frac1{1+M} \sum_m e^{s^+_m/t^+} + c \log \frac1N \sum_j e^{s_j/t}
 
-    The loss of the paper is this one with :math:`c = t/t^+`, multiplied by :math:`t^+`. The
-    published code uses a single temperature and c from 0.84 to 1.22. A small :math:`t`
-    emphasizes the hardest negatives. A large :math:`t^+` weights all positives of an anchor
-    evenly; a small one emphasizes those with the highest scores. The loss is bounded below only
-    if the scores are bounded, as cosine similarities are.
-
-    With one positive, c = 1 and a single temperature, equal to :func:`decoupled_contrastive`
-    minus :math:`\log N`.
+    The loss of the paper is this one with :math:`c = t/t^+`, multiplied by :math:`t^+`; its code
+    uses a single temperature and c from 0.84 to 1.22. Small temperatures emphasize the positives
+    and negatives with the highest scores. The loss is bounded below only if the scores are, as
+    cosine similarities are. With one positive, c = 1 and a single temperature, equal to
+    :func:`decoupled_contrastive` minus :math:`\log N`.
 
     Args:
       pos: Scores of the positives, shape ``[*batch, 1 + M]`` (same rank as ``neg``), or

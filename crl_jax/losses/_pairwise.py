@@ -358,9 +358,9 @@ def mpr(
             + (1 - \lambda)\,\{(s_{j_1} - s_j) - (s_{i_1} - s_{i_2})\}\bigr] / t\bigr)
 
     The model assumption is :math:`s^+ - s_j \ge s_{j_1} - s_j \ge s_{i_1} - s_{i_2}`: an
-    unobserved item :math:`j_1` that the user may like ranks between the positive and the
-    negative :math:`j`, and its score margin over :math:`j` exceeds the margin between two
-    positives. For ``balance=1`` it is :func:`bpr` with the likely item as the negative.
+    unobserved item :math:`j_1` that the user may like ranks between the positive and the negative,
+    with a larger margin over the latter than between two positives. For ``balance=1`` it is
+    :func:`bpr` with the likely item as the negative.
 
     Args:
       pos: Scores of anchor-positive pairs. Shape ``[*batch]``: only the positive :math:`s^+`;
@@ -413,8 +413,7 @@ def sigmoid_contrastive(
 
     .. math:: \ell = -\log \sigma(s^+/t + b) - \sum_j \log \sigma(-s_j/t - b)
 
-    The mean over the pairs of a batch, see :func:`tower_scores`, is the published loss. Either
-    modality may provide the anchors, since the sum over all pairs is symmetric. Unlike in
+    The mean over the pairs of a batch, see :func:`tower_scores`, is the published loss. Unlike in
     :func:`bce`, negatives are summed, not averaged, and outweigh the positive at initialization
     unless the bias compensates: for batch size n, initialize :math:`b \le -\log n`.
 
@@ -460,9 +459,9 @@ def nce(
         \ell = -\log \frac{u^+}{u^+ + k q^+}
                - \frac{k}{N} \sum_j \log \frac{k q_j}{u_j + k q_j}, \qquad u = e^{s/t}
 
-    Binary cross-entropy of classifying observations against k noise samples each. It trains
-    scores to be self-normalised log-probabilities, without a sum over all items. As k grows,
-    the gradient converges to that of maximum likelihood.
+    Binary cross-entropy of observations against k noise samples each. It trains scores to be
+    self-normalised log-probabilities; as k grows, the gradient converges to that of maximum
+    likelihood.
 
     Args:
       neg: Scores :math:`s_j` of the noise samples, shape ``[*batch, n_neg]``.
@@ -517,11 +516,9 @@ def truncated_bce(
 
     The weights :math:`w` are the :func:`crl_jax.weights.small_loss_weights` of
     :math:`-\log \sigma(s^+/t)` over the batch; negatives are never dropped. A dropped positive
-    contributes 0 but still counts in the mean, whereas the published code divides by the
-    number of remaining terms. That code also applies its drop rate to positives and negatives
-    jointly: with equally many of both, its rate is half of this one. It increases the rate
-    from 0 during training, see :func:`crl_jax.weights.ramp_drop_rate`. Equivalent to
-    :func:`bce` for ``drop_rate=0``.
+    contributes 0 but still counts in the mean, whereas the published code divides by the number of
+    remaining terms, applies its drop rate to positives and negatives jointly, and increases it from
+    0, see :func:`crl_jax.weights.ramp_drop_rate`. Equivalent to :func:`bce` for ``drop_rate=0``.
 
     Args:
       drop_rate: Fraction in [0, 1] of positives to drop, among anchors with a valid negative.

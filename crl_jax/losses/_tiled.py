@@ -41,14 +41,12 @@ def tiled_view_loss(
     Equal to ``loss(s.pos, s.neg, where=s.where, weights=weights, **hyperparams)`` for
     ``s = view_scores(z1, z2, ids=ids)``, in :math:`O(BD + \text{rows} \cdot B)` memory forward and
     backward. Reverse-mode differentiable with respect to embeddings, weights and
-    hyper-parameters, as far as the loss is: :func:`bayesian_contrastive` treats its weights as
-    constant, so the gradients for ``tau_plus``, ``alpha`` and ``beta`` are 0.
+    hyper-parameters, as far as the loss is.
 
     Args:
-      loss: ``loss(pos, neg, *, where, weights, reduce_fn, **hyperparams)``, for instance
-        :func:`info_nce`, :func:`debiased_contrastive`, :func:`hard_contrastive` or
-        :func:`bayesian_contrastive`. Bind static options with ``functools.partial``, for
-        instance ``bins``: exact ranks dominate the run time with thousands of negatives.
+      loss: ``loss(pos, neg, *, where, weights, reduce_fn, **hyperparams)``, such as
+        :func:`info_nce`. Bind static options with ``functools.partial``, for instance ``bins`` of
+        :func:`bayesian_contrastive`, whose exact ranks dominate the run time otherwise.
       z1, z2, ids: As in :func:`view_scores`.
       weights: Per-anchor loss weights, shape ``[2B]``: first views, then second views.
       rows: Number of anchors per tile, static; by default about 2 million scores per tile.

@@ -228,10 +228,12 @@ def posterior_by_label(
     >>> print(f"{means.true:.2f} {means.false:.2f}")
     0.90 0.50
     """
-    p, true, keep = _flat(posterior, is_true, where)
-    return PosteriorByLabel(
-        masked_mean(p, where=keep & (true > 0)), masked_mean(p, where=keep & (true == 0))
-    )
+    check_shape("is_true", is_true, posterior.shape)
+    check_shape("where", where, posterior.shape)
+    (posterior,) = at_least_float32(posterior)
+    keep = jnp.ones(posterior.shape, bool) if where is None else where
+    true, false = (masked_mean(posterior, where=keep & side) for side in (is_true, ~is_true))
+    return PosteriorByLabel(true, false)
 
 
 def _flat(
