@@ -1,7 +1,6 @@
 """Downloads of registered datasets, verified against pinned checksums."""
 
 import http.client
-import importlib
 import shutil
 import tempfile
 import urllib.request
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from .._optional import import_optional
 from ._datasets import DATASETS, IMAGE_SETS, Dataset, ImageSet
 from ._errors import DataError
 
@@ -86,10 +86,7 @@ def fetch(entry: Dataset | ImageSet, folder: Path) -> Path:
 
 def _retrieve(entry: Dataset | ImageSet, target: Path) -> None:
     """Downloads an archive to ``target`` unless a file with its checksum is there."""
-    try:
-        pooch: Any = importlib.import_module("pooch")
-    except ImportError as error:
-        raise ImportError("Downloads need pooch: pip install 'crl_jax[data]'") from error
+    pooch = import_optional("pooch", "Downloads need pooch", "data")
     pooch.get_logger().setLevel("WARNING")
     try:
         pooch.retrieve(

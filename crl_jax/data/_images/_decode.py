@@ -1,6 +1,5 @@
 """Decodes and resizes images with Pillow, in parallel threads."""
 
-import importlib
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import UInt8
 
+from ..._optional import import_optional
 from ..._threads import thread_map
 from .._archive import FileTree
 from .._errors import DataError, Note
@@ -51,12 +51,7 @@ def check_size(size: Any) -> None:
 
 def pillow(module: str = "Image") -> Any:
     """Imports a module of Pillow."""
-    try:
-        return importlib.import_module(f"PIL.{module}")
-    except ImportError as error:
-        raise ImportError(
-            "Decoding and resizing images needs Pillow: pip install 'crl_jax[data]'"
-        ) from error
+    return import_optional(f"PIL.{module}", "Decoding and resizing images needs Pillow", "data")
 
 
 def decode_images(
