@@ -1,17 +1,17 @@
 """Downloads of registered datasets, verified against pinned checksums."""
 
 import http.client
-import importlib
 import shutil
 import tempfile
 import urllib.request
 import zipfile
-from collections.abc import Callable
+from functools import partial
 from os import environ
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from .._optional import import_optional
 from ._datasets import DATASETS, IMAGE_SETS, Dataset, ImageSet
 from ._errors import DataError
 
@@ -86,15 +86,12 @@ def fetch(entry: Dataset | ImageSet, folder: Path) -> Path:
 
 def _retrieve(entry: Dataset | ImageSet, target: Path) -> None:
     """Downloads an archive to ``target`` unless a file with its checksum is there."""
-    try:
-        pooch: Any = importlib.import_module("pooch")
-    except ImportError as error:
-        raise ImportError("Downloads need pooch: pip install 'crl_jax[data]'") from error
+    pooch = import_optional("pooch", "Downloads need pooch", "data")
     pooch.get_logger().setLevel("WARNING")
     try:
         pooch.retrieve(
             entry.url, f"sha256:{entry.sha256}", target.name, target.parent,
-            downloader=_downloader(entry),
+            downloader=partial(_receive, entry),
         )  # fmt: skip
     except DataError:
         raise
@@ -110,30 +107,23 @@ def _retrieve(entry: Dataset | ImageSet, target: Path) -> None:
         ) from error
 
 
-def _downloader(entry: Dataset | ImageSet) -> Callable[[str, str, Any], None]:
-    """Returns a downloader for pooch that accepts exactly ``entry.size`` bytes.
+def _receive(entry: Dataset | ImageSet, url: str, path: str, _: Any) -> None:
+    """Downloads exactly ``entry.size`` bytes.
 
-    Pooch's own has no limit, and undoes the content encoding that some servers declare for .tar.gz
-    files, so that their checksums differ.
+    Pooch's own downloader has no limit, and undoes the content encoding that some servers declare
+    for .tar.gz files, so that their checksums differ.
     """
-
-    def download_bytes(url: str, path: str, _: Any) -> None:
-        received = 0
-        with (
-            urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as source,
-            open(path, "wb") as file,
-        ):
-            while (block := source.read(_BLOCK)) and received <= entry.size:
-                file.write(block)
-                received += len(block)
-        if received != entry.size:
-            more = "more than " * (received > entry.size)
-            raise DataError(
-                f"{url}: expected {entry.size} bytes with SHA-256 {entry.sha256}, "
-                f"got {more}{min(received, entry.size)} bytes."
-            )
-
-    return download_bytes
+    received = 0
+    with urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as source, open(path, "wb") as file:
+        while (block := source.read(_BLOCK)) and received <= entry.size:
+            file.write(block)
+            received += len(block)
+    if received != entry.size:
+        more = "more than " * (received > entry.size)
+        raise DataError(
+            f"{url}: expected {entry.size} bytes with SHA-256 {entry.sha256}, "
+            f"got {more}{min(received, entry.size)} bytes."
+        )
 
 
 def _extract_member(dataset: Dataset, archive: Path, target: Path) -> None:

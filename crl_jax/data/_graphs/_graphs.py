@@ -293,8 +293,7 @@ def _one_hot(values: np.ndarray, features: str, origin: str) -> np.ndarray:
             f"{_MAX_ONE_HOT_BYTES >> 20} MiB, got {distinct.size} values for {columns.size} nodes; "
             'use `features` "degrees", "attributes" or "constant".'
         )
-    encoding = np.zeros((columns.size, distinct.size), np.uint8)
-    encoding[np.arange(columns.size), columns.reshape(-1)] = 1
+    encoding = np.equal.outer(columns.ravel(), np.arange(distinct.size)).view(np.uint8)
     encoding.setflags(write=False)
     return encoding
 

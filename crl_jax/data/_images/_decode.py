@@ -1,6 +1,5 @@
 """Decodes and resizes images with Pillow, in parallel threads."""
 
-import importlib
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import UInt8
 
+from ..._optional import import_optional
 from ..._threads import thread_map
 from .._archive import FileTree
 from .._errors import DataError, Note
@@ -40,7 +40,6 @@ _GREY_MODES = ("1", "L", "LA", "La")
 _MAX_FAILURES = 10
 _DARK_16_BITS = 4095  # the largest value of 12-bit data
 
-
 _Pixels = UInt8[np.ndarray, "n height width channels"]
 
 
@@ -52,12 +51,7 @@ def check_size(size: Any) -> None:
 
 def pillow(module: str = "Image") -> Any:
     """Imports a module of Pillow."""
-    try:
-        return importlib.import_module(f"PIL.{module}")
-    except ImportError as error:
-        raise ImportError(
-            "Decoding and resizing images needs Pillow: pip install 'crl_jax[data]'"
-        ) from error
+    return import_optional(f"PIL.{module}", "Decoding and resizing images needs Pillow", "data")
 
 
 def decode_images(
@@ -69,7 +63,8 @@ def decode_images(
     ``notes`` receives warnings.
     """
     pillow()  # raises ImportError here rather than in a thread
-    rows, first = None, ""
+    rows: np.ndarray | None = None
+    first = ""
     failures: list[DataError] = []
     n_16_bits, max_16_bits = 0, 0
     blocks = thread_map(
@@ -87,7 +82,14 @@ def decode_images(
         if failures:
             continue
         if rows is None:
-            rows, first = _allocate(len(names), pixels.shape, tree.where(name)), tree.where(name)
+            first = tree.where(name)
+            try:
+                rows = np.empty((len(names), *pixels.shape), np.uint8)
+            except MemoryError:
+                raise DataError(
+                    f"{first}: expected images that fit in memory, got {len(names)} as large as "
+                    f"this one, {_by(pixels.shape[:2])}. Reduce `size`."
+                ) from None
         if pixels.shape[:2] != rows.shape[1:3]:
             raise DataError(
                 "Images differ in size, and `size` makes them one: "
@@ -116,13 +118,9 @@ def decode_images(
 
 def resize_square(image: "Image", size: int) -> "Image":
     """Crops the central square and resizes it to ``size`` with antialiasing (triangle filter)."""
-    width, height = image.size
-    if width == height == size:
+    if image.size == (size, size):
         return image
-    side = min(width, height)
-    left, top = (width - side) / 2, (height - side) / 2
-    box = (left, top, left + side, top + side)
-    return image.resize((size, size), pillow().Resampling.BILINEAR, box=box)
+    return pillow("ImageOps").fit(image, (size, size), pillow().Resampling.BILINEAR)
 
 
 def resize(
@@ -167,16 +165,6 @@ def _blocks(tree: FileTree, names: Sequence[str]) -> Iterator[list[str]]:
             block, n_bytes = [], 0
     if block:
         yield block
-
-
-def _allocate(n: int, shape: tuple[int, ...], where: str) -> _Pixels:
-    try:
-        return np.empty((n, *shape), np.uint8)
-    except MemoryError:
-        raise DataError(
-            f"{where}: expected images that fit in memory, got {n} as large as this one, "
-            f"{_by(shape[:2])}. Reduce `size`."
-        ) from None
 
 
 def _decode(tree: FileTree, name: str, size: int | None) -> tuple[Any, int | None] | DataError:

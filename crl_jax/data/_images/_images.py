@@ -1,6 +1,5 @@
 """Labelled images on the host, their splits, and their construction from arrays."""
 
-import importlib
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -9,6 +8,7 @@ from jaxtyping import Int32, Shaped, UInt8
 from numpy.typing import ArrayLike
 
 from ..._checks import check_shape
+from ..._optional import import_optional
 from .._errors import Note
 from .._split_sampling import (
     Split,
@@ -178,12 +178,9 @@ def as_images(images: Any, labels: Any, classes: tuple[str, ...] | None = None) 
 
 def digits() -> Images:
     """Returns scikit-learn's 1,797 handwritten digits, 8 × 8 with 17 grey levels."""
-    try:
-        datasets = importlib.import_module("sklearn.datasets")
-    except ImportError as error:
-        raise ImportError(
-            "The digits are part of scikit-learn: pip install 'crl_jax[experiments]'"
-        ) from error
+    datasets = import_optional(
+        "sklearn.datasets", "The digits are part of scikit-learn", "experiments"
+    )
     pixels, labels = datasets.load_digits(return_X_y=True)
     grey = np.rint(pixels.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
     return as_images(grey, labels)

@@ -1,12 +1,12 @@
 """Images of TensorFlow Datasets."""
 
-import importlib
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 from jaxtyping import UInt8
 
+from ..._optional import import_optional
 from .._errors import DataError, Note
 from ._decode import resize
 from ._images import ImageSplit, Loaded, as_images, split_images
@@ -26,12 +26,7 @@ def read_tfds_images(
     ``fraction`` of a dataset with neither ``test`` nor ``validation`` is sampled for testing.
     """
     origin = f"tfds:{name}"
-    try:
-        tfds: Any = importlib.import_module("tensorflow_datasets")
-    except ImportError as error:
-        raise ImportError(
-            f"{origin} needs TensorFlow Datasets: pip install 'crl_jax[tfds]'"
-        ) from error
+    tfds = import_optional("tensorflow_datasets", f"{origin} needs TensorFlow Datasets", "tfds")
     splits, info = tfds.load(name, with_info=True)
     if "train" not in splits:
         raise DataError(f"{origin}: expected a split train, got {', '.join(splits) or 'none'}.")

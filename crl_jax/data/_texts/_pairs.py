@@ -115,14 +115,13 @@ def load_text_pairs(
     table = read_table(path, encoding, _NAMES, given)
     by_position = _BY_POSITION.get(min(len(row) for _, row in table.rows), (None,) * 3)
     columns = table.find(given, _NAMES, by_position)
-    for name, column in zip(("first_col", "second_col", "score_col"), columns):
+    cells = []
+    names, kinds = ("first_col", "second_col", "score_col"), ("sentence", "sentence", "score")
+    for name, kind, column in zip(names, kinds, columns, strict=True):
         if column is None:
             raise DataError(f"{path}: cannot determine `{name}`, got {table.columns}.")
-    first, second, values = (
-        tuple(table.column(column, kind))
-        for column, kind in zip(columns, ("a sentence", "a sentence", "a score"), strict=True)
-        if column is not None
-    )
+        cells.append(tuple(table.column(column, f"a {kind}")))
+    first, second, values = cells
     groups = None if group_col is None else tuple(table.column(group_col, "a group"))
     scores = np.full(len(table.rows), np.nan, np.float32)
     for i, (value, (line, _)) in enumerate(zip(values, table.rows, strict=True)):

@@ -16,6 +16,7 @@ from jaxtyping import Bool, Int
 
 from ..._checks import check_count
 from ..._files import whole
+from ..._optional import import_optional
 from .._archive import read_text
 from .._errors import DataError
 
@@ -164,23 +165,20 @@ class WordPiece:
 
     @cached_property
     def _tokenizer(self) -> Any:
-        try:
-            import tokenizers
-        except ImportError as error:
-            raise ImportError(
-                "WordPiece tokenization needs tokenizers: pip install 'crl_jax[text]'"
-            ) from error
-        from tokenizers import models, normalizers, pre_tokenizers, processors
-
+        tokenizers = import_optional(
+            "tokenizers", "WordPiece tokenization needs tokenizers", "text"
+        )
         ids = {piece: i for i, piece in enumerate(self.pieces)}
         tokenizer = tokenizers.Tokenizer(
-            models.WordPiece(ids, unk_token=UNKNOWN, max_input_chars_per_word=100)
+            tokenizers.models.WordPiece(ids, unk_token=UNKNOWN, max_input_chars_per_word=100)
         )
-        tokenizer.normalizer = normalizers.BertNormalizer(
+        tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(
             clean_text=True, handle_chinese_chars=True, lowercase=self.lowercase
         )
-        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        tokenizer.post_processor = processors.BertProcessing((LAST, ids[LAST]), (FIRST, ids[FIRST]))
+        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+        tokenizer.post_processor = tokenizers.processors.BertProcessing(
+            (LAST, ids[LAST]), (FIRST, ids[FIRST])
+        )
         return tokenizer
 
 
