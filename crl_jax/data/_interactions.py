@@ -1,26 +1,25 @@
 """User–item interactions in CSR form, and splits of them."""
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float32, Int32, Int64, Shaped
 from numpy.typing import ArrayLike
 
 from .._checks import check_shape, is_canonical_integer
-from . import _ids
+from . import _ids, _split_sampling
 from ._errors import DataError, warn_if
+from ._split_sampling import as_read_only
 from ._values import datetime_seconds
 
-_DTYPES: dict[str, tuple[type, ...]] = {
-    "indptr": (np.int64,),
-    "items": (np.int32,),
+_DTYPES = {
+    "indptr": np.int64,
+    "items": np.int32,
     "user_ids": (np.int64, np.str_),
     "item_ids": (np.int64, np.str_),
-    "ratings": (np.float32,),
+    "ratings": np.float32,
     "timestamps": (np.int64, np.float64),
 }
 
@@ -59,13 +58,9 @@ class Interactions:
     timestamps: Shaped[np.ndarray, " n"] | None = None
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            array = getattr(self, field.name)
-            if array is not None:
-                object.__setattr__(self, field.name, _read_only(field.name, array))
-        self._check()
-
-    def _check(self) -> None:
+        for name, dtype in _DTYPES.items():
+            if (array := getattr(self, name)) is not None:
+                object.__setattr__(self, name, as_read_only(name, array, dtype, 1))
         indptr, items, n = self.indptr, self.items, len(self.items)
         if max(self.n_users, self.n_items) > np.iinfo(np.int32).max:
             raise ValueError("`user_ids` and `item_ids` must have fewer than 2**31 entries.")
@@ -140,7 +135,6 @@ class Interactions:
         check_shape("items", items, (n,))
         ratings = _numbers("ratings", ratings, n, np.float32)
         timestamps = _numbers("timestamps", timestamps, n, None)
-
         sizes = len(user_ids), len(item_ids)
         needs_order = ratings is not None or timestamps is not None
         pairs, order = _deduplicate(users, items, sizes, timestamps, needs_order)
@@ -149,18 +143,14 @@ class Interactions:
             "dropped {n} repeated interactions of a user with an item and kept the last of each",
             of=origin,
         )
-        indptr = np.searchsorted(pairs, np.arange(len(user_ids) + 1) * len(item_ids))
-        np.remainder(pairs, max(1, len(item_ids)), out=pairs)
-        arrays = {
-            "indptr": indptr,
-            "items": pairs.astype(np.int32),
-            "ratings": None if ratings is None else ratings[order],
-            "timestamps": None if timestamps is None else timestamps[order],
-        }
-        for array in arrays.values():
+        indptr = np.searchsorted(pairs, np.arange(sizes[0] + 1) * sizes[1])
+        np.remainder(pairs, max(1, sizes[1]), out=pairs)
+        items = pairs.astype(np.int32)
+        ratings, timestamps = (None if x is None else x[order] for x in (ratings, timestamps))
+        for array in (indptr, items, ratings, timestamps):
             if array is not None:
                 array.setflags(write=False)  # avoids a copy
-        return cls(user_ids=user_ids, item_ids=item_ids, **arrays)
+        return cls(indptr, items, user_ids, item_ids, ratings, timestamps)
 
     @property
     def n_users(self) -> int:
@@ -259,7 +249,7 @@ class Interactions:
 
 
 @dataclass(frozen=True, eq=False)
-class Split:
+class Split(_split_sampling.Split):
     """Disjoint training, validation and test parts of one dataset.
 
     Attributes:
@@ -286,12 +276,6 @@ class Split:
                         f"got {shared} in both."
                     )
             earlier.append((name, part))
-
-    def parts(self) -> Iterator[tuple[str, Interactions]]:
-        """Yields the name and the interactions of every part that exists, training first."""
-        for name in ("train", "valid", "test"):
-            if (part := getattr(self, name)) is not None:
-                yield name, part
 
 
 def membership_mask(data: Interactions, part: Interactions) -> Bool[np.ndarray, " n_part"]:
@@ -363,20 +347,6 @@ def _counting_order(keys: Shaped[np.ndarray, " n"], n_keys: int) -> Shaped[np.nd
 
 def _pairs(data: Interactions) -> Int64[np.ndarray, " n"]:
     return data.users.astype(np.int64) * data.n_items + data.items
-
-
-def _read_only(name: str, array: Any) -> np.ndarray:
-    array = np.asarray(array)
-    dtypes = _DTYPES[name]
-    if array.ndim != 1 or not issubclass(array.dtype.type, dtypes):
-        raise ValueError(
-            f"`{name}` must be a one-dimensional array of "
-            f"{' or '.join(t.__name__ for t in dtypes)}, got shape {array.shape} of {array.dtype}."
-        )
-    if array.flags.writeable:
-        array = array.copy()
-        array.setflags(write=False)
-    return array
 
 
 def _numbers(name: str, values: ArrayLike | None, n: int, dtype: type | None) -> np.ndarray | None:
