@@ -1,6 +1,7 @@
 """User–item interactions in CSR form, and splits of them."""
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cached_property
 
@@ -12,7 +13,7 @@ from .._checks import check_shape, is_canonical_integer
 from . import _ids, _split_sampling
 from ._errors import DataError, warn_if
 from ._split_sampling import as_read_only
-from ._values import datetime_seconds
+from ._values import InvalidValue, parse_ratings, parse_times
 
 _DTYPES = {
     "indptr": np.int64,
@@ -133,8 +134,8 @@ class Interactions:
     ) -> "Interactions":
         n = len(users)
         check_shape("items", items, (n,))
-        ratings = _numbers("ratings", ratings, n, np.float32)
-        timestamps = _numbers("timestamps", timestamps, n, None)
+        ratings = _numbers("ratings", ratings, n, parse_ratings)
+        timestamps = _numbers("timestamps", timestamps, n, parse_times)
         sizes = len(user_ids), len(item_ids)
         needs_order = ratings is not None or timestamps is not None
         pairs, order = _deduplicate(users, items, sizes, timestamps, needs_order)
@@ -206,12 +207,11 @@ class Interactions:
             raise ValueError(f"`mask` must be boolean, got {np.asarray(mask).dtype}.")
         n_kept = np.concatenate(([0], np.cumsum(mask, dtype=np.int64)))
         return type(self)(
-            indptr=n_kept[self.indptr],
-            items=self.items[mask],
-            user_ids=self.user_ids,
-            item_ids=self.item_ids,
-            ratings=None if self.ratings is None else self.ratings[mask],
-            timestamps=None if self.timestamps is None else self.timestamps[mask],
+            n_kept[self.indptr],
+            self.items[mask],
+            self.user_ids,
+            self.item_ids,
+            *(None if x is None else x[mask] for x in (self.ratings, self.timestamps)),
         )
 
     def fingerprint(self) -> str:
@@ -279,11 +279,7 @@ class Split(_split_sampling.Split):
 
 
 def membership_mask(data: Interactions, part: Interactions) -> Bool[np.ndarray, " n_part"]:
-    """Returns whether each interaction of ``part`` is in ``data``, ``[len(part)]``.
-
-    Raises:
-      ValueError: If the vocabularies differ.
-    """
+    """Whether each interaction of ``part`` is in ``data``, which has the same vocabularies."""
     check_same_vocabularies("part", part, "data", data)
     pairs, queries = _pairs(data), _pairs(part)
     if not len(pairs):
@@ -308,10 +304,7 @@ def _deduplicate(
     timestamps: np.ndarray | None,
     needs_order: bool,
 ) -> tuple[Int64[np.ndarray, " n_pairs"], Shaped[np.ndarray, " n_pairs"] | None]:
-    """Returns the ascending distinct pairs ``user * n_items + item`` and their last positions.
-
-    The positions are None unless ``needs_order``.
-    """
+    """Ascending distinct pairs ``user * n_items + item`` and, on demand, their last positions."""
     pairs = users.astype(np.int64)
     pairs *= sizes[1]
     np.add(pairs, items, out=pairs, casting="unsafe")  # indices of any integer type
@@ -349,24 +342,19 @@ def _pairs(data: Interactions) -> Int64[np.ndarray, " n"]:
     return data.users.astype(np.int64) * data.n_items + data.items
 
 
-def _numbers(name: str, values: ArrayLike | None, n: int, dtype: type | None) -> np.ndarray | None:
+def _numbers(
+    name: str, values: ArrayLike | None, n: int, parse: Callable[[np.ndarray], np.ndarray]
+) -> np.ndarray | None:
     if values is None:
         return None
     array = np.asarray(values)
     check_shape(name, array, (n,))
-    if array.dtype.kind == "M" and name == "timestamps":
-        if np.isnat(array).any():
-            raise ValueError("`timestamps` must be finite, got NaT.")
-        array = datetime_seconds(array)
-    if array.dtype.kind not in "iuf":
+    if array.dtype.kind not in ("iuf" if name == "ratings" else "iufM"):
         raise ValueError(f"`{name}` must be numbers, got {array.dtype}.")
-    if dtype is None:
-        dtype = np.float64 if array.dtype.kind == "f" else np.int64
-    with np.errstate(over="ignore"):  # reported as not finite
-        array = array.astype(dtype)
-    if not np.isfinite(array).all():
-        raise ValueError(f"`{name}` must be finite.")
-    return array
+    try:
+        return parse(array)
+    except InvalidValue as error:
+        raise ValueError(f"`{name}` must be finite, got {array[error.index]}.") from None
 
 
 def _indices(

@@ -282,15 +282,7 @@ def _read_file(path: Path, options: ReadOptions, is_shard: bool) -> Records:
 
 
 class _OpenFile(NamedTuple):
-    """Open file whose columns are known.
-
-    Attributes:
-      format: Format, given or detected.
-      layout: Syntax, of delimited text.
-      blocks: Text after the header; None for Parquet.
-      names: Names of all columns.
-      indices: Columns to read.
-    """
+    """Open file whose columns are known; ``blocks`` is None for Parquet."""
 
     format: Format
     layout: Layout

@@ -73,11 +73,7 @@ def check_same_classes(split: Split) -> None:
 
 
 def as_index(index: ArrayLike) -> Shaped[np.ndarray, " k"]:
-    """Converts integer indices or a boolean mask to an array that can index another.
-
-    Raises:
-      ValueError: If ``index`` is neither.
-    """
+    """Converts integer indices or a boolean mask to an array; ValueError for others."""
     index = np.asarray(index)
     if index.ndim != 1 or (index.size and index.dtype.kind not in "iub"):
         raise ValueError(
@@ -88,11 +84,7 @@ def as_index(index: ArrayLike) -> Shaped[np.ndarray, " k"]:
 
 
 def as_read_only(name: str, array: Any, dtype: Any, ndim: int) -> np.ndarray:
-    """Returns ``array`` if it is read-only, otherwise a read-only copy.
-
-    Raises:
-      ValueError: If its type is not (one of) ``dtype``, or the number of dimensions differs.
-    """
+    """Returns a read-only array, perhaps a copy; ValueError for another type or dimension."""
     array = np.asarray(array)
     dtypes = [np.dtype(x) for x in (dtype if isinstance(dtype, tuple) else (dtype,))]
     if array.ndim != ndim or array.dtype.type not in [x.type for x in dtypes]:

@@ -8,6 +8,7 @@ ids are sampled differently under the same seed.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -42,11 +43,12 @@ def split_by_ratio(
     Raises:
       ValueError: If ``test`` leaves its range or one part would be empty.
     """
+    rng = np.random.default_rng((_TEST, seed))
     if per_user:
         check_range("test", test, 0, 1, low_open=True, high_open=True)
-        return _split_at(data, lambda x: _sample_per_user(x, test, _generator(_TEST, seed)))
+        return _split_at(data, lambda x: _sample_per_user(x, test, rng))
     size = _size("test", test, len(data))
-    return _split_at(data, lambda x: _sample(len(x), size, _generator(_TEST, seed)))
+    return _split_at(data, lambda x: _sample(len(x), size, rng))
 
 
 def split_top_rated(
@@ -78,7 +80,7 @@ def split_top_rated(
     n_top = int(np.sum(data.ratings == top))
     if n_top < 2:
         raise ValueError(f"`top_rating` must occur at least twice, got {n_top} of {top}.")
-    rng = _generator(_TEST, seed)
+    rng = np.random.default_rng((_TEST, seed))
     return _split_at(
         data, lambda x: np.flatnonzero(x.ratings == top)[_sample(n_top, n_top // 2, rng)]
     )
@@ -161,7 +163,7 @@ def leave_k_out(data: Interactions, *, k: int = 1, seed: int | None = None) -> S
       ValueError: If ``k`` < 1, if ``seed`` is None and there are no timestamps, or if no
         user has more than k interactions.
     """
-    rng = None if seed is None else _generator(_TEST, seed)
+    rng = None if seed is None else np.random.default_rng((_TEST, seed))
     return _split_at(data, lambda x: _last_k(x, "k", k, rng))
 
 
@@ -199,19 +201,16 @@ def with_validation(
     split = split_or_data if isinstance(split_or_data, Split) else Split(split_or_data)
     if split.valid is not None:
         raise ValueError("`split_or_data` must not have a validation part already.")
-    data, rng = split.train, _generator(_VALID, seed)
-    match how:
-        case "ratio":
-            size = _size("valid", valid, len(data))
-            cut = _split_at(data, lambda x: _sample_except_one_per_user(x, size, rng))
-        case "time":
-            size = _size("valid", valid, len(data))
-            cut = _split_at(data, lambda x: _latest(x, size))
-        case "leave_k_out":
-            sampler = None if data.timestamps is not None else rng
-            cut = _split_at(data, lambda x: _last_k(x, "valid", valid, sampler))
-        case _:
-            raise ValueError(f"`how` must be ratio, time or leave_k_out, got {how!r}.")
+    data, rng = split.train, np.random.default_rng((_VALID, seed))
+    if how == "leave_k_out":
+        sampler = None if data.timestamps is not None else rng
+        cut = _split_at(data, lambda x: _last_k(x, "valid", valid, sampler))
+    elif how in ("ratio", "time"):
+        size = _size("valid", valid, len(data))
+        select = _latest if how == "time" else partial(_sample_except_one_per_user, rng=rng)
+        cut = _split_at(data, lambda x: select(x, size))
+    else:
+        raise ValueError(f"`how` must be ratio, time or leave_k_out, got {how!r}.")
     return Split(train=cut.train, valid=cut.test, test=split.test)
 
 
@@ -256,10 +255,6 @@ def k_core(data: Interactions, k: int, *, item_k: int | None = None) -> Interact
     )
 
 
-def _generator(purpose: int, seed: int) -> np.random.Generator:
-    return np.random.default_rng((purpose, seed))
-
-
 def _size(name: str, fraction: float, n: int) -> int:
     check_range(name, fraction, 0, 1, low_open=True, high_open=True)
     size = round(fraction * n)
@@ -286,16 +281,18 @@ def _sample_except_one_per_user(
     data: Interactions, size: int, rng: np.random.Generator
 ) -> Int64[np.ndarray, " k"]:
     order = rng.permutation(len(data))
-    _, first = np.unique(data.users[order], return_index=True)  # reserved for training
-    free = np.delete(order, first)
-    if not len(free):
-        raise ValueError(
-            "`data` must have a user with several interactions, got one interaction per user."
-        )
+    # Assignment keeps the last of several values: each user's first position in `order`.
+    first = np.full(data.n_users, -1)
+    first[data.users[order][::-1]] = np.arange(len(data))[::-1]
+    free = np.delete(order, first[first >= 0])
     warn_if(
         max(0, size - len(free)),
         "the validation part lacks {n} interactions, which are the last of their users",
     )
+    if not len(free):
+        raise ValueError(
+            "`data` must have a user with several interactions, got one interaction per user."
+        )
     return free[:size]
 
 
@@ -313,10 +310,10 @@ def _last_k(
     rank = data.timestamps if rng is None else rng.permutation(len(data))
     if rank is None:
         raise ValueError("`data` must have timestamps; pass `seed` to sample at random.")
-    if not (data.degrees > k).any():
-        raise ValueError(f"No user has more than {int(k)} interactions to leave {int(k)} out.")
     short = int(np.sum((data.degrees > 0) & (data.degrees <= k)))
     warn_if(short, f"{{n}} users have no more than {int(k)} interactions and keep them all")
+    if not (data.degrees > k).any():
+        raise ValueError(f"No user has more than {int(k)} interactions to leave {int(k)} out.")
     order = np.lexsort((rank, data.users))  # users keep their CSR segments
     from_end = data.indptr[1:][data.users] - np.arange(len(data))
     return order[(from_end <= k) & (data.degrees > k)[data.users]]
@@ -344,11 +341,10 @@ def _sort_by_ids(data: Interactions) -> tuple[Interactions, Int64[np.ndarray, " 
     order = np.argsort(row * data.n_items + column)
     degrees = np.bincount(row, minlength=data.n_users)
     ordered = Interactions(
-        indptr=np.concatenate(([0], np.cumsum(degrees))),
-        items=column[order].astype(np.int32),
-        user_ids=data.user_ids[np.argsort(users)],
-        item_ids=data.item_ids[np.argsort(items)],
-        ratings=None if data.ratings is None else data.ratings[order],
-        timestamps=None if data.timestamps is None else data.timestamps[order],
+        np.concatenate(([0], np.cumsum(degrees))),
+        column[order].astype(np.int32),
+        data.user_ids[np.argsort(users)],
+        data.item_ids[np.argsort(items)],
+        *(None if x is None else x[order] for x in (data.ratings, data.timestamps)),
     )
     return ordered, order
