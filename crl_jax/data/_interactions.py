@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cached_property
+from itertools import combinations
 
 import numpy as np
 from jaxtyping import Bool, Float32, Int32, Int64, Shaped
@@ -240,11 +241,7 @@ class Interactions:
         return _index_of("user", self.user_ids, original_id)
 
     def item_index(self, original_id: int | np.integer | str) -> int:
-        """Returns the index of the item with this original id; 242 and "242" are the same id.
-
-        Raises:
-          ValueError: If there is no such item.
-        """
+        """Returns the index of the item with this original id, as :meth:`user_index` does."""
         return _index_of("item", self.item_ids, original_id)
 
 
@@ -266,16 +263,12 @@ class Split(_split_sampling.Split):
     test: Interactions | None = None
 
     def __post_init__(self) -> None:
-        earlier: list[tuple[str, Interactions]] = []
-        for name, part in self.parts():
-            for other_name, other in earlier:
-                check_same_vocabularies(name, part, other_name, other)
-                if shared := int(membership_mask(other, part).sum()):
-                    raise ValueError(
-                        f"`{name}` must share no interaction with `{other_name}`, "
-                        f"got {shared} in both."
-                    )
-            earlier.append((name, part))
+        for (other_name, other), (name, part) in combinations(self.parts(), 2):
+            check_same_vocabularies(name, part, other_name, other)
+            if shared := int(membership_mask(other, part).sum()):
+                raise ValueError(
+                    f"`{name}` must share no interaction with `{other_name}`, got {shared} in both."
+                )
 
 
 def membership_mask(data: Interactions, part: Interactions) -> Bool[np.ndarray, " n_part"]:
