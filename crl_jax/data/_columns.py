@@ -81,12 +81,7 @@ class Columns:
 
 
 def find_columns(names: Sequence[str], spec: ColumnSpec, where: str) -> dict[str, int]:
-    """Returns the position of each role among ``names``; ratings and times may be absent.
-
-    Raises:
-      DataError: If a requested column is absent or its name is ambiguous, no column is named like
-        a user or an item, or several are. The message lists the columns.
-    """
+    """Position of each role among ``names``; the DataError lists the columns."""
     found = {role: _find(role, names, column, where) for role, column in spec.items()}
     for role in ("user", "item"):
         if found[role] is None:

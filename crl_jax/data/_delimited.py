@@ -47,32 +47,17 @@ SUFFIXES = (*_COMPRESSED, ".zip")
 
 @dataclass(frozen=True)
 class Layout:
-    """Syntax of a delimited file.
+    """Syntax of a delimited file."""
 
-    Attributes:
-      delimiter: One character, or "::".
-      header: Whether the first line has the column names.
-      names: Column names of a file without a header; by default their positions, from "0".
-      quote_char: Character that may enclose fields, or None.
-      typed: Whether the header has the form ``name:type`` of RecBole.
-    """
-
-    delimiter: str
+    delimiter: str  # one character, or "::"
     header: bool = True
-    names: tuple[str, ...] | None = None
+    names: tuple[str, ...] | None = None  # without a header; by default positions, from "0"
     quote_char: str | None = None
-    typed: bool = False
+    typed: bool = False  # whether the header has the form ``name:type`` of RecBole
 
 
 class TextBlocks:
-    """Text of one file as UTF-8 blocks of complete lines.
-
-    Attributes:
-      path: The file.
-      head: First block, which is available before iteration.
-      n_lines: Number of lines before the block that comes next.
-      ends_with_newline: Whether the last block read so far does.
-    """
+    """Text of one file as UTF-8 blocks of complete lines; the first one is ``head``."""
 
     def __init__(self, path: Path, stream: io.BufferedIOBase, encoding: str) -> None:
         self.path, self.n_lines, self.ends_with_newline = path, 0, True
@@ -145,11 +130,7 @@ class _ProgressFile(io.FileIO):
 
 @contextmanager
 def open_blocks(path: Path, encoding: str, progress: Progress | None = None):
-    """Opens a file as :class:`TextBlocks`, decompressed by its first bytes or its suffix.
-
-    Raises:
-      DataError: While reading, if the content cannot be decompressed or decoded.
-    """
+    """Opens a file as :class:`TextBlocks`, decompressed by its first bytes or its suffix."""
     with ExitStack() as stack:
         raw = io.FileIO(path) if progress is None else _ProgressFile(path, progress)
         file: Any = stack.enter_context(io.BufferedReader(raw))
@@ -199,11 +180,7 @@ def _reading(path: Path) -> Iterator[None]:
 def csv_rows(
     path: Path, lines: Iterable[str], layout: Layout, n_lines: int = 0
 ) -> Iterator[tuple[list[str], int]]:
-    """Yields the fields of each row and its last line, where ``n_lines`` lines come before.
-
-    Raises:
-      DataError: If a row cannot be parsed, with its line.
-    """
+    """Yields the fields of each row and its last line, where ``n_lines`` lines come before."""
     delimiter = layout.delimiter
     if len(delimiter) > 1:  # csv takes one character: the ASCII unit separator replaces it
         lines = (line.replace(layout.delimiter, "\x1f") for line in lines)
@@ -230,11 +207,7 @@ def csv_rows(
 
 
 def column_names(blocks: TextBlocks, layout: Layout) -> list[str]:
-    """Column names of a delimited file, whose header is removed from ``blocks``.
-
-    Raises:
-      DataError: If a typed header is expected and absent.
-    """
+    """Column names of a delimited file, whose header is removed from ``blocks``."""
     if layout.names is not None:
         return list(layout.names)
     if not layout.header:
@@ -259,12 +232,7 @@ def read_delimited(
     indices: Mapping[str, int],
     builder: RecordBuilder,
 ) -> None:
-    """Reads one interaction per line of ``width`` fields.
-
-    Raises:
-      DataError: If a line has another number of fields, an id is invalid or a number is not
-        finite; the message gives the line.
-    """
+    """Reads one interaction per line of ``width`` fields; errors give the line."""
     import polars as pl
 
     n_stripped = 0
@@ -296,11 +264,7 @@ def _frames(
 
 
 def parse_regular(block: bytes, layout: Layout, width: int) -> Any:
-    """Parses lines of ``width`` fields without quotes, as a polars DataFrame of strings.
-
-    Returns:
-      None if a line is irregular.
-    """
+    """Parses lines of ``width`` fields without quotes as a DataFrame of strings, or None."""
     import polars as pl
 
     if layout.quote_char is not None and layout.quote_char.encode() in block:
@@ -401,11 +365,7 @@ def parse_json(text: bytes | str, where: str) -> dict[str, Any]:
 
 
 def read_lists(blocks: TextBlocks) -> Records:
-    """Reads LightGCN's ``user item item ...`` lines of integers.
-
-    A user may have several lines, or a line without items: such a user remains in the vocabulary,
-    and a warning counts them.
-    """
+    """Reads LightGCN's ``user item item ...`` lines; users without items keep their id."""
     import polars as pl
 
     users, items = IdEncoder(), IdEncoder()

@@ -17,13 +17,7 @@ class DataWarning(UserWarning):
 
 
 def warn_if(count: int, message: str, *, of: str | None = None) -> None:
-    """Issues a :class:`DataWarning` unless ``count`` is 0.
-
-    Args:
-      count: Number of cases.
-      message: Text, in which ``{n}`` is replaced by ``count``.
-      of: File or dataset, prepended to the message.
-    """
+    """Warns of ``count`` cases, ``{n}`` in the message, of a file or dataset, unless it is 0."""
     if count:
         text = message.format(n=count)
         warnings.warn(f"{of}: {text}" if of else text, DataWarning, stacklevel=3)

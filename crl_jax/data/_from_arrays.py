@@ -64,7 +64,8 @@ def as_interactions(
     array(['ann', 'bob'], dtype='<U3')
     """
     spec = {"user": user_col, "item": item_col, "rating": rating_col, "time": time_col}
-    if isinstance(x, Interactions) or _is_sparse(x):
+    sparse = sys.modules.get("scipy.sparse")  # whose import would take 0.1 s
+    if isinstance(x, Interactions) or (sparse is not None and sparse.issparse(x)):
         what = "Interactions" if isinstance(x, Interactions) else "a sparse matrix"
         for role, column in spec.items():
             if column is not None:
@@ -94,8 +95,7 @@ def _open_table(x: Any) -> tuple[str, list[str], Callable[[int], Column]]:
     if isinstance(x, jax.Array):
         x = np.asarray(x)
     if isinstance(x, np.ndarray):
-        if x.dtype.names is not None:
-            names = list(x.dtype.names)
+        if names := list(x.dtype.names or ()):
             return "a structured array", names, lambda index: x[names[index]]
         if x.ndim != 2 or not 2 <= x.shape[1] <= len(ROLES):
             raise ValueError(
@@ -104,7 +104,11 @@ def _open_table(x: Any) -> tuple[str, list[str], Callable[[int], Column]]:
             )
         return "an array", [*ROLES[: x.shape[1]]], lambda index: x[:, index]
     if isinstance(x, Mapping):
-        return "a mapping", [str(name) for name in x], _mapping_columns(x)
+        columns = list(x.values())
+        lengths = {len(column) if hasattr(column, "__len__") else None for column in columns}
+        if None in lengths or len(lengths) > 1:
+            raise ValueError("`x` must map names to columns of equal length.")
+        return "a mapping", [str(name) for name in x], lambda index: _unwrap(columns[index])
     if type(x) in (list, tuple) and all(isinstance(row, list | tuple) for row in x):
         widths = set(map(len, x))
         if len(widths) > 1 or not widths <= {2, 3, 4}:
@@ -116,10 +120,10 @@ def _open_table(x: Any) -> tuple[str, list[str], Callable[[int], Column]]:
         return "a list of tuples", [*ROLES[: len(columns)]], columns.__getitem__
     match type(x).__module__.split(".")[0], type(x).__name__:
         case "polars", "DataFrame":
-            return "a polars DataFrame", x.columns, lambda index: x[x.columns[index]]
+            return "a polars DataFrame", x.columns, lambda index: x[:, index]
         case "pandas", "DataFrame":
             names = [str(name) for name in x.columns]
-            return "a pandas DataFrame", names, lambda index: _pandas_column(x.iloc[:, index])
+            return "a pandas DataFrame", names, lambda index: _unwrap(x.iloc[:, index])
     raise ValueError(
         "`x` must be Interactions, a SciPy sparse matrix or array, a DataFrame of pandas or "
         "polars, a mapping of columns, a list of tuples, or an array [n, 2..4], got "
@@ -127,36 +131,18 @@ def _open_table(x: Any) -> tuple[str, list[str], Callable[[int], Column]]:
     )
 
 
-def _mapping_columns(x: Mapping[Any, Any]) -> Callable[[int], Column]:
-    columns = list(x.values())
-    sized = [column for column in columns if hasattr(column, "__len__")]
-    if len(sized) < len(columns) or len({len(column) for column in sized}) > 1:
-        raise ValueError("`x` must map names to columns of equal length.")
-
-    def get_column(index: int) -> Column:
-        column = columns[index]
-        if isinstance(column, np.ndarray) or type(column).__module__.startswith("polars"):
-            return column
-        if hasattr(column, "iloc"):
-            return _pandas_column(column)
+def _unwrap(column: Any) -> Column:
+    """Converts a column of JAX, pandas or a sequence."""
+    if isinstance(column, np.ndarray) or type(column).__module__.startswith("polars"):
+        return column
+    if not hasattr(column, "iloc"):
         return np.asarray(column) if isinstance(column, jax.Array) else list(column)
-
-    return get_column
-
-
-def _pandas_column(values: Any) -> np.ndarray:
-    if (missing := values.isna().to_numpy()).any():
-        row, name = int(np.argmax(missing)) + 1, values.name
+    if (missing := column.isna().to_numpy()).any():
+        row, name = int(np.argmax(missing)) + 1, column.name
         raise DataError(f"a pandas DataFrame: row {row}: expected a value as {name!r}, got none.")
-    if getattr(values.dtype, "tz", None) is not None:
-        values = values.dt.tz_convert(None)  # to UTC
-    return values.to_numpy()
-
-
-def _is_sparse(x: Any) -> bool:
-    """Whether ``x`` is sparse, without importing ``scipy.sparse``, which takes 0.1 s."""
-    sparse = sys.modules.get("scipy.sparse")
-    return sparse is not None and sparse.issparse(x)
+    if getattr(column.dtype, "tz", None) is not None:
+        column = column.dt.tz_convert(None)  # to UTC
+    return column.to_numpy()
 
 
 def _from_sparse(x: Any) -> Interactions:

@@ -126,10 +126,7 @@ def count_missing_marks(names: Names, codes: Shaped[np.ndarray, " n"]) -> tuple[
 
 
 def vocabulary(*columns: Names) -> Shaped[np.ndarray, " n"]:
-    """Returns the ascending union of ids; int64 if every one is a canonical integer.
-
-    One "01" or "a" keeps all of them text, so that "1" and "01" remain two ids.
-    """
+    """Ascending union of ids: int64, or text if one is "01" or "a", so that "1" and "01" differ."""
     integers = [found for column in columns if (found := _as_int64(column)) is not None]
     if len(integers) == len(columns):
         return np.unique(np.concatenate(integers))
@@ -164,11 +161,7 @@ def _as_text(names: Names) -> Shaped[np.ndarray, " n_names"]:
 
 
 def id_ranks(ids: Shaped[np.ndarray, " n"]) -> Int64[np.ndarray, " n"]:
-    """Ranks of ids in an order that depends on the ids alone.
-
-    Integers come first, by value, then all other ids, by code points: 9, 10, "010", "a". The
-    ranks do not depend on whether a vocabulary stores them as integers or as text.
-    """
+    """Ranks of ids, integers or text: integers first, then by code points: 9, 10, "010", "a"."""
     if ids.dtype.kind != "U":
         order = np.argsort(ids)
     else:
@@ -183,15 +176,7 @@ def id_ranks(ids: Shaped[np.ndarray, " n"]) -> Int64[np.ndarray, " n"]:
 
 
 def encode(column: ArrayLike, name: str) -> tuple[Names, Shaped[np.ndarray, " n"]]:
-    """Returns the distinct ids of an array and the code of every entry.
-
-    Args:
-      column: Ids ``[n]`` of any type that :func:`parse_ids` accepts.
-      name: Argument name for messages.
-
-    Raises:
-      DataError: If the array has another type or shape, or an id is invalid.
-    """
+    """Returns the distinct ids of an array and the code of every entry."""
     array: Any = np.asarray(column)
     if array.ndim != 1:
         raise DataError(f"`{name}` must be one-dimensional, got shape {array.shape}.")

@@ -1,26 +1,27 @@
 """User–item interactions in CSR form, and splits of them."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
+from itertools import combinations
 
 import numpy as np
 from jaxtyping import Bool, Float32, Int32, Int64, Shaped
 from numpy.typing import ArrayLike
 
 from .._checks import check_shape, is_canonical_integer
-from . import _ids
+from . import _ids, _split_sampling
 from ._errors import DataError, warn_if
-from ._values import datetime_seconds
+from ._split_sampling import as_read_only
+from ._values import InvalidValue, parse_ratings, parse_times
 
-_DTYPES: dict[str, tuple[type, ...]] = {
-    "indptr": (np.int64,),
-    "items": (np.int32,),
+_DTYPES = {
+    "indptr": np.int64,
+    "items": np.int32,
     "user_ids": (np.int64, np.str_),
     "item_ids": (np.int64, np.str_),
-    "ratings": (np.float32,),
+    "ratings": np.float32,
     "timestamps": (np.int64, np.float64),
 }
 
@@ -59,13 +60,9 @@ class Interactions:
     timestamps: Shaped[np.ndarray, " n"] | None = None
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            array = getattr(self, field.name)
-            if array is not None:
-                object.__setattr__(self, field.name, _read_only(field.name, array))
-        self._check()
-
-    def _check(self) -> None:
+        for name, dtype in _DTYPES.items():
+            if (array := getattr(self, name)) is not None:
+                object.__setattr__(self, name, as_read_only(name, array, dtype, 1))
         indptr, items, n = self.indptr, self.items, len(self.items)
         if max(self.n_users, self.n_items) > np.iinfo(np.int32).max:
             raise ValueError("`user_ids` and `item_ids` must have fewer than 2**31 entries.")
@@ -138,9 +135,8 @@ class Interactions:
     ) -> "Interactions":
         n = len(users)
         check_shape("items", items, (n,))
-        ratings = _numbers("ratings", ratings, n, np.float32)
-        timestamps = _numbers("timestamps", timestamps, n, None)
-
+        ratings = _numbers("ratings", ratings, n, parse_ratings)
+        timestamps = _numbers("timestamps", timestamps, n, parse_times)
         sizes = len(user_ids), len(item_ids)
         needs_order = ratings is not None or timestamps is not None
         pairs, order = _deduplicate(users, items, sizes, timestamps, needs_order)
@@ -149,18 +145,14 @@ class Interactions:
             "dropped {n} repeated interactions of a user with an item and kept the last of each",
             of=origin,
         )
-        indptr = np.searchsorted(pairs, np.arange(len(user_ids) + 1) * len(item_ids))
-        np.remainder(pairs, max(1, len(item_ids)), out=pairs)
-        arrays = {
-            "indptr": indptr,
-            "items": pairs.astype(np.int32),
-            "ratings": None if ratings is None else ratings[order],
-            "timestamps": None if timestamps is None else timestamps[order],
-        }
-        for array in arrays.values():
+        indptr = np.searchsorted(pairs, np.arange(sizes[0] + 1) * sizes[1])
+        np.remainder(pairs, max(1, sizes[1]), out=pairs)
+        items = pairs.astype(np.int32)
+        ratings, timestamps = (None if x is None else x[order] for x in (ratings, timestamps))
+        for array in (indptr, items, ratings, timestamps):
             if array is not None:
                 array.setflags(write=False)  # avoids a copy
-        return cls(user_ids=user_ids, item_ids=item_ids, **arrays)
+        return cls(indptr, items, user_ids, item_ids, ratings, timestamps)
 
     @property
     def n_users(self) -> int:
@@ -216,12 +208,11 @@ class Interactions:
             raise ValueError(f"`mask` must be boolean, got {np.asarray(mask).dtype}.")
         n_kept = np.concatenate(([0], np.cumsum(mask, dtype=np.int64)))
         return type(self)(
-            indptr=n_kept[self.indptr],
-            items=self.items[mask],
-            user_ids=self.user_ids,
-            item_ids=self.item_ids,
-            ratings=None if self.ratings is None else self.ratings[mask],
-            timestamps=None if self.timestamps is None else self.timestamps[mask],
+            n_kept[self.indptr],
+            self.items[mask],
+            self.user_ids,
+            self.item_ids,
+            *(None if x is None else x[mask] for x in (self.ratings, self.timestamps)),
         )
 
     def fingerprint(self) -> str:
@@ -250,16 +241,12 @@ class Interactions:
         return _index_of("user", self.user_ids, original_id)
 
     def item_index(self, original_id: int | np.integer | str) -> int:
-        """Returns the index of the item with this original id; 242 and "242" are the same id.
-
-        Raises:
-          ValueError: If there is no such item.
-        """
+        """Returns the index of the item with this original id, as :meth:`user_index` does."""
         return _index_of("item", self.item_ids, original_id)
 
 
 @dataclass(frozen=True, eq=False)
-class Split:
+class Split(_split_sampling.Split):
     """Disjoint training, validation and test parts of one dataset.
 
     Attributes:
@@ -276,30 +263,16 @@ class Split:
     test: Interactions | None = None
 
     def __post_init__(self) -> None:
-        earlier: list[tuple[str, Interactions]] = []
-        for name, part in self.parts():
-            for other_name, other in earlier:
-                check_same_vocabularies(name, part, other_name, other)
-                if shared := int(membership_mask(other, part).sum()):
-                    raise ValueError(
-                        f"`{name}` must share no interaction with `{other_name}`, "
-                        f"got {shared} in both."
-                    )
-            earlier.append((name, part))
-
-    def parts(self) -> Iterator[tuple[str, Interactions]]:
-        """Yields the name and the interactions of every part that exists, training first."""
-        for name in ("train", "valid", "test"):
-            if (part := getattr(self, name)) is not None:
-                yield name, part
+        for (other_name, other), (name, part) in combinations(self.parts(), 2):
+            check_same_vocabularies(name, part, other_name, other)
+            if shared := int(membership_mask(other, part).sum()):
+                raise ValueError(
+                    f"`{name}` must share no interaction with `{other_name}`, got {shared} in both."
+                )
 
 
 def membership_mask(data: Interactions, part: Interactions) -> Bool[np.ndarray, " n_part"]:
-    """Returns whether each interaction of ``part`` is in ``data``, ``[len(part)]``.
-
-    Raises:
-      ValueError: If the vocabularies differ.
-    """
+    """Whether each interaction of ``part`` is in ``data``, which has the same vocabularies."""
     check_same_vocabularies("part", part, "data", data)
     pairs, queries = _pairs(data), _pairs(part)
     if not len(pairs):
@@ -324,10 +297,7 @@ def _deduplicate(
     timestamps: np.ndarray | None,
     needs_order: bool,
 ) -> tuple[Int64[np.ndarray, " n_pairs"], Shaped[np.ndarray, " n_pairs"] | None]:
-    """Returns the ascending distinct pairs ``user * n_items + item`` and their last positions.
-
-    The positions are None unless ``needs_order``.
-    """
+    """Ascending distinct pairs ``user * n_items + item`` and, on demand, their last positions."""
     pairs = users.astype(np.int64)
     pairs *= sizes[1]
     np.add(pairs, items, out=pairs, casting="unsafe")  # indices of any integer type
@@ -365,38 +335,19 @@ def _pairs(data: Interactions) -> Int64[np.ndarray, " n"]:
     return data.users.astype(np.int64) * data.n_items + data.items
 
 
-def _read_only(name: str, array: Any) -> np.ndarray:
-    array = np.asarray(array)
-    dtypes = _DTYPES[name]
-    if array.ndim != 1 or not issubclass(array.dtype.type, dtypes):
-        raise ValueError(
-            f"`{name}` must be a one-dimensional array of "
-            f"{' or '.join(t.__name__ for t in dtypes)}, got shape {array.shape} of {array.dtype}."
-        )
-    if array.flags.writeable:
-        array = array.copy()
-        array.setflags(write=False)
-    return array
-
-
-def _numbers(name: str, values: ArrayLike | None, n: int, dtype: type | None) -> np.ndarray | None:
+def _numbers(
+    name: str, values: ArrayLike | None, n: int, parse: Callable[[np.ndarray], np.ndarray]
+) -> np.ndarray | None:
     if values is None:
         return None
     array = np.asarray(values)
     check_shape(name, array, (n,))
-    if array.dtype.kind == "M" and name == "timestamps":
-        if np.isnat(array).any():
-            raise ValueError("`timestamps` must be finite, got NaT.")
-        array = datetime_seconds(array)
-    if array.dtype.kind not in "iuf":
+    if array.dtype.kind not in ("iuf" if name == "ratings" else "iufM"):
         raise ValueError(f"`{name}` must be numbers, got {array.dtype}.")
-    if dtype is None:
-        dtype = np.float64 if array.dtype.kind == "f" else np.int64
-    with np.errstate(over="ignore"):  # reported as not finite
-        array = array.astype(dtype)
-    if not np.isfinite(array).all():
-        raise ValueError(f"`{name}` must be finite.")
-    return array
+    try:
+        return parse(array)
+    except InvalidValue as error:
+        raise ValueError(f"`{name}` must be finite, got {array[error.index]}.") from None
 
 
 def _indices(

@@ -9,7 +9,7 @@ from typing import Any, Literal, Unpack, overload
 
 import numpy as np
 
-from ._columns import Columns, find_columns
+from ._columns import ROLES, Columns, find_columns
 from ._datasets import DATASETS
 from ._download import download
 from ._errors import DataError
@@ -118,17 +118,28 @@ def load(
       ImportError: If the source requires a package that is not installed.
       ConnectionError: If a download fails.
     """
+    spec, min_rating = column_spec(options), options.get("min_rating")
     if not isinstance(source, str | Path):
-        return _load_memory(source, options)
+        _refuse(options, _OF_FILES, "data in memory")
+        by_name: Any = {f"{role}_col": column for role, column in spec.items()}
+        return as_interactions(source, **by_name, min_rating=min_rating)
     text = str(source)
     if source == "simulated":
-        _refuse_for_simulated(options)
-        return filter_by_rating(simulate().interactions, options.get("min_rating"), text)
+        _refuse(options, _OF_FILES | _OF_TABLES, "simulated data")
+        return filter_by_rating(simulate().interactions, min_rating, text)
     if text.startswith("tfds:"):
-        return _load_tfds(text, options)
-    paths = _paths(source, cache)
+        examples, names, indices = _open_tfds(text, options)
+        values: dict[int, list[Any]] = {index: [] for index in indices.values()}
+        for example in examples:
+            for index, column in values.items():
+                value = example[names[index]]
+                column.append(value if isinstance(value, bytes) else np.asarray(value).item())
+        return filter_by_rating(
+            from_columns(text, names, values.__getitem__, spec), min_rating, text
+        )
+    paths, options = _paths(source, cache, options)
     if "single" in paths:
-        return read(paths["single"], **_with_format(text, options))
+        return read(paths["single"], **options)
     if merge:
         return read_merged([*paths.values()], text, options)
     return read_split(**paths, **options)
@@ -152,36 +163,18 @@ def columns(
       DataError, FileNotFoundError, ImportError, ConnectionError: As for :func:`load`, as far as
         headers allow.
     """
-    text = str(source)
+    column_spec(options)
     if source == "simulated":
-        _refuse_for_simulated(options)
+        _refuse(options, _OF_FILES | _OF_TABLES, "simulated data")
         return []
-    if text.startswith("tfds:"):
-        return [Columns.from_names(text, *_open_tfds(text, options)[1:])]
-    options = _with_format(text, options)
-    return [columns_of(paths[0], options) for paths in _paths(source, cache).values()]
-
-
-def _with_format(source: str, options: ReadOptions) -> ReadOptions:
-    """Adds the format of a named dataset to the options."""
-    if source in DATASETS and options.get("format") is None:
-        return {**options, "format": DATASETS[source].format}
-    return options
+    if str(source).startswith("tfds:"):
+        return [Columns.from_names(str(source), *_open_tfds(str(source), options)[1:])]
+    paths, options = _paths(source, cache, options)
+    return [columns_of(files[0], options) for files in paths.values()]
 
 
 _OF_FILES = {"format", "delimiter", "header", "quote_char", "encoding"}
-
-
-def _load_memory(source: Any, options: ReadOptions) -> Interactions:
-    spec = column_spec(options)
-    _refuse(options, _OF_FILES, "data in memory")
-    columns: Any = {f"{role}_col": column for role, column in spec.items()}
-    return as_interactions(source, **columns, min_rating=options.get("min_rating"))
-
-
-def _refuse_for_simulated(options: ReadOptions) -> None:
-    column_spec(options)
-    _refuse(options, options.keys() - {"min_rating", "progress"}, "simulated data")
+_OF_TABLES = {f"{role}_col" for role in ROLES}
 
 
 def _refuse(options: ReadOptions, names: Set[str], where: str) -> None:
@@ -195,7 +188,6 @@ def _open_tfds(
 ) -> tuple[Iterator[dict[str, Any]], list[str], dict[str, int]]:
     """Opens the split "train" (MovieLens has no other) of a TensorFlow dataset."""
     _refuse(options, _OF_FILES, source)
-    spec = column_spec(options)
     try:
         tfds = importlib.import_module("tensorflow_datasets")
     except ImportError as error:
@@ -206,25 +198,17 @@ def _open_tfds(
     if (first := next(examples, None)) is None:
         raise DataError(f"{source}: expected interactions, got none.")
     names = list(first)
-    return chain([first], examples), names, find_columns(names, spec, source)
+    return chain([first], examples), names, find_columns(names, column_spec(options), source)
 
 
-def _load_tfds(source: str, options: ReadOptions) -> Interactions:
-    examples, names, indices = _open_tfds(source, options)
-    values: dict[int, list[Any]] = {index: [] for index in indices.values()}
-    for example in examples:
-        for index, column in values.items():
-            value = example[names[index]]
-            column.append(value if isinstance(value, bytes) else np.asarray(value).item())
-    data = from_columns(source, names, values.__getitem__, column_spec(options))
-    return filter_by_rating(data, options.get("min_rating"), source)
-
-
-def _paths(source: str | Path, cache: str | Path | None) -> dict[str, list[Path]]:
-    """Files of a source: those of a "single" log, or of the parts by name."""
+def _paths(
+    source: str | Path, cache: str | Path | None, options: ReadOptions
+) -> tuple[dict[str, list[Path]], ReadOptions]:
+    """Files of a "single" log, or of the parts by name; and the options to read them."""
     text = str(source)
     if text in DATASETS:
-        return {"single": [download(text, cache=cache)]}
+        options = {**options, "format": options.get("format") or DATASETS[text].format}
+        return {"single": [download(text, cache=cache)]}, options
     if text.split(":")[0] in {name.split(":")[0] for name in DATASETS}:
         raise ValueError(f"`source` must be one of {', '.join(DATASETS)}, got {text!r}.")
     path = Path(source)
@@ -233,7 +217,7 @@ def _paths(source: str | Path, cache: str | Path | None) -> dict[str, list[Path]
         raise FileNotFoundError(
             f"{say_missing(path)} A dataset name must be one of {names}, got {text!r}."
         )
-    return _paths_in(path) if path.is_dir() else {"single": [path]}
+    return _paths_in(path) if path.is_dir() else {"single": [path]}, options
 
 
 def _paths_in(folder: Path) -> dict[str, list[Path]]:

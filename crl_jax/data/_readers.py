@@ -4,7 +4,7 @@ import codecs
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Literal, NamedTuple, TypedDict, Unpack, get_args
+from typing import Any, Literal, NamedTuple, TypedDict, Unpack, get_args
 
 from ._columns import ROLES, Columns, ColumnSpec, find_columns, is_known_name, positions
 from ._delimited import (
@@ -261,40 +261,34 @@ def _read_file(path: Path, options: ReadOptions, is_shard: bool) -> Records:
     with _open(path, options) as file:
         names = {role: file.names[index] for role, index in file.indices.items()}
         builder = RecordBuilder(str(path), names)
-        records = None
-        if file.blocks is None:
-            _read_parquet(path, names, builder)
-        elif file.format == "jsonl":
-            read_json_lines(file.blocks, names, builder)
-        elif file.format != "lightgcn":
-            read_delimited(file.blocks, file.layout, len(file.names), file.indices, builder)
-        elif is_shard:
-            raise ValueError("`path` must be one file in the format lightgcn, got several.")
+        if file.format == "parquet":
+            _read_parquet(path, file.source, names, builder)
+            return builder.build()
+        if file.format == "lightgcn":
+            if is_shard:
+                raise ValueError("`path` must be one file in the format lightgcn, got several.")
+            records = read_lists(file.source)
         else:
-            records = read_lists(file.blocks)
-        if file.blocks is not None and file.format in ("u.data", "ratings.dat", "lightgcn"):
+            if file.format == "jsonl":
+                read_json_lines(file.source, names, builder)
+            else:
+                read_delimited(file.source, file.layout, len(file.names), file.indices, builder)
+            records = builder.build()
+        if file.format in ("u.data", "ratings.dat", "lightgcn"):
             warn_if(
-                not file.blocks.ends_with_newline,
+                not file.source.ends_with_newline,
                 "the last line has no line end: the file may be truncated",
                 of=str(path),
             )
-        return records or builder.build()
+        return records
 
 
 class _OpenFile(NamedTuple):
-    """Open file whose columns are known.
-
-    Attributes:
-      format: Format, given or detected.
-      layout: Syntax, of delimited text.
-      blocks: Text after the header; None for Parquet.
-      names: Names of all columns.
-      indices: Columns to read.
-    """
+    """Open file whose columns are known: text after its header, or a LazyFrame of Parquet."""
 
     format: Format
     layout: Layout
-    blocks: TextBlocks | None
+    source: Any
     names: list[str]
     indices: dict[str, int]
 
@@ -314,14 +308,16 @@ def _open(path: Path, options: ReadOptions) -> Iterator[_OpenFile]:
     if len(quote_char := options.get("quote_char", '"')) > 1:
         raise ValueError(f"`quote_char` must be one character or empty, got {quote_char!r}.")
     with ExitStack() as stack:
-        blocks, where = None, str(path)
+        where = str(path)
         if format is None and path.suffix.lower() == ".parquet":
             format = "parquet"
         if format == "parquet":
             layout = _layout(path, format, "", options, spec)
-            names = _scan_parquet(path).collect_schema().names()
+            source = _scan_parquet(path)
+            names = source.collect_schema().names()
         else:
-            blocks = stack.enter_context(open_blocks(path, encoding, options.get("progress")))
+            progress = options.get("progress")
+            source = blocks = stack.enter_context(open_blocks(path, encoding, progress))
             if not (line := blocks.first_line()):
                 raise DataError(f"{path}: expected interactions, got an empty file.")
             format = format or _detect_format(path, blocks, line, bool(positions(spec)))
@@ -341,7 +337,7 @@ def _open(path: Path, options: ReadOptions) -> Iterator[_OpenFile]:
             raise DataError(
                 f"{path}: expected the user first in each line, got `user_col` = 'item'."
             )
-        yield _OpenFile(format, layout, blocks, names, indices)
+        yield _OpenFile(format, layout, source, names, indices)
 
 
 def _plain_name(path: Path) -> Path:
@@ -435,15 +431,17 @@ def _layout(
 
 @contextmanager
 def _parquet_errors(path: Path) -> Iterator[None]:
-    pl = import_polars("Reading Parquet")
+    import polars as pl
+
     try:
         yield
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         raise DataError(f"{path}: expected a readable Parquet file, got {error}.") from None
 
 
-def _scan_parquet(path: Path):
-    pl = import_polars("Reading Parquet")
+def _scan_parquet(path: Path) -> Any:
+    import polars as pl
+
     if not path.is_file():
         raise DataError(f"{path}: expected a Parquet file, got a pipe.")
     with path.open("rb") as file:
@@ -461,16 +459,13 @@ def _scan_parquet(path: Path):
         return table
 
 
-def _read_parquet(path: Path, names: dict[str, str], builder: RecordBuilder) -> None:
+def _read_parquet(path: Path, table: Any, names: dict[str, str], builder: RecordBuilder) -> None:
     """Reads one interaction per row, in batches; messages count rows from 1."""
     import polars as pl
 
     with _parquet_errors(path):
-        table = _scan_parquet(path).select(*names.values())
+        table = table.select(pl.col(name).alias(role) for role, name in names.items())
         n_rows = table.select(pl.len()).collect().item()
         for start in range(0, n_rows, _PARQUET_ROWS):
-            frame = table.slice(start, _PARQUET_ROWS).collect()
-            builder.add(
-                {role: frame[name] for role, name in names.items()},
-                lambda row, start=start: f"{path}: row {start + row + 1}",
-            )
+            batch = table.slice(start, _PARQUET_ROWS).collect().to_dict()
+            builder.add(batch, lambda row, start=start: f"{path}: row {start + row + 1}")

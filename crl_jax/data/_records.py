@@ -14,15 +14,7 @@ from ._values import Column, InvalidValue, parse_ratings, parse_times
 
 
 class Records(NamedTuple):
-    """Interactions of one file or table in their original order.
-
-    Attributes:
-      origin: File or dataset, for messages.
-      users: Distinct valid user ids, and the code of each interaction into them.
-      items: Likewise.
-      ratings: Finite float32 ``[n]``, or None.
-      timestamps: Finite int64 or float64 ``[n]``, or None.
-    """
+    """Interactions of one file in their order; ids are distinct ids and the codes into them."""
 
     origin: str
     users: tuple[_ids.Names, Shaped[np.ndarray, " n"]]
@@ -32,12 +24,7 @@ class Records(NamedTuple):
 
 
 class RecordBuilder:
-    """Collects the columns of one source, batch by batch.
-
-    Args:
-      origin: File or dataset, for messages.
-      names: Column names by role ("user", "item" and perhaps "rating" and "time").
-    """
+    """Collects the columns of one source, whose names are given by role, batch by batch."""
 
     def __init__(self, origin: str, names: Mapping[str, str]) -> None:
         self._origin, self._names = origin, names
@@ -45,15 +32,7 @@ class RecordBuilder:
         self._numbers: dict[str, list[np.ndarray]] = {"rating": [], "time": []}
 
     def add(self, columns: Mapping[str, Column], where: Callable[[int], str]) -> None:
-        """Adds one batch.
-
-        Args:
-          columns: Values by role.
-          where: Function from a row index of the batch to the place that messages give.
-
-        Raises:
-          DataError: If a value cannot be converted.
-        """
+        """Adds one batch by role; ``where`` names the place of a row in messages."""
         for role, column in columns.items():
             try:
                 if role in self._encoders:
@@ -88,14 +67,7 @@ class RecordBuilder:
 def to_interactions(
     logs: Sequence[tuple[str, Sequence[Records]]], *, min_rating: int | float | None = None
 ) -> list[Interactions]:
-    """Converts logs, each with its display name and files, to interactions with shared ids.
-
-    With ``min_rating``, lower ratings are removed after repeated interactions are dropped; the
-    vocabularies stay.
-
-    Raises:
-      DataError: If a log is empty, or only some of its files have ratings or timestamps.
-    """
+    """Converts logs, each a display name and its files, to interactions with shared ids."""
     for origin, files in logs:
         if not any(len(file.users[1]) for file in files):
             raise DataError(f"{origin}: expected interactions, got none.")

@@ -9,8 +9,6 @@ from numpy.typing import ArrayLike
 
 from ._errors import DataError
 
-_TEST_FRACTION = 0.2
-
 
 def sample_test_mask(
     labels: Int32[np.ndarray, " n"],
@@ -29,7 +27,7 @@ def sample_test_mask(
     Raises:
       DataError: If no class has two examples.
     """
-    fraction = _TEST_FRACTION if fraction is None else fraction
+    fraction = 0.2 if fraction is None else fraction
     order = np.random.default_rng(seed).permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]
     mask = np.zeros(len(labels), bool)
@@ -75,11 +73,7 @@ def check_same_classes(split: Split) -> None:
 
 
 def as_index(index: ArrayLike) -> Shaped[np.ndarray, " k"]:
-    """Converts integer indices or a boolean mask to an array that can index another.
-
-    Raises:
-      ValueError: If ``index`` is neither.
-    """
+    """Converts integer indices or a boolean mask to an array; ValueError for others."""
     index = np.asarray(index)
     if index.ndim != 1 or (index.size and index.dtype.kind not in "iub"):
         raise ValueError(
@@ -90,21 +84,11 @@ def as_index(index: ArrayLike) -> Shaped[np.ndarray, " k"]:
 
 
 def as_read_only(name: str, array: Any, dtype: Any, ndim: int) -> np.ndarray:
-    """Returns ``array`` if it is read-only, otherwise a read-only copy.
-
-    Args:
-      name: Name of the argument, for messages.
-      array: The array.
-      dtype: Expected type, or a tuple of alternatives.
-      ndim: Expected number of dimensions.
-
-    Raises:
-      ValueError: If the type or the number of dimensions differs.
-    """
+    """Returns a read-only array, perhaps a copy; ValueError for another type or dimension."""
     array = np.asarray(array)
-    dtypes = dtype if isinstance(dtype, tuple) else (dtype,)
-    if array.ndim != ndim or array.dtype not in dtypes:
-        expected = " or ".join(np.dtype(x).name for x in dtypes)
+    dtypes = [np.dtype(x) for x in (dtype if isinstance(dtype, tuple) else (dtype,))]
+    if array.ndim != ndim or array.dtype.type not in [x.type for x in dtypes]:
+        expected = " or ".join(x.name for x in dtypes)
         raise ValueError(
             f"`{name}` must have {ndim} dimensions and be of {expected}, "
             f"got shape {array.shape} of {array.dtype}."

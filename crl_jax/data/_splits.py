@@ -8,10 +8,11 @@ ids are sampled differently under the same seed.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Bool, Int64
+from jaxtyping import Int64
 
 from .._checks import check_range
 from . import _ids
@@ -42,11 +43,12 @@ def split_by_ratio(
     Raises:
       ValueError: If ``test`` leaves its range or one part would be empty.
     """
+    rng = np.random.default_rng((_TEST, seed))
     if per_user:
         check_range("test", test, 0, 1, low_open=True, high_open=True)
-        return _split_by_mask(data, lambda x: _sample_per_user(x, test, _generator(_TEST, seed)))
+        return _split_at(data, lambda x: _sample_per_user(x, test, rng))
     size = _size("test", test, len(data))
-    return _split_by_mask(data, lambda x: _sample(len(x), size, _generator(_TEST, seed)))
+    return _split_at(data, lambda x: _sample(len(x), size, rng))
 
 
 def split_top_rated(
@@ -64,8 +66,7 @@ def split_top_rated(
       top_rating: Rating to sample from; by default the highest.
 
     Returns:
-      A split without a validation part. Users left without a training interaction are
-      counted in a :class:`DataWarning`.
+      As :func:`split_by_ratio`.
 
     Raises:
       ValueError: If there are no ratings, or fewer than two have the top one.
@@ -79,13 +80,10 @@ def split_top_rated(
     n_top = int(np.sum(data.ratings == top))
     if n_top < 2:
         raise ValueError(f"`top_rating` must occur at least twice, got {n_top} of {top}.")
-
-    def half(ordered: Interactions) -> Bool[np.ndarray, " n"]:
-        mask = ordered.ratings == top
-        mask[mask] = _sample(n_top, n_top // 2, _generator(_TEST, seed))
-        return mask
-
-    return _split_by_mask(data, half)
+    rng = np.random.default_rng((_TEST, seed))
+    return _split_at(
+        data, lambda x: np.flatnonzero(x.ratings == top)[_sample(n_top, n_top // 2, rng)]
+    )
 
 
 def union(first: Interactions, *others: Interactions) -> Interactions:
@@ -137,15 +135,14 @@ def split_by_time(data: Interactions, *, test: float = 0.2) -> Split:
       test: Fraction of the test part, in (0, 1).
 
     Returns:
-      A split without a validation part. Users left without a training interaction are
-      counted in a :class:`DataWarning`.
+      As :func:`split_by_ratio`.
 
     Raises:
       ValueError: If there are no timestamps, ``test`` leaves its range or one part would
         be empty.
     """
     size = _size("test", test, len(data))
-    return _split_by_mask(data, lambda x: _latest(x, size))
+    return _split_at(data, lambda x: _latest(x, size))
 
 
 def leave_k_out(data: Interactions, *, k: int = 1, seed: int | None = None) -> Split:
@@ -166,8 +163,8 @@ def leave_k_out(data: Interactions, *, k: int = 1, seed: int | None = None) -> S
       ValueError: If ``k`` < 1, if ``seed`` is None and there are no timestamps, or if no
         user has more than k interactions.
     """
-    rng = None if seed is None else _generator(_TEST, seed)
-    return _split_by_mask(data, lambda x: _last_k(x, "k", k, rng))
+    rng = None if seed is None else np.random.default_rng((_TEST, seed))
+    return _split_at(data, lambda x: _last_k(x, "k", k, rng))
 
 
 def with_validation(
@@ -204,19 +201,16 @@ def with_validation(
     split = split_or_data if isinstance(split_or_data, Split) else Split(split_or_data)
     if split.valid is not None:
         raise ValueError("`split_or_data` must not have a validation part already.")
-    data, rng = split.train, _generator(_VALID, seed)
-    match how:
-        case "ratio":
-            size = _size("valid", valid, len(data))
-            cut = _split_by_mask(data, lambda x: _sample_except_one_per_user(x, size, rng))
-        case "time":
-            size = _size("valid", valid, len(data))
-            cut = _split_by_mask(data, lambda x: _latest(x, size))
-        case "leave_k_out":
-            sampler = None if data.timestamps is not None else rng
-            cut = _split_by_mask(data, lambda x: _last_k(x, "valid", valid, sampler))
-        case _:
-            raise ValueError(f"`how` must be ratio, time or leave_k_out, got {how!r}.")
+    data, rng = split.train, np.random.default_rng((_VALID, seed))
+    if how == "leave_k_out":
+        sampler = None if data.timestamps is not None else rng
+        cut = _split_at(data, lambda x: _last_k(x, "valid", valid, sampler))
+    elif how in ("ratio", "time"):
+        size = _size("valid", valid, len(data))
+        select = _latest if how == "time" else partial(_sample_except_one_per_user, rng=rng)
+        cut = _split_at(data, lambda x: select(x, size))
+    else:
+        raise ValueError(f"`how` must be ratio, time or leave_k_out, got {how!r}.")
     return Split(train=cut.train, valid=cut.test, test=split.test)
 
 
@@ -261,10 +255,6 @@ def k_core(data: Interactions, k: int, *, item_k: int | None = None) -> Interact
     )
 
 
-def _generator(purpose: int, seed: int) -> np.random.Generator:
-    return np.random.default_rng((purpose, seed))
-
-
 def _size(name: str, fraction: float, n: int) -> int:
     check_range(name, fraction, 0, 1, low_open=True, high_open=True)
     size = round(fraction * n)
@@ -273,106 +263,88 @@ def _size(name: str, fraction: float, n: int) -> int:
     return size
 
 
-def _sample(n: int, size: int, rng: np.random.Generator) -> Bool[np.ndarray, " n"]:
-    mask = np.zeros(n, bool)
-    mask[rng.choice(n, size, replace=False, shuffle=False)] = True
-    return mask
+def _sample(n: int, size: int, rng: np.random.Generator) -> Int64[np.ndarray, " k"]:
+    return rng.choice(n, size, replace=False, shuffle=False)
 
 
 def _sample_per_user(
     data: Interactions, fraction: float, rng: np.random.Generator
-) -> Bool[np.ndarray, " n"]:
+) -> Int64[np.ndarray, " k"]:
     counts = np.minimum(np.rint(fraction * data.degrees), np.maximum(data.degrees - 1, 0))
-    order = np.lexsort((rng.random(len(data)), data.users))
-    mask = np.zeros(len(data), bool)
-    mask[order] = np.arange(len(data)) - data.indptr[data.users] < counts[data.users]
-    if not mask.any():
+    if not counts.any():
         raise ValueError(f"`test` = {fraction} selects no interaction of any user.")
-    return mask
+    order = np.lexsort((rng.random(len(data)), data.users))  # users keep their CSR segments
+    return order[np.arange(len(data)) - data.indptr[data.users] < counts[data.users]]
 
 
 def _sample_except_one_per_user(
     data: Interactions, size: int, rng: np.random.Generator
-) -> Bool[np.ndarray, " n"]:
-    n = len(data)
-    order = rng.permutation(n)
+) -> Int64[np.ndarray, " k"]:
+    order = rng.permutation(len(data))
     # Assignment keeps the last of several values: each user's first position in `order`.
     first = np.full(data.n_users, -1)
-    first[data.users[order][::-1]] = np.arange(n - 1, -1, -1)
-    reserved = np.zeros(n, bool)
-    reserved[first[first >= 0]] = True
-    free = order[~reserved]
+    first[data.users[order][::-1]] = np.arange(len(data))[::-1]
+    free = np.delete(order, first[first >= 0])
     warn_if(
         max(0, size - len(free)),
         "the validation part lacks {n} interactions, which are the last of their users",
     )
-    mask = np.zeros(n, bool)
-    mask[free[:size]] = True
-    if not mask.any():
+    if not len(free):
         raise ValueError(
             "`data` must have a user with several interactions, got one interaction per user."
         )
-    return mask
+    return free[:size]
 
 
-def _latest(data: Interactions, size: int) -> Bool[np.ndarray, " n"]:
+def _latest(data: Interactions, size: int) -> Int64[np.ndarray, " k"]:
     if data.timestamps is None:
         raise ValueError("`data` must have timestamps for a split by time.")
-    mask = np.zeros(len(data), bool)
-    mask[np.argsort(data.timestamps, kind="stable")[-size:]] = True
-    return mask
+    return np.argsort(data.timestamps, kind="stable")[-size:]
 
 
 def _last_k(
     data: Interactions, name: str, k: int | float, rng: np.random.Generator | None
-) -> Bool[np.ndarray, " n"]:
+) -> Int64[np.ndarray, " k"]:
     if k < 1 or k != int(k):
         raise ValueError(f"`{name}` must be an integer of at least 1, got {k}.")
-    if rng is not None:
-        rank = rng.permutation(len(data))
-    elif data.timestamps is not None:
-        rank = data.timestamps
-    else:
+    rank = data.timestamps if rng is None else rng.permutation(len(data))
+    if rank is None:
         raise ValueError("`data` must have timestamps; pass `seed` to sample at random.")
-    order = np.lexsort((rank, data.users))  # users keep their CSR segments
-    from_end = data.indptr[1:][data.users] - np.arange(len(data))
-    selected = (from_end <= k) & (data.degrees > k)[data.users]
     short = int(np.sum((data.degrees > 0) & (data.degrees <= k)))
     warn_if(short, f"{{n}} users have no more than {int(k)} interactions and keep them all")
-    mask = np.zeros(len(data), bool)
-    mask[order[selected]] = True
-    if not mask.any():
+    if not (data.degrees > k).any():
         raise ValueError(f"No user has more than {int(k)} interactions to leave {int(k)} out.")
-    return mask
+    order = np.lexsort((rank, data.users))  # users keep their CSR segments
+    from_end = data.indptr[1:][data.users] - np.arange(len(data))
+    return order[(from_end <= k) & (data.degrees > k)[data.users]]
 
 
-def _split_by_mask(
-    data: Interactions, select: Callable[[Interactions], Bool[np.ndarray, " n"]]
+def _split_at(
+    data: Interactions, select: Callable[[Interactions], Int64[np.ndarray, " k"]]
 ) -> Split:
-    """Splits off the test part that ``select`` returns for the interactions in id order."""
+    """Splits off the test part, whose positions ``select`` returns for data in id order."""
     ordered, order = _sort_by_ids(data)
     mask = np.zeros(len(data), bool)
-    mask[order] = select(ordered)
+    mask[order[select(ordered)]] = True
     split = Split(train=data.select(~mask), test=data.select(mask))
     emptied = int(np.sum((data.degrees > 0) & (split.train.degrees == 0)))
     warn_if(emptied, "{n} users have no interaction left in training")
     return split
 
 
-def _sort_by_ids(data: Interactions) -> tuple[Interactions, Int64[np.ndarray, " n"] | slice]:
+def _sort_by_ids(data: Interactions) -> tuple[Interactions, Int64[np.ndarray, " n"]]:
     """Returns the interactions with vocabularies in id order, and their positions in ``data``."""
     users, items = _ids.id_ranks(data.user_ids), _ids.id_ranks(data.item_ids)
     if all(np.all(ranks[1:] > ranks[:-1]) for ranks in (users, items)):
-        return data, slice(None)
+        return data, np.arange(len(data))
     row, column = users[data.users], items[data.items]
     order = np.argsort(row * data.n_items + column)
     degrees = np.bincount(row, minlength=data.n_users)
     ordered = Interactions(
-        indptr=np.concatenate(([0], np.cumsum(degrees))),
-        items=column[order].astype(np.int32),
-        user_ids=data.user_ids[np.argsort(users)],
-        item_ids=data.item_ids[np.argsort(items)],
-        ratings=None if data.ratings is None else data.ratings[order],
-        timestamps=None if data.timestamps is None else data.timestamps[order],
+        np.concatenate(([0], np.cumsum(degrees))),
+        column[order].astype(np.int32),
+        data.user_ids[np.argsort(users)],
+        data.item_ids[np.argsort(items)],
+        *(None if x is None else x[order] for x in (data.ratings, data.timestamps)),
     )
     return ordered, order

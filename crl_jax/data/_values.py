@@ -24,13 +24,7 @@ _DECIMAL_COMMA = re.compile(r"\s*-?\d+,\d{1,2}\s*")
 
 
 class InvalidValue(ValueError):
-    """Value of a column that cannot be converted.
-
-    Attributes:
-      index: Its position in the column.
-      expected: Noun phrase for the message.
-      value: The value itself.
-    """
+    """A value, its position in a column, and a noun phrase for what was expected."""
 
     def __init__(self, index: int, expected: str, value: object) -> None:
         super().__init__(f"expected {expected}, got {value!r}")
@@ -47,14 +41,7 @@ def import_polars(what: str) -> Any:
 
 
 def parse_ids(column: Column) -> Int64[np.ndarray, " n"] | list[str]:
-    """Converts ids to an array if all are non-negative integers of int64, otherwise to text.
-
-    Integers of any type, whole floats, ``Decimal``, text, UTF-8 bytes and ``UUID`` are accepted.
-    Floats must be small enough to represent each integer (2**24 in float32, 2**53 in float64).
-
-    Raises:
-      InvalidValue: If a value is missing, negative or of another type. Text is not checked.
-    """
+    """Converts ids to int64 if all are non-negative integers, else to text, not checked."""
     column = _from_series(column)
     if isinstance(column, np.ndarray) and column.dtype.kind in "iuf":
         if column.dtype.kind == "f":
@@ -104,14 +91,7 @@ def parse_ratings(column: Column) -> Float32[np.ndarray, " n"]:
 
 
 def parse_times(column: Column) -> Shaped[np.ndarray, " n"]:
-    """Converts numbers and dates to int64, or to float64 if one is not whole.
-
-    Dates become seconds since 1970; dates without a time zone are taken as UTC. Text may be a
-    number or a date of ISO 8601, with or without a trailing " UTC".
-
-    Raises:
-      InvalidValue: If a value is missing, not finite, or neither a number nor a date.
-    """
+    """Converts numbers and dates to finite int64, or to float64 if one is not whole."""
     column, expected = _from_series(column), "a finite number or an ISO date"
     if isinstance(column, np.ndarray) and column.dtype.kind == "M":
         _reject(column, np.isnat(column), "a date")
