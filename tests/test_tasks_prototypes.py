@@ -23,7 +23,7 @@ from views import (
 )
 
 from crl_jax import losses, train
-from crl_jax.tasks import PCL, LabelledExamples, MoCo, _kmeans
+from crl_jax.tasks import PCL, LabelledExamples, MoCo, _pcl
 from crl_jax.train import TrainConfig
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
@@ -33,7 +33,7 @@ PCL = PCL(
     clusters=(4,), warm_up=1, n_iterations=5, block_size=20,
 )  # fmt: skip
 spherical_kmeans = jax.jit(
-    _kmeans.spherical_kmeans, static_argnames=("k", "n_iterations", "block_size")
+    _pcl.spherical_kmeans, static_argnames=("k", "n_iterations", "block_size")
 )  # fmt: skip
 
 

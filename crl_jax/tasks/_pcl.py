@@ -122,7 +122,7 @@ class PCL(MoCo):
         def cluster(_: Any) -> tuple[Clustering, ...]:
             features = self._target_features(model_state.moco)
             return tuple(
-                _spherical_kmeans(
+                spherical_kmeans(
                     # Streams 0 and 1 of an epoch are its order and its batches.
                     jax.random.fold_in(key, 2 + i), features, k,
                     n_iterations=self.n_iterations, block_size=self.block_size,
@@ -188,8 +188,13 @@ class PCL(MoCo):
         )  # fmt: skip
 
 
-def _spherical_kmeans(
-    key: Key[Array, ""], x: Float[Array, "n dim"], k: int, *, n_iterations: int, block_size: int
+def spherical_kmeans(
+    key: Key[Array, ""],
+    x: Float[Array, "n dim"],
+    k: int,
+    *,
+    n_iterations: int = 20,
+    block_size: int = 1024,
 ) -> Clustering:
     r"""K-means with cosine similarity, initialized by ``k`` distinct examples.
 

@@ -67,10 +67,11 @@ class SimCLR(ScoreTask, TwoViewTask):
         views, variables = self.encode_views(params, model_state, batch.first, batch.second)
         scores = view_scores(*views)
         ctx = both_views(ctx)
-        real = ctx.where[:, None] & ctx.where[None, :]  # padding is not a negative
+        # Padding is not a negative.
+        where = scores.where & (ctx.where[:, None] & ctx.where[None, :])
         labels = None if batch.labels is None else jnp.tile(batch.labels, 2)
         classes = class_masks(labels, labels)
-        inputs = LossInputs(scores.pos, scores.neg, scores.where & real, classes)
+        inputs = LossInputs(scores.pos, scores.neg, where, classes)
         return self.state_loss(inputs, model_state, variables, ctx)
 
 

@@ -216,27 +216,31 @@ def _gradient(
     batch: Any,
     ctx: StepContext,
 ) -> tuple[Any, Any, _Sums]:
-    """Gradient of the loss of ``prepare(values)``, ``model_state`` and sums of the metrics."""
+    """Gradient of the loss of ``prepare(values)``, ``model_state`` and metrics."""
 
     def loss_fn(values: Any) -> tuple[Array, Any]:
         loss, (model_state, metrics) = task.loss(prepare(values), state.model_state, batch, ctx)
         return loss, (model_state, {"loss": loss, **metrics})
 
     grads, (model_state, metrics) = jax.grad(loss_fn, has_aux=True)(values)
-    # Sums over examples instead of means; 0 if there are no examples.
-    sums = {k: jnp.where(ctx.n > 0, x.astype(jnp.float32) * ctx.n, 0) for k, x in metrics.items()}
-    return grads, model_state, sums
+    return grads, model_state, metrics
+
+
+def _sums(metrics: dict[str, Array], n: Float[Array, ""]) -> _Sums:
+    """Converts means over examples to sums; 0 if there are no examples."""
+    return {k: jnp.where(n > 0, x.astype(jnp.float32) * n, 0) for k, x in metrics.items()}
 
 
 def _dense_gradient(
     task: Task, config: TrainConfig, state: State, batch: Any, ctx: StepContext
 ) -> tuple[Any, Any, _Sums]:
-    """:func:`_gradient` with respect to all parameters."""
+    """:func:`_gradient` with respect to all parameters, and sums of the metrics."""
 
     def cast(params: Any) -> Any:
         return params if config.compute_dtype is None else cast_floats(params, config.compute_dtype)
 
-    return _gradient(task, state, cast, state.params, batch, ctx)
+    grads, model_state, metrics = _gradient(task, state, cast, state.params, batch, ctx)
+    return grads, model_state, _sums(metrics, ctx.n)
 
 
 def _accumulated_gradient(
@@ -287,8 +291,9 @@ def _row_update(
     gathered, states = zip(*(gather(rule, *each, state.step) for each in zip(tables, states, ids)))
     relocated = task.relocate(batch, tree.unflatten([each.inverse for each in gathered]))
     values = [each.rows for each in gathered]
-    grads, model_state, sums = _gradient(task, state, tree.unflatten, values, relocated, ctx)
+    grads, model_state, metrics = _gradient(task, state, tree.unflatten, values, relocated, ctx)
     scattered = [scatter(rule, *each, state.step) for each in zip(tables, states, gathered, grads)]
     params, opt_state = (tree.unflatten(column) for column in zip(*scattered))
     model_state = task.after_update(params, model_state)
-    return State(state.step + 1, state.key, params, opt_state, model_state), sums
+    after = State(state.step + 1, state.key, params, opt_state, model_state)
+    return after, _sums(metrics, ctx.n)
