@@ -116,7 +116,9 @@ def test_a_sampler_takes_one_file_and_one_line():
 
 def test_an_encoder_takes_one_file_and_one_line():
     narrow = entry("encoders", "NARROW")
-    values = settle("kind", with_flags(KindOptions, "kind", {"margin": narrow})(), {"margin": narrow})
+    values = settle(
+        "kind", with_flags(KindOptions, "kind", {"margin": narrow})(), {"margin": narrow}
+    )
     log = Interactions.from_arrays([0, 1, 2, 0], [0, 0, 0, 1])
     made = narrow.make(log, dim=8, similarity="cosine", **values)
     assert made == models.MatrixFactorization(3, 2, 4, similarity="cosine")
@@ -124,7 +126,9 @@ def test_an_encoder_takes_one_file_and_one_line():
 
 def test_a_contrast_takes_one_file_and_one_line():
     damped = entry("contrasts", "DAMPED")
-    values = settle("kind", with_flags(KindOptions, "kind", {"margin": damped})(), {"margin": damped})
+    values = settle(
+        "kind", with_flags(KindOptions, "kind", {"margin": damped})(), {"margin": damped}
+    )
     assert values == {"contrast_weight": 0.2, "contrast_temperature": 0.2, "damping": 0.5}
     log = Interactions.from_arrays([0, 1, 2, 0], [0, 0, 0, 1])
     encoder = models.LightGCN.from_interactions(log, 4, 2)

@@ -3,8 +3,9 @@
 The references are the formulas as printed, in float64 and without any care for overflow;
 they share nothing with the code under test.
 
-A new loss takes its formula and a :class:`Case` in ``LOSSES``. A new hyper-parameter takes values
-in ``EDGES`` and ``BAD``. The groups below ``LOSSES`` name the losses that are exceptions.
+A new loss takes its formula and a :class:`Case` in ``LOSSES``. Its hyper-parameters are tested at
+the ends of the ranges that its signature declares, and beyond. The groups below ``LOSSES`` name the
+losses that are exceptions.
 """
 
 import inspect
@@ -25,10 +26,10 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 from programs import as_users_do, quick_jit
 
-from crl_jax import losses
+from crl_jax import hyperparams, losses
 from crl_jax._hyperparams import Temperature, check_arguments
 from crl_jax._reduce import masked_mean
-from crl_jax.losses._common import finish, lead, prepare, row_mean
+from crl_jax.losses._common import finish, margins, prepare, row_mean
 
 
 def mean(values, m):
@@ -213,7 +214,7 @@ def exponential(
 ):
     """No loss of the library. It stands for those that overflow."""
     a = prepare(pos, neg, temperature=temperature, where=where, weights=weights)
-    return finish(row_mean(jnp.exp(-lead(a, a.neg)), a.where), a, reduce_fn)
+    return finish(row_mean(jnp.exp(-margins(a, a.neg)), a.where), a, reduce_fn)
 
 
 PRIOR = dict(tau_plus=0.1)
@@ -720,36 +721,50 @@ scores = st.one_of(
     st.floats(-1e4, 1e4, width=32),
 )
 EDGES = {
-    "tau_plus": [0.0, 1e-30, 1e-7, 0.1, 0.5, 0.9, 0.9999999],
-    "alpha": [0.5, 0.7, 0.9999999, 1.0],
-    "beta": [0.5, 0.75, 0.9999999, 1.0],
-    "floor": [0.0, 1e-30, 1e-2, 1.0],
     "min_score": [-np.inf, -1e4, -1.0, 0.0],
-    "rho": [0.0, 0.5, 1.0],
-    "balance": [0.0, 0.5, 1.0],
-    "margin": [0.0, 1.0, 1e4],
-    "repulsion": [0.0, 1.0, 1e4],
-    "pos_temperature": [1e-2, 1.0, 1e4],
     "ratio": [1e-30, 1.0, 1e30],
-    "drop_rate": [0.0, 0.5, 1.0],
-    "exponent": [0.0, 1e-30, 1.0, 1e4],
-    "bias": [-1e4, -10.0, 0.0, 1e4],
 }
+"""Values of hyper-parameters for which those of :func:`inside` would overflow float32."""
+
+
+def inside(limits):
+    """Values in a range: its ends, or up to 1e4, and some between."""
+    low = max(limits.low, -1e4) + (1e-2 if limits.low_open and limits.low == 0 else 0)
+    high = min(limits.high, 1e4)
+    if limits.high_open and high == limits.high:
+        high = float(np.nextafter(np.float32(high), np.float32(low)))
+    between = [x for x in (1e-30, 1e-7, 0.1, 0.75, 1.0) if low < x < high]
+    return [low, *between, high]
+
+
+def beyond(limits):
+    """Values outside a range, after rounding to float32 at the latest."""
+    found = [np.nan]
+    if np.isfinite(limits.low):
+        found += [limits.low - 0.1, *([limits.low, limits.low + 1e-46] if limits.low_open else [])]
+    elif limits.low_open:
+        found += [-np.inf, -1e39]
+    if np.isfinite(limits.high):
+        found += [limits.high, limits.high - 1e-8] if limits.high_open else [limits.high + 0.1]
+    elif limits.high_open:
+        found += [np.inf, 1e39]
+    return found
 
 
 @pytest.mark.parametrize("name", FINITE)
 @given(st.data())
 @settings(max_examples=12, deadline=None)
 def test_always_finite(name, data):
-    _, _, hyper, n_extra, _ = LOSSES[name]
+    fn, _, hyper, n_extra, _ = LOSSES[name]
+    declared = hyperparams(fn)
     # Eight anchors, four times over, each with hyper-parameters of its own.
     few = data.draw(hnp.arrays(np.float32, (8, 6 + n_extra), elements=scores))
     pos, neg = np.split(np.tile(few, (4, 1)), [1 + n_extra], axis=1)
     t = data.draw(st.sampled_from([0.01, 1.0, 100.0]))
     point = {}
     for k in hyper:
-        assert k in EDGES, f"EDGES has no values of {k}"
-        drawn = data.draw(st.lists(st.sampled_from(EDGES[k]), min_size=8, max_size=8))
+        values = EDGES.get(k) or inside(declared[k].range)
+        drawn = data.draw(st.lists(st.sampled_from(values), min_size=8, max_size=8))
         point[k] = drawn[0] if k == "drop_rate" else np.tile(drawn, 4)
     value, gradient = value_and_all_gradients(name)(pos, neg, True, point, t)
     assert_finite((value, gradient))
@@ -757,38 +772,12 @@ def test_always_finite(name, data):
         assert value >= 0
 
 
-BAD = {
-    "temperature": [0.0, -1.0, np.nan, 1e-40],  # the last is 0 to float32's computations
-    "pos_temperature": [0.0, -1.0, np.nan, 1e-40],
-    "tau_plus": [-0.1, 1.0, 1 - 1e-8],  # rounds to 1
-    "alpha": [0.4, 1.1],
-    "floor": [-0.1, 1.1],
-    "min_score": [np.inf, np.nan],
-    "rho": [-0.1, 1.1],
-    "balance": [-0.1, 1.1],
-    "margin": [-0.1, np.inf],
-    "repulsion": [-0.1, np.inf, 1e39],
-    "ratio": [0.0, np.inf, 1e-40],
-    "drop_rate": [-0.1, 1.1, np.nan],
-    "exponent": [-0.1, np.inf, 1e39],
-    "bias": [-np.inf, np.inf, np.nan, 1e39],
-    "pos_concentration": [0.0, np.nan, 1e-40],
-    "neg_concentration": [0.0, np.nan, 1e-40],
-    "pos_log_noise": [-np.inf, np.nan],
-    "neg_log_noise": [-np.inf, np.nan],
-}
-
-
 @each_loss
 def test_range_errors_name_the_argument(fn, ref, hyper, n_extra, arrays, data):
-    takes = inspect.signature(fn).parameters
-    bad = dict(BAD)
-    if "beta" in takes:
-        bad["beta"] = [-0.1, 0.4][fn is losses.bayesian_contrastive :][:1]
-    missing = hyper.keys() - bad.keys()
-    assert not missing, f"BAD has no values of {missing}"
-    for name in bad.keys() & takes.keys():
-        for value in bad[name]:
+    declared = hyperparams(fn)
+    assert hyper.keys() | {"temperature"} <= declared.keys()
+    for name, of in declared.items():
+        for value in beyond(of.range) if of.range else ():
             call = partial(fn, **data | hyper | {name: value})
             for run_it in (call, partial(jax.eval_shape, call)):  # a number is one in jit, too
                 with pytest.raises(ValueError, match=f"`{name}` must lie in"):

@@ -83,7 +83,9 @@ def prepare(
     return Anchors(pos, extra, neg, where, where_pos, kept, temperature, weights)
 
 
-def beside(name: str, value: Any, like: Array, where: Array | None, *, fill: float = 0.0) -> Array:
+def broadcast_like(
+    name: str, value: Any, like: Array, where: Array | None, *, fill: float = 0.0
+) -> Array:
     """Broadcasts ``value`` to the shape and dtype of ``like``; ``fill`` where masked."""
     value = jnp.broadcast_to(per_anchor(name, value, like.shape, like.dtype), like.shape)
     return value if where is None else jnp.where(where, value, fill)
@@ -111,7 +113,7 @@ def different_pairs(shape: tuple[int, ...], where: Array | None) -> Array:
     return pairs if where is None else pairs & where[..., None, :] & where[..., :, None]
 
 
-def lead(anchors: Anchors, others: Array) -> Array:
+def margins(anchors: Anchors, others: Array) -> Array:
     """Margins ``(pos - others) / temperature``, shape ``[*batch, n]``."""
     return (anchors.pos[..., None] - others) / anchors.temperature
 

@@ -16,7 +16,7 @@ from .._reduce import ReduceFn, masked_mean
 from . import _estimators
 from ._common import (
     Anchors,
-    beside,
+    broadcast_like,
     different_pairs,
     finish,
     per_anchor_loss,
@@ -340,8 +340,10 @@ def proto_nce(
     0.3899
     """
     a = prepare(pos, neg, temperature, where, weights)
-    own = a.pos / beside("pos_concentration", pos_concentration, a.pos, a.kept, fill=1.0)
-    others = a.neg / beside("neg_concentration", neg_concentration, a.neg, a.where, fill=1.0)
+    own = a.pos / broadcast_like("pos_concentration", pos_concentration, a.pos, a.kept, fill=1.0)
+    others = a.neg / broadcast_like(
+        "neg_concentration", neg_concentration, a.neg, a.where, fill=1.0
+    )
     log_g = log_sum_exp(others / a.temperature, where=a.where)
     return finish(softplus(log_g - own / a.temperature), a, reduce_fn)
 
@@ -498,8 +500,6 @@ def supervised_contrastive(
     1.0460
     0.4933
     """
-    if denominator not in ("all", "own"):
-        raise ValueError(f'`denominator` must be "all" or "own", got {denominator!r}.')
     a = prepare(pos, neg, temperature, where, weights, many_positives=True, where_pos=where_pos)
     log_g = _estimators.biased_log_sum(a.neg, temperature=a.temperature, where=a.where)
     positives = a.pos / a.temperature

@@ -12,7 +12,7 @@ from .._checks import check_shape
 from .._hyperparams import Temperature, check_arguments, expand_anchor_axis, per_anchor
 from .._reduce import ReduceFn, count_kept, masked_mean
 from ..weights import reliability_weights, small_loss_weights
-from ._common import Anchors, beside, finish, lead, per_anchor_loss, prepare, row_mean
+from ._common import Anchors, broadcast_like, finish, margins, per_anchor_loss, prepare, row_mean
 from ._logspace import log_debiased, log_mean_sigmoid, softplus
 
 
@@ -59,7 +59,7 @@ def bpr(
     0.6437
     """
     a = prepare(pos, neg, temperature, where, weights)
-    return finish(row_mean(softplus(-lead(a, a.neg)), a.where), a, reduce_fn)
+    return finish(row_mean(softplus(-margins(a, a.neg)), a.where), a, reduce_fn)
 
 
 @per_anchor_loss
@@ -151,11 +151,11 @@ def debiased_pairwise(
     tau_plus = per_anchor("tau_plus", tau_plus, batch, dtype)
     floor = per_anchor("floor", floor, batch, dtype)
 
-    log_mixed = log_mean_sigmoid(lead(a, a.neg), a.where)
+    log_mixed = log_mean_sigmoid(margins(a, a.neg), a.where)
     if a.extra is None:
         log_false = jnp.asarray(np.log(0.5), dtype)
     else:
-        log_false = log_mean_sigmoid(lead(a, a.extra), None)
+        log_false = log_mean_sigmoid(margins(a, a.extra), None)
     log_true = log_debiased(log_mixed, log_false, tau_plus)
 
     # Relative to log_mixed: with floor = 0, the smallest float would clip BPR losses near 100.
@@ -199,7 +199,7 @@ def triplet_margin(
     """
     a = prepare(pos, neg, temperature, where, weights)
     margin = expand_anchor_axis(per_anchor("margin", margin, a.pos.shape, a.pos.dtype))
-    return finish(row_mean(jnp.maximum(margin - lead(a, a.neg), 0), a.where), a, reduce_fn)
+    return finish(row_mean(jnp.maximum(margin - margins(a, a.neg), 0), a.where), a, reduce_fn)
 
 
 @per_anchor_loss
@@ -334,7 +334,7 @@ def gbpr(
     agreed = row_mean(jnp.where(keep, jnp.asarray(group, a.pos.dtype), 0), keep)
     rho = jnp.where(jnp.any(keep, axis=-1), per_anchor("rho", rho, a.pos.shape, a.pos.dtype), 0)
     a = a._replace(pos=rho * agreed + (1 - rho) * a.pos)
-    return finish(row_mean(softplus(-lead(a, a.neg)), a.where), a, reduce_fn)
+    return finish(row_mean(softplus(-margins(a, a.neg)), a.where), a, reduce_fn)
 
 
 @per_anchor_loss
@@ -390,7 +390,7 @@ def mpr(
     if a.extra is not None:
         check_shape("pos", pos, (*neg.shape[:-1], 3))
     share = per_anchor("balance", balance, a.pos.shape, a.pos.dtype)
-    between = beside("likely", likely, a.pos, a.kept)
+    between = broadcast_like("likely", likely, a.pos, a.kept)
     spread = 0 if a.extra is None else a.extra[..., 0] - a.extra[..., 1]
     ahead = share * (a.pos - between) + (1 - share) * (between - spread)
     by = ahead[..., None] - expand_anchor_axis(1 - share) * a.neg
@@ -492,8 +492,10 @@ def nce(
     else:
         k = per_anchor("ratio", ratio, a.pos.shape, a.pos.dtype)
     log_k = jnp.log(k)
-    data_noise = log_k + beside("pos_log_noise", pos_log_noise, a.pos, a.kept)
-    drawn_noise = expand_anchor_axis(log_k) + beside("neg_log_noise", neg_log_noise, a.neg, a.where)
+    data_noise = log_k + broadcast_like("pos_log_noise", pos_log_noise, a.pos, a.kept)
+    drawn_noise = expand_anchor_axis(log_k) + broadcast_like(
+        "neg_log_noise", neg_log_noise, a.neg, a.where
+    )
     missed = softplus(data_noise - a.pos / a.temperature)
     false_alarm = row_mean(softplus(a.neg / a.temperature - drawn_noise), a.where)
     return finish(missed + k * false_alarm, a, reduce_fn)
@@ -574,7 +576,7 @@ def truncated_bpr(
     0.1566
     """
     a = prepare(pos, neg, temperature, where, weights)
-    each = row_mean(softplus(-lead(a, a.neg)), a.where)
+    each = row_mean(softplus(-margins(a, a.neg)), a.where)
     return finish(_truncated(each, drop_rate, a), a, reduce_fn)
 
 
@@ -651,7 +653,7 @@ def reweighted_bpr(
     """
     a = prepare(pos, neg, temperature, where, weights)
     exponent = expand_anchor_axis(per_anchor("exponent", exponent, a.pos.shape, a.pos.dtype))
-    return finish(row_mean(_reweighted(lead(a, a.neg), exponent), a.where), a, reduce_fn)
+    return finish(row_mean(_reweighted(margins(a, a.neg), exponent), a.where), a, reduce_fn)
 
 
 def _truncated(losses: Array, drop_rate: hp.Scalar, anchors: Anchors) -> Array:

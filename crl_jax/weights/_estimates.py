@@ -72,8 +72,6 @@ def estimate_alpha(
     >>> print(estimate_alpha(pos, neg, rule="model"))
     1.0
     """
-    if rule not in ("auc", "model"):
-        raise ValueError(f"`rule` must be 'auc' or 'model', got {rule!r}.")
     check_shape("neg", neg, (*pos.shape[:-1], *neg.shape[-1:]))
     pos, neg = at_least_float32(pos, neg)
     pos, where_pos, n_pos = _kept("where_pos", pos, where_pos)
