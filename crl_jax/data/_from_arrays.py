@@ -95,7 +95,8 @@ def _open_table(x: Any) -> tuple[str, list[str], Callable[[int], Column]]:
     if isinstance(x, jax.Array):
         x = np.asarray(x)
     if isinstance(x, np.ndarray):
-        if names := list(x.dtype.names or ()):
+        if x.dtype.names is not None:
+            names = list(x.dtype.names)
             return "a structured array", names, lambda index: x[names[index]]
         if x.ndim != 2 or not 2 <= x.shape[1] <= len(ROLES):
             raise ValueError(

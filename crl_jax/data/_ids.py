@@ -42,10 +42,13 @@ class IdEncoder:
     def add(self, column: Column) -> None:
         """Adds a batch of ids that :func:`parse_ids` accepts; raises :class:`InvalidValue`."""
         ids = parse_ids(column)
-        if self._codes_of is None and isinstance(ids, list):
+        if self._codes_of is None and isinstance(ids, np.ndarray):
+            self._batches.append(_narrow(ids))
+            return
+        if self._codes_of is None:
             self._codes_of = {}
             self._batches = [self._encode_text(integers) for integers in self._batches]
-        self._batches.append(_narrow(ids) if self._codes_of is None else self._encode_text(ids))
+        self._batches.append(self._encode_text(ids))
 
     def result(self) -> tuple[Names, Shaped[np.ndarray, " n"]]:
         """Returns the distinct ids and the code of every id; the encoder is then exhausted."""

@@ -40,7 +40,7 @@ def import_polars(what: str) -> Any:
     return polars
 
 
-def parse_ids(column: Column) -> Int64[np.ndarray, " n"] | list[str]:
+def parse_ids(column: Any) -> Int64[np.ndarray, " n"] | list[str]:
     """Converts ids to int64 if all are non-negative integers, else to text, not checked."""
     column = _from_series(column)
     if isinstance(column, np.ndarray) and column.dtype.kind in "iuf":
@@ -51,18 +51,18 @@ def parse_ids(column: Column) -> Int64[np.ndarray, " n"] | list[str]:
         _reject(column, column < 0, "a non-negative id")
         if column.dtype.kind == "f" or column.max(initial=0) <= _INT64.max:
             return column.astype(np.int64, copy=False)
+    text: Any = column
     if not _is_series(column):
-        values = column.tolist() if isinstance(column, np.ndarray) else column
-        if set(map(type, values)) != {str}:
-            values = [_text(index, value) for index, value in enumerate(values)]
-        column = values if isinstance(values, list) else list(values)
-    if (integers := canonical_integers(column)) is not None:
+        text = column.tolist() if isinstance(column, np.ndarray) else list(column)
+        if set(map(type, text)) != {str}:
+            text = [_text(index, value) for index, value in enumerate(text)]
+    if (integers := canonical_integers(text)) is not None:
         return integers
-    return column if isinstance(column, list) else column.to_list()
+    return text if isinstance(text, list) else text.to_list()
 
 
-def canonical_integers(column: "list[str] | pl.Series") -> Int64[np.ndarray, " n"] | None:
-    """The ids as int64, or None unless each is an integer as Python writes it."""
+def canonical_integers(column: Any) -> Int64[np.ndarray, " n"] | None:
+    """Text, a list or a Series, as int64, or None unless each is an integer as Python writes it."""
     if _is_series(column):
         import polars as pl
 
