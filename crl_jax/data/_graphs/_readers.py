@@ -189,7 +189,7 @@ def _read_gin(origin: str, lines: list[str], folds: Sequence[_Lines]) -> RawGrap
                     f"{f' and {width} attributes' if width and width > 0 else ''} after "
                     f"the tag and their number, got {len(rest)} fields."
                 )
-            near, values = _numbers(rest[:count], int), _numbers(rest[count:], float)
+            near = _numbers(rest[:count], int)
             if near is None:
                 got = f"got {lines[row]!r:.60}"
                 raise DataError(f"{origin}:{row + 1}: expected neighbours, {got}.")
@@ -197,13 +197,14 @@ def _read_gin(origin: str, lines: list[str], folds: Sequence[_Lines]) -> RawGrap
                 raise DataError(
                     f"{origin}:{row + 1}: expected neighbours from 0 to {size - 1}, got {near}."
                 )
-            if values is None:
-                expected = f"attributes as finite numbers, got {rest[count:]}"
-                raise DataError(f"{origin}:{row + 1}: expected {expected}.")
             tags.append(tag)
             sources.extend([node] * count)
             targets.extend(start + other for other in near)
             if width:
+                values = _numbers(rest[count:], float)
+                if values is None:
+                    expected = f"attributes as finite numbers, got {rest[count:]}"
+                    raise DataError(f"{origin}:{row + 1}: expected {expected}.")
                 attributes.append(values)
         start += size
         row += 1
