@@ -83,7 +83,8 @@ def precision_recall_f1(
     per_class = _precision_recall_f1(n_hits, n_predicted, n_true)
     n_all = jnp.sum(keep, dtype=jnp.int32)  # predictions outside the range are wrong, too
     micro = _precision_recall_f1(jnp.sum(n_hits), n_all, jnp.sum(n_true))
-    return ClassScores(*per_class, *map(jnp.mean, per_class), *micro)
+    macro = jnp.mean(per_class[0]), jnp.mean(per_class[1]), jnp.mean(per_class[2])
+    return ClassScores(*per_class, *macro, *micro)
 
 
 def spearman(scores: Float[Array, "n"], gold: Float[Array, "n"]) -> Float[Array, ""]:

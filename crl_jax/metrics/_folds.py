@@ -95,7 +95,7 @@ def cross_validated_svm(
     name = "svc__C"
     if kernel == "linear":
         # The primal problem is smooth and convex, and converges quickly.
-        classifier = svm.LinearSVC(dual=False)
+        classifier = svm.LinearSVC(dual=False)  # pyright: ignore[reportArgumentType]
         name = "linearsvc__C"
     steps = [preprocessing.StandardScaler()] if standardize else []
     model = pipeline.make_pipeline(*steps, classifier)
@@ -107,7 +107,7 @@ def cross_validated_svm(
 
     def evaluate(split: tuple[np.ndarray, np.ndarray]) -> tuple[float, float]:
         train, test = split
-        tuned = model_selection.GridSearchCV(model, search, cv=inner)
+        tuned: Any = model_selection.GridSearchCV(model, search, cv=inner)
         tuned.fit(x[train], y[train])
         return tuned.score(x[test], y[test]), tuned.best_params_[name]
 
@@ -119,7 +119,7 @@ def cross_validated_svm(
 
 
 def _splits(
-    kfold: Callable[[int], Any], y: np.ndarray, folds: int | ArrayLike, inner: int
+    kfold: Callable[..., Any], y: np.ndarray, folds: int | ArrayLike, inner: int
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Returns training and test indices of each fold."""
     classes, counts = np.unique(y, return_counts=True)

@@ -8,7 +8,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float
 
 from .._floats import at_least_float32
-from ._normalization import EPSILON, add_and_activate, batch_norm, scale_and_shift
+from ._normalization import EPSILON, add_and_activate, batch_norm, per_channel, scale_and_shift
 
 MOMENTUM = 0.9
 """Decay of running averages."""
@@ -36,15 +36,21 @@ class Linear(nnx.Module):
         return out + self.bias[...].astype(x.dtype).reshape(*[1] * (x.ndim - 1), -1)
 
 
-class LayerNorm(nnx.LayerNorm):
-    """Layer normalisation in at least float32."""
+class LayerNorm(nnx.Module):
+    """Layer normalisation in at least float32; that of Flax promotes types implicitly."""
 
     def __init__(self, n: int, epsilon: float):
-        super().__init__(n, epsilon=epsilon, use_fast_variance=False, rngs=nnx.Rngs(0))
+        self.scale = nnx.Param(jnp.ones(n, jnp.result_type(float)))
+        self.bias = nnx.Param(jnp.zeros(n))
+        self.epsilon = epsilon
 
-    def __call__(self, x: Float[Array, "*batch n"]) -> Array:
+    def __call__(self, x: Float[Array, "batch length n"]) -> Array:
         """Returns normalised vectors."""
-        return super().__call__(x).astype(x.dtype)
+        wide, scale, bias = at_least_float32(x, self.scale[...], self.bias[...])
+        centred = wide - jnp.mean(wide, axis=-1, keepdims=True)
+        variance = jnp.mean(centred**2, axis=-1, keepdims=True)
+        out = centred * jax.lax.rsqrt(variance + self.epsilon) * scale[None, None]
+        return (out + bias[None, None]).astype(x.dtype)
 
 
 class BatchNorm(nnx.Module):
@@ -79,14 +85,13 @@ class BatchNorm(nnx.Module):
         return out
 
 
-class GroupNorm(nnx.GroupNorm):
+class GroupNorm(nnx.Module):
     """Group normalisation in at least float32: groups of neighbouring channels of each example."""
 
     def __init__(self, n: int, groups: int, *, first_scale: float = 1.0):
-        super().__init__(
-            n, groups, epsilon=EPSILON, use_fast_variance=False,
-            scale_init=nnx.initializers.constant(first_scale), rngs=nnx.Rngs(0),
-        )  # fmt: skip
+        self.scale = nnx.Param(jnp.full(n, first_scale, jnp.result_type(float)))
+        self.bias = nnx.Param(jnp.zeros(n))
+        self.groups = groups
 
     def __call__(
         self, x: Float[Array, "batch rows columns n"], where: Mask = None, skip: Any = None, *,
@@ -94,4 +99,10 @@ class GroupNorm(nnx.GroupNorm):
     ) -> Array:  # fmt: skip
         """Returns normalised activations, see :func:`add_and_activate`."""
         del where  # examples are normalised separately
-        return add_and_activate(super().__call__(x).astype(x.dtype), skip, relu)
+        wide, scale, bias = at_least_float32(x, self.scale[...], self.bias[...])
+        parts = wide.reshape(*x.shape[:3], self.groups, -1)
+        mean = jnp.mean(parts, axis=(1, 2, 4), keepdims=True)
+        var = jnp.mean(jnp.square(parts - mean), axis=(1, 2, 4), keepdims=True)
+        normal = ((parts - mean) * jax.lax.rsqrt(var + EPSILON)).reshape(x.shape)
+        out = per_channel(scale, x) * normal + per_channel(bias, x)
+        return add_and_activate(out.astype(x.dtype), skip, relu)

@@ -59,7 +59,7 @@ def scale_and_shift(
 ) -> Float[Array, "*shape n_channels"]:
     """``scale * (x - mean) + bias`` in the dtype of the scale, cast to that of ``x``."""
     wide = x.astype(scale.dtype)
-    return (wide * _per_channel(scale, x) + _per_channel(bias - mean * scale, x)).astype(x.dtype)
+    return (wide * per_channel(scale, x) + per_channel(bias - mean * scale, x)).astype(x.dtype)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(5,))
@@ -95,11 +95,11 @@ def _batch_norm_bwd(relu: bool, residuals: Any, grads: Any) -> tuple[Any, ...]:
     n = jnp.maximum(stats.n, 1)
     grad_factor, x_factor = scale * rate, -scale * jnp.square(rate) * scale_grad / n
     offset = -scale * rate * bias_grad / n - x_factor * stats.mean
-    through_stats = wide * _per_channel(x_factor, x) + _per_channel(offset, x)
+    through_stats = wide * per_channel(x_factor, x) + per_channel(offset, x)
     if weights is not None:
         through_stats = through_stats * weights.reshape(-1, *[1] * (x.ndim - 1))
         weights = jnp.zeros_like(weights)
-    x_grad = (grad * _per_channel(grad_factor, x) + through_stats).astype(x.dtype)
+    x_grad = (grad * per_channel(grad_factor, x) + through_stats).astype(x.dtype)
     return x_grad, scale_grad, bias_grad, weights, out_grad if has_skip else None
 
 
@@ -123,6 +123,6 @@ def _sum(x: Array) -> Array:
     return jnp.sum(x, axis=tuple(range(x.ndim - 1)))
 
 
-def _per_channel(values: Array, x: Array) -> Array:
+def per_channel(values: Array, x: Array) -> Array:
     """Broadcasts values per channel to the rank of ``x``."""
     return values.reshape(*[1] * (x.ndim - 1), -1)
