@@ -74,6 +74,7 @@ NonNegative: TypeAlias = Annotated[PerAnchor, Range(0.0, math.inf, high_open=Tru
 Finite: TypeAlias = Annotated[PerAnchor, FINITE]
 Share: TypeAlias = Annotated[PerAnchor, Range(0.0, 1.0)]
 TauPlus: TypeAlias = Annotated[PerAnchor, Range(0.0, 1.0, high_open=True)]
+Decay: TypeAlias = Annotated[Scalar, Range(0.0, 1.0, high_open=True)]
 Alpha: TypeAlias = Annotated[PerAnchor, Range(0.5, 1.0)]
 Beta: TypeAlias = Annotated[PerAnchor, Range(0.5, 1.0)]
 MinScore: TypeAlias = Annotated[PerAnchor, Range(high_open=True)]

@@ -107,7 +107,7 @@ def test_without_labels_nothing_is_measured_and_supervision_is_refused():
 def test_arguments_of_alpha_are_checked():
     with pytest.raises(ValueError, match="`hyperparams` must not contain alpha"):
         SimCLR(LINEAR, jitter, {"alpha": 0.9}, alpha=tasks.AlphaFromViews())
-    with pytest.raises(ValueError, match="`rule` must be 'auc' or 'model', got 'f1'"):
+    with pytest.raises(ValueError, match="`rule` must be one of auc, model, got 'f1'"):
         tasks.AlphaFromViews(rule="f1")
     with pytest.raises(ValueError, match=r"`decay` must lie in \[0, 1\), got 1"):
         tasks.AlphaFromLabels(decay=1.0)

@@ -1,9 +1,9 @@
 """BERT text encoder."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from .._checks import check_count, check_range
+from .._hyperparams import Range, check_fields
 
 # Importing `flax.nnx` is slow, and only networks need it.
 if TYPE_CHECKING:
@@ -54,30 +54,21 @@ class BERT:
       Gimpel, `Gaussian Error Linear Units <https://arxiv.org/abs/1606.08415>`_, 2016.
     """
 
-    vocab_size: int = 30_522
-    width: int = 768
-    n_layers: int = 12
-    n_heads: int = 12
-    inner_width: int = 3_072
-    n_positions: int = 512
-    n_types: int = 2
-    dropout: float = 0.1
-    epsilon: float = 1e-12
+    vocab_size: Annotated[int, Range(1)] = 30_522
+    width: Annotated[int, Range(1)] = 768
+    n_layers: Annotated[int, Range(1)] = 12
+    n_heads: Annotated[int, Range(1)] = 12
+    inner_width: Annotated[int, Range(1)] = 3_072
+    n_positions: Annotated[int, Range(1)] = 512
+    n_types: Annotated[int, Range(1)] = 2
+    dropout: Annotated[float, Range(0, 1, high_open=True)] = 0.1
+    epsilon: Annotated[float, Range(0, 1, low_open=True)] = 1e-12
     pooling: Pooling = "mean"
 
     def __post_init__(self):
-        for name in (
-            "vocab_size", "width", "n_layers", "n_heads", "inner_width", "n_positions", "n_types",
-        ):  # fmt: skip
-            check_count(name, getattr(self, name))
+        check_fields(self)
         if self.width % self.n_heads:
             raise ValueError(f"`n_heads` must divide `width`, {self.width}, got {self.n_heads}.")
-        check_range("dropout", self.dropout, 0, 1, high_open=True, dtype=float)
-        check_range("epsilon", self.epsilon, 0, 1, low_open=True, dtype=float)
-        if self.pooling not in get_args(Pooling):
-            raise ValueError(
-                f"`pooling` must be one of {', '.join(get_args(Pooling))}, got {self.pooling!r}."
-            )
 
     @property
     def n_features(self) -> int:

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +10,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Key
 
+from .._hyperparams import Range, check_fields
 from .._pytree import STATIC
 from .._scaling import normalize_rows
 from .._take import take_rows
@@ -48,18 +49,14 @@ class Encoder(ABC):
       ValueError: If a size is not positive or the similarity is unknown.
     """
 
-    n_users: int = field(metadata=STATIC)
-    n_items: int = field(metadata=STATIC)
-    dim: int = field(default=32, metadata=STATIC)
+    n_users: Annotated[int, Range(1)] = field(metadata=STATIC)
+    n_items: Annotated[int, Range(1)] = field(metadata=STATIC)
+    dim: Annotated[int, Range(1)] = field(default=32, metadata=STATIC)
     similarity: Similarity = field(default="inner", metadata=STATIC)
     by_rows: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        for name in ("n_users", "n_items", "dim"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
-        if self.similarity not in ("inner", "cosine"):
-            raise ValueError(f"`similarity` must be one of inner, cosine, got {self.similarity!r}.")
+        check_fields(self)
 
     @abstractmethod
     def init(self, key: Key[Array, ""]) -> Any:

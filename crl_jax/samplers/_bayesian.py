@@ -64,8 +64,6 @@ class BNS(Sampler):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prior", as_prior(self.prior))
-        if self.criterion not in ("risk", "posterior"):
-            raise ValueError(f"`criterion` must be risk or posterior, got {self.criterion!r}.")
         if self.candidates is None and self.ecdf_samples is not None:
             raise ValueError(
                 "`ecdf_samples` must be None with `candidates=None`, whose eCDF is exact, "

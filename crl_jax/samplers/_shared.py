@@ -149,10 +149,6 @@ class SharedRNS(SharedSampler):
     mask: Literal["seen", "none"] = field(default="seen", metadata=STATIC)
     anchors: Annotated[int | None, Range(1)] = field(default=256, metadata=STATIC)
 
-    def __post_init__(self) -> None:
-        if self.mask not in ("seen", "none"):
-            raise ValueError(f"`mask` must be seen or none, got {self.mask!r}.")
-
     @property
     def uses_bitmap(self) -> bool:
         """Whether seen items are masked."""
@@ -216,10 +212,6 @@ class InBatch(SharedSampler):
     mask: Literal["seen", "self", "none"] = field(default="seen", metadata=STATIC)
     correction: Annotated[Any, Range(0, 1)] = 1.0
     log_q: Float[Array | np.ndarray, "n_items"] | None = None
-
-    def __post_init__(self) -> None:
-        if self.mask not in ("seen", "self", "none"):
-            raise ValueError(f"`mask` must be seen, self or none, got {self.mask!r}.")
 
     @classmethod
     def from_interactions(

@@ -97,8 +97,6 @@ class ConfidenceEM:
             object.__setattr__(self, "prior", prior)
         if isinstance(self.every, float):
             raise ValueError(f"`every` must be an integer, got {self.every}.")
-        if self.rule not in _RULES:
-            raise ValueError(f"`rule` must be one of {', '.join(_RULES)}, got {self.rule!r}.")
 
     @property
     def may_lack_fit(self) -> bool:

@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool
 
 from .. import train as engine
 from .._checks import check_count, check_registered
+from .._hyperparams import Range, check_fields
 from .._mesh import DATA, axis_size
 from .._pytree import STATIC, pytree_dataclass
 from ..data import Interactions
@@ -60,14 +61,13 @@ class Stopping:
         schedule, for a final training with the epochs that validation selected; None for no limit.
     """
 
-    patience: int = 50
-    eval_every: int = 1
-    k: int = 20
+    patience: Annotated[int, Range(1)] = 50
+    eval_every: Annotated[int, Range(1)] = 1
+    k: Annotated[int, Range(1)] = 20
     stop_at: int | None = None
 
     def __post_init__(self) -> None:
-        check_count("patience", self.patience)
-        check_count("k", self.k)
+        check_fields(self)
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,8 @@ class RankingOptions:
       serve_similarity: Similarity for validation and recommendation; by default the encoder's.
     """
 
-    n_pos: int = 0
-    n_group: int = 0
+    n_pos: Annotated[int, Range(0)] = 0
+    n_group: Annotated[int, Range(0)] = 0
     hyperparam_schedule: HyperparamSchedule | None = None
     confidence: ConfidenceEM | None = None
     auxiliary_loss: AuxiliaryLoss | None = None
@@ -109,17 +109,10 @@ class RankingOptions:
     serve_similarity: Similarity | None = None
 
     def __post_init__(self) -> None:
-        check_count("n_pos", self.n_pos, 0)
-        check_count("n_group", self.n_group, 0)
+        check_fields(self)
         if self.n_pos and self.n_group:
             raise ValueError(
                 f"`n_group` must be 0 with extra positives, got {self.n_group} and {self.n_pos}."
-            )
-        if self.anchors not in ("interactions", "users"):
-            raise ValueError(f"`anchors` must be interactions or users, got {self.anchors!r}.")
-        if self.l2_target not in get_args(L2Target):
-            raise ValueError(
-                f"`l2_target` must be tables, rows or encoded, got {self.l2_target!r}."
             )
         if self.batches is not None and (self.confidence is not None or self.anchors == "users"):
             conflict = "`confidence`" if self.confidence is not None else self.anchors

@@ -156,10 +156,6 @@ class AlphaEstimator(ABC):
     decay: Annotated[Any, Range(0, 1, high_open=True)] = 0.99
     rule: Literal["auc", "model"] = field(default="auc", metadata=STATIC)
 
-    def __post_init__(self) -> None:
-        if self.rule not in ("auc", "model"):
-            raise ValueError(f"`rule` must be 'auc' or 'model', got {self.rule!r}.")
-
     def update(self, state: MeasuredAlpha, inputs: LossInputs, tau_plus: Any) -> MeasuredAlpha:
         """Returns the running mean after one more step; arguments as for :meth:`measure`."""
         auc, defined = self.measure(inputs, tau_plus)
@@ -244,7 +240,7 @@ class ScoreTask(Task):
         estimator = (
             "an estimator, such as tasks.AlphaFromLabels(); a number belongs in `hyperparams`"
         )
-        kinds: tuple[tuple[str, Any, str], ...] = (
+        kinds: Any = (
             ("hyperparams", Mapping, "a dictionary of the loss's arguments"),
             ("loss_fn", Callable, "a function of scores, such as losses.info_nce"),
             ("alpha", AlphaEstimator | None, estimator),

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from .._checks import check_range, check_shape
+from .._checks import check_shape
 from .._floats import at_least_float32
-from .._hyperparams import DropRate, NonNegative, PerAnchor, check_arguments, per_anchor
+from .._hyperparams import DropRate, NonNegative, Share, check_arguments, per_anchor
 from ..stats import Distribution
 
 
@@ -37,8 +37,9 @@ def credibility_prior(
     return jax.nn.sigmoid(jnp.asarray(standard, jnp.float32))
 
 
+@check_arguments
 def confidence_density(
-    scores: Float[Array, "*batch"], *, prior: PerAnchor, distribution: Distribution
+    scores: Float[Array, "*batch"], *, prior: Share, distribution: Distribution
 ) -> Float[Array, "*batch"]:
     r"""Unnormalised confidence in observed interactions, given their scores.
 
@@ -70,13 +71,13 @@ def confidence_density(
     >>> print(confidence_density(scores, prior=0.5, distribution=distribution).round(4))
     [0.0268 0.0658 0.0779 0.0023]
     """
-    check_range("prior", prior, 0.0, 1.0)
     density = distribution.pdf(scores)
     return 2 * distribution.cdf(scores) * density * jnp.asarray(prior, density.dtype)
 
 
+@check_arguments
 def confidence_posterior(
-    scores: Float[Array, "*batch"], *, prior: PerAnchor, distribution: Distribution
+    scores: Float[Array, "*batch"], *, prior: Share, distribution: Distribution
 ) -> Float[Array, "*batch"]:
     r"""Posterior probability that observed interactions are credible, given their scores.
 
@@ -110,7 +111,6 @@ def confidence_posterior(
     >>> print(np.asarray(posterior).round(2))
     [0.1  0.44 0.7  0.87 0.98]
     """
-    check_range("prior", prior, 0.0, 1.0)
     below = distribution.cdf(scores)
     prior = jnp.asarray(prior, below.dtype)
     credible, other = below * prior, (1 - below) * (1 - prior)

@@ -9,12 +9,12 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._checks import check_range
 from .._floats import at_least_float32
-from .._hyperparams import DropRate, Scalar, check_arguments
+from .._hyperparams import Alpha, Decay, DropRate, Scalar, Share, check_arguments
 
 
-def fixed_alpha(progress: Float[Array, "*shape"], *, alpha: Scalar) -> Float[Array, "*shape"]:
+@check_arguments
+def fixed_alpha(progress: Float[Array, "*shape"], *, alpha: Alpha) -> Float[Array, "*shape"]:
     r"""Constant schedule of :math:`\alpha`.
 
     Args:
@@ -33,8 +33,9 @@ def fixed_alpha(progress: Float[Array, "*shape"], *, alpha: Scalar) -> Float[Arr
     return warmup_alpha(progress, alpha=alpha, until=0.0)
 
 
+@check_arguments
 def warmup_alpha(
-    progress: Float[Array, "*shape"], *, alpha: Scalar, until: Scalar = 1.0
+    progress: Float[Array, "*shape"], *, alpha: Alpha, until: Share = 1.0
 ) -> Float[Array, "*shape"]:
     r"""Linear warmup from 0.5, where ranks are ignored, to :math:`\alpha`.
 
@@ -54,7 +55,6 @@ def warmup_alpha(
     >>> print(warmup_alpha(jnp.array([0.0, 0.25, 0.5, 0.75]), alpha=0.9, until=0.5))
     [0.5 0.7 0.9 0.9]
     """
-    check_range("alpha", alpha, 0.5, 1.0)
     return _ramp(progress, 0.5, alpha, until)
 
 
@@ -63,7 +63,7 @@ def ramp_drop_rate(
     progress: Float[Array, "*shape"],
     *,
     drop_rate: DropRate,
-    until: Scalar = 1.0,
+    until: Share = 1.0,
 ) -> Float[Array, "*shape"]:
     r"""Linear ramp of the drop rate of a truncated loss, starting at 0.
 
@@ -94,7 +94,6 @@ def ramp_drop_rate(
 
 def _ramp(progress: Array, start: float, end: Scalar, until: Scalar) -> Array:
     """Linear ramp from ``start`` to ``end``, which is reached exactly."""
-    check_range("until", until, 0.0, 1.0)
     (progress,) = at_least_float32(progress)
     end, until = (jnp.asarray(value, progress.dtype) for value in (end, until))
     risen = progress >= until
@@ -120,8 +119,9 @@ def init_measured_alpha() -> MeasuredAlpha:
     return MeasuredAlpha(jnp.float32(0), jnp.float32(0))
 
 
+@check_arguments
 def update_measured_alpha(
-    state: MeasuredAlpha, estimate: Float[Array, ""], *, decay: Scalar = 0.9
+    state: MeasuredAlpha, estimate: Float[Array, ""], *, decay: Decay = 0.9
 ) -> MeasuredAlpha:
     """Updates the exponential moving average with an estimate; NaN estimates are ignored.
 
@@ -143,7 +143,6 @@ def update_measured_alpha(
     0.8526
     """
     dtype = state.lead.dtype
-    check_range("decay", decay, 0.0, 1.0, high_open=True, dtype=dtype)
     decay = jnp.asarray(decay, dtype)
     known = ~jnp.isnan(estimate)
     lead = jnp.where(known, jnp.asarray(estimate, dtype) - 0.5, 0)
