@@ -2,29 +2,17 @@
 
 from pathlib import Path
 
-from ._results_tables import (
-    Row,
-    by_method,
-    files_of,
-    join,
-    mean_of,
-    number,
-    p_value,
-    picture,
-    read_csv,
-    signed,
-    strongest,
-    table,
-)
+from . import _results_tables as tables
+from ._results_tables import Row
 
 
 def positives(results: Path) -> str:
     """The section on noisy positives."""
     folder = results / "confidence"
-    rows = by_method(folder / "table-3.3-published-5-splits.csv")
+    rows = tables.by_method(folder / "table-3.3-published-5-splits.csv")
     if not rows:
         return ""
-    auc = by_method(folder / "table-3.2-published.csv")
+    auc = tables.by_method(folder / "table-3.2-published.csv")
     same = {"bprac": "bprac", "posterior": "bprac, posterior", "prior": "prior alone"}
     names = {
         "bpr": "BPR",
@@ -40,15 +28,15 @@ def positives(results: Path) -> str:
         cells.append(
             [
                 names.get(name, name),
-                mean_of(row, "ndcg@10", published=True),
-                mean_of(row, "precision@10", published=True),
-                mean_of(row, "auc"),
-                p_value(row["p_splits"]),
-                mean_of(other, "confidence_auc", published=True) if other else "",
+                tables.mean_of(row, "ndcg@10", published=True),
+                tables.mean_of(row, "precision@10", published=True),
+                tables.mean_of(row, "auc"),
+                tables.p_value(row["p_splits"]),
+                tables.mean_of(other, "confidence_auc", published=True) if other else "",
             ]
         )
-    best = strongest(rows.values(), lambda r: r["ndcg@10"])
-    return join(
+    best = tables.strongest(rows.values(), lambda r: r["ndcg@10"])
+    return tables.join(
         "## Noisy positives",
         "MovieLens 100K. Half of the interactions with five stars are the test part; all the "
         "others are positives in training, whatever their rating. Matrix factorisation of width "
@@ -63,7 +51,7 @@ def positives(results: Path) -> str:
         "in brackets. p is from paired t-tests over test sets against BPR. The AUC of the "
         "confidence says how well it tells interactions rated above 1 from those rated 1 "
         "(`table-3.2`, 5 seeds on the first test set).",
-        table(["method", "NDCG@10", "P@10", "AUC", "p", "AUC of the confidence"], cells),
+        tables.table(["method", "NDCG@10", "P@10", "AUC", "p", "AUC of the confidence"], cells),
         f"* By their means, the best is: {names[best['method']]}. That BPRAC beats all others does "
         "not come out.\n"
         "* What helps without added noise is the popularity in the prior: alone it does better "
@@ -80,7 +68,7 @@ def positives(results: Path) -> str:
         "of 1,000 songs were shown to each user at random. Each place of a list holds one of them "
         "with probability 0.01, so P@10 over all users is at most about 0.01, and "
         "at most about 0.014 over those with a song to find, if these are seven in ten.",
-        f"All metrics: {files_of(folder, '*.md')}.",
+        f"All metrics: {tables.files_of(folder, '*.md')}.",
     )
 
 
@@ -91,42 +79,45 @@ def _published_auc(rows: dict[str, Row]) -> str:
     published = rows["bprac"]["confidence_auc_published"]
     prior = rows["prior alone"]["confidence_auc"]
     return (
-        f"* The published AUC of the confidence is {number(published, 3)}. That of the prior "
-        f"alone, which never looks at scores, is {number(prior, 3)}."
+        f"* The published AUC of the confidence is {tables.number(published, 3)}. That of the "
+        f"prior alone, which never looks at scores, is {tables.number(prior, 3)}."
     )
 
 
 def _first_test_set(folder: Path) -> str:
-    rows = by_method(folder / "table-3.3-published.csv")
+    rows = tables.by_method(folder / "table-3.3-published.csv")
     if not rows:
         return ""
-    cells = [[n, mean_of(r, "ndcg@10", published=True), signed(r["gain"])] for n, r in rows.items()]
-    return join(
+    cells = [
+        [n, tables.mean_of(r, "ndcg@10", published=True), tables.signed(r["gain"])]
+        for n, r in rows.items()
+    ]
+    return tables.join(
         "On the first test set alone, with five seeds and every method (`table-3.3`):",
-        table(["method", "NDCG@10", "gain"], cells),
+        tables.table(["method", "NDCG@10", "gain"], cells),
     )
 
 
 def _ablation(folder: Path) -> str:
-    rows = by_method(folder / "table-3.3-ablation-5-splits.csv")
+    rows = tables.by_method(folder / "table-3.3-ablation-5-splits.csv")
     if not rows:
         return ""
     cells = [
         [
             n,
-            mean_of(r, "ndcg@10", published=True),
-            mean_of(r, "precision@10", published=True),
-            signed(r["gain"]),
-            ", ".join(filter(None, (p_value(r["p_splits"]), p_value(r["p_users"])))),
+            tables.mean_of(r, "ndcg@10", published=True),
+            tables.mean_of(r, "precision@10", published=True),
+            tables.signed(r["gain"]),
+            ", ".join(filter(None, (tables.p_value(r["p_splits"]), tables.p_value(r["p_users"])))),
         ]
         for n, r in rows.items()
     ]
-    return join(
+    return tables.join(
         "### What the published numbers are made of",
         "The published code does other things than the text says. The first six rows train at 0.4 "
         "of the stated rate, the others at the stated one. p is over test sets and over users, "
         "against the first row.",
-        table(["weight of an interaction", "NDCG@10", "P@10", "gain", "p"], cells),
+        tables.table(["weight of an interaction", "NDCG@10", "P@10", "gain", "p"], cells),
         '* The code draws a user uniformly, then one of its interactions (`anchors="users"`). '
         f"With that BPR comes out as published. {_drawn_by_user(rows)}\n"
         "* It multiplies the density by the explicit *rating*. The popularity prior of the text "
@@ -146,28 +137,28 @@ def _drawn_by_user(rows: dict[str, Row]) -> str:
 
 
 def _minibatch(folder: Path) -> str:
-    rows = by_method(folder / "table-3.3-minibatch.csv")
+    rows = tables.by_method(folder / "table-3.3-minibatch.csv")
     if not rows:
         return ""
     cells = [
         [
             n,
-            mean_of(r, "ndcg@10"),
-            mean_of(r, "auc"),
-            ", ".join(filter(None, (p_value(r["p_seeds"]), p_value(r["p_users"])))),
+            tables.mean_of(r, "ndcg@10"),
+            tables.mean_of(r, "auc"),
+            ", ".join(filter(None, (tables.p_value(r["p_seeds"]), tables.p_value(r["p_users"])))),
         ]
         for n, r in rows.items()
     ]
-    return join(
+    return tables.join(
         "### With Adam and a search for each",
         "Minibatches of 1,024; 8 points for each method, times 4 values of its own number where "
         "it has one; 5 seeds, the first test set. p is over seeds and over users, against BPR.",
-        table(["method", "NDCG@10", "AUC", "p"], cells),
+        tables.table(["method", "NDCG@10", "AUC", "p"], cells),
     )
 
 
 def _injected(folder: Path) -> str:
-    rows = read_csv(folder / "figure-3.5.csv")
+    rows = tables.read_csv(folder / "figure-3.5.csv")
     if not rows:
         return ""
     found: dict[str, dict[float, list[float]]] = {}
@@ -176,15 +167,19 @@ def _injected(folder: Path) -> str:
         at.append(float(row["ndcg@10"]))
     rates = sorted(next(iter(found.values())))
     cells = [
-        [name, *(number(sum(at[r]) / len(at[r]), 3) for r in rates), f"{_lost(at, rates[-1]):.0%}"]
+        [
+            name,
+            *(tables.number(sum(at[r]) / len(at[r]), 3) for r in rates),
+            f"{_lost(at, rates[-1]):.0%}",
+        ]
         for name, at in found.items()
     ]
-    return join(
+    return tables.join(
         "### With false positives added at random",
         "`figure-3.5`, published setting, 3 seeds: NDCG@10 by the number of false positives for "
         "each training interaction, and what is lost at the most of them.",
-        table(["method", *(f"{rate:g}" for rate in rates), "lost"], cells),
-        picture(folder, "figure-3.5.png", "NDCG@10 as false positives are added"),
+        tables.table(["method", *(f"{rate:g}" for rate in rates), "lost"], cells),
+        tables.picture(folder, "figure-3.5.png", "NDCG@10 as false positives are added"),
     )
 
 

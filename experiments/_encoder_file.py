@@ -53,6 +53,21 @@ class SavedEncoder(Generic[C]):
         return jax.tree.map(jnp.asarray, (stored["params"], stored["rest"]))
 
 
+@dataclass(frozen=True)
+class TrainedNetwork(Generic[C]):
+    """The backbone that a run learned, for examples like those it learned from.
+
+    Attributes:
+      config: The configuration of the run.
+      network: From views to features.
+      variables: Its parameters, and its other variables.
+    """
+
+    config: C
+    network: models.Network
+    variables: tuple[Any, Any]
+
+
 def save_encoder(folder: Path, params: Any, rest: Any, **told: Any) -> None:
     """Writes parameters and other variables of networks, and what is told of them, JSON."""
     tree = jax.device_get({"params": params, "rest": rest})

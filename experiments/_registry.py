@@ -188,15 +188,18 @@ def not_taken(entries: Entries, chosen: Any) -> dict[str, None]:
     return dict.fromkeys(name for name, of in takers(entries).items() if chosen not in of)
 
 
-def with_flags(base: type[T], choice: str, entries: Entries) -> type[T]:
+def with_flags(
+    base: type[T], choice: str, entries: Entries, *, default: str | None = None
+) -> type[T]:
     """A dataclass with the field ``choice`` of ``base`` and one for each flag of the entries.
 
-    Flags are None where they are left out. The help of a flag names the entries that take it.
+    Flags are None where they are left out. The help of a flag names the entries that take it. The
+    entry ``default`` is chosen if there is no flag, instead of that of ``base``.
     """
     listed = "; ".join(f"{name}: {entry.help}" for name, entry in entries.items())
     own = {of.name: of for of in dataclasses.fields(base)}[choice]  # type: ignore[arg-type]
     kind = name_of(entries, f"{own.metadata['help']} {listed}.")
-    fields: list[Any] = [(choice, kind, field(default=own.default))]
+    fields: list[Any] = [(choice, kind, field(default=default or own.default))]
     for name, of in takers(entries).items():
         said = tyro.conf.arg(help=_help(of, len(entries)), help_behavior_hint="")
         kind = next(iter(of.values())).kind

@@ -11,7 +11,9 @@ import numpy as np
 
 from crl_jax import train
 
+from ._mesh import mesh_of
 from ._schema import Schema
+from ._study_options import optimizer_of
 from ._summary import over_seeds
 
 C = TypeVar("C")
@@ -47,6 +49,45 @@ class Run:
     def name(self) -> str:
         """Such as ``search 2/6``."""
         return f"{self.phase} {self.index + 1}/{self.of}" if self.of > 1 else self.phase
+
+
+def fit_run(
+    task: Any,
+    examples: Any,
+    measure: Callable[..., Any],
+    config: Any,
+    run: Run,
+    checkpoints: Path,
+    on_entry: Callable[[dict[str, Any]], None],
+) -> train.FitResult:
+    """One training on arrays, which goes on from its checkpoint if there is one.
+
+    Args:
+      task: The task, with the numbers of the run.
+      examples: What batches are drawn from, every leaf ``[n, ...]``.
+      measure: What each report measures, see :class:`crl_jax.train.ValidationMetrics`.
+      config: The configuration, with the sections of :class:`Study`.
+      run: The run.
+      checkpoints: Folder of the checkpoints.
+      on_entry: Called with each entry of the history.
+    """
+    options, output = config.training, config.output
+    return train.fit(
+        task,
+        optimizer_of(options, run.numbers),
+        train.ArrayBatches(examples),
+        train.TrainConfig(options.batch_size, mesh=mesh_of(output.mesh)),
+        epochs=options.epochs,
+        seeds=run.seed,
+        eval_every=options.eval_every,
+        hooks=[
+            train.ValidationMetrics(measure),
+            train.Checkpoint(
+                checkpoints / f"{run.phase}-{run.index}.npz", output.checkpoint_seconds
+            ),
+            train.Progress(on_entry),
+        ],
+    )
 
 
 class Trained(Protocol):

@@ -1,6 +1,6 @@
 """Flags that studies share: optimiser, seeds and search, and where results go."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,6 +11,27 @@ from crl_jax import train
 from ._optimizers import RULES, SCHEDULES
 from ._ranges import COUNT, MOST, NOT_NEGATIVE, POSITIVE, Range
 from ._schema import check_seeds
+
+
+@dataclass(frozen=True)
+class MethodOptions:
+    """What is trained. Numbers left out take the method's own default."""
+
+    method: str = field(default="", metadata={"help": "The method."})
+
+
+@dataclass(frozen=True)
+class LossOptions:
+    """What is minimised. Numbers left out take the loss's own default."""
+
+    loss: str = field(default="info_nce", metadata={"help": "The contrastive loss."})
+
+
+@dataclass(frozen=True)
+class EncoderOptions:
+    """What makes features. Numbers left out take the encoder's own default."""
+
+    encoder: str = field(default="", metadata={"help": "The encoder."})
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,15 @@ _EXAMPLES = 256
 """Examples whose views are compared with one another."""
 
 
+NAMES = {
+    "false_negatives": "share of false negatives",
+    "false_negative_weight": "their share of the weight",
+    "posterior_error": "error of the posterior (ECE)",
+    "posterior_auc": "AUC of the posterior",
+}
+"""The metrics of weights in words."""
+
+
 class Truth(NamedTuple):
     """What labels say of the weights.
 

@@ -223,3 +223,15 @@ def standard_promotion():
     """Optax's optimisers mix integers and floats, which strict promotion refuses."""
     with jax.numpy_dtype_promotion("standard"):
         yield
+
+
+@pytest.fixture
+def pos():
+    """Scores of six anchors with their positives."""
+    return jax.random.normal(jax.random.key(0), (6,))
+
+
+@pytest.fixture
+def neg():
+    """Scores of six anchors with eight negatives each."""
+    return jax.random.normal(jax.random.key(1), (6, 8))

@@ -14,3 +14,24 @@ as_users_do = partial(
     else None,
 )
 """``jax.jit`` by the code generator that JAX takes by default, for tests of what rounding does."""
+
+
+def moved_variables(network):
+    """Initial variables of a network, moved so that each differs from the others."""
+    variables = jax.jit(network.init)(jax.random.key(0))
+    leaves, tree = jax.tree.flatten(variables)
+    keys = jax.random.split(jax.random.key(2), len(leaves))
+    moved = [x + 0.2 * jax.random.uniform(key, x.shape) for x, key in zip(leaves, keys)]
+    return jax.tree.unflatten(tree, moved)
+
+
+def counted(function):
+    """A jitted function, and a list with an item for each of its traces."""
+    traces = []
+
+    @jax.jit
+    def traced(*arguments):
+        traces.append(None)
+        return function(*arguments)
+
+    return traced, traces

@@ -2,13 +2,12 @@
 
 import hashlib
 import io
-import threading
 import zipfile
-from contextlib import suppress
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from functools import partial
 
 import pytest
+from web import server
 
 from crl_jax.data import DATASETS, DataError, Dataset, _download, columns, download, load
 
@@ -33,32 +32,8 @@ def archive(url, content, **changes):
 @pytest.fixture
 def serve():
     """Serves given bytes and counts the requests."""
-    state = {"content": b"", "requests": 0, "declared": None}
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            state["requests"] += 1
-            self.send_response(200)
-            self.send_header("Content-Length", str(state["declared"] or len(state["content"])))
-            self.end_headers()
-            with suppress(ConnectionError):  # a client may hang up early
-                self.wfile.write(state["content"])
-
-        def log_message(self, *_):
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-
-    def start(content, declared=None):
-        state.update(content=content, declared=declared)
-        return f"http://127.0.0.1:{server.server_port}/a.zip", state
-
-    yield start
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with server() as start:
+        yield partial(start, path="a.zip")
 
 
 def everything_under(folder):

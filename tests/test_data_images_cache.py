@@ -7,13 +7,13 @@ import os
 import shutil
 import threading
 import zipfile
-from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from web import server
 
 from crl_jax.data import (
     IMAGE_SETS,
@@ -246,32 +246,8 @@ def test_few_images_are_not_kept(tmp_path, cache, monkeypatch):
 @pytest.fixture
 def serve():
     """Serves given bytes and counts the requests."""
-    state = {"content": b"", "requests": 0}
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            state["requests"] += 1
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(state["content"])))
-            self.end_headers()
-            with suppress(ConnectionError):  # a client may hang up early
-                self.wfile.write(state["content"])
-
-        def log_message(self, *_):
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-
-    def start(content):
-        state.update(content=content)
-        return f"http://127.0.0.1:{server.server_port}/files/x.zip?version=1", state
-
-    yield start
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with server() as start:
+        yield partial(start, path="files/x.zip?version=1")
 
 
 def entry(url, content):

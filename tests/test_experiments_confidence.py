@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from commands import reproduction
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from crl_jax import data
@@ -45,14 +46,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def run(folder, tmp_path, capsys):
-    """Runs a target on the folder; its status and what it printed, without line breaks."""
-
-    def command(*arguments):
-        code = main([*arguments, "--data", str(folder), "--out", str(tmp_path)])
-        printed = capsys.readouterr()
-        return code, " ".join((printed.out + printed.err).split())
-
-    return command
+    return reproduction(folder, tmp_path, capsys)
 
 
 def read_csv(path):

@@ -10,6 +10,7 @@ from typing import Any, get_type_hints
 import jax
 import numpy as np
 import pytest
+from commands import damaged_copies
 
 from crl_jax.data import DATASETS, Interactions
 from experiments import _rundir as rundir
@@ -214,12 +215,7 @@ def test_sections_and_strange_fields_are_named():
 def test_damaged_bytes_are_one_line_with_the_file(tmp_path):
     path = tmp_path / "config.json"
     good = json.dumps(STORED, indent=2).encode()
-    rng = np.random.default_rng(0)
-    texts = [good[: rng.integers(len(good))] for _ in range(30)]
-    for _ in range(60):
-        flipped = bytearray(good)
-        flipped[rng.integers(len(good))] ^= 1 << rng.integers(8)
-        texts.append(bytes(flipped))
+    texts = damaged_copies(good, 30, 60)
     texts += [b"", b"\xff\xfe", b"[" * 100_000, b"1" * 5000, b'{"a": 1, "a": 1}', b"NaN"]
     said = []
     for text in texts:

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from commands import reproduction
 from scipy import stats
 
 from crl_jax import data, losses, models, samplers, tasks
@@ -54,14 +55,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def run(folder, tmp_path, capsys):
-    """Runs a target on the folder; its status and what it printed, without line breaks."""
-
-    def command(*arguments):
-        code = main([*arguments, "--data", str(folder), "--out", str(tmp_path)])
-        printed = capsys.readouterr()
-        return code, " ".join((printed.out + printed.err).split())
-
-    return command
+    return reproduction(folder, tmp_path, capsys)
 
 
 @pytest.mark.filterwarnings("ignore::crl_jax.data.DataWarning")

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from killing import Killed
 
 from crl_jax import train
 from crl_jax.data import simulate
@@ -74,10 +75,6 @@ def test_what_was_kept_is_found_whatever_searches_there_are():
     # How long it trains stands in the name by itself.
     longer = dataclasses.replace(other, minibatch=Minibatch(batch_size=2048, epochs=7))
     assert kept._further(other, world) == kept._further(longer, world)
-
-
-class Killed(Exception):
-    """In place of a signal."""
 
 
 def test_in_turn_is_as_at_once_and_goes_on_after_a_kill(worlds, tmp_path):

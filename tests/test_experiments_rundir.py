@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commands import damaged_copies
 
 from crl_jax.train import load_checkpoint, save_checkpoint
 from experiments import _rundir as rundir
@@ -81,14 +82,8 @@ def test_damaged_bytes_of_a_model_are_an_error_that_names_it_or_harmless(tmp_pat
     path = store(tmp_path, MODEL, META)
     good = path.read_bytes()
     want, _ = load_checkpoint(path)
-    rng = np.random.default_rng(0)
-    damaged = [good[: rng.integers(len(good))] for _ in range(20)]
-    for _ in range(200):
-        flipped = bytearray(good)
-        flipped[rng.integers(len(good))] ^= 1 << rng.integers(8)
-        damaged.append(bytes(flipped))
     refused = 0
-    for content in damaged:
+    for content in damaged_copies(good, 20, 200):
         path.write_bytes(content)
         with contextlib.suppress(ValueError):
             tables = saved.load_model(tmp_path).tables

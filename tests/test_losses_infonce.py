@@ -10,16 +10,6 @@ from crl_jax import losses
 
 
 @pytest.fixture
-def pos():
-    return jax.random.normal(jax.random.key(0), (6,))
-
-
-@pytest.fixture
-def neg():
-    return jax.random.normal(jax.random.key(1), (6, 5))
-
-
-@pytest.fixture
 def square():
     return jax.random.normal(jax.random.key(2), (6, 6))
 

@@ -8,16 +8,6 @@ import pytest
 from crl_jax import losses
 
 
-@pytest.fixture
-def pos():
-    return jax.random.normal(jax.random.key(0), (6,))
-
-
-@pytest.fixture
-def neg():
-    return jax.random.normal(jax.random.key(1), (6, 4))
-
-
 def same(got, want):
     np.testing.assert_allclose(got, want, rtol=1e-6)
 

@@ -13,11 +13,6 @@ def pos():
     return jax.random.normal(jax.random.key(0), (6, 3))
 
 
-@pytest.fixture
-def neg():
-    return jax.random.normal(jax.random.key(1), (6, 8))
-
-
 def same(got, want, rtol=1e-6):
     np.testing.assert_allclose(got, want, rtol=rtol)
 

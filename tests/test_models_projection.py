@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from programs import moved_variables
 
 from crl_jax.models import BackboneWithHead, FeatureSlice, Network, Projection, ResNet
 
@@ -29,11 +30,7 @@ PARAMETERS = {
 
 
 def initial(settings):
-    variables = jax.jit(Network(settings).init)(jax.random.key(0))
-    leaves, tree = jax.tree.flatten(variables)
-    keys = jax.random.split(jax.random.key(2), len(leaves))
-    moved = [x + 0.2 * jax.random.uniform(key, x.shape) for x, key in zip(leaves, keys)]
-    return jax.tree.unflatten(tree, moved)
+    return moved_variables(Network(settings))
 
 
 def by_hand(settings, params, rest, x, train):

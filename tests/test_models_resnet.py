@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from programs import moved_variables
 from scipy.signal import correlate
 
 from crl_jax.kernels._convolution import convolve
@@ -27,12 +28,7 @@ def images(settings, n=6, size=9):
 
 
 def initial(settings):
-    """Variables that tell every one of them from the others."""
-    variables = jax.jit(Network(settings).init)(jax.random.key(0))
-    leaves, tree = jax.tree.flatten(variables)
-    keys = jax.random.split(jax.random.key(2), len(leaves))
-    moved = [x + 0.2 * jax.random.uniform(key, x.shape) for x, key in zip(leaves, keys)]
-    return jax.tree.unflatten(tree, moved)
+    return moved_variables(Network(settings))
 
 
 def applied(settings, train, *args, **kwargs):

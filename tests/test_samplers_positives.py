@@ -30,28 +30,18 @@ ADVERSARIAL = {
 }
 
 
+@pytest.mark.parametrize("seen", [False, True])
 @pytest.mark.parametrize("name", ADVERSARIAL)
-def test_unseen_items_are_uniform_and_never_taken(name):
-    names = list(ADVERSARIAL)
+def test_items_of_one_side_are_uniform_and_no_others_are_drawn(name, seen):
+    names, draw = list(ADVERSARIAL), sample_seen if seen else sample_unseen
     positives = Positives.from_interactions(interactions_of(list(ADVERSARIAL.values()), 10))
     user = jnp.array([names.index(name)])
-    draws = np.asarray(sample_unseen(jax.random.key(0), user, positives, 5000))[0]
-    unseen = np.setdiff1d(np.arange(10), ADVERSARIAL[name])
+    draws = np.asarray(draw(jax.random.key(0), user, positives, 5000))[0]
+    own = np.array(ADVERSARIAL[name])
+    side = own if seen else np.setdiff1d(np.arange(10), own)
     counts = np.bincount(draws, minlength=10)
-    assert counts.sum() == counts[unseen].sum()
-    assert looks_uniform(counts[unseen])
-
-
-@pytest.mark.parametrize("name", ADVERSARIAL)
-def test_seen_items_are_uniform_and_always_taken(name):
-    names = list(ADVERSARIAL)
-    positives = Positives.from_interactions(interactions_of(list(ADVERSARIAL.values()), 10))
-    user = jnp.array([names.index(name)])
-    draws = np.asarray(sample_seen(jax.random.key(0), user, positives, 5000))[0]
-    seen = np.array(ADVERSARIAL[name])
-    counts = np.bincount(draws, minlength=10)
-    assert counts.sum() == counts[seen].sum()
-    assert looks_uniform(counts[seen])
+    assert counts.sum() == counts[side].sum()
+    assert looks_uniform(counts[side])
 
 
 @settings(max_examples=15, deadline=None)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from killing import Killed, kill_at
 from views import (
     DESCENT,
     LINEAR,
@@ -203,15 +204,8 @@ def test_a_resumed_training_gives_the_same_bits(name, tmp_path):
     task, path = KINDS[name](Jitter()), tmp_path / "state.npz"
     whole = fit(task, epochs=4)
 
-    class Killed(Exception):
-        pass
-
-    def kill(entry):
-        if entry["epoch"] == 2:
-            raise Killed
-
     with pytest.raises(Killed):
-        fit(task, epochs=4, hooks=[Checkpoint(path, 0.0), train.Progress(kill)])
+        fit(task, epochs=4, hooks=[Checkpoint(path, 0.0), train.Progress(kill_at(2))])
     resumed = fit(task, epochs=4, hooks=[Checkpoint(path)])
     both = [(run.params, run.state.model_state) for run in (whole, resumed)]
     jax.tree.map(np.testing.assert_array_equal, *both)

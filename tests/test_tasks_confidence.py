@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from killing import Killed, kill_at
 from ranking import epoch_of, fit, quick_fit, split, taken_by_all_but_one
 
 from crl_jax import losses, stats, weights
@@ -367,21 +368,14 @@ def test_runs_together_are_the_runs_alone(quick, confidence):
             )
 
 
-@pytest.mark.parametrize("kill_at", [1, 2, 3])
-def test_a_resumed_run_ends_with_the_same_bits(quick, confidence, tmp_path, kill_at):
+@pytest.mark.parametrize("last", [1, 2, 3])
+def test_a_resumed_run_ends_with_the_same_bits(quick, confidence, tmp_path, last):
     """Also where the confidence in use is from before the interruption."""
-
-    class KilledError(Exception):
-        pass
-
-    def kill(entry):
-        if entry["epoch"] == kill_at + 1:
-            raise KilledError
 
     path = tmp_path / "state.npz"
     whole = quick(confidence=confidence)
-    with pytest.raises(KilledError):
-        quick(confidence=confidence, checkpoint=path, seconds=0, see=kill)
+    with pytest.raises(Killed):
+        quick(confidence=confidence, checkpoint=path, seconds=0, see=kill_at(last + 1))
     resumed = quick(confidence=confidence, checkpoint=path)
     jax.tree.map(np.testing.assert_array_equal, whole.params, resumed.params)
     with pytest.raises(ValueError, match="another training"):

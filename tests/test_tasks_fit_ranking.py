@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from killing import Killed, kill_at
 from ranking import curve, fit, quick_fit, split
 
 from crl_jax import losses
@@ -95,20 +96,13 @@ def test_the_same_call_gives_the_same_bits(quick):
     assert not np.array_equal(first.params["users"], other.params["users"])
 
 
-@pytest.mark.parametrize("kill_at", [1, 3, 5])
-def test_a_resumed_run_ends_with_the_same_bits(quick, tmp_path, kill_at):
-    class Killed(Exception):
-        pass
-
-    def kill(entry):
-        if entry["epoch"] == kill_at + 1:
-            raise Killed
-
+@pytest.mark.parametrize("last", [1, 3, 5])
+def test_a_resumed_run_ends_with_the_same_bits(quick, tmp_path, last):
     path = tmp_path / "state.npz"
     options = {"epochs": 8, "seeds": np.array([3, 4]), "patience": 3}
     whole = quick(**options)
     with pytest.raises(Killed):
-        quick(**options, checkpoint=path, seconds=0, see=kill)
+        quick(**options, checkpoint=path, seconds=0, see=kill_at(last + 1))
     entries = []
     resumed = quick(**options, checkpoint=path, see=entries.append)
     assert_same(whole.params, resumed.params)

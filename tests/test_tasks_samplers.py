@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import ranking
+from killing import Killed, kill_at
 
 from crl_jax import data, losses, samplers, train
 from crl_jax.models import MatrixFactorization
@@ -82,15 +83,8 @@ def test_a_resumed_training_goes_on_with_the_samplers_state(split, tmp_path, nam
     whole = fit(split, sampler, epochs=4)
     path = tmp_path / "state.npz"
 
-    class Killed(Exception):
-        pass
-
-    def kill(entry):
-        if entry["epoch"] == 2:
-            raise Killed
-
     with pytest.raises(Killed):
-        fit(split, sampler, epochs=4, checkpoint=path, seconds=0.0, see=kill)
+        fit(split, sampler, epochs=4, checkpoint=path, seconds=0.0, see=kill_at(2))
     resumed = fit(split, sampler, epochs=4, checkpoint=path)
     jax.tree.map(np.testing.assert_array_equal, whole.params, resumed.params)
     other = dataclasses.replace(sampler, **changes)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from bert import TINY, leave, tokens
 from jax.sharding import Mesh
+from killing import Killed, kill_at
 from scipy import stats
 from views import DESCENT, LABELS, LINEAR, NORMED, POINTS, Given, ctx, first_run, fit, jitter
 from views import unit as normalized
@@ -95,16 +96,9 @@ def test_dropout_goes_on_with_the_same_bits_after_a_kill(tmp_path):
     plan, seeds = TrainConfig(8), np.arange(2)
     whole = fit(SIMCSE, TEXTS, plan, epochs=3, seeds=seeds)
 
-    class Killed(Exception):
-        pass
-
-    def kill(entry):
-        if entry["epoch"] == 2:
-            raise Killed
-
     save = train.Checkpoint(tmp_path / "state.npz", 0.0)
     with pytest.raises(Killed):
-        fit(SIMCSE, TEXTS, plan, epochs=3, seeds=seeds, hooks=[save, train.Progress(kill)])
+        fit(SIMCSE, TEXTS, plan, epochs=3, seeds=seeds, hooks=[save, train.Progress(kill_at(2))])
     resumed = fit(SIMCSE, TEXTS, plan, epochs=3, seeds=seeds, hooks=[save])
     same((resumed.params, resumed.state.model_state), (whole.params, whole.state.model_state))
 

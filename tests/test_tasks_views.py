@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from jax.sharding import Mesh
+from killing import Killed, kill_at
 from sklearn.datasets import load_digits
 
 from crl_jax import losses, train
@@ -200,14 +201,7 @@ def test_what_is_averaged_and_queued_survives_a_kill(tmp_path):
     whole_run = fit(MOCO, TRAIN[:200], TrainConfig(64), epochs=4)
     path = tmp_path / "state.npz"
 
-    class Killed(Exception):
-        pass
-
-    def kill(entry):
-        if entry["epoch"] == 2:
-            raise Killed
-
-    hooks = [Checkpoint(path, 0.0), train.Progress(kill)]
+    hooks = [Checkpoint(path, 0.0), train.Progress(kill_at(2))]
     with pytest.raises(Killed):
         fit(MOCO, TRAIN[:200], TrainConfig(64), epochs=4, hooks=hooks)
     resumed = fit(MOCO, TRAIN[:200], TrainConfig(64), epochs=4, hooks=[Checkpoint(path)])

@@ -9,6 +9,7 @@ import numpy as np
 import optax
 import pytest
 from jax.sharding import AxisType, Mesh
+from killing import Killed, kill_at
 
 from crl_jax import train
 from crl_jax._mesh import batch_mesh
@@ -242,13 +243,6 @@ def test_the_learning_rate_follows_its_schedule_step_by_step(kind):
 
 @pytest.mark.parametrize("host", [False, True])
 def test_all_that_a_task_keeps_survives_a_kill(tmp_path, host):
-    class Killed(Exception):
-        pass
-
-    def kill(entry):
-        if entry["epoch"] == 3:
-            raise Killed
-
     batches = ArrayBatches(DATA)
     if host:
         batches = HostBatches(lambda epoch: [(X[epoch::9], X[epoch::9])])
@@ -256,7 +250,7 @@ def test_all_that_a_task_keeps_survives_a_kill(tmp_path, host):
     whole = line(**settings)
     save = train.Checkpoint(tmp_path / "state.npz", 0.0)
     with pytest.raises(Killed):
-        line(**settings, hooks=[save, train.Progress(kill)])
+        line(**settings, hooks=[save, train.Progress(kill_at(3))])
     resumed = line(**settings, hooks=[train.Checkpoint(tmp_path / "state.npz")])
     jax.tree.map(
         np.testing.assert_array_equal,

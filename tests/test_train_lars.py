@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from programs import counted
 
 from crl_jax import train
 
@@ -61,17 +62,10 @@ def test_steps_are_those_of_the_formula(rate, decay, warm_up):
 
 
 def test_numbers_are_swept_and_do_not_compile_anew():
-    traces = 0
-
-    @jax.jit
-    def run(rates, decays):
-        nonlocal traces
-        traces += 1
-        return jax.vmap(lambda rate, decay: trained(optimizer(rate, decay)))(rates, decays)
-
+    run, traces = counted(jax.vmap(lambda rate, decay: trained(optimizer(rate, decay))))
     for rates, decays in (([0.1, 1.0], [0.0, 0.1]), ([0.2, 2.0], [0.3, 0.0])):
         got = run(jnp.array(rates), jnp.array(decays))
         for i, (rate, decay) in enumerate(zip(rates, decays, strict=True)):
             for name, value in reference(rate, decay).items():
                 np.testing.assert_allclose(got[name][i], value, rtol=2e-5, atol=1e-7)
-    assert traces == 1
+    assert len(traces) == 1

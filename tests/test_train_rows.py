@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from killing import Killed, kill_at
 from ranking import fit, split
 
 from crl_jax import losses, models, samplers, tasks, train
@@ -289,22 +290,14 @@ def test_a_ranking_is_trained_as_with_whole_tables(name, standard_promotion):
         np.testing.assert_allclose(mine["valid_ndcg@20"], theirs["valid_ndcg@20"], atol=5e-3)
 
 
-class Killed(Exception):
-    """What ends a training."""
-
-
 def test_an_interrupted_training_goes_on_to_the_same_bits(tmp_path, standard_promotion):
     run = partial(
         fit, split().train, split().valid, by_rows=True, l2_target="rows", batch_size=100, epochs=5
     )
 
-    def kill(entry):
-        if entry["epoch"] == 2:
-            raise Killed
-
     path, whole = tmp_path / "run.npz", run()
     with pytest.raises(Killed):
-        run(checkpoint=path, seconds=0, see=kill)
+        run(checkpoint=path, seconds=0, see=kill_at(2))
     with pytest.raises(ValueError, match="expected the arrays"):
         run(checkpoint=path, rule=rows.adagrad)
     resumed = run(checkpoint=path)

@@ -5,30 +5,29 @@ from pathlib import Path
 
 from tyro.conf import OmitArgPrefixes
 
+from .. import _study_options as shared
 from .._flags import flags_of
 from .._registry import with_flags
 from .._schema import Schema
 from .._study_options import NUMBERS, OutputOptions, check_search
 from ..view_losses import LOSSES
-from . import _options as options
+from ._options import RANGES, DataOptions, ProtocolOptions, TrainOptions, ViewOptions
 from .encoders import ENCODERS
 
-LossOptions = with_flags(options.LossOptions, "loss", LOSSES)
-EncoderOptions = with_flags(options.EncoderOptions, "encoder", ENCODERS)
+LossOptions = with_flags(shared.LossOptions, "loss", LOSSES, default="decoupled")
+EncoderOptions = with_flags(shared.EncoderOptions, "encoder", ENCODERS, default="gin")
 
 
 @dataclass(frozen=True)
 class Config:
     """One run on graphs."""
 
-    source: OmitArgPrefixes[options.DataOptions] = field(default_factory=options.DataOptions)
-    views: OmitArgPrefixes[options.ViewOptions] = field(default_factory=options.ViewOptions)
-    objective: OmitArgPrefixes[options.LossOptions] = field(default_factory=LossOptions)
-    encoding: OmitArgPrefixes[options.EncoderOptions] = field(default_factory=EncoderOptions)
-    training: OmitArgPrefixes[options.TrainOptions] = field(default_factory=options.TrainOptions)
-    protocol: OmitArgPrefixes[options.ProtocolOptions] = field(
-        default_factory=options.ProtocolOptions
-    )
+    source: OmitArgPrefixes[DataOptions] = field(default_factory=DataOptions)
+    views: OmitArgPrefixes[ViewOptions] = field(default_factory=ViewOptions)
+    objective: OmitArgPrefixes[shared.LossOptions] = field(default_factory=LossOptions)
+    encoding: OmitArgPrefixes[shared.EncoderOptions] = field(default_factory=EncoderOptions)
+    training: OmitArgPrefixes[TrainOptions] = field(default_factory=TrainOptions)
+    protocol: OmitArgPrefixes[ProtocolOptions] = field(default_factory=ProtocolOptions)
     output: OmitArgPrefixes[OutputOptions] = field(default_factory=OutputOptions)
 
 
@@ -42,7 +41,7 @@ SCHEMA = Schema(
     "graphs",
     Config,
     choices=(("objective", "loss", LOSSES), ("encoding", "encoder", ENCODERS)),
-    ranges=options.RANGES,
+    ranges=RANGES,
     numbers=(*NUMBERS, "temperature", "ratio"),
     check=_check_together,
 )

@@ -3,7 +3,7 @@
 Flags of a loss or an encoder are not here: they stand with its entry.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import tyro
@@ -45,20 +45,6 @@ class ViewOptions:
     """Share of the nodes or edges that is changed."""
     add: bool = False
     """Whether perturb_edges adds as many random edges as it leaves out."""
-
-
-@dataclass(frozen=True)
-class LossOptions:
-    """What is minimised. Numbers left out take the loss's own default."""
-
-    loss: str = field(default="decoupled", metadata={"help": "The contrastive loss."})
-
-
-@dataclass(frozen=True)
-class EncoderOptions:
-    """What makes features of a graph."""
-
-    encoder: str = field(default="gin", metadata={"help": "The encoder."})
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,6 @@
 """The encoder of a run: how it is written, and read for use."""
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -14,19 +12,8 @@ from ._config import SCHEMA, Config
 from .encoders import make_backbone
 
 
-@dataclass(frozen=True)
-class Encoder:
-    """What a run learned, for graphs like those it learned from.
-
-    Attributes:
-      config: Its configuration.
-      network: From graphs to features.
-      variables: Its parameters, and its other variables.
-    """
-
-    config: Config
-    network: models.Network
-    variables: tuple[Any, Any]
+class Encoder(file.TrainedNetwork[Config]):
+    """What a run learned from graphs."""
 
     @property
     def n_in(self) -> int:

@@ -5,15 +5,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
-from crl_jax import metrics, train
+from crl_jax import metrics, tasks, train
 
+from .. import _truth as truth
 from .._knn import knn_among
 from .._learned import Learned
 from .._registry import filled, settle
 from .._rundir import write_arrays
-from .._study import Judged, OnStage, Run, Study
+from .._study import Judged, OnStage, Run, Study, fit_run
 from .._truth import judge_weights
 from ..view_losses import LOSSES, fill_loss, in_words, settle_loss
 from . import _training as training
@@ -47,10 +49,7 @@ NAMES = {
     "knn": "accuracy, kNN",
     "alignment": "alignment",
     "uniformity": "uniformity",
-    "false_negatives": "share of false negatives",
-    "false_negative_weight": "their share of the weight",
-    "posterior_error": "error of the posterior (ECE)",
-    "posterior_auc": "AUC of the posterior",
+    **truth.NAMES,
 }
 """The metrics in words."""
 _CURVES = {
@@ -131,7 +130,14 @@ class GraphStudy(Study[Config, Problem]):
         on_entry: Callable[[dict[str, Any]], None],
     ) -> train.FitResult:  # fmt: skip
         """See :meth:`Study.fit`."""
-        return training.fit(config, problem, run, checkpoints, on_entry)
+        places = problem.learn if run.phase == "search" else problem.all
+        labels = jnp.asarray(problem.labels(places))
+        return fit_run(
+            training.task_of(config, problem, run.numbers),
+            tasks.LabelledExamples(jnp.asarray(places), labels),
+            training.accuracy(config, problem, run.phase),
+            config, run, checkpoints, on_entry,
+        )  # fmt: skip
 
     def learned(
         self, config: Config, problem: Problem, run: Run, fitted: train.FitResult

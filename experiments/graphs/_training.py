@@ -1,51 +1,19 @@
 """What a run trains: the task of the flags, and what each report measures."""
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from crl_jax import augment, models, tasks, train
+from crl_jax import augment, models, tasks
 
 from .. import _traced as traced
 from .._knn import BANK, Voters, train_knn, valid_knn
 from .._mesh import mesh_of
-from .._study import Run
-from .._study_options import optimizer_of
 from ..view_losses import LOSSES, parts_of_loss
 from ._config import Config
 from ._problem import Problem
 from .encoders import make_backbone
-
-
-def fit(
-    config: Config,
-    problem: Problem,
-    run: Run,
-    checkpoints: Path,
-    on_entry: Callable[[dict[str, Any]], None],
-) -> train.FitResult:
-    """One training, which goes on from its checkpoint if there is one."""
-    options, output = config.training, config.output
-    places = problem.learn if run.phase == "search" else problem.all
-    name = f"{run.phase}-{run.index}.npz"
-    labels = jnp.asarray(problem.labels(places))
-    return train.fit(
-        task_of(config, problem, run.numbers),
-        optimizer_of(options, run.numbers),
-        train.ArrayBatches(tasks.LabelledExamples(jnp.asarray(places), labels)),
-        train.TrainConfig(options.batch_size, mesh=mesh_of(output.mesh)),
-        epochs=options.epochs,
-        seeds=run.seed,
-        eval_every=options.eval_every,
-        hooks=[
-            train.ValidationMetrics(_accuracy(config, problem, run.phase)),
-            train.Checkpoint(checkpoints / name, output.checkpoint_seconds),
-            train.Progress(on_entry),
-        ],
-    )
 
 
 def task_of(config: Config, problem: Problem, numbers: dict[str, float]) -> tasks.SimCLR:
@@ -83,7 +51,7 @@ def trace_step(config: Config, problem: Problem, numbers: dict[str, float]) -> A
     return traced.trace_step(task_of(config, problem, numbers), examples)
 
 
-def _accuracy(config: Config, problem: Problem, phase: str) -> Any:
+def accuracy(config: Config, problem: Problem, phase: str) -> Any:
     """What each report measures, see :func:`valid_knn` and :func:`train_knn`."""
     if phase == "search":
         bank = voters(config, problem, problem.learn[:BANK])

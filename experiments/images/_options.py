@@ -69,27 +69,6 @@ class ViewOptions:
 
 
 @dataclass(frozen=True)
-class MethodOptions:
-    """What is made of two views. Numbers left out take the method's own default."""
-
-    method: str = field(default="simclr", metadata={"help": "The method."})
-
-
-@dataclass(frozen=True)
-class LossOptions:
-    """What is minimised. Numbers left out take the loss's own default."""
-
-    loss: str = field(default="info_nce", metadata={"help": "The contrastive loss."})
-
-
-@dataclass(frozen=True)
-class EncoderOptions:
-    """What makes features of an image."""
-
-    encoder: str = field(default="resnet10", metadata={"help": "The encoder."})
-
-
-@dataclass(frozen=True)
 class TrainOptions(OptimizerOptions):
     """Projection head and optimiser."""
 

@@ -1,6 +1,5 @@
 """The encoder of a run: how it is written, and read for use."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +13,8 @@ from ._views import make_views
 from .encoders import make_backbone
 
 
-@dataclass(frozen=True)
-class Encoder:
-    """What a run learned, for images like those it learned from.
-
-    Attributes:
-      config: Its configuration.
-      network: From views to features.
-      variables: Its parameters, and its other variables.
-    """
-
-    config: Config
-    network: models.Network
-    variables: tuple[Any, Any]
+class Encoder(file.TrainedNetwork[Config]):
+    """What a run learned from images."""
 
     @property
     def n_channels(self) -> int:

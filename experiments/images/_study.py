@@ -9,10 +9,11 @@ import numpy as np
 
 from crl_jax import train
 
+from .. import _truth as truth
 from .._encoder_file import save_backbone
 from .._learned import Learned
 from .._registry import filled, settle
-from .._study import Judged, OnStage, Run, Study
+from .._study import Judged, OnStage, Run, Study, fit_run
 from .._truth import judge_weights
 from ..view_losses import LOSSES, fill_loss, settle_loss, share_of_classes
 from ..view_losses import in_words as loss_in_words
@@ -48,10 +49,7 @@ NAMES = {
     "knn": "accuracy, kNN",
     "alignment": "alignment",
     "uniformity": "uniformity",
-    "false_negatives": "share of false negatives",
-    "false_negative_weight": "their share of the weight",
-    "posterior_error": "error of the posterior (ECE)",
-    "posterior_auc": "AUC of the posterior",
+    **truth.NAMES,
 }
 """The test metrics in words."""
 _CURVES = {
@@ -145,7 +143,13 @@ class Images(Study[Config, Problem]):
         on_entry: Callable[[dict[str, Any]], None],
     ) -> train.FitResult:  # fmt: skip
         """See :meth:`Study.fit`."""
-        return training.fit(config, problem, run, checkpoints, on_entry)
+        part = problem.learn if run.phase == "search" else problem.train
+        return fit_run(
+            training.task_of(config, part, run.numbers),
+            training.examples_of(part),
+            training.measured(config, problem, run.phase),
+            config, run, checkpoints, on_entry,
+        )  # fmt: skip
 
     def learned(
         self, config: Config, problem: Problem, run: Run, fitted: train.FitResult

@@ -1,21 +1,16 @@
 """What a run trains: the task of the flags, its optimiser, and what each report measures."""
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from crl_jax import data, tasks, train
+from crl_jax import data, tasks
 
 from .. import _traced as traced
 from .._knn import BANK, Voters, train_knn, valid_knn
 from .._learned import measured_of_views
-from .._mesh import mesh_of
 from .._registry import settle
-from .._study import Run
-from .._study_options import optimizer_of
 from ..view_losses import LOSSES, parts_of_loss
 from ._config import Config
 from ._problem import Problem, evenly, labelled
@@ -25,33 +20,6 @@ from .methods import METHODS, Parts
 
 _VIEWED = 1000
 """Images whose views are compared in reports."""
-
-
-def fit(
-    config: Config,
-    problem: Problem,
-    run: Run,
-    checkpoints: Path,
-    on_entry: Callable[[dict[str, Any]], None],
-) -> train.FitResult:
-    """One training, which goes on from its checkpoint if there is one."""
-    options, output = config.training, config.output
-    part = problem.learn if run.phase == "search" else problem.train
-    name = f"{run.phase}-{run.index}.npz"
-    return train.fit(
-        task_of(config, part, run.numbers),
-        optimizer_of(options, run.numbers),
-        train.ArrayBatches(examples_of(part)),
-        train.TrainConfig(options.batch_size, mesh=mesh_of(output.mesh)),
-        epochs=options.epochs,
-        seeds=run.seed,
-        eval_every=options.eval_every,
-        hooks=[
-            train.ValidationMetrics(_measured(config, problem, run.phase)),
-            train.Checkpoint(checkpoints / name, output.checkpoint_seconds),
-            train.Progress(on_entry),
-        ],
-    )
 
 
 def task_of(config: Config, part: data.Images, numbers: dict[str, float]) -> Any:
@@ -91,7 +59,7 @@ def examples_of(part: data.Images) -> Any:
     return tasks.LabelledExamples(images, jnp.asarray(part.labels)) if part.classes else images
 
 
-def _measured(config: Config, problem: Problem, phase: str) -> Any:
+def measured(config: Config, problem: Problem, phase: str) -> Any:
     """What each report measures: see :func:`valid_knn` and :func:`train_knn`.
 
     In the final training there is no part that nothing is learned from. Without labels see

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from tyro.conf import OmitArgPrefixes
 
+from .. import _study_options as shared
 from .._bert import check_bert
 from .._flags import flags_of
 from .._registry import with_flags
@@ -13,22 +14,22 @@ from .._study_options import NUMBERS, OutputOptions, SeedOptions, check_search
 from ..images._config import EncoderOptions
 from ..images.encoders import ENCODERS
 from ..images.encoders import EncoderOptions as ImageOptions
-from . import _options as options
+from ._options import RANGES, TEXT, DataOptions, TextOptions, TrainOptions, ViewOptions
 from .losses import LOSSES
 
-LossOptions = with_flags(options.LossOptions, "loss", LOSSES)
+LossOptions = with_flags(shared.LossOptions, "loss", LOSSES, default="clip")
 
 
 @dataclass(frozen=True)
 class Config:
     """One run on pairs of images and texts."""
 
-    source: OmitArgPrefixes[options.DataOptions] = field(default_factory=options.DataOptions)
-    views: OmitArgPrefixes[options.ViewOptions] = field(default_factory=options.ViewOptions)
-    objective: OmitArgPrefixes[options.LossOptions] = field(default_factory=LossOptions)
+    source: OmitArgPrefixes[DataOptions] = field(default_factory=DataOptions)
+    views: OmitArgPrefixes[ViewOptions] = field(default_factory=ViewOptions)
+    objective: OmitArgPrefixes[shared.LossOptions] = field(default_factory=LossOptions)
     encoding: OmitArgPrefixes[ImageOptions] = field(default_factory=EncoderOptions)
-    text: OmitArgPrefixes[options.TextOptions] = field(default_factory=options.TextOptions)
-    training: OmitArgPrefixes[options.TrainOptions] = field(default_factory=options.TrainOptions)
+    text: OmitArgPrefixes[TextOptions] = field(default_factory=TextOptions)
+    training: OmitArgPrefixes[TrainOptions] = field(default_factory=TrainOptions)
     protocol: OmitArgPrefixes[SeedOptions] = field(default_factory=SeedOptions)
     output: OmitArgPrefixes[OutputOptions] = field(default_factory=OutputOptions)
 
@@ -36,7 +37,7 @@ class Config:
 def _check_together(config: Config) -> None:
     check_search(config.protocol)
     text, training = config.text, config.training
-    check_bert(text.bert, options.TEXT)
+    check_bert(text.bert, TEXT)
     if not training.learn_temperature and training.least_temperature is not None:
         raise ValueError(
             "--least-temperature is for one that is learned, got --learn-temperature False."
@@ -47,7 +48,7 @@ SCHEMA = Schema(
     "pairs",
     Config,
     choices=(("objective", "loss", LOSSES), ("encoding", "encoder", ENCODERS)),
-    ranges=options.RANGES,
+    ranges=RANGES,
     numbers=(*NUMBERS, "temperature"),
     check=_check_together,
 )

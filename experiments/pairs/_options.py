@@ -3,7 +3,7 @@
 Flags of a loss or an encoder of images are not here: they stand with its entry.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated
 
 import tyro
@@ -54,13 +54,6 @@ class ViewOptions(images.ViewOptions):
     """How often an image is made grey."""
     blur_p: float | None = 0.0
     """How often an image is blurred."""
-
-
-@dataclass(frozen=True)
-class LossOptions:
-    """What is minimised. Numbers left out take the loss's own default."""
-
-    loss: str = field(default="clip", metadata={"help": "The contrastive loss."})
 
 
 @dataclass(frozen=True)

@@ -5,15 +5,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from crl_jax import train
 
+from .. import _truth as truth
 from .._bert import layers
 from .._learned import Learned
 from .._registry import filled, settle
 from .._rundir import write_arrays
-from .._study import Judged, OnStage, Run, Study
+from .._study import Judged, OnStage, Run, Study, fit_run
 from ..images import _views as views
 from ..images.encoders import ENCODERS
 from ..view_losses import UNKNOWN_SHARE, fill_loss, in_words
@@ -55,10 +58,7 @@ NAMES = _names() | {
     "alignment": "alignment of pairs",
     "image_uniformity": "uniformity of images",
     "text_uniformity": "uniformity of texts",
-    "false_negatives": "share of false negatives",
-    "false_negative_weight": "their share of the weight",
-    "posterior_error": "error of the posterior (ECE)",
-    "posterior_auc": "AUC of the posterior",
+    **truth.NAMES,
 }
 """The test metrics in words."""
 _CURVES = {
@@ -167,7 +167,12 @@ class Pairs(Study[Config, Problem]):
         on_entry: Callable[[dict[str, Any]], None],
     ) -> train.FitResult:  # fmt: skip
         """See :meth:`Study.fit`."""
-        return training.fit(config, problem, run, checkpoints, on_entry)
+        return fit_run(
+            training.task_of(config, problem, run.numbers),
+            jax.tree.map(jnp.asarray, training.examples_of(problem.train)),
+            training.recall_on(problem.valid),
+            config, run, checkpoints, on_entry,
+        )  # fmt: skip
 
     def learned(self, config: Config, problem: Problem, run: Run, fitted: train.FitResult) -> Found:
         """See :meth:`Study.learned`."""

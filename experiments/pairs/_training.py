@@ -1,19 +1,14 @@
 """What a run trains: the task of the flags, and what each report measures."""
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from crl_jax import metrics, models, tasks, train
+from crl_jax import metrics, models, tasks
 
 from .. import _traced as traced
-from .._mesh import mesh_of
 from .._registry import settle
-from .._study import Run
-from .._study_options import optimizer_of
 from ..images._views import make_views
 from ..images.encoders import make_backbone
 from ..view_losses import parts_of_loss
@@ -23,33 +18,6 @@ from .losses import LOSSES
 
 BLOCK = 250
 """Images, or texts, that are embedded at a time."""
-
-
-def fit(
-    config: Config,
-    problem: Problem,
-    run: Run,
-    checkpoints: Path,
-    on_entry: Callable[[dict[str, Any]], None],
-) -> train.FitResult:
-    """One training, which goes on from its checkpoint if there is one."""
-    options, output = config.training, config.output
-    return train.fit(
-        task_of(config, problem, run.numbers),
-        optimizer_of(options, run.numbers),
-        train.ArrayBatches(jax.tree.map(jnp.asarray, examples_of(problem.train))),
-        train.TrainConfig(options.batch_size, mesh=mesh_of(output.mesh)),
-        epochs=options.epochs,
-        seeds=run.seed,
-        eval_every=options.eval_every,
-        hooks=[
-            train.ValidationMetrics(recall_on(problem.valid)),
-            train.Checkpoint(
-                checkpoints / f"{run.phase}-{run.index}.npz", output.checkpoint_seconds
-            ),
-            train.Progress(on_entry),
-        ],
-    )
 
 
 def examples_of(part: Part) -> Any:

@@ -11,9 +11,9 @@ from rich.console import Console
 
 from .._progress import display
 from .._study import Run
-from ..images import _training as training
 from ..images._config import Config
 from ..images._problem import Problem
+from ..images._study import Images
 from .cost import show
 from .kept_images import path_of
 
@@ -71,7 +71,7 @@ def measure(config: Config, problem: Problem) -> tuple[float, float]:
     short = replace(config.training, epochs=_EPOCHS, eval_every=1)
     entries: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
-        training.fit(
+        Images().fit(
             replace(config, training=short), replace(problem, train=part),
             Run("final", 0, 1, config.protocol.seed, {}), Path(folder), entries.append,
         )  # fmt: skip

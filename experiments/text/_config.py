@@ -5,32 +5,31 @@ from pathlib import Path
 
 from tyro.conf import OmitArgPrefixes
 
+from .. import _study_options as shared
 from .._bert import BertOptions, check_bert
 from .._flags import flags_of
 from .._program import flag
 from .._registry import with_flags
 from .._schema import Schema
 from .._study_options import NUMBERS, OutputOptions, check_search
-from . import _options as options
+from ._options import RANGES, DataOptions, ProtocolOptions, TrainOptions
 from .losses import LOSSES
 from .methods import METHODS
 
-MethodOptions = with_flags(options.MethodOptions, "method", METHODS)
-LossOptions = with_flags(options.LossOptions, "loss", LOSSES)
+MethodOptions = with_flags(shared.MethodOptions, "method", METHODS, default="triplets")
+LossOptions = with_flags(shared.LossOptions, "loss", LOSSES)
 
 
 @dataclass(frozen=True)
 class Config:
     """One run on texts."""
 
-    source: OmitArgPrefixes[options.DataOptions] = field(default_factory=options.DataOptions)
+    source: OmitArgPrefixes[DataOptions] = field(default_factory=DataOptions)
     encoding: OmitArgPrefixes[BertOptions] = field(default_factory=BertOptions)
-    method: OmitArgPrefixes[options.MethodOptions] = field(default_factory=MethodOptions)
-    objective: OmitArgPrefixes[options.LossOptions] = field(default_factory=LossOptions)
-    training: OmitArgPrefixes[options.TrainOptions] = field(default_factory=options.TrainOptions)
-    protocol: OmitArgPrefixes[options.ProtocolOptions] = field(
-        default_factory=options.ProtocolOptions
-    )
+    method: OmitArgPrefixes[shared.MethodOptions] = field(default_factory=MethodOptions)
+    objective: OmitArgPrefixes[shared.LossOptions] = field(default_factory=LossOptions)
+    training: OmitArgPrefixes[TrainOptions] = field(default_factory=TrainOptions)
+    protocol: OmitArgPrefixes[ProtocolOptions] = field(default_factory=ProtocolOptions)
     output: OmitArgPrefixes[OutputOptions] = field(default_factory=OutputOptions)
 
 
@@ -54,7 +53,7 @@ SCHEMA = Schema(
     "text",
     Config,
     choices=(("method", "method", METHODS), ("objective", "loss", LOSSES)),
-    ranges=options.RANGES,
+    ranges=RANGES,
     numbers=(*NUMBERS, "fine_tune_lr"),
     check=_check_together,
 )

@@ -3,7 +3,7 @@
 Flags of a method or a loss are not here: they stand with its entry.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import tyro
@@ -49,20 +49,6 @@ class DataOptions:
     """Tokens of a text; a longer one loses its end."""
     split_seed: int = 0
     """Seed of these draws."""
-
-
-@dataclass(frozen=True)
-class MethodOptions:
-    """How the encoder is pre-trained. Numbers left out take the method's own default."""
-
-    method: str = field(default="triplets", metadata={"help": "The pre-training."})
-
-
-@dataclass(frozen=True)
-class LossOptions:
-    """What pre-training minimises. Numbers left out take the loss's own default."""
-
-    loss: str = field(default="info_nce", metadata={"help": "The contrastive loss."})
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import _truth as truth
 from .._bert import layers, settled
 from .._registry import filled, settle
 from .._rundir import write_arrays
@@ -50,10 +51,7 @@ NAMES = {
     "dropout_alignment": "alignment of two dropouts",
     "uniformity": "uniformity",
     "spearman": "Spearman's correlation of pairs",
-    "false_negatives": "share of false negatives",
-    "false_negative_weight": "their share of the weight",
-    "posterior_error": "error of the posterior (ECE)",
-    "posterior_auc": "AUC of the posterior",
+    **truth.NAMES,
 }
 """The test metrics in words."""
 _CURVES = {
