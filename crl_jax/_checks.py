@@ -94,15 +94,10 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
         raise ValueError(f"`{name}` must be one of {', '.join(choices)}, got {value!r}.")
 
 
-def check_whole(name: str, value: Any) -> None:
-    """Raises ``ValueError`` unless ``value`` is an integer."""
-    if not isinstance(value, (int, np.integer)):
-        raise ValueError(f"`{name}` must be a whole number, got {value!r}.")
-
-
 def check_count(name: str, count: Any, least: int = 1) -> None:
     """Raises ``ValueError`` unless ``count`` is whole and at least ``least``."""
-    check_whole(name, count)
+    if not isinstance(count, (int, np.integer)):
+        raise ValueError(f"`{name}` must be a whole number, got {count!r}.")
     if count < least:
         raise ValueError(f"`{name}` must be at least {least}, got {count}.")
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
-from ._checks import as_mask, check_choice, check_range, check_whole
+from ._checks import as_mask, check_choice, check_count, check_range
 from ._floats import float_dtype
 
 Scalar: TypeAlias = int | Float[ArrayLike, ""]
@@ -157,8 +157,8 @@ def check_fields(instance: Any) -> None:
     for field in fields(instance):
         if (allowed := range_of(field.type)) is not None:
             value = getattr(instance, field.name)
-            if value is not None and is_integer(field.type):
-                check_whole(field.name, value)
+            if is_integer(field.type) and value is not None:
+                check_count(field.name, value, int(allowed.low))
             allowed.check(field.name, value)
         elif choices := choices_of(field.type):
             check_choice(field.name, getattr(instance, field.name), choices)

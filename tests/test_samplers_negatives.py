@@ -344,14 +344,17 @@ def test_srns_remembers_the_last_epochs(world):
 
 def test_samplers_say_what_is_wrong_with_an_argument(world):
     for make, message in (
-        (lambda: DNS(0), "`candidates` must lie in"),
+        (lambda: DNS(0), "`candidates` must be at least 1, got 0"),
         (lambda: AOBPR(0.0), "`scale` must lie in"),
         (lambda: BNS(PRIOR, risk_lambda=-1.0), "`risk_lambda` must lie in"),
-        (lambda: BNS(PRIOR, criterion="best"), "`criterion` must be risk or posterior, got 'best'"),
+        (
+            lambda: BNS(PRIOR, criterion="best"),
+            "`criterion` must be one of risk, posterior, got 'best'",
+        ),
         (lambda: BNS(PRIOR, candidates=None, ecdf_samples=8), "`ecdf_samples` must be None"),
-        (lambda: BNS(PRIOR, ecdf_samples=0), "`ecdf_samples` must lie in"),
+        (lambda: BNS(PRIOR, ecdf_samples=0), "`ecdf_samples` must be at least 1, got 0"),
         (lambda: SRNS(temperature=0.0), "`temperature` must lie in"),
-        (lambda: SRNS(memory=0), "`memory` must lie in"),
+        (lambda: SRNS(memory=0), "`memory` must be at least 1, got 0"),
         (lambda: StagedSampler(RNS(), RNS(), -1), "`epochs` must lie in"),
         (lambda: MixedSampler(()), "`samplers` must hold"),
     ):

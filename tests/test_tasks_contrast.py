@@ -171,8 +171,8 @@ REFUSED: dict[str, tuple[Any, str]] = {
         "`auxiliary_loss` must have the 60 users and 80 items of the encoder, got 9 and 9",
     ),
     "a missing number": (
-        lambda: {"auxiliary_loss": alone(loss_fn=losses.bayesian_contrastive)},
-        "`hyperparams` must hold alpha, beta, tau_plus, required by `loss_fn`",
+        lambda: {"auxiliary_loss": alone(loss_fn=losses.nce)},
+        "`hyperparams` must hold neg_log_noise, pos_log_noise, required by `loss_fn`",
     ),
     "a number out of range": (
         lambda: {"auxiliary_loss": alone(hyperparams={"temperature": 0.0})},

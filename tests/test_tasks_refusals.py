@@ -82,9 +82,9 @@ REFUSED = {
         {"loss": functools.partial(losses.gbpr, rho=0.4)},
         "`hyperparams` must hold group, required by `loss`, got \\[\\]",
     ),
-    "a loss without its prior": (
-        {"loss": losses.debiased_pairwise},
-        "`hyperparams` must hold tau_plus, required by `loss`",
+    "a loss without its noise distribution": (
+        {"loss": losses.nce},
+        "`hyperparams` must hold neg_log_noise, pos_log_noise, required by `loss`",
     ),
     "a loss without a mask, in the batch": (
         {"loss": without_where, "sampler": samplers.InBatch()},
@@ -155,8 +155,8 @@ def test_optax_is_an_optimizer_too():
     [
         ({"n_pos": -1}, "`n_pos` must be"),
         ({"n_pos": 1, "n_group": 1}, "`n_group` must be 0 with extra positives"),
-        ({"anchors": "items"}, "`anchors` must be interactions or users, got 'items'"),
-        ({"l2_target": "table"}, "`l2_target` must be tables, rows or encoded, got 'table'"),
+        ({"anchors": "items"}, "`anchors` must be one of interactions, users, got 'items'"),
+        ({"l2_target": "table"}, "`l2_target` must be one of tables, rows, encoded, got 'table'"),
         ({"auxiliary_loss": "sgl"}, "`auxiliary_loss` must be an AuxiliaryLoss, such as .*'sgl'"),
     ],
 )

@@ -198,9 +198,9 @@ def test_the_correction_can_be_swept():
 def test_what_cannot_be_is_said():
     log_q = jnp.zeros(N_ITEMS + 1)
     for call, message in (
-        (lambda: InBatch("own"), "`mask` must be seen, self or none, got 'own'"),
-        (lambda: SharedRNS("self"), "`mask` must be seen or none, got 'self'"),
-        (lambda: SharedRNS(anchors=0), r"`anchors` must lie in \[1, inf\], got 0"),
+        (lambda: InBatch("own"), "`mask` must be one of seen, self, none, got 'own'"),
+        (lambda: SharedRNS("self"), "`mask` must be one of seen, none, got 'self'"),
+        (lambda: SharedRNS(anchors=0), "`anchors` must be at least 1, got 0"),
         (lambda: InBatch.from_interactions(LOG, correction=1.5),
         "`correction` must lie in .* got 1.5"),
         (

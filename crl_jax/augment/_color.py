@@ -151,7 +151,13 @@ def color_jitter(
 
 
 def random_grayscale(key: Key[Array, ""], image: Image, *, rate: Probability = 0.2) -> FloatImage:
-    """Applies :func:`to_grayscale` with probability ``rate``, else as :func:`color_jitter`."""
+    """Applies :func:`to_grayscale` at random.
+
+    Args:
+      rate: Probability of the conversion, in [0, 1].
+
+    Other arguments and the result are those of :func:`color_jitter`.
+    """
     return apply_at_random(key, to_grayscale, image, rate)
 
 

@@ -81,7 +81,13 @@ def flip(image: Image) -> FloatImage:
 
 
 def random_flip(key: Key[Array, ""], image: Image, *, rate: Probability = 0.5) -> FloatImage:
-    """Applies :func:`flip` with probability ``rate``, else as :func:`color_jitter`."""
+    """Applies :func:`flip` at random.
+
+    Args:
+      rate: Probability of the flip, in [0, 1].
+
+    Other arguments and the result are those of :func:`color_jitter`.
+    """
     return apply_at_random(key, flip, image, rate)
 
 

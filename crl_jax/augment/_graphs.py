@@ -44,7 +44,9 @@ def subgraph(keys: Keys, batch: GraphBatch, ratio: Ratio = 0.2) -> GraphBatch:
 
     The subgraph grows from a uniform node, each time by a uniform neighbour of its nodes, until it
     is large enough or has no neighbours. Of a disconnected graph it thus keeps one component,
-    unless ``ratio * nodes`` is below 1. Arguments as for :func:`drop_nodes`.
+    unless ``ratio * nodes`` is below 1.
+
+    Arguments are those of :func:`drop_nodes`.
 
     References:
       You et al., 2020, table 1, and the intent of its code.
