@@ -93,7 +93,8 @@ def choices_of(annotation: Any) -> tuple[str, ...]:
     """Returns the strings of a ``Literal`` annotation, or of a member of a union."""
     if get_origin(annotation) is Literal:
         return tuple(x for x in get_args(annotation) if isinstance(x, str))
-    return next((found for x in get_args(annotation) if (found := choices_of(x))), ())
+    members = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else ()
+    return next((found for x in members if (found := choices_of(x))), ())
 
 
 def is_integer(annotation: Any) -> bool:

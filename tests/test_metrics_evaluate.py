@@ -128,6 +128,7 @@ def check(got, want):
 
 
 # Each example compiles; so one of them mixes users of all kinds.
+@pytest.mark.filterwarnings("ignore:.*pairs of `test` are also in:UserWarning")
 @settings(max_examples=2, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
