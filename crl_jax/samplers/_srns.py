@@ -56,7 +56,7 @@ class SRNS(Sampler):
       memory: Memory size :math:`S_1 \ge n`. Static.
       fresh: Number :math:`S_2 \ge 1` of new items. Static.
       history: Number of epochs in the standard deviation, >= 1. Static.
-      variance_weight: Weight :math:`\alpha \ge 0`.
+      variance_weight: Weight :math:`\alpha \ge 0` of the standard deviation of past scores.
       warm_up: Warm-up :math:`T_0 > 0`, in epochs.
       temperature: Temperature :math:`\tau > 0`.
 

@@ -53,7 +53,7 @@ class MoCo(SimCLR):
     the statistics do not reveal a query's key; here this is unnecessary.
 
     Attributes:
-      momentum: The :math:`m`, in [0, 1].
+      momentum: Momentum :math:`m` of the key encoder, in [0, 1].
       dim: Dimension of the embeddings. Static.
       queue: Number of keys in the queue, at least the batch size. All are negatives. Static.
 
