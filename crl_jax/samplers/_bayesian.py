@@ -35,8 +35,8 @@ class BNS(Sampler):
     Attributes:
       prior: Prior :math:`P_{fn}` of a false negative, see :data:`Prior`, such as
         :func:`popularity_prior`.
-      risk_lambda: Gain :math:`\lambda \ge 0` of a true negative relative to the cost of a false one;
-        larger values prefer hard negatives.
+      risk_lambda: Gain :math:`\lambda \ge 0` of a true negative relative to the cost of a false
+        one; larger values prefer hard negatives.
       risk_lambda_slope: Decrease of ``risk_lambda`` per epoch, >= 0: 0.1 for BNS-1.
       risk_lambda_least: Minimum of the decreasing ``risk_lambda``, >= 0: 2 for BNS-1.
       candidates: Number m >= 1 of candidates; None for all of :math:`\mathcal I_u^-`, the exact
