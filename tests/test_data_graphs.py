@@ -206,7 +206,7 @@ def test_fields_that_do_not_belong():
         (
             "features",
             whole.features.astype(np.float64),
-            "`features` must have 2 dimensions and be of uint8 or float32",
+            "`features` must be a 2-dimensional array of uint8 or float32",
         ),
         ("classes", ("a", "a", "b"), "`classes` must be distinct"),
         ("folds", np.full(4, -2, np.int32), "`folds` must be at least -1"),

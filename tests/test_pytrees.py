@@ -16,7 +16,7 @@ import pytest
 
 import crl_jax
 from crl_jax import Range, pytree_dataclass
-from crl_jax._hyperparams import range_of
+from crl_jax._hyperparams import choices_of, range_of
 from crl_jax._pytree import STATIC
 
 
@@ -124,10 +124,10 @@ def test_numbers_out_of_range_are_refused_on_construction(cls, name, allowed):
 
 
 def blank_numbers(cls):
-    """As :func:`blank`, with None where a range is declared, which every range accepts."""
+    """As :func:`blank`, with None where a range or choices are declared, which accept it."""
     made = blank(cls)
     for field in dataclasses.fields(cls):
-        if range_of(field.type) is not None:
+        if range_of(field.type) is not None or choices_of(field.type):
             object.__setattr__(made, field.name, None)
     return made
 

@@ -90,7 +90,7 @@ def as_read_only(name: str, array: Any, dtype: Any, ndim: int) -> np.ndarray:
     if array.ndim != ndim or array.dtype.type not in [x.type for x in dtypes]:
         expected = " or ".join(x.name for x in dtypes)
         raise ValueError(
-            f"`{name}` must have {ndim} dimensions and be of {expected}, "
+            f"`{name}` must be a {ndim}-dimensional array of {expected}, "
             f"got shape {array.shape} of {array.dtype}."
         )
     if array.flags.writeable:
