@@ -58,12 +58,12 @@ def run(folder, tmp_path, capsys):
     return reproduction(folder, tmp_path, capsys)
 
 
-@pytest.mark.filterwarnings("ignore::crl_jax.data.DataWarning")
 def short(path):
     """The name under which an outcome keeps a swept number."""
     return path.rpartition(".")[2]
 
 
+@pytest.mark.filterwarnings("ignore::crl_jax.data.DataWarning")
 def test_a_table_shows_ours_beside_the_published_and_is_not_trained_twice(
     run, tmp_path, monkeypatch
 ):

@@ -112,13 +112,13 @@ def test_the_estimate_is_steps_times_what_was_measured(sets, tmp_path, monkeypat
 
 def test_steps_of_a_training_are_timed(sets, monkeypatch):
     clock = iter([7.0, 7.9, 8.5, 9.3])  # epochs of 0.9, 0.6 and 0.8 s after the first
-    fit = image_cost.training.fit
+    fit = Images.fit
 
     def timed(*args):
         *others, log = args
         return fit(*others, lambda entry: log({**entry, "seconds": next(clock)}))
 
-    monkeypatch.setattr(image_cost.training, "fit", timed)
+    monkeypatch.setattr(Images, "fit", timed)
     config = image_targets.small("cifar10", "simclr")
     config = replace(config, source=replace(config.source, data=str(sets / "cifar10")))
     problem = load_problem(config.source, lambda _: None)

@@ -147,7 +147,7 @@ def test_what_cannot_be_is_said(split):
                 "sampler": samplers.RNS(),
                 "encoder": Whole(30, 40, 4),
             },
-            "`optimizer` of rows needs an encoder whose vectors are made of a row each, got Whole",
+            "`encoder` must compute each embedding from one row with a RowOptimizer, got Whole",
         ),
         (
             {"encoder": Whole(30, 41, 4)},
