@@ -151,7 +151,7 @@ def test_what_cannot_be_is_said(split):
         ),
         (
             {"encoder": Whole(30, 41, 4)},
-            "`encoder` must be of 30 users and 40 items, got 30 and 41",
+            "`encoder` must have 30 users and 40 items, got 30 and 41",
         ),
     ):
         with pytest.raises(ValueError, match=message):
