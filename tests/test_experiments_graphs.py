@@ -22,7 +22,7 @@ from experiments.graphs._config import FLAGS, SCHEMA
 from experiments.graphs._embed import EmbedOptions
 from experiments.graphs._problem import load_problem
 from experiments.graphs._study import GraphStudy
-from experiments.graphs._training import fit, task_of, trace_step
+from experiments.graphs._training import task_of, trace_step
 from experiments.view_losses import LOSSES
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
@@ -120,7 +120,7 @@ def test_a_further_seed_compiles_nothing(compiled, tmp_path):
     for seed in (0, 1):
         compiled.clear()
         run = Run("final", seed, 2, seed, {})
-        fit(config, problem, run, tmp_path, lambda entry: None)
+        GraphStudy().fit(config, problem, run, tmp_path, lambda entry: None)
         assert bool(compiled) == (seed == 0)
 
 

@@ -31,7 +31,7 @@ from experiments.pairs._judge import Found, chance, judge, judge_classes, judge_
 from experiments.pairs._problem import Part, draw_caption
 from experiments.pairs._saved import load_towers
 from experiments.pairs._study import Pairs
-from experiments.pairs._training import examples_of, fit, task_of, trace_step
+from experiments.pairs._training import examples_of, task_of, trace_step
 from experiments.pairs.losses import LOSSES
 from experiments.pairs.recipes import RECIPES
 
@@ -227,7 +227,7 @@ def test_eight_devices_give_the_result_of_one(photographs, tmp_path):
         config, problem = settled([*SMALL, *own, *flags])
         history, folder = [], tmp_path / str(len(flags))
         folder.mkdir()
-        fit(config, problem, Run("final", 0, 1, 0, {}), folder, history.append)
+        Pairs().fit(config, problem, Run("final", 0, 1, 0, {}), folder, history.append)
         histories.append([entry["loss"][0] for entry in history])
     one, eight = histories
     assert one[0] != one[1]

@@ -117,6 +117,7 @@ def evaluate_lists(
     """Computes the metrics of :func:`evaluate`, except AUC, for ranked lists made elsewhere.
 
     >>> from crl_jax import data
+    >>> from crl_jax.metrics import eval_layout
     >>> train, test = (data.Interactions.from_arrays(
     ...     users, items, user_ids=np.arange(2), item_ids=np.arange(4)
     ... ) for users, items in [([0, 1], [0, 1]), ([0, 0, 1], [1, 2, 3])])
