@@ -44,7 +44,8 @@ class LossEntry(Entry):
 
     def __post_init__(self) -> None:
         own = declared(self.loss, defaults=self.defaults)
-        own.pop("temperature")  # its flag belongs to the run
+        for name in ("temperature", *self.settings):  # flags of the run
+            own.pop(name, None)
         for name, note in self.notes.items():
             own[name] = replace(own[name], help=f"{own[name].help}; {note}")
         object.__setattr__(self, "hyperparams", own)

@@ -80,7 +80,7 @@ def test_some_of_the_images_keep_their_texts():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"images": np.zeros((2, 4, 4), np.uint8)}, "`images` must have 4 dimensions"),
+        ({"images": np.zeros((2, 4, 4), np.uint8)}, "`images` must be a 4-dimensional array"),
         ({"texts": ("a", 3)}, "`texts` must be non-empty strings, got 3"),
         ({"texts": ("a",)}, r"`image_of_text` must have shape \(1,\)"),
         ({"image_of_text": np.array([0, 2], np.int32)}, r"`image_of_text` must lie in \[0, 2\)"),

@@ -46,7 +46,7 @@ def test_images_are_read_only_and_keep_no_hand_on_what_they_were_made_of():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"images": np.zeros((2, 4, 5), np.uint8)}, r"`images` must have 4 dim.*\(2, 4, 5\)"),
+        ({"images": np.zeros((2, 4, 5), np.uint8)}, r"`images` must be a 4-dim.*\(2, 4, 5\)"),
         ({"images": np.zeros((2, 4, 5, 3), np.float32)}, "`images` .* uint8, got .* of float32"),
         ({"labels": np.zeros(3, np.int32)}, r"`labels` must have shape \(2,\), got \(3,\)"),
         ({"labels": np.zeros(2, np.int64)}, "`labels` .* int32, got .* of int64"),
