@@ -94,7 +94,7 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
         raise ValueError(f"`{name}` must be one of {', '.join(choices)}, got {value!r}.")
 
 
-def check_count(name: str, count: Any, least: int = 1) -> None:
+def check_count(name: str, count: Any, least: float = 1) -> None:
     """Raises ``ValueError`` unless ``count`` is whole and at least ``least``."""
     if not isinstance(count, (int, np.integer)):
         raise ValueError(f"`{name}` must be a whole number, got {count!r}.")

@@ -159,7 +159,7 @@ def check_fields(instance: Any) -> None:
         if (allowed := range_of(field.type)) is not None:
             value = getattr(instance, field.name)
             if is_integer(field.type) and value is not None:
-                check_count(field.name, value, int(allowed.low))
+                check_count(field.name, value, allowed.low)
             allowed.check(field.name, value)
         elif choices := choices_of(field.type):
             check_choice(field.name, getattr(instance, field.name), choices)

@@ -99,6 +99,16 @@ def test_fields_of_a_class_and_of_its_bases():
         Derived(count=0)
 
 
+def test_a_count_may_have_no_least_value():
+    @pytree_dataclass
+    class Offset:
+        places: Annotated[int, Range(high=5)] = 0
+
+    assert Offset(-(2**40)).places == -(2**40)
+    with pytest.raises(ValueError, match=r"^`places` must lie in \[-inf, 5\], got 6\.$"):
+        Offset(6)
+
+
 def test_choices_are_checked_where_they_are_declared():
     checked = check_arguments(scale)
     assert checked(1, kind="b")[2] == "b"
