@@ -1,6 +1,5 @@
 """Loading of interactions by path, folder, dataset name or from memory."""
 
-import importlib
 import re
 from collections.abc import Iterator, Set
 from itertools import chain
@@ -9,6 +8,7 @@ from typing import Any, Literal, Unpack, overload
 
 import numpy as np
 
+from .._optional import import_optional
 from ._columns import ROLES, Columns, find_columns
 from ._datasets import DATASETS
 from ._download import download
@@ -188,12 +188,7 @@ def _open_tfds(
 ) -> tuple[Iterator[dict[str, Any]], list[str], dict[str, int]]:
     """Opens the split "train" (MovieLens has no other) of a TensorFlow dataset."""
     _refuse(options, _OF_FILES, source)
-    try:
-        tfds = importlib.import_module("tensorflow_datasets")
-    except ImportError as error:
-        raise ImportError(
-            f"{source} needs TensorFlow Datasets: pip install 'crl_jax[tfds]'"
-        ) from error
+    tfds = import_optional("tensorflow_datasets", f"{source} needs TensorFlow Datasets", "tfds")
     examples = iter(tfds.as_numpy(tfds.load(source.removeprefix("tfds:"), split="train")))
     if (first := next(examples, None)) is None:
         raise DataError(f"{source}: expected interactions, got none.")

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Float32, Int64, Shaped
 
 from .._checks import is_canonical_integer
+from .._optional import import_optional
 
 if TYPE_CHECKING:
     import polars as pl
@@ -33,11 +34,7 @@ class InvalidValue(ValueError):
 
 def import_polars(what: str) -> Any:
     """Imports polars; the ImportError names what needs it and how to install it."""
-    try:
-        import polars
-    except ImportError as error:
-        raise ImportError(f"{what} needs polars: pip install 'crl_jax[data]'") from error
-    return polars
+    return import_optional("polars", f"{what} needs polars", "data")
 
 
 def parse_ids(column: Any) -> Int64[np.ndarray, " n"] | list[str]:
