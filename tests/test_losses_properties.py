@@ -733,7 +733,7 @@ def inside(limits):
     high = min(limits.high, 1e4)
     if limits.high_open and high == limits.high:
         high = float(np.nextafter(np.float32(high), np.float32(low)))
-    between = [x for x in (1e-30, 1e-7, 0.1, 0.75, 1.0) if low < x < high]
+    between = [x for x in (1e-30, 1e-7, 1e-2, 0.1, 0.5, 0.75, 0.9999999, 1.0) if low < x < high]
     return [low, *between, high]
 
 
@@ -772,12 +772,36 @@ def test_always_finite(name, data):
         assert value >= 0
 
 
+BAD = {
+    "temperature": [0.0, -1.0, np.nan, 1e-40],  # the last is 0 to float32's computations
+    "pos_temperature": [0.0, -1.0, np.nan, 1e-40],
+    "tau_plus": [-0.1, 1.0, 1 - 1e-8],  # rounds to 1
+    "alpha": [0.4, 1.1],
+    "floor": [-0.1, 1.1],
+    "min_score": [np.inf, np.nan],
+    "rho": [-0.1, 1.1],
+    "balance": [-0.1, 1.1],
+    "margin": [-0.1, np.inf],
+    "repulsion": [-0.1, np.inf, 1e39],
+    "ratio": [0.0, np.inf, 1e-40],
+    "drop_rate": [-0.1, 1.1, np.nan],
+    "exponent": [-0.1, np.inf, 1e39],
+    "bias": [-np.inf, np.inf, np.nan, 1e39],
+    "pos_concentration": [0.0, np.nan, 1e-40],
+    "neg_concentration": [0.0, np.nan, 1e-40],
+    "pos_log_noise": [-np.inf, np.nan],
+    "neg_log_noise": [-np.inf, np.nan],
+}
+"""Values that the formulas do not allow, whatever a signature declares."""
+
+
 @each_loss
 def test_range_errors_name_the_argument(fn, ref, hyper, n_extra, arrays, data):
     declared = hyperparams(fn)
     assert hyper.keys() | {"temperature"} <= declared.keys()
+    bad = BAD | {"beta": [0.4 if fn is losses.bayesian_contrastive else -0.1]}
     for name, of in declared.items():
-        for value in beyond(of.range) if of.range else ():
+        for value in [*bad.get(name, ()), *(beyond(of.range) if of.range else ())]:
             call = partial(fn, **data | hyper | {name: value})
             for run_it in (call, partial(jax.eval_shape, call)):  # a number is one in jit, too
                 with pytest.raises(ValueError, match=f"`{name}` must lie in"):
