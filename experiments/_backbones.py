@@ -23,6 +23,6 @@ class BackboneEntry(Entry):
 def make_backbone(
     options: EncoderOptions, entries: Mapping[str, BackboneEntry], **sizes: int
 ) -> Any:
-    """What builds the chosen network for examples of these sizes."""
+    """Returns the builder of the chosen network for examples of these sizes."""
     values = settle("encoder", options, entries)
     return entries[options.encoder].make(**sizes, **values)

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import tyro
 from tyro.constructors import PrimitiveConstructorSpec
 
-from crl_jax import hyperparams
+from crl_jax import hyperparams, summary
 
 from ._program import flag
 from ._ranges import COUNT, MOST, Range, interval
@@ -126,12 +126,18 @@ class Entry:
     """What a name on the command line stands for.
 
     Attributes:
-      help: What it is, in a few words.
+      help: What it is, in a few words; by default the first line of the docstring of ``source``.
+      source: The function or class of the library that it stands for.
       hyperparams: Its flags, by the names of the fields they set.
     """
 
-    help: str
+    help: str = ""
+    source: Any = None
     hyperparams: Mapping[str, Hyperparam] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.help and self.source is not None:
+            object.__setattr__(self, "help", summary(self.source))
 
     @property
     def flags(self) -> Mapping[str, Hyperparam]:

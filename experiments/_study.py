@@ -60,12 +60,12 @@ def fit_run(
     checkpoints: Path,
     on_entry: Callable[[dict[str, Any]], None],
 ) -> train.FitResult:
-    """One training on arrays, which goes on from its checkpoint if there is one.
+    """Trains a task on arrays and resumes from its checkpoint if there is one.
 
     Args:
       task: The task, with the numbers of the run.
-      examples: What batches are drawn from, every leaf ``[n, ...]``.
-      measure: What each report measures, see :class:`crl_jax.train.ValidationMetrics`.
+      examples: Source of the batches, every leaf ``[n, ...]``.
+      measure: Function of the metrics of a report, see :class:`crl_jax.train.ValidationMetrics`.
       config: The configuration, with the sections of :class:`Study`.
       run: The run.
       checkpoints: Folder of the checkpoints.

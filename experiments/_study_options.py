@@ -15,21 +15,21 @@ from ._schema import check_seeds
 
 @dataclass(frozen=True)
 class MethodOptions:
-    """What is trained. Numbers left out take the method's own default."""
+    """The method. Numbers left out take the method's own default."""
 
     method: str = field(default="", metadata={"help": "The method."})
 
 
 @dataclass(frozen=True)
 class LossOptions:
-    """What is minimised. Numbers left out take the loss's own default."""
+    """The loss. Numbers left out take the loss's own default."""
 
     loss: str = field(default="info_nce", metadata={"help": "The contrastive loss."})
 
 
 @dataclass(frozen=True)
 class EncoderOptions:
-    """What makes features. Numbers left out take the encoder's own default."""
+    """The encoder. Numbers left out take the encoder's own default."""
 
     encoder: str = field(default="", metadata={"help": "The encoder."})
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from crl_jax import losses, summary, tasks, weights
+from crl_jax import losses, tasks, weights
 
 from ._registry import Entry, Hyperparam, declared, filled, settle, words
 
@@ -35,7 +35,6 @@ class LossEntry(Entry):
         where all are alike, but for what it subtracts.
     """
 
-    help: str = ""
     loss: Callable[..., Any]
     defaults: Mapping[str, Any] = field(default_factory=dict)
     notes: Mapping[str, str] = field(default_factory=dict)
@@ -49,7 +48,8 @@ class LossEntry(Entry):
         for name, note in self.notes.items():
             own[name] = replace(own[name], help=f"{own[name].help}; {note}")
         object.__setattr__(self, "hyperparams", own)
-        object.__setattr__(self, "help", self.help or summary(self.loss))
+        object.__setattr__(self, "source", self.loss)
+        super().__post_init__()
 
     @property
     def flags(self) -> Mapping[str, Hyperparam]:

@@ -124,7 +124,7 @@ def test_numbers_out_of_range_are_refused_on_construction(cls, name, allowed):
 
 
 def blank_numbers(cls):
-    """As :func:`blank`, with None where a range or choices are declared, which accept it."""
+    """Instance of :func:`blank`, with None, which ranges and choices accept, where they are."""
     made = blank(cls)
     for field in dataclasses.fields(cls):
         if range_of(field.type) is not None or choices_of(field.type):

@@ -86,7 +86,7 @@ def test_examples_of_a_package_run(package, tmp_path, monkeypatch):
 
 @each_package
 def test_a_page_names_everything_public(package):
-    """All but samplers, whose table is an overview: the command line lists every one."""
+    """Checks all names but samplers, whose table is an overview: the command line lists them."""
     text = page_of(package).read_text()
     module = importlib.import_module(f"crl_jax.{package}")
     public = {

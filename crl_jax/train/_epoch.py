@@ -57,7 +57,7 @@ class Inputs(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """One run inside a compiled program: task and optimizer have its swept hyper-parameters."""
+    """Run inside a compiled program: task and optimizer have its swept hyper-parameters."""
 
     task: Task
     optimizer: AnyOptimizer

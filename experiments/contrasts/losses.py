@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from crl_jax import losses, summary
+from crl_jax import losses
 
 from .._registry import declared
 from ._entry import LossEntry
@@ -14,15 +14,13 @@ _TAU_PLUS = 0.01
 
 
 def _entry(loss: Callable[..., Any]) -> LossEntry:
-    own = declared(loss)
-    own.pop("temperature")  # every contrast has one, with a default of its own
-    if "tau_plus" in own:
-        own["tau_plus"] = replace(own["tau_plus"], default=_TAU_PLUS)
+    own = declared(loss, defaults={"tau_plus": _TAU_PLUS})
+    own.pop("temperature")  # of the contrast, which has its own default
     hyperparams = {
         f"contrast_{name}": replace(of, help=f"{of.help}; of the contrast", field=name)
         for name, of in own.items()
     }
-    return LossEntry(help=summary(loss), hyperparams=hyperparams, loss=loss)
+    return LossEntry(source=loss, hyperparams=hyperparams, loss=loss)
 
 
 INFO_NCE = _entry(losses.info_nce)

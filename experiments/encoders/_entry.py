@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from crl_jax import models, summary
+from crl_jax import models
 
 from .._registry import Entry
 
@@ -13,17 +13,12 @@ class EncoderEntry(Entry):
     """An encoder of users and items on the command line.
 
     Attributes:
-      source: Its class, whose docstring is the help text.
+      source: Its class.
       make: ``make(log, *, dim, similarity, initializer, **values)``, the values by the names of the
         flags; without an initializer the encoder has its own.
     """
 
-    help: str = ""
-    source: type[models.Encoder]
     make: Callable[..., models.Encoder]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "help", self.help or summary(self.source))
 
     @property
     def by_rows(self) -> bool:

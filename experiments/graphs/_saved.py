@@ -13,7 +13,7 @@ from .encoders import make_backbone
 
 
 class Encoder(file.TrainedNetwork[Config]):
-    """What a run learned from graphs."""
+    """Encoder of graphs that a run trained."""
 
     @property
     def n_in(self) -> int:

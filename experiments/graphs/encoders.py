@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from crl_jax import models, summary
+from crl_jax import models
 
 from .._backbones import BackboneEntry
 from .._backbones import make_backbone as make
@@ -12,7 +12,7 @@ from .._study_options import EncoderOptions
 
 ENCODERS: Mapping[str, BackboneEntry] = {
     "gin": BackboneEntry(
-        help=summary(models.GIN),
+        source=models.GIN,
         hyperparams=declared(models.GIN, "width", "n_layers", "epsilon", sweeps=False),
         make=models.GIN,
     ),

@@ -14,7 +14,7 @@ from .encoders import make_backbone
 
 
 class Encoder(file.TrainedNetwork[Config]):
-    """What a run learned from images."""
+    """Encoder of images that a run trained."""
 
     @property
     def n_channels(self) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from crl_jax import data, losses, models, summary, tasks
+from crl_jax import data, losses, models, tasks
 
 from .._ranges import COUNT
 from .._registry import Entry, count, declared
@@ -123,14 +123,14 @@ _MOCO = declared(tasks.MoCo, "queue", "momentum", defaults={"momentum": 0.99}, s
 
 
 METHODS: Mapping[str, Method] = {
-    "simclr": Method(help=summary(tasks.SimCLR), make=_simclr),
+    "simclr": Method(source=tasks.SimCLR, make=_simclr),
     "moco": Method(
-        help=summary(tasks.MoCo),
+        source=tasks.MoCo,
         hyperparams=_MOCO,
         make=_moco,
     ),
     "byol": Method(
-        help=summary(tasks.BYOL),
+        source=tasks.BYOL,
         hyperparams=declared(tasks.BYOL, "momentum", defaults={"momentum": 0.99}, sweeps=False),
         make=_byol,
         takes_loss=False,
@@ -142,7 +142,7 @@ METHODS: Mapping[str, Method] = {
         make=_direct,
     ),
     "protonce": Method(
-        help=summary(tasks.PCL),
+        source=tasks.PCL,
         hyperparams={
             **_MOCO,
             "clusters": count(100, "Number of clusters"),
@@ -151,13 +151,13 @@ METHODS: Mapping[str, Method] = {
         make=_prototypes,
     ),
     "supcon": Method(
-        help=summary(tasks.SupCon),
+        source=tasks.SupCon,
         make=_supervised,
         takes_loss=False,
         needs_labels=True,
     ),
     "oracle": Method(
-        help=summary(tasks.SupervisedOracle),
+        source=tasks.SupervisedOracle,
         make=_oracle,
         takes_loss=False,
         needs_labels=True,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from crl_jax import data, losses, models, samplers, summary, tasks
+from crl_jax import data, losses, models, samplers, tasks
 
 from .._options import TrainOptions
 from .._ranges import COUNT, COUNT_OR_NONE, Range
@@ -24,8 +24,8 @@ class Objective(Entry):
 
     Attributes:
       loss: ``loss(pos, neg, *, temperature, <hyperparams>, reduce_fn, …)``.
-      declaration: The function whose signature and docstring declare the flags, if ``loss`` only
-        adapts arrays to it; by default the loss.
+      source: The function whose signature and docstring declare the flags, if ``loss`` only adapts
+        arrays to it; by default the loss.
       defaults: Defaults that differ from those of the signature, by hyper-parameter.
       settings: Further flags, which do not go to the loss. A sweep cannot set them.
       n_neg: Default number of unlabelled items per anchor.
@@ -43,9 +43,7 @@ class Objective(Entry):
       settled: Works out the values that depend on others, see :meth:`Entry.complete`.
     """
 
-    help: str = ""
     loss: Callable[..., Any]
-    declaration: Callable[..., Any] | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Hyperparam] = field(default_factory=dict)
     n_neg: int = 5
@@ -60,9 +58,10 @@ class Objective(Entry):
     settled: Callable[[dict[str, Any], tuple[str, ...]], dict[str, Any]] | None = None
 
     def __post_init__(self) -> None:
-        source = self.declaration or self.loss
+        source = self.source or self.loss
+        object.__setattr__(self, "source", source)
         object.__setattr__(self, "hyperparams", declared(source, defaults=self.defaults))
-        object.__setattr__(self, "help", self.help or summary(source))
+        super().__post_init__()
 
     @property
     def has_temperature(self) -> bool:

@@ -32,10 +32,10 @@ def popular_and_not(log: data.Interactions) -> samplers.MixedSampler:
 BPR = Objective(loss=losses.bpr, n_neg=1)
 BCE = Objective(loss=losses.bce, n_neg=1)
 DPL = Objective(loss=losses.debiased_pairwise, n_pos=5)
-GBPR = Objective(loss=group_bpr, declaration=losses.gbpr, n_neg=1, n_group=3)
+GBPR = Objective(loss=group_bpr, source=losses.gbpr, n_neg=1, n_group=3)
 MPR = Objective(
     loss=likely_and_unpopular,
-    declaration=losses.mpr,
+    source=losses.mpr,
     n_neg=2,
     n_pos=2,
     sampler=popular_and_not,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from crl_jax import data, samplers, summary
+from crl_jax import data, samplers
 
 from .._registry import Entry, declared
 
@@ -29,17 +29,12 @@ class SamplerEntry(Entry):
     """A sampler on the command line.
 
     Attributes:
-      source: Its class, whose docstring is the help text where none is given.
+      source: Its class.
       make: ``make(context, **values)``, the values by the names of the flags. Raises
         ``ValueError`` if they do not suit the data.
     """
 
-    help: str = ""
-    source: type[samplers.Sampler]
     make: Callable[..., samplers.Sampler]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "help", self.help or summary(self.source))
 
     def swept_fields(self, numbers: dict[str, Any]) -> dict[str, Any]:
         """Those of ``numbers`` that are flags of this sampler, by the fields that they set."""
