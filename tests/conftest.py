@@ -82,6 +82,17 @@ for _name, _value in {
     jax.config.update(_name, _value)
 
 
+def pytest_make_parametrize_id(val, argname):
+    """Names a test by the argument instead of a value that is long or binary.
+
+    Bytes may differ between processes (an archive holds the time at which it was made), and the
+    workers of pytest-xdist must name their tests alike.
+    """
+    if isinstance(val, bytes) or (isinstance(val, str) and len(val) > 60):
+        return argname
+    return None
+
+
 _MAPPINGS = Path("/proc/self/maps")
 
 

@@ -88,21 +88,23 @@ def test_compressed_files(tmp_path, table, name):
         (b"\x28\xb5\x2f\xfd" + b"x" * 20, "compressed by zstd; unpack it"),
         (zipped({"data.npy": "x"}), "pass them in memory, a sparse matrix"),
     ],
+    ids=["two_files", "zstd", "arrays"],
 )
 def test_other_packed_files_are_refused_for_what_they_are(tmp_path, content, message):
     with pytest.raises(DataError, match=message):
         read(write(tmp_path, "x.csv", content))
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("log", TABLE + "".join(f"u{i},i{i % 9},1,{i}\n" for i in range(40_000))),
-        ("lists", "".join(f"{i} {i + 1} {i + 2}" + " 3" * (i % 2) + "\n" for i in range(9))),
-        ("quoted", TABLE + '"eve, x",8,1,5\n'),
-    ],
-)
-def test_a_pipe_is_read_to_its_end(tmp_path, name, text):
+PIPED = {
+    "log": TABLE + "".join(f"u{i},i{i % 9},1,{i}\n" for i in range(40_000)),
+    "lists": "".join(f"{i} {i + 1} {i + 2}" + " 3" * (i % 2) + "\n" for i in range(9)),
+    "quoted": TABLE + '"eve, x",8,1,5\n',
+}
+
+
+@pytest.mark.parametrize("name", PIPED)
+def test_a_pipe_is_read_to_its_end(tmp_path, name):
+    text = PIPED[name]
     expected = warned(lambda: read(write(tmp_path, name, text)))[0]
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
