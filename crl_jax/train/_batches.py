@@ -16,7 +16,7 @@ from jaxtyping import Array, Int, Key
 from .._mesh import DATA
 from .._permutation import permute
 from .._pytree import pytree_dataclass
-from ._scan import Steps, TrainConfig, epoch_layout
+from ._scan import Steps, TrainConfig
 from ._sharding import replicate
 
 
@@ -42,9 +42,14 @@ class ArrayBatches:
     def epoch(self, key: Key[Array, ""], config: TrainConfig) -> Steps:
         """Returns the steps of an epoch, in an order that ``key`` determines."""
         order_key, draw_key = jax.random.split(key)
-        position, where, n = epoch_layout(self.n, config)
-        keys = jax.random.split(draw_key, len(position))
-        return Steps(keys, self.order(order_key, position), where, n)
+        draws, gradients = -(-self.n // config.draw_size), config.draw_batches * config.accumulate
+        position = jnp.arange(draws * config.draw_size, dtype=jnp.int32).reshape(draws, -1)
+        where = position < self.n
+        # Counting the examples of a batch in every step costs as much as a small matrix product.
+        first = config.batch_size * np.arange(draws * gradients).reshape(draws, gradients)
+        sizes = jnp.asarray(np.clip(self.n - first, 0, config.batch_size).astype(np.float32))
+        keys = jax.random.split(draw_key, draws)
+        return Steps(keys, self.order(order_key, position), where, sizes)
 
 
 @dataclass(frozen=True)

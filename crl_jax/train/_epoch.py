@@ -254,24 +254,17 @@ def _measure(run: _Run, before: RunStates, report: Any, steps: Any, epoch: Array
 def initial_state(task: Task, optimizer: AnyOptimizer, seed: Integer[Array, ""] | int) -> State:
     """Returns the state of a run before the first step; a pure function."""
     key = jax.random.key(seed)
-    params, model_state = jax.tree.map(_strong_type, task.init(key))
-    return State(
-        step=jnp.int32(0),
-        key=stream(key, "epochs"),
-        params=params,
-        opt_state=optimizer.init(params),
-        model_state=model_state,
+    # Converts weak types, which initializers such as `nnx.initializers.ones` return but training
+    # steps do not, so that the second epoch does not recompile.
+    params, model_state = jax.tree.map(
+        lambda x: (
+            x
+            if jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+            else jax.lax.convert_element_type(x, x.dtype)
+        ),
+        task.init(key),
     )
-
-
-def _strong_type(x: Array) -> Array:
-    """Converts weakly typed arrays to strong types, so that the second epoch does not recompile.
-
-    Initializers such as ``nnx.initializers.ones`` return weak types, training steps do not.
-    """
-    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-        return x
-    return jax.lax.convert_element_type(x, x.dtype)
+    return State(jnp.int32(0), stream(key, "epochs"), params, optimizer.init(params), model_state)
 
 
 def replace_leaf(tree: Any, path: str, value: Any) -> Any:
@@ -282,8 +275,9 @@ def replace_leaf(tree: Any, path: str, value: Any) -> Any:
     ]  # fmt: skip
     if head not in names:
         raise ValueError(f"`sweep` must name leaves, which are {sorted(names)}, got {head!r}.")
-    child = tree[head] if isinstance(tree, Mapping) else getattr(tree, head)
-    new = replace_leaf(child, rest, value) if rest else value
+    if rest:
+        child = tree[head] if isinstance(tree, Mapping) else getattr(tree, head)
+        value = replace_leaf(child, rest, value)
     if isinstance(tree, Mapping):
-        return {**tree, head: new}
-    return dataclasses.replace(tree, **{head: new})
+        return {**tree, head: value}
+    return dataclasses.replace(tree, **{head: value})

@@ -30,7 +30,7 @@ from ._epoch import (
 from ._fingerprint import fingerprint
 from ._hooks import Callback, EarlyStopping, Hook, TrainingLoop
 from ._optimizers import AnyOptimizer, RowOptimizer, Updates, wrap_optax
-from ._scan import TrainConfig, updates_per_epoch
+from ._scan import TrainConfig
 from ._sharding import Sharding, replicate
 from ._task import RowTask, State, Task
 
@@ -117,14 +117,18 @@ def fit(
       TrainingDiverged: If the losses of all runs are infinite or NaN.
     """
     optimizer = wrap_optax(optimizer)
-    check_fit(config, task, optimizer, batches, eval_every=eval_every, stop_at=stop_at)
+    _check_fit(config, task, optimizer, batches, eval_every, stop_at)
     run_params = broadcast_run_params({"epochs": epochs, "seed": seeds, **(sweep or {})})
     swept = {path: run_params[path] for path in sweep or {}}
-    check_run_params({"task": task, "optimizer": optimizer}, swept)
+    for values in set(zip(*(array.tolist() for array in swept.values()), strict=True)):
+        parts = {"task": task, "optimizer": optimizer}  # their constructors check the ranges
+        for path, value in zip(swept, values, strict=True):
+            parts = replace_leaf(parts, path, np.float32(value))
     device_hooks = tuple(hook for hook in hooks if isinstance(hook, Hook))
     arrays = batches if isinstance(batches, ArrayBatches) else None
     inputs = Inputs(task, optimizer, arrays, device_hooks)
-    n_updates = None if batches.n is None else updates_per_epoch(batches.n, config)
+    update_size = config.batch_size * config.accumulate
+    n_updates = None if batches.n is None else -(-batches.n // update_size)
     sharding = None if config.mesh is None else Sharding.from_task(config.mesh, task)
     static = StaticInputs(config, tuple(swept), n_updates, sharding)
     runs = {name: jnp.asarray(value) for name, value in run_params.items()}
@@ -190,9 +194,7 @@ def _run_loop(
         warnings.warn(f"{n_diverged} of {len(losses)} runs diverged.", stacklevel=3)
 
 
-@jax.jit
-def _copy(tree: Any) -> Any:
-    return jax.tree.map(jnp.copy, tree)
+_copy = jax.jit(partial(jax.tree.map, jnp.copy))
 
 
 def _result(
@@ -212,7 +214,10 @@ def _result(
 
 
 # Argument, range and dtype of the integer run parameters.
-_INTEGERS = {"epochs": ("epochs", 1, 2**31, np.int32), "seed": ("seeds", 0, 2**32, np.uint32)}
+_INTEGERS: dict[str, tuple[Any, ...]] = {
+    "epochs": ("epochs", 1, 2**31, np.int32),
+    "seed": ("seeds", 0, 2**32, np.uint32),
+}
 
 
 def broadcast_run_params(run_params: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -224,7 +229,20 @@ def broadcast_run_params(run_params: Mapping[str, Any]) -> dict[str, np.ndarray]
     Raises:
       ValueError: If a value is not a number, is out of range, or the lengths differ.
     """
-    arrays = {path: _as_array(path, value) for path, value in run_params.items()}
+    arrays = {}
+    for path, value in run_params.items():
+        default = path.rpartition(".")[2], np.float32
+        argument, *ends, dtype = _INTEGERS.get(path, default)
+        array = np.asarray(value)
+        if array.dtype.kind not in "iuf" and array.dtype != jnp.bfloat16:
+            raise ValueError(
+                f"`{argument}` must be a number or an array of numbers, got {value!r}."
+            )
+        if ends:
+            if np.any(array != np.floor(array)):
+                raise ValueError(f"`{argument}` must be a whole number, got {value}.")
+            check_range(argument, value, *ends, high_open=True, dtype=float)
+        arrays[path] = array.astype(dtype)
     shapes = {path: a.shape for path, a in arrays.items() if a.ndim}
     if len(set(shapes.values())) > 1 or any(len(shape) > 1 for shape in shapes.values()):
         raise ValueError(f"Arrays over runs must all have one length, got the shapes {shapes}.")
@@ -232,33 +250,11 @@ def broadcast_run_params(run_params: Mapping[str, Any]) -> dict[str, np.ndarray]
     return {path: np.broadcast_to(a, shape).copy() for path, a in arrays.items()}
 
 
-def check_run_params(parts: Any, swept: Mapping[str, np.ndarray]) -> None:
-    """Constructs task and optimizer with the values of each run, which checks their ranges."""
-    for values in set(zip(*(array.tolist() for array in swept.values()), strict=True)):
-        replaced = parts
-        for path, value in zip(swept, values, strict=True):
-            replaced = replace_leaf(replaced, path, np.float32(value))
-
-
-def _as_array(path: str, value: Any) -> np.ndarray:
-    default = path.rpartition(".")[2], None, None, np.float32
-    argument, low, high, dtype = _INTEGERS.get(path, default)
-    array = np.asarray(value)
-    if array.dtype.kind not in "iuf" and array.dtype != jnp.bfloat16:
-        raise ValueError(f"`{argument}` must be a number or an array of numbers, got {value!r}.")
-    if low is not None and high is not None:
-        if np.any(array != np.floor(array)):
-            raise ValueError(f"`{argument}` must be a whole number, got {value}.")
-        check_range(argument, value, low, high, high_open=True, dtype=float)
-    return array.astype(dtype)
-
-
-def check_fit(
+def _check_fit(
     config: TrainConfig,
     task: Task,
     optimizer: AnyOptimizer,
     batches: ArrayBatches | HostBatches,
-    *,
     eval_every: int,
     stop_at: int | None,
 ) -> None:
@@ -275,11 +271,10 @@ def check_fit(
             check_registered(name, value)
     if isinstance(batches, ArrayBatches):
         task.check_data(batches.data)
-    for name in ("batch_size", "draw_batches", "accumulate"):
-        check_count(name, getattr(config, name))
-    check_count("eval_every", eval_every)
-    if stop_at is not None:
-        check_count("stop_at", stop_at)
+    counts = {name: getattr(config, name) for name in ("batch_size", "draw_batches", "accumulate")}
+    counts |= {"eval_every": eval_every, "stop_at": 1 if stop_at is None else stop_at}
+    for name, count in counts.items():
+        check_count(name, count)
     if config.accumulate > 1 and config.draw_batches > 1:
         raise ValueError(
             f"`draw_batches` must be 1 with `accumulate` {config.accumulate}, "

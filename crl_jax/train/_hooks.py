@@ -173,7 +173,7 @@ class TrainingLoop:
 
     def metadata(self, fingerprint: dict[str, Any]) -> dict[str, Any]:
         """Returns the metadata of a checkpoint."""
-        progress = {"epoch": self.epoch, "history": self.history, "seconds": self.seconds}
+        progress = {name: getattr(self, name) for name in ("epoch", "history", "seconds")}
         return {"fingerprint": fingerprint, **progress}
 
     def restore_metadata(
@@ -181,8 +181,8 @@ class TrainingLoop:
     ) -> None:
         """Restores epoch and history; ``ValueError`` if the fingerprints differ."""
         check_fingerprint(path, metadata["fingerprint"], fingerprint)
-        self.epoch, self.history = metadata["epoch"], metadata["history"]
-        self.seconds = metadata["seconds"]
+        for name in ("epoch", "history", "seconds"):
+            setattr(self, name, metadata[name])
 
     def unpadded_state(self) -> Any:
         """Returns the state without the rows that pad tables on several devices."""

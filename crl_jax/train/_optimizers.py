@@ -209,15 +209,11 @@ class RowOptimizer(ScheduledOptimizer):
     ) -> tuple[Any, Any]:
         """Applies the pending lazy updates of all rows before a step; on a mesh if given."""
         tables, tree = jax.tree.flatten(params)
-        flush = rows.flush_lazy_updates
-        if mesh is not None:
-            flush = partial(rows.flush_lazy_updates_sharded, mesh)
-        flushed = [
-            flush(self.row_rule, table, table_state, step)
-            for table, table_state in zip(tables, tree.flatten_up_to(state), strict=True)
-        ]
-        tables, states = zip(*flushed)
-        return tree.unflatten(tables), tree.unflatten(states)
+        flush = partial(rows.flush_lazy_updates_sharded, mesh) if mesh else rows.flush_lazy_updates
+        states = tree.flatten_up_to(state)
+        flushed = [flush(self.row_rule, *table, step) for table in zip(tables, states)]
+        params, state = (tree.unflatten(column) for column in zip(*flushed))
+        return params, state
 
 
 @pytree_dataclass
@@ -249,10 +245,10 @@ AnyOptimizer = Updates | RowOptimizer
 
 def wrap_optax(optimizer: Any) -> Any:
     """Wraps an object with Optax's ``init`` and ``update``; others are returned unchanged."""
-    if isinstance(optimizer, type) or not isinstance(optimizer, Updates):
+    is_optimizer = isinstance(optimizer, Updates) and not isinstance(optimizer, type)
+    if not is_optimizer or "step" in inspect.signature(optimizer.update).parameters:
         return optimizer
-    has_step = "step" in inspect.signature(optimizer.update).parameters
-    return optimizer if has_step else OptaxOptimizer(optimizer)
+    return OptaxOptimizer(optimizer)
 
 
 # On CPUs a step of row-wise Adam costs four times as much per gathered row as a step of dense Adam

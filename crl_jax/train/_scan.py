@@ -18,7 +18,7 @@ from .._mesh import DATA, use_batch_mesh
 from . import rows
 from ._optimizers import AnyOptimizer, RowOptimizer, Updates
 from ._sharding import Sharding
-from ._task import Batch, RowTask, State, StepContext, Task, take
+from ._task import Batch, RowTask, State, StepContext, Task
 
 # Maximum size of the batches that are drawn before the scan (64 MiB); above it each step draws its
 # own. Drawing all batches at once gives the same batches in a third of the time, since each
@@ -72,24 +72,6 @@ class Steps(NamedTuple):
     data: Any = None
 
 
-def updates_per_epoch(n: int, config: TrainConfig) -> int:
-    """Number of updates per epoch of ``n`` examples."""
-    return -(-n // (config.batch_size * config.accumulate))
-
-
-def epoch_layout(n: int, config: TrainConfig) -> tuple[Array, Array, Array]:
-    """Positions of ``n`` examples in the draws of an epoch: ``(position, where, n)``.
-
-    The sizes of the batches are computed here: counting them in every step costs as much as a
-    small matrix product.
-    """
-    draws, gradients = -(-n // config.draw_size), config.draw_batches * config.accumulate
-    position = jnp.arange(draws * config.draw_size, dtype=jnp.int32).reshape(draws, -1)
-    first = config.batch_size * np.arange(draws * gradients).reshape(draws, gradients)
-    sizes = np.clip(n - first, 0, config.batch_size).astype(np.float32)
-    return position, position < n, jnp.asarray(sizes)
-
-
 def run_steps(
     task: Task,
     optimizer: AnyOptimizer,
@@ -120,7 +102,11 @@ def run_steps(
     epoch, progress = jnp.asarray(epoch, jnp.int32), jnp.asarray(progress, jnp.float32)
 
     def draw(key: Key[Array, ""], indices: Array, examples: Any) -> Any:
-        batch = Batch(indices, take(data, indices) if examples is None else examples)
+        if examples is None:  # a NumPy array cannot be indexed by a traced index
+            examples = jax.tree.map(
+                lambda x: (jnp.asarray(x) if isinstance(x, np.ndarray) else x)[indices], data
+            )
+        batch = Batch(indices, examples)
         if config.accumulate == 1:
             return task.batch(key, batch)
         keys = jax.random.split(key, config.accumulate)
@@ -173,13 +159,18 @@ def _update_on_draw(
         n = ctx.n if config.accumulate > 1 else ctx.n[0]
         return update(state, batch, ctx._replace(n=n))
 
-    def step(state: State, inputs: tuple[Any, Array, Array]) -> tuple[State, dict[str, Array]]:
+    def step(state: State, inputs: tuple[Any, Array, Array]) -> tuple[State, _Sums]:
         batch, where, n = inputs
         return update(state, batch, ctx._replace(where=where, n=n))
 
+    def skip_empty(state: State, inputs: tuple[Any, Array, Array]) -> tuple[State, _Sums]:
+        shapes = jax.eval_shape(step, state, inputs)[1]
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        return jax.lax.cond(inputs[2] > 0, step, lambda state, _: (state, zeros), state, inputs)
+
     # Batches of the last draw that are padding only are not counted as steps.
     parts = _split((batch, ctx.where), config.draw_batches)
-    state, sums = jax.lax.scan(step if is_row else _skip_empty(step), state, (*parts, ctx.n))
+    state, sums = jax.lax.scan(step if is_row else skip_empty, state, (*parts, ctx.n))
     return state, jax.tree.map(jnp.sum, sums)
 
 
@@ -187,21 +178,18 @@ def _split(tree: Any, parts: int) -> Any:
     return jax.tree.map(lambda x: x.reshape(parts, -1, *x.shape[1:]), tree)
 
 
-def _skip_empty(step: Callable[..., Any]) -> Callable[..., Any]:
-    def skipping(state: State, inputs: tuple[Any, Array, Array]) -> tuple[State, _Sums]:
-        shapes = jax.eval_shape(step, state, inputs)[1]
-        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-        return jax.lax.cond(inputs[2] > 0, step, lambda state, _: (state, zeros), state, inputs)
-
-    return skipping
-
-
 def _dense_update(
     task: Task, optimizer: Updates, config: TrainConfig, state: State, batch: Any, ctx: StepContext
 ) -> tuple[State, _Sums]:
     """Update with the gradient of all parameters."""
-    gradient = _accumulated_gradient if config.accumulate > 1 else _dense_gradient
-    grads, model_state, sums = gradient(task, config, state, batch, ctx)
+    prepare: Callable[[Any], Any] = lambda params: params  # noqa: E731
+    if config.compute_dtype is not None:
+        prepare = partial(cast_floats, dtype=config.compute_dtype)
+    if config.accumulate > 1:
+        grads, model_state, sums = _accumulate(task, prepare, state, batch, ctx)
+    else:
+        grads, model_state, metrics = _gradient(task, prepare, state, state.params, batch, ctx)
+        sums = _sums(metrics, ctx.n)
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params, state.step)
     params = optax.apply_updates(state.params, updates)
     model_state = task.after_update(params, model_state)
@@ -210,12 +198,12 @@ def _dense_update(
 
 def _gradient(
     task: Task,
-    state: State,
     prepare: Callable[[Any], Any],
+    state: State,
     values: Any,
     batch: Any,
     ctx: StepContext,
-) -> tuple[Any, Any, _Sums]:
+) -> tuple[Any, Any, dict[str, Array]]:
     """Gradient of the loss of ``prepare(values)``, ``model_state`` and metrics."""
 
     def loss_fn(values: Any) -> tuple[Array, Any]:
@@ -231,22 +219,10 @@ def _sums(metrics: dict[str, Array], n: Float[Array, ""]) -> _Sums:
     return {k: jnp.where(n > 0, x.astype(jnp.float32) * n, 0) for k, x in metrics.items()}
 
 
-def _dense_gradient(
-    task: Task, config: TrainConfig, state: State, batch: Any, ctx: StepContext
+def _accumulate(
+    task: Task, prepare: Callable[[Any], Any], state: State, batch: Any, ctx: StepContext
 ) -> tuple[Any, Any, _Sums]:
-    """:func:`_gradient` with respect to all parameters, and sums of the metrics."""
-
-    def cast(params: Any) -> Any:
-        return params if config.compute_dtype is None else cast_floats(params, config.compute_dtype)
-
-    grads, model_state, metrics = _gradient(task, state, cast, state.params, batch, ctx)
-    return grads, model_state, _sums(metrics, ctx.n)
-
-
-def _accumulated_gradient(
-    task: Task, config: TrainConfig, state: State, batch: Any, ctx: StepContext
-) -> tuple[Any, Any, _Sums]:
-    """:func:`_dense_gradient` averaged over micro-batches, weighted by their sizes."""
+    """Gradient averaged over micro-batches by their sizes, ``model_state`` and sums of metrics."""
     share = ctx.n / jnp.maximum(jnp.sum(ctx.n), 1)
 
     def add(carry: tuple[Any, Any], inputs: Any) -> tuple[tuple[Any, Any], _Sums]:
@@ -254,7 +230,10 @@ def _accumulated_gradient(
         batch, where, n, share, i = inputs
         micro_ctx = ctx._replace(key=jax.random.fold_in(ctx.key, i), where=where, n=n)
         micro_state = state._replace(model_state=model_state)
-        grads, model_state, sums = _dense_gradient(task, config, micro_state, batch, micro_ctx)
+        grads, model_state, metrics = _gradient(
+            task, prepare, micro_state, state.params, batch, micro_ctx
+        )
+        sums = _sums(metrics, n)
         # A micro-batch of padding contributes nothing, even if its gradient is NaN.
         total = jax.tree.map(
             lambda t, g: t + jnp.where(n > 0, share.astype(g.dtype) * g, 0), total, grads
@@ -262,8 +241,8 @@ def _accumulated_gradient(
         return (model_state, total), sums
 
     zeros = jax.tree.map(jnp.zeros_like, state.params)
-    order = jnp.arange(config.accumulate, dtype=jnp.int32)
-    inputs = batch, _split(ctx.where, config.accumulate), ctx.n, share, order
+    order = jnp.arange(len(ctx.n), dtype=jnp.int32)
+    inputs = batch, _split(ctx.where, len(ctx.n)), ctx.n, share, order
     (model_state, total), sums = jax.lax.scan(add, (state.model_state, zeros), inputs)
     return total, model_state, jax.tree.map(jnp.sum, sums)
 
@@ -291,7 +270,7 @@ def _row_update(
     gathered, states = zip(*(gather(rule, *each, state.step) for each in zip(tables, states, ids)))
     relocated = task.relocate(batch, tree.unflatten([each.inverse for each in gathered]))
     values = [each.rows for each in gathered]
-    grads, model_state, metrics = _gradient(task, state, tree.unflatten, values, relocated, ctx)
+    grads, model_state, metrics = _gradient(task, tree.unflatten, state, values, relocated, ctx)
     scattered = [scatter(rule, *each, state.step) for each in zip(tables, states, gathered, grads)]
     params, opt_state = (tree.unflatten(column) for column in zip(*scattered))
     model_state = task.after_update(params, model_state)

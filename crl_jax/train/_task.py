@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, Key
 
@@ -164,9 +163,3 @@ class RowTask(Task):
 
         ``at`` holds the new indices, in the structure and shapes of :meth:`rows`.
         """
-
-
-def take(data: Any, index: Int[Array, "*batch"]) -> Any:
-    """Gathers examples from every leaf of ``data``."""
-    # Indexing a NumPy array by a traced index would fail.
-    return jax.tree.map(lambda x: (jnp.asarray(x) if isinstance(x, np.ndarray) else x)[index], data)
