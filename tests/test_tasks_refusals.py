@@ -126,7 +126,7 @@ REFUSED = {
         {"options": {"n_pos": 1}},
         "`options` must be a tasks.RankingOptions, got dict",
     ),
-    "a number for a stopping": ({"stopping": 5}, "`stopping` must be a tasks.Stopping, got int"),
+    "a number for a stopping": ({"stopping": 5}, "`stopping` must be a tasks.Stopping, got 5"),
     "a sweep without its part": (
         {"sweep": {"learning_rate": [0.1]}},
         "`sweep` must name .*got 'learning_rate'",

@@ -1,6 +1,5 @@
 """Training interactions, batches and state of a ranking task."""
 
-import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -81,9 +80,7 @@ def host_interactions(train: Interactions, batch_size: int, *, seed: int = 0) ->
         for start in range(0, len(local), size):
             rows = local[start : start + size]
             rows = rows if indices is None else indices[rows]
-            users: Any = train.users[rows]
-            items: Any = train.items[rows]
-            yield PairBatch(users, items)
+            yield PairBatch(train.users[rows], train.items[rows])  # type: ignore[arg-type]
 
     return HostBatches(epoch_of, n=n)
 
@@ -125,24 +122,6 @@ class RankingState(NamedTuple):
 def has_unseen(train: Interactions) -> Bool[np.ndarray, "n"]:
     """Marks the interactions of users with unseen items."""
     return np.diff(train.indptr)[train.users] < train.n_items
-
-
-def trainable_interactions(train: Interactions) -> Bool[np.ndarray, "n"]:
-    """Marks the interactions of users with unseen items; warns of others.
-
-    Raises:
-      ValueError: If no user has unseen items.
-    """
-    keep = has_unseen(train)
-    if not keep.any():
-        raise ValueError("`train` must leave some item of the catalogue unseen by some user.")
-    if n_excluded := len(keep) - int(keep.sum()):
-        warnings.warn(
-            f"{n_excluded} interactions of users who have seen the whole catalogue are excluded "
-            "from training, since these users have no negatives.",
-            stacklevel=4,
-        )
-    return keep
 
 
 def user_rows(train: Interactions) -> Int[Array, "users 2"]:

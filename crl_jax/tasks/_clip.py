@@ -183,32 +183,23 @@ class CLIP(ScoreTask):
 
         Arguments as for :meth:`TwoViewTask.embed`, with views of ``augment_first``.
         """
-        return self._embed_in_blocks("first", params, model_state, examples, block_size)
+        return self._embed_tower("first", params, model_state, examples, block_size)
 
     def embed_second(
         self, params: Any, model_state: Any, examples: Any, *, block_size: int = 512
     ) -> Float[Array, "batch dim"]:
         """Computes embeddings of second halves; arguments as for :meth:`embed_first`."""
-        return self._embed_in_blocks("second", params, model_state, examples, block_size)
+        return self._embed_tower("second", params, model_state, examples, block_size)
 
     def embed(
         self, params: Any, model_state: Any, first: Any, second: Any, *, block_size: int = 512
     ) -> tuple[Float[Array, "n_first dim"], Float[Array, "n_second dim"]]:
         """Computes embeddings of both, paired or not; arguments as for :meth:`embed_first`."""
-        return (
-            self.embed_first(params, model_state, first, block_size=block_size),
-            self.embed_second(params, model_state, second, block_size=block_size),
-        )
+        z = self.embed_first(params, model_state, first, block_size=block_size)
+        return z, self.embed_second(params, model_state, second, block_size=block_size)
 
     def learned_hyperparams(self, params: Any) -> dict[str, Array]:
-        """Returns the trainable hyper-parameters of the loss, in float32.
-
-        Args:
-          params: Parameters of the task.
-
-        Returns:
-          ``temperature`` and ``bias``, each if it is trainable.
-        """
+        """Returns ``temperature`` and ``bias``, each if it is trainable, in float32."""
         scalars = {name: params[name].astype(jnp.float32) for name in params if name not in _TOWERS}
         if (log_scale := scalars.pop("log_scale", None)) is not None:
             minimum = jnp.asarray(self.min_temperature, jnp.float32)
@@ -219,7 +210,7 @@ class CLIP(ScoreTask):
         for name in _TOWERS:
             yield name, getattr(self, name), getattr(self, f"augment_{name}")
 
-    def _embed_in_blocks(
+    def _embed_tower(
         self, tower: str, params: Any, model_state: Any, examples: Any, block_size: int
     ) -> Float[Array, "batch dim"]:
         network, augment = getattr(self, tower), getattr(self, f"augment_{tower}")

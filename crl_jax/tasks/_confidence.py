@@ -4,6 +4,7 @@ import dataclasses
 import warnings
 from collections.abc import Callable
 from dataclasses import field
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import jax
@@ -23,13 +24,6 @@ from ..weights import confidence_density, confidence_posterior
 
 # Interactions per block, small enough for the CPU cache.
 _BLOCK = 2**14
-
-
-_RULES: dict[str, Callable[..., Array]] = {
-    "density": confidence_density,
-    "posterior": confidence_posterior,
-    "prior": lambda scores, *, prior, distribution: prior,
-}
 
 
 @pytree_dataclass
@@ -139,20 +133,22 @@ class ConfidenceEM:
         Returns:
           The :math:`\hat c_{ui}`, divided by their mean with ``normalize``; 1 if all of them are 0.
         """
-        scores = _score(encoder, tables, users, items)
+        scores = _map_pairs(partial(encoder.score, tables), users, items)
         if isinstance(self.prior, InteractionPrior):
             check_shape("prior", self.prior.values, users.shape)
             prior = jnp.asarray(self.prior.values, jnp.float32)
         else:
-            table = self.prior
-            prior = _map_pairs(lambda users, items: lookup_prior(table, users, items), users, items)
+            prior = _map_pairs(partial(lookup_prior, self.prior), users, items)
         n, sample = len(scores), scores
         if n > self.n_sample:
             sample = scores[jax.random.randint(key, (self.n_sample,), 0, n, jnp.int32)]
         distribution = self.distribution.fit(sample)
         if distribution is not self.distribution:  # fitted to observed scores
             distribution = OrderStatisticMixture(distribution, jnp.mean(prior))
-        values = _RULES[self.rule](scores, prior=prior, distribution=distribution)
+        values = prior
+        if self.rule != "prior":
+            rule = confidence_density if self.rule == "density" else confidence_posterior
+            values = rule(scores, prior=prior, distribution=distribution)
         if not self.normalize:
             return values
         mean = jnp.mean(values)
@@ -177,17 +173,13 @@ class ConfidenceEM:
         if not self.may_lack_fit:
             return jnp.zeros(())
         index = jax.random.randint(key, (self.n_sample,), 0, users.shape[0], jnp.int32)
-        sample = _score(encoder, tables, users[index], items[index])
+        sample = _map_pairs(partial(encoder.score, tables), users[index], items[index])
         return lack_of_fit(sample, distribution=self.distribution)
 
 
 def _map_pairs(fn: Callable[[Array, Array], Array], users: Array, items: Array) -> Array:
     """Computes ``fn(users, items[:, None])[:, 0]`` in blocks."""
     return map_blocks(lambda pairs: fn(pairs[0], pairs[1][:, None])[:, 0], (users, items), _BLOCK)
-
-
-def _score(encoder: Encoder, tables: Tables, users: Array, items: Array) -> Float[Array, "n"]:
-    return _map_pairs(lambda *pairs: encoder.score(tables, *pairs), users, items)
 
 
 # A closed-form distribution never fits exactly; above this value the weights are misleading.

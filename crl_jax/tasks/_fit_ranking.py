@@ -230,15 +230,9 @@ def fit_ranking(
     """
     options, stopping = options or RankingOptions(), stopping or Stopping()
     _check_kinds(
-        train=train, valid=valid, loss=loss, encoder=encoder, sampler=sampler, config=config
+        train=train, valid=valid, loss=loss, encoder=encoder, sampler=sampler, config=config,
+        options=options, stopping=stopping,
     )  # fmt: skip
-    for name, value, kind in (
-        ("options", options, RankingOptions),
-        ("stopping", stopping, Stopping),
-    ):
-        if not isinstance(value, kind):
-            got = type(value).__name__
-            raise ValueError(f"`{name}` must be a tasks.{kind.__name__}, got {got}.")
     check_count("n_neg", n_neg)
     for name, part in (("valid", valid), ("held_out", options.held_out)):
         for ids in ("user_ids", "item_ids"):
@@ -251,8 +245,9 @@ def fit_ranking(
     if confidence is not None:
         confidence.check(train.n_users, train.n_items, len(train))
         confidence = confidence.select(has_unseen(train))
+    auxiliary = options.auxiliary_loss
     for path in sweep:
-        if path.startswith("task.auxiliary_loss.") and options.auxiliary_loss is None:
+        if path.startswith("task.auxiliary_loss.") and auxiliary is None:
             raise ValueError(f"`sweep` must name existing leaves, got {path!r} without the term.")
     loss_sweep = _subtree("task.hyperparams", sweep)
     # Swept hyper-parameters need a leaf, which `fit` replaces.
@@ -271,7 +266,18 @@ def fit_ranking(
     task, updates = _place_l2(task, optimizer)
     renamed = {"optimizer.weight_decay": "task.l2"} if task.l2_target != "tables" else {}
     run_params = {renamed.get(path, path): values for path, values in sweep.items()}
-    _check_losses(task, loss_sweep, _subtree("task.auxiliary_loss.hyperparams", sweep))
+    n_pos = 1 + task.n_pos + task.n_group
+    shapes = (_N_ANCHORS, n_pos)[: 1 + (n_pos > 1)], (_N_ANCHORS, n_neg)
+    schedule = task.hyperparam_schedule
+    _check_loss("loss", task.loss_fn, task.hyperparams, loss_sweep, shapes, schedule)
+    if auxiliary is not None:
+        auxiliary.check(task.encoder)
+    if isinstance(auxiliary, ContrastiveAuxiliaryLoss):
+        # Unknown names are reported by `fit`.
+        term_sweep = _subtree("task.auxiliary_loss.hyperparams", sweep)
+        term_sweep = {k: x for k, x in term_sweep.items() if k in auxiliary.hyperparams}
+        shapes = (_N_ANCHORS,), (_N_ANCHORS, _N_ANCHORS)
+        _check_loss("loss_fn", auxiliary.loss_fn, auxiliary.hyperparams, term_sweep, shapes)
     _check_sampler(task, updates)
     examples, config = options.batches, config or TrainConfig(1024)
     if examples is None:
@@ -327,6 +333,8 @@ _KINDS: dict[str, tuple[tuple[Any, ...], str]] = {
     "sampler": ((Sampler,), "a sampler, such as samplers.RNS()"),
     "auxiliary_loss": ((AuxiliaryLoss,), "an AuxiliaryLoss, such as tasks.LayerContrast()"),
     "config": ((TrainConfig,), "a train.TrainConfig"),
+    "options": ((RankingOptions,), "a tasks.RankingOptions"),
+    "stopping": ((Stopping,), "a tasks.Stopping"),
 }
 
 
@@ -343,38 +351,16 @@ def _check_kinds(**arguments: Any) -> None:
             check_registered(name, value)
 
 
-def _check_losses(
-    task: Ranking, loss_sweep: Mapping[str, Any], auxiliary_sweep: Mapping[str, Any]
-) -> None:
-    """Checks the hyper-parameters of both losses as concrete values, by abstract evaluation."""
-    n_pos = 1 + task.n_pos + task.n_group
-    pos_shape = (_N_ANCHORS, n_pos) if n_pos > 1 else (_N_ANCHORS,)
-    run_params, shapes = (
-        engine.broadcast_run_params(loss_sweep),
-        (pos_shape, (_N_ANCHORS, task.n_neg)),
-    )
-    _check_loss(
-        "loss", task.loss_fn, task.hyperparams, run_params, shapes, task.hyperparam_schedule
-    )
-    if (term := task.auxiliary_loss) is None:
-        return
-    term.check(task.encoder)
-    if isinstance(term, ContrastiveAuxiliaryLoss):
-        run_params = engine.broadcast_run_params(auxiliary_sweep)
-        known = {name: values for name, values in run_params.items() if name in term.hyperparams}
-        shapes = (_N_ANCHORS,), (_N_ANCHORS, _N_ANCHORS)
-        _check_loss("loss_fn", term.loss_fn, term.hyperparams, known, shapes)
-
-
 def _check_loss(
     name: str,
     loss: Callable[..., Any],
     hyperparams: Mapping[str, Any],
-    run_params: Mapping[str, np.ndarray],
+    swept: Mapping[str, Any],
     shapes: tuple[tuple[int, ...], tuple[int, ...]],
     schedule: HyperparamSchedule | None = None,
 ) -> None:
-    """Raises ``ValueError`` unless the loss accepts the hyper-parameters of all runs."""
+    """Evaluates the loss abstractly with the hyper-parameters of all runs, which it checks."""
+    run_params = engine.broadcast_run_params(swept)
     required = {
         p.name
         for p in inspect.signature(loss).parameters.values()

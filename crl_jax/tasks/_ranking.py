@@ -1,7 +1,9 @@
 """Ranking task: learning to rank items for users from implicit feedback."""
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import field, replace
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import jax
@@ -31,13 +33,7 @@ from ..samplers import (
 )
 from ..train import Batch, LossOutput, RowTask, StepContext, stream
 from ._auxiliary import AuxiliaryLoss
-from ._batch import (
-    PairBatch,
-    RankingBatch,
-    RankingState,
-    RowIndices,
-    trainable_interactions,
-)
+from ._batch import PairBatch, RankingBatch, RankingState, RowIndices, has_unseen
 from ._confidence import ConfidenceEM
 
 HyperparamSchedule = Callable[[Any, dict[str, Any]], dict[str, Any]]
@@ -122,10 +118,17 @@ class Ranking(RowTask):
           **fields: Other attributes.
         """
         sampler = sampler or RNS()
-        keep = trainable_interactions(train)
-        if streamed:
-            keep = slice(0)
-        pairs = (jnp.asarray(x[keep].astype(np.int32)) for x in (train.users, train.items))
+        keep = has_unseen(train)
+        if not keep.any():
+            raise ValueError("`train` must leave some item of the catalogue unseen by some user.")
+        if n_excluded := len(keep) - int(keep.sum()):
+            warnings.warn(
+                f"{n_excluded} interactions of users who have seen the whole catalogue are "
+                "excluded from training, since these users have no negatives.",
+                stacklevel=3,
+            )
+        used = slice(0) if streamed else keep
+        pairs = (jnp.asarray(x[used].astype(np.int32)) for x in (train.users, train.items))
         if held_out is not None:
             fields["held_out"] = Positives.from_interactions(held_out, bitmap=sampler.is_shared)
         if n_group:
@@ -151,8 +154,15 @@ class Ranking(RowTask):
         params = self.encoder.init(stream(key, "params"))
         scale = jnp.asarray(self.init_scale)
         params = jax.tree.map(lambda x: scale.astype(x.dtype) * x, params)
-        tables = self.encoder.encode(params)
-        self._check_tables(tables)
+        tables: Any = self.encoder.encode(params)
+        users, items = self.encoder.n_users, self.encoder.n_items
+        is_tables = isinstance(tables, Tables)
+        got: Any = (jnp.shape(tables.users), jnp.shape(tables.items)) if is_tables else None
+        if not is_tables or got != ((users, got[1][-1]), (items, got[0][-1])):
+            raise ValueError(
+                f"`encode` of {type(self.encoder).__name__} must return Tables of {users} users "
+                f"and {items} items with one width, got {got or type(tables).__name__}."
+            )
         sampler_state = self.sampler.init(stream(key, "model_state"), self.positives, tables)
         ones = jnp.ones(self.seen.users.shape, jnp.float32)
         return params, RankingState(sampler_state, None if self.confidence is None else ones)
@@ -174,17 +184,15 @@ class Ranking(RowTask):
         sampler_state = self.sampler.start_epoch(
             sampler_key, self.positives, tables, model_state.sampler
         )
-        confidence = model_state.confidence
-        if self.confidence is not None and confidence is not None:
-            em, previous = self.confidence, confidence
-
-            def estimate() -> Array:
-                weights = em.estimate(confidence_key, self.encoder, tables, *self.seen)
-                return weights.astype(previous.dtype)
-
-            confidence = jax.lax.cond(
-                epoch % jnp.asarray(em.every) == 0, estimate, lambda: previous
-            )
+        em, previous = self.confidence, model_state.confidence
+        if em is None or previous is None:
+            return RankingState(sampler_state, previous)
+        estimate = partial(em.estimate, confidence_key, self.encoder, tables, *self.seen)
+        confidence = jax.lax.cond(
+            epoch % jnp.asarray(em.every) == 0,
+            lambda: estimate().astype(previous.dtype),
+            lambda: previous,
+        )
         return RankingState(sampler_state, confidence)
 
     def batch(self, key: Key[Array, ""], examples: Batch) -> RankingBatch:
@@ -212,37 +220,22 @@ class Ranking(RowTask):
         self, tables: Tables, model_state: RankingState, batch: RankingBatch, ctx: StepContext
     ) -> tuple[RankingBatch, RankingState]:
         context = self._sampling_context(tables, batch, ctx)
-        selection = self.sampler.select(batch.proposals, context, model_state.sampler)
-        self._check_selection(selection, len(batch.users))
+        selection: Any = self.sampler.select(batch.proposals, context, model_state.sampler)
+        name, n_anchors = type(self.sampler).__name__, len(batch.users)
+        if not isinstance(selection, tuple) or len(selection) != 2:
+            raise ValueError(f"`select` of {name} must return ids and a state, got {selection}.")
         neg, sampler_state = selection
+        n = self.sampler.n_negatives(n_anchors, self.n_neg)
+        if jnp.shape(neg) != (n_anchors, n):
+            raise ValueError(
+                f"`sampler` must return `n_neg` = {n} items for each of {n_anchors} anchors, "
+                f"got {jnp.shape(neg)} from {name}."
+            )
         is_false = None
         if self.held_out is not None and not self.sampler.is_shared:
             is_false = self.held_out.contains(batch.users, neg)
         batch = batch._replace(proposals=(), neg=neg, is_false=is_false)
         return batch, model_state._replace(sampler=sampler_state)
-
-    def _check_tables(self, tables: Any) -> None:
-        users, items = self.encoder.n_users, self.encoder.n_items
-        got: Any = type(tables).__name__
-        if isinstance(tables, Tables):
-            got = (jnp.shape(tables.users), jnp.shape(tables.items))
-            if got == ((users, got[1][-1]), (items, got[0][-1])):
-                return
-        raise ValueError(
-            f"`encode` of {type(self.encoder).__name__} must return Tables of {users} users and "
-            f"{items} items with one width, got {got}."
-        )
-
-    def _check_selection(self, selection: Any, n_anchors: int) -> None:
-        name = type(self.sampler).__name__
-        if not isinstance(selection, tuple) or len(selection) != 2:
-            raise ValueError(f"`select` of {name} must return ids and a state, got {selection}.")
-        n = self.sampler.n_negatives(n_anchors, self.n_neg)
-        if jnp.shape(selection[0]) != (n_anchors, n):
-            raise ValueError(
-                f"`sampler` must return `n_neg` = {n} items for each of {n_anchors} anchors, "
-                f"got {jnp.shape(selection[0])} from {name}."
-            )
 
     def _sampling_context(
         self, tables: Tables, batch: RankingBatch, ctx: StepContext

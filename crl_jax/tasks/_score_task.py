@@ -89,12 +89,6 @@ def n_examples(examples: Any) -> int:
     return next((leaf.shape[0] for leaf in jax.tree.leaves(examples) if np.ndim(leaf)), 0)
 
 
-def known_labels(data: LabelledExamples) -> np.ndarray:
-    """Returns the labels that are not negative."""
-    labels = np.asarray(data.labels)
-    return labels[labels >= 0]
-
-
 def split_labels(data: Any) -> tuple[Any, Int[Array, "batch"] | None]:
     """Returns the examples, and their labels or None."""
     if not isinstance(data, LabelledExamples):
@@ -237,15 +231,13 @@ class ScoreTask(Task):
 
     def check_fields(self) -> None:
         """Raises ``ValueError`` if a field has the wrong type, or α is set twice."""
-        estimator = (
-            "an estimator, such as tasks.AlphaFromLabels(); a number belongs in `hyperparams`"
-        )
-        kinds: Any = (
-            ("hyperparams", Mapping, "a dictionary of the loss's arguments"),
-            ("loss_fn", Callable, "a function of scores, such as losses.info_nce"),
-            ("alpha", AlphaEstimator | None, estimator),
-        )
-        for name, kind, description in kinds:
+        estimator = "tasks.AlphaFromLabels(); a number belongs in `hyperparams`"
+        kinds: dict[str, tuple[Any, str]] = {
+            "hyperparams": (Mapping, "a dictionary of the loss's arguments"),
+            "loss_fn": (Callable, "a function of scores, such as losses.info_nce"),
+            "alpha": (AlphaEstimator | None, f"an estimator, such as {estimator}"),
+        }
+        for name, (kind, description) in kinds.items():
             if not isinstance(value := getattr(self, name), kind):
                 raise ValueError(f"`{name}` must be {description}, got {value!r:.100}.")
         if self.alpha is not None and "alpha" in self.hyperparams:
@@ -259,15 +251,15 @@ class ScoreTask(Task):
                 raise ValueError(
                     f"`data` of {user} must be tasks.LabelledExamples, got {type(data).__name__}."
                 )
-            labels = known_labels(data)
-            if 0 < len(labels) == len(data.labels) and (labels == labels[0]).all():
+            labels = np.asarray(data.labels)
+            if labels.size and labels[0] >= 0 and (labels == labels[0]).all():
                 raise ValueError(
                     f"`data` of {user} must have two classes or more, got only class {labels[0]}: "
                     "there are no negatives."
                 )
 
     def initial_alpha(self) -> MeasuredAlpha | None:
-        """Returns the estimate of α before the first step; None if α is not estimated."""
+        """Returns the estimate of α before the first step; None without an estimator."""
         return None if self.alpha is None else init_measured_alpha()
 
     def score_loss(

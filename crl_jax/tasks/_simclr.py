@@ -18,7 +18,6 @@ from ._score_task import (
     LossInputs,
     ScoreTask,
     class_masks,
-    known_labels,
     label_auc,
     with_alpha,
 )
@@ -178,13 +177,13 @@ class PuNCE(SimCLR):
     def check_data(self, data: Any) -> None:
         """Raises ``ValueError`` for several positive classes, or without unlabelled examples."""
         if isinstance(data, LabelledExamples):
-            positive = known_labels(data)
-            if len(classes := np.unique(positive)) > 1:
+            labels = np.asarray(data.labels)
+            if len(classes := np.unique(labels[labels >= 0])) > 1:
                 raise ValueError(
                     "`data` must have one label for positives and negative labels for unlabelled "
                     f"examples, got {', '.join(map(str, classes[:5]))}."
                 )
-            if len(positive) == len(data.labels):
+            if (labels >= 0).all():
                 raise ValueError(
                     "`data` must have unlabelled examples, marked by a negative label, got none."
                 )

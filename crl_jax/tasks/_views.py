@@ -162,18 +162,13 @@ def draw_views(augment: Any, keys: Key[Array, "batch"], examples: Any) -> Any:
     return jax.vmap(augment)(keys, examples) if batched is None else batched(keys, examples)
 
 
-def plain_views(augment: Any, examples: Any) -> Any:
-    """Returns the deterministic views for evaluation: the examples themselves by default."""
-    if (batched := _method(augment, "plain_batch")) is not None:
-        return batched(examples)
-    plain = _method(augment, "plain")
-    return examples if plain is None else jax.vmap(plain)(examples)
-
-
 def map_plain_views(fn: Callable[[Any], Any], augment: Any, examples: Any, block_size: int) -> Any:
-    """Applies a function of views to the plain views of examples, in blocks."""
+    """Applies a function to the views for evaluation, by default the examples, in blocks."""
     check_count("block_size", block_size)
-    return map_blocks(lambda block: fn(plain_views(augment, block)), examples, block_size)
+    plain, batched = _method(augment, "plain"), _method(augment, "plain_batch")
+    if batched is None:
+        batched = (lambda block: block) if plain is None else jax.vmap(plain)
+    return map_blocks(lambda block: fn(batched(block)), examples, block_size)
 
 
 def _method(augment: Any, name: str) -> Callable[..., Any] | None:
