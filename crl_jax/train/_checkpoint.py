@@ -112,16 +112,16 @@ class Checkpoint(Callback):
 
     def __init__(self, path: str | os.PathLike[str], seconds: float = 5.0):
         self._path, self._seconds, self._saved = path, seconds, time.monotonic()
-        self._fingerprint: dict[str, Any] = {}
 
     def on_start(self, loop: TrainingLoop) -> None:
         """Restores the state if the file exists."""
-        self._saved, self._fingerprint = time.monotonic(), loop.fingerprint()
+        self._saved = time.monotonic()
+        loop.fingerprint()  # computed before the first epoch
         if not os.path.exists(self._path):
             return
         shapes = jax.eval_shape(_unwrap_keys, loop.unpadded_state())
         state, meta = load_checkpoint(self._path, shapes)
-        loop.restore_metadata(self._path, meta, self._fingerprint)
+        loop.restore_metadata(self._path, meta)
         loop.state = _wrap_keys(state, loop.state)
 
     def on_report(self, loop: TrainingLoop) -> None:
@@ -132,7 +132,7 @@ class Checkpoint(Callback):
     def on_end(self, loop: TrainingLoop) -> None:
         """Saves the state."""
         state = jax.device_get(_unwrap_keys(loop.unpadded_state()))
-        save_checkpoint(self._path, state, loop.metadata(self._fingerprint))
+        save_checkpoint(self._path, state, loop.metadata())
         self._saved = time.monotonic()
 
 
@@ -157,7 +157,7 @@ class SharedCheckpoint(Callback):
 
         self._orbax: Any = orbax.checkpoint
         self._folder, self._seconds = Path(folder).absolute(), seconds
-        self._saved, self._fingerprint = time.monotonic(), {}
+        self._saved = time.monotonic()
         self._manager: Any = None
 
     def on_start(self, loop: TrainingLoop) -> None:
@@ -167,12 +167,13 @@ class SharedCheckpoint(Callback):
             max_to_keep=1, enable_async_checkpointing=False, cleanup_tmp_directories=True
         )
         self._manager = orbax.CheckpointManager(self._folder, options=options)
-        self._saved, self._fingerprint = time.monotonic(), loop.fingerprint()
+        self._saved = time.monotonic()
+        loop.fingerprint()  # computed before the first epoch
         latest = self._manager.latest_step()
         if latest is None:
             return
         meta = self._restore(latest, _META, orbax.args.JsonRestore())
-        loop.restore_metadata(self._folder, meta, self._fingerprint)
+        loop.restore_metadata(self._folder, meta)
         leaves = _leaves_by_name(_unwrap_keys(loop.state), ".")
         # Tables are padded for the mesh that wrote them. With strict=False Orbax truncates the
         # padding or adds that of the current mesh.
@@ -219,8 +220,7 @@ class SharedCheckpoint(Callback):
         args = self._orbax.args
         # Orbax does not support empty arrays.
         leaves = {k: x for k, x in _leaves_by_name(_unwrap_keys(loop.state), ".").items() if x.size}
-        meta = loop.metadata(self._fingerprint)
-        items = {_STATE: args.PyTreeSave(leaves), _META: args.JsonSave(meta)}
+        items = {_STATE: args.PyTreeSave(leaves), _META: args.JsonSave(loop.metadata())}
         self._manager.save(loop.epoch, args=args.Composite(**items), force=True)
         self._saved = time.monotonic()
 

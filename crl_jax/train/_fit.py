@@ -1,11 +1,12 @@
 """Training loop on the host: validation of arguments, compiled epochs, reports and callbacks."""
 
 import dataclasses
+import inspect
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -29,7 +30,7 @@ from ._epoch import (
 )
 from ._fingerprint import fingerprint
 from ._hooks import Callback, EarlyStopping, Hook, TrainingLoop
-from ._optimizers import AnyOptimizer, RowOptimizer, Updates, wrap_optax
+from ._optimizers import AnyOptimizer, OptaxOptimizer, RowOptimizer, Updates
 from ._scan import TrainConfig
 from ._sharding import Sharding, replicate
 from ._task import RowTask, State, Task
@@ -116,7 +117,9 @@ def fit(
       ValueError: If an argument is invalid or the numbers of runs differ.
       TrainingDiverged: If the losses of all runs are infinite or NaN.
     """
-    optimizer = wrap_optax(optimizer)
+    if isinstance(optimizer, Updates) and not isinstance(optimizer, type):
+        has_step = "step" in inspect.signature(optimizer.update).parameters
+        optimizer = optimizer if has_step else OptaxOptimizer(optimizer)
     _check_fit(config, task, optimizer, batches, eval_every, stop_at)
     run_params = broadcast_run_params({"epochs": epochs, "seed": seeds, **(sweep or {})})
     swept = {path: run_params[path] for path in sweep or {}}
@@ -153,7 +156,7 @@ def fit(
     if isinstance(batches, HostBatches):
         trace = partial(trace_chunk, batches, shapes)
     trace = partial(trace, runs=runs, inputs=inputs, epoch=np.int32(0), static=static)
-    loop.fingerprint = partial(fingerprint, run_params, inputs, [stop_at, eval_every], trace)
+    loop.fingerprint = cache(partial(fingerprint, run_params, inputs, [stop_at, eval_every], trace))
     _run_loop(loop, advance, last_epoch, eval_every, [h for h in hooks if isinstance(h, Callback)])
     return _result(loop, device_hooks, run_params)
 

@@ -160,8 +160,8 @@ class TrainingLoop:
       history: Reports, one dictionary each.
       seconds: Training time.
       sharding: Sharding of the state; None for a single device.
-      fingerprint: Function that returns the fingerprint of the training: its run parameters, data
-        and program.
+      fingerprint: Cached function that returns the fingerprint of the training: its run
+        parameters, data and program.
     """
 
     state: Any
@@ -171,16 +171,14 @@ class TrainingLoop:
     sharding: Sharding | None = None
     fingerprint: Callable[[], dict[str, Any]] = dict
 
-    def metadata(self, fingerprint: dict[str, Any]) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """Returns the metadata of a checkpoint."""
         progress = {name: getattr(self, name) for name in ("epoch", "history", "seconds")}
-        return {"fingerprint": fingerprint, **progress}
+        return {"fingerprint": self.fingerprint(), **progress}
 
-    def restore_metadata(
-        self, path: Any, metadata: dict[str, Any], fingerprint: dict[str, Any]
-    ) -> None:
+    def restore_metadata(self, path: Any, metadata: dict[str, Any]) -> None:
         """Restores epoch and history; ``ValueError`` if the fingerprints differ."""
-        check_fingerprint(path, metadata["fingerprint"], fingerprint)
+        check_fingerprint(path, metadata["fingerprint"], self.fingerprint())
         for name in ("epoch", "history", "seconds"):
             setattr(self, name, metadata[name])
 

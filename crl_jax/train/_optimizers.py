@@ -1,7 +1,5 @@
 """Optimizers and learning-rate schedules whose hyper-parameters may be traced."""
 
-import inspect
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,7 +24,7 @@ Schedule = Callable[[Any, Any], Any]
 """``schedule(progress, decay)`` returns the factor on the learning rate after the fraction
 ``progress`` in ``[0, 1)`` of the steps; ``decay`` is the final factor."""
 
-_NonNegative = Range(0, math.inf, high_open=True)
+_NonNegative = Range(0, high_open=True)
 
 
 @runtime_checkable
@@ -136,7 +134,7 @@ class ScheduledOptimizer:
       schedule: See :data:`Schedule`. Static.
     """
 
-    learning_rate: Annotated[Any, Range(0, math.inf, low_open=True, high_open=True)] = 1e-3
+    learning_rate: Annotated[Any, Range(0, low_open=True, high_open=True)] = 1e-3
     weight_decay: Annotated[Any, _NonNegative] = None
     decay: Annotated[Any, _NonNegative] = 0.1
     warm_up: Annotated[Any, Range(0, 1, high_open=True)] = 0.0
@@ -241,14 +239,6 @@ class OptaxOptimizer:
 
 AnyOptimizer = Updates | RowOptimizer
 """Optimizer of all parameters, or of rows of them."""
-
-
-def wrap_optax(optimizer: Any) -> Any:
-    """Wraps an object with Optax's ``init`` and ``update``; others are returned unchanged."""
-    is_optimizer = isinstance(optimizer, Updates) and not isinstance(optimizer, type)
-    if not is_optimizer or "step" in inspect.signature(optimizer.update).parameters:
-        return optimizer
-    return OptaxOptimizer(optimizer)
 
 
 # On CPUs a step of row-wise Adam costs four times as much per gathered row as a step of dense Adam
