@@ -21,7 +21,7 @@ from .._pytree import STATIC, pytree_dataclass
 from ..data import Interactions
 from ..losses import accepts_where
 from ..metrics import EvalLayout, eval_layout, evaluate
-from ..models import Encoder, MatrixFactorization, Similarity, Tables, inner_scores
+from ..models import Encoder, Similarity, Tables, inner_scores
 from ..samplers import Sampler
 from ..train import (
     ArrayBatches,
@@ -254,7 +254,7 @@ def fit_ranking(
     leaves = {name: np.ravel(values)[0] for name, values in loss_sweep.items() if np.size(values)}
     task = Ranking.from_interactions(
         train,
-        encoder=_make_encoder(encoder, train),
+        encoder=encoder,
         loss=loss,
         hyperparams={**leaves, **(hyperparams or {})},
         sampler=sampler,
@@ -419,22 +419,6 @@ def _check_sampler(task: Ranking, optimizer: Any) -> None:
             f"`sampler` {sampler} scores rows with pending lazy updates; use rows.adagrad, "
             "rows.sgd or a dense optimizer."
         )
-
-
-def _make_encoder(
-    encoder: Encoder | Callable[[Interactions], Encoder] | None, train: Interactions
-) -> Encoder:
-    if encoder is None:
-        return MatrixFactorization(train.n_users, train.n_items)
-    if not isinstance(encoder, Encoder):
-        encoder = encoder(train)
-    check_registered("encoder", encoder)
-    if (encoder.n_users, encoder.n_items) != (train.n_users, train.n_items):
-        raise ValueError(
-            f"`encoder` must have {train.n_users} users and {train.n_items} items, "
-            f"got {encoder.n_users} and {encoder.n_items}."
-        )
-    return encoder
 
 
 def _place_l2(

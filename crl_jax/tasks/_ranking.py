@@ -12,13 +12,14 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Key
 
+from .._checks import check_registered
 from .._hyperparams import Range
 from .._pytree import STATIC, pytree_dataclass
 from .._take import take_rows
 from ..data import Interactions
 from ..losses import accepts_where, bpr, is_per_anchor_loss
 from ..metrics import sampling_quality
-from ..models import Encoder, Similarity, Tables
+from ..models import Encoder, MatrixFactorization, Similarity, Tables
 from ..samplers import (
     RNS,
     Negatives,
@@ -54,22 +55,14 @@ class Ranking(RowTask):
       positives: Positives of every user.
       sampler: Negative sampler.
       hyperparams: Hyper-parameters of the loss by name.
-      init_scale: Factor on the initial parameters, > 0.
       l2: Coefficient of the L2 term of :attr:`l2_target`, >= 0; for ``"tables"`` the optimizer's
         weight decay is used instead.
-      held_out: Positives excluded from training; negatives among them are counted as false. None
-        disables the count.
       item_users: Users of each item, for ``n_group``.
-      confidence: Estimates a weight for the loss of each interaction; None for 1.
-      auxiliary_loss: Additional loss term, or None.
       loss_fn: ``loss(pos, neg, *, reduce_fn=None, **hyperparams) -> [batch]``. Static.
-      hyperparam_schedule: See :data:`HyperparamSchedule`. Static.
       n_neg: Negatives per anchor. Static.
-      n_pos: Extra positives per anchor. Static.
-      n_group: Users sampled per anchor among those of its item. Static.
-      l2_target: See :data:`L2Target`. Static.
-      serve_similarity: Similarity for validation and recommendation; None for the encoder's.
-        Static.
+
+    The other attributes are those of :class:`RankingOptions`; ``hyperparam_schedule``, ``n_pos``,
+    ``n_group``, ``l2_target`` and ``serve_similarity`` are static.
     """
 
     encoder: Encoder
@@ -96,7 +89,7 @@ class Ranking(RowTask):
         cls,
         train: Interactions,
         *,
-        encoder: Encoder,
+        encoder: Encoder | Callable[[Interactions], Encoder] | None = None,
         loss: Callable[..., Array],
         hyperparams: Mapping[str, Any] | None = None,
         sampler: Sampler | None = None,
@@ -110,13 +103,26 @@ class Ranking(RowTask):
         Args:
           train: Training interactions. Users who have seen the whole catalogue are excluded, since
             they have no negatives.
-          encoder, hyperparams, held_out, n_group: See :class:`Ranking`.
+          encoder: Encoder, or a function that creates it from ``train``; by default
+            :class:`crl_jax.models.MatrixFactorization`.
+          hyperparams, held_out, n_group: See :class:`Ranking`.
           loss: See :attr:`loss_fn`.
           sampler: Negative sampler; by default :class:`crl_jax.samplers.RNS`.
           streamed: Whether anchors are streamed from the host. :attr:`seen` is then empty, and the
             device holds four bytes per interaction for the exclusion of positives.
           **fields: Other attributes.
         """
+        n_users, n_items = train.n_users, train.n_items
+        if encoder is None:
+            encoder = MatrixFactorization(n_users, n_items)
+        elif not isinstance(encoder, Encoder):
+            encoder = encoder(train)
+        check_registered("encoder", encoder)
+        if (encoder.n_users, encoder.n_items) != (n_users, n_items):
+            raise ValueError(
+                f"`encoder` must have {n_users} users and {n_items} items, "
+                f"got {encoder.n_users} and {encoder.n_items}."
+            )
         sampler = sampler or RNS()
         keep = has_unseen(train)
         if not keep.any():
