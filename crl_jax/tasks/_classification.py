@@ -1,7 +1,7 @@
 """Softmax classification of a network's features: linear evaluation or fine-tuning."""
 
 from dataclasses import field
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +10,10 @@ import optax
 from jaxtyping import Array, Float, Int, Key
 
 from .._floats import at_least_float32, cast_floats
+from .._hyperparams import Range
 from .._pytree import STATIC, pytree_dataclass
 from ..models import Network
-from ..train import Batch, LossOutput, StepContext, Task, check_count
+from ..train import Batch, LossOutput, StepContext, Task
 from ._score_task import LabelledExamples
 from ._views import as_pytree, cast_like, check_network, draw_views, map_plain_views
 
@@ -53,8 +54,8 @@ class Classification(Task):
     network: Network = field(metadata=STATIC)
     augment: Any
     backbone: tuple[Any, Any]
-    dim: int = field(metadata=STATIC)
-    n_classes: int = field(metadata=STATIC)
+    dim: Annotated[int, Range(1)] = field(metadata=STATIC)
+    n_classes: Annotated[int, Range(2)] = field(metadata=STATIC)
     finetune: bool = field(default=False, metadata=STATIC)
 
     def __post_init__(self) -> None:
@@ -65,8 +66,6 @@ class Classification(Task):
                 "`backbone` must be a pair (params, variables), such as network.init(key), "
                 f"got {type(self.backbone).__name__}."
             )
-        check_count("dim", self.dim)
-        check_count("n_classes", self.n_classes, 2)
 
     def check_data(self, data: Any) -> None:
         """Raises ``ValueError`` for labels out of range."""

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
-from .._checks import check_count
 from .._hyperparams import Range
 from .._pytree import STATIC, pytree_dataclass
 from ..losses import clip_contrastive, info_nce, normalize, tiled_tower_loss, tower_scores
@@ -95,7 +94,7 @@ class CLIP(ScoreTask):
     alpha: AlphaEstimator | None = field(default=None, kw_only=True)
     exclude_equal: bool = field(default=False, kw_only=True, metadata=STATIC)
     pretrained: Any = field(default=None, kw_only=True)
-    tile: int | None = field(default=None, kw_only=True, metadata=STATIC)
+    tile: Annotated[int | None, Range(1)] = field(default=None, kw_only=True, metadata=STATIC)
 
     def __post_init__(self) -> None:
         for name in _TOWERS:
@@ -105,8 +104,6 @@ class CLIP(ScoreTask):
                 object.__setattr__(self, augment, as_pytree(augment, function))
         if self.loss_fn is clip_contrastive:  # InfoNCE in both directions
             object.__setattr__(self, "loss_fn", info_nce)
-        if self.tile is not None:
-            check_count("tile", self.tile)
         self.check_fields()
         if self.bias is not None and "bias" in self.hyperparams:
             raise ValueError("`hyperparams` must not contain bias if `bias` is trainable.")

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from .._blocks import map_blocks
-from .._checks import check_count
 from .._hyperparams import Range
 from .._permutation import permute
 from .._pytree import STATIC, pytree_dataclass
@@ -87,13 +86,11 @@ class PCL(MoCo):
     data: Any = field(kw_only=True)
     clusters: tuple[int, ...] = field(default=(100,), kw_only=True, metadata=STATIC)
     warm_up: Annotated[Any, Range(0)] = field(default=20, kw_only=True)
-    n_iterations: int = field(default=20, kw_only=True, metadata=STATIC)
-    block_size: int = field(default=512, kw_only=True, metadata=STATIC)
+    n_iterations: Annotated[int, Range(1)] = field(default=20, kw_only=True, metadata=STATIC)
+    block_size: Annotated[int, Range(1)] = field(default=512, kw_only=True, metadata=STATIC)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_count("n_iterations", self.n_iterations)
-        check_count("block_size", self.block_size)
         n = n_examples(split_labels(self.data)[0])
         for k in self.clusters:
             if not 2 <= k <= n:

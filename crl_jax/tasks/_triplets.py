@@ -1,14 +1,14 @@
 """Triplets sampled by class: a query, a positive of its class, and a negative of another."""
 
 from dataclasses import field
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, Key
 
-from .._checks import check_count
+from .._hyperparams import Range
 from .._pytree import STATIC, pytree_dataclass
 from ..samplers import randint_below
 from ..train import ArrayBatches, Batch, LossOutput, StepContext
@@ -93,10 +93,7 @@ class ResampledBatches(ArrayBatches):
       n_draws: Number of samples per epoch, >= 1. Static.
     """
 
-    n_draws: int = field(default=1, kw_only=True, metadata=STATIC)
-
-    def __post_init__(self) -> None:
-        check_count("n_draws", self.n_draws)
+    n_draws: Annotated[int, Range(1)] = field(default=1, kw_only=True, metadata=STATIC)
 
     @property
     def n(self) -> int:
