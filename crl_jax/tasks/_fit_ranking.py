@@ -249,7 +249,8 @@ def fit_ranking(
     for path in sweep:
         if path.startswith("task.auxiliary_loss.") and auxiliary is None:
             raise ValueError(f"`sweep` must name existing leaves, got {path!r} without the term.")
-    loss_sweep = _subtree("task.hyperparams", sweep)
+    of_loss = "task.hyperparams."
+    loss_sweep = {k.removeprefix(of_loss): x for k, x in sweep.items() if k.startswith(of_loss)}
     # Swept hyper-parameters need a leaf, which `fit` replaces.
     leaves = {name: np.ravel(values)[0] for name, values in loss_sweep.items() if np.size(values)}
     task = Ranking.from_interactions(
@@ -273,9 +274,11 @@ def fit_ranking(
     if auxiliary is not None:
         auxiliary.check(task.encoder)
     if isinstance(auxiliary, ContrastiveAuxiliaryLoss):
-        # Unknown names are reported by `fit`.
-        term_sweep = _subtree("task.auxiliary_loss.hyperparams", sweep)
-        term_sweep = {k: x for k, x in term_sweep.items() if k in auxiliary.hyperparams}
+        term_sweep = {
+            name: sweep[path]
+            for name in auxiliary.hyperparams
+            if (path := f"task.auxiliary_loss.hyperparams.{name}") in sweep
+        }
         shapes = (_N_ANCHORS,), (_N_ANCHORS, _N_ANCHORS)
         _check_loss("loss_fn", auxiliary.loss_fn, auxiliary.hyperparams, term_sweep, shapes)
     _check_sampler(task, updates)
@@ -309,8 +312,8 @@ def fit_ranking(
         stop_at=stopping.stop_at,
     )
     original = {path: name for name, path in renamed.items()}
-    fields = {f.name: getattr(fitted, f.name) for f in dataclasses.fields(fitted)}
-    fields["run_params"] = {original.get(path, path): x for path, x in fitted.run_params.items()}
+    run_params = {original.get(path, path): x for path, x in fitted.run_params.items()}
+    fields = {**vars(fitted), "run_params": run_params}
     weights = None
     if task.confidence is not None:
         weights = scatter_to_interactions(np.asarray(fitted.hook_states[0]), train)
@@ -389,12 +392,6 @@ def _check_loss(
                     f"`{name}` must return one number per anchor with `reduce_fn=None`, "
                     f"[{_N_ANCHORS}] of {_N_ANCHORS} anchors, got {shape}."
                 )
-
-
-def _subtree(path: str, sweep: Mapping[str, Any]) -> dict[str, Any]:
-    """Entries of a sweep below ``path``, without the prefix."""
-    prefix = f"{path}."
-    return {k.removeprefix(prefix): v for k, v in sweep.items() if k.startswith(prefix)}
 
 
 def _check_sampler(task: Ranking, optimizer: Any) -> None:

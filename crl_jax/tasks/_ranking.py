@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Int, Key
 
 from .._checks import check_registered
 from .._hyperparams import Range
@@ -359,22 +359,15 @@ class Ranking(RowTask):
                 correction = broadcast_pools(correction, len(neg))
             neg = neg - correction
         losses = self.loss_fn(pos, neg, reduce_fn=None, **hyperparams)
-        mean = ctx.mean(self._weight(losses, model_state, batch))
+        if (weights := model_state.confidence) is not None:
+            losses = weights[batch.place].astype(losses.dtype) * losses
+        mean = ctx.mean(losses)
         metrics = {"loss": mean}
         if batch.is_false is not None:
             mask = is_real if where is None else is_real & where
             quality = sampling_quality(informativeness(anchor_pos, neg), batch.is_false, where=mask)
             metrics |= {"tnr": quality.tnr, "inf": quality.inf}
         return mean, metrics
-
-    @staticmethod
-    def _weight(
-        values: Float[Array, "batch"], model_state: RankingState, batch: RankingBatch
-    ) -> Float[Array, "batch"]:
-        """Multiplies values of anchors by the confidence in their interactions."""
-        if model_state.confidence is None:
-            return values
-        return model_state.confidence[batch.place].astype(values.dtype) * values
 
     def _half_squares(
         self,
@@ -390,4 +383,7 @@ class Ranking(RowTask):
         if at.pools is not None and self.sampler.n_rows(len(at.users), self.n_neg):
             pool_squares = jnp.sum(take_rows(rows.items, at.pools) ** 2, axis=(1, 2))
             squares = squares + broadcast_pools(pool_squares, len(squares))
-        return 0.5 * ctx.mean(self._weight(squares.astype(jnp.float32), model_state, batch))
+        squares = squares.astype(jnp.float32)
+        if (weights := model_state.confidence) is not None:
+            squares = weights[batch.place].astype(squares.dtype) * squares
+        return 0.5 * ctx.mean(squares)

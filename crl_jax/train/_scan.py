@@ -100,6 +100,8 @@ def run_steps(
       metrics.
     """
     epoch, progress = jnp.asarray(epoch, jnp.int32), jnp.asarray(progress, jnp.float32)
+    is_row = isinstance(optimizer, RowOptimizer)
+    update = partial(_row_update if is_row else _dense_update, task, optimizer, config)
 
     def draw(key: Key[Array, ""], indices: Array, examples: Any) -> Any:
         if examples is None:  # a NumPy array cannot be indexed by a traced index
@@ -118,7 +120,15 @@ def run_steps(
             batch = draw(each.key, each.indices, each.data)
         # Streams 0 to 2 of a draw are those of its batch.
         ctx = StepContext(jax.random.fold_in(each.key, 3), epoch, progress, each.where, each.n)
-        return _update_on_draw(task, optimizer, config, state, batch, ctx)
+        if config.draw_batches > 1 or is_row:
+            params = state.params
+            if is_row and config.mesh is not None:
+                params = Sharding.from_task(config.mesh, task).unpad(params, n_batch_axes=0)
+            batch, model_state = task.complete_batch(params, state.model_state, batch, ctx)
+            state = state._replace(model_state=model_state)
+        if config.draw_batches > 1:
+            return _update_repeatedly(update, config.draw_batches, is_row, state, batch, ctx)
+        return update(state, batch, ctx if config.accumulate > 1 else ctx._replace(n=ctx.n[0]))
 
     if config.mesh is not None:
         over = NamedSharding(config.mesh, PartitionSpec(None, DATA))
@@ -138,26 +148,15 @@ def run_steps(
 _Sums = dict[str, Array]
 
 
-def _update_on_draw(
-    task: Task,
-    optimizer: AnyOptimizer,
-    config: TrainConfig,
+def _update_repeatedly(
+    update: Callable[..., tuple[State, _Sums]],
+    n_updates: int,
+    is_row: bool,
     state: State,
     batch: Any,
     ctx: StepContext,
-) -> tuple[State, dict[str, Array]]:
+) -> tuple[State, _Sums]:
     """Runs the updates of one draw and sums their metrics over examples."""
-    is_row = isinstance(optimizer, RowOptimizer)
-    update = partial(_row_update if is_row else _dense_update, task, optimizer, config)
-    if config.draw_batches > 1 or is_row:
-        params = state.params
-        if is_row and config.mesh is not None:
-            params = Sharding.from_task(config.mesh, task).unpad(params, n_batch_axes=0)
-        batch, model_state = task.complete_batch(params, state.model_state, batch, ctx)
-        state = state._replace(model_state=model_state)
-    if config.draw_batches == 1:
-        n = ctx.n if config.accumulate > 1 else ctx.n[0]
-        return update(state, batch, ctx._replace(n=n))
 
     def step(state: State, inputs: tuple[Any, Array, Array]) -> tuple[State, _Sums]:
         batch, where, n = inputs
@@ -169,7 +168,7 @@ def _update_on_draw(
         return jax.lax.cond(inputs[2] > 0, step, lambda state, _: (state, zeros), state, inputs)
 
     # Batches of the last draw that are padding only are not counted as steps.
-    parts = _split((batch, ctx.where), config.draw_batches)
+    parts = _split((batch, ctx.where), n_updates)
     state, sums = jax.lax.scan(step if is_row else skip_empty, state, (*parts, ctx.n))
     return state, jax.tree.map(jnp.sum, sums)
 
