@@ -94,12 +94,12 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
         raise ValueError(f"`{name}` must be one of {', '.join(choices)}, got {value!r}.")
 
 
-def check_count(name: str, count: Any, least: float = 1) -> None:
-    """Raises ``ValueError`` unless ``count`` is whole and at least ``least``."""
+def check_count(name: str, count: Any, minimum: float = 1) -> None:
+    """Raises ``ValueError`` unless ``count`` is whole and at least ``minimum``."""
     if not isinstance(count, (int, np.integer)):
         raise ValueError(f"`{name}` must be a whole number, got {count!r}.")
-    if count < least:
-        raise ValueError(f"`{name}` must be at least {least}, got {count}.")
+    if count < minimum:
+        raise ValueError(f"`{name}` must be at least {minimum}, got {count}.")
 
 
 def as_mask(name: str, mask: Any) -> Any:

@@ -172,7 +172,7 @@ def per_anchor(name: str, value: Any, batch: tuple[int, ...], dtype: Any) -> Arr
         return value
     # NumPy's broadcasting rule; the error of jnp.broadcast_to does not name the argument.
     fits = len(value.shape) <= len(batch) and all(
-        n in (1, wanted) for n, wanted in zip(value.shape[::-1], batch[::-1])
+        n in (1, expected) for n, expected in zip(value.shape[::-1], batch[::-1])
     )
     if not fits:
         raise ValueError(

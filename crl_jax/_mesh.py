@@ -47,4 +47,4 @@ def batch_mesh(n: int) -> AbstractMesh | None:
     """
     mesh = jax.sharding.get_abstract_mesh()
     is_whole = DATA in mesh.shape and n % mesh.shape[DATA] == 0
-    return mesh if is_whole and all(of == AxisType.Auto for of in mesh.axis_types) else None
+    return mesh if is_whole and all(kind == AxisType.Auto for kind in mesh.axis_types) else None

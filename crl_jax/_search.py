@@ -30,8 +30,8 @@ def search_rows(
     def halve(_: Array | int, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
         left, right = bounds
         middle = left + ((right - left) >> 1)  # `left + right` could overflow
-        beyond = (left < right) & (values.at[middle].get(mode="clip") <= query)
-        return jnp.where(beyond, middle + 1, left), jnp.where(beyond, right, middle)
+        go_right = (left < right) & (values.at[middle].get(mode="clip") <= query)
+        return jnp.where(go_right, middle + 1, left), jnp.where(go_right, right, middle)
 
     bounds = jnp.broadcast_to(low, query.shape), jnp.broadcast_to(high, query.shape)
     return jax.lax.fori_loop(0, rounds, halve, bounds)[0]
@@ -45,19 +45,19 @@ def rows_contain(
     rounds: int,
 ) -> Bool[Array, "*shape"]:
     """Whether each query occurs in its row; arguments as in :func:`search_rows`."""
-    place = search_rows(values, query - 1, low, high, rounds)
-    found = values.at[place].get(mode="clip") == query
-    return (place < jnp.broadcast_to(high, query.shape)) & found
+    index = search_rows(values, query - 1, low, high, rounds)
+    found = values.at[index].get(mode="clip") == query
+    return (index < jnp.broadcast_to(high, query.shape)) & found
 
 
-def count_below(scores: Array, at: Array, side: Literal["left", "right"]) -> Array:
-    """Number of ``scores`` per row that are ``< at`` (``"left"``) or ``<= at`` (``"right"``).
+def count_below(scores: Array, thresholds: Array, side: Literal["left", "right"]) -> Array:
+    """Number of scores per row below (``"left"``) or at most (``"right"``) each threshold.
 
     NaN sorts last, so that NaN scores are never counted.
     """
 
-    def row(scores: Array, at: Array) -> Array:
-        return jnp.searchsorted(jnp.sort(scores), at, side=side)
+    def row(scores: Array, thresholds: Array) -> Array:
+        return jnp.searchsorted(jnp.sort(scores), thresholds, side=side)
 
-    rows = scores.reshape(-1, scores.shape[-1]), at.reshape(-1, at.shape[-1])
-    return jax.vmap(row)(*rows).reshape(at.shape).astype(jnp.int32)
+    rows = scores.reshape(-1, scores.shape[-1]), thresholds.reshape(-1, thresholds.shape[-1])
+    return jax.vmap(row)(*rows).reshape(thresholds.shape).astype(jnp.int32)

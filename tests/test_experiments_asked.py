@@ -191,7 +191,7 @@ def test_a_sampler_gets_its_numbers(name, asked):
 
 
 def test_lambda_of_the_risk_falls_as_told(asked):
-    flags = ["--risk-lambda-slope", "0.1", "--risk-lambda-least", "2"]
+    flags = ["--risk-lambda-slope", "0.1", "--risk-lambda-min", "2"]
     _, given = asked("--sampler", "bns", *flags, "--sweep", "risk_lambda=1,5")
     numbers = [float(getattr(given["sampler"], name)) for name in LAMBDA]
     assert numbers == [5, 0.1, 2]
@@ -199,7 +199,7 @@ def test_lambda_of_the_risk_falls_as_told(asked):
     np.testing.assert_array_equal(given["sweep"]["task.sampler.risk_lambda"], [1, 5])
 
 
-LAMBDA = ("risk_lambda", "risk_lambda_slope", "risk_lambda_least")
+LAMBDA = ("risk_lambda", "risk_lambda_slope", "risk_lambda_min")
 
 
 def test_an_encoder_gets_its_numbers(asked):

@@ -39,7 +39,7 @@ NUMBERS = {
 # The ranges of these flags, written down once more. A further flag need not stand here.
 WHOLE = ("n_pos", "ecdf_samples", "rns_epochs", "seed", "split_seed")  # may be 0
 FROM_ZERO = ("beta", "exponent", "weight_decay", "decay", "checkpoint_seconds", "variance_weight",
-             "risk_lambda", "risk_lambda_slope", "risk_lambda_least", *WHOLE)  # fmt: skip
+             "risk_lambda", "risk_lambda_slope", "risk_lambda_min", *WHOLE)  # fmt: skip
 SHARES = ("floor", "rho", "balance", "drop_rate", "alpha")  # both ends count
 ANY = ("min_rating", "min_score")
 POSITIVE = ("temperature", "law_scale", "rank_scale", "init_scale", "lr")

@@ -214,7 +214,7 @@ def test_ranks_have_the_truncated_geometric_law_up_to_the_last(scale):
 
 def test_bns_1_weighs_gains_less_from_epoch_to_epoch(world):
     sampler = BNS(
-        PRIOR, candidates=None, risk_lambda=10.0, risk_lambda_slope=0.1, risk_lambda_least=2.0
+        PRIOR, candidates=None, risk_lambda=10.0, risk_lambda_slope=0.1, risk_lambda_min=2.0
     )
     for epoch, gain in ((0, 10.0), (37, 6.3), (80, 2.0), (500, 2.0)):
         ids, _ = draw(sampler, jax.random.key(0), world.batch(range(N_USERS), epoch=epoch))

@@ -86,9 +86,9 @@ def sigmoid_contrastive(
     """
     a = prepare(pos, neg, temperature, where, weights)
     b = per_anchor("bias", bias, a.pos.shape, a.pos.dtype)
-    together = softplus(-(a.pos / a.temperature + b))
-    apart = softplus(a.neg / a.temperature + expand_anchor_axis(b))
-    return finish(together + jnp.sum(apart, axis=-1, where=a.where), a, reduce_fn)
+    pos_loss = softplus(-(a.pos / a.temperature + b))
+    neg_losses = softplus(a.neg / a.temperature + expand_anchor_axis(b))
+    return finish(pos_loss + jnp.sum(neg_losses, axis=-1, where=a.where), a, reduce_fn)
 
 
 @per_anchor_loss

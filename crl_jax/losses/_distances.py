@@ -153,8 +153,8 @@ def uniformity(
     # Full precision also on devices with reduced-precision matmuls; squares clipped at 0.
     products = jnp.einsum("...id,...jd->...ij", x, x, precision=jax.lax.Precision.HIGHEST)
     squares = jnp.diagonal(products, axis1=-2, axis2=-1)
-    apart = jnp.maximum(squares[..., :, None] + squares[..., None, :] - 2 * products, 0)
-    logits = -jnp.asarray(scale, x.dtype) * apart.reshape(pairs.shape)
+    distances = jnp.maximum(squares[..., :, None] + squares[..., None, :] - 2 * products, 0)
+    logits = -jnp.asarray(scale, x.dtype) * distances.reshape(pairs.shape)
     loss = jnp.where(kept, log_mean_exp(logits, where=pairs), 0)
     return reduce_kept(loss, kept, weights, reduce_fn)
 

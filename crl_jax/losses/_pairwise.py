@@ -195,8 +195,8 @@ def linear_pairwise(
     """
     a = prepare(pos, neg, temperature, where, weights)
     repulsion = per_anchor("repulsion", repulsion, a.pos.shape, a.pos.dtype)
-    apart = repulsion * row_mean(a.neg, a.where) - a.pos
-    return finish(apart / a.temperature, a, reduce_fn)
+    difference = repulsion * row_mean(a.neg, a.where) - a.pos
+    return finish(difference / a.temperature, a, reduce_fn)
 
 
 @per_anchor_loss
@@ -308,6 +308,6 @@ def mpr(
     share = per_anchor("balance", balance, a.pos.shape, a.pos.dtype)
     between = broadcast_like("likely", likely, a.pos, a.kept)
     spread = 0 if a.extra is None else a.extra[..., 0] - a.extra[..., 1]
-    ahead = share * (a.pos - between) + (1 - share) * (between - spread)
-    by = ahead[..., None] - expand_anchor_axis(1 - share) * a.neg
-    return finish(row_mean(softplus(-by / a.temperature), a.where), a, reduce_fn)
+    anchor_margin = share * (a.pos - between) + (1 - share) * (between - spread)
+    margin = anchor_margin[..., None] - expand_anchor_axis(1 - share) * a.neg
+    return finish(row_mean(softplus(-margin / a.temperature), a.where), a, reduce_fn)

@@ -42,7 +42,7 @@ def problem(x: Float[Array, "n dim"], labels: Int[Array, "n"], n: Array) -> Prob
 
 
 def fit(
-    of: Problem,
+    problem: Problem,
     where: Bool[Array, "n"],
     l2: Float[Array, ""],
     start: LinearClassifier,
@@ -57,13 +57,13 @@ def fit(
     products. (``optax.lbfgs`` with its zoom search takes 1.4 times as long for 2,000 examples of
     width 64 in 10 classes, and 2.8 times at a tolerance of 1e-6.)
     """
-    n_classes, dtype = start.bias.shape[0], of.x.dtype
+    n_classes, dtype = start.bias.shape[0], problem.x.dtype
     rows = jnp.where(where, 1 / jnp.maximum(jnp.sum(where), 1).astype(dtype), 0)
-    targets = jax.nn.one_hot(of.labels, n_classes, dtype=dtype)
+    targets = jax.nn.one_hot(problem.labels, n_classes, dtype=dtype)
     # The last row of the weights is the bias, which has no penalty and unit variance.
-    scale, bias_scale = jax.lax.rsqrt(of.variances / n_classes + l2)[:, None], n_classes**0.5
-    basis = of.axes * scale.T
-    x = jnp.matmul(of.x, basis, precision=HIGHEST)
+    scale, bias_scale = jax.lax.rsqrt(problem.variances / n_classes + l2)[:, None], n_classes**0.5
+    basis = problem.axes * scale.T
+    x = jnp.matmul(problem.x, basis, precision=HIGHEST)
     x = jnp.concatenate([x, jnp.full((len(x), 1), bias_scale, dtype)], axis=1)
     penalty = jnp.concatenate([l2 * scale**2, jnp.zeros((1, 1), dtype)])
     lbfgs = optax.scale_by_lbfgs(memory_size=10)
@@ -92,12 +92,12 @@ def fit(
         return _State(state.step + 1, weights, logits, gradient_of(weights, logits), history, stuck)
 
     def goes_on(state: _State) -> Array:
-        kernel = jnp.matmul(of.axes, state.gradient[:-1] / scale, precision=HIGHEST)
+        kernel = jnp.matmul(problem.axes, state.gradient[:-1] / scale, precision=HIGHEST)
         bias = state.gradient[-1] / bias_scale
         largest = jnp.maximum(jnp.max(jnp.abs(kernel)), jnp.max(jnp.abs(bias)))
         return (largest > tolerance) & (state.step < max_steps) & ~state.stuck
 
-    kernel = jnp.matmul(of.axes.T, start.kernel, precision=HIGHEST) / scale
+    kernel = jnp.matmul(problem.axes.T, start.kernel, precision=HIGHEST) / scale
     weights = jnp.concatenate([kernel, start.bias[None] / bias_scale])
     logits = jnp.matmul(x, weights, precision=HIGHEST)
     gradient = gradient_of(weights, logits)

@@ -174,12 +174,12 @@ def _vote(
     cosines: Float[Array, "n k"], classes: Int[Array, "n k"], n_classes: int, temperature: Array
 ) -> Int[Array, "n"]:
     """Returns the class with the maximum total weight; a cosine of -inf has weight 0."""
-    absent = jnp.isneginf(cosines)
+    is_masked = jnp.isneginf(cosines)
     # Relative to the nearest, whose weight is then 1, so that nothing overflows.
-    ahead = jnp.where(absent, 0, cosines - cosines[:, :1])
-    weights = jnp.where(absent, 0, jnp.exp(ahead / temperature))
-    own = classes[:, :, None] == jnp.arange(n_classes, dtype=jnp.int32)[None, None]
-    votes = jnp.sum(jnp.where(own, weights[:, :, None], 0), axis=1)
+    shifted = jnp.where(is_masked, 0, cosines - cosines[:, :1])
+    weights = jnp.where(is_masked, 0, jnp.exp(shifted / temperature))
+    is_class = classes[:, :, None] == jnp.arange(n_classes, dtype=jnp.int32)[None, None]
+    votes = jnp.sum(jnp.where(is_class, weights[:, :, None], 0), axis=1)
     winner = jnp.argmax(votes, axis=1).astype(jnp.int32)
     # Comparisons with NaN are false.
     return jnp.where(jnp.max(votes, axis=1) > 0, winner, -1)

@@ -223,11 +223,13 @@ def _ridge_probe(arrays: tuple[Array, ...], n_classes: int) -> ProbeResult:
     product = partial(jnp.matmul, precision=HIGHEST)
     variances, axes = jnp.linalg.eigh(product(x.T, x) / n)
     variances = jnp.maximum(variances, 0)
-    along = product(axes.T, product(x.T, targets)) / n  # x is centred, so the targets need not be
+    projected = (
+        product(axes.T, product(x.T, targets)) / n
+    )  # x is centred, so the targets need not be
 
     def loo_accuracy(strength: Array) -> Array:
         inverse = 1 / (variances + strength)
-        fitted = product(rotated, along * inverse[:, None]) + bias[None]
+        fitted = product(rotated, projected * inverse[:, None]) + bias[None]
         leverage = (1 + product(rotated**2, inverse)) / n
         denominator = jnp.maximum(1 - leverage, jnp.finfo(x.dtype).eps)
         return accuracy(targets - (targets - fitted) / denominator[:, None], labels, keep)
@@ -248,7 +250,7 @@ def _ridge_probe(arrays: tuple[Array, ...], n_classes: int) -> ProbeResult:
         slope = product(residual.T, x).T / n - l2[chosen] * kernel
         return kernel + product(axes, product(axes.T, slope) * inverse[:, None])
 
-    kernel = product(axes, along * inverse[:, None])
+    kernel = product(axes, projected * inverse[:, None])
     classifier = LinearClassifier(jax.lax.fori_loop(0, 2, refine, kernel), bias)
     raw = classifier.unstandardized(standardizer)
     scores = classifier(standardizer(test_features))

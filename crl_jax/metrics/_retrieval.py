@@ -173,12 +173,12 @@ def _ranks(
         queries, own = block
         # Full precision, also on devices whose default matmul precision is lower.
         cosines = jnp.matmul(normalize_rows(queries), answers.T, precision=HIGHEST)
-        right = (own[:, None] == of_answers[None, :]) & (own >= 0)[:, None]
-        best = jnp.max(jnp.where(right, cosines, -jnp.inf), axis=1)
+        is_right = (own[:, None] == of_answers[None, :]) & (own >= 0)[:, None]
+        best = jnp.max(jnp.where(is_right, cosines, -jnp.inf), axis=1)
         # Negated comparison, so that ties and NaN count as ahead.
-        ahead = ~right & ~(cosines < best[:, None])
-        ranks = 1 + jnp.sum(ahead, axis=1, dtype=jnp.int32)
+        is_ahead = ~is_right & ~(cosines < best[:, None])
+        ranks = 1 + jnp.sum(is_ahead, axis=1, dtype=jnp.int32)
         ranks = jnp.where(jnp.isnan(best), len(of_answers) + 1, ranks)
-        return jnp.where(jnp.any(right, axis=1), ranks, 0)
+        return jnp.where(jnp.any(is_right, axis=1), ranks, 0)
 
     return map_blocks(of_block, (queries, of_queries), block_size)

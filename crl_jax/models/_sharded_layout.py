@@ -52,35 +52,35 @@ class RingShards:
         skipped = WIDTHS[-1] * (np.arange(len(row)) - (np.cumsum(counts) - counts)[row])
         begin, length = first[row] + skipped, np.minimum(lengths[row] - skipped, WIDTHS[-1])
         kind = np.searchsorted(WIDTHS, length)
-        place = own[begin] // n_own * n + shard[begin]
+        cell_of = own[begin] // n_own * n + shard[begin]
         summands, sums = [], []
         for i, width in enumerate(WIDTHS):
             pieces = np.flatnonzero(kind == i)
-            pieces = pieces[np.argsort(place[pieces], kind="stable")]
-            sizes = np.bincount(place[pieces], minlength=n * n)
-            if not (most := int(sizes.max(initial=0))):
+            pieces = pieces[np.argsort(cell_of[pieces], kind="stable")]
+            sizes = np.bincount(cell_of[pieces], minlength=n * n)
+            if not (n_max := int(sizes.max(initial=0))):
                 continue
-            cell = place[pieces]
-            at = np.arange(len(pieces)) - (np.cumsum(sizes) - sizes)[cell]
+            cell = cell_of[pieces]
+            column_of = np.arange(len(pieces)) - (np.cumsum(sizes) - sizes)[cell]
             column = np.arange(width)
             inside = column < length[pieces, None]
             rows = other[np.where(inside, begin[pieces, None] + column, 0)]
-            indices = np.full((n * n, most, width), n_other, np.int32)
-            indices[cell, at] = np.where(inside, rows, n_other)
-            to = np.full((n * n, most), n_own, np.int32)
-            to[cell, at] = own[begin[pieces]] % n_own
-            summands.append(_on_devices(mesh, indices.reshape(n, n, most, width)))
-            sums.append(_on_devices(mesh, to.reshape(n, n, most)))
+            indices = np.full((n * n, n_max, width), n_other, np.int32)
+            indices[cell, column_of] = np.where(inside, rows, n_other)
+            targets = np.full((n * n, n_max), n_own, np.int32)
+            targets[cell, column_of] = own[begin[pieces]] % n_own
+            summands.append(_on_devices(mesh, indices.reshape(n, n, n_max, width)))
+            sums.append(_on_devices(mesh, targets.reshape(n, n, n_max)))
         return cls(tuple(summands), tuple(sums))
 
-    def add(self, shard: Array, rows: Float[Array, "k dim"], to: Array) -> Array:
+    def add(self, shard: Array, rows: Float[Array, "k dim"], total: Array) -> Array:
         """Adds the contributions of one shard of the other table to the sums of this device."""
         for summands, sums in zip(self.summands, self.sums, strict=True):
             ids = lax.dynamic_index_in_dim(summands[0], shard, keepdims=False)
             targets = lax.dynamic_index_in_dim(sums[0], shard, keepdims=False)
             gathered = (gather_rows(rows, ids[:, j]) for j in range(ids.shape[1]))
-            to = to.at[targets].add(reduce(jnp.add, gathered), mode="drop")
-        return to
+            total = total.at[targets].add(reduce(jnp.add, gathered), mode="drop")
+        return total
 
 
 @pytree_dataclass(eq=False)

@@ -38,7 +38,7 @@ class BNS(Sampler):
       risk_lambda: Gain :math:`\lambda \ge 0` of a true negative relative to the cost of a false
         one; larger values prefer hard negatives.
       risk_lambda_slope: Decrease of ``risk_lambda`` per epoch, >= 0: 0.1 for BNS-1.
-      risk_lambda_least: Minimum of the decreasing ``risk_lambda``, >= 0: 2 for BNS-1.
+      risk_lambda_min: Minimum of the decreasing ``risk_lambda``, >= 0: 2 for BNS-1.
       candidates: Number m >= 1 of candidates; None for all of :math:`\mathcal I_u^-`, the exact
         risk minimiser, which ranks the whole catalogue. Static.
       ecdf_samples: Number of items sampled for the eCDF, shared by all users during an epoch; None
@@ -58,7 +58,7 @@ class BNS(Sampler):
     prior: Annotated[Prior, Range(0, 1)]
     risk_lambda: Annotated[Scalar, Range(0)] = 5.0
     risk_lambda_slope: Annotated[Scalar, Range(0)] = 0.0
-    risk_lambda_least: Annotated[Scalar, Range(0)] = 0.0
+    risk_lambda_min: Annotated[Scalar, Range(0)] = 0.0
     candidates: Annotated[int | None, Range(1)] = field(default=5, metadata=STATIC)
     ecdf_samples: Annotated[int | None, Range(1)] = field(default=None, metadata=STATIC)
     criterion: Literal["risk", "posterior"] = field(default="risk", metadata=STATIC)
@@ -143,5 +143,5 @@ class BNS(Sampler):
         if self.criterion == "posterior":
             return unbias
         decrease = self.risk_lambda_slope * epoch.astype(jnp.float32)
-        risk_lambda = jnp.maximum(self.risk_lambda - decrease, self.risk_lambda_least)
+        risk_lambda = jnp.maximum(self.risk_lambda - decrease, self.risk_lambda_min)
         return -sampling_risk(informativeness(pos, scores), unbias, risk_lambda=risk_lambda)

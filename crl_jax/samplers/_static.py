@@ -77,7 +77,7 @@ class PNS(Sampler):
 class _Table(NamedTuple):
     """Integer weights, prepared for sampling from the unseen items of a user."""
 
-    up_to: UInt32[Array, "n_items_plus_1"]  # total weight of all items before each
+    cumulative: UInt32[Array, "n_items_plus_1"]  # total weight of all items before each
     # Per interaction, the weight of the user's preceding positives, up to a constant per row, and
     # the weight of *unseen* items before it, ascending within a row.
     before: UInt32[Array, "n_plus_1"]
@@ -88,14 +88,14 @@ class _Table(NamedTuple):
 def _table(weights: Float[Array | np.ndarray, "n_items"], positives: Positives) -> _Table:
     share = weights / jnp.sum(weights) * _TOTAL
     integers = jnp.where(weights > 0, jnp.maximum(jnp.round(share), 1), 0).astype(jnp.uint32)
-    up_to = _exclusive_cumsum(integers)
+    cumulative = _exclusive_cumsum(integers)
     # This sum overflows over all rows; differences within a row are exact nonetheless.
     before = _exclusive_cumsum(integers[positives.items])
     start, stop = positives.indptr[:-1], positives.indptr[1:]
     n = positives.items.shape[0]
     row = jnp.repeat(jnp.arange(start.size), stop - start, total_repeat_length=n)
-    gaps = up_to[positives.items] - (before[:-1] - before[start[row]])
-    return _Table(up_to, before, gaps, up_to[-1] - (before[stop] - before[start]))
+    gaps = cumulative[positives.items] - (before[:-1] - before[start[row]])
+    return _Table(cumulative, before, gaps, cumulative[-1] - (before[stop] - before[start]))
 
 
 def _sample_weighted(
@@ -108,7 +108,7 @@ def _sample_weighted(
     mass = mass + (table.before[first] - table.before[low][None])
     n_items = positives.n_items
     bounds = jnp.zeros_like(low), jnp.full_like(low, n_items + 1)
-    above = search_rows(table.up_to, mass, *bounds, (n_items + 1).bit_length())
+    above = search_rows(table.cumulative, mass, *bounds, (n_items + 1).bit_length())
     return (above - 1).T
 
 

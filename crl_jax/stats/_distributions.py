@@ -114,9 +114,9 @@ class SmoothedEmpirical(Distribution):
         width = (1 + 2 * _REACH * h) / _BINS
 
         # Each score is split linearly between the two nearest bin centres.
-        at = (sample + _REACH * h) / width - 0.5
-        left = jnp.clip(jnp.floor(at), 0, _BINS - 2).astype(jnp.int32)
-        share = at - left.astype(dtype)
+        position = (sample + _REACH * h) / width - 0.5
+        left = jnp.clip(jnp.floor(position), 0, _BINS - 2).astype(jnp.int32)
+        share = position - left.astype(dtype)
         mass = jnp.zeros(_BINS, dtype).at[left].add(1 - share).at[left + 1].add(share)
         offsets = (jnp.arange(2 * _BINS - 1) - (_BINS - 1)).astype(dtype) * width / h
         kernel = jnp.exp(-0.5 * jnp.square(offsets))
@@ -200,9 +200,9 @@ class GridDistribution(Distribution):
 
     def pdf(self, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """Density, linear between the centres of bins; 0 outside the grid."""
-        at = self._position(x)
-        beyond = (at < 0) | (at > self.density.shape[0])
-        return jnp.where(beyond, 0, _interpolate(self.density, at - 0.5))
+        position = self._position(x)
+        is_outside = (position < 0) | (position > self.density.shape[0])
+        return jnp.where(is_outside, 0, _interpolate(self.density, position - 0.5))
 
     def cdf(self, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """CDF, linear between the edges of bins; 0 or 1 outside the grid."""
@@ -217,11 +217,13 @@ class GridDistribution(Distribution):
         return (x - self.start) / self.width
 
 
-def _interpolate(values: Float[Array, "n"], at: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+def _interpolate(
+    values: Float[Array, "n"], position: Float[Array, "*shape"]
+) -> Float[Array, "*shape"]:
     """Linear interpolation of values at 0, 1, 2, …, constant outside."""
-    at = jnp.clip(at, 0, values.shape[0] - 1)
-    left = jnp.minimum(jnp.floor(at).astype(jnp.int32), values.shape[0] - 2)
-    share = at - left.astype(at.dtype)
+    position = jnp.clip(position, 0, values.shape[0] - 1)
+    left = jnp.minimum(jnp.floor(position).astype(jnp.int32), values.shape[0] - 2)
+    share = position - left.astype(position.dtype)
     low, high = values[left], values[left + 1]
     # Rounding must not exceed the next value: a CDF is monotone.
     between = low + share * (high - low)

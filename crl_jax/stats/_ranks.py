@@ -90,17 +90,17 @@ def binned_ranks(
     share = jnp.where(eighth == high, 1, jnp.clip(place - bin_.astype(scores.dtype), 0, 1))
 
     row = jnp.arange(scores.size // scores.shape[-1], dtype=jnp.int32)
-    at = row.reshape(*scores.shape[:-1], 1) * bins + bin_
-    empty = jnp.zeros(row.size * bins, jnp.int32).at[at.ravel()]
+    index = row.reshape(*scores.shape[:-1], 1) * bins + bin_
+    empty = jnp.zeros(row.size * bins, jnp.int32).at[index.ravel()]
     histogram = empty.add(valid.ravel().astype(jnp.int32), mode="promise_in_bounds")
     histogram = histogram.reshape(-1, bins)
-    up_to = jnp.cumsum(histogram, axis=-1)
+    cumulative = jnp.cumsum(histogram, axis=-1)
 
     def look_up(table: Array) -> Array:
-        return table.ravel().at[at].get(mode="promise_in_bounds").astype(scores.dtype)
+        return table.ravel().at[index].get(mode="promise_in_bounds").astype(scores.dtype)
 
     inside = look_up(histogram)
-    rank = look_up(up_to) - inside + 1 + (inside - 1) * share
+    rank = look_up(cumulative) - inside + 1 + (inside - 1) * share
     return jnp.where(valid, rank, 0)
 
 

@@ -150,13 +150,13 @@ def sample_variance_gamma(
     """
     _check_parameters(dim, scale)
     (scales,) = at_least_float32(scale)
-    wanted = scales.shape if shape is None else tuple(shape)
-    if _common_shape(scales.shape, wanted) != wanted:
-        raise ValueError(f"`scale` must broadcast to `shape` {wanted}, got {scales.shape}.")
+    full_shape = scales.shape if shape is None else tuple(shape)
+    if _common_shape(scales.shape, full_shape) != full_shape:
+        raise ValueError(f"`scale` must broadcast to `shape` {full_shape}, got {scales.shape}.")
     gamma_key, normal_key = jax.random.split(key)
-    g = jax.random.gamma(gamma_key, dim / 2, wanted, scales.dtype)
-    normal = jax.random.normal(normal_key, wanted, scales.dtype)
-    return jnp.broadcast_to(scales, wanted) * jnp.sqrt(2 * g) * normal
+    g = jax.random.gamma(gamma_key, dim / 2, full_shape, scales.dtype)
+    normal = jax.random.normal(normal_key, full_shape, scales.dtype)
+    return jnp.broadcast_to(scales, full_shape) * jnp.sqrt(2 * g) * normal
 
 
 class _Outputs(NamedTuple):

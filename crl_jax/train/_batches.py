@@ -115,8 +115,8 @@ def _local_range(config: TrainConfig) -> range:
     n = config.batch_size
     if config.mesh is None or not _is_shared(config):
         return range(n)
-    over = NamedSharding(config.mesh, PartitionSpec(DATA))
-    slices: Any = over.addressable_devices_indices_map((n,)).values()
+    sharding = NamedSharding(config.mesh, PartitionSpec(DATA))
+    slices: Any = sharding.addressable_devices_indices_map((n,)).values()
     bounds = {each[0].indices(n)[:2] for each in slices}
     local = range(min(start for start, _ in bounds), max(stop for _, stop in bounds))
     if sum(stop - start for start, stop in bounds) != len(local):
@@ -129,11 +129,11 @@ def _local_range(config: TrainConfig) -> range:
 def _make_global(steps: Steps, config: TrainConfig) -> Steps:
     """Combines the local steps of all processes into global arrays."""
     assert config.mesh is not None
-    over = NamedSharding(config.mesh, PartitionSpec(None, DATA))
+    sharding = NamedSharding(config.mesh, PartitionSpec(None, DATA))
 
     def join(x: Array) -> Array:
         shape = len(x), config.batch_size, *x.shape[2:]
-        return jax.make_array_from_process_local_data(over, np.asarray(x), shape)
+        return jax.make_array_from_process_local_data(sharding, np.asarray(x), shape)
 
     indices, where, data = jax.tree.map(join, (steps.indices, steps.where, steps.data))
     n = _count_fn(config.mesh)(where)

@@ -131,9 +131,9 @@ def run_steps(
         return update(state, batch, ctx if config.accumulate > 1 else ctx._replace(n=ctx.n[0]))
 
     if config.mesh is not None:
-        over = NamedSharding(config.mesh, PartitionSpec(None, DATA))
+        sharding = NamedSharding(config.mesh, PartitionSpec(None, DATA))
         examples = steps.indices, steps.where, steps.data
-        indices, where, sharded = jax.lax.with_sharding_constraint(examples, over)
+        indices, where, sharded = jax.lax.with_sharding_constraint(examples, sharding)
         steps = steps._replace(indices=indices, where=where, data=sharded)
     first = jax.tree.map(lambda leaf: leaf[0], steps)
     shapes = jax.eval_shape(draw, first.key, first.indices, first.data)

@@ -62,14 +62,14 @@ class Sharding:
 
     def replicate(self, tree: Any) -> Any:
         """Constrains arrays to be replicated; inside a compiled call."""
-        over = NamedSharding(self.mesh, PartitionSpec())
-        return jax.tree.map(lambda x: jax.lax.with_sharding_constraint(x, over), tree)
+        sharding = NamedSharding(self.mesh, PartitionSpec())
+        return jax.tree.map(lambda x: jax.lax.with_sharding_constraint(x, sharding), tree)
 
     def remove_padding(self, runs: Any) -> Any:
         """Removes the padding outside of compiled calls; unpadded tables are not copied."""
 
-        def cut(leaf: Any, n: int, over: NamedSharding) -> Any:
-            del over
+        def cut(leaf: Any, n: int, sharding: NamedSharding) -> Any:
+            del sharding
             return leaf[:, :n] if n and leaf.shape[1] > n else leaf
 
         return self._map(cut, runs)
@@ -77,8 +77,8 @@ class Sharding:
     def device_put(self, runs: Any) -> Any:
         """Pads unpadded run states and transfers them to the devices."""
 
-        def put(leaf: Any, n: int, over: NamedSharding) -> Any:
-            return _put(filled(leaf, axis_size(self.mesh, TABLE), 1) if n else leaf, over)
+        def put(leaf: Any, n: int, sharding: NamedSharding) -> Any:
+            return _put(filled(leaf, axis_size(self.mesh, TABLE), 1) if n else leaf, sharding)
 
         return self._map(put, runs)
 
@@ -107,31 +107,31 @@ def replicate(mesh: Mesh, tree: Any) -> Any:
 
     Arrays that are already on the mesh keep their sharding.
     """
-    over = NamedSharding(mesh, PartitionSpec())
+    sharding = NamedSharding(mesh, PartitionSpec())
 
     def put(x: Any) -> Any:
         is_on_mesh = isinstance(x, Array) and getattr(x.sharding, "mesh", None) == mesh
-        return _put(x, over) if isinstance(x, Array) and not is_on_mesh else x
+        return _put(x, sharding) if isinstance(x, Array) and not is_on_mesh else x
 
     return jax.tree.map(put, tree)
 
 
-def _put(leaf: Any, over: NamedSharding) -> Array:
-    if over.is_fully_addressable:
-        return jax.device_put(leaf, over)
+def _put(leaf: Any, sharding: NamedSharding) -> Array:
+    if sharding.is_fully_addressable:
+        return jax.device_put(leaf, sharding)
     if isinstance(leaf, Array) and not leaf.is_fully_addressable:  # already sharded
         return leaf
     # Each process provides its own shards: device_put would first compare the values of all
     # processes.
     host = np.asarray(leaf)
-    return jax.make_array_from_callback(host.shape, over, lambda part: host[part])
+    return jax.make_array_from_callback(host.shape, sharding, lambda part: host[part])
 
 
-def _resize(leaf: Array, n: int, over: NamedSharding, *, padded: bool) -> Array:
+def _resize(leaf: Array, n: int, sharding: NamedSharding, *, padded: bool) -> Array:
     if n:
-        axis = over.spec.index(TABLE)
+        axis = sharding.spec.index(TABLE)
         if padded:
-            leaf = filled(leaf, over.mesh.shape[TABLE], axis)
+            leaf = filled(leaf, sharding.mesh.shape[TABLE], axis)
         else:
             leaf = jax.lax.slice_in_dim(leaf, 0, n, axis=axis)
-    return jax.lax.with_sharding_constraint(leaf, over)
+    return jax.lax.with_sharding_constraint(leaf, sharding)

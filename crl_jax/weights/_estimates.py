@@ -209,10 +209,10 @@ def _least_ratio(pos: _Kept, unlabelled: _Kept, confidence: Array) -> tuple[Arra
     return ratio, jnp.min(jnp.where(sure, (q_u + error_u) / room, 1), axis=-1, initial=1)
 
 
-def _share_above(among: _Kept, at: Array, confidence: Array) -> tuple[Array, Array]:
-    """Fraction of valid scores at or above each of ``at``, and its uniform (DKW) error bound."""
-    n = jnp.maximum(among.n, 1)
-    above = (n[..., None] - count_below(among.scores, at, "left")).astype(at.dtype)
-    n = n.astype(at.dtype)
+def _share_above(kept: _Kept, thresholds: Array, confidence: Array) -> tuple[Array, Array]:
+    """Fraction of valid scores at or above each threshold, and its uniform (DKW) error bound."""
+    n = jnp.maximum(kept.n, 1)
+    above = (n[..., None] - count_below(kept.scores, thresholds, "left")).astype(thresholds.dtype)
+    n = n.astype(thresholds.dtype)
     error = jnp.sqrt(jnp.log(4 / (1 - confidence)) / (2 * n))
     return above / n[..., None], error[..., None]

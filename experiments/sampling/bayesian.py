@@ -67,7 +67,7 @@ BNS = SamplerEntry(
     source=samplers.BNS,
     hyperparams={
         **_SHARED,
-        **declared(samplers.BNS, "risk_lambda", "risk_lambda_slope", "risk_lambda_least"),
+        **declared(samplers.BNS, "risk_lambda", "risk_lambda_slope", "risk_lambda_min"),
         "rns_epochs": count(0, "Epochs of uniform negatives before bns begins", COUNT_OR_NONE),
     },
     make=_staged,

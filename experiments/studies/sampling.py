@@ -59,7 +59,7 @@ TABLES: dict[str, tuple[Method, ...]] = {
     "4.3": (
         RNS,
         BNS,
-        Method("bns-1", _bns(risk_lambda=10.0, risk_lambda_slope=0.1, risk_lambda_least=2.0)),
+        Method("bns-1", _bns(risk_lambda=10.0, risk_lambda_slope=0.1, risk_lambda_min=2.0)),
         Method("bns-2", lambda world: samplers.StagedSampler(samplers.RNS(), _bns()(world), 10)),
         Method(
             "bns-3", lambda world: samplers.BNS(samplers.uniform_prior(world.train.n_items))

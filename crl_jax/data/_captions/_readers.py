@@ -148,14 +148,16 @@ def read_pictograms(
     if not rows:
         raise DataError(f"{path}: expected a line for each pictogram, got none.")
     known = [name.removesuffix(_ROW) for name in header if name.endswith(_ROW)]
-    wanted = known if drawings is None else list(drawings)
-    if not wanted or not set(wanted) <= set(known):
-        raise DataError(f"{path}:1: expected columns NAME{_ROW} of {wanted}, got those of {known}.")
+    selected = known if drawings is None else list(drawings)
+    if not selected or not set(selected) <= set(known):
+        raise DataError(
+            f"{path}:1: expected columns NAME{_ROW} of {selected}, got those of {known}."
+        )
     if column not in header:
         raise DataError(f"{path}:1: expected a column {column}, got {', '.join(header)}.")
     texts, groups = [row[column] for row in rows], _groups(rows)
     images, row_indices = [], []
-    for name in wanted:
+    for name in selected:
         pixels = _read_drawings(folder, name)
         index = _drawing_index(path, lines, [row[name + _ROW] for row in rows], len(pixels))
         images.append(resize(pixels[index[index >= 0]], size))
