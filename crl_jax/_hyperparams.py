@@ -81,20 +81,20 @@ MinScore: TypeAlias = Annotated[PerAnchor, Range(high_open=True)]
 DropRate: TypeAlias = Annotated[Scalar, Range(0.0, 1.0)]
 
 
-def range_of(annotation: Any) -> Range | None:
+def get_range(annotation: Any) -> Range | None:
     """Returns the :class:`Range` of an annotation or of a member of a union, or None."""
     if get_origin(annotation) is not Annotated:
         members = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else ()
-        return next((x for x in map(range_of, members) if x is not None), None)
+        return next((x for x in map(get_range, members) if x is not None), None)
     return next((x for x in get_args(annotation)[1:] if isinstance(x, Range)), None)
 
 
-def choices_of(annotation: Any) -> tuple[str, ...]:
+def get_choices(annotation: Any) -> tuple[str, ...]:
     """Returns the strings of a ``Literal`` annotation, or of a member of a union."""
     if get_origin(annotation) is Literal:
         return tuple(x for x in get_args(annotation) if isinstance(x, str))
     members = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else ()
-    return next((found for x in members if (found := choices_of(x))), ())
+    return next((found for x in members if (found := get_choices(x))), ())
 
 
 def is_integer(annotation: Any) -> bool:
@@ -129,8 +129,8 @@ def check_arguments(function: F) -> F:
     parameters = inspect.signature(function).parameters
     positional = {name for name, p in parameters.items() if p.kind is not p.KEYWORD_ONLY}
     keyword = {name: p.annotation for name, p in parameters.items() if name not in positional}
-    ranges = {name: found for name, kind in keyword.items() if (found := range_of(kind))}
-    choices = {name: found for name, kind in keyword.items() if (found := choices_of(kind))}
+    ranges = {name: found for name, kind in keyword.items() if (found := get_range(kind))}
+    choices = {name: found for name, kind in keyword.items() if (found := get_choices(kind))}
     masks = [name for name, kind in keyword.items() if _is_mask(kind)]
 
     @functools.wraps(function)
@@ -156,12 +156,12 @@ def check_arguments(function: F) -> F:
 def check_fields(instance: Any) -> None:
     """Checks the fields of a dataclass against the ranges and choices in their annotations."""
     for field in fields(instance):
-        if (allowed := range_of(field.type)) is not None:
+        if (allowed := get_range(field.type)) is not None:
             value = getattr(instance, field.name)
             if is_integer(field.type) and value is not None:
                 check_count(field.name, value, allowed.low)
             allowed.check(field.name, value)
-        elif choices := choices_of(field.type):
+        elif choices := get_choices(field.type):
             check_choice(field.name, getattr(instance, field.name), choices)
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ._hyperparams import Range, choices_of, is_integer, range_of
+from ._hyperparams import Range, get_choices, get_range, is_integer
 
 _SYMBOLS = {
     "alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "epsilon": "ε", "lambda": "λ",
@@ -61,7 +61,7 @@ def hyperparams(source: Callable[..., Any]) -> dict[str, Hyperparam]:
     found = {}
     for name, parameter in inspect.signature(source).parameters.items():
         annotation = parameter.annotation
-        allowed, choices = range_of(annotation), choices_of(annotation)
+        allowed, choices = get_range(annotation), get_choices(annotation)
         if allowed is not None or choices:
             kind = str if choices else int if is_integer(annotation) else float
             text = docs.get(name, "")

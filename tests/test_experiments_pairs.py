@@ -94,9 +94,9 @@ def test_a_run_leaves_what_the_page_says(finished, capsys):
     assert "is finished" in capsys.readouterr().out
 
 
-def np_recall(queries, answers, of_queries, of_answers, k):
+def np_recall(queries, answers, query_ids, answer_ids, k):
     best = np.argsort(-queries @ answers.T, axis=1)[:, :k]
-    return np.mean((of_answers[best] == of_queries[:, None]).any(axis=1))
+    return np.mean((answer_ids[best] == query_ids[:, None]).any(axis=1))
 
 
 def test_embeddings_are_those_that_were_judged(finished):
@@ -277,10 +277,10 @@ def test_recall_by_hand():
 
 def test_chance_is_that_of_random_orders():
     rng = np.random.default_rng(0)
-    of_queries, of_answers = np.array([0, 1, 2, 9, -1]), np.array([0, 0, 0, 1, 2, 2, 3, -1, -1])
-    drawn = np.array([rng.permutation(of_answers)[:3] for _ in range(20_000)])
+    query_ids, answer_ids = np.array([0, 1, 2, 9, -1]), np.array([0, 0, 0, 1, 2, 2, 3, -1, -1])
+    drawn = np.array([rng.permutation(answer_ids)[:3] for _ in range(20_000)])
     want = np.mean([(drawn == query).any(axis=1).mean() for query in (0, 1, 2)])
-    assert chance(of_queries, of_answers, 3) == pytest.approx(want, abs=0.01)
+    assert chance(query_ids, answer_ids, 3) == pytest.approx(want, abs=0.01)
 
 
 def test_classes_are_told_by_the_texts_of_the_training_part(monkeypatch):

@@ -18,12 +18,12 @@ TEXTS = (IMAGES[OF_TEXT] + 1.5 * RNG.normal(size=(120, 5))).astype(np.float32)
 GROUPS = np.where(RNG.random(40) < 0.2, -1, np.arange(40) // 2)  # variants in pairs, some unknown
 
 
-def np_ranks(queries, answers, of_queries, of_answers):
+def np_ranks(queries, answers, query_ids, answer_ids):
     """By a sort of each row; of equal scores the wrong answers come first."""
     scores = unit(queries) @ unit(answers).T
     ranks = []
-    for row, own in zip(scores, of_queries):
-        right = (of_answers == own) & (own >= 0)
+    for row, own in zip(scores, query_ids):
+        right = (answer_ids == own) & (own >= 0)
         order = np.lexsort((right, -row))
         ranks.append(1 + np.flatnonzero(right[order])[0] if right.any() else 0)
     return np.array(ranks)
@@ -83,8 +83,8 @@ def test_ties_go_to_the_wrong_answers(answers):
     """Answers on four axes tie often; the products are exact."""
     axes, groups = np.array([a for a, _ in answers]), np.array([g for _, g in answers])
     queries = np.float32([[4, 3, 2, 2]] * 3)
-    of_queries = np.arange(3)
-    got = ranks_of(queries, np.eye(4, dtype=np.float32)[axes], of_queries, groups)
+    query_ids = np.arange(3)
+    got = ranks_of(queries, np.eye(4, dtype=np.float32)[axes], query_ids, groups)
     height = np.array([4, 3, 2, 2])[axes]
     for own, rank in enumerate(got):
         right = groups == own
@@ -157,11 +157,11 @@ def test_half_precision_is_that_of_the_rounded_numbers():
         (lambda x: metrics.retrieval_recall(x, x, block_size=0), "`block_size` must be at least 1"),
         (
             lambda x: metrics.retrieval_recall(x, x, (jnp.arange(3), jnp.arange(40))),
-            "`of_queries` must have shape",
+            "`query_ids` must have shape",
         ),
         (
             lambda x: metrics.retrieval_recall(x, x, (jnp.arange(40), jnp.arange(3))),
-            "`of_answers` must have shape",
+            "`answer_ids` must have shape",
         ),
         (lambda x: metrics.zero_shot(x, x[:, 1:]), "`class_embeddings` must have shape"),
         (lambda x: metrics.zero_shot(x, x, where=jnp.ones(3, bool)), "`where` must have shape"),

@@ -16,7 +16,7 @@ import pytest
 
 import crl_jax
 from crl_jax import Range, pytree_dataclass
-from crl_jax._hyperparams import choices_of, range_of
+from crl_jax._hyperparams import get_choices, get_range
 from crl_jax._pytree import STATIC
 
 
@@ -113,7 +113,7 @@ RANGED = [
     pytest.param(cls, field.name, found, id=f"{name}.{field.name}")
     for name, cls in CLASSES.items()
     for field in dataclasses.fields(cls)
-    if field.init and (found := range_of(field.type)) is not None and math.isfinite(found.low)
+    if field.init and (found := get_range(field.type)) is not None and math.isfinite(found.low)
 ]
 
 
@@ -127,7 +127,7 @@ def blank_numbers(cls):
     """Instance of :func:`blank`, with None, which ranges and choices accept, where they are."""
     made = blank(cls)
     for field in dataclasses.fields(cls):
-        if range_of(field.type) is not None or choices_of(field.type):
+        if get_range(field.type) is not None or get_choices(field.type):
             object.__setattr__(made, field.name, None)
     return made
 

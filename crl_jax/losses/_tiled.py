@@ -134,28 +134,30 @@ def _mean_loss(
 ) -> Array:
     n = anchors.shape[0]
     check_shape("weights", weights, (n,))
-    of_ids = of_keys = _Samples(ids, jnp.ones_like(ids, dtype=bool) if where is None else where)
+    anchor_samples = key_samples = _Samples(
+        ids, jnp.ones_like(ids, dtype=bool) if where is None else where
+    )
     if axis_name is not None:
         gather = partial(jax.lax.all_gather, axis_name=axis_name, tiled=True)
-        keys, of_keys = jax.tree.map(gather, (keys, of_keys))
+        keys, key_samples = jax.tree.map(gather, (keys, key_samples))
     if rows is None:
         rows = max(1, _TILE // keys.shape[0])
     if rows < 1:
         raise ValueError(f"`rows` must be positive, got {rows}.")
     rows = min(rows, n)
 
-    of_anchors = {"anchors": anchors, "positives": positives}
+    anchor_values = {"anchors": anchors, "positives": positives}
     if weights is not None:
-        of_anchors["weights"] = weights
+        anchor_values["weights"] = weights
     shared: dict[str, Any] = {"keys": keys}
     for name, value in _checked(loss, n, keys.shape[0], hyperparams).items():
-        (shared if value.ndim == 0 else of_anchors)[name] = value
+        (shared if value.ndim == 0 else anchor_values)[name] = value
     if axis_name is not None:  # mark replicated values as device-varying
-        of_anchors, shared, of_keys = (
+        anchor_values, shared, key_samples = (
             jax.tree.map(partial(_varying, axis_name), tree)
-            for tree in (of_anchors, shared, of_keys)
+            for tree in (anchor_values, shared, key_samples)
         )
-    sums: tuple[Array, Array] = _sum(loss, rows, of_anchors, shared, of_ids, of_keys)  # type: ignore[assignment]
+    sums: tuple[Array, Array] = _sum(loss, rows, anchor_values, shared, anchor_samples, key_samples)  # type: ignore[assignment]
     total, count = sums
     if axis_name is not None:
         # Separate psums: JAX 0.8 cannot differentiate a sum of floats and integers together.
@@ -185,31 +187,33 @@ def _varying(axis_name: str, x: Array) -> Array:
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _sum(
-    loss: Loss, rows: int, of_anchors: Any, shared: Any, ids: _Samples, of_keys: _Samples
+    loss: Loss, rows: int, anchor_values: Any, shared: Any, ids: _Samples, key_samples: _Samples
 ) -> tuple[Array, Array]:
     """Sum of the losses and number of anchors with at least one negative."""
 
     def add(sums: Any, tile: Any) -> tuple[Any, None]:
-        return jax.tree.map(jnp.add, sums, _tile_sum(loss, tile, shared, of_keys)), None
+        return jax.tree.map(jnp.add, sums, _tile_sum(loss, tile, shared, key_samples)), None
 
-    return jax.lax.scan(add, _nothing(of_anchors, of_keys), _tiles(rows, of_anchors, ids))[0]
+    return jax.lax.scan(
+        add, _nothing(anchor_values, key_samples), _tiles(rows, anchor_values, ids)
+    )[0]
 
 
 def _sum_and_gradient(
-    loss: Loss, rows: int, of_anchors: Any, shared: Any, ids: _Samples, of_keys: _Samples
+    loss: Loss, rows: int, anchor_values: Any, shared: Any, ids: _Samples, key_samples: _Samples
 ) -> tuple[tuple[Array, Array], Any]:
     def add(carry: Any, tile: Any) -> tuple[Any, Any]:
-        of_tile, rest = tile
+        tile_values, rest = tile
 
-        def f(of_tile: Any, shared: Any) -> tuple[Array, Array]:
-            return _tile_sum(loss, (of_tile, rest), shared, of_keys)
+        def f(tile_values: Any, shared: Any) -> tuple[Array, Array]:
+            return _tile_sum(loss, (tile_values, rest), shared, key_samples)
 
-        sums, (d_tile, d_shared) = jax.value_and_grad(f, (0, 1), has_aux=True)(of_tile, shared)
+        sums, (d_tile, d_shared) = jax.value_and_grad(f, (0, 1), has_aux=True)(tile_values, shared)
         return jax.tree.map(jnp.add, carry, (sums, _wide(d_shared))), d_tile
 
     # Half-precision gradients are accumulated in float32.
-    start = _nothing(of_anchors, of_keys), jax.tree.map(jnp.zeros_like, _wide(shared))
-    (sums, d_shared), d_tiles = jax.lax.scan(add, start, _tiles(rows, of_anchors, ids))
+    start = _nothing(anchor_values, key_samples), jax.tree.map(jnp.zeros_like, _wide(shared))
+    (sums, d_shared), d_tiles = jax.lax.scan(add, start, _tiles(rows, anchor_values, ids))
     n = ids.ids.shape[0]
     d_anchors = jax.tree.map(lambda d: d.reshape(-1, *d.shape[2:])[:n], d_tiles)
     d_shared = jax.tree.map(lambda d, x: d.astype(x.dtype), d_shared, shared)
@@ -225,11 +229,11 @@ def _scale_gradient(loss: Loss, rows: int, gradient: Any, cotangents: Any) -> tu
 _sum.defvjp(_sum_and_gradient, _scale_gradient)
 
 
-def _tile_sum(loss: Loss, tile: Any, shared: Any, of_keys: _Samples) -> tuple[Array, Array]:
-    of_anchors, (ids, real) = tile
-    hyperparams = {**of_anchors, **shared}
+def _tile_sum(loss: Loss, tile: Any, shared: Any, key_samples: _Samples) -> tuple[Array, Array]:
+    anchor_values, (ids, real) = tile
+    hyperparams = {**anchor_values, **shared}
     anchors, positives, keys = (hyperparams.pop(name) for name in ("anchors", "positives", "keys"))
-    where = different(ids, of_keys.ids) & real[:, None] & of_keys.real[None, :]
+    where = different(ids, key_samples.ids) & real[:, None] & key_samples.real[None, :]
     pos = own_scores(anchors, positives)
     losses = loss(pos, scores_of(anchors, keys), where=where, reduce_fn=None, **hyperparams)
     return jnp.sum(losses), jnp.sum(jnp.any(where, axis=-1), dtype=jnp.int32)
@@ -239,7 +243,7 @@ def _wide(tree: Any) -> Any:
     return jax.tree.map(lambda x: at_least_float32(x)[0], tree)
 
 
-def _tiles(rows: int, of_anchors: Any, ids: _Samples) -> Any:
+def _tiles(rows: int, anchor_values: Any, ids: _Samples) -> Any:
     """Splits arrays into tiles ``[n_tiles, rows, ...]``, padding the last with invalid anchors."""
     n = ids.ids.shape[0]
 
@@ -247,11 +251,11 @@ def _tiles(rows: int, of_anchors: Any, ids: _Samples) -> Any:
         filled = jnp.pad(x, [(0, -n % rows)] + [(0, 0)] * (x.ndim - 1))
         return filled.reshape(-1, rows, *x.shape[1:])
 
-    return jax.tree.map(cut, (of_anchors, ids))
+    return jax.tree.map(cut, (anchor_values, ids))
 
 
-def _nothing(of_anchors: Any, of_keys: _Samples) -> tuple[Array, Array]:
+def _nothing(anchor_values: Any, key_samples: _Samples) -> tuple[Array, Array]:
     """Zero initial sums that vary over the same mesh axes as the IDs."""
-    (anchors,) = at_least_float32(of_anchors["anchors"][:0])
-    zero = jnp.zeros_like(of_keys.ids[0])
+    (anchors,) = at_least_float32(anchor_values["anchors"][:0])
+    zero = jnp.zeros_like(key_samples.ids[0])
     return zero.astype(anchors.dtype), zero.astype(jnp.int32)

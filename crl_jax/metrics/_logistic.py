@@ -91,7 +91,7 @@ def fit(
         weights, logits = state.weights + t * direction, state.logits + t * change
         return _State(state.step + 1, weights, logits, gradient_of(weights, logits), history, stuck)
 
-    def goes_on(state: _State) -> Array:
+    def should_continue(state: _State) -> Array:
         kernel = jnp.matmul(problem.axes, state.gradient[:-1] / scale, precision=HIGHEST)
         bias = state.gradient[-1] / bias_scale
         largest = jnp.maximum(jnp.max(jnp.abs(kernel)), jnp.max(jnp.abs(bias)))
@@ -103,7 +103,7 @@ def fit(
     gradient = gradient_of(weights, logits)
     history = lbfgs.init(weights)
     first = _State(jnp.int32(0), weights, logits, gradient, history, jnp.bool_(False))
-    weights = jax.lax.while_loop(goes_on, step, first).weights
+    weights = jax.lax.while_loop(should_continue, step, first).weights
     kernel = jnp.matmul(basis, weights[:-1], precision=HIGHEST)
     return LinearClassifier(kernel, weights[-1] * bias_scale)
 

@@ -74,8 +74,8 @@ def retrieval_recall(
 def retrieval_ranks(
     queries: Float[Array, "n dim"],
     answers: Float[Array, "m dim"],
-    of_queries: Int[Array, "n"],
-    of_answers: Int[Array, "m"],
+    query_ids: Int[Array, "n"],
+    answer_ids: Int[Array, "m"],
     *,
     block_size: int = 256,
 ) -> Int[Array, "n"]:
@@ -87,7 +87,7 @@ def retrieval_ranks(
 
     Args:
       queries, answers: Embeddings, ``[n, dim]`` and ``[m, dim]``; need not be normalised.
-      of_queries, of_answers: Match ids, ``[n]`` and ``[m]``; negative for no match.
+      query_ids, answer_ids: Match ids, ``[n]`` and ``[m]``; negative for no match.
       block_size: Number of queries per block; static.
 
     Returns:
@@ -101,12 +101,12 @@ def retrieval_ranks(
     [2]
     """
     check_shape("answers", answers, (len(answers), *queries.shape[1:]))
-    check_shape("of_queries", of_queries, (len(queries),))
-    check_shape("of_answers", of_answers, (len(answers),))
+    check_shape("query_ids", query_ids, (len(queries),))
+    check_shape("answer_ids", answer_ids, (len(answers),))
     check_count("block_size", block_size)
     queries, answers = at_least_float32(queries, answers)
-    of_queries, of_answers = (x.astype(jnp.int32) for x in (of_queries, of_answers))
-    return _ranks(queries, answers, of_queries, of_answers, block_size)
+    query_ids, answer_ids = (x.astype(jnp.int32) for x in (query_ids, answer_ids))
+    return _ranks(queries, answers, query_ids, answer_ids, block_size)
 
 
 def zero_shot(
@@ -156,29 +156,29 @@ def zero_shot(
     classes = normalize_rows(jnp.where(keep[..., None], classes, 0))
     classes = normalize_rows(jnp.sum(classes, axis=1))  # normalises the mean, too
 
-    def of_block(block: Array) -> Array:
+    def classify_block(block: Array) -> Array:
         cosines = jnp.matmul(normalize_rows(block), classes.T, precision=HIGHEST)
         return best_class(jnp.where(jnp.any(keep, axis=1)[None], cosines, -jnp.inf))
 
-    return map_blocks(of_block, embeddings, block_size)
+    return map_blocks(classify_block, embeddings, block_size)
 
 
 @partial(jax.jit, static_argnums=4)
 def _ranks(
-    queries: Array, answers: Array, of_queries: Array, of_answers: Array, block_size: int
+    queries: Array, answers: Array, query_ids: Array, answer_ids: Array, block_size: int
 ) -> Array:
     answers = normalize_rows(answers)
 
-    def of_block(block: tuple[Array, Array]) -> Array:
+    def rank_block(block: tuple[Array, Array]) -> Array:
         queries, own = block
         # Full precision, also on devices whose default matmul precision is lower.
         cosines = jnp.matmul(normalize_rows(queries), answers.T, precision=HIGHEST)
-        is_right = (own[:, None] == of_answers[None, :]) & (own >= 0)[:, None]
+        is_right = (own[:, None] == answer_ids[None, :]) & (own >= 0)[:, None]
         best = jnp.max(jnp.where(is_right, cosines, -jnp.inf), axis=1)
         # Negated comparison, so that ties and NaN count as ahead.
         is_ahead = ~is_right & ~(cosines < best[:, None])
         ranks = 1 + jnp.sum(is_ahead, axis=1, dtype=jnp.int32)
-        ranks = jnp.where(jnp.isnan(best), len(of_answers) + 1, ranks)
+        ranks = jnp.where(jnp.isnan(best), len(answer_ids) + 1, ranks)
         return jnp.where(jnp.any(is_right, axis=1), ranks, 0)
 
-    return map_blocks(of_block, (queries, of_queries), block_size)
+    return map_blocks(rank_block, (queries, query_ids), block_size)

@@ -249,8 +249,8 @@ def fit_ranking(
     for path in sweep:
         if path.startswith("task.auxiliary_loss.") and auxiliary is None:
             raise ValueError(f"`sweep` must name existing leaves, got {path!r} without the term.")
-    of_loss = "task.hyperparams."
-    loss_sweep = {k.removeprefix(of_loss): x for k, x in sweep.items() if k.startswith(of_loss)}
+    prefix = "task.hyperparams."
+    loss_sweep = {k.removeprefix(prefix): x for k, x in sweep.items() if k.startswith(prefix)}
     # Swept hyper-parameters need a leaf, which `fit` replaces.
     leaves = {name: np.ravel(values)[0] for name, values in loss_sweep.items() if np.size(values)}
     task = Ranking.from_interactions(

@@ -55,14 +55,22 @@ class Ranking(RowTask):
       positives: Positives of every user.
       sampler: Negative sampler.
       hyperparams: Hyper-parameters of the loss by name.
+      init_scale: Factor on the initial parameters, > 0.
       l2: Coefficient of the L2 term of :attr:`l2_target`, >= 0; for ``"tables"`` the optimizer's
         weight decay is used instead.
+      held_out: Positives excluded from training; negatives among them are counted as false. None
+        disables the count.
       item_users: Users of each item, for ``n_group``.
+      confidence: Estimates a weight for the loss of each interaction; None for 1.
+      auxiliary_loss: Additional loss term, or None.
       loss_fn: ``loss(pos, neg, *, reduce_fn=None, **hyperparams) -> [batch]``. Static.
+      hyperparam_schedule: See :data:`HyperparamSchedule`. Static.
       n_neg: Negatives per anchor. Static.
-
-    The other attributes are those of :class:`RankingOptions`; ``hyperparam_schedule``, ``n_pos``,
-    ``n_group``, ``l2_target`` and ``serve_similarity`` are static.
+      n_pos: Extra positives per anchor. Static.
+      n_group: Users sampled per anchor among those of its item. Static.
+      l2_target: See :data:`L2Target`. Static.
+      serve_similarity: Similarity for validation and recommendation; None for the encoder's.
+        Static.
     """
 
     encoder: Encoder

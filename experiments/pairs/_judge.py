@@ -84,24 +84,24 @@ def judge_retrieval(found: Found) -> tuple[dict[str, float], np.ndarray]:
     return named, np.divide(1, by_rank, out=np.zeros_like(by_rank), where=by_rank > 0)
 
 
-def chance(of_queries: np.ndarray, of_answers: np.ndarray, k: int) -> float:
+def chance(query_ids: np.ndarray, answer_ids: np.ndarray, k: int) -> float:
     r"""The recall of answers in random order.
 
     .. math::
         1 - \binom{m - r}{k} \Big/ \binom{m}{k}, \text{ on the mean of the queries}
 
     Args:
-      of_queries: What the queries are, ``[n]``; negative for one without right answers.
-      of_answers: What the answers are, ``[m]``; r of them are the query's.
+      query_ids: What the queries are, ``[n]``; negative for one without right answers.
+      answer_ids: What the answers are, ``[m]``; r of them are the query's.
       k: Answers that are looked at.
 
     >>> print(chance(np.array([0, 1]), np.array([0, 0, 1, 2]), 2))
     0.666...
     """
-    known, count = np.unique(of_answers[of_answers >= 0], return_counts=True)
+    known, count = np.unique(answer_ids[answer_ids >= 0], return_counts=True)
     number = dict(zip(known.tolist(), count.tolist()))
-    right = np.array([number.get(query, 0) for query in of_queries.tolist()])
-    right, m = right[right > 0, None], len(of_answers)
+    right = np.array([number.get(query, 0) for query in query_ids.tolist()])
+    right, m = right[right > 0, None], len(answer_ids)
     place = np.arange(min(k, m))
     missed = np.prod(np.maximum(m - right - place, 0) / (m - place), axis=1)
     return float(np.mean(1 - missed))
