@@ -1,6 +1,7 @@
 """Atomic file writes."""
 
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,10 +9,17 @@ from pathlib import Path
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """Yields a temporary path that atomically replaces ``path`` on success; creates parents."""
+    """Yields a temporary path that atomically replaces ``path`` on success; creates parents.
+
+    Its name is unique, so that several writers of one path do not disturb each other: the last one
+    that finishes wins. It is deleted if writing fails.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    yield partial
-    with partial.open("rb+") as file:
-        os.fsync(file.fileno())
-    partial.replace(path)
+    partial = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.partial")
+    try:
+        yield partial
+        with partial.open("rb+") as file:
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)

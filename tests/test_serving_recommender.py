@@ -224,6 +224,16 @@ def test_several_unknown_ids_are_counted():
         model.recommend(object())
 
 
+@pytest.mark.parametrize("items", [[1, [2]], [[1], 2]])
+def test_ids_and_lists_of_ids_of_new_users_are_not_mixed(items):
+    eye = np.eye(3, dtype=np.float32)
+    model = Recommender.from_tables((eye, eye), log_of(np.zeros((3, 3), bool)))
+    with pytest.raises(
+        ValueError, match=r"`items` must be ids or lists of ids.* got both, such as [12]\."
+    ):
+        model.recommend_new(items)
+
+
 @pytest.mark.parametrize("k", [0, -1])
 def test_k_is_positive(k):
     eye = np.eye(3, dtype=np.float32)

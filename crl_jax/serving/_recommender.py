@@ -418,6 +418,11 @@ class Recommender:
             users, lists = _name_array(list(items)), list(items.values())
         elif isinstance(items, Sequence | np.ndarray) and any(map(_is_list, items)):
             users, lists = np.arange(len(items)), list(items)
+            if (single := next((x for x in items if not _is_list(x)), None)) is not None:
+                raise ValueError(
+                    "`items` must be ids or lists of ids, one per user, got both, such as "
+                    f"{single!r}."
+                )
         else:
             users, lists = np.arange(1), [items]
         baskets = [np.unique(self._item_ids.indices(ids)) for ids in lists]

@@ -1,0 +1,59 @@
+"""Atomic writes of files, by one writer and by several."""
+
+import threading
+
+import pytest
+
+from crl_jax._files import whole
+
+
+def test_a_file_is_replaced_at_once_and_its_folder_created(tmp_path):
+    path = tmp_path / "new" / "file"
+    for text in ("first", "second"):
+        with whole(path) as partial:
+            partial.write_text(text)
+            assert not path.exists() or path.read_text() == "first"
+        assert path.read_text() == text
+    assert [*path.parent.iterdir()] == [path]
+
+
+def test_a_failed_write_keeps_the_file_and_leaves_nothing_else(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+
+    def fail():
+        with whole(path) as partial:
+            partial.write_text("half")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert path.read_text() == "old"
+    assert [*tmp_path.iterdir()] == [path]
+
+
+def test_writers_of_one_file_do_not_disturb_each_other(tmp_path):
+    path, texts = tmp_path / "file", ["a" * 100_000, "b" * 200_000]
+    path.write_text(texts[0])
+    done, found = threading.Event(), []
+
+    def read():
+        while not done.is_set():
+            found.append(path.read_text())
+
+    def write(text):
+        for _ in range(50):
+            with whole(path) as partial:
+                partial.write_text(text)
+
+    reader = threading.Thread(target=read)
+    writers = [threading.Thread(target=write, args=(text,)) for text in texts]
+    for thread in (reader, *writers):
+        thread.start()
+    for thread in writers:
+        thread.join()
+    done.set()
+    reader.join()
+    assert found
+    assert set(found) <= set(texts)
+    assert [*tmp_path.iterdir()] == [path]
