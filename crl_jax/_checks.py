@@ -75,9 +75,10 @@ def shortest_repr(number: Any) -> str:
     >>> shortest_repr(jnp.array([0.3]).tolist()[0]), shortest_repr(0.3), shortest_repr(1 - 1e-8)
     ('0.3', '0.3', '0.99999999')
     """
-    exact = np.asarray(number)[()]
-    if not jnp.issubdtype(exact.dtype, jnp.floating):
-        return str(exact)
+    exact = np.asarray(number)
+    if not jnp.issubdtype(exact.dtype, jnp.floating):  # also integers beyond 64 bits
+        return str(number)
+    exact = exact[()]
     with np.errstate(over="ignore"):
         single = exact.astype(np.float32)
     return str(single if single == exact else exact)

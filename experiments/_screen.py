@@ -1,5 +1,6 @@
 """What all commands show in the terminal."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,12 +16,14 @@ from ._flags import in_flags
 from ._suggest import suggest
 
 _WIDE = 1000
+_MARKUP = re.compile(r"(\\*)(\[[a-z#/@][^[]*?])")
 
 
 def output(*, stderr: bool = False) -> Console:
     """A console as wide as the terminal; a file gets every line and table in one piece."""
-    made = Console(stderr=stderr)
-    return made if made.is_terminal else Console(stderr=stderr, width=_WIDE)
+    # Without emoji codes: the id ":x:" of an item is no picture.
+    made = Console(stderr=stderr, emoji=False)
+    return made if made.is_terminal else Console(stderr=stderr, emoji=False, width=_WIDE)
 
 
 def machine(mesh: Mesh | None) -> str:
@@ -79,5 +82,5 @@ def show_error(flags: Mapping[str, str], error: object) -> None:
 
 
 def plain(message: object) -> str:
-    """Text in which nothing is markup."""
-    return str(message).replace("[", r"\[")
+    """Escapes what rich would take for markup, such as ``[red]``, and backslashes before it."""
+    return _MARKUP.sub(lambda found: f"{found[1]}{found[1]}\\{found[2]}", str(message))

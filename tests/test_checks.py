@@ -23,6 +23,7 @@ from crl_jax._checks import check_range, shortest_repr
         (0.5, "0.5"),
         (3, "3"),
         (np.int64(2**53 + 1), "9007199254740993"),
+        (10**30, "1000000000000000000000000000000"),
         (True, "True"),
         (1e39, "1e+39"),  # float32 ends before
         (-np.inf, "-inf"),
@@ -42,6 +43,7 @@ def test_a_number_prints_with_the_digits_that_it_was_written_with(number, printe
         (jnp.array([[0.1, 0.1], [0.3, 0.9]]), r"got 0.3 at index \[1, 0\]."),
         (np.array([0.2 + 1e-9]), r"got 0.200000001 at index \[0\]."),
         (np.nan, "got nan."),
+        (10**30, "got 1000000000000000000000000000000."),
     ],
 )
 def test_a_message_shows_the_first_number_out_of_range(value, got):

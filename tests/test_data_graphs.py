@@ -273,6 +273,12 @@ def test_integers_that_no_array_holds(tmp_path):
         data.load_graphs(write_tu(tmp_path / "tu", graph_labels=f"{huge}\n-1\n"))
 
 
+def test_the_ends_of_64_bit_integers_are_labels(tmp_path):
+    ends = np.iinfo(np.int64)
+    graphs = data.load_graphs(write_tu(tmp_path, graph_labels=f"{ends.max}\n{ends.min}\n"))
+    assert len(set(graphs.labels.tolist())) == 2
+
+
 def test_many_distinct_tags_are_refused(monkeypatch):
     graphs = [[[i, i + 1] for i in range(999)], np.arange(1000)]
     edges, tags = [np.array(graphs[0]).T], [graphs[1]]

@@ -106,6 +106,14 @@ def test_odd_paths_are_refused(tmp_path, name, suffix):
         load_images(path)
 
 
+@pytest.mark.parametrize("name", ["", "train/a/a\nb.png"])
+def test_names_without_characters_or_with_line_breaks_give_one_line(tmp_path, name):
+    path = zipped(tmp_path / "x.zip", {**FILES, name: b"x"})
+    with pytest.raises(DataError) as caught:
+        load_images(path)
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 @pytest.mark.parametrize("suffix", [".zip", ".tar"])
 def test_a_path_stands_once(tmp_path, suffix):

@@ -7,6 +7,7 @@ import os
 import shutil
 import threading
 import zipfile
+import zlib
 from functools import partial
 from pathlib import Path
 
@@ -148,8 +149,13 @@ def test_each_share_of_a_test_part_is_kept(tmp_path, cache, decoded):
     assert len(decoded) == 2
 
 
+def metadata(note):
+    """The first line of the file; the second is its checksum."""
+    return json.loads(note.read_text().splitlines()[0])
+
+
 @pytest.mark.parametrize(
-    "damage", ["cut", "gone", "empty", "note", "pickle", "shape", "byte", "parts"]
+    "damage", ["cut", "gone", "empty", "note", "nested", "pickle", "shape", "byte", "parts"]
 )
 def test_damage_in_the_cache_is_mended(tmp_path, cache, decoded, damage):
     path = tmp_path / "x.zip"
@@ -170,7 +176,10 @@ def test_damage_in_the_cache_is_mended(tmp_path, cache, decoded, damage):
         content[-1] ^= 1
         images.write_bytes(content)
     elif damage == "parts":
-        note.write_text(json.dumps({**json.loads(note.read_text()), "parts": []}))
+        text = json.dumps({**metadata(note), "parts": []})
+        note.write_text(f"{text}\n{zlib.crc32(text.encode())}\n")
+    elif damage == "nested":
+        note.write_text("[" * 100_000)
     elif damage == "pickle":
         np.save(images, np.array([{}], object), allow_pickle=True)
     else:
@@ -214,7 +223,7 @@ def test_several_at_once_leave_one_whole(tmp_path, cache):
     assert found == [[[0, 1], [2]]] * 6
     assert len(files_in(cache)) == 7
     (note,) = cache.rglob("made_of.json")
-    assert json.loads(note.read_text())["classes"] == ["a", "b"]
+    assert metadata(note)["classes"] == ["a", "b"]
 
 
 def test_the_slower_of_two_leaves_what_the_quicker_one_made(tmp_path, cache, monkeypatch):

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ._download import cache_folder
-from ._errors import DataError, warn_if
+from ._errors import DataError, printable, warn_if
 from ._readers import say_missing
 
 Encoding = Literal["utf-8", "latin-1"]
@@ -70,7 +70,7 @@ class FileTree:
 
     def where(self, name: str) -> str:
         """Path of a file as messages name it."""
-        return f"{self.origin}/{name}".rstrip("/")
+        return f"{self.origin}/{printable(name)}".rstrip("/")
 
     def read(self, name: str, max_bytes: int) -> bytes:
         """Reads a file; raises ``DataError`` if it is larger than ``max_bytes``."""
@@ -179,7 +179,7 @@ def _unpack(path: Path, root: Path) -> None:
             # A tar archive is read once, and of a zip archive all members are checked first.
             for name, size, open_member in list(members) if is_zip else members:
                 target = root / name
-                with _data_errors(f"{path}/{name}"):
+                with _data_errors(f"{path}/{printable(name)}"):
                     target.parent.mkdir(parents=True, exist_ok=True)
                     with open_member() as source, target.open("xb") as file:
                         shutil.copyfileobj(source, file, 1 << 20)
@@ -195,15 +195,15 @@ def _checked(
     total = 0
     for raw, size, is_regular, open_member in _members(archive):
         name = raw.removeprefix("./")
-        parts = name.split("/")
+        parts, where = name.split("/"), f"{path}/{printable(name)}"
         if not is_regular:
-            raise DataError(f"{path}/{name}: expected a regular file, got a link or a device.")
+            raise DataError(f"{where}: expected a regular file, got a link or a device.")
         if size > _MAX_FILE_BYTES:
-            raise DataError(f"{path}/{name}: expected at most {_MAX_FILE_BYTES} bytes, got {size}.")
+            raise DataError(f"{where}: expected at most {_MAX_FILE_BYTES} bytes, got {size}.")
         if "\\" in name or ":" in parts[0] or {"", ".."} & {*parts}:
             raise DataError(f"{path}: expected paths within the archive, got {raw!r}.")
         if name in seen:
-            raise DataError(f"{path}: expected each path once, got {name} twice.")
+            raise DataError(f"{path}: expected each path once, got {printable(name)} twice.")
         if len(seen) == _MAX_FILES:
             raise DataError(f"{path}: expected at most {_MAX_FILES} files.")
         seen.add(name)
@@ -220,7 +220,7 @@ def _members(
     if isinstance(archive, zipfile.ZipFile):
         for info in archive.infolist():
             is_regular = stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG)
-            if not info.is_dir():
+            if not info.filename.endswith("/"):  # `is_dir` fails for an empty name
                 yield info.filename, info.file_size, is_regular, partial(archive.open, info)
         return
     while (info := archive.next()) is not None:

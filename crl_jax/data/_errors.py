@@ -30,6 +30,11 @@ class Note(NamedTuple):
     text: str
 
 
+def printable(name: str) -> str:
+    """Name of a file with control characters escaped, so that a message stays on one line."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in name)
+
+
 def shorten(value: object) -> str:
     """Representation of a value in a message, at most 80 characters."""
     text = repr(value)

@@ -10,6 +10,7 @@ from rich.console import Console
 import crl_jax
 
 from .. import _rundir as rundir
+from .. import _screen as screen
 from .._command import run
 from .._config import FLAGS
 from . import _figures as figures
@@ -26,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
         config = parse(arguments)
         folder = config.out or Path("runs") / f"numerical-{time.strftime('%Y%m%d-%H%M%S')}"
         with rundir.claim(folder, "; name another directory."):
-            _run(config, folder, Console())
+            _run(config, folder, screen.output())
             # Last: where it stands, the run is complete; until then the command may start again.
             _write_config(folder, config)
 

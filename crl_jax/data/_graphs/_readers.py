@@ -262,9 +262,10 @@ def _integers(
 
 def _numbers(fields: list[str], kind: type) -> list[Any] | None:
     """Parses integers that fit in int64, or finite numbers; None if a field is another."""
-    bound = _MAX_INTEGER if kind is int else np.inf
     try:
         numbers = [kind(field) for field in fields]
     except ValueError:
         return None
-    return numbers if all(abs(x) < bound for x in numbers) else None
+    if kind is int:
+        return numbers if all(-_MAX_INTEGER <= x < _MAX_INTEGER for x in numbers) else None
+    return numbers if np.isfinite(numbers).all() else None

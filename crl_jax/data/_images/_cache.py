@@ -14,7 +14,7 @@ from .._errors import Note
 from ._images import Images, ImageSplit, Loaded
 
 _METADATA = "made_of.json"
-_LAYOUT = 3  # version of the file layout; another one invalidates the cache
+_LAYOUT = 4  # version of the file layout; another one invalidates the cache
 
 
 def load_cached(folder: Path, key: dict[str, str]) -> Loaded | None:
@@ -24,7 +24,10 @@ def load_cached(folder: Path, key: dict[str, str]) -> Loaded | None:
     """
     entry = _entry_folder(folder, key)
     try:
-        metadata = json.loads((entry / _METADATA).read_bytes())
+        text, checksum = (entry / _METADATA).read_text().splitlines()
+        if zlib.crc32(text.encode()) != int(checksum):
+            return None
+        metadata = json.loads(text)
         classes, parts = tuple(metadata["classes"]), {}
         for part, checksums in metadata["parts"].items():
             paths = {kind: entry / f"{part}-{kind}.npy" for kind in checksums}
@@ -64,7 +67,8 @@ def save_cached(folder: Path, key: dict[str, str], loaded: Loaded) -> None:
             "classes": loaded.split.train.classes,
             "notes": loaded.notes,
         }
-        (partial_entry / _METADATA).write_text(json.dumps(metadata))
+        text = json.dumps(metadata)
+        (partial_entry / _METADATA).write_text(f"{text}\n{zlib.crc32(text.encode())}\n")
         for other in folder.iterdir():
             if other.name[0] != "." and other != entry:
                 shutil.rmtree(other, ignore_errors=True)
