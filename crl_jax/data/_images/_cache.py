@@ -7,6 +7,7 @@ import tempfile
 import zlib
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -24,10 +25,9 @@ def load_cached(folder: Path, key: dict[str, str]) -> Loaded | None:
     """
     entry = _entry_folder(folder, key)
     try:
-        text, checksum = (entry / _METADATA).read_text().splitlines()
-        if zlib.crc32(text.encode()) != int(checksum):
+        metadata = json.loads((entry / _METADATA).read_bytes())
+        if metadata.pop("checksum") != _metadata_checksum(metadata):
             return None
-        metadata = json.loads(text)
         classes, parts = tuple(metadata["classes"]), {}
         for part, checksums in metadata["parts"].items():
             paths = {kind: entry / f"{part}-{kind}.npy" for kind in checksums}
@@ -39,7 +39,7 @@ def load_cached(folder: Path, key: dict[str, str]) -> Loaded | None:
             }
             parts[part] = Images(classes=classes, **arrays)
         return Loaded(ImageSplit(**parts), [Note(*note) for note in metadata["notes"]])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, EOFError, RecursionError):
         return None
 
 
@@ -67,8 +67,8 @@ def save_cached(folder: Path, key: dict[str, str], loaded: Loaded) -> None:
             "classes": loaded.split.train.classes,
             "notes": loaded.notes,
         }
-        text = json.dumps(metadata)
-        (partial_entry / _METADATA).write_text(f"{text}\n{zlib.crc32(text.encode())}\n")
+        metadata["checksum"] = _metadata_checksum(metadata)
+        (partial_entry / _METADATA).write_text(json.dumps(metadata))
         for other in folder.iterdir():
             if other.name[0] != "." and other != entry:
                 shutil.rmtree(other, ignore_errors=True)
@@ -81,6 +81,10 @@ def save_cached(folder: Path, key: dict[str, str], loaded: Loaded) -> None:
 def _checksum(path: Path) -> int:
     """CRC-32 of a file: detects damage at about 1 GB/s; it is no protection from an attacker."""
     return zlib.crc32(np.memmap(path, np.uint8, "r").data)
+
+
+def _metadata_checksum(metadata: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(metadata, sort_keys=True).encode())
 
 
 def _entry_folder(folder: Path, key: dict[str, str]) -> Path:
