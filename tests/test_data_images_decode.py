@@ -275,6 +275,13 @@ def test_a_bomb_of_which_pillow_only_warns_is_refused_too(tmp_path, monkeypatch)
         decoded(tmp_path, [Image.fromarray(GREY)])
 
 
+def test_a_side_longer_than_any_photograph_is_not_decoded(tmp_path, monkeypatch):
+    monkeypatch.setattr("PIL.ImageFile.ImageFile.load", lambda *_: pytest.fail("decoded"))
+    image = Image.new("L", (1, 65_536))
+    with pytest.raises(DataError, match=r"at most 65535 pixels a side, got 65536 × 1 pixels"):
+        decoded(tmp_path, [image])
+
+
 def test_more_than_memory_holds(tmp_path, monkeypatch):
     def full(*_):
         raise MemoryError

@@ -34,6 +34,7 @@ FORMATS = {
 }
 _DECODERS = tuple(set(FORMATS.values()))
 _MAX_FILE_BYTES = 64 << 20
+_MAX_SIDE = 65_535  # of JPEG; a PNG may claim 2**31 pixels a side, and Pillow fills what is missing
 _BLOCK_BYTES = 4 << 20
 _BLOCK_IMAGES = 64  # images per task of a thread
 _GREY_MODES = ("1", "L", "LA", "La")
@@ -177,9 +178,11 @@ def _decode(tree: FileTree, name: str, size: int | None) -> tuple[Any, int | Non
             if image.format != "MPO" and getattr(image, "is_animated", False):
                 raise DataError(f"{where}: expected one image, got several frames.")
             max_pixels = pillow().MAX_IMAGE_PIXELS
+            got = _by((image.height, image.width))
             if max_pixels is not None and image.width * image.height > max_pixels:
-                got = _by((image.height, image.width))
                 raise DataError(f"{where}: expected at most {max_pixels} pixels, got {got}.")
+            if max(image.size) > _MAX_SIDE:
+                raise DataError(f"{where}: expected at most {_MAX_SIDE} pixels a side, got {got}.")
             image, max_16_bits = _to_grey_or_rgb(image, where)
             pixels = np.asarray(image if size is None else resize_square(image, size))
     except DataError as error:
