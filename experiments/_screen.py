@@ -16,6 +16,7 @@ from ._flags import in_flags
 from ._suggest import suggest
 
 _WIDE = 1000
+# As `rich.markup.escape`, which also doubles a backslash at the end of a text.
 _MARKUP = re.compile(r"(\\*)(\[[a-z#/@][^[]*?])")
 
 

@@ -7,9 +7,9 @@ as convolutions in that order after explicit transposes; optimisation barriers k
 the transposes into the convolution again.
 
 Winograd's algorithm for 3 × 3 kernels, and neighbouring columns as channels where there are few,
-were measured in trainings of ResNet-10 and -18 of widths 16 and 64: a step took 0.93 to 1.04 and
-1.09 to 1.12 times as long without them, too little to keep them. Without micro-batches it takes
-1.6 to 1.7 times as long.
+were measured in trainings of ResNet-10 and -18 of widths 16 and 64: without them a step took 0.91
+to 1.04 and 1.07 to 1.12 times the CPU time, too little to keep them. Without micro-batches it takes
+1.7 times as much.
 """
 
 from functools import partial

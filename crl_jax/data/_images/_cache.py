@@ -39,7 +39,7 @@ def load_cached(folder: Path, key: dict[str, str]) -> Loaded | None:
             }
             parts[part] = Images(classes=classes, **arrays)
         return Loaded(ImageSplit(**parts), [Note(*note) for note in metadata["notes"]])
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, EOFError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, RecursionError):
         return None
 
 

@@ -178,11 +178,13 @@ def _decode(tree: FileTree, name: str, size: int | None) -> tuple[Any, int | Non
             if image.format != "MPO" and getattr(image, "is_animated", False):
                 raise DataError(f"{where}: expected one image, got several frames.")
             max_pixels = pillow().MAX_IMAGE_PIXELS
-            got = _by((image.height, image.width))
+            shape = image.height, image.width
             if max_pixels is not None and image.width * image.height > max_pixels:
-                raise DataError(f"{where}: expected at most {max_pixels} pixels, got {got}.")
+                raise DataError(f"{where}: expected at most {max_pixels} pixels, got {_by(shape)}.")
             if max(image.size) > _MAX_SIDE:
-                raise DataError(f"{where}: expected at most {_MAX_SIDE} pixels a side, got {got}.")
+                raise DataError(
+                    f"{where}: expected at most {_MAX_SIDE} pixels a side, got {_by(shape)}."
+                )
             image, max_16_bits = _to_grey_or_rgb(image, where)
             pixels = np.asarray(image if size is None else resize_square(image, size))
     except DataError as error:
