@@ -328,7 +328,7 @@ def test_the_study_compares_what_it_says(folder):
     assert made["bns"].candidates == 5
     assert made["bns"].ecdf_samples is None
     assert made["bns"].risk_lambda == 5.0
-    assert [getattr(made["bns-1"], f"risk_lambda{end}") for end in ("", "_slope", "_least")] == [
+    assert [getattr(made["bns-1"], f"risk_lambda{end}") for end in ("", "_slope", "_min")] == [
         10, 0.1, 2,
     ]  # fmt: skip
     assert isinstance(made["bns-2"].first, samplers.RNS)
