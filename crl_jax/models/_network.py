@@ -1,18 +1,20 @@
 """Flax NNX modules as pure functions of two pytrees of arrays."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from jaxtyping import Array, Key
+
+from .._pytree import STATIC, pytree_dataclass
 
 # Importing `flax.nnx` takes about a third as long as everything else; only networks need it.
 if TYPE_CHECKING:
     from flax import nnx
 
 
-@dataclass(frozen=True)
+@pytree_dataclass
 class Network:
     """Functional form of a Flax NNX module.
 
@@ -21,10 +23,10 @@ class Network:
 
     Attributes:
       build: Builds the module from random streams, for instance
-        ``def build(rngs): return nnx.Linear(3, 4, rngs=rngs)``.
+        ``def build(rngs): return nnx.Linear(3, 4, rngs=rngs)``. Static.
     """
 
-    build: Callable[["nnx.Rngs"], Any]
+    build: Callable[["nnx.Rngs"], Any] = field(metadata=STATIC)
 
     def init(self, key: Key[Array, ""]) -> tuple[Any, Any]:
         """Returns initial parameters and all other variables, such as batch statistics."""
