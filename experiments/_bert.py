@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from crl_jax import data, models
 from crl_jax.models import Pooling
@@ -31,28 +31,18 @@ class BertOptions:
     lowercase: bool | None = None
     """Whether texts become lower-case without accents; by default what the tokenizer_config.json
     beside the weights says, or else True."""
-    width: int | None = None
+    width: Annotated[int | None, COUNT] = None
     """Width of an encoder without --weights; 64."""
-    n_layers: int | None = None
+    n_layers: Annotated[int | None, COUNT] = None
     """Its layers; 1."""
-    vocab_size: int | None = None
+    vocab_size: Annotated[int | None, Range(5, MOST)] = None
     """Pieces in its vocabulary at most; 2000."""
-    heads: int | None = None
+    heads: Annotated[int | None, COUNT] = None
     """Heads of attention: 4; of --weights what their config.json says."""
-    dropout: float | None = None
+    dropout: Annotated[float | None, Range(0, 1, high_open=True)] = None
     """Share that dropout leaves out: 0.1, or what config.json says."""
     pooling: Pooling = "mean"
     """How the vectors of tokens become the feature: their mean, or that of the first ([CLS])."""
-
-
-RANGES: dict[str, Range] = {
-    "width": COUNT,
-    "n_layers": COUNT,
-    "vocab_size": Range(5, MOST),
-    "heads": COUNT,
-    "dropout": Range(0, 1, high_open=True),
-}
-"""Where the numbers of these fields lie."""
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,8 @@
 """The configuration of a recommendation run: what flags and files may say."""
 
 import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-
-from tyro.conf import OmitArgPrefixes
 
 from crl_jax.data import DATASETS
 
@@ -30,16 +28,14 @@ ContrastOptions = with_flags(
 class Config:
     """One run of the main experiment."""
 
-    source: OmitArgPrefixes[options.DataOptions] = field(default_factory=options.DataOptions)
-    objective: OmitArgPrefixes[options.LossOptions] = field(default_factory=LossOptions)
-    sampling: OmitArgPrefixes[options.SamplerOptions] = field(default_factory=SamplerOptions)
-    encoding: OmitArgPrefixes[options.EncoderOptions] = field(default_factory=EncoderOptions)
-    contrasting: OmitArgPrefixes[options.ContrastOptions] = field(default_factory=ContrastOptions)
-    training: OmitArgPrefixes[options.TrainOptions] = field(default_factory=options.TrainOptions)
-    protocol: OmitArgPrefixes[options.ProtocolOptions] = field(
-        default_factory=options.ProtocolOptions
-    )
-    output: OmitArgPrefixes[options.OutputOptions] = field(default_factory=options.OutputOptions)
+    source: options.DataOptions = options.DataOptions()
+    objective: options.LossOptions = LossOptions()
+    sampling: options.SamplerOptions = SamplerOptions()
+    encoding: options.EncoderOptions = EncoderOptions()
+    contrasting: options.ContrastOptions = ContrastOptions()
+    training: options.TrainOptions = options.TrainOptions()
+    protocol: options.ProtocolOptions = options.ProtocolOptions()
+    output: options.OutputOptions = options.OutputOptions()
 
 
 def _check_together(config: Config) -> None:
@@ -56,7 +52,6 @@ SCHEMA = Schema(
         ("contrasting", "contrast", CONTRASTS),
         ("contrasting", "contrast_loss", CONTRAST_LOSSES),
     ),
-    ranges=options.RANGES,
     numbers=("lr", "weight_decay", "decay", "init_scale", "epochs"),
     check=_check_together,
 )

@@ -32,16 +32,16 @@ class DataOptions:
     """How test data is cut: a random share, the latest share, each user's last ones (random ones
     without times), or a random half of the top-rated ones. By default the given test part, or else
     ratio; a named one puts given parts together and cuts them anew."""
-    split_seed: int = 0
+    split_seed: Annotated[int, Range(0, MOST)] = 0
     """Seed of the cuts, those of test and of validation data."""
-    test: float = 0.2
+    test: Annotated[float, Range(0, 1, low_open=True, high_open=True)] = 0.2
     """Share of the interactions in the test set, for ratio and time."""
-    leave_k: int = 1
+    leave_k: Annotated[int, COUNT] = 1
     """Test interactions per user, for leave_k_out."""
-    valid: float = 0.1
+    valid: Annotated[float, Range(0, 1, high_open=True)] = 0.1
     """Share of the training interactions held out for validation. With 0 nothing is held out, and
     the training lasts --epochs."""
-    min_rating: float | None = None
+    min_rating: Annotated[float | None, Range()] = None
     """Take as positives only interactions rated at least this."""
     user_col: str | None = None
     """Name of the user column, where it cannot be guessed; its position from 0 in text without a
@@ -107,13 +107,13 @@ class ContrastOptions:
 class TrainOptions:
     """Size of the encoder, and optimiser."""
 
-    dim: int = 32
+    dim: Annotated[int, Range(1, 2**16)] = 32
     """Width of the embeddings."""
-    init_scale: float = 1.0
+    init_scale: Annotated[float, POSITIVE] = 1.0
     """Factor on the Xavier-normal initial values. Small ones start slowly."""
-    lr: float = 1e-3
+    lr: Annotated[float, POSITIVE] = 1e-3
     """Learning rate."""
-    weight_decay: float = 1e-5
+    weight_decay: Annotated[float, NOT_NEGATIVE] = 1e-5
     """L2 coefficient."""
     l2_target: Literal["tables", "rows", "encoded"] = "tables"
     """What L2 acts on: all parameters, the rows of a batch, or its encoded vectors."""
@@ -124,18 +124,18 @@ class TrainOptions:
     both give the same result, and auto takes the cheaper one; otherwise it takes tables."""
     schedule: Literal["constant", "step", "linear", "cosine"] = "step"
     """Course of the learning rate: step goes down halfway, linear and cosine bit by bit."""
-    decay: float = 0.1
+    decay: Annotated[float, NOT_NEGATIVE] = 0.1
     """Factor on the learning rate that the schedule goes down to."""
-    batch_size: int = 1024
+    batch_size: Annotated[int, COUNT] = 1024
     """Interactions per step."""
     batches: Literal["device", "host"] = field(default="device", metadata={WAS: "device"})
     """Where they come from: arrays on the device, or the memory of the host, which leaves the
     device more room. Seeds that are trained together then take them in one order."""
-    epochs: int = 200
+    epochs: Annotated[int, COUNT] = 200
     """Length of the training, which the schedule spans."""
-    patience: int = 50
+    patience: Annotated[int, COUNT] = 50
     """Epochs without a better validation score after which a run stops."""
-    eval_every: int = 1
+    eval_every: Annotated[int, COUNT] = 1
     """Epochs between two validations."""
 
 
@@ -143,20 +143,20 @@ class TrainOptions:
 class ProtocolOptions:
     """Seeds, search and scoring."""
 
-    seed: int = 0
+    seed: Annotated[int, Range(0, 2**32 - 1)] = 0
     """First seed. The split has its own."""
-    seeds: int = 1
+    seeds: Annotated[int, Range(1, 10_000)] = 1
     """Number of seeds, trained at once; the table then shows mean ± standard deviation."""
     sweep: UseAppendAction[tuple[str, ...]] = ()
     """Values of a number to try, such as lr=1e-3,3e-3; repeat for a grid, which is trained at once
     and decided on validation data."""
-    search_seeds: int = 1
+    search_seeds: Annotated[int, Range(1, 10_000)] = 1
     """Number of seeds that every point of a sweep is tried with; its score is their mean."""
     refit: Literal["none", "valid", "all"] = "valid"
     """What the final model trains on, as long as validation found best: the training part (none),
     or the validation part too (valid). With all, that of valid is scored, and one more, which is
     saved for use, trains on all data."""
-    k: tuple[int, ...] = (5, 10, 20)
+    k: Annotated[tuple[int, ...], Range(1, 2**16)] = (5, 10, 20)
     """Cut-offs of the test metrics; validation always goes by NDCG@20."""
 
 
@@ -168,7 +168,7 @@ class OutputOptions:
     """Run directory; by default runs/LOSS-TIME."""
     resume: Path | None = None
     """Go on with the run in this directory, with its configuration."""
-    checkpoint_seconds: float = 5.0
+    checkpoint_seconds: Annotated[float, NOT_NEGATIVE] = 5.0
     """Least time between two checkpoints."""
     log: Literal["none", "tensorboard", "wandb"] = "none"
     """Also log the history to TensorBoard, in the folder tensorboard of the run directory, or to
@@ -182,31 +182,3 @@ class OutputOptions:
     """Train together with other processes: auto where the cluster says who there is, or which of
     how many this is, and where the first listens, such as 0/2@localhost:1234. All must see the same
     files."""
-
-
-RANGES: dict[str, Range] = {
-    # DataOptions
-    "test": Range(0, 1, low_open=True, high_open=True),
-    "leave_k": COUNT,
-    "split_seed": Range(0, MOST),
-    "valid": Range(0, 1, high_open=True),
-    "min_rating": Range(),
-    # TrainOptions
-    "dim": Range(1, 2**16),
-    "init_scale": POSITIVE,
-    "lr": POSITIVE,
-    "weight_decay": NOT_NEGATIVE,
-    "decay": NOT_NEGATIVE,
-    "batch_size": COUNT,
-    "epochs": COUNT,
-    "patience": COUNT,
-    "eval_every": COUNT,
-    # ProtocolOptions
-    "seed": Range(0, 2**32 - 1),
-    "seeds": Range(1, 10_000),
-    "search_seeds": Range(1, 10_000),
-    "k": Range(1, 2**16),
-    # OutputOptions
-    "checkpoint_seconds": NOT_NEGATIVE,
-}
-"""Where the numbers of these fields lie. They are checked before anything is trained."""

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -48,12 +49,24 @@ COUNT = Range(1, MOST)
 COUNT_OR_NONE = Range(0, MOST)
 
 
-def check_flags(options: Any, table: dict[str, Range]) -> None:
+def declared_ranges(kind: type) -> dict[str, Range]:
+    """The ranges of the fields of a dataclass, from their ``Annotated`` types."""
+    hints = get_type_hints(kind, include_extras=True)
+    metadata = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
+    return {n: own for n, all_ in metadata.items() for own in all_ if isinstance(own, Range)}
+
+
+def check_flags(options: Any, ranges: Mapping[str, Range] | None = None) -> None:
     """Checks the numbers of a dataclass that the command line made.
 
+    Args:
+      options: The dataclass.
+      ranges: Ranges by the name of the field; by default those that the fields declare.
+
     Raises:
-      ValueError: If one is out of its range in ``table``. The message names the flag.
+      ValueError: If a number is out of its range. The message names the flag.
     """
+    table = declared_ranges(type(options)) if ranges is None else ranges
     for name, kind in get_type_hints(type(options)).items():
         value = getattr(options, name)
         if name not in table or value is None:

@@ -7,9 +7,8 @@ import tyro
 
 from ._command import run
 from ._config import FLAGS
-from ._options import RANGES
 from ._program import flag, program
-from ._ranges import COUNT, POSITIVE, Range, check_flags
+from ._ranges import check_flags
 from ._registry import name_of
 from ._screen import output
 from ._signals import advise
@@ -20,13 +19,6 @@ _DESCRIPTION = """Make tables and figures of the dissertation anew.
 Each target is one command on a dataset folder: it trains what the table or figure compares, prints
 our numbers beside the published ones, and writes Markdown, CSV and PNG.
 """
-_RANGES = {
-    "seeds": RANGES["seeds"],
-    "epochs": RANGES["epochs"],
-    "test_rating": Range(),
-    "splits": COUNT,
-    "law_scale": POSITIVE,
-}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -52,7 +44,7 @@ def parse(arguments: list[str] | None) -> Options:
         Options.__name__, [("target", kind)], bases=(Options,), frozen=True
     )
     options = tyro.cli(made, prog=program("reproduce"), args=arguments, description=_DESCRIPTION)
-    check_flags(options, _RANGES)
+    check_flags(options)
     target = TARGETS[options.target]
     options = dataclasses.replace(options, setting=options.setting or target.settings[0])
     _check_target(options, target)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,17 +28,15 @@ class Schema(Generic[C]):
     Attributes:
       command: The name of the command.
       kind: The dataclass of a configuration. Its fields are sections, which are dataclasses too,
-        and the default of each field makes one.
+        each with a default.
       choices: The fields that name an entry: their section, their name and the entries.
-      ranges: Where the numbers of the other fields lie. They are checked before anything runs.
-      numbers: The names of those of them that a sweep can set.
+      numbers: The names of the other fields that a sweep can set.
       check: Raises a ``ValueError`` where fields contradict each other.
     """
 
     command: str
     kind: type[C]
     choices: tuple[tuple[str, str, Entries], ...]
-    ranges: Mapping[str, Range]
     numbers: tuple[str, ...]
     check: Callable[[C], None]
 
@@ -46,7 +44,7 @@ class Schema(Generic[C]):
     def sections(self) -> dict[str, Any]:
         """The classes of the sections, by their names."""
         fields: tuple[Any, ...] = dataclasses.fields(self.kind)  # type: ignore[arg-type]
-        return {field.name: field.default_factory for field in fields}
+        return {field.name: type(field.default) for field in fields}
 
     @cached_property
     def sweepable(self) -> tuple[str, ...]:
@@ -56,7 +54,9 @@ class Schema(Generic[C]):
 
     def ranges_of(self, **chosen: Any) -> dict[str, Range]:
         """Where the numbers of every field lie with what is chosen, such as ``loss="bpr"``."""
-        found = dict(self.ranges)
+        found: dict[str, Range] = {}
+        for kind in self.sections.values():
+            found |= ranges.declared_ranges(kind)
         for _, choice, entries in self.choices:
             found |= limits_of(entries, chosen.get(choice))
         return found
@@ -73,7 +73,7 @@ class Schema(Generic[C]):
             description=description,
             default=default,
             args=arguments,
-            config=(tyro.conf.FlagConversionOff,),
+            config=(tyro.conf.FlagConversionOff, tyro.conf.OmitArgPrefixes),
         )
         for section in self.sections:
             ranges.check_flags(getattr(config, section), self._ranges_with(config))

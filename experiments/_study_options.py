@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from tyro.conf import UseAppendAction
 
@@ -38,24 +38,24 @@ class EncoderOptions:
 class OptimizerOptions:
     """Optimiser."""
 
-    lr: float = 1e-3
+    lr: Annotated[float, POSITIVE] = 1e-3
     """Learning rate."""
-    weight_decay: float = 1e-6
+    weight_decay: Annotated[float, NOT_NEGATIVE] = 1e-6
     """L2 coefficient."""
     optimizer: Literal["adam", "adamw", "lars", "sgd"] = "adam"
     """adam and sgd add the L2 term to the gradient; adamw decays the weights apart; lars scales the
     steps of each layer, and spares biases and normalisation."""
     schedule: Literal["constant", "step", "linear", "cosine"] = "constant"
     """Course of the learning rate: step goes down halfway, linear and cosine bit by bit."""
-    decay: float = 0.0
+    decay: Annotated[float, NOT_NEGATIVE] = 0.0
     """Factor on the learning rate that the schedule goes down to."""
-    warm_up: float = 0.0
+    warm_up: Annotated[float, Range(0, 1, high_open=True)] = 0.0
     """Share of the training in which the learning rate rises."""
-    batch_size: int = 128
+    batch_size: Annotated[int, Range(2, MOST)] = 128
     """Examples per step."""
-    epochs: int = 30
+    epochs: Annotated[int, COUNT] = 30
     """Length of the training, which the schedule spans. No run ends earlier."""
-    eval_every: int = 1
+    eval_every: Annotated[int, COUNT] = 1
     """Epochs between two measurements."""
 
 
@@ -63,14 +63,14 @@ class OptimizerOptions:
 class SeedOptions:
     """Seeds and search."""
 
-    seed: int = 0
+    seed: Annotated[int, Range(0, 2**32 - 1)] = 0
     """First seed. The draws of the data have their own."""
-    seeds: int = 1
+    seeds: Annotated[int, Range(1, 10_000)] = 1
     """Number of seeds, trained one after the other; tables then show mean ± standard deviation."""
     sweep: UseAppendAction[tuple[str, ...]] = ()
     """Values of a number to try, such as lr=1e-3,3e-3; repeat for a grid, which is decided on the
     validation part."""
-    search_seeds: int = 1
+    search_seeds: Annotated[int, Range(1, 10_000)] = 1
     """Number of seeds that every point of a sweep is tried with; its score is their mean."""
 
 
@@ -82,7 +82,7 @@ class OutputOptions:
     """Run directory; by default a new one in runs, named by command, objective and time."""
     resume: Path | None = None
     """Go on with the run in this directory, with its configuration."""
-    checkpoint_seconds: float = 30.0
+    checkpoint_seconds: Annotated[float, NOT_NEGATIVE] = 30.0
     """Least time between two checkpoints."""
     log: Literal["none", "tensorboard", "wandb"] = "none"
     """Also log the history to TensorBoard, in the folder tensorboard of the run directory, or to
@@ -96,23 +96,6 @@ class OutputOptions:
 
 NUMBERS = ("lr", "weight_decay", "decay", "warm_up")
 """Those that a sweep can set."""
-RANGES: dict[str, Range] = {
-    # OptimizerOptions
-    "lr": POSITIVE,
-    "weight_decay": NOT_NEGATIVE,
-    "decay": NOT_NEGATIVE,
-    "warm_up": Range(0, 1, high_open=True),
-    "batch_size": Range(2, MOST),
-    "epochs": COUNT,
-    "eval_every": COUNT,
-    # SeedOptions
-    "seed": Range(0, 2**32 - 1),
-    "seeds": Range(1, 10_000),
-    "search_seeds": Range(1, 10_000),
-    # OutputOptions
-    "checkpoint_seconds": NOT_NEGATIVE,
-}
-"""Where the numbers of these fields lie. They are checked before anything is trained."""
 
 
 def optimizer_of(options: OptimizerOptions, numbers: dict[str, float]) -> train.Optimizer:

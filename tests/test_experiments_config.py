@@ -25,7 +25,7 @@ from experiments.sampling import SAMPLERS, Context, resolve_sampler
 RANGES = SCHEMA.ranges_of()
 
 SECTIONS: dict[str, Any] = {
-    section.name: get_type_hints(section.default_factory)  # type: ignore[arg-type]
+    section.name: get_type_hints(type(section.default))  # type: ignore[arg-type]
     for section in dataclasses.fields(Config)
 }
 FIELDS = [(section, name) for section, hints in SECTIONS.items() for name in hints]

@@ -1,9 +1,7 @@
 """The configuration of a run on graphs: what flags and files may say."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-
-from tyro.conf import OmitArgPrefixes
 
 from .. import _study_options as shared
 from .._flags import flags_of
@@ -11,7 +9,7 @@ from .._registry import with_flags
 from .._schema import Schema
 from .._study_options import NUMBERS, OutputOptions, check_search
 from ..view_losses import LOSSES
-from ._options import RANGES, DataOptions, ProtocolOptions, TrainOptions, ViewOptions
+from ._options import DataOptions, ProtocolOptions, TrainOptions, ViewOptions
 from .encoders import ENCODERS
 
 LossOptions = with_flags(shared.LossOptions, "loss", LOSSES, default="decoupled")
@@ -22,13 +20,13 @@ EncoderOptions = with_flags(shared.EncoderOptions, "encoder", ENCODERS, default=
 class Config:
     """One run on graphs."""
 
-    source: OmitArgPrefixes[DataOptions] = field(default_factory=DataOptions)
-    views: OmitArgPrefixes[ViewOptions] = field(default_factory=ViewOptions)
-    objective: OmitArgPrefixes[shared.LossOptions] = field(default_factory=LossOptions)
-    encoding: OmitArgPrefixes[shared.EncoderOptions] = field(default_factory=EncoderOptions)
-    training: OmitArgPrefixes[TrainOptions] = field(default_factory=TrainOptions)
-    protocol: OmitArgPrefixes[ProtocolOptions] = field(default_factory=ProtocolOptions)
-    output: OmitArgPrefixes[OutputOptions] = field(default_factory=OutputOptions)
+    source: DataOptions = DataOptions()
+    views: ViewOptions = ViewOptions()
+    objective: shared.LossOptions = LossOptions()
+    encoding: shared.EncoderOptions = EncoderOptions()
+    training: TrainOptions = TrainOptions()
+    protocol: ProtocolOptions = ProtocolOptions()
+    output: OutputOptions = OutputOptions()
 
 
 def _check_together(config: Config) -> None:
@@ -41,7 +39,6 @@ SCHEMA = Schema(
     "graphs",
     Config,
     choices=(("objective", "loss", LOSSES), ("encoding", "encoder", ENCODERS)),
-    ranges=RANGES,
     numbers=(*NUMBERS, "temperature", "ratio"),
     check=_check_together,
 )

@@ -11,8 +11,7 @@ import tyro
 from crl_jax.augment import GraphKind
 from crl_jax.data import NodeFeatures
 
-from .. import _study_options
-from .._ranges import COUNT, MOST, POSITIVE, SHARE, Range
+from .._ranges import COUNT, MOST, NOT_NEGATIVE, POSITIVE, SHARE, Range
 from .._study_options import OptimizerOptions, SeedOptions
 
 _DATA = (
@@ -29,9 +28,9 @@ class DataOptions:
     features: NodeFeatures = "auto"
     """What a node is known by: its tag, its degree, 1 for all, or numbers of its own. By default
     what the graphs have, and 1 where they have nothing."""
-    valid: float = 0.1
+    valid: Annotated[float, Range(0, 1, low_open=True, high_open=True)] = 0.1
     """Share of the graphs that a --sweep is decided on. They are then left out of the judgement."""
-    split_seed: int = 0
+    split_seed: Annotated[int, Range(0, MOST)] = 0
     """Seed of this draw."""
 
 
@@ -41,7 +40,7 @@ class ViewOptions:
 
     kinds: tuple[GraphKind, ...] = ("drop_nodes", "subgraph")
     """What is done to a view: one of these, drawn for each."""
-    ratio: float = 0.2
+    ratio: Annotated[float, SHARE] = 0.2
     """Share of the nodes or edges that is changed."""
     add: bool = False
     """Whether perturb_edges adds as many random edges as it leaves out."""
@@ -51,17 +50,17 @@ class ViewOptions:
 class TrainOptions(OptimizerOptions):
     """Projection head and optimiser."""
 
-    lr: float = 1e-2
+    lr: Annotated[float, POSITIVE] = 1e-2
     """Learning rate."""
-    weight_decay: float = 0.0
+    weight_decay: Annotated[float, NOT_NEGATIVE] = 0.0
     """L2 coefficient."""
-    batch_size: int = 128
+    batch_size: Annotated[int, Range(2, MOST)] = 128
     """Graphs per step (B); a view has 2B - 2 negatives."""
-    epochs: int = 20
+    epochs: Annotated[int, COUNT] = 20
     """Length of the training, which the schedule spans. No run ends earlier."""
-    temperature: float = 0.2
+    temperature: Annotated[float, POSITIVE] = 0.2
     """Divides all cosines."""
-    head: tuple[int, ...] = (96, 96)
+    head: Annotated[tuple[int, ...], COUNT] = (96, 96)
     """Widths of the projection head: hidden layers, and the embedding."""
 
 
@@ -71,29 +70,11 @@ class ProtocolOptions(SeedOptions):
 
     kernel: Literal["rbf", "linear"] = "rbf"
     """Of the support vector machine that judges."""
-    folds: int = 10
+    folds: Annotated[int, Range(2, MOST)] = 10
     """Folds of its cross-validation, drawn anew for each seed."""
     given_folds: bool = False
     """Take the folds that come with the graphs."""
-    neighbours: int = 20
+    neighbours: Annotated[int, COUNT] = 20
     """Neighbours that vote in the kNN accuracy; no more than a tenth of the graphs do."""
-    knn_temperature: float = 0.1
+    knn_temperature: Annotated[float, POSITIVE] = 0.1
     """Divides the neighbours' cosines."""
-
-
-RANGES: dict[str, Range] = {
-    **_study_options.RANGES,
-    # DataOptions
-    "valid": Range(0, 1, low_open=True, high_open=True),
-    "split_seed": Range(0, MOST),
-    # ViewOptions
-    "ratio": SHARE,
-    # TrainOptions
-    "temperature": POSITIVE,
-    "head": COUNT,
-    # ProtocolOptions
-    "folds": Range(2, MOST),
-    "neighbours": COUNT,
-    "knn_temperature": POSITIVE,
-}
-"""Where the numbers of these fields lie. They are checked before anything is trained."""

@@ -1,9 +1,7 @@
 """The configuration of a run on images: what flags and files may say."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-
-from tyro.conf import OmitArgPrefixes
 
 from crl_jax.data import IMAGE_SETS
 
@@ -13,7 +11,7 @@ from .._registry import with_flags
 from .._schema import Schema
 from .._study_options import NUMBERS, OutputOptions, check_search
 from ..view_losses import LOSSES
-from ._options import RANGES, DataOptions, ProtocolOptions, TrainOptions, ViewOptions
+from ._options import DataOptions, ProtocolOptions, TrainOptions, ViewOptions
 from .encoders import ENCODERS
 from .methods import METHODS
 
@@ -26,14 +24,14 @@ EncoderOptions = with_flags(shared.EncoderOptions, "encoder", ENCODERS, default=
 class Config:
     """One run on images."""
 
-    source: OmitArgPrefixes[DataOptions] = field(default_factory=DataOptions)
-    views: OmitArgPrefixes[ViewOptions] = field(default_factory=ViewOptions)
-    method: OmitArgPrefixes[shared.MethodOptions] = field(default_factory=MethodOptions)
-    objective: OmitArgPrefixes[shared.LossOptions] = field(default_factory=LossOptions)
-    encoding: OmitArgPrefixes[shared.EncoderOptions] = field(default_factory=EncoderOptions)
-    training: OmitArgPrefixes[TrainOptions] = field(default_factory=TrainOptions)
-    protocol: OmitArgPrefixes[ProtocolOptions] = field(default_factory=ProtocolOptions)
-    output: OmitArgPrefixes[OutputOptions] = field(default_factory=OutputOptions)
+    source: DataOptions = DataOptions()
+    views: ViewOptions = ViewOptions()
+    method: shared.MethodOptions = MethodOptions()
+    objective: shared.LossOptions = LossOptions()
+    encoding: shared.EncoderOptions = EncoderOptions()
+    training: TrainOptions = TrainOptions()
+    protocol: ProtocolOptions = ProtocolOptions()
+    output: OutputOptions = OutputOptions()
 
 
 def _check_together(config: Config) -> None:
@@ -55,7 +53,6 @@ SCHEMA = Schema(
         ("objective", "loss", LOSSES),
         ("encoding", "encoder", ENCODERS),
     ),
-    ranges=RANGES,
     numbers=(*NUMBERS, "temperature"),
     check=_check_together,
 )

@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 
 import tyro
 
-from .. import _study_options
 from .._ranges import COUNT, MOST, POSITIVE, SHARE, Range
 from .._schema import WAS
 from .._study_options import OptimizerOptions, SeedOptions
@@ -27,16 +26,16 @@ class DataOptions:
     labels: bool = field(default=True, metadata={WAS: True})
     """Whether labels are read. Without them, folders may have any names, and images are judged by
     their views alone."""
-    image_size: int | None = None
+    image_size: Annotated[int | None, Range(4, 4096)] = None
     """Resize images to so many pixels a side; needed where they differ in size."""
-    train_images: int | None = None
+    train_images: Annotated[int | None, Range(10, MOST)] = None
     """Learn from so many images of the training part, drawn evenly by class; by default all."""
-    test_images: int | None = None
+    test_images: Annotated[int | None, Range(10, MOST)] = None
     """Judge by so many images of the test part, drawn evenly by class; by default all."""
-    valid: float | None = None
+    valid: Annotated[float | None, Range(0, 1, low_open=True, high_open=True)] = None
     """Share of the training images that a --sweep is decided on; by default 0.1. The final training
     learns from them too."""
-    split_seed: int = 0
+    split_seed: Annotated[int, Range(0, MOST)] = 0
     """Seed of these draws."""
 
 
@@ -44,27 +43,27 @@ class DataOptions:
 class ViewOptions:
     """How two views of an image are made. What is left out depends on the images."""
 
-    view_size: int | None = None
+    view_size: Annotated[int | None, Range(4, 4096)] = None
     """Pixels of a view a side; by default those of the images."""
-    judged_size: int | None = None
+    judged_size: Annotated[int | None, Range(4, 4096)] = None
     """Pixels a side of images as they are judged; by default those of a view."""
-    crop: float | None = None
+    crop: Annotated[float | None, Range(0, 1, low_open=True)] = None
     """Least share of the image that a crop keeps: 0.08, or 0.5 of grey images."""
-    flip: float | None = None
+    flip: Annotated[float | None, SHARE] = None
     """How often a view is turned left to right: 0.5, or never in grey images."""
-    jitter: float | None = None
+    jitter: Annotated[float | None, Range(0, 2.5)] = None
     """Strength of the colour jitter: brightness, contrast and saturation change by up to 0.8 times
     it, the hue by 0.2 times it; 0.5."""
-    jitter_p: float | None = None
+    jitter_p: Annotated[float | None, SHARE] = None
     """How often colours are jittered: 0.8."""
-    grey_p: float | None = None
+    grey_p: Annotated[float | None, SHARE] = None
     """How often a view is made grey: 0.2."""
-    blur_p: float | None = None
+    blur_p: Annotated[float | None, SHARE] = None
     """How often a view is blurred: 0.5, or never in images of less than 16 pixels."""
-    mean: tuple[float, ...] | None = None
+    mean: Annotated[tuple[float, ...] | None, SHARE] = None
     """What is subtracted from each channel, whose values lie in [0, 1]: the mean of the training
     images."""
-    std: tuple[float, ...] | None = None
+    std: Annotated[tuple[float, ...] | None, POSITIVE] = None
     """What each channel is then divided by: their standard deviation."""
 
 
@@ -72,11 +71,11 @@ class ViewOptions:
 class TrainOptions(OptimizerOptions):
     """Projection head and optimiser."""
 
-    batch_size: int = 128
+    batch_size: Annotated[int, Range(2, MOST)] = 128
     """Images per step (B); a view has 2B - 2 negatives."""
-    temperature: float = 0.5
+    temperature: Annotated[float, POSITIVE] = 0.5
     """Divides all cosines."""
-    head: tuple[int, ...] = (512, 128)
+    head: Annotated[tuple[int, ...], COUNT] = (512, 128)
     """Widths of the projection head: hidden layers, and the embedding."""
 
 
@@ -84,43 +83,13 @@ class TrainOptions(OptimizerOptions):
 class ProtocolOptions(SeedOptions):
     """Seeds, search and judging."""
 
-    neighbours: int = 200
+    neighbours: Annotated[int, COUNT] = 200
     """Neighbours that vote in the kNN accuracy; no more than a tenth of the images do."""
-    knn_temperature: float = 0.1
+    knn_temperature: Annotated[float, POSITIVE] = 0.1
     """Divides the neighbours' cosines."""
     probe: Literal["fast", "published", "both"] = "fast"
     """The linear classifier of the test: fast is fitted to its optimum on the features of images as
     they are, its strength of L2 chosen within the training part; published is trained for
     --probe-epochs on features of crops and flips."""
-    probe_epochs: int = 100
+    probe_epochs: Annotated[int, COUNT] = 100
     """Epochs of the published linear evaluation."""
-
-
-RANGES: dict[str, Range] = {
-    **_study_options.RANGES,
-    # DataOptions
-    "image_size": Range(4, 4096),
-    "train_images": Range(10, MOST),
-    "test_images": Range(10, MOST),
-    "valid": Range(0, 1, low_open=True, high_open=True),
-    "split_seed": Range(0, MOST),
-    # ViewOptions
-    "view_size": Range(4, 4096),
-    "judged_size": Range(4, 4096),
-    "crop": Range(0, 1, low_open=True),
-    "flip": SHARE,
-    "jitter": Range(0, 2.5),
-    "jitter_p": SHARE,
-    "grey_p": SHARE,
-    "blur_p": SHARE,
-    "mean": SHARE,
-    "std": POSITIVE,
-    # TrainOptions
-    "temperature": POSITIVE,
-    "head": COUNT,
-    # ProtocolOptions
-    "neighbours": COUNT,
-    "knn_temperature": POSITIVE,
-    "probe_epochs": COUNT,
-}
-"""Where the numbers of these fields lie. They are checked before anything is trained."""

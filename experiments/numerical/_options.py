@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -32,47 +33,31 @@ class Config:
 
     out: Path | None = None
     """Output directory; by default runs/numerical-TIME."""
-    seed: int = 0
+    seed: Annotated[int, Range(0, 2**31 - 1)] = 0
     """Seed of all draws."""
-    anchors: int = 1000
+    anchors: Annotated[int, Range(2, MOST)] = 1000
     """Number of anchors (M)."""
-    n_neg: int = 64
+    n_neg: Annotated[int, Range(2, MOST)] = 64
     """Unlabelled samples of an anchor (N)."""
-    n_pos: int = 10
+    n_pos: Annotated[int, COUNT] = 10
     """Extra positives of an anchor, for DCL (K)."""
-    largest_n: int = 4096
+    largest_n: Annotated[int, Range(2 * RATE_FROM, MOST)] = 4096
     """Up to which N convergence is followed."""
-    alpha: float = 0.9
+    alpha: Annotated[float, Range(0.5, 1)] = 0.9
     """Quality of the encoder, in [0.5, 1]."""
-    gamma: float = 0.1
+    gamma: Annotated[float, SHARE] = 0.1
     """Variation of the anchors' score ranges, in [0, 1]: both ends move inwards by up to this share
     of the half width."""
-    tau_plus: float = 0.1
+    tau_plus: Annotated[float, Range(0, 0.5)] = 0.1
     """Share of false negatives, in [0, 0.5]."""
-    temperature: float = 0.5
+    temperature: Annotated[float, Range(0.01)] = 0.5
     """Divides all scores; at least 0.01."""
-    half_width: float = 0.5
+    half_width: Annotated[float, Range(0.01)] = 0.5
     """Scores lie within plus and minus this; at least 0.01."""
-    punce_seeds: int = 0
+    punce_seeds: Annotated[int, Range(0, MOST)] = 0
     """Seeds of the trainings on digits, each with its own draw of labels; 0 leaves them out."""
-    punce_epochs: int = 40
+    punce_epochs: Annotated[int, COUNT] = 40
     """Epochs of each training on digits."""
-
-
-_RANGES = {
-    "seed": Range(0, 2**31 - 1),
-    "anchors": Range(2, MOST),
-    "n_neg": Range(2, MOST),
-    "n_pos": COUNT,
-    "largest_n": Range(2 * RATE_FROM, MOST),
-    "alpha": Range(0.5, 1),
-    "gamma": SHARE,
-    "tau_plus": Range(0, 0.5),
-    "temperature": Range(0.01),
-    "half_width": Range(0.01),
-    "punce_seeds": Range(0, MOST),
-    "punce_epochs": COUNT,
-}
 
 
 def parse(arguments: list[str] | None) -> Config:
@@ -87,7 +72,7 @@ def parse(arguments: list[str] | None) -> Config:
         description=_DESCRIPTION.format(program("numerical")),
         args=arguments,
     )
-    check_flags(config, _RANGES)
+    check_flags(config)
     largest = config.half_width / config.temperature
     if largest > 30:  # the square of its exponential still fits float32
         raise ValueError(

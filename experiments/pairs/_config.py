@@ -1,9 +1,7 @@
 """The configuration of a run on pairs: what flags and files may say."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-
-from tyro.conf import OmitArgPrefixes
 
 from .. import _study_options as shared
 from .._bert import check_bert
@@ -14,7 +12,7 @@ from .._study_options import NUMBERS, OutputOptions, SeedOptions, check_search
 from ..images._config import EncoderOptions
 from ..images.encoders import ENCODERS
 from ..images.encoders import EncoderOptions as ImageOptions
-from ._options import RANGES, TEXT, DataOptions, TextOptions, TrainOptions, ViewOptions
+from ._options import TEXT, DataOptions, TextOptions, TrainOptions, ViewOptions
 from .losses import LOSSES
 
 LossOptions = with_flags(shared.LossOptions, "loss", LOSSES, default="clip")
@@ -24,14 +22,14 @@ LossOptions = with_flags(shared.LossOptions, "loss", LOSSES, default="clip")
 class Config:
     """One run on pairs of images and texts."""
 
-    source: OmitArgPrefixes[DataOptions] = field(default_factory=DataOptions)
-    views: OmitArgPrefixes[ViewOptions] = field(default_factory=ViewOptions)
-    objective: OmitArgPrefixes[shared.LossOptions] = field(default_factory=LossOptions)
-    encoding: OmitArgPrefixes[ImageOptions] = field(default_factory=EncoderOptions)
-    text: OmitArgPrefixes[TextOptions] = field(default_factory=TextOptions)
-    training: OmitArgPrefixes[TrainOptions] = field(default_factory=TrainOptions)
-    protocol: OmitArgPrefixes[SeedOptions] = field(default_factory=SeedOptions)
-    output: OmitArgPrefixes[OutputOptions] = field(default_factory=OutputOptions)
+    source: DataOptions = DataOptions()
+    views: ViewOptions = ViewOptions()
+    objective: shared.LossOptions = LossOptions()
+    encoding: ImageOptions = EncoderOptions()
+    text: TextOptions = TextOptions()
+    training: TrainOptions = TrainOptions()
+    protocol: SeedOptions = SeedOptions()
+    output: OutputOptions = OutputOptions()
 
 
 def _check_together(config: Config) -> None:
@@ -48,7 +46,6 @@ SCHEMA = Schema(
     "pairs",
     Config,
     choices=(("objective", "loss", LOSSES), ("encoding", "encoder", ENCODERS)),
-    ranges=RANGES,
     numbers=(*NUMBERS, "temperature"),
     check=_check_together,
 )

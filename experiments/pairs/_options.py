@@ -8,9 +8,8 @@ from typing import Annotated
 
 import tyro
 
-from .. import _bert, _study_options
 from .._bert import BertOptions
-from .._ranges import COUNT, MOST, NOT_NEGATIVE, POSITIVE, Range
+from .._ranges import COUNT, MOST, NOT_NEGATIVE, POSITIVE, SHARE, Range, declared_ranges
 from .._study_options import OptimizerOptions
 from ..images import _options as images
 
@@ -25,17 +24,17 @@ class DataOptions:
     """Where images and texts come from."""
 
     data: Annotated[str, tyro.conf.arg(help=_DATA)] = "digits"
-    image_size: int | None = None
+    image_size: Annotated[int | None, Range(4, 4096)] = None
     """Resize images to so many pixels a side; needed where they differ in size."""
     column: str | None = None
     """Of pictograms: the column that has the texts; label_en."""
     drawings: tuple[str, ...] = ()
     """Of pictograms: whose drawings are read; by default all."""
-    valid: float | None = None
+    valid: Annotated[float | None, Range(0, 1, low_open=True, high_open=True)] = None
     """Share for validation, where the source has no parts: 0.1."""
-    test: float | None = None
+    test: Annotated[float | None, Range(0, 1, low_open=True, high_open=True)] = None
     """Share for testing, where the source has no parts: 0.2."""
-    split_seed: int = 0
+    split_seed: Annotated[int, Range(0, MOST)] = 0
     """Seed of the draw of the parts."""
 
 
@@ -43,16 +42,16 @@ class DataOptions:
 class ViewOptions(images.ViewOptions):
     """What is done to an image each time that it is learned from; by default nothing."""
 
-    crop: float | None = 1.0
+    crop: Annotated[float | None, Range(0, 1, low_open=True)] = 1.0
     """Least share of the image that a random crop keeps; 1 keeps all of it."""
-    flip: float | None = 0.0
+    flip: Annotated[float | None, SHARE] = 0.0
     """How often an image is turned left to right. Mind texts that tell left from right."""
-    jitter: float | None = 0.0
+    jitter: Annotated[float | None, Range(0, 2.5)] = 0.0
     """Strength of the colour jitter: brightness, contrast and saturation change by up to 0.8 times
     it, the hue by 0.2 times it."""
-    grey_p: float | None = 0.0
+    grey_p: Annotated[float | None, SHARE] = 0.0
     """How often an image is made grey."""
-    blur_p: float | None = 0.0
+    blur_p: Annotated[float | None, SHARE] = 0.0
     """How often an image is blurred."""
 
 
@@ -60,7 +59,7 @@ class ViewOptions(images.ViewOptions):
 class TextOptions:
     """What makes features of a text: a BERT, small and from scratch, or with published weights."""
 
-    length: int | None = None
+    length: Annotated[int | None, Range(3, 4096)] = None
     """Tokens of a text; what is longer loses its end. By default those of the longest text of the
     training part, but 32 at most."""
     weights: str | None = None
@@ -70,21 +69,21 @@ class TextOptions:
     lowercase: bool | None = None
     """Whether texts become lower-case without accents; by default what the tokenizer_config.json
     beside the weights says, or else True."""
-    text_width: int | None = None
+    text_width: Annotated[int | None, COUNT] = None
     """Width of an encoder without --weights; 64."""
-    text_n_layers: int | None = None
+    text_n_layers: Annotated[int | None, COUNT] = None
     """Its layers; 2."""
-    text_vocab_size: int | None = None
+    text_vocab_size: Annotated[int | None, Range(5, MOST)] = None
     """Pieces in its vocabulary at most; 2000."""
-    text_heads: int | None = None
+    text_heads: Annotated[int | None, COUNT] = None
     """Heads of attention: 4; of --weights what their config.json says."""
-    text_dropout: float | None = None
+    text_dropout: Annotated[float | None, Range(0, 1, high_open=True)] = None
     """Share that dropout leaves out: 0.1, or what config.json says."""
 
     @property
     def bert(self) -> BertOptions:
         """The same by the names of every encoder of texts."""
-        own = {name: getattr(self, TEXT + name) for name in _bert.RANGES}
+        own = {name: getattr(self, TEXT + name) for name in declared_ranges(BertOptions)}
         return BertOptions(self.weights, self.lowercase, **own)
 
 
@@ -96,41 +95,20 @@ TEXT = "text_"
 class TrainOptions(OptimizerOptions):
     """Shared space and optimiser."""
 
-    batch_size: int = 128
+    batch_size: Annotated[int, Range(2, MOST)] = 128
     """Pairs per step (B); a half has B - 1 negatives."""
-    epochs: int = 10
+    epochs: Annotated[int, COUNT] = 10
     """Length of the training, which the schedule spans. No run ends earlier. An epoch takes each
     image once, with one of its texts."""
-    dim: int = 64
+    dim: Annotated[int, COUNT] = 64
     """Width of the space that images and texts are embedded in."""
-    temperature: float | None = None
+    temperature: Annotated[float | None, POSITIVE] = None
     """Divides all cosines, at the start: 0.07, of siglip 0.1."""
-    least_temperature: float | None = None
+    least_temperature: Annotated[float | None, NOT_NEGATIVE] = None
     """Where it stops falling: 0.01, of siglip 0."""
     learn_temperature: bool = True
     """Whether it is learned; False keeps it."""
     exclude_equal: bool = False
     """Whether what is known to be equal is left out of the negatives."""
-    tile: int | None = None
+    tile: Annotated[int | None, COUNT] = None
     """Anchors whose scores are held at a time, for large batches; by default all."""
-
-
-RANGES: dict[str, Range] = {
-    **_study_options.RANGES,
-    # DataOptions
-    "image_size": images.RANGES["image_size"],
-    "valid": Range(0, 1, low_open=True, high_open=True),
-    "test": Range(0, 1, low_open=True, high_open=True),
-    "split_seed": Range(0, MOST),
-    # ViewOptions
-    **{name: images.RANGES[name] for name in images.ViewOptions.__dataclass_fields__},
-    # TextOptions
-    "length": Range(3, 4096),
-    **{TEXT + name: of for name, of in _bert.RANGES.items()},
-    # TrainOptions
-    "dim": COUNT,
-    "temperature": POSITIVE,
-    "least_temperature": NOT_NEGATIVE,
-    "tile": COUNT,
-}
-"""Where the numbers of these fields lie. They are checked before anything is trained."""

@@ -17,6 +17,7 @@ from rich.console import Console
 from .._locks import hold
 from .._plots import save_figure
 from .._progress import Display, display
+from .._ranges import COUNT, POSITIVE, Range
 from .._rundir import write_csv
 from .kept import run_once
 from .methods import Method, World, by_folder
@@ -36,7 +37,7 @@ class Options:
     folder of sets of images."""
     out: Path = Path("runs/reproduce")
     """Where results go. Trainings that several targets share are done once per folder."""
-    seeds: int = 5
+    seeds: Annotated[int, Range(1, 10_000)] = 5
     """Number of seeds, from 0."""
     setting: Literal["published", "minibatch"] | None = None
     """One triplet a step as published, or Adam on minibatches with a search for each method. By
@@ -53,18 +54,18 @@ class Options:
     width 16, 30 epochs."""
     estimate: bool = False
     """Only measure how long the trainings will take here at most, in the minibatch setting."""
-    test_rating: float | None = None
+    test_rating: Annotated[float | None, Range()] = None
     """Chapter 3: test on the folder's test part, where it is rated at least this, such as a
     random-exposure set, in place of half of the interactions with the top rating."""
-    splits: int = 1
+    splits: Annotated[int, COUNT] = 1
     """Tables 3.x: number of cuts of the data, each with all seeds; tests are then paired over
     splits."""
-    law_scale: float = 0.6
+    law_scale: Annotated[float, POSITIVE] = 0.6
     """Chapter 3: variance of the initial values and of the law of scores (lambda), 0.6 for
     MovieLens and 0.2 for Yahoo!-R3 as published."""
     ablation: bool = False
     """Table 3.3: what the published numbers are made of, in place of its rows."""
-    epochs: int | None = None
+    epochs: Annotated[int | None, COUNT] = None
     """Length of the training; by default that of the published setting (in chapter 3 by the
     published number of triplets), or what the search has for minibatch: 200 in most tables."""
     methods: tuple[str, ...] = ()

@@ -1,9 +1,7 @@
 """The configuration of a run on texts: what flags and files may say."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-
-from tyro.conf import OmitArgPrefixes
 
 from .. import _study_options as shared
 from .._bert import BertOptions, check_bert
@@ -12,7 +10,7 @@ from .._program import flag
 from .._registry import with_flags
 from .._schema import Schema
 from .._study_options import NUMBERS, OutputOptions, check_search
-from ._options import RANGES, DataOptions, ProtocolOptions, TrainOptions
+from ._options import DataOptions, ProtocolOptions, TrainOptions
 from .losses import LOSSES
 from .methods import METHODS
 
@@ -24,13 +22,13 @@ LossOptions = with_flags(shared.LossOptions, "loss", LOSSES)
 class Config:
     """One run on texts."""
 
-    source: OmitArgPrefixes[DataOptions] = field(default_factory=DataOptions)
-    encoding: OmitArgPrefixes[BertOptions] = field(default_factory=BertOptions)
-    method: OmitArgPrefixes[shared.MethodOptions] = field(default_factory=MethodOptions)
-    objective: OmitArgPrefixes[shared.LossOptions] = field(default_factory=LossOptions)
-    training: OmitArgPrefixes[TrainOptions] = field(default_factory=TrainOptions)
-    protocol: OmitArgPrefixes[ProtocolOptions] = field(default_factory=ProtocolOptions)
-    output: OmitArgPrefixes[OutputOptions] = field(default_factory=OutputOptions)
+    source: DataOptions = DataOptions()
+    encoding: BertOptions = BertOptions()
+    method: shared.MethodOptions = MethodOptions()
+    objective: shared.LossOptions = LossOptions()
+    training: TrainOptions = TrainOptions()
+    protocol: ProtocolOptions = ProtocolOptions()
+    output: OutputOptions = OutputOptions()
 
 
 def _check_together(config: Config) -> None:
@@ -53,7 +51,6 @@ SCHEMA = Schema(
     "text",
     Config,
     choices=(("method", "method", METHODS), ("objective", "loss", LOSSES)),
-    ranges=RANGES,
     numbers=(*NUMBERS, "fine_tune_lr"),
     check=_check_together,
 )

@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from .. import _bert, _study_options
-from .._ranges import COUNT, COUNT_OR_NONE, MOST, POSITIVE, Range
+from .._ranges import COUNT, COUNT_OR_NONE, MOST, NOT_NEGATIVE, POSITIVE, Range
 from .._study_options import OptimizerOptions, SeedOptions
 
 _DATA = (
@@ -30,24 +29,24 @@ class DataOptions:
     """Column of the classes; the same. An empty name reads no labels."""
     encoding: Literal["utf-8", "latin-1"] | None = None
     """Of the files; by default UTF-8, and Latin-1 where it is not."""
-    test: float | None = None
+    test: Annotated[float | None, Range(0, 1, low_open=True, high_open=True)] = None
     """Share of each class, or of texts without labels, that is the test part, where none is given;
     by default 0.2."""
-    valid: float | None = None
+    valid: Annotated[float | None, Range(0, 1, low_open=True, high_open=True)] = None
     """Share of the training texts that a --sweep is decided on, where no part for it is given; by
     default 0.1. The final training learns from them too."""
-    n_train: int | None = None
+    n_train: Annotated[int | None, Range(2, MOST)] = None
     """Learn from so many texts of the training part, drawn at random with one of each class at
     least; by default all."""
-    n_labels: int | None = None
+    n_labels: Annotated[int | None, Range(2, MOST)] = None
     """So many of these have a label, drawn in the same way; by default all. Of the others only
     --method dropout learns."""
     pairs: str | None = None
     """File of sentence pairs with scores, such as STS-B: the cosines of the pre-trained encoder are
     judged by their rank correlation with the scores."""
-    length: int = 32
+    length: Annotated[int, Range(2, MOST)] = 32
     """Tokens of a text; a longer one loses its end."""
-    split_seed: int = 0
+    split_seed: Annotated[int, Range(0, MOST)] = 0
     """Seed of these draws."""
 
 
@@ -55,27 +54,27 @@ class DataOptions:
 class TrainOptions(OptimizerOptions):
     """Projection head and optimiser, of pre-training and of fine-tuning."""
 
-    lr: float | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
+    lr: Annotated[float | None, POSITIVE] = None  # pyright: ignore[reportIncompatibleVariableOverride]
     """Learning rate of pre-training: 1e-3, or 5e-5 with --weights."""
-    weight_decay: float = 0.01
+    weight_decay: Annotated[float, NOT_NEGATIVE] = 0.01
     """L2 coefficient."""
     optimizer: Literal["adam", "adamw", "lars", "sgd"] = "adamw"
     """adam and sgd add the L2 term to the gradient; adamw decays the weights apart; lars scales the
     steps of each layer, and spares biases and normalisation."""
     schedule: Literal["constant", "step", "linear", "cosine"] = "linear"
     """Course of the learning rate: step goes down halfway, linear and cosine bit by bit."""
-    warm_up: float = 0.1
+    warm_up: Annotated[float, Range(0, 1, high_open=True)] = 0.1
     """Share of the training in which the learning rate rises."""
-    batch_size: int = 64
+    batch_size: Annotated[int, Range(2, MOST)] = 64
     """Texts per step (B). A text has 2B - 2 negatives by dropout, and 2B - 1 in triplets."""
-    epochs: int = 6
+    epochs: Annotated[int, COUNT] = 6
     """Length of pre-training, which its schedule spans."""
-    fine_tune_epochs: int = 5
+    fine_tune_epochs: Annotated[int, COUNT_OR_NONE] = 5
     """Length of fine-tuning; with 0 the encoder is judged as pre-training leaves it, by a linear
     classifier."""
-    fine_tune_lr: float | None = None
+    fine_tune_lr: Annotated[float | None, POSITIVE] = None
     """Learning rate of fine-tuning: 1e-3, or 5e-5 with --weights."""
-    head: tuple[int, ...] = (128, 128)
+    head: Annotated[tuple[int, ...], COUNT] = (128, 128)
     """Widths of the projection head of pre-training: hidden layers, and the embedding."""
 
 
@@ -83,28 +82,7 @@ class TrainOptions(OptimizerOptions):
 class ProtocolOptions(SeedOptions):
     """Seeds, search and judging."""
 
-    neighbours: int = 20
+    neighbours: Annotated[int, COUNT] = 20
     """Neighbours that vote in the kNN accuracy; no more than a tenth of the texts do."""
-    knn_temperature: float = 0.1
+    knn_temperature: Annotated[float, POSITIVE] = 0.1
     """Divides the neighbours' cosines."""
-
-
-RANGES: dict[str, Range] = {
-    **_study_options.RANGES,
-    # DataOptions
-    "test": Range(0, 1, low_open=True, high_open=True),
-    "valid": Range(0, 1, low_open=True, high_open=True),
-    "n_train": Range(2, MOST),
-    "n_labels": Range(2, MOST),
-    "length": Range(2, MOST),
-    "split_seed": Range(0, MOST),
-    **_bert.RANGES,
-    # TrainOptions
-    "fine_tune_epochs": COUNT_OR_NONE,
-    "fine_tune_lr": POSITIVE,
-    "head": COUNT,
-    # ProtocolOptions
-    "neighbours": COUNT,
-    "knn_temperature": POSITIVE,
-}
-"""Where the numbers of these fields lie. They are checked before anything is trained."""
