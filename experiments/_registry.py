@@ -7,7 +7,7 @@ that ``config.json`` records, and the errors.
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, make_dataclass, replace
 from inspect import Parameter
 from typing import Annotated, Any, Literal, TypeVar
@@ -149,6 +149,15 @@ class Entry:
         """The names of those flags that a sweep can set."""
         return frozenset(name for name, of in self.flags.items() if of.sweeps)
 
+    def check(self, values: Mapping[str, Any], given: Collection[str]) -> None:
+        """Raises ``ValueError`` if flags contradict each other.
+
+        Args:
+          values: The values of all flags, with defaults.
+          given: The names of the flags that were given, or are swept.
+        """
+        del values, given
+
     def complete(self, values: dict[str, Any], swept: tuple[str, ...]) -> dict[str, Any]:
         """The values of the flags, with defaults that depend on other flags.
 
@@ -257,6 +266,7 @@ def settle(
     name = getattr(options, choice)
     own = entries[name].flags
     values = {flag_name: h.default for flag_name, h in own.items()}
+    given = set(swept)
     for flag_name, of in takers(entries).items():
         value = getattr(options, flag_name)
         if (value is not None or flag_name in swept) and flag_name not in own:
@@ -267,6 +277,8 @@ def settle(
             )
         if value is not None:
             values[flag_name] = value
+            given.add(flag_name)
+    entries[name].check(values, given)
     return entries[name].complete(values, swept)
 
 

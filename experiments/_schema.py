@@ -13,7 +13,7 @@ import tyro
 from . import _ranges as ranges
 from ._program import program
 from ._ranges import Range
-from ._registry import Entries, limits_of, not_taken, sweepable
+from ._registry import Entries, limits_of, not_taken, settle, sweepable
 
 C = TypeVar("C")
 
@@ -124,6 +124,22 @@ class Schema(Generic[C]):
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from None
         return config
+
+    def axes(self, config: Any) -> dict[str, list[float]]:
+        """The values of the configuration's ``--sweep`` by name, see :meth:`sweep`."""
+        return self.sweep(config.protocol.sweep, config)
+
+    def settle(self, config: C) -> dict[str, dict[str, Any]]:
+        """The values of the flags of every entry that ``config`` chooses, by the choice.
+
+        Raises:
+          ValueError: If a flag is given, or swept, that its entry does not take.
+        """
+        swept = tuple(self.axes(config))
+        return {
+            choice: settle(choice, getattr(config, section), entries, swept)
+            for section, choice, entries in self.choices
+        }
 
     def check_number(self, name: str, value: float, config: C) -> float:
         """A number as the field of that name takes it, with what ``config`` chooses.

@@ -2,25 +2,33 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from crl_jax import train
 
+from ._learned import Learned
 from ._mesh import mesh_of
+from ._registry import filled
 from ._schema import Schema
 from ._study_options import optimizer_of
 from ._summary import over_seeds
+from ._traced import trace_step
+from .view_losses import complete_loss
 
 C = TypeVar("C")
 P = TypeVar("P")
 
 _LAST = 3
 """Reports whose mean is the score of a run: the last."""
+OnLine = Callable[[dict[str, Any]], None]
+"""``on_entry(entry)``, called with each entry of the history."""
 OnStage = Callable[[str], None]
 """``on_stage(what)``, called with what begins."""
 OnEntry = Callable[["Run", dict[str, Any]], None]
@@ -51,45 +59,6 @@ class Run:
         return f"{self.phase} {self.index + 1}/{self.of}" if self.of > 1 else self.phase
 
 
-def fit_run(
-    task: Any,
-    examples: Any,
-    measure: Callable[..., Any],
-    config: Any,
-    run: Run,
-    checkpoints: Path,
-    on_entry: Callable[[dict[str, Any]], None],
-) -> train.FitResult:
-    """Trains a task on arrays and resumes from its checkpoint if there is one.
-
-    Args:
-      task: The task, with the numbers of the run.
-      examples: Source of the batches, every leaf ``[n, ...]``.
-      measure: Function of the metrics of a report, see :class:`crl_jax.train.ValidationMetrics`.
-      config: The configuration, with the sections of :class:`Study`.
-      run: The run.
-      checkpoints: Folder of the checkpoints.
-      on_entry: Called with each entry of the history.
-    """
-    options, output = config.training, config.output
-    return train.fit(
-        task,
-        optimizer_of(options, run.numbers),
-        train.ArrayBatches(examples),
-        train.TrainConfig(options.batch_size, mesh=mesh_of(output.mesh)),
-        epochs=options.epochs,
-        seeds=run.seed,
-        eval_every=options.eval_every,
-        hooks=[
-            train.ValidationMetrics(measure),
-            train.Checkpoint(
-                checkpoints / f"{run.phase}-{run.index}.npz", output.checkpoint_seconds
-            ),
-            train.Progress(on_entry),
-        ],
-    )
-
-
 class Trained(Protocol):
     """What a training comes to, such as :class:`crl_jax.train.FitResult`."""
 
@@ -99,8 +68,8 @@ class Trained(Protocol):
         ...
 
 
-class Judged(NamedTuple):
-    """What one seed's training comes to.
+class Evaluation(NamedTuple):
+    """Test results of one seed.
 
     Attributes:
       metrics: Test metrics, in the order that a person reads them.
@@ -159,13 +128,13 @@ class Study(ABC, Generic[C, P]):
     curves: ClassVar[Mapping[str, str]]
     stages: ClassVar[tuple[str, ...]] = ("",)
 
-    @abstractmethod
-    def title(self, config: C) -> str:
-        """What the name of a run directory says of the configuration."""
+    def run_name(self, config: Any) -> str:
+        """What the name of a run directory says of the configuration; by default the loss."""
+        return config.objective.loss
 
-    @abstractmethod
-    def settle(self, config: C) -> None:
-        """Raises ``ValueError`` for what can be told to be wrong before the data are read."""
+    def check(self, config: C) -> None:
+        """Raises ``ValueError`` for flags that are wrong for any data."""
+        self.schema.settle(config)
 
     @abstractmethod
     def load(self, config: C, on_stage: OnStage) -> P:
@@ -173,15 +142,79 @@ class Study(ABC, Generic[C, P]):
 
     @abstractmethod
     def complete(self, config: C, problem: P) -> C:
-        """The configuration with all defaults, those that depend on the data too.
+        """Returns the configuration with all defaults, including those that depend on the data.
 
         Raises:
           ValueError: If flags do not suit the data.
         """
 
+    def complete_entries(self, config: Any, tau_plus: float, but: str = "") -> Any:
+        """Returns the configuration with the defaults of the chosen loss, encoder and method.
+
+        Args:
+          config: The configuration.
+          tau_plus: τ⁺ of a loss that takes one, if none is given.
+          but: A choice whose flags remain as they are.
+        """
+        swept = tuple(self.schema.axes(config))
+        values = self.schema.settle(config)
+        values["loss"] = complete_loss(values["loss"], tau_plus)
+        for section, choice, _ in self.schema.choices:
+            if choice != but:
+                options = filled(getattr(config, section), values[choice], swept)
+                config = replace(config, **{section: options})
+        return config
+
     @abstractmethod
+    def task(self, config: C, problem: P, phase: str, numbers: dict[str, float]) -> train.Task:
+        """Returns the task that a phase trains.
+
+        Args:
+          config: The configuration.
+          problem: The data.
+          phase: ``"search"`` or ``"final"``.
+          numbers: Values of a sweep, which replace those of the flags.
+
+        Raises:
+          ValueError: If flags contradict each other or do not suit the data.
+        """
+
+    @abstractmethod
+    def batches(self, config: C, problem: P, phase: str) -> train.ArrayBatches:
+        """Returns the examples that a phase learns from, in the memory of the host."""
+
+    @abstractmethod
+    def measure(self, config: C, problem: P, phase: str) -> Callable[..., Any] | None:
+        """Returns what a report measures, see :class:`crl_jax.train.ValidationMetrics`."""
+
+    def check_step(self, config: Any, problem: P) -> None:
+        """Traces a step at the first point of the sweep, without computing anything.
+
+        Raises:
+          ValueError: If there are too few examples for a batch, or if flags contradict each other
+            or do not suit the data.
+        """
+        axes = self.schema.axes(config)
+        phase, size = "search" if axes else "final", config.training.batch_size
+        data = self.batches(config, problem, phase).data
+        n = len(jax.tree.leaves(data)[0])
+        if n < size:
+            raise ValueError(
+                f"--batch-size must be at most the {n} {self.unit} to learn from, got {size}."
+            )
+        task = self.task(config, problem, phase, {name: v[0] for name, v in axes.items()})
+        trace_step(task, jax.tree.map(lambda leaf: leaf[:size], data))
+
+    def prepare(self, config: C, problem: P) -> C:
+        """Returns the complete configuration, checked by tracing a step."""
+        config = self.complete(config, problem)
+        self.check_step(config, problem)
+        return config
+
     def count(self, config: C, problem: P, phase: str, stage: str) -> int:
-        """How many an epoch of a phase goes through, in one of the stages."""
+        """Number of examples that an epoch of a stage of a phase visits."""
+        del stage
+        return self.batches(config, problem, phase).n
 
     def epochs(self, config: Any, stage: str) -> int:
         """The length of a stage."""
@@ -194,37 +227,75 @@ class Study(ABC, Generic[C, P]):
         return self.scores[0]
 
     @abstractmethod
-    def in_words(self, config: C) -> str:
-        """What is trained."""
+    def describe_training(self, config: C) -> str:
+        """Describes what is trained, in one line."""
 
     @abstractmethod
-    def describe(self, config: C, problem: P) -> Iterable[str]:
-        """What it is trained on, in lines."""
+    def describe_data(self, config: C, problem: P) -> Iterable[str]:
+        """Describes the data, in lines."""
 
-    @abstractmethod
     def fit(
-        self, config: C, problem: P, run: Run, checkpoints: Path,
-        on_entry: Callable[[dict[str, Any]], None],
-    ) -> Trained:  # fmt: skip
-        """One training, which goes on from its checkpoints if there are some."""
+        self, config: Any, problem: P, run: Run, checkpoints: Path, on_entry: OnLine
+    ) -> Trained:
+        """Trains; continues from the checkpoints of the run if there are any."""
+        return self.fit_stage(
+            config, run, checkpoints, on_entry,
+            task=self.task(config, problem, run.phase, run.numbers),
+            batches=self.batches(config, problem, run.phase),
+            measure=self.measure(config, problem, run.phase),
+        )  # fmt: skip
+
+    def fit_stage(
+        self, config: Any, run: Run, checkpoints: Path, on_entry: OnLine, *, task: Any,
+        batches: train.ArrayBatches, measure: Callable[..., Any] | None, stage: str = "",
+        numbers: dict[str, float] | None = None,
+    ) -> train.FitResult:  # fmt: skip
+        """Trains one stage, see :meth:`fit`.
+
+        Args:
+          config, run, checkpoints, on_entry: See :meth:`fit`.
+          task: The task.
+          batches: The examples, in the memory of the host or of the device.
+          measure: What a report measures.
+          stage: The stage.
+          numbers: Values of a sweep for the optimizer; by default those of the run.
+        """
+        options, output = config.training, config.output
+        name = "-".join([run.phase, str(run.index), *([stage] if stage else [])])
+        return train.fit(
+            task,
+            optimizer_of(options, run.numbers if numbers is None else numbers),
+            jax.tree.map(jnp.asarray, batches),
+            train.TrainConfig(options.batch_size, mesh=mesh_of(output.mesh)),
+            epochs=self.epochs(config, stage),
+            seeds=run.seed,
+            eval_every=options.eval_every,
+            hooks=[
+                *([] if measure is None else [train.ValidationMetrics(measure)]),
+                train.Checkpoint(checkpoints / f"{name}.npz", output.checkpoint_seconds),
+                train.Progress(on_entry),
+            ],
+        )
+
+    def trained(self, config: C, problem: P, run: Run, fitted: Any) -> Any:
+        """Returns what a final training learned, which is evaluated, saved and drawn."""
+        return Learned.of(self.task(config, problem, run.phase, run.numbers), fitted)
 
     @abstractmethod
-    def learned(self, config: C, problem: P, run: Run, fitted: Any) -> Any:
-        """What is judged, kept and drawn of a final training."""
-
-    @abstractmethod
-    def judge(self, config: C, problem: P, learned: Any, seed: int, on_stage: OnStage) -> Judged:
-        """Judges what one seed learned, by the test part."""
+    def evaluate(
+        self, config: C, problem: P, learned: Any, seed: int, on_stage: OnStage
+    ) -> Evaluation:
+        """Evaluates what one seed learned on the test part."""
 
     def draw_first(self, config: C, problem: P, point: dict[str, float], folder: Path) -> None:
-        """Draws what is to be seen before the training, with numbers of a sweep."""
+        """Draws what can be drawn before the training, such as views, at a point of a sweep."""
 
     @abstractmethod
-    def keep(self, learned: Any, folder: Path) -> None:
+    def save(self, learned: Any, folder: Path) -> None:
         """Writes what the first seed learned, for use."""
 
     def draw(
-        self, config: C, problem: P, learned: Any, judged: Judged, title: str, folder: Path
+        self, config: C, problem: P, learned: Any, evaluation: Evaluation, title: str, folder: Path
     ) -> None:  # fmt: skip
         """Draws what the first seed learned."""
 
@@ -239,7 +310,7 @@ def search(
     protocol = config.protocol
     # The last stage decides.
     *_, epochs = (n for stage in study.stages if (n := study.epochs(config, stage)))
-    axes = study.schema.sweep(protocol.sweep, config)
+    axes = study.schema.axes(config)
     if not axes:
         return [{}], train.Selection(0, epochs, np.nan, np.array([np.nan]), np.array([epochs]))
     grid = train.grid(axes, range(protocol.seed, protocol.seed + protocol.search_seeds))
@@ -272,7 +343,7 @@ def learn(
     protocol = config.protocol
     run = Run("final", index, protocol.seeds, protocol.seed + index, point)
     fitted = study.fit(config, problem, run, checkpoints, partial(on_entry, run))
-    return study.learned(config, problem, run, fitted)
+    return study.trained(config, problem, run, fitted)
 
 
 def summary(

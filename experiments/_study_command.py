@@ -57,7 +57,7 @@ def configure(study: Study[Any, Any], arguments: list[str]) -> tuple[Any, Path, 
     config = schema.parse(arguments, default, described)
     now: OutputOptions = config.output
     if now.resume is None:
-        name = f"{schema.command}-{study.title(config)}-{time.strftime('%Y%m%d-%H%M%S')}"
+        name = f"{schema.command}-{study.run_name(config)}-{time.strftime('%Y%m%d-%H%M%S')}"
         return config, now.out or Path("runs") / name, False
     allowed = OutputOptions(resume=now.resume, device=now.device, mesh=now.mesh)
     if config != replace(schema.kind(), output=allowed):
@@ -76,11 +76,11 @@ def _train(study: Study[Any, Any], config: Any, folder: Path, resumed: bool) -> 
     if not resumed and folder.exists():
         with rundir.claim(folder, advice):  # let go at once: whether it can be had, before a read
             pass
-    study.settle(config)
+    study.check(config)
     check_installed(config.output.log)
     with display(console) as shown:
         problem = study.load(config, shown.stage)
-    config = study.complete(config, problem)
+    config = study.prepare(config, problem)
     with rundir.occupy(folder) if resumed else rundir.claim(folder, advice):
         advise(partial(rundir.going_on, folder, study.schema.command))
         if resumed and (folder / rundir.METRICS).exists():
@@ -88,9 +88,9 @@ def _train(study: Study[Any, Any], config: Any, folder: Path, resumed: bool) -> 
             return
         if not resumed:
             rundir.create(folder, config, study.schema.command)
-        title = study.in_words(config)
+        title = study.describe_training(config)
         console.print(f"[bold]{plain(title)}[/] on {machine(mesh_of(config.output.mesh))}")
-        for line in study.describe(config, problem):
+        for line in study.describe_data(config, problem):
             console.print(line, highlight=False)
         log = open_logger(config.output.log, folder, to_json(config))
         with display(console) as shown, log as on_entry:
@@ -144,7 +144,7 @@ class _Work:
         checkpoints.mkdir(exist_ok=True)
         rundir.write_history(folder / rundir.HISTORY, self._history)
         shown.stage("drawing")
-        axes = study.schema.sweep(config.protocol.sweep, config)
+        axes = study.schema.axes(config)
         study.draw_first(config, problem, {name: v[0] for name, v in axes.items()}, folder)
         on_entry = partial(self._on_entry_of, shown)
         if axes:
@@ -157,13 +157,13 @@ class _Work:
             shown.stage("compiling and first epoch")
             point = points[choice.point]
             learned = learn(study, config, problem, point, index, checkpoints, on_entry)
-            shown.stage(f"judging seed {seed + index}")
-            judged = study.judge(config, problem, learned, seed + index, shown.stage)
-            per_seed.append(judged.metrics)
+            shown.stage(f"evaluating seed {seed + index}")
+            evaluation = study.evaluate(config, problem, learned, seed + index, shown.stage)
+            per_seed.append(evaluation.metrics)
             rundir.write_json(folder / rundir.SEEDS, per_seed)
             if first is None:
-                first = learned, judged
-                study.keep(learned, folder)
+                first = learned, evaluation
+                study.save(learned, folder)
         assert first is not None
         shown.stage("drawing")
         draw_curves(folder / rundir.CURVES, self._history, self._title, study.curves)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from matplotlib import colormaps
@@ -13,20 +13,8 @@ from ._plots import save_figure
 
 _STYLES = {"search": ":", "final": "-"}
 _MOST_CLASSES = 20
-
-
-class LabelledFeatures(Protocol):
-    """Examples with classes: ``labels [n]``, and the names of the ``classes``."""
-
-    @property
-    def labels(self) -> np.ndarray:
-        """The class of each, -1 for none."""
-        ...
-
-    @property
-    def classes(self) -> Sequence[str]:
-        """The names."""
-        ...
+_PICTURED = 1000
+"""Examples in the picture of an embedding."""
 
 
 def draw_curves(
@@ -74,23 +62,32 @@ def figure_of_curves(history: list[dict[str, Any]], title: str, words: Mapping[s
     return figure
 
 
+def pictured(n: int) -> slice:
+    """Which of ``n`` examples the picture of an embedding shows: evenly spaced ones."""
+    step = max(1, n // _PICTURED)
+    return slice(0, step * _PICTURED, step)
+
+
 def draw_embedding(
-    path: Path, features: np.ndarray, labelled: LabelledFeatures, title: str, seed: int
-) -> None:
-    """Draws features in the plane by t-SNE, in the colours of their classes; grey without one.
+    path: Path, features: np.ndarray, labels: np.ndarray, classes: Sequence[str], title: str,
+    seed: int,
+) -> None:  # fmt: skip
+    """Draws features in the plane by t-SNE, coloured by class; nothing if one is not finite.
 
     Args:
       path: The PNG, replaced atomically.
       features: ``[n, dim]``.
-      labelled: What has their labels, which give the colours.
-      title: Of the figure.
-      seed: Of t-SNE.
+      labels: Their classes, -1 for none, ``[n]``.
+      classes: The names of the classes.
+      title: Title of the figure.
+      seed: Seed of t-SNE.
     """
-    save_figure(figure_of_embedding(features, labelled, title, seed), path)
+    if np.isfinite(features).all():
+        save_figure(figure_of_embedding(features, labels, classes, title, seed), path)
 
 
 def figure_of_embedding(
-    features: np.ndarray, labelled: LabelledFeatures, title: str, seed: int
+    features: np.ndarray, labels: np.ndarray, classes: Sequence[str], title: str, seed: int
 ) -> Figure:
     """The figure of :func:`draw_embedding`."""
     from sklearn.manifold import TSNE  # takes long to import
@@ -100,13 +97,12 @@ def figure_of_embedding(
     places = TSNE(init="pca", perplexity=perplexity, random_state=seed).fit_transform(unit)
     figure = Figure(figsize=(7, 5.5), layout="constrained")
     axes = figure.subplots()
-    classes = range(len(labelled.classes))
     colours = colormaps["tab10" if len(classes) <= 10 else "tab20"]
-    for c in classes:
-        own = labelled.labels == c
-        label = labelled.classes[c] if c < _MOST_CLASSES else None
+    for c, name in enumerate(classes):
+        own = labels == c
+        label = name if c < _MOST_CLASSES else None
         axes.scatter(*places[own].T, s=6, color=colours(c % colours.N), label=label)
-    unknown = labelled.labels < 0
+    unknown = labels < 0
     if unknown.any():
         axes.scatter(*places[unknown].T, s=6, color="grey", label="no label")
     axes.set(xticks=[], yticks=[])

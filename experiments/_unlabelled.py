@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ._program import flag
-from .view_losses import settle_loss
 
 LEFT_OUT = "leave it out"
 OF_VOTES = ("neighbours", "knn_temperature")
@@ -13,7 +12,7 @@ OF_VOTES = ("neighbours", "knn_temperature")
 
 def asked_of_all(config: Any) -> dict[str, tuple[bool, str]]:
     """What any study may be asked for that needs labels, see :func:`refuse`."""
-    source = settle_loss(config.objective, ()).get("alpha_from")
+    source = config.objective.alpha_from
     return {
         "--alpha-from labels": (source == "labels", "--alpha-from views needs none"),
         "--sweep": (bool(config.protocol.sweep), f"{LEFT_OUT}: nothing decides it"),

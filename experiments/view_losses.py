@@ -3,13 +3,13 @@
 A new one is a :class:`LossEntry` and a line in :data:`LOSSES`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from crl_jax import losses, tasks, weights
 
-from ._registry import Entry, Hyperparam, declared, filled, settle, words
+from ._registry import Entry, Hyperparam, declared, settle, words
 
 ALPHA: Mapping[str, type[tasks.AlphaEstimator] | None] = {
     "given": None, "labels": tasks.AlphaFromLabels, "views": tasks.AlphaFromViews,
@@ -56,6 +56,12 @@ class LossEntry(Entry):
         """Hyper-parameters of the loss, and settings."""
         return {**self.hyperparams, **self.settings}
 
+    def check(self, values: Mapping[str, Any], given: Collection[str]) -> None:
+        """Rejects an α beside the estimate of α."""
+        source = values.get("alpha_from", "given")
+        if source != "given" and "alpha" in given:
+            raise ValueError(f"--alpha-from {source} measures what --alpha would say.")
+
 
 def _hard(neg: Any, of: Mapping[str, Any], where: Any) -> Any:
     return weights.hard_weights(neg, beta=of["beta"], temperature=of["temperature"], where=where)
@@ -96,36 +102,16 @@ LOSSES: Mapping[str, LossEntry] = {
 }
 
 
-def settle_loss(
-    options: Any, swept: tuple[str, ...], entries: Mapping[str, LossEntry] = LOSSES
-) -> dict[str, Any]:
-    """The values of the flags of the loss, which is one of ``entries``.
-
-    Raises:
-      ValueError: If one was given, or swept, that is not taken.
-    """
-    values = settle("loss", options, entries, swept)
-    source = values.get("alpha_from", "given")
-    if source != "given" and ("alpha" in swept or options.alpha is not None):
-        raise ValueError(f"--alpha-from {source} measures what --alpha would say.")
-    return values
-
-
 def share_of_classes(n_classes: int) -> float:
     """τ⁺ of classes of one size; where there are none nobody knows it."""
     return 1 / n_classes if n_classes else UNKNOWN_SHARE
 
 
-def fill_loss(
-    options: Any, values: dict[str, Any], swept: tuple[str, ...], *, tau_plus: float
-) -> Any:
-    """The options with these values, and this τ⁺ where the loss takes one and none is given."""
-    own = {
-        name: tau_plus if value is None and name == "tau_plus" else value
-        for name, value in values.items()
-        if name != "alpha" or values.get("alpha_from", "given") == "given"
-    }
-    return filled(options, own, swept)
+def complete_loss(values: Mapping[str, Any], tau_plus: float) -> dict[str, Any]:
+    """Adds this τ⁺ if the loss takes one and none is given; removes an α that is estimated."""
+    is_given = values.get("alpha_from", "given") == "given"
+    own = {name: value for name, value in values.items() if name != "alpha" or is_given}
+    return own | ({"tau_plus": tau_plus} if own.get("tau_plus", 0) is None else {})
 
 
 def parts_of_loss(

@@ -62,6 +62,11 @@ def history(folder):
     return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
 
 
+def task_of(study, config, problem, numbers=None, phase="final"):
+    """The task that a study trains, with numbers of a sweep."""
+    return study.task(config, problem, phase, numbers or {})
+
+
 class _Killed(BaseException):
     """The end of the process."""
 

@@ -116,7 +116,7 @@ def test_the_flags_of_a_run_are_taken(kind, dataset, way):
     comparison = representations.COMPARISONS[kind]
     study = STUDIES[comparison.command]()
     config, _, _ = configure(study, comparison.flags(dataset, way, Path("sets")))
-    study.settle(config)
+    study.check(config)
     assert config.source.data.startswith("sets/")
     assert comparison.metric in study.names
 

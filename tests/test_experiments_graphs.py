@@ -8,7 +8,17 @@ import jax
 import numpy as np
 import pytest
 import tyro
-from studies import commands_of, files_of, flags_of, kill, page_of, read, resume, said_of_runs
+from studies import (
+    commands_of,
+    files_of,
+    flags_of,
+    kill,
+    page_of,
+    read,
+    resume,
+    said_of_runs,
+    task_of,
+)
 
 import experiments.graphs
 from crl_jax import metrics
@@ -20,9 +30,7 @@ from experiments._study_command import configure
 from experiments.graphs import main
 from experiments.graphs._config import FLAGS, SCHEMA
 from experiments.graphs._embed import EmbedOptions
-from experiments.graphs._problem import load_problem
-from experiments.graphs._study import GraphStudy
-from experiments.graphs._training import task_of, trace_step
+from experiments.graphs._study import GraphStudy, load_problem
 from experiments.view_losses import LOSSES
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
@@ -101,14 +109,13 @@ def settled(flags):
     study = GraphStudy()
     config, _, _ = configure(study, flags)
     problem = study.load(config, lambda _: None)
-    return study.complete(config, problem), problem
+    return study.prepare(config, problem), problem
 
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_every_loss_gets_its_numbers(loss):
     config, problem = settled([*SMALL, "--loss", loss])
-    task = task_of(config, problem, {})
-    assert trace_step(config, problem, {}).shape == ()
+    task = task_of(GraphStudy(), config, problem)
     assert task.loss_fn is LOSSES[loss].loss
     assert {*task.hyperparams} == {"temperature", *LOSSES[loss].hyperparams}
     assert task.hyperparams.get("tau_plus", 1 / 3) == pytest.approx(1 / 3)  # of three classes
@@ -126,7 +133,7 @@ def test_a_further_seed_compiles_nothing(compiled, tmp_path):
 
 def test_flags_reach_the_views():
     config, problem = settled([*SMALL, "--kinds", "perturb_edges", "--add", "True"])
-    views = task_of(config, problem, {"ratio": 0.4}).augment
+    views = task_of(GraphStudy(), config, problem, {"ratio": 0.4}).augment
     assert (views.kinds, views.ratio, views.add) == (("perturb_edges",), 0.4, True)
 
 
@@ -135,7 +142,7 @@ def test_flags_reach_the_views():
     [
         (["--tau-plus", "0.1"], "--loss decoupled has no --tau-plus"),
         (["--add", "True"], "--add is for --kinds with perturb_edges"),
-        (["--batch-size", "4000"], "--batch-size must be at most the 360 graphs"),
+        (["--batch-size", "4000"], "--batch-size must be at most the 400 graphs to learn"),
         (["--given-folds", "True"], "--given-folds: simulated brings no folds"),
         (["--valid", "0.0001"], "leaves nothing to learn from, or to decide on"),
         (["--data", "nowhere"], "nowhere"),

@@ -20,6 +20,7 @@ from studies import (
     refused,
     resume,
     said_of_runs,
+    task_of,
 )
 
 import experiments.images
@@ -30,11 +31,9 @@ from experiments._study import learn
 from experiments._study_command import configure
 from experiments.images import main
 from experiments.images._config import FLAGS, SCHEMA, Config
-from experiments.images._embed import EmbedOptions
+from experiments.images._embed import EmbedOptions, load_encoder
 from experiments.images._problem import evenly, load_problem
-from experiments.images._saved import load_encoder
 from experiments.images._study import Images
-from experiments.images._training import trace_step
 from experiments.images.methods import METHODS
 from experiments.images.recipes import RECIPES
 from experiments.view_losses import LOSSES
@@ -178,7 +177,7 @@ def test_a_method_that_needs_no_labels_learns_without(method, photos):
     own = {"directclr": ["--first-features", "4"], "protonce": ["--clusters", "5"]}
     config, _, _ = configure(Images(), [*flags, *own.get(method, [])])
     problem = load_problem(config.source, lambda _: None)
-    assert Images().complete(config, problem).source.valid is None
+    assert Images().prepare(config, problem).source.valid is None
     assert (len(problem.train), len(problem.learn), len(problem.valid)) == (48, 48, 0)
 
 
@@ -229,7 +228,7 @@ def settled(flags):
     """The configuration with all defaults, and its images."""
     config, _, _ = configure(Images(), flags)
     problem = load_problem(config.source, lambda _: None)
-    return Images().complete(config, problem), problem
+    return Images().prepare(config, problem), problem
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -237,16 +236,13 @@ def test_every_method_is_trained(method):
     own = {"moco": ["--queue", "80"], "protonce": ["--queue", "80", "--clusters", "5"]}
     own["directclr"] = ["--first-features", "8"]
     config, problem = settled([*SMALL, "--method", method, *own.get(method, [])])
-    task, loss = trace_step(config, problem.train, {})
-    assert isinstance(task, tasks.TwoViewTask)
-    assert loss.shape == ()
+    assert isinstance(task_of(Images(), config, problem), tasks.TwoViewTask)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_every_loss_gets_its_numbers(loss):
     config, problem = settled([*SMALL, "--loss", loss, "--temperature", "0.2"])
-    task, value = trace_step(config, problem.train, {})
-    assert value.shape == ()
+    task = task_of(Images(), config, problem)
     assert task.loss_fn is LOSSES[loss].loss
     assert task.hyperparams["temperature"] == 0.2
     assert {*task.hyperparams} == {"temperature", *LOSSES[loss].hyperparams}

@@ -15,7 +15,17 @@ import pytest
 import tyro
 from bert import TINY, published
 from PIL import Image
-from studies import commands_of, files_of, flags_of, kill, page_of, read, resume, said_of_runs
+from studies import (
+    commands_of,
+    files_of,
+    flags_of,
+    kill,
+    page_of,
+    read,
+    resume,
+    said_of_runs,
+    task_of,
+)
 
 import experiments.pairs
 from crl_jax import models, tasks, train
@@ -23,15 +33,19 @@ from crl_jax.data import CaptionedImages, Tokens, load_captioned
 from experiments._schema import to_json
 from experiments._study import Run
 from experiments._study_command import configure
-from experiments.pairs import _judge as judging
+from experiments.pairs import _evaluate as evaluation
 from experiments.pairs import main
 from experiments.pairs._config import FLAGS, SCHEMA
-from experiments.pairs._embed import EmbedOptions
-from experiments.pairs._judge import Found, chance, judge, judge_classes, judge_retrieval
+from experiments.pairs._embed import EmbedOptions, load_towers
+from experiments.pairs._evaluate import (
+    Found,
+    chance,
+    evaluate_classes,
+    evaluate_pairs,
+    evaluate_retrieval,
+)
 from experiments.pairs._problem import Part, draw_caption
-from experiments.pairs._saved import load_towers
 from experiments.pairs._study import Pairs
-from experiments.pairs._training import examples_of, task_of, trace_step
 from experiments.pairs.losses import LOSSES
 from experiments.pairs.recipes import RECIPES
 
@@ -75,9 +89,9 @@ def settled(flags):
     """The configuration with all defaults, and its images and texts."""
     study = Pairs()
     config, _, _ = configure(study, flags)
-    study.settle(config)
+    study.check(config)
     problem = study.load(config, lambda _: None)
-    return study.complete(config, problem), problem
+    return study.prepare(config, problem), problem
 
 
 def test_a_run_leaves_what_the_page_says(finished, capsys):
@@ -169,8 +183,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(tmp_path, monkeypatch):
 @pytest.mark.parametrize("loss", LOSSES)
 def test_every_loss_gets_its_numbers(loss):
     config, problem = settled([*SMALL, "--loss", loss])
-    task, entry = task_of(config, problem, {}), LOSSES[loss]
-    assert trace_step(config, problem, {}).shape == ()
+    task, entry = task_of(Pairs(), config, problem), LOSSES[loss]
     assert task.loss_fn is entry.loss
     assert {*task.hyperparams} == {*entry.hyperparams}  # the temperature is learned
     assert task.hyperparams.get("tau_plus", 0.1) == pytest.approx(0.1, abs=0.001)  # of ten digits
@@ -184,12 +197,12 @@ def test_every_loss_gets_its_numbers(loss):
 def test_flags_reach_the_task():
     flags = "--exclude-equal True --tile 32 --crop 0.5 --flip 0.25 --length 7 --loss siglip"
     config, problem = settled([*SMALL, *flags.split(), "--learn-temperature", "False"])
-    task = task_of(config, problem, {"temperature": 0.2, "bias": -3.0})
+    task = task_of(Pairs(), config, problem, {"temperature": 0.2, "bias": -3.0})
     assert (task.exclude_equal, task.tile, task.bias) == (True, 32, -3.0)
     assert task.hyperparams == {"temperature": 0.2}
     assert (task.augment_first.scale, task.augment_first.flip_rate) == ((0.5, 1.0), 0.25)
     assert problem.train.tokens.ids.shape == (1258, 7)
-    task = task_of(config, problem, {})
+    task = task_of(Pairs(), config, problem)
     assert (task.bias, task.hyperparams["temperature"]) == (-10.0, 0.1)
 
 
@@ -197,8 +210,10 @@ def test_tiles_change_no_loss():
     losses = []
     for flags in ([], ["--tile", "30"]):
         config, problem = settled([*SMALL, "--exclude-equal", "True", *flags])
-        task = task_of(config, problem, {})
-        some = jax.tree.map(lambda leaf: jnp.asarray(leaf[:100]), examples_of(problem.train))
+        task = task_of(Pairs(), config, problem)
+        some = jax.tree.map(
+            lambda leaf: jnp.asarray(leaf[:100]), Pairs().batches(config, problem, "final").data
+        )
 
         @jax.jit
         def loss(key, task=task, some=some):
@@ -263,7 +278,7 @@ def test_recall_by_hand():
     texts = jnp.asarray([eye[0] + 0.1 * eye[1], eye[0] + 0.5 * eye[2], eye[0]])
     test = captioned([0, 1, 2], [7, 7, 8])
     learned = SimpleNamespace()
-    named, by_query = judge_retrieval(Found(learned, test, images, texts, SimpleNamespace()))  # pyright: ignore
+    named, by_query = evaluate_retrieval(Found(learned, test, images, texts, SimpleNamespace()))  # pyright: ignore
     # Texts 0 and 1 are nearest to image 0, which is right; text 2 too, and image 2 ties with 1.
     assert by_query[3:].tolist() == [1, 1, 1 / 3]
     # Image 0 has text 2 before its own, image 1 its own text 0, image 2 the wrong text 1 first.
@@ -296,25 +311,24 @@ def test_classes_are_told_by_the_texts_of_the_training_part(monkeypatch):
         own = angles[tokens.ids[:, 0]]
         return None, jnp.stack([jnp.cos(own), jnp.sin(own)], axis=1)
 
-    monkeypatch.setattr(judging, "_embedded", embedded)
+    monkeypatch.setattr(evaluation, "_embedded", embedded)
     of_images = np.array([0.4, -0.2, -0.3, 0.0])  # the border is at -0.25
     images = jnp.stack([jnp.cos(of_images), jnp.sin(of_images)], axis=1)
     test = CaptionedImages(pixels, ("x",) * 4, of_text, np.int32([5, 5, 6, -1]))
     found = Found(SimpleNamespace(), test, images, images, SimpleNamespace())  # pyright: ignore
-    assert judge_classes(found, part) == {"zero_shot": 1.0}
+    assert evaluate_classes(found, part) == {"zero_shot": 1.0}
     unknown = replace(found, test=replace(test, groups=np.int32([5, 5, 4, -1])))
-    assert judge_classes(unknown, part) == {}
+    assert evaluate_classes(unknown, part) == {}
 
 
 def test_of_photographs_nobody_knows_which_are_equal(photographs):
     flags = [*SMALL, "--data", str(photographs), "--batch-size", "16", "--loss", "bayesian"]
     config, problem = settled([*flags, "--alpha-from", "views"])
     assert config.objective.tau_plus == 0.01
-    assert trace_step(config, problem, {}).shape == ()
-    assert not isinstance(examples_of(problem.train), tasks.LabelledExamples)
+    assert not isinstance(Pairs().batches(config, problem, "final").data, tasks.LabelledExamples)
     images, texts = jnp.eye(8), jnp.eye(8)[problem.test.captioned.image_of_text]
     found = Found(SimpleNamespace(), problem.test.captioned, images, texts, problem.encoder)  # pyright: ignore
-    named, by_query = judge(found, problem, LOSSES["bayesian"])
+    named, by_query, _ = evaluate_pairs(found, problem, LOSSES["bayesian"])
     assert not {"false_negatives", "zero_shot"} & named.keys()
     assert named["chance_recall@1"] == pytest.approx(1 / 8)
     assert by_query.tolist() == [1] * (8 + len(texts))
@@ -333,7 +347,7 @@ OWN = ["--width", "4", "--text-heads", "3"]
 
 def test_a_network_of_texts_may_start_from_published_weights(weights):
     config, problem = settled([*OWN, "--length", "6", "--weights", str(weights)])
-    params, _ = task_of(config, problem, {}).init(jax.random.key(0))
+    params, _ = task_of(Pairs(), config, problem).init(jax.random.key(0))
     loaded = models.load_bert(weights, n_heads=3)
     jax.tree.map(np.testing.assert_array_equal, params["second"]["backbone"], loaded.params)
     assert problem.encoder.settings == replace(TINY, dropout=0.1)
@@ -417,17 +431,17 @@ def test_a_missing_package_is_named_with_its_command(monkeypatch, capsys):
 def test_recipes_are_configurations(name, monkeypatch):
     recipe = RECIPES[name]
     assert SCHEMA.from_json(to_json(recipe), Path("config.json")) == recipe
-    Pairs().settle(recipe)
+    Pairs().check(recipe)
     assert name.endswith(recipe.objective.loss)
 
 
 def test_views_are_of_the_library():
     config, problem = settled(SMALL)
-    task = task_of(config, problem, {})
+    task = task_of(Pairs(), config, problem)
     image = problem.train.captioned.images[0]
     view = task.augment_first(jax.random.key(0), image)
     np.testing.assert_allclose(view, task.augment_first.plain(image), atol=1e-5)
-    assert isinstance(examples_of(problem.train), tasks.LabelledExamples)
+    assert isinstance(Pairs().batches(config, problem, "final").data, tasks.LabelledExamples)
 
 
 @pytest.mark.parametrize("command", commands_of(README, "pairs"), ids=" ".join)
@@ -437,7 +451,7 @@ def test_commands_of_the_page_are_taken(command):
     elif command[:1] != ["--resume"]:
         study = Pairs()
         config, _, _ = configure(study, command)
-        study.settle(config)
+        study.check(config)
 
 
 def test_flags_of_the_page_are_all_of_them():

@@ -11,7 +11,7 @@ from PIL import Image
 from scipy import stats
 
 from crl_jax import models, train
-from experiments.images._options import ViewOptions
+from experiments.images._config import ViewOptions
 from experiments.images._problem import load_problem
 from experiments.images._study import Images
 from experiments.images.encoders import ENCODERS
@@ -122,7 +122,7 @@ def test_steps_of_a_training_are_timed(sets, monkeypatch):
     config = image_targets.small("cifar10", "simclr")
     config = replace(config, source=replace(config.source, data=str(sets / "cifar10")))
     problem = load_problem(config.source, lambda _: None)
-    config = Images().complete(config, problem)
+    config = Images().prepare(config, problem)
     batch = config.training.batch_size
     steps = -(-min(len(problem.train), 2 * batch) // batch)
     start, step = image_cost.measure(config, problem)

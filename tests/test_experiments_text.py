@@ -25,6 +25,7 @@ from studies import (
     refused,
     resume,
     said_of_runs,
+    task_of,
 )
 
 import experiments.text
@@ -38,21 +39,10 @@ from experiments._study_command import configure
 from experiments._truth import some_of
 from experiments.text import main
 from experiments.text._config import FLAGS, SCHEMA
-from experiments.text._embed import EmbedOptions
-from experiments.text._judge import TextLearned, _scores, correlation
+from experiments.text._embed import EmbedOptions, load_encoder
+from experiments.text._evaluate import Stages, TextLearned, _scores, correlation, measure_dropout
 from experiments.text._problem import Pairs, drawn
-from experiments.text._reports import of_dropout
-from experiments.text._saved import load_encoder
-from experiments.text._study import TextStudy
-from experiments.text._training import (
-    FINE_TUNING,
-    PRE_TRAINING,
-    Trained,
-    fit,
-    start_of,
-    task_of,
-    trace_step,
-)
+from experiments.text._study import FINE_TUNING, PRE_TRAINING, TextStudy, _start_of
 from experiments.text.losses import LOSSES
 from experiments.text.methods import METHODS
 from experiments.text.recipes import RECIPES
@@ -94,7 +84,7 @@ def settled(files, *flags):
     study = TextStudy()
     config, _, _ = configure(study, [*SMALL, "--data", str(files), *flags])
     problem = study.load(config, lambda _: None)
-    return study.complete(config, problem), problem
+    return study.prepare(config, problem), problem
 
 
 @pytest.fixture(scope="module")
@@ -113,8 +103,8 @@ def test_negatives_count_alike_unless_told_otherwise(files):
     for flags, beta in (([], 0.5), (["--beta", "0.9"], 0.9)):
         config, problem = settled(files, "--loss", "bayesian", *flags)
         assert config.objective.beta == beta
-        assert f"beta={beta}" in TextStudy().in_words(config)
-        task = task_of(config, problem, "final", {})
+        assert f"beta={beta}" in TextStudy().describe_training(config)
+        task = task_of(TextStudy(), config, problem)
         assert task.hyperparams["beta"] == beta
 
 
@@ -146,18 +136,18 @@ def test_a_text_is_judged_by_its_class(files, tmp_path):
     """Also the kept features: without fine-tuning those of both stages are one."""
     config, problem = settled(files, "--fine-tune-epochs", "0")
     study, run = TextStudy(), Run("final", 0, 1, 0, {})
-    learned = study.learned(
-        config, problem, run, fit(config, problem, run, tmp_path, lambda _: None)
+    learned = study.trained(
+        config, problem, run, study.fit(config, problem, run, tmp_path, lambda _: None)
     )
-    judged = study.judge(config, problem, learned, 0, lambda _: None)
+    found = study.evaluate(config, problem, learned, 0, lambda _: None)
     predicted = np.asarray(learned.predicted(0))
     labels = np.arange(30) % 3
     want = precision_recall_fscore_support(labels, predicted, average="macro", zero_division=0)
-    got = [judged.metrics[name] for name in ("precision", "recall", "f1")]
+    got = [found.metrics[name] for name in ("precision", "recall", "f1")]
     np.testing.assert_allclose(got, want[:3], rtol=1e-6)
-    np.testing.assert_array_equal(judged.cases, predicted == labels)
-    assert judged.metrics["accuracy"] == pytest.approx(np.mean(predicted == labels))
-    study.keep(learned, tmp_path)
+    np.testing.assert_array_equal(found.cases, predicted == labels)
+    assert found.metrics["accuracy"] == pytest.approx(np.mean(predicted == labels))
+    study.save(learned, tmp_path)
     with np.load(tmp_path / "features.npz") as stored:
         np.testing.assert_array_equal(stored["features"], stored["before"])
         np.testing.assert_array_equal(stored["labels"], labels)
@@ -187,11 +177,11 @@ def test_a_kept_encoder_needs_no_published_weights(files, tmp_path):
     own += ["--weights", str(tmp_path / "weights"), "--data", str(files), "--method", "none"]
     config, _, _ = configure(study, own)
     problem = study.load(config, lambda _: None)
-    config = study.complete(config, problem)
-    learned = TextLearned.of(problem, Trained(None, start_of(config, problem, 0, None), None, []))
+    config = study.prepare(config, problem)
+    learned = TextLearned.of(problem, Stages(None, _start_of(config, problem, 0, None), None, []))
     want = learned.before.features(problem.test.places)
     rundir.create(tmp_path, config, SCHEMA.command)
-    study.keep(learned, tmp_path)
+    study.save(learned, tmp_path)
     shutil.rmtree(tmp_path / "weights")
     np.testing.assert_allclose(load_encoder(tmp_path).features(texts_of(files)), want, atol=1e-5)
 
@@ -284,8 +274,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(stage, whole, tmp_path, monkeypat
 @pytest.mark.parametrize("method", ["triplets", "dropout"])
 def test_every_loss_gets_its_numbers(method, loss, files):
     config, problem = settled(files, "--method", method, "--loss", loss)
-    task = task_of(config, problem, "final", {})
-    assert trace_step(config, problem, "final", {}).shape == ()
+    task = task_of(TextStudy(), config, problem)
     assert task.loss_fn is LOSSES[loss].loss
     assert {*task.hyperparams} == {"temperature", *LOSSES[loss].hyperparams}
     assert task.hyperparams["temperature"] == {"triplets": 0.07, "dropout": 0.05}[method]
@@ -302,11 +291,11 @@ def test_all_methods_start_from_the_same_encoder(files):
         for method in METHODS:
             config, _, _ = configure(study, [*own, "--data", str(files), "--method", method])
             problem = study.load(config, lambda _: None)
-            config = study.complete(config, problem)
+            config = study.prepare(config, problem)
             if method == "none":
-                starts.append(start_of(config, problem, 3, None)[0])
+                starts.append(_start_of(config, problem, 3, None)[0])
             else:
-                begun = task_of(config, problem, "final", {}).init(jax.random.key(3))[0]
+                begun = task_of(TextStudy(), config, problem).init(jax.random.key(3))[0]
                 starts.append(begun["backbone"])
         for other in starts[1:]:
             jax.tree.map(np.testing.assert_array_equal, starts[0], other)
@@ -327,11 +316,11 @@ def test_what_was_pre_trained_is_fine_tuned(files, tmp_path, monkeypatch):
     monkeypatch.setattr(tasks, "Classification", look)
     config, problem = settled(files)
     config = replace(config, training=replace(config.training, fine_tune_lr=1e-9))
-    trained = fit(config, problem, Run("final", 0, 1, 0, {}), tmp_path, lambda _: None)
+    trained = TextStudy().fit(config, problem, Run("final", 0, 1, 0, {}), tmp_path, lambda _: None)
     ((params, _),) = seen
     assert trained.contrast is not None
     jax.tree.map(np.testing.assert_array_equal, params, trained.contrast.params["backbone"])
-    begun = task_of(config, problem, "final", {}).init(jax.random.key(0))[0]["backbone"]
+    begun = task_of(TextStudy(), config, problem).init(jax.random.key(0))[0]["backbone"]
     assert not np.array_equal(params["token_embedding"], begun["token_embedding"])
     learned = TextLearned.of(problem, trained)  # fine-tuned at a rate of next to nothing
     np.testing.assert_allclose(learned.features, learned.features_before, atol=1e-5)
@@ -362,7 +351,7 @@ def test_pairs_are_ranked_by_their_cosines():
 def test_weights_are_judged_as_pre_training_scores(files):
     """Of triplets: the negatives of a text of another class are all true ones but for others'."""
     config, problem = settled(files, "--loss", "hard")
-    task = task_of(config, problem, "final", {})
+    task = task_of(TextStudy(), config, problem)
     test = problem.test.take(some_of(len(problem.test)))
     task = replace(task, pool=tasks.ClassPool.from_labels(test.data))
     given = task.init(jax.random.key(0))
@@ -372,7 +361,7 @@ def test_weights_are_judged_as_pre_training_scores(files):
     assert not np.any(np.asarray(scores.where)[:, :30][own])
     assert not np.any(np.asarray(is_true)[:, :30][own])  # the positive is of the class
     assert np.all(np.asarray(is_true)[:, 30:][own])  # the own negative is not
-    views = task_of(settled(files, "--method", "dropout")[0], problem, "final", {})
+    views = task_of(TextStudy(), settled(files, "--method", "dropout")[0], problem)
     scores, is_true = _scores(
         views,
         *views.init(jax.random.key(0)),
@@ -392,7 +381,7 @@ def test_draws_have_every_class_and_only_those_have_labels(files):
     assert {*labels[places]} == {0, 1, 2}
     config, problem = settled(files, "--n-train", "40", "--n-labels", "8", "--batch-size", "4")
     assert (len(problem.train), len(problem.train.labelled)) == (40, 8)
-    pool = task_of(config, problem, "final", {}).pool
+    pool = task_of(TextStudy(), config, problem).pool
     assert {*np.asarray(pool.data)} == {*problem.train.labelled.places}
     learned = {*problem.learn.places} | {*problem.valid.places}
     assert learned == {*problem.train.places}
@@ -462,10 +451,10 @@ def test_texts_without_labels(plain, tmp_path, capsys):
 def test_two_dropouts_of_a_text_are_compared(rate, size, plain):
     """Without dropout they are one; uniformity is that of the features of texts as they are."""
     config, problem = settled(plain.parent, "--dropout", rate)
-    task = task_of(config, problem, "final", {})
+    task = task_of(TextStudy(), config, problem)
     places = jnp.arange(size, dtype=jnp.int32) % 20
     given = task.init(jax.random.key(0))
-    alignment, uniformity = of_dropout(task, *given, places)
+    alignment, uniformity = measure_dropout(task, *given, places)
     assert (float(alignment) < 1e-6) == (rate == "0")
     z = np.asarray(Learned(task, *given).features(places), np.float64)
     z /= np.linalg.norm(z, axis=1, keepdims=True)
@@ -512,7 +501,7 @@ def test_labels_may_be_left_unread(files):
         (["--method", "none", "--lr", "1"], "--method none has no --lr"),
         (["--fine-tune-epochs", "0", "--sweep", "fine_tune_lr=1"], "has no --fine-tune-lr"),
         (["--method", "none", "--fine-tune-epochs", "0"], "trains nothing"),
-        (["--batch-size", "4000"], "--batch-size must be at most the 60 texts that pre-training"),
+        (["--batch-size", "4000"], "--batch-size must be at most the 60 texts to learn from"),
         (["--n-train", "99"], "--n-train must be at most 60, got 99"),
         (["--n-train", "9", "--n-labels", "10"], "--n-labels must be at most 9, got 10"),
         (["--heads", "3"], "--heads must divide --width, 4, got 3"),

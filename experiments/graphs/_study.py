@@ -1,32 +1,28 @@
-"""What ``python -m experiments.graphs`` trains and judges, see :mod:`experiments._study`."""
+"""What ``python -m experiments.graphs`` trains and evaluates, see :mod:`experiments._study`."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
-from crl_jax import metrics, tasks, train
+from crl_jax import augment, data, metrics, models, tasks, train
 
 from .. import _truth as truth
-from .._knn import knn_among
+from .._knn import BANK, Voters, knn_among, train_knn, valid_knn
 from .._learned import Learned
-from .._registry import filled, settle
+from .._mesh import mesh_of
+from .._registry import settle
 from .._rundir import write_arrays
-from .._study import Judged, OnStage, Run, Study, fit_run
+from .._study import Evaluation, OnStage, Study
 from .._truth import judge_weights
-from ..view_losses import LOSSES, fill_loss, in_words, settle_loss
-from . import _training as training
-from ._config import FLAGS, SCHEMA, Config, anchor
-from ._problem import Problem, load_problem
-from ._saved import save_encoder
-from .encoders import ENCODERS
+from ..view_losses import LOSSES, in_words, parts_of_loss
+from ._config import FLAGS, SCHEMA, Config, DataOptions, anchor
+from ._embed import save_encoder
+from .encoders import ENCODERS, make_backbone
 
 EMBEDDING, FEATURES = "embedding.png", "features.npz"
-_PICTURED = 1000
-"""Graphs in the picture of the embedding."""
 _DESCRIPTION = """Learn representations of graphs without labels, by contrasting two views of each
 (GraphCL), and judge them by labels: by a cross-validated support vector machine.
 
@@ -35,14 +31,6 @@ _DESCRIPTION = """Learn representations of graphs without labels, by contrasting
   {program} embed --run DIR --data MUTAG      features of graphs
       (embed --help for more)
 """
-
-
-class _Classes:
-    """Labels and names of classes, of some graphs."""
-
-    def __init__(self, problem: Problem, places: np.ndarray):
-        self.labels, self.classes = problem.labels(places), problem.graphs.classes
-
 
 NAMES = {
     "svm": "accuracy, support vector machine",
@@ -61,6 +49,52 @@ _CURVES = {
 }
 
 
+@dataclass(frozen=True)
+class Problem:
+    """The graphs of a run. Examples are places among them.
+
+    Attributes:
+      graphs: All of them. The scored model learns from all, without their labels.
+      arrays: The same on the device.
+      learn: Places of those that the search learns from.
+      valid: Places of those that it is decided on.
+    """
+
+    graphs: data.Graphs
+    arrays: models.GraphArrays
+    learn: np.ndarray
+    valid: np.ndarray
+
+    @property
+    def all(self) -> np.ndarray:
+        """Places of all graphs."""
+        return np.arange(len(self.graphs), dtype=np.int32)
+
+    def labels(self, places: np.ndarray) -> np.ndarray:
+        """The classes of the graphs at these places."""
+        return self.graphs.labels[places]
+
+
+def load_problem(options: DataOptions, on_stage: OnStage) -> Problem:
+    """Reads the graphs and draws what is asked for.
+
+    Raises:
+      ValueError: If there are too few graphs for a validation part.
+      DataError: If they cannot be read.
+    """
+    on_stage("reading the graphs")
+    graphs = data.load_graphs(options.data, features=options.features)
+    order = np.random.default_rng(options.split_seed).permutation(len(graphs)).astype(np.int32)
+    n_valid = round(options.valid * len(graphs))
+    if not 0 < n_valid < len(graphs):
+        raise ValueError(
+            f"--valid {options.valid:g} of {len(graphs)} graphs leaves nothing to learn from, or "
+            "to decide on."
+        )
+    learn, valid = np.sort(order[n_valid:]), np.sort(order[:n_valid])
+    return Problem(graphs, models.GraphArrays.from_graphs(graphs), learn, valid)
+
+
 class GraphStudy(Study[Config, Problem]):
     """Representations of graphs, learned from two views of each."""
 
@@ -68,46 +102,51 @@ class GraphStudy(Study[Config, Problem]):
     unit, scores, score = "graphs", ("valid_knn", "train_knn"), "kNN"
     names, curves = NAMES, _CURVES
 
-    def title(self, config: Config) -> str:
-        """See :meth:`Study.title`."""
-        return config.objective.loss
-
-    def settle(self, config: Config) -> None:
-        """See :meth:`Study.settle`."""
-        _settle(config)
-
     def load(self, config: Config, on_stage: OnStage) -> Problem:
         """See :meth:`Study.load`."""
         return load_problem(config.source, on_stage)
 
     def complete(self, config: Config, problem: Problem) -> Config:
         """See :meth:`Study.complete`."""
-        swept = tuple(SCHEMA.sweep(config.protocol.sweep, config))
-        of_loss, of_encoder = _settle(config)
-        n_classes = len(problem.graphs.classes)
-        config = replace(
-            anchor(config),
-            objective=fill_loss(config.objective, of_loss, swept, tau_plus=1 / n_classes),
-            encoding=filled(config.encoding, of_encoder, swept),
-        )
-        if len(problem.learn) < config.training.batch_size:
-            raise ValueError(
-                f"--batch-size must be at most the {len(problem.learn)} graphs that the search "
-                f"learns from, got {config.training.batch_size}."
-            )
         if config.protocol.given_folds and problem.graphs.folds is None:
             raise ValueError(f"--given-folds: {config.source.data} brings no folds.")
-        axes = SCHEMA.sweep(config.protocol.sweep, config)
-        training.trace_step(config, problem, {name: v[0] for name, v in axes.items()})
-        return config
+        return self.complete_entries(anchor(config), tau_plus=1 / len(problem.graphs.classes))
 
-    def count(self, config: Config, problem: Problem, phase: str, stage: str) -> int:
-        """See :meth:`Study.count`."""
-        return len(problem.learn if phase == "search" else problem.all)
+    def task(
+        self, config: Config, problem: Problem, phase: str, numbers: dict[str, float]
+    ) -> tasks.SimCLR:
+        """See :meth:`Study.task`."""
+        options, mesh = config.training, mesh_of(config.output.mesh)
+        hyperparams, alpha = parts_of_loss(config.objective, options.temperature, numbers)
+        backbone = make_backbone(config.encoding, problem.graphs.features.shape[1])
+        head = models.Projection(options.head, norm=False)
+        views = augment.GraphAugmentation(
+            problem.arrays,
+            config.views.kinds,
+            numbers.get("ratio", config.views.ratio),
+            config.views.add,
+            n_packs=1 if mesh is None else mesh.size,
+        )
+        return tasks.SimCLR(
+            models.Network(models.BackboneWithHead(backbone, head)), views, hyperparams,
+            LOSSES[config.objective.loss].loss, alpha=alpha,
+        )  # fmt: skip
 
-    def in_words(self, config: Config) -> str:
-        """See :meth:`Study.in_words`."""
-        swept = tuple(SCHEMA.sweep(config.protocol.sweep, config))
+    def batches(self, config: Config, problem: Problem, phase: str) -> train.ArrayBatches:
+        """See :meth:`Study.batches`."""
+        places = problem.learn if phase == "search" else problem.all
+        return train.ArrayBatches(tasks.LabelledExamples(places, problem.labels(places)))
+
+    def measure(self, config: Config, problem: Problem, phase: str) -> Any:
+        """Accuracy of nearest neighbours, see :func:`valid_knn` and :func:`train_knn`."""
+        if phase == "search":
+            bank = _voters(config, problem, problem.learn[:BANK])
+            return valid_knn(bank, problem.valid, problem.labels(problem.valid))
+        return train_knn(_voters(config, problem, problem.all[:BANK]))
+
+    def describe_training(self, config: Config) -> str:
+        """See :meth:`Study.describe_training`."""
+        swept = tuple(SCHEMA.axes(config))
         said = [in_words(config.objective, swept)]
         if "temperature" not in swept:
             said.append(f"temperature={config.training.temperature:g}")
@@ -115,8 +154,8 @@ class GraphStudy(Study[Config, Problem]):
         said.append(f"{config.encoding.encoder} of {own['n_layers']} layers, width {own['width']}")
         return ", ".join(said)
 
-    def describe(self, config: Config, problem: Problem) -> Iterable[str]:
-        """See :meth:`Study.describe`."""
+    def describe_data(self, config: Config, problem: Problem) -> Iterable[str]:
+        """See :meth:`Study.describe_data`."""
         graphs, views = problem.graphs, config.views
         yield (
             f"{len(graphs):,} graphs of {graphs.n_nodes.mean():.1f} nodes and "
@@ -125,29 +164,9 @@ class GraphStudy(Study[Config, Problem]):
         )
         yield f"views: {', '.join(views.kinds)}, ratio {views.ratio:g}"
 
-    def fit(
-        self, config: Config, problem: Problem, run: Run, checkpoints: Path,
-        on_entry: Callable[[dict[str, Any]], None],
-    ) -> train.FitResult:  # fmt: skip
-        """See :meth:`Study.fit`."""
-        places = problem.learn if run.phase == "search" else problem.all
-        labels = jnp.asarray(problem.labels(places))
-        return fit_run(
-            training.task_of(config, problem, run.numbers),
-            tasks.LabelledExamples(jnp.asarray(places), labels),
-            training.accuracy(config, problem, run.phase),
-            config, run, checkpoints, on_entry,
-        )  # fmt: skip
-
-    def learned(
-        self, config: Config, problem: Problem, run: Run, fitted: train.FitResult
-    ) -> Learned:
-        """See :meth:`Study.learned`."""
-        return Learned.of(training.task_of(config, problem, run.numbers), fitted)
-
-    def judge(
+    def evaluate(
         self, config: Config, problem: Problem, learned: Learned, seed: int, on_stage: OnStage
-    ) -> Judged:
+    ) -> Evaluation:
         """Metrics of the features, and of the weights of the loss.
 
         After a sweep, the graphs that decided it are left out.
@@ -162,43 +181,38 @@ class GraphStudy(Study[Config, Problem]):
             features, labels, kernel=protocol.kernel, seed=seed,
             folds=folds[places] if protocol.given_folds and folds is not None else protocol.folds,
         )  # fmt: skip
-        on_stage(f"judging seed {seed}: neighbours and views")
-        of_knn = knn_among(training.voters(config, problem, places), features)
+        on_stage(f"evaluating seed {seed}: neighbours and views")
+        of_knn = knn_among(_voters(config, problem, places), features)
         found = {"svm": svm.accuracy, "knn": of_knn, **learned.of_views(places, seed)}
         shown = None
         entry = LOSSES[config.objective.loss]
         if entry.weigh is not None:
             truth = judge_weights(entry, learned, places, labels, seed)
             found, shown = {**found, **truth.metrics}, truth.calibration
-        return Judged({n: float(value) for n, value in found.items()}, svm.accuracies, shown)
+        return Evaluation({n: float(value) for n, value in found.items()}, svm.accuracies, shown)
 
-    def keep(self, learned: Learned, folder: Path) -> None:
+    def save(self, learned: Learned, folder: Path) -> None:
         """The encoder, and features of all graphs."""
         save_encoder(folder, learned)
         places = np.arange(learned.task.augment.graphs.n, dtype=np.int32)
         write_arrays(folder / FEATURES, features=np.asarray(learned.features(places)))
 
     def draw(
-        self, config: Config, problem: Problem, learned: Learned, judged: Judged, title: str,
-        folder: Path,
+        self, config: Config, problem: Problem, learned: Learned, evaluation: Evaluation,
+        title: str, folder: Path,
     ) -> None:  # fmt: skip
         """Graphs in the plane."""
-        from .._study_plots import draw_embedding  # Matplotlib takes long to import
+        from .._study_plots import draw_embedding, pictured  # Matplotlib takes long to import
 
-        every = max(1, len(problem.all) // _PICTURED)
-        places = problem.all[::every][:_PICTURED]
-        features = np.asarray(learned.features(places))
-        if np.isfinite(features).all():
-            title, seed = f"{title}: graphs by t-SNE", config.protocol.seed
-            draw_embedding(folder / EMBEDDING, features, _Classes(problem, places), title, seed)
+        places = problem.all[pictured(len(problem.all))]
+        draw_embedding(
+            folder / EMBEDDING, np.asarray(learned.features(places)), problem.labels(places),
+            problem.graphs.classes, f"{title}: graphs by t-SNE", config.protocol.seed,
+        )  # fmt: skip
 
 
-def _settle(config: Config) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The values of the flags of loss and encoder.
-
-    Raises:
-      ValueError: If one was given, or swept, that is not taken.
-    """
-    swept = tuple(SCHEMA.sweep(config.protocol.sweep, config))
-    of_loss = settle_loss(config.objective, swept)
-    return of_loss, settle("encoder", config.encoding, ENCODERS, swept)
+def _voters(config: Config, problem: Problem, places: np.ndarray) -> Voters:
+    """Returns the graphs at these places, which vote as the flags say."""
+    n_classes, protocol = len(problem.graphs.classes), config.protocol
+    labels, temperature = problem.labels(places), protocol.knn_temperature
+    return Voters(places, labels, n_classes, protocol.neighbours, temperature)

@@ -1,4 +1,4 @@
-"""Features of images by the encoder of a run: ``python -m experiments.images embed``."""
+"""The encoder of a run on images: saved, loaded, and used by the command ``embed``."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,12 +8,14 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 
-from crl_jax import data
+from crl_jax import data, models
 
+from .. import _encoder_file as file
 from .._encoder_file import write_features
 from .._program import program
-from ._options import _DATA
-from ._saved import load_encoder
+from ._config import _DATA, SCHEMA, Config
+from ._views import make_views
+from .encoders import make_backbone
 
 _DESCRIPTION = """Features of images, before the projection head, by the encoder of a run.
 
@@ -83,3 +85,33 @@ def of_parts(
         "part": np.repeat(list(parts), [len(part) for part in parts.values()]),
         **({"names": np.concatenate(names)} if len(names) == len(parts) else {}),
     }
+
+
+class Encoder(file.TrainedNetwork[Config]):
+    """Encoder of images that a run trained."""
+
+    @property
+    def n_channels(self) -> int:
+        """Channels of the images that it takes."""
+        return channels_of(self.config)
+
+    def features(self, images: np.ndarray) -> np.ndarray:
+        """Features of images ``[n, height, width, channels]``, uint8."""
+        return file.encode(self.network, self.variables, images, make_views(self.config.views))
+
+
+def channels_of(config: Any) -> int:
+    """Channels of the images that a run learned from: it has a mean of each."""
+    return len(config.views.mean)
+
+
+def load_encoder(folder: Path) -> Encoder:
+    """What a run learned.
+
+    Raises:
+      ValueError: If there is no trained encoder in ``folder``, or it is damaged.
+    """
+    kept = file.open_encoder(folder, SCHEMA)
+    config = kept.config
+    network = models.Network(make_backbone(config.encoding, channels_of(config)))
+    return Encoder(config, network, kept.variables(network.init))

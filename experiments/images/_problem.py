@@ -8,7 +8,7 @@ import numpy as np
 
 from crl_jax import data
 
-from ._options import DataOptions
+from ._config import DataOptions
 
 _VALID = 0.1
 
@@ -28,6 +28,10 @@ class Problem:
     test: data.Images
     learn: data.Images
     valid: data.Images
+
+    def part(self, phase: str) -> data.Images:
+        """What a phase learns from."""
+        return self.learn if phase == "search" else self.train
 
     @property
     def labelled(self) -> data.Images:

@@ -1,35 +1,35 @@
-"""What ``python -m experiments.images`` trains and judges, see :mod:`experiments._study`."""
+"""What ``python -m experiments.images`` trains and evaluates, see :mod:`experiments._study`."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from crl_jax import train
+from crl_jax import tasks, train
 
 from .. import _truth as truth
 from .._encoder_file import save_backbone
-from .._learned import Learned
-from .._registry import filled, settle
-from .._study import Judged, OnStage, Run, Study, fit_run
+from .._knn import BANK, Voters, train_knn, valid_knn
+from .._learned import Learned, measured_of_views
+from .._registry import settle
+from .._study import Evaluation, OnStage, Study
 from .._truth import judge_weights
-from ..view_losses import LOSSES, fill_loss, settle_loss, share_of_classes
+from .._unlabelled import LEFT_OUT, OF_VOTES, asked_beside, asked_of_all, refuse
+from ..view_losses import LOSSES, parts_of_loss, share_of_classes
 from ..view_losses import in_words as loss_in_words
-from . import _training as training
 from ._config import FLAGS, SCHEMA, Config, anchor
-from ._judge import judge
-from ._problem import Problem, labelled, load_problem
-from ._unlabelled import refuse_labels
-from ._views import in_words, settle_views
-from .encoders import ENCODERS
-from .methods import METHODS
+from ._evaluate import evaluate_features
+from ._problem import Problem, evenly, labelled, load_problem
+from ._views import in_words, make_views, settle_views
+from .encoders import ENCODERS, make_backbone
+from .methods import METHODS, Parts
 from .recipes import RECIPES
 
 VIEWS, EMBEDDING, POSTERIOR = "views.png", "embedding.png", "posterior.png"
-_PICTURED = 1000
-"""Test images in the picture of the embedding."""
+_VIEWED = 1000
+"""Images whose views are compared in reports."""
 _DESCRIPTION = """Learn representations of images without labels, and judge them by labels, if there
 are some: by a linear classifier on them, and by the vote of the nearest images.
 
@@ -70,13 +70,17 @@ class Images(Study[Config, Problem]):
     unit, scores, score = "images", ("valid_knn", "train_knn"), "kNN"
     names, curves = NAMES, _CURVES
 
-    def title(self, config: Config) -> str:
-        """See :meth:`Study.title`."""
+    def run_name(self, config: Config) -> str:
+        """See :meth:`Study.run_name`."""
         return f"{config.method.method}-{config.objective.loss}"
 
-    def settle(self, config: Config) -> None:
-        """See :meth:`Study.settle`."""
-        _settle(config)
+    def check(self, config: Config) -> None:
+        """See :meth:`Study.check`."""
+        name, swept = config.method.method, SCHEMA.axes(config)
+        given = config.training.temperature != Config().training.temperature
+        if not METHODS[name].takes_temperature and ("temperature" in swept or given):
+            raise ValueError(f"--method {name} has no --temperature.")
+        super().check(config)
 
     def load(self, config: Config, on_stage: OnStage) -> Problem:
         """See :meth:`Study.load`."""
@@ -84,38 +88,58 @@ class Images(Study[Config, Problem]):
 
     def complete(self, config: Config, problem: Problem) -> Config:
         """See :meth:`Study.complete`."""
-        swept = tuple(SCHEMA.sweep(config.protocol.sweep, config))
-        of_method, of_loss, of_encoder = _settle(config)
         n_classes = len(problem.train.classes)
         if not n_classes:
-            refuse_labels(config)
+            _refuse_labels(config)
         config = anchor(config)
         config = replace(
             config,
             source=replace(config.source, labels=n_classes > 0),
             views=settle_views(config.views, problem.train.images),
-            method=filled(config.method, of_method, swept),
-            objective=fill_loss(
-                config.objective, of_loss, swept, tau_plus=share_of_classes(n_classes)
-            ),
-            encoding=filled(config.encoding, of_encoder, swept),
         )
-        if len(problem.learn) < config.training.batch_size:
-            raise ValueError(
-                f"--batch-size must be at most the {len(problem.learn)} images that the search "
-                f"learns from, got {config.training.batch_size}."
-            )
-        axes = SCHEMA.sweep(config.protocol.sweep, config)
-        training.trace_step(config, problem.train, {name: v[0] for name, v in axes.items()})
-        return config
+        return self.complete_entries(config, tau_plus=share_of_classes(n_classes))
 
-    def count(self, config: Config, problem: Problem, phase: str, stage: str) -> int:
-        """See :meth:`Study.count`."""
-        return len(problem.learn if phase == "search" else problem.train)
+    def task(self, config: Config, problem: Problem, phase: str, numbers: dict[str, float]) -> Any:
+        """See :meth:`Study.task`."""
+        chosen, options = METHODS[config.method.method], config.training
+        part = problem.part(phase)
+        hyperparams, alpha = parts_of_loss(config.objective, options.temperature, numbers)
+        backbone = make_backbone(config.encoding, part.images.shape[-1])
+        parts = Parts(
+            backbone, backbone.n_features, options.head, make_views(config.views),
+            LOSSES[config.objective.loss].loss, hyperparams, alpha, part,
+        )  # fmt: skip
+        return chosen.make(parts, **settle("method", config.method, METHODS, tuple(numbers)))
 
-    def in_words(self, config: Config) -> str:
-        """See :meth:`Study.in_words`."""
-        method, swept = METHODS[config.method.method], SCHEMA.sweep(config.protocol.sweep, config)
+    def batches(self, config: Config, problem: Problem, phase: str) -> train.ArrayBatches:
+        """Images, with labels if there are classes."""
+        part = problem.part(phase)
+        examples = tasks.LabelledExamples(part.images, part.labels)
+        return train.ArrayBatches(examples if part.classes else part.images)
+
+    def measure(self, config: Config, problem: Problem, phase: str) -> Any:
+        """Accuracy of nearest neighbours, see :func:`valid_knn` and :func:`train_knn`.
+
+        Without labels see :func:`measured_of_views`, of training images.
+        """
+        protocol = config.protocol
+        rng = np.random.default_rng(protocol.seed)
+        if not problem.train.classes:
+            some = rng.permutation(len(problem.train))[:_VIEWED]
+            return measured_of_views(problem.train.images[np.sort(some)], protocol.seed)
+        part = labelled(problem.part(phase))
+        bank = part.take(evenly(part.labels, min(BANK, len(part)), rng))
+        voters = Voters(
+            bank.images, bank.labels, len(bank.classes), protocol.neighbours,
+            protocol.knn_temperature,
+        )  # fmt: skip
+        if phase == "search":
+            return valid_knn(voters, problem.valid.images, problem.valid.labels)
+        return train_knn(voters)
+
+    def describe_training(self, config: Config) -> str:
+        """See :meth:`Study.describe_training`."""
+        method, swept = METHODS[config.method.method], SCHEMA.axes(config)
         said = [config.method.method]
         if method.takes_loss:
             said.append(loss_in_words(config.objective, tuple(swept)))
@@ -126,8 +150,8 @@ class Images(Study[Config, Problem]):
         said.append(f"{config.encoding.encoder}{width}")
         return ", ".join(said)
 
-    def describe(self, config: Config, problem: Problem) -> Iterable[str]:
-        """See :meth:`Study.describe`."""
+    def describe_data(self, config: Config, problem: Problem) -> Iterable[str]:
+        """See :meth:`Study.describe_data`."""
         height, width, channels = problem.train.images.shape[1:]
         unlabelled, n_classes = int(np.sum(problem.train.labels < 0)), len(problem.train.classes)
         of_which = f" ({unlabelled:,} without a label)" if n_classes and unlabelled else ""
@@ -138,83 +162,60 @@ class Images(Study[Config, Problem]):
         )
         yield in_words(config.views)
 
-    def fit(
-        self, config: Config, problem: Problem, run: Run, checkpoints: Path,
-        on_entry: Callable[[dict[str, Any]], None],
-    ) -> train.FitResult:  # fmt: skip
-        """See :meth:`Study.fit`."""
-        part = problem.learn if run.phase == "search" else problem.train
-        return fit_run(
-            training.task_of(config, part, run.numbers),
-            training.examples_of(part),
-            training.measured(config, problem, run.phase),
-            config, run, checkpoints, on_entry,
-        )  # fmt: skip
-
-    def learned(
-        self, config: Config, problem: Problem, run: Run, fitted: train.FitResult
-    ) -> Learned:
-        """See :meth:`Study.learned`."""
-        task = training.task_of(config, problem.train, run.numbers)
-        return Learned.of(task, fitted)
-
-    def judge(
+    def evaluate(
         self, config: Config, problem: Problem, learned: Learned, seed: int, on_stage: OnStage
-    ) -> Judged:
-        """Metrics of the features, and of the weights of the loss; its calibration is shown."""
-        found = judge(config.protocol, problem.labelled, problem.test, learned, seed)
+    ) -> Evaluation:
+        """Metrics of the features, and of the weights of the loss; its calibration is drawn."""
+        found = evaluate_features(config.protocol, problem.labelled, problem.test, learned, seed)
         entry = LOSSES[config.objective.loss]
         weighs = entry.weigh is not None and METHODS[config.method.method].takes_loss
         if not weighs or not problem.train.classes:
-            return Judged(*found)
+            return found
         known = labelled(problem.test)
         truth = judge_weights(entry, learned, known.images, known.labels, seed)
-        return Judged(found.metrics | truth.metrics, found.right, truth.calibration)
+        return Evaluation(found.metrics | truth.metrics, found.cases, truth.calibration)
 
     def draw_first(
         self, config: Config, problem: Problem, point: dict[str, float], folder: Path
     ) -> None:
-        """Views as they are made."""
+        """Views of training images."""
         from ._plots import draw_views  # Matplotlib takes long to import
 
-        task = training.task_of(config, problem.train, point)
-        draw_views(folder / VIEWS, task.augment, problem.train, config.protocol.seed)
+        augment = make_views(config.views)
+        draw_views(folder / VIEWS, augment, problem.train, config.protocol.seed)
 
-    def keep(self, learned: Learned, folder: Path) -> None:
-        """See :meth:`Study.keep`."""
+    def save(self, learned: Learned, folder: Path) -> None:
+        """See :meth:`Study.save`."""
         save_backbone(folder, learned)
 
     def draw(
-        self, config: Config, problem: Problem, learned: Learned, judged: Judged, title: str,
-        folder: Path,
+        self, config: Config, problem: Problem, learned: Learned, evaluation: Evaluation,
+        title: str, folder: Path,
     ) -> None:  # fmt: skip
         """The calibration, if there is one, and test images in the plane."""
-        from .._study_plots import draw_embedding
+        from .._study_plots import draw_embedding, pictured
         from ._plots import draw_posterior
 
-        if judged.shown is not None:
-            draw_posterior(folder / POSTERIOR, judged.shown, title)
-        pictured = problem.test.take(slice(_PICTURED))
-        features = np.asarray(learned.features(pictured.images))
-        if np.isfinite(features).all():
-            title, seed = f"{title}: test images by t-SNE", config.protocol.seed
-            draw_embedding(folder / EMBEDDING, features, pictured, title, seed)
+        if evaluation.shown is not None:
+            draw_posterior(folder / POSTERIOR, evaluation.shown, title)
+        some = problem.test.take(pictured(len(problem.test)))
+        draw_embedding(
+            folder / EMBEDDING, np.asarray(learned.features(some.images)), some.labels,
+            some.classes, f"{title}: test images by t-SNE", config.protocol.seed,
+        )  # fmt: skip
 
 
-def _settle(config: Config) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """The values of the flags of method, loss and encoder.
+def _refuse_labels(config: Config) -> None:
+    """Refuses what needs labels, in a configuration whose images have none.
 
     Raises:
-      ValueError: If one was given, or swept, that is not taken.
+      ValueError: If a flag asks for something of the kind.
     """
-    swept = tuple(SCHEMA.sweep(config.protocol.sweep, config))
-    method = METHODS[config.method.method]
-    if not method.takes_temperature and (
-        "temperature" in swept or config.training.temperature != Config().training.temperature
-    ):
-        raise ValueError(f"--method {config.method.method} has no --temperature.")
-    return (
-        settle("method", config.method, METHODS, swept),
-        settle_loss(config.objective, swept),
-        settle("encoder", config.encoding, ENCODERS, swept),
-    )
+    method, source = config.method.method, config.source
+    asked = {
+        f"--method {method}": (METHODS[method].needs_labels, "other methods need none"),
+        "--valid": (source.valid is not None, LEFT_OUT),
+        **asked_of_all(config),
+        **asked_beside(config.protocol, (*OF_VOTES, "probe", "probe_epochs")),
+    }
+    refuse(asked, f"the images of {source.data}")

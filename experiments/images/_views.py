@@ -7,7 +7,7 @@ import numpy as np
 from crl_jax import augment
 
 from .._program import flag
-from ._options import ViewOptions
+from ._config import ViewOptions
 
 
 def settle_views(options: ViewOptions, images: np.ndarray) -> ViewOptions:

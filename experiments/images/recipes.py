@@ -17,8 +17,15 @@ and a step takes about half the time.
 
 from typing import Any
 
-from ._config import Config, EncoderOptions, LossOptions
-from ._options import DataOptions, ProtocolOptions, TrainOptions, ViewOptions
+from ._config import (
+    Config,
+    DataOptions,
+    EncoderOptions,
+    LossOptions,
+    ProtocolOptions,
+    TrainOptions,
+    ViewOptions,
+)
 
 LOSSES = {"simclr": "info_nce", "dcl": "debiased", "hcl": "hard", "bcl": "bayesian"}
 """The names of the published methods, and of their losses."""

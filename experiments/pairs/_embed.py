@@ -1,17 +1,26 @@
-"""Images or texts in the space of a run: ``python -m experiments.pairs embed``."""
+"""The two networks of a run: saved, loaded, and used by the command ``embed``."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import tyro
 
-from crl_jax import data
+from crl_jax import data, losses, models
 
-from .._encoder_file import write_features
+from .. import _bert
+from .._encoder_file import encode, open_encoder, write_features
 from .._program import program
-from .._text_file import read_lines
-from ..images._embed import check_channels, of_parts
-from ._saved import load_towers
+from .._text_file import open_texts, read_lines, save_text_encoder
+from ..images._embed import channels_of, check_channels, of_parts
+from ..images._views import make_views
+from ..images.encoders import make_backbone
+from ._config import SCHEMA, Config
+from ._evaluate import Found
 
 _DESCRIPTION = """Images or texts in the space that a run learned, as vectors of length 1: what
 belongs together is near.
@@ -55,3 +64,84 @@ def main(arguments: list[str]) -> None:
     split = data.load_images(source, size=towers.image_size, labelled=options.labels)
     check_channels(f"--images {source}", split, towers.n_channels, options.run)
     write_features(options.out, "images", **of_parts(split, towers.images))
+
+
+def networks_of(
+    config: Config, n_channels: int, settings: models.BERT
+) -> tuple[models.Network, models.Network]:
+    """The networks of images and of texts, each with its way into the space."""
+    to_space = models.Projection((config.training.dim,), norm=False, last_bias=False)
+    images = make_backbone(config.encoding, n_channels)
+    return (
+        models.Network(models.BackboneWithHead(images, to_space)),
+        models.Network(models.BackboneWithHead(settings, to_space)),
+    )
+
+
+_HALVES = ("first", "second")
+
+
+@dataclass(frozen=True)
+class SavedTowers:
+    """What a run learned: images and texts in one space, embedded with length 1.
+
+    Attributes:
+      config: Its configuration.
+      takes: What cuts texts.
+      networks: Of images, and of texts.
+      variables: Their parameters, and their other variables, by ``first`` and ``second``.
+    """
+
+    config: Config
+    takes: _bert.Encoder
+    networks: tuple[models.Network, models.Network]
+    variables: tuple[Any, Any]
+
+    @property
+    def n_channels(self) -> int:
+        """Channels of the images that it takes."""
+        return channels_of(self.config)
+
+    @property
+    def image_size(self) -> int | None:
+        """Pixels a side that images are brought to."""
+        return self.config.source.image_size or self.config.views.judged_size
+
+    def images(self, images: np.ndarray) -> np.ndarray:
+        """Embeddings ``[n, dim]`` of images ``[n, height, width, channels]``, uint8."""
+        return self._embed("first", images, make_views(self.config.views))
+
+    def texts(self, texts: Sequence[str]) -> np.ndarray:
+        """Embeddings ``[n, dim]`` of texts."""
+        return self._embed("second", self.takes.words.encode(texts, self.takes.length))
+
+    def _embed(self, half: str, examples: Any, augment: Any = None) -> np.ndarray:
+        network = self.networks[_HALVES.index(half)]
+        params, rest = (variables[half] for variables in self.variables)
+        embedded = encode(network, (params, rest), examples, augment)
+        return np.asarray(losses.normalize(jnp.asarray(embedded)))
+
+
+def save_towers(folder: Path, found: Found) -> None:
+    """Writes both networks with their way into the space, and the vocabulary."""
+    learned = found.learned
+    both = learned.task.network_variables(learned.params, learned.model_state)
+    save_text_encoder(folder, found.encoder, *both)
+
+
+def load_towers(folder: Path) -> SavedTowers:
+    """What a run learned.
+
+    Raises:
+      ValueError: If there are no trained networks in ``folder``, or they are damaged.
+    """
+    kept = open_encoder(folder, SCHEMA)
+    config = kept.config
+    takes = open_texts(kept, config.text.lowercase, config.text.length)
+    networks = networks_of(config, channels_of(config), takes.settings)
+
+    def init(key: jax.Array) -> tuple[Any, Any]:
+        params, rest = zip(*(network.init(key) for network in networks))
+        return dict(zip(_HALVES, params)), dict(zip(_HALVES, rest))
+
+    return SavedTowers(config, takes, networks, kept.variables(init))

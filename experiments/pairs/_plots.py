@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from .._plots import save_figure
-from ._judge import Found
+from ._evaluate import Found
 
 _TEXTS, _IMAGES = 6, 8
 _WIDTH = 26

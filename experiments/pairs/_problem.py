@@ -14,7 +14,7 @@ from crl_jax.data import CaptionedImages, Tokens, load_captioned
 from .._bert import Encoder, load_encoder
 from .._flags import spoken
 from .._study import OnStage
-from ._options import DataOptions, TextOptions
+from ._config import DataOptions, TextOptions
 
 Leaf = Array | np.ndarray
 

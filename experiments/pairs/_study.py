@@ -1,6 +1,6 @@
-"""What ``python -m experiments.pairs`` trains and judges, see :mod:`experiments._study`."""
+"""What ``python -m experiments.pairs`` trains and evaluates, see :mod:`experiments._study`."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,26 +9,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from crl_jax import train
+from crl_jax import tasks, train
 
 from .. import _truth as truth
-from .._bert import layers
-from .._learned import Learned
-from .._registry import filled, settle
+from .._bert import Encoder, layers, settled
+from .._registry import settle
 from .._rundir import write_arrays
-from .._study import Judged, OnStage, Run, Study, fit_run
+from .._study import Evaluation, OnStage, Run, Study
 from ..images import _views as views
+from ..images._views import make_views
 from ..images.encoders import ENCODERS
-from ..view_losses import UNKNOWN_SHARE, fill_loss, in_words
-from . import _training as training
-from ._config import FLAGS, SCHEMA, Config, anchor
-from ._judge import KS, Found, judge
-from ._problem import Problem, load_problem
-from ._saved import save_towers
-from ._settled import as_loaded, refuse_groups, settled_entries, settled_text, settled_training
+from ..view_losses import UNKNOWN_SHARE, in_words, parts_of_loss
+from ._config import FLAGS, SCHEMA, TEXT, Config, TextOptions, TrainOptions, anchor
+from ._embed import networks_of, save_towers
+from ._evaluate import KS, Found, evaluate_pairs, measure_recall
+from ._problem import Problem, draw_caption, load_problem
 from .losses import LOSSES
 from .recipes import RECIPES
 
+_TEXT_LAYERS = 2
+"""Of an encoder of texts from scratch."""
 EMBEDDINGS, RETRIEVAL = "embeddings.npz", "retrieval.png"
 _DESCRIPTION = """Learn to find images by texts and texts by images, with two networks and a
 contrastive loss (CLIP, SigLIP), and judge them by what they find among images and texts that
@@ -79,53 +79,71 @@ class Pairs(Study[Config, Problem]):
     unit, scores, score = "images", ("valid_recall@10", "valid_recall@1"), "recall@10"
     names, curves = NAMES, _CURVES
 
-    def title(self, config: Config) -> str:
-        """See :meth:`Study.title`."""
-        return config.objective.loss
-
-    def settle(self, config: Config) -> None:
-        """See :meth:`Study.settle`."""
-        settled_entries(config)
-        settled_training(config.training, config.objective.loss)
+    def check(self, config: Config) -> None:
+        """See :meth:`Study.check`."""
+        super().check(config)
+        _settled_training(config.training, config.objective.loss)
 
     def load(self, config: Config, on_stage: OnStage) -> Problem:
         """See :meth:`Study.load`."""
-        return load_problem(config.source, settled_text(config.text), on_stage)
+        return load_problem(config.source, _settled_text(config.text), on_stage)
 
     def complete(self, config: Config, problem: Problem) -> Config:
         """See :meth:`Study.complete`."""
-        swept = tuple(SCHEMA.sweep(config.protocol.sweep, config))
-        of_loss, of_encoder = settled_entries(config)
         share = problem.equal_share
-        tau_plus = UNKNOWN_SHARE if share is None else share
         anchored = anchor(config)
         config = replace(
             anchored,
             views=views.settle_views(config.views, problem.train.captioned.images),
-            objective=fill_loss(config.objective, of_loss, swept, tau_plus=tau_plus),
-            encoding=filled(config.encoding, of_encoder, swept),
-            text=as_loaded(anchored.text, problem.encoder),
-            training=settled_training(config.training, config.objective.loss),
+            text=_as_loaded(anchored.text, problem.encoder),
+            training=_settled_training(config.training, config.objective.loss),
         )
         if not problem.grouped:
-            refuse_groups(config)
-        n = len(problem.train.captioned)
-        if n < config.training.batch_size:
-            raise ValueError(
-                f"--batch-size must be at most the {n} images of the training part, "
-                f"got {config.training.batch_size}."
-            )
-        axes = SCHEMA.sweep(config.protocol.sweep, config)
-        training.trace_step(config, problem, {name: v[0] for name, v in axes.items()})
-        return config
+            _refuse_groups(config)
+        return self.complete_entries(config, tau_plus=UNKNOWN_SHARE if share is None else share)
 
-    def count(self, config: Config, problem: Problem, phase: str, stage: str) -> int:
-        """See :meth:`Study.count`."""
-        return len(problem.train.captioned)
+    def task(
+        self, config: Config, problem: Problem, phase: str, numbers: dict[str, float]
+    ) -> tasks.CLIP:
+        """See :meth:`Study.task`."""
+        options, encoder = config.training, problem.encoder
+        entry = LOSSES[config.objective.loss]
+        assert options.temperature is not None
+        hyperparams, alpha = parts_of_loss(config.objective, options.temperature, numbers, LOSSES)
+        learned: dict[str, Any] = {}
+        if options.learn_temperature:
+            learned["temperature"] = hyperparams.pop("temperature")
+            learned["min_temperature"] = options.least_temperature
+        if "bias" in entry.settings:
+            values = settle("loss", config.objective, LOSSES, tuple(numbers)) | numbers
+            learned["bias"] = values["bias"]
+        given = None if encoder.params is None else {"second": {"backbone": encoder.params}}
+        n_channels = problem.train.captioned.images.shape[-1]
+        return tasks.CLIP(
+            *networks_of(config, n_channels, encoder.settings),
+            loss_fn=entry.loss, hyperparams=hyperparams, alpha=alpha, pretrained=given,
+            augment_first=make_views(config.views), augment_second=draw_caption,
+            exclude_equal=options.exclude_equal, tile=options.tile, **learned,
+        )  # fmt: skip
 
-    def in_words(self, config: Config) -> str:
-        """See :meth:`Study.in_words`."""
-        swept = tuple(SCHEMA.sweep(config.protocol.sweep, config))
+    def batches(self, config: Config, problem: Problem, phase: str) -> train.ArrayBatches:
+        """Images with their captions; labelled, if it is known which are equal."""
+        part = problem.train
+        pairs, groups = (part.captioned.images, part.captions), part.captioned.groups
+        return train.ArrayBatches(
+            pairs if groups is None else tasks.LabelledExamples(pairs, groups)
+        )
+
+    def measure(self, config: Config, problem: Problem, phase: str) -> Any:
+        """Measures ``valid_recall@10`` and ``valid_recall@1``, means of both directions."""
+        part = problem.valid
+        relevant = part.captioned.image_groups, part.captioned.text_groups
+        arrays: Any = part.captioned.images, part.tokens, relevant
+        return jax.tree_util.Partial(measure_recall, *jax.tree.map(jnp.asarray, arrays))
+
+    def describe_training(self, config: Config) -> str:
+        """See :meth:`Study.describe_training`."""
+        swept = tuple(SCHEMA.axes(config))
         said = [in_words(config.objective, swept, LOSSES)]
         if "temperature" not in swept:
             kept = "from " if config.training.learn_temperature else ""
@@ -140,8 +158,8 @@ class Pairs(Study[Config, Problem]):
             said.append(f"BERT of {Path(text.weights).name}")
         return ", ".join(said)
 
-    def describe(self, config: Config, problem: Problem) -> Iterable[str]:
-        """See :meth:`Study.describe`."""
+    def describe_data(self, config: Config, problem: Problem) -> Iterable[str]:
+        """See :meth:`Study.describe_data`."""
         parts = problem.train.captioned, problem.valid.captioned, problem.test.captioned
         height, width, channels = parts[0].images.shape[1:]
         images, texts = (
@@ -162,30 +180,17 @@ class Pairs(Study[Config, Problem]):
             yield f"{share:.2%} of the pairs of training images are equal, by their groups"
         yield views.in_words(config.views)
 
-    def fit(
-        self, config: Config, problem: Problem, run: Run, checkpoints: Path,
-        on_entry: Callable[[dict[str, Any]], None],
-    ) -> train.FitResult:  # fmt: skip
-        """See :meth:`Study.fit`."""
-        return fit_run(
-            training.task_of(config, problem, run.numbers),
-            jax.tree.map(jnp.asarray, training.examples_of(problem.train)),
-            training.recall_on(problem.valid),
-            config, run, checkpoints, on_entry,
-        )  # fmt: skip
+    def trained(self, config: Config, problem: Problem, run: Run, fitted: train.FitResult) -> Found:
+        """See :meth:`Study.trained`."""
+        return Found.of(super().trained(config, problem, run, fitted), problem)
 
-    def learned(self, config: Config, problem: Problem, run: Run, fitted: train.FitResult) -> Found:
-        """See :meth:`Study.learned`."""
-        task = training.task_of(config, problem, run.numbers)
-        return Found.of(Learned.of(task, fitted), problem)
-
-    def judge(
+    def evaluate(
         self, config: Config, problem: Problem, learned: Found, seed: int, on_stage: OnStage
-    ) -> Judged:
-        """What images and texts find; the cases are reciprocal ranks."""
-        return Judged(*judge(learned, problem, LOSSES[config.objective.loss]))
+    ) -> Evaluation:
+        """Retrieval; the cases are reciprocal ranks."""
+        return evaluate_pairs(learned, problem, LOSSES[config.objective.loss])
 
-    def keep(self, learned: Found, folder: Path) -> None:
+    def save(self, learned: Found, folder: Path) -> None:
         """Both networks; embeddings of the test part, and which image and text belong together."""
         save_towers(folder, learned)
         test = learned.test
@@ -197,10 +202,62 @@ class Pairs(Study[Config, Problem]):
         )  # fmt: skip
 
     def draw(
-        self, config: Config, problem: Problem, learned: Found, judged: Judged, title: str,
-        folder: Path,
+        self, config: Config, problem: Problem, learned: Found, evaluation: Evaluation,
+        title: str, folder: Path,
     ) -> None:  # fmt: skip
         """What some texts find."""
         from ._plots import draw_retrieval  # Matplotlib takes long to import
 
         draw_retrieval(folder / RETRIEVAL, learned, title)
+
+
+def _settled_text(options: TextOptions) -> TextOptions:
+    """The flags with what other commands leave out in another way."""
+    if options.weights is not None or options.text_n_layers is not None:
+        return options
+    return replace(options, text_n_layers=_TEXT_LAYERS)
+
+
+def _as_loaded(options: TextOptions, encoder: Encoder) -> TextOptions:
+    """The flags with what was left out, as it is."""
+    found = settled(_settled_text(options).bert, encoder)
+    lowercase = found.pop("lowercase")
+    own = {TEXT + name: value for name, value in found.items()}
+    return replace(options, length=encoder.length, lowercase=lowercase, **own)
+
+
+def _settled_training(options: TrainOptions, loss: str) -> TrainOptions:
+    """The flags with what was left out, which depends on the loss.
+
+    Raises:
+      ValueError: If the temperature starts below where it stops falling.
+    """
+    entry = LOSSES[loss]
+    if options.temperature is None:
+        options = replace(options, temperature=entry.temperature)
+    if not options.learn_temperature:
+        return options
+    if options.least_temperature is None:
+        options = replace(options, least_temperature=entry.least_temperature)
+    start, least = options.temperature, options.least_temperature
+    assert start is not None
+    assert least is not None
+    if start < least:
+        raise ValueError(
+            f"--temperature must start from --least-temperature {least:g} or above, got {start:g}."
+        )
+    return options
+
+
+def _refuse_groups(config: Any) -> None:
+    """Refuses what needs to know which images are equal."""
+    said = {
+        "--alpha-from labels": config.objective.alpha_from == "labels",
+        "--exclude-equal True": config.training.exclude_equal,
+    }
+    for flag, is_given in said.items():
+        if is_given:
+            raise ValueError(
+                f"{flag} needs to know which images are equal, and {config.source.data} does not "
+                "tell."
+            )

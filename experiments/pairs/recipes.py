@@ -11,8 +11,15 @@ equal, and it is given.
 
 from typing import Any
 
-from ._config import Config, EncoderOptions, LossOptions
-from ._options import DataOptions, TextOptions, TrainOptions, ViewOptions
+from ._config import (
+    Config,
+    DataOptions,
+    EncoderOptions,
+    LossOptions,
+    TextOptions,
+    TrainOptions,
+    ViewOptions,
+)
 
 LOSSES = ("clip", "siglip", "debiased", "hard", "bayesian")
 """Those that are compared."""

@@ -183,7 +183,7 @@ class ImageTarget(Reproduction):
                 if line.config.source not in problems:
                     problems[line.config.source] = load_problem(line.config.source, console.print)
                 problem = problems[line.config.source]
-                config = Images().complete(line.config, problem)
+                config = Images().prepare(line.config, problem)
                 training = Training(dataset + apart, line.label, config, problem)
                 trainings.append((line, training))
             planned.append((apart, trainings))

@@ -14,11 +14,10 @@ from crl_jax import __version__
 from .._locks import hold
 from .._rundir import write_json
 from .._schema import to_json
-from .._study import Judged, OnEntry, Run, learn
+from .._study import Evaluation, OnEntry, Run, learn
 from ..images._config import Config
 from ..images._problem import Problem
 from ..images._study import Images
-from ..images._training import trace_step
 from .outcomes import Outcome
 
 # Of a stored outcome; another one is not read.
@@ -29,7 +28,7 @@ _SECTIONS = ("views", "method", "objective", "encoding", "training", "protocol")
 def run_once(
     label: str, config: Config, problem: Problem, folder: Path, on_entry: OnEntry
 ) -> Outcome:
-    """Trains and judges all seeds of a configuration, or reads what that came to before.
+    """Trains and evaluates all seeds of a configuration, or reads its stored outcome.
 
     Args:
       label: Names the outcome.
@@ -53,12 +52,13 @@ def run_once(
 
         checkpoints = path.with_suffix("")
         checkpoints.mkdir(exist_ok=True)
-        study, first, judged = Images(), config.protocol.seed, []
+        study, first, evaluations = Images(), config.protocol.seed, []
         for index in range(config.protocol.seeds):
             learned = learn(study, config, problem, {}, index, checkpoints, see)
-            judged.append(study.judge(config, problem, learned, first + index, lambda _: None))
-        right = np.mean([of.cases for of in judged], axis=0)
-        outcome = Outcome(label, _with_seconds(judged, history), right.tolist(), history, {})
+            found = study.evaluate(config, problem, learned, first + index, lambda _: None)
+            evaluations.append(found)
+        right = np.mean([of.cases for of in evaluations], axis=0)
+        outcome = Outcome(label, _with_seconds(evaluations, history), right.tolist(), history, {})
         write_json(path, dataclasses.asdict(outcome))
         for left in checkpoints.iterdir():
             left.unlink()
@@ -66,10 +66,12 @@ def run_once(
         return outcome
 
 
-def _with_seconds(judged: list[Judged], history: list[dict[str, Any]]) -> list[dict[str, float]]:
+def _with_seconds(
+    evaluations: list[Evaluation], history: list[dict[str, Any]]
+) -> list[dict[str, float]]:
     """The metrics of each seed, with the seconds of an epoch after the first report."""
     found = []
-    for index, of in enumerate(judged):
+    for index, of in enumerate(evaluations):
         own = [entry for entry in history if entry["run"] == index]
         first, last = own[0], own[-1]
         epochs = last["epoch"] - first["epoch"]
@@ -80,7 +82,7 @@ def _with_seconds(judged: list[Judged], history: list[dict[str, Any]]) -> list[d
 
 def path_of(config: Config, problem: Problem, folder: Path) -> Path:
     """The file of an outcome, by all that it depends on."""
-    task, _ = trace_step(config, problem.train, {})
+    task = Images().task(config, problem, "final", {})
     stored, images = to_json(config), (problem.train, problem.test)
     knows = [
         __version__, _FORM, {name: stored[name] for name in _SECTIONS},

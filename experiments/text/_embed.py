@@ -1,20 +1,22 @@
-"""Features of texts by the encoder of a run: ``python -m experiments.text embed``."""
+"""The encoder of a run on texts: saved, loaded, and used by the command ``embed``."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import tyro
 
-from crl_jax import data
+from crl_jax import data, models
 
-from .._encoder_file import write_features
+from .. import _bert
+from .._encoder_file import encode, open_encoder, write_features
 from .._program import program
-from .._text_file import read_lines
-from ._options import _DATA, DataOptions
+from .._text_file import open_texts, read_lines, save_text_encoder
+from ._config import _DATA, SCHEMA, Config, DataOptions
+from ._evaluate import TextLearned
 from ._problem import column_of
-from ._saved import load_encoder
 
 _DESCRIPTION = """Features of texts by the encoder of a run: as fine-tuning left it, or pre-training
 where there was no fine-tuning.
@@ -75,3 +77,41 @@ def _check(options: EmbedOptions) -> None:
     for flag, value in (("--text-col", options.text_col), ("--label-col", options.label_col)):
         if value is not None and options.data is None:
             raise ValueError(f"{flag} {value} is a column of --data; give that, too.")
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """What a run learned, for texts.
+
+    Attributes:
+      config: Its configuration.
+      takes: What cuts texts, and the settings of the network.
+      variables: Parameters of the network, and its other variables.
+    """
+
+    config: Config
+    takes: _bert.Encoder
+    variables: tuple[Any, Any]
+
+    def features(self, texts: Sequence[str]) -> np.ndarray:
+        """Features ``[n, width]``, float32."""
+        tokens = self.takes.words.encode(texts, self.takes.length)
+        return encode(models.Network(self.takes.settings), self.variables, tokens)
+
+
+def save_encoder(folder: Path, learned: TextLearned) -> None:
+    """Writes the encoder as the last stage left it, without a head, and its vocabulary."""
+    after = learned.after
+    save_text_encoder(folder, learned.problem.encoder, after.params, after.model_state)
+
+
+def load_encoder(folder: Path) -> Encoder:
+    """What a run learned.
+
+    Raises:
+      ValueError: If there is no trained encoder in ``folder``, or it is damaged.
+    """
+    kept = open_encoder(folder, SCHEMA)
+    config = kept.config
+    takes = open_texts(kept, config.encoding.lowercase, config.source.length)
+    return Encoder(config, takes, kept.variables(models.Network(takes.settings).init))

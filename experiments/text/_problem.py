@@ -12,7 +12,7 @@ from crl_jax import data, tasks
 
 from .._bert import BertOptions, Encoder, load_encoder
 from .._study import OnStage
-from ._options import DataOptions
+from ._config import DataOptions
 
 _VALID = 0.1
 
@@ -109,6 +109,10 @@ class Problem:
     valid: Part
     pairs: Pairs | None
     n_cut: int
+
+    def part(self, phase: str) -> Part:
+        """What a phase learns from."""
+        return self.learn if phase == "search" else self.train
 
 
 def load_problem(options: DataOptions, encoding: BertOptions, on_stage: OnStage) -> Problem:

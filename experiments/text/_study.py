@@ -1,32 +1,43 @@
-"""What ``python -m experiments.text`` trains and judges, see :mod:`experiments._study`."""
+"""What ``python -m experiments.text`` trains and evaluates, see :mod:`experiments._study`."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
+
+from crl_jax import models, tasks, train
 
 from .. import _truth as truth
 from .._bert import layers, settled
+from .._learned import Learned
 from .._registry import filled, settle
 from .._rundir import write_arrays
-from .._study import Judged, OnStage, Run, Study
-from ..view_losses import fill_loss, in_words, settle_loss, share_of_classes
-from . import _training as training
+from .._study import Evaluation, OnLine, OnStage, Run, Study
+from .._unlabelled import LEFT_OUT, OF_VOTES, asked_beside, asked_of_all, refuse
+from ..view_losses import in_words, parts_of_loss, share_of_classes
 from ._config import FLAGS, SCHEMA, Config, anchor
-from ._judge import TextLearned, judge, judge_weights
+from ._embed import save_encoder
+from ._evaluate import (
+    Stages,
+    TextLearned,
+    evaluate_texts,
+    evaluate_weights,
+    measure_accuracy,
+    measure_features,
+)
 from ._problem import Problem, load_problem
-from ._reports import part_of
-from ._saved import save_encoder
-from ._unlabelled import refuse_labels
 from .losses import LOSSES
-from .methods import METHODS
+from .methods import METHODS, Parts
 from .recipes import RECIPES
 
 EMBEDDING, FEATURES = "embedding.png", "features.npz"
-_PICTURED = 1000
-"""Test texts in the picture of the embedding."""
+PRE_TRAINING, FINE_TUNING = "pre-training", "fine-tuning"
+_OF_FINE_TUNING = {"loss": "fine_tune_loss", "accuracy": "train_accuracy"}
+"""Names in the history, where those of the task would stand for two things."""
 _RATE, _RATE_OF_WEIGHTS = 1e-3, 5e-5
 _DESCRIPTION = """Pre-train an encoder of texts by contrast, with pairs of one class or without
 labels (SimCSE), fine-tune it, and judge it by a test part.
@@ -74,16 +85,12 @@ class TextStudy(Study[Config, Problem]):
     schema, flags, recipes, description = SCHEMA, FLAGS, RECIPES, _DESCRIPTION
     unit, scores, score = "texts", ("valid_accuracy", "valid_knn", "train_knn"), "accuracy"
     names, curves = NAMES, _CURVES
-    stages = (training.PRE_TRAINING, training.FINE_TUNING)
+    stages = (PRE_TRAINING, FINE_TUNING)
 
-    def title(self, config: Config) -> str:
-        """See :meth:`Study.title`."""
+    def run_name(self, config: Config) -> str:
+        """See :meth:`Study.run_name`."""
         method = config.method.method
-        return f"{method}-{config.objective.loss}" if METHODS[method].make else method
-
-    def settle(self, config: Config) -> None:
-        """See :meth:`Study.settle`."""
-        _settle(config)
+        return f"{method}-{config.objective.loss}" if _pretrains(config) else method
 
     def load(self, config: Config, on_stage: OnStage) -> Problem:
         """See :meth:`Study.load`."""
@@ -91,63 +98,79 @@ class TextStudy(Study[Config, Problem]):
 
     def complete(self, config: Config, problem: Problem) -> Config:
         """See :meth:`Study.complete`."""
-        axes = SCHEMA.sweep(config.protocol.sweep, config)
-        swept = tuple(axes)
-        of_method, of_loss = _settle(config)
-        pretrains = METHODS[config.method.method].make is not None
+        axes, n_classes = SCHEMA.axes(config), len(problem.train.classes)
         config = replace(
             anchor(config),
             encoding=replace(config.encoding, **settled(config.encoding, problem.encoder)),
-            method=filled(config.method, of_method, swept),
-            training=filled(config.training, _rates(config, problem), swept),
+            training=filled(config.training, _rates(config, problem), tuple(axes)),
         )
-        if not problem.train.classes:
-            refuse_labels(config)
+        if not n_classes:
+            _refuse_labels(config)
         if axes and (not len(problem.valid) or len(np.unique(problem.learn.labelled.labels)) < 2):
             raise ValueError(
                 "--valid leaves nothing to decide a --sweep on, or less than two classes to learn "
                 "from."
             )
-        if not pretrains:
-            return config
-        n_classes = len(problem.train.classes)
-        config = replace(
-            config,
-            objective=fill_loss(
-                config.objective, of_loss, swept, tau_plus=share_of_classes(n_classes)
-            ),
-        )
-        phase = "search" if axes else "final"
-        n = len(training.pre_trained_on(config, problem, phase))
-        if n < config.training.batch_size:
-            raise ValueError(
-                f"--batch-size must be at most the {n} texts that pre-training learns from, "
-                f"got {config.training.batch_size}."
-            )
-        training.trace_step(config, problem, phase, {name: v[0] for name, v in axes.items()})
-        return config
+        but = "" if _pretrains(config) else "loss"
+        return self.complete_entries(config, share_of_classes(n_classes), but)
+
+    def task(self, config: Config, problem: Problem, phase: str, numbers: dict[str, float]) -> Any:
+        """The task of pre-training."""
+        method = METHODS[config.method.method]
+        assert method.make is not None
+        values: dict[str, Any] = settle("method", config.method, METHODS, tuple(numbers)) | numbers
+        hyperparams, alpha = parts_of_loss(config.objective, values["temperature"], numbers, LOSSES)
+        loss = {
+            "hyperparams": hyperparams, "loss_fn": LOSSES[config.objective.loss].loss,
+            "alpha": alpha,
+        }  # fmt: skip
+        params, labelled = problem.encoder.params, problem.part(phase).labelled.data
+        pretrained = None if params is None else {"backbone": params}
+        network = _with_head(config, problem)
+        return method.make(Parts(network, problem.table, labelled, loss, pretrained))
+
+    def batches(self, config: Config, problem: Problem, phase: str) -> train.ArrayBatches:
+        """The texts of pre-training, each once in an epoch or sampled."""
+        part = problem.part(phase)
+        if METHODS[config.method.method].needs_labels:
+            part = part.labelled
+        # Of texts that have no classes nothing is said in the history by labels.
+        examples = part.data if part.classes else part.places
+        draws = settle("method", config.method, METHODS).get("draws")
+        if draws is None:
+            return train.ArrayBatches(examples)
+        return tasks.ResampledBatches(examples, n_draws=draws)
+
+    def measure(self, config: Config, problem: Problem, phase: str) -> Any:
+        """What reports of pre-training measure."""
+        return measure_features(config, problem, phase)
+
+    def check_step(self, config: Config, problem: Problem) -> None:
+        """See :meth:`Study.check_step`; of pre-training."""
+        if _pretrains(config):
+            super().check_step(config, problem)
 
     def count(self, config: Config, problem: Problem, phase: str, stage: str) -> int:
         """See :meth:`Study.count`."""
-        if stage == training.FINE_TUNING:
-            return len(part_of(problem, phase).labelled)
-        return training.batches_of(config, problem, phase).n
+        if stage == FINE_TUNING:
+            return len(problem.part(phase).labelled)
+        return self.batches(config, problem, phase).n
 
     def epochs(self, config: Config, stage: str) -> int:
         """See :meth:`Study.epochs`."""
         of = config.training
-        return of.fine_tune_epochs if stage == training.FINE_TUNING else of.epochs
+        return of.fine_tune_epochs if stage == FINE_TUNING else of.epochs
 
     def decided_by(self, config: Config) -> str:
         """See :meth:`Study.decided_by`."""
         return "valid_accuracy" if config.training.fine_tune_epochs else "valid_knn"
 
-    def in_words(self, config: Config) -> str:
-        """See :meth:`Study.in_words`."""
-        swept = tuple(SCHEMA.sweep(config.protocol.sweep, config))
+    def describe_training(self, config: Config) -> str:
+        """See :meth:`Study.describe_training`."""
+        swept = tuple(SCHEMA.axes(config))
         own = settle("method", config.method, METHODS, swept)
         said = ["no pre-training"]
-        if METHODS[config.method.method].make is not None:
+        if _pretrains(config):
             said = [config.method.method, in_words(config.objective, swept, LOSSES)]
             if "temperature" not in swept:
                 said.append(f"temperature={own['temperature']:g}")
@@ -155,8 +178,8 @@ class TextStudy(Study[Config, Problem]):
             said.append(f"fine-tuned for {n} epoch{'s' if n > 1 else ''}")
         return ", ".join(said)
 
-    def describe(self, config: Config, problem: Problem) -> Iterable[str]:
-        """See :meth:`Study.describe`."""
+    def describe_data(self, config: Config, problem: Problem) -> Iterable[str]:
+        """See :meth:`Study.describe_data`."""
         n, n_known = len(problem.train), len(problem.train.labelled)
         n_classes = len(problem.train.classes)
         of_which = f" ({n_known:,} with a label)" if n_classes and n_known < n else ""
@@ -175,30 +198,54 @@ class TextStudy(Study[Config, Problem]):
         )
 
     def fit(
-        self, config: Config, problem: Problem, run: Run, checkpoints: Path,
-        on_entry: Callable[[dict[str, Any]], None],
-    ) -> training.Trained:  # fmt: skip
-        """See :meth:`Study.fit`."""
-        return training.fit(config, problem, run, checkpoints, on_entry)
+        self, config: Config, problem: Problem, run: Run, checkpoints: Path, on_entry: OnLine
+    ) -> Stages:
+        """Pre-trains and fine-tunes; each stage continues from its checkpoint if there is one."""
+        options, contrast, classifier = config.training, None, None
+        history: list[dict[str, Any]] = []
 
-    def learned(
-        self, config: Config, problem: Problem, run: Run, fitted: training.Trained
-    ) -> TextLearned:
-        """See :meth:`Study.learned`."""
+        def add(stage: str, renamed: dict[str, str], entry: dict[str, Any]) -> None:
+            entry = {renamed.get(key, key): value for key, value in entry.items()}
+            history.append(entry)
+            on_entry({"stage": stage, **entry})
+
+        if _pretrains(config):
+            task = self.task(config, problem, run.phase, run.numbers)
+            fitted = self.fit_stage(
+                config, run, checkpoints, partial(add, PRE_TRAINING, {}), task=task,
+                batches=self.batches(config, problem, run.phase),
+                measure=self.measure(config, problem, run.phase), stage=PRE_TRAINING,
+            )  # fmt: skip
+            contrast = Learned.of(task, fitted)
+        start = _start_of(config, problem, run.seed, contrast)
+        if options.fine_tune_epochs:
+            history.clear()
+            rate: Any = run.numbers.get("fine_tune_lr", options.fine_tune_lr)
+            task = _classification_of(problem, start)
+            fitted = self.fit_stage(
+                config, run, checkpoints, partial(add, FINE_TUNING, _OF_FINE_TUNING), task=task,
+                batches=train.ArrayBatches(problem.part(run.phase).labelled.data),
+                measure=measure_accuracy(problem) if run.phase == "search" else None,
+                stage=FINE_TUNING, numbers={**run.numbers, "lr": rate},
+            )  # fmt: skip
+            classifier = Learned.of(task, fitted)
+        return Stages(contrast, start, classifier, history)
+
+    def trained(self, config: Config, problem: Problem, run: Run, fitted: Stages) -> TextLearned:
+        """See :meth:`Study.trained`."""
         return TextLearned.of(problem, fitted)
 
-    def judge(
+    def evaluate(
         self, config: Config, problem: Problem, learned: TextLearned, seed: int, on_stage: OnStage
-    ) -> Judged:
+    ) -> Evaluation:
         """Metrics of the classifier and of the features, and of the weights of the loss."""
-        found, right = judge(config, learned, seed)
-        shown, entry = None, LOSSES[config.objective.loss]
-        if learned.contrast is not None and entry.weigh is not None and problem.train.classes:
-            truth = judge_weights(entry, learned.contrast, learned.test, seed)
-            found, shown = found | truth.metrics, truth.calibration
-        return Judged(found, right, shown)
+        found, entry = evaluate_texts(config, learned, seed), LOSSES[config.objective.loss]
+        if learned.contrast is None or entry.weigh is None or not problem.train.classes:
+            return found
+        truth = evaluate_weights(entry, learned.contrast, learned.test, seed)
+        return Evaluation(found.metrics | truth.metrics, found.cases, truth.calibration)
 
-    def keep(self, learned: TextLearned, folder: Path) -> None:
+    def save(self, learned: TextLearned, folder: Path) -> None:
         """The encoder, and features of the test texts before and after fine-tuning."""
         save_encoder(folder, learned)
         write_arrays(
@@ -208,29 +255,53 @@ class TextStudy(Study[Config, Problem]):
         )  # fmt: skip
 
     def draw(
-        self, config: Config, problem: Problem, learned: TextLearned, judged: Judged, title: str,
-        folder: Path,
+        self, config: Config, problem: Problem, learned: TextLearned, evaluation: Evaluation,
+        title: str, folder: Path,
     ) -> None:  # fmt: skip
         """Test texts in the plane."""
-        from .._study_plots import draw_embedding  # Matplotlib takes long to import
+        from .._study_plots import draw_embedding, pictured  # Matplotlib takes long to import
 
-        some = slice(None, None, max(1, len(learned.test) // _PICTURED))
-        features = np.asarray(learned.features)[some][:_PICTURED]
-        if np.isfinite(features).all():
-            title, seed = f"{title}: test texts by t-SNE", config.protocol.seed
-            pictured = learned.test.take(some).take(slice(_PICTURED))
-            draw_embedding(folder / EMBEDDING, features, pictured, title, seed)
+        some = pictured(len(learned.test))
+        draw_embedding(
+            folder / EMBEDDING, np.asarray(learned.features)[some], learned.test.labels[some],
+            learned.test.classes, f"{title}: test texts by t-SNE", config.protocol.seed,
+        )  # fmt: skip
 
 
-def _settle(config: Config) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The values of the flags of method and loss.
+def _pretrains(config: Config) -> bool:
+    """Whether the method has a stage of pre-training."""
+    return METHODS[config.method.method].make is not None
 
-    Raises:
-      ValueError: If one was given, or swept, that is not taken.
-    """
-    swept = tuple(SCHEMA.sweep(config.protocol.sweep, config))
-    of_loss = settle_loss(config.objective, swept, LOSSES)
-    return settle("method", config.method, METHODS, swept), of_loss
+
+def _with_head(config: Config, problem: Problem) -> models.Network:
+    """The network of pre-training."""
+    head = models.Projection(config.training.head, norm=False)
+    return models.Network(models.BackboneWithHead(problem.encoder.settings, head))
+
+
+def _start_of(
+    config: Config, problem: Problem, seed: int, contrast: Learned | None
+) -> tuple[Any, Any]:
+    """The encoder before fine-tuning: as pre-training left it, or as that would begin."""
+    if contrast is not None:
+        params, rest = contrast.task.network_variables(contrast.params, contrast.model_state)
+    else:
+        given = problem.encoder.params
+        task = tasks.SimCLR(
+            _with_head(config, problem), problem.table,
+            pretrained=None if given is None else {"backbone": given},
+        )  # fmt: skip
+        params, rest = task.init(jax.random.key(seed))
+    return params["backbone"], rest["backbone"]
+
+
+def _classification_of(problem: Problem, start: tuple[Any, Any]) -> tasks.Classification:
+    """The task of fine-tuning: the encoder, and a linear layer on its features."""
+    settings = problem.encoder.settings
+    return tasks.Classification(
+        models.Network(settings), problem.table, start, dim=settings.width,
+        n_classes=len(problem.train.classes), finetune=True,
+    )  # fmt: skip
 
 
 def _rates(config: Config, problem: Problem) -> dict[str, float]:
@@ -238,7 +309,29 @@ def _rates(config: Config, problem: Problem) -> dict[str, float]:
     options = config.training
     rate = _RATE if problem.encoder.params is None else _RATE_OF_WEIGHTS
     is_used = {
-        "lr": METHODS[config.method.method].make is not None,
+        "lr": _pretrains(config),
         "fine_tune_lr": options.fine_tune_epochs > 0,
     }
     return {name: rate for name, used in is_used.items() if used and getattr(options, name) is None}
+
+
+_WITHOUT = "--method dropout with --fine-tune-epochs 0 needs none"
+
+
+def _refuse_labels(config: Config) -> None:
+    """Refuses what needs labels, in a configuration whose texts have none.
+
+    Raises:
+      ValueError: If a flag asks for something of the kind.
+    """
+    method, epochs = config.method.method, config.training.fine_tune_epochs
+    learns_alone = METHODS[method].make is not None and not METHODS[method].needs_labels
+    asked = {
+        f"--method {method}": (not learns_alone, _WITHOUT),
+        f"--fine-tune-epochs {epochs}": (epochs > 0, _WITHOUT),
+        "--n-labels": (config.source.n_labels is not None, LEFT_OUT),
+        "--valid": (config.source.valid is not None, LEFT_OUT),
+        **asked_of_all(config),
+        **asked_beside(config.protocol, OF_VOTES),
+    }
+    refuse(asked, f"the texts of {config.source.data}")

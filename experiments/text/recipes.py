@@ -16,8 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from .._bert import BertOptions
-from ._config import Config, MethodOptions
-from ._options import DataOptions, TrainOptions
+from ._config import Config, DataOptions, MethodOptions, TrainOptions
 
 _PAPER = Config(
     source=DataOptions(length=64),

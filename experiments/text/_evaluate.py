@@ -1,4 +1,4 @@
-"""How good what was learned is, by texts that nothing was learned from."""
+"""Evaluation of an encoder of texts, in reports and on the test part."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,14 +10,111 @@ import numpy as np
 
 from crl_jax import losses, metrics, models, tasks, train
 
-from .._knn import BANK
+from .._knn import BANK, Voters, train_knn, valid_knn
 from .._learned import Learned, neighbours
+from .._study import Evaluation
 from .._truth import Truth, hyperparams_of, judge_scores, some_of
 from ..view_losses import LossEntry
 from ._config import Config
 from ._problem import Pairs, Part, Problem
-from ._reports import classify, of_dropout, voters
-from ._training import Trained
+
+_BANK = 1000
+"""Texts that vote in reports."""
+_BLOCK = 250
+"""Texts that are classified at a time."""
+
+
+def measure_features(config: Config, problem: Problem, phase: str) -> Any:
+    """What reports of pre-training measure.
+
+    See :func:`valid_knn` and :func:`train_knn`; without labels see :func:`measure_dropout`, of
+    training texts.
+    """
+    if not problem.train.classes:
+        some = np.random.default_rng(config.protocol.seed).permutation(problem.train.places)[:_BANK]
+        return jax.tree_util.Partial(_measure_dropout, jnp.asarray(some))
+    bank = voters(config, problem.part(phase), _BANK, config.protocol.seed)
+    if phase == "search":
+        valid = problem.valid.labelled
+        return valid_knn(bank, valid.places, valid.labels)
+    return train_knn(bank)
+
+
+def voters(config: Config, part: Part, most: int, seed: int) -> Voters:
+    """Some labelled texts at random, which vote as the flags say."""
+    part, protocol = part.labelled, config.protocol
+    some = part.take(np.random.default_rng(seed).permutation(len(part))[:most])
+    return Voters(
+        some.places, some.labels, len(part.classes), protocol.neighbours, protocol.knn_temperature
+    )
+
+
+def measure_accuracy(problem: Problem) -> Any:
+    """Measures ``valid_accuracy`` of fine-tuning."""
+    valid = problem.valid.labelled.data
+    return jax.tree_util.Partial(_accuracy, valid.examples, valid.labels)
+
+
+def _accuracy(places: Any, labels: Any, task: Any, params: Any, model_state: Any) -> dict[str, Any]:
+    right = task.classify(params, model_state, places, block_size=_BLOCK) == labels
+    return {"valid_accuracy": jnp.mean(right.astype(jnp.float32))}
+
+
+def measure_dropout(task: Any, params: Any, model_state: Any, places: Any) -> tuple[Any, Any]:
+    """How far apart the features of two dropouts of a text are, and how evenly those of all lie.
+
+    Args:
+      task: What makes features of the texts.
+      params: Its parameters.
+      extra: What changed besides them, the key of dropout among it.
+      places: Where the texts stand.
+
+    Returns:
+      The mean squared distance of the unit vectors of two dropouts, of as many texts as fill
+      blocks; and the uniformity of the unit vectors without dropout.
+    """
+    network_variables, rest = task.network_variables(params, model_state)
+    size = min(_BLOCK, len(places))
+    blocks = places[: len(places) // size * size].reshape(-1, size)
+
+    def aligned(rest: Any, some: Any) -> tuple[Any, Any]:
+        # Each row has a dropout of its own, and each block another key.
+        twice = task.augment.plain(jnp.concatenate([some, some]))
+        z, rest = task.network.apply(network_variables, rest, twice, train=True, method="features")
+        return rest, losses.alignment(*jnp.split(losses.normalize(z), 2))
+
+    _, distances = jax.lax.scan(aligned, rest, blocks)
+    plain = losses.normalize(task.represent(params, model_state, places, block_size=_BLOCK))
+    return jnp.mean(distances), losses.uniformity(plain)
+
+
+def _measure_dropout(places: Any, task: Any, params: Any, model_state: Any) -> dict[str, Any]:
+    alignment, uniformity = measure_dropout(task, params, model_state, places)
+    return {"train_dropout_alignment": alignment, "train_uniformity": uniformity}
+
+
+@train.jit
+def classify(task: tasks.Classification, params: Any, model_state: Any, places: Any) -> Any:
+    """The classes of the texts at these places."""
+    return task.classify(params, model_state, places, block_size=_BLOCK)
+
+
+@dataclass(frozen=True)
+class Stages:
+    """What the stages of a training come to.
+
+    Attributes:
+      contrast: What pre-training learned, with its head; None without it.
+      start: The encoder before fine-tuning: its parameters and its other variables.
+      classifier: What fine-tuning learned; None without it.
+      history: The entries of the last stage.
+    """
+
+    contrast: Learned | None
+    start: tuple[Any, Any]
+    classifier: Learned | None
+    history: list[dict[str, Any]]
+
 
 _ALIGNED = 1000
 """Test texts whose features are compared."""
@@ -40,7 +137,7 @@ class TextLearned:
     classifier: Learned | None
 
     @classmethod
-    def of(cls, problem: Problem, trained: Trained) -> "TextLearned":
+    def of(cls, problem: Problem, trained: Stages) -> "TextLearned":
         """Of the stages of a training."""
         bare = tasks.SimCLR(models.Network(problem.encoder.settings), problem.table)
         before = Learned(bare, *trained.start)
@@ -86,8 +183,8 @@ class TextLearned:
         ).predictions  # fmt: skip
 
 
-def judge(config: Config, learned: TextLearned, seed: int) -> tuple[dict[str, float], np.ndarray]:
-    """Judges what was learned.
+def evaluate_texts(config: Config, learned: TextLearned, seed: int) -> Evaluation:
+    """Evaluates the classifier and the features on the test part.
 
     Args:
       config: The configuration.
@@ -99,7 +196,7 @@ def judge(config: Config, learned: TextLearned, seed: int) -> tuple[dict[str, fl
       its class. Without classes no text is right or wrong.
     """
     if not learned.problem.train.classes:
-        return _judge_features(learned), np.zeros(0)
+        return Evaluation(_evaluate_features(learned), np.zeros(0))
     test, n_classes = learned.test, len(learned.problem.train.classes)
     labels = jnp.asarray(test.labels)
     classes = learned.predicted(seed)
@@ -119,10 +216,10 @@ def judge(config: Config, learned: TextLearned, seed: int) -> tuple[dict[str, fl
         **_of_classes(learned, seed),
         **_of_pairs(learned),
     }  # fmt: skip
-    return {name: float(value) for name, value in found.items()}, right
+    return Evaluation({name: float(value) for name, value in found.items()}, right)
 
 
-def _judge_features(learned: TextLearned) -> dict[str, float]:
+def _evaluate_features(learned: TextLearned) -> dict[str, float]:
     """What can be told without labels."""
     of, places = learned.before, jnp.asarray(learned.test.places[_some(learned.test)])
     alignment, uniformity = _of_dropout(of.task, of.params, of.model_state, places)
@@ -130,7 +227,7 @@ def _judge_features(learned: TextLearned) -> dict[str, float]:
     return {name: float(value) for name, value in found.items()}
 
 
-_of_dropout = train.jit(of_dropout)
+_of_dropout = train.jit(measure_dropout)
 
 
 def _of_pairs(learned: TextLearned) -> dict[str, Any]:
@@ -164,7 +261,7 @@ def _pool(examples: Any, labels: np.ndarray) -> tasks.ClassPool:
     return tasks.ClassPool.from_labels(tasks.LabelledExamples(examples, jnp.asarray(labels)))
 
 
-def judge_weights(entry: LossEntry, contrast: Learned, test: Part, seed: int) -> Truth:
+def evaluate_weights(entry: LossEntry, contrast: Learned, test: Part, seed: int) -> Truth:
     """Judges the weights of a loss on test texts, scored as in a step of pre-training.
 
     Args:

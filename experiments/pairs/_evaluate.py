@@ -1,4 +1,4 @@
-"""How good what was learned is, by images and texts that nothing was learned from."""
+"""Evaluation of two networks on the images and texts of the test part."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,9 +11,9 @@ from crl_jax import data, losses, metrics, train
 
 from .._bert import Encoder
 from .._learned import Learned
+from .._study import Evaluation
 from .._truth import judge_scores
 from ._problem import Part, Problem
-from ._training import embed
 from .losses import PairLoss
 
 KS = (1, 5, 10)
@@ -24,7 +24,26 @@ _PAIRS = 1000
 _WEIGHED = 256
 """Pairs whose negatives are weighed."""
 
+BLOCK = 250
+"""Images, or texts, that are embedded at a time."""
+
+
+def embed(task: Any, params: Any, model_state: Any, images: Any, tokens: Any) -> Any:
+    """Embeddings of images and of texts, of length 1."""
+    return task.embed(params, model_state, images, tokens, block_size=BLOCK)
+
+
 _embed = train.jit(embed)
+
+
+def measure_recall(
+    images: Any, tokens: Any, relevant: Any, task: Any, params: Any, model_state: Any
+) -> dict[str, Any]:
+    """``valid_recall@10`` and ``valid_recall@1``, means of both directions."""
+    of_images, of_texts = embed(task, params, model_state, images, tokens)
+    found = metrics.retrieval_recall(of_images, of_texts, relevant, ks=(1, 10))
+    both = {k: found[f"first_recall@{k}"] + found[f"second_recall@{k}"] for k in (10, 1)}
+    return {f"valid_recall@{k}": of_both / 2 for k, of_both in both.items()}
 
 
 @dataclass(frozen=True)
@@ -58,7 +77,7 @@ def _embedded(learned: Learned, images: Any, tokens: Any) -> Any:
     return _embed(learned.task, learned.params, learned.model_state, *arrays)
 
 
-def judge_retrieval(found: Found) -> tuple[dict[str, float], np.ndarray]:
+def evaluate_retrieval(found: Found) -> tuple[dict[str, float], np.ndarray]:
     """How well images and texts find each other.
 
     Returns:
@@ -107,7 +126,7 @@ def chance(query_ids: np.ndarray, answer_ids: np.ndarray, k: int) -> float:
     return float(np.mean(1 - missed))
 
 
-def judge_classes(found: Found, train: Part) -> dict[str, float]:
+def evaluate_classes(found: Found, train: Part) -> dict[str, float]:
     """``zero_shot``: how often the class of an image is the one whose texts are nearest.
 
     Classes are the groups of the test part, if the training part has them too, and their texts are
@@ -133,7 +152,7 @@ def judge_classes(found: Found, train: Part) -> dict[str, float]:
     return {"zero_shot": float(np.mean(classes[np.asarray(told)] == groups[known]))}
 
 
-def judge_space(found: Found) -> dict[str, float]:
+def evaluate_space(found: Found) -> dict[str, float]:
     """Alignment of pairs, and uniformity of images and of texts."""
     of_text = found.test.image_of_text
     some = slice(None, None, max(1, len(of_text) // _PAIRS))
@@ -145,7 +164,7 @@ def judge_space(found: Found) -> dict[str, float]:
     }
 
 
-def judge_negatives(found: Found, entry: PairLoss) -> dict[str, float]:
+def evaluate_negatives(found: Found, entry: PairLoss) -> dict[str, float]:
     """What the loss makes of false negatives; nothing where it is not known which are equal."""
     test, learned = found.test, found.learned
     if test.groups is None:
@@ -163,8 +182,8 @@ def judge_negatives(found: Found, entry: PairLoss) -> dict[str, float]:
     return judge_scores(entry, hyperparams, scores, jnp.tile(jnp.asarray(is_true), (2, 1))).metrics
 
 
-def judge(found: Found, problem: Problem, entry: PairLoss) -> tuple[dict[str, float], np.ndarray]:
-    """All test metrics, in the order that a person reads them, and how each query is answered."""
-    metrics_of, by_query = judge_retrieval(found)
-    rest = judge_classes(found, problem.train) | judge_space(found)
-    return metrics_of | rest | judge_negatives(found, entry), by_query
+def evaluate_pairs(found: Found, problem: Problem, entry: PairLoss) -> Evaluation:
+    """All test metrics; the cases are the reciprocal ranks of the queries."""
+    of_retrieval, by_query = evaluate_retrieval(found)
+    rest = evaluate_classes(found, problem.train) | evaluate_space(found)
+    return Evaluation(of_retrieval | rest | evaluate_negatives(found, entry), by_query)

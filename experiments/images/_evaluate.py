@@ -1,6 +1,6 @@
-"""How good what was learned is, by images that nothing was learned from."""
+"""Evaluation of features of images on the test part."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,8 @@ import numpy as np
 from crl_jax import data, metrics, tasks, train
 
 from .._learned import Learned, neighbours
-from ._options import ProtocolOptions
+from .._study import Evaluation
+from ._config import ProtocolOptions
 
 _BLOCK = 250
 """Images that are encoded at a time."""
@@ -17,23 +18,10 @@ _FEW_CLASSES = 10
 """With more of them the five best are judged, too."""
 
 
-class Judgement(NamedTuple):
-    """How good features are.
-
-    Attributes:
-      metrics: Test metrics, in the order that a person reads them.
-      right: Whether the linear classifier finds the class of each labelled test image; of none
-        without labels.
-    """
-
-    metrics: dict[str, float]
-    right: np.ndarray
-
-
-def judge(
+def evaluate_features(
     options: ProtocolOptions, part: data.Images, test: data.Images, learned: Learned, seed: int
-) -> Judgement:
-    """Judges what was learned.
+) -> Evaluation:
+    """Evaluates features by a linear classifier and by nearest neighbours.
 
     Args:
       options: Which linear classifier is fitted, and how neighbours vote.
@@ -52,7 +40,7 @@ def judge(
     n_classes = len(part.classes)
     of_views = {name: float(value) for name, value in learned.of_views(test.images, seed).items()}
     if not n_classes:
-        return Judgement(of_views, np.zeros(0))
+        return Evaluation(of_views, np.zeros(0))
     known = test.take(test.labels >= 0)
     of_part, of_test = learned.features(part.images), learned.features(known.images)
     labels, truth = jnp.asarray(part.labels), jnp.asarray(known.labels)
@@ -75,7 +63,7 @@ def judge(
         k=neighbours(options.neighbours, len(part)), temperature=options.knn_temperature,
     )  # fmt: skip
     right = np.asarray(classes[0] == truth)
-    return Judgement({name: float(value) for name, value in found.items()} | of_views, right)
+    return Evaluation({name: float(value) for name, value in found.items()} | of_views, right)
 
 
 def _published(
