@@ -4,15 +4,14 @@ import csv
 import os
 import signal
 import tempfile
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import jax
-import jaxtyping
 import numpy as np
 import pytest
+from _helpers import refusals
 from hypothesis import settings
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -46,28 +45,6 @@ for _number, _handler in (
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, _handler)
 
-
-@contextmanager
-def _unchecked():
-    before = jaxtyping.config.jaxtyping_disable
-    jaxtyping.config.update("jaxtyping_disable", True)
-    try:
-        yield
-    finally:
-        jaxtyping.config.update("jaxtyping_disable", before)
-
-
-# What is to be refused is refused by the function itself, not by the checker of its signature.
-_raises = pytest.raises
-
-
-@contextmanager
-def _raises_unchecked(*args, **kwargs):
-    with _unchecked(), _raises(*args, **kwargs) as caught:
-        yield caught
-
-
-pytest.raises = _raises_unchecked
 
 # Many tests compile the same programs: all workers, and the processes that tests start, share
 # them. Who reads an entry that another is about to write compiles it anew.
@@ -148,7 +125,7 @@ def small_resnet():
 @pytest.fixture
 def unchecked():
     """Without the checker of signatures, for a test that gives what does not belong."""
-    with _unchecked():
+    with refusals.unchecked():
         yield
 
 

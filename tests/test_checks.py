@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _helpers.refusals import raises
 
 from crl_jax._checks import check_range, shortest_repr
 
@@ -47,7 +48,7 @@ def test_a_number_prints_with_the_digits_that_it_was_written_with(number, printe
     ],
 )
 def test_a_message_shows_the_first_number_out_of_range(value, got):
-    with pytest.raises(ValueError, match=r"`share` must lie in \[0.0, 0.2\], " + got + "$"):
+    with raises(ValueError, match=r"`share` must lie in \[0.0, 0.2\], " + got + "$"):
         check_range("share", value, 0.0, 0.2)
     check_range("share", [], 0.0, 0.2)
 
@@ -55,21 +56,21 @@ def test_a_message_shows_the_first_number_out_of_range(value, got):
 def test_an_open_end_is_held_against_the_number_that_computations_meet():
     half_open = partial(check_range, "share", low=0.0, high=1.0, high_open=True)
     told = r"in \[0.0, 1.0\), got 0.99999999, which is 1.0 in float32.$"
-    with pytest.raises(ValueError, match=told):
+    with raises(ValueError, match=told):
         half_open(1 - 1e-8)
     half_open(1 - 1e-7)  # the last float32 below 1 is 1 - 6e-8
     half_open(1 - 1e-8, dtype=float)
     with jax.enable_x64(True):
         half_open(1 - 1e-8)
-        with pytest.raises(ValueError, match=told):
+        with raises(ValueError, match=told):
             half_open(1 - 1e-8, dtype=np.float32)
-        with pytest.raises(ValueError, match=r"got 1.0.$"):
+        with raises(ValueError, match=r"got 1.0.$"):
             half_open(1 - 1e-17)
 
 
 @pytest.mark.parametrize(("value", "met"), [(1e-46, "0.0"), (1e-40, "0.0"), (1e39, "inf")])
 def test_what_float32_cannot_hold_is_0_or_infinite(value, met):
-    with pytest.raises(ValueError, match=rf"which is {met} in float32.$"):
+    with raises(ValueError, match=rf"which is {met} in float32.$"):
         check_range("scale", value, 0.0, np.inf, low_open=True, high_open=True)
     check_range("scale", value, 0.0, np.inf, low_open=True, high_open=True, dtype=float)
     check_range("scale", value, 0.0, np.inf)  # closed ends are held against what came

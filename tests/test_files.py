@@ -2,7 +2,7 @@
 
 import threading
 
-import pytest
+from _helpers.refusals import raises
 
 from crl_jax._files import whole
 
@@ -26,7 +26,7 @@ def test_a_failed_write_keeps_the_file_and_leaves_nothing_else(tmp_path):
             partial.write_text("half")
             raise KeyError
 
-    with pytest.raises(KeyError):
+    with raises(KeyError):
         fail()
     assert path.read_text() == "old"
     assert [*tmp_path.iterdir()] == [path]

@@ -6,7 +6,7 @@ import inspect
 import pkgutil
 from typing import Annotated, Any, Literal
 
-import pytest
+from _helpers.refusals import raises
 
 import crl_jax
 from crl_jax import Range, hyperparams, pytree_dataclass, samplers, summary
@@ -93,9 +93,9 @@ def test_fields_of_a_class_and_of_its_bases():
         (1.0, float, "Weight of it"),
         (3, int, "Number of them"),
     ]
-    with pytest.raises(ValueError, match=r"^`count` must be a whole number, got 1\.5\.$"):
+    with raises(ValueError, match=r"^`count` must be a whole number, got 1\.5\.$"):
         Derived(count=1.5)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"^`count` must be at least 1, got 0\.$"):
+    with raises(ValueError, match=r"^`count` must be at least 1, got 0\.$"):
         Derived(count=0)
 
 
@@ -105,16 +105,16 @@ def test_a_count_may_have_no_least_value():
         places: Annotated[int, Range(high=5)] = 0
 
     assert Offset(-(2**40)).places == -(2**40)
-    with pytest.raises(ValueError, match=r"^`places` must lie in \[-inf, 5\], got 6\.$"):
+    with raises(ValueError, match=r"^`places` must lie in \[-inf, 5\], got 6\.$"):
         Offset(6)
 
 
 def test_choices_are_checked_where_they_are_declared():
     checked = check_arguments(scale)
     assert checked(1, kind="b")[2] == "b"
-    with pytest.raises(ValueError, match=r"^`kind` must be one of a, b, got 'c'\.$"):
+    with raises(ValueError, match=r"^`kind` must be one of a, b, got 'c'\.$"):
         checked(1, kind="c")
-    with pytest.raises(ValueError, match=r"^`criterion` must be one of risk, posterior, got 'x'"):
+    with raises(ValueError, match=r"^`criterion` must be one of risk, posterior, got 'x'"):
         samplers.BNS(0.5, criterion="x")  # type: ignore[arg-type]
 
 

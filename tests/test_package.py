@@ -10,6 +10,7 @@ from pathlib import Path
 
 import jax.numpy as jnp
 import pytest
+from _helpers.refusals import raises
 from jaxtyping import TypeCheckError
 from packaging.requirements import Requirement
 
@@ -62,7 +63,7 @@ def test_signatures_are_checked_while_tests_run():
     with contextlib.suppress(TypeCheckError):
         crl_jax.metrics.top_k(jnp.arange(3), 1)  # integers where the signature says floats
         pytest.fail("expected the checker of signatures to be at work")
-    with pytest.raises(ValueError, match="`k` must lie in"):
+    with raises(ValueError, match="`k` must lie in"):
         crl_jax.metrics.top_k(jnp.arange(3), 4)  # it leaves refusals to the function
 
 

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _helpers.refusals import raises
 
 import crl_jax
 from crl_jax import Range, pytree_dataclass
@@ -119,7 +120,7 @@ RANGED = [
 
 @pytest.mark.parametrize(("cls", "name", "allowed"), RANGED)
 def test_numbers_out_of_range_are_refused_on_construction(cls, name, allowed):
-    with pytest.raises(ValueError, match=rf"`{name}` must"):
+    with raises(ValueError, match=rf"`{name}` must"):
         dataclasses.replace(blank_numbers(cls), **{name: allowed.low - 1})
 
 
@@ -153,7 +154,7 @@ def test_a_class_validates_once_and_only_on_construction():
         jax.tree.structure(child), [1.25]
     )
     assert len(calls) == n_calls
-    with pytest.raises(ValueError, match=r"`rate` must lie in \[0, 1\], got 2\."):
+    with raises(ValueError, match=r"`rate` must lie in \[0, 1\], got 2\."):
         dataclasses.replace(child, rate=2.0)
 
 

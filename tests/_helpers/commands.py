@@ -1,0 +1,41 @@
+"""What tests of the command line share."""
+
+import numpy as np
+
+from experiments import reproduce
+
+SHORT = ["--epochs", "3", "--batch-size", "256", "--dim", "8"]
+QUICK = [*SHORT, "--lr", "0.01"]
+
+
+def one_line(printed: str) -> str:
+    """What was printed, without the line breaks that the width of the terminal brings."""
+    return " ".join(printed.split())
+
+
+def reproduction(folder, tmp_path, capsys):
+    """Runs a target of the reproduction on a folder: its status and its output on one line."""
+
+    def command(*arguments):
+        code = reproduce.main([*arguments, "--data", str(folder), "--out", str(tmp_path)])
+        printed = capsys.readouterr()
+        return code, " ".join((printed.out + printed.err).split())
+
+    return command
+
+
+def damaged_copies(content, n_cut, n_flipped):
+    """Copies of bytes that end early, and copies with a flipped bit."""
+    rng = np.random.default_rng(0)
+    copies = [content[: rng.integers(len(content))] for _ in range(n_cut)]
+    for _ in range(n_flipped):
+        flipped = bytearray(content)
+        flipped[rng.integers(len(content))] ^= 1 << rng.integers(8)
+        copies.append(bytes(flipped))
+    return copies
+
+
+def call(module, monkeypatch, *arguments) -> None:
+    """Runs the main function of a benchmark with these arguments."""
+    monkeypatch.setattr("sys.argv", ["benchmark", *map(str, arguments)])
+    module.main()

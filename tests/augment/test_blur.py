@@ -1,0 +1,105 @@
+"""The blur, against SciPy, and its random sigma, against the uniform law."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _helpers.programs import quick_jit
+from _helpers.refusals import refused
+from scipy import ndimage, stats
+
+from crl_jax import augment
+
+RNG = np.random.default_rng(0)
+PHOTO = RNG.random((9, 7, 3))
+
+
+def scipy_blur(x, sigma, kernel_size):
+    d = np.arange(kernel_size) - kernel_size // 2
+    weights = np.exp(-(d**2) / (2 * sigma**2))
+    for axis in (0, 1):
+        x = ndimage.correlate1d(x, weights / weights.sum(), axis, mode="mirror")
+    return x
+
+
+blur = quick_jit(augment.gaussian_blur, static_argnums=2)
+
+
+@pytest.mark.parametrize("kernel_size", [1, 3, 5, 13])  # 13: up to the far edge
+@pytest.mark.parametrize("sigma", [0.1, 0.8, 2.0, 50.0])
+def test_it_is_the_filter_of_scipy(kernel_size, sigma):
+    got = blur(PHOTO.astype(np.float32), sigma, kernel_size)
+    np.testing.assert_allclose(got, scipy_blur(PHOTO, sigma, kernel_size), atol=2e-6)
+
+
+def test_batches_types_and_numbers():
+    images = jnp.asarray(RNG.random((2, 2, 9, 7, 1)), jnp.float32)
+    traces = 0
+
+    def counted(x, sigma):
+        nonlocal traces
+        traces += 1
+        return augment.gaussian_blur(x, sigma, 5)
+
+    jitted = quick_jit(counted)
+    for sigma in (0.5, 1.5):
+        got = jitted(images, sigma)
+    assert traces == 1
+    want = scipy_blur(np.asarray(images[1, 0], np.float64), 1.5, 5)
+    np.testing.assert_allclose(got[1, 0], want, atol=2e-6)
+    each = jax.vmap(lambda x, s: blur(x, s, 5))(images[0], jnp.array([0.5, 1.5]))
+    np.testing.assert_allclose(each[1], got[0, 1], atol=1e-6)
+    half = blur(images.astype(jnp.bfloat16), 1.5, 5)
+    assert half.dtype == jnp.float32
+    np.testing.assert_allclose(half, got, atol=4e-3)
+    whole = blur(np.round(255 * PHOTO).astype(np.uint8), 1.5, 5)
+    np.testing.assert_allclose(whole, scipy_blur(PHOTO, 1.5, 5), atol=3e-3)
+
+
+def test_gradients():
+    x = jnp.asarray(PHOTO, jnp.float32)
+    weights = RNG.normal(size=x.shape).astype(np.float32)
+    value = lambda x, sigma: jnp.sum(weights * augment.gaussian_blur(x, sigma, 5))  # noqa: E731
+    by_image, by_sigma = quick_jit(jax.grad(value, (0, 1)))(x, jnp.float32(0.9))
+    step = np.zeros_like(PHOTO)
+    step[0, 1, 2] = 1
+    np.testing.assert_allclose(
+        by_image[0, 1, 2], (weights * scipy_blur(step, 0.9, 5)).sum(), rtol=1e-4
+    )
+    rise = scipy_blur(PHOTO, 0.9 + 1e-5, 5) - scipy_blur(PHOTO, 0.9 - 1e-5, 5)
+    np.testing.assert_allclose(by_sigma, (weights * rise).sum() / 2e-5, rtol=1e-3)
+    assert np.isfinite(quick_jit(jax.grad(value, 1))(x, jnp.float32(0)))
+
+
+def test_no_sigma_is_the_image():
+    x = jnp.asarray(PHOTO, jnp.float32)
+    np.testing.assert_array_equal(augment.gaussian_blur(x, 0, 5), x)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3, 1.0])
+def test_random_sigmas_are_uniform(rate):
+    """A bright pixel tells the sigma: its centre keeps the square of the middle weight."""
+    dot = jnp.zeros((5, 5, 1)).at[2, 2].set(1)
+    keys = jax.random.split(jax.random.key(0), 3000)
+    own = lambda key: augment.random_blur(key, dot, 3, sigma=(0.5, 2.0), rate=rate)  # noqa: E731
+    centre = np.asarray(quick_jit(jax.vmap(own))(keys)[:, 2, 2, 0], np.float64)
+    blurred = centre < 1
+    assert stats.binomtest(int(blurred.sum()), 3000, rate).pvalue > 1e-3
+    if rate:
+        middle = np.sqrt(centre[blurred])
+        sigma = np.sqrt(-0.5 / np.log((1 / middle - 1) / 2))
+        assert stats.kstest(sigma, stats.uniform(0.5, 1.5).cdf).pvalue > 1e-3
+
+
+def test_refusals():
+    with refused("kernel_size", " must be odd, got 4"):
+        augment.gaussian_blur(PHOTO, 1.0, 4)
+    with refused("kernel_size", " must be less than 14 for a side of 7 pixels, got 15"):
+        augment.gaussian_blur(PHOTO, 1.0, 15)
+    with refused("sigma", r" must lie in \[0, inf\), got -1"):
+        augment.gaussian_blur(PHOTO, -1, 3)
+    key = jax.random.key(0)
+    with refused("sigma", r" must be a pair \(low, high\), got \(2.0, 0.1\)"):
+        augment.random_blur(key, PHOTO, 3, sigma=(2.0, 0.1))
+    with refused("rate", r" must lie in \[0, 1\], got -0.5"):
+        augment.random_blur(key, PHOTO, 3, rate=-0.5)

@@ -1,0 +1,261 @@
+"""Changes of graphs: what they keep, and the laws of what they draw."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _helpers.refusals import raises
+from scipy.stats import chisquare, kstest, norm
+
+from crl_jax import augment, data
+from crl_jax.models import GraphArrays
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
+GRAPHS = data.simulate_graphs(n=12, n_nodes=(3, 14), seed=5)
+BATCH = GraphArrays.from_graphs(GRAPHS).pack(jnp.arange(12), 2)
+N_NODES, N_EDGES = np.asarray(BATCH.n_nodes), np.asarray(BATCH.n_edges)
+KINDS = ("drop_nodes", "subgraph", "perturb_edges", "mask_attributes")
+CHANGES = {name: jax.jit(getattr(augment, name)) for name in KINDS}
+ADDING = jax.jit(lambda keys, batch, ratio: augment.perturb_edges(keys, batch, ratio, add=True))
+each_kind = pytest.mark.parametrize("kind", KINDS)
+each_ratio = pytest.mark.parametrize("ratio", [0.0, 0.2, 0.5, 1.0])
+
+
+def keys_of(seed, shape=(2, 6)):
+    return jax.random.split(jax.random.key(seed), shape)
+
+
+def counted(batch):
+    """Nodes and edges of each graph that are there."""
+    found = []
+    for where, graph, n in (
+        (batch.node_where, batch.graph, batch.n_nodes),
+        (batch.edge_where, batch.edge_graph, batch.n_edges),
+    ):
+        found.append(
+            np.stack([np.bincount(g[w], minlength=n.shape[1]) for w, g in zip(where, graph)])
+        )
+    return found
+
+
+def check_edges(batch):
+    """Edges are between nodes that are there, of their own graph."""
+    for pack in range(2):
+        ends = np.asarray(batch.edges[pack])[np.asarray(batch.edge_where[pack])]
+        graph = np.asarray(batch.edge_graph[pack])[np.asarray(batch.edge_where[pack])]
+        assert np.all(np.asarray(batch.node_where[pack])[ends])
+        assert np.all(np.asarray(batch.graph[pack])[ends] == graph[:, None])
+        assert np.all(ends[:, 0] != ends[:, 1])
+
+
+def test_a_batch_has_the_graphs():
+    nodes, edges = counted(BATCH)
+    np.testing.assert_array_equal(nodes.ravel(), GRAPHS.n_nodes)
+    np.testing.assert_array_equal(edges.ravel(), GRAPHS.n_edges)
+    check_edges(BATCH)
+
+
+@each_ratio
+def test_dropping_nodes_leaves_the_others_with_their_edges(ratio):
+    view = CHANGES["drop_nodes"](keys_of(0), BATCH, ratio)
+    nodes, _ = counted(view)
+    np.testing.assert_array_equal(nodes, N_NODES - np.floor(ratio * N_NODES + 1e-4))
+    check_edges(view)
+    for pack in range(2):  # every edge between them is there
+        both = np.asarray(view.node_where[pack])[np.asarray(BATCH.edges[pack])].all(axis=-1)
+        np.testing.assert_array_equal(view.edge_where[pack], both & BATCH.edge_where[pack])
+    np.testing.assert_array_equal(view.features, BATCH.features)
+
+
+@each_ratio
+def test_perturbing_leaves_nodes_and_a_share_of_edges(ratio):
+    view = CHANGES["perturb_edges"](keys_of(0), BATCH, ratio)
+    nodes, edges = counted(view)
+    np.testing.assert_array_equal(nodes.ravel(), GRAPHS.n_nodes)
+    np.testing.assert_array_equal(edges, N_EDGES - np.floor(ratio * N_EDGES + 1e-4))
+    added = ADDING(keys_of(0), BATCH, ratio)
+    check_edges(added)
+    np.testing.assert_array_equal(counted(added)[1], BATCH.n_edges)
+    kept = np.asarray(view.edge_where)[..., None]
+    np.testing.assert_array_equal(np.where(kept, added.edges, 0), np.where(kept, BATCH.edges, 0))
+
+
+@each_ratio
+def test_masking_changes_features_of_a_share_of_nodes(ratio):
+    view = CHANGES["mask_attributes"](keys_of(0), BATCH, ratio)
+    changed = np.asarray(jnp.any(view.features != BATCH.features, axis=-1))
+    assert not changed[~np.asarray(BATCH.node_where)].any()
+    found = [np.bincount(g[c], minlength=6) for g, c in zip(np.asarray(BATCH.graph), changed)]
+    np.testing.assert_array_equal(found, np.floor(ratio * N_NODES + 1e-4))
+    np.testing.assert_array_equal(view.edge_where, BATCH.edge_where)
+
+
+@each_ratio
+def test_a_subgraph_hangs_together(ratio):
+    view = CHANGES["subgraph"](keys_of(0), BATCH, ratio)
+    nodes, _ = counted(view)  # simulated graphs are of one part
+    np.testing.assert_array_equal(nodes, N_NODES - np.floor(ratio * N_NODES + 1e-4))
+    check_edges(view)
+    for pack in range(2):
+        ends = np.asarray(view.edges[pack])[np.asarray(view.edge_where[pack])]
+        part = np.arange(view.graph.shape[1])
+        for _ in range(len(part)):
+            low = part[ends].min(axis=1, initial=len(part)) if len(ends) else []
+            for side in (0, 1):
+                np.minimum.at(part, ends[:, side], low)
+        there = np.asarray(view.node_where[pack])
+        graphs = np.unique(np.asarray(view.graph[pack])[there])
+        assert len(np.unique(part[there])) == len(graphs)
+
+
+def test_nodes_are_dropped_alike():
+    graphs = data.as_graphs([[[0, 1, 2, 3], [1, 2, 3, 4]]], [np.arange(5)], [0])
+    batch = GraphArrays.from_graphs(graphs).pack(jnp.zeros(4000, jnp.int32) % 1, 4000)
+    view = CHANGES["drop_nodes"](keys_of(1, (4000, 1)), batch, 0.4)
+    lost = 5 - np.asarray(view.node_where).sum(axis=0)
+    dropped = ~np.asarray(view.node_where)
+    codes = dropped @ (2 ** np.arange(5))
+    _, counts = np.unique(codes, return_counts=True)
+    assert len(counts) == 10  # pairs of five
+    assert chisquare(counts).pvalue > 1e-4
+    assert lost.shape == (5,)
+
+
+def grown(rng, near, size):
+    """One node after the other, uniformly among the neighbours of those that are there."""
+    there = [int(rng.integers(len(near)))]
+    while len(there) < size:
+        border = [v for v in range(len(near)) if v not in there and near[v, there].any()]
+        there.append(int(rng.choice(border)))
+    return sum(2**v for v in there)
+
+
+def test_subgraphs_have_the_law_of_growing_node_by_node():
+    """Of a graph with a triangle, a tail and a star, against the slow way."""
+    links = np.array([[0, 1, 0, 2, 3, 3, 3], [1, 2, 2, 3, 4, 5, 6]])
+    near = np.zeros((7, 7), bool)
+    near[links[0], links[1]] = near[links[1], links[0]] = True
+    graphs = data.as_graphs([links], [np.arange(7)], [0])
+    n = 6000
+    batch = GraphArrays.from_graphs(graphs).pack(jnp.zeros(n, jnp.int32), n)
+    view = CHANGES["subgraph"](keys_of(2, (n, 1)), batch, 0.45)
+    got = np.asarray(view.node_where) @ (2 ** np.arange(7))
+    rng = np.random.default_rng(0)
+    want = np.array([grown(rng, near, 4) for _ in range(n)])
+    codes = np.unique(np.concatenate([got, want]))
+    table = np.array([[np.sum(x == code) for code in codes] for x in (got, want)])
+    table = table[:, table.sum(axis=0) > 20]
+    expected = table.sum(axis=0) / 2
+    assert chisquare(table[0], expected * table[0].sum() / expected.sum()).pvalue > 1e-4
+    assert len(expected) > 10
+
+
+def test_added_edges_are_uniform_pairs():
+    links = [[0, 1, 2], [1, 2, 3]]
+    graphs = data.as_graphs([links], [np.arange(4)], [0])
+    n = 3000
+    batch = GraphArrays.from_graphs(graphs).pack(jnp.zeros(n, jnp.int32), n)
+    edges = np.sort(np.asarray(ADDING(keys_of(3, (n, 1)), batch, 1.0).edges), axis=-1)
+    _, counts = np.unique(edges.reshape(-1, 2), axis=0, return_counts=True)
+    assert len(counts) == 6
+    assert chisquare(counts).pvalue > 1e-4
+
+
+def test_masks_are_normal():
+    view = CHANGES["mask_attributes"](keys_of(4), BATCH, 1.0)
+    drawn = np.asarray(view.features)[np.asarray(BATCH.node_where)].ravel()
+    assert kstest(drawn, norm(0.5, 0.5).cdf).pvalue > 1e-4
+
+
+def test_a_graph_in_parts_keeps_one_of_them():
+    graphs = data.as_graphs([[[0, 2], [1, 3]]], [np.arange(5)], [0])
+    batch = GraphArrays.from_graphs(graphs).pack(jnp.zeros(50, jnp.int32), 50)
+    view = CHANGES["subgraph"](keys_of(5, (50, 1)), batch, 0.2)
+    codes = set((np.asarray(view.node_where) @ (2 ** np.arange(5))).tolist())
+    assert codes == {0b00011, 0b01100, 0b10000}
+    small = CHANGES["subgraph"](keys_of(5, (50, 1)), batch, 0.1)
+    assert small.node_where.all()
+
+
+@each_kind
+def test_another_ratio_for_each_graph(kind):
+    """Graphs of ratio 0 stay as they are, and the others are as with that ratio alone."""
+    ratio = jnp.asarray(np.arange(12).reshape(2, 6) % 2 * 0.4, jnp.float32)
+    mixed, all_of_them = (CHANGES[kind](keys_of(6), BATCH, r) for r in (ratio, 0.4))
+    for field, graph in (("node_where", "graph"), ("edge_where", "edge_graph")):
+        for pack in range(2):
+            own = np.asarray(getattr(BATCH, graph)[pack])
+            odd = np.append(np.asarray(ratio[pack]) > 0, False)[own]
+            want = np.where(odd, getattr(all_of_them, field)[pack], getattr(BATCH, field)[pack])
+            np.testing.assert_array_equal(getattr(mixed, field)[pack], want)
+
+
+def test_a_view_depends_on_its_own_key_and_graph_alone():
+    arrays = GraphArrays.from_graphs(GRAPHS)
+    places, keys = jnp.array([3, 8, 1, 11]), keys_of(7, (4,))
+    views = augment.GraphAugmentation(arrays)
+    one, many = (
+        jax.jit(augment.GraphAugmentation.__call__),
+        jax.jit(augment.GraphAugmentation.batch),
+    )
+    for n_packs in (1, 2):
+        batch = many(replace(views, n_packs=n_packs), keys, places)
+        nodes, edges = counted(batch)
+        for place in range(4):
+            alone = one(views, keys[place], places[place])
+            assert alone.node_where.sum() == nodes.ravel()[place]
+            assert alone.edge_where.sum() == edges.ravel()[place]
+            pack, graph = divmod(place, 4 // n_packs)
+            own = np.asarray(batch.graph[pack]) == graph
+            there = np.arange(alone.graph.shape[0]) < GRAPHS.n_nodes[places[place]]
+            # Of another program, which may round otherwise.
+            got, want = batch.features[pack][own], alone.features[there]
+            np.testing.assert_allclose(got, want, atol=1e-6)
+            np.testing.assert_array_equal(batch.node_where[pack][own], alone.node_where[there])
+
+
+def test_kinds_are_drawn_alike():
+    graphs = data.as_graphs([[[0, 1, 2], [1, 2, 0]]] * 2, [[0, 1, 2]] * 2, [0, 1])
+    views = augment.GraphAugmentation(
+        GraphArrays.from_graphs(graphs), kinds=("identity", "drop_nodes", "mask_attributes"),
+        ratio=0.5,
+        n_packs=2000, drawn=False,
+    )  # fmt: skip
+    view = jax.jit(views.batch)(keys_of(8, (4000,)), jnp.arange(4000) % 2)
+    plain = views.plain_batch(jnp.arange(4000) % 2)
+    dropped = np.asarray(view.node_where != plain.node_where).sum()
+    masked = np.asarray(jnp.any(view.features != plain.features, axis=-1)).sum()
+    assert chisquare([dropped, masked, 4000 - dropped - masked]).pvalue > 1e-4
+
+
+def test_a_ratio_is_no_part_of_the_program():
+    views, traces = (
+        augment.GraphAugmentation(GraphArrays.from_graphs(GRAPHS), kinds=("drop_nodes",)),
+        [],
+    )
+
+    @jax.jit
+    def kept(views, keys, places):
+        traces.append(None)
+        return views.batch(keys, places).node_where.sum()
+
+    counts = [
+        int(kept(replace(views, ratio=ratio), keys_of(0, (12,)), jnp.arange(12)))
+        for ratio in (0.0, 0.3, 0.6)
+    ]
+    assert len(traces) == 1
+    assert counts[0] == GRAPHS.n_nodes.sum()
+    assert counts == sorted(counts, reverse=True)
+
+
+def test_what_does_not_belong_is_refused():
+    arrays = GraphArrays.from_graphs(GRAPHS)
+    with raises(ValueError, match="`kinds` must be some of identity, drop_nodes"):
+        augment.GraphAugmentation(arrays, kinds=("drop",))
+    with raises(ValueError, match=r"`ratio` must lie in \[0, 1\], got 1.2"):
+        augment.GraphAugmentation(arrays, ratio=1.2)
+    with raises(ValueError, match=r"`ratio` must lie in \[0, 1\], got -0.1"):
+        augment.drop_nodes(keys_of(0), BATCH, -0.1)

@@ -1,0 +1,163 @@
+"""The random changes of colour, against the published rule in NumPy."""
+
+from itertools import permutations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _helpers.programs import quick_jit
+from _helpers.refusals import refused
+from matplotlib.colors import hsv_to_rgb, rgb_to_hsv
+from scipy import stats
+
+from crl_jax import augment
+
+RNG = np.random.default_rng(0)
+PHOTO = RNG.random((3, 2, 3)).astype(np.float32)
+STRENGTHS = (0.4, 1.5, 0.6, 0.2)  # of contrast, from 0 on
+ORDERS = list(permutations("bcsh"))
+
+
+def grey(x):
+    return (x * [0.299, 0.587, 0.114]).sum(-1, keepdims=True)
+
+
+def changed(x, order, factors):
+    """Images ``[n, height, width, 3]``, each by its own factors ``[n, 4]``, all in one order."""
+    b, c, s, h = factors.T[..., None, None, None]
+    for change in order:
+        if change == "h":
+            hsv = rgb_to_hsv(x)
+            hsv[..., 0] = (hsv[..., 0] + h[..., 0]) % 1
+            x = hsv_to_rgb(hsv)
+            continue
+        f, other = {
+            "b": (b, np.zeros(1)),
+            "c": (c, grey(x).mean((1, 2, 3), keepdims=True)),
+            "s": (s, grey(x)),
+        }[change]
+        x = np.clip(f * x + (1 - f) * other, 0, 1)
+    return x
+
+
+def drawn_factors(rng, n):
+    s = np.array(STRENGTHS)
+    low = np.append(np.maximum(1 - s[:3], 0), -s[3])
+    return rng.uniform(low, np.append(1 + s[:3], s[3]), (n, 4))
+
+
+def jittered(n, seed, rate=1.0):
+    keys = jax.random.split(jax.random.key(seed), n)
+    jitter = lambda key: augment.color_jitter(key, PHOTO, STRENGTHS, rate=rate)  # noqa: E731
+    return keys, np.asarray(quick_jit(jax.vmap(jitter))(keys), np.float64)
+
+
+def test_each_result_is_that_of_its_order_and_all_orders_are_as_frequent():
+    n = 2400
+    keys, got = jittered(n, 0)
+    # Which number of the draw is which is the only thing taken over.
+    uniform = np.asarray(jax.vmap(lambda key: jax.random.uniform(key, (6,)))(keys), np.float64)
+    s = np.array(STRENGTHS)
+    low = np.maximum(1 - s[:3], 0)
+    factors = np.c_[low + uniform[:, 1:4] * (1 + s[:3] - low), s[3] * (2 * uniform[:, 4] - 1)]
+    photos = np.broadcast_to(PHOTO.astype(np.float64), (n, *PHOTO.shape))
+    drawn = np.floor(24 * uniform[:, 0]).astype(int)
+    for i, order in enumerate(ORDERS):
+        own = drawn == i
+        want = changed(photos[own], order, factors[own])
+        np.testing.assert_allclose(got[own], want, atol=1e-5)
+    assert stats.chisquare(np.bincount(drawn, minlength=24)).pvalue > 1e-3
+
+
+def test_values_have_the_distribution_of_the_published_rule():
+    n = 6000
+    rng = np.random.default_rng(1)
+    orders = rng.integers(24, size=n)
+    factors = drawn_factors(rng, n)
+    want = np.empty((n, *PHOTO.shape))
+    for i, order in enumerate(ORDERS):
+        own = orders == i
+        photos = np.broadcast_to(PHOTO.astype(np.float64), (own.sum(), *PHOTO.shape))
+        want[own] = changed(photos, order, factors[own])
+    _, got = jittered(n, 1)
+    features = [*(lambda x, i=i: x.reshape(len(x), -1)[:, i] for i in range(18))]
+    features += [lambda x: x.mean((1, 2, 3)), lambda x: x.std((1, 2, 3))]
+    assert min(stats.ks_2samp(f(got), f(want)).pvalue for f in features) > 1e-3 / len(features)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.8])
+def test_as_often_as_asked(rate):
+    _, got = jittered(2000, 2, rate)
+    same = np.abs(got - PHOTO).max((1, 2, 3)) == 0
+    assert stats.binomtest(int((~same).sum()), 2000, rate).pvalue > 1e-3
+
+
+def test_batches_types_and_numbers():
+    key = jax.random.key(5)
+    traces = 0
+
+    def counted(key, x, strengths, rate):
+        nonlocal traces
+        traces += 1
+        return augment.color_jitter(key, x, strengths, rate=rate)
+
+    jitted = quick_jit(counted)
+    for strengths in ((0.1, 0.2, 0.3, 0.1), STRENGTHS):
+        got = jitted(key, PHOTO, strengths, 1.0)
+    assert traces == 1
+    whole = quick_jit(augment.color_jitter)
+    want = whole(key, PHOTO, jnp.array(STRENGTHS))
+    np.testing.assert_allclose(got, want, atol=1e-5)
+    film = whole(key, np.stack([PHOTO, PHOTO[::-1]]), STRENGTHS)
+    np.testing.assert_allclose(film[1, ::-1], want, atol=1e-5)
+    half = whole(key, jnp.asarray(PHOTO, jnp.bfloat16), (0.1, 0.1, 0.1, 0.0))
+    assert half.dtype == jnp.float32
+
+
+def test_one_channel_has_brightness_and_contrast_alone():
+    x = PHOTO[..., :1]
+    keys = jax.random.split(jax.random.key(6), 50)
+    jitter = quick_jit(jax.vmap(augment.color_jitter, (0, None, None)))
+    colour = jitter(keys, x, (0.0, 0.0, 0.9, 0.5))
+    np.testing.assert_array_equal(colour, np.broadcast_to(x, colour.shape))
+    other = jitter(keys, x, (0.4, 0.4, 0.0, 0.0))
+    assert np.abs(np.asarray(other) - x).max((1, 2, 3)).min() > 0
+
+
+def test_gradients_are_finite():
+    value = lambda x: augment.color_jitter(jax.random.key(1), x, STRENGTHS).sum()  # noqa: E731
+    slopes = quick_jit(jax.grad(value))(jnp.asarray(PHOTO).at[0].set(0.5))
+    assert np.isfinite(slopes).all()
+
+
+def test_random_grey():
+    keys = jax.random.split(jax.random.key(7), 2000)
+    got = quick_jit(jax.vmap(lambda key: augment.random_grayscale(key, PHOTO, rate=0.2)))(keys)
+    colourless = np.asarray(got[..., 0] == got[..., 1]).all((1, 2))
+    assert stats.binomtest(int(colourless.sum()), 2000, 0.2).pvalue > 1e-3
+    np.testing.assert_array_equal(got[colourless], np.broadcast_to(
+        augment.to_grayscale(PHOTO), got[colourless].shape))  # fmt: skip
+    np.testing.assert_array_equal(got[~colourless], np.broadcast_to(
+        PHOTO, got[~colourless].shape))  # fmt: skip
+
+
+def test_refusals():
+    key = jax.random.key(0)
+    with refused(
+        "strengths",
+        " must be the four strengths of brightness, contrast, saturation and hue, got 3",
+    ):
+        augment.color_jitter(key, PHOTO, (0.4, 0.4, 0.4))
+    with refused("strengths", r" must lie in \[0, 0.5\], got 0.6"):
+        augment.color_jitter(key, PHOTO, (0.4, 0.4, 0.4, 0.6))
+    with refused("strengths", r" must lie in \[0, inf\), got -0.4"):
+        augment.color_jitter(key, PHOTO, (-0.4, 0.4, 0.4, 0.1))
+    for function in (
+        lambda rate: augment.color_jitter(key, PHOTO, STRENGTHS, rate=rate),
+        lambda rate: augment.random_grayscale(key, PHOTO, rate=rate),
+    ):
+        with refused("rate", r" must lie in \[0, 1\], got 2"):
+            function(2)
+    with refused("image", " must have 1 or 3 channels, got 4"):
+        augment.color_jitter(key, np.ones((2, 2, 4), np.float32), STRENGTHS)

@@ -1,0 +1,238 @@
+"""Whole views: their parts, their chances, and that they are pytrees of numbers."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _helpers.crops import pillow, simulated_box
+from _helpers.programs import quick_jit
+from _helpers.refusals import refused
+from scipy import stats
+
+from crl_jax import augment
+from crl_jax.augment import ImageAugmentation
+
+RNG = np.random.default_rng(0)
+PHOTOS = RNG.integers(0, 256, (6, 10, 12, 3), dtype=np.uint8)
+STILL = ImageAugmentation(size=8, flip_rate=0.0, jitter_rate=0.0, grey_rate=0.0, blur_rate=0.0)
+draw = quick_jit(lambda views, keys, x: jax.vmap(views, (0, None))(keys, x))
+draw_all = quick_jit(lambda views, keys, x: jax.vmap(views)(keys, x))
+
+
+def keys_of(n, seed=0):
+    return jax.random.split(jax.random.key(seed), n)
+
+
+def test_a_view_depends_on_its_own_key_and_image_alone():
+    views = ImageAugmentation.cifar10(size=8)
+    got = draw_all(views, keys_of(6), PHOTOS)
+    assert got.shape == (6, 8, 8, 3)
+    assert got.dtype == jnp.float32
+    part = draw_all(views, keys_of(6)[2:4], PHOTOS[2:4])
+    np.testing.assert_allclose(part, got[2:4], atol=2e-5)
+    alone = quick_jit(views)(keys_of(6)[5], PHOTOS[5])
+    np.testing.assert_allclose(alone, got[5], atol=2e-5)
+    other = draw_all(views, keys_of(6, seed=1), PHOTOS)
+    assert np.abs(other - got).max((1, 2, 3)).min() > 0.1
+
+
+def test_numbers_compile_nothing_anew_and_may_be_swept():
+    traces = 0
+
+    def counted(views, key):
+        nonlocal traces
+        traces += 1
+        return views(key, PHOTOS[0])
+
+    jitted = quick_jit(counted)
+    views = ImageAugmentation(size=8)
+    changes = [
+        {"scale": (0.2, 0.9), "ratio": (1.0, 2.0)}, {"flip_rate": 0.1}, {"jitter_rate": 0.3},
+        {"jitter": (0.1, 0.2, 0.3, 0.4)}, {"grey_rate": 0.5}, {"mean": 0.4, "std": 0.3},
+        {"blur_rate": 1.0, "blur_sigma": (1.0, 1.5)},
+    ]  # fmt: skip
+    outputs = [jitted(replace(views, **change), jax.random.key(3)) for change in [{}, *changes]]
+    assert traces == 1
+    assert np.abs(outputs[6] - (outputs[0] - 0.4) / 0.3).max() < 1e-5
+    of_mean = lambda mean: replace(views, mean=mean)(jax.random.key(3), PHOTOS[0])  # noqa: E731
+    swept = quick_jit(jax.vmap(of_mean))(jnp.array([0.0, 0.4]))
+    np.testing.assert_allclose(swept[0] - swept[1], 0.4, atol=1e-5)
+
+
+def test_it_is_a_pytree_that_hashes_and_compares():
+    views, same = ImageAugmentation.cifar10(), ImageAugmentation.cifar10()
+    assert views == same
+    assert hash(views) == hash(same)
+    assert views != replace(views, grey_rate=0.3)
+    leaves, shape = jax.tree.flatten(views)
+    assert jax.tree.unflatten(shape, leaves) == views
+    assert jax.tree.structure(replace(views, grey_rate=0.3)) == shape
+    assert hash(jax.tree.structure(same)) == hash(shape)
+    assert jax.tree.structure(replace(views, size=31)) != shape
+    assert jax.tree.structure(replace(views, blur_kernel=5)) != shape
+    for placeholder in (None, object()):
+        jax.tree.map(lambda _, x=placeholder: x, views)
+        arrays = replace(views, scale=jnp.array([0.1, 1.0]), jitter=jnp.zeros(4))
+        jax.tree.map(lambda _, x=placeholder: x, arrays)
+
+
+def test_without_chance_it_is_the_normalised_crop():
+    """The boxes are those that the image tells by its values."""
+    views = replace(STILL, mean=(0.1, 0.2, 0.3), std=(0.5, 1.0, 2.0))
+    got = draw(views, keys_of(3), PHOTOS[0])
+    for key, view in zip(keys_of(3), np.asarray(got)):
+        uniform = jax.random.uniform(key, (32,))
+        box = augment._crop.sample_box(uniform[:22], 10, 12, views.scale, views.ratio)
+        want = pillow((PHOTOS[0] / 255).astype(np.float32), box, (8, 8))
+        np.testing.assert_allclose(view * [0.5, 1, 2] + [0.1, 0.2, 0.3], want, atol=3e-6)
+
+
+def test_what_is_seen_follows_the_published_rule():
+    """Of an image whose channels are the places, the view's corners tell the box."""
+    n, side = 4000, 32
+    rows, columns = np.meshgrid(np.arange(side), np.arange(side), indexing="ij")
+    place = np.stack([rows, columns, 0 * rows], -1).astype(np.float32) / side
+    got = np.asarray(draw(replace(STILL, size=32), keys_of(n), place), np.float64)
+    centre = side * got[:, [15, 16], [15, 16], :2].mean(1) + 0.5  # the middle of the box
+    step = side * (got[:, 20, 20, :2] - got[:, 12, 12, :2]) / 8
+    rng = np.random.default_rng(1)
+    boxes = np.array(
+        [simulated_box(rng, side, side, (0.08, 1.0), (3 / 4, 4 / 3)) for _ in range(n)]
+    )
+    want_step, want_centre = boxes[:, 2:] / side, boxes[:, :2] + boxes[:, 2:] / 2
+    for ours, theirs in ((centre, want_centre), (step, want_step)):
+        for axis in (0, 1):
+            a, b = ours[:, axis].round(3), theirs[:, axis].round(3)
+            assert stats.ks_2samp(a, b, method="asymp").pvalue > 1e-3
+
+
+def test_flip_blur_and_grey_come_where_they_should():
+    def of(**changes):
+        return draw(replace(STILL, **changes), keys_of(20), PHOTOS[0])
+
+    lively = {"jitter_rate": 1.0, "blur_rate": 1.0}
+    np.testing.assert_allclose(
+        of(flip_rate=1.0, **lively), augment.flip(of(flip_rate=0.0, **lively)), atol=1e-5
+    )
+    np.testing.assert_allclose(
+        of(blur_rate=1.0, blur_sigma=(0.9, 0.9), jitter_rate=1.0, grey_rate=1.0),
+        augment.gaussian_blur(of(jitter_rate=1.0, grey_rate=1.0), 0.9, 3), atol=1e-5,
+    )  # fmt: skip
+    np.testing.assert_allclose(
+        of(grey_rate=1.0, jitter_rate=1.0), augment.to_grayscale(of(jitter_rate=1.0)), atol=1e-6
+    )
+    np.testing.assert_allclose(of(jitter_rate=0.0), of(jitter_rate=1.0, jitter=(0, 0, 0, 0)),
+                               atol=1e-6)  # fmt: skip
+    np.testing.assert_array_equal(
+        draw(replace(STILL, blur_kernel=1, blur_rate=1.0), keys_of(20), PHOTOS[0]), of()
+    )
+
+
+def test_the_jitter_of_a_view_has_the_published_distribution():
+    """Of even images, which crop, flip and blur leave alone."""
+    even = np.full((10, 12, 3), [0.3, 0.5, 0.7], np.float32)
+    views = ImageAugmentation(size=2, blur_kernel=1)
+    jitter = quick_jit(jax.vmap(lambda key: augment.random_grayscale(
+        jax.random.fold_in(key, 1),
+        augment.color_jitter(key, even[:1, :1], (0.4, 0.4, 0.4, 0.1), rate=0.8), rate=0.2,
+    )))  # fmt: skip
+    got, want = draw(views, keys_of(5000), even), jitter(keys_of(5000, seed=1))
+    for channel in range(3):
+        a, b = got[:, 0, 0, channel].round(5), want[:, 0, 0, channel].round(5)
+        assert stats.ks_2samp(a, b, method="asymp").pvalue > 1e-3
+
+
+def test_chances_are_as_asked_and_independent():
+    n = 3000
+    place = np.tile(np.linspace(0.1, 0.9, 12, dtype=np.float32)[None, :, None], (10, 1, 3))
+    place = place * np.array([1.0, 0.8, 0.6], np.float32)
+    bumpy = place + 0.05 * (np.indices((10, 12)).sum(0) % 2)[..., None].astype(np.float32)
+    views = replace(STILL, flip_rate=0.5, grey_rate=0.2, blur_rate=0.4, blur_sigma=(2, 2),
+                    scale=(1.0, 1.0), ratio=(1.2, 1.2), size=10)  # fmt: skip
+    got = np.asarray(draw(views, keys_of(n), bumpy))
+    flipped = got[:, :, 0, 0].mean(1) > got[:, :, -1, 0].mean(1)
+    colourless = np.abs(got[..., 0] - got[..., 2]).max((1, 2)) < 1e-6
+    rough = np.abs(np.diff(got[..., 1], 2, axis=1)).mean((1, 2))
+    blurred = rough < (rough.min() + rough.max()) / 2
+    events = {"flip": (flipped, 0.5), "grey": (colourless, 0.2), "blur": (blurred, 0.4)}
+    for name, (event, rate) in events.items():
+        assert stats.binomtest(int(event.sum()), n, rate).pvalue > 1e-3, name
+    together = np.bincount(flipped + 2 * colourless + 4 * blurred, minlength=8)
+    want = [(0.5) * (0.2 if g else 0.8) * (0.4 if b else 0.6)
+            for b in (0, 1) for g in (0, 1) for f in (0, 1)]  # fmt: skip
+    assert stats.chisquare(together, n * np.array(want)).pvalue > 1e-3
+
+
+def test_the_plain_view():
+    views = replace(STILL, mean=(0.1, 0.2, 0.3), std=(0.5, 1.0, 2.0))
+    exact = PHOTOS[0, :8, :8].astype(np.float32) / np.float32(255)
+    want = (exact - np.float32([0.1, 0.2, 0.3])) / np.float32([0.5, 1.0, 2.0])
+    np.testing.assert_allclose(views.plain(PHOTOS[0, :8, :8]), want, atol=3e-7)
+    got = views.plain(PHOTOS)  # 10 by 12: the square in the middle
+    assert got.shape == (6, 8, 8, 3)
+    want = pillow((PHOTOS[3] / 255).astype(np.float32), (0, 1, 10, 10), (8, 8))
+    np.testing.assert_allclose(got[3] * np.float32([0.5, 1, 2])[None, None], want - np.float32(
+        [0.1, 0.2, 0.3]), atol=3e-6)  # fmt: skip
+
+
+def test_plain_views_may_be_larger_than_those_of_the_training():
+    larger = replace(STILL, plain_size=10)
+    whole = PHOTOS[:, :10, :10]
+    np.testing.assert_allclose(larger.plain(whole), whole / np.float32(255), atol=3e-7)
+    assert larger(jax.random.key(0), PHOTOS[0]).shape == (8, 8, 3)
+
+
+def test_digits_have_one_channel():
+    from sklearn.datasets import load_digits
+
+    digits = (load_digits().images[:50, ..., None] / 16).astype(np.float32)
+    views = ImageAugmentation(size=8, jitter=(0.0, 0.0, 0.4, 0.1), grey_rate=0.5, blur_kernel=1)
+    still = replace(views, jitter_rate=0.0, grey_rate=0.0)
+    got = draw_all(views, keys_of(50), digits)
+    assert got.shape == (50, 8, 8, 1)
+    np.testing.assert_allclose(got, draw_all(still, keys_of(50), digits), atol=1e-6)
+    np.testing.assert_array_equal(views.plain(digits), digits)
+    half = quick_jit(views)(jax.random.key(0), jnp.asarray(digits[0], jnp.bfloat16))
+    assert half.dtype == jnp.float32
+    film = quick_jit(views)(jax.random.key(0), digits[:3])
+    first = quick_jit(views)(jax.random.key(0), digits[0])
+    np.testing.assert_allclose(film[0], first, atol=1e-5)
+
+
+def test_presets():
+    cifar, imagenet = ImageAugmentation.cifar10(), ImageAugmentation.imagenet()
+    assert (cifar.size, cifar.blur_kernel, len(cifar.mean)) == (32, 3, 3)
+    assert (imagenet.size, imagenet.blur_kernel, imagenet.jitter[3]) == (224, 23, 0.2)
+    assert ImageAugmentation.imagenet(64).blur_kernel == 7
+    assert ImageAugmentation.cifar10(blur_kernel=1, mean=0.5).mean == 0.5
+
+
+@pytest.mark.parametrize(("name", "value", "message"), [
+    ("size", 0, " must be at least 1, got 0"),
+    ("plain_size", 0, " must be at least 1, got 0"),
+    ("blur_kernel", 4, " must be odd, got 4"),
+    ("blur_kernel", 65, " must be less than 64 for a side of 32 pixels, got 65"),
+    ("scale", (0.0, 1.0), r" must lie in \(0, inf\), got 0"),
+    ("ratio", (2.0, 1.0), r" must be a pair \(low, high\)"),
+    ("ratio", (1.0,), r" must be a pair \(low, high\)"),
+    ("blur_sigma", (-1.0, 1.0), r" must lie in \[0, inf\), got -1"),
+    ("jitter", (0.4, 0.4, 0.4), " must be the four strengths of brightness"),
+    ("jitter", (0.4, 0.4, 0.4, 0.7), r" must lie in \[0, 0.5\], got 0.7"),
+    ("flip_rate", 1.1, r" must lie in \[0, 1\], got 1.1"),
+    ("jitter_rate", -1, r" must lie in \[0, 1\], got -1"),
+    ("grey_rate", 2, r" must lie in \[0, 1\], got 2"),
+    ("blur_rate", 1.5, r" must lie in \[0, 1\], got 1.5"),
+    ("std", (1.0, 0.0, 1.0), r" must lie in \(0, inf\), got 0"),
+])  # fmt: skip
+def test_refusals(name, value, message):
+    with refused(name, message):
+        ImageAugmentation(**{name: value})
+
+
+def test_moments_must_fit_the_channels():
+    with refused(
+        "mean", r" must be one number or one for each of the 1 channels, got shape \(3,\)"
+    ):
+        ImageAugmentation.cifar10(size=8).plain(np.ones((8, 8, 1), np.float32))

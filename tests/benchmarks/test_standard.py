@@ -1,0 +1,125 @@
+"""The standard splits: what runs came to, beside published figures, with tests between losses."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from _helpers.commands import call
+from _helpers.refusals import raises
+from scipy import stats
+
+from benchmarks import results_page, standard_splits
+from crl_jax import data, models
+from experiments import recipes
+from experiments._config import Config, EncoderOptions
+from experiments._saved import Model, save_model
+
+SEEDS, N_USERS, N_ITEMS = 3, 12, 40
+rng = np.random.default_rng(0)
+KNOWN, TEST = (
+    data.Interactions.from_arrays(
+        np.repeat(np.arange(N_USERS), 4),
+        np.concatenate([first + rng.permutation(half)[:4] for _ in range(N_USERS)]),
+        user_ids=np.arange(N_USERS), item_ids=np.arange(N_ITEMS),
+    )
+    for first, half in ((0, 20), (20, 20))
+)  # fmt: skip
+
+
+def tables(strength: float, seed: int) -> models.Tables:
+    """Users point to what they took in the test part, more or less."""
+    noise = np.random.default_rng(seed)
+    users = np.eye(N_USERS, dtype=np.float32)
+    items = noise.normal(size=(N_ITEMS, N_USERS)).astype(np.float32)
+    items[TEST.items, TEST.users] += strength
+    return models.Tables(users, items)
+
+
+def ndcg(of: models.Tables, user: int) -> float:
+    """NDCG@20 by hand, what is known left out."""
+    scores = of.items @ of.users[user]
+    scores[KNOWN.items[KNOWN.users == user]] = -np.inf
+    liked = TEST.items[TEST.users == user]
+    hits = np.isin(np.argsort(-scores)[:20], liked)
+    gains = 1 / np.log2(np.arange(2, 22))
+    return float((hits * gains).sum() / gains[: len(liked)].sum())
+
+
+STRENGTH = {
+    "gowalla-info_nce": 0.5, "gowalla-debiased": 3.0, "gowalla-hard": 0.5001, "gowalla-bsl": 0.5,
+}  # fmt: skip
+LEARNING_RATE = {"gowalla-bsl": 1e-4}
+
+
+@pytest.fixture
+def runs(monkeypatch) -> list[str]:
+    """The recipes that were run, each with its model and what it scored."""
+    done = []
+
+    def run(recipe: str, path: Path, folder: Path, seed: int) -> None:
+        done.append((recipe, path.name, seed))
+        made = tables(STRENGTH[recipe], seed)
+        scored = {"recall@20": 0.1, "ndcg@20": np.mean([ndcg(made, u) for u in range(N_USERS)])}
+        folder.mkdir(parents=True)
+        stacked = models.Tables(*(side[None] for side in made))
+        save_model(folder, Model(stacked, KNOWN, TEST, ("train", "valid")), Config(
+            encoding=EncoderOptions(encoder="mf")))  # fmt: skip
+        config = {
+            "source": {"valid": 0.01}, "objective": {"loss": recipe, "n_neg": 512},
+            "sampling": {}, "encoding": {}, "training": {"lr": LEARNING_RATE.get(recipe, 1e-3)},
+        }  # fmt: skip
+        for name, content in (("metrics.json", scored), ("config.json", config)):
+            (folder / name).write_text(json.dumps(content))
+        (folder / "curves.png").write_bytes(b"")
+
+    monkeypatch.setattr(standard_splits, "run", run)
+    monkeypatch.setattr(standard_splits, "RECIPES", dict.fromkeys(STRENGTH, Config()))
+    return done
+
+
+def test_losses_are_compared_with_the_plain_one_over_seeds_and_users(runs, monkeypatch, tmp_path):
+    flags = "--data", tmp_path, "--runs", tmp_path / "runs", "--out", tmp_path / "standard"
+    call(standard_splits, monkeypatch, *flags)
+    names = [f"gowalla-{loss}" for loss in ("info_nce", "bsl", "debiased", "hard")]
+    assert runs == [(name, "gowalla", seed) for name in names for seed in range(SEEDS)]
+    content = json.loads((tmp_path / "standard/standard_splits.json").read_text())
+    plain, otherwise, *others = content["rows"]
+    assert "gain" not in plain
+    assert "gain" not in otherwise
+    assert [row["published"] is None for row in (plain, *others)] == [False, True, True]
+    per_user = {
+        name: np.mean([[ndcg(tables(s, seed), u) for u in range(N_USERS)] for seed in range(SEEDS)],
+                      axis=0)
+        for name, s in STRENGTH.items() if name not in LEARNING_RATE
+    }  # fmt: skip
+    p = [
+        stats.ttest_rel(per_user[f"gowalla-{row['loss']}"], per_user["gowalla-info_nce"]).pvalue
+        for row in others
+    ]
+    by_hand = sorted([(min(p) * 2, p.index(min(p))), (max(p), p.index(max(p)))], key=lambda x: x[1])
+    np.testing.assert_allclose([r["p_users"] for r in others], [x for x, _ in by_hand], rtol=1e-3)
+    for row in others:
+        np.testing.assert_allclose(row["gain"], row["ndcg@20"] - plain["ndcg@20"])
+    assert others[0]["p_seeds"] < 0.05 < others[1]["p_users"]
+    page = results_page.page(tmp_path)
+    assert "| Gowalla | MF | bilateral softmax (BSL) | 0.1000 ± 0.0000 | 0.1882 |" in page
+
+
+def test_one_loss_alone_is_compared_with_nothing(runs, monkeypatch, tmp_path):
+    flags = "--losses", "bsl", "--out", tmp_path / "standard", "--runs", tmp_path / "runs"
+    call(standard_splits, monkeypatch, "--data", tmp_path, *flags)
+    assert len(runs) == SEEDS
+    (line,) = [x for x in results_page.page(tmp_path).splitlines() if "| Gowalla |" in x]
+    assert line.replace(" ", "").endswith("|0.1584||||")
+
+
+def test_a_loss_without_a_recipe_is_refused(runs, monkeypatch, tmp_path, capsys):
+    with raises(SystemExit):
+        call(standard_splits, monkeypatch, "--data", tmp_path, "--losses", "mpr")
+    assert "there is no recipe for --losses mpr" in capsys.readouterr().err
+    assert not runs
+
+
+def test_recipes_of_the_standard_splits_are_there():
+    assert standard_splits.recipe_of("gowalla", "lightgcn", "bsl") in recipes.RECIPES

@@ -1,0 +1,395 @@
+"""Image files of all kinds become arrays of one size; broken ones are named."""
+
+import io
+import sys
+import time
+import zipfile
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from _helpers.refusals import raises
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageOps
+
+from crl_jax._threads import thread_map
+from crl_jax.data import DataError, DataWarning, Images, load_images
+from crl_jax.data._images._decode import resize, resize_square
+
+RNG = np.random.default_rng(0)
+COLOUR = RNG.integers(0, 256, (6, 6, 3), np.uint8)
+GREY = RNG.integers(0, 256, (6, 6), np.uint8)
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("CRL_JAX_CACHE", str(tmp_path / "cache"))
+
+
+def put(folder, images, suffix=".png", **options):
+    """Images as train/a/0.png, 1.png, …; the first one is the test part too."""
+    for number, image in enumerate([*images, images[0]]):
+        part = "train" if number < len(images) else "test"
+        path = folder / part / "a" / f"{number}{suffix}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(image, bytes):
+            path.write_bytes(image)
+        else:
+            image.save(path, **options)
+    return folder
+
+
+def decoded(folder, images, size=None, **options):
+    return load_images(put(folder, images, **options), size=size).train.images
+
+
+@pytest.mark.parametrize("suffix", [".png", ".bmp", ".ppm", ".tif", ".tiff", ".webp", ".PNG"])
+def test_lossless_kinds_of_files(tmp_path, suffix):
+    options = {"lossless": True} if suffix == ".webp" else {}
+    images = decoded(tmp_path, [Image.fromarray(COLOUR)], suffix=suffix, **options)
+    np.testing.assert_array_equal(images, COLOUR[None])
+
+
+@pytest.mark.parametrize("suffix", [".jpg", ".jpeg", ".JPEG"])
+def test_jpeg_as_pillow_decodes_it(tmp_path, suffix):
+    images = decoded(tmp_path, [Image.fromarray(COLOUR)], suffix=suffix)
+    with Image.open(tmp_path / "train" / "a" / f"0{suffix}") as image:
+        np.testing.assert_array_equal(images, np.asarray(image)[None])
+
+
+def test_grey_images_stay_grey_until_one_is_in_colour(tmp_path):
+    grey, colour = Image.fromarray(GREY), Image.fromarray(COLOUR)
+    images = decoded(tmp_path / "grey", [grey, grey.rotate(90)])
+    np.testing.assert_array_equal(images[..., 0], [GREY, np.rot90(GREY)])
+    assert images.shape == (2, 6, 6, 1)
+    for place, several in enumerate(([grey, colour, grey], [colour, grey])):
+        images = decoded(tmp_path / str(place), several)
+        for image, one in zip(images, several, strict=True):
+            expected = COLOUR if one is colour else np.stack([GREY] * 3, -1)
+            np.testing.assert_array_equal(image, expected)
+
+
+def test_modes(tmp_path):
+    palette = Image.fromarray(COLOUR).quantize(16)
+    alpha = np.dstack([COLOUR, np.full((6, 6), 255, np.uint8)])
+    alpha[0, 0] = (10, 20, 30, 0)
+    alpha[0, 1] = (100, 0, 0, 51)  # a fifth
+    see_through = palette.copy()
+    see_through.info["transparency"] = palette.getpixel((0, 0))
+    modes = {
+        "palette": (palette, np.asarray(palette.convert("RGB"))),
+        "alpha": (Image.fromarray(alpha), None),
+        "see-through": (see_through, None),
+        "bits": (Image.fromarray(GREY > 127), np.where(GREY > 127, 255, 0)[..., None]),
+        "grey-alpha": (Image.merge("LA", [Image.fromarray(GREY), Image.new("L", (6, 6), 0)]), None),
+        "deep": (Image.fromarray(GREY.astype(np.uint16) * 257 + 100), GREY[..., None]),
+        "cmyk": (Image.fromarray(COLOUR).convert("CMYK"), None),
+    }
+    for name, (image, expected) in modes.items():
+        suffix = ".tif" if name == "cmyk" else ".png"
+        (found,) = decoded(tmp_path / name, [image], suffix=suffix)
+        if name == "alpha":
+            np.testing.assert_array_equal(found[0, 0], 255)
+            np.testing.assert_array_equal(found[0, 1], [224, 204, 204])  # 255 - a fifth of the rest
+            np.testing.assert_array_equal(found[1:], COLOUR[1:])
+        elif name == "see-through":
+            clear = np.asarray(palette) == palette.getpixel((0, 0))
+            expected = np.where(clear[..., None], 255, np.asarray(palette.convert("RGB")))
+            np.testing.assert_array_equal(found, expected)
+        elif name == "grey-alpha":
+            np.testing.assert_array_equal(found, np.full((6, 6, 1), 255))
+        elif name == "cmyk":
+            np.testing.assert_array_equal(found, np.asarray(image.convert("RGB")))
+        else:
+            np.testing.assert_array_equal(found, expected)
+
+
+def test_the_whole_range_of_16_bits(tmp_path):
+    deep = np.array([[0, 128, 129, 65535], [256, 257, 65406, 65407]], np.uint16)
+    (found,) = decoded(tmp_path, [Image.fromarray(deep)])
+    np.testing.assert_array_equal(found[..., 0], np.rint(deep * (255 / 65535)))
+
+
+def test_orientation_is_honoured(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6  # the camera was turned
+    image = Image.fromarray(COLOUR[:4])
+    (found,) = decoded(tmp_path, [image], exif=exif)
+    np.testing.assert_array_equal(found, np.rot90(COLOUR[:4], -1))
+    np.testing.assert_array_equal(
+        found, np.asarray(ImageOps.exif_transpose(Image.open(tmp_path / "train" / "a" / "0.png")))
+    )
+
+
+def test_sizes_that_differ_need_one(tmp_path):
+    images = [Image.fromarray(COLOUR), Image.fromarray(COLOUR[:5])]
+    with raises(DataError, match=r"`size` makes .*/0.png has 6 × 6 pixels, .*/1.png has 5 × 6"):
+        load_images(put(tmp_path, images))
+    assert load_images(tmp_path, size=4).train.images.shape == (2, 4, 4, 3)
+
+
+def reference(image, size):
+    """Antialiased resizing in float64: a triangle as wide as two new pixels, cut at the centre."""
+    height, width = image.shape[:2]
+    side, out = min(height, width), image.astype(np.float64)
+    for axis, length in ((0, height), (1, width)):
+        scale = side / size
+        reach = max(scale, 1)
+        centres = (length - side) / 2 + (np.arange(size) + 0.5) * scale
+        distance = (np.arange(length) + 0.5 - centres[:, None]) / reach
+        weights = np.maximum(0, 1 - np.abs(distance))
+        out = np.moveaxis(
+            np.tensordot(weights / weights.sum(1, keepdims=True), out, (1, axis)), 0, axis
+        )
+    return out
+
+
+@settings(deadline=None)
+@given(
+    st.integers(1, 40),
+    st.integers(1, 40),
+    st.integers(1, 24),
+    st.sampled_from([1, 3]),
+    st.randoms(),
+)
+def test_resizing_is_antialiased_and_keeps_the_middle(height, width, size, channels, random):
+    pixels = np.random.default_rng(random.randrange(99)).integers(
+        0, 256, (1, height, width, channels), np.uint8
+    )
+    found = resize(pixels, size)
+    assert found.shape == (1, size, size, channels)
+    # Pillow rounds to 8 bits after each of the two directions.
+    np.testing.assert_allclose(found[0], reference(pixels[0], size), atol=1.6)
+
+
+def test_the_middle_is_where_it_should_be():
+    stripes = np.zeros((1, 4, 12, 1), np.uint8)
+    stripes[:, :, 4:8] = 255
+    assert resize(stripes, 4).min() == 255
+    assert resize(stripes, None) is stripes
+    square = Image.fromarray(COLOUR)
+    assert resize_square(square, 6) is square
+
+
+def test_files_and_arrays_are_resized_alike(tmp_path):
+    images = RNG.integers(0, 256, (3, 9, 5, 3), np.uint8)
+    from_files = decoded(tmp_path, [Image.fromarray(image) for image in images], size=4)
+    np.testing.assert_array_equal(from_files, resize(images, 4))
+    in_memory = load_images((images, [0, 0, 0]), size=4, test=0.4)
+    assert in_memory.train.images.shape == (2, 4, 4, 3)
+
+
+@pytest.mark.parametrize("limit", [1, 100, 4 << 20])
+def test_blocks_make_no_difference(tmp_path, monkeypatch, limit):
+    monkeypatch.setattr("crl_jax.data._images._decode._BLOCK_BYTES", limit)
+    images = RNG.integers(0, 256, (150, 2, 2, 3), np.uint8)
+    folder = tmp_path / "set"
+    for number, image in enumerate(images):
+        (folder / "a").mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(folder / "a" / f"{number:03}.png")
+    split = load_images(folder)
+    for part in (split.train, split.test):
+        assert len(part) in (120, 30)
+        index = [np.flatnonzero((images == one).all((1, 2, 3)))[0] for one in part.images]
+        assert index == sorted(index)
+    assert len(split.train) + len(split.test) == 150
+    np.testing.assert_array_equal(
+        load_images(folder, size=1).train.images, resize(split.train.images, 1)
+    )
+
+
+def png(image):
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def pcx():
+    buffer = io.BytesIO()
+    Image.fromarray(GREY).save(buffer, "PCX")
+    return buffer.getvalue()
+
+
+def animation():
+    buffer = io.BytesIO()
+    frames = [Image.fromarray(GREY), Image.fromarray(GREY[::-1])]
+    frames[0].save(buffer, "GIF", save_all=True, append_images=frames[1:])
+    return buffer.getvalue()
+
+
+GOOD = png(Image.fromarray(COLOUR))
+
+
+@pytest.mark.parametrize(
+    ("content", "suffix", "message"),
+    [
+        (b"", ".png", "not decoded"),
+        (b"no image", ".jpg", "not decoded"),
+        (GOOD[:-30], ".png", "not decoded"),
+        (GOOD[:60] + b"????" + GOOD[64:], ".png", "not decoded"),
+        (animation(), ".gif", "expected one image, got several frames"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 1 1\n", ".png", "not decoded"),
+        (pcx(), ".png", "not decoded .*cannot identify"),  # of a kind that is not listed
+        (png(Image.fromarray(GREY)).replace(b"IHDR", b"IDHR"), ".png", "not decoded"),
+    ],
+)
+def test_broken_files_are_named(tmp_path, content, suffix, message):
+    put(tmp_path, [Image.fromarray(GREY)])
+    (tmp_path / "train" / "a" / f"9{suffix}").write_bytes(content)
+    with raises(DataError, match=rf"train/a/9{suffix}: {message}"):
+        load_images(tmp_path)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, len(GOOD) - 1), st.integers(1, 255))
+def test_a_changed_byte_is_an_error_of_the_data_or_none(tmp_path_factory, place, change):
+    content = bytearray(GOOD)
+    content[place] ^= change
+    put(folder := tmp_path_factory.mktemp("changed"), [bytes(content)])
+    with suppress(DataError):
+        images = load_images(folder).train.images
+        assert images.shape[0] == 1
+
+
+def test_floats_are_refused(tmp_path):
+    with raises(DataError, match="expected 8 or 16 bits a channel, got the mode F"):
+        decoded(tmp_path, [Image.fromarray(GREY.astype(np.float32))], suffix=".tif")
+
+
+def test_a_bomb_is_not_decoded(tmp_path, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 35)
+    monkeypatch.setattr("PIL.ImageFile.ImageFile.load", lambda *_: pytest.fail("decoded"))
+    with raises(DataError, match=r"0.png: (not decoded \(|expected at most 35 pixels, )"):
+        decoded(tmp_path, [Image.fromarray(GREY)])
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
+    with raises(DataError, match=r"0.png: not decoded \(Image size \(36 pixels\) exceeds"):
+        load_images(tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+def test_a_bomb_of_which_pillow_only_warns_is_refused_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 35)
+    with raises(DataError, match=r"0.png: expected at most 35 pixels, got 6 × 6 pixels"):
+        decoded(tmp_path, [Image.fromarray(GREY)])
+
+
+def test_a_side_longer_than_any_photograph_is_not_decoded(tmp_path, monkeypatch):
+    monkeypatch.setattr("PIL.ImageFile.ImageFile.load", lambda *_: pytest.fail("decoded"))
+    image = Image.new("L", (1, 65_536))
+    with raises(DataError, match=r"at most 65535 pixels a side, got 65536 × 1 pixels"):
+        decoded(tmp_path, [image])
+
+
+def test_more_than_memory_holds(tmp_path, monkeypatch):
+    def full(*_):
+        raise MemoryError
+
+    monkeypatch.setattr("crl_jax.data._images._decode.np.empty", full)
+    with raises(DataError, match=r"fit in memory, got 2 .* 6 × 6 pixels. Reduce `size"):
+        decoded(tmp_path, [Image.fromarray(GREY)])
+
+
+def test_files_that_are_too_large_are_not_read(tmp_path, monkeypatch):
+    monkeypatch.setattr("crl_jax.data._images._decode._MAX_FILE_BYTES", 100)
+    with raises(DataError, match=r"0.png: expected at most 100 bytes, got \d{3}"):
+        decoded(tmp_path, [Image.fromarray(COLOUR)])
+
+
+def test_pillow_is_optional(tmp_path, monkeypatch):
+    put(tmp_path, [Image.fromarray(GREY)])
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    with raises(ImportError, match=r"Pillow: pip install 'crl_jax\[data\]'"):
+        load_images(tmp_path)
+    assert isinstance(load_images("digits").train, Images)
+
+
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_mapping_over_threads_keeps_the_order(monkeypatch, n_threads):
+    monkeypatch.setattr("crl_jax._threads.cpu_count", lambda: n_threads)
+    taken = []
+
+    def items():
+        for i in range(5000):
+            taken.append(i)
+            yield i
+
+    found = thread_map(lambda i: i * i, items())
+    assert next(found) == 0
+    assert len(taken) == 4 * n_threads + 1  # it does not run ahead
+    assert [0, *found] == [i * i for i in range(5000)]
+
+
+def test_an_error_stops_the_threads():
+    taken = []
+
+    def items():
+        for i in range(100_000):
+            taken.append(i)
+            yield i
+
+    with raises(ZeroDivisionError):
+        list(thread_map(lambda i: 1 // (i - 70), items()))
+    assert len(taken) < 1000
+
+
+def test_after_an_error_nothing_more_is_begun(monkeypatch):
+    monkeypatch.setattr("crl_jax._threads.cpu_count", lambda: 1)
+    begun = []
+
+    def fail(i):
+        begun.append(i)
+        time.sleep(0.05)
+        raise KeyError(i)
+
+    with raises(KeyError):
+        list(thread_map(fail, range(5)))
+    assert len(begun) <= 2
+
+
+@pytest.mark.data
+def test_cifar10_as_class_folders(real_data, tmp_path):
+    """Every 600th image of the real archive, in an archive of their own."""
+    with zipfile.ZipFile(real_data / "cifar10" / "cifar10-jpeg.zip") as whole:
+        names = whole.namelist()
+        kept = sorted(names)[::600]
+        with zipfile.ZipFile(tmp_path / "some.zip", "w") as some:
+            for name in reversed(kept):
+                some.writestr(name, whole.read(name))
+        assert len(names) == 60_000
+        split = load_images(tmp_path)  # the folder of the archive
+        classes = sorted({name.split("/")[1] for name in names})
+        for part in ("train", "test"):
+            images, of_part = getattr(split, part), [n for n in kept if n.startswith(part)]
+            assert [images.classes[label] for label in images.labels] == [
+                name.split("/")[1] for name in of_part
+            ]
+            for pixels, name in zip(images.images, of_part, strict=True):
+                with Image.open(io.BytesIO(whole.read(name))) as image:
+                    np.testing.assert_array_equal(pixels, np.asarray(image.convert("RGB")))
+    assert split.train.classes == tuple(classes)
+    assert split.train.images.shape[1:] == (32, 32, 3)
+
+
+def test_several_broken_files_are_named(tmp_path):
+    put(tmp_path, [Image.fromarray(GREY)])
+    (tmp_path / "train" / "a" / "x.png").write_bytes(b"")
+    (tmp_path / "train" / "a" / "y.png").write_bytes(b"no image")
+    with raises(DataError, match=r"2 images cannot be read: .*x.png.*empty.*y.png") as caught:
+        load_images(tmp_path)
+    assert "0x" not in str(caught.value)
+    for i in range(12):
+        (tmp_path / "train" / "a" / f"z{i}.png").write_bytes(b"")
+    with raises(DataError, match=r"^10 or more images cannot be read"):
+        load_images(tmp_path)
+
+
+@pytest.mark.parametrize("high", [4095, 4096])
+def test_dark_images_of_16_bits_are_told(tmp_path, high):
+    deep = np.linspace(0, high, 36).astype(np.uint16).reshape(6, 6)
+    put(tmp_path, [Image.fromarray(deep), Image.fromarray(deep // 2)])
+    if high > 4095:
+        assert load_images(tmp_path).train.images.max() == 16
+        return
+    with pytest.warns(DataWarning, match="images with 16 bits .* no value above 4095 of 65535"):
+        load_images(tmp_path)

@@ -1,0 +1,265 @@
+"""Images in class folders and in Tiny ImageNet: which are found, in which order, as what."""
+
+import numpy as np
+import pytest
+from _helpers.refusals import raises
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from crl_jax.data import DataError, DataWarning, load_images
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("CRL_JAX_CACHE", str(tmp_path / "cache"))
+
+
+def shade(number):
+    """An image that tells its number."""
+    return np.full((2, 2, 3), number, np.uint8) + np.arange(3, dtype=np.uint8)
+
+
+def fill(folder, paths):
+    """Images with the numbers 0, 1, … at the given paths."""
+    for number, path in enumerate(paths):
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(shade(number)).save(folder / path, "PNG")
+    return folder
+
+
+def numbers(images):
+    for image in images.images:
+        np.testing.assert_array_equal(image, shade(image[0, 0, 0]))
+    return images.images[:, 0, 0, 0].tolist()
+
+
+@pytest.mark.parametrize("above", ["", "set/", "data/set/", "a b/é/"])
+@pytest.mark.parametrize("second", ["test", "val", "Validation", "valid", "testing"])
+def test_parts_and_classes_are_found_in_order(tmp_path, above, second):
+    paths = [
+        "train/dog/2.png",
+        "train/dog/10.PNG",
+        "train/cat-1/x.png",
+        "train/cat/b/x.png",
+        "train/cat/a.png",
+        f"{second}/dog/0.png",
+    ]
+    split = load_images(fill(tmp_path / "x", [above + path for path in paths]))
+    assert split.train.classes == ("cat", "cat-1", "dog")
+    assert numbers(split.train) == [4, 3, 2, 1, 0]
+    assert split.train.labels.tolist() == [0, 0, 1, 2, 2]
+    assert split.train.names.tolist() == [above + paths[place] for place in (4, 3, 2, 1, 0)]
+    assert numbers(split.test) == [5]
+    assert split.test.labels.tolist() == [2]
+    assert split.unlabelled is None
+
+
+def test_unlabelled_images_and_those_for_validation(tmp_path):
+    fill(
+        tmp_path,
+        ["train/a/0.png", "test/a/1.png", "val/a/2.png", "unlabelled/x.png", "unlabelled/b/y.png"],
+    )
+    with pytest.warns(DataWarning, match="1 images for validation are not read"):
+        split = load_images(tmp_path)
+    assert split.train.classes == ("a",)
+    assert numbers(split.test) == [1]
+    assert numbers(split.unlabelled) == [4, 3]
+    assert split.unlabelled.labels.tolist() == [-1, -1]
+
+
+@pytest.mark.filterwarnings("ignore:.*all images are in set; the folders in it are the 3 classes")
+@pytest.mark.parametrize("above", ["", "train/", "set/", "set/train/"])
+def test_class_folders_alone_are_split(tmp_path, above):
+    paths = [f"{above}{name}/{i}.png" for name in ("car", "train", "bus") for i in range(10)]
+    split = load_images(fill(tmp_path, paths))
+    assert split.train.classes == ("bus", "car", "train")
+    assert np.bincount(split.test.labels).tolist() == [2, 2, 2]
+    assert sorted(numbers(split.train) + numbers(split.test)) == list(range(30))
+    for part in (split.train, split.test):
+        assert part.labels.tolist() == sorted(part.labels.tolist())
+        of = [{1: 2, 0: 1, 2: 0}[number // 10] for number in numbers(part)]
+        assert part.labels.tolist() == of
+    assert numbers(load_images(tmp_path).test) == numbers(split.test)
+    assert np.bincount(load_images(tmp_path, test=0.5).test.labels).tolist() == [5, 5, 5]
+
+
+def test_what_is_skipped_is_counted(tmp_path):
+    fill(tmp_path, ["train/a/0.png", "test/a/1.png", "train/a/.2.png", "__MACOSX/train/a/3.png"])
+    for name in ("train/a/.DS_Store", "README", "notes.txt", "train/a/x.TXT", ".git/config"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x")
+    with pytest.warns(DataWarning) as caught:
+        split = load_images(tmp_path)
+    assert sorted(str(one.message) for one in caught) == [
+        f"{tmp_path}: skipped 3 files that are no images: 2 .txt, 1 README",
+        f"{tmp_path}: skipped 4 hidden files",
+    ]
+    assert (numbers(split.train), numbers(split.test)) == ([0], [1])
+
+
+@pytest.mark.parametrize(
+    ("paths", "message"),
+    [
+        ([], r"expected images \(.jpg, .*<class>/… alone, or a binary release .* got 0 files"),
+        (["notes.txt"], "expected images .* got 1 files, none of them an image"),
+        (["a/x.png", "y.png"], "y.png: expected the image in a class folder, as 1 others are"),
+        (["train/x.png", "test/a/y.png"], "train/x.png: expected the image in a class folder"),
+        (["train/a/x.png", "test/a/y.png", "z.png"], "z.png: expected the image in one of"),
+        (["val/a/x.png", "test/a/y.png"], "expected a part train, got test, val"),
+        (["test/a/x.png", "test/a/y.png"], "expected a part train, got test"),
+        (
+            ["train/a/x.png", "test/a/y.png", "b/z.png"],
+            "expected the parts .* got b beside test, t",
+        ),
+        (["a/x.png", "b/y.png"], "expected a class of two images or more"),
+    ],
+)
+def test_folders_that_tell_no_classes_are_refused(tmp_path, paths, message):
+    (tmp_path / "set").mkdir()
+    fill(tmp_path / "set", paths)
+    with raises(DataError, match=message):
+        load_images(tmp_path / "set")
+
+
+@pytest.mark.parametrize("above", ["", "train/"])
+def test_images_in_no_folder_of_a_class_have_no_label(tmp_path, above):
+    paths = [*(f"{above}{name}.png" for name in "badc"), *(["test/e.png"] if above else [])]
+    with pytest.warns(DataWarning, match=f"{len(paths)} images are in no class folder"):
+        split = load_images(fill(tmp_path / "set", paths), test=None if above else 0.5)
+    assert split.train.classes == ()
+    assert str(split.train) == f"Images({len(split.train)} of 2 × 2 × 3, no labels)"
+    found = {}
+    for _, part in split.parts():
+        assert (part.labels == -1).all()
+        found |= dict(zip(part.names.tolist(), numbers(part), strict=True))
+    assert found == {path: number for number, path in enumerate(paths)}
+    assert len(split.test) == (1 if above else 2)
+
+
+@pytest.mark.filterwarnings("error")
+def test_folders_are_no_classes_where_labels_are_not_read(tmp_path):
+    paths = ["2019/a.png", "2019/03/b.png", "c.png", "2020/d.png"]
+    split = load_images(fill(tmp_path / "set", paths), test=0.25, labelled=False)
+    assert split.train.classes == ()
+    assert (len(split.train), len(split.test)) == (3, 1)
+    assert sorted([*split.train.names, *split.test.names]) == sorted(paths)
+    (tmp_path / "set/c.png").unlink()
+    assert load_images(tmp_path / "set", test=0.25).train.classes == ("2019", "2020")
+
+
+def test_one_image_is_no_set(tmp_path):
+    fill(tmp_path / "set", ["x.png"])
+    with raises(DataError, match="expected two images or more"):
+        load_images(tmp_path / "set")
+
+
+def test_a_share_is_refused_beside_a_test_part(tmp_path):
+    fill(tmp_path, ["train/a/0.png", "test/a/1.png"])
+    with raises(ValueError, match="`test` requires images without a test part"):
+        load_images(tmp_path, test=0.5)
+
+
+def test_classes_that_training_lacks_are_counted(tmp_path):
+    fill(tmp_path, ["train/b/0.png", "test/a/1.png", "test/b/2.png"])
+    with pytest.warns(DataWarning, match="1 classes have no image in training"):
+        split = load_images(tmp_path)
+    assert split.train.classes == ("a", "b")
+    assert split.train.labels.tolist() == [1]
+
+
+def test_links_between_folders_are_followed_but_in_no_circle(tmp_path):
+    fill(tmp_path / "elsewhere", ["a/0.png", "b/1.png"])
+    fill(tmp_path / "set", ["test/a/2.png"])
+    (tmp_path / "set" / "train").symlink_to(tmp_path / "elsewhere")
+    split = load_images(tmp_path / "set")
+    assert [image[0, 0, 0] for image in split.train.images] == [0, 1]
+    (tmp_path / "elsewhere" / "c").symlink_to(tmp_path / "set")
+    with raises(DataError, match="symbolic link loop"):
+        load_images(tmp_path / "set")
+
+
+def tiny(folder, words=True):
+    """Tiny ImageNet as published, with two classes."""
+    paths = [f"train/{n}/images/{n}_{i}.JPEG" for n in ("n02", "n01") for i in range(3)]
+    paths += [f"val/images/val_{i}.JPEG" for i in (0, 1, 10, 2)] + ["test/images/test_0.JPEG"]
+    fill(folder, paths)
+    table = [("val_0.JPEG", "n02"), ("val_1.JPEG", "n01"), ("val_2.JPEG", "n02")]
+    table.append(("val_10.JPEG", "n01"))
+    rows = "".join(f"{name}\t{number}\t0\t0\t1\t1\n" for name, number in table)
+    (folder / "val" / "val_annotations.txt").write_text(rows)
+    (folder / "wnids.txt").write_text("n02\nn01\n")
+    (folder / "train" / "n01" / "n01_boxes.txt").write_text("n01_0.JPEG\t0\t0\t1\t1\n")
+    if words:
+        (folder / "words.txt").write_text("n01\tgoldfish, Carassius\nn02\tcrane\nn03\tx\n")
+    return folder
+
+
+@pytest.mark.filterwarnings("ignore::crl_jax.data.DataWarning")
+def test_tiny_imagenet(tmp_path, monkeypatch):
+    monkeypatch.setattr("crl_jax.data._images._decode.FORMATS", {".jpeg": "PNG"})
+    monkeypatch.setattr("crl_jax.data._images._decode._DECODERS", ("PNG",))
+    split = load_images(tiny(tmp_path / "tiny-imagenet-200").parent)
+    assert split.train.classes == ("goldfish, Carassius", "crane")
+    assert numbers(split.train) == [3, 4, 5, 0, 1, 2]
+    assert split.train.labels.tolist() == [0, 0, 0, 1, 1, 1]
+    assert numbers(split.test) == [6, 7, 8, 9]
+    assert split.test.labels.tolist() == [1, 0, 0, 1]
+    assert split.unlabelled is None
+    (tmp_path / "tiny-imagenet-200" / "words.txt").write_text("n01\tcrane\nn02\tcrane\n")
+    assert load_images(tmp_path).test.classes == ("crane (n01)", "crane (n02)")
+    (tmp_path / "tiny-imagenet-200" / "words.txt").unlink()
+    assert load_images(tmp_path).test.classes == ("n01", "n02")
+
+
+@pytest.mark.filterwarnings("error")
+def test_tiny_imagenet_needs_its_labels(tmp_path):
+    tiny(tmp_path)
+    table = tmp_path / "val" / "val_annotations.txt"
+    for text, got in (("", "None"), ("val_0.JPEG\tn09\t0\n", "n09")):
+        table.write_text(text)
+        with raises(DataError, match=rf"val_0.JPEG: expected a line .* 2 classes .* got {got}"):
+            load_images(tmp_path)
+    with raises(ValueError, match="`test` requires images without a test part"):
+        load_images(tiny(tmp_path), test=0.5)
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    st.dictionaries(
+        st.text("ab-_é. ", min_size=1, max_size=4).filter(lambda name: name.strip(". ") == name),
+        st.sets(st.text("xyZ0-", min_size=1, max_size=4), min_size=1, max_size=4),
+        min_size=2,
+        max_size=4,
+    )
+)
+def test_every_image_has_the_class_of_its_folder(tmp_path_factory, names):
+    folder = tmp_path_factory.mktemp("named")
+    paths = [f"{name}/{file}.png" for name, files in names.items() for file in files]
+    fill(folder, [f"train/{path}" for path in paths] + ["test/" + paths[0]])
+    split = load_images(folder, keep=False)
+    assert split.train.classes == tuple(sorted(names))
+    found = list(zip(numbers(split.train), split.train.labels.tolist(), strict=True))
+    expected = [(i, sorted(names).index(path.split("/")[0])) for i, path in enumerate(paths)]
+    assert sorted(found) == expected
+    order = [tuple(paths[number].split("/")) for number, _ in found]
+    assert order == sorted(order)
+
+
+def test_a_part_beside_another_folder_is_no_class(tmp_path):
+    paths = [f"{name}/{i}.png" for name in ("train/cat", "train/dog", "extra") for i in range(5)]
+    with raises(DataError, match=r"expected the parts train and test .* got extra"):
+        load_images(fill(tmp_path, paths))
+
+
+def test_a_folder_around_all_images_is_named(tmp_path):
+    fill(tmp_path, [f"cats/{year}/{i}.png" for year in (2020, 2021) for i in range(5)])
+    with pytest.warns(DataWarning, match="all images are in cats; the folders in it are the 2 cl"):
+        assert load_images(tmp_path).train.classes == ("2020", "2021")
+
+
+def test_one_image_without_labels(tmp_path):
+    split = load_images(fill(tmp_path / "set", ["x.png"]), labelled=False)
+    assert (len(split.train), len(split.test)) == (1, 0)
+    split = load_images((np.zeros((1, 4, 4), np.uint8), [0]), labelled=False)
+    assert (len(split.train), len(split.test)) == (1, 0)

@@ -1,0 +1,221 @@
+"""What people hold in memory, against the same data given one interaction at a time."""
+
+from datetime import date, datetime
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import scipy.sparse as sp
+from _helpers.refusals import raises
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from crl_jax.data import DataError, DataWarning, Interactions, as_interactions, load
+
+TABLE = {
+    "User ID": ["ann", "bob", "ann"],
+    "movieId": [7, 7, 3],
+    "stars": [4.5, 3.0, 1.0],
+    "note": ["x", None, "y"],
+    "timestamp": [30, 20, 10],
+}
+FRAMES = {"pandas": pd.DataFrame, "polars": pl.DataFrame}
+each_frame = pytest.mark.parametrize("frame", FRAMES.values(), ids=FRAMES)
+
+
+def pairs(data):
+    """Each interaction with its original ids."""
+    users, items = data.user_ids[data.users].tolist(), data.item_ids[data.items].tolist()
+    more = [column.tolist() for column in (data.ratings, data.timestamps) if column is not None]
+    return sorted(zip(users, items, *more, strict=True))
+
+
+@settings(deadline=None)
+@given(
+    hnp.arrays(np.int8, hnp.array_shapes(min_dims=2, max_dims=2), elements=st.integers(0, 3)),
+    st.sampled_from([np.int8, np.float32, np.float64, np.bool_]),
+    st.sampled_from(["csr", "csc", "coo", "lil", "dok"]),
+    st.booleans(),
+)
+def test_a_sparse_matrix_keeps_its_rows_and_columns(dense, dtype, layout, old):
+    dense = dense.astype(dtype)
+    data = as_interactions((sp.coo_matrix if old else sp.coo_array)(dense).asformat(layout))
+    assert (data.n_users, data.n_items) == dense.shape
+    got = np.zeros(dense.shape)
+    got[data.users, data.items] = 1 if data.ratings is None else data.ratings
+    np.testing.assert_array_equal(got, dense)
+    assert (data.ratings is None) == bool(np.all(dense[dense != 0] == 1))
+
+
+def test_what_a_sparse_matrix_stores_twice_adds_up_and_zeros_are_counted():
+    twice = sp.coo_array((np.array([100, 100, 1], np.int8), ([0, 0, 1], [1, 1, 0])), (3, 2))
+    assert pairs(as_interactions(twice)) == [(0, 1, 200), (1, 0, 1)]
+    assert twice.nnz == 3  # the caller's is left alone
+    stored = sp.csr_array(([1.0, 0.0], ([0, 1], [0, 1])), (2, 2))
+    with pytest.warns(DataWarning, match="dropped 1 stored zeros"):
+        assert pairs(as_interactions(stored)) == [(0, 0)]
+    with raises(ValueError, match="`ratings` must be finite"):
+        as_interactions(sp.csr_array([[np.nan]]))
+
+
+@each_frame
+def test_the_columns_of_a_frame_are_guessed_or_named(frame):
+    x = frame(TABLE)
+    data = as_interactions(x)
+    assert pairs(data) == [("ann", 3, 1.0, 10), ("ann", 7, 4.5, 30), ("bob", 7, 3.0, 20)]
+    assert data.timestamps.dtype == np.int64
+    swapped = as_interactions(x, user_col="movieId", item_col=0, rating_col="", time_col="")
+    assert pairs(swapped) == [(3, "ann"), (7, "ann"), (7, "bob")]
+    assert len(as_interactions(x, min_rating=3)) == 2
+    assert as_interactions(x, min_rating=3).n_items == 2
+    with raises(DataError, match=r"DataFrame: expected a column 'who' \(`user_col`\)"):
+        as_interactions(x, user_col="who")
+    with raises(DataError, match="DataFrame: row 2: expected a value as 'note'"):
+        as_interactions(x, item_col="note")
+    with raises(DataError, match="expected a column with the item"):
+        as_interactions(frame({"user": [1]}))
+    with raises(DataError, match="expected interactions, got none"):
+        as_interactions(x[:0])
+
+
+@each_frame
+def test_dates_of_a_frame_become_seconds(frame):
+    def times(*moments):
+        x = frame({"user": [1] * len(moments), "item": range(len(moments)), "time": moments})
+        return as_interactions(x).timestamps
+
+    day = datetime(2020, 1, 1)
+    assert times(day, datetime(1969, 12, 31)).tolist() == [1577836800, -86400]
+    assert times(day, datetime(2020, 1, 1, 0, 0, 1, 500_000)).tolist() == [1577836800, 1577836801.5]
+
+
+def test_zones_categories_and_missing_times_of_pandas():
+    zoned = pd.to_datetime(["2020-01-01 01:00"]).tz_localize("Europe/Berlin")
+    kinds = pd.Series(["a"], dtype="category")
+    x = pd.DataFrame({"user": kinds, "item": pd.Series([5], dtype="Int64"), "time": zoned})
+    assert pairs(as_interactions(x)) == [("a", 5, 1577836800)]
+    x = pd.DataFrame({0: [1], 1: [2], "rating": ["4.5"]})
+    assert pairs(as_interactions(x, user_col=0, item_col=1)) == [(1, 2, 4.5)]
+    with raises(ValueError, match="row 1: expected a finite number as 'rating', got 'good'"):
+        as_interactions(x.replace("4.5", "good"), user_col=0, item_col=1)
+    x = pl.DataFrame({"user": [1], "item": [2], "time": [date(1970, 1, 2)]})
+    assert pairs(as_interactions(x)) == [(1, 2, 86400)]
+
+
+def test_dates_of_arrays_become_seconds():
+    def times(*moments, dtype="M8"):
+        array = np.array(moments, dtype)
+        return Interactions.from_arrays([1] * len(moments), range(len(moments)), timestamps=array)
+
+    assert times("1970-01-02", "1969-12-31").timestamps.tolist() == [86400, -86400]
+    assert times("1970-01-01T00:00:01.25").timestamps.tolist() == [1.25]
+    assert times("1970-01-01T00:00:01.000").timestamps.dtype == np.int64
+    with raises(ValueError, match="`timestamps` must be finite, got NaT"):
+        times("NaT", dtype="M8[s]")
+    with raises(ValueError, match="`ratings` must be numbers"):
+        Interactions.from_arrays([1], [1], ratings=np.array(["1970"], "M8"))
+
+
+@pytest.mark.parametrize(
+    ("rows", "want"),
+    [
+        ([[5, 2], [3, 2]], [(3, 2), (5, 2)]),
+        ([[5.0, 2, 0.5]], [(5, 2, 0.5)]),
+        ([["a", "2", "3.5", "10"]], [("a", 2, 3.5, 10)]),
+        (np.array([["a", 2, 4.5, 1577836800.5]], object), [("a", 2, 4.5, 1577836800.5)]),
+    ],
+)
+def test_an_array_has_a_row_for_each_interaction(rows, want):
+    assert pairs(as_interactions(np.array(rows))) == want
+
+
+def test_columns_of_an_array_have_positions():
+    array = np.array([[4, 10, 7]])
+    assert pairs(as_interactions(array, user_col=2, item_col=0, rating_col="")) == [(7, 4)]
+    with raises(DataError, match="an array: expected one role for each column"):
+        as_interactions(array, user_col=2)
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        ({1, 2}, r"`x` must be Interactions, .* got builtins.set"),
+        ([(1, 2, 3, 4, 5)], r"`x` must have tuples .* got tuples of \[5\]"),
+        (pl.LazyFrame({"user": [1]}), r"got polars.*LazyFrame"),
+        (pd.Series([1]), r"got pandas.*Series"),
+        (np.zeros(3), r"got shape \(3,\)"),
+        (np.zeros((2, 1)), r"got shape \(2, 1\)"),
+        (np.zeros((2, 5)), r"got shape \(2, 5\)"),
+        (np.zeros((0, 2)), r"an array: expected interactions, got none"),
+        (np.array([[0.5, 1]]), r"an array: row 1: expected a whole number .* as 'user', got 0.5"),
+        (np.array([[1, np.nan]]), r"expected a whole number .* as 'item', got nan"),
+        (sp.coo_array(np.ones(3)), r"a row per user and a column per item, got \(3,\)"),
+        (sp.csr_array([[1j]]), r"`x` must hold numbers, got complex128"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_read_is_told(x, message):
+    with raises(ValueError, match=message):
+        as_interactions(x)
+
+
+def test_columns_belong_to_tables():
+    data = Interactions.from_arrays([1], [2])
+    for x, what in ((data, "Interactions"), (sp.eye_array(2), "a sparse matrix")):
+        with raises(ValueError, match=f"`user_col` applies to tables and arrays, not to {what}"):
+            as_interactions(x, user_col=0)
+    with raises(DataError, match="Interactions: expected ratings, as `min_rating` is given"):
+        as_interactions(data, min_rating=3)
+
+
+def test_load_takes_it_too():
+    data = Interactions.from_arrays([1], [2])
+    assert as_interactions(data) is load(data) is data
+    x = pl.DataFrame(TABLE)
+    got = load(x, item_col="movieId", min_rating=3)
+    assert got.fingerprint() == as_interactions(x, min_rating=3).fingerprint()
+    for name, value in {"format": "csv", "delimiter": ",", "header": True}.items():
+        with raises(ValueError, match=f"`{name}` applies to files, not to data in memory"):
+            load(x, **{name: value})
+    with raises(TypeError, match="min_ratings"):
+        load(x, min_ratings=3)  # pyright: ignore[reportCallIssue]
+
+
+BAD_FRAMES = [
+    ({"user": ["a", ""], "item": [1, 1]}, r"row 2: expected a non-empty id"),
+    ({"user": [1, -1], "item": [1, 1]}, r"row 2: expected a non-negative id as 'user', got -1"),
+    ({"user": [1], "item": [1], "rating": [1e39]}, r"row 1: .* as 'rating', got 1e\+39"),
+    ({"user": [True], "item": [1]}, r"row 1: expected integers or text as 'user'"),
+    (
+        {"user": [1, 2], "item": [1, 1], "rating": [1.0, np.nan]},
+        r"row 2: expected a finite number as 'rating', got nan",
+    ),
+    (
+        {"user": [1], "item": [1], "rating": ["five"]},
+        r"row 1: expected a finite number as 'rating'",
+    ),
+    ({"user": [], "item": []}, r"expected interactions|expected integers"),
+]
+
+
+@pytest.mark.parametrize(("columns", "message"), BAD_FRAMES, ids=range(len(BAD_FRAMES)))
+def test_what_is_wrong_in_a_frame_of_polars_is_said_with_its_row(columns, message):
+    with raises(DataError, match=f"^a polars DataFrame: {message}"):
+        as_interactions(pl.DataFrame(columns))
+
+
+def test_dates_of_polars_far_off_are_counted_too():
+    def times(values):
+        return as_interactions(pl.DataFrame({"user": [1, 1], "item": [1, 2], "time": values}))
+
+    counts = [-1, 2**31 - 1]
+    days = pl.Series(counts, dtype=pl.Int32).cast(pl.Date)
+    assert times(days).timestamps.tolist() == [n * 86_400 for n in counts]
+    counts = [-1, 2**62]
+    for unit, per_second in {"ms": 10**3, "us": 10**6, "ns": 10**9}.items():
+        moments = pl.Series(counts, dtype=pl.Int64).cast(pl.Datetime(unit))
+        assert times(moments).timestamps.tolist() == [n / per_second for n in counts]
+    huge = pl.Series([2**63 + 2**20, 1], dtype=pl.UInt64)  # beyond int64
+    assert times(huge).timestamps.tolist() == [2.0**63 + 2**20, 1.0]

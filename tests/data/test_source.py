@@ -1,0 +1,374 @@
+"""One name for all data: files, folders, TensorFlow datasets; and the real ones."""
+
+import sys
+import types
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from _helpers.refusals import raises
+
+from crl_jax.data import (
+    DataError,
+    DataWarning,
+    Interactions,
+    Split,
+    columns,
+    load,
+    read,
+    simulate,
+)
+
+TABLE = "user,item\n1,10\n2,20\n"
+OTHER = "user,item\n1,20\n2,10\n"
+ATOMIC = TABLE.replace(",", "\t").replace("user", "user:token").replace("item", "item:token")
+OTHER_ATOMIC = OTHER.replace(",", "\t").replace("user", "user:token").replace("item", "item:token")
+
+
+def fill(folder, files):
+    folder.mkdir(exist_ok=True)
+    for name, content in files.items():
+        (folder / name).write_text(content)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"u.data": "1\t2\t3\t4\n", "u.user": "x", "u.item": "x"},
+        {"ratings.dat": "1::2::3::4\n", "users.dat": "x"},
+        {"ratings.csv": TABLE, "movies.csv": "x"},
+        {"ml.inter": ATOMIC, "ml.user": "x"},
+        {"interactions.csv": TABLE, "items.csv": "x", "notes.txt": "x"},
+        {"events.tsv": TABLE.replace(",", "\t"), "README.txt": "x", "LICENSE": "x"},
+        {"pairs.txt": "1 10\n2 20\n", "notes.md": "x"},
+    ],
+)
+def test_a_folder_with_one_known_file(tmp_path, files):
+    data = load(fill(tmp_path, files))
+    assert isinstance(data, Interactions)
+    (name, _), *_ = files.items()
+    assert load(str(tmp_path / name)).fingerprint() == data.fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("files", "has_valid"),
+    [
+        ({"train.csv": TABLE, "test.csv": OTHER, "u.data": "", "ml.inter": ""}, False),
+        ({"train.txt": "1 10\n2 20\n", "test.txt": "1 20\n2 10\n"}, False),
+        ({"ml.train.inter": ATOMIC, "ml.test.inter": OTHER_ATOMIC, "ml.inter": ""}, False),
+        (
+            {
+                "train.csv": TABLE,
+                "validation.csv": "user,item\n1,20\n",
+                "test.tsv": "user\titem\n2\t10\n",
+            },
+            True,
+        ),
+    ],
+)
+def test_a_folder_with_a_given_split(tmp_path, files, has_valid):
+    split = load(fill(tmp_path, files))
+    assert isinstance(split, Split)
+    assert (split.valid is not None) == has_valid
+    assert split.train.item_ids.tolist() == [10, 20]
+    assert split.train.items.tolist() == [0, 1]
+
+
+def test_the_parts_of_a_folder_are_merged_on_demand(tmp_path):
+    head = "user,item,rating,time\n"
+    files = {
+        "train.csv": head + "1,10,5,1\n2,20,4,1\n",
+        "valid.csv": head + "1,20,5,2\n",
+        "test.csv": head + "2,10,4,1\n1,10,2,9\n",
+    }
+    fill(tmp_path, files)
+    whole = fill(
+        tmp_path / "whole", {"ratings.csv": head + "1,10,2,9\n2,20,4,1\n1,20,5,2\n2,10,4,1\n"}
+    )
+    with pytest.warns(DataWarning) as caught:
+        merged = load(tmp_path, merge=True)
+    # What a part has of its own, or has not, is no matter once they are one.
+    assert [str(w.message)[:31] for w in caught] == ["dropped 1 repeated interactions"]
+    assert merged.fingerprint() == load(whole).fingerprint()
+    assert load(whole, merge=True).fingerprint() == merged.fingerprint()
+    with pytest.warns(DataWarning, match="dropped 1 repeated"):
+        positives = load(tmp_path, merge=True, min_rating=4)
+    assert positives.fingerprint() == load(whole, min_rating=4).fingerprint()
+    with (
+        pytest.warns(DataWarning, match="dropped 1 repeated"),
+        raises(DataError, match=f"{tmp_path}: "),
+    ):
+        load(tmp_path, merge=True, min_rating=6)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({}, "expected train.* and test.*got an empty folder"),
+        ({"notes.md": ""}, "got .*notes.md"),
+        ({"u.data": "", "ml.inter": ""}, r"got \['ml.inter', 'u.data'\]"),
+        ({"a.csv": TABLE, "b.csv": TABLE, "c.txt": ""}, r"got \['a.csv', 'b.csv'\]"),
+        ({"train.csv": TABLE, "u.data": ""}, "expected one training and one test file"),
+        ({"train.csv": TABLE, "test.csv": OTHER, "train.txt": ""}, "'train.csv', 'train.txt'"),
+        ({"a.train.inter": ATOMIC, "b.test.inter": OTHER_ATOMIC}, "expected one training"),
+    ],
+)
+def test_a_folder_that_leaves_a_doubt_lists_what_it_has(tmp_path, files, message):
+    with raises(DataError, match=message):
+        load(fill(tmp_path, files))
+
+
+def test_options_reach_the_reader(tmp_path):
+    table = "u,i,r\n1,10,5\n2,20,5\n2,30,1\n"
+    names = {"user_col": "u", "item_col": "i", "rating_col": "r"}
+    (tmp_path / "ratings.csv").write_text(table)
+    assert len(load(tmp_path, **names, min_rating=4)) == 2
+    fill(tmp_path, {"train.csv": table, "test.csv": "u,i,r\n1,20,4\n1,30,1\n"})
+    split = load(tmp_path, **names, min_rating=4)
+    assert (len(split.train), len(split.test)) == (2, 1)
+
+
+def test_the_columns_of_every_source_are_told(tmp_path, fake_tfds):
+    table = "title,movieId,user_id,rating,unixReviewTime,event\nx,1,2,3,4,view\n"
+    path = fill(tmp_path, {"m.csv": table}) / "m.csv"
+    (told,) = columns(path)
+    used = "user = user_id, item = movieId, rating = rating, time = unixReviewTime"
+    assert str(told) == f"{used}; ignored: title, event"
+    assert told.origin == str(path)
+    (told,) = columns(path, user_col="title", rating_col="unixReviewTime", time_col="rating")
+    assert (told.user, told.rating, told.time) == ("title", "unixReviewTime", "rating")
+    (told,) = columns(path, user_col=2, item_col="1", header=False)
+    assert str(told) == "user = 2, item = 1; ignored: 0, 3, 4, 5"
+    with raises(DataError, match="expected a column 'who'"):
+        columns(path, user_col="who")
+
+    parts = fill(
+        tmp_path / "parts", {"test.txt": "1 2\n", "train.csv": TABLE, "valid.tsv": "uid\tasin\n"}
+    )
+    assert [(Path(told.origin).name, str(told)) for told in columns(parts)] == [
+        ("train.csv", "user = user, item = item"),
+        ("valid.tsv", "user = uid, item = asin"),
+        ("test.txt", "user = user, item = item"),
+    ]
+    (parts / "whole").mkdir()
+    pl.DataFrame({"x": [1], "asin": [1], "user": [1]}).write_parquet(parts / "whole" / "a.parquet")
+    assert [str(told) for told in columns(parts / "whole")] == [
+        "user = user, item = asin; ignored: x"
+    ]
+    (told,) = columns("tfds:x")
+    assert told.ignored == ("movie_genres", "user_gender")
+    assert (told.origin, told.item, told.rating) == ("tfds:x", "movie_id", "user_rating")
+    assert columns("simulated") == []
+    for source in ("simulated", "tfds:x"):
+        with raises(ValueError, match="`header` applies to files"):
+            columns(source, header=True)
+
+
+def test_unknown_options_are_refused(tmp_path, fake_tfds):
+    fill(tmp_path, {"train.csv": TABLE, "test.csv": OTHER})
+    for source in (tmp_path, tmp_path / "train.csv", "tfds:x"):
+        with raises(TypeError, match="min_ratings"):
+            load(source, min_ratings=4)  # pyright: ignore[reportCallIssue]
+
+
+def test_a_missing_path_is_not_found(tmp_path):
+    with raises(FileNotFoundError, match="no such file"):
+        load(tmp_path / "absent")
+
+
+def test_a_missing_name_lists_files_and_datasets(tmp_path, monkeypatch):
+    monkeypatch.chdir(fill(tmp_path, {"notes.csv": TABLE}))
+    for door in (load, columns):
+        with raises(
+            FileNotFoundError,
+            match=r"^toys: no such file; .* has notes\.csv\. A dataset name must be one of "
+            r"movielens:100k, .*, simulated, got 'toys'\.$",
+        ):
+            door("toys")
+
+
+def test_simulated_data_have_a_name(tmp_path, monkeypatch):
+    assert load("simulated").fingerprint() == simulate().interactions.fingerprint()
+    with raises(ValueError, match="`user_col` applies to files, not to simulated data"):
+        load("simulated", user_col="who")
+    with raises(DataError, match="simulated: expected ratings, as `min_rating` is given"):
+        load("simulated", min_rating=4)
+    with raises(TypeError, match="min_ratings"):
+        load("simulated", min_ratings=4)  # pyright: ignore[reportCallIssue]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "simulated").write_text(TABLE)
+    assert len(load("./simulated")) == 2
+
+
+@pytest.fixture
+def fake_tfds(monkeypatch):
+    """A stand-in for tensorflow_datasets that yields what MovieLens yields."""
+    examples = [
+        {
+            "movie_genres": np.array([4, 14]),
+            "movie_id": movie,
+            "timestamp": np.int64(time),
+            "user_id": user,
+            "user_rating": np.float32(rating),
+            "user_gender": np.bool_(True),
+        }
+        for user, movie, rating, time in [
+            (b"138", b"5", 4, 879024327),
+            (b"92", b"709", 2, 875654590),
+        ]
+    ]
+    module = types.ModuleType("tensorflow_datasets")
+    asked = []
+
+    def fake_load(name, *, split):
+        asked.append((name, split))
+        return examples
+
+    vars(module).update(load=fake_load, as_numpy=iter)
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", module)
+    return examples, asked
+
+
+def test_tfds(fake_tfds):
+    data = load("tfds:movielens/100k-ratings")
+    assert fake_tfds[1] == [("movielens/100k-ratings", "train")]
+    assert data.user_ids.tolist() == [92, 138]
+    assert data.item_ids.tolist() == [5, 709]
+    assert data.items.tolist() == [1, 0]
+    assert data.ratings.tolist() == [2, 4]
+    assert data.timestamps.tolist() == [875654590, 879024327]
+    with pytest.warns(DataWarning, match="tfds:movielens/100k-ratings: 1 users"):
+        assert len(load("tfds:movielens/100k-ratings", min_rating=3)) == 1
+    assert load("tfds:x", time_col="user_rating", rating_col="timestamp").timestamps[0] == 2
+    for example in fake_tfds[0]:
+        del example["timestamp"]
+    assert load("tfds:x").timestamps is None
+
+
+def test_tfds_problems(fake_tfds):
+    examples, _ = fake_tfds
+    with raises(ValueError, match="`format` applies to files"):
+        load("tfds:x", format="csv")
+    with raises(DataError, match=r"tfds:x: expected a column 'who'.*'movie_id'"):
+        load("tfds:x", user_col="who")
+    examples[1]["user_rating"] = np.float32("nan")
+    with raises(DataError, match="tfds:x: row 2: expected a value as 'user_rating', got nan"):
+        load("tfds:x")
+    examples[1]["user_id"] = b""
+    with raises(DataError, match="tfds:x: row 2: expected a non-empty id"):
+        load("tfds:x")
+    examples.clear()
+    with raises(DataError, match="tfds:x: expected interactions, got none"):
+        load("tfds:x")
+
+
+def test_tfds_is_optional(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
+    with raises(ImportError, match=r"pip install 'crl_jax\[tfds\]'"):
+        load("tfds:movielens/100k-ratings")
+
+
+@pytest.mark.data
+def test_movielens_100k_agrees_in_all_its_formats(real_data):
+    folder = real_data / "ml-100k"
+    data = load(folder / "u.data")
+    assert (data.n_users, data.n_items, len(data)) == (943, 1682, 100_000)
+    assert data.degrees.min() == 20  # as its README says
+    assert data.ratings[data.user_index(196) == data.users].size == 39
+    row = (data.users == data.user_index("196")) & (data.items == data.item_index("242"))
+    assert (data.ratings[row], data.timestamps[row]) == (3, 881250949)  # the first line
+    assert load(folder / "ml-100k.inter").fingerprint() == data.fingerprint()
+
+    with pytest.warns(DataWarning, match="35 items have no interaction in training"):
+        split = load(folder)
+    assert (split.train.n_users, split.train.n_items) == (943, 1682)
+    assert (len(split.train), len(split.test)) == (80_000, 20_000)
+    # The split numbers users and items by their first appearance in u.data.
+    lines = np.loadtxt(folder / "u.data", dtype=np.int64)
+    whole = {(u, i): r for u, i, r, _ in lines.tolist()}
+    first_user, first_item = (list(dict.fromkeys(lines[:, c].tolist())) for c in (0, 1))
+    both = {
+        (first_user[u], first_item[i]): r
+        for part in (split.train, split.test)
+        for u, i, r in zip(part.users, part.items, part.ratings.astype(int), strict=True)
+    }
+    assert both == whole
+
+
+@pytest.mark.data
+def test_gowalla_has_the_published_counts(real_data):
+    split = load(real_data / "gowalla")
+    assert (split.train.n_users, split.train.n_items) == (29_858, 40_981)
+    assert (len(split.train), len(split.test)) == (810_128, 217_242)
+    assert split.train.user_ids.tolist() == list(range(29_858))
+
+
+def shards_of(folder, lines, count, name="ratings", header="user,item,rating\n"):
+    for place in range(count):
+        path = folder / f"{name}-{place:05}-of-{count:05}.csv"
+        path.write_text(header + "".join(lines[place::count]))
+
+
+LINES = [f"{user},{item},{1 + item % 5}\n" for user in range(7) for item in range(user, 11, 2)]
+
+
+def test_shards_are_read_as_one_log(tmp_path):
+    shards_of(tmp_path, LINES, 3)
+    (tmp_path / "README.txt").write_text("x")
+    whole = tmp_path / "whole.csv"
+    whole.write_text("user,item,rating\n" + "".join(LINES))
+    data = load(tmp_path)
+    assert data.fingerprint() == load(whole).fingerprint()
+    assert read(sorted(tmp_path.glob("ratings-*"))).fingerprint() == data.fingerprint()
+    (told,) = columns(tmp_path)
+    assert told.rating == "rating"
+
+
+def test_shards_of_a_split(tmp_path):
+    test = LINES[1:4]
+    train = [line for line in LINES if line not in test]
+    shards_of(tmp_path, train, 2, "train")
+    shards_of(tmp_path, test, 1, "test")
+    split = load(tmp_path)
+    assert isinstance(split, Split)
+    assert split.test is not None
+    assert (len(split.train), len(split.test)) == (len(train), len(test))
+    assert len(load(tmp_path, merge=True)) == len(LINES)
+
+
+def test_names_of_spark_are_shards_too(tmp_path):
+    frame = pl.DataFrame({"user": [1, 2], "item": [3, 3]})
+    for place in range(2):
+        frame.with_columns(pl.col("user") + place).write_parquet(
+            tmp_path / f"part-0000{place}-8a1c-c000.snappy.parquet"
+        )
+    (tmp_path / "_SUCCESS").write_text("")
+    with pytest.warns(DataWarning, match=r"part-00000-.* and 1 more: dropped 1 repeated"):
+        assert len(load(tmp_path)) == 3
+
+
+def test_what_is_wrong_with_shards_is_told(tmp_path):
+    shards_of(tmp_path, LINES, 3)
+    last = tmp_path / "ratings-00002-of-00003.csv"
+    good = last.read_text()
+    last.write_text(good + "1,1,none\n")
+    with raises(DataError, match=rf"00002-of-00003.csv:{good.count(chr(10)) + 1}: .*'none'"):
+        load(tmp_path)
+    last.write_text("user,item\n1,2\n")
+    with raises(DataError, match=r"00002-of-00003\.csv: expected ratings in all files"):
+        load(tmp_path)
+    first = tmp_path / "ratings-00000-of-00003.csv"
+    last.write_text(good)
+    first.write_text("user,item\n1,2\n")
+    with raises(DataError, match=r"00001-of-00003\.csv: expected ratings in all files"):
+        load(tmp_path)
+    last.unlink()
+    with raises(DataError, match=r"expected 3 shards of ratings.csv, got 2"):
+        load(tmp_path)
+    with raises(ValueError, match="`path` must be a file or a list of files"):
+        read([])
+    lists = fill(tmp_path / "lists", {"a.txt": "1 2\n", "b.txt": "1 3\n"})
+    with raises(ValueError, match="`path` must be one file in the format lightgcn"):
+        read(sorted(lists.iterdir()))

@@ -1,0 +1,323 @@
+"""Splits: sizes, rules, reproducibility, independence of the streams."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from _helpers.refusals import raises
+from hypothesis import given
+from hypothesis import strategies as st
+from jaxtyping import TypeCheckError
+
+from crl_jax.data import (
+    DataWarning,
+    Interactions,
+    Split,
+    leave_k_out,
+    load,
+    split_by_ratio,
+    split_by_time,
+    split_top_rated,
+    union,
+    with_validation,
+)
+
+
+def dense_data(n_users=20, n_items=30, seed=0, timed=True):
+    """Every user has at least five interactions."""
+    rng = np.random.default_rng(seed)
+    taken = rng.random((n_users, n_items)) < 0.5
+    taken[:, :5] = True
+    users, items = np.nonzero(taken)
+    return Interactions.from_arrays(
+        users,
+        items,
+        ratings=rng.integers(1, 6, len(users)),
+        timestamps=rng.integers(0, 40, len(users)) if timed else None,
+    )
+
+
+def pairs(data):
+    return set(zip(data.users.tolist(), data.items.tolist(), strict=True))
+
+
+def assert_partition(data, split):
+    parts = [pairs(part) for _, part in split.parts()]
+    assert set().union(*parts) == pairs(data)
+    assert sum(map(len, parts)) == len(data)
+
+
+SPLITS = {
+    "ratio": split_by_ratio,
+    "clean": split_top_rated,
+    "time": lambda data, seed=0: split_by_time(data),
+    "leave_k_out": leave_k_out,
+}
+
+
+@pytest.mark.parametrize("name", SPLITS)
+def test_a_split_loses_nothing_and_repeats(name):
+    data = dense_data()
+    first, again = SPLITS[name](data, seed=3), SPLITS[name](data, seed=3)
+    assert_partition(data, first)
+    assert first.train.fingerprint() == again.train.fingerprint()
+    other = SPLITS[name](data, seed=4)
+    assert (other.train.fingerprint() != first.train.fingerprint()) == (name != "time")
+
+
+def original(data):
+    """Pairs of original ids, as text."""
+    users, items = data.user_ids[data.users], data.item_ids[data.items]
+    return set(zip(users.astype(str).tolist(), items.astype(str).tolist(), strict=True))
+
+
+CUTS = {
+    **{name: lambda x, split=split: split(x).test for name, split in SPLITS.items()},
+    "validation by ratio": lambda x: with_validation(x).valid,
+    "validation by time": lambda x: with_validation(x, how="time").valid,
+    "validation by user": lambda x: with_validation(x, how="leave_k_out", valid=1).valid,
+}
+
+
+@pytest.mark.parametrize("name", CUTS)
+def test_a_cut_depends_on_ids_alone(name):
+    data = dense_data()  # ids 0 to 19 and 0 to 29: as text they sort in another order
+    rng = np.random.default_rng(1)
+    rows = rng.permutation(len(data))
+    users, items = data.users[rows], data.items[rows]
+    columns = {"ratings": data.ratings[rows], "timestamps": data.timestamps[rows]}
+    user_ids, item_ids = rng.permutation(data.n_users), rng.permutation(data.n_items)
+    same = {
+        "other rows": Interactions.from_arrays(users, items, **columns),
+        "text": Interactions.from_arrays(users.astype(str), items.astype(str), **columns),
+        "another numbering": Interactions.from_arrays(
+            np.argsort(user_ids)[users],
+            np.argsort(item_ids)[items],
+            user_ids=user_ids,
+            item_ids=item_ids,
+            **columns,
+        ),
+        "text by an idle id": Interactions.from_arrays(
+            users + 1,
+            items,
+            user_ids=["x", *map(str, range(data.n_users))],
+            item_ids=[*map(str, range(data.n_items)), "007"],
+            **columns,
+        ),
+    }
+    expected = original(CUTS[name](data))
+    for what, other in same.items():
+        assert original(other) == original(data)
+        assert original(CUTS[name](other)) == expected, what
+
+
+def test_a_draw_counts_integers_by_value():
+    data = dense_data()
+    chosen = np.random.default_rng((0, 5)).choice(
+        len(data), round(0.2 * len(data)), replace=False, shuffle=False
+    )
+    in_order = sorted(pairs(data))
+    assert pairs(split_by_ratio(data, seed=5).test) == {in_order[place] for place in chosen}
+
+
+@pytest.mark.data
+@pytest.mark.filterwarnings("ignore::crl_jax.data.DataWarning")
+def test_the_splits_of_published_figures_stay(real_data):
+    given_parts = load(real_data / "ml-100k")
+    outer = split_top_rated(union(given_parts.train, given_parts.test))
+    inner = with_validation(given_parts, valid=0.2)
+    assert [part.fingerprint()[:16] for part in (outer.train, outer.test, inner.train)] == [
+        "7870c56fb1a623f4",
+        "1c3c848887adfc28",
+        "3c8bf680e27d10d6",
+    ]
+
+
+@given(st.floats(0.05, 0.5))
+def test_ratio_is_exact(share):
+    data = dense_data()
+    assert len(split_by_ratio(data, test=share).test) == round(share * len(data))
+
+
+def test_ratio_draws_every_interaction_alike():
+    data = dense_data(6, 8)
+    drawn = sum(
+        np.isin(np.arange(len(data)), _places(data, split_by_ratio(data, test=0.25, seed=s).test))
+        for s in range(400)
+    )
+    # Binomial(400, 1/4): mean 100, standard deviation 8.7; a bound at 5 of them.
+    assert np.abs(drawn - 100).max() < 44
+
+
+def _places(data, part):
+    key = data.users * 1000 + data.items
+    return np.searchsorted(key, part.users * 1000 + part.items)
+
+
+def test_users_without_training_interactions_are_counted():
+    data = Interactions.from_arrays([0, 1, 2, 3], [0, 0, 0, 0], timestamps=[1, 2, 3, 4])
+    with pytest.warns(DataWarning, match="2 users have no interaction left in training"):
+        split_by_ratio(data, test=0.5)
+    with pytest.warns(DataWarning, match="1 users have no interaction left in training"):
+        split_by_time(data, test=0.25)
+
+
+def test_clean_takes_half_of_the_top_ratings():
+    data = dense_data()
+    split = split_top_rated(data)
+    assert set(split.test.ratings) == {5}
+    assert len(split.test) == int(np.sum(data.ratings == 5)) // 2
+    assert set(split_top_rated(data, top_rating=2).test.ratings) == {2}
+    with raises(ValueError, match="`top_rating` must occur at least twice, got 0"):
+        split_top_rated(data, top_rating=7)
+    with raises(ValueError, match="must have ratings"):
+        split_top_rated(Interactions.from_arrays([0, 1], [0, 1]))
+
+
+def test_time_never_trains_on_the_future():
+    data = dense_data()
+    split = split_by_time(data, test=0.3)
+    assert split.train.timestamps.max() <= split.test.timestamps.min()
+    assert len(split.test) == round(0.3 * len(data))
+    tied = Interactions.from_arrays([0, 0, 1, 1], [0, 1, 0, 1], timestamps=[5, 5, 5, 5])
+    assert pairs(split_by_time(tied, test=0.25).test) == {(1, 1)}
+    with raises(ValueError, match="timestamps"):
+        split_by_time(dense_data(timed=False))
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_leave_k_out_takes_the_last_of_each_user(k):
+    data = dense_data()
+    split = leave_k_out(data, k=k)
+    assert split.test.degrees.tolist() == [k] * data.n_users
+    for user in range(data.n_users):
+        mine = data.users == user
+        in_order = sorted(zip(data.timestamps[mine], data.items[mine], strict=True))
+        expected = sorted(int(item) for _, item in in_order[-k:])
+        assert split.test.items[split.test.users == user].tolist() == expected
+    assert leave_k_out(data, k=k, seed=0).test.degrees.tolist() == [k] * data.n_users
+
+
+def test_leave_k_out_spares_users_with_too_few():
+    data = Interactions.from_arrays(
+        [0, 0, 0, 1, 1, 2], [0, 1, 2, 0, 1, 0], user_ids=[5, 6, 7, 8], item_ids=[1, 2, 3]
+    )
+    with pytest.warns(DataWarning, match="2 users have no more than 2 interactions"):
+        split = leave_k_out(data, k=2, seed=0)
+    assert split.test.degrees.tolist() == [2, 0, 0, 0]
+    with raises(ValueError, match="pass `seed`"):
+        leave_k_out(data)
+    with raises(ValueError, match="`k` must be an integer of at least 1, got 0"):
+        leave_k_out(data, k=0)
+    with pytest.warns(DataWarning), raises(ValueError, match="No user has more than 3"):
+        leave_k_out(data, k=3, seed=0)
+
+
+def test_leave_one_out_at_random_draws_every_item_alike():
+    data = Interactions.from_arrays([0] * 5, [0, 1, 2, 3, 4])
+    drawn = [leave_k_out(data, seed=s).test.items[0] for s in range(500)]
+    # Binomial(500, 1/5): mean 100, standard deviation 8.9.
+    assert np.abs(np.bincount(drawn, minlength=5) - 100).max() < 45
+
+
+@pytest.mark.parametrize(("how", "valid"), [("ratio", 0.1), ("time", 0.1), ("leave_k_out", 2)])
+def test_validation_comes_from_training_alone(how, valid):
+    data = dense_data()
+    outer = split_by_ratio(data)
+    split = with_validation(outer, how=how, valid=valid)
+    assert_partition(data, split)
+    assert split.test is outer.test
+    assert_partition(outer.train, Split(split.train, split.valid))
+    alone = with_validation(data, how=how, valid=valid)
+    assert alone.test is None
+    with raises(ValueError, match="already"):
+        with_validation(split)
+
+
+def test_validation_by_time_and_by_user():
+    data = dense_data()
+    late = with_validation(data, how="time", valid=0.2)
+    assert late.train.timestamps.max() <= late.valid.timestamps.min()
+    last = with_validation(data, how="leave_k_out", valid=1)
+    assert last.valid.fingerprint() == leave_k_out(data).test.fingerprint()
+    untimed = with_validation(dense_data(timed=False), how="leave_k_out", valid=1, seed=5)
+    assert set(untimed.valid.degrees.tolist()) == {1}
+    with raises(ValueError, match=r"`valid` must be .* at least 1, got 0\.1"):
+        with_validation(data, how="leave_k_out")
+    with raises((ValueError, TypeCheckError), match="how"):
+        with_validation(data, how="random")  # pyright: ignore[reportArgumentType]
+
+
+def test_validation_by_ratio_leaves_every_user_something():
+    users, items = np.repeat(np.arange(40), 2), np.tile([0, 1], 40)
+    data = Interactions.from_arrays(users, items)
+    split = with_validation(data, valid=0.5)
+    assert split.train.degrees.tolist() == [1] * 40
+    assert 0 < split.train.items.sum() < 40  # which one stays is random
+    with pytest.warns(DataWarning, match="lacks 8 interactions"):
+        assert len(with_validation(data, valid=0.6).valid) == 40
+    single = Interactions.from_arrays(np.arange(10), np.arange(10))
+    with raises(ValueError, match="one interaction per user"), pytest.warns(DataWarning):
+        with_validation(single)
+
+
+def test_validation_and_test_streams_differ_under_one_seed():
+    data = dense_data(n_users=200)
+    test = _places(data, split_by_ratio(data, test=0.5, seed=0).test)
+    valid = _places(data, with_validation(data, valid=0.5, seed=0).valid)
+    # Independent halves share a quarter; the same stream would give all or nothing.
+    assert abs(len(np.intersect1d(test, valid)) / len(data) - 0.25) < 0.04
+    # Here one rule makes both cuts. Of about 17 items a user, 1/17 are chosen twice.
+    data = dense_data(n_users=200, timed=False)
+    test = leave_k_out(data, seed=0).test
+    valid = with_validation(data, how="leave_k_out", valid=1, seed=0).valid
+    assert np.mean(test.items == valid.items) < 0.15
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, -0.1, 1.5, np.nan])
+def test_shares_outside_the_range_are_refused(share):
+    with raises(ValueError, match="`test`"):
+        split_by_ratio(dense_data(), test=share)
+    with raises(ValueError, match="`valid`"):
+        with_validation(dense_data(), valid=share)
+
+
+def test_a_part_that_would_be_empty_is_refused():
+    data = Interactions.from_arrays([0, 0], [0, 1], timestamps=[1, 2])
+    for split in (split_by_ratio, split_by_time):
+        with raises(ValueError, match="leaves one part empty"):
+            split(data, test=0.1)
+
+
+@pytest.mark.parametrize("name", SPLITS)
+def test_the_union_of_the_parts_is_the_whole(name):
+    data = dense_data()
+    split = SPLITS[name](data)
+    whole = union(*(part for _, part in split.parts()))
+    assert whole.fingerprint() == data.fingerprint()
+    np.testing.assert_array_equal(whole.ratings, data.ratings)
+    np.testing.assert_array_equal(whole.timestamps, data.timestamps)
+
+
+def test_a_union_has_only_what_all_parts_have():
+    data = dense_data()
+    split = split_by_ratio(data)
+    bare = Interactions.from_arrays(
+        split.test.users, split.test.items, user_ids=data.user_ids, item_ids=data.item_ids
+    )
+    with pytest.warns(DataWarning) as caught:
+        whole = union(split.train, bare)
+    assert [str(warning.message) for warning in caught] == [
+        f"dropped the {name} of {len(split.train)} interactions, as the others have none"
+        for name in ("ratings", "timestamps")
+    ]
+    assert pairs(whole) == pairs(data)
+    assert whole.ratings is None
+    assert whole.timestamps is None
+    wanted = dataclasses.replace(split.train, ratings=None, timestamps=None)
+    assert union(wanted, bare).fingerprint() == whole.fingerprint()  # and no warning
+
+
+def test_a_union_of_other_users_is_refused():
+    with raises(ValueError, match="`others` must have the `user_ids`"):
+        union(dense_data(n_users=5), dense_data(n_users=6))

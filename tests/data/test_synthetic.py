@@ -1,0 +1,115 @@
+"""Simulated data answer to the model that their docstring states."""
+
+import numpy as np
+import pytest
+from _helpers.refusals import raises
+
+from crl_jax.data import simulate, split_by_ratio
+
+
+def taken(made):
+    mask = np.zeros(made.likes.shape, bool)
+    mask[made.interactions.users, made.interactions.items] = True
+    return mask
+
+
+@pytest.fixture(scope="module")
+def made():
+    return simulate()
+
+
+def test_default_size_and_repeatability(made):
+    data = made.interactions
+    assert (data.n_users, data.n_items) == made.likes.shape == made.exposed.shape == (600, 800)
+    assert 30_000 < len(data) < 60_000
+    assert data.degrees.min() >= 20
+    assert simulate().interactions.fingerprint() == data.fingerprint()
+    assert simulate(seed=1).interactions.fingerprint() != data.fingerprint()
+    with raises(ValueError, match="read-only"):
+        made.likes[0, 0] = True
+
+
+def test_interactions_are_what_is_liked_among_the_shown_and_some_noise(made):
+    mask = taken(made)
+    assert not np.any(mask & ~made.exposed)
+    assert np.all(mask[made.exposed & made.likes])
+    false = np.sum(mask & ~made.likes)
+    np.testing.assert_allclose(false / mask.sum(), 0.1, atol=1e-4)
+    assert made.likes.sum(axis=1).tolist() == [120] * 600
+    assert made.tau_plus == made.likes[~mask].mean()
+
+
+def test_false_positive_rate_leaves_the_truth_alone(made):
+    clean = simulate(false_positive_rate=0.0)
+    np.testing.assert_array_equal(clean.likes, made.likes)
+    np.testing.assert_array_equal(clean.exposed, made.exposed)
+    np.testing.assert_array_equal(taken(clean), made.likes & made.exposed)
+
+
+def test_preferences_have_the_planted_rank():
+    # Rank 1: every user likes one end or the other of a single line of items.
+    likes = simulate(rank=1).likes
+    assert len(np.unique(likes, axis=0)) == 2
+    assert len(np.unique(simulate(rank=2).likes, axis=0)) > 100
+
+
+@pytest.mark.parametrize(("n_exposed", "skew"), [(100, 0.0), (400, 0.5), (400, 2.0), (799.0, 1.0)])
+def test_exposure_has_its_mean_and_its_skew(n_exposed, skew):
+    shares = simulate(n_exposed=n_exposed, popularity_skew=skew).exposed.mean(axis=0)
+    # A sum of independent Bernoullis: its variance is at most a quarter of their number.
+    assert abs(shares.sum() - n_exposed) < 5 * np.sqrt(800 / 4 / 600)
+    # The definition, solved by bisection instead of by sorting.
+    weights = np.arange(1.0, 801) ** -skew
+    low, high = 0.0, 1e9
+    for _ in range(200):
+        middle = (low + high) / 2
+        too_few = np.minimum(1, middle * weights).sum() < n_exposed
+        low, high = (middle, high) if too_few else (low, middle)
+    expected = np.sort(np.minimum(1, low * weights))
+    np.testing.assert_allclose(np.sort(shares), expected, atol=0.08)
+
+
+def test_everything_is_shown_if_asked():
+    assert simulate(n_users=20, n_items=30, n_exposed=30).exposed.all()
+
+
+def test_personal_taste_beats_popularity(made):
+    split = split_by_ratio(made.interactions)  # and no user is left without training data
+    train, test = (np.zeros(made.likes.shape) for _ in range(2))
+    train[split.train.users, split.train.items] = 1
+    test[split.test.users, split.test.items] = 1
+    popularity = np.broadcast_to(train.sum(axis=0), train.shape)
+    basis = np.random.default_rng(0).normal(size=(train.shape[1], 8))
+    for _ in range(8):  # the space of the largest singular vectors, nearly
+        basis, _ = np.linalg.qr(train.T @ (train @ basis))
+    low_rank = train @ basis @ basis.T
+
+    def precision_at_10(scores):
+        top = np.argsort(-np.where(train > 0, -np.inf, scores), axis=1)[:, :10]
+        return np.take_along_axis(test, top, axis=1).mean()
+
+    assert precision_at_10(low_rank) > 3 * precision_at_10(popularity)
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        {"n_users": 0},
+        {"rank": 0},
+        {"like_rate": 0.0},
+        {"like_rate": 1.0},
+        {"n_exposed": 0},
+        {"n_exposed": 801},
+        {"popularity_skew": -1},
+        {"false_positive_rate": 1.0},
+        {"false_positive_rate": 0.99},  # more than there are to take
+    ],
+)
+def test_arguments_out_of_range_are_named(argument):
+    with raises(ValueError, match=next(iter(argument))):
+        simulate(**argument)
+
+
+def test_no_interaction_at_all_is_an_error():
+    with raises(ValueError, match="No interaction"):
+        simulate(n_users=1, n_items=2, like_rate=0.1, n_exposed=1)

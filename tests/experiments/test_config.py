@@ -1,0 +1,284 @@
+"""The configuration of a run: what flags and files may say, and how what they may not is named."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import jax
+import numpy as np
+import pytest
+from _helpers.commands import damaged_copies
+from _helpers.refusals import raises
+
+from crl_jax.data import DATASETS, Interactions
+from experiments import _rundir as rundir
+from experiments._config import SCHEMA, Config, anchor
+from experiments._options import DataOptions
+from experiments._ranges import holds
+from experiments._registry import filled
+from experiments._schema import to_json
+from experiments.objectives import OBJECTIVES, resolve
+from experiments.sampling import SAMPLERS, Context, resolve_sampler
+
+RANGES = SCHEMA.ranges_of()
+
+SECTIONS: dict[str, Any] = {
+    section.name: get_type_hints(type(section.default))  # type: ignore[arg-type]
+    for section in dataclasses.fields(Config)
+}
+FIELDS = [(section, name) for section, hints in SECTIONS.items() for name in hints]
+COUNTED = (int, int | None, tuple[int, ...])
+NUMBERS = {
+    name: kind
+    for hints in SECTIONS.values()
+    for name, kind in hints.items()
+    if kind in (*COUNTED, float, float | None)
+}
+# The ranges of these flags, written down once more. A further flag need not stand here.
+WHOLE = ("n_pos", "ecdf_samples", "rns_epochs", "seed", "split_seed")  # may be 0
+FROM_ZERO = ("beta", "exponent", "weight_decay", "decay", "checkpoint_seconds", "variance_weight",
+             "risk_lambda", "risk_lambda_slope", "risk_lambda_min", *WHOLE)  # fmt: skip
+SHARES = ("floor", "rho", "balance", "drop_rate", "alpha")  # both ends count
+ANY = ("min_rating", "min_score")
+POSITIVE = ("temperature", "law_scale", "rank_scale", "init_scale", "lr")
+COUNTS = ("leave_k", "n_neg", "every", "n_group", "candidates", "layers", "dim", "batch_size",
+          "epochs", "patience", "eval_every", "seeds", "search_seeds", "k")  # fmt: skip
+
+
+def wrong_numbers(name: str) -> list[str]:
+    """Values on the outer side of each end: as written down, or else by the range of the entry."""
+    if name in ANY:
+        return ["inf", "nan"]
+    if name in FROM_ZERO:
+        return ["-1", "nan"] if name not in WHOLE else ["-1", "4294967296"]
+    if name in SHARES:
+        return ["1.01", "nan", "0.49" if name == "alpha" else "-0.01"]
+    if name in POSITIVE:
+        return ["0", "-1", "nan", "inf", "1e39", "1e-50"]
+    if name in ("tau_plus", "edge_dropout", "dropout"):
+        return ["1", "-0.01", "nan"]
+    if name == "test":
+        return ["0", "1", "nan"]
+    if name == "valid":
+        return ["-0.01", "1", "nan"]
+    if name in COUNTS:
+        return ["0", "-3", "9999999999"]
+    return beyond(name)
+
+
+def beyond(name: str) -> list[str]:
+    """Values that the range of this flag leaves out."""
+    limits, found = RANGES[name], []
+    if math.isfinite(limits.low):
+        found.append(limits.low if limits.low_open else limits.low - 1)
+    if math.isfinite(limits.high):
+        found.append(limits.high if limits.high_open else limits.high + 1)
+    return [*map(str, found), *(() if NUMBERS[name] in COUNTED else ("nan", "inf", "1e39"))]
+
+
+def test_every_number_has_a_range():
+    assert sorted(NUMBERS) == sorted(RANGES)
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_values_beyond_a_range_are_not_in_it(name):
+    assert beyond(name)
+    assert not [value for value in beyond(name) if holds(RANGES[name], float(value))]
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_flags_out_of_range_are_named_with_their_value(name):
+    flag = "--" + name.replace("_", "-")
+    for value in wrong_numbers(name):
+        with raises(ValueError, match=f"^{flag} must be .*, got ") as raised:
+            SCHEMA.parse([flag, value], Config(), "")
+        assert float(str(raised.value).rpartition("got ")[2].rstrip(".")) == pytest.approx(
+            float(value), nan_ok=True
+        )
+
+
+def test_ends_of_ranges_count():
+    flags = ["--alpha", "0.5", "--tau-plus", "0", "--weight-decay", "0", "--seed", "4294967295",
+             "--drop-rate", "1", "--checkpoint-seconds", "0", "--k", "1"]  # fmt: skip
+    config = SCHEMA.parse(flags, Config(), "")
+    assert (config.objective.alpha, config.protocol.seed) == (0.5, 2**32 - 1)
+    assert config.protocol.k == (1,)
+
+
+def test_ranges_may_depend_on_other_flags():
+    assert SCHEMA.parse(["--loss", "hard", "--beta", "0.1"], Config(), "").objective.beta == 0.1
+    with raises(ValueError, match=r"^--beta must be a number in \[0\.5, 1\], got 0\.1"):
+        SCHEMA.parse(["--loss", "bayesian", "--beta", "0.1"], Config(), "")
+    with raises(ValueError, match="--seed 4294967295 --seeds 2"):
+        SCHEMA.parse(["--seed", "4294967295", "--seeds", "2"], Config(), "")
+
+
+STORED = to_json(Config())
+# Flags of entries, except those of the entries that the default chooses.
+NOT_TAKEN = {
+    name
+    for section, choice, entries in SCHEMA.choices
+    for entry in entries.values()
+    for name in entry.flags
+    if name not in entries[getattr(getattr(Config(), section), choice)].flags
+}
+WHERE = Path("config.json")
+
+
+def complaint(function: Callable[..., Any], *arguments: Any) -> str:
+    """The one line with which the function refuses its arguments; empty if it takes them."""
+    try:
+        function(*arguments)
+    except ValueError as error:
+        said = str(error)
+    else:
+        return ""
+    assert "\n" not in said
+    return said
+
+
+def fault(stored: Any) -> str:
+    """What is said of this configuration."""
+    said = complaint(SCHEMA.from_json, stored, WHERE)
+    assert not said or said.startswith("config.json: ")
+    return said
+
+
+@pytest.mark.parametrize("name", ["simulated", "tfds:x", "movielens:100k", "toy"])
+def test_names_of_data_are_no_paths(name, monkeypatch):
+    monkeypatch.setitem(DATASETS, "toy", DATASETS["movielens:100k"])
+    config = Config(source=DataOptions(data=name))
+    assert anchor(config) == config
+    there = anchor(Config(source=DataOptions(data="toys.csv"))).source.data
+    assert there == str(Path("toys.csv").absolute())
+
+
+def test_what_was_written_is_read():
+    assert SCHEMA.from_json(STORED, WHERE) == Config()
+    assert not fault(STORED | {"environment": {"python": "3.11"}})
+
+
+LATER = {"update": "tables", "batches": "device", "mesh": None, "processes": None}
+"""Flags that came later, and what was done without them."""
+
+
+@pytest.mark.parametrize(("section", "name"), FIELDS)
+def test_damaged_fields_are_named(section, name):
+    kind = SECTIONS[section][name]
+
+    def changed(value):
+        return STORED | {section: STORED[section] | {name: value}}
+
+    optional = type(None) in getattr(kind, "__args__", ())
+    numeric = name in RANGES
+    bad: list[Any] = [{}, {"a": 1}, [None], [[1]], "abc\0"]
+    bad += [] if optional else [None]
+    bad += ["abc", ""] if numeric else [0, -1, 10**400, math.nan, 1.5]
+    bad += [] if bool in (kind, *getattr(kind, "__args__", ())) else [True]
+    bad += ([math.nan, math.inf, 10**400] if name != "k" else [[], [0], [1.5]]) if numeric else []
+    for value in bad:
+        said = fault(changed(value))
+        assert said.startswith(f"config.json: {section}.{name}: expected "), (value, said)
+    left = {other: value for other, value in STORED[section].items() if other != name}
+    without = STORED | {section: left}
+    if name in NOT_TAKEN:
+        assert SCHEMA.from_json(without, WHERE) == Config()
+    elif name in LATER:
+        assert getattr(getattr(SCHEMA.from_json(without, WHERE), section), name) == LATER[name]
+    else:
+        missing = f"config.json: {section}: expected the field {name}, which is missing."
+        assert fault(without) == missing
+
+
+def test_a_flag_that_the_loss_takes_may_not_be_missing():
+    assert "tau_plus" in NOT_TAKEN
+    debiased = STORED["objective"] | {"loss": "debiased"}
+    without = {name: value for name, value in debiased.items() if name != "tau_plus"}
+    assert SCHEMA.from_json(STORED | {"objective": debiased}, WHERE).objective.loss == "debiased"
+    assert fault(STORED | {"objective": without}).endswith("field tau_plus, which is missing.")
+
+
+def test_sections_and_strange_fields_are_named():
+    for section in SECTIONS:
+        assert section in fault({k: v for k, v in STORED.items() if k != section})
+        for value in (None, [], "abc", 3):
+            assert fault(STORED | {section: value}).startswith(f"config.json: {section}: expected")
+        strange = STORED | {section: STORED[section] | {"colour": 1}}
+        assert 'got the field "colour"' in fault(strange)
+    assert 'got the field "colour"' in fault(STORED | {"colour": 1})
+    for value in (None, [], "abc", 3):
+        assert fault(value).startswith("config.json: expected {…}, got ")
+
+
+def test_damaged_bytes_are_one_line_with_the_file(tmp_path):
+    path = tmp_path / "config.json"
+    good = json.dumps(STORED, indent=2).encode()
+    texts = damaged_copies(good, 30, 60)
+    texts += [b"", b"\xff\xfe", b"[" * 100_000, b"1" * 5000, b'{"a": 1, "a": 1}', b"NaN"]
+    said = []
+    for text in texts:
+        path.write_bytes(text)
+        said.append(complaint(rundir.open_run, tmp_path, SCHEMA))
+    refused = [line for line in said if line]
+    assert len(refused) > 60
+    assert all(line.startswith(str(path)) for line in refused)
+
+
+FLAGS = {
+    **{f"--loss {loss}": ["--loss", loss] for loss in OBJECTIVES},
+    **{f"--sampler {name}": ["--sampler", name] for name in SAMPLERS},
+    "posterior": ["--loss", "bprac", "--rule", "posterior"],
+    "given": ["--loss", "debiased", "--n-pos", "0", "--tau-plus", "0", "--temperature", "0.5"],
+    "staged": [
+        "--sampler",
+        "bns",
+        "--rns-epochs",
+        "3",
+        "--risk-lambda",
+        "2",
+        "--ecdf-samples",
+        "64",
+    ],
+    "swept": ["--sampler", "aobpr", "--sweep", "rank_scale=9", "--sweep", "temperature=1,2"],
+}
+
+
+@pytest.mark.filterwarnings("ignore::crl_jax.data.DataWarning")
+@pytest.mark.parametrize("name", FLAGS)
+def test_defaults_that_are_filled_in_are_what_is_used_without_them(name):
+    config = SCHEMA.parse(FLAGS[name], Config(), "")
+    swept = tuple(spec.partition("=")[0] for spec in config.protocol.sweep)
+    log = Interactions.from_arrays([0, 0, 1, 2], [0, 1, 2, 3])
+
+    def made(config):
+        objective = resolve(config.objective, swept)
+        context = Context(log, "", objective.count("n_neg"))
+        sampler, values = resolve_sampler(config.sampling, context, swept, own=objective.sampler)
+        return objective, sampler, values
+
+    def used(config):
+        objective, sampler, _ = made(config)
+        parts = (sampler, objective.confidence(log, config.training))
+        leaves = [np.asarray(leaf).tolist() for leaf in jax.tree.leaves(parts)]
+        return objective, jax.tree.structure(parts), leaves
+
+    settled = dataclasses.replace(
+        config,
+        objective=filled(config.objective, made(config)[0].values, swept),
+        sampling=filled(config.sampling, made(config)[2], swept),
+    )
+    assert SCHEMA.from_json(to_json(settled), WHERE) == settled
+    assert used(settled) == used(config)
+    flags = dataclasses.asdict(settled.objective) | dataclasses.asdict(settled.sampling)
+    assert all(flags[name] is None for name in swept)
+    if config.sampling.sampler == "bns":
+        assert settled.sampling.prior == "popularity"
+        assert settled.sampling.candidates == 5
+    if config.objective.loss == "bprac":
+        assert (settled.objective.law, settled.objective.law_scale) == ("smoothed", None)
+        assert settled.objective.every == 10
+    if config.objective.loss == "dpl":
+        assert (settled.objective.tau_plus, settled.objective.n_pos) == (0.05, 5)

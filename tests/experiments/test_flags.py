@@ -1,0 +1,53 @@
+"""Messages of the library, as the command line says them."""
+
+import pytest
+from _helpers.refusals import raises
+
+from crl_jax.data import DATASETS
+from experiments._config import FLAGS
+from experiments._flags import in_flags, spoken
+from experiments._suggest import suggest
+from experiments.recommend import main
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ("`learning_rate` must be positive.", "--lr must be positive."),
+        ("`weight_decay` and `tau_plus`", "--weight-decay and --tau-plus"),
+        ("choose with `user_col=`.", "choose with --user-col."),
+        ("`held_out` and `read` are nobody's flags", "`held_out` and `read` are nobody's flags"),
+        ("dim alone is a word", "dim alone is a word"),
+    ],
+)
+def test_arguments_become_their_flags(message, said):
+    assert in_flags(message, FLAGS) == said
+
+
+@pytest.mark.parametrize(
+    ("message", "near"),
+    [
+        ("--recipe takes one of bpr, dpl, got 'BPRR'.", " Did you mean bpr?"),
+        ('training.rule: expected one of adam, adamw, got "adamm".', " Did you mean adam?"),
+        ("--recipe takes one of bpr, dpl, got 'magic'.", ""),
+        ("--lr must be a number, got 'bpr'.", ""),
+    ],
+)
+def test_the_nearest_name_is_proposed(message, near):
+    assert suggest(message) == message + near
+
+
+def test_every_flag_is_one_of_the_command(capsys):
+    with raises(SystemExit):
+        main(["--help"])
+    shown = set(capsys.readouterr().out.replace(",", " ").split())
+    assert set(FLAGS.values()) <= shown
+    assert {*DATASETS, "simulated"} <= shown
+
+
+def test_an_argument_that_shares_its_name_with_a_flag_is_named_as_what_it_is():
+    with (
+        raises(ValueError, match=r"^the test part must differ from `other`$"),
+        spoken(test="the test part"),
+    ):
+        raise ValueError("`test` must differ from `other`")

@@ -1,0 +1,74 @@
+"""``--mesh``: training on several devices from the command line."""
+
+import json
+
+import jax
+import pytest
+from _helpers.commands import SHORT, one_line
+from _helpers.refusals import raises
+
+from experiments._mesh import mesh_of
+from experiments.recommend import main
+
+pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
+
+
+def scores(folder):
+    return json.loads((folder / "metrics.json").read_text())["ndcg@20"]
+
+
+def test_a_run_on_a_mesh_comes_to_the_same(ratings, tmp_path, capsys):
+    flags = ["--data", str(ratings), *SHORT]
+    assert main([*flags, "--out", str(tmp_path / "one")]) == 0
+    capsys.readouterr()
+    assert main([*flags, "--mesh", "data=2,table=4", "--out", str(tmp_path / "eight")]) == 0
+    assert "on 8 × cpu (cpu), data=2, table=4" in one_line(capsys.readouterr().out)
+    assert scores(tmp_path / "eight") == pytest.approx(scores(tmp_path / "one"), abs=1e-3)
+
+
+def test_a_run_goes_on_with_other_devices(ratings, tmp_path):
+    """Its results gone, a finished run goes on from its last checkpoint: to score again."""
+    out = tmp_path / "run"
+    flags = ["--data", str(ratings), *SHORT, "--mesh", "table=4"]
+    assert main([*flags, "--out", str(out)]) == 0
+    before = scores(out)
+    (out / "metrics.json").unlink()
+    assert main(["--resume", str(out), "--mesh", "data=2"]) == 0
+    assert scores(out) == pytest.approx(before, abs=1e-6)
+
+
+def test_an_axis_that_is_left_out_has_one_device():
+    assert mesh_of(None) is None
+    mesh = mesh_of("table=2")
+    assert mesh is not None
+    assert dict(mesh.shape) == {"data": 1, "table": 2}
+    assert mesh.devices.ravel().tolist() == jax.devices()[:2]
+
+
+def test_several_processes_take_all_devices(monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    mesh = mesh_of(None)
+    assert mesh is not None
+    assert dict(mesh.shape) == {"data": 8, "table": 1}
+    with raises(ValueError, match="--mesh data=4 must take all 8 devices of 2 processes"):
+        mesh_of("data=4")
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["rows=2"], "--mesh takes the number of devices along data and table, such as data=4"),
+        (["data=2,data=4"], "got data=2,data=4"),
+        (["data=4,table=0"], "got data=4,table=0"),
+        (["data=-1"], "got data=-1"),
+        (["data=8,table=2"], "--mesh data=8,table=2 asks for 16 devices: JAX found 8 here"),
+        (
+            ["data=3", "--batch-size", "100"],
+            "--batch-size must be a multiple of the 3 devices along data of --mesh, got 100",
+        ),
+    ],
+)
+def test_no_such_mesh(flags, said, tmp_path, capsys):
+    assert main(["--mesh", *flags, "--out", str(tmp_path / "run")]) == 2
+    assert said in one_line(capsys.readouterr().err)
+    assert not (tmp_path / "run").exists()

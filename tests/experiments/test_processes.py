@@ -1,0 +1,117 @@
+"""``--processes``: several processes that train together, and one of them that is killed."""
+
+import json
+import signal
+import subprocess
+import time
+
+import pytest
+from _helpers.commands import one_line
+from _helpers.jobs import free_port, start
+
+from experiments.recommend import main
+
+pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
+
+FLAGS = ["--valid", "0", "--batch-size", "64", "--dim", "8", "--mesh", "data=2,table=4"]
+
+
+def two_processes(*flags) -> list[subprocess.Popen]:
+    """Both processes of a job."""
+    joint = f"2@localhost:{free_port()}"
+    module = ["-m", "experiments.recommend", *flags, "--processes"]
+    return start([[*module, f"{i}/{joint}"] for i in range(2)])
+
+
+def scores(folder):
+    found = json.loads((folder / "metrics.json").read_text())
+    return {name: found[name] for name in ("ndcg@20", "auc")}
+
+
+@pytest.mark.parametrize(
+    "model", [[], ["--encoder", "lightgcn", "--loss", "bayesian"]], ids=["mf", "lightgcn"]
+)
+def test_two_processes_come_to_what_one_comes_to(model, ratings, tmp_path):
+    flags = ["--data", str(ratings), *FLAGS, *model, "--epochs", "3"]
+    jobs = two_processes(*flags, "--out", str(tmp_path / "two"))
+    said = [job.communicate(timeout=300) for job in jobs]
+    assert [job.returncode for job in jobs] == [0, 0], said
+    assert "on 8 × cpu (cpu), data=2, table=4, 2 processes" in one_line(said[0][0])
+    assert "loss" not in said[1][0]  # the second says nothing, but for what libraries print
+    assert main([*flags, "--out", str(tmp_path / "one")]) == 0
+    assert scores(tmp_path / "two") == pytest.approx(scores(tmp_path / "one"), abs=1e-4)
+    assert {path.name for path in (tmp_path / "two").iterdir()} >= {"config.json", "curves.png"}
+    stored = json.loads((tmp_path / "two" / "config.json").read_text())
+    assert stored["output"]["processes"] is None
+
+
+def test_a_job_of_which_a_process_was_killed_ends_and_goes_on(ratings, tmp_path):
+    """It goes on with one process, of another mesh, and ends as one that was never killed."""
+    out = tmp_path / "run"
+    flags = ["--data", str(ratings), *FLAGS, "--epochs", "100"]
+    jobs = two_processes(*flags, "--out", str(out), "--checkpoint-seconds", "2")
+    began = time.monotonic()
+    while not any(path.name.isdigit() for path in out.glob("checkpoint/final/*")):
+        assert time.monotonic() - began < 200
+        assert jobs[0].poll() is None
+        time.sleep(0.05)
+    # Not while the processes write: there each waits for the others until their heartbeats have
+    # failed for 100 seconds.
+    time.sleep(0.5)
+    jobs[1].send_signal(signal.SIGKILL)
+    said = jobs[0].communicate(timeout=200)[1]
+    jobs[1].communicate()
+    assert jobs[0].returncode not in (0, None)
+    assert "not all processes work any more" in one_line(said) or "another task died" in said
+    assert not (out / "metrics.json").exists()
+    assert main(["--resume", str(out), "--mesh", "data=4"]) == 0
+    assert main([*flags, "--out", str(tmp_path / "whole")]) == 0
+    assert scores(out) == pytest.approx(scores(tmp_path / "whole"), abs=1e-3)
+    epochs = [
+        json.loads(line)["epoch"] for line in (out / "history.jsonl").read_text().splitlines()
+    ]
+    assert epochs == list(range(1, 101))
+
+
+def slurm(process: int, port: int) -> dict[str, str]:
+    job = {"SLURM_JOB_ID": str(port - FIRST_PORT), "SLURM_STEP_NODELIST": "localhost"}
+    own = {"SLURM_PROCID": str(process), "SLURM_LOCALID": str(process)}
+    return job | own | {"SLURM_NTASKS": "2", "SLURM_STEP_NUM_NODES": "1"}
+
+
+def open_mpi(process: int, port: int) -> dict[str, str]:
+    uri = f"{(port - FIRST_PORT) * 2**12}.0;tcp://127.0.0.1,10.0.0.1:34911"
+    own = {"OMPI_COMM_WORLD_RANK": str(process), "OMPI_COMM_WORLD_LOCAL_RANK": str(process)}
+    return {"OMPI_MCA_orte_hnp_uri": uri, "OMPI_COMM_WORLD_SIZE": "2"} | own
+
+
+def kubeflow(process: int, port: int) -> dict[str, str]:
+    joint = {"JAX_COORDINATOR_ADDRESS": f"localhost:{port}", "JAX_NUM_PROCESSES": "2"}
+    return joint | {"JAX_PROCESS_ID": str(process)}
+
+
+FIRST_PORT = 2**16 - 2**12
+"""JAX takes a port from here on, by the number of the job."""
+
+
+@pytest.mark.parametrize("cluster", [slurm, open_mpi, kubeflow])
+def test_a_cluster_says_who_there_is(cluster):
+    script = "import jax; from experiments._processes import *; join('auto'); "
+    script += "print(jax.process_index(), jax.process_count(), jax.device_count(), is_first())"
+    port = free_port(range(FIRST_PORT + 1, 2**16))
+    both = start([["-c", script]] * 2, [cluster(process, port) for process in (0, 1)])
+    said = [process.communicate(timeout=120) for process in both]
+    assert [out for out, _ in said] == ["0 2 8 True\n", "1 2 8 False\n"], said
+
+
+@pytest.mark.parametrize("spec", ["2", "2/2@localhost:1234", "0/2@localhost", "all"])
+def test_no_such_processes(spec, tmp_path, capsys):
+    assert main(["--processes", spec, "--out", str(tmp_path / "run")]) == 2
+    said = one_line(capsys.readouterr().err)
+    assert "--processes takes auto, or which of how many this is, from 0" in said
+    assert f"got {spec}" in said
+
+
+def test_processes_need_a_folder_that_all_see(capsys):
+    assert main(["--processes", "0/2@localhost:1234"]) == 2
+    assert "--processes needs --out, a folder that all of them see" in capsys.readouterr().err

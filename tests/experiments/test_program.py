@@ -1,0 +1,46 @@
+"""The commands by name, as ``python -m experiments`` and an installed script give them."""
+
+import sys
+
+import pytest
+from _helpers.refusals import raises
+
+from experiments.__main__ import main
+from experiments._program import NAMES
+
+
+def test_usage_names_the_commands(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["crl-jax", "--help"])
+    assert main() == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in ("recommend", "numerical", "reproduce"))
+    monkeypatch.setattr(sys, "argv", ["crl-jax", "cook"])
+    assert main() == 2
+    assert capsys.readouterr().err == shown
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("started", "shown"),
+    [("/bin/crl-jax", "crl-jax {}"), ("__main__.py", "python -m experiments.{}")],
+)
+def test_help_shows_how_the_command_was_called(name, started, shown, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [started, name, "--help"])
+    monkeypatch.setattr("experiments.__main__.mind", lambda command: command())
+    with raises(SystemExit) as left:
+        main()
+    assert left.value.code == 0
+    assert f"usage: {shown.format(name)} " in " ".join(capsys.readouterr().out.split())
+
+
+def test_what_is_not_installed_is_told(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["crl-jax", "recommend"])
+    monkeypatch.setattr("experiments.__main__.mind", lambda command: command())
+    monkeypatch.delitem(sys.modules, "experiments._recommend", raising=False)
+    monkeypatch.setitem(sys.modules, "tyro", None)
+    for name in ("experiments._config", "experiments._schema"):  # they import it
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    assert main() == 2
+    said = capsys.readouterr().err
+    assert "tyro" in said
+    assert "pip install 'crl_jax[experiments]'" in said

@@ -1,0 +1,188 @@
+"""The commands and the code in the README of the experiments are true."""
+
+import dataclasses
+import re
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tyro
+from _helpers.refusals import raises
+
+from crl_jax import data, models
+from crl_jax.data import Interactions, simulate
+from experiments import _reproduce as reproduce
+from experiments._config import FLAGS
+from experiments._ranges import holds
+from experiments._recommend import _configure
+from experiments._registry import limits_of, settle, sweepable, with_flags
+from experiments._topk import TopK
+from experiments.numerical import _options as of_numerical
+from experiments.numerical import main as numerical
+from experiments.objectives import OBJECTIVES
+from experiments.recommend import main
+from experiments.sampling import SAMPLERS, Context
+from experiments.studies import TARGETS, Options
+
+
+@dataclass(frozen=True)
+class KindOptions:
+    """What is chosen."""
+
+    kind: str = field(default="margin", metadata={"help": "The kind."})
+
+
+README = (Path(__file__).parents[2] / "experiments" / "README.md").read_text()
+# Those in blocks of sh are given to schedulers, whose flags stand there too.
+COMMANDS = [
+    shlex.split(command)
+    for block in re.findall(r"```(?:bash|sh)\n(.*?)```", README, re.DOTALL)
+    for command in re.findall(r"python -m (experiments[^\n\"]*)", block)
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_commands_are_taken(command, monkeypatch):
+    name, *arguments = command
+    if arguments == ["--help"]:
+        return
+    match name.removeprefix("experiments."), arguments:
+        case "recommend", ["topk", *rest]:
+            options = tyro.cli(TopK, args=rest, config=(tyro.conf.FlagCreatePairsOff,))
+            assert options.run == Path("runs/mine")
+        case "recommend", ["--resume", folder]:
+            assert any(folder in given for given in COMMANDS if "--resume" not in given)
+        case "recommend", _:
+            _configure(arguments)
+        case "numerical", _:
+            of_numerical.parse(arguments)
+        case "reproduce", _:
+            assert reproduce.parse(arguments).target == arguments[0]
+        case _:
+            raise AssertionError(command)
+
+
+def test_flags_that_are_named_are_there():
+    known = {*FLAGS.values(), "--recipe", "--help", "--keep-test", "--loss", "--margin"}
+    own = {f"--{name.replace('_', '-')}" for name in Options.__dataclass_fields__}
+    topk = {f"--{name.replace('_', '-')}" for name in TopK.__dataclass_fields__}
+    numbers = {f"--{name.replace('_', '-')}" for name in of_numerical.Config.__dataclass_fields__}
+    page = re.sub(r"```sh\n.*?```", "", README, flags=re.DOTALL)
+    assert set(re.findall(r"--[a-z][a-z0-9-]*", page)) <= known | own | topk | numbers
+
+
+def block(start: str) -> str:
+    """The block of code that begins like that."""
+    code = re.search(rf"```python\n({re.escape(start)}.*?)```", README, re.DOTALL)
+    assert code is not None, start
+    return code[1]
+
+
+def entry(folder: str, name: str):
+    """What the code of that file makes, as if it stood there."""
+    code = re.search(rf"`experiments/{folder}/\w+\.py`:\n\n```python\n(.*?)```", README, re.DOTALL)
+    assert code is not None, folder
+    made = {"__package__": f"experiments.{folder}", "__name__": f"experiments.{folder}.mine"}
+    exec(code[1], made)
+    return made[name]
+
+
+def test_a_loss_takes_one_file_and_one_line():
+    entries = {**OBJECTIVES, "margin": entry("objectives", "MARGIN")}
+    made = with_flags(KindOptions, "kind", entries)
+    options = tyro.cli(made, args=["--kind", "margin"])
+    values = settle("kind", options, entries)
+    assert values == {"n_neg": 1, "temperature": 1.0, "margin": 0.5}
+    assert "margin" in sweepable(entries)
+    assert not holds(limits_of(entries, "margin")["margin"], -0.1)
+    pos, neg = jnp.array([2.0]), jnp.array([[1.8]])
+    loss = entries["margin"].loss(pos, neg, margin=0.5, temperature=2.0)
+    assert float(loss) == pytest.approx(0.5 - 0.1)
+
+
+def test_a_sampler_takes_one_file_and_one_line():
+    popular = entry("sampling", "POPULAR")
+    entries = {**SAMPLERS, "popular": popular}
+    made = with_flags(KindOptions, "kind", {"margin": popular, **entries})
+    options = tyro.cli(made, args=["--kind", "popular", "--popularity-power", "2"])
+    log = Interactions.from_arrays([0, 1, 2, 0], [0, 0, 0, 1])
+    sampler = popular.make(Context(log, "", 1), **settle("kind", options, entries))
+    weights = np.asarray(sampler.weights)
+    assert weights[0] / weights[1] == pytest.approx(9)
+    assert "popularity_power" not in sweepable(entries)
+
+
+def test_an_encoder_takes_one_file_and_one_line():
+    narrow = entry("encoders", "NARROW")
+    values = settle(
+        "kind", with_flags(KindOptions, "kind", {"margin": narrow})(), {"margin": narrow}
+    )
+    log = Interactions.from_arrays([0, 1, 2, 0], [0, 0, 0, 1])
+    made = narrow.make(log, dim=8, similarity="cosine", **values)
+    assert made == models.MatrixFactorization(3, 2, 4, similarity="cosine")
+
+
+def test_a_contrast_takes_one_file_and_one_line():
+    damped = entry("contrasts", "DAMPED")
+    values = settle(
+        "kind", with_flags(KindOptions, "kind", {"margin": damped})(), {"margin": damped}
+    )
+    assert values == {"contrast_weight": 0.2, "contrast_temperature": 0.2, "damping": 0.5}
+    log = Interactions.from_arrays([0, 1, 2, 0], [0, 0, 0, 1])
+    encoder = models.LightGCN.from_interactions(log, 4, 2)
+    made, term = damped.make(log, encoder, {"weight": 0.3}, damping=0.5)
+    assert made is encoder
+    assert (term.weight, term.second.layer_weights) == (0.3, (1, 0.5, 0.25))
+
+
+def pairs(log):
+    users, items = log.user_ids[log.users], log.item_ids[log.items]
+    return set(zip(users.tolist(), items.tolist(), strict=True))
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The folder that the page makes of ratings."""
+    made = simulate(n_users=20, n_items=40, n_exposed=30, seed=3).interactions
+    rated = dataclasses.replace(made, ratings=np.full(len(made), 4, np.float32))
+    with monkeypatch.context() as patch:
+        patch.chdir(tmp_path)
+        patch.setattr(data, "load", {"movielens:100k": rated}.__getitem__)
+        exec(block("from pathlib import Path"), {})
+    kept = data.load(tmp_path / "ml-100k", merge=True)
+    assert pairs(kept) == pairs(rated)
+    assert kept.ratings is not None
+    return tmp_path / "ml-100k"
+
+
+@pytest.mark.filterwarnings("ignore::crl_jax.data.DataWarning")
+@pytest.mark.usefixtures("standard_promotion", "quick_compiles")
+def test_a_target_takes_one_file_and_one_line(folder, tmp_path, monkeypatch):
+    monkeypatch.setitem(TARGETS, "figure-9.9", entry("studies", "FIGURE"))
+    flags = ["--data", str(folder), "--out", str(tmp_path), "--seeds", "2", "--epochs", "1"]
+    assert reproduce.main(["figure-9.9", *flags]) == 0
+    header, *rows = (tmp_path / "figure-9.9.csv").read_text().split()
+    assert header == "tau_plus,seed,ndcg@20"
+    assert [row.split(",")[:2] for row in rows] == [
+        [tau, seed] for tau in ("0.0", "0.05", "0.1") for seed in "01"
+    ]
+    assert (tmp_path / "figure-9.9.png").is_file()
+
+
+def test_a_target_may_load_what_it_likes():
+    made = {"__package__": "experiments.studies"}
+    exec(block("from crl_jax import data\n\nfrom .methods"), made)
+    (world,) = made["load_simulated"](None, None)
+    assert len(world.train) > len(world.test) > 0
+
+
+@pytest.mark.parametrize("command", ["recommend", "reproduce", "numerical"])
+def test_help_is_shown(command, capsys):
+    entry_of = {"recommend": main, "reproduce": reproduce.main, "numerical": numerical}
+    with raises(SystemExit) as left:
+        entry_of[command](["--help"])
+    assert left.value.code == 0
+    assert "usage" in capsys.readouterr().out

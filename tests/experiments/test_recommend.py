@@ -1,0 +1,444 @@
+"""The command, as a user runs it: runs, killed and resumed, and what they leave."""
+
+import contextlib
+import csv
+import io
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import polars
+import pytest
+from _helpers.commands import QUICK, SHORT, one_line
+
+from crl_jax.models import InteractionGraph
+from crl_jax.serving import Recommender
+from crl_jax.train import load_checkpoint
+from experiments._locks import hold
+from experiments.contrasts import CONTRASTS
+from experiments.recommend import main
+
+pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def first_run(ratings, tmp_path_factory, quick_compiles) -> Path:
+    """The run directory of a finished run, and in screen.txt what it printed; not to be changed."""
+    out = tmp_path_factory.mktemp("first") / "run"
+    with (
+        contextlib.redirect_stdout(io.StringIO()) as screen,
+        jax.numpy_dtype_promotion("standard"),
+    ):
+        assert main(["--data", str(ratings), *QUICK, "--out", str(out)]) == 0
+    (out / "screen.txt").write_text(screen.getvalue())
+    return out
+
+
+@pytest.fixture
+def finished(first_run, tmp_path) -> Path:
+    """A copy of it."""
+    return shutil.copytree(first_run, tmp_path / "run")
+
+
+def test_what_a_run_leaves_recommends_in_python_as_topk_does(finished, tmp_path):
+    out = tmp_path / "top.csv"
+    assert main(["topk", "--run", str(finished), "--all", "--k", "4", "--out", str(out)]) == 0
+    rows = [line.split(",") for line in out.read_text().splitlines()[1:]]
+    model = Recommender.load(finished)
+    user = model.known.user_ids[3]
+    found = model.recommend(user, k=4)
+    assert [row[2] for row in rows if row[0] == str(user)] == [str(i) for i in found.items[0]]
+
+
+def test_a_run_leaves_what_it_promises(finished, ratings):
+    config = json.loads((finished / "config.json").read_text())
+    assert config["source"]["data"] == str(ratings)
+    assert config["training"]["lr"] == 0.01
+    assert config["output"]["out"].endswith("/run")
+    used = {name for name, value in config["objective"].items() if value is not None}
+    assert used == {"loss", "n_neg", "temperature"}
+    assert (config["objective"]["n_neg"], config["objective"]["temperature"]) == (1, 1.0)
+    lines = [json.loads(line) for line in (finished / "history.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines if line["phase"] == "search"] == [1, 2, 3]
+    assert all(np.isfinite(line["loss"][0]) for line in lines)
+    metrics = json.loads((finished / "metrics.json").read_text())
+    for name in ("ndcg", "recall", "precision", "f1", "map", "mrr", "hit_rate", "coverage"):
+        for k in (5, 10, 20):
+            assert 0 <= metrics[f"{name}@{k}"] <= 1
+    assert 0 <= metrics["auc"] <= 1
+    chosen = metrics["chosen"]
+    assert chosen["point"] == {}
+    assert chosen["epochs"] == [line["phase"] for line in lines].count("final")
+    assert 0 < chosen["valid_ndcg@20"] <= 1
+    last = {line["phase"]: line["seconds"] for line in lines}
+    assert metrics["seconds"] == pytest.approx(last["search"] + last["final"])
+    assert (finished / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert (finished / "checkpoint").is_dir()
+    assert not list(finished.rglob("*.partial"))
+    screen = (finished / "screen.txt").read_text()
+    assert f"{metrics['ndcg@20']:.4f}" in screen
+    chosen = f"{chosen['epochs']} epochs, NDCG@20 {chosen['valid_ndcg@20']:.4f} (mean with the val"
+    assert f"chosen on validation data: {chosen}" in screen
+    stages = [f"reading {ratings.parent.name}/log.csv", "splitting",
+              "search: compiling", "search 1/3  loss",
+              "search 3/3  loss", "final: compiling", "planning evaluation",
+              "scoring the test set"]  # fmt: skip
+    places = [screen.index(f"\n{stage}") if stage != stages[0] else 0 for stage in stages]
+    assert places == sorted(places)
+    assert screen.startswith(stages[0])
+    assert "\x1b" not in screen
+
+
+TOGETHER = {
+    "confidence": ["--loss", "bprac", "--every", "2", "--seeds", "2"],
+    "group": ["--loss", "gbpr", "--sampler", "bns", "--ecdf-samples", "32", "--rns-epochs", "1"],
+    "schedule": ["--loss", "truncated_bpr", "--sampler", "srns", "--candidates", "4",
+                 "--sweep", "variance_weight=0,5"],
+    "own negatives": ["--loss", "mpr"],
+    "graph": ["--encoder", "lightgcn", "--similarity", "cosine", "--temperature", "0.2",
+              "--edge-dropout", "0.1"],
+    "contrast": ["--encoder", "lightgcn", "--contrast", "xsimgcl", "--contrast-loss", "bayesian",
+                 "--sweep", "contrast_weight=0.1,0.3", "--sweep", "contrast_beta=0.6"],
+    "positives alone": ["--loss", "directau", "--sweep", "gamma=0.5,1"],
+    **{
+        name: ["--encoder", "lightgcn", "--contrast", name]
+        for name in CONTRASTS if name not in ("none", "xsimgcl")
+    },
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:The distribution of")
+@pytest.mark.parametrize("name", TOGETHER)
+def test_what_training_knows_besides_losses_works_together(name, ratings, tmp_path):
+    out = tmp_path / "run"
+    arguments = ["--data", str(ratings), *QUICK, "--refit", "none", "--out", str(out)]
+    assert main([*arguments, *TOGETHER[name]]) == 0
+    assert np.isfinite(json.loads((out / "metrics.json").read_text())["ndcg@20"])
+    history = [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
+    assert {entry["phase"] for entry in history} == {"search"}
+    for entry in history:  # how true and how informative the negatives are
+        assert all(0 <= rate <= 1 for rate in entry["tnr"])
+        assert all(-1 <= rate <= 1 for rate in entry["inf"])
+
+
+def test_seeds_give_mean_and_deviation_of_the_searched_models_without_refit(
+    ratings, tmp_path, capsys
+):
+    out = tmp_path / "run"
+    arguments = ["--data", str(ratings), *QUICK, "--refit", "none", "--seeds", "3"]
+    assert main([*arguments, "--out", str(out)]) == 0
+    per_seed = json.loads((out / "metrics_by_seed.json").read_text())
+    metrics = json.loads((out / "metrics.json").read_text())
+    values = [one["recall@10"] for one in per_seed]
+    assert len(set(values)) == 3
+    assert metrics["recall@10"] == pytest.approx(np.mean(values))
+    assert metrics["recall@10_std"] == pytest.approx(np.std(values, ddof=1))
+    assert "mean ± standard deviation of 3 seeds" in capsys.readouterr().out
+    lines = [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
+    assert {line["phase"] for line in lines} == {"search"}
+
+
+def test_without_a_validation_part_it_trains_as_long_as_told(ratings, tmp_path, capsys):
+    out = tmp_path / "run"
+    arguments = ["--data", str(ratings), *QUICK, "--valid", "0", "--seeds", "2", "--refit", "all"]
+    assert main([*arguments, "--out", str(out)]) == 0
+    screen = capsys.readouterr().out
+    assert "validation, " not in screen
+    assert "trained for 3 epochs, as told, without validation data" in screen
+    assert "scored: a model trained on training data" in screen
+    assert "saved for use: a model trained on training + test data" in screen
+    lines = [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
+    assert [(line["phase"], line["epoch"]) for line in lines] == [
+        (phase, epoch) for phase in ("final", "use") for epoch in (1, 2, 3)
+    ]
+    metrics = json.loads((out / "metrics.json").read_text())
+    assert metrics["chosen"] == {"epochs": 3, "point": {}}
+    assert metrics["trained_on"] == {"scored_model": ["train"], "saved_model": ["train", "test"]}
+    assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert main(["topk", "--run", str(out), "--user", "u7"]) == 0
+
+
+def test_a_loss_with_no_number_but_a_swept_one_is_shown_without_brackets(ratings, tmp_path, capsys):
+    arguments = ["--data", str(ratings), "--epochs", "1", "--dim", "2", "--refit", "none"]
+    assert main([*arguments, "--sweep", "temperature=1", "--out", str(tmp_path / "run")]) == 0
+    assert "\nbpr, rns, mf on " in capsys.readouterr().out
+
+
+def test_a_sweep_is_decided_on_validation_and_written_whole(ratings, tmp_path, capsys):
+    out = tmp_path / "run"
+    sweep = ["--sweep", "lr=1e-6,1e-2", "--sweep", "tau_plus=0.0,0.1,0.2"]
+    arguments = ["--data", str(ratings), "--loss", "dpl", *SHORT, *sweep, "--seeds", "2"]
+    assert main([*arguments, "--out", str(out)]) == 0
+    with (out / "sweep.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 6
+    assert {(float(r["lr"]), float(r["tau_plus"])) for r in rows} == {
+        (lr, tau) for lr in (1e-6, 1e-2) for tau in (0.0, 0.1, 0.2)
+    }
+    chosen = [r for r in rows if r["chosen"] == "1"]
+    assert len(chosen) == 1
+    assert float(chosen[0]["valid_ndcg@20"]) == max(float(r["valid_ndcg@20"]) for r in rows)
+    found = json.loads((out / "metrics.json").read_text())["chosen"]
+    assert found["point"] == {name: float(chosen[0][name]) for name in ("lr", "tau_plus")}
+    assert (found["epochs"], found["valid_ndcg@20"]) == (
+        int(chosen[0]["best_epoch"]), float(chosen[0]["valid_ndcg@20"])
+    )  # fmt: skip
+    objective = json.loads((out / "config.json").read_text())["objective"]
+    assert (objective["tau_plus"], objective["floor"]) == (None, 0.01)  # the sweep sets the first
+    final = [
+        json.loads(line)
+        for line in (out / "history.jsonl").read_text().splitlines()
+        if json.loads(line)["phase"] == "final"
+    ]
+    assert len(final) == int(chosen[0]["best_epoch"])
+    assert len(final[0]["loss"]) == 2
+    assert "Grid, decided on validation data" in capsys.readouterr().out
+
+
+def test_topk_speaks_the_ids_of_the_file(finished, ratings, tmp_path, capsys):
+    capsys.readouterr()
+    assert main(["topk", "--run", str(finished), "--user", "u7", "--k", "5"]) == 0
+    screen = capsys.readouterr().out
+    with ratings.open() as file:
+        rows = list(csv.DictReader(file))
+    printed = re.findall(r"\bi\d+\b", screen)
+    assert len(printed) == 5
+    assert {*printed} <= {row["item"] for row in rows}
+
+    out = tmp_path / "recs.parquet"
+    assert main(["topk", "--run", str(finished), "--all", "--k", "5", "--out", str(out)]) == 0
+    table = polars.read_parquet(out)
+    assert table.columns == ["user", "rank", "item", "score"]
+    assert set(table["user"]) == {row["user"] for row in rows}
+    mine = table.filter(polars.col("user") == "u7")
+    assert mine["item"].to_list() == printed
+    assert mine["rank"].to_list() == [1, 2, 3, 4, 5]
+    assert mine["score"].is_sorted(descending=True)
+    assert main(["topk", "--run", str(finished), "--all", "--k", "5", "--out",
+                 str(tmp_path / "recs.csv")]) == 0  # fmt: skip
+    with (tmp_path / "recs.csv").open() as file:
+        as_csv = [(r["user"], r["item"]) for r in csv.DictReader(file)]
+    assert as_csv == list(zip(table["user"], table["item"], strict=True))
+
+
+def test_the_history_is_logged_where_it_is_asked_for(ratings, tmp_path, monkeypatch):
+    out, logged = tmp_path / "run", []
+
+    @contextlib.contextmanager
+    def board(folder):
+        assert folder == out / "tensorboard"
+        yield logged.append
+        logged.append("closed")
+
+    monkeypatch.setitem(sys.modules, "tensorboardX", object())
+    monkeypatch.setattr("experiments._loggers.TensorBoard", board)
+    arguments = ["--data", str(ratings), *QUICK, "--log", "tensorboard", "--out", str(out)]
+    assert main(arguments) == 0
+    lines = [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
+    assert logged == [*lines, "closed"]
+
+
+def test_the_model_is_kept_whatever_happens_to_its_scores(ratings, tmp_path, monkeypatch):
+    out = tmp_path / "run"
+
+    def fail(*_, **__):
+        raise ValueError("no scores today")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("experiments._pipeline.score", fail)
+        assert main(["--data", str(ratings), *QUICK, "--out", str(out)]) == 2
+    assert main(["topk", "--run", str(out), "--user", "u7"]) == 0
+    assert main(["--resume", str(out)]) == 0
+    assert (out / "metrics.json").exists()
+
+
+TOPK_WRONG = {
+    "unknown user": (["--user", "nobody"], "nobody"),
+    "user and all": (["--user", "u1", "--all"], "one of --user ID and --all"),
+    "neither": ([], "one of --user ID and --all"),
+    "all without a file": (["--all"], "--all needs --out"),
+    "no such format": (["--all", "--out", "recs.xlsx"], "must end in .parquet or .csv"),
+    "no items": (["--user", "u1", "--k", "0"], "--k must be at least 1"),
+    "no such seed": (["--user", "u1", "--seed-index", "1"], "--seed-index must lie in"),
+}
+
+
+@pytest.mark.parametrize("name", TOPK_WRONG)
+def test_topk_says_what_is_wrong(name, finished, capsys):
+    arguments, message = TOPK_WRONG[name]
+    assert main(["topk", "--run", str(finished), *arguments]) == 2
+    assert message in one_line(capsys.readouterr().err)
+
+
+def test_topk_needs_a_finished_run(tmp_path, capsys):
+    assert main(["topk", "--run", str(tmp_path), "--user", "u1"]) == 2
+    assert "has no trained model" in one_line(capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--sampler", "pns", "--candidates", "3"], "--sampler pns has no --candidates"),
+        (["--loss", "mpr", "--sampler", "dns"], "this loss draws negatives of its own"),
+        (["--layers", "2"], "--encoder mf has no --layers"),
+        (["--batches", "host", "--loss", "bprac"], "--batches host: --loss bprac weighs each"),
+        (["--out", "{run}"], "{run} holds a run already: go on with it by --resume {run}"),
+    ],
+)
+def test_what_data_cannot_mend_is_refused_before_they_are_read(
+    flags, message, ratings, first_run, monkeypatch, capsys
+):
+    monkeypatch.setattr("experiments._recommend.load_problem", lambda *_: pytest.fail("read"))
+    flags = [flag.format(run=first_run) for flag in flags]
+    assert main(["--data", str(ratings), *flags]) == 2
+    assert message.format(run=first_run) in one_line(capsys.readouterr().err)
+
+
+def test_a_run_is_not_overwritten_and_a_finished_one_not_scored_again(finished, ratings, capsys):
+    before = (finished / "metrics.json").read_bytes()
+    assert main(["--data", str(ratings), *QUICK, "--out", str(finished)]) == 2
+    assert "holds a run already" in one_line(capsys.readouterr().err)
+    assert main(["--resume", str(finished)]) == 0
+    assert "is finished" in one_line(capsys.readouterr().out)
+    assert (finished / "metrics.json").read_bytes() == before
+    assert main(["--resume", str(finished), "--lr", "1"]) == 2
+    assert "leave out other flags" in one_line(capsys.readouterr().err)
+
+
+def test_a_run_directory_is_of_one_process_at_a_time(finished, ratings, capsys):
+    (finished / "metrics.json").unlink()
+    before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
+    with hold(finished / ".lock", busy="free"):
+        assert main(["--resume", str(finished)]) == 2
+        assert main(["--data", str(ratings), *QUICK, "--out", str(finished)]) == 2
+    said = one_line(capsys.readouterr().err)
+    assert said.count("another process is at work in") == 2
+    assert before == {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
+    assert main(["--resume", str(finished)]) == 0
+
+
+def test_a_damaged_config_is_named(finished, capsys):
+    (finished / "metrics.json").unlink()
+    (finished / "config.json").write_text("{\n  broken")
+    assert main(["--resume", str(finished)]) == 2
+    assert "config.json:2" in capsys.readouterr().err.replace("\n", "")
+
+
+@pytest.mark.parametrize(
+    ("section", "changed", "message"),
+    [
+        ("training", {"dim": 0}, "training.dim: expected a whole number in [1, 65536], got 0"),
+        ("protocol", {"refit": None}, "protocol.refit: expected one of none, valid, all, got null"),
+        ("protocol", {"sweep": ["lr=-1"]}, "--sweep lr must be a number above 0"),
+        ("objective", {"alpha": 0.9}, "--loss bpr has no --alpha"),
+    ],
+)
+def test_an_edited_config_is_checked_as_flags_are(section, changed, message, finished, capsys):
+    (finished / "metrics.json").unlink()
+    path = finished / "config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps(config | {section: config[section] | changed}))
+    assert main(["--resume", str(finished)]) == 2
+    error = "".join(capsys.readouterr().err.split())
+    assert error.startswith(f"error:{path}:")
+    assert "".join(message.split()) in error
+
+
+def test_a_run_does_not_resume_on_other_data(finished, ratings, capsys):
+    (finished / "metrics.json").unlink()
+    original = ratings.read_text()
+    try:
+        ratings.write_text("\n".join(original.splitlines()[:-3]) + "\n")
+        assert main(["--resume", str(finished)]) == 2
+    finally:
+        ratings.write_text(original)
+    assert "belongs to another training" in one_line(capsys.readouterr().err)
+
+
+def run_until(arguments: list[str], history: Path, lines: int, how: signal.Signals) -> str | None:
+    """Runs the command in a process of its own and ends it once the history has ``lines``.
+
+    Returns what it said then, None if it was done before.
+    """
+    command = [sys.executable, "-m", "experiments.recommend", *arguments]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    ) as process:
+        deadline = time.monotonic() + 300
+        sent = False
+        while process.poll() is None and time.monotonic() < deadline and not sent:
+            if history.exists() and history.read_text().count("\n") >= lines:
+                process.send_signal(how)
+                sent = True
+            time.sleep(0.002)
+        _, error = process.communicate(timeout=60)
+    if process.returncode == 0:
+        return None
+    assert sent, error.decode()
+    assert process.returncode == (-9 if how == signal.SIGKILL else 128 + how)
+    return error.decode()
+
+
+def test_a_killed_run_ends_as_one_never_killed(ratings, tmp_path):
+    options = ["--data", str(ratings), "--epochs", "25", "--batch-size", "32", "--dim", "8",
+               "--lr", "0.01", "--patience", "25", "--seeds", "2",
+               "--checkpoint-seconds", "0"]  # fmt: skip
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert main([*options, "--out", str(whole)]) == 0
+    n_lines = (whole / "history.jsonl").read_text().count("\n")
+    history = killed / "history.jsonl"
+    # In the search, then close to its end or in the final training.
+    said = run_until([*options, "--out", str(killed)], history, 3, signal.SIGTERM)
+    assert said == (f"Terminated. Go on with: python -m experiments.recommend --resume {killed}\n")
+    again = ["--resume", str(killed)]
+    ended = run_until(again, history, n_lines - 2, signal.SIGKILL)
+    assert not (killed / "metrics.json").exists() or ended is None
+    assert main(again) == 0
+    want, _ = load_checkpoint(whole / "checkpoint" / "model.npz")
+    got, _ = load_checkpoint(killed / "checkpoint" / "model.npz")
+    for name in want:
+        np.testing.assert_array_equal(got[name], want[name])
+    scores = [json.loads((folder / "metrics.json").read_text()) for folder in (killed, whole)]
+    assert scores[0] | {"seconds": 0} == scores[1] | {"seconds": 0}
+
+    def history(folder):
+        lines = map(json.loads, (folder / "history.jsonl").read_text().splitlines())
+        return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
+
+    assert history(killed) == history(whole)
+
+
+def test_a_graph_is_laid_out_once_for_each_training(ratings, tmp_path, monkeypatch):
+    """Not once more to judge the flags of a contrast."""
+    made, of = [], InteractionGraph.from_interactions
+
+    def counting(train, **how):
+        made.append(len(train))
+        return of(train, **how)
+
+    monkeypatch.setattr(InteractionGraph, "from_interactions", counting)
+    flags = ["--encoder", "lightgcn", "--contrast", "simgcl", *SHORT, "--epochs", "1"]
+    assert main(["--data", str(ratings), *flags, "--out", str(tmp_path / "run")]) == 0
+    assert len(made) == 2
+    assert made[0] < made[1]  # the search, and the final training on more
+
+
+def test_approximate_recommendations_say_what_they_found(finished, tmp_path, capsys):
+    flags = ["topk", "--run", str(finished), "--all", "--k", "4"]
+    assert main([*flags, "--out", str(tmp_path / "exact.csv")]) == 0
+    assert main([*flags, "--approximate", "0.9", "--out", str(tmp_path / "quick.csv")]) == 0
+    said = one_line(capsys.readouterr().out)
+    assert "approximate: 100.00% of the best items found, for 50 users" in said
+    exact, quick = ((tmp_path / f"{name}.csv").read_text() for name in ("exact", "quick"))
+    assert exact == quick
+    assert main([*flags, "--approximate", "0", "--out", str(tmp_path / "no.csv")]) == 2
+    assert "--approximate must lie in (0, 1], got 0.0" in one_line(capsys.readouterr().err)

@@ -1,0 +1,201 @@
+"""Wrong use of the command: one clear line, and nothing left behind."""
+
+import sys
+from dataclasses import replace
+
+import pytest
+from _helpers.commands import one_line
+from _helpers.refusals import raises
+
+from crl_jax import losses
+from experiments.objectives import OBJECTIVES
+from experiments.recommend import main
+
+pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
+
+
+def test_a_logger_that_is_not_installed_is_told_before_training(asked_and_refused, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    assert "needs the package wandb" in asked_and_refused("--log", "wandb")
+
+
+@pytest.fixture
+def asked_and_refused(ratings, tmp_path, capsys):
+    """What the command says of flags that it refuses, leaving nothing behind."""
+
+    def ask(*flags):
+        assert main(["--data", str(ratings), "--out", str(tmp_path / "run"), *flags]) == 2
+        assert not (tmp_path / "run").exists()
+        return one_line(capsys.readouterr().err)
+
+    return ask
+
+
+WRONG = {
+    "no such file": (["--data", "nowhere.csv"], "nowhere.csv"),
+    "no such column": (["--user-col", "who"], "'who' (--user-col)"),
+    "no rate": (["--lr", "0"], "--lr must be a number above 0, got 0.0"),
+    "nothing to decide on": (["--valid", "0", "--sweep", "lr=1e-3,1e-2"], "--valid 0 leaves no"),
+    "no epochs": (["--epochs", "0"], "--epochs must be a whole number in [1,"),
+    "no ranks": (["--sampler", "aobpr", "--rank-scale", "0"], "--rank-scale must be a number"),
+    "no memory": (["--sampler", "srns", "--candidates", "0"], "--candidates must be a whole"),
+    "no times": (["--split", "time"], "--split time needs timestamps; --data"),
+    "a knob the loss has not": (
+        ["--tau-plus", "0.1"],
+        "--loss bpr has no --tau-plus; it takes --n-neg, --temperature",
+    ),
+    "a sweep of nothing": (["--sweep", "dim=8,16"], "--sweep takes one of lr"),
+    "a sweep without numbers": (["--sweep", "lr=fast"], "--sweep must be NAME=NUMBER"),
+    "a sweep twice": (["--sweep", "lr=1", "--sweep", "lr=2"], "twice"),
+    "seeds of no search": (["--search-seeds", "2"], "what --sweep tries"),
+    "no seeds of a search": (
+        ["--sweep", "lr=1,2", "--search-seeds", "0"],
+        "--search-seeds must be a whole number in [1, 10000], got 0",
+    ),
+    "a sweep of what is fixed": (["--lr", "1", "--sweep", "lr=2"], "--lr fixes what --sweep lr"),
+    "a swept knob the loss has not": (["--sweep", "alpha=0.6"], "--loss bpr has no --alpha"),
+    "a law for bpr": (["--law", "smoothed"], "--loss bpr has no --law; it takes"),
+    "a scale for no law": (
+        ["--loss", "bprac", "--law", "smoothed", "--law-scale", "1"],
+        "--law smoothed has no --law-scale",
+    ),
+    "a group for bpr": (["--n-group", "2"], "--loss bpr has no --n-group"),
+    "an empty group": (
+        ["--loss", "gbpr", "--n-group", "0"],
+        "--n-group must be a whole number in [1,",
+    ),
+    "other items for mpr": (
+        ["--loss", "mpr", "--n-neg", "3"],
+        "--n-neg must be a whole number in [2, 2], got 3",
+    ),
+    "other negatives for mpr": (
+        ["--loss", "mpr", "--sampler", "dns"],
+        "this loss draws negatives of its own",
+    ),
+    "other negatives for directau": (
+        ["--loss", "directau", "--sampler", "dns"],
+        "has no use for any",
+    ),
+    "inner products for directau": (
+        ["--loss", "directau", "--similarity", "inner"],
+        "--similarity inner: this loss is of --similarity cosine",
+    ),
+    "a temperature for directau": (
+        ["--loss", "directau", "--temperature", "2"],
+        "--loss directau has no --temperature; it takes --n-neg, --gamma",
+    ),
+    "two terms": (
+        ["--loss", "directau", "--encoder", "lightgcn", "--contrast", "sgl"],
+        "--contrast sgl: --loss directau brings a term of its own",
+    ),
+    "a contrast without a graph": (
+        ["--contrast", "sgl"],
+        "--contrast sgl needs --encoder lightgcn, got mf",
+    ),
+    "a weight of no contrast": (
+        ["--encoder", "lightgcn", "--contrast-weight", "1"],
+        "--contrast none has no --contrast-weight; it takes no numbers",
+    ),
+    "a loss of no contrast": (
+        ["--encoder", "lightgcn", "--contrast-loss", "hard"],
+        "--contrast-loss hard needs a --contrast",
+    ),
+    "a number that the contrast's loss has not": (
+        ["--encoder", "lightgcn", "--contrast", "sgl", "--contrast-tau-plus", "0.1"],
+        "--contrast-loss info_nce has no --contrast-tau-plus; it takes no numbers",
+    ),
+    "a number out of the range of the contrast's loss": (
+        [
+            "--encoder",
+            "lightgcn",
+            "--contrast",
+            "sgl",
+            "--contrast-loss",
+            "bayesian",
+            "--sweep",
+            "contrast_beta=0.3",
+        ],
+        "--sweep contrast_beta must be a number in [0.5, 1], got 0.3",
+    ),
+    "a flag of another contrast": (
+        ["--encoder", "lightgcn", "--contrast", "sgl", "--noise", "0.1"],
+        "--contrast sgl has no --noise; it takes --contrast-weight, --contrast-temperature, --aug",
+    ),
+    "a sweep of what the encoder is": (["--sweep", "noise=0.1"], "--sweep takes one of lr"),
+    "a layer too deep": (
+        ["--encoder", "lightgcn", "--contrast", "xsimgcl", "--contrast-layer", "4"],
+        "--contrast-layer must be at most 3, got 4",
+    ),
+    "too many vectors": (
+        ["--encoder", "lightgcn", "--contrast", "lightgcl", "--rank", "50"],
+        "--rank must be less than 50, got 50",
+    ),
+    "a drop rate out of range": (["--loss", "truncated_bpr", "--drop-rate", "2"], "--drop-rate"),
+    "extra positives for bpr": (["--n-pos", "2"], "--loss bpr has no --n-pos; it takes"),
+    "a knob out of range": (["--loss", "dpl", "--tau-plus", "1.5"], "--tau-plus"),
+    "no cut-off": (["--k"], "--k must be one or more, each a whole number in [1, 65536], got none"),
+    "a sweep out of range": (
+        ["--sweep", "lr=-1,1e-3"],
+        "--sweep lr must be a number above 0, got -1",
+    ),
+    "a sweep of half epochs": (["--sweep", "epochs=1.5"], "--sweep epochs must be a whole number"),
+    "too few in memory": (
+        ["--sampler", "srns", "--candidates", "2", "--loss", "info_nce"],
+        "--candidates must be at least the 5 negatives of --n-neg, got 2",
+    ),
+    "columns of simulated data": (["--data", "simulated", "--user-col", "u"], "--user-col"),
+    "no recipe": (["--recipe", "ml-100k-bprr"], "got 'ml-100k-bprr'. Did you mean ml-100k-bpr?"),
+    "no dataset": (["--data", "simulate"], "got 'simulate'. Did you mean simulated?"),
+    "no tpu here": (["--device", "tpu"], "--device tpu: JAX found only"),
+    "resume what is no run": (["--resume", "nowhere"], "nowhere holds no run"),
+    "a share out of range": (["--valid", "1.5"], "--valid must be a number in [0, 1), got 1.5"),
+    "a flag the sampler has not": (
+        ["--candidates", "9"],
+        "--sampler rns has no --candidates; it takes no numbers. --candidates is for dns, srns,",
+    ),
+    "a sweep the sampler has not": (
+        ["--sampler", "dns", "--sweep", "risk_lambda=1,5"],
+        "--sampler dns has no --risk-lambda; it takes --candidates",
+    ),
+    "a sampler's number out of range": (
+        ["--sampler", "bns", "--risk-lambda", "-1"],
+        "--risk-lambda must be a number of at least 0, got -1",
+    ),
+    "no occupations": (["--sampler", "bns", "--prior", "occupation"], "u.user"),
+    "no such rating": (["--min-rating", "4"], "--min-rating is given"),
+}
+
+
+def test_a_loss_that_masks_nothing_is_refused_with_the_batch_as_negatives(
+    asked_and_refused, monkeypatch
+):
+    def plain(pos, neg, *, temperature, reduce_fn=None):
+        return losses.bpr(pos, neg, temperature=temperature, reduce_fn=reduce_fn)
+
+    monkeypatch.setitem(OBJECTIVES, "bpr", replace(OBJECTIVES["bpr"], loss=plain))
+    said = asked_and_refused("--sampler", "in-batch")
+    assert said == (
+        "error: --sampler in-batch needs a loss that takes `where`; --loss bpr does not."
+    )
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_use_is_one_clear_line(name, ratings, tmp_path, capsys):
+    arguments, message = WRONG[name]
+    if not {"--data", "--resume"} & set(arguments):
+        arguments = ["--data", str(ratings), *arguments]
+    if "--resume" not in arguments:
+        arguments = [*arguments, "--out", str(tmp_path / "run")]
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error:")
+    assert message in one_line(error)
+    assert "Traceback" not in error
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("arguments", [["--loss", "magic"], ["--lr", "fast"], ["--nonsense"]])
+def test_wrong_flags_leave_with_status_2(arguments, capsys):
+    with raises(SystemExit) as left:
+        main(arguments)
+    assert left.value.code == 2

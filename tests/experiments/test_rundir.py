@@ -1,0 +1,175 @@
+"""The run directory: what is read from it is checked, and no two processes work in it."""
+
+import contextlib
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from _helpers.commands import damaged_copies
+from _helpers.refusals import raises
+
+from crl_jax.train import load_checkpoint, save_checkpoint
+from experiments import _rundir as rundir
+from experiments import _saved as saved
+from experiments._config import SCHEMA, Config, anchor
+from experiments._locks import hold
+from experiments._options import DataOptions
+
+ROOT = Path(__file__).parents[2]
+
+MODEL = {
+    "tables": {"users": np.ones((2, 3, 4), np.float32), "items": np.ones((2, 5, 4), np.float32)},
+    "user_ids": np.arange(3),
+    "item_ids": np.array(["a", "b", "c", "d", "e"]),
+    "indptr": np.array([0, 1, 1, 2]),
+    "items": np.array([4, 0], np.int32),
+    "test_indptr": np.array([0, 0, 1, 1]),
+    "test_items": np.array([2], np.int32),
+}
+META = {"encoder": "mf", "trained_on": ["train", "valid"]}
+
+
+def store(folder: Path, tree: Any, meta: Any) -> Path:
+    path = folder / "checkpoint" / "model.npz"
+    save_checkpoint(path, tree, meta)
+    return path
+
+
+def test_a_model_is_read_as_it_was_written(tmp_path):
+    store(tmp_path, MODEL, META)
+    model = saved.load_model(tmp_path)
+    np.testing.assert_array_equal(model.tables.users, MODEL["tables"]["users"])
+    np.testing.assert_array_equal(model.tables.items, MODEL["tables"]["items"])
+    assert model.known.item_ids[model.known.items].tolist() == ["e", "a"]
+    assert model.test.item_ids[model.test.items].tolist() == ["c"]
+    assert model.trained_on == ("train", "valid")
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("changed", "meta"),
+    [
+        ({"tables": {"users": MODEL["tables"]["users"]}}, META),
+        ({"tables": {**MODEL["tables"], "bias": np.ones(3)}}, META),
+        ({"tables": {**MODEL["tables"], "users": np.ones((2, 3, 5), np.float32)}}, META),
+        ({"tables": {**MODEL["tables"], "items": np.ones((1, 5, 4), np.float32)}}, META),
+        ({"tables": {**MODEL["tables"], "items": np.ones((2, 4), np.float32)}}, META),
+        ({"tables": {**MODEL["tables"], "users": np.ones((2, 3, 4), np.int32)}}, META),
+        ({"tables": {**MODEL["tables"], "users": np.array("abc")}}, META),
+        ({"indptr": np.array([0, 1, 2])}, META),
+        ({"items": np.array([5, 0], np.int32)}, META),
+        ({"user_ids": np.arange(4)}, META),
+        ({"test_items": np.array([5], np.int32)}, META),
+        ({}, META | {"encoder": "graph"}),
+        ({}, META | {"trained_on": ["all"]}),
+        ({}, META | {"trained_on": None}),
+        ({}, []),
+        ({}, None),
+    ],
+)
+def test_another_model_is_refused_with_the_file(changed, meta, tmp_path):
+    path = store(tmp_path, MODEL | changed, meta)
+    with raises(ValueError, match="expected") as raised:
+        saved.load_model(tmp_path)
+    assert str(raised.value).startswith(f"{path}: expected")
+
+
+def test_damaged_bytes_of_a_model_are_an_error_that_names_it_or_harmless(tmp_path):
+    path = store(tmp_path, MODEL, META)
+    good = path.read_bytes()
+    want, _ = load_checkpoint(path)
+    refused = 0
+    for content in damaged_copies(good, 20, 200):
+        path.write_bytes(content)
+        with contextlib.suppress(ValueError):
+            tables = saved.load_model(tmp_path).tables
+            np.testing.assert_array_equal(tables.users, want["tables/users"])
+            continue
+        with raises(ValueError, match=re.escape(str(path))):
+            saved.load_model(tmp_path)
+        refused += 1
+    assert refused > 100
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from experiments._locks import hold
+from experiments._options import DataOptions
+with hold(Path(sys.argv[1]), busy="held"):
+    print("holding", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_lock_keeps_others_out_and_dies_with_its_process(tmp_path):
+    path = tmp_path / ".lock"
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(path)], cwd=ROOT, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"holding\n"
+        with (
+            raises(ValueError, match="somebody is there"),
+            hold(path, busy="somebody is there"),
+        ):
+            pass
+        process.kill()
+        process.wait(timeout=60)
+    with hold(path, busy="still held"):
+        assert path.exists()
+    assert not path.exists()
+
+
+def test_a_lock_can_be_waited_for(tmp_path):
+    path, events = tmp_path / ".lock", []
+
+    def wait():
+        with hold(path):
+            events.append("second")
+
+    with hold(path):
+        thread = threading.Thread(target=wait)
+        thread.start()
+        thread.join(0.1)
+        events.append("first")
+    thread.join(60)
+    assert events == ["first", "second"]
+    assert not path.exists()
+
+
+def test_where_there_are_no_locks_nothing_is_held(tmp_path, monkeypatch):
+    monkeypatch.setattr("experiments._locks.fcntl", None)
+    with hold(tmp_path / ".lock", busy="held"), hold(tmp_path / ".lock", busy="held"):
+        assert not list(tmp_path.iterdir())
+
+
+def test_a_run_directory_is_claimed_by_one(tmp_path):
+    folder = tmp_path / "run"
+    with rundir.claim(folder, ""):
+        refused = raises(ValueError, match="another process is at work in")
+        with refused, rundir.claim(folder, ""):
+            pass
+        rundir.create(folder, Config(), "recommend")
+    refused = raises(ValueError, match="holds a run already, friend")
+    with refused, rundir.claim(folder, ", friend"):
+        pass
+    assert [path.name for path in folder.iterdir()] == ["config.json"]
+
+
+def test_paths_of_a_run_hold_in_every_working_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    source = DataOptions(data="data/train.csv", test_data=Path("data/test.csv"))
+    rundir.create(tmp_path, anchor(Config(source=source)), "recommend")
+    monkeypatch.chdir("/")
+    read = rundir.open_run(tmp_path, SCHEMA).source
+    assert read.data == str(tmp_path / "data" / "train.csv")
+    assert read.test_data == tmp_path / "data" / "test.csv"
+    for name in ("simulated", "movielens:100k", "tfds:movielens/100k-ratings"):
+        rundir.create(tmp_path, anchor(Config(source=DataOptions(data=name))), "recommend")
+        assert rundir.open_run(tmp_path, SCHEMA).source.data == name

@@ -1,0 +1,85 @@
+"""How the search decides, and that Python code in the README comes to what the command does."""
+
+import contextlib
+import csv
+import io
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from crl_jax import data, losses, models, tasks, train
+from experiments import _pipeline as pipeline
+from experiments._config import Config
+from experiments._options import ProtocolOptions, TrainOptions
+from experiments._problem import Problem
+from experiments.recommend import main
+
+pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
+
+README = (Path(__file__).parents[2] / "README.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def log() -> data.Interactions:
+    return data.simulate(n_users=50, n_items=60, n_exposed=40, seed=3).interactions
+
+
+def test_a_sweep_is_averaged_over_the_seeds_it_is_given(log, tmp_path):
+    split = data.split_by_ratio(log, test=0.2)
+    cut = data.with_validation(split.train, valid=0.2)
+    problem = Problem(cut.train, cut.valid, split.test, split.train)
+    config = Config(
+        training=TrainOptions(dim=4, epochs=3, batch_size=64, lr=0.05),
+        protocol=ProtocolOptions(
+            sweep=("lr=0.01,0.1",), search_seeds=3, seeds=2, seed=5, refit="none"
+        ),
+    )
+    history = []
+    outcome = pipeline.run(
+        config, problem, tmp_path, lambda phase, last, entry: history.append((phase, entry))
+    )
+    assert {phase for phase, _ in history} == {"search"}
+    scores = np.array([entry["valid_ndcg@20"] for _, entry in history])  # [epochs, points x seeds]
+    assert scores.shape == (3, 6)
+    means = np.stack([scores[:, :3].mean(1), scores[:, 3:].mean(1)], axis=1)
+    padded = np.concatenate([means[:1], means, means[-1:]])
+    near = np.stack([padded[i : i + 3].mean(0) for i in range(3)])
+    np.testing.assert_allclose(outcome.choice.scores, near.max(0), rtol=1e-6)
+    best = int(near.max(0).argmax())
+    assert outcome.choice.point == best
+    # The two runs to keep are those of the best point with the first two seeds, 5 and 6.
+    again = tasks.fit_ranking(
+        cut.train, cut.valid, loss=losses.bpr, encoder=models.MatrixFactorization(50, 60, 4),
+        hyperparams={"temperature": 1.0}, config=train.TrainConfig(64), epochs=3,
+        optimizer=train.Optimizer([0.01, 0.1][best], 1e-5, schedule=train.step_decay),
+        seeds=np.array([5, 6]),
+    )  # fmt: skip
+    for run, tables in enumerate(outcome.tables):
+        for got, want in zip(tables, again.tables(run), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
+
+
+def test_the_code_in_the_readme_comes_to_what_the_command_does(log, tmp_path):
+    path, out = tmp_path / "ratings.csv", tmp_path / "run"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["user", "item"])
+        writer.writerows((190 + u, i) for u, i in zip(log.users, log.items, strict=True))
+    assert (
+        main(["--data", str(path), "--loss", "dpl", "--tau-plus", "0.05", "--out", str(out)]) == 0
+    )
+    metrics = json.loads((out / "metrics.json").read_text())
+
+    code = re.search(r"The same in Python:\n\n```python\n(.*?)```", README, re.DOTALL)
+    assert code is not None
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(code[1].replace("ratings.csv", str(path)), {})
+    table, *_ = printed.getvalue().splitlines()
+    found = dict(re.findall(r"'([\w@]+)': ([\d.e-]+)", table))
+    shared = found.keys() & metrics.keys()
+    assert {"ndcg@20", "recall@5", "auc"} <= shared
+    for name in shared:
+        assert float(found[name]) == pytest.approx(metrics[name], rel=1e-4), name

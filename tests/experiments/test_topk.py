@@ -1,0 +1,263 @@
+"""What is recommended to whom, and which model recommends it."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import polars
+import pytest
+from _helpers.refusals import raises
+
+from crl_jax import data, losses, models, tasks, train
+from experiments import _pipeline as pipeline
+from experiments import _topk
+from experiments._config import Config
+from experiments._options import ProtocolOptions, TrainOptions
+from experiments._problem import Problem
+from experiments._saved import Model, save_model
+from experiments.recommend import main
+
+pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
+
+N_USERS, N_ITEMS = 12, 15
+CONFIG = Config(
+    training=TrainOptions(dim=4, epochs=4, batch_size=16, lr=0.05),
+    protocol=ProtocolOptions(refit="all", seeds=2),
+)
+
+
+def one_line(printed: str) -> str:
+    return " ".join(printed.split())
+
+
+def ones(n: int) -> np.ndarray:
+    return np.ones((1, n, 4), np.float32)
+
+
+def interactions(pairs: list[tuple[int, int]]) -> data.Interactions:
+    users, items = np.array(pairs).T
+    names = (np.array([f"{letter}{i}" for i in range(n)]) for letter, n in (("u", 12), ("i", 15)))
+    user_ids, item_ids = names
+    return data.Interactions.from_arrays(users, items, user_ids=user_ids, item_ids=item_ids)
+
+
+@pytest.fixture(scope="module")
+def problem() -> Problem:
+    rng = np.random.default_rng(0)
+    pairs = [(u, int(i)) for u in range(N_USERS) for i in rng.permutation(N_ITEMS)[:8]]
+    parts = [pairs[start::4] for start in range(4)]
+    valid, test = interactions(parts[2]), interactions(parts[3])
+    known = interactions(parts[0] + parts[1] + parts[2])
+    return Problem(interactions(parts[0] + parts[1]), valid, test, known)
+
+
+@pytest.fixture
+def saved(problem, tmp_path) -> Path:
+    """The folder of a model that scores at random."""
+    rng = np.random.default_rng(1)
+    tables = models.Tables(
+        *(rng.normal(size=(1, n, 4)).astype(np.float32) for n in (N_USERS, N_ITEMS))
+    )
+    model = Model(tables, problem.known, problem.test, ("train", "valid"))
+    save_model(tmp_path, model, CONFIG)
+    return tmp_path
+
+
+def pairs_of(*parts: data.Interactions) -> set[tuple[str, str]]:
+    return {(f"u{u}", f"i{i}") for part in parts for u, i in zip(part.users, part.items)}
+
+
+@pytest.mark.parametrize("keep_test", [False, True])
+def test_nothing_is_recommended_that_the_user_has(keep_test, saved, problem):
+    out = saved / "recs.parquet"
+    flags = ["--keep-test"] if keep_test else []
+    assert main(["topk", "--run", str(saved), "--all", "--k", "15", "--out", str(out), *flags]) == 0
+    table = polars.read_parquet(out)
+    shown = list(zip(table["user"], table["item"], strict=True))
+    everything = {(f"u{u}", f"i{i}") for u in range(N_USERS) for i in range(N_ITEMS)}
+    has = pairs_of(problem.train, problem.valid, *(() if keep_test else (problem.test,)))
+    assert len(shown) == len(set(shown))
+    assert set(shown) == everything - has
+
+
+@pytest.mark.parametrize("name", ["recs.parquet", "recs.csv"])
+def test_many_users_are_written_a_part_at_a_time(name, saved, monkeypatch):
+    files = []
+    for at_once in (100, 5):
+        monkeypatch.setattr(_topk, "_AT_ONCE", at_once)
+        files.append(saved / f"{at_once}-{name}")
+        flags = ["--run", str(saved), "--all", "--k", "3", "--out", str(files[-1])]
+        assert main(["topk", *flags]) == 0
+    read = polars.read_parquet if name.endswith("parquet") else polars.read_csv
+    whole, parts = map(read, files)
+    assert whole.height == 3 * N_USERS
+    assert whole.equals(parts)
+    assert not [path for path in saved.iterdir() if path.name.startswith(".")]
+
+
+def test_a_list_that_is_not_written_leaves_no_file(problem, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(_topk, "_AT_ONCE", 5)
+    users = ones(N_USERS)
+    users[0, -1] = np.nan  # in the last part
+    tables = models.Tables(users, ones(N_ITEMS))
+    save_model(tmp_path, Model(tables, problem.known, problem.test, ("train",)), CONFIG)
+    before = sorted(tmp_path.iterdir())
+    for name in ("recs.parquet", "recs.csv"):
+        flags = ["--run", str(tmp_path), "--all", "--out", str(tmp_path / name)]
+        assert main(["topk", *flags]) == 2
+        assert "diverged" in capsys.readouterr().err
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_one_user_gets_what_that_user_gets_among_all(saved, capsys):
+    out = saved / "recs.csv"
+    assert main(["topk", "--run", str(saved), "--all", "--k", "3", "--out", str(out)]) == 0
+    rows = [line.split(",") for line in out.read_text().splitlines()]
+    capsys.readouterr()
+    assert main(["topk", "--run", str(saved), "--user", "u3", "--k", "3"]) == 0
+    screen = capsys.readouterr().out
+    assert [item for user, _, item, _ in rows if user == "u3"] == [
+        word for word in screen.split() if word.startswith("i") and word[1:].isdigit()
+    ]
+
+
+class Run(NamedTuple):
+    """The choice, the test metrics, and the vectors that are saved."""
+
+    choice: train.Selection
+    per_seed: list[dict[str, float]]
+    tables: list[models.Tables]
+    learned: tuple[str, ...]
+
+
+def run(config, problem, folder, on_epoch=lambda *_: None) -> Run:
+    trained = pipeline.run(config, problem, folder, on_epoch)
+    per_seed = pipeline.score_seeds(trained.tables, problem, config.protocol.k)
+    tables = trained.tables
+    if config.protocol.refit == "all":
+        tables = pipeline.train_again(
+            "use", config, problem, trained.points, trained.choice, folder, on_epoch
+        )
+    return Run(trained.choice, per_seed, tables, trained.learned)
+
+
+@pytest.fixture(scope="module")
+def for_use(problem, tmp_path_factory, quick_compiles) -> Run:
+    with jax.numpy_dtype_promotion("standard"):
+        return run(CONFIG, problem, tmp_path_factory.mktemp("use"))
+
+
+def from_everything(problem: Problem, stop_at: int, **changes: Any) -> list[models.Tables]:
+    """The tables of both seeds after a training on all parts."""
+    everything = interactions(
+        [
+            (int(u), int(i))
+            for part in (problem.train, problem.valid, problem.test)
+            for u, i in zip(part.users, part.items)
+        ]
+    )
+    fitted = tasks.fit_ranking(
+        everything,
+        loss=losses.bpr,
+        hyperparams={"temperature": 1.0},
+        encoder=models.MatrixFactorization(N_USERS, N_ITEMS, 4),
+        optimizer=train.Optimizer(0.05, 1e-5, schedule=train.step_decay),
+        config=train.TrainConfig(16),
+        epochs=4,
+        stopping=tasks.Stopping(stop_at=stop_at),
+        **{"seeds": np.arange(2), **{name: of(everything) for name, of in changes.items()}},
+    )
+    return [fitted.tables(i) for i in (0, 1)]
+
+
+def test_a_model_for_use_learns_from_all_data_and_is_not_what_is_scored(for_use, problem, tmp_path):
+    want = from_everything(problem, for_use.choice.epochs)
+    jax.tree.map(np.testing.assert_array_equal, for_use.tables, want)
+    protocol = dataclasses.replace(CONFIG.protocol, refit="valid")
+    judged = run(dataclasses.replace(CONFIG, protocol=protocol), problem, tmp_path)
+    assert for_use.per_seed == judged.per_seed
+    assert for_use.learned == judged.learned == ("train", "valid")
+
+
+def test_batches_come_from_the_host_where_it_is_asked_for(problem, tmp_path):
+    training = dataclasses.replace(CONFIG.training, batches="host")
+    protocol = dataclasses.replace(CONFIG.protocol, seed=7)
+    got = run(dataclasses.replace(CONFIG, training=training, protocol=protocol), problem, tmp_path)
+    seeds = {"seeds": lambda _: np.arange(7, 9)}
+    batches = {
+        "options": lambda log: tasks.RankingOptions(
+            batches=tasks.host_interactions(log, 16, seed=7)
+        )
+    }
+    want = from_everything(problem, got.choice.epochs, **seeds, **batches)
+    jax.tree.map(np.testing.assert_array_equal, got.tables, want)
+    on_device = from_everything(problem, got.choice.epochs, **seeds)
+    assert not np.array_equal(got.tables[0].users, on_device[0].users)
+
+
+def test_a_training_for_use_resumes_to_the_same_bits(for_use, problem, tmp_path):
+    config = dataclasses.replace(
+        CONFIG, output=dataclasses.replace(CONFIG.output, checkpoint_seconds=0)
+    )
+
+    def interrupt(phase, last_epoch, entry):
+        if (phase, entry["epoch"]) == ("use", min(2, last_epoch)):
+            raise KeyboardInterrupt
+
+    with raises(KeyboardInterrupt):
+        run(config, problem, tmp_path, interrupt)
+    entries = []
+    again = run(config, problem, tmp_path, lambda phase, last, entry: entries.append(phase))
+    assert set(entries) == {"search", "final", "use"}
+    jax.tree.map(np.testing.assert_array_equal, again.tables, for_use.tables)
+    assert again.per_seed == for_use.per_seed
+
+
+def test_a_model_that_knows_the_test_part_is_not_judged_by_it(problem, tmp_path, capsys):
+    tables = models.Tables(ones(N_USERS), ones(N_ITEMS))
+    model = Model(tables, problem.known, problem.test, ("train", "valid", "test"))
+    save_model(tmp_path, model, CONFIG)
+    assert main(["topk", "--run", str(tmp_path), "--user", "u0", "--keep-test"]) == 2
+    assert "was trained on its test part" in one_line(capsys.readouterr().err)
+
+
+def test_a_model_of_an_earlier_version_is_refused(saved, capsys):
+    path = saved / "checkpoint" / "model.npz"
+    stored, meta = train.load_checkpoint(path)
+    del stored["test_indptr"], stored["test_items"]
+    train.save_checkpoint(path, stored, meta)
+    assert main(["topk", "--run", str(saved), "--user", "u0"]) == 2
+    assert "expected the arrays" in one_line(capsys.readouterr().err)
+
+
+def test_a_list_that_is_short_says_so(saved, problem, capsys):
+    has = pairs_of(problem.known, problem.test)
+    left = N_ITEMS - len({item for user, item in has if user == "u3"})
+    assert main(["topk", "--run", str(saved), "--user", "u3", "--k", "12"]) == 0
+    assert f"only {left} items are left" in one_line(capsys.readouterr().out)
+    out = saved / "recs.csv"
+    assert (
+        main(["topk", "--run", str(saved), "--all", "--k", str(left + 1), "--out", str(out)]) == 0
+    )
+    assert f"fewer than {left + 1} items are left for {N_USERS} of" in capsys.readouterr().out
+    assert main(["topk", "--run", str(saved), "--all", "--k", str(left), "--out", str(out)]) == 0
+    assert "fewer than" not in capsys.readouterr().out
+
+
+def test_a_model_that_diverged_recommends_nothing(problem, tmp_path, capsys):
+    tables = models.Tables(np.nan * ones(N_USERS), ones(N_ITEMS))
+    save_model(tmp_path, Model(tables, problem.known, problem.test, ("train",)), CONFIG)
+    assert main(["topk", "--run", str(tmp_path), "--user", "u0"]) == 2
+    assert "diverged" in capsys.readouterr().err
+
+
+def test_a_long_id_stays_in_one_piece_in_a_file(problem, tmp_path, capsys):
+    names = np.array([f"[i]{i}-" + "x" * 100 for i in range(N_ITEMS)])
+    parts = (dataclasses.replace(part, item_ids=names) for part in (problem.known, problem.test))
+    tables = models.Tables(ones(N_USERS), ones(N_ITEMS))
+    save_model(tmp_path, Model(tables, *parts, ("train",)), CONFIG)
+    assert main(["topk", "--run", str(tmp_path), "--user", "u0", "--k", "2"]) == 0
+    shown = capsys.readouterr().out
+    assert sum(str(name) in shown for name in names) == 2

@@ -1,0 +1,127 @@
+"""``--update``: what a step changes, chosen and told."""
+
+import json
+from typing import Any, get_args, get_type_hints
+
+import pytest
+from _helpers.commands import one_line
+
+from crl_jax import models, samplers, tasks, train
+from experiments._config import Config, EncoderOptions, LossOptions, SamplerOptions
+from experiments._optimizers import RULES, SCHEDULES
+from experiments._options import TrainOptions
+from experiments._update import ROW_RULES, optimizer_of, settle_update
+from experiments.encoders import ENCODERS
+from experiments.objectives import resolve
+from experiments.recommend import main
+
+SMALL = ["--epochs", "2", "--batch-size", "4", "--dim", "4", "--l2-target", "rows"]
+
+
+@pytest.fixture
+def run(ratings, tmp_path, capsys):
+    """What a run prints, what it took for what a step changes, and its NDCG."""
+
+    def run_with(*flags: str) -> tuple[str, str, float]:
+        out = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
+        assert main(["--data", str(ratings), *SMALL, *flags, "--out", str(out)]) == 0
+        config = json.loads((out / "config.json").read_text())
+        metrics = json.loads((out / "metrics.json").read_text())
+        return one_line(capsys.readouterr().out), config["training"]["update"], metrics["ndcg@20"]
+
+    return run_with
+
+
+@pytest.mark.usefixtures("standard_promotion", "quick_compiles")
+def test_rows_and_tables_come_to_the_same(run):
+    said, chosen, by_rows = run()
+    assert chosen == "rows"
+    assert "a step changes the rows that its batch reads: 106 rows, at most 12 are read" in said
+    said, chosen, by_tables = run("--update", "tables")
+    assert chosen == "tables"
+    assert "a step changes whole tables: 106 rows" in said
+    assert by_rows == pytest.approx(by_tables, abs=1e-3)
+
+
+def settled(
+    training: dict[str, Any],
+    sampler: samplers.Sampler | None = None,
+    encoder: str = "mf",
+    **loss: Any,
+) -> tuple[str, str]:
+    """What is settled for 106 rows."""
+    training = {"batch_size": 4, "l2_target": "rows", **training}
+    config = Config(
+        objective=LossOptions(**loss), sampling=SamplerOptions(),
+        encoding=EncoderOptions(encoder=encoder), training=TrainOptions(**training),
+    )  # fmt: skip
+    return settle_update(config, resolve(config.objective), sampler or samplers.RNS(), 106)
+
+
+@pytest.mark.parametrize(
+    ("given", "chosen", "n_read"),
+    [
+        ({"training": {}}, "rows", 12),
+        ({"training": {"optimizer": "sgd"}}, "rows", 12),
+        ({"training": {"optimizer": "rowwise-adagrad"}, "sampler": samplers.DNS(2)}, "rows", 12),
+        ({"training": {"l2_target": "encoded"}}, "rows", 12),
+        ({"training": {"update": "tables"}}, "tables", 12),
+        ({"training": {"batch_size": 64, "update": "rows"}}, "rows", 192),
+        ({"training": {"batch_size": 64}}, "tables", 192),
+        ({"training": {}, "sampler": samplers.DNS(2)}, "tables", 12),
+        ({"training": {"l2_target": "tables"}}, "tables", 12),
+        ({"training": {"optimizer": "adamw"}}, "tables", 12),
+        ({"training": {}, "encoder": "lightgcn"}, "tables", 12),
+        ({"training": {}, "loss": "dpl", "n_neg": 2, "n_pos": 3}, "tables", 28),
+    ],
+)
+def test_rows_are_taken_where_they_cost_less_and_come_to_the_same(given, chosen, n_read):
+    update, said = settled(**given)
+    assert update == chosen
+    assert said.endswith(f": 106 rows, at most {n_read} are read")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--optimizer", "adamw"], "takes another --optimizer than adamw"),
+        (["--encoder", "lightgcn"], "takes another --encoder than lightgcn"),
+        (["--l2-target", "tables"], "goes with --l2-target rows, got tables"),
+        (["--sampler", "dns"], "with --optimizer adam takes a --sampler that does not look"),
+    ],
+)
+def test_rows_that_cannot_be_are_refused(ratings, tmp_path, capsys, flags, message):
+    out = tmp_path / "run"
+    arguments = ["--data", str(ratings), *SMALL, "--update", "rows", *flags, "--out", str(out)]
+    assert main(arguments) == 2
+    assert f"error: --update rows {message}" in one_line(capsys.readouterr().err)
+    assert not out.exists()
+
+
+def test_the_optimizer_is_that_of_what_was_settled():
+    hints = get_type_hints(TrainOptions)
+    assert {*get_args(hints["schedule"])} == {*SCHEDULES}
+    names = get_args(hints["optimizer"])
+    assert {*ROW_RULES} < {*names} < {*RULES}
+    for name in names:
+        tables = optimizer_of(TrainOptions(optimizer=name, update="tables", schedule="cosine"))
+        assert isinstance(tables, train.Optimizer)
+        assert (tables.rule, tables.schedule) == (RULES[name], train.cosine)
+        if name in ROW_RULES:
+            rows = optimizer_of(TrainOptions(optimizer=name, update="rows", lr=0.5))
+            assert isinstance(rows, train.RowOptimizer)
+            assert (rows.rule, rows.learning_rate) == (ROW_RULES[name], 0.5)
+
+
+def test_what_an_entry_says_is_what_its_encoder_is():
+    assert {name: entry.by_rows for name, entry in ENCODERS.items()} == {
+        "mf": models.MatrixFactorization.by_rows, "lightgcn": models.LightGCN.by_rows,
+    }  # fmt: skip
+
+
+def test_rows_are_counted():
+    assert tasks.count_row_reads(samplers.RNS(), 10, 3, 2, 4) == 10 * (1 + 1 + 3 + 2 + 4)
+    assert tasks.count_row_reads(samplers.InBatch(), 10, 3, 0, 0) == 20
+    assert tasks.count_row_reads(samplers.SharedRNS(anchors=4), 10, 7, 0, 0) == 20 + 3 * 7
+    assert train.prefer_row_updates(101, 25)
+    assert not train.prefer_row_updates(100, 25)

@@ -1,0 +1,97 @@
+"""Scores of batches: which pair stands where, against loops over the samples."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _helpers.refusals import raises
+from jax.test_util import check_grads
+
+from crl_jax import losses
+
+
+def embeddings(n, dim, count=2, seed=0, dtype=jnp.float32):
+    z = jax.random.normal(jax.random.key(seed), (count, n, dim), dtype)
+    return tuple(z)
+
+
+@pytest.mark.parametrize("n", [1, 2, 7])
+def test_every_view_meets_its_partner_and_all_others(n):
+    z1, z2 = embeddings(n, 4)
+    views = np.concatenate([z1, z2]).astype(np.float64)
+    ids = np.arange(n) // 2
+    got = losses.view_scores(z1, z2)
+    grouped = losses.view_scores(z1, z2, ids=jnp.asarray(ids))
+    assert got.neg.shape == got.where.shape == (2 * n, 2 * n)
+    for anchor in range(2 * n):
+        np.testing.assert_allclose(
+            got.pos[anchor], views[anchor] @ views[(anchor + n) % (2 * n)], rtol=1e-5
+        )
+        for key in range(2 * n):
+            np.testing.assert_allclose(
+                got.neg[anchor, key], views[key] @ views[anchor], rtol=1e-4, atol=1e-6
+            )
+            assert got.where[anchor, key] == (key % n != anchor % n)
+            assert grouped.where[anchor, key] == (ids[key % n] != ids[anchor % n])
+
+
+@pytest.mark.parametrize("n", [1, 3, 8])
+def test_every_row_meets_its_own_and_all_others(n):
+    x, y = embeddings(n, 3, seed=1)
+    ids = np.arange(n) % 2
+    got = losses.tower_scores(x, y)
+    grouped = losses.tower_scores(x, y, ids=jnp.asarray(ids))
+    want = np.asarray(x, np.float64) @ np.asarray(y, np.float64).T
+    np.testing.assert_allclose(got.neg, want, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(got.pos, np.diag(want), rtol=1e-5)
+    np.testing.assert_array_equal(got.where, ~np.eye(n, dtype=bool))
+    np.testing.assert_array_equal(grouped.where, ids[:, None] != ids)
+
+
+def test_half_precision_gives_float32_scores():
+    x, y = embeddings(4, 8, dtype=jnp.bfloat16)
+    for scores in (losses.view_scores(x, y), losses.tower_scores(x, y)):
+        assert scores.pos.dtype == scores.neg.dtype == jnp.float32
+    want = np.asarray(x.astype(jnp.float32)) @ np.asarray(y.astype(jnp.float32)).T
+    np.testing.assert_allclose(losses.tower_scores(x, y).pos, np.diag(want), rtol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1e-36, 1e-30, 1.0, 1e30, 1e38])
+def test_normalized_rows_have_length_one_at_any_scale(scale):
+    x = scale * embeddings(5, 6)[0]
+    got, pull_back = jax.vjp(losses.normalize, x)
+    np.testing.assert_allclose(np.linalg.norm(got, axis=-1), 1, rtol=1e-6)
+    x64 = np.asarray(x, np.float64)
+    length = np.linalg.norm(x64, axis=-1, keepdims=True)
+    want = x64 / length
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+    along = np.asarray(embeddings(5, 6, seed=1)[0])
+    slope = along - want * np.sum(want * along, axis=-1, keepdims=True)
+    (grad,) = pull_back(jnp.asarray(along))
+    least = np.finfo(np.float32).tiny * length.max()  # gradients are as small as rows are large
+    np.testing.assert_allclose(np.asarray(grad) * length, slope, rtol=1e-4, atol=1e-6 + least)
+
+
+def test_normalizing_zero_is_zero_with_zero_gradient():
+    x = embeddings(3, 4)[0].at[1].set(0)
+    weights = embeddings(3, 4, seed=3)[0]
+
+    def f(x):
+        return jnp.sum(weights * losses.normalize(jnp.asarray(x)))
+
+    grad = jax.grad(f)(x)
+    assert np.isfinite(grad).all()
+    assert (grad[1] == 0).all()
+    assert np.abs(grad[0]).max() > 0
+    check_grads(f, (embeddings(3, 4)[0],), order=1, modes=["rev"], rtol=2e-2)
+
+
+def test_shapes_are_named():
+    x, y = embeddings(4, 3)
+    for scores in (losses.view_scores, losses.tower_scores):
+        with raises(ValueError, match=r"must have shape \(4, 3\), got \(3, 3\)"):
+            scores(x, y[:3])
+        with raises(ValueError, match=r"must have shape \(batch, dim\), got \(3,\)"):
+            scores(x[0], y[0])
+        with raises(ValueError, match="`ids` must have shape"):
+            scores(x, y, ids=jnp.arange(3))

@@ -1,0 +1,259 @@
+"""Tiled losses are the direct ones, in value and gradient, with memory linear in the batch."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _helpers.programs import quick_jit
+from _helpers.refusals import raises, refused
+from jax.sharding import PartitionSpec as P
+
+from crl_jax import losses
+
+LOSSES = {
+    "info_nce": (losses.info_nce, {}),
+    "debiased": (losses.debiased_contrastive, {"tau_plus": 0.1}),
+    "hard": (losses.hard_contrastive, {"tau_plus": 0.1, "beta": 0.8}),
+    "bayesian": (losses.bayesian_contrastive, {"tau_plus": 0.1, "alpha": 0.8, "beta": 0.9}),
+    "bpr": (losses.bpr, {}),
+    "sigmoid": (losses.sigmoid_contrastive, {"bias": -2.0}),
+}
+each_loss = pytest.mark.parametrize("name", LOSSES)
+BATCHES = {
+    "views": (losses.view_scores, losses.tiled_view_loss, 2),
+    "towers": (losses.tower_scores, losses.tiled_tower_loss, 1),
+}
+each_batch = pytest.mark.parametrize("batch", BATCHES)
+# Towers and views part with what they hand over, so that two losses show what all do.
+each_pair = pytest.mark.parametrize(
+    ("batch", "name"),
+    [*(("views", name) for name in LOSSES), ("towers", "info_nce"), ("towers", "bayesian")],
+)
+
+
+def embeddings(n, dim=5, seed=0):
+    z = losses.normalize(jax.random.normal(jax.random.key(seed), (2, n, dim)))
+    return z[0], z[1]
+
+
+def both_ways(batch, name, rows, **extra):
+    """The tiled and the direct loss as functions of embeddings and temperature."""
+    scores_of, tiled_of, _ = BATCHES[batch]
+    loss, hyper = LOSSES[name]
+    ids = extra.pop("ids", None)
+
+    def tiled(x, y, temperature):
+        return tiled_of(loss, x, y, ids=ids, rows=rows, temperature=temperature, **hyper, **extra)
+
+    def direct(x, y, temperature):
+        s = scores_of(x, y, ids=ids)
+        return loss(s.pos, s.neg, where=s.where, temperature=temperature, **hyper, **extra)
+
+    return tiled, direct
+
+
+def assert_same(tiled, direct, *args):
+    got, want = (
+        quick_jit(jax.value_and_grad(f, tuple(range(len(args)))))(*args) for f in (tiled, direct)
+    )
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-7), got, want)
+    return want[0]
+
+
+@each_batch
+@pytest.mark.parametrize("rows", [3, None])
+def test_equals_the_direct_form(batch, rows):
+    tiled, direct = both_ways(batch, "info_nce", rows)
+    args = *embeddings(7), jnp.float32(0.3)
+    want = assert_same(tiled, direct, *args)
+    got = quick_jit(tiled)(*args)  # without the gradient
+    np.testing.assert_allclose(got, want, rtol=2e-6)
+
+
+@each_pair
+def test_ids_and_weights(batch, name):
+    n, (_, _, per_row) = 6, BATCHES[batch]
+    ids = jnp.array([4, 9, 4, 1, 9, 4])
+    weights = jnp.linspace(0, 2, n * per_row)
+    tiled, direct = both_ways(batch, name, 5, ids=ids, weights=weights)
+    args = *embeddings(n), jnp.float32(0.5)
+    want = assert_same(tiled, direct, *args)
+    if name == "bayesian":
+        np.testing.assert_allclose(quick_jit(tiled)(*args), want, rtol=2e-6)
+
+
+@pytest.mark.parametrize("name", ["info_nce", "bayesian", "sigmoid"])
+def test_pairs_that_are_masked_are_never_read(name):
+    """In value and gradient it is the loss of the others alone, whatever the masked ones are."""
+    loss, hyper = LOSSES[name]
+    where = jnp.array([True, False, True, True, False, True, True])
+    kept, ids = np.flatnonzero(where), jnp.array([4, 4, 9, 4, 1, 2, 3])
+    x, y = embeddings(7)
+
+    def tiled(x, y, temperature):
+        return losses.tiled_tower_loss(
+            loss, x, y, ids=ids, where=where, weights=jnp.linspace(1, 2, 7), rows=3,
+            temperature=temperature, **hyper,
+        )  # fmt: skip
+
+    def direct(x, y, temperature):
+        s = losses.tower_scores(x[kept], y[kept], ids=ids[kept])
+        weights = jnp.linspace(1, 2, 7)[kept]
+        return loss(s.pos, s.neg, where=s.where, weights=weights, temperature=temperature, **hyper)
+
+    want = assert_same(tiled, direct, x, y, jnp.float32(0.5))
+    soiled = (jnp.where(where[:, None], z, jnp.nan) for z in (x, y))
+    value, slopes = quick_jit(jax.value_and_grad(tiled, (0, 1)))(*soiled, jnp.float32(0.5))
+    np.testing.assert_allclose(value, want, rtol=1e-6)
+    assert all(np.isfinite(slope).all() for slope in slopes)
+    assert all((np.asarray(slope)[~np.asarray(where)] == 0).all() for slope in slopes)
+
+
+@each_batch
+def test_gradients_reach_weights_and_hyper_parameters(batch):
+    scores_of, tiled_of, per_row = BATCHES[batch]
+    n = 5
+    x, y = embeddings(n)
+    tau_plus = jnp.linspace(0.01, 0.2, n * per_row)  # one for each anchor
+
+    def tiled(weights, tau_plus, min_score):
+        return tiled_of(
+            losses.debiased_contrastive, x, y, rows=2,
+            weights=weights, tau_plus=tau_plus, min_score=min_score,
+        )  # fmt: skip
+
+    def direct(weights, tau_plus, min_score):
+        s = scores_of(x, y)
+        return losses.debiased_contrastive(
+            s.pos, s.neg, where=s.where, weights=weights, tau_plus=tau_plus, min_score=min_score
+        )
+
+    assert_same(tiled, direct, jnp.linspace(1, 2, n * per_row), tau_plus, jnp.float32(0.1))
+
+
+@each_batch
+def test_anchors_without_a_negative_leave_the_mean(batch):
+    tiled, _ = both_ways(batch, "bayesian", 2, ids=jnp.array([1, 1, 1, 1, 1]))
+    value_and_grad = quick_jit(jax.value_and_grad(tiled, (0, 1)))
+    value, grads = value_and_grad(*embeddings(5), jnp.float32(0.5))
+    assert value == 0
+    assert all((np.asarray(g) == 0).all() for g in grads)
+
+
+@pytest.mark.parametrize(
+    ("batch", "name"), [("views", "info_nce"), ("views", "bayesian"), ("towers", "debiased")]
+)
+def test_half_precision(batch, name):
+    tiled, direct = both_ways(batch, name, 4)
+    x, y = (z.astype(jnp.bfloat16) for z in embeddings(9))
+    args = x, y, jnp.float32(0.2)
+    got, want = (quick_jit(jax.value_and_grad(f, (0, 1, 2)))(*args) for f in (tiled, direct))
+    assert got[0].dtype == jnp.float32
+    np.testing.assert_allclose(got[0], want[0], rtol=1e-5)
+    for g, w in zip(got[1], want[1], strict=True):
+        assert g.dtype == w.dtype
+        np.testing.assert_allclose(
+            g.astype(jnp.float32), w.astype(jnp.float32), rtol=2e-2, atol=4e-3
+        )
+
+
+def temporary_bytes(f, n):
+    args = *(jax.ShapeDtypeStruct((n, 16), jnp.float32) for _ in range(2)), jnp.float32(0.5)
+    compiled = jax.jit(jax.value_and_grad(f, (0, 1, 2))).lower(*args).compile()
+    return compiled.memory_analysis().temp_size_in_bytes
+
+
+@each_loss
+def test_memory_is_that_of_a_few_rows(name):
+    """Not a tenth of the square of scores, which the direct form holds."""
+    tiled, direct = both_ways("views", name, 8)
+    square = (2 * 2048) ** 2 * 4
+    assert 10 * temporary_bytes(tiled, 2048) < square
+    if name == "info_nce":
+        assert temporary_bytes(tiled, 2048) < 10 * temporary_bytes(tiled, 256)  # 8 times the batch
+        assert temporary_bytes(direct, 2048) >= square
+
+
+@pytest.mark.parametrize("name", ["info_nce", "bayesian"])
+def test_values_do_not_recompile_and_jit_and_vmap_agree(name):
+    tiled, _ = both_ways("views", name, 3)
+    x, y = embeddings(4)
+    traces = 0
+
+    @quick_jit
+    def jitted(x, y, temperature):
+        nonlocal traces
+        traces += 1
+        return tiled(x, y, temperature)
+
+    temperatures = jnp.array([0.2, 0.9])
+    want = [jitted(x, y, t) for t in temperatures]
+    assert traces == 1
+    sweep = quick_jit(jax.vmap(tiled, (None, None, 0)))
+    np.testing.assert_allclose(sweep(x, y, temperatures), want, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("batch", "name"), [("views", "info_nce"), ("views", "bayesian"), ("towers", "info_nce")]
+)
+def test_eight_devices_give_the_result_of_one(batch, name):
+    _, tiled_of, per_row = BATCHES[batch]
+    loss, hyper = LOSSES[name]
+    n = 24
+    x, y = embeddings(n)
+    ids, weights = jnp.arange(n) % 17, jnp.linspace(0.5, 1.5, n)
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    def on_one(x, y, weights, temperature):
+        return tiled_of(
+            loss, x, y, ids=ids, weights=jnp.tile(weights, per_row), rows=2,
+            temperature=temperature, **hyper,
+        )  # fmt: skip
+
+    def on_all(x, y, weights, temperature):
+        def part(x, y, ids, weights, temperature):
+            return tiled_of(
+                loss, x, y, ids=ids, weights=jnp.tile(weights, per_row), rows=2,
+                temperature=temperature, axis_name="data", **hyper,
+            )  # fmt: skip
+
+        split = jax.shard_map(part, mesh=mesh, in_specs=(*4 * (P("data"),), P()), out_specs=P())
+        return split(x, y, ids, weights, temperature)
+
+    args = x, y, weights, jnp.float32(0.4)
+    got, want = (quick_jit(jax.value_and_grad(f, (0, 1, 2, 3)))(*args) for f in (on_all, on_one))
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=2e-5, atol=1e-7), got, want)
+
+
+def test_without_ids_rows_of_other_devices_are_others():
+    x, y = embeddings(16)
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    def part(x, y):
+        return losses.tiled_tower_loss(losses.info_nce, x, y, axis_name="data")
+
+    def direct(x, y):
+        s = losses.tower_scores(x, y)
+        return losses.info_nce(s.pos, s.neg, where=s.where)
+
+    on_all = jax.shard_map(part, mesh=mesh, in_specs=(P("data"), P("data")), out_specs=P())
+    got, want = (quick_jit(f)(x, y) for f in (on_all, direct))
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+def test_what_does_not_fit_is_named():
+    x, y = embeddings(4)
+    with refused("z2", " must have shape"):
+        losses.tiled_view_loss(losses.info_nce, x, y[:3])
+    with refused("weights", " must have shape"):
+        losses.tiled_view_loss(losses.info_nce, x, y, weights=jnp.ones(4))
+    with refused("where", " must have shape"):
+        losses.tiled_tower_loss(losses.info_nce, x, y, where=jnp.ones(3, bool))
+    with refused("ids", " must have shape"):
+        losses.tiled_tower_loss(losses.info_nce, x, y, ids=jnp.arange(3))
+    with raises(ValueError, match="`tau_plus` must lie in"):
+        losses.tiled_tower_loss(losses.debiased_contrastive, x, y, tau_plus=1.5)
+    with raises(ValueError, match="`rows` must be positive, got 0"):
+        losses.tiled_tower_loss(losses.info_nce, x, y, rows=0)

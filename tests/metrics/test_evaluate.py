@@ -1,0 +1,479 @@
+"""Full-catalogue evaluation against loops over users and items, ranx and scikit-learn."""
+
+import dataclasses
+import warnings
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.sparse
+from _helpers.refusals import raises
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from jaxtyping import TypeCheckError
+from sklearn.metrics import roc_auc_score
+
+from crl_jax.data import Interactions
+from crl_jax.metrics import (
+    EvalLayout,
+    _eval_layout,
+    _evaluate,
+    eval_layout,
+    evaluate,
+    evaluate_lists,
+    recommend,
+    summarize,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Csr:
+    indptr: np.ndarray
+    items: np.ndarray
+    n_users: int
+    n_items: int
+
+    @classmethod
+    def of(cls, dense):
+        indptr = np.append(0, np.cumsum(dense.sum(1)))
+        return cls(indptr, np.nonzero(dense)[1].astype(np.int32), *dense.shape)
+
+
+def table(params, users):
+    """The scores themselves as parameters."""
+    return params[users]
+
+
+def factors(params, users):
+    return jnp.matmul(params["user"][users], params["item"].T, precision="highest")
+
+
+def random_case(seed, n_users=60, n_items=90, density=0.15):
+    rng = np.random.default_rng(seed)
+    known = rng.random((n_users, n_items)) < density
+    wanted = (rng.random((n_users, n_items)) < density) & ~known
+    return known, wanted, rng.normal(size=(n_users, n_items)).astype(np.float32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    known: np.ndarray
+    wanted: np.ndarray
+    scores: np.ndarray
+    plan: EvalLayout
+
+
+@pytest.fixture(scope="module")
+def case():
+    """The plan that most tests evaluate, so that they share its compiled program."""
+    known, wanted, scores = random_case(0)
+    for array in (known, wanted, scores):
+        array.setflags(write=False)
+    return Case(known, wanted, scores, eval_layout(Csr.of(known), Csr.of(wanted)))
+
+
+def random_factors(seed, n_users, n_items, width=16, models=()):
+    ku, ki = jax.random.split(jax.random.key(seed))
+    return {
+        "user": jax.random.normal(ku, (*models, n_users, width)),
+        "item": jax.random.normal(ki, (*models, n_items, width)),
+    }
+
+
+def reference(scores, masked, tested, k):
+    """One user and one item at a time; every rule of the documentation spelled out."""
+    rows, shown, diverged = [], set(), False
+    for s, m, t in zip(scores.astype(np.float64), masked, tested & ~masked, strict=True):
+        if not t.any():
+            continue
+        candidates = [i for i in range(s.size) if not m[i]]
+        if any(np.isnan(s[i]) for i in candidates):
+            rows.append([np.nan] * 8)
+            diverged = True
+            continue
+        ranked = sorted((i for i in candidates if s[i] > -np.inf), key=lambda i: (-s[i], i))[:k]
+        shown |= set(ranked)
+        hits, n = [bool(t[i]) for i in ranked], int(t.sum())
+        found = sum(hits)
+        gain = sum(h / np.log2(r + 2) for r, h in enumerate(hits))
+        ideal = sum(1 / np.log2(r + 2) for r in range(min(k, n)))
+        precision_sum = sum(sum(hits[: r + 1]) / (r + 1) for r, h in enumerate(hits) if h)
+        pairs = [(s[i], s[j]) for i in candidates if t[i] for j in candidates if not t[j]]
+        wins = sum(1.0 if a > b else 0.5 if a == b else 0.0 for a, b in pairs)
+        rows.append(
+            [
+                found / k,
+                found / n,
+                2 * found / (k + n),
+                gain / ideal,
+                precision_sum / min(k, n),
+                1 / (hits.index(True) + 1) if found else 0.0,
+                float(found > 0),
+                wins / len(pairs) if pairs else 0.5,
+            ]
+        )
+    names = ["precision", "recall", "f1", "ndcg", "map", "mrr", "hit_rate"]
+    columns = np.array(rows).T
+    values = {f"{name}@{k}": c for name, c in zip(names, columns[:7], strict=True)}
+    coverage = np.nan if diverged else len(shown) / scores.shape[1]
+    return values | {"auc": columns[7], f"coverage@{k}": coverage}
+
+
+def check(got, want):
+    assert set(want) <= set(got)
+    for name, value in want.items():
+        np.testing.assert_allclose(got[name], value, rtol=2e-6, atol=2e-7, err_msg=name)
+
+
+# Each example compiles; so one of them mixes users of all kinds.
+@pytest.mark.filterwarnings("ignore:.*pairs of `test` are also in:UserWarning")
+@settings(max_examples=2, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    k_and_block=st.sampled_from([(1, 9), (4, 1), (20, 100)]),
+    diverged=st.booleans(),
+)
+@example(seed=0, k_and_block=(1, 9), diverged=False)
+@example(seed=1, k_and_block=(13, 1), diverged=True)
+@example(seed=2, k_and_block=(20, 100), diverged=False)
+def test_ragged_data_ties_and_strange_scores(seed, k_and_block, diverged):
+    k, block_size = k_and_block
+    rng = np.random.default_rng(seed)
+    shape = (61, 13)
+    # Densities vary by user, so that some users have no item and some have all of them.
+    known, wanted, model_state = (
+        rng.random(shape) < rng.choice([0.0, 0.1, 0.5, 1.0], (shape[0], 1), p=p)
+        for p in ((0.4, 0.3, 0.2, 0.1), (0.1, 0.4, 0.3, 0.2), (0.4, 0.4, 0.2, 0.0))
+    )
+    known[0], model_state[0], wanted[0, 3] = False, False, True  # somebody to evaluate
+    known[:, 10:] = True  # what nobody may be shown does not count as covered
+    levels = rng.choice([1, 2, 5, 1000], (shape[0], 1))
+    scores = (rng.integers(0, levels, shape) - levels // 2).astype(np.float32)
+    kinds = np.float32([np.inf, -np.inf, -0.0] + [np.nan] * diverged)
+    strange = rng.random(shape) < rng.choice([0.0, 0.1, 0.9], (shape[0], 1))
+    scores[strange] = rng.choice(kinds, strange.sum())
+    plan = eval_layout(
+        Csr.of(known), Csr.of(wanted), exclude=[Csr.of(model_state)], block_size=block_size
+    )
+    masked = known | model_state
+    np.testing.assert_array_equal(plan.users, np.nonzero((wanted & ~masked).any(1))[0])
+    got = evaluate(table, jnp.asarray(scores), plan, ks=(k,))
+    check(got, reference(scores, masked, wanted, k))
+
+
+def test_large_catalogue_and_long_histories():
+    # Top-k takes its route for long rows, and the pairs to mask need more than one scatter.
+    known, wanted, scores = random_case(1, n_users=12, n_items=5000, density=0.002)
+    known[0], wanted[0] = np.arange(5000) >= 100, np.arange(5000) < 30
+    plan = eval_layout(Csr.of(known), Csr.of(wanted), block_size=16)
+    got = evaluate(table, jnp.asarray(scores), plan, ks=(3, 10))
+    check(got, reference(scores, known, wanted, 10))
+
+
+def ranx_values(qrels, run, names):
+    # Its sources hold invalid escape sequences, and Numba warns about its casts.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import numba
+
+        numba.config.DISABLE_JIT = True  # to compile each metric takes seconds
+        import ranx
+
+        return ranx.evaluate(ranx.Qrels(qrels), ranx.Run(run), names, return_mean=False)
+
+
+def test_agrees_with_ranx_and_scikit_learn(case):
+    known, wanted, scores = case.known, case.wanted, case.scores
+    got = evaluate(table, jnp.asarray(scores), case.plan)
+    users = [u for u in range(len(scores)) if wanted[u].any()]
+    qrels = {f"u{u:03}": {f"i{i}": 1 for i in np.nonzero(wanted[u])[0]} for u in users}
+    run = {
+        f"u{u:03}": {f"i{i}": float(scores[u, i]) for i in np.nonzero(~known[u])[0]} for u in users
+    }
+    names = ("precision", "recall", "f1", "ndcg", "map", "mrr", "hit_rate")
+    want = ranx_values(qrels, run, [f"{name}@20" for name in names])
+    # Its average precision is divided by all relevant items.
+    n = wanted.sum(1)[users]
+    want["map@20"] *= n / np.minimum(20, n)
+    for name, values in want.items():
+        np.testing.assert_allclose(got[name], values, rtol=1e-5, err_msg=name)
+    aucs = [roc_auc_score(wanted[u][~known[u]], scores[u][~known[u]]) for u in users]
+    np.testing.assert_allclose(got["auc"], aucs, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("n_items", "sizes"), [(90, (1, 64, 1000)), (4500, (7, 1000))])
+def test_values_do_not_depend_on_the_block_size(n_items, sizes):
+    known, wanted, _ = random_case(2, n_users=203, n_items=n_items)
+    params = random_factors(0, 203, n_items, width=64)
+    first, *others = (
+        evaluate(
+            factors,
+            params,
+            eval_layout(Csr.of(known), Csr.of(wanted), block_size=size),
+            ks=(5, 20),
+        )
+        for size in sizes
+    )
+    for other in others:
+        jax.tree.map(np.testing.assert_array_equal, other, first)
+
+
+def test_blocks_are_smaller_where_there_are_many_items():
+    def rows(n_items):
+        none = Csr(np.zeros(301, int), np.empty(0, np.int32), 300, n_items)
+        one = Csr(np.arange(301), np.full(300, n_items - 1, np.int32), 300, n_items)
+        return eval_layout(none, one).blocks.users.shape[1]
+
+    assert [rows(n) for n in (1000, 10**6, 10**7)] == [256, 64, 8]
+
+
+def test_lists_do_not_depend_on_the_block_size():
+    known, _, _ = random_case(2, n_users=203)
+    params = random_factors(0, 203, 90, width=64)
+    small, large = (
+        recommend(factors, params, range(203), Csr.of(known), k=20, block_size=size)
+        for size in (1, 1000)
+    )
+    jax.tree.map(np.testing.assert_array_equal, small, large)
+
+
+def test_constant_scores_are_worth_nothing_to_the_auc(case):
+    got = evaluate(table, jnp.zeros_like(case.scores), case.plan)
+    np.testing.assert_array_equal(got["auc"], 0.5)
+
+
+def test_a_masked_nan_is_not_read_and_another_is_not_hidden(case):
+    known, plan = case.known, case.plan
+    clean = evaluate(table, jnp.asarray(case.scores), plan)
+    got = evaluate(table, jnp.asarray(np.where(known, np.nan, case.scores)), plan)
+    jax.tree.map(np.testing.assert_array_equal, got, clean)
+    user, scores = int(plan.users[5]), case.scores.copy()
+    scores[user, np.nonzero(~known[user])[0][-1]] = np.nan
+    got = evaluate(table, jnp.asarray(scores), plan)
+    for name, value in got.items():
+        assert np.isnan(summarize(got)[name])
+        if value.ndim:
+            np.testing.assert_array_equal(np.isnan(value), np.arange(plan.n_evaluated) == 5)
+
+
+def test_vmap_over_models_equals_one_by_one(case):
+    params = random_factors(1, *case.known.shape, models=(3,))
+    got = jax.vmap(lambda p: evaluate(factors, p, case.plan))(params)
+    for model in range(3):
+        want = evaluate(factors, jax.tree.map(lambda x, m=model: x[m], params), case.plan)
+        jax.tree.map(
+            partial(np.testing.assert_allclose, rtol=1e-6),
+            jax.tree.map(lambda x, m=model: x[m], got),
+            want,
+        )
+
+
+def test_new_parameters_do_not_recompile_and_the_plan_may_be_an_argument(case):
+    scores, plan = jnp.asarray(case.scores), case.plan
+    traces = 0
+
+    def score_fn(params, users):
+        nonlocal traces
+        traces += 1
+        return params[users]
+
+    got = [evaluate(score_fn, scale * scores, plan) for scale in (1.0, 2.0, -1.0)]
+    assert traces == 1
+    jax.tree.map(np.testing.assert_array_equal, got[0], got[1])
+    jitted = jax.jit(partial(evaluate, table))(scores, plan)
+    jax.tree.map(np.testing.assert_array_equal, jitted, got[0])
+
+
+def test_auc_is_optional(case):
+    with_auc = evaluate(table, jnp.asarray(case.scores), case.plan)
+    without = evaluate(table, jnp.asarray(case.scores), case.plan, auc=False)
+    with_auc.pop("auc")
+    jax.tree.map(np.testing.assert_array_equal, without, with_auc)
+
+
+def test_memory_grows_with_the_block_and_not_with_the_users():
+    def temporary(n_users, block_size):
+        n_items = 8192
+        known, wanted, _ = random_case(8, n_users, n_items, density=0.003)
+        plan = eval_layout(Csr.of(known), Csr.of(wanted), block_size=block_size)
+        params = random_factors(0, n_users, n_items)
+        fn = jax.jit(lambda p, plan: evaluate(factors, p, plan, ks=(5,)))
+        analysis = fn.lower(params, plan).compile().memory_analysis()
+        if analysis is None:
+            pytest.skip("this backend does not report memory")
+        return analysis.temp_size_in_bytes
+
+    scores = 4 * 8192  # bytes of one user's scores
+    small, many_users, large = temporary(64, 32), temporary(512, 32), temporary(512, 256)
+    assert many_users - small < 448 * 600  # a few numbers for each user and rank
+    assert small < 3 * 32 * scores + 2**20
+    assert 256 * scores < large < 3 * 256 * scores + 2**20
+
+
+def test_recommend_agrees_with_sorting():
+    known, _, scores = random_case(9, n_users=12, n_items=20)
+    known[4], known[5, 2:] = True, True  # nothing left; two items left
+    scores = np.round(scores)  # ties
+    users = np.array([5, 0, 4, 11, 5])
+    items, values = recommend(table, jnp.asarray(scores), users, Csr.of(known), k=30)
+    assert items.dtype == jnp.int32
+    assert items.shape == values.shape == (5, 30)
+    for row, u in enumerate(users):
+        want = sorted(np.nonzero(~known[u])[0], key=lambda i: (-scores[u, i], i))
+        padding = 30 - len(want)
+        np.testing.assert_array_equal(items[row], [*want, *[-1] * padding])
+        np.testing.assert_array_equal(values[row], [*scores[u, want], *[-np.inf] * padding])
+
+
+@given(count=st.integers(0, 1 << 40))
+def test_numbers_of_groups_are_few_and_little_more(count):
+    rounded = _eval_layout._rounded(count)
+    assert max(count, 1) <= rounded <= max(count * 9 / 8, 1)
+    assert _eval_layout._rounded(rounded) == rounded
+    assert (
+        rounded >> max(0, rounded.bit_length() - 4) << max(0, rounded.bit_length() - 4) == rounded
+    )
+
+
+def test_as_many_other_users_find_their_program():
+    n_users, n_items = 272, 600
+    known = np.zeros((n_users, n_items), bool)
+    known[:, ::20] = True
+    known[:16, ::2] = known[136:160, ::2] = True  # more than a group in two blocks, and in three
+    params = jnp.asarray(np.random.default_rng(0).normal(size=known.shape), jnp.float32)
+    before = _evaluate._recommend._cache_size()
+    for users in (np.arange(136), np.arange(136, 272)):
+        items, _ = recommend(table, params, users, Csr.of(known), k=20, block_size=8)
+        want = np.argsort(np.where(known[users], np.inf, -params[users]), axis=1)[:, :20]
+        np.testing.assert_array_equal(items, want)
+    assert _evaluate._recommend._cache_size() == before + 1
+
+
+def test_recommend_marks_a_diverged_user():
+    items, values = recommend(
+        table, jnp.full((2, 6), jnp.nan), [1], Csr.of(np.eye(2, 6, dtype=bool)), k=4
+    )
+    np.testing.assert_array_equal(items, [[-1] * 4])
+    assert np.isnan(values).all()
+
+
+def test_summarize_takes_the_mean_in_float64():
+    values = {"auc": jnp.full(1_000_003, 0.1), "coverage@5": jnp.float32(0.25)}
+    got = summarize(values)
+    assert got == {"auc": pytest.approx(np.float32(0.1), rel=1e-12), "coverage@5": 0.25}
+    assert all(type(v) is float for v in got.values())
+    with raises(ValueError, match="one by one"):
+        summarize({"auc": jnp.zeros((2, 3))})
+
+
+def test_errors_say_what_is_wrong():
+    known, wanted, scores = random_case(10, n_users=8, n_items=20)
+    train, test, params = Csr.of(known), Csr.of(wanted), jnp.asarray(scores)
+    with raises(ValueError, match=r"`test` must have the 8 users and 20 items"):
+        eval_layout(train, Csr.of(wanted[:, :-1]))
+    with raises(ValueError, match=r"`exclude` must have the 8 users"):
+        eval_layout(train, test, exclude=[Csr.of(wanted[:-1])])
+    with raises(ValueError, match="`test` must hold a pair"):
+        eval_layout(train, train)
+    with raises(ValueError, match="`block_size` must be positive"):
+        eval_layout(train, test, block_size=0)
+    plan = eval_layout(train, test)
+    for ks in ((), (5, 0)):
+        with raises(ValueError, match="`ks` must hold"):
+            evaluate(table, params, plan, ks=ks)
+    with raises(ValueError, match=r"score_fn\(params, users\)"):
+        evaluate(table, params[:, :-1], plan)
+    with raises(ValueError, match="`k` must be positive"):
+        recommend(table, params, [0], train, k=0)
+    for users in ([], [8], [-1]):
+        with raises(ValueError, match=r"`users` must hold ids in \[0, 8\)"):
+            recommend(table, params, users, train, k=2)
+
+
+def test_lists_made_elsewhere_get_the_metrics_of_evaluate(case):
+    ks = (3, 10)
+    want = evaluate(table, jnp.asarray(case.scores), case.plan, ks=ks, auc=False)
+    users = np.asarray(case.plan.users)
+    lists, _ = recommend(table, jnp.asarray(case.scores), users, Csr.of(case.known), k=10)
+    got = evaluate_lists(lists, case.plan, ks=ks)
+    assert got.keys() == want.keys()
+    for name, values in want.items():
+        np.testing.assert_array_equal(got[name], values)
+    short = evaluate_lists(np.asarray(lists)[:, :3], case.plan, ks=10)  # shorter than the cutoff
+    np.testing.assert_array_equal(
+        np.float32(10) * short["precision@10"], np.round(3 * want["precision@3"])
+    )
+
+
+def test_lists_that_are_no_lists_of_items_are_refused(case):
+    lists = np.tile(np.arange(4), (case.plan.n_evaluated, 1))
+    bad = {
+        "one list for each": lists[1:],
+        "item indices": lists + 0.5,
+        "-1 as padding, got int64 from 87 to 90": lists + 87,
+        "from -2 to 1": lists - 2,
+        "once per list": np.where(lists == 3, 0, lists),
+    }
+    for message, items in bad.items():
+        with raises((ValueError, TypeCheckError), match=f"{message}|is not an instance|Type"):
+            evaluate_lists(items, case.plan)
+    padded = np.where(lists > 1, -1, lists)
+    assert evaluate_lists(padded, case.plan, ks=2)["coverage@2"] == np.float32(2 / 90)
+
+
+def test_logs_of_other_ids_are_refused():
+    known, wanted, _ = random_case(3, n_users=6, n_items=9)
+    ids = {"user_ids": np.arange(6), "item_ids": np.arange(9)}
+    train, test = (Interactions.from_arrays(*np.nonzero(x), **ids) for x in (known, wanted))
+    eval_layout(train, test)
+    for name, values in ids.items():
+        other = dataclasses.replace(test, **{name: values[::-1]})
+        with raises(ValueError, match=f"`test` must have the `{name}` of `train`"):
+            eval_layout(train, other)
+        with raises(ValueError, match=f"`exclude` must have the `{name}` of `train`"):
+            eval_layout(train, test, exclude=[other])
+
+
+def test_what_is_no_log_is_refused():
+    known, wanted, _ = random_case(3, n_users=6, n_items=9)
+    for x in (scipy.sparse.csr_array(known), known, (known, wanted)):
+        with raises((ValueError, TypeCheckError)):
+            eval_layout(x, Csr.of(wanted))
+        with raises((ValueError, TypeCheckError)):
+            eval_layout(Csr.of(known), x)
+
+
+def test_test_pairs_in_training_are_reported():
+    known, wanted, _ = random_case(3, n_users=6, n_items=9)
+    n = int(np.sum(known | wanted))
+    with pytest.warns(UserWarning, match=f"{known.sum()} of {n} pairs of `test` are also in"):
+        eval_layout(Csr.of(known), Csr.of(known | wanted))
+
+
+class UserItemTables(NamedTuple):
+    users: jax.Array
+    items: jax.Array
+
+
+def inner(params, users):
+    return jnp.matmul(params.users[users], params.items.T, precision="highest")
+
+
+@pytest.mark.parametrize("n_users", [3, 59, 61])
+def test_tables_of_another_number_of_users_are_refused(case, n_users):
+    tables = UserItemTables(jnp.ones((n_users, 2)), jnp.ones((90, 2)))
+    with raises(ValueError, match=r"each of the 60 users, got"):
+        evaluate(inner, tables, case.plan)
+    with raises(ValueError, match=r"each of the 60 users, got"):
+        recommend(inner, tables, [0], Csr.of(case.known), k=1)
+    with raises(ValueError, match="`params` must be accepted by `score_fn`, got tuple"):
+        evaluate(inner, (jnp.ones((60, 2)), jnp.ones((90, 2))), case.plan)
+
+
+def test_a_single_cutoff_is_a_number(case):
+    scores = jnp.asarray(case.scores)
+    got, want = (evaluate(table, scores, case.plan, ks=ks, auc=False) for ks in (5, (5,)))
+    assert got.keys() == want.keys()

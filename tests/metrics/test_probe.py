@@ -1,0 +1,303 @@
+"""Probes against scikit-learn, SciPy and normal equations in float64."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _helpers.refusals import raises
+from scipy import optimize, special
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression, RidgeClassifierCV
+from sklearn.preprocessing import StandardScaler
+
+from crl_jax.metrics import _probe as module
+from crl_jax.metrics import linear_probe, ridge_probe
+from crl_jax.metrics._features import standardize
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
+KEY = jax.random.key(3)
+
+
+def classes(n=400, dim=8, n_classes=3, seed=0, noise=1.0):
+    """Correlated features far from 0, whose classes overlap."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, n_classes, n)
+    x = 1.5 * rng.normal(size=(n_classes, dim))[y] + noise * rng.normal(size=(n, dim))
+    x = x @ rng.normal(size=(dim, dim)) + 20 * rng.normal(size=dim)
+    return x.astype(np.float32), y.astype(np.int32)
+
+
+X, Y = classes()
+ARRAYS = tuple(map(jnp.asarray, (X[:300], Y[:300], X[300:], Y[300:])))
+DIGITS = load_digits()
+
+
+def np_logistic(x, y, l2, n_classes):
+    """The optimum of standard features, in float64, as weights of features as given."""
+    x = np.asarray(x, np.float64)
+    mean, scale = x.mean(0), x.std(0)
+    z, targets = (x - mean) / scale, np.eye(n_classes)[y]
+
+    def value_and_gradient(flat):
+        kernel, bias = np.split(flat.reshape(-1, n_classes), [z.shape[1]])
+        logits = z @ kernel + bias
+        value = np.mean(special.logsumexp(logits, axis=1) - (targets * logits).sum(1))
+        r = (special.softmax(logits, axis=1) - targets) / len(z)
+        slope = np.concatenate([z.T @ r + l2 * kernel, r.sum(0)[None]])
+        return value + l2 / 2 * (kernel**2).sum(), slope.ravel()
+
+    start = np.zeros((z.shape[1] + 1) * n_classes)
+    options = {"maxiter": 5000, "ftol": 1e-15, "gtol": 1e-10}
+    found = optimize.minimize(
+        value_and_gradient, start, jac=True, method="L-BFGS-B", options=options
+    )
+    kernel, bias = np.split(found.x.reshape(-1, n_classes), [z.shape[1]])
+    kernel = kernel / scale[:, None]
+    return kernel, bias[0] - mean @ kernel
+
+
+@pytest.mark.parametrize("l2", [1e-3, 0.1])
+def test_a_linear_probe_is_at_the_optimum(l2):
+    probe = linear_probe(*ARRAYS, n_classes=3, key=KEY, l2=l2, tolerance=1e-6)
+    kernel, bias = np_logistic(X[:300], Y[:300], l2, 3)
+    np.testing.assert_allclose(probe.kernel, kernel, atol=2e-3 * np.abs(kernel).max())
+    centred = np.asarray(probe.bias) - np.mean(probe.bias)  # equal shifts change nothing
+    np.testing.assert_allclose(centred, bias - bias.mean(), rtol=2e-3, atol=1e-2)
+    scores = X[300:].astype(np.float64) @ kernel + bias
+    np.testing.assert_array_equal(probe.predictions, scores.argmax(1))
+    assert probe.accuracy == pytest.approx(np.mean(scores.argmax(1) == Y[300:]))
+
+
+def test_a_linear_probe_is_scikit_learns():
+    x, y = DIGITS.data, DIGITS.target
+    z = StandardScaler().fit(x[:1000]).transform(x)
+    model = LogisticRegression(C=1 / (1000 * 1e-3), tol=1e-8, max_iter=1000).fit(z[:1000], y[:1000])
+    arrays = (x[:1000], y[:1000], x[1000:], y[1000:])
+    x, y, *test = (jnp.asarray(a, jnp.float32 if i % 2 == 0 else jnp.int32)
+                   for i, a in enumerate(arrays))  # fmt: skip
+    probe = linear_probe(x, y, *test, n_classes=10, key=KEY, l2=1e-3, tolerance=1e-6)
+    assert np.mean(np.asarray(probe.predictions) == model.predict(z[1000:])) > 0.998
+    assert probe.accuracy == pytest.approx(model.score(z[1000:], DIGITS.target[1000:]), abs=2e-3)
+    scale = DIGITS.data[:1000].std(0)
+    kernel = np.asarray(probe.kernel) * np.where(scale == 0, 1, scale)[:, None]
+    np.testing.assert_allclose(kernel, model.coef_.T, atol=2e-3)
+
+
+def test_the_search_finds_what_suits():
+    """Much noise asks for much L2; the strength does not depend on the order it is given in."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 60)).astype(np.float32)
+    y = (x[:, 0] + rng.normal(size=400) > 0).astype(np.int32)
+    arrays = tuple(map(jnp.asarray, (x[:120], y[:120], x[120:], y[120:])))
+    l2 = [1e-6, 0.1, 1e-3, 0.3]
+    for probe in (
+        linear_probe(*arrays, n_classes=2, key=KEY, l2=l2, valid_share=0.4),
+        ridge_probe(*arrays, n_classes=2, l2=l2),
+    ):
+        best = np.flatnonzero(np.asarray(probe.held_out) == np.max(probe.held_out))
+        assert probe.l2 == pytest.approx(max(np.asarray(l2)[best]))
+        assert probe.l2 >= 0.1
+        assert probe.held_out[0] < np.max(probe.held_out)
+    for fit in (lambda l2: linear_probe(*arrays, n_classes=2, key=KEY, l2=l2),
+                lambda l2: ridge_probe(*arrays, n_classes=2, l2=l2)):  # fmt: skip
+        there, back = fit(l2), fit(l2[::-1])
+        np.testing.assert_array_equal(there.held_out, back.held_out[::-1])
+        assert there.l2 == back.l2
+
+
+def test_the_test_part_chooses_nothing():
+    for fit in (lambda *a: linear_probe(*a, n_classes=3, key=KEY),
+                lambda *a: ridge_probe(*a, n_classes=3)):  # fmt: skip
+        one, other = fit(*ARRAYS), fit(*ARRAYS[:2], -ARRAYS[2], (ARRAYS[3] + 1) % 3)
+        for name in ("l2", "held_out", "kernel", "bias"):
+            np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+        assert one.accuracy != other.accuracy
+
+
+def test_held_out_is_what_the_fit_had_not_seen():
+    """The accuracy on the part that is cut out, of a fit to the other part in float64."""
+    probe = linear_probe(*ARRAYS, n_classes=3, key=KEY, l2=[0.01, 0.1], valid_share=0.3)
+    order = np.asarray(jax.random.permutation(KEY, 300))
+    valid = order < 90
+    mean, scale = X[:300].mean(0), X[:300].std(0)
+    z = (X[:300] - mean) / scale
+    for l2, got in zip((0.01, 0.1), probe.held_out, strict=True):
+        model = LogisticRegression(C=1 / (210 * l2), tol=1e-8, max_iter=1000)
+        model.fit(z[~valid], Y[:300][~valid])
+        assert got == pytest.approx(model.score(z[valid], Y[:300][valid]), abs=0.012)
+
+
+@pytest.mark.parametrize("l2", [1e-3, 0.1])
+def test_a_ridge_probe_solves_the_normal_equations(l2):
+    probe = ridge_probe(*ARRAYS, n_classes=3, l2=l2)
+    x = X[:300].astype(np.float64)
+    z = (x - x.mean(0)) / x.std(0)
+    targets = np.eye(3)[Y[:300]]
+    want = np.linalg.solve(z.T @ z / 300 + l2 * np.eye(8), z.T @ (targets - targets.mean(0)) / 300)
+    want = want / x.std(0)[:, None]
+    np.testing.assert_allclose(probe.kernel, want, rtol=1e-3, atol=2e-5 * np.abs(want).max())
+    bias = targets.mean(0) - x.mean(0) @ want
+    np.testing.assert_allclose(probe.bias, bias, rtol=1e-3, atol=1e-4)
+    scores = X[300:].astype(np.float64) @ want + bias
+    np.testing.assert_array_equal(probe.predictions, scores.argmax(1))
+
+
+def test_leaving_out_by_leverage_is_leaving_out():
+    """Of each example the fit to all others, with the scale of all, in float64."""
+    n, l2 = 40, [0.003, 0.3]
+    arrays = tuple(map(jnp.asarray, (X[:n], Y[:n], X[300:], Y[300:])))
+    probe = ridge_probe(*arrays, n_classes=3, l2=l2)
+    z = (X[:n].astype(np.float64) - X[:n].mean(0)) / X[:n].std(0)
+    for strength, got in zip(l2, probe.held_out, strict=True):
+        right = []
+        for i in range(n):
+            rest = np.delete(np.arange(n), i)
+            a = np.column_stack([z[rest], np.ones(n - 1)])
+            penalty = n * strength * np.diag([1.0] * 8 + [0.0])
+            fit = np.linalg.solve(a.T @ a + penalty, a.T @ np.eye(3)[Y[rest]])
+            right.append((np.append(z[i], 1) @ fit).argmax() == Y[i])
+        assert got == pytest.approx(np.mean(right))
+
+
+def test_a_ridge_probe_is_as_good_as_scikit_learns():
+    x, y = DIGITS.data.astype(np.float32), DIGITS.target.astype(np.int32)
+    l2 = np.array([1e-3, 1e-2, 1e-1, 1.0])
+    arrays = tuple(map(jnp.asarray, (x[:1000], y[:1000], x[1000:], y[1000:])))
+    probe = ridge_probe(*arrays, n_classes=10, l2=l2)
+    z = StandardScaler().fit(x[:1000]).transform(x)
+    model = RidgeClassifierCV(1000 * l2).fit(z[:1000], y[:1000])
+    assert probe.accuracy == pytest.approx(model.score(z[1000:], y[1000:]), abs=0.01)
+
+
+def test_hard_features():
+    """A constant, one of huge mean, nearly equal ones, and more features than rows."""
+    rng = np.random.default_rng(1)
+    x = np.column_stack(
+        [X, np.full(400, 0.1), 1e4 + X[:, 0], X[:, 0] + 1e-3 * rng.normal(size=400)]
+    )
+    x = x.astype(np.float32)
+    arrays = tuple(map(jnp.asarray, (x[:300], Y[:300], x[300:], Y[300:])))
+    z = x[:300].astype(np.float64) - x[:300].mean(0, dtype=np.float64)
+    z = z / np.where(z.std(0) < 1e-6, 1, z.std(0))
+    z[:, 8] = 0
+    targets = np.eye(3)[Y[:300]] - np.eye(3)[Y[:300]].mean(0)
+    want = np.linalg.solve(z.T @ z / 300 + 1e-4 * np.eye(11), z.T @ targets / 300)
+    probe = ridge_probe(*arrays, n_classes=3, l2=1e-4)
+    fitted = (z / np.where(z.std(0) == 0, 1, z.std(0))) @ want
+    got = (x[:300].astype(np.float64)) @ np.asarray(probe.kernel, np.float64) + np.asarray(
+        probe.bias
+    )
+    np.testing.assert_allclose(
+        got, fitted + np.eye(3)[Y[:300]].mean(0), atol=0.02
+    )  # the large mean costs digits of the weights for features as given
+    assert np.abs(np.asarray(probe.kernel)[8]).max() < 1e-6  # of the constant
+    wide = rng.normal(size=(60, 100)).astype(np.float32)
+    few = tuple(map(jnp.asarray, (wide[:40], Y[:40], wide[40:], Y[40:60])))
+    for fitted in (ridge_probe(*few, n_classes=3, l2=[1e-3, 1.0]),
+                   linear_probe(*few, n_classes=3, key=KEY, l2=[1e-3, 1.0]),
+                   linear_probe(*arrays, n_classes=3, key=KEY)):  # fmt: skip
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(fitted))
+
+
+def test_features_are_standard_up_to_rounding():
+    """Of many rows far from 0, and of what differs in its last digit alone."""
+    rng, n = np.random.default_rng(0), 20_000
+    x = np.column_stack([1000 + rng.random(n), np.full(n, 0.1)]).astype(np.float32)
+    x[::3, 1] = np.nextafter(x[::3, 1], np.float32(1))
+    standard, z = standardize(jnp.asarray(x), jnp.ones(n, bool))
+    wide = x.astype(np.float64)
+    np.testing.assert_allclose(standard.mean, wide.mean(0), rtol=1e-7)
+    assert np.all(np.asarray(standard.scale)[1:] == 1)
+    assert np.all(z[:, 1:] == 0)
+    want = (wide[:, 0] - wide[:, 0].mean()) / wide[:, 0].std()
+    np.testing.assert_allclose(z[:, 0], want, atol=1e-3)
+
+
+def test_rows_without_a_class_are_not_read():
+    labels = ARRAYS[1].at[::3].set(-1).at[1].set(3)
+    kept = np.asarray((labels >= 0) & (labels < 3))
+    soiled = jnp.where(jnp.asarray(kept)[:, None], ARRAYS[0], jnp.nan)
+    test_labels = ARRAYS[3].at[:50].set(-1)
+    for fit in (lambda *a: linear_probe(*a, n_classes=3, key=KEY, l2=0.01, tolerance=1e-6),
+                lambda *a: ridge_probe(*a, n_classes=3, l2=[0.01, 0.1])):  # fmt: skip
+        # Traced: a concrete label beyond the classes is refused.
+        got = jax.jit(fit)(soiled, labels, ARRAYS[2], test_labels)
+        want = fit(ARRAYS[0][kept], labels[kept], ARRAYS[2][50:], test_labels[50:])
+        np.testing.assert_allclose(got.kernel, want.kernel, rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(got.held_out, want.held_out, atol=1e-6)
+        assert got.accuracy == pytest.approx(float(want.accuracy))
+
+
+def test_features_with_nan_find_nothing():
+    for fit in (lambda *a: linear_probe(*a, n_classes=3, key=KEY, l2=0.1),
+                lambda *a: ridge_probe(*a, n_classes=3, l2=0.1)):  # fmt: skip
+        spoilt = fit(ARRAYS[0].at[7, 2].set(jnp.nan), *ARRAYS[1:])
+        assert spoilt.accuracy == 0
+        assert np.all(spoilt.predictions == -1)
+        one = fit(*ARRAYS[:2], ARRAYS[2].at[7, 2].set(jnp.nan), ARRAYS[3])
+        assert np.sum(one.predictions == -1) == 1
+
+
+def test_scale_and_place_of_features_do_not_matter():
+    scale = jnp.asarray(2.0 ** np.arange(-12, 12, 3))[None].astype(jnp.float32)
+    moved = ARRAYS[0] * scale + 3 * scale, ARRAYS[1], ARRAYS[2] * scale + 3 * scale, ARRAYS[3]
+    for fit in (lambda *a: linear_probe(*a, n_classes=3, key=KEY, l2=0.01),
+                lambda *a: ridge_probe(*a, n_classes=3, l2=0.01)):  # fmt: skip
+        got, want = fit(*moved), fit(*ARRAYS)
+        np.testing.assert_allclose(got.kernel * scale.T, want.kernel, rtol=1e-2, atol=1e-4)
+        np.testing.assert_array_equal(got.predictions, want.predictions)
+
+
+def test_under_transformations_and_in_half_precision():
+    def both(x, l2):
+        probes = (
+            linear_probe(x, *ARRAYS[1:], n_classes=3, key=KEY, l2=l2),
+            ridge_probe(x, *ARRAYS[1:], n_classes=3, l2=l2),
+        )
+        return [(p.accuracy, p.predictions, p.kernel) for p in probes]
+
+    l2 = jnp.array([0.01, 0.1])
+    want = both(ARRAYS[0], l2)
+    stacked = jnp.stack([ARRAYS[0][:, ::-1], ARRAYS[0]])
+    last = jax.tree.map(lambda leaf: leaf[1], jax.vmap(both, (0, None))(stacked, l2))
+    for got in (jax.jit(both)(ARRAYS[0], l2), last):
+        for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-2, atol=1e-3)
+    half = [x.astype(jnp.bfloat16) if x.dtype == jnp.float32 else x for x in ARRAYS]
+    assert linear_probe(*half, n_classes=3, key=KEY, l2=0.1).kernel.dtype == jnp.float32
+
+
+def test_numbers_compile_nothing():
+    before = module._linear_probe._cache_size()
+    for i in (1, 2, 3):
+        linear_probe(
+            *ARRAYS, n_classes=3, key=jax.random.key(i), l2=[0.1 * i, 0.2, 0.3],
+            valid_share=0.1 * i, max_steps=i, tolerance=1e-4 * i,
+        )  # fmt: skip
+    assert module._linear_probe._cache_size() == before + 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"labels": ARRAYS[3]}, "`labels` must have shape"),
+        ({"test_features": ARRAYS[2][:, 1:]}, "`test_features` must have shape"),
+        ({"test_labels": ARRAYS[1]}, "`test_labels` must have shape"),
+        ({"n_classes": 1}, "`n_classes` must be at least 2"),
+        ({"l2": [0.1, 0.0]}, r"`l2` must lie in \(0, inf\)"),
+        ({"l2": []}, "`l2` must be a number or a one-dimensional array"),
+        ({"valid_share": 1.0}, "`valid_share` must lie in"),
+        ({"max_steps": 0}, "`max_steps` must be at least 1"),
+        ({"tolerance": 0.0}, "`tolerance` must lie in"),
+    ],
+)
+def test_refusals(change, message):
+    names = ("features", "labels", "test_features", "test_labels")
+    given = dict(zip(names, ARRAYS, strict=True)) | {"n_classes": 3, "key": KEY} | change
+    with raises(ValueError, match=message):
+        linear_probe(**given)
+    if not {"valid_share", "max_steps", "tolerance"} & set(change):
+        given.pop("key")
+        with raises(ValueError, match=message):
+            ridge_probe(**given)

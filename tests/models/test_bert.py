@@ -1,0 +1,322 @@
+"""BERT against a forward pass in float64 and stored outputs, and its weights from files."""
+
+import json
+import struct
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _helpers.bert import TINY, published, reference, rest_of, tokens
+from _helpers.refusals import raises
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import save_file
+
+from crl_jax.data import DataError, Tokens
+from crl_jax.models import BERT, BackboneWithHead, Network, Projection, load_bert
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
+NET = Network(TINY)
+ARRAYS = published()
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory):
+    path = tmp_path_factory.mktemp("weights") / "tiny.npz"
+    np.savez(path, **ARRAYS)
+    return load_bert(path, n_heads=3)
+
+
+def applied(params, given, method="features", *, network=NET, rest=None, train=False):
+    rest = rest_of(network) if rest is None else rest
+    run = jax.jit(network.apply, static_argnames=("train", "method"))
+    return run(params, rest, given, train=train, method=method)
+
+
+def test_hidden_states_and_features_are_those_of_float64(loaded):
+    assert loaded.settings == TINY
+    given = tokens()
+    want = reference(ARRAYS, TINY, *given)
+    hidden = applied(loaded.params, given, "hidden")[0]
+    for got, kept, expected in zip(hidden, given.mask, want, strict=True):
+        np.testing.assert_allclose(got[kept], expected, rtol=1e-4, atol=1e-5)
+    means = [x.mean(axis=0) for x in want]
+    np.testing.assert_allclose(applied(loaded.params, given)[0], means, rtol=1e-4, atol=1e-5)
+    first = Network(replace(TINY, pooling="cls"))
+    got = applied(loaded.params, given, network=first)[0]
+    np.testing.assert_allclose(got, [x[0] for x in want], rtol=1e-4, atol=1e-5)
+
+
+def test_stored_outputs_of_published_weights(real_data):
+    folder = real_data / "minilm-l3"
+    loaded = load_bert(folder / "paraphrase-MiniLM-L3-v2.fp16.npz", n_heads=12)
+    stored = np.load(folder / "expected_outputs.npz")
+    mask = stored["attention_mask"] > 0
+    given = Tokens(jnp.asarray(stored["input_ids"]), jnp.asarray(mask))
+    network = Network(loaded.settings)
+    hidden = applied(loaded.params, given, "hidden", network=network)[0]
+    np.testing.assert_allclose(
+        np.asarray(hidden)[mask], stored["last_hidden_state"][mask], rtol=0, atol=1e-4
+    )
+    means = applied(loaded.params, given, network=network)[0]
+    np.testing.assert_allclose(means, stored["mean_pooled"], rtol=0, atol=1e-4)
+
+
+@settings(deadline=None, max_examples=20)
+@given(seed=st.integers(0, 2**32 - 1), junk=st.integers(0, 39))
+def test_fillers_change_nothing(loaded, seed, junk):
+    """Neither what stands in them nor how many there are."""
+    given = tokens(seed=seed)
+    want = applied(loaded.params, given)[0]
+    soiled = given._replace(ids=jnp.where(given.mask, given.ids, junk))
+    np.testing.assert_array_equal(applied(loaded.params, soiled)[0], want)
+    longer = Tokens(*(jnp.pad(x, [(0, 0), (0, 2)]) for x in given))
+    np.testing.assert_allclose(applied(loaded.params, longer)[0], want, rtol=1e-5, atol=1e-6)
+
+
+def test_a_text_without_a_token_is_finite(loaded):
+    given = tokens()
+    empty = given._replace(mask=given.mask.at[1].set(False))
+
+    def total(params):
+        return jnp.sum(NET.apply(params, rest_of(NET), empty)[0])
+
+    features = applied(loaded.params, empty)[0]
+    np.testing.assert_array_equal(features[1], np.zeros(12))
+    slopes = jax.jit(jax.grad(total))(loaded.params)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves((features, slopes)))
+
+
+def test_bfloat16_is_near_float32(loaded):
+    given = tokens(n=40)
+    half = jax.tree.map(lambda x: x.astype(jnp.bfloat16), loaded.params)
+    got, want = applied(half, given)[0], applied(loaded.params, given)[0]
+    assert got.dtype == jnp.bfloat16
+    np.testing.assert_allclose(got.astype(jnp.float32), want, atol=0.06)
+    rounded = jax.tree.map(lambda x: x.astype(jnp.float32), half)
+    # Near also to what float32 makes of the rounded weights.
+    near = applied(rounded, given)[0]
+    np.testing.assert_allclose(got.astype(jnp.float32), near, atol=0.06)
+
+
+def test_dropout_is_of_training_and_new_for_each_text_and_call(loaded):
+    one = tokens(n=1)
+    twice = Tokens(*(jnp.tile(x, (2, 1)) for x in one))
+    rest = rest_of(NET)
+    plain, after = applied(loaded.params, twice, rest=rest)
+    np.testing.assert_allclose(plain[0], plain[1], rtol=1e-6)
+    np.testing.assert_array_equal(after["dropout_key"], rest["dropout_key"])
+    first, after = applied(loaded.params, twice, rest=rest, train=True)
+    again, _ = applied(loaded.params, twice, rest=rest, train=True)
+    second, _ = applied(loaded.params, twice, rest=after, train=True)
+    np.testing.assert_array_equal(first, again)
+    assert len({x.tobytes() for x in np.asarray([*plain[:1], *first, *second])}) == 5
+    off = Network(replace(TINY, dropout=0.0))
+    calm, _ = applied(loaded.params, twice, network=off, train=True)
+    np.testing.assert_allclose(calm, plain, rtol=1e-6)
+
+
+def test_dropout_leaves_out_its_share_and_scales_the_rest(loaded):
+    """Vectors after the embeddings, whose next steps are switched off."""
+    settings = replace(TINY, n_layers=1, dropout=0.3)
+    params = jax.tree.map(jnp.zeros_like, loaded.params)
+    params = {**params, "norm": {"scale": jnp.zeros(12), "bias": jnp.ones(12)}}
+    # The first norm of the layer then sees nothing but the dropped ones: +1/0.7 or 0.
+    own = params["layer_1"]
+    params["layer_1"] = {**own, **{n: {**own[n], "scale": jnp.ones(12)} for n in ("norm_1",)}}
+    params["layer_1"]["norm_2"] = {"scale": jnp.ones(12), "bias": jnp.zeros(12)}
+    del params["layer_2"]
+    given = Tokens(jnp.zeros((500, 10), jnp.int32), jnp.ones((500, 10), bool))
+    hidden = applied(params, given, "hidden", network=Network(settings), train=True)[0]
+    kept = np.asarray(hidden) > 0  # above the mean of their vector
+    mixed = kept.any(-1)
+    n = kept[mixed].size
+    # Vectors that are kept whole have no number above their mean: a share of 0.7¹² of them.
+    want = (0.7 - 0.7**12) / (1 - 0.7**12 - 0.3**12)
+    assert abs(kept[mixed].mean() - want) < 5 * np.sqrt(0.21 / n)
+
+
+def test_a_head_sees_its_features():
+    network = Network(BackboneWithHead(TINY, Projection((7,), norm=False)))
+    params, rest = network.init(jax.random.key(0))
+    assert params["head"]["linear_1"]["kernel"].shape == (12, 7)
+    z, _ = applied(params, tokens(), "__call__", network=network, rest=rest)
+    assert z.shape == (5, 7)
+    x, _ = applied(params, tokens(), network=network, rest=rest)
+    np.testing.assert_allclose(x, applied(params["backbone"], tokens())[0], rtol=1e-6)
+
+
+def test_initial_values_and_their_names_are_those_of_files(loaded):
+    params, rest = Network(BERT(2000, 64, 1, 4, 96, 20)).init(jax.random.key(0))
+    np.testing.assert_allclose(np.std(params["token_embedding"]), 0.02, rtol=0.02)
+    np.testing.assert_allclose(np.std(params["layer_1"]["linear_1"]["kernel"]), 0.02, rtol=0.05)
+    assert set(rest) == {"dropout_key"}
+    mine, _ = NET.init(jax.random.key(0))
+    assert jax.tree.structure(mine) == jax.tree.structure(loaded.params)
+    assert jax.tree.map(jnp.shape, mine) == jax.tree.map(jnp.shape, loaded.params)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"width": 0}, "`width` must be at least 1, got 0"),
+        ({"n_heads": 5}, "`n_heads` must divide `width`, 12, got 5"),
+        ({"dropout": 1.0}, r"`dropout` must lie in \[0, 1\), got 1"),
+        ({"pooling": "max"}, "`pooling` must be one of mean, cls, got 'max'"),
+    ],
+)
+def test_settings_are_checked(wrong, message):
+    with raises(ValueError, match=message):
+        replace(TINY, **wrong)
+
+
+def test_tokens_are_checked(loaded):
+    given = tokens()
+    with raises(ValueError, match=r"`tokens` must have ids and a mask of one shape"):
+        applied(loaded.params, given._replace(mask=given.mask[:, :4]))
+    long = Tokens(jnp.zeros((2, 11), jnp.int32), jnp.ones((2, 11), bool))
+    with raises(ValueError, match="`tokens` must be of at most 10 places, got 11"):
+        applied(loaded.params, long)
+
+
+CONFIG = {
+    "model_type": "bert", "vocab_size": 40, "hidden_size": 12, "num_hidden_layers": 2,
+    "num_attention_heads": 3, "intermediate_size": 20, "max_position_embeddings": 10,
+    "type_vocab_size": 2, "hidden_dropout_prob": 0.25, "layer_norm_eps": 1e-6, "hidden_act": "gelu",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("before", ["", "bert."])
+def test_safetensors_with_a_config(tmp_path, loaded, before):
+    """As published: with the parts of other tasks, and names of LayerNorm as they were once."""
+    arrays = {before + name.replace("LayerNorm.weight", "LayerNorm.gamma"): x
+              for name, x in ARRAYS.items()}  # fmt: skip
+    arrays[before + "pooler.dense.weight"] = np.zeros((12, 12), np.float32)
+    arrays[before + "embeddings.position_ids"] = np.arange(10)[None]
+    arrays["cls.predictions.bias"] = np.zeros(40, np.float16)
+    save_file(arrays, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    got = load_bert(tmp_path, pooling="cls")
+    assert got.settings == replace(TINY, dropout=0.25, epsilon=1e-6, pooling="cls")
+    assert got.unused == ("cls.predictions.bias", "embeddings.position_ids", "pooler.dense.weight")
+    jax.tree.map(np.testing.assert_array_equal, got.params, loaded.params)
+    assert load_bert(tmp_path, dropout=0.5).settings.dropout == 0.5
+    with raises(ValueError, match=r"`n_heads` must be the 3 of .*config.json, got 4"):
+        load_bert(tmp_path, n_heads=4)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_other_types_become_float32(tmp_path, dtype):
+    arrays = {name: x.astype(jnp.dtype(dtype)) for name, x in ARRAYS.items()}
+    save_file(arrays, tmp_path / "half.safetensors")
+    params = load_bert(tmp_path / "half.safetensors", n_heads=3).params
+    want = arrays["encoder.layer.1.output.dense.weight"].astype(np.float32).T
+    got = params["layer_2"]["linear_2"]["kernel"]
+    assert got.dtype == jnp.float32
+    np.testing.assert_array_equal(got, want)
+
+
+def without(name):
+    return {key: x for key, x in ARRAYS.items() if key != name}
+
+
+QUERY = "encoder.layer.1.attention.self.query.weight"
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        (without(QUERY), f"expected an array {QUERY}, got none"),
+        (without("embeddings.LayerNorm.weight"), "expected an array embeddings.LayerNorm.weight"),
+        ({**ARRAYS, QUERY: np.zeros((12, 5), np.float32)}, r"of shape \(12, 12\), got \(12, 5\)"),
+        ({**ARRAYS, QUERY: np.zeros((12, 12), np.int32)}, "to be floating, got int32"),
+        ({**ARRAYS, QUERY: np.full((12, 12), np.nan)}, f"expected finite numbers in {QUERY}"),
+        ({**ARRAYS, "encoder.extra": np.zeros(3)}, "got encoder.extra too"),
+        ({**ARRAYS, "bert." + QUERY: ARRAYS[QUERY]}, "some with and without bert."),
+    ],
+)
+def test_arrays_that_do_not_fit_are_named(tmp_path, arrays, message):
+    np.savez(tmp_path / "bad.npz", **arrays)
+    with raises(DataError, match=message):
+        load_bert(tmp_path / "bad.npz", n_heads=3)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"model_type": "roberta"}, "expected model_type 'bert', got 'roberta'"),
+        ({"hidden_act": "relu"}, "expected hidden_act 'gelu', got 'relu'"),
+        ({"hidden_size": "wide"}, "expected a whole number as hidden_size, got 'wide'"),
+        ({"hidden_size": 24}, r"expected embeddings.word_embeddings.weight of shape \(40, 24\)"),
+    ],
+)
+def test_a_config_that_does_not_fit_is_refused(tmp_path, wrong, message):
+    np.savez(tmp_path / "tiny.npz", **ARRAYS)
+    (tmp_path / "config.json").write_text(json.dumps({**CONFIG, **wrong}))
+    with raises(DataError, match=message):
+        load_bert(tmp_path / "tiny.npz")
+
+
+@pytest.mark.parametrize("text", ["{", "[" * 100_000, '{"hidden_size": }'])
+def test_a_config_that_is_not_json_is_refused(tmp_path, text):
+    np.savez(tmp_path / "tiny.npz", **ARRAYS)
+    (tmp_path / "config.json").write_text(text)
+    with raises(DataError, match=r"config\.json: expected JSON"):
+        load_bert(tmp_path / "tiny.npz")
+
+
+def test_what_is_missing_is_said(tmp_path):
+    with raises(FileNotFoundError, match=r"model\.safetensors"):
+        load_bert(tmp_path)
+    np.savez(tmp_path / "tiny.npz", **ARRAYS)
+    with raises(ValueError, match="`n_heads` must be given"):
+        load_bert(tmp_path / "tiny.npz")
+    (tmp_path / "weights.bin").write_bytes(b"pickle")
+    with raises(DataError, match=r"ends in \.safetensors or \.npz, got"):
+        load_bert(tmp_path / "weights.bin", n_heads=3)
+    (tmp_path / "broken.npz").write_bytes(b"PK\x03\x04")
+    with raises(DataError, match="expected an archive of arrays"):
+        load_bert(tmp_path / "broken.npz", n_heads=3)
+
+
+def entry(dtype="F32", shape=(2,), offsets=(0, 8)):
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)}
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        (b"{", "expected a safetensors file, got .*JSON"),
+        (b"[]", "expected a safetensors file, got .*sequence"),
+        (b"[" * 5000, "expected a safetensors file, got .*JSON"),
+        (b'{"a": 1, "a": 1}', "expected a safetensors file"),
+        ({"a": 5}, "expected a safetensors file"),
+        ({"a": entry(offsets=(0, -8))}, "expected a safetensors file"),
+        ({"a": entry(dtype="F8")}, "expected a safetensors file, got .*F8"),
+        ({"a": entry(dtype="U16", shape=(4,))}, "expected a to have one of the types .* got U16"),
+        ({"a": entry(shape=(-2,))}, "expected a safetensors file"),
+        ({"a": entry(shape=(2**40, 2**40))}, "expected a safetensors file, got .*overflow"),
+        ({"a": entry(offsets=(0, 16), shape=(4,))}, "expected a safetensors file"),
+        ({"a": entry(), "b": entry()}, "expected a safetensors file, got .*offset"),
+        ({"a": entry(offsets=(0, 4), shape=(1,))}, "expected a safetensors file"),
+    ],
+)
+def test_a_broken_file_of_tensors_is_refused(tmp_path, header, message):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path = tmp_path / "bad.safetensors"
+    path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(8))
+    with raises(DataError, match=message):
+        load_bert(path, n_heads=3)
+
+
+@pytest.mark.parametrize("content", [b"", b"1234", struct.pack("<Q", 2**60) + b"{}"])
+def test_a_file_that_ends_in_its_header_is_refused(tmp_path, content):
+    path = tmp_path / "bad.safetensors"
+    path.write_bytes(content)
+    with raises(
+        DataError, match=r"bad\.safetensors: expected a safetensors file, got .*header too"
+    ):
+        load_bert(path, n_heads=3)

@@ -1,0 +1,199 @@
+"""Dropout of nodes, edges drawn anew for each layer, and degrees that are left, against NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _helpers.graphs import (
+    DIM,
+    GRAPHS,
+    LAYOUTS,
+    heavy_and_empty,
+    interactions,
+    normalised,
+    some_tables,
+    stacked,
+)
+from _helpers.refusals import raises
+
+from crl_jax.models import InteractionGraph, LightGCN, Tables, propagate
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+WEIGHTS = (0.5, 0.25, 0.0, 1.0)
+
+
+def operator(graph):
+    """A graph's matrix, column by column: what the unit vectors become."""
+    every = graph.n_users + graph.n_items
+    units = Tables(jnp.eye(graph.n_users, every), jnp.eye(graph.n_items, every, graph.n_users))
+    return stacked(jax.jit(propagate)(graph, units))
+
+
+def left_of(graph):
+    """The links of a thinned graph."""
+    return operator(graph)[: graph.n_users, graph.n_users :] != 0
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_dropped_nodes_lose_their_links_and_the_others_count_more(layout):
+    taken, rate = heavy_and_empty(), 0.3
+    graph = InteractionGraph.from_interactions(interactions(taken), layout=layout)
+    dropped = graph.drop_nodes(jax.random.key(0), rate)
+    whole, got = normalised(taken), operator(dropped)
+    for of, degrees in zip(
+        (taken.any(1), taken.any(0)), (dropped.user_degrees, dropped.item_degrees)
+    ):
+        share = np.mean(np.asarray(degrees)[of] == 0)
+        assert abs(share - rate) < 4 * np.sqrt(rate * (1 - rate) / of.sum())
+    there = np.concatenate([dropped.user_degrees, dropped.item_degrees]) > 0
+    want = whole * there[:, None] * there / (1 - rate) ** 2
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", ["heavy and empty", "one item"])
+def test_what_is_left_is_divided_by_the_degrees_that_are_left(name, layout):
+    taken = GRAPHS[name]
+    graph = InteractionGraph.from_interactions(interactions(taken), layout=layout, droppable=True)
+    thin = graph.drop(jax.random.key(1), 0.3).drop_nodes(jax.random.key(2), 0.2)
+    left = left_of(thin)
+    assert np.all(taken[left])
+    renormalized = jax.jit(InteractionGraph.renormalized)(thin)
+    np.testing.assert_array_equal(renormalized.user_degrees, left.sum(1))
+    np.testing.assert_array_equal(renormalized.item_degrees, left.sum(0))
+    np.testing.assert_allclose(operator(renormalized), normalised(left), rtol=1e-5, atol=1e-7)
+
+
+def test_a_whole_graph_is_normalised_already():
+    taken = heavy_and_empty()
+    graph = InteractionGraph.from_interactions(interactions(taken))
+    np.testing.assert_array_equal(operator(graph.renormalized()), operator(graph))
+
+
+def some_links():
+    """A user and an item with many, and one of each with none."""
+    taken = np.random.default_rng(0).random((20, 45)) < 0.3
+    taken[3], taken[:, 4] = True, True
+    taken[5], taken[:, 6] = False, False
+    return taken
+
+
+def encoders(taken, **settings):
+    return LightGCN.from_interactions(
+        interactions(taken), DIM, 3, layer_weights=WEIGHTS, layout="rows", **settings
+    )
+
+
+def mixed(matrices, tables):
+    """The weighted sum of layers, each with its own matrix, in float64."""
+    layer = stacked(tables)
+    total = WEIGHTS[0] * layer
+    for weight, matrix in zip(WEIGHTS[1:], matrices, strict=True):
+        layer = matrix @ layer
+        total = total + weight * layer
+    return total
+
+
+def matrices_of(encoder, key):
+    """The matrix of each layer that an encoding with this key uses, one mix at a time.
+
+    The layers are linear: what the unit vectors become is their product.
+    """
+    every = encoder.n_users + encoder.n_items
+    units = {
+        "users": jnp.eye(encoder.n_users, every),
+        "items": jnp.eye(encoder.n_items, every, encoder.n_users),
+    }
+    made = encoder.mixes(units, key, [(0.0,) * i + (1.0,) for i in (1, 2, 3)])
+    return [stacked(of) for of in made]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"node_dropout": 0.2},
+        {"node_dropout": 0.2, "renormalize": True},
+        {"edge_dropout": 0.2, "renormalize": True},
+        {"edge_dropout": 0.2, "node_dropout": 0.1},
+    ],
+    ids=str,
+)
+def test_all_layers_of_an_encoding_have_one_thinned_graph(settings):
+    taken = some_links()
+    encoder, key = encoders(taken, **settings), jax.random.key(5)
+    tables = some_tables(taken)
+    params = tables._asdict()
+    first, second, third = matrices_of(encoder, key)
+    np.testing.assert_allclose(second, first @ first, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(third, first @ first @ first, rtol=1e-4, atol=1e-6)
+    left = first[: len(taken), len(taken) :] != 0
+    assert 0 < left.sum() < taken.sum()
+    whole = normalised(taken)
+    kept = 1.0
+    for name, power in (("edge_dropout", 1), ("node_dropout", 2)):
+        kept *= (1 - settings.get(name, 0)) ** power
+    want = normalised(left) if settings.get("renormalize") else whole * (first != 0) / kept
+    np.testing.assert_allclose(first, want, rtol=1e-4, atol=1e-7)
+    got = stacked(encoder.encode(params, key))
+    np.testing.assert_allclose(got, mixed([want] * 3, tables), rtol=1e-4, atol=1e-5)
+    plain = encoders(taken).encode(params)
+    jax.tree.map(np.testing.assert_array_equal, encoder.encode(params), plain)
+
+
+@pytest.mark.parametrize("renormalize", [False, True])
+def test_a_walk_draws_the_edges_of_each_layer_anew(renormalize):
+    taken, rate = some_links(), 0.2
+    encoder = encoders(taken, edge_dropout=rate, walk=True, renormalize=renormalize)
+    tables, slopes = some_tables(taken), some_tables(taken, seed=2)
+    key = jax.random.key(5)
+    # The graphs of the layers, as the encoder draws them.
+    keys = jax.random.split(jax.random.fold_in(key, 3), 3)
+    lefts = [left_of(encoder.graph.drop(own, rate)) for own in keys]
+    assert np.any(lefts[0] != lefts[1])
+    assert np.any(lefts[1] != lefts[2])
+    matrices = [normalised(left) for left in lefts]
+    if not renormalize:
+        whole = normalised(taken)
+        matrices = [whole * (matrix != 0) / (1 - rate) for matrix in matrices]
+    encode = jax.jit(lambda params: encoder.encode(params, key))
+    got = encode(tables._asdict())
+    np.testing.assert_allclose(stacked(got), mixed(matrices, tables), rtol=1e-4, atol=1e-5)
+
+    def loss(params):
+        return sum(jnp.vdot(x, s) for x, s in zip(encode(params), slopes, strict=True))
+
+    found = stacked(Tables(**jax.grad(loss)(tables._asdict())))
+    product, want = np.eye(len(matrices[0])), WEIGHTS[0] * stacked(slopes)
+    for weight, matrix in zip(WEIGHTS[1:], matrices, strict=True):
+        product = matrix @ product
+        want = want + weight * product.T @ stacked(slopes)
+    np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5)
+
+
+def test_noise_on_a_walk_is_anew_in_each_layer():
+    taken = some_links()
+    encoder = encoders(taken, edge_dropout=0.2, walk=True, noise=0.3)
+    quiet = encoders(taken, edge_dropout=0.2, walk=True, noise=0.0)
+    params, key = some_tables(taken)._asdict(), jax.random.key(5)
+    units = [(0.0,) * i + (1.0,) for i in (1, 2)]
+    noisy, plain = encoder.mixes(params, key, units), quiet.mixes(params, key, units)
+    added = np.abs(stacked(noisy[0]) - stacked(plain[0]))
+    linked = np.abs(stacked(plain[0])).max(1) > 0
+    np.testing.assert_allclose(np.linalg.norm(added, axis=1)[linked], 0.3, rtol=1e-4)
+    assert np.abs(stacked(noisy[1]) - stacked(plain[1])).max() > 0.1
+
+
+def test_several_runs_at_once_equal_one_after_another():
+    taken = some_links()
+    encoder = encoders(taken, edge_dropout=0.2, node_dropout=0.1, walk=True, renormalize=True)
+    keys = jax.random.split(jax.random.key(0), 2)
+    params = some_tables(taken)._asdict()
+    together = jax.vmap(lambda key: encoder.encode(params, key))(keys)
+    for place, key in enumerate(keys):
+        alone = encoder.encode(params, key)
+        np.testing.assert_allclose(together.users[place], alone.users, rtol=1e-5, atol=1e-6)
+
+
+def test_bad_arguments_are_named():
+    with raises(ValueError, match=r"`node_dropout` must lie in \[0, 1\), got 1.0"):
+        encoders(some_links(), node_dropout=1.0)

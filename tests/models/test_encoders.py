@@ -1,0 +1,162 @@
+"""Encoders: matrix factorisation, scores by product and by cosine, what makes two equal."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _helpers.programs import counted
+from _helpers.refusals import raises
+
+from crl_jax.models import (
+    Encoder,
+    MatrixFactorization,
+    Tables,
+    inner_scores,
+    normal,
+    xavier_uniform,
+)
+
+
+@pytest.fixture(params=["inner", "cosine"])
+def encoder(request):
+    return MatrixFactorization(7, 11, 5, similarity=request.param)
+
+
+def scores_by_hand(encoder, params):
+    users, items = (np.asarray(params[name], np.float64) for name in ("users", "items"))
+    if encoder.similarity == "cosine":
+        users, items = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (users, items))
+    return users @ items.T
+
+
+def test_scores_of_every_kind_are_products_or_cosines(encoder):
+    params = encoder.init(jax.random.key(0))
+    want = scores_by_hand(encoder, params)
+    users, items = np.array([0, 6, 3]), np.array([[0, 10], [5, 5], [1, 2]])
+    tables = encoder.encode(params)
+    pairs = jax.jit(encoder.score)(tables, jnp.asarray(users), jnp.asarray(items))
+    np.testing.assert_allclose(pairs, want[users[:, None], items], rtol=1e-5, atol=1e-6)
+    few = np.array([5, 1, 1, 0])
+    shared = encoder.score_shared(tables, jnp.asarray(users), jnp.asarray(few))
+    np.testing.assert_allclose(shared, want[users][:, few].T, rtol=1e-5, atol=1e-6)
+    every = jax.jit(inner_scores)(encoder.serving_tables(params), jnp.asarray(users))
+    np.testing.assert_allclose(every, want[users], rtol=1e-5, atol=1e-6)
+
+
+def test_a_row_of_zeros_has_cosine_0_and_a_finite_gradient():
+    encoder = MatrixFactorization(1, 2, 3, similarity="cosine")
+    tables = Tables(jnp.zeros((1, 3)), jnp.ones((2, 3)))
+    ids = jnp.array([0]), jnp.array([[0, 1]])
+    value, grads = jax.value_and_grad(lambda t: jnp.sum(encoder.score(t, *ids)))(tables)
+    assert value == 0
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(grads))
+
+
+@pytest.mark.parametrize(
+    ("initializer", "deviation"),
+    [(None, lambda rows: np.sqrt(2 / (rows + 40))), (normal(0.1), lambda rows: 0.1),
+     (xavier_uniform, lambda rows: np.sqrt(2 / (rows + 40)))],
+)  # fmt: skip
+def test_initial_values_are_of_the_law_that_is_named(initializer, deviation):
+    further = {} if initializer is None else {"initializer": initializer}
+    params = MatrixFactorization(3000, 2000, 40, **further).init(jax.random.key(1))
+    for name, rows in (("users", 3000), ("items", 2000)):
+        table = np.asarray(params[name])
+        assert table.dtype == np.float32
+        np.testing.assert_allclose(table.std(), deviation(rows), rtol=0.02)
+        assert abs(table.mean()) < 4 * table.std() / np.sqrt(table.size)
+
+
+def test_init_under_vmap_is_init_alone():
+    encoder = MatrixFactorization(7, 11, 5)
+    keys = jax.random.split(jax.random.key(2), 3)
+    together = jax.vmap(encoder.init)(keys)
+    alone = encoder.init(keys[1])
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[1], b), together, alone)
+    assert not np.array_equal(together["users"][0], together["users"][1])
+    assert not np.array_equal(np.asarray(alone["users"])[:5], np.asarray(alone["items"])[:5])
+
+
+def test_equal_encoders_share_their_programs():
+    one = jnp.array([0])
+    score, traces = counted(lambda encoder, tables: encoder.score(tables, one, one[None]))
+    tables = Tables(jnp.ones((2, 3)), jnp.ones((4, 3)))
+    for _ in range(2):
+        score(MatrixFactorization(2, 4, 3, initializer=normal(0.6)), tables)
+    assert len(traces) == 1
+    score(dataclasses.replace(MatrixFactorization(2, 4, 3), similarity="cosine"), tables)
+    assert len(traces) == 2
+
+
+def test_dropout_leaves_out_its_share_of_the_users_numbers_and_scales_the_rest():
+    encoder, rate = MatrixFactorization(2000, 30, 16, dropout=0.3), 0.3
+    params = jax.tree.map(lambda x: x + 1, encoder.init(jax.random.key(0)))
+    tables = encoder.encode(params, jax.random.key(1))
+    users = np.asarray(tables.users)
+    kept = users != 0
+    np.testing.assert_allclose(users[kept], np.asarray(params["users"])[kept] / 0.7, rtol=1e-6)
+    deviation = np.sqrt(rate * (1 - rate))
+    assert abs(np.mean(~kept) - rate) < 4 * deviation / np.sqrt(kept.size)
+    # No number, and no user, is favoured.
+    assert np.abs(np.mean(~kept, axis=0) - rate).max() < 5 * deviation / np.sqrt(2000)
+    assert np.abs(np.mean(~kept, axis=1) - rate).max() < 5.5 * deviation / np.sqrt(16)
+    np.testing.assert_array_equal(tables.items, params["items"])
+    again, other = (encoder.encode(params, jax.random.key(seed)).users for seed in (1, 2))
+    np.testing.assert_array_equal(users, again)
+    assert not np.array_equal(users, other)
+
+
+def test_dropout_is_of_training_and_its_gradient_of_what_is_kept():
+    encoder = MatrixFactorization(7, 11, 5, dropout=0.4)
+    params = encoder.init(jax.random.key(0))
+    np.testing.assert_array_equal(encoder.encode(params).users, params["users"])
+    np.testing.assert_array_equal(encoder.serving_tables(params).users, params["users"])
+
+    def total(params):
+        return jnp.sum(encoder.encode(params, jax.random.key(1)).users)
+
+    kept = np.asarray(encoder.encode(params, jax.random.key(1)).users) != 0
+    np.testing.assert_allclose(jax.grad(total)(params)["users"], kept / 0.6, rtol=1e-6)
+
+
+def test_another_rate_of_dropout_needs_no_other_program():
+    key = jax.random.key(1)
+    encode, traces = counted(lambda encoder, params: encoder.encode(params, key).users)
+    params = MatrixFactorization(50, 3, 8).init(jax.random.key(0))
+    found = [
+        np.mean(encode(MatrixFactorization(50, 3, 8, dropout=rate), params) == 0)
+        for rate in (0.0, 0.1, 0.9)
+    ]
+    assert found[0] == 0
+    assert 0 < found[1] < 0.2
+    assert 0.8 < found[2] < 1
+    assert len(traces) == 1
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
+def test_dropout_keeps_the_dtype(dtype):
+    encoder = MatrixFactorization(7, 11, 5, dropout=0.4)
+    params = jax.tree.map(lambda x: x.astype(dtype), encoder.init(jax.random.key(0)))
+    assert encoder.encode(params, jax.random.key(1)).users.dtype == dtype
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"dropout": 1.0}, r"`dropout` must lie in \[0, 1\), got 1.0"),
+        ({"dropout": -0.1}, r"`dropout` must lie in \[0, 1\), got -0.1"),
+        ({"n_users": 0}, "`n_users` must be at least 1, got 0"),
+        ({"dim": -2}, "`dim` must be at least 1, got -2"),
+        ({"similarity": "dot"}, "`similarity` must be one of inner, cosine, got 'dot'"),
+    ],
+)
+def test_bad_arguments_are_named(bad, message):
+    with raises(ValueError, match=message):
+        MatrixFactorization(**{"n_users": 2, "n_items": 3, **bad})
+
+
+def test_an_encoder_says_how_it_encodes():
+    with raises(TypeError, match="abstract"):
+        Encoder(2, 3)  # type: ignore[abstract]

@@ -1,0 +1,170 @@
+"""LightGCN as an encoder: layers and their weights, dropout, arguments, shared programs."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _helpers.refusals import raises
+from flax import nnx
+
+from crl_jax.data import Interactions
+from crl_jax.models import LightGCN
+
+N_USERS, N_ITEMS, DIM = 12, 9, 4
+
+
+@pytest.fixture(scope="module")
+def train() -> Interactions:
+    taken = np.random.default_rng(0).random((N_USERS, N_ITEMS)) < 0.3
+    taken[2] = taken[:, 5] = False
+    users, items = np.nonzero(taken)
+    return Interactions.from_arrays(
+        users, items, user_ids=np.arange(N_USERS), item_ids=np.arange(N_ITEMS)
+    )
+
+
+def mixed_by_hand(train, params, weights) -> tuple[np.ndarray, np.ndarray]:
+    """Equation 3 of the paper, one link at a time."""
+    user_degrees = np.bincount(train.users, minlength=N_USERS)
+    item_degrees = np.bincount(train.items, minlength=N_ITEMS)
+    users, items = (np.asarray(params[name], np.float64) for name in ("users", "items"))
+    totals = [weights[0] * users, weights[0] * items]
+    for weight in weights[1:]:
+        new_users, new_items = np.zeros_like(users), np.zeros_like(items)
+        for user, item in zip(train.users, train.items):
+            norm = np.sqrt(user_degrees[user]) * np.sqrt(item_degrees[item])
+            new_users[user] += items[item] / norm
+            new_items[item] += users[user] / norm
+        users, items = new_users, new_items
+        totals = [totals[0] + weight * users, totals[1] + weight * items]
+    return totals[0], totals[1]
+
+
+@pytest.mark.parametrize(
+    ("n_layers", "layer_weights", "used"),
+    [(3, None, [0.25] * 4), (1, [0.0, 1.0], [0.0, 1.0]), (2, (1.0, -0.5, 2), [1.0, -0.5, 2.0])],
+)
+def test_encoding_is_the_weighted_sum_of_layers(train, n_layers, layer_weights, used):
+    encoder = LightGCN.from_interactions(train, DIM, n_layers, layer_weights=layer_weights)
+    params = encoder.init(jax.random.key(0))
+    tables = jax.jit(lambda encoder, params: encoder.encode(params))(encoder, params)
+    for got, want in zip(tables, mixed_by_hand(train, params, used)):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-7)
+
+
+def test_who_has_no_interaction_keeps_a_share_of_the_embedding(train):
+    encoder = LightGCN.from_interactions(train, DIM)
+    params = encoder.init(jax.random.key(0))
+    tables = encoder.encode(params)
+    np.testing.assert_array_equal(tables.users[2], params["users"][2] / 4)
+    np.testing.assert_array_equal(tables.items[5], params["items"][5] / 4)
+
+
+def test_scores_are_those_of_the_mixed_vectors(train):
+    encoder = LightGCN.from_interactions(train, DIM, similarity="cosine")
+    tables = encoder.encode(encoder.init(jax.random.key(0)))
+    users, items = jnp.array([1, 4]), jnp.array([[0, 8], [3, 3]])
+    got = encoder.score(tables, users, items)
+    u, i = (np.asarray(table, np.float64) for table in tables)
+    for row, user in enumerate([1, 4]):
+        for column, item in enumerate(np.asarray(items)[row]):
+            norms = np.linalg.norm(u[user]) * np.linalg.norm(i[item])
+            np.testing.assert_allclose(got[row, column], u[user] @ i[item] / norms, rtol=1e-5)
+
+
+def test_edges_are_dropped_only_with_a_key_and_a_rate(train):
+    certain = LightGCN.from_interactions(train, DIM, 1)
+    params = certain.init(jax.random.key(0))
+    dropping = LightGCN.from_interactions(train, DIM, 1, edge_dropout=0.5)
+    encode = jax.jit(lambda encoder, key: encoder.encode(params, key))
+    key = jax.random.key(7)
+    np.testing.assert_array_equal(certain.encode(params, key).users, certain.encode(params).users)
+    np.testing.assert_allclose(
+        dropping.encode(params).users, certain.encode(params).users, rtol=1e-6
+    )
+    first, second = encode(dropping, key), encode(dropping, key)
+    np.testing.assert_array_equal(first.users, second.users)
+    other = encode(dropping, jax.random.key(8))
+    assert not np.array_equal(first.users, other.users)
+    assert not np.array_equal(first.users, certain.encode(params).users)
+
+
+def test_the_gradient_sees_the_edges_that_were_dropped(train):
+    encoder = LightGCN.from_interactions(train, DIM, 2, edge_dropout=0.4)
+    params, key = encoder.init(jax.random.key(0)), jax.random.key(1)
+    weigh = encoder.init(jax.random.key(2))
+
+    def loss(params):
+        tables = encoder.encode(params, key)
+        return jnp.vdot(tables.users, weigh["users"]) + jnp.vdot(tables.items, weigh["items"])
+
+    slopes = jax.grad(loss)(params)
+    # The loss is linear: it is the inner product with its own gradient.
+    inner = sum(jnp.vdot(slopes[name], params[name]) for name in params)
+    np.testing.assert_allclose(loss(params), inner, rtol=1e-5)
+    np.testing.assert_allclose(
+        slopes["users"], encoder.encode(weigh, key).users, rtol=1e-5, atol=1e-7
+    )
+
+
+def test_several_runs_at_once_equal_one_after_another(train):
+    encoder = LightGCN.from_interactions(train, DIM, 2, edge_dropout=0.3)
+    keys = jax.random.split(jax.random.key(0), 3)
+    runs = jax.vmap(encoder.init)(keys)
+    together = jax.vmap(encoder.encode)(runs, keys)
+    for place, key in enumerate(keys):
+        alone = encoder.encode(encoder.init(key), key)
+        np.testing.assert_allclose(together.users[place], alone.users, rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(together.items[place], alone.items, rtol=1e-5, atol=1e-7)
+
+
+def test_initial_values_are_those_of_the_published_code_or_as_asked(train):
+    params = LightGCN.from_interactions(train, 4000).init(jax.random.key(0))
+    for name, rows in (("users", N_USERS), ("items", N_ITEMS)):
+        assert params[name].shape == (rows, 4000)
+        np.testing.assert_allclose(np.std(params[name]), 0.1, rtol=0.05)
+    even = LightGCN.from_interactions(
+        train, 4000, initializer=nnx.initializers.xavier_uniform()
+    ).init(jax.random.key(0))
+    limit = np.sqrt(6 / (N_USERS + 4000))
+    assert 0.99 * limit < np.abs(even["users"]).max() <= limit
+
+
+def test_equal_encoders_share_their_programs(train):
+    traces = []
+
+    @jax.jit
+    def encode(encoder, params):
+        traces.append(encoder)
+        return encoder.encode(params)
+
+    first, second = LightGCN.from_interactions(train, DIM), LightGCN.from_interactions(train, DIM)
+    params = first.init(jax.random.key(0))
+    np.testing.assert_array_equal(encode(first, params).users, encode(second, params).users)
+    assert len(traces) == 1
+    assert jax.tree.structure(first) == jax.tree.structure(second)
+    # Of one graph they are equal, too; graphs are told apart by identity.
+    assert first == replace(first)
+    assert hash(first) == hash(replace(first))
+    assert first != second
+    assert first != replace(first, similarity="cosine")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"n_layers": 0}, "`n_layers` must be at least 1, got 0"),
+        ({"layer_weights": [0.5, 0.5]}, "`layer_weights` must have 4 weights"),
+        ({"layer_weights": [0.5, 0.5, np.nan, 0]}, "finite"),
+        ({"edge_dropout": 1.0}, r"`edge_dropout` must lie in \[0, 1\), got 1.0"),
+        ({"edge_dropout": -0.1}, "`edge_dropout` must lie in"),
+        ({"dim": 0}, "`dim` must be at least 1, got 0"),
+        ({"similarity": "dot"}, "`similarity` must be one of inner, cosine"),
+        ({"layout": "csr"}, "`layout` must be one of auto, rows, dense"),
+    ],
+)
+def test_bad_arguments_are_named(train, change, message):
+    with raises(ValueError, match=message):
+        LightGCN.from_interactions(train, **change)

@@ -1,0 +1,148 @@
+"""Several sums of the layers of one propagation, and noise on the layers."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _helpers.graphs import (
+    GRAPHS,
+    LAYOUTS,
+    heavy_and_empty,
+    interactions,
+    normalised,
+    some_tables,
+    stacked,
+)
+from _helpers.refusals import raises
+
+from crl_jax.models import (
+    InteractionGraph,
+    LayerNoise,
+    LightGCN,
+    Tables,
+    propagate,
+    propagate_mixes,
+)
+
+MIXES = ((0.5, 0.0, 0.25, 1.0), (0.0, 1.0), (2.0,), (0.0, 0.0))
+
+
+def powers(taken, tables, weights):
+    """The weighted sum of layers, written out in float64."""
+    matrix, layer = normalised(taken), stacked(tables)
+    total = np.zeros_like(layer)
+    for weight in weights:
+        total = total + weight * layer
+        layer = matrix @ layer
+    return total
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", GRAPHS)
+def test_each_mix_is_what_it_is_alone(name, layout):
+    taken = GRAPHS[name]
+    graph = InteractionGraph.from_interactions(interactions(taken), layout=layout)
+    tables = some_tables(taken)
+    for weights, got in zip(MIXES, propagate_mixes(graph, tables, MIXES), strict=True):
+        np.testing.assert_allclose(
+            stacked(got), powers(taken, tables, weights), rtol=2e-5, atol=2e-6
+        )
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_gradient_of_all_mixes_is_that_of_the_dense_formula(layout):
+    taken = heavy_and_empty()
+    graph = InteractionGraph.from_interactions(interactions(taken), layout=layout)
+    tables = some_tables(taken)
+    slopes = [some_tables(taken, seed=10 + i) for i in range(len(MIXES))]
+
+    def loss(tables):
+        made = propagate_mixes(graph, tables, MIXES)
+        products = jax.tree.map(lambda x, s: jnp.sum(x * s), list(made), slopes)
+        return sum(jax.tree.leaves(products))
+
+    # The operator is symmetric: the gradient of s · A E is A s.
+    want = sum(powers(taken, s, weights) for s, weights in zip(slopes, MIXES, strict=True))
+    got = jax.jit(jax.grad(loss))(tables)
+    np.testing.assert_allclose(stacked(got), want, rtol=2e-5, atol=5e-6)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_noise_has_the_length_that_was_asked_and_the_signs_of_its_row(layout):
+    taken = heavy_and_empty()
+    graph = InteractionGraph.from_interactions(interactions(taken), layout=layout)
+    tables, noise = some_tables(taken), LayerNoise(0.3, jax.random.key(4))
+    layers = [stacked(x) for x in propagate_mixes(graph, tables, np.eye(4).tolist(), noise)]
+    linked = np.concatenate([taken.any(1), taken.any(0)])
+    drawn = []
+    for before, after in itertools.pairwise(layers):
+        plain = normalised(taken) @ before
+        added = after - plain
+        np.testing.assert_allclose(np.linalg.norm(added, axis=1)[linked], 0.3, rtol=1e-4)
+        assert np.all(added[~linked] == 0)
+        clear = np.abs(plain) > 1e-5
+        assert np.all((np.sign(added) == np.sign(plain))[clear])
+        drawn.append(np.abs(added[linked]))
+    np.testing.assert_array_equal(layers[0], stacked(tables))
+    assert not np.allclose(drawn[0], drawn[1], atol=1e-3)  # anew for each layer
+    directions = drawn[0] / 0.3
+    assert directions.min() < 0.1  # they do not all point one way
+    assert directions.max() > 0.8
+
+
+def test_the_gradient_does_not_see_the_noise():
+    taken = heavy_and_empty()
+    graph = InteractionGraph.from_interactions(interactions(taken))
+    tables, slopes = some_tables(taken), some_tables(taken, seed=2)
+    weights = (0.25, 0.5, 1.0)
+
+    def loss(tables, noise):
+        made = propagate_mixes(graph, tables, (weights,), noise)[0]
+        return sum(jnp.sum(x * s) for x, s in zip(made, slopes, strict=True))
+
+    grads = [jax.grad(loss)(tables, noise) for noise in (None, LayerNoise(0.3, jax.random.key(0)))]
+    jax.tree.map(np.testing.assert_array_equal, *grads)
+    by_jit = jax.jit(jax.grad(loss))(tables, LayerNoise(0.3, jax.random.key(0)))
+    np.testing.assert_allclose(stacked(by_jit), stacked(grads[0]), rtol=1e-6, atol=1e-7)
+
+
+def test_noise_needs_a_key_and_its_length_compiles_nothing_anew():
+    taken = heavy_and_empty()
+    log = interactions(taken)
+    traced = []
+
+    @jax.jit
+    def encode(encoder, params, key):
+        traced.append(1)
+        return encoder.encode(params, key)
+
+    quiet, loud = (
+        LightGCN.from_interactions(log, 4, 2, noise=jnp.float32(length), layout="rows")
+        for length in (0.1, 0.5)
+    )
+    params = quiet.init(jax.random.key(0))
+    plain = LightGCN.from_interactions(log, 4, 2, layout="rows").encode(params)
+    jax.tree.map(np.testing.assert_array_equal, quiet.encode(params), plain)
+    near, far = (encode(e, params, jax.random.key(1)) for e in (quiet, loud))
+    assert (
+        np.abs(stacked(far) - stacked(plain)).max() > np.abs(stacked(near) - stacked(plain)).max()
+    )
+    again = encode(quiet, params, jax.random.key(2))
+    assert np.abs(stacked(again) - stacked(near)).max() > 1e-3
+    assert len(traced) == 1
+
+
+def test_bad_arguments_are_named():
+    log = interactions(np.ones((3, 4), bool))
+    graph, tables = (
+        InteractionGraph.from_interactions(log),
+        Tables(jnp.ones((3, 2)), jnp.ones((4, 2))),
+    )
+    with raises(ValueError, match="`layer_weights` must have at least one weight"):
+        propagate_mixes(graph, tables, ((1.0,), ()))
+    with raises(ValueError, match="`noise` must lie in"):
+        LightGCN.from_interactions(log, noise=-0.1)
+    with raises(ValueError, match="`layer_weights` must have at least one weight"):
+        propagate(graph, tables, ())

@@ -1,0 +1,362 @@
+"""Residual networks against a forward pass in float64, on any device and in any way."""
+
+import re
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _helpers.programs import moved_variables
+from _helpers.refusals import raises
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from scipy.signal import correlate
+
+from crl_jax.kernels._convolution import convolve
+from crl_jax.models import BackboneWithHead, Network, Projection, ResNet
+from crl_jax.models._normalization import batch_norm
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
+SMALL = ResNet((1, 1), width=4)
+DEEP = ResNet((2, 1), width=4, bottleneck=True, stem="imagenet", n_channels=1)
+GROUPS = ResNet((1, 1), width=4, norm="group", groups=2)
+each_net = pytest.mark.parametrize("settings", [SMALL, DEEP, GROUPS], ids=["2", "neck", "group"])
+
+
+def images(settings, n=6, size=9):
+    return jax.random.normal(jax.random.key(1), (n, size, size, settings.n_channels))
+
+
+def initial(settings):
+    return moved_variables(Network(settings))
+
+
+def applied(settings, train, *args, **kwargs):
+    return jax.jit(partial(Network(settings).apply, train=train, **kwargs))(*args)
+
+
+class Reference:
+    """The forward pass in float64, and the running averages after it."""
+
+    def __init__(self, settings, params, rest, train):
+        wide = partial(jax.tree.map, lambda x: np.asarray(x, np.float64))
+        self.settings, self.params, self.rest = settings, wide(params), wide(rest)
+        self.train = train
+
+    def conv(self, x, kernel, stride):
+        edge = len(kernel) // 2
+        x = np.pad(x, [(0, 0), (edge, edge), (edge, edge), (0, 0)])
+        # All channels of an image at once: the last axis of the result is one number.
+        out = [
+            [correlate(image, kernel[..., o], "valid")[::stride, ::stride, 0] for image in x]
+            for o in range(kernel.shape[-1])
+        ]
+        return np.moveaxis(np.array(out), 0, -1)
+
+    def norm(self, x, own, rest):
+        if self.settings.norm == "group":
+            parts = x.reshape(*x.shape[:3], self.settings.groups, -1)
+            mean, var = (f(parts, axis=(1, 2, 4), keepdims=True) for f in (np.mean, np.var))
+            x = ((parts - mean) / np.sqrt(var + 1e-5)).reshape(x.shape)
+            return own["scale"] * x + own["bias"]
+        mean, var = rest["mean"], rest["var"]
+        if self.train:
+            mean, var = x.mean(axis=(0, 1, 2)), x.var(axis=(0, 1, 2))
+            n = x[..., 0].size
+            rest["mean"] = 0.9 * rest["mean"] + 0.1 * mean
+            rest["var"] = 0.9 * rest["var"] + 0.1 * var * n / (n - 1)
+        return own["scale"] * (x - mean) / np.sqrt(var + 1e-5) + own["bias"]
+
+    def layer(self, x, name, own, rest, stride):
+        x = self.conv(x, own[f"conv{name}"]["kernel"], stride)
+        return self.norm(x, own[f"norm{name}"], rest.get(f"norm{name}"))
+
+    def block(self, x, name, stride):
+        own, rest = self.params[name], self.rest.get(name, {})
+        strides = [1, stride, 1] if self.settings.bottleneck else [stride, 1]
+        out = x
+        for place, s in enumerate(strides, 1):
+            out = self.layer(np.maximum(out, 0), f"_{place}", own, rest, s)
+        if "conv_skip" in own:
+            x = self.layer(x, "_skip", own, rest, stride)
+        return np.maximum(x + out, 0)
+
+    def __call__(self, x):
+        x = np.asarray(x, np.float64)
+        is_large = self.settings.stem == "imagenet"
+        x = np.maximum(self.layer(x, "", self.params, self.rest, 2 if is_large else 1), 0)
+        if is_large:
+            n = -(-x.shape[1] // 2)
+            x = np.pad(x, [(0, 0), (1, 1), (1, 1), (0, 0)], constant_values=-np.inf)
+            x = [x[:, i : i + 2 * n : 2, j : j + 2 * n : 2] for i in range(3) for j in range(3)]
+            x = np.max([each[:, :n, :n] for each in x], axis=0)
+        for stage, n_blocks in enumerate(self.settings.blocks, 1):
+            for place in range(1, n_blocks + 1):
+                stride = 2 if stage > 1 and place == 1 else 1
+                x = self.block(x, f"block_{stage}_{place}", stride)
+        return x.mean(axis=(1, 2))
+
+
+@each_net
+@pytest.mark.parametrize("train", [False, True], ids=["eval", "train"])
+@pytest.mark.parametrize("way", ["xla", "cpu"])
+def test_features_and_running_averages_are_those_of_float64(settings, train, way):
+    settings = ResNet(**{**vars(settings), "convolution": way})
+    params, rest = initial(settings)
+    x = images(settings, size=21 if settings.stem == "imagenet" else 9)
+    reference = Reference(settings, params, rest, train)
+    want = reference(x)
+    got, after = applied(settings, train, params, rest, x)
+    assert got.shape == (6, settings.n_features)
+    np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-5)
+    assert jax.tree.structure(after) == jax.tree.structure(rest)
+    check = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6)
+    jax.tree.map(check, after, reference.rest)
+
+
+@pytest.mark.parametrize(
+    ("depth", "published", "n_features"),
+    [(18, 11_689_512, 512), (34, 21_797_672, 512), (50, 25_557_032, 2048)],
+)
+def test_numbers_of_parameters_are_those_of_torchvision(depth, published, n_features):
+    settings = ResNet(depth, stem="imagenet")
+    params, _ = jax.eval_shape(Network(settings).init, jax.random.key(0))
+    n = sum(x.size for x in jax.tree.leaves(params))
+    assert settings.n_features == n_features
+    assert n == published - 1000 * (n_features + 1)
+
+
+def test_initial_values_are_those_of_he():
+    settings = ResNet((1,), width=64, zero_init_residual=True)
+    params, _ = jax.jit(Network(settings).init)(jax.random.key(0))
+    kernel = np.asarray(params["block_1_1"]["conv_2"]["kernel"])
+    np.testing.assert_allclose(kernel.std(), np.sqrt(2 / (9 * 64)), rtol=0.02)
+    assert abs(kernel.mean()) < 4 * kernel.std() / np.sqrt(kernel.size)
+    assert np.all(params["block_1_1"]["norm_2"]["scale"] == 0)
+    assert np.all(params["block_1_1"]["norm_1"]["scale"] == 1)
+
+
+@pytest.mark.parametrize("where", [None, jnp.array([True, True, False, True, False, True])])
+@pytest.mark.parametrize("settings", [SMALL, GROUPS], ids=["batch", "group"])
+def test_gradients_are_those_of_finite_differences(settings, where):
+    """In float64, along random directions: of the parameters and of the images."""
+    start = initial(settings), images(settings)
+    with jax.enable_x64(True):
+        (params, rest), x = jax.tree.map(lambda x: x.astype(jnp.float64), start)
+        slopes = np.random.default_rng(0).normal(size=(6, settings.n_features))
+
+        @jax.jit
+        def value(params, x):
+            args = (x,) if where is None else (x, where)
+            return jnp.sum(slopes * Network(settings).apply(params, rest, *args, train=True)[0])
+
+        rng, at = np.random.default_rng(1), (params, x)
+        gradient = jax.jit(jax.grad(value, (0, 1)))(*at)
+        for _ in range(3):
+            way = jax.tree.map(lambda x: rng.normal(size=x.shape), at)
+            step = jax.tree.map(lambda w: 1e-6 * w, way)
+            ahead, back = (
+                value(*jax.tree.map(lambda a, s, sign=sign: a + sign * s, at, step))
+                for sign in (1, -1)
+            )
+            along = sum(map(np.vdot, jax.tree.leaves(gradient), jax.tree.leaves(way)))
+            np.testing.assert_allclose((ahead - back) / 2e-6, along, rtol=1e-5)
+
+
+def every_slope(way, x, kernel, stride):
+    """The output of a convolution, and both gradients along one slope."""
+
+    def all_of(x, kernel):
+        out, back = jax.vjp(partial(convolve, stride=stride, method=way), x, kernel)
+        return out, *back(jax.random.normal(jax.random.key(2), out.shape))
+
+    return jax.jit(all_of)(x, kernel)
+
+
+@pytest.mark.parametrize("size", [1, 3, 5, 7])
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("batch", [1, 13])
+def test_ways_to_convolve_agree(size, stride, batch, monkeypatch):
+    """Also where the parts of a batch do not come out even."""
+    monkeypatch.setattr("crl_jax.kernels._convolution._MICROBATCH_BYTES", 5 * 4 * 8 * 9 * 2)
+    x = jax.random.normal(jax.random.key(0), (batch, 8, 9, 2))
+    kernel = jax.random.normal(jax.random.key(1), (size, size, 2, 3))
+    for got, want in zip(*(every_slope(each, x, kernel, stride) for each in ("cpu", "xla"))):
+        assert got.shape == want.shape
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+def test_a_program_for_another_platform_than_the_default_has_its_convolutions():
+    """One trace serves both platforms: the choice is made while lowering."""
+
+    def gradient(x, kernel):
+        return jax.grad(lambda kernel: jnp.sum(convolve(x, kernel) ** 2))(kernel)
+
+    x, kernel = jnp.ones((1, 4, 4, 64)), jnp.ones((3, 3, 64, 64))
+    traced = jax.jit(gradient).trace(x, kernel)
+    text_of = {
+        platform: traced.lower(lowering_platforms=(platform,)).as_text()
+        for platform in ("cpu", "tpu")
+    }
+    counts = {platform: text.count("stablehlo.convolution") for platform, text in text_of.items()}
+    assert counts == {"cpu": 2, "tpu": 2}
+    assert text_of["cpu"].count("optimization_barrier") > 0
+    assert text_of["tpu"].count("optimization_barrier") == 0
+
+
+def test_kernels_of_several_runs_are_convolved_in_turn():
+    x = jax.random.normal(jax.random.key(0), (3, 5, 4, 4, 2))
+    kernel = jax.random.normal(jax.random.key(1), (3, 3, 3, 2, 2))
+
+    def value(way, x, kernel):
+        return jnp.sum(jnp.sin(convolve(x, kernel, 1, way)))
+
+    of = {
+        way: jax.jit(jax.vmap(jax.grad(partial(value, way), (0, 1))))(x, kernel)
+        for way in ("cpu", "xla")
+    }
+    check = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
+    jax.tree.map(check, of["cpu"], of["xla"])
+    text = jax.jit(jax.vmap(partial(value, "cpu"))).lower(x, kernel).as_text()
+    assert "feature_group_count = 1" in text
+    assert "feature_group_count = 3" not in text
+
+
+def test_gradients_in_a_loop_have_the_axes_that_are_fast():
+    """Of all that a step of training convolves, within a loop, as training is one."""
+    settings = ResNet((1, 1), width=4, convolution="cpu")
+    params, rest = initial(settings)
+
+    def step(params, x):
+        def value(params):
+            return jnp.sum(jnp.sin(Network(settings).apply(params, rest, x, train=True)[0]))
+
+        return jax.tree.map(jnp.subtract, params, jax.grad(value)(params)), None
+
+    xs = jnp.stack([images(settings, n=16)] * 2)
+    jax.config.update("jax_disable_most_optimizations", False)
+    try:
+        text = jax.jit(partial(jax.lax.scan, step)).lower(params, xs).compile().as_text()
+    finally:
+        jax.config.update("jax_disable_most_optimizations", True)
+    labels = re.findall(r"convolution\(.*dim_labels=([\w>-]+)", text)
+    assert set(labels) == {"b01f_01io->b01f"}
+    assert len(labels) >= 3 * 5 - 1  # the first needs no gradient of images
+
+
+def test_no_variable_has_a_weak_type():
+    """What leaves a step has none: the second call would be compiled anew."""
+    both = BackboneWithHead(SMALL, Projection((4, 4)))
+    variables = jax.eval_shape(Network(both).init, jax.random.key(0))
+    assert not any(x.weak_type for x in jax.tree.leaves(variables))
+
+
+def test_a_batch_on_many_devices_has_the_statistics_of_all():
+    params, rest = initial(SMALL)
+    x = images(SMALL, n=16)
+
+    @jax.jit
+    def step(params, x):
+        def value(params):
+            z, after = Network(SMALL).apply(params, rest, x, train=True)
+            return jnp.sum(jnp.sin(z)), after
+
+        return jax.value_and_grad(value, has_aux=True)(params)
+
+    one = step(params, x)
+    mesh = Mesh(np.array(jax.devices()[:8]), ("data",))
+    spread = jax.device_put(x, NamedSharding(mesh, PartitionSpec("data")))
+    everywhere = jax.device_put(params, NamedSharding(mesh, PartitionSpec()))
+    many = step(everywhere, spread)
+    check = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
+    jax.tree.map(check, many, one)
+    # Each device convolves its own images: 2 of 16.
+    text = step.lower(everywhere, spread).compile().as_text()
+    assert "f32[2,9,9,4]" in text
+    assert "f32[16,9,9,4]" not in text
+
+
+def test_masked_images_do_not_enter_the_statistics():
+    params, rest = initial(SMALL)
+    x = images(SMALL)
+    where = jnp.array([True, False, True, True, False, False])
+    soiled = x.at[1].set(jnp.inf).at[4].set(1e3)
+    got, after = applied(SMALL, True, params, rest, soiled, where)
+    want, few_after = applied(SMALL, True, params, rest, x[where])
+    np.testing.assert_allclose(got[where], want, rtol=1e-4, atol=1e-5)
+    check = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
+    jax.tree.map(check, after, few_after)
+
+
+def test_a_batch_without_an_image_changes_no_average():
+    params, rest = initial(SMALL)
+    got, after = applied(SMALL, True, params, rest, images(SMALL), jnp.zeros(6, bool))
+    assert np.isfinite(got).all()
+    jax.tree.map(np.testing.assert_array_equal, after, rest)
+
+
+@each_net
+def test_half_precision_is_near_and_keeps_float32_averages(settings):
+    params, rest = initial(settings)
+    x = images(settings, n=16, size=21)
+    want, wanted = applied(settings, True, params, rest, x)
+    half = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params)
+    got, after = applied(settings, True, half, rest, x.astype(jnp.bfloat16))
+    assert got.dtype == jnp.bfloat16
+    assert np.abs(got.astype(np.float32) - want).max() < 0.05 * np.abs(want).max()
+    for new, old in zip(jax.tree.leaves(after), jax.tree.leaves(wanted)):
+        assert new.dtype == jnp.float32
+        np.testing.assert_allclose(new, old, atol=0.05 * np.abs(old).max())
+
+
+def test_batch_statistics_hold_where_the_mean_is_large():
+    x = 30 + jax.random.normal(jax.random.key(0), (64, 8, 8, 3))
+    out, seen = jax.jit(batch_norm)(x, jnp.ones(3), jnp.zeros(3))
+    wide = np.asarray(x, np.float64)
+    np.testing.assert_allclose(seen.mean, wide.mean(axis=(0, 1, 2)), rtol=1e-5)
+    np.testing.assert_allclose(seen.var, wide.var(axis=(0, 1, 2)), rtol=2e-3)
+    np.testing.assert_allclose(out.std(axis=(0, 1, 2)), 1, rtol=2e-3)
+
+
+def test_equal_settings_share_their_programs():
+    params, rest = initial(SMALL)
+    traces = 0
+
+    @partial(jax.jit, static_argnums=0)
+    def run(network, params, rest, x):
+        nonlocal traces
+        traces += 1
+        return network.apply(params, rest, x)[0]
+
+    for _ in range(2):
+        run(Network(ResNet((1, 1), width=4)), params, rest, images(SMALL))
+    assert traces == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"depth": 20}, "`depth` must be one of 10, 18, .* got 20"),
+        ({"depth": ()}, r"`depth` must have a block in each stage, got \(\)"),
+        ({"depth": (2, 0)}, r"`depth` must have a block in each stage, got \(2, 0\)"),
+        ({"width": 0}, "`width` must be at least 1, got 0"),
+        ({"n_channels": 0}, "`n_channels` must be at least 1, got 0"),
+        ({"groups": 0}, "`groups` must be at least 1, got 0"),
+        ({"stem": "large"}, "`stem` must be one of cifar, imagenet, got 'large'"),
+        ({"norm": "layer"}, "`norm` must be one of batch, group, got 'layer'"),
+        ({"convolution": "fft"}, "`convolution` must be one of auto, xla, cpu, got 'fft'"),
+        ({"norm": "group", "width": 16}, "`groups` must divide `width`, 16, got 32"),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings, message, unchecked):
+    with raises(ValueError, match=message):
+        ResNet(**settings)
+
+
+def test_images_of_other_channels_and_methods_that_are_not_there_are_refused():
+    params, rest = initial(SMALL)
+    with raises(ValueError, match="`x` must have 3 channels, got 1"):
+        Network(SMALL).apply(params, rest, jnp.zeros((1, 8, 8, 1)))
+    with raises(ValueError, match="`method` must name a method of ResNetModule, got 'no'"):
+        Network(SMALL).apply(params, rest, images(SMALL), method="no")

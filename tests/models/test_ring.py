@@ -1,0 +1,108 @@
+"""Propagation where the rows of users and items lie on several devices."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _helpers.graphs import GRAPHS, interactions, normalised, some_tables, stacked
+from _helpers.refusals import raises
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from crl_jax.models import InteractionGraph, LightGCN, Tables, propagate, propagate_mixes
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
+WEIGHTS = (0.5, 0.0, -2.0, 0.25)
+
+
+def mesh_of(data, table):
+    return Mesh(np.array(jax.devices()[: data * table]).reshape(data, table), ("data", "table"))
+
+
+MESHES = {"2": mesh_of(1, 2), "3 of 6": mesh_of(2, 3), "8": mesh_of(1, 8)}
+
+
+def graph_on(taken, mesh, **how):
+    return InteractionGraph.from_interactions(interactions(taken), **how).shard(mesh)
+
+
+@pytest.mark.parametrize("mesh", MESHES.values(), ids=MESHES)
+@pytest.mark.parametrize("name", GRAPHS)
+def test_layers_are_those_of_the_dense_matrix(name, mesh):
+    """Parts without a link, more devices than rows, rows of hundreds of links among them."""
+    taken = GRAPHS[name]
+    tables, layer, want = some_tables(taken), stacked(some_tables(taken)), 0
+    got = jax.jit(propagate, static_argnums=2)(graph_on(taken, mesh), tables, WEIGHTS)
+    for weight in WEIGHTS:
+        want = want + weight * layer
+        layer = normalised(taken) @ layer
+    np.testing.assert_allclose(stacked(got), want, rtol=0, atol=3e-6 * max(1, abs(want).max()))
+
+
+def test_gradients_are_those_of_one_device():
+    taken = GRAPHS["heavy and empty"]
+    here, spread = (
+        InteractionGraph.from_interactions(interactions(taken)),
+        graph_on(taken, MESHES["3 of 6"]),
+    )
+
+    @jax.jit
+    def slope(graph, tables):
+        def total(tables):
+            mixes = propagate_mixes(graph, tables, ((0.0, 1.0), WEIGHTS))
+            return sum(jnp.sum(jnp.tanh(x)) for of in mixes for x in of)
+
+        return jax.grad(total)(tables)
+
+    tables = some_tables(taken)
+    got, want = slope(spread, tables), slope(here, tables)
+    np.testing.assert_allclose(stacked(got), stacked(want), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_the_links_of_a_layout_are_those_it_was_made_of(name):
+    log = interactions(GRAPHS[name])
+    users, items = InteractionGraph.from_interactions(log).layout.interactions()
+    order = np.lexsort((items, users))
+    np.testing.assert_array_equal(users[order], log.users)
+    np.testing.assert_array_equal(items[order], log.items)
+
+
+def test_no_device_gets_more_than_a_part_at_a_time():
+    taken = GRAPHS["heavy and empty"]
+    taken, mesh = taken[:, :648], MESHES["8"]
+    over = NamedSharding(mesh, PartitionSpec("table"))
+    tables = Tables(*(jax.ShapeDtypeStruct((n, 5), jnp.float32) for n in np.shape(taken)))
+    product = jax.jit(propagate, static_argnums=2, in_shardings=(None, over), out_shardings=over)
+    text = product.lower(graph_on(taken, mesh), tables, WEIGHTS)
+    sent = re.findall(r"= (\S+) ([a-z-]+)-?(?:start)?\(", text.compile().as_text())
+    kinds = {"all-gather", "all-reduce", "all-to-all", "collective-permute", "reduce-scatter"}
+    shapes = {(kind, shape.partition("{")[0]) for shape, kind in sent if kind in kinds}
+    part = {f"f32[{n // 8 + 1},5]" for n in np.shape(taken)}
+    assert {shape for kind, shape in shapes if kind == "collective-permute"} == part
+    assert {kind for kind, _ in shapes} == {"collective-permute"}
+
+
+def test_what_can_be_dropped_or_is_dense_stays_whole():
+    log = interactions(GRAPHS["one user"])
+    for how in ({"droppable": True}, {"layout": "dense"}):
+        graph = InteractionGraph.from_interactions(log, **how)
+        assert graph.shard(MESHES["2"]) is graph
+    graph = InteractionGraph.from_interactions(log)
+    assert graph.shard(mesh_of(4, 1)) is graph
+    with raises(ValueError, match="`drop` needs a graph built with `droppable=True`"):
+        graph.shard(MESHES["2"]).drop(jax.random.key(0), 0.5)
+
+
+def test_with_noise_the_graph_stays_whole():
+    """It is drawn in the order of the layout, and is not to depend on the devices."""
+    noisy = LightGCN.from_interactions(interactions(GRAPHS["one user"]), noise=0.1)
+    assert noisy.shard(MESHES["2"]) is noisy
+
+
+def test_each_device_holds_the_links_of_its_rows():
+    graph = graph_on(GRAPHS["heavy and empty"], MESHES["8"])
+    for leaf in jax.tree.leaves(graph.layout):
+        assert leaf.addressable_shards[0].data.shape == (1, *leaf.shape[1:])

@@ -1,0 +1,216 @@
+"""Criteria, priors and the eCDF among what a user has left, against NumPy in float64."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _helpers.negatives import N_ITEMS, N_USERS, World, as_tables, interactions_of
+from _helpers.refusals import raises
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from crl_jax import samplers, stats
+from crl_jax.samplers import _ecdf, informativeness, sampling_risk, unbiasedness
+from crl_jax.samplers._positives import pack_bits
+
+unit = st.floats(0, 1, width=32)
+
+
+@settings(deadline=None)
+@given(ecdf=unit, prior=unit)
+def test_unbiasedness_is_the_posterior_of_4_14(ecdf, prior):
+    got = float(unbiasedness(jnp.float32(ecdf), jnp.float32(prior)))
+    below = 1 - ecdf - prior + 2 * ecdf * prior
+    want = (1 - ecdf) * (1 - prior) / below if below > 1e-6 else got
+    assert 0 <= got <= 1
+    assert got == pytest.approx(want, abs=1e-5)
+
+
+def test_unbiasedness_at_its_corners_is_what_the_prior_says():
+    got = unbiasedness(jnp.array([1.0, 0.0, 1.0, 0.0]), jnp.array([0.0, 1.0, 1.0, 0.0]))
+    np.testing.assert_array_equal(got, [1, 0, 0, 1])
+
+
+def test_a_higher_score_or_prior_makes_a_true_negative_less_likely():
+    grid = jnp.linspace(0.01, 0.99, 25)
+    table = np.asarray(unbiasedness(grid[:, None], grid[None, :]))
+    assert (np.diff(table, axis=0) < 0).all()
+    assert (np.diff(table, axis=1) < 0).all()
+
+
+def test_a_nan_has_no_probability():
+    """Traced, where no range is checked."""
+    ok, nan = jnp.array([0.5]), jnp.array([jnp.nan])
+    for pair in ((nan, ok), (ok, nan), (nan, nan)):
+        assert np.isnan(jax.jit(unbiasedness)(*pair)).all()
+
+
+def test_a_score_that_is_nan_stands_nowhere():
+    world = World()
+    items = jnp.array([[8, 7], [0, 1]])  # of users 0 and 2, who took others
+    world.scores[0, 7] = np.nan
+    world.tables = as_tables(world.scores)
+    batch = world.batch([0, 2])
+    exact = _ecdf.exact_ecdf(batch, items).ecdf
+    sampled = _ecdf.sampled_ecdf(batch, batch.scores(items), shared_sample(world, [0, 4, 8]))
+    table = _ecdf.user_table(batch, batch.users).ecdf[jnp.arange(2)[:, None], items]
+    for got in (exact, sampled, table):
+        np.testing.assert_array_equal(np.isnan(got), [[False, True], [False, False]])
+
+
+def test_risk_and_information_by_hand():
+    pos, neg = jnp.array([[0.3]]), jnp.array([[0.3, -1.2, 4.0]])
+    info = informativeness(pos, neg)
+    np.testing.assert_allclose(info, 1 / (1 + np.exp(0.3 - np.array(neg, float))), rtol=1e-6)
+    unbias = jnp.array([[0.9, 0.5, 0.1]])
+    want = np.asarray(info, float) * (1 - 6 * np.array([[0.9, 0.5, 0.1]]))
+    np.testing.assert_allclose(sampling_risk(info, unbias, risk_lambda=5.0), want, rtol=1e-5)
+    great = sampling_risk(info, unbias, risk_lambda=1e6)
+    assert np.argmin(great) == np.argmax(np.asarray(info * unbias))
+
+
+@pytest.mark.parametrize("scale", [1e4, 1e30])
+def test_extreme_scores_have_finite_criteria(scale):
+    scores = jnp.array([[-scale, 0.0, scale]])
+    for dtype in (jnp.float32, jnp.bfloat16):
+        info = informativeness(scores[:, 1:2].astype(dtype), scores.astype(dtype))
+        assert info.dtype == jnp.float32
+        np.testing.assert_allclose(info, [[0, 0.5, 1]], atol=1e-6)
+
+
+def test_criteria_name_what_leaves_its_range():
+    half = jnp.array([0.5])
+    for call, name in (
+        (lambda: unbiasedness(half + 1, half), "ecdf"),
+        (lambda: unbiasedness(half, half - 1), "prior"),
+        (lambda: sampling_risk(half, half, risk_lambda=-1.0), "risk_lambda"),
+        (lambda: samplers.oracle_prior(World().train, false=1.5), "false"),
+    ):
+        with raises(ValueError, match=f"`{name}` must lie in"):
+            call()
+
+
+def numpy_ecdf(world, users, items):
+    out = []
+    for user, row in zip(users, items, strict=True):
+        left = world.scores[user, world.unseen(user)].astype(np.float32)
+        out.append([np.mean(left <= np.float32(world.scores[user, j])) for j in row])
+    return out
+
+
+@pytest.mark.parametrize(
+    "limits", [{}, {"_MAX_SCORES": 1}, {"_MAX_SCORES": 3 * N_ITEMS}, {"_COUNTS_PER_USER": 1}]
+)
+def test_exact_ecdf_counts_all_that_the_user_has_left(monkeypatch, limits):
+    """In one piece, anchor by anchor, in blocks that do not come out even, or by users' ranks."""
+    for name, value in limits.items():
+        monkeypatch.setattr(_ecdf, name, value)
+    world = World()
+    users = [0, 3, 3, 5, 1, 7, 2, 0]
+    batch = world.batch(users)
+    items = samplers.sample_unseen(jax.random.key(0), batch.users, world.positives, 6)
+    standing = _ecdf.exact_ecdf(batch, items)
+    np.testing.assert_allclose(
+        standing.ecdf, numpy_ecdf(world, users, np.asarray(items)), rtol=1e-6
+    )
+    np.testing.assert_allclose(
+        standing.scores, world.scores[np.array(users)[:, None], items], rtol=1e-6
+    )
+    own = [[world.scores[user, world.positive(user)]] for user in users]
+    np.testing.assert_allclose(standing.pos, own, rtol=1e-6)
+
+
+def shared_sample(world, items):
+    """The sample as it is handed on: with what each user has taken, as bits."""
+    taken = [[j in row for row in world.taken] for j in items]
+    return _ecdf.CatalogueSample(jnp.array(items), pack_bits(jnp.array(taken)))
+
+
+def test_sampled_ecdf_is_that_of_the_sample_without_what_was_taken():
+    world = World()
+    users = list(range(N_USERS))
+    batch = world.batch(users)
+    sample = [1, 1, 4, 8, 6, 2]
+    items = samplers.sample_unseen(jax.random.key(1), batch.users, world.positives, 3)
+    got = _ecdf.sampled_ecdf(batch, batch.scores(items), shared_sample(world, sample))
+    for user in users:
+        left = [world.scores[user, j] for j in sample if j not in world.taken[user]]
+        for k, j in enumerate(np.asarray(items[user])):
+            want = np.mean(np.array(left) <= world.scores[user, j]) if left else 0.5
+            assert got[user, k] == pytest.approx(want)
+
+
+def test_a_sample_knows_what_was_taken():
+    world = World()
+    sample = _ecdf.draw_sample(jax.random.key(0), world.positives, 70)
+    assert sample.seen.shape == (3, N_USERS)
+    want = shared_sample(world, np.asarray(sample.items).tolist())
+    np.testing.assert_array_equal(sample.seen, want.seen)
+
+
+def test_every_epoch_has_its_own_sample():
+    world = World()
+    sampler = samplers.BNS(jnp.full(N_ITEMS, 0.1), ecdf_samples=20)
+    first = world.state(sampler)
+    second = sampler.start_epoch(jax.random.key(1), world.positives, world.tables, first)
+    assert np.any(np.asarray(first.items) != np.asarray(second.items))
+
+
+def test_sampled_ecdf_strays_as_far_as_the_bound_allows():
+    """The bound is on the largest error over a user's items; of 400 samples, 5 % may break it."""
+    n, n_items = 64, 300
+    world = World([[0]], n_items, seed=3)
+    items = np.arange(1, n_items)
+    batch = world.batch([0])
+    exact = np.asarray(jax.jit(_ecdf.exact_ecdf)(batch, jnp.asarray(items)[None]).ecdf)
+
+    @jax.jit
+    @jax.vmap
+    def estimate(key):
+        sample = 1 + jax.random.randint(key, (n,), 0, n_items - 1)
+        taken = jnp.zeros((2, 1), jnp.uint32)
+        scores = batch.scores(jnp.asarray(items)[None])
+        return _ecdf.sampled_ecdf(batch, scores, _ecdf.CatalogueSample(sample, taken))
+
+    strayed = np.asarray(estimate(jax.random.split(jax.random.key(0), 400))) - exact
+    worst = np.abs(strayed).max(axis=(1, 2))
+    assert np.mean(worst > stats.dkw_error(n)) < 0.05
+    assert np.mean(worst > stats.dkw_error(n, confidence=0.5)) > 0.05
+
+
+def test_dkw_error_inverts_the_inequality():
+    for n, confidence in ((1, 0.5), (100, 0.95), (5000, 0.999)):
+        error = stats.dkw_error(n, confidence=confidence)
+        assert 2 * np.exp(-2 * n * error**2) == pytest.approx(1 - confidence)
+    with raises(ValueError, match="`n` must lie in"):
+        stats.dkw_error(0)
+    with raises(ValueError, match="`confidence` must lie in"):
+        stats.dkw_error(5, confidence=1.0)
+
+
+def test_popularity_and_uniform_priors():
+    train = interactions_of([[0, 1], [1, 3], [1]], 5)
+    np.testing.assert_allclose(samplers.popularity_prior(train), [0.2, 0.6, 0, 0.2, 0], rtol=1e-6)
+    np.testing.assert_allclose(samplers.uniform_prior(4), [0.25] * 4)
+
+
+def test_group_prior_by_hand():
+    """Items 0, 1, 2 are taken 3, 2, 0 times: by group 0 twice, once, never."""
+    train = interactions_of([[0], [0, 1], [0, 1]], 3)
+    prior = samplers.group_prior(train, np.array([0, 0, 2]))
+    counts = np.array([[2, 1, 0], [0, 0, 0], [1, 1, 0]])
+    most = np.array([2, 1, 1])
+    table = np.array([3, 2, 0]) / 5 * (1 + (counts - counts.mean(axis=0)) / most)
+    items = jnp.array([[0, 1, 2], [2, 1, 0], [1, 0, 1]])
+    got = prior(jnp.array([0, 1, 2]), items)
+    want = [table[group, row] for group, row in zip([0, 0, 2], np.asarray(items), strict=True)]
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+    with raises(ValueError, match="`groups` must have shape"):
+        samplers.group_prior(train, np.array([0, 1]))
+    with raises(ValueError, match="`groups` must be integers from 0"):
+        samplers.group_prior(train, np.array([0, -1, 1]))
+
+
+def test_oracle_prior_marks_what_is_held_out():
+    prior = samplers.oracle_prior(interactions_of([[0, 2], [1]], 3))
+    np.testing.assert_allclose(prior, [[0.64, 0.04, 0.64], [0.04, 0.64, 0.04]], rtol=1e-6)

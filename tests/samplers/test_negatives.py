@@ -1,0 +1,479 @@
+"""Every negative sampler against its distribution, worked out by enumeration in float64."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _helpers.negatives import N_ITEMS, N_USERS, TAKEN, World, as_tables, best_of, draw
+from _helpers.refusals import raises
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from crl_jax import samplers
+from crl_jax.data import Interactions
+from crl_jax.models import Tables
+from crl_jax.samplers import AOBPR, BNS, DNS, PNS, RNS, SRNS, MixedSampler, StagedSampler
+from crl_jax.samplers._dynamic import truncated_geometric
+
+N_DRAWS = 6000
+POPULARITY = np.array([3.0, 0.0, 7.0, 1.0, 4.0, 2.0, 9.0, 5.0, 0.5])
+PRIOR = np.array([0.05, 0.3, 0.01, 0.6, 0.2, 0.9, 0.02, 0.1, 0.4])
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def posterior(world, user, prior):
+    """P(true negative) of every item by (4.14), with the eCDF over what the user has left."""
+    s, unseen = world.scores[user], world.unseen(user)
+    ecdf = np.array([np.mean(s[unseen] <= s[j]) for j in range(world.n_items)])
+    true, false = (1 - ecdf) * (1 - prior), ecdf * prior
+    return true / (true + false)
+
+
+def minus_risk(world, user, prior, gain):
+    s = world.scores[user]
+    info = 1 - sigmoid(s[world.positive(user)] - s)
+    return -info * (1 - (1 + gain) * posterior(world, user, prior))
+
+
+def expected_rns(world, user):
+    chances = np.zeros(world.n_items)
+    chances[world.unseen(user)] = 1
+    return chances
+
+
+def expected_pns(world, user):
+    chances = np.where(expected_rns(world, user) > 0, POPULARITY, 0)
+    return chances if chances.sum() else expected_rns(world, user)
+
+
+def expected_dns(world, user, m=3):
+    """By the formula of the docstring, which enumeration would give as well."""
+    unseen = world.unseen(user)
+    n, chances = len(unseen), np.zeros(world.n_items)
+    for rank, j in enumerate(sorted(unseen, key=lambda j: -world.scores[user, j]), start=1):
+        chances[j] = ((n - rank + 1) / n) ** m - ((n - rank) / n) ** m
+    return chances
+
+
+def expected_aobpr(world, user):
+    chances = np.zeros(world.n_items)
+    order = sorted(world.unseen(user), key=lambda j: -world.scores[user, j])
+    chances[order] = np.exp(-np.arange(len(order)) / 2.0)
+    return chances
+
+
+def expected_bns(world, user):
+    return best_of(world.unseen(user), 3, minus_risk(world, user, PRIOR, 5.0))
+
+
+def expected_posterior(world, user):
+    return best_of(world.unseen(user), 2, posterior(world, user, PRIOR))
+
+
+SAMPLERS = {
+    "RNS": (RNS(), expected_rns),
+    "PNS": (PNS(jnp.asarray(POPULARITY, jnp.float32)), expected_pns),
+    "DNS": (DNS(3), expected_dns),
+    "DNS of one": (DNS(1), expected_rns),
+    "AOBPR": (AOBPR(2.0), expected_aobpr),
+    "BNS": (BNS(PRIOR, candidates=3), expected_bns),
+    "posterior": (BNS(PRIOR, candidates=2, criterion="posterior"), expected_posterior),
+    "BNS after RNS": (StagedSampler(RNS(), BNS(PRIOR, candidates=3), 1), expected_rns),
+}
+OTHERS = {
+    "BNS from a sample": BNS(PRIOR, ecdf_samples=4),
+    "BNS from all": BNS(PRIOR, candidates=None),
+    "SRNS": SRNS(memory=4, fresh=3, history=2),
+    "mixed": MixedSampler((DNS(3), SRNS(memory=4, fresh=3, history=2))),
+}
+EVERY = {name: sampler for name, (sampler, _) in SAMPLERS.items()} | OTHERS
+
+
+@pytest.fixture(scope="module")
+def world():
+    return World()
+
+
+@pytest.mark.parametrize("user", range(N_USERS), ids=list(TAKEN))
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_draws_have_the_distribution_of_the_formula(world, name, user):
+    sampler, expected = SAMPLERS[name]
+    batch = world.batch([user] * (N_DRAWS // 2), n=2)
+    ids, _ = draw(sampler, jax.random.key(3), batch, world.state(sampler))
+    assert ids.shape == (N_DRAWS // 2, 2)
+    assert ids.dtype == jnp.int32
+    counts = np.bincount(np.asarray(ids).ravel(), minlength=N_ITEMS)
+    chances = np.zeros(N_ITEMS)
+    values = expected(world, user)
+    chances[: len(values)] = values / values.sum()
+    assert counts[chances == 0].sum() == 0
+    possible = chances > 0
+    if possible.sum() > 1:
+        assert stats.chisquare(counts[possible], chances[possible] * N_DRAWS).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("name", EVERY)
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_no_sampler_ever_returns_what_the_user_has_taken(name, data):
+    n_items, everything = 7, st.permutations(range(7))
+    taken = [sorted(data.draw(everything)[:size]) for size in (1, 5, 6, 7)]
+    world = World(taken, n_items)
+    sampler = EVERY[name]
+    fields = {f.name: getattr(sampler, f.name) for f in dataclasses.fields(sampler)}
+    for field in ("prior", "weights"):
+        if field in fields:
+            sampler = dataclasses.replace(sampler, **{field: fields[field][:n_items]})
+    if name == "BNS after RNS":
+        sampler = StagedSampler(RNS(), BNS(PRIOR[:n_items]), 1)
+    state, key = world.state(sampler), jax.random.key(data.draw(st.integers(0, 99)))
+    users = [0, 1, 2, 3] * 3
+    for epoch in range(2):
+        ids, state = draw(sampler, key, world.batch(users, n=3, epoch=epoch), state)
+        for user, row in zip(users, np.asarray(ids).tolist(), strict=True):
+            left = set(world.unseen(user).tolist())
+            assert set(row) <= left if left else set(row) == {n_items}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_the_key_decides_all(world, name):
+    sampler = EVERY[name]
+    batch, state = world.batch(list(range(N_USERS)) * 20), world.state(sampler)
+    first, _ = draw(sampler, jax.random.key(5), batch, state)
+    again, _ = draw(sampler, jax.random.key(5), batch, state)
+    other, _ = draw(sampler, jax.random.key(6), batch, state)
+    np.testing.assert_array_equal(first, again)
+    if name not in ("BNS from all", "SRNS"):  # which are sure of their choice
+        assert np.any(np.asarray(first) != np.asarray(other))
+
+
+@pytest.mark.parametrize("name", ["RNS", "DNS", "BNS"])
+def test_compiled_or_not_the_ids_are_the_same(world, name):
+    batch = world.batch(range(N_USERS), n=2)
+    plain, _ = EVERY[name](jax.random.key(5), batch)
+    compiled, _ = draw(EVERY[name], jax.random.key(5), batch)
+    np.testing.assert_array_equal(plain, compiled)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_the_same_ids_without_a_bitmap(world, name):
+    """Large catalogues have none, and look every pair up."""
+    sampler, batch = EVERY[name], world.batch(list(range(N_USERS)) * 5, n=2)
+    assert batch.positives.bitmap is not None
+    without = dataclasses.replace(
+        batch, positives=dataclasses.replace(batch.positives, bitmap=None)
+    )
+    state = world.state(sampler)
+    want, _ = draw(sampler, jax.random.key(8), batch, state)
+    got, _ = draw(sampler, jax.random.key(8), without, state)
+    np.testing.assert_array_equal(want, got)
+
+
+@pytest.mark.parametrize("n_anchors", [4, 3 * N_USERS])
+def test_bns_from_all_takes_the_least_risky_of_all_and_then_the_next(world, n_anchors):
+    """With fewer anchors than users it ranks their rows, with more a row for each user."""
+    users = np.arange(n_anchors) % N_USERS
+    ids, _ = draw(BNS(PRIOR, candidates=None), jax.random.key(0), world.batch(users, n=3))
+    for user, row in zip(users, np.asarray(ids).tolist(), strict=True):
+        value = minus_risk(world, user, PRIOR, 5.0)
+        order = sorted(world.unseen(user).tolist(), key=lambda j, value=value: -value[j])
+        assert row == [order[i % len(order)] for i in range(3)]
+
+
+@pytest.mark.parametrize("scale", [1e12, np.inf])
+def test_every_rank_of_a_vast_catalogue_can_be_drawn(scale):
+    """Single precision ends at 2^24, and its multiples of 128 below 2^31 would be all."""
+    n = 2**31 - 1
+    ranks = truncated_geometric(jax.random.key(0), jnp.full(2**16, n, jnp.int32), scale, n)
+    assert ranks.min() >= 0
+    for digit in (np.asarray(ranks) % 128, np.asarray(ranks) >> 24):
+        assert stats.chisquare(np.bincount(digit, minlength=128)).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("scale", [50.0, 1e5])
+def test_ranks_have_the_truncated_geometric_law_up_to_the_last(scale):
+    n, drawn = 10**6, 2**20
+    ranks = truncated_geometric(jax.random.key(1), jnp.full(drawn, n, jnp.int32), scale, n)
+    ranks = np.sort(np.asarray(ranks))
+    assert ranks[-1] < n
+    up_to = np.expm1(-(ranks + 1) / scale) / np.expm1(-n / scale)
+    before = np.expm1(-ranks / scale) / np.expm1(-n / scale)
+    seen = np.arange(1, drawn + 1) / drawn
+    stray = max(np.max(before - seen), np.max(seen - 1 / drawn - up_to))
+    assert stray < 2.2 / np.sqrt(drawn)  # 1e-4 of samples stray further
+    far = ranks[ranks > 8 * scale]  # so rare that none should come twice if they are many
+    if scale == 1e5:
+        assert len(far) > 200
+        assert len(np.unique(far)) > 0.98 * len(far)
+
+
+def test_bns_1_weighs_gains_less_from_epoch_to_epoch(world):
+    sampler = BNS(
+        PRIOR, candidates=None, risk_lambda=10.0, risk_lambda_slope=0.1, risk_lambda_min=2.0
+    )
+    for epoch, gain in ((0, 10.0), (37, 6.3), (80, 2.0), (500, 2.0)):
+        ids, _ = draw(sampler, jax.random.key(0), world.batch(range(N_USERS), epoch=epoch))
+        for user in range(N_USERS):
+            value = minus_risk(world, user, PRIOR, gain)
+            assert ids[user, 0] == max(world.unseen(user), key=lambda j, value=value: value[j])
+
+
+def test_bns_2_changes_its_sampler_when_its_time_has_come(world):
+    late = BNS(PRIOR, candidates=None)
+    sampler = StagedSampler(RNS(), late, 3)
+    batch = world.batch([0] * 200, epoch=2)
+    early, state = draw(sampler, jax.random.key(0), batch, world.state(sampler))
+    assert len(np.unique(early)) == len(world.unseen(0))
+    ids, _ = draw(sampler, jax.random.key(0), dataclasses.replace(batch, epoch=jnp.int32(3)), state)
+    want, _ = draw(late, jax.random.key(1), batch)
+    np.testing.assert_array_equal(ids, want)
+
+
+def test_a_prior_may_be_an_array_a_table_or_a_function(world):
+    batch = world.batch(list(range(N_USERS)) * 10)
+    table = np.tile(PRIOR, (N_USERS, 1)).astype(np.float32)
+
+    def function(users, items):
+        return jnp.asarray(table)[users[:, None], items]
+
+    want, _ = draw(BNS(PRIOR), jax.random.key(0), batch)
+    for prior in (table, function, jax.tree_util.Partial(function)):
+        got, _ = draw(BNS(prior), jax.random.key(0), batch)
+        np.testing.assert_array_equal(want, got)
+    other, _ = draw(BNS(1 - PRIOR), jax.random.key(0), batch)
+    assert np.any(np.asarray(want) != np.asarray(other))
+
+
+def test_numbers_change_without_compiling_anew(world):
+    traces = []
+
+    @jax.jit
+    def traced(sampler, key, batch, state):
+        traces.append(type(sampler))
+        return sampler(key, batch, state)
+
+    batch = world.batch([0, 1, 2])
+    for change in (1.0, 2.0, 3.0):
+        for sampler in (AOBPR(change), BNS(PRIOR, risk_lambda=change), SRNS(temperature=change)):
+            traced(sampler, jax.random.key(0), batch, world.state(sampler))
+    assert traces == [AOBPR, BNS, SRNS]
+
+
+def test_srns_gives_the_best_of_memory_by_score_and_deviation(world):
+    """Against the criterion written out, with a past in which some scores moved more."""
+    rng = np.random.default_rng(1)
+    past = world.scores + rng.normal(size=(3, *world.scores.shape)) * np.linspace(0, 2, N_ITEMS)
+    sampler = SRNS(memory=4, fresh=2, history=3, variance_weight=2.0, warm_up=10.0)
+    state = world.state(sampler)
+    assert all(
+        set(row) <= set(world.unseen(user).tolist())
+        for user, row in enumerate(np.asarray(state.memory).tolist())
+    )
+    state = state._replace(past=Tables(jnp.asarray(past, jnp.float32), jnp.zeros((3, 1, 1))))
+    for epoch, ramp in ((0, 0.0), (4, 0.4), (10, 1.0), (30, 1.0)):
+        ids, _ = draw(sampler, jax.random.key(0), world.batch(range(N_USERS), epoch=epoch), state)
+        for user in range(N_USERS):
+            i, memory = world.positive(user), np.asarray(state.memory[user])
+
+            def near(s, user=user, i=i):
+                return sigmoid(s[..., user, :] - s[..., user, i, None])
+
+            value = near(world.scores) + 2.0 * ramp * near(past).std(axis=0)
+            assert ids[user, 0] == memory[np.argmax(value[memory])]
+
+
+def test_srns_keeps_items_in_proportion_to_their_scores():
+    world = World([[0]], 6, seed=4)
+    sampler = SRNS(memory=1, fresh=1, history=1, temperature=0.7)
+    state = world.state(sampler)
+    held = int(state.memory[0, 0])
+
+    @jax.jit
+    @jax.vmap
+    def next_memory(key):
+        return sampler(key, world.batch([0]), state)[1].memory[0, 0]
+
+    counts = np.bincount(next_memory(jax.random.split(jax.random.key(2), N_DRAWS)), minlength=6)
+    odds = np.exp(world.scores[0] / 0.7)
+    chances = np.zeros(6)
+    for fresh in world.unseen(0):
+        if fresh != held:
+            chances[fresh] = odds[fresh] / (odds[fresh] + odds[held]) / 5
+    chances[held] = 1 - chances.sum()
+    possible = chances > 0
+    assert counts[~possible].sum() == 0
+    assert stats.chisquare(counts[possible], chances[possible] * N_DRAWS).pvalue > 1e-4
+
+
+def test_srns_memory_holds_no_item_twice_while_there_are_others(world):
+    sampler = SRNS(memory=4, fresh=8, history=1)
+    state = world.state(sampler)
+    for step in range(30):
+        _, state = draw(sampler, jax.random.key(step), world.batch(range(N_USERS)), state)
+    for user, row in enumerate(np.asarray(state.memory).tolist()):
+        assert len(set(row)) == min(4, len(world.unseen(user)))
+
+
+def test_srns_lets_one_anchor_of_a_user_decide(world):
+    sampler = SRNS(memory=3, fresh=3, history=1)
+    state, batch = world.state(sampler), world.batch([2, 5, 2, 2, 0])
+    proposals = sampler.propose(jax.random.key(1), batch.users, batch.positives, 1)
+    _, after = sampler.select(proposals, batch, state)
+    alone = jax.tree.map(lambda x: x[:1], proposals)
+    _, first = sampler.select(alone, world.batch([2]), state)
+    np.testing.assert_array_equal(after.memory[2], first.memory[2])
+    untouched = [1, 3, 4, 6, 7]
+    np.testing.assert_array_equal(
+        after.memory[jnp.array(untouched)], state.memory[jnp.array(untouched)]
+    )
+
+
+def test_srns_remembers_the_last_epochs(world):
+    sampler = SRNS(history=2)
+    state = world.state(sampler)
+    for value in (1.0, 2.0, 3.0):
+        tables = as_tables(np.full_like(world.scores, value))
+        state = sampler.start_epoch(jax.random.key(0), world.positives, tables, state)
+    assert state.past.users[:, 0, 0].tolist() == [2.0, 3.0]
+
+
+def test_samplers_say_what_is_wrong_with_an_argument(world):
+    for make, message in (
+        (lambda: DNS(0), "`candidates` must be at least 1, got 0"),
+        (lambda: AOBPR(0.0), "`scale` must lie in"),
+        (lambda: BNS(PRIOR, risk_lambda=-1.0), "`risk_lambda` must lie in"),
+        (
+            lambda: BNS(PRIOR, criterion="best"),
+            "`criterion` must be one of risk, posterior, got 'best'",
+        ),
+        (lambda: BNS(PRIOR, candidates=None, ecdf_samples=8), "`ecdf_samples` must be None"),
+        (lambda: BNS(PRIOR, ecdf_samples=0), "`ecdf_samples` must be at least 1, got 0"),
+        (lambda: SRNS(temperature=0.0), "`temperature` must lie in"),
+        (lambda: SRNS(memory=0), "`memory` must be at least 1, got 0"),
+        (lambda: StagedSampler(RNS(), RNS(), -1), "`epochs` must lie in"),
+        (lambda: MixedSampler(()), "`samplers` must hold"),
+    ):
+        with raises(ValueError, match=message):
+            make()
+    with raises(ValueError, match="`memory` must be at least the 3 negatives, got 2"):
+        SRNS(memory=2)(jax.random.key(0), world.batch([0], n=3), world.state(SRNS(memory=2)))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: PNS(jnp.ones(3)), r"`weights` must have shape \(\d+,\), got \(3,\)"),
+        (lambda: PNS(np.full(N_ITEMS, -1.0)), "`weights` must lie in"),
+        (lambda: BNS(np.full(3, 0.3)), r"`prior` must be a function or .* got \(3,\)"),
+        (lambda: BNS(np.full((3, N_ITEMS), 0.3)), "`prior` must be a function or"),
+        (lambda: BNS(np.full(N_ITEMS, 5.0)), r"`prior` must lie in \[0, 1\]"),
+        (lambda: BNS(lambda users, items: jnp.zeros(())), "`prior` must have shape"),
+        (lambda: MixedSampler((RNS(), PNS(jnp.ones(3)))), "`weights` must have shape"),
+        (lambda: StagedSampler(RNS(), BNS(np.full(3, 0.3)), 1), "`prior` must be a function or"),
+    ],
+)
+def test_arrays_of_other_data_are_refused_under_jit_too(world, make, message):
+    batch = world.batch([0], n=2)
+
+    def first(key, users):
+        sampler = make()
+        state = sampler.init(key, batch.positives, batch.tables)
+        return sampler(key, dataclasses.replace(batch, users=users), state)[0]
+
+    for way in (first, jax.jit(first)):
+        with raises(ValueError, match=message):
+            way(jax.random.key(0), batch.users)
+
+
+def test_the_preference_of_a_group_makes_no_probability_above_one():
+    data = Interactions.from_arrays([0, 1], [0, 0], user_ids=[0, 1, 2], item_ids=[0])
+    prior = samplers.group_prior(data, np.array([0, 0, 1]))
+    assert prior(jnp.arange(3), jnp.zeros((3, 1), int)).max() == 1
+
+
+def test_pns_of_takes_popularity_to_its_power(world):
+    counts = np.bincount(world.train.items, minlength=N_ITEMS)
+    np.testing.assert_allclose(PNS.from_interactions(world.train).weights, counts**0.75, rtol=1e-6)
+    np.testing.assert_allclose(PNS.from_interactions(world.train, 1.0).weights, counts, rtol=1e-6)
+
+
+def test_mixed_samplers_take_turns(world):
+    """Column by column the laws of its parts, whose states go their own ways."""
+    parts = ("PNS", "DNS", "RNS")
+    sampler = MixedSampler(tuple(SAMPLERS[name][0] for name in parts))
+    user = list(TAKEN).index("one")
+    ids, _ = draw(
+        sampler, jax.random.key(5), world.batch([user] * N_DRAWS, n=4), world.state(sampler)
+    )
+    for column, name in enumerate([*parts, parts[0]]):
+        chances = SAMPLERS[name][1](world, user)
+        possible = chances > 0
+        counts = np.bincount(np.asarray(ids)[:, column], minlength=N_ITEMS)
+        assert counts[~possible].sum() == 0
+        wanted = chances[possible] / chances.sum() * N_DRAWS
+        assert stats.chisquare(counts[possible], wanted).pvalue > 1e-4
+
+
+def test_mixed_samplers_keep_their_states(world):
+    srns = OTHERS["SRNS"]
+    sampler, batch = MixedSampler((srns, RNS())), world.batch(range(N_USERS), n=2)
+    state = sampler.init(jax.random.key(0), batch.positives, batch.tables)
+    own_key = jax.random.split(jax.random.key(1))[0]
+    ids, (after, nothing) = draw(sampler, jax.random.key(1), batch, state)
+    want, want_state = draw(srns, own_key, dataclasses.replace(batch, n=1), state[0])
+    np.testing.assert_array_equal(ids[:, :1], want)
+    jax.tree.map(np.testing.assert_array_equal, after, want_state)
+    assert nothing == ()
+
+
+def test_rare_items_keep_their_chance_among_millions():
+    """A weight of 1 in 10⁹ does not round to nothing, and the sum does not overflow."""
+    world = World([[0], [1, 2]], 4)
+    sampler = PNS(jnp.array([1e9, 1.0, 0.0, 1e3]))
+    ids, _ = draw(sampler, jax.random.key(0), world.batch([0] * 4000))
+    assert set(np.unique(ids)) == {1, 3}
+    ids, _ = draw(sampler, jax.random.key(0), world.batch([1] * 4000))
+    assert set(np.unique(ids)) <= {0, 3}
+
+
+def test_public_names_are_documented():
+    for name in ("RNS", "PNS", "DNS", "AOBPR", "SRNS", "BNS", "StagedSampler"):
+        assert "References:" in getattr(samplers, name).__doc__
+
+
+def test_the_rank_is_found_without_jit():
+    """``fori_loop`` counts in Python integers where JAX does not compile."""
+    world = World()
+    batch, sampler = world.batch([0, 1, 2], n=2), samplers.AOBPR(3.0)
+    want, _ = draw(sampler, jax.random.key(0), batch)
+    with jax.disable_jit():
+        got, _ = sampler(jax.random.key(0), batch)
+    np.testing.assert_array_equal(got, want)
+
+
+def test_negatives_say_whether_they_are_shared():
+    world = World()
+    batch = world.batch([0, 1, 2, 3, 4], n=4)
+    real = jnp.arange(5) < 4
+    ids, _ = draw(samplers.RNS(), jax.random.key(0), batch)
+    plain = samplers.RNS().negatives(ids, batch, real)
+    assert plain.ids is ids
+    assert plain.mask is plain.log_q is None
+    sampler = samplers.SharedRNS(anchors=2)
+    ids, _ = draw(sampler, jax.random.key(0), batch)
+    shared = sampler.negatives(ids, batch, real)
+    assert isinstance(shared.ids, samplers.Pools)
+    assert shared.ids.items.shape == (3, 4)
+    np.testing.assert_array_equal(ids, samplers.broadcast_pools(shared.ids.items, 5))
+    want = ~np.asarray(world.positives.contains(batch.users, ids)) & np.asarray(real)[:, None]
+    np.testing.assert_array_equal(shared.mask, want)
+    corrected = samplers.InBatch.from_interactions(world.train)
+    ids, _ = draw(corrected, jax.random.key(0), batch)
+    in_batch = corrected.negatives(ids, batch, real)
+    assert in_batch.log_q.shape == in_batch.ids.items.shape == (1, 5)

@@ -1,0 +1,74 @@
+"""The permutation without sorting: a bijection whose orders look uniform."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _helpers.refusals import raises
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from crl_jax.samplers import permute
+
+whole = jax.jit(lambda key, n: permute(key, jnp.arange(n), n), static_argnums=1)
+
+
+@settings(max_examples=15, deadline=None)
+@given(n=st.integers(1, 5000), seed=st.integers(0, 2**32 - 1))
+def test_is_a_bijection(n, seed):
+    image = np.asarray(whole(jax.random.key(seed), n))
+    np.testing.assert_array_equal(np.sort(image), np.arange(n))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 1024, 1025, 65_535, 65_536, 65_537, 1_000_003])
+def test_is_a_bijection_at_the_edges_of_the_network(n):
+    image = np.asarray(whole(jax.random.key(0), n))
+    assert image.dtype == np.int32
+    assert len(np.unique(image)) == n
+    assert image.min() == 0
+    assert image.max() == n - 1
+
+
+def test_the_greatest_domain_stays_inside():
+    n = 2**31 - 1
+    index = jnp.asarray(np.linspace(0, n - 1, 10_001).astype(np.int32))
+    image = np.asarray(permute(jax.random.key(5), index, n))
+    assert image.min() >= 0
+    assert image.max() < n
+    assert len(np.unique(image)) == len(image)
+
+
+@pytest.mark.parametrize("n", [4, 5, 6])
+def test_all_orders_of_a_few_are_equally_frequent(n):
+    orders = {order: i for i, order in enumerate(itertools.permutations(range(n)))}
+    keys = jax.random.split(jax.random.key(1), len(orders) * 100)
+    images = np.asarray(jax.vmap(lambda key: permute(key, jnp.arange(n), n))(keys))
+    counts = np.bincount([orders[tuple(row)] for row in images.tolist()], minlength=len(orders))
+    assert stats.chisquare(counts).pvalue > 1e-3
+
+
+def test_positions_and_neighbours_mix():
+    n, keys = 1025, jax.random.split(jax.random.key(2), 20_000)
+    part = jnp.array([0, 1, 527, 1024])
+    images = np.asarray(jax.vmap(lambda key: permute(key, part, n))(keys))
+    for position in range(4):
+        counts = np.bincount(images[:, position], minlength=n)
+        assert stats.chisquare(counts).pvalue > 1e-3
+    step = np.bincount((images[:, 1] - images[:, 0]) % n, minlength=n)[1:]
+    assert stats.chisquare(step).pvalue > 1e-3
+
+
+def test_a_part_is_what_it_is_in_the_whole():
+    key, n = jax.random.key(3), 1000
+    everything = whole(key, n)
+    part = permute(key, jnp.array([[7, 999], [0, 500]]), n)
+    np.testing.assert_array_equal(part, np.asarray(everything)[np.array([[7, 999], [0, 500]])])
+
+
+@pytest.mark.parametrize("n", [0, -1, 2**31])
+def test_a_bad_size_is_named(n):
+    with raises(ValueError, match=r"`n` must lie in"):
+        permute(jax.random.key(0), jnp.arange(1), n)

@@ -1,0 +1,216 @@
+"""New users: least squares on the items, whatever the form in which their items come."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from _helpers.refusals import raises
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jaxtyping import TypeCheckError
+
+from benchmarks import fold_in
+from crl_jax import data, serving
+from crl_jax.data import Interactions
+from crl_jax.serving import Recommender
+
+REFUSED = (ValueError, TypeCheckError)
+
+
+def recommender(items: np.ndarray, similarity="inner", item_ids=None) -> Recommender:
+    item_ids = np.arange(len(items)) if item_ids is None else item_ids
+    log = Interactions.from_arrays([0], [0], user_ids=["u"], item_ids=item_ids)
+    return Recommender.from_tables(
+        (np.ones((1, items.shape[1])), items), log, similarity=similarity
+    )
+
+
+def least_squares(items: np.ndarray, taken: list[int], ridge: float) -> np.ndarray:
+    """The penalty as rows of data, the intercept as a column, solved by NumPy."""
+    n, d = items.shape
+    scatter = np.sum((items - items.mean(axis=0)) ** 2) / d
+    left = np.block([[items, np.ones((n, 1))], [np.sqrt(ridge * scatter) * np.eye(d, d + 1)]])
+    right = np.concatenate([np.isin(np.arange(n), taken).astype(float), np.zeros(d)])
+    return np.linalg.lstsq(left, right)[0][:d]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 999),
+    taken=st.lists(st.integers(0, 29), min_size=1, max_size=29, unique=True),
+    ridge=st.sampled_from([None, 0.0, 0.01, 5.0]),
+    similarity=st.sampled_from(["inner", "cosine"]),
+)
+def test_vectors_are_least_squares(seed, taken, ridge, similarity):
+    rng = np.random.default_rng(seed)
+    items = (rng.normal(size=(30, 4)) + rng.normal(size=4)).astype(np.float32)
+    got = recommender(items, similarity).fold_in(taken, ridge=ridge)
+    assert got.shape == (1, 4)
+    assert got.dtype == np.float32
+    table = items.astype(np.float64)
+    if similarity == "cosine":
+        table /= np.linalg.norm(table, axis=1)[:, None]
+    if ridge is None:
+        ridge = {"inner": 0.3, "cosine": 3.0}[similarity]
+    want = least_squares(table, taken, ridge)
+    if similarity == "cosine":
+        want /= np.linalg.norm(want)
+    np.testing.assert_allclose(got[0], want, atol=1e-5 * np.abs(want).max())
+
+
+def test_lists_are_ranked_by_the_vectors_and_leave_out_what_was_given():
+    rng = np.random.default_rng(0)
+    items = rng.normal(size=(30, 4))
+    baskets = [[3, 4, 5], [7], [29, 0, 0, 29]]
+    for similarity in ("inner", "cosine"):
+        model = recommender(items, similarity)
+        vectors = model.fold_in(baskets).astype(np.float64)
+        scores = vectors @ model.item_vectors.astype(np.float64).T
+        full = model.recommend_new(baskets, 30, include_known=True)
+        np.testing.assert_array_equal(full.items, np.argsort(-scores, axis=1))
+        got = model.recommend_new(baskets, 5, exclude=[11])
+        assert got.users.tolist() == [0, 1, 2]
+        for user, basket in enumerate(baskets):
+            order = np.argsort(-scores[user])
+            wanted = [i for i in order.tolist() if i not in (*basket, 11)][:5]
+            assert got.items[user].tolist() == wanted
+            np.testing.assert_allclose(got.scores[user], scores[user, wanted], rtol=1e-5)
+        assert set(model.recommend_new([3], 9, candidates=[1, 2, 3]).items[0].tolist()) == {
+            1,
+            2,
+            -1,
+        }
+
+
+def test_the_forms_of_items_agree():
+    items = np.random.default_rng(1).normal(size=(6, 3))
+    model = recommender(items, item_ids=["a", "b", "c", "d", "e", "7"])
+    want = model.recommend_new([["a", "b"], ["7"]], 3)
+    assert model.recommend_new(["b", "a", "b"], 3).to_dict() == {0: want.to_dict()[0]}
+    assert model.recommend_new("7", 3).to_dict() == {0: want.to_dict()[1]}
+    assert model.recommend_new({"ann": ("a", "b"), "bob": np.array([7])}, 3).to_dict() == {
+        "ann": want.to_dict()[0],
+        "bob": want.to_dict()[1],
+    }
+    assert model.recommend_new([{"a", "b"}, ("7",)], 3).to_dict() == want.to_dict()
+    assert model.recommend_new(iter("ab"), 3).to_dict() == {0: want.to_dict()[0]}
+    # Another vocabulary, of some of the items in another order.
+    log = Interactions.from_arrays([50, 50, 60], ["b", "a", "7"])
+    assert model.recommend_new(log, 3).to_dict() == {
+        50: want.to_dict()[0],
+        60: want.to_dict()[1],
+    }
+    assert len(model.recommend_new({}, 3)) == 0
+
+
+@pytest.mark.parametrize("similarity", ["inner", "cosine"])
+@pytest.mark.parametrize("scale", [1e-12, 1e12])
+def test_the_scale_of_the_items_does_not_matter(similarity, scale):
+    items = np.random.default_rng(2).normal(size=(30, 4))
+    want = recommender(items, similarity).recommend_new([1, 2, 3], 20)
+    got = recommender(items * scale, similarity).recommend_new([1, 2, 3], 20)
+    np.testing.assert_array_equal(got.items, want.items)
+    np.testing.assert_allclose(got.scores, want.scores, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("similarity", ["inner", "cosine"])
+@pytest.mark.parametrize(
+    "items",
+    [
+        np.ones((5, 3)),
+        np.zeros((5, 3)),
+        np.eye(5)[:, :1],
+        np.eye(5, 8),
+        np.full((5, 3), 1e-30),
+        np.arange(15).reshape(5, 3) * 1e12,
+    ],
+    ids=["equal", "zero", "one column", "wide", "tiny", "huge"],
+)
+@pytest.mark.parametrize("ridge", [None, 0])
+def test_degenerate_items_give_numbers(items, similarity, ridge):
+    model = recommender(items, similarity)
+    got = model.recommend_new([[0], [0, 1, 2, 3, 4]], 5, ridge=ridge)
+    assert np.isfinite(got.scores[0, :4]).all()
+    assert got.items[1].tolist() == [-1] * 5
+    assert np.isfinite(model.fold_in([0, 1], ridge=ridge)).all()
+
+
+def test_what_cannot_be_folded_in_is_named():
+    model = recommender(np.random.default_rng(3).normal(size=(6, 3)))
+    for items in ([], [[1], []], {"ann": []}, np.array([], int)):
+        with raises(ValueError, match="must hold an item of the new user"):
+            model.recommend_new(items)
+    empty = Interactions.from_arrays([0], [1], user_ids=["x", "y"], item_ids=[0, 1])
+    with raises(ValueError, match="of the new user 'y', got none"):
+        model.recommend_new(empty)
+    with raises(ValueError, match="Unknown item id 6"):
+        model.recommend_new([[1], [2, 6]])
+    for ridge in (-1, float("nan"), float("inf")):
+        with raises(ValueError, match="`ridge` must lie in"):
+            model.fold_in([1], ridge=ridge)
+
+
+def test_a_user_of_the_model_is_found_again():
+    """Where a trained user's scores are what the user took, folding in gives that user back."""
+    rng = np.random.default_rng(4)
+    item_table = np.eye(8)[rng.integers(0, 8, 60)]  # eight kinds of items
+    user_table = (rng.random((40, 8)) < 0.4).astype(float)
+    user_table[:, 0] = 1
+    taken = user_table @ item_table.T > 0
+    # Each user has half of what they like; the other half comes first among what is new.
+    given = taken & (rng.random(taken.shape) < 0.5)
+    given[:, 0] = taken[:, 0]
+    given[:, 0] |= ~given.any(axis=1)
+    model = recommender(item_table)
+    baskets = [np.flatnonzero(row).tolist() for row in given]
+    got = model.recommend_new(baskets, 5)
+    found = np.take_along_axis(taken, got.items, 1)
+    assert found.mean() > 0.9
+
+
+def test_the_benchmark_holds_out_what_it_says():
+    log = data.simulate(n_users=250, n_items=200, seed=0, n_exposed=150).interactions
+    held, given, test = fold_in.hold_out(log, draw=3)
+    assert len(np.unique(held)) == 200
+    assert not (given & test).any()
+    np.testing.assert_array_equal(given | test, np.isin(log.users, held))
+    taken, tested = (np.bincount(log.users[x], minlength=250)[held] for x in (given | test, test))
+    np.testing.assert_array_equal(tested, np.round(0.2 * taken))
+
+
+def test_the_benchmark_minimises_what_it_says():
+    """At a minimum the loss is flat, by differences of the formula."""
+    rng = np.random.default_rng(0)
+    items, x = rng.normal(size=(40, 3)), (rng.random((2, 40)) < 0.3).astype(float)
+
+    def loss(w: np.ndarray, row: np.ndarray) -> float:
+        scores = items @ w
+        pairs = np.logaddexp(0, scores[row == 0] - scores[row > 0][:, None])
+        return pairs.mean(axis=1).sum() + 0.05 * w @ w
+
+    for w, row in zip(fold_in.pairwise(items, x, l2=0.1), x, strict=True):
+        slopes = [(loss(w + e, row) - loss(w - e, row)) / 2e-5 for e in 1e-5 * np.eye(3)]
+        np.testing.assert_allclose(slopes, 0, atol=1e-7)
+
+
+def test_the_figures_told_are_those_measured():
+    path = Path(__file__).parents[2] / "benchmarks" / "results" / "fold_in.json"
+    rows = {
+        (row["similarity"], row["method"]): row["ndcg@20"]
+        for row in json.loads(path.read_text())["rows"]
+    }
+    readme = (Path(serving.__file__).parent / "README.md").read_text()
+    for text in (readme, Recommender.fold_in.__doc__ or ""):
+        for similarity in ("inner", "cosine"):
+            for method in ("popularity", "trained", "fold_in"):
+                assert f"{rows[similarity, method]:.3f}" in text, (similarity, method)
+
+
+@pytest.mark.parametrize("users", [[1, "b"], [("web", 1), ("app", 2)], ["a", "b"], [5, 7], [1.5]])
+def test_names_of_new_users_come_back_unchanged(users):
+    log = Interactions.from_arrays(["a", "a", "b"], ["x", "y", "z"])
+    model = Recommender.from_tables((np.eye(2, 3), np.eye(3)), log)
+    lists = model.recommend_new({user: ["x"] for user in users}, k=1)
+    assert list(lists.to_dict()) == users
+    assert [row[0] for row in lists.rows()] == users

@@ -1,0 +1,385 @@
+"""What a recommender answers is what brute force in float64 gives, in the ids of the data."""
+
+import jax.numpy as jnp
+import numpy as np
+import pandas
+import polars
+import pytest
+import scipy.sparse
+from _helpers.refusals import raises
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jaxtyping import TypeCheckError
+
+from crl_jax import serving
+from crl_jax.data import Interactions
+from crl_jax.serving import Recommender, _rank
+
+N_USERS, N_ITEMS, DIM = 11, 21, 3
+REFUSED = (ValueError, TypeCheckError)
+
+
+def log_of(taken: np.ndarray, users=None, items=None) -> Interactions:
+    """Interactions from a matrix of 0 and 1."""
+    return Interactions.from_arrays(
+        *np.nonzero(taken),
+        user_ids=np.arange(taken.shape[0]) if users is None else users,
+        item_ids=np.arange(taken.shape[1]) if items is None else items,
+    )
+
+
+def matrices(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Tables of small integers, whose products are exact and often equal, and what is taken."""
+    rng = np.random.default_rng(seed)
+    users, items = (rng.integers(-2, 3, (n, DIM)).astype(np.float32) for n in (N_USERS, N_ITEMS))
+    return users, items, rng.random((N_USERS, N_ITEMS)) < rng.random()
+
+
+def brute_force(scores: np.ndarray, barred: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and scores by a full sort, equal scores by row; -1 and -inf in the places left."""
+    scores = np.where(barred, -np.inf, scores)
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    values = np.take_along_axis(scores, order, 1)
+    rows = np.where(values > -np.inf, order, -1)
+    tail = ((0, 0), (0, k - rows.shape[1]))
+    return np.pad(rows, tail, constant_values=-1), np.pad(values, tail, constant_values=-np.inf)
+
+
+def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    lengths = np.linalg.norm(a, axis=1)[:, None] * np.linalg.norm(b, axis=1)
+    return np.divide(a @ b.T, lengths, out=np.zeros(lengths.shape), where=lengths > 0)
+
+
+rows_of_items = st.none() | st.lists(st.integers(0, N_ITEMS - 1), max_size=N_ITEMS)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 999),
+    k=st.sampled_from([1, 5, N_ITEMS, N_ITEMS + 4]),
+    users=st.none() | st.lists(st.integers(0, N_USERS - 1), max_size=12),
+    include_known=st.booleans(),
+    candidates=rows_of_items,
+    exclude=rows_of_items,
+)
+def test_lists_are_those_of_a_full_sort(seed, k, users, include_known, candidates, exclude):
+    user_table, item_table, taken = matrices(seed)
+    model = Recommender.from_tables((user_table, item_table), log_of(taken))
+    got = model.recommend(
+        users, k, include_known=include_known, candidates=candidates, exclude=exclude
+    )
+
+    rows = np.arange(N_USERS) if users is None else np.array(users, int)
+    barred = np.zeros((len(rows), N_ITEMS), bool) if include_known else taken[rows]
+    if candidates is not None:
+        barred = barred | ~np.isin(np.arange(N_ITEMS), candidates)
+    if exclude is not None:
+        barred = barred | np.isin(np.arange(N_ITEMS), exclude)
+    want, scores = brute_force(user_table.astype(float)[rows] @ item_table.T, barred, k)
+    np.testing.assert_array_equal(got.users, rows)
+    np.testing.assert_array_equal(got.items, want)
+    np.testing.assert_array_equal(got.scores, scores)
+    assert got.scores.dtype == np.float32
+    np.testing.assert_array_equal(got.present, want >= 0)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-25, 1e25])
+def test_cosines_do_not_depend_on_lengths(scale):
+    rng = np.random.default_rng(0)
+    user_table, item_table = rng.normal(size=(N_USERS, DIM)), rng.normal(size=(N_ITEMS, DIM))
+    user_table[3] = item_table[4] = 0  # no direction: a cosine of 0 with everything
+    taken = rng.random((N_USERS, N_ITEMS)) < 0.3
+    tables = user_table * scale, item_table * scale
+    got = Recommender.from_tables(tables, log_of(taken), similarity="cosine").recommend(k=6)
+    want, scores = brute_force(cosines(user_table, item_table), taken, 6)
+    np.testing.assert_array_equal(got.items, want)
+    np.testing.assert_allclose(got.scores, scores, atol=2e-7)
+
+
+def test_any_number_of_users_in_any_order_shares_three_programs():
+    rng = np.random.default_rng(1)
+    n = 700
+    user_table, item_table = rng.normal(size=(n, 4)), rng.normal(size=(30, 4))
+    taken = rng.random((n, 30)) < 0.2
+    model = Recommender.from_tables((user_table, item_table), log_of(taken))
+    want, _ = brute_force(user_table @ item_table.T, taken, 7)
+    _rank._best.clear_cache()
+    for users in ([5], list(range(9)), rng.permutation(n), range(100), rng.integers(0, n, 650)):
+        got = model.recommend(users, 7)
+        np.testing.assert_array_equal(got.items, want[np.asarray(users)])
+    np.testing.assert_array_equal(model.recommend(None, 3).items, want[:, :3])
+    # Of 8, of 64 and of 256 users.
+    assert _rank._best._cache_size() <= 3
+    for k in (1, 16, 17, 29, 30, 99):  # 16 ranks, or all 30
+        model.recommend([6], k)
+    assert _rank._best._cache_size() <= 4
+
+
+@given(n=st.integers(0, 2000), n_rows=st.sampled_from([10, 2**19, 2**21, 2**26, 2**30]))
+def test_blocks_cover_everyone_once_within_their_memory(n, n_rows):
+    blocks = list(_rank._blocks(n, n_rows))
+    assert [i for start, stop, *_ in blocks for i in range(start, stop)] == list(range(n))
+    for start, stop, size, together in blocks:
+        assert stop - start <= size if together == 1 else stop - start == together * size
+        assert together in (1, _rank._BLOCKS_PER_CALL)
+        assert size == 8 or size * n_rows <= 2**26
+
+
+@pytest.mark.parametrize("n", [600, 1024, 1100])
+def test_blocks_that_go_together_give_what_each_gives(n, monkeypatch):
+    rng = np.random.default_rng(n)
+    user_table, item_table = rng.normal(size=(n, 4)), rng.normal(size=(30, 4))
+    # Histories of very different lengths, one of them of nothing and one of everything.
+    taken = rng.random((n, 30)) < rng.random((n, 1)) ** 3
+    taken[0], taken[n // 2] = False, True
+    model = Recommender.from_tables((user_table, item_table), log_of(taken))
+    monkeypatch.setattr(_rank, "_BLOCKS_PER_CALL", 2)
+    got = model.recommend(None, 7)
+    want, _ = brute_force(user_table @ item_table.T, taken, 7)
+    np.testing.assert_array_equal(got.items, want)
+
+
+def test_a_wide_table_of_half_precision_is_scored_in_float32():
+    rng = np.random.default_rng(2)
+    users, items = (jnp.asarray(rng.normal(size=(n, 8)), jnp.bfloat16) for n in (4, 50))
+    taken = np.zeros((4, 50), bool)
+    got = Recommender.from_tables((users, items), log_of(taken)).recommend(k=50)
+    scores = np.asarray(users, np.float64) @ np.asarray(items, np.float64).T
+    np.testing.assert_allclose(got.scores, -np.sort(-scores, axis=1), rtol=1e-5, atol=1e-6)
+
+
+INTEGERS = np.array([30, 10, 20])
+TEXT = np.array(["ann", "010", "bob"])
+
+
+@pytest.mark.parametrize(
+    ("ids", "asked", "places"),
+    [
+        (INTEGERS, 10, [1]),
+        (INTEGERS, "20", [2]),
+        (INTEGERS, np.int32(30), [0]),
+        (INTEGERS, [20, 30, 20], [2, 0, 2]),
+        (INTEGERS, ["20", "30"], [2, 0]),
+        (INTEGERS, np.array([10.0, 30.0]), [1, 0]),  # as a table reader gives them beside a gap
+        (INTEGERS, (10,), [1]),
+        (INTEGERS, [], []),
+        (TEXT, "ann", [0]),
+        (TEXT, np.str_("bob"), [2]),
+        (TEXT, b"bob", [2]),
+        (TEXT, ["bob", "010"], [2, 1]),
+        (TEXT, np.array(["bob", "ann"], object), [2, 0]),
+        (np.array(["x", "7"]), 7, [1]),
+    ],
+)
+def test_users_are_asked_for_by_their_ids(ids, asked, places):
+    eye = np.eye(len(ids), dtype=np.float32)
+    log = log_of(np.zeros((len(ids), len(ids)), bool), ids, ids)
+    got = Recommender.from_tables((eye, eye), log).recommend(asked, 1)
+    # Each user's best item is the one of the same row, which has the same id.
+    np.testing.assert_array_equal(got.users, ids[places])
+    np.testing.assert_array_equal(got.items[:, 0], ids[places])
+
+
+@pytest.mark.parametrize(
+    ("ids", "asked"),
+    [
+        (INTEGERS, 11),
+        (INTEGERS, "010"),
+        (INTEGERS, "ann"),
+        (INTEGERS, -10),
+        (INTEGERS, 10.5),
+        (INTEGERS, float("nan")),
+        (INTEGERS, True),
+        (INTEGERS, 2**70),
+        (INTEGERS, [10, None]),
+        (TEXT, "Ann"),
+        (TEXT, 10),
+        (TEXT, "ann\0"),
+        (TEXT, ["ann", ""]),
+        (TEXT, "anna"),
+    ],
+)
+def test_an_unknown_id_is_named(ids, asked):
+    eye = np.eye(3, dtype=np.float32)
+    model = Recommender.from_tables((eye, eye), log_of(np.zeros((3, 3), bool), ids, ids))
+    for ask in (
+        model.recommend,
+        model.similar_users,
+        model.similar_items,
+        lambda x: model.recommend("010" if ids is TEXT else 10, candidates=x),
+        lambda x: model.recommend("010" if ids is TEXT else 10, exclude=x),
+    ):
+        with raises(ValueError, match=r"Unknown (user|item) id .*none of the 3, "):
+            ask(asked)
+
+
+def test_several_unknown_ids_are_counted():
+    eye = np.eye(3, dtype=np.float32)
+    model = Recommender.from_tables((eye, eye), log_of(np.zeros((3, 3), bool), INTEGERS))
+    with raises(ValueError, match=r"Unknown user id 5 and 2 more: none of the 3, 30, 10, "):
+        model.recommend([10, 5, 6, 7])
+    with raises(ValueError, match="Expected one user id or a list of them"):
+        model.recommend([[10], [20]])
+    with raises(ValueError, match="Expected one user id or a list of them"):
+        model.recommend(object())
+
+
+@pytest.mark.parametrize("items", [[1, [2]], [[1], 2]])
+def test_ids_and_lists_of_ids_of_new_users_are_not_mixed(items):
+    eye = np.eye(3, dtype=np.float32)
+    model = Recommender.from_tables((eye, eye), log_of(np.zeros((3, 3), bool)))
+    with raises(
+        ValueError, match=r"`items` must be ids or lists of ids.* got both, such as [12]\."
+    ):
+        model.recommend_new(items)
+
+
+@pytest.mark.parametrize("k", [0, -1])
+def test_k_is_positive(k):
+    eye = np.eye(3, dtype=np.float32)
+    model = Recommender.from_tables((eye, eye), log_of(np.zeros((3, 3), bool)))
+    for ask in (model.recommend, model.recommend_new, model.similar_items, model.similar_users):
+        with raises(ValueError, match="`k` must be at least 1"):
+            ask([1], k)
+
+
+@pytest.mark.parametrize("huge", [1.0, 1e30, 1e-30])
+def test_neighbours_are_those_of_the_greatest_cosines(huge):
+    rng = np.random.default_rng(3)
+    user_table, item_table = rng.normal(size=(N_USERS, DIM)), rng.normal(size=(N_ITEMS, DIM))
+    tables = user_table / huge, item_table * huge
+    model = Recommender.from_tables(tables, log_of(np.ones((N_USERS, N_ITEMS), bool)))
+    for ask, table in ((model.similar_users, user_table), (model.similar_items, item_table)):
+        for asked in ([4], [7, 0, 7]):
+            got = ask(asked, 5)
+            itself = np.arange(len(table)) == np.array(asked)[:, None]
+            want, scores = brute_force(cosines(table[asked], table), itself, 5)
+            np.testing.assert_array_equal(got.ids, asked)
+            np.testing.assert_array_equal(got.neighbours, want)
+            np.testing.assert_allclose(got.scores, scores, atol=2e-7)
+    assert (model.similar_users(3, N_USERS).neighbours[0, -1]) == -1  # nobody is their own
+
+
+@pytest.mark.parametrize(
+    ("tables", "similarity", "message"),
+    [
+        ((np.zeros((3, 2)), np.zeros((4, 2))), "inner", "`items` must have a row for each of .* 3"),
+        ((np.zeros(3), np.zeros((3, 2))), "inner", "`users` must have a row"),
+        ((np.zeros((3, 0)), np.zeros((3, 0))), "inner", "`users` must have a row"),
+        ((np.zeros((3, 2)), np.zeros((3, 5))), "inner", "equal widths, got 2 and 5"),
+        ((np.array([[0, np.nan]] * 3), np.zeros((3, 2))), "inner", "in 3 of 3 rows: .*diverged"),
+        ((np.zeros((3, 1)), np.array([[0], [np.inf], [0]])), "cosine", "`items` .* 1 of 3 rows"),
+        ((np.full((3, 1), 1e39), np.zeros((3, 1))), "cosine", "`users` must be finite"),
+        ((np.full((3, 1), 1e30), np.full((3, 1), 1e9)), "inner", "inner products within float32"),
+        ((np.zeros((3, 1)), np.zeros((3, 1))), "dot", "`similarity` must be inner or cosine"),
+        ((np.full((3, 1), "x"), np.zeros((3, 1))), "inner", "`users` must be numbers"),
+        ({"users": np.zeros((3, 1))}, "inner", "`tables` must have users and items, got dict"),
+        (np.zeros((2, 3, 1)), "inner", "`tables` must have users and items, got ndarray"),
+    ],
+)
+def test_what_cannot_serve_is_refused(tables, similarity, message):
+    with raises(REFUSED) as refused:
+        Recommender.from_tables(tables, log_of(np.zeros((3, 3), bool)), similarity=similarity)
+    if type(refused.value) is ValueError:
+        assert refused.match(message)
+
+
+def test_what_is_known_comes_in_any_form():
+    taken = np.array([[1, 0, 1], [0, 1, 0]])
+    tables = np.eye(2, 3), np.eye(3)
+    want = Recommender.from_tables(tables, log_of(taken)).recommend(k=3).to_dict()
+    pairs = np.argwhere(taken)
+    columns = {"user": pairs[:, 0], "item": pairs[:, 1]}
+    frames = polars.DataFrame(columns), pandas.DataFrame(columns)
+    for known in (scipy.sparse.csr_array(taken), pairs, *frames):
+        assert Recommender.from_tables(tables, known).recommend(k=3).to_dict() == want
+    with raises(ValueError, match="must be Interactions, a SciPy sparse"):
+        Recommender.from_tables(tables, 3.0)
+
+
+def test_tables_come_as_a_pair_a_mapping_or_with_attributes():
+    class Tables:
+        users, items = np.eye(3), 2 * np.eye(3)
+
+    log = log_of(np.zeros((3, 3), bool))
+    made = (Tables(), {"users": Tables.users, "items": Tables.items}, [Tables.users, Tables.items])
+    for tables in made:
+        model = Recommender.from_tables(tables, log)
+        np.testing.assert_array_equal(model.recommend(1, 1).scores, [[2.0]])
+    assert repr(model) == "Recommender(3 users, 3 items, width 3, inner)"
+
+
+@pytest.mark.parametrize("ids", [INTEGERS, TEXT])
+def test_results_in_other_forms(ids):
+    """The first user has all but one item, the second all, the third none."""
+    taken = np.array([[1, 1, 0], [1, 1, 1], [0, 0, 0]], bool)
+    table = np.array([[1.0], [2.0], [3.0]])
+    got = Recommender.from_tables((table, table), log_of(taken, ids, ids)).recommend(k=2)
+    a, b, c = ids.tolist()
+    assert got.to_dict() == {a: [(c, 3.0)], b: [], c: [(c, 9.0), (b, 6.0)]}
+    rows = [(a, 1, c, 3.0), (c, 1, c, 9.0), (c, 2, b, 6.0)]
+    assert list(got.rows()) == rows
+    assert len(got) == 3
+    missing = -1 if ids is INTEGERS else ""
+    assert got.items[1].tolist() == [missing, missing]
+    assert got.to_polars().rows() == rows
+    assert got.to_polars().columns == ["user", "rank", "item", "score"]
+    assert list(got.to_pandas().itertuples(index=False, name=None)) == rows
+    alike = Recommender.from_tables((table, table), log_of(taken, ids, ids)).similar_items(
+        ids[:1], 1
+    )
+    assert alike.to_polars().columns == ["id", "rank", "neighbour", "score"]
+    assert alike.to_dict() == {a: [(b, 1.0)]}
+
+
+@pytest.mark.parametrize("similarity", ["inner", "cosine"])
+def test_scores_of_pairs_equal_those_of_lists(similarity):
+    user_table, item_table, taken = matrices(1)
+    model = Recommender.from_tables((user_table, item_table), log_of(taken), similarity=similarity)
+    for user, items, scores in [
+        (x, lists.items[0], lists.scores[0])
+        for x in range(N_USERS)
+        for lists in [model.recommend(x, N_ITEMS, include_known=True)]
+    ]:
+        np.testing.assert_allclose(model.score(user, items), scores, atol=1e-6)
+    pairs = model.score([3, 1, 3], [0, 2, 0])
+    assert pairs.dtype == np.float32
+    assert pairs[0] == pairs[2]
+    np.testing.assert_array_equal(model.score([3, 1], 5), model.score([3, 1], [5, 5]))
+    with raises(ValueError, match="one id per user, got 2 users and 3 items"):
+        model.score([0, 1], [0, 1, 2])
+    with raises(ValueError, match="Unknown item id 99"):
+        model.score(0, 99)
+
+
+def test_cold_users_are_marked():
+    taken = np.array([[1, 0], [0, 0], [0, 1]], bool)
+    model = Recommender.from_tables((np.ones((3, 1)), np.ones((2, 1))), log_of(taken))
+    assert model.recommend([1, 2, 0], 1).is_cold.tolist() == [True, False, False]
+    assert model.recommend(k=1, include_known=True).is_cold.tolist() == [False, True, False]
+    assert model.recommend_new([[0], [1]], 1).is_cold.tolist() == [False, False]
+
+
+@pytest.mark.parametrize("only", [None, [0, 3, 4, 7]])
+def test_a_forked_process_recommends_the_same(only, monkeypatch):
+    """Without XLA, whose threads do not survive a fork."""
+    rng = np.random.default_rng(0)
+    taken = rng.random((6, 9)) < 0.4
+    tables = rng.integers(-3, 4, (6, 4)), rng.integers(-3, 4, (9, 4))  # sums without rounding
+    model = Recommender.from_tables(tables, log_of(taken))
+    want = model.recommend(k=7, candidates=only)
+    monkeypatch.setattr(_rank.os, "getpid", lambda: -1)
+    monkeypatch.setattr(_rank, "_best", None)
+    got = model.recommend(k=7, candidates=only)
+    np.testing.assert_array_equal(got.items, want.items)
+    np.testing.assert_array_equal(got.scores, want.scores)
+
+
+def test_everything_public_is_documented():
+    for name, thing in vars(serving).items():
+        if isinstance(thing, type):
+            assert thing.__doc__
+            for member, function in vars(thing).items():
+                if not member.startswith("_") and callable(function):
+                    assert function.__doc__, f"{name}.{member}"

@@ -1,0 +1,218 @@
+"""Ranks and the eCDF against counting by hand, whichever way they are computed."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _helpers.programs import quick_jit
+from _helpers.refusals import raises
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from crl_jax import stats
+from crl_jax.stats import _ranks
+
+# One row length per way to count: fused, in blocks that do and do not fit, sorted. A network
+# fills a row up to a power of 2.
+LENGTHS = {"pairs": [1, 32, 33, 64], "sort": [1, 33], "network": [1, 32, 33]}
+each_length = pytest.mark.parametrize(
+    ("way", "n"), [(way, n) for way in LENGTHS for n in LENGTHS[way]], indirect=["way"]
+)
+each_long = pytest.mark.parametrize(
+    ("way", "n"), [("pairs", 32), ("pairs", 33), ("sort", 33), ("network", 33)], indirect=["way"]
+)
+each_way = pytest.mark.parametrize("way", LENGTHS, indirect=True)
+
+
+@pytest.fixture
+def way(request, monkeypatch):
+    if request.param != "pairs":
+        monkeypatch.setattr(_ranks, "_LARGEST_ALL_PAIRS", 0)
+        monkeypatch.setattr(_ranks, "_LARGEST_ALL_PAIRS_OF_FEW", 0)
+        monkeypatch.setattr(_ranks, "_FEW_ROWS", 0 if request.param == "network" else 10**9)
+        _forget()  # what was compiled with other limits
+    yield
+    if request.param != "pairs":
+        _forget()
+
+
+def _forget():
+    for compiled in (_ranks._ranks_by_pairs, _ranks._ranks_by_sorting):
+        compiled.clear_cache()
+
+
+def count_by_hand(scores, where):
+    rows = zip(scores.reshape(-1, scores.shape[-1]), where.reshape(-1, scores.shape[-1]))
+    found = [[(row[keep] <= s).sum() if k else 0 for s, k in zip(row, keep)] for row, keep in rows]
+    return np.reshape(found, scores.shape)
+
+
+def some_scores(n, seed=0):
+    """Many ties, and all the numbers that sorts and comparisons treat apart."""
+    rng = np.random.default_rng(seed)
+    values = [0.0, -0.0, 1.0, -1.0, 0.5, 3e38, -3e38, np.inf, -np.inf, np.nan]
+    return rng.choice(values, (3, 4, n)).astype(np.float32), rng.random((3, 4, n)) < 0.7
+
+
+@each_length
+def test_ranks_and_ecdf_count_exactly(way, n):
+    scores, where = some_scores(n)
+    for keep in (jnp.asarray(where), None):
+        mask = np.ones_like(where) if keep is None else where
+        want = count_by_hand(scores, mask)
+        got = stats.ranks(jnp.asarray(scores), where=keep)
+        assert got.dtype == jnp.int32
+        np.testing.assert_array_equal(got, want)
+        u = stats.ecdf(jnp.asarray(scores), where=keep)
+        count = np.maximum(mask.sum(-1, keepdims=True), 1)
+        share = np.where(mask & np.isnan(scores), np.nan, want / count)
+        np.testing.assert_allclose(u, share, rtol=2e-7)
+        np.testing.assert_array_equal(u == 1, want == count)
+
+
+# The last counted in pairs and the first sorted, of many rows and of few.
+@pytest.mark.parametrize(("n", "rows"), [(2048, 8), (2049, 8), (8192, 7), (8193, 7)])
+def test_long_rows(n, rows):
+    scores = np.random.default_rng(0).normal(size=(rows, n)).round(2).astype(np.float32)
+    want = np.stack([np.searchsorted(np.sort(row), row, side="right") for row in scores])
+    np.testing.assert_array_equal(stats.ranks(jnp.asarray(scores)), want)
+
+
+@each_way
+def test_no_pair_matrix_is_stored(way):
+    """The working memory grows with the scores, not with their pairs."""
+    scores = jnp.zeros((16, 2048))
+    memory = jax.jit(stats.ranks).lower(scores).compile().memory_analysis()
+    if memory is None:
+        pytest.skip("the backend tells nothing about memory")
+    assert memory.temp_size_in_bytes < 10 * scores.nbytes
+
+
+@each_long
+def test_masked_entries_are_never_read(way, n):
+    scores, where = some_scores(n)
+    for junk in (np.nan, np.inf, -np.inf, 0.0):
+        got = stats.ecdf(jnp.asarray(np.where(where, scores, junk)), where=jnp.asarray(where))
+        np.testing.assert_array_equal(
+            got, stats.ecdf(jnp.asarray(scores), where=jnp.asarray(where))
+        )
+
+
+def test_a_row_that_keeps_nothing_is_zero():
+    scores, nothing = jnp.ones((2, 3)), jnp.zeros((2, 3), bool)
+    np.testing.assert_array_equal(stats.ecdf(scores, where=nothing), jnp.zeros((2, 3)))
+
+
+@each_way
+@given(
+    # XLA may take subnormal numbers for 0, and so see ties where NumPy sees none.
+    hnp.arrays(np.float32, (2, 7), elements=st.floats(-1e4, 1e4, width=32, allow_subnormal=False)),
+    st.permutations(range(7)),
+)
+@settings(
+    max_examples=30,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],  # one way for all examples
+)
+def test_only_the_order_matters(way, scores, order):
+    order = np.array(order)
+    u = stats.ecdf(jnp.asarray(scores))
+    np.testing.assert_array_equal(stats.ecdf(jnp.asarray(scores[:, order])), u[:, order])
+    # Doubling is increasing and exact: it makes and breaks no tie.
+    np.testing.assert_array_equal(stats.ecdf(jnp.asarray(2 * scores)), u)
+
+
+@each_long
+def test_jit_and_vmap_agree_and_the_gradient_is_zero(way, n):
+    scores, where = some_scores(n)
+    scores = jnp.asarray(np.where(np.isnan(scores), 0, scores))
+    where = jnp.asarray(where)
+    want = stats.ecdf(scores, where=where)
+    row_wise = jax.vmap(jax.vmap(lambda s, w: stats.ecdf(s, where=w)))
+
+    @quick_jit
+    @partial(jax.value_and_grad, has_aux=True)
+    def both(scores):
+        got = stats.ecdf(scores, where=where)
+        return got.sum(), (got, row_wise(scores, jnp.asarray(where)))
+
+    (_, got), slope = both(scores)
+    for u in got:  # compilers may multiply by the reciprocal of a count
+        np.testing.assert_allclose(u, want, rtol=3e-7)
+    np.testing.assert_array_equal(slope, 0)
+
+
+@pytest.mark.parametrize("n", [32, 33])
+def test_types(n):
+    scores = jnp.linspace(-1, 1, n)
+    for half in (jnp.bfloat16, jnp.float16):
+        assert stats.ecdf(scores.astype(half)).dtype == jnp.float32
+    with jax.enable_x64(True):
+        assert stats.ecdf(jnp.linspace(-1, 1, n, dtype=jnp.float64)).dtype == jnp.float64
+
+
+@given(
+    hnp.arrays(np.float32, (2, 9), elements=st.floats(-1e4, 1e4, width=32, allow_subnormal=False)),
+    hnp.arrays(bool, (2, 9)),
+    st.sampled_from([1, 2, 8, 64]),
+)
+@settings(max_examples=30, deadline=None)
+def test_the_histogram_is_as_close_as_it_says(scores, where, bins):
+    got = np.asarray(stats.binned_ecdf(jnp.asarray(scores), bins=bins, where=jnp.asarray(where)))
+    for row, keep, estimate in zip(scores.astype(np.float64), where, got, strict=True):
+        assert (estimate[~keep] == 0).all()
+        kept, estimate = row[keep], estimate[keep]
+        if not kept.size:
+            continue
+        width = (kept.max() - kept.min()) / bins * (1 + 1e-5)
+        for score, u in zip(kept, estimate, strict=True):
+            exact = (kept <= score).mean()
+            near = (np.abs(kept - score) <= width).sum() - 1  # at least the others in its bin
+            assert abs(u - exact) <= near / kept.size + 1e-6
+        assert (estimate[kept == kept.max()] == 1).all()
+        order = np.argsort(kept)
+        assert (np.diff(estimate[order]) >= 0).all()
+
+
+def test_many_bins_tell_the_ranks_of_a_long_row():
+    scores = np.random.default_rng(1).normal(size=(2, 3000)).astype(np.float32)
+    exact = count_by_hand(scores, np.ones_like(scores, bool)) / 3000
+    few, many = (stats.binned_ecdf(jnp.asarray(scores), bins=b) for b in (64, 4096))
+    assert np.abs(few - exact).max() < 0.02
+    assert np.abs(many - exact).max() < 0.002
+
+
+def test_a_histogram_is_as_often_too_high_as_too_low():
+    scores = np.random.default_rng(3).normal(size=(64, 500)).astype(np.float32)
+    exact = (np.argsort(np.argsort(scores)) + 1) / 500
+    stray = np.asarray(stats.binned_ecdf(jnp.asarray(scores), bins=64)) - exact
+    assert abs(np.mean(stray)) < 0.1 / 500  # of a rank
+
+
+def test_a_score_alone_in_its_bin_has_its_exact_rank():
+    scores = np.random.default_rng(2).permuted(np.tile(np.arange(62) ** 1.5, (3, 1)), axis=1)
+    exact = count_by_hand(scores, np.ones_like(scores, bool)) / 62
+    got = stats.binned_ecdf(jnp.asarray(scores, jnp.float32), bins=500)  # widths below 1
+    np.testing.assert_allclose(got, exact, rtol=1e-6)
+
+
+def test_a_histogram_of_extremes():
+    top = np.finfo(np.float32).max
+    scores = jnp.array([[np.inf, -np.inf, 0.0, top, -top, np.nan], [2.0] * 6])
+    for bins in (1, 4):
+        got = np.asarray(stats.binned_ecdf(scores, bins=bins))
+        # A NaN counts, and is nowhere.
+        np.testing.assert_allclose(got[0, [0, 1, 2, 5]], [5 / 6, 1 / 6, 3 / 6, np.nan])
+        assert (got[1] == 1).all()
+    np.testing.assert_array_equal(jax.grad(lambda s: stats.binned_ecdf(s, bins=4).sum())(scores), 0)
+    with raises(ValueError, match="`bins` must be positive, got 0"):
+        stats.binned_ecdf(scores, bins=0)
+
+
+def test_shape_error_names_the_argument():
+    for function in (stats.ecdf, stats.ranks):
+        with raises(Exception, match="where"):
+            function(jnp.ones((2, 3)), where=jnp.ones(3, bool))

@@ -1,0 +1,178 @@
+"""Laws of scores: the closed form, and the smoothed one against SciPy's estimate."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+from _helpers.programs import quick_jit
+from _helpers.refusals import refused
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from crl_jax import stats
+
+SAMPLES = {
+    "normal": lambda rng, n: rng.normal(1.0, 2.0, n),
+    "two humps": lambda rng, n: np.r_[rng.normal(-4, 0.5, n // 3), rng.normal(size=n - n // 3)],
+    "skewed": lambda rng, n: rng.gamma(2.0, 3.0, n),
+    "ties": lambda rng, n: rng.integers(0, 9, n).astype(float),
+}  # fmt: skip
+
+
+def silverman(sample):
+    """Bandwidth of equation 3.31, from NumPy's moments."""
+    low, high = np.quantile(sample, [0.25, 0.75])
+    return 0.9 * min(sample.std(), (high - low) / 1.34) * len(sample) ** -0.2
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("bandwidth", [0.5, 1.0, 2.0])
+def test_smoothed_law_is_the_kernel_estimate(name, bandwidth):
+    sample = SAMPLES[name](np.random.default_rng(0), 3000)
+    h = bandwidth * silverman(sample)
+    exact = scipy.stats.gaussian_kde(sample, bw_method=h / sample.std(ddof=1))
+    x = np.linspace(sample.min() - 2 * h, sample.max() + 2 * h, 301)
+    distribution = stats.SmoothedEmpirical(bandwidth).fit(jnp.asarray(sample, jnp.float32))
+    density = exact(x)
+    np.testing.assert_allclose(distribution.pdf(jnp.asarray(x)), density, atol=0.01 * density.max())
+    cdf = [exact.integrate_box_1d(-np.inf, point) for point in x]
+    np.testing.assert_allclose(distribution.cdf(jnp.asarray(x)), cdf, atol=2e-3)
+
+
+@quick_jit
+def fitted(sample, bandwidth):
+    return stats.SmoothedEmpirical(bandwidth).fit(sample)
+
+
+@quick_jit
+def law_at(distribution, x):
+    return distribution.pdf(x), distribution.cdf(x)
+
+
+some_values = st.floats(-(2.0**100), 2.0**100, width=32)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.sampled_from([1, 2, 5, 40]).flatmap(lambda n: st.lists(some_values, min_size=n, max_size=n)),
+    st.floats(0.1, 10.0),
+)
+def test_smoothed_law_is_a_law_whatever_the_sample(values, bandwidth):
+    sample = np.asarray(values, np.float32)
+    low, high = float(sample.min()), float(sample.max())
+    reach = max(high - low, 1e-30)
+    x = np.asarray(np.linspace(low - reach, high + reach, 101), np.float32)
+    distribution = fitted(sample, bandwidth)
+    pdf, cdf = (np.asarray(values) for values in law_at(distribution, x))
+    assert np.isfinite(pdf).all()
+    assert (pdf >= 0).all()
+    assert np.isfinite(cdf).all()
+    assert (np.diff(cdf) >= 0).all()
+    assert cdf[0] >= 0
+    assert cdf[-1] <= 1
+    mass = np.sum(np.asarray(distribution.density, np.float64)) * float(distribution.width)
+    assert np.isclose(mass, 1, atol=1e-4)
+
+
+def test_smoothed_law_stays_near_the_ecdf():
+    sample = np.random.default_rng(1).standard_t(3, 20_000)
+    distribution = stats.SmoothedEmpirical().fit(jnp.asarray(sample, jnp.float32))
+    own = np.arange(1, 20_001) / 20_000
+    assert np.abs(np.asarray(distribution.cdf(jnp.asarray(np.sort(sample)))) - own).max() < 0.02
+
+
+def test_smoothed_law_gets_near_the_law_of_the_sample():
+    sample = stats.sample_variance_gamma(jax.random.key(0), dim=27, scale=0.6, shape=(2**16,))
+    distribution, known = stats.SmoothedEmpirical().fit(sample), stats.VarianceGamma(27, 0.6)
+    x = jnp.linspace(-8.0, 8.0, 101)
+    np.testing.assert_allclose(distribution.pdf(x), known.pdf(x), atol=0.005)
+    np.testing.assert_allclose(distribution.cdf(x), known.cdf(x), atol=0.01)
+
+
+def test_a_known_law_does_not_look_at_the_sample():
+    distribution = stats.VarianceGamma(27, 0.6)
+    assert distribution.fit(jnp.ones(3)) is distribution
+    x = jnp.linspace(-3.0, 3.0, 7)
+    np.testing.assert_array_equal(
+        distribution.pdf(x), stats.variance_gamma_pdf(x, dim=27, scale=0.6)
+    )
+    np.testing.assert_array_equal(
+        distribution.cdf(x), stats.variance_gamma_cdf(x, dim=27, scale=0.6)
+    )
+
+
+def test_numbers_of_a_law_may_change_without_compiling_anew():
+    traced = []
+
+    @jax.jit
+    def at(distribution, sample):
+        traced.append(1)
+        return distribution.fit(sample).cdf(sample)
+
+    sample = jnp.linspace(-1.0, 1.0, 9)
+    for scale in (0.1, 0.2):
+        at(stats.VarianceGamma(4, scale), sample)
+    for bandwidth in (0.5, 1.0):
+        at(stats.SmoothedEmpirical(bandwidth), sample)
+    assert len(traced) == 2
+
+
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.5, 0.9, 1.0])
+def test_one_of_two_scores_has_the_law_that_both_were_drawn_from(share):
+    rng = np.random.default_rng(0)
+    pair = np.sort(rng.normal(size=(200_000, 2)), axis=1)
+    seen = np.where(rng.random(len(pair)) < share, pair[:, 1], pair[:, 0])
+    distribution = stats.OrderStatisticMixture(
+        stats.SmoothedEmpirical(0.5).fit(jnp.asarray(seen, jnp.float32)), share
+    )
+    x = np.linspace(-2, 2, 41)
+    np.testing.assert_allclose(distribution.cdf(jnp.asarray(x)), scipy.stats.norm.cdf(x), atol=0.01)
+    np.testing.assert_allclose(distribution.pdf(jnp.asarray(x)), scipy.stats.norm.pdf(x), atol=0.03)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.5, 1.0])
+def test_one_of_two_is_finite_everywhere_with_finite_slopes(share):
+    distribution = stats.OrderStatisticMixture(stats.VarianceGamma(27, 0.6), share)
+    x = jnp.array([-3e38, -200.0, -1.0, 0.0, 1.0, 200.0, 3e38])
+    for of in (distribution.pdf, distribution.cdf):
+        slope, value = jax.grad(lambda x, of=of: (jnp.sum(of(x)), of(x)), has_aux=True)(x)
+        assert np.isfinite(value).all()
+        assert np.isfinite(slope).all()
+    assert (np.diff(distribution.cdf(x)) >= 0).all()
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_a_nan_is_seen_in_every_law(share):
+    known = stats.VarianceGamma(27, 0.6)
+    for distribution in (
+        known,
+        stats.SmoothedEmpirical().fit(jnp.arange(9.0)),
+        stats.OrderStatisticMixture(known, share),
+    ):
+        for of in (distribution.pdf, distribution.cdf):
+            np.testing.assert_array_equal(np.isnan(of(jnp.array([0.5, jnp.nan]))), [False, True])
+
+
+@pytest.mark.parametrize("sample_type", [jnp.bfloat16, jnp.float16])
+def test_half_precision_counts_as_float32(sample_type):
+    sample = jnp.linspace(-1, 1, 64).astype(sample_type)
+    distribution = stats.SmoothedEmpirical().fit(sample)
+    assert distribution.density.dtype == jnp.float32
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: stats.VarianceGamma(3, 0.0), "scale"),
+        (lambda: stats.VarianceGamma(0, 1.0).pdf(jnp.zeros(2)), "dim"),
+        (lambda: stats.SmoothedEmpirical(-1.0), "bandwidth"),
+        (lambda: stats.SmoothedEmpirical().pdf(jnp.zeros(2)), "distribution"),
+        (lambda: stats.SmoothedEmpirical().fit(jnp.zeros((2, 2))), "sample"),
+        (lambda: stats.SmoothedEmpirical().fit(jnp.zeros(0)), "sample"),
+        (lambda: stats.OrderStatisticMixture(stats.VarianceGamma(3), 1.2), "share"),
+    ],
+)
+def test_bad_arguments_are_named(make, name):
+    with refused(name):
+        make()

@@ -1,0 +1,56 @@
+"""The distance of scores from a law, against its definition and against what it must be."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _helpers.refusals import refused
+
+from crl_jax.stats import VarianceGamma, dkw_error, lack_of_fit
+
+LAW = VarianceGamma(dim=5, scale=0.4)
+
+
+def by_definition(scores, distribution):
+    """Over a fine grid of scores, both sides of every leap."""
+    scores = np.sort(np.asarray(scores, np.float64))
+    worst = 0.0
+    for s in scores:
+        below = float(distribution.cdf(jnp.float32(s)))
+        for share in (np.mean(scores < s), np.mean(scores <= s)):
+            worst = max(worst, below**2 - share, share - 2 * below + below**2)
+    return worst
+
+
+@pytest.mark.parametrize("shift", [-2.0, 0.0, 0.7, 30.0])
+@pytest.mark.parametrize("n", [1, 7, 60])
+def test_it_is_the_distance_from_the_band(n, shift):
+    scores = shift + jax.random.normal(jax.random.key(n), (n,))
+    np.testing.assert_allclose(
+        lack_of_fit(scores, distribution=LAW), by_definition(scores, LAW), atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_mixtures_of_the_larger_and_the_smaller_of_two_fit(share):
+    n = 2000
+    keys = jax.random.split(jax.random.key(1), 3)
+    draws = 0.4 * jnp.sum(
+        jax.random.normal(keys[0], (2, n, 5)) * jax.random.normal(keys[1], (2, n, 5)), axis=-1
+    )
+    larger = jax.random.bernoulli(keys[2], share, (n,))
+    scores = jnp.where(larger, draws.max(axis=0), draws.min(axis=0))
+    assert lack_of_fit(scores, distribution=LAW) < dkw_error(n, confidence=0.999)
+
+
+def test_laws_of_another_width_do_not_fit():
+    scores = jax.random.normal(jax.random.key(2), (500,))
+    assert lack_of_fit(10 + scores, distribution=LAW) > 0.9
+    np.testing.assert_allclose(lack_of_fit(1e-4 * scores, distribution=LAW), 0.25, atol=0.01)
+
+
+def test_a_nan_is_not_hidden_and_a_table_is_refused():
+    assert np.isnan(lack_of_fit(jnp.array([0.0, jnp.nan]), distribution=LAW))
+    for bad in (jnp.zeros((2, 2)), jnp.zeros(0)):
+        with refused("scores", " must be a non-empty vector"):
+            lack_of_fit(bad, distribution=LAW)

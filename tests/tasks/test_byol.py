@@ -1,0 +1,130 @@
+"""BYOL: a step against the formulas in float64, its average, and what it learns."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _helpers.refusals import raises
+from _helpers.views import (
+    DESCENT,
+    LABELS,
+    LINEAR,
+    NORMED,
+    POINTS,
+    SQUARE,
+    ctx,
+    first_run,
+    fit,
+    jitter,
+    unit,
+)
+from flax import nnx
+
+from crl_jax import train
+from crl_jax.models import Network
+from crl_jax.tasks import BYOL
+from crl_jax.train import Optimizer, TrainConfig
+
+pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
+
+
+def predictor(rngs):
+    return nnx.Sequential(
+        nnx.Linear(8, 16, use_bias=False, rngs=rngs), nnx.BatchNorm(16, rngs=rngs), nnx.relu,
+        nnx.Linear(16, 8, rngs=rngs),
+    )  # fmt: skip
+
+
+LEARNER = BYOL(NORMED, jitter, Network(predictor), momentum=0.9)
+
+
+def mean_and_gradients(w, q, target, v1, v2):
+    """Loss (Eq. 2, both directions) of linear maps, and its gradients by hand."""
+    loss, dw, dq = 0.0, np.zeros_like(w), np.zeros_like(q)
+    for here, there in ((v1, v2), (v2, v1)):
+        hidden = here @ w
+        told, seen = hidden @ q, unit(there @ target)
+        length = np.linalg.norm(told, axis=1, keepdims=True)
+        cos = np.sum(told / length * seen, axis=1, keepdims=True)
+        loss += np.mean(2 - 2 * cos)
+        slope = -2 * (seen - cos * told / length) / length / len(here)
+        dq += hidden.T @ slope
+        dw += here.T @ (slope @ q.T)
+    return loss, dw, dq
+
+
+def test_a_step_is_that_of_the_formulas():
+    """Two steps of gradient descent: the second has a target that differs from the network."""
+    task = BYOL(LINEAR, jitter, SQUARE, momentum=0.75)
+    optimizer = Optimizer(0.5, rule=train.sgd_l2)
+    state = train.initial_state(task, optimizer, 0)
+    w, q = (
+        np.asarray(state.params[name]["linear"]["kernel"], np.float64)
+        for name in ("network", "predictor")
+    )
+    target, losses = w.copy(), []
+    steps = train.ArrayBatches(jnp.asarray(POINTS[:8])).epoch(jax.random.key(3), TrainConfig(4))
+    after, means = train.run_steps(
+        task, optimizer, state, steps, config=TrainConfig(4), data=jnp.asarray(POINTS[:8]),
+        progress=0.25,
+    )  # fmt: skip
+    momentum = 1 - 0.25 * (np.cos(np.pi / 4) + 1) / 2
+    for key, place in zip(steps.key, steps.indices, strict=True):
+        batch = task.batch(key, train.Batch(place, jnp.asarray(POINTS)[place]))
+        v1, v2 = (np.asarray(v, np.float64) for v in (batch.first, batch.second))
+        loss, dw, dq = mean_and_gradients(w, q, target, v1, v2)
+        losses.append(loss)
+        w, q = w - 0.5 * dw, q - 0.5 * dq
+        target = momentum * target + (1 - momentum) * w
+    np.testing.assert_allclose(means["loss"], np.mean(losses), rtol=1e-5)
+    for got, want in (
+        (after.params["network"], w), (after.params["predictor"], q), (after.model_state.target,
+        target),
+    ):  # fmt: skip
+        np.testing.assert_allclose(got["linear"]["kernel"], want, rtol=1e-4, atol=1e-6)
+    assert after.model_state.momentum == pytest.approx(momentum)
+
+
+def test_fillers_count_nothing():
+    task = BYOL(LINEAR, jitter, SQUARE)
+    params, model_state = task.init(jax.random.key(0))
+    batch = task.batch(jax.random.key(1), train.Batch(jnp.arange(8), jnp.asarray(POINTS[:8])))
+    few = jax.tree.map(lambda x: x[:3], batch)
+    filled = task.loss(params, model_state, batch, ctx(8, 3))[0]
+    np.testing.assert_allclose(filled, task.loss(params, model_state, few, ctx(3))[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("progress", "share"), [(0.0, 1.0), (0.5, 0.5), (1.0, 0.0)])
+def test_the_momentum_rises_to_one(progress, share):
+    params, model_state = LEARNER.init(jax.random.key(0))
+    examples = train.Batch(jnp.arange(8), jnp.asarray(POINTS[:8]))
+    batch = LEARNER.batch(jax.random.key(1), examples)
+    _, (after, _) = LEARNER.loss(params, model_state, batch, ctx(8, progress=progress))
+    np.testing.assert_allclose(after.momentum, 1 - 0.1 * share, rtol=1e-6)
+
+
+def test_it_learns_without_collapse():
+    fitted = fit(LEARNER, epochs=15)
+    assert fitted.history[-1]["loss"][0] < 0.5 * fitted.history[0]["loss"][0]
+    z = unit(LEARNER.embed(fitted.run(), first_run(fitted.state.model_state), jnp.asarray(POINTS)))
+    scores = z @ z.T
+    same = LABELS[:, None] == LABELS
+    assert scores[same].mean() > scores[~same].mean() + 0.3
+
+
+def test_half_precision_and_many_devices_give_nearly_the_same():
+    plain = fit(LEARNER, optimizer=DESCENT)
+    half = fit(LEARNER, config=TrainConfig(16, compute_dtype="bfloat16"), optimizer=DESCENT)
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:8]), ("data",))
+    spread = fit(LEARNER, config=TrainConfig(16, mesh=mesh), optimizer=DESCENT)
+    for fitted, rtol in ((half, 0.05), (spread, 1e-4)):
+        for got, want in zip(fitted.history, plain.history, strict=True):
+            np.testing.assert_allclose(got["loss"], want["loss"], rtol=rtol)
+    assert all(
+        x.dtype != jnp.bfloat16 for x in jax.tree.leaves((half.params, half.state.model_state))
+    )
+
+
+def test_a_momentum_out_of_range_is_refused():
+    with raises(ValueError, match=r"`momentum` must lie in \[0, 1\], got 1.1"):
+        BYOL(LINEAR, jitter, SQUARE, momentum=1.1)

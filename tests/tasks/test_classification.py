@@ -1,0 +1,250 @@
+"""A linear layer on frozen features, and fine-tuning, on points that can be told apart."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from _helpers.refusals import raises
+from flax import nnx
+from jax.sharding import Mesh
+from scipy import special
+
+from crl_jax import metrics, train
+from crl_jax.models import Network
+from crl_jax.tasks import Classification
+from crl_jax.train import ArrayBatches, Optimizer, TrainConfig
+
+pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
+
+RNG = np.random.default_rng(0)
+LABELS = RNG.integers(0, 3, 120)
+CENTRES = 4 * RNG.normal(size=(3, 6))
+POINTS = jnp.asarray(CENTRES[LABELS] + RNG.normal(size=(120, 6)), jnp.float32)
+CLASSES = jnp.asarray(LABELS, jnp.int32)
+
+
+class Normed(nnx.Module):
+    """Features are what batch statistics have normalised."""
+
+    def __init__(self, rngs):
+        self.first = nnx.Linear(6, 8, rngs=rngs)
+        self.norm = nnx.BatchNorm(8, momentum=0.5, rngs=rngs)
+        self.head = nnx.Linear(8, 2, rngs=rngs)
+
+    def __call__(self, x):
+        return self.head(self.features(x))
+
+    def features(self, x):
+        return nnx.relu(self.norm(self.first(x)))
+
+
+class Same(nnx.Module):
+    """Features are what comes in."""
+
+    def __init__(self, rngs):
+        pass
+
+    def features(self, x):
+        return x
+
+
+NORMED, SAME = Network(Normed), Network(Same)
+BACKBONE = NORMED.init(jax.random.key(5))
+BEFORE = jax.tree.map(np.array, BACKBONE)
+
+
+def noisy(key, x):
+    return x + 0.1 * jax.random.normal(key, x.shape)
+
+
+def plainly(key, x):
+    return x
+
+
+FROZEN = Classification(NORMED, noisy, BACKBONE, dim=8, n_classes=3)
+TUNED = Classification(NORMED, noisy, BACKBONE, dim=8, n_classes=3, finetune=True)
+
+
+def fit(task, data=(POINTS, CLASSES), config=None, epochs=40, optimizer=None, **rest):
+    optimizer = Optimizer(0.05) if optimizer is None else optimizer
+    config = TrainConfig(32) if config is None else config
+    return train.fit(
+        task, optimizer, ArrayBatches(data), config, epochs=epochs, eval_every=epochs, **rest
+    )
+
+
+def of_run(fitted):
+    return fitted.run(), jax.tree.map(lambda leaf: leaf[0], fitted.state.model_state)
+
+
+def ctx(n, real=None):
+    where = jnp.arange(n) < (n if real is None else real)
+    count = jnp.sum(where).astype(jnp.float32)
+    return train.StepContext(jax.random.key(0), jnp.int32(0), jnp.float32(0), where, count)
+
+
+@pytest.mark.parametrize("task", [FROZEN, TUNED], ids=["frozen", "tuned"])
+def test_what_can_be_told_apart_is_learned(task):
+    fitted = fit(task)
+    assert fitted.history[-1]["accuracy"][0] > 0.97
+    assert np.all(task.classify(*of_run(fitted), POINTS) == CLASSES)
+
+
+def test_a_frozen_network_stays_as_it_is():
+    """Neither trained nor normalising by the batch, and its statistics do not move."""
+    fitted = fit(FROZEN)
+    params, model_state = of_run(fitted)
+    assert set(params) == {"layer"}
+    assert not jax.tree.leaves(model_state)
+    jax.tree.map(np.testing.assert_array_equal, FROZEN.backbone, BEFORE)
+    (alone, _), (among, _) = (
+        FROZEN.loss(params, model_state, (POINTS[:n], CLASSES[:n]), ctx(n, real=3)) for n in (3, 32)
+    )
+    np.testing.assert_allclose(alone, among, rtol=1e-5)
+    # The loss is that of the features outside training, by hand.
+    z = NORMED.apply(*BACKBONE, POINTS[:3], method="features")[0]
+    kernel, bias = (np.asarray(params["layer"][name], np.float64) for name in ("kernel", "bias"))
+    logits = np.asarray(z, np.float64) @ kernel + bias
+    want = -special.log_softmax(logits, axis=1)[np.arange(3), LABELS[:3]].mean()
+    assert alone == pytest.approx(want, rel=1e-4)
+
+
+def test_a_tuned_network_learns_and_so_do_its_statistics():
+    params, model_state = of_run(fit(TUNED, epochs=3))
+    assert set(params) == {"layer", "network"}
+    for before, after in ((BEFORE[0], params["network"]), (BEFORE[1], model_state)):
+        for layer in {"first", "norm"} & set(before):
+            same = jax.tree.map(np.array_equal, before[layer], after[layer])
+            assert not any(jax.tree.leaves(same))
+    jax.tree.map(np.testing.assert_array_equal, BACKBONE, BEFORE)
+    (alone, _), (among, _) = (
+        TUNED.loss(params, model_state, (POINTS[:n], CLASSES[:n]), ctx(n, real=3)) for n in (3, 32)
+    )
+    assert abs(alone - among) > 1e-3  # the others are in the statistics of the batch
+
+
+def l2_of_matrices(learning_rate, weight_decay):
+    def matrices(params):
+        return jax.tree.map(lambda x: x.ndim > 1, params)
+
+    decay = optax.add_decayed_weights(weight_decay, matrices)
+    return optax.chain(decay, optax.adam(learning_rate))
+
+
+def test_without_augmentation_its_optimum_is_the_linear_probe():
+    """On standard features, where L2 means the same to both. Weights agree to 1e-3."""
+    x = np.random.default_rng(1).normal(size=(120, 6)) + 0.5 * CENTRES[LABELS]
+    x = jnp.asarray((x - x.mean(0)) / x.std(0), jnp.float32)
+    probe = metrics.linear_probe(
+        x, CLASSES, x, CLASSES, n_classes=3, key=jax.random.key(0), l2=0.02, tolerance=1e-6
+    )
+    task = Classification(SAME, plainly, SAME.init(jax.random.key(0)), dim=6, n_classes=3)
+    optimizer = Optimizer(0.03, 0.02, decay=0.0, schedule=train.cosine, rule=l2_of_matrices)
+    fitted = fit(task, (x, CLASSES), TrainConfig(120), 1000, optimizer)
+    params, model_state = of_run(fitted)
+    np.testing.assert_allclose(params["layer"]["kernel"], probe.kernel, atol=1e-3)
+    bias = params["layer"]["bias"]
+    np.testing.assert_allclose(bias - bias.mean(), probe.bias - probe.bias.mean(), atol=1e-3)
+    np.testing.assert_array_equal(task.classify(params, model_state, x), probe.predictions)
+
+
+@pytest.mark.parametrize("soiled", ["filler", "label"])
+def test_fillers_and_unknown_classes_do_not_count(soiled):
+    """Neither in the loss, nor in the accuracy, nor in the gradient."""
+    params = {"layer": {"kernel": jnp.asarray(RNG.normal(size=(8, 3)), jnp.float32),
+                        "bias": jnp.zeros(3)}}  # fmt: skip
+
+    def of(points, labels, ctx):
+        def loss(params):
+            value, (_, measured) = FROZEN.loss(params, {}, (points, labels), ctx)
+            return value, measured["accuracy"]
+
+        return jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
+
+    want = of(POINTS[:5], CLASSES[:5], ctx(5))
+    if soiled == "filler":
+        got = of(POINTS[:8], CLASSES[:8], ctx(8, real=5))
+    else:
+        got = of(POINTS[:8], CLASSES[:8].at[5:].set(-1), ctx(8))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), got, want)
+    nothing = of(POINTS[:2], jnp.array([-1, -2]), ctx(2))
+    assert all(np.all(leaf == 0) for leaf in jax.tree.leaves(nothing))
+
+
+def test_augmentations_are_drawn_anew_and_left_out_afterwards():
+    place = jnp.zeros(4, jnp.int32)
+    examples = train.Batch(place, (POINTS[place], CLASSES[place]))
+    one, other = (FROZEN.batch(jax.random.key(i), examples)[0] for i in (0, 1))
+    assert len(np.unique(np.concatenate([one, other])[:, 0])) == 8
+    np.testing.assert_array_equal(FROZEN.batch(jax.random.key(0), examples)[1], CLASSES[place])
+
+    @jax.tree_util.register_dataclass
+    @dataclass(frozen=True)
+    class Shifted:
+        by: Any
+
+        def __call__(self, key, x):
+            return x + self.by + 0 * jax.random.normal(key, x.shape)
+
+        def plain(self, x):
+            return x + self.by
+
+    task = Classification(SAME, Shifted(jnp.float32(2)), ({}, {}), dim=6, n_classes=6)
+    params = {"layer": {"kernel": jnp.eye(6), "bias": jnp.zeros(6)}}
+    np.testing.assert_array_equal(task.logits(params, {}, POINTS[:4]), POINTS[:4] + 2)
+    assert jax.tree.leaves(task.augment) == [2]
+
+
+@pytest.mark.parametrize("block_size", [1, 7, 120, 500])
+def test_blocks_of_examples_change_nothing(block_size):
+    params = {"layer": {"kernel": jnp.asarray(RNG.normal(size=(8, 3)), jnp.float32),
+                        "bias": jnp.arange(3.0)}}  # fmt: skip
+    got = FROZEN.logits(params, {}, POINTS, block_size=block_size)
+    np.testing.assert_allclose(got, FROZEN.logits(params, {}, POINTS), rtol=1e-5, atol=1e-5)
+    classes = FROZEN.classify(params, {}, POINTS, block_size=block_size)
+    np.testing.assert_array_equal(classes, np.argmax(got, axis=1))
+
+
+def test_half_precision_gives_nearly_the_same():
+    half, plain = (fit(FROZEN, epochs=3, config=TrainConfig(32, compute_dtype=d))
+                   for d in ("bfloat16", None))  # fmt: skip
+    np.testing.assert_allclose(half.history[-1]["loss"], plain.history[-1]["loss"], rtol=0.1)
+    assert half.history[-1]["loss"] != plain.history[-1]["loss"]
+    assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(half.params))
+
+
+def test_many_devices_have_the_statistics_of_the_whole_batch():
+    mesh = Mesh(np.array(jax.devices()[:8]), ("data",))
+    descent = Optimizer(0.1, rule=train.sgd_l2)
+    spread, plain = (
+        fit(TUNED, epochs=2, config=TrainConfig(32, mesh=m), optimizer=descent)
+        for m in (mesh, None)
+    )
+    np.testing.assert_allclose(spread.history[-1]["loss"], plain.history[-1]["loss"], rtol=1e-4)
+
+
+def test_it_is_validated_within_the_training():
+    def valid(task, params, model_state):
+        return {
+            "valid": jnp.mean((task.classify(params, model_state, POINTS) == CLASSES).astype(float))
+        }
+
+    fitted = fit(FROZEN, epochs=20, hooks=[train.ValidationMetrics(valid)])
+    assert fitted.history[-1]["valid"][0] > 0.97
+
+
+def test_refusals():
+    with raises(ValueError, match="`n_classes` must be at least 2, got 1"):
+        Classification(NORMED, noisy, BACKBONE, dim=8, n_classes=1)
+    with raises(ValueError, match="`dim` must be at least 1"):
+        Classification(NORMED, noisy, BACKBONE, dim=0, n_classes=3)
+    with raises(ValueError, match=r"`dim` must be the width of the features, .*, got 9"):
+        fit(Classification(NORMED, noisy, BACKBONE, dim=9, n_classes=3), epochs=1)
+    with raises(ValueError, match="`augment` must be callable"):
+        fit(Classification(NORMED, 3, BACKBONE, dim=8, n_classes=3), epochs=1)
+    with raises(ValueError, match="`block_size` must be at least 1"):
+        FROZEN.logits({}, {}, POINTS, block_size=0)

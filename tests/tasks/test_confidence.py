@@ -1,0 +1,492 @@
+"""EM by confidence and comparisons of groups, against NumPy where nothing is left to chance."""
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _helpers.killing import Killed, kill_at
+from _helpers.ranking import epoch_of, fit, quick_fit, split, taken_by_all_but_one
+from _helpers.refusals import raises
+
+from crl_jax import losses, stats, weights
+from crl_jax.data import Interactions
+from crl_jax.models import MatrixFactorization, Tables
+from crl_jax.samplers import permute
+from crl_jax.tasks import ConfidenceEM, InteractionPrior
+
+pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
+
+N_USERS, N_ITEMS, DIM = 6, 5, 3
+LAW = stats.VarianceGamma(DIM, 0.5)
+
+
+ENCODER = MatrixFactorization(N_USERS, N_ITEMS, DIM)
+
+
+@pytest.fixture
+def data():
+    return taken_by_all_but_one(N_USERS, N_ITEMS)
+
+
+def first_params():
+    return ENCODER.init(jax.random.fold_in(jax.random.key(0), 0))
+
+
+def epoch(data, *, confidence=None, weight=None, **settings):
+    """One epoch; by default one batch of all interactions and SGD without L2."""
+    if weight is not None and confidence is None:
+        confidence = ConfidenceEM(jnp.full(N_ITEMS, 0.5), every=1000)
+        settings["number"] = 1  # its turn does not come
+    return epoch_of(
+        data, confidence=confidence, weight=weight, learning_rate=0.3, **settings
+    )  # fmt: skip
+
+
+def weighted_gradients(params, data, missing, weight):
+    """Of the mean of weighted BPR losses, in float64."""
+    w, h = (np.asarray(params[name], np.float64) for name in ("users", "items"))
+    grads = {"users": np.zeros_like(w), "items": np.zeros_like(h)}
+    loss = 0
+    for u, i, c in zip(data.users, data.items, weight, strict=True):
+        ahead = w[u] @ (h[i] - h[missing[u]])
+        loss += c * np.log1p(np.exp(-ahead)) / len(weight)
+        slope = -c / (1 + np.exp(ahead)) / len(weight)
+        grads["users"][u] += slope * (h[i] - h[missing[u]])
+        grads["items"][i] += slope * w[u]
+        grads["items"][missing[u]] -= slope * w[u]
+    return loss, grads
+
+
+@pytest.mark.parametrize("by_rows", [False, True])
+def test_confidence_multiplies_the_losses(data, by_rows):
+    missing, log = data
+    weight = np.random.default_rng(0).uniform(0, 3, len(log)).astype(np.float32)
+    before, state, report = epoch(log, weight=jnp.asarray(weight), by_rows=by_rows)
+    params = before.params
+    loss, grads = weighted_gradients(params, log, missing, weight)
+    np.testing.assert_allclose(report["loss"], loss, rtol=1e-5)
+    for name, grad in grads.items():
+        want = np.asarray(params[name], np.float64) - 0.3 * grad
+        np.testing.assert_allclose(state.params[name], want, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(state.model_state.confidence, weight)
+
+
+def test_published_loop_weights_the_l2_too(data):
+    """Equation 3.32, one triplet after another."""
+    missing, log = data
+    weight = np.random.default_rng(0).uniform(0, 3, len(log)).astype(np.float32)
+    decay = 0.2
+    before, state, _ = epoch(
+        log, weight=jnp.asarray(weight), batch_size=1, by_rows=True, weight_decay=decay
+    )
+    params = before.params
+    w, h = (np.array(params[name], np.float64) for name in ("users", "items"))
+    order = np.asarray(permute(jax.random.split(jax.random.key(4))[0], jnp.arange(24), 24))
+    for u, i, c in zip(log.users[order], log.items[order], weight[order], strict=True):
+        j = missing[u]
+        slope = 1 / (1 + np.exp(w[u] @ (h[i] - h[j])))
+        step_w = slope * (h[i] - h[j]) - decay * w[u]
+        step_i, step_j = slope * w[u] - decay * h[i], -slope * w[u] - decay * h[j]
+        for row, step in ((w[u], step_w), (h[i], step_i), (h[j], step_j)):
+            row += 0.3 * c * step
+    np.testing.assert_allclose(state.params["users"], w, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(state.params["items"], h, rtol=1e-4, atol=1e-6)
+
+
+PRIORS = {
+    "items": np.linspace(0.1, 0.9, N_ITEMS, dtype=np.float32),
+    "pairs": np.random.default_rng(1).uniform(0, 1, (N_USERS, N_ITEMS)).astype(np.float32),
+    "interactions": np.random.default_rng(2).uniform(0, 1, 24).astype(np.float32),
+    "function": lambda users, items: (users[:, None] + items + 1) / 20,
+}
+
+
+def prior_at(name, log):
+    prior = PRIORS[name]
+    match name:
+        case "items":
+            return prior[log.items]
+        case "pairs":
+            return prior[log.users, log.items]
+        case "interactions":
+            return prior
+    return (log.users + log.items + 1) / 20
+
+
+@pytest.mark.parametrize("block", [24, 7])
+@pytest.mark.parametrize("name", PRIORS)
+@pytest.mark.parametrize("rule", ["density", "posterior", "prior"])
+def test_the_expectation_step_looks_every_interaction_up(data, monkeypatch, name, block, rule):
+    monkeypatch.setattr("crl_jax.tasks._confidence._BLOCK", block)
+    _, log = data
+    params = ENCODER.init(jax.random.key(3))
+    prior = PRIORS[name] if callable(PRIORS[name]) else jnp.asarray(PRIORS[name])
+    prior = InteractionPrior(prior) if name == "interactions" else prior
+    confidence = ConfidenceEM(prior, LAW, rule=rule, n_sample=10, normalize=False)
+    users, items = jnp.asarray(log.users), jnp.asarray(log.items)
+    got = confidence.estimate(jax.random.key(0), ENCODER, ENCODER.encode(params), users, items)
+    w, h = (np.asarray(params[key], np.float64) for key in ("users", "items"))
+    score = np.sum(w[log.users] * h[log.items], axis=1)
+    want = jnp.asarray(prior_at(name, log))
+    if rule != "prior":
+        formula = weights.confidence_density if rule == "density" else weights.confidence_posterior
+        want = formula(jnp.asarray(score), prior=want, distribution=LAW)
+    np.testing.assert_allclose(got, want, rtol=1e-4)
+    relative = replace(confidence, normalize=True).estimate(
+        jax.random.key(0), ENCODER, ENCODER.encode(params), users, items
+    )
+    np.testing.assert_allclose(relative, want / np.mean(want), rtol=1e-4)
+
+
+def test_the_law_is_read_off_the_interactions(data):
+    """Users 0 to 2 score low, the others high: half of the sample lies below each gap."""
+    _, log = data
+    users, items = jnp.asarray(log.users), jnp.asarray(log.items)
+    params = {
+        "users": jnp.where(jnp.arange(N_USERS)[:, None] < 3, -1.0, 1.0) * jnp.ones((1, DIM)),
+        "items": jnp.ones((N_ITEMS, DIM)),
+    }
+    prior = jnp.full(N_ITEMS, 0.5)
+    for n_sample in (24, 23):  # all of them, and a draw, which misses the halves a little
+        confidence = ConfidenceEM(
+            prior, stats.SmoothedEmpirical(0.1), rule="posterior", n_sample=n_sample
+        )
+        got = confidence.estimate(jax.random.key(0), ENCODER, ENCODER.encode(params), users, items)
+        # In the middle of each half: F is 1/4 and 3/4, and so is the posterior.
+        tolerance = 0.01 if n_sample == 24 else 0.3
+        np.testing.assert_allclose(got, np.where(log.users < 3, 0.5, 1.5), atol=tolerance)
+
+
+@pytest.mark.parametrize("prior", [0.3, 0.5, 0.9])
+def test_posteriors_add_up_to_the_prior(data, prior):
+    """The law seen is that of the larger or the smaller score, and not that of one of two."""
+    _, log = data
+    params = jax.tree.map(lambda x: 3 * x, first_params())
+    confidence = ConfidenceEM(
+        jnp.full(N_ITEMS, prior), stats.SmoothedEmpirical(0.05), rule="posterior", normalize=False
+    )
+    users, items = jnp.asarray(log.users), jnp.asarray(log.items)
+    got = confidence.estimate(jax.random.key(0), ENCODER, ENCODER.encode(params), users, items)
+    assert abs(np.mean(got) - prior) < 0.02
+
+
+def test_nothing_credible_is_as_good_as_everything(data):
+    _, log = data
+    params = jax.tree.map(lambda x: 1e4 + x, first_params())
+    users, items = jnp.asarray(log.users), jnp.asarray(log.items)
+    confidence = ConfidenceEM(jnp.full(N_ITEMS, 0.5), LAW, rule="density")
+    got = confidence.estimate(jax.random.key(0), ENCODER, ENCODER.encode(params), users, items)
+    np.testing.assert_array_equal(got, np.ones(24))
+
+
+def test_a_law_in_closed_form_is_held_against_the_scores(data):
+    """Products of normal vectors of their own variance fit, of another they do not."""
+    users, items = jnp.arange(400), jnp.arange(400)
+    large = MatrixFactorization(400, 400, 8)
+    keys = jax.random.split(jax.random.key(0))
+    params = {
+        name: jnp.sqrt(0.3) * jax.random.normal(key, (400, 8))
+        for name, key in zip(("users", "items"), keys, strict=True)
+    }
+    prior = jnp.full(400, 0.5)
+
+    def leaves(distribution, rule="density"):
+        confidence = ConfidenceEM(prior, distribution, rule=rule, n_sample=4000)
+        tables = Tables(params["users"], params["items"])
+        return float(confidence.lack_of_fit(jax.random.key(1), large, tables, users, items))
+
+    assert leaves(stats.VarianceGamma(8, 0.3)) < 0.05
+    assert leaves(stats.VarianceGamma(8, 0.01)) > 0.3
+    assert leaves(stats.VarianceGamma(8, 10.0)) > 0.15
+    assert leaves(stats.SmoothedEmpirical()) == leaves(stats.VarianceGamma(8, 10.0), "prior") == 0
+
+
+def test_by_user_every_user_is_drawn_alike():
+    """Users with 1, 2 and 3 interactions, and one without; a loss that counts who comes."""
+    users = np.repeat([0, 2, 3], [1, 2, 3])
+    items = np.array([0, 0, 1, 0, 1, 2])
+    log = Interactions.from_arrays(
+        users, items, user_ids=np.arange(N_USERS), item_ids=np.arange(N_ITEMS)
+    )
+    rows = jnp.array([[0, 1], [1, 3], [3, 6]])
+
+    # Each interaction has a weight of its own, so that the mean loss of 1 is the mean weight.
+    def one(pos, neg, *, reduce_fn):
+        return 1 + 0 * pos
+
+    @jax.jit
+    def share(key, weight):
+        return epoch(log, key=key, weight=weight, loss=one, batch_size=2, by_user=rows)[2]["loss"]
+
+    keys = jax.random.split(jax.random.key(5), 400)
+    chances = [np.mean(jax.vmap(share, (0, None))(keys, row)) for row in jnp.eye(6)]
+    want = np.array([1 / 3, 1 / 6, 1 / 6, 1 / 9, 1 / 9, 1 / 9])
+    np.testing.assert_allclose(chances, want, atol=4 * np.sqrt(0.25 / 2400))
+
+
+@pytest.mark.parametrize(("number", "due"), [(0, True), (1, False), (2, False), (3, True)])
+def test_expectation_comes_every_so_many_epochs(data, number, due):
+    _, log = data
+    confidence = ConfidenceEM(weights.credibility_prior(log.item_counts), LAW, every=3)
+    before = jnp.full(24, 7.0)
+    _, state, _ = epoch(log, confidence=confidence, weight=before, number=number)
+    assert bool(np.all(state.model_state.confidence == 7)) != due
+
+
+def test_what_nobody_believes_teaches_nothing(data):
+    """Users with a prior of 0 keep their rows."""
+    _, log = data
+    prior = jnp.where(jnp.asarray(log.users) < 2, 0.0, 0.8)
+    params = first_params()
+    confidence = ConfidenceEM(InteractionPrior(prior), LAW)
+    _, state, _ = epoch(log, confidence=confidence, params=params)
+    moved = np.abs(np.asarray(state.params["users"] - params["users"])).max(axis=1)
+    assert (moved[:2] == 0).all()
+    assert (moved[2:] > 0).all()
+
+
+def groups(pos, neg, *, rho, **rest):
+    return losses.gbpr(pos[:, 0], neg, group=pos[:, 1:], rho=rho, **rest)
+
+
+@pytest.mark.parametrize("by_rows", [False, True])
+def test_groups_are_of_users_who_took_the_item(by_rows):
+    """Items 0 and 1 have one user each: the group is the user, and the loss BPR's."""
+    log = Interactions.from_arrays(
+        [0, 1], [0, 1], user_ids=np.arange(N_USERS), item_ids=np.arange(N_ITEMS)
+    )
+    out = []
+    for settings in ({"loss": groups, "n_group": 3, "hyperparams": {"rho": 0.4}}, {}):
+        _, state, report = epoch(log, batch_size=2, by_rows=by_rows, **settings)
+        out.append((state.params, report["loss"]))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), *out)
+
+
+def test_a_group_adds_no_l2():
+    """Without a gradient rows shrink by their L2 terms alone, one of each triplet."""
+    log = Interactions.from_arrays(
+        [0, 1, 2], [0, 0, 0], user_ids=np.arange(N_USERS), item_ids=np.arange(N_ITEMS)
+    )
+    out = []
+    for n_group in (0, 3):
+
+        def nothing(pos, neg, **rest):
+            return 0.0 * jnp.sum(neg, axis=-1)
+
+        _, state, _ = epoch(
+            log, batch_size=1, by_rows=True, weight_decay=0.2, loss=nothing, n_group=n_group
+        )
+        out.append(state.params)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), *out)
+
+
+@pytest.mark.parametrize("batch_size", [24, 5])
+def test_groups_change_rows_as_they_change_tables(data, batch_size):
+    _, log = data
+    settings = {"loss": groups, "n_group": 3, "hyperparams": {"rho": 0.4}, "batch_size": batch_size}
+    tables, rows = (epoch(log, by_rows=each, **settings) for each in (False, True))
+    for name in ("users", "items"):
+        np.testing.assert_allclose(
+            tables[1].params[name], rows[1].params[name], rtol=1e-4, atol=1e-6
+        )
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Watched(MatrixFactorization):
+    """Tells what it is asked to score."""
+
+    see: Callable = dataclasses.field(default=print, metadata={"static": True})
+
+    def score(self, tables, users, items):
+        jax.debug.callback(self.see, users, items, ordered=True)
+        return super().score(tables, users, items)
+
+
+def test_every_member_of_a_group_took_the_item_of_its_anchor(data):
+    _, log = data
+    seen = []
+
+    _, state, _ = epoch(
+        log, encoder=Watched(N_USERS, N_ITEMS, DIM, see=lambda *pair: seen.append(pair)),
+        loss=groups, n_group=4, hyperparams={"rho": 0.4}, batch_size=8,
+    )  # fmt: skip
+    jax.block_until_ready(state)
+    jax.effects_barrier()
+    taken = set(zip(log.users.tolist(), log.items.tolist(), strict=True))
+    members = [(u, i) for u, i in seen if i.shape[1] == 1]
+    assert len(members) == 3
+    drawn = [pair for users, items in members for pair in zip(users, items[:, 0], strict=True)]
+    assert len(drawn) == 24 * 4
+    assert all((int(u), int(i)) in taken for u, i in drawn)
+    assert len({int(u) for u, _ in drawn}) == N_USERS
+
+
+@pytest.fixture
+def quick():
+    return quick_fit()
+
+
+@pytest.fixture
+def confidence():
+    prior = weights.credibility_prior(split().train.item_counts)
+    return ConfidenceEM(prior, stats.SmoothedEmpirical(), every=2, rule="posterior", n_sample=500)
+
+
+def test_confidence_changes_what_is_learned(quick, confidence):
+    plain, weighted = quick(), quick(confidence=confidence)
+    assert weighted.history[-1]["valid_ndcg@20"][0] > weighted.history[0]["valid_ndcg@20"][0]
+    assert np.abs(plain.params["users"] - weighted.params["users"]).max() > 1e-3
+
+
+@pytest.mark.filterwarnings("ignore:The distribution of `confidence`")
+def test_the_confidence_in_use_is_given_back(quick, confidence):
+    """That of the fifth epoch, which began with the parameters after the fourth."""
+    log = split().train
+    assert fit(log, **quick.keywords).confidence is None
+    confidence = replace(confidence, distribution=LAW, rule="density", normalize=False)
+    late = fit(log, confidence=confidence, **quick.keywords)
+    early = fit(log, confidence=confidence, **{**quick.keywords, "epochs": 4})
+    want = confidence.estimate(
+        jax.random.key(0), early.encoder, early.tables(), jnp.asarray(log.users),
+        jnp.asarray(log.items),
+    )  # fmt: skip
+    assert late.confidence.shape == (1, len(log))
+    np.testing.assert_allclose(late.confidence[0], want, rtol=1e-5)
+
+
+def test_runs_together_are_the_runs_alone(quick, confidence):
+    together = quick(confidence=confidence, seeds=[0, 1])
+    for run in range(2):
+        alone = quick(confidence=confidence, seeds=run)
+        for name in ("users", "items"):
+            np.testing.assert_allclose(
+                together.params[name][run], alone.params[name][0], rtol=1e-3, atol=1e-5
+            )
+
+
+@pytest.mark.parametrize("last", [1, 2, 3])
+def test_a_resumed_run_ends_with_the_same_bits(quick, confidence, tmp_path, last):
+    """Also where the confidence in use is from before the interruption."""
+
+    path = tmp_path / "state.npz"
+    whole = quick(confidence=confidence)
+    with raises(Killed):
+        quick(confidence=confidence, checkpoint=path, seconds=0, see=kill_at(last + 1))
+    resumed = quick(confidence=confidence, checkpoint=path)
+    jax.tree.map(np.testing.assert_array_equal, whole.params, resumed.params)
+    with raises(ValueError, match="another training"):
+        quick(confidence=replace(confidence, every=3), checkpoint=path)
+
+
+def test_a_prior_says_by_its_type_whether_it_is_per_item_or_per_interaction():
+    """With as many interactions as items, both have the same shape."""
+    log = Interactions.from_arrays([0, 1, 2], [2, 0, 1])
+    tables = Tables(jnp.ones((3, 1)), jnp.ones((3, 1)))
+    prior, encoder = jnp.array([0.1, 0.2, 0.3]), MatrixFactorization(3, 3, 1)
+
+    def estimate(prior):
+        confidence = ConfidenceEM(prior, rule="prior", normalize=False)
+        confidence.check(3, 3, 3)
+        users, items = jnp.asarray(log.users), jnp.asarray(log.items)
+        return confidence.estimate(jax.random.key(0), encoder, tables, users, items)
+
+    np.testing.assert_array_equal(estimate(InteractionPrior(prior)), prior)
+    np.testing.assert_array_equal(estimate(prior), prior[jnp.array([2, 0, 1])])
+
+
+def test_users_who_took_everything_have_no_confidence(quick):
+    """A prior of interactions is cut as the interactions are."""
+    users = np.repeat([0, 1, 2], [4, 2, 1])
+    items = np.array([0, 1, 2, 3, 0, 2, 1])
+    log = Interactions.from_arrays(users, items, user_ids=np.arange(3), item_ids=np.arange(4))
+    prior = jnp.linspace(0.1, 0.7, 7)
+    confidence = ConfidenceEM(InteractionPrior(prior), rule="prior", normalize=False)
+    with pytest.warns(UserWarning, match="whole catalogue"):
+        fitted = fit(log, loss=losses.bpr, epochs=1, batch_size=2, confidence=confidence)
+    want = np.where(users == 0, np.nan, prior)
+    np.testing.assert_allclose(fitted.confidence[0], want, rtol=1e-6)
+
+
+def test_a_run_that_has_ended_keeps_its_confidence(quick, confidence):
+    log, settings = split().train, quick.keywords
+    together = fit(log, confidence=confidence, **{**settings, "epochs": [2, 6]})
+    alone = fit(log, confidence=confidence, **{**settings, "epochs": 2})
+    np.testing.assert_allclose(together.confidence[0], alone.confidence[0], rtol=1e-3)
+
+
+def test_a_law_that_does_not_fit_is_a_warning(quick, confidence):
+    far = replace(confidence, distribution=stats.VarianceGamma(32, 5.0), rule="density")
+    with pytest.warns(UserWarning, match="does not fit the scores before the first epoch"):
+        quick(confidence=far, epochs=1)
+
+
+def test_training_by_user_learns_too(quick):
+    by_user, plain = quick(anchors="users"), quick()
+    assert by_user.history[-1]["valid_ndcg@20"][0] > by_user.history[0]["valid_ndcg@20"][0]
+    assert np.abs(by_user.params["users"] - plain.params["users"]).max() > 1e-3
+    message = "`anchors` must be one of interactions, users, got 'items'"
+    with raises(ValueError, match=message):
+        quick(anchors="items")
+
+
+def drop_later(progress, hyperparams):
+    """Drops nothing in the first half of the training."""
+    return {**hyperparams, "drop_rate": jnp.where(progress < 0.5, 0.0, hyperparams["drop_rate"])}
+
+
+def test_hyperparameters_follow_their_schedule(quick):
+    """Until the schedule sets in, the loss is BPR's to the last bit."""
+    drops = {"loss": losses.truncated_bpr, "hyperparams": {"drop_rate": 0.5}}
+    plain = quick()
+    scheduled = quick(**drops, hyperparam_schedule=drop_later)
+    constant = quick(**drops)
+    first = [fitted.history[2]["loss"] for fitted in (plain, scheduled, constant)]
+    np.testing.assert_allclose(first[0], first[1], rtol=1e-6)
+    assert first[2][0] < first[0][0]
+    assert scheduled.history[3]["loss"][0] < 0.9 * plain.history[3]["loss"][0]
+
+
+def beyond_one(progress, hyperparams):
+    return {**hyperparams, "drop_rate": hyperparams["drop_rate"] + progress}
+
+
+def test_a_schedule_out_of_range_is_refused(quick):
+    settings = {"loss": losses.truncated_bpr, "hyperparams": {"drop_rate": 0.5}}
+    with raises(ValueError, match="`drop_rate` must lie in"):
+        quick(**settings, hyperparam_schedule=beyond_one)
+
+
+def test_groups_in_a_whole_training(quick):
+    fitted = quick(loss=groups, hyperparams={"rho": 0.4}, n_group=3)
+    assert fitted.history[-1]["valid_ndcg@20"][0] > fitted.history[0]["valid_ndcg@20"][0]
+
+
+@pytest.mark.parametrize(
+    ("bad", "name"),
+    [
+        (lambda quick: quick(n_group=-1), "n_group"),
+        (lambda quick: quick(n_group=2, n_pos=1), "n_group"),
+        (lambda quick: ConfidenceEM(jnp.ones(3), LAW, every=0), "every"),
+        (lambda quick: ConfidenceEM(jnp.ones(3), LAW, n_sample=1), "n_sample"),
+        (lambda quick: ConfidenceEM(jnp.ones(3), LAW, rule="odds"), "rule"),
+        (lambda quick: ConfidenceEM(jnp.ones(3), LAW, every=1.5), "every"),
+        (lambda quick: ConfidenceEM(jnp.array([0.5, 1.1]), LAW), "prior"),
+        (lambda quick: quick(confidence=ConfidenceEM(jnp.ones(3), LAW)), "prior"),
+        (lambda quick: quick(confidence=ConfidenceEM(0.5, LAW)), "prior"),
+        (lambda quick: ConfidenceEM(InteractionPrior(jnp.array([0.5, 1.1])), LAW), "values"),
+        (lambda quick: quick(confidence=ConfidenceEM(InteractionPrior(jnp.ones(3)))), "prior"),
+        (lambda quick: quick(confidence=ConfidenceEM(jnp.ones(len(split().train)), LAW)), "prior"),
+        (
+            lambda quick: quick(confidence=ConfidenceEM(jnp.ones(80), LAW, every=jnp.ones(2))),
+            "every",
+        ),
+    ],
+)
+def test_bad_arguments_are_named(quick, bad, name):
+    with raises(ValueError, match=f"`{name}`"):
+        bad(quick)

@@ -1,0 +1,325 @@
+"""The contrast of two views beside a ranking, against NumPy where nothing is left to chance."""
+
+import dataclasses
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _helpers.graphs import interactions, normalised, stacked
+from _helpers.ranking import fit_ranking, split
+from _helpers.refusals import raises
+
+from crl_jax import losses, tasks, train
+from crl_jax._reduce import masked_mean
+from crl_jax.models import LightGCN, MatrixFactorization, Tables
+from crl_jax.tasks import GraphContrast, LayerContrast, SpectralContrast, Uniformity
+
+pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
+USERS = jnp.array([3, 1, 3, 0, 2, 1])
+ITEMS = jnp.array([5, 5, 2, 4, 5, 0])
+REAL = jnp.array([True, True, True, True, False, True])
+
+
+def tables(seed):
+    rng = np.random.default_rng(seed)
+    return Tables(*(jnp.asarray(rng.normal(size=(n, 4)), jnp.float32) for n in (5, 6)))
+
+
+def np_info_nce(first, second, ids, real, t):
+    """The mean over distinct real ids of InfoNCE of their rows, one id at a time."""
+    unit = [np.asarray(x, np.float64) / np.linalg.norm(x, axis=1, keepdims=True)
+            for x in (first, second)]  # fmt: skip
+    ids = np.unique(np.asarray(ids)[np.asarray(real)])
+    scores = np.exp(unit[0][ids] @ unit[1][ids].T / t)
+    return np.mean(-np.log(np.diag(scores) / scores.sum(1)))
+
+
+def views(weight=0.3, **settings):
+    plain = MatrixFactorization(5, 6, 4)
+    return GraphContrast(weight, first=plain, second=plain, **settings)
+
+
+def test_the_term_is_that_of_distinct_users_and_items():
+    pair = tables(0), tables(1)
+    got = views(hyperparams={"temperature": 0.4}).loss(pair, USERS, ITEMS, REAL)
+    want = sum(
+        np_info_nce(*of, ids, REAL, 0.4) for of, ids in zip(zip(*pair), (USERS, ITEMS), strict=True)
+    )
+    np.testing.assert_allclose(got, 0.3 * want, rtol=1e-5)
+
+
+def test_any_contrastive_loss_will_do():
+    pair = tables(0), tables(1)
+    given = {"temperature": 0.4, "tau_plus": 0.0, "alpha": 0.5, "beta": 0.5}
+    even = views(hyperparams=given, loss_fn=losses.bayesian_contrastive)
+    plain = views(hyperparams={"temperature": 0.4})
+    np.testing.assert_allclose(
+        *(v.loss(pair, USERS, ITEMS, REAL) for v in (even, plain)), rtol=1e-5
+    )
+    hard = dataclasses.replace(even, hyperparams={**given, "alpha": 0.9, "beta": 0.9})
+    assert not np.isclose(hard.loss(pair, USERS, ITEMS, REAL), even.loss(pair, USERS, ITEMS, REAL))
+
+
+def test_fillers_are_never_read():
+    pair = tables(0), tables(1)
+    others = jnp.where(REAL, USERS, 4), jnp.where(REAL, ITEMS, 1)
+    np.testing.assert_array_equal(
+        views().loss(pair, USERS, ITEMS, REAL), views().loss(pair, *others, REAL)
+    )
+    assert views().loss(pair, USERS, ITEMS, jnp.zeros(6, bool)) == 0
+
+
+def sgl(log):
+    view = LightGCN.from_interactions(log, 8, 2, edge_dropout=0.2, renormalize=True)
+    return dataclasses.replace(view, edge_dropout=0.0), GraphContrast(first=view, second=view)
+
+
+def simgcl(log):
+    view = LightGCN.from_interactions(
+        log, 8, 2, layer_weights=(0, 0.5, 0.5), noise=jnp.float32(0.1)
+    )
+    return dataclasses.replace(view, noise=None), GraphContrast(first=view, second=view)
+
+
+def xsimgcl(log):
+    view = LightGCN.from_interactions(
+        log, 8, 2, layer_weights=(0, 0.5, 0.5), noise=jnp.float32(0.1)
+    )
+    return view, LayerContrast(layer=1)
+
+
+def lightgcl(log):
+    return LightGCN.from_interactions(log, 8, 2), SpectralContrast.from_interactions(log, rank=3)
+
+
+@pytest.mark.parametrize("method", [sgl, simgcl, xsimgcl, lightgcl])
+def test_methods_of_the_field_train(method):
+    encoder, auxiliary_loss = method(split().train)
+    settings = {
+        "loss": losses.bpr, "encoder": encoder, "epochs": 8,
+        "optimizer": train.Optimizer(0.02), "config": train.TrainConfig(256),
+    }  # fmt: skip
+    fit = partial(fit_ranking, split().train, split().valid, **settings)
+    fitted = fit(auxiliary_loss=auxiliary_loss)
+    terms = [entry["auxiliary_loss"][0] for entry in fitted.history]
+    assert terms[-1] < terms[0]
+    assert fitted.best_score[0] > 0.1
+    without = fit(auxiliary_loss=dataclasses.replace(auxiliary_loss, weight=0.0))
+    assert without.history[-1]["auxiliary_loss"] == [0.0]
+    assert not np.allclose(without.run()["users"], fitted.run()["users"], atol=1e-4)
+    if method is not xsimgcl:  # whose ranking sees the noise, too
+        plain = fit()
+        for name, values in plain.run().items():
+            np.testing.assert_allclose(without.run()[name], values, rtol=1e-4, atol=1e-5)
+
+
+def test_a_layer_is_one_of_the_propagation_that_the_ranking_sees():
+    encoder, auxiliary_loss = xsimgcl(split().train)
+    params = encoder.init(jax.random.key(0))
+    whole, (first, own) = auxiliary_loss.encode(encoder, params, jax.random.key(1))
+    jax.tree.map(np.testing.assert_array_equal, whole, first)
+    deep = dataclasses.replace(auxiliary_loss, layer=2)
+    _, (_, other) = deep.encode(encoder, params, jax.random.key(1))
+    mean = jax.tree.map(lambda a, b: (a + b) / 2, own, other)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), mean, whole)
+
+
+def test_a_spectral_view_is_the_graph_of_the_first_singular_vectors():
+    taken = np.random.default_rng(0).random((12, 9)) < 0.4
+    log = interactions(taken)
+    encoder = LightGCN.from_interactions(log, 4, 2)
+    params = encoder.init(jax.random.key(0))
+    whole, (other, same) = SpectralContrast.from_interactions(log, 4).encode(
+        encoder, params, jax.random.key(1)
+    )
+    jax.tree.map(np.testing.assert_array_equal, whole, same)
+
+    graph = normalised(taken)
+    left, strengths, right = np.linalg.svd(graph[:12, 12:])
+    near = np.zeros_like(graph)
+    near[:12, 12:] = (left[:, :4] * strengths[:4]) @ right[:4]
+    near += near.T
+    own = stacked((params["users"], params["items"]))
+    want = (own + near @ own + near @ (graph @ own)) / 3
+    np.testing.assert_allclose(stacked(other), want, rtol=1e-4, atol=1e-5)
+    assert np.abs(want - stacked(whole)).max() > 1e-3  # what the other vectors are missing
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "layers": (
+        {"auxiliary_loss": LayerContrast()},
+        "`encoder` must be a LightGCN for this auxiliary loss, got Matrix",
+    ),
+    "a layer too deep": (
+        lambda: {
+            "auxiliary_loss": LayerContrast(layer=3),
+            "encoder": LightGCN.from_interactions(split().train, 4, 2),
+        },
+        "`layer` must be at most 2, got 3",
+    ),
+    "a view of others": (
+        {"auxiliary_loss": views()},
+        "`first` must have the 60 users and 80 items of the encoder, got 5 and 6",
+    ),
+    "vectors of others": (
+        lambda: {
+            "auxiliary_loss": SpectralContrast.from_interactions(interactions(np.eye(9) > 0), 2),
+            "encoder": LightGCN.from_interactions(split().train, 4, 2),
+        },
+        "`auxiliary_loss` must have the 60 users and 80 items of the encoder, got 9 and 9",
+    ),
+    "a missing number": (
+        lambda: {"auxiliary_loss": alone(loss_fn=losses.nce)},
+        "`hyperparams` must hold neg_log_noise, pos_log_noise, required by `loss_fn`",
+    ),
+    "a number out of range": (
+        lambda: {"auxiliary_loss": alone(hyperparams={"temperature": 0.0})},
+        "`temperature` must lie in",
+    ),
+    "a loss without a mask": (
+        lambda: {"auxiliary_loss": alone(loss_fn=lambda pos, neg, reduce_fn, temperature: pos)},
+        "`loss_fn` must accept a `where` mask",
+    ),
+    "a swept weight": (
+        lambda: {"auxiliary_loss": alone(), "sweep": {"task.auxiliary_loss.weight": [0.1, -1.0]}},
+        "`weight` must lie in",
+    ),
+    "a swept number": (
+        lambda: {
+            "auxiliary_loss": alone(),
+            "sweep": {"task.auxiliary_loss.hyperparams.temperature": [0.1, -1.0]},
+        },
+        "`temperature` must lie in",
+    ),
+    "a number that is not there": (
+        lambda: {
+            "auxiliary_loss": alone(),
+            "sweep": {"task.auxiliary_loss.hyperparams.alpha": [0.6, 0.9]},
+        },
+        "`sweep` must name leaves, which are .'temperature'., got 'alpha'",
+    ),
+    "a sweep of no term": (
+        {"sweep": {"task.auxiliary_loss.weight": [0.1]}},
+        "`sweep` must name existing leaves, got 'task.auxiliary_loss.weight'",
+    ),
+    "a class": (
+        {"auxiliary_loss": LayerContrast},
+        "`auxiliary_loss` must be an AuxiliaryLoss, such as .*, got the class LayerContrast",
+    ),
+    "a name": (
+        {"auxiliary_loss": "sgl"},
+        "`auxiliary_loss` must be an AuxiliaryLoss, such as .*, got 'sgl'",
+    ),
+    "rows": (
+        lambda: {
+            "auxiliary_loss": alone(),
+            "encoder": MatrixFactorization(60, 80, 4),
+            "optimizer": train.RowOptimizer(),
+        },
+        "`auxiliary_loss` must read only the embeddings of the batch .* got Graph",
+    ),
+}
+
+
+def alone(**settings):
+    """A contrast of the tables with themselves."""
+    plain = MatrixFactorization(60, 80, 4)
+    return GraphContrast(first=plain, second=plain, **settings)
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_does_not_fit_is_refused_before_training(case, unchecked):
+    given, message = REFUSED[case]
+    given = given() if callable(given) else given
+    with raises(ValueError, match=message):
+        fit_ranking(split().train, **{"loss": losses.bpr, "epochs": 1, **given})
+
+
+def test_weights_and_numbers_of_the_term_are_swept_without_another_program():
+    fit = partial(
+        fit_ranking, split().train, loss=losses.bpr, epochs=2,
+        optimizer=train.Optimizer(0.02), config=train.TrainConfig(256),
+        encoder=MatrixFactorization(60, 80, 4),
+    )  # fmt: skip
+    weights, temperatures = [0.0, 0.5], [0.2, 0.4]
+    swept = fit(
+        auxiliary_loss=alone(),
+        sweep={
+            "task.auxiliary_loss.weight": weights,
+            "task.auxiliary_loss.hyperparams.temperature": temperatures,
+        },
+    )
+    assert swept.run_params["task.auxiliary_loss.weight"].tolist() == [0.0, 0.5]
+    for run, (weight, temperature) in enumerate(zip(weights, temperatures, strict=True)):
+        one = fit(auxiliary_loss=alone(weight=weight, hyperparams={"temperature": temperature}))
+        for name, values in one.run().items():
+            np.testing.assert_allclose(swept.run(run)[name], values, rtol=1e-4, atol=1e-5)
+    terms = swept.history[-1]["auxiliary_loss"]
+    assert terms[0] == 0
+    assert terms[1] > 0
+
+
+def np_uniformity(table, ids):
+    """The log of the mean over pairs of examples, one pair at a time."""
+    unit = np.asarray(table, np.float64)[ids]
+    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
+    pairs = [np.exp(-2 * ((a - b) ** 2).sum()) for i, a in enumerate(unit) for b in unit[:i]]
+    return np.log(np.mean(pairs))
+
+
+def test_uniformity_is_that_of_the_examples_of_a_batch():
+    both = tables(0)
+    got = Uniformity(0.6).loss(both, USERS, ITEMS, REAL)
+    real = np.asarray(REAL)
+    want = np.mean([np_uniformity(*of) for of in zip(both, (USERS[real], ITEMS[real]))])
+    np.testing.assert_allclose(got, 0.6 * want, rtol=1e-5)
+    # Who is there twice counts twice.
+    once = np.unique(USERS[real])
+    assert not np.isclose(np_uniformity(both.users, once), np_uniformity(both.users, USERS[real]))
+    assert Uniformity().loss(both, USERS, ITEMS, jnp.zeros(6, bool)) == 0
+
+
+def test_positives_that_are_aligned_are_near_each_other():
+    rng = np.random.default_rng(0)
+    users, items = rng.normal(size=(2, 7, 3))
+    users, items = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (users, items))
+    pos = jnp.asarray((users * items).sum(1), jnp.float32)
+    got = tasks.align_positives(pos, jnp.full((7, 1), jnp.nan))
+    np.testing.assert_allclose(got, ((users - items) ** 2).sum(1), rtol=1e-5)
+    mean = tasks.align_positives(pos, jnp.zeros((7, 2)), reduce_fn=masked_mean)
+    np.testing.assert_allclose(mean, np.mean(got), rtol=1e-6)
+
+
+def direct(encoder, **settings):
+    return fit_ranking(
+        split().train, split().valid, loss=tasks.align_positives, encoder=encoder, epochs=6,
+        optimizer=train.Optimizer(0.03), config=train.TrainConfig(256), **settings,
+    )  # fmt: skip
+
+
+def test_directau_ranks_and_keeps_users_apart():
+    encoder = MatrixFactorization(60, 80, 8, similarity="cosine")
+    fitted, loose = direct(encoder, auxiliary_loss=Uniformity(1.0)), direct(encoder)
+    assert fitted.best_score[0] > 0.1
+    apart, together = (np_uniformity(of.tables().users, np.arange(60)) for of in (fitted, loose))
+    assert apart < together  # alone, alignment makes all vectors one
+
+
+def test_directau_takes_a_graph():
+    encoder = LightGCN.from_interactions(split().train, 8, 1, similarity="cosine")
+    fitted = direct(encoder, auxiliary_loss=Uniformity(1.0))
+    assert fitted.history[-1]["loss"][0] < fitted.history[0]["loss"][0]
+
+
+def test_bad_numbers_are_named():
+    with raises(ValueError, match="`weight` must lie in"):
+        LayerContrast(-1.0)
+    with raises(ValueError, match="`layer` must be at least 1, got 0"):
+        LayerContrast(layer=0)
+    with raises(ValueError, match="`rank` must be less than 60, got 60"):
+        SpectralContrast.from_interactions(split().train, rank=60)
+    with raises(ValueError, match="`scale` must lie in"):
+        Uniformity(scale=0.0)

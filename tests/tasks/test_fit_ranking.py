@@ -1,0 +1,387 @@
+"""Training as a whole: it learns, repeats itself, resumes, stops early and says what is wrong."""
+
+import functools
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _helpers.killing import Killed, kill_at
+from _helpers.ranking import curve, fit, quick_fit, split
+from _helpers.refusals import raises
+
+from crl_jax import losses
+from crl_jax.data import simulate
+from crl_jax.metrics import eval_layout, evaluate, summarize
+from crl_jax.models import inner_scores
+from crl_jax.samplers import BNS, PNS
+from crl_jax.train import (
+    FitResult,
+    TrainingDiverged,
+    ValidationMetrics,
+    constant,
+    cosine,
+    grid,
+    select_best,
+    sgd_l2,
+    step_decay,
+)
+
+pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
+
+
+def small(n_users):
+    return simulate(n_users=9 + n_users, n_items=80, n_exposed=20).interactions
+
+
+@pytest.fixture
+def quick():
+    return quick_fit()
+
+
+def assert_same(first, second):
+    jax.tree.map(np.testing.assert_array_equal, first, second)
+
+
+LOSSES = {
+    "bpr": (losses.bpr, {}, 0),
+    "bce": (losses.bce, {}, 0),
+    "info_nce": (losses.info_nce, {}, 0),
+    "debiased": (losses.debiased_contrastive, {"tau_plus": 0.05, "min_score": -5.0}, 3),
+    "hard": (losses.hard_contrastive, {"tau_plus": 0.05, "beta": 0.5, "min_score": -5.0}, 3),
+    "bayesian": (losses.bayesian_contrastive, {"tau_plus": 0.05, "alpha": 0.9, "beta": 0.7}, 0),
+    "dpl": (losses.debiased_pairwise, {"tau_plus": 0.05}, 3),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_every_loss_learns_to_rank(quick, name):
+    loss, hyperparams, n_pos = LOSSES[name]
+    fitted = quick(loss=loss, hyperparams=hyperparams, n_neg=4, n_pos=n_pos, epochs=30)
+    means = [entry["loss"][0] for entry in fitted.history]
+    assert means[-1] < means[0]
+    untrained = curve(quick(loss=loss, hyperparams=hyperparams, n_neg=4, n_pos=n_pos, epochs=1,
+                            learning_rate=1e-9))[0, 0]  # fmt: skip
+    assert fitted.best_score[0] > 1.5 * untrained
+
+
+def test_best_parameters_are_those_of_the_best_epoch(quick):
+    fitted = quick(epochs=60, learning_rate=5e-2, patience=60)
+    scores = curve(fitted)[:, 0]
+    assert fitted.best_epoch[0] == 1 + np.argmax(scores)
+    assert 1 < fitted.best_epoch[0] < 60  # it overfits: the end is not the best
+    plan = eval_layout(split().train, split().valid)
+    values = evaluate(inner_scores, fitted.tables(), plan, ks=(20,))
+    np.testing.assert_allclose(summarize(values)["ndcg@20"], scores.max(), rtol=1e-6)
+    np.testing.assert_allclose(fitted.best_score[0], scores.max(), rtol=1e-6)
+
+
+def test_patience_ends_the_training(quick):
+    full = quick(epochs=60, learning_rate=3e-2, patience=1000)
+    scores = curve(full)[:, 0]
+    patience = 5
+    best, waited = 0, 0
+    for epoch, score in enumerate(scores):
+        best, waited = (epoch, 0) if score > scores[best] or epoch == 0 else (best, waited + 1)
+        if waited == patience:
+            break
+    stopped = quick(epochs=60, learning_rate=3e-2, patience=patience)
+    assert len(stopped.history) == epoch + 1 < 60
+    assert stopped.best_epoch[0] == best + 1
+
+
+def test_the_same_call_gives_the_same_bits(quick):
+    first, again, other = quick(), quick(), quick(seeds=1)
+    assert_same(first.params, again.params)
+    assert not np.array_equal(first.params["users"], other.params["users"])
+
+
+@pytest.mark.parametrize("last", [1, 3, 5])
+def test_a_resumed_run_ends_with_the_same_bits(quick, tmp_path, last):
+    path = tmp_path / "state.npz"
+    options = {"epochs": 8, "seeds": np.array([3, 4]), "patience": 3}
+    whole = quick(**options)
+    with raises(Killed):
+        quick(**options, checkpoint=path, seconds=0, see=kill_at(last + 1))
+    entries = []
+    resumed = quick(**options, checkpoint=path, see=entries.append)
+    assert_same(whole.params, resumed.params)
+    np.testing.assert_array_equal(curve(whole), curve(resumed))
+    assert [entry["epoch"] for entry in entries] == [e["epoch"] for e in whole.history]
+    finished = quick(**options, checkpoint=path)
+    assert_same(whole.params, finished.params)
+
+
+def test_a_checkpoint_of_another_training_is_refused(quick, tmp_path):
+    path = tmp_path / "state.npz"
+    quick(epochs=1, checkpoint=path)
+    for change in ({"seeds": 9}, {"learning_rate": 0.5}, {"loss": losses.bce}, {"n_neg": 2}):
+        with raises(ValueError, match="belongs to another training"):
+            quick(**{"epochs": 1, "checkpoint": path, **change})
+    with raises(ValueError, match="belongs to another training: expected batches"):
+        fit(split().valid, split().train, loss=losses.bpr, epochs=1, checkpoint=path)
+
+
+def times(factor):
+    return lambda pos, neg, **rest: factor * losses.bpr(pos, neg, **rest)
+
+
+def test_functions_of_one_name_are_told_apart_by_what_they_compute(quick, tmp_path):
+    def like(prior):
+        return jax.tree_util.Partial(lambda users, items: jnp.full(items.shape, prior))
+
+    path = tmp_path / "state.npz"
+    first = {"loss": times(1.0), "schedule": lambda p, d: 1.0 - p, "sampler": BNS(like(0.1))}
+    quick(**first, epochs=1, checkpoint=path)
+    quick(**{**first, "loss": times(1.0)}, epochs=1, checkpoint=path)
+    for change in (
+        {"loss": times(2.0)}, {"schedule": lambda p, d: 1.0 - p / 2}, {"sampler": BNS(like(0.2))},
+    ):  # fmt: skip
+        with raises(ValueError, match="functions with another computation"):
+            quick(**{**first, **change}, epochs=1, checkpoint=path)
+
+
+def test_another_version_of_jax_is_said(quick, tmp_path):
+    path = tmp_path / "state.npz"
+    quick(epochs=1, checkpoint=path)
+    with np.load(path) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    header = json.loads(arrays["header"].tobytes())
+    header["meta"]["fingerprint"]["program"] = {"jax": "0.1", "sha256": "0"}
+    arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
+    np.savez(path, **arrays)
+    with pytest.warns(UserWarning, match="written with JAX 0.1"):
+        quick(epochs=1, checkpoint=path)
+
+
+def test_runs_together_are_the_runs_alone(quick):
+    runs = grid({"learning_rate": [1e-2, 3e-2]}, seeds=[0, 5])
+    together = quick(**runs)
+    assert together.n_runs == 4
+    for i in range(4):
+        alone = quick(**{name: values[i] for name, values in runs.items()})
+        np.testing.assert_allclose(curve(together)[:, i], curve(alone)[:, 0], rtol=1e-3)
+        for name, table in alone.run().items():
+            np.testing.assert_allclose(together.run(i)[name], table, rtol=1e-3, atol=1e-4)
+
+
+def test_loss_hyperparams_and_lengths_may_differ_between_runs(quick):
+    hyperparams = {"tau_plus": np.array([0.0, 0.3]), "floor": 1e-2}
+    fitted = quick(loss=losses.debiased_pairwise, hyperparams=hyperparams, n_pos=2, epochs=[3, 6])
+    assert not np.array_equal(fitted.run(0)["users"], fitted.run(1)["users"])
+    assert fitted.history[-1]["epoch"] == 6
+    assert fitted.best_epoch[0] <= 3
+
+
+def test_what_is_swept_need_not_be_given_besides(quick):
+    swept = {"task.hyperparams.tau_plus": [0.0, 0.3]}
+    fitted = quick(loss=losses.debiased_pairwise, n_pos=2, sweep=swept, epochs=2)
+    alone = quick(loss=losses.debiased_pairwise, n_pos=2, hyperparams={"tau_plus": 0.3}, epochs=2)
+    np.testing.assert_allclose(fitted.run(1)["users"], alone.run()["users"], rtol=1e-3, atol=1e-4)
+    np.testing.assert_array_equal(
+        fitted.run_params["task.hyperparams.tau_plus"], np.float32([0.0, 0.3])
+    )
+
+
+def test_stop_at_leaves_the_schedule_as_it_is(quick):
+    whole = fit(
+        split().train, loss=losses.bpr, epochs=4, schedule=step_decay, batch_size=64
+    )  # fmt: skip
+    part = fit(
+        split().train, loss=losses.bpr, epochs=4, schedule=step_decay, batch_size=64, stop_at=3
+    )  # fmt: skip
+    flat = fit(
+        split().train, loss=losses.bpr, epochs=4, schedule=constant, batch_size=64, stop_at=3
+    )  # fmt: skip
+    assert part.history[-1]["loss"] == whole.history[2]["loss"] != flat.history[-1]["loss"]
+    assert part.best_epoch[0] == 3
+    assert np.isnan(part.best_score[0])
+
+
+def test_schedules_come_down_to_the_decay():
+    progress = np.linspace(0, 0.99, 34, dtype=np.float32)
+    np.testing.assert_array_equal(constant(progress, 0.2), np.ones(34))
+    np.testing.assert_array_equal(step_decay(progress, 0.5), np.where(progress < 0.5, 1, 0.5))
+    want = 0.2 + 0.8 * np.cos(np.pi * progress / 2) ** 2
+    np.testing.assert_allclose(cosine(progress, 0.2), want, rtol=1e-5)
+
+
+def test_initial_values_of_its_own_for_each_run():
+    still = {"rule": sgd_l2, "weight_decay": 0.0, "learning_rate": 1e-9}
+    fitted = fit(split().train, loss=losses.bpr, epochs=1, init_scale=[1.0, 0.1], **still)
+    for name, table in fitted.run(0).items():
+        assert np.std(table) > 0.05
+        np.testing.assert_allclose(fitted.run(1)[name], 0.1 * table, rtol=1e-4, atol=1e-6)
+    with raises(ValueError, match="`init_scale` must lie in"):
+        fit(split().train, loss=losses.bpr, epochs=1, init_scale=0.0)
+
+
+def test_a_decay_of_its_own_for_each_run(quick):
+    options = {"rule": sgd_l2, "weight_decay": 0.0, "learning_rate": 1.0}
+    train = functools.partial(
+        fit, split().train, loss=losses.bpr, batch_size=64, epochs=4, schedule=step_decay, **options
+    )  # fmt: skip
+    stopped, together = train(stop_at=2), train(decay=[0.0, 1.0])
+    for name, table in stopped.run().items():  # a rate of 0 is the same as stopping
+        np.testing.assert_allclose(together.run(0)[name], table, rtol=1e-5, atol=1e-6)
+        assert np.abs(together.run(1)[name] - table).max() > 0.01
+    with raises(ValueError, match=r"`decay` must lie in .* got -0\.1"):
+        train(decay=-0.1)
+
+
+def test_one_call_compiles_one_epoch_for_all_values(quick):
+    traces = 0
+
+    def loss(pos, neg, *, scale, reduce_fn):
+        nonlocal traces
+        traces += 1
+        return scale * losses.bpr(pos, neg, reduce_fn=reduce_fn)
+
+    quick(loss=loss, hyperparams={"scale": 1.0}, epochs=5)
+    once = traces
+    assert once > 0
+    quick(loss=loss, hyperparams={"scale": 1.0}, epochs=10)
+    # A second call judges the numbers again, and compiles nothing.
+    assert traces == once + 1
+
+
+def test_divergence_is_reported(quick):
+    def explode(pos, neg, *, scale, reduce_fn):
+        return losses.bpr(pos, neg, reduce_fn=reduce_fn) * jnp.where(scale > 0, jnp.nan, 1.0)
+
+    with raises(TrainingDiverged, match="epoch 1"):
+        quick(loss=explode, hyperparams={"scale": 1.0})
+    with pytest.warns(UserWarning, match="1 of 2 runs diverged"):
+        fitted = quick(loss=explode, hyperparams={"scale": np.array([1.0, -1.0])})
+    assert np.isnan(fitted.best_score[0])
+    assert np.isfinite(fitted.best_score[1])
+    best = select_best(fitted)
+    assert best.point == 1
+    assert np.isnan(best.scores[0])
+
+
+def test_a_user_with_the_whole_catalogue_is_passed_over_with_a_warning(quick):
+    from crl_jax.data import Interactions
+
+    users = np.array([0, 0, 0, 1, 2])
+    items = np.array([0, 1, 2, 0, 1])
+    data = Interactions.from_arrays(users, items)
+    with pytest.warns(UserWarning, match="3 interactions of users who have seen the whole"):
+        fitted = fit(data, loss=losses.bpr, epochs=2)
+    assert np.isfinite(fitted.history[-1]["loss"][0])
+    full = Interactions.from_arrays(users[:3], items[:3])
+    with raises(ValueError, match="`train` must leave some item"):
+        fit(full, loss=losses.bpr, epochs=2)
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"n_neg": 0}, "`n_neg` must be at least 1, got 0"),
+        ({"n_pos": -1}, "`n_pos` must be at least 0"),
+        ({"batch_size": 0}, "`batch_size`"),
+        ({"eval_every": 0}, "`eval_every`"),
+        ({"learning_rate": 0.0}, "`learning_rate` must lie in .* got 0.0"),
+        ({"epochs": 0}, "`epochs` must lie in .* got 0"),
+        ({"hyperparams": {"temperature": -1.0}}, "`temperature` must lie in"),
+        (
+            {"loss": losses.debiased_pairwise, "hyperparams": {"tau_plus": [0.1, 1.0]}},
+            "`tau_plus` must lie in",
+        ),
+        (
+            {
+                "loss": losses.bayesian_contrastive,
+                "hyperparams": {"tau_plus": 0.1, "alpha": 0.3, "beta": 0.9},
+            },
+            r"`alpha` must lie in \[0\.5, 1.*\], got 0\.3\.",
+        ),
+        (
+            {"loss": losses.reweighted_bce, "hyperparams": {"exponent": [0.1, -1.0]}},
+            "`exponent` must lie in .*, got -1",
+        ),
+        (
+            {"loss": losses.reweighted_bpr, "hyperparams": {"exponent": -1}},
+            "`exponent` must lie in",
+        ),
+        (
+            {"loss": losses.debiased_pairwise, "hyperparams": {"tau_plus": 1 - 1e-9}},
+            "`tau_plus` must lie in",
+        ),
+        ({"seeds": [0, 1], "learning_rate": [1.0, 2.0, 3.0]}, "must all have one length"),
+        ({"weight_decay": -1}, "`weight_decay` must lie in .* got -1"),
+        ({"learning_rate": 1e-60}, "`learning_rate` must lie in .* which is 0.0 in float32"),
+        ({"learning_rate": "fast"}, "`learning_rate` must be a number .* got 'fast'"),
+        ({"epochs": 2**31}, "`epochs` must lie in .* got 2147483648"),
+        ({"seeds": -1}, "`seeds` must lie in .* got -1"),
+        ({"seeds": 2**32}, "`seeds` must lie in .* got 4294967296"),
+        ({"seeds": 0.5}, "`seeds` must be a whole number, got 0.5"),
+        ({"epochs": 1.5}, "`epochs` must be a whole number, got 1.5"),
+        ({"n_neg": 1.5}, "`n_neg` must be a whole number, got 1.5"),
+        ({"sampler": PNS(jnp.ones(3))}, r"`weights` must have shape \(80,\), got \(3,\)"),
+        ({"sampler": BNS(np.full(3, 0.3))}, r"`prior` must be .* got \(3,\)"),
+        ({"sampler": BNS(lambda users, items: jnp.zeros(3))}, "`prior` must have shape"),
+        ({"held_out": small(1)}, "`held_out` must have the 60 `user_ids`"),
+    ],
+)
+def test_bad_arguments_are_named(quick, bad, message):
+    with raises(ValueError, match=message):
+        quick(**bad)
+
+
+def fitted_with(curves, lengths):
+    """Runs with given validation curves, ``[evaluations, runs]``."""
+    history = [{"epoch": i + 1, "valid_ndcg@20": list(row)} for i, row in enumerate(curves)]
+    n = len(lengths)
+    numbers = {"epochs": np.array(lengths)}
+    return FitResult(None, None, (), numbers, np.zeros(n), np.zeros(n), history)  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_choose_averages_over_seeds_and_respects_lengths():
+    fitted = fitted_with([[0.1, 0.3, 0.2, 0.2], [0.5, 0.1, 0.4, 0.4], [0.3, 0.3, 0.9, 0.9]],
+                         [3, 3, 2, 2])  # fmt: skip
+    best = select_best(fitted, n_seeds=2, window=1)
+    assert (best.point, best.epochs) == (1, 2)
+    np.testing.assert_allclose(best.scores, [0.3, 0.4])
+    np.testing.assert_array_equal(best.best_epochs, [2, 2])
+    with raises(ValueError, match="`n_seeds` must divide 4"):
+        select_best(fitted, n_seeds=3)
+    with raises(ValueError, match="`window` must be odd"):
+        select_best(fitted, window=2)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_choose_prefers_a_plateau_to_a_lucky_peak():
+    peak = [0.1, 0.1, 0.6, 0.1, 0.1, 0.1]
+    plateau = [0.1, 0.2, 0.3, 0.5, 0.5, 0.5]
+    curves = np.stack([peak, plateau], axis=1)
+    assert select_best(fitted_with(curves, [6, 6]), window=1).point == 0
+    best = select_best(fitted_with(curves, [6, 6]), window=3)
+    assert (best.point, best.epochs) == (1, 5)
+    np.testing.assert_allclose(best.scores, [0.8 / 3, 0.5])
+    # Past its own end a run has no neighbours: its last evaluation stands in for the one after.
+    short = select_best(fitted_with(curves, [6, 4]), window=3)
+    assert (short.point, short.epochs) == (1, 4)
+    np.testing.assert_allclose(short.scores[1], (0.3 + 0.5 + 0.5) / 3)
+
+
+@pytest.mark.parametrize("window", [3, 5])
+@pytest.mark.parametrize("scores", [[0.1, 0.9], [0.9, 0.1], [0.1, 0.2, 0.9], [0.9, 0.2, 0.1]])
+@pytest.mark.usefixtures("unchecked")
+def test_choose_prefers_no_end_of_a_curve(scores, window):
+    """Of two evaluations the better one; a curve turned round is chosen from turned round."""
+    best = select_best(fitted_with(np.array(scores)[:, None], [len(scores)]), window=window)
+    assert best.epochs == 1 + int(np.argmax(scores))
+
+
+def named(name):
+    return lambda task, params, model_state: {name: jnp.sum(params["users"])}
+
+
+def test_a_metric_of_ones_own_does_not_pass_for_the_validation_score(quick):
+    measured = quick(hooks=[ValidationMetrics(named("ndcg@20"))], epochs=2)
+    assert select_best(measured).score == select_best(quick(epochs=2)).score
+    for name in ("valid_ndcg@20", "loss", "epoch", "seconds"):
+        with raises(ValueError, match=f"must be unique, got '{name}'"):
+            quick(hooks=[ValidationMetrics(named(name))], epochs=2)

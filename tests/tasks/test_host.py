@@ -1,0 +1,119 @@
+"""Anchors from the memory of the host: the same training, but for where they lie."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _helpers.ranking import fit_ranking, split
+from _helpers.refusals import raises
+
+from crl_jax import data, losses, models, tasks, train
+from crl_jax.data import Interactions
+
+pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
+
+
+SPLIT = split()
+
+
+def pairs(batches, n_items):
+    return np.concatenate([batch.users * n_items + batch.items for batch in batches])
+
+
+def everything(n_users=7, n_items=5):
+    """The first user took the whole catalogue."""
+    users = np.concatenate([np.zeros(n_items, int), np.arange(1, n_users)])
+    items = np.concatenate([np.arange(n_items), np.arange(1, n_users) % n_items])
+    return Interactions.from_arrays(users, items)
+
+
+def test_an_epoch_takes_each_interaction_once_in_an_order_of_its_own():
+    log = SPLIT.train
+    host = tasks.host_interactions(log, 64, seed=3)
+    epochs = [list(host.epoch_of(epoch)) for epoch in (0, 1, 0)]
+    assert host.n == len(log)
+    assert {len(batch.users) for batch in epochs[0][:-1]} == {64}
+    found = [pairs(batches, log.n_items) for batches in epochs]
+    wanted = log.users.astype(np.int64) * log.n_items + log.items
+    for order in found:
+        np.testing.assert_array_equal(np.sort(order), wanted)
+    np.testing.assert_array_equal(found[0], found[2])
+    assert np.mean(found[0] == found[1]) < 0.05
+    other = tasks.host_interactions(log, 64, seed=4)
+    assert np.mean(pairs(other.epoch_of(0), log.n_items) == found[0]) < 0.05
+
+
+def test_users_who_took_everything_are_passed_over():
+    host = tasks.host_interactions(everything(), 4)
+    users = np.concatenate([batch.users for batch in host.epoch_of(0)])
+    assert host.n == 6
+    assert sorted(users) == [1, 2, 3, 4, 5, 6]
+
+
+def test_processes_share_an_epoch(monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 3)
+    shares = []
+    for process in range(3):
+        monkeypatch.setattr(jax, "process_index", lambda process=process: process)
+        host = tasks.host_interactions(SPLIT.train, 300)
+        shares.append(list(host.epoch_of(0)))
+        assert host.n == len(SPLIT.train)
+        assert len(shares[-1][0].users) == 100
+    assert abs(len(pairs(shares[0], 1)) - len(pairs(shares[2], 1))) <= 1
+    log = SPLIT.train
+    together = np.concatenate([pairs(share, log.n_items) for share in shares])
+    np.testing.assert_array_equal(
+        np.sort(together), log.users.astype(np.int64) * log.n_items + log.items
+    )
+    with raises(ValueError, match="`batch_size` must be a multiple of 3"):
+        tasks.host_interactions(SPLIT.train, 256)
+
+
+def fit(parts=SPLIT, **options):
+    arguments = {"loss": losses.bpr, "config": train.TrainConfig(512), "epochs": 6} | options
+    return fit_ranking(parts.train, parts.valid, **arguments)
+
+
+@pytest.mark.parametrize("by_rows", [False, True])
+def test_training_from_the_host_ranks_as_well_as_from_the_device(by_rows):
+    parts = data.with_validation(data.simulate(n_exposed=200).interactions)
+    kind = train.RowOptimizer if by_rows else train.Optimizer
+    options = {"parts": parts, "optimizer": kind(1e-2)}
+    here = fit(**options)
+    host = fit(**options, batches=tasks.host_interactions(parts.train, 512))
+    first, a, b = (
+        np.max([entry["valid_ndcg@20"] for entry in history])
+        for history in (host.history[:1], here.history, host.history)
+    )
+    assert b > 1.2 * first
+    assert abs(a - b) < 0.05 * a
+
+
+def test_the_device_holds_no_anchors():
+    encoder = models.MatrixFactorization(SPLIT.train.n_users, SPLIT.train.n_items, 4)
+
+    def held(streamed):
+        task = tasks.Ranking.from_interactions(
+            SPLIT.train, encoder=encoder, loss=losses.bpr, streamed=streamed
+        )
+        return sum(np.asarray(x).nbytes for x in jax.tree.leaves(task))
+
+    assert held(False) - held(True) == 8 * len(SPLIT.train)
+
+
+def test_what_needs_all_anchors_on_the_device_is_refused():
+    host = tasks.host_interactions(SPLIT.train, 512)
+    with raises(ValueError, match=r"`batches` from the host .* got users"):
+        fit(batches=host, anchors="users")
+    with raises(ValueError, match=r"`batches` from the host .* got `confidence`"):
+        fit(batches=host, confidence=tasks.ConfidenceEM(jnp.full(80, 0.5)))
+
+
+def test_arrays_may_lie_in_a_file(tmp_path):
+    log = data.simulate(n_users=50, n_items=40, n_exposed=20).interactions
+    np.save(tmp_path / "items.npy", log.items)
+    items = np.load(tmp_path / "items.npy", mmap_mode="r")
+    mapped = Interactions(log.indptr, items, log.user_ids, log.item_ids)
+    assert isinstance(mapped.items.base, np.memmap)
+    found, wanted = (pairs(tasks.host_interactions(x, 64).epoch_of(0), 40) for x in (mapped, log))
+    np.testing.assert_array_equal(found, wanted)

@@ -1,0 +1,139 @@
+"""puNCE of two views: a few examples are labelled positive, the rest are unlabelled."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _helpers.refusals import raises
+from _helpers.views import DESCENT, LABELS, LINEAR, NORMED, POINTS, Given, ctx, fit, jitter, unit
+from jax.sharding import Mesh
+from sklearn.metrics import roc_auc_score
+
+from crl_jax.tasks import LabelledExamples, PuNCE, SimCLR, SupCon, ViewBatch
+from crl_jax.train import TrainConfig
+
+pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
+
+OWN = np.array([3, -1, -1, 3, -1, -2])  # any negative number is unlabelled
+NOTHING = np.full(6, -1)
+RNG = np.random.default_rng(2)
+Z = RNG.normal(size=(12, 3)) + 3 * np.tile(OWN == 3, 2)[:, None]
+T, PRIOR = 0.5, 0.3
+PUNCE = PuNCE(LINEAR, jitter, {"temperature": T, "tau_plus": PRIOR})
+SOME = LabelledExamples(POINTS, np.where(LABELS < 2, 0, -1))  # two clusters
+
+
+def of_given(task, labels=OWN, z=Z, n_real=6):
+    """The loss of embeddings, and metrics."""
+    task, nothing = dataclasses.replace(task, network=Given(z)), jnp.zeros((6, 1))
+    batch = ViewBatch(
+        nothing, nothing, jnp.arange(6), None if labels is None else jnp.asarray(labels)
+    )
+    loss, (_, metrics) = task.loss({}, {}, batch, ctx(6, n_real))
+    return loss, metrics
+
+
+def real_views(n_real):
+    """Views of the real examples, of length 1 in float64, and whether they are labelled."""
+    kept = [i + b for b in (0, 6) for i in range(n_real)]
+    return unit(Z)[kept], np.tile(OWN[:n_real] >= 0, 2)
+
+
+def by_loops(z, labelled, tau_plus):
+    """As the paper writes it, over all views."""
+    n, total = len(z), 0.0
+    for i in range(n):
+        own = (i + n // 2) % n
+        log_z = np.log(sum(np.exp(z[i] @ z[k] / T) for k in range(n) if k != i))
+        minus = {k: log_z - z[i] @ z[k] / T for k in range(n) if k != i}
+        as_positive = np.mean([minus[k] for k in minus if k == own or labelled[k]])
+        share = 1 if labelled[i] else tau_plus
+        total += share * as_positive + (1 - share) * minus[own]
+    return total / n
+
+
+@pytest.mark.parametrize("n_real", [6, 4])
+@pytest.mark.parametrize("tau_plus", [0.0, 0.3, 0.9])
+def test_the_loss_is_that_of_the_paper(n_real, tau_plus):
+    """By loops; fillers, labelled ones too, are nobody's positives and nobody's negatives."""
+    task = dataclasses.replace(PUNCE, hyperparams={"temperature": T, "tau_plus": tau_plus})
+    labels = np.where(np.arange(6) < n_real, OWN, 3)
+    want = by_loops(*real_views(n_real), tau_plus)
+    np.testing.assert_allclose(of_given(task, labels, n_real=n_real)[0], want, rtol=1e-5)
+
+
+def test_fillers_leave_no_trace():
+    """Neither their views nor their labels change a digit."""
+    changed = Z.copy()
+    changed[[4, 5, 10, 11]] *= -7
+    labels = OWN.copy()
+    labels[4:] = 3, 3
+    assert of_given(PUNCE, n_real=4) == of_given(PUNCE, labels, changed, n_real=4)
+
+
+@pytest.mark.parametrize("tau_plus", [0.0, 0.3])
+def test_without_labelled_examples_it_is_simclr(tau_plus):
+    task = dataclasses.replace(PUNCE, hyperparams={"temperature": T, "tau_plus": tau_plus})
+    plain = SimCLR(LINEAR, jitter, {"temperature": T})
+    got, metrics = of_given(task, NOTHING)
+    np.testing.assert_allclose(got, of_given(plain)[0], rtol=1e-6)
+    assert metrics == {"labelled": 0, "auc": 0.5}
+
+
+def test_without_a_prior_it_is_supcon_of_the_labelled():
+    task = dataclasses.replace(PUNCE, hyperparams={"temperature": T, "tau_plus": 0.0})
+    supervised = SupCon(LINEAR, jitter, {"temperature": T})
+    np.testing.assert_allclose(of_given(task)[0], of_given(supervised)[0], rtol=1e-6)
+    assert abs(of_given(PUNCE)[0] - of_given(supervised)[0]) > 0.005
+
+
+@pytest.mark.parametrize("n_real", [6, 4])
+def test_metrics_are_of_labelled_anchors(n_real):
+    z, labelled = real_views(n_real)
+    n = len(z)
+    _, metrics = of_given(PUNCE, n_real=n_real)
+    np.testing.assert_allclose(metrics["labelled"], labelled.mean(), rtol=1e-6)
+    aucs = []
+    for i in np.flatnonzero(labelled):
+        others = [k for k in range(n) if k not in (i, (i + n // 2) % n)]
+        aucs.append(roc_auc_score(labelled[others], z[others] @ z[i]))
+    assert np.mean(aucs) > 0.5
+    np.testing.assert_allclose(metrics["auc"], np.mean(aucs), rtol=1e-6)
+
+
+def test_the_labelled_come_together():
+    task = dataclasses.replace(PUNCE, network=NORMED)
+    history = fit(task, SOME, epochs=8).history
+    assert history[-1]["auc"][0] > max(0.9, history[0]["auc"][0])
+    np.testing.assert_allclose(history[-1]["labelled"][0], 1 / 2, rtol=1e-6)
+
+
+def test_the_prior_is_swept():
+    swept = {"task.hyperparams.tau_plus": [0.0, 0.5]}
+    history = fit(PUNCE, SOME, epochs=1, sweep=swept).history
+    assert history[-1]["loss"][0] != history[-1]["loss"][1]
+
+
+def test_many_devices_give_the_same():
+    """Batches of 16 with a last one that is filled up."""
+    data = jax.tree.map(lambda x: x[:40], SOME)
+    plain = fit(PUNCE, data, epochs=2, optimizer=DESCENT)
+    mesh = Mesh(np.array(jax.devices()[:8]), ("data",))
+    spread = fit(PUNCE, data, TrainConfig(16, mesh=mesh), epochs=2, optimizer=DESCENT)
+    for name in ("loss", "labelled", "auc"):
+        np.testing.assert_allclose(
+            spread.history[-1][name], plain.history[-1][name], rtol=1e-5, err_msg=name
+        )
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6),
+        spread.params, plain.params,
+    )  # fmt: skip
+
+
+def test_other_data_are_refused():
+    with raises(ValueError, match=r"`data` of PuNCE must be tasks\.LabelledExamples, got"):
+        fit(PUNCE, POINTS)
+    with raises(ValueError, match=r"`data` must have one label for positives .* got 0, 1, 2"):
+        fit(PUNCE, LabelledExamples(POINTS, LABELS))

@@ -1,0 +1,202 @@
+"""Spherical k-means, and the prototypes of PCL."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _helpers.refusals import raises
+from _helpers.views import (
+    DESCENT,
+    LABELS,
+    LINEAR,
+    NORMED,
+    POINTS,
+    Jitter,
+    ctx,
+    first_run,
+    fit,
+    jitter,
+    unit,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from crl_jax import losses, train
+from crl_jax.tasks import PCL, LabelledExamples, MoCo, _pcl
+from crl_jax.train import TrainConfig
+
+pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
+
+PCL = PCL(
+    NORMED, jitter, {"temperature": 0.2}, momentum=0.9, dim=8, queue=32, data=jnp.asarray(POINTS),
+    clusters=(4,), warm_up=1, n_iterations=5, block_size=20,
+)  # fmt: skip
+spherical_kmeans = jax.jit(
+    _pcl.spherical_kmeans, static_argnames=("k", "n_iterations", "block_size")
+)  # fmt: skip
+
+
+def clusters_of(seed, k, x=POINTS, **rest):
+    x = jnp.asarray(unit(x), jnp.float32)
+    return x, spherical_kmeans(jax.random.key(seed), x, k, **rest)
+
+
+def concentrations(x, centres, own):
+    """Eq. 12 and what the published code does to it, cluster by cluster."""
+    each = np.zeros(len(centres))
+    for c, centre in enumerate(centres):
+        members = x[own == c]
+        if len(members) > 1:
+            distances = np.linalg.norm(members - centre, axis=1)
+            each[c] = distances.mean() / np.log(len(members) + 10)
+    each[[np.sum(own == c) <= 1 for c in range(len(centres))]] = each.max()
+    each = np.clip(each, np.percentile(each, 10), np.percentile(each, 90))
+    return each / each.mean()
+
+
+@settings(deadline=None, max_examples=10)
+@given(st.integers(0, 1000), st.sampled_from([2, 5, 9]))
+def test_clusters_are_those_of_their_centres(seed, k):
+    x, found = clusters_of(seed, k, n_iterations=30)
+    x, centres = np.asarray(x, np.float64), np.asarray(found.centroids, np.float64)
+    own = np.asarray(found.assignment)
+    scores = x @ centres.T
+    np.testing.assert_allclose(scores[np.arange(len(x)), own], scores.max(axis=1), atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(centres, axis=1), 1, rtol=1e-5)
+    want = concentrations(x, centres, own)
+    np.testing.assert_allclose(found.concentration, want, rtol=2e-3)
+    # After so many moves of 64 points nothing moves: each centre is the mean direction.
+    means = unit([x[own == c].sum(axis=0) for c in range(k)])
+    np.testing.assert_allclose(centres, means, atol=1e-5)
+
+
+def test_blocks_do_not_change_the_clusters():
+    _, whole = clusters_of(0, 5)
+    _, parts = clusters_of(0, 5, block_size=7)
+    np.testing.assert_array_equal(whole.assignment, parts.assignment)
+    np.testing.assert_allclose(whole.centroids, parts.centroids, atol=1e-6)
+
+
+def test_the_classes_are_found():
+    """From the start that is best of a few, the clusters are the classes."""
+    found = [np.asarray(clusters_of(seed, 4)[1].assignment) for seed in range(8)]
+    same = LABELS[:, None] == LABELS
+    assert max(np.mean((own[:, None] == own) == same) for own in found) > 0.98
+
+
+def test_no_cluster_stays_empty_where_there_are_other_examples():
+    """All but three examples are one: of four centres, those that begin there are one cluster.
+
+    One move takes all others to the other examples.
+    """
+    x = np.vstack([np.tile([1.0, 0, 0, 0], (29, 1)), np.eye(4)[1:]])
+    for seed in range(5):
+        _, found = clusters_of(seed, 4, x, n_iterations=1)
+        assert set(np.asarray(found.assignment)) == set(range(4))
+        np.testing.assert_allclose(found.concentration, 1, rtol=1e-6)
+
+
+def of_prototypes(query, model_state, place, t):
+    """The loss of clusters alone by loops, the mean over clusterings."""
+    terms = []
+    for own, centres, phi in model_state.clusterings:
+        own = np.asarray(own)
+        for z, i in zip(unit(query), place, strict=True):
+            logits = z @ np.asarray(centres, np.float64).T / np.asarray(phi, np.float64) / t
+            terms.append(np.log(np.exp(logits).sum()) - logits[own[i]])
+    return np.mean(terms)
+
+
+def test_the_loss_is_that_of_the_queue_and_of_the_centres():
+    task = dataclasses.replace(PCL, network=LINEAR, dim=5, clusters=(4, 6))
+    params, model_state = task.init(jax.random.key(0))
+    model_state = task.start_epoch(jax.random.key(1), params, model_state, jnp.int32(1))
+    place = jnp.array([5, 40, 3, 63, 17, 5, 5, 5])
+    batch = task.batch(jax.random.key(2), train.Batch(place, None))
+    query = np.asarray(batch.first @ params["linear"]["kernel"])[:5]
+    loss, (after, metrics) = task.loss(params, model_state, batch, ctx(8, 5, epoch=1))
+    want = of_prototypes(query, model_state, np.asarray(place)[:5], 0.2)
+    np.testing.assert_allclose(metrics["prototypes"], want, rtol=1e-5)
+    plain = MoCo(LINEAR, jitter, {"temperature": 0.2}, dim=5, queue=32)
+    instances, (momentum, _) = plain.loss(params, model_state.moco, batch, ctx(8, 5, epoch=1))
+    np.testing.assert_allclose(metrics["instances"], instances, rtol=1e-6)
+    np.testing.assert_allclose(loss, instances + want, rtol=1e-5)
+    jax.tree.map(np.testing.assert_array_equal, after.moco, momentum)
+    early, (_, metrics) = task.loss(params, model_state, batch, ctx(8, 5, epoch=0))
+    assert early == instances
+    assert metrics["prototypes"] == 0
+
+
+def test_clusters_are_made_anew_after_the_warm_up_from_examples_as_they_are():
+    task = dataclasses.replace(PCL, augment=Jitter(), clusters=(4, 6))
+    params, model_state = task.init(jax.random.key(0))
+    key = jax.random.key(1)
+    assert (
+        task.start_epoch(key, params, model_state, jnp.int32(0)).clusterings[0].assignment.max()
+        == 0
+    )
+    moved = jax.tree.map(lambda x: x + 0.5, model_state.moco.target)
+    model_state = model_state._replace(moco=model_state.moco._replace(target=moved))
+    found = task.start_epoch(key, params, model_state, jnp.int32(1)).clusterings
+    z, _ = task.network.apply(moved, model_state.moco.target_state, jnp.asarray(POINTS) / 2)
+    for i, (clustering, k) in enumerate(zip(found, (4, 6), strict=True)):
+        want = spherical_kmeans(
+            jax.random.fold_in(key, 2 + i), losses.normalize(z), k, n_iterations=5
+        )
+        np.testing.assert_array_equal(clustering.assignment, want.assignment)
+        np.testing.assert_allclose(clustering.centroids, want.centroids, atol=1e-5)
+
+
+def test_it_learns_and_labels_are_looked_at():
+    """Batches of places alone, and of labelled examples: what trains is the task's own data."""
+    labelled = dataclasses.replace(
+        PCL, data=LabelledExamples(jnp.asarray(POINTS), jnp.asarray(LABELS))
+    )
+    fitted = fit(labelled, np.arange(64), epochs=6)
+    history = fitted.history
+    assert history[0]["prototypes"][0] == 0
+    assert history[-1]["prototypes"][0] < history[1]["prototypes"][0]
+    assert history[-1]["instances"][0] < history[0]["instances"][0]
+    assert history[-1]["auc"][0] > 0.9
+    again = fit(PCL, POINTS, epochs=2).history[-1]
+    np.testing.assert_allclose(again["prototypes"], history[1]["prototypes"], rtol=1e-3)
+    model_state = first_run(fitted.state.model_state)
+    assert PCL.embed(fitted.run(), model_state, jnp.asarray(POINTS)).shape == (64, 8)
+
+
+def test_warm_up_is_swept():
+    history = fit(PCL, sweep={"task.warm_up": [0, 5]}).history
+    assert history[-1]["prototypes"][0] > 0 == history[-1]["prototypes"][1]
+
+
+def test_half_precision_and_many_devices_give_nearly_the_same():
+    plain = fit(PCL, optimizer=DESCENT)
+    half = fit(PCL, config=TrainConfig(16, compute_dtype="bfloat16"), optimizer=DESCENT)
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:8]), ("data",))
+    spread = fit(PCL, config=TrainConfig(16, mesh=mesh), optimizer=DESCENT)
+    # An example between two clusters may go to the other one by rounding.
+    for fitted, rtol in ((half, 0.05), (spread, 5e-3)):
+        for got, want in zip(fitted.history, plain.history, strict=True):
+            np.testing.assert_allclose(got["loss"], want["loss"], rtol=rtol)
+
+
+@pytest.mark.parametrize("changes", [{"clusters": (4, 1)}, {"clusters": (65,)}, {"data": None}])
+def test_numbers_of_clusters_that_cannot_be_are_refused(changes):
+    with raises(ValueError, match="`clusters` must lie between 2 and the"):
+        fit(dataclasses.replace(PCL, **changes), epochs=1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"momentum": -0.1}, r"`momentum` must lie in \[0, 1\], got -0.1"),
+        ({"warm_up": -1}, r"`warm_up` must lie in \[0, inf\], got -1"),
+        ({"block_size": 0}, "`block_size` must be at least 1, got 0"),
+        ({"n_iterations": 1.5}, "`n_iterations` must be a whole number, got 1.5"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(changes, message):
+    with raises(ValueError, match=message):
+        dataclasses.replace(PCL, **changes)

@@ -1,0 +1,167 @@
+"""Training with samplers: every loss, sweeps of their numbers, state that survives, and checks."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _helpers import ranking
+from _helpers.killing import Killed, kill_at
+from _helpers.refusals import raises
+
+from crl_jax import data, losses, samplers, train
+from crl_jax.models import MatrixFactorization
+
+pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
+
+
+@pytest.fixture(scope="module")
+def split():
+    log = data.simulate(n_users=30, n_items=40, n_exposed=30, seed=1).interactions
+    return data.split_by_ratio(log, test=0.2)
+
+
+def fit(split, sampler, **changes):
+    settings = {
+        "loss": losses.bpr, "epochs": 3, "batch_size": 64, "learning_rate": 0.05,
+        "held_out": split.test, "sampler": sampler,
+    }  # fmt: skip
+    return ranking.fit(split.train, **{**settings, **changes})
+
+
+def bns(split, **changes):
+    return samplers.BNS(samplers.popularity_prior(split.train), **changes)
+
+
+LOSSES = {
+    "bpr": (losses.bpr, {}, 1, 0),
+    "bce": (losses.bce, {}, 2, 0),
+    "info_nce": (losses.info_nce, {}, 3, 0),
+    "hard": (losses.hard_contrastive, {"tau_plus": 0.1, "beta": 1.0}, 3, 2),
+    "bayesian": (losses.bayesian_contrastive, {"tau_plus": 0.1, "alpha": 0.9, "beta": 0.7}, 3, 0),
+    "dpl": (losses.debiased_pairwise, {"tau_plus": 0.3}, 2, 2),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_samplers_combine_with_every_loss(split, name):
+    loss, hyperparams, n_neg, n_pos = LOSSES[name]
+    fitted = fit(
+        split, bns(split), loss=loss, hyperparams=hyperparams, n_neg=n_neg, n_pos=n_pos, epochs=2
+    )
+    for entry in fitted.history:
+        assert np.isfinite(entry["loss"]).all()
+        assert 0 <= entry["tnr"][0] <= 1
+        assert -1 <= entry["inf"][0] <= 1
+
+
+def test_oracles_never_draw_what_is_held_out(split):
+    """Which shows that the rate of true negatives counts what it says."""
+    sure = samplers.oracle_prior(split.test, false=1.0, true=0.0)
+    oracle = fit(split, samplers.BNS(sure, candidates=None)).history[-1]
+    uniform = fit(split, samplers.RNS()).history[-1]
+    assert oracle["tnr"] == [1.0]
+    left = split.train.n_users * split.train.n_items - len(split.train)
+    assert uniform["tnr"][0] == pytest.approx(1 - len(split.test) / left, abs=0.05)
+
+
+def test_numbers_of_samplers_are_swept_at_once(split):
+    together = fit(split, bns(split), sweep={"task.sampler.risk_lambda": [0.5, 20.0]})
+    for run, gain in enumerate((0.5, 20.0)):
+        alone = fit(split, bns(split, risk_lambda=gain))
+        for name, values in alone.run().items():
+            np.testing.assert_allclose(together.run(run)[name], values, rtol=1e-3, atol=1e-5)
+    assert together.history[0]["loss"][0] != together.history[0]["loss"][1]
+
+
+@pytest.mark.parametrize("name", ["srns", "bns"])
+def test_a_resumed_training_goes_on_with_the_samplers_state(split, tmp_path, name):
+    sampler, changes = {
+        "srns": (samplers.SRNS(), {"temperature": 1.0}),
+        "bns": (bns(split, ecdf_samples=8), {"prior": samplers.uniform_prior(40)}),
+    }[name]
+    whole = fit(split, sampler, epochs=4)
+    path = tmp_path / "state.npz"
+
+    with raises(Killed):
+        fit(split, sampler, epochs=4, checkpoint=path, seconds=0.0, see=kill_at(2))
+    resumed = fit(split, sampler, epochs=4, checkpoint=path)
+    jax.tree.map(np.testing.assert_array_equal, whole.params, resumed.params)
+    other = dataclasses.replace(sampler, **changes)
+    with raises(ValueError, match=r"another training: expected task\.sampler"):
+        fit(split, other, epochs=4, checkpoint=path)
+    with raises(ValueError, match="belongs to another training: expected"):
+        fit(split, sampler, epochs=4, checkpoint=path, held_out=None)
+
+
+def test_seeds_of_trainings_by_rows_are_what_they_are_alone(split):
+    settings = {
+        "by_rows": True, "rule": train.rows.sgd, "batch_size": 1, "draw_batches": 50,
+        "l2_target": "rows", "weight_decay": 0.01, "epochs": 2,
+    }  # fmt: skip
+    both = fit(split, bns(split), seeds=[3, 4], **settings)
+    alone = fit(split, bns(split), seeds=4, **settings)
+    for name, values in alone.run().items():
+        np.testing.assert_allclose(both.run(1)[name], values, rtol=1e-5, atol=1e-7)
+    assert both.history[-1]["tnr"][1] == pytest.approx(alone.history[-1]["tnr"][0])
+
+
+def test_a_metric_sees_the_parameters_of_every_report(split):
+    def norms(scale, task, params, model_state):
+        return {"norm": scale * jnp.linalg.norm(params["users"])}
+
+    hook = train.ValidationMetrics(jax.tree_util.Partial(norms, jnp.float32(2)))
+    fitted = fit(split, None, epochs=3, hooks=[hook], seeds=[0, 1])
+    norm = [2 * np.linalg.norm(fitted.run(run)["users"]) for run in range(2)]
+    np.testing.assert_allclose(fitted.history[-1]["norm"], norm, rtol=1e-5)
+    assert len(fitted.history) == 3
+
+
+def test_what_cannot_be_is_said(split):
+    for changes, message in (
+        ({"sweep": {"sampler.candidates": [3, 4]}}, "`sweep` must name leaves"),
+        ({"sweep": {"task.sampler.risk_lambda": [1.0, -1.0]}}, "`risk_lambda` must lie in"),
+        ({"sweep": {"gain": [1.0, -1.0]}}, "`sweep` must name .* got 'gain'"),
+        (
+            {"by_rows": True},
+            "`l2_target` must be rows with the `weight_decay` of a RowOptimizer.*got 'tables'",
+        ),
+        (
+            {
+                "by_rows": True,
+                "l2_target": "rows",
+                "sampler": samplers.RNS(),
+                "compute_dtype": "bfloat16",
+            },
+            "`compute_dtype` must be None and `accumulate` 1",
+        ),
+        (
+            {"by_rows": True, "l2_target": "rows", "sampler": samplers.DNS(3)},
+            "`sampler` DNS scores rows with pending lazy updates",
+        ),
+        ({"draw_batches": 0}, "`draw_batches` must be at least 1, got 0"),
+        (
+            {
+                "by_rows": True,
+                "l2_target": "rows",
+                "sampler": samplers.RNS(),
+                "encoder": Whole(30, 40, 4),
+            },
+            "`encoder` must compute each embedding from one row with a RowOptimizer, got Whole",
+        ),
+        (
+            {"encoder": Whole(30, 41, 4)},
+            "`encoder` must have 30 users and 40 items, got 30 and 41",
+        ),
+    ):
+        with raises(ValueError, match=message):
+            fit(split, **{"sampler": bns(split), **changes})
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Whole(MatrixFactorization):
+    """An encoder whose vectors are said to depend on other rows."""
+
+    by_rows = False

@@ -1,0 +1,189 @@
+"""Views of examples with labels: supervised losses, the oracle, and a measured α."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _helpers.refusals import raises
+from _helpers.views import LABELS, LINEAR, NORMED, POINTS, Given, ctx, fit, jitter, unit
+from sklearn.metrics import roc_auc_score
+
+from crl_jax import losses, tasks, weights
+from crl_jax.tasks import LabelledExamples, MoCo, SimCLR, SupCon, SupervisedOracle, ViewBatch
+
+pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
+
+DATA = LabelledExamples(POINTS, LABELS)
+OWN = np.array([0, 1, 0, 2, 1, -1])
+RNG = np.random.default_rng(1)
+CENTRES = RNG.normal(size=(4, 3))  # of the classes, the last for those not known
+Z, OTHERS = np.tile(CENTRES[OWN], (2, 1)) + 0.4 * RNG.normal(size=(2, 12, 3))
+BCL = {"temperature": 0.5, "tau_plus": 0.25, "beta": 0.9}
+
+
+def views(labels=OWN):
+    nothing = jnp.zeros((6, 1))
+    return ViewBatch(
+        nothing, nothing, jnp.arange(6), None if labels is None else jnp.asarray(labels)
+    )
+
+
+def of_given(task, z=Z, n_real=6, model_state=None):
+    """The loss of embeddings, what changes, and metrics."""
+    task = dataclasses.replace(task, network=Given(z))
+    loss, (model_state, metrics) = task.loss(
+        {}, {} if model_state is None else model_state, views(), ctx(6, n_real)
+    )
+    return loss, model_state, metrics
+
+
+def exponentials(n_real, t):
+    """Of the scores of all views of the real examples, with their classes and examples."""
+    kept = [i + b for b in (0, 6) for i in range(n_real)]
+    z, labels = unit(Z)[kept], np.tile(OWN[:n_real], 2)
+    own = np.tile(np.arange(n_real), 2)
+    same = (labels[:, None] == labels) & (labels >= 0)[:, None] & (labels >= 0)
+    return np.exp(z @ z.T / t), same | (own[:, None] == own), own[:, None] == own
+
+
+@pytest.mark.parametrize("n_real", [6, 4])
+def test_positives_are_all_views_of_a_class(n_real):
+    """Eq. 2 of SupCon by loops; fillers are nobody's positives and nobody's negatives."""
+    e, same, _ = exponentials(n_real, 0.5)
+    want = []
+    for i in range(len(e)):
+        others = [j for j in range(len(e)) if j != i]
+        positives = [j for j in others if same[i, j]]
+        below = sum(e[i, j] for j in others)
+        want.append(-np.mean([np.log(e[i, j] / below) for j in positives]))
+    task = SupCon(LINEAR, jitter, {"temperature": 0.5})
+    np.testing.assert_allclose(of_given(task, n_real=n_real)[0], np.mean(want), rtol=1e-5)
+
+
+@pytest.mark.parametrize("n_real", [6, 4])
+def test_the_oracle_takes_false_negatives_out(n_real):
+    """Eq. 6.1 by loops, with the mean over true negatives for all."""
+    e, same, own = exponentials(n_real, 0.5)
+    want = []
+    for i in range(len(e)):
+        true = e[i][~same[i]]
+        pos = e[i][(i + n_real) % (2 * n_real)]
+        want.append(-np.log(pos / (pos + np.sum(~own[i]) * true.mean())))
+    task = SupervisedOracle(LINEAR, jitter, {"temperature": 0.5})
+    np.testing.assert_allclose(of_given(task, n_real=n_real)[0], np.mean(want), rtol=1e-5)
+
+
+@pytest.mark.parametrize("n_real", [6, 4])
+def test_metrics_by_labels(n_real):
+    """The share of false negatives, and the AUC of anchors that know both kinds of others."""
+    e, same, own = exponentials(n_real, 0.5)
+    known = np.tile(OWN[:n_real] >= 0, 2)
+    pairs = known[:, None] & known & ~own
+    share = np.mean(same[pairs])
+    aucs = [
+        roc_auc_score(same[i][pairs[i]], e[i][pairs[i]])
+        for i in range(len(e))
+        if len(set(same[i][pairs[i]])) == 2
+    ]
+    _, _, metrics = of_given(SimCLR(LINEAR, jitter), n_real=n_real)
+    np.testing.assert_allclose(metrics["false_negatives"], share, rtol=1e-6)
+    np.testing.assert_allclose(metrics["auc"], np.mean(aucs), rtol=1e-6)
+
+
+def test_without_labels_nothing_is_measured_and_supervision_is_refused():
+    task = dataclasses.replace(SimCLR(LINEAR, jitter), network=Given(Z))
+    loss, (_, metrics) = task.loss({}, {}, views(None), ctx(6))
+    assert metrics == {}
+    assert loss == of_given(SimCLR(LINEAR, jitter))[0]  # which labels do not change
+    for kind in (SupCon, SupervisedOracle):
+        with raises(ValueError, match=r"`data` of Sup\w+ must be tasks.Labelled"):
+            fit(kind(LINEAR, jitter), POINTS, epochs=1)
+    alpha = tasks.AlphaFromLabels()
+    with raises(ValueError, match=r"`data` of AlphaFromLabels must be tasks\.Labelled"):
+        fit(SimCLR(LINEAR, jitter, BCL, losses.bayesian_contrastive, alpha=alpha), epochs=1)
+
+
+def test_arguments_of_alpha_are_checked():
+    with raises(ValueError, match="`hyperparams` must not contain alpha"):
+        SimCLR(LINEAR, jitter, {"alpha": 0.9}, alpha=tasks.AlphaFromViews())
+    with raises(ValueError, match="`rule` must be one of auc, model, got 'f1'"):
+        tasks.AlphaFromViews(rule="f1")
+    with raises(ValueError, match=r"`decay` must lie in \[0, 1\), got 1"):
+        tasks.AlphaFromLabels(decay=1.0)
+
+
+def spread(auc):
+    """What the model has for an α of such an AUC."""
+    return min(0.5 + 1.5 * (auc - 0.5), 1)
+
+
+@pytest.mark.parametrize("rule", ["auc", "model"])
+def test_a_measured_alpha_is_that_of_the_steps_before(rule):
+    """0.5 in the first step; then the AUC of the first, and the loss is that with this number."""
+    task = SimCLR(
+        LINEAR, jitter, BCL, losses.bayesian_contrastive, alpha=tasks.AlphaFromLabels(0.8, rule)
+    )
+    _, start = task.init(jax.random.key(0))
+    loss, one, first = of_given(task, model_state=start)
+    _, two, second = of_given(task, OTHERS, model_state=one)
+    assert first["alpha"] == 0.5
+    aucs = [float(metrics["auc"]) for metrics in (first, second)]
+    want = [a if rule == "auc" else spread(a) for a in aucs]
+    assert aucs[0] != aucs[1]
+    np.testing.assert_allclose(second["alpha"], want[0], rtol=1e-6)
+    both = (0.8 * want[0] + want[1]) / 1.8
+    np.testing.assert_allclose(weights.measured_alpha(two.alpha), both, rtol=1e-5)
+    given = dataclasses.replace(task, alpha=None, hyperparams={**BCL, "alpha": 0.5})
+    np.testing.assert_allclose(loss, of_given(given)[0], rtol=1e-6)
+
+
+def test_a_batch_of_one_class_tells_nothing_about_alpha():
+    task = SimCLR(Given(Z), jitter, BCL, losses.bayesian_contrastive, alpha=tasks.AlphaFromLabels())
+    _, start = SimCLR(LINEAR, jitter, alpha=task.alpha).init(jax.random.key(0))
+    _, (after, _) = task.loss({}, start, views(np.zeros(6, int)), ctx(6))
+    assert after.alpha.weight == 0
+
+
+def test_views_estimate_alpha_without_labels():
+    """The AUC of other views against all samples, with the share of their own class taken out."""
+    task = SimCLR(Given(Z), jitter, BCL, losses.bayesian_contrastive, alpha=tasks.AlphaFromViews())
+    _, start = SimCLR(LINEAR, jitter, alpha=task.alpha).init(jax.random.key(0))
+    _, (after, metrics) = task.loss({}, start, views(None), ctx(6, 4))
+    kept = [0, 1, 2, 3, 6, 7, 8, 9]
+    s = (unit(Z) @ unit(Z).T)[np.ix_(kept, kept)]
+    own = np.tile(np.arange(4), 2)
+    pairs = own[:, None] != own
+    wins = [np.mean(s[i, (i + 4) % 8] > s[i][pairs[i]]) for i in range(8)]
+    want = (np.mean(wins) - 0.125) / 0.75
+    assert 0.5 < want < 1
+    np.testing.assert_allclose(weights.measured_alpha(after.alpha), want, rtol=1e-6)
+    assert metrics.keys() == {"alpha"}
+
+
+@pytest.mark.parametrize("kind", [SimCLR, MoCo])
+@pytest.mark.parametrize("alpha", [tasks.AlphaFromLabels(0.9), tasks.AlphaFromViews(0.9)])
+def test_alpha_rises_as_an_encoder_learns(kind, alpha):
+    of_queue = {"dim": 8, "queue": 64, "momentum": 0.9} if kind is MoCo else {}
+    task = kind(NORMED, jitter, BCL, losses.bayesian_contrastive, alpha=alpha, **of_queue)
+    history = fit(task, DATA, epochs=6).history
+    alphas = [entry["alpha"][0] for entry in history]
+    assert 0.5 < alphas[0] < alphas[-1] <= 1
+    assert alphas[-1] > 0.75
+    known = 15 / 63 if kind is SimCLR else None  # of 64 in batches of 16, near a quarter
+    if known:
+        np.testing.assert_allclose(history[-1]["false_negatives"][0], known, atol=0.06)
+    assert history[-1]["auc"][0] > 0.8
+
+
+def test_decay_is_swept():
+    task = SimCLR(LINEAR, jitter, BCL, losses.bayesian_contrastive, alpha=tasks.AlphaFromLabels())
+    fitted = fit(task, DATA, sweep={"task.alpha.decay": [0.0, 0.99]})
+    assert fitted.history[-1]["alpha"][0] != fitted.history[-1]["alpha"][1]
+
+
+@pytest.mark.parametrize("kind", [SupCon, SupervisedOracle])
+def test_classes_come_together(kind):
+    fitted = fit(kind(NORMED, jitter, {"temperature": 0.2}), DATA, epochs=8)
+    assert fitted.history[-1]["auc"][0] > max(0.95, fitted.history[0]["auc"][0])

@@ -1,0 +1,303 @@
+"""Contrast of texts: views by dropout, given weights, fine-tuning, and triplets by class."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _helpers.bert import TINY, leave, tokens
+from _helpers.killing import Killed, kill_at
+from _helpers.refusals import raises
+from _helpers.views import (
+    DESCENT,
+    LABELS,
+    LINEAR,
+    NORMED,
+    POINTS,
+    Given,
+    ctx,
+    first_run,
+    fit,
+    jitter,
+)
+from _helpers.views import unit as normalized
+from jax.sharding import Mesh
+from scipy import stats
+
+from crl_jax import losses, tasks, train
+from crl_jax.models import BackboneWithHead, Network, Projection
+from crl_jax.tasks import Classification, ClassPool, ClassTriplets, LabelledExamples, SimCLR
+from crl_jax.train import ArrayBatches, Optimizer, TrainConfig
+
+pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
+
+SMALL = replace(TINY, n_layers=1, dropout=0.2)
+NET = Network(SMALL)
+TEXTS = tokens(n=24)
+SIMCSE = SimCLR(NET, leave, {"temperature": 0.2})
+
+
+def same(one, other):
+    jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+def test_the_loss_is_that_of_two_dropouts_of_each_text():
+    params, model_state = SIMCSE.init(jax.random.key(0))
+    examples = train.Batch(jnp.arange(24), TEXTS)
+    batch = SIMCSE.batch(jax.random.key(1), examples)
+    same(batch.first, TEXTS)
+    same(batch.second, TEXTS)
+    got, (after, _) = SIMCSE.loss(params, model_state, batch, ctx(24))
+    both = jax.tree.map(lambda x: jnp.concatenate([x, x]), TEXTS)
+    z, rest = NET.apply(params, model_state, both, train=True)
+    same(after, rest)
+    z = normalized(z)
+    assert np.all(np.abs(z[:24] - z[24:]).max(axis=1) > 1e-3)
+    e = np.exp(z @ z.T / 0.2)
+    np.fill_diagonal(e, 0)
+    other = np.roll(np.arange(48), 24)
+    want = -np.mean(np.log(e[np.arange(48), other] / e.sum(axis=1)))
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
+def test_each_loss_has_a_gradient_in_every_parameter():
+    plain = {"temperature": 0.5}
+    debiased = {**plain, "tau_plus": 0.1}
+    each = [
+        (losses.info_nce, plain),
+        (losses.decoupled_contrastive, plain),
+        (losses.debiased_contrastive, debiased),
+        (losses.hard_contrastive, {**debiased, "beta": 0.5}),
+        (losses.bayesian_contrastive, {**debiased, "alpha": 0.9, "beta": 0.9}),
+    ]
+    params, model_state = SIMCSE.init(jax.random.key(0))
+    batch = SIMCSE.batch(jax.random.key(1), train.Batch(jnp.arange(24), TEXTS))
+
+    def of_all(params):
+        found = [
+            SimCLR(NET, leave, numbers, loss).loss(params, model_state, batch, ctx(24))[0]
+            for loss, numbers in each
+        ]
+        return jnp.stack(found)
+
+    values, slopes = jax.jit(lambda p: (of_all(p), jax.jacrev(of_all)(p)))(params)
+    assert len(set(values.tolist())) == len(each)
+    for path, slope in jax.tree.leaves_with_path(slopes):
+        assert np.isfinite(slope).all()
+        name = jax.tree_util.keystr(path)
+        # Attention adds the same to all scores of a query, whatever the bias of its keys is.
+        if "'key']['bias']" not in name:
+            assert np.all(np.abs(slope).reshape(5, -1).max(axis=1) > 1e-9), name
+
+
+def test_runs_side_by_side_are_those_alone():
+    """By gradient descent: the bias of attention's keys has no gradient but rounding."""
+    runs, alone = (
+        fit(SIMCSE, TEXTS, TrainConfig(8), optimizer=DESCENT, seeds=np.arange(first, 2))
+        for first in (0, 1)
+    )
+    keys = runs.state.model_state["dropout_key"]
+    assert not np.array_equal(keys[0], keys[1])
+    same(keys[1], alone.state.model_state["dropout_key"][0])
+    for one, other in zip(jax.tree.leaves(runs.params), jax.tree.leaves(alone.params)):
+        np.testing.assert_allclose(one[1], other[0], rtol=1e-4, atol=1e-5)
+
+
+def test_dropout_goes_on_with_the_same_bits_after_a_kill(tmp_path):
+    plan, seeds = TrainConfig(8), np.arange(2)
+    whole = fit(SIMCSE, TEXTS, plan, epochs=3, seeds=seeds)
+
+    save = train.Checkpoint(tmp_path / "state.npz", 0.0)
+    with raises(Killed):
+        fit(SIMCSE, TEXTS, plan, epochs=3, seeds=seeds, hooks=[save, train.Progress(kill_at(2))])
+    resumed = fit(SIMCSE, TEXTS, plan, epochs=3, seeds=seeds, hooks=[save])
+    same((resumed.params, resumed.state.model_state), (whole.params, whole.state.model_state))
+
+
+def test_the_averaged_network_has_dropout_of_its_own():
+    """Else the key would be the query itself, as long as the two networks are equal."""
+    task = tasks.MoCo(NET, leave, dim=12, queue=32)
+    params, model_state = task.init(jax.random.key(0))
+    same(params, model_state.target)
+    assert not np.array_equal(
+        model_state.network_state["dropout_key"], model_state.target_state["dropout_key"]
+    )
+    batch = task.batch(jax.random.key(1), train.Batch(jnp.arange(8), tokens(n=8)))
+    query, _, after, _ = task.queue_loss(params, model_state, batch, ctx(8))
+    apart = np.abs(normalized(query) - np.asarray(after.queue[:8]))
+    assert np.all(apart.max(axis=1) > 1e-3)
+
+
+def test_several_devices_leave_out_the_same_numbers():
+    plain = fit(SIMCSE, TEXTS, TrainConfig(8), optimizer=DESCENT)
+    mesh = Mesh(np.array(jax.devices()[:8]), ("data",))
+    spread = fit(SIMCSE, TEXTS, TrainConfig(8, mesh=mesh), optimizer=DESCENT)
+    for got, want in zip(spread.history, plain.history, strict=True):
+        np.testing.assert_allclose(got["loss"], want["loss"], rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", [SimCLR, tasks.MoCo, tasks.BYOL])
+def test_training_starts_from_given_parameters(kind):
+    network = Network(BackboneWithHead(SMALL, Projection((6,), norm=False)))
+    given = NET.init(jax.random.key(9))[0]
+    more = {tasks.MoCo: {"dim": 6, "queue": 32}, tasks.BYOL: {"predictor": LINEAR}}
+    task = kind(network, leave, pretrained={"backbone": given}, **more.get(kind, {}))
+    params, model_state = task.init(jax.random.key(0))
+    started, _ = task.network_variables(params, model_state)
+    same(started["backbone"], given)
+    plain = network.init(jax.random.key(0))[0]
+    assert jax.tree.structure(started) == jax.tree.structure(plain)
+    if kind is not SimCLR:
+        same(model_state.target, started)
+
+
+def test_given_parameters_must_fit():
+    wrong = {
+        "must name parameters of the network, got": {"head": {}},
+        r"must have norm/scale of shape \(12,\), got \(5,\)": {"norm": {"scale": jnp.zeros(5)}},
+        "must name parameters of norm, got": {"norm": jnp.zeros(12)},
+        r"must have norm/scale of shape \(12,\), got a dictionary": {"norm": {"scale": {}}},
+    }
+    for message, given in wrong.items():
+        with raises(ValueError, match=f"`pretrained` {message}"):
+            replace(SIMCSE, pretrained=given).init(jax.random.key(0))
+
+
+def test_fine_tuning_drops_out_and_learns():
+    classes = (TEXTS.ids[:, 1] % 2).astype(jnp.int32)
+    backbone = NET.init(jax.random.key(0))
+    task = Classification(NET, leave, backbone, dim=12, n_classes=2, finetune=True)
+    optimizer = Optimizer(
+        0.02, 0.01, decay=0.0, warm_up=0.1, rule=train.adamw, schedule=train.linear
+    )
+    data = jax.tree.map(jnp.asarray, (TEXTS, classes))
+    fitted = train.fit(
+        task, optimizer, ArrayBatches(data), TrainConfig(8), epochs=40, eval_every=40
+    )
+    params, model_state = fitted.run(), first_run(fitted.state.model_state)
+    assert not np.array_equal(model_state["dropout_key"], backbone[1]["dropout_key"])
+    assert np.mean(task.classify(params, model_state, TEXTS) == classes) > 0.9
+    again = task.logits(params, model_state, TEXTS)
+    same(again, task.logits(params, model_state, TEXTS))  # nothing is dropped outside training
+    frozen = replace(task, finetune=False).init(jax.random.key(0))
+    assert frozen[1] == {}
+
+
+def test_the_rate_falls_along_a_line():
+    optimizer = Optimizer(2.0, decay=0.0, warm_up=0.25, n_steps=8, schedule=train.linear)
+    got = [float(optimizer.rate(step)) for step in range(9)]
+    # Of BERT's own code after the warm-up: the line that starts at the first step.
+    np.testing.assert_allclose(got[2:], [2 * (1 - step / 8) for step in range(2, 9)], rtol=1e-6)
+    np.testing.assert_allclose(got[:2], [0, 2 * 0.5 * 7 / 8], rtol=1e-6)
+    assert float(train.linear(jnp.float32(1), 0.1)) == pytest.approx(0.1)
+
+
+OWN = np.array([0, 1, 0, 2, 2, 0, 1, 2, 0, 0, 5])  # class 5 has one, 3 and 4 nobody
+
+
+def test_keys_are_drawn_by_frequency():
+    """Another example of the class, uniformly; one of the other classes, uniformly."""
+    pool = ClassPool.from_labels(LabelledExamples(jnp.arange(11), jnp.asarray(OWN)))
+    draw = jax.jit(pool.sample_pairs)
+    n = 4000
+    for place, own in enumerate(OWN):
+        pos, neg = draw(jax.random.key(place), jnp.full(n, place))
+        like = np.flatnonzero((own == OWN) & (np.arange(11) != place))
+        unlike = np.flatnonzero(own != OWN)
+        for drawn, among in ((pos, like if len(like) else [place]), (neg, unlike)):
+            counts = np.bincount(drawn, minlength=11)
+            assert counts[among].sum() == n
+            if len(among) > 1:
+                assert stats.chisquare(counts[among]).pvalue > 1e-5
+
+
+def test_queries_are_drawn_uniformly():
+    batches = tasks.ResampledBatches(jnp.arange(7.0), n_draws=5000)
+    steps = batches.epoch(jax.random.key(0), TrainConfig(64))
+    places = np.asarray(steps.indices)[np.asarray(steps.where)]
+    assert places.size == 5000
+    assert stats.chisquare(np.bincount(places, minlength=7)).pvalue > 1e-5
+    other = batches.epoch(jax.random.key(1), TrainConfig(64))
+    assert not np.array_equal(steps.indices, other.indices)
+    with raises(ValueError, match="`n_draws` must be at least 1, got 0"):
+        tasks.ResampledBatches(jnp.arange(7), n_draws=0)
+
+
+def triplets(**more):
+    pool = ClassPool.from_labels(LabelledExamples(jnp.asarray(POINTS), jnp.asarray(LABELS)))
+    return ClassTriplets(NORMED, jitter, {"temperature": 0.2}, pool=pool, **more)
+
+
+@pytest.mark.parametrize("n_real", [6, 4])
+def test_the_loss_of_triplets_is_that_of_the_paper(n_real):
+    """Softmax over both matrices side by side by loops, with its target in the left diagonal."""
+    z = np.random.default_rng(3).normal(size=(18, 5))
+    task = replace(triplets(), network=Given(z), hyperparams={"temperature": 0.07})
+    batch = task.batch(jax.random.key(0), train.Batch(jnp.arange(0, 60, 10), None))
+    loss, (_, metrics) = task.loss({}, {}, batch, ctx(6, n_real))
+    q, pos, neg = (part[:n_real] for part in np.split(normalized(z), 3))
+    want = []
+    for i in range(n_real):
+        e = [np.exp(q[i] @ k / 0.07) for k in (*pos, *neg)]
+        want.append(-np.log(e[i] / sum(e)))
+    np.testing.assert_allclose(loss, np.mean(want), rtol=1e-5)
+    labels = np.asarray(batch.labels).reshape(3, 6)[:, :n_real]
+    np.testing.assert_array_equal(labels[0], labels[1])
+    assert np.all(labels[0] != labels[2])
+    keys = np.concatenate(labels[1:])
+    is_same = labels[0][:, None] == keys
+    others = ~np.eye(n_real, 2 * n_real, dtype=bool)
+    np.testing.assert_allclose(metrics["false_negatives"], is_same[others].mean(), rtol=1e-6)
+
+
+def test_a_batch_of_triplets_is_of_those_examples():
+    pool = ClassPool.from_labels(LabelledExamples(jnp.asarray(POINTS), jnp.asarray(LABELS)))
+    task = ClassTriplets(NORMED, lambda key, x: x, pool=pool)
+    places = jnp.arange(0, 64, 4)
+    batch = task.batch(jax.random.key(0), train.Batch(places, None))
+    same(batch.query, POINTS[places])
+    of = {tuple(x): y for x, y in zip(POINTS.tolist(), LABELS, strict=True)}
+    found = [of[tuple(x)] for part in batch[:3] for x in np.asarray(part).tolist()]
+    same(batch.labels, found)
+    assert not np.any(np.all(batch.pos == batch.query, axis=1))
+
+
+@pytest.mark.parametrize("loss", [losses.info_nce, losses.bayesian_contrastive])
+def test_triplets_bring_classes_together(loss):
+    task = replace(triplets(), loss_fn=loss)
+    if loss is losses.bayesian_contrastive:
+        task = replace(task, hyperparams={"temperature": 0.5, "tau_plus": 0.2, "beta": 0.9})
+        task = replace(task, alpha=tasks.AlphaFromLabels(0.9))
+    fitted = fit(task, epochs=10)
+    assert fitted.history[-1]["auc"][0] > max(0.93, fitted.history[0]["auc"][0])
+    z = normalized(
+        task.embed(fitted.run(), first_run(fitted.state.model_state), jnp.asarray(POINTS))
+    )
+    scores, is_same = z @ z.T, LABELS[:, None] == LABELS
+    assert scores[is_same].mean() > scores[~is_same].mean() + 0.3
+
+
+def test_triplets_on_several_devices_and_of_texts():
+    plain = fit(triplets(), optimizer=DESCENT)
+    mesh = Mesh(np.array(jax.devices()[:8]), ("data",))
+    spread = fit(triplets(), optimizer=DESCENT, config=TrainConfig(16, mesh=mesh))
+    for got, want in zip(spread.history, plain.history, strict=True):
+        np.testing.assert_allclose(got["loss"], want["loss"], rtol=1e-4)
+    classes = (TEXTS.ids[:, 1] % 3).astype(jnp.int32)
+    task = ClassTriplets(
+        NET,
+        leave,
+        {"temperature": 0.07},
+        pool=ClassPool.from_labels(LabelledExamples(TEXTS, classes)),
+    )
+    batches = tasks.ResampledBatches(jnp.arange(24), n_draws=40)
+    fitted = train.fit(task, Optimizer(1e-2), batches, TrainConfig(8), epochs=8)
+    assert fitted.history[-1]["loss"][0] < fitted.history[0]["loss"][0]
+
+
+def test_pools_must_have_labels_and_classes():
+    with raises(ValueError, match="`data` must have a class for every example, got a negative"):
+        ClassPool.from_labels(LabelledExamples(jnp.arange(2), jnp.array([0, -1])))
+    with raises(ValueError, match="`data` must have two classes or more, got one"):
+        ClassPool.from_labels(LabelledExamples(jnp.arange(2), jnp.array([3, 3])))

@@ -1,0 +1,327 @@
+"""Two towers: every loss in both directions, labels, augmentations, tiles, devices."""
+
+import dataclasses
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _helpers.refusals import raises
+from _helpers.views import DESCENT, LABELS, LINEAR, NORMED, POINTS, Given, Jitter, ctx, fit, unit
+from jax.sharding import Mesh
+from sklearn.metrics import roc_auc_score
+
+from crl_jax import losses, tasks, train
+from crl_jax.tasks import CLIP, AlphaState, LabelledExamples, ViewBatch
+from crl_jax.train import TrainConfig
+
+pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
+
+OWN = np.array([0, 1, 0, 2, 1, -1])
+RNG = np.random.default_rng(2)
+X, Y = RNG.normal(size=(2, 6, 3))
+PAIRS = (POINTS, POINTS[:, ::-1].copy())
+DATA = LabelledExamples(PAIRS, LABELS)
+TOWERS = CLIP(LINEAR, LINEAR)
+BCL = {"tau_plus": 0.25, "beta": 0.9}
+T = 0.07
+
+
+def np_info_nce(pos, neg, t):
+    return np.log1p(np.exp(neg / t).sum() / np.exp(pos / t))
+
+
+def np_decoupled(pos, neg, t):
+    return -np.log(np.exp(pos / t) / np.exp(neg / t).sum())
+
+
+def np_debiased(pos, neg, t, tau_plus, beta=0.0):
+    weights = np.exp(beta * neg / t) / np.exp(beta * neg / t).mean()
+    true = ((weights * np.exp(neg / t)).mean() - tau_plus * np.exp(pos / t)) / (1 - tau_plus)
+    return np.log1p(len(neg) * max(true, np.exp(-1 / t)) / np.exp(pos / t))
+
+
+def np_bayesian(pos, neg, t, tau_plus, alpha, beta):
+    u = np.array([(neg <= s).mean() for s in neg])
+    a = (1 - 2 * alpha) * (1 - 2 * tau_plus)
+    b = 2 * (alpha * (1 - tau_plus) + (1 - alpha) * tau_plus)
+    phi = (-b + np.sqrt(b**2 + 4 * a * u)) / (2 * a)
+    z = (1 - beta) * alpha + beta * (1 - alpha)
+    w = ((1 - beta) * alpha + (beta - alpha) * phi) / z / (b / 2 + a * phi)
+    return np.log1p((w * np.exp(neg / t)).sum() / np.exp(pos / t))
+
+
+def np_sigmoid(pos, neg, t, bias):
+    return np.log1p(np.exp(-pos / t - bias)) + np.log1p(np.exp(neg / t + bias)).sum()
+
+
+def np_towers(loss, n_real=6, left_out=(), t=T, **hyper):
+    """Both directions by loops: of each row and each column of the square the mean."""
+    s = (unit(X) @ unit(Y).T)[:n_real, :n_real]
+    each = []
+    for square in (s, s.T):
+        for i, row in enumerate(square):
+            others = [j for j in range(n_real) if j != i and (i, j) not in left_out]
+            each.append(loss(row[i], row[others], t, **hyper))
+    return np.mean(each)
+
+
+BAYES = {"tau_plus": 0.1, "alpha": 0.8, "beta": 0.9}
+LOSSES = {
+    "clip": (losses.info_nce, np_info_nce, {}),
+    "decoupled": (losses.decoupled_contrastive, np_decoupled, {}),
+    "debiased": (losses.debiased_contrastive, np_debiased, {"tau_plus": 0.1}),
+    "hard": (losses.hard_contrastive, np_debiased, {"tau_plus": 0.1, "beta": 0.5}),
+    "bayesian": (losses.bayesian_contrastive, np_bayesian, BAYES),
+    "sigmoid": (losses.sigmoid_contrastive, np_sigmoid, {"bias": -3.0}),
+}
+each_loss = pytest.mark.parametrize("name", LOSSES)
+
+
+def of_given(task, n_real=6, labels=OWN, model_state=None, xy=(X, Y)):
+    """The loss of these embeddings, what changes, and metrics."""
+    task = dataclasses.replace(task, first=Given(xy[0]), second=Given(xy[1]))
+    params, start = TOWERS.init(jax.random.key(0))
+    params = {"first": {}, "second": {}, "log_scale": -jnp.log(jnp.float32(T))}
+    if "temperature" in task.hyperparams:
+        del params["log_scale"]
+    if task.bias is not None:
+        params["bias"] = jnp.float32(task.bias)
+    n = len(xy[0])
+    batch = ViewBatch(
+        jnp.zeros((n, 1)), jnp.zeros((n, 1)), jnp.arange(n),
+        None if labels is None else jnp.asarray(labels),
+    )  # fmt: skip
+    loss, (model_state, metrics) = task.loss(
+        params, start if model_state is None else model_state, batch, ctx(n, n_real)
+    )
+    return loss, model_state, metrics
+
+
+@each_loss
+@pytest.mark.parametrize("n_real", [6, 4])
+@pytest.mark.parametrize("tile", [None, 2])
+def test_every_loss_is_that_of_both_directions(name, n_real, tile):
+    """Of rows and of columns; what only fills the batch up is nobody's negative."""
+    loss_fn, ref, hyper = LOSSES[name]
+    task = CLIP(LINEAR, LINEAR, loss_fn=loss_fn, hyperparams=hyper, tile=tile)
+    want = np_towers(ref, n_real, **hyper)
+    np.testing.assert_allclose(of_given(task, n_real)[0], want, rtol=1e-4)
+
+
+@pytest.mark.parametrize("tile", [None, 4])
+def test_equals_can_be_left_out(tile):
+    """Pairs with one label are no negatives of each other; a label not known is like no other."""
+    task = CLIP(LINEAR, LINEAR, exclude_equal=True, tile=tile)
+    equal = {(0, 2), (2, 0), (1, 4), (4, 1)}
+    loss, _, metrics = of_given(task)
+    np.testing.assert_allclose(loss, np_towers(np_info_nce, left_out=equal), rtol=1e-5)
+    np.testing.assert_allclose(metrics["false_negatives"], 4 / 20)
+    two_unknown = np.array([0, 1, 0, -2, -2, -1])
+    loss = of_given(task, labels=two_unknown)[0]
+    want = np_towers(np_info_nce, left_out={(0, 2), (2, 0)})
+    np.testing.assert_allclose(loss, want, rtol=1e-5)
+    with raises(ValueError, match=r"tasks\.LabelledExamples with `exclude_equal`"):
+        of_given(task, labels=None)
+
+
+@pytest.mark.parametrize("tile", [None, 2])
+@pytest.mark.parametrize("n_real", [6, 4])
+def test_metrics_by_labels(tile, n_real):
+    s = (unit(X) @ unit(Y).T)[:n_real, :n_real]
+    own = OWN[:n_real]
+    known = (own >= 0)[:, None] & (own >= 0) & ~np.eye(n_real, dtype=bool)
+    same = own[:, None] == own
+    by_rows = [
+        roc_auc_score(same[i][known[i]], s[i][known[i]])
+        for i in range(n_real) if len(set(same[i][known[i]])) == 2
+    ]  # fmt: skip
+    by_columns = [
+        roc_auc_score(same[i][known[i]], s.T[i][known[i]])
+        for i in range(n_real) if len(set(same[i][known[i]])) == 2
+    ]  # fmt: skip
+    aucs = by_rows if tile else [*by_rows, *by_columns]
+    loss, _, metrics = of_given(CLIP(LINEAR, LINEAR, tile=tile), n_real)
+    np.testing.assert_allclose(metrics["false_negatives"], same[known].mean(), rtol=1e-6)
+    np.testing.assert_allclose(metrics["auc"], max(np.mean(aucs), 0.5), rtol=1e-6)
+    bare, _, none = of_given(CLIP(LINEAR, LINEAR, tile=tile), n_real, labels=None)
+    assert bare == loss
+    assert none.keys() == {"temperature"}
+
+
+@pytest.mark.parametrize("name", ["clip", "bayesian", "sigmoid"])
+def test_tiles_change_neither_a_training_nor_its_gradients(name):
+    """Parameters of both networks, temperature and bias after a few steps of gradient descent."""
+    loss_fn, _, hyper = LOSSES[name]
+    bias = hyper.get("bias")
+    hyper = {key: value for key, value in hyper.items() if key != "bias"}
+    runs = []
+    for tile in (None, 5):
+        task = CLIP(LINEAR, LINEAR, 0.3, 0.0, loss_fn, hyper, bias=bias, tile=tile)
+        runs.append(fit(task, DATA, TrainConfig(24), optimizer=DESCENT))  # the last is filled up
+    whole, tiled = runs
+    same = partial(np.testing.assert_allclose, rtol=2e-4, atol=2e-6)
+    jax.tree.map(same, tiled.params, whole.params)
+    assert ("bias" in whole.params) == (bias is not None)
+    moved = np.asarray(whole.params["log_scale"]) + np.log(0.3)
+    assert np.abs(moved).min() > 1e-4
+    for key in ("loss", "auc", "temperature"):
+        same(tiled.history[-1][key], whole.history[-1][key])
+
+
+@pytest.mark.parametrize(
+    ("name", "tile"), [("clip", None), ("clip", 5), ("bayesian", 5), ("sigmoid", None)]
+)
+def test_eight_devices_give_the_result_of_one(name, tile):
+    loss_fn, _, hyper = LOSSES[name]
+    task = CLIP(LINEAR, LINEAR, 0.3, loss_fn=loss_fn, hyperparams=hyper, tile=tile)
+    mesh = Mesh(np.array(jax.devices()[:8]), ("data",))
+    one, all_ = (
+        fit(task, DATA, TrainConfig(24, mesh=mesh), optimizer=DESCENT) for mesh in (None, mesh)
+    )
+    same = partial(np.testing.assert_allclose, rtol=2e-4, atol=2e-6)
+    jax.tree.map(same, all_.params, one.params)
+    assert one.history[-1].keys() == all_.history[-1].keys()
+    same(all_.history[-1]["auc"], one.history[-1]["auc"])
+
+
+def test_siglip_starts_as_published_and_learns_its_bias():
+    task = CLIP(LINEAR, LINEAR, 0.1, loss_fn=losses.sigmoid_contrastive, bias=-10.0)
+    fitted = fit(task, PAIRS, epochs=3)
+    first, last = fitted.history[0], fitted.history[-1]
+    assert first["bias"][0] == pytest.approx(-10, abs=0.5)
+    assert first["temperature"][0] == pytest.approx(0.1, rel=0.1)
+    assert last["bias"][0] != first["bias"][0]
+    assert last["loss"][0] < first["loss"][0]
+
+
+def test_a_temperature_among_the_hyper_parameters_is_kept():
+    task = CLIP(LINEAR, LINEAR, hyperparams={"temperature": 0.5})
+    params, _ = task.init(jax.random.key(0))
+    assert params.keys() == {"first", "second"}
+    loss, _, metrics = of_given(task)
+    np.testing.assert_allclose(loss, np_towers(np_info_nce, t=0.5), rtol=1e-5)
+    assert "temperature" not in metrics
+    sweep = fit(task, PAIRS, sweep={"task.hyperparams.temperature": [0.2, 2.0]})
+    assert sweep.history[-1]["loss"][0] != sweep.history[-1]["loss"][1]
+
+
+def test_given_parameters_are_started_from():
+    """The others are those that are drawn without them."""
+    drawn, _ = TOWERS.init(jax.random.key(0))
+    kernel = drawn["second"]["linear"]["kernel"]
+    task = CLIP(LINEAR, LINEAR, pretrained={"second": {"linear": {"kernel": 2 * kernel}}})
+    params, _ = task.init(jax.random.key(0))
+    np.testing.assert_array_equal(params["second"]["linear"]["kernel"], 2 * kernel)
+    jax.tree.map(np.testing.assert_array_equal, params["first"], drawn["first"])
+    assert params["log_scale"] == drawn["log_scale"]
+    fit(task, PAIRS, epochs=1)
+    for given in ({"third": {}}, {"second": {"linear": {"kernel": kernel[:1]}}}):
+        with raises(ValueError, match="`pretrained` must"):
+            CLIP(LINEAR, LINEAR, pretrained=given).init(jax.random.key(0))
+
+
+def test_what_is_learned_of_the_loss_is_told():
+    task = CLIP(LINEAR, LINEAR, 0.1, 0.05, loss_fn=losses.sigmoid_contrastive, bias=-10.0)
+    params, _ = task.init(jax.random.key(0))
+    learned = task.learned_hyperparams(params | {"log_scale": -jnp.log(jnp.float32(0.02))})
+    assert {name: pytest.approx(float(x)) for name, x in learned.items()} == {
+        "temperature": 0.05, "bias": -10.0,
+    }  # fmt: skip
+    assert (
+        CLIP(LINEAR, LINEAR, hyperparams={"temperature": 0.5}).learned_hyperparams({"first": 0})
+        == {}
+    )
+
+
+def test_hyper_parameters_are_swept():
+    task = CLIP(LINEAR, LINEAR, loss_fn=losses.debiased_contrastive, hyperparams={"tau_plus": 0})
+    together = fit(task, PAIRS, sweep={"task.hyperparams.tau_plus": [0.0, 0.2]}).history[-1]["loss"]
+    alone = [
+        fit(dataclasses.replace(task, hyperparams={"tau_plus": tau}), PAIRS).history[-1]["loss"][0]
+        for tau in (0.0, 0.2)
+    ]
+    np.testing.assert_allclose(together, alone, rtol=1e-3)
+    assert abs(alone[0] - alone[1]) > 1e-3
+
+
+@pytest.mark.parametrize("tile", [None, 3])
+def test_alpha_is_measured_by_labels(tile):
+    """0.5 in the first step, and the AUC of that step in the second."""
+    task = CLIP(
+        LINEAR, LINEAR, T, loss_fn=losses.bayesian_contrastive, hyperparams=BCL,
+        alpha=tasks.AlphaFromLabels(0.8), tile=tile,
+    )  # fmt: skip
+    _, start = task.init(jax.random.key(0))
+    assert isinstance(start, AlphaState)
+    loss, one, first = of_given(task, model_state=start)
+    _, _, second = of_given(task, model_state=one, xy=(Y, X))
+    assert first["alpha"] == 0.5
+    np.testing.assert_allclose(second["alpha"], first["auc"], rtol=1e-6)
+    want = np_towers(np_bayesian, **BCL, alpha=0.5 + 1e-9)
+    np.testing.assert_allclose(loss, want, rtol=1e-4)
+    history = fit(dataclasses.replace(task, first=NORMED, second=NORMED), DATA, epochs=6).history
+    assert 0.5 < history[0]["alpha"][0] < history[-1]["alpha"][0]
+
+
+def test_halves_are_augmented_each_in_its_way():
+    """The first is drawn anew, the second stays; both are plain where they are embedded."""
+    task = CLIP(LINEAR, LINEAR, augment_first=Jitter(0.5))
+    x, y = (jnp.asarray(half[:5]) for half in PAIRS)
+    batch = task.batch(jax.random.key(0), train.Batch(jnp.arange(5), (x, y)))
+    np.testing.assert_array_equal(batch.second, y)
+    assert np.abs(batch.first - x).min() > 0
+    params, model_state = task.init(jax.random.key(0))
+    first, second = task.embed(params, model_state, x, y, block_size=2)
+    for got, half, name in ((first, x / 2, "first"), (second, y, "second")):
+        kernel = np.asarray(params[name]["linear"]["kernel"], np.float64)
+        np.testing.assert_allclose(got, unit(np.asarray(half) @ kernel), atol=1e-6)
+    np.testing.assert_allclose(task.embed_second(params, model_state, y), second, atol=1e-6)
+    sweep = fit(task, PAIRS, sweep={"task.augment_first.size": [0.0, 2.0]}).history[-1]["loss"]
+    assert abs(sweep[0] - sweep[1]) > 0.01
+    with raises(ValueError, match="`augment_second` must be callable"):
+        fit(CLIP(LINEAR, LINEAR, augment_second=0.3), PAIRS, epochs=1)
+
+
+def test_clip_by_its_own_name_is_info_nce():
+    assert CLIP(LINEAR, LINEAR, loss_fn=losses.clip_contrastive) == TOWERS
+    square = jnp.asarray(unit(X) @ unit(Y).T, jnp.float32)
+    want = losses.clip_contrastive(square, temperature=T)
+    np.testing.assert_allclose(of_given(TOWERS)[0], want, rtol=1e-5)
+
+
+def test_bad_arguments_are_named():
+    for change, message in (
+        ({"temperature": 0.0}, r"`temperature` must lie in \(0"),
+        ({"min_temperature": -1.0}, r"`min_temperature` must lie in \[0"),
+        ({"tile": 0}, "`tile` must be at least 1, got 0"),
+        ({"bias": 1.0, "hyperparams": {"bias": 1.0}}, "`hyperparams` must not contain bias"),
+        (
+            {"alpha": tasks.AlphaFromLabels(), "hyperparams": {"alpha": 0.9}},
+            "`hyperparams` must not contain alpha",
+        ),
+    ):
+        with raises(ValueError, match=message):
+            CLIP(LINEAR, LINEAR, **change)
+    with raises(ValueError, match="`data` of CLIP must be pairs"):
+        fit(TOWERS, POINTS, epochs=1)
+
+
+def temporary_bytes(tile, n):
+    """Of value and gradient with respect to both networks."""
+    task = CLIP(LINEAR, LINEAR, tile=tile)
+    params, model_state = task.init(jax.random.key(0))
+    batch = ViewBatch(*(jax.ShapeDtypeStruct((n, 6), jnp.float32) for _ in range(2)))
+
+    def loss(params, batch):
+        return task.loss(params, model_state, batch, ctx(n))[0]
+
+    compiled = jax.jit(jax.value_and_grad(loss)).lower(params, batch).compile()
+    return compiled.memory_analysis().temp_size_in_bytes
+
+
+def test_memory_is_that_of_a_tile():
+    square = 2048**2 * 4
+    assert temporary_bytes(None, 2048) > square
+    assert 5 * temporary_bytes(16, 2048) < square

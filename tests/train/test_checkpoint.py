@@ -1,0 +1,77 @@
+"""Checkpoints come back as they went, and a broken one says so."""
+
+import os
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _helpers.refusals import raises
+
+from crl_jax.train import load_checkpoint, save_checkpoint
+
+
+@pytest.fixture
+def tree():
+    return {
+        "a": {"b": jnp.arange(6, dtype=jnp.bfloat16).reshape(2, 3), "c": jnp.float32(0.1)},
+        "d": [jnp.zeros((0, 4), jnp.int32), np.array([True, False])],
+        "e": np.array(["x", "größer"]),
+    }
+
+
+def test_round_trip(tmp_path, tree):
+    path = tmp_path / "deep" / "state.npz"
+    save_checkpoint(path, tree, {"epoch": 3, "name": "ü", "none": None})
+    got, meta = load_checkpoint(path, tree)
+    assert meta == {"epoch": 3, "name": "ü", "none": None}
+    assert jax.tree.structure(got) == jax.tree.structure(tree)
+    for have, want in zip(jax.tree.leaves(got), jax.tree.leaves(tree), strict=True):
+        assert have.dtype == want.dtype
+        np.testing.assert_array_equal(have, np.asarray(want))
+    flat, _ = load_checkpoint(path)
+    assert sorted(flat) == ["a/b", "a/c", "d/0", "d/1", "e"]
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path, tree, monkeypatch):
+    path = tmp_path / "state.npz"
+    save_checkpoint(path, tree, {"epoch": 1})
+
+    def fail(_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with raises(OSError, match="disk full"):
+        save_checkpoint(path, tree, {"epoch": 2})
+    assert load_checkpoint(path)[1] == {"epoch": 1}
+
+
+@pytest.mark.parametrize("keep", [0, 1, 30, 200, -1, -30])
+def test_a_truncated_file_is_named(tmp_path, tree, keep):
+    path = tmp_path / "state.npz"
+    save_checkpoint(path, tree, {})
+    path.write_bytes(path.read_bytes()[:keep])
+    with raises(ValueError, match=r"state\.npz: expected a complete checkpoint"):
+        load_checkpoint(path, tree)
+
+
+def test_a_pickle_is_never_loaded(tmp_path):
+    path = tmp_path / "state.npz"
+    np.savez(path, header=np.array([{"meta": 1}], dtype=object))
+    with raises(ValueError, match="expected a complete checkpoint"):
+        load_checkpoint(path)
+    with raises(ValueError, match="got objects in a"):
+        save_checkpoint(path, {"a": np.array([None])}, {})
+
+
+def test_other_arrays_than_expected_are_named(tmp_path):
+    path = tmp_path / "state.npz"
+    save_checkpoint(path, {"a": np.zeros((2, 3), np.float32)}, {})
+    with raises(ValueError, match=r"expected the arrays \['b'\], got \['a'\]"):
+        load_checkpoint(path, {"b": np.zeros((2, 3), np.float32)})
+    with raises(ValueError, match=r"expected a as float32\[2, 4\], got float32\[2, 3\]"):
+        load_checkpoint(path, {"a": np.zeros((2, 4), np.float32)})
+    with raises(ValueError, match=r"expected a as int32"):
+        load_checkpoint(path, {"a": np.zeros((2, 3), np.int32)})
+    with raises(FileNotFoundError):
+        load_checkpoint(tmp_path / "none.npz")

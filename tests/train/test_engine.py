@@ -1,0 +1,299 @@
+"""The engine with a task and a loss that are not in the library."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from _helpers.killing import Killed, kill_at
+from _helpers.refusals import raises
+from jax.sharding import AxisType, Mesh
+
+from crl_jax import train
+from crl_jax._mesh import batch_mesh
+from crl_jax.train import ArrayBatches, HostBatches, Optimizer, RowOptimizer, TrainConfig, fit
+
+pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Line(train.Task):
+    """Least squares of a straight line, which counts its updates and the examples it has seen."""
+
+    slope: Any = 0.0
+    noise: Any = 0.0
+
+    def init(self, key):
+        del key
+        params = {"slope": jnp.float32(self.slope), "offset": jnp.float32(0)}
+        return params, {"updates": jnp.int32(0), "seen": jnp.float32(0)}
+
+    def batch(self, key, examples):
+        x, y = examples.data
+        return x, y + self.noise * jax.random.normal(key, y.shape)
+
+    def loss(self, params, model_state, batch, ctx):
+        x, y = batch
+        x = x.astype(params["slope"].dtype)
+        error = (params["slope"] * x + params["offset"]).astype(jnp.float32) - y
+        square = jnp.sum(jnp.where(ctx.where, error**2, 0)) / ctx.n
+        model_state = {**model_state, "seen": model_state["seen"] + ctx.n}
+        worst = jnp.max(jnp.where(ctx.where, jnp.abs(error), 0))
+        return square, (model_state, {"worst": worst})
+
+    def after_update(self, params, model_state):
+        return {**model_state, "updates": model_state["updates"] + 1}
+
+
+N = 50
+X = np.linspace(-1, 1, N).astype(np.float32)
+DATA = (jnp.asarray(X), jnp.asarray(3 * X + 1))
+SGD = Optimizer(0.1, rule=train.sgd_l2)
+
+
+def line(**changes):
+    settings = {
+        "task": Line(), "optimizer": SGD, "batches": ArrayBatches(DATA), "config": TrainConfig(8),
+        "epochs": 5, **changes,
+    }  # fmt: skip
+    return fit(**settings)
+
+
+def steps_by_hand(batches, learning_rate):
+    """Gradient descent on given batches of examples, in float64."""
+    slope = offset = 0.0
+    for rows in batches:
+        error = slope * X[rows] + offset - (3 * X[rows] + 1)
+        slope, offset = (
+            slope - learning_rate * np.mean(2 * error * X[rows]),
+            offset - learning_rate * np.mean(2 * error),
+        )
+    return slope, offset
+
+
+def test_a_task_that_is_not_ours_is_trained():
+    fitted = line(epochs=60)
+    np.testing.assert_allclose(fitted.run()["slope"], 3, atol=1e-3)
+    np.testing.assert_allclose(fitted.run()["offset"], 1, atol=1e-3)
+    assert fitted.history[-1]["loss"][0] < 1e-5 < fitted.history[0]["loss"][0]
+    assert fitted.history[0]["worst"][0] > fitted.history[-1]["worst"][0]
+    assert fitted.state.model_state["updates"][0] == 60 * 7  # 50 examples in batches of 8
+    assert fitted.state.model_state["seen"][0] == 60 * 50
+
+
+def test_batches_from_the_host_are_steps_like_others():
+    """Also one that is not full; the order is that of the iterator."""
+    cuts = [np.arange(i, min(i + 8, N)) for i in range(0, N, 8)]
+    batches = HostBatches(lambda epoch: ((X[rows], (3 * X + 1)[rows]) for rows in cuts), chunk=3)
+    fitted = line(batches=batches, epochs=2)
+    slope, offset = steps_by_hand(cuts * 2, 0.1)
+    np.testing.assert_allclose(fitted.run()["slope"], slope, rtol=1e-5)
+    np.testing.assert_allclose(fitted.run()["offset"], offset, rtol=1e-5)
+    assert fitted.state.model_state["seen"][0] == 2 * N
+
+
+@pytest.mark.parametrize("sizes", [(9,), (8, 0), ()])
+def test_batches_from_the_host_that_cannot_be_are_refused(sizes):
+    batches = HostBatches(lambda epoch: ((X[:size], X[:size]) for size in sizes))
+    with raises(ValueError, match="must hold"):
+        line(batches=batches, epochs=1)
+
+
+def test_gradients_are_averaged_over_the_examples_of_all_batches():
+    """Three gradients of 8, 8 and 8 are one of 24; the last update has 2 examples alone."""
+    parts, whole = line(config=TrainConfig(8, accumulate=3)), line(config=TrainConfig(24))
+    for name, value in whole.run().items():
+        np.testing.assert_allclose(parts.run()[name], value, rtol=1e-5)
+    np.testing.assert_allclose(
+        parts.history[-1]["loss"][0], whole.history[-1]["loss"][0], rtol=1e-5
+    )
+    assert parts.state.model_state["updates"][0] == whole.state.model_state["updates"][0] == 15
+
+
+def test_a_loss_in_bfloat16_moves_parameters_in_float32():
+    half, full = line(config=TrainConfig(8, compute_dtype="bfloat16")), line()
+    assert half.run()["slope"].dtype == jnp.float32
+    assert half.run()["slope"] != full.run()["slope"]
+    np.testing.assert_allclose(half.run()["slope"], full.run()["slope"], rtol=0.02)
+
+
+def test_many_devices_give_what_one_gives():
+    mesh = Mesh(np.array(jax.devices()[:8]), ("data",))
+    one, many = line(), line(config=TrainConfig(8, mesh=mesh))
+    for name, value in one.run().items():
+        np.testing.assert_allclose(many.run()[name], value, rtol=1e-6)
+    with raises(ValueError, match="`batch_size` must be a multiple of the 8 devices"):
+        line(config=TrainConfig(9, mesh=mesh))
+    for axes in (("x",), ("data", "x")):
+        devices = np.array(jax.devices()[:8]).reshape(8, *[1] * (len(axes) - 1))
+        with raises(ValueError, match=r"`mesh` must have an axis data.*table"):
+            line(config=TrainConfig(8, mesh=Mesh(devices, axes)))
+    stated = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Explicit,))
+    with raises(ValueError, match=r"`mesh` must have axes of type Auto.*got axes Explicit"):
+        line(config=TrainConfig(8, mesh=stated))
+
+
+def test_a_loss_is_traced_with_the_mesh_at_hand():
+    """Gradients of convolutions look for it."""
+    seen = []
+
+    @jax.tree_util.register_dataclass
+    @dataclasses.dataclass(frozen=True)
+    class Watched(Line):
+        def loss(self, *args):
+            seen.append(batch_mesh(8))
+            return super().loss(*args)
+
+    mesh = Mesh(np.array(jax.devices()[:8]), ("data",))
+    for plan, known in ((TrainConfig(8, mesh=mesh), mesh.abstract_mesh), (TrainConfig(8), None)):
+        seen.clear()
+        line(task=Watched(), config=plan)
+        assert set(seen) == {known}
+
+
+def test_runs_differ_in_leaves_of_task_and_optimiser():
+    rates, slopes = [0.1, 0.05], [0.0, 2.0]
+    sweep = {"optimizer.learning_rate": rates, "task.slope": slopes}
+    together = line(sweep=sweep, seeds=[0, 7])
+    for run, (rate, slope, seed) in enumerate(zip(rates, slopes, [0, 7], strict=True)):
+        alone = line(
+            task=Line(slope), optimizer=dataclasses.replace(SGD, learning_rate=rate), seeds=seed
+        )
+        for name, value in alone.run().items():
+            np.testing.assert_allclose(together.run(run)[name], value, rtol=1e-5)
+    with raises(ValueError, match=r"`sweep` must name leaves.*got 'scale'"):
+        line(sweep={"task.scale": [1.0, 2.0]})
+    with raises(ValueError, match="`learning_rate` must lie in"):
+        line(sweep={"optimizer.learning_rate": [1.0, -2.0]})
+
+
+def test_an_equal_call_compiles_nothing(compiled):
+    line(epochs=3)
+    compiled.clear()
+    line(epochs=4, task=Line(0.5), seeds=3)
+    line(optimizer=Optimizer(0.2, rule=train.sgd_l2), batches=ArrayBatches(DATA[::-1]))
+    assert compiled == []
+    line(config=TrainConfig(7))
+    assert compiled  # it does tell
+
+
+class Weak(Line):
+    """Its initial values have types that give way to others, as those of many initialisers do."""
+
+    def init(self, key):
+        return {"slope": jnp.asarray(0.0), "offset": jnp.full((), 0.0)}, super().init(key)[1]
+
+
+def test_the_second_epoch_compiles_nothing(compiled):
+    after_first = []
+
+    def see(entry):
+        if entry["epoch"] == 1:
+            compiled.clear()
+        after_first.append(len(compiled))
+
+    jax.tree_util.register_dataclass(Weak)
+    line(task=Weak(), optimizer=Optimizer(0.1), epochs=4, hooks=[train.Progress(see)])
+    assert after_first == [0] * 4
+
+
+@pytest.mark.usefixtures("all_optimisations")
+def test_options_of_the_compiler_change_no_bits_of_a_small_training():
+    """Those of a larger one they may: longer vectors add up in another order."""
+    plan, batches = TrainConfig(8), ArrayBatches(DATA)
+
+    def epoch(state, number):
+        steps = batches.epoch(jax.random.fold_in(state.key, number), plan)
+        return train.run_steps(Line(), SGD, state, steps, config=plan, data=batches.data)[0]
+
+    def trained(step):
+        state = jax.tree.map(jnp.copy, train.initial_state(Line(), SGD, 0))
+        for number in range(5):
+            given, state = state, step(state, number)
+        return given, state
+
+    given, ours = trained(train.jit(epoch, donate_argnums=0))
+    _, plain = trained(jax.jit(epoch))
+    jax.tree.map(np.testing.assert_array_equal, ours.params, plain.params)
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(given.params))  # jit's own options
+
+
+@pytest.mark.parametrize("kind", ["adam, warmed up", "optax's own schedule"])
+def test_the_learning_rate_follows_its_schedule_step_by_step(kind):
+    """A loss whose gradient is 1: the parameter adds the learning rates up."""
+
+    class Slope(Line):
+        def loss(self, params, model_state, batch, ctx):
+            return params["slope"], (model_state, {})
+
+    jax.tree_util.register_dataclass(Slope)
+    steps = np.arange(14)
+    if kind == "adam, warmed up":
+        optimizer = Optimizer(0.1, decay=0.2, warm_up=0.5, rule=train.sgd_l2, schedule=train.cosine)
+        rate = 0.1 * (0.2 + 0.8 * np.cos(np.pi * steps / 14 / 2) ** 2) * np.minimum(steps / 7, 1)
+    else:
+        schedule = optax.warmup_cosine_decay_schedule(0.0, 0.1, 4, 14)
+        optimizer, rate = optax.sgd(schedule), np.array([schedule(i) for i in steps])
+    fitted = line(task=Slope(), optimizer=optimizer, epochs=2)
+    np.testing.assert_allclose(fitted.run()["slope"], -rate.sum(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("host", [False, True])
+def test_all_that_a_task_keeps_survives_a_kill(tmp_path, host):
+    batches = ArrayBatches(DATA)
+    if host:
+        batches = HostBatches(lambda epoch: [(X[epoch::9], X[epoch::9])])
+    settings = {"task": Line(noise=0.3), "batches": batches, "seeds": [1, 2], "epochs": 6}
+    whole = line(**settings)
+    save = train.Checkpoint(tmp_path / "state.npz", 0.0)
+    with raises(Killed):
+        line(**settings, hooks=[save, train.Progress(kill_at(3))])
+    resumed = line(**settings, hooks=[train.Checkpoint(tmp_path / "state.npz")])
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        (whole.params, whole.state.model_state, whole.state.opt_state),
+        (resumed.params, resumed.state.model_state, resumed.state.opt_state),
+    )
+    assert [e["epoch"] for e in resumed.history] == [1, 2, 3, 4, 5, 6]
+    for change in ({"task": Line(noise=0.4)}, {"seeds": [1, 3]}, {"optimizer": Optimizer(0.2)}):
+        with raises(ValueError, match=r"another training|expected the arrays"):
+            line(**{**settings, **change}, hooks=[train.Checkpoint(tmp_path / "state.npz")])
+
+
+def test_hooks_see_what_those_before_them_measured():
+    def distance(task, params, model_state):
+        return {"score": -jnp.abs(params["slope"] - 2.0)}
+
+    fitted = line(
+        epochs=40,
+        hooks=[train.ValidationMetrics(distance), train.EarlyStopping("score", patience=3)],
+    )
+    # On its way from 0 to 3 the slope comes by 2, and the run ends three epochs later.
+    scores = [entry["score"][0] for entry in fitted.history]
+    assert fitted.best_epoch[0] == 1 + np.argmax(scores) == len(scores) - 3
+    np.testing.assert_allclose(fitted.best_score[0], max(scores))
+    np.testing.assert_allclose(-abs(fitted.run()["slope"] - 2.0), max(scores), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"config": TrainConfig(0)}, "`batch_size` must be at least 1"),
+        ({"config": TrainConfig(4, draw_batches=2, accumulate=2)}, "`draw_batches` must be 1"),
+        ({"optimizer": RowOptimizer()}, "`task` must be a train.RowTask.*got Line"),
+        ({"eval_every": 0}, "`eval_every` must be at least 1"),
+        ({"stop_at": 0}, "`stop_at` must be at least 1"),
+        ({"epochs": [2, 3], "seeds": [0, 1, 2]}, "must all have one length"),
+        (
+            {"batches": HostBatches(lambda epoch: []), "config": TrainConfig(4, accumulate=2)},
+            "`accumulate` and `draw_batches` must be 1",
+        ),
+    ],
+)
+def test_bad_arguments_are_named(bad, message):
+    with raises(ValueError, match=message):
+        line(**bad)

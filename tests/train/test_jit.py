@@ -1,0 +1,67 @@
+"""Compiled functions of training."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _helpers.refusals import raises
+
+from crl_jax import train
+
+pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
+
+
+def test_classes_with_equal_fields_have_programs_of_their_own():
+    """Which JAX 0.10 mixes up in some of a hundred pairs."""
+
+    def number_of(container):
+        return jnp.float32(type(container).number)
+
+    told = train.jit(number_of)
+    for number in range(60):
+        made = dataclasses.make_dataclass("Made", [("x", Any, 0.0)], namespace={"number": number})
+        assert told(jax.tree_util.register_dataclass(made)()) == number
+
+
+@pytest.mark.usefixtures("all_optimisations")
+def test_a_compiled_function_is_a_part_of_another_or_of_a_gradient():
+    """JAX takes options of the compiler at the outermost function alone."""
+    square = train.jit(lambda x, *, more=0.0: x * x + more)
+    x = jnp.float32(3)
+    assert float(square(x)) == 9
+    assert float(jax.jit(lambda x: square(x, more=x) + 1)(x)) == 13
+    assert float(train.jit(square)(x)) == 9
+    assert float(jax.grad(square)(x)) == 6
+    np.testing.assert_array_equal(jax.vmap(square)(jnp.arange(3.0)), [0, 1, 4])
+
+
+@pytest.mark.usefixtures("all_optimisations")
+def test_compiler_options_of_a_function_and_of_the_process():
+    """An unknown option is an error of XLA, which shows where the options arrive."""
+    unknown = {"xla_no_such_option": 1}
+    backends = []
+
+    def options(backend):
+        backends.append(backend)
+        return unknown
+
+    with raises(jax.errors.JaxRuntimeError, match="xla_no_such_option"):
+        train.jit(lambda x: x + 1, compiler_options=unknown)(1.0)
+    train.set_compiler_options(options)
+    try:
+        assert not backends
+        add = train.jit(lambda x: x + 1)
+        with raises(jax.errors.JaxRuntimeError, match="xla_no_such_option"):
+            add(1.0)
+        assert backends == [jax.default_backend()]
+        assert float(jax.jit(lambda x: add(x))(1.0)) == 2  # a part of another program
+        level = {"xla_backend_optimization_level": 1}
+        assert float(train.jit(lambda x: x + 1, compiler_options=level)(1.0)) == 2
+        train.set_compiler_options(level)
+        assert float(add(1.0)) == 2
+    finally:
+        train.set_compiler_options(None)
+    assert float(add(1.0)) == 2

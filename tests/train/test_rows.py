@@ -1,0 +1,332 @@
+"""Optimisers of rows: the dense ones, of which a step reads and changes a few rows."""
+
+from functools import partial
+
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from _helpers.killing import Killed, kill_at
+from _helpers.ranking import fit, split
+from _helpers.refusals import raises
+
+from crl_jax import losses, models, samplers, tasks, train
+from crl_jax.train import rows
+
+N, DIM, BATCH, STEPS = 40, 3, 12, 120
+TABLE = jax.random.normal(jax.random.key(0), (N, DIM))
+
+
+def warm_cosine(step):
+    """A learning rate that rises and falls."""
+    done = jnp.asarray(step, jnp.float32) / STEPS
+    return 0.05 * jnp.minimum(done / 0.1, 1) * (0.55 + 0.45 * jnp.cos(jnp.pi * done))
+
+
+def draw(step, size=1.0):
+    """Rows, some of them often and several times in a batch, and what they are pulled to."""
+    key = jax.random.fold_in(jax.random.key(1), step)
+    often = jnp.concatenate([jnp.arange(6), jnp.arange(N)])
+    ids = jax.random.choice(key, often, (BATCH,))
+    return ids, size * jax.random.normal(jax.random.fold_in(key, 1), (BATCH, DIM))
+
+
+def pull(values, pulls):
+    return jnp.sum(jnp.sin(values) * pulls)
+
+
+def by_rows(rule, steps=STEPS, size=1.0):
+    """The table after some steps by rows."""
+
+    def step(carry, number):
+        table, state = carry
+        ids, pulls = draw(number, size)
+        opened, state = rows.gather(rule, table, state, ids, number)
+        grads = jax.grad(lambda values: pull(values[opened.inverse], pulls))(opened.rows)
+        return rows.scatter(rule, table, state, opened, grads, number), None
+
+    (table, state), _ = jax.lax.scan(step, (TABLE, rows.init(rule, TABLE)), jnp.arange(steps))
+    return rows.flush_lazy_updates(rule, table, state, jnp.int32(steps))[0]
+
+
+def by_tables(optimizer, steps=STEPS, size=1.0):
+    """The table after the same steps with gradients of all of it."""
+
+    def step(carry, number):
+        table, state = carry
+        ids, pulls = draw(number, size)
+        grads = jax.grad(lambda table: pull(table[ids], pulls))(table)
+        updates, state = optimizer.update(grads, state, table)
+        return (optax.apply_updates(table, updates), state), None
+
+    (table, _), _ = jax.lax.scan(step, (TABLE, optimizer.init(TABLE)), jnp.arange(steps))
+    return table
+
+
+class RowwiseAdagrad:
+    """By hand: one number for each row."""
+
+    def init(self, table):
+        return jnp.int32(0), jnp.full(len(table), 0.1)
+
+    def update(self, grads, state, table):
+        step, squares = state
+        squares = squares + jnp.sum(grads**2, axis=1) / DIM
+        updates = -warm_cosine(step) * grads / jnp.sqrt(squares + 1e-7)[:, None]
+        return updates, (step + 1, squares)
+
+
+PAIRS = {
+    "sgd": (rows.sgd(warm_cosine), optax.sgd(warm_cosine)),
+    "adagrad": (rows.adagrad(warm_cosine), optax.adagrad(warm_cosine)),
+    "rowwise adagrad": (rows.rowwise_adagrad(warm_cosine), RowwiseAdagrad()),
+    "adam": (rows.adam(warm_cosine), optax.adam(warm_cosine)),
+    "adam, other numbers": (
+        rows.adam(warm_cosine, 0.7, 0.9, 1e-6), optax.adam(warm_cosine, 0.7, 0.9, 1e-6),
+    ),
+    "adam without momentum": (rows.adam(0.03, 0.0), optax.adam(0.03, 0.0)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_rows_end_where_those_of_the_dense_optimizer_do(name, standard_promotion):
+    rule, optimizer = PAIRS[name]
+    want = by_tables(optimizer)
+    assert np.abs(want - TABLE).min(axis=1).max() > 0.01
+    np.testing.assert_allclose(by_rows(rule), want, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ["adagrad", "rowwise adagrad", "adam"])
+def test_a_rule_of_rows_is_a_dense_optimizer_of_all_of_them(name, standard_promotion):
+    rule, optimizer = PAIRS[name]
+    whole = rows.dense(rule)
+    np.testing.assert_allclose(by_tables(whole), by_tables(optimizer), atol=2e-5)
+
+
+def test_rows_that_are_read_once_are_as_any_other_of_the_dense_optimizer():
+    """One step: each row of the batch, and no other, has changed."""
+    ids, _ = draw(0)
+    for name in ("sgd", "adam"):
+        rule, _ = PAIRS[name]
+        changed = np.any(by_rows(rule, steps=2) != TABLE, axis=1)
+        assert set(np.flatnonzero(changed)) <= {*np.asarray(ids), *np.asarray(draw(1)[0])}
+
+
+def slept(mean, square, t, k, b1=0.9, b2=0.999, eps=1e-8):
+    """How far a number goes in k steps without a gradient, in float64; and the bound of its error.
+
+    The learning rate is 1.
+    """
+    j = np.arange(1, k + 1, dtype=np.float64)
+    weights = (b1 / np.sqrt(b2)) ** j * np.sqrt(1 - b2 ** (t + j)) / (1 - b1 ** (t + j))
+    small = eps * np.sqrt((1 - b2 ** (t + j)) / b2**j)
+    way = mean * np.sum(weights / (np.sqrt(square) + small))
+    middle = np.sum(weights * small) / np.sum(weights)
+    variance = np.sum(weights * (small - middle) ** 2) / np.sum(weights)
+    return way, variance / ((np.sqrt(square) + small[0]) * (np.sqrt(square) + middle))
+
+
+@hypothesis.settings(deadline=None, max_examples=40)
+@hypothesis.given(
+    t=st.integers(1, 5000), k=st.integers(1, 3000), root=st.floats(-11, 1), steep=st.floats(-1, 1)
+)
+def test_a_row_that_has_slept_is_off_by_no_more_than_is_said(t, k, root, steep):
+    square, mean = 10.0 ** (2 * root), steep * 10.0**root
+    want, bound = slept(mean, square, t, k)
+    with jax.enable_x64(True):
+        rule = rows.adam(1.0)
+        state = rule.init(jnp.zeros((1, 1)))
+        # What the state of a row is after t steps, its means set by hand.
+        _, state = rule.flush(jnp.zeros((1, 1)), state, jnp.int32(t))
+        state = state._replace(mu=jnp.full((1, 1), mean), nu=jnp.full((1, 1), square))
+        moved, after = rule.flush(jnp.zeros((1, 1)), state, jnp.int32(t + k))
+    # Numbers of a step are float32: a way is a difference of two of them.
+    rounding = 2e-5
+    assert abs(-float(moved[0, 0]) - want) <= (bound + rounding) * abs(want) + 1e-300
+    if t >= 1000:
+        assert bound < 1e-4
+    if root > -6:
+        assert bound < 1e-6
+    np.testing.assert_allclose(after.mu, mean * 0.9**k, rtol=1e-4, atol=1e-30)
+    np.testing.assert_allclose(after.nu, square * 0.999**k, rtol=1e-4)
+
+
+def test_small_gradients_and_long_nights(standard_promotion):
+    """Gradients of the size of epsilon, where it is most of a denominator.
+
+    In the first steps it varies the most, and the way is off by up to a hundredth.
+    """
+    for size in (1e-4, 1e-7, 1e-9):
+        want = by_tables(optax.adam(warm_cosine), size=size) - TABLE
+        got = by_rows(rows.adam(warm_cosine), size=size) - TABLE
+        assert np.abs(got - want).max() < 1e-2 * np.abs(want).max() + 1e-6
+
+
+@pytest.mark.parametrize("n", [1, 40, 41, 123])
+def test_all_rows_wake_block_by_block(n, monkeypatch):
+    monkeypatch.setattr("crl_jax.train.rows._tables._BLOCK", 40)
+    rule, table = rows.adam(warm_cosine), jnp.resize(TABLE, (n, DIM))
+    state = rows.init(rule, table)
+    grads = jax.random.normal(jax.random.key(3), table.shape)
+    updates, of_rule = rule.update(grads, state.rule_state, table, jnp.int32(0))
+    want, of_rule_awake = rule.flush(table + updates, of_rule, jnp.int32(9))
+    got, after = rows.flush_lazy_updates(
+        rule, table + updates, state._replace(rule_state=of_rule), jnp.int32(9)
+    )
+    np.testing.assert_allclose(got, want, atol=1e-6)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5), after.rule_state, of_rule_awake)
+    assert np.abs(got - table).min() > 0
+
+
+def test_waking_twice_is_waking_once():
+    rule = rows.adam(warm_cosine)
+    state = rule.init(TABLE)
+    grads = jax.random.normal(jax.random.key(3), TABLE.shape)
+    updates, state = rule.update(grads, state, TABLE, jnp.int32(0))
+    table = TABLE + updates
+    once, of_once = rule.flush(table, state, jnp.int32(9))
+    twice, of_twice = rule.flush(*rule.flush(table, state, jnp.int32(4)), jnp.int32(9))
+    np.testing.assert_allclose(twice, once, atol=1e-6)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4), of_twice, of_once)
+    again, _ = rule.flush(once, of_once, jnp.int32(9))
+    np.testing.assert_array_equal(again, once)
+
+
+def test_a_rate_that_is_zero_moves_nothing():
+    rule = rows.adam(0.0)
+    got = by_rows(rule)
+    np.testing.assert_array_equal(got, TABLE)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        ({"b1": 1.0}, "`b1`"), ({"b1": -0.1}, "`b1`"), ({"b2": 0.9}, "`b2`"),
+        ({"b2": 1.0}, "`b2`"), ({"eps": 0.0}, "`eps`"),
+    ],
+)  # fmt: skip
+def test_numbers_out_of_range_are_named(numbers, message):
+    with raises(ValueError, match=message):
+        rows.adam(1e-3, **numbers)
+
+
+def test_bfloat16_tables_stay_bfloat16():
+    table = TABLE.astype(jnp.bfloat16)
+    for name in ("sgd", "rowwise adagrad", "adam"):
+        rule, _ = PAIRS[name]
+        state, ids = rows.init(rule, table), jnp.array([3, 3, 5])
+        opened, state = rows.gather(rule, table, state, ids, jnp.int32(0))
+        after, state = rows.scatter(rule, table, state, opened, opened.rows, jnp.int32(0))
+        after, state = rows.flush_lazy_updates(rule, after, state, jnp.int32(7))
+        assert after.dtype == jnp.bfloat16
+        assert np.all(np.isfinite(np.asarray(after, np.float32)))
+
+
+def compiled_epoch(n, rule):
+    """Steps of a table of ``n`` rows, which is donated, and all of it awake after them."""
+
+    @partial(jax.jit, donate_argnums=(0, 1))
+    def steps(table, state, ids):
+        def step(carry, ids):
+            table, state, number = carry
+            opened, state = rows.gather(rule, table, state, ids, number)
+            table, state = rows.scatter(rule, table, state, opened, opened.rows, number)
+            return (table, state, number + 1), None
+
+        table, state, number = jax.lax.scan(step, (table, state, jnp.int32(0)), ids)[0]
+        return rows.flush_lazy_updates(rule, table, state, number)
+
+    shapes = jax.eval_shape(lambda: (jnp.zeros((n, 8)), rows.init(rule, jnp.zeros((n, 8)))))
+    return steps.lower(*shapes, jax.ShapeDtypeStruct((5, 32), jnp.int32)).compile()
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_training_takes_no_memory_of_the_size_of_the_table(name):
+    """Nothing is copied: what is not donated is as large for five times the rows."""
+    rule, _ = PAIRS[name]
+    small, large = (compiled_epoch(n, rule).memory_analysis() for n in (40_000, 200_000))
+    assert large.temp_size_in_bytes == small.temp_size_in_bytes
+    assert large.alias_size_in_bytes > large.output_size_in_bytes - 1000
+
+
+# Trainings of a ranking.
+SETTINGS = {
+    "pairs": {"n_neg": 2},
+    "extra positives": {
+        "loss": losses.debiased_pairwise, "hyperparams": {"tau_plus": 0.1}, "n_pos": 2, "n_neg": 3,
+    },
+    "in the batch": {
+        "loss": losses.info_nce, "sampler": lambda log: samplers.InBatch.from_interactions(log),
+        "encoder": models.MatrixFactorization(60, 80, 8, similarity="cosine"),
+    },
+    "shared pools": {
+        "loss": losses.info_nce, "sampler": lambda log: samplers.SharedRNS(anchors=16),
+        "n_neg": 9,
+    },
+    "apart from each other": {
+        "loss": tasks.align_positives, "auxiliary_loss": tasks.Uniformity(),
+        "encoder": models.MatrixFactorization(60, 80, 8, similarity="cosine"),
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_ranking_is_trained_as_with_whole_tables(name, standard_promotion):
+    data = split()
+    settings = {"epochs": 3, "batch_size": 100, "learning_rate": 0.02, "l2_target": "rows"}
+    settings |= {"weight_decay": 0.1, **SETTINGS[name]}
+    if "sampler" in settings:
+        settings["sampler"] = settings["sampler"](data.train)
+    whole = fit(data.train, data.valid, schedule=train.cosine, **settings)
+    few = fit(data.train, data.valid, schedule=train.cosine, by_rows=True, **settings)
+    for table, other in zip(
+        jax.tree.leaves(few.state.params), jax.tree.leaves(whole.state.params), strict=True
+    ):
+        np.testing.assert_allclose(table, other, atol=3e-4)
+    for mine, theirs in zip(few.history, whole.history, strict=True):
+        np.testing.assert_allclose(mine["loss"], theirs["loss"], rtol=1e-4)
+        np.testing.assert_allclose(mine["valid_ndcg@20"], theirs["valid_ndcg@20"], atol=5e-3)
+
+
+def test_an_interrupted_training_goes_on_to_the_same_bits(tmp_path, standard_promotion):
+    run = partial(
+        fit, split().train, split().valid, by_rows=True, l2_target="rows", batch_size=100, epochs=5
+    )
+
+    path, whole = tmp_path / "run.npz", run()
+    with raises(Killed):
+        run(checkpoint=path, seconds=0, see=kill_at(2))
+    with raises(ValueError, match="expected the arrays"):
+        run(checkpoint=path, rule=rows.adagrad)
+    resumed = run(checkpoint=path)
+    states = (whole.state.params, whole.state.opt_state), (
+        resumed.state.params, resumed.state.opt_state,
+    )  # fmt: skip
+    jax.tree.map(np.testing.assert_array_equal, *states)
+    assert [entry["loss"] for entry in resumed.history] == [e["loss"] for e in whole.history]
+
+
+def test_batches_from_the_host_train_rows_likewise(standard_promotion):
+    data = split().train
+    task = tasks.Ranking.from_interactions(
+        data, encoder=models.MatrixFactorization(60, 80, 4), loss=losses.bpr, l2_target="rows"
+    )
+    plan, n = train.TrainConfig(64), len(data)
+    pairs = jax.tree.map(np.asarray, task.seen)
+
+    def epoch(number):
+        for i in range(0, n, 64):
+            yield tasks.PairBatch(pairs.users[i : i + 64], pairs.items[i : i + 64])
+
+    made = {}
+    for kind in (train.Optimizer, train.RowOptimizer):
+        host = train.HostBatches(epoch, n=n)
+        made[kind] = train.fit(task, kind(0.02), host, plan, epochs=3, eval_every=2)
+    for name in ("users", "items"):
+        np.testing.assert_allclose(
+            made[train.RowOptimizer].state.params[name],
+            made[train.Optimizer].state.params[name], atol=1e-4,
+        )  # fmt: skip

@@ -1,0 +1,239 @@
+"""Tables that lie by rows on several devices, trained and ranked as on one."""
+
+import json
+import re
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _helpers import jobs
+from _helpers.ranking import fit
+from _helpers.refusals import raises
+from jax.sharding import Mesh
+
+from crl_jax import losses, metrics, models, samplers, stats, tasks, train
+from crl_jax.data import simulate, with_validation
+from crl_jax.train import _fit
+
+pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
+
+# Many items: the weights of a loss by ranks jump where equal scores do, and an item that is drawn
+# twice for an anchor may get two scores that differ by rounding.
+N_USERS, N_ITEMS = 101, 9001
+SPLIT = with_validation(
+    simulate(n_users=N_USERS, n_items=N_ITEMS, n_exposed=30, seed=3).interactions, valid=0.2
+)
+SETTINGS = {
+    "bpr": {},
+    "bcl": {
+        "loss": losses.bayesian_contrastive, "n_neg": 4,
+        "hyperparams": {"tau_plus": 0.1, "alpha": 0.9, "beta": 0.9},
+    },
+    "in the batch": {"loss": losses.info_nce, "sampler": samplers.InBatch()},
+    "scores of candidates": {"sampler": samplers.DNS(3)},
+    "two runs": {"seeds": np.arange(2)},
+    "adam by rows": {"by_rows": True, "weight_decay": None},
+    "adagrad by rows, scores of candidates": {
+        "by_rows": True, "weight_decay": None, "rule": train.rows.rowwise_adagrad,
+        "sampler": samplers.DNS(3), "init_scale": 0.5,
+    },
+    "confidence": {
+        "confidence": tasks.ConfidenceEM(jnp.full(N_ITEMS, 0.5), stats.VarianceGamma(32, 0.02)),
+    },
+    "lightgcn": {"encoder": partial(models.LightGCN.from_interactions, dim=8, n_layers=2)},
+    "lightgcn and bcl": {
+        "encoder": partial(models.LightGCN.from_interactions, dim=8, n_layers=2),
+        "loss": losses.bayesian_contrastive, "n_neg": 4,
+        "hyperparams": {"tau_plus": 0.1, "alpha": 0.9, "beta": 0.9},
+    },
+}  # fmt: skip
+
+
+def mesh_of(**axes):
+    devices = np.array(jax.devices()[: np.prod(list(axes.values()))])
+    return Mesh(devices.reshape(list(axes.values())), tuple(axes))
+
+
+LAYOUTS = {
+    "by examples": mesh_of(data=8),
+    "by examples and rows": mesh_of(data=2, table=4),
+    "by rows": mesh_of(data=1, table=8),
+}
+
+
+def trained(setting, mesh=None, **more):
+    settings = {"batch_size": 64, "epochs": 2, "learning_rate": 1e-2, **setting, **more}
+    return fit(SPLIT.train, SPLIT.valid, mesh=mesh, **settings)
+
+
+def assert_same(fitted, one):
+    for got, want in zip(jax.tree.leaves(fitted.params), jax.tree.leaves(one.params), strict=True):
+        assert got.shape == want.shape
+        # A thousandth of a step of Adam, which a gradient near 0 takes either way.
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+    for entry, wanted in zip(fitted.history, one.history, strict=True):
+        for name in ("loss", "valid_ndcg@20"):
+            np.testing.assert_allclose(entry[name], wanted[name], rtol=1e-5)
+
+
+@pytest.mark.filterwarnings(
+    "ignore:The distribution of `confidence`"
+)  # which looks at whole tables
+@pytest.mark.parametrize("name", SETTINGS)
+def test_any_layout_gives_what_one_device_gives(name):
+    """The layout over both axes has the collectives of the others, which few settings try alone."""
+    one = trained(SETTINGS[name])
+    in_all_layouts = name in ("bpr", "adam by rows", "lightgcn and bcl")
+    for layout in LAYOUTS if in_all_layouts else ["by examples and rows"]:
+        assert_same(trained(SETTINGS[name], LAYOUTS[layout]), one)
+
+
+class Shapes(train.Callback):
+    """What one device holds of each leaf of the state while it is trained."""
+
+    def on_report(self, loop):
+        self.held = {
+            jax.tree_util.keystr(path, simple=True, separator="."): (
+                leaf.shape, leaf.addressable_shards[0].data.shape,
+            )
+            for path, leaf in jax.tree.leaves_with_path(loop.state)
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["bpr", "adam by rows"])
+def test_each_device_holds_its_rows(name):
+    """Of tables, of what the optimiser keeps of them, and of the best ones; nothing else is cut."""
+    shapes = Shapes()
+    fitted = trained(SETTINGS[name], mesh_of(data=2, table=4), hooks=[shapes])
+    of_tables = {path: x for path, x in shapes.held.items() if re.search("users|items", path)}
+    assert len(of_tables) == {"bpr": 8, "adam by rows": 16}[name]
+    for path, (whole, held) in of_tables.items():
+        n = 101 if "users" in path else 9001
+        full = 4 * -(-n // 4)
+        assert whole[:2] == (1, full)
+        assert held[:2] == (1, full // 4)
+    for path in shapes.held.keys() - of_tables.keys():
+        whole, held = shapes.held[path]
+        assert whole == held, path
+    assert fitted.run()["users"].shape == (101, 32)
+
+
+def collectives(mesh, monkeypatch, **setting):
+    """What devices send each other in an epoch and its validation: the shapes of all results."""
+    texts, run_epochs = [], _fit.run_epochs
+
+    class RunEpochs:
+        trace = run_epochs.trace
+
+        def __call__(self, *args, **kwargs):
+            texts.append(run_epochs.lower(*args, **kwargs).compile().as_text())
+            return run_epochs(*args, **kwargs)
+
+    monkeypatch.setattr(_fit, "run_epochs", RunEpochs())
+    trained(setting, mesh, epochs=1)
+    kinds = "all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter"
+    found = re.findall(rf"= (.+?) (?:{kinds})(?:-start)?\(", texts[0])
+    assert found
+    return [
+        tuple(map(int, shape.split(",")))
+        for each in found
+        for shape in re.findall(r"\w+\[([\d,]+)\]", each)
+    ]
+
+
+@pytest.mark.parametrize("name", ["bpr", "bcl", "in the batch", "scores of candidates"])
+def test_no_table_is_gathered(name, monkeypatch, unchecked):
+    """Devices send gradients of the rows that they hold, and what a batch reads: nothing more."""
+    largest = max(
+        map(np.prod, collectives(LAYOUTS["by examples and rows"], monkeypatch, **SETTINGS[name]))
+    )
+    assert largest <= 32 * -(-N_ITEMS // 4)
+
+
+def test_propagation_hands_parts_round(monkeypatch, unchecked):
+    """A part of a table and a row of nobody, and as much of gradients as a device has rows."""
+    shapes = collectives(LAYOUTS["by examples and rows"], monkeypatch, **SETTINGS["lightgcn"])
+    part = (-(-N_ITEMS // 4) + 1, 8)
+    assert part in shapes
+    assert max(map(np.prod, shapes)) == np.prod(part)
+
+
+def test_steps_by_rows_send_what_a_batch_reads(monkeypatch, unchecked):
+    """Not even the gradient of all rows of a device: an anchor's user and two items."""
+    shapes = collectives(LAYOUTS["by examples and rows"], monkeypatch, **SETTINGS["adam by rows"])
+    of_validation = {(256, 80), (128, 80), (128, 32), (256, 32)}
+    largest = max(np.prod(shape) for shape in shapes if shape[-2:] not in of_validation)
+    assert largest <= 2 * 64 * 32
+
+
+@pytest.mark.parametrize("name", ["bpr", "adagrad by rows, scores of candidates"])
+@pytest.mark.parametrize("kind", [train.Checkpoint, train.SharedCheckpoint])
+def test_a_run_goes_on_with_other_devices(kind, name, tmp_path):
+    """Begun by rows on 8 devices, gone on with 2 x 4 and ended on one."""
+    whole = trained(SETTINGS[name], epochs=6)
+    for stop_at, mesh in ((2, LAYOUTS["by rows"]), (4, LAYOUTS["by examples and rows"]), (6, None)):
+        hooks = [kind(tmp_path / "state", 0.0), StopAt(stop_at)]
+        try:
+            last = trained(SETTINGS[name], mesh, epochs=6, hooks=hooks)
+        except Stopped:
+            continue
+    assert_same(last, whole)
+    assert [entry["epoch"] for entry in last.history] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_shared_checkpoint_that_is_damaged_or_of_another_training_is_refused(tmp_path):
+    hooks = [train.SharedCheckpoint(tmp_path / "state")]
+    trained({}, hooks=hooks)
+    with raises(ValueError, match="belongs to another training"):
+        trained({"n_neg": 2}, hooks=hooks)
+    for path in (tmp_path / "state").rglob("*"):
+        if path.is_file():
+            path.write_bytes(b"damaged")
+    with raises(ValueError, match="state: expected a complete checkpoint, got"):
+        trained({}, hooks=hooks)
+
+
+def test_each_process_reads_its_own_part():
+    """The second has fewer batches than the first: its places in the last ones are masked."""
+    port = str(jobs.free_port())
+    both = jobs.start([jobs.__file__, str(i), port] for i in range(2))
+    one = jobs.train_from_host(0, 1)
+    said = [job.communicate(timeout=300) for job in both]
+    assert [job.returncode for job in both] == [0, 0], said
+    for printed, _ in said:
+        got = json.loads(printed.splitlines()[-1])
+        assert got == pytest.approx(one, rel=1e-5)
+
+
+class Stopped(Exception):
+    pass
+
+
+class StopAt(train.Callback):
+    def __init__(self, epoch):
+        self.epoch = epoch
+
+    def on_report(self, loop):
+        if loop.epoch == self.epoch < 6:
+            raise Stopped
+
+
+@pytest.mark.parametrize("mesh", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("k", [1, 20, 50])
+def test_rankings_do_not_depend_on_the_devices(mesh, k):
+    """To the bit, with ties across the borders of devices, and users with hardly any items left."""
+    users, items = np.random.default_rng(0).integers(-2, 3, (2, 97, 4)).astype(np.float32)
+    tables = models.Tables(jnp.asarray(users), jnp.asarray(items[:53]))
+    log = simulate(n_users=97, n_items=53, n_exposed=30, seed=1).interactions
+    split = with_validation(log, valid=0.3)
+    plan = metrics.eval_layout(split.train, split.valid, block_size=24)
+    of = partial(metrics.evaluate, models.inner_scores, tables, plan, ks=(k,))
+    jax.tree.map(np.testing.assert_array_equal, of(mesh=mesh), of())
+    listed = partial(
+        metrics.recommend, models.inner_scores, tables, np.arange(97), split.train, k=k
+    )
+    jax.tree.map(np.testing.assert_array_equal, listed(mesh=mesh), listed())
+    _, scores = listed(mesh=mesh, recall_target=0.9)  # exact on CPUs, but for the order of ties
+    np.testing.assert_array_equal(scores, listed()[1])

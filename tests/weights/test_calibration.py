@@ -1,0 +1,145 @@
+"""A posterior and weights against labels: scikit-learn's figures and sums in float64."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _helpers.refusals import raises
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.calibration import calibration_curve
+from sklearn.metrics import roc_auc_score
+
+from crl_jax import weights
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+FUNCTIONS = (weights.posterior_calibration, weights.weights_auc, weights.false_negative_share)
+each = pytest.mark.parametrize("fn", FUNCTIONS)
+
+
+def samples(shape=(6, 40), seed=0):
+    """A posterior that knows something, with ties, and what is true; as jax arrays."""
+    rng = np.random.default_rng(seed)
+    true = rng.random(shape) < 0.7
+    p = np.round(np.clip(0.55 + 0.3 * (true - 0.5) + 0.2 * rng.normal(size=shape), 0, 1), 2)
+    return jnp.asarray(p, jnp.float32), jnp.asarray(true)
+
+
+@pytest.mark.parametrize("bins", [1, 7, 10])
+def test_the_table_is_scikit_learns(bins):
+    p, true = samples()
+    p = p + 0.001  # scikit-learn has another rule at the edges of bins
+    got = weights.posterior_calibration(p, true, bins=bins)
+    actual, predicted = calibration_curve(np.ravel(true), np.ravel(p).clip(0, 1), n_bins=bins)
+    some = np.asarray(got.samples) > 0
+    np.testing.assert_allclose(got.actual[some], actual, rtol=1e-5)
+    np.testing.assert_allclose(got.predicted[some], predicted, rtol=5e-3)
+    assert np.sum(got.samples) == p.size
+    want = np.sum(np.asarray(got.samples)[some] * np.abs(actual - got.predicted[some])) / p.size
+    assert got.error == pytest.approx(want, rel=1e-4)
+
+
+def test_bins_by_hand():
+    p, true = jnp.array([[0.0, 0.5, 1.0, 0.49]]), jnp.array([[False, True, True, True]])
+    got = weights.posterior_calibration(p, true, bins=2)
+    # An edge belongs to the bin above it, and 1 to the last.
+    np.testing.assert_allclose(got.samples, [2, 2])
+    np.testing.assert_allclose(got.predicted, [0.245, 0.75])
+    np.testing.assert_allclose(got.actual, [0.5, 1])
+    assert got.error == pytest.approx((2 * 0.255 + 2 * 0.25) / 4)
+
+
+def test_the_posterior_of_its_own_model_is_calibrated():
+    """Scores drawn as the Bayesian weights assume them, alpha and tau_plus as they are."""
+    rng, n, alpha, tau_plus = np.random.default_rng(2), (100, 500), 0.8, 0.2
+    true = rng.random(n) > tau_plus
+    pairs = np.sort(rng.random((2, *n)), axis=0)
+    in_order = rng.random(n) < alpha
+    neg = np.where(true == in_order, pairs[0], pairs[1])
+    p = weights.true_negative_posterior(
+        jnp.asarray(neg, jnp.float32), tau_plus=tau_plus, alpha=alpha
+    )
+    right = weights.posterior_calibration(p, jnp.asarray(true))
+    wrong = weights.posterior_calibration(
+        weights.true_negative_posterior(jnp.asarray(neg, jnp.float32), tau_plus=0.4, alpha=alpha),
+        jnp.asarray(true),
+    )
+    assert right.error < 0.01
+    assert wrong.error > 0.15
+    prior = weights.posterior_calibration(jnp.full(n, 1 - tau_plus), jnp.asarray(true))
+    assert prior.error < 0.01
+    assert weights.weights_auc(p, jnp.asarray(true)) == pytest.approx(0.5 + 0.6 / 3, abs=0.01)
+    share = weights.false_negative_share(p, jnp.asarray(true))
+    assert share < 0.19  # of 0.2
+    equal = weights.false_negative_share(jnp.ones(n), jnp.asarray(true))
+    assert equal == pytest.approx(np.mean(~true), rel=1e-5)
+
+
+@settings(deadline=None, max_examples=15)
+@given(seed=st.integers(0, 2**31 - 1))
+def test_the_auc_and_the_share(seed):
+    p, true = samples((4, 15), seed)
+    got = weights.weights_auc(p, true)
+    assert got == pytest.approx(roc_auc_score(np.ravel(true), np.ravel(p)), abs=1e-5)
+    assert weights.weights_auc(p**3 / 7, true) == pytest.approx(float(got), abs=1e-5)
+    w = np.asarray(p, np.float64)
+    share = weights.false_negative_share(p * 1e30, true)
+    assert share == pytest.approx(w[~np.asarray(true)].sum() / w.sum(), rel=1e-4)
+
+
+def test_few_false_negatives_cost_no_digits():
+    rng = np.random.default_rng(0)
+    w = rng.random(200_000).astype(np.float32)
+    true = np.arange(len(w)) >= 5
+    got = weights.weights_auc(jnp.asarray(w), jnp.asarray(true))
+    assert got == pytest.approx(roc_auc_score(true, w), abs=1e-6)
+
+
+@each
+def test_masking_is_deleting(fn):
+    p, true = samples()
+    where = jnp.arange(40) % 3 > 0
+    soiled = jnp.where(where, p, jnp.nan)
+    got = fn(soiled, true, where=jnp.broadcast_to(where, p.shape))
+    want = fn(p[:, where], true[:, where])
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), got, want)
+    assert np.isnan(jax.tree.leaves(fn(soiled, true))[-1])
+
+
+@each
+def test_under_transformations_and_in_half_precision(fn):
+    p, true = samples()
+
+    def same(a, b):
+        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), a, b)
+
+    want = fn(p, true)
+    same(jax.jit(fn)(p, true), want)
+    both = jax.vmap(fn)(jnp.stack([p[::-1] ** 2, p]), jnp.stack([true, true]))
+    same(jax.tree.map(lambda leaf: leaf[1], both), want)
+    same(fn(p.ravel(), true.ravel()), want)
+    half = p.astype(jnp.bfloat16)
+    same(fn(half, true), fn(half.astype(jnp.float32), true))
+
+
+def test_of_nothing():
+    p, none = jnp.ones((2, 3)), jnp.zeros((2, 3), bool)
+    table = weights.posterior_calibration(p, ~none, where=none)
+    assert table.error == 0
+    assert np.all(table.samples == 0)
+    assert weights.weights_auc(p, ~none) == 0.5
+    assert weights.weights_auc(p, none) == 0.5
+    assert weights.false_negative_share(0 * p, none) == 0
+    assert weights.false_negative_share(p, none, where=none) == 0
+    assert weights.false_negative_share(p, none) == 1
+
+
+@each
+def test_refusals(fn):
+    p, true = samples((2, 3))
+    with raises(ValueError, match="`is_true` must have shape"):
+        fn(p, true[:1])
+    with raises(ValueError, match="`where` must have shape"):
+        fn(p, true, where=true[:1])
+    with raises(ValueError, match="`bins` must be at least 1, got 0"):
+        weights.posterior_calibration(p, true, bins=0)

@@ -1,0 +1,184 @@
+"""How credible interactions are: values by quadrature, Bayes' rule, and what the limits say."""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.integrate
+import scipy.special
+import scipy.stats
+from _helpers.programs import quick_jit
+from _helpers.refusals import raises
+from jax.test_util import check_grads
+
+from crl_jax import stats, weights
+from crl_jax.data import Interactions
+
+RULES = [weights.confidence_density, weights.confidence_posterior]
+
+
+def density(x, dim, scale):
+    """Equation 3.6 in float64."""
+    z = np.abs(x) / scale
+    order = (dim - 1) / 2
+    bessel = scipy.special.kve(order, z) * np.exp(-z)
+    return (z / 2) ** order * bessel / (scale * np.sqrt(np.pi) * scipy.special.gamma(dim / 2))
+
+
+def cdf(x, dim, scale):
+    tail = scipy.integrate.quad(density, abs(x), np.inf, args=(dim, scale), epsabs=1e-12)[0]
+    return tail if x < 0 else 1 - tail
+
+
+@pytest.mark.parametrize(("dim", "scale"), [(27, 0.6), (32, 0.2), (3, 1.5)])
+def test_confidence_is_twice_cdf_times_density_times_prior(dim, scale):
+    x = np.linspace(-4, 4, 9) * scale * np.sqrt(dim) + 0.01
+    prior = np.linspace(0, 1, 9)
+    below = np.array([cdf(value, dim, scale) for value in x])
+    distribution = stats.VarianceGamma(dim, scale)
+    got = weights.confidence_density(
+        jnp.asarray(x), prior=jnp.asarray(prior), distribution=distribution
+    )
+    np.testing.assert_allclose(got, 2 * below * density(x, dim, scale) * prior, rtol=2e-5)
+    posterior = weights.confidence_posterior(
+        jnp.asarray(x), prior=jnp.asarray(prior), distribution=distribution
+    )
+    want = below * prior / (below * prior + (1 - below) * (1 - prior))
+    np.testing.assert_allclose(posterior, want, rtol=2e-5, atol=1e-7)
+
+
+def test_density_is_that_of_the_larger_of_two_scores():
+    distribution = stats.VarianceGamma(27, 0.6)
+    two = stats.sample_variance_gamma(jax.random.key(0), dim=27, scale=0.6, shape=(20_000, 2))
+    edges = jnp.linspace(-15.0, 20.0, 20_001)
+    mass = weights.confidence_density(
+        (edges[1:] + edges[:-1]) / 2, prior=1.0, distribution=distribution
+    ) * jnp.diff(edges)
+    up_to = np.concatenate([[0], np.cumsum(np.asarray(mass, np.float64))])
+    assert abs(up_to[-1] - 1) < 1e-4
+    larger = np.asarray(two.max(axis=1))
+    test = scipy.stats.kstest(larger, lambda x: np.interp(x, np.asarray(edges), up_to))
+    assert test.pvalue > 1e-3
+
+
+@pytest.mark.parametrize("prior", [0.3, 0.5, 0.9])
+def test_posterior_is_the_share_of_the_credible_among_simulated_interactions(prior):
+    """Pairs of scores; a credible interaction shows the larger one, another the smaller."""
+    rng = np.random.default_rng(0)
+    n = 400_000
+    pair = np.sort(rng.normal(1.0, 2.0, (n, 2)), axis=1)
+    credible = rng.random(n) < prior
+    score = jnp.asarray(np.where(credible, pair[:, 1], pair[:, 0]), jnp.float32)
+    distribution = stats.OrderStatisticMixture(stats.SmoothedEmpirical(0.5).fit(score), prior)
+    guess = np.asarray(weights.confidence_posterior(score, prior=prior, distribution=distribution))
+    for low in np.arange(0.05, 0.95, 0.1):
+        inside = (guess >= low) & (guess < low + 0.1)
+        if inside.sum() > 2000:
+            assert abs(credible[inside].mean() - guess[inside].mean()) < 0.02
+
+
+def test_prior_goes_by_popularity():
+    rng = np.random.default_rng(0)
+    users, items = np.nonzero(rng.random((20, 8)) < np.linspace(0.1, 0.9, 8))
+    log = Interactions.from_arrays(users, items, user_ids=np.arange(20), item_ids=np.arange(8))
+    share = np.bincount(items, minlength=8) / 20
+    want = 1 / (1 + np.exp(-(share - share.mean()) / share.std()))
+    np.testing.assert_allclose(weights.credibility_prior(log.item_counts), want, rtol=1e-5)
+
+
+def test_equally_popular_items_are_equally_credible():
+    log = Interactions.from_arrays([0, 1], [0, 1], user_ids=np.arange(2), item_ids=np.arange(2))
+    np.testing.assert_array_equal(weights.credibility_prior(log.item_counts), [0.5, 0.5])
+
+
+LAWS = {
+    "known": cache(lambda: stats.VarianceGamma(27, 0.6)),
+    "read off": cache(lambda: stats.SmoothedEmpirical().fit(jnp.linspace(-1.0, 1.0, 99))),
+}
+
+
+@cache
+def value_and_slope(rule):
+    def total(scores, prior, distribution):
+        got = rule(scores, prior=prior, distribution=distribution)
+        return jnp.sum(got), got
+
+    return quick_jit(jax.grad(total, has_aux=True))
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
+@pytest.mark.parametrize("distribution", LAWS)
+@pytest.mark.parametrize("prior", [0.0, 0.5, 1.0])
+def test_extreme_scores_give_finite_weights(rule, dtype, distribution, prior):
+    scores = jnp.asarray([-3e38, -1e4, -100, 0, 100, 1e4, 3e38]).astype(dtype)
+    slope, got = value_and_slope(rule)(scores, prior, LAWS[distribution]())
+    assert got.dtype == jnp.float32
+    assert np.isfinite(got).all()
+    assert (got >= 0).all()
+    assert np.isfinite(slope.astype(jnp.float32)).all()
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("distribution", LAWS)
+def test_a_score_that_is_nan_is_seen(rule, distribution):
+    got = rule(jnp.array([0.1, jnp.nan]), prior=0.5, distribution=LAWS[distribution]())
+    np.testing.assert_array_equal(np.isnan(got), [False, True])
+
+
+def test_posterior_trusts_higher_scores_and_priors_more():
+    scores = jnp.linspace(-20.0, 20.0, 201)
+    distribution = stats.VarianceGamma(27, 0.6)
+    lower, higher = (
+        np.asarray(weights.confidence_posterior(scores, prior=p, distribution=distribution))
+        for p in (0.3, 0.6)
+    )
+    assert (np.diff(lower) >= 0).all()
+    assert (higher >= lower).all()
+    assert 0 <= lower.min() <= higher.max() <= 1
+
+
+def test_posterior_is_a_half_where_score_and_prior_exclude_each_other():
+    distribution = stats.SmoothedEmpirical().fit(jnp.linspace(-1.0, 1.0, 99))
+    far = jnp.array([-9.0, 9.0])
+    got = weights.confidence_posterior(far, prior=jnp.array([1.0, 0.0]), distribution=distribution)
+    np.testing.assert_array_equal(got, [0.5, 0.5])
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_gradients_by_finite_differences(rule):
+    with jax.enable_x64(True):
+        scores = jnp.asarray([-3.0, -0.4, 0.7, 5.0])
+        distribution = stats.VarianceGamma(27, 0.6)
+        of = jax.jit(lambda s, p: rule(s, prior=p, distribution=distribution))
+        check_grads(of, (scores, scores / 20 + 0.5), order=1)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_jit_vmap_and_changed_numbers(rule):
+    traced = []
+
+    @jax.jit
+    def of(scores, prior, distribution):
+        traced.append(1)
+        return rule(scores, prior=prior, distribution=distribution)
+
+    scores = jnp.linspace(-2.0, 3.0, 12).reshape(3, 4)
+    prior = jnp.full((3, 1), 0.4)
+    for scale in (0.3, 0.6):
+        distribution = stats.VarianceGamma(5, scale)
+        whole = of(scores, prior, distribution)
+        each = jax.vmap(
+            lambda s, p, distribution=distribution: rule(s, prior=p, distribution=distribution)
+        )(scores, prior)
+        np.testing.assert_allclose(whole, each, rtol=1e-5)
+    assert len(traced) == 1
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("prior", [-0.1, 1.1, np.nan])
+def test_a_prior_that_is_no_probability_is_refused(rule, prior):
+    with raises(ValueError, match="`prior`"):
+        rule(jnp.zeros(2), prior=prior, distribution=stats.VarianceGamma(3, 1.0))

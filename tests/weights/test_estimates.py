@@ -1,0 +1,309 @@
+"""Estimates of the encoder's quality and of the class prior, against populations that are known."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _helpers.refusals import raises
+
+from crl_jax import stats, weights
+
+jitted_alpha = jax.jit(weights.estimate_alpha, static_argnames="rule")
+jitted_tau_plus = jax.jit(weights.estimate_tau_plus)
+
+
+def np_auc(pos, neg):
+    """All pairs, ties half; NaN without a pair."""
+    pairs = np.sign(pos[:, None] - neg[None, :])
+    return (pairs.mean() + 1) / 2 if pairs.size else np.nan
+
+
+def model_draws(rng, lead, shape):
+    """From the density 2[lead (1-x) + (1-lead) x] on [0, 1], by its definition.
+
+    The lower of two uniform draws with probability ``lead``, else the higher.
+    """
+    pair = np.sort(rng.random((*shape, 2)), axis=-1)
+    lower = rng.random(shape) < lead
+    return np.where(lower, pair[..., 0], pair[..., 1])
+
+
+@pytest.fixture
+def labelled():
+    """Rounded scores, with ties, of 6 anchors, one without positives and one without negatives."""
+    rng = np.random.default_rng(0)
+    pos = np.round(rng.normal(0.8, 1, (2, 3, 7)), 1).astype(np.float32)
+    neg = np.round(rng.normal(0.0, 1, (2, 3, 11)), 1).astype(np.float32)
+    where_pos, where_neg = rng.random(pos.shape) < 0.6, rng.random(neg.shape) < 0.6
+    where_pos[0, 1], where_neg[1, 2] = False, False
+    return pos, neg, where_pos, where_neg
+
+
+def np_macro_auc(pos, neg, where_pos, where_neg):
+    each = [np_auc(pos[i][where_pos[i]], neg[i][where_neg[i]]) for i in np.ndindex(pos.shape[:-1])]
+    return np.nanmean(np.array(each, np.float64))
+
+
+def test_alpha_is_the_mean_auc_of_the_anchors_that_have_one(labelled):
+    pos, neg, where_pos, where_neg = labelled
+    every = np.ones_like(where_pos), np.ones_like(where_neg)
+    got = weights.estimate_alpha(jnp.asarray(pos), jnp.asarray(neg))
+    assert got == pytest.approx(np_macro_auc(pos, neg, *every), rel=1e-6)
+    want = np_macro_auc(pos, neg, where_pos, where_neg)
+    assert 0.55 < want < 5 / 6  # or neither rule would show
+    pos, neg, where_pos, where_neg = map(jnp.asarray, labelled)
+    got = weights.estimate_alpha(pos, neg, where_pos=where_pos, where_neg=where_neg)
+    assert got == pytest.approx(want, rel=1e-6)
+    got = weights.estimate_alpha(pos, neg, rule="model", where_pos=where_pos, where_neg=where_neg)
+    assert got == pytest.approx(0.5 + 1.5 * (want - 0.5), rel=1e-6)
+
+
+def test_ties_count_half_whatever_the_sign_of_zero():
+    pos, neg = jnp.array([0.0, jnp.inf, 2.0]), jnp.array([-0.0, 0.0, 2.0, jnp.inf])
+    # 0 ties two of four, inf beats three and ties one, 2 beats two and ties one.
+    want = (1.0 + 3.5 + 2.5) / 12
+    assert weights.estimate_alpha(pos, neg) == pytest.approx(want, rel=1e-6)
+
+
+@pytest.mark.parametrize("alpha", [0.5, 0.6, 0.75, 0.9, 1.0])
+def test_the_rule_of_the_model_finds_the_alpha_of_its_densities(alpha):
+    rng = np.random.default_rng(1)
+    pos = model_draws(rng, 1 - alpha, (500, 40))
+    neg = model_draws(rng, alpha, (500, 60))
+    # U-statistic: at most 1/4 (1/P + 1/N) of variance for an anchor.
+    noise = np.sqrt(0.25 * (1 / 40 + 1 / 60) / 500)
+    auc = 0.5 + (2 * alpha - 1) / 3
+    got = jitted_alpha(pos, neg, rule="auc")
+    assert got == pytest.approx(auc, abs=4 * noise)
+    got = jitted_alpha(pos, neg, rule="model")
+    assert got == pytest.approx(alpha, abs=4 * 1.5 * noise)
+
+
+def test_weights_of_the_measured_alpha_are_those_of_the_truth():
+    """With the AUC for alpha the weighted mean stays off; solved for the model it does not."""
+    rng = np.random.default_rng(2)
+    tau_plus, alpha, n = 0.2, 0.85, 100_000
+    false = rng.random(n) < tau_plus
+    x = np.where(false, model_draws(rng, 1 - alpha, (n,)), model_draws(rng, alpha, (n,)))
+    score = jnp.asarray(np.exp(3 * x), jnp.float32)
+
+    def weighted_mean(alpha):
+        w = weights.bayesian_weights(score, tau_plus=tau_plus, alpha=alpha, beta=0.5)
+        return float((w * score).mean())
+
+    truth = np.exp(3 * x)[~false].mean()
+    tolerance = 5 * np.exp(3 * x).std() / np.sqrt(n) / (1 - tau_plus) ** 2
+    alpha_noise = 1.5 * 0.5 / np.sqrt(false.sum())
+    tolerance += abs(weighted_mean(alpha - 5 * alpha_noise) - weighted_mean(alpha))
+    measured = {rule: jitted_alpha(x[false], x[~false], rule=rule) for rule in ("auc", "model")}
+    assert abs(weighted_mean(measured["model"]) - truth) < tolerance
+    assert weighted_mean(measured["auc"]) - truth > 1.5 * tolerance
+
+
+def test_alpha_is_clipped_to_what_the_weights_take():
+    ranks = jnp.arange(20.0)
+    worse, better = (ranks[:10], ranks[10:]), (ranks[10:], ranks[:10])
+    assert weights.estimate_alpha(*worse) == 0.5
+    assert weights.estimate_alpha(*better) == 1
+    mixed = jnp.array([5.0, 15.0]), jnp.array([-1.0, -2.0, -3.0, -4.0, 10.0])  # AUC 0.9
+    assert weights.estimate_alpha(*mixed, rule="auc") == pytest.approx(0.9)
+    assert weights.estimate_alpha(*mixed, rule="model") == 1  # above 5/6
+    none = jnp.zeros(20, bool)
+    assert weights.estimate_alpha(ranks, ranks, where_pos=none) == 0.5
+
+
+@pytest.mark.parametrize("junk", [jnp.nan, jnp.inf, -jnp.inf])
+def test_masked_entries_are_never_read_and_a_kept_nan_shows(labelled, junk):
+    pos, neg, where_pos, where_neg = map(jnp.asarray, labelled)
+    masks = dict(where_pos=where_pos, where_neg=where_neg)
+    soiled = jnp.where(where_pos, pos, junk), jnp.where(where_neg, neg, junk)
+    want = weights.estimate_alpha(pos, neg, **masks)
+    assert weights.estimate_alpha(*soiled, **masks) == want
+    masks = dict(where_pos=where_pos, where_unlabelled=where_neg)
+    want = weights.estimate_tau_plus(pos, neg, **masks)
+    jax.tree.map(np.testing.assert_array_equal, weights.estimate_tau_plus(*soiled, **masks), want)
+    if np.isnan(junk):
+        assert np.isnan(weights.estimate_alpha(soiled[0], neg))
+        assert np.isnan(weights.estimate_alpha(pos, soiled[1]))
+        for pair in ((soiled[0], neg), (pos, soiled[1])):
+            got = weights.estimate_tau_plus(*pair)
+            assert np.isnan(got.tau_plus).any()
+            np.testing.assert_array_equal(np.isnan(got.tau_plus), np.isnan(got.upper))
+
+
+def test_many_samples_need_no_table_of_pairs():
+    """A million negatives and positives: their pairs would be 4 TB."""
+    pos, neg = jnp.arange(1_000_000.0), jnp.arange(1_000_000.0) - 0.5
+    assert jitted_alpha(pos, neg, rule="auc") == pytest.approx(0.5, abs=1e-5)
+
+
+# Class prior
+
+
+def np_bbe(pos, unlabelled, confidence):
+    """Every threshold, as printed, and the bound that holds for each."""
+    thresholds = np.unique(np.concatenate([pos, unlabelled]))
+    q_p = (pos[None, :] >= thresholds[:, None]).mean(-1)
+    q_u = (unlabelled[None, :] >= thresholds[:, None]).mean(-1)
+    thresholds, q_u, q_p = thresholds[q_p > 0], q_u[q_p > 0], q_p[q_p > 0]
+    e_p, e_u = (np.sqrt(np.log(4 / (1 - confidence)) / 2 / len(x)) for x in (pos, unlabelled))
+    best = np.argmin((q_u + 1.01 * (e_u + e_p)) / q_p)
+    sure = q_p > e_p
+    upper = min(1, np.min((q_u[sure] + e_u) / (q_p[sure] - e_p), initial=1))
+    return q_u[best] / q_p[best], upper
+
+
+@pytest.mark.parametrize(("tau_plus", "confidence"), [(0.3, 0.9), (0.6, 0.5), (0.0, 0.99)])
+def test_prior_is_the_published_formula(tau_plus, confidence):
+    rng = np.random.default_rng(3)
+    pos = np.round(rng.normal(1.5, 1, 300), 2).astype(np.float32)  # with ties
+    false = rng.random(700) < tau_plus
+    unlabelled = np.round(rng.normal(1.5 * false, 1), 2).astype(np.float32)
+    got = weights.estimate_tau_plus(
+        jnp.asarray(pos), jnp.asarray(unlabelled), confidence=confidence
+    )
+    np.testing.assert_allclose(got, np_bbe(pos, unlabelled, confidence), rtol=1e-5)
+
+
+N_POS, N_UNLABELLED, RUNS = 1000, 10_000, 50
+
+
+def population(tau_plus, draw_pos, draw_neg, draw_hidden=None, seed=4):
+    """``RUNS`` samples of positives and of the mixture of hidden positives and negatives."""
+    rng = np.random.default_rng(seed)
+    shape = (RUNS, N_UNLABELLED)
+    hidden = rng.random(shape) < tau_plus
+    mixed = np.where(hidden, (draw_hidden or draw_pos)(rng, shape), draw_neg(rng, shape))
+    pos = draw_pos(rng, (RUNS, N_POS))
+    return jnp.asarray(pos, jnp.float32), jnp.asarray(mixed, jnp.float32)
+
+
+def uniform(low, high):
+    return lambda rng, shape: rng.uniform(low, high, shape)
+
+
+def ratio_noise(q_u, q_p):
+    """Standard deviation of the ratio of the two shares, to first order."""
+    relative = (1 - q_u) / (q_u * N_UNLABELLED) + (1 - q_p) / (q_p * N_POS)
+    return q_u / q_p * np.sqrt(relative)
+
+
+@pytest.mark.parametrize("tau_plus", [0.05, 0.1, 0.3, 0.7])
+def test_prior_is_found_where_some_scores_are_positives_alone(tau_plus):
+    """Half of the positives score above every negative."""
+    pos, mixed = population(tau_plus, uniform(0, 1), uniform(-1, 0.5))
+    got = jitted_tau_plus(pos, mixed)
+    noise = ratio_noise(tau_plus * 0.5, 0.5)
+    np.testing.assert_allclose(got.tau_plus, tau_plus, atol=5 * noise)
+    # On average nearer: the noise averages out, the choice of the threshold goes for less than
+    # a standard deviation.
+    np.testing.assert_allclose(got.tau_plus.mean(), tau_plus, atol=noise)
+    assert (got.upper >= tau_plus).mean() >= 0.9
+    e_p, e_u = (np.sqrt(np.log(40) / 2 / n) for n in (N_POS, N_UNLABELLED))
+    assert got.upper.max() <= (tau_plus / 2 + 2 * e_u) / (0.5 - 2 * e_p)
+
+
+def test_no_positives_among_the_unlabelled_are_none():
+    pos, mixed = population(0.0, uniform(0, 1), uniform(-1, 0.5))
+    got = jitted_tau_plus(pos, mixed).tau_plus  # but for a sample at the very threshold
+    np.testing.assert_allclose(got, 0, atol=3 / N_UNLABELLED / 0.5)
+
+
+@pytest.mark.parametrize("alpha", [0.7, 0.9])
+def test_prior_is_too_high_where_negatives_are_among_the_best(alpha):
+    """The densities of the weights: no score is free of negatives."""
+    tau_plus = 0.1
+    pos, mixed = population(
+        tau_plus,
+        lambda rng, shape: model_draws(rng, 1 - alpha, shape),
+        lambda rng, shape: model_draws(rng, alpha, shape),
+    )
+    got = jitted_tau_plus(pos, mixed)
+    limit = tau_plus + (1 - tau_plus) * (1 - alpha) / alpha
+    assert got.tau_plus.min() > limit - 5 * ratio_noise(limit * 0.2, 0.2)
+    assert got.tau_plus.min() > 1.5 * tau_plus
+    assert (got.upper >= tau_plus).all()
+    # The published margin at the threshold above which a share q of the positives lies.
+    q = 0.5
+    x = (np.sqrt(alpha**2 - (2 * alpha - 1) * q) - (1 - alpha)) / (2 * alpha - 1)
+    above = 2 * alpha * (1 - x) - (2 * alpha - 1) * (1 - x**2)  # of the negatives
+    mixed_above = tau_plus * q + (1 - tau_plus) * above
+    e = sum(np.sqrt(np.log(40) / 2 / n) for n in (N_POS, N_UNLABELLED))
+    assert got.tau_plus.mean() < (mixed_above + 1.01 * e) / q
+
+
+def test_prior_is_too_low_where_known_positives_score_above_hidden_ones():
+    tau_plus = 0.2
+    pos, mixed = population(tau_plus, uniform(0.5, 1), uniform(-1, 0.5), uniform(0, 1))
+    got = jitted_tau_plus(pos, mixed)  # above 0.5: half of the hidden, all of the known
+    noise = ratio_noise(tau_plus / 2, 1 - 1 / N_POS)
+    np.testing.assert_allclose(got.tau_plus, tau_plus / 2, atol=5 * noise)
+
+
+def test_prior_knows_the_order_of_scores_alone():
+    pos, mixed = population(0.1, uniform(0, 1), uniform(-1, 0.5))
+    pos, mixed = pos[0, :300], mixed[0, :2000]
+    want = weights.estimate_tau_plus(pos, mixed)
+    np.testing.assert_array_equal(weights.estimate_tau_plus(4 * pos + 2, 4 * mixed + 2), want)
+    both = stats.ecdf(jnp.concatenate([pos, mixed]))
+    np.testing.assert_array_equal(weights.estimate_tau_plus(both[:300], both[300:]), want)
+
+
+def test_prior_excludes_nothing_without_samples():
+    pos, rest = jnp.ones((2, 5)), jnp.zeros((2, 9))
+    for name, shape in (("where_pos", pos.shape), ("where_unlabelled", rest.shape)):
+        keep = jnp.ones(shape, bool).at[1].set(False)
+        got = weights.estimate_tau_plus(pos, rest, **{name: keep})
+        np.testing.assert_array_equal(got.tau_plus, [0, 1])
+        np.testing.assert_array_equal(got.upper, [1, 1])  # five positives show nothing yet
+
+
+@pytest.mark.parametrize("fn", [weights.estimate_alpha, weights.estimate_tau_plus])
+def test_estimates_compute_in_float32_and_take_no_gradient(labelled, fn):
+    pos, neg, *_ = map(jnp.asarray, labelled)
+    half = pos.astype(jnp.bfloat16), neg.astype(jnp.float16)
+    want = fn(half[0].astype(jnp.float32), half[1].astype(jnp.float32))
+    for got, wanted in zip(jax.tree.leaves(fn(*half)), jax.tree.leaves(want)):
+        assert got.dtype == jnp.float32
+        np.testing.assert_array_equal(got, wanted)
+
+    def total(pos, neg):
+        return sum(x.sum() for x in jax.tree.leaves(fn(pos, neg)))
+
+    for grad in jax.grad(total, argnums=(0, 1))(pos, neg):
+        np.testing.assert_array_equal(grad, 0)
+
+
+def test_jit_and_vmap_agree_and_confidence_does_not_retrace(labelled):
+    pos, neg, *_ = map(jnp.asarray, labelled)
+    traces = 0
+
+    @jax.jit
+    def f(pos, neg, confidence):
+        nonlocal traces
+        traces += 1
+        return weights.estimate_tau_plus(pos, neg, confidence=confidence)
+
+    for confidence in (0.5, 0.9):
+        want = weights.estimate_tau_plus(pos, neg, confidence=confidence)
+        np.testing.assert_allclose(f(pos, neg, confidence), want, rtol=1e-6)
+    assert traces == 1
+    each = jax.vmap(jax.vmap(weights.estimate_tau_plus))(pos, neg)
+    np.testing.assert_allclose(each, want, rtol=1e-6)
+
+
+def test_errors_name_the_argument(labelled):
+    pos, neg, where_pos, where_neg = map(jnp.asarray, labelled)
+    with raises(Exception, match="neg"):
+        weights.estimate_alpha(pos, neg[0])
+    with raises(Exception, match="where_pos"):
+        weights.estimate_alpha(pos, neg, where_pos=where_neg)
+    with raises(Exception, match="rule"):
+        weights.estimate_alpha(pos, neg, rule="moments")  # type: ignore[arg-type]
+    with raises(Exception, match="unlabelled"):
+        weights.estimate_tau_plus(pos, neg[0])
+    with raises(Exception, match="where_unlabelled"):
+        weights.estimate_tau_plus(pos, neg, where_unlabelled=where_pos)
+    for confidence in (0.0, 1.0, 1 - 1e-8):
+        with raises(ValueError, match="`confidence` must lie in"):
+            weights.estimate_tau_plus(pos, neg, confidence=confidence)
