@@ -21,8 +21,8 @@ _ARRAYS = (".safetensors", ".npz")
 
 
 @dataclass(frozen=True)
-class BertOptions:
-    """What makes features of a text."""
+class WeightsOptions:
+    """Published weights of an encoder of texts."""
 
     weights: str | None = None
     """Published weights of a BERT, .safetensors or .npz, with a vocab.txt beside them; or a folder
@@ -31,6 +31,12 @@ class BertOptions:
     lowercase: bool | None = None
     """Whether texts become lower-case without accents; by default what the tokenizer_config.json
     beside the weights says, or else True."""
+
+
+@dataclass(frozen=True)
+class BertOptions(WeightsOptions):
+    """What makes features of a text."""
+
     width: Annotated[int | None, COUNT] = None
     """Width of an encoder without --weights; 64."""
     n_layers: Annotated[int | None, COUNT] = None

@@ -2,14 +2,12 @@
 
 import dataclasses
 from dataclasses import dataclass
-from pathlib import Path
 
 from crl_jax.data import DATASETS
 
 from . import _options as options
-from ._flags import flags_of
 from ._registry import with_flags
-from ._schema import Schema, check_seeds
+from ._schema import Schema, absolute, check_seeds
 from .contrasts import CONTRASTS
 from .contrasts import LOSSES as CONTRAST_LOSSES
 from .encoders import ENCODERS
@@ -45,36 +43,15 @@ def _check_together(config: Config) -> None:
 SCHEMA = Schema(
     "recommend",
     Config,
-    choices=(
-        ("objective", "loss", OBJECTIVES),
-        ("sampling", "sampler", SAMPLERS),
-        ("encoding", "encoder", ENCODERS),
-        ("contrasting", "contrast", CONTRASTS),
-        ("contrasting", "contrast_loss", CONTRAST_LOSSES),
-    ),
     numbers=("lr", "weight_decay", "decay", "init_scale", "epochs"),
     check=_check_together,
-)
-FLAGS = flags_of(
-    SCHEMA,
     renamed={
-        "learning_rate": "lr",
-        "scale": "rank_scale",
-        "memory": "candidates",
-        "ks": "k",
-        "source": "data",
-        "layer": "contrast_layer",
+        "scale": "rank_scale", "memory": "candidates", "ks": "k", "layer": "contrast_layer",
     },
-)
-"""The flag by the name of the argument that it sets."""
+)  # fmt: skip
 
 
 def anchor(config: Config) -> Config:
     """The configuration with absolute paths, which hold in every working directory."""
-    source = config.source
-    named = source.data in (*DATASETS, "simulated") or source.data.startswith("tfds:")
-    if not named:
-        source = dataclasses.replace(source, data=str(Path(source.data).absolute()))
-    if source.test_data is not None:
-        source = dataclasses.replace(source, test_data=source.test_data.absolute())
+    source = absolute(config.source, "data", "test_data", but=(*DATASETS, "simulated"))
     return dataclasses.replace(config, source=source)

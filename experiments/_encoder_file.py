@@ -8,11 +8,13 @@ from typing import Any, Generic, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+import tyro
 
 from crl_jax import models, tasks, train
 
 from . import _rundir as rundir
 from ._learned import Learned
+from ._program import program
 from ._schema import Schema
 from ._screen import output, plain
 
@@ -21,6 +23,25 @@ _BLOCK = 250
 """Examples that are encoded at a time."""
 
 C = TypeVar("C")
+E = TypeVar("E", bound="EmbedOptions")
+
+
+@dataclass(frozen=True)
+class EmbedOptions:
+    """What is embedded."""
+
+    run: Path
+    """Run directory."""
+    out: Path = Path("features.npz")
+    """The file that is written."""
+
+
+def parse_embed(kind: type[E], command: str, description: str, arguments: list[str]) -> E:
+    """Parses the flags of ``embed`` of a command."""
+    return tyro.cli(
+        kind, prog=f"{program(command)} embed", description=description, args=arguments,
+        config=(tyro.conf.FlagConversionOff,),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

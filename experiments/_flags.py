@@ -1,28 +1,11 @@
 """The library's messages in the words of the command line."""
 
-import dataclasses
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import zip_longest
 
-from ._program import flag
-from ._schema import Schema
-
 _ARGUMENT = re.compile(r"`(\w+)=?`")
-
-
-def flags_of(schema: Schema, renamed: Mapping[str, str]) -> dict[str, str]:
-    """The flag by the name of the argument that it sets.
-
-    Args:
-      schema: The flags of the command.
-      renamed: The fields of arguments that the library calls otherwise.
-    """
-    kinds = schema.sections.values()
-    names = [field.name for kind in kinds for field in dataclasses.fields(kind)]
-    own = {name: flag(name) for name in names}
-    return own | {argument: own[name] for argument, name in renamed.items()}
 
 
 def in_flags(message: object, flags: Mapping[str, str]) -> str:

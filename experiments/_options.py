@@ -12,6 +12,7 @@ from tyro.conf import UseAppendAction
 
 from crl_jax.data import DATASETS
 
+from . import _study_options
 from ._ranges import COUNT, MOST, NOT_NEGATIVE, POSITIVE, Range
 from ._schema import WAS
 
@@ -140,18 +141,14 @@ class TrainOptions:
 
 
 @dataclass(frozen=True)
-class ProtocolOptions:
+class ProtocolOptions(_study_options.SeedOptions):
     """Seeds, search and scoring."""
 
-    seed: Annotated[int, Range(0, 2**32 - 1)] = 0
-    """First seed. The split has its own."""
     seeds: Annotated[int, Range(1, 10_000)] = 1
     """Number of seeds, trained at once; the table then shows mean ± standard deviation."""
     sweep: UseAppendAction[tuple[str, ...]] = ()
     """Values of a number to try, such as lr=1e-3,3e-3; repeat for a grid, which is trained at once
     and decided on validation data."""
-    search_seeds: Annotated[int, Range(1, 10_000)] = 1
-    """Number of seeds that every point of a sweep is tried with; its score is their mean."""
     refit: Literal["none", "valid", "all"] = "valid"
     """What the final model trains on, as long as validation found best: the training part (none),
     or the validation part too (valid). With all, that of valid is scored, and one more, which is
@@ -161,20 +158,13 @@ class ProtocolOptions:
 
 
 @dataclass(frozen=True)
-class OutputOptions:
+class OutputOptions(_study_options.OutputOptions):
     """Where results go and what computes them."""
 
     out: Path | None = None
     """Run directory; by default runs/LOSS-TIME."""
-    resume: Path | None = None
-    """Go on with the run in this directory, with its configuration."""
     checkpoint_seconds: Annotated[float, NOT_NEGATIVE] = 5.0
     """Least time between two checkpoints."""
-    log: Literal["none", "tensorboard", "wandb"] = "none"
-    """Also log the history to TensorBoard, in the folder tensorboard of the run directory, or to
-    Weights & Biases, in the project crl_jax."""
-    device: Literal["any", "cpu", "gpu", "tpu"] = "any"
-    """Fail unless this kind of device is there."""
     mesh: str | None = field(default=None, metadata={WAS: None})
     """Several devices, such as data=4,table=2: batches are spread over data, and the rows of tables
     over table. A run goes on with other devices too."""

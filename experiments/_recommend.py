@@ -21,7 +21,7 @@ from . import _report as report
 from . import _rundir as rundir
 from . import _screen as screen
 from ._command import run
-from ._config import FLAGS, SCHEMA, Config, anchor
+from ._config import SCHEMA, Config, anchor
 from ._loggers import Entry, check_installed, open_logger
 from ._mesh import check_devices, mesh_of
 from ._options import OutputOptions
@@ -66,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
         else:
             _train(*_configure(given))
 
-    return run(command, FLAGS)
+    return run(command, SCHEMA.flags)
 
 
 def _configure(arguments: list[str]) -> tuple[Config, Path, bool]:

@@ -23,6 +23,9 @@ from ._suggest import suggest
 
 T = TypeVar("T")
 
+ENTRIES = "entries"
+"""The key of a field's metadata under which the field that names an entry has all of them."""
+
 
 @dataclass(frozen=True)
 class Hyperparam:
@@ -214,7 +217,8 @@ def with_flags(
     listed = "; ".join(f"{name}: {entry.help}" for name, entry in entries.items())
     own = {of.name: of for of in dataclasses.fields(base)}[choice]  # type: ignore[arg-type]
     kind = name_of(entries, f"{own.metadata['help']} {listed}.")
-    fields: list[Any] = [(choice, kind, field(default=default or own.default))]
+    chosen = field(default=default or own.default, metadata={ENTRIES: entries})
+    fields: list[Any] = [(choice, kind, chosen)]
     for name, of in takers(entries).items():
         said = tyro.conf.arg(help=_help(of, len(entries)), help_behavior_hint="")
         kind = next(iter(of.values())).kind

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import tyro
 
 from ._command import run
-from ._config import FLAGS
+from ._config import SCHEMA
 from ._program import flag, program
 from ._ranges import check_flags
 from ._registry import name_of
@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
         advise(lambda: "The same command goes on from here.")
         TARGETS[options.target].run(options, output())
 
-    return run(command, FLAGS)
+    return run(command, SCHEMA.flags)
 
 
 def parse(arguments: list[str] | None) -> Options:

@@ -2,8 +2,8 @@
 
 import dataclasses
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_type_hints
@@ -11,11 +11,12 @@ from typing import Any, Generic, TypeVar, get_type_hints
 import tyro
 
 from . import _ranges as ranges
-from ._program import program
+from ._program import flag, program
 from ._ranges import Range
-from ._registry import Entries, limits_of, not_taken, settle, sweepable
+from ._registry import ENTRIES, Entries, limits_of, not_taken, settle, sweepable
 
 C = TypeVar("C")
+T = TypeVar("T")
 
 WAS = "was"
 """The key of a field's metadata under which a new flag has what runs without it did."""
@@ -29,22 +30,40 @@ class Schema(Generic[C]):
       command: The name of the command.
       kind: The dataclass of a configuration. Its fields are sections, which are dataclasses too,
         each with a default.
-      choices: The fields that name an entry: their section, their name and the entries.
-      numbers: The names of the other fields that a sweep can set.
+      numbers: The names of the fields that a sweep can set, besides those of the entries.
       check: Raises a ``ValueError`` where fields contradict each other.
+      renamed: The fields of arguments that the library calls otherwise.
     """
 
     command: str
     kind: type[C]
-    choices: tuple[tuple[str, str, Entries], ...]
     numbers: tuple[str, ...]
     check: Callable[[C], None]
+    renamed: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def sections(self) -> dict[str, Any]:
         """The classes of the sections, by their names."""
         fields: tuple[Any, ...] = dataclasses.fields(self.kind)  # type: ignore[arg-type]
         return {field.name: type(field.default) for field in fields}
+
+    @cached_property
+    def choices(self) -> tuple[tuple[str, str, Entries], ...]:
+        """The fields that name an entry: their section, their name and the entries."""
+        return tuple(
+            (section, field.name, field.metadata[ENTRIES])
+            for section, kind in self.sections.items()
+            for field in dataclasses.fields(kind)
+            if ENTRIES in field.metadata
+        )
+
+    @cached_property
+    def flags(self) -> dict[str, str]:
+        """The flag by the name of the argument of the library that it sets."""
+        kinds = self.sections.values()
+        own = {of.name: flag(of.name) for kind in kinds for of in dataclasses.fields(kind)}
+        renamed = {"learning_rate": "lr", "source": "data", **self.renamed}
+        return own | {argument: own[name] for argument, name in renamed.items()}
 
     @cached_property
     def sweepable(self) -> tuple[str, ...]:
@@ -192,6 +211,23 @@ class Schema(Generic[C]):
 def to_json(config: Any) -> dict[str, Any]:
     """A configuration as nested dictionaries of JSON values."""
     return json.loads(json.dumps(dataclasses.asdict(config), default=str, allow_nan=False))
+
+
+def absolute(options: T, *names: str, but: tuple[str, ...] = ()) -> T:
+    """Options with absolute paths, which hold in every working directory.
+
+    Args:
+      options: A section of a configuration.
+      *names: Fields that may hold a path.
+      but: Values that are no path, as is ``tfds:NAME``.
+    """
+    given = {name: getattr(options, name) for name in names}
+    paths = {
+        name: type(value)(Path(value).absolute())
+        for name, value in given.items()
+        if value is not None and value not in but and not str(value).startswith("tfds:")
+    }
+    return dataclasses.replace(options, **paths)  # type: ignore[type-var]
 
 
 def check_seeds(seed: int, seeds: int) -> None:

@@ -104,8 +104,7 @@ class Study(ABC, Generic[C, P]):
     :mod:`experiments._study_options`.
 
     Attributes:
-      schema: Its name, and its flags.
-      flags: The flag by the name of the argument that it sets.
+      schema: Its name and its flags.
       recipes: Configurations by name.
       description: The help; ``{program}`` and ``{recipes}`` are filled in.
       unit: What an epoch goes through, such as ``"images"``.
@@ -118,7 +117,6 @@ class Study(ABC, Generic[C, P]):
     """
 
     schema: ClassVar[Schema[Any]]
-    flags: ClassVar[Mapping[str, str]]
     recipes: ClassVar[Mapping[str, Any]] = {}
     description: ClassVar[str]
     unit: ClassVar[str]

@@ -45,7 +45,7 @@ def main(
         else:
             _train(study, *configure(study, given))
 
-    return run(command, study.flags)
+    return run(command, study.schema.flags)
 
 
 def configure(study: Study[Any, Any], arguments: list[str]) -> tuple[Any, Path, bool]:

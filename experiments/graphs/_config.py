@@ -4,7 +4,6 @@ Flags of a loss or an encoder are declared by the loss or encoder.
 """
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
@@ -13,17 +12,9 @@ from crl_jax.augment import GraphKind
 from crl_jax.data import NodeFeatures
 
 from .. import _study_options as shared
-from .._flags import flags_of
 from .._ranges import COUNT, MOST, NOT_NEGATIVE, POSITIVE, SHARE, Range
 from .._registry import with_flags
-from .._schema import Schema
-from .._study_options import (
-    NUMBERS,
-    OptimizerOptions,
-    OutputOptions,
-    SeedOptions,
-    check_search,
-)
+from .._schema import Schema, absolute
 from ..view_losses import LOSSES
 from .encoders import ENCODERS
 
@@ -60,7 +51,7 @@ class ViewOptions:
 
 
 @dataclass(frozen=True)
-class TrainOptions(OptimizerOptions):
+class TrainOptions(shared.OptimizerOptions):
     """Projection head and optimiser."""
 
     lr: Annotated[float, POSITIVE] = 1e-2
@@ -78,7 +69,7 @@ class TrainOptions(OptimizerOptions):
 
 
 @dataclass(frozen=True)
-class ProtocolOptions(SeedOptions):
+class ProtocolOptions(shared.SeedOptions):
     """Seeds, search and judging."""
 
     kernel: Literal["rbf", "linear"] = "rbf"
@@ -107,11 +98,11 @@ class Config:
     encoding: shared.EncoderOptions = EncoderOptions()
     training: TrainOptions = TrainOptions()
     protocol: ProtocolOptions = ProtocolOptions()
-    output: OutputOptions = OutputOptions()
+    output: shared.OutputOptions = shared.OutputOptions()
 
 
 def _check_together(config: Config) -> None:
-    check_search(config.protocol)
+    shared.check_search(config.protocol)
     if config.views.add and "perturb_edges" not in config.views.kinds:
         raise ValueError("--add is for --kinds with perturb_edges among them.")
 
@@ -119,17 +110,12 @@ def _check_together(config: Config) -> None:
 SCHEMA = Schema(
     "graphs",
     Config,
-    choices=(("objective", "loss", LOSSES), ("encoding", "encoder", ENCODERS)),
-    numbers=(*NUMBERS, "temperature", "ratio"),
+    numbers=(*shared.NUMBERS, "temperature", "ratio"),
     check=_check_together,
+    renamed={"k": "neighbours"},
 )
-FLAGS = flags_of(SCHEMA, renamed={"learning_rate": "lr", "source": "data", "k": "neighbours"})
-"""The flag by the name of the argument that it sets."""
 
 
 def anchor(config: Config) -> Config:
     """The configuration with an absolute path, which holds in every working directory."""
-    source = config.source
-    if source.data == "simulated":
-        return config
-    return replace(config, source=replace(source, data=str(Path(source.data).absolute())))
+    return replace(config, source=absolute(config.source, "data", but=("simulated",)))

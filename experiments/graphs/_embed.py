@@ -12,7 +12,6 @@ from crl_jax import augment, data, models
 from .. import _encoder_file as file
 from .._encoder_file import write_features
 from .._learned import Learned
-from .._program import program
 from ._config import _DATA, SCHEMA, Config
 from .encoders import make_backbone
 
@@ -24,21 +23,15 @@ run's --features says. Tags and degrees are numbered within a set, so another se
 
 
 @dataclass(frozen=True)
-class EmbedOptions:
+class EmbedOptions(file.EmbedOptions):
     """What is embedded."""
 
-    run: Path
-    """Run directory."""
     data: Annotated[str, tyro.conf.arg(help=f"{_DATA} By default the run's own.")] = ""
-    out: Path = Path("features.npz")
-    """The file that is written."""
 
 
 def main(arguments: list[str]) -> None:
     """Embeds what the flags name."""
-    options = tyro.cli(
-        EmbedOptions, prog=f"{program('graphs')} embed", description=_DESCRIPTION, args=arguments
-    )
+    options = file.parse_embed(EmbedOptions, "graphs", _DESCRIPTION, arguments)
     encoder = load_encoder(options.run)
     own = encoder.config.source
     source = options.data or own.data

@@ -18,7 +18,7 @@ from .._rundir import write_arrays
 from .._study import Evaluation, OnStage, Study
 from .._truth import judge_weights
 from ..view_losses import LOSSES, in_words, parts_of_loss
-from ._config import FLAGS, SCHEMA, Config, DataOptions, anchor
+from ._config import SCHEMA, Config, DataOptions, anchor
 from ._embed import save_encoder
 from .encoders import ENCODERS, make_backbone
 
@@ -98,7 +98,7 @@ def load_problem(options: DataOptions, on_stage: OnStage) -> Problem:
 class GraphStudy(Study[Config, Problem]):
     """Representations of graphs, learned from two views of each."""
 
-    schema, flags, description = SCHEMA, FLAGS, _DESCRIPTION
+    schema, description = SCHEMA, _DESCRIPTION
     unit, scores, score = "graphs", ("valid_knn", "train_knn"), "kNN"
     names, curves = NAMES, _CURVES
 

@@ -4,7 +4,6 @@ Flags of a method, a loss or an encoder are declared by the method, loss or enco
 """
 
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
@@ -12,17 +11,9 @@ import tyro
 from crl_jax.data import IMAGE_SETS
 
 from .. import _study_options as shared
-from .._flags import flags_of
 from .._ranges import COUNT, MOST, POSITIVE, SHARE, Range
 from .._registry import with_flags
-from .._schema import WAS, Schema
-from .._study_options import (
-    NUMBERS,
-    OptimizerOptions,
-    OutputOptions,
-    SeedOptions,
-    check_search,
-)
+from .._schema import WAS, Schema, absolute
 from ..view_losses import LOSSES
 from .encoders import ENCODERS
 from .methods import METHODS
@@ -83,7 +74,7 @@ class ViewOptions:
 
 
 @dataclass(frozen=True)
-class TrainOptions(OptimizerOptions):
+class TrainOptions(shared.OptimizerOptions):
     """Projection head and optimiser."""
 
     batch_size: Annotated[int, Range(2, MOST)] = 128
@@ -95,7 +86,7 @@ class TrainOptions(OptimizerOptions):
 
 
 @dataclass(frozen=True)
-class ProtocolOptions(SeedOptions):
+class ProtocolOptions(shared.SeedOptions):
     """Seeds, search and judging."""
 
     neighbours: Annotated[int, COUNT] = 200
@@ -126,11 +117,11 @@ class Config:
     encoding: shared.EncoderOptions = EncoderOptions()
     training: TrainOptions = TrainOptions()
     protocol: ProtocolOptions = ProtocolOptions()
-    output: OutputOptions = OutputOptions()
+    output: shared.OutputOptions = shared.OutputOptions()
 
 
 def _check_together(config: Config) -> None:
-    check_search(config.protocol)
+    shared.check_search(config.protocol)
     method = METHODS[config.method.method]
     if not method.takes_loss and config.objective != LossOptions():
         takers = ", ".join(name for name, of in METHODS.items() if of.takes_loss)
@@ -143,24 +134,13 @@ def _check_together(config: Config) -> None:
 SCHEMA = Schema(
     "images",
     Config,
-    choices=(
-        ("method", "method", METHODS),
-        ("objective", "loss", LOSSES),
-        ("encoding", "encoder", ENCODERS),
-    ),
-    numbers=(*NUMBERS, "temperature"),
+    numbers=(*shared.NUMBERS, "temperature"),
     check=_check_together,
+    renamed={"size": "image_size", "k": "neighbours"},
 )
-FLAGS = flags_of(
-    SCHEMA,
-    renamed={"learning_rate": "lr", "source": "data", "size": "image_size", "k": "neighbours"},
-)
-"""The flag by the name of the argument that it sets."""
 
 
 def anchor(config: Config) -> Config:
     """The configuration with an absolute path, which holds in every working directory."""
-    source = config.source
-    if source.data in ("digits", *IMAGE_SETS) or source.data.startswith("tfds:"):
-        return config
-    return replace(config, source=replace(source, data=str(Path(source.data).absolute())))
+    named = ("digits", *IMAGE_SETS)
+    return replace(config, source=absolute(config.source, "data", but=named))

@@ -12,7 +12,6 @@ from crl_jax import data, models
 
 from .. import _encoder_file as file
 from .._encoder_file import write_features
-from .._program import program
 from ._config import _DATA, SCHEMA, Config
 from ._views import make_views
 from .encoders import make_backbone
@@ -25,24 +24,18 @@ part of the set each image is of; of folders and archives also names [n], the pa
 
 
 @dataclass(frozen=True)
-class EmbedOptions:
+class EmbedOptions(file.EmbedOptions):
     """What is embedded."""
 
-    run: Path
-    """Run directory."""
     data: Annotated[str, tyro.conf.arg(help=f"{_DATA} By default the run's own.")] = ""
     labels: bool | None = None
     """Whether labels are read. Without them, folders may have any names. By default as in the run,
     or True with --data."""
-    out: Path = Path("features.npz")
-    """The file that is written."""
 
 
 def main(arguments: list[str]) -> None:
     """Embeds what the flags name."""
-    options = tyro.cli(
-        EmbedOptions, prog=f"{program('images')} embed", description=_DESCRIPTION, args=arguments
-    )
+    options = file.parse_embed(EmbedOptions, "images", _DESCRIPTION, arguments)
     encoder = load_encoder(options.run)
     own = encoder.config.source
     source, labelled = options.data or own.data, options.labels

@@ -19,7 +19,7 @@ from .._truth import judge_weights
 from .._unlabelled import LEFT_OUT, OF_VOTES, asked_beside, asked_of_all, refuse
 from ..view_losses import LOSSES, parts_of_loss, share_of_classes
 from ..view_losses import in_words as loss_in_words
-from ._config import FLAGS, SCHEMA, Config, anchor
+from ._config import SCHEMA, Config, anchor
 from ._evaluate import evaluate_features
 from ._problem import Problem, evenly, labelled, load_problem
 from ._views import in_words, make_views, settle_views
@@ -66,7 +66,7 @@ _CURVES = {
 class Images(Study[Config, Problem]):
     """Representations of images, learned from two views of each."""
 
-    schema, flags, recipes, description = SCHEMA, FLAGS, RECIPES, _DESCRIPTION
+    schema, recipes, description = SCHEMA, RECIPES, _DESCRIPTION
     unit, scores, score = "images", ("valid_knn", "train_knn"), "kNN"
     names, curves = NAMES, _CURVES
 

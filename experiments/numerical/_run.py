@@ -12,7 +12,7 @@ import crl_jax
 from .. import _rundir as rundir
 from .. import _screen as screen
 from .._command import run
-from .._config import FLAGS
+from .._config import SCHEMA
 from . import _figures as figures
 from . import _measures as measures
 from . import _punce as punce
@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
             # Last: where it stands, the run is complete; until then the command may start again.
             _write_config(folder, config)
 
-    return run(command, FLAGS)
+    return run(command, SCHEMA.flags)
 
 
 def _write_config(folder: Path, config: Config) -> None:

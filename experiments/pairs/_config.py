@@ -4,21 +4,17 @@ Flags of a loss or an encoder are declared by the loss or encoder.
 """
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated
 
 import tyro
 
 from .. import _study_options as shared
-from .._bert import BertOptions, check_bert
-from .._flags import flags_of
+from .._bert import BertOptions, WeightsOptions, check_bert
 from .._ranges import COUNT, MOST, NOT_NEGATIVE, POSITIVE, SHARE, Range, declared_ranges
 from .._registry import with_flags
-from .._schema import Schema
-from .._study_options import NUMBERS, OptimizerOptions, OutputOptions, SeedOptions, check_search
+from .._schema import Schema, absolute
 from ..images import _config as images
 from ..images._config import EncoderOptions
-from ..images.encoders import ENCODERS
 from ..images.encoders import EncoderOptions as ImageOptions
 from .losses import LOSSES
 
@@ -65,19 +61,12 @@ class ViewOptions(images.ViewOptions):
 
 
 @dataclass(frozen=True)
-class TextOptions:
+class TextOptions(WeightsOptions):
     """What makes features of a text: a BERT, small and from scratch, or with published weights."""
 
     length: Annotated[int | None, Range(3, 4096)] = None
     """Tokens of a text; what is longer loses its end. By default those of the longest text of the
     training part, but 32 at most."""
-    weights: str | None = None
-    """Published weights of a BERT, .safetensors or .npz, with a vocab.txt beside them; or a folder
-    with model.safetensors, config.json and vocab.txt. Without them an encoder starts at random, and
-    its vocabulary is learned from the training texts."""
-    lowercase: bool | None = None
-    """Whether texts become lower-case without accents; by default what the tokenizer_config.json
-    beside the weights says, or else True."""
     text_width: Annotated[int | None, COUNT] = None
     """Width of an encoder without --weights; 64."""
     text_n_layers: Annotated[int | None, COUNT] = None
@@ -101,7 +90,7 @@ TEXT = "text_"
 
 
 @dataclass(frozen=True)
-class TrainOptions(OptimizerOptions):
+class TrainOptions(shared.OptimizerOptions):
     """Shared space and optimiser."""
 
     batch_size: Annotated[int, Range(2, MOST)] = 128
@@ -136,12 +125,12 @@ class Config:
     encoding: ImageOptions = EncoderOptions()
     text: TextOptions = TextOptions()
     training: TrainOptions = TrainOptions()
-    protocol: SeedOptions = SeedOptions()
-    output: OutputOptions = OutputOptions()
+    protocol: shared.SeedOptions = shared.SeedOptions()
+    output: shared.OutputOptions = shared.OutputOptions()
 
 
 def _check_together(config: Config) -> None:
-    check_search(config.protocol)
+    shared.check_search(config.protocol)
     text, training = config.text, config.training
     check_bert(text.bert, TEXT)
     if not training.learn_temperature and training.least_temperature is not None:
@@ -153,24 +142,13 @@ def _check_together(config: Config) -> None:
 SCHEMA = Schema(
     "pairs",
     Config,
-    choices=(("objective", "loss", LOSSES), ("encoding", "encoder", ENCODERS)),
-    numbers=(*NUMBERS, "temperature"),
+    numbers=(*shared.NUMBERS, "temperature"),
     check=_check_together,
+    renamed={"size": "image_size", "n_heads": "text_heads"},
 )
-FLAGS = flags_of(
-    SCHEMA,
-    renamed={
-        "learning_rate": "lr", "source": "data", "size": "image_size", "n_heads": "text_heads",
-    },
-)  # fmt: skip
-"""The flag by the name of the argument that it sets."""
 
 
 def anchor(config: Config) -> Config:
     """The configuration with absolute paths, which hold in every working directory."""
-    source, text = config.source, config.text
-    if source.data != "digits":
-        source = replace(source, data=str(Path(source.data).absolute()))
-    if text.weights is not None:
-        text = replace(text, weights=str(Path(text.weights).absolute()))
-    return replace(config, source=source, text=text)
+    source = absolute(config.source, "data", but=("digits",))
+    return replace(config, source=source, text=absolute(config.text, "weights"))

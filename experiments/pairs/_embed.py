@@ -8,13 +8,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import tyro
 
 from crl_jax import data, losses, models
 
 from .. import _bert
+from .. import _encoder_file as file
 from .._encoder_file import encode, open_encoder, write_features
-from .._program import program
 from .._text_file import open_texts, read_lines, save_text_encoder
 from ..images._embed import channels_of, check_channels, of_parts
 from ..images._views import make_views
@@ -32,11 +31,9 @@ and archives, names [n], the paths of the files.
 
 
 @dataclass(frozen=True)
-class EmbedOptions:
+class EmbedOptions(file.EmbedOptions):
     """What is embedded."""
 
-    run: Path
-    """Run directory."""
     images: str | None = None
     """What images reads as its --data, such as a folder or archive of images; brought to the run's
     size."""
@@ -44,16 +41,11 @@ class EmbedOptions:
     """Whether labels of --images are read. Without them, folders may have any names."""
     texts: Path | None = None
     """File with a text in each line, UTF-8."""
-    out: Path = Path("features.npz")
-    """The file that is written."""
 
 
 def main(arguments: list[str]) -> None:
     """Embeds what the flags name."""
-    options = tyro.cli(
-        EmbedOptions, prog=f"{program('pairs')} embed", description=_DESCRIPTION, args=arguments,
-        config=(tyro.conf.FlagConversionOff,),
-    )  # fmt: skip
+    options = file.parse_embed(EmbedOptions, "pairs", _DESCRIPTION, arguments)
     source = options.images
     if (source is None) == (options.texts is None):
         raise ValueError("--images and --texts name what is embedded; give one of them.")

@@ -20,7 +20,7 @@ from ..images import _views as views
 from ..images._views import make_views
 from ..images.encoders import ENCODERS
 from ..view_losses import UNKNOWN_SHARE, in_words, parts_of_loss
-from ._config import FLAGS, SCHEMA, TEXT, Config, TextOptions, TrainOptions, anchor
+from ._config import SCHEMA, TEXT, Config, TextOptions, TrainOptions, anchor
 from ._embed import networks_of, save_towers
 from ._evaluate import KS, Found, evaluate_pairs, measure_recall
 from ._problem import Problem, draw_caption, load_problem
@@ -75,7 +75,7 @@ _CURVES = {
 class Pairs(Study[Config, Problem]):
     """Two networks, of images and of texts, into one space."""
 
-    schema, flags, recipes, description = SCHEMA, FLAGS, RECIPES, _DESCRIPTION
+    schema, recipes, description = SCHEMA, RECIPES, _DESCRIPTION
     unit, scores, score = "images", ("valid_recall@10", "valid_recall@1"), "recall@10"
     names, curves = NAMES, _CURVES
 

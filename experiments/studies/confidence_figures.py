@@ -151,23 +151,16 @@ FIGURE_3_2 = Target(
 )
 FIGURE_3_3 = Target(
     title="Figure 3.3: laws of scores of credible interactions",
-    load=load_rated,
-    make=credible_laws,
-    flags=_OF_CONFIDENCE,
-)
+    load=load_rated, make=credible_laws, flags=_OF_CONFIDENCE,
+)  # fmt: skip
 FIGURE_3_4 = Target(
     title="Figure 3.4: ROC of the confidence", load=load_rated, make=roc, flags=_OF_CONFIDENCE
 )
 FIGURE_3_5 = Target(
     title="Figure 3.5: positives injected at random",
-    load=load_rated,
-    make=noise,
-    flags=_OF_CONFIDENCE,
-)
+    load=load_rated, make=noise, flags=_OF_CONFIDENCE,
+)  # fmt: skip
 FIGURE_3_6 = Target(
     title="Figure 3.6: convergence",
-    load=load_rated,
-    make=convergence,
-    flags=_OF_CONFIDENCE,
-    settings=("published",),
-)
+    load=load_rated, make=convergence, flags=_OF_CONFIDENCE, settings=("published",),
+)  # fmt: skip

@@ -81,16 +81,10 @@ def epoch_times(job: Job) -> None:
 
 FIGURE_5_3 = Target(
     title="Figure 5.3: the numbers of DPL",
-    load=load_parts,
-    make=influence,
-    flags=("encoders",),
-    settings=("minibatch",),
-)
+    load=load_parts, make=influence, flags=("encoders",), settings=("minibatch",),
+)  # fmt: skip
 FIGURE_5_4 = Target(
     title="Figure 5.4: time of an epoch",
-    load=load_datasets,
-    make=epoch_times,
-    flags=("datasets",),
-    settings=("minibatch",),
+    load=load_datasets, make=epoch_times, flags=("datasets",), settings=("minibatch",),
     check=check_datasets,
-)
+)  # fmt: skip

@@ -64,12 +64,7 @@ def run_once(
 
 
 def path_of(
-    method: Method,
-    world: World,
-    setting: str,
-    seeds: tuple[int, ...],
-    epochs: int,
-    folder: Path,
+    method: Method, world: World, setting: str, seeds: tuple[int, ...], epochs: int, folder: Path
 ) -> Path:
     """Where :func:`run_once` keeps the outcome."""
     knows = [

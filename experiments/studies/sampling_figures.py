@@ -108,19 +108,13 @@ def lambda_and_size(job: Job) -> None:
 
 FIGURE_4_2 = Target(
     title="Figure 4.2: scores of true and false negatives",
-    load=load_parts,
-    make=score_distributions,
-    settings=("published",),
-)
+    load=load_parts, make=score_distributions, settings=("published",),
+)  # fmt: skip
 FIGURE_4_4 = Target(
     title="Figure 4.4: quality of the negatives",
-    load=load_parts,
-    make=quality,
-    settings=("published",),
-)
+    load=load_parts, make=quality, settings=("published",),
+)  # fmt: skip
 FIGURE_4_5 = Target(
     title="Figure 4.5: the λ of the risk and the number of candidates |M|",
-    load=load_parts,
-    make=lambda_and_size,
-    settings=("published",),
-)
+    load=load_parts, make=lambda_and_size, settings=("published",),
+)  # fmt: skip

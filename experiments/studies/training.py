@@ -181,22 +181,17 @@ def _turns(runs: dict[str, np.ndarray], at_once: bool) -> list[tuple[str, dict[s
 def _of_method(method: Method, world: World) -> dict[str, Any]:
     """What a method says of its training on a part of the data."""
     return {
-        "loss": method.loss,
-        "hyperparams": method.hyperparams,
-        "n_neg": method.n_neg,
+        "loss": method.loss, "hyperparams": method.hyperparams, "n_neg": method.n_neg,
         "sampler": method.sampler(world),
-    }
+    }  # fmt: skip
 
 
 def _options_of(method: Method, world: World) -> dict[str, Any]:
     """The options of its training."""
     return {
-        "hyperparam_schedule": method.schedule,
-        "n_pos": method.n_pos,
-        "n_group": method.n_group,
-        "confidence": method.estimator(world),
-        "anchors": method.anchors,
-    }
+        "hyperparam_schedule": method.schedule, "n_pos": method.n_pos, "n_group": method.n_group,
+        "confidence": method.estimator(world), "anchors": method.anchors,
+    }  # fmt: skip
 
 
 def _callbacks(checkpoint: Path | None, on_epoch: OnEpoch | None) -> list[train.Callback]:

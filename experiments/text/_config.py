@@ -4,19 +4,16 @@ Flags of a method or a loss are declared by the method or loss.
 """
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
 from .. import _study_options as shared
 from .._bert import BertOptions, check_bert
-from .._flags import flags_of
 from .._program import flag
 from .._ranges import COUNT, COUNT_OR_NONE, MOST, NOT_NEGATIVE, POSITIVE, Range
 from .._registry import with_flags
-from .._schema import Schema
-from .._study_options import NUMBERS, OptimizerOptions, OutputOptions, SeedOptions, check_search
+from .._schema import Schema, absolute
 from .losses import LOSSES
 from .methods import METHODS
 
@@ -60,7 +57,7 @@ class DataOptions:
 
 
 @dataclass(frozen=True)
-class TrainOptions(OptimizerOptions):
+class TrainOptions(shared.OptimizerOptions):
     """Projection head and optimiser, of pre-training and of fine-tuning."""
 
     lr: Annotated[float | None, POSITIVE] = None  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -88,7 +85,7 @@ class TrainOptions(OptimizerOptions):
 
 
 @dataclass(frozen=True)
-class ProtocolOptions(SeedOptions):
+class ProtocolOptions(shared.SeedOptions):
     """Seeds, search and judging."""
 
     neighbours: Annotated[int, COUNT] = 20
@@ -111,11 +108,11 @@ class Config:
     objective: shared.LossOptions = LossOptions()
     training: TrainOptions = TrainOptions()
     protocol: ProtocolOptions = ProtocolOptions()
-    output: OutputOptions = OutputOptions()
+    output: shared.OutputOptions = shared.OutputOptions()
 
 
 def _check_together(config: Config) -> None:
-    check_search(config.protocol)
+    shared.check_search(config.protocol)
     check_bert(config.encoding)
     training, swept = config.training, {s.partition("=")[0] for s in config.protocol.sweep}
     pretrains = METHODS[config.method.method].make is not None
@@ -133,27 +130,13 @@ def _check_together(config: Config) -> None:
 SCHEMA = Schema(
     "text",
     Config,
-    choices=(("method", "method", METHODS), ("objective", "loss", LOSSES)),
-    numbers=(*NUMBERS, "fine_tune_lr"),
+    numbers=(*shared.NUMBERS, "fine_tune_lr"),
     check=_check_together,
+    renamed={"k": "neighbours", "n_heads": "heads", "size": "vocab_size", "n_positions": "length"},
 )
-FLAGS = flags_of(
-    SCHEMA,
-    renamed={
-        "learning_rate": "lr", "source": "data", "k": "neighbours", "n_heads": "heads",
-        "size": "vocab_size", "n_positions": "length",
-    },
-)  # fmt: skip
-"""The flag by the name of the argument that it sets."""
 
 
 def anchor(config: Config) -> Config:
     """The configuration with absolute paths, which hold in every working directory."""
-    source, encoding = config.source, config.encoding
-    if source.data != "docstrings":
-        source = replace(source, data=str(Path(source.data).absolute()))
-    if source.pairs is not None:
-        source = replace(source, pairs=str(Path(source.pairs).absolute()))
-    if encoding.weights is not None:
-        encoding = replace(encoding, weights=str(Path(encoding.weights).absolute()))
-    return replace(config, source=source, encoding=encoding)
+    source = absolute(config.source, "data", "pairs", but=("docstrings",))
+    return replace(config, source=source, encoding=absolute(config.encoding, "weights"))

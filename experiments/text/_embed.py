@@ -11,8 +11,8 @@ import tyro
 from crl_jax import data, models
 
 from .. import _bert
+from .. import _encoder_file as file
 from .._encoder_file import encode, open_encoder, write_features
-from .._program import program
 from .._text_file import open_texts, read_lines, save_text_encoder
 from ._config import _DATA, SCHEMA, Config, DataOptions
 from ._evaluate import TextLearned
@@ -27,11 +27,9 @@ labels [n] (-1: none), classes, and part [n]: which part of the set each text is
 
 
 @dataclass(frozen=True)
-class EmbedOptions:
+class EmbedOptions(file.EmbedOptions):
     """What is embedded."""
 
-    run: Path
-    """Run directory."""
     texts: Path | None = None
     """File with a text in each line, UTF-8."""
     data: Annotated[str | None, tyro.conf.arg(help=f"{_DATA} By default the run's own.")] = None
@@ -39,15 +37,11 @@ class EmbedOptions:
     """Column of the texts in --data, by its name or its position from 0."""
     label_col: str | None = None
     """Column of the classes; the same."""
-    out: Path = Path("features.npz")
-    """The file that is written."""
 
 
 def main(arguments: list[str]) -> None:
     """Embeds what the flags name."""
-    options = tyro.cli(
-        EmbedOptions, prog=f"{program('text')} embed", description=_DESCRIPTION, args=arguments
-    )
+    options = file.parse_embed(EmbedOptions, "text", _DESCRIPTION, arguments)
     _check(options)
     encoder = load_encoder(options.run)
     if options.texts is not None:

@@ -19,7 +19,7 @@ from .._rundir import write_arrays
 from .._study import Evaluation, OnLine, OnStage, Run, Study
 from .._unlabelled import LEFT_OUT, OF_VOTES, asked_beside, asked_of_all, refuse
 from ..view_losses import in_words, parts_of_loss, share_of_classes
-from ._config import FLAGS, SCHEMA, Config, anchor
+from ._config import SCHEMA, Config, anchor
 from ._embed import save_encoder
 from ._evaluate import (
     Stages,
@@ -82,7 +82,7 @@ _CURVES = {
 class TextStudy(Study[Config, Problem]):
     """Encoders of texts, pre-trained by contrast and fine-tuned."""
 
-    schema, flags, recipes, description = SCHEMA, FLAGS, RECIPES, _DESCRIPTION
+    schema, recipes, description = SCHEMA, RECIPES, _DESCRIPTION
     unit, scores, score = "texts", ("valid_accuracy", "valid_knn", "train_knn"), "accuracy"
     names, curves = NAMES, _CURVES
     stages = (PRE_TRAINING, FINE_TUNING)

@@ -6,8 +6,11 @@ import shlex
 from contextlib import contextmanager
 from pathlib import Path
 
+import jax
+
 from _helpers.refusals import raises
 from crl_jax import train
+from experiments._study_command import configure
 
 RUN = "## The run directory"
 
@@ -59,6 +62,21 @@ def history(folder):
     """What the reports measured, without the clock."""
     lines = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
     return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
+
+
+def finish(main, folder, flags):
+    """Runs a command to its end and returns the run directory."""
+    with jax.numpy_dtype_promotion("standard"):
+        assert main([*flags, "--out", str(folder)]) == 0
+    return folder
+
+
+def prepare(study, flags):
+    """The configuration with all defaults, and the data."""
+    config, _, _ = configure(study, flags)
+    study.check(config)
+    problem = study.load(config, lambda _: None)
+    return study.prepare(config, problem), problem
 
 
 def task_of(study, config, problem, numbers=None, phase="final"):

@@ -4,7 +4,7 @@ import pytest
 from _helpers.refusals import raises
 
 from crl_jax.data import DATASETS
-from experiments._config import FLAGS
+from experiments._config import SCHEMA
 from experiments._flags import in_flags, spoken
 from experiments._suggest import suggest
 from experiments.recommend import main
@@ -21,7 +21,7 @@ from experiments.recommend import main
     ],
 )
 def test_arguments_become_their_flags(message, said):
-    assert in_flags(message, FLAGS) == said
+    assert in_flags(message, SCHEMA.flags) == said
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_every_flag_is_one_of_the_command(capsys):
     with raises(SystemExit):
         main(["--help"])
     shown = set(capsys.readouterr().out.replace(",", " ").split())
-    assert set(FLAGS.values()) <= shown
+    assert set(SCHEMA.flags.values()) <= shown
     assert {*DATASETS, "simulated"} <= shown
 
 

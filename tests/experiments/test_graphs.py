@@ -2,18 +2,20 @@
 
 import shlex
 import shutil
+from functools import partial
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 import tyro
 from _helpers.studies import (
     commands_of,
     files_of,
+    finish,
     flags_of,
     kill,
     page_of,
+    prepare,
     read,
     resume,
     said_of_runs,
@@ -28,7 +30,7 @@ from experiments._schema import to_json
 from experiments._study import Run
 from experiments._study_command import configure
 from experiments.graphs import main
-from experiments.graphs._config import FLAGS, SCHEMA
+from experiments.graphs._config import SCHEMA
 from experiments.graphs._embed import EmbedOptions
 from experiments.graphs._study import GraphStudy, load_problem
 from experiments.view_losses import LOSSES
@@ -44,9 +46,7 @@ def finished(tmp_path_factory):
     """A run with a sweep and two seeds."""
     folder = tmp_path_factory.mktemp("graphs") / "run"
     flags = [*SMALL, "--loss", "bayesian", "--alpha-from", "labels", "--sweep", "ratio=0.1,0.3"]
-    with jax.numpy_dtype_promotion("standard"):
-        assert main([*flags, "--seeds", "2", "--out", str(folder)]) == 0
-    return folder
+    return finish(main, folder, [*flags, "--seeds", "2"])
 
 
 def test_a_run_leaves_what_the_page_says(finished, capsys):
@@ -104,12 +104,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(tmp_path, monkeypatch):
     assert read(killed, "metrics_by_seed.json") == read(whole, "metrics_by_seed.json")
 
 
-def settled(flags):
-    """The configuration with all defaults, and its graphs."""
-    study = GraphStudy()
-    config, _, _ = configure(study, flags)
-    problem = study.load(config, lambda _: None)
-    return study.prepare(config, problem), problem
+settled = partial(prepare, GraphStudy())
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -168,4 +163,4 @@ def test_commands_of_the_page_are_taken(command):
 
 def test_flags_of_the_page_are_all_of_them():
     own = {f"--{name}" for name in EmbedOptions.__dataclass_fields__}
-    assert flags_of(README) == {*FLAGS.values(), "--help"} | own
+    assert flags_of(README) == {*SCHEMA.flags.values(), "--help"} | own

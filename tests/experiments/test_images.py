@@ -3,19 +3,21 @@
 import importlib
 import shlex
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 import tyro
 from _helpers.studies import (
     commands_of,
     files_of,
+    finish,
     flags_of,
     history,
     kill,
     page_of,
+    prepare,
     read,
     refused,
     resume,
@@ -30,7 +32,7 @@ from experiments._schema import to_json
 from experiments._study import learn
 from experiments._study_command import configure
 from experiments.images import main
-from experiments.images._config import FLAGS, SCHEMA, Config
+from experiments.images._config import SCHEMA, Config
 from experiments.images._embed import EmbedOptions, load_encoder
 from experiments.images._problem import evenly, load_problem
 from experiments.images._study import Images
@@ -52,9 +54,7 @@ def finished(tmp_path_factory):
     """A run with a sweep and two seeds."""
     folder = tmp_path_factory.mktemp("images") / "run"
     flags = [*SMALL, "--loss", "bayesian", "--alpha-from", "labels", "--sweep", "beta=0.6,0.9"]
-    with jax.numpy_dtype_promotion("standard"):
-        assert main([*flags, "--seeds", "2", "--out", str(folder)]) == 0
-    return folder
+    return finish(main, folder, [*flags, "--seeds", "2"])
 
 
 def test_a_run_leaves_what_the_page_says(finished, capsys):
@@ -224,11 +224,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(tmp_path, monkeypatch):
     assert read(killed, "metrics_by_seed.json") == read(whole, "metrics_by_seed.json")
 
 
-def settled(flags):
-    """The configuration with all defaults, and its images."""
-    config, _, _ = configure(Images(), flags)
-    problem = load_problem(config.source, lambda _: None)
-    return Images().prepare(config, problem), problem
+settled = partial(prepare, Images())
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -318,9 +314,9 @@ def test_commands_of_the_page_are_taken(command):
 
 def test_flags_of_the_page_are_there():
     own = {f"--{name}" for name in EmbedOptions.__dataclass_fields__}
-    known = {*FLAGS.values(), "--recipe", "--help"} | own
+    known = {*SCHEMA.flags.values(), "--recipe", "--help"} | own
     assert flags_of(README) <= known
-    assert {*FLAGS.values()} - flags_of(README) <= {
+    assert {*SCHEMA.flags.values()} - flags_of(README) <= {
         # Numbers of single entries, which --help lists.
         "--queue", "--momentum", "--clusters", "--warm-up-epochs", "--first-features",
         "--min-score", "--config",

@@ -5,6 +5,7 @@ import json
 import shlex
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,9 +18,11 @@ from _helpers.bert import TINY, published
 from _helpers.studies import (
     commands_of,
     files_of,
+    finish,
     flags_of,
     kill,
     page_of,
+    prepare,
     read,
     resume,
     said_of_runs,
@@ -35,7 +38,7 @@ from experiments._study import Run
 from experiments._study_command import configure
 from experiments.pairs import _evaluate as evaluation
 from experiments.pairs import main
-from experiments.pairs._config import FLAGS, SCHEMA
+from experiments.pairs._config import SCHEMA
 from experiments.pairs._embed import EmbedOptions, load_towers
 from experiments.pairs._evaluate import (
     Found,
@@ -63,9 +66,7 @@ def finished(tmp_path_factory):
     """A run with a sweep and two seeds."""
     folder = tmp_path_factory.mktemp("pairs") / "run"
     flags = [*SMALL, "--loss", "bayesian", "--alpha-from", "labels", "--sweep", "beta=0.6,0.9"]
-    with jax.numpy_dtype_promotion("standard"):
-        assert main([*flags, "--seeds", "2", "--out", str(folder)]) == 0
-    return folder
+    return finish(main, folder, [*flags, "--seeds", "2"])
 
 
 @pytest.fixture(scope="module")
@@ -85,13 +86,7 @@ def photographs(tmp_path_factory):
     return folder
 
 
-def settled(flags):
-    """The configuration with all defaults, and its images and texts."""
-    study = Pairs()
-    config, _, _ = configure(study, flags)
-    study.check(config)
-    problem = study.load(config, lambda _: None)
-    return study.prepare(config, problem), problem
+settled = partial(prepare, Pairs())
 
 
 def test_a_run_leaves_what_the_page_says(finished, capsys):
@@ -456,4 +451,4 @@ def test_commands_of_the_page_are_taken(command):
 
 def test_flags_of_the_page_are_all_of_them():
     own = {f"--{name}" for name in EmbedOptions.__dataclass_fields__}
-    assert flags_of(README) == {*FLAGS.values(), "--help", "--recipe"} | own
+    assert flags_of(README) == {*SCHEMA.flags.values(), "--help", "--recipe"} | own

@@ -15,7 +15,7 @@ from _helpers.refusals import raises
 from crl_jax import data, models
 from crl_jax.data import Interactions, simulate
 from experiments import _reproduce as reproduce
-from experiments._config import FLAGS
+from experiments._config import SCHEMA
 from experiments._ranges import holds
 from experiments._recommend import _configure
 from experiments._registry import limits_of, settle, sweepable, with_flags
@@ -66,7 +66,7 @@ def test_commands_are_taken(command, monkeypatch):
 
 
 def test_flags_that_are_named_are_there():
-    known = {*FLAGS.values(), "--recipe", "--help", "--keep-test", "--loss", "--margin"}
+    known = {*SCHEMA.flags.values(), "--recipe", "--help", "--keep-test", "--loss", "--margin"}
     own = {f"--{name.replace('_', '-')}" for name in Options.__dataclass_fields__}
     topk = {f"--{name.replace('_', '-')}" for name in TopK.__dataclass_fields__}
     numbers = {f"--{name.replace('_', '-')}" for name in of_numerical.Config.__dataclass_fields__}

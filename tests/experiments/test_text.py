@@ -39,7 +39,7 @@ from experiments._study import Run
 from experiments._study_command import configure
 from experiments._truth import some_of
 from experiments.text import main
-from experiments.text._config import FLAGS, SCHEMA
+from experiments.text._config import SCHEMA
 from experiments.text._embed import EmbedOptions, load_encoder
 from experiments.text._evaluate import Stages, TextLearned, _scores, correlation, measure_dropout
 from experiments.text._problem import Pairs, drawn
@@ -578,4 +578,4 @@ def test_commands_of_the_page_are_taken(command):
 
 def test_flags_of_the_page_are_all_of_them():
     own = {f"--{name.replace('_', '-')}" for name in EmbedOptions.__dataclass_fields__}
-    assert flags_of(README) == {*FLAGS.values(), "--help", "--recipe"} | own
+    assert flags_of(README) == {*SCHEMA.flags.values(), "--help", "--recipe"} | own

@@ -6,14 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _helpers.compare import same
 from _helpers.programs import quick_jit
 from _helpers.refusals import raises
 
 from crl_jax import losses, weights
-
-
-def same(got, want, rtol=1e-6):
-    np.testing.assert_allclose(got, want, rtol=rtol)
 
 
 def test_special_cases_meet(pos, neg):

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _helpers.compare import same
 from _helpers.programs import quick_jit
 from _helpers.refusals import raises
 from jax.test_util import check_grads
@@ -16,10 +17,6 @@ from crl_jax import losses
 def unit(seed, *shape):
     x = jax.random.normal(jax.random.key(seed), shape)
     return x / jnp.linalg.norm(x, axis=-1, keepdims=True)
-
-
-def same(got, want, rtol=1e-6):
-    np.testing.assert_allclose(got, want, rtol=rtol)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _helpers.compare import same
 from _helpers.refusals import raises
 from jax.test_util import check_grads
 
@@ -13,10 +14,6 @@ from crl_jax import losses
 @pytest.fixture
 def square():
     return jax.random.normal(jax.random.key(2), (6, 6))
-
-
-def same(got, want, rtol=1e-6):
-    np.testing.assert_allclose(got, want, rtol=rtol)
 
 
 def test_info_nce_is_softplus_of_decoupled(pos, neg):

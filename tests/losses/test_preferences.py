@@ -3,13 +3,10 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+from _helpers.compare import same
 from _helpers.refusals import raises
 
 from crl_jax import losses
-
-
-def same(got, want):
-    np.testing.assert_allclose(got, want, rtol=1e-6)
 
 
 def test_a_group_without_a_say_is_bpr(pos, neg):

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _helpers.compare import same
 from _helpers.refusals import raises
 
 from crl_jax import losses
@@ -12,10 +13,6 @@ from crl_jax import losses
 @pytest.fixture
 def pos():
     return jax.random.normal(jax.random.key(0), (6, 3))
-
-
-def same(got, want, rtol=1e-6):
-    np.testing.assert_allclose(got, want, rtol=rtol)
 
 
 def test_the_oracle_of_true_negatives_alone_is_info_nce(pos, neg):

@@ -1,0 +1,8 @@
+"""Comparisons of arrays."""
+
+import numpy as np
+
+
+def same(got, want, rtol=1e-6):
+    """Arrays are equal up to rounding."""
+    np.testing.assert_allclose(got, want, rtol=rtol)
