@@ -163,11 +163,11 @@ def reference(batch: int) -> Answer:
         share[own] -= 1
         slopes[0][some] = share @ items
         slopes[1] += share.T @ users[some]
-    gradients = (
+    of_users, of_items = (
         (slope - unit * np.sum(slope * unit, axis=1, keepdims=True)) / length / TEMPERATURE / batch
         for slope, unit, length in zip(slopes, (users, items), lengths, strict=True)
     )
-    return total / batch, *gradients
+    return total / batch, of_users, of_items
 
 
 def error_of(answer: Answer, wanted: Answer) -> float:
