@@ -1,49 +1,116 @@
-"""``--recipe NAME``: what the other flags start from."""
+"""``--recipe NAME`` and ``--config FILE``: the configuration that the other flags start from."""
 
+import re
+import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 from ._flags import given
 from ._program import flag
+from ._ranges import read_json
+from ._schema import Schema
 
 C = TypeVar("C")
 
 
-def take_recipe(arguments: list[str], recipes: Mapping[str, C], default: C) -> tuple[C, list[str]]:
-    """Takes ``--recipe NAME`` out of the arguments.
+def take_base(
+    arguments: list[str], recipes: Mapping[str, C], schema: Schema[C]
+) -> tuple[C, list[str]]:
+    """Takes ``--recipe NAME`` or ``--config FILE`` out of the arguments.
 
     Args:
       arguments: The arguments of a command.
       recipes: Configurations by name, each with a section ``protocol`` that has a ``sweep``.
-      default: What the arguments start from without a recipe.
+      schema: The flags of the command.
 
     Returns:
-      What they start from: a recipe, less its sweeps of what they set themselves; and the others.
+      The configuration to start from, less its sweeps of what the arguments set themselves; and the
+      other arguments.
 
     Raises:
-      ValueError: If there is no such recipe, or the arguments both fix and sweep a number.
+      ValueError: If there is no such recipe, the file is broken, both are given, or the arguments
+        both fix and sweep a number.
     """
+    name, arguments = _take(arguments, "--recipe")
+    path, arguments = _take(arguments, "--config")
+    set_by_flags = _check_given(arguments)
+    if name is None and path is None:
+        return schema.kind(), arguments
+    if name is not None and path is not None:
+        raise ValueError("--recipe and --config are both what a run starts from: give one of them.")
+    if path is not None:
+        base = read_config(Path(path), schema)
+    elif name is not None and name in recipes:
+        base = recipes[name]
+    else:
+        raise ValueError(f"--recipe takes one of {', '.join(recipes)}, got {name!r}.")
+    return _without_sweeps(base, set_by_flags), arguments
+
+
+def read_config(path: Path, schema: Schema[C]) -> C:
+    """Reads a configuration from JSON, TOML or YAML; what it leaves out has its default.
+
+    The ``config.json`` of a run is a description of what to train: its run directory, which
+    belongs to that run, is left out.
+
+    Raises:
+      ValueError: If the file is missing or broken, or a value is not what its flag takes; the
+        message names the file and the field.
+    """
+    stored = _read(path)
+    if isinstance(stored, dict) and "environment" in stored:
+        output = stored.get("output")
+        if isinstance(output, dict):
+            output = {name: x for name, x in output.items() if name not in ("out", "resume")}
+        stored = {**stored, "output": output}
+    return schema.from_json(stored, path, base=schema.kind())
+
+
+def _read(path: Path) -> Any:
+    if path.suffix not in (".json", ".toml", ".yaml", ".yml"):
+        raise ValueError(f"--config takes a file .json, .toml or .yaml, got {path}.")
+    if not path.is_file():
+        raise ValueError(f"--config {path}: there is no such file.")
+    if path.suffix == ".json":
+        return read_json(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+        return tomllib.loads(text) if path.suffix == ".toml" else _load_yaml(text)
+    except ValueError as error:  # of TOML, and of bytes that are not UTF-8
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _load_yaml(text: str) -> Any:
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """Reads ``1e-3`` as a number, as YAML 1.2 does."""
+
+    number = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$")
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+0123456789"))
+    try:
+        return yaml.load(text, Loader) or {}
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from None
+
+
+def _take(arguments: list[str], wanted: str) -> tuple[str | None, list[str]]:
+    """The value of a flag, None if it is not given, and the other arguments."""
     for i, argument in enumerate(arguments):
         name, separator, value = argument.partition("=")
-        if name != "--recipe":
-            continue
-        rest = arguments[i + 1 :]
-        if not separator:
-            value, rest = (rest[0], rest[1:]) if rest else ("", [])
-        rest = arguments[:i] + rest
-        if value not in recipes:
-            raise ValueError(f"--recipe takes one of {', '.join(recipes)}, got {value!r}.")
-        return _without_given(recipes[value], rest), rest
-    _check_given(arguments)
-    return default, arguments
+        if name == wanted:
+            rest = arguments[i + 1 :]
+            if not separator:
+                value, rest = (rest[0], rest[1:]) if rest else ("", [])
+            return value, arguments[:i] + rest
+    return None, arguments
 
 
-def _without_given(recipe: Any, arguments: list[str]) -> Any:
-    set_by_flags = _check_given(arguments)
-    sweep = recipe.protocol.sweep
-    own = tuple(spec for spec in sweep if spec.partition("=")[0] not in set_by_flags)
-    return replace(recipe, protocol=replace(recipe.protocol, sweep=own))
+def _without_sweeps(base: Any, set_by_flags: set[str]) -> Any:
+    own = tuple(s for s in base.protocol.sweep if s.partition("=")[0] not in set_by_flags)
+    return replace(base, protocol=replace(base.protocol, sweep=own))
 
 
 def _check_given(arguments: list[str]) -> set[str]:

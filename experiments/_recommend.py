@@ -29,7 +29,7 @@ from ._problem import Problem, load_problem, named, source_name
 from ._processes import is_first, join
 from ._program import program
 from ._progress import Display, TrainingStatus, display, reading
-from ._recipe import take_recipe
+from ._recipe import take_base
 from ._registry import filled, settle
 from ._saved import RECOMMENDER, Model, save_model
 from ._schema import to_json
@@ -49,6 +49,7 @@ choose on validation data, and score it once on test data.
   {program} --data u.data --loss dpl     your own file
   {program} --recipe NAME [flags]        a tuned configuration:
       {recipes}
+  {program} --config FILE [flags]        a configuration in JSON, TOML or YAML
   {program} topk --run DIR --user ID     recommendations of a run
       (topk --help for more)
 """
@@ -71,7 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _configure(arguments: list[str]) -> tuple[Config, Path, bool]:
     """The configuration, the run directory, and whether a run there goes on."""
-    default, arguments = take_recipe(arguments, RECIPES, Config())
+    default, arguments = take_base(arguments, RECIPES, SCHEMA)
     recipes = "\n      ".join(RECIPES)
     config = SCHEMA.parse(
         arguments, default, _DESCRIPTION.format(program=program("recommend"), recipes=recipes)

@@ -99,7 +99,7 @@ class Schema(Generic[C]):
         self.check(config)
         return config
 
-    def from_json(self, stored: Any, where: Path) -> C:
+    def from_json(self, stored: Any, where: Path, base: C | None = None) -> C:
         """The configuration that :func:`to_json` wrote, checked as flags are.
 
         A run can be read that was made before a flag: one that its entries do not take, or one
@@ -108,12 +108,20 @@ class Schema(Generic[C]):
         Args:
           stored: What was read from JSON. A section ``environment`` is not looked at.
           where: The file it was read from.
+          base: Has the values of fields that are missing; by default none may be.
 
         Raises:
           ValueError: If a field is missing, unknown, of another type or out of range. The message
             names the file and the field.
         """
-        given = _fields(stored, list(self.sections), str(where), optional=("environment",))
+        names = list(self.sections)
+        if base is not None and isinstance(stored, dict):
+            stored = {**{name: {} for name in names}, **stored}
+        given = _fields(stored, names, str(where), optional=("environment",))
+        if base is not None:
+            for name in names:
+                if isinstance(given[name], dict):
+                    given[name] = {**to_json(getattr(base, name)), **given[name]}
         chosen = {
             choice: str(given[section].get(choice))
             for section, choice, _ in self.choices

@@ -17,7 +17,7 @@ from ._loggers import Entry, check_installed, open_logger
 from ._mesh import check_devices, mesh_of
 from ._program import program
 from ._progress import Display, TrainingStatus, display
-from ._recipe import take_recipe
+from ._recipe import take_base
 from ._schema import to_json
 from ._screen import cell, grid_table, machine, of_seeds, output, plain
 from ._signals import advise
@@ -51,7 +51,7 @@ def main(
 def configure(study: Study[Any, Any], arguments: list[str]) -> tuple[Any, Path, bool]:
     """The configuration, the run directory, and whether a run there goes on."""
     schema = study.schema
-    default, arguments = take_recipe(arguments, study.recipes, schema.kind())
+    default, arguments = take_base(arguments, study.recipes, schema)
     recipes = "\n      ".join(study.recipes)
     described = study.description.format(program=program(schema.command), recipes=recipes)
     config = schema.parse(arguments, default, described)

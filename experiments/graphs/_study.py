@@ -28,6 +28,7 @@ _DESCRIPTION = """Learn representations of graphs without labels, by contrasting
 
   {program}                                   simulated graphs
   {program} --data MUTAG --loss debiased      a folder with graphs of your own
+  {program} --config FILE [flags]             a configuration in JSON, TOML or YAML
   {program} embed --run DIR --data MUTAG      features of graphs
       (embed --help for more)
 """

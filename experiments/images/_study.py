@@ -37,6 +37,7 @@ are some: by a linear classifier on them, and by the vote of the nearest images.
   {program} --data FOLDER --loss bayesian     your own images
   {program} --recipe NAME [flags]             a published configuration:
       {recipes}
+  {program} --config FILE [flags]             a configuration in JSON, TOML or YAML
   {program} embed --run DIR --data FOLDER     features of images
       (embed --help for more)
 """

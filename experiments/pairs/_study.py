@@ -38,6 +38,7 @@ nothing was learned from.
   {program} --data FOLDER --loss siglip       your own images with texts
   {program} --recipe NAME [flags]             settings that two cores can do:
       {recipes}
+  {program} --config FILE [flags]             a configuration in JSON, TOML or YAML
   {program} embed --run DIR --images FOLDER   images, or --texts FILE, in the space of a run
       (embed --help for more)
 """

@@ -47,6 +47,7 @@ labels (SimCSE), fine-tune it, and judge it by a test part.
   {program} --method none                     fine-tuning alone, to compare with
   {program} --recipe NAME [flags]             a published configuration:
       {recipes}
+  {program} --config FILE [flags]             a configuration in JSON, TOML or YAML
   {program} embed --run DIR --texts FILE      features of texts
       (embed --help for more)
 """

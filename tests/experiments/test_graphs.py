@@ -163,4 +163,4 @@ def test_commands_of_the_page_are_taken(command):
 
 def test_flags_of_the_page_are_all_of_them():
     own = {f"--{name}" for name in EmbedOptions.__dataclass_fields__}
-    assert flags_of(README) == {*SCHEMA.flags.values(), "--help"} | own
+    assert flags_of(README) == {*SCHEMA.flags.values(), "--config", "--help"} | own

@@ -314,7 +314,7 @@ def test_commands_of_the_page_are_taken(command):
 
 def test_flags_of_the_page_are_there():
     own = {f"--{name}" for name in EmbedOptions.__dataclass_fields__}
-    known = {*SCHEMA.flags.values(), "--recipe", "--help"} | own
+    known = {*SCHEMA.flags.values(), "--recipe", "--config", "--help"} | own
     assert flags_of(README) <= known
     assert {*SCHEMA.flags.values()} - flags_of(README) <= {
         # Numbers of single entries, which --help lists.

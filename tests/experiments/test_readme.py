@@ -1,6 +1,7 @@
 """The commands and the code in the README of the experiments are true."""
 
 import dataclasses
+import json
 import re
 import shlex
 from dataclasses import dataclass, field
@@ -15,10 +16,11 @@ from _helpers.refusals import raises
 from crl_jax import data, models
 from crl_jax.data import Interactions, simulate
 from experiments import _reproduce as reproduce
-from experiments._config import SCHEMA
+from experiments._config import SCHEMA, Config
 from experiments._ranges import holds
 from experiments._recommend import _configure
 from experiments._registry import limits_of, settle, sweepable, with_flags
+from experiments._schema import to_json
 from experiments._topk import TopK
 from experiments.numerical import _options as of_numerical
 from experiments.numerical import main as numerical
@@ -45,8 +47,14 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_commands_are_taken(command, monkeypatch):
+def test_commands_are_taken(command, monkeypatch, tmp_path):
     name, *arguments = command
+    own = re.search(r"```toml\n(.*?)```", README, re.DOTALL)
+    assert own is not None
+    (tmp_path / "runs" / "mine").mkdir(parents=True)
+    (tmp_path / "mine.toml").write_text(own[1])
+    (tmp_path / "runs" / "mine" / "config.json").write_text(json.dumps(to_json(Config())))
+    monkeypatch.chdir(tmp_path)
     if arguments == ["--help"]:
         return
     match name.removeprefix("experiments."), arguments:
@@ -66,7 +74,15 @@ def test_commands_are_taken(command, monkeypatch):
 
 
 def test_flags_that_are_named_are_there():
-    known = {*SCHEMA.flags.values(), "--recipe", "--help", "--keep-test", "--loss", "--margin"}
+    known = {
+        *SCHEMA.flags.values(),
+        "--recipe",
+        "--config",
+        "--help",
+        "--keep-test",
+        "--loss",
+        "--margin",
+    }
     own = {f"--{name.replace('_', '-')}" for name in Options.__dataclass_fields__}
     topk = {f"--{name.replace('_', '-')}" for name in TopK.__dataclass_fields__}
     numbers = {f"--{name.replace('_', '-')}" for name in of_numerical.Config.__dataclass_fields__}

@@ -1,8 +1,16 @@
-"""What flags make of a recipe."""
+"""What flags make of a recipe, and of a configuration from a file."""
+
+import json
+import re
+from dataclasses import replace
 
 import pytest
+from _helpers.refusals import raises
 
+from experiments import _options as options
+from experiments._config import Config
 from experiments._recommend import _configure
+from experiments._schema import to_json
 from experiments.recipes import RECIPES
 
 SEARCH = ["--recipe", "ml-100k-bpr-search"]
@@ -38,3 +46,73 @@ def test_flags_change_a_recipe():
     assert config.objective == recipe.objective
     assert (config.training.epochs, config.protocol.seeds) == (3, 1)
     assert config.training.lr == recipe.training.lr
+
+
+def written(folder, name, content):
+    path = folder / name
+    path.write_text(content)
+    return ["--config", str(path)]
+
+
+TOML = """
+[objective]
+loss = "dpl"
+tau_plus = 0.05
+[training]
+lr = 1e-2
+[protocol]
+sweep = ["decay=0.1,1"]
+"""
+YAML = """
+objective: {loss: dpl, tau_plus: 0.05}
+training:
+  lr: 1e-2
+protocol: {sweep: ["decay=0.1,1"]}
+"""
+
+
+@pytest.mark.parametrize(("name", "content"), [("a.toml", TOML), ("a.yaml", YAML)])
+def test_a_configuration_is_read_from_a_file(name, content, tmp_path):
+    flags = written(tmp_path, name, content)
+    config, _, resumed = _configure([*flags, "--epochs", "3"])
+    assert not resumed
+    assert (config.objective.loss, config.objective.tau_plus) == ("dpl", 0.05)
+    assert (config.training.lr, config.training.epochs) == (0.01, 3)
+    assert config.protocol.sweep == ("decay=0.1,1",)
+    assert _configure([*flags, "--decay", "0.3"])[0].protocol.sweep == ()
+    assert config.sampling == Config().sampling
+
+
+def test_the_configuration_of_a_run_starts_another(tmp_path):
+    first = replace(
+        Config(), output=options.OutputOptions(out=tmp_path / "first", log="tensorboard")
+    )
+    stored = {**to_json(first), "environment": {"jax": "0.10"}}
+    config, folder, _ = _configure(written(tmp_path, "config.json", json.dumps(stored)))
+    assert folder != tmp_path / "first"
+    assert config == replace(first, output=options.OutputOptions(log="tensorboard"))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.ini", "", "--config takes a file .json, .toml or .yaml, got"),
+        ("a.toml", "[training]\nlr = -1", "a.toml: training.lr: expected a number above 0, got -1"),
+        ("a.toml", "lr = 1", "a.toml: expected source, objective"),
+        ("a.toml", "[training", "a.toml: "),
+        ("a.yaml", "training: [", "a.yaml: "),
+        ("a.yaml", "training: 3", "a.yaml: training: expected {…}, got 3"),
+        ("a.json", "{", "a.json:1: expected JSON"),
+        ("a.toml", '[objective]\nloss = "bprr"', "a.toml: objective.loss: expected one of bpr"),
+    ],
+)
+def test_broken_files_are_refused(name, content, message, tmp_path):
+    with raises(ValueError, match=re.escape(message)):
+        _configure(written(tmp_path, name, content))
+
+
+def test_a_file_must_be_there_and_no_recipe_beside_it(tmp_path):
+    with raises(ValueError, match="there is no such file"):
+        _configure(["--config", str(tmp_path / "none.toml")])
+    with raises(ValueError, match="give one of them"):
+        _configure([*SEARCH, *written(tmp_path, "a.toml", TOML)])

@@ -578,4 +578,4 @@ def test_commands_of_the_page_are_taken(command):
 
 def test_flags_of_the_page_are_all_of_them():
     own = {f"--{name.replace('_', '-')}" for name in EmbedOptions.__dataclass_fields__}
-    assert flags_of(README) == {*SCHEMA.flags.values(), "--help", "--recipe"} | own
+    assert flags_of(README) == {*SCHEMA.flags.values(), "--help", "--recipe", "--config"} | own
