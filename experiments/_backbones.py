@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ._registry import Entry, settle
+from ._registry import Entry, declared, settle
 from ._study_options import EncoderOptions
 
 
@@ -18,6 +18,11 @@ class BackboneEntry(Entry):
     """
 
     make: Callable[..., Any]
+
+
+def entry_of(source: Any) -> BackboneEntry:
+    """A network with the hyper-parameters that its class or function declares."""
+    return BackboneEntry(source=source, hyperparams=declared(source, sweeps=False), make=source)
 
 
 def make_backbone(

@@ -6,8 +6,12 @@ that ``config.json`` records, and the errors.
 """
 
 import dataclasses
+import importlib
 import math
-from collections.abc import Collection, Mapping
+import os
+import re
+import sys
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, make_dataclass, replace
 from inspect import Parameter
 from typing import Annotated, Any, Literal, TypeVar
@@ -172,6 +176,42 @@ class Entry:
 
 
 Entries = Mapping[str, Entry]
+E = TypeVar("E", bound=Entry)
+
+
+def is_import_path(name: str) -> bool:
+    """Whether a name is of the form ``package.module:name``."""
+    return re.fullmatch(r"\w+(\.\w+)*:\w+", name) is not None
+
+
+class Registry(dict[str, E]):
+    """Entries by name, and by import path.
+
+    Args:
+      entries: The entries by name.
+      make: ``make(thing)`` returns the entry of a function or class of the user.
+    """
+
+    def __init__(self, entries: Mapping[str, E], make: Callable[[Any], E]):
+        super().__init__(entries)
+        self._make = make
+
+    def add(self, path: str) -> None:
+        """Imports ``module:name`` and adds its entry under this name.
+
+        Raises:
+          ValueError: If there is no such module or object.
+        """
+        if path in self:
+            return
+        module, _, name = path.partition(":")
+        if (here := os.getcwd()) not in sys.path:  # an installed command does not search it
+            sys.path.append(here)
+        try:
+            thing = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            raise ValueError(f"{path} cannot be imported: {error}.") from None
+        self[path] = self._make(thing)
 
 
 def takers(entries: Entries) -> dict[str, dict[str, Hyperparam]]:
@@ -214,12 +254,42 @@ def with_flags(
     Flags are None where they are left out. The help of a flag names the entries that take it. The
     entry ``default`` is chosen if there is no flag, instead of that of ``base``.
     """
+    return _with_fields(base, choice, entries, takers(entries), default)
+
+
+def with_entry(kind: type[T], choice: str, entries: Entries, name: str) -> type[T]:
+    """What :func:`with_flags` made, with the flags of an entry that was added since."""
+    of = takers(entries)
+    return _with_fields(kind, choice, entries, {n: of[n] for n in entries[name].flags}, None)
+
+
+def with_help_of(kind: type[T], entries: Entries, name: str) -> type[T]:
+    """What :func:`with_flags` made, showing the flags of one entry alone, with its own help."""
+    own, fields = entries[name].flags, []
+    for flag_name, of in takers(entries).items():
+        value = own.get(flag_name) or next(iter(of.values()))
+        said = tyro.conf.arg(help=_with_values(value), help_behavior_hint="")
+        hidden = () if flag_name in own else (tyro.conf.Suppress,)
+        shown = Annotated[(value.kind | None, said, *hidden)]  # type: ignore[misc]
+        fields.append((flag_name, shown, field(default=None)))
+    made: Any = make_dataclass(kind.__name__, fields, bases=(kind,), frozen=True)
+    made.__doc__ = kind.__doc__
+    return made
+
+
+def _with_fields(
+    base: type[T],
+    choice: str,
+    entries: Entries,
+    flags: Mapping[str, dict[str, Hyperparam]],
+    default: str | None,
+) -> type[T]:
     listed = "; ".join(f"{name}: {entry.help}" for name, entry in entries.items())
     own = {of.name: of for of in dataclasses.fields(base)}[choice]  # type: ignore[arg-type]
     kind = name_of(entries, f"{own.metadata['help']} {listed}.")
-    chosen = field(default=default or own.default, metadata={ENTRIES: entries})
+    chosen = field(default=default or own.default, metadata={**own.metadata, ENTRIES: entries})
     fields: list[Any] = [(choice, kind, chosen)]
-    for name, of in takers(entries).items():
+    for name, of in flags.items():
         said = tyro.conf.arg(help=_help(of, len(entries)), help_behavior_hint="")
         kind = next(iter(of.values())).kind
         fields.append((name, Annotated[kind | None, said], field(default=None)))
@@ -240,6 +310,11 @@ def _help(of: dict[str, Hyperparam], n_entries: int) -> str:
         for values, names in groups.items()
     )
     return f"{said}. For {'; '.join(shown)}."
+
+
+def _with_values(of: Hyperparam) -> str:
+    """The help of a flag of one entry."""
+    return f"{of.help} ({values})." if (values := _values(of)) else f"{of.help}."
 
 
 def _values(of: Hyperparam) -> str:
@@ -272,7 +347,7 @@ def settle(
     values = {flag_name: h.default for flag_name, h in own.items()}
     given = set(swept)
     for flag_name, of in takers(entries).items():
-        value = getattr(options, flag_name)
+        value = getattr(options, flag_name, None)  # without the flags of entries added later
         if (value is not None or flag_name in swept) and flag_name not in own:
             takes = f"it takes {', '.join(map(flag, own))}" if own else "it takes no numbers"
             raise ValueError(

@@ -3,8 +3,9 @@
 import dataclasses
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, make_dataclass
 from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_type_hints
 
@@ -13,7 +14,18 @@ import tyro
 from . import _ranges as ranges
 from ._program import flag, program
 from ._ranges import Range
-from ._registry import ENTRIES, Entries, limits_of, not_taken, settle, sweepable
+from ._registry import (
+    ENTRIES,
+    Entries,
+    Registry,
+    is_import_path,
+    limits_of,
+    not_taken,
+    settle,
+    sweepable,
+    with_entry,
+    with_help_of,
+)
 
 C = TypeVar("C")
 T = TypeVar("T")
@@ -65,7 +77,52 @@ class Schema(Generic[C]):
         renamed = {"learning_rate": "lr", "source": "data", **self.renamed}
         return own | {argument: own[name] for argument, name in renamed.items()}
 
-    @cached_property
+    def extended(self, chosen: Mapping[str, str]) -> "Schema[C]":
+        """The schema with the flags of entries that are chosen by import path.
+
+        Args:
+          chosen: The name of the entry by choice, such as ``{"loss": "package.module:name"}``.
+
+        Raises:
+          ValueError: If there is no such module or object.
+        """
+        sections = dict(self.sections)
+        for section, choice, entries in self.choices:
+            name = chosen.get(choice, "")
+            if is_import_path(name) and isinstance(entries, Registry):
+                entries.add(name)
+                for other, kind in sections.items():
+                    taken = {of.name for of in dataclasses.fields(kind)} if other != section else ()
+                    if both := sorted(set(taken) & {*entries[name].flags}):
+                        raise ValueError(
+                            f"{name}: its hyper-parameter {both[0]} has the name of another flag, "
+                            f"{flag(both[0])}; rename it."
+                        )
+                sections[section] = with_entry(sections[section], choice, entries, name)
+        return self._with_sections(sections)
+
+    def _for_help(self, chosen: Mapping[str, str]) -> "Schema[C]":
+        """The schema that shows only the flags that the chosen entries take."""
+        sections = dict(self.sections)
+        for section, choice, entries in self.choices:
+            if (name := chosen.get(choice)) in entries:
+                sections[section] = with_help_of(sections[section], entries, str(name))
+        return self._with_sections(sections)
+
+    def _with_sections(self, sections: Mapping[str, Any]) -> "Schema[C]":
+        if sections == self.sections:
+            return self
+        fields: list[Any] = [(name, kind, field(default=kind())) for name, kind in sections.items()]
+        kind: Any = make_dataclass(self.kind.__name__, fields, bases=(self.kind,), frozen=True)
+        kind.__doc__ = self.kind.__doc__
+        return dataclasses.replace(self, kind=kind)
+
+    def _converted(self, config: C) -> C:
+        """The configuration as one of this schema's class, whose sections may have more flags."""
+        sections = self.sections.items()
+        return self.kind(**{name: kind(**vars(getattr(config, name))) for name, kind in sections})
+
+    @property
     def sweepable(self) -> tuple[str, ...]:
         """The numbers that a sweep can set."""
         of_entries = (name for *_, entries in self.choices for name in sweepable(entries))
@@ -86,8 +143,20 @@ class Schema(Generic[C]):
         Raises:
           ValueError: If a number is out of range. The message names the flag.
         """
+        options = {choice: getattr(default, section) for section, choice, _ in self.choices}
+        given = {}
+        for argument, following in zip_longest(arguments, arguments[1:], fillvalue=""):
+            name, separator, value = argument.partition("=")
+            if (choice := name.removeprefix("--").replace("-", "_")) in options:
+                given[choice] = value if separator else following
+        before = {choice: str(getattr(of, choice)) for choice, of in options.items()}
+        schema = self.extended(before | given)
+        if {"-h", "--help"} & {*arguments}:
+            schema = schema._for_help(given)
+        if schema is not self:
+            default = schema._converted(default)
         config = tyro.cli(
-            self.kind,
+            schema.kind,
             prog=program(self.command),
             description=description,
             default=default,
@@ -95,7 +164,7 @@ class Schema(Generic[C]):
             config=(tyro.conf.FlagConversionOff, tyro.conf.OmitArgPrefixes),
         )
         for section in self.sections:
-            ranges.check_flags(getattr(config, section), self._ranges_with(config))
+            ranges.check_flags(getattr(config, section), schema._ranges_with(config))
         self.check(config)
         return config
 
@@ -130,8 +199,12 @@ class Schema(Generic[C]):
         for section, choice, entries in self.choices:
             if choice in chosen:
                 given[section] = {**not_taken(entries, chosen[choice]), **given[section]}
-        table, sections = self.ranges_of(**chosen), {}
-        for section, kind in self.sections.items():
+        try:
+            schema = self.extended(chosen)
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from None
+        table, sections = schema.ranges_of(**chosen), {}
+        for section, kind in schema.sections.items():
             if isinstance(given[section], dict):
                 given[section] = {**_without(kind), **given[section]}
             hints = get_type_hints(kind)
@@ -145,7 +218,7 @@ class Schema(Generic[C]):
                         f"got {ranges.shorten(value)}."
                     ) from None
             sections[section] = kind(**values)
-        config = self.kind(**sections)
+        config = schema.kind(**sections)
         try:
             self.check(config)
         except ValueError as error:
@@ -174,7 +247,7 @@ class Schema(Generic[C]):
         Raises:
           ValueError: With what was expected, if it is out of range or not whole where it must be.
         """
-        hints = map(get_type_hints, self.sections.values())
+        hints = (get_type_hints(type(getattr(config, section))) for section in self.sections)
         kind = next(of[name] for of in hints if name in of)
         whole = int(value) if value.is_integer() else value
         return ranges.read(ranges.required(kind), self._ranges_with(config)[name], whole)

@@ -9,7 +9,7 @@ from typing import Any
 
 from crl_jax import losses, tasks, weights
 
-from ._registry import Entry, Hyperparam, declared, settle, words
+from ._registry import Entry, Hyperparam, Registry, declared, settle, words
 
 ALPHA: Mapping[str, type[tasks.AlphaEstimator] | None] = {
     "given": None, "labels": tasks.AlphaFromLabels, "views": tasks.AlphaFromViews,
@@ -75,31 +75,34 @@ def _bayesian(neg: Any, of: Mapping[str, Any], where: Any) -> Any:
 _UNKNOWN = {"tau_plus": None}
 _NOTES = {"tau_plus": f"by default 1 / number of classes, or {UNKNOWN_SHARE} where there are none"}
 
-LOSSES: Mapping[str, LossEntry] = {
-    "info_nce": LossEntry(loss=losses.info_nce),
-    "debiased": LossEntry(loss=losses.debiased_contrastive, defaults=_UNKNOWN, notes=_NOTES),
-    "hard": LossEntry(
-        loss=losses.hard_contrastive,
-        defaults={**_UNKNOWN, "beta": 1.0},
-        notes=_NOTES,
-        weigh=_hard,
-    ),
-    "bayesian": LossEntry(
-        loss=losses.bayesian_contrastive,
-        defaults={**_UNKNOWN, "beta": 0.9},
-        notes=_NOTES,
-        settings={
-            "alpha_from": words(
-                "given",
-                "Where alpha comes from: --alpha; labels of the batch, as published; or the two "
-                "views, without labels",
-                tuple(ALPHA),
-            )
-        },
-        weigh=_bayesian,
-    ),
-    "decoupled": LossEntry(loss=losses.decoupled_contrastive),
-}
+LOSSES = Registry(
+    {
+        "info_nce": LossEntry(loss=losses.info_nce),
+        "debiased": LossEntry(loss=losses.debiased_contrastive, defaults=_UNKNOWN, notes=_NOTES),
+        "hard": LossEntry(
+            loss=losses.hard_contrastive,
+            defaults={**_UNKNOWN, "beta": 1.0},
+            notes=_NOTES,
+            weigh=_hard,
+        ),
+        "bayesian": LossEntry(
+            loss=losses.bayesian_contrastive,
+            defaults={**_UNKNOWN, "beta": 0.9},
+            notes=_NOTES,
+            settings={
+                "alpha_from": words(
+                    "given",
+                    "Where alpha comes from: --alpha; labels of the batch, as published; or the "
+                    "two views, without labels",
+                    tuple(ALPHA),
+                )
+            },
+            weigh=_bayesian,
+        ),
+        "decoupled": LossEntry(loss=losses.decoupled_contrastive),
+    },
+    make=lambda loss: LossEntry(loss=loss),
+)
 
 
 def share_of_classes(n_classes: int) -> float:

@@ -10,7 +10,7 @@ from typing import Any
 from crl_jax import data, models, tasks
 
 from .._options import ContrastOptions
-from .._registry import settle
+from .._registry import Registry, settle
 from . import graphs, losses
 from ._entry import ContrastEntry as ContrastEntry
 from ._entry import LossEntry as LossEntry
@@ -22,13 +22,16 @@ CONTRASTS: Mapping[str, ContrastEntry] = {
     "xsimgcl": graphs.XSIMGCL,
     "lightgcl": graphs.LIGHTGCL,
 }
-LOSSES: Mapping[str, LossEntry] = {
-    "info_nce": losses.INFO_NCE,
-    "debiased": losses.DEBIASED,
-    "hard": losses.HARD,
-    "bayesian": losses.BAYESIAN,
-    "decoupled": losses.DECOUPLED,
-}
+LOSSES = Registry(
+    {
+        "info_nce": losses.INFO_NCE,
+        "debiased": losses.DEBIASED,
+        "hard": losses.HARD,
+        "bayesian": losses.BAYESIAN,
+        "decoupled": losses.DECOUPLED,
+    },
+    make=lambda loss: LossEntry(loss=loss),
+)
 _GRAPHS = ("lightgcn",)
 """The encoders whose layers can be contrasted."""
 

@@ -3,20 +3,17 @@
 A new one is an :class:`EncoderEntry` in a file of this folder, and a line in :data:`ENCODERS`.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 from crl_jax import data, models
 
 from .._options import EncoderOptions
-from .._registry import settle
+from .._registry import Registry, settle
 from . import factors
 from ._entry import EncoderEntry as EncoderEntry
+from ._entry import entry_of
 
-ENCODERS: Mapping[str, EncoderEntry] = {
-    "mf": factors.MF,
-    "lightgcn": factors.LIGHTGCN,
-}
+ENCODERS = Registry({"mf": factors.MF, "lightgcn": factors.LIGHTGCN}, make=entry_of)
 
 
 def resolve_encoder(

@@ -1,22 +1,24 @@
 """The encoders of graphs by their names on the command line."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from crl_jax import models
 
-from .._backbones import BackboneEntry
+from .._backbones import BackboneEntry, entry_of
 from .._backbones import make_backbone as make
-from .._registry import declared
+from .._registry import Registry, declared
 from .._study_options import EncoderOptions
 
-ENCODERS: Mapping[str, BackboneEntry] = {
-    "gin": BackboneEntry(
-        source=models.GIN,
-        hyperparams=declared(models.GIN, "width", "n_layers", "epsilon", sweeps=False),
-        make=models.GIN,
-    ),
-}
+ENCODERS = Registry(
+    {
+        "gin": BackboneEntry(
+            source=models.GIN,
+            hyperparams=declared(models.GIN, "width", "n_layers", "epsilon", sweeps=False),
+            make=models.GIN,
+        ),
+    },
+    make=entry_of,
+)
 
 
 def make_backbone(options: EncoderOptions, n_in: int) -> Any:

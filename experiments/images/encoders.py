@@ -1,14 +1,13 @@
 """The encoders of images by their names on the command line."""
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from crl_jax import models
 
-from .._backbones import BackboneEntry
+from .._backbones import BackboneEntry, entry_of
 from .._backbones import make_backbone as make
-from .._registry import declared
+from .._registry import Registry, declared
 from .._study_options import EncoderOptions
 
 
@@ -20,12 +19,15 @@ def _resnet(depth: int, width: int) -> BackboneEntry:
     )
 
 
-ENCODERS: Mapping[str, BackboneEntry] = {
-    "resnet10": _resnet(10, 16),
-    "resnet18": _resnet(18, 64),
-    "resnet34": _resnet(34, 64),
-    "resnet50": _resnet(50, 64),
-}
+ENCODERS = Registry(
+    {
+        "resnet10": _resnet(10, 16),
+        "resnet18": _resnet(18, 64),
+        "resnet34": _resnet(34, 64),
+        "resnet50": _resnet(50, 64),
+    },
+    make=entry_of,
+)
 
 
 def make_backbone(options: EncoderOptions, n_channels: int) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 from crl_jax import data, samplers, tasks
 
 from .._options import EncoderOptions, LossOptions, TrainOptions
-from .._registry import settle
+from .._registry import Registry, settle
 from . import contrastive, noisy, pairwise, positives
 from ._objective import Objective as Objective
 from ._objective import discover
@@ -36,7 +36,10 @@ _CHOSEN: Mapping[str, Objective] = {
     "reweighted_bpr": noisy.REWEIGHTED_BPR,
     "directau": positives.DIRECTAU,
 }
-OBJECTIVES = {**_CHOSEN, **discover({entry.loss for entry in _CHOSEN.values()})}
+OBJECTIVES = Registry(
+    {**_CHOSEN, **discover({entry.loss for entry in _CHOSEN.values()})},
+    make=lambda loss: Objective(loss=loss),
+)
 
 
 @dataclass(frozen=True)

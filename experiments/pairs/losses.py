@@ -4,13 +4,12 @@ A new one is a :class:`PairLoss` and a line in :data:`LOSSES`. What serves two v
 too: its entry is that of :mod:`experiments.view_losses`.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from crl_jax import losses, summary
 
 from .._ranges import FINITE
-from .._registry import Hyperparam
+from .._registry import Hyperparam, Registry
 from ..view_losses import LOSSES as OF_VIEWS
 from ..view_losses import UNKNOWN_SHARE, LossEntry
 
@@ -43,13 +42,16 @@ def _of_pairs(name: str, help: str = "") -> PairLoss:
     )  # fmt: skip
 
 
-LOSSES: Mapping[str, PairLoss] = {
-    "clip": _of_pairs("info_nce", summary(losses.clip_contrastive)),
-    "siglip": PairLoss(
-        loss=losses.sigmoid_contrastive,
-        settings={"bias": Hyperparam(-10.0, "Initial value of the learned bias", FINITE)},
-        temperature=0.1,
-        least_temperature=0.0,
-    ),
-    **{name: _of_pairs(name) for name in OF_VIEWS if name != "info_nce"},
-}
+LOSSES = Registry(
+    {
+        "clip": _of_pairs("info_nce", summary(losses.clip_contrastive)),
+        "siglip": PairLoss(
+            loss=losses.sigmoid_contrastive,
+            settings={"bias": Hyperparam(-10.0, "Initial value of the learned bias", FINITE)},
+            temperature=0.1,
+            least_temperature=0.0,
+        ),
+        **{name: _of_pairs(name) for name in OF_VIEWS if name != "info_nce"},
+    },
+    make=lambda loss: PairLoss(loss=loss),
+)

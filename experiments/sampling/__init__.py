@@ -12,11 +12,11 @@ from typing import Any
 from crl_jax import data, samplers
 
 from .._options import SamplerOptions
-from .._registry import settle
+from .._registry import Registry, settle
 from . import bayesian, simple
 from ._entry import Context as Context
 from ._entry import SamplerEntry as SamplerEntry
-from ._entry import discover
+from ._entry import discover, entry_of
 
 _CHOSEN: Mapping[str, SamplerEntry] = {
     "rns": simple.RNS,
@@ -29,7 +29,9 @@ _CHOSEN: Mapping[str, SamplerEntry] = {
     "bns": bayesian.BNS,
     "bns-posterior": bayesian.POSTERIOR,
 }
-SAMPLERS = {**_CHOSEN, **discover({entry.source for entry in _CHOSEN.values()})}
+SAMPLERS = Registry(
+    {**_CHOSEN, **discover({entry.source for entry in _CHOSEN.values()})}, make=entry_of
+)
 
 
 def settle_sampler(

@@ -39,3 +39,10 @@ def call(module, monkeypatch, *arguments) -> None:
     """Runs the main function of a benchmark with these arguments."""
     monkeypatch.setattr("sys.argv", ["benchmark", *map(str, arguments)])
     module.main()
+
+
+def forget_own(*registries):
+    """Removes what was added by import path."""
+    for entries in registries:
+        for name in [name for name in entries if ":" in name]:
+            del entries[name]

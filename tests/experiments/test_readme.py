@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tyro
+from _helpers.commands import forget_own
 from _helpers.refusals import raises
 
 from crl_jax import data, models
@@ -54,6 +55,8 @@ def test_commands_are_taken(command, monkeypatch, tmp_path):
     (tmp_path / "runs" / "mine").mkdir(parents=True)
     (tmp_path / "mine.toml").write_text(own[1])
     (tmp_path / "runs" / "mine" / "config.json").write_text(json.dumps(to_json(Config())))
+    (tmp_path / "mine.py").write_text(block("# mine.py"))
+    monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.chdir(tmp_path)
     if arguments == ["--help"]:
         return
@@ -65,6 +68,7 @@ def test_commands_are_taken(command, monkeypatch, tmp_path):
             assert any(folder in given for given in COMMANDS if "--resume" not in given)
         case "recommend", _:
             _configure(arguments)
+            forget_own(OBJECTIVES)
         case "numerical", _:
             of_numerical.parse(arguments)
         case "reproduce", _:
