@@ -27,6 +27,7 @@ def speed(results: Path) -> str:
         "evaluation": _evaluation,
         "contrastive": _contrastive,
         "in_batch": of_training.in_batch,
+        "sorting_network": of_training.sorting_network,
         "augment": of_images.augment,
         "resnet": of_images.resnet,
         "time_to_quality": of_training.time_to_quality,

@@ -169,6 +169,21 @@ def in_batch(content: Content) -> str:
     )
 
 
+def sorting_network(content: Content) -> str:
+    """The section of ``sorting_network.json``."""
+    cells = [
+        [row["method"], number(row["epoch_seconds"], 1), number(row["times_sorting_network"], 2)]
+        for row in content["rows"]
+    ]
+    return join(
+        "### Exact ranks in training",
+        "Epochs of BCL with in-batch negatives, whose weights need the rank of each score: matrix "
+        f"factorisation of width 64, batches of {content['batch_size']:,}, simulated interactions. "
+        f"{machine_of(content)}. `python -m benchmarks.sorting_network`",
+        table(["ranks by", "s per epoch", "ratio"], cells),
+    )
+
+
 def time_to_quality(content: Content) -> str:
     """The section of ``time_to_quality.json``."""
     target = content["target"]["ndcg@20"]
