@@ -1,6 +1,5 @@
 """Training interactions, batches and state of a ranking task."""
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -63,26 +62,11 @@ def host_interactions(train: Interactions, batch_size: int, *, seed: int = 0) ->
     >>> [len(batch.users) for batch in batches.epoch_of(0)][-2:]
     [4096, 3122]
     """
-    process, processes = jax.process_index(), jax.process_count()
-    if batch_size < 1 or batch_size % processes:
-        raise ValueError(
-            f"`batch_size` must be a multiple of {processes}, the number of processes, "
-            f"got {batch_size}."
-        )
     keep = has_unseen(train)
-    indices = None if keep.all() else np.flatnonzero(keep)
-    n, size = int(keep.sum()), batch_size // processes
-
-    def epoch_of(epoch: int) -> Iterator[PairBatch]:
-        order = np.arange(n, dtype=np.int32 if n <= np.iinfo(np.int32).max else np.int64)
-        np.random.default_rng((seed, epoch)).shuffle(order)
-        local = order[process::processes]
-        for start in range(0, len(local), size):
-            rows = local[start : start + size]
-            rows = rows if indices is None else indices[rows]
-            yield PairBatch(train.users[rows], train.items[rows])  # type: ignore[arg-type]
-
-    return HostBatches(epoch_of, n=n)
+    pairs: Any = PairBatch(train.users, train.items)  # type: ignore[arg-type]
+    if not keep.all():
+        pairs = jax.tree.map(lambda column: column[keep], pairs)
+    return HostBatches.from_arrays(pairs, batch_size, seed=seed)
 
 
 class RowIndices(NamedTuple):

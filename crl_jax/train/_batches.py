@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
+from operator import itemgetter
 from typing import Any
 
 import jax
@@ -74,6 +75,43 @@ class HostBatches:
     epoch_of: Callable[[int], Iterable[Any]]
     n: int | None = None
     chunk: int = 16
+
+    @classmethod
+    def from_arrays(cls, data: Any, batch_size: int, *, seed: int = 0) -> "HostBatches":
+        """Batches of arrays in host memory; each epoch visits every example once in random order.
+
+        The order of an epoch depends on the seed and the epoch only, so that a resumed training
+        continues with the same batches. With several processes, each produces its part of a batch.
+
+        Args:
+          data: NumPy arrays in any containers, every leaf ``[n, ...]``; they may be memory-mapped.
+          batch_size: Global number of examples per step, ``TrainConfig.batch_size``.
+          seed: Seed of the orders.
+
+        Raises:
+          ValueError: If ``batch_size`` is not a positive multiple of the number of processes.
+
+        >>> batches = HostBatches.from_arrays({"x": np.arange(10)}, 4)
+        >>> [len(batch["x"]) for batch in batches.epoch_of(0)]
+        [4, 4, 2]
+        """
+        process, processes = jax.process_index(), jax.process_count()
+        if batch_size < 1 or batch_size % processes:
+            raise ValueError(
+                f"`batch_size` must be a multiple of {processes}, the number of processes, got "
+                f"{batch_size}."
+            )
+        n, size = jax.tree.leaves(data)[0].shape[0], batch_size // processes
+
+        def epoch_of(epoch: int) -> Iterator[Any]:
+            order = np.arange(n, dtype=np.int32 if n <= np.iinfo(np.int32).max else np.int64)
+            np.random.default_rng((seed, epoch)).shuffle(order)
+            local = order[process::processes]
+            for start in range(0, len(local), size):
+                rows = local[start : start + size]
+                yield jax.tree.map(itemgetter(rows), data)
+
+        return cls(epoch_of, n=n)
 
     def chunks(self, epoch: int, config: TrainConfig) -> Iterator[Steps]:
         """Yields the steps of an epoch in chunks; their keys are batch numbers."""

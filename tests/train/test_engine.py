@@ -96,6 +96,24 @@ def test_batches_from_the_host_are_steps_like_others():
     assert fitted.state.model_state["seen"][0] == 2 * N
 
 
+def test_arrays_on_the_host_are_visited_once_per_epoch():
+    data = {"x": X, "y": (3 * X + 1,)}
+    batches = HostBatches.from_arrays(data, 8, seed=1)
+    assert batches.n == N
+    orders = []
+    for epoch in (0, 1, 0):
+        parts = list(batches.epoch_of(epoch))
+        assert [len(part["x"]) for part in parts] == [8] * (N // 8) + [N % 8] * (N % 8 > 0)
+        x, y = (np.concatenate(leaves) for leaves in zip(*((p["x"], p["y"][0]) for p in parts)))
+        np.testing.assert_array_equal(y, 3 * x + 1)
+        np.testing.assert_array_equal(np.sort(x), np.sort(X))
+        orders.append(x)
+    assert np.array_equal(orders[0], orders[2])
+    assert not np.array_equal(orders[0], orders[1])
+    with raises(ValueError, match="`batch_size` must be a multiple of 1, .* got 0"):
+        HostBatches.from_arrays(data, 0)
+
+
 @pytest.mark.parametrize("sizes", [(9,), (8, 0), ()])
 def test_batches_from_the_host_that_cannot_be_are_refused(sizes):
     batches = HostBatches(lambda epoch: ((X[:size], X[:size]) for size in sizes))
