@@ -1,4 +1,4 @@
-"""The encoder of texts: published weights with their vocabulary, or a small one from scratch."""
+"""Text encoders: published BERT weights with their vocabulary, or a small BERT from scratch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,52 +14,52 @@ from ._ranges import COUNT, MOST, Range, read_json
 _FROM_SCRATCH = {"width": 64, "n_layers": 1, "vocab_size": 2000}
 _HEADS, _DROPOUT = 4, 0.1
 _INNER = 4
-"""How much wider the inner layer is, as in BERT."""
+"""Ratio of the inner width of feed-forward layers to the model width, as in BERT."""
 _LONGEST = 32
-"""Tokens of a text at most, where nobody says how many."""
+"""Maximum number of tokens per text, if no length is given."""
 _ARRAYS = (".safetensors", ".npz")
 
 
 @dataclass(frozen=True)
 class WeightsOptions:
-    """Published weights of an encoder of texts."""
+    """Published weights of a text encoder."""
 
     weights: str | None = None
-    """Published weights of a BERT, .safetensors or .npz, with a vocab.txt beside them; or a folder
-    with model.safetensors, config.json and vocab.txt. Without them an encoder starts at random, and
-    its vocabulary is learned from the training texts."""
+    """Published BERT weights, .safetensors or .npz, with vocab.txt in the same folder; or a folder
+    with model.safetensors, config.json and vocab.txt. Without them the encoder is initialised at
+    random, and its vocabulary is learned from the training texts."""
     lowercase: bool | None = None
-    """Whether texts become lower-case without accents; by default what the tokenizer_config.json
-    beside the weights says, or else True."""
+    """Whether to lower-case texts and strip accents; by default the setting of the weights'
+    tokenizer_config.json, or else True."""
 
 
 @dataclass(frozen=True)
 class BertOptions(WeightsOptions):
-    """What makes features of a text."""
+    """Text encoder."""
 
     width: Annotated[int | None, COUNT] = None
-    """Width of an encoder without --weights; 64."""
+    """Width of an encoder without --weights; 64 by default."""
     n_layers: Annotated[int | None, COUNT] = None
-    """Its layers; 1."""
+    """Number of layers of an encoder without --weights; 1 by default."""
     vocab_size: Annotated[int | None, Range(5, MOST)] = None
-    """Pieces in its vocabulary at most; 2000."""
+    """Maximum vocabulary size of an encoder without --weights; 2000 by default."""
     heads: Annotated[int | None, COUNT] = None
-    """Heads of attention: 4; of --weights what their config.json says."""
+    """Number of attention heads; by default 4, or with --weights that of their config.json."""
     dropout: Annotated[float | None, Range(0, 1, high_open=True)] = None
-    """Share that dropout leaves out: 0.1, or what config.json says."""
+    """Dropout rate; by default 0.1, or with --weights that of their config.json."""
     pooling: Pooling = "mean"
-    """How the vectors of tokens become the feature: their mean, or that of the first ([CLS])."""
+    """Pooling of the token vectors: their mean, or the vector of the first token ([CLS])."""
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """What makes features of a text, before any training.
+    """Text encoder before training.
 
     Attributes:
-      settings: Build the network.
-      words: The vocabulary, which cuts texts.
-      length: Tokens of a text.
-      params: Published parameters of the network; None for random ones.
+      settings: Configuration of the network.
+      words: Tokenizer with the vocabulary.
+      length: Number of tokens per text.
+      params: Published parameters of the network; None for random initialisation.
     """
 
     settings: models.BERT
@@ -69,14 +69,14 @@ class Encoder:
 
 
 def check_bert(options: BertOptions, prefix: str = "") -> None:
-    """Refuses sizes of an encoder whose weights have them.
+    """Rejects size flags together with published weights, which determine the sizes.
 
     Args:
       options: The flags.
-      prefix: What the names of flags begin with.
+      prefix: Prefix of the flag names.
 
     Raises:
-      ValueError: If there is one.
+      ValueError: If a size is given together with ``--weights``.
     """
     given = [name for name in _FROM_SCRATCH if getattr(options, name) is not None]
     if options.weights is not None and given:
@@ -84,7 +84,7 @@ def check_bert(options: BertOptions, prefix: str = "") -> None:
 
 
 def settled(options: BertOptions, encoder: Encoder) -> dict[str, Any]:
-    """The flags that were left out, as they are."""
+    """Returns the resolved values of omitted flags."""
     settings = encoder.settings
     found = {"dropout": settings.dropout, "lowercase": encoder.words.lowercase}
     if options.weights is None:
@@ -95,22 +95,22 @@ def settled(options: BertOptions, encoder: Encoder) -> dict[str, Any]:
 
 
 def layers(n: int) -> str:
-    """So many layers, in words."""
+    """Formats a number of layers."""
     return f"{n} layer{'s' * (n > 1)}"
 
 
 def load_encoder(options: BertOptions, texts: Sequence[str], length: int | None = None) -> Encoder:
-    """The encoder of the flags, for texts of some tokens.
+    """Returns the encoder that the flags describe.
 
     Args:
       options: The flags.
-      texts: What a vocabulary is learned from, where none is published.
-      length: Tokens of a text; None for those of the longest, but 32 at most.
+      texts: Texts from which the vocabulary is learned, if there are no published weights.
+      length: Number of tokens per text; None for that of the longest text, at most 32.
 
     Raises:
-      ValueError: If flags do not suit the weights.
+      ValueError: If flags are incompatible with the weights.
       DataError: If the weights or their vocabulary cannot be read.
-      ImportError: Without the package tokenizers.
+      ImportError: If the package tokenizers is not installed.
     """
     if options.weights is None:
         return _from_scratch(options, texts, length)
@@ -150,7 +150,7 @@ def _length(words: data.WordPiece, texts: Sequence[str], asked: int | None) -> i
 
 
 def _file_of(path: Path) -> Path:
-    """The file of the weights, in a folder or by itself."""
+    """Returns the file of the weights, given the file or its folder."""
     if not path.is_dir() or (path / "model.safetensors").exists():
         return path / "model.safetensors" if path.is_dir() else path
     files = sorted(file.name for file in path.iterdir() if file.suffix in _ARRAYS)

@@ -1,4 +1,4 @@
-"""What a run keeps for use: trained networks, in ``encoder.npz`` beside its configuration."""
+"""Saving and loading of trained networks, in ``encoder.npz`` of a run directory."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from ._screen import output, plain
 
 ENCODER = "encoder.npz"
 _BLOCK = 250
-"""Examples that are encoded at a time."""
+"""Number of examples per encoding batch."""
 
 C = TypeVar("C")
 E = TypeVar("E", bound="EmbedOptions")
@@ -28,16 +28,16 @@ E = TypeVar("E", bound="EmbedOptions")
 
 @dataclass(frozen=True)
 class EmbedOptions:
-    """What is embedded."""
+    """Options of ``embed``."""
 
     run: Path
-    """Run directory."""
+    """Run directory of a finished training."""
     out: Path = Path("features.npz")
-    """The file that is written."""
+    """Output file for the features."""
 
 
 def parse_embed(kind: type[E], command: str, description: str, arguments: list[str]) -> E:
-    """Parses the flags of ``embed`` of a command."""
+    """Parses the flags of the ``embed`` subcommand of a command."""
     return tyro.cli(
         kind, prog=f"{program(command)} embed", description=description, args=arguments,
         config=(tyro.conf.FlagConversionOff,),
@@ -46,12 +46,12 @@ def parse_embed(kind: type[E], command: str, description: str, arguments: list[s
 
 @dataclass(frozen=True)
 class SavedEncoder(Generic[C]):
-    """What a run has kept.
+    """Saved networks of a run.
 
     Attributes:
       folder: The run directory.
       config: Its configuration.
-      told: What was told of the networks beside their variables.
+      told: Metadata of the networks, stored with their variables.
     """
 
     folder: Path
@@ -60,14 +60,14 @@ class SavedEncoder(Generic[C]):
 
     @property
     def path(self) -> Path:
-        """The file of the networks."""
+        """Path of the file with the networks."""
         return self.folder / ENCODER
 
     def variables(self, init: Callable[..., tuple[Any, Any]]) -> tuple[Any, Any]:
-        """Parameters and other variables, as ``init(key)`` makes them.
+        """Returns parameters and other variables, with the structure that ``init(key)`` returns.
 
         Raises:
-          ValueError: If the file holds others.
+          ValueError: If the file has variables of another structure.
         """
         like: Any = dict(zip(("params", "rest"), jax.eval_shape(init, jax.random.key(0))))
         stored, _ = train.load_checkpoint(self.path, like)
@@ -76,11 +76,11 @@ class SavedEncoder(Generic[C]):
 
 @dataclass(frozen=True)
 class TrainedNetwork(Generic[C]):
-    """The backbone that a run learned, for examples like those it learned from.
+    """Trained backbone of a run.
 
     Attributes:
       config: The configuration of the run.
-      network: From views to features.
+      network: Network that maps views to features.
       variables: Its parameters, and its other variables.
     """
 
@@ -90,22 +90,22 @@ class TrainedNetwork(Generic[C]):
 
 
 def save_encoder(folder: Path, params: Any, rest: Any, **told: Any) -> None:
-    """Writes parameters and other variables of networks, and what is told of them, JSON."""
+    """Saves parameters and other variables of networks, with metadata as JSON."""
     tree = jax.device_get({"params": params, "rest": rest})
     train.save_checkpoint(folder / ENCODER, tree, told)
 
 
 def save_backbone(folder: Path, learned: Learned, **told: Any) -> None:
-    """Writes the backbone of what was learned, without the head."""
+    """Saves the backbone of a trained model, without the projection head."""
     params, rest = learned.task.network_variables(learned.params, learned.model_state)
     save_encoder(folder, params["backbone"], rest["backbone"], **told)
 
 
 def open_encoder(folder: Path, schema: Schema[C]) -> SavedEncoder[C]:
-    """What the run of a command has kept.
+    """Opens the saved networks of a run.
 
     Raises:
-      ValueError: If there is no trained network in ``folder``, or it is damaged.
+      ValueError: If ``folder`` has no trained network, or its file is corrupt.
     """
     config, path = rundir.open_run(folder, schema), folder / ENCODER
     try:
@@ -119,7 +119,7 @@ def open_encoder(folder: Path, schema: Schema[C]) -> SavedEncoder[C]:
 
 
 def _unchanged(key: Any, example: Any) -> Any:
-    """Augmentation of a task that only embeds: the example as it is."""
+    """Identity augmentation, for a task that only embeds."""
     del key
     return example
 
@@ -127,13 +127,13 @@ def _unchanged(key: Any, example: Any) -> Any:
 def encode(
     network: models.Network, variables: tuple[Any, Any], examples: Any, augment: Any = None
 ) -> np.ndarray:
-    """What a network makes of examples on the host, outside training.
+    """Computes the features of examples in host memory, outside training.
 
     Args:
       network: The network.
       variables: Its parameters, and its other variables.
-      examples: Every leaf ``[n, ...]``, n >= 1.
-      augment: The network sees what its ``plain`` makes of them; None leaves them as they are.
+      examples: Pytree with leaves ``[n, ...]``, n >= 1.
+      augment: Its method ``plain`` preprocesses the examples; None passes them unchanged.
     """
     task = tasks.SimCLR(network, _unchanged if augment is None else augment)
     n = len(jax.tree.leaves(examples)[0])
@@ -150,11 +150,11 @@ def _encode(task: tasks.SimCLR, params: Any, rest: Any, examples: Any) -> Any:
 
 
 def write_features(path: Path, unit: str, features: np.ndarray, **more: Any) -> None:
-    """Writes features ``[n, dim]`` and arrays beside them, atomically, and says so.
+    """Writes features ``[n, dim]`` and further arrays atomically, and prints a summary.
 
     Args:
-      path: The file.
-      unit: What they are of, such as ``"images"``.
+      path: The output file.
+      unit: Plural noun for the examples, such as ``"images"``.
       features: The features.
       more: Further arrays by name.
     """

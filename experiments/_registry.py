@@ -1,8 +1,8 @@
-"""What a name on the command line stands for, and the flags that come with it.
+"""Registry of losses, samplers and encoders by command-line name, with their flags.
 
-A loss, a sampler or an encoder is one :class:`Entry` under one name. All else derives from the
-entries: the flags and their help, the ranges of their values, what a sweep can set, the defaults
-that ``config.json`` records, and the errors.
+A loss, a sampler or an encoder is one :class:`Entry` under one name. Everything else is derived
+from the entries: the flags and their help, the ranges of their values, the numbers that a sweep can
+set, the defaults that ``config.json`` records, and the error messages.
 """
 
 import dataclasses
@@ -28,22 +28,22 @@ from ._suggest import suggest
 T = TypeVar("T")
 
 ENTRIES = "entries"
-"""The key of a field's metadata under which the field that names an entry has all of them."""
+"""Metadata key under which a field that names an entry stores all available entries."""
 
 
 @dataclass(frozen=True)
 class Hyperparam:
-    """A flag of an entry.
+    """Flag of an entry.
 
     Attributes:
-      default: The value where the flag is left out; None for one that :meth:`Entry.complete`
-        works out.
-      help: What it is, in one line.
-      limits: Where its numbers lie; None for words.
-      kind: Its type: int, float or a ``Literal`` of words.
-      sweeps: Whether a sweep can set it, see :attr:`Entry.sweepable`. Numbers that change the
-        shapes of arrays cannot be swept.
-      field: The field of a sampler or of a term that a sweep sets, where it is called otherwise.
+      default: Default value; None for a default that :meth:`Entry.complete` computes.
+      help: One-line help text.
+      limits: Range of numeric values; None for strings.
+      kind: Type: int, float or a ``Literal`` of strings.
+      sweeps: Whether a sweep can set it, see :attr:`Entry.sweepable`. Numbers that change array
+        shapes cannot be swept.
+      field: Field of a sampler or of an auxiliary loss that a sweep sets, if its name differs from
+        the flag's.
     """
 
     default: Any
@@ -61,16 +61,17 @@ def declared(
     flags: Mapping[str, str] | None = None,
     sweeps: bool = True,
 ) -> dict[str, Hyperparam]:
-    """The hyper-parameters that a function or class of the library declares, as flags.
+    """Returns the hyper-parameters that a function or class of the library declares, as flags.
 
-    Those without a default are left out: a required argument, or one that is None unless given.
+    Hyper-parameters without a default are omitted: required arguments, and those whose default is
+    None.
 
     Args:
-      source: Loss, or class of a sampler or model.
+      source: Loss function, or class of a sampler or model.
       *names: Hyper-parameters that become flags; by default all of them.
       defaults: Defaults that differ from those of the signature, by hyper-parameter.
       flags: Names of flags that differ from those of their hyper-parameters.
-      sweeps: Whether a sweep can set numbers; never those that are integers.
+      sweeps: Whether a sweep can set floating-point numbers; integers are never swept.
     """
     defaults, flags = defaults or {}, flags or {}
     found = {}
@@ -94,23 +95,23 @@ def declared(
 
 
 def count(default: int, help: str, limits: Range = COUNT) -> Hyperparam:
-    """A flag that takes a whole number."""
+    """Returns a flag that takes an integer."""
     return Hyperparam(default, help, limits, int, sweeps=False)
 
 
 def words(default: str | None, help: str, choices: tuple[str, ...]) -> Hyperparam:
-    """A flag that takes one of some words."""
+    """Returns a flag that takes one of the given strings."""
     return Hyperparam(default, help, None, literal(choices), sweeps=False)
 
 
 def literal(choices: tuple[str, ...]) -> Any:
-    """The type ``Literal`` of these words."""
+    """Returns the ``Literal`` type of the given strings."""
     make: Any = Literal
     return make[choices]
 
 
 def name_of(entries: Mapping[str, Any], help: str) -> Any:
-    """The type of a flag that takes the name of an entry; it answers another with the nearest."""
+    """Returns the type of a flag that takes an entry's name; errors suggest the closest name."""
     names = tuple(entries)
 
     def read(given: list[str]) -> str:
@@ -130,11 +131,11 @@ def name_of(entries: Mapping[str, Any], help: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """What a name on the command line stands for.
+    """Loss, sampler, encoder or other component that a command-line flag selects by name.
 
     Attributes:
-      help: What it is, in a few words; by default the first line of the docstring of ``source``.
-      source: The function or class of the library that it stands for.
+      help: Short description; by default the first line of the docstring of ``source``.
+      source: The function or class of the library.
       hyperparams: Its flags, by the names of the fields they set.
     """
 
@@ -148,12 +149,12 @@ class Entry:
 
     @property
     def flags(self) -> Mapping[str, Hyperparam]:
-        """All its flags."""
+        """Flags of the entry, by name."""
         return self.hyperparams
 
     @property
     def sweepable(self) -> frozenset[str]:
-        """The names of those flags that a sweep can set."""
+        """Names of the flags that a sweep can set."""
         return frozenset(name for name, of in self.flags.items() if of.sweeps)
 
     def check(self, values: Mapping[str, Any], given: Collection[str]) -> None:
@@ -161,12 +162,12 @@ class Entry:
 
         Args:
           values: The values of all flags, with defaults.
-          given: The names of the flags that were given, or are swept.
+          given: Names of the flags that were passed or are swept.
         """
         del values, given
 
     def complete(self, values: dict[str, Any], swept: tuple[str, ...]) -> dict[str, Any]:
-        """The values of the flags, with defaults that depend on other flags.
+        """Returns the values of the flags, with defaults that depend on other flags.
 
         Raises:
           ValueError: If flags contradict each other.
@@ -180,16 +181,16 @@ E = TypeVar("E", bound=Entry)
 
 
 def is_import_path(name: str) -> bool:
-    """Whether a name is of the form ``package.module:name``."""
+    """Whether a name has the form ``package.module:name``."""
     return re.fullmatch(r"\w+(\.\w+)*:\w+", name) is not None
 
 
 class Registry(dict[str, E]):
-    """Entries by name, and by import path.
+    """Registry of entries by name and by import path.
 
     Args:
       entries: The entries by name.
-      make: ``make(thing)`` returns the entry of a function or class of the user.
+      make: ``make(thing)`` returns the entry of a user-defined function or class.
     """
 
     def __init__(self, entries: Mapping[str, E], make: Callable[[Any], E]):
@@ -197,15 +198,15 @@ class Registry(dict[str, E]):
         self._make = make
 
     def add(self, path: str) -> None:
-        """Imports ``module:name`` and adds its entry under this name.
+        """Imports ``module:name`` and registers its entry under this name.
 
         Raises:
-          ValueError: If there is no such module or object.
+          ValueError: If the module or object does not exist.
         """
         if path in self:
             return
         module, _, name = path.partition(":")
-        if (here := os.getcwd()) not in sys.path:  # an installed command does not search it
+        if (here := os.getcwd()) not in sys.path:  # installed scripts do not search it
             sys.path.append(here)
         try:
             thing = getattr(importlib.import_module(module), name)
@@ -215,7 +216,7 @@ class Registry(dict[str, E]):
 
 
 def takers(entries: Entries) -> dict[str, dict[str, Hyperparam]]:
-    """By the name of each flag, the entries that take it."""
+    """Returns, for each flag, its definition in every entry that accepts it."""
     found: dict[str, dict[str, Hyperparam]] = {}
     for name, entry in entries.items():
         for flag_name, hyperparam in entry.flags.items():
@@ -224,7 +225,7 @@ def takers(entries: Entries) -> dict[str, dict[str, Hyperparam]]:
 
 
 def sweepable(entries: Entries) -> tuple[str, ...]:
-    """The names of the flags that a sweep can set."""
+    """Returns the names of the flags that a sweep can set."""
     return tuple(
         name
         for name, of in takers(entries).items()
@@ -233,14 +234,14 @@ def sweepable(entries: Entries) -> tuple[str, ...]:
 
 
 def limits_of(entries: Entries, chosen: Any) -> dict[str, Range]:
-    """Where the numbers of all flags lie; of those that ``chosen`` takes, where they do for it."""
+    """Returns the ranges of all numeric flags, preferring those of the entry ``chosen``."""
     own = entries[chosen].flags if chosen in entries else {}
     found = {name: own.get(name, next(iter(of.values()))) for name, of in takers(entries).items()}
     return {name: h.limits for name, h in found.items() if h.limits is not None}
 
 
 def not_taken(entries: Entries, chosen: Any) -> dict[str, None]:
-    """The flags that ``chosen`` does not take; none if there is no such entry."""
+    """Returns the flags that ``chosen`` does not accept; empty if there is no such entry."""
     if chosen not in entries:
         return {}
     return dict.fromkeys(name for name, of in takers(entries).items() if chosen not in of)
@@ -249,22 +250,22 @@ def not_taken(entries: Entries, chosen: Any) -> dict[str, None]:
 def with_flags(
     base: type[T], choice: str, entries: Entries, *, default: str | None = None
 ) -> type[T]:
-    """A dataclass with the field ``choice`` of ``base`` and one for each flag of the entries.
+    """Returns a dataclass with the field ``choice`` of ``base`` and one per flag of the entries.
 
-    Flags are None where they are left out. The help of a flag names the entries that take it. The
-    entry ``default`` is chosen if there is no flag, instead of that of ``base``.
+    Omitted flags are None. The help of a flag names the entries that accept it. ``default`` is the
+    default of ``choice``, instead of that of ``base``.
     """
     return _with_fields(base, choice, entries, takers(entries), default)
 
 
 def with_entry(kind: type[T], choice: str, entries: Entries, name: str) -> type[T]:
-    """What :func:`with_flags` made, with the flags of an entry that was added since."""
+    """Returns a dataclass of :func:`with_flags`, extended by the flags of a new entry."""
     of = takers(entries)
     return _with_fields(kind, choice, entries, {n: of[n] for n in entries[name].flags}, None)
 
 
 def with_help_of(kind: type[T], entries: Entries, name: str) -> type[T]:
-    """What :func:`with_flags` made, showing the flags of one entry alone, with its own help."""
+    """Returns a dataclass of :func:`with_flags` whose help shows only the flags of one entry."""
     own, fields = entries[name].flags, []
     for flag_name, of in takers(entries).items():
         value = own.get(flag_name) or next(iter(of.values()))
@@ -299,7 +300,7 @@ def _with_fields(
 
 
 def _help(of: dict[str, Hyperparam], n_entries: int) -> str:
-    """What the flag is, who takes it, and which values and default it has there."""
+    """Returns the help of a flag: its meaning, and ranges and defaults of the entries that use it."""
     said = next(iter(of.values())).help
     groups: dict[str, list[str]] = {}
     for name, hyperparam in of.items():
@@ -313,7 +314,7 @@ def _help(of: dict[str, Hyperparam], n_entries: int) -> str:
 
 
 def _with_values(of: Hyperparam) -> str:
-    """The help of a flag of one entry."""
+    """Returns the help of a flag of one entry."""
     return f"{of.help} ({values})." if (values := _values(of)) else f"{of.help}."
 
 
@@ -331,23 +332,23 @@ def _values(of: Hyperparam) -> str:
 def settle(
     choice: str, options: Any, entries: Entries, swept: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """The values of all flags of the chosen entry: as given, or else the defaults.
+    """Returns the values of all flags of the chosen entry: those passed, or else the defaults.
 
     Args:
       choice: The field of ``options`` that names the entry, such as ``"loss"``.
-      options: What :func:`with_flags` made.
+      options: Instance of a dataclass of :func:`with_flags`.
       entries: The entries.
       swept: Names of numbers that a sweep sets.
 
     Raises:
-      ValueError: If a flag is given, or swept, that the entry does not take.
+      ValueError: If a flag is passed, or swept, that the entry does not accept.
     """
     name = getattr(options, choice)
     own = entries[name].flags
     values = {flag_name: h.default for flag_name, h in own.items()}
     given = set(swept)
     for flag_name, of in takers(entries).items():
-        value = getattr(options, flag_name, None)  # without the flags of entries added later
+        value = getattr(options, flag_name, None)  # flags of entries added later may be missing
         if (value is not None or flag_name in swept) and flag_name not in own:
             takes = f"it takes {', '.join(map(flag, own))}" if own else "it takes no numbers"
             raise ValueError(
@@ -362,6 +363,6 @@ def settle(
 
 
 def filled(options: T, values: Mapping[str, Any], swept: tuple[str, ...] = ()) -> T:
-    """The options with these values, but for what a sweep sets."""
+    """Returns the options with these values, except for those that a sweep sets."""
     kept = {name: value for name, value in values.items() if name not in swept}
     return dataclasses.replace(options, **kept)  # type: ignore[type-var]

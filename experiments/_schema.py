@@ -1,4 +1,4 @@
-"""What the flags of a command, and the configuration of a run, may say."""
+"""Schema of a command's flags and of a run's configuration: parsing and validation."""
 
 import dataclasses
 import json
@@ -31,20 +31,20 @@ C = TypeVar("C")
 T = TypeVar("T")
 
 WAS = "was"
-"""The key of a field's metadata under which a new flag has what runs without it did."""
+"""Metadata key for the value that a newly added flag has in configurations of older runs."""
 
 
 @dataclass(frozen=True)
 class Schema(Generic[C]):
-    """The flags of one command.
+    """Schema of the flags of one command.
 
     Attributes:
       command: The name of the command.
       kind: The dataclass of a configuration. Its fields are sections, which are dataclasses too,
         each with a default.
-      numbers: The names of the fields that a sweep can set, besides those of the entries.
-      check: Raises a ``ValueError`` where fields contradict each other.
-      renamed: The fields of arguments that the library calls otherwise.
+      numbers: Names of the fields that a sweep can set, in addition to those of the entries.
+      check: Raises a ``ValueError`` if fields contradict each other.
+      renamed: Field by library argument, for fields that have another name than their argument.
     """
 
     command: str
@@ -55,13 +55,13 @@ class Schema(Generic[C]):
 
     @cached_property
     def sections(self) -> dict[str, Any]:
-        """The classes of the sections, by their names."""
+        """Classes of the sections, by name."""
         fields: tuple[Any, ...] = dataclasses.fields(self.kind)  # type: ignore[arg-type]
         return {field.name: type(field.default) for field in fields}
 
     @cached_property
     def choices(self) -> tuple[tuple[str, str, Entries], ...]:
-        """The fields that name an entry: their section, their name and the entries."""
+        """Fields that name an entry, as tuples of section, field name and entries."""
         return tuple(
             (section, field.name, field.metadata[ENTRIES])
             for section, kind in self.sections.items()
@@ -71,20 +71,21 @@ class Schema(Generic[C]):
 
     @cached_property
     def flags(self) -> dict[str, str]:
-        """The flag by the name of the argument of the library that it sets."""
+        """Flags, by the name of the library argument that they set."""
         kinds = self.sections.values()
         own = {of.name: flag(of.name) for kind in kinds for of in dataclasses.fields(kind)}
         renamed = {"learning_rate": "lr", "source": "data", **self.renamed}
         return own | {argument: own[name] for argument, name in renamed.items()}
 
     def extended(self, chosen: Mapping[str, str]) -> "Schema[C]":
-        """The schema with the flags of entries that are chosen by import path.
+        """Returns the schema extended by the flags of entries that are chosen by import path.
 
         Args:
           chosen: The name of the entry by choice, such as ``{"loss": "package.module:name"}``.
 
         Raises:
-          ValueError: If there is no such module or object.
+          ValueError: If the module or object does not exist, or one of its hyper-parameters has the
+            name of another flag.
         """
         sections = dict(self.sections)
         for section, choice, entries in self.choices:
@@ -102,7 +103,7 @@ class Schema(Generic[C]):
         return self._with_sections(sections)
 
     def _for_help(self, chosen: Mapping[str, str]) -> "Schema[C]":
-        """The schema that shows only the flags that the chosen entries take."""
+        """Returns the schema whose help shows only the flags of the chosen entries."""
         sections = dict(self.sections)
         for section, choice, entries in self.choices:
             if (name := chosen.get(choice)) in entries:
@@ -118,18 +119,18 @@ class Schema(Generic[C]):
         return dataclasses.replace(self, kind=kind)
 
     def _converted(self, config: C) -> C:
-        """The configuration as one of this schema's class, whose sections may have more flags."""
+        """Converts a configuration to this schema's class, whose sections may have more flags."""
         sections = self.sections.items()
         return self.kind(**{name: kind(**vars(getattr(config, name))) for name, kind in sections})
 
     @property
     def sweepable(self) -> tuple[str, ...]:
-        """The numbers that a sweep can set."""
+        """Names of the numbers that a sweep can set."""
         of_entries = (name for *_, entries in self.choices for name in sweepable(entries))
         return (*self.numbers, *of_entries)
 
     def ranges_of(self, **chosen: Any) -> dict[str, Range]:
-        """Where the numbers of every field lie with what is chosen, such as ``loss="bpr"``."""
+        """Returns the ranges of all numeric fields, given the choices, such as ``loss="bpr"``."""
         found: dict[str, Range] = {}
         for kind in self.sections.values():
             found |= ranges.declared_ranges(kind)
@@ -138,10 +139,11 @@ class Schema(Generic[C]):
         return found
 
     def parse(self, arguments: list[str], default: C, description: str) -> C:
-        """Turns flags into a configuration that starts from ``default``.
+        """Parses flags into a configuration, with the defaults of ``default``.
 
         Raises:
-          ValueError: If a number is out of range. The message names the flag.
+          ValueError: If a number is out of range; the message names the flag. If flags contradict
+            each other.
         """
         options = {choice: getattr(default, section) for section, choice, _ in self.choices}
         given = {}
@@ -169,15 +171,15 @@ class Schema(Generic[C]):
         return config
 
     def from_json(self, stored: Any, where: Path, base: C | None = None) -> C:
-        """The configuration that :func:`to_json` wrote, checked as flags are.
+        """Returns the configuration stored by :func:`to_json`, validated in the same way as flags.
 
-        A run can be read that was made before a flag: one that its entries do not take, or one
-        whose field says what was done without it (:data:`WAS`).
+        Configurations of older runs may lack a flag if their entries do not accept it, or if its
+        field has the metadata :data:`WAS`.
 
         Args:
-          stored: What was read from JSON. A section ``environment`` is not looked at.
+          stored: The parsed JSON. A section ``environment`` is ignored.
           where: The file it was read from.
-          base: Has the values of fields that are missing; by default none may be.
+          base: Provides the values of missing fields; by default no field may be missing.
 
         Raises:
           ValueError: If a field is missing, unknown, of another type or out of range. The message
@@ -226,14 +228,14 @@ class Schema(Generic[C]):
         return config
 
     def axes(self, config: Any) -> dict[str, list[float]]:
-        """The values of the configuration's ``--sweep`` by name, see :meth:`sweep`."""
+        """Returns the values of the configuration's ``--sweep`` by name, see :meth:`sweep`."""
         return self.sweep(config.protocol.sweep, config)
 
     def settle(self, config: C) -> dict[str, dict[str, Any]]:
-        """The values of the flags of every entry that ``config`` chooses, by the choice.
+        """Returns the values of the flags of every entry that ``config`` chooses, by choice.
 
         Raises:
-          ValueError: If a flag is given, or swept, that its entry does not take.
+          ValueError: If a flag is passed, or swept, that its entry does not accept.
         """
         swept = tuple(self.axes(config))
         return {
@@ -242,10 +244,11 @@ class Schema(Generic[C]):
         }
 
     def check_number(self, name: str, value: float, config: C) -> float:
-        """A number as the field of that name takes it, with what ``config`` chooses.
+        """Converts a number to the type of the named field, given the choices of ``config``.
 
         Raises:
-          ValueError: With what was expected, if it is out of range or not whole where it must be.
+          ValueError: If the number is out of range, or not an integer although it must be. The
+            message is the expected value.
         """
         hints = (get_type_hints(type(getattr(config, section))) for section in self.sections)
         kind = next(of[name] for of in hints if name in of)
@@ -253,11 +256,11 @@ class Schema(Generic[C]):
         return ranges.read(ranges.required(kind), self._ranges_with(config)[name], whole)
 
     def sweep(self, specs: tuple[str, ...], config: C) -> dict[str, list[float]]:
-        """Turns what ``--sweep`` was given, such as ``lr=1e-3,3e-3``, into values by name.
+        """Parses arguments of ``--sweep``, such as ``lr=1e-3,3e-3``, into values by name.
 
         Raises:
-          ValueError: If one is not of that form, or names what cannot be swept, or a value is out
-            of range.
+          ValueError: If an argument does not have that form, names a number that cannot be swept or
+            is swept already, or has a value out of range.
         """
         axes: dict[str, list[float]] = {}
         for spec in specs:
@@ -290,17 +293,17 @@ class Schema(Generic[C]):
 
 
 def to_json(config: Any) -> dict[str, Any]:
-    """A configuration as nested dictionaries of JSON values."""
+    """Returns a configuration as nested dictionaries of JSON values."""
     return json.loads(json.dumps(dataclasses.asdict(config), default=str, allow_nan=False))
 
 
 def absolute(options: T, *names: str, but: tuple[str, ...] = ()) -> T:
-    """Options with absolute paths, which hold in every working directory.
+    """Returns options with absolute paths, which are independent of the working directory.
 
     Args:
       options: A section of a configuration.
       *names: Fields that may hold a path.
-      but: Values that are no path, as is ``tfds:NAME``.
+      but: Values that are not paths; ``tfds:NAME`` never is.
     """
     given = {name: getattr(options, name) for name in names}
     paths = {
@@ -312,7 +315,7 @@ def absolute(options: T, *names: str, but: tuple[str, ...] = ()) -> T:
 
 
 def check_seeds(seed: int, seeds: int) -> None:
-    """Refuses seeds that are no 32-bit numbers."""
+    """Raises ``ValueError`` if a seed is not an unsigned 32-bit integer."""
     if seed + seeds > 2**32:
         raise ValueError(
             f"the last of the seeds must be below 2^32, got --seed {seed} --seeds {seeds}."
@@ -320,7 +323,7 @@ def check_seeds(seed: int, seeds: int) -> None:
 
 
 def _without(kind: Any) -> dict[str, Any]:
-    """What was done before some flags of a section were there."""
+    """Returns the values that newly added flags of a section have in older configurations."""
     fields = dataclasses.fields(kind)
     return {of.name: of.metadata[WAS] for of in fields if WAS in of.metadata}
 
@@ -328,7 +331,7 @@ def _without(kind: Any) -> dict[str, Any]:
 def _fields(
     stored: Any, names: list[str], where: str, optional: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """The values of just these names; the optional ones may be there, and are left out."""
+    """Returns the values of exactly these names; optional ones are allowed but omitted."""
     if not isinstance(stored, dict):
         raise ValueError(f"{where}: expected {{…}}, got {ranges.shorten(stored)}.")
     for name in names:

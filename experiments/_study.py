@@ -1,4 +1,4 @@
-"""What a command trains with each seed, and judges: its runs, without the screen."""
+"""Training and evaluation of a study: its search and its final runs, without terminal output."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
@@ -26,25 +26,25 @@ C = TypeVar("C")
 P = TypeVar("P")
 
 _LAST = 3
-"""Reports whose mean is the score of a run: the last."""
+"""Number of last reports whose mean is the score of a run."""
 OnLine = Callable[[dict[str, Any]], None]
-"""``on_entry(entry)``, called with each entry of the history."""
+"""Callback ``on_entry(entry)``, called with each entry of the history."""
 OnStage = Callable[[str], None]
-"""``on_stage(what)``, called with what begins."""
+"""Callback ``on_stage(what)``, called with the description of each stage that begins."""
 OnEntry = Callable[["Run", dict[str, Any]], None]
-"""``on_entry(run, entry)``, called with each entry of the history of a run."""
+"""Callback ``on_entry(run, entry)``, called with each entry of the history of a run."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One training.
+    """Training run of a study.
 
     Attributes:
       phase: ``"search"`` or ``"final"``.
-      index: How many of the phase come before it.
-      of: How many the phase has.
-      seed: The seed of all its randomness.
-      numbers: What a sweep sets, by name.
+      index: Index of the run within its phase, from 0.
+      of: Number of runs of the phase.
+      seed: Random seed of the run.
+      numbers: Hyper-parameter values that a sweep sets, by name.
     """
 
     phase: str
@@ -55,16 +55,16 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Such as ``search 2/6``."""
+        """Display name of the run, such as ``search 2/6``."""
         return f"{self.phase} {self.index + 1}/{self.of}" if self.of > 1 else self.phase
 
 
 class Trained(Protocol):
-    """What a training comes to, such as :class:`crl_jax.train.FitResult`."""
+    """Protocol of training results, such as :class:`crl_jax.train.FitResult`."""
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        """The entries of its reports."""
+        """Entries of the training history, one per report."""
         ...
 
 
@@ -72,9 +72,9 @@ class Evaluation(NamedTuple):
     """Test results of one seed.
 
     Attributes:
-      metrics: Test metrics, in the order that a person reads them.
-      cases: How well each test case is solved, by which two trainings can be compared.
-      shown: What pictures take besides.
+      metrics: Test metrics, in display order.
+      cases: Score of each test case, for paired comparisons of two trainings.
+      shown: Additional data for figures.
     """
 
     metrics: dict[str, float]
@@ -84,11 +84,11 @@ class Evaluation(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a configuration comes to.
+    """Results of a configuration.
 
     Attributes:
-      points: The numbers tried, one dictionary per grid point.
-      choice: The choice among them.
+      points: Hyper-parameter values of the grid, one dictionary per grid point.
+      choice: The selected grid point.
       per_seed: Test metrics of every seed.
     """
 
@@ -98,22 +98,23 @@ class Outcome:
 
 
 class Study(ABC, Generic[C, P]):
-    """A command that trains with each seed and judges what was learned.
+    """Base class of commands that train with several seeds and evaluate the learned models.
 
-    Its configurations have sections ``training``, ``protocol`` and ``output`` with the fields of
+    Configurations have sections ``training``, ``protocol`` and ``output`` with the fields of
     :mod:`experiments._study_options`.
 
     Attributes:
-      schema: Its name and its flags.
-      recipes: Configurations by name.
-      description: The help; ``{program}`` and ``{recipes}`` are filled in.
-      unit: What an epoch goes through, such as ``"images"``.
-      scores: What reports measure. The first decides a search, unless :meth:`decided_by` says else.
-      score: What that is, in a word.
-      names: The test metrics in words.
-      curves: What is drawn of the history, in words.
-      stages: Parts of a training, one after the other. Where there are several, entries of the
-        history name theirs under ``stage``, and their epochs count from 1 in each.
+      schema: Name and flags of the command.
+      recipes: Predefined configurations by name.
+      description: Help text; ``{program}`` and ``{recipes}`` are filled in.
+      unit: Plural noun for training examples, such as ``"images"``.
+      scores: Metrics of the reports. The first selects the result of a search, unless
+        :meth:`decided_by` is overridden.
+      score: Short name of that metric.
+      names: Display names of the test metrics.
+      curves: Display names of the plotted columns of the history.
+      stages: Consecutive stages of a training. If there are several, entries of the history name
+        theirs under ``stage``, and epochs count from 1 in each stage.
     """
 
     schema: ClassVar[Schema[Any]]
@@ -127,11 +128,14 @@ class Study(ABC, Generic[C, P]):
     stages: ClassVar[tuple[str, ...]] = ("",)
 
     def run_name(self, config: Any) -> str:
-        """What the name of a run directory says of the configuration; by default the loss."""
+        """Returns the part of a run directory's name that describes the configuration.
+
+        By default the name of the loss.
+        """
         return config.objective.loss
 
     def check(self, config: C) -> None:
-        """Raises ``ValueError`` for flags that are wrong for any data."""
+        """Raises ``ValueError`` if flags are invalid for any dataset."""
         self.schema.settle(config)
 
     @abstractmethod
@@ -143,7 +147,7 @@ class Study(ABC, Generic[C, P]):
         """Returns the configuration with all defaults, including those that depend on the data.
 
         Raises:
-          ValueError: If flags do not suit the data.
+          ValueError: If flags are incompatible with the data.
         """
 
     def complete_entries(self, config: Any, tau_plus: float, but: str = "") -> Any:
@@ -151,8 +155,8 @@ class Study(ABC, Generic[C, P]):
 
         Args:
           config: The configuration.
-          tau_plus: τ⁺ of a loss that takes one, if none is given.
-          but: A choice whose flags remain as they are.
+          tau_plus: Default τ⁺ for losses with that hyper-parameter.
+          but: Choice whose flags remain unchanged.
         """
         swept = tuple(self.schema.axes(config))
         values = self.schema.settle(config)
@@ -165,32 +169,32 @@ class Study(ABC, Generic[C, P]):
 
     @abstractmethod
     def task(self, config: C, problem: P, phase: str, numbers: dict[str, float]) -> train.Task:
-        """Returns the task that a phase trains.
+        """Returns the training task of a phase.
 
         Args:
           config: The configuration.
           problem: The data.
           phase: ``"search"`` or ``"final"``.
-          numbers: Values of a sweep, which replace those of the flags.
+          numbers: Values of a sweep, which override those of the flags.
 
         Raises:
-          ValueError: If flags contradict each other or do not suit the data.
+          ValueError: If flags contradict each other or are incompatible with the data.
         """
 
     @abstractmethod
     def batches(self, config: C, problem: P, phase: str) -> train.ArrayBatches:
-        """Returns the examples that a phase learns from, in the memory of the host."""
+        """Returns the training examples of a phase, in host memory."""
 
     @abstractmethod
     def measure(self, config: C, problem: P, phase: str) -> Callable[..., Any] | None:
-        """Returns what a report measures, see :class:`crl_jax.train.ValidationMetrics`."""
+        """Returns the metric function of reports, see :class:`crl_jax.train.ValidationMetrics`."""
 
     def check_step(self, config: Any, problem: P) -> None:
-        """Traces a step at the first point of the sweep, without computing anything.
+        """Traces a training step at the first point of the sweep, without executing it.
 
         Raises:
           ValueError: If there are too few examples for a batch, or if flags contradict each other
-            or do not suit the data.
+            or are incompatible with the data.
         """
         axes = self.schema.axes(config)
         phase, size = "search" if axes else "final", config.training.batch_size
@@ -210,32 +214,32 @@ class Study(ABC, Generic[C, P]):
         return config
 
     def count(self, config: C, problem: P, phase: str, stage: str) -> int:
-        """Number of examples that an epoch of a stage of a phase visits."""
+        """Returns the number of examples per epoch in a stage of a phase."""
         del stage
         return self.batches(config, problem, phase).n
 
     def epochs(self, config: Any, stage: str) -> int:
-        """The length of a stage."""
+        """Returns the number of epochs of a stage."""
         del stage
         return config.training.epochs
 
     def decided_by(self, config: C) -> str:
-        """Which of the scores decides a search."""
+        """Returns the name of the score that selects the result of a search."""
         del config
         return self.scores[0]
 
     @abstractmethod
     def describe_training(self, config: C) -> str:
-        """Describes what is trained, in one line."""
+        """Returns a one-line description of the training."""
 
     @abstractmethod
     def describe_data(self, config: C, problem: P) -> Iterable[str]:
-        """Describes the data, in lines."""
+        """Returns the lines of a description of the data."""
 
     def fit(
         self, config: Any, problem: P, run: Run, checkpoints: Path, on_entry: OnLine
     ) -> Trained:
-        """Trains; continues from the checkpoints of the run if there are any."""
+        """Trains a run, resuming from its checkpoints if there are any."""
         return self.fit_stage(
             config, run, checkpoints, on_entry,
             task=self.task(config, problem, run.phase, run.numbers),
@@ -253,9 +257,9 @@ class Study(ABC, Generic[C, P]):
         Args:
           config, run, checkpoints, on_entry: See :meth:`fit`.
           task: The task.
-          batches: The examples, in the memory of the host or of the device.
-          measure: What a report measures.
-          stage: The stage.
+          batches: The examples, in host or device memory.
+          measure: Metric function of the reports, or None.
+          stage: Name of the stage.
           numbers: Values of a sweep for the optimizer; by default those of the run.
         """
         options, output = config.training, config.output
@@ -276,37 +280,38 @@ class Study(ABC, Generic[C, P]):
         )
 
     def trained(self, config: C, problem: P, run: Run, fitted: Any) -> Any:
-        """Returns what a final training learned, which is evaluated, saved and drawn."""
+        """Returns the learned model of a final run, which is evaluated, saved and plotted."""
         return Learned.of(self.task(config, problem, run.phase, run.numbers), fitted)
 
     @abstractmethod
     def evaluate(
         self, config: C, problem: P, learned: Any, seed: int, on_stage: OnStage
     ) -> Evaluation:
-        """Evaluates what one seed learned on the test part."""
+        """Evaluates the learned model of one seed on the test set."""
 
     def draw_first(self, config: C, problem: P, point: dict[str, float], folder: Path) -> None:
-        """Draws what can be drawn before the training, such as views, at a point of a sweep."""
+        """Plots figures that need no training, such as views, at a point of a sweep."""
 
     @abstractmethod
     def save(self, learned: Any, folder: Path) -> None:
-        """Writes what the first seed learned, for use."""
+        """Saves the learned model of the first seed."""
 
     def draw(
         self, config: C, problem: P, learned: Any, evaluation: Evaluation, title: str, folder: Path
     ) -> None:  # fmt: skip
-        """Draws what the first seed learned."""
+        """Plots figures of the learned model of the first seed."""
 
 
 def search(
     study: Study[Any, P], config: Any, problem: P, checkpoints: Path, on_entry: OnEntry
 ) -> tuple[list[dict[str, float]], train.Selection]:
-    """Tries the points of the sweep, and chooses by the validation part.
+    """Trains all points of the sweep and selects the best by validation score.
 
-    The score of a run is the mean of its last three reports; that of a point, the mean over seeds.
+    The score of a run is the mean of its last three reports; that of a point is the mean over its
+    seeds.
     """
     protocol = config.protocol
-    # The last stage decides.
+    # The score of the last stage selects the point.
     *_, epochs = (n for stage in study.stages if (n := study.epochs(config, stage)))
     axes = study.schema.axes(config)
     if not axes:
@@ -337,7 +342,7 @@ def learn(
     study: Study[Any, P], config: Any, problem: P, point: dict[str, float], index: int,
     checkpoints: Path, on_entry: OnEntry,
 ) -> Any:  # fmt: skip
-    """What the final training with one of the seeds learns, at a point of the sweep."""
+    """Trains the final run of one seed at a point of the sweep and returns the learned model."""
     protocol = config.protocol
     run = Run("final", index, protocol.seeds, protocol.seed + index, point)
     fitted = study.fit(config, problem, run, checkpoints, partial(on_entry, run))
@@ -347,12 +352,12 @@ def learn(
 def summary(
     study: Study[Any, Any], config: Any, outcome: Outcome, history: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """What ``metrics.json`` holds.
+    """Returns the content of ``metrics.json``.
 
     Returns:
-      By name, the mean of each metric over the seeds, and, of several, the standard deviation as
-      ``NAME_std``; under ``chosen`` the ``point`` of the sweep by name and, of a sweep, the score
-      that decided; and the ``seconds`` that training took.
+      The mean of each metric over the seeds and, with several seeds, its standard deviation as
+      ``NAME_std``; under ``chosen`` the selected ``point`` of the sweep and, if there is a sweep,
+      its validation score; and the ``seconds`` of training.
     """
     choice = outcome.choice
     found: dict[str, Any] = over_seeds(outcome.per_seed)

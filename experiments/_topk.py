@@ -1,4 +1,4 @@
-"""Recommendations from a finished run, in the ids of the data it was trained on."""
+"""Recommendations of a finished run, with the user and item ids of its training data."""
 
 import csv
 import tempfile
@@ -20,39 +20,39 @@ from ._saved import load_model
 from ._screen import output, plain
 
 _CHECKED = 256
-"""Users whose approximate items are compared with the exact ones."""
+"""Number of users whose approximate top-k items are compared with the exact ones."""
 _AT_ONCE = 1 << 16
-"""Users whose lists are in memory together."""
+"""Number of users whose recommendations are held in memory at a time."""
 
 
 @dataclass(frozen=True)
 class TopK:
-    """Print the best items that a user does not have yet, or write them for every user."""
+    """Print the top-k unseen items of a user, or write those of every user to a file."""
 
     run: Path
     """Run directory of a finished training."""
     user: str | None = None
-    """A user, by the id of the training data."""
+    """Id of a user of the training data."""
     all: bool = False
-    """Every user; needs --out."""
+    """Recommend to every user; needs --out."""
     k: int = 10
     """Number of items per user."""
     keep_test: bool = False
-    """Let items of the test part through, to judge the recommendations by them."""
+    """Do not mask the items of the test set, for an evaluation of the recommendations."""
     seed_index: int = 0
-    """Which of the run's seeds recommends, counted from 0."""
+    """Index of the seed whose model recommends, from 0."""
     approximate: float | None = None
-    """Select by jax.lax.approx_max_k, which on a TPU is expected to find this share of the best
-    items and takes less time. What share it found of some users' is printed."""
+    """Expected recall of jax.lax.approx_max_k, a faster top-k selection on TPUs; by default the
+    selection is exact. The measured recall for a sample of users is printed."""
     out: Path | None = None
-    """A .parquet or .csv file to write the recommendations to."""
+    """Output file for the recommendations, .parquet or .csv."""
 
 
 def main(arguments: list[str]) -> None:
-    """Runs ``topk`` with its flags.
+    """Runs the subcommand ``topk`` with its flags.
 
     Raises:
-      ValueError: If the flags do not fit together, or the run, or the user does not exist.
+      ValueError: If flags contradict each other, or the run or the user does not exist.
     """
     options = tyro.cli(
         TopK, prog=program("recommend topk"), args=arguments,
@@ -107,12 +107,12 @@ def main(arguments: list[str]) -> None:
 
 
 class Lists(NamedTuple):
-    """What is recommended to some users; -1 where no item is left.
+    """Recommendations for a batch of users, padded with item -1 if fewer than k items are left.
 
     Attributes:
-      users: ``[n]``.
-      items: ``[n, k]``, the best first.
-      scores: Theirs.
+      users: User indices, ``[n]``.
+      items: Item indices, ``[n, k]``, in descending order of score.
+      scores: Scores of the items, ``[n, k]``.
     """
 
     users: np.ndarray
@@ -123,10 +123,10 @@ class Lists(NamedTuple):
 def _in_parts(
     tables: models.Tables, known: data.Interactions, users: np.ndarray, options: TopK
 ) -> Iterator[Lists]:
-    """The lists of all users, those of some at a time.
+    """Yields the recommendations of all users in batches.
 
     Raises:
-      ValueError: If scores are not numbers.
+      ValueError: If scores are NaN.
     """
     for first in range(0, len(users), _AT_ONCE):
         some = users[first : first + _AT_ONCE]
@@ -146,7 +146,7 @@ def recommend(
     k: int,
     recall_target: float | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The k best items of each user that are not among the ``known``; -1 where there are fewer."""
+    """Returns the top-k items of each user that are not in ``known``, padded with -1."""
     items, scores = metrics.recommend(
         models.inner_scores, tables, users, known, k=k, recall_target=recall_target
     )
@@ -166,11 +166,11 @@ def _print(
 
 
 class Written(NamedTuple):
-    """How much was written.
+    """Statistics of the written recommendations.
 
     Attributes:
-      rows: A row has a user, a rank, an item and its score.
-      short: Users with fewer items than were asked for.
+      rows: Number of rows, each with a user, a rank, an item and its score.
+      short: Number of users with fewer items than requested.
     """
 
     rows: int
@@ -178,7 +178,7 @@ class Written(NamedTuple):
 
 
 def _write(path: Path, parts: Iterable[Lists], known: data.Interactions) -> Written:
-    """Writes a row for each user and rank, atomically, in the memory of one part."""
+    """Writes a row for each user and rank, atomically, with one batch in memory at a time."""
     counts = []
 
     def columns() -> Iterator[dict[str, np.ndarray]]:

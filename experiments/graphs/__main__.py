@@ -1,4 +1,4 @@
-"""``python -m experiments.graphs``."""
+"""Entry point of ``python -m experiments.graphs``."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The configuration of a run on graphs: its flags, whose docstrings are the help.
+"""Configuration of a run on graphs: command-line flags, with their docstrings as help texts.
 
 Flags of a loss or an encoder are declared by the loss or encoder.
 """
@@ -26,28 +26,29 @@ _DATA = (
 
 @dataclass(frozen=True)
 class DataOptions:
-    """Where the graphs come from."""
+    """Source of the graphs."""
 
     data: Annotated[str, tyro.conf.arg(help=_DATA)] = "simulated"
     features: NodeFeatures = "auto"
-    """What a node is known by: its tag, its degree, 1 for all, or numbers of its own. By default
-    what the graphs have, and 1 where they have nothing."""
+    """Node features: the tag, the degree, a constant 1, or the given attributes. By default those
+    that the dataset has, or a constant 1 if it has none."""
     valid: Annotated[float, Range(0, 1, low_open=True, high_open=True)] = 0.1
-    """Share of the graphs that a --sweep is decided on. They are then left out of the judgement."""
+    """Fraction of the graphs held out to select the best --sweep point, and then excluded from the
+    test."""
     split_seed: Annotated[int, Range(0, MOST)] = 0
-    """Seed of this draw."""
+    """Seed of the validation split."""
 
 
 @dataclass(frozen=True)
 class ViewOptions:
-    """How two views of a graph are made."""
+    """Augmentation that produces two views of a graph."""
 
     kinds: tuple[GraphKind, ...] = ("drop_nodes", "subgraph")
-    """What is done to a view: one of these, drawn for each."""
+    """Augmentations to draw from, one for each view."""
     ratio: Annotated[float, SHARE] = 0.2
-    """Share of the nodes or edges that is changed."""
+    """Fraction of the nodes or edges that an augmentation changes."""
     add: bool = False
-    """Whether perturb_edges adds as many random edges as it leaves out."""
+    """Whether perturb_edges adds as many random edges as it drops."""
 
 
 @dataclass(frozen=True)
@@ -59,29 +60,29 @@ class TrainOptions(shared.OptimizerOptions):
     weight_decay: Annotated[float, NOT_NEGATIVE] = 0.0
     """L2 coefficient."""
     batch_size: Annotated[int, Range(2, MOST)] = 128
-    """Graphs per step (B); a view has 2B - 2 negatives."""
+    """Number of graphs per step (B); a view has 2B - 2 negatives."""
     epochs: Annotated[int, COUNT] = 20
-    """Length of the training, which the schedule spans. No run ends earlier."""
+    """Number of training epochs, which the schedule spans. There is no early stopping."""
     temperature: Annotated[float, POSITIVE] = 0.2
-    """Divides all cosines."""
+    """Temperature, which divides all cosine similarities."""
     head: Annotated[tuple[int, ...], COUNT] = (96, 96)
-    """Widths of the projection head: hidden layers, and the embedding."""
+    """Widths of the projection head: hidden layers, then the embedding."""
 
 
 @dataclass(frozen=True)
 class ProtocolOptions(shared.SeedOptions):
-    """Seeds, search and judging."""
+    """Seeds, hyper-parameter search and evaluation."""
 
     kernel: Literal["rbf", "linear"] = "rbf"
-    """Of the support vector machine that judges."""
+    """Kernel of the support vector machine of the test."""
     folds: Annotated[int, Range(2, MOST)] = 10
-    """Folds of its cross-validation, drawn anew for each seed."""
+    """Number of cross-validation folds, redrawn for each seed."""
     given_folds: bool = False
-    """Take the folds that come with the graphs."""
+    """Whether to use the folds provided with the graphs."""
     neighbours: Annotated[int, COUNT] = 20
-    """Neighbours that vote in the kNN accuracy; no more than a tenth of the graphs do."""
+    """Number of neighbours for the kNN accuracy, capped at a tenth of the graphs."""
     knn_temperature: Annotated[float, POSITIVE] = 0.1
-    """Divides the neighbours' cosines."""
+    """Temperature of the kNN vote, which divides the cosine similarities."""
 
 
 LossOptions = with_flags(shared.LossOptions, "loss", LOSSES, default="decoupled")
@@ -90,7 +91,7 @@ EncoderOptions = with_flags(shared.EncoderOptions, "encoder", ENCODERS, default=
 
 @dataclass(frozen=True)
 class Config:
-    """One run on graphs."""
+    """Configuration of a run on graphs."""
 
     source: DataOptions = DataOptions()
     views: ViewOptions = ViewOptions()
@@ -117,5 +118,5 @@ SCHEMA = Schema(
 
 
 def anchor(config: Config) -> Config:
-    """The configuration with an absolute path, which holds in every working directory."""
+    """Returns the configuration with an absolute path, valid in every working directory."""
     return replace(config, source=absolute(config.source, "data", but=("simulated",)))

@@ -1,4 +1,4 @@
-"""The encoder of a run on graphs: saved, loaded, and used by the command ``embed``."""
+"""Saving and loading of the encoder of a run on graphs, and the command ``embed``."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,13 +24,13 @@ run's --features says. Tags and degrees are numbered within a set, so another se
 
 @dataclass(frozen=True)
 class EmbedOptions(file.EmbedOptions):
-    """What is embedded."""
+    """Options of ``embed``."""
 
     data: Annotated[str, tyro.conf.arg(help=f"{_DATA} By default the run's own.")] = ""
 
 
 def main(arguments: list[str]) -> None:
-    """Embeds what the flags name."""
+    """Computes and writes the features of the graphs that the flags select."""
     options = file.parse_embed(EmbedOptions, "graphs", _DESCRIPTION, arguments)
     encoder = load_encoder(options.run)
     own = encoder.config.source
@@ -49,15 +49,15 @@ def main(arguments: list[str]) -> None:
 
 
 class Encoder(file.TrainedNetwork[Config]):
-    """Encoder of graphs that a run trained."""
+    """Graph encoder trained by a run."""
 
     @property
     def n_in(self) -> int:
-        """Features of a node in the graphs that it takes."""
+        """Number of node features that the encoder expects."""
         return self.network.build.n_in  # pyright: ignore[reportFunctionMemberAccess]
 
     def features(self, graphs: data.Graphs) -> np.ndarray:
-        """Features of graphs ``[n, n_features]``."""
+        """Computes features ``[n, n_features]`` of graphs."""
         views = augment.GraphAugmentation(models.GraphArrays.from_graphs(graphs))
         return file.encode(
             self.network, self.variables, np.arange(len(graphs), dtype=np.int32), views
@@ -65,15 +65,15 @@ class Encoder(file.TrainedNetwork[Config]):
 
 
 def save_encoder(folder: Path, learned: Learned) -> None:
-    """Writes the backbone of what was learned, without the head."""
+    """Writes the trained backbone, without the projection head."""
     file.save_backbone(folder, learned, n_in=learned.task.augment.graphs.features.shape[1])
 
 
 def load_encoder(folder: Path) -> Encoder:
-    """What a run learned.
+    """Loads the encoder of a run.
 
     Raises:
-      ValueError: If there is no trained encoder in ``folder``, or it is damaged.
+      ValueError: If there is no trained encoder in ``folder``, or its files are damaged.
     """
     kept = file.open_encoder(folder, SCHEMA)
     n_in = kept.told.get("n_in")

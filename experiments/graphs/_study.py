@@ -1,4 +1,4 @@
-"""What ``python -m experiments.graphs`` trains and evaluates, see :mod:`experiments._study`."""
+"""Study of ``python -m experiments.graphs``, see :mod:`experiments._study`."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ NAMES = {
     "uniformity": "uniformity",
     **truth.NAMES,
 }
-"""The metrics in words."""
+"""Display names of the metrics."""
 _CURVES = {
     "loss": "loss",
     "valid_knn": "accuracy of kNN on the validation part",
@@ -52,13 +52,13 @@ _CURVES = {
 
 @dataclass(frozen=True)
 class Problem:
-    """The graphs of a run. Examples are places among them.
+    """The graphs of a run. An example is the index of a graph.
 
     Attributes:
-      graphs: All of them. The scored model learns from all, without their labels.
-      arrays: The same on the device.
-      learn: Places of those that the search learns from.
-      valid: Places of those that it is decided on.
+      graphs: All graphs. The final model trains on all of them, without their labels.
+      arrays: The same graphs on the device.
+      learn: Indices of the training graphs of the hyper-parameter search.
+      valid: Indices of the validation graphs of the search.
     """
 
     graphs: data.Graphs
@@ -68,20 +68,20 @@ class Problem:
 
     @property
     def all(self) -> np.ndarray:
-        """Places of all graphs."""
+        """Indices of all graphs."""
         return np.arange(len(self.graphs), dtype=np.int32)
 
     def labels(self, places: np.ndarray) -> np.ndarray:
-        """The classes of the graphs at these places."""
+        """Returns the class labels of the graphs at these indices."""
         return self.graphs.labels[places]
 
 
 def load_problem(options: DataOptions, on_stage: OnStage) -> Problem:
-    """Reads the graphs and draws what is asked for.
+    """Reads the graphs and draws the validation split.
 
     Raises:
       ValueError: If there are too few graphs for a validation part.
-      DataError: If they cannot be read.
+      DataError: If the graphs cannot be read.
     """
     on_stage("reading the graphs")
     graphs = data.load_graphs(options.data, features=options.features)
@@ -97,7 +97,7 @@ def load_problem(options: DataOptions, on_stage: OnStage) -> Problem:
 
 
 class GraphStudy(Study[Config, Problem]):
-    """Representations of graphs, learned from two views of each."""
+    """Self-supervised graph representations, trained on two views of each graph."""
 
     schema, description = SCHEMA, _DESCRIPTION
     unit, scores, score = "graphs", ("valid_knn", "train_knn"), "kNN"
@@ -139,7 +139,7 @@ class GraphStudy(Study[Config, Problem]):
         return train.ArrayBatches(tasks.LabelledExamples(places, problem.labels(places)))
 
     def measure(self, config: Config, problem: Problem, phase: str) -> Any:
-        """Accuracy of nearest neighbours, see :func:`valid_knn` and :func:`train_knn`."""
+        """Returns the measurement of the kNN accuracy, see :func:`valid_knn`, :func:`train_knn`."""
         if phase == "search":
             bank = _voters(config, problem, problem.learn[:BANK])
             return valid_knn(bank, problem.valid, problem.labels(problem.valid))
@@ -168,9 +168,9 @@ class GraphStudy(Study[Config, Problem]):
     def evaluate(
         self, config: Config, problem: Problem, learned: Learned, seed: int, on_stage: OnStage
     ) -> Evaluation:
-        """Metrics of the features, and of the weights of the loss.
+        """Evaluates the features, and the weights of the loss.
 
-        After a sweep, the graphs that decided it are left out.
+        After a sweep, its validation graphs are excluded.
         """
         protocol = config.protocol
         places = problem.all
@@ -193,7 +193,7 @@ class GraphStudy(Study[Config, Problem]):
         return Evaluation({n: float(value) for n, value in found.items()}, svm.accuracies, shown)
 
     def save(self, learned: Learned, folder: Path) -> None:
-        """The encoder, and features of all graphs."""
+        """Writes the encoder, and the features of all graphs."""
         save_encoder(folder, learned)
         places = np.arange(learned.task.augment.graphs.n, dtype=np.int32)
         write_arrays(folder / FEATURES, features=np.asarray(learned.features(places)))
@@ -202,8 +202,8 @@ class GraphStudy(Study[Config, Problem]):
         self, config: Config, problem: Problem, learned: Learned, evaluation: Evaluation,
         title: str, folder: Path,
     ) -> None:  # fmt: skip
-        """Graphs in the plane."""
-        from .._study_plots import draw_embedding, pictured  # Matplotlib takes long to import
+        """Draws a t-SNE plot of graphs."""
+        from .._study_plots import draw_embedding, pictured  # Matplotlib is slow to import
 
         places = problem.all[pictured(len(problem.all))]
         draw_embedding(
@@ -213,7 +213,7 @@ class GraphStudy(Study[Config, Problem]):
 
 
 def _voters(config: Config, problem: Problem, places: np.ndarray) -> Voters:
-    """Returns the graphs at these places, which vote as the flags say."""
+    """Returns the graphs at these indices as kNN voters, configured by the flags."""
     n_classes, protocol = len(problem.graphs.classes), config.protocol
     labels, temperature = problem.labels(places), protocol.knn_temperature
     return Voters(places, labels, n_classes, protocol.neighbours, temperature)

@@ -1,4 +1,4 @@
-"""The encoders of graphs by their names on the command line."""
+"""Registry of graph encoders, by their names on the command line."""
 
 from typing import Any
 
@@ -22,5 +22,5 @@ ENCODERS = Registry(
 
 
 def make_backbone(options: EncoderOptions, n_in: int) -> Any:
-    """What builds the network from graphs of ``n_in`` features a node, by the flags."""
+    """Returns the builder of the network for graphs with ``n_in`` features per node."""
     return make(options, ENCODERS, n_in=n_in)

@@ -1,4 +1,4 @@
-"""``python -m experiments.images``."""
+"""Entry point of ``python -m experiments.images``."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The configuration of a run on images: its flags, whose docstrings are the help.
+"""Configuration of a run on images: command-line flags, with their docstrings as help texts.
 
 Flags of a method, a loss or an encoder are declared by the method, loss or encoder.
 """
@@ -26,51 +26,51 @@ _DATA = (
 
 @dataclass(frozen=True)
 class DataOptions:
-    """Where the images come from, and how many are used."""
+    """Source and number of images."""
 
     data: Annotated[str, tyro.conf.arg(help=_DATA)] = "digits"
     labels: bool = field(default=True, metadata={WAS: True})
-    """Whether labels are read. Without them, folders may have any names, and images are judged by
-    their views alone."""
+    """Whether to read labels. Without labels, folders may have any names, and the evaluation uses
+    only the views of images."""
     image_size: Annotated[int | None, Range(4, 4096)] = None
-    """Resize images to so many pixels a side; needed where they differ in size."""
+    """Side length in pixels to resize images to; required if their sizes differ."""
     train_images: Annotated[int | None, Range(10, MOST)] = None
-    """Learn from so many images of the training part, drawn evenly by class; by default all."""
+    """Number of training images to use, sampled evenly across classes; by default all."""
     test_images: Annotated[int | None, Range(10, MOST)] = None
-    """Judge by so many images of the test part, drawn evenly by class; by default all."""
+    """Number of test images to use, sampled evenly across classes; by default all."""
     valid: Annotated[float | None, Range(0, 1, low_open=True, high_open=True)] = None
-    """Share of the training images that a --sweep is decided on; by default 0.1. The final training
-    learns from them too."""
+    """Fraction of the training images held out to select the best point of a --sweep; by default
+    0.1. The final training uses them too."""
     split_seed: Annotated[int, Range(0, MOST)] = 0
-    """Seed of these draws."""
+    """Seed of the image sampling and of the validation split."""
 
 
 @dataclass(frozen=True)
 class ViewOptions:
-    """How two views of an image are made. What is left out depends on the images."""
+    """Augmentation that produces two views of an image. Defaults depend on the images."""
 
     view_size: Annotated[int | None, Range(4, 4096)] = None
-    """Pixels of a view a side; by default those of the images."""
+    """Side length of a view in pixels; by default that of the images."""
     judged_size: Annotated[int | None, Range(4, 4096)] = None
-    """Pixels a side of images as they are judged; by default those of a view."""
+    """Side length of images in pixels at evaluation; by default that of a view."""
     crop: Annotated[float | None, Range(0, 1, low_open=True)] = None
-    """Least share of the image that a crop keeps: 0.08, or 0.5 of grey images."""
+    """Minimum area fraction that a crop keeps; by default 0.08, or 0.5 for grey images."""
     flip: Annotated[float | None, SHARE] = None
-    """How often a view is turned left to right: 0.5, or never in grey images."""
+    """Probability of a horizontal flip; by default 0.5, or 0 for grey images."""
     jitter: Annotated[float | None, Range(0, 2.5)] = None
     """Strength of the colour jitter: brightness, contrast and saturation change by up to 0.8 times
-    it, the hue by 0.2 times it; 0.5."""
+    this value, the hue by 0.2 times it; by default 0.5."""
     jitter_p: Annotated[float | None, SHARE] = None
-    """How often colours are jittered: 0.8."""
+    """Probability of colour jitter; by default 0.8."""
     grey_p: Annotated[float | None, SHARE] = None
-    """How often a view is made grey: 0.2."""
+    """Probability of conversion to greyscale; by default 0.2."""
     blur_p: Annotated[float | None, SHARE] = None
-    """How often a view is blurred: 0.5, or never in images of less than 16 pixels."""
+    """Probability of blurring; by default 0.5, or 0 for images smaller than 16 pixels."""
     mean: Annotated[tuple[float, ...] | None, SHARE] = None
-    """What is subtracted from each channel, whose values lie in [0, 1]: the mean of the training
-    images."""
+    """Mean to subtract from each channel, whose values lie in [0, 1]; by default that of the
+    training images."""
     std: Annotated[tuple[float, ...] | None, POSITIVE] = None
-    """What each channel is then divided by: their standard deviation."""
+    """Standard deviation to divide each channel by; by default that of the training images."""
 
 
 @dataclass(frozen=True)
@@ -78,27 +78,27 @@ class TrainOptions(shared.OptimizerOptions):
     """Projection head and optimiser."""
 
     batch_size: Annotated[int, Range(2, MOST)] = 128
-    """Images per step (B); a view has 2B - 2 negatives."""
+    """Number of images per step (B); a view has 2B - 2 negatives."""
     temperature: Annotated[float, POSITIVE] = 0.5
-    """Divides all cosines."""
+    """Temperature, which divides all cosine similarities."""
     head: Annotated[tuple[int, ...], COUNT] = (512, 128)
-    """Widths of the projection head: hidden layers, and the embedding."""
+    """Widths of the projection head: hidden layers, then the embedding."""
 
 
 @dataclass(frozen=True)
 class ProtocolOptions(shared.SeedOptions):
-    """Seeds, search and judging."""
+    """Seeds, hyper-parameter search and evaluation."""
 
     neighbours: Annotated[int, COUNT] = 200
-    """Neighbours that vote in the kNN accuracy; no more than a tenth of the images do."""
+    """Number of neighbours for the kNN accuracy, capped at a tenth of the images."""
     knn_temperature: Annotated[float, POSITIVE] = 0.1
-    """Divides the neighbours' cosines."""
+    """Temperature of the kNN vote, which divides the cosine similarities."""
     probe: Literal["fast", "published", "both"] = "fast"
-    """The linear classifier of the test: fast is fitted to its optimum on the features of images as
-    they are, its strength of L2 chosen within the training part; published is trained for
+    """Linear classifier of the test: fast is fitted to convergence on features of unaugmented
+    images, with the L2 strength selected within the training part; published is trained for
     --probe-epochs on features of crops and flips."""
     probe_epochs: Annotated[int, COUNT] = 100
-    """Epochs of the published linear evaluation."""
+    """Number of epochs of the published linear evaluation."""
 
 
 MethodOptions = with_flags(shared.MethodOptions, "method", METHODS, default="simclr")
@@ -108,7 +108,7 @@ EncoderOptions = with_flags(shared.EncoderOptions, "encoder", ENCODERS, default=
 
 @dataclass(frozen=True)
 class Config:
-    """One run on images."""
+    """Configuration of a run on images."""
 
     source: DataOptions = DataOptions()
     views: ViewOptions = ViewOptions()
@@ -141,6 +141,6 @@ SCHEMA = Schema(
 
 
 def anchor(config: Config) -> Config:
-    """The configuration with an absolute path, which holds in every working directory."""
+    """Returns the configuration with an absolute path, valid in every working directory."""
     named = ("digits", *IMAGE_SETS)
     return replace(config, source=absolute(config.source, "data", but=named))

@@ -1,4 +1,4 @@
-"""The encoder of a run on images: saved, loaded, and used by the command ``embed``."""
+"""Saving and loading of the encoder of a run on images, and the command ``embed``."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,16 +25,16 @@ part of the set each image is of; of folders and archives also names [n], the pa
 
 @dataclass(frozen=True)
 class EmbedOptions(file.EmbedOptions):
-    """What is embedded."""
+    """Options of ``embed``."""
 
     data: Annotated[str, tyro.conf.arg(help=f"{_DATA} By default the run's own.")] = ""
     labels: bool | None = None
-    """Whether labels are read. Without them, folders may have any names. By default as in the run,
+    """Whether to read labels. Without labels, folders may have any names. By default as in the run,
     or True with --data."""
 
 
 def main(arguments: list[str]) -> None:
-    """Embeds what the flags name."""
+    """Computes and writes the features of the images that the flags select."""
     options = file.parse_embed(EmbedOptions, "images", _DESCRIPTION, arguments)
     encoder = load_encoder(options.run)
     own = encoder.config.source
@@ -47,16 +47,16 @@ def main(arguments: list[str]) -> None:
 
 
 def check_channels(said: str, split: data.ImageSplit, wanted: int, run: Path) -> None:
-    """Refuses images that an encoder does not take.
+    """Checks that the number of image channels matches the encoder.
 
     Args:
-      said: The flag that named them, and its value.
+      said: The flag that selects the images, and its value, for the error message.
       split: The images.
-      wanted: How many channels the encoder takes.
-      run: Its run directory.
+      wanted: Number of channels that the encoder expects.
+      run: Run directory of the encoder.
 
     Raises:
-      ValueError: If they have others.
+      ValueError: If the number of channels differs.
     """
     found = split.train.images.shape[-1]
     if found != wanted:
@@ -68,7 +68,7 @@ def check_channels(said: str, split: data.ImageSplit, wanted: int, run: Path) ->
 def of_parts(
     split: data.ImageSplit, features: Callable[[np.ndarray], np.ndarray]
 ) -> dict[str, Any]:
-    """The features of all images, with labels, classes, parts, and names of files."""
+    """Returns the features of all images, with labels, classes, parts and file names."""
     parts = dict(split.parts())
     names = [part.names for part in parts.values() if part.names is not None]
     return {
@@ -81,28 +81,28 @@ def of_parts(
 
 
 class Encoder(file.TrainedNetwork[Config]):
-    """Encoder of images that a run trained."""
+    """Image encoder trained by a run."""
 
     @property
     def n_channels(self) -> int:
-        """Channels of the images that it takes."""
+        """Number of image channels that the encoder expects."""
         return channels_of(self.config)
 
     def features(self, images: np.ndarray) -> np.ndarray:
-        """Features of images ``[n, height, width, channels]``, uint8."""
+        """Computes features of uint8 images ``[n, height, width, channels]``."""
         return file.encode(self.network, self.variables, images, make_views(self.config.views))
 
 
 def channels_of(config: Any) -> int:
-    """Channels of the images that a run learned from: it has a mean of each."""
+    """Returns the number of channels of the training images, from the length of ``mean``."""
     return len(config.views.mean)
 
 
 def load_encoder(folder: Path) -> Encoder:
-    """What a run learned.
+    """Loads the encoder of a run.
 
     Raises:
-      ValueError: If there is no trained encoder in ``folder``, or it is damaged.
+      ValueError: If there is no trained encoder in ``folder``, or its files are damaged.
     """
     kept = file.open_encoder(folder, SCHEMA)
     config = kept.config

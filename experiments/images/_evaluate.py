@@ -1,4 +1,4 @@
-"""Evaluation of features of images on the test part."""
+"""Evaluation of image features on the test part."""
 
 from typing import Any
 
@@ -13,29 +13,29 @@ from .._study import Evaluation
 from ._config import ProtocolOptions
 
 _BLOCK = 250
-"""Images that are encoded at a time."""
+"""Number of images per encoding block."""
 _FEW_CLASSES = 10
-"""With more of them the five best are judged, too."""
+"""Number of classes above which the top-5 accuracy is also computed."""
 
 
 def evaluate_features(
     options: ProtocolOptions, part: data.Images, test: data.Images, learned: Learned, seed: int
 ) -> Evaluation:
-    """Evaluates features by a linear classifier and by nearest neighbours.
+    """Evaluates features with a linear classifier and a kNN classifier.
 
     Args:
-      options: Which linear classifier is fitted, and how neighbours vote.
-      part: Labelled images that were learned from: they vote, and the classifier is fitted to them.
+      options: Choice of linear classifiers, and settings of the kNN vote.
+      part: Labelled training images, for fitting the linear classifier and as kNN references.
       test: The test images.
-      learned: What was learned.
-      seed: Of the published classifier's training, and of the views that are compared.
+      learned: The trained model.
+      seed: Seed of the published classifier's training, and of the views that are compared.
 
     Returns:
       The metrics ``linear`` and ``linear_published``: accuracies of linear classifiers on the
-      features; ``linear_top5``: how often the class is among the five best, if there are more than
-      ten; ``knn``: the accuracy of the vote of the nearest images; ``alignment``: mean squared
-      distance of the embeddings of two views of a test image; ``uniformity``: of the embeddings of
-      test images. Without labels the last two alone.
+      features; ``linear_top5``: top-5 accuracy, if there are more than ten classes; ``knn``:
+      accuracy of the kNN classifier; ``alignment``: mean squared distance between the embeddings
+      of two views of a test image; ``uniformity``: uniformity of the embeddings of test images.
+      Without labels, only the last two.
     """
     n_classes = len(part.classes)
     of_views = {name: float(value) for name, value in learned.of_views(test.images, seed).items()}
@@ -74,7 +74,7 @@ def _published(
     dim: int,
     seed: int,
 ) -> Any:
-    """What a classifier finds that is trained on features of random views."""
+    """Returns the test predictions of a linear classifier trained on features of random views."""
     task = learned.task
     backbone = task.network_variables(learned.params, learned.model_state)
     classifier = tasks.Classification(

@@ -1,4 +1,4 @@
-"""The pictures of a run on images."""
+"""Figures of a run on images."""
 
 from pathlib import Path
 from typing import Any
@@ -17,19 +17,19 @@ _SHOWN, _VIEWS = 6, 8
 
 
 def draw_views(path: Path, views: Any, images: data.Images, seed: int) -> None:
-    """Draws some images, and views of each that training might see.
+    """Draws some images next to random views of each, as in training.
 
     Args:
-      path: The PNG, replaced atomically.
+      path: Path of the PNG, which is replaced atomically.
       views: The augmentation.
-      images: The images; the first of some classes are shown, or the first of all without labels.
-      seed: Of the views.
+      images: The images. Shows the first image of some classes, or the first images if unlabelled.
+      seed: Random seed of the views.
     """
     save_figure(figure_of_views(views, images, seed), path)
 
 
 def figure_of_views(views: Any, images: data.Images, seed: int) -> Figure:
-    """The figure of :func:`draw_views`."""
+    """Returns the figure of :func:`draw_views`."""
     first = np.arange(len(images))
     if images.classes:
         _, first = np.unique(images.labels, return_index=True)
@@ -55,12 +55,12 @@ def _picture(axes: Axes, image: np.ndarray) -> None:
 
 
 def draw_posterior(path: Path, calibration: weights.Calibration, title: str) -> None:
-    """Draws what a posterior says against what labels say, with how often it says so."""
+    """Draws the reliability diagram of the posterior against labels, with a histogram."""
     save_figure(figure_of_posterior(calibration, title), path)
 
 
 def figure_of_posterior(calibration: weights.Calibration, title: str) -> Figure:
-    """The figure of :func:`draw_posterior`."""
+    """Returns the figure of :func:`draw_posterior`."""
     predicted, actual, samples = (
         np.asarray(x) for x in (calibration.predicted, calibration.actual, calibration.samples)
     )

@@ -1,4 +1,4 @@
-"""The images of a run: read, and drawn from."""
+"""Loading, subsampling and splitting of the images of a run."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ _VALID = 0.1
 
 @dataclass(frozen=True)
 class Problem:
-    """The images of a run. Where nobody knows a label, there are no classes.
+    """The images of a run. Datasets without any label have no classes.
 
     Attributes:
-      train: What the scored model learns from: the training part, and images without labels.
-      test: What it is judged by, once, at the end.
-      learn: What the search learns from.
-      valid: What the search is decided on; nothing without labels.
+      train: Training images of the final model: the training part, and unlabelled images.
+      test: Test images, evaluated once, at the end.
+      learn: Training images of the hyper-parameter search.
+      valid: Validation images of the search; empty without labels.
     """
 
     train: data.Images
@@ -30,21 +30,22 @@ class Problem:
     valid: data.Images
 
     def part(self, phase: str) -> data.Images:
-        """What a phase learns from."""
+        """Returns the training images of a phase."""
         return self.learn if phase == "search" else self.train
 
     @property
     def labelled(self) -> data.Images:
-        """The part of the training images that has labels."""
+        """The labelled training images."""
         return labelled(self.train)
 
 
 def load_problem(options: DataOptions, on_stage: Callable[[str], None]) -> Problem:
-    """Reads the images and draws what is asked for.
+    """Reads the images and draws the requested subsets.
 
     Raises:
-      ValueError: If there are fewer images than asked for, or a part has no labels to judge by.
-      DataError: If they cannot be read.
+      ValueError: If there are fewer images than requested, or a part of a labelled dataset has no
+        labels.
+      DataError: If the images cannot be read.
     """
     on_stage("reading the images")
     split = data.load_images(options.data, size=options.image_size, labelled=options.labels)
@@ -74,7 +75,7 @@ def load_problem(options: DataOptions, on_stage: Callable[[str], None]) -> Probl
 
 
 def drawn(name: str, images: data.Images, n: int | None, rng: Any) -> data.Images:
-    """So many of the images, evenly by class, in their order; all for None."""
+    """Returns ``n`` images sampled evenly across classes, in their original order; all if None."""
     if n is None:
         return images
     if n > len(images):
@@ -83,25 +84,25 @@ def drawn(name: str, images: data.Images, n: int | None, rng: Any) -> data.Image
 
 
 def evenly(labels: np.ndarray, n: int, rng: Any) -> np.ndarray:
-    """Places of ``n`` examples, of each class as many as of the others where there are so many."""
+    """Returns the indices of ``n`` random examples, balanced across classes where possible."""
     order = rng.permutation(len(labels))
     order = order[labels[order] >= 0] if (labels >= 0).sum() >= n else order
     of_class = labels[order]
     by_class = np.argsort(of_class, kind="stable")
     starts = np.searchsorted(of_class[by_class], of_class[by_class])
     turn = np.empty(len(order), int)
-    turn[by_class] = np.arange(len(order)) - starts  # the how-manieth of its class each is
+    turn[by_class] = np.arange(len(order)) - starts  # rank of each example within its class
     return order[np.argsort(turn, kind="stable")[:n]]
 
 
 def labelled(images: data.Images) -> data.Images:
-    """Those of the images that have labels."""
+    """Returns the labelled images."""
     known = images.labels >= 0
     return images if known.all() else images.take(known)
 
 
 def joined(first: data.Images, second: data.Images) -> data.Images:
-    """Both sets of images, in one, without their names."""
+    """Concatenates two sets of images, without file names."""
     return data.Images(
         np.concatenate([first.images, second.images]),
         np.concatenate([first.labels, second.labels]),

@@ -1,4 +1,4 @@
-"""What ``python -m experiments.images`` trains and evaluates, see :mod:`experiments._study`."""
+"""Study of ``python -m experiments.images``, see :mod:`experiments._study`."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -29,7 +29,7 @@ from .recipes import RECIPES
 
 VIEWS, EMBEDDING, POSTERIOR = "views.png", "embedding.png", "posterior.png"
 _VIEWED = 1000
-"""Images whose views are compared in reports."""
+"""Number of images whose views are compared in reports."""
 _DESCRIPTION = """Learn representations of images without labels, and judge them by labels, if there
 are some: by a linear classifier on them, and by the vote of the nearest images.
 
@@ -52,7 +52,7 @@ NAMES = {
     "uniformity": "uniformity",
     **truth.NAMES,
 }
-"""The test metrics in words."""
+"""Display names of the test metrics."""
 _CURVES = {
     "loss": "loss",
     "valid_knn": "accuracy of kNN on the validation part",
@@ -65,7 +65,7 @@ _CURVES = {
 
 
 class Images(Study[Config, Problem]):
-    """Representations of images, learned from two views of each."""
+    """Self-supervised image representations, trained on two views of each image."""
 
     schema, recipes, description = SCHEMA, RECIPES, _DESCRIPTION
     unit, scores, score = "images", ("valid_knn", "train_knn"), "kNN"
@@ -113,15 +113,15 @@ class Images(Study[Config, Problem]):
         return chosen.make(parts, **settle("method", config.method, METHODS, tuple(numbers)))
 
     def batches(self, config: Config, problem: Problem, phase: str) -> train.ArrayBatches:
-        """Images, with labels if there are classes."""
+        """Returns batches of images, with labels if there are classes."""
         part = problem.part(phase)
         examples = tasks.LabelledExamples(part.images, part.labels)
         return train.ArrayBatches(examples if part.classes else part.images)
 
     def measure(self, config: Config, problem: Problem, phase: str) -> Any:
-        """Accuracy of nearest neighbours, see :func:`valid_knn` and :func:`train_knn`.
+        """Returns the measurement of the kNN accuracy, see :func:`valid_knn` and :func:`train_knn`.
 
-        Without labels see :func:`measured_of_views`, of training images.
+        Without labels, returns :func:`measured_of_views` of training images.
         """
         protocol = config.protocol
         rng = np.random.default_rng(protocol.seed)
@@ -166,7 +166,7 @@ class Images(Study[Config, Problem]):
     def evaluate(
         self, config: Config, problem: Problem, learned: Learned, seed: int, on_stage: OnStage
     ) -> Evaluation:
-        """Metrics of the features, and of the weights of the loss; its calibration is drawn."""
+        """Evaluates the features, and the weights of the loss with their calibration."""
         found = evaluate_features(config.protocol, problem.labelled, problem.test, learned, seed)
         entry = LOSSES[config.objective.loss]
         weighs = entry.weigh is not None and METHODS[config.method.method].takes_loss
@@ -179,8 +179,8 @@ class Images(Study[Config, Problem]):
     def draw_first(
         self, config: Config, problem: Problem, point: dict[str, float], folder: Path
     ) -> None:
-        """Views of training images."""
-        from ._plots import draw_views  # Matplotlib takes long to import
+        """Draws views of training images."""
+        from ._plots import draw_views  # Matplotlib is slow to import
 
         augment = make_views(config.views)
         draw_views(folder / VIEWS, augment, problem.train, config.protocol.seed)
@@ -193,7 +193,7 @@ class Images(Study[Config, Problem]):
         self, config: Config, problem: Problem, learned: Learned, evaluation: Evaluation,
         title: str, folder: Path,
     ) -> None:  # fmt: skip
-        """The calibration, if there is one, and test images in the plane."""
+        """Draws the calibration, if there is one, and a t-SNE plot of test images."""
         from .._study_plots import draw_embedding, pictured
         from ._plots import draw_posterior
 
@@ -207,10 +207,10 @@ class Images(Study[Config, Problem]):
 
 
 def _refuse_labels(config: Config) -> None:
-    """Refuses what needs labels, in a configuration whose images have none.
+    """Rejects flags that require labels, for images without labels.
 
     Raises:
-      ValueError: If a flag asks for something of the kind.
+      ValueError: If such a flag is set.
     """
     method, source = config.method.method, config.source
     asked = {

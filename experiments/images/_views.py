@@ -1,4 +1,4 @@
-"""How views are made, by the flags and the images."""
+"""Image augmentation, configured by the flags and the training images."""
 
 from dataclasses import fields, replace
 
@@ -11,7 +11,7 @@ from ._config import ViewOptions
 
 
 def settle_views(options: ViewOptions, images: np.ndarray) -> ViewOptions:
-    """The flags with what was left out, which depends on the images, uint8."""
+    """Returns the flags with unset values filled in, as a function of the uint8 images."""
     side, *_, n_channels = images.shape[1:]
     grey = n_channels == 1
     pixels = images[:: max(1, len(images) // 2000)] / 255.0
@@ -34,7 +34,7 @@ def settle_views(options: ViewOptions, images: np.ndarray) -> ViewOptions:
 
 
 def make_views(options: ViewOptions) -> augment.ImageAugmentation:
-    """The augmentation of :func:`settle_views`'s flags."""
+    """Returns the augmentation for the flags returned by :func:`settle_views`."""
     strength = options.jitter
     assert strength is not None
     assert options.view_size is not None
@@ -53,7 +53,7 @@ def make_views(options: ViewOptions) -> augment.ImageAugmentation:
 
 
 def in_words(options: ViewOptions) -> str:
-    """The settled flags, as they would be typed."""
+    """Formats the resolved flags as on the command line."""
     values = ((of.name, getattr(options, of.name)) for of in fields(options))
     shown = (
         f"{flag(name)} {' '.join(f'{number:g}' for number in np.atleast_1d(value))}"

@@ -1,4 +1,4 @@
-"""The encoders of images by their names on the command line."""
+"""Registry of image encoders, by their names on the command line."""
 
 from functools import partial
 from typing import Any
@@ -31,5 +31,5 @@ ENCODERS = Registry(
 
 
 def make_backbone(options: EncoderOptions, n_channels: int) -> Any:
-    """What builds the network from views of ``n_channels`` to features, by the flags."""
+    """Returns the builder of the network from views of ``n_channels`` channels to features."""
     return make(options, ENCODERS, n_channels=n_channels)

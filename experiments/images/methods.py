@@ -1,6 +1,6 @@
-"""The methods of ``--method``: what is made of two views of each image.
+"""Methods of ``--method``: self-supervised tasks on two views of each image.
 
-A new one is a :class:`Method` and a line in :data:`METHODS`.
+To add a method, add a :class:`Method` and an entry in :data:`METHODS`.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,17 +17,17 @@ from .._registry import Entry, count, declared
 
 @dataclass(frozen=True)
 class Parts:
-    """What a method puts together.
+    """Components from which a method builds its task.
 
     Attributes:
-      backbone: Builds the network from images to features.
-      n_features: Their width.
+      backbone: Builder of the network from images to features.
+      n_features: Width of the features.
       head: Widths of the projection head.
-      augment: Makes a view of an image.
-      loss: The loss of ``--loss``, and its hyper-parameters with the temperature.
-      hyperparams: Hyper-parameters of the loss, with the temperature.
-      alpha: What measures the α of the loss; None for none.
-      train: What is learned from.
+      augment: Augmentation that returns a view of an image.
+      loss: Loss function of ``--loss``.
+      hyperparams: Hyper-parameters of the loss, including the temperature.
+      alpha: Estimator of the α of the loss, or None.
+      train: Training images.
     """
 
     backbone: Any
@@ -42,13 +42,13 @@ class Parts:
 
 @dataclass(frozen=True, kw_only=True)
 class Method(Entry):
-    """What a run trains.
+    """Entry of a training method.
 
     Attributes:
-      make: ``make(parts, **values)``: the task.
-      takes_loss: Whether ``--loss`` is its loss.
-      takes_temperature: Whether ``--temperature`` is its temperature.
-      needs_labels: Whether it learns from labels.
+      make: Function ``make(parts, **values)`` that returns the task.
+      takes_loss: Whether the method uses ``--loss``.
+      takes_temperature: Whether the method uses ``--temperature``.
+      needs_labels: Whether the method trains on labels.
     """
 
     make: Callable[..., Any]

@@ -1,18 +1,19 @@
 """Published configurations by name, for ``python -m experiments.images --recipe NAME``.
 
 ``DATA-resnet50-LOSS`` is the setting of the published comparison: SimCLR with one of four losses,
-batches of 256, so 510 negatives, 400 epochs of Adam, t = 0.5, and the published linear evaluation.
-DATA is one of cifar10, stl10, cifar100 and tiny-imagenet. The table of the losses is 6.4 of the
-dissertation. For other numbers of negatives (6.5) give ``--batch-size`` 16,
-32, 64 or 128, and ``--beta`` or ``--tau-plus`` for tables 6.6 and 6.7. The share of false
-negatives is that of as many classes, and β is the published best.
+a batch size of 256 (510 negatives), 400 epochs of Adam, t = 0.5, and the published linear
+evaluation. DATA is one of cifar10, stl10, cifar100 and tiny-imagenet. The losses are compared in
+table 6.4 of the dissertation. To reproduce other numbers of negatives (table 6.5), set
+``--batch-size`` to 16, 32, 64 or 128; for tables 6.6 and 6.7, set ``--beta`` or ``--tau-plus``.
+τ⁺, the false-negative rate, is one over the number of classes, and β is the best published value.
 
-STL-10 is learned from crops of 32 pixels and judged by whole images of 96, as in published code.
+For STL-10, training uses crops of 32 pixels and evaluation whole images of 96, as in published
+code.
 
-``cifar10-small-LOSS`` is the same comparison for two cores: 10,000 images, a ResNet of 10 layers
-and width 16, batches of 128 and 20 epochs. It learns from crops of 24 pixels and is judged by
-images of 32: objects then have the size that they had in training (Touvron et al., NeurIPS 2019),
-and a step takes about half the time.
+``cifar10-small-LOSS`` is the same comparison for two CPU cores: 10,000 images, a ResNet of 10
+layers and width 16, a batch size of 128 and 20 epochs. Training uses crops of 24 pixels and
+evaluation images of 32: objects then have the same size as in training (Touvron et al., NeurIPS
+2019), and a step takes about half the time.
 """
 
 from typing import Any
@@ -28,7 +29,7 @@ from ._config import (
 )
 
 LOSSES = {"simclr": "info_nce", "dcl": "debiased", "hcl": "hard", "bcl": "bayesian"}
-"""The names of the published methods, and of their losses."""
+"""Loss names by published method."""
 DATASETS: dict[str, tuple[float, float]] = {
     "cifar10": (0.1, 0.9),
     "stl10": (0.1, 1.0),
@@ -49,7 +50,7 @@ def _loss(name: str, tau_plus: float, beta: float) -> Any:
 
 
 def published(data: str, loss: str) -> Config:
-    """The published setting."""
+    """Returns the published setting."""
     return Config(
         source=DataOptions(data=data),
         views=ViewOptions(view_size=32, judged_size=96) if data == "stl10" else ViewOptions(),
@@ -64,7 +65,7 @@ _SMALL: dict[str, Any] = {"encoder": "resnet10", "width": 16}
 
 
 def small(data: str, loss: str) -> Config:
-    """What two cores can do."""
+    """Returns the small setting, for two CPU cores."""
     return Config(
         source=DataOptions(data=data, train_images=10_000),
         views=ViewOptions(view_size=24, judged_size=32),

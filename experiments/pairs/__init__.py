@@ -1,14 +1,14 @@
-"""Learn to find images by texts and texts by images: ``python -m experiments.pairs``.
+"""Contrastive image-text learning and cross-modal retrieval: ``python -m experiments.pairs``.
 
-Without arguments it trains CLIP on scikit-learn's digits with texts made of their names, in under a
-minute. ``--data`` takes your own images with texts, ``--loss`` another objective. ``embed`` uses
-what was learned.
+Without arguments, trains CLIP on scikit-learn's digits, captioned with their names, in under a
+minute. ``--data`` selects your own captioned images, ``--loss`` another objective. ``embed``
+computes embeddings with trained encoders.
 """
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command and returns its exit status, see :func:`experiments._command.run`."""
-    from .._study_command import main  # with JAX, after signals are minded
+    from .._study_command import main  # imports JAX, so after the signal handlers are set
     from ._embed import main as embed
     from ._study import Pairs
 

@@ -1,4 +1,4 @@
-"""``python -m experiments.pairs``."""
+"""Entry point of ``python -m experiments.pairs``."""
 
 import sys
 

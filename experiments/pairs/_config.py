@@ -1,4 +1,4 @@
-"""The configuration of a run on pairs: its flags, whose docstrings are the help.
+"""Configuration of a run on pairs: command-line flags, with their docstrings as help texts.
 
 Flags of a loss or an encoder are declared by the loss or encoder.
 """
@@ -26,90 +26,90 @@ _DATA = (
 
 @dataclass(frozen=True)
 class DataOptions:
-    """Where images and texts come from."""
+    """Source of images and texts."""
 
     data: Annotated[str, tyro.conf.arg(help=_DATA)] = "digits"
     image_size: Annotated[int | None, Range(4, 4096)] = None
-    """Resize images to so many pixels a side; needed where they differ in size."""
+    """Side length in pixels to resize images to; required if their sizes differ."""
     column: str | None = None
-    """Of pictograms: the column that has the texts; label_en."""
+    """For pictograms: the column of the texts; by default label_en."""
     drawings: tuple[str, ...] = ()
-    """Of pictograms: whose drawings are read; by default all."""
+    """For pictograms: the sets of drawings to read; by default all."""
     valid: Annotated[float | None, Range(0, 1, low_open=True, high_open=True)] = None
-    """Share for validation, where the source has no parts: 0.1."""
+    """Validation fraction if the data have no predefined split; by default 0.1."""
     test: Annotated[float | None, Range(0, 1, low_open=True, high_open=True)] = None
-    """Share for testing, where the source has no parts: 0.2."""
+    """Test fraction if the data have no predefined split; by default 0.2."""
     split_seed: Annotated[int, Range(0, MOST)] = 0
-    """Seed of the draw of the parts."""
+    """Seed of the train/validation/test split."""
 
 
 @dataclass(frozen=True)
 class ViewOptions(images.ViewOptions):
-    """What is done to an image each time that it is learned from; by default nothing."""
+    """Augmentation of training images; by default none."""
 
     crop: Annotated[float | None, Range(0, 1, low_open=True)] = 1.0
-    """Least share of the image that a random crop keeps; 1 keeps all of it."""
+    """Minimum area fraction that a random crop keeps; 1 disables cropping."""
     flip: Annotated[float | None, SHARE] = 0.0
-    """How often an image is turned left to right. Mind texts that tell left from right."""
+    """Probability of a horizontal flip. Avoid it for texts that mention left or right."""
     jitter: Annotated[float | None, Range(0, 2.5)] = 0.0
     """Strength of the colour jitter: brightness, contrast and saturation change by up to 0.8 times
-    it, the hue by 0.2 times it."""
+    this value, the hue by 0.2 times it."""
     grey_p: Annotated[float | None, SHARE] = 0.0
-    """How often an image is made grey."""
+    """Probability of conversion to greyscale."""
     blur_p: Annotated[float | None, SHARE] = 0.0
-    """How often an image is blurred."""
+    """Probability of blurring."""
 
 
 @dataclass(frozen=True)
 class TextOptions(WeightsOptions):
-    """What makes features of a text: a BERT, small and from scratch, or with published weights."""
+    """Text encoder: a small BERT trained from scratch, or one with published weights."""
 
     length: Annotated[int | None, Range(3, 4096)] = None
-    """Tokens of a text; what is longer loses its end. By default those of the longest text of the
-    training part, but 32 at most."""
+    """Maximum number of tokens of a text; longer texts are truncated. By default the length of the
+    longest training text, at most 32."""
     text_width: Annotated[int | None, COUNT] = None
-    """Width of an encoder without --weights; 64."""
+    """Width of a text encoder without --weights; by default 64."""
     text_n_layers: Annotated[int | None, COUNT] = None
-    """Its layers; 2."""
+    """Number of layers of a text encoder without --weights; by default 2."""
     text_vocab_size: Annotated[int | None, Range(5, MOST)] = None
-    """Pieces in its vocabulary at most; 2000."""
+    """Maximum vocabulary size of a text encoder without --weights; by default 2000."""
     text_heads: Annotated[int | None, COUNT] = None
-    """Heads of attention: 4; of --weights what their config.json says."""
+    """Number of attention heads; by default 4, or with --weights that of their config.json."""
     text_dropout: Annotated[float | None, Range(0, 1, high_open=True)] = None
-    """Share that dropout leaves out: 0.1, or what config.json says."""
+    """Dropout rate; by default 0.1, or with --weights that of their config.json."""
 
     @property
     def bert(self) -> BertOptions:
-        """The same by the names of every encoder of texts."""
+        """The same options, under the common names of text encoders."""
         own = {name: getattr(self, TEXT + name) for name in declared_ranges(BertOptions)}
         return BertOptions(self.weights, self.lowercase, **own)
 
 
 TEXT = "text_"
-"""What the names of flags begin with that images have, too."""
+"""Prefix of text flags whose names image flags also use."""
 
 
 @dataclass(frozen=True)
 class TrainOptions(shared.OptimizerOptions):
-    """Shared space and optimiser."""
+    """Shared embedding space and optimiser."""
 
     batch_size: Annotated[int, Range(2, MOST)] = 128
-    """Pairs per step (B); a half has B - 1 negatives."""
+    """Number of pairs per step (B); each image or text has B - 1 negatives."""
     epochs: Annotated[int, COUNT] = 10
-    """Length of the training, which the schedule spans. No run ends earlier. An epoch takes each
-    image once, with one of its texts."""
+    """Number of training epochs, which the schedule spans. There is no early stopping. An epoch
+    uses each image once, with one of its texts."""
     dim: Annotated[int, COUNT] = 64
-    """Width of the space that images and texts are embedded in."""
+    """Dimension of the shared embedding space of images and texts."""
     temperature: Annotated[float | None, POSITIVE] = None
-    """Divides all cosines, at the start: 0.07, of siglip 0.1."""
+    """Initial temperature, which divides all cosines; by default 0.07, or 0.1 for siglip."""
     least_temperature: Annotated[float | None, NOT_NEGATIVE] = None
-    """Where it stops falling: 0.01, of siglip 0."""
+    """Lower bound of the learned temperature; by default 0.01, or 0 for siglip."""
     learn_temperature: bool = True
-    """Whether it is learned; False keeps it."""
+    """Whether to learn the temperature; False keeps it fixed."""
     exclude_equal: bool = False
-    """Whether what is known to be equal is left out of the negatives."""
+    """Whether to exclude pairs that are known to be equal from the negatives."""
     tile: Annotated[int | None, COUNT] = None
-    """Anchors whose scores are held at a time, for large batches; by default all."""
+    """Number of anchors per tile of the score matrix, for large batches; by default all."""
 
 
 LossOptions = with_flags(shared.LossOptions, "loss", LOSSES, default="clip")
@@ -117,7 +117,7 @@ LossOptions = with_flags(shared.LossOptions, "loss", LOSSES, default="clip")
 
 @dataclass(frozen=True)
 class Config:
-    """One run on pairs of images and texts."""
+    """Configuration of a run on pairs of images and texts."""
 
     source: DataOptions = DataOptions()
     views: ViewOptions = ViewOptions()
@@ -149,6 +149,6 @@ SCHEMA = Schema(
 
 
 def anchor(config: Config) -> Config:
-    """The configuration with absolute paths, which hold in every working directory."""
+    """Returns the configuration with absolute paths, valid in every working directory."""
     source = absolute(config.source, "data", but=("digits",))
     return replace(config, source=source, text=absolute(config.text, "weights"))

@@ -1,4 +1,4 @@
-"""The two networks of a run: saved, loaded, and used by the command ``embed``."""
+"""Saving and loading of the two networks of a run, and the command ``embed``."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,19 +32,19 @@ and archives, names [n], the paths of the files.
 
 @dataclass(frozen=True)
 class EmbedOptions(file.EmbedOptions):
-    """What is embedded."""
+    """Options of ``embed``."""
 
     images: str | None = None
-    """What images reads as its --data, such as a folder or archive of images; brought to the run's
-    size."""
+    """Images to embed: a --data value of experiments.images, such as a folder or archive; resized
+    as in the run."""
     labels: bool = True
-    """Whether labels of --images are read. Without them, folders may have any names."""
+    """Whether to read labels of --images. Without labels, folders may have any names."""
     texts: Path | None = None
-    """File with a text in each line, UTF-8."""
+    """UTF-8 file with one text per line."""
 
 
 def main(arguments: list[str]) -> None:
-    """Embeds what the flags name."""
+    """Computes and writes the embeddings of the images or texts that the flags select."""
     options = file.parse_embed(EmbedOptions, "pairs", _DESCRIPTION, arguments)
     source = options.images
     if (source is None) == (options.texts is None):
@@ -61,7 +61,7 @@ def main(arguments: list[str]) -> None:
 def networks_of(
     config: Config, n_channels: int, settings: models.BERT
 ) -> tuple[models.Network, models.Network]:
-    """The networks of images and of texts, each with its way into the space."""
+    """Returns the image and text networks, each with its projection into the shared space."""
     to_space = models.Projection((config.training.dim,), norm=False, last_bias=False)
     images = make_backbone(config.encoding, n_channels)
     return (
@@ -75,13 +75,13 @@ _HALVES = ("first", "second")
 
 @dataclass(frozen=True)
 class SavedTowers:
-    """What a run learned: images and texts in one space, embedded with length 1.
+    """Image and text encoders trained by a run, with normalized embeddings in a shared space.
 
     Attributes:
-      config: Its configuration.
-      takes: What cuts texts.
-      networks: Of images, and of texts.
-      variables: Their parameters, and their other variables, by ``first`` and ``second``.
+      config: Configuration of the run.
+      takes: The tokenizer, and the settings of the text network.
+      networks: The image network and the text network.
+      variables: Their parameters, and their other variables, with keys ``first`` and ``second``.
     """
 
     config: Config
@@ -91,20 +91,20 @@ class SavedTowers:
 
     @property
     def n_channels(self) -> int:
-        """Channels of the images that it takes."""
+        """Number of image channels that the image network expects."""
         return channels_of(self.config)
 
     @property
     def image_size(self) -> int | None:
-        """Pixels a side that images are brought to."""
+        """Side length in pixels that images are resized to."""
         return self.config.source.image_size or self.config.views.judged_size
 
     def images(self, images: np.ndarray) -> np.ndarray:
-        """Embeddings ``[n, dim]`` of images ``[n, height, width, channels]``, uint8."""
+        """Computes embeddings ``[n, dim]`` of uint8 images ``[n, height, width, channels]``."""
         return self._embed("first", images, make_views(self.config.views))
 
     def texts(self, texts: Sequence[str]) -> np.ndarray:
-        """Embeddings ``[n, dim]`` of texts."""
+        """Computes embeddings ``[n, dim]`` of texts."""
         return self._embed("second", self.takes.words.encode(texts, self.takes.length))
 
     def _embed(self, half: str, examples: Any, augment: Any = None) -> np.ndarray:
@@ -115,17 +115,17 @@ class SavedTowers:
 
 
 def save_towers(folder: Path, found: Found) -> None:
-    """Writes both networks with their way into the space, and the vocabulary."""
+    """Writes both networks, including their projections, and the vocabulary."""
     learned = found.learned
     both = learned.task.network_variables(learned.params, learned.model_state)
     save_text_encoder(folder, found.encoder, *both)
 
 
 def load_towers(folder: Path) -> SavedTowers:
-    """What a run learned.
+    """Loads the encoders of a run.
 
     Raises:
-      ValueError: If there are no trained networks in ``folder``, or they are damaged.
+      ValueError: If there are no trained networks in ``folder``, or their files are damaged.
     """
     kept = open_encoder(folder, SCHEMA)
     config = kept.config

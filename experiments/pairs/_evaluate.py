@@ -1,4 +1,4 @@
-"""Evaluation of two networks on the images and texts of the test part."""
+"""Evaluation of the image and text networks on the test part."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -20,16 +20,16 @@ KS = (1, 5, 10)
 _WAYS = {"first": "image_to_text", "second": "text_to_image"}
 _CHANCE = (1, 10)
 _PAIRS = 1000
-"""Pairs whose alignment and uniformity are measured."""
+"""Maximum number of pairs for alignment and uniformity."""
 _WEIGHED = 256
-"""Pairs whose negatives are weighed."""
+"""Maximum number of pairs for the evaluation of negative weights."""
 
 BLOCK = 250
-"""Images, or texts, that are embedded at a time."""
+"""Number of images or texts per embedding block."""
 
 
 def embed(task: Any, params: Any, model_state: Any, images: Any, tokens: Any) -> Any:
-    """Embeddings of images and of texts, of length 1."""
+    """Computes normalized embeddings of images and of texts."""
     return task.embed(params, model_state, images, tokens, block_size=BLOCK)
 
 
@@ -39,7 +39,7 @@ _embed = train.jit(embed)
 def measure_recall(
     images: Any, tokens: Any, relevant: Any, task: Any, params: Any, model_state: Any
 ) -> dict[str, Any]:
-    """``valid_recall@10`` and ``valid_recall@1``, means of both directions."""
+    """Computes ``valid_recall@10`` and ``valid_recall@1``, each the mean of both directions."""
     of_images, of_texts = embed(task, params, model_state, images, tokens)
     found = metrics.retrieval_recall(of_images, of_texts, relevant, ks=(1, 10))
     both = {k: found[f"first_recall@{k}"] + found[f"second_recall@{k}"] for k in (10, 1)}
@@ -48,14 +48,14 @@ def measure_recall(
 
 @dataclass(frozen=True)
 class Found:
-    """What a training learned, and what it makes of the test part.
+    """A trained model, and its embeddings of the test part.
 
     Attributes:
-      learned: What it learned.
+      learned: The trained model.
       test: The test part.
-      images: Embeddings of its images, ``[n, dim]``, of length 1.
-      texts: Embeddings of its texts, ``[n_texts, dim]``, of length 1.
-      encoder: What cuts texts.
+      images: Normalized embeddings of the test images, ``[n, dim]``.
+      texts: Normalized embeddings of the test texts, ``[n_texts, dim]``.
+      encoder: The tokenizer and text encoder before training.
     """
 
     learned: Learned
@@ -66,7 +66,7 @@ class Found:
 
     @classmethod
     def of(cls, learned: Learned, problem: Problem) -> "Found":
-        """Embeds the test part."""
+        """Creates an instance by embedding the test part."""
         test = problem.test
         images, texts = _embedded(learned, test.captioned.images, test.tokens)
         return cls(learned, test.captioned, images, texts, problem.encoder)
@@ -78,11 +78,11 @@ def _embedded(learned: Learned, images: Any, tokens: Any) -> Any:
 
 
 def evaluate_retrieval(found: Found) -> tuple[dict[str, float], np.ndarray]:
-    """How well images and texts find each other.
+    """Evaluates image-to-text and text-to-image retrieval.
 
     Returns:
-      Recall, median ranks, and what recall is by chance, a mean of both directions; and the
-      reciprocal rank of each query, images first: 0 for one without a right answer.
+      Recall and median rank by direction, and chance-level recall, averaged over both directions;
+      and the reciprocal rank of each query, images first: 0 for a query without a relevant answer.
     """
     of_images, of_texts = found.test.image_groups, found.test.text_groups
     relevant = jnp.asarray(of_images), jnp.asarray(of_texts)
@@ -104,15 +104,15 @@ def evaluate_retrieval(found: Found) -> tuple[dict[str, float], np.ndarray]:
 
 
 def chance(query_ids: np.ndarray, answer_ids: np.ndarray, k: int) -> float:
-    r"""The recall of answers in random order.
+    r"""Returns the expected recall@k of a random ranking.
 
     .. math::
-        1 - \binom{m - r}{k} \Big/ \binom{m}{k}, \text{ on the mean of the queries}
+        1 - \binom{m - r}{k} \Big/ \binom{m}{k}, \text{ averaged over the queries}
 
     Args:
-      query_ids: What the queries are, ``[n]``; negative for one without right answers.
-      answer_ids: What the answers are, ``[m]``; r of them are the query's.
-      k: Answers that are looked at.
+      query_ids: Group ids of the queries, ``[n]``; negative for a query without relevant answers.
+      answer_ids: Group ids of the answers, ``[m]``; r of them equal that of the query.
+      k: Number of top-ranked answers considered.
 
     >>> print(chance(np.array([0, 1]), np.array([0, 0, 1, 2]), 2))
     0.666...
@@ -127,10 +127,11 @@ def chance(query_ids: np.ndarray, answer_ids: np.ndarray, k: int) -> float:
 
 
 def evaluate_classes(found: Found, train: Part) -> dict[str, float]:
-    """``zero_shot``: how often the class of an image is the one whose texts are nearest.
+    """Computes ``zero_shot``, the accuracy of zero-shot classification of images by texts.
 
-    Classes are the groups of the test part, if the training part has them too, and their texts are
-    those that it tells of them. Otherwise nothing is told.
+    The classes are the groups of the test part, and the prompts of a class are its texts in the
+    training part. Returns no metric if there are fewer than two classes, or if a class has no
+    training text.
     """
     groups, of_texts = found.test.groups, train.captioned.text_groups
     classes = np.unique(groups[groups >= 0]) if groups is not None else np.array([])
@@ -153,7 +154,7 @@ def evaluate_classes(found: Found, train: Part) -> dict[str, float]:
 
 
 def evaluate_space(found: Found) -> dict[str, float]:
-    """Alignment of pairs, and uniformity of images and of texts."""
+    """Computes the alignment of pairs, and the uniformity of images and of texts."""
     of_text = found.test.image_of_text
     some = slice(None, None, max(1, len(of_text) // _PAIRS))
     texts = found.texts[some][:_PAIRS]
@@ -165,7 +166,7 @@ def evaluate_space(found: Found) -> dict[str, float]:
 
 
 def evaluate_negatives(found: Found, entry: PairLoss) -> dict[str, float]:
-    """What the loss makes of false negatives; nothing where it is not known which are equal."""
+    """Computes the metrics of false-negative weights; none without groups of equal images."""
     test, learned = found.test, found.learned
     if test.groups is None:
         return {}
@@ -183,7 +184,7 @@ def evaluate_negatives(found: Found, entry: PairLoss) -> dict[str, float]:
 
 
 def evaluate_pairs(found: Found, problem: Problem, entry: PairLoss) -> Evaluation:
-    """All test metrics; the cases are the reciprocal ranks of the queries."""
+    """Computes all test metrics, with the reciprocal ranks of the queries as cases."""
     of_retrieval, by_query = evaluate_retrieval(found)
     rest = evaluate_classes(found, problem.train) | evaluate_space(found)
     return Evaluation(of_retrieval | rest | evaluate_negatives(found, entry), by_query)

@@ -1,4 +1,4 @@
-"""The picture of a run on pairs: what some texts find."""
+"""Figure of a run on pairs: image retrieval by text."""
 
 import textwrap
 from pathlib import Path
@@ -15,18 +15,18 @@ _RIGHT = "#2a9d3f"
 
 
 def draw_retrieval(path: Path, found: Found, title: str) -> None:
-    """Draws some texts of the test part, and the nearest images of each; right ones have a frame.
+    """Draws some test texts, and the nearest images of each, with relevant images framed.
 
     Args:
-      path: The PNG, replaced atomically.
-      found: What was learned.
-      title: Of the figure.
+      path: Path of the PNG, which is replaced atomically.
+      found: The trained model and its test embeddings.
+      title: Title of the figure.
     """
     save_figure(figure_of_retrieval(found, title), path)
 
 
 def figure_of_retrieval(found: Found, title: str) -> Figure:
-    """The figure of :func:`draw_retrieval`."""
+    """Returns the figure of :func:`draw_retrieval`."""
     test = found.test
     texts = np.linspace(0, len(test.texts) - 1, min(_TEXTS, len(test.texts))).astype(int)
     scores = np.asarray(found.texts)[texts] @ np.asarray(found.images).T

@@ -1,4 +1,4 @@
-"""The images and texts of a run: read, and cut into tokens."""
+"""Loading and tokenization of the images and texts of a run."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,12 +20,12 @@ Leaf = Array | np.ndarray
 
 
 class Captions(NamedTuple):
-    """The texts of each image, as tokens, filled up to one number.
+    """Tokenized texts of each image, padded to the same number of texts.
 
     Attributes:
-      ids: Int32 ``[n, most, length]``.
-      mask: Which of them are tokens, ``[n, most, length]``.
-      n_texts: How many there are of each, from 1 on, ``[n]``.
+      ids: Token ids, int32 ``[n, most, length]``.
+      mask: Whether an id is a token rather than padding, ``[n, most, length]``.
+      n_texts: Number of texts of each image, at least 1, ``[n]``.
     """
 
     ids: Int[Leaf, "*n most length"]
@@ -34,18 +34,18 @@ class Captions(NamedTuple):
 
 
 def draw_caption(key: Key[Array, ""], captions: Captions) -> Tokens:
-    """One of the texts of an image, uniformly."""
+    """Samples one of the texts of an image uniformly."""
     place = jax.random.randint(key, (), 0, captions.n_texts, jnp.int32)
     return Tokens(captions.ids[place], captions.mask[place])
 
 
 @dataclass(frozen=True)
 class Part:
-    """Images with texts, and the texts as tokens.
+    """Captioned images, with tokenized texts.
 
     Attributes:
       captioned: Images and texts.
-      tokens: Those of all texts, on the host.
+      tokens: Tokens of all texts, on the host.
     """
 
     captioned: CaptionedImages
@@ -53,12 +53,12 @@ class Part:
 
     @classmethod
     def of(cls, captioned: CaptionedImages, encoder: Encoder) -> "Part":
-        """Cuts the texts as the encoder takes them."""
+        """Creates an instance by tokenizing the texts for the encoder."""
         return cls(captioned, encoder.words.encode(captioned.texts, encoder.length))
 
     @cached_property
     def captions(self) -> Captions:
-        """The texts of each image; each image has one."""
+        """Texts grouped by image; each image must have at least one."""
         of_text, n = self.captioned.image_of_text, len(self.captioned)
         order = np.argsort(of_text, kind="stable")
         count = np.bincount(of_text, minlength=n).astype(np.int32)
@@ -73,10 +73,10 @@ class Problem:
     """The images and texts of a run.
 
     Attributes:
-      train: What is learned from.
-      valid: What reports measure, and a search is decided on.
-      test: What is judged by, once, at the end.
-      encoder: What makes features of texts.
+      train: Training part.
+      valid: Validation part, for reports and for the hyper-parameter search.
+      test: Test part, evaluated once, at the end.
+      encoder: The text encoder before training, with its tokenizer.
     """
 
     train: Part
@@ -91,7 +91,7 @@ class Problem:
 
     @property
     def equal_share(self) -> float | None:
-        """How often two different images of the training part are equal; None if nobody knows."""
+        """Fraction of pairs of distinct training images that are equal; None without groups."""
         groups = self.train.captioned.groups
         if groups is None:
             return None
@@ -101,11 +101,11 @@ class Problem:
 
 
 def load_problem(source: DataOptions, text: TextOptions, on_stage: OnStage) -> Problem:
-    """Reads images and texts, learns or reads the vocabulary, and cuts the texts.
+    """Reads images and texts, learns or reads the vocabulary, and tokenizes the texts.
 
     Raises:
-      ValueError: If there is no validation part, or flags do not go together.
-      DataError: If files are broken.
+      ValueError: If there is no validation part, or flags are incompatible.
+      DataError: If files are invalid.
       ImportError: If the package tokenizers is missing.
     """
     on_stage("reading images and texts")

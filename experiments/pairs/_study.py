@@ -1,4 +1,4 @@
-"""What ``python -m experiments.pairs`` trains and evaluates, see :mod:`experiments._study`."""
+"""Study of ``python -m experiments.pairs``, see :mod:`experiments._study`."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -28,7 +28,7 @@ from .losses import LOSSES
 from .recipes import RECIPES
 
 _TEXT_LAYERS = 2
-"""Of an encoder of texts from scratch."""
+"""Number of layers of a text encoder trained from scratch."""
 EMBEDDINGS, RETRIEVAL = "embeddings.npz", "retrieval.png"
 _DESCRIPTION = """Learn to find images by texts and texts by images, with two networks and a
 contrastive loss (CLIP, SigLIP), and judge them by what they find among images and texts that
@@ -61,7 +61,7 @@ NAMES = _names() | {
     "text_uniformity": "uniformity of texts",
     **truth.NAMES,
 }
-"""The test metrics in words."""
+"""Display names of the test metrics."""
 _CURVES = {
     "loss": "loss",
     "valid_recall@10": "recall@10 on the validation part",
@@ -74,7 +74,7 @@ _CURVES = {
 
 
 class Pairs(Study[Config, Problem]):
-    """Two networks, of images and of texts, into one space."""
+    """Image and text networks with a shared embedding space."""
 
     schema, recipes, description = SCHEMA, RECIPES, _DESCRIPTION
     unit, scores, score = "images", ("valid_recall@10", "valid_recall@1"), "recall@10"
@@ -128,7 +128,7 @@ class Pairs(Study[Config, Problem]):
         )  # fmt: skip
 
     def batches(self, config: Config, problem: Problem, phase: str) -> train.ArrayBatches:
-        """Images with their captions; labelled, if it is known which are equal."""
+        """Returns batches of images with their captions, labelled by group if groups are known."""
         part = problem.train
         pairs, groups = (part.captioned.images, part.captions), part.captioned.groups
         return train.ArrayBatches(
@@ -136,7 +136,7 @@ class Pairs(Study[Config, Problem]):
         )
 
     def measure(self, config: Config, problem: Problem, phase: str) -> Any:
-        """Measures ``valid_recall@10`` and ``valid_recall@1``, means of both directions."""
+        """Returns the measurement of validation recall, see :func:`measure_recall`."""
         part = problem.valid
         relevant = part.captioned.image_groups, part.captioned.text_groups
         arrays: Any = part.captioned.images, part.tokens, relevant
@@ -188,11 +188,11 @@ class Pairs(Study[Config, Problem]):
     def evaluate(
         self, config: Config, problem: Problem, learned: Found, seed: int, on_stage: OnStage
     ) -> Evaluation:
-        """Retrieval; the cases are reciprocal ranks."""
+        """Evaluates retrieval, with reciprocal ranks as cases."""
         return evaluate_pairs(learned, problem, LOSSES[config.objective.loss])
 
     def save(self, learned: Found, folder: Path) -> None:
-        """Both networks; embeddings of the test part, and which image and text belong together."""
+        """Writes both networks, and the test embeddings with their image-text correspondence."""
         save_towers(folder, learned)
         test = learned.test
         write_arrays(
@@ -206,21 +206,21 @@ class Pairs(Study[Config, Problem]):
         self, config: Config, problem: Problem, learned: Found, evaluation: Evaluation,
         title: str, folder: Path,
     ) -> None:  # fmt: skip
-        """What some texts find."""
-        from ._plots import draw_retrieval  # Matplotlib takes long to import
+        """Draws the images retrieved by some texts."""
+        from ._plots import draw_retrieval  # Matplotlib is slow to import
 
         draw_retrieval(folder / RETRIEVAL, learned, title)
 
 
 def _settled_text(options: TextOptions) -> TextOptions:
-    """The flags with what other commands leave out in another way."""
+    """Returns the flags with defaults that differ from those of other commands."""
     if options.weights is not None or options.text_n_layers is not None:
         return options
     return replace(options, text_n_layers=_TEXT_LAYERS)
 
 
 def _as_loaded(options: TextOptions, encoder: Encoder) -> TextOptions:
-    """The flags with what was left out, as it is."""
+    """Returns the flags with unset values filled in from the loaded encoder."""
     found = settled(_settled_text(options).bert, encoder)
     lowercase = found.pop("lowercase")
     own = {TEXT + name: value for name, value in found.items()}
@@ -228,10 +228,10 @@ def _as_loaded(options: TextOptions, encoder: Encoder) -> TextOptions:
 
 
 def _settled_training(options: TrainOptions, loss: str) -> TrainOptions:
-    """The flags with what was left out, which depends on the loss.
+    """Returns the flags with unset values filled in with the defaults of the loss.
 
     Raises:
-      ValueError: If the temperature starts below where it stops falling.
+      ValueError: If the initial temperature is below its lower bound.
     """
     entry = LOSSES[loss]
     if options.temperature is None:
@@ -251,7 +251,7 @@ def _settled_training(options: TrainOptions, loss: str) -> TrainOptions:
 
 
 def _refuse_groups(config: Any) -> None:
-    """Refuses what needs to know which images are equal."""
+    """Rejects flags that require groups of equal images."""
     said = {
         "--alpha-from labels": config.objective.alpha_from == "labels",
         "--exclude-equal True": config.training.exclude_equal,

@@ -1,7 +1,7 @@
-"""The losses of ``--loss``: a half of a pair against its other half and those of the others.
+"""Losses of ``--loss``, which contrast matching image-text pairs with the others of the batch.
 
-A new one is a :class:`PairLoss` and a line in :data:`LOSSES`. What serves two views serves pairs,
-too: its entry is that of :mod:`experiments.view_losses`.
+To add a loss, add a :class:`PairLoss` and an entry in :data:`LOSSES`. Losses of two views also
+apply to pairs; their entries derive from :mod:`experiments.view_losses`.
 """
 
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ from ..view_losses import UNKNOWN_SHARE, LossEntry
 
 @dataclass(frozen=True, kw_only=True)
 class PairLoss(LossEntry):
-    """A loss of pairs.
+    """Entry of a loss of pairs.
 
     Attributes:
-      temperature: Where the temperature starts from.
-      least_temperature: Where it stops falling.
+      temperature: Default initial temperature.
+      least_temperature: Default lower bound of the learned temperature.
     """
 
     temperature: float = 0.07
@@ -34,7 +34,7 @@ _NOTES = {
 
 
 def _of_pairs(name: str, help: str = "") -> PairLoss:
-    """A loss of two views."""
+    """Returns the entry of a two-view loss, applied to pairs."""
     entry = OF_VIEWS[name]
     return PairLoss(
         help=help or entry.help, loss=entry.loss, defaults=entry.defaults, settings=entry.settings,

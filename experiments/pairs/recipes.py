@@ -1,12 +1,12 @@
-"""Settings by name, for ``python -m experiments.pairs --recipe NAME``.
+"""Configurations by name, for ``python -m experiments.pairs --recipe NAME``.
 
-``flickr8k-small-LOSS`` and ``pictograms-small-LOSS`` are comparisons of losses that two cores can
-do. They share everything but the loss. ``--data`` names the folder.
+``flickr8k-small-LOSS`` and ``pictograms-small-LOSS`` compare losses within the compute of two CPU
+cores. The recipes of a dataset share everything but the loss. ``--data`` selects the folder.
 
-All images are shrunk to 32 pixels. Photographs are cropped and flipped, and pictograms cropped
-alone: a name may tell left from right. Their variants by skin tone, and the drawings of one by two
-hands, are equal: α of the Bayesian loss is measured by that. Of photographs nobody knows which are
-equal, and it is given.
+All images are resized to 32 pixels. Photographs are cropped and flipped; pictograms are only
+cropped, because a name may mention left or right. Skin-tone variants of a pictogram, and its
+drawings by two artists, form groups of equal images, from which α of the Bayesian loss is
+estimated. Photographs have no such groups, so α is a fixed value.
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ from ._config import (
 )
 
 LOSSES = ("clip", "siglip", "debiased", "hard", "bayesian")
-"""Those that are compared."""
+"""Names of the compared losses."""
 _ENCODER: dict[str, Any] = {"encoder": "resnet10", "width": 32, "stem": "imagenet"}
 _TRAINING: dict[str, Any] = {"schedule": "cosine", "warm_up": 0.1, "eval_every": 5}
 

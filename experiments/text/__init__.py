@@ -1,14 +1,14 @@
-"""Pre-train encoders of texts by contrast and judge them: ``python -m experiments.text``.
+"""Contrastive pre-training and evaluation of text encoders: ``python -m experiments.text``.
 
-Without arguments it pre-trains a small BERT on pairs of one class, of sentences from docstrings,
-and fine-tunes it, in under two minutes. ``--data`` takes your own texts, ``--weights`` published
-ones. ``embed`` uses what was learned.
+Without arguments, pre-trains a small BERT on same-class pairs of sentences from docstrings and
+fine-tunes it, in under two minutes. ``--data`` selects your own texts, ``--weights`` published
+weights. ``embed`` computes features with a trained encoder.
 """
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command and returns its exit status, see :func:`experiments._command.run`."""
-    from .._study_command import main  # with JAX, after signals are minded
+    from .._study_command import main  # imports JAX, so after the signal handlers are set
     from ._embed import main as embed
     from ._study import TextStudy
 

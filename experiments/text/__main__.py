@@ -1,4 +1,4 @@
-"""``python -m experiments.text``."""
+"""Entry point of ``python -m experiments.text``."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The configuration of a run on texts: its flags, whose docstrings are the help.
+"""Configuration of a run on texts: command-line flags, with their docstrings as help texts.
 
 Flags of a method or a loss are declared by the method or loss.
 """
@@ -25,73 +25,73 @@ _DATA = (
 
 @dataclass(frozen=True)
 class DataOptions:
-    """Where the texts come from, and how many are used."""
+    """Source and number of texts."""
 
     data: Annotated[str, tyro.conf.arg(help=_DATA)] = "docstrings"
     text_col: str | None = None
-    """Column of the texts, by its name or its position from 0; by default it is told by its name,
-    or by what stands in it."""
+    """Column of the texts, by name or 0-based position; by default inferred from the column names
+    or contents."""
     label_col: str | None = None
-    """Column of the classes; the same. An empty name reads no labels."""
+    """Column of the class labels, likewise. An empty name reads no labels."""
     encoding: Literal["utf-8", "latin-1"] | None = None
-    """Of the files; by default UTF-8, and Latin-1 where it is not."""
+    """Encoding of the files; by default UTF-8, or Latin-1 for files that are not valid UTF-8."""
     test: Annotated[float | None, Range(0, 1, low_open=True, high_open=True)] = None
-    """Share of each class, or of texts without labels, that is the test part, where none is given;
-    by default 0.2."""
+    """Fraction of each class, or of unlabelled texts, for the test part if the data have none; by
+    default 0.2."""
     valid: Annotated[float | None, Range(0, 1, low_open=True, high_open=True)] = None
-    """Share of the training texts that a --sweep is decided on, where no part for it is given; by
-    default 0.1. The final training learns from them too."""
+    """Fraction of the training texts held out to select the best point of a --sweep, if the data
+    have no validation part; by default 0.1. The final training uses them too."""
     n_train: Annotated[int | None, Range(2, MOST)] = None
-    """Learn from so many texts of the training part, drawn at random with one of each class at
-    least; by default all."""
+    """Number of training texts to use, sampled at random with at least one of each class; by
+    default all."""
     n_labels: Annotated[int | None, Range(2, MOST)] = None
-    """So many of these have a label, drawn in the same way; by default all. Of the others only
-    --method dropout learns."""
+    """Number of these that keep their label, sampled in the same way; by default all. Only --method
+    dropout trains on the others."""
     pairs: str | None = None
-    """File of sentence pairs with scores, such as STS-B: the cosines of the pre-trained encoder are
-    judged by their rank correlation with the scores."""
+    """File of scored sentence pairs, such as STS-B: the cosine similarities of the pre-trained
+    encoder are evaluated by their rank correlation with the scores."""
     length: Annotated[int, Range(2, MOST)] = 32
-    """Tokens of a text; a longer one loses its end."""
+    """Maximum number of tokens of a text; longer texts are truncated."""
     split_seed: Annotated[int, Range(0, MOST)] = 0
-    """Seed of these draws."""
+    """Seed of the sampling and of the splits."""
 
 
 @dataclass(frozen=True)
 class TrainOptions(shared.OptimizerOptions):
-    """Projection head and optimiser, of pre-training and of fine-tuning."""
+    """Projection head and optimiser for pre-training and fine-tuning."""
 
     lr: Annotated[float | None, POSITIVE] = None  # pyright: ignore[reportIncompatibleVariableOverride]
-    """Learning rate of pre-training: 1e-3, or 5e-5 with --weights."""
+    """Learning rate of pre-training; by default 1e-3, or 5e-5 with --weights."""
     weight_decay: Annotated[float, NOT_NEGATIVE] = 0.01
     """L2 coefficient."""
     optimizer: Literal["adam", "adamw", "lars", "sgd"] = "adamw"
-    """adam and sgd add the L2 term to the gradient; adamw decays the weights apart; lars scales the
-    steps of each layer, and spares biases and normalisation."""
+    """Optimiser: adam and sgd add the L2 term to the gradient; adamw uses decoupled weight decay;
+    lars rescales the updates of each layer, except for biases and normalisation."""
     schedule: Literal["constant", "step", "linear", "cosine"] = "linear"
-    """Course of the learning rate: step goes down halfway, linear and cosine bit by bit."""
+    """Learning-rate schedule: step decays once, halfway; linear and cosine decay gradually."""
     warm_up: Annotated[float, Range(0, 1, high_open=True)] = 0.1
-    """Share of the training in which the learning rate rises."""
+    """Fraction of the training for learning-rate warm-up."""
     batch_size: Annotated[int, Range(2, MOST)] = 64
-    """Texts per step (B). A text has 2B - 2 negatives by dropout, and 2B - 1 in triplets."""
+    """Texts per step (B). A text has 2B - 2 negatives with dropout and 2B - 1 with triplets."""
     epochs: Annotated[int, COUNT] = 6
-    """Length of pre-training, which its schedule spans."""
+    """Number of epochs of pre-training, which its schedule spans."""
     fine_tune_epochs: Annotated[int, COUNT_OR_NONE] = 5
-    """Length of fine-tuning; with 0 the encoder is judged as pre-training leaves it, by a linear
+    """Number of epochs of fine-tuning; with 0, the pre-trained encoder is evaluated by a linear
     classifier."""
     fine_tune_lr: Annotated[float | None, POSITIVE] = None
-    """Learning rate of fine-tuning: 1e-3, or 5e-5 with --weights."""
+    """Learning rate of fine-tuning; by default 1e-3, or 5e-5 with --weights."""
     head: Annotated[tuple[int, ...], COUNT] = (128, 128)
-    """Widths of the projection head of pre-training: hidden layers, and the embedding."""
+    """Widths of the projection head of pre-training: hidden layers, then the embedding."""
 
 
 @dataclass(frozen=True)
 class ProtocolOptions(shared.SeedOptions):
-    """Seeds, search and judging."""
+    """Seeds, hyper-parameter search and evaluation."""
 
     neighbours: Annotated[int, COUNT] = 20
-    """Neighbours that vote in the kNN accuracy; no more than a tenth of the texts do."""
+    """Number of neighbours for the kNN accuracy, capped at a tenth of the texts."""
     knn_temperature: Annotated[float, POSITIVE] = 0.1
-    """Divides the neighbours' cosines."""
+    """Temperature of the kNN vote, which divides the cosine similarities."""
 
 
 MethodOptions = with_flags(shared.MethodOptions, "method", METHODS, default="triplets")
@@ -100,7 +100,7 @@ LossOptions = with_flags(shared.LossOptions, "loss", LOSSES)
 
 @dataclass(frozen=True)
 class Config:
-    """One run on texts."""
+    """Configuration of a run on texts."""
 
     source: DataOptions = DataOptions()
     encoding: BertOptions = BertOptions()
@@ -137,6 +137,6 @@ SCHEMA = Schema(
 
 
 def anchor(config: Config) -> Config:
-    """The configuration with absolute paths, which hold in every working directory."""
+    """Returns the configuration with absolute paths, valid in every working directory."""
     source = absolute(config.source, "data", "pairs", but=("docstrings",))
     return replace(config, source=source, encoding=absolute(config.encoding, "weights"))

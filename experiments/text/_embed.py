@@ -1,4 +1,4 @@
-"""The encoder of a run on texts: saved, loaded, and used by the command ``embed``."""
+"""Saving and loading of the encoder of a run on texts, and the command ``embed``."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,19 +28,19 @@ labels [n] (-1: none), classes, and part [n]: which part of the set each text is
 
 @dataclass(frozen=True)
 class EmbedOptions(file.EmbedOptions):
-    """What is embedded."""
+    """Options of ``embed``."""
 
     texts: Path | None = None
-    """File with a text in each line, UTF-8."""
+    """UTF-8 file with one text per line."""
     data: Annotated[str | None, tyro.conf.arg(help=f"{_DATA} By default the run's own.")] = None
     text_col: str | None = None
-    """Column of the texts in --data, by its name or its position from 0."""
+    """Column of the texts in --data, by name or 0-based position."""
     label_col: str | None = None
-    """Column of the classes; the same."""
+    """Column of the class labels in --data, likewise."""
 
 
 def main(arguments: list[str]) -> None:
-    """Embeds what the flags name."""
+    """Computes and writes the features of the texts that the flags select."""
     options = file.parse_embed(EmbedOptions, "text", _DESCRIPTION, arguments)
     _check(options)
     encoder = load_encoder(options.run)
@@ -65,7 +65,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _check(options: EmbedOptions) -> None:
-    """Refuses flags that contradict each other."""
+    """Rejects contradictory flags."""
     if options.texts is not None and options.data is not None:
         raise ValueError("--texts and --data name what is embedded; give one of them.")
     for flag, value in (("--text-col", options.text_col), ("--label-col", options.label_col)):
@@ -75,11 +75,11 @@ def _check(options: EmbedOptions) -> None:
 
 @dataclass(frozen=True)
 class Encoder:
-    """What a run learned, for texts.
+    """Text encoder trained by a run.
 
     Attributes:
-      config: Its configuration.
-      takes: What cuts texts, and the settings of the network.
+      config: Configuration of the run.
+      takes: The tokenizer, and the settings of the network.
       variables: Parameters of the network, and its other variables.
     """
 
@@ -88,22 +88,22 @@ class Encoder:
     variables: tuple[Any, Any]
 
     def features(self, texts: Sequence[str]) -> np.ndarray:
-        """Features ``[n, width]``, float32."""
+        """Computes float32 features ``[n, width]`` of texts."""
         tokens = self.takes.words.encode(texts, self.takes.length)
         return encode(models.Network(self.takes.settings), self.variables, tokens)
 
 
 def save_encoder(folder: Path, learned: TextLearned) -> None:
-    """Writes the encoder as the last stage left it, without a head, and its vocabulary."""
+    """Writes the encoder after the last stage, without a head, and its vocabulary."""
     after = learned.after
     save_text_encoder(folder, learned.problem.encoder, after.params, after.model_state)
 
 
 def load_encoder(folder: Path) -> Encoder:
-    """What a run learned.
+    """Loads the encoder of a run.
 
     Raises:
-      ValueError: If there is no trained encoder in ``folder``, or it is damaged.
+      ValueError: If there is no trained encoder in ``folder``, or its files are damaged.
     """
     kept = open_encoder(folder, SCHEMA)
     config = kept.config

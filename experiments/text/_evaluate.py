@@ -1,4 +1,4 @@
-"""Evaluation of an encoder of texts, in reports and on the test part."""
+"""Evaluation of text encoders, in training reports and on the test part."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,16 +19,16 @@ from ._config import Config
 from ._problem import Pairs, Part, Problem
 
 _BANK = 1000
-"""Texts that vote in reports."""
+"""Maximum number of kNN voters in reports."""
 _BLOCK = 250
-"""Texts that are classified at a time."""
+"""Number of texts per block of classification."""
 
 
 def measure_features(config: Config, problem: Problem, phase: str) -> Any:
-    """What reports of pre-training measure.
+    """Returns the measurement for reports of pre-training.
 
-    See :func:`valid_knn` and :func:`train_knn`; without labels see :func:`measure_dropout`, of
-    training texts.
+    With labels this is :func:`valid_knn` or :func:`train_knn`; without labels,
+    :func:`measure_dropout` of training texts.
     """
     if not problem.train.classes:
         some = np.random.default_rng(config.protocol.seed).permutation(problem.train.places)[:_BANK]
@@ -41,7 +41,7 @@ def measure_features(config: Config, problem: Problem, phase: str) -> Any:
 
 
 def voters(config: Config, part: Part, most: int, seed: int) -> Voters:
-    """Some labelled texts at random, which vote as the flags say."""
+    """Returns random labelled texts, ``most`` at most, as kNN voters, configured by the flags."""
     part, protocol = part.labelled, config.protocol
     some = part.take(np.random.default_rng(seed).permutation(len(part))[:most])
     return Voters(
@@ -50,7 +50,7 @@ def voters(config: Config, part: Part, most: int, seed: int) -> Voters:
 
 
 def measure_accuracy(problem: Problem) -> Any:
-    """Measures ``valid_accuracy`` of fine-tuning."""
+    """Returns the measurement of ``valid_accuracy`` for fine-tuning."""
     valid = problem.valid.labelled.data
     return jax.tree_util.Partial(_accuracy, valid.examples, valid.labels)
 
@@ -61,24 +61,24 @@ def _accuracy(places: Any, labels: Any, task: Any, params: Any, model_state: Any
 
 
 def measure_dropout(task: Any, params: Any, model_state: Any, places: Any) -> tuple[Any, Any]:
-    """How far apart the features of two dropouts of a text are, and how evenly those of all lie.
+    """Computes the alignment of features under two dropout masks, and their uniformity.
 
     Args:
-      task: What makes features of the texts.
-      params: Its parameters.
-      extra: What changed besides them, the key of dropout among it.
-      places: Where the texts stand.
+      task: Task whose network computes the features of the texts.
+      params: Parameters of the task.
+      model_state: Non-trainable state of the task, including the dropout key.
+      places: Indices of the texts in the table.
 
     Returns:
-      The mean squared distance of the unit vectors of two dropouts, of as many texts as fill
-      blocks; and the uniformity of the unit vectors without dropout.
+      The mean squared distance between the normalized features under two dropout masks, over the
+      texts that fill whole blocks; and the uniformity of the normalized features without dropout.
     """
     network_variables, rest = task.network_variables(params, model_state)
     size = min(_BLOCK, len(places))
     blocks = places[: len(places) // size * size].reshape(-1, size)
 
     def aligned(rest: Any, some: Any) -> tuple[Any, Any]:
-        # Each row has a dropout of its own, and each block another key.
+        # Each row has its own dropout mask, and each block another key.
         twice = task.augment.plain(jnp.concatenate([some, some]))
         z, rest = task.network.apply(network_variables, rest, twice, train=True, method="features")
         return rest, losses.alignment(*jnp.split(losses.normalize(z), 2))
@@ -95,19 +95,19 @@ def _measure_dropout(places: Any, task: Any, params: Any, model_state: Any) -> d
 
 @train.jit
 def classify(task: tasks.Classification, params: Any, model_state: Any, places: Any) -> Any:
-    """The classes of the texts at these places."""
+    """Returns the predicted classes of the texts at these indices."""
     return task.classify(params, model_state, places, block_size=_BLOCK)
 
 
 @dataclass(frozen=True)
 class Stages:
-    """What the stages of a training come to.
+    """Results of the stages of a training.
 
     Attributes:
-      contrast: What pre-training learned, with its head; None without it.
+      contrast: The pre-trained model, with its head; None without pre-training.
       start: The encoder before fine-tuning: its parameters and its other variables.
-      classifier: What fine-tuning learned; None without it.
-      history: The entries of the last stage.
+      classifier: The fine-tuned classifier; None without fine-tuning.
+      history: The history entries of the last stage.
     """
 
     contrast: Learned | None
@@ -117,18 +117,18 @@ class Stages:
 
 
 _ALIGNED = 1000
-"""Test texts whose features are compared."""
+"""Number of test texts for alignment and uniformity."""
 
 
 @dataclass(frozen=True, eq=False)
 class TextLearned:
-    """What a training learned, and what it makes of the test part.
+    """A trained encoder, and its features and predictions on the test part.
 
     Attributes:
       problem: The texts.
-      contrast: What pre-training learned, with its head; None without it.
+      contrast: The pre-trained model, with its head; None without pre-training.
       before: The encoder before fine-tuning.
-      classifier: What fine-tuning learned; None without it.
+      classifier: The fine-tuned classifier; None without fine-tuning.
     """
 
     problem: Problem
@@ -138,14 +138,14 @@ class TextLearned:
 
     @classmethod
     def of(cls, problem: Problem, trained: Stages) -> "TextLearned":
-        """Of the stages of a training."""
+        """Creates an instance from the results of the training stages."""
         bare = tasks.SimCLR(models.Network(problem.encoder.settings), problem.table)
         before = Learned(bare, *trained.start)
         return cls(problem, trained.contrast, before, trained.classifier)
 
     @property
     def after(self) -> Learned:
-        """The encoder as the last stage left it."""
+        """The encoder after the last stage."""
         if self.classifier is None:
             return self.before
         return Learned(
@@ -154,17 +154,17 @@ class TextLearned:
 
     @cached_property
     def test(self) -> Part:
-        """The test texts with a label; all where there are no classes."""
+        """The labelled test texts, or all test texts if there are no classes."""
         return self.problem.test.judged
 
     @cached_property
     def features_before(self) -> jax.Array:
-        """Their features before fine-tuning."""
+        """Features of the test texts before fine-tuning."""
         return self.before.features(self.test.places)
 
     @cached_property
     def features(self) -> jax.Array:
-        """Their features after the last stage."""
+        """Features of the test texts after the last stage."""
         return (
             self.features_before
             if self.classifier is None
@@ -172,7 +172,7 @@ class TextLearned:
         )
 
     def predicted(self, seed: int) -> jax.Array:
-        """Their classes by the fine-tuned classifier, or by a linear one on the features."""
+        """Predicts the test classes with the fine-tuned classifier, or else with a linear probe."""
         if self.classifier is not None:
             of = self.classifier
             return classify(of.task, of.params, of.model_state, jnp.asarray(self.test.places))
@@ -188,12 +188,12 @@ def evaluate_texts(config: Config, learned: TextLearned, seed: int) -> Evaluatio
 
     Args:
       config: The configuration.
-      learned: What was learned.
-      seed: Of what is drawn: who votes, and pairs of one class.
+      learned: The trained model.
+      seed: Seed of the sampling of kNN voters and of same-class pairs.
 
     Returns:
-      Metrics in the order that a person reads them, and whether each test text with a label gets
-      its class. Without classes no text is right or wrong.
+      Metrics in display order, and whether each labelled test text is classified correctly (empty
+      without classes).
     """
     if not learned.problem.train.classes:
         return Evaluation(_evaluate_features(learned), np.zeros(0))
@@ -220,7 +220,7 @@ def evaluate_texts(config: Config, learned: TextLearned, seed: int) -> Evaluatio
 
 
 def _evaluate_features(learned: TextLearned) -> dict[str, float]:
-    """What can be told without labels."""
+    """Computes the metrics that need no labels."""
     of, places = learned.before, jnp.asarray(learned.test.places[_some(learned.test)])
     alignment, uniformity = _of_dropout(of.task, of.params, of.model_state, places)
     found = {"dropout_alignment": alignment, "uniformity": uniformity, **_of_pairs(learned)}
@@ -231,13 +231,13 @@ _of_dropout = train.jit(measure_dropout)
 
 
 def _of_pairs(learned: TextLearned) -> dict[str, Any]:
-    """The correlation, if there are pairs."""
+    """Computes the rank correlation, if there are scored pairs."""
     pairs = learned.problem.pairs
     return {} if pairs is None else {"spearman": correlation(learned.before, pairs)}
 
 
 def correlation(encoder: Learned, pairs: Pairs) -> jax.Array:
-    """Spearman's correlation of the cosines of pairs with their scores."""
+    """Computes Spearman's correlation of the cosine similarities of pairs with their scores."""
     first, second = (
         losses.normalize(encoder.features(places)) for places in (pairs.first, pairs.second)
     )
@@ -245,7 +245,7 @@ def correlation(encoder: Learned, pairs: Pairs) -> jax.Array:
 
 
 def _of_classes(learned: TextLearned, seed: int) -> dict[str, Any]:
-    """Alignment of features of texts of one class, and uniformity."""
+    """Computes the alignment of features of same-class texts, and the uniformity."""
     some = _some(learned.test)
     z, labels = losses.normalize(learned.features_before[some]), learned.test.labels[some]
     of_class, _ = _pool(z, labels).sample_pairs(jax.random.key(seed), jnp.arange(len(z)))
@@ -262,13 +262,13 @@ def _pool(examples: Any, labels: np.ndarray) -> tasks.ClassPool:
 
 
 def evaluate_weights(entry: LossEntry, contrast: Learned, test: Part, seed: int) -> Truth:
-    """Judges the weights of a loss on test texts, scored as in a step of pre-training.
+    """Evaluates the negative weights of a loss on test texts, scored as in pre-training.
 
     Args:
-      entry: The loss, which weighs.
-      contrast: What pre-training learned with it.
-      test: The test texts with a label.
-      seed: Of dropout, and of the texts that are compared.
+      entry: The loss, which weights its negatives.
+      contrast: The model pre-trained with this loss.
+      test: The labelled test texts.
+      seed: Seed of dropout, and of the texts that are compared.
     """
     some = test.take(some_of(len(test)))
     task = contrast.task
@@ -285,7 +285,7 @@ def evaluate_weights(entry: LossEntry, contrast: Learned, test: Part, seed: int)
 def _scores(
     task: Any, params: Any, model_state: Any, key: Any, places: Any, labels: Any
 ) -> tuple[losses.BatchScores, Any]:
-    """Scores of a batch in training, and which keys are true negatives."""
+    """Returns the scores of a training batch, and the mask of true negatives."""
     n = places.shape[0]
     examples = train.Batch(jnp.arange(n, dtype=jnp.int32), tasks.LabelledExamples(places, labels))
     batch = task.batch(key, examples)

@@ -1,4 +1,4 @@
-"""The texts of a run: read, cut into tokens, and drawn from."""
+"""Loading, tokenization, subsampling and splitting of the texts of a run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,34 +20,34 @@ _VALID = 0.1
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class TextTable:
-    """All texts on the device: the augmentation that makes tokens of the place of a text.
+    """Token table on the device: an augmentation that maps the index of a text to its tokens.
 
-    Nothing of it is random: it is dropout that makes two views.
+    The mapping is deterministic: two views of a text differ only by dropout.
 
     Attributes:
-      tokens: Those of all texts.
+      tokens: Tokens of all texts.
     """
 
     tokens: data.Tokens
 
     def __call__(self, key: Any, place: Any) -> data.Tokens:
-        """The text at a place."""
+        """Returns the tokens of the text at an index."""
         del key
         return self.plain(place)
 
     def plain(self, place: Any) -> data.Tokens:
-        """The same outside training."""
+        """Returns the same tokens, without a random key."""
         return data.Tokens(self.tokens.ids[place], self.tokens.mask[place])
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Some of the texts.
+    """Subset of the texts.
 
     Attributes:
-      places: Where they stand in the table, int32 ``[n]``.
-      labels: Their classes, -1 for none, int32 ``[n]``.
-      classes: The names of the classes; none where no text has a label.
+      places: Indices of the texts in the table, int32 ``[n]``.
+      labels: Class labels, -1 for unlabelled texts, int32 ``[n]``.
+      classes: Names of the classes; empty if no text has a label.
     """
 
     places: np.ndarray
@@ -58,28 +58,28 @@ class Part:
         return len(self.places)
 
     def take(self, index: Any) -> "Part":
-        """Some of them: places, a mask or a slice."""
+        """Returns the subset selected by indices, a mask or a slice."""
         return Part(self.places[index], self.labels[index], self.classes)
 
     @property
     def labelled(self) -> "Part":
-        """Those with a label."""
+        """The labelled texts."""
         return self.take(self.labels >= 0)
 
     @property
     def judged(self) -> "Part":
-        """Those that tell how good an encoder is: with a label, if there are classes."""
+        """The texts for evaluation: the labelled ones, or all if there are no classes."""
         return self.labelled if self.classes else self
 
     @property
     def data(self) -> tasks.LabelledExamples:
-        """What tasks take."""
+        """Training examples: indices and labels on the device."""
         return tasks.LabelledExamples(jnp.asarray(self.places), jnp.asarray(self.labels))
 
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """Pairs of sentences: where the two stand in the table, and how alike people find them."""
+    """Sentence pairs: indices of both sentences in the table, and human similarity scores."""
 
     first: np.ndarray
     second: np.ndarray
@@ -91,14 +91,14 @@ class Problem:
     """The texts of a run.
 
     Attributes:
-      table: All of them.
-      encoder: What makes features of them, before any training.
-      train: What the scored model learns from.
-      test: What it is judged by, once, at the end.
-      learn: What the search learns from.
-      valid: What it is decided on.
-      pairs: Sentence pairs that nothing is learned from, or None.
-      n_cut: How many training texts lose their end.
+      table: Tokens of all texts.
+      encoder: The encoder before any training.
+      train: Training texts of the final model.
+      test: Test texts, evaluated once, at the end.
+      learn: Training texts of the hyper-parameter search.
+      valid: Validation texts of the search.
+      pairs: Held-out sentence pairs, or None.
+      n_cut: Number of truncated training texts.
     """
 
     table: TextTable
@@ -111,17 +111,17 @@ class Problem:
     n_cut: int
 
     def part(self, phase: str) -> Part:
-        """What a phase learns from."""
+        """Returns the training texts of a phase."""
         return self.learn if phase == "search" else self.train
 
 
 def load_problem(options: DataOptions, encoding: BertOptions, on_stage: OnStage) -> Problem:
-    """Reads the texts, draws what is asked for, and cuts them into tokens.
+    """Reads the texts, draws the requested subsets, and tokenizes them.
 
     Raises:
-      ValueError: If there are fewer texts than asked for, or nothing is left to learn from.
-      DataError: If they, or the weights, cannot be read.
-      ImportError: Without the package tokenizers.
+      ValueError: If there are fewer texts than requested, or too few classes to train on.
+      DataError: If the texts or the weights cannot be read.
+      ImportError: If the package tokenizers is missing.
     """
     on_stage("reading the texts")
     split = data.load_texts(
@@ -165,10 +165,10 @@ def load_problem(options: DataOptions, encoding: BertOptions, on_stage: OnStage)
 
 
 def drawn(name: str, labels: np.ndarray, n: int | None, rng: np.random.Generator) -> np.ndarray:
-    """Places of ``n`` examples, at random and in order; one of each class if there is room.
+    """Returns sorted indices of ``n`` random examples, with one of each class if ``n`` allows it.
 
     Raises:
-      ValueError: If there are fewer.
+      ValueError: If there are fewer than ``n`` examples.
     """
     if n is None:
         return np.arange(len(labels))
@@ -180,7 +180,7 @@ def drawn(name: str, labels: np.ndarray, n: int | None, rng: np.random.Generator
 
 
 def _cut(part: Part, share: float, rng: np.random.Generator) -> tuple[Part, Part]:
-    """What the search learns from, and a share of the texts with labels that decides it."""
+    """Splits off a fraction of the labelled texts; returns the training and validation parts."""
     known = rng.permutation(np.flatnonzero(part.labels >= 0))
     held_out = np.zeros(len(part), bool)
     held_out[known[: round(share * len(known))]] = True
@@ -188,7 +188,7 @@ def _cut(part: Part, share: float, rng: np.random.Generator) -> tuple[Part, Part
 
 
 def _places(lists: Sequence[Sequence[str]]) -> list[np.ndarray]:
-    """Where each list stands among all."""
+    """Returns the indices of each list within the concatenation of all lists."""
     ends = np.cumsum([len(texts) for texts in lists])
     return [np.arange(end - len(texts), end, dtype=np.int32) for end, texts in zip(ends, lists)]
 

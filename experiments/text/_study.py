@@ -1,4 +1,4 @@
-"""What ``python -m experiments.text`` trains and evaluates, see :mod:`experiments._study`."""
+"""Study of ``python -m experiments.text``, see :mod:`experiments._study`."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -37,7 +37,7 @@ from .recipes import RECIPES
 EMBEDDING, FEATURES = "embedding.png", "features.npz"
 PRE_TRAINING, FINE_TUNING = "pre-training", "fine-tuning"
 _OF_FINE_TUNING = {"loss": "fine_tune_loss", "accuracy": "train_accuracy"}
-"""Names in the history, where those of the task would stand for two things."""
+"""History names of fine-tuning metrics, to distinguish them from those of pre-training."""
 _RATE, _RATE_OF_WEIGHTS = 1e-3, 5e-5
 _DESCRIPTION = """Pre-train an encoder of texts by contrast, with pairs of one class or without
 labels (SimCSE), fine-tune it, and judge it by a test part.
@@ -65,7 +65,7 @@ NAMES = {
     "spearman": "Spearman's correlation of pairs",
     **truth.NAMES,
 }
-"""The test metrics in words."""
+"""Display names of the test metrics."""
 _CURVES = {
     "loss": "loss of pre-training",
     "valid_knn": "accuracy of kNN on the validation part",
@@ -81,7 +81,7 @@ _CURVES = {
 
 
 class TextStudy(Study[Config, Problem]):
-    """Encoders of texts, pre-trained by contrast and fine-tuned."""
+    """Text encoders with contrastive pre-training and fine-tuning."""
 
     schema, recipes, description = SCHEMA, RECIPES, _DESCRIPTION
     unit, scores, score = "texts", ("valid_accuracy", "valid_knn", "train_knn"), "accuracy"
@@ -116,7 +116,7 @@ class TextStudy(Study[Config, Problem]):
         return self.complete_entries(config, share_of_classes(n_classes), but)
 
     def task(self, config: Config, problem: Problem, phase: str, numbers: dict[str, float]) -> Any:
-        """The task of pre-training."""
+        """Returns the task of pre-training."""
         method = METHODS[config.method.method]
         assert method.make is not None
         values: dict[str, Any] = settle("method", config.method, METHODS, tuple(numbers)) | numbers
@@ -131,11 +131,11 @@ class TextStudy(Study[Config, Problem]):
         return method.make(Parts(network, problem.table, labelled, loss, pretrained))
 
     def batches(self, config: Config, problem: Problem, phase: str) -> train.ArrayBatches:
-        """The texts of pre-training, each once in an epoch or sampled."""
+        """Returns the batches of pre-training, with each text once per epoch or resampled."""
         part = problem.part(phase)
         if METHODS[config.method.method].needs_labels:
             part = part.labelled
-        # Of texts that have no classes nothing is said in the history by labels.
+        # Without classes, omit the labels so that the history has no label-based metrics.
         examples = part.data if part.classes else part.places
         draws = settle("method", config.method, METHODS).get("draws")
         if draws is None:
@@ -143,11 +143,11 @@ class TextStudy(Study[Config, Problem]):
         return tasks.ResampledBatches(examples, n_draws=draws)
 
     def measure(self, config: Config, problem: Problem, phase: str) -> Any:
-        """What reports of pre-training measure."""
+        """Returns the measurement for reports of pre-training."""
         return measure_features(config, problem, phase)
 
     def check_step(self, config: Config, problem: Problem) -> None:
-        """See :meth:`Study.check_step`; of pre-training."""
+        """See :meth:`Study.check_step`; checks pre-training only."""
         if _pretrains(config):
             super().check_step(config, problem)
 
@@ -201,7 +201,7 @@ class TextStudy(Study[Config, Problem]):
     def fit(
         self, config: Config, problem: Problem, run: Run, checkpoints: Path, on_entry: OnLine
     ) -> Stages:
-        """Pre-trains and fine-tunes; each stage continues from its checkpoint if there is one."""
+        """Pre-trains and fine-tunes; each stage resumes from its checkpoint if there is one."""
         options, contrast, classifier = config.training, None, None
         history: list[dict[str, Any]] = []
 
@@ -239,7 +239,7 @@ class TextStudy(Study[Config, Problem]):
     def evaluate(
         self, config: Config, problem: Problem, learned: TextLearned, seed: int, on_stage: OnStage
     ) -> Evaluation:
-        """Metrics of the classifier and of the features, and of the weights of the loss."""
+        """Evaluates the classifier, the features, and the weights of the loss."""
         found, entry = evaluate_texts(config, learned, seed), LOSSES[config.objective.loss]
         if learned.contrast is None or entry.weigh is None or not problem.train.classes:
             return found
@@ -247,7 +247,7 @@ class TextStudy(Study[Config, Problem]):
         return Evaluation(found.metrics | truth.metrics, found.cases, truth.calibration)
 
     def save(self, learned: TextLearned, folder: Path) -> None:
-        """The encoder, and features of the test texts before and after fine-tuning."""
+        """Writes the encoder, and features of the test texts before and after fine-tuning."""
         save_encoder(folder, learned)
         write_arrays(
             folder / FEATURES,
@@ -259,8 +259,8 @@ class TextStudy(Study[Config, Problem]):
         self, config: Config, problem: Problem, learned: TextLearned, evaluation: Evaluation,
         title: str, folder: Path,
     ) -> None:  # fmt: skip
-        """Test texts in the plane."""
-        from .._study_plots import draw_embedding, pictured  # Matplotlib takes long to import
+        """Draws a t-SNE plot of test texts."""
+        from .._study_plots import draw_embedding, pictured  # Matplotlib is slow to import
 
         some = pictured(len(learned.test))
         draw_embedding(
@@ -270,12 +270,12 @@ class TextStudy(Study[Config, Problem]):
 
 
 def _pretrains(config: Config) -> bool:
-    """Whether the method has a stage of pre-training."""
+    """Whether the method has a pre-training stage."""
     return METHODS[config.method.method].make is not None
 
 
 def _with_head(config: Config, problem: Problem) -> models.Network:
-    """The network of pre-training."""
+    """Returns the network of pre-training, with its projection head."""
     head = models.Projection(config.training.head, norm=False)
     return models.Network(models.BackboneWithHead(problem.encoder.settings, head))
 
@@ -283,7 +283,7 @@ def _with_head(config: Config, problem: Problem) -> models.Network:
 def _start_of(
     config: Config, problem: Problem, seed: int, contrast: Learned | None
 ) -> tuple[Any, Any]:
-    """The encoder before fine-tuning: as pre-training left it, or as that would begin."""
+    """Returns the encoder before fine-tuning: pre-trained, or freshly initialized."""
     if contrast is not None:
         params, rest = contrast.task.network_variables(contrast.params, contrast.model_state)
     else:
@@ -297,7 +297,7 @@ def _start_of(
 
 
 def _classification_of(problem: Problem, start: tuple[Any, Any]) -> tasks.Classification:
-    """The task of fine-tuning: the encoder, and a linear layer on its features."""
+    """Returns the task of fine-tuning: the encoder, and a linear layer on its features."""
     settings = problem.encoder.settings
     return tasks.Classification(
         models.Network(settings), problem.table, start, dim=settings.width,
@@ -306,7 +306,7 @@ def _classification_of(problem: Problem, start: tuple[Any, Any]) -> tasks.Classi
 
 
 def _rates(config: Config, problem: Problem) -> dict[str, float]:
-    """The learning rates that were left out, of the stages that there are."""
+    """Returns default learning rates for the stages that run and have none set."""
     options = config.training
     rate = _RATE if problem.encoder.params is None else _RATE_OF_WEIGHTS
     is_used = {
@@ -320,10 +320,10 @@ _WITHOUT = "--method dropout with --fine-tune-epochs 0 needs none"
 
 
 def _refuse_labels(config: Config) -> None:
-    """Refuses what needs labels, in a configuration whose texts have none.
+    """Rejects flags that require labels, for texts without labels.
 
     Raises:
-      ValueError: If a flag asks for something of the kind.
+      ValueError: If such a flag is set.
     """
     method, epochs = config.method.method, config.training.fine_tune_epochs
     learns_alone = METHODS[method].make is not None and not METHODS[method].needs_labels

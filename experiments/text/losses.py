@@ -1,4 +1,4 @@
-"""The losses of ``--loss``: those of two views, see :mod:`experiments.view_losses`."""
+"""Losses of ``--loss``: the two-view losses of :mod:`experiments.view_losses`."""
 
 from dataclasses import replace
 
@@ -10,8 +10,8 @@ _BAYESIAN = OF_VIEWS["bayesian"]
 LOSSES = Registry(
     {
         **OF_VIEWS,
-        # Texts of one class have few words in common, and ranks say little at first. With harder
-        # negatives an encoder from scratch stays at one point.
+        # Texts of one class share few words, so ranks are uninformative at first. With harder
+        # negatives, the features of an encoder trained from scratch collapse to one point.
         "bayesian": replace(_BAYESIAN, defaults={**_BAYESIAN.defaults, "beta": 0.5}),
     },
     make=lambda loss: LossEntry(loss=loss),

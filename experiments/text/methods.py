@@ -1,6 +1,6 @@
-"""The methods of ``--method``: how an encoder is pre-trained.
+"""Pre-training methods of ``--method``.
 
-A new one is a :class:`Method` and a line in :data:`METHODS`.
+To add a method, add a :class:`Method` and an entry in :data:`METHODS`.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,14 +15,14 @@ from .._registry import Entry, Hyperparam
 
 @dataclass(frozen=True)
 class Parts:
-    """What a method puts together.
+    """Components from which a method builds its task.
 
     Attributes:
-      network: Makes embeddings of texts.
-      table: What the network sees of each text.
-      labelled: Places of the texts with labels, and their labels.
-      loss: The loss of ``--loss``, its hyper-parameters with the temperature, and what measures its
-        α, as :class:`crl_jax.tasks.SimCLR` takes them.
+      network: Network that computes text embeddings.
+      table: Token table, the input of the network by text index.
+      labelled: Indices and labels of the labelled texts.
+      loss: Loss of ``--loss``, its hyper-parameters including the temperature, and the estimator of
+        its α, as keyword arguments of :class:`crl_jax.tasks.SimCLR`.
       pretrained: Parameters to start from; None for random ones.
     """
 
@@ -35,11 +35,11 @@ class Parts:
 
 @dataclass(frozen=True, kw_only=True)
 class Method(Entry):
-    """How an encoder is pre-trained.
+    """Entry of a pre-training method.
 
     Attributes:
-      make: ``make(parts)``: the task; None for no pre-training.
-      needs_labels: Whether it learns from labels, and so from the texts that have some.
+      make: Function ``make(parts)`` that returns the task; None for no pre-training.
+      needs_labels: Whether the method trains on labels, and so only on the labelled texts.
     """
 
     make: Callable[[Parts], Any] | None

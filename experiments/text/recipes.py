@@ -1,15 +1,16 @@
 """Published configurations by name, for ``python -m experiments.text --recipe NAME``.
 
-They need ``--weights``, such as those of ``bert-base-chinese``.
+All recipes require ``--weights``, such as those of ``bert-base-chinese``.
 
-``conbert`` is the supervised pre-training of Shi (2021, Table 2): 140,000 texts drawn with one of
-their class and one of another, batches of 64, t = 0.07, one epoch, and then one epoch of
-fine-tuning with the same numbers. ``--epochs`` 3 and 5 are the other rows of its Table 3. ``bert``
-is the fine-tuning alone that it is compared with. The table has a dropout of 0.5 and does not say
-where; here it is that of the encoder. Its classifier is not linear, and its optimiser is not named.
+``conbert`` is the supervised pre-training of Shi (2021, Table 2): 140,000 texts sampled with one
+text of the same class and one of another, a batch size of 64, t = 0.07, one epoch, and then one
+epoch of fine-tuning with the same settings. ``--epochs`` 3 and 5 give the other rows of Table 3.
+``bert`` is the baseline, fine-tuning only. The paper uses a dropout of 0.5 without specifying the
+layers; here it is the dropout of the encoder. The paper's classifier is not linear, and its
+optimiser is not specified.
 
 ``simcse`` is unsupervised SimCSE of BERT-base (Gao et al., 2021, Appendix A), without fine-tuning:
-give ``--pairs``. Its head has one hidden layer of tanh, where this one has ReLU.
+set ``--pairs`` to evaluate it. The original head has one hidden layer with tanh; here it has ReLU.
 """
 
 from dataclasses import replace
