@@ -1,1 +1,1 @@
-"""Speed against named references, measured on one machine in one run."""
+"""Speed benchmarks against named references, measured on one machine in one run."""

@@ -1,7 +1,8 @@
-"""What every benchmark states about itself, and how it shows and stores its figures.
+"""Shared reporting for benchmarks: environment metadata, tables and JSON output.
 
-A benchmark checks what it needs before it measures: flags, data and packages, whose versions it
-states. It writes figures as soon as it has them, and judges them last: what fails then loses none.
+A benchmark validates its flags, data and packages (whose versions it reports) before it measures.
+It writes its figures as soon as they are available and checks them last, so that a failed check
+loses none of them.
 """
 
 import argparse
@@ -15,14 +16,14 @@ from typing import Any
 
 
 def tune_compiler() -> None:
-    """Sets the compiler options of the experiments, so that timings are those of the commands."""
+    """Sets the compiler options of the experiments, so that timings match those of the commands."""
     from experiments._compiler import tune_compiler
 
     tune_compiler()
 
 
 def machine() -> dict[str, Any]:
-    """Processor, cores and load: with other work on the machine the figures mean little."""
+    """Returns processor, number of cores and load: timings on a busy machine are unreliable."""
     cpu = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     for line in info.read_text().splitlines() if info.exists() else ():
@@ -34,10 +35,10 @@ def machine() -> dict[str, Any]:
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Versions of Python and of installed packages.
+    """Returns the versions of Python and of installed packages.
 
     Raises:
-      SystemExit: If one of them is not installed.
+      SystemExit: If a package is not installed.
     """
     try:
         return {
@@ -49,14 +50,14 @@ def versions(*packages: str) -> dict[str, str]:
 
 
 def count(text: str) -> int:
-    """A flag's number of rounds or the like, at least 1."""
+    """Parses a positive integer from a command-line flag."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number, at least 1, got {text!r}")
     return int(text)
 
 
 def print_table(rows: Sequence[dict[str, Any]]) -> None:
-    """Prints rows with equal keys; floats with four digits."""
+    """Prints rows with equal keys as a table; floats have four significant digits."""
     cells = [list(rows[0])]
     for row in rows:
         cells.append([f"{x:.4g}" if isinstance(x, float) else str(x) for x in row.values()])
@@ -67,7 +68,7 @@ def print_table(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def write_json(path: Path, result: dict[str, Any]) -> None:
-    """Writes the figures, making the folder if need be."""
+    """Writes the figures as JSON and creates the folder if it does not exist."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(result, indent=2) + "\n")
     print(f"wrote {path}")

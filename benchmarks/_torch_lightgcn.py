@@ -1,8 +1,8 @@
-"""The reference: LightGCN in PyTorch, written for speed.
+"""Reference implementation of LightGCN in PyTorch, optimised for speed.
 
-The normalised adjacency is one CSR matrix. It is symmetric: the backward of a product is the same
-product, and nothing is transposed. A step propagates once; negatives of an epoch are drawn at once;
-L2 acts on the batch's rows before any layer, as the published code has it.
+The normalised adjacency is one CSR matrix. It is symmetric, so the backward pass of a product is
+the same product, without a transpose. A step propagates once; the negatives of an epoch are drawn
+at once; L2 applies to the batch's embeddings before any layer, as in the published code.
 """
 
 import time
@@ -16,24 +16,24 @@ from torch import Tensor
 
 
 class SymmetricProduct(torch.autograd.Function):
-    """``matrix @ table`` for a symmetric sparse matrix without a gradient of its own."""
+    """``matrix @ table`` for a symmetric sparse matrix that requires no gradient."""
 
     @staticmethod
     def forward(ctx: Any, matrix: Tensor, table: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The product."""
+        """Computes the product."""
         ctx.matrix = matrix
         return matrix @ table
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[None, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The same product."""
+        """Computes the gradient, which is the same product."""
         return None, ctx.matrix @ slope
 
 
 def normalised_adjacency(
     users: np.ndarray, items: np.ndarray, n_users: int, n_items: int
 ) -> Tensor:
-    """D^{-1/2} A D^{-1/2} in CSR form, users first."""
+    """Returns D^{-1/2} A D^{-1/2} in CSR format, users first."""
     import scipy.sparse as sp
 
     n = n_users + n_items
@@ -47,7 +47,7 @@ def normalised_adjacency(
 
 
 def propagate(matrix: Tensor, table: Tensor, n_layers: int) -> Tensor:
-    """The mean of the layers 0 to ``n_layers``."""
+    """Returns the mean of the layers 0 to ``n_layers``."""
     layer, total = table, table
     for _ in range(n_layers):
         layer = SymmetricProduct.apply(matrix, layer)
@@ -57,7 +57,7 @@ def propagate(matrix: Tensor, table: Tensor, n_layers: int) -> Tensor:
 
 @dataclass
 class Epoch:
-    """What one epoch did: its seconds, its mean loss and, by step, the losses."""
+    """Duration in seconds, mean loss and per-step losses of one epoch."""
 
     seconds: float
     loss: float
@@ -65,20 +65,20 @@ class Epoch:
 
 
 class Trainer:
-    """A table of users and items, Adam, and epochs of BPR over all interactions.
+    """Trains one table of users and items with Adam and BPR over all interactions.
 
     Args:
       users: User of each interaction, ``[n]``.
       items: Item of each interaction, ``[n]``.
       n_users: Number of users.
       n_items: Number of items.
-      dim: Width of the table.
-      n_layers: Number of propagations; the layers' mean is what scores.
-      batch_size: Interactions a step.
-      learning_rate: Adam's.
+      dim: Embedding dimension.
+      n_layers: Number of propagation layers; scores use the mean of all layers.
+      batch_size: Interactions per step.
+      learning_rate: Adam's learning rate.
       l2: Factor of the mean of half the squared norm of a triplet's rows before any layer.
-      adam: Which of PyTorch's kernels, see :data:`benchmarks._torch_mf.ADAMS`.
-      seed: Of the initial values, the orders and the negatives.
+      adam: Options of PyTorch's Adam kernel, see :data:`benchmarks._torch_mf.ADAMS`.
+      seed: Seed of the initial values, the shuffling and the negatives.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Trainer:
     ):  # fmt: skip
         torch.manual_seed(seed)
         self.n_users, self.n_items = n_users, n_items
-        # A bit for each pair, as fast as it is, would take more memory than all else.
+        # A bitmap of all pairs is fast, but would take more memory than everything else combined.
         self.pairs = torch.from_numpy(np.sort(users.astype(np.int64) * n_items + items))
         self.matrix = normalised_adjacency(users, items, n_users, n_items)
         self.n_layers, self.batch_size, self.l2 = n_layers, batch_size, l2
@@ -98,7 +98,7 @@ class Trainer:
         self.adam = torch.optim.Adam([self.table], lr=learning_rate, **adam)
 
     def epoch(self, steps: int | None = None) -> Epoch:
-        """Goes once through all interactions in a fresh order, or through its first ``steps``."""
+        """Runs one epoch over all interactions in a new random order, or its first ``steps``."""
         start = time.perf_counter()
         order = torch.randperm(len(self.pairs))
         if steps is not None:
@@ -112,7 +112,7 @@ class Trainer:
         return Epoch(seconds, losses.mean().item(), losses.numpy())
 
     def unseen(self, users: Tensor) -> Tensor:
-        """An item for each user, uniform over those the user has not taken."""
+        """Samples one item per user, uniformly from the user's items without interaction."""
         items = torch.randint(self.n_items, users.shape)
         again = torch.arange(len(users))
         while len(again):
@@ -135,7 +135,7 @@ class Trainer:
         return loss.detach()
 
     def tables(self) -> tuple[np.ndarray, np.ndarray]:
-        """The vectors of users and of items after propagation."""
+        """Returns the embeddings of users and of items after propagation."""
         with torch.inference_mode():
             mixed = propagate(self.matrix, self.table, self.n_layers).numpy()
         return mixed[: self.n_users], mixed[self.n_users :]

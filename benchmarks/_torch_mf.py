@@ -1,9 +1,9 @@
-"""The reference: matrix factorisation in PyTorch, written for speed.
+"""Reference implementation of matrix factorisation in PyTorch, optimised for speed.
 
-Nothing here loops over samples. Orders, negatives and extra positives of an epoch are drawn at
-once; both tables are gathered once per step; Adam is one of PyTorch's own kernels. Which of the
-interchangeable ways to gather and to update is fastest depends on machine and batch, so the
-caller chooses (:data:`GATHERS`, :data:`ADAMS`, compilation, threads).
+There is no Python loop over samples. The shuffled order, negatives and extra positives of an epoch
+are drawn at once; both tables are gathered once per step; Adam is one of PyTorch's own kernels.
+The fastest of the interchangeable gather and update implementations depends on machine and batch
+size, so the caller selects it (:data:`GATHERS`, :data:`ADAMS`, compilation, threads).
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ ADAMS: dict[str, dict[str, Any]] = {
     "fused": {"fused": True},
 }
 Loss = Callable[[Tensor, Tensor], Tensor]
-"""``loss(pos [B, 1 + M], neg [B, N])``, a scalar."""
+"""Signature ``loss(pos [B, 1 + M], neg [B, N])``; returns a scalar."""
 
 
 def bpr(pos: Tensor, neg: Tensor) -> Tensor:
@@ -37,7 +37,7 @@ def bpr(pos: Tensor, neg: Tensor) -> Tensor:
 
 
 def debiased_pairwise(pos: Tensor, neg: Tensor, *, tau_plus: float, floor: float = 1e-2) -> Tensor:
-    """The debiased pairwise loss, "Contrastive Learning for Personalized Recommendation", 5.17."""
+    """Debiased pairwise loss, "Contrastive Learning for Personalized Recommendation", 5.17."""
     own, model_state = pos[:, :1], pos[:, 1:]
     mixed = torch.sigmoid(own - neg).mean(1)
     false = torch.sigmoid(own - model_state).mean(1)
@@ -53,13 +53,13 @@ class Problem:
     indptr: Tensor
     degrees: Tensor
     taken: Tensor
-    """Which pairs are positives, bool ``[n_users * n_items]``."""
+    """Mask of the positive pairs, bool ``[n_users * n_items]``."""
     n_users: int
     n_items: int
 
     @classmethod
     def of(cls, users: np.ndarray, items: np.ndarray, n_users: int, n_items: int) -> "Problem":
-        """Lays out distinct pairs in any order."""
+        """Creates a problem from distinct pairs in any order."""
         pairs = np.sort(users.astype(np.int64) * n_items + items)
         taken = torch.zeros(n_users * n_items, dtype=torch.bool)
         taken[torch.from_numpy(pairs)] = True
@@ -75,10 +75,10 @@ class Problem:
         )
 
     def unseen(self, users: Tensor, n: int) -> Tensor:
-        """``n`` items per user, uniform over those the user has not taken.
+        """Samples ``n`` items per user, uniformly from the user's items without interaction.
 
-        Draws that hit a positive are drawn again. The bit per pair makes this several times as
-        fast as a binary search in the sorted positives while all pairs fit in memory.
+        Samples that hit a positive are drawn again. While the bitmap of all pairs fits in memory,
+        it is several times as fast as a binary search in the sorted positives.
         """
         rows = (users * self.n_items).repeat_interleave(n)
         items = torch.randint(self.n_items, rows.shape)
@@ -89,13 +89,13 @@ class Problem:
         return items.view(-1, n)
 
     def seen(self, users: Tensor, n: int) -> Tensor:
-        """``n`` items per user, uniform with replacement over those the user took."""
+        """Samples ``n`` items per user uniformly, with replacement, from the user's positives."""
         place = torch.rand(len(users), n) * self.degrees[users][:, None]
         return self.items[self.indptr[users][:, None] + place.long()]
 
 
 class Trainer:
-    """Two tables, Adam with L2 added to the gradient, and epochs over all interactions."""
+    """Trains two tables using Adam with L2 added to the gradient, over all interactions."""
 
     def __init__(
         self, problem: Problem, batch_loss: Callable[..., Tensor], *,
@@ -114,7 +114,7 @@ class Trainer:
         )
 
     def epoch(self) -> float:
-        """Goes once through all interactions in a fresh order; returns the mean loss."""
+        """Runs one epoch over all interactions in a new random order; returns the mean loss."""
         problem = self.problem
         order = torch.randperm(len(problem.users))
         users = problem.users[order]
@@ -129,17 +129,17 @@ class Trainer:
             loss = self.batch_loss(*self.tables, u, i)
             loss.backward()
             self.adam.step()
-            total += loss.detach() * len(u)  # no .item(): nothing waits for the value
+            total += loss.detach() * len(u)  # no .item(), so that nothing waits for the value
         return total.item() / len(users)
 
     def scores(self) -> np.ndarray:
-        """Scores of all pairs, ``[n_users, n_items]``."""
+        """Returns the scores of all pairs, ``[n_users, n_items]``."""
         with torch.inference_mode():
             return (self.tables[0] @ self.tables[1].T).numpy()
 
 
 def make_batch_loss(loss: Loss, gather: str, n_pos: int) -> Callable[..., Tensor]:
-    """``batch_loss(user_table, item_table, users, items)``; may be given to ``torch.compile``."""
+    """Returns ``batch_loss(user_table, item_table, users, items)``, fit for ``torch.compile``."""
     take = GATHERS[gather]
 
     def batch_loss(user_table: Tensor, item_table: Tensor, users: Tensor, items: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""The reference: residual networks in PyTorch, with the names of torchvision's parameters.
+"""Reference implementation of residual networks in PyTorch, with torchvision's parameter names.
 
 The stride of a bottleneck is in its 3 × 3 convolution. The stem is torchvision's, or a 3 × 3
-convolution without a pooling. Sums and ReLUs overwrite what they read where PyTorch may.
+convolution without pooling. Additions and ReLUs are in place where PyTorch permits it.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 
 class Block(nn.Module):
-    """Two 3 × 3 convolutions, or one between two of 1 × 1, and what they are added to."""
+    """Residual block of two 3 × 3 convolutions, or a bottleneck of 1 × 1, 3 × 3 and 1 × 1."""
 
     def __init__(self, n_in: int, n: int, stride: int, is_bottleneck: bool):
         super().__init__()
@@ -32,7 +32,7 @@ class Block(nn.Module):
         self.n_out = before
 
     def forward(self, x: Tensor) -> Tensor:
-        """The activations after the block."""
+        """Returns the activations after the block."""
         out = x
         for place in range(1, self.n_layers + 1):
             out = self.get_submodule(f"bn{place}")(self.get_submodule(f"conv{place}")(out))
@@ -43,7 +43,7 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Features of images ``[batch, channels, rows, columns]``; ``settings`` are those of ours."""
+    """Features of images ``[batch, channels, rows, columns]``; ``settings`` is our ``ResNet``."""
 
     def __init__(self, settings: Any):
         super().__init__()
@@ -69,7 +69,7 @@ class ResNet(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
-        """The features."""
+        """Returns the features."""
         x = self.maxpool(F.relu(self.bn1(self.conv1(x)), inplace=True))
         for stage in range(1, self.n_stages + 1):
             x = self.get_submodule(f"layer{stage}")(x)
@@ -77,16 +77,16 @@ class ResNet(nn.Module):
 
 
 class Trainer:
-    """A ResNet, BCL's head and InfoNCE of two views, with fused Adam.
+    """Trains a ResNet with BCL's head and InfoNCE of two views, using fused Adam.
 
     Args:
-      settings: Of the network.
+      settings: Configuration of the network.
       images: Each example twice, ``[2 · batch, channels, rows, columns]``: two views, or uint8.
-      view: Draws views of floats in [0, 1]; None where ``images`` are views.
-      widths: Of the head.
-      temperature: Divides cosines.
-      learning_rate: Adam's.
-      channels_last: How images lie in memory.
+      view: Function that draws views of floats in [0, 1]; None if ``images`` are views already.
+      widths: Layer widths of the head.
+      temperature: Temperature that divides the cosines.
+      learning_rate: Adam's learning rate.
+      channels_last: Memory format of the images.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Trainer:
 
 
 def variables_of(network: ResNet, settings: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Its weights and running averages in the places that ours have."""
+    """Returns PyTorch's weights and running averages in the tree structure of our variables."""
 
     def norm(module: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         scale, bias = module.weight, module.bias

@@ -1,4 +1,4 @@
-"""Contestants that take turns, each a process of its own: a busy moment hits all of them."""
+"""Worker processes that run alternately, so that a busy moment affects all of them."""
 
 import subprocess
 import sys
@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 
 class Worker:
-    """A benchmark that runs as a process and answers lines.
+    """Benchmark that runs as a process and answers lines.
 
     Args:
-      module: The benchmark in this package.
-      *arguments: Its command line.
-      env: Environment, by default that of this process.
+      module: Name of the benchmark module in this package.
+      *arguments: Command-line arguments.
+      env: Environment variables, by default those of this process.
     """
 
     def __init__(self, module: str, *arguments: object, env: Mapping[str, str] | None = None):
@@ -22,10 +22,10 @@ class Worker:
         )  # fmt: skip
 
     def answer(self) -> str:
-        """The next line that it prints.
+        """Returns the next line that the process prints.
 
         Raises:
-          SystemExit: If it ended.
+          SystemExit: If the process ended.
         """
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
@@ -35,18 +35,18 @@ class Worker:
         return line
 
     def ask(self, line: str = "") -> str:
-        """Its answer to a line."""
+        """Sends a line and returns the answer."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
         return self.answer()
 
     def times(self, line: str = "") -> list[float]:
-        """Its answer to a line, as numbers."""
+        """Sends a line and returns the answer as a list of numbers."""
         return [float(word) for word in self.ask(line).split()]
 
     def end(self) -> None:
-        """Lets the process go."""
+        """Closes the input of the process and waits for its exit."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()

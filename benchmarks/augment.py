@@ -1,12 +1,13 @@
-"""Random views of images: how many a second, against torchvision and Kornia; and how near.
+"""Random image views: images per second compared with torchvision and Kornia, and accuracy.
 
 Two tables. *Speed*: the published views of CIFAR-10 (crop, flip, jitter, grey, blur, normalise) of
-a batch of 256 images of 32 × 32 and of 64 × 64. torchvision draws for each image by itself, in a
-loop over tensors as its documentation advises, or over Pillow's images as the published code does.
-Kornia draws for the whole batch at once. Each runs in a process of its own, on one core or on all,
-and they take turns. torchvision's one loop is measured on one core; as many workers as there are
-cores at most multiply it. *Differences*: the largest of each function with given numbers from
-torchvision's, in floats, over real images of CIFAR-10 where there are any.
+a batch of 256 images of 32 × 32 and of 64 × 64. torchvision draws parameters for each image
+separately, in a loop over tensors as its documentation recommends, or over Pillow images as the
+published code does. Kornia draws for the whole batch at once. Each contestant runs in its own
+process, on one core or on all, and the contestants are timed alternately. torchvision's
+single-process loop is measured on one core; a worker per core multiplies its speed by at most the
+number of cores. *Differences*: the largest difference of each function from torchvision's with
+given parameters, in floats, on real images of CIFAR-10 if available.
 
     CRL_DATA=<folder> python -m benchmarks.augment --out benchmarks/results/augment.json
 
@@ -38,7 +39,7 @@ TURN_SECONDS = 1.0
 
 
 def real_images(n: int) -> tuple[str, np.ndarray]:
-    """Where the images come from, and n of them, uint8 ``[n, 32, 32, 3]``."""
+    """Returns the source of the images, and n of them, uint8 ``[n, 32, 32, 3]``."""
     path = Path(os.environ.get("CRL_DATA", "")) / "cifar10" / "cifar10-jpeg.zip"
     if not path.is_file():
         rng = np.random.default_rng(0)
@@ -53,16 +54,16 @@ def real_images(n: int) -> tuple[str, np.ndarray]:
 
 
 def sized(images: np.ndarray, size: int) -> np.ndarray:
-    """The images with each pixel repeated up to a size."""
+    """Upscales the images to a size by repeating each pixel."""
     times = size // images.shape[1]
     return images.repeat(times, axis=1).repeat(times, axis=2)
 
 
 def transforms() -> Any:
-    """The transforms of torchvision, which are Python.
+    """Returns torchvision's transforms, which are pure Python.
 
-    A torchvision that was built for another PyTorch cannot load its operators for detection, and
-    asks for their names. No transform calls them.
+    A torchvision built for another version of PyTorch cannot load its detection operators, but
+    requires their names to be registered. No transform calls them.
     """
     import torch
 
@@ -78,7 +79,7 @@ def transforms() -> Any:
 
 
 def ours(images: np.ndarray) -> Callable[[], Any]:
-    """A batch of views as a training draws them."""
+    """Returns a call that draws a batch of views as training does."""
     import jax
     import jax.numpy as jnp
 
@@ -96,7 +97,7 @@ def ours(images: np.ndarray) -> Callable[[], Any]:
 
 
 def torchvision_views(images: np.ndarray, *, pillow: bool) -> Callable[[], Any]:
-    """One image after the other."""
+    """Returns a call that processes the images sequentially."""
     import torch
 
     v2 = transforms()
@@ -121,7 +122,7 @@ def torchvision_views(images: np.ndarray, *, pillow: bool) -> Callable[[], Any]:
 
 
 def kornia_view(size: int) -> Any:
-    """Draws views of a batch of floats in [0, 1] at once, with numbers for each image."""
+    """Returns a module that draws views of a batch of floats in [0, 1], with per-image values."""
     import kornia.augmentation as K
     import torch
 
@@ -136,7 +137,7 @@ def kornia_view(size: int) -> Any:
 
 
 def kornia_views(images: np.ndarray) -> Callable[[], Any]:
-    """The batch at once."""
+    """Returns a call that processes the whole batch at once."""
     import torch
 
     view = kornia_view(images.shape[1])
@@ -145,7 +146,7 @@ def kornia_views(images: np.ndarray) -> Callable[[], Any]:
 
 
 def entry(name: str, images: np.ndarray) -> Callable[[], Any]:
-    """A contestant's call for one batch."""
+    """Returns a contestant's call for one batch."""
     if name == "crl_jax":
         return ours(images)
     if name.startswith("kornia"):
@@ -154,7 +155,7 @@ def entry(name: str, images: np.ndarray) -> Callable[[], Any]:
 
 
 def work(name: str, size: int, cores: int) -> None:
-    """Answers with the seconds of the first batch, then each line with those of a turn."""
+    """Prints the seconds of the first batch, then those of one turn for each input line."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
     call = entry(name, sized(real_images(BATCH)[1], size))
     if name != "crl_jax":
@@ -175,7 +176,7 @@ def work(name: str, size: int, cores: int) -> None:
 
 
 def measure_speed(size: int, rounds: int) -> list[dict[str, Any]]:
-    """All contestants in turns."""
+    """Times all contestants alternately."""
     all_cores = common.machine()["cores"]
     runs = [
         (name, cores)
@@ -208,7 +209,7 @@ def measure_speed(size: int, rounds: int) -> list[dict[str, Any]]:
 
 
 def measure_differences(images: np.ndarray) -> list[dict[str, Any]]:
-    """The largest difference of each function from torchvision's, of values in [0, 1]."""
+    """Computes each function's largest difference from torchvision's, for values in [0, 1]."""
     import torch
 
     from crl_jax import augment

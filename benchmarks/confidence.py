@@ -1,12 +1,12 @@
-"""What BPRAC's expectation step costs: how many interactions a second get their confidence.
+"""Speed of BPRAC's expectation step: interactions per second whose confidence is estimated.
 
 Synthetic interactions of users with items of unequal popularity, and matrix factorisation of width
-27 with Gaussian tables, whose scores follow the variance-gamma law. *formula*: scores and priors
-are given. *expectation step*: scores come from the model, priors from their items, and a law that
-is not known from a sample of scores. *SciPy*: the formula as published, one quadrature for each
-interaction, on a few of the same scores; what has the variance-gamma law must agree with it, or the
-benchmark fails in the end. All take turns, so that other work on the machine falls on all; medians
-count.
+27 with Gaussian tables, whose scores follow the variance-gamma distribution. *formula*: scores and
+priors are given. *expectation step*: scores come from the model and priors from their items; an
+unknown distribution is estimated from a sample of scores. *SciPy*: the formula as published, one
+quadrature per interaction, on a subset of the same scores; every contestant with the variance-gamma
+distribution must agree with it, or the benchmark fails at the end. Contestants are timed
+alternately, so that other work on the machine affects all of them; medians are reported.
 
     python -m benchmarks.confidence --out benchmarks/results/confidence.json
 """
@@ -31,7 +31,7 @@ from . import _common as common
 
 N_USERS, N_ITEMS = 200_000, 50_000
 DIM, VARIANCE = 27, 0.6
-# Popularity falls with this power of the rank.
+# Exponent of the power law by which popularity decreases with the rank.
 ZIPF = 0.8
 ENCODER = models.MatrixFactorization(N_USERS, N_ITEMS, DIM)
 Params = dict[str, jax.Array]
@@ -43,14 +43,14 @@ RULES: dict[Rule, Callable[..., jax.Array]] = {
 EXPECTATION = "expectation step"
 KNOWN, SMOOTHED = "variance-gamma", "smoothed"
 LAWS = {KNOWN: stats.VarianceGamma(DIM, VARIANCE), SMOOTHED: stats.SmoothedEmpirical()}
-# Interactions that SciPy does.
+# Number of interactions that SciPy evaluates.
 N_REFERENCE = 20_000
-# Largest error relative to SciPy that may be put down to float32.
+# Largest relative error against SciPy that is attributed to float32 rounding.
 TOLERANCE = 1e-4
 
 
 class Case(NamedTuple):
-    """What is measured."""
+    """Identifies a measurement."""
 
     what: str
     rule: Rule
@@ -58,7 +58,7 @@ class Case(NamedTuple):
 
 
 def simulate(n: int, rng: np.random.Generator) -> data.Interactions:
-    """Distinct pairs among ``n`` independent draws of a user and an item."""
+    """Returns the distinct pairs among ``n`` independent draws of a user and an item."""
     share = np.arange(1.0, N_ITEMS + 1) ** -ZIPF
     users = rng.integers(N_USERS, size=n)
     items = rng.permutation(N_ITEMS)[rng.choice(N_ITEMS, n, p=share / share.sum())]
@@ -69,7 +69,7 @@ def simulate(n: int, rng: np.random.Generator) -> data.Interactions:
 
 
 def published(scores: np.ndarray) -> np.ndarray:
-    """Distribution function and density of the scores in float64, ``[2, n]``."""
+    """Computes distribution function and density of the scores in float64, ``[2, n]``."""
     order = (DIM - 1) / 2
     constant = VARIANCE * math.sqrt(math.pi) * math.gamma(DIM / 2)
 
@@ -84,23 +84,23 @@ def published(scores: np.ndarray) -> np.ndarray:
 def largest_error(
     case: Case, got: np.ndarray, distribution: np.ndarray, prior: np.ndarray
 ) -> float:
-    """Relative to SciPy, given distribution function and density ``[2, n]`` in float64."""
+    """Returns the largest relative error, given distribution function and density ``[2, n]``."""
     got, prior = got.astype(np.float64), prior.astype(np.float64)
     below, density = distribution
     if case.rule == "density":
         want = 2 * below * density * prior
     else:
         want = below * prior / (below * prior + (1 - below) * (1 - prior))
-    if case.what == EXPECTATION:  # known up to a factor: the mean over all interactions
+    if case.what == EXPECTATION:  # known up to a factor, so divide by the mean
         got, want = got / got.mean(), want / want.mean()
     return float(np.max(np.abs(got / want - 1)))
 
 
 def judge(rows: list[dict[str, Any]]) -> None:
-    """Holds the errors to rounding.
+    """Checks that all errors are within floating-point tolerance.
 
     Raises:
-      SystemExit: If one is more.
+      SystemExit: If an error exceeds ``TOLERANCE``.
     """
     for row in rows:
         error = row["largest_error"]
@@ -113,13 +113,13 @@ def judge(rows: list[dict[str, Any]]) -> None:
 def formula(
     rule: Rule, scores: jax.Array, prior: jax.Array, distribution: stats.Distribution
 ) -> jax.Array:
-    """Confidence where scores and priors are given."""
+    """Computes the confidence for given scores and priors."""
     return RULES[rule](scores, prior=prior, distribution=distribution)
 
 
 @jax.jit
 def score_all(params: Params, users: jax.Array, items: jax.Array) -> jax.Array:
-    """Scores of the interactions."""
+    """Computes the scores of the interactions."""
 
     def score(pair: tuple[jax.Array, jax.Array]) -> jax.Array:
         user, item = pair
@@ -132,12 +132,12 @@ def score_all(params: Params, users: jax.Array, items: jax.Array) -> jax.Array:
 def expectation(
     confidence: tasks.ConfidenceEM, params: Params, users: jax.Array, items: jax.Array
 ) -> jax.Array:
-    """Confidence of the interactions, as training estimates it."""
+    """Estimates the confidence of the interactions, as training does."""
     return confidence.estimate(jax.random.key(1), ENCODER, ENCODER.encode(params), users, items)
 
 
 def measure(log: data.Interactions, params: Params, rounds: int) -> list[dict[str, Any]]:
-    """One row per contestant; SciPy first."""
+    """Returns one row per contestant, SciPy first."""
     users, items = jnp.asarray(log.users), jnp.asarray(log.items)
     by_item = weights.credibility_prior(log.item_counts)
     prior, scores = by_item[items], score_all(params, users, items)

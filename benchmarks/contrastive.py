@@ -1,11 +1,12 @@
 """Contrastive losses of a two-view batch, forward and backward, against PyTorch; ranks; memory.
 
 Three tables. *Losses*: value and gradient with respect to both views' embeddings, normalisation
-included, at B = 256 and D = 128, so 512 anchors with 510 negatives each. PyTorch computes InfoNCE
+included, at B = 256 and D = 128: 512 anchors with 510 negatives each. PyTorch computes InfoNCE
 by its cross-entropy, and the Bayesian loss with ranks from a sorted row and from all pairs, as
-published code does; each eager and compiled, on one thread and on all, the fastest counts. The
-contestants take turns. *Ranks*: the ways to rank rows of scores. *Memory*: peak resident memory of
-a process that takes one gradient of the tiled Bayesian loss of a large batch.
+published code does; each eager and compiled, on one thread and on all, of which the fastest is
+reported. Contestants are timed alternately. *Ranks*: the methods to rank rows of scores. *Memory*:
+peak resident memory of a process that takes one gradient of the tiled Bayesian loss of a large
+batch.
 
     python -m benchmarks.contrastive --out benchmarks/results/contrastive.json
 """
@@ -36,7 +37,7 @@ Call = Callable[[], Any]
 
 
 def embeddings(batch: int) -> tuple[np.ndarray, np.ndarray]:
-    """Two correlated views."""
+    """Returns two correlated views."""
     rng = np.random.default_rng(0)
     shared = rng.normal(size=(batch, DIM))
     z1, z2 = (shared + 0.5 * rng.normal(size=(batch, DIM)) for _ in range(2))
@@ -44,7 +45,7 @@ def embeddings(batch: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def ours(batch: int) -> dict[str, Call]:
-    """Compiled value and gradient of each loss, direct and tiled."""
+    """Returns the compiled value and gradient of each loss, direct and tiled."""
     import jax
     import jax.numpy as jnp
 
@@ -84,7 +85,7 @@ def ours(batch: int) -> dict[str, Call]:
 
 
 def theirs(batch: int) -> dict[str, Call]:
-    """PyTorch's entries, by name."""
+    """Returns PyTorch's entries by name."""
     import torch
     from torch.nn import functional as F
 
@@ -145,7 +146,7 @@ def theirs(batch: int) -> dict[str, Call]:
 
 
 def take_turns(entries: dict[str, Call], rounds: int) -> list[dict[str, Any]]:
-    """Times the entries in turns of a few calls, after one call that compiles."""
+    """Times the entries alternately, a few calls each, after one call that compiles."""
     seconds: dict[str, list[float]] = {name: [] for name in entries}
     first = {name: timed(call) for name, call in entries.items()}
     for _ in range(rounds):
@@ -164,14 +165,14 @@ def take_turns(entries: dict[str, Call], rounds: int) -> list[dict[str, Any]]:
 
 
 def timed(call: Call) -> float:
-    """Seconds of a call."""
+    """Returns the duration of a call in seconds."""
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
 
 
 def rank_rows(rounds: int) -> list[dict[str, Any]]:
-    """Nanoseconds a score for each way to rank rows of several lengths."""
+    """Measures nanoseconds per score of each method to rank rows, for several row lengths."""
     import jax
     import jax.numpy as jnp
 
@@ -202,7 +203,7 @@ def rank_rows(rounds: int) -> list[dict[str, Any]]:
 
 
 def work(batch: int, bins: int) -> None:
-    """One gradient of the tiled Bayesian loss; prints time and peak memory as JSON."""
+    """Computes one gradient of the tiled Bayesian loss; prints time and peak memory as JSON."""
     import jax
     import jax.numpy as jnp
 
@@ -240,13 +241,13 @@ def work(batch: int, bins: int) -> None:
 
 
 def peak_memory_mb() -> float:
-    """Of this process alone: ``getrusage`` would count its parent at the fork."""
+    """Peak memory of this process alone: ``getrusage`` would include its parent's at the fork."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 
 
 def measure_memory(batches: list[int], bins: list[int]) -> list[dict[str, Any]]:
-    """Each batch in a process of its own."""
+    """Measures each batch size in a separate process."""
     rows = []
     for batch in batches:
         for n_bins in bins:

@@ -1,20 +1,20 @@
 """Users evaluated per second over a full catalogue, against a PyTorch loop.
 
 The problem has Gowalla's shape: 29,858 users, 40,981 items, width 64, top 20, the training
-items masked. With the environment variable CRL_DATA set, the pairs are those of
-``$CRL_DATA/gowalla/{train,test}.txt``, else they are drawn at random with about the same counts.
-The embeddings are random: they decide nothing about the time.
+items masked. If the environment variable CRL_DATA is set, the pairs are those of
+``$CRL_DATA/gowalla/{train,test}.txt``; otherwise they are drawn at random with about the same
+counts. The embeddings are random, which does not affect the timing.
 
 The reference computes recall and NDCG, vectorised, in preallocated memory; `crl_jax` computes
-its seven metrics and the coverage. Both lay their masks out before the clock starts. Every
-configuration runs in a process of its own, so that its peak memory is its own; the processes
-take turns for several rounds, so that a busy moment of the machine hits all of them.
+its seven metrics and the coverage. Both build their masks before the clock starts. Every
+configuration runs in a separate process, which makes peak memory attributable; the processes
+run alternately for several rounds, so that a busy moment of the machine affects all of them.
 
-Wall time says nothing on a machine that is busy otherwise, and it is unfair to PyTorch there: its
-OpenMP threads spin while they wait for one another, at several times the cost if they must share
-their cores. So PyTorch runs with both wait policies, to be judged by the better one, and each
-process reports its CPU time and the load average it met. Trust a comparison only if the load
-stays near the number of cores.
+Wall time is unreliable on a busy machine, and unfair to PyTorch there: its OpenMP threads spin
+while they wait for one another, at several times the cost if they must share their cores. So
+PyTorch runs with both wait policies, of which the better one is compared, and each process reports
+its CPU time and the load average. Trust a comparison only if the load stays near the number of
+cores.
 
     python -m benchmarks.evaluation --out benchmarks/results/evaluation.json
 """
@@ -38,7 +38,7 @@ import numpy as np
 from . import _common as common
 
 N_USERS, N_ITEMS, WIDTH, K = 29_858, 40_981, 64, 20
-# Library, users in a block, whether to compute the AUC, OpenMP's wait policy.
+# Library, block size in users, whether to compute the AUC, OpenMP's wait policy.
 CONFIGURATIONS = [
     *(("crl_jax", block_size, False, "") for block_size in (64, 256, 1024)),
     ("crl_jax", 256, True, ""),
@@ -52,7 +52,7 @@ CONFIGURATIONS = [
 
 @dataclasses.dataclass(frozen=True)
 class Csr:
-    """Interactions as :func:`crl_jax.metrics.eval_layout` reads them."""
+    """Interactions in the format that :func:`crl_jax.metrics.eval_layout` reads."""
 
     indptr: np.ndarray
     items: np.ndarray
@@ -75,7 +75,7 @@ def read(path: Path) -> Csr:
 
 
 def simulate() -> tuple[Csr, Csr]:
-    """Pairs with long-tailed activity and popularity, about as many as Gowalla's."""
+    """Simulates pairs with long-tailed activity and popularity, about as many as Gowalla's."""
     rng = np.random.default_rng(0)
     activity, popularity = rng.lognormal(sigma=0.9, size=N_USERS), rng.pareto(1.2, N_ITEMS) + 0.1
     users = rng.choice(N_USERS, 1_150_000, p=activity / activity.sum())
@@ -89,7 +89,7 @@ def simulate() -> tuple[Csr, Csr]:
 
 
 def run_jax(problem: Any, block_size: int, auc: bool) -> tuple[Callable[[], dict], dict]:
-    """The evaluation of ``crl_jax``, and what to report beside its times."""
+    """Returns the evaluation of ``crl_jax``, and figures to report next to its times."""
     import jax
     import jax.numpy as jnp
 
@@ -112,7 +112,7 @@ def run_jax(problem: Any, block_size: int, auc: bool) -> tuple[Callable[[], dict
 
 
 def run_torch(problem: Any, block_size: int, auc: bool) -> tuple[Callable[[], dict], dict]:
-    """A loop over blocks: product, mask by index, top-k, membership by binary search."""
+    """Returns a loop over blocks: product, mask by index, top-k, membership by binary search."""
     import torch
 
     assert not auc
@@ -177,7 +177,7 @@ def work(args: argparse.Namespace) -> None:
         seconds.append(time.perf_counter() - start)
         cpu_seconds.append(time.process_time() - cpu_start)
     n_evaluated = int(np.count_nonzero(np.diff(problem["test"].indptr)))
-    # The first call compiles or warms up; what it took beyond a usual call is reported apart.
+    # The first call compiles or warms up; its excess over a usual call is reported separately.
     report |= {
         "first_call_extra_seconds": seconds[0] - statistics.median(seconds[1:]),
         "users_per_second": [n_evaluated / s for s in seconds[1:]],
@@ -190,7 +190,7 @@ def work(args: argparse.Namespace) -> None:
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
-    """Runs all configurations in turn, ``args.rounds`` times."""
+    """Runs all configurations alternately for ``args.rounds`` rounds."""
     machine, versions = common.machine(), common.versions("jax", "jaxlib", "torch", "numpy")
     folder = os.environ.get("CRL_DATA")
     if folder:
@@ -262,7 +262,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def judge(rows: list[dict[str, Any]]) -> None:
-    """Holds all to one ranking: close scores may swap between two products, no others.
+    """Checks that all rankings agree, except that nearly equal scores may swap by rounding.
 
     Raises:
       SystemExit: If recall or NDCG differ by more than 0.1 %.

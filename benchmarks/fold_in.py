@@ -1,18 +1,19 @@
-"""Recommendations to users who were not there in training, by several ways to make their vectors.
+"""Fold-in of users unseen in training: comparison of methods that compute their embeddings.
 
-From MovieLens 100K, 200 users are left out of the training of matrix factorisation of width 32.
-Each then gives 80 % of their items, and the lists are scored by NDCG@20 on the other 20 %. The
-line to reach is the same model trained with these users and what they give. The tables are those
-of BPR for inner products, and of InfoNCE for cosines. All is done on several draws of users.
+From MovieLens 100K, 200 users are held out from the training of matrix factorisation of width 32.
+Each of them provides 80 % of their items, and the recommended lists are evaluated by NDCG@20 on
+the other 20 %. The upper reference is the same model trained with these users and the items that
+they provide. The tables are trained with BPR for inner products and with InfoNCE for cosines. All
+methods are evaluated on several draws of users.
 
-* ``popularity``: the number of users that took an item;
-* ``mean``: the mean of the vectors of the items given;
-* ``regression``: that mean, mapped to users' vectors by least squares over the trained ones;
-* ``pairwise``: minimises BPR over all pairs of an item given and another one, by Newton's method;
+* ``popularity``: the number of users who interacted with an item;
+* ``mean``: the mean of the embeddings of the given items;
+* ``regression``: that mean, mapped to user embeddings by least squares over the trained ones;
+* ``pairwise``: minimises BPR over all pairs of a given item and another one, by Newton's method;
 * ``weighted``: least squares on 0 and 1 with less weight on the items not given, one system of
-  equations for each user, as in alternating least squares;
+  equations per user, as in alternating least squares;
 * ``ridge=…``: least squares with equal weights and an intercept, one matrix for all users, as
-  ``Recommender.fold_in`` has it, which is ``fold_in`` at its default.
+  implemented by ``Recommender.fold_in``; ``fold_in`` is the same at its default.
 
 The defaults were chosen on other draws than those used here, on MovieLens 1M, and on LightGCN.
 
@@ -42,7 +43,7 @@ SIMILARITIES: tuple[Similarity, ...] = ("inner", "cosine")
 
 
 def trained(log: data.Interactions, similarity: Similarity, seed: int) -> dict[str, np.ndarray]:
-    """The tables of a training on ``log``."""
+    """Trains a model on ``log`` and returns its tables."""
     fit = partial(
         tasks.fit_ranking,
         log,
@@ -67,7 +68,7 @@ def trained(log: data.Interactions, similarity: Similarity, seed: int) -> dict[s
 
 
 def hold_out(log: data.Interactions, draw: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Users left out, and which interactions they bring to the fold-in and to the test."""
+    """Returns the held-out users, and masks of their interactions for fold-in and for testing."""
     rng = np.random.default_rng(draw)
     held = np.sort(rng.choice(np.flatnonzero(log.degrees >= 10), HELD_OUT, replace=False))
     mine, test = np.isin(log.users, held), np.zeros(len(log), bool)
@@ -78,14 +79,14 @@ def hold_out(log: data.Interactions, draw: int) -> tuple[np.ndarray, np.ndarray,
 
 
 def matrix(log: data.Interactions, users: np.ndarray) -> np.ndarray:
-    """Rows of 0 and 1."""
+    """Returns the users' dense rows of 0 and 1."""
     rows = np.zeros((log.n_users, log.n_items))
     rows[log.users, log.items] = 1
     return rows[users]
 
 
 def regression(items: np.ndarray, users: np.ndarray, known: np.ndarray, x: np.ndarray) -> Any:
-    """Trained users' vectors, by least squares on the sums of their items over √(number)."""
+    """Maps item sums over √(number) to user embeddings, by least squares over the trained users."""
 
     def sums(rows: np.ndarray) -> np.ndarray:
         return rows @ items / np.sqrt(rows.sum(axis=1, keepdims=True))
@@ -94,7 +95,7 @@ def regression(items: np.ndarray, users: np.ndarray, known: np.ndarray, x: np.nd
 
 
 def pairwise(items: np.ndarray, x: np.ndarray, l2: float = 0.1) -> np.ndarray:
-    """Users' vectors that minimise Σ over items given of the mean BPR over the others."""
+    """Computes embeddings that minimise Σ over given items of the mean BPR over the others."""
     vectors = np.zeros((len(x), items.shape[1]))
     for user, row in enumerate(x):
         pos, neg, w = items[row > 0], items[row == 0], vectors[user]
@@ -110,7 +111,7 @@ def pairwise(items: np.ndarray, x: np.ndarray, l2: float = 0.1) -> np.ndarray:
 
 
 def weighted(items: np.ndarray, x: np.ndarray, weight: float, ridge: float) -> np.ndarray:
-    """Least squares with ``weight`` on items not given, and an intercept as of equal weights."""
+    """Least squares with ``weight`` on items not given, and the intercept for equal weights."""
     centred = items - items.mean(axis=0)
     gram = centred.T @ centred
     penalty = ridge * np.trace(gram) / len(gram) * np.eye(len(gram))
@@ -122,7 +123,7 @@ def weighted(items: np.ndarray, x: np.ndarray, weight: float, ridge: float) -> n
 
 
 def measure(log: data.Interactions, similarity: Similarity, draw: int) -> dict[str, float]:
-    """NDCG@20 of every method on one draw."""
+    """Computes NDCG@20 of every method on one draw."""
     held, given, test = hold_out(log, draw)
     without = log.select(~np.isin(log.users, held))
     there = np.setdiff1d(np.arange(log.n_users), held)

@@ -1,16 +1,17 @@
-"""A step of the softmax over the items of a large batch, forward and backward, against PyTorch.
+"""In-batch softmax over the items of a large batch, forward and backward, against PyTorch.
 
-Each user of a batch has one item, and the others of the batch are its negatives: InfoNCE of
-cosines, width 64, value and gradient with respect to the rows of users and items. "Training" is
-the loss of :class:`crl_jax.tasks.Ranking`, which holds all scores and the mask that its sampler
-makes; tiles are :func:`crl_jax.losses.tiled_tower_loss`. PyTorch normalises, multiplies and takes
-the cross-entropy, on one thread and on all. No user has taken another item of the batch, so that
-every mask leaves the same negatives. Value and gradient are held to NumPy's float64 before anything
-is timed.
+Each user of a batch has one item, and the other items of the batch are its negatives: InfoNCE of
+cosines, width 64, value and gradient with respect to the embeddings of users and items. "Training"
+is the loss of :class:`crl_jax.tasks.Ranking`, which materialises all scores and its sampler's mask;
+the tiled version is :func:`crl_jax.losses.tiled_tower_loss`. PyTorch normalises, multiplies and
+computes the cross-entropy, on one thread and on all. No user has interacted with another item of
+the batch, so every mask keeps the same negatives. Value and gradient are checked against NumPy's
+float64 before any timing.
 
-Each contestant has a process of its own, which waits for its turn: a busy moment of the machine
-hits all of them. The seconds on the wall and those of all cores are given. Memory is by how much
-the process grows in its first step, compiled before (``VmHWM`` of Linux, started anew before it).
+Each contestant is a separate process, and the processes run alternately, so that a busy moment of
+the machine affects all of them. Wall time and CPU time of all cores are reported. Memory is the
+growth of the process during its first step, after compilation (``VmHWM`` of Linux, reset before
+it).
 
     python -m benchmarks.in_batch --out benchmarks/results/in_batch.json
 """
@@ -37,15 +38,15 @@ MASKS = {"crl_jax, training": "seen", "crl_jax, training, mask self": "self"}
 TILED = "crl_jax, tiled"
 TURN = 3
 MOST = 1e-4
-"""By how much a value or gradient may be off, as a share of the largest."""
+"""Largest permitted error of a value or gradient, relative to the largest entry."""
 ROWS = 1024
-"""Anchors whose scores the reference holds at a time."""
+"""Number of anchors whose scores the reference holds at a time."""
 Answer = tuple[Any, Any, Any]
 """Value, and the gradients with respect to users and items."""
 
 
 def rows_of(batch: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of users and of their items, correlated."""
+    """Returns correlated embeddings of users and of their items."""
     rng = np.random.default_rng(0)
     users = rng.normal(size=(batch, DIM))
     items = 0.5 * users + rng.normal(size=(batch, DIM))
@@ -53,7 +54,7 @@ def rows_of(batch: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def training(batch: int, mask: Any) -> Callable[[], Answer]:
-    """What a step of training differentiates, compiled; the rows are the tables."""
+    """Returns the compiled loss and gradient of a training step, with the embeddings as tables."""
     import jax
     import jax.numpy as jnp
 
@@ -81,7 +82,7 @@ def training(batch: int, mask: Any) -> Callable[[], Answer]:
 
 
 def tiled(batch: int) -> Callable[[], Answer]:
-    """The same in tiles."""
+    """Returns the tiled version of the same step."""
     from crl_jax import losses
 
     def value(users: Any, items: Any) -> Any:
@@ -92,7 +93,7 @@ def tiled(batch: int) -> Callable[[], Answer]:
 
 
 def compiled(value: Callable[..., Any], batch: int, *about: Any) -> Callable[[], Answer]:
-    """Value and gradient of a function of the rows and of what else it takes."""
+    """Compiles value and gradient of a function of the embeddings and further arguments."""
     import jax
     import jax.numpy as jnp
 
@@ -103,7 +104,7 @@ def compiled(value: Callable[..., Any], batch: int, *about: Any) -> Callable[[],
     def both(rows: Any, leaves: Any) -> Any:
         return value(*rows, *jax.tree.unflatten(tree, leaves))
 
-    # Leaves, since `lower` would fill the classes of the library with what is no array.
+    # Passes leaves: `lower` would build the library's classes from objects that are not arrays.
     step = jax.jit(both).lower(rows, leaves).compile()
 
     def run() -> Answer:
@@ -114,7 +115,7 @@ def compiled(value: Callable[..., Any], batch: int, *about: Any) -> Callable[[],
 
 
 def torch_step(batch: int, threads: int) -> Callable[[], Answer]:
-    """The same in PyTorch."""
+    """Returns the same step in PyTorch."""
     import torch
     from torch.nn import functional as F
 
@@ -124,7 +125,7 @@ def torch_step(batch: int, threads: int) -> Callable[[], Answer]:
 
     def run() -> Answer:
         users, items = map(F.normalize, rows)
-        # The temperature divides the rows, which costs less than to divide the scores.
+        # Dividing the embeddings by the temperature costs less than dividing the scores.
         loss = F.cross_entropy((users / TEMPERATURE) @ items.T, own)
         return loss.detach(), *torch.autograd.grad(loss, rows)
 
@@ -132,13 +133,13 @@ def torch_step(batch: int, threads: int) -> Callable[[], Answer]:
 
 
 def names() -> list[str]:
-    """The contestants; the first is what the others are compared with."""
+    """Returns the names of the contestants; the first is the baseline of the comparison."""
     threads = sorted({1, common.machine()["cores"]})
     return [*MASKS, TILED, *(f"PyTorch, threads: {n}" for n in threads)]
 
 
 def build(name: str, batch: int) -> Callable[[], Answer]:
-    """The step of a contestant."""
+    """Returns the step of a contestant."""
     if name in MASKS:
         return training(batch, MASKS[name])
     if name == TILED:
@@ -147,7 +148,7 @@ def build(name: str, batch: int) -> Callable[[], Answer]:
 
 
 def reference(batch: int) -> Answer:
-    """Value and gradients in float64, some anchors at a time."""
+    """Computes value and gradients in float64, in blocks of anchors."""
     raw = [x.astype(np.float64) for x in rows_of(batch)]
     lengths = [np.linalg.norm(x, axis=1, keepdims=True) for x in raw]
     users, items = (x / length for x, length in zip(raw, lengths, strict=True))
@@ -171,16 +172,16 @@ def reference(batch: int) -> Answer:
 
 
 def error_of(answer: Answer, wanted: Answer) -> float:
-    """The largest error of value and gradients, each as a share of its largest entry."""
+    """Returns the largest error of value and gradients, each relative to its largest entry."""
     errors = [
         np.abs(np.asarray(got) - want).max() / np.abs(want).max()
         for got, want in zip(answer, wanted, strict=True)
     ]
-    return float(np.max(errors))  # which a nan stays in
+    return float(np.max(errors))  # propagates nan
 
 
 def work(name: str, batch: int, folder: Path) -> None:
-    """Keeps an answer in the folder, tells its memory, and then each line's seconds."""
+    """Saves an answer in the folder, prints the memory, then the seconds for each input line."""
     run = build(name, batch)
     Path("/proc/self/clear_refs").write_text("5")
     before = resident("VmRSS")
@@ -196,7 +197,7 @@ def work(name: str, batch: int, folder: Path) -> None:
 
 
 class Contestant:
-    """A process that takes a step when it is told to."""
+    """Process that runs steps on request."""
 
     def __init__(self, name: str, batch: int, folder: Path):
         self._worker = Worker("in_batch", "--worker", name, batch, folder)
@@ -209,13 +210,13 @@ class Contestant:
 
 
 def measure(batch: int, repeats: int) -> dict[str, Any]:
-    """All contestants with batches of one size, in turns.
+    """Times all contestants alternately at one batch size.
 
     Raises:
-      SystemExit: If one of them is off by more than rounding, before anything is timed.
+      SystemExit: If an error exceeds floating-point tolerance; checked before any timing.
     """
     with tempfile.TemporaryDirectory() as folder:
-        # One after the other, so that none takes cores or memory from another's first step.
+        # Started sequentially, so that none takes cores or memory from another's first step.
         contestants = [Contestant(name, batch, Path(folder)) for name in names()]
     judge(batch, contestants)
     times: list[list[list[float]]] = [[] for _ in contestants]
@@ -238,10 +239,10 @@ def measure(batch: int, repeats: int) -> dict[str, Any]:
 
 
 def judge(batch: int, contestants: list[Contestant]) -> None:
-    """Holds every contestant to the reference, and states its error.
+    """Checks every contestant against the reference and records its error.
 
     Raises:
-      SystemExit: If it is off by more than rounding.
+      SystemExit: If an error exceeds floating-point tolerance.
     """
     wanted = reference(batch)
     for contestant in contestants:

@@ -1,9 +1,9 @@
-"""Whole epochs of LightGCN against PyTorch: sampling, propagation, gradient and Adam.
+"""Full LightGCN epochs against PyTorch: sampling, propagation, gradient and Adam.
 
-Three layers of width 64, BPR with one uniform negative, batches of 2,048, L2 on the rows of the
-batch before any layer. PyTorch multiplies by one CSR matrix with a symmetric backward
-(:mod:`benchmarks._torch_lightgcn`), on one thread and on all. Every contestant runs in a process of
-its own, which tells its peak memory, and they take turns, an epoch each.
+Three layers of width 64, BPR with one uniform negative, batches of 2,048, L2 on the embeddings of
+the batch before any layer. PyTorch multiplies by one CSR matrix with a symmetric backward
+(:mod:`benchmarks._torch_lightgcn`), on one thread and on all. Every contestant runs in a separate
+process, which reports its peak memory, and they run alternately, one epoch each.
 
     python -m benchmarks.lightgcn --data gowalla --out benchmarks/results/lightgcn.json
 """
@@ -29,7 +29,7 @@ Tables = tuple[np.ndarray, np.ndarray]
 
 
 def make_ours(split: Any) -> tuple[Callable[[], float], Callable[[], Tables]]:
-    """An epoch that returns its mean loss, and the trained vectors."""
+    """Returns an epoch, which returns its mean loss, and a function for the trained tables."""
     import jax
     import jax.numpy as jnp
 
@@ -75,7 +75,7 @@ def make_ours(split: Any) -> tuple[Callable[[], float], Callable[[], Tables]]:
 
 
 def make_torch(split: Any, threads: int) -> tuple[Callable[[], float], Callable[[], Tables]]:
-    """The same in PyTorch."""
+    """Returns the same functions in PyTorch."""
     import torch
 
     from ._torch_lightgcn import Trainer
@@ -90,7 +90,7 @@ def make_torch(split: Any, threads: int) -> tuple[Callable[[], float], Callable[
 
 
 def score(split: Any, tables: Tables) -> float:
-    """NDCG@20 on the test part."""
+    """Computes NDCG@20 on the test part."""
     import jax.numpy as jnp
 
     from crl_jax import metrics, models
@@ -102,7 +102,7 @@ def score(split: Any, tables: Tables) -> float:
 
 
 def work(name: str, folder: Path) -> None:
-    """Answers each line with an epoch; at the end tells its memory and its quality."""
+    """Runs one epoch per input line; finally reports peak memory and NDCG@20."""
     from crl_jax import data
 
     split = data.load(folder)
@@ -128,7 +128,7 @@ def work(name: str, folder: Path) -> None:
 
 
 class Contestant:
-    """A process that runs an epoch when it is told to."""
+    """Process that runs epochs on request."""
 
     def __init__(self, name: str, folder: Path):
         self.name = name
@@ -136,11 +136,11 @@ class Contestant:
         self.epochs: list[dict[str, float]] = []
 
     def run(self) -> None:
-        """An epoch."""
+        """Runs one epoch."""
         self.epochs.append(json.loads(self._worker.ask("epoch")))
 
     def row(self) -> dict[str, Any]:
-        """Its figures; the first epoch, which compiles, stands by itself."""
+        """Returns the figures; the first epoch, which compiles, is reported separately."""
         first, *others = self.epochs
         return {
             "name": self.name,

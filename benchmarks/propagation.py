@@ -1,16 +1,16 @@
-"""One product with the graph of users and items, and LightGCN forward and backward through three.
+"""Graph propagation: one product with the user-item graph, and three-layer LightGCN gradients.
 
 The product is D^{-1/2} A D^{-1/2} E, width 64, in float32. Forward and backward is the gradient of
-half the squared norm of the mean of the layers 0 to 3: three products, and three for the slopes,
-since every contestant uses that the matrix is symmetric. Ours are the layouts of
-:class:`crl_jax.models.InteractionGraph`; beside them stand JAX's own ways, ``segment_sum`` and
+half the squared norm of the mean of the layers 0 to 3: three products forward and three backward,
+since every contestant exploits the symmetry of the matrix. Ours are the layouts of
+:class:`crl_jax.models.InteractionGraph`; they are compared with JAX's own ``segment_sum`` and
 ``BCSR``, SciPy's CSR on one thread, and PyTorch's CSR on one thread and on all.
 
-Each contestant has a process of its own, which waits for its turn: a busy moment of the machine
-hits all of them. The seconds on the wall and those of all cores are given: where other work takes
-its share of the machine, the latter tell more. Memory is what the graph's arrays hold, and by how
-much the process grows while forward and backward run for the first time, compiled before
-(``VmHWM`` of Linux, started anew before the call).
+Each contestant is a separate process, and the processes run alternately, so that a busy moment of
+the machine affects all of them. Wall time and CPU time of all cores are reported: on a shared
+machine, CPU time is the more informative. Memory is the size of the graph's arrays, and the growth
+of the process during the first forward and backward pass, after compilation (``VmHWM`` of Linux,
+reset before the call).
 
     python -m benchmarks.propagation --data $CRL_DATA --out benchmarks/results/propagation.json
 """
@@ -34,7 +34,7 @@ from ._worker import Worker
 DIM, N_LAYERS = 64, 3
 DATASETS = {"ml-100k": "ml-100k/train.csv", "gowalla": "gowalla/train.txt"}
 LARGEST_DENSE = 2**26
-"""Cells of the largest dense matrix that is tried."""
+"""Number of entries of the largest dense matrix that is measured."""
 OURS = ("rows", "dense")
 REFERENCES = ("segment_sum", "BCSR", "SciPy")
 KINDS = ("product", "gradient")
@@ -42,12 +42,12 @@ KINDS = ("product", "gradient")
 
 @dataclass
 class Contestant:
-    """A way to propagate.
+    """Propagation method.
 
     Attributes:
-      prepare: Compiles, where there is something to compile.
-      calls: For each of :data:`KINDS` what runs it and waits for the result, users first.
-      graph_bytes: Of the arrays that hold the graph.
+      prepare: Compiles the calls, if they need compilation.
+      calls: For each of :data:`KINDS` a function that waits for its result, users first.
+      graph_bytes: Size of the arrays that hold the graph.
     """
 
     prepare: Callable[[], Any]
@@ -56,20 +56,20 @@ class Contestant:
 
 
 def load(data: Path, name: str) -> Any:
-    """The training interactions of a dataset."""
+    """Loads the training interactions of a dataset."""
     from crl_jax.data import read
 
     return read(data / DATASETS[name])
 
 
 def start_table(interactions: Any) -> np.ndarray:
-    """The embeddings that all propagate, ``[n_users + n_items, DIM]``."""
+    """Returns the embeddings that all contestants propagate, ``[n_users + n_items, DIM]``."""
     rows = interactions.n_users + interactions.n_items
     return np.random.default_rng(0).normal(size=(rows, DIM)).astype(np.float32)
 
 
 def normalised(interactions: Any, dtype: Any) -> Any:
-    """D^{-1/2} A D^{-1/2} as SciPy's CSR, users first."""
+    """Returns D^{-1/2} A D^{-1/2} as SciPy's CSR, users first."""
     import scipy.sparse as sp
 
     users, items = interactions.users, interactions.items + interactions.n_users
@@ -83,7 +83,7 @@ def normalised(interactions: Any, dtype: Any) -> Any:
 
 
 def mean_of_layers(product: Callable[[Any], Any], table: Any) -> Any:
-    """The mean of the layers 0 to :data:`N_LAYERS`."""
+    """Returns the mean of the layers 0 to :data:`N_LAYERS`."""
     total = table
     for _ in range(N_LAYERS):
         table = product(table)
@@ -92,7 +92,7 @@ def mean_of_layers(product: Callable[[Any], Any], table: Any) -> Any:
 
 
 def ours(interactions: Any, layout: str) -> Contestant:
-    """A layout of ``crl_jax``."""
+    """Returns a layout of ``crl_jax``."""
     import jax
     import jax.numpy as jnp
 
@@ -119,7 +119,7 @@ def ours(interactions: Any, layout: str) -> Contestant:
 
 
 def other_jax(interactions: Any, name: str) -> Contestant:
-    """JAX's own ways, with the symmetric gradient that ours has."""
+    """Returns one of JAX's own methods, with the same symmetric gradient as ours."""
     import jax
     import jax.numpy as jnp
     from jax.experimental import sparse
@@ -166,7 +166,7 @@ def other_jax(interactions: Any, name: str) -> Contestant:
 
 
 def compiled(functions: dict[str, Any], tables: Any, graph: Any) -> Contestant:
-    """Programs of JAX and their arguments."""
+    """Returns a contestant that compiles JAX functions and calls them on the given arguments."""
     import jax
 
     programs: dict[str, Any] = {}
@@ -194,7 +194,7 @@ def compiled(functions: dict[str, Any], tables: Any, graph: Any) -> Contestant:
 
 
 def scipy_csr(interactions: Any) -> Contestant:
-    """SciPy's product, on one thread."""
+    """Returns SciPy's product, on one thread."""
     matrix = normalised(interactions, np.float32)
     table = start_table(interactions)
 
@@ -207,7 +207,7 @@ def scipy_csr(interactions: Any) -> Contestant:
 
 
 def torch_csr(interactions: Any, threads: int) -> Contestant:
-    """PyTorch's product with a symmetric backward."""
+    """Returns PyTorch's product with a symmetric backward."""
     import torch
 
     from . import _torch_lightgcn as lightgcn
@@ -234,7 +234,7 @@ def torch_csr(interactions: Any, threads: int) -> Contestant:
 
 
 def build(interactions: Any, name: str) -> Contestant:
-    """The contestant of a name."""
+    """Returns the contestant with a given name."""
     if name in OURS:
         return ours(interactions, name)
     if name == "SciPy":
@@ -245,7 +245,7 @@ def build(interactions: Any, name: str) -> Contestant:
 
 
 def resident(field: str) -> int:
-    """Bytes of ``VmRSS``, what the process holds, or ``VmHWM``, the most it held."""
+    """Returns the bytes of ``VmRSS``, the resident memory, or ``VmHWM``, its peak."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(field):
             return 1024 * int(line.split()[1])
@@ -253,7 +253,7 @@ def resident(field: str) -> int:
 
 
 def work(data: Path, dataset: str, name: str) -> None:
-    """Answers on the output: first what it is, then seconds for each kind on the input."""
+    """Prints a description of the contestant, then its seconds for each kind on the input."""
     interactions = load(data, dataset)
     contestant = build(interactions, name)
     start = time.process_time()
@@ -282,7 +282,7 @@ def work(data: Path, dataset: str, name: str) -> None:
 
 
 def measure(data: Path, dataset: str, repeats: int) -> dict[str, Any]:
-    """All contestants on one dataset, in turns."""
+    """Times all contestants alternately on one dataset."""
     interactions = load(data, dataset)
     threads = sorted({1, common.machine()["cores"]})
     names = [*OURS, *REFERENCES, *(f"PyTorch, threads: {n}" for n in threads)]
@@ -319,10 +319,10 @@ def measure(data: Path, dataset: str, repeats: int) -> dict[str, Any]:
 
 
 def judge(results: list[dict[str, Any]]) -> None:
-    """Holds every contestant to SciPy's float64.
+    """Checks every contestant against SciPy's float64.
 
     Raises:
-      SystemExit: If a result is off by more than rounding.
+      SystemExit: If an error exceeds floating-point tolerance.
     """
     for result in results:
         for row in result["rows"]:

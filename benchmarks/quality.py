@@ -1,9 +1,9 @@
-"""Test NDCG of every loss on MovieLens 100K beside the published figures.
+"""Test NDCG of every loss on MovieLens 100K, compared with the published figures.
 
 Runs the tuned recipes ``ml-100k-LOSS`` (five seeds each) on a folder with the published split,
-one run directory per loss under ``--runs``, and collects what they scored. Runs that are
-finished are not run again, interrupted ones go on. With ``--search`` it runs the searches that
-chose the recipes instead, and keeps their tables. ``--encoder lightgcn`` runs those of LightGCN.
+one run directory per loss under ``--runs``, and collects their metrics. Completed runs are not
+repeated, interrupted ones are resumed. With ``--search``, runs the hyper-parameter searches that
+selected the recipes instead, and keeps their tables. ``--encoder lightgcn`` runs those of LightGCN.
 
     python -m benchmarks.quality --data ml-100k --runs runs/quality
 """
@@ -24,7 +24,7 @@ METRIC = "ndcg@20"
 
 
 class Encoder(NamedTuple):
-    """How the recipes of an encoder begin, the file of its results, and what was published.
+    """Recipe prefix of an encoder, its result file and the published figures.
 
     Tables 5.2 and 6.3 of the dissertation, ML-100K.
     """
@@ -63,7 +63,7 @@ ENCODERS = {
 
 
 def run(recipe: str, data: Path, folder: Path, seed: int = 0) -> None:
-    """Runs a recipe, or goes on with it, or does nothing if it is finished."""
+    """Runs a recipe, resumes it, or does nothing if it is complete."""
     if (folder / "config.json").exists():
         status = recommend.main(["--resume", str(folder)])
     else:
@@ -74,7 +74,7 @@ def run(recipe: str, data: Path, folder: Path, seed: int = 0) -> None:
 
 
 def collect(encoder: Encoder, loss: str, folder: Path) -> dict[str, Any]:
-    """One row of the table, and all the metrics of every seed."""
+    """Returns one row of the table, including all metrics of every seed."""
     metrics = json.loads((folder / "metrics.json").read_text())
     config = json.loads((folder / "config.json").read_text())
     lines = (folder / "history.jsonl").read_text().splitlines()

@@ -1,8 +1,8 @@
-"""How well representations serve by the loss that they were learned with.
+"""Downstream quality of representations, by the loss that they were trained with.
 
-Runs a command of the experiments on each dataset in each way, with the same seeds, and collects
-what the runs scored, with tests against the first way. Runs that are finished are not run again,
-interrupted ones go on. Datasets that were measured before stay in the file.
+Runs a command of the experiments on each dataset with each method, with the same seeds, and
+collects the metrics of the runs, with tests against the first method. Completed runs are not
+repeated, interrupted ones are resumed. Datasets that were measured before stay in the file.
 
     python -m benchmarks.representations graphs --data DATASETS --runs runs/representations
 """
@@ -23,14 +23,14 @@ from . import _common as common
 
 
 class Comparison(NamedTuple):
-    """Ways to learn that are compared with one another.
+    """Comparison of training methods.
 
     Attributes:
-      command: What trains: ``python -m experiments.COMMAND``.
-      datasets: Flags of each dataset. ``{data}`` is the folder of the datasets, ``{way}`` the way.
-      ways: Flags of each way. The others are compared with the first.
-      metric: What is compared: a name in ``metrics.json``.
-      published: By dataset, what a publication reports for the first way: mean and deviation.
+      command: Training command: ``python -m experiments.COMMAND``.
+      datasets: Flags of each dataset. ``{data}`` is the datasets' folder, ``{way}`` the method.
+      ways: Flags of each method. The others are compared with the first.
+      metric: Metric to compare: a name in ``metrics.json``.
+      published: By dataset, published mean and standard deviation of the first method.
     """
 
     command: str
@@ -40,13 +40,13 @@ class Comparison(NamedTuple):
     published: Mapping[str, tuple[float, float]] = {}
 
     def flags(self, dataset: str, way: str, data: Path) -> list[str]:
-        """Those of a run, but for seeds and its folder."""
+        """Returns the flags of a run, except for its seeds and folder."""
         place = [flag.format(data=data, way=way) for flag in self.datasets[dataset]]
         return [*place, *self.ways[way]]
 
 
 def _ways(losses: Sequence[str], alpha_from: str) -> dict[str, tuple[str, ...]]:
-    """A way by each loss; that of BCL measures its α."""
+    """Returns the flags of each loss; that of BCL estimates its α from ``alpha_from``."""
     own = {"bayesian": ("--alpha-from", alpha_from)}
     return {loss: ("--loss", loss, *own.get(loss, ())) for loss in losses}
 
@@ -121,11 +121,11 @@ COMPARISONS = {
         "text_to_image_recall@10",
     ),
 }  # fmt: skip
-"""By the kind of the data."""
+"""Comparisons by kind of data."""
 
 
 def run(command: str, flags: Sequence[str], folder: Path) -> None:
-    """Runs a command, or goes on with it, or does nothing if it is finished."""
+    """Runs a command, resumes it, or does nothing if it is complete."""
     if (folder / "config.json").exists():
         flags = ["--resume", str(folder)]
     else:
@@ -135,7 +135,7 @@ def run(command: str, flags: Sequence[str], folder: Path) -> None:
 
 
 def collect(way: str, flags: Sequence[str], folder: Path) -> dict[str, Any]:
-    """A row of the table: what a run scored, in its mean and by seed."""
+    """Returns a row of the table: the metrics of a run, as means and by seed."""
     return {
         "way": way,
         "flags": " ".join(flags),
@@ -149,9 +149,9 @@ def collect(way: str, flags: Sequence[str], folder: Path) -> dict[str, Any]:
 
 
 def compare(rows: Sequence[dict[str, Any]], metric: str) -> None:
-    """Adds to each row its ``gain`` over the first, and ``p`` of it.
+    """Adds to each row its ``gain`` over the first, and the p-value ``p``.
 
-    That is of a paired t-test over seeds, two-sided, adjusted by Holm's method.
+    The p-value comes from a two-sided paired t-test over seeds, adjusted by Holm's method.
     """
     of_seeds = [np.array([each[metric] for each in row["per_seed"]]) for row in rows]
     p = [float(stats.ttest_rel(own, of_seeds[0]).pvalue) for own in of_seeds[1:]]

@@ -1,16 +1,16 @@
 """A training step of residual networks, forward, backward and Adam, against PyTorch.
 
-Both views of 128 images of 32 × 32 go through a ResNet with a 3 × 3 stem and through the head of
+Both views of 128 images of 32 × 32 pass through a ResNet with a 3 × 3 stem and through the head of
 BCL, InfoNCE compares them, and Adam takes a step. Ours is the step of :func:`crl_jax.train.fit` in
-its compiled loop, on all cores also with a device for each, which share the batch. PyTorch has
-fused Adam, with channels last and first. Each has a process of its own, on one core and on all, and
-they take turns. A turn is an epoch of 10,000 images, which is one call of ours, and less where a
-step takes seconds. The seconds on the wall and those of all cores are given, per step. Memory is
-the largest that a process has held; ours compiles in it.
+its compiled loop; on all cores it is also measured with one device per core, which share the batch.
+PyTorch has fused Adam, with channels last and first. Each contestant has a separate process, on one
+core and on all, and they run alternately. A turn is an epoch of 10,000 images, which is one call of
+ours, or fewer where a step takes seconds. Wall time and CPU time of all cores are reported per
+step. Memory is the peak memory of a process; for ours this includes compilation.
 
-Views are drawn anew in each step, as a training does: the published ones of CIFAR-10, which PyTorch
-has from Kornia, the quickest way that ``benchmarks.augment`` knows. Or they are given, so that
-networks alone are compared.
+Views are drawn again in each step, as in training: the published ones of CIFAR-10, which PyTorch
+draws by Kornia, the fastest method in ``benchmarks.augment``. Alternatively they are given, to
+compare the networks alone.
 
 With ``--check`` nothing is timed: the weights of ResNet-18 and -50 in PyTorch are copied into ours,
 and features and running averages compared. ``--way xla`` adds JAX's own gradients, which take
@@ -39,14 +39,15 @@ from .propagation import resident
 BATCH, SIZE, WIDTHS, TEMPERATURE, LEARNING_RATE = 128, 32, (512, 128), 0.5, 1e-3
 SPREAD = "crl_jax, a device for each core"
 STEPS = {"10:16": 78, "18:16": 78, "18:32": 8, "18:64": 4}
-"""Steps of a turn, by network. Each call of ours gets its memory anew from the system, so in short
-turns our steps may look slower than those of a training."""
+"""Steps per turn, by network. Each call of ours allocates its memory from the system again, so in
+short turns our steps may appear slower than in training.
+"""
 MOST = 1e-3
-"""By how much features and running averages may be off, as a share of the largest."""
+"""Largest permitted error of features and running averages, relative to the largest entry."""
 
 
 def settings_of(network: str, way: Any = "auto") -> Any:
-    """Of ``"18:32"``: depth and width."""
+    """Parses ``"18:32"`` as depth and width."""
     from crl_jax import models
 
     depth, width = map(int, network.split(":"))
@@ -54,19 +55,19 @@ def settings_of(network: str, way: Any = "auto") -> Any:
 
 
 def given_views() -> np.ndarray:
-    """Both views of a batch, ``[batch, 2, rows, columns, channels]``."""
+    """Returns both views of a batch, ``[batch, 2, rows, columns, channels]``."""
     rng = np.random.default_rng(0)
     images = rng.normal(size=(BATCH, 1, SIZE, SIZE, 3))
     return (images + 0.3 * rng.normal(size=(BATCH, 2, SIZE, SIZE, 3))).astype(np.float32)
 
 
 def some_images() -> np.ndarray:
-    """A batch that views are drawn of, ``[batch, rows, columns, channels]``."""
+    """Returns a batch from which views are drawn, ``[batch, rows, columns, channels]``."""
     return np.random.default_rng(0).integers(0, 256, (BATCH, SIZE, SIZE, 3), np.uint8)
 
 
 def ours(network: str, way: str, devices: int, views: str, steps: int) -> Callable[[], float]:
-    """Some steps with all images in each, and the mean loss before each."""
+    """Returns a call that takes some steps on all images and returns their mean loss."""
     import jax
 
     jax.config.update("jax_num_cpu_devices", devices)
@@ -113,7 +114,7 @@ def ours(network: str, way: str, devices: int, views: str, steps: int) -> Callab
 
 
 def theirs(network: str, layout: str, threads: int, views: str, steps: int) -> Callable[[], float]:
-    """The same in PyTorch."""
+    """Returns the same call in PyTorch."""
     import torch
 
     from ._torch_resnet import Trainer
@@ -135,7 +136,7 @@ def theirs(network: str, layout: str, threads: int, views: str, steps: int) -> C
 
 
 def work(network: str, name: str, layout: str, cores: int, views: str, steps: int) -> None:
-    """Answers each line with a turn; at the end tells its memory."""
+    """Runs one turn per input line; finally reports the peak memory."""
     if name == "PyTorch":
         turn = theirs(network, layout, cores, views, steps)
     else:
@@ -155,7 +156,7 @@ def work(network: str, name: str, layout: str, cores: int, views: str, steps: in
 
 
 class Contestant:
-    """A process that takes some steps when it is told to."""
+    """Process that takes steps on request."""
 
     def __init__(self, network: str, name: str, layout: str, cores: int, views: str, steps: int):
         self.about = {
@@ -163,17 +164,17 @@ class Contestant:
             "steps": steps,
         }  # fmt: skip
         usable = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, sorted(usable)[:cores])  # which the process inherits
+        os.sched_setaffinity(0, sorted(usable)[:cores])  # inherited by the process
         self._worker = Worker("resnet", "--worker", network, name, layout, cores, views, steps)
         os.sched_setaffinity(0, usable)
         self.turns: list[dict[str, float]] = []
 
     def run(self) -> None:
-        """A turn."""
+        """Runs one turn."""
         self.turns.append(json.loads(self._worker.ask("turn")))
 
     def row(self) -> dict[str, Any]:
-        """Its figures; the first turn, which compiles, stands by itself."""
+        """Returns the figures; the first turn, which compiles, is reported separately."""
         first, *others = self.turns
         return {
             **self.about,
@@ -190,7 +191,7 @@ class Contestant:
 def measure(
     network: str, views: str, rounds: int, ways: list[str], steps: int | None
 ) -> list[dict[str, Any]]:
-    """All contestants on as many cores in turns, one number of cores after the other."""
+    """Times the contestants with equal cores alternately, for each number of cores."""
     rows, steps = [], steps or STEPS.get(network, 8)
     for cores in sorted({1, len(os.sched_getaffinity(0))}):
         own = ["crl_jax"] if cores == 1 else ["crl_jax", SPREAD]
@@ -207,10 +208,10 @@ def measure(
 
 
 def check() -> list[dict[str, Any]]:
-    """Features and running averages of PyTorch's weights, in both.
+    """Compares features and running averages for PyTorch's weights in both libraries.
 
     Raises:
-      SystemExit: If they are off by more than rounding.
+      SystemExit: If an error exceeds floating-point tolerance.
     """
     import jax
     import torch
@@ -245,7 +246,7 @@ def check() -> list[dict[str, Any]]:
 
 
 def off(got: Any, want: np.ndarray) -> float:
-    """The largest error, as a share of the largest entry."""
+    """Returns the largest error, relative to the largest entry."""
     return float(np.abs(np.asarray(got) - want).max() / np.abs(want).max())
 
 

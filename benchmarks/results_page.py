@@ -1,7 +1,7 @@
-"""Writes the pages of results from the files of ``benchmarks/results``.
+"""Writes the results pages from the files of ``benchmarks/results``.
 
-Every number on ``benchmarks/results/README.md``, and in the table of the front page, comes from a
-file beside that page. What is missing there is left out.
+Every number in ``benchmarks/results/README.md``, and in the table of the front page, comes from a
+file next to that page. Missing results are omitted.
 
     python -m benchmarks.results_page
     python -m benchmarks.results_page --check
@@ -39,7 +39,7 @@ No GPU or TPU stands in these tables."""
 
 
 def page(results: Path) -> str:
-    """The page of a folder of results."""
+    """Returns the page for a folder of results."""
     sections = [
         write(results)
         for write in (
@@ -61,7 +61,7 @@ def page(results: Path) -> str:
 
 
 def front(results: Path) -> str:
-    """The table of the front page, and what it says about time."""
+    """Returns the table of the front page and its statement about speed."""
     on_graph = {row["loss"]: row for row in loss_rows(results, "lightgcn.json")}
     cells = [
         [LOSSES[row["loss"]], *_scored(row), *_scored(on_graph.get(row["loss"]))]
@@ -85,17 +85,17 @@ def front(results: Path) -> str:
 
 
 def _scored(row: dict[str, Any] | None) -> list[str]:
-    """Ours and the published number; nothing where there is no run."""
+    """Returns our number and the published one; empty strings if there is no run."""
     if row is None:
         return ["", ""]
     return [f"{number(row[NDCG])} ± {number(row['std'])}", number(row["published"])]
 
 
 def write_front(readme: str, results: Path) -> str:
-    """The front page with its table anew.
+    """Returns the front page with an updated table.
 
     Raises:
-      ValueError: If it has no place for the table.
+      ValueError: If the page has no markers for the table.
     """
     if not FRONT.search(readme):
         raise ValueError("README.md must have <!-- results --> and <!-- end results -->.")
@@ -103,7 +103,7 @@ def write_front(readme: str, results: Path) -> str:
 
 
 def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
-    """Writes the pages, or with ``--check`` tells by 1 that they are not up to date."""
+    """Writes the pages, or with ``--check`` returns 1 if they are not up to date."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="write nothing; 1 if not up to date")
     check = parser.parse_args(arguments).check

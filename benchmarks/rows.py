@@ -1,15 +1,15 @@
-"""A step that reads a few rows of large tables, by their number, against PyTorch.
+"""Sparse row updates of large embedding tables, by table size, against PyTorch.
 
 Matrix factorisation of width 64 with BPR: half of the rows are users and half items. A batch of
 8,192 triplets reads 24,576 rows, drawn uniformly. Ours is :mod:`crl_jax.train.rows` in a scan of a
-few steps, the tables donated. PyTorch has an ``EmbeddingBag(sparse=True)`` for each table and
-``SparseAdam``, which is a lazy Adam (rows that sleep do not move), on all cores. "Dense Adam" is
+few steps, with donated tables. PyTorch has an ``EmbeddingBag(sparse=True)`` for each table and
+``SparseAdam``, a lazy Adam (rows outside the batch do not move), on all cores. "Dense Adam" is
 Optax's with gradients of whole tables.
 
-The loss of the first step is held to NumPy's float64, and rows after a few steps to the dense
-optimiser. Each contestant has a process of its own. They take turns, two and two: more have no
-room in the memory of a small machine. All of them have large pages of memory (on Linux with glibc),
-without which looking up where a row stands costs as much as to read it.
+The loss of the first step is checked against NumPy's float64, and rows after a few steps against
+the dense optimiser. Each contestant has a separate process. Pairs of contestants run alternately:
+more do not fit into the memory of a small machine. All of them use huge pages (on Linux with
+glibc), without which the address translation of a row costs as much as reading it.
 
     python -m benchmarks.rows --out benchmarks/results/rows.json
 """
@@ -36,37 +36,37 @@ DENSE = "dense Adam"
 ADAM, ADAGRAD, SPARSE = "rows.adam", "rows.rowwise_adagrad", "PyTorch SparseAdam"
 ORDER = [ADAM, SPARSE, DENSE, ADAGRAD]
 BLOCK = 1 << 16
-"""Rows that the initial tables repeat."""
+"""Number of rows that the initial tables repeat."""
 MOST = 1e-4
-"""By how much a loss, or a row after some steps, may be off."""
+"""Largest permitted error of a loss, or of a row after some steps."""
 SAMPLE = 200
-"""Rows that are compared."""
+"""Number of rows to compare."""
 Step = Callable[[Any, Any], Any]
 Start = Callable[[Any], Any]
 Waken = Callable[[Any, Any], list[Any]]
-"""Some rows of the tables of a carry, all slept steps caught up."""
+"""Returns some rows of the carry's tables, with pending lazy updates applied."""
 Turn = Callable[[Any], float]
 """Takes steps on ids and returns the loss of the first."""
 Sample = Callable[[], list[np.ndarray]]
-"""Some rows of both tables as they are."""
+"""Returns some rows of both tables in their current state."""
 
 
 def table_of(n: int, side: int) -> np.ndarray:
-    """The initial rows of users (0) or items (1)."""
+    """Returns the initial rows of users (0) or items (1)."""
     rng = np.random.default_rng(side)
     block = rng.normal(0, 0.1, (BLOCK, DIM)).astype(np.float32)
     return np.resize(block, (n, DIM))
 
 
 def ids_of(n: int, number: int) -> tuple[np.ndarray, np.ndarray]:
-    """Users ``[steps, batch]`` and items ``[steps, 2, batch]`` of a turn, of tables of n rows."""
+    """Returns one turn's users ``[steps, batch]`` and items ``[steps, 2, batch]`` below n."""
     rng = np.random.default_rng(number)
     users = rng.integers(0, n, (STEPS, BATCH), dtype=np.int32)
     return users, rng.integers(0, n, (STEPS, 2, BATCH), dtype=np.int32)
 
 
 def loss_of(users: Any, items: Any) -> Any:
-    """BPR of rows of users ``[batch, dim]`` and of items ``[2, batch, dim]``."""
+    """Computes BPR of rows of users ``[batch, dim]`` and of items ``[2, batch, dim]``."""
     import jax.numpy as jnp
 
     from crl_jax import losses
@@ -76,7 +76,7 @@ def loss_of(users: Any, items: Any) -> Any:
 
 
 def dense() -> tuple[Step, Start, Waken]:
-    """Gradients of whole tables."""
+    """Returns a dense optimizer with gradients of whole tables."""
     import jax
     import optax
 
@@ -96,7 +96,7 @@ def dense() -> tuple[Step, Start, Waken]:
 
 
 def by_rows(name: str) -> tuple[Step, Start, Waken]:
-    """The rows of the batch alone."""
+    """Returns a row optimizer that updates only the rows of the batch."""
     import jax
 
     from crl_jax.train import rows
@@ -137,7 +137,7 @@ def by_rows(name: str) -> tuple[Step, Start, Waken]:
 
 
 def ours(name: str, n: int) -> tuple[Turn, Sample]:
-    """A scan of steps, whose tables are donated."""
+    """Returns our contestant: a scan of steps with donated tables."""
     import jax
     import jax.numpy as jnp
 
@@ -163,7 +163,7 @@ def ours(name: str, n: int) -> tuple[Turn, Sample]:
 
 
 def theirs(n: int) -> tuple[Turn, Sample]:
-    """The same with PyTorch's sparse gradients."""
+    """Returns the same in PyTorch with sparse gradients."""
     import torch
     from torch import nn
 
@@ -195,7 +195,7 @@ def theirs(n: int) -> tuple[Turn, Sample]:
 
 
 def work(name: str, n: int, folder: Path) -> None:
-    """Tells the first loss, keeps some rows after two turns, and then each line's seconds."""
+    """Prints the first loss, saves some rows after two turns, then times a turn per input line."""
     run, sample = theirs(n) if name == SPARSE else ours(name, n)
     first = run(ids_of(n, 0))
     run(ids_of(n, 1))
@@ -209,7 +209,7 @@ def work(name: str, n: int, folder: Path) -> None:
 
 
 class Contestant:
-    """A process that takes steps when it is told to."""
+    """Process that takes steps on request."""
 
     def __init__(self, name: str, n: int, folder: Path):
         self.name = name
@@ -223,15 +223,15 @@ class Contestant:
         self.end = self._worker.end
 
     def turn(self) -> None:
-        """Takes steps, and notes the seconds of each."""
+        """Takes steps and records the seconds per step."""
         self.times.append(self._worker.times()[0] / STEPS)
 
 
 def measure(n: int, repeats: int) -> list[dict[str, Any]]:
-    """All contestants with so many rows.
+    """Times all contestants with ``n`` rows.
 
     Raises:
-      SystemExit: If one of them computes something else, before anything is timed.
+      SystemExit: If a contestant computes other values; checked before it is timed.
     """
     done: list[Contestant] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -256,10 +256,10 @@ def measure(n: int, repeats: int) -> list[dict[str, Any]]:
 
 
 def judge(n: int, contestants: list[Contestant]) -> None:
-    """Holds first losses to NumPy's, and rows of Adam to those of the dense one.
+    """Checks first losses against NumPy, and Adam's rows against the dense optimizer's.
 
     Raises:
-      SystemExit: If one of them is off by more than rounding.
+      SystemExit: If an error exceeds floating-point tolerance.
     """
     tables = [table_of(n, side).astype(np.float64)[:BLOCK] for side in (0, 1)]
     users, items = (table[ids[0] % BLOCK] for table, ids in zip(tables, ids_of(n, 0)))

@@ -1,10 +1,10 @@
-"""What a negative sampler costs: an epoch of BPR with each, relative to uniform negatives.
+"""Cost of negative samplers: an epoch of BPR with each, relative to uniform negatives.
 
 MovieLens 100K, matrix factorisation of width 32, in two settings. *minibatch*: Adam on batches of
-1,024, whose epoch is the fastest there is to compare with. *triplets*: SGD, one triplet a step,
-negatives drawn for 1,024 triplets at a time, which is the published setting. The samplers take
-turns, so that other work on the machine falls on all; medians count. The compiled epochs are
-searched for transfers to the host.
+1,024, whose epoch is the fastest available baseline. *triplets*: SGD with one triplet per step,
+negatives drawn for 1,024 triplets at a time, which is the published setting. The samplers are timed
+alternately, so that other work on the machine affects all of them; medians are reported. The
+compiled epochs are searched for transfers to the host.
 
     python -m benchmarks.samplers --data ml-100k --out benchmarks/results/samplers/cost.json
 """
@@ -36,12 +36,12 @@ SETTINGS = {
         {"l2": jnp.float32(1e-2), "l2_target": "rows"},
     ),
 }  # fmt: skip
-# A name by which custom calls and sends to the host are found in a compiled program.
+# Names that identify host callbacks and transfers to the host in a compiled program.
 _TO_HOST = re.compile(r"outfeed|infeed|\bsend\(|\brecv\(|xla_python|xla_ffi_python", re.IGNORECASE)
 
 
 def contestants(log: data.Interactions) -> dict[str, samplers.Sampler]:
-    """The samplers by name; uniform first."""
+    """Returns the samplers by name; uniform first."""
     prior = samplers.popularity_prior(log)
     return {
         "RNS": samplers.RNS(),
@@ -59,7 +59,7 @@ def contestants(log: data.Interactions) -> dict[str, samplers.Sampler]:
 def compile_epoch(
     sampler: samplers.Sampler, log: data.Interactions, setting: str
 ) -> tuple[Any, Any, bool]:
-    """An epoch with donated state, its state, and whether it leaves the host alone."""
+    """Returns an epoch with donated state, its state, and whether it has no host transfers."""
     plan, optimizer, l2 = SETTINGS[setting]
     encoder = models.MatrixFactorization(log.n_users, log.n_items, DIM)
     task = tasks.Ranking.from_interactions(
@@ -86,7 +86,7 @@ def compile_epoch(
 
 
 def measure(log: data.Interactions, setting: str, rounds: int) -> list[dict[str, Any]]:
-    """One row per sampler."""
+    """Returns one row per sampler."""
     entries = {}
     for name, sampler in contestants(log).items():
         run, state, on_device = compile_epoch(sampler, log, setting)

@@ -1,18 +1,18 @@
-"""From files to recommendations with tens of millions of interactions, a stage at a time.
+"""Stages of a pipeline from files to recommendations, with tens of millions of interactions.
 
 The data are simulated in shards of Parquet: 20 million interactions of 500,000 users with 100,000
-items unless flags say otherwise. Stages of ours: write them, load them, cut a test part off, train
-matrix factorisation of width 64 for two epochs (BPR, one unseen negative, batches of 65,536, Adam
-and then SGD), evaluate 20,000 users on all items, and recommend 20 items to every user.
+items unless flags set other sizes. Our stages: write the shards, load them, split off a test part,
+train matrix factorisation of width 64 for two epochs (BPR, one unseen negative, batches of 65,536,
+with Adam and with SGD), evaluate 20,000 users on all items, and recommend 20 items to every user.
 
 PyTorch trains with the same batches (Adam: dense and fused, or ``sparse=True`` with ``SparseAdam``,
-the faster one; its negatives are drawn for an epoch at once and are not checked), and evaluates and
-recommends by blocks of users with ``topk``. ``implicit`` has its own BPR, SGD with an interaction a
-step, an evaluation and a ``recommend``. The recommenders are given our tables, so that all rank the
-same scores, and their NDCG@20 must agree with ours.
+whichever is faster; its negatives are drawn for an epoch at once and are not checked), and
+evaluates and recommends by blocks of users with ``topk``. ``implicit`` has its own BPR (SGD with
+one interaction per step), evaluation and ``recommend``. The recommenders receive our tables, so
+that all of them rank the same scores, and their NDCG@20 must agree with ours.
 
-Every stage has a process of its own, whose peak memory is stated with the seconds; starting Python
-and reading the input of the stage are not in the seconds, and compilation is told apart.
+Every stage has a separate process, whose peak memory is reported with the seconds; the seconds
+exclude the start of Python and reading the stage's input, and compilation is reported separately.
 
     python -m benchmarks.scale --folder /tmp/scale --out benchmarks/results/scale.json
 """
@@ -35,25 +35,25 @@ from . import _common as common
 DIM, BATCH, LEARNING_RATE, SGD_RATE, WEIGHT_DECAY, K = 64, 65_536, 1e-3, 0.05, 1e-6, 20
 USERS, ITEMS, INTERACTIONS, TESTED, EPOCHS = 500_000, 100_000, 20_000_000, 20_000, 2
 MOST = 1e-5
-"""By how much the NDCG@20 of the others may differ from ours, which ranks the same scores."""
+"""Largest permitted difference of others' NDCG@20 from ours, which ranks the same scores."""
 Figures = dict[str, Any]
 
 
 class Clock:
-    """Seconds of what a stage does, and the most memory that it had."""
+    """Records the seconds of a stage's parts and its peak memory."""
 
     def __init__(self) -> None:
         self.figures: Figures = {}
 
     @contextmanager
     def __call__(self, name: str = "seconds") -> Iterator[None]:
-        """Times what stands in it."""
+        """Times the body of the context."""
         started = time.perf_counter()
         yield
         self.figures[name] = time.perf_counter() - started
 
     def done(self, **more: Any) -> Figures:
-        """The figures, with gigabytes of this process and of the largest of its children."""
+        """Returns the figures, with peak gigabytes of this process and of its largest child."""
         own, child = (
             resource.getrusage(who).ru_maxrss / 1e6
             for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
@@ -76,7 +76,7 @@ def simulate(folder: Path, sizes: argparse.Namespace) -> Figures:
 
 
 def load_csv(folder: Path, _: argparse.Namespace) -> Figures:
-    """Reads users and items from one file of text."""
+    """Reads users and items from one CSV file."""
     import polars as pl
 
     from crl_jax import data
@@ -92,7 +92,7 @@ def load_csv(folder: Path, _: argparse.Namespace) -> Figures:
 
 
 def load(folder: Path, _: argparse.Namespace) -> Figures:
-    """Reads them, and keeps the log for the other stages."""
+    """Reads the shards, and saves the interactions for the other stages."""
     from crl_jax import data
 
     clock = Clock()
@@ -104,7 +104,7 @@ def load(folder: Path, _: argparse.Namespace) -> Figures:
 
 
 def split(folder: Path, _: argparse.Namespace) -> Figures:
-    """Cuts a twentieth off as the test part."""
+    """Splits off a twentieth of the interactions as the test part."""
     from crl_jax import data
 
     log = _kept(folder / "log.npz")["log"]
@@ -117,7 +117,7 @@ def split(folder: Path, _: argparse.Namespace) -> Figures:
 
 
 def train(folder: Path, _: argparse.Namespace) -> Figures:
-    """Trains with Adam, and keeps the tables."""
+    """Trains with Adam, and saves the tables."""
     from crl_jax import train as engine
 
     common.tune_compiler()
@@ -132,7 +132,7 @@ def train(folder: Path, _: argparse.Namespace) -> Figures:
 
 
 def train_sgd(folder: Path, _: argparse.Namespace) -> Figures:
-    """Trains with SGD of the rows of a batch."""
+    """Trains with SGD on the rows of a batch."""
     from crl_jax import train as engine
 
     common.tune_compiler()
@@ -187,7 +187,7 @@ def evaluate(folder: Path, sizes: argparse.Namespace) -> Figures:
 
 
 def recommend(folder: Path, sizes: argparse.Namespace) -> Figures:
-    """The best items of every user, those of training left out."""
+    """Computes the top-k items of every user, excluding training items."""
     from crl_jax import serving
 
     seen = _kept(folder / "split.npz")["train"]
@@ -201,12 +201,12 @@ def recommend(folder: Path, sizes: argparse.Namespace) -> Figures:
 
 
 def torch_train(folder: Path, _: argparse.Namespace) -> Figures:
-    """An epoch of the same with Adam, in the better of two ways."""
+    """Trains an epoch of the same model with Adam, by the faster of two implementations."""
     return _torch_fit(folder, {"dense": "Adam", "by rows": "SparseAdam"}, LEARNING_RATE)
 
 
 def torch_train_sgd(folder: Path, _: argparse.Namespace) -> Figures:
-    """An epoch of SGD of the rows of a batch."""
+    """Trains an epoch with SGD on the rows of a batch."""
     return _torch_fit(folder, {"by rows": "SGD"}, SGD_RATE)
 
 
@@ -245,7 +245,7 @@ def _torch_fit(folder: Path, ways: dict[str, str], rate: float) -> Figures:
 
 
 def torch_evaluate(folder: Path, sizes: argparse.Namespace) -> Figures:
-    """NDCG of the same users by blocks."""
+    """Computes NDCG of the same users in blocks."""
     import torch
 
     parts = _kept(folder / "split.npz")
@@ -267,7 +267,7 @@ def torch_evaluate(folder: Path, sizes: argparse.Namespace) -> Figures:
 
 
 def torch_recommend(folder: Path, sizes: argparse.Namespace) -> Figures:
-    """The best items of every user by blocks."""
+    """Computes the top-k items of every user in blocks."""
     seen = _kept(folder / "split.npz")["train"]
     clock = Clock()
     with clock():
@@ -277,7 +277,7 @@ def torch_recommend(folder: Path, sizes: argparse.Namespace) -> Figures:
 
 
 def _torch_lists(folder: Path, seen: Any, users: np.ndarray) -> Iterator[tuple[np.ndarray, Any]]:
-    """Blocks of users and their best items, those of training left out."""
+    """Yields blocks of users and their top-k items, excluding training items."""
     import torch
 
     torch.set_num_threads(common.machine()["cores"])
@@ -293,13 +293,13 @@ def _torch_lists(folder: Path, seen: Any, users: np.ndarray) -> Iterator[tuple[n
 
 
 def implicit_train_sgd(folder: Path, _: argparse.Namespace) -> Figures:
-    """An epoch of implicit's own BPR."""
+    """Trains an epoch with implicit's own BPR."""
     from implicit.bpr import BayesianPersonalizedRanking
 
     seen = _matrix(_kept(folder / "split.npz")["train"])
     threads = common.machine()["cores"]
     seconds, more = [], 4
-    for epochs in (1, 1 + more):  # without what comes before the first epoch
+    for epochs in (1, 1 + more):  # the difference excludes setup
         model = BayesianPersonalizedRanking(
             factors=DIM - 1, iterations=epochs, num_threads=threads, random_state=0
         )
@@ -311,7 +311,7 @@ def implicit_train_sgd(folder: Path, _: argparse.Namespace) -> Figures:
 
 
 def implicit_evaluate(folder: Path, sizes: argparse.Namespace) -> Figures:
-    """Its metrics of the same users, which it takes as rows of their own."""
+    """Computes implicit's metrics of the same users, passed as separate matrices."""
     from implicit.evaluation import ranking_metrics_at_k
 
     parts = _kept(folder / "split.npz")
@@ -328,7 +328,7 @@ def implicit_evaluate(folder: Path, sizes: argparse.Namespace) -> Figures:
 
 
 def implicit_recommend(folder: Path, sizes: argparse.Namespace) -> Figures:
-    """The best items of every user."""
+    """Computes the top-k items of every user."""
     seen = _kept(folder / "split.npz")["train"]
     matrix = _matrix(seen)
     model = _implicit(folder, slice(None))
@@ -363,14 +363,14 @@ def _tables(folder: Path) -> dict[str, np.ndarray]:
 
 
 def _some(n_users: int, count: int) -> np.ndarray:
-    """Which users are evaluated."""
+    """Returns the mask of the users to evaluate."""
     mask = np.zeros(n_users, bool)
     mask[np.random.default_rng(0).choice(n_users, min(count, n_users), replace=False)] = True
     return mask
 
 
 def _check_lists(items: np.ndarray, seen: Any) -> None:
-    """Raises SystemExit if a list is short, or has an item of training."""
+    """Raises SystemExit if a list is short or contains a training item."""
     pairs = np.arange(len(items))[:, None] * seen.n_items + items
     known = seen.users.astype(np.int64) * seen.n_items + seen.items
     place = np.minimum(np.searchsorted(known, pairs), len(known) - 1)
@@ -379,7 +379,7 @@ def _check_lists(items: np.ndarray, seen: Any) -> None:
 
 
 def _keep(path: Path, **logs: Any) -> None:
-    """Keeps logs for other processes, without their ids."""
+    """Saves interactions for other processes, without their ids."""
     arrays = {}
     for name, log in logs.items():
         arrays[f"{name}_indptr"], arrays[f"{name}_items"] = log.indptr, log.items
@@ -419,7 +419,7 @@ STAGES: dict[str, dict[str, Callable[[Path, argparse.Namespace], Figures]]] = {
 
 
 def judge(rows: list[Figures]) -> None:
-    """Raises SystemExit if two of them find another NDCG in the same scores."""
+    """Raises SystemExit if libraries disagree on the NDCG of the same scores."""
     found = {row["name"]: row["ndcg"] for row in rows if "ndcg" in row}
     for name, value in found.items():
         if abs(value - found["crl_jax"]) > MOST:
@@ -427,10 +427,10 @@ def judge(rows: list[Figures]) -> None:
 
 
 def run(name: str, stage: str, args: argparse.Namespace) -> Figures:
-    """The figures of a stage, in a process of its own.
+    """Runs a stage in a separate process and returns its figures.
 
     Raises:
-      SystemExit: If it fails.
+      SystemExit: If the stage fails.
     """
     del args  # the process parses them again
     command = [sys.executable, "-W", "ignore", "-m", "benchmarks.scale", *sys.argv[1:]]

@@ -1,9 +1,9 @@
-"""Recall and NDCG on Gowalla and Yelp2018, in the splits that the field compares on.
+"""Recall and NDCG on Gowalla and Yelp2018, on the splits commonly used in the literature.
 
-Runs the recipes ``DATASET-LOSS`` and ``DATASET-lightgcn-LOSS`` that there are, each seed by
-itself: on a large graph seeds are quicker in turn than side by side. Collects what they scored
-beside the published figures, with tests against the plain softmax loss where that was trained in
-the same way. Runs that are finished are not run again, interrupted ones go on.
+Runs all available recipes ``DATASET-LOSS`` and ``DATASET-lightgcn-LOSS``, each seed separately:
+on a large graph, seeds are faster sequentially than in parallel. Collects their metrics with the
+published figures, and tests against the plain softmax loss where that was trained in the same way.
+Completed runs are not repeated, interrupted ones are resumed.
 
     python -m benchmarks.standard_splits --data DATASETS --runs runs/standard
 """
@@ -31,16 +31,16 @@ METRICS = ("recall@20", MAIN)
 FILE = "standard_splits.json"
 LOSSES = ("info_nce", "bsl", "debiased", "hard", "bayesian", "bpr", "dpl")
 PLAIN = "info_nce"
-"""The loss that the others are tested against."""
+"""Baseline loss that the others are tested against."""
 
 
 class Published(NamedTuple):
-    """A figure of the literature.
+    """Published figure.
 
     Attributes:
       recall: Recall@20.
       ndcg: NDCG@20.
-      source: Who reports it.
+      source: Publication that reports it.
     """
 
     recall: float
@@ -61,16 +61,16 @@ PUBLISHED = {
     ("yelp2018", "lightgcn", "info_nce"): Published(0.0736, 0.0612, _BSL),
     ("yelp2018", "lightgcn", "bsl"): Published(0.0744, 0.0617, _BSL),
 }
-"""By dataset, encoder and loss, in the same split and of width 64."""
+"""Published figures by dataset, encoder and loss, on the same split with width 64."""
 
 
 def recipe_of(dataset: str, encoder: str, loss: str) -> str:
-    """The name of a recipe."""
+    """Returns the name of a recipe."""
     return "-".join((dataset, *(() if encoder == "mf" else (encoder,)), loss))
 
 
 def per_user(folders: Sequence[Path]) -> np.ndarray:
-    """NDCG@20 of every user, as a mean over runs."""
+    """Computes NDCG@20 of every user, averaged over runs."""
     found = []
     for folder in folders:
         model = load_model(folder)
@@ -82,7 +82,7 @@ def per_user(folders: Sequence[Path]) -> np.ndarray:
 
 
 def collect(dataset: str, encoder: str, loss: str, folders: Sequence[Path]) -> dict[str, Any]:
-    """A row of the table: mean and deviation over the seeds, each in its folder."""
+    """Returns a row of the table: mean and standard deviation over the seeds' run directories."""
     scored = [json.loads((folder / "metrics.json").read_text()) for folder in folders]
     config = json.loads((folders[0] / "config.json").read_text())
     known = PUBLISHED.get((dataset, encoder, loss))
@@ -104,11 +104,11 @@ def collect(dataset: str, encoder: str, loss: str, folders: Sequence[Path]) -> d
 
 
 def compare(rows: Sequence[dict[str, Any]], folders: Sequence[Sequence[Path]]) -> None:
-    """Adds to each row how its loss compares with the plain one, trained in the same way.
+    """Adds to each row a comparison of its loss with the plain one, trained in the same way.
 
-    ``gain`` is the difference of NDCG@20; ``p_seeds`` is of Welch's t-test over seeds, ``p_users``
-    of a paired t-test over users, each averaged over seeds. Both are two-sided and adjusted by
-    Holm's method for the losses that are compared with the same one.
+    ``gain`` is the difference of NDCG@20; ``p_seeds`` comes from Welch's t-test over seeds,
+    ``p_users`` from a paired t-test over users, each averaged over seeds. Both are two-sided and
+    adjusted by Holm's method for the losses that are compared with the same baseline.
     """
     each = list(zip(rows, folders, strict=True))
     for plain in each:
@@ -132,7 +132,7 @@ def compare(rows: Sequence[dict[str, Any]], folders: Sequence[Sequence[Path]]) -
 
 
 def _alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether nothing but the loss and its numbers differs."""
+    """Whether two rows differ only in the loss and its hyper-parameters."""
 
     def but_loss(row: dict[str, Any]) -> list[Any]:
         config = dict(row["config"])

@@ -1,14 +1,14 @@
-"""Wall time from the start of a process to a model of given quality, scored.
+"""Wall time from the start of a process to an evaluated model of given quality.
 
 Each library trains matrix factorisation of width 32 by BPR on the split of MovieLens 100K in
-``$CRL_DATA/ml-100k/{train,test}.csv``, in a process of its own that does what a user's script
-would: import, load, train, evaluate. The quality is NDCG@20 on the test set. How many epochs a
-library needs for it is found beforehand, by scoring the test set every 5 epochs; that is not
-timed, and says nothing about how to choose epochs in earnest.
+``$CRL_DATA/ml-100k/{train,test}.csv``, in a separate process with the steps of a user's script:
+import, load, train, evaluate. The quality is NDCG@20 on the test set. The number of epochs that a
+library needs is determined beforehand, by evaluating on the test set every 5 epochs; that is not
+timed, and is no valid way to select the number of epochs in practice.
 
-PyTorch trains as ours does: the same batches, rates and kinds of draws. It runs eagerly, for
-compiling takes longer than this training. ``implicit`` has an optimiser of its own: a grid of
-its rates is tried and the one that reaches most is timed.
+PyTorch trains as ours does, with the same batches, learning rates and kinds of sampling. It runs
+eagerly, since compilation takes longer than this training. ``implicit`` has its own optimiser: a
+grid of its learning rates is searched and the best one is timed.
 
 JAX runs twice: compiling everything, and with its persistent compilation cache filled by an
 earlier process.
@@ -37,7 +37,7 @@ Mark = Callable[[str], None]
 
 
 def run_jax(folder: Path, epochs: int, mark: Mark) -> float:
-    """What a user of ``crl_jax`` writes."""
+    """Runs the script that a user of ``crl_jax`` writes."""
     from crl_jax import data, losses, metrics, models, tasks, train
 
     common.tune_compiler()
@@ -61,7 +61,7 @@ def run_jax(folder: Path, epochs: int, mark: Mark) -> float:
 
 
 def run_torch(folder: Path, epochs: int, mark: Mark) -> float:
-    """The same in PyTorch."""
+    """Runs the same script in PyTorch."""
     from . import _torch_mf as mf
 
     mark("import")
@@ -78,7 +78,7 @@ def run_torch(folder: Path, epochs: int, mark: Mark) -> float:
 
 
 def run_implicit(folder: Path, epochs: int, mark: Mark, rate: float, l2: float) -> float:
-    """The same in ``implicit``."""
+    """Runs the same script in ``implicit``."""
     import implicit.bpr  # noqa: F401
     import scipy.sparse
 
@@ -95,7 +95,7 @@ def run_implicit(folder: Path, epochs: int, mark: Mark, rate: float, l2: float) 
 
 
 def make_torch_trainer(problem: Any) -> Any:
-    """Untrained; gathers and Adam are those that win the contest of the training benchmark."""
+    """Returns an untrained trainer with the gather and Adam that win the training benchmark."""
     from . import _torch_mf as mf
 
     return mf.Trainer(
@@ -106,7 +106,7 @@ def make_torch_trainer(problem: Any) -> Any:
 
 
 def make_implicit_model(epochs: int, rate: float, l2: float) -> Any:
-    """Untrained, on all threads."""
+    """Returns an untrained model that uses all threads."""
     from implicit.bpr import BayesianPersonalizedRanking
 
     return BayesianPersonalizedRanking(
@@ -115,7 +115,7 @@ def make_implicit_model(epochs: int, rate: float, l2: float) -> Any:
 
 
 def read_pairs(folder: Path) -> tuple[Any, Any, tuple[int, int]]:
-    """Users and items of the training and the test file, ``[n, 2]`` each, and their numbers."""
+    """Returns the pairs of training and test file, ``[n, 2]`` each, and the matrix shape."""
     import numpy as np
 
     train, test = (
@@ -127,7 +127,7 @@ def read_pairs(folder: Path) -> tuple[Any, Any, tuple[int, int]]:
 
 
 def ndcg(scores: Any, train: Any, test: Any) -> float:
-    """NDCG@K over the full catalogue, training items masked; overwrites the dense scores."""
+    """Computes NDCG@K over all items, training items masked; overwrites the dense scores."""
     import numpy as np
 
     scores[tuple(train.T)] = -np.inf
@@ -143,7 +143,7 @@ def ndcg(scores: Any, train: Any, test: Any) -> float:
 
 
 def probe_jax(folder: Path, max_epochs: int) -> list[float]:
-    """NDCG of ``crl_jax`` every STRIDE epochs."""
+    """Returns NDCG of ``crl_jax`` every STRIDE epochs."""
     from crl_jax import data, losses, tasks, train
 
     common.tune_compiler()
@@ -159,7 +159,7 @@ def probe_jax(folder: Path, max_epochs: int) -> list[float]:
 
 
 def probe_torch(folder: Path, max_epochs: int) -> list[float]:
-    """NDCG of PyTorch every STRIDE epochs."""
+    """Returns NDCG of PyTorch every STRIDE epochs."""
     from . import _torch_mf as mf
 
     train, test, shape = read_pairs(folder)
@@ -173,7 +173,7 @@ def probe_torch(folder: Path, max_epochs: int) -> list[float]:
 
 
 def probe_implicit(folder: Path, max_epochs: int, rate: float, l2: float) -> list[float]:
-    """NDCG of ``implicit`` every STRIDE epochs."""
+    """Returns NDCG of ``implicit`` every STRIDE epochs."""
     import scipy.sparse
 
     train, test, shape = read_pairs(folder)
@@ -193,7 +193,7 @@ PROBES = {"crl_jax": probe_jax, "torch": probe_torch, "implicit": probe_implicit
 
 
 def work(request: dict[str, Any]) -> None:
-    """Does one run or probe in this process and prints the outcome as JSON."""
+    """Executes one run or probe in this process and prints the result as JSON."""
     folder, epochs, options = Path(request["folder"]), request["epochs"], request["options"]
     if request["probe"]:
         print(json.dumps(PROBES[request["library"]](folder, epochs, *options)))
@@ -201,7 +201,7 @@ def work(request: dict[str, Any]) -> None:
     seconds, last = {}, request["started"]
 
     def mark(phase: str) -> None:
-        # The clock of the parent: the first phase begins where it started this process.
+        # The parent's clock: the first phase begins when the parent starts this process.
         nonlocal last
         now = time.time()
         seconds[phase], last = now - last, now
@@ -214,7 +214,7 @@ def start(
     folder: Path, library: str, epochs: int, options: Any = (), *, probe: bool = False,
     cache: str | None = None,
 ) -> Any:  # fmt: skip
-    """Runs a fresh process and returns its outcome."""
+    """Runs a new process and returns its result."""
     request = {
         "folder": str(folder), "library": library, "epochs": epochs, "options": list(options),
         "probe": probe, "started": time.time(),
@@ -234,7 +234,7 @@ def start(
 
 
 def epochs_needed(curve: list[float], target: float) -> tuple[int, bool]:
-    """Epochs until ``curve`` first reaches the target, or until its best if it never does."""
+    """Returns the epochs until ``curve`` first reaches the target, else until its best."""
     for place, value in enumerate(curve):
         if value >= target:
             return (place + 1) * STRIDE, True
@@ -242,7 +242,7 @@ def epochs_needed(curve: list[float], target: float) -> tuple[int, bool]:
 
 
 def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Probes, then runs all libraries in turn, ``args.repeats`` times."""
+    """Probes, then runs all libraries alternately, ``args.repeats`` times."""
     probes: dict[str, Any] = {}
     curves = {
         name: start(folder, name, args.max_epochs, probe=True) for name in ("crl_jax", "torch")
@@ -251,7 +251,7 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         options: start(folder, "implicit", args.max_epochs, options, probe=True)
         for options in IMPLICIT_GRID
     }
-    # The first to reach the target, else the one that comes closest.
+    # The first to reach the target, else the closest.
     options = min(
         grid, key=lambda o: (-min(max(grid[o]), args.target), *epochs_needed(grid[o], args.target))
     )

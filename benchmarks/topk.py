@@ -1,9 +1,9 @@
-"""Lists of items for a million users, by the command that writes them.
+"""Top-k lists for a million users, written by the ``topk`` command.
 
-The model is made up: vectors of width 64 with normal numbers for 1,000,000 users and 100,000
-items, and 20 known items of each user. The command ``topk --all`` writes the 20 best of the others
-for every user to Parquet, in a process of its own, whose peak memory is stated with the seconds
-from its start to its end. Some of the lists are compared with NumPy's.
+The model is synthetic: normally distributed embeddings of width 64 for 1,000,000 users and 100,000
+items, and 20 known items per user. The command ``topk --all`` writes the top 20 of the other items
+for every user to Parquet, in a separate process; its total seconds and peak memory are reported.
+Some of the lists are compared with NumPy's.
 
     python -m benchmarks.topk --out benchmarks/results/topk.json
 """
@@ -25,7 +25,7 @@ DIM, KNOWN, K, CHECKED = 64, 20, 20, 20
 
 
 def make(folder: Path, n_users: int, n_items: int) -> None:
-    """A run directory with a model."""
+    """Creates a run directory with a model."""
     from crl_jax import data, models
     from experiments._config import Config
     from experiments._saved import Model, save_model
@@ -33,7 +33,7 @@ def make(folder: Path, n_users: int, n_items: int) -> None:
     rng = np.random.default_rng(0)
     vectors: Any = [rng.standard_normal((1, n, DIM), np.float32) for n in (n_users, n_items)]
     tables = models.Tables(*vectors)
-    # One item of each of as many equal parts: no user has one twice.
+    # One item from each of equally large parts of the catalogue: no user has duplicates.
     part = n_items // KNOWN
     items = rng.integers(0, part, (n_users, KNOWN)) + part * np.arange(KNOWN)
     users = np.repeat(np.arange(n_users), KNOWN)
@@ -47,7 +47,7 @@ def check(folder: Path, path: Path, n_users: int) -> None:
     """Compares some lists with NumPy's.
 
     Raises:
-      SystemExit: If one differs, or rows are missing.
+      SystemExit: If a list differs, or rows are missing.
     """
     import polars
 

@@ -1,16 +1,16 @@
 """Training triplets per second on MovieLens 100K, sampling included, against PyTorch.
 
-One epoch goes once through the interactions in a fresh order, draws exact negatives (and extra
-positives), and takes Adam steps on a matrix factorisation of width 32. The data are
-``$CRL_DATA/ml-100k/train.csv``; where CRL_DATA is unset, simulated data of the same shape.
+One epoch iterates once over the interactions in a new random order, draws exact negatives (and
+extra positives), and takes Adam steps on a matrix factorisation of width 32. The data are
+``$CRL_DATA/ml-100k/train.csv``; if CRL_DATA is unset, simulated data of the same shape.
 
-Ours is :func:`crl_jax.train.run_steps` compiled with donated state, which is what
-:func:`crl_jax.train.fit` runs, in processes of its own: one thread or all of them, which XLA fixes
-when it starts. PyTorch holds a contest among its own ways to write the same epoch, eager and
+Ours is :func:`crl_jax.train.run_steps` compiled with donated state, as in
+:func:`crl_jax.train.fit`, in separate processes: one thread or all of them, which XLA fixes when
+it starts. PyTorch's alternative implementations of the same epoch compete first, eager and
 compiled, on one thread and on all; the best eager and the best compiled one are compared with the
-better of ours. The contestants then take turns of a few epochs, so that a busy moment of the
-machine hits all of them, while the threads of the one have gone to sleep before most epochs of
-the next.
+better of ours. The contestants are then timed alternately, a few epochs each, so that a busy
+moment of the machine affects all of them, and the threads of one have gone to sleep before most
+epochs of the next.
 
     python -m benchmarks.training --out benchmarks/results/training.json
 """
@@ -38,12 +38,12 @@ N_USERS, N_ITEMS, N_INTERACTIONS = 943, 1682, 80_000
 CONTEST_EPOCHS = 3
 TURN = 4
 Entry = tuple[str, Callable[..., Any], str, str, int]
-"""A way to write the PyTorch epoch: eager or compiled, its loss, gather, Adam, threads."""
+"""Configuration of a PyTorch epoch: eager or compiled, its loss, gather, Adam, threads."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A loss and what is drawn for each interaction."""
+    """Loss, and the numbers of negatives and extra positives per interaction."""
 
     loss: str
     n_neg: int
@@ -55,14 +55,14 @@ TASKS = [Task("bpr", n_neg=1, n_pos=0), Task("dpl", n_neg=5, n_pos=5)]
 
 @dataclasses.dataclass
 class Contestant:
-    """A way to run an epoch; ``run`` returns the mean loss and keeps its state."""
+    """Implementation of an epoch; ``run`` returns the mean loss and keeps its state."""
 
     name: str
     run: Callable[[], float]
     first_call_seconds: float
-    """Of the first epoch ever run this way: compilation, where there is any, included."""
+    """Duration of the first epoch, including compilation, if any."""
     epochs: int = 1
-    """How many it has run, the first included."""
+    """Number of epochs run so far, including the first."""
 
     def epoch(self) -> float:
         """Runs an epoch."""
@@ -71,12 +71,12 @@ class Contestant:
 
 
 def load_interactions() -> tuple[str, Any]:
-    """The name of the data and the training interactions."""
+    """Returns the name of the data and the training interactions."""
     from crl_jax import data
 
     if folder := os.environ.get("CRL_DATA"):
         return "ml-100k", data.read(Path(folder) / "ml-100k" / "train.csv")
-    # Shows enough for more interactions than wanted, of which a random part is kept.
+    # Simulates more interactions than needed and keeps a random subset.
     made = data.simulate(n_users=N_USERS, n_items=N_ITEMS, n_exposed=700).interactions
     keep = np.zeros(len(made), bool)
     keep[np.random.default_rng(0).choice(len(made), N_INTERACTIONS, replace=False)] = True
@@ -84,7 +84,7 @@ def load_interactions() -> tuple[str, Any]:
 
 
 def run_jax(task: Task) -> tuple[Contestant, list[dict[str, Any]]]:
-    """The faster of two processes of ours, one thread and all, and the contest."""
+    """Returns the faster of our processes with one thread and with all, and the contest."""
     entries = []
     for threads in sorted({1, common.machine()["cores"]}):
         env = {**os.environ, "NPROC": str(threads)}
@@ -112,7 +112,7 @@ def run_jax(task: Task) -> tuple[Contestant, list[dict[str, Any]]]:
 
 
 def work(task: Task) -> None:
-    """Trains an epoch for every line of the input; prints the first's seconds, then losses."""
+    """Trains an epoch per input line; prints the seconds of the first epoch, then losses."""
     _, interactions = load_interactions()
     contestant = make_epoch(task, interactions)
     print(contestant.first_call_seconds, flush=True)
@@ -121,7 +121,7 @@ def work(task: Task) -> None:
 
 
 def make_epoch(task: Task, interactions: Any) -> Contestant:
-    """The epoch of ``crl_jax``."""
+    """Returns the epoch of ``crl_jax``."""
     import jax
     import jax.numpy as jnp
 
@@ -146,7 +146,7 @@ def make_epoch(task: Task, interactions: Any) -> Contestant:
 
     @partial(train.jit, donate_argnums=0)
     def compiled(state: Any, epoch: Any, ranking: Any, optimizer: Any, batches: Any) -> Any:
-        # The key is made on the device, as `fit` does: made outside it would be timed too.
+        # The key is computed on the device, as in `fit`; outside it would be timed as well.
         steps = batches.epoch(jax.random.fold_in(state.key, epoch), plan)
         return train.run_steps(
             ranking, optimizer, state, steps, config=plan, data=batches.data, epoch=epoch
@@ -166,10 +166,10 @@ def make_epoch(task: Task, interactions: Any) -> Contestant:
 
 
 def run_torch(task: Task, interactions: Any) -> tuple[list[Contestant], list[dict[str, Any]]]:
-    """The fastest eager and the fastest compiled epoch of PyTorch, and the whole contest.
+    """Returns the fastest eager and compiled epochs of PyTorch, and the whole contest.
 
-    Where ``torch.compile`` has no working compiler the compiled half is missing, with its error
-    in the contest.
+    If ``torch.compile`` has no working compiler, the compiled half is missing and the contest
+    records the error.
     """
     import torch
 
@@ -196,7 +196,7 @@ def run_torch(task: Task, interactions: Any) -> tuple[list[Contestant], list[dic
         return Contestant(name, epoch, first_call_seconds)
 
     def fastest(entries: list[Entry]) -> tuple[Entry, float]:
-        """The entry with the fastest epoch, and how long its first one took."""
+        """Returns the entry with the fastest epoch, and the seconds of its first epoch."""
         results = []
         for entry in entries:
             entrant = enter(*entry)
@@ -220,7 +220,7 @@ def run_torch(task: Task, interactions: Any) -> tuple[list[Contestant], list[dic
         ]
     )
     winners = [(eager, first)]
-    # Compilation takes long and leaves Adam as it is: its kernel and the threads are settled.
+    # Compilation is slow and does not affect Adam: its kernel and the threads are fixed already.
     torch.compiler.reset()
     compile_ = partial(torch.compile, dynamic=False)
     try:
@@ -235,7 +235,7 @@ def run_torch(task: Task, interactions: Any) -> tuple[list[Contestant], list[dic
         )
     except RuntimeError as error:
         contest.append({"name": "PyTorch compiled", "error": str(error)[:500]})
-    # From the start again: the contest trained some longer than others.
+    # Start from untrained models again: entries of the contest trained for different times.
     fresh = [
         dataclasses.replace(enter(*entry), first_call_seconds=first) for entry, first in winners
     ]
@@ -243,14 +243,14 @@ def run_torch(task: Task, interactions: Any) -> tuple[list[Contestant], list[dic
 
 
 def timed(call: Callable[[], float]) -> tuple[float, float]:
-    """Seconds of a call and what it returned."""
+    """Returns the seconds of a call and its return value."""
     start = time.perf_counter()
     value = call()
     return time.perf_counter() - start, value
 
 
 def measure(task: Task, interactions: Any, repeats: int) -> dict[str, Any]:
-    """A few epochs of each contestant in turn, all of them equally long trained."""
+    """Times a few epochs of each contestant alternately, after equal numbers of training epochs."""
     n = len(interactions)
     references, contest = run_torch(task, interactions)
     ours, our_contest = run_jax(task)
@@ -287,13 +287,13 @@ def measure(task: Task, interactions: Any, repeats: int) -> dict[str, Any]:
 
 
 def judge(results: list[dict[str, Any]]) -> None:
-    """Holds the references to our loss after as many epochs.
+    """Checks the references' loss against ours after the same number of epochs.
 
-    It is the same training on other random numbers: seeds differ by 6 % at this stage, while a
-    wrong loss, rate or gradient would show.
+    The training is the same with other random numbers: seeds differ by 6 % at this stage, while a
+    wrong loss, rate or gradient would exceed that.
 
     Raises:
-      SystemExit: If a loss is off by more than 10 %.
+      SystemExit: If a loss differs by more than 10 %.
     """
     for result in results:
         ours, *references = result["rows"]
@@ -331,7 +331,7 @@ def main() -> None:
     }
     results = []
     with tempfile.TemporaryDirectory() as cache:
-        # Compiled code of an earlier run would make the first call look cheap.
+        # Compiled code of an earlier run would make the first call appear fast.
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
         for task in TASKS:
             results.append(result := measure(task, interactions, args.repeats))
