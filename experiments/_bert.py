@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from crl_jax import data, models
 from crl_jax.models import Pooling
 
+from ._option_group import option_group
 from ._program import flag
 from ._ranges import COUNT, MOST, Range, read_json
 
@@ -20,7 +21,7 @@ _LONGEST = 32
 _ARRAYS = (".safetensors", ".npz")
 
 
-@dataclass(frozen=True)
+@option_group
 class WeightsOptions:
     """Published weights of a text encoder."""
 
@@ -33,7 +34,7 @@ class WeightsOptions:
     tokenizer_config.json, or else True."""
 
 
-@dataclass(frozen=True)
+@option_group
 class BertOptions(WeightsOptions):
     """Text encoder."""
 

@@ -1,4 +1,4 @@
-"""How a command ends: its exit status, and an error as one line."""
+"""Execution of a command: its exit status, and one-line error messages."""
 
 import contextlib
 import os
@@ -21,20 +21,20 @@ from ._signals import advice
 def run(command: Callable[[], None], flags: Mapping[str, str]) -> int:
     """Runs a command and returns its exit status.
 
-    That is 0; 2 for an error, which goes to the standard error as one line; 1 if nobody reads the
-    output on.
+    The status is 0 on success; 2 after an error, which is printed to standard error as one line; 1
+    if the reader of standard output has closed the pipe.
 
     Args:
-      command: What is run.
-      flags: Its flags by the arguments that they set, which warnings and errors speak of.
+      command: The function to run.
+      flags: Flags by library argument; they replace the argument names in warnings and errors.
     """
     tune_compiler()
     warnings.showwarning = partial(show_warning, flags)
     keep_compiled()
     try:
         command()
-    except BrokenPipeError:  # whoever read the output has seen enough
-        sys.stdout = None  # nothing left to flush at exit
+    except BrokenPipeError:  # the reader of the output has closed the pipe
+        sys.stdout = None  # prevents a flush at exit
         return 1
     except (ValueError, ImportError, OSError, TrainingDiverged) as error:
         return _refuse(error, flags)
@@ -51,8 +51,8 @@ def run(command: Callable[[], None], flags: Mapping[str, str]) -> int:
 def _refuse(message: object, flags: Mapping[str, str]) -> int:
     show_error(flags, message)
     if joined():
-        with contextlib.suppress(OSError):  # nobody may read it on
+        with contextlib.suppress(OSError):  # the pipe may be closed
             sys.stdout.flush()
-        # To end as usual is to wait for the other processes, which may wait for this one.
+        # A normal exit would wait for the other processes, which may wait for this one.
         os._exit(2)
     return 2

@@ -1,4 +1,4 @@
-"""Compiled programs are kept between commands: a second run starts in a fraction of the time."""
+"""Persistent compilation cache: a second run starts in a fraction of the time."""
 
 import contextlib
 import hashlib
@@ -15,16 +15,16 @@ _MOST_BYTES = 2**30
 
 
 def keep_compiled() -> Path | None:
-    """Turns JAX's persistent compilation cache on, in a folder of the user's.
+    """Enables JAX's persistent compilation cache in a folder of the user.
 
     The folder is in ``$CRL_JAX_CACHE``, else in ``~/.cache/crl_jax``. ``JAX_COMPILATION_CACHE_DIR``
-    names another one, and ``JAX_ENABLE_COMPILATION_CACHE=false`` switches the cache off. Settings
-    that JAX has already are left as they are. The least recently used programs go where all
-    take more than 1 GiB, if the package ``filelock`` is there, which JAX needs for that.
+    sets another one, and ``JAX_ENABLE_COMPILATION_CACHE=false`` disables the cache. Settings of JAX
+    that are set already are not changed. If the package ``filelock`` is installed, which JAX
+    requires for eviction, the least recently used programs are evicted above 1 GiB.
 
     Returns:
-      The folder, or None where nothing is changed: the cache is set up already or switched off, or
-      the folder cannot be written.
+      The folder, or None if nothing is changed: the cache is configured already or disabled, or the
+      folder is not writable.
     """
     now = jax.config.values
     if now["jax_compilation_cache_dir"] or not now["jax_enable_compilation_cache"]:
@@ -35,7 +35,7 @@ def keep_compiled() -> Path | None:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
-    except (OSError, RuntimeError):  # no home, a file in the way, no right or no room to write
+    except (OSError, RuntimeError):  # no home, a file of that name, no permission or disk full
         return None
     jax.config.update("jax_compilation_cache_dir", str(folder))
     settings = {"jax_persistent_cache_min_compile_time_secs": 0.0}
@@ -49,10 +49,10 @@ def keep_compiled() -> Path | None:
 
 
 def stamp_entries(folder: Path) -> None:
-    """Says of programs without a time of last use that it is now.
+    """Sets the time of last use of cached programs without one to the current time.
 
-    JAX keeps that time in a file beside each program, and keeps nothing more where one is missing:
-    after a kill between the two, or a run without ``filelock``.
+    JAX stores that time in a separate file for each program, and stops caching if one is missing:
+    after a kill between the two writes, or a run without ``filelock``.
     """
     now = time.time_ns().to_bytes(8, "little")
     for entry in folder.glob("*-cache"):
@@ -63,9 +63,9 @@ def stamp_entries(folder: Path) -> None:
 
 
 def _processor() -> str:
-    """Tells kinds of processors apart, for whose instructions programs are compiled.
+    """Returns a hash of the processor's instruction set, for which programs are compiled.
 
-    Computers of different kinds may share a home.
+    Machines with different processors may share a home directory.
     """
     about = platform.machine() + platform.processor()
     with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:

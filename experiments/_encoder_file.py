@@ -14,6 +14,7 @@ from crl_jax import models, tasks, train
 
 from . import _rundir as rundir
 from ._learned import Learned
+from ._option_group import option_group
 from ._program import program
 from ._schema import Schema
 from ._screen import output, plain
@@ -26,7 +27,7 @@ C = TypeVar("C")
 E = TypeVar("E", bound="EmbedOptions")
 
 
-@dataclass(frozen=True)
+@option_group
 class EmbedOptions:
     """Options of ``embed``."""
 

@@ -1,4 +1,4 @@
-"""The library's messages in the words of the command line."""
+"""Translation of library messages to command-line flags."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -9,7 +9,7 @@ _ARGUMENT = re.compile(r"`(\w+)=?`")
 
 
 def in_flags(message: object, flags: Mapping[str, str]) -> str:
-    """A message whose arguments in backticks are flags, where there is one that sets them.
+    """Replaces arguments in backticks by the flags that set them, if there are any.
 
     >>> in_flags("`learning_rate` must be positive; `held_out` is else.", {"learning_rate": "--lr"})
     '--lr must be positive; `held_out` is else.'
@@ -18,7 +18,7 @@ def in_flags(message: object, flags: Mapping[str, str]) -> str:
 
 
 def given(arguments: list[str]) -> tuple[set[str], set[str]]:
-    """What the arguments fix, and what they sweep, by the names of the fields.
+    """Returns the names of the fields that the arguments fix, and of those that they sweep.
 
     >>> given(["--weight-decay=0", "--sweep", "tau-plus=0,0.1"])
     ({'weight_decay'}, {'tau_plus'})
@@ -35,10 +35,10 @@ def given(arguments: list[str]) -> tuple[set[str], set[str]]:
 
 @contextmanager
 def spoken(**words: str) -> Iterator[None]:
-    """Says ``words`` for arguments in the ``ValueError`` of the body: those that no flag sets.
+    """Replaces arguments in a ``ValueError`` of the body by ``words``, for those without a flag.
 
-    An argument may have a flag's name and be something else: ``test`` is a share on the command
-    line, and to an evaluation it is the test part.
+    An argument may have the name of an unrelated flag: ``test`` is a fraction on the command line,
+    but the test set in an evaluation.
     """
     try:
         yield

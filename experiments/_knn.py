@@ -1,4 +1,4 @@
-"""Accuracy of nearest neighbours, which reports of a training measure."""
+"""Accuracy of k-nearest-neighbour classification, as a metric of training reports."""
 
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -12,19 +12,19 @@ from crl_jax import metrics
 from ._learned import neighbours, represent
 
 BANK = 5000
-"""Examples that vote, at most."""
+"""Maximum number of examples in the memory bank."""
 _QUERIES = 2000
-"""Examples that are asked, at most."""
+"""Maximum number of query examples."""
 
 
 class Voters(NamedTuple):
-    """Labelled examples that vote.
+    """Memory bank of labelled examples for k-nearest-neighbour classification.
 
     Attributes:
       examples: ``[n, ...]``.
       labels: Their classes, ``[n]``.
-      n_classes: How many classes there are.
-      neighbours: How many vote on one, but no more than a tenth do.
+      n_classes: Number of classes.
+      neighbours: Number of neighbours, limited to a tenth of the examples.
       temperature: Divides cosines in the weight of a vote.
     """
 
@@ -36,19 +36,22 @@ class Voters(NamedTuple):
 
 
 def valid_knn(voters: Voters, examples: np.ndarray, labels: np.ndarray) -> Any:
-    """Measures ``valid_knn``, the accuracy of the vote on other examples."""
+    """Returns a metric that reports ``valid_knn``, the accuracy on held-out examples."""
     asked = slice(_QUERIES)
     return _measure(_valid, voters, examples[asked], labels[asked])
 
 
 def train_knn(voters: Voters) -> Any:
-    """Measures ``train_knn``, that on the first of the voters, each left out of its own vote."""
+    """Returns a metric that reports ``train_knn``, the leave-one-out accuracy in the memory bank.
+
+    It is measured on the first examples of the bank.
+    """
     asked = slice(_QUERIES)
     return _measure(_train, voters, voters.examples[asked], voters.labels[asked])
 
 
 def knn_among(voters: Voters, features: np.ndarray) -> float:
-    """The accuracy of the vote on all voters, each left out of its own."""
+    """Computes the leave-one-out accuracy over the whole memory bank."""
     n, labels, of_all = len(features), jnp.asarray(voters.labels), jnp.asarray(features)
     accuracy = metrics.knn_accuracy(
         of_all, labels, of_all, labels, n_classes=voters.n_classes,
@@ -61,7 +64,7 @@ def knn_among(voters: Voters, features: np.ndarray) -> float:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class _Vote:
-    """What shapes of a vote depend on. Equal ones share their compiled programs."""
+    """Static arguments of the classification. Equal ones share compiled programs."""
 
     n_classes: int = field(metadata={"static": True})
     k: int = field(metadata={"static": True})

@@ -1,4 +1,4 @@
-"""What a training on two views learned: features, embeddings of views, and how good they are."""
+"""Learned models of two-view training: features, embeddings of views, and their quality."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,19 +9,19 @@ import jax.numpy as jnp
 from crl_jax import losses, tasks, train, weights
 
 _BLOCK = 250
-"""Examples that are encoded at a time."""
+"""Number of examples per encoding batch."""
 _ALIGNED = 1000
-"""Examples whose two views are compared."""
+"""Number of examples whose two views are compared."""
 
 
 @dataclass(frozen=True)
 class Learned:
-    """What a training learned.
+    """Learned model of a training.
 
     Attributes:
-      task: What was trained.
+      task: The trained task.
       params: Its parameters.
-      extra: What changed besides them.
+      model_state: Its other state, such as batch statistics.
     """
 
     task: Any
@@ -30,33 +30,33 @@ class Learned:
 
     @classmethod
     def of(cls, task: Any, fitted: train.FitResult) -> "Learned":
-        """Of the one run of a training."""
+        """Returns the learned model of a training with a single run."""
         model_state = jax.tree.map(lambda leaf: leaf[0], fitted.state.model_state)
         return cls(task, fitted.run(), model_state)
 
     @property
     def alpha(self) -> jax.Array | None:
-        """The α of the loss that was measured; None if none was."""
-        # Of tasks with prototypes it stands with what they share with others.
+        """Estimated α of the loss; None if it was not estimated."""
+        # Tasks with prototypes store it in the state that they share with momentum tasks.
         state = getattr(getattr(self.model_state, "momentum", self.model_state), "alpha", None)
         return None if state is None else weights.measured_alpha(state)
 
     def features(self, examples: Any) -> jax.Array:
-        """Features of examples as they are, before the head."""
+        """Returns the features of unaugmented examples, before the projection head."""
         return _represent(self.task, self.params, self.model_state, jnp.asarray(examples))
 
     def two_views(self, examples: Any, seed: int) -> tuple[jax.Array, jax.Array]:
-        """Embeddings of length 1 of two random views of each example."""
+        """Returns unit-norm embeddings of two random views of each example."""
         return _two_views(self.task, self.params, self.model_state, jnp.asarray(examples), seed)
 
     def of_views(self, examples: Any, seed: int) -> dict[str, Any]:
-        """Alignment and uniformity of the embeddings of views of some examples."""
+        """Returns alignment and uniformity of the view embeddings of a subset of examples."""
         some = examples[:: max(1, len(examples) // _ALIGNED)][:_ALIGNED]
         return _aligned(*self.two_views(some, seed))
 
 
 def represent(task: tasks.TwoViewTask, params: Any, model_state: Any, examples: Any) -> Any:
-    """Features of examples as they are, in blocks that bound the memory."""
+    """Returns the features of unaugmented examples, computed in blocks to bound memory."""
     return task.represent(params, model_state, examples, block_size=_BLOCK)
 
 
@@ -83,7 +83,7 @@ def _aligned(first: Any, second: Any) -> dict[str, Any]:
 
 
 def measured_of_views(examples: Any, seed: int) -> Any:
-    """Measures ``train_alignment`` and ``train_uniformity`` of views of examples, for reports."""
+    """Returns a metric that reports ``train_alignment`` and ``train_uniformity`` of views."""
     return jax.tree_util.Partial(_of_views, jnp.asarray(examples), seed)
 
 
@@ -93,5 +93,5 @@ def _of_views(examples: Any, seed: Any, task: Any, params: Any, model_state: Any
 
 
 def neighbours(asked: int, n: int) -> int:
-    """How many of ``n`` examples vote: no more than a tenth."""
+    """Returns the number of neighbours: at most a tenth of the ``n`` examples, at least 1."""
     return max(1, min(asked, n // 10))

@@ -1,8 +1,8 @@
-"""The history of a training in TensorBoard or Weights & Biases, each of its runs by itself.
+"""Loggers that write the history of each run of a training to TensorBoard or Weights & Biases.
 
-Both loggers are called with one entry of the history after another, as a training makes them,
-such as ``{"epoch": 3, "loss": [0.6, 0.5], "valid_ndcg@20": [0.3, 0.4], "seconds": 1.2}``, where a
-list has a number for each run. Their packages are imported when a logger is made.
+Both loggers are called with each entry of the history during training, such as ``{"epoch": 3,
+"loss": [0.6, 0.5], "valid_ndcg@20": [0.3, 0.4], "seconds": 1.2}``, where a list has one number per
+run. Their packages are imported when a logger is created.
 """
 
 import importlib
@@ -19,14 +19,14 @@ Entry = Mapping[str, Any]
 
 
 class TensorBoard:
-    """Event files for TensorBoard: a folder for each run, so that their curves share a chart.
+    """Logger to TensorBoard event files: one folder per run, so that their curves share a chart.
 
-    Numbers of all runs, such as the seconds, stand beside the first run's. An "@" in a name becomes
-    "_", which TensorBoard's names are made of. Training that goes on
-    from a checkpoint gives its earlier entries again: they are written again, to a new file.
+    Numbers that are common to all runs, such as the seconds, are logged with the first run. An "@"
+    in a name is replaced by "_", because TensorBoard does not allow it. A training that resumes
+    from a checkpoint logs its earlier entries again, to a new file.
 
     Args:
-      folder: Where ``run-0``, ``run-1``, … are made. ``tensorboard --logdir`` shows them.
+      folder: Folder for ``run-0``, ``run-1``, …; the argument of ``tensorboard --logdir``.
 
     Raises:
       ValueError: If the package tensorboardX is not installed.
@@ -38,7 +38,7 @@ class TensorBoard:
         self._writers: dict[int, Any] = {}
 
     def __call__(self, entry: Entry) -> None:
-        """Writes the numbers of one entry."""
+        """Logs the numbers of one entry."""
         for name, run, number in _numbers(entry):
             if run not in self._writers:
                 self._writers[run] = self._package.SummaryWriter(str(self._folder / f"run-{run}"))
@@ -47,7 +47,7 @@ class TensorBoard:
             writer.flush()
 
     def close(self) -> None:
-        """Completes the files."""
+        """Flushes and closes the files."""
         for writer in self._writers.values():
             writer.close()
         self._writers.clear()
@@ -60,13 +60,12 @@ class TensorBoard:
 
 
 class WandB:
-    """A run of Weights & Biases: ``loss/run-0``, ``loss/run-1``, …, over the epochs.
+    """Logger to a Weights & Biases run, with series ``loss/run-0``, ``loss/run-1``, … by epoch.
 
-    Where a training consists of a single run, its numbers are called ``loss/run-0`` all the same,
-    so that trainings can be compared.
+    A training with a single run also logs ``loss/run-0``, so that trainings can be compared.
 
     Args:
-      options: What ``wandb.init`` takes, for instance ``project="crl_jax"``, ``name="bpr"``,
+      options: Arguments of ``wandb.init``, for instance ``project="crl_jax"``, ``name="bpr"``,
         ``config={...}``, ``mode="offline"``.
 
     Raises:
@@ -75,8 +74,8 @@ class WandB:
 
     def __init__(self, **options: Any):
         self._run = _package("wandb", "wandb").init(**options)
-        # Its own count of steps cannot go back, and epochs do: a search and the last training
-        # each begin at 1.
+        # The step of wandb cannot decrease, but epochs do: a search and the final training each
+        # begin at 1.
         self._run.define_metric("epoch")
         self._run.define_metric("*", step_metric="epoch")
 
@@ -89,7 +88,7 @@ class WandB:
         self._run.log({"epoch": int(entry["epoch"]), **numbers})
 
     def close(self) -> None:
-        """Ends the run; what it logged is complete."""
+        """Finishes the run, which completes its log."""
         self._run.finish()
 
     def __enter__(self) -> "WandB":
@@ -103,7 +102,7 @@ _OF_ALL_RUNS = ("seconds",)
 
 
 def _numbers(entry: Entry) -> Iterator[tuple[str, int, float]]:
-    """Name, run and number of all that an entry has a number of; ``phase`` leads the names."""
+    """Yields name, run and value of all numbers of an entry; names are prefixed by ``phase``."""
     phase = f"{entry['phase']}/" if "phase" in entry else ""
     for name, value in entry.items():
         if name in ("epoch", "phase"):
@@ -112,7 +111,7 @@ def _numbers(entry: Entry) -> Iterator[tuple[str, int, float]]:
             yield name, 0, float(value)
             continue
         array = np.asarray(value, np.float64)
-        if array.ndim == 1:  # what a probe gave may be more than a number for each run
+        if array.ndim == 1:  # outputs of probes may have more than one number per run
             for run, number in enumerate(array.tolist()):
                 yield phase + name, run, number
 
@@ -129,7 +128,7 @@ def _package(name: str, extra: str) -> ModuleType:
 def open_logger(
     name: str, folder: Path, config: Mapping[str, Any]
 ) -> AbstractContextManager[Callable[[Entry], None]]:
-    """The logger that ``--log`` names, for a run in ``folder``; one that does nothing for none.
+    """Returns the logger that ``--log`` names, for a run in ``folder``; a no-op for ``none``.
 
     Raises:
       ValueError: If its package is not installed.
@@ -143,7 +142,7 @@ def open_logger(
 
 
 def check_installed(name: str) -> None:
-    """Raises ``ValueError`` unless there is what the logger that ``--log`` names needs."""
+    """Raises ``ValueError`` if the package of the logger that ``--log`` names is not installed."""
     match name:
         case "tensorboard":
             _package("tensorboardX", "tensorboard")

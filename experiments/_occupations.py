@@ -1,4 +1,4 @@
-"""Occupations of MovieLens' users, from the files that come with the ratings."""
+"""Occupations of MovieLens users, from the files distributed with the ratings."""
 
 from pathlib import Path
 
@@ -8,11 +8,11 @@ from crl_jax import data
 
 
 def occupations(source: str | Path, interactions: data.Interactions) -> np.ndarray:
-    """The occupation of each user as a number from 0, by ``u.user``.
+    """Returns the occupation of each user as an integer from 0, according to ``u.user``.
 
-    The users are those of ``u.data`` beside it: under their own ids, or numbered from 0
-    by first appearance there, as published splits number users and items. Which of the two holds
-    is told by the interactions, all of which must stand in ``u.data``.
+    User and item ids are those of ``u.data`` in the same folder, or numbered from 0 by first
+    appearance there, as in published splits. The numbering is inferred from the interactions, all
+    of which must be in ``u.data``.
 
     Args:
       source: The folder of ``u.user`` and ``u.data``, or a file in it.
@@ -22,7 +22,7 @@ def occupations(source: str | Path, interactions: data.Interactions) -> np.ndarr
       Integers ``[n_users]``.
 
     Raises:
-      ValueError: If a file is missing or damaged, or the interactions are not from it.
+      ValueError: If a file is missing or corrupt, or does not contain the interactions.
     """
     folder = Path(source).parent if Path(source).is_file() else Path(source)
     of_user = _read_users(folder / "u.user")
@@ -52,7 +52,7 @@ def occupations(source: str | Path, interactions: data.Interactions) -> np.ndarr
 
 
 def _read_users(path: Path) -> dict[int, str]:
-    """``user|age|gender|occupation|zip``, one user a line."""
+    """Reads the occupation by user id, from lines ``user|age|gender|occupation|zip``."""
     found: dict[int, str] = {}
     for number, line in enumerate(_lines(path), start=1):
         fields = line.split("|")
@@ -65,7 +65,7 @@ def _read_users(path: Path) -> dict[int, str]:
 
 
 def _read_log(path: Path) -> list[tuple[int, int]]:
-    """Users and items of ``user<tab>item<tab>rating<tab>time``, in the order of the file."""
+    """Reads users and items from lines ``user<tab>item<tab>rating<tab>time``, in file order."""
     rows = []
     for number, line in enumerate(_lines(path), start=1):
         fields = line.split("\t")

@@ -3,7 +3,7 @@
 Flags of a loss, a sampler or an encoder are defined by its entry instead.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,6 +13,7 @@ from tyro.conf import UseAppendAction
 from crl_jax.data import DATASETS
 
 from . import _study_options
+from ._option_group import option_group
 from ._ranges import COUNT, MOST, NOT_NEGATIVE, POSITIVE, Range
 from ._schema import WAS
 
@@ -22,7 +23,7 @@ _DATA = (
 )
 
 
-@dataclass(frozen=True)
+@option_group
 class DataOptions:
     """Source and split of the interactions."""
 
@@ -69,21 +70,21 @@ class DataOptions:
     """Encoding of text, such as latin-1; UTF-8 by default."""
 
 
-@dataclass(frozen=True)
+@option_group
 class LossOptions:
     """Loss function. Omitted hyper-parameters take the defaults of the loss."""
 
     loss: str = field(default="bpr", metadata={"help": "The objective."})
 
 
-@dataclass(frozen=True)
+@option_group
 class SamplerOptions:
     """Negative sampler. Omitted hyper-parameters take the defaults of the sampler."""
 
     sampler: str = field(default="rns", metadata={"help": "Draws the negatives."})
 
 
-@dataclass(frozen=True)
+@option_group
 class EncoderOptions:
     """Encoder of users and items."""
 
@@ -96,16 +97,15 @@ class EncoderOptions:
     training, or that of the published code of the loss."""
 
 
-@dataclass(frozen=True)
+@option_group
 class ContrastOptions:
-    """Auxiliary contrastive loss on two views of users and items. Omitted hyper-parameters take
-    their defaults."""
+    """Auxiliary contrastive loss on two views. Omitted hyper-parameters take their defaults."""
 
     contrast: str = field(default="none", metadata={"help": "The two views."})
     contrast_loss: str = field(default="info_nce", metadata={"help": "What the term minimises."})
 
 
-@dataclass(frozen=True)
+@option_group
 class TrainOptions:
     """Embedding size and optimiser."""
 
@@ -143,7 +143,7 @@ class TrainOptions:
     """Number of epochs between two validations."""
 
 
-@dataclass(frozen=True)
+@option_group
 class ProtocolOptions(_study_options.SeedOptions):
     """Seeds, hyper-parameter search and evaluation."""
 
@@ -161,7 +161,7 @@ class ProtocolOptions(_study_options.SeedOptions):
     """Cut-offs of the test metrics; validation always uses NDCG@20."""
 
 
-@dataclass(frozen=True)
+@option_group
 class OutputOptions(_study_options.OutputOptions):
     """Output files and devices."""
 

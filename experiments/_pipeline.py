@@ -1,4 +1,4 @@
-"""The main job without its screen: search, choice, refit and one scoring."""
+"""Training pipeline of ``recommend`` without terminal output: search, selection, refit, test."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,21 +32,21 @@ METRICS = (
     "ndcg", "recall", "precision", "f1", "map", "mrr", "hit_rate", "coverage", "auc",
 )  # fmt: skip
 OnEpoch = Callable[[str, int, dict[str, Any]], None]
-"""``on_epoch(phase, last_epoch, entry)``, the phase being one of :data:`PHASES`."""
+"""Callback ``on_epoch(phase, last_epoch, entry)``; ``phase`` is one of :data:`PHASES`."""
 PHASES = ("search", "final", "use")
-"""Trainings in their order: the search on validation data; the model that is scored; with
-``--refit all`` the model for use. The search may be the first two in one."""
+"""Training phases in order: the search on validation data; the final model, which is evaluated on
+the test set; with ``--refit all`` the model for use. The search may also train the final model."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What the search and the training of the scored model come to.
+    """Results of the search and of the training of the final model.
 
     Attributes:
-      tables: What each seed's model serves: vectors whose inner products are its scores.
-      learned: The parts of the data that it learned from.
-      points: The numbers tried, one dictionary per grid point.
-      choice: The choice among them on validation data.
+      tables: Serving tables of each seed's model: vectors whose inner products are its scores.
+      learned: Names of the data parts that the model was trained on.
+      points: Hyper-parameter values of the grid, one dictionary per grid point.
+      choice: The grid point selected on validation data.
     """
 
     tables: list[models.Tables]
@@ -57,14 +57,14 @@ class Trained:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run comes to.
+    """Results of a run.
 
     Attributes:
-      points: The numbers tried, one dictionary per grid point.
-      choice: The choice among them on validation data.
+      points: Hyper-parameter values of the grid, one dictionary per grid point.
+      choice: The grid point selected on validation data.
       per_seed: Test metrics of every seed.
-      scored_on: Parts that the scored runs learned from.
-      saved_on: Parts that the saved runs learned from.
+      scored_on: Names of the data parts that the evaluated models were trained on.
+      saved_on: Names of the data parts that the saved models were trained on.
     """
 
     points: list[dict[str, float]]
@@ -81,12 +81,12 @@ def run(
     on_epoch: OnEpoch,
     on_stage: OnStage = unseen,
 ) -> Trained:
-    """Searches on validation data, if there are any, and trains the model that is scored.
+    """Runs the search on validation data, if there are any, and trains the final model.
 
     Args:
       config: The configuration.
       problem: The data.
-      checkpoints: Folder of the phases' checkpoints; a run goes on from what is there.
+      checkpoints: Folder of the phases' checkpoints; training resumes from existing ones.
       on_epoch: Called with each entry of the history, see :data:`OnEpoch`.
       on_stage: See :data:`OnStage`.
     """
@@ -126,7 +126,7 @@ def run(
 
 
 def _told(epochs: int) -> train.Selection:
-    """What there is to choose without validation data."""
+    """Returns the trivial selection of a training without validation data."""
     return train.Selection(0, epochs, np.nan, np.array([np.nan]), np.array([epochs]))
 
 
@@ -140,10 +140,10 @@ def train_again(
     on_epoch: OnEpoch,
     on_stage: OnStage = unseen,
 ) -> list[models.Tables]:
-    """Trains the chosen point with all seeds on what a phase learns from, as long as was chosen.
+    """Trains the selected point with all seeds on the data of a phase, for the selected epochs.
 
     Returns:
-      What each seed's model serves, see :class:`Trained`.
+      The serving tables of each seed's model, see :class:`Trained`.
     """
     protocol, swept = config.protocol, tuple(parse_sweep(config))
     fit = _fitter(config, resolve(config.objective, swept), problem, swept)
@@ -168,7 +168,7 @@ def score_seeds(
     on_stage: OnStage = unseen,
     mesh: Mesh | None = None,
 ) -> list[dict[str, float]]:
-    """Test metrics of every seed's model."""
+    """Computes the test metrics of every seed's model."""
     on_stage("planning evaluation")
     with spoken(test="the test part", train="the training part"):
         plan = metrics.eval_layout(problem.known, problem.test)
@@ -182,7 +182,7 @@ def score(
     ks: tuple[int, ...],
     mesh: Mesh | None = None,
 ) -> dict[str, float]:
-    """Test metrics of one run, in the order that a person reads them."""
+    """Computes the test metrics of one model, in display order."""
     found = metrics.evaluate(models.inner_scores, tables, plan, ks=ks, mesh=mesh)
     values = metrics.summarize(found)
     shown = [name for name in values if name.partition("@")[0] in METRICS]
@@ -190,18 +190,18 @@ def score(
 
 
 def summary(outcome: Outcome, history: list[dict[str, Any]]) -> dict[str, Any]:
-    """What ``metrics.json`` holds.
+    """Returns the content of ``metrics.json``.
 
     Args:
-      outcome: What the run came to.
+      outcome: Results of the run.
       history: All entries of its history.
 
     Returns:
-      By name, the mean of each metric over the seeds, and, of several, the standard deviation as
-      ``NAME_std``; under ``chosen`` what validation chose: the ``epochs``, the ``point`` of the
-      sweep by name, and, where there is a validation part, its ``valid_ndcg@20``; under
-      ``trained_on`` the parts of the data that the scored and the saved model learned from; and
-      the ``seconds`` that training took.
+      The mean of each metric over the seeds and, with several seeds, its standard deviation as
+      ``NAME_std``; under ``chosen`` the selection on validation data: the ``epochs``, the ``point``
+      of the sweep and, if there is a validation set, its ``valid_ndcg@20``; under ``trained_on``
+      the data parts that the evaluated and the saved model were trained on; and the ``seconds`` of
+      training.
     """
     per_seed, choice = outcome.per_seed, outcome.choice
     found: dict[str, Any] = over_seeds(per_seed)
@@ -235,7 +235,7 @@ def _fitter(
         context = Context(part, config.source.data, objective.count("n_neg"))
         sampler, _ = resolve_sampler(config.sampling, context, swept, own=objective.sampler)
         encoder, contrast = model_on(part, encoding, config.contrasting, options.dim, swept)
-        # To count held-out items in a pool would cost as much as the loss.
+        # Counting held-out items in a pool would cost as much as the loss.
         batches = None
         if options.batches == "host":
             seed = config.protocol.seed
@@ -286,17 +286,16 @@ def model_on(
     dim: int,
     swept: tuple[str, ...],
 ) -> tuple[models.Encoder, tasks.AuxiliaryLoss | None]:
-    """The encoder and the contrast for training on ``part``, remembered until the next ones.
+    """Returns the encoder and the auxiliary loss for training on ``part``; caches the last call.
 
-    A large graph and its singular vectors take minutes: they are made once to be judged and
-    trained.
+    A large graph and its singular vectors take minutes: validation and training share them.
     """
     encoder = resolve_encoder(encoding, part, dim, swept)
     return resolve_contrast(contrasting, part, encoder, swept)
 
 
 def _checkpoint(path: Path, seconds: float) -> train.Callback:
-    """What keeps a phase: a file, or a folder where several processes have a part of it each."""
+    """Returns the checkpoint hook of a phase: one file, or a folder shared by several processes."""
     folder = path.with_suffix("")
     if jax.process_count() == 1 and not folder.exists():
         return train.Checkpoint(path, seconds)
@@ -306,7 +305,7 @@ def _checkpoint(path: Path, seconds: float) -> train.Callback:
 
 
 def for_fit(config: Config, objective: Settled, numbers: dict[str, Any]) -> dict[str, Any]:
-    """The numbers of the runs by the names that :func:`crl_jax.tasks.fit_ranking` has for them."""
+    """Returns the numbers of the runs by their names in :func:`crl_jax.tasks.fit_ranking`."""
     names = {
         "lr": "optimizer.learning_rate",
         "weight_decay": "optimizer.weight_decay",

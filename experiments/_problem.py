@@ -1,4 +1,4 @@
-"""The data of a run: read, and cut into what is learned from, chosen by and scored on."""
+"""Data of a run: loading, and splits into training, validation and test sets."""
 
 import warnings
 from collections.abc import Callable
@@ -12,34 +12,34 @@ from ._flags import spoken
 from ._options import DataOptions
 from ._program import flag
 
-# The flags that say how files are read.
+# Flags with options of the file readers.
 _READING = (
     "user_col", "item_col", "rating_col", "time_col", "format", "delimiter", "header", "quote_char",
     "encoding", "min_rating",
 )  # fmt: skip
 OnStage = Callable[[str], None]
-"""``on_stage(what)``, called with what is being done from now on."""
+"""Callback ``on_stage(what)``, called with the description of each stage that begins."""
 
 OnRead = Callable[[Any, float], None]
-"""``on_read(path, share)``, called with how much of a file has been read."""
+"""Callback ``on_read(path, share)``, called with the fraction of a file that has been read."""
 
 
 def unseen(_: str) -> None:
-    """The :data:`OnStage` of those who do not look."""
+    """No-op :data:`OnStage`."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """The data of a run.
+    """Data of a run.
 
     Attributes:
-      train: Training part.
-      valid: Validation part: decides when to stop and among the points of a sweep. None under
-        ``--valid 0``.
-      test: Test part: scored once, at the end.
-      known: Training and validation part together: what is masked when the test set is scored.
-      tau_plus: The true rate of false negatives, where the data are simulated.
-      columns: Which columns were read of each file, and which were not.
+      train: Training set.
+      valid: Validation set, for early stopping and the selection among the points of a sweep. None
+        with ``--valid 0``.
+      test: Test set, evaluated once, at the end.
+      known: Union of training and validation set, masked when the test set is evaluated.
+      tau_plus: The true rate of false negatives, if the data are simulated; else None.
+      columns: Columns that were read from each file, and those that were not.
     """
 
     train: data.Interactions
@@ -50,21 +50,24 @@ class Problem:
     columns: tuple[data.Columns, ...] = ()
 
     def learned(self, phase: str, refit: str) -> tuple[str, ...]:
-        """The parts, by name, that a phase learns from under ``--refit``."""
+        """Returns the names of the data parts that a phase trains on, given ``--refit``."""
         if phase == "search" or (phase == "final" and refit == "none"):
             return ("train",)
         before_test = ("train",) if self.valid is None else ("train", "valid")
         return before_test if phase == "final" else (*before_test, "test")
 
     def joined(self, parts: tuple[str, ...]) -> data.Interactions:
-        """Those parts together."""
+        """Returns the union of the named parts."""
         if parts == self.learned("final", "valid"):
             return self.known
         first, *others = (_pairs(getattr(self, name)) for name in parts)
         return data.union(first, *others) if others else first
 
     def held_out(self, part: data.Interactions) -> data.Interactions | None:
-        """What a model of ``part`` must not see; the history tells how often it is sampled."""
+        """Returns the held-out interactions of a training on ``part``, or None.
+
+        The history reports the rate at which they are sampled as negatives.
+        """
         if part is self.known:
             return self.test
         if part is not self.train or self.valid is None:
@@ -73,18 +76,18 @@ class Problem:
 
 
 def _pairs(part: data.Interactions) -> data.Interactions:
-    """The interactions without ratings and times, which not every part may have."""
+    """Returns the interactions without ratings and timestamps, which some parts may lack."""
     return replace(part, ratings=None, timestamps=None)
 
 
 def named(parts: tuple[str, ...]) -> str:
-    """Parts of the data as a person reads them."""
+    """Returns a readable list of data parts."""
     words = {"train": "training", "valid": "validation", "test": "test"}
     return " + ".join(words[part] for part in parts) + " data"
 
 
 def source_name(options: DataOptions) -> str:
-    """The data by a short name: of a path the last part, of a file its folder too."""
+    """Returns a short name of the data: of a folder its name, of a file also that of its folder."""
     path = Path(options.data)
     if not path.exists():
         return options.data
@@ -94,7 +97,7 @@ def source_name(options: DataOptions) -> str:
 def load_problem(
     options: DataOptions, on_stage: OnStage = unseen, on_read: OnRead | None = None
 ) -> Problem:
-    """Reads the data, and cuts the test part, unless it is given, and the validation part.
+    """Loads the data, and splits off the test set, unless it is given, and the validation set.
 
     Args:
       options: The flags.
@@ -102,7 +105,8 @@ def load_problem(
       on_read: See :data:`OnRead`.
 
     Raises:
-      ValueError: If the data are not as the flags say, or leave nothing to learn or to score.
+      ValueError: If the data do not match the flags, or the training set, the validation set or the
+        test set is empty.
     """
     loaded, columns, tau_plus = _load(options, on_stage, on_read)
     on_stage("splitting")
@@ -131,7 +135,7 @@ def load_problem(
 def _load(
     options: DataOptions, on_stage: OnStage, on_read: OnRead | None
 ) -> tuple[data.Interactions | data.Split, tuple[data.Columns, ...], float | None]:
-    """The interactions or parts, the columns they were read from, and the true τ⁺ if known."""
+    """Returns the interactions or their split, the columns read, and the true τ⁺ if known."""
     given: dict[str, Any] = {
         name: value for name in _READING if (value := getattr(options, name)) is not None
     }

@@ -1,4 +1,4 @@
-"""How the commands are called, which depends on how they were installed."""
+"""Names of the commands, which depend on the installation, and of their flags."""
 
 import sys
 from pathlib import Path
@@ -8,12 +8,12 @@ NAMES = ("recommend", "images", "graphs", "pairs", "text", "numerical", "reprodu
 
 
 def program(name: str) -> str:
-    """What to type for a command: ``python -m experiments.NAME``, or ``crl-jax NAME``."""
+    """Returns the shell command: ``python -m experiments.NAME``, or ``crl-jax NAME``."""
     if Path(sys.argv[0]).stem == SCRIPT:
         return f"{SCRIPT} {name}"
     return f"python -m {__package__}.{name}"
 
 
 def flag(name: str) -> str:
-    """The flag of a field, such as ``--weight-decay`` of ``weight_decay``."""
+    """Returns the flag of a field, such as ``--weight-decay`` for ``weight_decay``."""
     return f"--{name.replace('_', '-')}"

@@ -1,4 +1,4 @@
-"""What is being done, and how far it is: bars in a terminal, plain lines elsewhere."""
+"""Progress display: bars in a terminal, plain lines elsewhere."""
 
 import datetime
 import sys
@@ -20,16 +20,16 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-# Least seconds between two lines, and from where on a wait is worth a spinner.
+# Minimum seconds between two lines, and the seconds of waiting after which a spinner is shown.
 _BETWEEN_LINES, _LONG = 5.0, 2.0
-# Entries that the speed is taken over.
+# Number of history entries over which the speed is averaged.
 _RECENT = 50
 
 
 class Display:
-    """Shows stages, which only last, and trainings, which come on.
+    """Displays stages, which only have a duration, and trainings, which also have progress.
 
-    A context; what it shows last stays when it ends.
+    A context manager; the last output remains visible after exit.
     """
 
     def __enter__(self) -> "Display":
@@ -39,22 +39,22 @@ class Display:
         pass
 
     def stage(self, what: str) -> None:
-        """Says what is being done from now on."""
+        """Displays the stage that begins."""
         raise NotImplementedError
 
     def advance(self, name: str, done: int, total: int, status: str) -> None:
-        """Says how far the training ``name`` is; its time counts from the stage before it."""
+        """Updates the progress of the training ``name``, timed from the preceding stage."""
         raise NotImplementedError
 
 
 def display(console: Console) -> Display:
-    """Bars where the console can draw over what it wrote, else lines."""
+    """Returns bars if the console can overwrite its output, else lines."""
     animated = console.is_terminal and not console.is_dumb_terminal
     return Bars(console) if animated else Lines(console)
 
 
 class Bars(Display):
-    """A bar for each training, and below them a spinner with what takes its time."""
+    """Display with a bar for each training, and a spinner for slow stages below the bars."""
 
     def __init__(self, console: Console):
         self._bars = Progress(
@@ -75,7 +75,7 @@ class Bars(Display):
             Group(self._bars, self._spinner),
             console=console,
             refresh_per_second=8,
-            redirect_stderr=sys.stderr.isatty(),  # a file gets what is meant for it
+            redirect_stderr=sys.stderr.isatty(),  # a redirected stderr keeps its output
         )
         self._tasks: dict[str, TaskID] = {}
         self._last = self._began = time.monotonic()
@@ -115,15 +115,15 @@ class Bars(Display):
     def _settle(self) -> None:
         self._spin(None)
         for task in self._bars.tasks:
-            if task.stop_time is None:  # one that stopped early is not at its end
+            if task.stop_time is None:  # after early stopping, a bar is incomplete
                 self._bars.stop_task(task.id)
 
 
 def reading(shown: Display) -> Callable[[Any, float], None]:
-    """Shows how much of a file is read, once that has taken a while.
+    """Returns a callback that displays the progress of reading files, if reading is slow.
 
     Returns:
-      A function of the path and the share of it that is read.
+      A function of the path and the fraction of the file that has been read.
     """
     began = time.monotonic()
 
@@ -135,11 +135,11 @@ def reading(shown: Display) -> Callable[[Any, float], None]:
 
 
 class Lines(Display):
-    """A line for each stage, and one every few seconds of a training.
+    """Display with a line for each stage, and one every few seconds of a training.
 
     Args:
-      console: Where they go.
-      clock: Seconds from any start.
+      console: Output console.
+      clock: Returns monotonic seconds with an arbitrary origin.
     """
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic):
@@ -180,14 +180,14 @@ class Lines(Display):
 
 
 class TrainingStatus:
-    """Loss, scores and speed of the trainings of a run.
+    """Status line with the loss, the scores and the speed of a training.
 
-    Of several runs it tells the mean loss and the best scores.
+    With several runs, it reports the mean loss and the best scores.
 
     Args:
-      metrics: The scores, where an entry has them.
-      per_epoch: What one epoch of one run takes, such as triplets, by the phase.
-      unit: What that counts.
+      metrics: Names of the scores, shown if an entry has them.
+      per_epoch: Number of training units per epoch of one run, such as triplets, by phase.
+      unit: Plural noun for the training units.
     """
 
     def __init__(self, metrics: tuple[str, ...], per_epoch: dict[str, int], unit: str):
@@ -195,7 +195,7 @@ class TrainingStatus:
         self._recent: dict[tuple[str, int], deque[tuple[int, float]]] = {}
 
     def of(self, phase: str, entry: dict[str, Any], training: int = 0) -> str:
-        """One entry of the history, after those before it of the same training of the phase."""
+        """Formats an entry of the history; entries of a training must be passed in order."""
         losses = next(value for name, value in entry.items() if name.endswith("loss"))
         parts = [f"loss {np.nanmean(losses):.4f}"]
         for metric in self._metrics:
@@ -204,7 +204,7 @@ class TrainingStatus:
                 parts.append(f"{name} {np.nanmax(scores):.4f}")
         now = entry["epoch"], entry["seconds"]
         recent = self._recent.setdefault((phase, training), deque(maxlen=_RECENT))
-        # The first entry holds the compilation: its speed is a lower bound.
+        # The time of the first entry includes compilation: its speed is a lower bound.
         (epoch, seconds), bound = (recent[0], "") if recent else ((0, 0.0), "≥ ")
         recent.append(now)
         if now[1] > seconds:

@@ -1,4 +1,4 @@
-"""Which values a field of a configuration takes, whether from the command line or from a file."""
+"""Validation of configuration values, from the command line or from a file."""
 
 import json
 import math
@@ -12,7 +12,7 @@ import numpy as np
 from crl_jax import Range as Range
 
 MOST = 2**31 - 1
-"""The largest count: counts are int32 in compiled programs."""
+"""Largest count: counts are int32 in compiled programs."""
 _FLOAT32 = float(np.finfo(np.float32).max)
 
 
@@ -28,7 +28,7 @@ def holds(limits: Range, value: float) -> bool:
 
 
 def interval(limits: Range) -> str:
-    """An interval in words: ``above 0``, ``in [0, 1)``."""
+    """Formats an interval for messages: ``above 0``, ``in [0, 1)``."""
     if limits.high == math.inf:
         if limits.low == -math.inf:
             return "that is finite"
@@ -50,21 +50,21 @@ COUNT_OR_NONE = Range(0, MOST)
 
 
 def declared_ranges(kind: type) -> dict[str, Range]:
-    """The ranges of the fields of a dataclass, from their ``Annotated`` types."""
+    """Returns the ranges of the fields of a dataclass, from their ``Annotated`` types."""
     hints = get_type_hints(kind, include_extras=True)
     metadata = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
     return {n: own for n, all_ in metadata.items() for own in all_ if isinstance(own, Range)}
 
 
 def check_flags(options: Any, ranges: Mapping[str, Range] | None = None) -> None:
-    """Checks the numbers of a dataclass that the command line made.
+    """Checks the numbers of a dataclass parsed from the command line.
 
     Args:
-      options: The dataclass.
-      ranges: Ranges by the name of the field; by default those that the fields declare.
+      options: Instance of the dataclass.
+      ranges: Ranges by field name; by default those that the fields declare.
 
     Raises:
-      ValueError: If a number is out of its range. The message names the flag.
+      ValueError: If a number is out of range. The message names the flag.
     """
     table = declared_ranges(type(options)) if ranges is None else ranges
     for name, kind in get_type_hints(type(options)).items():
@@ -80,16 +80,17 @@ def check_flags(options: Any, ranges: Mapping[str, Range] | None = None) -> None
 
 
 def read(kind: Any, limits: Range | None, stored: Any) -> Any:
-    """Turns a value of JSON into one of the type ``kind``.
+    """Converts a JSON value to the type ``kind``.
 
     Args:
       kind: The annotation of a field: a number, bool, str, Path, Literal, a tuple of these of any
-        length, or one of them or None.
-      limits: Where its numbers lie; a tuple of numbers must not be empty.
-      stored: The value.
+        length, or an optional one of them.
+      limits: Range of numeric values; a tuple with a range must not be empty.
+      stored: The JSON value.
 
     Raises:
-      ValueError: With what was expected, as ``a number above 0``, if it is none.
+      ValueError: If the value is invalid. The message is the expected value, such as ``a number
+        above 0``.
     """
     wanted, needed = describe(kind, limits), required(kind)
     if stored is None and needed is not kind:
@@ -119,7 +120,7 @@ def _read_one(kind: Any, limits: Range | None, stored: Any, wanted: str) -> Any:
 
 
 def describe(kind: Any, limits: Range | None) -> str:
-    """What :func:`read` expects: ``a number above 0``, ``true or false``, …."""
+    """Describes the values that :func:`read` accepts: ``a number above 0``, ``true or false``."""
     needed = required(kind)
     if needed is not kind:
         return f"{describe(needed, limits)}, or null"
@@ -134,23 +135,24 @@ def describe(kind: Any, limits: Range | None) -> str:
 
 
 def required(kind: Any) -> Any:
-    """The annotation without None."""
+    """Returns the annotation without None."""
     options = [option for option in get_args(kind) if option is not NoneType]
     return options[0] if NoneType in get_args(kind) else kind
 
 
 def shorten(stored: Any, most: int = 60) -> str:
-    """A value as it stands in JSON, cut if it is long."""
+    """Returns a value as JSON, truncated to ``most`` characters."""
     text = json.dumps(stored, default=str, ensure_ascii=False)
     return text if len(text) <= most else f"{text[:most]}…"
 
 
 def read_json(path: Path) -> Any:
-    """Reads a file of JSON in which no name stands twice.
+    """Reads a JSON file and rejects duplicate names in an object.
 
     Raises:
-      ValueError: If it is none, with the place.
-      OSError: If it cannot be read.
+      ValueError: If the file is not valid JSON. The message names the file and, for syntax errors,
+        the line.
+      OSError: If the file cannot be read.
     """
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""``--recipe NAME`` and ``--config FILE``: the configuration that the other flags start from."""
+"""Base configurations of ``--recipe NAME`` and ``--config FILE``, which other flags override."""
 
 import re
 import tomllib
@@ -18,7 +18,7 @@ C = TypeVar("C")
 def take_base(
     arguments: list[str], recipes: Mapping[str, C], schema: Schema[C]
 ) -> tuple[C, list[str]]:
-    """Takes ``--recipe NAME`` or ``--config FILE`` out of the arguments.
+    """Extracts ``--recipe NAME`` or ``--config FILE`` from the arguments.
 
     Args:
       arguments: The arguments of a command.
@@ -26,12 +26,12 @@ def take_base(
       schema: The flags of the command.
 
     Returns:
-      The configuration to start from, less its sweeps of what the arguments set themselves; and the
-      other arguments.
+      The base configuration, without its sweeps of numbers that the arguments set; and the
+      remaining arguments.
 
     Raises:
-      ValueError: If there is no such recipe, the file is broken, both are given, or the arguments
-        both fix and sweep a number.
+      ValueError: If the recipe does not exist, the file is invalid, both are given, or the
+        arguments both fix and sweep a number.
     """
     name, arguments = _take(arguments, "--recipe")
     path, arguments = _take(arguments, "--config")
@@ -50,13 +50,12 @@ def take_base(
 
 
 def read_config(path: Path, schema: Schema[C]) -> C:
-    """Reads a configuration from JSON, TOML or YAML; what it leaves out has its default.
+    """Reads a configuration from JSON, TOML or YAML; missing fields take their defaults.
 
-    The ``config.json`` of a run is a description of what to train: its run directory, which
-    belongs to that run, is left out.
+    In the ``config.json`` of a run, the run directory is ignored, because it belongs to that run.
 
     Raises:
-      ValueError: If the file is missing or broken, or a value is not what its flag takes; the
+      ValueError: If the file is missing or invalid, or its flag does not accept a value; the
         message names the file and the field.
     """
     stored = _read(path)
@@ -78,7 +77,7 @@ def _read(path: Path) -> Any:
     try:
         text = path.read_text(encoding="utf-8")
         return tomllib.loads(text) if path.suffix == ".toml" else _load_yaml(text)
-    except ValueError as error:  # of TOML, and of bytes that are not UTF-8
+    except ValueError as error:  # invalid TOML, or bytes that are not UTF-8
         raise ValueError(f"{path}: {error}") from None
 
 
@@ -86,7 +85,7 @@ def _load_yaml(text: str) -> Any:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """Reads ``1e-3`` as a number, as YAML 1.2 does."""
+        """YAML loader that parses ``1e-3`` as a number, as in YAML 1.2."""
 
     number = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$")
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+0123456789"))
@@ -97,7 +96,7 @@ def _load_yaml(text: str) -> Any:
 
 
 def _take(arguments: list[str], wanted: str) -> tuple[str | None, list[str]]:
-    """The value of a flag, None if it is not given, and the other arguments."""
+    """Returns the value of a flag, or None if it is not given, and the remaining arguments."""
     for i, argument in enumerate(arguments):
         name, separator, value = argument.partition("=")
         if name == wanted:
@@ -114,7 +113,7 @@ def _without_sweeps(base: Any, set_by_flags: set[str]) -> Any:
 
 
 def _check_given(arguments: list[str]) -> set[str]:
-    """The names of the numbers that arguments fix or sweep."""
+    """Returns the names of the numbers that the arguments fix or sweep; none may be both."""
     fixed, swept = given(arguments)
     if both := sorted(fixed & swept):
         raise ValueError(f"{flag(both[0])} fixes what --sweep {both[0]} tries: give one of them.")

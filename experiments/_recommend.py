@@ -1,4 +1,4 @@
-"""What ``python -m experiments.recommend`` does, see :mod:`experiments.recommend`."""
+"""Implementation of ``python -m experiments.recommend``, see :mod:`experiments.recommend`."""
 
 import sys
 import tempfile
@@ -71,7 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _configure(arguments: list[str]) -> tuple[Config, Path, bool]:
-    """The configuration, the run directory, and whether a run there goes on."""
+    """Returns the configuration, the run directory, and whether its run is resumed."""
     default, arguments = take_base(arguments, RECIPES, SCHEMA)
     recipes = "\n      ".join(RECIPES)
     config = SCHEMA.parse(
@@ -100,7 +100,7 @@ def _configure(arguments: list[str]) -> tuple[Config, Path, bool]:
 
 
 def _objective(config: Config) -> tuple[Settled, tuple[str, ...]]:
-    """The objective, and the names of the numbers that a sweep sets."""
+    """Returns the objective, and the names of the swept numbers."""
     swept = tuple(parse_sweep(config))
     return resolve(config.objective, swept), swept
 
@@ -112,7 +112,7 @@ def _train(config: Config, folder: Path, resumed: bool) -> None:
     check_devices(config.output.device, config.output.mesh, config.training.batch_size)
     advice = f": go on with it by --resume {folder}, or name another directory."
     if first and not resumed and folder.exists():
-        with rundir.claim(folder, advice):  # let go at once: whether it can be had, before a read
+        with rundir.claim(folder, advice):  # released at once: checks it before the data are read
             pass
     config, problem, objective, swept, update = _judge(config, console)
     with _workplace(folder, resumed, advice) as place:
@@ -142,7 +142,7 @@ def _train(config: Config, folder: Path, resumed: bool) -> None:
 
 @contextmanager
 def _workplace(folder: Path, resumed: bool, advice: str) -> Iterator[Path]:
-    """The folder that a run writes to; of several processes the first has the run directory."""
+    """Yields the output folder of a run: the run directory, but only in the first process."""
     if not is_first():
         with tempfile.TemporaryDirectory() as unread:
             yield Path(unread)
@@ -152,8 +152,8 @@ def _workplace(folder: Path, resumed: bool, advice: str) -> Iterator[Path]:
 
 
 def _negatives(config: Config, objective: Settled) -> str:
-    """What a loss is compared with, in words."""
-    if objective.entry.term is not None:  # which stands for them
+    """Returns a description of the negatives of a loss."""
+    if objective.entry.term is not None:  # an auxiliary loss replaces the negatives
         return "no negatives"
     return "its own negatives" if objective.sampler else config.sampling.sampler
 
@@ -161,11 +161,11 @@ def _negatives(config: Config, objective: Settled) -> str:
 def _judge(
     config: Config, console: Console
 ) -> tuple[Config, Problem, Settled, tuple[str, ...], str]:
-    """Everything that can be told to be wrong before the training, is.
+    """Loads the data and validates the configuration as far as possible before training.
 
     Returns:
-      The configuration with all defaults, the data, the objective, the names of what a sweep sets,
-      and in words what a step changes.
+      The configuration with all defaults, the data, the objective, the names of the swept numbers,
+      and a description of the parameters that a step updates.
     """
     objective, swept = _objective(config)
     settle_sampler(config.sampling, swept, objective.sampler)
@@ -206,13 +206,13 @@ def _judge(
         encoding=encoding,
         contrasting=filled(config.contrasting, of_contrast, swept),
     )
-    if config.contrasting.contrast != "none":  # whose numbers may not suit the data
+    if config.contrasting.contrast != "none":  # its numbers may be invalid for the data
         pipeline.model_on(problem.train, encoding, settled.contrasting, config.training.dim, swept)
     return settled, problem, objective, swept, said
 
 
 class _Work:
-    """A run in its directory: what is trained, scored and written there, and in which order."""
+    """Executes a run: trains and evaluates in order, and writes the run directory."""
 
     def __init__(
         self,
@@ -242,7 +242,7 @@ class _Work:
         )
 
     def carry_out(self, shown: Display) -> pipeline.Outcome:
-        """Trains and scores, and writes what a run directory holds besides its configuration."""
+        """Trains and evaluates, and writes all files of the run directory but its configuration."""
         config, problem, folder = self._config, self._problem, self._folder
         rundir.write_history(folder / rundir.HISTORY, self._history)
         checkpoints, on_epoch = self._checkpoints, partial(self._on_epoch, shown)
@@ -253,12 +253,12 @@ class _Work:
         tables = trained.tables
         self._save(tables, trained.learned)
         self._draw(trained)
-        # Of several processes each has the vectors by now, and scores by itself.
+        # Each of several processes has all serving tables by now and evaluates independently.
         mesh = mesh_of(config.output.mesh) if jax.process_count() == 1 else None
         per_seed = pipeline.score_seeds(tables, problem, config.protocol.k, shown.stage, mesh)
         rundir.write_json(folder / rundir.SEEDS, per_seed)
         saved = trained.learned
-        if config.protocol.refit == "all":  # scored already: the test part cannot judge this one
+        if config.protocol.refit == "all":  # not evaluated: this model trains on the test set
             saved = problem.learned("use", "all")
             for_use = pipeline.train_again(
                 "use", config, problem, trained.points, trained.choice, checkpoints, on_epoch,
@@ -267,7 +267,7 @@ class _Work:
             self._save(for_use, saved)
             self._draw(trained)
         outcome = pipeline.Outcome(trained.points, trained.choice, per_seed, trained.learned, saved)
-        # Last: where it stands, the run is complete.
+        # Written last: its presence marks the run as complete.
         rundir.write_json(folder / rundir.METRICS, pipeline.summary(outcome, self._history))
         return outcome
 
@@ -284,7 +284,7 @@ class _Work:
         model = Model(stacked, self._problem.known, self._problem.test, learned)
         save_model(self._folder, model, self._config)
         finite = (t for t in tables if all(np.isfinite(table).all() for table in t))
-        if (first := next(finite, None)) is not None:  # else it diverged, which `topk` says
+        if (first := next(finite, None)) is not None:  # else it diverged, which `topk` reports
             encoding = self._config.encoding
             serving.Recommender.from_tables(
                 first,
@@ -293,7 +293,7 @@ class _Work:
             ).save(self._folder / RECOMMENDER)
 
     def _draw(self, trained: pipeline.Trained) -> None:
-        from ._plots import draw_curves  # Matplotlib takes long to import, and is needed last
+        from ._plots import draw_curves  # imported late: Matplotlib is slow to import
 
         draw_curves(
             self._folder / rundir.CURVES,

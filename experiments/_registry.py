@@ -300,7 +300,7 @@ def _with_fields(
 
 
 def _help(of: dict[str, Hyperparam], n_entries: int) -> str:
-    """Returns the help of a flag: its meaning, and ranges and defaults of the entries that use it."""
+    """Returns the help of a flag: its meaning, and its range and default in each entry."""
     said = next(iter(of.values())).help
     groups: dict[str, list[str]] = {}
     for name, hyperparam in of.items():

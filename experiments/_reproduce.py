@@ -1,4 +1,4 @@
-"""What ``python -m experiments.reproduce`` does, see :mod:`experiments.reproduce`."""
+"""Implementation of ``python -m experiments.reproduce``, see :mod:`experiments.reproduce`."""
 
 import dataclasses
 from typing import Annotated, Any
@@ -33,10 +33,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def parse(arguments: list[str] | None) -> Options:
-    """Turns flags into options.
+    """Parses flags into options.
 
     Raises:
-      ValueError: If a number is out of range, or a flag is not one of the target.
+      ValueError: If a number is out of range, or the target does not accept a flag.
     """
     listed = "; ".join(target.title for target in TARGETS.values())
     kind = Annotated[name_of(TARGETS, listed), tyro.conf.Positional]

@@ -1,4 +1,4 @@
-"""What all commands show in the terminal."""
+"""Terminal output shared by all commands."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -16,19 +16,19 @@ from ._flags import in_flags
 from ._suggest import suggest
 
 _WIDE = 1000
-# As `rich.markup.escape`, which also doubles a backslash at the end of a text.
+# The pattern of `rich.markup.escape`, which in addition doubles a backslash at the end of a text.
 _MARKUP = re.compile(r"(\\*)(\[[a-z#/@][^[]*?])")
 
 
 def output(*, stderr: bool = False) -> Console:
-    """A console as wide as the terminal; a file gets every line and table in one piece."""
-    # Without emoji codes: the id ":x:" of an item is no picture.
+    """Returns a console of the terminal's width; in files, lines and tables are not wrapped."""
+    # No emoji codes: an item id such as ":x:" must be printed literally.
     made = Console(stderr=stderr, emoji=False)
     return made if made.is_terminal else Console(stderr=stderr, emoji=False, width=_WIDE)
 
 
 def machine(mesh: Mesh | None) -> str:
-    """What computes, in words."""
+    """Describes the devices in use."""
     device = jax.devices()[0]
     where = f"{device.platform} ({device.device_kind})"
     if mesh is not None:
@@ -42,7 +42,7 @@ def machine(mesh: Mesh | None) -> str:
 def grid_table(
     points: list[dict[str, float]], choice: Selection, n_seeds: int, metric: str, digits: int = 4
 ) -> Table:
-    """The points of a sweep with their validation scores, the chosen one in bold."""
+    """Returns a table of the points of a sweep and their validation scores, the best in bold."""
     seeds = f", mean of {n_seeds} seeds" if n_seeds > 1 else ", one seed"
     table = Table(title=f"Grid, decided on validation data{seeds}")
     for name in points[0]:
@@ -60,28 +60,28 @@ def grid_table(
 
 
 def cell(values: Sequence[float]) -> str:
-    """A mean, with the standard deviation of several."""
+    """Formats the mean of values and, if there are several, their standard deviation."""
     mean = f"{np.mean(values):.4f}"
     return mean if len(values) == 1 else f"{mean} ± {np.std(values, ddof=1):.4f}"
 
 
 def of_seeds(n: int) -> str:
-    """What the title of a table says of several seeds."""
+    """Returns the suffix of a table title for several seeds; empty for one seed."""
     return f", mean ± standard deviation of {n} seeds" if n > 1 else ""
 
 
 def show_warning(flags: Mapping[str, str], message: Warning | str, *_: Any, **__: Any) -> None:
-    """Shows a warning as one line, in place of Python's own way."""
+    """Prints a warning as one line; replaces :func:`warnings.showwarning`."""
     said = plain(in_flags(message, flags))
     output(stderr=True).print(f"[yellow]warning:[/] {said}", highlight=False)
 
 
 def show_error(flags: Mapping[str, str], error: object) -> None:
-    """Shows an error as one line."""
+    """Prints an error as one line."""
     said = plain(suggest(in_flags(error, flags)))
     output(stderr=True).print(f"[red]error:[/] {said}", highlight=False)
 
 
 def plain(message: object) -> str:
-    """Escapes what rich would take for markup, such as ``[red]``, and backslashes before it."""
+    """Escapes rich markup, such as ``[red]``, and the backslashes before it."""
     return _MARKUP.sub(lambda found: f"{found[1]}{found[1]}\\{found[2]}", str(message))

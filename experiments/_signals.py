@@ -1,12 +1,12 @@
-"""How a command ends on a signal: at once and at any moment, with a line that says how to go on.
+"""Signal handling of commands: immediate exit, with a line that explains how to resume.
 
-Python runs a signal's handler between two instructions of the main thread. While that thread
-compiles no handler runs; and an exception raised by one gets lost where it strikes a callback, or
-leaves a library in a state that crashes later. Here a thread of its own waits for the signal and
-ends the process. That is safe because whatever a command writes is either replaced as a whole, or
-a log that is written anew when the command goes on.
+Python runs a signal handler between two bytecode instructions of the main thread. No handler runs
+while that thread compiles; and an exception raised in a handler is lost if it interrupts a
+callback, or leaves a library in a state that crashes later. Therefore a separate thread waits for
+the signal and terminates the process. This is safe because every output file of a command is either
+replaced atomically, or a log that is rewritten when the command resumes.
 
-This module imports little: it is at work before JAX is imported, which takes seconds.
+This module has few imports: it is active before JAX is imported, which takes seconds.
 """
 
 import contextlib
@@ -22,25 +22,25 @@ _advice: Callable[[], str] = lambda: "Start again with the same command."  # noq
 
 
 def advise(advice: Callable[[], str]) -> None:
-    """Sets what :func:`advice`, and a signal's line, say from now on of how to go on.
+    """Sets the advice on how to resume, which :func:`advice` returns and a signal prints.
 
     Args:
-      advice: Called when a signal comes, from another thread.
+      advice: Returns the advice; called from another thread when a signal arrives.
     """
     global _advice
     _advice = advice
 
 
 def advice() -> str:
-    """How to go on, as things are."""
+    """Returns the current advice on how to resume."""
     return _advice()
 
 
 def mind(command: Callable[[], int]) -> int:
     """Runs the command of this process and returns its exit status.
 
-    On an interrupt, SIGTERM or SIGHUP, unless it is ignored, as by ``nohup``, the process ends
-    with the status 130, 143 or 129.
+    On SIGINT, SIGTERM or SIGHUP, unless the signal is ignored, for example by ``nohup``, the
+    process exits with status 130, 143 or 129.
     """
     numbers = [getattr(signal, name) for name in _WORDS if hasattr(signal, name)]
     minded = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
@@ -48,7 +48,7 @@ def mind(command: Callable[[], int]) -> int:
     sender.setblocking(False)
     signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
     for number in minded:
-        signal.signal(number, lambda *_: None)  # what ends the process is the thread
+        signal.signal(number, lambda *_: None)  # the thread terminates the process
     threading.Thread(target=_watch, args=(receiver, minded), daemon=True).start()
     try:
         return command()

@@ -1,4 +1,4 @@
-"""What every study does on the command line: ``python -m experiments.images`` and its like."""
+"""Shared command-line interface of the studies, such as ``python -m experiments.images``."""
 
 import sys
 import time
@@ -33,9 +33,9 @@ def main(
     """Runs a study's command and returns its exit status, see :func:`experiments._command.run`.
 
     Args:
-      study: What is trained.
-      arguments: Its arguments; by default those of the program.
-      others: What the command does besides, by the first argument.
+      study: The study.
+      arguments: Command-line arguments; by default those of the program.
+      others: Subcommands by name, which is the first argument.
     """
     given = sys.argv[1:] if arguments is None else arguments
 
@@ -49,7 +49,7 @@ def main(
 
 
 def configure(study: Study[Any, Any], arguments: list[str]) -> tuple[Any, Path, bool]:
-    """The configuration, the run directory, and whether a run there goes on."""
+    """Returns the configuration, the run directory, and whether its run is resumed."""
     schema = study.schema
     default, arguments = take_base(arguments, study.recipes, schema)
     recipes = "\n      ".join(study.recipes)
@@ -74,7 +74,7 @@ def _train(study: Study[Any, Any], config: Any, folder: Path, resumed: bool) -> 
     check_devices(config.output.device, config.output.mesh, config.training.batch_size)
     advice = f": go on with it by --resume {folder}, or name another directory."
     if not resumed and folder.exists():
-        with rundir.claim(folder, advice):  # let go at once: whether it can be had, before a read
+        with rundir.claim(folder, advice):  # released at once: checks it before the data are read
             pass
     study.check(config)
     check_installed(config.output.log)
@@ -100,7 +100,7 @@ def _train(study: Study[Any, Any], config: Any, folder: Path, resumed: bool) -> 
 
 
 def _conclude(study: Study[Any, Any], console: Console, config: Any, outcome: Outcome) -> None:
-    """Prints the grid, if there was one, and the test metrics."""
+    """Prints the grid of a sweep, if there is one, and the test metrics."""
     if config.protocol.sweep:
         n_seeds = config.protocol.search_seeds
         console.print(grid_table(outcome.points, outcome.choice, n_seeds, study.score))
@@ -114,7 +114,7 @@ def _conclude(study: Study[Any, Any], console: Console, config: Any, outcome: Ou
 
 
 class _Work:
-    """A run in its directory: what is trained, judged and written there, and in which order."""
+    """Executes a run: trains and evaluates in order, and writes the run directory."""
 
     def __init__(
         self,
@@ -136,9 +136,9 @@ class _Work:
         self._status = TrainingStatus(study.scores, n, study.unit)
 
     def carry_out(self, shown: Display) -> Outcome:
-        """Trains and judges, and writes what a run directory holds besides its configuration."""
+        """Trains and evaluates, and writes all files of the run directory but its configuration."""
         study, config, problem, folder = self._study, self._config, self._problem, self._folder
-        from ._study_plots import draw_curves  # Matplotlib takes long to import
+        from ._study_plots import draw_curves  # imported late: Matplotlib is slow to import
 
         seed, checkpoints = config.protocol.seed, folder / rundir.CHECKPOINT
         checkpoints.mkdir(exist_ok=True)
@@ -169,14 +169,14 @@ class _Work:
         draw_curves(folder / rundir.CURVES, self._history, self._title, study.curves)
         study.draw(config, problem, *first, self._title, folder)
         outcome = Outcome(points, choice, per_seed)
-        # Last: where it stands, the run is complete.
+        # Written last: its presence marks the run as complete.
         rundir.write_json(folder / rundir.METRICS, summary(study, config, outcome, self._history))
         return outcome
 
     def _on_entry_of(self, shown: Display, of: Run, entry: dict[str, Any]) -> None:
         numbers = " ".join(f"{name}={value:g}" for name, value in of.numbers.items())
         label = f"{of.phase} {numbers} seed {of.seed}".replace("  ", " ")
-        # A run is one of its own here: its lists have one number.
+        # Studies train one run at a time, so the lists have a single element.
         flat = {name: v[0] if isinstance(v, list) else v for name, v in entry.items()}
         line = {"phase": of.phase, "run": of.index, "label": label, **flat}
         self._history.append(line)

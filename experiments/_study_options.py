@@ -1,6 +1,6 @@
-"""Flags that studies share: optimiser, seeds and search, and where results go."""
+"""Options that studies share: optimiser, seeds, search and output."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -9,32 +9,33 @@ from tyro.conf import UseAppendAction
 from crl_jax import train
 
 from ._optimizers import RULES, SCHEDULES
+from ._option_group import option_group
 from ._ranges import COUNT, MOST, NOT_NEGATIVE, POSITIVE, Range
 from ._schema import check_seeds
 
 
-@dataclass(frozen=True)
+@option_group
 class MethodOptions:
-    """The method. Numbers left out take the method's own default."""
+    """The training method; options that are omitted have the default of the method."""
 
     method: str = field(default="", metadata={"help": "The method."})
 
 
-@dataclass(frozen=True)
+@option_group
 class LossOptions:
-    """The loss. Numbers left out take the loss's own default."""
+    """The loss; options that are omitted have the default of the loss."""
 
     loss: str = field(default="info_nce", metadata={"help": "The contrastive loss."})
 
 
-@dataclass(frozen=True)
+@option_group
 class EncoderOptions:
-    """The encoder. Numbers left out take the encoder's own default."""
+    """The encoder; options that are omitted have the default of the encoder."""
 
     encoder: str = field(default="", metadata={"help": "The encoder."})
 
 
-@dataclass(frozen=True)
+@option_group
 class OptimizerOptions:
     """Optimiser."""
 
@@ -43,63 +44,64 @@ class OptimizerOptions:
     weight_decay: Annotated[float, NOT_NEGATIVE] = 1e-6
     """L2 coefficient."""
     optimizer: Literal["adam", "adamw", "lars", "sgd"] = "adam"
-    """adam and sgd add the L2 term to the gradient; adamw decays the weights apart; lars scales the
-    steps of each layer, and spares biases and normalisation."""
+    """Update rule. adam and sgd add the L2 term to the gradient; adamw decouples the weight decay;
+    lars scales the update of each layer, without L2 for biases and normalisation."""
     schedule: Literal["constant", "step", "linear", "cosine"] = "constant"
-    """Course of the learning rate: step goes down halfway, linear and cosine bit by bit."""
+    """Schedule of the learning rate: step decreases it once, halfway; linear and cosine decrease it
+    gradually."""
     decay: Annotated[float, NOT_NEGATIVE] = 0.0
-    """Factor on the learning rate that the schedule goes down to."""
+    """Final value of the schedule, as a factor on the learning rate."""
     warm_up: Annotated[float, Range(0, 1, high_open=True)] = 0.0
-    """Share of the training in which the learning rate rises."""
+    """Fraction of the training during which the learning rate increases."""
     batch_size: Annotated[int, Range(2, MOST)] = 128
-    """Examples per step."""
+    """Number of examples per step."""
     epochs: Annotated[int, COUNT] = 30
-    """Length of the training, which the schedule spans. No run ends earlier."""
+    """Number of epochs, which the schedule spans; there is no early stopping."""
     eval_every: Annotated[int, COUNT] = 1
-    """Epochs between two measurements."""
+    """Number of epochs between two reports."""
 
 
-@dataclass(frozen=True)
+@option_group
 class SeedOptions:
     """Seeds and search."""
 
     seed: Annotated[int, Range(0, 2**32 - 1)] = 0
-    """First seed. The draws of the data have their own."""
+    """First seed; sampling and splits of the data have another seed."""
     seeds: Annotated[int, Range(1, 10_000)] = 1
     """Number of seeds, trained one after the other; tables then show mean ± standard deviation."""
     sweep: UseAppendAction[tuple[str, ...]] = ()
-    """Values of a number to try, such as lr=1e-3,3e-3; repeat for a grid, which is decided on the
-    validation part."""
+    """Values of a hyper-parameter to try, such as lr=1e-3,3e-3; repeat the flag for a grid. The
+    validation part selects the best point."""
     search_seeds: Annotated[int, Range(1, 10_000)] = 1
-    """Number of seeds that every point of a sweep is tried with; its score is their mean."""
+    """Number of seeds per point of a sweep; the score of a point is their mean."""
 
 
-@dataclass(frozen=True)
+@option_group
 class OutputOptions:
-    """Where results go and what computes them."""
+    """Output and devices."""
 
     out: Path | None = None
-    """Run directory; by default a new one in runs, named by command, objective and time."""
+    """Run directory; by default a new one in runs, named after command, loss and time."""
     resume: Path | None = None
-    """Go on with the run in this directory, with its configuration."""
+    """Resume the run in this directory, with its configuration."""
     checkpoint_seconds: Annotated[float, NOT_NEGATIVE] = 30.0
-    """Least time between two checkpoints."""
+    """Minimum number of seconds between two checkpoints."""
     log: Literal["none", "tensorboard", "wandb"] = "none"
     """Also log the history to TensorBoard, in the folder tensorboard of the run directory, or to
     Weights & Biases, in the project crl_jax."""
     device: Literal["any", "cpu", "gpu", "tpu"] = "any"
-    """Fail unless this kind of device is there."""
+    """Fail unless this kind of device is available."""
     mesh: str | None = None
-    """Several devices, such as data=4: batches are spread over them. A run goes on with other
-    devices too."""
+    """Mesh of several devices, such as data=4: batches are sharded over them. A run can be resumed
+    on another number of devices."""
 
 
 NUMBERS = ("lr", "weight_decay", "decay", "warm_up")
-"""Those that a sweep can set."""
+"""Names of the options that a sweep can set."""
 
 
 def optimizer_of(options: OptimizerOptions, numbers: dict[str, float]) -> train.Optimizer:
-    """The optimiser, with the numbers of a sweep in place of the flags'."""
+    """Returns the optimiser; values of a sweep override those of the flags."""
     own: dict[str, Any] = {name: numbers.get(name, getattr(options, name)) for name in NUMBERS}
     return train.Optimizer(
         learning_rate=own["lr"], weight_decay=own["weight_decay"], decay=own["decay"],
@@ -108,10 +110,10 @@ def optimizer_of(options: OptimizerOptions, numbers: dict[str, float]) -> train.
 
 
 def check_search(protocol: SeedOptions) -> None:
-    """Refuses seeds that are no 32-bit numbers, and seeds of a search that is none.
+    """Checks that seeds are 32-bit numbers, and that a search has a sweep.
 
     Raises:
-      ValueError: If there are such.
+      ValueError: If they are not, or it has none.
     """
     check_seeds(protocol.seed, protocol.seeds)
     searched = protocol.search_seeds

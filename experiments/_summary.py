@@ -1,4 +1,4 @@
-"""What the metrics of several seeds come to."""
+"""Summary of the metrics of several seeds."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 
 
 def over_seeds(per_seed: Sequence[dict[str, float]]) -> dict[str, Any]:
-    """The mean of each metric by its name and, of several seeds, the deviation as ``NAME_std``.
+    """Returns the mean of each metric and, of several seeds, the standard deviation ``NAME_std``.
 
     >>> over_seeds([{"auc": 0.5}])
     {'auc': 0.5}

@@ -1,4 +1,4 @@
-"""What a run keeps to take texts as it did: the vocabulary, and the settings of its BERT."""
+"""Saved text encoders of a run: the vocabulary, and the configuration of its BERT."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -14,22 +14,22 @@ VOCABULARY = "vocab.txt"
 
 
 def save_text_encoder(folder: Path, encoder: Encoder, params: Any, rest: Any) -> None:
-    """Writes trained variables, among others those of a BERT, and what it takes texts by."""
+    """Saves trained variables, including those of a BERT, its configuration and its vocabulary."""
     encoder.words.save(folder / VOCABULARY)
     save_encoder(folder, params, rest, bert=asdict(encoder.settings))
 
 
 def open_texts(kept: SavedEncoder[Any], lowercase: bool | None, length: int | None) -> Encoder:
-    """The settings of the BERT of a run, and what it takes texts by.
+    """Returns the text encoder of a run: the configuration of its BERT, and its tokenizer.
 
     Args:
-      kept: What the run has kept.
-      lowercase: Of its vocabulary, as its configuration says.
-      length: Tokens of a text, likewise.
+      kept: The saved networks of the run.
+      lowercase: Whether its tokenizer lower-cases texts, from its configuration.
+      length: Number of tokens per text, from its configuration.
 
     Raises:
-      DataError: If the vocabulary is missing or broken, or not that of the network.
-      ValueError: If the settings are missing or broken.
+      DataError: If the vocabulary is missing or corrupt, or does not match the network.
+      ValueError: If the configuration of the BERT is missing or corrupt.
     """
     path = kept.folder / VOCABULARY
     try:
@@ -50,10 +50,10 @@ def open_texts(kept: SavedEncoder[Any], lowercase: bool | None, length: int | No
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a file, none of them empty.
+    """Returns the stripped lines of a text file.
 
     Raises:
-      DataError: If there is no such file, it is not UTF-8, or a line is blank.
+      DataError: If the file does not exist or is not UTF-8, or a line is blank.
     """
     if not path.is_file():
         raise data.DataError(f"{path}: expected a file with a text in each line, got none.")

@@ -3,7 +3,6 @@
 import csv
 import tempfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +14,7 @@ from rich.table import Table
 
 from crl_jax import data, metrics, models
 
+from ._option_group import option_group
 from ._program import program
 from ._saved import load_model
 from ._screen import output, plain
@@ -25,7 +25,7 @@ _AT_ONCE = 1 << 16
 """Number of users whose recommendations are held in memory at a time."""
 
 
-@dataclass(frozen=True)
+@option_group
 class TopK:
     """Print the top-k unseen items of a user, or write those of every user to a file."""
 

@@ -1,4 +1,4 @@
-"""How true the weights of a loss are: what they say of negatives, and what labels say."""
+"""Evaluation of the weights of a loss: comparison of the weighted negatives with labels."""
 
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ from ._learned import Learned
 from .view_losses import LossEntry
 
 _EXAMPLES = 256
-"""Examples whose views are compared with one another."""
+"""Maximum number of examples whose views are compared with one another."""
 
 
 NAMES = {
@@ -20,17 +20,18 @@ NAMES = {
     "posterior_error": "error of the posterior (ECE)",
     "posterior_auc": "AUC of the posterior",
 }
-"""The metrics of weights in words."""
+"""Display names of the metrics of weights."""
 
 
 class Truth(NamedTuple):
-    """What labels say of the weights.
+    """Evaluation of the weights of a loss against labels.
 
     Attributes:
-      metrics: ``false_negative_weight``, the share of all weight that false negatives have, and
-        ``false_negatives``, their share in number; of a posterior its ``posterior_error`` (ECE) and
-        ``posterior_auc``.
-      calibration: Of the posterior that a negative is a true one; None without one.
+      metrics: ``false_negative_weight``, the share of the total weight on false negatives, and
+        ``false_negatives``, their share of all negatives; for a loss with a posterior its
+        ``posterior_error`` (ECE) and ``posterior_auc``.
+      calibration: Calibration of the posterior probability that a negative is a true negative; None
+        for losses without a posterior.
     """
 
     metrics: dict[str, float]
@@ -40,14 +41,14 @@ class Truth(NamedTuple):
 def judge_weights(
     entry: LossEntry, learned: Learned, examples: Any, labels: np.ndarray, seed: int
 ) -> Truth:
-    """Judges the weights of a loss on two views of some examples.
+    """Evaluates the weights of a loss on two views of a subset of examples.
 
     Args:
-      entry: The loss, which weighs.
-      learned: What was learned with it.
-      examples: Examples with labels, ``[n, ...]``.
+      entry: The loss, which weights negatives.
+      learned: Model trained with the loss.
+      examples: Labelled examples, ``[n, ...]``.
       labels: Their classes, ``[n]``.
-      seed: Of the views.
+      seed: Random seed of the views.
     """
     some = some_of(len(labels))
     scores = losses.view_scores(*learned.two_views(examples[some], seed))
@@ -57,13 +58,13 @@ def judge_weights(
 
 
 def some_of(n: int) -> slice:
-    """Which of ``n`` examples are compared with one another."""
+    """Returns an evenly spaced subset of ``n`` examples, whose views are compared."""
     step = max(1, n // _EXAMPLES)
     return slice(0, _EXAMPLES * step, step)
 
 
 def hyperparams_of(learned: Learned) -> dict[str, Any]:
-    """The hyper-parameters of the loss at the end, α among them where it was measured."""
+    """Returns the hyper-parameters of the loss after training, including an estimated α."""
     measured = {} if learned.alpha is None else {"alpha": learned.alpha}
     return {**learned.task.hyperparams, **measured}
 
@@ -71,13 +72,13 @@ def hyperparams_of(learned: Learned) -> dict[str, Any]:
 def judge_scores(
     entry: LossEntry, hyperparams: dict[str, Any], scores: losses.BatchScores, is_true: Any
 ) -> Truth:
-    """Judges the weights that a loss gives to these scores.
+    """Evaluates the weights that a loss assigns to scores.
 
     Args:
-      entry: The loss. Of one that does not weigh, the false negatives are counted alone.
+      entry: The loss. For a loss without weights, only the false negatives are counted.
       hyperparams: Its hyper-parameters.
-      scores: ``neg [anchors, keys]``, and which of them are negatives.
-      is_true: Whether a negative is a true one, ``[anchors, keys]``.
+      scores: Scores ``neg [anchors, keys]`` with the mask of negatives.
+      is_true: Whether a negative is a true negative, ``[anchors, keys]``.
     """
     where = scores.where
     found: dict[str, Any] = {"false_negatives": jnp.mean(~is_true, where=where)}

@@ -1,4 +1,4 @@
-"""What cannot be done with examples that have no labels."""
+"""Rejection of flags that need labels, for unlabelled examples."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,11 +7,11 @@ from ._program import flag
 
 LEFT_OUT = "leave it out"
 OF_VOTES = ("neighbours", "knn_temperature")
-"""Numbers of a vote of neighbours."""
+"""Options of the k-nearest-neighbour classifier."""
 
 
 def asked_of_all(config: Any) -> dict[str, tuple[bool, str]]:
-    """What any study may be asked for that needs labels, see :func:`refuse`."""
+    """Returns the flags of all studies that need labels, as arguments of :func:`refuse`."""
     source = config.objective.alpha_from
     return {
         "--alpha-from labels": (source == "labels", "--alpha-from views needs none"),
@@ -20,17 +20,17 @@ def asked_of_all(config: Any) -> dict[str, tuple[bool, str]]:
 
 
 def asked_beside(options: Any, names: Sequence[str]) -> dict[str, tuple[bool, str]]:
-    """Which of these options were given another value than their own, see :func:`refuse`."""
+    """Returns whether these options differ from their defaults, as arguments of :func:`refuse`."""
     own = type(options)()
     return {flag(name): (getattr(options, name) != getattr(own, name), LEFT_OUT) for name in names}
 
 
 def refuse(asked: Mapping[str, tuple[bool, str]], what: str) -> None:
-    """Refuses what needs labels.
+    """Rejects flags that need labels.
 
     Args:
-      asked: By flag, whether it was given, and what to do instead.
-      what: What has no labels, such as ``"the texts of FILE"``.
+      asked: By flag, whether it was given, and the advice of the error message.
+      what: Description of the unlabelled data, such as ``"the texts of FILE"``.
 
     Raises:
       ValueError: If a flag was given.

@@ -1,4 +1,4 @@
-"""What a step changes: whole tables, or the rows that its batch reads."""
+"""Choice between dense and row-wise updates: whole tables, or only the rows a batch reads."""
 
 from typing import Literal
 
@@ -16,16 +16,16 @@ ROW_RULES: dict[str, train.RowRule] = {
     "rowwise-adagrad": train.rows.rowwise_adagrad,
     "sgd": train.rows.sgd,
 }
-"""Those of :data:`RULES` that there are for rows."""
+"""Row-wise counterparts of the optimisers in :data:`RULES`, where there are any."""
 
 
 def settle_update(
     config: Config, objective: Settled, sampler: samplers.Sampler, n_rows: int
 ) -> tuple[Literal["tables", "rows"], str]:
-    """What steps on so many users and items change, and the same in words.
+    """Resolves ``--update`` for this number of users and items, and returns a description of it.
 
     Raises:
-      ValueError: If rows are asked for and cannot be.
+      ValueError: If row updates are requested but not supported.
     """
     options, hindrance = config.training, _hindrance(config, sampler)
     n_read = tasks.count_row_reads(
@@ -43,7 +43,7 @@ def settle_update(
 
 
 def _hindrance(config: Config, sampler: samplers.Sampler) -> str:
-    """Why rows cannot be trained as tables are; empty if they can."""
+    """Returns the reason why row updates are not equivalent to dense ones; empty if they are."""
     optimizer, encoder = config.training.optimizer, config.encoding.encoder
     if config.training.l2_target == "tables":
         return "goes with --l2-target rows, got tables"
@@ -60,7 +60,7 @@ def _hindrance(config: Config, sampler: samplers.Sampler) -> str:
 
 
 def optimizer_of(options: TrainOptions) -> train.ScheduledOptimizer:
-    """The optimiser of settled options."""
+    """Returns the optimiser of options whose ``update`` is resolved."""
     numbers = options.lr, options.weight_decay, options.decay
     schedule = SCHEDULES[options.schedule]
     if options.update == "rows":

@@ -1,7 +1,7 @@
-"""Tables and figures of the dissertation, made anew: ``python -m experiments.reproduce TARGET``.
+"""Reproduce tables and figures of the dissertation: ``python -m experiments.reproduce TARGET``.
 
-Each target is one command on a dataset folder: it trains what the table or figure compares, prints
-our numbers beside the published ones, and writes Markdown, CSV and PNG.
+Each target is one command on a dataset folder: it trains the methods of the table or figure, prints
+our results next to the published ones, and writes Markdown, CSV and PNG.
 """
 
 import sys
@@ -11,7 +11,7 @@ from ._signals import mind
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command and returns its exit status, see :func:`experiments._command.run`."""
-    from ._reproduce import main  # with JAX, after signals are minded
+    from ._reproduce import main  # imports JAX, after signal handling is set up
 
     return main(arguments)
 

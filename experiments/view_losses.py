@@ -1,6 +1,6 @@
-"""The contrastive losses of ``--loss``: a view against its other view and the rest.
+"""Contrastive losses of ``--loss``: two views of an example are positives, others negatives.
 
-A new one is a :class:`LossEntry` and a line in :data:`LOSSES`.
+To add a loss, add a :class:`LossEntry` to :data:`LOSSES`.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -14,25 +14,25 @@ from ._registry import Entry, Hyperparam, Registry, declared, settle, words
 ALPHA: Mapping[str, type[tasks.AlphaEstimator] | None] = {
     "given": None, "labels": tasks.AlphaFromLabels, "views": tasks.AlphaFromViews,
 }  # fmt: skip
-"""What measures the α of a loss, by the name of where it comes from."""
+"""Estimators of the α of a loss, by the value of ``--alpha-from``; None if α is given."""
 
 UNKNOWN_SHARE = 0.01
-"""τ⁺ where nobody knows which examples are alike."""
+"""Default τ⁺ if the examples have no classes."""
 
 Weigh = Callable[[Any, Mapping[str, Any], Any], Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LossEntry(Entry):
-    """A loss of two views.
+    """Contrastive loss on two views.
 
     Attributes:
       loss: ``loss(pos, neg, *, temperature, where, reduce_fn, …)``.
       defaults: Defaults that differ from those of the signature, by hyper-parameter.
-      notes: Sentences added to help texts, by hyper-parameter.
-      settings: Further flags, which do not go to the loss.
-      weigh: ``weigh(neg, hyperparams, where)``: the weights that the loss gives its negatives; None
-        where all are alike, but for what it subtracts.
+      notes: Sentences appended to help texts, by hyper-parameter.
+      settings: Further flags, which are not passed to the loss.
+      weigh: ``weigh(neg, hyperparams, where)`` returns the weights that the loss assigns to its
+        negatives; None for uniform weights, apart from a debiasing term.
     """
 
     loss: Callable[..., Any]
@@ -43,7 +43,7 @@ class LossEntry(Entry):
 
     def __post_init__(self) -> None:
         own = declared(self.loss, defaults=self.defaults)
-        for name in ("temperature", *self.settings):  # flags of the run
+        for name in ("temperature", *self.settings):  # these have flags already
             own.pop(name, None)
         for name, note in self.notes.items():
             own[name] = replace(own[name], help=f"{own[name].help}; {note}")
@@ -53,11 +53,11 @@ class LossEntry(Entry):
 
     @property
     def flags(self) -> Mapping[str, Hyperparam]:
-        """Hyper-parameters of the loss, and settings."""
+        """Hyper-parameters of the loss, and further settings."""
         return {**self.hyperparams, **self.settings}
 
     def check(self, values: Mapping[str, Any], given: Collection[str]) -> None:
-        """Rejects an α beside the estimate of α."""
+        """Rejects a given α together with an estimated one."""
         source = values.get("alpha_from", "given")
         if source != "given" and "alpha" in given:
             raise ValueError(f"--alpha-from {source} measures what --alpha would say.")
@@ -106,12 +106,12 @@ LOSSES = Registry(
 
 
 def share_of_classes(n_classes: int) -> float:
-    """τ⁺ of classes of one size; where there are none nobody knows it."""
+    """Returns τ⁺ of balanced classes, or :data:`UNKNOWN_SHARE` without classes."""
     return 1 / n_classes if n_classes else UNKNOWN_SHARE
 
 
 def complete_loss(values: Mapping[str, Any], tau_plus: float) -> dict[str, Any]:
-    """Adds this τ⁺ if the loss takes one and none is given; removes an α that is estimated."""
+    """Adds a default τ⁺ if the loss takes one and none is given; removes an estimated α."""
     is_given = values.get("alpha_from", "given") == "given"
     own = {name: value for name, value in values.items() if name != "alpha" or is_given}
     return own | ({"tau_plus": tau_plus} if own.get("tau_plus", 0) is None else {})
@@ -123,13 +123,13 @@ def parts_of_loss(
     numbers: dict[str, float],
     entries: Mapping[str, LossEntry] = LOSSES,
 ) -> tuple[dict[str, Any], tasks.AlphaEstimator | None]:
-    """The hyper-parameters of the loss, and what measures its α.
+    """Returns the hyper-parameters of the loss, and the estimator of its α or None.
 
     Args:
       options: The flags of the loss.
-      temperature: The flag.
-      numbers: Those of a sweep, which stand in place of the flags'.
-      entries: The losses that there are.
+      temperature: Value of ``--temperature``.
+      numbers: Values of a sweep, which override those of the flags.
+      entries: The available losses.
     """
     values: dict[str, Any] = settle("loss", options, entries, tuple(numbers)) | numbers
     hyperparams = {name: values[name] for name in entries[options.loss].hyperparams}
@@ -143,10 +143,10 @@ def parts_of_loss(
 def in_words(
     options: Any, swept: tuple[str, ...], entries: Mapping[str, LossEntry] = LOSSES
 ) -> str:
-    """The loss and its settled numbers, but for what a sweep sets."""
+    """Returns the name of the loss and its hyper-parameters, except for swept ones."""
     values = settle("loss", options, entries, swept)
     if values.get("alpha_from", "given") != "given":
-        del values["alpha"]  # which is measured
+        del values["alpha"]  # estimated during training
     shown = (
         f"{name}={value if isinstance(value, str) else format(value, 'g')}"
         for name, value in values.items()

@@ -12,6 +12,7 @@ from crl_jax.augment import GraphKind
 from crl_jax.data import NodeFeatures
 
 from .. import _study_options as shared
+from .._option_group import option_group
 from .._ranges import COUNT, MOST, NOT_NEGATIVE, POSITIVE, SHARE, Range
 from .._registry import with_flags
 from .._schema import Schema, absolute
@@ -24,7 +25,7 @@ _DATA = (
 )
 
 
-@dataclass(frozen=True)
+@option_group
 class DataOptions:
     """Source of the graphs."""
 
@@ -39,7 +40,7 @@ class DataOptions:
     """Seed of the validation split."""
 
 
-@dataclass(frozen=True)
+@option_group
 class ViewOptions:
     """Augmentation that produces two views of a graph."""
 
@@ -51,7 +52,7 @@ class ViewOptions:
     """Whether perturb_edges adds as many random edges as it drops."""
 
 
-@dataclass(frozen=True)
+@option_group
 class TrainOptions(shared.OptimizerOptions):
     """Projection head and optimiser."""
 
@@ -69,7 +70,7 @@ class TrainOptions(shared.OptimizerOptions):
     """Widths of the projection head: hidden layers, then the embedding."""
 
 
-@dataclass(frozen=True)
+@option_group
 class ProtocolOptions(shared.SeedOptions):
     """Seeds, hyper-parameter search and evaluation."""
 

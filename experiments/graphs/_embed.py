@@ -1,6 +1,5 @@
 """Saving and loading of the encoder of a run on graphs, and the command ``embed``."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +11,7 @@ from crl_jax import augment, data, models
 from .. import _encoder_file as file
 from .._encoder_file import write_features
 from .._learned import Learned
+from .._option_group import option_group
 from ._config import _DATA, SCHEMA, Config
 from .encoders import make_backbone
 
@@ -22,7 +22,7 @@ run's --features says. Tags and degrees are numbered within a set, so another se
 """
 
 
-@dataclass(frozen=True)
+@option_group
 class EmbedOptions(file.EmbedOptions):
     """Options of ``embed``."""
 

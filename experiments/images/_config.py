@@ -11,6 +11,7 @@ import tyro
 from crl_jax.data import IMAGE_SETS
 
 from .. import _study_options as shared
+from .._option_group import option_group
 from .._ranges import COUNT, MOST, POSITIVE, SHARE, Range
 from .._registry import with_flags
 from .._schema import WAS, Schema, absolute
@@ -24,7 +25,7 @@ _DATA = (
 )
 
 
-@dataclass(frozen=True)
+@option_group
 class DataOptions:
     """Source and number of images."""
 
@@ -45,7 +46,7 @@ class DataOptions:
     """Seed of the image sampling and of the validation split."""
 
 
-@dataclass(frozen=True)
+@option_group
 class ViewOptions:
     """Augmentation that produces two views of an image. Defaults depend on the images."""
 
@@ -73,7 +74,7 @@ class ViewOptions:
     """Standard deviation to divide each channel by; by default that of the training images."""
 
 
-@dataclass(frozen=True)
+@option_group
 class TrainOptions(shared.OptimizerOptions):
     """Projection head and optimiser."""
 
@@ -85,7 +86,7 @@ class TrainOptions(shared.OptimizerOptions):
     """Widths of the projection head: hidden layers, then the embedding."""
 
 
-@dataclass(frozen=True)
+@option_group
 class ProtocolOptions(shared.SeedOptions):
     """Seeds, hyper-parameter search and evaluation."""
 

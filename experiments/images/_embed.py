@@ -1,7 +1,6 @@
 """Saving and loading of the encoder of a run on images, and the command ``embed``."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +11,7 @@ from crl_jax import data, models
 
 from .. import _encoder_file as file
 from .._encoder_file import write_features
+from .._option_group import option_group
 from ._config import _DATA, SCHEMA, Config
 from ._views import make_views
 from .encoders import make_backbone
@@ -23,7 +23,7 @@ part of the set each image is of; of folders and archives also names [n], the pa
 """
 
 
-@dataclass(frozen=True)
+@option_group
 class EmbedOptions(file.EmbedOptions):
     """Options of ``embed``."""
 

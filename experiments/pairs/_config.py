@@ -10,6 +10,7 @@ import tyro
 
 from .. import _study_options as shared
 from .._bert import BertOptions, WeightsOptions, check_bert
+from .._option_group import option_group
 from .._ranges import COUNT, MOST, NOT_NEGATIVE, POSITIVE, SHARE, Range, declared_ranges
 from .._registry import with_flags
 from .._schema import Schema, absolute
@@ -24,7 +25,7 @@ _DATA = (
 )
 
 
-@dataclass(frozen=True)
+@option_group
 class DataOptions:
     """Source of images and texts."""
 
@@ -43,7 +44,7 @@ class DataOptions:
     """Seed of the train/validation/test split."""
 
 
-@dataclass(frozen=True)
+@option_group
 class ViewOptions(images.ViewOptions):
     """Augmentation of training images; by default none."""
 
@@ -60,7 +61,7 @@ class ViewOptions(images.ViewOptions):
     """Probability of blurring."""
 
 
-@dataclass(frozen=True)
+@option_group
 class TextOptions(WeightsOptions):
     """Text encoder: a small BERT trained from scratch, or one with published weights."""
 
@@ -89,7 +90,7 @@ TEXT = "text_"
 """Prefix of text flags whose names image flags also use."""
 
 
-@dataclass(frozen=True)
+@option_group
 class TrainOptions(shared.OptimizerOptions):
     """Shared embedding space and optimiser."""
 

@@ -14,6 +14,7 @@ from crl_jax import data, losses, models
 from .. import _bert
 from .. import _encoder_file as file
 from .._encoder_file import encode, open_encoder, write_features
+from .._option_group import option_group
 from .._text_file import open_texts, read_lines, save_text_encoder
 from ..images._embed import channels_of, check_channels, of_parts
 from ..images._views import make_views
@@ -30,7 +31,7 @@ and archives, names [n], the paths of the files.
 """
 
 
-@dataclass(frozen=True)
+@option_group
 class EmbedOptions(file.EmbedOptions):
     """Options of ``embed``."""
 

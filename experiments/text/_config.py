@@ -10,6 +10,7 @@ import tyro
 
 from .. import _study_options as shared
 from .._bert import BertOptions, check_bert
+from .._option_group import option_group
 from .._program import flag
 from .._ranges import COUNT, COUNT_OR_NONE, MOST, NOT_NEGATIVE, POSITIVE, Range
 from .._registry import with_flags
@@ -23,7 +24,7 @@ _DATA = (
 )
 
 
-@dataclass(frozen=True)
+@option_group
 class DataOptions:
     """Source and number of texts."""
 
@@ -56,7 +57,7 @@ class DataOptions:
     """Seed of the sampling and of the splits."""
 
 
-@dataclass(frozen=True)
+@option_group
 class TrainOptions(shared.OptimizerOptions):
     """Projection head and optimiser for pre-training and fine-tuning."""
 
@@ -84,7 +85,7 @@ class TrainOptions(shared.OptimizerOptions):
     """Widths of the projection head of pre-training: hidden layers, then the embedding."""
 
 
-@dataclass(frozen=True)
+@option_group
 class ProtocolOptions(shared.SeedOptions):
     """Seeds, hyper-parameter search and evaluation."""
 

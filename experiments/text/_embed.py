@@ -13,6 +13,7 @@ from crl_jax import data, models
 from .. import _bert
 from .. import _encoder_file as file
 from .._encoder_file import encode, open_encoder, write_features
+from .._option_group import option_group
 from .._text_file import open_texts, read_lines, save_text_encoder
 from ._config import _DATA, SCHEMA, Config, DataOptions
 from ._evaluate import TextLearned
@@ -26,7 +27,7 @@ labels [n] (-1: none), classes, and part [n]: which part of the set each text is
 """
 
 
-@dataclass(frozen=True)
+@option_group
 class EmbedOptions(file.EmbedOptions):
     """Options of ``embed``."""
 
