@@ -1,7 +1,7 @@
-"""The contrasts by their names on the command line, and the losses that they take.
+"""Registries of contrastive auxiliary losses and of their loss functions by command-line name.
 
-A new one is a :class:`ContrastEntry` in a file of this folder and a line in :data:`CONTRASTS`, or
-a :class:`LossEntry` and a line in :data:`LOSSES`.
+A new contrast requires a :class:`ContrastEntry` in a file of this folder and an entry in
+:data:`CONTRASTS`; a new loss function, a :class:`LossEntry` and an entry in :data:`LOSSES`.
 """
 
 from collections.abc import Mapping
@@ -33,21 +33,21 @@ LOSSES = Registry(
     make=lambda loss: LossEntry(loss=loss),
 )
 _GRAPHS = ("lightgcn",)
-"""The encoders whose layers can be contrasted."""
+"""Encoders with layers that can be contrasted."""
 
 
 def settle_contrast(
     options: ContrastOptions, encoder: str, swept: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """The values of the flags of the chosen contrast, and of its loss.
+    """Returns the flag values of the chosen contrast and of its loss function.
 
     Args:
       options: The flags.
       encoder: The name of the encoder.
-      swept: Names of numbers that a sweep sets.
+      swept: Names of the numbers set by a sweep.
 
     Raises:
-      ValueError: If a flag was given that the contrast or its loss does not take, or the encoder
+      ValueError: If a flag is not supported by the contrast or its loss function, or the encoder
         has no layers to contrast.
     """
     values = settle("contrast", options, CONTRASTS, swept)
@@ -68,13 +68,13 @@ def resolve_contrast(
     encoder: models.Encoder,
     swept: tuple[str, ...] = (),
 ) -> tuple[models.Encoder, tasks.AuxiliaryLoss | None]:
-    """Makes the chosen contrast for training on ``log``.
+    """Creates the chosen contrast for training on ``log``.
 
     Returns:
-      The encoder of the ranking, and the term; as given, and None, for no contrast.
+      The encoder for ranking and the auxiliary loss; the given encoder and None for no contrast.
 
     Raises:
-      ValueError: If a number does not suit the data.
+      ValueError: If a number is invalid for the data.
     """
     entry, of_loss = CONTRASTS[options.contrast], LOSSES[options.contrast_loss]
     if entry.make is None:
@@ -94,7 +94,7 @@ def resolve_contrast(
 
 
 def swept_fields(options: ContrastOptions, numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of ``numbers`` that are flags of the contrast, by the names of a sweep's."""
+    """Maps the swept ``numbers`` that are flags of the contrast to sweep field names."""
     flags = {**CONTRASTS[options.contrast].flags, **LOSSES[options.contrast_loss].flags}
     found = {}
     for name, of in flags.items():

@@ -1,4 +1,4 @@
-"""What the command line needs to know of a contrast."""
+"""Command-line entries of contrasts and of their loss functions."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -14,19 +14,20 @@ _TEMPERATURE = Hyperparam(
     None, "Temperature of the contrast, the divisor of its cosines", POSITIVE, field="temperature"
 )
 Made = tuple[models.LightGCN, tasks.ContrastiveAuxiliaryLoss]
-"""The encoder of the ranking, and the term beside its loss."""
+"""The encoder for ranking and the auxiliary loss."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ContrastEntry(Entry):
-    """A way to make two views of users and items.
+    """A method that creates two views of users and items.
 
     Attributes:
-      make: ``make(log, encoder, settings, **values)``: the :data:`Made` for training on ``log``,
-        from the encoder that ``--encoder`` makes, the weight and the loss of the term by the
-        names of its fields, and the values of the entry's own flags. None for no contrast.
-      weight: Default of ``--contrast-weight``, the published one on Yelp2018.
-      temperature: Default of ``--contrast-temperature``, the same.
+      make: ``make(log, encoder, settings, **values)``, which returns :data:`Made` for training on
+        ``log``. It receives the encoder of ``--encoder``, the weight and the loss function of the
+        auxiliary loss, keyed by field name, and the values of the entry's own flags. None for no
+        contrast.
+      weight: Default of ``--contrast-weight``, the published value on Yelp2018.
+      temperature: Default of ``--contrast-temperature``, likewise.
     """
 
     make: Callable[..., Made] | None
@@ -35,7 +36,7 @@ class ContrastEntry(Entry):
 
     @property
     def flags(self) -> Mapping[str, Hyperparam]:
-        """Weight, temperature, and the entry's own. A sweep cannot set those."""
+        """Weight, temperature and the entry's own flags. A sweep cannot set the latter."""
         if self.make is None:
             return {}
         shared = {
@@ -47,7 +48,7 @@ class ContrastEntry(Entry):
 
 @dataclass(frozen=True, kw_only=True)
 class LossEntry(Entry):
-    """A loss of contrasts; its flags are named ``contrast_NAME``.
+    """A loss function for contrasts; its flags are named ``contrast_NAME``.
 
     Attributes:
       loss: ``loss(pos, neg, *, temperature, where, reduce_fn, …)``.

@@ -1,4 +1,4 @@
-"""Contrasts of two views of the graph of interactions."""
+"""Contrasts between two views of the interaction graph."""
 
 from dataclasses import replace
 from typing import Any
@@ -35,7 +35,7 @@ def _sgl(
 
 
 def _neighbours_alone(encoder: models.LightGCN) -> models.LightGCN:
-    """Without the embeddings themselves, and even weights for the layers above them."""
+    """Excludes the input embeddings and weights all propagation layers equally."""
     n_layers = len(encoder.layer_weights) - 1
     return replace(encoder, layer_weights=(0.0, *(1 / n_layers,) * n_layers))
 

@@ -1,4 +1,7 @@
-"""What a contrast minimises: a row in one view against its own and the others in the other."""
+"""Loss functions for contrasts.
+
+The positive of a row is the same row in the other view; all other rows there are negatives.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,13 +12,13 @@ from crl_jax import losses
 from .._registry import declared
 from ._entry import LossEntry
 
-# The rows of the others are seldom the own one.
+# The other rows are rarely false negatives.
 _TAU_PLUS = 0.01
 
 
 def _entry(loss: Callable[..., Any]) -> LossEntry:
     own = declared(loss, defaults={"tau_plus": _TAU_PLUS})
-    own.pop("temperature")  # of the contrast, which has its own default
+    own.pop("temperature")  # set by the contrast, which has its own default
     hyperparams = {
         f"contrast_{name}": replace(of, help=f"{of.help}; of the contrast", field=name)
         for name, of in own.items()

@@ -1,6 +1,7 @@
-"""The encoders by their names on the command line.
+"""Registry of encoders by command-line name.
 
-A new one is an :class:`EncoderEntry` in a file of this folder, and a line in :data:`ENCODERS`.
+A new encoder requires an :class:`EncoderEntry` in a file of this folder and an entry in
+:data:`ENCODERS`.
 """
 
 from typing import Any
@@ -22,10 +23,10 @@ def resolve_encoder(
     dim: int,
     swept: tuple[str, ...] = (),
 ) -> models.Encoder:
-    """Makes the chosen encoder for training on ``log``, with vectors of width ``dim``.
+    """Creates the chosen encoder for training on ``log``, with embeddings of width ``dim``.
 
     Raises:
-      ValueError: If a flag was given that the encoder does not take.
+      ValueError: If a flag is not supported by the encoder.
     """
     values = settle("encoder", options, ENCODERS, swept)
     make = ENCODERS[options.encoder].make
@@ -35,7 +36,7 @@ def resolve_encoder(
 def default_encoder(
     name: str, log: data.Interactions, dim: int, initializer: Any = None
 ) -> models.Encoder:
-    """The encoder of that name with its default flags, and perhaps other initial values."""
+    """Creates an encoder by name with its default flags and, optionally, another initializer."""
     entry = ENCODERS[name]
     defaults = {flag: of.default for flag, of in entry.flags.items()}
     return entry.make(log, dim=dim, similarity="inner", initializer=initializer, **defaults)

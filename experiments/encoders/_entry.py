@@ -1,4 +1,4 @@
-"""What the command line needs to know of an encoder."""
+"""Command-line entry of an encoder."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ class EncoderEntry(Entry):
 
     Attributes:
       source: Its class.
-      make: ``make(log, *, dim, similarity, initializer, **values)``, the values by the names of the
-        flags; without an initializer the encoder has its own.
+      make: ``make(log, *, dim, similarity, initializer, **values)``, with values keyed by flag
+        name; without an initializer the encoder uses its own.
     """
 
     make: Callable[..., models.Encoder]
@@ -28,12 +28,15 @@ class EncoderEntry(Entry):
 
     @property
     def sweepable(self) -> frozenset[str]:
-        """None: all points of a sweep train the one encoder."""
+        """Always empty: all points of a sweep train the same encoder."""
         return frozenset()
 
 
 def entry_of(source: type[models.Encoder]) -> EncoderEntry:
-    """An encoder that is made by ``from_interactions(log, dim=…, …)``, or from the two sizes."""
+    """Returns the entry of an encoder with ``from_interactions(log, dim=…, …)``.
+
+    Without this method, the constructor is called with the numbers of users and items.
+    """
     build: Any = getattr(source, "from_interactions", None)
     flags = declared(build or source)
     own = {name: of for name, of in flags.items() if name not in ("dim", "similarity")}

@@ -1,4 +1,4 @@
-"""Encoders of one vector for each user and item: as they are, or mixed over the graph."""
+"""Encoders with one embedding per user and item: matrix factorisation and LightGCN."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Figures of the numerical experiment, each with the numbers it shows in a CSV beside it."""
+"""Figures of the numerical experiment, each with a CSV file of its data."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ from .._plots import save_figure
 from ._model import ESTIMATORS
 from ._punce import METHODS, SHARES
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart, and a marker for each.
+# Okabe and Ito's colours, which colour-blind readers can distinguish, and a marker for each.
 _STYLES: dict[str, dict[str, Any]] = {
     "biased": dict(color="#D55E00", marker="s", linestyle=":"),
     "dcl": dict(color="#0072B2", marker="^", linestyle="--"),
@@ -42,11 +42,11 @@ SYMBOLS = {
     "told_tau_plus": "τ⁺ that DCL and BCL are told",
 }
 Sweep = dict[str, np.ndarray]
-"""``x`` and the arrays of :func:`._model.measure`, points first."""
+"""``x`` and the arrays of :func:`._model.measure`, with points on the first axis."""
 
 
 def densities(folder: Path, rows: dict[float, dict[str, np.ndarray]]) -> None:
-    """Figure 6.4: the class-conditional densities, for each alpha a panel."""
+    """Figure 6.4: the class-conditional densities, with a panel for each alpha."""
     figure, panels = _panels(1, len(rows), (3.1 * len(rows), 3.2), sharey=True)
     for axes, (alpha, row) in zip(panels, rows.items()):
         axes.plot(row["score"], row["true_negative"], color=_TRUE, label="true negatives")
@@ -60,7 +60,7 @@ def densities(folder: Path, rows: dict[float, dict[str, np.ndarray]]) -> None:
 
 
 def score_histograms(folder: Path, rows: dict[float, dict[str, np.ndarray]]) -> None:
-    """Figure 6.8: the empirical distribution of exp(s / t), for each alpha a panel."""
+    """Figure 6.8: the empirical distribution of exp(s / t), with a panel for each alpha."""
     figure, panels = _panels(1, len(rows), (3.1 * len(rows), 3.2), sharey=True)
     for axes, (alpha, row) in zip(panels, rows.items()):
         edges = np.append(row["from"], row["to"][-1])
@@ -79,7 +79,7 @@ def score_histograms(folder: Path, rows: dict[float, dict[str, np.ndarray]]) -> 
 
 
 def weight_curves(folder: Path, panels_of: dict[str, dict[float, np.ndarray]]) -> None:
-    """The importance weights against the share of scores that are no larger."""
+    """Plots the importance weights against the empirical CDF of the scores."""
     figure, panels = _panels(1, len(panels_of), (4.2 * len(panels_of), 3.6))
     table: list[list[Any]] = []
     for axes, (title, curves) in zip(panels, panels_of.items()):
@@ -100,7 +100,7 @@ def weight_curves(folder: Path, panels_of: dict[str, dict[float, np.ndarray]]) -
 
 
 def nce(folder: Path, of_noise: Mapping[str, dict[str, np.ndarray]]) -> None:
-    """How NCE tends to maximum likelihood, for each noise: its gradient, and what it fits."""
+    """Plots the convergence of NCE to maximum likelihood, for each noise: gradients and fits."""
     figure, panels = _panels(1, 2, (9.5, 3.9))
     for (name, row), colour, marker in zip(of_noise.items(), _CURVES, ("o", "s")):
         points: dict[str, Any] = dict(color=colour, marker=marker, linestyle="none", markersize=4)
@@ -120,7 +120,7 @@ def nce(folder: Path, of_noise: Mapping[str, dict[str, np.ndarray]]) -> None:
 
 
 def punce(folder: Path, rows: list[dict[str, Any]], summary: list[dict[str, Any]]) -> None:
-    """Shows puNCE beside InfoNCE and SupCon, by the share of positives that is labelled."""
+    """Compares puNCE with InfoNCE and SupCon, by the share of labelled positives."""
     titles = {
         "linear": "accuracy, linear, fitted with all labels",
         "pu_auc": "AUC of labelled against unlabelled, linear",
@@ -130,7 +130,7 @@ def punce(folder: Path, rows: list[dict[str, Any]], summary: list[dict[str, Any]
     for axes, (measure, title) in zip(panels, titles.items()):
         for i, (name, label) in enumerate(METHODS.items()):
             own = [row for row in summary if (row["measure"], row["method"]) == (measure, name)]
-            beside = at + 0.08 * (i - (len(METHODS) - 1) / 2)  # else the bars cover one another
+            beside = at + 0.08 * (i - (len(METHODS) - 1) / 2)  # so that error bars do not overlap
             mean, deviation = ([row[of] for row in own] for of in ("mean", "deviation"))
             axes.errorbar(
                 beside, mean, np.nan_to_num(deviation), label=label, capsize=2, markersize=5,
@@ -168,7 +168,7 @@ def errors(folder: Path, sweeps: dict[str, Sweep]) -> None:
 
 
 def means(folder: Path, sweeps: dict[str, Sweep]) -> None:
-    """Figure 6.10: mean of the estimates, and under it how far that is off."""
+    """Figure 6.10: mean of the estimates, with their bias below."""
     names = ("biased", "dcl", "bcl", "bcl_normalised")
     figure, panels = _panels(2, len(sweeps), (5 * len(sweeps), 6.6), sharex="col")
     for above, below, (parameter, sweep) in zip(
@@ -190,7 +190,7 @@ def means(folder: Path, sweeps: dict[str, Sweep]) -> None:
 
 
 def misspecified(folder: Path, sweeps: dict[str, Sweep], truth: dict[str, float]) -> None:
-    """Bias where the estimators are told a wrong class prior or a wrong quality."""
+    """Bias of the estimators for a misspecified class prior or encoder quality."""
     names = ("biased", "dcl", "bcl")
     figure, panels = _panels(1, len(sweeps), (5 * len(sweeps), 3.8), sharey=True)
     for axes, (parameter, sweep) in zip(panels, sweeps.items()):
@@ -208,7 +208,7 @@ def misspecified(folder: Path, sweeps: dict[str, Sweep], truth: dict[str, float]
             _note(axes, auc, "AUC")
         _finish(axes, SYMBOLS[parameter])
     low, high = panels[0].get_ylim()
-    panels[0].set_ylim(low, high + 0.1 * (high - low))  # for the notes
+    panels[0].set_ylim(low, high + 0.1 * (high - low))  # room for the annotations
     panels[0].set_ylabel("bias, % of the mean over true negatives")
     panels[0].legend(fontsize=8, loc="lower left")
     _save(figure, folder / "misspecified.png", "Bias under wrong assumptions")
@@ -218,7 +218,7 @@ def misspecified(folder: Path, sweeps: dict[str, Sweep], truth: dict[str, float]
 def convergence(
     folder: Path, sweep: Sweep, limits: dict[str, float], rates: dict[str, float]
 ) -> None:
-    """Error of estimate and of loss as N grows, with the limits that the populations tell."""
+    """Error of the estimate and of the loss as N grows, with the limits of the populations."""
     figure, (left, right) = _panels(1, 2, (11.5, 5))
     x, bcl = sweep["x"], list(ESTIMATORS).index("bcl")
     for i, (name, label) in enumerate(ESTIMATORS.items()):
@@ -237,7 +237,7 @@ def convergence(
         right.plot(x, off, markevery=list(np.flatnonzero(clear)), **style)
         right.plot(x[~clear], off[~clear], style["marker"], color=style["color"],
                    markersize=5, markerfacecolor="white")  # fmt: skip
-    # Guides beside BCL's lines.
+    # Reference lines for BCL.
     left.plot(x, 0.6 * np.sqrt(sweep["mse"][0, bcl] * x[0] / x), color="0.4", label="∝ $N^{-1/2}$")
     first = np.abs(sweep["loss_bias"][0, bcl])
     right.plot(x, 0.4 * first * x[0] / x, color="0.4", label="∝ $N^{-1}$")
@@ -265,7 +265,7 @@ def _panels(
 
 
 def _curve(axes: Axes, sweep: Sweep, name: str, quantity: str) -> None:
-    """One estimator's line, with a band of 95 % where the quantity has a standard error."""
+    """Plots an estimator's curve, with a 95 % band if the quantity has a standard error."""
     i = list(ESTIMATORS).index(name)
     x, y = sweep["x"], sweep[quantity][:, i]
     style = _STYLES[name]
@@ -297,13 +297,13 @@ def _save(figure: Figure, path: Path, title: str) -> None:
 
 
 def _write_rows(path: Path, name: str, rows: Mapping[Any, dict[str, np.ndarray]]) -> None:
-    """A table for each value of ``name``, below one another."""
+    """Writes the tables of all values of ``name``, concatenated vertically."""
     header = [name, *next(iter(rows.values()))]
     _write(path, header, ([key, *line] for key, row in rows.items() for line in zip(*row.values())))
 
 
 def _write_sweeps(path: Path, sweeps: dict[str, Sweep], names: Sequence[str]) -> None:
-    """One line for each point of each sweep and each estimator."""
+    """Writes a line for each point of each sweep and each estimator."""
     first = next(iter(sweeps.values()))
     of_points = [q for q in first if first[q].ndim == 1 and q != "x"]
     quantities = [q for q in first if first[q].ndim == 2]

@@ -1,4 +1,4 @@
-"""What the figures show: estimates of the denominator in settings along a number."""
+"""Data of the figures: estimates of the denominator along sweeps of single parameters."""
 
 import math
 from collections.abc import Callable
@@ -17,13 +17,16 @@ from ._model import ESTIMATORS, Setting
 from ._options import RATE_FROM, Config
 
 POINTS = 21
-"""Values of a number that is varied."""
+"""Number of values of a swept parameter."""
 _ALPHAS = (0.5, 0.7, 0.9, 1.0)
 _SMALLEST_N = 8
 
 
 def setting_of(config: Config, points: int, **swept: Any) -> Setting:
-    """The configuration, ``points`` times; estimators are told the truth unless ``swept``."""
+    """Repeats the configuration ``points`` times; estimators use the true values by default.
+
+    Numbers in ``swept`` replace those of the configuration.
+    """
     numbers = {
         name: getattr(config, name) for name in Setting._fields if not name.startswith("told_")
     } | swept
@@ -42,12 +45,12 @@ def _one_setting(config: Config) -> Setting:
 
 
 def grids(config: Config) -> dict[str, np.ndarray]:
-    """What is varied, all of the same length: the shapes are compiled once."""
-    coolest = max(0.1, config.half_width / 10)  # below, a few samples decide every mean
+    """Returns the swept values, in arrays of the same length, so that shapes compile once."""
+    coolest = max(0.1, config.half_width / 10)  # below, a few samples dominate every mean
     return {
         "alpha": np.linspace(0.5, 1, POINTS),
         "gamma": np.linspace(0, 1, POINTS),
-        "tau_plus": np.linspace(0, 0.5, POINTS + 1)[1:],  # at 0 all of them agree
+        "tau_plus": np.linspace(0, 0.5, POINTS + 1)[1:],  # at 0 all estimators agree
         "temperature": np.geomspace(coolest, 10 * coolest, POINTS),
         "told_tau_plus": np.linspace(0, 0.4, POINTS),
         "told_alpha": np.linspace(0.5, 1, POINTS),
@@ -55,13 +58,13 @@ def grids(config: Config) -> dict[str, np.ndarray]:
 
 
 def sweep(config: Config, parameter: str, values: np.ndarray) -> Sweep:
-    """What estimates come to along the values of one number."""
+    """Measures the estimators along the values of one parameter."""
     settings = setting_of(config, len(values), **{parameter: values})
     return {"x": values, **measure(config, settings, config.n_neg)}
 
 
 def grow(config: Config, on_size: Callable[[int], None]) -> Sweep:
-    """The same along N, up to the largest."""
+    """Measures the estimators along N, up to the largest, and calls ``on_size`` with each N."""
     sizes = [_SMALLEST_N * 2**i for i in range(int(math.log2(config.largest_n / _SMALLEST_N)) + 1)]
     results = []
     for n in sizes:
@@ -72,7 +75,7 @@ def grow(config: Config, on_size: Callable[[int], None]) -> Sweep:
 
 
 def measure(config: Config, settings: Setting, n_neg: int) -> dict[str, np.ndarray]:
-    """What estimates come to at each setting."""
+    """Measures the estimators at each setting."""
     measured = model.measure(
         jax.random.key(config.seed),
         settings,
@@ -84,12 +87,12 @@ def measure(config: Config, settings: Setting, n_neg: int) -> dict[str, np.ndarr
 
 
 def up_to(sweep: Sweep, largest: int) -> int:
-    """How many points of the sweep there are up to a value."""
+    """Returns the number of points of the sweep up to a value."""
     return int(np.sum(sweep["x"] <= largest))
 
 
 def limits(config: Config) -> dict[str, float]:
-    """Root mean square errors that estimates tend to with N."""
+    """Root mean square errors of the estimates in the limit of large N."""
     found = model.limits(
         jax.random.key(config.seed),
         _one_setting(config),
@@ -100,7 +103,7 @@ def limits(config: Config) -> dict[str, float]:
 
 
 def rates(config: Config, growing: Sweep) -> dict[str, float]:
-    """Fitted exponents of N in the root mean square error of what converges."""
+    """Exponents of N fitted to the root mean square errors of the convergent estimators."""
     from_ = growing["x"] >= RATE_FROM
     rates = {}
     for name in ("bcl", "bcl_normalised"):
@@ -110,7 +113,7 @@ def rates(config: Config, growing: Sweep) -> dict[str, float]:
 
 
 def nce_of(config: Config) -> dict[str, dict[str, np.ndarray]]:
-    """By the noise, what each k comes to."""
+    """Returns the results for each k, keyed by noise distribution."""
     found = {}
     for name, power in nce.NOISES.items():
         items_key, draw_key = jax.random.split(jax.random.key(config.seed))
@@ -121,7 +124,7 @@ def nce_of(config: Config) -> dict[str, dict[str, np.ndarray]]:
 
 
 def densities() -> dict[float, dict[str, np.ndarray]]:
-    """Densities of the scores of true and of false negatives, by α."""
+    """Densities of the scores of true and false negatives, keyed by α."""
     s = np.linspace(-4, 4, 401)
     below = np.asarray(jax.scipy.stats.norm.cdf(jnp.asarray(s)), np.float64)
     pdf = np.exp(-(s**2) / 2) / np.sqrt(2 * np.pi)
@@ -138,7 +141,7 @@ def densities() -> dict[float, dict[str, np.ndarray]]:
 def score_histograms(
     config: Config, n: int = 20_000, temperature: float = 2.0
 ) -> dict[float, dict]:
-    """Histograms of one anchor's ``n`` scores, drawn as for the other figures but from a normal."""
+    """Histograms of one anchor's ``n`` scores, from a normal distribution instead of a uniform."""
     edges = np.linspace(0, 6, 61)
     rows = {}
     for alpha in _ALPHAS:
@@ -155,7 +158,7 @@ def score_histograms(
 
 
 def weight_curves(config: Config, n: int = 1000) -> dict[str, dict[float, np.ndarray]]:
-    """Weights of BCL by rank, by α and by β."""
+    """Weights of BCL by rank, for several values of α and of β."""
     ranked = jnp.arange(float(n))
 
     def omega(alpha: float, beta: float) -> np.ndarray:

@@ -1,9 +1,9 @@
-"""The population of the numerical experiment, and how far estimators are off in samples of it.
+"""Population of the numerical experiment, and the errors of estimators on samples of it.
 
 An anchor's scores are ``low + (high - low) x`` with x in [0, 1] of density
 ``2 [lead (1 - x) + (1 - lead) x]``: the lower of two uniform draws with probability ``lead``,
-else the higher. ``lead`` is alpha for true negatives, 1 - alpha for false ones, and their
-mixture is again of this form.
+otherwise the higher. ``lead`` is alpha for true negatives, 1 - alpha for false ones, and their
+mixture has the same form.
 """
 
 from functools import partial
@@ -15,8 +15,8 @@ from jax import Array
 
 from crl_jax import losses, weights
 
-# In the order in which figures and tables show them. Normalised weights average to 1; the AUC of
-# independent draws is lower than the alpha of the densities.
+# In the order of figures and tables. Normalised weights average to 1; the AUC of independent draws
+# is lower than the alpha of the densities.
 ESTIMATORS = {
     "biased": "biased mean",
     "dcl": "DCL",
@@ -27,26 +27,26 @@ ESTIMATORS = {
 
 
 class Setting(NamedTuple):
-    """What draws the scores, and what the estimators are told; numbers, or arrays to sweep."""
+    """Parameters of the score distribution and of the estimators; numbers, or arrays to sweep."""
 
     alpha: Any
-    """Probability of a pair's lower score being that of the true negative."""
+    """Probability that the lower score of a pair belongs to the true negative."""
     gamma: Any
-    """Variation of the anchors' ranges in [0, 1]: 0 gives all of them the same."""
+    """Variation of the anchors' ranges in [0, 1]; at 0 all anchors have the same range."""
     tau_plus: Any
     """Share of false negatives."""
     temperature: Any
-    """Divides all scores."""
+    """Divisor of all scores."""
     half_width: Any
     """The widest range of scores is [-half_width, half_width]."""
     told_alpha: Any
-    """The alpha that BCL assumes."""
+    """The alpha assumed by BCL."""
     told_tau_plus: Any
-    """The share of false negatives that DCL and BCL assume."""
+    """The share of false negatives assumed by DCL and BCL."""
 
 
 class Sample(NamedTuple):
-    """Scores of anchors with their unlabelled samples and with extra positives."""
+    """Scores of anchors' unlabelled samples and extra positives."""
 
     neg: Array
     is_true: Array
@@ -56,7 +56,7 @@ class Sample(NamedTuple):
 def quantile(lead: Any, v: Array) -> Array:
     """Inverse distribution function of the density ``2 [lead (1 - x) + (1 - lead) x]``.
 
-    The root of ``2 lead x + (1 - 2 lead) x² = v``, in the form that does not cancel.
+    The root of ``2 lead x + (1 - 2 lead) x² = v``, in the form without cancellation.
     """
     root = jnp.sqrt(lead**2 + (1 - 2 * lead) * v)
     below = lead + root
@@ -64,14 +64,14 @@ def quantile(lead: Any, v: Array) -> Array:
 
 
 def mixture_lead(alpha: Any, tau_plus: Any) -> Any:
-    """The ``lead`` of unlabelled samples."""
+    """Returns the ``lead`` of unlabelled samples."""
     return (1 - tau_plus) * alpha + tau_plus * (1 - alpha)
 
 
 def ranges(key: Array, setting: Setting, n_anchors: int) -> tuple[Array, Array]:
-    """The least and the largest score of each anchor, ``[n_anchors, 1]`` each.
+    """Returns the lowest and the highest score of each anchor, ``[n_anchors, 1]`` each.
 
-    Both ends move inwards, by up to ``gamma`` of the half width.
+    Both ends move inwards, by up to ``gamma`` times the half width.
     """
     moved = setting.gamma * jax.random.uniform(key, (2, n_anchors, 1))
     return -setting.half_width * (1 - moved[0]), setting.half_width * (1 - moved[1])
@@ -82,7 +82,7 @@ def draw(key: Array, setting: Setting, *, n_anchors: int, n_neg: int, n_pos: int
     """Draws labels and scores in closed form."""
     range_key, key = jax.random.split(key)
     low, high = ranges(range_key, setting, n_anchors)
-    # In one go: each call of the generator takes long to compile.
+    # In a single call: each call of the generator takes long to compile.
     v = jax.random.uniform(key, (n_anchors, 2 * n_neg + n_pos))
     for_label, for_neg, for_pos = jnp.split(v, (n_neg, 2 * n_neg), axis=-1)
     is_true = for_label >= setting.tau_plus
@@ -96,7 +96,7 @@ def log_means(sample: Sample, setting: Setting) -> dict[str, Array]:
     neg, is_true, pos = sample
     common = dict(temperature=setting.temperature)
     bayesian = dict(tau_plus=setting.told_tau_plus, alpha=setting.told_alpha, beta=0.5)
-    auc = 0.5 + (2 * setting.told_alpha - 1) / 3  # of the densities with that alpha
+    auc = 0.5 + (2 * setting.told_alpha - 1) / 3  # AUC of the densities with that alpha
     log_bcl = losses.bayesian_log_sum(neg, **bayesian, **common)
     log_sums = {
         "biased": losses.biased_log_sum(neg, **common),
@@ -113,7 +113,7 @@ def log_means(sample: Sample, setting: Setting) -> dict[str, Array]:
 
 
 def _dcl(setting: Setting) -> dict[str, Any]:
-    """What DCL is told."""
+    """Returns the hyper-parameters of DCL."""
     return dict(
         tau_plus=setting.told_tau_plus,
         min_score=-setting.half_width,
@@ -125,25 +125,25 @@ def _dcl(setting: Setting) -> dict[str, Any]:
 def measure(
     key: Array, settings: Setting, *, n_anchors: int, n_neg: int, n_pos: int
 ) -> dict[str, Array]:
-    """What each estimator is off by, at every point of a sweep.
+    """Measures the error of each estimator at every point of a sweep.
 
-    All points use the same random numbers, so that what changes along a sweep is the setting.
+    All points use the same random numbers, so that only the setting changes along a sweep.
 
     Args:
       key: A PRNG key.
       settings: Arrays of the same length, one entry for each point.
       n_anchors: Number of anchors.
-      n_neg: Unlabelled samples of each.
-      n_pos: Extra positives of each.
+      n_neg: Unlabelled samples per anchor.
+      n_pos: Extra positives per anchor.
 
     Returns:
       Arrays ``[points, estimators]``, estimators as in :data:`ESTIMATORS`: ``mean`` of the
-      estimates; ``bias``, ``mse`` and ``mse_over_bcl``, the mean over anchors of the error, of its
-      square and of how much that exceeds BCL's; ``loss_bias``, the mean of the loss with the
-      estimate less that with the supervised mean; and of each but the first the standard error
-      with the suffix ``_se``. Then, ``[points]``, ``supervised``, the mean over true negatives, and
-      ``clamped``, the share of anchors in which DCL's floor holds. But for that, anchors without
-      a true negative are left out.
+      estimates; ``bias``, ``mse`` and ``mse_over_bcl``, the mean over anchors of the error, of the
+      squared error and of its excess over that of BCL; ``loss_bias``, the mean difference between
+      the loss with the estimate and the loss with the supervised mean; and for each except
+      ``mean`` the standard error with the suffix ``_se``. Then, ``[points]``, ``supervised``, the
+      mean over true negatives, and ``clamped``, the share of anchors in which DCL's floor is
+      active. All except ``clamped`` exclude anchors without a true negative.
     """
     bcl = list(ESTIMATORS).index("bcl")
 
@@ -180,7 +180,7 @@ def measure(
 
 
 def _mean(values: Array, kept: Array) -> Array:
-    """Mean over the anchors that are kept."""
+    """Returns the mean over the anchors that are kept."""
     return jnp.mean(values, axis=0, where=kept.reshape(-1, *(1,) * (values.ndim - 1)))
 
 
@@ -188,10 +188,10 @@ def _mean(values: Array, kept: Array) -> Array:
 def limits(
     key: Array, setting: Setting, *, n_anchors: int, n_pos: int, n_grid: int = 4096
 ) -> dict[str, Array]:
-    """Root mean square error that is left as the number of unlabelled samples grows.
+    """Returns the root mean square errors in the limit of many unlabelled samples.
 
-    From the quantiles of each anchor's population, which are known. DCL's does not vanish for a
-    fixed number of positives, by whose variance it is off.
+    They are computed from the known quantiles of each anchor's population. The error of DCL does
+    not vanish for a fixed number of positives, because of their variance.
     """
     low, high = ranges(jax.random.split(key)[0], setting, n_anchors)
     v = (jnp.arange(n_grid, dtype=low.dtype)[None] + 0.5) / n_grid

@@ -1,4 +1,4 @@
-"""Noise-contrastive estimation (NCE) beside maximum likelihood, on items of known probabilities."""
+"""Noise-contrastive estimation (NCE) versus maximum likelihood, with known item probabilities."""
 
 from functools import partial
 from typing import NamedTuple
@@ -12,22 +12,23 @@ from crl_jax import losses
 
 N_ITEMS = 50
 N_OBSERVED, N_DRAWS = 200, 50
-"""Observations of a drawn gradient, and how often it is drawn."""
+"""Number of observations per sampled gradient, and number of sampled gradients."""
 N_FITTED, N_FITS = 20_000, 400
-"""Observations of a fit, and how often it is made."""
+"""Number of observations per fit, and number of fits."""
 RATIOS = tuple(4**i for i in range(6))
-"""The k that are tried: noise samples to an observation."""
+"""Values of k, the number of noise samples per observation."""
 NOISES = {"uniform": 0.0, "popularity": 1.0}
-"""Noise by name: to which power of its probability an item is drawn, against all others."""
+"""Noise by name: the exponent of the item probabilities, before normalisation."""
 
 
 class Items(NamedTuple):
-    """Items that a model knows in part.
+    """Items with true probabilities and those of an imperfect model.
 
     Attributes:
-      data: Probability of each, ``[n_items]``: that of the r-th is proportional to 1 / (r + 5).
-      noise: Probability of each as noise.
-      scores: The logarithms of the model's probabilities: of the data's, off by a normal number of
+      data: Probability of each item, ``[n_items]``; that of the r-th is proportional to
+        1 / (r + 5).
+      noise: Probability of each item under the noise distribution.
+      scores: Log-probabilities of the model: those of the data plus a normal error with standard
         deviation 0.5, normalised.
     """
 
@@ -37,7 +38,7 @@ class Items(NamedTuple):
 
 
 def items_of(key: Key[Array, ""], power: float) -> Items:
-    """The items, with noise of a power of their probabilities."""
+    """Creates the items, with a noise distribution that is a power of their probabilities."""
     data = 1 / jnp.arange(6.0, N_ITEMS + 6.0)
     data /= data.sum()
     noise = data**power / jnp.sum(data**power)
@@ -51,15 +52,15 @@ def likelihood_gradient(items: Items) -> Float[Array, "n_items"]:
 
 
 def nce_gradient(items: Items, k: float) -> Float[Array, "n_items"]:
-    """That of the objective of NCE, in expectation over data and noise (NCE note, Eq. 10)."""
+    """Gradient of the expected NCE objective over data and noise (NCE note, Eq. 10)."""
     u, noise = jnp.exp(items.scores), k * items.noise
     return noise / (u + noise) * (items.data - u)
 
 
 def drawn_difference(key: Key[Array, ""], items: Items, k: int) -> Float[Array, "n_items"]:
-    """The gradient of :func:`crl_jax.losses.nce`, less that of the likelihood.
+    """Returns the gradient of :func:`crl_jax.losses.nce` minus that of the likelihood.
 
-    Both are of the same observations, with k noise samples each.
+    Both use the same observations; NCE uses k noise samples for each.
     """
     data_key, noise_key = jax.random.split(key)
     observed = jax.random.choice(data_key, N_ITEMS, (N_OBSERVED,), p=items.data)
@@ -82,11 +83,11 @@ def _drawn(keys: Key[Array, "n"], items: Items, k: int) -> Float[Array, "n n_ite
 
 
 def distances(key: Key[Array, ""], items: Items) -> dict[str, np.ndarray]:
-    """How far the gradients of NCE lie from that of the likelihood, relative to its length.
+    """Distances of the NCE gradients from that of the likelihood, relative to its norm.
 
     Returns:
-      For each k: ``expected``, the distance of the expectation; ``drawn``, that of the mean of
-      drawn gradients; and ``deviation``, the standard error of that mean, as a length too.
+      For each k: ``expected``, the distance of the expected gradient; ``drawn``, that of the mean
+      of sampled gradients; and ``deviation``, the norm of the standard error of that mean.
     """
     want = np.asarray(likelihood_gradient(items), np.float64)
     found: dict[str, list[float]] = {"expected": [], "drawn": [], "deviation": []}
@@ -104,16 +105,16 @@ def distances(key: Key[Array, ""], items: Items) -> dict[str, np.ndarray]:
 
 
 def fits(seed: int, items: Items) -> dict[str, np.ndarray]:
-    r"""Errors of what NCE fits to samples, a number for each item.
+    r"""Errors of NCE fits to samples, with one free parameter per item.
 
-    The optimum has a closed form: :math:`\hat u(x) = k q(x) n(x) / m(x)` for an item that is seen
-    n(x) times among the data and m(x) times among the noise. That of the likelihood is its share
-    of the data.
+    The optimum has a closed form: :math:`\hat u(x) = k q(x) n(x) / m(x)` for an item that occurs
+    n(x) times in the data and m(x) times in the noise. The maximum-likelihood estimate is the
+    item's share of the data.
 
     Returns:
       For each k: ``error``, the mean square error of all probabilities, divided by that of maximum
-      likelihood; ``theory``, what it tends to with many observations; and ``normaliser``, the
-      standard deviation of the sum of the fitted probabilities, which nothing holds at 1.
+      likelihood; ``theory``, its limit for many observations; and ``normaliser``, the standard
+      deviation of the sum of the fitted probabilities, which is not constrained to 1.
     """
     rng = np.random.default_rng(seed)
     p, q = (np.asarray(x, np.float64) for x in (items.data, items.noise))
@@ -123,10 +124,10 @@ def fits(seed: int, items: Items) -> dict[str, np.ndarray]:
     found: dict[str, list[float]] = {"error": [], "theory": [], "normaliser": []}
     for k in RATIOS:
         noise = rng.multinomial(k * N_FITTED, q, N_FITS)
-        # An item that noise never drew would get an infinite estimate: it counts as drawn once.
+        # An item absent from the noise would get an infinite estimate: it counts as drawn once.
         fitted = k * q * seen / np.maximum(noise, 1)
         found["error"].append(float(np.mean((fitted - p) ** 2) / least))
-        # By the delta method, of counts that are nearly independent.
+        # By the delta method, for nearly independent counts.
         spread = p * (1 - p) + p**2 * (1 - q) / (k * q)
         found["theory"].append(float(spread.sum() / np.sum(p * (1 - p))))
         found["normaliser"].append(float(fitted.sum(axis=1).std(ddof=1)))

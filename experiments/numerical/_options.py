@@ -1,11 +1,11 @@
-"""The flags of the numerical experiment, and where they lie."""
+"""Command-line flags of the numerical experiment, and their ranges."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
+from .._option_group import option_group
 from .._program import program
 from .._ranges import COUNT, MOST, SHARE, Range, check_flags
 
@@ -24,25 +24,25 @@ negatives), figure_6_8 (drawn scores), figure_6_9 (mean square errors), figure_6
 weights, misspecified (bias under wrong assumptions), convergence (errors as N grows), nce, punce.
 """
 RATE_FROM = 64
-"""Smallest N of the fitted rates; below, terms of higher order show."""
+"""Smallest N used to fit the rates; below, higher-order terms matter."""
 
 
-@dataclass(frozen=True)
+@option_group
 class Config:
-    """One run of the numerical experiment. What a figure does not vary is as given here."""
+    """Configuration of a numerical experiment, with the values of all parameters not swept."""
 
     out: Path | None = None
     """Output directory; by default runs/numerical-TIME."""
     seed: Annotated[int, Range(0, 2**31 - 1)] = 0
-    """Seed of all draws."""
+    """Random seed."""
     anchors: Annotated[int, Range(2, MOST)] = 1000
     """Number of anchors (M)."""
     n_neg: Annotated[int, Range(2, MOST)] = 64
-    """Unlabelled samples of an anchor (N)."""
+    """Unlabelled samples per anchor (N)."""
     n_pos: Annotated[int, COUNT] = 10
-    """Extra positives of an anchor, for DCL (K)."""
+    """Extra positives per anchor, for DCL (K)."""
     largest_n: Annotated[int, Range(2 * RATE_FROM, MOST)] = 4096
-    """Up to which N convergence is followed."""
+    """Largest N of the convergence figure."""
     alpha: Annotated[float, Range(0.5, 1)] = 0.9
     """Quality of the encoder, in [0.5, 1]."""
     gamma: Annotated[float, SHARE] = 0.1
@@ -51,17 +51,17 @@ class Config:
     tau_plus: Annotated[float, Range(0, 0.5)] = 0.1
     """Share of false negatives, in [0, 0.5]."""
     temperature: Annotated[float, Range(0.01)] = 0.5
-    """Divides all scores; at least 0.01."""
+    """Divisor of all scores; at least 0.01."""
     half_width: Annotated[float, Range(0.01)] = 0.5
-    """Scores lie within plus and minus this; at least 0.01."""
+    """Bound on the absolute value of scores; at least 0.01."""
     punce_seeds: Annotated[int, Range(0, MOST)] = 0
-    """Seeds of the trainings on digits, each with its own draw of labels; 0 leaves them out."""
+    """Number of seeds of the trainings on digits, each with its own labelled set; 0 skips them."""
     punce_epochs: Annotated[int, COUNT] = 40
-    """Epochs of each training on digits."""
+    """Number of epochs per training on digits."""
 
 
 def parse(arguments: list[str] | None) -> Config:
-    """Turns flags into a configuration.
+    """Parses flags into a configuration.
 
     Raises:
       ValueError: If a number is out of range. The message names the flag.
@@ -74,7 +74,7 @@ def parse(arguments: list[str] | None) -> Config:
     )
     check_flags(config)
     largest = config.half_width / config.temperature
-    if largest > 30:  # the square of its exponential still fits float32
+    if largest > 30:  # up to here the square of the exponential fits float32
         raise ValueError(
             f"--half-width / --temperature must be at most 30, got {largest:g}: larger "
             "exponentials have no square in float32."

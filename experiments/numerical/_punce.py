@@ -1,4 +1,4 @@
-"""puNCE beside InfoNCE and SupCon, on digits of which a few even ones are labelled."""
+"""Comparison of puNCE with InfoNCE and SupCon, on digits with a few labelled even ones."""
 
 import math
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from ..studies.outcomes import judge
 from ..studies.tables import holm
 
 SHARES = (0.01, 0.1, 0.5)
-"""How many of the even digits are labelled."""
+"""Shares of the even digits that are labelled."""
 METHODS = {
     "info_nce": "InfoNCE, no labels",
     "supcon": "SupCon, unlabelled: each a class",
@@ -25,10 +25,10 @@ METHODS = {
     "punce": "puNCE, told π",
     "punce_more": "puNCE, told 1.5 π",
 }
-"""In the order of the figure. SupCon with a class for each unlabelled image is puNCE told 0."""
+"""In the order of the figure. SupCon with a class per unlabelled image is puNCE with prior 0."""
 JUDGED = ("linear", "pu_auc")
-"""The test accuracy of a linear classifier that is fitted with all labels; and how well one ranks
-test images that is fitted to tell the labelled from the unlabelled."""
+"""The test accuracy of a linear classifier fitted with all labels; and the AUC on test images of a
+linear classifier fitted to separate labelled from unlabelled images."""
 _TOLD = {"supcon": 0.0, "punce_half": 0.5, "punce": 1.0, "punce_more": 1.5}
 _FEATURES = 32
 _NETWORK = models.Network(
@@ -41,7 +41,7 @@ _NETWORK = models.Network(
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class FlatViews:
-    """Views of images, pixels in a row."""
+    """Views of images, flattened to vectors of pixels."""
 
     views: augment.ImageAugmentation
 
@@ -49,20 +49,20 @@ class FlatViews:
         return self.views(key, image).ravel()
 
     def plain(self, images: Array) -> Float[Array, "*batch pixels"]:
-        """As evaluation sees them."""
+        """Returns the flattened images without augmentation, as for evaluation."""
         seen = self.views.plain(images)
         return seen.reshape(*seen.shape[:-3], -1)
 
 
 class Digits(NamedTuple):
-    """Scikit-learn's digits; the even ones are positive.
+    """Scikit-learn's digits, with even digits as positives.
 
     Attributes:
-      views: How views are made.
-      images: Those that are learned from.
-      even: Which of them are.
-      test_images: Those that are judged by.
-      test_even: Which of these are.
+      views: Augmentation that generates the views.
+      images: Training images.
+      even: Whether each training image is an even digit.
+      test_images: Test images.
+      test_even: Whether each test image is an even digit.
     """
 
     views: FlatViews
@@ -73,7 +73,7 @@ class Digits(NamedTuple):
 
 
 def load() -> Digits:
-    """The digits, four fifths of them to learn from."""
+    """Loads the digits, four fifths of them for training."""
     split = data.load_images("digits")
     pixels = split.train.images / 255
     views = augment.ImageAugmentation(
@@ -88,7 +88,10 @@ def load() -> Digits:
 
 
 def draw_labelled(digits: Digits, share: float, seed: int) -> np.ndarray:
-    """Which images are labelled: a share of the even ones, at least one; more hold all of fewer."""
+    """Returns a mask of labelled images: a share of the even digits, at least one.
+
+    For the same seed, a larger share includes all images of a smaller one.
+    """
     even = np.random.default_rng(seed).permutation(np.flatnonzero(digits.even))
     labelled = np.zeros(len(digits.even), bool)
     labelled[even[: max(1, round(share * len(even)))]] = True
@@ -96,17 +99,17 @@ def draw_labelled(digits: Digits, share: float, seed: int) -> np.ndarray:
 
 
 def true_prior(digits: Digits, labelled: np.ndarray) -> float:
-    """The share of even digits among the unlabelled."""
+    """Returns the share of even digits among the unlabelled images."""
     return float(digits.even[~labelled].mean())
 
 
 def task_of(method: str, digits: Digits, labelled: np.ndarray) -> tuple[Any, np.ndarray]:
-    """What is trained, and the labels that it sees."""
+    """Returns the task, and the labels that it uses."""
     temperature = {"temperature": 0.3}
     if method == "supcon_negative":
         task = tasks.SupCon(_NETWORK, digits.views, temperature)
         return task, labelled.astype(np.int32)
-    # One program for all: without labels puNCE is InfoNCE, and told 0 it is SupCon.
+    # All share one program: puNCE is InfoNCE without labels, and SupCon with prior 0.
     prior = {"tau_plus": _TOLD.get(method, 0.0) * true_prior(digits, labelled)}
     seen = labelled & (method != "info_nce")
     task = tasks.PuNCE(_NETWORK, digits.views, temperature | prior)
@@ -116,7 +119,7 @@ def task_of(method: str, digits: Digits, labelled: np.ndarray) -> tuple[Any, np.
 def features_of(
     task: Any, labels: np.ndarray, digits: Digits, seed: int, epochs: int
 ) -> tuple[Array, Array]:
-    """Features of the images after the training, and of the test images."""
+    """Returns the features of the training images and of the test images after training."""
     fitted = train.fit(
         task, train.Optimizer(1e-2),
         train.ArrayBatches(tasks.LabelledExamples(digits.images, jnp.asarray(labels, jnp.int32))),
@@ -131,7 +134,7 @@ def features_of(
 
 
 def judged(features: tuple[Array, Array], digits: Digits, labelled: np.ndarray) -> dict[str, float]:
-    """What :data:`JUDGED` says of features."""
+    """Evaluates the measures in :data:`JUDGED` on features."""
     seen, unseen = features
     even, test_even, known = (
         jnp.asarray(x, jnp.int32) for x in (digits.even, digits.test_even, labelled)
@@ -146,11 +149,12 @@ def judged(features: tuple[Array, Array], digits: Digits, labelled: np.ndarray) 
 def compare(seeds: int, epochs: int, on_stage: Callable[[str], None]) -> list[dict[str, Any]]:
     """Trains each method, with each share of labels and each seed.
 
-    A seed draws the labelled, the initial values, the batches and the views, alike for all methods.
+    The seed determines the labelled images, the initial values, the batches and the views, which
+    are the same for all methods.
 
     Returns:
-      For each of them a dictionary of ``share``, ``method``, ``seed``, ``labelled``, how many are,
-      ``told``, the prior that puNCE is told, and :data:`JUDGED`.
+      A dictionary for each training, with ``share``, ``method``, ``seed``, ``labelled``, the number
+      of labelled images, ``told``, the class prior used by puNCE, and :data:`JUDGED`.
     """
     digits, rows = load(), []
     for seed in range(seeds):
@@ -160,7 +164,7 @@ def compare(seeds: int, epochs: int, on_stage: Callable[[str], None]) -> list[di
             for method in METHODS:
                 on_stage(f"puNCE: seed {seed}, {share:.0%} labelled, {METHODS[method]}")
                 if method == "info_nce" and unlabelled is not None:
-                    features = unlabelled  # no label was seen: they are the same
+                    features = unlabelled  # independent of the labels
                 else:
                     task, labels = task_of(method, digits, labelled)
                     features = features_of(task, labels, digits, seed, epochs)
@@ -176,14 +180,14 @@ def compare(seeds: int, epochs: int, on_stage: Callable[[str], None]) -> list[di
 
 
 def summarize(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Means over seeds, and puNCE told the true prior against each other method.
+    """Returns means over seeds, and comparisons of puNCE with the true prior to each method.
 
     Returns:
       For each measure, share and method a dictionary: ``mean`` and ``deviation`` over seeds;
-      ``punce_ahead``, by how much puNCE is better, with its ``standard_error`` in pairs of seeds;
-      and ``p``, of a paired t-test on both sides, by Holm's method for all that the measure tests.
+      ``punce_ahead``, the mean advantage of puNCE, with its paired ``standard_error`` over seeds;
+      and ``p``, of a two-sided paired t-test, Holm-adjusted over all tests of the measure.
     """
-    from scipy import stats  # takes long to import
+    from scipy import stats  # slow to import
 
     found = []
     for measure in JUDGED:

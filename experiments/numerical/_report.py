@@ -1,4 +1,4 @@
-"""What a run prints."""
+"""Console report of the numerical experiment."""
 
 import math
 from typing import Any
@@ -23,7 +23,7 @@ def report(
     limits: dict[str, float],
     rates: dict[str, float],
 ) -> None:
-    """Prints how far estimates lie from the truth, and where which of them is closer."""
+    """Prints the errors of the estimators, and the ranges in which BCL's is smaller or larger."""
     centre = measures.measure(config, measures.setting_of(config, measures.POINTS), config.n_neg)
     table = Table(
         title=f"α {config.alpha:g}, γ {config.gamma:g}, τ⁺ {config.tau_plus:g}, "
@@ -59,7 +59,7 @@ def report(
 
 
 def report_punce(config: Config, console: Console, judged: list[dict[str, Any]]) -> None:
-    """Prints what puNCE and its peers come to on digits."""
+    """Prints the results of puNCE and the other methods on digits."""
     table = Table(
         title=f"Digits, even against odd: mean ± deviation of {config.punce_seeds} seeds, and p of "
         "puNCE told π being different"
@@ -79,7 +79,7 @@ def report_punce(config: Config, console: Console, judged: list[dict[str, Any]])
 
 
 def _with_error(value: float, standard_error: float, digits: int) -> str:
-    """The value ± 95 %, with that many digits of the error."""
+    """Formats the value ± 95 %, with this number of significant digits of the error."""
     error = 1.96 * standard_error
     decimals = max(0, digits - 1 - math.floor(math.log10(error))) if error > 0 else 4
     return f"{value:.{decimals}f} ± {error:.{decimals}f}"

@@ -1,4 +1,4 @@
-"""What ``python -m experiments.numerical`` does."""
+"""Implementation of ``python -m experiments.numerical``."""
 
 import dataclasses
 import time
@@ -28,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
         folder = config.out or Path("runs") / f"numerical-{time.strftime('%Y%m%d-%H%M%S')}"
         with rundir.claim(folder, "; name another directory."):
             _run(config, folder, screen.output())
-            # Last: where it stands, the run is complete; until then the command may start again.
+            # Written last: its presence marks a complete run; without it the command can restart.
             _write_config(folder, config)
 
     return run(command, SCHEMA.flags)

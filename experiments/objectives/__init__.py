@@ -1,8 +1,8 @@
-"""The losses by their names on the command line.
+"""Registry of losses by command-line name.
 
-A loss of :mod:`crl_jax.losses` is found by itself if it takes a score per anchor and one per
-negative, and its hyper-parameters have defaults. One that needs more, or another name, is an
-:class:`Objective` in a file of this folder, and a line in :data:`OBJECTIVES`.
+A loss of :mod:`crl_jax.losses` is discovered automatically if it takes a score per anchor and one
+per negative, and its hyper-parameters have defaults. A loss that needs more, or another name,
+requires an :class:`Objective` in a file of this folder and an entry in :data:`OBJECTIVES`.
 """
 
 from collections.abc import Callable, Mapping
@@ -48,7 +48,7 @@ class Settled:
 
     Attributes:
       entry: The loss.
-      values: The values by the names of the flags.
+      values: Flag values, keyed by flag name.
     """
 
     entry: Objective
@@ -56,28 +56,28 @@ class Settled:
 
     @property
     def hyperparams(self) -> dict[str, float]:
-        """What the loss is given."""
+        """Hyper-parameters passed to the loss."""
         return {name: self.values[name] for name in self.entry.hyperparams}
 
     def count(self, name: str) -> int:
-        """How many ``n_neg``, ``n_pos`` or ``n_group`` are drawn; 0 for what the loss has not."""
+        """Returns the number of ``n_neg``, ``n_pos`` or ``n_group`` drawn; 0 if not supported."""
         return self.values.get(name, 0)
 
     @property
     def sampler(self) -> Callable[[data.Interactions], samplers.Sampler] | None:
-        """Makes the negatives that the loss is about; None if any will do."""
+        """Factory of the sampler that the loss prescribes; None if any sampler is supported."""
         return self.entry.sampler
 
     @property
     def term(self) -> tasks.AuxiliaryLoss | None:
-        """The further term that the loss brings; None if it brings none."""
+        """Auxiliary loss that belongs to this loss; None if there is none."""
         of_term = self.entry.of_term.items()
         if self.entry.term is None:
             return None
         return self.entry.term(**{of.field or name: self.values[name] for name, of in of_term})
 
     def swept_fields(self, numbers: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of ``numbers`` that are the loss's or its term's, by the names of a sweep's."""
+        """Maps the swept ``numbers`` of the loss and its auxiliary loss to sweep field names."""
         found = {f"task.hyperparams.{n}": numbers[n] for n in self.hyperparams if n in numbers}
         of_term = self.entry.of_term.items()
         return found | {
@@ -85,10 +85,10 @@ class Settled:
         }
 
     def similar(self, options: EncoderOptions) -> EncoderOptions:
-        """The encoder's flags with what a score is, which the loss may have a say in.
+        """Resolves the similarity in the encoder's flags, which the loss may constrain.
 
         Raises:
-          ValueError: If another similarity was given than the loss needs.
+          ValueError: If the given similarity differs from the one that the loss requires.
         """
         if self.entry.similarities is None:
             return replace(options, similarity=options.similarity or "inner")
@@ -101,7 +101,7 @@ class Settled:
         return replace(options, similarity=similarity, serve_similarity=ranks)
 
     def confidence(self, log: data.Interactions, training: TrainOptions) -> Any:
-        """The estimator of confidence for a training part; None if the loss has none."""
+        """Creates the confidence estimator for a training part; None if the loss has none."""
         make = self.entry.confidence
         return None if make is None else make(log, training, dict(self.values))
 
@@ -111,9 +111,9 @@ def resolve(options: LossOptions, swept: tuple[str, ...] = ()) -> Settled:
 
     Args:
       options: The flags.
-      swept: Names of numbers that a sweep sets.
+      swept: Names of the numbers set by a sweep.
 
     Raises:
-      ValueError: If a flag was given that the loss does not take, or flags contradict each other.
+      ValueError: If a flag is not supported by the loss, or flags contradict each other.
     """
     return Settled(OBJECTIVES[options.loss], settle("loss", options, OBJECTIVES, swept))

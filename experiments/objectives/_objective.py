@@ -1,4 +1,4 @@
-"""A loss on the command line."""
+"""Command-line entry of a loss."""
 
 import inspect
 from collections.abc import Callable, Collection, Mapping
@@ -20,27 +20,29 @@ _COUNTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Objective(Entry):
-    """A loss and what a run needs to know of it.
+    """A loss and the settings that a run requires.
 
     Attributes:
       loss: ``loss(pos, neg, *, temperature, <hyperparams>, reduce_fn, …)``.
       source: The function whose signature and docstring declare the flags, if ``loss`` only adapts
         arrays to it; by default the loss.
       defaults: Defaults that differ from those of the signature, by hyper-parameter.
-      settings: Further flags, which do not go to the loss. A sweep cannot set them.
+      settings: Further flags, which are not passed to the loss. A sweep cannot set them.
       n_neg: Default number of unlabelled items per anchor.
-      n_pos: Default number of extra positives; None if it has no use for any.
-      n_group: Default number of users per anchor who took the same item; None for no group.
-      schedule: How the hyper-parameters change along the training.
-      sampler: Makes the negatives that the loss is about; None if any will do. It also fixes how
-        many are drawn.
-      confidence: Makes the estimator of confidence from a training part, how it is trained and
-        the values of all flags.
-      term: Makes a further term from the values of :attr:`of_term`, by the fields that they set.
-      of_term: Flags that set numbers of the term, and no others. A sweep can set each.
-      similarities: What a score must be in training, and what ranks unless it is told; None if
-        any will do.
-      settled: Works out the values that depend on others, see :meth:`Entry.complete`.
+      n_pos: Default number of extra positives; None if the loss does not use any.
+      n_group: Default number of users per anchor who interacted with the same item; None for no
+        group.
+      schedule: Schedule of the hyper-parameters over the training.
+      sampler: Factory of the sampler that the loss prescribes, which also fixes the number of
+        negatives; None if any sampler is supported.
+      confidence: Factory of the confidence estimator. It receives the training part, the training
+        options and the values of all flags.
+      term: Factory of an auxiliary loss. It receives the values of :attr:`of_term`, keyed by the
+        fields that they set.
+      of_term: Flags that set only fields of the auxiliary loss. A sweep can set each.
+      similarities: Required similarity in training, and the default similarity for ranking; None
+        if any is supported.
+      settled: Resolves values that depend on others, see :meth:`Entry.complete`.
     """
 
     loss: Callable[..., Any]
@@ -65,12 +67,12 @@ class Objective(Entry):
 
     @property
     def has_temperature(self) -> bool:
-        """Whether the loss divides scores by a temperature, as nearly every one does."""
+        """Whether the loss divides scores by a temperature, as almost all losses do."""
         return "temperature" in self.hyperparams
 
     @property
     def flags(self) -> Mapping[str, Hyperparam]:
-        """Counts, temperature, hyper-parameters, numbers of the term and settings."""
+        """Counts, temperature, hyper-parameters, auxiliary-loss flags and settings."""
         found = {}
         for name, (said, limits) in _COUNTS.items():
             default = getattr(self, name)
@@ -81,7 +83,7 @@ class Objective(Entry):
 
     @property
     def sweepable(self) -> frozenset[str]:
-        """Temperature and hyper-parameters: no run has settings of its own."""
+        """Temperature and hyper-parameters; settings cannot differ between the runs of a sweep."""
         return super().sweepable - self.settings.keys()
 
     def complete(self, values: dict[str, Any], swept: tuple[str, ...]) -> dict[str, Any]:
@@ -90,7 +92,7 @@ class Objective(Entry):
 
 
 def discover(taken: Collection[Callable[..., Any]]) -> dict[str, Objective]:
-    """Finds the other losses of the library that score pairs as the command trains them."""
+    """Finds the remaining losses of the library with the signature that training expects."""
     found: dict[Callable[..., Any], str] = {}
     for name, loss in vars(losses).items():
         if inspect.isfunction(loss) and loss not in (*taken, *found) and _is_of_scores(loss):
@@ -99,7 +101,7 @@ def discover(taken: Collection[Callable[..., Any]]) -> dict[str, Objective]:
 
 
 def _is_of_scores(loss: Callable[..., Any]) -> bool:
-    """Whether a loss takes a positive's score, the negatives' scores, and nothing else for sure."""
+    """Whether only the positive score and the negative scores are required arguments of a loss."""
     parameters = inspect.signature(loss).parameters
     required = [name for name, p in parameters.items() if p.default is p.empty]
     return (

@@ -1,10 +1,10 @@
-"""Contrastive losses: a positive against many negatives."""
+"""Contrastive losses, which compare one positive with many negatives."""
 
 from crl_jax import losses
 
 from ._objective import Objective
 
-# Inner products have no least value, as cosines have: of those that training sees, few are lower.
+# Unlike cosines, inner products are unbounded below; few of those seen in training are lower.
 _INNER = {"min_score": -5.0}
 
 INFO_NCE = Objective(loss=losses.info_nce)

@@ -1,4 +1,4 @@
-"""Losses for noisy positives: what users took and did not like."""
+"""Losses for noisy positives, i.e. interactions with items that the user did not like."""
 
 import math
 from typing import Any
@@ -12,13 +12,16 @@ from ._objective import Objective
 
 
 def ramp(progress: Any, hyperparams: dict[str, Any]) -> dict[str, Any]:
-    """The drop rate rises during the first fifth of the training."""
+    """Increases the drop rate linearly during the first fifth of the training."""
     rate = weights.ramp_drop_rate(progress, drop_rate=hyperparams["drop_rate"], until=0.2)
     return {**hyperparams, "drop_rate": rate}
 
 
 def _choose_law(values: dict[str, Any], swept: tuple[str, ...]) -> dict[str, Any]:
-    """A scale asks for the law that has one; no scale is that of the initial values."""
+    """Resolves the score distribution: a scale implies the one that is parameterised by it.
+
+    Without a scale, variance-gamma uses the variance of the initial values.
+    """
     scale = values["law_scale"]
     law = values["law"] or ("smoothed" if scale is None else "variance-gamma")
     if law == "smoothed" and scale is not None:
@@ -41,10 +44,10 @@ def _confidence(
 
 
 def _initial_variance(log: data.Interactions, training: TrainOptions) -> float:
-    """The λ for which products of N(0, λ) are those of the initial values.
+    """Returns the λ for which products of N(0, λ) match those of the initial values.
 
-    Xavier's have the variance 2 / (rows + width), another one for users than for items; λ is the
-    geometric mean of the two.
+    Xavier initialisation has the variance 2 / (rows + width), which differs between users and
+    items; λ is the geometric mean of the two.
     """
     of_tables = (2 / (n + training.dim) for n in (log.n_users, log.n_items))
     return training.init_scale**2 * math.sqrt(math.prod(of_tables))

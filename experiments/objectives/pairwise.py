@@ -1,4 +1,4 @@
-"""Losses of pairs: a positive should score above a negative."""
+"""Pairwise losses, which rank a positive above a negative."""
 
 from typing import Any
 
@@ -11,18 +11,18 @@ from ._objective import Objective
 
 @losses.per_anchor_loss
 def group_bpr(pos: Any, neg: Any, *, rho: Any, **rest: Any) -> Any:
-    """GBPR of the positive's score and those of its group, which training gives in one array."""
+    """GBPR on the array used in training, with the positive's score first and its group's after."""
     return losses.gbpr(pos[:, 0], neg, group=pos[:, 1:], rho=rho, **rest)
 
 
 @losses.per_anchor_loss
 def likely_and_unpopular(pos: Any, neg: Any, *, balance: Any, **rest: Any) -> Any:
-    """MPR of two negatives, of which the first is likely to be liked."""
+    """MPR with two negatives, of which the first is likely to be liked."""
     return losses.mpr(pos, neg[:, 1:], likely=neg[:, 0], balance=balance, **rest)
 
 
 def popular_and_not(log: data.Interactions) -> samplers.MixedSampler:
-    """A negative by popularity, and one by its inverse."""
+    """Returns a sampler of one negative by popularity and one by inverse popularity."""
     counts = jnp.asarray(log.item_counts, jnp.float32)
     return samplers.MixedSampler(
         (samplers.PNS.from_interactions(log), samplers.PNS(1 / (1 + counts)))

@@ -1,4 +1,4 @@
-"""Losses that look at positives alone."""
+"""Losses on positives only."""
 
 from crl_jax import data, samplers, tasks
 
@@ -7,7 +7,7 @@ from ._objective import Objective
 
 
 def unread(log: data.Interactions) -> samplers.Sampler:
-    """Training draws a negative whatever the loss; this one is not looked at."""
+    """Returns a placeholder sampler; training always draws negatives, which the loss ignores."""
     del log
     return samplers.RNS()
 

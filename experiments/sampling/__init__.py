@@ -1,8 +1,8 @@
-"""The samplers by their names on the command line.
+"""Registry of samplers by command-line name.
 
-A sampler of :mod:`crl_jax.samplers` is found by itself if it is made from the training part, or
-from hyper-parameters that have defaults. One that needs more, or another name, is a
-:class:`SamplerEntry` in a file of this folder, and a line in :data:`SAMPLERS`.
+A sampler of :mod:`crl_jax.samplers` is discovered automatically if it is constructed from the
+training part, or from hyper-parameters that have defaults. A sampler that needs more, or another
+name, requires a :class:`SamplerEntry` in a file of this folder and an entry in :data:`SAMPLERS`.
 """
 
 import dataclasses
@@ -39,15 +39,15 @@ def settle_sampler(
     swept: tuple[str, ...] = (),
     own: Callable[[data.Interactions], samplers.Sampler] | None = None,
 ) -> dict[str, Any]:
-    """The values of the flags of the chosen sampler; what it draws for is not looked at.
+    """Returns the flag values of the chosen sampler, without access to the data.
 
     Args:
       options: The flags.
-      swept: Names of numbers that a sweep sets.
-      own: Makes the negatives of a loss that is about certain ones; no others will do.
+      swept: Names of the numbers set by a sweep.
+      own: Factory of the sampler that the loss prescribes; no other sampler is supported then.
 
     Raises:
-      ValueError: If a flag was given that the sampler does not take, or the loss takes no sampler.
+      ValueError: If a flag is not supported by the sampler, or the loss supports no other sampler.
     """
     values = settle("sampler", options, SAMPLERS, swept)
     if own is not None and options.sampler != "rns":
@@ -64,20 +64,20 @@ def resolve_sampler(
     swept: tuple[str, ...] = (),
     own: Callable[[data.Interactions], samplers.Sampler] | None = None,
 ) -> tuple[samplers.Sampler, dict[str, Any]]:
-    """Makes the chosen sampler.
+    """Creates the chosen sampler.
 
     Args:
       options: The flags.
-      context: What it draws for.
-      swept: As for :func:`settle_sampler`.
-      own: As for :func:`settle_sampler`.
+      context: The data to sample from.
+      swept: See :func:`settle_sampler`.
+      own: See :func:`settle_sampler`.
 
     Returns:
       The sampler, and the values of its flags.
 
     Raises:
-      ValueError: As :func:`settle_sampler`, or if the data lack what its prior needs, or it has
-        no field for what a sweep sets.
+      ValueError: See :func:`settle_sampler`; also if the data lack what the prior requires, or the
+        sampler has no field for a swept number.
     """
     values = settle_sampler(options, swept, own)
     if own is not None:
@@ -89,7 +89,7 @@ def resolve_sampler(
 
 
 def _check_fields(sampler: samplers.Sampler, swept: Mapping[str, str]) -> None:
-    """Raises ``ValueError`` unless the fields that flags sweep are there, the flags by field."""
+    """Raises ``ValueError`` unless the sampler has all fields in ``swept``, which maps to flags."""
     fields = [f.name for f in dataclasses.fields(sampler) if not f.metadata.get("static")]
     for field, name in swept.items():
         if field.partition(".")[0] not in fields:

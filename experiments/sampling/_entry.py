@@ -1,4 +1,4 @@
-"""What the command line needs to know of a sampler."""
+"""Command-line entry of a sampler."""
 
 import inspect
 from collections.abc import Callable, Collection, Mapping
@@ -11,11 +11,11 @@ from .._registry import Entry, declared
 
 
 class Context(NamedTuple):
-    """What negatives are drawn for.
+    """Data that a sampler is constructed from.
 
     Attributes:
-      train: What is trained on; popularity and the like are counted in it.
-      source: Where the data came from.
+      train: The training part, from which popularity and similar statistics are computed.
+      source: Path or name of the dataset.
       n_neg: Negatives per interaction.
     """
 
@@ -30,14 +30,14 @@ class SamplerEntry(Entry):
 
     Attributes:
       source: Its class.
-      make: ``make(context, **values)``, the values by the names of the flags. Raises
-        ``ValueError`` if they do not suit the data.
+      make: ``make(context, **values)``, with values keyed by flag name. Raises ``ValueError`` if
+        they are invalid for the data.
     """
 
     make: Callable[..., samplers.Sampler]
 
     def swept_fields(self, numbers: dict[str, Any]) -> dict[str, Any]:
-        """Those of ``numbers`` that are flags of this sampler, by the fields that they set."""
+        """Maps the swept ``numbers`` that are flags of this sampler to the fields that they set."""
         return {
             of.field or name: numbers[name]
             for name, of in self.hyperparams.items()
@@ -51,12 +51,12 @@ def entry_of(
     defaults: Mapping[str, Any] | None = None,
     flags: Mapping[str, str] | None = None,
 ) -> SamplerEntry:
-    """A sampler that is made from the training part, or from its hyper-parameters alone.
+    """Returns the entry of a sampler constructed from the training part or hyper-parameters only.
 
     Args:
       source: The class; its ``from_interactions`` is called if it has one.
-      defaults: As for :func:`declared`.
-      flags: As for :func:`declared`.
+      defaults: See :func:`declared`.
+      flags: See :func:`declared`.
     """
     build: Any = getattr(source, "from_interactions", None)
     own = declared(source, defaults=defaults, flags=flags)
@@ -69,7 +69,7 @@ def entry_of(
 
 
 def discover(taken: Collection[type[samplers.Sampler]]) -> dict[str, SamplerEntry]:
-    """Finds the other samplers of the library that need the training part at most."""
+    """Finds the remaining samplers of the library that require at most the training part."""
     found = {}
     for name, source in vars(samplers).items():
         is_sampler = isinstance(source, type) and issubclass(source, samplers.Sampler)

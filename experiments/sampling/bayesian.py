@@ -1,6 +1,6 @@
-"""Bayesian negative sampling, and the priors it takes.
+"""Bayesian negative sampling and its priors.
 
-A new prior is a function of the :class:`Context` and a line in :data:`PRIORS`.
+A new prior requires a function of the :class:`Context` and an entry in :data:`PRIORS`.
 """
 
 from collections.abc import Callable

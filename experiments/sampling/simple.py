@@ -1,4 +1,4 @@
-"""Samplers by chance, popularity, rank, the best of some candidates, or a memory of them."""
+"""Uniform, popularity-based, rank-based, dynamic (DNS) and memory-based (SRNS) samplers."""
 
 from typing import Any
 

@@ -1,6 +1,7 @@
-"""The tables and figures by their names on the command line.
+"""Registry of tables and figures by command-line name.
 
-A new one is a :class:`Target` in a file of this folder, and a line in :data:`TARGETS`.
+A new table or figure requires a :class:`Target` in a file of this folder and an entry in
+:data:`TARGETS`.
 """
 
 from collections.abc import Mapping

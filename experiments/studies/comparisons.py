@@ -1,4 +1,4 @@
-"""What makes a table: it trains its rows on every dataset and with every encoder, and compares."""
+"""Tables that train their methods on every dataset with every encoder and compare the results."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Block:
     Attributes:
       dataset: Its name.
       encoder: Its name.
-      worlds: The data; several are splits of the same.
+      worlds: The data; several worlds are splits of the same dataset.
       methods: The rows.
     """
 
@@ -31,22 +31,22 @@ class Block:
 
     @property
     def recipe(self) -> Recipe:
-        """What the rows have in common."""
+        """Recipe shared by the rows."""
         return self.methods[0].recipe
 
 
 @dataclass(frozen=True)
 class Table:
-    """What makes a table.
+    """Callable that trains the methods of a table and writes it.
 
     Attributes:
-      number: Of the dissertation's table.
-      methods: Its rows, by the flags, the encoder, and the name and the data of a dataset.
-      notes: What is said below it, besides how its methods were trained.
-      recipe: What is reported, from what is common to the methods.
-      check: Raises ``ValueError`` for data that do not do.
-      encoders: With which encoders, unless --encoders names them.
-      long: Whether to say beforehand how long it takes.
+      number: Number of the dissertation's table.
+      methods: Returns the rows for the flags, the encoder, and the name and the data of a dataset.
+      notes: Returns the notes below the table, except those on the training of its methods.
+      recipe: Derives the reported metrics from the recipe shared by the methods.
+      check: Raises ``ValueError`` for unsupported data.
+      encoders: Default encoders, unless --encoders is given.
+      long: Whether to print a time estimate before training.
     """
 
     number: str
@@ -58,7 +58,7 @@ class Table:
     long: bool = False
 
     def __call__(self, job: Job) -> None:
-        """Trains the methods, prints the table and writes it, what there is after each block."""
+        """Trains the methods, prints the table and writes the completed part after each block."""
         options, console = job.options, job.console
         self.check(options, job.world)
         blocks = self._blocks(job)
@@ -73,7 +73,7 @@ class Table:
         console.print(f"results in {_path(options)}.md, .csv, .png")
 
     def _blocks(self, job: Job) -> list[Block]:
-        """Every dataset with every encoder."""
+        """Returns a block for every combination of dataset and encoder."""
         options, made = job.options, []
         for folder, worlds in by_folder(job.worlds).items():
             name = Path(folder).resolve().name
@@ -83,7 +83,7 @@ class Table:
         return made
 
     def _rows(self, options: Options, encoder: str, of: tuple[str, World]) -> tuple[Method, ...]:
-        """Those that the setting can train and that --methods names."""
+        """Returns the methods supported by the setting and selected by --methods."""
         minibatch = options.setting == "minibatch"
         made = self.methods(options, encoder, of)
         return choose(tuple(m for m in made if minibatch or not m.batches), options.methods)
@@ -116,14 +116,14 @@ class Table:
 
 
 def _path(options: Options) -> Path:
-    """Of the files, without their endings."""
+    """Returns the path of the output files, without extension."""
     name = "ablation" if options.ablation else options.setting
     splits = f"-{options.splits}-splits" if options.splits > 1 else ""
     return options.out / f"{options.target}-{name}{splits}"
 
 
 def _title(blocks: Sequence[Block], job: Job) -> str:
-    """The table, the data, the encoder if it is another than MF or one of several, the setting."""
+    """Returns the title, dataset, encoder (if not MF, or several) and setting of a table."""
     options = job.options
     datasets = ", ".join(dict.fromkeys(block.dataset for block in blocks))
     encoders = tuple(dict.fromkeys(block.encoder for block in blocks))
@@ -141,10 +141,10 @@ def _trainings(block: Block, job: Job) -> list[Training]:
 
 
 def choose(methods: tuple[Method, ...], names: tuple[str, ...]) -> tuple[Method, ...]:
-    """The methods of these names, in their order; all if there are none.
+    """Returns the methods of these names, in the given order; all if no names are given.
 
     Raises:
-      ValueError: If there is no such method.
+      ValueError: If a name is unknown.
     """
     labels = [method.label for method in methods]
     for name in names:
@@ -155,7 +155,7 @@ def choose(methods: tuple[Method, ...], names: tuple[str, ...]) -> tuple[Method,
 
 
 def _compared(options: Options, first: str, main: str, known: bool) -> str:
-    """How often rows are trained, and how they are compared."""
+    """Describes the number of trainings per row and the statistical comparison."""
     times, units = f"{options.seeds} seed{'s' if options.seeds > 1 else ''}", "seeds"
     if options.splits > 1:
         times, units = f"{options.splits} splits of {times} each", "splits"
@@ -168,7 +168,7 @@ def _compared(options: Options, first: str, main: str, known: bool) -> str:
 
 
 def _how(block: Block, options: Options) -> str:
-    """How a block was trained."""
+    """Describes the training of a block."""
     recipe, methods = block.recipe, block.methods
     epochs = length(methods[0], options, block.worlds[0])
     what = f"{_ENCODERS[block.encoder]} of width {recipe.dim} on {block.dataset}"

@@ -1,4 +1,4 @@
-"""The study of noisy positives: which methods its tables compare."""
+"""Methods of the study of noisy positives (chapter 3), by table."""
 
 import dataclasses
 import math
@@ -15,16 +15,16 @@ from ..objectives.pairwise import group_bpr, likely_and_unpopular, popular_and_n
 from .methods import Method, Recipe, World
 
 SCALE = 0.6
-"""The variance of initial values and of the law of scores for MovieLens; 0.2 for Yahoo!-R3."""
+"""Variance of the initial values and of the score distribution on MovieLens; 0.2 on Yahoo!-R3."""
 ROUNDS, TRIPLETS = 10, 1000
-"""Rounds of EM, and triplets of each per user."""
+"""Number of EM rounds, and number of triplets per user in each."""
 RATE = 0.4
-"""The mean of the weight 2Ff·rating over the triplets of a training: so much of the stated
-learning rate the published code has in effect."""
+"""The mean of the weight 2Ff·rating over the triplets of a training, which is the ratio of the
+published code's effective learning rate to the stated one."""
 
 
 def every(world: World) -> int:
-    """Epochs of a round of EM."""
+    """Returns the number of epochs per EM round."""
     return max(1, round(TRIPLETS * world.train.n_users / len(world.train)))
 
 
@@ -81,23 +81,23 @@ class Study:
     """The methods of chapter 3.
 
     Attributes:
-      scale: Variance of initial values, and of the law of scores.
+      scale: Variance of the initial values and of the score distribution.
     """
 
     scale: float = SCALE
 
     @property
     def recipe(self) -> Recipe:
-        """What all methods have in common."""
+        """Recipe shared by all methods."""
         return dataclasses.replace(RECIPE, deviation=math.sqrt(self.scale))
 
     @property
     def law(self) -> stats.VarianceGamma:
-        """The law of products of the initial values."""
+        """Distribution of inner products of the initial values."""
         return stats.VarianceGamma(self.recipe.dim, self.scale)
 
     def rows(self) -> dict[str, Method]:
-        """Every method of the tables by its name."""
+        """Returns all methods of the tables, keyed by name."""
         of = partial(Method, recipe=self.recipe)
         density = partial(_confidence, self.law, rule="density")
         methods = (
@@ -116,7 +116,7 @@ class Study:
             of("reweighted bce", loss=losses.reweighted_bce, **_TRUSTS),
             of("reweighted bpr", loss=losses.reweighted_bpr, **_TRUSTS),
             of("bprac", confidence=density()),
-            # As the text has it: the confidence in its own unit, of about 0.1, slows learning down.
+            # As in the text: the unnormalised confidence, of about 0.1, slows learning down.
             of("bprac, unscaled", confidence=density(normalize=False), published="bprac"),
             of("bprac, smoothed law", confidence=_confidence(rule="density")),
             of("posterior", confidence=_confidence()),
@@ -125,13 +125,13 @@ class Study:
         return {method.label: method for method in methods}
 
     def tables(self) -> dict[str, tuple[Method, ...]]:
-        """The rows of each table."""
+        """Returns the rows of each table."""
         rows = self.rows()
         judged = ("prior", "bprac", "bprac, unscaled", "bprac, smoothed law", "posterior")
         return {"3.2": tuple(rows[name] for name in judged), "3.3": tuple(rows.values())}
 
     def ablation(self) -> tuple[Method, ...]:
-        """What the published figures of table 3.3 are made of."""
+        """Returns an ablation of the factors that explain the published figures of table 3.3."""
         of = partial(Method, recipe=self.recipe, anchors="users")
         at = partial(of, rate=RATE)
         density = partial(_confidence, self.law, rule="density")
@@ -145,7 +145,7 @@ class Study:
             of("bpr, each interaction once", anchors="interactions"),
             of("bpr"),
             of("density × prior, unscaled", confidence=density(normalize=False)),
-            # The prior is the rating by its maximum, 5: the rate makes up for it.
+            # The prior is the rating divided by its maximum, 5; the rate compensates for this.
             of(
                 "density × rating, unscaled", rate=5.0, published="bprac",
                 confidence=density(rated=True, normalize=False),
@@ -155,5 +155,5 @@ class Study:
 
 NOISE_RATES = (0.0, 0.1, 0.2, 0.3, 0.4)
 ROBUST = ("bpr", "reweighted bpr", "bprac", "posterior")
-"""Compared under injected noise."""
+"""Methods compared under injected noise."""
 CONVERGING = ("bpr", "gbpr", "reweighted bpr", "bprac", "posterior")

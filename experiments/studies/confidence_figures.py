@@ -1,4 +1,4 @@
-"""The figures of chapter 3: laws of scores, ROC, injected noise, convergence."""
+"""Figures of chapter 3: score distributions, ROC, injected noise, convergence."""
 
 import itertools
 from typing import Any
@@ -20,12 +20,12 @@ _LAWS = [(dim, scale) for dim in (8, 27, 64) for scale in (0.2, 0.6, 1.0)]
 
 
 def laws(job: Job) -> None:
-    """Figure 3.2."""
+    """Figure 3.2: score distributions."""
     _draw_laws(job, lambda law, x: law.pdf(x))
 
 
 def credible_laws(job: Job) -> None:
-    """Figure 3.3."""
+    """Figure 3.3: score distributions of credible interactions."""
     _draw_laws(job, lambda law, x: weights.confidence_density(x, prior=1.0, distribution=law))
 
 
@@ -51,7 +51,7 @@ def _draw_laws(job: Job, density: Any) -> None:
 
 
 def roc(job: Job) -> None:
-    """Figure 3.4."""
+    """Figure 3.4: ROC of the confidence."""
     check_judgeable(job.world)
     of = study.Study(job.options.law_scale)
     outcomes = train_all(of.tables()["3.2"], job)
@@ -71,7 +71,7 @@ def roc(job: Job) -> None:
 
 
 def noise(job: Job) -> None:
-    """Figure 3.5."""
+    """Figure 3.5: injected false positives."""
     main, rows_of = study.RECIPE.main, study.Study(job.options.law_scale).rows()
     robust = tuple(rows_of[name] for name in study.ROBUST)
     scores = {}
@@ -106,7 +106,7 @@ def noise(job: Job) -> None:
 
 
 def convergence(job: Job) -> None:
-    """Figure 3.6."""
+    """Figure 3.6: convergence."""
     rows_of = study.Study(job.options.law_scale).rows()
     converging = tuple(rows_of[name] for name in study.CONVERGING)
     plan = metrics.eval_layout(job.world.train, job.world.test)
@@ -139,7 +139,7 @@ def convergence(job: Job) -> None:
 def _auc(
     plan: metrics.EvalLayout, task: tasks.Ranking, params: Any, model_state: Any
 ) -> dict[str, jax.Array]:
-    """Mean AUC over the test users."""
+    """Returns the mean AUC over the test users."""
     del model_state
     tables = task.serving.serving_tables(params)
     return {"auc": jnp.mean(metrics.evaluate(models.inner_scores, tables, plan, ks=(1,))["auc"])}

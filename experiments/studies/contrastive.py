@@ -1,7 +1,7 @@
-"""Losses compared on several datasets and with several encoders: chapters 5 and 6.
+"""Comparison of losses on several datasets and with several encoders: chapters 5 and 6.
 
-Each loss has the grid of :mod:`experiments.recipes`, where every loss has as many points. What a
-training may cost depends on the size of the data, see :class:`Budget`.
+Each loss uses the grid of :mod:`experiments.recipes`, which has the same number of points for every
+loss. The budget of a training depends on the size of the data, see :class:`Budget`.
 """
 
 import dataclasses
@@ -25,25 +25,25 @@ _LOSSES = {
     "bpr": "bpr", "info_nce": "info_nce", "dcl": "debiased", "hcl": "hard", "bcl": "bayesian",
     "dpl": "dpl",
 }  # fmt: skip
-# Users and items of MovieLens 100K, which the grids are of.
+# Users and items of MovieLens 100K, on which the grids were tuned.
 _ROWS = 943 + 1682
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What the search and the trainings of one loss may cost on data of a size.
+    """Budget of the search and the trainings of one loss, for data of a given size.
 
     Attributes:
-      epochs: Length of a training.
+      epochs: Number of epochs of a training.
       eval_every: Epochs between two validations.
       batch_size: Anchors per step.
       dim: Width of the embeddings.
-      valid: Share of the training interactions that decides.
-      fixed: Numbers of the grid that are not tried, with the value that they have instead.
+      valid: Validation share of the training interactions.
+      fixed: Numbers of the grid that are not searched, with their fixed values.
       faster: Factor on the learning rates of the grid.
       l2: Factor on the L2 of the grid.
-      l2_of: Further factors on that of single losses, by their labels.
-      at_once: Whether points, and seeds, train side by side, see :class:`Minibatch`.
+      l2_of: Additional factors on the L2 of single losses, by label.
+      at_once: Whether points, and seeds, train in parallel, see :class:`Minibatch`.
     """
 
     epochs: int
@@ -62,19 +62,19 @@ _SMALL = {
     "mf": Budget(300, 5),
     "lightgcn": Budget(150, 10),
 }
-# DPL on MF asks for less L2 on larger data than its grid has: searches took the least there.
+# DPL on MF needs less L2 on larger data than in its grid: searches chose the smallest value there.
 _WEAKER = {"dpl": 1 / 3}
-# About as many steps as on the small one, or two thirds. There are four times as many rows, and
-# steps are four times as long: with those of the small one no loss is done, least of all DCL and
-# DPL, which have the smallest gradients.
+# About as many steps as on the small dataset, or two thirds. There are four times as many rows, and
+# steps are four times as long: with the learning rates of the small dataset no loss converges,
+# least of all DCL and DPL, which have the smallest gradients.
 _MIDDLE = {
     "mf": Budget(60, 3, batch_size=2048, faster=4.0, l2_of=_WEAKER),
     "lightgcn": Budget(40, 4, batch_size=4096, faster=4.0, at_once=False),
 }
-# Half of the grid: without one of the numbers that all losses try two values of. One validation
-# training each of BPR, InfoNCE, BCL and DPL with MF led to longer steps and a weaker L2 yet; some
-# of BPR, InfoNCE and DPL with LightGCN likewise. There the time of a step is that of a propagation,
-# so that steps are few, of large batches, and longer still.
+# Half of the grid: omits one of the numbers for which all losses search two values. One validation
+# training each of BPR, InfoNCE, BCL and DPL with MF favoured larger learning rates and an even
+# weaker L2; some trainings of BPR, InfoNCE and DPL with LightGCN likewise. There a step takes as
+# long as a propagation, so that steps are few, with large batches and even larger learning rates.
 _LARGE = {
     "mf": Budget(
         40, 5, batch_size=4096, dim=64, valid=0.1, fixed={"init_scale": 1.0}, faster=8.0,
@@ -91,11 +91,11 @@ BUDGETS: Mapping[str, Mapping[str, Budget]] = {
     "gowalla": _LARGE,
     "yelp2018": _LARGE,
 }
-"""The budget by dataset and encoder."""
+"""Budgets, keyed by dataset and encoder."""
 
 
 def methods(number: str, encoder: str, dataset: str, world: World) -> tuple[Method, ...]:
-    """The rows of a table on a dataset and with an encoder."""
+    """Returns the rows of a table for a dataset and an encoder."""
     budget = BUDGETS[dataset][encoder]
     return tuple(
         _method(label, _recipe(label, encoder, "-search"), budget, world)
@@ -104,13 +104,13 @@ def methods(number: str, encoder: str, dataset: str, world: World) -> tuple[Meth
 
 
 def on_graph(method: Method) -> Method:
-    """A method on LightGCN, with the search of BPR on MovieLens 100K whatever its loss is."""
+    """Returns a method on LightGCN, with the search of BPR on MovieLens 100K for any loss."""
     made = _method("bpr", _recipe("bpr", "lightgcn", "-search"), _SMALL["lightgcn"])
     return dataclasses.replace(method, recipe=made.recipe, minibatch=made.minibatch)
 
 
 def tuned(label: str, encoder: str) -> Method:
-    """A loss with the numbers that were chosen for it on MovieLens 100K."""
+    """Returns a loss with the hyper-parameters that were chosen for it on MovieLens 100K."""
     return _method(label, _recipe(label, encoder), _SMALL[encoder])
 
 
@@ -156,10 +156,10 @@ def _method(label: str, config: Config, budget: Budget, world: World | None = No
 
 
 def _factor(name: str, label: str, config: Config, budget: Budget, world: World | None) -> float:
-    """By what the numbers of a grid are multiplied on other data than it is of.
+    """Returns the scale factor for a grid that was tuned on another dataset.
 
-    A batch touches a smaller share of longer tables, and the gradient of a row falls with it; L2 on
-    all rows has to fall likewise.
+    A batch covers a smaller share of larger tables, which reduces the gradient of each row; L2 on
+    all rows has to be reduced accordingly.
     """
     if name == "lr":
         return budget.faster

@@ -1,4 +1,4 @@
-"""How long trainings of the minibatch setting will take here, measured on some of their steps."""
+"""Time estimates of trainings in the minibatch setting, from measurements of some steps."""
 
 import dataclasses
 import datetime
@@ -23,9 +23,9 @@ from .methods import Method, World
 from .targets import Job
 from .training import fit_minibatch
 
-# What is measured: so many examples, two batches at least, some times over; so many users of a
-# validation. An epoch of fewer seconds than these is measured again on more examples: history has
-# milliseconds, and what an epoch costs besides its steps would count.
+# Measurement sizes: number of examples (at least two batches), number of epochs and number of users
+# per validation. An epoch shorter than ``_SECONDS`` is measured again on more examples, because
+# history has a resolution of milliseconds and the overhead of an epoch would dominate.
 _EXAMPLES, _EPOCHS, _USERS = 8192, 6, 1024
 _SECONDS, _MORE = 0.2, 8
 
@@ -38,7 +38,7 @@ class Training:
       of: Dataset and encoder.
       method: The method.
       world: The data.
-      epochs: Length of each.
+      epochs: Number of epochs of each training.
     """
 
     of: tuple[str, str]
@@ -49,12 +49,12 @@ class Training:
 
 @dataclass(frozen=True)
 class Speed:
-    """What was measured.
+    """Measured times.
 
     Attributes:
       start: Seconds until the first epoch begins, which is mostly compilation.
-      step: Seconds of a step of one run, where as many train side by side as in the search.
-      validation: Seconds of scoring one run for all users.
+      step: Seconds per step of one run, with as many runs in parallel as in the search.
+      validation: Seconds to score one run for all users.
     """
 
     start: float
@@ -63,7 +63,7 @@ class Speed:
 
 
 def announce(trainings: Sequence[Training], job: Job) -> None:
-    """Prints how long each will take at most, and all; what is kept takes no time."""
+    """Prints an upper bound on the time of each training and of all; stored outcomes take none."""
     options, found = job.options, {}
     with display(job.console) as screen:
         for each in trainings:
@@ -110,7 +110,7 @@ def _seconds(training: Training, seeds: int, out: Path) -> float:
 
 
 def speed_of(method: Method, world: World, folder: Path) -> Speed:
-    """Measured, or what an earlier command measured."""
+    """Measures the speed of a method, or reads the measurement of an earlier command."""
     known = path_of(method, world, "minibatch", (), 0, folder)
     if not known.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -119,7 +119,7 @@ def speed_of(method: Method, world: World, folder: Path) -> Speed:
 
 
 def _measure(method: Method, world: World, folder: Path) -> Speed:
-    """Of as many examples as take a while, or all."""
+    """Measures the speed on as many examples as needed for a reliable epoch time, or on all."""
     examples = max(_EXAMPLES, 2 * method.minibatch.batch_size)
     start, epoch, step = _train(method, world, examples)
     while epoch < _SECONDS and examples < len(world.train):
@@ -129,9 +129,9 @@ def _measure(method: Method, world: World, folder: Path) -> Speed:
 
 
 def _train(method: Method, world: World, examples: int) -> tuple[float, float, float]:
-    """Seconds of the start, of an epoch and of a step of one run, on a log cut to some examples.
+    """Returns the seconds of the start, of an epoch and of a step of one run, on part of the log.
 
-    The encoder is the real one, with its whole graph.
+    The encoder uses the whole graph.
     """
     of = method.minibatch
     chosen = np.random.default_rng(0).permutation(len(world.train)) < examples
@@ -141,14 +141,14 @@ def _train(method: Method, world: World, examples: int) -> tuple[float, float, f
         runs = {name: array[:1] for name, array in runs.items()}
     seeds = runs.pop("seeds")
     fitted = fit_minibatch(method, part, graph=world.train, epochs=_EPOCHS, seeds=seeds, sweep=runs)
-    # The quickest: what else the machine does is not to be counted for days.
+    # The minimum: estimates of days should not include the time of other processes.
     first, *others = np.diff([entry["seconds"] for entry in fitted.history], prepend=0)
     epoch, steps = float(min(others)), -(-len(part.train) // of.batch_size)
     return max(0.0, float(first) - epoch), epoch, epoch / steps / len(seeds)
 
 
 def _validation(method: Method, world: World, folder: Path) -> float:
-    """Scoring does not depend on what is scored: methods of one width share the time."""
+    """Returns the scoring time, which is shared by all methods of the same width."""
     shape = [world.train.n_users, world.train.n_items, method.recipe.dim]
     name = hashlib.sha256(json.dumps([world.test.fingerprint(), shape]).encode()).hexdigest()[:16]
     path = folder / f"scoring-{name}.json"

@@ -1,4 +1,4 @@
-"""The data of the studies: parts that are given, or a clean test part of what is rated."""
+"""Data of the studies: given parts, or a clean test part of the ratings."""
 
 import dataclasses
 from pathlib import Path
@@ -14,10 +14,10 @@ from .targets import Options
 
 
 def load_parts(options: Options, console: Console) -> list[World]:
-    """The training and the test part of a folder.
+    """Loads the training and the test part of a folder.
 
     Raises:
-      ValueError: If there is no test part, or a validation part besides.
+      ValueError: If there is no test part, or if there is a validation part.
     """
     del console
     loaded = data.load(str(options.data))
@@ -32,7 +32,7 @@ def load_parts(options: Options, console: Console) -> list[World]:
 
 
 def check_datasets(options: Options) -> None:
-    """Raises ``ValueError`` unless --datasets names some, and --dataset nothing."""
+    """Raises ``ValueError`` unless all --datasets are known and --dataset is not given."""
     for name in options.datasets:
         if name not in BUDGETS:
             known = ", ".join(BUDGETS)
@@ -42,10 +42,10 @@ def check_datasets(options: Options) -> None:
 
 
 def load_datasets(options: Options, console: Console) -> list[World]:
-    """Each dataset of ``--data`` with a random fifth of all its interactions for the test part.
+    """Loads each dataset of ``--data``, with a random fifth of all interactions as the test part.
 
     Raises:
-      ValueError: If a dataset that is asked for is not there, or none is.
+      ValueError: If a requested dataset is missing, or no dataset is found.
     """
     there = [name for name in BUDGETS if (options.data / name).is_dir()]
     missing = [name for name in options.datasets or BUDGETS if name not in there]
@@ -69,7 +69,7 @@ def _load_cut(folder: Path) -> World:
 
 
 def load_rated(options: Options, console: Console) -> list[World]:
-    """Clean test parts and noisy training parts, one of each for every split."""
+    """Loads a clean test part and a noisy training part for each split."""
     loaded = data.load(str(options.data))
     if options.test_rating is None and isinstance(loaded, data.Split):
         console.print(
@@ -88,18 +88,18 @@ def load_world(
     folder: str,
     split: int = 0,
 ) -> World:
-    """The clean test set and the noisy training part of chapter 3.
+    """Creates the clean test set and the noisy training part of chapter 3.
 
     Args:
-      loaded: Interactions with ratings. Parts are put together and cut anew, unless
-        ``test_rating`` is given.
-      test_rating: Test on the given test part where it is rated at least this, such as the
-        random-exposure part of Yahoo!-R3, where it is 3.
-      folder: Where the data came from.
-      split: Seed of the cut.
+      loaded: Interactions with ratings. Parts are merged and split again, unless ``test_rating``
+        is given.
+      test_rating: Minimum rating of the test interactions, which come from the given test part,
+        such as the random-exposure part of Yahoo!-R3, where it is 3.
+      folder: Source of the data.
+      split: Random seed of the split.
 
     Raises:
-      ValueError: If there are no ratings, or no test part to choose from.
+      ValueError: If there are no ratings, or no eligible test interactions.
     """
     if test_rating is None:
         if isinstance(loaded, data.Split):
@@ -117,7 +117,7 @@ def load_world(
 
 
 def check_judgeable(world: World) -> None:
-    """Raises ``ValueError`` unless ratings tell what the confidence is judged by."""
+    """Raises ``ValueError`` unless the ratings allow an evaluation of the confidence."""
     ratings = world.train.ratings
     if ratings is None or (ratings > 1).all() or not (ratings > 1).any():
         raise ValueError(
@@ -128,13 +128,13 @@ def check_judgeable(world: World) -> None:
 def with_noise(world: World, rate: float, seed: int = 0) -> World:
     """Adds false positives to the training part.
 
-    Rankings are scored as without it: what was added is not masked, and may come up.
+    Rankings are scored as without noise: the added items are not masked, and may be recommended.
 
     Args:
       world: The data.
-      rate: How many, as a share of the training interactions. They are drawn uniformly from the
-        pairs of users and items that stand in neither part.
-      seed: Of the draw.
+      rate: Number of false positives, as a share of the training interactions. They are drawn
+        uniformly from the user-item pairs that are in neither part.
+      seed: Random seed of the draw.
     """
     log, n_items = world.train, world.train.n_items
     count = round(rate * len(log))
@@ -150,5 +150,5 @@ def with_noise(world: World, rate: float, seed: int = 0) -> World:
     added = data.Interactions.from_arrays(
         drawn // n_items, drawn % n_items, user_ids=log.user_ids, item_ids=log.item_ids
     )
-    bare = dataclasses.replace(log, ratings=None, timestamps=None)  # as what was added is
+    bare = dataclasses.replace(log, ratings=None, timestamps=None)  # to match the added ones
     return dataclasses.replace(world, train=data.union(bare, added), masked=log)

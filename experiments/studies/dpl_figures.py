@@ -1,4 +1,4 @@
-"""Figures of DPL: what its numbers do, and how long an epoch takes beside others."""
+"""Figures of DPL: effect of its hyper-parameters, and time per epoch compared with baselines."""
 
 import dataclasses
 from pathlib import Path
@@ -15,15 +15,15 @@ from .sampling import BNS, DPL, RNS
 from .targets import Job, Target, draw_values, finish, train_all
 
 SIZES = (1, 3, 5, 10, 15)
-"""Extra positives M, or negatives N."""
+"""Numbers of extra positives M, or of negatives N."""
 TAUS = (0.0, 0.02, 0.07, 0.15, 0.3)
-"""Priors; without any, at 0, nothing is debiased."""
+"""Priors; at 0 the loss is not debiased."""
 _TIMED = {"bpr": RNS, "dpl": DPL, "bns": BNS}
 _PLAIN = Minibatch(axes=())
 
 
 def variants(encoder: str) -> dict[str, tuple[Method, ...]]:
-    """DPL as it was tuned for the encoder, with other values of each of its numbers."""
+    """Returns DPL as tuned for the encoder, with other values of each of its hyper-parameters."""
     dpl = tuned("dpl", encoder)
 
     def named(value: float, **changes: Any) -> Method:
@@ -38,7 +38,7 @@ def variants(encoder: str) -> dict[str, tuple[Method, ...]]:
 
 
 def influence(job: Job) -> None:
-    """Figure 5.3."""
+    """Figure 5.3: effect of the hyper-parameters of DPL."""
     encoders = tuple(dict.fromkeys(job.options.encoders or ENCODERS))
     rows, main = [], SAMPLING.main
     figure = Figure(figsize=(12, 3.5 * len(encoders)), layout="constrained")
@@ -58,7 +58,7 @@ def influence(job: Job) -> None:
 
 
 def epoch_times(job: Job) -> None:
-    """Figure 5.4: measured on some steps of each, in batches of 1,024."""
+    """Figure 5.4: time per epoch, measured on some steps of each method, in batches of 1,024."""
     names, rows = [Path(world.folder).name for world in job.worlds], []
     figure = Figure(figsize=(max(6, 2 * len(names)), 4), layout="constrained")
     axes = figure.subplots()

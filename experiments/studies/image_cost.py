@@ -1,4 +1,4 @@
-"""How long trainings on images will take here, measured on some of their steps."""
+"""Time estimates of trainings on images, from measurements of some steps."""
 
 import tempfile
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from ..images._study import Images
 from .cost import show
 from .kept_images import path_of
 
-# The quickest of some epochs is taken: what else the machine does is not to be counted for days.
+# The minimum over epochs: estimates of days should not include the time of other processes.
 _STEPS, _EPOCHS = 2, 4
 
 
@@ -26,7 +26,7 @@ class Training:
     """Trainings of one configuration, with all its seeds.
 
     Attributes:
-      of: What sets its group of rows apart.
+      of: Name of the group of rows.
       label: The row.
       config: The configuration, with all defaults.
       problem: Its images.
@@ -39,15 +39,15 @@ class Training:
 
 
 def announce(trainings: Sequence[Training], title: str, folder: Path, console: Console) -> None:
-    """Prints how long each will take at least, and all; what is kept takes no time.
+    """Prints a lower bound on the time of each training and of all; stored outcomes take none.
 
-    Steps are counted, and compilation; reports and judging take more.
+    Only steps and compilation are included, not reports and evaluation.
 
     Args:
       trainings: The trainings.
-      title: Of the table.
-      folder: Where outcomes are kept.
-      console: Where it prints.
+      title: Title of the table.
+      folder: Folder of the stored outcomes.
+      console: Output console.
     """
     found = {}
     with display(console) as screen:
@@ -66,7 +66,7 @@ def _seconds(config: Config, problem: Problem) -> float:
 
 
 def measure(config: Config, problem: Problem) -> tuple[float, float]:
-    """Seconds until the first epoch begins, which is mostly compilation, and those of a step."""
+    """Returns the seconds until the first epoch, which is mostly compilation, and per step."""
     part = problem.train.take(slice(_STEPS * config.training.batch_size))
     short = replace(config.training, epochs=_EPOCHS, eval_every=1)
     entries: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""Tables about images as targets: contrastive losses, and what their numbers are worth."""
+"""Targets for tables about images: contrastive losses and the effect of their hyper-parameters."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -36,7 +36,7 @@ class Line:
     Attributes:
       label: Its name.
       published: Its name in the published table.
-      config: What it trains.
+      config: Configuration of its training.
     """
 
     label: str
@@ -45,7 +45,7 @@ class Line:
 
 
 Groups = Callable[[Callable[[str], Config]], Iterator[tuple[str, list[Line]]]]
-"""``groups(of)``: what sets each group of rows apart, and its rows, from the configuration of each
+"""``groups(of)``: the name suffix and the rows of each group, from the configuration of each
 loss."""
 
 
@@ -58,7 +58,7 @@ def _losses(of: Callable[[str], Config]) -> Iterator[tuple[str, list[Line]]]:
 
 
 def _negatives(*numbers: int) -> Groups:
-    """The losses with each of these numbers of negatives."""
+    """Returns groups with all losses, for each number of negatives."""
 
     def groups(of: Callable[[str], Config]) -> Iterator[tuple[str, list[Line]]]:
         for n in numbers:
@@ -100,11 +100,11 @@ class ImageTarget(Reproduction):
     """A table about images.
 
     Attributes:
-      number: Of the dissertation's table.
-      datasets: Those of the published table.
+      number: Number of the dissertation's table.
+      datasets: Datasets of the published table.
       groups: See :data:`Groups`.
-      small_groups: Those at small scale; by default all.
-      reported: What the table reports.
+      small_groups: Groups at small scale; by default all.
+      reported: Reported metrics.
     """
 
     number: str
@@ -137,10 +137,10 @@ class ImageTarget(Reproduction):
                 console.print(f"results in {path}.md, .csv, .png")
 
     def _datasets(self, options: Options) -> tuple[str, ...]:
-        """Those of ``--datasets``; by default those in the folder.
+        """Returns the datasets of ``--datasets``; by default those in the folder.
 
         Raises:
-          ValueError: If one is not of the table, or none is there.
+          ValueError: If a dataset is not in the table, or none is found.
         """
         for name in options.datasets:
             if name not in self.datasets:
@@ -158,7 +158,7 @@ class ImageTarget(Reproduction):
     def _planned(
         self, dataset: str, options: Options, console: Console
     ) -> list[tuple[str, list[tuple[Line, Training]]]]:
-        """What sets each group of rows apart, and the trainings of its rows."""
+        """Returns the name suffix of each group of rows, and the trainings of its rows."""
         folder = options.data / dataset
         source = str(folder) if folder.exists() else dataset
 

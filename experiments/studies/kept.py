@@ -1,4 +1,4 @@
-"""Outcomes of trainings on the disk, so that targets share them and commands go on."""
+"""Outcomes of trainings on disk, so that targets share them and commands can resume."""
 
 import dataclasses
 import hashlib
@@ -21,7 +21,7 @@ from .methods import Method, World
 from .outcomes import Outcome
 from .training import OnEpoch, train_minibatch, train_published
 
-# Of a stored outcome; another one is not read.
+# Format version of a stored outcome; other versions are not read.
 _FORM = 4
 
 
@@ -34,25 +34,25 @@ def run_once(
     folder: Path,
     watch: Callable[[], OnEpoch],
 ) -> Outcome:
-    """Trains a method, or reads what an earlier command in the same folder came to.
+    """Trains a method, or reads the outcome stored by an earlier command in the same folder.
 
     Args:
       method: The method.
       world: The data.
       setting: ``"published"`` or ``"minibatch"``.
       seeds: The seeds.
-      epochs: Length of the training.
-      folder: Where outcomes are kept, by all that they depend on, under one version of JAX; a
-        training that was killed goes on from its checkpoint, and one that another process is at
-        is waited for.
-      watch: Called where a training begins, and not where its outcome is found; what it returns
+      epochs: Number of epochs of the training.
+      folder: Folder of the stored outcomes, keyed by all that they depend on, for one version of
+        JAX. A training that was killed resumes from its checkpoint; if another process is running
+        the same training, the function waits for it.
+      watch: Called at the start of a training, but not for a stored outcome; the returned function
         is called with each entry of the history.
     """
     path = path_of(method, world, setting, seeds, epochs, folder)
     folder.mkdir(parents=True, exist_ok=True)
-    with hold(path.with_suffix(".lock")):  # another command may be at the same training
+    with hold(path.with_suffix(".lock")):  # another command may be running the same training
         if path.exists():
-            # The same training may stand in several tables under several names.
+            # The same training may appear in several tables under several names.
             return Outcome(**{**json.loads(path.read_text()), "label": method.label})
         runner = train_published if setting == "published" else train_minibatch
         checkpoint = path.with_suffix(".npz")
@@ -66,7 +66,7 @@ def run_once(
 def path_of(
     method: Method, world: World, setting: str, seeds: tuple[int, ...], epochs: int, folder: Path
 ) -> Path:
-    """Where :func:`run_once` keeps the outcome."""
+    """Returns the path at which :func:`run_once` stores the outcome."""
     knows = [
         __version__, _FORM, setting, list(seeds), epochs,
         world.train.fingerprint(), world.test.fingerprint(),
@@ -79,7 +79,7 @@ def path_of(
 
 
 def _computed(method: Method) -> list[str]:
-    """What loss and schedule compute: a changed formula is not taken for what it was."""
+    """Returns hashes of the loss and the schedule, so that a changed formula has another key."""
     ahead = 1 + method.n_pos + method.n_group
     pos = jax.ShapeDtypeStruct((2, ahead) if ahead > 1 else (2,), jnp.float32)
     neg = jax.ShapeDtypeStruct((2, method.n_neg), jnp.float32)
@@ -93,14 +93,14 @@ def _computed(method: Method) -> list[str]:
 
 
 def _describe(tree: Any) -> tuple[str, list[str]]:
-    """What tells a pytree from others, arrays by their hash."""
+    """Returns an identifier of a pytree, with hashes of its arrays."""
     leaves, structure = jax.tree.flatten(tree)
     hashes = [hashlib.sha256(np.asarray(leaf).tobytes()).hexdigest() for leaf in leaves]
     return re.sub(r" at 0x[0-9a-f]+", "", str(structure)), hashes
 
 
 def _further(method: Method, world: World) -> list[Any]:
-    """What a method has beyond loss and sampler."""
+    """Returns the non-default settings of a method other than loss and sampler."""
     plain = Method(method.label)
     names = ("n_group", "axis", "anchors", "rate")
     found: dict[str, Any] = {
@@ -109,7 +109,7 @@ def _further(method: Method, world: World) -> list[Any]:
         if getattr(method, name) != getattr(plain, name)
     }
     if method.recipe != plain.recipe:
-        # The number of epochs stands beside it.
+        # The number of epochs is a separate part of the key.
         found["recipe"] = str(dataclasses.replace(method.recipe, epochs=0))
     if method.minibatch != plain.minibatch:
         found["minibatch"] = str(dataclasses.replace(method.minibatch, epochs=0))

@@ -1,4 +1,4 @@
-"""Outcomes of trainings on images on the disk, so that tables share them and commands go on."""
+"""Outcomes of trainings on images on disk, so that tables share them and commands can resume."""
 
 import dataclasses
 import hashlib
@@ -20,7 +20,7 @@ from ..images._problem import Problem
 from ..images._study import Images
 from .outcomes import Outcome
 
-# Of a stored outcome; another one is not read.
+# Format version of a stored outcome; other versions are not read.
 _FORM = 1
 _SECTIONS = ("views", "method", "objective", "encoding", "training", "protocol")
 
@@ -31,18 +31,19 @@ def run_once(
     """Trains and evaluates all seeds of a configuration, or reads its stored outcome.
 
     Args:
-      label: Names the outcome.
+      label: Name of the outcome.
       config: The configuration, with all defaults.
       problem: Its images.
-      folder: Where outcomes are kept, by all that they depend on; a training that was killed goes
-        on from its checkpoint, and one that another process is at is waited for.
+      folder: Folder of the stored outcomes, keyed by all that they depend on. A training that was
+        killed resumes from its checkpoint; if another process is running the same training, the
+        function waits for it.
       on_entry: Called with each entry of the history of a run.
     """
     path = path_of(config, problem, folder)
     folder.mkdir(parents=True, exist_ok=True)
     with hold(path.with_suffix(".lock")):
         if path.exists():
-            # The same training may stand in several tables under several names.
+            # The same training may appear in several tables under several names.
             return Outcome(**{**json.loads(path.read_text()), "label": label})
         history: list[dict[str, Any]] = []
 
@@ -69,7 +70,7 @@ def run_once(
 def _with_seconds(
     evaluations: list[Evaluation], history: list[dict[str, Any]]
 ) -> list[dict[str, float]]:
-    """The metrics of each seed, with the seconds of an epoch after the first report."""
+    """Returns the metrics of each seed, with the seconds per epoch after the first report."""
     found = []
     for index, of in enumerate(evaluations):
         own = [entry for entry in history if entry["run"] == index]
@@ -81,7 +82,7 @@ def _with_seconds(
 
 
 def path_of(config: Config, problem: Problem, folder: Path) -> Path:
-    """The file of an outcome, by all that it depends on."""
+    """Returns the file of an outcome, keyed by all that it depends on."""
     task = Images().task(config, problem, "final", {})
     stored, images = to_json(config), (problem.train, problem.test)
     knows = [

@@ -1,4 +1,4 @@
-"""What a study compares: its data, its methods, and what these have in common."""
+"""Data, methods and shared recipes of the studies."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,18 +12,18 @@ from .outcomes import Reported
 
 @dataclass(frozen=True)
 class Recipe:
-    """What all methods of a study have in common.
+    """Settings shared by all methods of a study.
 
     Attributes:
       dim: Width of the embeddings.
       encoder: Name of the encoder, with its default flags.
-      learning_rate: Of the published setting.
+      learning_rate: Learning rate of the published setting.
       weight_decay: L2 on the rows of each triplet, in the published setting.
-      deviation: Of the normal initial values, in the published setting.
-      epochs: Of the published setting; or a function of the data that gives them.
-      metrics: What is reported.
-      main: By which of them methods are compared.
-      by_user: Whether the main metric is one per user, so that users can be compared.
+      deviation: Standard deviation of the normal initial values, in the published setting.
+      epochs: Number of epochs of the published setting, or a function of the data that returns it.
+      metrics: Reported metrics.
+      main: Metric by which methods are compared.
+      by_user: Whether the main metric has a value per user, so that users can be compared.
     """
 
     dim: int
@@ -38,12 +38,12 @@ class Recipe:
 
     @property
     def reported(self) -> Reported:
-        """What a table of the study reports."""
+        """Metrics reported in the tables of the study."""
         return Reported(self.metrics, self.main, "users" if self.by_user else None)
 
     @property
     def ks(self) -> tuple[int, ...]:
-        """The cut-offs of the metrics."""
+        """Cutoffs of the metrics."""
         return tuple(sorted({int(name.split("@")[1]) for name in self.metrics if "@" in name}))
 
 
@@ -51,7 +51,7 @@ SAMPLING = Recipe(
     dim=32,
     learning_rate=0.01,
     weight_decay=0.01,
-    deviation=0.01,  # with which RNS comes to its published numbers
+    deviation=0.01,  # with which RNS reaches its published results
     epochs=100,
     metrics=tuple(f"{name}@{k}" for k in (5, 10, 20) for name in ("precision", "recall", "ndcg")),
     main="ndcg@20",
@@ -60,22 +60,22 @@ SAMPLING = Recipe(
 
 @dataclass(frozen=True)
 class Minibatch:
-    """How a method is searched, and then trained, in the minibatch setting.
+    """Search and training of a method in the minibatch setting.
 
     Attributes:
-      axes: Values that the search tries, all combinations, by their names in the sweeps of
+      axes: Values tried by the search, in all combinations, keyed by sweep field name, see
         :func:`crl_jax.tasks.fit_ranking`.
-      learning_rate: Where the search does not try several.
-      weight_decay: Likewise.
-      init_scale: Likewise.
-      epochs: Length of a training.
+      learning_rate: Learning rate, unless searched.
+      weight_decay: L2, unless searched.
+      init_scale: Scale of the initial values, unless searched.
+      epochs: Number of epochs of a training.
       batch_size: Anchors per step.
       eval_every: Epochs between two validations.
-      valid: Share of the training interactions that decides.
-      l2_target: What L2 acts on, see :data:`crl_jax.tasks.L2Target`.
-      layers: Of a graph encoder; None for its default.
-      at_once: Whether all points, and then all seeds, train side by side. On a large graph they are
-        quicker in turn: the rows that one of them mixes stay in the caches.
+      valid: Validation share of the training interactions.
+      l2_target: Parameters penalised by L2, see :data:`crl_jax.tasks.L2Target`.
+      layers: Number of layers of a graph encoder; None for its default.
+      at_once: Whether all points, and then all seeds, train in parallel. On a large graph they are
+        faster sequentially: the rows that one run propagates stay in the CPU caches.
     """
 
     axes: tuple[tuple[str, tuple[float, ...]], ...] = (
@@ -100,10 +100,11 @@ class World:
     """The data of a study.
 
     Attributes:
-      train: What models learn from.
-      test: What they are scored on, once; the false negatives of the sampling quality.
-      folder: Where the data came from.
-      masked: What is left out of the rankings that are scored; None for the training part.
+      train: Training interactions.
+      test: Test interactions, which are scored only once; the false negatives of the sampling
+        quality.
+      folder: Source of the data.
+      masked: Interactions excluded from the scored rankings; None for the training part.
     """
 
     train: data.Interactions
@@ -113,7 +114,7 @@ class World:
 
 
 def by_folder(worlds: Sequence[World]) -> dict[str, list[World]]:
-    """The splits of each dataset."""
+    """Groups the splits of each dataset."""
     found: dict[str, list[World]] = {}
     for world in worlds:
         found.setdefault(world.folder, []).append(world)
@@ -126,23 +127,24 @@ class Method:
 
     Attributes:
       label: Its name in the table.
-      sampler: Makes the sampler for a training part, which is not always all of it.
+      sampler: Factory of the sampler for a training part, which may be a subset of all training
+        interactions.
       loss: The loss.
       hyperparams: Hyper-parameters of the loss.
       n_neg: Negatives per anchor.
       n_pos: Extra positives per anchor.
       draw: Triplets whose negatives are drawn together in the published setting.
-      published: The method's name in the dissertation's numbers, where it is another.
-      n_group: Users per anchor who took the same item.
-      confidence: Makes the estimator of confidence for a training part.
-      schedule: How the hyper-parameters change along the training.
-      axis: A hyper-parameter of the loss that a search tries further values of.
+      published: The method's name in the dissertation's tables, if different from the label.
+      n_group: Users per anchor who interacted with the same item.
+      confidence: Factory of the confidence estimator for a training part.
+      schedule: Schedule of the hyper-parameters over the training.
+      axis: A hyper-parameter of the loss with additional values for the search.
       batches: Whether it needs batches of more than one anchor.
-      recipe: What it has in common with the others of its study.
-      anchors: Whether it goes through the interactions or draws users first, see
+      recipe: Settings shared with the other methods of its study.
+      anchors: Whether it iterates over the interactions or draws users first, see
         :func:`crl_jax.tasks.fit_ranking`.
       rate: Factor on the learning rate of the published setting.
-      minibatch: How it is searched and trained in the minibatch setting.
+      minibatch: Search and training in the minibatch setting.
     """
 
     label: str
@@ -165,20 +167,20 @@ class Method:
 
     @property
     def axes(self) -> dict[str, tuple[float, ...]]:
-        """What a search tries, the method's own axis last."""
+        """Values tried by a search, with the method's own axis last."""
         own = {} if self.axis is None else {f"task.hyperparams.{self.axis[0]}": self.axis[1]}
         return {**dict(self.minibatch.axes), **own}
 
     @property
     def points(self) -> int:
-        """Points of a search."""
+        """Number of points of a search."""
         return math.prod(map(len, self.axes.values()))
 
     def estimator(self, world: World) -> tasks.ConfidenceEM | None:
-        """The estimator of confidence for the training part of ``world``, if it has one."""
+        """Returns the confidence estimator for the training part of ``world``, if any."""
         return None if self.confidence is None else self.confidence(world)
 
     def epochs(self, world: World) -> int:
-        """Length of its training in the published setting."""
+        """Returns the number of epochs of its training in the published setting."""
         epochs = self.recipe.epochs
         return epochs if isinstance(epochs, int) else epochs(world)

@@ -1,4 +1,4 @@
-"""What training a method several times comes to."""
+"""Outcomes of repeated trainings of a method."""
 
 import dataclasses
 import math
@@ -11,13 +11,13 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Reported:
-    """What a table reports.
+    """Metrics reported by a table.
 
     Attributes:
       metrics: The metrics.
-      main: By which of them methods are compared.
-      cases: What the main metric is a mean over, so that methods can be compared case by case,
-        such as users; None where it is none.
+      main: Metric by which methods are compared.
+      cases: Unit over which the main metric is averaged, such as users, so that methods can be
+        compared case by case; None if it is not an average.
     """
 
     metrics: tuple[str, ...]
@@ -27,18 +27,19 @@ class Reported:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What training a method several times comes to.
+    """Outcome of repeated trainings of a method.
 
     Attributes:
       label: The method.
-      per_seed: Test metrics of each training: every seed, of one split after the other.
-      per_user: The main metric of each user, or of what else it is a mean over, averaged over
-        trainings; NaN where there is none, as for users without test items.
+      per_seed: Test metrics of each training: all seeds of the first split, then of the next.
+      per_user: The main metric of each user, or other unit over which it is averaged, averaged over
+        trainings; NaN where undefined, as for users without test items.
       history: Entries of the training of all seeds, see :func:`crl_jax.tasks.fit_ranking`.
-      chosen: What a search chose; empty in the published setting.
-      roc: Rates of true positives at 101 even rates of false ones, of the confidence as a judge of
-        which training interactions are rated above 1; empty without an estimator of it or ratings.
-      splits: How many splits the trainings are of.
+      chosen: Values chosen by the search; empty in the published setting.
+      roc: True positive rates at 101 evenly spaced false positive rates, of the confidence as a
+        classifier of training interactions rated above 1; empty without a confidence estimator or
+        ratings.
+      splits: Number of splits.
     """
 
     label: str
@@ -50,17 +51,17 @@ class Outcome:
     splits: int = 1
 
     def by_split(self, name: str) -> np.ndarray:
-        """A metric ``[splits, seeds]``."""
+        """Returns a metric, ``[splits, seeds]``."""
         return np.reshape([m[name] for m in self.per_seed], (self.splits, -1))
 
     def units(self, name: str) -> np.ndarray:
-        """What is compared in pairs: splits, averaged over seeds, or the seeds of one split."""
+        """Returns the paired units: splits, averaged over seeds, or the seeds of a single split."""
         values = self.by_split(name)
         return values[0] if self.splits == 1 else values.mean(axis=1)
 
 
 def pool(outcomes: Sequence[Outcome]) -> Outcome:
-    """Outcomes of one method on several splits as one."""
+    """Merges the outcomes of one method on several splits."""
     first = outcomes[0]
     if len(outcomes) == 1:
         return first
@@ -78,18 +79,18 @@ def pool(outcomes: Sequence[Outcome]) -> Outcome:
 
 
 def judge(values: np.ndarray, good: np.ndarray) -> tuple[float, np.ndarray]:
-    """How well ``values`` tell the good from the others: AUC, ties half, and 101 points of the ROC.
+    """Returns the AUC of ``values`` as a classifier of ``good``, and 101 points of the ROC.
 
-    NaN if there are none of one kind.
+    Ties count half. Both are NaN if one of the classes is empty.
     """
     n_good, n_bad = int(good.sum()), int((~good).sum())
     if not n_good or not n_bad:
         return math.nan, np.full(101, math.nan)
-    from scipy import stats  # takes long to import
+    from scipy import stats  # slow to import
 
     ranks = stats.rankdata(values)
     auc = (ranks[good].sum() - n_good * (n_good + 1) / 2) / (n_good * n_bad)
-    # One point per distinct value, from the highest down: ties enter together, as a slope.
+    # One point per distinct value, in descending order: ties are added together, as a slope.
     order = np.argsort(-values, kind="stable")
     last = np.append(np.flatnonzero(np.diff(values[order])), len(order) - 1)
     true, false = (np.concatenate([[0], np.cumsum(x[order])[last]]) for x in (good, ~good))

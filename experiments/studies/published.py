@@ -1,4 +1,4 @@
-"""The numbers that the dissertation's tables report, to be printed beside ours."""
+"""Results published in the dissertation's tables, for comparison with ours."""
 
 import csv
 from functools import cache
@@ -9,12 +9,12 @@ _TABLE = Path(__file__).with_name("published.csv")
 
 @cache
 def published(table: str, dataset: str, encoder: str) -> dict[str, dict[str, float]]:
-    """Metrics by method, ``{"bns": {"ndcg@20": 0.4176, …}, …}``; empty for what it has not.
+    """Returns metrics by method, ``{"bns": {"ndcg@20": 0.4176, …}, …}``; empty if not published.
 
     Args:
-      table: Such as ``"4.2"``.
-      dataset: Such as ``"ml-100k"``.
-      encoder: Such as ``"mf"``.
+      table: Number of the table, such as ``"4.2"``.
+      dataset: Name of the dataset, such as ``"ml-100k"``.
+      encoder: Name of the encoder, such as ``"mf"``.
     """
     found: dict[str, dict[str, float]] = {}
     with _TABLE.open(newline="") as file:

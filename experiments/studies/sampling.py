@@ -1,4 +1,4 @@
-"""The sampling study: which methods its tables compare."""
+"""Methods of the study of negative samplers, by table."""
 
 import dataclasses
 from collections.abc import Callable
@@ -26,7 +26,7 @@ def _oracle(candidates: int | None, true: float = 0.04) -> Method:
         lambda world: samplers.BNS(
             samplers.oracle_prior(world.test, true=true), candidates=candidates
         ),
-        # All items are ranked once per draw for every user, however many triplets it serves.
+        # All items are ranked once per draw for every user, regardless of the number of triplets.
         draw=8192 if (candidates or 1000) >= 100 else 1024,
         published=f"bns-oracle-prior|M|={size}",
     )
@@ -78,7 +78,7 @@ TABLES: dict[str, tuple[Method, ...]] = {
         )
         for method in (RNS, BNS)
     ),
-    # The published prior of a true negative, 0.04, and one that is nearer to knowing it.
+    # The published prior of a true negative, 0.04, and one that is closer to the truth.
     "4.5": (
         *(_oracle(size) for size in (1, 3, 5, 10, 20, 50, 100, 500, None)),
         *(_oracle(size, true=0.001) for size in (5, 20, 100, None)),
@@ -95,13 +95,13 @@ LAMBDA_OR_SIZE = {
 
 
 def score_histogram(world: World, edges: np.ndarray) -> train.ValidationMetrics:
-    """A hook that counts the scores of true and of false negatives between ``edges``.
+    """Returns a hook that counts the scores of true and false negatives in bins with ``edges``.
 
-    False negatives are the test items, true ones all else that a user has not taken. Scores
-    beyond the edges count in the outermost bins.
+    False negatives are the test items; true negatives are all other items that a user has not
+    interacted with. Scores beyond the edges count in the outermost bins.
     """
     shape = world.train.n_users, world.train.n_items
-    kind = np.zeros(shape, np.int8)  # 0 a true negative, 1 a false one, 2 a positive
+    kind = np.zeros(shape, np.int8)  # 0 for a true negative, 1 for a false one, 2 for a positive
     kind[world.test.users, world.test.items] = 1
     kind[world.train.users, world.train.items] = 2
     counted = jax.tree_util.Partial(

@@ -1,4 +1,4 @@
-"""The figures of chapter 4: scores, quality of the negatives, and two numbers of BNS."""
+"""Figures of chapter 4: scores, quality of the negatives, and two hyper-parameters of BNS."""
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -11,7 +11,7 @@ from .training import train_published
 
 
 def score_distributions(job: Job) -> None:
-    """Figure 4.2."""
+    """Figure 4.2: scores of true and false negatives."""
     epochs = job.options.epochs or 100
     edges = np.linspace(-4, 6, 101)
     probe = sampling.score_histogram(job.world, edges)
@@ -54,12 +54,15 @@ def score_distributions(job: Job) -> None:
 
 
 def _spread(n: int, k: int) -> list[int]:
-    """Up to ``k`` places from a tenth of ``n`` to its end; more early on, when more happens."""
+    """Returns up to ``k`` geometrically spaced indices between a tenth of ``n`` and its end.
+
+    They are denser early on, where more changes.
+    """
     return sorted({round(i) for i in np.geomspace(max(1, n / 10), n, k) - 1})
 
 
 def quality(job: Job) -> None:
-    """Figure 4.4."""
+    """Figure 4.4: quality of the negatives."""
     outcomes = train_all(sampling.QUALITY, job)
     figure = Figure(figsize=(12, 4.5), layout="constrained")
     panels = figure.subplots(1, 2)
@@ -86,7 +89,7 @@ def quality(job: Job) -> None:
 
 
 def lambda_and_size(job: Job) -> None:
-    """Figure 4.5."""
+    """Figure 4.5: the λ of the risk and the number of candidates."""
     figure = Figure(figsize=(10, 4), layout="constrained")
     rows, main = [], sampling.BNS.recipe.main
     for axes, (name, values, label) in zip(

@@ -1,4 +1,4 @@
-"""Tables of the dissertation as targets: which rows they have, and what is said below them."""
+"""Targets for the tables of the dissertation: their rows and the notes below them."""
 
 import dataclasses
 
@@ -47,7 +47,7 @@ _CONTRASTIVE_NOTES = (
 
 
 def _judged(recipe: Recipe) -> Recipe:
-    """For a table of the confidence itself."""
+    """Returns the recipe of a table on the quality of the confidence."""
     name = "confidence_auc"
     return dataclasses.replace(recipe, metrics=(name,), main=name, by_user=False)
 

@@ -1,4 +1,4 @@
-"""Tables of methods: ours beside the published numbers, with paired tests."""
+"""Tables of methods: our results and the published ones, with paired tests."""
 
 import math
 from collections.abc import Sequence
@@ -24,12 +24,12 @@ class Row:
       label: Its name.
       mean: Mean over trainings of each metric.
       std: Standard deviation over seeds, or over splits if there are several; NaN for one.
-      published: The dissertation's numbers, as far as it has them.
-      gain: The main metric less that of the table's first method.
+      published: The dissertation's results, as far as available.
+      gain: Difference of the main metric to that of the table's first method.
       p_units: Two-sided p-value of a paired t-test over seeds, or over splits if there are
-        several; NaN for the first method, and for fewer than two.
+        several; NaN for the first method, and for fewer than two units.
       p_cases: The same over the cases, each averaged over trainings.
-      outcome: What it was made of.
+      outcome: The outcome from which the row is computed.
     """
 
     label: str
@@ -44,12 +44,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Group:
-    """Rows that are compared with one another: those of one dataset and encoder.
+    """Rows of one dataset and encoder, which are compared with one another.
 
     Attributes:
       dataset: Its name.
       encoder: Its name.
-      rows: The rows; the others are compared with the first.
+      rows: The rows; the first is the baseline of the others.
     """
 
     dataset: str
@@ -60,7 +60,7 @@ class Group:
 def compare(
     outcomes: Sequence[Outcome], published: Sequence[dict[str, float]], reported: Reported
 ) -> list[Row]:
-    """Makes the rows; p-values are adjusted by Holm's method for all comparisons of these."""
+    """Creates the rows, with p-values Holm-adjusted over all comparisons of these outcomes."""
     first, main = outcomes[0], reported.main
     per_unit = [_paired(first, o, "units", main) for o in outcomes]
     per_case = [math.nan] * len(outcomes)
@@ -89,7 +89,7 @@ def compare(
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's step-down adjustment; NaN stays and does not count as a comparison.
+    """Holm's step-down adjustment; NaNs are kept and do not count as comparisons.
 
     >>> [round(p, 3) for p in holm([0.01, 0.04, float("nan"), 0.03])]
     [0.03, 0.06, nan, 0.06]
@@ -114,15 +114,15 @@ def _paired(first: Outcome, other: Outcome, by: str, main: str) -> float:
         a, b = (o.units(main) for o in (first, other))
     if len(a) < 2:
         return math.nan
-    if np.ptp(b - a) == 0:  # the same everywhere: no doubt either way
+    if np.ptp(b - a) == 0:  # a constant difference leaves no uncertainty
         return 1.0 if np.all(a == b) else 0.0
-    from scipy import stats  # takes long to import
+    from scipy import stats  # slow to import
 
     return float(stats.ttest_rel(b, a).pvalue)
 
 
 def rich_table(rows: Sequence[Row], title: str, reported: Reported) -> Table:
-    """The table for the terminal: the main metric, what was published of it, and the tests."""
+    """Returns the table for the terminal: main metric, its published value, and the tests."""
     main = reported.main
     table = Table(title=title, title_justify="left")
     table.add_column("method")
@@ -136,7 +136,7 @@ def rich_table(rows: Sequence[Row], title: str, reported: Reported) -> Table:
 def write_table(
     groups: Sequence[Group], title: str, notes: Sequence[str], path: Path, reported: Reported
 ) -> None:
-    """Writes the table as ``path`` with the endings ``.md``, ``.csv`` and ``.png``."""
+    """Writes the table to ``path`` with the extensions ``.md``, ``.csv`` and ``.png``."""
     rows = groups[0].rows
     _write_markdown(groups, title, notes, path.with_name(f"{path.name}.md"), reported)
     fields = [f"{n}{end}" for n in reported.metrics for end in ("", "_std", "_published")]
@@ -184,7 +184,7 @@ def _in_csv(row: Row, names: Sequence[str]) -> list[Any]:
 
 
 def _draw(groups: Sequence[Group], title: str, path: Path, main: str) -> None:
-    """A panel for each group, those of a dataset side by side."""
+    """Draws a panel for each group, with those of a dataset side by side."""
     across = len({group.encoder for group in groups})
     down = -(-len(groups) // across)
     width = max(6, (1.3 * max(len(group.rows) for group in groups) + 2) * across)
@@ -196,7 +196,7 @@ def _draw(groups: Sequence[Group], title: str, path: Path, main: str) -> None:
         _draw_group(axes, group.rows, main)
         if len(groups) > 1:
             axes.set_title(f"{group.dataset}, {group.encoder}")
-    # Outside: markers of a legend among those of the data look like some of them.
+    # Outside the panels: legend markers among the data would be mistaken for data points.
     shown = [axes.get_legend_handles_labels() for axes in panels[: len(groups)]]
     labels = {label: handle for handles, names in shown for handle, label in zip(handles, names)}
     figure.legend(labels.values(), labels.keys(), loc="outside lower center", ncols=2)

@@ -1,4 +1,4 @@
-"""What every table and figure is given, and what all of them do."""
+"""Command-line options and shared behaviour of all tables and figures."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from .._locks import hold
+from .._option_group import option_group
 from .._plots import save_figure
 from .._progress import Display, display
 from .._ranges import COUNT, POSITIVE, Range
@@ -25,64 +26,63 @@ from .outcomes import Outcome, pool
 from .training import OnEpoch
 
 
-@dataclass(frozen=True)
+@option_group
 class Options:
-    """What to reproduce and how."""
+    """Options of the reproduction command."""
 
     target: Annotated[str, tyro.conf.Positional]
-    """The table or figure."""
+    """Name of the table or figure."""
     data: Path
     """A dataset folder with a training and a test part; for tables 5.2 and 6.3 and figure 5.4 a
-    folder of dataset folders, whose parts are put together and cut anew; for tables 6.4 to 6.8 a
-    folder of sets of images."""
+    folder of dataset folders, whose parts are merged and split again; for tables 6.4 to 6.8 a
+    folder of image datasets."""
     out: Path = Path("runs/reproduce")
-    """Where results go. Trainings that several targets share are done once per folder."""
+    """Output folder. Trainings that several targets share are run once per folder."""
     seeds: Annotated[int, Range(1, 10_000)] = 5
-    """Number of seeds, from 0."""
+    """Number of seeds, starting from 0."""
     setting: Literal["published", "minibatch"] | None = None
-    """One triplet a step as published, or Adam on minibatches with a search for each method. By
-    default as published, where the target knows both."""
+    """One triplet per step as published, or Adam on minibatches with a search for each method. By
+    default published, where the target supports both."""
     datasets: tuple[str, ...] = ()
-    """Tables 5.2 and 6.3, figure 5.4: which of the datasets in the folder --data; by default
-    ml-100k, ml-1m, gowalla and yelp2018, as far as they are there. Tables 6.4 to 6.8: which sets of
-    images; one that is not in the folder is downloaded. By default those in the folder."""
+    """Tables 5.2 and 6.3, figure 5.4: names of the datasets in the folder --data; by default those
+    of ml-100k, ml-1m, gowalla and yelp2018 that are in it. Tables 6.4 to 6.8: names of the image
+    datasets; one that is not in the folder is downloaded. By default those in the folder."""
     encoders: tuple[Literal["mf", "lightgcn"], ...] = ()
-    """With which encoders; by default both in tables 5.2 and 6.3 and figure 5.3, and mf in the
-    others. lightgcn takes --setting minibatch."""
+    """Encoders to train; by default both in tables 5.2 and 6.3 and figure 5.3, and mf in the
+    others. lightgcn requires --setting minibatch."""
     scale: Literal["published", "small"] = "published"
-    """Tables 6.4 to 6.8: small is what two cores can do: 10,000 images, a ResNet of 10 layers and
-    width 16, 30 epochs."""
+    """Tables 6.4 to 6.8: small is feasible on two CPU cores: 10,000 images, a ResNet of 10 layers
+    and width 16, 30 epochs."""
     estimate: bool = False
-    """Only measure how long the trainings will take here at most, in the minibatch setting."""
+    """Only estimate an upper bound on the training time here, in the minibatch setting."""
     test_rating: Annotated[float | None, Range()] = None
-    """Chapter 3: test on the folder's test part, where it is rated at least this, such as a
-    random-exposure set, in place of half of the interactions with the top rating."""
+    """Chapter 3: minimum rating of test interactions from the folder's test part, such as a
+    random-exposure set, instead of half of the interactions with the top rating."""
     splits: Annotated[int, COUNT] = 1
-    """Tables 3.x: number of cuts of the data, each with all seeds; tests are then paired over
+    """Tables 3.x: number of splits of the data, each with all seeds; tests are then paired over
     splits."""
     law_scale: Annotated[float, POSITIVE] = 0.6
-    """Chapter 3: variance of the initial values and of the law of scores (lambda), 0.6 for
+    """Chapter 3: variance of the initial values and of the score distribution (lambda), 0.6 for
     MovieLens and 0.2 for Yahoo!-R3 as published."""
     ablation: bool = False
-    """Table 3.3: what the published numbers are made of, in place of its rows."""
+    """Table 3.3: show the factors that explain the published results instead of its rows."""
     epochs: Annotated[int | None, COUNT] = None
-    """Length of the training; by default that of the published setting (in chapter 3 by the
-    published number of triplets), or what the search has for minibatch: 200 in most tables."""
+    """Number of training epochs; by default that of the published setting (in chapter 3 by the
+    published number of triplets), or that of the minibatch search: 200 in most tables."""
     methods: tuple[str, ...] = ()
-    """Rows of the table to make, by name; all by default. The first is what the others are
-    compared with."""
+    """Names of the table rows to train; all by default. The first is the baseline of the others."""
     dataset: str | None = None
-    """Whose published numbers to show, such as ml-1m; by default the folder's name."""
+    """Dataset whose published results to show, such as ml-1m; by default the folder's name."""
 
 
 class Job(NamedTuple):
-    """A target at work.
+    """A target to be computed.
 
     Attributes:
-      title: What the table or figure shows.
+      title: Title of the table or figure.
       options: The flags.
-      worlds: The data; several are splits of the same.
-      console: Where it prints.
+      worlds: The data; several worlds are splits of the same dataset.
+      console: Output console.
     """
 
     title: str
@@ -92,7 +92,7 @@ class Job(NamedTuple):
 
     @property
     def world(self) -> World:
-        """The data of a target that takes one split."""
+        """The data of a target that uses a single split."""
         return self.worlds[0]
 
 
@@ -101,10 +101,10 @@ class Reproduction(ABC):
     """A table or a figure.
 
     Attributes:
-      title: What it shows.
-      flags: Those of the flags in :data:`OWN_FLAGS` that it takes.
-      settings: The settings that it knows.
-      check: Raises ``ValueError`` where flags contradict each other.
+      title: Its title.
+      flags: Supported flags among :data:`OWN_FLAGS`.
+      settings: Supported settings.
+      check: Raises ``ValueError`` if flags contradict each other.
     """
 
     title: str
@@ -114,7 +114,7 @@ class Reproduction(ABC):
 
     @abstractmethod
     def run(self, options: Options, console: Console) -> None:
-        """Trains, prints and writes."""
+        """Trains the methods, prints the results and writes them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,8 +122,8 @@ class Target(Reproduction):
     """A table or a figure about recommendation.
 
     Attributes:
-      load: Reads the data.
-      make: Trains, prints and writes.
+      load: Loads the data.
+      make: Trains the methods, prints the results and writes them.
     """
 
     load: Callable[[Options, Console], list[World]]
@@ -144,9 +144,9 @@ class Target(Reproduction):
 
 @contextmanager
 def alone(options: Options) -> Iterator[None]:
-    """Makes the folder of the results, and keeps other processes from making the same target there.
+    """Creates the output folder, and locks it against other processes with the same target.
 
-    Trainings that several targets share are held one by one, where they are trained.
+    Trainings that several targets share are locked individually, during training.
     """
     options.out.mkdir(parents=True, exist_ok=True)
     busy = f"another process is making {options.target} in {options.out}; let it end first."
@@ -158,13 +158,13 @@ OWN_FLAGS = (
     "test_rating", "splits", "law_scale", "ablation", "methods", "datasets", "encoders", "estimate",
     "scale",
 )  # fmt: skip
-"""Flags that not every target takes."""
+"""Flags that only some targets support."""
 
 
 def train_all(
     methods: Sequence[Method], job: Job, worlds: Sequence[World] | None = None
 ) -> list[Outcome]:
-    """Trains and scores the methods on each world, or finds what an earlier command made of them.
+    """Trains and scores the methods on each world, or reads outcomes of an earlier command.
 
     The worlds, by default those of the job, are splits of the same data; the outcomes of a method
     on all of them are pooled.
@@ -191,14 +191,14 @@ def train_all(
 
 
 def length(method: Method, options: Options, world: World) -> int:
-    """Epochs of a training."""
+    """Returns the number of epochs of a training."""
     if options.epochs:
         return options.epochs
     return method.epochs(world) if options.setting == "published" else method.minibatch.epochs
 
 
 def shown(screen: Display, label: str, epochs: int) -> OnEpoch:
-    """Names the training, and shows how far it is with every entry of its history."""
+    """Displays the name of the training, and returns a callback that displays its progress."""
     screen.stage(f"{label}: compiling and first epoch")
 
     def on_epoch(entry: dict[str, Any]) -> None:
@@ -209,7 +209,7 @@ def shown(screen: Display, label: str, epochs: int) -> OnEpoch:
 
 
 def draw_values(axes: Axes, scores: np.ndarray, ticks: Sequence[str], name: str) -> None:
-    """Means and deviations of ``scores [values, seeds]`` over the values of one number."""
+    """Plots means and deviations of ``scores [values, seeds]`` over the values of a parameter."""
     deviation = scores.std(axis=1, ddof=1) if scores.shape[1] > 1 else None
     axes.errorbar(range(len(ticks)), scores.mean(axis=1), deviation, fmt="o-", capsize=4)
     axes.set_xticks(range(len(ticks)), ticks)
@@ -220,7 +220,7 @@ def draw_values(axes: Axes, scores: np.ndarray, ticks: Sequence[str], name: str)
 def finish(
     job: Job, figure: Figure, header: list[str], rows: list[list[Any]], *, about: str = ""
 ) -> None:
-    """Writes the figure, under its title and what to add to it, as PNG and its numbers as CSV."""
+    """Writes the figure, titled with the job's title and ``about``, as PNG and its data as CSV."""
     figure.suptitle(job.title + about, wrap=True)
     path = job.options.out / f"{job.options.target}.png"
     save_figure(figure, path)

@@ -1,4 +1,4 @@
-"""How the methods of a study are trained and scored, whatever it compares."""
+"""Training and scoring of the methods of all studies."""
 
 import dataclasses
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from .outcomes import Outcome, judge
 OnEpoch = Callable[[dict[str, Any]], None]
 
 _DIGITS = 6
-"""Decimals of the metric of each user, of whom there may be many to keep."""
+"""Decimals of the per-user metric, as stored for possibly many users."""
 
 
 def train_published(
@@ -33,10 +33,11 @@ def train_published(
     checkpoint: Path | None = None,
     on_epoch: OnEpoch | None = None,
 ) -> Outcome:
-    """The published setting: SGD, one triplet a step, no validation, scored after the last epoch.
+    """Trains in the published setting: SGD, one triplet per step, no validation.
 
-    Width, learning rate, L2 on the rows of each triplet and initial values are those of the recipe.
-    Negatives are drawn for ``method.draw`` triplets at a time, from the parameters before them.
+    The model is scored after the last epoch. Width, learning rate, L2 on the rows of each triplet
+    and initial values are those of the recipe. Negatives are drawn for ``method.draw`` triplets at
+    a time, from the parameters before them.
     """
     recipe = method.recipe
     fitted = tasks.fit_ranking(
@@ -68,10 +69,10 @@ def train_minibatch(
     checkpoint: Path | None = None,
     on_epoch: OnEpoch | None = None,
 ) -> Outcome:
-    """The minibatch setting: Adam, and a search for every method, see :class:`Minibatch`.
+    """Trains in the minibatch setting: Adam, and a search for every method, see :class:`Minibatch`.
 
-    Each point is trained on the training interactions but for a validation part; the best one and
-    its epoch, by NDCG@20 on that part, then train on all of them with every seed.
+    Each point is trained on the training interactions without a validation part; the best point and
+    its best epoch, by NDCG@20 on that part, are then used to train on all of them with every seed.
     """
     fit = partial(fit_minibatch, method, epochs=epochs)
     choice, found = _search(method, world, seeds[:1], fit, checkpoint, on_epoch)
@@ -96,7 +97,7 @@ def _search(
     checkpoint: Path | None,
     on_epoch: OnEpoch | None,
 ) -> tuple[train.Selection, dict[str, float]]:
-    """The best point, and its numbers; one that diverges is passed over if another does not."""
+    """Returns the best point and its values; diverged points are skipped unless all diverge."""
     of = method.minibatch
     cut = data.with_validation(world.train, valid=of.valid)
     part = dataclasses.replace(world, train=cut.train)
@@ -133,13 +134,13 @@ def fit_minibatch(
     held_out: data.Interactions | None = None,
     **rest: Any,
 ) -> tasks.RankingResult:
-    """One training of the minibatch setting.
+    """Trains once in the minibatch setting.
 
     Args:
       method: The method.
-      world: Its training part is learned from.
+      world: The data, whose training part is used.
       valid: See :func:`crl_jax.tasks.fit_ranking`.
-      graph: What the encoder is made of; by default what is learned from.
+      graph: Interactions from which the encoder is constructed; by default the training part.
       held_out: See :class:`crl_jax.tasks.RankingOptions`.
       **rest: Further arguments of :func:`crl_jax.tasks.fit_ranking`.
     """
@@ -166,12 +167,12 @@ def fit_minibatch(
 
 
 def _named(checkpoint: Path | None, *names: str) -> Path | None:
-    """The checkpoint of one of the trainings that a method takes."""
+    """Returns the checkpoint of one of the trainings of a method."""
     return checkpoint and checkpoint.with_suffix(".".join(("", *filter(None, names), "npz")))
 
 
 def _turns(runs: dict[str, np.ndarray], at_once: bool) -> list[tuple[str, dict[str, np.ndarray]]]:
-    """All runs, or one after the other, each with what its checkpoint is called by."""
+    """Returns all runs, together or one at a time, each with a name for its checkpoint."""
     if at_once:
         return [("", runs)]
     n = len(runs["seeds"])
@@ -179,7 +180,7 @@ def _turns(runs: dict[str, np.ndarray], at_once: bool) -> list[tuple[str, dict[s
 
 
 def _of_method(method: Method, world: World) -> dict[str, Any]:
-    """What a method says of its training on a part of the data."""
+    """Returns the training arguments of a method for a part of the data."""
     return {
         "loss": method.loss, "hyperparams": method.hyperparams, "n_neg": method.n_neg,
         "sampler": method.sampler(world),
@@ -187,7 +188,7 @@ def _of_method(method: Method, world: World) -> dict[str, Any]:
 
 
 def _options_of(method: Method, world: World) -> dict[str, Any]:
-    """The options of its training."""
+    """Returns the options of its training."""
     return {
         "hyperparam_schedule": method.schedule, "n_pos": method.n_pos, "n_group": method.n_group,
         "confidence": method.estimator(world), "anchors": method.anchors,
@@ -231,7 +232,7 @@ def estimate_confidence(
     tables: models.Tables,
     log: data.Interactions,
 ) -> np.ndarray:
-    """The confidence of every interaction of ``log``."""
+    """Returns the confidence of every interaction of ``log``."""
     users, items = (jnp.asarray(x, jnp.int32) for x in (log.users, log.items))
     key = jax.random.key(0)
     return np.asarray(estimator.estimate(key, encoder, tables, users, items))
