@@ -1,4 +1,4 @@
-"""The strict session every test runs in, and the shared fixtures."""
+"""Strict JAX settings of the test session, and shared fixtures."""
 
 import csv
 import os
@@ -16,7 +16,7 @@ from hypothesis import settings
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
-jax.config.update("jax_num_cpu_devices", 8)  # for what runs on several; all else uses the first
+jax.config.update("jax_num_cpu_devices", 8)  # for multi-device tests; all others use the first
 # Most of the time of these tests is compilation. It takes a fifth less if XLA does not split each
 # program into 32 parts, and a third less with the older of its two code generators for fusions. An
 # unknown flag ends the process, so each is given to the releases that have been tried alone.
@@ -32,12 +32,13 @@ if not hasattr(jax, "enable_x64"):  # before JAX 0.8
 
     jax.enable_x64 = enable_x64
 
-# At a desk every run tries new examples; on a server a change stands or falls by itself.
+# Locally, every run tries new examples; in CI, they are fixed so that results depend only on the
+# change under test.
 settings.register_profile("server", derandomize=True)
 if os.environ.get("CI"):
     settings.load_profile("server")
 
-# A session in the background ignores signals, and what it starts inherits that.
+# A background session ignores signals, and its child processes inherit that.
 for _number, _handler in (
     (signal.SIGINT, signal.default_int_handler),
     (signal.SIGHUP, signal.SIG_DFL),
@@ -46,10 +47,10 @@ for _number, _handler in (
         signal.signal(_number, _handler)
 
 
-# Many tests compile the same programs: all workers, and the processes that tests start, share
-# them. Who reads an entry that another is about to write compiles it anew.
+# Many tests compile the same programs: all workers, and the processes that tests start, share a
+# compilation cache. A process that reads an entry before another has written it recompiles.
 if "PYTEST_XDIST_WORKER" in os.environ:
-    os.environ["PJRT_NPROC"] = "1"  # a thread for each worker; so many workers need no more
+    os.environ["PJRT_NPROC"] = "1"  # one thread per worker is enough for this number of workers
 else:
     _cache = tempfile.TemporaryDirectory(prefix="crl_jax_compiled_")
     os.environ["JAX_COMPILATION_CACHE_DIR"] = _cache.name
@@ -63,10 +64,10 @@ for _name, _value in {
 
 
 def pytest_make_parametrize_id(val, argname):
-    """Names a test by the argument instead of a value that is long or binary.
+    """Uses the argument name instead of a long or binary value in test IDs.
 
     Bytes may differ between processes (an archive holds the time at which it was made), and the
-    workers of pytest-xdist must name their tests alike.
+    workers of pytest-xdist must use the same test IDs.
     """
     if isinstance(val, bytes) or (isinstance(val, str) and len(val) > 60):
         return argname
@@ -78,10 +79,10 @@ _MAPPINGS = Path("/proc/self/maps")
 
 @pytest.fixture(scope="module", autouse=True)
 def _forget_compiled():
-    """Each compiled program holds mappings of memory, of which a process may have 65,530.
+    """Clears JAX's caches when compiled programs hold many memory mappings.
 
-    They are forgotten when there are many. Small programs, which no file keeps, are compiled anew
-    after it.
+    A process may have 65,530 mappings. Small programs, which the persistent cache does not store,
+    are recompiled afterwards.
     """
     yield
     if not _MAPPINGS.exists() or _MAPPINGS.read_bytes().count(b"\n") > 30_000:
@@ -92,7 +93,7 @@ def _forget_compiled():
 def quick_compiles():
     """Compiles with few optimisations, also in processes that tests start.
 
-    For programs that run for moments, most of whose time is their compilation.
+    For short programs, whose time is dominated by compilation.
     """
     os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "true"
     jax.config.update("jax_disable_most_optimizations", True)
@@ -103,7 +104,7 @@ def quick_compiles():
 
 @pytest.fixture
 def all_optimisations():
-    """Compiles as users do."""
+    """Compiles with JAX's default optimisations."""
     before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", False)
     yield
@@ -112,7 +113,7 @@ def all_optimisations():
 
 @pytest.fixture(scope="module")
 def small_resnet():
-    """In place of the default encoder of images, whose compilation takes long."""
+    """Replaces the default image encoder, which compiles slowly, by a small ResNet."""
     from crl_jax import models
     from experiments.images.encoders import ENCODERS
 
@@ -124,14 +125,14 @@ def small_resnet():
 
 @pytest.fixture
 def unchecked():
-    """Without the checker of signatures, for a test that gives what does not belong."""
+    """Disables runtime type checking, for tests that pass arguments of the wrong type."""
     with refusals.unchecked():
         yield
 
 
 @pytest.fixture
 def compiled():
-    """The programs that are compiled while a test runs, or taken from a file of an earlier one."""
+    """Records the programs that a test compiles or loads from the persistent cache."""
     events, listening = [], True
 
     def listen(event, *rest, **more):
@@ -145,7 +146,7 @@ def compiled():
 
 @pytest.fixture(scope="session")
 def real_data() -> Path:
-    """The folder with the real datasets, named by the environment variable CRL_DATA."""
+    """Folder of the real datasets, given by the environment variable CRL_DATA."""
     folder = os.environ.get("CRL_DATA")
     if not folder:
         pytest.skip("CRL_DATA does not name a folder with the real datasets")
@@ -154,7 +155,7 @@ def real_data() -> Path:
 
 @pytest.fixture(scope="module")
 def ratings(tmp_path_factory) -> Path:
-    """A small file with ids of its own: users u0, u1, …, items i0, i1, …."""
+    """A small CSV log with string ids: users u0, u1, …, items i0, i1, …."""
     from crl_jax.data import simulate
 
     data = simulate(n_users=50, n_items=60, n_exposed=40, seed=3).interactions
@@ -175,7 +176,7 @@ def _as_lists(path, log, chosen):
 
 @pytest.fixture(scope="module")
 def dataset_folder(tmp_path_factory) -> Path:
-    """Three of the four datasets: parts with ratings, all pairs in one file, parts in lists."""
+    """Three of the four datasets: rated splits, all pairs in one file, and splits as item lists."""
     from crl_jax.data import simulate
 
     path = tmp_path_factory.mktemp("datasets")
@@ -196,7 +197,7 @@ def dataset_folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def worlds(dataset_folder):
-    """Loads datasets of that folder by their names."""
+    """Returns a function that loads datasets of `dataset_folder` by name."""
     from rich.console import Console
 
     from experiments.studies.data import load_datasets
@@ -211,18 +212,18 @@ def worlds(dataset_folder):
 
 @pytest.fixture
 def standard_promotion():
-    """Optax's optimisers mix integers and floats, which strict promotion refuses."""
+    """Standard type promotion: Optax mixes integers and floats, which strict promotion rejects."""
     with jax.numpy_dtype_promotion("standard"):
         yield
 
 
 @pytest.fixture
 def pos():
-    """Scores of six anchors with their positives."""
+    """Positive scores of six anchors."""
     return jax.random.normal(jax.random.key(0), (6,))
 
 
 @pytest.fixture
 def neg():
-    """Scores of six anchors with eight negatives each."""
+    """Negative scores of six anchors, eight each."""
     return jax.random.normal(jax.random.key(1), (6, 8))

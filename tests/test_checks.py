@@ -1,4 +1,4 @@
-"""What a refused argument is told."""
+"""Tests of argument validation and its error messages."""
 
 from functools import partial
 
@@ -26,7 +26,7 @@ from crl_jax._checks import check_range, shortest_repr
         (np.int64(2**53 + 1), "9007199254740993"),
         (10**30, "1000000000000000000000000000000"),
         (True, "True"),
-        (1e39, "1e+39"),  # float32 ends before
+        (1e39, "1e+39"),  # exceeds float32
         (-np.inf, "-inf"),
         (np.nan, "nan"),
     ],
@@ -73,4 +73,4 @@ def test_what_float32_cannot_hold_is_0_or_infinite(value, met):
     with raises(ValueError, match=rf"which is {met} in float32.$"):
         check_range("scale", value, 0.0, np.inf, low_open=True, high_open=True)
     check_range("scale", value, 0.0, np.inf, low_open=True, high_open=True, dtype=float)
-    check_range("scale", value, 0.0, np.inf)  # closed ends are held against what came
+    check_range("scale", value, 0.0, np.inf)  # closed bounds apply to the original value

@@ -1,4 +1,4 @@
-"""The READMEs of packages: their tables name what is there, and their examples run."""
+"""Tests that tables in package READMEs list existing names, and that their examples run."""
 
 import doctest
 import importlib
@@ -41,7 +41,7 @@ def test_every_row_has_all_cells(package):
 
 @each_package
 def test_examples_run_and_print_what_they_say(package):
-    """In order, those that define something as if in a file of the package."""
+    """Runs examples in order; relative imports resolve as in a module of the package."""
     names = {"__name__": "example", "__package__": f"crl_jax.{package}"}
     blocks = re.findall(r"^```(python|pycon)\n(.*?)^```$", readme(package), re.M | re.S)
     assert {kind for kind, _ in blocks} == {"python", "pycon"}

@@ -1,4 +1,4 @@
-"""Every registered class survives what JAX does to pytrees, and checks numbers when constructed."""
+"""Registered classes support JAX's pytree operations and validate numbers when constructed."""
 
 import copy
 import dataclasses
@@ -22,7 +22,7 @@ from crl_jax._pytree import STATIC
 
 
 def registered_classes() -> dict[str, type]:
-    """All classes of the library that are pytree dataclasses, by module and name."""
+    """Returns all pytree dataclasses of the library, by module and name."""
     found = {}
     for info in pkgutil.walk_packages(crl_jax.__path__, "crl_jax."):
         module = importlib.import_module(info.name)
@@ -39,7 +39,7 @@ def fields_of(cls, *, static):
 
 
 def blank(cls):
-    """An instance with an array in each leaf and a word in each static field."""
+    """Returns an instance with an array in each leaf and a string in each static field."""
     made = object.__new__(cls)
     for number, field in enumerate(fields_of(cls, static=False)):
         object.__setattr__(made, field.name, jnp.full(2, float(number)))
@@ -125,7 +125,7 @@ def test_numbers_out_of_range_are_refused_on_construction(cls, name, allowed):
 
 
 def blank_numbers(cls):
-    """Instance of :func:`blank`, with None, which ranges and choices accept, where they are."""
+    """Returns :func:`blank` with None, always valid, in each field with a range or choices."""
     made = blank(cls)
     for field in dataclasses.fields(cls):
         if get_range(field.type) is not None or get_choices(field.type):

@@ -1,4 +1,4 @@
-"""The front page and the pages of packages: their examples run, and they name what there is."""
+"""Tests that examples in the README files run, and that public names are documented there."""
 
 import ast
 import csv
@@ -29,9 +29,9 @@ def page_of(package):
 
 
 def run(page: Path) -> dict[str, Any]:
-    """Runs the examples of a page in order, each with what those before it have defined.
+    """Runs the examples of a page in order, in a shared namespace.
 
-    Relative imports are those of a file of the page's package.
+    Relative imports resolve as in a module of the page's package.
     """
     blocks = re.findall(r"^```(python|pycon)\n(.*?)^```$", page.read_text(), re.M | re.S)
     assert blocks
@@ -47,7 +47,7 @@ def run(page: Path) -> dict[str, Any]:
 
 
 def anchors(page):
-    """What a link into a page may name: its headings, as GitHub spells them."""
+    """Returns the anchors of a page: its headings, as GitHub converts them."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
 
@@ -74,7 +74,7 @@ def test_examples_of_a_package_run(package, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = run(page_of(package))
     assert not list(tmp_path.iterdir())
-    if package == "train":  # the task of one's own learns, and a checkpoint is gone on from
+    if package == "train":  # the custom task learns; a checkpoint is resumed
         assert names["fitted"].best_score[0] > 0.9
         np.testing.assert_array_equal(names["again"].run()["words"], names["first"].run()["words"])
     if package == "tasks":
@@ -86,7 +86,7 @@ def test_examples_of_a_package_run(package, tmp_path, monkeypatch):
 
 @each_package
 def test_a_page_names_everything_public(package):
-    """Checks all names but samplers, whose table is an overview: the command line lists them."""
+    """Checks all public names except samplers, which the command line lists."""
     text = page_of(package).read_text()
     module = importlib.import_module(f"crl_jax.{package}")
     public = {
@@ -98,7 +98,7 @@ def test_a_page_names_everything_public(package):
 
 
 def test_calls_in_the_table_of_samplers_are_right():
-    """The arguments have these names, and numbers are the defaults."""
+    """Checks that the arguments exist and that numbers are the defaults."""
     calls = re.findall(r"^\| `([\w.]+\(.*?\))`", page_of("samplers").read_text(), re.MULTILINE)
     assert len(calls) > 5
     for text in calls:

@@ -1,3 +1,3 @@
-"""What tests share: small models and data, references, and ways to run and to kill commands."""
+"""Shared test helpers: small models and data, references, and tools to run and kill commands."""
 
-from . import signatures as signatures  # the checker that pyproject.toml names
+from . import signatures as signatures  # the type checker named in pyproject.toml

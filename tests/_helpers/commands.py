@@ -1,4 +1,4 @@
-"""What tests of the command line share."""
+"""Shared helpers for tests of the command line."""
 
 import numpy as np
 
@@ -9,12 +9,12 @@ QUICK = [*SHORT, "--lr", "0.01"]
 
 
 def one_line(printed: str) -> str:
-    """What was printed, without the line breaks that the width of the terminal brings."""
+    """Removes the line breaks that depend on the terminal width."""
     return " ".join(printed.split())
 
 
 def reproduction(folder, tmp_path, capsys):
-    """Runs a target of the reproduction on a folder: its status and its output on one line."""
+    """Returns a function that runs a `reproduce` target: exit status and output on one line."""
 
     def command(*arguments):
         code = reproduce.main([*arguments, "--data", str(folder), "--out", str(tmp_path)])
@@ -25,7 +25,7 @@ def reproduction(folder, tmp_path, capsys):
 
 
 def damaged_copies(content, n_cut, n_flipped):
-    """Copies of bytes that end early, and copies with a flipped bit."""
+    """Returns truncated copies of bytes, and copies with a flipped bit."""
     rng = np.random.default_rng(0)
     copies = [content[: rng.integers(len(content))] for _ in range(n_cut)]
     for _ in range(n_flipped):
@@ -42,7 +42,7 @@ def call(module, monkeypatch, *arguments) -> None:
 
 
 def forget_own(*registries):
-    """Removes what was added by import path."""
+    """Removes entries that were added by import path."""
     for entries in registries:
         for name in [name for name in entries if ":" in name]:
             del entries[name]

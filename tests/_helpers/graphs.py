@@ -1,4 +1,4 @@
-"""Graphs of users and items for tests, and their operator written out in float64."""
+"""User-item graphs for tests, and a reference of their normalised adjacency in float64."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +11,7 @@ DIM = 5
 
 
 def interactions(taken) -> Interactions:
-    """Those of a boolean matrix of users and items, users and items without any included."""
+    """Returns the interactions of a boolean user-item matrix, including empty rows and columns."""
     users, items = np.nonzero(taken)
     n_users, n_items = np.shape(taken)
     return Interactions.from_arrays(
@@ -20,7 +20,7 @@ def interactions(taken) -> Interactions:
 
 
 def normalised(taken) -> np.ndarray:
-    """D^{-1/2} A D^{-1/2} in float64, users first."""
+    """Returns D^{-1/2} A D^{-1/2} in float64, users first."""
     taken = np.asarray(taken, np.float64)
     n_users, n_items = taken.shape
     links = np.zeros((n_users + n_items,) * 2)
@@ -32,7 +32,10 @@ def normalised(taken) -> np.ndarray:
 
 
 def heavy_and_empty() -> np.ndarray:
-    """A user with 600 items, an item with 70 users, lists of every length, empty ones."""
+    """Returns a matrix with a user of 600 items, an item of 70 users, and rows of many lengths.
+
+    Some users and items have no interactions.
+    """
     rng = np.random.default_rng(0)
     taken = np.zeros((80, 650), bool)
     for user in range(78):

@@ -1,4 +1,4 @@
-"""Jobs of two processes, and what a process of one runs as a script."""
+"""Two-process jobs, and the script that each process runs."""
 
 import os
 import socket
@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def start(commands, variables=({}, {})) -> list[subprocess.Popen]:
-    """A process of four devices for each command: arguments of Python, with own variables."""
+    """Starts a process with four devices per list of Python arguments, with its own variables."""
     environment = os.environ | {
         "JAX_NUM_CPU_DEVICES": "4", "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT),
     }  # fmt: skip
@@ -25,7 +25,7 @@ def start(commands, variables=({}, {})) -> list[subprocess.Popen]:
 
 
 def free_port(wanted=(0,)) -> int:
-    """The first of some ports that nobody listens on; 0 is any."""
+    """Returns the first free port of ``wanted``; 0 means any port."""
     for port in wanted:
         with closing(socket.socket()) as listener, suppress(OSError):
             listener.bind(("localhost", port))
@@ -34,7 +34,7 @@ def free_port(wanted=(0,)) -> int:
 
 
 def batches_of(process, n_processes, pairs):
-    """Batches of 64 pairs, or one of two processes' halves of them; the second has fewer."""
+    """Returns batches of 64 pairs, or one process's half of each; the second process has fewer."""
     import jax
     import numpy as np
 
@@ -52,7 +52,7 @@ def batches_of(process, n_processes, pairs):
 
 
 def train_from_host(process, n_processes) -> dict[str, float]:
-    """Trains on these batches, on eight devices in all; sums of the parameters."""
+    """Trains on these batches on eight devices in total; returns parameter sums and the loss."""
     import jax
     import jax.numpy as jnp
     import numpy as np

@@ -1,4 +1,4 @@
-"""A world small enough to enumerate: a table of scores, users with few or many items taken."""
+"""Sampling problem small enough to enumerate: a score table, users with few or many positives."""
 
 import dataclasses
 import itertools
@@ -26,7 +26,7 @@ N_USERS = len(TAKEN)
 
 
 def interactions_of(taken, n_items):
-    """Interactions from one list of items per user."""
+    """Returns interactions from one list of items per user."""
     users = np.repeat(np.arange(len(taken)), [len(items) for items in taken])
     items = np.concatenate([np.asarray(items, int) for items in taken])
     return Interactions.from_arrays(
@@ -37,7 +37,7 @@ def interactions_of(taken, n_items):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Table(Encoder):
-    """An encoder that has learned every score by heart: the vector of a user has them all."""
+    """Encoder with a free parameter per score: a user's vector contains the scores of all items."""
 
     def init(self, key):
         return {"table": jax.random.normal(key, (self.n_users, self.n_items))}
@@ -53,22 +53,22 @@ class Table(Encoder):
 
 
 ENCODER = Table(1, 1)
-"""One for all worlds, whatever the size of their tables: programs are compiled by encoder."""
+"""Shared by all worlds, whatever their table sizes, since programs are compiled per encoder."""
 
 
 @jax.jit
 def draw(sampler, key, batch, state=()):
-    """A call of the sampler, compiled: its loops would be compiled anew at each call outside."""
+    """Calls the sampler under jit: outside jit, its loops would be recompiled at each call."""
     return sampler(key, batch, state)
 
 
 def as_tables(scores):
-    """What :class:`Table` makes of its parameters."""
+    """Returns the encoded tables of :class:`Table` for these scores."""
     return Tables(jnp.asarray(scores, jnp.float32), jnp.zeros((1, 1)))
 
 
 class World:
-    """Interactions, an encoder and its scores, on the device and off it."""
+    """Interactions, positives and scores, as NumPy and as JAX arrays."""
 
     def __init__(self, taken=None, n_items=N_ITEMS, seed=0):
         taken = list(TAKEN.values()) if taken is None else taken
@@ -82,7 +82,7 @@ class World:
         return np.array([j for j in range(self.n_items) if j not in self.taken[user]])
 
     def positive(self, user):
-        """The user's first positive."""
+        """Returns the user's first positive."""
         return min(self.taken[user])
 
     def batch(self, users, *, n=1, epoch=0):
@@ -102,7 +102,7 @@ class World:
 
 
 def best_of(unseen, m, value):
-    """Distribution of the candidate with the highest value among m drawn independently."""
+    """Returns the distribution of the best of m independent, uniform draws by ``value``."""
     chances = np.zeros(max(unseen) + 1)
     for group in itertools.product(unseen, repeat=m):
         chances[max(group, key=lambda j: value[j])] += len(unseen) ** -float(m)

@@ -1,4 +1,4 @@
-"""Programs that are compiled fast, for tests of what they compute and not of how."""
+"""Helpers to compile programs quickly, for tests of results rather than of speed."""
 
 from functools import partial
 
@@ -13,11 +13,11 @@ as_users_do = partial(
     if jax.__version_info__ < (0, 11)
     else None,
 )
-"""``jax.jit`` by the code generator that JAX takes by default, for tests of what rounding does."""
+"""``jax.jit`` with JAX's default code generator, for tests of rounding."""
 
 
 def moved_variables(network):
-    """Initial variables of a network, moved so that each differs from the others."""
+    """Returns the initial variables of a network with noise added, so that no two are equal."""
     variables = jax.jit(network.init)(jax.random.key(0))
     leaves, tree = jax.tree.flatten(variables)
     keys = jax.random.split(jax.random.key(2), len(leaves))
@@ -26,7 +26,7 @@ def moved_variables(network):
 
 
 def counted(function):
-    """A jitted function, and a list with an item for each of its traces."""
+    """Returns a jitted function, and a list with one item per trace."""
     traces = []
 
     @jax.jit

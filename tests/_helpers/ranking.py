@@ -1,4 +1,4 @@
-"""Short ways to train a ranking, for tests that say only what matters to them."""
+"""Helpers to train ranking models, so that tests specify only the relevant arguments."""
 
 import dataclasses
 import functools
@@ -15,7 +15,7 @@ OF_PLAN = ("batch_size", "draw_batches", "accumulate", "compute_dtype", "mesh")
 
 
 def fit_ranking(log, valid=None, **flat):
-    """``fit_ranking`` with the fields of its options and of its stopping as arguments."""
+    """Calls ``fit_ranking`` with the fields of ``options`` and ``stopping`` as arguments."""
     for kind, name in ((tasks.RankingOptions, "options"), (tasks.Stopping, "stopping")):
         known = {f.name for f in dataclasses.fields(kind)} & flat.keys()
         flat[name] = kind(**{field: flat.pop(field) for field in known})
@@ -26,7 +26,7 @@ def fit(
     log, valid=None, *, loss=losses.bpr, checkpoint=None, seconds=5.0, see=None, by_rows=False,
     **flat,
 ):  # fmt: skip
-    """``fit_ranking`` with the fields of optimiser and plan as arguments; arrays are swept."""
+    """Calls ``fit_ranking`` with the fields of optimizer and config as arguments; sweeps arrays."""
     kind = train.RowOptimizer if by_rows else train.Optimizer
     sweep, optimizer = dict(flat.pop("sweep", {})), {"learning_rate": 1e-3, "weight_decay": 1e-5}
     for name in (*OF_OPTIMIZER, "init_scale"):
@@ -56,13 +56,13 @@ def fit(
 
 @functools.cache
 def split():
-    """Simulated interactions in a training and a validation part."""
+    """Returns simulated interactions, split into training and validation sets."""
     small = simulate(n_users=60, n_items=80, n_exposed=50, seed=1).interactions
     return with_validation(small, valid=0.2)
 
 
 def quick_fit():
-    """:func:`fit` on them for a few epochs."""
+    """Returns :func:`fit` bound to :func:`split` and a few epochs."""
     return functools.partial(
         fit, split().train, split().valid,
         loss=losses.bpr, epochs=6, batch_size=64, learning_rate=1e-2,
@@ -70,12 +70,12 @@ def quick_fit():
 
 
 def curve(fitted):
-    """Validation scores, ``[reports, runs]``."""
+    """Returns the validation scores, ``[reports, runs]``."""
     return np.array([entry["valid_ndcg@20"] for entry in fitted.history])
 
 
 def taken_by_all_but_one(n_users=6, n_items=5):
-    """Every user has left exactly one item: the only negative there is to draw."""
+    """Returns each user's only item without interaction, and interactions with all others."""
     missing = np.resize([0, 1, 2, 3, 4, 2], n_users)
     users, items = np.nonzero(np.arange(n_items) != missing[:, None])
     ids = {"user_ids": np.arange(n_users), "item_ids": np.arange(n_items)}
@@ -86,7 +86,7 @@ def epoch_of(
     log, *, key=None, params=None, weight=None, number=0, learning_rate=1e-30, weight_decay=0.0,
     rule=None, encoder=None, dim=3, loss=losses.bpr, by_user=None, by_rows=False, **flat,
 ):  # fmt: skip
-    """One epoch, which by default changes nothing: state before, state after, report."""
+    """Runs one epoch, by default with a negligible step: state before, state after, report."""
     encoder = encoder or models.MatrixFactorization(log.n_users, log.n_items, dim)
     plan = {"batch_size": 24, **{name: flat.pop(name) for name in OF_PLAN if name in flat}}
     plan = train.TrainConfig(**plan)

@@ -1,4 +1,4 @@
-"""The checker of signatures that pytest is told of: beartype, to which an int is a float."""
+"""Runtime type checker of the tests: beartype, configured to accept an int as a float."""
 
 from beartype import BeartypeConf, beartype
 

@@ -1,4 +1,4 @@
-"""What tests of the commands that train with seeds have in common."""
+"""Shared helpers for tests of the study commands, which train with several seeds."""
 
 import json
 import re
@@ -16,12 +16,12 @@ RUN = "## The run directory"
 
 
 def page_of(module):
-    """The page of a command."""
+    """Returns the README of a command."""
     return (Path(module.__file__).parent / "README.md").read_text()
 
 
 def commands_of(text, name):
-    """The arguments of each call of a command on a page."""
+    """Returns the arguments of each call of a command in a page."""
     return [
         shlex.split(command)
         for block in re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
@@ -30,7 +30,7 @@ def commands_of(text, name):
 
 
 def refused(main, arguments, capsys):
-    """What a command says, in one line, when it refuses its arguments."""
+    """Returns the one-line error of a command that rejects its arguments."""
     assert main(arguments) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1
@@ -38,28 +38,28 @@ def refused(main, arguments, capsys):
 
 
 def flags_of(text):
-    """All flags that a page names."""
+    """Returns the set of flags mentioned in a page."""
     return set(re.findall(r"--[a-z][a-z0-9-]*", text))
 
 
 def said_of_runs(text):
-    """What a page says that a run directory holds."""
+    """Returns the files of a run directory as documented in a page."""
     named = re.findall(r"^\| (`.*?) \|", text.split(RUN)[1], re.MULTILINE)
     return {name for cell in named for name in re.findall(r"`([\w.]+\.\w+|checkpoint/)`", cell)}
 
 
 def files_of(folder):
-    """What a run directory holds."""
+    """Returns the names of the files in a run directory."""
     return {f"{p.name}/" if p.is_dir() else p.name for p in folder.iterdir()} - {".lock"}
 
 
 def read(folder, name):
-    """A file of a run directory."""
+    """Loads a JSON file of a run directory."""
     return json.loads((folder / name).read_text())
 
 
 def history(folder):
-    """What the reports measured, without the clock."""
+    """Returns the entries of history.jsonl without wall-clock times."""
     lines = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
     return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
 
@@ -72,7 +72,7 @@ def finish(main, folder, flags):
 
 
 def prepare(study, flags):
-    """The configuration with all defaults, and the data."""
+    """Returns the configuration with all defaults resolved, and the data."""
     config, _, _ = configure(study, flags)
     study.check(config)
     problem = study.load(config, lambda _: None)
@@ -80,17 +80,17 @@ def prepare(study, flags):
 
 
 def task_of(study, config, problem, numbers=None, phase="final"):
-    """The task that a study trains, with numbers of a sweep."""
+    """Returns the task of a study, with the swept values in ``numbers``."""
     return study.task(config, problem, phase, numbers or {})
 
 
 class _Killed(BaseException):
-    """The end of the process."""
+    """Simulates the termination of the process."""
 
 
 @contextmanager
 def _reporting(monkeypatch, on_report):
-    """Calls ``on_report(checkpoint, loop)`` after each checkpoint that is written."""
+    """Calls ``on_report(checkpoint, loop)`` after each checkpoint is written."""
     report = train.Checkpoint.on_report
 
     def both(self, loop):
@@ -103,7 +103,7 @@ def _reporting(monkeypatch, on_report):
 
 
 def kill(main, arguments, monkeypatch, when):
-    """Runs a command until ``when(checkpoint, loop)``, right after a checkpoint."""
+    """Runs a command and stops it after the first checkpoint where ``when(checkpoint, loop)``."""
 
     def end(checkpoint, loop):
         if when(checkpoint, loop):
@@ -114,7 +114,7 @@ def kill(main, arguments, monkeypatch, when):
 
 
 def resume(main, folder, monkeypatch):
-    """Goes on with a run, and returns the epochs that it reports."""
+    """Resumes a run, and returns the epochs that it reports."""
     epochs = []
     with _reporting(monkeypatch, lambda _, loop: epochs.append(loop.epoch)):
         assert main(["--resume", str(folder)]) == 0

@@ -19,7 +19,7 @@ POINTS = (CENTRES[LABELS] + 0.3 * RNG.normal(size=(64, 6))).astype(np.float32)
 
 
 class Linear(nnx.Module):
-    """A linear map, and features that are told from it."""
+    """Linear map, with features that differ from its output."""
 
     def __init__(self, n_in, n_out, rngs):
         self.linear = nnx.Linear(n_in, n_out, use_bias=False, rngs=rngs)
@@ -32,10 +32,10 @@ class Linear(nnx.Module):
 
 
 class Normed(nnx.Module):
-    """Two layers with batch statistics in between; features are what the second one sees."""
+    """Two layers with batch normalisation in between; features are the input of the second."""
 
     def __init__(self, rngs):
-        # A bias would have no gradient but rounding, of which Adam makes steps.
+        # The gradient of a bias would be pure rounding error, which Adam scales to full steps.
         self.first = nnx.Linear(6, 16, use_bias=False, rngs=rngs)
         self.norm = nnx.BatchNorm(16, rngs=rngs)
         self.head = nnx.Linear(16, 8, rngs=rngs)
@@ -59,7 +59,7 @@ LINEAR, SQUARE, NORMED = Network(linear), Network(square), Network(Normed)
 
 
 class Given(Network):
-    """Gives the same embeddings whatever it sees."""
+    """Network that returns fixed embeddings for any input."""
 
     def __init__(self, z):
         object.__setattr__(self, "z", jnp.asarray(z, jnp.float32))
@@ -71,7 +71,7 @@ class Given(Network):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Jitter:
-    """Noise, whose size is a leaf; outside training, half of the example."""
+    """Adds noise, whose scale is a leaf; halves the example outside training."""
 
     size: Any = 0.1
 
@@ -85,7 +85,7 @@ class Jitter:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Shrink:
-    """Another augmentation with the same fields."""
+    """Scales the example; has the same fields as :class:`Jitter`."""
 
     size: Any = 0.1
 
@@ -97,7 +97,7 @@ def jitter(key, example):
     return example + 0.1 * jax.random.normal(key, example.shape)
 
 
-# For runs that differ in rounding: Adam makes a whole step of a gradient that is rounding alone.
+# For runs that differ in rounding: Adam turns a gradient of pure rounding error into a full step.
 DESCENT = Optimizer(0.1, rule=train.sgd_l2)
 
 
@@ -108,7 +108,7 @@ def fit(task, data=POINTS, config=None, epochs=2, optimizer=None, **rest):
 
 
 def ctx(n, n_real=None, progress=0.0, epoch=0):
-    """Of a step whose first ``n_real`` examples of ``n`` are real."""
+    """Returns the context of a step with ``n`` examples, all after ``n_real`` being padding."""
     n_real = n if n_real is None else n_real
     where = jnp.arange(n) < n_real
     return train.StepContext(
@@ -121,6 +121,6 @@ def first_run(tree):
 
 
 def unit(x):
-    """Rows of length 1, in float64."""
+    """Returns the rows scaled to unit norm, in float64."""
     x = np.asarray(x, np.float64)
     return x / np.linalg.norm(x, axis=-1, keepdims=True)

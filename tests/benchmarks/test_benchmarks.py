@@ -1,4 +1,4 @@
-"""Benchmarks check before they measure, write what they have, and judge it last."""
+"""Benchmarks check correctness first, write partial results, and evaluate their limits last."""
 
 import io
 import itertools
@@ -26,7 +26,7 @@ from experiments.recipes import RECIPES
 
 @pytest.fixture
 def runs(monkeypatch) -> list[str]:
-    """The recipes that were run; the third fails."""
+    """Replaces the run of a recipe and records the recipes; the third run fails."""
     done = []
 
     def run(recipe: str, data: Path, folder: Path, seed: int = 0) -> None:
@@ -77,7 +77,7 @@ def test_quality_of_another_encoder_has_its_own_recipes_and_file(runs, monkeypat
 
 
 class Log:
-    """As much of a log as is measured."""
+    """Stub of an interaction log, with its sizes only."""
 
     n_users, n_items = 2, 3
 
@@ -86,7 +86,7 @@ class Log:
 
 
 def contestant(name: str, warm: int, loss_of) -> training.Contestant:
-    """One that has trained ``warm`` epochs more than the first."""
+    """Returns a contestant that has trained ``warm`` epochs after the first."""
     epochs = itertools.count(2)
     made = training.Contestant(name, lambda: loss_of(next(epochs)), 0.1)
     for _ in range(warm):
@@ -157,7 +157,7 @@ def test_confidence_keeps_the_figures_that_it_does_not_trust(monkeypatch, tmp_pa
 
 @pytest.mark.parametrize("name", ["crl_jax, training", in_batch.TILED])
 def test_in_batch_ways_of_ours_give_the_reference(name, monkeypatch):
-    monkeypatch.setattr(in_batch, "ROWS", 5)  # so that the last anchors do not fill a block
+    monkeypatch.setattr(in_batch, "ROWS", 5)  # 12 anchors: the last block is partial
     assert in_batch.error_of(in_batch.build(name, 12)(), in_batch.reference(12)) < 1e-5
 
 
@@ -177,7 +177,7 @@ def test_an_in_batch_process_keeps_its_answer_and_times_a_step_for_each_line(
 
 @pytest.fixture
 def in_batch_contestants(monkeypatch):
-    """Makes contestants that need no process; the one of that name has that answer."""
+    """Creates in-process contestants; ``wrong_name`` returns ``answer``, others the reference."""
 
     def make(wrong_name=None, answer=None, steps=None):
         class Contestant:
@@ -248,7 +248,7 @@ def test_nothing_is_measured_no_times(repeats, monkeypatch, capsys):
 
 @pytest.fixture
 def few_rows(monkeypatch):
-    """Contestants of :mod:`benchmarks.rows` in this process, with short tables and batches."""
+    """Runs the contestants of :mod:`benchmarks.rows` in-process, on small tables and batches."""
     monkeypatch.setattr(rows, "BATCH", 64)
     monkeypatch.setattr(rows, "BLOCK", 128)
     monkeypatch.setattr(rows, "SAMPLE", 100)
@@ -282,7 +282,7 @@ def test_rows_are_held_to_the_dense_optimizer(few_rows, monkeypatch, tmp_path, s
 
 @pytest.fixture
 def here(monkeypatch):
-    """The stages of :mod:`benchmarks.scale` in this process."""
+    """Runs the stages of :mod:`benchmarks.scale` in-process."""
 
     def run(name: str, stage: str, args):
         return scale.STAGES[name][stage](args.folder, args)

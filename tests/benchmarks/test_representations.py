@@ -1,4 +1,4 @@
-"""Losses by the representations they make: what runs came to, with tests against the first."""
+"""Tests of the representation benchmark: results per loss, with tests against the first."""
 
 import json
 from pathlib import Path
@@ -20,14 +20,14 @@ GAIN = {"decoupled": 0.0, "info_nce": 0.1, "debiased": 0.01, "hard": 0.0, "bayes
 
 
 def of_seeds(loss: str) -> np.ndarray:
-    """What the seeds score with a loss."""
+    """Returns the synthetic scores of all seeds with a loss."""
     noise = np.random.default_rng(len(loss)).normal(scale=0.01, size=SEEDS)
     return 0.8 + np.arange(SEEDS) / 100 + GAIN[loss] + noise
 
 
 @pytest.fixture
 def runs(monkeypatch) -> list[tuple[str, ...]]:
-    """The flags that were run with."""
+    """Replaces the run of a command by synthetic metrics; records the flags."""
     done = []
 
     def run(command: str, flags: list[str], folder: Path) -> None:
@@ -57,7 +57,7 @@ def test_losses_are_compared_with_the_first_over_seeds(runs, monkeypatch, tmp_pa
         "decoupled", False, "--data DATASETS/graphs/MUTAG --loss decoupled --seeds 3"
     )  # fmt: skip
     raw = [stats.ttest_rel(of_seeds(row["way"]), of_seeds("decoupled")).pvalue for row in others]
-    # Holm: the least is multiplied by 4, the next by 3, … and none is below one before it.
+    # Holm: the smallest p-value is multiplied by 4, the next by 3, …, then made non-decreasing.
     by_hand, worst = {}, 0.0
     for rank, i in enumerate(np.argsort(raw)):
         worst = by_hand[int(i)] = max(worst, min(1.0, raw[i] * (4 - rank)))

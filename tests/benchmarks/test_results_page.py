@@ -1,4 +1,4 @@
-"""The page of results says what the files beside it say, and is up to date."""
+"""Tests that the results page agrees with its result files and is up to date."""
 
 import json
 import shutil
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def table_of(text, heading):
-    """The cells of the first table after a heading."""
+    """Returns the cells of the first table after a heading."""
     lines = text.partition(heading)[2].splitlines()
     first = next(i for i, line in enumerate(lines) if line.startswith("|"))
     rows = []

@@ -1,4 +1,4 @@
-"""The standard splits: what runs came to, beside published figures, with tests between losses."""
+"""Tests of the standard-split benchmark: results, published figures, tests between losses."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ KNOWN, TEST = (
 
 
 def tables(strength: float, seed: int) -> models.Tables:
-    """Users point to what they took in the test part, more or less."""
+    """Returns tables that rank a user's test items first, the better the larger ``strength``."""
     noise = np.random.default_rng(seed)
     users = np.eye(N_USERS, dtype=np.float32)
     items = noise.normal(size=(N_ITEMS, N_USERS)).astype(np.float32)
@@ -37,7 +37,7 @@ def tables(strength: float, seed: int) -> models.Tables:
 
 
 def ndcg(of: models.Tables, user: int) -> float:
-    """NDCG@20 by hand, what is known left out."""
+    """Returns a reference NDCG@20, with known items excluded."""
     scores = of.items @ of.users[user]
     scores[KNOWN.items[KNOWN.users == user]] = -np.inf
     liked = TEST.items[TEST.users == user]
@@ -54,7 +54,7 @@ LEARNING_RATE = {"gowalla-bsl": 1e-4}
 
 @pytest.fixture
 def runs(monkeypatch) -> list[str]:
-    """The recipes that were run, each with its model and what it scored."""
+    """Replaces the run of a recipe by a synthetic model and its metrics; records the runs."""
     done = []
 
     def run(recipe: str, path: Path, folder: Path, seed: int) -> None:

@@ -1,4 +1,4 @@
-"""What the command asks the library to train, by its flags."""
+"""Tests of the mapping from command-line flags to the arguments of `fit_ranking`."""
 
 import tempfile
 from dataclasses import replace
@@ -20,12 +20,12 @@ pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
 
 class Asked(Exception):
-    """What the library is asked to train; nothing is trained."""
+    """Carries the arguments of an intercepted training call; nothing is trained."""
 
 
 @pytest.fixture
 def asked(ratings, tmp_path, monkeypatch):
-    """What the command asks the library to train with some flags, and on which interactions."""
+    """Returns a function from flags to the training interactions and the training arguments."""
 
     def refuse(part, _, *, options, stopping, **arguments):
         raise Asked(part, {**vars(options), **vars(stopping), **arguments})
@@ -41,8 +41,8 @@ def asked(ratings, tmp_path, monkeypatch):
 
 
 FIT = "crl_jax.tasks.fit_ranking"
-# The loss, its hyper-parameters, and how many negatives, positives and users of a group it gets. A
-# further loss need not stand here: it is held to what its entry says.
+# The loss, its hyper-parameters, and its numbers of negatives, positives and users per group. New
+# losses need no row: they are compared with their registry entry.
 LOSSES = {
     "bpr": (losses.bpr, {}, 1, 0, 0),
     "bce": (losses.bce, {}, 1, 0, 0),
@@ -66,7 +66,7 @@ LOSSES = {
 
 
 def numbers_of(name):
-    """As written down, or else by the entry."""
+    """Returns the expected values from `LOSSES`, or from the registry entry if there is no row."""
     if name in LOSSES:
         return LOSSES[name]
     of = OBJECTIVES[name]
@@ -125,7 +125,7 @@ def test_numbers_and_sweeps_reach_the_training(asked):
         (["--law-scale", "0.2"], stats.VarianceGamma(8, 0.2), "posterior", 10),
         (
             ["--law", "variance-gamma", "--rule", "density", "--init-scale", "0.5"],
-            # Xavier's variances of 50 users and 56 items, their geometric mean.
+            # Geometric mean of the Xavier variances of 50 users and 56 items.
             stats.VarianceGamma(8, 0.25 * (2 / 58 * 2 / 64) ** 0.5),
             "density",
             10,
@@ -140,7 +140,7 @@ def test_the_confidence_takes_its_flags(flags, law, rule, every, asked):
     np.testing.assert_array_equal(found.prior, weights.credibility_prior(part.item_counts))
 
 
-# A further sampler need not stand here: it is held to what its entry makes of the defaults.
+# New samplers need no row: they are compared with their registry entry under default flags.
 SAMPLERS_MADE = {
     "in-batch": (
         ["--batch-mask", "self", "--log-q", "0.5"],
@@ -171,7 +171,7 @@ SAMPLERS_MADE = {
 
 
 def same(one, other) -> bool:
-    """Whether two pytrees have the same structure, switches and numbers."""
+    """Whether two pytrees have the same structure, static fields and leaves."""
     return jax.tree.structure(one) == jax.tree.structure(other) and all(
         np.array_equal(a, b) for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other))
     )
@@ -251,7 +251,7 @@ def test_directau_brings_its_term_and_cosines(asked):
 
 
 def of_loss(weight=0.1, temperature=0.2, loss=losses.info_nce, **hyperparams):
-    """What a contrast has besides its views."""
+    """Returns the arguments of an auxiliary contrastive loss other than its views."""
     hyperparams["temperature"] = temperature
     return {"weight": weight, "loss_fn": loss, "hyperparams": hyperparams}
 
@@ -276,7 +276,7 @@ def views_of_xsimgcl(log, noise=0.2, **settings):
     return encoder, tasks.LayerContrast(**{**of_loss(0.2, 0.15), **settings})
 
 
-# A further contrast need not stand here: it is trained below.
+# New contrasts need no row: they are trained below.
 CONTRASTS_MADE = {
     "none": ([], lambda log: (models.LightGCN.from_interactions(log, 6, 2), None)),
     "sgl": ([], lambda log: views_of_sgl(log, edge_dropout=0.1)),

@@ -1,4 +1,4 @@
-"""The notebook for Colab: all of it runs, draws its figures, and keeps the JAX that is there."""
+"""Tests that the Colab notebook runs, draws its figures, and keeps the installed JAX."""
 
 import json
 import os
@@ -19,7 +19,7 @@ import crl_jax
 NOTEBOOK = Path(__file__).parents[2] / "experiments" / "colab.ipynb"
 FIGURES = "plt.show()"
 
-# Runs the cells of a notebook one after the other. What a cell shows becomes CELL-NUMBER.png.
+# Runs the cells of a notebook sequentially. Displayed figures are saved as CELL-NUMBER.png.
 RUN = """
 import json, sys, warnings
 # Matplotlib before 3.10.8 uses names of pyparsing that have since been deprecated.
@@ -49,13 +49,13 @@ def notebook():
 
 
 def code_of(notebook) -> dict[str, str]:
-    """The code cells by their ids."""
+    """Returns the code cells by their ids."""
     cells = (cell for cell in notebook["cells"] if cell["cell_type"] == "code")
     return {cell["id"]: "".join(cell["source"]) for cell in cells}
 
 
 def run_until_devices(notebook, **settings):
-    """Runs the settings, the installation and the look at the devices, with other settings."""
+    """Runs the settings, installation and devices cells, with changed settings."""
     names = {}
     code = code_of(notebook)
     for cell in ("settings", "install-code", "devices-code"):
@@ -136,7 +136,7 @@ def test_all_of_it_runs_and_each_figure_is_drawn(notebook, tmp_path):
     for method in ("SimCLR", "BCL"):
         row = re.search(rf"^{method} +(\S+) +(\S+) +(\S+)", said["images-train-code"], re.M)
         assert row is not None
-        assert 0.2 < float(row[3]) <= 1  # a tenth is chance
+        assert 0.2 < float(row[3]) <= 1  # chance level is 0.1
     speeds = re.findall(r"^ *([\d,]+) (\w+)/s of", said["speed-code"], re.M)
     assert [what for _, what in speeds] == ["interactions", "images"]
     assert all(int(speed.replace(",", "")) > 0 for speed, _ in speeds)
@@ -158,7 +158,7 @@ def test_it_stops_where_the_accelerator_is_another(notebook, capsys):
 
 @pytest.fixture
 def pip(monkeypatch):
-    """What is asked of pip, which installs nothing; it answers ``returncode`` and ``stderr``."""
+    """Stub of pip that records its commands and returns ``returncode`` and ``stderr``."""
 
     class Pip:
         def __init__(self):

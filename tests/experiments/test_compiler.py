@@ -1,4 +1,4 @@
-"""Compiler options of the commands, and the memory that compiling took."""
+"""Tests of the commands' compiler options, and of memory release after compilation."""
 
 import sys
 from functools import partial
@@ -24,7 +24,7 @@ def tuned():
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="there are options for CPUs alone")
 def test_all_options_are_known_to_the_compiler():
-    """Orders of operations that hold few arrays can be asked for since 0.9.1 of its library."""
+    """The memory-saving scheduler can be selected since jaxlib 0.9.1."""
     asked = dict(_compiler.CPU_OPTIONS)
     if jaxlib.version.__version_info__ < (0, 9, 1):
         del asked["xla_cpu_scheduler_type"]
@@ -44,7 +44,7 @@ def test_options_that_the_compiler_does_not_know_are_left_out(monkeypatch):
 
 
 def test_memory_is_given_back_between_compiling_and_running(monkeypatch):
-    """After programs that compile for long, and after none that was compiled before."""
+    """Memory is released after slow compilations, but not for programs compiled before."""
     happened = []
     monkeypatch.setattr(_compiler, "trim_memory", lambda: happened.append("given back"))
 

@@ -1,4 +1,4 @@
-"""The study of noisy positives: its protocol, its judge, and its commands on small data."""
+"""Tests of the noisy-positives study: its protocol, evaluation, and commands on small data."""
 
 import csv
 import json
@@ -25,14 +25,14 @@ GRID = dict(Minibatch().axes)
 pytestmark = [
     pytest.mark.usefixtures("standard_promotion", "quick_compiles"),
     pytest.mark.filterwarnings("ignore::crl_jax.data.DataWarning"),
-    # Of such small data, and of the small initial values of minibatches.
+    # Caused by the small data, and by the small initial values of minibatch training.
     pytest.mark.filterwarnings("ignore:The distribution of `confidence`"),
 ]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Ratings from 1 to 5 in a training and a test part."""
+    """Dataset with ratings from 1 to 5, split into training and test sets."""
     log = simulate(n_users=20, n_items=40, n_exposed=30, seed=3).interactions
     rng = np.random.default_rng(0)
     ratings, held_out = rng.integers(1, 6, len(log)), rng.random(len(log)) < 0.2
@@ -60,7 +60,7 @@ def pairs(log):
 
 
 def short(path):
-    """The name under which an outcome keeps a swept number."""
+    """Returns the name of a swept hyper-parameter in a stored outcome."""
     return path.rpartition(".")[2]
 
 
@@ -134,7 +134,7 @@ def test_quality_of_the_confidence_is_judged_by_the_ratings(run, tmp_path, folde
     assert "0.6524" in printed
     rows = {row["method"]: row for row in read_csv(tmp_path / "table-3.2-published.csv")}
     assert list(rows) == ["prior", "bprac"]
-    # The prior alone is known without training.
+    # The prior on its own requires no training.
     log = load_world(data.load(folder), None, str(folder)).train
     popularity = log.item_counts[log.items]
     want = roc_auc_score(log.ratings > 1, popularity)
@@ -160,7 +160,7 @@ def test_a_table_is_written_with_all_its_metrics(run, tmp_path):
 
 
 def test_every_loss_of_the_study_takes_its_numbers():
-    """Each is traced with the scores that training gives it; what it computes tells it apart."""
+    """Traces each loss with the inputs of training; distinct losses have distinct programs."""
     rows = {**confidence.Study().rows(), **{m.label: m for ms in TABLES.values() for m in ms}}
     by_loss = {}
     for label, method in rows.items():
@@ -183,7 +183,7 @@ def test_an_ablation_on_several_splits(run, tmp_path, folder):
     rows = {row["method"]: row for row in read_csv(tmp_path / "table-3.3-ablation-2-splits.csv")}
     assert list(rows) == list(methods)
     kept = [json.loads(path.read_text()) for path in (tmp_path / "runs").iterdir()]
-    assert len(kept) == 4  # a training of both seeds on each split
+    assert len(kept) == 4  # one training per method and split, with both seeds
     for name in methods:
         splits = [[m["ndcg@10"] for m in o["per_seed"]] for o in kept if o["label"] == name]
         means = np.mean(splits, axis=1)

@@ -1,4 +1,4 @@
-"""The configuration of a run: what flags and files may say, and how what they may not is named."""
+"""Tests of run configurations: valid values in flags and files, and errors for invalid ones."""
 
 import dataclasses
 import json
@@ -37,11 +37,11 @@ NUMBERS = {
     for name, kind in hints.items()
     if kind in (*COUNTED, float, float | None)
 }
-# The ranges of these flags, written down once more. A further flag need not stand here.
+# Expected ranges of these flags. New flags need not be listed.
 WHOLE = ("n_pos", "ecdf_samples", "rns_epochs", "seed", "split_seed")  # may be 0
 FROM_ZERO = ("beta", "exponent", "weight_decay", "decay", "checkpoint_seconds", "variance_weight",
              "risk_lambda", "risk_lambda_slope", "risk_lambda_min", *WHOLE)  # fmt: skip
-SHARES = ("floor", "rho", "balance", "drop_rate", "alpha")  # both ends count
+SHARES = ("floor", "rho", "balance", "drop_rate", "alpha")  # closed intervals
 ANY = ("min_rating", "min_score")
 POSITIVE = ("temperature", "law_scale", "rank_scale", "init_scale", "lr")
 COUNTS = ("leave_k", "n_neg", "every", "n_group", "candidates", "layers", "dim", "batch_size",
@@ -49,7 +49,7 @@ COUNTS = ("leave_k", "n_neg", "every", "n_group", "candidates", "layers", "dim",
 
 
 def wrong_numbers(name: str) -> list[str]:
-    """Values on the outer side of each end: as written down, or else by the range of the entry."""
+    """Returns values outside the expected range, or outside the entry's range if not listed."""
     if name in ANY:
         return ["inf", "nan"]
     if name in FROM_ZERO:
@@ -70,7 +70,7 @@ def wrong_numbers(name: str) -> list[str]:
 
 
 def beyond(name: str) -> list[str]:
-    """Values that the range of this flag leaves out."""
+    """Returns values outside the range of this flag."""
     limits, found = RANGES[name], []
     if math.isfinite(limits.low):
         found.append(limits.low if limits.low_open else limits.low - 1)
@@ -117,7 +117,7 @@ def test_ranges_may_depend_on_other_flags():
 
 
 STORED = to_json(Config())
-# Flags of entries, except those of the entries that the default chooses.
+# Flags of all entries that the default configuration does not select.
 NOT_TAKEN = {
     name
     for section, choice, entries in SCHEMA.choices
@@ -129,7 +129,7 @@ WHERE = Path("config.json")
 
 
 def complaint(function: Callable[..., Any], *arguments: Any) -> str:
-    """The one line with which the function refuses its arguments; empty if it takes them."""
+    """Returns the one-line error of a call, or an empty string if the arguments are valid."""
     try:
         function(*arguments)
     except ValueError as error:
@@ -141,7 +141,7 @@ def complaint(function: Callable[..., Any], *arguments: Any) -> str:
 
 
 def fault(stored: Any) -> str:
-    """What is said of this configuration."""
+    """Returns the error for a stored configuration, or an empty string if it is valid."""
     said = complaint(SCHEMA.from_json, stored, WHERE)
     assert not said or said.startswith("config.json: ")
     return said
@@ -162,7 +162,7 @@ def test_what_was_written_is_read():
 
 
 LATER = {"update": "tables", "batches": "device", "mesh": None, "processes": None}
-"""Flags that came later, and what was done without them."""
+"""Flags added later, with the values that older configurations imply."""
 
 
 @pytest.mark.parametrize(("section", "name"), FIELDS)

@@ -1,4 +1,4 @@
-"""Messages of the library, as the command line says them."""
+"""Tests of library error messages as reported by the command line."""
 
 import pytest
 from _helpers.refusals import raises

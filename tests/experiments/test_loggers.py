@@ -1,4 +1,4 @@
-"""What a training reports arrives in the files of TensorBoard and Weights & Biases."""
+"""Tests of the TensorBoard and Weights & Biases loggers."""
 
 import struct
 import sys
@@ -18,7 +18,7 @@ HISTORY = [
 
 
 class Writer:
-    """As much of tensorboardX as is used."""
+    """Stub of `tensorboardX.SummaryWriter`."""
 
     def __init__(self, folder: str):
         self.folder, self.closed, self.numbers = Path(folder), False, []
@@ -45,7 +45,7 @@ def writers(monkeypatch) -> list[Writer]:
 
 
 class Wandb:
-    """As much of wandb as is used: a module and its run in one."""
+    """Stub of the `wandb` module and its run."""
 
     def __init__(self):
         self.options, self.lines, self.metrics, self.finished = {}, [], [], False
@@ -116,7 +116,7 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch, logger, package,
 
 
 def test_event_files_read_back(tmp_path):
-    """With the real package: the file is a row of records, whose length stands before each."""
+    """Uses the real package: an event file is a sequence of length-prefixed records."""
     pytest.importorskip("tensorboardX", reason="tensorboardX is not installed")
     with TensorBoard(tmp_path) as logger:
         for entry in HISTORY:
@@ -139,7 +139,7 @@ def test_event_files_read_back(tmp_path):
 
 
 def test_wandb_takes_it_offline(tmp_path, monkeypatch):
-    """With the real package, and no network."""
+    """Uses the real package in offline mode."""
     pytest.importorskip("wandb", reason="wandb is not installed")
     monkeypatch.setenv("WANDB_SILENT", "true")
     with WandB(mode="offline", project="p", dir=str(tmp_path)) as logger:

@@ -1,4 +1,4 @@
-"""The numerical experiment: its population, its measurements, and the command as a user runs it."""
+"""Tests of the numerical experiment: its population, its measurements, and its command."""
 
 import contextlib
 import csv
@@ -23,7 +23,7 @@ SIZES = dict(n_anchors=50, n_neg=40, n_pos=3)
 
 
 def setting(points=None, **changed):
-    """One setting, or arrays of several; estimators are told the truth unless ``changed``."""
+    """Returns one setting or a batch; estimators receive the true values unless ``changed``."""
     numbers = CENTRE | changed
     told = dict(told_alpha=numbers["alpha"], told_tau_plus=numbers["tau_plus"])
     numbers = told | numbers
@@ -38,7 +38,7 @@ def setting(points=None, **changed):
 
 
 def accept_reject(rng, alpha, false, n):
-    """Algorithms 7 and 8 of the text, on the unit interval."""
+    """Accept-reject sampling on the unit interval (Algorithms 7 and 8 of the text)."""
     accepted = []
     while len(accepted) < n:
         x = rng.random()
@@ -58,7 +58,7 @@ def test_closed_form_draws_have_the_law_of_accept_reject(alpha, false):
     assert stats.ks_2samp(drawn, rejected).pvalue > 0.01
     cdf = lambda x: 2 * lead * x + (1 - 2 * lead) * x**2  # noqa: E731
     assert stats.kstest(drawn, cdf).pvalue > 0.01
-    if alpha > 0.5:  # that the test could tell
+    if alpha > 0.5:  # verifies the power of the test
         other = accept_reject(np.random.default_rng(3), alpha, not false, 3000)
         assert stats.ks_2samp(drawn, other).pvalue < 1e-6
 
@@ -77,14 +77,15 @@ def test_samples_are_of_the_population():
     )
     n = drawn.is_true.size
     assert (~drawn.is_true).mean() == pytest.approx(0.3, abs=5 * np.sqrt(0.21 / n))
-    # The best and the worst of 300 scores are near the ends of the anchor's range.
+    # The extremes of 300 scores are near the ends of the anchor's range.
     low, high = np.asarray(drawn.neg.min(-1)), np.asarray(drawn.neg.max(-1))
     for end in (-low, high):
         assert 0.15 < end.min() < 0.25
         assert 0.45 < end.max() <= 0.5
         assert stats.kstest(end, stats.uniform(0.2, 0.3).cdf).statistic < 0.15
     assert abs(np.corrcoef(low, high)[0, 1]) < 0.2
-    # Within an anchor, false negatives and positives have one law and true negatives another.
+    # Within an anchor, false negatives and positives have the same distribution, true negatives a
+    # different one.
     unit = lambda s: np.asarray((s - low[:, None]) / (high - low)[:, None])  # noqa: E731
     neg, is_true = unit(drawn.neg), np.asarray(drawn.is_true)
     np.testing.assert_allclose(neg[~is_true].mean(), (1 + 0.8 / 3) / 2, atol=0.01)
@@ -96,7 +97,7 @@ def test_samples_are_of_the_population():
 
 
 def np_omega(u, tau_plus, alpha):
-    """The weight at beta = 0.5 as printed."""
+    """Weight at beta = 0.5, by the published formula."""
     a = (1 - 2 * alpha) * (1 - 2 * tau_plus)
     b = 2 * (alpha * (1 - tau_plus) + (1 - alpha) * tau_plus)
     phi = (-b + np.sqrt(b**2 + 4 * a * u)) / (2 * a)
@@ -106,7 +107,7 @@ def np_omega(u, tau_plus, alpha):
 
 
 def np_estimates(sample, tau_plus, alpha, t):
-    """(6.45) to (6.48), in float64."""
+    """Estimators (6.45) to (6.48), in float64."""
     neg, pos = (np.exp(np.asarray(s, np.float64) / t) for s in (sample.neg, sample.pos))
     is_true = np.asarray(sample.is_true)
     u = (neg[:, None, :] <= neg[:, :, None]).mean(-1)
@@ -174,7 +175,7 @@ def test_clamped_anchors_are_counted():
 
 
 def test_limits_are_those_of_the_densities():
-    """Against integrals over the densities, one range for all anchors."""
+    """Compares with integrals over the densities, with the same range for all anchors."""
     alpha, tau_plus, t, w = 0.9, 0.2, 0.5, 0.5
     got = model.limits(jax.random.key(0), setting(gamma=0.0, tau_plus=tau_plus), n_anchors=3,
                        n_pos=10)  # fmt: skip
@@ -208,7 +209,7 @@ def test_bcl_converges_with_the_right_alpha_alone():
     limits = model.limits(jax.random.key(6), setting(), **sizes)
     names = list(model.ESTIMATORS)
     fall = error[64] / error[1024]
-    # The square root of 16; the root mean square of 300 errors has 4 % of noise.
+    # √16 = 4; the root mean square of 300 errors has a relative noise of 4 %.
     assert fall[names.index("bcl")] == pytest.approx(4, rel=5 * 0.04 * np.sqrt(2))
     for name in ("biased", "dcl", "bcl_auc"):
         left = error[1024][names.index(name)] ** 2 - error[1024][names.index("bcl")] ** 2
@@ -236,7 +237,7 @@ QUICK = ["--anchors", "20", "--largest-n", "128", "--n-neg", "16"]
 
 @pytest.mark.parametrize("k", [1, 7, 1000])
 def test_the_expected_gradient_is_that_of_the_loss(k):
-    """Uniform noise is enumerated: every item once among the negatives of every item."""
+    """Enumerates uniform noise: the negatives of every item contain each item once."""
     items = nce.items_of(jax.random.key(0), 0.0)
     uniform = -jnp.log(nce.N_ITEMS)
 
@@ -268,7 +269,7 @@ def test_nce_tends_to_maximum_likelihood_by_one_over_k(power):
     fall = found["expected"][:-1] / found["expected"][1:]
     assert (np.diff(fall) > 0).all()
     assert fall[-1] == pytest.approx(4, rel=0.02)
-    # Lengths of deviations from zero add up as squares do.
+    # The squares of bias and standard deviation add up.
     length = np.hypot(found["expected"], found["deviation"])
     assert (np.abs(found["drawn"] - length) < 3 * found["deviation"]).all()
     fitted = nce.fits(0, items)
@@ -287,7 +288,7 @@ def read(path):
 
 
 def drawn_features(task, labels, digits, seed, epochs):
-    """In place of those of a training: the more labels, the more they tell."""
+    """Stub for trained features: the more labels, the more informative the features."""
     rng, told = np.random.default_rng(seed), float(np.sum(labels == labels.max()))
     return tuple(
         jnp.asarray(rng.normal(size=(len(even), 4)) + told / 500 * even[:, None], jnp.float32)
@@ -297,7 +298,7 @@ def drawn_features(task, labels, digits, seed, epochs):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """The folder of a finished run, with what it printed."""
+    """The folder of a finished run, and its output."""
     out = tmp_path_factory.mktemp("numerical") / "run"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLUMNS", "120")
@@ -361,7 +362,7 @@ def test_densities_histograms_and_weights_are_of_one_mass(finished):
         for alpha, rows in by_alpha.items():
             s, y = (np.array([float(row[k]) for row in rows]) for k in ("score", name))
             assert integrate.trapezoid(y, s) == pytest.approx(1, abs=1e-3)
-            # The larger of two normal draws has the mean 1/√π.
+            # The maximum of two standard normal draws has mean 1/√π.
             want = sign * (2 * alpha - 1) / np.sqrt(np.pi)
             assert integrate.trapezoid(y * s, s) == pytest.approx(want, abs=1e-3)
     for alpha in by_alpha:

@@ -1,4 +1,4 @@
-"""Losses, samplers and encoders of a user, named by import path."""
+"""Tests of custom losses, samplers and encoders, given by import path."""
 
 import json
 import textwrap
@@ -86,7 +86,7 @@ FLAGS = [
 
 @pytest.fixture(autouse=True)
 def own(tmp_path, monkeypatch):
-    """A module in the working directory, which later tests do not see."""
+    """Creates a module in the working directory, and unregisters its components afterwards."""
     (tmp_path / "own_parts.py").write_text(textwrap.dedent(CODE))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -107,7 +107,7 @@ def test_their_flags_come_from_their_signatures():
 
 
 def main_message(flags):
-    """Raises the error of the checks that follow the flags."""
+    """Runs the checks that follow flag parsing, for their error."""
     config, _, _ = _configure(flags)
     SCHEMA.settle(config)
 

@@ -1,4 +1,4 @@
-"""Pairs of images and texts by the command line, from flags to what is found."""
+"""End-to-end tests of the image-text command, from flags to retrieval metrics."""
 
 import io
 import json
@@ -63,7 +63,7 @@ README = page_of(experiments.pairs)
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A run with a sweep and two seeds."""
+    """A finished run with a sweep and two seeds."""
     folder = tmp_path_factory.mktemp("pairs") / "run"
     flags = [*SMALL, "--loss", "bayesian", "--alpha-from", "labels", "--sweep", "beta=0.6,0.9"]
     return finish(main, folder, [*flags, "--seeds", "2"])
@@ -71,7 +71,7 @@ def finished(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def photographs(tmp_path_factory):
-    """A folder in which nobody knows what is equal: two captions of most images, three of some."""
+    """Captioned images without known duplicates: two captions for most images, three for some."""
     folder = tmp_path_factory.mktemp("photographs")
     (folder / "images").mkdir()
     lines, names = [], [f"{i}.png" for i in range(30)]
@@ -114,7 +114,7 @@ def test_embeddings_are_those_that_were_judged(finished):
         images, texts, of_images = kept["images"], kept["texts"], kept["image_groups"]
         of_texts = of_images[kept["image_of_text"]]
         assert len(kept["captions"]) == len(texts) == len(images) == 359
-    # Texts of one wording tie, and a wrong one among them goes first in the recall of the library.
+    # Identical texts tie, and the library's recall ranks wrong answers first among ties.
     got = judged["text_to_image_recall@5"]
     assert np_recall(texts, images, of_texts, of_images, 5) == pytest.approx(got, abs=0.01)
     assert judged["chance_recall@10"] == pytest.approx(1 - 0.9**10, abs=0.02)
@@ -136,7 +136,7 @@ def test_a_run_embeds_as_it_was_judged(finished, tmp_path):
         assert stored["features"].shape == (1797, 8)
         np.testing.assert_allclose(np.linalg.norm(stored["features"], axis=1), 1, atol=1e-5)
         assert {*stored["part"]} == {"train", "test"}
-        # Drawn otherwise, the images are the same.
+        # The split is ordered differently, but the images are the same.
         nearest = (stored["features"] @ images.T).max(axis=0)
         np.testing.assert_allclose(nearest, 1, atol=1e-5)
     for i, image in enumerate(test.images[:6, ..., 0]):
@@ -180,8 +180,8 @@ def test_every_loss_gets_its_numbers(loss):
     config, problem = settled([*SMALL, "--loss", loss])
     task, entry = task_of(Pairs(), config, problem), LOSSES[loss]
     assert task.loss_fn is entry.loss
-    assert {*task.hyperparams} == {*entry.hyperparams}  # the temperature is learned
-    assert task.hyperparams.get("tau_plus", 0.1) == pytest.approx(0.1, abs=0.001)  # of ten digits
+    assert {*task.hyperparams} == {*entry.hyperparams}  # temperature is learned
+    assert task.hyperparams.get("tau_plus", 0.1) == pytest.approx(0.1, abs=0.001)  # ten digits
     learned = task.learned_hyperparams(task.init(jax.random.key(0))[0])
     start = {"temperature": 0.1, "bias": -10.0} if loss == "siglip" else {"temperature": 0.07}
     assert {name: pytest.approx(float(x)) for name, x in learned.items()} == start
@@ -253,7 +253,7 @@ def captioned(of_text, groups=None, n=3):
 
 
 def test_a_caption_is_one_of_the_images_own():
-    """Texts need not be in the order of their images, nor as many of each."""
+    """Texts may be in any order, with a different number per image."""
     of_text = [1, 0, 2, 1, 1]
     ids = np.arange(5, dtype=np.int32)[:, None] * np.ones((1, 3), np.int32)
     part = Part(captioned(of_text), Tokens(ids, ids >= 0))
@@ -267,16 +267,17 @@ def test_a_caption_is_one_of_the_images_own():
 
 
 def test_recall_by_hand():
-    """Two images are equal: the text of either finds both."""
+    """Two images are equal, so the text of either is relevant to both."""
     eye = np.eye(3)
     images = jnp.asarray([eye[0], eye[1], eye[2]])
     texts = jnp.asarray([eye[0] + 0.1 * eye[1], eye[0] + 0.5 * eye[2], eye[0]])
     test = captioned([0, 1, 2], [7, 7, 8])
     learned = SimpleNamespace()
     named, by_query = evaluate_retrieval(Found(learned, test, images, texts, SimpleNamespace()))  # pyright: ignore
-    # Texts 0 and 1 are nearest to image 0, which is right; text 2 too, and image 2 ties with 1.
+    # Texts 0 and 1 are nearest to image 0, which is correct. So is text 2; images 2 and 1 tie.
     assert by_query[3:].tolist() == [1, 1, 1 / 3]
-    # Image 0 has text 2 before its own, image 1 its own text 0, image 2 the wrong text 1 first.
+    # Image 0 ranks text 2 above its own; image 1 ranks the relevant text 0 first; image 2 ranks the
+    # wrong text 1 first.
     assert by_query[:3].tolist() == [1 / 2, 1, 1 / 3]
     assert named["text_to_image_recall@1"] == pytest.approx(2 / 3)
     assert named["image_to_text_recall@1"] == pytest.approx(1 / 3)
@@ -294,11 +295,11 @@ def test_chance_is_that_of_random_orders():
 
 
 def test_classes_are_told_by_the_texts_of_the_training_part(monkeypatch):
-    """Each wording counts once, however often it is there."""
+    """Repeated texts count once."""
     pixels = np.zeros((4, 2, 2, 1), np.uint8)
     of_text = np.arange(4, dtype=np.int32)
     told = CaptionedImages(pixels, ("a", "b", "b", "c"), of_text, np.int32([5, 5, 5, 6]))
-    angles = np.array([0.0, 1.0, 1.0, -1.0])  # of the texts in the plane; class 5 is at 0.5
+    angles = np.array([0.0, 1.0, 1.0, -1.0])  # of the texts in the plane; class 5 is at 0.5 rad
     ids = np.arange(4, dtype=np.int32)[:, None]
     part = Part(told, Tokens(ids, ids >= 0))
 
@@ -307,7 +308,7 @@ def test_classes_are_told_by_the_texts_of_the_training_part(monkeypatch):
         return None, jnp.stack([jnp.cos(own), jnp.sin(own)], axis=1)
 
     monkeypatch.setattr(evaluation, "_embedded", embedded)
-    of_images = np.array([0.4, -0.2, -0.3, 0.0])  # the border is at -0.25
+    of_images = np.array([0.4, -0.2, -0.3, 0.0])  # decision boundary: -0.25
     images = jnp.stack([jnp.cos(of_images), jnp.sin(of_images)], axis=1)
     test = CaptionedImages(pixels, ("x",) * 4, of_text, np.int32([5, 5, 6, -1]))
     found = Found(SimpleNamespace(), test, images, images, SimpleNamespace())  # pyright: ignore

@@ -1,4 +1,4 @@
-"""What the curves of a run say of themselves."""
+"""Tests of the training curves and their labels."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ POINTS = [{"lr": 1e-3, "tau_plus": 0.1}, {"lr": 2e-3, "tau_plus": 0.1}, {"lr": 1
 
 
 def history(n_runs: int, n_epochs: int, *phases: str) -> list[dict]:
-    """Run i has the loss i and the score i / 10 throughout."""
+    """Returns a history in which run i has the loss i and the score i / 10 in every epoch."""
     runs = list(range(n_runs))
     return [
         {"phase": phase, "epoch": epoch, "seconds": 1.0, "loss": runs[: None if search else 1]}
@@ -34,7 +34,7 @@ def line(axes, label: str):
 def test_curves_bear_the_numbers_they_were_trained_with():
     figure = curves(history(6, 5, "search", "final"), "bpr, ml-100k", POINTS, choice(), LEARNED)
     loss, score = figure.axes
-    # Two seeds to a point: the runs 2 and 3 are those of the second.
+    # With two seeds per point, runs 2 and 3 belong to the second point.
     second = "search: lr=0.002, tau_plus=0.1 (2 seeds)"
     assert set(line(loss, second).get_ydata()) == {2}
     assert set(line(score, second).get_ydata()) == {0.2}
@@ -71,7 +71,7 @@ def test_epochs_are_whole(n_epochs):
         ticks = axes.get_xticks()
         np.testing.assert_array_equal(ticks, np.round(ticks))
     marked = [line.get_marker() == "o" for line in figure.axes[0].lines[:2]]
-    assert marked == [n_epochs == 1] * 2  # a line of one point is not to be seen
+    assert marked == [n_epochs == 1] * 2  # a line of one point is invisible
 
 
 def test_of_many_points_the_chosen_one_is_named():

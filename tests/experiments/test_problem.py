@@ -1,4 +1,4 @@
-"""How the flags of the data become parts: what is given, what is cut, and from what."""
+"""Tests of data loading from flags: given splits, and splits drawn from other parts."""
 
 import numpy as np
 import pytest
@@ -68,7 +68,7 @@ def test_a_named_split_cuts_all_anew_and_says_so(folder, split):
     assert pairs(problem.train, problem.valid, problem.test) == set(PAIRS)
     if split == "clean":
         assert set(problem.test.ratings.tolist()) == {5}
-    if split == "leave_k_out":  # there are no times: drawn
+    if split == "leave_k_out":  # without timestamps, items are drawn at random
         assert (problem.test.degrees == 1).all()
 
 

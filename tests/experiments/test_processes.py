@@ -1,4 +1,4 @@
-"""``--processes``: several processes that train together, and one of them that is killed."""
+"""Tests of ``--processes``: multi-process training, and a job with a killed process."""
 
 import json
 import signal
@@ -17,7 +17,7 @@ FLAGS = ["--valid", "0", "--batch-size", "64", "--dim", "8", "--mesh", "data=2,t
 
 
 def two_processes(*flags) -> list[subprocess.Popen]:
-    """Both processes of a job."""
+    """Starts both processes of a job."""
     joint = f"2@localhost:{free_port()}"
     module = ["-m", "experiments.recommend", *flags, "--processes"]
     return start([[*module, f"{i}/{joint}"] for i in range(2)])
@@ -37,7 +37,7 @@ def test_two_processes_come_to_what_one_comes_to(model, ratings, tmp_path):
     said = [job.communicate(timeout=300) for job in jobs]
     assert [job.returncode for job in jobs] == [0, 0], said
     assert "on 8 × cpu (cpu), data=2, table=4, 2 processes" in one_line(said[0][0])
-    assert "loss" not in said[1][0]  # the second says nothing, but for what libraries print
+    assert "loss" not in said[1][0]  # the second prints nothing but library output
     assert main([*flags, "--out", str(tmp_path / "one")]) == 0
     assert scores(tmp_path / "two") == pytest.approx(scores(tmp_path / "one"), abs=1e-4)
     assert {path.name for path in (tmp_path / "two").iterdir()} >= {"config.json", "curves.png"}
@@ -46,7 +46,7 @@ def test_two_processes_come_to_what_one_comes_to(model, ratings, tmp_path):
 
 
 def test_a_job_of_which_a_process_was_killed_ends_and_goes_on(ratings, tmp_path):
-    """It goes on with one process, of another mesh, and ends as one that was never killed."""
+    """Resumes with one process and another mesh; the result equals that of an uninterrupted run."""
     out = tmp_path / "run"
     flags = ["--data", str(ratings), *FLAGS, "--epochs", "100"]
     jobs = two_processes(*flags, "--out", str(out), "--checkpoint-seconds", "2")
@@ -55,8 +55,8 @@ def test_a_job_of_which_a_process_was_killed_ends_and_goes_on(ratings, tmp_path)
         assert time.monotonic() - began < 200
         assert jobs[0].poll() is None
         time.sleep(0.05)
-    # Not while the processes write: there each waits for the others until their heartbeats have
-    # failed for 100 seconds.
+    # Avoids a kill during checkpointing, where each process waits for the others until heartbeats
+    # have been missing for 100 seconds.
     time.sleep(0.5)
     jobs[1].send_signal(signal.SIGKILL)
     said = jobs[0].communicate(timeout=200)[1]
@@ -91,7 +91,7 @@ def kubeflow(process: int, port: int) -> dict[str, str]:
 
 
 FIRST_PORT = 2**16 - 2**12
-"""JAX takes a port from here on, by the number of the job."""
+"""First of the ports from which JAX chooses by job ID."""
 
 
 @pytest.mark.parametrize("cluster", [slurm, open_mpi, kubeflow])

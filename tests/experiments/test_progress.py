@@ -1,4 +1,4 @@
-"""What a run shows while it works, in a terminal and in a file."""
+"""Tests of progress output, in a terminal and in a file."""
 
 import io
 import re
@@ -56,7 +56,7 @@ def test_lines_are_for_files_and_bars_for_terminals():
 
 
 def screen_of(show) -> list[str]:
-    """The lines of a terminal of 80 columns after ``show(bars)``."""
+    """Returns the lines of an 80-column terminal after ``show(bars)``."""
     file = io.StringIO()
     console = Console(file=file, force_terminal=True, width=80, color_system=None)
     with Bars(console) as bars:
@@ -109,7 +109,7 @@ def test_the_speed_leaves_the_compilation_out_and_is_a_bound_until_it_can():
 
 def test_the_speed_is_that_of_late():
     status = TrainingStatus(("ndcg@20",), {"search": 100}, "triplets")
-    for epoch in range(1, 200):  # a second each, and ten from the hundredth on
+    for epoch in range(1, 200):  # 1 s each, 10 s after epoch 100
         said = status.of("search", entry(epoch, epoch + 9 * max(0, epoch - 100)))
     assert said.endswith("  20 triplets/s")
 

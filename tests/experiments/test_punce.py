@@ -1,4 +1,4 @@
-"""puNCE on digits: what is drawn, what is trained, and how it is judged."""
+"""Tests of puNCE on digits: sampling of labels, training and evaluation."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -49,7 +49,7 @@ def test_methods_differ_in_labels_and_prior(digits):
 
 
 def test_features_are_judged_by_all_labels_and_by_the_few(digits):
-    """Beside scikit-learn's ridge regression of what is labelled."""
+    """Compares with scikit-learn's ridge regression on the labels."""
     rng = np.random.default_rng(0)
     seen, unseen = (
         rng.normal(size=(len(even), 4)) * [1, 2, 3, 4] + 0.7 * even[:, None]
@@ -91,7 +91,7 @@ def test_methods_are_compared_in_pairs_of_seeds():
             p_values.append((row["p"], stats.ttest_rel(best, own).pvalue))
     assert len(p_values) == 15
     adjusted, plain = min(p_values, key=lambda pair: pair[1])
-    assert adjusted == pytest.approx(min(1, 15 * plain))  # Holm's factor of the smallest
+    assert adjusted == pytest.approx(min(1, 15 * plain))  # Holm's factor for the smallest p-value
 
 
 def test_a_training_gives_features_of_all_images(digits):

@@ -1,4 +1,4 @@
-"""The commands and the code in the README of the experiments are true."""
+"""Tests that the commands and the code in the experiments README work."""
 
 import dataclasses
 import json
@@ -33,13 +33,13 @@ from experiments.studies import TARGETS, Options
 
 @dataclass(frozen=True)
 class KindOptions:
-    """What is chosen."""
+    """Options of a stub component."""
 
     kind: str = field(default="margin", metadata={"help": "The kind."})
 
 
 README = (Path(__file__).parents[2] / "experiments" / "README.md").read_text()
-# Those in blocks of sh are given to schedulers, whose flags stand there too.
+# Commands in `sh` blocks are passed to schedulers, whose flags precede them.
 COMMANDS = [
     shlex.split(command)
     for block in re.findall(r"```(?:bash|sh)\n(.*?)```", README, re.DOTALL)
@@ -95,14 +95,14 @@ def test_flags_that_are_named_are_there():
 
 
 def block(start: str) -> str:
-    """The block of code that begins like that."""
+    """Returns the Python code block that begins with ``start``."""
     code = re.search(rf"```python\n({re.escape(start)}.*?)```", README, re.DOTALL)
     assert code is not None, start
     return code[1]
 
 
 def entry(folder: str, name: str):
-    """What the code of that file makes, as if it stood there."""
+    """Executes the README's code for a module of ``folder`` and returns its object ``name``."""
     code = re.search(rf"`experiments/{folder}/\w+\.py`:\n\n```python\n(.*?)```", README, re.DOTALL)
     assert code is not None, folder
     made = {"__package__": f"experiments.{folder}", "__name__": f"experiments.{folder}.mine"}
@@ -165,7 +165,7 @@ def pairs(log):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """The folder that the page makes of ratings."""
+    """The dataset folder that the README's code writes from ratings."""
     made = simulate(n_users=20, n_items=40, n_exposed=30, seed=3).interactions
     rated = dataclasses.replace(made, ratings=np.full(len(made), 4, np.float32))
     with monkeypatch.context() as patch:

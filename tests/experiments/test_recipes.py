@@ -1,4 +1,4 @@
-"""What flags make of a recipe, and of a configuration from a file."""
+"""Tests of flags that override a recipe or a configuration file."""
 
 import json
 import re

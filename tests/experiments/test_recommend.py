@@ -1,4 +1,4 @@
-"""The command, as a user runs it: runs, killed and resumed, and what they leave."""
+"""End-to-end tests of the recommend command: complete, killed and resumed runs, and outputs."""
 
 import contextlib
 import csv
@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def first_run(ratings, tmp_path_factory, quick_compiles) -> Path:
-    """The run directory of a finished run, and in screen.txt what it printed; not to be changed."""
+    """Run directory of a finished run, with its output in screen.txt; tests must not modify it."""
     out = tmp_path_factory.mktemp("first") / "run"
     with (
         contextlib.redirect_stdout(io.StringIO()) as screen,
@@ -45,7 +45,7 @@ def first_run(ratings, tmp_path_factory, quick_compiles) -> Path:
 
 @pytest.fixture
 def finished(first_run, tmp_path) -> Path:
-    """A copy of it."""
+    """A writable copy of `first_run`."""
     return shutil.copytree(first_run, tmp_path / "run")
 
 
@@ -125,7 +125,7 @@ def test_what_training_knows_besides_losses_works_together(name, ratings, tmp_pa
     assert np.isfinite(json.loads((out / "metrics.json").read_text())["ndcg@20"])
     history = [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
     assert {entry["phase"] for entry in history} == {"search"}
-    for entry in history:  # how true and how informative the negatives are
+    for entry in history:  # shares of true and of informative negatives
         assert all(0 <= rate <= 1 for rate in entry["tnr"])
         assert all(-1 <= rate <= 1 for rate in entry["inf"])
 
@@ -193,7 +193,7 @@ def test_a_sweep_is_decided_on_validation_and_written_whole(ratings, tmp_path, c
         int(chosen[0]["best_epoch"]), float(chosen[0]["valid_ndcg@20"])
     )  # fmt: skip
     objective = json.loads((out / "config.json").read_text())["objective"]
-    assert (objective["tau_plus"], objective["floor"]) == (None, 0.01)  # the sweep sets the first
+    assert (objective["tau_plus"], objective["floor"]) == (None, 0.01)  # the sweep sets tau_plus
     final = [
         json.loads(line)
         for line in (out / "history.jsonl").read_text().splitlines()
@@ -365,9 +365,9 @@ def test_a_run_does_not_resume_on_other_data(finished, ratings, capsys):
 
 
 def run_until(arguments: list[str], history: Path, lines: int, how: signal.Signals) -> str | None:
-    """Runs the command in a process of its own and ends it once the history has ``lines``.
+    """Runs the command in a subprocess and sends it a signal once the history has ``lines``.
 
-    Returns what it said then, None if it was done before.
+    Returns its standard error, or None if the command finished before the signal.
     """
     command = [sys.executable, "-m", "experiments.recommend", *arguments]
     with subprocess.Popen(
@@ -396,7 +396,7 @@ def test_a_killed_run_ends_as_one_never_killed(ratings, tmp_path):
     assert main([*options, "--out", str(whole)]) == 0
     n_lines = (whole / "history.jsonl").read_text().count("\n")
     history = killed / "history.jsonl"
-    # In the search, then close to its end or in the final training.
+    # Interrupted in the search, then near its end or in the final training.
     said = run_until([*options, "--out", str(killed)], history, 3, signal.SIGTERM)
     assert said == (f"Terminated. Go on with: python -m experiments.recommend --resume {killed}\n")
     again = ["--resume", str(killed)]
@@ -418,7 +418,7 @@ def test_a_killed_run_ends_as_one_never_killed(ratings, tmp_path):
 
 
 def test_a_graph_is_laid_out_once_for_each_training(ratings, tmp_path, monkeypatch):
-    """Not once more to judge the flags of a contrast."""
+    """Validating the flags of a contrast does not build the graph again."""
     made, of = [], InteractionGraph.from_interactions
 
     def counting(train, **how):
@@ -429,7 +429,7 @@ def test_a_graph_is_laid_out_once_for_each_training(ratings, tmp_path, monkeypat
     flags = ["--encoder", "lightgcn", "--contrast", "simgcl", *SHORT, "--epochs", "1"]
     assert main(["--data", str(ratings), *flags, "--out", str(tmp_path / "run")]) == 0
     assert len(made) == 2
-    assert made[0] < made[1]  # the search, and the final training on more
+    assert made[0] < made[1]  # the search, then the final training on more data
 
 
 def test_approximate_recommendations_say_what_they_found(finished, tmp_path, capsys):

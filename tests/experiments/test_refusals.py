@@ -1,4 +1,4 @@
-"""Wrong use of the command: one clear line, and nothing left behind."""
+"""Invalid flags give a one-line error and leave no files."""
 
 import sys
 from dataclasses import replace
@@ -21,7 +21,7 @@ def test_a_logger_that_is_not_installed_is_told_before_training(asked_and_refuse
 
 @pytest.fixture
 def asked_and_refused(ratings, tmp_path, capsys):
-    """What the command says of flags that it refuses, leaving nothing behind."""
+    """Returns a function from invalid flags to the error; checks that no run directory is left."""
 
     def ask(*flags):
         assert main(["--data", str(ratings), "--out", str(tmp_path / "run"), *flags]) == 2

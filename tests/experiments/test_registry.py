@@ -1,4 +1,4 @@
-"""A newcomer adds a loss, a sampler or an encoder by one entry: all else derives from it."""
+"""A single registry entry adds a loss, a sampler or an encoder to the command line."""
 
 import contextlib
 import io
@@ -36,7 +36,7 @@ MARGIN = Hyperparam(1.0, "How far a positive should lead", POSITIVE)
 
 @dataclass(frozen=True, kw_only=True)
 class WidthEntry(Entry):
-    """An entry with a default that depends on another flag."""
+    """Entry whose default depends on another flag."""
 
     def complete(self, values, swept):
         return {**values, "width": values["width"] or 2 * values["depth"]}
@@ -61,7 +61,7 @@ ENTRIES = {
 
 @dataclass(frozen=True)
 class KindOptions:
-    """What is chosen."""
+    """Options of a stub component."""
 
     kind: str = field(default="hinge", metadata={"help": "The kind."})
 
@@ -124,7 +124,7 @@ def test_for_whom_a_refused_flag_is_is_told():
 def test_ranges_are_those_of_the_chosen_entry():
     assert limits_of(ENTRIES, "soft")["slack"] == SHARE
     assert limits_of(ENTRIES, "hinge")["slack"] == POSITIVE
-    assert limits_of(ENTRIES, "deep")["slack"] == POSITIVE  # of the first that takes it
+    assert limits_of(ENTRIES, "deep")["slack"] == POSITIVE  # range of its first entry
     assert limits_of(ENTRIES, "nothing")["depth"] == COUNT
     assert "shape" not in limits_of(ENTRIES, "deep")
 
@@ -158,7 +158,7 @@ def test_flags_of_encoders_are_not_swept():
 
 @dataclass(frozen=True)
 class Powered(samplers.RNS):
-    """A sampler with a number."""
+    """Sampler with a hyper-parameter."""
 
     power: float = 1.0
 

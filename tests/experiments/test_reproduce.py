@@ -1,4 +1,4 @@
-"""The tables and figures as commands, on data small enough to train in seconds."""
+"""Tests of the commands that reproduce tables and figures, on data that trains in seconds."""
 
 import csv
 import json
@@ -32,7 +32,7 @@ OCCUPATIONS = ["writer", "artist", "other"]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A split numbered by first appearance in a log, and the log with ids of its own."""
+    """A log with its original ids, and a split of it with ids numbered by first appearance."""
     log = simulate(n_users=20, n_items=40, n_exposed=30, seed=3).interactions
     order = np.random.default_rng(0).permutation(len(log))
     users, items = log.users[order], log.items[order]
@@ -60,7 +60,7 @@ def run(folder, tmp_path, capsys):
 
 
 def short(path):
-    """The name under which an outcome keeps a swept number."""
+    """Returns the name of a swept hyper-parameter in a stored outcome."""
     return path.rpartition(".")[2]
 
 
@@ -157,8 +157,8 @@ def test_scores_are_counted_by_what_they_are_of():
         train, encoder=models.MatrixFactorization(2, 3, 2), loss=losses.bpr
     )
     counts = hook.metrics(task, params, None)
-    assert counts["false_negatives"].tolist() == [1, 0]  # -5, below the lowest edge
-    assert counts["true_negatives"].tolist() == [1, 2]  # 0.1; 0.6 and 5
+    assert counts["false_negatives"].tolist() == [1, 0]  # -5 is below the lowest bin edge
+    assert counts["true_negatives"].tolist() == [1, 2]  # 0.1; 0.6 and 5 (clipped)
 
 
 @pytest.mark.filterwarnings("ignore::crl_jax.data.DataWarning")
@@ -208,7 +208,7 @@ def test_a_changed_formula_is_not_taken_for_what_it_was(tmp_path, monkeypatch):
     truncated = {"loss": losses.truncated_bpr, "hyperparams": {"drop_rate": 0.1}}
     methods = [
         Method("a", loss=times(1.0)),
-        Method("b", loss=times(1.0)),  # the same training in another table
+        Method("b", loss=times(1.0)),  # the same training under another label
         Method("a", loss=times(2.0)),
         Method("c", **truncated),
         Method("c", **truncated, schedule=later),

@@ -1,4 +1,4 @@
-"""Tables over several datasets and encoders, on small data in the formats of the large."""
+"""Tests of tables over several datasets and encoders, on small data in the original formats."""
 
 import csv
 import dataclasses
@@ -28,7 +28,7 @@ SHORT = ("--seeds", "2", "--epochs", "2")
 
 @pytest.fixture
 def run(dataset_folder, tmp_path, capsys):
-    """Runs a target on the folder; its status and what it printed, without line breaks."""
+    """Runs a target on the folder; returns its exit status and its output without line breaks."""
 
     def command(target, *arguments, of=dataset_folder):
         code = main([target, *arguments, "--data", str(of), "--out", str(tmp_path)])
@@ -40,7 +40,7 @@ def run(dataset_folder, tmp_path, capsys):
 
 @pytest.fixture
 def untrained(monkeypatch):
-    """Fails where anything is trained from now on."""
+    """Returns a function after whose call every training fails."""
 
     def forbid():
         def fail(*_, **__):
@@ -62,7 +62,7 @@ def outcomes(folder):
 
 @pytest.fixture
 def pretended(monkeypatch):
-    """Trainings are not done: their outcomes are drawn. Returns what would have been trained."""
+    """Replaces trainings by random outcomes; returns the list of requested trainings."""
     done = []
 
     def pretend(method, world, seeds, epochs, **_):
@@ -104,7 +104,7 @@ def test_each_dataset_and_encoder_is_a_comparison_of_its_own(run, tmp_path, pret
         assert float(other["gain"]) == pytest.approx(
             float(other["ndcg@20"]) - float(first["ndcg@20"])
         )
-        # Two rows are one comparison, which is not adjusted for those of other groups.
+        # Two rows give one comparison, so its p-value is not adjusted for those of other groups.
         a, b = (kept_as[float(row["ndcg@20"])] for row in (first, other))
         p_users = stats.ttest_rel(b["per_user"][2:], a["per_user"][2:]).pvalue
         assert float(other["p_users"]) == pytest.approx(p_users)
@@ -122,7 +122,7 @@ def test_what_another_table_trained_is_not_trained_again(run, pretended):
     assert code == 0
     made = [("ml-1m", "lightgcn", method) for method in ("info_nce", "dcl", "hcl", "bcl")]
     assert pretended == made
-    # A step takes a second: 8 points and 5 seeds of 3 epochs, each of one step.
+    # At one second per step: 8 points and 5 seeds, 3 epochs each, one step per epoch.
     assert "ml-1m │ lightgcn │ bcl │ 0:00:39" in first
     code, second = run("table-5.2", *flags)
     assert code == 0
@@ -164,7 +164,7 @@ def test_the_estimate_is_steps_times_what_was_measured(run, tmp_path, untrained)
     speed, budget = speeds["minibatch"], contrastive.BUDGETS["ml-1m"]["mf"]
     assert speed["validation"] == speeds["scoring"]["seconds"]
     assert speed["step"] > 0
-    # Fewer interactions than a batch: one step an epoch.
+    # Fewer interactions than the batch size: one step per epoch.
     validations = 3_000_000 / budget.eval_every
     search = 8 * (3_000_000 * speed["step"] + validations * speed["validation"])
     want = 2 * speed["start"] + search + 3_000_000 * speed["step"] + speed["validation"]
@@ -187,7 +187,7 @@ def test_quick_steps_are_timed_on_more_examples(worlds, tmp_path, monkeypatch, r
     def fit(method, part, *, graph, epochs, seeds, sweep):
         assert graph is log
         timed.append((len(part.train), len(seeds)))
-        # As the history has it: milliseconds. The first epoch compiles for 5 seconds.
+        # Rounded to milliseconds, like the history. The first epoch includes 5 s of compilation.
         ends = 5 + rate * len(part.train) * np.arange(1, epochs + 1)
         return SimpleNamespace(history=[{"seconds": round(end, 3)} for end in ends])
 
@@ -204,7 +204,7 @@ def test_quick_steps_are_timed_on_more_examples(worlds, tmp_path, monkeypatch, r
 
 
 def shown_seconds(printed):
-    """The sum in the table."""
+    """Returns the sum in the printed table, in seconds."""
     days, _, clock = printed.partition("sum │ │ │ ")[2].partition(" │")[0].rpartition(", ")
     hours, minutes, seconds = map(int, clock.split(":"))
     return ((int(days.split()[0]) if days else 0) * 24 + hours) * 3600 + minutes * 60 + seconds
@@ -292,7 +292,7 @@ def test_what_the_numbers_of_dpl_do_is_drawn(run, dataset_folder, tmp_path, pret
     for row in rows:
         values[row["encoder"]] += 1
     assert values == {"mf": 2 * 15, "lightgcn": 2 * 15}
-    # What DPL was tuned to stands in each panel and is trained once.
+    # The tuned setting of DPL is shown in each panel, but trained only once.
     assert len(pretended) == 2 * (15 - 2)
     scores = {
         (row["parameter"], row["value"]): row["ndcg@20"] for row in rows if row["encoder"] == "mf"

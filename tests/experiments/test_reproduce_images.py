@@ -1,4 +1,4 @@
-"""Tables about images: what is trained, compared, kept and written."""
+"""Tests of the image tables: training, comparison, stored outcomes and output files."""
 
 import csv
 import json
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
 @pytest.fixture
 def sets(tmp_path, monkeypatch):
-    """A folder with a small set of images called cifar10, and a small setting."""
+    """A folder with a small image dataset named cifar10, and a small setting."""
     rng = np.random.default_rng(0)
     for part, n in (("train", 12), ("test", 6)):
         for name, colour in (("blue", 200), ("red", 40)):
@@ -83,14 +83,14 @@ def test_a_table_compares_seeds_and_images_and_keeps_its_trainings(sets, tmp_pat
         raise AssertionError("it was trained before")
 
     monkeypatch.setattr(train, "fit", never)
-    assert main(["table-6.8", *two]) == 0  # of the same trainings
+    assert main(["table-6.8", *two]) == 0  # uses the same trainings
     for row in rows_of(out / "table-6.8-small.csv"):
         assert float(row["seconds_per_epoch"]) > 0
         assert row["seconds_per_epoch_published"] == "82.0"
 
 
 def test_the_estimate_is_steps_times_what_was_measured(sets, tmp_path, monkeypatch, capsys):
-    """24 images are three batches an epoch."""
+    """The 24 images form three batches per epoch."""
     timed = []
 
     def measure(config, problem):

@@ -1,4 +1,4 @@
-"""Searches over hyper-parameters: their grids, what is passed over, what a kill leaves."""
+"""Tests of hyper-parameter searches: grids, skipped points, and resuming after a kill."""
 
 import dataclasses
 
@@ -73,7 +73,7 @@ def test_what_was_kept_is_found_whatever_searches_there_are():
     assert kept._further(sampling.RNS, world) == []
     other = Method("a", minibatch=Minibatch(batch_size=2048))
     assert "2048" in str(kept._further(other, world))
-    # How long it trains stands in the name by itself.
+    # The number of epochs is a separate component of the name.
     longer = dataclasses.replace(other, minibatch=Minibatch(batch_size=2048, epochs=7))
     assert kept._further(other, world) == kept._further(longer, world)
 
@@ -100,7 +100,7 @@ def test_in_turn_is_as_at_once_and_goes_on_after_a_kill(worlds, tmp_path):
     got = training.train_minibatch(
         in_turn, world, (0, 1), 4, checkpoint=checkpoint, on_epoch=again.append
     )
-    # The first point is not trained again: its entries are the same to the millisecond.
+    # The first point is not trained again: its entries are identical, including the times.
     assert again[:4] == seen[:4]
     assert got.chosen == pytest.approx(want.chosen, rel=1e-4)
     for ours, theirs in zip(got.per_seed, want.per_seed, strict=True):

@@ -1,4 +1,4 @@
-"""How the search decides, and that Python code in the README comes to what the command does."""
+"""Tests of model selection, and of the README's Python code against the command."""
 
 import contextlib
 import csv
@@ -50,7 +50,7 @@ def test_a_sweep_is_averaged_over_the_seeds_it_is_given(log, tmp_path):
     np.testing.assert_allclose(outcome.choice.scores, near.max(0), rtol=1e-6)
     best = int(near.max(0).argmax())
     assert outcome.choice.point == best
-    # The two runs to keep are those of the best point with the first two seeds, 5 and 6.
+    # The two runs kept are those of the best point with the first two seeds, 5 and 6.
     again = tasks.fit_ranking(
         cut.train, cut.valid, loss=losses.bpr, encoder=models.MatrixFactorization(50, 60, 4),
         hyperparams={"temperature": 1.0}, config=train.TrainConfig(64), epochs=3,

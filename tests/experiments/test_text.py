@@ -1,4 +1,4 @@
-"""Encoders of texts by the command line, from flags to metrics."""
+"""End-to-end tests of the text-encoder command, from flags to metrics."""
 
 import shlex
 import shutil
@@ -61,7 +61,7 @@ SMALL = shlex.split(
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """Texts of three classes that are told by their words, pairs of some, and weights."""
+    """Texts of three classes with class-specific words, scored text pairs, and BERT weights."""
     folder, rng = tmp_path_factory.mktemp("files"), np.random.default_rng(0)
     for name, n in (("train", 60), ("test", 30)):
         rows = ["text\tlabel"]
@@ -81,7 +81,7 @@ def files(tmp_path_factory):
 
 
 def settled(files, *flags):
-    """The configuration with all defaults, and its texts."""
+    """Returns the configuration with all defaults resolved, and the loaded texts."""
     study = TextStudy()
     config, _, _ = configure(study, [*SMALL, "--data", str(files), *flags])
     problem = study.load(config, lambda _: None)
@@ -90,7 +90,7 @@ def settled(files, *flags):
 
 @pytest.fixture(scope="module")
 def finished(files, tmp_path_factory):
-    """A run with a sweep and two seeds."""
+    """A finished run with a sweep and two seeds."""
     folder = tmp_path_factory.mktemp("text") / "run"
     flags = ["--loss", "bayesian", "--alpha-from", "labels", "--sweep", "fine_tune_lr=1e-9,0.05"]
     flags += ["--data", str(files), "--pairs", str(files / "pairs.txt"), "--seeds", "2"]
@@ -100,7 +100,7 @@ def finished(files, tmp_path_factory):
 
 
 def test_negatives_count_alike_unless_told_otherwise(files):
-    """By the loss that weighs them: what a run sets, and what it says of it."""
+    """Checks the default of `beta` in the configuration, the task and the printed description."""
     for flags, beta in (([], 0.5), (["--beta", "0.9"], 0.9)):
         config, problem = settled(files, "--loss", "bayesian", *flags)
         assert config.objective.beta == beta
@@ -126,7 +126,7 @@ def test_a_run_leaves_what_the_page_says(finished, capsys):
     assert chosen["valid_accuracy"] == pytest.approx(max(scores))
     assert chosen["point"]["fine_tune_lr"] == (1e-9, 0.05)[int(np.argmax(scores))]
     _, *points = (finished / "sweep.csv").read_text().splitlines()
-    assert [line.split(",")[2] for line in points] == ["3", "3"]  # of the stage that decides
+    assert [line.split(",")[2] for line in points] == ["3", "3"]  # epochs of the selecting stage
     assert found["accuracy"] == pytest.approx(np.mean([m["accuracy"] for m in per_seed]))
     assert {"spearman", "posterior_auc", "false_negatives", "alignment"} <= found.keys()
     assert main(["--resume", str(finished)]) == 0
@@ -134,7 +134,7 @@ def test_a_run_leaves_what_the_page_says(finished, capsys):
 
 
 def test_a_text_is_judged_by_its_class(files, tmp_path):
-    """Also the kept features: without fine-tuning those of both stages are one."""
+    """Also checks the stored features: without fine-tuning, both stages have the same ones."""
     config, problem = settled(files, "--fine-tune-epochs", "0")
     study, run = TextStudy(), Run("final", 0, 1, 0, {})
     learned = study.trained(
@@ -154,12 +154,12 @@ def test_a_text_is_judged_by_its_class(files, tmp_path):
         np.testing.assert_array_equal(stored["labels"], labels)
         assert stored["classes"].tolist() == ["class0", "class1", "class2"]
     rundir.create(tmp_path, config, SCHEMA.command)
-    encoder = load_encoder(tmp_path)  # as pre-training left it
+    encoder = load_encoder(tmp_path)  # the pre-trained encoder
     np.testing.assert_allclose(encoder.features(texts_of(files)), learned.features, atol=1e-5)
 
 
 def texts_of(files, part="test"):
-    """The texts of a file."""
+    """Returns the texts of one part."""
     return [line.split("\t")[0] for line in (files / f"{part}.tsv").read_text().splitlines()[1:]]
 
 
@@ -228,7 +228,7 @@ def test_runs_without_an_encoder_are_told(finished, tmp_path, capsys):
 
 @pytest.fixture(scope="module")
 def whole(files, tmp_path_factory):
-    """A run that nobody killed, and its flags."""
+    """An uninterrupted run, and its flags."""
     folder = tmp_path_factory.mktemp("whole") / "run"
     flags = [*SMALL, "--data", str(files), "--method", "dropout", "--checkpoint-seconds", "0"]
     with jax.numpy_dtype_promotion("standard"):
@@ -237,11 +237,11 @@ def whole(files, tmp_path_factory):
 
 
 def test_features_of_a_run_are_those_that_were_kept(whole, files, tmp_path):
-    """Of texts in lines, and of the run's own set."""
+    """Embeds texts from a file with one text per line, and the dataset of the run."""
     run, _ = whole
     with np.load(run / "features.npz") as stored:
         want = stored["features"]
-        assert not np.allclose(want, stored["before"], atol=1e-4)  # it was fine-tuned
+        assert not np.allclose(want, stored["before"], atol=1e-4)  # fine-tuning changed them
     lines, out = tmp_path / "texts.txt", tmp_path / "features.npz"
     lines.write_text("\n".join(texts_of(files)))
     assert main(["embed", "--run", str(run), "--texts", str(lines), "--out", str(out)]) == 0
@@ -279,14 +279,14 @@ def test_every_loss_gets_its_numbers(method, loss, files):
     assert task.loss_fn is LOSSES[loss].loss
     assert {*task.hyperparams} == {"temperature", *LOSSES[loss].hyperparams}
     assert task.hyperparams["temperature"] == {"triplets": 0.07, "dropout": 0.05}[method]
-    assert task.hyperparams.get("tau_plus", 1 / 3) == pytest.approx(1 / 3)  # of three classes
+    assert task.hyperparams.get("tau_plus", 1 / 3) == pytest.approx(1 / 3)  # three balanced classes
     assert SCHEMA.from_json(to_json(config), Path("config.json")) == config
 
 
 def test_all_methods_start_from_the_same_encoder(files):
-    """Random or published, the parameters are those that pre-training begins with."""
+    """Both random and published initial parameters equal those at the start of pre-training."""
     for flags in ([], ["--weights", str(files / "weights")]):
-        own = SMALL[6:] if flags else SMALL  # without sizes of an encoder
+        own = SMALL[6:] if flags else SMALL  # omits the encoder's size flags
         own = [*(["--heads", "3", *own[own.index("--length") :]] if flags else own), *flags]
         study, starts = TextStudy(), []
         for method in METHODS:
@@ -323,12 +323,12 @@ def test_what_was_pre_trained_is_fine_tuned(files, tmp_path, monkeypatch):
     jax.tree.map(np.testing.assert_array_equal, params, trained.contrast.params["backbone"])
     begun = task_of(TextStudy(), config, problem).init(jax.random.key(0))[0]["backbone"]
     assert not np.array_equal(params["token_embedding"], begun["token_embedding"])
-    learned = TextLearned.of(problem, trained)  # fine-tuned at a rate of next to nothing
+    learned = TextLearned.of(problem, trained)  # fine-tuned with a negligible learning rate
     np.testing.assert_allclose(learned.features, learned.features_before, atol=1e-5)
 
 
 class Given(tasks.SimCLR):
-    """In place of an encoder: features by the place of a text."""
+    """Stub encoder that looks up features by the index of a text."""
 
     def represent(self, params, model_state, examples, *, block_size):
         return params[examples]
@@ -340,7 +340,7 @@ jax.tree_util.register_dataclass(Given)
 def test_pairs_are_ranked_by_their_cosines():
     features = jnp.array([[1.0, 0], [2, 0], [0, 3], [1, 1], [-1, 0.5]])
     pairs = Pairs(np.array([0, 0, 0, 2]), np.array([1, 3, 2, 4]), np.array([4.0, 5, 1, 2]))
-    # The cosines are 1, 0.71, 0 and 0.45: ranks 4, 3, 1, 2 against 3, 4, 1, 2 of the scores.
+    # The cosines are 1, 0.71, 0 and 0.45, with ranks 4, 3, 1, 2; the scores have ranks 3, 4, 1, 2.
     encoder = Learned(Given(models.Network(TINY), lambda key, x: x), features, {})
     assert float(correlation(encoder, pairs)) == pytest.approx(1 - 6 * 2 / (4 * 15))
     cosines = [1, 0.5**0.5, 0, 0.5 / 1.25**0.5]
@@ -350,7 +350,7 @@ def test_pairs_are_ranked_by_their_cosines():
 
 
 def test_weights_are_judged_as_pre_training_scores(files):
-    """Of triplets: the negatives of a text of another class are all true ones but for others'."""
+    """Checks which negatives are true: a triplet's own negative is, its positive is not."""
     config, problem = settled(files, "--loss", "hard")
     task = task_of(TextStudy(), config, problem)
     test = problem.test.take(some_of(len(problem.test)))
@@ -360,8 +360,8 @@ def test_weights_are_judged_as_pre_training_scores(files):
     assert scores.neg.shape == is_true.shape == (30, 60)
     own = np.eye(30, dtype=bool)
     assert not np.any(np.asarray(scores.where)[:, :30][own])
-    assert not np.any(np.asarray(is_true)[:, :30][own])  # the positive is of the class
-    assert np.all(np.asarray(is_true)[:, 30:][own])  # the own negative is not
+    assert not np.any(np.asarray(is_true)[:, :30][own])  # the positive has the same class
+    assert np.all(np.asarray(is_true)[:, 30:][own])  # the anchor's own negative has another
     views = task_of(TextStudy(), settled(files, "--method", "dropout")[0], problem)
     scores, is_true = _scores(
         views,
@@ -372,7 +372,7 @@ def test_weights_are_judged_as_pre_training_scores(files):
     )
     labels = np.tile(test.labels, 2)
     np.testing.assert_array_equal(is_true, labels[:, None] != labels)
-    assert np.max(np.asarray(scores.pos)) < 1  # there is dropout
+    assert np.max(np.asarray(scores.pos)) < 1  # dropout makes the two views differ
 
 
 def test_draws_have_every_class_and_only_those_have_labels(files):
@@ -387,7 +387,7 @@ def test_draws_have_every_class_and_only_those_have_labels(files):
     learned = {*problem.learn.places} | {*problem.valid.places}
     assert learned == {*problem.train.places}
     assert not learned & {*problem.test.places}
-    settled(files, "--n-labels", "2", "--batch-size", "2")  # without a search no label is spared
+    settled(files, "--n-labels", "2", "--batch-size", "2")  # no search: no held-out labels
     study = TextStudy()
     assert study.count(config, problem, "final", PRE_TRAINING) == 8
     views, _ = settled(files, "--n-train", "40", "--n-labels", "8", "--method", "dropout")
@@ -400,7 +400,7 @@ def test_draws_have_every_class_and_only_those_have_labels(files):
 def test_a_vocabulary_is_learned_from_training_texts_alone(files):
     _, problem = settled(files, "--pairs", str(files / "pairs.txt"))
     assert "film" in problem.encoder.words.pieces
-    assert not any("one" in piece for piece in problem.encoder.words.pieces)  # of a pair
+    assert not any("one" in piece for piece in problem.encoder.words.pieces)  # only in a pair
     assert problem.pairs is not None
     ids = problem.table.plain(problem.pairs.second[3]).ids
     want = problem.encoder.words.encode(["bad one"], 6).ids[0]
@@ -419,7 +419,7 @@ def test_recipes_are_taken(name):
 
 @pytest.fixture(scope="module")
 def plain(files):
-    """The texts for training, a sentence in each line."""
+    """The training texts as a plain file with one sentence per line."""
     rows = (files / "train.tsv").read_text().splitlines()[1:]
     path = files / "sentences.txt"
     path.write_text("".join(row.split("\t")[0] + "\n" for row in rows))
@@ -450,7 +450,7 @@ def test_texts_without_labels(plain, tmp_path, capsys):
 
 @pytest.mark.parametrize(("rate", "size"), [("0", 5), ("0.3", 5), ("0.3", 600)])
 def test_two_dropouts_of_a_text_are_compared(rate, size, plain):
-    """Without dropout they are one; uniformity is that of the features of texts as they are."""
+    """Alignment is 0 without dropout; uniformity is computed on features without dropout."""
     config, problem = settled(plain.parent, "--dropout", rate)
     task = task_of(TextStudy(), config, problem)
     places = jnp.arange(size, dtype=jnp.int32) % 20

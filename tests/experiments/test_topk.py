@@ -1,4 +1,4 @@
-"""What is recommended to whom, and which model recommends it."""
+"""Tests of the topk command: users, recommended items, and the model used."""
 
 import dataclasses
 from pathlib import Path
@@ -55,7 +55,7 @@ def problem() -> Problem:
 
 @pytest.fixture
 def saved(problem, tmp_path) -> Path:
-    """The folder of a model that scores at random."""
+    """The folder of a saved model with random scores."""
     rng = np.random.default_rng(1)
     tables = models.Tables(
         *(rng.normal(size=(1, n, 4)).astype(np.float32) for n in (N_USERS, N_ITEMS))
@@ -100,7 +100,7 @@ def test_many_users_are_written_a_part_at_a_time(name, saved, monkeypatch):
 def test_a_list_that_is_not_written_leaves_no_file(problem, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(_topk, "_AT_ONCE", 5)
     users = ones(N_USERS)
-    users[0, -1] = np.nan  # in the last part
+    users[0, -1] = np.nan  # in the last chunk
     tables = models.Tables(users, ones(N_ITEMS))
     save_model(tmp_path, Model(tables, problem.known, problem.test, ("train",)), CONFIG)
     before = sorted(tmp_path.iterdir())
@@ -124,7 +124,7 @@ def test_one_user_gets_what_that_user_gets_among_all(saved, capsys):
 
 
 class Run(NamedTuple):
-    """The choice, the test metrics, and the vectors that are saved."""
+    """Result of a run: the selection, the test metrics per seed, and the saved vectors."""
 
     choice: train.Selection
     per_seed: list[dict[str, float]]
@@ -150,7 +150,7 @@ def for_use(problem, tmp_path_factory, quick_compiles) -> Run:
 
 
 def from_everything(problem: Problem, stop_at: int, **changes: Any) -> list[models.Tables]:
-    """The tables of both seeds after a training on all parts."""
+    """Returns the tables of both seeds after training on all parts."""
     everything = interactions(
         [
             (int(u), int(i))

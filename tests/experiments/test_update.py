@@ -1,4 +1,4 @@
-"""``--update``: what a step changes, chosen and told."""
+"""Tests of ``--update``: the choice between row-wise and dense updates, and its report."""
 
 import json
 from typing import Any, get_args, get_type_hints
@@ -20,7 +20,7 @@ SMALL = ["--epochs", "2", "--batch-size", "4", "--dim", "4", "--l2-target", "row
 
 @pytest.fixture
 def run(ratings, tmp_path, capsys):
-    """What a run prints, what it took for what a step changes, and its NDCG."""
+    """Returns a function from flags to a run's output, its update mode and its NDCG@20."""
 
     def run_with(*flags: str) -> tuple[str, str, float]:
         out = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
@@ -49,7 +49,7 @@ def settled(
     encoder: str = "mf",
     **loss: Any,
 ) -> tuple[str, str]:
-    """What is settled for 106 rows."""
+    """Returns the update mode, resolved for tables of 106 rows, and its description."""
     training = {"batch_size": 4, "l2_target": "rows", **training}
     config = Config(
         objective=LossOptions(**loss), sampling=SamplerOptions(),
