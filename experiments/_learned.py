@@ -10,6 +10,8 @@ from crl_jax import losses, tasks, train, weights
 
 _BLOCK = 250
 """Number of examples per encoding batch."""
+_ON_DEVICE = 100 * _BLOCK
+"""Number of examples on the device at a time; a multiple of the block, so that blocks are equal."""
 _ALIGNED = 1000
 """Number of examples whose two views are compared."""
 
@@ -43,7 +45,10 @@ class Learned:
 
     def features(self, examples: Any) -> jax.Array:
         """Returns the features of unaugmented examples, before the projection head."""
-        return _represent(self.task, self.params, self.model_state, jnp.asarray(examples))
+        if isinstance(examples, jax.Array) or len(examples) <= _ON_DEVICE:
+            return _represent(self.task, self.params, self.model_state, jnp.asarray(examples))
+        parts = (examples[i : i + _ON_DEVICE] for i in range(0, len(examples), _ON_DEVICE))
+        return jnp.concatenate([self.features(part) for part in parts])
 
     def two_views(self, examples: Any, seed: int) -> tuple[jax.Array, jax.Array]:
         """Returns unit-norm embeddings of two random views of each example."""

@@ -263,11 +263,14 @@ class Study(ABC, Generic[C, P]):
           numbers: Values of a sweep for the optimizer; by default those of the run.
         """
         options, output = config.training, config.output
+        source: Any = jax.tree.map(jnp.asarray, batches)
+        if getattr(options, "batches", "device") == "host":
+            source = train.HostBatches.from_arrays(batches.data, options.batch_size, seed=run.seed)
         name = "-".join([run.phase, str(run.index), *([stage] if stage else [])])
         return train.fit(
             task,
             optimizer_of(options, run.numbers if numbers is None else numbers),
-            jax.tree.map(jnp.asarray, batches),
+            source,
             train.TrainConfig(options.batch_size, mesh=mesh_of(output.mesh)),
             epochs=self.epochs(config, stage),
             seeds=run.seed,

@@ -38,7 +38,7 @@ class Truth(NamedTuple):
     calibration: weights.Calibration | None
 
 
-def judge_weights(
+def evaluate_weights(
     entry: LossEntry, learned: Learned, examples: Any, labels: np.ndarray, seed: int
 ) -> Truth:
     """Evaluates the weights of a loss on two views of a subset of examples.
@@ -54,7 +54,7 @@ def judge_weights(
     scores = losses.view_scores(*learned.two_views(examples[some], seed))
     both = jnp.tile(jnp.asarray(labels[some]), 2)
     is_true = both[:, None] != both[None, :]
-    return judge_scores(entry, hyperparams_of(learned), scores, is_true)
+    return evaluate_scores(entry, hyperparams_of(learned), scores, is_true)
 
 
 def some_of(n: int) -> slice:
@@ -69,7 +69,7 @@ def hyperparams_of(learned: Learned) -> dict[str, Any]:
     return {**learned.task.hyperparams, **measured}
 
 
-def judge_scores(
+def evaluate_scores(
     entry: LossEntry, hyperparams: dict[str, Any], scores: losses.BatchScores, is_true: Any
 ) -> Truth:
     """Evaluates the weights that a loss assigns to scores.

@@ -16,7 +16,7 @@ from .._mesh import mesh_of
 from .._registry import settle
 from .._rundir import write_arrays
 from .._study import Evaluation, OnStage, Study
-from .._truth import judge_weights
+from .._truth import evaluate_weights
 from ..view_losses import LOSSES, in_words, parts_of_loss
 from ._config import SCHEMA, Config, DataOptions, anchor
 from ._embed import save_encoder
@@ -24,7 +24,7 @@ from .encoders import ENCODERS, make_backbone
 
 EMBEDDING, FEATURES = "embedding.png", "features.npz"
 _DESCRIPTION = """Learn representations of graphs without labels, by contrasting two views of each
-(GraphCL), and judge them by labels: by a cross-validated support vector machine.
+(GraphCL), and evaluate them by labels: by a cross-validated support vector machine.
 
   {program}                                   simulated graphs
   {program} --data MUTAG --loss debiased      a folder with graphs of your own
@@ -188,7 +188,7 @@ class GraphStudy(Study[Config, Problem]):
         shown = None
         entry = LOSSES[config.objective.loss]
         if entry.weigh is not None:
-            truth = judge_weights(entry, learned, places, labels, seed)
+            truth = evaluate_weights(entry, learned, places, labels, seed)
             found, shown = {**found, **truth.metrics}, truth.calibration
         return Evaluation({n: float(value) for n, value in found.items()}, svm.accuracies, shown)
 

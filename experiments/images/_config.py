@@ -80,6 +80,9 @@ class TrainOptions(shared.OptimizerOptions):
 
     batch_size: Annotated[int, Range(2, MOST)] = 128
     """Number of images per step (B); a view has 2B - 2 negatives."""
+    batches: Literal["device", "host"] = field(default="device", metadata={WAS: "device"})
+    """Where the training examples are held: in device memory, or in host memory, which leaves the
+    device more room; batches are then copied while the device computes."""
     temperature: Annotated[float, POSITIVE] = 0.5
     """Temperature, which divides all cosine similarities."""
     head: Annotated[tuple[int, ...], COUNT] = (512, 128)

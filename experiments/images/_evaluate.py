@@ -19,8 +19,9 @@ _FEW_CLASSES = 10
 
 
 def evaluate_features(
-    options: ProtocolOptions, part: data.Images, test: data.Images, learned: Learned, seed: int
-) -> Evaluation:
+    options: ProtocolOptions, part: data.Images, test: data.Images, learned: Learned, seed: int,
+    on_host: bool = False,
+) -> Evaluation:  # fmt: skip
     """Evaluates features with a linear classifier and a kNN classifier.
 
     Args:
@@ -29,6 +30,7 @@ def evaluate_features(
       test: The test images.
       learned: The trained model.
       seed: Seed of the published classifier's training, and of the views that are compared.
+      on_host: Whether that training takes its batches from host memory.
 
     Returns:
       The metrics ``linear`` and ``linear_published``: accuracies of linear classifiers on the
@@ -56,7 +58,7 @@ def evaluate_features(
             found["linear_top5"] = jnp.mean(jnp.any(best == truth[:, None], axis=1))
         classes.append(probe.predictions)
     if options.probe != "fast":
-        classes.append(_published(options, part, known, learned, of_part.shape[1], seed))
+        classes.append(_published(options, part, known, learned, of_part.shape[1], seed, on_host))
         found["linear_published"] = jnp.mean(classes[-1] == truth)
     found["knn"] = metrics.knn_accuracy(
         of_test, truth, of_part, labels, n_classes=n_classes,
@@ -73,6 +75,7 @@ def _published(
     learned: Learned,
     dim: int,
     seed: int,
+    on_host: bool,
 ) -> Any:
     """Returns the test predictions of a linear classifier trained on features of random views."""
     task = learned.task
@@ -80,10 +83,13 @@ def _published(
     classifier = tasks.Classification(
         task.network, task.augment, backbone, dim=dim, n_classes=len(part.classes)
     )
-    seen = tasks.LabelledExamples(jnp.asarray(part.images), jnp.asarray(part.labels))
+    seen, size = tasks.LabelledExamples(part.images, part.labels), min(512, len(part))
+    batches: Any = train.HostBatches.from_arrays(seen, size, seed=seed)
+    if not on_host:
+        batches = train.ArrayBatches(jax.tree.map(jnp.asarray, seen))
     fitted = train.fit(
-        classifier, train.Optimizer(1e-3, weight_decay=1e-6), train.ArrayBatches(seen),
-        train.TrainConfig(min(512, len(part))), epochs=options.probe_epochs, seeds=seed,
+        classifier, train.Optimizer(1e-3, weight_decay=1e-6), batches,
+        train.TrainConfig(size), epochs=options.probe_epochs, seeds=seed,
         eval_every=options.probe_epochs,
     )  # fmt: skip
     return classifier.classify(fitted.run(), {}, jnp.asarray(test.images), block_size=_BLOCK)

@@ -57,8 +57,8 @@ def load_problem(options: DataOptions, on_stage: Callable[[str], None]) -> Probl
         for name, part in (("training", train), ("test", test)):
             if not (part.labels >= 0).any():
                 raise ValueError(
-                    f"--data {options.data}: the {name} part has no labels to judge by; "
-                    "--labels False judges without."
+                    f"--data {options.data}: the {name} part has no labels for the "
+                    "evaluation; --labels False evaluates without."
                 )
         share = _VALID if options.valid is None else options.valid
         held_out = np.zeros(len(train), bool)

@@ -15,7 +15,7 @@ from .._knn import BANK, Voters, train_knn, valid_knn
 from .._learned import Learned, measured_of_views
 from .._registry import settle
 from .._study import Evaluation, OnStage, Study
-from .._truth import judge_weights
+from .._truth import evaluate_weights
 from .._unlabelled import LEFT_OUT, OF_VOTES, asked_beside, asked_of_all, refuse
 from ..view_losses import LOSSES, parts_of_loss, share_of_classes
 from ..view_losses import in_words as loss_in_words
@@ -30,8 +30,8 @@ from .recipes import RECIPES
 VIEWS, EMBEDDING, POSTERIOR = "views.png", "embedding.png", "posterior.png"
 _VIEWED = 1000
 """Number of images whose views are compared in reports."""
-_DESCRIPTION = """Learn representations of images without labels, and judge them by labels, if there
-are some: by a linear classifier on them, and by the vote of the nearest images.
+_DESCRIPTION = """Learn representations of images without labels, and evaluate them by labels, if
+there are any: by a linear classifier and by nearest neighbours.
 
   {program}                                   scikit-learn's digits, SimCLR
   {program} --data FOLDER --loss bayesian     your own images
@@ -81,6 +81,11 @@ class Images(Study[Config, Problem]):
         given = config.training.temperature != Config().training.temperature
         if not METHODS[name].takes_temperature and ("temperature" in swept or given):
             raise ValueError(f"--method {name} has no --temperature.")
+        if METHODS[name].needs_all and config.training.batches == "host":
+            raise ValueError(
+                f"--method {name} clusters all images, which must be in device memory: leave out "
+                "--batches host."
+            )
         super().check(config)
 
     def load(self, config: Config, on_stage: OnStage) -> Problem:
@@ -167,13 +172,16 @@ class Images(Study[Config, Problem]):
         self, config: Config, problem: Problem, learned: Learned, seed: int, on_stage: OnStage
     ) -> Evaluation:
         """Evaluates the features, and the weights of the loss with their calibration."""
-        found = evaluate_features(config.protocol, problem.labelled, problem.test, learned, seed)
+        found = evaluate_features(
+            config.protocol, problem.labelled, problem.test, learned, seed,
+            on_host=config.training.batches == "host",
+        )  # fmt: skip
         entry = LOSSES[config.objective.loss]
         weighs = entry.weigh is not None and METHODS[config.method.method].takes_loss
         if not weighs or not problem.train.classes:
             return found
         known = labelled(problem.test)
-        truth = judge_weights(entry, learned, known.images, known.labels, seed)
+        truth = evaluate_weights(entry, learned, known.images, known.labels, seed)
         return Evaluation(found.metrics | truth.metrics, found.cases, truth.calibration)
 
     def draw_first(

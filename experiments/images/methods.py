@@ -49,12 +49,14 @@ class Method(Entry):
       takes_loss: Whether the method uses ``--loss``.
       takes_temperature: Whether the method uses ``--temperature``.
       needs_labels: Whether the method trains on labels.
+      needs_all: Whether all examples must be in device memory.
     """
 
     make: Callable[..., Any]
     takes_loss: bool = True
     takes_temperature: bool = True
     needs_labels: bool = False
+    needs_all: bool = False
 
 
 def _contrastive(parts: Parts) -> dict[str, Any]:
@@ -143,6 +145,7 @@ METHODS: Mapping[str, Method] = {
     ),
     "protonce": Method(
         source=tasks.PCL,
+        needs_all=True,
         hyperparams={
             **_MOCO,
             "clusters": count(100, "Number of clusters"),

@@ -3,8 +3,8 @@
 Flags of a loss or an encoder are declared by the loss or encoder.
 """
 
-from dataclasses import dataclass, replace
-from typing import Annotated
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Literal
 
 import tyro
 
@@ -13,7 +13,7 @@ from .._bert import BertOptions, WeightsOptions, check_bert
 from .._option_group import option_group
 from .._ranges import COUNT, MOST, NOT_NEGATIVE, POSITIVE, SHARE, Range, declared_ranges
 from .._registry import with_flags
-from .._schema import Schema, absolute
+from .._schema import WAS, Schema, absolute
 from ..images import _config as images
 from ..images._config import EncoderOptions
 from ..images.encoders import EncoderOptions as ImageOptions
@@ -96,6 +96,9 @@ class TrainOptions(shared.OptimizerOptions):
 
     batch_size: Annotated[int, Range(2, MOST)] = 128
     """Number of pairs per step (B); each image or text has B - 1 negatives."""
+    batches: Literal["device", "host"] = field(default="device", metadata={WAS: "device"})
+    """Where the training examples are held: in device memory, or in host memory, which leaves the
+    device more room; batches are then copied while the device computes."""
     epochs: Annotated[int, COUNT] = 10
     """Number of training epochs, which the schedule spans. There is no early stopping. An epoch
     uses each image once, with one of its texts."""

@@ -12,7 +12,7 @@ from crl_jax import data, losses, metrics, train
 from .._bert import Encoder
 from .._learned import Learned
 from .._study import Evaluation
-from .._truth import judge_scores
+from .._truth import evaluate_scores
 from ._problem import Part, Problem
 from .losses import PairLoss
 
@@ -180,7 +180,9 @@ def evaluate_negatives(found: Found, entry: PairLoss) -> dict[str, float]:
     halves = losses.tower_scores(x, y), losses.tower_scores(y, x)
     scores = losses.BatchScores(*(jnp.concatenate(pair) for pair in zip(*halves)))
     is_true = (groups[:, None] != groups[None]) | (groups < 0)[:, None]
-    return judge_scores(entry, hyperparams, scores, jnp.tile(jnp.asarray(is_true), (2, 1))).metrics
+    return evaluate_scores(
+        entry, hyperparams, scores, jnp.tile(jnp.asarray(is_true), (2, 1))
+    ).metrics
 
 
 def evaluate_pairs(found: Found, problem: Problem, entry: PairLoss) -> Evaluation:

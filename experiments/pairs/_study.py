@@ -31,8 +31,7 @@ _TEXT_LAYERS = 2
 """Number of layers of a text encoder trained from scratch."""
 EMBEDDINGS, RETRIEVAL = "embeddings.npz", "retrieval.png"
 _DESCRIPTION = """Learn to find images by texts and texts by images, with two networks and a
-contrastive loss (CLIP, SigLIP), and judge them by what they find among images and texts that
-nothing was learned from.
+contrastive loss (CLIP, SigLIP), and evaluate their retrieval on a test part.
 
   {program}                                   digits, with texts of their names
   {program} --data FOLDER --loss siglip       your own images with texts

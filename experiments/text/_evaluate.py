@@ -13,7 +13,7 @@ from crl_jax import losses, metrics, models, tasks, train
 from .._knn import BANK, Voters, train_knn, valid_knn
 from .._learned import Learned, neighbours
 from .._study import Evaluation
-from .._truth import Truth, hyperparams_of, judge_scores, some_of
+from .._truth import Truth, evaluate_scores, hyperparams_of, some_of
 from ..view_losses import LossEntry
 from ._config import Config
 from ._problem import Pairs, Part, Problem
@@ -155,7 +155,7 @@ class TextLearned:
     @cached_property
     def test(self) -> Part:
         """The labelled test texts, or all test texts if there are no classes."""
-        return self.problem.test.judged
+        return self.problem.test.evaluated
 
     @cached_property
     def features_before(self) -> jax.Array:
@@ -278,7 +278,7 @@ def evaluate_weights(entry: LossEntry, contrast: Learned, test: Part, seed: int)
         task, contrast.params, contrast.model_state, jax.random.key(seed), jnp.asarray(some.places),
         jnp.asarray(some.labels),
     )  # fmt: skip
-    return judge_scores(entry, hyperparams_of(contrast), scores, is_true)
+    return evaluate_scores(entry, hyperparams_of(contrast), scores, is_true)
 
 
 @train.jit

@@ -67,7 +67,7 @@ class Part:
         return self.take(self.labels >= 0)
 
     @property
-    def judged(self) -> "Part":
+    def evaluated(self) -> "Part":
         """The texts for evaluation: the labelled ones, or all if there are no classes."""
         return self.labelled if self.classes else self
 

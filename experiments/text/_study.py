@@ -40,7 +40,7 @@ _OF_FINE_TUNING = {"loss": "fine_tune_loss", "accuracy": "train_accuracy"}
 """History names of fine-tuning metrics, to distinguish them from those of pre-training."""
 _RATE, _RATE_OF_WEIGHTS = 1e-3, 5e-5
 _DESCRIPTION = """Pre-train an encoder of texts by contrast, with pairs of one class or without
-labels (SimCSE), fine-tune it, and judge it by a test part.
+labels (SimCSE), fine-tune it, and evaluate it on a test part.
 
   {program}                                   sentences of docstrings, a small encoder
   {program} --data FOLDER --weights FOLDER    your own texts, published weights
