@@ -1,4 +1,4 @@
-"""The blur, against SciPy, and its random sigma, against the uniform law."""
+"""Gaussian blur against SciPy, and its random sigma against the uniform distribution."""
 
 import jax
 import jax.numpy as jnp
@@ -78,7 +78,7 @@ def test_no_sigma_is_the_image():
 
 @pytest.mark.parametrize("rate", [0.0, 0.3, 1.0])
 def test_random_sigmas_are_uniform(rate):
-    """A bright pixel tells the sigma: its centre keeps the square of the middle weight."""
+    """A bright pixel reveals sigma: its centre keeps the square of the middle weight."""
     dot = jnp.zeros((5, 5, 1)).at[2, 2].set(1)
     keys = jax.random.split(jax.random.key(0), 3000)
     own = lambda key: augment.random_blur(key, dot, 3, sigma=(0.5, 2.0), rate=rate)  # noqa: E731

@@ -1,4 +1,4 @@
-"""Changes of graphs: what they keep, and the laws of what they draw."""
+"""Graph augmentations: invariants and the distributions of their random choices."""
 
 from dataclasses import replace
 
@@ -29,7 +29,7 @@ def keys_of(seed, shape=(2, 6)):
 
 
 def counted(batch):
-    """Nodes and edges of each graph that are there."""
+    """Returns the number of valid nodes and edges of each graph."""
     found = []
     for where, graph, n in (
         (batch.node_where, batch.graph, batch.n_nodes),
@@ -42,7 +42,7 @@ def counted(batch):
 
 
 def check_edges(batch):
-    """Edges are between nodes that are there, of their own graph."""
+    """Edges connect valid nodes of the same graph."""
     for pack in range(2):
         ends = np.asarray(batch.edges[pack])[np.asarray(batch.edge_where[pack])]
         graph = np.asarray(batch.edge_graph[pack])[np.asarray(batch.edge_where[pack])]
@@ -64,7 +64,7 @@ def test_dropping_nodes_leaves_the_others_with_their_edges(ratio):
     nodes, _ = counted(view)
     np.testing.assert_array_equal(nodes, N_NODES - np.floor(ratio * N_NODES + 1e-4))
     check_edges(view)
-    for pack in range(2):  # every edge between them is there
+    for pack in range(2):  # every edge between them is kept
         both = np.asarray(view.node_where[pack])[np.asarray(BATCH.edges[pack])].all(axis=-1)
         np.testing.assert_array_equal(view.edge_where[pack], both & BATCH.edge_where[pack])
     np.testing.assert_array_equal(view.features, BATCH.features)
@@ -96,7 +96,7 @@ def test_masking_changes_features_of_a_share_of_nodes(ratio):
 @each_ratio
 def test_a_subgraph_hangs_together(ratio):
     view = CHANGES["subgraph"](keys_of(0), BATCH, ratio)
-    nodes, _ = counted(view)  # simulated graphs are of one part
+    nodes, _ = counted(view)  # simulated graphs are connected
     np.testing.assert_array_equal(nodes, N_NODES - np.floor(ratio * N_NODES + 1e-4))
     check_edges(view)
     for pack in range(2):
@@ -125,7 +125,7 @@ def test_nodes_are_dropped_alike():
 
 
 def grown(rng, near, size):
-    """One node after the other, uniformly among the neighbours of those that are there."""
+    """A random walk moves uniformly to one of the valid neighbours."""
     there = [int(rng.integers(len(near)))]
     while len(there) < size:
         border = [v for v in range(len(near)) if v not in there and near[v, there].any()]
@@ -134,7 +134,7 @@ def grown(rng, near, size):
 
 
 def test_subgraphs_have_the_law_of_growing_node_by_node():
-    """Of a graph with a triangle, a tail and a star, against the slow way."""
+    """Checks a graph with a triangle, a tail and a star against a slow reference."""
     links = np.array([[0, 1, 0, 2, 3, 3, 3], [1, 2, 2, 3, 4, 5, 6]])
     near = np.zeros((7, 7), bool)
     near[links[0], links[1]] = near[links[1], links[0]] = True
@@ -182,7 +182,7 @@ def test_a_graph_in_parts_keeps_one_of_them():
 
 @each_kind
 def test_another_ratio_for_each_graph(kind):
-    """Graphs of ratio 0 stay as they are, and the others are as with that ratio alone."""
+    """Graphs of ratio 0 stay unchanged, and the others match a run with that ratio alone."""
     ratio = jnp.asarray(np.arange(12).reshape(2, 6) % 2 * 0.4, jnp.float32)
     mixed, all_of_them = (CHANGES[kind](keys_of(6), BATCH, r) for r in (ratio, 0.4))
     for field, graph in (("node_where", "graph"), ("edge_where", "edge_graph")):
@@ -211,7 +211,7 @@ def test_a_view_depends_on_its_own_key_and_graph_alone():
             pack, graph = divmod(place, 4 // n_packs)
             own = np.asarray(batch.graph[pack]) == graph
             there = np.arange(alone.graph.shape[0]) < GRAPHS.n_nodes[places[place]]
-            # Of another program, which may round otherwise.
+            # Computed by another program, which may round differently.
             got, want = batch.features[pack][own], alone.features[there]
             np.testing.assert_allclose(got, want, atol=1e-6)
             np.testing.assert_array_equal(batch.node_where[pack][own], alone.node_where[there])

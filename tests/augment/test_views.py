@@ -1,4 +1,4 @@
-"""Whole views: their parts, their chances, and that they are pytrees of numbers."""
+"""Complete view pipelines: their steps, their probabilities, and their pytree leaves."""
 
 from dataclasses import replace
 
@@ -79,7 +79,7 @@ def test_it_is_a_pytree_that_hashes_and_compares():
 
 
 def test_without_chance_it_is_the_normalised_crop():
-    """The boxes are those that the image tells by its values."""
+    """The crop boxes match those recovered from the pixel values."""
     views = replace(STILL, mean=(0.1, 0.2, 0.3), std=(0.5, 1.0, 2.0))
     got = draw(views, keys_of(3), PHOTOS[0])
     for key, view in zip(keys_of(3), np.asarray(got)):
@@ -90,7 +90,7 @@ def test_without_chance_it_is_the_normalised_crop():
 
 
 def test_what_is_seen_follows_the_published_rule():
-    """Of an image whose channels are the places, the view's corners tell the box."""
+    """If the channels of an image encode positions, the corners of the view reveal the box."""
     n, side = 4000, 32
     rows, columns = np.meshgrid(np.arange(side), np.arange(side), indexing="ij")
     place = np.stack([rows, columns, 0 * rows], -1).astype(np.float32) / side
@@ -131,7 +131,7 @@ def test_flip_blur_and_grey_come_where_they_should():
 
 
 def test_the_jitter_of_a_view_has_the_published_distribution():
-    """Of even images, which crop, flip and blur leave alone."""
+    """Views of constant images, which crop, flip and blur leave unchanged."""
     even = np.full((10, 12, 3), [0.3, 0.5, 0.7], np.float32)
     views = ImageAugmentation(size=2, blur_kernel=1)
     jitter = quick_jit(jax.vmap(lambda key: augment.random_grayscale(

@@ -1,4 +1,4 @@
-"""Downloads: only the right bytes arrive, whole, and nowhere else."""
+"""Downloads: only complete files with the expected bytes are stored, and only in the cache."""
 
 import hashlib
 import io
@@ -126,7 +126,7 @@ def test_an_endless_answer_is_cut_off(serve, tmp_path, monkeypatch):
     monkeypatch.setattr(_download.urllib.request, "urlopen", urlopen)
     with raises(DataError, match="got more than 2000 bytes"):
         _download.fetch(archive(url, b"\0" * 2000), tmp_path)
-    assert n_read == [1000] * 4  # a block more than announced, and the one that is not written
+    assert n_read == [1000] * 4  # one block more than announced, which is not written
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_archives_without_the_right_member_are_refused(
 )
 def test_a_member_that_lies_about_its_size_is_refused(serve, tmp_path, size, message):
     content = bytearray(zipped({NAME: b"\0" * size}))
-    # Where the local header and the central directory have the unpacked size.
+    # Local header and central directory both contain the unpacked size.
     for place in (22, content.index(b"PK\1\2") + 24):
         assert content[place : place + 4] == size.to_bytes(4, "little")
         content[place : place + 4] = len(MEMBER).to_bytes(4, "little")
@@ -192,7 +192,7 @@ def test_no_connection_is_said_with_a_way_out(serve, tmp_path):
     with raises(ConnectionError, match=r"absent.zip: not downloaded .* by hand"):
         _download.fetch(archive(f"file://{tmp_path}/absent.zip", b""), tmp_path / "cache")
     content = zipped({NAME: MEMBER})
-    url, _ = serve(content[:40], declared=len(content))  # the line drops
+    url, _ = serve(content[:40], declared=len(content))  # the connection drops
     with raises((ConnectionError, DataError)):
         _download.fetch(archive(url, content), tmp_path / "cache")
 
@@ -204,7 +204,7 @@ def test_load_reads_a_release_through_the_cache(serve, tmp_path, monkeypatch):
     assert len(load("movielens:100k", cache=tmp_path / "a")) == 2
     folder = tmp_path / "a" / "movielens-100k"
     assert everything_under(folder) == [".u.data.origin", "u.data"]
-    assert len(load(folder)) == 2  # by its own path too
+    assert len(load(folder)) == 2  # also by its explicit path
     monkeypatch.setenv("CRL_JAX_CACHE", str(tmp_path / "b"))
     assert download("movielens:100k") == tmp_path / "b" / "movielens-100k" / "u.data"
     monkeypatch.delenv("CRL_JAX_CACHE")
@@ -219,7 +219,7 @@ def test_load_reads_a_release_through_the_cache(serve, tmp_path, monkeypatch):
 
 
 def test_an_entry_is_all_that_a_dataset_needs(serve, tmp_path, monkeypatch):
-    table = b"who what\n1 2\n"  # which does not tell that it is a table
+    table = b"who what\n1 2\n"  # does not look like a table
     content = zipped({"folder/table": table})
     entry = archive(serve(content)[0], content, member="folder/table", member_size=len(table))
     monkeypatch.setitem(DATASETS, "mine:x", replace(entry, format="csv"))
@@ -227,7 +227,7 @@ def test_an_entry_is_all_that_a_dataset_needs(serve, tmp_path, monkeypatch):
     assert load("mine:x", **named).item_ids.tolist() == [2]
     assert str(columns("mine:x", **named)[0]) == "user = who, item = what"
     with raises(DataError, match="expected non-negative integers"):
-        load("mine:x", format="lightgcn", cache=tmp_path)  # what is asked for goes first
+        load("mine:x", format="lightgcn", cache=tmp_path)  # an explicit argument takes precedence
     with raises(ValueError, match=r"`source` must be one of .*, mine:x, got 'mine:y'"):
         load("mine:y")
 

@@ -1,4 +1,4 @@
-"""Sets of graphs: read, tidied, taken from, simulated, and refused with file and line."""
+"""Graph data sets: reading, normalisation, subsets, simulation, and errors with file and line."""
 
 import os
 import zipfile
@@ -234,7 +234,7 @@ def test_some_of_them_are_as_they_were(places):
 
 
 def test_simulated_graphs_have_their_motifs():
-    """Without noise: a tree of n nodes, two motifs of five, and a link to each."""
+    """A noise-free graph is a tree of n nodes, two motifs of five, and a link to each."""
     graphs = data.simulate_graphs(n=40, n_classes=4, noise=0, seed=3)
     more = np.array([6, 6, 7, 5])[graphs.labels]
     n_tree = graphs.n_nodes - 10

@@ -1,4 +1,4 @@
-"""Downloads of image sets, and decoded images in the cache: the right ones, and whole."""
+"""Downloads of image sets, and the cache of decoded images: correct and complete."""
 
 import hashlib
 import io
@@ -41,7 +41,7 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def decoded(monkeypatch):
-    """How often images were decoded."""
+    """Counts how often images are decoded."""
     calls = []
     inner = _load.load_files
     monkeypatch.setattr(_load, "load_files", lambda *given: (calls.append(1), inner(*given))[1])
@@ -104,11 +104,11 @@ def test_what_changed_is_decoded_anew_and_the_old_goes(tmp_path, cache, decoded,
     n_files = len(files_in(cache))
     time = path.stat().st_mtime_ns
     path.write_bytes(archive(first=10))
-    os.utime(path, ns=(time, time + 1))  # of the same size, a nanosecond later
+    os.utime(path, ns=(time, time + 1))  # same size, a nanosecond later
     assert firsts(load_images(path)) == [[10, 11], [12]]
     assert firsts(before) == [[0, 1], [2]]
     assert len(files_in(cache)) == n_files
-    path.write_bytes(archive(first=20) + b"\0")  # of the same time
+    path.write_bytes(archive(first=20) + b"\0")  # same modification time
     os.utime(path, ns=(time, time + 1))
     assert firsts(load_images(path)) == [[20, 21], [22]]
     monkeypatch.setattr(_load, "_pillow_version", lambda: "none")
@@ -230,7 +230,7 @@ def test_the_slower_of_two_leaves_what_the_quicker_one_made(tmp_path, cache, mon
     before = [file.stat().st_ino for file in files_in(cache)]
     remove = shutil.rmtree
 
-    def remove_scratch(folder, *given, **named):  # what is there under its name came just now
+    def remove_scratch(folder, *given, **named):  # that directory is new
         if Path(folder).name.startswith((".part-", ".unpacked-")):
             remove(folder, *given, **named)
 
@@ -269,7 +269,7 @@ def test_a_set_is_downloaded_once(serve, cache, decoded, monkeypatch):
     assert download("cifar10") == cache / "cifar10" / "x.zip"
     assert (state["requests"], len(decoded)) == (1, 1)
     (cache / "cifar10" / "x.zip").unlink()
-    assert firsts(load_images("cifar10")) == [[0, 1], [2]]  # of what was decoded
+    assert firsts(load_images("cifar10")) == [[0, 1], [2]]  # decoded from the current files
     assert state["requests"] == 1
     assert firsts(load_images("cifar10", keep=False)) == [[0, 1], [2]]
     assert state["requests"] == 2
@@ -306,7 +306,7 @@ def test_an_archive_put_there_by_hand_is_taken_if_it_is_the_right_one(serve, cac
     monkeypatch.setenv("CRL_JAX_CACHE", str(cache))
     monkeypatch.setitem(IMAGE_SETS, "mine:x", entry(url, content))
     (cache / "mine-x" / ".x.zip.origin").unlink()
-    path.write_bytes(archive(first=1))  # of the same size
+    path.write_bytes(archive(first=1))  # same size
     assert download("mine:x").read_bytes() == content
     assert state["requests"] == 1
 

@@ -1,4 +1,4 @@
-"""Image files of all kinds become arrays of one size; broken ones are named."""
+"""Image files of all formats become arrays of one size; broken ones are reported by name."""
 
 import io
 import sys
@@ -28,7 +28,7 @@ def _cache(tmp_path, monkeypatch):
 
 
 def put(folder, images, suffix=".png", **options):
-    """Images as train/a/0.png, 1.png, …; the first one is the test part too."""
+    """Images as train/a/0.png, 1.png, …; the first one is also the test split."""
     for number, image in enumerate([*images, images[0]]):
         part = "train" if number < len(images) else "test"
         path = folder / part / "a" / f"{number}{suffix}"
@@ -113,7 +113,7 @@ def test_the_whole_range_of_16_bits(tmp_path):
 
 def test_orientation_is_honoured(tmp_path):
     exif = Image.Exif()
-    exif[0x0112] = 6  # the camera was turned
+    exif[0x0112] = 6  # the camera was rotated
     image = Image.fromarray(COLOUR[:4])
     (found,) = decoded(tmp_path, [image], exif=exif)
     np.testing.assert_array_equal(found, np.rot90(COLOUR[:4], -1))
@@ -230,7 +230,7 @@ GOOD = png(Image.fromarray(COLOUR))
         (GOOD[:60] + b"????" + GOOD[64:], ".png", "not decoded"),
         (animation(), ".gif", "expected one image, got several frames"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 1 1\n", ".png", "not decoded"),
-        (pcx(), ".png", "not decoded .*cannot identify"),  # of a kind that is not listed
+        (pcx(), ".png", "not decoded .*cannot identify"),  # a format that is not supported
         (png(Image.fromarray(GREY)).replace(b"IHDR", b"IDHR"), ".png", "not decoded"),
     ],
 )
@@ -349,7 +349,7 @@ def test_after_an_error_nothing_more_is_begun(monkeypatch):
 
 @pytest.mark.data
 def test_cifar10_as_class_folders(real_data, tmp_path):
-    """Every 600th image of the real archive, in an archive of their own."""
+    """Every 600th image of the real archive, in a separate archive."""
     with zipfile.ZipFile(real_data / "cifar10" / "cifar10-jpeg.zip") as whole:
         names = whole.namelist()
         kept = sorted(names)[::600]

@@ -1,4 +1,4 @@
-"""Images in class folders and in Tiny ImageNet: which are found, in which order, as what."""
+"""Images in class folders and in Tiny ImageNet: files found, their order and their labels."""
 
 import numpy as np
 import pytest
@@ -16,12 +16,12 @@ def _cache(tmp_path, monkeypatch):
 
 
 def shade(number):
-    """An image that tells its number."""
+    """Returns an image that encodes its number."""
     return np.full((2, 2, 3), number, np.uint8) + np.arange(3, dtype=np.uint8)
 
 
 def fill(folder, paths):
-    """Images with the numbers 0, 1, … at the given paths."""
+    """Writes images with the numbers 0, 1, … to the given paths."""
     for number, path in enumerate(paths):
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(shade(number)).save(folder / path, "PNG")
@@ -180,7 +180,7 @@ def test_links_between_folders_are_followed_but_in_no_circle(tmp_path):
 
 
 def tiny(folder, words=True):
-    """Tiny ImageNet as published, with two classes."""
+    """Tiny ImageNet in its published layout, with two classes."""
     paths = [f"train/{n}/images/{n}_{i}.JPEG" for n in ("n02", "n01") for i in range(3)]
     paths += [f"val/images/val_{i}.JPEG" for i in (0, 1, 10, 2)] + ["test/images/test_0.JPEG"]
     fill(folder, paths)

@@ -1,4 +1,4 @@
-"""Image sets of TensorFlow Datasets, with a module that stands in for it."""
+"""Image sets of TensorFlow Datasets, with a stub of the module."""
 
 import sys
 import types
@@ -25,7 +25,7 @@ def examples(n, side=4, channels=3, first=0):
 
 @pytest.fixture
 def fake_tfds(monkeypatch):
-    """The splits and features that the module gives, to be filled by the test."""
+    """Splits and features that the stub returns, to be filled by the test."""
     module = types.ModuleType("tensorflow_datasets")
     splits, features = {}, {"label": types.SimpleNamespace(names=["no", "yes"])}
 
@@ -53,7 +53,7 @@ def test_splits_with_their_images_and_labels(fake_tfds):
 
 def test_validation_stands_in_for_testing(fake_tfds):
     splits, features = fake_tfds
-    features["label"] = object()  # without names
+    features["label"] = object()  # without class names
     splits |= {"train": examples(5, channels=1), "validation": examples(2, channels=1, first=1)}
     split = load_images("tfds:some/set")
     assert split.test.labels.tolist() == [1, 2]

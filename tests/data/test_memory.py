@@ -1,4 +1,4 @@
-"""What people hold in memory, against the same data given one interaction at a time."""
+"""In-memory inputs, against the same data passed one interaction at a time."""
 
 from datetime import date, datetime
 
@@ -26,7 +26,7 @@ each_frame = pytest.mark.parametrize("frame", FRAMES.values(), ids=FRAMES)
 
 
 def pairs(data):
-    """Each interaction with its original ids."""
+    """Returns each interaction with its original ids."""
     users, items = data.user_ids[data.users].tolist(), data.item_ids[data.items].tolist()
     more = [column.tolist() for column in (data.ratings, data.timestamps) if column is not None]
     return sorted(zip(users, items, *more, strict=True))
@@ -52,7 +52,7 @@ def test_a_sparse_matrix_keeps_its_rows_and_columns(dense, dtype, layout, old):
 def test_what_a_sparse_matrix_stores_twice_adds_up_and_zeros_are_counted():
     twice = sp.coo_array((np.array([100, 100, 1], np.int8), ([0, 0, 1], [1, 1, 0])), (3, 2))
     assert pairs(as_interactions(twice)) == [(0, 1, 200), (1, 0, 1)]
-    assert twice.nnz == 3  # the caller's is left alone
+    assert twice.nnz == 3  # the caller's array is not modified
     stored = sp.csr_array(([1.0, 0.0], ([0, 1], [0, 1])), (2, 2))
     with pytest.warns(DataWarning, match="dropped 1 stored zeros"):
         assert pairs(as_interactions(stored)) == [(0, 0)]
@@ -217,5 +217,5 @@ def test_dates_of_polars_far_off_are_counted_too():
     for unit, per_second in {"ms": 10**3, "us": 10**6, "ns": 10**9}.items():
         moments = pl.Series(counts, dtype=pl.Int64).cast(pl.Datetime(unit))
         assert times(moments).timestamps.tolist() == [n / per_second for n in counts]
-    huge = pl.Series([2**63 + 2**20, 1], dtype=pl.UInt64)  # beyond int64
+    huge = pl.Series([2**63 + 2**20, 1], dtype=pl.UInt64)  # exceeds int64
     assert times(huge).timestamps.tolist() == [2.0**63 + 2**20, 1.0]

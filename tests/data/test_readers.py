@@ -1,4 +1,4 @@
-"""Readers: every format, and a defined outcome for every way a file can be wrong."""
+"""Readers: every format, and a defined outcome for every kind of invalid file."""
 
 import csv
 import gzip
@@ -98,7 +98,7 @@ def test_lightgcn_lists(tmp_path):
 
 HEAD = "user,item,rating,time\n"
 
-BAD = [  # file name, content, what the message says
+BAD = [  # file name, content, error message
     ("u.data", "1\t2\t3\t4\n1\t2\t3\n", r"u.data:2: expected 4 fields .*, got 3"),
     ("u.data", "1\t2\t3\t4\n5\t6\t3\t4\t5\n", r":2: expected 4 fields .*, got 5"),
     ("u.data", "1\t2\t3\t4\n\t6\t3\t4\n", r":2: expected a non-empty id as 'user', got ''"),
@@ -133,8 +133,8 @@ BAD = [  # file name, content, what the message says
     ("x.csv", "", r"x.csv: expected interactions, got an empty file"),
     ("x.csv", HEAD, r"x.csv: expected interactions, got none"),
     ("x.csv", HEAD + "1,2,3\n", r":2: expected 4 fields .*, got 3"),
-    ("x.csv", HEAD + "1,2,3,4\n1,2,3", r":3: expected 4 fields .*, got 3"),  # cut short
-    ("x.csv", HEAD + "1,2,3,4\n# note\n", r":3: expected 4 fields"),  # no comments
+    ("x.csv", HEAD + "1,2,3,4\n1,2,3", r":3: expected 4 fields .*, got 3"),  # truncated
+    ("x.csv", HEAD + "1,2,3,4\n# note\n", r":3: expected 4 fields"),  # comments are not supported
     ("x.csv", HEAD + '1,2,3,4\n5,"6,3,4\n', r":3: .*cannot be read"),  # quote never closed
     ("x.csv", HEAD + '1,2,x,"4\n4"\n', r":3: expected a finite number as 'rating', got 'x'"),
     ("x.csv", HEAD + "1,2,3,4\n\n\n1,3,x,4\n", r":5: .*'rating', got 'x'"),  # blank lines count
@@ -188,7 +188,7 @@ def test_the_line_is_exact_far_into_a_file(tmp_path):
         read(write(tmp_path, "u.data", "\n".join(lines) + "\n"))
 
 
-WARNED = [  # file name, content, what the warning says, interactions left
+WARNED = [  # file name, content, warning, remaining interactions
     ("u.data", "1\t2\t3\t4\n\n\n5\t6\t3\t4\n", r"u.data: skipped 2 blank lines", 2),
     ("u.data", "\n1\t2\t3\t4\n\n", r"u.data: skipped 1 blank lines", 1),
     ("l.txt", "0 1\n\n1 1\n\n", r"l.txt: skipped 1 blank lines", 2),
@@ -256,7 +256,7 @@ def test_a_column_that_only_looks_like_a_time_can_be_left_out(tmp_path):
         read(path, item_col="")
 
 
-HEADERLESS = {  # the same rows, with a column before them
+HEADERLESS = {  # the same rows, preceded by another column
     "commas.csv": joined(",", [("n,o", *row) for row in ROWS]).replace("n,o", '"n,o"'),
     "tabs.tsv": "\n" + joined("\t", [("0", *row) for row in ROWS]),
     "blanks.txt": joined(" ", [("0", *row) for row in ROWS]),
@@ -306,7 +306,7 @@ def test_positions_in_a_table_with_names(tmp_path):
 @pytest.mark.parametrize("name", ["u.data", "u.data.gz", "lists.txt"])
 def test_progress_tells_the_share_of_the_bytes(tmp_path, name):
     rng = np.random.default_rng(0)
-    digits = rng.integers(10**8, 10**9, 20_000)  # so that gzip has something to do
+    digits = rng.integers(10**8, 10**9, 20_000)  # so that gzip has something to compress
     lines = [f"{i} {x}" if name == "lists.txt" else f"{i}\t{x}\t3\t4" for i, x in enumerate(digits)]
     text = "\n".join(lines) + "\n"
     path = write(tmp_path, name, gzipped(text) if name.endswith(".gz") else text)
@@ -318,7 +318,7 @@ def test_progress_tells_the_share_of_the_bytes(tmp_path, name):
     assert shares == sorted(set(shares))
     assert shares[-1] == 1
     assert 2 < len(shares) <= 1000
-    # A block of text, or what Python 3.12 and later unzip at a time.
+    # A block of text, or the amount that Python 3.12 and later unzip at a time.
     assert np.diff([0, *shares]).max() * path.stat().st_size <= 2**17
 
     def stop(path, share):
@@ -417,7 +417,7 @@ def test_timestamps_with_fractions_are_float64(tmp_path):
 
 def test_min_rating_keeps_positives_and_the_vocabulary(tmp_path):
     path = write(tmp_path, "x.csv", "user,item,rating\n1,1,5\n1,2,3\n2,3,4\n")
-    data = read(path, min_rating=4)  # without a warning: it was asked for
+    data = read(path, min_rating=4)  # no warning: the filter was requested
     assert (len(data), data.n_users, data.n_items) == (2, 2, 3)
     with pytest.warns(DataWarning, match="1 users have no rating of at least 5"):
         assert read(path, min_rating=5).degrees.tolist() == [1, 0]
@@ -486,7 +486,7 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch, name):
         read(path)
 
 
-# Each byte set to each value: polars 2.1 panics thrice and reads other numbers.
+# Set each byte to each value: polars 2.1 panics three times and misreads other numbers.
 DAMAGE = [(52, 17), (99, 255), (861, 0), (41, 0)]
 
 
@@ -556,7 +556,7 @@ def test_what_is_written_is_read(tmp_path, rows, end, delimiter):
         data.timestamps.tolist(),
         strict=True,
     )
-    # A column of "1.0" alone is read as integers; no generated row is about that.
+    # A column of only "1.0" is read as integers; no generated row depends on that.
     assert sorted(back) == sorted(rows)
 
 

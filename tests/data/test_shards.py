@@ -1,4 +1,4 @@
-"""Simulated shards answer to the law that their docstring states."""
+"""Simulated shards follow the distribution that their docstring states."""
 
 import itertools
 
@@ -19,7 +19,7 @@ def table(tmp_path_factory):
 
 
 def within(count, expected):
-    """Five standard deviations of a sum of independent events."""
+    """Returns five standard deviations of a sum of independent events."""
     return np.all(np.abs(count - expected) < 5 * np.sqrt(expected) + 1)
 
 
@@ -58,7 +58,7 @@ def test_popularity_has_its_law(tmp_path, skew):
     assert within((~table["liked"]).sum(), 4_000)
     counts = np.sort(np.bincount(table["item"], minlength=700))
     attention = np.arange(1, 701) ** -skew
-    taken = 0.15 / 0.9  # of what is shown
+    taken = 0.15 / 0.9  # share of the shown items
 
     def excess(log_c):
         return -np.expm1(-np.exp(log_c) * attention).sum() - 40_000 / taken / 5000
@@ -73,7 +73,7 @@ def test_popularity_has_its_law(tmp_path, skew):
 def test_activity_has_its_spread(tmp_path, table):
     alike = pl.read_parquet(simulate_shards(tmp_path, **SIZES, activity_spread=0))
     even, spread = (np.bincount(x["user"], minlength=5000) for x in (alike, table))
-    # Poisson, about, against a mixture whose rate varies by sqrt(e - 1) of its mean.
+    # About Poisson, against a mixture whose rate varies by sqrt(e - 1) of its mean.
     assert 0.8 < even.var() / even.mean() < 1.2
     assert 5 < spread.var() / spread.mean() < 1 + 8 * 3
     assert np.median(spread) < np.median(even)
@@ -90,8 +90,8 @@ def test_likes_are_planted_and_not_at_random(tmp_path):
         matrix[rows["user"], rows["item"]] = 1
         return np.linalg.eigvalsh(np.corrcoef(matrix.T))[::-1]
 
-    # Eight directions of taste stand out of what is liked, and none of the rest.
-    edge = (1 + np.sqrt(60 / 2000)) ** 2  # of the eigenvalues of independent columns
+    # Eight taste directions exceed the noise spectrum of liked items, and no other does.
+    edge = (1 + np.sqrt(60 / 2000)) ** 2  # upper edge of the eigenvalues of independent columns
     assert np.sum(strongest(True) > edge) == 8
     assert np.sum(strongest(False) > edge) <= 1
 

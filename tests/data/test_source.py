@@ -1,4 +1,4 @@
-"""One name for all data: files, folders, TensorFlow datasets; and the real ones."""
+"""Loading by one `source` argument: files, folders, TensorFlow Datasets; and the real data sets."""
 
 import sys
 import types
@@ -89,7 +89,7 @@ def test_the_parts_of_a_folder_are_merged_on_demand(tmp_path):
     )
     with pytest.warns(DataWarning) as caught:
         merged = load(tmp_path, merge=True)
-    # What a part has of its own, or has not, is no matter once they are one.
+    # Fields that only some parts have do not matter once the parts are merged.
     assert [str(w.message)[:31] for w in caught] == ["dropped 1 repeated interactions"]
     assert merged.fingerprint() == load(whole).fingerprint()
     assert load(whole, merge=True).fingerprint() == merged.fingerprint()
@@ -204,7 +204,7 @@ def test_simulated_data_have_a_name(tmp_path, monkeypatch):
 
 @pytest.fixture
 def fake_tfds(monkeypatch):
-    """A stand-in for tensorflow_datasets that yields what MovieLens yields."""
+    """A stub of tensorflow_datasets that yields the fields of MovieLens."""
     examples = [
         {
             "movie_genres": np.array([4, 14]),

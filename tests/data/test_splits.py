@@ -1,4 +1,4 @@
-"""Splits: sizes, rules, reproducibility, independence of the streams."""
+"""Splits: sizes, rules, reproducibility, independence of the random streams."""
 
 import dataclasses
 
@@ -24,7 +24,7 @@ from crl_jax.data import (
 
 
 def dense_data(n_users=20, n_items=30, seed=0, timed=True):
-    """Every user has at least five interactions."""
+    """Data in which every user has at least five interactions."""
     rng = np.random.default_rng(seed)
     taken = rng.random((n_users, n_items)) < 0.5
     taken[:, :5] = True
@@ -66,7 +66,7 @@ def test_a_split_loses_nothing_and_repeats(name):
 
 
 def original(data):
-    """Pairs of original ids, as text."""
+    """Returns pairs of original ids, as text."""
     users, items = data.user_ids[data.users], data.item_ids[data.items]
     return set(zip(users.astype(str).tolist(), items.astype(str).tolist(), strict=True))
 
@@ -253,7 +253,7 @@ def test_validation_by_ratio_leaves_every_user_something():
     data = Interactions.from_arrays(users, items)
     split = with_validation(data, valid=0.5)
     assert split.train.degrees.tolist() == [1] * 40
-    assert 0 < split.train.items.sum() < 40  # which one stays is random
+    assert 0 < split.train.items.sum() < 40  # the remaining one is random
     with pytest.warns(DataWarning, match="lacks 8 interactions"):
         assert len(with_validation(data, valid=0.6).valid) == 40
     single = Interactions.from_arrays(np.arange(10), np.arange(10))
@@ -267,7 +267,7 @@ def test_validation_and_test_streams_differ_under_one_seed():
     valid = _places(data, with_validation(data, valid=0.5, seed=0).valid)
     # Independent halves share a quarter; the same stream would give all or nothing.
     assert abs(len(np.intersect1d(test, valid)) / len(data) - 0.25) < 0.04
-    # Here one rule makes both cuts. Of about 17 items a user, 1/17 are chosen twice.
+    # Here both cuts use the same rule. Of about 17 items a user, 1/17 are chosen twice.
     data = dense_data(n_users=200, timed=False)
     test = leave_k_out(data, seed=0).test
     valid = with_validation(data, how="leave_k_out", valid=1, seed=0).valid

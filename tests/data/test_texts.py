@@ -1,4 +1,4 @@
-"""Texts, with labels or without, and pairs of sentences, from files, folders and memory."""
+"""Labelled and unlabelled texts and sentence pairs, from files, folders and memory."""
 
 import csv
 import gzip
@@ -54,7 +54,7 @@ def json_lines(rows):
     [("tsv", tabs), ("txt", with_names), ("csv", commas), ("jsonl", json_lines)],
 )
 def test_forms_of_files(tmp_path, ending, form):
-    """A text with quotes and commas comes back in each."""
+    """A text with quotes and commas survives every format."""
     write(tmp_path, **{f"train.{ending}": form(TRAIN), f"test.{ending}": form(TEST)})
     split = load_texts(tmp_path)
     assert split.train.classes == split.test.classes == ("neg", "pos")
@@ -142,7 +142,7 @@ SENTENCES = ("2 dogs run", 'a "cat", asleep', "a bird")
     ],
 )  # fmt: skip
 def test_texts_without_labels(tmp_path, name, content, asked):
-    """In files, one of whose texts begins with a number and one of which has a comma."""
+    """Reads files, one of whose texts begins with a number and one of which has a comma."""
     (path := tmp_path / name).write_bytes(content.encode())
     split = quietly(load_texts, path, **asked)
     assert sorted(split.train.texts + split.test.texts) == sorted(SENTENCES)
@@ -390,7 +390,7 @@ def test_pairs_by_group_and_their_errors(tmp_path):
 
 
 def quietly(load, *args, **kwargs):
-    """With the warnings that the published files call for."""
+    """Loads the published files and expects the warnings that they cause."""
     import warnings
 
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""Texts cut into pieces: stored ids, a greedy search by hand, and learned vocabularies."""
+"""WordPiece tokenisation: stored ids, a greedy reference search, and learned vocabularies."""
 
 import json
 import unicodedata
@@ -38,7 +38,7 @@ def test_chinese_is_cut_at_characters(real_data):
 
 
 def greedy(text):
-    """The ids of words of plain letters: the longest piece first, or the whole word unknown."""
+    """Returns the ids of words of plain letters: longest piece first, or the whole word unknown."""
     place = {piece: i for i, piece in enumerate(WORDS.pieces)}
     ids = [2]
     for word in text.split():
@@ -68,12 +68,12 @@ def test_case_accents_and_punctuation():
     assert found.ids.tolist() == [[2, 4, 5, 7, 8, 3, 0], [2, 9, 10, 3, 0, 0, 0]]
     cased = WordPiece(WORDS.pieces, lowercase=False)
     assert cased.encode(["Playing naïve well"], length=5).ids.tolist() == [[2, 1, 1, 7, 3]]
-    # What looks like a special piece in a text is none.
+    # Text that looks like a special token is not treated as one.
     assert 3 not in WORDS.encode(["[SEP] well"], length=9).ids[0, :-5].tolist()[1:]
 
 
 def test_long_texts_lose_their_end_and_order_stays():
-    texts = ["well " * (n % 9) for n in range(5000)]  # more than are cut together
+    texts = ["well " * (n % 9) for n in range(5000)]  # more than one tokenisation batch
     found = WORDS.encode(texts, length=6)
     assert found.mask.sum(axis=1).tolist() == [min(n % 9 + 2, 6) for n in range(5000)]
     assert found.ids[4998].tolist() == [2, 7, 7, 7, 3, 0]
@@ -119,7 +119,7 @@ def test_bad_arguments_are_refused():
 
 
 def slowly(texts, size):
-    """The same search, which counts all pairs anew each time."""
+    """Reference training, which counts all pairs again in each step."""
     counts = Counter(word for text in texts for word in text.split())
     cut = {word: [word[0], *("##" + c for c in word[1:])] for word in counts}
     letters = Counter()

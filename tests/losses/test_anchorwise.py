@@ -1,4 +1,4 @@
-"""What is marked anchorwise is so, and what is not marked is not."""
+"""Losses marked as anchorwise are exactly those that are separable by anchor."""
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +35,7 @@ def scores(seed, *shape):
 
 
 def first_loss(name, rest):
-    """The first anchor's loss when the scores of the others are moved by ``rest``."""
+    """Returns the first anchor's loss when the scores of the others are shifted by ``rest``."""
     others = (jnp.arange(BATCH) > 0).astype(jnp.float32)
     pos = scores(0, BATCH, 3) if name in SEVERAL_POSITIVES else scores(0, BATCH)
     pos = pos + rest * (others[:, None] if pos.ndim > 1 else others)
@@ -54,7 +54,7 @@ def test_no_anchor_depends_on_another(name):
 @pytest.mark.parametrize("name", ACROSS)
 def test_losses_across_the_batch_are_not_marked(name):
     assert name not in MARKED
-    # Beside easier anchors the first one is dropped, beside harder ones it is not.
+    # Next to easier anchors the first one is dropped, next to harder ones it is kept.
     assert first_loss(name, 9.0) != first_loss(name, -9.0)
 
 

@@ -1,4 +1,4 @@
-"""How the contrastive losses and their denominators relate to each other and to limits."""
+"""Contrastive losses and their denominators: relations to each other and limiting cases."""
 
 from functools import partial
 
@@ -24,7 +24,7 @@ def test_special_cases_meet(pos, neg):
 
 
 def test_a_prior_that_only_float64_tells_from_1(pos, neg):
-    """The scores' type decides which prior is 1, not whether JAX has a wider one."""
+    """The dtype of the scores decides which priors round to 1, whether or not x64 is enabled."""
     prior = 1 - 1e-8
     with jax.enable_x64(True):
         wide = (jnp.asarray(np.asarray(x), jnp.float64) for x in (pos, neg))
@@ -42,7 +42,7 @@ def test_a_prior_that_only_float64_tells_from_1(pos, neg):
 
 
 def test_without_a_tilt_the_spread_of_scores_does_not_matter():
-    """The difference of these scores is no float32, and its product with a beta of 0 no number."""
+    """The difference of these scores overflows float32, and its product with a beta of 0 is NaN."""
     pos, neg = jnp.array([3e38, -1.0]), jnp.array([[3e38, -3e38], [1.0, -3e38]])
     hyper = dict(tau_plus=0.1, min_score=-3e38, reduce_fn=None)
 
@@ -76,7 +76,7 @@ def test_temperature_limits(pos, neg):
 def test_a_low_temperature_sees_only_negatives_above_the_positive(pos, neg):
     t, above = 0.01, neg > pos[:, None]
     gap = jnp.abs(neg - pos[:, None]).min()
-    assert gap > 0.01  # else these numbers do not show the limit
+    assert gap > 0.01  # otherwise these values do not show the limit
     assert above.any()
     assert not above.all()
     got, slope = jax.value_and_grad(losses.info_nce, argnums=1)(pos, neg, temperature=t)
@@ -185,7 +185,7 @@ def test_debiased_estimators_check_the_draws(neg):
 
 
 def test_floor_of_the_debiased_estimate():
-    neg, pos = jnp.array([-1.0, -1.0]), jnp.array([3.0])  # less than its false negatives
+    neg, pos = jnp.array([-1.0, -1.0]), jnp.array([3.0])  # below the false negatives' sum
     for function in (
         losses.debiased_log_sum,
         lambda *a, **k: losses.hard_log_sum(*a, **k, beta=1.0),
@@ -231,7 +231,7 @@ def test_extra_positives_stand_for_false_negatives_in_place_of_the_own():
 
 
 def test_a_negligible_prior_does_not_hide_a_huge_positive():
-    """tau_plus e^pos is to vanish at tau_plus = 0, and only there, however large the score."""
+    """tau_plus e^pos vanishes at tau_plus = 0, and only there, however large the score."""
     pos, neg = jnp.array([500.0]), jnp.array([0.0, 1.0])
 
     @jax.jit
@@ -252,7 +252,7 @@ def test_a_weight_of_zero_on_the_best_score_leaves_the_rest():
     same(losses.bayesian_log_sum(neg, **hyper), jnp.log(w[0]))
     padded, where = jnp.append(neg, 7.0), jnp.array([True, True, False])
     same(losses.bayesian_log_sum(padded, **hyper, where=where), jnp.log(w[0]))
-    one = jnp.array([[3.0]])  # alone, it is the best
+    one = jnp.array([[3.0]])  # a single one is the best
     value, slopes = jax.jit(
         jax.value_and_grad(lambda p, s: losses.bayesian_contrastive(p, s, **hyper), argnums=(0, 1))
     )(jnp.array([1.0]), one)
@@ -300,19 +300,19 @@ def test_bayesian_loss_by_histogram_comes_close_to_the_exact_one():
         for bins in (None, 8, 512, 2**18)
     )
     assert abs(coarse[0] - exact[0]) > abs(fine[0] - exact[0])
-    for got, tolerance in [(fine, 1e-4), (finest, 1e-6)]:  # in the end each has a bin of its own
+    for got, tolerance in [(fine, 1e-4), (finest, 1e-6)]:  # finest: one score per bin
         same(got[0], exact[0], rtol=tolerance)
         jax.tree.map(partial(np.testing.assert_allclose, atol=tolerance), got[1], exact[1])
 
 
 def test_which_losses_spread_embeddings_that_lie_at_one_point():
-    """Weights by rank are as uneven there as anywhere, those by scores tend to 1."""
+    """There, weights by rank stay as uneven as elsewhere, and weights by scores tend to 1."""
     rng, classes = np.random.default_rng(0), 8
     labels = rng.integers(classes, size=200)
     centres, noise = rng.standard_normal((classes, 16)), rng.standard_normal((2, 200, 16))
 
     def slope(loss, signal, **hyper):
-        """Of the loss by how far apart the embeddings lie, at almost none."""
+        """Derivative of the loss with respect to the spread of the embeddings, near zero spread."""
         first, second = jnp.asarray(signal * centres[labels] + noise, jnp.float32) / 4
         off = ~np.eye(200, dtype=bool)
 

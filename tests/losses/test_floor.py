@@ -1,4 +1,4 @@
-"""How often the floor clamps, against counting by hand."""
+"""Rate at which the floor clamps the estimate, against counting by hand."""
 
 import jax
 import jax.numpy as jnp

@@ -1,11 +1,11 @@
-"""Every loss in the table answers to every property below.
+"""Properties that every loss of the table ``LOSSES`` must satisfy.
 
-The references are the formulas as printed, in float64 and without any care for overflow;
-they share nothing with the code under test.
+The references are the formulas as published, in float64 and without overflow protection;
+they share no code with the implementation under test.
 
-A new loss takes its formula and a :class:`Case` in ``LOSSES``. Its hyper-parameters are tested at
-the ends of the ranges that its signature declares, and beyond. The groups below ``LOSSES`` name the
-losses that are exceptions.
+To add a loss, add its formula and a :class:`Case` to ``LOSSES``. Its hyper-parameters are tested at
+the ends of the ranges that its signature declares, and beyond. The groups below ``LOSSES`` list
+the exceptions.
 """
 
 import inspect
@@ -118,7 +118,7 @@ def np_oracle(pos, extra, neg, m, t, true_negative):
 def np_supervised(pos, extra, neg, m, t, where_pos, denominator="all"):
     positives = np.concatenate([pos[..., None], extra], axis=-1) / t
     g = (m * np.exp(neg / t)).sum(-1)[..., None]
-    if denominator == "all":  # the others, so that nothing cancels where own ones lead
+    if denominator == "all":  # only other terms: avoids cancellation
         others = where_pos[..., None, :] & ~np.eye(positives.shape[-1], dtype=bool)
         g = g + (others * np.exp(positives)[..., None, :]).sum(-1)
     return mean(np.log1p(g / np.exp(positives)), where_pos)
@@ -165,7 +165,7 @@ def np_cosine(pos, extra, neg, m, t, margin, repulsion):
 
 
 def np_small(values, drop_rate):
-    """The values, the largest of them as 0."""
+    """Returns the values shifted so that the largest is 0."""
     dropped = np.argsort(-values, axis=None)[: int(drop_rate * values.size)]
     return np.where(np.isin(np.arange(values.size).reshape(values.shape), dropped), 0, values)
 
@@ -199,7 +199,7 @@ def np_squared_hinge(pos, extra, neg, m, t, margin):
 
 
 def loss_of_the_page():
-    """The one that shows how a loss is added."""
+    """Returns the example loss of the page on adding a loss."""
     page = Path(losses.__file__).with_name("README.md").read_text()
     code = re.search(r"```python\n(.*?)```", page, re.DOTALL)
     assert code is not None
@@ -213,7 +213,7 @@ def loss_of_the_page():
 def exponential(
     pos, neg, *, temperature: Temperature = 1.0, where=None, weights=None, reduce_fn=masked_mean
 ):
-    """No loss of the library. It stands for those that overflow."""
+    """Exponential loss: a test-only example of a loss that overflows."""
     a = prepare(pos, neg, temperature=temperature, where=where, weights=weights)
     return finish(row_mean(jnp.exp(-margins(a, a.neg)), a.where), a, reduce_fn)
 
@@ -227,7 +227,7 @@ NOISE = ("pos_log_noise", "neg_log_noise")
 
 
 class Case(NamedTuple):
-    """A loss, its formula, hyper-parameters, extra positives, and arrays that it also takes."""
+    """Test case: loss, formula, hyper-parameters, extra positives and additional arrays."""
 
     fn: object
     ref: object
@@ -280,10 +280,10 @@ LOSSES = {
     "squared_hinge": Case(loss_of_the_page(), np_squared_hinge, dict(margin=0.5)),
     "exponential": Case(exponential, np_exponential),
 }
-# Which anchors these drop depends on all of the batch: no anchor can leave it, be copied or be
-# taken by itself.
+# The dropped anchors depend on the whole batch: no anchor can be removed, duplicated or
+# evaluated alone.
 WHOLE_BATCH = ("truncated_bce", "truncated_bpr")
-# Of other arguments to functions that stand in the table, too: for what code, not values, decides.
+# Same functions with other arguments: omitted where a property depends on the code, not on values.
 VARIANTS = (
     "mpr_extra",
     "pairwise_extra",
@@ -292,7 +292,7 @@ VARIANTS = (
     "nce_ratio",
     "supervised_own",
 )
-CONSTANT_WEIGHTS = ("reweighted_bce", "reweighted_bpr")  # not the slopes of their values
+CONSTANT_WEIGHTS = ("reweighted_bce", "reweighted_bpr")  # weights: stopped gradients
 SIGNED = (
     "pairwise",
     "pairwise_extra",
@@ -303,7 +303,7 @@ SIGNED = (
     "cosine",
 )  # may be negative
 ALONG_NEGATIVES = ("neg", "where", "true_negative", "neg_concentration", "neg_log_noise")
-# Exceed float32 where scores are large beside the temperature, and need not be finite there.
+# Overflow float32 where scores are large relative to the temperature; may be infinite there.
 OVERFLOWING = ("exponential",)
 FINITE = [name for name in LOSSES if name not in OVERFLOWING]
 
@@ -321,7 +321,7 @@ def mask_with_first(key, shape):
     return jax.random.bernoulli(key, 0.7, shape).at[..., 0].set(True)
 
 
-BESIDE = {  # what some losses take beside the scores
+BESIDE = {  # additional arrays of some losses
     "likely": lambda key, batch, n, m: jax.random.normal(key, batch),
     "group": lambda key, batch, n, m: jax.random.normal(key, (*batch, 3)),
     "where_group": lambda key, batch, n, m: mask_with_first(key, (*batch, 3)),
@@ -362,7 +362,7 @@ def data(n_extra, arrays):
 
 
 def at(hyper, t=1.0, dtype=np.float32):
-    """A point of all hyper-parameters, as arrays: another point is no other program."""
+    """Returns all hyper-parameters as arrays, so that another point reuses the program."""
     return {k: jnp.asarray(v, dtype) for k, v in hyper.items()} | {
         "temperature": jnp.asarray(t, dtype)
     }
@@ -373,7 +373,7 @@ TRACES = Counter()
 
 @cache
 def each_of(fn, jit=jax.jit):
-    """The losses of the anchors, compiled once for each shape and type."""
+    """Returns the loss of each anchor, compiled once for each shape and dtype."""
 
     @jit
     def f(data, point):
@@ -385,7 +385,7 @@ def each_of(fn, jit=jax.jit):
 
 @cache
 def mean_and_slopes(fn, jit=jax.jit):
-    """The mean and its gradient, with respect to whatever takes one."""
+    """Returns the mean and its gradient with respect to all differentiable arguments."""
     f = jit(jax.value_and_grad(lambda floats, masks: fn(**floats, **masks)))
 
     def of(data, point):
@@ -396,7 +396,7 @@ def mean_and_slopes(fn, jit=jax.jit):
 
 
 def wide(tree):
-    """As float64 arrays; inside ``jax.enable_x64``."""
+    """Converts to float64 arrays; call inside ``jax.enable_x64``."""
     return jax.tree.map(
         lambda x: x if x.dtype == bool else jnp.asarray(np.asarray(x), jnp.float64), tree
     )
@@ -412,7 +412,7 @@ def reference(ref, data, t, hyper):
 
 
 def split_masks(data):
-    """What takes a gradient, and the masks and labels."""
+    """Splits the arguments into differentiable ones and masks or labels."""
     masks = {k: v for k, v in data.items() if v.dtype == bool}
     return {k: v for k, v in data.items() if k not in masks}, masks
 
@@ -432,7 +432,7 @@ def assert_finite(tree):
     [(1.0, 1.0, 0.0), (1.0, 0.2, 0.0), (0.1, 1.0, 30.0), (0.1, 1.0, -30.0)],
 )
 def test_value(fn, ref, hyper, n_extra, arrays, data, scale, t, lead):
-    """lead = 30: small losses keep their digits."""
+    """Small losses keep their digits at a margin of 30."""
     check_value(fn, ref, hyper, data, scale, t, lead)
 
 
@@ -446,7 +446,7 @@ def check_value(fn, ref, hyper, data, scale, t, lead):
     data["pos"] = scale * data["pos"] + lead
     got = each_of(fn)(data, at(hyper, t))
     want = reference(ref, data, t, hyper)
-    # A debiased estimate near its floor is a difference that cancels; and the log of a
+    # A debiased estimate near its floor suffers from cancellation, and the log of a
     # debiased probability, which may be near 1, keeps no relative precision.
     atol = 3e-7 if fn is losses.debiased_pairwise else 1e-30
     np.testing.assert_allclose(got, want, rtol=3e-4, atol=atol)
@@ -461,7 +461,7 @@ def check_value(fn, ref, hyper, data, scale, t, lead):
 @each_loss
 def test_masking_equals_deleting(fn, ref, hyper, n_extra, arrays, data):
     data["where"] = jnp.broadcast_to(jnp.arange(7) < 3, (4, 5, 7))
-    for shift in (0, -200):  # far below 0, which is as good as any number under a mask
+    for shift in (0, -200):  # masked values far below 0 must behave like any other
         moved = data | {k: data[k] + shift for k in ("pos", "neg")}
         short = moved | {k: moved[k][..., :3] for k in ALONG_NEGATIVES if k in moved}
         short["where"] = None
@@ -472,7 +472,7 @@ def test_masking_equals_deleting(fn, ref, hyper, n_extra, arrays, data):
 
 @each_loss
 def test_masked_entries_are_never_read(fn, ref, hyper, n_extra, arrays, data):
-    """Neither masked negatives nor anything else of an anchor that keeps none."""
+    """Masked negatives have no effect, nor does any input of an anchor without valid negatives."""
     where = data["where"] = data["where"].at[0].set(False)
     keep = dict.fromkeys(ALONG_NEGATIVES, where) | {
         k: data.get(mask, True) for k, mask in [("pos", "where_pos"), ("group", "where_group")]
@@ -535,9 +535,9 @@ def test_weight_k_equals_k_copies(fn, ref, hyper, n_extra, arrays, data):
 
 @each_loss_but(*CONSTANT_WEIGHTS)
 def test_gradients(fn, ref, hyper, n_extra, arrays, data):
-    """Against central differences, with respect to one argument after another."""
+    """Compares with central differences, with respect to one argument after another."""
     constant = {"min_score", "drop_rate"}  # an infinity, and a step function
-    if fn is losses.bayesian_contrastive:  # whose weights are constants
+    if fn is losses.bayesian_contrastive:  # its weights are constants
         constant |= hyper.keys()
     rng = np.random.default_rng(0)
     with jax.enable_x64(True):
@@ -568,7 +568,7 @@ def test_other_values_of_hyperparameters_do_not_retrace(fn, ref, hyper, n_extra,
 
 @each_loss
 def test_sweeps_over_hyperparameters(fn, ref, hyper, n_extra, arrays, data):
-    """And, but for losses of a whole batch, over anchors one by one."""
+    """Also vmaps over single anchors, except for losses across the batch."""
 
     def total(point, data):
         one = partial(fn, reduce_fn=None)
@@ -594,7 +594,7 @@ def test_sweeps_over_hyperparameters(fn, ref, hyper, n_extra, arrays, data):
 
 @each_loss_but(*WHOLE_BATCH, *VARIANTS)
 def test_a_batch_split_over_devices_has_the_same_gradients(fn, ref, hyper, n_extra, arrays, data):
-    """Hyper-parameters are on all devices: their gradient is the sum over them."""
+    """Hyper-parameters are replicated: their gradient is the sum over all devices."""
     mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,))
     floats, masks = split_masks(data)
 
@@ -654,7 +654,7 @@ def test_half_precision_computes_in_float32(fn, ref, hyper, n_extra, arrays, dat
 
 @cache
 def value_and_all_gradients(name):
-    """One compilation for each loss, whatever the values: of 32 anchors with 5 negatives."""
+    """Each loss compiles once, whatever the values: 32 anchors with 5 negatives."""
 
     def f(d, masks, hyper, t):
         return LOSSES[name].fn(**d, **masks, **hyper, temperature=t)
@@ -673,7 +673,7 @@ def value_and_all_gradients(name):
 
 
 def at_scores_of_100(name):
-    """Every combination of ±100 for the positive, a single negative and the extra positives."""
+    """Returns every combination of ±100 for the positive, one negative and the extra positives."""
     _, _, hyper, n_extra, _ = LOSSES[name]
     size = 2 + n_extra
     signs = 1 - 2 * ((np.arange(32)[:, None] >> np.arange(size)) & 1)
@@ -696,14 +696,14 @@ def test_none_is_excused_that_stays_finite(name):
 
 @pytest.mark.parametrize("name", ["info_nce", "hard", "punce", "pairwise"])
 def test_a_constant_temperature_at_scores_of_a_million(name):
-    """A compiler takes the division into the subtraction of a maximum, without its rounding.
+    """The compiler fuses the division into the subtraction of the maximum and skips its rounding.
 
-    Here the last digit of a logit is worth thousands, of which the exponential is no number.
+    Here the last digit of a logit is worth thousands, and the exponential of that overflows.
     """
     fn, _, hyper, n_extra, arrays = LOSSES[name]
     args, masks = split_masks(make_data(n_extra, arrays, batch=(512,), n=16))
     args |= {k: 1e6 * args[k] for k in ("pos", "neg")}
-    del masks["where"]  # a choice between scores would keep the compiler from it
+    del masks["where"]  # a select between scores would prevent the fusion
 
     def each(d):
         return fn(**d, **masks, **hyper, temperature=3e-5, reduce_fn=None)
@@ -725,11 +725,11 @@ EDGES = {
     "min_score": [-np.inf, -1e4, -1.0, 0.0],
     "ratio": [1e-30, 1.0, 1e30],
 }
-"""Values of hyper-parameters for which those of :func:`inside` would overflow float32."""
+"""Hyper-parameter values for which those of :func:`inside` would overflow float32."""
 
 
 def inside(limits):
-    """Values in a range: its ends, or up to 1e4, and some between."""
+    """Returns values in a range: its ends, or up to 1e4, and some between."""
     low = max(limits.low, -1e4) + (1e-2 if limits.low_open and limits.low == 0 else 0)
     high = min(limits.high, 1e4)
     if limits.high_open and high == limits.high:
@@ -739,7 +739,7 @@ def inside(limits):
 
 
 def beyond(limits):
-    """Values outside a range, after rounding to float32 at the latest."""
+    """Returns values outside a range, at the latest after rounding to float32."""
     found = [np.nan]
     if np.isfinite(limits.low):
         found += [limits.low - 0.1, *([limits.low, limits.low + 1e-46] if limits.low_open else [])]
@@ -758,7 +758,7 @@ def beyond(limits):
 def test_always_finite(name, data):
     fn, _, hyper, n_extra, _ = LOSSES[name]
     declared = hyperparams(fn)
-    # Eight anchors, four times over, each with hyper-parameters of its own.
+    # Eight anchors, repeated four times, each with separate hyper-parameters.
     few = data.draw(hnp.arrays(np.float32, (8, 6 + n_extra), elements=scores))
     pos, neg = np.split(np.tile(few, (4, 1)), [1 + n_extra], axis=1)
     t = data.draw(st.sampled_from([0.01, 1.0, 100.0]))
@@ -774,7 +774,7 @@ def test_always_finite(name, data):
 
 
 BAD = {
-    "temperature": [0.0, -1.0, np.nan, 1e-40],  # the last is 0 to float32's computations
+    "temperature": [0.0, -1.0, np.nan, 1e-40],  # the last is flushed to 0 in float32
     "pos_temperature": [0.0, -1.0, np.nan, 1e-40],
     "tau_plus": [-0.1, 1.0, 1 - 1e-8],  # rounds to 1
     "alpha": [0.4, 1.1],
@@ -804,7 +804,7 @@ def test_range_errors_name_the_argument(fn, ref, hyper, n_extra, arrays, data):
     for name, of in declared.items():
         for value in [*bad.get(name, ()), *(beyond(of.range) if of.range else ())]:
             call = partial(fn, **data | hyper | {name: value})
-            for run_it in (call, partial(jax.eval_shape, call)):  # a number is one in jit, too
+            for run_it in (call, partial(jax.eval_shape, call)):  # a scalar is concrete in jit, too
                 with raises(ValueError, match=f"`{name}` must lie in"):
                     run_it()
 
@@ -813,17 +813,17 @@ def test_range_errors_name_the_argument(fn, ref, hyper, n_extra, arrays, data):
 def test_shape_errors_name_the_argument(fn, ref, hyper, n_extra, arrays, data):
     wrong = {k: v[:3] for k, v in data.items()} | {"temperature": jnp.ones(5)}
     for name, value in wrong.items():
-        # Where "neg" is wrong, so is whatever had to fit it.
+        # Where "neg" is invalid, so are the arguments whose shape must match it.
         with raises(Exception, match="|".join(["pos", *arrays]) if name == "neg" else name):
             fn(**data | {name: value}, **hyper)
-    for name in hyper.keys() - {"drop_rate"}:  # one for the batch
+    for name in hyper.keys() - {"drop_rate"}:  # a scalar for the whole batch
         with raises(ValueError, match=f"`{name}` must be a scalar or broadcast"):
             fn(**data, **hyper | {name: jnp.full(3, 0.6)})
 
 
 @each_loss
 def test_signature(fn, ref, hyper, n_extra, arrays):
-    """Two arrays, then keywords: hyper-parameters first, and the common ones in one order."""
+    """Arguments: two arrays, then keywords: hyper-parameters first, common ones in fixed order."""
     names = list(inspect.signature(fn).parameters)
     assert names[:2] == ["pos", "neg"]
     assert names[-4:] == ["temperature", "where", "weights", "reduce_fn"]

@@ -1,4 +1,4 @@
-"""SigLIP's loss of a square of scores, by Eq. 1 and algorithm 1 of its publication."""
+"""SigLIP loss of a square score matrix, against Eq. 1 and algorithm 1 of its publication."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ def embeddings(n=6, dim=4, seed=0):
 
 
 def np_siglip(x, y, scale, bias):
-    """Algorithm 1: labels 1 on the diagonal and -1 elsewhere, the sum divided by the batch."""
+    """Algorithm 1: labels 1 on the diagonal and -1 elsewhere, the sum divided by the batch size."""
     logits = scale * x @ y.T + bias
     labels = 2 * np.eye(len(x)) - 1
     return -np.sum(np.log(1 / (1 + np.exp(-labels * logits)))) / len(x)
@@ -32,7 +32,7 @@ def test_the_mean_is_the_published_loss(temperature, bias):
     want = np_siglip(x, y, 1 / temperature, bias)
     x, y = (jnp.asarray(z, jnp.float32) for z in (x, y))
     np.testing.assert_allclose(siglip(x, y, temperature, bias), want, rtol=1e-5)
-    np.testing.assert_allclose(siglip(y, x, temperature, bias), want, rtol=1e-5)  # either way
+    np.testing.assert_allclose(siglip(y, x, temperature, bias), want, rtol=1e-5)  # transposed
 
 
 def test_temperature_and_bias_are_learned():
@@ -40,7 +40,7 @@ def test_temperature_and_bias_are_learned():
         x, y = (jnp.asarray(z) for z in embeddings())
         at = (x, y, jnp.float64(0.3), jnp.float64(-2.0))
         check_grads(jax.jit(siglip), at, order=1, modes=["rev"], rtol=1e-5)
-        # Shifting the bias by hand: the slope is that of Eq. 1.
+        # Shifting the bias manually: the slope is that of Eq. 1.
         h = 1e-5
         slope = jax.grad(siglip, 3)(*at)
         up, down = (np_siglip(*map(np.asarray, at[:2]), 1 / 0.3, -2.0 + d) for d in (h, -h))
@@ -48,7 +48,7 @@ def test_temperature_and_bias_are_learned():
 
 
 def test_what_is_far_apart_costs_nothing_and_keeps_its_digits():
-    """Where the logits are large, a loss of e^-40 and one of 10^6 are both told exactly."""
+    """Large logits: a loss of e^-40 and one of 10^6 are both exact."""
     pos, neg = jnp.array([40.0, -1e6]), jnp.array([[-40.0], [-1e6]])
     got = losses.sigmoid_contrastive(pos, neg, reduce_fn=None)
     np.testing.assert_allclose(got, [2 * np.exp(-40.0), 1e6], rtol=1e-6)

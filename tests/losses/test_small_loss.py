@@ -1,4 +1,4 @@
-"""What truncated and reweighted losses drop, and what they treat as a constant."""
+"""Truncated and reweighted losses: the dropped terms and the stopped gradients."""
 
 from functools import partial
 
@@ -29,7 +29,7 @@ def data():
 
 
 def np_terms(kind, pos, neg, m, t):
-    """What is subject to truncation, and what stays."""
+    """Returns the terms subject to truncation and those always kept."""
     pos, neg, m = (np.asarray(x, np.float64) for x in (pos, neg, m))
     count = np.maximum(m.sum(-1), 1)
     if kind == "bpr":
@@ -72,7 +72,7 @@ def test_truncation_counts_the_anchors_with_negatives(kind, drop_rate, data):
 
     got = fn(**data, temperature=0.5, drop_rate=drop_rate, reduce_fn=None)
     np.testing.assert_allclose(got, want, rtol=1e-5)
-    # Dropped anchors stay in the mean, those without negatives do not.
+    # Dropped anchors still count in the mean, those without negatives do not.
     got = fn(**data, temperature=0.5, drop_rate=drop_rate)
     np.testing.assert_allclose(got, want.sum() / kept.sum(), rtol=1e-5)
     nothing = data | {"where": jnp.zeros_like(data["where"])}
@@ -132,11 +132,11 @@ def test_the_rate_is_one_for_the_batch(kind, data):
 
 @each_kind
 def test_the_power_is_a_constant_to_the_gradient(kind):
-    """Slopes of trust · softplus(-x), with trust held."""
+    """Slopes of trust · softplus(-x), with trust held constant."""
     t, b = 0.5, 0.7
     pos, neg = np.array([0.3, -1.0]), np.array([[0.1, 1.5], [-0.4, 0.2]])
 
-    def slope(x):  # of σ(x)^b · softplus(-x), by x
+    def slope(x):  # of σ(x)^b · softplus(-x), with respect to x
         p = 1 / (1 + np.exp(-x))
         return -(p**b) * (1 - p)
 

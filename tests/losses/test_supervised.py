@@ -1,4 +1,4 @@
-"""What labels say: the oracle that debiased losses aim at, and several positives."""
+"""Losses with labels: the oracle that debiased losses estimate, and several positives."""
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,7 @@ def test_the_oracle_scales_the_sum_to_all_samples(neg):
 
 
 def sample(rng, n, tau_plus, alpha=0.9, anchors=200):
-    """Scores of the model behind the Bayesian weights, and which are true negatives."""
+    """Scores of the model behind the Bayesian weights, and the mask of true negatives."""
     low, high = np.sort(rng.uniform(-1, 1, (2, anchors, n)), axis=0)
     true = rng.random((anchors, n)) >= tau_plus
     lower = rng.random((anchors, n)) < np.where(true, alpha, 1 - alpha)
@@ -40,7 +40,7 @@ def sample(rng, n, tau_plus, alpha=0.9, anchors=200):
 
 
 def test_debiased_losses_tend_to_the_oracle():
-    """Theorem 6.2: as N grows, from scores without labels."""
+    """Theorem 6.2: convergence as N grows, from scores without labels."""
     rng = np.random.default_rng(0)
     pos = jnp.ones(200)
     neg, true = sample(rng, 512, tau_plus=0.1)
@@ -141,7 +141,7 @@ def test_punce_without_its_own_view_leaves(pos, neg):
 
 
 def np_punce(z, labelled, pi, t):
-    """As the paper writes it, over a batch of two views, view 2i beside view 2i + 1."""
+    """The published form, over a batch of two views, view 2i next to view 2i + 1."""
     n, total = len(z), 0.0
     for i in range(n):
         log_share = z @ z[i] / t

@@ -1,4 +1,4 @@
-"""Tiled losses are the direct ones, in value and gradient, with memory linear in the batch."""
+"""Tiled losses equal the direct ones, in value and gradient, with memory linear in the batch."""
 
 from functools import partial
 
@@ -26,7 +26,7 @@ BATCHES = {
     "towers": (losses.tower_scores, losses.tiled_tower_loss, 1),
 }
 each_batch = pytest.mark.parametrize("batch", BATCHES)
-# Towers and views part with what they hand over, so that two losses show what all do.
+# Tower and view losses share their inner code, so that two tower losses suffice.
 each_pair = pytest.mark.parametrize(
     ("batch", "name"),
     [*(("views", name) for name in LOSSES), ("towers", "info_nce"), ("towers", "bayesian")],
@@ -39,7 +39,7 @@ def embeddings(n, dim=5, seed=0):
 
 
 def both_ways(batch, name, rows, **extra):
-    """The tiled and the direct loss as functions of embeddings and temperature."""
+    """Returns the tiled and the direct loss as functions of embeddings and temperature."""
     scores_of, tiled_of, _ = BATCHES[batch]
     loss, hyper = LOSSES[name]
     ids = extra.pop("ids", None)
@@ -86,7 +86,7 @@ def test_ids_and_weights(batch, name):
 
 @pytest.mark.parametrize("name", ["info_nce", "bayesian", "sigmoid"])
 def test_pairs_that_are_masked_are_never_read(name):
-    """In value and gradient it is the loss of the others alone, whatever the masked ones are."""
+    """Value and gradient equal those of the valid examples alone, whatever the masked ones are."""
     loss, hyper = LOSSES[name]
     where = jnp.array([True, False, True, True, False, True, True])
     kept, ids = np.flatnonzero(where), jnp.array([4, 4, 9, 4, 1, 2, 3])
@@ -167,7 +167,7 @@ def temporary_bytes(f, n):
 
 @each_loss
 def test_memory_is_that_of_a_few_rows(name):
-    """Not a tenth of the square of scores, which the direct form holds."""
+    """Uses less than a tenth of the score matrix, which the direct form stores."""
     tiled, direct = both_ways("views", name, 8)
     square = (2 * 2048) ** 2 * 4
     assert 10 * temporary_bytes(tiled, 2048) < square

@@ -1,4 +1,4 @@
-"""Scores of classes against scikit-learn, and rank correlation against SciPy."""
+"""Classification metrics against scikit-learn, and rank correlation against SciPy."""
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,7 @@ correlation = jax.jit(spearman)
 @settings(deadline=None)
 @given(CLASSES, CLASSES, st.integers(1, 20))
 def test_classes_are_those_of_sklearn(labels, predicted, n):
-    """Also where nobody has a class, or nobody is said to have it."""
+    """Includes classes without examples and classes that are never predicted."""
     labels, predicted = np.array(labels, np.int32), np.array(predicted, np.int32)
     got = of_five(labels, predicted, where=np.arange(20) < n)
     for place, average in ((0, None), (3, "macro"), (6, "micro")):

@@ -43,7 +43,7 @@ class Csr:
 
 
 def table(params, users):
-    """The scores themselves as parameters."""
+    """Encoder whose parameters are the scores themselves."""
     return params[users]
 
 
@@ -84,7 +84,7 @@ def random_factors(seed, n_users, n_items, width=16, models=()):
 
 
 def reference(scores, masked, tested, k):
-    """One user and one item at a time; every rule of the documentation spelled out."""
+    """Reference: loops over users and items that follow every rule of the documentation."""
     rows, shown, diverged = [], set(), False
     for s, m, t in zip(scores.astype(np.float64), masked, tested & ~masked, strict=True):
         if not t.any():
@@ -148,8 +148,8 @@ def test_ragged_data_ties_and_strange_scores(seed, k_and_block, diverged):
         rng.random(shape) < rng.choice([0.0, 0.1, 0.5, 1.0], (shape[0], 1), p=p)
         for p in ((0.4, 0.3, 0.2, 0.1), (0.1, 0.4, 0.3, 0.2), (0.4, 0.4, 0.2, 0.0))
     )
-    known[0], model_state[0], wanted[0, 3] = False, False, True  # somebody to evaluate
-    known[:, 10:] = True  # what nobody may be shown does not count as covered
+    known[0], model_state[0], wanted[0, 3] = False, False, True  # at least one user to evaluate
+    known[:, 10:] = True  # items masked for all users do not count as covered
     levels = rng.choice([1, 2, 5, 1000], (shape[0], 1))
     scores = (rng.integers(0, levels, shape) - levels // 2).astype(np.float32)
     kinds = np.float32([np.inf, -np.inf, -0.0] + [np.nan] * diverged)
@@ -165,7 +165,7 @@ def test_ragged_data_ties_and_strange_scores(seed, k_and_block, diverged):
 
 
 def test_large_catalogue_and_long_histories():
-    # Top-k takes its route for long rows, and the pairs to mask need more than one scatter.
+    # Top-k uses its algorithm for long rows, and the pairs to mask need more than one scatter.
     known, wanted, scores = random_case(1, n_users=12, n_items=5000, density=0.002)
     known[0], wanted[0] = np.arange(5000) >= 100, np.arange(5000) < 30
     plan = eval_layout(Csr.of(known), Csr.of(wanted), block_size=16)
@@ -179,7 +179,7 @@ def ranx_values(qrels, run, names):
         warnings.simplefilter("ignore")
         import numba
 
-        numba.config.DISABLE_JIT = True  # to compile each metric takes seconds
+        numba.config.DISABLE_JIT = True  # compiling each metric takes seconds
         import ranx
 
         return ranx.evaluate(ranx.Qrels(qrels), ranx.Run(run), names, return_mean=False)
@@ -308,7 +308,7 @@ def test_memory_grows_with_the_block_and_not_with_the_users():
 
     scores = 4 * 8192  # bytes of one user's scores
     small, many_users, large = temporary(64, 32), temporary(512, 32), temporary(512, 256)
-    assert many_users - small < 448 * 600  # a few numbers for each user and rank
+    assert many_users - small < 448 * 600  # a few values per user and rank
     assert small < 3 * 32 * scores + 2**20
     assert 256 * scores < large < 3 * 256 * scores + 2**20
 

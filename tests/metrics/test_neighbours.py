@@ -20,7 +20,7 @@ knn_predict = partial(metrics.knn_predict, n_classes=4)
 
 
 def np_predict(queries, bank, labels, k, tau, leave_out=None, kept=None):
-    """As printed, one query after another, in float64."""
+    """Reference: the published formula, one query after another, in float64."""
     queries, bank = (np.asarray(x, np.float64) for x in (queries, bank))
     unit = bank / np.linalg.norm(bank, axis=1, keepdims=True)
     kept = labels >= 0 if kept is None else kept & (labels >= 0)
@@ -83,7 +83,7 @@ def test_what_is_masked_does_not_vote_and_is_not_read():
 
 
 def test_a_bank_judges_itself():
-    """Left out, each entry sees the others alone; left in, it is its own nearest."""
+    """Excluded, each entry sees only the others; otherwise it is its own nearest neighbour."""
     own = jnp.arange(len(BANK), dtype=jnp.int32)
     want = np_predict(BANK, BANK, np.asarray(LABELS), 5, 0.07, leave_out=np.arange(len(BANK)))
     np.testing.assert_array_equal(knn_predict(BANK, BANK, LABELS, k=5, leave_out=own), want)
@@ -120,12 +120,12 @@ def test_two_copies_of_the_bank_vote_as_one():
 
 
 def test_ties_have_one_order():
-    """Of equal cosines the first entry, of equal votes the lowest class."""
+    """Ties go to the first entry among equal cosines, to the lowest class among equal votes."""
     bank, query = jnp.ones((6, 2)), jnp.ones((1, 2))
     labels = jnp.array([4, 2, 9, 1, 1, 1])
     for k, first in ((1, 4), (3, 2), (5, 1)):
         assert metrics.knn_predict(query, bank, labels, n_classes=10, k=k)[0] == first
-    # A label from `n_classes` on is refused, or has no vote if it is traced.
+    # A label of at least `n_classes` is an error, or has no vote if it is traced.
     predict = partial(metrics.knn_predict, query, bank, n_classes=4, k=1)
     with raises(ValueError, match="`labels` must be below `n_classes` = 4"):
         predict(labels)
@@ -133,7 +133,7 @@ def test_ties_have_one_order():
 
 
 def test_extreme_numbers():
-    """A tiny temperature asks the nearest alone; NaN has no class, nor has who sees nothing."""
+    """A tiny temperature uses only the nearest; NaN or a query without neighbours has no class."""
     got = knn_predict(QUERIES, BANK, LABELS, k=30, temperature=1e-6)
     nearest = np_predict(QUERIES, BANK, np.asarray(LABELS), 1, 1.0)
     np.testing.assert_array_equal(got, nearest)

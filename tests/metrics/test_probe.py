@@ -1,4 +1,4 @@
-"""Probes against scikit-learn, SciPy and normal equations in float64."""
+"""Linear probes against scikit-learn, SciPy and normal equations in float64."""
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ KEY = jax.random.key(3)
 
 
 def classes(n=400, dim=8, n_classes=3, seed=0, noise=1.0):
-    """Correlated features far from 0, whose classes overlap."""
+    """Correlated features with means far from 0, and overlapping classes."""
     rng = np.random.default_rng(seed)
     y = rng.integers(0, n_classes, n)
     x = 1.5 * rng.normal(size=(n_classes, dim))[y] + noise * rng.normal(size=(n, dim))
@@ -34,7 +34,7 @@ DIGITS = load_digits()
 
 
 def np_logistic(x, y, l2, n_classes):
-    """The optimum of standard features, in float64, as weights of features as given."""
+    """Returns the optimum for standardised features, in float64, as weights of the raw features."""
     x = np.asarray(x, np.float64)
     mean, scale = x.mean(0), x.std(0)
     z, targets = (x - mean) / scale, np.eye(n_classes)[y]
@@ -85,7 +85,7 @@ def test_a_linear_probe_is_scikit_learns():
 
 
 def test_the_search_finds_what_suits():
-    """Much noise asks for much L2; the strength does not depend on the order it is given in."""
+    """Noisy data need strong L2; the choice does not depend on the order of the candidates."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(400, 60)).astype(np.float32)
     y = (x[:, 0] + rng.normal(size=400) > 0).astype(np.int32)
@@ -116,7 +116,7 @@ def test_the_test_part_chooses_nothing():
 
 
 def test_held_out_is_what_the_fit_had_not_seen():
-    """The accuracy on the part that is cut out, of a fit to the other part in float64."""
+    """Returns the accuracy on the held-out part of a fit to the other part, in float64."""
     probe = linear_probe(*ARRAYS, n_classes=3, key=KEY, l2=[0.01, 0.1], valid_share=0.3)
     order = np.asarray(jax.random.permutation(KEY, 300))
     valid = order < 90
@@ -144,7 +144,7 @@ def test_a_ridge_probe_solves_the_normal_equations(l2):
 
 
 def test_leaving_out_by_leverage_is_leaving_out():
-    """Of each example the fit to all others, with the scale of all, in float64."""
+    """Leave-one-out fits, standardised with the statistics of all examples, in float64."""
     n, l2 = 40, [0.003, 0.3]
     arrays = tuple(map(jnp.asarray, (X[:n], Y[:n], X[300:], Y[300:])))
     probe = ridge_probe(*arrays, n_classes=3, l2=l2)
@@ -171,7 +171,7 @@ def test_a_ridge_probe_is_as_good_as_scikit_learns():
 
 
 def test_hard_features():
-    """A constant, one of huge mean, nearly equal ones, and more features than rows."""
+    """A constant feature, one of huge mean, nearly equal ones, and more features than rows."""
     rng = np.random.default_rng(1)
     x = np.column_stack(
         [X, np.full(400, 0.1), 1e4 + X[:, 0], X[:, 0] + 1e-3 * rng.normal(size=400)]
@@ -201,7 +201,7 @@ def test_hard_features():
 
 
 def test_features_are_standard_up_to_rounding():
-    """Of many rows far from 0, and of what differs in its last digit alone."""
+    """Handles many rows with means far from 0, and features that differ only in the last digit."""
     rng, n = np.random.default_rng(0), 20_000
     x = np.column_stack([1000 + rng.random(n), np.full(n, 0.1)]).astype(np.float32)
     x[::3, 1] = np.nextafter(x[::3, 1], np.float32(1))

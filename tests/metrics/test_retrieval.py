@@ -1,4 +1,4 @@
-"""Retrieval and zero-shot classes against float64 sorts and loops."""
+"""Retrieval and zero-shot classification against float64 sorts and loops."""
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ GROUPS = np.where(RNG.random(40) < 0.2, -1, np.arange(40) // 2)  # variants in p
 
 
 def np_ranks(queries, answers, query_ids, answer_ids):
-    """By a sort of each row; of equal scores the wrong answers come first."""
+    """Reference: sorts each row; among equal scores the wrong answers come first."""
     scores = unit(queries) @ unit(answers).T
     ranks = []
     for row, own in zip(scores, query_ids):
@@ -40,7 +40,7 @@ def test_ranks_are_those_of_a_sort(block_size):
         got = ranks_of(*given_, block_size=block_size)
         assert got.dtype == np.int32
         np.testing.assert_array_equal(got, np_ranks(*given_))
-    assert (got == 0).any()  # whose right answers have no number
+    assert (got == 0).any()  # queries without valid right answers
 
 
 def test_recall_and_median_of_both_directions():
@@ -71,7 +71,7 @@ def test_without_numbers_each_belongs_to_its_like():
 
 @pytest.mark.parametrize(("n", "dim"), [(37, 3), (300, 32), (513, 128)])
 def test_who_embeds_all_alike_finds_nothing(n, dim):
-    """All scores are equal to the last bit, and the wrong answers count as before the right one."""
+    """If all scores are equal to the last bit, wrong answers rank before the right one."""
     x = jnp.broadcast_to(jax.random.normal(jax.random.key(dim), (1, dim)), (n, dim))
     place = jnp.arange(n, dtype=jnp.int32)
     np.testing.assert_array_equal(ranks_of(x, x, place, place, block_size=64), n)
@@ -81,7 +81,7 @@ def test_who_embeds_all_alike_finds_nothing(n, dim):
 @settings(deadline=None, max_examples=25)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(-1, 2)), min_size=6, max_size=6))
 def test_ties_go_to_the_wrong_answers(answers):
-    """Answers on four axes tie often; the products are exact."""
+    """Answers along four axes tie often; the products are exact."""
     axes, groups = np.array([a for a, _ in answers]), np.array([g for _, g in answers])
     queries = np.float32([[4, 3, 2, 2]] * 3)
     query_ids = np.arange(3)
@@ -115,7 +115,7 @@ def test_memory_is_that_of_a_block():
 
 
 def np_zero_shot(x, prompts):
-    """As CLIP does: of each class the mean of unit vectors, made a unit vector."""
+    """The CLIP classifier: for each class the normalised mean of unit vectors."""
     return (unit(x) @ unit(np.stack([unit(p).mean(axis=0) for p in prompts])).T).argmax(axis=1)
 
 

@@ -68,7 +68,7 @@ def test_stored_outputs_of_published_weights(real_data):
 @settings(deadline=None, max_examples=20)
 @given(seed=st.integers(0, 2**32 - 1), junk=st.integers(0, 39))
 def test_fillers_change_nothing(loaded, seed, junk):
-    """Neither what stands in them nor how many there are."""
+    """Neither the content nor the number of padding tokens changes the result."""
     given = tokens(seed=seed)
     want = applied(loaded.params, given)[0]
     soiled = given._replace(ids=jnp.where(given.mask, given.ids, junk))
@@ -97,7 +97,7 @@ def test_bfloat16_is_near_float32(loaded):
     assert got.dtype == jnp.bfloat16
     np.testing.assert_allclose(got.astype(jnp.float32), want, atol=0.06)
     rounded = jax.tree.map(lambda x: x.astype(jnp.float32), half)
-    # Near also to what float32 makes of the rounded weights.
+    # Also close to the float32 result with the rounded weights.
     near = applied(rounded, given)[0]
     np.testing.assert_allclose(got.astype(jnp.float32), near, atol=0.06)
 
@@ -120,11 +120,11 @@ def test_dropout_is_of_training_and_new_for_each_text_and_call(loaded):
 
 
 def test_dropout_leaves_out_its_share_and_scales_the_rest(loaded):
-    """Vectors after the embeddings, whose next steps are switched off."""
+    """Returns the vectors after the embeddings, with all further layers disabled."""
     settings = replace(TINY, n_layers=1, dropout=0.3)
     params = jax.tree.map(jnp.zeros_like, loaded.params)
     params = {**params, "norm": {"scale": jnp.zeros(12), "bias": jnp.ones(12)}}
-    # The first norm of the layer then sees nothing but the dropped ones: +1/0.7 or 0.
+    # The first norm of the layer then sees only the dropped ones: +1/0.7 or 0.
     own = params["layer_1"]
     params["layer_1"] = {**own, **{n: {**own[n], "scale": jnp.ones(12)} for n in ("norm_1",)}}
     params["layer_1"]["norm_2"] = {"scale": jnp.ones(12), "bias": jnp.zeros(12)}
@@ -134,7 +134,7 @@ def test_dropout_leaves_out_its_share_and_scales_the_rest(loaded):
     kept = np.asarray(hidden) > 0  # above the mean of their vector
     mixed = kept.any(-1)
     n = kept[mixed].size
-    # Vectors that are kept whole have no number above their mean: a share of 0.7¹² of them.
+    # Vectors without any dropped entry have none above their mean: a share of 0.7¹² of them.
     want = (0.7 - 0.7**12) / (1 - 0.7**12 - 0.3**12)
     assert abs(kept[mixed].mean() - want) < 5 * np.sqrt(0.21 / n)
 
@@ -191,7 +191,7 @@ CONFIG = {
 
 @pytest.mark.parametrize("before", ["", "bert."])
 def test_safetensors_with_a_config(tmp_path, loaded, before):
-    """As published: with the parts of other tasks, and names of LayerNorm as they were once."""
+    """Published checkpoints include heads of other tasks, and legacy LayerNorm parameter names."""
     arrays = {before + name.replace("LayerNorm.weight", "LayerNorm.gamma"): x
               for name, x in ARRAYS.items()}  # fmt: skip
     arrays[before + "pooler.dense.weight"] = np.zeros((12, 12), np.float32)

@@ -1,4 +1,4 @@
-"""Dropout of nodes, edges drawn anew for each layer, and degrees that are left, against NumPy."""
+"""Node dropout, per-layer edge dropout, and the remaining degrees, against NumPy."""
 
 import jax
 import jax.numpy as jnp
@@ -23,14 +23,14 @@ WEIGHTS = (0.5, 0.25, 0.0, 1.0)
 
 
 def operator(graph):
-    """A graph's matrix, column by column: what the unit vectors become."""
+    """Returns the matrix of a graph, column by column, by applying it to unit vectors."""
     every = graph.n_users + graph.n_items
     units = Tables(jnp.eye(graph.n_users, every), jnp.eye(graph.n_items, every, graph.n_users))
     return stacked(jax.jit(propagate)(graph, units))
 
 
 def left_of(graph):
-    """The links of a thinned graph."""
+    """Returns the links of a thinned graph."""
     return operator(graph)[: graph.n_users, graph.n_users :] != 0
 
 
@@ -71,7 +71,7 @@ def test_a_whole_graph_is_normalised_already():
 
 
 def some_links():
-    """A user and an item with many, and one of each with none."""
+    """A graph with a user and an item of high degree, and one of each of degree 0."""
     taken = np.random.default_rng(0).random((20, 45)) < 0.3
     taken[3], taken[:, 4] = True, True
     taken[5], taken[:, 6] = False, False
@@ -85,7 +85,7 @@ def encoders(taken, **settings):
 
 
 def mixed(matrices, tables):
-    """The weighted sum of layers, each with its own matrix, in float64."""
+    """Returns the weighted sum of layers, each with a separate matrix, in float64."""
     layer = stacked(tables)
     total = WEIGHTS[0] * layer
     for weight, matrix in zip(WEIGHTS[1:], matrices, strict=True):
@@ -95,9 +95,9 @@ def mixed(matrices, tables):
 
 
 def matrices_of(encoder, key):
-    """The matrix of each layer that an encoding with this key uses, one mix at a time.
+    """Returns the matrix of each layer that an encoding with this key uses, one mix at a time.
 
-    The layers are linear: what the unit vectors become is their product.
+    The layers are linear: applied to unit vectors they give their product.
     """
     every = encoder.n_users + encoder.n_items
     units = {
@@ -146,7 +146,7 @@ def test_a_walk_draws_the_edges_of_each_layer_anew(renormalize):
     encoder = encoders(taken, edge_dropout=rate, walk=True, renormalize=renormalize)
     tables, slopes = some_tables(taken), some_tables(taken, seed=2)
     key = jax.random.key(5)
-    # The graphs of the layers, as the encoder draws them.
+    # The graphs of the layers, as the encoder samples them.
     keys = jax.random.split(jax.random.fold_in(key, 3), 3)
     lefts = [left_of(encoder.graph.drop(own, rate)) for own in keys]
     assert np.any(lefts[0] != lefts[1])

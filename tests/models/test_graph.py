@@ -1,4 +1,4 @@
-"""Propagation against float64 products: sparse ones of SciPy and dense ones written out."""
+"""Propagation against float64 products: sparse ones of SciPy and explicit dense ones."""
 
 from dataclasses import replace
 from functools import partial
@@ -132,7 +132,7 @@ def test_float64_is_exact(layout):
 
 @pytest.mark.parametrize("side", [0, 1])
 def test_a_product_in_parts_is_exact_in_float32(side):
-    """What accelerators do for a dense layout."""
+    """The computation of a dense layout on accelerators."""
     rng = np.random.default_rng(6)
     matrix = rng.random((60, 60)) < 0.2
     table = rng.normal(size=(60, 3)) * 10.0 ** rng.integers(-20, 20, (60, 1))
@@ -152,14 +152,14 @@ def test_dropped_edges_are_dropped_in_both_directions(layout):
     graph = InteractionGraph.from_interactions(interactions(taken), layout=layout, droppable=True)
     n_users, n_items = taken.shape
     dropped = jax.jit(lambda key: graph.drop(key, rate))(jax.random.key(0))
-    # The operator itself, column by column: what the unit vectors become.
+    # The operator itself, column by column, applied to unit vectors.
     every = n_users + n_items
     units = Tables(jnp.eye(n_users, every), jnp.eye(n_items, every, n_users))
     operator = stacked(jax.jit(propagate)(dropped, units))
     np.testing.assert_allclose(operator, operator.T, atol=1e-7)
     whole = normalised(taken)
     kept = operator != 0
-    # Degrees are those of the whole graph: what stays is as it was, but for the factor.
+    # Degrees are those of the whole graph: kept edges are unchanged, except for the factor.
     np.testing.assert_allclose(operator[kept], whole[kept] / (1 - rate), rtol=1e-6)
     share = kept.sum() / (whole != 0).sum()
     assert abs(share - (1 - rate)) < 4 * np.sqrt(rate * (1 - rate) / taken.sum())
@@ -181,7 +181,7 @@ def test_dropped_sums_have_the_expected_values():
     drawn = jax.jit(partial(jax.lax.map, one))(jax.random.split(jax.random.key(3), n))
     drawn = np.concatenate([np.asarray(x, np.float64) for x in drawn], axis=1)[..., 0]
     want = normalised(taken) @ stacked(tables)[:, 0]
-    # Each link is kept or not: the variance of a sum is that of its terms.
+    # Each link is kept or not: the variance of a sum is the sum of the variances of its terms.
     variance = normalised(taken) ** 2 @ stacked(tables)[:, 0] ** 2 * rate / (1 - rate)
     error = np.abs(drawn.mean(0) - want)
     assert np.all(error <= 5 * np.sqrt(variance / n) + 1e-6)
@@ -226,7 +226,7 @@ def test_nothing_as_long_as_the_edges_is_written_out():
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="other compilers heed barriers")
 @pytest.mark.parametrize("n_runs", [None, 2])
 def test_tables_are_made_apart_from_the_loops_that_gather_from_them(n_runs):
-    """Even where the graph is a constant of the program, and for several runs at once."""
+    """Also if the graph is a constant of the program, and for several runs at once."""
     taken = GRAPHS["heavy and empty"]
     graph, tables = (
         InteractionGraph.from_interactions(interactions(taken), layout="rows"),

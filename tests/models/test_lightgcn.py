@@ -145,7 +145,7 @@ def test_equal_encoders_share_their_programs(train):
     np.testing.assert_array_equal(encode(first, params).users, encode(second, params).users)
     assert len(traces) == 1
     assert jax.tree.structure(first) == jax.tree.structure(second)
-    # Of one graph they are equal, too; graphs are told apart by identity.
+    # Encoders of one graph are equal, too; graphs are compared by identity.
     assert first == replace(first)
     assert hash(first) == hash(replace(first))
     assert first != second

@@ -1,4 +1,4 @@
-"""Several sums of the layers of one propagation, and noise on the layers."""
+"""Several weighted sums of the layers of one propagation, and noise on the layers."""
 
 import itertools
 
@@ -86,9 +86,9 @@ def test_noise_has_the_length_that_was_asked_and_the_signs_of_its_row(layout):
         assert np.all((np.sign(added) == np.sign(plain))[clear])
         drawn.append(np.abs(added[linked]))
     np.testing.assert_array_equal(layers[0], stacked(tables))
-    assert not np.allclose(drawn[0], drawn[1], atol=1e-3)  # anew for each layer
+    assert not np.allclose(drawn[0], drawn[1], atol=1e-3)  # redrawn for each layer
     directions = drawn[0] / 0.3
-    assert directions.min() < 0.1  # they do not all point one way
+    assert directions.min() < 0.1  # not all in one direction
     assert directions.max() > 0.8
 
 

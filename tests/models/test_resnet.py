@@ -1,4 +1,4 @@
-"""Residual networks against a forward pass in float64, on any device and in any way."""
+"""Residual networks against a forward pass in float64, on all platforms and layouts."""
 
 import re
 from functools import partial
@@ -140,7 +140,7 @@ def test_initial_values_are_those_of_he():
 @pytest.mark.parametrize("where", [None, jnp.array([True, True, False, True, False, True])])
 @pytest.mark.parametrize("settings", [SMALL, GROUPS], ids=["batch", "group"])
 def test_gradients_are_those_of_finite_differences(settings, where):
-    """In float64, along random directions: of the parameters and of the images."""
+    """Directional derivatives in float64, with respect to the parameters and to the images."""
     start = initial(settings), images(settings)
     with jax.enable_x64(True):
         (params, rest), x = jax.tree.map(lambda x: x.astype(jnp.float64), start)
@@ -165,7 +165,7 @@ def test_gradients_are_those_of_finite_differences(settings, where):
 
 
 def every_slope(way, x, kernel, stride):
-    """The output of a convolution, and both gradients along one slope."""
+    """Returns the output of a convolution, and both gradients along one cotangent."""
 
     def all_of(x, kernel):
         out, back = jax.vjp(partial(convolve, stride=stride, method=way), x, kernel)
@@ -178,7 +178,7 @@ def every_slope(way, x, kernel, stride):
 @pytest.mark.parametrize("stride", [1, 2, 3])
 @pytest.mark.parametrize("batch", [1, 13])
 def test_ways_to_convolve_agree(size, stride, batch, monkeypatch):
-    """Also where the parts of a batch do not come out even."""
+    """Also if the batch size is not divisible by the number of parts."""
     monkeypatch.setattr("crl_jax.kernels._convolution._MICROBATCH_BYTES", 5 * 4 * 8 * 9 * 2)
     x = jax.random.normal(jax.random.key(0), (batch, 8, 9, 2))
     kernel = jax.random.normal(jax.random.key(1), (size, size, 2, 3))
@@ -188,7 +188,7 @@ def test_ways_to_convolve_agree(size, stride, batch, monkeypatch):
 
 
 def test_a_program_for_another_platform_than_the_default_has_its_convolutions():
-    """One trace serves both platforms: the choice is made while lowering."""
+    """A single trace serves both platforms: the implementation is chosen during lowering."""
 
     def gradient(x, kernel):
         return jax.grad(lambda kernel: jnp.sum(convolve(x, kernel) ** 2))(kernel)
@@ -224,7 +224,7 @@ def test_kernels_of_several_runs_are_convolved_in_turn():
 
 
 def test_gradients_in_a_loop_have_the_axes_that_are_fast():
-    """Of all that a step of training convolves, within a loop, as training is one."""
+    """Covers all convolutions of a training step inside a loop, as in training."""
     settings = ResNet((1, 1), width=4, convolution="cpu")
     params, rest = initial(settings)
 
@@ -246,7 +246,7 @@ def test_gradients_in_a_loop_have_the_axes_that_are_fast():
 
 
 def test_no_variable_has_a_weak_type():
-    """What leaves a step has none: the second call would be compiled anew."""
+    """Outputs of a step have no weak types, which would recompile the second call."""
     both = BackboneWithHead(SMALL, Projection((4, 4)))
     variables = jax.eval_shape(Network(both).init, jax.random.key(0))
     assert not any(x.weak_type for x in jax.tree.leaves(variables))

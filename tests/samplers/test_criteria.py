@@ -1,4 +1,4 @@
-"""Criteria, priors and the eCDF among what a user has left, against NumPy in float64."""
+"""Criteria, priors and the eCDF of each user's unseen items, against NumPy in float64."""
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +39,7 @@ def test_a_higher_score_or_prior_makes_a_true_negative_less_likely():
 
 
 def test_a_nan_has_no_probability():
-    """Traced, where no range is checked."""
+    """Under tracing, where no range is checked."""
     ok, nan = jnp.array([0.5]), jnp.array([jnp.nan])
     for pair in ((nan, ok), (ok, nan), (nan, nan)):
         assert np.isnan(jax.jit(unbiasedness)(*pair)).all()
@@ -47,7 +47,7 @@ def test_a_nan_has_no_probability():
 
 def test_a_score_that_is_nan_stands_nowhere():
     world = World()
-    items = jnp.array([[8, 7], [0, 1]])  # of users 0 and 2, who took others
+    items = jnp.array([[8, 7], [0, 1]])  # unseen by users 0 and 2
     world.scores[0, 7] = np.nan
     world.tables = as_tables(world.scores)
     batch = world.batch([0, 2])
@@ -102,7 +102,7 @@ def numpy_ecdf(world, users, items):
     "limits", [{}, {"_MAX_SCORES": 1}, {"_MAX_SCORES": 3 * N_ITEMS}, {"_COUNTS_PER_USER": 1}]
 )
 def test_exact_ecdf_counts_all_that_the_user_has_left(monkeypatch, limits):
-    """In one piece, anchor by anchor, in blocks that do not come out even, or by users' ranks."""
+    """Computes ranks at once, by anchor, in blocks that do not divide evenly, or per user."""
     for name, value in limits.items():
         monkeypatch.setattr(_ecdf, name, value)
     world = World()
@@ -121,7 +121,7 @@ def test_exact_ecdf_counts_all_that_the_user_has_left(monkeypatch, limits):
 
 
 def shared_sample(world, items):
-    """The sample as it is handed on: with what each user has taken, as bits."""
+    """The sample that is passed on, with a bitmap of each user's seen items."""
     taken = [[j in row for row in world.taken] for j in items]
     return _ecdf.CatalogueSample(jnp.array(items), pack_bits(jnp.array(taken)))
 
@@ -157,7 +157,7 @@ def test_every_epoch_has_its_own_sample():
 
 
 def test_sampled_ecdf_strays_as_far_as_the_bound_allows():
-    """The bound is on the largest error over a user's items; of 400 samples, 5 % may break it."""
+    """The bound is on the largest error over a user's items; 5 % of 400 samples may exceed it."""
     n, n_items = 64, 300
     world = World([[0]], n_items, seed=3)
     items = np.arange(1, n_items)
@@ -195,7 +195,7 @@ def test_popularity_and_uniform_priors():
 
 
 def test_group_prior_by_hand():
-    """Items 0, 1, 2 are taken 3, 2, 0 times: by group 0 twice, once, never."""
+    """Items 0, 1, 2 have 3, 2, 0 interactions: by group 0 two, one, none."""
     train = interactions_of([[0], [0, 1], [0, 1]], 3)
     prior = samplers.group_prior(train, np.array([0, 0, 2]))
     counts = np.array([[2, 1, 0], [0, 0, 0], [1, 1, 0]])

@@ -1,4 +1,4 @@
-"""Every negative sampler against its distribution, worked out by enumeration in float64."""
+"""Every negative sampler against its distribution, enumerated in float64."""
 
 import dataclasses
 
@@ -28,7 +28,7 @@ def sigmoid(x):
 
 
 def posterior(world, user, prior):
-    """P(true negative) of every item by (4.14), with the eCDF over what the user has left."""
+    """P(true negative) of every item by (4.14), with the eCDF over the user's unseen items."""
     s, unseen = world.scores[user], world.unseen(user)
     ecdf = np.array([np.mean(s[unseen] <= s[j]) for j in range(world.n_items)])
     true, false = (1 - ecdf) * (1 - prior), ecdf * prior
@@ -53,7 +53,7 @@ def expected_pns(world, user):
 
 
 def expected_dns(world, user, m=3):
-    """By the formula of the docstring, which enumeration would give as well."""
+    """Returns the probabilities of the docstring's formula; enumeration gives the same."""
     unseen = world.unseen(user)
     n, chances = len(unseen), np.zeros(world.n_items)
     for rank, j in enumerate(sorted(unseen, key=lambda j: -world.scores[user, j]), start=1):
@@ -149,7 +149,7 @@ def test_the_key_decides_all(world, name):
     again, _ = draw(sampler, jax.random.key(5), batch, state)
     other, _ = draw(sampler, jax.random.key(6), batch, state)
     np.testing.assert_array_equal(first, again)
-    if name not in ("BNS from all", "SRNS"):  # which are sure of their choice
+    if name not in ("BNS from all", "SRNS"):  # these choose deterministically
         assert np.any(np.asarray(first) != np.asarray(other))
 
 
@@ -163,7 +163,7 @@ def test_compiled_or_not_the_ids_are_the_same(world, name):
 
 @pytest.mark.parametrize("name", EVERY)
 def test_the_same_ids_without_a_bitmap(world, name):
-    """Large catalogues have none, and look every pair up."""
+    """Large catalogues have no bitmap, and look up every pair."""
     sampler, batch = EVERY[name], world.batch(list(range(N_USERS)) * 5, n=2)
     assert batch.positives.bitmap is not None
     without = dataclasses.replace(
@@ -177,7 +177,7 @@ def test_the_same_ids_without_a_bitmap(world, name):
 
 @pytest.mark.parametrize("n_anchors", [4, 3 * N_USERS])
 def test_bns_from_all_takes_the_least_risky_of_all_and_then_the_next(world, n_anchors):
-    """With fewer anchors than users it ranks their rows, with more a row for each user."""
+    """Ranks the anchors' rows if there are fewer anchors than users, else one row per user."""
     users = np.arange(n_anchors) % N_USERS
     ids, _ = draw(BNS(PRIOR, candidates=None), jax.random.key(0), world.batch(users, n=3))
     for user, row in zip(users, np.asarray(ids).tolist(), strict=True):
@@ -188,7 +188,7 @@ def test_bns_from_all_takes_the_least_risky_of_all_and_then_the_next(world, n_an
 
 @pytest.mark.parametrize("scale", [1e12, np.inf])
 def test_every_rank_of_a_vast_catalogue_can_be_drawn(scale):
-    """Single precision ends at 2^24, and its multiples of 128 below 2^31 would be all."""
+    """float32 is exact up to 2^24; its multiples of 128 below 2^31 would be all values drawn."""
     n = 2**31 - 1
     ranks = truncated_geometric(jax.random.key(0), jnp.full(2**16, n, jnp.int32), scale, n)
     assert ranks.min() >= 0
@@ -206,7 +206,7 @@ def test_ranks_have_the_truncated_geometric_law_up_to_the_last(scale):
     before = np.expm1(-ranks / scale) / np.expm1(-n / scale)
     seen = np.arange(1, drawn + 1) / drawn
     stray = max(np.max(before - seen), np.max(seen - 1 / drawn - up_to))
-    assert stray < 2.2 / np.sqrt(drawn)  # 1e-4 of samples stray further
+    assert stray < 2.2 / np.sqrt(drawn)  # 1e-4 of samples exceed this
     far = ranks[ranks > 8 * scale]  # so rare that none should come twice if they are many
     if scale == 1e5:
         assert len(far) > 200
@@ -266,7 +266,7 @@ def test_numbers_change_without_compiling_anew(world):
 
 
 def test_srns_gives_the_best_of_memory_by_score_and_deviation(world):
-    """Against the criterion written out, with a past in which some scores moved more."""
+    """Against the explicit criterion, with a history in which some scores varied more."""
     rng = np.random.default_rng(1)
     past = world.scores + rng.normal(size=(3, *world.scores.shape)) * np.linspace(0, 2, N_ITEMS)
     sampler = SRNS(memory=4, fresh=2, history=3, variance_weight=2.0, warm_up=10.0)
@@ -404,7 +404,7 @@ def test_pns_of_takes_popularity_to_its_power(world):
 
 
 def test_mixed_samplers_take_turns(world):
-    """Column by column the laws of its parts, whose states go their own ways."""
+    """Each column follows the distribution of its component, and each component keeps its state."""
     parts = ("PNS", "DNS", "RNS")
     sampler = MixedSampler(tuple(SAMPLERS[name][0] for name in parts))
     user = list(TAKEN).index("one")
@@ -433,7 +433,7 @@ def test_mixed_samplers_keep_their_states(world):
 
 
 def test_rare_items_keep_their_chance_among_millions():
-    """A weight of 1 in 10⁹ does not round to nothing, and the sum does not overflow."""
+    """A weight of 1 in 10⁹ does not round to 0, and the sum does not overflow."""
     world = World([[0], [1, 2]], 4)
     sampler = PNS(jnp.array([1e9, 1.0, 0.0, 1e3]))
     ids, _ = draw(sampler, jax.random.key(0), world.batch([0] * 4000))
@@ -448,7 +448,7 @@ def test_public_names_are_documented():
 
 
 def test_the_rank_is_found_without_jit():
-    """``fori_loop`` counts in Python integers where JAX does not compile."""
+    """``fori_loop`` counts in Python integers if JIT is disabled."""
     world = World()
     batch, sampler = world.batch([0, 1, 2], n=2), samplers.AOBPR(3.0)
     want, _ = draw(sampler, jax.random.key(0), batch)

@@ -1,4 +1,4 @@
-"""What is saved comes back; what is damaged is refused in a line; exports are read by others."""
+"""Saving and loading round-trips; damaged files raise one-line errors; exports are readable."""
 
 import json
 import os
@@ -132,7 +132,7 @@ def vectors(model: Recommender) -> tuple[np.ndarray, np.ndarray]:
 
 
 def safetensors(path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """A file by the letter of the format: every byte of the buffer belongs to one array."""
+    """A file that follows the format strictly: every byte of the buffer belongs to one array."""
     content = path.read_bytes()
     (length,) = struct.unpack("<Q", content[:8])
     header, buffer = json.loads(content[8 : 8 + length]), content[8 + length :]
@@ -171,7 +171,7 @@ def test_exports_hold_vectors_and_ids(tmp_path, ids, similarity):
     assert table.columns == ["kind", "id", "vector"]
     for kind, names, own in (("user", ids[0], users), ("item", ids[1], items)):
         part = table.filter(polars.col("kind") == kind)
-        text = ids is not INTEGERS  # one column: numbers only if all ids are
+        text = ids is not INTEGERS  # one column is numeric only if all ids are
         assert part["id"].to_list() == [str(x) if text else x for x in names.tolist()]
         check(part["vector"].to_numpy(), own)
 

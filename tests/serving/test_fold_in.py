@@ -1,4 +1,4 @@
-"""New users: least squares on the items, whatever the form in which their items come."""
+"""Fold-in of new users: least squares on the items, for every input form."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ def recommender(items: np.ndarray, similarity="inner", item_ids=None) -> Recomme
 
 
 def least_squares(items: np.ndarray, taken: list[int], ridge: float) -> np.ndarray:
-    """The penalty as rows of data, the intercept as a column, solved by NumPy."""
+    """The penalty as additional rows, the intercept as a column, solved by NumPy."""
     n, d = items.shape
     scatter = np.sum((items - items.mean(axis=0)) ** 2) / d
     left = np.block([[items, np.ones((n, 1))], [np.sqrt(ridge * scatter) * np.eye(d, d + 1)]])
@@ -95,7 +95,7 @@ def test_the_forms_of_items_agree():
     }
     assert model.recommend_new([{"a", "b"}, ("7",)], 3).to_dict() == want.to_dict()
     assert model.recommend_new(iter("ab"), 3).to_dict() == {0: want.to_dict()[0]}
-    # Another vocabulary, of some of the items in another order.
+    # Another vocabulary, with some of the items in another order.
     log = Interactions.from_arrays([50, 50, 60], ["b", "a", "7"])
     assert model.recommend_new(log, 3).to_dict() == {
         50: want.to_dict()[0],
@@ -152,13 +152,13 @@ def test_what_cannot_be_folded_in_is_named():
 
 
 def test_a_user_of_the_model_is_found_again():
-    """Where a trained user's scores are what the user took, folding in gives that user back."""
+    """If a trained user's scores equal the interactions, folding in recovers that user."""
     rng = np.random.default_rng(4)
     item_table = np.eye(8)[rng.integers(0, 8, 60)]  # eight kinds of items
     user_table = (rng.random((40, 8)) < 0.4).astype(float)
     user_table[:, 0] = 1
     taken = user_table @ item_table.T > 0
-    # Each user has half of what they like; the other half comes first among what is new.
+    # Each user has half of the liked items; the other half ranks first among the unseen ones.
     given = taken & (rng.random(taken.shape) < 0.5)
     given[:, 0] = taken[:, 0]
     given[:, 0] |= ~given.any(axis=1)
@@ -180,7 +180,7 @@ def test_the_benchmark_holds_out_what_it_says():
 
 
 def test_the_benchmark_minimises_what_it_says():
-    """At a minimum the loss is flat, by differences of the formula."""
+    """At a minimum the gradient is 0, by finite differences of the formula."""
     rng = np.random.default_rng(0)
     items, x = rng.normal(size=(40, 3)), (rng.random((2, 40)) < 0.3).astype(float)
 

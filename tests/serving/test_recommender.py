@@ -1,4 +1,4 @@
-"""What a recommender answers is what brute force in float64 gives, in the ids of the data."""
+"""A recommender's answers equal brute force in float64, in terms of the original ids."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -20,7 +20,7 @@ REFUSED = (ValueError, TypeCheckError)
 
 
 def log_of(taken: np.ndarray, users=None, items=None) -> Interactions:
-    """Interactions from a matrix of 0 and 1."""
+    """Returns interactions from a matrix of 0 and 1."""
     return Interactions.from_arrays(
         *np.nonzero(taken),
         user_ids=np.arange(taken.shape[0]) if users is None else users,
@@ -29,14 +29,14 @@ def log_of(taken: np.ndarray, users=None, items=None) -> Interactions:
 
 
 def matrices(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Tables of small integers, whose products are exact and often equal, and what is taken."""
+    """Tables of small integers, whose products are exact and often tie, and seen items."""
     rng = np.random.default_rng(seed)
     users, items = (rng.integers(-2, 3, (n, DIM)).astype(np.float32) for n in (N_USERS, N_ITEMS))
     return users, items, rng.random((N_USERS, N_ITEMS)) < rng.random()
 
 
 def brute_force(scores: np.ndarray, barred: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows and scores by a full sort, equal scores by row; -1 and -inf in the places left."""
+    """Rows and scores by a full sort, ties ordered by row; -1 and -inf as padding."""
     scores = np.where(barred, -np.inf, scores)
     order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
     values = np.take_along_axis(scores, order, 1)
@@ -109,7 +109,7 @@ def test_any_number_of_users_in_any_order_shares_three_programs():
         got = model.recommend(users, 7)
         np.testing.assert_array_equal(got.items, want[np.asarray(users)])
     np.testing.assert_array_equal(model.recommend(None, 3).items, want[:, :3])
-    # Of 8, of 64 and of 256 users.
+    # Sizes 8, 64 and 256.
     assert _rank._best._cache_size() <= 3
     for k in (1, 16, 17, 29, 30, 99):  # 16 ranks, or all 30
         model.recommend([6], k)
@@ -130,7 +130,7 @@ def test_blocks_cover_everyone_once_within_their_memory(n, n_rows):
 def test_blocks_that_go_together_give_what_each_gives(n, monkeypatch):
     rng = np.random.default_rng(n)
     user_table, item_table = rng.normal(size=(n, 4)), rng.normal(size=(30, 4))
-    # Histories of very different lengths, one of them of nothing and one of everything.
+    # Histories of very different lengths, one of them empty and one with all items.
     taken = rng.random((n, 30)) < rng.random((n, 1)) ** 3
     taken[0], taken[n // 2] = False, True
     model = Recommender.from_tables((user_table, item_table), log_of(taken))
@@ -161,7 +161,7 @@ TEXT = np.array(["ann", "010", "bob"])
         (INTEGERS, np.int32(30), [0]),
         (INTEGERS, [20, 30, 20], [2, 0, 2]),
         (INTEGERS, ["20", "30"], [2, 0]),
-        (INTEGERS, np.array([10.0, 30.0]), [1, 0]),  # as a table reader gives them beside a gap
+        (INTEGERS, np.array([10.0, 30.0]), [1, 0]),  # table readers' float ids if one is missing
         (INTEGERS, (10,), [1]),
         (INTEGERS, [], []),
         (TEXT, "ann", [0]),
@@ -176,7 +176,7 @@ def test_users_are_asked_for_by_their_ids(ids, asked, places):
     eye = np.eye(len(ids), dtype=np.float32)
     log = log_of(np.zeros((len(ids), len(ids)), bool), ids, ids)
     got = Recommender.from_tables((eye, eye), log).recommend(asked, 1)
-    # Each user's best item is the one of the same row, which has the same id.
+    # Each user's best item is that of the same row, which has the same id.
     np.testing.assert_array_equal(got.users, ids[places])
     np.testing.assert_array_equal(got.items[:, 0], ids[places])
 
@@ -258,7 +258,7 @@ def test_neighbours_are_those_of_the_greatest_cosines(huge):
             np.testing.assert_array_equal(got.ids, asked)
             np.testing.assert_array_equal(got.neighbours, want)
             np.testing.assert_allclose(got.scores, scores, atol=2e-7)
-    assert (model.similar_users(3, N_USERS).neighbours[0, -1]) == -1  # nobody is their own
+    assert (model.similar_users(3, N_USERS).neighbours[0, -1]) == -1  # users exclude themselves
 
 
 @pytest.mark.parametrize(
@@ -312,7 +312,7 @@ def test_tables_come_as_a_pair_a_mapping_or_with_attributes():
 
 @pytest.mark.parametrize("ids", [INTEGERS, TEXT])
 def test_results_in_other_forms(ids):
-    """The first user has all but one item, the second all, the third none."""
+    """The first user has all items but one, the second all, the third none."""
     taken = np.array([[1, 1, 0], [1, 1, 1], [0, 0, 0]], bool)
     table = np.array([[1.0], [2.0], [3.0]])
     got = Recommender.from_tables((table, table), log_of(taken, ids, ids)).recommend(k=2)
@@ -363,7 +363,7 @@ def test_cold_users_are_marked():
 
 @pytest.mark.parametrize("only", [None, [0, 3, 4, 7]])
 def test_a_forked_process_recommends_the_same(only, monkeypatch):
-    """Without XLA, whose threads do not survive a fork."""
+    """Avoids XLA, whose threads do not survive a fork."""
     rng = np.random.default_rng(0)
     taken = rng.random((6, 9)) < 0.4
     tables = rng.integers(-3, 4, (6, 4)), rng.integers(-3, 4, (9, 4))  # sums without rounding

@@ -1,4 +1,4 @@
-"""Ranks and the eCDF against counting by hand, whichever way they are computed."""
+"""Ranks and the eCDF against explicit counts, for every implementation."""
 
 from functools import partial
 
@@ -15,8 +15,8 @@ from hypothesis.extra import numpy as hnp
 from crl_jax import stats
 from crl_jax.stats import _ranks
 
-# One row length per way to count: fused, in blocks that do and do not fit, sorted. A network
-# fills a row up to a power of 2.
+# One row length per algorithm: fused, in blocks that do and do not fit, sorted. The network
+# pads a row to a power of 2.
 LENGTHS = {"pairs": [1, 32, 33, 64], "sort": [1, 33], "network": [1, 32, 33]}
 each_length = pytest.mark.parametrize(
     ("way", "n"), [(way, n) for way in LENGTHS for n in LENGTHS[way]], indirect=["way"]
@@ -33,7 +33,7 @@ def way(request, monkeypatch):
         monkeypatch.setattr(_ranks, "_LARGEST_ALL_PAIRS", 0)
         monkeypatch.setattr(_ranks, "_LARGEST_ALL_PAIRS_OF_FEW", 0)
         monkeypatch.setattr(_ranks, "_FEW_ROWS", 0 if request.param == "network" else 10**9)
-        _forget()  # what was compiled with other limits
+        _forget()  # clear programs compiled with other limits
     yield
     if request.param != "pairs":
         _forget()
@@ -51,7 +51,7 @@ def count_by_hand(scores, where):
 
 
 def some_scores(n, seed=0):
-    """Many ties, and all the numbers that sorts and comparisons treat apart."""
+    """Scores with many ties, and all values that sorts and comparisons treat differently."""
     rng = np.random.default_rng(seed)
     values = [0.0, -0.0, 1.0, -1.0, 0.5, 3e38, -3e38, np.inf, -np.inf, np.nan]
     return rng.choice(values, (3, 4, n)).astype(np.float32), rng.random((3, 4, n)) < 0.7
@@ -73,7 +73,7 @@ def test_ranks_and_ecdf_count_exactly(way, n):
         np.testing.assert_array_equal(u == 1, want == count)
 
 
-# The last counted in pairs and the first sorted, of many rows and of few.
+# The longest counted in pairs and the shortest sorted, of many rows and of few.
 @pytest.mark.parametrize(("n", "rows"), [(2048, 8), (2049, 8), (8192, 7), (8193, 7)])
 def test_long_rows(n, rows):
     scores = np.random.default_rng(0).normal(size=(rows, n)).round(2).astype(np.float32)
@@ -108,14 +108,14 @@ def test_a_row_that_keeps_nothing_is_zero():
 
 @each_way
 @given(
-    # XLA may take subnormal numbers for 0, and so see ties where NumPy sees none.
+    # XLA may flush subnormal numbers to 0, and so see ties where NumPy sees none.
     hnp.arrays(np.float32, (2, 7), elements=st.floats(-1e4, 1e4, width=32, allow_subnormal=False)),
     st.permutations(range(7)),
 )
 @settings(
     max_examples=30,
     deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],  # one way for all examples
+    suppress_health_check=[HealthCheck.function_scoped_fixture],  # one algorithm for all examples
 )
 def test_only_the_order_matters(way, scores, order):
     order = np.array(order)
@@ -204,7 +204,7 @@ def test_a_histogram_of_extremes():
     scores = jnp.array([[np.inf, -np.inf, 0.0, top, -top, np.nan], [2.0] * 6])
     for bins in (1, 4):
         got = np.asarray(stats.binned_ecdf(scores, bins=bins))
-        # A NaN counts, and is nowhere.
+        # A NaN counts in the total, but has no rank.
         np.testing.assert_allclose(got[0, [0, 1, 2, 5]], [5 / 6, 1 / 6, 3 / 6, np.nan])
         assert (got[1] == 1).all()
     np.testing.assert_array_equal(jax.grad(lambda s: stats.binned_ecdf(s, bins=4).sum())(scores), 0)

@@ -1,4 +1,4 @@
-"""The variance-gamma law against mpmath, in every region, dimension and precision."""
+"""The variance-gamma distribution against mpmath, in every region, dimension and precision."""
 
 import functools
 import math
@@ -33,7 +33,7 @@ def x64():
 
 @pytest.fixture
 def eagerly():
-    """Operation by operation, which compiles nothing anew for the next function or dimension."""
+    """Evaluates operation by operation, without compiling again for each function or dimension."""
     with jax.disable_jit():
         yield
 
@@ -68,7 +68,7 @@ def exact(dim, z):
 
 
 def expected(dim, x, scale):
-    """All six functions at one ``x > 0``, in mpmath's numbers."""
+    """Returns all six functions at one ``x > 0``, as mpmath numbers."""
     density, survival = exact(dim, mpmath.mpf(float(x)) / mpmath.mpf(float(scale)))
     with mpmath.workdps(30):
         density /= mpmath.mpf(float(scale))
@@ -78,13 +78,13 @@ def expected(dim, x, scale):
 
 
 def distribution(dim, x, scale=1.0):
-    """All six functions, from what the public ones choose from."""
+    """Returns all six functions, from the implementations behind the public ones."""
     x, scale, shape = filled(x, scale)
     return {n: v[: math.prod(shape)].reshape(shape) for n, v in six(dim, x, scale).items()}
 
 
 def slopes(dim, x, scale=1.0):
-    """Derivatives of all six with respect to ``x`` and with respect to ``scale``."""
+    """Returns the derivatives of all six with respect to ``x`` and with respect to ``scale``."""
     x, scale, shape = filled(x, scale)
     ones = jnp.ones_like(x)
     for along in ((ones, 0 * ones), (0 * ones, ones)):
@@ -93,7 +93,7 @@ def slopes(dim, x, scale=1.0):
 
 
 def filled(x, scale):
-    """One size for all, so that no operation is compiled a second time."""
+    """Pads to a fixed size, so that no operation is compiled a second time."""
     x, scale = np.broadcast_arrays(np.asarray(x), np.asarray(scale, np.asarray(x).dtype))
     return jnp.asarray(np.resize(x, 24)), jnp.asarray(np.resize(scale, 24)), x.shape
 
@@ -119,9 +119,9 @@ def check(dim, x, scale, compute=distribution):
 
 
 def grid(dim):
-    """Near 0, about the ends of the first and last interval, across the tails, and far beyond.
+    """Points near 0, near the ends of the first and last interval, in the tails, and far beyond.
 
-    In single precision, though maybe of type double: one exact value serves both types.
+    The values are single precision, even as doubles: one exact value serves both types.
     """
     z = [1e-30, 1e-6, 1e-3, 0.5, 0.97, 1.0, 1.03, 2.0, 8.01, 30, 87, 104, 170, 700, 2047, 2049, 9e3]
     deviations = [1, 3, 5.5, 10, 13, 20, 37.7]
@@ -142,7 +142,7 @@ def test_values(dim, dtype):
 @each_type
 @pytest.mark.parametrize("dim", [1, 27, 1024])
 def test_values_of_the_public_functions(dim, dtype):
-    """Compiled: there the exact remainder of a division meets the compiler's fusions."""
+    """Under JIT, where the exact remainder of a division interacts with the compiler's fusions."""
 
     def public(dim, x, scale):
         x, scale = jnp.asarray(x), jnp.asarray(scale)
@@ -167,7 +167,7 @@ def test_values_anywhere(dim, z, scale, dtype):
 
 @pytest.mark.usefixtures("eagerly", "x64")
 def test_density_is_the_formula():
-    """Equation 3.6 as it stands, as far as SciPy's Bessel function goes."""
+    """Equation 3.6 as published, within the range of SciPy's Bessel function."""
     x, scale = np.array([-7.0, -0.5, 0.01, 1.0, 3.0, 40.0]), 0.6
     z = abs(x) / scale
     for dim in (1, 2, 5, 16, 27, 64):
@@ -214,7 +214,7 @@ def test_density_integrates_to_the_distribution_function(dim):
     def at(name, x):
         return np.asarray(LAW[name](jnp.asarray(x), dim=dim, scale=0.6))
 
-    # The substitution x = t^5 takes the pole of one dimension off the integral.
+    # The substitution x = t^5 removes the pole of one dimension from the integral.
     roots = np.array([-2.0, -1.2, -0.8, 0.0, 0.9, 0.95, 1.2, 1.5])
     node, weight = np.polynomial.legendre.leggauss(60)
     low, high = roots[:-1, None], roots[1:, None]
@@ -263,7 +263,7 @@ def test_derivatives(dim):
         )
         for name in NAMES:
             want = (up[name] - down[name]) / (2 * sum(step))
-            # Of the values the differences know all but the last digit.
+            # The differences lose only the last digit of the values.
             noise = 3e-15 * (1 + abs(up[name])) / sum(step)
             assert (abs(slope[name] - want) <= 1e-7 * abs(want) + noise).all(), name
 
@@ -387,10 +387,10 @@ def test_samples_follow_the_law(dim):
     n, scale = 20_000, 0.6
     draw = functools.partial(stats.sample_variance_gamma, jax.random.key(dim), dim=dim, shape=(n,))
     x = draw(scale=scale)
-    # Far below what a wrong law would give, and passed by 99.9% of the seeds.
+    # Far below the statistic of a wrong distribution, and not exceeded by 99.9% of the seeds.
     test = scipy.stats.kstest(np.asarray(LAW["cdf"](x, dim=dim, scale=scale)), "uniform")
     assert test.pvalue > 1e-3
-    # The fourth moment of the law is 3 (1 + 2/d) times the square of the second.
+    # The fourth moment of the distribution is 3 (1 + 2/d) times the square of the second.
     spread = dim * scale**2 * math.sqrt((2 + 6 / dim) / n)
     assert abs(np.var(x) - dim * scale**2) < 4 * spread
     _, slope = jax.jvp(lambda scale: draw(scale=scale), (scale,), (1.0,))
@@ -398,7 +398,7 @@ def test_samples_follow_the_law(dim):
 
 
 def test_products_of_gaussian_vectors_follow_the_law():
-    """What the law is for: rows of two embedding tables, each of variance ``scale``."""
+    """Intended use: inner products of rows of two embedding tables, each of variance ``scale``."""
     dim, scale = 5, 0.3
     a, b = math.sqrt(scale) * jax.random.normal(jax.random.key(1), (2, 20_000, dim))
     u = LAW["cdf"](jnp.sum(a * b, axis=-1), dim=dim, scale=scale)

@@ -1,4 +1,4 @@
-"""What tasks on views share: augmentations as leaves, examples as they are, losses, checkpoints."""
+"""Tasks on views: augmentations as pytree leaves, unaugmented inputs, losses, checkpoints."""
 
 from functools import partial
 
@@ -63,7 +63,7 @@ def test_an_augmentation_survives_being_taken_apart(kind):
         moved = jax.tree.map(lambda x: x, task)
         key, example = jax.random.key(0), jnp.ones(6)
         np.testing.assert_array_equal(moved.augment(key, example), augment(key, example))
-    whole = jax.tree.map(lambda _: 0, kind(jitter), is_leaf=callable)  # in place of all of it
+    whole = jax.tree.map(lambda _: 0, kind(jitter), is_leaf=callable)  # replaces it as a whole
     assert whole.augment == 0
 
 
@@ -88,7 +88,7 @@ def test_equal_tasks_share_programs_and_numbers_do_not_compile_anew():
         fit(KINDS["views"](augment))
     assert compiled == []
     fit(KINDS["views"](partial(jitter)))
-    assert compiled  # it does tell
+    assert compiled  # the listener works
     listening = False
 
 
@@ -110,7 +110,7 @@ def test_numbers_of_an_augmentation_are_swept(name):
 
 @each_kind
 def test_evaluation_sees_examples_as_they_are(kind):
-    """What ``plain`` makes of them; a function has none, unless one was put on it."""
+    """Evaluation applies ``plain``, which a function lacks unless it is set as an attribute."""
     task = kind(Jitter())
     state = train.initial_state(task, train.Optimizer(), 0)
     x = jnp.asarray(POINTS[:5])
@@ -135,7 +135,7 @@ def test_features_are_those_before_the_head(kind):
     got = task.represent(state.params, state.model_state, x)
     params, rest = task.network_variables(state.params, state.model_state)
     hidden = np.asarray(x, np.float64) / 2 @ np.asarray(params["first"]["kernel"], np.float64)
-    # Batch statistics are still those of nothing: means 0, variances 1.
+    # Batch statistics still have their initial values: means 0, variances 1.
     np.testing.assert_allclose(got, np.maximum(hidden / np.sqrt(1 + 1e-5), 0), atol=1e-5)
     z = np.asarray(got) @ np.asarray(params["head"]["kernel"]) + np.asarray(params["head"]["bias"])
     np.testing.assert_allclose(task.embed(state.params, state.model_state, x), z, atol=1e-5)
@@ -146,12 +146,12 @@ Z = np.random.default_rng(4).normal(size=(10, 3))
 
 
 def log_sums(scores, own, t):
-    """Of exponentials of the scores with all but the own example."""
+    """Sum of exponentials of the scores with all examples except the own one."""
     return np.log(np.sum(np.where(own, 0, np.exp(scores / t)), axis=1))
 
 
 def test_the_decoupled_loss_is_that_of_its_formula():
-    """Eq. 6 of Yeh et al.: the positive is no part of the denominator."""
+    """Eq. 6 of Yeh et al.: the denominator excludes the positive."""
     s = unit(Z) @ unit(Z).T
     own = np.tile(np.arange(5), 2)[:, None] == np.tile(np.arange(5), 2)
     pos = np.array([s[i, (i + 5) % 10] for i in range(10)])
@@ -173,7 +173,7 @@ def queue_losses(pos, neg, t, loss_fn):
 
 @pytest.mark.parametrize("loss_fn", [losses.info_nce, losses.debiased_contrastive])
 def test_momentum_goes_by_the_published_algorithm(loss_fn):
-    """Algorithm 1 of MoCo in float64: two steps of gradient descent, the keys by the average."""
+    """Algorithm 1 of MoCo in float64: two steps of gradient descent, keys by the moving average."""
     tau = {"tau_plus": 0.1} if loss_fn is losses.debiased_contrastive else {}
     task = MoCo(LINEAR, jitter, {"temperature": 0.3, **tau}, loss_fn, momentum=0.5, dim=5, queue=8)
     optimizer = train.Optimizer(0.5, rule=train.sgd_l2)

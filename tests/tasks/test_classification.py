@@ -1,4 +1,4 @@
-"""A linear layer on frozen features, and fine-tuning, on points that can be told apart."""
+"""Linear classifiers on frozen features, and fine-tuning, on separable points."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +28,7 @@ CLASSES = jnp.asarray(LABELS, jnp.int32)
 
 
 class Normed(nnx.Module):
-    """Features are what batch statistics have normalised."""
+    """Encoder whose features are normalised with batch statistics."""
 
     def __init__(self, rngs):
         self.first = nnx.Linear(6, 8, rngs=rngs)
@@ -43,7 +43,7 @@ class Normed(nnx.Module):
 
 
 class Same(nnx.Module):
-    """Features are what comes in."""
+    """Encoder that returns its input."""
 
     def __init__(self, rngs):
         pass
@@ -95,7 +95,7 @@ def test_what_can_be_told_apart_is_learned(task):
 
 
 def test_a_frozen_network_stays_as_it_is():
-    """Neither trained nor normalising by the batch, and its statistics do not move."""
+    """The encoder is frozen, does not normalise by the batch, and keeps its statistics."""
     fitted = fit(FROZEN)
     params, model_state = of_run(fitted)
     assert set(params) == {"layer"}
@@ -105,7 +105,7 @@ def test_a_frozen_network_stays_as_it_is():
         FROZEN.loss(params, model_state, (POINTS[:n], CLASSES[:n]), ctx(n, real=3)) for n in (3, 32)
     )
     np.testing.assert_allclose(alone, among, rtol=1e-5)
-    # The loss is that of the features outside training, by hand.
+    # The reference loss uses the features in evaluation mode.
     z = NORMED.apply(*BACKBONE, POINTS[:3], method="features")[0]
     kernel, bias = (np.asarray(params["layer"][name], np.float64) for name in ("kernel", "bias"))
     logits = np.asarray(z, np.float64) @ kernel + bias
@@ -124,7 +124,7 @@ def test_a_tuned_network_learns_and_so_do_its_statistics():
     (alone, _), (among, _) = (
         TUNED.loss(params, model_state, (POINTS[:n], CLASSES[:n]), ctx(n, real=3)) for n in (3, 32)
     )
-    assert abs(alone - among) > 1e-3  # the others are in the statistics of the batch
+    assert abs(alone - among) > 1e-3  # batch statistics include the others
 
 
 def l2_of_matrices(learning_rate, weight_decay):
@@ -136,7 +136,7 @@ def l2_of_matrices(learning_rate, weight_decay):
 
 
 def test_without_augmentation_its_optimum_is_the_linear_probe():
-    """On standard features, where L2 means the same to both. Weights agree to 1e-3."""
+    """On standardised features, where L2 is the same for both. Weights agree to 1e-3."""
     x = np.random.default_rng(1).normal(size=(120, 6)) + 0.5 * CENTRES[LABELS]
     x = jnp.asarray((x - x.mean(0)) / x.std(0), jnp.float32)
     probe = metrics.linear_probe(
@@ -154,7 +154,7 @@ def test_without_augmentation_its_optimum_is_the_linear_probe():
 
 @pytest.mark.parametrize("soiled", ["filler", "label"])
 def test_fillers_and_unknown_classes_do_not_count(soiled):
-    """Neither in the loss, nor in the accuracy, nor in the gradient."""
+    """Unknown labels affect neither the loss, nor the accuracy, nor the gradient."""
     params = {"layer": {"kernel": jnp.asarray(RNG.normal(size=(8, 3)), jnp.float32),
                         "bias": jnp.zeros(3)}}  # fmt: skip
 

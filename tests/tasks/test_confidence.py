@@ -1,4 +1,4 @@
-"""EM by confidence and comparisons of groups, against NumPy where nothing is left to chance."""
+"""EM by confidence and group comparisons, against NumPy in deterministic settings."""
 
 import dataclasses
 from collections.abc import Callable
@@ -37,17 +37,17 @@ def first_params():
 
 
 def epoch(data, *, confidence=None, weight=None, **settings):
-    """One epoch; by default one batch of all interactions and SGD without L2."""
+    """Trains one epoch; by default one batch of all interactions and SGD without L2."""
     if weight is not None and confidence is None:
         confidence = ConfidenceEM(jnp.full(N_ITEMS, 0.5), every=1000)
-        settings["number"] = 1  # its turn does not come
+        settings["number"] = 1  # no such step is reached
     return epoch_of(
         data, confidence=confidence, weight=weight, learning_rate=0.3, **settings
     )  # fmt: skip
 
 
 def weighted_gradients(params, data, missing, weight):
-    """Of the mean of weighted BPR losses, in float64."""
+    """Returns the mean of weighted BPR losses, in float64."""
     w, h = (np.asarray(params[name], np.float64) for name in ("users", "items"))
     grads = {"users": np.zeros_like(w), "items": np.zeros_like(h)}
     loss = 0
@@ -151,7 +151,7 @@ def test_the_law_is_read_off_the_interactions(data):
         "items": jnp.ones((N_ITEMS, DIM)),
     }
     prior = jnp.full(N_ITEMS, 0.5)
-    for n_sample in (24, 23):  # all of them, and a draw, which misses the halves a little
+    for n_sample in (24, 23):  # all of them, and a sample, whose halves deviate slightly
         confidence = ConfidenceEM(
             prior, stats.SmoothedEmpirical(0.1), rule="posterior", n_sample=n_sample
         )
@@ -163,7 +163,7 @@ def test_the_law_is_read_off_the_interactions(data):
 
 @pytest.mark.parametrize("prior", [0.3, 0.5, 0.9])
 def test_posteriors_add_up_to_the_prior(data, prior):
-    """The law seen is that of the larger or the smaller score, and not that of one of two."""
+    """The observed distribution is that of the larger or smaller score, not of a single one."""
     _, log = data
     params = jax.tree.map(lambda x: 3 * x, first_params())
     confidence = ConfidenceEM(
@@ -184,7 +184,7 @@ def test_nothing_credible_is_as_good_as_everything(data):
 
 
 def test_a_law_in_closed_form_is_held_against_the_scores(data):
-    """Products of normal vectors of their own variance fit, of another they do not."""
+    """Products of normal vectors fit with the right variance, and do not fit with another."""
     users, items = jnp.arange(400), jnp.arange(400)
     large = MatrixFactorization(400, 400, 8)
     keys = jax.random.split(jax.random.key(0))
@@ -206,7 +206,7 @@ def test_a_law_in_closed_form_is_held_against_the_scores(data):
 
 
 def test_by_user_every_user_is_drawn_alike():
-    """Users with 1, 2 and 3 interactions, and one without; a loss that counts who comes."""
+    """Users with 1, 2 and 3 interactions, and one without; the loss counts sampled users."""
     users = np.repeat([0, 2, 3], [1, 2, 3])
     items = np.array([0, 0, 1, 0, 1, 2])
     log = Interactions.from_arrays(
@@ -214,7 +214,7 @@ def test_by_user_every_user_is_drawn_alike():
     )
     rows = jnp.array([[0, 1], [1, 3], [3, 6]])
 
-    # Each interaction has a weight of its own, so that the mean loss of 1 is the mean weight.
+    # Each interaction has a separate weight, so that the mean loss of 1 is the mean weight.
     def one(pos, neg, *, reduce_fn):
         return 1 + 0 * pos
 
@@ -267,7 +267,7 @@ def test_groups_are_of_users_who_took_the_item(by_rows):
 
 
 def test_a_group_adds_no_l2():
-    """Without a gradient rows shrink by their L2 terms alone, one of each triplet."""
+    """If gradients are zero, rows shrink only by their L2 terms, one of each triplet."""
     log = Interactions.from_arrays(
         [0, 1, 2], [0, 0, 0], user_ids=np.arange(N_USERS), item_ids=np.arange(N_ITEMS)
     )
@@ -298,7 +298,7 @@ def test_groups_change_rows_as_they_change_tables(data, batch_size):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Watched(MatrixFactorization):
-    """Tells what it is asked to score."""
+    """Records the arguments of its scoring calls."""
 
     see: Callable = dataclasses.field(default=print, metadata={"static": True})
 
@@ -345,7 +345,7 @@ def test_confidence_changes_what_is_learned(quick, confidence):
 
 @pytest.mark.filterwarnings("ignore:The distribution of `confidence`")
 def test_the_confidence_in_use_is_given_back(quick, confidence):
-    """That of the fifth epoch, which began with the parameters after the fourth."""
+    """The weights of the fifth epoch, which began with the parameters after the fourth."""
     log = split().train
     assert fit(log, **quick.keywords).confidence is None
     confidence = replace(confidence, distribution=LAW, rule="density", normalize=False)
@@ -371,7 +371,7 @@ def test_runs_together_are_the_runs_alone(quick, confidence):
 
 @pytest.mark.parametrize("last", [1, 2, 3])
 def test_a_resumed_run_ends_with_the_same_bits(quick, confidence, tmp_path, last):
-    """Also where the confidence in use is from before the interruption."""
+    """Also if the confidence in use was computed before the interruption."""
 
     path = tmp_path / "state.npz"
     whole = quick(confidence=confidence)
@@ -384,7 +384,7 @@ def test_a_resumed_run_ends_with_the_same_bits(quick, confidence, tmp_path, last
 
 
 def test_a_prior_says_by_its_type_whether_it_is_per_item_or_per_interaction():
-    """With as many interactions as items, both have the same shape."""
+    """If there are as many interactions as items, both arrays have the same shape."""
     log = Interactions.from_arrays([0, 1, 2], [2, 0, 1])
     tables = Tables(jnp.ones((3, 1)), jnp.ones((3, 1)))
     prior, encoder = jnp.array([0.1, 0.2, 0.3]), MatrixFactorization(3, 3, 1)
@@ -400,7 +400,7 @@ def test_a_prior_says_by_its_type_whether_it_is_per_item_or_per_interaction():
 
 
 def test_users_who_took_everything_have_no_confidence(quick):
-    """A prior of interactions is cut as the interactions are."""
+    """A prior per interaction is split along with the interactions."""
     users = np.repeat([0, 1, 2], [4, 2, 1])
     items = np.array([0, 1, 2, 3, 0, 2, 1])
     log = Interactions.from_arrays(users, items, user_ids=np.arange(3), item_ids=np.arange(4))
@@ -435,12 +435,12 @@ def test_training_by_user_learns_too(quick):
 
 
 def drop_later(progress, hyperparams):
-    """Drops nothing in the first half of the training."""
+    """A schedule that drops nothing in the first half of the training."""
     return {**hyperparams, "drop_rate": jnp.where(progress < 0.5, 0.0, hyperparams["drop_rate"])}
 
 
 def test_hyperparameters_follow_their_schedule(quick):
-    """Until the schedule sets in, the loss is BPR's to the last bit."""
+    """Until the schedule starts, the loss equals BPR bit for bit."""
     drops = {"loss": losses.truncated_bpr, "hyperparams": {"drop_rate": 0.5}}
     plain = quick()
     scheduled = quick(**drops, hyperparam_schedule=drop_later)

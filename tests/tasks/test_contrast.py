@@ -1,4 +1,4 @@
-"""The contrast of two views beside a ranking, against NumPy where nothing is left to chance."""
+"""Auxiliary contrast of two views in ranking, against NumPy in deterministic settings."""
 
 import dataclasses
 from functools import partial
@@ -29,7 +29,7 @@ def tables(seed):
 
 
 def np_info_nce(first, second, ids, real, t):
-    """The mean over distinct real ids of InfoNCE of their rows, one id at a time."""
+    """InfoNCE, averaged over the distinct real ids, one id at a time."""
     unit = [np.asarray(x, np.float64) / np.linalg.norm(x, axis=1, keepdims=True)
             for x in (first, second)]  # fmt: skip
     ids = np.unique(np.asarray(ids)[np.asarray(real)])
@@ -225,7 +225,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
 
 
 def alone(**settings):
-    """A contrast of the tables with themselves."""
+    """An auxiliary contrast of the tables with themselves."""
     plain = MatrixFactorization(60, 80, 4)
     return GraphContrast(first=plain, second=plain, **settings)
 
@@ -276,7 +276,7 @@ def test_uniformity_is_that_of_the_examples_of_a_batch():
     real = np.asarray(REAL)
     want = np.mean([np_uniformity(*of) for of in zip(both, (USERS[real], ITEMS[real]))])
     np.testing.assert_allclose(got, 0.6 * want, rtol=1e-5)
-    # Who is there twice counts twice.
+    # Duplicates count twice.
     once = np.unique(USERS[real])
     assert not np.isclose(np_uniformity(both.users, once), np_uniformity(both.users, USERS[real]))
     assert Uniformity().loss(both, USERS, ITEMS, jnp.zeros(6, bool)) == 0
@@ -305,7 +305,7 @@ def test_directau_ranks_and_keeps_users_apart():
     fitted, loose = direct(encoder, auxiliary_loss=Uniformity(1.0)), direct(encoder)
     assert fitted.best_score[0] > 0.1
     apart, together = (np_uniformity(of.tables().users, np.arange(60)) for of in (fitted, loose))
-    assert apart < together  # alone, alignment makes all vectors one
+    assert apart < together  # alignment alone makes all vectors equal
 
 
 def test_directau_takes_a_graph():

@@ -1,4 +1,4 @@
-"""Training as a whole: it learns, repeats itself, resumes, stops early and says what is wrong."""
+"""Ranking training: convergence, reproducibility, resuming, early stopping and errors."""
 
 import functools
 import json
@@ -242,7 +242,7 @@ def test_one_call_compiles_one_epoch_for_all_values(quick):
     once = traces
     assert once > 0
     quick(loss=loss, hyperparams={"scale": 1.0}, epochs=10)
-    # A second call judges the numbers again, and compiles nothing.
+    # A second call evaluates the metrics again, and compiles nothing.
     assert traces == once + 1
 
 
@@ -360,7 +360,7 @@ def test_choose_prefers_a_plateau_to_a_lucky_peak():
     best = select_best(fitted_with(curves, [6, 6]), window=3)
     assert (best.point, best.epochs) == (1, 5)
     np.testing.assert_allclose(best.scores, [0.8 / 3, 0.5])
-    # Past its own end a run has no neighbours: its last evaluation stands in for the one after.
+    # Beyond its end a run has no neighbours: its last evaluation replaces the next one.
     short = select_best(fitted_with(curves, [6, 4]), window=3)
     assert (short.point, short.epochs) == (1, 4)
     np.testing.assert_allclose(short.scores[1], (0.3 + 0.5 + 0.5) / 3)
@@ -370,7 +370,7 @@ def test_choose_prefers_a_plateau_to_a_lucky_peak():
 @pytest.mark.parametrize("scores", [[0.1, 0.9], [0.9, 0.1], [0.1, 0.2, 0.9], [0.9, 0.2, 0.1]])
 @pytest.mark.usefixtures("unchecked")
 def test_choose_prefers_no_end_of_a_curve(scores, window):
-    """Of two evaluations the better one; a curve turned round is chosen from turned round."""
+    """The better of two evaluations is chosen, and reversing a curve reverses the choice."""
     best = select_best(fitted_with(np.array(scores)[:, None], [len(scores)]), window=window)
     assert best.epochs == 1 + int(np.argmax(scores))
 

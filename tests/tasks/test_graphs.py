@@ -1,4 +1,4 @@
-"""Two views of graphs: what a network sees of them, what it learns, and on many devices."""
+"""Two views of graphs: network inputs, convergence, and training on several devices."""
 
 from dataclasses import replace
 
@@ -41,7 +41,7 @@ def test_representations_are_of_graphs_as_they_are():
 
 
 def test_a_view_at_a_time_is_the_same():
-    """An augmentation that knows no batches: each graph is filled up to the largest."""
+    """An augmentation that does not support batches: each graph is padded to the largest."""
 
     def alone(key, place):
         return VIEWS(key, place)

@@ -26,7 +26,7 @@ SOME = LabelledExamples(POINTS, np.where(LABELS < 2, 0, -1))  # two clusters
 
 
 def of_given(task, labels=OWN, z=Z, n_real=6):
-    """The loss of embeddings, and metrics."""
+    """Returns the loss of the embeddings, and metrics."""
     task, nothing = dataclasses.replace(task, network=Given(z)), jnp.zeros((6, 1))
     batch = ViewBatch(
         nothing, nothing, jnp.arange(6), None if labels is None else jnp.asarray(labels)
@@ -36,13 +36,13 @@ def of_given(task, labels=OWN, z=Z, n_real=6):
 
 
 def real_views(n_real):
-    """Views of the real examples, of length 1 in float64, and whether they are labelled."""
+    """Returns unit views of the real examples in float64, and whether they are labelled."""
     kept = [i + b for b in (0, 6) for i in range(n_real)]
     return unit(Z)[kept], np.tile(OWN[:n_real] >= 0, 2)
 
 
 def by_loops(z, labelled, tau_plus):
-    """As the paper writes it, over all views."""
+    """Reference: the published formula, over all views."""
     n, total = len(z), 0.0
     for i in range(n):
         own = (i + n // 2) % n
@@ -57,7 +57,7 @@ def by_loops(z, labelled, tau_plus):
 @pytest.mark.parametrize("n_real", [6, 4])
 @pytest.mark.parametrize("tau_plus", [0.0, 0.3, 0.9])
 def test_the_loss_is_that_of_the_paper(n_real, tau_plus):
-    """By loops; fillers, labelled ones too, are nobody's positives and nobody's negatives."""
+    """Reference by loops; padding, even if labelled, is neither a positive nor a negative."""
     task = dataclasses.replace(PUNCE, hyperparams={"temperature": T, "tau_plus": tau_plus})
     labels = np.where(np.arange(6) < n_real, OWN, 3)
     want = by_loops(*real_views(n_real), tau_plus)
@@ -65,7 +65,7 @@ def test_the_loss_is_that_of_the_paper(n_real, tau_plus):
 
 
 def test_fillers_leave_no_trace():
-    """Neither their views nor their labels change a digit."""
+    """Neither the views nor the labels of padding change a digit."""
     changed = Z.copy()
     changed[[4, 5, 10, 11]] *= -7
     labels = OWN.copy()
@@ -117,7 +117,7 @@ def test_the_prior_is_swept():
 
 
 def test_many_devices_give_the_same():
-    """Batches of 16 with a last one that is filled up."""
+    """Batches of 16, of which the last one is padded."""
     data = jax.tree.map(lambda x: x[:40], SOME)
     plain = fit(PUNCE, data, epochs=2, optimizer=DESCENT)
     mesh = Mesh(np.array(jax.devices()[:8]), ("data",))

@@ -44,7 +44,7 @@ def clusters_of(seed, k, x=POINTS, **rest):
 
 
 def concentrations(x, centres, own):
-    """Eq. 12 and what the published code does to it, cluster by cluster."""
+    """Eq. 12 with the changes of the published code, cluster by cluster."""
     each = np.zeros(len(centres))
     for c, centre in enumerate(centres):
         members = x[own == c]
@@ -67,7 +67,7 @@ def test_clusters_are_those_of_their_centres(seed, k):
     np.testing.assert_allclose(np.linalg.norm(centres, axis=1), 1, rtol=1e-5)
     want = concentrations(x, centres, own)
     np.testing.assert_allclose(found.concentration, want, rtol=2e-3)
-    # After so many moves of 64 points nothing moves: each centre is the mean direction.
+    # After this number of iterations on 64 points, each centre is the mean direction.
     means = unit([x[own == c].sum(axis=0) for c in range(k)])
     np.testing.assert_allclose(centres, means, atol=1e-5)
 
@@ -80,16 +80,16 @@ def test_blocks_do_not_change_the_clusters():
 
 
 def test_the_classes_are_found():
-    """From the start that is best of a few, the clusters are the classes."""
+    """The best of a few initialisations recovers the classes as clusters."""
     found = [np.asarray(clusters_of(seed, 4)[1].assignment) for seed in range(8)]
     same = LABELS[:, None] == LABELS
     assert max(np.mean((own[:, None] == own) == same) for own in found) > 0.98
 
 
 def test_no_cluster_stays_empty_where_there_are_other_examples():
-    """All but three examples are one: of four centres, those that begin there are one cluster.
+    """Identical examples, except for three: of four centres, those that start there merge.
 
-    One move takes all others to the other examples.
+    One iteration moves all other centres to the other examples.
     """
     x = np.vstack([np.tile([1.0, 0, 0, 0], (29, 1)), np.eye(4)[1:]])
     for seed in range(5):
@@ -99,7 +99,7 @@ def test_no_cluster_stays_empty_where_there_are_other_examples():
 
 
 def of_prototypes(query, model_state, place, t):
-    """The loss of clusters alone by loops, the mean over clusterings."""
+    """Reference by loops: the loss of the clusters alone, averaged over clusterings."""
     terms = []
     for own, centres, phi in model_state.clusterings:
         own = np.asarray(own)
@@ -150,7 +150,7 @@ def test_clusters_are_made_anew_after_the_warm_up_from_examples_as_they_are():
 
 
 def test_it_learns_and_labels_are_looked_at():
-    """Batches of places alone, and of labelled examples: what trains is the task's own data."""
+    """Batches of indices and of labelled examples: training uses the task's data."""
     labelled = dataclasses.replace(
         PCL, data=LabelledExamples(jnp.asarray(POINTS), jnp.asarray(LABELS))
     )
@@ -176,7 +176,7 @@ def test_half_precision_and_many_devices_give_nearly_the_same():
     half = fit(PCL, config=TrainConfig(16, compute_dtype="bfloat16"), optimizer=DESCENT)
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:8]), ("data",))
     spread = fit(PCL, config=TrainConfig(16, mesh=mesh), optimizer=DESCENT)
-    # An example between two clusters may go to the other one by rounding.
+    # An example between two clusters may change clusters due to rounding.
     for fitted, rtol in ((half, 0.05), (spread, 5e-3)):
         for got, want in zip(fitted.history, plain.history, strict=True):
             np.testing.assert_allclose(got["loss"], want["loss"], rtol=rtol)

@@ -1,4 +1,4 @@
-"""An epoch against plain NumPy, in settings that leave nothing to chance."""
+"""Epochs of ranking against plain NumPy, in deterministic settings."""
 
 import dataclasses
 from collections.abc import Callable
@@ -52,7 +52,7 @@ def test_one_full_batch_is_one_step_by_hand(data, optimizer):
         value = np.asarray(params[name], np.float64)
         if optimizer is sgd_l2:
             want[name] = value - lr * (grad + decay * value)
-        elif optimizer is adam_l2:  # the first step of Adam is the sign of its gradient
+        elif optimizer is adam_l2:  # the first Adam step is the sign of the gradient
             grad = grad + decay * value
             want[name] = value - lr * grad / (np.abs(grad) + 1e-8)
         else:
@@ -75,7 +75,7 @@ def test_every_interaction_counts_once_whatever_the_batch(data, batch_size):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Watched(MatrixFactorization):
-    """Tells what it is asked to score."""
+    """Records the arguments of its scoring calls."""
 
     see: Callable = dataclasses.field(default=print, metadata={"static": True})
 
@@ -117,7 +117,7 @@ def test_extra_positives_are_the_users_own_and_ids_do_not_depend_on_when_they_ar
 
 @pytest.mark.parametrize(("batch_size", "draw_batches"), [(24, 1), (7, 1), (5, 3), (1, 10)])
 def test_quality_of_the_negatives_by_hand(data, batch_size, draw_batches):
-    """Users 0 to 3 turn out to like what they left, users 4 and 5 do not."""
+    """The missing items of users 0 to 3 are held-out positives; users 4 and 5 have none."""
     missing, interactions = data
     liked = Interactions.from_arrays(
         np.arange(4), missing[:4], user_ids=np.arange(N_USERS), item_ids=np.arange(N_ITEMS)
@@ -169,7 +169,7 @@ def test_row_by_row_is_the_published_loop(data, draw_batches):
 
 @pytest.mark.parametrize("batch_size", [24, 5])
 def test_rows_change_as_the_whole_tables_do_but_for_l2(data, batch_size):
-    """Without L2 the gradient of a row is all there is; items that stand twice add up."""
+    """If L2 is 0, a row changes only by its gradient; duplicate items add up."""
     out = [
         epoch_of(data[1], n_neg=2, learning_rate=0.3, batch_size=batch_size, by_rows=by_rows)
         for by_rows in (False, True)
@@ -199,7 +199,7 @@ def test_l2_of_rows_is_the_mean_over_the_batch(data):
 
 @pytest.mark.parametrize("l2_target", ["rows", "encoded"])
 def test_l2_of_the_rows_of_a_batch_is_a_term_of_its_loss(data, l2_target):
-    """For matrix factorisation both are the rows that training by rows shrinks."""
+    """For matrix factorisation both penalise the same rows as row-wise training."""
     before, after, report = epoch_of(data[1], learning_rate=0.1, l2=0.2, l2_target=l2_target)
     for name, want in l2_by_hand(before.params, data, 0.1, 0.2):
         np.testing.assert_allclose(after.params[name], want, rtol=1e-4, atol=1e-6)
@@ -207,7 +207,7 @@ def test_l2_of_the_rows_of_a_batch_is_a_term_of_its_loss(data, l2_target):
 
 
 def test_batches_drawn_together_are_steps_like_others(data):
-    """Adam would move on batches that hold no anchor: 24 anchors are no multiple of 3 x 5."""
+    """Adam would also move on batches without anchors: 24 anchors are no multiple of 3 x 5."""
     out = []
     for draw_batches in (1, 3, 4):
         _, after, report = epoch_of(
@@ -223,14 +223,14 @@ def test_batches_drawn_together_are_steps_like_others(data):
 
 @pytest.mark.parametrize("ahead", [True, False])
 def test_samplers_see_the_encoder_of_the_moment(monkeypatch, ahead):
-    """The best-scoring item of all, drawn with the parameters of each step and not of the start."""
+    """The best-scoring item of all, sampled with the parameters of the current step."""
     if not ahead:
         monkeypatch.setattr("crl_jax.train._scan._MAX_DRAWN_AHEAD", 0)
     interactions = Interactions.from_arrays(
         [0, 0], [0, 1], user_ids=np.arange(N_USERS), item_ids=np.arange(N_ITEMS)
     )
     seen = []
-    # With so small a prior and so great a risk_lambda only the very best has a lower value.
+    # With so small a prior and so large a risk_lambda only the best item has a lower value.
     sampler = BNS(jnp.full(N_ITEMS, 1e-6), risk_lambda=1e6, candidates=None)
     _, after, _ = epoch_of(
         interactions, encoder=Watched(N_USERS, N_ITEMS, DIM, see=lambda *a: seen.append(a)),
@@ -282,7 +282,7 @@ def test_losses_without_a_mask_are_not_given_one(data):
 @pytest.mark.parametrize("similarity", ["inner", "cosine"])
 @pytest.mark.parametrize("mask", ["seen", "self", "none"])
 def test_negatives_in_the_batch_by_hand(data, mask, similarity):
-    """The softmax over the items of the batch, with what the mask leaves."""
+    """The softmax over the items of the batch, restricted to the mask."""
     _, log = data
     key = jax.random.key(4)
     before, _, report = epoch_of(
@@ -315,7 +315,7 @@ def test_negatives_in_the_batch_by_hand(data, mask, similarity):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Counted(MatrixFactorization):
-    """Tells when it encodes."""
+    """Records its encode calls."""
 
     see: Callable = dataclasses.field(default=print, metadata={"static": True})
 
@@ -330,7 +330,7 @@ class Counted(MatrixFactorization):
     ids=lambda sampler: type(sampler).__name__,
 )
 def test_sampler_and_loss_share_one_encoding_a_step(data, sampler):
-    """Besides, one when the state is made and one when the epoch starts."""
+    """Two more: one when the state is created and one when the epoch starts."""
     calls = []
     _, after, _ = epoch_of(
         data[1], encoder=Counted(N_USERS, N_ITEMS, DIM, see=lambda: calls.append(1)),
@@ -342,7 +342,7 @@ def test_sampler_and_loss_share_one_encoding_a_step(data, sampler):
 
 
 def test_groups_stand_beside_the_negatives_of_the_batch(data):
-    """The loss sees 1 + 3 scores ahead, of users who took the item, and then the whole batch."""
+    """The loss first sees 1 + 3 scores, of users with that item, and then the whole batch."""
     _, log = data
     shapes = []
 
@@ -354,7 +354,7 @@ def test_groups_stand_beside_the_negatives_of_the_batch(data):
 
     before, _, report = epoch_of(log, loss=see, sampler=InBatch(), n_group=3)
     assert set(shapes) == {((24, 4), (24, 24), (24, 24))}
-    # All of an item's takers alike, a group says what its anchor says.
+    # If all users of an item are alike, a group is equivalent to its anchor.
     alike = {**before.params, "users": jnp.ones((N_USERS, DIM))}
     _, _, grouped = epoch_of(log, loss=see, sampler=InBatch(), n_group=3, params=alike)
     _, _, single = epoch_of(log, loss=losses.bpr, sampler=InBatch(), params=alike)
@@ -363,7 +363,7 @@ def test_groups_stand_beside_the_negatives_of_the_batch(data):
 
 
 def test_false_negatives_are_counted_in_the_batch_too(data):
-    """Half of the catalogue is held out for all: of what a batch shows of it, all is false."""
+    """Half of the catalogue is held out for all users: every held-out item of a batch is false."""
     missing, log = data
     liked = Interactions.from_arrays(
         np.arange(4), missing[:4], user_ids=np.arange(N_USERS), item_ids=np.arange(N_ITEMS)
@@ -375,7 +375,7 @@ def test_false_negatives_are_counted_in_the_batch_too(data):
     for first in range(0, 24, 10):
         rows = order[first : first + 10]
         users, items = log.users[rows], log.items[rows]
-        negative = items[None] == missing[users][:, None]  # all else the users have taken
+        negative = items[None] == missing[users][:, None]  # all other items are seen
         true = negative & (users >= 4)[:, None]
         shares.append(len(rows) * true.sum() / max(negative.sum(), 1))
     np.testing.assert_allclose(report["tnr"], sum(shares) / 24, rtol=1e-5)

@@ -1,4 +1,4 @@
-"""What a training says of arguments of the wrong kind, before it compiles anything."""
+"""Error messages of training for arguments of the wrong kind, before anything is compiled."""
 
 import dataclasses
 import functools
@@ -26,7 +26,7 @@ class Unregistered(samplers.Sampler):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Double(samplers.Sampler):
-    """Twice as many as were asked for."""
+    """Returns twice as many as requested."""
 
     def propose(self, key, users, positives, n):
         return sample_unseen(key, users, positives, 2 * n)
@@ -44,7 +44,7 @@ class Stateless(samplers.Sampler):
 
 @dataclasses.dataclass(frozen=True)
 class Plain(models.MatrixFactorization):
-    """An encoder that JAX cannot take apart."""
+    """An encoder that is not a pytree."""
 
 
 @jax.tree_util.register_dataclass

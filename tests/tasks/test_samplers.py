@@ -1,4 +1,4 @@
-"""Training with samplers: every loss, sweeps of their numbers, state that survives, and checks."""
+"""Training with samplers: all losses, hyper-parameter sweeps, checkpointed state, and errors."""
 
 import dataclasses
 
@@ -57,7 +57,7 @@ def test_samplers_combine_with_every_loss(split, name):
 
 
 def test_oracles_never_draw_what_is_held_out(split):
-    """Which shows that the rate of true negatives counts what it says."""
+    """Confirms the reported rate of true negatives."""
     sure = samplers.oracle_prior(split.test, false=1.0, true=0.0)
     oracle = fit(split, samplers.BNS(sure, candidates=None)).history[-1]
     uniform = fit(split, samplers.RNS()).history[-1]
@@ -162,6 +162,6 @@ def test_what_cannot_be_is_said(split):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Whole(MatrixFactorization):
-    """An encoder whose vectors are said to depend on other rows."""
+    """An encoder that declares that its vectors depend on other rows."""
 
     by_rows = False

@@ -1,4 +1,4 @@
-"""Negatives that many anchors share: pools drawn, and pools of the batch with log-Q."""
+"""Shared negatives: sampled pools, and in-batch pools with log-Q correction."""
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ LOG = Interactions.from_arrays(
     *np.nonzero(rng.random((N_USERS, N_ITEMS)) < np.linspace(0.1, 0.7, N_ITEMS)),
     user_ids=np.arange(N_USERS), item_ids=np.arange(N_ITEMS),
 )  # fmt: skip
-# A score is the item's number, so that a loss sees what was drawn.
+# A score is the item's id, so that the loss can see the sampled items.
 BY_NUMBER = {
     "users": jnp.ones((N_USERS, 1)),
     "items": jnp.arange(N_ITEMS, dtype=jnp.float32)[:, None],
@@ -27,7 +27,7 @@ BY_NUMBER = {
 
 
 def pools_of(batch_size, key, **flat):
-    """What the loss was given in each step, ``(pos, neg, where)``."""
+    """Records the arguments of the loss in each step, ``(pos, neg, where)``."""
     seen = []
 
     def loss(pos, neg, *, where, reduce_fn):
@@ -62,7 +62,7 @@ def test_each_run_of_anchors_has_a_pool_less_what_each_user_took(mask, anchors, 
         np.testing.assert_allclose(pos[: len(rows)], LOG.items[rows], atol=1e-6)
         unseen = ~np.take_along_axis(taken[LOG.users[rows]], pools[: len(rows)], axis=1)
         np.testing.assert_array_equal(where[: len(rows)], unseen)
-        assert not where[len(rows) :].any()  # what only fills up
+        assert not where[len(rows) :].any()  # padding
     drawn = [tuple(neg[start]) for _, neg, _ in steps for start in starts]
     assert len(set(drawn)) == len(drawn)
 
@@ -77,7 +77,7 @@ def test_a_pool_is_uniform_over_the_catalogue():
 @pytest.mark.parametrize("correction", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("temperature", [1.0, 0.4])
 def test_log_q_by_hand(correction, temperature):
-    """Each negative counts as often as under uniform draws, to the power of the correction."""
+    """Each negative counts as often as under uniform sampling, to the power of the correction."""
     key, n = jax.random.key(4), len(LOG)
     before, _, report = epoch_of(
         LOG, key=key, sampler=InBatch.from_interactions(LOG, "self", correction),
@@ -99,7 +99,7 @@ def test_log_q_by_hand(correction, temperature):
 
 
 def test_corrected_negatives_of_the_batch_are_as_uniform_ones():
-    """The weighed mean over batches of any item's function is the plain mean over the catalogue."""
+    """The weighted mean over batches of any function of items is its mean over the catalogue."""
     counts = np.bincount(LOG.items, minlength=N_ITEMS)
     sampler = InBatch.from_interactions(LOG)
     pool = jnp.asarray(np.repeat(np.arange(N_ITEMS), counts), jnp.int32)
@@ -145,7 +145,7 @@ def test_l2_target_rows_counts_a_drawn_pool_once_for_each_anchor(sampler):
 
 @pytest.mark.parametrize("anchors", [None, 7])
 def test_false_negatives_are_counted_in_a_pool(anchors):
-    """All else is held out for one user: what the pool shows that user is false."""
+    """Every other item is held out for one user: for that user, the whole pool is false."""
     free = np.setdiff1d(np.arange(N_ITEMS), LOG.items[LOG.users == 2])
     liked = Interactions.from_arrays(
         np.full(len(free), 2), free, user_ids=np.arange(N_USERS), item_ids=np.arange(N_ITEMS)

@@ -1,4 +1,4 @@
-"""Views of examples with labels: supervised losses, the oracle, and a measured α."""
+"""Views of labelled examples: supervised losses, the oracle, and a measured α."""
 
 import dataclasses
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 DATA = LabelledExamples(POINTS, LABELS)
 OWN = np.array([0, 1, 0, 2, 1, -1])
 RNG = np.random.default_rng(1)
-CENTRES = RNG.normal(size=(4, 3))  # of the classes, the last for those not known
+CENTRES = RNG.normal(size=(4, 3))  # one per class, the last for unknown labels
 Z, OTHERS = np.tile(CENTRES[OWN], (2, 1)) + 0.4 * RNG.normal(size=(2, 12, 3))
 BCL = {"temperature": 0.5, "tau_plus": 0.25, "beta": 0.9}
 
@@ -31,7 +31,7 @@ def views(labels=OWN):
 
 
 def of_given(task, z=Z, n_real=6, model_state=None):
-    """The loss of embeddings, what changes, and metrics."""
+    """Returns the loss of the embeddings, the updated model state, and metrics."""
     task = dataclasses.replace(task, network=Given(z))
     loss, (model_state, metrics) = task.loss(
         {}, {} if model_state is None else model_state, views(), ctx(6, n_real)
@@ -40,7 +40,7 @@ def of_given(task, z=Z, n_real=6, model_state=None):
 
 
 def exponentials(n_real, t):
-    """Of the scores of all views of the real examples, with their classes and examples."""
+    """Reference from the scores of all views of the real examples, with classes and examples."""
     kept = [i + b for b in (0, 6) for i in range(n_real)]
     z, labels = unit(Z)[kept], np.tile(OWN[:n_real], 2)
     own = np.tile(np.arange(n_real), 2)
@@ -50,7 +50,7 @@ def exponentials(n_real, t):
 
 @pytest.mark.parametrize("n_real", [6, 4])
 def test_positives_are_all_views_of_a_class(n_real):
-    """Eq. 2 of SupCon by loops; fillers are nobody's positives and nobody's negatives."""
+    """Eq. 2 of SupCon by loops; padding is neither a positive nor a negative."""
     e, same, _ = exponentials(n_real, 0.5)
     want = []
     for i in range(len(e)):
@@ -77,7 +77,7 @@ def test_the_oracle_takes_false_negatives_out(n_real):
 
 @pytest.mark.parametrize("n_real", [6, 4])
 def test_metrics_by_labels(n_real):
-    """The share of false negatives, and the AUC of anchors that know both kinds of others."""
+    """The share of false negatives, and the AUC of anchors with negatives of both kinds."""
     e, same, own = exponentials(n_real, 0.5)
     known = np.tile(OWN[:n_real] >= 0, 2)
     pairs = known[:, None] & known & ~own
@@ -96,7 +96,7 @@ def test_without_labels_nothing_is_measured_and_supervision_is_refused():
     task = dataclasses.replace(SimCLR(LINEAR, jitter), network=Given(Z))
     loss, (_, metrics) = task.loss({}, {}, views(None), ctx(6))
     assert metrics == {}
-    assert loss == of_given(SimCLR(LINEAR, jitter))[0]  # which labels do not change
+    assert loss == of_given(SimCLR(LINEAR, jitter))[0]  # independent of the labels
     for kind in (SupCon, SupervisedOracle):
         with raises(ValueError, match=r"`data` of Sup\w+ must be tasks.Labelled"):
             fit(kind(LINEAR, jitter), POINTS, epochs=1)
@@ -115,13 +115,13 @@ def test_arguments_of_alpha_are_checked():
 
 
 def spread(auc):
-    """What the model has for an α of such an AUC."""
+    """Returns the α of the model for an encoder of this AUC."""
     return min(0.5 + 1.5 * (auc - 0.5), 1)
 
 
 @pytest.mark.parametrize("rule", ["auc", "model"])
 def test_a_measured_alpha_is_that_of_the_steps_before(rule):
-    """0.5 in the first step; then the AUC of the first, and the loss is that with this number."""
+    """α is 0.5 in the first step, then the AUC of the first, and the loss uses that value."""
     task = SimCLR(
         LINEAR, jitter, BCL, losses.bayesian_contrastive, alpha=tasks.AlphaFromLabels(0.8, rule)
     )
@@ -147,7 +147,7 @@ def test_a_batch_of_one_class_tells_nothing_about_alpha():
 
 
 def test_views_estimate_alpha_without_labels():
-    """The AUC of other views against all samples, with the share of their own class taken out."""
+    """The AUC of other views against all samples, corrected for the share of their class."""
     task = SimCLR(Given(Z), jitter, BCL, losses.bayesian_contrastive, alpha=tasks.AlphaFromViews())
     _, start = SimCLR(LINEAR, jitter, alpha=task.alpha).init(jax.random.key(0))
     _, (after, metrics) = task.loss({}, start, views(None), ctx(6, 4))
@@ -171,7 +171,7 @@ def test_alpha_rises_as_an_encoder_learns(kind, alpha):
     alphas = [entry["alpha"][0] for entry in history]
     assert 0.5 < alphas[0] < alphas[-1] <= 1
     assert alphas[-1] > 0.75
-    known = 15 / 63 if kind is SimCLR else None  # of 64 in batches of 16, near a quarter
+    known = 15 / 63 if kind is SimCLR else None  # 64 in batches of 16: nearly a quarter
     if known:
         np.testing.assert_allclose(history[-1]["false_negatives"][0], known, atol=0.06)
     assert history[-1]["auc"][0] > 0.8

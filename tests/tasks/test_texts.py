@@ -1,4 +1,4 @@
-"""Contrast of texts: views by dropout, given weights, fine-tuning, and triplets by class."""
+"""Contrastive learning of texts: dropout views, weights, fine-tuning, triplets by class."""
 
 from dataclasses import replace
 
@@ -86,13 +86,13 @@ def test_each_loss_has_a_gradient_in_every_parameter():
     for path, slope in jax.tree.leaves_with_path(slopes):
         assert np.isfinite(slope).all()
         name = jax.tree_util.keystr(path)
-        # Attention adds the same to all scores of a query, whatever the bias of its keys is.
+        # Attention shifts all scores of a query equally, whatever the bias of its keys.
         if "'key']['bias']" not in name:
             assert np.all(np.abs(slope).reshape(5, -1).max(axis=1) > 1e-9), name
 
 
 def test_runs_side_by_side_are_those_alone():
-    """By gradient descent: the bias of attention's keys has no gradient but rounding."""
+    """Gradient descent, as the gradient of the attention key bias is only rounding."""
     runs, alone = (
         fit(SIMCSE, TEXTS, TrainConfig(8), optimizer=DESCENT, seeds=np.arange(first, 2))
         for first in (0, 1)
@@ -116,7 +116,7 @@ def test_dropout_goes_on_with_the_same_bits_after_a_kill(tmp_path):
 
 
 def test_the_averaged_network_has_dropout_of_its_own():
-    """Else the key would be the query itself, as long as the two networks are equal."""
+    """Otherwise the key would equal the query as long as the two networks are equal."""
     task = tasks.MoCo(NET, leave, dim=12, queue=32)
     params, model_state = task.init(jax.random.key(0))
     same(params, model_state.target)
@@ -179,7 +179,7 @@ def test_fine_tuning_drops_out_and_learns():
     assert not np.array_equal(model_state["dropout_key"], backbone[1]["dropout_key"])
     assert np.mean(task.classify(params, model_state, TEXTS) == classes) > 0.9
     again = task.logits(params, model_state, TEXTS)
-    same(again, task.logits(params, model_state, TEXTS))  # nothing is dropped outside training
+    same(again, task.logits(params, model_state, TEXTS))  # no dropout in evaluation mode
     frozen = replace(task, finetune=False).init(jax.random.key(0))
     assert frozen[1] == {}
 
@@ -187,17 +187,17 @@ def test_fine_tuning_drops_out_and_learns():
 def test_the_rate_falls_along_a_line():
     optimizer = Optimizer(2.0, decay=0.0, warm_up=0.25, n_steps=8, schedule=train.linear)
     got = [float(optimizer.rate(step)) for step in range(9)]
-    # Of BERT's own code after the warm-up: the line that starts at the first step.
+    # The schedule of BERT's code after the warm-up: the line that starts at the first step.
     np.testing.assert_allclose(got[2:], [2 * (1 - step / 8) for step in range(2, 9)], rtol=1e-6)
     np.testing.assert_allclose(got[:2], [0, 2 * 0.5 * 7 / 8], rtol=1e-6)
     assert float(train.linear(jnp.float32(1), 0.1)) == pytest.approx(0.1)
 
 
-OWN = np.array([0, 1, 0, 2, 2, 0, 1, 2, 0, 0, 5])  # class 5 has one, 3 and 4 nobody
+OWN = np.array([0, 1, 0, 2, 2, 0, 1, 2, 0, 0, 5])  # class 5 has one example, 3 and 4 none
 
 
 def test_keys_are_drawn_by_frequency():
-    """Another example of the class, uniformly; one of the other classes, uniformly."""
+    """Samples another example of the class, or one of the other classes, uniformly."""
     pool = ClassPool.from_labels(LabelledExamples(jnp.arange(11), jnp.asarray(OWN)))
     draw = jax.jit(pool.sample_pairs)
     n = 4000
@@ -231,7 +231,7 @@ def triplets(**more):
 
 @pytest.mark.parametrize("n_real", [6, 4])
 def test_the_loss_of_triplets_is_that_of_the_paper(n_real):
-    """Softmax over both matrices side by side by loops, with its target in the left diagonal."""
+    """Softmax over both matrices side by side by loops, with its target on the left diagonal."""
     z = np.random.default_rng(3).normal(size=(18, 5))
     task = replace(triplets(), network=Given(z), hyperparams={"temperature": 0.07})
     batch = task.batch(jax.random.key(0), train.Batch(jnp.arange(0, 60, 10), None))

@@ -57,7 +57,7 @@ def np_sigmoid(pos, neg, t, bias):
 
 
 def np_towers(loss, n_real=6, left_out=(), t=T, **hyper):
-    """Both directions by loops: of each row and each column of the square the mean."""
+    """Both directions by loops: the mean over rows and columns of the score matrix."""
     s = (unit(X) @ unit(Y).T)[:n_real, :n_real]
     each = []
     for square in (s, s.T):
@@ -80,7 +80,7 @@ each_loss = pytest.mark.parametrize("name", LOSSES)
 
 
 def of_given(task, n_real=6, labels=OWN, model_state=None, xy=(X, Y)):
-    """The loss of these embeddings, what changes, and metrics."""
+    """Returns the loss of these embeddings, the updated model state, and metrics."""
     task = dataclasses.replace(task, first=Given(xy[0]), second=Given(xy[1]))
     params, start = TOWERS.init(jax.random.key(0))
     params = {"first": {}, "second": {}, "log_scale": -jnp.log(jnp.float32(T))}
@@ -103,7 +103,7 @@ def of_given(task, n_real=6, labels=OWN, model_state=None, xy=(X, Y)):
 @pytest.mark.parametrize("n_real", [6, 4])
 @pytest.mark.parametrize("tile", [None, 2])
 def test_every_loss_is_that_of_both_directions(name, n_real, tile):
-    """Of rows and of columns; what only fills the batch up is nobody's negative."""
+    """The mean over rows and columns; padding is excluded from the negatives."""
     loss_fn, ref, hyper = LOSSES[name]
     task = CLIP(LINEAR, LINEAR, loss_fn=loss_fn, hyperparams=hyper, tile=tile)
     want = np_towers(ref, n_real, **hyper)
@@ -112,7 +112,7 @@ def test_every_loss_is_that_of_both_directions(name, n_real, tile):
 
 @pytest.mark.parametrize("tile", [None, 4])
 def test_equals_can_be_left_out(tile):
-    """Pairs with one label are no negatives of each other; a label not known is like no other."""
+    """Pairs with equal labels are not negatives of each other; unknown labels match none."""
     task = CLIP(LINEAR, LINEAR, exclude_equal=True, tile=tile)
     equal = {(0, 2), (2, 0), (1, 4), (4, 1)}
     loss, _, metrics = of_given(task)
@@ -152,14 +152,14 @@ def test_metrics_by_labels(tile, n_real):
 
 @pytest.mark.parametrize("name", ["clip", "bayesian", "sigmoid"])
 def test_tiles_change_neither_a_training_nor_its_gradients(name):
-    """Parameters of both networks, temperature and bias after a few steps of gradient descent."""
+    """Returns parameters of both networks, temperature and bias after a few steps."""
     loss_fn, _, hyper = LOSSES[name]
     bias = hyper.get("bias")
     hyper = {key: value for key, value in hyper.items() if key != "bias"}
     runs = []
     for tile in (None, 5):
         task = CLIP(LINEAR, LINEAR, 0.3, 0.0, loss_fn, hyper, bias=bias, tile=tile)
-        runs.append(fit(task, DATA, TrainConfig(24), optimizer=DESCENT))  # the last is filled up
+        runs.append(fit(task, DATA, TrainConfig(24), optimizer=DESCENT))  # last batch is padded
     whole, tiled = runs
     same = partial(np.testing.assert_allclose, rtol=2e-4, atol=2e-6)
     jax.tree.map(same, tiled.params, whole.params)
@@ -208,7 +208,7 @@ def test_a_temperature_among_the_hyper_parameters_is_kept():
 
 
 def test_given_parameters_are_started_from():
-    """The others are those that are drawn without them."""
+    """The other parameters match those initialised without pretrained ones."""
     drawn, _ = TOWERS.init(jax.random.key(0))
     kernel = drawn["second"]["linear"]["kernel"]
     task = CLIP(LINEAR, LINEAR, pretrained={"second": {"linear": {"kernel": 2 * kernel}}})
@@ -248,7 +248,7 @@ def test_hyper_parameters_are_swept():
 
 @pytest.mark.parametrize("tile", [None, 3])
 def test_alpha_is_measured_by_labels(tile):
-    """0.5 in the first step, and the AUC of that step in the second."""
+    """α is 0.5 in the first step, and the AUC of that step in the second."""
     task = CLIP(
         LINEAR, LINEAR, T, loss_fn=losses.bayesian_contrastive, hyperparams=BCL,
         alpha=tasks.AlphaFromLabels(0.8), tile=tile,
@@ -266,7 +266,7 @@ def test_alpha_is_measured_by_labels(tile):
 
 
 def test_halves_are_augmented_each_in_its_way():
-    """The first is drawn anew, the second stays; both are plain where they are embedded."""
+    """The first is sampled again, the second is fixed; both are plain when embedded."""
     task = CLIP(LINEAR, LINEAR, augment_first=Jitter(0.5))
     x, y = (jnp.asarray(half[:5]) for half in PAIRS)
     batch = task.batch(jax.random.key(0), train.Batch(jnp.arange(5), (x, y)))
@@ -309,7 +309,7 @@ def test_bad_arguments_are_named():
 
 
 def temporary_bytes(tile, n):
-    """Of value and gradient with respect to both networks."""
+    """Compares the value and the gradients with respect to both networks."""
     task = CLIP(LINEAR, LINEAR, tile=tile)
     params, model_state = task.init(jax.random.key(0))
     batch = ViewBatch(*(jax.ShapeDtypeStruct((n, 6), jnp.float32) for _ in range(2)))

@@ -1,4 +1,4 @@
-"""Two views, momentum and two towers, trained on scikit-learn's digits."""
+"""SimCLR, MoCo and CLIP, trained on scikit-learn's digits."""
 
 import jax
 import jax.numpy as jnp
@@ -44,7 +44,7 @@ def half(rngs):
 
 
 def shift_and_drop(key, image):
-    """Moved by a pixel or not, with a tenth of the pixels dark."""
+    """Randomly shifts by a pixel and sets a tenth of the pixels to 0."""
     shift_key, drop_key = jax.random.split(key)
     shift = jax.random.randint(shift_key, (2,), 0, 2)
     moved = jnp.roll(image, shift, axis=(0, 1))
@@ -62,7 +62,7 @@ MOCO = MoCo(
 )  # fmt: skip
 
 
-# For runs that differ in rounding: Adam makes a whole step of a gradient that is rounding alone.
+# For runs that differ in rounding: Adam turns a gradient of pure rounding into a full step.
 DESCENT = Optimizer(0.1, rule=train.sgd_l2)
 
 
@@ -72,7 +72,7 @@ def fit(task, data=TRAIN, config=None, epochs=8, optimizer=None, **rest):
 
 
 def found(z1, z2):
-    """How often the embedding nearest to a first view is that of its second view."""
+    """Returns how often the embedding nearest to a first view is that of its second view."""
     scores = np.asarray(normalize(z1) @ normalize(z2).T)
     return np.mean(scores.argmax(axis=1) == np.arange(len(scores)))
 
@@ -110,7 +110,7 @@ def test_batch_statistics_are_those_of_the_data():
 
 
 def test_fillers_are_no_negatives():
-    """A loss of 3 examples in a batch of 8 is that of the 3 alone."""
+    """The loss of 3 examples in a batch of 8 equals that of the 3 alone."""
     task, key = BCL, jax.random.key(0)
     state = train.initial_state(task, Optimizer(1e-3), 0)
     place = jnp.array([0, 1, 2, 0, 0, 0, 0, 0])
@@ -132,7 +132,7 @@ def test_fillers_are_no_negatives():
 
 
 class FixedNetwork(Network):
-    """Gives the same embeddings whatever it sees."""
+    """An encoder that returns the same embeddings for all inputs."""
 
     def __init__(self, z):
         object.__setattr__(self, "z", z)
@@ -142,7 +142,7 @@ class FixedNetwork(Network):
 
 
 def test_a_queue_holds_the_keys_of_the_last_batches():
-    """20 examples in batches of 8, the last one filled up: 4 keys of it count."""
+    """20 examples in batches of 8, the last one padded: 4 of its keys count."""
     task = MoCo(Network(whole), shift_and_drop, {}, losses.info_nce, momentum=0.5, dim=32, queue=50)
     first = train.initial_state(task, Optimizer(1e-3), 0)
     fitted = fit(task, TRAIN[:20], TrainConfig(8), epochs=1)
@@ -185,7 +185,7 @@ def test_towers_bring_the_halves_of_a_digit_together():
 
 @pytest.mark.parametrize("task", [BCL, MOCO], ids=["views", "momentum"])
 def test_many_devices_and_half_precision_give_nearly_the_same(task):
-    """Batch statistics and negatives are those of the whole batch, wherever its examples lie."""
+    """Batch statistics and negatives are those of the whole batch, for every sharding."""
     plain = fit(task, TRAIN[:200], TrainConfig(64), epochs=2, optimizer=DESCENT)
     mesh = Mesh(np.array(jax.devices()[:8]), ("data",))
     spread = fit(task, TRAIN[:200], TrainConfig(64, mesh=mesh), epochs=2, optimizer=DESCENT)

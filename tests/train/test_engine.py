@@ -1,4 +1,4 @@
-"""The engine with a task and a loss that are not in the library."""
+"""The training engine with a custom task and loss."""
 
 import dataclasses
 from typing import Any
@@ -86,7 +86,7 @@ def test_a_task_that_is_not_ours_is_trained():
 
 
 def test_batches_from_the_host_are_steps_like_others():
-    """Also one that is not full; the order is that of the iterator."""
+    """Also for a partial batch; the order is that of the iterator."""
     cuts = [np.arange(i, min(i + 8, N)) for i in range(0, N, 8)]
     batches = HostBatches(lambda epoch: ((X[rows], (3 * X + 1)[rows]) for rows in cuts), chunk=3)
     fitted = line(batches=batches, epochs=2)
@@ -122,7 +122,7 @@ def test_batches_from_the_host_that_cannot_be_are_refused(sizes):
 
 
 def test_gradients_are_averaged_over_the_examples_of_all_batches():
-    """Three gradients of 8, 8 and 8 are one of 24; the last update has 2 examples alone."""
+    """Three gradients of 8, 8 and 8 equal one of 24; the last update has only 2 examples."""
     parts, whole = line(config=TrainConfig(8, accumulate=3)), line(config=TrainConfig(24))
     for name, value in whole.run().items():
         np.testing.assert_allclose(parts.run()[name], value, rtol=1e-5)
@@ -156,7 +156,7 @@ def test_many_devices_give_what_one_gives():
 
 
 def test_a_loss_is_traced_with_the_mesh_at_hand():
-    """Gradients of convolutions look for it."""
+    """Gradients of convolutions depend on it."""
     seen = []
 
     @jax.tree_util.register_dataclass
@@ -196,11 +196,11 @@ def test_an_equal_call_compiles_nothing(compiled):
     line(optimizer=Optimizer(0.2, rule=train.sgd_l2), batches=ArrayBatches(DATA[::-1]))
     assert compiled == []
     line(config=TrainConfig(7))
-    assert compiled  # it does tell
+    assert compiled  # the listener works
 
 
 class Weak(Line):
-    """Its initial values have types that give way to others, as those of many initialisers do."""
+    """A task with weakly typed initial values, as many initialisers return them."""
 
     def init(self, key):
         return {"slope": jnp.asarray(0.0), "offset": jnp.full((), 0.0)}, super().init(key)[1]
@@ -221,7 +221,7 @@ def test_the_second_epoch_compiles_nothing(compiled):
 
 @pytest.mark.usefixtures("all_optimisations")
 def test_options_of_the_compiler_change_no_bits_of_a_small_training():
-    """Those of a larger one they may: longer vectors add up in another order."""
+    """Larger trainings may differ: longer vectors are summed in another order."""
     plan, batches = TrainConfig(8), ArrayBatches(DATA)
 
     def epoch(state, number):
@@ -242,7 +242,7 @@ def test_options_of_the_compiler_change_no_bits_of_a_small_training():
 
 @pytest.mark.parametrize("kind", ["adam, warmed up", "optax's own schedule"])
 def test_the_learning_rate_follows_its_schedule_step_by_step(kind):
-    """A loss whose gradient is 1: the parameter adds the learning rates up."""
+    """A loss whose gradient is 1: the parameter accumulates the learning rates."""
 
     class Slope(Line):
         def loss(self, params, model_state, batch, ctx):
@@ -290,7 +290,7 @@ def test_hooks_see_what_those_before_them_measured():
         epochs=40,
         hooks=[train.ValidationMetrics(distance), train.EarlyStopping("score", patience=3)],
     )
-    # On its way from 0 to 3 the slope comes by 2, and the run ends three epochs later.
+    # On its way from 0 to 3 the slope passes 2, and the run ends three epochs later.
     scores = [entry["score"][0] for entry in fitted.history]
     assert fitted.best_epoch[0] == 1 + np.argmax(scores) == len(scores) - 3
     np.testing.assert_allclose(fitted.best_score[0], max(scores))

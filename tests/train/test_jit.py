@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
 
 def test_classes_with_equal_fields_have_programs_of_their_own():
-    """Which JAX 0.10 mixes up in some of a hundred pairs."""
+    """JAX 0.10 confuses the classes of some of a hundred pairs."""
 
     def number_of(container):
         return jnp.float32(type(container).number)
@@ -28,7 +28,7 @@ def test_classes_with_equal_fields_have_programs_of_their_own():
 
 @pytest.mark.usefixtures("all_optimisations")
 def test_a_compiled_function_is_a_part_of_another_or_of_a_gradient():
-    """JAX takes options of the compiler at the outermost function alone."""
+    """JAX accepts compiler options only for the outermost function."""
     square = train.jit(lambda x, *, more=0.0: x * x + more)
     x = jnp.float32(3)
     assert float(square(x)) == 9
@@ -40,7 +40,7 @@ def test_a_compiled_function_is_a_part_of_another_or_of_a_gradient():
 
 @pytest.mark.usefixtures("all_optimisations")
 def test_compiler_options_of_a_function_and_of_the_process():
-    """An unknown option is an error of XLA, which shows where the options arrive."""
+    """An unknown option raises an XLA error, which shows where the options arrive."""
     unknown = {"xla_no_such_option": 1}
     backends = []
 
@@ -57,7 +57,7 @@ def test_compiler_options_of_a_function_and_of_the_process():
         with raises(jax.errors.JaxRuntimeError, match="xla_no_such_option"):
             add(1.0)
         assert backends == [jax.default_backend()]
-        assert float(jax.jit(lambda x: add(x))(1.0)) == 2  # a part of another program
+        assert float(jax.jit(lambda x: add(x))(1.0)) == 2  # within another program
         level = {"xla_backend_optimization_level": 1}
         assert float(train.jit(lambda x: x + 1, compiler_options=level)(1.0)) == 2
         train.set_compiler_options(level)

@@ -1,4 +1,4 @@
-"""Optimisers of rows: the dense ones, of which a step reads and changes a few rows."""
+"""Row optimisers: equal to the dense ones, while each step reads and changes few rows."""
 
 from functools import partial
 
@@ -27,7 +27,7 @@ def warm_cosine(step):
 
 
 def draw(step, size=1.0):
-    """Rows, some of them often and several times in a batch, and what they are pulled to."""
+    """Row indices, some frequent and repeated within a batch, and their targets."""
     key = jax.random.fold_in(jax.random.key(1), step)
     often = jnp.concatenate([jnp.arange(6), jnp.arange(N)])
     ids = jax.random.choice(key, often, (BATCH,))
@@ -39,7 +39,7 @@ def pull(values, pulls):
 
 
 def by_rows(rule, steps=STEPS, size=1.0):
-    """The table after some steps by rows."""
+    """Returns the table after some row-wise steps."""
 
     def step(carry, number):
         table, state = carry
@@ -53,7 +53,7 @@ def by_rows(rule, steps=STEPS, size=1.0):
 
 
 def by_tables(optimizer, steps=STEPS, size=1.0):
-    """The table after the same steps with gradients of all of it."""
+    """Returns the table after the same steps with dense gradients."""
 
     def step(carry, number):
         table, state = carry
@@ -67,7 +67,7 @@ def by_tables(optimizer, steps=STEPS, size=1.0):
 
 
 class RowwiseAdagrad:
-    """By hand: one number for each row."""
+    """Reference in NumPy: one value per row."""
 
     def init(self, table):
         return jnp.int32(0), jnp.full(len(table), 0.1)
@@ -107,7 +107,7 @@ def test_a_rule_of_rows_is_a_dense_optimizer_of_all_of_them(name, standard_promo
 
 
 def test_rows_that_are_read_once_are_as_any_other_of_the_dense_optimizer():
-    """One step: each row of the batch, and no other, has changed."""
+    """After one step, exactly the rows of the batch have changed."""
     ids, _ = draw(0)
     for name in ("sgd", "adam"):
         rule, _ = PAIRS[name]
@@ -116,7 +116,7 @@ def test_rows_that_are_read_once_are_as_any_other_of_the_dense_optimizer():
 
 
 def slept(mean, square, t, k, b1=0.9, b2=0.999, eps=1e-8):
-    """How far a number goes in k steps without a gradient, in float64; and the bound of its error.
+    """Returns a value's change in k steps with zero gradients, in float64, and its error bound.
 
     The learning rate is 1.
     """
@@ -139,11 +139,11 @@ def test_a_row_that_has_slept_is_off_by_no_more_than_is_said(t, k, root, steep):
     with jax.enable_x64(True):
         rule = rows.adam(1.0)
         state = rule.init(jnp.zeros((1, 1)))
-        # What the state of a row is after t steps, its means set by hand.
+        # The state of a row after t steps, with moments set explicitly.
         _, state = rule.flush(jnp.zeros((1, 1)), state, jnp.int32(t))
         state = state._replace(mu=jnp.full((1, 1), mean), nu=jnp.full((1, 1), square))
         moved, after = rule.flush(jnp.zeros((1, 1)), state, jnp.int32(t + k))
-    # Numbers of a step are float32: a way is a difference of two of them.
+    # Steps are computed in float32: the change is a difference of two values.
     rounding = 2e-5
     assert abs(-float(moved[0, 0]) - want) <= (bound + rounding) * abs(want) + 1e-300
     if t >= 1000:
@@ -155,9 +155,9 @@ def test_a_row_that_has_slept_is_off_by_no_more_than_is_said(t, k, root, steep):
 
 
 def test_small_gradients_and_long_nights(standard_promotion):
-    """Gradients of the size of epsilon, where it is most of a denominator.
+    """Gradients of the size of epsilon, where it dominates the denominator.
 
-    In the first steps it varies the most, and the way is off by up to a hundredth.
+    In the first steps it varies the most, and the change is off by up to a hundredth.
     """
     for size in (1e-4, 1e-7, 1e-9):
         want = by_tables(optax.adam(warm_cosine), size=size) - TABLE
@@ -226,7 +226,7 @@ def test_bfloat16_tables_stay_bfloat16():
 
 
 def compiled_epoch(n, rule):
-    """Steps of a table of ``n`` rows, which is donated, and all of it awake after them."""
+    """Steps of a donated table of ``n`` rows, followed by a flush of all lazy updates."""
 
     @partial(jax.jit, donate_argnums=(0, 1))
     def steps(table, state, ids):
@@ -245,14 +245,14 @@ def compiled_epoch(n, rule):
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_training_takes_no_memory_of_the_size_of_the_table(name):
-    """Nothing is copied: what is not donated is as large for five times the rows."""
+    """Nothing is copied: the non-donated memory is as large for five times the rows."""
     rule, _ = PAIRS[name]
     small, large = (compiled_epoch(n, rule).memory_analysis() for n in (40_000, 200_000))
     assert large.temp_size_in_bytes == small.temp_size_in_bytes
     assert large.alias_size_in_bytes > large.output_size_in_bytes - 1000
 
 
-# Trainings of a ranking.
+# Training of ranking models.
 SETTINGS = {
     "pairs": {"n_neg": 2},
     "extra positives": {

@@ -1,4 +1,4 @@
-"""Tables that lie by rows on several devices, trained and ranked as on one."""
+"""Tables sharded by rows over several devices: training and ranking as on a single device."""
 
 import json
 import re
@@ -19,7 +19,7 @@ from crl_jax.train import _fit
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
-# Many items: the weights of a loss by ranks jump where equal scores do, and an item that is drawn
+# Many items: weights by rank are discontinuous at equal scores, and an item that is sampled
 # twice for an anchor may get two scores that differ by rounding.
 N_USERS, N_ITEMS = 101, 9001
 SPLIT = with_validation(
@@ -71,7 +71,7 @@ def trained(setting, mesh=None, **more):
 def assert_same(fitted, one):
     for got, want in zip(jax.tree.leaves(fitted.params), jax.tree.leaves(one.params), strict=True):
         assert got.shape == want.shape
-        # A thousandth of a step of Adam, which a gradient near 0 takes either way.
+        # A thousandth of an Adam step, whose sign is arbitrary if the gradient is near 0.
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
     for entry, wanted in zip(fitted.history, one.history, strict=True):
         for name in ("loss", "valid_ndcg@20"):
@@ -80,10 +80,10 @@ def assert_same(fitted, one):
 
 @pytest.mark.filterwarnings(
     "ignore:The distribution of `confidence`"
-)  # which looks at whole tables
+)  # which reads the whole tables
 @pytest.mark.parametrize("name", SETTINGS)
 def test_any_layout_gives_what_one_device_gives(name):
-    """The layout over both axes has the collectives of the others, which few settings try alone."""
+    """The layout over both axes has the collectives of the others, which few settings test."""
     one = trained(SETTINGS[name])
     in_all_layouts = name in ("bpr", "adam by rows", "lightgcn and bcl")
     for layout in LAYOUTS if in_all_layouts else ["by examples and rows"]:
@@ -91,7 +91,7 @@ def test_any_layout_gives_what_one_device_gives(name):
 
 
 class Shapes(train.Callback):
-    """What one device holds of each leaf of the state while it is trained."""
+    """Returns the local shape of each leaf of the training state on one device."""
 
     def on_report(self, loop):
         self.held = {
@@ -104,7 +104,7 @@ class Shapes(train.Callback):
 
 @pytest.mark.parametrize("name", ["bpr", "adam by rows"])
 def test_each_device_holds_its_rows(name):
-    """Of tables, of what the optimiser keeps of them, and of the best ones; nothing else is cut."""
+    """Tables, their optimiser state and the best tables are sharded; all else is replicated."""
     shapes = Shapes()
     fitted = trained(SETTINGS[name], mesh_of(data=2, table=4), hooks=[shapes])
     of_tables = {path: x for path, x in shapes.held.items() if re.search("users|items", path)}
@@ -121,7 +121,7 @@ def test_each_device_holds_its_rows(name):
 
 
 def collectives(mesh, monkeypatch, **setting):
-    """What devices send each other in an epoch and its validation: the shapes of all results."""
+    """Returns the result shapes of all collectives of an epoch and its validation."""
     texts, run_epochs = [], _fit.run_epochs
 
     class RunEpochs:
@@ -145,7 +145,7 @@ def collectives(mesh, monkeypatch, **setting):
 
 @pytest.mark.parametrize("name", ["bpr", "bcl", "in the batch", "scores of candidates"])
 def test_no_table_is_gathered(name, monkeypatch, unchecked):
-    """Devices send gradients of the rows that they hold, and what a batch reads: nothing more."""
+    """Devices send only gradients of their local rows, and the rows that a batch reads."""
     largest = max(
         map(np.prod, collectives(LAYOUTS["by examples and rows"], monkeypatch, **SETTINGS[name]))
     )
@@ -153,7 +153,7 @@ def test_no_table_is_gathered(name, monkeypatch, unchecked):
 
 
 def test_propagation_hands_parts_round(monkeypatch, unchecked):
-    """A part of a table and a row of nobody, and as much of gradients as a device has rows."""
+    """The local shard with a padding row, and gradients of as many rows as a device holds."""
     shapes = collectives(LAYOUTS["by examples and rows"], monkeypatch, **SETTINGS["lightgcn"])
     part = (-(-N_ITEMS // 4) + 1, 8)
     assert part in shapes
@@ -161,7 +161,7 @@ def test_propagation_hands_parts_round(monkeypatch, unchecked):
 
 
 def test_steps_by_rows_send_what_a_batch_reads(monkeypatch, unchecked):
-    """Not even the gradient of all rows of a device: an anchor's user and two items."""
+    """Devices send only the gradients of an anchor's user and two items, not of all local rows."""
     shapes = collectives(LAYOUTS["by examples and rows"], monkeypatch, **SETTINGS["adam by rows"])
     of_validation = {(256, 80), (128, 80), (128, 32), (256, 32)}
     largest = max(np.prod(shape) for shape in shapes if shape[-2:] not in of_validation)
@@ -171,7 +171,7 @@ def test_steps_by_rows_send_what_a_batch_reads(monkeypatch, unchecked):
 @pytest.mark.parametrize("name", ["bpr", "adagrad by rows, scores of candidates"])
 @pytest.mark.parametrize("kind", [train.Checkpoint, train.SharedCheckpoint])
 def test_a_run_goes_on_with_other_devices(kind, name, tmp_path):
-    """Begun by rows on 8 devices, gone on with 2 x 4 and ended on one."""
+    """Starts row-wise on 8 devices, continues with 2 x 4 and ends on one."""
     whole = trained(SETTINGS[name], epochs=6)
     for stop_at, mesh in ((2, LAYOUTS["by rows"]), (4, LAYOUTS["by examples and rows"]), (6, None)):
         hooks = [kind(tmp_path / "state", 0.0), StopAt(stop_at)]
@@ -196,7 +196,7 @@ def test_a_shared_checkpoint_that_is_damaged_or_of_another_training_is_refused(t
 
 
 def test_each_process_reads_its_own_part():
-    """The second has fewer batches than the first: its places in the last ones are masked."""
+    """The second has fewer batches than the first: its slots in the last ones are masked."""
     port = str(jobs.free_port())
     both = jobs.start([jobs.__file__, str(i), port] for i in range(2))
     one = jobs.train_from_host(0, 1)
@@ -223,7 +223,7 @@ class StopAt(train.Callback):
 @pytest.mark.parametrize("mesh", LAYOUTS.values(), ids=LAYOUTS)
 @pytest.mark.parametrize("k", [1, 20, 50])
 def test_rankings_do_not_depend_on_the_devices(mesh, k):
-    """To the bit, with ties across the borders of devices, and users with hardly any items left."""
+    """Bit for bit, with ties across shard boundaries, and users with hardly any items left."""
     users, items = np.random.default_rng(0).integers(-2, 3, (2, 97, 4)).astype(np.float32)
     tables = models.Tables(jnp.asarray(users), jnp.asarray(items[:53]))
     log = simulate(n_users=97, n_items=53, n_exposed=30, seed=1).interactions
@@ -235,5 +235,5 @@ def test_rankings_do_not_depend_on_the_devices(mesh, k):
         metrics.recommend, models.inner_scores, tables, np.arange(97), split.train, k=k
     )
     jax.tree.map(np.testing.assert_array_equal, listed(mesh=mesh), listed())
-    _, scores = listed(mesh=mesh, recall_target=0.9)  # exact on CPUs, but for the order of ties
+    _, scores = listed(mesh=mesh, recall_target=0.9)  # exact on CPUs, up to the order of ties
     np.testing.assert_array_equal(scores, listed()[1])

@@ -1,4 +1,4 @@
-"""Bayesian weights against the published formula in float64, and what theory says of them."""
+"""Bayesian weights against the published formula in float64, and their theoretical properties."""
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +31,7 @@ jitted_posterior = jax.jit(weights.true_negative_posterior)
 
 
 def np_weights(u, tau_plus, alpha, beta):
-    """As printed, with the root of the quadratic in its stable form; u in (0, 1]."""
+    """The published formula, with the root of the quadratic in its stable form; u in (0, 1]."""
     tau_minus = 1 - tau_plus
     a = (1 - 2 * alpha) * (tau_minus - tau_plus)
     b = 2 * (alpha * tau_minus + (1 - alpha) * tau_plus)
@@ -94,7 +94,7 @@ def test_denormal_squares_do_not_look_like_zero():
 @example(1023 / 1024, 1.0, 0.984375)
 @settings(max_examples=60, deadline=None)
 def test_weights_are_a_density(tau_plus, alpha, beta):
-    """Non-negative, and their integral over u in [0, 1] is 1."""
+    """The weights are non-negative, and their integral over u in [0, 1] is 1."""
     if alpha + beta > 1.999:
         return
     n = 4000  # u = 1/n, ..., 1
@@ -120,7 +120,7 @@ def test_posterior(tau_plus, alpha):
     p = np.asarray(p, np.float64)
     assert (p >= 0).all()
     assert (p <= 1).all()
-    assert (np.diff(p) <= 1e-6).all()  # a higher score never speaks for a true negative
+    assert (np.diff(p) <= 1e-6).all()  # higher scores are never more likely true negatives
     if (tau_plus, alpha) != (0.0, 1.0):
         true, false = (1 - tau_plus) * (1 - alpha), tau_plus * alpha
         np.testing.assert_allclose(p[-1], true / (true + false), rtol=1e-4, atol=1e-6)
@@ -131,7 +131,7 @@ def test_posterior(tau_plus, alpha):
 
 @pytest.mark.parametrize(("tau_plus", "alpha"), [(0.1, 0.9), (0.4, 0.7), (0.8, 0.95), (0.3, 0.5)])
 def test_theorem_on_a_simulated_population(tau_plus, alpha):
-    """Weighted unlabelled samples have the mean of the true negatives, whose labels nobody saw."""
+    """Weighted unlabelled samples have the mean of the true negatives, whose labels are unused."""
     rng = np.random.default_rng(0)
     n = 200_000
     false = rng.random(n) < tau_plus
@@ -235,7 +235,7 @@ def test_scores_take_no_gradient_and_hyperparameters_a_finite_one(neg, fn, hyper
 
 
 def test_an_impossible_population_is_refused_or_finite(neg):
-    for almost in (1.0, 1 - 1e-9):  # float32 has no number between
+    for almost in (1.0, 1 - 1e-9):  # float32 has no value between
         with raises(ValueError, match="`alpha` and `beta` must not both be 1"):
             weights.bayesian_weights(neg, tau_plus=0.1, alpha=1.0, beta=almost)
     mixed = jnp.ones(5), jnp.full(5, 0.9).at[3].set(1.0)

@@ -1,4 +1,4 @@
-"""How credible interactions are: values by quadrature, Bayes' rule, and what the limits say."""
+"""Credibility of interactions: values by quadrature, Bayes' rule, and limiting cases."""
 
 from functools import cache
 
@@ -65,7 +65,7 @@ def test_density_is_that_of_the_larger_of_two_scores():
 
 @pytest.mark.parametrize("prior", [0.3, 0.5, 0.9])
 def test_posterior_is_the_share_of_the_credible_among_simulated_interactions(prior):
-    """Pairs of scores; a credible interaction shows the larger one, another the smaller."""
+    """Pairs of scores; a credible interaction has the larger one, another the smaller."""
     rng = np.random.default_rng(0)
     n = 400_000
     pair = np.sort(rng.normal(1.0, 2.0, (n, 2)), axis=1)

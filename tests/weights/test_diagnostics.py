@@ -1,4 +1,4 @@
-"""What a posterior knows of labels."""
+"""Quality of a posterior as a predictor of labels."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Estimates of the encoder's quality and of the class prior, against populations that are known."""
+"""Estimates of the encoder's quality and of the class prior, against known populations."""
 
 import jax
 import jax.numpy as jnp
@@ -13,15 +13,15 @@ jitted_tau_plus = jax.jit(weights.estimate_tau_plus)
 
 
 def np_auc(pos, neg):
-    """All pairs, ties half; NaN without a pair."""
+    """AUC over all pairs, ties counting half; NaN if there is no pair."""
     pairs = np.sign(pos[:, None] - neg[None, :])
     return (pairs.mean() + 1) / 2 if pairs.size else np.nan
 
 
 def model_draws(rng, lead, shape):
-    """From the density 2[lead (1-x) + (1-lead) x] on [0, 1], by its definition.
+    """Samples the density 2[lead (1-x) + (1-lead) x] on [0, 1], by its definition.
 
-    The lower of two uniform draws with probability ``lead``, else the higher.
+    Returns the lower of two uniform draws with probability ``lead``, else the higher.
     """
     pair = np.sort(rng.random((*shape, 2)), axis=-1)
     lower = rng.random(shape) < lead
@@ -50,7 +50,7 @@ def test_alpha_is_the_mean_auc_of_the_anchors_that_have_one(labelled):
     got = weights.estimate_alpha(jnp.asarray(pos), jnp.asarray(neg))
     assert got == pytest.approx(np_macro_auc(pos, neg, *every), rel=1e-6)
     want = np_macro_auc(pos, neg, where_pos, where_neg)
-    assert 0.55 < want < 5 / 6  # or neither rule would show
+    assert 0.55 < want < 5 / 6  # otherwise the rules agree
     pos, neg, where_pos, where_neg = map(jnp.asarray, labelled)
     got = weights.estimate_alpha(pos, neg, where_pos=where_pos, where_neg=where_neg)
     assert got == pytest.approx(want, rel=1e-6)
@@ -80,7 +80,7 @@ def test_the_rule_of_the_model_finds_the_alpha_of_its_densities(alpha):
 
 
 def test_weights_of_the_measured_alpha_are_those_of_the_truth():
-    """With the AUC for alpha the weighted mean stays off; solved for the model it does not."""
+    """The weighted mean is biased for alpha = AUC, and unbiased for alpha solved from the model."""
     rng = np.random.default_rng(2)
     tau_plus, alpha, n = 0.2, 0.85, 100_000
     false = rng.random(n) < tau_plus
@@ -141,7 +141,7 @@ def test_many_samples_need_no_table_of_pairs():
 
 
 def np_bbe(pos, unlabelled, confidence):
-    """Every threshold, as printed, and the bound that holds for each."""
+    """Every threshold, as published, and the bound at each."""
     thresholds = np.unique(np.concatenate([pos, unlabelled]))
     q_p = (pos[None, :] >= thresholds[:, None]).mean(-1)
     q_u = (unlabelled[None, :] >= thresholds[:, None]).mean(-1)
@@ -195,7 +195,7 @@ def test_prior_is_found_where_some_scores_are_positives_alone(tau_plus):
     got = jitted_tau_plus(pos, mixed)
     noise = ratio_noise(tau_plus * 0.5, 0.5)
     np.testing.assert_allclose(got.tau_plus, tau_plus, atol=5 * noise)
-    # On average nearer: the noise averages out, the choice of the threshold goes for less than
+    # Smaller error on average: the noise averages out, the choice of the threshold costs less than
     # a standard deviation.
     np.testing.assert_allclose(got.tau_plus.mean(), tau_plus, atol=noise)
     assert (got.upper >= tau_plus).mean() >= 0.9
@@ -205,13 +205,13 @@ def test_prior_is_found_where_some_scores_are_positives_alone(tau_plus):
 
 def test_no_positives_among_the_unlabelled_are_none():
     pos, mixed = population(0.0, uniform(0, 1), uniform(-1, 0.5))
-    got = jitted_tau_plus(pos, mixed).tau_plus  # but for a sample at the very threshold
+    got = jitted_tau_plus(pos, mixed).tau_plus  # except for samples at the threshold
     np.testing.assert_allclose(got, 0, atol=3 / N_UNLABELLED / 0.5)
 
 
 @pytest.mark.parametrize("alpha", [0.7, 0.9])
 def test_prior_is_too_high_where_negatives_are_among_the_best(alpha):
-    """The densities of the weights: no score is free of negatives."""
+    """The densities of the weights: every score has some negatives."""
     tau_plus = 0.1
     pos, mixed = population(
         tau_plus,
@@ -255,7 +255,7 @@ def test_prior_excludes_nothing_without_samples():
         keep = jnp.ones(shape, bool).at[1].set(False)
         got = weights.estimate_tau_plus(pos, rest, **{name: keep})
         np.testing.assert_array_equal(got.tau_plus, [0, 1])
-        np.testing.assert_array_equal(got.upper, [1, 1])  # five positives show nothing yet
+        np.testing.assert_array_equal(got.upper, [1, 1])  # five positives are not yet informative
 
 
 @pytest.mark.parametrize("fn", [weights.estimate_alpha, weights.estimate_tau_plus])

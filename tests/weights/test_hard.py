@@ -11,7 +11,7 @@ from crl_jax import weights
 
 
 def np_hard(s, m, beta, t):
-    """As printed, in float64."""
+    """The published formula, in float64."""
     s, m = np.asarray(s, np.float64), np.asarray(m)
     power = m * np.exp(beta * s / t)
     return power / (power.sum(-1, keepdims=True) / m.sum(-1, keepdims=True))
@@ -139,7 +139,7 @@ def test_shape_errors_name_the_argument(neg):
 def test_effective_sample_size():
     w = jnp.array([[2.0, 2.0, 2.0, 2.0], [0.0, 5.0, 0.0, 0.0], [1.0, 2.0, 3.0, 0.0], [0.0] * 4])
     np.testing.assert_allclose(weights.effective_sample_size(w), [4, 1, 36 / 14, 0], rtol=1e-6)
-    for scale in (1e-30, 1e30, 0.6e38):  # whose squares are no float32, 3e38 at most
+    for scale in (1e-30, 1e30, 0.6e38):  # their squares overflow or underflow float32
         got = weights.effective_sample_size(w * scale)
         np.testing.assert_allclose(got, [4, 1, 36 / 14, 0], rtol=1e-6)
     slope = jax.grad(lambda x: weights.effective_sample_size(x)[2])(w * 1e-30)

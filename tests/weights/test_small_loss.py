@@ -1,4 +1,4 @@
-"""Which losses are dropped, and how far labels are trusted."""
+"""Selection of dropped losses, and trust in labels."""
 
 from fractions import Fraction
 
@@ -19,7 +19,7 @@ RATES = ["0", "0.05", "0.1", "0.25", "0.29", "0.3", "0.5", "0.7", "0.99", "1"]
 
 
 def np_small(losses, where, rate):
-    """By repeatedly taking out the largest, the last of equal ones, in exact arithmetic."""
+    """Reference: repeatedly removes the largest, the last among equals, in exact arithmetic."""
     keep = np.array(where).ravel()
     losses = np.where(np.isnan(losses), np.inf, losses).ravel()
     for _ in range(int(Fraction(rate) * int(keep.sum()))):
@@ -34,7 +34,7 @@ def np_small(losses, where, rate):
         (3, 7),
         elements=st.one_of(
             st.sampled_from([0.0, 1.0, 1e30, np.nan]),
-            # Subnormal numbers are 0 to some processors and compilers.
+            # Some processors and compilers flush subnormal numbers to 0.
             st.floats(0, 2, width=32, allow_subnormal=False),
         ),
     ),
@@ -56,13 +56,13 @@ def test_drops_the_largest_of_those_kept(losses, where, rate):
 def test_equal_losses_are_dropped_from_behind():
     got = small_loss_weights(jnp.array([[1.0, 2.0], [2.0, 2.0], [0.0, 2.0]]), drop_rate=0.5)
     np.testing.assert_array_equal(got, [[1, 1], [0, 0], [1, 0]])
-    # A NaN is larger than an infinity, wherever it stands.
+    # A NaN is larger than infinity, at any position.
     got = small_loss_weights(jnp.array([jnp.nan, jnp.inf, 1.0]), drop_rate=0.4)
     np.testing.assert_array_equal(got, [0, 1, 1])
 
 
 def test_a_rate_k_of_n_drops_k():
-    """Though k/n, as a float32, may be a little less, and so their product."""
+    """Holds although k/n in float32, and so the product, may be slightly too small."""
 
     def kept_of(losses, rate):
         return weights.small_loss_weights(losses, drop_rate=rate)
