@@ -1,4 +1,4 @@
-"""How losses compare on several datasets and encoders, searched alike: tables 5.2 and 6.3."""
+"""Results page section comparing losses across datasets and encoders (tables 5.2 and 6.3)."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,23 +22,23 @@ METHODS = {
     "bpr": "BPR", "info_nce": "InfoNCE", "dcl": "DCL", "hcl": "HCL", "dpl": "DPL", "bcl": "BCL",
 }  # fmt: skip
 _TABLES = {"table-5.2": "BPR", "table-6.3": "InfoNCE"}
-"""What the gains of each table are over."""
+"""Baseline loss of each table."""
 
 
 def comparisons(results: Path) -> str:
-    """The section; nothing without its files."""
+    """Returns the section, or an empty string if there are no result files."""
     folder = results / "comparisons"
     found = {name: list(tables_of(results, name)) for name in _TABLES}
     if not any(found.values()):
         return ""
     return join(
         "## Losses on several datasets",
-        "The dissertation's protocol: all interactions of a dataset are put together, and a random "
-        "fifth of them is the test part. Every loss has a search of as many points, decided on a "
-        "part of the training data; then all seeds train on all of these. Published numbers are in "
-        "brackets. "
-        "p-values are of paired t-tests over seeds and over users, adjusted by Holm's method "
-        "within a dataset and encoder.",
+        "The protocol of the dissertation: all interactions of a dataset are pooled, and a random "
+        "20% are the test data. All losses have a search with the same number of points, evaluated "
+        "on a validation part of the training data; all seeds are then trained on all training "
+        "data. Published results are in brackets. "
+        "p-values are from paired t-tests over seeds and over users, adjusted by Holm's method "
+        "within each dataset and encoder.",
         "```bash\n"
         + "\n".join(
             f"python -m experiments.reproduce {name} --data DATASETS --datasets NAME --out OUT"
@@ -51,7 +51,7 @@ def comparisons(results: Path) -> str:
 
 
 def tables_of(results: Path, name: str) -> Iterator[Path]:
-    """The files of a table: one of each dataset, or one of each of its encoders."""
+    """Yields the CSV files of a table: one per dataset, or one per dataset and encoder."""
     for dataset in DATASETS:
         for folder in (dataset, *(f"{dataset}-{encoder}" for encoder in ENCODERS)):
             path = results / "comparisons" / folder / f"{name}-minibatch.csv"
@@ -79,7 +79,7 @@ def _table(name: str, paths: list[Path], folder: Path) -> str:
 
 
 def _data_of(rows: list[Row]) -> str:
-    """The dataset, and the encoder where there is one alone."""
+    """Returns the dataset name, followed by the encoder if there is only one."""
     (dataset,), encoders = ({row[name] for row in rows} for name in ("dataset", "encoder"))
     with_one = f", {ENCODERS[encoders.pop()]}," if len(encoders) == 1 else ""
     return f"{DATASETS[dataset]}{with_one}"

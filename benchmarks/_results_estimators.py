@@ -1,4 +1,4 @@
-"""How far the estimators of the contrastive losses lie from what they estimate."""
+"""Results page section on the error of the contrastive loss estimators."""
 
 from pathlib import Path
 
@@ -9,14 +9,14 @@ NAMES = {
     "dcl": "DCL",
     "bcl": "BCL",
     "bcl_normalised": "BCL, weights normalised to average 1",
-    "bcl_auc": "BCL told the AUC for α",
+    "bcl_auc": "BCL with the AUC as α",
 }
 N = 64
-"""The number of negatives in the published setting."""
+"""Number of negatives in the published setting."""
 
 
 def estimators(results: Path) -> str:
-    """The section on the numerical experiment."""
+    """Returns the section on the numerical experiment."""
     folder = results / "numerical"
     rows = read_csv(folder / "convergence.csv")
     if not rows:
@@ -35,35 +35,36 @@ def estimators(results: Path) -> str:
     ]
     return join(
         "## Estimators",
-        "Scores are drawn from populations whose labels are known. The estimators of "
+        "Scores are sampled from populations with known labels. The estimators of "
         "`crl_jax.losses` are compared with the mean over the true negatives. Published setting: "
         f"α 0.9, γ 0.1, τ⁺ 0.1, temperature 0.5, {N} negatives, 10 extra positives for DCL, 1,000 "
-        "anchors, seed 0. ± is a range of 95 %.",
+        "anchors, seed 0. ± denotes a 95 % confidence interval.",
         "```bash\npython -m experiments.numerical --out runs/numerical\n```",
-        table(["estimator", "bias", "mean square error", f"its root at N = {most:,}"], cells),
+        table(["estimator", "bias", "mean squared error", f"its root at N = {most:,}"], cells),
         _against_dcl(read_csv(folder / "figure_6_9.csv")),
-        "* BCL is unbiased in the limit, and not at every N: its bias falls like 1/N.\n"
-        "* Theorem 6.2 holds for the α of the densities. Measured as the AUC of independent "
-        "samples, α leaves an error that no N takes away. `weights.estimate_alpha(..., "
+        "* BCL is asymptotically unbiased, but not unbiased at every N: its bias decreases as "
+        "1/N.\n"
+        "* Theorem 6.2 holds for the α of the densities. If α is measured as the AUC of "
+        "independent samples, an error remains for any N. `weights.estimate_alpha(..., "
         'rule="model")` takes that into account.',
         _misspecified(read_csv(folder / "misspecified.csv")),
-        "The text gives scores in ±0.5, and the published code in ±1/t². `--half-width 4` repeats "
-        "the latter. There DCL's floor clamps a part of the anchors, which makes DCL biased as "
-        "well. γ is by how much of the half width both ends of an anchor's range move inwards at "
-        "most.",
+        "Scores are in ±0.5 in the text and in ±1/t² in the published code. `--half-width 4` "
+        "reproduces the latter. There the lower bound of DCL clamps some of the anchors, so that "
+        "DCL is biased as well. γ is the maximum inward shift of both ends of an anchor's score "
+        "range, as a fraction of the half width.",
         picture(
-            folder, "figure_6_9.png", "Mean square error of the estimators along α, γ, τ⁺, t and N"
+            folder, "figure_6_9.png", "Mean squared error of the estimators by α, γ, τ⁺, t and N"
         ),
     )
 
 
 def _margin(error: str, digits: int = 4) -> str:
-    """Half of a range of 95 %."""
+    """Formats the half width of a 95 % confidence interval."""
     return number(1.96 * float(error), digits)
 
 
 def _against_dcl(rows: list[Row]) -> str:
-    """Where the error of BCL is below that of DCL."""
+    """Reports for how many settings the error of BCL is below that of DCL."""
     if not rows:
         return ""
     errors: dict[tuple[str, str], dict[str, float]] = {}
@@ -73,8 +74,9 @@ def _against_dcl(rows: list[Row]) -> str:
             errors.setdefault(key, {})[row["estimator"]] = float(row["mse"])
     below = sum(at["bcl"] < at["dcl"] for at in errors.values())
     return (
-        f"* BCL's error is below DCL's at {below} of {len(errors)} points along α, γ, τ⁺ and the "
-        "temperature. The population is the one that BCL assumes, and BCL knows its α and τ⁺."
+        f"* The error of BCL is below that of DCL at {below} of {len(errors)} values of α, γ, τ⁺ "
+        "and the temperature. The population satisfies the assumptions of BCL, and BCL is given "
+        "the true α and τ⁺."
     )
 
 
@@ -87,9 +89,9 @@ def _misspecified(rows: list[Row]) -> str:
     if not told:
         return ""
     return (
-        f"* A wrong τ⁺ costs both. Told 0.2 in place of 0.1, DCL is off by {told['dcl']:.1%} and "
-        f"BCL by {told['bcl']:.1%}. Told 0, both are as wrong as the biased mean, by "
-        f"{_told_nothing(rows):.1%}."
+        f"* A misspecified τ⁺ affects both. With 0.2 instead of 0.1, DCL is off by "
+        f"{told['dcl']:.1%} and BCL by {told['bcl']:.1%}. With 0, both equal the biased mean, off "
+        f"by {_told_nothing(rows):.1%}."
     ).replace("-", "−")
 
 

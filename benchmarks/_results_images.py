@@ -1,4 +1,4 @@
-"""Losses on images: what the kept tables say, in Markdown."""
+"""Results page section on image losses."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ _LOSSES = {"simclr": "InfoNCE (SimCLR)", "dcl": "debiased (DCL)", "hcl": "hard (
 
 
 def images(results: Path) -> str:
-    """The losses on images, at the scale of two cores."""
+    """Returns the section on image losses, at a scale suited to two CPU cores."""
     folder = results / "images"
     rows = tables.read_csv(folder / "table-6.5-small.csv")
     if not rows:
@@ -27,13 +27,13 @@ def images(results: Path) -> str:
     heads = ["images", "negatives", "loss", "linear", "kNN", "gain", "p (seeds)", "p (images)"]
     return tables.join(
         "## Losses on images",
-        "The comparison of table 6.5, at a scale for two cores: 10,000 images, a ResNet of 10 "
-        "layers and width 16, 20 epochs, three seeds with the same views and batches. The "
-        "published numbers are of a ResNet-50, all images and 400 epochs, and far higher. Both "
-        "accuracies are of 10,000 test images. Gains are those of the linear classifier over "
-        "SimCLR; the tests are paired, over seeds and over images, each averaged over seeds. Fewer "
-        "negatives come with smaller batches, so with more steps: the two sizes do not compare "
-        "with each other.",
+        "The comparison of table 6.5, scaled down to two CPU cores: 10,000 images, a ResNet with "
+        "10 layers and width 16, 20 epochs, three seeds with the same views and batches. The "
+        "published results are for a ResNet-50 trained on all images for 400 epochs, and are far "
+        "higher. Both accuracies are measured on 10,000 test images. Gains are those of the linear "
+        "classifier over SimCLR; p-values are from paired tests over seeds, and over images "
+        "averaged over seeds. Fewer negatives imply smaller batches and therefore more steps, so "
+        "the two settings are not comparable.",
         tables.table(heads, cells),
         _said(rows),
         tables.picture(
@@ -45,7 +45,7 @@ def images(results: Path) -> str:
 
 
 def _said(rows: list[Row]) -> str:
-    """Which loss leads, and where the one that leads in the publication stands."""
+    """Reports the best loss per setting and the gain of BCL, the best published one."""
     lines = []
     for group in dict.fromkeys(row["encoder"] for row in rows):
         own = {row["method"]: row for row in rows if row["encoder"] == group}
@@ -53,8 +53,8 @@ def _said(rows: list[Row]) -> str:
             continue
         best = tables.strongest(own.values(), lambda row: row["linear"])
         lines.append(
-            f"* With {group.partition(', ')[2]} the best is {_LOSSES[best['method']]} "
-            f"({tables.signed(best['gain'])}). In the publication it is BCL, here with "
+            f"* With {group.partition(', ')[2]} the best loss is {_LOSSES[best['method']]} "
+            f"({tables.signed(best['gain'])}). In the publication it is BCL, whose gain here is "
             f"{tables.signed(own['bcl']['gain'])}."
         )
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""How well the models rank when positives are noisy."""
+"""Results page section on training with noisy positives."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from ._results_tables import Row
 
 
 def positives(results: Path) -> str:
-    """The section on noisy positives."""
+    """Returns the section on noisy positives."""
     folder = results / "confidence"
     rows = tables.by_method(folder / "table-3.3-published-5-splits.csv")
     if not rows:
@@ -19,8 +19,8 @@ def positives(results: Path) -> str:
         "gbpr": "GBPR",
         "reweighted bpr": "DenoiseRec, reweighted BPR",
         "bprac": "BPRAC, weights divided by their mean",
-        "posterior": "posterior, smoothed law",
-        "prior": "prior, without a look at scores",
+        "posterior": "posterior, smoothed distribution",
+        "prior": "prior, without scores",
     }
     cells = []
     for name, row in rows.items():
@@ -38,49 +38,50 @@ def positives(results: Path) -> str:
     best = tables.strongest(rows.values(), lambda r: r["ndcg@10"])
     return tables.join(
         "## Noisy positives",
-        "MovieLens 100K. Half of the interactions with five stars are the test part; all the "
-        "others are positives in training, whatever their rating. Matrix factorisation of width "
-        "27. *Published setting*: SGD, one triplet a step, learning rate 0.05, 110 epochs, an "
-        "expectation step every 11. So it trains for the published 10,000 triplets for each user.",
+        "MovieLens 100K. Half of the interactions with five stars are the test data; all other "
+        "interactions are training positives regardless of their rating. Matrix factorisation of "
+        "width 27. *Published setting*: SGD, one triplet per step, learning rate 0.05, 110 epochs, "
+        "an expectation step every 11 epochs, which amounts to the published 10,000 training "
+        "triplets per user.",
         "```bash\n"
         "python -m experiments.reproduce table-3.3 --data ml-100k --splits 5 --seeds 2\n"
         "python -m experiments.reproduce table-3.3 --data ml-100k --splits 5 --seeds 2 "
         "--ablation\n"
         "```",
-        "Mean ± standard deviation over five test sets, two seeds on each. Published numbers are "
-        "in brackets. p is from paired t-tests over test sets against BPR. The AUC of the "
-        "confidence says how well it tells interactions rated above 1 from those rated 1 "
+        "Mean ± standard deviation over five test sets, with two seeds each. Published results are "
+        "in brackets. p-values are from paired t-tests against BPR over test sets. The AUC of the "
+        "confidence measures how well it separates interactions rated above 1 from those rated 1 "
         "(`table-3.2`, 5 seeds on the first test set).",
         tables.table(["method", "NDCG@10", "P@10", "AUC", "p", "AUC of the confidence"], cells),
-        f"* By their means, the best is: {names[best['method']]}. That BPRAC beats all others does "
-        "not come out.\n"
-        "* What helps without added noise is the popularity in the prior: alone it does better "
-        "than with the published density.\n"
-        "* The posterior is level with the prior, and so the better of the two rules.\n"
-        "* The law of the published rule fits the initial scores, and no longer the final ones "
-        "(`stats.lack_of_fit`).",
+        f"* The highest mean is that of: {names[best['method']]}. The claim that BPRAC outperforms "
+        "all other methods is not reproduced.\n"
+        "* Without added noise, the improvement is due to the popularity prior: alone it scores "
+        "higher than combined with the published density.\n"
+        "* The posterior is on a par with the prior, and therefore the better of the two rules.\n"
+        "* The score distribution of the published rule fits the initial scores but not the final "
+        "ones (`stats.lack_of_fit`).",
         _published_auc(auc),
         _first_test_set(folder),
         _ablation(folder),
         _minibatch(folder),
         _injected(folder),
-        "The published numbers on the random-exposure set of Yahoo!-R3 cannot come from it. Ten "
-        "of 1,000 songs were shown to each user at random. Each place of a list holds one of them "
-        "with probability 0.01, so P@10 over all users is at most about 0.01, and "
-        "at most about 0.014 over those with a song to find, if these are seven in ten.",
+        "The published results on Yahoo!-R3 cannot have been computed on its random-exposure test "
+        "set. Each user was shown ten of 1,000 songs at random. Each position of a ranking holds "
+        "one of them with probability 0.01, so P@10 is at most about 0.01 over all users, and at "
+        "most about 0.014 over users with a relevant song, assuming that these are seven in ten.",
         f"All metrics: {tables.files_of(folder, '*.md')}.",
     )
 
 
 def _published_auc(rows: dict[str, Row]) -> str:
-    """How near the published quality of the confidence is to that of a prior without scores."""
+    """Compares the published AUC of the confidence with that of a prior that ignores scores."""
     if not {"bprac", "prior alone"} <= rows.keys():
         return ""
     published = rows["bprac"]["confidence_auc_published"]
     prior = rows["prior alone"]["confidence_auc"]
     return (
         f"* The published AUC of the confidence is {tables.number(published, 3)}. That of the "
-        f"prior alone, which never looks at scores, is {tables.number(prior, 3)}."
+        f"prior alone, which does not use scores, is {tables.number(prior, 3)}."
     )
 
 
@@ -114,18 +115,18 @@ def _ablation(folder: Path) -> str:
     ]
     return tables.join(
         "### What the published numbers are made of",
-        "The published code does other things than the text says. The first six rows train at 0.4 "
-        "of the stated rate, the others at the stated one. p is over test sets and over users, "
-        "against the first row.",
+        "The published code differs from the text. The first six rows are trained with 0.4 times "
+        "the stated learning rate, the others with the stated one. p-values are from tests over "
+        "test sets and over users against the first row.",
         tables.table(["weight of an interaction", "NDCG@10", "P@10", "gain", "p"], cells),
-        '* The code draws a user uniformly, then one of its interactions (`anchors="users"`). '
-        f"With that BPR comes out as published. {_drawn_by_user(rows)}\n"
-        "* It multiplies the density by the explicit *rating*. The popularity prior of the text "
-        "it computes and never uses.\n"
-        "* It does not divide its weights by their mean. So its learning rate is in effect 0.4 of "
-        "the one stated.\n"
-        "* Like for like, the density takes away from what it multiplies: the prior alone does "
-        "better than density × prior, and the rating alone better than density × rating.",
+        "* The code samples a user uniformly, then one of the user's interactions "
+        f'(`anchors="users"`). This reproduces the published BPR result. {_drawn_by_user(rows)}\n'
+        "* It multiplies the density by the explicit *rating*. It computes the popularity prior of "
+        "the text but never uses it.\n"
+        "* It does not divide its weights by their mean, so its effective learning rate is 0.4 "
+        "times the stated one.\n"
+        "* All else being equal, multiplying by the density lowers the score: the prior alone "
+        "scores higher than density × prior, and the rating alone higher than density × rating.",
     )
 
 
@@ -133,7 +134,7 @@ def _drawn_by_user(rows: dict[str, Row]) -> str:
     if not {"bpr", "bpr, each interaction once"} <= rows.keys():
         return ""
     drawn, once = (float(rows[n]["ndcg@10"]) for n in ("bpr", "bpr, each interaction once"))
-    return f"It is worth {drawn - once:.3f} of NDCG@10 to it."
+    return f"User sampling improves BPR by {drawn - once:.3f} in NDCG@10."
 
 
 def _minibatch(folder: Path) -> str:
@@ -151,8 +152,9 @@ def _minibatch(folder: Path) -> str:
     ]
     return tables.join(
         "### With Adam and a search for each",
-        "Minibatches of 1,024; 8 points for each method, times 4 values of its own number where "
-        "it has one; 5 seeds, the first test set. p is over seeds and over users, against BPR.",
+        "Mini-batches of 1,024. The search has 8 points per method, times 4 values of its specific "
+        "hyper-parameter where it has one. 5 seeds on the first test set. p-values are from tests "
+        "over seeds and over users against BPR.",
         tables.table(["method", "NDCG@10", "AUC", "p"], cells),
     )
 
@@ -176,8 +178,8 @@ def _injected(folder: Path) -> str:
     ]
     return tables.join(
         "### With false positives added at random",
-        "`figure-3.5`, published setting, 3 seeds: NDCG@10 by the number of false positives for "
-        "each training interaction, and what is lost at the most of them.",
+        "`figure-3.5`, published setting, 3 seeds: NDCG@10 by the number of false positives per "
+        "training interaction, and the relative loss at the highest rate.",
         tables.table(["method", *(f"{rate:g}" for rate in rates), "lost"], cells),
         tables.picture(folder, "figure-3.5.png", "NDCG@10 as false positives are added"),
     )

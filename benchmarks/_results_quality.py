@@ -1,4 +1,4 @@
-"""How well the models rank: losses and negative samplers."""
+"""Results page sections on ranking quality, by loss and by negative sampler."""
 
 from pathlib import Path
 from typing import Any
@@ -41,29 +41,29 @@ NDCG = "ndcg@20"
 
 
 def loss_rows(results: Path, file: str = "quality.json") -> list[dict[str, Any]]:
-    """What each loss came to, in the order of :data:`LOSSES`."""
+    """Returns the results of all losses in the order of :data:`LOSSES`."""
     content = read_json(results / "quality" / file)
     found = {row["loss"]: row for row in content["rows"]} if content else {}
     return [found[name] for name in LOSSES if name in found]
 
 
 def graph(results: Path) -> str:
-    """The section on LightGCN."""
+    """Returns the section on LightGCN."""
     rows, folder = loss_rows(results, "lightgcn.json"), results / "quality"
     if not rows:
         return ""
     best = strongest(rows, lambda r: r[NDCG])
     return join(
         "### LightGCN",
-        "The same data and width with two layers of LightGCN. L2 acts on the rows of the batch "
-        "before any layer. Each loss had a search of 8 points and 150 epochs on the validation "
-        f"part, and {len(rows[0]['per_seed'])} seeds.",
+        "The same data and width with two layers of LightGCN. The L2 penalty applies to the "
+        "embeddings of the batch before propagation. Each loss has a search of 8 points and 150 "
+        f"epochs on validation data, and {len(rows[0]['per_seed'])} seeds.",
         "```bash\npython -m benchmarks.quality --data ml-100k --encoder lightgcn --search\n"
         "python -m benchmarks.quality --data ml-100k --encoder lightgcn\n```",
         _table(rows, folder, "ml-100k-lightgcn-"),
-        f"Searches: {files_of(folder, 'ml-100k-lightgcn-*-search.csv')}. What was tried on the "
-        f"validation part before them: {files_of(folder, 'lightgcn-exploration.csv')}. Every "
-        f"metric of every seed: {files_of(folder, 'lightgcn.json')}.",
+        f"Searches: {files_of(folder, 'ml-100k-lightgcn-*-search.csv')}. Exploratory runs on "
+        f"validation data before the searches: {files_of(folder, 'lightgcn-exploration.csv')}. All "
+        f"metrics of all seeds: {files_of(folder, 'lightgcn.json')}.",
         picture(
             folder,
             f"ml-100k-lightgcn-{best['loss']}.png",
@@ -73,7 +73,7 @@ def graph(results: Path) -> str:
 
 
 def losses(results: Path) -> str:
-    """The section on losses."""
+    """Returns the section on losses."""
     rows, folder = loss_rows(results), results / "quality"
     if not rows:
         return ""
@@ -83,23 +83,23 @@ def losses(results: Path) -> str:
     best_valid = strongest(valid, lambda name: valid[name][f"valid_{NDCG}"]) if valid else ""
     return join(
         "## Losses",
-        "MovieLens 100K in the split of the dissertation, matrix factorisation of width 32. The "
-        "number is NDCG@20 on the test part, as mean ± standard deviation of "
-        f"{len(rows[0]['per_seed'])} seeds. Each loss had the same search of 8 points and 300 "
-        "epochs on a validation part of the training data. The test part was read once, at the "
-        "end. The validation score is that of the search, with one seed.",
+        "MovieLens 100K with the split of the dissertation, matrix factorisation of width 32. The "
+        "metric is NDCG@20 on the test data, as mean ± standard deviation over "
+        f"{len(rows[0]['per_seed'])} seeds. Each loss has the same search of 8 points and 300 "
+        "epochs on validation data held out from the training data. The test data were used once, "
+        "at the end. The validation score is from the search, with one seed.",
         "```bash\npython -m benchmarks.quality --data ml-100k --search\n"
         "python -m benchmarks.quality --data ml-100k\n```",
         _table(rows, folder, "ml-100k-"),
-        f"* On the validation part {LOSSES[best_valid]} is best. On the test part "
-        f"{LOSSES[best['loss']]} is best."
+        f"* {LOSSES[best_valid]} is best on the validation data, {LOSSES[best['loss']]} on the "
+        "test data."
         if best_valid
         else "",
         _against_published(published, best),
         _initial_values(folder),
-        f"Searches: {files_of(folder, 'ml-100k-[!l]*-search.csv')}. What was tried on the "
-        f"validation part before them: {files_of(folder, 'exploration.csv')}. Every metric of "
-        f"every seed: {files_of(folder, 'quality.json')}.",
+        f"Searches: {files_of(folder, 'ml-100k-[!l]*-search.csv')}. Exploratory runs on validation "
+        f"data before the searches: {files_of(folder, 'exploration.csv')}. All metrics of all "
+        f"seeds: {files_of(folder, 'quality.json')}.",
         picture(folder, "ml-100k-bayesian.png", "Loss and validation score of BCL over the epochs"),
     )
 
@@ -108,13 +108,13 @@ def _against_published(rows: list[dict[str, Any]], best: dict[str, Any]) -> str:
     first = strongest(rows, lambda r: r["published"])
     most = strongest(rows, lambda r: r[NDCG] - r["published"])
     said = (
-        "It is best here, too."
+        "It is best here as well."
         if first is best
-        else f"Here it stays {best[NDCG] - first[NDCG]:.4f} below the best."
+        else f"Here it is {best[NDCG] - first[NDCG]:.4f} below the best."
     )
     return (
-        f"* Among the published numbers {LOSSES[first['loss']]} is best. {said} Every loss had the "
-        f"same search here. {LOSSES[most['loss']]} gains the most over its published number, "
+        f"* Among the published results {LOSSES[first['loss']]} is best. {said} All losses had the "
+        f"same search here. {LOSSES[most['loss']]} improves the most over its published result, by "
         f"{most[NDCG] - most['published']:.4f}."
     )
 
@@ -152,13 +152,13 @@ def _initial_values(folder: Path) -> str:
     most = strongest(gains, gains.__getitem__)
     rising = sum(gain > 0 for gain in gains.values())
     return (
-        f"* Initial values of a tenth of Xavier's help {rising} of {len(gains)} losses on the "
-        f"validation part, {LOSSES[most]} the most, by {gains[most]:.4f}."
+        f"* Scaling Xavier initialisation by 0.1 improves {rising} of {len(gains)} losses on the "
+        f"validation data, {LOSSES[most]} the most, by {gains[most]:.4f}."
     )
 
 
 def samplers(results: Path) -> str:
-    """The section on negative samplers."""
+    """Returns the section on negative samplers."""
     folder = results / "samplers"
     published = by_method(folder / "table-4.2-published.csv")
     minibatch = by_method(folder / "table-4.2-minibatch.csv")
@@ -181,11 +181,12 @@ def samplers(results: Path) -> str:
         )
     return join(
         "## Negative samplers",
-        "The same data and encoder, with the BPR loss. NDCG@20 on the test part, 5 seeds. p is "
-        "from paired t-tests over seeds against RNS, adjusted for the comparisons of its column.",
-        "* *Published setting*: SGD, one triplet a step, 100 epochs, no validation.\n"
-        "* *Minibatch*: Adam, batches of 1,024, a search of 8 points of 200 epochs for every "
-        "sampler, on validation data.",
+        "The same data and encoder with the BPR loss. NDCG@20 on the test data, 5 seeds. p-values "
+        "are from paired t-tests over seeds against RNS, adjusted for the comparisons of their "
+        "column.",
+        "* *Published setting*: SGD, one triplet per step, 100 epochs, no validation.\n"
+        "* *Minibatch*: Adam, batches of 1,024, a search of 8 points and 200 epochs for each "
+        "sampler on validation data.",
         "```bash\n"
         "python -m experiments.reproduce table-4.2 --data ml-100k --seeds 5\n"
         "python -m experiments.reproduce table-4.2 --data ml-100k --seeds 5 --setting "
@@ -203,7 +204,7 @@ def samplers(results: Path) -> str:
         picture(
             folder,
             "table-4.2-published.png",
-            "NDCG@20 of the samplers beside the published numbers",
+            "NDCG@20 of the samplers compared with the published results",
         ),
     )
 
@@ -214,14 +215,14 @@ def _gains(published: dict[str, Row], minibatch: dict[str, Row]) -> str:
         if {"rns", "bns", "bns, eCDF of 64"} <= rows.keys():
             exact, coarse = (float(rows[n]["gain"]) for n in ("bns", "bns, eCDF of 64"))
             said.append(
-                f"* In the {setting} setting BNS gains {exact:.3f} over RNS with the exact eCDF, "
-                f"and {coarse:.3f} with one of 64 items."
+                f"* In the {setting} setting BNS improves on RNS by {exact:.3f} with the exact "
+                f"eCDF, and by {coarse:.3f} with an eCDF of 64 items."
             )
     if "srns" in published:
-        said.append("* SRNS has the settings of its authors' code, which were not tuned here.")
+        said.append("* SRNS uses the settings of its authors' code, which were not tuned here.")
     said.append(
-        "* The text says N(0, 0.01) for the initial values. It is taken for a deviation of 0.01. "
-        "With it RNS comes out as published."
+        "* The text specifies N(0, 0.01) for the initial values. Interpreting 0.01 as the standard "
+        "deviation reproduces the published RNS result."
     )
     return "\n".join(said)
 
@@ -239,9 +240,9 @@ def _on_graph(folder: Path) -> str:
     ]  # fmt: skip
     return join(
         "### With LightGCN",
-        "In minibatches. Every sampler has the search that BPR has with this encoder, 8 points. "
-        "AOBPR was not run. Published numbers are in brackets. p-values are of paired t-tests over "
-        "seeds and over users against RNS, adjusted by Holm's method.",
+        "Minibatch setting. Each sampler has the same 8-point search as BPR with this encoder. "
+        "AOBPR was not run. Published results are in brackets. p-values are from paired t-tests "
+        "over seeds and over users against RNS, adjusted by Holm's method.",
         "```bash\n"
         "python -m experiments.reproduce table-4.2 --data ml-100k --seeds 5 --setting minibatch "
         "--encoders lightgcn \\\n"
@@ -251,7 +252,7 @@ def _on_graph(folder: Path) -> str:
         picture(
             folder,
             "lightgcn/table-4.2-minibatch.png",
-            "NDCG@20 of the samplers with LightGCN beside the published numbers",
+            "NDCG@20 of the samplers with LightGCN compared with the published results",
         ),
         f"All metrics: {files_of(folder, 'lightgcn/*.md')}.",
     )
@@ -268,12 +269,12 @@ def _drawn(folder: Path) -> str:
     ]
     return join(
         "### What the samplers draw",
-        "The share of true negatives among those drawn, and how informative they are, in epoch "
-        f"{last} (`figure-4.4`). A held-out positive counts as a false negative.",
+        "Share of true negatives among the sampled negatives, and their informativeness, in epoch "
+        f"{last} (`figure-4.4`). Held-out positives count as false negatives.",
         table(["sampler", "true negatives", "informativeness"], cells),
-        "Neither number ranks the samplers. Picking by the posterior alone finds the most true "
-        "negatives, but they teach almost nothing. SRNS draws the most informative ones, and "
-        "still learns little.",
+        "Neither metric predicts the ranking of the samplers. Sampling by the posterior alone "
+        "yields the most true negatives, but they are almost uninformative. SRNS samples the most "
+        "informative negatives, yet they improve the model little.",
         picture(folder, "figure-4.4.png", "True negatives and informativeness over the epochs"),
     )
 
@@ -281,9 +282,9 @@ def _drawn(folder: Path) -> str:
 def _variants(folder: Path) -> str:
     rows = by_method(folder / "table-4.3-published.csv")
     said = {
-        "bns-1": "BNS-1: λ falls along the training",
-        "bns-2": "BNS-2: ten epochs of RNS first",
-        "bns-3": "BNS-3: a prior without information",
+        "bns-1": "BNS-1: λ decreases during training",
+        "bns-2": "BNS-2: ten warm-up epochs with RNS",
+        "bns-3": "BNS-3: uninformative prior",
         "bns-4": "BNS-4: occupations in the prior",
     }
     if not rows:
@@ -293,9 +294,9 @@ def _variants(folder: Path) -> str:
     ]
     return join(
         "### Variants of BNS",
-        "`table-4.3`, published setting, published numbers in brackets.",
+        "`table-4.3`, published setting, published results in brackets.",
         table(["variant", "NDCG@20"], cells),
-        "The prior by popularity matters. That occupations improve upon it does not show.",
+        "The popularity prior matters. An improvement by occupations is not confirmed.",
     )
 
 
@@ -309,11 +310,12 @@ def _oracle(folder: Path) -> str:
     ]
     return join(
         "### What a perfect prior is worth",
-        "`table-4.5`, published setting. The prior knows the test part. The stated one is 0.64 "
-        "for false and 0.04 for true negatives; the sharp one gives true negatives 0.001. \\|M\\| "
-        "is the number of candidates.",
+        "`table-4.5`, published setting. The prior uses the test data. The stated prior is 0.64 "
+        "for false and 0.04 for true negatives; the sharp prior is 0.001 for true negatives. "
+        "\\|M\\| is the number of candidates.",
         table(["prior", "NDCG@20", "published"], cells),
-        "The published numbers do not come of the stated prior. The sharp one comes near them.",
+        "The stated prior does not reproduce the published results. The sharp prior is close to "
+        "them.",
     )
 
 
@@ -325,14 +327,14 @@ def _other_losses(folder: Path) -> str:
     cells = [[n.replace("+", " with "), mean_of(r, NDCG, published=True)] for n, r in rows.items()]
     parts = [
         "### With other losses",
-        "`table-4.4`, published setting, published numbers in brackets. InfoNCE has two negatives.",
+        "`table-4.4`, published setting, published results in brackets. InfoNCE has two negatives.",
         table(["loss and sampler", "NDCG@20"], cells),
         _gain_by_loss(rows),
     ]
     if others:
         cells = [[n, mean_of(r, NDCG, published=True)] for n, r in others.items()]
         parts += [
-            "`table-5.3`, minibatch: a better sampler beside a loss that corrects for false "
+            "`table-5.3`, minibatch: a better sampler compared with a loss that corrects for false "
             "negatives.",
             table(["method", "NDCG@20"], cells),
         ]
@@ -346,7 +348,7 @@ def _gain_by_loss(rows: dict[str, Row]) -> str:
         if {f"{loss}+bns", f"{loss}+rns"} <= rows.keys()
     }
     said = ", ".join(f"{LOSSES[loss]} {gain:+.3f}" for loss, gain in gains.items())
-    return f"BNS over RNS: {said}.".replace("-", "−")
+    return f"Improvement of BNS over RNS: {said}.".replace("-", "−")
 
 
 def _two_numbers(folder: Path) -> str:
@@ -364,8 +366,9 @@ def _two_numbers(folder: Path) -> str:
     ]
     return join(
         "### The two numbers of BNS",
-        "`figure-4.5`, published setting, mean of 5 seeds. With one candidate BNS is RNS.",
-        table(["number", "value", "NDCG@20"], cells),
+        "`figure-4.5`, published setting, mean over 5 seeds. With one candidate BNS reduces to "
+        "RNS.",
+        table(["parameter", "value", "NDCG@20"], cells),
     )
 
 

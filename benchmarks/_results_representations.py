@@ -1,4 +1,4 @@
-"""How well representations serve by the loss that they were learned with."""
+"""Results page sections on the quality of learned representations, by loss."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,16 +19,16 @@ _WAYS = {
 }  # fmt: skip
 
 _LEVEL = 0.05
-"""Of the adjusted tests."""
+"""Significance level of the adjusted tests."""
 
 
 class _Section(NamedTuple):
-    """What the page says of a kind of data.
+    """Text of the section on a kind of data.
 
     Attributes:
-      title: Its heading.
-      said: What was done; ``{seeds}`` is how many there are.
-      metrics: Names in words. The first is what is compared.
+      title: Heading of the section.
+      said: Description of the experiment; ``{seeds}`` is replaced by the number of seeds.
+      metrics: Display names of the metrics. Losses are compared by the first.
     """
 
     title: str
@@ -37,49 +37,51 @@ class _Section(NamedTuple):
 
 
 _TESTED = (
-    "Gains are over the first row of each dataset; p is of a paired t-test over seeds, adjusted by "
-    "Holm's method within the dataset."
+    "Gains are relative to the first row of each dataset; p-values are from paired t-tests over "
+    "seeds, adjusted by Holm's method within the dataset."
 )
 SECTIONS = {
     "graphs": _Section(
         "Losses on graphs",
-        "GraphCL: a GIN of three layers and width 32 learns from two views of each graph, without "
-        "labels, for 20 epochs. Then a support vector machine is cross-validated in ten folds, on "
-        "all graphs. Mean ± standard deviation of {seeds} seeds, with the default settings for "
-        "all. The published figures are GraphCL's (You et al., 2020, Table 5), of the decoupled "
-        "loss. BCL has its α from labels.",
+        "GraphCL: a GIN with three layers and width 32 is trained without labels on two views of "
+        "each graph for 20 epochs. A support vector machine is then evaluated with ten-fold "
+        "cross-validation on all graphs. Mean ± standard deviation over {seeds} seeds, with the "
+        "default settings for all losses. The published results are those of GraphCL (You et al., "
+        "2020, Table 5) with the decoupled loss. The α of BCL is estimated from labels.",
         {"svm": "accuracy", "knn": "kNN"},
     ),
     "texts": _Section(
         "Pre-training on texts",
-        "A BERT of one layer and width 64 is pre-trained from scratch for 6 epochs on triplets "
-        "drawn by labels (Shi, 2021), with each loss, and then fine-tuned for 5. Beside it stands "
-        "fine-tuning alone, for 5 and for all 11 epochs. TNEWS has 5,000 of its training texts. "
-        "Default settings for all; mean ± standard deviation of {seeds} seeds, on the test part. "
-        "kNN is of the features before fine-tuning. BCL has β = 0.5, the default for texts, which "
-        "was chosen on validation parts of TREC and TNEWS.",
+        "A BERT with one layer and width 64 is pre-trained from scratch with each loss for 6 "
+        "epochs on triplets sampled by label (Shi, 2021), and then fine-tuned for 5 epochs. The "
+        "baselines are fine-tuning alone for 5 and for all 11 epochs. TNEWS is reduced to 5,000 "
+        "training texts. Default settings for all losses; mean ± standard deviation over {seeds} "
+        "seeds on the test data. kNN uses the features before fine-tuning. BCL uses β = 0.5, the "
+        "default for texts, which was chosen on validation data of TREC and TNEWS.",
         {"accuracy": "accuracy", "f1": "F1", "knn": "kNN"},
     ),
     "weights": _Section(
         "Pre-training on texts, from published weights",
-        "MiniLM, a BERT of three layers and width 384, learns from 500 questions of TREC as above, "
-        "and is fine-tuned at the rate that did best for fine-tuning alone on a validation part, "
-        "of 1e-4, 3e-4 and 1e-3. Mean ± standard deviation of {seeds} seeds, on the test part.",
+        "MiniLM, a BERT with three layers and width 384, is trained on 500 TREC questions as "
+        "above. The fine-tuning learning rate is the one of 1e-4, 3e-4 and 1e-3 that scored best "
+        "for fine-tuning alone on validation data. Mean ± standard deviation over {seeds} seeds on "
+        "the test data.",
         {"accuracy": "accuracy", "f1": "F1", "knn": "kNN"},
     ),
     "sentences": _Section(
         "Sentences without labels",
-        "SimCSE: a BERT of one layer and width 64 learns from two dropouts of each sentence, from "
-        "scratch and for 3 epochs. Spearman's correlation is of cosines with the scores of the "
-        "test part of STS-B, none of whose sentences was learned from. The untrained encoder tells "
-        "sentences by the words that they share. Mean ± standard deviation of {seeds} seeds.",
+        "SimCSE: a BERT with one layer and width 64 is trained from scratch for 3 epochs; the "
+        "views of a sentence are two dropout masks. The table lists Spearman's correlation between "
+        "cosine similarities and the scores of the STS-B test data, none of whose sentences occurs "
+        "in training. The untrained encoder only reflects word overlap between sentences. "
+        "Mean ± standard deviation over {seeds} seeds.",
         {"spearman": "Spearman", "alignment": "alignment", "uniformity": "uniformity"},
     ),
     "pairs": _Section(
         "Images with texts",
-        "Two towers from scratch, a ResNet of 10 layers and width 32 on images of 32 pixels and a "
-        "BERT of two layers and width 64, with the recipes of `experiments.pairs`. Recall is of "
-        "the test part. Mean ± standard deviation of {seeds} seeds.",
+        "Two towers trained from scratch: a ResNet with 10 layers and width 32 on 32-pixel images, "
+        "and a BERT with two layers and width 64, with the recipes of `experiments.pairs`. Recall "
+        "is measured on the test data. Mean ± standard deviation over {seeds} seeds.",
         {
             "text_to_image_recall@10": "recall@10, text → image",
             "image_to_text_recall@10": "recall@10, image → text",
@@ -88,11 +90,11 @@ SECTIONS = {
         },
     ),
 }
-"""By the kind of the data."""
+"""Sections by kind of data."""
 
 
 def representations(results: Path) -> str:
-    """The sections of what was measured."""
+    """Returns the sections of all kinds of data that have results."""
     contents = {kind: read_json(results / "representations" / f"{kind}.json") for kind in SECTIONS}
     return join(
         *(_section(kind, content["datasets"]) for kind, content in contents.items() if content)

@@ -1,4 +1,4 @@
-"""How fast it is, and how much memory it takes."""
+"""Results page sections on run time and memory."""
 
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ Content = dict[str, Any]
 
 
 def speed(results: Path) -> str:
-    """The sections on time and memory."""
+    """Returns the sections on run time and memory."""
     sections = {
         "training": of_training.training,
         "rows": of_scale.rows,
@@ -39,10 +39,10 @@ def speed(results: Path) -> str:
         return ""
     return join(
         "## Speed",
-        "Medians of the runs in the files beside this page, which also hold the fastest ones and "
-        "how busy the machine was. All of it is on CPUs. The epoch and the evaluation are compared "
-        "with the fastest of several ways to write them in PyTorch, and ours has the better number "
-        "of threads, too. The other tables list the ways.",
+        "Medians over the runs in the files next to this page, which also record the fastest runs "
+        "and the machine load. All measurements are on CPUs. Training epochs and evaluation are "
+        "compared with the fastest of several PyTorch implementations; crl_jax likewise uses its "
+        "faster number of threads. The other tables list all implementations.",
         *parts,
     )
 
@@ -64,9 +64,10 @@ def _evaluation(content: Content) -> str:
     return join(
         "### Evaluation",
         f"{content['data'].capitalize()}, {shape['users']:,} users × {shape['items']:,} items, "
-        f"width {shape['width']}, top {shape['k']}, full catalogue. The best block size of each. "
+        f"width {shape['width']}, top {shape['k']}, full catalogue, with the best block size of "
+        "each library. "
         f"{machine_of(content)}. `python -m benchmarks.evaluation`",
-        table(["library", "users in a block", "users/s", "peak memory, MB"], cells),
+        table(["library", "users per block", "users/s", "peak memory, MB"], cells),
     )
 
 
@@ -90,17 +91,16 @@ def _contrastive(content: Content) -> str:
     shape = content["shape"]
     return join(
         "### Contrastive losses",
-        f"Value and gradient of {shape['batch']} pairs of views, width {shape['dim']}. "
+        f"Value and gradient for {shape['batch']} pairs of views, width {shape['dim']}. "
         f"{machine_of(content)}. `python -m benchmarks.contrastive`",
         table(["loss", "ms"], cells),
-        "Large batches: value and gradient of the tiled BCL, and the peak memory of the whole "
+        "Large batches: value and gradient of the tiled BCL loss, and the peak memory of the "
         "process.",
-        table(["pairs", "negatives of an anchor", "ranks", "s", "peak, MB", "before, MB"], memory),
-        "Ranks are exact unless `bins` says otherwise. Nanoseconds for each score, by the length "
-        "of a row:",
+        table(["pairs", "negatives per anchor", "ranks", "s", "peak, MB", "before, MB"], memory),
+        "Ranks are exact unless `bins` is given. Nanoseconds per score, by row length:",
         table(["way", *(f"{n:,}" for n in lengths)], ranks),
-        "A histogram is no gain for hundreds of negatives, and a large one for tens of thousands. "
-        "There the rank of a score in a bin that holds 1 % of its row is off by 1 % at most.",
+        "A histogram does not help with hundreds of negatives, but gives a large speed-up with "
+        "tens of thousands. The rank error of a score in a bin with 1 % of its row is at most 1 %.",
     )
 
 
@@ -111,9 +111,9 @@ def _fold_in(content: Content) -> str:
     cells = [[m, *(number(scores.get((m, s)), 3) for s in ("inner", "cosine"))] for m in methods]
     return join(
         "### Users who were not there in training",
-        f"{content['held_out']} users of MovieLens 100K were left out, gave "
-        f"{content['given']:.0%} of their items, and were scored on the rest. NDCG@20, mean of "
-        f"{len(content['draws'])} draws of users. `fold_in` is what `serving` does; `trained` has "
-        "the same users in the training. `python -m benchmarks.fold_in`",
+        f"{content['held_out']} users of MovieLens 100K were held out of training; "
+        f"{content['given']:.0%} of their items are given and the rest are used for evaluation. "
+        f"NDCG@20, mean over {len(content['draws'])} samples of users. `fold_in` is the method of "
+        "`serving`; `trained` includes the same users in training. `python -m benchmarks.fold_in`",
         table(["method", "inner products (BPR)", "cosines (InfoNCE)"], cells),
     )

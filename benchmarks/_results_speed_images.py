@@ -1,4 +1,4 @@
-"""How fast images are changed and learned from."""
+"""Results page sections on the speed of image augmentation and training."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ Content = dict[str, Any]
 
 
 def augment(content: Content) -> str:
-    """The section of ``augment.json``."""
+    """Returns the section of ``augment.json``."""
     rows = {(row["name"], row["size"], row["cores"]): row for row in content["speed"]}
     heads = list(dict.fromkeys((size, cores) for _, size, cores in rows))
 
@@ -19,9 +19,10 @@ def augment(content: Content) -> str:
     worst = max(content["differences"], key=lambda row: row["largest_difference"])
     return join(
         "### Views of images",
-        "Views of CIFAR-10 a second: crop, flip, jitter, grey, blur and normalisation, in batches "
-        f"of {content['batch']}. torchvision takes one image after another, Kornia a batch. With "
-        "given numbers our functions and torchvision's differ by at most "
+        "Augmented CIFAR-10 views per second: crop, flip, colour jitter, greyscale, blur and "
+        f"normalisation, in batches of {content['batch']}. torchvision processes one image at a "
+        "time, Kornia a batch. With the same parameters, the functions of crl_jax and torchvision "
+        "differ by at most "
         f"{worst['largest_difference']:.0e}, in `{worst['function']}`. {machine_of(content)}. "
         "`python -m benchmarks.augment`",
         table(
@@ -35,7 +36,7 @@ def augment(content: Content) -> str:
 
 
 def resnet(content: Content) -> str:
-    """The section of ``resnet.json``."""
+    """Returns the section of ``resnet.json``."""
     cells = []
     for row in content["rows"]:
         depth, width = row["network"].split(":")
@@ -57,13 +58,13 @@ def resnet(content: Content) -> str:
     return join(
         "### A step of SimCLR",
         f"Both views of {setting['batch']} images of {setting['size']} pixels, forward, backward "
-        "and Adam, in float32: medians of turns. A turn is one call of ours: an epoch of 10,000 "
-        "images, and less where a step takes seconds. Views are drawn in each step, as a training "
-        "does, which PyTorch leaves to Kornia; or given, so that networks alone are compared. The "
-        "memory is the most that the process takes, of ours with the compiler. Since this was "
-        "measured, two CPU kernels have been removed: in one run before and after, width 16 took "
-        "5 to 6 % longer on one core, 1 % less with a device for each core, and 7 to 27 % less "
-        "memory. "
+        "and Adam update, in float32; medians over turns. A turn is one call of crl_jax: an epoch "
+        "of 10,000 images, or fewer where a step takes seconds. Views are either sampled in each "
+        "step, as in training (PyTorch uses Kornia), or given, which compares only the networks. "
+        "Memory is the peak of the process, which for crl_jax includes the compiler. Two CPU "
+        "kernels have been removed since these measurements: in one run before and after, width 16 "
+        "was 5 to 6 % slower on one core, 1 % faster with one device per core, and used 7 to 27 % "
+        "less memory. "
         f"{machine_of(content)}. `python -m benchmarks.resnet --views drawn given`",
         table(
             [

@@ -1,4 +1,4 @@
-"""How fast it is on large tables, and how much memory it takes."""
+"""Results page sections on run time and memory with large embedding tables."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ Content = dict[str, Any]
 
 
 def rows(content: Content) -> str:
-    """The section of ``rows.json``."""
+    """Returns the section of ``rows.json``."""
     sizes = sorted({row["rows"] for row in content["rows"]})
     ways = list(dict.fromkeys(row["name"] for row in content["rows"]))
     steps = {(row["name"], row["rows"]): row["step_ms"] for row in content["rows"]}
@@ -25,17 +25,17 @@ def rows(content: Content) -> str:
     setting = content["setting"]
     return join(
         "### A step on large tables",
-        f"Milliseconds of a step by the number of rows, of width {setting['dim']}, with BPR and "
-        f"batches of {setting['batch']:,} triplets, which read three rows each. PyTorch has "
-        "`EmbeddingBag(sparse=True)` and its lazy `SparseAdam`; a dense optimiser takes gradients "
-        "of whole tables. All have large pages of memory (`GLIBC_TUNABLES=glibc.malloc.hugetlb=1` "
+        f"Milliseconds per step by number of embedding rows, width {setting['dim']}, with BPR and "
+        f"batches of {setting['batch']:,} triplets, each of which reads three rows. PyTorch uses "
+        "`EmbeddingBag(sparse=True)` and its lazy `SparseAdam`; a dense optimiser computes "
+        "gradients of whole tables. All use huge pages (`GLIBC_TUNABLES=glibc.malloc.hugetlb=1` "
         f"on Linux). {machine_of(content)}. `python -m benchmarks.rows`",
-        table(["way", *(f"{size:,}" for size in sizes), "last over first"], cells),
+        table(["way", *(f"{size:,}" for size in sizes), "ratio last / first"], cells),
     )
 
 
 def at_scale(results: Path) -> str:
-    """What millions of users and interactions take, in a sentence; nothing if not measured."""
+    """Summarises time and memory at scale in a sentence; empty if there are no results."""
     content = read_json(results / "scale.json")
     if content is None:
         return ""
@@ -47,13 +47,13 @@ def at_scale(results: Path) -> str:
     ratio = ""
     if theirs is not None:
         times = theirs["epoch_seconds"] / ours["train"]["epoch_seconds"]
-        ratio = f" (PyTorch {times:.1f} times as long)"
+        ratio = f" (PyTorch: {times:.1f} times as long)"
     most = max(map(_gigabytes, ours.values()))
     return (
         f"{setting['interactions'] / 1e6:.0f} million interactions of {setting['users']:,} users "
-        f"with {setting['items']:,} items are read in {ours['load']['seconds']:.0f} s. An epoch of "
+        f"with {setting['items']:,} items load in {ours['load']['seconds']:.0f} s. An epoch with "
         f"width {setting['dim']} takes {ours['train']['epoch_seconds']:.0f} s{ratio}, and "
-        f"evaluation of {setting['tested']:,} users {ranked:.1f} s; no part takes more than "
+        f"evaluation of {setting['tested']:,} users {ranked:.1f} s; peak memory is at most "
         f"{most:.1f} GB."
     )
 
@@ -71,7 +71,7 @@ _STAGES = {
 
 
 def scale(title: str, content: Content) -> str:
-    """The section of a file of :mod:`benchmarks.scale`."""
+    """Returns the section of a result file of :mod:`benchmarks.scale`."""
     rows = {(row["stage"], row["name"]): row for row in content["rows"]}
     names = [name for name in ("crl_jax", "PyTorch", "implicit") if ("evaluate", name) in rows]
 
@@ -91,12 +91,12 @@ def scale(title: str, content: Content) -> str:
         f"{setting['interactions']:,} simulated interactions of {setting['users']:,} users with "
         f"{setting['items']:,} items, width {setting['dim']}, BPR in batches of "
         f"{setting['batch']:,}. Evaluation ranks all items for {setting['tested']:,} users, of "
-        f"whom {said:,} have test "
-        f"items; every user gets {setting['k']} items. Seconds, and the most memory of a "
-        "stage, the process that decodes Parquet included. Epochs and evaluation come after a "
-        "first one, which compiles. All rank the same tables, and find the same NDCG. `implicit` "
-        "takes a step of SGD for each interaction, and its threads do not wait for each other. "
-        f"PyTorch does not check its negatives. Steps of Adam: {ways}. {machine_of(content)}. "
+        f"whom {said:,} have test items; each user receives {setting['k']} recommendations. Time "
+        "and peak memory of each stage, including the process that decodes Parquet. Epochs and "
+        "evaluation are timed after a first one, which includes compilation. All libraries rank "
+        "the same embedding tables and obtain the same NDCG. `implicit` takes one SGD step per "
+        "interaction with unsynchronised threads. PyTorch does not check that negatives are "
+        f"unseen. Adam steps: {ways}. {machine_of(content)}. "
         f"`{_command(setting)}`",
         table(
             ["stage", *names],
@@ -109,25 +109,25 @@ def scale(title: str, content: Content) -> str:
 
 
 def topk(content: Content) -> str:
-    """The section of ``topk.json``."""
+    """Returns the section of ``topk.json``."""
     setting, (row,) = content["setting"], content["rows"]
     return join(
         "### Lists for a million users",
-        f"The command `topk --all` writes {setting['k']} of {setting['items']:,} items for each of "
+        f"The command `topk --all` writes the top {setting['k']} of {setting['items']:,} items for "
         f"{setting['users']:,} users to a Parquet file of {row['file_mb']:.0f} MB in "
-        f"{row['seconds']:.0f} s, from the start of the process to its end, with at most "
+        f"{row['seconds']:.0f} s, including process start-up, with a peak memory of "
         f"{row['peak_gb']:.1f} GB. {machine_of(content)}. `python -m benchmarks.topk`",
     )
 
 
 def _gigabytes(row: dict[str, Any]) -> float:
-    """The most memory of a stage. Parquet is decoded by a process beside the one that reads it."""
+    """Peak memory of a stage in GB, including the child process that decodes Parquet."""
     beside = row["gigabytes_of_child"] if row["stage"] == "load" else 0
     return row["gigabytes"] + beside
 
 
 def _command(setting: dict[str, int]) -> str:
-    """The command line of these sizes."""
+    """Returns the command line for the given sizes."""
     usual = {
         "users": benchmark.USERS,
         "items": benchmark.ITEMS,

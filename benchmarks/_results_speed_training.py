@@ -1,4 +1,4 @@
-"""How fast it trains."""
+"""Results page sections on training speed."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ Content = dict[str, Any]
 
 
 def training_ratios(results: Path) -> list[tuple[str, float, float, float]]:
-    """For each loss: milliseconds an epoch of ours, and of PyTorch eager and compiled over ours."""
+    """Returns the loss, ms per epoch, and the time ratios of eager and compiled PyTorch."""
     content = read_json(results / "training.json")
     found = []
     for task in content["tasks"] if content else []:
@@ -26,7 +26,7 @@ def training_ratios(results: Path) -> list[tuple[str, float, float, float]]:
 
 
 def training(content: Content) -> str:
-    """The section of ``training.json``."""
+    """Returns the section of ``training.json``."""
     cells = [
         [
             f"{task['loss'].upper()}, {task['n_neg']} negatives, {task['n_pos']} extra positives",
@@ -41,27 +41,27 @@ def training(content: Content) -> str:
     return join(
         "### An epoch of training",
         f"MovieLens 100K, width {content['shape']['dim']}, batches of {content['batch_size']:,}, "
-        f"Adam, negatives drawn anew. {machine_of(content)}. `python -m benchmarks.training`",
+        f"Adam, resampled negatives. {machine_of(content)}. `python -m benchmarks.training`",
         table(["loss", "way", "ms", "interactions/s", "time over ours"], cells),
         _threads(content["tasks"][0]),
     )
 
 
 def _threads(task: Content) -> str:
-    """What a second thread is worth to ours."""
+    """Reports the epoch time of crl_jax by number of threads."""
     ours = [row for row in task["contest"] if row["name"].startswith("crl_jax")]
     said = ", ".join(
         f"{row['name'].removeprefix('crl_jax, ')}: {1000 * row['epoch_seconds_min']:.1f} ms"
         for row in ours
     )
     return (
-        f"The fastest epoch of {task['loss'].upper()} by threads: {said}. "
-        "`NPROC=1 python -m experiments.recommend …` takes one."
+        f"Fastest {task['loss'].upper()} epoch by number of threads: {said}. "
+        "`NPROC=1 python -m experiments.recommend …` uses one thread."
     )
 
 
 def propagation(content: Content) -> str:
-    """The section of ``propagation.json``."""
+    """Returns the section of ``propagation.json``."""
     cells = [
         [
             data["data"],
@@ -77,14 +77,14 @@ def propagation(content: Content) -> str:
     return join(
         "### Propagation of LightGCN",
         f"Width {shape['dim']}, {shape['layers']} layers. `product` is one pass over the graph; "
-        "`gradient` is value and gradient of all layers. `rows` is what `LightGCN` uses on CPUs. "
+        "`gradient` is value and gradient of all layers. `LightGCN` uses `rows` on CPUs. "
         f"{machine_of(content)}. `python -m benchmarks.propagation`",
         table(["data", "way", "product, ms", "gradient, ms", "gradient over ours"], cells),
     )
 
 
 def lightgcn(content: Content) -> str:
-    """The section of ``lightgcn.json``."""
+    """Returns the section of ``lightgcn.json``."""
     cells = [
         [
             row["name"],
@@ -100,8 +100,9 @@ def lightgcn(content: Content) -> str:
     return join(
         "### An epoch of LightGCN",
         f"{content['data']}, width {setting['dim']}, {setting['layers']} layers, BPR, batches of "
-        f"{setting['batch_size']}. The first epoch compiles. Each has a process of its own, whose "
-        f"peak memory stands there. {machine_of(content)}. `python -m benchmarks.lightgcn`",
+        f"{setting['batch_size']}. The first epoch includes compilation. Each implementation runs "
+        f"in a separate process, whose peak memory is listed. {machine_of(content)}. "
+        "`python -m benchmarks.lightgcn`",
         table(
             ["way", "epoch, s", "CPU, s", "first epoch, s", "peak, MB", "over the best PyTorch"],
             cells,
@@ -110,21 +111,21 @@ def lightgcn(content: Content) -> str:
 
 
 def samplers(content: Content) -> str:
-    """The section of ``samplers/cost.json``."""
+    """Returns the section of ``samplers/cost.json``."""
     cells = [
         [r["setting"], r["sampler"], number(r["epoch_ms"], 1), number(r["relative"], 1)]
         for r in content["rows"]
     ]
     return join(
         "### An epoch with each sampler",
-        f"BPR on MovieLens 100K, in minibatches and in single triplets. {machine_of(content)}. "
+        f"BPR on MovieLens 100K, with mini-batches and single triplets. {machine_of(content)}. "
         "`python -m benchmarks.samplers`",
         table(["setting", "sampler", "ms", "over RNS"], cells),
     )
 
 
 def confidence(content: Content) -> str:
-    """The section of ``confidence.json``."""
+    """Returns the section of ``confidence.json``."""
     cells = [
         [
             row["what"],
@@ -137,14 +138,14 @@ def confidence(content: Content) -> str:
     ]
     return join(
         "### The expectation step of BPRAC",
-        f"{content['interactions']:,} interactions. SciPy takes a quadrature for each. "
+        f"{content['interactions']:,} interactions. SciPy uses one quadrature per interaction. "
         f"{machine_of(content)}. `python -m benchmarks.confidence`",
         table(["what", "rule", "law", "interactions/s", "times SciPy"], cells),
     )
 
 
 def in_batch(content: Content) -> str:
-    """The section of ``in_batch.json``."""
+    """Returns the section of ``in_batch.json``."""
     cells = [
         [
             f"{size['batch']:,}",
@@ -160,24 +161,25 @@ def in_batch(content: Content) -> str:
     setting = content["setting"]
     return join(
         "### A softmax over the items of a batch",
-        "Value and gradient of InfoNCE, whose negatives are the items of the other users of the "
-        f"batch: cosines of width {setting['dim']}, temperature {setting['temperature']}. "
-        "`training` is what `fit_ranking` takes with `InBatch()`, `tiled` is "
-        "`losses.tiled_tower_loss`. Memory is by how much the process grows in a step. "
+        "Value and gradient of InfoNCE, with the items of the other users in the batch as "
+        f"negatives: cosine similarity, width {setting['dim']}, temperature "
+        f"{setting['temperature']}. "
+        "`training` is the loss that `fit_ranking` uses with `InBatch()`, `tiled` is "
+        "`losses.tiled_tower_loss`. Memory is the growth of the process during a step. "
         f"{machine_of(content)}. `python -m benchmarks.in_batch`",
         table(["batch", "way", "ms", "CPU, ms", "memory, MB", "time over training"], cells),
     )
 
 
 def sorting_network(content: Content) -> str:
-    """The section of ``sorting_network.json``."""
+    """Returns the section of ``sorting_network.json``."""
     cells = [
         [row["method"], number(row["epoch_seconds"], 1), number(row["times_sorting_network"], 2)]
         for row in content["rows"]
     ]
     return join(
         "### Exact ranks in training",
-        "Epochs of BCL with in-batch negatives, whose weights need the rank of each score: matrix "
+        "Epochs of BCL with in-batch negatives, whose weights require score ranks: matrix "
         f"factorisation of width 64, batches of {content['batch_size']:,}, simulated interactions. "
         f"{machine_of(content)}. `python -m benchmarks.sorting_network`",
         table(["ranks by", "s per epoch", "ratio"], cells),
@@ -185,7 +187,7 @@ def sorting_network(content: Content) -> str:
 
 
 def time_to_quality(content: Content) -> str:
-    """The section of ``time_to_quality.json``."""
+    """Returns the section of ``time_to_quality.json``."""
     target = content["target"]["ndcg@20"]
     cells = [
         [
@@ -200,7 +202,7 @@ def time_to_quality(content: Content) -> str:
     ]
     return join(
         "### From the start of the process to a good model",
-        f'MovieLens 100K, seconds until NDCG@20 is {target}. "Cached" has JAX\'s compilation '
-        f"cache filled. {machine_of(content)}. `python -m benchmarks.time_to_quality`",
+        f'MovieLens 100K, seconds until NDCG@20 reaches {target}. "cached" uses a warm JAX '
+        f"compilation cache. {machine_of(content)}. `python -m benchmarks.time_to_quality`",
         table(["library", "s", "import", "training", "NDCG@20", "reached"], cells),
     )

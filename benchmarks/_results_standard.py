@@ -1,4 +1,4 @@
-"""How well losses do on Gowalla and Yelp2018, in the splits that the field compares on."""
+"""Results page section on the standard splits of Gowalla and Yelp2018."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from ._results_tables import (
 
 
 def standard(results: Path) -> str:
-    """The section; nothing without its file."""
+    """Returns the section, or an empty string if there is no result file."""
     folder = results / "standard"
     content = read_json(folder / "standard_splits.json")
     if not content:
@@ -27,9 +27,9 @@ def standard(results: Path) -> str:
     rows = content["rows"]
     return join(
         "## Gowalla and Yelp2018",
-        "The standard splits, width 64. The recipes train on the whole training part, for a number "
-        "of epochs that they fix. The test part was scored at the end: mean ± standard deviation "
-        f"of {len(rows[0]['per_seed'])} seeds.",
+        "Standard splits, width 64. The recipes train on all training data for a fixed number of "
+        "epochs. The test data were evaluated after training: mean ± standard deviation over "
+        f"{len(rows[0]['per_seed'])} seeds.",
         "```bash\npython -m benchmarks.standard_splits --data DATASETS\n```",
         table(
             ["data", "encoder", "loss", "recall@20", "published", "NDCG@20", "published",
@@ -37,14 +37,14 @@ def standard(results: Path) -> str:
             [_cells(row) for row in rows],
         ),
         *_notes(folder, {(row["dataset"], row["encoder"], row["loss"]) for row in rows}),
-        "The published figures of BSL and of the softmax loss (InfoNCE) are those of Wu et al. "
-        "(2024), whose logs choose the epoch on the test part; that of BPR is of He et al. (2020). "
-        "Gain is of NDCG@20, over the softmax loss where it was trained with the same settings. "
+        "The published results of BSL and of the softmax loss (InfoNCE) are from Wu et al. (2024), "
+        "whose logs select the epoch on the test data; that of BPR is from He et al. (2020). Gains "
+        "are in NDCG@20 over the softmax loss where it was trained with the same settings. "
         "p-values are adjusted by Holm's method among the losses that are compared with it.",
-        f"Every metric of every seed: {files_of(folder, 'standard_splits.json')}. Trainings with "
-        "other settings before them, and how these did on the test part: "
-        f"{files_of(folder, 'exploration.csv')}. Trainings of MF on Gowalla that were compared "
-        f"on a random twentieth of the training part: {files_of(folder, 'validation.csv')}.",
+        f"All metrics of all seeds: {files_of(folder, 'standard_splits.json')}. Earlier runs with "
+        "other settings and their test scores: "
+        f"{files_of(folder, 'exploration.csv')}. Runs of MF on Gowalla that were compared on a "
+        f"random 5% of the training data: {files_of(folder, 'validation.csv')}.",
         *(
             picture(folder, png.name, f"Loss of {png.stem} over the epochs")
             for png in sorted(folder.glob("*.png"))
@@ -53,22 +53,22 @@ def standard(results: Path) -> str:
 
 
 def _notes(folder: Path, rows: set[tuple[str, str, str]]) -> list[str]:
-    """How the numbers of the rows were chosen."""
+    """Returns notes on the choice of hyper-parameters."""
     notes = []
     if ("gowalla", "mf", "bsl") in rows:
         notes.append(
-            "The length of matrix factorisation with BSL was changed after its test scores had "
-            "been seen: two seeds of 160 epochs came to .1855 / .1568 and .1860 / .1577, and all "
-            "were then trained for 240. Nothing else was changed. The other lengths were fixed "
-            "beforehand."
+            "The number of epochs of matrix factorisation with BSL was changed after its test "
+            "scores were known: two seeds with 160 epochs scored .1855 / .1568 and .1860 / .1577, "
+            "and all seeds were then trained for 240 epochs. Nothing else was changed. The other "
+            "numbers of epochs were fixed beforehand."
         )
     if ("gowalla", "mf", "info_nce") in rows:
         notes.append(
-            "The softmax loss and its debiased weights differ in the loss and its numbers alone. "
-            "They train for 30 epochs, where the published curve of BSL has 388: that compares the "
-            "weights, and does not show the best that a loss can come to. The numbers of each loss "
-            "were searched on a random twentieth of the training part, four points for each: "
-            f"{files_of(folder, 'search-*.csv')}."
+            "The softmax loss and its debiased variants differ only in the loss and its "
+            "hyper-parameters. They train for 30 epochs, while the published curve of BSL covers "
+            "388 epochs: the comparison is between the weights and does not show the best score a "
+            "loss can reach. The hyper-parameters of each loss were searched on a random 5% of the "
+            f"training data, four points per loss: {files_of(folder, 'search-*.csv')}."
         )
     return notes
 

@@ -17,12 +17,12 @@ DATASETS = {
 
 
 def read_json(path: Path) -> Any:
-    """The content of a file; None if there is no such file."""
+    """Returns the content of a JSON file, or None if the file does not exist."""
     return json.loads(path.read_text()) if path.exists() else None
 
 
 def read_csv(path: Path) -> list[Row]:
-    """The rows of a file; none if there is no such file."""
+    """Returns the rows of a CSV file, or an empty list if the file does not exist."""
     if not path.exists():
         return []
     with path.open(newline="") as file:
@@ -30,59 +30,59 @@ def read_csv(path: Path) -> list[Row]:
 
 
 def by_method(path: Path) -> dict[str, Row]:
-    """The rows of a table by their method; none if there is no such file."""
+    """Returns the rows of a CSV file by method, or an empty dict if it does not exist."""
     return {row["method"]: row for row in read_csv(path)}
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table."""
+    """Returns a Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("|" + "|".join(f" {x} " if x else " " for x in cells) + "|" for cells in lines)
 
 
 def number(value: Any, digits: int = 4) -> str:
-    """A number with so many digits after the point; nothing where there is none."""
+    """Formats a number with the given number of decimals; missing values become empty."""
     if value in (None, "") or math.isnan(float(value)):
         return ""
     return f"{float(value):.{digits}f}"
 
 
 def mean_of(row: Row, name: str, *, published: bool = False) -> str:
-    """Mean and deviation of a metric, the published value in brackets if it is asked for."""
+    """Formats mean ± standard deviation of a metric, optionally with the published value."""
     text = f"{number(row[name])} ± {number(row[f'{name}_std'])}"
     known = number(row.get(f"{name}_published"))
     return f"{text} ({known})" if published and known else text
 
 
 def p_value(value: Any) -> str:
-    """A p-value with three digits."""
+    """Formats a p-value with three decimals."""
     text = number(value, 3)
     return "< 0.001" if text and float(value) < 0.001 else text
 
 
 def signed(value: Any) -> str:
-    """A gain with its sign; nothing for the row that the others are compared with."""
+    """Formats a gain with its sign; a gain of 0 (the baseline row) becomes empty."""
     return "" if float(value) == 0 else f"{float(value):+.4f}".replace("-", "−")
 
 
 def strongest(rows: Iterable[Any], value: Any) -> Any:
-    """The row with the largest value."""
+    """Returns the row with the largest value."""
     return max(rows, key=lambda row: float(value(row)))
 
 
 def picture(folder: Path, name: str, said: str) -> str:
-    """A picture by its relative link; nothing if it is not there."""
+    """Returns a Markdown image with a relative link; empty if the file does not exist."""
     return f"![{said}]({folder.name}/{name})" if (folder / name).exists() else ""
 
 
 def files_of(folder: Path, pattern: str) -> str:
-    """Links to the files of a folder that match."""
+    """Returns links to the files of a folder that match a glob pattern."""
     found = [path.relative_to(folder).as_posix() for path in sorted(folder.glob(pattern))]
     return ", ".join(f"[{name}]({folder.name}/{name})" for name in found)
 
 
 def machine_of(content: dict[str, Any]) -> str:
-    """What a benchmark ran on, and with which versions."""
+    """Describes the machine and the library versions of a benchmark run."""
     names = {
         "jax": "JAX", "torch": "PyTorch", "torchvision": "torchvision", "kornia": "Kornia",
         "scipy": "SciPy", "implicit": "implicit",
@@ -94,18 +94,18 @@ def machine_of(content: dict[str, Any]) -> str:
     ]
     machine = content["machine"]
     load = machine.get("load_before")
-    busy = f", load {load[0]:.1f} before it" if load else ""
+    busy = f", load {load[0]:.1f} before the run" if load else ""
     return f"{machine['cores']} cores ({machine['cpu']}){busy}, {', '.join(versions)}"
 
 
 def join(*parts: str) -> str:
-    """Paragraphs, in lines of at most 118; those that are empty leave no gap."""
+    """Joins non-empty paragraphs and wraps lines at 118 characters."""
     kept = (part.strip("\n") for part in parts if part.strip())
     return "\n\n".join("\n".join(map(_wrapped, part.splitlines())) for part in kept)
 
 
 def _wrapped(line: str) -> str:
-    """A line of prose in several; rows of tables, headings and pictures stay as they are."""
+    """Wraps a line of prose; table rows, headings and images are left unchanged."""
     if line.startswith(("|", "#", "!")):
         return line
     indent = "  " if line.startswith("* ") else ""

@@ -1,4 +1,4 @@
-"""Writes the results pages from the files of ``benchmarks/results``.
+"""Generates the results pages from the files in ``benchmarks/results``.
 
 Every number in ``benchmarks/results/README.md``, and in the table of the front page, comes from a
 file next to that page. Missing results are omitted.
@@ -31,11 +31,11 @@ ROOT = Path(__file__).parents[1]
 FRONT = re.compile(r"(<!-- results -->\n).*?(<!-- end results -->)", re.DOTALL)
 INTRODUCTION = """# Results
 
-`python -m benchmarks.results_page` writes this page from the files beside it. Do not edit it.
+`python -m benchmarks.results_page` generates this page from the files in this folder. Do not edit.
 
-"Published" numbers are those of the dissertation *Contrastive Learning for Personalized
-Recommendation* (Huazhong University of Science and Technology). Ours are mean ± standard deviation.
-No GPU or TPU stands in these tables."""
+"Published" results are from the dissertation *Contrastive Learning for Personalized
+Recommendation* (Huazhong University of Science and Technology). Results of
+crl_jax are mean ± standard deviation. The tables include no results on GPU or TPU."""
 
 
 def page(results: Path) -> str:
@@ -73,8 +73,8 @@ def front(results: Path) -> str:
             ["BPR with Bayesian negative sampling (BNS)", mean_of(sampler, NDCG), "", "", ""]
         )
     times = [
-        f"{loss.upper()} {ours:.1f} ms (PyTorch eager {eager:.1f} times as long, compiled "
-        f"{compiled:.1f} times)"
+        f"{loss.upper()} {ours:.1f} ms (PyTorch: {eager:.1f} times as long in eager mode, "
+        f"{compiled:.1f} times compiled)"
         for loss, ours, eager, compiled in training_ratios(results)
     ]
     said = (
@@ -105,7 +105,7 @@ def write_front(readme: str, results: Path) -> str:
 def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     """Writes the pages, or with ``--check`` returns 1 if they are not up to date."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--check", action="store_true", help="write nothing; 1 if not up to date")
+    parser.add_argument("--check", action="store_true", help="write nothing; 1 if out of date")
     check = parser.parse_args(arguments).check
     results, readme = root / "benchmarks" / "results", root / "README.md"
     wanted = {results / "README.md": page(results)}
