@@ -18,8 +18,7 @@ class Block:
     """Methods that are compared with one another.
 
     Attributes:
-      dataset: Its name.
-      encoder: Its name.
+      dataset, encoder: Names of the dataset and of the encoder.
       worlds: The data; several worlds are splits of the same dataset.
       methods: The rows.
     """

@@ -93,18 +93,24 @@ def test_the_configuration_of_a_run_starts_another(tmp_path):
     assert config == replace(first, output=options.OutputOptions(log="tensorboard"))
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("a.ini", "", "--config takes a file .json, .toml or .yaml, got"),
-        ("a.toml", "[training]\nlr = -1", "a.toml: training.lr: expected a number above 0, got -1"),
-        ("a.toml", "lr = 1", "a.toml: expected source, objective"),
-        ("a.toml", "[training", "a.toml: "),
-        ("a.yaml", "training: [", "a.yaml: "),
-        ("a.yaml", "training: 3", "a.yaml: training: expected {…}, got 3"),
-        ("a.json", "{", "a.json:1: expected JSON"),
-        ("a.toml", '[objective]\nloss = "bprr"', "a.toml: objective.loss: expected one of bpr"),
+BROKEN = {
+    "a.ini": [("", "--config takes a file .json, .toml or .yaml, got")],
+    "a.json": [("{", "a.json:1: expected JSON")],
+    "a.yaml": [
+        ("training: [", "a.yaml: "),
+        ("training: 3", "a.yaml: training: expected {…}, got 3"),
     ],
+    "a.toml": [
+        ("[training]\nlr = -1", "a.toml: training.lr: expected a number above 0, got -1"),
+        ("lr = 1", "a.toml: expected source, objective"),
+        ("[training", "a.toml: "),
+        ('[objective]\nloss = "bprr"', "a.toml: objective.loss: expected one of bpr"),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"), [(n, *case) for n, cases in BROKEN.items() for case in cases]
 )
 def test_broken_files_are_refused(name, content, message, tmp_path):
     with raises(ValueError, match=re.escape(message)):
