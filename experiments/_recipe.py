@@ -60,7 +60,10 @@ def read_config(path: Path, schema: Schema[C]) -> C:
     """
     stored = _read(path)
     if isinstance(stored, dict) and "environment" in stored:
-        output = stored.get("output")
+        environment, output = stored["environment"], stored.get("output")
+        command = environment.get("command") if isinstance(environment, dict) else None
+        if command not in (None, schema.command):
+            raise ValueError(f"{path} is a configuration of {command}, not of {schema.command}.")
         if isinstance(output, dict):
             output = {name: x for name, x in output.items() if name not in ("out", "resume")}
         stored = {**stored, "output": output}

@@ -95,7 +95,13 @@ def test_the_configuration_of_a_run_starts_another(tmp_path):
 
 BROKEN = {
     "a.ini": [("", "--config takes a file .json, .toml or .yaml, got")],
-    "a.json": [("{", "a.json:1: expected JSON")],
+    "a.json": [
+        ("{", "a.json:1: expected JSON"),
+        (
+            '{"environment": {"command": "images"}}',
+            "is a configuration of images, not of recommend",
+        ),
+    ],
     "a.yaml": [
         ("training: [", "a.yaml: "),
         ("training: 3", "a.yaml: training: expected {…}, got 3"),
