@@ -486,7 +486,7 @@ def test_what_needs_labels_is_said(flags, message, plain, tmp_path, capsys):
 
 def test_labels_may_be_left_unread(files):
     config, problem = settled(files, *WITHOUT_LABELS, "--label-col", "", "--loss", "debiased")
-    assert (len(problem.train), problem.train.classes, len(problem.test.judged)) == (60, (), 30)
+    assert (len(problem.train), problem.train.classes, len(problem.test.evaluated)) == (60, (), 30)
     assert config.objective.tau_plus == 0.01
     config, problem = settled(files, *WITHOUT_LABELS, "--loss", "debiased")
     assert config.objective.tau_plus == pytest.approx(1 / 3)
