@@ -263,9 +263,11 @@ class Study(ABC, Generic[C, P]):
           numbers: Values of a sweep for the optimizer; by default those of the run.
         """
         options, output = config.training, config.output
-        source: Any = jax.tree.map(jnp.asarray, batches)
+        source: Any
         if getattr(options, "batches", "device") == "host":
             source = train.HostBatches.from_arrays(batches.data, options.batch_size, seed=run.seed)
+        else:
+            source = jax.tree.map(jnp.asarray, batches)
         name = "-".join([run.phase, str(run.index), *([stage] if stage else [])])
         return train.fit(
             task,

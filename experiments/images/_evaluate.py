@@ -84,8 +84,10 @@ def _published(
         task.network, task.augment, backbone, dim=dim, n_classes=len(part.classes)
     )
     seen, size = tasks.LabelledExamples(part.images, part.labels), min(512, len(part))
-    batches: Any = train.HostBatches.from_arrays(seen, size, seed=seed)
-    if not on_host:
+    batches: Any
+    if on_host:
+        batches = train.HostBatches.from_arrays(seen, size, seed=seed)
+    else:
         batches = train.ArrayBatches(jax.tree.map(jnp.asarray, seen))
     fitted = train.fit(
         classifier, train.Optimizer(1e-3, weight_decay=1e-6), batches,
