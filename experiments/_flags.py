@@ -17,6 +17,18 @@ def in_flags(message: object, flags: Mapping[str, str]) -> str:
     return _ARGUMENT.sub(lambda found: flags.get(found[1], found[0]), str(message))
 
 
+def named_values(arguments: list[str]) -> Iterator[tuple[str, str]]:
+    """Yields the field of each flag and its value, or the argument after a flag without ``=``.
+
+    >>> list(named_values(["--weight-decay=0", "--k", "5"]))
+    [('weight_decay', '0'), ('k', '5')]
+    """
+    for argument, following in zip_longest(arguments, arguments[1:], fillvalue=""):
+        name, separator, value = argument.partition("=")
+        if name.startswith("--"):
+            yield name[2:].replace("-", "_"), value if separator else following
+
+
 def given(arguments: list[str]) -> tuple[set[str], set[str]]:
     """Returns the names of the fields that the arguments fix, and of those that they sweep.
 
@@ -24,12 +36,11 @@ def given(arguments: list[str]) -> tuple[set[str], set[str]]:
     ({'weight_decay'}, {'tau_plus'})
     """
     fixed, swept = set(), set()
-    for argument, following in zip_longest(arguments, arguments[1:], fillvalue=""):
-        name, separator, value = argument.partition("=")
-        if name == "--sweep":
-            swept.add((value if separator else following).partition("=")[0].replace("-", "_"))
-        elif name.startswith("--"):
-            fixed.add(name[2:].replace("-", "_"))
+    for name, value in named_values(arguments):
+        if name == "sweep":
+            swept.add(value.partition("=")[0].replace("-", "_"))
+        else:
+            fixed.add(name)
     return fixed, swept
 
 

@@ -5,13 +5,13 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, make_dataclass
 from functools import cached_property
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_type_hints
 
 import tyro
 
 from . import _ranges as ranges
+from ._flags import named_values
 from ._program import flag, program
 from ._ranges import Range
 from ._registry import (
@@ -146,13 +146,9 @@ class Schema(Generic[C]):
             each other.
         """
         options = {choice: getattr(default, section) for section, choice, _ in self.choices}
-        given = {}
-        for argument, following in zip_longest(arguments, arguments[1:], fillvalue=""):
-            name, separator, value = argument.partition("=")
-            if (choice := name.removeprefix("--").replace("-", "_")) in options:
-                given[choice] = value if separator else following
+        given = {name: value for name, value in named_values(arguments) if name in options}
         before = {choice: str(getattr(of, choice)) for choice, of in options.items()}
-        schema = self.extended(before | given)
+        schema = self.extended(before).extended(given)
         if {"-h", "--help"} & {*arguments}:
             schema = schema._for_help(given)
         if schema is not self:

@@ -125,6 +125,14 @@ def test_a_run_trains_them_and_goes_on(ratings, tmp_path):
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())["chosen"]["point"] == point
 
 
+def test_a_flag_replaces_an_own_loss_of_a_configuration(tmp_path):
+    config, _, _ = _configure([*FLAGS, "--power", "3"])
+    (tmp_path / "own.json").write_text(json.dumps(to_json(config)))
+    other, _, _ = _configure(["--config", str(tmp_path / "own.json"), "--loss", "bpr"])
+    assert other.objective.loss == "bpr"
+    assert (other.sampling.spread, other.encoding.factor) == (0.25, 3)
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
