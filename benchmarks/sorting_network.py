@@ -2,7 +2,7 @@
 
 :func:`crl_jax.tasks.fit_ranking` trains matrix factorisation by BCL on simulated interactions, with
 the items of a batch as negatives: each step ranks a square matrix of scores. The contestants differ
-in what :func:`crl_jax.stats.ranks` calls for long rows. Each trains in a process of its own, in
+in what :func:`crl_jax.stats.ranks` calls for long rows. Each trains in a separate process, in
 turns; the first epoch, which compiles, does not count.
 
     python -m benchmarks.sorting_network --out benchmarks/results/sorting_network.json
@@ -55,7 +55,7 @@ def work(method: str, batch_size: int, epochs: int) -> None:
 
 
 def measure(method: str, options: argparse.Namespace) -> dict[str, Any]:
-    """What one process of a method prints."""
+    """Returns the figures that one process of a method prints."""
     command = [sys.executable, "-m", "benchmarks.sorting_network", "--worker", method]
     command += [f"--batch-size={options.batch_size}", f"--epochs={options.epochs}"]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)

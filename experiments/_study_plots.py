@@ -63,7 +63,7 @@ def figure_of_curves(history: list[dict[str, Any]], title: str, words: Mapping[s
 
 
 def pictured(n: int) -> slice:
-    """Which of ``n`` examples the picture of an embedding shows: evenly spaced ones."""
+    """Returns the slice of ``n`` examples in an embedding plot: evenly spaced ones."""
     step = max(1, n // _PICTURED)
     return slice(0, step * _PICTURED, step)
 
