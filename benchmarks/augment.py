@@ -9,17 +9,15 @@ single-process loop is measured on one core; a worker per core multiplies its sp
 number of cores. *Differences*: the largest difference of each function from torchvision's with
 given parameters, in floats, on real images of CIFAR-10 if available.
 
-    CRL_DATA=<folder> python -m benchmarks.augment --out benchmarks/results/augment.json
+    CRL_DATA=<folder> python -m benchmarks.augment --out benchmarks/results/augment.csv
 
 CRL_DATA names a folder with ``cifar10/cifar10-jpeg.zip``; without it the images are random.
 """
 
-import argparse
 import io
+import itertools
 import os
 import statistics
-import sys
-import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -27,8 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from . import _common as common
-from ._worker import Worker
+from ._processes import Worker
+from ._report import THREADS, Report, Row, alternate, count, parser, timed
 
 BATCH = 256
 SIZES = (32, 64)
@@ -145,70 +143,58 @@ def kornia_views(images: np.ndarray) -> Callable[[], Any]:
     return lambda: view(batch)
 
 
-def entry(name: str, images: np.ndarray) -> Callable[[], Any]:
-    """Returns a contestant's call for one batch."""
+def make(name: str, size: int, cores: int) -> tuple[float, Callable[[], list[float]]]:
+    """Returns the seconds of a contestant's first batch, and a turn that returns seconds."""
+    images = sized(real_images(BATCH)[1], size)
     if name == "crl_jax":
-        return ours(images)
-    if name.startswith("kornia"):
-        return kornia_views(images)
-    return torchvision_views(images, pillow=name.endswith("Pillow"))
-
-
-def work(name: str, size: int, cores: int) -> None:
-    """Prints the seconds of the first batch, then those of one turn for each input line."""
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
-    call = entry(name, sized(real_images(BATCH)[1], size))
-    if name != "crl_jax":
+        call = ours(images)
+    else:
         import torch
 
         torch.set_num_threads(cores)
-    start = time.perf_counter()
-    call()
-    print(time.perf_counter() - start, flush=True)
-    for _ in sys.stdin:
+        if name == "kornia, batch":
+            call = kornia_views(images)
+        else:
+            call = torchvision_views(images, pillow=name == "torchvision, Pillow")
+    first = timed(call).seconds
+
+    def turn() -> list[float]:
         call()  # wakes this library's threads
-        seconds = []
+        seconds: list[float] = []
         while sum(seconds) < TURN_SECONDS or len(seconds) < 2:
-            start = time.perf_counter()
-            call()
-            seconds.append(time.perf_counter() - start)
-        print(*seconds, flush=True)
+            seconds.append(timed(call).seconds)
+        return seconds
+
+    return first, turn
 
 
-def measure_speed(size: int, rounds: int) -> list[dict[str, Any]]:
+def measure_speed(size: int, rounds: int) -> list[Row]:
     """Times all contestants alternately."""
-    all_cores = common.machine()["cores"]
-    runs = [
-        (name, cores)
+    workers = {
+        (name, cores): Worker(make, name, size, cores, cores=cores)
         for name in CONTESTANTS
-        for cores in sorted({1, all_cores})
+        for cores in THREADS
         if cores == 1 or not name.startswith("torchvision")
-    ]
-    workers = [
-        Worker("augment", "--worker", name, "--size", size, "--cores", cores)
-        for name, cores in runs
-    ]
-    first = [float(worker.answer()) for worker in workers]
-    seconds: list[list[float]] = [[] for _ in runs]
-    for _ in range(rounds):
-        for worker, times in zip(workers, seconds):
-            times += worker.times()
-    for worker in workers:
+    }
+    turns = alternate(workers, rounds)
+    rows = []
+    for (name, cores), worker in workers.items():
         worker.end()
-    return [
-        {
-            "name": name,
-            "size": size,
-            "cores": cores,
-            "images_per_second_median": BATCH / statistics.median(times),
-            "images_per_second_best": BATCH / min(times),
-            "first_call_seconds": once,
-        }
-        for (name, cores), times, once in zip(runs, seconds, first)
-    ]
+        seconds = list(itertools.chain(*turns[name, cores]))
+        rows.append(
+            {
+                "name": name,
+                "size": size,
+                "cores": cores,
+                "images_per_second": BATCH / statistics.median(seconds),
+                "images_per_second_max": BATCH / min(seconds),
+                "first_call_seconds": worker.first,
+            }
+        )
+    return rows
 
 
-def measure_differences(images: np.ndarray) -> list[dict[str, Any]]:
+def measure_differences(images: np.ndarray) -> list[Row]:
     """Computes each function's largest difference from torchvision's, for values in [0, 1]."""
     import torch
 
@@ -248,38 +234,16 @@ def measure_differences(images: np.ndarray) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Parses the command line, measures, prints the tables and writes the JSON."""
-    parser = argparse.ArgumentParser(description="Random views of images.")
-    default = Path(__file__).parent / "results" / "augment.json"
-    parser.add_argument("--out", type=Path, default=default)
-    parser.add_argument("--rounds", type=common.count, default=6, help="turns of each contestant")
-    parser.add_argument("--worker", choices=CONTESTANTS, help=argparse.SUPPRESS)
-    parser.add_argument("--size", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--cores", type=int, help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.worker:
-        work(args.worker, args.size, args.cores)
-        return
-    versions = common.versions("jax", "jaxlib", "torch", "torchvision", "kornia", "pillow", "numpy")
-    import jax
-
+    """Measures differences and speed."""
+    arguments = parser(__doc__)
+    arguments.add_argument("--rounds", type=count, default=6, help="turns of each contestant")
+    args = arguments.parse_args()
     source, images = real_images(1024)
-    result: dict[str, Any] = {
-        "benchmark": "augment",
-        "images": source,
-        "batch": BATCH,
-        "device": jax.devices()[0].device_kind,
-        "machine": common.machine(),
-        "versions": versions,
-    }
-
-    def keep(name: str, rows: list[dict[str, Any]]) -> None:
-        result[name] = rows
-        common.print_table(rows)
-        common.write_json(args.out, result)
-
-    keep("differences", measure_differences(images))
-    keep("speed", [row for size in SIZES for row in measure_speed(size, args.rounds)])
+    packages = "jax", "jaxlib", "torch", "torchvision", "kornia", "pillow", "numpy"
+    report = Report(args.out, *packages, images=source, batch=BATCH)
+    report.add(measure_differences(images), "differences")
+    for size in SIZES:
+        report.add(measure_speed(size, args.rounds))
 
 
 if __name__ == "__main__":

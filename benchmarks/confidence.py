@@ -8,17 +8,14 @@ quadrature per interaction, on a subset of the same scores; every contestant wit
 distribution must agree with it, or the benchmark fails at the end. Contestants are timed
 alternately, so that other work on the machine affects all of them; medians are reported.
 
-    python -m benchmarks.confidence --out benchmarks/results/confidence.json
+    python -m benchmarks.confidence --out benchmarks/results/confidence.csv
 """
 
-import argparse
 import math
 import statistics
-import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,8 +23,9 @@ import numpy as np
 from scipy import integrate, special
 
 from crl_jax import data, models, stats, tasks, weights
+from experiments._compiler import tune_compiler
 
-from . import _common as common
+from ._report import Report, Row, add_ratio, alternate, count, parser, timed
 
 N_USERS, N_ITEMS = 200_000, 50_000
 DIM, VARIANCE = 27, 0.6
@@ -96,7 +94,7 @@ def largest_error(
     return float(np.max(np.abs(got / want - 1)))
 
 
-def judge(rows: list[dict[str, Any]]) -> None:
+def check(rows: list[Row]) -> None:
     """Checks that all errors are within floating-point tolerance.
 
     Raises:
@@ -136,7 +134,7 @@ def expectation(
     return confidence.estimate(jax.random.key(1), ENCODER, ENCODER.encode(params), users, items)
 
 
-def measure(log: data.Interactions, params: Params, rounds: int) -> list[dict[str, Any]]:
+def measure(log: data.Interactions, params: Params, rounds: int) -> list[Row]:
     """Returns one row per contestant, SciPy first."""
     users, items = jnp.asarray(log.users), jnp.asarray(log.items)
     by_item = weights.credibility_prior(log.item_counts)
@@ -153,65 +151,58 @@ def measure(log: data.Interactions, params: Params, rounds: int) -> list[dict[st
 
     few = np.linspace(0, len(log) - 1, N_REFERENCE).astype(int)
     few_scores, few_priors = np.asarray(scores)[few], np.asarray(prior)[few]
-    scipy = Case("SciPy", "density", KNOWN)
-    speeds: dict[Case, list[float]] = {case: [] for case in (scipy, *runs)}
-    distributions = []
-    for part in np.array_split(few_scores.astype(np.float64), rounds):
-        started = time.perf_counter()
-        distributions.append(published(part))
-        speeds[scipy].append(len(part) / (time.perf_counter() - started))
-        for case, run in runs.items():
-            if not speeds[case]:
-                jax.block_until_ready(run())  # compiles
-            started = time.perf_counter()
-            jax.block_until_ready(run())
-            speeds[case].append(len(log) / (time.perf_counter() - started))
+    parts = iter(np.array_split(few_scores.astype(np.float64), rounds))
 
-    distribution = np.concatenate(distributions, axis=1)
-    errors = {
-        case: largest_error(case, np.asarray(run())[few], distribution, few_priors)
-        for case, run in runs.items()
-        if case.law == KNOWN
-    }
-    return [
+    def reference() -> tuple[float, np.ndarray]:
+        part = next(parts)
+        timing = timed(published, part)
+        return len(part) / timing.seconds, timing.value
+
+    def speed(run: Callable[[], jax.Array]) -> float:
+        return len(log) / timed(lambda: jax.block_until_ready(run())).seconds
+
+    values = {case: np.asarray(run())[few] for case, run in runs.items()}  # compiles
+    scipy = Case("SciPy", "density", KNOWN)
+    turns = alternate(
+        {scipy: reference, **{case: partial(speed, run) for case, run in runs.items()}}, rounds
+    )
+    distribution = np.concatenate([value for _, value in turns[scipy]], axis=1)
+    turns[scipy] = [per_second for per_second, _ in turns[scipy]]
+    rows = [
         {
             **case._asdict(),
-            "per_second": statistics.median(own),
-            "fastest_per_second": max(own),
-            "times_scipy": statistics.median(own) / statistics.median(speeds[scipy]),
-            "largest_error": errors.get(case),
+            "per_second": statistics.median(speeds),
+            "per_second_max": max(speeds),
+            "largest_error": largest_error(case, values[case], distribution, few_priors)
+            if case in values and case.law == KNOWN
+            else None,
         }
-        for case, own in speeds.items()
+        for case, speeds in turns.items()
     ]
+    add_ratio(rows, "times_scipy", "per_second")
+    return rows
 
 
 def main() -> None:
-    """Measures, checks against SciPy, prints the table and writes the JSON."""
-    common.tune_compiler()
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument(
-        "--interactions", type=common.count, default=10_000_000, help="pairs to draw"
+    """Measures, and checks against SciPy."""
+    tune_compiler()
+    arguments = parser(__doc__)
+    arguments.add_argument(
+        "--interactions", type=count, default=10_000_000, help="pairs to draw before duplicates go"
     )
-    parser.add_argument("--rounds", type=common.count, default=7, help="turns that count")
-    parser.add_argument("--out", type=Path, help="JSON file for the figures")
-    options = parser.parse_args()
+    arguments.add_argument("--rounds", type=count, default=7, help="timed turns of each contestant")
+    args = arguments.parse_args()
+    report = Report(args.out, "jax", "jaxlib", "numpy", "scipy")
     rng = np.random.default_rng(0)
-    log = simulate(options.interactions, rng)
+    log = simulate(args.interactions, rng)
     params = {
         name: jnp.asarray(rng.normal(0, math.sqrt(VARIANCE), (rows, DIM)), jnp.float32)
         for name, rows in (("users", N_USERS), ("items", N_ITEMS))
     }
-    result = {
-        "machine": common.machine(),
-        "versions": common.versions("jax", "jaxlib", "numpy", "scipy"),
-        "device": str(jax.devices()[0]),
-        "interactions": len(log),
-        "rows": measure(log, params, options.rounds),
-    }
-    common.print_table(result["rows"])
-    if options.out:
-        common.write_json(options.out, result)
-    judge(result["rows"])
+    report.about["interactions"] = len(log)
+    rows = measure(log, params, args.rounds)
+    report.add(rows)
+    check(rows)
 
 
 if __name__ == "__main__":

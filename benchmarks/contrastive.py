@@ -8,29 +8,23 @@ reported. Contestants are timed alternately. *Ranks*: the methods to rank rows o
 peak resident memory of a process that takes one gradient of the tiled Bayesian loss of a large
 batch.
 
-    python -m benchmarks.contrastive --out benchmarks/results/contrastive.json
+    python -m benchmarks.contrastive --out benchmarks/results/contrastive.csv
 """
 
-import argparse
-import json
+import itertools
 import os
-import statistics
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from . import _common as common
+from ._processes import in_process, memory_mb
+from ._report import CORES, THREADS, Report, Row, alternate, count, parser, spread, timed
 
 BATCH, DIM, TEMPERATURE = 256, 128, 0.5
 TAU_PLUS, ALPHA, BETA = 0.1, 0.9, 0.9
-LARGE = 16_384
 RANKED = [(512, 510), (128, 2048), (64, 8192), (32, 32_766)]
 TURN = 5
 Call = Callable[[], Any]
@@ -138,78 +132,70 @@ def theirs(batch: int) -> dict[str, Call]:
     }
     entries = {}
     for name, value in forms.items():
-        for threads in sorted({1, common.machine()["cores"]}):
+        for threads in THREADS:
             entries[f"{name}, eager, {threads} threads"] = entry(value, threads)
         compiled = torch.compile(value, dynamic=False)
-        entries[f"{name}, compiled"] = entry(compiled, common.machine()["cores"])
+        entries[f"{name}, compiled"] = entry(compiled, CORES)
     return entries
 
 
-def take_turns(entries: dict[str, Call], rounds: int) -> list[dict[str, Any]]:
+def take_turns(entries: dict[str, Call], rounds: int) -> list[Row]:
     """Times the entries alternately, a few calls each, after one call that compiles."""
-    seconds: dict[str, list[float]] = {name: [] for name in entries}
-    first = {name: timed(call) for name, call in entries.items()}
-    for _ in range(rounds):
-        for name, call in entries.items():
-            call()  # wakes this library's threads
-            seconds[name] += [timed(call) for _ in range(TURN)]
+    first = {name: timed(call).seconds for name, call in entries.items()}
+
+    def turn(call: Call) -> list[float]:
+        call()  # wakes this library's threads
+        return [1e3 * timed(call).seconds for _ in range(TURN)]
+
+    turns = alternate({name: partial(turn, call) for name, call in entries.items()}, rounds)
     return [
         {
             "name": name,
-            "milliseconds_median": 1e3 * statistics.median(times),
-            "milliseconds_min": 1e3 * min(times),
+            **spread("ms", list(itertools.chain(*times))),
             "first_call_seconds": first[name],
         }
-        for name, times in seconds.items()
+        for name, times in turns.items()
     ]
 
 
-def timed(call: Call) -> float:
-    """Returns the duration of a call in seconds."""
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
-
-
-def rank_rows(rounds: int) -> list[dict[str, Any]]:
+def rank_rows(rounds: int) -> list[Row]:
     """Measures nanoseconds per score of each method to rank rows, for several row lengths."""
     import jax
     import jax.numpy as jnp
 
     from crl_jax import stats
 
-    def compiled(way: Callable[[Any], Any], scores: Any) -> Call:
-        run = jax.jit(way)
+    def compiled(method: Callable[[Any], Any], scores: Any) -> Call:
+        run = jax.jit(method)
         return lambda: jax.block_until_ready(run(scores))
 
+    def search(x: Any) -> Any:
+        return jax.vmap(partial(jnp.searchsorted, side="right"))(jnp.sort(x), x)
+
+    methods = {
+        "stats.ranks": stats.ranks,
+        "sorted, searched": search,
+        "argsort of argsort": lambda x: jnp.argsort(jnp.argsort(x)),
+        "binned_ecdf, 512 bins": partial(stats.binned_ecdf, bins=512),
+    }
     rows = []
     for n_rows, n in RANKED:
         scores = jax.random.normal(jax.random.key(0), (n_rows, n))
-
-        def search(x: Any) -> Any:
-            return jax.vmap(partial(jnp.searchsorted, side="right"))(jnp.sort(x), x)
-
-        ways = {
-            "stats.ranks": stats.ranks,
-            "sorted, searched": search,
-            "argsort of argsort": lambda x: jnp.argsort(jnp.argsort(x)),
-            "binned_ecdf, 512 bins": partial(stats.binned_ecdf, bins=512),
-        }
-        calls = {name: compiled(way, scores) for name, way in ways.items()}
+        calls = {name: compiled(method, scores) for name, method in methods.items()}
         for row in take_turns(calls, rounds):
-            per_score = 1e6 * row["milliseconds_median"] / scores.size
-            rows.append({"way": row["name"], "row": n, "nanoseconds_per_score": per_score})
+            per_score = 1e6 * row["ms"] / scores.size
+            rows.append({"name": row["name"], "row": n, "nanoseconds_per_score": per_score})
     return rows
 
 
-def work(batch: int, bins: int) -> None:
-    """Computes one gradient of the tiled Bayesian loss; prints time and peak memory as JSON."""
+def measure_memory(batch: int, bins: int | None) -> Row:
+    """Computes one gradient of the tiled Bayesian loss; returns its time and the peak memory."""
     import jax
     import jax.numpy as jnp
 
     from crl_jax import losses
 
-    loss = partial(losses.bayesian_contrastive, bins=bins or None)
+    loss = partial(losses.bayesian_contrastive, bins=bins)
 
     @jax.jit
     def run(z1: Any, z2: Any) -> Any:
@@ -222,84 +208,40 @@ def work(batch: int, bins: int) -> None:
         return jax.value_and_grad(value, (0, 1))(z1, z2)
 
     z1, z2 = (jnp.asarray(x) for x in embeddings(batch))
-    before = peak_memory_mb()
-    start = time.perf_counter()
-    value, _ = jax.block_until_ready(run(z1, z2))
-    print(
-        json.dumps(
-            {
-                "batch": batch,
-                "negatives": 2 * batch - 2,
-                "bins": bins or None,
-                "seconds": time.perf_counter() - start,
-                "loss": float(value),
-                "rss_before_mb": before,
-                "peak_rss_mb": peak_memory_mb(),
-            }
-        )
-    )
-
-
-def peak_memory_mb() -> float:
-    """Peak memory of this process alone: ``getrusage`` would include its parent's at the fork."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
-
-
-def measure_memory(batches: list[int], bins: list[int]) -> list[dict[str, Any]]:
-    """Measures each batch size in a separate process."""
-    rows = []
-    for batch in batches:
-        for n_bins in bins:
-            command = [sys.executable, "-m", "benchmarks.contrastive", "--worker", str(batch)]
-            done = subprocess.run(
-                [*command, "--bins", str(n_bins)], check=True, stdout=subprocess.PIPE, text=True
-            )
-            rows.append(json.loads(done.stdout.splitlines()[-1]))
-    return rows
+    before = memory_mb()
+    timing = timed(lambda: jax.block_until_ready(run(z1, z2)))
+    return {
+        "batch": batch,
+        "negatives": 2 * batch - 2,
+        "ranks": f"{bins} bins" if bins else "exact",
+        "seconds": timing.seconds,
+        "loss": float(timing.value[0]),
+        "before_mb": before,
+        "peak_mb": memory_mb(),
+    }
 
 
 def main() -> None:
-    """Parses the command line, measures, prints the tables and writes the JSON."""
-    parser = argparse.ArgumentParser(description="Contrastive losses, forward and backward.")
-    default = Path(__file__).parent / "results" / "contrastive.json"
-    parser.add_argument("--out", type=Path, default=default)
-    parser.add_argument(
-        "--rounds", type=common.count, default=6, help=f"turns of {TURN} calls each"
+    """Measures losses, ranks and memory."""
+    arguments = parser(__doc__)
+    arguments.add_argument("--rounds", type=count, default=6, help=f"turns of {TURN} calls each")
+    arguments.add_argument(
+        "--large", type=count, nargs="*", default=[1024, 4096, 16_384],
+        help="batch sizes of the memory table",
+    )  # fmt: skip
+    arguments.add_argument(
+        "--exact-up-to", type=int, default=4096, help="largest batch size with exact ranks"
     )
-    parser.add_argument(
-        "--large",
-        type=common.count,
-        nargs="*",
-        default=[1024, 4096, LARGE],
-        help="batches for memory",
-    )
-    parser.add_argument("--exact-up-to", type=int, default=4096, help="exact ranks up to here")
-    parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--bins", type=int, default=0, help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.worker:
-        work(args.worker, args.bins)
-        return
-    result: dict[str, Any] = {
-        "benchmark": "contrastive",
-        "shape": {"batch": BATCH, "dim": DIM, "negatives": 2 * BATCH - 2},
-        "machine": common.machine(),
-        "versions": common.versions("jax", "jaxlib", "torch", "numpy"),
-    }
-
-    def keep(name: str, rows: list[dict[str, Any]]) -> None:
-        result[name] = rows
-        common.print_table(rows)
-        common.write_json(args.out, result)
-
+    args = arguments.parse_args()
+    report = Report(args.out, "jax", "jaxlib", "torch", "numpy")
     with tempfile.TemporaryDirectory() as cache:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
-        keep("losses", take_turns({**ours(BATCH), **theirs(BATCH)}, args.rounds))
-    keep("ranks", rank_rows(args.rounds))
-    if args.large:
-        exact = [batch for batch in args.large if batch <= args.exact_up_to]
-        keep("memory", measure_memory(args.large, [512]) + measure_memory(exact, [0]))
+        report.add(take_turns({**ours(BATCH), **theirs(BATCH)}, args.rounds))
+    report.add(rank_rows(args.rounds), "ranks")
+    cases = [(batch, 512) for batch in args.large]
+    cases += [(batch, None) for batch in args.large if batch <= args.exact_up_to]
+    if cases:
+        report.add([in_process(measure_memory, *case) for case in cases], "memory")
 
 
 if __name__ == "__main__":

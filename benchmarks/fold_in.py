@@ -17,11 +17,9 @@ methods are evaluated on several draws of users.
 
 The defaults were chosen on other draws than those used here, on MovieLens 1M, and on LightGCN.
 
-    python -m benchmarks.fold_in --data ml-100k
+    python -m benchmarks.fold_in --data ml-100k --out benchmarks/results/fold_in.csv
 """
 
-import argparse
-import statistics
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -32,8 +30,9 @@ import numpy as np
 
 from crl_jax import data, losses, metrics, models, tasks, train
 from crl_jax.serving import Recommender
+from experiments._compiler import tune_compiler
 
-from . import _common as common
+from ._report import Report, count, parser
 
 K, HELD_OUT, GIVEN, DIM = 20, 200, 0.8, 32
 FIRST_DRAW = 10  # the defaults were chosen on draws 0 to 2
@@ -170,42 +169,28 @@ def measure(log: data.Interactions, similarity: Similarity, draw: int) -> dict[s
 
 
 def main() -> None:
-    """Parses the command line, measures, prints the table and writes the JSON."""
-    common.tune_compiler()
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--data", type=Path, required=True, help="folder with train.csv, test.csv")
-    parser.add_argument("--draws", type=common.count, default=3)
-    default = Path(__file__).parent / "results" / "fold_in.json"
-    parser.add_argument("--out", type=Path, default=default)
-    args = parser.parse_args()
+    """Measures all methods on each draw of users."""
+    tune_compiler()
+    arguments = parser(__doc__)
+    arguments.add_argument(
+        "--data", type=Path, required=True, help="folder with train.csv and test.csv"
+    )
+    arguments.add_argument("--draws", type=count, default=3, help="samples of held-out users")
+    args = arguments.parse_args()
     split = data.read_split(args.data / "train.csv", args.data / "test.csv")
     assert split.test is not None
     log = data.union(split.train, split.test)
-    about = {
-        "benchmark": "fold_in",
-        "machine": common.machine(),
-        "versions": common.versions("crl_jax", "jax", "jaxlib", "flax", "optax", "numpy"),
-        "data": {"users": log.n_users, "items": log.n_items, "interactions": len(log)},
-        "held_out": HELD_OUT,
-        "given": GIVEN,
-        "draws": list(range(FIRST_DRAW, FIRST_DRAW + args.draws)),
-    }
-    rows = []
+    packages = "crl_jax", "jax", "jaxlib", "flax", "optax", "numpy"
+    report = Report(args.out, *packages, held_out=HELD_OUT, given=GIVEN)
     for similarity in SIMILARITIES:
-        draws = [measure(log, similarity, draw) for draw in about["draws"]]
-        rows += [
-            {
-                "similarity": similarity,
-                "method": method,
-                f"ndcg@{K}": statistics.mean(draw[method] for draw in draws),
-                "per_draw": [draw[method] for draw in draws],
-            }
-            for method in draws[0]
+        draws = range(FIRST_DRAW, FIRST_DRAW + args.draws)
+        scores = {draw: measure(log, similarity, draw) for draw in draws}
+        rows = [
+            {"similarity": similarity, "method": method, "draw": draw, f"ndcg@{K}": value}
+            for draw, values in scores.items()
+            for method, value in values.items()
         ]
-        common.write_json(args.out, {**about, "rows": rows})
-    common.print_table(
-        [{name: row[name] for name in ("similarity", "method", f"ndcg@{K}")} for row in rows]
-    )
+        report.add(rows)
 
 
 if __name__ == "__main__":

@@ -13,24 +13,28 @@ the machine affects all of them. Wall time and CPU time of all cores are reporte
 growth of the process during its first step, after compilation (``VmHWM`` of Linux, reset before
 it).
 
-    python -m benchmarks.in_batch --out benchmarks/results/in_batch.json
+    python -m benchmarks.in_batch --out benchmarks/results/in_batch.csv
 """
 
-import argparse
-import json
 import statistics
-import sys
-import tempfile
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from . import _common as common
-from ._worker import Worker
-from .propagation import resident
+from ._processes import Worker, growth_mb
+from ._report import (
+    THREADS,
+    Report,
+    Row,
+    Timing,
+    add_ratio,
+    alternate,
+    count,
+    parser,
+    spread,
+    timed,
+)
 
 DIM, TEMPERATURE = 64, 0.12
 BATCHES = [2048, 4096, 8192, 16_384]
@@ -59,8 +63,9 @@ def training(batch: int, mask: Any) -> Callable[[], Answer]:
     import jax.numpy as jnp
 
     from crl_jax import data, losses, models, samplers, tasks, train
+    from experiments._compiler import tune_compiler
 
-    common.tune_compiler()
+    tune_compiler()
 
     everyone = np.arange(batch)
     task = tasks.Ranking.from_interactions(
@@ -132,12 +137,6 @@ def torch_step(batch: int, threads: int) -> Callable[[], Answer]:
     return run
 
 
-def names() -> list[str]:
-    """Returns the names of the contestants; the first is the baseline of the comparison."""
-    threads = sorted({1, common.machine()["cores"]})
-    return [*MASKS, TILED, *(f"PyTorch, threads: {n}" for n in threads)]
-
-
 def build(name: str, batch: int) -> Callable[[], Answer]:
     """Returns the step of a contestant."""
     if name in MASKS:
@@ -180,103 +179,55 @@ def error_of(answer: Answer, wanted: Answer) -> float:
     return float(np.max(errors))  # propagates nan
 
 
-def work(name: str, batch: int, folder: Path) -> None:
-    """Saves an answer in the folder, prints the memory, then the seconds for each input line."""
+def make(name: str, batch: int) -> tuple[tuple[float, list[Any]], Callable[[], Timing]]:
+    """Returns memory and answer of a contestant's first step, and a timed step."""
     run = build(name, batch)
-    Path("/proc/self/clear_refs").write_text("5")
-    before = resident("VmRSS")
-    answer = run()
-    grown = resident("VmHWM") - before
-    np.savez(folder / f"{name}.npz", *map(np.asarray, answer))
-    del answer
-    print(json.dumps({"grown_mb": grown / 1e6}), flush=True)
-    for _ in sys.stdin:
-        wall, cores = time.perf_counter(), time.process_time()
-        run()
-        print(time.perf_counter() - wall, time.process_time() - cores, flush=True)
+    grown, answer = growth_mb(run)
+    return (grown, list(map(np.asarray, answer))), lambda: timed(run)._replace(value=None)
 
 
-class Contestant:
-    """Process that runs steps on request."""
-
-    def __init__(self, name: str, batch: int, folder: Path):
-        self._worker = Worker("in_batch", "--worker", name, batch, folder)
-        self.about: dict[str, Any] = {"name": name, **json.loads(self._worker.answer())}
-        kept = folder / f"{name}.npz"
-        with np.load(kept) as content:
-            self.answer: Answer = tuple(content.values())
-        kept.unlink()
-        self.step, self.end = self._worker.times, self._worker.end
-
-
-def measure(batch: int, repeats: int) -> dict[str, Any]:
+def measure(batch: int, repeats: int) -> list[Row]:
     """Times all contestants alternately at one batch size.
 
     Raises:
       SystemExit: If an error exceeds floating-point tolerance; checked before any timing.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        # Started sequentially, so that none takes cores or memory from another's first step.
-        contestants = [Contestant(name, batch, Path(folder)) for name in names()]
-    judge(batch, contestants)
-    times: list[list[list[float]]] = [[] for _ in contestants]
-    for _ in range(repeats):
-        for contestant, run in zip(contestants, times, strict=True):
-            run += [contestant.step() for _ in range(TURN)]
-    rows = []
-    for contestant, run in zip(contestants, times, strict=True):
-        contestant.end()
-        wall, cores = zip(*run, strict=True)
-        row = {
-            "step_ms": 1e3 * statistics.median(wall),
-            "step_ms_min": 1e3 * min(wall),
-            "step_cpu_ms": 1e3 * statistics.median(cores),
-        }
-        rows.append({**contestant.about, **row})
-    for row in rows:
-        row["times_training"] = row["step_ms"] / rows[0]["step_ms"]
-    return {"batch": batch, "rows": rows}
-
-
-def judge(batch: int, contestants: list[Contestant]) -> None:
-    """Checks every contestant against the reference and records its error.
-
-    Raises:
-      SystemExit: If an error exceeds floating-point tolerance.
-    """
+    names = [*MASKS, TILED, *(f"PyTorch, threads: {n}" for n in THREADS)]
+    workers = {name: Worker(make, name, batch) for name in names}
     wanted = reference(batch)
-    for contestant in contestants:
-        error = error_of(contestant.answer, wanted)
-        contestant.about["error"] = error
+    errors = {name: error_of(worker.first[1], wanted) for name, worker in workers.items()}
+    for name, error in errors.items():
         if not error <= MOST:
-            raise SystemExit(f"{contestant.about['name']} of {batch} is wrong: off by {error:.2g}")
+            raise SystemExit(f"{name} of {batch} is wrong: off by {error:.2g}")
+    turns = alternate(workers, repeats, TURN)
+    rows = []
+    for name, worker in workers.items():
+        worker.end()
+        rows.append(
+            {
+                "batch": batch,
+                "name": name,
+                **spread("step_ms", [1e3 * timing.seconds for timing in turns[name]]),
+                "step_cpu_ms": 1e3 * statistics.median(t.cpu_seconds for t in turns[name]),
+                "grown_mb": worker.first[0],
+                "error": errors[name],
+            }
+        )
+    add_ratio(rows, "times_training", "step_ms")
+    return rows
 
 
 def main() -> None:
-    """Parses the command line, measures, prints tables and writes the JSON."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--batches", type=common.count, nargs="+", default=BATCHES)
-    parser.add_argument("--repeats", type=common.count, default=5, help=f"turns of {TURN} steps")
-    parser.add_argument("--out", type=Path, help="JSON of the figures")
-    parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.worker:
-        name, batch, folder = args.worker
-        work(name, int(batch), Path(folder))
-        return
-    about = {
-        "benchmark": "in_batch",
-        "machine": common.machine(),
-        "versions": common.versions("jax", "jaxlib", "torch", "numpy"),
-        "setting": {"dim": DIM, "temperature": TEMPERATURE},
-    }
-    results = []
+    """Measures all batch sizes."""
+    arguments = parser(__doc__)
+    arguments.add_argument(
+        "--batches", type=count, nargs="+", default=BATCHES, help="numbers of users per batch"
+    )
+    arguments.add_argument("--repeats", type=count, default=5, help=f"turns of {TURN} steps each")
+    args = arguments.parse_args()
+    report = Report(args.out, "jax", "jaxlib", "torch", "numpy", dim=DIM, temperature=TEMPERATURE)
     for batch in args.batches:
-        results.append(result := measure(batch, args.repeats))
-        print(f"\nbatches of {batch}")
-        common.print_table(result["rows"])
-        if args.out:
-            common.write_json(args.out, {**about, "batches": results})
+        report.add(measure(batch, args.repeats))
 
 
 if __name__ == "__main__":

@@ -5,24 +5,18 @@ the batch before any layer. PyTorch multiplies by one CSR matrix with a symmetri
 (:mod:`benchmarks._torch_lightgcn`), on one thread and on all. Every contestant runs in a separate
 process, which reports its peak memory, and they run alternately, one epoch each.
 
-    python -m benchmarks.lightgcn --data gowalla --out benchmarks/results/lightgcn.json
+    python -m benchmarks.lightgcn --data gowalla --out benchmarks/results/lightgcn.csv
 """
 
-import argparse
-import json
-import os
-import resource
 import statistics
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from . import _common as common
-from ._worker import Worker
+from ._processes import Worker, memory_mb
+from ._report import THREADS, Report, Timing, add_ratio, alternate, count, parser, spread, timed
 
 DIM, LAYERS, BATCH_SIZE, LEARNING_RATE, L2, K = 64, 3, 2048, 1e-3, 1e-4, 20
 Tables = tuple[np.ndarray, np.ndarray]
@@ -34,8 +28,9 @@ def make_ours(split: Any) -> tuple[Callable[[], float], Callable[[], Tables]]:
     import jax.numpy as jnp
 
     from crl_jax import losses, models, tasks, train
+    from experiments._compiler import tune_compiler
 
-    common.tune_compiler()
+    tune_compiler()
 
     task = tasks.Ranking.from_interactions(
         split.train,
@@ -101,8 +96,11 @@ def score(split: Any, tables: Tables) -> float:
     return metrics.summarize(values)[f"ndcg@{K}"]
 
 
-def work(name: str, folder: Path) -> None:
-    """Runs one epoch per input line; finally reports peak memory and NDCG@20."""
+def make(name: str, folder: Path) -> tuple[Timing, Callable[..., Any]]:
+    """Returns the timing of a contestant's first epoch, and the function of an epoch.
+
+    The function returns the peak memory and NDCG@20 instead, if ``last`` is true.
+    """
     from crl_jax import data
 
     split = data.load(folder)
@@ -110,80 +108,44 @@ def work(name: str, folder: Path) -> None:
         epoch, tables = make_ours(split)
     else:
         epoch, tables = make_torch(split, int(name.rpartition(" ")[2]))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for line in sys.stdin:
-        if line.strip() == "end":
-            break
-        wall, cpu = time.perf_counter(), time.process_time()
-        loss = epoch()
-        told = {
-            "seconds": time.perf_counter() - wall,
-            "cpu_seconds": time.process_time() - cpu,
-            "loss": loss,
-        }
-        print(json.dumps(told), flush=True)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    memory = {"peak_mb": peak / 1024, "grown_mb": (peak - before) / 1024}
-    print(json.dumps({**memory, "ndcg@20": score(split, tables())}), flush=True)
 
+    def call(last: bool = False) -> Any:
+        return (memory_mb(), score(split, tables())) if last else timed(epoch)
 
-class Contestant:
-    """Process that runs epochs on request."""
-
-    def __init__(self, name: str, folder: Path):
-        self.name = name
-        self._worker = Worker("lightgcn", "--worker", name, "--data", folder)
-        self.epochs: list[dict[str, float]] = []
-
-    def run(self) -> None:
-        """Runs one epoch."""
-        self.epochs.append(json.loads(self._worker.ask("epoch")))
-
-    def row(self) -> dict[str, Any]:
-        """Returns the figures; the first epoch, which compiles, is reported separately."""
-        first, *others = self.epochs
-        return {
-            "name": self.name,
-            "first_epoch_seconds": first["seconds"],
-            "epoch_seconds": statistics.median(e["seconds"] for e in others),
-            "epoch_seconds_min": min(e["seconds"] for e in others),
-            "epoch_cpu_seconds": statistics.median(e["cpu_seconds"] for e in others),
-            "last_loss": others[-1]["loss"],
-            **json.loads(self._worker.ask("end")),
-        }
+    return call(), call
 
 
 def main() -> None:
-    """Measures, prints the table and writes the JSON."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--data", required=True, type=Path, help="folder with a split")
-    parser.add_argument("--epochs", type=common.count, default=3, help="epochs after the first")
-    parser.add_argument("--out", type=Path, help="JSON file for the figures")
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.worker:
-        work(options.worker, options.data)
-        return
-    result: dict[str, Any] = {
-        "benchmark": "lightgcn",
-        "machine": common.machine(),
-        "versions": common.versions("jax", "jaxlib", "torch", "numpy"),
-        "data": options.data.resolve().name,
-        "setting": {"dim": DIM, "layers": LAYERS, "batch_size": BATCH_SIZE},
-    }
-    threads = sorted({1, len(os.sched_getaffinity(0))})
-    names = ["crl_jax", *(f"PyTorch, threads: {n}" for n in threads)]
-    contestants = [Contestant(name, options.data) for name in names]
-    for _ in range(options.epochs + 1):
-        for contestant in contestants:
-            contestant.run()
-    rows = [contestant.row() for contestant in contestants]
-    best = min(row["epoch_seconds"] for row in rows[1:])
-    for row in rows:
-        row["times_best_pytorch"] = row["epoch_seconds"] / best
-    common.print_table(rows)
-    if options.out:
-        common.write_json(options.out, {**result, "rows": rows})
+    """Times epochs of all contestants alternately."""
+    arguments = parser(__doc__)
+    arguments.add_argument("--data", required=True, type=Path, help="folder of a dataset's split")
+    arguments.add_argument("--epochs", type=count, default=3, help="timed epochs after the first")
+    args = arguments.parse_args()
+    report = Report(
+        args.out, "jax", "jaxlib", "torch", "numpy", data=args.data.resolve().name, dim=DIM,
+        layers=LAYERS, batch_size=BATCH_SIZE,
+    )  # fmt: skip
+    names = ["crl_jax", *(f"PyTorch, threads: {n}" for n in THREADS)]
+    workers = {name: Worker(make, name, args.data) for name in names}
+    rows = []
+    for name, epochs in alternate(workers, args.epochs).items():
+        peak, ndcg = workers[name](True)
+        workers[name].end()
+        rows.append(
+            {
+                "name": name,
+                "first_epoch_seconds": workers[name].first.seconds,
+                **spread("epoch_seconds", [epoch.seconds for epoch in epochs]),
+                "epoch_cpu_seconds": statistics.median(epoch.cpu_seconds for epoch in epochs),
+                "last_loss": epochs[-1].value,
+                "peak_mb": peak,
+                f"ndcg@{K}": ndcg,
+            }
+        )
+    add_ratio(
+        rows, "times_best_pytorch", "epoch_seconds", min(r["epoch_seconds"] for r in rows[1:])
+    )
+    report.add(rows)
 
 
 if __name__ == "__main__":

@@ -12,24 +12,30 @@ machine, CPU time is the more informative. Memory is the size of the graph's arr
 of the process during the first forward and backward pass, after compilation (``VmHWM`` of Linux,
 reset before the call).
 
-    python -m benchmarks.propagation --data $CRL_DATA --out benchmarks/results/propagation.json
+    python -m benchmarks.propagation --data $CRL_DATA --out benchmarks/results/propagation.csv
 """
 
-import argparse
-import json
 import statistics
-import sys
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import _common as common
-from ._worker import Worker
+from ._processes import Worker, growth_mb
+from ._report import (
+    THREADS,
+    Report,
+    Row,
+    Timing,
+    add_ratio,
+    alternate,
+    count,
+    parser,
+    spread,
+    timed,
+)
 
 DIM, N_LAYERS = 64, 3
 DATASETS = {"ml-100k": "ml-100k/train.csv", "gowalla": "gowalla/train.txt"}
@@ -40,19 +46,16 @@ REFERENCES = ("segment_sum", "BCSR", "SciPy")
 KINDS = ("product", "gradient")
 
 
-@dataclass
-class Contestant:
+class Contestant(NamedTuple):
     """Propagation method.
 
     Attributes:
-      prepare: Compiles the calls, if they need compilation.
-      calls: For each of :data:`KINDS` a function that waits for its result, users first.
-      graph_bytes: Size of the arrays that hold the graph.
+      calls: For each of :data:`KINDS` a function that waits for its result.
+      graph: Arrays that hold the graph.
     """
 
-    prepare: Callable[[], Any]
-    calls: dict[str, Callable[[], np.ndarray]]
-    graph_bytes: int
+    calls: dict[str, Callable[[], Any]]
+    graph: Any
 
 
 def load(data: Path, name: str) -> Any:
@@ -166,31 +169,18 @@ def other_jax(interactions: Any, name: str) -> Contestant:
 
 
 def compiled(functions: dict[str, Any], tables: Any, graph: Any) -> Contestant:
-    """Returns a contestant that compiles JAX functions and calls them on the given arguments."""
+    """Returns a contestant that calls compiled JAX functions on the given arguments."""
     import jax
 
-    programs: dict[str, Any] = {}
-
-    def prepare() -> None:
-        for kind, function in functions.items():
-            programs[kind] = jax.jit(function).lower(tables, graph).compile()
-
-    def call(kind: str) -> np.ndarray:
-        made = jax.block_until_ready(programs[kind](tables, graph))
-        return np.concatenate([np.asarray(x) for x in jax.tree.leaves(made)]) if wanted else made
-
-    wanted: list[bool] = []
-
-    def checked(kind: str) -> np.ndarray:
-        wanted.append(True)
-        try:
-            return call(kind)
-        finally:
-            wanted.clear()
-
-    calls = {kind: partial(call, kind) for kind in KINDS}
-    calls |= {f"{kind} checked": partial(checked, kind) for kind in KINDS}
-    return Contestant(prepare, calls, sum(leaf.nbytes for leaf in jax.tree.leaves(graph)))
+    programs = {
+        kind: jax.jit(function).lower(tables, graph).compile()
+        for kind, function in functions.items()
+    }
+    calls: dict[str, Callable[[], Any]] = {
+        kind: lambda program=program: jax.block_until_ready(program(tables, graph))
+        for kind, program in programs.items()
+    }
+    return Contestant(calls, jax.tree.leaves(graph))
 
 
 def scipy_csr(interactions: Any) -> Contestant:
@@ -202,8 +192,8 @@ def scipy_csr(interactions: Any) -> Contestant:
         made = mean_of_layers(matrix.__matmul__, table)
         return mean_of_layers(matrix.__matmul__, made)
 
-    held = matrix.data.nbytes + matrix.indices.nbytes + matrix.indptr.nbytes
-    return Contestant(lambda: None, {"product": lambda: matrix @ table, "gradient": gradient}, held)
+    graph = matrix.data, matrix.indices, matrix.indptr
+    return Contestant({"product": lambda: matrix @ table, "gradient": gradient}, graph)
 
 
 def torch_csr(interactions: Any, threads: int) -> Contestant:
@@ -227,10 +217,8 @@ def torch_csr(interactions: Any, threads: int) -> Contestant:
         (slope,) = torch.autograd.grad(0.5 * made.square().sum(), table)
         return slope.numpy()
 
-    parts = matrix.crow_indices(), matrix.col_indices(), matrix.values()
-    return Contestant(
-        lambda: None, {"product": product, "gradient": gradient}, sum(x.nbytes for x in parts)
-    )
+    graph = matrix.crow_indices(), matrix.col_indices(), matrix.values()
+    return Contestant({"product": product, "gradient": gradient}, graph)
 
 
 def build(interactions: Any, name: str) -> Contestant:
@@ -244,120 +232,79 @@ def build(interactions: Any, name: str) -> Contestant:
     return other_jax(interactions, name)
 
 
-def resident(field: str) -> int:
-    """Returns the bytes of ``VmRSS``, the resident memory, or ``VmHWM``, its peak."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field):
-            return 1024 * int(line.split()[1])
-    raise RuntimeError(f"/proc/self/status has no {field}")
-
-
-def work(data: Path, dataset: str, name: str) -> None:
-    """Prints a description of the contestant, then its seconds for each kind on the input."""
+def make(data: Path, dataset: str, name: str) -> tuple[Row, Callable[[str], Timing]]:
+    """Returns memory and errors of a contestant, and a timed call of either kind."""
     interactions = load(data, dataset)
-    contestant = build(interactions, name)
-    start = time.process_time()
-    contestant.prepare()
-    about: dict[str, Any] = {
-        "prepare_cpu_seconds": time.process_time() - start,
-        "graph_mb": contestant.graph_bytes / 1e6,
-    }
-    calls = contestant.calls
-    Path("/proc/self/clear_refs").write_text("5")
-    before = resident("VmRSS")
-    calls["gradient"]()
-    about["gradient_mb"] = (resident("VmHWM") - before) / 1e6
+    preparation = timed(build, interactions, name)
+    calls, graph = preparation.value
     matrix, table = normalised(interactions, np.float64), start_table(interactions)
     mean = partial(mean_of_layers, matrix.__matmul__)
     wanted = {"product": matrix @ table.astype(np.float64), "gradient": mean(mean(table))}
-    for kind in KINDS:
-        got = calls.get(f"{kind} checked", calls[kind])()
-        about[f"{kind}_error"] = float(np.abs(got - wanted[kind]).max())
-    print(json.dumps(about), flush=True)
-    for line in sys.stdin:
-        call = calls[line.strip()]
-        wall, cores = time.perf_counter(), time.process_time()
-        call()
-        print(time.perf_counter() - wall, time.process_time() - cores, flush=True)
+
+    def error(kind: str) -> float:
+        made = calls[kind]()
+        parts = made if isinstance(made, tuple) else (made,)  # tables of users and items
+        got = np.concatenate(list(map(np.asarray, parts)))
+        return float(np.abs(got - wanted[kind]).max())
+
+    first = {
+        "prepare_cpu_seconds": preparation.cpu_seconds,
+        "graph_mb": sum(x.nbytes for x in graph) / 1e6,
+        "gradient_mb": growth_mb(calls["gradient"])[0],
+        **{f"{kind}_error": error(kind) for kind in KINDS},
+    }
+    return first, lambda kind: timed(calls[kind])._replace(value=None)
 
 
-def measure(data: Path, dataset: str, repeats: int) -> dict[str, Any]:
+def measure(data: Path, dataset: str, repeats: int) -> list[Row]:
     """Times all contestants alternately on one dataset."""
     interactions = load(data, dataset)
-    threads = sorted({1, common.machine()["cores"]})
-    names = [*OURS, *REFERENCES, *(f"PyTorch, threads: {n}" for n in threads)]
+    names = [*OURS, *REFERENCES, *(f"PyTorch, threads: {n}" for n in THREADS)]
     if interactions.n_users * interactions.n_items > LARGEST_DENSE:
         names.remove("dense")
-    workers, rows = [], []
-    for name in names:
-        worker = Worker("propagation", "--data", data, "--worker", dataset, name)
-        rows.append({"name": name, **json.loads(worker.answer())})
-        workers.append(worker)
+    workers = {name: Worker(make, data, dataset, name) for name in names}
+    rows = [{"data": dataset, "name": name, **worker.first} for name, worker in workers.items()]
     for kind in KINDS:
-        times: list[list[list[float]]] = [[] for _ in workers]
-        for _ in range(repeats):
-            for worker, run in zip(workers, times, strict=True):
-                run += [worker.times(kind) for _ in range(3)]
-        for row, run in zip(rows, times, strict=True):
-            wall, cores = zip(*run, strict=True)
-            row[f"{kind}_ms"] = 1e3 * statistics.median(wall)
-            row[f"{kind}_ms_min"] = 1e3 * min(wall)
-            row[f"{kind}_cpu_ms"] = 1e3 * statistics.median(cores)
-    for worker in workers:
+        calls = {name: partial(worker, kind) for name, worker in workers.items()}
+        for row, timings in zip(rows, alternate(calls, repeats, 3).values(), strict=True):
+            row |= spread(f"{kind}_ms", [1e3 * timing.seconds for timing in timings])
+            row[f"{kind}_cpu_ms"] = 1e3 * statistics.median(t.cpu_seconds for t in timings)
+        add_ratio(rows, f"{kind}_times_rows", f"{kind}_ms")
+    for worker in workers.values():
         worker.end()
-    ours_ = rows[0]
-    for row in rows:
-        row["times_rows"] = {kind: row[f"{kind}_ms"] / ours_[f"{kind}_ms"] for kind in KINDS}
-    shape = {
-        "users": interactions.n_users,
-        "items": interactions.n_items,
-        "interactions": len(interactions),
-        "dim": DIM,
-        "layers": N_LAYERS,
-    }
-    return {"data": dataset, "shape": shape, "rows": rows}
+    return rows
 
 
-def judge(results: list[dict[str, Any]]) -> None:
+def check(rows: list[Row]) -> None:
     """Checks every contestant against SciPy's float64.
 
     Raises:
       SystemExit: If an error exceeds floating-point tolerance.
     """
-    for result in results:
-        for row in result["rows"]:
-            if not max(row["product_error"], row["gradient_error"]) <= 1e-5:
-                raise SystemExit(f"{result['data']}: {row['name']} is wrong: {row}")
+    for row in rows:
+        if not max(row["product_error"], row["gradient_error"]) <= 1e-5:
+            raise SystemExit(f"{row['data']}: {row['name']} is wrong: {row}")
 
 
 def main() -> None:
-    """Parses the command line, measures, prints tables and writes the JSON."""
-    parser = argparse.ArgumentParser(description="Propagation over the graph of interactions.")
-    parser.add_argument("--data", type=Path, required=True, help="folder of the datasets")
-    parser.add_argument("--datasets", nargs="+", choices=DATASETS, default=list(DATASETS))
-    parser.add_argument("--repeats", type=common.count, default=10, help="turns of 3 calls")
-    parser.add_argument("--out", type=Path, help="JSON of the figures")
-    parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.worker:
-        work(args.data, *args.worker)
-        return
-    about = {
-        "benchmark": "propagation",
-        "machine": common.machine(),
-        "versions": common.versions("jax", "jaxlib", "torch", "numpy", "scipy"),
-    }
-    results = []
+    """Measures all datasets, and checks the results of all contestants."""
+    arguments = parser(__doc__)
+    arguments.add_argument("--data", type=Path, required=True, help="folder of the datasets")
+    arguments.add_argument(
+        "--datasets", nargs="+", choices=DATASETS, default=list(DATASETS), help="by default all"
+    )
+    arguments.add_argument("--repeats", type=count, default=10, help="turns of 3 calls each")
+    args = arguments.parse_args()
+    report = Report(args.out, "jax", "jaxlib", "torch", "numpy", "scipy", dim=DIM, layers=N_LAYERS)
     for dataset in args.datasets:
-        results.append(result := measure(args.data, dataset, args.repeats))
-        print(f"\n{dataset}: {result['shape']}")
-        hidden = ("times_rows", "product_error", "gradient_error")
-        common.print_table(
-            [{k: v for k, v in row.items() if k not in hidden} for row in result["rows"]]
-        )
-        if args.out:
-            common.write_json(args.out, {**about, "datasets": results})
-    judge(results)
+        report.add(
+            measure(args.data, dataset, args.repeats),
+            hide=(
+                "product_error", "gradient_error", "product_times_rows", "product_ms_min",
+                "gradient_ms_min",
+            ),
+        )  # fmt: skip
+    check(report.rows[""])
 
 
 if __name__ == "__main__":

@@ -7,19 +7,18 @@ repeated, interrupted ones are resumed. Datasets that were measured before stay 
     python -m benchmarks.representations graphs --data DATASETS --runs runs/representations
 """
 
-import argparse
-import importlib
-import json
+from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
 
 from experiments.studies.tables import holm
 
-from . import _common as common
+from ._report import RESULTS, Row, count, environment
+from ._runs import per_seed, record, run, scores, show
 
 
 class Comparison(NamedTuple):
@@ -124,51 +123,35 @@ COMPARISONS = {
 """Comparisons by kind of data."""
 
 
-def run(command: str, flags: Sequence[str], folder: Path) -> None:
-    """Runs a command, resumes it, or does nothing if it is complete."""
-    if (folder / "config.json").exists():
-        flags = ["--resume", str(folder)]
-    else:
-        flags = [*flags, "--out", str(folder)]
-    if status := importlib.import_module(f"experiments.{command}").main(flags):
-        raise SystemExit(status)
-
-
-def collect(way: str, flags: Sequence[str], folder: Path) -> dict[str, Any]:
-    """Returns a row of the table: the metrics of a run, as means and by seed."""
-    return {
-        "way": way,
-        "flags": " ".join(flags),
-        **{
-            name: value
-            for name, value in json.loads((folder / "metrics.json").read_text()).items()
-            if isinstance(value, float)
-        },
-        "per_seed": json.loads((folder / "metrics_by_seed.json").read_text()),
-    }
-
-
-def compare(rows: Sequence[dict[str, Any]], metric: str) -> None:
+def compare(rows: Sequence[Row], scores: Sequence[Sequence[float]]) -> None:
     """Adds to each row its ``gain`` over the first, and the p-value ``p``.
 
     The p-value comes from a two-sided paired t-test over seeds, adjusted by Holm's method.
+
+    Args:
+      rows: Row of each method.
+      scores: Score of each seed, by method.
     """
-    of_seeds = [np.array([each[metric] for each in row["per_seed"]]) for row in rows]
-    p = [float(stats.ttest_rel(own, of_seeds[0]).pvalue) for own in of_seeds[1:]]
-    for row, own, adjusted in zip(rows[1:], of_seeds[1:], holm(p), strict=True):
-        row["gain"], row["p"] = float(np.mean(own - of_seeds[0])), adjusted
+    first, *others = map(np.asarray, scores)
+    p = [float(stats.ttest_rel(own, first).pvalue) for own in others]
+    for row, own, adjusted in zip(rows[1:], others, holm(p), strict=True):
+        row["gain"], row["p"] = float(np.mean(own - first)), adjusted
 
 
 def main() -> None:
-    """Parses the command line, runs, prints the table and writes the JSON."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("kind", choices=COMPARISONS)
+    """Runs all methods on each dataset, and collects their results."""
+    parser = ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("kind", choices=COMPARISONS, help="kind of data")
     parser.add_argument("--data", type=Path, required=True, help="folder of the datasets")
     parser.add_argument("--datasets", nargs="+", help="by default all")
-    parser.add_argument("--seeds", type=common.count, default=5)
-    parser.add_argument("--runs", type=Path, default=Path("runs/representations"))
-    default = Path(__file__).parent / "results" / "representations"
-    parser.add_argument("--out", type=Path, default=default, help="folder for the figures")
+    parser.add_argument("--seeds", type=count, default=5, help="number of seeds, at least 2")
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs/representations"),
+        help="folder of the run directories",
+    )  # fmt: skip
+    parser.add_argument(
+        "--out", type=Path, default=RESULTS / "representations", help="folder for the results"
+    )
     args = parser.parse_args()
     comparison = COMPARISONS[args.kind]
     for dataset in args.datasets or ():
@@ -177,27 +160,35 @@ def main() -> None:
             parser.error(f"--datasets takes some of {known}, got {dataset}")
     if args.seeds < 2:
         parser.error("--seeds must be at least 2, which a test over seeds takes, got 1")
-    about = {
-        "machine": common.machine(),
-        "versions": common.versions("crl_jax", "jax", "jaxlib", "flax", "optax", "numpy"),
-    }
-    path = args.out / f"{args.kind}.json"
-    content = json.loads(path.read_text()) if path.exists() else {"datasets": {}}
+    about = environment("crl_jax", "jax", "jaxlib", "flax", "optax", "numpy")
+    metric = comparison.metric
     for dataset in args.datasets or comparison.datasets:
-        rows = []
+        rows, seeds = [], {}
         for way in comparison.ways:
             folder = args.runs / args.kind / f"{dataset}-{way}"
-            seeds = "--seeds", str(args.seeds)
             flags = comparison.flags(dataset, way, args.data)
-            run(comparison.command, [*flags, *seeds], folder)
+            run(comparison.command, [*flags, "--seeds", str(args.seeds)], folder)
+            seeds[way] = per_seed(folder)
             shown = comparison.flags(dataset, way, Path("DATASETS"))
-            rows.append(collect(way, [*shown, *seeds], folder))
-        compare(rows, comparison.metric)
-        known = comparison.published.get(dataset)
-        content["datasets"][dataset] = {**about, "published": known, "rows": rows}
-        common.write_json(path, content)
-        shown = ("way", comparison.metric, f"{comparison.metric}_std", "gain", "p")
-        common.print_table([{name: row.get(name, "") for name in shown} for row in rows])
+            rows.append(
+                {
+                    "dataset": dataset,
+                    "way": way,
+                    "seeds": len(seeds[way]),
+                    **scores(folder),
+                    "flags": " ".join([*shown, "--seeds", str(args.seeds)]),
+                }
+            )
+        compare(rows, [[row[metric] for row in own] for own in seeds.values()])
+        if dataset in comparison.published:
+            published = comparison.published[dataset]
+            rows[0][f"{metric}_published"], rows[0][f"{metric}_published_std"] = published
+        record(args.out / f"{args.kind}.csv", rows, ["dataset"], about)
+        of_seeds = [
+            {"dataset": dataset, "way": way, **row} for way, own in seeds.items() for row in own
+        ]
+        record(args.out / f"{args.kind}-per_seed.csv", of_seeds, ["dataset"], {})
+        show(rows, ("way", metric, f"{metric}_std", "gain", "p"))
 
 
 if __name__ == "__main__":

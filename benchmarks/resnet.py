@@ -16,25 +16,30 @@ With ``--check`` nothing is timed: the weights of ResNet-18 and -50 in PyTorch a
 and features and running averages compared. ``--way xla`` adds JAX's own gradients, which take
 minutes.
 
-    python -m benchmarks.resnet --views drawn given --out benchmarks/results/resnet.json
+    python -m benchmarks.resnet --views drawn given --out benchmarks/results/resnet.csv
 """
 
-import argparse
 import itertools
-import json
-import os
 import statistics
-import sys
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from . import _common as common
-from ._worker import Worker
-from .propagation import resident
+from ._processes import Worker, memory_mb
+from ._report import (
+    THREADS,
+    Report,
+    Row,
+    Timing,
+    add_ratio,
+    alternate,
+    count,
+    parser,
+    print_table,
+    spread,
+    timed,
+)
 
 BATCH, SIZE, WIDTHS, TEMPERATURE, LEARNING_RATE = 128, 32, (512, 128), 0.5, 1e-3
 SPREAD = "crl_jax, a device for each core"
@@ -75,8 +80,9 @@ def ours(network: str, way: str, devices: int, views: str, steps: int) -> Callab
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
     from crl_jax import augment, losses, models, tasks, train
+    from experiments._compiler import tune_compiler
 
-    common.tune_compiler()
+    tune_compiler()
 
     build = models.BackboneWithHead(settings_of(network, way), models.Projection(WIDTHS))
 
@@ -135,79 +141,61 @@ def theirs(network: str, layout: str, threads: int, views: str, steps: int) -> C
     return lambda: statistics.mean(trainer.step() for _ in range(steps))
 
 
-def work(network: str, name: str, layout: str, cores: int, views: str, steps: int) -> None:
-    """Runs one turn per input line; finally reports the peak memory."""
+def make(
+    network: str, name: str, layout: str, cores: int, views: str, steps: int
+) -> tuple[Timing, Callable[..., Any]]:
+    """Returns the timing of a contestant's first turn, and the function of a turn.
+
+    The function returns the peak memory instead, if ``last`` is true.
+    """
     if name == "PyTorch":
         turn = theirs(network, layout, cores, views, steps)
     else:
         turn = ours(network, layout, cores if name == SPREAD else 1, views, steps)
-    for line in sys.stdin:
-        if line.strip() == "end":
-            break
-        wall, cpu = time.perf_counter(), time.process_time()
-        loss = turn()
-        told = {
-            "step_ms": 1e3 * (time.perf_counter() - wall) / steps,
-            "step_cpu_ms": 1e3 * (time.process_time() - cpu) / steps,
-            "loss": loss,
-        }
-        print(json.dumps(told), flush=True)
-    print(json.dumps({"peak_mb": resident("VmHWM") / 1e6}), flush=True)
+
+    def call(last: bool = False) -> Any:
+        return memory_mb() if last else timed(turn)
+
+    return call(), call
 
 
-class Contestant:
-    """Process that takes steps on request."""
-
-    def __init__(self, network: str, name: str, layout: str, cores: int, views: str, steps: int):
-        self.about = {
-            "network": network, "views": views, "name": name, "layout": layout, "cores": cores,
-            "steps": steps,
-        }  # fmt: skip
-        usable = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, sorted(usable)[:cores])  # inherited by the process
-        self._worker = Worker("resnet", "--worker", network, name, layout, cores, views, steps)
-        os.sched_setaffinity(0, usable)
-        self.turns: list[dict[str, float]] = []
-
-    def run(self) -> None:
-        """Runs one turn."""
-        self.turns.append(json.loads(self._worker.ask("turn")))
-
-    def row(self) -> dict[str, Any]:
-        """Returns the figures; the first turn, which compiles, is reported separately."""
-        first, *others = self.turns
-        return {
-            **self.about,
-            "step_ms": statistics.median(turn["step_ms"] for turn in others),
-            "step_ms_min": min(turn["step_ms"] for turn in others),
-            "step_cpu_ms": statistics.median(turn["step_cpu_ms"] for turn in others),
-            "turns": len(others),
-            "first_seconds": 1e-3 * self.about["steps"] * first["step_ms"],
-            "last_loss": others[-1]["loss"],
-            **json.loads(self._worker.ask("end")),
-        }
-
-
-def measure(
-    network: str, views: str, rounds: int, ways: list[str], steps: int | None
-) -> list[dict[str, Any]]:
+def measure(network: str, views: str, rounds: int, ways: list[str], steps: int | None) -> list[Row]:
     """Times the contestants with equal cores alternately, for each number of cores."""
     rows, steps = [], steps or STEPS.get(network, 8)
-    for cores in sorted({1, len(os.sched_getaffinity(0))}):
+    for cores in THREADS:
         own = ["crl_jax"] if cores == 1 else ["crl_jax", SPREAD]
-        names = [*((name, way) for name in own for way in ways), ("PyTorch", "channels last"),
+        names = [*itertools.product(own, ways), ("PyTorch", "channels last"),
                  ("PyTorch", "channels first")]  # fmt: skip
-        contestants = [Contestant(network, *name, cores, views, steps) for name in names]
-        for _ in range(rounds + 1):
-            for contestant in contestants:
-                contestant.run()
-        these = [contestant.row() for contestant in contestants]
+        workers = {
+            name: Worker(make, network, *name, cores, views, steps, cores=cores) for name in names
+        }
+        these = []
+        for (name, layout), turns in alternate(workers, rounds).items():
+            worker = workers[name, layout]
+            these.append(
+                {
+                    "network": network,
+                    "views": views,
+                    "cores": cores,
+                    "name": name,
+                    "layout": layout,
+                    "steps": steps,
+                    **spread("step_ms", [1e3 * turn.seconds / steps for turn in turns]),
+                    "step_cpu_ms": 1e3 * statistics.median(t.cpu_seconds for t in turns) / steps,
+                    "turns": len(turns),
+                    "first_seconds": worker.first.seconds,
+                    "last_loss": turns[-1].value,
+                    "peak_mb": worker(True),
+                }
+            )
+            worker.end()
         best = min(row["step_ms"] for row in these if row["name"] == "PyTorch")
-        rows += [{**row, "times_best_pytorch": row["step_ms"] / best} for row in these]
+        add_ratio(these, "times_best_pytorch", "step_ms", best)
+        rows += these
     return rows
 
 
-def check() -> list[dict[str, Any]]:
+def check() -> None:
     """Compares features and running averages for PyTorch's weights in both libraries.
 
     Raises:
@@ -239,10 +227,9 @@ def check() -> list[dict[str, Any]]:
             after = variables_of(reference, settings)[1]
             errors = map(off, jax.tree.leaves(rest), jax.tree.leaves(after))
             rows.append({**row, "averages_off": max(errors)})
-    common.print_table(rows)
+    print_table(rows)
     if not all(max(row["features_off"], row["averages_off"]) <= MOST for row in rows):
         raise SystemExit("features or running averages are not those of PyTorch.")
-    return rows
 
 
 def off(got: Any, want: np.ndarray) -> float:
@@ -251,36 +238,34 @@ def off(got: Any, want: np.ndarray) -> float:
 
 
 def main() -> None:
-    """Parses the command line, measures, prints tables and writes the JSON."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--networks", nargs="+", default=[*STEPS], help="depth:width of each")
-    parser.add_argument("--views", nargs="+", default=["drawn"], choices=["given", "drawn"])
-    parser.add_argument("--rounds", type=common.count, default=3, help="turns of each")
-    parser.add_argument("--steps", type=common.count, help="steps of a turn")
-    parser.add_argument("--way", nargs="+", default=["auto"], choices=["auto", "cpu", "xla"])
-    parser.add_argument("--check", action="store_true", help="compare with PyTorch, time nothing")
-    parser.add_argument("--out", type=Path, help="JSON of the figures")
-    parser.add_argument("--worker", nargs=6, help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.worker:
-        network, name, layout, cores, views, steps = args.worker
-        work(network, name, layout, int(cores), views, int(steps))
-        return
-    result: dict[str, Any] = {
-        "benchmark": "resnet",
-        "machine": common.machine(),
-        "versions": common.versions("jax", "jaxlib", "flax", "torch", "kornia", "numpy"),
-        "setting": {"batch": BATCH, "size": SIZE, "head": WIDTHS},
-    }
+    """Measures all networks, or compares features with PyTorch."""
+    arguments = parser(__doc__)
+    arguments.add_argument(
+        "--networks", nargs="+", default=[*STEPS], metavar="DEPTH:WIDTH", help="networks to train"
+    )
+    arguments.add_argument(
+        "--views", nargs="+", default=["drawn"], choices=["given", "drawn"],
+        help="drawn in each step, as in training, or given, to compare the networks alone",
+    )  # fmt: skip
+    arguments.add_argument("--rounds", type=count, default=3, help="timed turns after the first")
+    arguments.add_argument("--steps", type=count, help="steps per turn, by default by network")
+    arguments.add_argument(
+        "--way", nargs="+", default=["auto"], choices=["auto", "cpu", "xla"],
+        help="implementations of our convolutions",
+    )  # fmt: skip
+    arguments.add_argument(
+        "--check", action="store_true", help="compare features with PyTorch and time nothing"
+    )
+    args = arguments.parse_args()
     if args.check:
         check()
         return
-    rows = []
+    packages = "jax", "jaxlib", "flax", "torch", "kornia", "numpy"
+    if args.views == ["given"]:
+        packages = tuple(name for name in packages if name != "kornia")
+    report = Report(args.out, *packages, batch=BATCH, size=SIZE)
     for network, views in itertools.product(args.networks, args.views):
-        rows += (these := measure(network, views, args.rounds, args.way, args.steps))
-        common.print_table(these)
-        if args.out:
-            common.write_json(args.out, {**result, "rows": rows})
+        report.add(measure(network, views, args.rounds, args.way, args.steps))
 
 
 if __name__ == "__main__":

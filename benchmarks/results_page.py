@@ -1,105 +1,173 @@
-"""Generates the results pages from the files in ``benchmarks/results``.
+"""Rewrites the tables of the results pages from the CSV files in ``benchmarks/results``.
 
-Every number in ``benchmarks/results/README.md``, and in the table of the front page, comes from a
-file next to that page. Missing results are omitted.
+A table is between two comments. The first one names the files and defines the columns:
+
+    <!-- table: comparisons/*/table-5.2-minibatch.csv | where encoder = mf | loss: {method} |
+    across {dataset}: {ndcg@20:published} -->
+    <!-- end table -->
+
+* ``HEADER: TEMPLATE`` defines a column by a format string over the columns of the files. The format
+  ``p`` is that of p-values, ``std`` adds the standard deviation ``X_std``, and ``published`` also
+  ``X_published`` and the relative difference from it, which is ``X_difference`` alone. Missing
+  values, and differences of 0 in a format with sign, become empty.
+* ``across HEADER: TEMPLATE`` adds a column for each value of the header, which is a template as
+  well. Numbers of several rows that belong to one cell are averaged.
+* ``where COLUMN = PATTERN`` keeps the rows whose value matches a regular expression.
 
     python -m benchmarks.results_page
     python -m benchmarks.results_page --check
 """
 
 import argparse
+import math
 import re
+import string
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ._results_comparisons import comparisons
-from ._results_estimators import estimators
-from ._results_images import images
-from ._results_positives import positives
-from ._results_published import published
-from ._results_punce import punce
-from ._results_quality import LOSSES, NDCG, graph, loss_rows, losses, samplers
-from ._results_representations import representations
-from ._results_speed import speed
-from ._results_speed_scale import at_scale
-from ._results_speed_training import training_ratios
-from ._results_standard import standard
-from ._results_tables import by_method, join, mean_of, number, table
+from ._report import read_csv
 
 ROOT = Path(__file__).parents[1]
-FRONT = re.compile(r"(<!-- results -->\n).*?(<!-- end results -->)", re.DOTALL)
-INTRODUCTION = """# Results
-
-`python -m benchmarks.results_page` generates this page from the files in this folder. Do not edit.
-
-"Published" results are from the dissertation *Contrastive Learning for Personalized
-Recommendation* (Huazhong University of Science and Technology). Results of
-crl_jax are mean ± standard deviation. The tables include no results on GPU or TPU."""
-
-
-def page(results: Path) -> str:
-    """Returns the page for a folder of results."""
-    sections = [
-        write(results)
-        for write in (
-            published,
-            losses,
-            graph,
-            standard,
-            comparisons,
-            images,
-            representations,
-            samplers,
-            positives,
-            estimators,
-            punce,
-            speed,
-        )
-    ]
-    return join(INTRODUCTION, *sections) + "\n"
-
-
-def front(results: Path) -> str:
-    """Returns the table of the front page and its statement about speed."""
-    on_graph = {row["loss"]: row for row in loss_rows(results, "lightgcn.json")}
-    cells = [
-        [LOSSES[row["loss"]], *_scored(row), *_scored(on_graph.get(row["loss"]))]
-        for row in loss_rows(results)
-    ]
-    sampler = by_method(results / "samplers" / "table-4.2-minibatch.csv").get("bns, eCDF of 64")
-    if sampler:
-        cells.append(
-            ["BPR with Bayesian negative sampling (BNS)", mean_of(sampler, NDCG), "", "", ""]
-        )
-    times = [
-        f"{loss.upper()} {ours:.1f} ms (PyTorch: {eager:.1f} times as long in eager mode, "
-        f"{compiled:.1f} times compiled)"
-        for loss, ours, eager, compiled in training_ratios(results)
-    ]
-    said = (
-        f"An epoch of MovieLens 100K on two CPU cores takes: {'; '.join(times)}." if times else ""
-    )
-    heads = ["trained with", "matrix factorisation", "published", "LightGCN", "published"]
-    return join(table(heads, cells) if cells else "", said, at_scale(results))
+TABLE = re.compile(r"(<!-- table: (.*?) -->\n).*?(<!-- end table -->)", re.DOTALL)
+FORMATS = {
+    "std": "{X:.4f} ± {X_std:.4f}",
+    "published": "{X:.4f} ± {X_std:.4f} ({X_published:.4f}, {X_difference:+.1%})",
+}
+NAMES = {
+    "ml-100k": "MovieLens 100K", "ml-1m": "MovieLens 1M", "gowalla": "Gowalla",
+    "yelp2018": "Yelp2018", "IMDBBINARY": "IMDB-BINARY", "flickr8k": "Flickr8k",
+    "mf": "MF", "lightgcn": "LightGCN",
+    "bpr": "BPR", "bce": "BCE", "info_nce": "InfoNCE", "dcl": "DCL", "hcl": "HCL", "dpl": "DPL",
+    "bcl": "BCL", "debiased": "DCL", "hard": "HCL", "bayesian": "BCL", "bsl": "BSL",
+    "bayesian_hard": "BCL, β = 0.9", "simclr": "InfoNCE", "clip": "InfoNCE (CLIP)",
+    "siglip": "sigmoid (SigLIP)", "none": "fine-tuning alone",
+    "none_longer": "fine-tuning alone, 11 epochs",
+    "rns": "RNS", "pns": "PNS", "aobpr": "AOBPR, λ = 500", "dns": "DNS, m = 2", "srns": "SRNS",
+    "bns": "BNS, exact eCDF", "bns, eCDF of 64": "BNS, eCDF of 64 items",
+    "biased": "biased mean", "bcl_normalised": "BCL, weights normalised to average 1",
+    "bcl_auc": "BCL with the AUC as α",
+    "linear": "accuracy", "pu_auc": "AUC", "supcon": "SupCon, one class per unlabelled image",
+    "supcon_negative": "SupCon, unlabelled images in one class", "punce": "puNCE, prior π",
+    "punce_half": "puNCE, prior π / 2", "punce_more": "puNCE, prior 1.5 π",
+    "inner": "inner products (BPR)", "cosine": "cosines (InfoNCE)", "torch": "PyTorch",
+    "simulate": "write the shards", "load": "read Parquet", "load CSV": "read CSV",
+    "train": "an epoch of Adam", "train SGD": "an epoch of SGD",
+    "recommend": "recommend to all users",
+    "samplers/table-4.2-published": "published setting",
+    "samplers/table-4.2-minibatch": "minibatch",
+    "samplers/lightgcn/table-4.2-minibatch": "LightGCN, minibatch",
+    "bns-1": "BNS-1: λ decreases during training", "bns-2": "BNS-2: ten warm-up epochs with RNS",
+    "bns-3": "BNS-3: uninformative prior", "bns-4": "BNS-4: occupations in the prior",
+    "reweighted bpr": "DenoiseRec (reweighted BPR)", "gbpr": "GBPR", "bprac": "BPRAC",
+    "representations/texts": "scratch", "representations/weights": "MiniLM",
+}  # fmt: skip
+"""Display names of the values in the files."""
+Row = dict[str, Any]
 
 
-def _scored(row: dict[str, Any] | None) -> list[str]:
-    """Returns our number and the published one; empty strings if there is no run."""
-    if row is None:
-        return ["", ""]
-    return [f"{number(row[NDCG])} ± {number(row['std'])}", number(row["published"])]
+class _Cell(string.Formatter):
+    """Formats the values of a row; ``found`` tells whether any value is present."""
+
+    found = False
+
+    def get_value(self, key: int | str, args: Sequence[Any], kwargs: Any) -> Any:
+        """Returns a value, an empty string if it is missing."""
+        name = str(key)
+        if name.endswith("_difference"):
+            own = name.removesuffix("_difference")
+            known = kwargs.get(f"{own}_published")
+            return float(kwargs[own]) / float(known) - 1 if known else ""
+        return kwargs.get(name, "")
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        """Formats a number, or replaces a text by its display name."""
+        if not format_spec:
+            text = NAMES.get(value, str(value))
+        elif value in ("", None) or math.isnan(number := float(value)):
+            text = ""
+        elif format_spec == "p":
+            text = "< 0.001" if number < 0.001 else f"{number:.3f}"
+        else:
+            is_zero = "+" in format_spec and number == 0
+            text = "" if is_zero else format(number, format_spec).replace("-", "−")
+        self.found |= bool(text)
+        return text
 
 
-def write_front(readme: str, results: Path) -> str:
-    """Returns the front page with an updated table.
+def cell(template: str, row: Row) -> str:
+    """Returns a cell without the punctuation around missing values."""
+    formatter = _Cell()
+    text = formatter.vformat(template, (), row)
+    if not formatter.found and "{" in template:
+        return ""
+    return re.sub(r" ?\([,; ]*\)", "", re.sub(r"[,;] \)", ")", text)).strip(",; ")
+
+
+def mean(rows: Sequence[Row]) -> Row:
+    """Averages the numeric columns of rows; the others are those of the first row."""
+    if len(rows) == 1:
+        return rows[0]
+    found = dict(rows[0])
+    for name in found:
+        try:
+            found[name] = math.fsum(float(row[name]) for row in rows) / len(rows)
+        except ValueError:
+            continue
+    return found
+
+
+def table(definition: str, results: Path) -> str:
+    """Returns a Markdown table.
 
     Raises:
-      ValueError: If the page has no markers for the table.
+      ValueError: If no file or row matches, or a template has an unknown column.
     """
-    if not FRONT.search(readme):
-        raise ValueError("README.md must have <!-- results --> and <!-- end results -->.")
-    return FRONT.sub(lambda m: f"{m[1]}{front(results)}\n{m[2]}", readme)
+    for name, form in FORMATS.items():
+        definition = re.sub(
+            rf"{{([^{{}}:]+):{name}}}", lambda m, form=form: form.replace("X", m[1]), definition
+        )
+    first, *lines = re.split(r" \| ", " ".join(definition.split()))
+    paths = [path for pattern in first.split() for path in sorted(results.glob(pattern))]
+    rows = [
+        {"file": path.relative_to(results).with_suffix("").as_posix(), **row}
+        for path in paths
+        for row in read_csv(path)
+    ]
+    columns = [line.partition(": ")[::2] for line in lines if not line.startswith("where ")]
+    for line in lines:
+        if line.startswith("where "):
+            name, _, pattern = line.removeprefix("where ").partition(" = ")
+            rows = [row for row in rows if re.fullmatch(pattern, row.get(name, ""))]
+    if not rows:
+        raise ValueError(f"no rows for the table of {first}")
+    known = set().union(*rows)
+    for _, name, _, _ in string.Formatter().parse("".join(map("".join, columns))):
+        if name and name.removesuffix("_difference") not in known:
+            raise ValueError(f"{first} has no column {name}")
+    fixed = [pair for pair in columns if not pair[0].startswith("across ")]
+    spread = [(h.removeprefix("across "), t) for h, t in columns if h.startswith("across ")]
+    groups: dict[tuple[str, ...], dict[tuple[str, str], list[Row]]] = {}
+    for row in rows:
+        own = groups.setdefault(tuple(cell(template, row) for _, template in fixed), {})
+        for header, template in spread:
+            own.setdefault((cell(header, row), template), []).append(row)
+    heads = list(dict.fromkeys(head for own in groups.values() for head in own))
+    cells = [[header for header, _ in fixed] + [header for header, _ in heads]]
+    cells.append(["---"] * len(cells[0]))
+    for key, own in groups.items():
+        values = (cell(head[1], mean(own[head])) if head in own else "" for head in heads)
+        cells.append([*key, *values])
+    return "".join(
+        "|" + "|".join(f" {x} ".replace("|", "\\|") if x else " " for x in line) + "|\n"
+        for line in cells
+    )
+
+
+def rewrite(page: str, results: Path) -> str:
+    """Returns a page with updated tables."""
+    return TABLE.sub(lambda m: f"{m[1]}{table(m[2], results)}{m[3]}", page)
 
 
 def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
@@ -107,20 +175,17 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="write nothing; 1 if out of date")
     check = parser.parse_args(arguments).check
-    results, readme = root / "benchmarks" / "results", root / "README.md"
-    wanted = {results / "README.md": page(results)}
-    wanted[readme] = write_front(readme.read_text(encoding="utf-8"), results)
-    stale = [
-        path
-        for path, text in wanted.items()
-        if not path.exists() or path.read_text(encoding="utf-8") != text
-    ]
-    for path in stale:
+    results, stale = root / "benchmarks" / "results", 0
+    for path in (root / "README.md", results / "README.md"):
+        text = path.read_text(encoding="utf-8")
+        if (new := rewrite(text, results)) == text:
+            continue
+        stale += 1
         if check:
             print(f"{path.relative_to(root)} is not up to date: python -m benchmarks.results_page")
         else:
-            path.write_text(wanted[path], encoding="utf-8")
-    return int(check and bool(stale))
+            path.write_text(new, encoding="utf-8")
+    return int(check and stale > 0)
 
 
 if __name__ == "__main__":

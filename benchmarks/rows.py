@@ -11,24 +11,17 @@ the dense optimiser. Each contestant has a separate process. Pairs of contestant
 more do not fit into the memory of a small machine. All of them use huge pages (on Linux with
 glibc), without which the address translation of a row costs as much as reading it.
 
-    python -m benchmarks.rows --out benchmarks/results/rows.json
+    python -m benchmarks.rows --out benchmarks/results/rows.csv
 """
 
-import argparse
-import json
-import os
-import statistics
-import sys
-import tempfile
-import time
+import itertools
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from . import _common as common
-from ._worker import Worker
+from ._processes import Worker
+from ._report import CORES, Report, Row, alternate, count, parser, spread, timed
 
 DIM, BATCH, STEPS, LEARNING_RATE = 64, 8192, 8, 1e-3
 SIZES = [100_000, 1_000_000, 10_000_000]
@@ -142,8 +135,9 @@ def ours(name: str, n: int) -> tuple[Turn, Sample]:
     import jax.numpy as jnp
 
     from crl_jax import train
+    from experiments._compiler import tune_compiler
 
-    common.tune_compiler()
+    tune_compiler()
 
     step, start, waken = dense() if name == DENSE else by_rows(name.removeprefix("rows."))
 
@@ -167,7 +161,7 @@ def theirs(n: int) -> tuple[Turn, Sample]:
     import torch
     from torch import nn
 
-    torch.set_num_threads(common.machine()["cores"])
+    torch.set_num_threads(CORES)
     bags = [
         nn.EmbeddingBag.from_pretrained(
             torch.from_numpy(table_of(n, side)), freeze=False, sparse=True, mode="sum"
@@ -194,68 +188,45 @@ def theirs(n: int) -> tuple[Turn, Sample]:
     return run, lambda: [bag.weight.detach()[:SAMPLE].numpy() for bag in bags]
 
 
-def work(name: str, n: int, folder: Path) -> None:
-    """Prints the first loss, saves some rows after two turns, then times a turn per input line."""
+def make(name: str, n: int) -> tuple[tuple[float, list[np.ndarray]], Callable[[int], float]]:
+    """Returns the first loss and some rows after two turns, and a function of a timed turn."""
     run, sample = theirs(n) if name == SPARSE else ours(name, n)
     first = run(ids_of(n, 0))
     run(ids_of(n, 1))
-    np.savez(folder / "rows.npz", *sample())
-    print(json.dumps({"loss": first}), flush=True)
-    for number, _ in enumerate(sys.stdin, 2):
-        ids = ids_of(n, number)
-        started = time.perf_counter()
-        run(ids)
-        print(time.perf_counter() - started, flush=True)
+
+    def turn(number: int) -> float:
+        return timed(run, ids_of(n, number)).seconds / STEPS
+
+    return (first, sample()), turn
 
 
-class Contestant:
-    """Process that takes steps on request."""
-
-    def __init__(self, name: str, n: int, folder: Path):
-        self.name = name
-        pages = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-        env = {**os.environ, **pages}
-        self._worker = Worker("rows", "--worker", name, n, folder, env=env)
-        self.loss = json.loads(self._worker.answer())["loss"]
-        with np.load(folder / "rows.npz") as content:
-            self.rows = list(content.values())
-        self.times: list[float] = []
-        self.end = self._worker.end
-
-    def turn(self) -> None:
-        """Takes steps and records the seconds per step."""
-        self.times.append(self._worker.times()[0] / STEPS)
-
-
-def measure(n: int, repeats: int) -> list[dict[str, Any]]:
+def measure(n: int, repeats: int) -> list[Row]:
     """Times all contestants with ``n`` rows.
 
     Raises:
       SystemExit: If a contestant computes other values; checked before it is timed.
     """
-    done: list[Contestant] = []
-    with tempfile.TemporaryDirectory() as folder:
-        for together in ((DENSE, ADAGRAD), (ADAM, SPARSE)):
-            now = [Contestant(name, n // 2, Path(folder)) for name in together]
-            judge(n // 2, done + now)
-            for _ in range(repeats):
-                for contestant in now:
-                    contestant.turn()
-            for contestant in now:
-                contestant.end()
-            done += now
-    return [
-        {
-            "rows": n,
-            "name": contestant.name,
-            "step_ms": 1e3 * statistics.median(contestant.times),
-            "step_ms_min": 1e3 * min(contestant.times),
+    pages = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+    firsts, times = {}, {}
+    for together in ((DENSE, ADAGRAD), (ADAM, SPARSE)):
+        workers = {name: Worker(make, name, n // 2, env=pages) for name in together}
+        firsts |= {name: worker.first for name, worker in workers.items()}
+        check(n // 2, firsts)
+        numbers = {name: itertools.count(2) for name in together}
+        calls = {
+            name: lambda worker=worker, number=numbers[name]: worker(next(number))
+            for name, worker in workers.items()
         }
-        for contestant in sorted(done, key=lambda each: ORDER.index(each.name))
+        times |= alternate(calls, repeats)
+        for worker in workers.values():
+            worker.end()
+    return [
+        {"rows": n, "name": name, **spread("step_ms", [1e3 * seconds for seconds in times[name]])}
+        for name in ORDER
     ]
 
 
-def judge(n: int, contestants: list[Contestant]) -> None:
+def check(n: int, firsts: dict[str, tuple[float, list[np.ndarray]]]) -> None:
     """Checks first losses against NumPy, and Adam's rows against the dense optimizer's.
 
     Raises:
@@ -265,39 +236,26 @@ def judge(n: int, contestants: list[Contestant]) -> None:
     users, items = (table[ids[0] % BLOCK] for table, ids in zip(tables, ids_of(n, 0)))
     scores = np.sum(users * items, axis=-1)
     wanted = float(np.mean(np.logaddexp(0, scores[1] - scores[0])))
-    dense = next(each for each in contestants if each.name == DENSE)
-    for each in contestants:
-        off = abs(each.loss - wanted)
-        if each.name == ADAM:
-            off = max(off, *(np.abs(a - b).max() for a, b in zip(each.rows, dense.rows)))
+    for name, (loss, rows) in firsts.items():
+        off = abs(loss - wanted)
+        if name == ADAM:
+            off = max(off, *(np.abs(a - b).max() for a, b in zip(rows, firsts[DENSE][1])))
         if not off <= MOST:
-            raise SystemExit(f"{each.name} with {2 * n} rows is wrong: off by {off:.2g}")
+            raise SystemExit(f"{name} with {2 * n} rows is wrong: off by {off:.2g}")
 
 
 def main() -> None:
-    """Parses the command line, measures, prints the table and writes the JSON."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--sizes", type=common.count, nargs="+", default=SIZES)
-    parser.add_argument("--repeats", type=common.count, default=9, help=f"turns of {STEPS} steps")
-    parser.add_argument("--out", type=Path, help="JSON of the figures")
-    parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.worker:
-        name, n, folder = args.worker
-        work(name, int(n), Path(folder))
-        return
-    about = {
-        "benchmark": "rows",
-        "machine": common.machine(),
-        "versions": common.versions("jax", "jaxlib", "optax", "torch", "numpy"),
-        "setting": {"dim": DIM, "batch": BATCH, "steps": STEPS},
-    }
-    rows: list[dict[str, Any]] = []
+    """Measures all table sizes."""
+    arguments = parser(__doc__)
+    arguments.add_argument(
+        "--sizes", type=count, nargs="+", default=SIZES, help="numbers of embedding rows"
+    )
+    arguments.add_argument("--repeats", type=count, default=9, help=f"turns of {STEPS} steps each")
+    args = arguments.parse_args()
+    packages = "jax", "jaxlib", "optax", "torch", "numpy"
+    report = Report(args.out, *packages, dim=DIM, batch=BATCH, steps=STEPS)
     for n in args.sizes:
-        rows += measure(n, args.repeats)
-        common.print_table(rows)
-        if args.out:
-            common.write_json(args.out, {**about, "rows": rows})
+        report.add(measure(n, args.repeats))
 
 
 if __name__ == "__main__":

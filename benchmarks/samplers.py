@@ -6,24 +6,23 @@ negatives drawn for 1,024 triplets at a time, which is the published setting. Th
 alternately, so that other work on the machine affects all of them; medians are reported. The
 compiled epochs are searched for transfers to the host.
 
-    python -m benchmarks.samplers --data ml-100k --out benchmarks/results/samplers/cost.json
+    python -m benchmarks.samplers --data ml-100k --out benchmarks/results/samplers/cost.csv
 """
 
-import argparse
+import itertools
 import re
-import statistics
-import time
+from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from crl_jax import data, losses, models, samplers, stats, tasks, train
+from crl_jax import data, losses, models, samplers, tasks, train
+from experiments._compiler import tune_compiler
 
-from . import _common as common
+from ._report import Report, Row, add_ratio, alternate, count, parser, spread, timed
 
 DIM = 32
 SETTINGS = {
@@ -85,61 +84,50 @@ def compile_epoch(
     return run, state, on_device
 
 
-def measure(log: data.Interactions, setting: str, rounds: int) -> list[dict[str, Any]]:
+def measure(log: data.Interactions, setting: str, rounds: int) -> list[Row]:
     """Returns one row per sampler."""
-    entries = {}
+    calls, on_device = {}, {}
     for name, sampler in contestants(log).items():
-        run, state, on_device = compile_epoch(sampler, log, setting)
-        entries[name] = {"run": run, "state": state, "on_device": on_device}
-    times: dict[str, list[float]] = {name: [] for name in entries}
-    for number in range(rounds + 1):
-        for name, entry in entries.items():
-            started = time.perf_counter()
-            out = entry["run"](entry["state"], np.int32(number))
-            entry["state"], _ = jax.block_until_ready(out)
-            if number:  # the first turn warms up
-                times[name].append(time.perf_counter() - started)
-    base = times["RNS"]
-    return [
+        run, state, on_device[name] = compile_epoch(sampler, log, setting)
+        calls[name] = partial(timed_epoch, run, [state], itertools.count())
+    alternate(calls, 1)  # warms up
+    rows = [
         {
             "setting": setting,
             "sampler": name,
-            "epoch_ms": 1e3 * statistics.median(t),
-            "fastest_ms": 1e3 * min(t),
-            "relative": statistics.median(t) / statistics.median(base),
-            "relative_fastest": min(t) / min(base),
-            "no_host_transfer": entries[name]["on_device"],
+            **spread("epoch_ms", times),
+            "no_host_transfer": on_device[name],
         }
-        for name, t in times.items()
+        for name, times in alternate(calls, rounds).items()
     ]
+    add_ratio(rows, "times_rns", "epoch_ms")
+    add_ratio(rows, "times_rns_min", "epoch_ms_min")
+    return rows
+
+
+def timed_epoch(run: Any, state: list[Any], numbers: Iterator[int]) -> float:
+    """Runs an epoch, replaces the state, and returns the milliseconds."""
+
+    def epoch() -> Any:
+        return jax.block_until_ready(run(state[0], np.int32(next(numbers))))
+
+    timing = timed(epoch)
+    state[0], _ = timing.value
+    return 1e3 * timing.seconds
 
 
 def main() -> None:
-    """Measures, prints the table and writes the JSON."""
-    common.tune_compiler()
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--data", required=True, help="folder of MovieLens 100K with its split")
-    parser.add_argument("--out", type=Path, help="JSON file for the figures")
-    parser.add_argument(
-        "--rounds", type=common.count, default=15, help="epochs that count, per sampler"
-    )
-    options = parser.parse_args()
-    loaded = data.load(options.data)
+    """Measures both settings."""
+    tune_compiler()
+    arguments = parser(__doc__)
+    arguments.add_argument("--data", required=True, help="folder of MovieLens 100K with its split")
+    arguments.add_argument("--rounds", type=count, default=15, help="timed epochs per sampler")
+    args = arguments.parse_args()
+    loaded = data.load(args.data)
     log = loaded.train if isinstance(loaded, data.Split) else loaded
-    result = {
-        "machine": common.machine(),
-        "versions": common.versions("jax", "jaxlib", "numpy"),
-        "device": str(jax.devices()[0]),
-        "interactions": len(log),
-        "dkw_error_95": {str(n): round(stats.dkw_error(n), 3) for n in (64, 128)},
-        "rows": [],
-    }
+    report = Report(args.out, "jax", "jaxlib", "numpy", interactions=len(log))
     for setting in SETTINGS:
-        rows = measure(log, setting, options.rounds)
-        common.print_table(rows)
-        result["rows"] += rows
-        if options.out:
-            common.write_json(options.out, result)
+        report.add(measure(log, setting, args.rounds))
 
 
 if __name__ == "__main__":

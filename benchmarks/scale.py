@@ -14,15 +14,12 @@ that all of them rank the same scores, and their NDCG@20 must agree with ours.
 Every stage has a separate process, whose peak memory is reported with the seconds; the seconds
 exclude the start of Python and reading the stage's input, and compilation is reported separately.
 
-    python -m benchmarks.scale --folder /tmp/scale --out benchmarks/results/scale.json
+    python -m benchmarks.scale --folder /tmp/scale --out benchmarks/results/scale.csv
 """
 
-import argparse
-import json
 import resource
-import subprocess
-import sys
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,20 +27,20 @@ from typing import Any
 
 import numpy as np
 
-from . import _common as common
+from ._processes import in_process, memory_mb
+from ._report import CORES, Report, Row, count, parser
 
 DIM, BATCH, LEARNING_RATE, SGD_RATE, WEIGHT_DECAY, K = 64, 65_536, 1e-3, 0.05, 1e-6, 20
-USERS, ITEMS, INTERACTIONS, TESTED, EPOCHS = 500_000, 100_000, 20_000_000, 20_000, 2
+EPOCHS = 2
 MOST = 1e-5
 """Largest permitted difference of others' NDCG@20 from ours, which ranks the same scores."""
-Figures = dict[str, Any]
 
 
 class Clock:
     """Records the seconds of a stage's parts and its peak memory."""
 
     def __init__(self) -> None:
-        self.figures: Figures = {}
+        self.figures: Row = {}
 
     @contextmanager
     def __call__(self, name: str = "seconds") -> Iterator[None]:
@@ -52,16 +49,14 @@ class Clock:
         yield
         self.figures[name] = time.perf_counter() - started
 
-    def done(self, **more: Any) -> Figures:
-        """Returns the figures, with peak gigabytes of this process and of its largest child."""
-        own, child = (
-            resource.getrusage(who).ru_maxrss / 1e6
-            for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-        )
-        return {**self.figures, "gigabytes": own, "gigabytes_of_child": child, **more}
+    def done(self, **more: Any) -> Row:
+        """Returns the results, with peak gigabytes of this process and of its largest child."""
+        child = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6
+        memory = {"gigabytes": memory_mb() / 1e3, "gigabytes_of_child": child}
+        return {**self.figures, **memory, **more}
 
 
-def simulate(folder: Path, sizes: argparse.Namespace) -> Figures:
+def simulate(folder: Path, sizes: Namespace) -> Row:
     """Writes the shards."""
     from crl_jax import data
 
@@ -75,7 +70,7 @@ def simulate(folder: Path, sizes: argparse.Namespace) -> Figures:
     return clock.done()
 
 
-def load_csv(folder: Path, _: argparse.Namespace) -> Figures:
+def load_csv(folder: Path, _: Namespace) -> Row:
     """Reads users and items from one CSV file."""
     import polars as pl
 
@@ -83,15 +78,15 @@ def load_csv(folder: Path, _: argparse.Namespace) -> Figures:
 
     path = folder / "log.csv"
     pl.scan_parquet(folder / "shards").select("user", "item").sink_csv(path)
-    gigabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    before = memory_mb() / 1e3
     clock = Clock()
     with clock():
         data.read(path)
     path.unlink()
-    return clock.done(gigabytes_before=gigabytes)
+    return clock.done(gigabytes_before=before)
 
 
-def load(folder: Path, _: argparse.Namespace) -> Figures:
+def load(folder: Path, _: Namespace) -> Row:
     """Reads the shards, and saves the interactions for the other stages."""
     from crl_jax import data
 
@@ -99,11 +94,12 @@ def load(folder: Path, _: argparse.Namespace) -> Figures:
     with clock():
         log = data.read(sorted((folder / "shards").iterdir()))
     figures = clock.done(n_interactions=len(log), n_users=log.n_users, n_items=log.n_items)
+    figures["gigabytes"] += figures["gigabytes_of_child"]  # which decodes Parquet
     _keep(folder / "log.npz", log=log)
     return figures
 
 
-def split(folder: Path, _: argparse.Namespace) -> Figures:
+def split(folder: Path, _: Namespace) -> Row:
     """Splits off a twentieth of the interactions as the test part."""
     from crl_jax import data
 
@@ -116,11 +112,9 @@ def split(folder: Path, _: argparse.Namespace) -> Figures:
     return figures
 
 
-def train(folder: Path, _: argparse.Namespace) -> Figures:
+def train(folder: Path, _: Namespace) -> Row:
     """Trains with Adam, and saves the tables."""
     from crl_jax import train as engine
-
-    common.tune_compiler()
 
     seen = _kept(folder / "split.npz")["train"]
     by_rows = engine.prefer_row_updates(seen.n_users + seen.n_items, 3 * BATCH)
@@ -131,24 +125,20 @@ def train(folder: Path, _: argparse.Namespace) -> Figures:
     return figures
 
 
-def train_sgd(folder: Path, _: argparse.Namespace) -> Figures:
+def train_sgd(folder: Path, _: Namespace) -> Row:
     """Trains with SGD on the rows of a batch."""
     from crl_jax import train as engine
-
-    common.tune_compiler()
 
     optimizer = engine.RowOptimizer(SGD_RATE, WEIGHT_DECAY, rule=engine.rows.sgd)
     return _fit(_kept(folder / "split.npz")["train"], optimizer, "by rows")[1]
 
 
-def _fit(seen: Any, optimizer: Any, way: str) -> tuple[Any, Figures]:
+def _fit(seen: Any, optimizer: Any, way: str) -> tuple[Any, Row]:
     from crl_jax import losses, models, tasks
     from crl_jax import train as engine
 
-    common.tune_compiler()
-
     clock, ends = Clock(), []
-    with clock():
+    with clock("fit_seconds"):
         fitted = tasks.fit_ranking(
             seen,
             loss=losses.bpr,
@@ -159,11 +149,10 @@ def _fit(seen: Any, optimizer: Any, way: str) -> tuple[Any, Figures]:
             epochs=EPOCHS,
             hooks=[engine.Progress(lambda _: ends.append(time.perf_counter()))],
         )
-    epoch = ends[-1] - ends[-2]
-    return fitted.tables(), clock.done(epoch_seconds=epoch, way=way)
+    return fitted.tables(), clock.done(seconds=ends[-1] - ends[-2], way=way)
 
 
-def evaluate(folder: Path, sizes: argparse.Namespace) -> Figures:
+def evaluate(folder: Path, sizes: Namespace) -> Row:
     """Ranks all items for some users of the test part."""
     import jax
     import jax.numpy as jnp
@@ -178,15 +167,17 @@ def evaluate(folder: Path, sizes: argparse.Namespace) -> Figures:
     clock = Clock()
     with clock("plan_seconds"):
         plan = metrics.eval_layout(parts["train"], test)
-    for name in ("first_seconds", "seconds"):
+    for name in ("first_seconds", "second_seconds"):
         with clock(name):
             found = jax.block_until_ready(
                 metrics.evaluate(models.inner_scores, tables, plan, ks=(K,), auc=False)
             )
-    return clock.done(ndcg=float(found[f"ndcg@{K}"].mean()), users=len(plan.users))
+    seconds = clock.figures["plan_seconds"] + clock.figures["second_seconds"]
+    ndcg = float(found[f"ndcg@{K}"].mean())
+    return clock.done(seconds=seconds, ndcg=ndcg, users=len(plan.users))
 
 
-def recommend(folder: Path, sizes: argparse.Namespace) -> Figures:
+def recommend(folder: Path, sizes: Namespace) -> Row:
     """Computes the top-k items of every user, excluding training items."""
     from crl_jax import serving
 
@@ -200,21 +191,21 @@ def recommend(folder: Path, sizes: argparse.Namespace) -> Figures:
     return clock.done(users=seen.n_users)
 
 
-def torch_train(folder: Path, _: argparse.Namespace) -> Figures:
+def torch_train(folder: Path, _: Namespace) -> Row:
     """Trains an epoch of the same model with Adam, by the faster of two implementations."""
     return _torch_fit(folder, {"dense": "Adam", "by rows": "SparseAdam"}, LEARNING_RATE)
 
 
-def torch_train_sgd(folder: Path, _: argparse.Namespace) -> Figures:
+def torch_train_sgd(folder: Path, _: Namespace) -> Row:
     """Trains an epoch with SGD on the rows of a batch."""
     return _torch_fit(folder, {"by rows": "SGD"}, SGD_RATE)
 
 
-def _torch_fit(folder: Path, ways: dict[str, str], rate: float) -> Figures:
+def _torch_fit(folder: Path, ways: dict[str, str], rate: float) -> Row:
     import torch
     from torch import nn
 
-    torch.set_num_threads(common.machine()["cores"])
+    torch.set_num_threads(CORES)
     seen = _kept(folder / "split.npz")["train"]
     users, items = (torch.from_numpy(np.array(x)).long() for x in (seen.users, seen.items))
     found = {}
@@ -241,10 +232,11 @@ def _torch_fit(folder: Path, ways: dict[str, str], rate: float) -> Figures:
             optimizer.step()
         found[way] = time.perf_counter() - started
     way = min(found, key=lambda name: found[name])
-    return Clock().done(epoch_seconds=found[way], way=way, ways=found)
+    both = {f"{name.replace(' ', '_')}_seconds": seconds for name, seconds in found.items()}
+    return Clock().done(seconds=found[way], way=way, **both)
 
 
-def torch_evaluate(folder: Path, sizes: argparse.Namespace) -> Figures:
+def torch_evaluate(folder: Path, sizes: Namespace) -> Row:
     """Computes NDCG of the same users in blocks."""
     import torch
 
@@ -266,7 +258,7 @@ def torch_evaluate(folder: Path, sizes: argparse.Namespace) -> Figures:
     return clock.done(ndcg=total / len(chosen), users=len(chosen))
 
 
-def torch_recommend(folder: Path, sizes: argparse.Namespace) -> Figures:
+def torch_recommend(folder: Path, sizes: Namespace) -> Row:
     """Computes the top-k items of every user in blocks."""
     seen = _kept(folder / "split.npz")["train"]
     clock = Clock()
@@ -280,7 +272,7 @@ def _torch_lists(folder: Path, seen: Any, users: np.ndarray) -> Iterator[tuple[n
     """Yields blocks of users and their top-k items, excluding training items."""
     import torch
 
-    torch.set_num_threads(common.machine()["cores"])
+    torch.set_num_threads(CORES)
     tables = {name: torch.from_numpy(table) for name, table in _tables(folder).items()}
     for at in np.split(users, range(256, len(users), 256)):
         scores = tables["users"][torch.from_numpy(at)] @ tables["items"].T
@@ -292,12 +284,12 @@ def _torch_lists(folder: Path, seen: Any, users: np.ndarray) -> Iterator[tuple[n
         yield at, scores.topk(K).indices
 
 
-def implicit_train_sgd(folder: Path, _: argparse.Namespace) -> Figures:
+def implicit_train_sgd(folder: Path, _: Namespace) -> Row:
     """Trains an epoch with implicit's own BPR."""
     from implicit.bpr import BayesianPersonalizedRanking
 
     seen = _matrix(_kept(folder / "split.npz")["train"])
-    threads = common.machine()["cores"]
+    threads = CORES
     seconds, more = [], 4
     for epochs in (1, 1 + more):  # the difference excludes setup
         model = BayesianPersonalizedRanking(
@@ -307,10 +299,10 @@ def implicit_train_sgd(folder: Path, _: argparse.Namespace) -> Figures:
         model.fit(seen, show_progress=False)
         seconds.append(time.perf_counter() - started)
     epoch = (seconds[1] - seconds[0]) / more
-    return Clock().done(epoch_seconds=epoch, way=f"{threads} threads")
+    return Clock().done(seconds=epoch, way=f"{threads} threads")
 
 
-def implicit_evaluate(folder: Path, sizes: argparse.Namespace) -> Figures:
+def implicit_evaluate(folder: Path, sizes: Namespace) -> Row:
     """Computes implicit's metrics of the same users, passed as separate matrices."""
     from implicit.evaluation import ranking_metrics_at_k
 
@@ -322,12 +314,12 @@ def implicit_evaluate(folder: Path, sizes: argparse.Namespace) -> Figures:
     with clock():
         found = ranking_metrics_at_k(
             model, _matrix(parts["train"])[chosen], _matrix(test)[chosen], K=K,
-            show_progress=False, num_threads=common.machine()["cores"],
+            show_progress=False, num_threads=CORES,
         )  # fmt: skip
     return clock.done(ndcg=float(found["ndcg"]), users=len(chosen))
 
 
-def implicit_recommend(folder: Path, sizes: argparse.Namespace) -> Figures:
+def implicit_recommend(folder: Path, sizes: Namespace) -> Row:
     """Computes the top-k items of every user."""
     seen = _kept(folder / "split.npz")["train"]
     matrix = _matrix(seen)
@@ -344,7 +336,7 @@ def _implicit(folder: Path, users: Any) -> Any:
     from implicit.bpr import BayesianPersonalizedRanking
 
     tables = _tables(folder)
-    model: Any = BayesianPersonalizedRanking(num_threads=common.machine()["cores"])
+    model: Any = BayesianPersonalizedRanking(num_threads=CORES)
     model.user_factors, model.item_factors = tables["users"][users], tables["items"]
     return model
 
@@ -402,7 +394,7 @@ def _kept(path: Path) -> dict[str, Any]:
         }
 
 
-STAGES: dict[str, dict[str, Callable[[Path, argparse.Namespace], Figures]]] = {
+STAGES: dict[str, dict[str, Callable[[Path, Namespace], Row]]] = {
     "crl_jax": {
         "simulate": simulate, "load": load, "load CSV": load_csv, "split": split, "train": train,
         "train SGD": train_sgd, "evaluate": evaluate, "recommend": recommend,
@@ -418,71 +410,43 @@ STAGES: dict[str, dict[str, Callable[[Path, argparse.Namespace], Figures]]] = {
 }  # fmt: skip
 
 
-def judge(rows: list[Figures]) -> None:
+def check(rows: list[Row]) -> None:
     """Raises SystemExit if libraries disagree on the NDCG of the same scores."""
     found = {row["name"]: row["ndcg"] for row in rows if "ndcg" in row}
     for name, value in found.items():
         if abs(value - found["crl_jax"]) > MOST:
-            raise SystemExit(f"NDCG@{K} of {name} is {value}, of ours {found['crl_jax']}")
-
-
-def run(name: str, stage: str, args: argparse.Namespace) -> Figures:
-    """Runs a stage in a separate process and returns its figures.
-
-    Raises:
-      SystemExit: If the stage fails.
-    """
-    del args  # the process parses them again
-    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.scale", *sys.argv[1:]]
-    done = subprocess.run(
-        [*command, "--stage", name, stage], stdout=subprocess.PIPE, text=True, check=False
-    )
-    if done.returncode:
-        raise SystemExit(f"{stage} of {name} ended with status {done.returncode}.")
-    return json.loads(done.stdout)
+            raise SystemExit(f"NDCG@{K} of {name} is {value}, of crl_jax {found['crl_jax']}")
 
 
 def main() -> None:
-    """Parses the command line, measures, prints the table and writes the JSON."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--users", type=common.count, default=USERS)
-    parser.add_argument("--items", type=common.count, default=ITEMS)
-    parser.add_argument("--interactions", type=common.count, default=INTERACTIONS)
-    parser.add_argument("--tested", type=common.count, default=TESTED, help="users evaluated")
-    parser.add_argument("--shards", type=common.count, default=10)
-    parser.add_argument("--folder", type=Path, required=True, help="where the data are kept")
-    parser.add_argument("--only", nargs="+", choices=STAGES, default=[*STAGES])
-    parser.add_argument("--out", type=Path, help="JSON of the figures")
-    parser.add_argument("--stage", nargs=2, help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    """Runs the stages, each in a separate process."""
+    arguments = parser(__doc__)
+    arguments.add_argument("--users", type=count, default=500_000, help="number of users")
+    arguments.add_argument("--items", type=count, default=100_000, help="number of items")
+    arguments.add_argument(
+        "--interactions", type=count, default=20_000_000, help="number of simulated interactions"
+    )
+    arguments.add_argument("--tested", type=count, default=20_000, help="number of evaluated users")
+    arguments.add_argument("--shards", type=count, default=10, help="number of Parquet files")
+    arguments.add_argument("--folder", type=Path, required=True, help="folder for the data")
+    arguments.add_argument(
+        "--only", nargs="+", choices=STAGES, default=[*STAGES], help="libraries, by default all"
+    )
+    args = arguments.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
-    if args.stage:
-        name, stage = args.stage
-        print(json.dumps(STAGES[name][stage](args.folder, args)), flush=True)
-        return
     packages = {"PyTorch": "torch", "implicit": "implicit"}
-    about = {
-        "benchmark": "scale",
-        "machine": common.machine(),
-        "versions": common.versions(
-            "jax", "jaxlib", "optax", "numpy", "polars",
-            *(packages[name] for name in args.only if name in packages),
-        ),
-        "setting": {
-            "users": args.users, "items": args.items, "interactions": args.interactions,
-            "tested": args.tested, "dim": DIM, "batch": BATCH, "k": K,
-        },
-    }  # fmt: skip
-    rows: list[Figures] = []
+    report = Report(
+        args.out, "jax", "jaxlib", "optax", "numpy", "polars",
+        *(packages[name] for name in args.only if name in packages),
+        users=args.users, items=args.items, interactions=args.interactions, tested=args.tested,
+        dim=DIM, batch=BATCH, k=K,
+    )  # fmt: skip
     for stage in STAGES["crl_jax"]:
         for name in args.only:
-            if stage not in STAGES[name]:
-                continue
-            rows.append({"name": name, "stage": stage, **run(name, stage, args)})
-            print(rows[-1], flush=True)
-            if args.out:
-                common.write_json(args.out, {**about, "rows": rows})
-    judge(rows)
+            if stage in STAGES[name]:
+                found = in_process(STAGES[name][stage], args.folder, args)
+                report.add([{"name": name, "stage": stage, **found}])
+    check(report.rows[""])
 
 
 if __name__ == "__main__":

@@ -5,31 +5,28 @@ the items of a batch as negatives: each step ranks a square matrix of scores. Th
 in what :func:`crl_jax.stats.ranks` calls for long rows. Each trains in a separate process, in
 turns; the first epoch, which compiles, does not count.
 
-    python -m benchmarks.sorting_network --out benchmarks/results/sorting_network.json
+    python -m benchmarks.sorting_network --out benchmarks/results/sorting_network.csv
 """
 
-import argparse
 import importlib
 import itertools
-import json
-import statistics
-import subprocess
-import sys
 import time
-from pathlib import Path
+from functools import partial
 from typing import Any
 
-from . import _common as common
+from ._processes import in_process
+from ._report import Report, add_ratio, alternate, count, parser, spread
 
 METHODS = ("sorting network", "XLA sort and search")
 
 
-def work(method: str, batch_size: int, epochs: int) -> None:
-    """Prints the seconds of each epoch after the first, and the last loss."""
+def train_epochs(method: str, batch_size: int, epochs: int) -> tuple[list[float], float]:
+    """Returns the seconds of each epoch after the first, and the last loss."""
     from crl_jax import losses, models, samplers, tasks, train
     from crl_jax.data import simulate
+    from experiments._compiler import tune_compiler
 
-    common.tune_compiler()
+    tune_compiler()
     if method != METHODS[0]:
         ranks: Any = importlib.import_module("crl_jax.stats._ranks")
         ranks.bitonic_ranks = ranks._ranks_by_search
@@ -51,46 +48,27 @@ def work(method: str, batch_size: int, epochs: int) -> None:
         hooks=[Clock()],
     )
     seconds = [after - before for before, after in itertools.pairwise(ends)]
-    print(json.dumps({"seconds": seconds, "loss": fitted.history[-1]["loss"][0]}))
-
-
-def measure(method: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Returns the figures that one process of a method prints."""
-    command = [sys.executable, "-m", "benchmarks.sorting_network", "--worker", method]
-    command += [f"--batch-size={options.batch_size}", f"--epochs={options.epochs}"]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    return json.loads(done.stdout.splitlines()[-1])
+    return seconds, float(fitted.history[-1]["loss"][0])
 
 
 def main() -> None:
-    """Measures, prints the table and writes the JSON."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    default = Path(__file__).parent / "results" / "sorting_network.json"
-    parser.add_argument("--out", type=Path, default=default)
-    parser.add_argument("--batch-size", type=common.count, default=4096)
-    parser.add_argument("--epochs", type=common.count, default=2, help="epochs after the first")
-    parser.add_argument("--rounds", type=common.count, default=3)
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.worker:
-        work(options.worker, options.batch_size, options.epochs)
-        return
-    result: dict[str, Any] = {
-        "benchmark": "sorting_network",
-        "machine": common.machine(),
-        "versions": common.versions("jax", "jaxlib", "numpy"),
-        "batch_size": options.batch_size,
+    """Trains with both methods alternately."""
+    arguments = parser(__doc__)
+    arguments.add_argument("--batch-size", type=count, default=4096, help="interactions per step")
+    arguments.add_argument("--epochs", type=count, default=2, help="timed epochs after the first")
+    arguments.add_argument("--rounds", type=count, default=3, help="processes per method")
+    args = arguments.parse_args()
+    report = Report(args.out, "jax", "jaxlib", "numpy", batch_size=args.batch_size)
+    calls = {
+        method: partial(in_process, train_epochs, method, args.batch_size, args.epochs)
+        for method in METHODS
     }
-    turns = [[measure(method, options) for method in METHODS] for _ in range(options.rounds)]
     rows = []
-    for method, outcomes in zip(METHODS, zip(*turns)):
-        seconds = [s for outcome in outcomes for s in outcome["seconds"]]
-        epoch = statistics.median(seconds)
-        rows.append({"method": method, "epoch_seconds": epoch, "loss": outcomes[-1]["loss"]})
-    for row in rows:
-        row["times_sorting_network"] = row["epoch_seconds"] / rows[0]["epoch_seconds"]
-    common.print_table(rows)
-    common.write_json(options.out, {**result, "rows": rows})
+    for method, runs in alternate(calls, args.rounds).items():
+        seconds = [s for times, _ in runs for s in times]
+        rows.append({"method": method, **spread("epoch_seconds", seconds), "loss": runs[-1][1]})
+    add_ratio(rows, "times_sorting_network", "epoch_seconds")
+    report.add(rows)
 
 
 if __name__ == "__main__":

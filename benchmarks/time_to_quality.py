@@ -13,34 +13,34 @@ grid of its learning rates is searched and the best one is timed.
 JAX runs twice: compiling everything, and with its persistent compilation cache filled by an
 earlier process.
 
-    python -m benchmarks.time_to_quality --out benchmarks/results/time_to_quality.json
+    python -m benchmarks.time_to_quality --out benchmarks/results/time_to_quality.csv
 """
 
-import argparse
-import json
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from . import _common as common
+from ._processes import in_process
+from ._report import Report, Row, alternate, count, parser
 
 DIM, BATCH_SIZE, LEARNING_RATE, WEIGHT_DECAY, K, SEED = 32, 1024, 1e-3, 1e-5, 20, 0
 STRIDE = 5
 IMPLICIT_GRID = [(rate, l2) for rate in (0.003, 0.01, 0.03) for l2 in (1e-4, 1e-3, 1e-2)]
 Mark = Callable[[str], None]
+Options = tuple[float, ...]
 
 
 def run_jax(folder: Path, epochs: int, mark: Mark) -> float:
     """Runs the script that a user of ``crl_jax`` writes."""
     from crl_jax import data, losses, metrics, models, tasks, train
+    from experiments._compiler import tune_compiler
 
-    common.tune_compiler()
+    tune_compiler()
 
     mark("import")
     split = data.read_split(folder / "train.csv", folder / "test.csv")
@@ -145,8 +145,9 @@ def ndcg(scores: Any, train: Any, test: Any) -> float:
 def probe_jax(folder: Path, max_epochs: int) -> list[float]:
     """Returns NDCG of ``crl_jax`` every STRIDE epochs."""
     from crl_jax import data, losses, tasks, train
+    from experiments._compiler import tune_compiler
 
-    common.tune_compiler()
+    tune_compiler()
 
     split = data.read_split(folder / "train.csv", folder / "test.csv")
     fitted = tasks.fit_ranking(
@@ -192,13 +193,10 @@ RUNS = {"crl_jax": run_jax, "torch": run_torch, "implicit": run_implicit}
 PROBES = {"crl_jax": probe_jax, "torch": probe_torch, "implicit": probe_implicit}
 
 
-def work(request: dict[str, Any]) -> None:
-    """Executes one run or probe in this process and prints the result as JSON."""
-    folder, epochs, options = Path(request["folder"]), request["epochs"], request["options"]
-    if request["probe"]:
-        print(json.dumps(PROBES[request["library"]](folder, epochs, *options)))
-        return
-    seconds, last = {}, request["started"]
+def run(library: str, folder: Path, epochs: int, options: Options, started: float) -> Row:
+    """Executes a user's script in this process; returns NDCG and the seconds of each phase."""
+    seconds: Row = {}
+    last = started
 
     def mark(phase: str) -> None:
         # The parent's clock: the first phase begins when the parent starts this process.
@@ -206,124 +204,93 @@ def work(request: dict[str, Any]) -> None:
         now = time.time()
         seconds[phase], last = now - last, now
 
-    value = RUNS[request["library"]](folder, epochs, mark, *options)
-    print(json.dumps({"ndcg": value, "total": last - request["started"], **seconds}))
+    ndcg = RUNS[library](folder, epochs, mark, *options)
+    return {"seconds": last - started, **seconds, "ndcg": ndcg}
 
 
-def start(
-    folder: Path, library: str, epochs: int, options: Any = (), *, probe: bool = False,
-    cache: str | None = None,
-) -> Any:  # fmt: skip
-    """Runs a new process and returns its result."""
-    request = {
-        "folder": str(folder), "library": library, "epochs": epochs, "options": list(options),
-        "probe": probe, "started": time.time(),
+def start(library: str, folder: Path, epochs: int, options: Options, cache: str | None) -> Row:
+    """Runs the script in a new process, optionally with a persistent compilation cache."""
+    env = {} if cache is None else {
+        "JAX_COMPILATION_CACHE_DIR": cache, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }  # fmt: skip
-    environment = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
-    if cache is not None:
-        environment |= {
-            "JAX_COMPILATION_CACHE_DIR": cache,
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        }
-    command = [sys.executable, "-m", "benchmarks.time_to_quality", "--work", json.dumps(request)]
-    done = subprocess.run(
-        command, check=True, stdout=subprocess.PIPE, text=True, env=environment,
-        cwd=Path(__file__).parents[1],
-    )  # fmt: skip
-    return json.loads(done.stdout.splitlines()[-1])
+    return in_process(run, library, folder, epochs, options, time.time(), env=env)
 
 
 def epochs_needed(curve: list[float], target: float) -> tuple[int, bool]:
     """Returns the epochs until ``curve`` first reaches the target, else until its best."""
-    for place, value in enumerate(curve):
+    for index, value in enumerate(curve):
         if value >= target:
-            return (place + 1) * STRIDE, True
+            return (index + 1) * STRIDE, True
     return (curve.index(max(curve)) + 1) * STRIDE, False
 
 
-def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Probes, then runs all libraries alternately, ``args.repeats`` times."""
-    probes: dict[str, Any] = {}
-    curves = {
-        name: start(folder, name, args.max_epochs, probe=True) for name in ("crl_jax", "torch")
-    }
-    grid = {
-        options: start(folder, "implicit", args.max_epochs, options, probe=True)
-        for options in IMPLICIT_GRID
-    }
-    # The first to reach the target, else the closest.
-    options = min(
-        grid, key=lambda o: (-min(max(grid[o]), args.target), *epochs_needed(grid[o], args.target))
-    )
-    curves["implicit"] = grid[options]
-    for name, curve in curves.items():
-        epochs, reached = epochs_needed(curve, args.target)
-        probes[name] = {"epochs": epochs, "reached": reached, "stride": STRIDE, "ndcg": curve}
-        print(f"{name}: NDCG@{K} {curve[epochs // STRIDE - 1]:.4f} after {epochs} epochs")
-    probes["implicit"] |= {
-        "options": dict(zip(("learning_rate", "regularization"), options, strict=True)),
-        "grid": [[*o, max(curve)] for o, curve in grid.items()],
-    }
+def probe(folder: Path, max_epochs: int, target: float) -> list[Row]:
+    """Returns the best NDCG of each library and options, and the epochs that it needs."""
+    rows = []
+    for library in RUNS:
+        for options in IMPLICIT_GRID if library == "implicit" else [()]:
+            curve = in_process(PROBES[library], folder, max_epochs, *options)
+            epochs, reached = epochs_needed(curve, target)
+            rate, l2 = options or (None, None)
+            rows.append(
+                {
+                    "name": library,
+                    "learning_rate": rate,
+                    "regularization": l2,
+                    "best_ndcg": max(curve),
+                    "epochs": epochs,
+                    "reached": reached,
+                }
+            )
+    return rows
 
+
+def measure(folder: Path, probes: list[Row], target: float, repeats: int) -> list[Row]:
+    """Runs all libraries alternately, each with the epochs that it needs."""
+    best = {}
+    for row in sorted(probes, key=lambda r: (-min(r["best_ndcg"], target), r["epochs"])):
+        best.setdefault(row["name"], row)
     with tempfile.TemporaryDirectory() as cache:
         cases = {
-            "crl_jax": ("crl_jax", (), None),
-            "crl_jax, cached": ("crl_jax", (), cache),
-            "torch": ("torch", (), None),
-            "implicit": ("implicit", options, None),
+            "crl_jax": ("crl_jax", None),
+            "crl_jax, cached": ("crl_jax", cache),
+            "torch": ("torch", None),
+            "implicit": ("implicit", None),
         }
-        start(folder, "crl_jax", probes["crl_jax"]["epochs"], cache=cache)  # fills it
-        runs: dict[str, list[dict[str, float]]] = {case: [] for case in cases}
-        for _ in range(args.repeats):
-            for case, (library, given, where) in cases.items():
-                epochs = probes[library]["epochs"]
-                runs[case].append(start(folder, library, epochs, given, cache=where))
-    rows = []
-    for case, outcomes in runs.items():
-        medians = {name: statistics.median(o[name] for o in outcomes) for name in outcomes[0]}
-        probe = probes[cases[case][0]]
-        rows.append(
-            {
-                "name": case, "epochs": probe["epochs"], **medians,
-                "reached": medians["ndcg"] >= args.target, "runs": outcomes,
-            }
-        )  # fmt: skip
-    return {"probes": probes, "rows": rows}
+        calls = {}
+        for case, (library, where) in cases.items():
+            row = best[library]
+            options = (row["learning_rate"], row["regularization"]) if library == "implicit" else ()
+            calls[case] = partial(start, library, folder, row["epochs"], options, where)
+        calls["crl_jax, cached"]()  # fills the cache
+        rows = []
+        for case, runs in alternate(calls, repeats).items():
+            medians = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
+            epochs = best[cases[case][0]]["epochs"]
+            reached = medians["ndcg"] >= target
+            rows.append({"name": case, "epochs": epochs, **medians, "reached": reached})
+    return rows
 
 
 def main() -> None:
-    """Parses the command line, measures, prints a table and writes the JSON."""
-    parser = argparse.ArgumentParser(description="Seconds to a model of given quality.")
-    default = Path(__file__).parent / "results" / "time_to_quality.json"
-    parser.add_argument("--out", type=Path, default=default)
-    parser.add_argument("--target", type=float, default=0.40, help=f"NDCG@{K} to reach")
-    parser.add_argument("--max-epochs", type=int, default=150, help="of the probes")
-    parser.add_argument("--repeats", type=common.count, default=3)
-    parser.add_argument("--work", type=json.loads, help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.work:
-        work(args.work)
-        return
-    if "CRL_DATA" not in os.environ:
-        parser.error("needs MovieLens 100K: set CRL_DATA to the folder that has ml-100k/")
-    if args.max_epochs < STRIDE:
-        parser.error(f"--max-epochs must be at least {STRIDE}, got {args.max_epochs}")
-    machine = common.machine()
-    versions = common.versions("jax", "jaxlib", "torch", "implicit", "numpy")
-    folder = Path(os.environ["CRL_DATA"]).resolve() / "ml-100k"
-    result = measure(args, folder)
-    common.print_table([{k: v for k, v in row.items() if k != "runs"} for row in result["rows"]])
-    common.write_json(
-        args.out,
-        {
-            "benchmark": "time_to_quality",
-            "data": "ml-100k",
-            "target": {f"ndcg@{K}": args.target},
-            "machine": machine,
-            "versions": versions,
-            **result,
-        },
+    """Determines the epochs that each library needs, and times its script."""
+    arguments = parser(__doc__)
+    arguments.add_argument("--target", type=float, default=0.40, help=f"NDCG@{K} to reach")
+    arguments.add_argument(
+        "--max-epochs", type=int, default=150, help="epochs of the runs that determine the epochs"
     )
+    arguments.add_argument("--repeats", type=count, default=3, help="timed processes per library")
+    args = arguments.parse_args()
+    if "CRL_DATA" not in os.environ:
+        arguments.error("needs MovieLens 100K: set CRL_DATA to the folder that has ml-100k/")
+    if args.max_epochs < STRIDE:
+        arguments.error(f"--max-epochs must be at least {STRIDE}, got {args.max_epochs}")
+    os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)
+    report = Report(args.out, "jax", "jaxlib", "torch", "implicit", "numpy", target=args.target)
+    folder = Path(os.environ["CRL_DATA"]).resolve() / "ml-100k"
+    probes = probe(folder, args.max_epochs, args.target)
+    report.add(probes, "epochs")
+    report.add(measure(folder, probes, args.target, args.repeats))
 
 
 if __name__ == "__main__":

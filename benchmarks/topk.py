@@ -5,21 +5,19 @@ items, and 20 known items per user. The command ``topk --all`` writes the top 20
 for every user to Parquet, in a separate process; its total seconds and peak memory are reported.
 Some of the lists are compared with NumPy's.
 
-    python -m benchmarks.topk --out benchmarks/results/topk.json
+    python -m benchmarks.topk --out benchmarks/results/topk.csv
 """
 
-import argparse
 import resource
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from . import _common as common
+from ._report import Report, count, parser, timed
 
 DIM, KNOWN, K, CHECKED = 64, 20, 20, 20
 
@@ -67,31 +65,24 @@ def check(folder: Path, path: Path, n_users: int) -> None:
 
 
 def main() -> None:
-    """Parses the command line, measures, prints the figures and writes the JSON."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--users", type=common.count, default=1_000_000)
-    parser.add_argument("--items", type=common.count, default=100_000)
-    parser.add_argument("--out", type=Path, help="JSON of the figures")
-    args = parser.parse_args()
-    about: dict[str, Any] = {
-        "benchmark": "topk",
-        "machine": common.machine(),
-        "versions": common.versions("jax", "jaxlib", "numpy", "polars"),
-        "setting": {"users": args.users, "items": args.items, "dim": DIM, "known": KNOWN, "k": K},
-    }
+    """Measures the command, and checks some lists."""
+    arguments = parser(__doc__)
+    arguments.add_argument("--users", type=count, default=1_000_000, help="number of users")
+    arguments.add_argument("--items", type=count, default=100_000, help="number of items")
+    args = arguments.parse_args()
+    report = Report(
+        args.out, "jax", "jaxlib", "numpy", "polars", users=args.users, items=args.items, dim=DIM,
+        known=KNOWN, k=K,
+    )  # fmt: skip
     with tempfile.TemporaryDirectory() as scratch:
         folder, path = Path(scratch, "run"), Path(scratch, "lists.parquet")
         make(folder, args.users, args.items)
         command = [sys.executable, "-m", "experiments.recommend", "topk", "--all", "--k", str(K)]
-        started = time.perf_counter()
-        subprocess.run([*command, "--run", str(folder), "--out", str(path)], check=True)
-        seconds = time.perf_counter() - started
+        command += ["--run", str(folder), "--out", str(path)]
+        seconds = timed(lambda: subprocess.run(command, check=True)).seconds
         peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6
-        row = {"seconds": seconds, "peak_gb": peak, "file_mb": path.stat().st_size / 1e6}
+        report.add([{"seconds": seconds, "peak_gb": peak, "file_mb": path.stat().st_size / 1e6}])
         check(folder, path, args.users)
-    common.print_table([row])
-    if args.out:
-        common.write_json(args.out, {**about, "rows": [row]})
 
 
 if __name__ == "__main__":

@@ -12,17 +12,14 @@ better of ours. The contestants are then timed alternately, a few epochs each, s
 moment of the machine affects all of them, and the threads of one have gone to sleep before most
 epochs of the next.
 
-    python -m benchmarks.training --out benchmarks/results/training.json
+    python -m benchmarks.training --out benchmarks/results/training.csv
 """
 
-import argparse
 import dataclasses
 import itertools
 import os
 import statistics
-import sys
 import tempfile
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -30,8 +27,18 @@ from typing import Any
 
 import numpy as np
 
-from . import _common as common
-from ._worker import Worker
+from ._processes import Worker
+from ._report import (
+    THREADS,
+    Report,
+    Row,
+    add_ratio,
+    alternate,
+    count,
+    parser,
+    spread,
+    timed,
+)
 
 DIM, BATCH_SIZE, LEARNING_RATE, WEIGHT_DECAY, TAU_PLUS = 32, 1024, 1e-3, 1e-5, 0.07
 N_USERS, N_ITEMS, N_INTERACTIONS = 943, 1682, 80_000
@@ -55,19 +62,32 @@ TASKS = [Task("bpr", n_neg=1, n_pos=0), Task("dpl", n_neg=5, n_pos=5)]
 
 @dataclasses.dataclass
 class Contestant:
-    """Implementation of an epoch; ``run`` returns the mean loss and keeps its state."""
+    """Implementation of an epoch.
+
+    Attributes:
+      name: Name in the tables.
+      run: Runs an epoch and returns its mean loss; keeps its state.
+      first_call_seconds: Duration of the first epoch, including compilation, if any.
+      epochs: Number of epochs run so far, including the first.
+    """
 
     name: str
     run: Callable[[], float]
     first_call_seconds: float
-    """Duration of the first epoch, including compilation, if any."""
     epochs: int = 1
-    """Number of epochs run so far, including the first."""
 
     def epoch(self) -> float:
         """Runs an epoch."""
         self.epochs += 1
         return self.run()
+
+    def best(self) -> Row:
+        """Runs a few epochs, and returns the row of the contest."""
+        return {
+            "name": self.name,
+            "epoch_ms_min": 1e3 * min(timed(self.epoch).seconds for _ in range(CONTEST_EPOCHS)),
+            "first_call_seconds": self.first_call_seconds,
+        }
 
 
 def load_interactions() -> tuple[str, Any]:
@@ -83,52 +103,31 @@ def load_interactions() -> tuple[str, Any]:
     return "simulated", made.select(keep)
 
 
-def run_jax(task: Task) -> tuple[Contestant, list[dict[str, Any]]]:
+def run_jax(task: Task) -> tuple[Contestant, list[Row]]:
     """Returns the faster of our processes with one thread and with all, and the contest."""
-    entries = []
-    for threads in sorted({1, common.machine()["cores"]}):
-        env = {**os.environ, "NPROC": str(threads)}
-        worker = Worker("training", "--worker", task.loss, env=env)
-        first = float(worker.answer())
-
-        def epoch(ask: Callable[[], str] = worker.ask) -> float:
-            return float(ask())
-
-        contestant = Contestant(f"crl_jax, {threads} threads", epoch, first)
-        best = min(timed(contestant.epoch)[0] for _ in range(CONTEST_EPOCHS))
-        entries.append((best, worker, contestant))
-    contest = [
-        {
-            "name": contestant.name,
-            "epoch_seconds_min": best,
-            "first_call_seconds": contestant.first_call_seconds,
-        }
-        for best, _, contestant in entries
+    workers = [Worker(make_ours, task, env={"NPROC": str(threads)}) for threads in THREADS]
+    contestants = [
+        Contestant(f"crl_jax, {threads} threads", worker, worker.first)
+        for threads, worker in zip(THREADS, workers, strict=True)
     ]
-    (_, _, chosen), *others = sorted(entries, key=lambda entry: entry[0])
-    for _, worker, _ in others:
-        worker.end()
-    return chosen, contest
+    contest = [contestant.best() for contestant in contestants]
+    chosen = min(range(len(contest)), key=lambda i: contest[i]["epoch_ms_min"])
+    for i, worker in enumerate(workers):
+        if i != chosen:
+            worker.end()
+    return contestants[chosen], contest
 
 
-def work(task: Task) -> None:
-    """Trains an epoch per input line; prints the seconds of the first epoch, then losses."""
-    _, interactions = load_interactions()
-    contestant = make_epoch(task, interactions)
-    print(contestant.first_call_seconds, flush=True)
-    for _ in sys.stdin:
-        print(contestant.epoch(), flush=True)
-
-
-def make_epoch(task: Task, interactions: Any) -> Contestant:
-    """Returns the epoch of ``crl_jax``."""
+def make_ours(task: Task) -> tuple[float, Callable[[], float]]:
+    """Returns the seconds of the first epoch of ``crl_jax``, and an epoch."""
     import jax
     import jax.numpy as jnp
 
     from crl_jax import losses, models, tasks, train
+    from experiments._compiler import tune_compiler
 
-    common.tune_compiler()
-
+    tune_compiler()
+    _, interactions = load_interactions()
     loss, hyperparams = {
         "bpr": (losses.bpr, {}),
         "dpl": (losses.debiased_pairwise, {"tau_plus": TAU_PLUS}),
@@ -160,12 +159,10 @@ def make_epoch(task: Task, interactions: Any) -> Contestant:
         state, report = compiled(state, np.int32(next(epochs)), ranking, optimizer, batches)
         return float(jax.block_until_ready((state, report))[1]["loss"])
 
-    start = time.perf_counter()
-    epoch()
-    return Contestant("crl_jax", epoch, time.perf_counter() - start)
+    return timed(epoch).seconds, epoch
 
 
-def run_torch(task: Task, interactions: Any) -> tuple[list[Contestant], list[dict[str, Any]]]:
+def run_torch(task: Task, interactions: Any) -> tuple[list[Contestant], list[Row]]:
     """Returns the fastest eager and compiled epochs of PyTorch, and the whole contest.
 
     If ``torch.compile`` has no working compiler, the compiled half is missing and the contest
@@ -179,7 +176,6 @@ def run_torch(task: Task, interactions: Any) -> tuple[list[Contestant], list[dic
         interactions.users, interactions.items, interactions.n_users, interactions.n_items
     )
     loss = {"bpr": mf.bpr, "dpl": partial(mf.debiased_pairwise, tau_plus=TAU_PLUS)}[task.loss]
-    contest = []
 
     def enter(kind: str, batch_loss: Any, gather: str, adam: str, threads: int) -> Contestant:
         trainer = mf.Trainer(
@@ -191,47 +187,40 @@ def run_torch(task: Task, interactions: Any) -> tuple[list[Contestant], list[dic
             torch.set_num_threads(threads)
             return trainer.epoch()
 
-        first_call_seconds, _ = timed(epoch)
         name = f"PyTorch {kind}, {gather}, {adam} Adam, {threads} threads"
-        return Contestant(name, epoch, first_call_seconds)
+        return Contestant(name, epoch, timed(epoch).seconds)
 
-    def fastest(entries: list[Entry]) -> tuple[Entry, float]:
-        """Returns the entry with the fastest epoch, and the seconds of its first epoch."""
-        results = []
-        for entry in entries:
-            entrant = enter(*entry)
-            best = min(timed(entrant.epoch)[0] for _ in range(CONTEST_EPOCHS))
-            results.append(
-                {
-                    "name": entrant.name,
-                    "epoch_seconds_min": best,
-                    "first_call_seconds": entrant.first_call_seconds,
-                }
-            )
-        contest.extend(results)
-        place = int(np.argmin([result["epoch_seconds_min"] for result in results]))
-        return entries[place], results[place]["first_call_seconds"]
+    contest, winners = [], []
 
-    thread_counts = sorted({1, common.machine()["cores"]})
-    eager, first = fastest(
+    def compete(entries: list[Entry]) -> Entry:
+        rows = [enter(*entry).best() for entry in entries]
+        contest.extend(rows)
+        best = min(range(len(rows)), key=lambda i: rows[i]["epoch_ms_min"])
+        winners.append((entries[best], rows[best]["first_call_seconds"]))
+        return entries[best]
+
+    def losses(change: Callable[[Any], Any]) -> dict[str, Any]:
+        return {
+            gather: change(mf.make_batch_loss(loss, gather, task.n_pos)) for gather in mf.GATHERS
+        }
+
+    eager = compete(
         [
-            ("eager", mf.make_batch_loss(loss, gather, task.n_pos), gather, adam, threads)
-            for gather, adam, threads in itertools.product(mf.GATHERS, mf.ADAMS, thread_counts)
+            ("eager", batch_loss, gather, adam, threads)
+            for (gather, batch_loss), adam, threads in itertools.product(
+                losses(lambda x: x).items(), mf.ADAMS, THREADS
+            )
         ]
     )
-    winners = [(eager, first)]
     # Compilation is slow and does not affect Adam: its kernel and the threads are fixed already.
     torch.compiler.reset()
-    compile_ = partial(torch.compile, dynamic=False)
     try:
-        winners.append(
-            fastest(
-                [
-                    ("compiled", compile_(mf.make_batch_loss(loss, gather, task.n_pos)), gather)
-                    + eager[3:]
-                    for gather in mf.GATHERS
-                ]
-            )
+        compiled = losses(partial(torch.compile, dynamic=False))
+        compete(
+            [
+                ("compiled", batch_loss, gather, *eager[3:])
+                for gather, batch_loss in compiled.items()
+            ]
         )
     except RuntimeError as error:
         contest.append({"name": "PyTorch compiled", "error": str(error)[:500]})
@@ -242,51 +231,39 @@ def run_torch(task: Task, interactions: Any) -> tuple[list[Contestant], list[dic
     return fresh, contest
 
 
-def timed(call: Callable[[], float]) -> tuple[float, float]:
-    """Returns the seconds of a call and its return value."""
-    start = time.perf_counter()
-    value = call()
-    return time.perf_counter() - start, value
+def measure(task: Task, interactions: Any, repeats: int) -> tuple[list[Row], list[Row]]:
+    """Times a few epochs of each contestant alternately, after equal numbers of training epochs.
 
-
-def measure(task: Task, interactions: Any, repeats: int) -> dict[str, Any]:
-    """Times a few epochs of each contestant alternately, after equal numbers of training epochs."""
-    n = len(interactions)
+    Returns the rows of the contestants, ours first, and the rows of the contest.
+    """
     references, contest = run_torch(task, interactions)
     ours, our_contest = run_jax(task)
-    contestants = [ours, *references]
-    most = max(contestant.epochs for contestant in contestants)
-    for contestant in contestants:
-        while contestant.epochs < most:
-            contestant.epoch()
-    runs: list[list[tuple[float, float]]] = [[] for _ in contestants]
-    for _ in range(repeats):
-        for contestant, run in zip(contestants, runs, strict=True):
-            run += [timed(contestant.epoch) for _ in range(TURN)]
-    rows = []
-    for contestant, run in zip(contestants, runs, strict=True):
-        seconds, losses = zip(*run, strict=True)
+    contestants = {each.name: each for each in (ours, *references)}
+    most = max(each.epochs for each in contestants.values())
+    for each in contestants.values():
+        while each.epochs < most:
+            each.epoch()
+    calls = {name: partial(timed, each.epoch) for name, each in contestants.items()}
+    n, rows = len(interactions), []
+    for name, epochs in alternate(calls, repeats, TURN).items():
+        seconds = [epoch.seconds for epoch in epochs]
         rows.append(
             {
-                "name": contestant.name,
-                "epoch_seconds_median": statistics.median(seconds),
-                "epoch_seconds_min": min(seconds),
+                **dataclasses.asdict(task),
+                "name": name,
+                **spread("epoch_ms", [1e3 * s for s in seconds]),
                 "interactions_per_second": n / statistics.median(seconds),
                 "triplets_per_second": n * task.n_neg / statistics.median(seconds),
-                "first_call_seconds": contestant.first_call_seconds,
-                "loss_after": losses[-1],
-                "epochs": contestant.epochs,
-                "epoch_seconds": seconds,
-                "losses": losses,
+                "first_call_seconds": contestants[name].first_call_seconds,
+                "loss_after": epochs[-1].value,
+                "epochs": contestants[name].epochs,
             }
         )
-    for row in rows:
-        row["times_ours"] = row["epoch_seconds_median"] / rows[0]["epoch_seconds_median"]
-    contest = our_contest + contest
-    return {**dataclasses.asdict(task), "interactions": n, "rows": rows, "contest": contest}
+    add_ratio(rows, "times_ours", "epoch_ms")
+    return rows, [{"loss": task.loss, **row} for row in our_contest + contest]
 
 
-def judge(results: list[dict[str, Any]]) -> None:
+def check(rows: list[Row]) -> None:
     """Checks the references' loss against ours after the same number of epochs.
 
     The training is the same with other random numbers: seeds differ by 6 % at this stage, while a
@@ -295,52 +272,32 @@ def judge(results: list[dict[str, Any]]) -> None:
     Raises:
       SystemExit: If a loss differs by more than 10 %.
     """
-    for result in results:
-        ours, *references = result["rows"]
-        for row in references:
-            if not abs(row["loss_after"] / ours["loss_after"] - 1) <= 0.1:
-                raise SystemExit(
-                    f"{result['loss']} after {row['epochs']} epochs: the loss of {row['name']} is "
-                    f"{row['loss_after']:.4f}, ours {ours['loss_after']:.4f}: not the same training"
-                )
+    for row in rows:
+        ours = next(r for r in rows if r["loss"] == row["loss"])
+        if not abs(row["loss_after"] / ours["loss_after"] - 1) <= 0.1:
+            raise SystemExit(
+                f"{row['loss']} after {row['epochs']} epochs: the loss of {row['name']} is "
+                f"{row['loss_after']:.4f}, ours {ours['loss_after']:.4f}: not the same training"
+            )
 
 
 def main() -> None:
-    """Parses the command line, measures, prints a table and writes the JSON."""
-    parser = argparse.ArgumentParser(description="Training on MovieLens 100K, triplets per second.")
-    default = Path(__file__).parent / "results" / "training.json"
-    parser.add_argument("--out", type=Path, default=default)
-    parser.add_argument("--repeats", type=common.count, default=8, help=f"turns of {TURN} epochs")
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.worker:
-        work(next(task for task in TASKS if task.loss == args.worker))
-        return
-    machine, versions = (
-        common.machine(),
-        common.versions("jax", "jaxlib", "optax", "torch", "numpy"),
-    )
-    name, interactions = load_interactions()
-    about = {
-        "benchmark": "training",
-        "data": name,
-        "shape": {"users": interactions.n_users, "items": interactions.n_items, "dim": DIM},
-        "batch_size": BATCH_SIZE,
-        "machine": machine,
-        "versions": versions,
-    }
-    results = []
+    """Measures both losses, and checks that all contestants train alike."""
+    arguments = parser(__doc__)
+    arguments.add_argument("--repeats", type=count, default=8, help=f"turns of {TURN} epochs each")
+    args = arguments.parse_args()
+    packages = "jax", "jaxlib", "optax", "torch", "numpy"
+    report = Report(args.out, *packages, dim=DIM, batch_size=BATCH_SIZE)
+    report.about["data"], interactions = load_interactions()
+    report.about["interactions"] = len(interactions)
     with tempfile.TemporaryDirectory() as cache:
         # Compiled code of an earlier run would make the first call appear fast.
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
         for task in TASKS:
-            results.append(result := measure(task, interactions, args.repeats))
-            print(f"\n{result['loss']}: N = {result['n_neg']}, M = {result['n_pos']}")
-            common.print_table(
-                [{k: v for k, v in row.items() if np.ndim(v) == 0} for row in result["rows"]]
-            )
-            common.write_json(args.out, {**about, "tasks": results})
-    judge(results)
+            rows, contest = measure(task, interactions, args.repeats)
+            report.add(rows)
+            report.add(contest, "contest")
+    check(report.rows[""])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,10 @@
-"""Tests that the results page agrees with its result files and is up to date."""
+"""Tests that the tables of the results pages agree with the result files."""
 
-import json
+import csv
+import itertools
+import re
 import shutil
+import statistics
 from pathlib import Path
 
 import pytest
@@ -10,23 +13,19 @@ from _helpers.refusals import raises
 from benchmarks import results_page
 
 ROOT = Path(__file__).parents[2]
-
-
-def table_of(text, heading):
-    """Returns the cells of the first table after a heading."""
-    lines = text.partition(heading)[2].splitlines()
-    first = next(i for i, line in enumerate(lines) if line.startswith("|"))
-    rows = []
-    for line in lines[first:]:
-        if not line.startswith("|"):
-            break
-        rows.append([cell.strip() for cell in line.strip("|").split("|")])
-    return rows
+RESULTS = ROOT / "benchmarks" / "results"
+NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]\d+)?")
+PAGES = (ROOT / "README.md", RESULTS / "README.md")
+TABLES = [
+    (page, *match.groups())
+    for page in PAGES
+    for match in re.finditer(r"<!-- table: (.*?) -->\n(.*?)<!-- end", page.read_text(), re.DOTALL)
+]
 
 
 @pytest.fixture
 def copy(tmp_path):
-    shutil.copytree(ROOT / "benchmarks" / "results", tmp_path / "benchmarks" / "results")
+    shutil.copytree(RESULTS, tmp_path / "benchmarks" / "results")
     shutil.copy(ROOT / "README.md", tmp_path)
     return tmp_path
 
@@ -35,106 +34,93 @@ def test_the_pages_are_up_to_date():
     assert results_page.main(["--check"]) == 0
 
 
-def test_another_number_in_a_file_shows(copy, capsys):
-    assert results_page.main([], copy) == 0
-    assert results_page.main(["--check"], copy) == 0
-    path = copy / "benchmarks/results/quality/quality.json"
-    content = json.loads(path.read_text())
-    row = next(row for row in content["rows"] if row["loss"] == "info_nce")
-    row["ndcg@20"], row["std"] = 0.98765, 0.00012
-    path.write_text(json.dumps(content))
-    assert results_page.main(["--check"], copy) == 1
-    assert "README.md is not up to date" in capsys.readouterr().out
-    assert results_page.main([], copy) == 0
-    for page, heading in (
-        ("README.md", "## Results"),
-        ("benchmarks/results/README.md", "## Losses"),
+def values_in(definition):
+    """Returns all numbers of the files of a table, and differences from published numbers."""
+    found = set()
+    for path in itertools.chain.from_iterable(
+        RESULTS.glob(name) for name in definition.partition(" | ")[0].split()
     ):
-        cells = table_of((copy / page).read_text(), heading)
-        assert any("0.9877 ± 0.0001" in cell for row in cells for cell in row), page
+        with path.open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        for row in rows:
+            numbers = {k: float(v) for k, v in row.items() if NUMBER.fullmatch(v)}
+            found.update(numbers.values())
+            found.update(
+                value / numbers[f"{name}_published"] - 1
+                for name, value in numbers.items()
+                if f"{name}_published" in numbers
+            )
+        if path.name == "fold_in.csv":
+            groups = {}
+            for row in rows:
+                groups.setdefault((row["similarity"], row["method"]), []).append(row["ndcg@20"])
+            found.update(statistics.mean(map(float, group)) for group in groups.values())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("page", "definition", "table"), TABLES, ids=[" ".join(t[1].split())[:60] for t in TABLES]
+)
+def test_every_number_of_a_table_is_in_its_files(page, definition, table):
+    values, checked = values_in(definition), 0
+    for line in table.splitlines()[2:]:
+        cells = line.replace("< 0.001", "").strip("| ").split(" | ")
+        for text in re.findall(r"[+−]?\d[\d,]*\.?\d*%?", " ".join(cells[1:])):
+            number = re.sub(r"[+,%]", "", text).replace("−", "-").rstrip(".")
+            scale, digits = 100 if "%" in text else 1, len(number.partition(".")[2])
+            error = max(0.51 * 10**-digits, 1e-7 * abs(float(number))) / scale
+            assert any(abs(float(number) / scale - v) <= error for v in values), (line, text)
+            checked += 1
+    assert checked
+
+
+def test_a_changed_number_shows_on_both_pages(copy, capsys):
+    path = copy / "benchmarks/results/quality/losses.csv"
+    text = path.read_text()
+    assert "0.4346896" in text
+    path.write_text(text.replace("0.4346896", "0.9876543"))
+    assert results_page.main(["--check"], copy) == 1
+    assert capsys.readouterr().out.count("is not up to date") == 2
+    assert results_page.main([], copy) == 0
+    for page in ("README.md", "benchmarks/results/README.md"):
+        assert "| InfoNCE | 0.9877 ± 0.0005 (0.4118" in (copy / page).read_text()
     assert results_page.main(["--check"], copy) == 0
 
 
-def test_what_is_missing_is_left_out(copy):
-    shutil.rmtree(copy / "benchmarks/results/samplers")
-    (copy / "benchmarks/results/training.json").unlink()
-    assert results_page.main([], copy) == 0
-    text = (copy / "benchmarks/results/README.md").read_text()
-    assert "## Negative samplers" not in text
-    assert "## Losses" in text
-    assert "An epoch of training" not in text
-    assert (
-        "BNS"
-        not in (copy / "README.md").read_text().partition("## Results")[2].partition("<!-- end")[0]
-    )
+LOG = """\
+dataset,method,seed,x,x_std,x_published,gain,p
+ml-100k,bpr,0,0.25,0.001,0.2,0.0,nan
+ml-100k,bpr,1,0.75,0.001,0.2,0.0,nan
+ml-1m,bpr,0,0.5,0.001,,0.0,nan
+ml-1m,dpl,0,0.4,0.003,0.5,-0.1,0.0001
+"""
 
 
-def test_nothing_but_an_introduction_comes_of_nothing(tmp_path):
-    assert results_page.page(tmp_path).strip() == results_page.INTRODUCTION.strip()
-    assert results_page.front(tmp_path) == ""
+@pytest.mark.parametrize(
+    ("definition", "lines"),
+    [
+        ("where seed = 0 | of: {dataset}, {method} | x: {x:published} | gain: {gain:+.1f} ({p:p})",
+         ["| of | x | gain |",
+          "| MovieLens 100K, BPR | 0.2500 ± 0.0010 (0.2000, +25.0%) | |",
+          "| MovieLens 1M, BPR | 0.5000 ± 0.0010 | |",
+          "| MovieLens 1M, DPL | 0.4000 ± 0.0030 (0.5000, −20.0%) | −0.1 (< 0.001) |"]),
+        ("method: {method} | across {dataset}: {x:.2f}",
+         ["| method | MovieLens 100K | MovieLens 1M |",
+          "| BPR | 0.50 | 0.50 |",
+          "| DPL | | 0.40 |"]),
+    ],
+)  # fmt: skip
+def test_a_table_has_the_cells_of_its_definition(definition, lines, tmp_path):
+    (tmp_path / "log.csv").write_text(LOG)
+    head, *rows = results_page.table(f"log.csv | {definition}", tmp_path).splitlines()
+    assert [head, *rows[1:]] == lines
 
 
-def test_a_front_page_without_a_place_is_refused(tmp_path):
-    with raises(ValueError, match=r"README.md must have <!-- results -->"):
-        results_page.write_front("# crl_jax\n", tmp_path)
-
-
-def test_losses_on_several_datasets_stand_beside_their_published_numbers(copy):
-    folder = copy / "benchmarks/results/comparisons"
-    shutil.rmtree(folder, ignore_errors=True)
-    head = "dataset,encoder,method,ndcg@20,ndcg@20_std,ndcg@20_published,gain,p_seeds,p_users"
-    lines = [
-        "ml-100k,mf,bpr,0.41,0.001,0.4,0.0,nan,nan",
-        "ml-100k,mf,dpl,0.4345,0.002,0.44,0.0245,0.0001,0.04",
-        "ml-1m,lightgcn,bpr,0.3,0.001,,0.0,nan,nan",
-        "ml-1m,lightgcn,dcl,0.2,0.001,0.25,-0.1,0.2,nan",
-    ]
-    for dataset, name in (("ml-1m", "ml-1m-lightgcn"), ("ml-100k", "ml-100k")):
-        (folder / name).mkdir(parents=True)
-        own = [line for line in lines if line.startswith(dataset)]
-        (folder / name / "table-5.2-minibatch.csv").write_text("\n".join([head, *own, ""]))
-        (folder / name / "table-5.2-minibatch.png").touch()
-    assert results_page.main([], copy) == 0
-    text = (copy / "benchmarks/results/README.md").read_text()
-    for name, said in (("ml-100k", "100K, MF,"), ("ml-1m-lightgcn", "1M, LightGCN,")):
-        assert (
-            f"![NDCG@20 on MovieLens {said} beside the published numbers]"
-            f"(comparisons/{name}/table-5.2-minibatch.png)"
-        ) in text
-    assert table_of(text, "### Table 5.2")[2:] == [
-        ["MovieLens 100K", "MF", "BPR", "0.4100 ± 0.0010 (0.4000)", "", "", ""],
-        ["MovieLens 100K", "MF", "DPL", "0.4345 ± 0.0020 (0.4400)", "+0.0245", "< 0.001", "0.040"],
-        ["MovieLens 1M", "LightGCN", "BPR", "0.3000 ± 0.0010", "", "", ""],
-        [
-            "MovieLens 1M",
-            "LightGCN",
-            "DCL",
-            "0.2000 ± 0.0010 (0.2500)",
-            "−0.1000",
-            "0.200",
-            "",
-        ],
-    ]
-    below = text.partition("## Every method")[2].partition("\n## ")[0]
-    assert "* MovieLens 100K, MF: DPL. Here too the random split" in below
-    assert "* MovieLens 1M, LightGCN: DCL. The searches ended at the edge" in below
-    assert "Table 6.3" not in text
-
-
-def test_what_falls_short_of_its_published_figure_has_a_reason_or_none_was_found(copy):
-    path = copy / "benchmarks/results/quality/quality.json"
-    content = json.loads(path.read_text())
-    bpr, dpl = (next(r for r in content["rows"] if r["loss"] == name) for name in ("bpr", "dpl"))
-    bpr["ndcg@20"] = 0.9 * bpr["published"]
-    dpl["ndcg@20"] = 0.995 * dpl["published"]
-    path.write_text(json.dumps(content))
-    assert results_page.main([], copy) == 0
-    text = (copy / "benchmarks/results/README.md").read_text()
-    section = text.partition("## Every method beside")[2].partition("\n## ")[0]
-    rows = {tuple(row[:2]): row[-1] for row in table_of(section, "figure")}
-    assert rows["BPR", "MovieLens 100K, MF, its split, searched"] == "−10.0%"
-    assert rows["debiased pairwise (DPL)", "MovieLens 100K, MF, its split, searched"] == "−0.5%"
-    (line,) = [x for x in section.splitlines() if "The reason was not found" in x]
-    assert "MovieLens 100K, MF: BPR" in line
-    assert "DPL" not in line
-    assert "SRNS. It has the settings of its authors' code." in section
+@pytest.mark.parametrize(
+    ("definition", "message"),
+    [("y: {y}", "log.csv has no column y"), ("where seed = 7 | x: {x}", "no rows for the table")],
+)
+def test_a_table_of_nothing_is_refused(definition, message, tmp_path):
+    (tmp_path / "log.csv").write_text(LOG)
+    with raises(ValueError, match=message):
+        results_page.table(f"log.csv | {definition}", tmp_path)

@@ -9,7 +9,8 @@ from _helpers.commands import call
 from _helpers.refusals import raises
 from scipy import stats
 
-from benchmarks import results_page, standard_splits
+from benchmarks import standard_splits
+from benchmarks._report import read_csv
 from crl_jax import data, models
 from experiments import recipes
 from experiments._config import Config, EncoderOptions
@@ -57,9 +58,10 @@ def runs(monkeypatch) -> list[str]:
     """Replaces the run of a recipe by a synthetic model and its metrics; records the runs."""
     done = []
 
-    def run(recipe: str, path: Path, folder: Path, seed: int) -> None:
-        done.append((recipe, path.name, seed))
-        made = tables(STRENGTH[recipe], seed)
+    def run(command: str, flags: list[str], folder: Path) -> None:
+        _, recipe, _, path, _, seed = flags
+        done.append((command, recipe, Path(path).name, seed))
+        made = tables(STRENGTH[recipe], int(seed))
         scored = {"recall@20": 0.1, "ndcg@20": np.mean([ndcg(made, u) for u in range(N_USERS)])}
         folder.mkdir(parents=True)
         stacked = models.Tables(*(side[None] for side in made))
@@ -82,12 +84,14 @@ def test_losses_are_compared_with_the_plain_one_over_seeds_and_users(runs, monke
     flags = "--data", tmp_path, "--runs", tmp_path / "runs", "--out", tmp_path / "standard"
     call(standard_splits, monkeypatch, *flags)
     names = [f"gowalla-{loss}" for loss in ("info_nce", "bsl", "debiased", "hard")]
-    assert runs == [(name, "gowalla", seed) for name in names for seed in range(SEEDS)]
-    content = json.loads((tmp_path / "standard/standard_splits.json").read_text())
-    plain, otherwise, *others = content["rows"]
-    assert "gain" not in plain
-    assert "gain" not in otherwise
-    assert [row["published"] is None for row in (plain, *others)] == [False, True, True]
+    assert runs == [
+        ("recommend", name, "gowalla", str(seed)) for name in names for seed in range(SEEDS)
+    ]
+    assert len(read_csv(tmp_path / "standard/per_seed.csv")) == len(names) * SEEDS
+    plain, otherwise, *others = read_csv(tmp_path / "standard/losses.csv")
+    assert plain["gain"] == otherwise["gain"] == ""
+    published = [row["ndcg@20_published"] for row in (plain, otherwise, *others)]
+    assert published == ["0.1395", "0.1584", "", ""]
     per_user = {
         name: np.mean([[ndcg(tables(s, seed), u) for u in range(N_USERS)] for seed in range(SEEDS)],
                       axis=0)
@@ -98,20 +102,21 @@ def test_losses_are_compared_with_the_plain_one_over_seeds_and_users(runs, monke
         for row in others
     ]
     by_hand = sorted([(min(p) * 2, p.index(min(p))), (max(p), p.index(max(p)))], key=lambda x: x[1])
-    np.testing.assert_allclose([r["p_users"] for r in others], [x for x, _ in by_hand], rtol=1e-3)
+    np.testing.assert_allclose(
+        [float(r["p_users"]) for r in others], [x for x, _ in by_hand], rtol=1e-3
+    )
     for row in others:
-        np.testing.assert_allclose(row["gain"], row["ndcg@20"] - plain["ndcg@20"])
-    assert others[0]["p_seeds"] < 0.05 < others[1]["p_users"]
-    page = results_page.page(tmp_path)
-    assert "| Gowalla | MF | bilateral softmax (BSL) | 0.1000 ± 0.0000 | 0.1882 |" in page
+        gain = float(row["ndcg@20"]) - float(plain["ndcg@20"])
+        np.testing.assert_allclose(float(row["gain"]), gain, atol=1e-6)
+    assert float(others[0]["p_seeds"]) < 0.05 < float(others[1]["p_users"])
 
 
 def test_one_loss_alone_is_compared_with_nothing(runs, monkeypatch, tmp_path):
     flags = "--losses", "bsl", "--out", tmp_path / "standard", "--runs", tmp_path / "runs"
     call(standard_splits, monkeypatch, "--data", tmp_path, *flags)
     assert len(runs) == SEEDS
-    (line,) = [x for x in results_page.page(tmp_path).splitlines() if "| Gowalla |" in x]
-    assert line.replace(" ", "").endswith("|0.1584||||")
+    (row,) = read_csv(tmp_path / "standard/losses.csv")
+    assert "gain" not in row
 
 
 def test_a_loss_without_a_recipe_is_refused(runs, monkeypatch, tmp_path, capsys):

@@ -1,6 +1,6 @@
 """Fold-in of new users: least squares on the items, for every input form."""
 
-import json
+from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from jaxtyping import TypeCheckError
 
 from benchmarks import fold_in
+from benchmarks._report import read_csv
 from crl_jax import data, serving
 from crl_jax.data import Interactions
 from crl_jax.serving import Recommender
@@ -195,16 +196,14 @@ def test_the_benchmark_minimises_what_it_says():
 
 
 def test_the_figures_told_are_those_measured():
-    path = Path(__file__).parents[2] / "benchmarks" / "results" / "fold_in.json"
-    rows = {
-        (row["similarity"], row["method"]): row["ndcg@20"]
-        for row in json.loads(path.read_text())["rows"]
-    }
+    rows = defaultdict(list)
+    for row in read_csv(Path(__file__).parents[2] / "benchmarks" / "results" / "fold_in.csv"):
+        rows[row["similarity"], row["method"]].append(float(row["ndcg@20"]))
     readme = (Path(serving.__file__).parent / "README.md").read_text()
     for text in (readme, Recommender.fold_in.__doc__ or ""):
         for similarity in ("inner", "cosine"):
             for method in ("popularity", "trained", "fold_in"):
-                assert f"{rows[similarity, method]:.3f}" in text, (similarity, method)
+                assert f"{np.mean(rows[similarity, method]):.3f}" in text, (similarity, method)
 
 
 @pytest.mark.parametrize("users", [[1, "b"], [("web", 1), ("app", 2)], ["a", "b"], [5, 7], [1.5]])
