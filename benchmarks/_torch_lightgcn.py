@@ -5,14 +5,14 @@ the same product, without a transpose. A step propagates once; the negatives of 
 at once; L2 applies to the batch's embeddings before any layer, as in the published code.
 """
 
-import time
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from .propagation import normalised
 
 
 class SymmetricProduct(torch.autograd.Function):
@@ -34,16 +34,9 @@ def normalised_adjacency(
     users: np.ndarray, items: np.ndarray, n_users: int, n_items: int
 ) -> Tensor:
     """Returns D^{-1/2} A D^{-1/2} in CSR format, users first."""
-    import scipy.sparse as sp
-
-    n = n_users + n_items
-    ends = np.concatenate([users, items + n_users]), np.concatenate([items + n_users, users])
-    degrees = np.bincount(ends[0], minlength=n)
-    values = 1 / np.sqrt(degrees[ends[0]] * degrees[ends[1]].astype(np.float64))
-    matrix = sp.csr_array((values.astype(np.float32), ends), shape=(n, n))
-    matrix.sort_indices()
+    matrix = normalised(users, items, n_users, n_items, np.float32)
     parts = (torch.from_numpy(x.astype(np.int64)) for x in (matrix.indptr, matrix.indices))
-    return torch.sparse_csr_tensor(*parts, torch.from_numpy(matrix.data), size=(n, n))
+    return torch.sparse_csr_tensor(*parts, torch.from_numpy(matrix.data), size=matrix.shape)
 
 
 def propagate(matrix: Tensor, table: Tensor, n_layers: int) -> Tensor:
@@ -55,17 +48,8 @@ def propagate(matrix: Tensor, table: Tensor, n_layers: int) -> Tensor:
     return total / (n_layers + 1)
 
 
-@dataclass
-class Epoch:
-    """Duration in seconds, mean loss and per-step losses of one epoch."""
-
-    seconds: float
-    loss: float
-    losses: np.ndarray
-
-
 class Trainer:
-    """Trains one table of users and items with Adam and BPR over all interactions.
+    """Trains one table of users and items with fused Adam and BPR over all interactions.
 
     Args:
       users: User of each interaction, ``[n]``.
@@ -77,16 +61,13 @@ class Trainer:
       batch_size: Interactions per step.
       learning_rate: Adam's learning rate.
       l2: Factor of the mean of half the squared norm of a triplet's rows before any layer.
-      adam: Options of PyTorch's Adam kernel, see :data:`benchmarks._torch_mf.ADAMS`.
-      seed: Seed of the initial values, the shuffling and the negatives.
     """
 
     def __init__(
         self, users: np.ndarray, items: np.ndarray, n_users: int, n_items: int, *,
-        dim: int = 64, n_layers: int = 3, batch_size: int = 2048, learning_rate: float = 1e-3,
-        l2: float = 1e-4, adam: dict[str, Any] | None = None, seed: int = 0,
+        dim: int, n_layers: int, batch_size: int, learning_rate: float, l2: float,
     ):  # fmt: skip
-        torch.manual_seed(seed)
+        torch.manual_seed(0)
         self.n_users, self.n_items = n_users, n_items
         # A bitmap of all pairs is fast, but would take more memory than everything else combined.
         self.pairs = torch.from_numpy(np.sort(users.astype(np.int64) * n_items + items))
@@ -94,22 +75,16 @@ class Trainer:
         self.n_layers, self.batch_size, self.l2 = n_layers, batch_size, l2
         self.table = torch.nn.init.normal_(torch.empty(n_users + n_items, dim), std=0.1)
         self.table.requires_grad_()
-        adam = {"fused": True} if adam is None else adam
-        self.adam = torch.optim.Adam([self.table], lr=learning_rate, **adam)
+        self.adam = torch.optim.Adam([self.table], lr=learning_rate, fused=True)
 
-    def epoch(self, steps: int | None = None) -> Epoch:
-        """Runs one epoch over all interactions in a new random order, or its first ``steps``."""
-        start = time.perf_counter()
-        order = torch.randperm(len(self.pairs))
-        if steps is not None:
-            order = order[: steps * self.batch_size]
-        pairs = self.pairs[order]
+    def epoch(self) -> float:
+        """Runs one epoch over all interactions in a new random order; returns the mean loss."""
+        pairs = self.pairs[torch.randperm(len(self.pairs))]
         users = pairs // self.n_items
         items = torch.stack([pairs % self.n_items, self.unseen(users)])
         triplets = torch.cat([users[None], items + self.n_users])
-        losses = torch.stack([self.step(batch) for batch in triplets.split(self.batch_size, 1)])
-        seconds = time.perf_counter() - start
-        return Epoch(seconds, losses.mean().item(), losses.numpy())
+        losses = [self.step(batch) for batch in triplets.split(self.batch_size, 1)]
+        return torch.stack(losses).mean().item()
 
     def unseen(self, users: Tensor) -> Tensor:
         """Samples one item per user, uniformly from the user's items without interaction."""

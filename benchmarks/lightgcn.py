@@ -81,7 +81,7 @@ def make_torch(split: Any, threads: int) -> tuple[Callable[[], float], Callable[
         log.users, log.items, log.n_users, log.n_items, dim=DIM, n_layers=LAYERS,
         batch_size=BATCH_SIZE, learning_rate=LEARNING_RATE, l2=L2,
     )  # fmt: skip
-    return lambda: trainer.epoch().loss, trainer.tables
+    return trainer.epoch, trainer.tables
 
 
 def score(split: Any, tables: Tables) -> float:

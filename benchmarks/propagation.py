@@ -71,18 +71,23 @@ def start_table(interactions: Any) -> np.ndarray:
     return np.random.default_rng(0).normal(size=(rows, DIM)).astype(np.float32)
 
 
-def normalised(interactions: Any, dtype: Any) -> Any:
+def normalised(users: np.ndarray, items: np.ndarray, n_users: int, n_items: int, dtype: Any) -> Any:
     """Returns D^{-1/2} A D^{-1/2} as SciPy's CSR, users first."""
     import scipy.sparse as sp
 
-    users, items = interactions.users, interactions.items + interactions.n_users
+    n, items = n_users + n_items, items + n_users
     ends = np.concatenate([users, items]), np.concatenate([items, users])
-    n = interactions.n_users + interactions.n_items
     degrees = np.bincount(ends[0], minlength=n).astype(np.float64)
     values = 1 / np.sqrt(degrees[ends[0]] * degrees[ends[1]])
     matrix = sp.csr_array((values.astype(dtype), ends), shape=(n, n))
     matrix.sort_indices()
     return matrix
+
+
+def matrix_of(interactions: Any, dtype: Any) -> Any:
+    """Returns the normalised matrix of interactions."""
+    log = interactions
+    return normalised(log.users, log.items, log.n_users, log.n_items, dtype)
 
 
 def mean_of_layers(product: Callable[[Any], Any], table: Any) -> Any:
@@ -127,7 +132,7 @@ def other_jax(interactions: Any, name: str) -> Contestant:
     import jax.numpy as jnp
     from jax.experimental import sparse
 
-    matrix = normalised(interactions, np.float32)
+    matrix = matrix_of(interactions, np.float32)
     n = matrix.shape[0]
     table = jnp.asarray(start_table(interactions))
     columns = jnp.asarray(matrix.indices.astype(np.int32))
@@ -185,7 +190,7 @@ def compiled(functions: dict[str, Any], tables: Any, graph: Any) -> Contestant:
 
 def scipy_csr(interactions: Any) -> Contestant:
     """Returns SciPy's product, on one thread."""
-    matrix = normalised(interactions, np.float32)
+    matrix = matrix_of(interactions, np.float32)
     table = start_table(interactions)
 
     def gradient() -> np.ndarray:
@@ -237,7 +242,7 @@ def make(data: Path, dataset: str, name: str) -> tuple[Row, Callable[[str], Timi
     interactions = load(data, dataset)
     preparation = timed(build, interactions, name)
     calls, graph = preparation.value
-    matrix, table = normalised(interactions, np.float64), start_table(interactions)
+    matrix, table = matrix_of(interactions, np.float64), start_table(interactions)
     mean = partial(mean_of_layers, matrix.__matmul__)
     wanted = {"product": matrix @ table.astype(np.float64), "gradient": mean(mean(table))}
 

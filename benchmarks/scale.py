@@ -17,18 +17,19 @@ exclude the start of Python and reading the stage's input, and compilation is re
     python -m benchmarks.scale --folder /tmp/scale --out benchmarks/results/scale.csv
 """
 
+import pickle
 import resource
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ._processes import in_process, memory_mb
-from ._report import CORES, Report, Row, count, parser
+from ._report import CORES, Report, Row, count, parser, timed
 
 DIM, BATCH, LEARNING_RATE, SGD_RATE, WEIGHT_DECAY, K = 64, 65_536, 1e-3, 0.05, 1e-6, 20
 EPOCHS = 2
@@ -36,38 +37,34 @@ MOST = 1e-5
 """Largest permitted difference of others' NDCG@20 from ours, which ranks the same scores."""
 
 
-class Clock:
-    """Records the seconds of a stage's parts and its peak memory."""
+def figures(seconds: float, **more: Any) -> Row:
+    """Returns seconds, and peak gigabytes of this process and of its largest child."""
+    child = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6
+    memory = {"gigabytes": memory_mb() / 1e3, "gigabytes_of_child": child}
+    return {"seconds": seconds, **memory, **more}
 
-    def __init__(self) -> None:
-        self.figures: Row = {}
 
-    @contextmanager
-    def __call__(self, name: str = "seconds") -> Iterator[None]:
-        """Times the body of the context."""
-        started = time.perf_counter()
-        yield
-        self.figures[name] = time.perf_counter() - started
+def save(path: Path, content: Any) -> None:
+    """Saves interactions or tables for the stages that follow."""
+    with path.open("wb") as file:
+        pickle.dump(content, file)
 
-    def done(self, **more: Any) -> Row:
-        """Returns the results, with peak gigabytes of this process and of its largest child."""
-        child = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6
-        memory = {"gigabytes": memory_mb() / 1e3, "gigabytes_of_child": child}
-        return {**self.figures, **memory, **more}
+
+def saved(path: Path) -> Any:
+    """Returns what an earlier stage saved."""
+    with path.open("rb") as file:
+        return pickle.load(file)  # noqa: S301 - written by this benchmark
 
 
 def simulate(folder: Path, sizes: Namespace) -> Row:
     """Writes the shards."""
     from crl_jax import data
 
-    clock = Clock()
-    with clock():
-        data.simulate_shards(
-            folder / "shards",
-            n_users=sizes.users, n_items=sizes.items, n_interactions=sizes.interactions,
-            n_shards=sizes.shards,
-        )  # fmt: skip
-    return clock.done()
+    write = partial(
+        data.simulate_shards, folder / "shards", n_users=sizes.users, n_items=sizes.items,
+        n_interactions=sizes.interactions, n_shards=sizes.shards,
+    )  # fmt: skip
+    return figures(timed(write).seconds)
 
 
 def load_csv(folder: Path, _: Namespace) -> Row:
@@ -79,50 +76,47 @@ def load_csv(folder: Path, _: Namespace) -> Row:
     path = folder / "log.csv"
     pl.scan_parquet(folder / "shards").select("user", "item").sink_csv(path)
     before = memory_mb() / 1e3
-    clock = Clock()
-    with clock():
-        data.read(path)
+    seconds = timed(data.read, path).seconds
     path.unlink()
-    return clock.done(gigabytes_before=before)
+    return figures(seconds, gigabytes_before=before)
 
 
 def load(folder: Path, _: Namespace) -> Row:
     """Reads the shards, and saves the interactions for the other stages."""
     from crl_jax import data
 
-    clock = Clock()
-    with clock():
-        log = data.read(sorted((folder / "shards").iterdir()))
-    figures = clock.done(n_interactions=len(log), n_users=log.n_users, n_items=log.n_items)
-    figures["gigabytes"] += figures["gigabytes_of_child"]  # which decodes Parquet
-    _keep(folder / "log.npz", log=log)
-    return figures
+    reading = timed(data.read, sorted((folder / "shards").iterdir()))
+    log = reading.value
+    row = figures(
+        reading.seconds, n_interactions=len(log), n_users=log.n_users, n_items=log.n_items
+    )
+    row["gigabytes"] += row["gigabytes_of_child"]  # which decodes Parquet
+    save(folder / "log.pkl", log)
+    return row
 
 
 def split(folder: Path, _: Namespace) -> Row:
     """Splits off a twentieth of the interactions as the test part."""
     from crl_jax import data
 
-    log = _kept(folder / "log.npz")["log"]
-    clock = Clock()
-    with clock():
-        parts = data.split_by_ratio(log, test=0.05, seed=0)
-    figures = clock.done()
-    _keep(folder / "split.npz", **dict(parts.parts()))
-    return figures
+    log = saved(folder / "log.pkl")
+    splitting = timed(partial(data.split_by_ratio, log, test=0.05, seed=0))
+    row = figures(splitting.seconds)
+    save(folder / "split.pkl", dict(splitting.value.parts()))
+    return row
 
 
 def train(folder: Path, _: Namespace) -> Row:
     """Trains with Adam, and saves the tables."""
     from crl_jax import train as engine
 
-    seen = _kept(folder / "split.npz")["train"]
+    seen = saved(folder / "split.pkl")["train"]
     by_rows = engine.prefer_row_updates(seen.n_users + seen.n_items, 3 * BATCH)
     kind = engine.RowOptimizer if by_rows else engine.Optimizer
     optimizer = kind(LEARNING_RATE, WEIGHT_DECAY)
-    tables, figures = _fit(seen, optimizer, "by rows" if by_rows else "dense")
-    np.savez(folder / "tables.npz", users=tables.users, items=tables.items)
-    return figures
+    tables, row = _fit(seen, optimizer, "by rows" if by_rows else "dense")
+    save(folder / "tables.pkl", {name: np.asarray(x) for name, x in tables._asdict().items()})
+    return row
 
 
 def train_sgd(folder: Path, _: Namespace) -> Row:
@@ -130,16 +124,19 @@ def train_sgd(folder: Path, _: Namespace) -> Row:
     from crl_jax import train as engine
 
     optimizer = engine.RowOptimizer(SGD_RATE, WEIGHT_DECAY, rule=engine.rows.sgd)
-    return _fit(_kept(folder / "split.npz")["train"], optimizer, "by rows")[1]
+    return _fit(saved(folder / "split.pkl")["train"], optimizer, "by rows")[1]
 
 
 def _fit(seen: Any, optimizer: Any, way: str) -> tuple[Any, Row]:
     from crl_jax import losses, models, tasks
     from crl_jax import train as engine
+    from experiments._compiler import tune_compiler
 
-    clock, ends = Clock(), []
-    with clock("fit_seconds"):
-        fitted = tasks.fit_ranking(
+    tune_compiler()
+    ends = []
+    fit = timed(
+        partial(
+            tasks.fit_ranking,
             seen,
             loss=losses.bpr,
             encoder=models.MatrixFactorization(seen.n_users, seen.n_items, DIM),
@@ -149,7 +146,8 @@ def _fit(seen: Any, optimizer: Any, way: str) -> tuple[Any, Row]:
             epochs=EPOCHS,
             hooks=[engine.Progress(lambda _: ends.append(time.perf_counter()))],
         )
-    return fitted.tables(), clock.done(seconds=ends[-1] - ends[-2], way=way)
+    )
+    return fit.value.tables(), figures(ends[-1] - ends[-2], fit_seconds=fit.seconds, way=way)
 
 
 def evaluate(folder: Path, sizes: Namespace) -> Row:
@@ -159,36 +157,46 @@ def evaluate(folder: Path, sizes: Namespace) -> Row:
 
     from crl_jax import metrics, models
 
-    parts = _kept(folder / "split.npz")
-    tables = models.Tables(**jax.tree.map(jnp.asarray, _tables(folder)))
-    test = parts["test"]
-    some = _some(test.n_users, sizes.tested)
-    test = test.select(some[test.users])
-    clock = Clock()
-    with clock("plan_seconds"):
-        plan = metrics.eval_layout(parts["train"], test)
-    for name in ("first_seconds", "second_seconds"):
-        with clock(name):
-            found = jax.block_until_ready(
-                metrics.evaluate(models.inner_scores, tables, plan, ks=(K,), auc=False)
-            )
-    seconds = clock.figures["plan_seconds"] + clock.figures["second_seconds"]
-    ndcg = float(found[f"ndcg@{K}"].mean())
-    return clock.done(seconds=seconds, ndcg=ndcg, users=len(plan.users))
+    parts, tables = saved(folder / "split.pkl"), saved(folder / "tables.pkl")
+    tables = models.Tables(**jax.tree.map(jnp.asarray, tables))
+    test = parts["test"].select(_some(parts["test"], sizes)[parts["test"].users])
+    plan = timed(metrics.eval_layout, parts["train"], test)
+
+    def run() -> Any:
+        return jax.block_until_ready(
+            metrics.evaluate(models.inner_scores, tables, plan.value, ks=(K,), auc=False)
+        )
+
+    first, second = timed(run), timed(run)
+    return figures(
+        plan.seconds + second.seconds, plan_seconds=plan.seconds, first_seconds=first.seconds,
+        second_seconds=second.seconds, ndcg=float(second.value[f"ndcg@{K}"].mean()),
+        users=len(plan.value.users),
+    )  # fmt: skip
 
 
-def recommend(folder: Path, sizes: Namespace) -> Row:
+def recommend(folder: Path, _: Namespace) -> Row:
     """Computes the top-k items of every user, excluding training items."""
     from crl_jax import serving
 
-    seen = _kept(folder / "split.npz")["train"]
-    tables = _tables(folder)
-    clock = Clock()
-    with clock():
+    seen, tables = saved(folder / "split.pkl")["train"], saved(folder / "tables.pkl")
+
+    def lists() -> np.ndarray:
         recommender = serving.Recommender.from_tables(tables, seen)
-        lists = recommender.recommend(np.arange(seen.n_users), K)
-    _check_lists(lists.items, seen)
-    return clock.done(users=seen.n_users)
+        return recommender.recommend(np.arange(seen.n_users), K).items
+
+    return _recommended(lists, seen)
+
+
+def _recommended(lists: Callable[[], np.ndarray], seen: Any) -> Row:
+    """Times the lists; raises SystemExit if one is short or contains a training item."""
+    seconds, _, items = timed(lists)
+    pairs = np.arange(len(items))[:, None] * seen.n_items + items
+    known = seen.users.astype(np.int64) * seen.n_items + seen.items
+    place = np.minimum(np.searchsorted(known, pairs), len(known) - 1)
+    if items.shape != (seen.n_users, K) or np.any(known[place] == pairs):
+        raise SystemExit("a list of recommendations is short or has training items")
+    return figures(seconds, users=seen.n_users)
 
 
 def torch_train(folder: Path, _: Namespace) -> Row:
@@ -206,20 +214,10 @@ def _torch_fit(folder: Path, ways: dict[str, str], rate: float) -> Row:
     from torch import nn
 
     torch.set_num_threads(CORES)
-    seen = _kept(folder / "split.npz")["train"]
+    seen = saved(folder / "split.pkl")["train"]
     users, items = (torch.from_numpy(np.array(x)).long() for x in (seen.users, seen.items))
-    found = {}
-    for way, name in ways.items():
-        torch.manual_seed(0)
-        tables = [
-            nn.Embedding(n, DIM, sparse=way == "by rows") for n in (seen.n_users, seen.n_items)
-        ]
-        for table in tables:
-            nn.init.normal_(table.weight, std=0.1)
-        fused = {"fused": True} if way == "dense" else {}
-        kind: Any = getattr(torch.optim, name)
-        optimizer = kind([table.weight for table in tables], lr=rate, **fused)
-        started = time.perf_counter()
+
+    def epoch(tables: Any, optimizer: Any) -> None:
         order = torch.randperm(len(users))
         negatives = torch.randint(seen.n_items, (len(users),))
         for at in order.split(BATCH):
@@ -230,22 +228,34 @@ def _torch_fit(folder: Path, ways: dict[str, str], rate: float) -> Row:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        found[way] = time.perf_counter() - started
+
+    found = {}
+    for way, name in ways.items():
+        torch.manual_seed(0)
+        sparse = way == "by rows"
+        tables = [nn.Embedding(n, DIM, sparse=sparse) for n in (seen.n_users, seen.n_items)]
+        for table in tables:
+            nn.init.normal_(table.weight, std=0.1)
+        kind: Any = getattr(torch.optim, name)
+        fused = {} if sparse else {"fused": True}
+        optimizer = kind([table.weight for table in tables], lr=rate, **fused)
+        found[way] = timed(epoch, tables, optimizer).seconds
     way = min(found, key=lambda name: found[name])
     both = {f"{name.replace(' ', '_')}_seconds": seconds for name, seconds in found.items()}
-    return Clock().done(seconds=found[way], way=way, **both)
+    return figures(found[way], way=way, **both)
 
 
 def torch_evaluate(folder: Path, sizes: Namespace) -> Row:
     """Computes NDCG of the same users in blocks."""
     import torch
 
-    parts = _kept(folder / "split.npz")
+    parts = saved(folder / "split.pkl")
     seen, test = parts["train"], parts["test"]
-    chosen = np.flatnonzero(_some(test.n_users, sizes.tested) & (test.degrees > 0))
-    clock, total = Clock(), 0.0
+    chosen = np.flatnonzero(_some(test, sizes) & (test.degrees > 0))
     discounts = 1 / np.log2(np.arange(2, K + 2))
-    with clock():
+
+    def ndcg() -> float:
+        total = 0.0
         for at, top in _torch_lists(folder, seen, chosen):
             width = int(test.degrees[at].max())
             wanted = np.full((len(at), width), -1)
@@ -255,17 +265,17 @@ def torch_evaluate(folder: Path, sizes: Namespace) -> Row:
             hits = (torch.from_numpy(wanted)[:, None, :] == top[:, :, None]).any(-1).numpy()
             ideal = np.cumsum(discounts)[np.minimum(test.degrees[at], K) - 1]
             total += float(np.sum(hits @ discounts / ideal))
-    return clock.done(ndcg=total / len(chosen), users=len(chosen))
+        return total / len(chosen)
+
+    seconds, _, value = timed(ndcg)
+    return figures(seconds, ndcg=value, users=len(chosen))
 
 
-def torch_recommend(folder: Path, sizes: Namespace) -> Row:
+def torch_recommend(folder: Path, _: Namespace) -> Row:
     """Computes the top-k items of every user in blocks."""
-    seen = _kept(folder / "split.npz")["train"]
-    clock = Clock()
-    with clock():
-        lists = [top.numpy() for _, top in _torch_lists(folder, seen, np.arange(seen.n_users))]
-    _check_lists(np.concatenate(lists), seen)
-    return clock.done(users=seen.n_users)
+    seen = saved(folder / "split.pkl")["train"]
+    blocks = partial(_torch_lists, folder, seen, np.arange(seen.n_users))
+    return _recommended(lambda: np.concatenate([top.numpy() for _, top in blocks()]), seen)
 
 
 def _torch_lists(folder: Path, seen: Any, users: np.ndarray) -> Iterator[tuple[np.ndarray, Any]]:
@@ -273,7 +283,7 @@ def _torch_lists(folder: Path, seen: Any, users: np.ndarray) -> Iterator[tuple[n
     import torch
 
     torch.set_num_threads(CORES)
-    tables = {name: torch.from_numpy(table) for name, table in _tables(folder).items()}
+    tables = {name: torch.from_numpy(x) for name, x in saved(folder / "tables.pkl").items()}
     for at in np.split(users, range(256, len(users), 256)):
         scores = tables["users"][torch.from_numpy(at)] @ tables["items"].T
         starts, degrees = seen.indptr[at], seen.degrees[at]
@@ -288,54 +298,45 @@ def implicit_train_sgd(folder: Path, _: Namespace) -> Row:
     """Trains an epoch with implicit's own BPR."""
     from implicit.bpr import BayesianPersonalizedRanking
 
-    seen = _matrix(_kept(folder / "split.npz")["train"])
-    threads = CORES
+    seen = _matrix(saved(folder / "split.pkl")["train"])
     seconds, more = [], 4
     for epochs in (1, 1 + more):  # the difference excludes setup
         model = BayesianPersonalizedRanking(
-            factors=DIM - 1, iterations=epochs, num_threads=threads, random_state=0
+            factors=DIM - 1, iterations=epochs, num_threads=CORES, random_state=0
         )
-        started = time.perf_counter()
-        model.fit(seen, show_progress=False)
-        seconds.append(time.perf_counter() - started)
-    epoch = (seconds[1] - seconds[0]) / more
-    return Clock().done(seconds=epoch, way=f"{threads} threads")
+        seconds.append(timed(partial(model.fit, seen, show_progress=False)).seconds)
+    return figures((seconds[1] - seconds[0]) / more, way=f"{CORES} threads")
 
 
 def implicit_evaluate(folder: Path, sizes: Namespace) -> Row:
     """Computes implicit's metrics of the same users, passed as separate matrices."""
     from implicit.evaluation import ranking_metrics_at_k
 
-    parts = _kept(folder / "split.npz")
-    test = parts["test"]
-    chosen = np.flatnonzero(_some(test.n_users, sizes.tested) & (test.degrees > 0))
+    parts = saved(folder / "split.pkl")
+    seen, test = parts["train"], parts["test"]
+    chosen = np.flatnonzero(_some(test, sizes) & (test.degrees > 0))
     model = _implicit(folder, chosen)
-    clock = Clock()
-    with clock():
-        found = ranking_metrics_at_k(
-            model, _matrix(parts["train"])[chosen], _matrix(test)[chosen], K=K,
-            show_progress=False, num_threads=CORES,
-        )  # fmt: skip
-    return clock.done(ndcg=float(found["ndcg"]), users=len(chosen))
+    run = partial(ranking_metrics_at_k, K=K, show_progress=False, num_threads=CORES)
+    seconds, _, found = timed(run, model, _matrix(seen)[chosen], _matrix(test)[chosen])
+    return figures(seconds, ndcg=float(found["ndcg"]), users=len(chosen))
 
 
-def implicit_recommend(folder: Path, sizes: Namespace) -> Row:
+def implicit_recommend(folder: Path, _: Namespace) -> Row:
     """Computes the top-k items of every user."""
-    seen = _kept(folder / "split.npz")["train"]
-    matrix = _matrix(seen)
-    model = _implicit(folder, slice(None))
-    clock, lists = Clock(), []
-    with clock():
-        for at in np.split(np.arange(seen.n_users), range(4096, seen.n_users, 4096)):
-            lists.append(model.recommend(at, matrix[at], N=K)[0])
-    _check_lists(np.concatenate(lists), seen)
-    return clock.done(users=seen.n_users)
+    seen = saved(folder / "split.pkl")["train"]
+    matrix, model = _matrix(seen), _implicit(folder, slice(None))
+
+    def lists() -> np.ndarray:
+        blocks = np.split(np.arange(seen.n_users), range(4096, seen.n_users, 4096))
+        return np.concatenate([model.recommend(at, matrix[at], N=K)[0] for at in blocks])
+
+    return _recommended(lists, seen)
 
 
 def _implicit(folder: Path, users: Any) -> Any:
     from implicit.bpr import BayesianPersonalizedRanking
 
-    tables = _tables(folder)
+    tables = saved(folder / "tables.pkl")
     model: Any = BayesianPersonalizedRanking(num_threads=CORES)
     model.user_factors, model.item_factors = tables["users"][users], tables["items"]
     return model
@@ -344,54 +345,16 @@ def _implicit(folder: Path, users: Any) -> Any:
 def _matrix(log: Any) -> Any:
     from scipy import sparse
 
-    shape = log.n_users, log.n_items
     values = np.ones(len(log), np.float32)
-    return sparse.csr_matrix((values, log.items.copy(), log.indptr.copy()), shape)
+    matrix = values, log.items.copy(), log.indptr.copy()
+    return sparse.csr_matrix(matrix, (log.n_users, log.n_items))
 
 
-def _tables(folder: Path) -> dict[str, np.ndarray]:
-    with np.load(folder / "tables.npz") as arrays:
-        return dict(arrays)
-
-
-def _some(n_users: int, count: int) -> np.ndarray:
+def _some(test: Any, sizes: Namespace) -> np.ndarray:
     """Returns the mask of the users to evaluate."""
-    mask = np.zeros(n_users, bool)
-    mask[np.random.default_rng(0).choice(n_users, min(count, n_users), replace=False)] = True
+    mask, n = np.zeros(test.n_users, bool), min(sizes.tested, test.n_users)
+    mask[np.random.default_rng(0).choice(test.n_users, n, replace=False)] = True
     return mask
-
-
-def _check_lists(items: np.ndarray, seen: Any) -> None:
-    """Raises SystemExit if a list is short or contains a training item."""
-    pairs = np.arange(len(items))[:, None] * seen.n_items + items
-    known = seen.users.astype(np.int64) * seen.n_items + seen.items
-    place = np.minimum(np.searchsorted(known, pairs), len(known) - 1)
-    if items.shape != (seen.n_users, K) or np.any(known[place] == pairs):
-        raise SystemExit("a list of recommendations is short or has items of training")
-
-
-def _keep(path: Path, **logs: Any) -> None:
-    """Saves interactions for other processes, without their ids."""
-    arrays = {}
-    for name, log in logs.items():
-        arrays[f"{name}_indptr"], arrays[f"{name}_items"] = log.indptr, log.items
-        arrays[f"{name}_shape"] = np.array([log.n_users, log.n_items])
-    np.savez(path, **arrays)
-
-
-def _kept(path: Path) -> dict[str, Any]:
-    from crl_jax import data
-
-    with np.load(path) as arrays:
-        names = [name.removesuffix("_shape") for name in arrays if name.endswith("_shape")]
-        return {
-            name: data.Interactions(
-                arrays[f"{name}_indptr"],
-                arrays[f"{name}_items"],
-                *(np.arange(n) for n in arrays[f"{name}_shape"]),
-            )
-            for name in names
-        }
 
 
 STAGES: dict[str, dict[str, Callable[[Path, Namespace], Row]]] = {

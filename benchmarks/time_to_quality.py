@@ -35,83 +35,83 @@ Mark = Callable[[str], None]
 Options = tuple[float, ...]
 
 
-def run_jax(folder: Path, epochs: int, mark: Mark) -> float:
+def run_jax(folder: Path, epochs: int, stride: int, mark: Mark) -> list[float]:
     """Runs the script that a user of ``crl_jax`` writes."""
     from crl_jax import data, losses, metrics, models, tasks, train
     from experiments._compiler import tune_compiler
 
     tune_compiler()
-
     mark("import")
     split = data.read_split(folder / "train.csv", folder / "test.csv")
+    assert split.test is not None
     mark("load")
     fitted = tasks.fit_ranking(
-        split.train, loss=losses.bpr, optimizer=train.Optimizer(LEARNING_RATE, WEIGHT_DECAY),
-        config=train.TrainConfig(BATCH_SIZE), epochs=epochs,
-        stopping=tasks.Stopping(eval_every=epochs), seeds=SEED,
+        split.train, split.test if stride < epochs else None, loss=losses.bpr,
+        optimizer=train.Optimizer(LEARNING_RATE, WEIGHT_DECAY),
+        config=train.TrainConfig(BATCH_SIZE), epochs=epochs, seeds=SEED,
+        stopping=tasks.Stopping(patience=epochs, eval_every=stride, k=K),
     )  # fmt: skip
     tables = fitted.tables()
     mark("train")
-    assert split.test is not None
+    if stride < epochs:
+        return [entry[f"valid_ndcg@{K}"][0] for entry in fitted.history]
     plan = metrics.eval_layout(split.train, split.test)
     values = metrics.evaluate(models.inner_scores, tables, plan, ks=(K,), auc=False)
-    ndcg = metrics.summarize(values)[f"ndcg@{K}"]
+    curve = [metrics.summarize(values)[f"ndcg@{K}"]]
     mark("evaluate")
-    return ndcg
+    return curve
 
 
-def run_torch(folder: Path, epochs: int, mark: Mark) -> float:
-    """Runs the same script in PyTorch."""
+def run_torch(folder: Path, epochs: int, stride: int, mark: Mark) -> list[float]:
+    """Runs the same script in PyTorch, with the gather and Adam that win the training benchmark."""
     from . import _torch_mf as mf
 
     mark("import")
     train, test, shape = read_pairs(folder)
     problem = mf.Problem.of(train[:, 0], train[:, 1], *shape)
     mark("load")
-    trainer = make_torch_trainer(problem)
-    for _ in range(epochs):
-        trainer.epoch()
-    mark("train")
-    value = ndcg(trainer.scores(), train, test)
+    trainer = mf.Trainer(
+        problem, mf.make_batch_loss(mf.bpr, "index_select", 0), n_neg=1, n_pos=0, adam="fused",
+        dim=DIM, learning_rate=LEARNING_RATE, weight_decay=WEIGHT_DECAY, batch_size=BATCH_SIZE,
+        seed=SEED,
+    )  # fmt: skip
+    curve = []
+    for epoch in range(stride, epochs + 1, stride):
+        for _ in range(stride):
+            trainer.epoch()
+        if epoch == epochs:
+            mark("train")
+        curve.append(ndcg(trainer.scores(), train, test))
     mark("evaluate")
-    return value
+    return curve
 
 
-def run_implicit(folder: Path, epochs: int, mark: Mark, rate: float, l2: float) -> float:
-    """Runs the same script in ``implicit``."""
-    import implicit.bpr  # noqa: F401
+def run_implicit(
+    folder: Path, epochs: int, stride: int, mark: Mark, rate: float, l2: float
+) -> list[float]:
+    """Runs the same script in ``implicit``, on all threads."""
     import scipy.sparse
+    from implicit.bpr import BayesianPersonalizedRanking
 
     mark("import")
     train, test, shape = read_pairs(folder)
     matrix = scipy.sparse.csr_matrix(([1.0] * len(train), tuple(train.T)), shape, "float32")
     mark("load")
-    model = make_implicit_model(epochs, rate, l2)
-    model.fit(matrix, show_progress=False)
-    mark("train")
-    value = ndcg(model.user_factors @ model.item_factors.T, train, test)
-    mark("evaluate")
-    return value
-
-
-def make_torch_trainer(problem: Any) -> Any:
-    """Returns an untrained trainer with the gather and Adam that win the training benchmark."""
-    from . import _torch_mf as mf
-
-    return mf.Trainer(
-        problem, mf.make_batch_loss(mf.bpr, "index_select", 0), n_neg=1, n_pos=0, adam="fused",
-        dim=DIM, learning_rate=LEARNING_RATE, weight_decay=WEIGHT_DECAY, batch_size=BATCH_SIZE,
-        seed=SEED,
-    )  # fmt: skip
-
-
-def make_implicit_model(epochs: int, rate: float, l2: float) -> Any:
-    """Returns an untrained model that uses all threads."""
-    from implicit.bpr import BayesianPersonalizedRanking
-
-    return BayesianPersonalizedRanking(
+    model = BayesianPersonalizedRanking(
         factors=DIM, learning_rate=rate, regularization=l2, iterations=epochs, random_state=SEED
     )
+    curve = []
+
+    def on_epoch(epoch: int, *_: Any) -> None:  # counted from 0
+        if (epoch + 1) % stride == 0 and epoch + 1 < epochs:
+            curve.append(ndcg(model.user_factors @ model.item_factors.T, train, test))
+
+    watched = {"callback": on_epoch} if stride < epochs else {}
+    model.fit(matrix, show_progress=False, **watched)
+    mark("train")
+    curve.append(ndcg(model.user_factors @ model.item_factors.T, train, test))
+    mark("evaluate")
+    return curve
 
 
 def read_pairs(folder: Path) -> tuple[Any, Any, tuple[int, int]]:
@@ -142,55 +142,7 @@ def ndcg(scores: Any, train: Any, test: Any) -> float:
     return float(np.mean(gains[tested] / np.cumsum(discounts)[np.minimum(counts[tested], K) - 1]))
 
 
-def probe_jax(folder: Path, max_epochs: int) -> list[float]:
-    """Returns NDCG of ``crl_jax`` every STRIDE epochs."""
-    from crl_jax import data, losses, tasks, train
-    from experiments._compiler import tune_compiler
-
-    tune_compiler()
-
-    split = data.read_split(folder / "train.csv", folder / "test.csv")
-    fitted = tasks.fit_ranking(
-        split.train, split.test, loss=losses.bpr,
-        optimizer=train.Optimizer(LEARNING_RATE, WEIGHT_DECAY),
-        config=train.TrainConfig(BATCH_SIZE), epochs=max_epochs, seeds=SEED,
-        stopping=tasks.Stopping(patience=max_epochs, eval_every=STRIDE, k=K),
-    )  # fmt: skip
-    return [entry[f"valid_ndcg@{K}"][0] for entry in fitted.history]
-
-
-def probe_torch(folder: Path, max_epochs: int) -> list[float]:
-    """Returns NDCG of PyTorch every STRIDE epochs."""
-    from . import _torch_mf as mf
-
-    train, test, shape = read_pairs(folder)
-    trainer = make_torch_trainer(mf.Problem.of(train[:, 0], train[:, 1], *shape))
-    curve = []
-    for epoch in range(1, max_epochs + 1):
-        trainer.epoch()
-        if epoch % STRIDE == 0:
-            curve.append(ndcg(trainer.scores(), train, test))
-    return curve
-
-
-def probe_implicit(folder: Path, max_epochs: int, rate: float, l2: float) -> list[float]:
-    """Returns NDCG of ``implicit`` every STRIDE epochs."""
-    import scipy.sparse
-
-    train, test, shape = read_pairs(folder)
-    matrix = scipy.sparse.csr_matrix(([1.0] * len(train), tuple(train.T)), shape, "float32")
-    model, curve = make_implicit_model(max_epochs, rate, l2), []
-
-    def on_epoch(epoch: int, *_: Any) -> None:  # counted from 0
-        if (epoch + 1) % STRIDE == 0:
-            curve.append(ndcg(model.user_factors @ model.item_factors.T, train, test))
-
-    model.fit(matrix, show_progress=False, callback=on_epoch)
-    return curve
-
-
 RUNS = {"crl_jax": run_jax, "torch": run_torch, "implicit": run_implicit}
-PROBES = {"crl_jax": probe_jax, "torch": probe_torch, "implicit": probe_implicit}
 
 
 def run(library: str, folder: Path, epochs: int, options: Options, started: float) -> Row:
@@ -204,7 +156,7 @@ def run(library: str, folder: Path, epochs: int, options: Options, started: floa
         now = time.time()
         seconds[phase], last = now - last, now
 
-    ndcg = RUNS[library](folder, epochs, mark, *options)
+    (ndcg,) = RUNS[library](folder, epochs, epochs, mark, *options)
     return {"seconds": last - started, **seconds, "ndcg": ndcg}
 
 
@@ -224,12 +176,16 @@ def epochs_needed(curve: list[float], target: float) -> tuple[int, bool]:
     return (curve.index(max(curve)) + 1) * STRIDE, False
 
 
+def no_mark(phase: str) -> None:
+    """Ignores the phases of a run that is not timed."""
+
+
 def probe(folder: Path, max_epochs: int, target: float) -> list[Row]:
     """Returns the best NDCG of each library and options, and the epochs that it needs."""
     rows = []
     for library in RUNS:
         for options in IMPLICIT_GRID if library == "implicit" else [()]:
-            curve = in_process(PROBES[library], folder, max_epochs, *options)
+            curve = in_process(RUNS[library], folder, max_epochs, STRIDE, no_mark, *options)
             epochs, reached = epochs_needed(curve, target)
             rate, l2 = options or (None, None)
             rows.append(
@@ -288,7 +244,7 @@ def main() -> None:
     os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)
     report = Report(args.out, "jax", "jaxlib", "torch", "implicit", "numpy", target=args.target)
     folder = Path(os.environ["CRL_DATA"]).resolve() / "ml-100k"
-    probes = probe(folder, args.max_epochs, args.target)
+    probes = probe(folder, args.max_epochs // STRIDE * STRIDE, args.target)
     report.add(probes, "epochs")
     report.add(measure(folder, probes, args.target, args.repeats))
 
