@@ -91,7 +91,8 @@ def load(folder: Path, _: Namespace) -> Row:
         reading.seconds, n_interactions=len(log), n_users=log.n_users, n_items=log.n_items
     )
     row["gigabytes"] += row["gigabytes_of_child"]  # which decodes Parquet
-    save(folder / "log.pkl", log)
+    ids = np.arange(log.n_users), np.arange(log.n_items)  # lists are compared by index
+    save(folder / "log.pkl", data.Interactions(log.indptr, log.items, *ids))
     return row
 
 

@@ -2,11 +2,13 @@
 
 import itertools
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from _helpers.commands import call
+from _helpers.counting import counter
 from _helpers.refusals import raises
 
 from benchmarks import (
@@ -226,25 +228,12 @@ def test_contestants_are_called_alternately():
     assert order == [*"aabbaabb"]
 
 
-def counter(start: int, name: str) -> tuple[str, object]:
-    """Returns an environment variable and a function that counts; for a process of its own."""
-    import os
-
-    numbers = itertools.count(start)
-    return os.environ[name], lambda step: step * next(numbers)
-
-
-def failing() -> None:
-    """Ends the process, as a failing contestant does."""
-    raise SystemExit(3)
-
-
 def test_a_worker_answers_and_reports_its_end():
     worker = _processes.Worker(counter, 5, "SOME", env={"SOME": "value"})
     assert (worker.first, worker(1), worker(10)) == ("value", 5, 60)
     worker.end()
     with raises(SystemExit, match="ended with status 3"):
-        _processes.in_process(failing)
+        _processes.in_process(sys.exit, 3)
 
 
 @pytest.fixture
