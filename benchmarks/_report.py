@@ -88,7 +88,8 @@ def print_table(rows: Sequence[Row]) -> None:
     """Prints rows as a table; floats have four significant digits."""
     columns, table = list(dict.fromkeys(name for row in rows for name in row)), Table()
     for name in columns:
-        table.add_column(name, justify="left" if isinstance(rows[0].get(name), str) else "right")
+        justify = "left" if isinstance(rows[0].get(name), str) else "right"
+        table.add_column(name, justify=justify, overflow="fold")
     for row in rows:
         cells = (row.get(name, "") for name in columns)
         table.add_row(*(f"{x:.4g}" if isinstance(x, float) else str(x) for x in cells))
