@@ -1,15 +1,13 @@
 """Images with texts: in memory, in folders, pictograms and digits, and their parts."""
 
-import io
 import re
-import zipfile
 
 import numpy as np
 import pytest
+from _helpers.files import encoded, fill, zipped
 from _helpers.refusals import raises
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
 
 from crl_jax import data
 from crl_jax.data import (
@@ -31,27 +29,15 @@ def made(n=6, texts_each=2, groups=None):
     return CaptionedImages(pixels, texts, of_text, None if groups is None else np.int32(groups))
 
 
-def jpeg(shade, side=6):
-    file = io.BytesIO()
-    Image.fromarray(np.full((side, side, 3), shade, np.uint8)).save(file, "png")
-    return file.getvalue()
-
-
 def photographs(folder, names, captions, **lists):
     """A folder with images in a zip archive, a table, and lists of parts."""
-    folder.mkdir(exist_ok=True)
-    with zipfile.ZipFile(folder / "images.zip", "w") as archive:
-        for place, name in enumerate(names):
-            archive.writestr(name, jpeg(10 * place))
-    (folder / "captions.tsv").write_text(captions)
-    for name, text in lists.items():
-        (folder / f"{name}.txt").write_text(text)
-    return folder
+    images = {name: encoded(10 * place) for place, name in enumerate(names)}
+    tables = {"captions.tsv": captions, **{f"{name}.txt": text for name, text in lists.items()}}
+    return fill(folder, {"images.zip": zipped(images), **tables})
 
 
 def pictograms(folder, table, **drawings):
-    folder.mkdir(exist_ok=True)
-    (folder / "pairs.tsv").write_text(table)
+    fill(folder, {"pairs.tsv": table})
     for name, images in drawings.items():
         np.savez_compressed(folder / f"{name}.npz", images=images)
     return folder
@@ -150,18 +136,15 @@ def test_photographs_by_lists(tmp_path):
     assert parts["train"].image_of_text.tolist() == [1, 1, 0]
     assert [parts[p].texts for p in ("valid", "test")] == [("five",), ("one", "two")]
     assert parts["train"].images[:, 0, 0, 0].tolist() == [20, 10]
-    assert load_captioned(folder, size=3).test.images.shape == (1, 3, 3, 3)
+    assert load_captioned(folder, size=3).test.images.shape == (1, 3, 3, 1)
     with raises(ValueError, match="`valid` requires a source without parts"):
         load_captioned(folder, valid=0.5)
 
 
 def test_photographs_without_lists_are_drawn(tmp_path):
-    folder = tmp_path / "p"
-    (folder / "images").mkdir(parents=True)
-    for place in range(10):
-        (folder / "images" / f"{place}.png").write_bytes(jpeg(place))
-    (folder / "images" / "more.png").write_bytes(jpeg(0))
-    (folder / "captions.tsv").write_text("".join(f"{i}.png\ttext {i}\n" for i in range(10)))
+    files = {f"images/{place}.png": encoded(place) for place in range(11)}
+    captions = "".join(f"{i}.png\ttext {i}\n" for i in range(10))
+    folder = fill(tmp_path / "p", {**files, "captions.tsv": captions})
     with pytest.warns(DataWarning, match="skipped 1 images without a caption"):
         split = load_captioned(folder, valid=0.2, test=0.3)
     assert {name: len(part) for name, part in split.parts()} == {"train": 5, "valid": 2, "test": 3}
@@ -174,23 +157,18 @@ def test_photographs_without_lists_are_drawn(tmp_path):
         ("a.png\n", {}, "captions.tsv:1: expected a name, a tab and captions"),
         ("name\tcaption\n", {}, "captions.tsv: expected a line for each image, got none"),
         ("a.png\tx\n", {"train": "a.png\n"}, r"expected train.txt and test.txt, got no test.txt"),
-        (
-            "a.png\tx\nb.png\ty\n",
-            {"train": "a.png\n", "test": "b.png\na.png\n"},
-            "test.txt:2: expected each image once, got 'a.png', which is in train.txt",
-        ),
-        (
-            "a.png\tx\n",
-            {"train": "a.png\n\nb.png\n", "test": "a.png\n"},
-            "train.txt:3: expected an image with a caption, got 'b.png'",
-        ),
-        (
-            "a.png\tx\n",
-            {"train": "a.png\na.png\n", "test": "b.png\n"},
-            "train.txt:2: expected each name once",
-        ),
+        ("a.png\tx\nb.png\ty\n", {"train": "a.png\n", "test": "b.png\na.png\n"},
+         "test.txt:2: expected each image once, got 'a.png', which is in train.txt"),
+        ("a.png\tx\n", {"train": "a.png\n\nb.png\n", "test": "a.png\n"},
+         "train.txt:3: expected an image with a caption, got 'b.png'"),
+        ("a.png\tx\n", {"train": "a.png\na.png\n", "test": "b.png\n"},
+         "train.txt:2: expected each name once"),
+        ("holiday.heic\ta beach\na.png\tx\n", {},  # a first row with a suffix is no header
+         r"captions.tsv:1: expected an image in .*'holiday.heic'"),
+        ("a.png\tx\nb.png\ty\n", {"train": "a.png\n", "test": ""},
+         "test.txt: expected a name of an image in each line"),
     ],
-)
+)  # fmt: skip
 def test_photographs_that_do_not_fit(tmp_path, captions, lists, message):
     folder = photographs(tmp_path / "p", ["a.png", "b.png"], captions, **lists)
     with raises(DataError, match=message):
@@ -243,11 +221,7 @@ def test_pictograms_of_one_hand_in_another_language(tmp_path):
 @pytest.mark.parametrize(
     ("table", "options", "message"),
     [
-        (
-            HEAD + "hand\t0\t6\t0\t手\n",
-            {},
-            r"pairs.tsv:2: expected an index of a drawing in \[-1, 6\).*'6'",
-        ),
+        (HEAD + "hand\t0\t6\t0\t手\n", {}, r"pairs.tsv:2: .* a drawing in \[-1, 6\).*'6'"),
         (HEAD + "hand\t0\tx\t0\t手\n", {}, r"pairs.tsv:2: expected an index of .*'x'"),
         (HEAD + "hand\t0\n", {}, "pairs.tsv:2: expected 5 cells, got 2"),
         (HEAD, {}, "pairs.tsv: expected a line for each pictogram"),
@@ -263,15 +237,18 @@ def test_pictograms_that_do_not_fit(tmp_path, table, options, message):
         load_captioned(folder, **options)
 
 
-def test_drawings_that_are_none(tmp_path):
-    folder = pictograms(tmp_path / "p", HEAD + HANDS, pen=drawn(6), ink=np.zeros((5, 4, 4)))
-    with raises(DataError, match=r"ink.npz: expected images uint8 .* got float64 \[5, 4, 4"):
-        load_captioned(folder)
-    np.savez(folder / "ink.npz", images=np.array([{}], object))
-    with raises(DataError, match=r"ink.npz: array images is not readable"):
-        load_captioned(folder)
-    np.savez(folder / "ink.npz", pictures=drawn(5))
-    with raises(DataError, match=r"ink.npz: expected an array images, got pictures.npy"):
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"images": np.zeros((5, 4, 4))}, r"expected images uint8 .* got float64 \[5, 4, 4"),
+        ({"images": np.array([{}], object)}, "array images is not readable"),
+        ({"pictures": drawn(5)}, "expected an array images, got pictures.npy"),
+    ],
+)
+def test_drawings_that_are_none(tmp_path, arrays, message):
+    folder = pictograms(tmp_path / "p", HEAD + HANDS, pen=drawn(6))
+    np.savez(folder / "ink.npz", **arrays)
+    with raises(DataError, match=rf"ink.npz: {message}"):
         load_captioned(folder)
 
 
@@ -315,20 +292,24 @@ def test_digits_are_called_by_their_names():
     assert {image.tobytes() for image in split.test.images} <= known
 
 
-def test_odd_options_are_refused(tmp_path):
-    for call, message in (
-        (lambda: load_captioned("digits", size=0), "`size` must be a whole number of pixels"),
-        (lambda: load_captioned("digits", column="x"), "`column` requires a folder of pictogr"),
-        (lambda: load_captioned("digits", drawings=["x"]), "`drawings` requires"),
-        (lambda: load_captioned("digits", test=1.0), r"`test` must lie in \(0, 1\)"),
-        (
-            lambda: load_captioned("digits", valid=0.5, test=0.5),
-            r"`valid` \+ `test` must be less than 1",
-        ),
-        (lambda: load_captioned(tmp_path), "expected a folder with captions.tsv or pairs.tsv"),
-    ):
-        with raises(ValueError, match=message):
-            call()
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"size": 0}, "`size` must be a whole number of pixels"),
+        ({"column": "x"}, "`column` requires a folder of pictogr"),
+        ({"drawings": ["x"]}, "`drawings` requires"),
+        ({"test": 1.0}, r"`test` must lie in \(0, 1\)"),
+        ({"valid": 0.5, "test": 0.5}, r"`valid` \+ `test` must be less than 1"),
+    ],
+)
+def test_odd_options_are_refused(options, message):
+    with raises(ValueError, match=message):
+        load_captioned("digits", **options)
+
+
+def test_what_is_not_there(tmp_path):
+    with raises(ValueError, match="expected a folder with captions.tsv or pairs.tsv"):
+        load_captioned(tmp_path)
     with raises(FileNotFoundError, match="no such file"):
         load_captioned(tmp_path / "nothing")
 
@@ -349,23 +330,14 @@ def test_real_photographs_and_pictograms(real_data):
     "form", ["{i}.png", "images/{i}.png", "./{i}.png", "{folder}/images/{i}.png"]
 )
 def test_names_and_paths_of_images(tmp_path, form):
-    (tmp_path / "images").mkdir()
-    for i in range(8):
-        (tmp_path / "images" / f"{i}.png").write_bytes(jpeg(i))
     names = [form.format(i=i, folder=tmp_path) for i in range(8)]
-    (tmp_path / "captions.tsv").write_text("".join(f"{x}\tcaption\n" for x in names))
-    (tmp_path / "train.txt").write_text("\n".join(names[:5]))
-    (tmp_path / "test.txt").write_text("\n".join(names[5:]))
-    assert len(load_captioned(tmp_path).test) == 3
-    (tmp_path / "test.txt").write_text("")
-    with raises(DataError, match=r"test.txt: expected a name of an image in each line"):
-        load_captioned(tmp_path)
-
-
-def test_a_first_row_with_a_suffix_is_no_header(tmp_path):
-    photographs(tmp_path, ["a.png"], "holiday.heic\ta beach\na.png\tx\n")
-    with raises(DataError, match=r"captions.tsv:1: expected an image in .*'holiday.heic'"):
-        load_captioned(tmp_path)
+    files = {f"images/{i}.png": encoded(i) for i in range(8)}
+    tables = {
+        "captions.tsv": "".join(f"{name}\tcaption\n" for name in names),
+        "train.txt": "\n".join(names[:5]),
+        "test.txt": "\n".join(names[5:]),
+    }
+    assert len(load_captioned(fill(tmp_path, {**files, **tables})).test) == 3
 
 
 @pytest.mark.parametrize("caption", [None, "", "  ", 3, ["x", ""]])

@@ -6,37 +6,21 @@ import json
 import os
 import shutil
 import threading
-import zipfile
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from _helpers.files import encoded, fill, warned, write, zipped
 from _helpers.refusals import raises
-from _helpers.web import server
-from PIL import Image
 
-from crl_jax.data import (
-    IMAGE_SETS,
-    DataError,
-    DataWarning,
-    ImageSet,
-    _download,
-    download,
-    load_images,
-)
+from crl_jax.data import IMAGE_SETS, DataError, DataWarning, ImageSet, _download, download
+from crl_jax.data import load_images as load
 from crl_jax.data._images import _cache, _load
 
 
 @pytest.fixture(autouse=True)
 def _keep_all(monkeypatch):
     monkeypatch.setattr(_load, "_MIN_CACHED_IMAGES", 1)
-
-
-@pytest.fixture
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("CRL_JAX_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
 
 
 @pytest.fixture
@@ -48,20 +32,18 @@ def decoded(monkeypatch):
     return calls
 
 
-def png(number):
-    buffer = io.BytesIO()
-    Image.fromarray(np.full((2, 2), number, np.uint8)).save(buffer, "PNG")
-    return buffer.getvalue()
+def images_from(first=0):
+    names = ["train/a/0.png", "train/b/1.png", "test/a/2.png"]
+    return {name: encoded(first + number) for number, name in enumerate(names)}
 
 
-def archive(first=0, model_state=()):
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as file:
-        for number, path in enumerate(["train/a/0.png", "train/b/1.png", "test/a/2.png"]):
-            file.writestr(path, png(first + number))
-        for name in model_state:
-            file.writestr(name, b"x")
-    return buffer.getvalue()
+def archive(first=0):
+    return zipped(images_from(first))
+
+
+@pytest.fixture
+def path(tmp_path):
+    return write(tmp_path / "x.zip", archive())
 
 
 def firsts(split):
@@ -72,12 +54,12 @@ def files_in(folder):
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def test_the_second_time_nothing_is_decoded(tmp_path, cache, decoded):
-    path = tmp_path / "x.zip"
-    path.write_bytes(archive(model_state=["train/a/.hidden"]))
+def test_the_second_time_nothing_is_decoded(tmp_path, decoded):
+    path = write(tmp_path / "x.zip", zipped({**images_from(), "train/a/.hidden": b"x"}))
+    told = [f"{path}: skipped 1 hidden files"]
     for _ in range(2):
-        with pytest.warns(DataWarning, match="x.zip: skipped 1 hidden files"):
-            split = load_images(path)
+        split, messages = warned(load, path)
+        assert messages == told
         assert firsts(split) == [[0, 1], [2]]
         assert split.train.labels.tolist() == [0, 1]
         assert split.train.classes == ("a", "b")
@@ -85,135 +67,118 @@ def test_the_second_time_nothing_is_decoded(tmp_path, cache, decoded):
         assert not split.train.images.flags.writeable
     assert len(decoded) == 1
     assert isinstance(split.train.images.base, np.memmap)
-    with pytest.warns(DataWarning):
-        assert firsts(load_images(path, keep=False)) == [[0, 1], [2]]
-    assert len(decoded) == 2
-    with pytest.warns(DataWarning):
-        load_images(path, keep=False, cache=tmp_path / "other")
-    assert not (tmp_path / "other").exists()
-    with pytest.warns(DataWarning):
-        load_images(path, cache=tmp_path / "other")
-    assert len(decoded) == 4
-    assert files_in(tmp_path / "other")
+    for n_decoded, keep, kept in ((2, False, False), (3, True, True)):
+        split, messages = warned(load, path, keep=keep, cache=tmp_path / "other")
+        assert (firsts(split), messages) == ([[0, 1], [2]], told)
+        assert len(decoded) == n_decoded
+        assert bool(files_in(tmp_path / "other")) == kept
 
 
-def test_what_changed_is_decoded_anew_and_the_old_goes(tmp_path, cache, decoded, monkeypatch):
-    path = tmp_path / "x.zip"
-    path.write_bytes(archive())
-    before = load_images(path)
+def test_what_changed_is_decoded_anew_and_the_old_goes(path, cache, decoded, monkeypatch):
+    before = load(path)
     n_files = len(files_in(cache))
     time = path.stat().st_mtime_ns
     path.write_bytes(archive(first=10))
     os.utime(path, ns=(time, time + 1))  # same size, a nanosecond later
-    assert firsts(load_images(path)) == [[10, 11], [12]]
+    assert firsts(load(path)) == [[10, 11], [12]]
     assert firsts(before) == [[0, 1], [2]]
     assert len(files_in(cache)) == n_files
     path.write_bytes(archive(first=20) + b"\0")  # same modification time
     os.utime(path, ns=(time, time + 1))
-    assert firsts(load_images(path)) == [[20, 21], [22]]
+    assert firsts(load(path)) == [[20, 21], [22]]
     monkeypatch.setattr(_load, "_pillow_version", lambda: "none")
-    load_images(path)
+    load(path)
     assert len(decoded) == 4
-    assert load_images(path, size=1).train.images.shape == (2, 1, 1, 1)
-    assert firsts(load_images(path)) == [[20, 21], [22]]
+    assert load(path, size=1).train.images.shape == (2, 1, 1, 1)
+    assert firsts(load(path)) == [[20, 21], [22]]
     assert len(decoded) == 5
 
 
-def test_a_folder_is_known_by_all_its_files(tmp_path, cache, decoded):
-    with zipfile.ZipFile(io.BytesIO(archive())) as content:
-        content.extractall(tmp_path / "set")
+def test_a_folder_is_known_by_all_its_files(tmp_path, decoded):
+    folder = fill(tmp_path / "set", images_from())
     for _ in range(2):
-        load_images(tmp_path / "set")
+        load(folder)
     assert len(decoded) == 1
-    (tmp_path / "set" / "train" / "a" / "3.png").write_bytes(png(3))
-    assert firsts(load_images(tmp_path / "set")) == [[0, 3, 1], [2]]
-    path = tmp_path / "set" / "test" / "a" / "2.png"
+    write(folder / "train/a/3.png", encoded(3))
+    assert firsts(load(folder)) == [[0, 3, 1], [2]]
+    path = folder / "test/a/2.png"
     os.utime(path, ns=(0, 7))
-    load_images(tmp_path / "set")
+    load(folder)
     assert len(decoded) == 3
-    load_images(tmp_path / "set" / ".." / "set")
+    load(folder / ".." / "set")
     assert len(decoded) == 3
     path.rename(path.with_name("4.png"))
-    (tmp_path / "set" / "train" / "a").rename(tmp_path / "set" / "train" / "c")
+    (folder / "train/a").rename(folder / "train/c")
     with pytest.warns(DataWarning, match="1 classes have no image in training"):
-        assert load_images(tmp_path / "set").train.labels.tolist() == [1, 2, 2]
+        assert load(folder).train.labels.tolist() == [1, 2, 2]
 
 
-def test_each_share_of_a_test_part_is_kept(tmp_path, cache, decoded):
-    for number in range(10):
-        (tmp_path / "set" / "a").mkdir(parents=True, exist_ok=True)
-        (tmp_path / "set" / "a" / f"{number}.png").write_bytes(png(number))
+def test_each_share_of_a_test_part_is_kept(tmp_path, decoded):
+    folder = fill(tmp_path / "set", {f"a/{number}.png": encoded(number) for number in range(10)})
     for _ in range(2):
-        assert len(load_images(tmp_path / "set").test) == 2
-        assert len(load_images(tmp_path / "set", test=0.5).test) == 5
+        assert len(load(folder).test) == 2
+        assert len(load(folder, test=0.5).test) == 5
     assert len(decoded) == 2
 
 
-@pytest.mark.parametrize(
-    "damage",
-    ["cut", "gone", "empty", "note", "nested", "classes", "pickle", "shape", "byte", "parts"],
-)
-def test_damage_in_the_cache_is_mended(tmp_path, cache, decoded, damage):
-    path = tmp_path / "x.zip"
-    path.write_bytes(archive())
-    load_images(path)
+def stored(array):
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=True)
+    return buffer.getvalue()
+
+
+DAMAGE = {  # what becomes of the images, and of the note of their origin
+    "cut": (lambda images: images[:-1], None),
+    "gone": (None, None),
+    "empty": (lambda _: b"", None),
+    "byte": (lambda images: images[:-1] + bytes([images[-1] ^ 1]), None),
+    "pickle": (lambda _: stored(np.array([{}], object)), None),
+    "shape": (lambda _: stored(np.zeros((3, 2, 2, 1), np.uint8)), None),
+    "cut note": (bytes, lambda note: note[:-3]),
+    "parts": (bytes, lambda note: json.dumps({**json.loads(note), "parts": []})),
+    "classes": (bytes, lambda note: note.replace('"a"', '"c"')),
+    "nested": (bytes, lambda _: "[" * 100_000),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damage_in_the_cache_is_mended(path, cache, decoded, kind):
+    load(path)
     (images,) = cache.rglob("train-images.npy")
     note = images.with_name("made_of.json")
-    if damage == "cut":
-        images.write_bytes(images.read_bytes()[:-1])
-    elif damage == "gone":
+    of_images, of_note = DAMAGE[kind]
+    if of_images is None:
         images.unlink()
-    elif damage == "empty":
-        images.write_bytes(b"")
-    elif damage == "note":
-        note.write_text(note.read_text()[:-3])
-    elif damage == "byte":
-        content = bytearray(images.read_bytes())
-        content[-1] ^= 1
-        images.write_bytes(content)
-    elif damage == "parts":
-        note.write_text(json.dumps({**json.loads(note.read_text()), "parts": []}))
-    elif damage == "classes":
-        note.write_text(note.read_text().replace('"a"', '"c"'))
-    elif damage == "nested":
-        note.write_text("[" * 100_000)
-    elif damage == "pickle":
-        np.save(images, np.array([{}], object), allow_pickle=True)
     else:
-        np.save(images, np.zeros((3, 2, 2, 1), np.uint8))
+        images.write_bytes(of_images(images.read_bytes()))
+    if of_note is not None:
+        note.write_text(of_note(note.read_text()))
     for _ in range(2):
-        assert firsts(load_images(path)) == [[0, 1], [2]]
+        assert firsts(load(path)) == [[0, 1], [2]]
     assert len(decoded) == 2
 
 
-def test_a_cache_that_cannot_be_written_costs_only_time(tmp_path, decoded):
-    path = tmp_path / "x.zip"
-    path.write_bytes(archive())
-    (tmp_path / "cache").write_text("a file, and no folder")
+def test_a_cache_that_cannot_be_written_costs_only_time(path, tmp_path):
+    write(tmp_path / "taken", "a file, and no folder")
     with pytest.warns(DataWarning, match=r"x.zip: decoded images were not kept in the cache: "):
-        assert firsts(load_images(path, cache=tmp_path / "cache")) == [[0, 1], [2]]
+        assert firsts(load(path, cache=tmp_path / "taken")) == [[0, 1], [2]]
 
 
-def test_no_half_of_a_write_is_ever_read(tmp_path, cache, monkeypatch):
-    path = tmp_path / "x.zip"
-    path.write_bytes(archive())
-
+def test_no_half_of_a_write_is_ever_read(path, cache, monkeypatch):
     def full(*_, **__):
         raise OSError("no space left")
 
     monkeypatch.setattr(_cache.json, "dumps", full)
     monkeypatch.setattr(_cache, "_entry_folder", lambda folder, _: folder / "it")
     with pytest.warns(DataWarning, match="not kept in the cache: no space left"):
-        load_images(path)
+        load(path)
     assert files_in(cache) == []
 
 
-def test_several_at_once_leave_one_whole(tmp_path, cache):
-    path = tmp_path / "x.zip"
-    path.write_bytes(archive())
+def test_several_at_once_leave_one_whole(path, cache):
     found, threads = [], []
     for _ in range(6):
-        threads.append(threading.Thread(target=lambda: found.append(firsts(load_images(path)))))
+        threads.append(threading.Thread(target=lambda: found.append(firsts(load(path)))))
         threads[-1].start()
     for thread in threads:
         thread.join()
@@ -223,10 +188,8 @@ def test_several_at_once_leave_one_whole(tmp_path, cache):
     assert json.loads(note.read_text())["classes"] == ["a", "b"]
 
 
-def test_the_slower_of_two_leaves_what_the_quicker_one_made(tmp_path, cache, monkeypatch):
-    path = tmp_path / "x.zip"
-    path.write_bytes(archive())
-    load_images(path)
+def test_the_slower_of_two_leaves_what_the_quicker_one_made(path, cache, monkeypatch):
+    load(path)
     before = [file.stat().st_ino for file in files_in(cache)]
     remove = shutil.rmtree
 
@@ -237,74 +200,64 @@ def test_the_slower_of_two_leaves_what_the_quicker_one_made(tmp_path, cache, mon
     monkeypatch.setattr(_cache.shutil, "rmtree", remove_scratch)
     monkeypatch.setattr(_cache, "load_cached", lambda *_: None)
     monkeypatch.setattr(_load, "load_cached", lambda *_: None)
-    assert firsts(load_images(path)) == [[0, 1], [2]]
+    assert firsts(load(path)) == [[0, 1], [2]]
     assert [file.stat().st_ino for file in files_in(cache)] == before
 
 
-def test_few_images_are_not_kept(tmp_path, cache, monkeypatch):
+def test_few_images_are_not_kept(path, cache, monkeypatch):
     monkeypatch.setattr(_load, "_MIN_CACHED_IMAGES", 4)
-    path = tmp_path / "x.zip"
-    path.write_bytes(archive())
-    load_images(path)
+    load(path)
     assert files_in(cache) == []
 
 
 @pytest.fixture
-def serve():
-    """Serves given bytes and counts the requests."""
-    with server() as start:
-        yield partial(start, path="files/x.zip?version=1")
+def served(serve, monkeypatch):
+    """Serves an archive as the set of a name; returns the state of the server."""
+
+    def make(name, content, announced=None):
+        url, state = serve(content, "files/x.zip?version=1")
+        right = announced or content
+        digest = hashlib.sha256(right).hexdigest()
+        entry = ImageSet(url, digest, len(right), "https://example.org")
+        monkeypatch.setitem(IMAGE_SETS, name, entry)
+        return state
+
+    return make
 
 
-def entry(url, content):
-    return ImageSet(url, hashlib.sha256(content).hexdigest(), len(content), "https://example.org")
-
-
-def test_a_set_is_downloaded_once(serve, cache, decoded, monkeypatch):
-    content = archive()
-    url, state = serve(content)
-    monkeypatch.setitem(IMAGE_SETS, "cifar10", entry(url, content))
+def test_a_set_is_downloaded_once(served, cache, decoded):
+    state = served("cifar10", archive())
     for _ in range(2):
-        assert firsts(load_images("cifar10")) == [[0, 1], [2]]
+        assert firsts(load("cifar10")) == [[0, 1], [2]]
     assert download("cifar10") == cache / "cifar10" / "x.zip"
     assert (state["requests"], len(decoded)) == (1, 1)
     (cache / "cifar10" / "x.zip").unlink()
-    assert firsts(load_images("cifar10")) == [[0, 1], [2]]  # decoded from the current files
+    assert firsts(load("cifar10")) == [[0, 1], [2]]  # decoded from the current files
     assert state["requests"] == 1
-    assert firsts(load_images("cifar10", keep=False)) == [[0, 1], [2]]
+    assert firsts(load("cifar10", keep=False)) == [[0, 1], [2]]
     assert state["requests"] == 2
-
-    content = archive(first=7)
-    url, _ = serve(content)
-    monkeypatch.setitem(IMAGE_SETS, "cifar10", entry(url, content))
-    assert firsts(load_images("cifar10")) == [[7, 8], [9]]
+    served("cifar10", archive(first=7))
+    assert firsts(load("cifar10")) == [[7, 8], [9]]
     assert state["requests"] == 3
 
 
-def test_other_bytes_are_never_opened(serve, cache, tmp_path, monkeypatch):
-    content = archive()
-    url, _ = serve(archive(first=1))
-    monkeypatch.setitem(IMAGE_SETS, "cifar10", entry(url, content))
+def test_other_bytes_are_never_opened(served, tmp_path, monkeypatch):
+    served("cifar10", archive(first=1), archive())
     monkeypatch.setattr(_load, "open_tree", lambda *_: pytest.fail("opened"))
     with raises(DataError, match=r"expected .* bytes with SHA-256"):
-        load_images("cifar10")
+        load("cifar10")
     assert files_in(tmp_path) == []
 
 
-def test_an_archive_put_there_by_hand_is_taken_if_it_is_the_right_one(serve, cache, monkeypatch):
+def test_an_archive_put_there_by_hand_is_taken_if_it_is_the_right_one(served, cache, monkeypatch):
     content = archive()
-    url, state = serve(content)
-    monkeypatch.setitem(IMAGE_SETS, "mine:x", entry(url, content))
-    path = cache / "mine-x" / "x.zip"
-    path.parent.mkdir(parents=True)
-    path.write_bytes(content)
+    state = served("mine:x", content)
+    path = write(cache / "mine-x" / "x.zip", content)
     assert download("mine:x") == path
     assert state["requests"] == 0
-    monkeypatch.setattr(_download, "_retrieve", lambda *_: pytest.fail("computed again"))
-    assert download("mine:x") == path
-    monkeypatch.undo()
-    monkeypatch.setenv("CRL_JAX_CACHE", str(cache))
-    monkeypatch.setitem(IMAGE_SETS, "mine:x", entry(url, content))
+    with monkeypatch.context() as patch:
+        patch.setattr(_download, "_retrieve", lambda *_: pytest.fail("computed again"))
+        assert download("mine:x") == path
     (cache / "mine-x" / ".x.zip.origin").unlink()
     path.write_bytes(archive(first=1))  # same size
     assert download("mine:x").read_bytes() == content

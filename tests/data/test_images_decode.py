@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+from _helpers.files import encoded, fill, write
 from _helpers.refusals import raises
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,21 +23,13 @@ COLOUR = RNG.integers(0, 256, (6, 6, 3), np.uint8)
 GREY = RNG.integers(0, 256, (6, 6), np.uint8)
 
 
-@pytest.fixture(autouse=True)
-def _cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("CRL_JAX_CACHE", str(tmp_path / "cache"))
-
-
 def put(folder, images, suffix=".png", **options):
     """Images as train/a/0.png, 1.png, …; the first one is also the test split."""
+    form = Image.registered_extensions()[suffix.lower()]
     for number, image in enumerate([*images, images[0]]):
+        content = image if isinstance(image, bytes) else encoded(image, form, **options)
         part = "train" if number < len(images) else "test"
-        path = folder / part / "a" / f"{number}{suffix}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if isinstance(image, bytes):
-            path.write_bytes(image)
-        else:
-            image.save(path, **options)
+        write(folder / part / "a" / f"{number}{suffix}", content)
     return folder
 
 
@@ -44,18 +37,17 @@ def decoded(folder, images, size=None, **options):
     return load_images(put(folder, images, **options), size=size).train.images
 
 
-@pytest.mark.parametrize("suffix", [".png", ".bmp", ".ppm", ".tif", ".tiff", ".webp", ".PNG"])
-def test_lossless_kinds_of_files(tmp_path, suffix):
+@pytest.mark.parametrize(
+    "suffix", [".png", ".bmp", ".ppm", ".tif", ".tiff", ".webp", ".PNG", ".jpg", ".jpeg", ".JPEG"]
+)
+def test_every_kind_of_file(tmp_path, suffix):
     options = {"lossless": True} if suffix == ".webp" else {}
     images = decoded(tmp_path, [Image.fromarray(COLOUR)], suffix=suffix, **options)
-    np.testing.assert_array_equal(images, COLOUR[None])
-
-
-@pytest.mark.parametrize("suffix", [".jpg", ".jpeg", ".JPEG"])
-def test_jpeg_as_pillow_decodes_it(tmp_path, suffix):
-    images = decoded(tmp_path, [Image.fromarray(COLOUR)], suffix=suffix)
-    with Image.open(tmp_path / "train" / "a" / f"0{suffix}") as image:
-        np.testing.assert_array_equal(images, np.asarray(image)[None])
+    if suffix.lower() in (".jpg", ".jpeg"):  # with losses, as Pillow decodes it
+        with Image.open(tmp_path / "train" / "a" / f"0{suffix}") as image:
+            np.testing.assert_array_equal(images, np.asarray(image)[None])
+    else:
+        np.testing.assert_array_equal(images, COLOUR[None])
 
 
 def test_grey_images_stay_grey_until_one_is_in_colour(tmp_path):
@@ -70,39 +62,32 @@ def test_grey_images_stay_grey_until_one_is_in_colour(tmp_path):
             np.testing.assert_array_equal(image, expected)
 
 
-def test_modes(tmp_path):
-    palette = Image.fromarray(COLOUR).quantize(16)
-    alpha = np.dstack([COLOUR, np.full((6, 6), 255, np.uint8)])
-    alpha[0, 0] = (10, 20, 30, 0)
-    alpha[0, 1] = (100, 0, 0, 51)  # a fifth
-    see_through = palette.copy()
-    see_through.info["transparency"] = palette.getpixel((0, 0))
-    modes = {
-        "palette": (palette, np.asarray(palette.convert("RGB"))),
-        "alpha": (Image.fromarray(alpha), None),
-        "see-through": (see_through, None),
-        "bits": (Image.fromarray(GREY > 127), np.where(GREY > 127, 255, 0)[..., None]),
-        "grey-alpha": (Image.merge("LA", [Image.fromarray(GREY), Image.new("L", (6, 6), 0)]), None),
-        "deep": (Image.fromarray(GREY.astype(np.uint16) * 257 + 100), GREY[..., None]),
-        "cmyk": (Image.fromarray(COLOUR).convert("CMYK"), None),
-    }
-    for name, (image, expected) in modes.items():
-        suffix = ".tif" if name == "cmyk" else ".png"
-        (found,) = decoded(tmp_path / name, [image], suffix=suffix)
-        if name == "alpha":
-            np.testing.assert_array_equal(found[0, 0], 255)
-            np.testing.assert_array_equal(found[0, 1], [224, 204, 204])  # 255 - a fifth of the rest
-            np.testing.assert_array_equal(found[1:], COLOUR[1:])
-        elif name == "see-through":
-            clear = np.asarray(palette) == palette.getpixel((0, 0))
-            expected = np.where(clear[..., None], 255, np.asarray(palette.convert("RGB")))
-            np.testing.assert_array_equal(found, expected)
-        elif name == "grey-alpha":
-            np.testing.assert_array_equal(found, np.full((6, 6, 1), 255))
-        elif name == "cmyk":
-            np.testing.assert_array_equal(found, np.asarray(image.convert("RGB")))
-        else:
-            np.testing.assert_array_equal(found, expected)
+PALETTE = Image.fromarray(COLOUR).quantize(16)
+CLEAR = np.asarray(PALETTE) == PALETTE.getpixel((0, 0))
+SEE_THROUGH = PALETTE.copy()
+SEE_THROUGH.info["transparency"] = PALETTE.getpixel((0, 0))
+RGBA = np.dstack([COLOUR, np.full((6, 6), 255, np.uint8)])
+RGBA[0, :2] = (10, 20, 30, 0), (100, 0, 0, 51)  # clear, and a fifth of red
+ON_WHITE = COLOUR.copy()
+ON_WHITE[0, :2] = (255, 255, 255), (224, 204, 204)
+CMYK = Image.fromarray(COLOUR).convert("CMYK")
+MODES = {  # image and its pixels
+    "palette": (PALETTE, PALETTE.convert("RGB")),
+    "alpha": (Image.fromarray(RGBA), ON_WHITE),
+    "see-through": (SEE_THROUGH, np.where(CLEAR[..., None], 255, PALETTE.convert("RGB"))),
+    "bits": (Image.fromarray(GREY > 127), np.where(GREY > 127, 255, 0)),
+    "grey-alpha": (Image.merge("LA", [Image.fromarray(GREY), Image.new("L", (6, 6))]), 255),
+    "deep": (Image.fromarray(GREY.astype(np.uint16) * 257 + 100), GREY),
+    "cmyk": (CMYK, CMYK.convert("RGB")),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_modes(tmp_path, mode):
+    image, expected = MODES[mode]
+    (found,) = decoded(tmp_path, [image], suffix=".tif" if mode == "cmyk" else ".png")
+    found = found[..., 0] if found.shape[-1] == 1 else found
+    np.testing.assert_array_equal(found, np.broadcast_to(expected, found.shape))
 
 
 def test_the_whole_range_of_16_bits(tmp_path):
@@ -184,10 +169,8 @@ def test_files_and_arrays_are_resized_alike(tmp_path):
 def test_blocks_make_no_difference(tmp_path, monkeypatch, limit):
     monkeypatch.setattr("crl_jax.data._images._decode._BLOCK_BYTES", limit)
     images = RNG.integers(0, 256, (150, 2, 2, 3), np.uint8)
-    folder = tmp_path / "set"
-    for number, image in enumerate(images):
-        (folder / "a").mkdir(parents=True, exist_ok=True)
-        Image.fromarray(image).save(folder / "a" / f"{number:03}.png")
+    files = {f"a/{number:03}.png": encoded(image) for number, image in enumerate(images)}
+    folder = fill(tmp_path / "set", files)
     split = load_images(folder)
     for part in (split.train, split.test):
         assert len(part) in (120, 30)
@@ -199,26 +182,9 @@ def test_blocks_make_no_difference(tmp_path, monkeypatch, limit):
     )
 
 
-def png(image):
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG")
-    return buffer.getvalue()
-
-
-def pcx():
-    buffer = io.BytesIO()
-    Image.fromarray(GREY).save(buffer, "PCX")
-    return buffer.getvalue()
-
-
-def animation():
-    buffer = io.BytesIO()
-    frames = [Image.fromarray(GREY), Image.fromarray(GREY[::-1])]
-    frames[0].save(buffer, "GIF", save_all=True, append_images=frames[1:])
-    return buffer.getvalue()
-
-
-GOOD = png(Image.fromarray(COLOUR))
+FRAMES = [Image.fromarray(GREY), Image.fromarray(GREY[::-1])]
+ANIMATION = encoded(FRAMES[0], "GIF", save_all=True, append_images=FRAMES[1:])
+GOOD = encoded(COLOUR)
 
 
 @pytest.mark.parametrize(
@@ -228,15 +194,19 @@ GOOD = png(Image.fromarray(COLOUR))
         (b"no image", ".jpg", "not decoded"),
         (GOOD[:-30], ".png", "not decoded"),
         (GOOD[:60] + b"????" + GOOD[64:], ".png", "not decoded"),
-        (animation(), ".gif", "expected one image, got several frames"),
+        (ANIMATION, ".gif", "expected one image, got several frames"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 1 1\n", ".png", "not decoded"),
-        (pcx(), ".png", "not decoded .*cannot identify"),  # a format that is not supported
-        (png(Image.fromarray(GREY)).replace(b"IHDR", b"IDHR"), ".png", "not decoded"),
+        (
+            encoded(GREY, "PCX"),
+            ".png",
+            "not decoded .*cannot identify",
+        ),  # a format that is not supported
+        (encoded(GREY).replace(b"IHDR", b"IDHR"), ".png", "not decoded"),
     ],
 )
 def test_broken_files_are_named(tmp_path, content, suffix, message):
     put(tmp_path, [Image.fromarray(GREY)])
-    (tmp_path / "train" / "a" / f"9{suffix}").write_bytes(content)
+    write(tmp_path / "train" / "a" / f"9{suffix}", content)
     with raises(DataError, match=rf"train/a/9{suffix}: {message}"):
         load_images(tmp_path)
 
@@ -252,18 +222,29 @@ def test_a_changed_byte_is_an_error_of_the_data_or_none(tmp_path_factory, place,
         assert images.shape[0] == 1
 
 
-def test_floats_are_refused(tmp_path):
-    with raises(DataError, match="expected 8 or 16 bits a channel, got the mode F"):
-        decoded(tmp_path, [Image.fromarray(GREY.astype(np.float32))], suffix=".tif")
+DEEP = Image.fromarray(GREY.astype(np.float32))
+LONG = Image.new("L", (1, 65_536))
+SQUARE = Image.fromarray(GREY)
 
 
-def test_a_bomb_is_not_decoded(tmp_path, monkeypatch):
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 35)
+@pytest.mark.parametrize(
+    ("image", "suffix", "limit", "message"),
+    [
+        (DEEP, ".tif", None, "expected 8 or 16 bits a channel, got the mode F"),
+        (SQUARE, ".png", 35, r"0.png: (not decoded \(|expected at most 35 pixels, )"),
+        (SQUARE, ".png", 10, r"0.png: not decoded \(Image size \(36 pixels\) exceeds"),
+        (LONG, ".png", None, r"at most 65535 pixels a side, got 65536 × 1 pixels"),
+    ],
+    ids=["floats", "bomb", "larger bomb", "long"],
+)
+def test_what_is_too_large_or_no_image_is_not_decoded(
+    tmp_path, monkeypatch, image, suffix, limit, message
+):
+    put(tmp_path, [image], suffix)
+    if limit is not None:
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
     monkeypatch.setattr("PIL.ImageFile.ImageFile.load", lambda *_: pytest.fail("decoded"))
-    with raises(DataError, match=r"0.png: (not decoded \(|expected at most 35 pixels, )"):
-        decoded(tmp_path, [Image.fromarray(GREY)])
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
-    with raises(DataError, match=r"0.png: not decoded \(Image size \(36 pixels\) exceeds"):
+    with raises(DataError, match=message):
         load_images(tmp_path)
 
 
@@ -271,14 +252,7 @@ def test_a_bomb_is_not_decoded(tmp_path, monkeypatch):
 def test_a_bomb_of_which_pillow_only_warns_is_refused_too(tmp_path, monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 35)
     with raises(DataError, match=r"0.png: expected at most 35 pixels, got 6 × 6 pixels"):
-        decoded(tmp_path, [Image.fromarray(GREY)])
-
-
-def test_a_side_longer_than_any_photograph_is_not_decoded(tmp_path, monkeypatch):
-    monkeypatch.setattr("PIL.ImageFile.ImageFile.load", lambda *_: pytest.fail("decoded"))
-    image = Image.new("L", (1, 65_536))
-    with raises(DataError, match=r"at most 65535 pixels a side, got 65536 × 1 pixels"):
-        decoded(tmp_path, [image])
+        decoded(tmp_path, [SQUARE])
 
 
 def test_more_than_memory_holds(tmp_path, monkeypatch):
@@ -305,31 +279,22 @@ def test_pillow_is_optional(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("n_threads", [1, 3])
-def test_mapping_over_threads_keeps_the_order(monkeypatch, n_threads):
+def test_mapping_over_threads_keeps_the_order_and_does_not_run_ahead(monkeypatch, n_threads):
     monkeypatch.setattr("crl_jax._threads.cpu_count", lambda: n_threads)
     taken = []
 
-    def items():
-        for i in range(5000):
+    def items(n):
+        for i in range(n):
             taken.append(i)
             yield i
 
-    found = thread_map(lambda i: i * i, items())
+    found = thread_map(lambda i: i * i, items(5000))
     assert next(found) == 0
-    assert len(taken) == 4 * n_threads + 1  # it does not run ahead
+    assert len(taken) == 4 * n_threads + 1
     assert [0, *found] == [i * i for i in range(5000)]
-
-
-def test_an_error_stops_the_threads():
-    taken = []
-
-    def items():
-        for i in range(100_000):
-            taken.append(i)
-            yield i
-
+    taken.clear()
     with raises(ZeroDivisionError):
-        list(thread_map(lambda i: 1 // (i - 70), items()))
+        list(thread_map(lambda i: 1 // (i - 70), items(100_000)))
     assert len(taken) < 1000
 
 
@@ -373,13 +338,11 @@ def test_cifar10_as_class_folders(real_data, tmp_path):
 
 def test_several_broken_files_are_named(tmp_path):
     put(tmp_path, [Image.fromarray(GREY)])
-    (tmp_path / "train" / "a" / "x.png").write_bytes(b"")
-    (tmp_path / "train" / "a" / "y.png").write_bytes(b"no image")
+    fill(tmp_path / "train" / "a", {"x.png": b"", "y.png": b"no image"})
     with raises(DataError, match=r"2 images cannot be read: .*x.png.*empty.*y.png") as caught:
         load_images(tmp_path)
     assert "0x" not in str(caught.value)
-    for i in range(12):
-        (tmp_path / "train" / "a" / f"z{i}.png").write_bytes(b"")
+    fill(tmp_path / "train" / "a", {f"z{i}.png": b"" for i in range(12)})
     with raises(DataError, match=r"^10 or more images cannot be read"):
         load_images(tmp_path)
 

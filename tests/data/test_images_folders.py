@@ -2,17 +2,12 @@
 
 import numpy as np
 import pytest
+from _helpers.files import encoded, fill, warned
 from _helpers.refusals import raises
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
 
 from crl_jax.data import DataError, DataWarning, load_images
-
-
-@pytest.fixture(autouse=True)
-def _cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("CRL_JAX_CACHE", str(tmp_path / "cache"))
 
 
 def shade(number):
@@ -20,12 +15,9 @@ def shade(number):
     return np.full((2, 2, 3), number, np.uint8) + np.arange(3, dtype=np.uint8)
 
 
-def fill(folder, paths):
+def put(folder, paths):
     """Writes images with the numbers 0, 1, … to the given paths."""
-    for number, path in enumerate(paths):
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(shade(number)).save(folder / path, "PNG")
-    return folder
+    return fill(folder, {path: encoded(shade(number)) for number, path in enumerate(paths)})
 
 
 def numbers(images):
@@ -45,7 +37,7 @@ def test_parts_and_classes_are_found_in_order(tmp_path, above, second):
         "train/cat/a.png",
         f"{second}/dog/0.png",
     ]
-    split = load_images(fill(tmp_path / "x", [above + path for path in paths]))
+    split = load_images(put(tmp_path / "x", [above + path for path in paths]))
     assert split.train.classes == ("cat", "cat-1", "dog")
     assert numbers(split.train) == [4, 3, 2, 1, 0]
     assert split.train.labels.tolist() == [0, 0, 1, 2, 2]
@@ -56,7 +48,7 @@ def test_parts_and_classes_are_found_in_order(tmp_path, above, second):
 
 
 def test_unlabelled_images_and_those_for_validation(tmp_path):
-    fill(
+    put(
         tmp_path,
         ["train/a/0.png", "test/a/1.png", "val/a/2.png", "unlabelled/x.png", "unlabelled/b/y.png"],
     )
@@ -72,7 +64,7 @@ def test_unlabelled_images_and_those_for_validation(tmp_path):
 @pytest.mark.parametrize("above", ["", "train/", "set/", "set/train/"])
 def test_class_folders_alone_are_split(tmp_path, above):
     paths = [f"{above}{name}/{i}.png" for name in ("car", "train", "bus") for i in range(10)]
-    split = load_images(fill(tmp_path, paths))
+    split = load_images(put(tmp_path, paths))
     assert split.train.classes == ("bus", "car", "train")
     assert np.bincount(split.test.labels).tolist() == [2, 2, 2]
     assert sorted(numbers(split.train) + numbers(split.test)) == list(range(30))
@@ -85,13 +77,11 @@ def test_class_folders_alone_are_split(tmp_path, above):
 
 
 def test_what_is_skipped_is_counted(tmp_path):
-    fill(tmp_path, ["train/a/0.png", "test/a/1.png", "train/a/.2.png", "__MACOSX/train/a/3.png"])
-    for name in ("train/a/.DS_Store", "README", "notes.txt", "train/a/x.TXT", ".git/config"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("x")
-    with pytest.warns(DataWarning) as caught:
-        split = load_images(tmp_path)
-    assert sorted(str(one.message) for one in caught) == [
+    put(tmp_path, ["train/a/0.png", "test/a/1.png", "train/a/.2.png", "__MACOSX/train/a/3.png"])
+    others = ("train/a/.DS_Store", "README", "notes.txt", "train/a/x.TXT", ".git/config")
+    fill(tmp_path, dict.fromkeys(others, "x"))
+    split, messages = warned(load_images, tmp_path)
+    assert sorted(messages) == [
         f"{tmp_path}: skipped 3 files that are no images: 2 .txt, 1 README",
         f"{tmp_path}: skipped 4 hidden files",
     ]
@@ -113,11 +103,12 @@ def test_what_is_skipped_is_counted(tmp_path):
             "expected the parts .* got b beside test, t",
         ),
         (["a/x.png", "b/y.png"], "expected a class of two images or more"),
+        (["x.png"], "expected two images or more"),
+        (["train/cat/0.png", "extra/1.png"], "expected the parts train and test .* got extra"),
     ],
 )
 def test_folders_that_tell_no_classes_are_refused(tmp_path, paths, message):
-    (tmp_path / "set").mkdir()
-    fill(tmp_path / "set", paths)
+    put(tmp_path / "set", paths)
     with raises(DataError, match=message):
         load_images(tmp_path / "set")
 
@@ -126,7 +117,7 @@ def test_folders_that_tell_no_classes_are_refused(tmp_path, paths, message):
 def test_images_in_no_folder_of_a_class_have_no_label(tmp_path, above):
     paths = [*(f"{above}{name}.png" for name in "badc"), *(["test/e.png"] if above else [])]
     with pytest.warns(DataWarning, match=f"{len(paths)} images are in no class folder"):
-        split = load_images(fill(tmp_path / "set", paths), test=None if above else 0.5)
+        split = load_images(put(tmp_path / "set", paths), test=None if above else 0.5)
     assert split.train.classes == ()
     assert str(split.train) == f"Images({len(split.train)} of 2 × 2 × 3, no labels)"
     found = {}
@@ -140,7 +131,7 @@ def test_images_in_no_folder_of_a_class_have_no_label(tmp_path, above):
 @pytest.mark.filterwarnings("error")
 def test_folders_are_no_classes_where_labels_are_not_read(tmp_path):
     paths = ["2019/a.png", "2019/03/b.png", "c.png", "2020/d.png"]
-    split = load_images(fill(tmp_path / "set", paths), test=0.25, labelled=False)
+    split = load_images(put(tmp_path / "set", paths), test=0.25, labelled=False)
     assert split.train.classes == ()
     assert (len(split.train), len(split.test)) == (3, 1)
     assert sorted([*split.train.names, *split.test.names]) == sorted(paths)
@@ -148,29 +139,19 @@ def test_folders_are_no_classes_where_labels_are_not_read(tmp_path):
     assert load_images(tmp_path / "set", test=0.25).train.classes == ("2019", "2020")
 
 
-def test_one_image_is_no_set(tmp_path):
-    fill(tmp_path / "set", ["x.png"])
-    with raises(DataError, match="expected two images or more"):
-        load_images(tmp_path / "set")
-
-
-def test_a_share_is_refused_beside_a_test_part(tmp_path):
-    fill(tmp_path, ["train/a/0.png", "test/a/1.png"])
-    with raises(ValueError, match="`test` requires images without a test part"):
-        load_images(tmp_path, test=0.5)
-
-
 def test_classes_that_training_lacks_are_counted(tmp_path):
-    fill(tmp_path, ["train/b/0.png", "test/a/1.png", "test/b/2.png"])
+    put(tmp_path, ["train/b/0.png", "test/a/1.png", "test/b/2.png"])
     with pytest.warns(DataWarning, match="1 classes have no image in training"):
         split = load_images(tmp_path)
     assert split.train.classes == ("a", "b")
     assert split.train.labels.tolist() == [1]
+    with raises(ValueError, match="`test` requires images without a test part"):
+        load_images(tmp_path, test=0.5)
 
 
 def test_links_between_folders_are_followed_but_in_no_circle(tmp_path):
-    fill(tmp_path / "elsewhere", ["a/0.png", "b/1.png"])
-    fill(tmp_path / "set", ["test/a/2.png"])
+    put(tmp_path / "elsewhere", ["a/0.png", "b/1.png"])
+    put(tmp_path / "set", ["test/a/2.png"])
     (tmp_path / "set" / "train").symlink_to(tmp_path / "elsewhere")
     split = load_images(tmp_path / "set")
     assert [image[0, 0, 0] for image in split.train.images] == [0, 1]
@@ -179,20 +160,21 @@ def test_links_between_folders_are_followed_but_in_no_circle(tmp_path):
         load_images(tmp_path / "set")
 
 
-def tiny(folder, words=True):
+def tiny(folder):
     """Tiny ImageNet in its published layout, with two classes."""
     paths = [f"train/{n}/images/{n}_{i}.JPEG" for n in ("n02", "n01") for i in range(3)]
     paths += [f"val/images/val_{i}.JPEG" for i in (0, 1, 10, 2)] + ["test/images/test_0.JPEG"]
-    fill(folder, paths)
+    put(folder, paths)
     table = [("val_0.JPEG", "n02"), ("val_1.JPEG", "n01"), ("val_2.JPEG", "n02")]
     table.append(("val_10.JPEG", "n01"))
     rows = "".join(f"{name}\t{number}\t0\t0\t1\t1\n" for name, number in table)
-    (folder / "val" / "val_annotations.txt").write_text(rows)
-    (folder / "wnids.txt").write_text("n02\nn01\n")
-    (folder / "train" / "n01" / "n01_boxes.txt").write_text("n01_0.JPEG\t0\t0\t1\t1\n")
-    if words:
-        (folder / "words.txt").write_text("n01\tgoldfish, Carassius\nn02\tcrane\nn03\tx\n")
-    return folder
+    texts = {
+        "val/val_annotations.txt": rows,
+        "wnids.txt": "n02\nn01\n",
+        "train/n01/n01_boxes.txt": "n01_0.JPEG\t0\t0\t1\t1\n",
+        "words.txt": "n01\tgoldfish, Carassius\nn02\tcrane\nn03\tx\n",
+    }
+    return fill(folder, texts)
 
 
 @pytest.mark.filterwarnings("ignore::crl_jax.data.DataWarning")
@@ -236,7 +218,7 @@ def test_tiny_imagenet_needs_its_labels(tmp_path):
 def test_every_image_has_the_class_of_its_folder(tmp_path_factory, names):
     folder = tmp_path_factory.mktemp("named")
     paths = [f"{name}/{file}.png" for name, files in names.items() for file in files]
-    fill(folder, [f"train/{path}" for path in paths] + ["test/" + paths[0]])
+    put(folder, [f"train/{path}" for path in paths] + ["test/" + paths[0]])
     split = load_images(folder, keep=False)
     assert split.train.classes == tuple(sorted(names))
     found = list(zip(numbers(split.train), split.train.labels.tolist(), strict=True))
@@ -246,20 +228,14 @@ def test_every_image_has_the_class_of_its_folder(tmp_path_factory, names):
     assert order == sorted(order)
 
 
-def test_a_part_beside_another_folder_is_no_class(tmp_path):
-    paths = [f"{name}/{i}.png" for name in ("train/cat", "train/dog", "extra") for i in range(5)]
-    with raises(DataError, match=r"expected the parts train and test .* got extra"):
-        load_images(fill(tmp_path, paths))
-
-
 def test_a_folder_around_all_images_is_named(tmp_path):
-    fill(tmp_path, [f"cats/{year}/{i}.png" for year in (2020, 2021) for i in range(5)])
+    put(tmp_path, [f"cats/{year}/{i}.png" for year in (2020, 2021) for i in range(5)])
     with pytest.warns(DataWarning, match="all images are in cats; the folders in it are the 2 cl"):
         assert load_images(tmp_path).train.classes == ("2020", "2021")
 
 
 def test_one_image_without_labels(tmp_path):
-    split = load_images(fill(tmp_path / "set", ["x.png"]), labelled=False)
+    split = load_images(put(tmp_path / "set", ["x.png"]), labelled=False)
     assert (len(split.train), len(split.test)) == (1, 0)
     split = load_images((np.zeros((1, 4, 4), np.uint8), [0]), labelled=False)
     assert (len(split.train), len(split.test)) == (1, 0)

@@ -13,33 +13,28 @@ RNG = np.random.default_rng(0)
 
 
 def examples(n, side=4, channels=3, first=0):
+    pixels = RNG.integers(0, 256, (n, side, side, channels), np.uint8)
     return [
-        {
-            "image": RNG.integers(0, 256, (side, side, channels), np.uint8),
-            "label": np.int64(first + i % 2),
-            "id": b"x",
-        }
-        for i in range(n)
+        {"image": image, "label": np.int64(first + i % 2), "id": b"x"}
+        for i, image in enumerate(pixels)
     ]
 
 
 @pytest.fixture
-def fake_tfds(monkeypatch):
+def tfds(fake_tfds):
     """Splits and features that the stub returns, to be filled by the test."""
-    module = types.ModuleType("tensorflow_datasets")
     splits, features = {}, {"label": types.SimpleNamespace(names=["no", "yes"])}
 
     def load(name, *, with_info):
         assert (name, with_info) == ("some/set", True)
         return splits, types.SimpleNamespace(features=features)
 
-    vars(module).update(load=load, as_numpy=iter)
-    monkeypatch.setitem(sys.modules, "tensorflow_datasets", module)
+    fake_tfds["load"] = load
     return splits, features
 
 
-def test_splits_with_their_images_and_labels(fake_tfds):
-    splits, _ = fake_tfds
+def test_splits_with_their_images_and_labels(tfds):
+    splits, _ = tfds
     splits |= {"test": examples(2), "train": examples(5)}
     splits["unlabelled"] = [{**example, "label": -1} for example in examples(3)]
     split = load_images("tfds:some/set")
@@ -51,32 +46,31 @@ def test_splits_with_their_images_and_labels(fake_tfds):
     assert load_images("tfds:some/set", size=2).test.images.shape == (2, 2, 2, 3)
 
 
-def test_validation_stands_in_for_testing(fake_tfds):
-    splits, features = fake_tfds
+def test_validation_stands_in_for_testing(tfds):
+    splits, features = tfds
     features["label"] = object()  # without class names
     splits |= {"train": examples(5, channels=1), "validation": examples(2, channels=1, first=1)}
     split = load_images("tfds:some/set")
     assert split.test.labels.tolist() == [1, 2]
     assert split.train.classes == ("0", "1", "2")
-    splits["test"] = examples(3, channels=1)
-    splits["extra"] = examples(3, channels=1)
+    splits |= {"test": examples(3, channels=1), "extra": examples(3, channels=1)}
     with pytest.warns(DataWarning, match="some/set: 2 splits are not read: extra, validation"):
         assert len(load_images("tfds:some/set").test) == 3
     with raises(ValueError, match="`test` requires images without a test part"):
         load_images("tfds:some/set", test=0.5)
 
 
-def test_training_alone_is_split(fake_tfds):
-    splits, _ = fake_tfds
-    splits["train"] = examples(10)
-    split = load_images("tfds:some/set")
-    assert np.bincount(split.test.labels).tolist() == [1, 1]
-    assert np.bincount(load_images("tfds:some/set", test=0.4).test.labels).tolist() == [2, 2]
+@pytest.mark.parametrize(("share", "counts"), [(None, [1, 1]), (0.4, [2, 2])])
+def test_training_alone_is_split(tfds, share, counts):
+    tfds[0]["train"] = examples(10)
+    split = load_images("tfds:some/set", test=share)
+    assert np.bincount(split.test.labels).tolist() == counts
 
 
 @pytest.mark.parametrize(
     ("train", "message"),
     [
+        (None, "tfds:some/set: expected a split train, got test"),
         ([], "some/set, train: expected images, got none"),
         ([{"image": 0}], "none named label among image"),
         ([{"text": b"", "label": 0}], "none named image among text, label"),
@@ -86,16 +80,13 @@ def test_training_alone_is_split(fake_tfds):
         (examples(2, first=1), r"train: `labels` must lie in \[-1, 1\], got 1 to 2"),
     ],
 )
-def test_problems(fake_tfds, train, message):
-    fake_tfds[0]["train"] = train
+def test_problems(tfds, train, message):
+    tfds[0].update({"test": examples(1)} if train is None else {"train": train})
     with raises(DataError, match=message):
         load_images("tfds:some/set")
 
 
-def test_it_needs_a_split_for_training_and_the_package(fake_tfds, monkeypatch):
-    fake_tfds[0]["test"] = examples(1)
-    with raises(DataError, match="tfds:some/set: expected a split train, got test"):
-        load_images("tfds:some/set")
+def test_it_needs_the_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
     with raises(ImportError, match=r"pip install 'crl_jax\[tfds\]'"):
         load_images("tfds:mnist")

@@ -252,3 +252,11 @@ def test_parts_of_a_split_share_vocabularies_and_no_pair():
         Split(train, valid=other)
     empty = data.select(np.zeros(3, bool))
     assert len(Split(empty, test=data).train) == 0
+
+
+@pytest.mark.parametrize(("dtype", "digits"), [(np.float16, 11), (np.float32, 24)])
+def test_floats_that_merge_ids_are_refused(dtype, digits):
+    ids = np.array([2**digits + 2, 1], dtype)
+    with raises(ValueError, match=rf"`users`: expected a whole number up to 2\*\*{digits}"):
+        Interactions.from_arrays(ids, [0, 1])
+    assert len(Interactions.from_arrays(np.array([2**digits - 1, 1], dtype), [0, 1])) == 2

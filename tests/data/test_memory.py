@@ -1,18 +1,22 @@
 """In-memory inputs, against the same data passed one interaction at a time."""
 
-from datetime import date, datetime
+import uuid
+from datetime import UTC, date, datetime
+from decimal import Decimal
 
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
 import scipy.sparse as sp
+from _helpers.files import write
 from _helpers.refusals import raises
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from crl_jax.data import DataError, DataWarning, Interactions, as_interactions, load
+from crl_jax.data import DataError, DataWarning, Interactions, as_interactions, load, read
 
 TABLE = {
     "User ID": ["ann", "bob", "ann"],
@@ -80,17 +84,6 @@ def test_the_columns_of_a_frame_are_guessed_or_named(frame):
         as_interactions(x[:0])
 
 
-@each_frame
-def test_dates_of_a_frame_become_seconds(frame):
-    def times(*moments):
-        x = frame({"user": [1] * len(moments), "item": range(len(moments)), "time": moments})
-        return as_interactions(x).timestamps
-
-    day = datetime(2020, 1, 1)
-    assert times(day, datetime(1969, 12, 31)).tolist() == [1577836800, -86400]
-    assert times(day, datetime(2020, 1, 1, 0, 0, 1, 500_000)).tolist() == [1577836800, 1577836801.5]
-
-
 def test_zones_categories_and_missing_times_of_pandas():
     zoned = pd.to_datetime(["2020-01-01 01:00"]).tz_localize("Europe/Berlin")
     kinds = pd.Series(["a"], dtype="category")
@@ -104,18 +97,46 @@ def test_zones_categories_and_missing_times_of_pandas():
     assert pairs(as_interactions(x)) == [(1, 2, 86400)]
 
 
-def test_dates_of_arrays_become_seconds():
-    def times(*moments, dtype="M8"):
-        array = np.array(moments, dtype)
-        return Interactions.from_arrays([1] * len(moments), range(len(moments)), timestamps=array)
+DAY = datetime(2020, 1, 1)
+LATER = datetime(2020, 1, 1, 0, 0, 1, 500_000)
 
-    assert times("1970-01-02", "1969-12-31").timestamps.tolist() == [86400, -86400]
-    assert times("1970-01-01T00:00:01.25").timestamps.tolist() == [1.25]
-    assert times("1970-01-01T00:00:01.000").timestamps.dtype == np.int64
-    with raises(ValueError, match="`timestamps` must be finite, got NaT"):
-        times("NaT", dtype="M8[s]")
-    with raises(ValueError, match="`ratings` must be numbers"):
-        Interactions.from_arrays([1], [1], ratings=np.array(["1970"], "M8"))
+
+@pytest.mark.parametrize(
+    ("times", "seconds"),
+    [
+        *((frame({"time": moments}), seconds) for frame in FRAMES.values() for moments, seconds in [
+            ([DAY, datetime(1969, 12, 31)], [1577836800, -86400]),
+            ([DAY, LATER], [1577836800, 1577836801.5]),
+        ]),
+        *((pl.Series([-1, 2**62]).cast(pl.Datetime(unit)), [-1 / of, 2**62 / of])
+          for unit, of in {"ms": 10**3, "us": 10**6, "ns": 10**9}.items()),
+        (pl.Series([-1, 2**31 - 1], dtype=pl.Int32).cast(pl.Date), [-86_400, 86_400 * (2**31 - 1)]),
+        (pl.Series([2**63 + 2**20, 1], dtype=pl.UInt64), [2.0**63 + 2**20, 1.0]),  # above int64
+        (np.array(["1970-01-02", "1969-12-31"], "M8"), [86400, -86400]),
+        (np.array(["1970-01-01T00:00:01.25"], "M8"), [1.25]),
+        (np.array(["1970-01-01T00:00:01.000"], "M8"), [1]),
+    ],
+    ids=range(12),
+)  # fmt: skip
+def test_dates_become_seconds(times, seconds):
+    times = times["time"] if hasattr(times, "columns") else times
+    ids = {"user": [1] * len(seconds), "item": list(range(len(seconds)))}
+    found = as_interactions({**ids, "time": times}).timestamps
+    assert found.tolist() == seconds
+    whole = all(second == int(second) for second in seconds)
+    assert found.dtype == (np.int64 if whole and max(seconds) < 2**63 else np.float64)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"timestamps": np.array(["NaT"], "M8[s]")}, "`timestamps` must be finite, got NaT"),
+        ({"ratings": np.array(["1970"], "M8")}, "`ratings` must be numbers"),
+    ],
+)
+def test_dates_that_are_missing_or_no_times_are_refused(columns, message):
+    with raises(ValueError, match=message):
+        Interactions.from_arrays([1], [1], **columns)
 
 
 @pytest.mark.parametrize(
@@ -183,39 +204,74 @@ def test_load_takes_it_too():
         load(x, min_ratings=3)  # pyright: ignore[reportCallIssue]
 
 
-BAD_FRAMES = [
-    ({"user": ["a", ""], "item": [1, 1]}, r"row 2: expected a non-empty id"),
-    ({"user": [1, -1], "item": [1, 1]}, r"row 2: expected a non-negative id as 'user', got -1"),
-    ({"user": [1], "item": [1], "rating": [1e39]}, r"row 1: .* as 'rating', got 1e\+39"),
-    ({"user": [True], "item": [1]}, r"row 1: expected integers or text as 'user'"),
-    (
-        {"user": [1, 2], "item": [1, 1], "rating": [1.0, np.nan]},
-        r"row 2: expected a finite number as 'rating', got nan",
-    ),
-    (
-        {"user": [1], "item": [1], "rating": ["five"]},
-        r"row 1: expected a finite number as 'rating'",
-    ),
-    ({"user": [], "item": []}, r"expected interactions|expected integers"),
-]
+NAN = {"user": [1, 2], "item": [1, 1], "rating": [1.0, np.nan]}
+FIVE = {"user": [1], "item": [1], "rating": ["five"]}
 
 
-@pytest.mark.parametrize(("columns", "message"), BAD_FRAMES, ids=range(len(BAD_FRAMES)))
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"user": ["a", ""], "item": [1, 1]}, r"row 2: expected a non-empty id"),
+        ({"user": [1, -1], "item": [1, 1]}, r"row 2: .* non-negative id as 'user', got -1"),
+        ({"user": [1], "item": [1], "rating": [1e39]}, r"row 1: .* as 'rating', got 1e\+39"),
+        ({"user": [True], "item": [1]}, r"row 1: expected integers or text as 'user'"),
+        (NAN, r"row 2: expected a finite number as 'rating', got nan"),
+        (FIVE, r"row 1: expected a finite number as 'rating'"),
+        ({"user": [], "item": []}, r"expected interactions|expected integers"),
+    ],
+    ids=range(7),
+)
 def test_what_is_wrong_in_a_frame_of_polars_is_said_with_its_row(columns, message):
     with raises(DataError, match=f"^a polars DataFrame: {message}"):
         as_interactions(pl.DataFrame(columns))
 
 
-def test_dates_of_polars_far_off_are_counted_too():
-    def times(values):
-        return as_interactions(pl.DataFrame({"user": [1, 1], "item": [1, 2], "time": values}))
+IDS = [uuid.UUID(int=5), uuid.UUID(int=3)]
+MOMENTS = [datetime(2020, 1, 1, tzinfo=UTC), datetime(2020, 1, 1, 0, 0, 2)]
+CONTENT = {  # user, item, rating, time: in memory, and as a writer puts it into a file
+    "text": (["ann", "bob"], ["7", "8"], ["4.5", "3"], ["2020-01-01", "2020-01-02"]),
+    "integers": ([5, 3], [7, 8], [4, 3], [10, 20]),
+    "numpy": ([np.int32(5), np.uint8(3)], [np.str_("7"), np.str_("8")], [np.float32(4.5), 3], None),
+    "uuid": (IDS, [Decimal(7), Decimal(8)], [Decimal("4.5"), Decimal(3)], MOMENTS),
+    "dates": ([5.0, 3.0], ["007", "7"], [1, 2], [date(2020, 1, 1), date(1969, 1, 1)]),
+    "fractions": ([5, 3], [7, 8], None, [Decimal("1.5"), 2]),
+}
 
-    counts = [-1, 2**31 - 1]
-    days = pl.Series(counts, dtype=pl.Int32).cast(pl.Date)
-    assert times(days).timestamps.tolist() == [n * 86_400 for n in counts]
-    counts = [-1, 2**62]
-    for unit, per_second in {"ms": 10**3, "us": 10**6, "ns": 10**9}.items():
-        moments = pl.Series(counts, dtype=pl.Int64).cast(pl.Datetime(unit))
-        assert times(moments).timestamps.tolist() == [n / per_second for n in counts]
-    huge = pl.Series([2**63 + 2**20, 1], dtype=pl.UInt64)  # exceeds int64
-    assert times(huge).timestamps.tolist() == [2.0**63 + 2**20, 1.0]
+
+@pytest.mark.parametrize("kind", CONTENT)
+def test_memory_and_file_alike(tmp_path, kind):
+    roles = ("user", "item", "rating", "time")
+    content = {role: x for role, x in zip(roles, CONTENT[kind], strict=True) if x is not None}
+    rows = list(zip(*content.values(), strict=True))
+    lines = [",".join(content), *(",".join(map(str, row)) for row in rows)]
+    expected = read(write(tmp_path / "x.csv", "\n".join(lines) + "\n")).fingerprint()
+    given = {
+        "mapping": content,
+        "pandas": pd.DataFrame(content),
+        "objects": {role: np.array(x, object) for role, x in content.items()},
+    }
+    if "rating" in content:
+        given["tuples"] = rows
+        given["array"] = np.array(rows, object)
+    if kind != "numpy":
+        given["polars"] = {
+            role: pl.Series(x, dtype=pl.Object if isinstance(x[0], uuid.UUID) else None)
+            for role, x in content.items()
+            if len(set(map(type, x))) == 1
+        }
+    for name, x in given.items():
+        if len(x) == len(content) or name != "polars":
+            assert as_interactions(x).fingerprint() == expected, name
+
+
+def test_other_containers():
+    expected = Interactions.from_arrays([1, 2], [2, 3]).fingerprint()
+    structured = np.array([(1, 2), (2, 3)], dtype=[("user", "i8"), ("item", "i8")])
+    for x in (structured, jnp.array([[1, 2], [2, 3]]), [(1, 2), (2, 3)], [[1, 2], [2, 3]]):
+        assert as_interactions(x).fingerprint() == expected
+    with raises(ValueError, match="`x` must have tuples"):
+        as_interactions([(1, 2), (1, 2, 3)])
+    with raises(ValueError, match="columns of equal length"):
+        as_interactions({"user": [1, 2], "item": [1]})
+    with raises(DataError, match="a list of tuples: row 2: expected a value as 'user'"):
+        as_interactions([("a", 1), (None, 1)])

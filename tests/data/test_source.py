@@ -1,12 +1,12 @@
 """Loading by one `source` argument: files, folders, TensorFlow Datasets; and the real data sets."""
 
 import sys
-import types
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
+from _helpers.files import fill, warned, write
 from _helpers.refusals import raises
 
 from crl_jax.data import (
@@ -22,15 +22,14 @@ from crl_jax.data import (
 
 TABLE = "user,item\n1,10\n2,20\n"
 OTHER = "user,item\n1,20\n2,10\n"
-ATOMIC = TABLE.replace(",", "\t").replace("user", "user:token").replace("item", "item:token")
-OTHER_ATOMIC = OTHER.replace(",", "\t").replace("user", "user:token").replace("item", "item:token")
 
 
-def fill(folder, files):
-    folder.mkdir(exist_ok=True)
-    for name, content in files.items():
-        (folder / name).write_text(content)
-    return folder
+def atomic(table):
+    """A table of RecBole."""
+    return table.replace(",", "\t").replace("user", "user:token").replace("item", "item:token")
+
+
+ATOMIC = atomic(TABLE)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +56,7 @@ def test_a_folder_with_one_known_file(tmp_path, files):
     [
         ({"train.csv": TABLE, "test.csv": OTHER, "u.data": "", "ml.inter": ""}, False),
         ({"train.txt": "1 10\n2 20\n", "test.txt": "1 20\n2 10\n"}, False),
-        ({"ml.train.inter": ATOMIC, "ml.test.inter": OTHER_ATOMIC, "ml.inter": ""}, False),
+        ({"ml.train.inter": ATOMIC, "ml.test.inter": atomic(OTHER), "ml.inter": ""}, False),
         (
             {
                 "train.csv": TABLE,
@@ -78,19 +77,13 @@ def test_a_folder_with_a_given_split(tmp_path, files, has_valid):
 
 def test_the_parts_of_a_folder_are_merged_on_demand(tmp_path):
     head = "user,item,rating,time\n"
-    files = {
-        "train.csv": head + "1,10,5,1\n2,20,4,1\n",
-        "valid.csv": head + "1,20,5,2\n",
-        "test.csv": head + "2,10,4,1\n1,10,2,9\n",
-    }
-    fill(tmp_path, files)
-    whole = fill(
-        tmp_path / "whole", {"ratings.csv": head + "1,10,2,9\n2,20,4,1\n1,20,5,2\n2,10,4,1\n"}
-    )
-    with pytest.warns(DataWarning) as caught:
-        merged = load(tmp_path, merge=True)
+    parts = {"train": "1,10,5,1\n2,20,4,1\n", "valid": "1,20,5,2\n", "test": "2,10,4,1\n1,10,2,9\n"}
+    fill(tmp_path, {f"{name}.csv": head + rows for name, rows in parts.items()})
+    rows = "1,10,2,9\n2,20,4,1\n1,20,5,2\n2,10,4,1\n"
+    whole = fill(tmp_path / "whole", {"ratings.csv": head + rows})
     # Fields that only some parts have do not matter once the parts are merged.
-    assert [str(w.message)[:31] for w in caught] == ["dropped 1 repeated interactions"]
+    merged, messages = warned(load, tmp_path, merge=True)
+    assert [message[:31] for message in messages] == ["dropped 1 repeated interactions"]
     assert merged.fingerprint() == load(whole).fingerprint()
     assert load(whole, merge=True).fingerprint() == merged.fingerprint()
     with pytest.warns(DataWarning, match="dropped 1 repeated"):
@@ -112,7 +105,7 @@ def test_the_parts_of_a_folder_are_merged_on_demand(tmp_path):
         ({"a.csv": TABLE, "b.csv": TABLE, "c.txt": ""}, r"got \['a.csv', 'b.csv'\]"),
         ({"train.csv": TABLE, "u.data": ""}, "expected one training and one test file"),
         ({"train.csv": TABLE, "test.csv": OTHER, "train.txt": ""}, "'train.csv', 'train.txt'"),
-        ({"a.train.inter": ATOMIC, "b.test.inter": OTHER_ATOMIC}, "expected one training"),
+        ({"a.train.inter": ATOMIC, "b.test.inter": atomic(OTHER)}, "expected one training"),
     ],
 )
 def test_a_folder_that_leaves_a_doubt_lists_what_it_has(tmp_path, files, message):
@@ -120,17 +113,19 @@ def test_a_folder_that_leaves_a_doubt_lists_what_it_has(tmp_path, files, message
         load(fill(tmp_path, files))
 
 
-def test_options_reach_the_reader(tmp_path):
+def test_options_reach_the_reader(tmp_path, tfds):
     table = "u,i,r\n1,10,5\n2,20,5\n2,30,1\n"
     names = {"user_col": "u", "item_col": "i", "rating_col": "r"}
-    (tmp_path / "ratings.csv").write_text(table)
-    assert len(load(tmp_path, **names, min_rating=4)) == 2
+    assert len(load(fill(tmp_path, {"ratings.csv": table}), **names, min_rating=4)) == 2
     fill(tmp_path, {"train.csv": table, "test.csv": "u,i,r\n1,20,4\n1,30,1\n"})
     split = load(tmp_path, **names, min_rating=4)
     assert (len(split.train), len(split.test)) == (2, 1)
+    for source in (tmp_path, tmp_path / "train.csv", "tfds:x", "simulated"):
+        with raises(TypeError, match="min_ratings"):
+            load(source, min_ratings=4)  # pyright: ignore[reportCallIssue]
 
 
-def test_the_columns_of_every_source_are_told(tmp_path, fake_tfds):
+def test_the_columns_of_every_source_are_told(tmp_path, tfds):
     table = "title,movieId,user_id,rating,unixReviewTime,event\nx,1,2,3,4,view\n"
     path = fill(tmp_path, {"m.csv": table}) / "m.csv"
     (told,) = columns(path)
@@ -166,18 +161,6 @@ def test_the_columns_of_every_source_are_told(tmp_path, fake_tfds):
             columns(source, header=True)
 
 
-def test_unknown_options_are_refused(tmp_path, fake_tfds):
-    fill(tmp_path, {"train.csv": TABLE, "test.csv": OTHER})
-    for source in (tmp_path, tmp_path / "train.csv", "tfds:x"):
-        with raises(TypeError, match="min_ratings"):
-            load(source, min_ratings=4)  # pyright: ignore[reportCallIssue]
-
-
-def test_a_missing_path_is_not_found(tmp_path):
-    with raises(FileNotFoundError, match="no such file"):
-        load(tmp_path / "absent")
-
-
 def test_a_missing_name_lists_files_and_datasets(tmp_path, monkeypatch):
     monkeypatch.chdir(fill(tmp_path, {"notes.csv": TABLE}))
     for door in (load, columns):
@@ -187,6 +170,8 @@ def test_a_missing_name_lists_files_and_datasets(tmp_path, monkeypatch):
             r"movielens:100k, .*, simulated, got 'toys'\.$",
         ):
             door("toys")
+    with raises(FileNotFoundError, match="no such file"):
+        load(tmp_path / "absent")
 
 
 def test_simulated_data_have_a_name(tmp_path, monkeypatch):
@@ -195,16 +180,15 @@ def test_simulated_data_have_a_name(tmp_path, monkeypatch):
         load("simulated", user_col="who")
     with raises(DataError, match="simulated: expected ratings, as `min_rating` is given"):
         load("simulated", min_rating=4)
-    with raises(TypeError, match="min_ratings"):
-        load("simulated", min_ratings=4)  # pyright: ignore[reportCallIssue]
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "simulated").write_text(TABLE)
+    write(tmp_path / "simulated", TABLE)
     assert len(load("./simulated")) == 2
 
 
 @pytest.fixture
-def fake_tfds(monkeypatch):
-    """A stub of tensorflow_datasets that yields the fields of MovieLens."""
+def tfds(fake_tfds):
+    """The examples that a stub of tensorflow_datasets yields, with the fields of MovieLens."""
+    rows = [(b"138", b"5", 4, 879024327), (b"92", b"709", 2, 875654590)]
     examples = [
         {
             "movie_genres": np.array([4, 14]),
@@ -214,26 +198,20 @@ def fake_tfds(monkeypatch):
             "user_rating": np.float32(rating),
             "user_gender": np.bool_(True),
         }
-        for user, movie, rating, time in [
-            (b"138", b"5", 4, 879024327),
-            (b"92", b"709", 2, 875654590),
-        ]
+        for user, movie, rating, time in rows
     ]
-    module = types.ModuleType("tensorflow_datasets")
-    asked = []
 
     def fake_load(name, *, split):
-        asked.append((name, split))
+        assert split == "train"
+        assert name in ("movielens/100k-ratings", "x")
         return examples
 
-    vars(module).update(load=fake_load, as_numpy=iter)
-    monkeypatch.setitem(sys.modules, "tensorflow_datasets", module)
-    return examples, asked
+    fake_tfds["load"] = fake_load
+    return examples
 
 
-def test_tfds(fake_tfds):
+def test_tfds(tfds):
     data = load("tfds:movielens/100k-ratings")
-    assert fake_tfds[1] == [("movielens/100k-ratings", "train")]
     assert data.user_ids.tolist() == [92, 138]
     assert data.item_ids.tolist() == [5, 709]
     assert data.items.tolist() == [1, 0]
@@ -242,26 +220,32 @@ def test_tfds(fake_tfds):
     with pytest.warns(DataWarning, match="tfds:movielens/100k-ratings: 1 users"):
         assert len(load("tfds:movielens/100k-ratings", min_rating=3)) == 1
     assert load("tfds:x", time_col="user_rating", rating_col="timestamp").timestamps[0] == 2
-    for example in fake_tfds[0]:
+    for example in tfds:
         del example["timestamp"]
     assert load("tfds:x").timestamps is None
 
 
-def test_tfds_problems(fake_tfds):
-    examples, _ = fake_tfds
-    with raises(ValueError, match="`format` applies to files"):
-        load("tfds:x", format="csv")
-    with raises(DataError, match=r"tfds:x: expected a column 'who'.*'movie_id'"):
-        load("tfds:x", user_col="who")
-    examples[1]["user_rating"] = np.float32("nan")
-    with raises(DataError, match="tfds:x: row 2: expected a value as 'user_rating', got nan"):
-        load("tfds:x")
-    examples[1]["user_id"] = b""
-    with raises(DataError, match="tfds:x: row 2: expected a non-empty id"):
-        load("tfds:x")
-    examples.clear()
-    with raises(DataError, match="tfds:x: expected interactions, got none"):
-        load("tfds:x")
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        ({}, {"format": "csv"}, "`format` applies to files"),
+        ({}, {"user_col": "who"}, r"tfds:x: expected a column 'who'.*'movie_id'"),
+        (
+            {"user_rating": np.float32("nan")},
+            {},
+            "row 2: expected a value as 'user_rating', got nan",
+        ),
+        ({"user_id": b""}, {}, "tfds:x: row 2: expected a non-empty id"),
+        (None, {}, "tfds:x: expected interactions, got none"),
+    ],
+)
+def test_tfds_problems(tfds, change, options, message):
+    if change is None:
+        tfds.clear()
+    else:
+        tfds[1] |= change
+    with raises(ValueError, match=message):
+        load("tfds:x", **options)
 
 
 def test_tfds_is_optional(monkeypatch):
@@ -305,65 +289,71 @@ def test_gowalla_has_the_published_counts(real_data):
     assert split.train.user_ids.tolist() == list(range(29_858))
 
 
-def shards_of(folder, lines, count, name="ratings", header="user,item,rating\n"):
+def shards_of(folder, lines, count, name="ratings"):
     for place in range(count):
-        path = folder / f"{name}-{place:05}-of-{count:05}.csv"
-        path.write_text(header + "".join(lines[place::count]))
+        rows = "user,item,rating\n" + "".join(lines[place::count])
+        write(folder / f"{name}-{place:05}-of-{count:05}.csv", rows)
 
 
 LINES = [f"{user},{item},{1 + item % 5}\n" for user in range(7) for item in range(user, 11, 2)]
 
 
-def test_shards_are_read_as_one_log(tmp_path):
-    shards_of(tmp_path, LINES, 3)
-    (tmp_path / "README.txt").write_text("x")
-    whole = tmp_path / "whole.csv"
-    whole.write_text("user,item,rating\n" + "".join(LINES))
-    data = load(tmp_path)
-    assert data.fingerprint() == load(whole).fingerprint()
-    assert read(sorted(tmp_path.glob("ratings-*"))).fingerprint() == data.fingerprint()
-    (told,) = columns(tmp_path)
+def test_shards_are_read_as_one_log_or_as_the_parts_of_a_split(tmp_path):
+    folder = fill(tmp_path / "log", {"README.txt": "x"})
+    shards_of(folder, LINES, 3)
+    shards_of(tmp_path, LINES, 1, "whole")
+    data = load(folder)
+    assert data.fingerprint() == read(tmp_path / "whole-00000-of-00001.csv").fingerprint()
+    assert read(sorted(folder.glob("ratings-*"))).fingerprint() == data.fingerprint()
+    (told,) = columns(folder)
     assert told.rating == "rating"
-
-
-def test_shards_of_a_split(tmp_path):
-    test = LINES[1:4]
-    train = [line for line in LINES if line not in test]
-    shards_of(tmp_path, train, 2, "train")
-    shards_of(tmp_path, test, 1, "test")
-    split = load(tmp_path)
+    parts = {"train": LINES[:1] + LINES[4:], "test": LINES[1:4]}
+    for n, (name, lines) in enumerate(parts.items()):
+        shards_of(fill(tmp_path / "split", {}), lines, 2 - n, name)
+    split = load(tmp_path / "split")
     assert isinstance(split, Split)
-    assert split.test is not None
-    assert (len(split.train), len(split.test)) == (len(train), len(test))
-    assert len(load(tmp_path, merge=True)) == len(LINES)
+    assert {name: len(part) for name, part in split.parts()} == {
+        name: len(lines) for name, lines in parts.items()
+    }
+    assert len(load(tmp_path / "split", merge=True)) == len(LINES)
 
 
 def test_names_of_spark_are_shards_too(tmp_path):
     frame = pl.DataFrame({"user": [1, 2], "item": [3, 3]})
     for place in range(2):
-        frame.with_columns(pl.col("user") + place).write_parquet(
-            tmp_path / f"part-0000{place}-8a1c-c000.snappy.parquet"
-        )
-    (tmp_path / "_SUCCESS").write_text("")
+        path = tmp_path / f"part-0000{place}-8a1c-c000.snappy.parquet"
+        frame.with_columns(pl.col("user") + place).write_parquet(path)
+    fill(
+        tmp_path, dict.fromkeys(("._log.csv", ".DS_Store.csv", "_SUCCESS"), b"\x00\x05\x16\x07\x00")
+    )
     with pytest.warns(DataWarning, match=r"part-00000-.* and 1 more: dropped 1 repeated"):
         assert len(load(tmp_path)) == 3
 
 
+def test_shards_share_their_ids_and_may_be_empty(tmp_path):
+    names = [f"part-0000{place}-a.csv" for place in range(4)]
+    rows = ["user,item\n1,2\n2,3\n", "user,item\n1.0,5.0\n3.0,2.0\n", "user,item\nx,2\n", ""]
+    data = load(fill(tmp_path, dict(zip(names, rows))))
+    assert data.user_ids.tolist() == ["1", "2", "3", "x"]
+    assert data.item_ids.tolist() == [2, 3, 5]
+    fill(tmp_path, dict.fromkeys(names, ""))
+    with raises(DataError, match="expected interactions, got an empty file"):
+        load(tmp_path)
+
+
 def test_what_is_wrong_with_shards_is_told(tmp_path):
     shards_of(tmp_path, LINES, 3)
-    last = tmp_path / "ratings-00002-of-00003.csv"
-    good = last.read_text()
-    last.write_text(good + "1,1,none\n")
-    with raises(DataError, match=rf"00002-of-00003.csv:{good.count(chr(10)) + 1}: .*'none'"):
-        load(tmp_path)
-    last.write_text("user,item\n1,2\n")
-    with raises(DataError, match=r"00002-of-00003\.csv: expected ratings in all files"):
-        load(tmp_path)
-    first = tmp_path / "ratings-00000-of-00003.csv"
-    last.write_text(good)
-    first.write_text("user,item\n1,2\n")
-    with raises(DataError, match=r"00001-of-00003\.csv: expected ratings in all files"):
-        load(tmp_path)
+    first, _, last = sorted(tmp_path.iterdir())
+    good, bare = last.read_text(), "user,item\n1,2\n"
+    for path, content, message in (
+        (last, good + "1,1,none\n", rf"00002-of-00003.csv:{good.count(chr(10)) + 1}: .*'none'"),
+        (last, bare, r"00002-of-00003\.csv: expected ratings in all files"),
+        (first, bare, r"00001-of-00003\.csv: expected ratings in all files"),
+    ):
+        write(last, good)
+        write(path, content)
+        with raises(DataError, match=message):
+            load(tmp_path)
     last.unlink()
     with raises(DataError, match=r"expected 3 shards of ratings.csv, got 2"):
         load(tmp_path)

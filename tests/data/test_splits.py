@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from _helpers.files import warned
 from _helpers.refusals import raises
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from crl_jax.data import (
     DataWarning,
     Interactions,
     Split,
+    k_core,
     leave_k_out,
     load,
     split_by_ratio,
@@ -67,8 +69,7 @@ def test_a_split_loses_nothing_and_repeats(name):
 
 def original(data):
     """Returns pairs of original ids, as text."""
-    users, items = data.user_ids[data.users], data.item_ids[data.items]
-    return set(zip(users.astype(str).tolist(), items.astype(str).tolist(), strict=True))
+    return {(str(user), str(item)) for user, item in original_pairs(data)}
 
 
 CUTS = {
@@ -168,10 +169,6 @@ def test_clean_takes_half_of_the_top_ratings():
     assert set(split.test.ratings) == {5}
     assert len(split.test) == int(np.sum(data.ratings == 5)) // 2
     assert set(split_top_rated(data, top_rating=2).test.ratings) == {2}
-    with raises(ValueError, match="`top_rating` must occur at least twice, got 0"):
-        split_top_rated(data, top_rating=7)
-    with raises(ValueError, match="must have ratings"):
-        split_top_rated(Interactions.from_arrays([0, 1], [0, 1]))
 
 
 def test_time_never_trains_on_the_future():
@@ -181,8 +178,6 @@ def test_time_never_trains_on_the_future():
     assert len(split.test) == round(0.3 * len(data))
     tied = Interactions.from_arrays([0, 0, 1, 1], [0, 1, 0, 1], timestamps=[5, 5, 5, 5])
     assert pairs(split_by_time(tied, test=0.25).test) == {(1, 1)}
-    with raises(ValueError, match="timestamps"):
-        split_by_time(dense_data(timed=False))
 
 
 @pytest.mark.parametrize("k", [1, 3])
@@ -205,12 +200,6 @@ def test_leave_k_out_spares_users_with_too_few():
     with pytest.warns(DataWarning, match="2 users have no more than 2 interactions"):
         split = leave_k_out(data, k=2, seed=0)
     assert split.test.degrees.tolist() == [2, 0, 0, 0]
-    with raises(ValueError, match="pass `seed`"):
-        leave_k_out(data)
-    with raises(ValueError, match="`k` must be an integer of at least 1, got 0"):
-        leave_k_out(data, k=0)
-    with pytest.warns(DataWarning), raises(ValueError, match="No user has more than 3"):
-        leave_k_out(data, k=3, seed=0)
 
 
 def test_leave_one_out_at_random_draws_every_item_alike():
@@ -230,8 +219,6 @@ def test_validation_comes_from_training_alone(how, valid):
     assert_partition(outer.train, Split(split.train, split.valid))
     alone = with_validation(data, how=how, valid=valid)
     assert alone.test is None
-    with raises(ValueError, match="already"):
-        with_validation(split)
 
 
 def test_validation_by_time_and_by_user():
@@ -242,10 +229,6 @@ def test_validation_by_time_and_by_user():
     assert last.valid.fingerprint() == leave_k_out(data).test.fingerprint()
     untimed = with_validation(dense_data(timed=False), how="leave_k_out", valid=1, seed=5)
     assert set(untimed.valid.degrees.tolist()) == {1}
-    with raises(ValueError, match=r"`valid` must be .* at least 1, got 0\.1"):
-        with_validation(data, how="leave_k_out")
-    with raises((ValueError, TypeCheckError), match="how"):
-        with_validation(data, how="random")  # pyright: ignore[reportArgumentType]
 
 
 def test_validation_by_ratio_leaves_every_user_something():
@@ -256,9 +239,6 @@ def test_validation_by_ratio_leaves_every_user_something():
     assert 0 < split.train.items.sum() < 40  # the remaining one is random
     with pytest.warns(DataWarning, match="lacks 8 interactions"):
         assert len(with_validation(data, valid=0.6).valid) == 40
-    single = Interactions.from_arrays(np.arange(10), np.arange(10))
-    with raises(ValueError, match="one interaction per user"), pytest.warns(DataWarning):
-        with_validation(single)
 
 
 def test_validation_and_test_streams_differ_under_one_seed():
@@ -274,19 +254,45 @@ def test_validation_and_test_streams_differ_under_one_seed():
     assert np.mean(test.items == valid.items) < 0.15
 
 
-@pytest.mark.parametrize("share", [0.0, 1.0, -0.1, 1.5, np.nan])
-def test_shares_outside_the_range_are_refused(share):
-    with raises(ValueError, match="`test`"):
-        split_by_ratio(dense_data(), test=share)
-    with raises(ValueError, match="`valid`"):
-        with_validation(dense_data(), valid=share)
+TWO = Interactions.from_arrays([0, 0], [0, 1], timestamps=[1, 2])
+UNTIMED = dense_data(timed=False)
+ONE_USER = Interactions.from_arrays([0, 0, 0], [0, 1, 2])
+REFUSED = [  # split and error
+    *((lambda x=x, split=split: split(dense_data(), x), f"`{name}`")
+      for x in (0.0, 1.0, -0.1, 1.5, np.nan)
+      for split, name in [
+          (lambda data, x: split_by_ratio(data, test=x), "test"),
+          (lambda data, x: split_by_ratio(data, test=x, per_user=True), "test"),
+          (lambda data, x: with_validation(data, valid=x), "valid"),
+      ]),
+    (lambda: split_by_ratio(TWO, test=0.1), "leaves one part empty"),
+    (lambda: split_by_time(TWO, test=0.1), "leaves one part empty"),
+    (lambda: split_by_time(UNTIMED), "timestamps"),
+    (lambda: split_by_ratio(Interactions.from_arrays([1, 2], [1, 2]), per_user=True),
+     "selects no interaction"),
+    (lambda: split_top_rated(dense_data(), top_rating=7),
+     "`top_rating` must occur at least twice, got 0"),
+    (lambda: split_top_rated(ONE_USER), "must have ratings"),
+    (lambda: leave_k_out(UNTIMED), "pass `seed`"),
+    (lambda: leave_k_out(UNTIMED, k=0), "`k` must be an integer of at least 1, got 0"),
+    (lambda: warned(leave_k_out, ONE_USER, k=3, seed=0), "No user has more than 3"),
+    (lambda: with_validation(dense_data(), how="leave_k_out"),
+     r"`valid` must be .* at least 1, got 0\.1"),
+    (lambda: with_validation(dense_data(), how="random"), "how"),
+    (lambda: warned(with_validation, Interactions.from_arrays(range(10), range(10))),
+     "one interaction per user"),
+    (lambda: with_validation(with_validation(dense_data())), "already"),
+    (lambda: union(dense_data(n_users=5), dense_data(n_users=6)),
+     "`others` must have the `user_ids`"),
+    (lambda: k_core(TWO, 500), "`k` = 500 and `item_k` = 500 leave no interaction"),
+    (lambda: k_core(TWO, 0), "`k`"),
+]  # fmt: skip
 
 
-def test_a_part_that_would_be_empty_is_refused():
-    data = Interactions.from_arrays([0, 0], [0, 1], timestamps=[1, 2])
-    for split in (split_by_ratio, split_by_time):
-        with raises(ValueError, match="leaves one part empty"):
-            split(data, test=0.1)
+@pytest.mark.parametrize(("split", "message"), REFUSED, ids=range(len(REFUSED)))
+def test_what_cannot_be_split_is_refused(split, message):
+    with raises((ValueError, TypeCheckError), match=message):
+        split()
 
 
 @pytest.mark.parametrize("name", SPLITS)
@@ -305,9 +311,8 @@ def test_a_union_has_only_what_all_parts_have():
     bare = Interactions.from_arrays(
         split.test.users, split.test.items, user_ids=data.user_ids, item_ids=data.item_ids
     )
-    with pytest.warns(DataWarning) as caught:
-        whole = union(split.train, bare)
-    assert [str(warning.message) for warning in caught] == [
+    whole, messages = warned(union, split.train, bare)
+    assert messages == [
         f"dropped the {name} of {len(split.train)} interactions, as the others have none"
         for name in ("ratings", "timestamps")
     ]
@@ -318,6 +323,43 @@ def test_a_union_has_only_what_all_parts_have():
     assert union(wanted, bare).fingerprint() == whole.fingerprint()  # and no warning
 
 
-def test_a_union_of_other_users_is_refused():
-    with raises(ValueError, match="`others` must have the `user_ids`"):
-        union(dense_data(n_users=5), dense_data(n_users=6))
+def random_log(n=4000, seed=0):
+    rng = np.random.default_rng(seed)
+    pairs = np.unique(rng.geometric(0.05, (n, 2)), axis=0)
+    return Interactions.from_arrays(*pairs.T, ratings=rng.random(len(pairs)))
+
+
+def original_pairs(data):
+    users, items = data.user_ids[data.users], data.item_ids[data.items]
+    return list(zip(users.tolist(), items.tolist(), strict=True))
+
+
+def test_k_core_is_the_largest_subset():
+    data = random_log()
+    for k, item_k in ((3, None), (8, 2), (1, 12)):
+        core = k_core(data, k, item_k=item_k)
+        assert core.degrees.min() >= k
+        assert core.item_counts.min() >= (item_k or k)
+        pairs = {*original_pairs(data)}
+        while True:  # one by one, in any order
+            users, items = (np.unique(x, return_counts=True) for x in zip(*pairs))
+            few = {int(u) for u, n in zip(*users) if n < k}
+            rare = {int(i) for i, n in zip(*items) if n < (item_k or k)}
+            kept = {(u, i) for u, i in pairs if u not in few and i not in rare}
+            if kept == pairs:
+                break
+            pairs = kept
+        assert {*original_pairs(core)} == pairs
+        ratings = dict(zip(original_pairs(data), data.ratings.tolist(), strict=True))
+        assert [ratings[pair] for pair in original_pairs(core)] == core.ratings.tolist()
+
+
+def test_a_share_of_each_user():
+    data = random_log()
+    split = split_by_ratio(data, test=0.3, seed=1, per_user=True)
+    wanted = np.minimum(np.rint(0.3 * data.degrees), data.degrees - 1)
+    assert split.test.degrees.tolist() == wanted.tolist()
+    again = split_by_ratio(data, test=0.3, seed=1, per_user=True)
+    assert split.test.fingerprint() == again.test.fingerprint()
+    other = split_by_ratio(data, test=0.3, seed=2, per_user=True)
+    assert split.test.fingerprint() != other.test.fingerprint()
