@@ -2,13 +2,13 @@
 
 import json
 import os
-import struct
 import sys
 
 import numpy as np
 import polars
 import pytest
 from _helpers.refusals import raises
+from safetensors import safe_open
 
 from crl_jax import train
 from crl_jax.data import Interactions
@@ -19,18 +19,21 @@ TEXT = np.array(["größer", "010", "b"]), np.array(["a", "b", "c", "d"])
 MIXED = INTEGERS[0], TEXT[1]
 
 
+each_ids = pytest.mark.parametrize("ids", [INTEGERS, TEXT, MIXED])
+each_similarity = pytest.mark.parametrize("similarity", ["inner", "cosine"])
+
+
 def recommender(ids=INTEGERS, similarity="inner") -> Recommender:
-    users, items = np.array([0, 0, 2]), np.array([3, 1, 0])
     log = Interactions.from_arrays(
-        users, items, ratings=[1, 2, 3], user_ids=ids[0], item_ids=ids[1]
+        [0, 0, 2], [3, 1, 0], ratings=[1, 2, 3], user_ids=ids[0], item_ids=ids[1]
     )
     rng = np.random.default_rng(0)
-    return Recommender.from_tables((rng.normal(size=(3, 5)), rng.normal(size=(4, 5))), log,
-                          similarity=similarity)  # fmt: skip
+    tables = rng.normal(size=(3, 5)), rng.normal(size=(4, 5))
+    return Recommender.from_tables(tables, log, similarity=similarity)
 
 
-@pytest.mark.parametrize("ids", [INTEGERS, TEXT, MIXED])
-@pytest.mark.parametrize("similarity", ["inner", "cosine"])
+@each_ids
+@each_similarity
 def test_round_trip(tmp_path, ids, similarity):
     model = recommender(ids, similarity)
     model.save(tmp_path / "run" / "recommender.npz")
@@ -64,13 +67,6 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     assert Recommender.load(tmp_path).similarity == "inner"
 
 
-def test_a_recommender_that_is_not_there(tmp_path):
-    with raises(FileNotFoundError, match=r"No recommender in .*: it holds no recommender"):
-        Recommender.load(tmp_path)
-    with raises(FileNotFoundError, match=r"No recommender in .*x\.npz: there is no such"):
-        Recommender.load(tmp_path / "x.npz")
-
-
 @pytest.mark.parametrize("keep", [0, 1, 300, -1, -40])
 def test_a_file_cut_short_is_named(tmp_path, keep):
     path = tmp_path / "recommender.npz"
@@ -81,16 +77,22 @@ def test_a_file_cut_short_is_named(tmp_path, keep):
 
 
 def test_another_file_is_named(tmp_path):
+    with raises(FileNotFoundError, match=r"No recommender in .*: it holds no recommender"):
+        Recommender.load(tmp_path)
     path = tmp_path / "state.npz"
-    path.write_text("user,item\n1,2\n")
-    with raises(ValueError, match=r"state\.npz: expected a complete checkpoint"):
+    with raises(FileNotFoundError, match=r"No recommender in .*state\.npz: there is no such"):
         Recommender.load(path)
-    train.save_checkpoint(path, {"users": np.zeros(3)}, {"epoch": 3})
-    with raises(ValueError, match=r"state\.npz: expected a recommender, got another file"):
-        Recommender.load(path)
-    recommender().export(path)
-    with raises(ValueError, match=r"state\.npz: expected"):
-        Recommender.load(path)
+    for make, message in (
+        (lambda: path.write_text("user,item\n1,2\n"), "expected a complete checkpoint"),
+        (
+            lambda: train.save_checkpoint(path, {"users": np.zeros(3)}, {"epoch": 3}),
+            "expected a recommender, got another file",
+        ),
+        (lambda: recommender().export(path), "expected"),
+    ):
+        make()
+        with raises(ValueError, match=rf"state\.npz: {message}"):
+            Recommender.load(path)
 
 
 @pytest.mark.parametrize(
@@ -131,26 +133,8 @@ def vectors(model: Recommender) -> tuple[np.ndarray, np.ndarray]:
     return tables[0], tables[1]
 
 
-def safetensors(path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """A file that follows the format strictly: every byte of the buffer belongs to one array."""
-    content = path.read_bytes()
-    (length,) = struct.unpack("<Q", content[:8])
-    header, buffer = json.loads(content[8 : 8 + length]), content[8 + length :]
-    assert content[8:9] == b"{"
-    texts, arrays, ends = header.pop("__metadata__", {}), {}, [0]
-    for name, about in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
-        start, end = about["data_offsets"]
-        assert start == ends[-1]
-        ends.append(end)
-        dtype = {"F32": "<f4", "I64": "<i8"}[about["dtype"]]
-        assert (8 + length + start) % np.dtype(dtype).itemsize == 0
-        arrays[name] = np.frombuffer(buffer[start:end], dtype).reshape(about["shape"])
-    assert ends[-1] == len(buffer)
-    return arrays, texts
-
-
-@pytest.mark.parametrize("ids", [INTEGERS, TEXT, MIXED])
-@pytest.mark.parametrize("similarity", ["inner", "cosine"])
+@each_ids
+@each_similarity
 def test_exports_hold_vectors_and_ids(tmp_path, ids, similarity):
     model = recommender(ids, similarity)
     for ending in ("npz", "safetensors", "parquet"):
@@ -162,10 +146,13 @@ def test_exports_hold_vectors_and_ids(tmp_path, ids, similarity):
         assert sorted(stored) == sorted(wanted)
         for name, array in wanted.items():
             check(stored[name], array)
-    arrays, texts = safetensors(tmp_path / "deep" / "x.safetensors")
-    assert sorted([*arrays, *texts]) == sorted(wanted)
-    for name, array in wanted.items():
-        check(arrays[name] if name in arrays else np.array(json.loads(texts[name])), array)
+    with safe_open(tmp_path / "deep" / "x.safetensors", "np") as file:
+        texts = file.metadata() or {}
+        assert sorted([*file.keys(), *texts]) == sorted(wanted)
+        for name, array in wanted.items():
+            check(
+                np.array(json.loads(texts[name])) if name in texts else file.get_tensor(name), array
+            )
 
     table = polars.read_parquet(tmp_path / "deep" / "x.parquet")
     assert table.columns == ["kind", "id", "vector"]
@@ -185,45 +172,21 @@ def check(got: np.ndarray, want: np.ndarray) -> None:
         np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.parametrize("ids", [INTEGERS, TEXT, MIXED])
-def test_the_package_of_the_format_reads_the_export(tmp_path, ids):
-    numpy = pytest.importorskip("safetensors.numpy", reason="safetensors is not installed")
-    model = recommender(ids)
-    model.export(tmp_path / "x.safetensors")
-    got = numpy.load_file(tmp_path / "x.safetensors")
-    np.testing.assert_array_equal(got["users"], model.users)
-    np.testing.assert_array_equal(got["items"], model.items)
-    from safetensors import safe_open
-
-    with safe_open(tmp_path / "x.safetensors", "np") as file:
-        texts = file.metadata() or {}
-    for name, array in (("user_ids", ids[0]), ("item_ids", ids[1])):
-        stored = got[name].tolist() if name in got else json.loads(texts[name])
-        assert stored == array.tolist()
-
-
-def test_another_ending_is_refused(tmp_path):
-    with raises(ValueError, match=r"`path` must end in one of \.npz, .*got '.*x\.csv'"):
-        recommender().export(tmp_path / "x.csv")
-    assert not list(tmp_path.iterdir())
-
-
-def test_parquet_without_polars_says_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "polars", None)
-    with raises(ValueError, match=r"needs the package polars: pip install"):
-        recommender().export(tmp_path / "x.parquet")
-    assert not list(tmp_path.iterdir())
-
-
-def test_safetensors_without_its_package_says_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
-    with raises(ValueError, match=r"needs the package safetensors: pip install"):
-        recommender().export(tmp_path / "x.safetensors")
-    assert not list(tmp_path.iterdir())
-
-
-def test_ids_too_long_for_a_safetensors_header_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("crl_jax.serving._export._HEADER_LIMIT", 20)
-    with raises(ValueError, match=r"header of at most 20; export to \.npz or \.parquet"):
-        recommender(TEXT).export(tmp_path / "x.safetensors")
+@pytest.mark.parametrize(
+    ("ending", "change", "message"),
+    [
+        ("csv", None, r"`path` must end in one of \.npz, .*got '.*x\.csv'"),
+        ("parquet", "polars", "needs the package polars: pip install"),
+        ("safetensors", "safetensors.numpy", "needs the package safetensors: pip install"),
+        ("safetensors", 20, r"header of at most 20; export to \.npz or \.parquet"),
+    ],
+)
+def test_what_cannot_be_exported_leaves_no_file(tmp_path, monkeypatch, ending, change, message):
+    """An unknown ending, a package that is missing, and ids that are too long for a header."""
+    if isinstance(change, str):
+        monkeypatch.setitem(sys.modules, change, None)
+    elif change is not None:
+        monkeypatch.setattr("crl_jax.serving._export._HEADER_LIMIT", change)
+    with raises(ValueError, match=message):
+        recommender(TEXT).export(tmp_path / f"x.{ending}")
     assert not list(tmp_path.iterdir())
