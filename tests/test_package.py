@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import inspect
 import re
 import subprocess
 import sys
@@ -57,6 +58,10 @@ def test_public_functions_are_documented(name):
         thing = getattr(module, public_name)
         if callable(thing) and getattr(thing, "__module__", "").startswith("crl_jax"):
             assert thing.__doc__, f"{name}.{public_name}"
+            for member, own in vars(thing).items():
+                method = inspect.isfunction(own) and own.__qualname__.startswith(thing.__name__)
+                if method and member[0] != "_":
+                    assert inspect.getdoc(getattr(thing, member)), f"{public_name}.{member}"
 
 
 def test_signatures_are_checked_while_tests_run():
