@@ -9,6 +9,8 @@ from jax.test_util import check_grads
 
 from crl_jax import losses
 
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
 
 def embeddings(n, dim, count=2, seed=0, dtype=jnp.float32):
     z = jax.random.normal(jax.random.key(seed), (count, n, dim), dtype)

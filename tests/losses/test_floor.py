@@ -4,12 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from _helpers.programs import quick_jit
 from _helpers.refusals import raises
 
 from crl_jax import losses
 
-hit_rate = quick_jit(losses.floor_hit_rate)
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
+hit_rate = jax.jit(losses.floor_hit_rate)
 
 
 @pytest.fixture
@@ -34,8 +35,9 @@ def np_rate(neg, pos, where, tau_plus, beta, min_score, t):
     return np.mean(hits)
 
 
-@pytest.mark.parametrize("tau_plus", [0.0, 0.4, 0.7])
-@pytest.mark.parametrize(("beta", "min_score", "t"), [(0.0, -1.0, 0.5), (0.5, -jnp.inf, 1.0)])
+@pytest.mark.parametrize(
+    ("tau_plus", "beta", "min_score", "t"), [(0.0, 0.0, -1.0, 0.5), (0.4, 0.5, -jnp.inf, 1.0)]
+)
 def test_floor_hit_rate(scores, tau_plus, beta, min_score, t):
     neg, pos, where = scores
     hyper = dict(tau_plus=tau_plus, beta=beta, min_score=min_score, temperature=t)
@@ -49,23 +51,10 @@ def test_floor_hit_rate(scores, tau_plus, beta, min_score, t):
 
 def test_where_it_clamps_the_negatives_take_no_gradient(scores):
     neg, pos, _ = scores
-    grad = quick_jit(jax.grad(lambda neg: losses.debiased_log_sum(neg, pos, tau_plus=0.5).sum()))(
-        neg
-    )
+    grad = jax.jit(jax.grad(lambda neg: losses.debiased_log_sum(neg, pos, tau_plus=0.5).sum()))(neg)
     still = jnp.all(grad == 0, axis=-1)
     assert 0.02 < still.mean() < 0.98
     assert hit_rate(neg, pos, tau_plus=0.5) == pytest.approx(float(still.mean()))
-
-
-def test_floor_may_differ_between_anchors(scores):
-    neg, pos, _ = scores
-    floors = jnp.array([-jnp.inf, -1.0, 0.0, 0.2, 0.4])
-    each = [
-        hit_rate(neg[:, i], pos[:, i], tau_plus=0.4, min_score=float(floor))
-        for i, floor in enumerate(floors)
-    ]
-    got = hit_rate(neg, pos, tau_plus=0.4, min_score=floors)
-    assert got == pytest.approx(np.mean(each))
 
 
 def test_a_nan_is_seen_where_it_counts(scores):

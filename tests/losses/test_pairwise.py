@@ -1,14 +1,17 @@
-"""Identities and floors of the pairwise losses."""
+"""Identities, floors and stopped gradients of the pairwise losses."""
 
-from functools import cache
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _helpers.compare import same
 from _helpers.refusals import raises
 
 from crl_jax import losses
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 
 @cache
@@ -17,101 +20,35 @@ def value_and_slopes(fn):
 
 
 @pytest.mark.parametrize("difference", [-100.0, -20.0, -0.5, 0.0, 3.0, 20.0, 100.0])
-@pytest.mark.parametrize("pos_shape", ["plain", "extra"])
-def test_without_a_prior_debiased_pairwise_is_bpr(difference, pos_shape):
+def test_without_a_prior_debiased_pairwise_is_bpr(difference):
     own, neg = jnp.array([difference]), jnp.zeros((1, 1))
     value, slopes = value_and_slopes(losses.bpr)(own, neg)
-    pos = own if pos_shape == "plain" else jnp.array([[difference, 7.0, -300.0]])
-    got, got_slopes = value_and_slopes(losses.debiased_pairwise)(pos, neg, tau_plus=0.0, floor=0.0)
-    np.testing.assert_allclose(got, value, rtol=3e-7)
-    np.testing.assert_allclose(got_slopes[0].ravel()[0], slopes[0][0], rtol=1e-6)
-    np.testing.assert_allclose(got_slopes[1], slopes[1], rtol=1e-6)
-
-
-def test_many_negatives_average_the_losses_of_one():
-    pos, neg = jnp.array([0.3, -1.0]), jnp.array([[0.1, 2.0, -1.0], [0.0, 0.5, 1.0]])
-    for fn in (losses.bpr, losses.bce, losses.triplet_margin, losses.linear_pairwise):
-        each = [fn(pos, neg[:, j : j + 1]) for j in range(3)]
-        np.testing.assert_allclose(fn(pos, neg), np.mean(each), rtol=1e-6)
-
-
-def test_bce_of_one_negative():
-    got = losses.bce(jnp.array([2.0]), jnp.array([[1.0]]))
-    np.testing.assert_allclose(got, np.log(1 + np.exp(-2)) + np.log(1 + np.exp(1)), rtol=1e-6)
+    for pos in (own, jnp.array([[difference, 7.0, -300.0]])):
+        got, got_slopes = value_and_slopes(losses.debiased_pairwise)(
+            pos, neg, tau_plus=0.0, floor=0.0
+        )
+        np.testing.assert_allclose(got, value, rtol=3e-7)
+        np.testing.assert_allclose(got_slopes[0].ravel()[0], slopes[0][0], rtol=1e-6)
+        np.testing.assert_allclose(got_slopes[1], slopes[1], rtol=1e-6)
 
 
 def test_nt_logistic_is_bce():
     assert losses.nt_logistic is losses.bce
 
 
-def test_beyond_its_margin_the_triplet_loss_is_flat():
-    value, slopes = value_and_slopes(losses.triplet_margin)(
-        jnp.array([2.0]), jnp.array([[0.9, 1.5, 2.5]]), margin=1.0
-    )
-    np.testing.assert_allclose(value, (0 + 0.5 + 1.5) / 3, rtol=1e-6)
-    np.testing.assert_allclose(slopes[0], [-2 / 3], rtol=1e-6)
-    np.testing.assert_allclose(slopes[1], [[0, 1 / 3, 1 / 3]], rtol=1e-6)
-
-
-def test_the_margin_is_not_divided_by_the_temperature():
-    pos, neg = jnp.array([0.5]), jnp.array([[0.75]])
-    got = losses.triplet_margin(pos, neg, margin=1.0, temperature=0.5)
-    np.testing.assert_allclose(got, 0.25 / 0.5 + 1)
-
-
-def test_the_linear_loss_pulls_and_pushes_alike_everywhere():
-    for score in (-100.0, 0.0, 3.0):
-        _, slopes = value_and_slopes(losses.linear_pairwise)(
-            jnp.array([score]), jnp.array([[1.0, score]]), repulsion=0.5, temperature=0.5
-        )
-        np.testing.assert_array_equal(slopes[0], [-2])
-        np.testing.assert_array_equal(slopes[1], [[0.5, 0.5]])
-
-
-def test_an_estimate_of_preference_without_bias():
-    """Lemma 5.1, in a population small enough to sum over: its mean is P(pos > true negative)."""
-    positives, negatives, tau_plus = np.array([1.0, 2.0]), np.array([-1.0, 0.0, 0.5]), 0.25
-    found, chance = 0.0, 0.0
-    for own in positives:
-        for other in positives:
-            for sample in (*positives, *negatives):
-                a_positive = sample in positives
-                p = tau_plus / 2 if a_positive else (1 - tau_plus) / 3
-                loss = losses.debiased_pairwise(
-                    jnp.array([[own, other]]), jnp.array([[sample]]), tau_plus=tau_plus, floor=0.0
-                )
-                found += p / 4 * np.exp(-loss)
-                chance += p / 4
-    want = (1 / (1 + np.exp(negatives - positives[:, None]))).mean()
-    np.testing.assert_allclose(chance, 1)
-    np.testing.assert_allclose(found, want, rtol=1e-5)
-
-
-def test_floor():
+@pytest.mark.parametrize("floor", [0.0, 1e-30, 1e-2, 1.0])
+def test_floor(floor):
+    """The loss is finite with and without a floor; below it, the gradient is zero."""
     # The negative is preferred for sure, the other positive is not.
     pos, neg = jnp.array([[0.0, -5.0]]), jnp.array([[20.0]])
-
-    def loss(pos, neg, floor):
-        return losses.debiased_pairwise(pos, neg, tau_plus=0.5, floor=floor)
-
-    for floor in (1e-2, 1e-30, 1.0):
-        np.testing.assert_allclose(loss(pos, neg, floor), -np.log(floor), rtol=1e-6)
-        slopes = jax.grad(loss, argnums=(0, 1))(pos, neg, floor)
-        assert all((g == 0).all() for g in slopes)
-    slope = jax.grad(loss, argnums=2)(pos, neg, 0.5)
-    np.testing.assert_allclose(slope, -1 / 0.5, rtol=1e-6)
-
-
-def test_without_a_floor_the_loss_is_large_finite_and_without_gradient():
-    pos, neg = jnp.array([[0.0, -5.0]]), jnp.array([[20.0]])
-
-    def loss(pos, neg):
-        return losses.debiased_pairwise(pos, neg, tau_plus=0.5, floor=0.0)
-
-    eps = np.finfo(np.float32).eps
-    np.testing.assert_allclose(loss(pos, neg), 20 - np.log(eps), rtol=1e-6)
-    slopes = jax.grad(loss, argnums=(0, 1))(pos, neg)
+    loss = partial(losses.debiased_pairwise, tau_plus=0.5)
+    value, slopes = value_and_slopes(loss)(pos, neg, floor=floor)
+    want = -np.log(floor) if floor else 20 - np.log(np.finfo(np.float32).eps)
+    np.testing.assert_allclose(value, want, rtol=1e-6)
     assert all((g == 0).all() for g in slopes)
+    if floor == 1:
+        slope = jax.grad(lambda floor: loss(pos, neg, floor=floor))(0.5)
+        np.testing.assert_allclose(slope, -1 / 0.5, rtol=1e-6)
 
 
 def test_a_single_column_of_positives_has_no_extra():
@@ -124,3 +61,49 @@ def test_the_plain_losses_take_one_positive():
     for fn in (losses.bpr, losses.bce, losses.info_nce):
         with raises(Exception, match="pos"):
             fn(jnp.ones((2, 3)), jnp.ones((2, 4)))
+
+
+def test_an_anchor_without_a_group_speaks_for_itself(pos, neg):
+    group = jnp.full((6, 3), jnp.nan)
+    gone = jnp.zeros((6, 3), bool)
+    same(losses.gbpr(pos, neg, group=group, where_group=gone, rho=0.4), losses.bpr(pos, neg))
+    same(losses.gbpr(pos, neg, group=group[:, :0], rho=0.4), losses.bpr(pos, neg))
+
+
+def test_mpr_takes_one_positive_or_three(pos, neg):
+    with raises(Exception, match=r"`pos` must have shape \(6, 3\)"):
+        losses.mpr(jnp.ones((6, 2)), neg, likely=pos, balance=0.5)
+
+
+def test_the_group_has_the_axes_of_its_anchors(pos, neg):
+    with raises(Exception, match="where_group"):
+        losses.gbpr(pos, neg, group=neg, rho=0.5, where_group=jnp.ones((6, 3), bool))
+
+
+@pytest.mark.parametrize("kind", ["bce", "bpr"])
+def test_the_power_is_a_constant_to_the_gradient(kind):
+    """Slopes of trust · softplus(-x), with trust held constant."""
+    t, b = 0.5, 0.7
+    pos, neg = np.array([0.3, -1.0]), np.array([[0.1, 1.5], [-0.4, 0.2]])
+
+    def slope(x):  # of σ(x)^b · softplus(-x), with respect to x
+        p = 1 / (1 + np.exp(-x))
+        return -(p**b) * (1 - p)
+
+    if kind == "bpr":
+        of_pairs = slope((pos[:, None] - neg) / t) / 2
+        want = (of_pairs.sum(-1) / t, -of_pairs / t)
+    else:
+        want = (slope(pos / t) / t, -slope(-neg / t) / 2 / t)
+
+    fn = losses.reweighted_bpr if kind == "bpr" else losses.reweighted_bce
+
+    def f(pos, neg, exponent):
+        return fn(pos, neg, exponent=exponent, temperature=t, reduce_fn=jnp.sum)
+
+    got = jax.jit(jax.grad(f, argnums=(0, 1, 2)))(
+        jnp.float32(pos), jnp.float32(neg), jnp.float32(b)
+    )
+    np.testing.assert_allclose(got[0], want[0], rtol=1e-5)
+    np.testing.assert_allclose(got[1], want[1], rtol=1e-5)
+    assert got[2] == 0

@@ -6,11 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from _helpers.programs import quick_jit
+from _helpers.programs import counted
 from _helpers.refusals import raises, refused
 from jax.sharding import PartitionSpec as P
 
 from crl_jax import losses
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 LOSSES = {
     "info_nce": (losses.info_nce, {}),
@@ -20,16 +22,17 @@ LOSSES = {
     "bpr": (losses.bpr, {}),
     "sigmoid": (losses.sigmoid_contrastive, {"bias": -2.0}),
 }
-each_loss = pytest.mark.parametrize("name", LOSSES)
 BATCHES = {
     "views": (losses.view_scores, losses.tiled_view_loss, 2),
     "towers": (losses.tower_scores, losses.tiled_tower_loss, 1),
 }
-each_batch = pytest.mark.parametrize("batch", BATCHES)
 # Tower and view losses share their inner code, so that two tower losses suffice.
 each_pair = pytest.mark.parametrize(
     ("batch", "name"),
     [*(("views", name) for name in LOSSES), ("towers", "info_nce"), ("towers", "bayesian")],
+)
+a_pair_of_each = pytest.mark.parametrize(
+    ("batch", "name"), [("views", "bayesian"), ("towers", "info_nce")]
 )
 
 
@@ -56,20 +59,16 @@ def both_ways(batch, name, rows, **extra):
 
 def assert_same(tiled, direct, *args):
     got, want = (
-        quick_jit(jax.value_and_grad(f, tuple(range(len(args)))))(*args) for f in (tiled, direct)
+        jax.jit(jax.value_and_grad(f, tuple(range(len(args)))))(*args) for f in (tiled, direct)
     )
     jax.tree.map(partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-7), got, want)
     return want[0]
 
 
-@each_batch
-@pytest.mark.parametrize("rows", [3, None])
-def test_equals_the_direct_form(batch, rows):
-    tiled, direct = both_ways(batch, "info_nce", rows)
-    args = *embeddings(7), jnp.float32(0.3)
-    want = assert_same(tiled, direct, *args)
-    got = quick_jit(tiled)(*args)  # without the gradient
-    np.testing.assert_allclose(got, want, rtol=2e-6)
+@a_pair_of_each
+def test_without_ids_nor_a_number_of_rows(batch, name):
+    tiled, direct = both_ways(batch, name, None)
+    assert_same(tiled, direct, *embeddings(7), jnp.float32(0.3))
 
 
 @each_pair
@@ -80,11 +79,11 @@ def test_ids_and_weights(batch, name):
     tiled, direct = both_ways(batch, name, 5, ids=ids, weights=weights)
     args = *embeddings(n), jnp.float32(0.5)
     want = assert_same(tiled, direct, *args)
-    if name == "bayesian":
-        np.testing.assert_allclose(quick_jit(tiled)(*args), want, rtol=2e-6)
+    if name == "bayesian":  # without the gradient
+        np.testing.assert_allclose(jax.jit(tiled)(*args), want, rtol=2e-6)
 
 
-@pytest.mark.parametrize("name", ["info_nce", "bayesian", "sigmoid"])
+@pytest.mark.parametrize("name", ["bayesian", "sigmoid"])
 def test_pairs_that_are_masked_are_never_read(name):
     """Value and gradient equal those of the valid examples alone, whatever the masked ones are."""
     loss, hyper = LOSSES[name]
@@ -105,51 +104,45 @@ def test_pairs_that_are_masked_are_never_read(name):
 
     want = assert_same(tiled, direct, x, y, jnp.float32(0.5))
     soiled = (jnp.where(where[:, None], z, jnp.nan) for z in (x, y))
-    value, slopes = quick_jit(jax.value_and_grad(tiled, (0, 1)))(*soiled, jnp.float32(0.5))
+    value, slopes = jax.jit(jax.value_and_grad(tiled, (0, 1)))(*soiled, jnp.float32(0.5))
     np.testing.assert_allclose(value, want, rtol=1e-6)
     assert all(np.isfinite(slope).all() for slope in slopes)
     assert all((np.asarray(slope)[~np.asarray(where)] == 0).all() for slope in slopes)
 
 
-@each_batch
-def test_gradients_reach_weights_and_hyper_parameters(batch):
-    scores_of, tiled_of, per_row = BATCHES[batch]
-    n = 5
-    x, y = embeddings(n)
-    tau_plus = jnp.linspace(0.01, 0.2, n * per_row)  # one for each anchor
+def test_gradients_reach_weights_and_hyper_parameters():
+    x, y = embeddings(5)
+    tau_plus = jnp.linspace(0.01, 0.2, 10)  # one for each anchor
 
     def tiled(weights, tau_plus, min_score):
-        return tiled_of(
+        return losses.tiled_view_loss(
             losses.debiased_contrastive, x, y, rows=2,
             weights=weights, tau_plus=tau_plus, min_score=min_score,
         )  # fmt: skip
 
     def direct(weights, tau_plus, min_score):
-        s = scores_of(x, y)
+        s = losses.view_scores(x, y)
         return losses.debiased_contrastive(
             s.pos, s.neg, where=s.where, weights=weights, tau_plus=tau_plus, min_score=min_score
         )
 
-    assert_same(tiled, direct, jnp.linspace(1, 2, n * per_row), tau_plus, jnp.float32(0.1))
+    assert_same(tiled, direct, jnp.linspace(1, 2, 10), tau_plus, jnp.float32(0.1))
 
 
-@each_batch
-def test_anchors_without_a_negative_leave_the_mean(batch):
-    tiled, _ = both_ways(batch, "bayesian", 2, ids=jnp.array([1, 1, 1, 1, 1]))
-    value_and_grad = quick_jit(jax.value_and_grad(tiled, (0, 1)))
+def test_anchors_without_a_negative_leave_the_mean():
+    tiled, _ = both_ways("views", "bayesian", 2, ids=jnp.array([1, 1, 1, 1, 1]))
+    value_and_grad = jax.jit(jax.value_and_grad(tiled, (0, 1)))
     value, grads = value_and_grad(*embeddings(5), jnp.float32(0.5))
     assert value == 0
     assert all((np.asarray(g) == 0).all() for g in grads)
 
 
-@pytest.mark.parametrize(
-    ("batch", "name"), [("views", "info_nce"), ("views", "bayesian"), ("towers", "debiased")]
-)
+@a_pair_of_each
 def test_half_precision(batch, name):
     tiled, direct = both_ways(batch, name, 4)
     x, y = (z.astype(jnp.bfloat16) for z in embeddings(9))
     args = x, y, jnp.float32(0.2)
-    got, want = (quick_jit(jax.value_and_grad(f, (0, 1, 2)))(*args) for f in (tiled, direct))
+    got, want = (jax.jit(jax.value_and_grad(f, (0, 1, 2)))(*args) for f in (tiled, direct))
     assert got[0].dtype == jnp.float32
     np.testing.assert_allclose(got[0], want[0], rtol=1e-5)
     for g, w in zip(got[1], want[1], strict=True):
@@ -165,7 +158,8 @@ def temporary_bytes(f, n):
     return compiled.memory_analysis().temp_size_in_bytes
 
 
-@each_loss
+@pytest.mark.parametrize("name", ["info_nce", "bayesian"])
+@pytest.mark.usefixtures("all_optimisations")
 def test_memory_is_that_of_a_few_rows(name):
     """Uses less than a tenth of the score matrix, which the direct form stores."""
     tiled, direct = both_ways("views", name, 8)
@@ -176,28 +170,18 @@ def test_memory_is_that_of_a_few_rows(name):
         assert temporary_bytes(direct, 2048) >= square
 
 
-@pytest.mark.parametrize("name", ["info_nce", "bayesian"])
-def test_values_do_not_recompile_and_jit_and_vmap_agree(name):
-    tiled, _ = both_ways("views", name, 3)
+def test_values_do_not_recompile_and_jit_and_vmap_agree():
+    tiled, _ = both_ways("views", "bayesian", 3)
     x, y = embeddings(4)
-    traces = 0
-
-    @quick_jit
-    def jitted(x, y, temperature):
-        nonlocal traces
-        traces += 1
-        return tiled(x, y, temperature)
-
+    jitted, traces = counted(tiled)
     temperatures = jnp.array([0.2, 0.9])
     want = [jitted(x, y, t) for t in temperatures]
-    assert traces == 1
-    sweep = quick_jit(jax.vmap(tiled, (None, None, 0)))
+    assert len(traces) == 1
+    sweep = jax.jit(jax.vmap(tiled, (None, None, 0)))
     np.testing.assert_allclose(sweep(x, y, temperatures), want, rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("batch", "name"), [("views", "info_nce"), ("views", "bayesian"), ("towers", "info_nce")]
-)
+@a_pair_of_each
 def test_eight_devices_give_the_result_of_one(batch, name):
     _, tiled_of, per_row = BATCHES[batch]
     loss, hyper = LOSSES[name]
@@ -223,7 +207,7 @@ def test_eight_devices_give_the_result_of_one(batch, name):
         return split(x, y, ids, weights, temperature)
 
     args = x, y, weights, jnp.float32(0.4)
-    got, want = (quick_jit(jax.value_and_grad(f, (0, 1, 2, 3)))(*args) for f in (on_all, on_one))
+    got, want = (jax.jit(jax.value_and_grad(f, (0, 1, 2, 3)))(*args) for f in (on_all, on_one))
     jax.tree.map(partial(np.testing.assert_allclose, rtol=2e-5, atol=1e-7), got, want)
 
 
@@ -239,7 +223,7 @@ def test_without_ids_rows_of_other_devices_are_others():
         return losses.info_nce(s.pos, s.neg, where=s.where)
 
     on_all = jax.shard_map(part, mesh=mesh, in_specs=(P("data"), P("data")), out_specs=P())
-    got, want = (quick_jit(f)(x, y) for f in (on_all, direct))
+    got, want = (jax.jit(f)(x, y) for f in (on_all, direct))
     np.testing.assert_allclose(got, want, rtol=1e-6)
 
 

@@ -1,4 +1,4 @@
-"""Relatives of InfoNCE: without the positive below, of centres, and in both directions."""
+"""Losses of square score matrices, CLIP and SigLIP, against their publications."""
 
 import jax
 import jax.numpy as jnp
@@ -10,50 +10,12 @@ from jax.test_util import check_grads
 
 from crl_jax import losses
 
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
 
 @pytest.fixture
 def square():
     return jax.random.normal(jax.random.key(2), (6, 6))
-
-
-def test_info_nce_is_softplus_of_decoupled(pos, neg):
-    decoupled = losses.decoupled_contrastive(pos, neg, temperature=0.5, reduce_fn=None)
-    nce = losses.info_nce(pos, neg, temperature=0.5, reduce_fn=None)
-    same(nce, jax.nn.softplus(decoupled), rtol=1e-5)
-    one = losses.decoupled_contrastive(pos, neg[:, :1], reduce_fn=None)
-    same(one, neg[:, 0] - pos, rtol=1e-5)
-
-
-def test_decoupled_gradients_do_not_vanish(neg):
-    """They are that of the positive, -1/t, and a softmax of the negatives alone."""
-    far = jnp.full(6, 50.0)
-    slopes = jax.grad(losses.decoupled_contrastive, argnums=(0, 1))(
-        far, neg, temperature=0.5, reduce_fn=jnp.sum
-    )
-    same(slopes[0], -2.0)
-    same(slopes[1], 2 * jax.nn.softmax(neg / 0.5), rtol=1e-5)
-
-
-def test_equal_concentrations_are_a_temperature(pos, neg):
-    got = losses.proto_nce(pos, neg, pos_concentration=0.3, neg_concentration=0.3)
-    same(got, losses.info_nce(pos, neg, temperature=0.3), rtol=1e-5)
-
-
-def test_proto_nce_is_a_cross_entropy_over_centres_averaged_over_clusterings():
-    rng = np.random.default_rng(0)
-    scores, own = rng.normal(size=(3, 6, 4)), rng.integers(4, size=(3, 6))  # 3 clusterings
-    phi = rng.uniform(0.5, 1.5, (3, 1, 4))
-    p = np.exp(scores / phi) / np.exp(scores / phi).sum(-1, keepdims=True)
-    want = -np.log(np.take_along_axis(p, own[..., None], axis=-1)).mean()
-
-    got = losses.proto_nce(
-        jnp.asarray(np.take_along_axis(scores, own[..., None], -1)[..., 0], jnp.float32),
-        jnp.asarray(scores, jnp.float32),
-        where=jnp.asarray(own[..., None] != np.arange(4)),
-        pos_concentration=jnp.asarray(np.take_along_axis(phi[:, 0], own, -1), jnp.float32),
-        neg_concentration=jnp.asarray(phi, jnp.float32),
-    )
-    same(got, want, rtol=1e-5)
 
 
 def np_clip(s, t):
@@ -143,3 +105,36 @@ def test_clip_checks_its_arguments(square):
     ]:
         with raises(Exception, match=name):
             losses.clip_contrastive(*args, **kwargs)
+
+
+def embeddings(n=6, dim=4, seed=0):
+    z = np.random.default_rng(seed).normal(size=(2, n, dim))
+    return z / np.linalg.norm(z, axis=-1, keepdims=True)
+
+
+def np_siglip(x, y, scale, bias):
+    """Algorithm 1: labels 1 on the diagonal and -1 elsewhere, the sum divided by the batch size."""
+    logits = scale * x @ y.T + bias
+    labels = 2 * np.eye(len(x)) - 1
+    return -np.sum(np.log(1 / (1 + np.exp(-labels * logits)))) / len(x)
+
+
+def siglip(x, y, temperature, bias):
+    pos, neg, where = losses.tower_scores(x, y)
+    return losses.sigmoid_contrastive(pos, neg, where=where, temperature=temperature, bias=bias)
+
+
+@pytest.mark.parametrize(("temperature", "bias"), [(0.1, -10.0), (1.0, 0.0), (0.02, 3.0)])
+def test_the_mean_is_the_published_loss(temperature, bias):
+    x, y = embeddings()
+    want = np_siglip(x, y, 1 / temperature, bias)
+    x, y = (jnp.asarray(z, jnp.float32) for z in (x, y))
+    np.testing.assert_allclose(siglip(x, y, temperature, bias), want, rtol=1e-5)
+    np.testing.assert_allclose(siglip(y, x, temperature, bias), want, rtol=1e-5)  # transposed
+
+
+def test_what_is_far_apart_costs_nothing_and_keeps_its_digits():
+    """Large logits: a loss of e^-40 and one of 10^6 are both exact."""
+    pos, neg = jnp.array([40.0, -1e6]), jnp.array([[-40.0], [-1e6]])
+    got = losses.sigmoid_contrastive(pos, neg, reduce_fn=None)
+    np.testing.assert_allclose(got, [2 * np.exp(-40.0), 1e6], rtol=1e-6)
