@@ -9,12 +9,14 @@ import pytest
 import scipy.integrate
 import scipy.special
 import scipy.stats
-from _helpers.programs import quick_jit
+from _helpers.programs import counted
 from _helpers.refusals import raises
 from jax.test_util import check_grads
 
 from crl_jax import stats, weights
 from crl_jax.data import Interactions
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 RULES = [weights.confidence_density, weights.confidence_posterior]
 
@@ -49,36 +51,6 @@ def test_confidence_is_twice_cdf_times_density_times_prior(dim, scale):
     np.testing.assert_allclose(posterior, want, rtol=2e-5, atol=1e-7)
 
 
-def test_density_is_that_of_the_larger_of_two_scores():
-    distribution = stats.VarianceGamma(27, 0.6)
-    two = stats.sample_variance_gamma(jax.random.key(0), dim=27, scale=0.6, shape=(20_000, 2))
-    edges = jnp.linspace(-15.0, 20.0, 20_001)
-    mass = weights.confidence_density(
-        (edges[1:] + edges[:-1]) / 2, prior=1.0, distribution=distribution
-    ) * jnp.diff(edges)
-    up_to = np.concatenate([[0], np.cumsum(np.asarray(mass, np.float64))])
-    assert abs(up_to[-1] - 1) < 1e-4
-    larger = np.asarray(two.max(axis=1))
-    test = scipy.stats.kstest(larger, lambda x: np.interp(x, np.asarray(edges), up_to))
-    assert test.pvalue > 1e-3
-
-
-@pytest.mark.parametrize("prior", [0.3, 0.5, 0.9])
-def test_posterior_is_the_share_of_the_credible_among_simulated_interactions(prior):
-    """Pairs of scores; a credible interaction has the larger one, another the smaller."""
-    rng = np.random.default_rng(0)
-    n = 400_000
-    pair = np.sort(rng.normal(1.0, 2.0, (n, 2)), axis=1)
-    credible = rng.random(n) < prior
-    score = jnp.asarray(np.where(credible, pair[:, 1], pair[:, 0]), jnp.float32)
-    distribution = stats.OrderStatisticMixture(stats.SmoothedEmpirical(0.5).fit(score), prior)
-    guess = np.asarray(weights.confidence_posterior(score, prior=prior, distribution=distribution))
-    for low in np.arange(0.05, 0.95, 0.1):
-        inside = (guess >= low) & (guess < low + 0.1)
-        if inside.sum() > 2000:
-            assert abs(credible[inside].mean() - guess[inside].mean()) < 0.02
-
-
 def test_prior_goes_by_popularity():
     rng = np.random.default_rng(0)
     users, items = np.nonzero(rng.random((20, 8)) < np.linspace(0.1, 0.9, 8))
@@ -105,15 +77,15 @@ def value_and_slope(rule):
         got = rule(scores, prior=prior, distribution=distribution)
         return jnp.sum(got), got
 
-    return quick_jit(jax.grad(total, has_aux=True))
+    return jax.jit(jax.grad(total, has_aux=True))
 
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
 @pytest.mark.parametrize("distribution", LAWS)
-@pytest.mark.parametrize("prior", [0.0, 0.5, 1.0])
-def test_extreme_scores_give_finite_weights(rule, dtype, distribution, prior):
-    scores = jnp.asarray([-3e38, -1e4, -100, 0, 100, 1e4, 3e38]).astype(dtype)
+def test_extreme_scores_give_finite_weights(rule, dtype, distribution):
+    scores = jnp.tile(jnp.array([-3e38, -1e4, -100, 0, 100, 1e4, 3e38], dtype), (3, 1))
+    prior = jnp.array([[0.0], [0.5], [1.0]])
     slope, got = value_and_slope(rule)(scores, prior, LAWS[distribution]())
     assert got.dtype == jnp.float32
     assert np.isfinite(got).all()
@@ -126,18 +98,6 @@ def test_extreme_scores_give_finite_weights(rule, dtype, distribution, prior):
 def test_a_score_that_is_nan_is_seen(rule, distribution):
     got = rule(jnp.array([0.1, jnp.nan]), prior=0.5, distribution=LAWS[distribution]())
     np.testing.assert_array_equal(np.isnan(got), [False, True])
-
-
-def test_posterior_trusts_higher_scores_and_priors_more():
-    scores = jnp.linspace(-20.0, 20.0, 201)
-    distribution = stats.VarianceGamma(27, 0.6)
-    lower, higher = (
-        np.asarray(weights.confidence_posterior(scores, prior=p, distribution=distribution))
-        for p in (0.3, 0.6)
-    )
-    assert (np.diff(lower) >= 0).all()
-    assert (higher >= lower).all()
-    assert 0 <= lower.min() <= higher.max() <= 1
 
 
 def test_posterior_is_a_half_where_score_and_prior_exclude_each_other():
@@ -158,21 +118,14 @@ def test_gradients_by_finite_differences(rule):
 
 @pytest.mark.parametrize("rule", RULES)
 def test_jit_vmap_and_changed_numbers(rule):
-    traced = []
-
-    @jax.jit
-    def of(scores, prior, distribution):
-        traced.append(1)
-        return rule(scores, prior=prior, distribution=distribution)
-
+    of, traced = counted(lambda s, p, d: rule(s, prior=p, distribution=d))
     scores = jnp.linspace(-2.0, 3.0, 12).reshape(3, 4)
     prior = jnp.full((3, 1), 0.4)
+    mapped = jax.jit(jax.vmap(lambda s, p, d: rule(s, prior=p, distribution=d), (0, 0, None)))
     for scale in (0.3, 0.6):
         distribution = stats.VarianceGamma(5, scale)
         whole = of(scores, prior, distribution)
-        each = jax.vmap(
-            lambda s, p, distribution=distribution: rule(s, prior=p, distribution=distribution)
-        )(scores, prior)
+        each = mapped(scores, prior, distribution)
         np.testing.assert_allclose(whole, each, rtol=1e-5)
     assert len(traced) == 1
 

@@ -8,6 +8,8 @@ from _helpers.refusals import raises
 
 from crl_jax import weights
 
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
 
 def test_posterior_by_label_is_two_means():
     keys = jax.random.split(jax.random.key(0))

@@ -4,28 +4,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _helpers.programs import counted
 from _helpers.refusals import raises
 
 from crl_jax import stats, weights
 
-jitted_alpha = jax.jit(weights.estimate_alpha, static_argnames="rule")
-jitted_tau_plus = jax.jit(weights.estimate_tau_plus)
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
+estimate_alpha = jax.jit(weights.estimate_alpha, static_argnames="rule")
+estimate_tau_plus = jax.jit(weights.estimate_tau_plus)
 
 
 def np_auc(pos, neg):
     """AUC over all pairs, ties counting half; NaN if there is no pair."""
     pairs = np.sign(pos[:, None] - neg[None, :])
     return (pairs.mean() + 1) / 2 if pairs.size else np.nan
-
-
-def model_draws(rng, lead, shape):
-    """Samples the density 2[lead (1-x) + (1-lead) x] on [0, 1], by its definition.
-
-    Returns the lower of two uniform draws with probability ``lead``, else the higher.
-    """
-    pair = np.sort(rng.random((*shape, 2)), axis=-1)
-    lower = rng.random(shape) < lead
-    return np.where(lower, pair[..., 0], pair[..., 1])
 
 
 @pytest.fixture
@@ -47,14 +40,14 @@ def np_macro_auc(pos, neg, where_pos, where_neg):
 def test_alpha_is_the_mean_auc_of_the_anchors_that_have_one(labelled):
     pos, neg, where_pos, where_neg = labelled
     every = np.ones_like(where_pos), np.ones_like(where_neg)
-    got = weights.estimate_alpha(jnp.asarray(pos), jnp.asarray(neg))
+    got = estimate_alpha(jnp.asarray(pos), jnp.asarray(neg))
     assert got == pytest.approx(np_macro_auc(pos, neg, *every), rel=1e-6)
     want = np_macro_auc(pos, neg, where_pos, where_neg)
     assert 0.55 < want < 5 / 6  # otherwise the rules agree
     pos, neg, where_pos, where_neg = map(jnp.asarray, labelled)
-    got = weights.estimate_alpha(pos, neg, where_pos=where_pos, where_neg=where_neg)
+    got = estimate_alpha(pos, neg, where_pos=where_pos, where_neg=where_neg)
     assert got == pytest.approx(want, rel=1e-6)
-    got = weights.estimate_alpha(pos, neg, rule="model", where_pos=where_pos, where_neg=where_neg)
+    got = estimate_alpha(pos, neg, rule="model", where_pos=where_pos, where_neg=where_neg)
     assert got == pytest.approx(0.5 + 1.5 * (want - 0.5), rel=1e-6)
 
 
@@ -62,54 +55,19 @@ def test_ties_count_half_whatever_the_sign_of_zero():
     pos, neg = jnp.array([0.0, jnp.inf, 2.0]), jnp.array([-0.0, 0.0, 2.0, jnp.inf])
     # 0 ties two of four, inf beats three and ties one, 2 beats two and ties one.
     want = (1.0 + 3.5 + 2.5) / 12
-    assert weights.estimate_alpha(pos, neg) == pytest.approx(want, rel=1e-6)
-
-
-@pytest.mark.parametrize("alpha", [0.5, 0.6, 0.75, 0.9, 1.0])
-def test_the_rule_of_the_model_finds_the_alpha_of_its_densities(alpha):
-    rng = np.random.default_rng(1)
-    pos = model_draws(rng, 1 - alpha, (500, 40))
-    neg = model_draws(rng, alpha, (500, 60))
-    # U-statistic: at most 1/4 (1/P + 1/N) of variance for an anchor.
-    noise = np.sqrt(0.25 * (1 / 40 + 1 / 60) / 500)
-    auc = 0.5 + (2 * alpha - 1) / 3
-    got = jitted_alpha(pos, neg, rule="auc")
-    assert got == pytest.approx(auc, abs=4 * noise)
-    got = jitted_alpha(pos, neg, rule="model")
-    assert got == pytest.approx(alpha, abs=4 * 1.5 * noise)
-
-
-def test_weights_of_the_measured_alpha_are_those_of_the_truth():
-    """The weighted mean is biased for alpha = AUC, and unbiased for alpha solved from the model."""
-    rng = np.random.default_rng(2)
-    tau_plus, alpha, n = 0.2, 0.85, 100_000
-    false = rng.random(n) < tau_plus
-    x = np.where(false, model_draws(rng, 1 - alpha, (n,)), model_draws(rng, alpha, (n,)))
-    score = jnp.asarray(np.exp(3 * x), jnp.float32)
-
-    def weighted_mean(alpha):
-        w = weights.bayesian_weights(score, tau_plus=tau_plus, alpha=alpha, beta=0.5)
-        return float((w * score).mean())
-
-    truth = np.exp(3 * x)[~false].mean()
-    tolerance = 5 * np.exp(3 * x).std() / np.sqrt(n) / (1 - tau_plus) ** 2
-    alpha_noise = 1.5 * 0.5 / np.sqrt(false.sum())
-    tolerance += abs(weighted_mean(alpha - 5 * alpha_noise) - weighted_mean(alpha))
-    measured = {rule: jitted_alpha(x[false], x[~false], rule=rule) for rule in ("auc", "model")}
-    assert abs(weighted_mean(measured["model"]) - truth) < tolerance
-    assert weighted_mean(measured["auc"]) - truth > 1.5 * tolerance
+    assert estimate_alpha(pos, neg) == pytest.approx(want, rel=1e-6)
 
 
 def test_alpha_is_clipped_to_what_the_weights_take():
     ranks = jnp.arange(20.0)
     worse, better = (ranks[:10], ranks[10:]), (ranks[10:], ranks[:10])
-    assert weights.estimate_alpha(*worse) == 0.5
-    assert weights.estimate_alpha(*better) == 1
+    assert estimate_alpha(*worse) == 0.5
+    assert estimate_alpha(*better) == 1
     mixed = jnp.array([5.0, 15.0]), jnp.array([-1.0, -2.0, -3.0, -4.0, 10.0])  # AUC 0.9
-    assert weights.estimate_alpha(*mixed, rule="auc") == pytest.approx(0.9)
-    assert weights.estimate_alpha(*mixed, rule="model") == 1  # above 5/6
+    assert estimate_alpha(*mixed, rule="auc") == pytest.approx(0.9)
+    assert estimate_alpha(*mixed, rule="model") == 1  # above 5/6
     none = jnp.zeros(20, bool)
-    assert weights.estimate_alpha(ranks, ranks, where_pos=none) == 0.5
+    assert estimate_alpha(ranks, ranks, where_pos=none) == 0.5
 
 
 @pytest.mark.parametrize("junk", [jnp.nan, jnp.inf, -jnp.inf])
@@ -117,16 +75,16 @@ def test_masked_entries_are_never_read_and_a_kept_nan_shows(labelled, junk):
     pos, neg, where_pos, where_neg = map(jnp.asarray, labelled)
     masks = dict(where_pos=where_pos, where_neg=where_neg)
     soiled = jnp.where(where_pos, pos, junk), jnp.where(where_neg, neg, junk)
-    want = weights.estimate_alpha(pos, neg, **masks)
-    assert weights.estimate_alpha(*soiled, **masks) == want
+    want = estimate_alpha(pos, neg, **masks)
+    assert estimate_alpha(*soiled, **masks) == want
     masks = dict(where_pos=where_pos, where_unlabelled=where_neg)
-    want = weights.estimate_tau_plus(pos, neg, **masks)
-    jax.tree.map(np.testing.assert_array_equal, weights.estimate_tau_plus(*soiled, **masks), want)
+    want = estimate_tau_plus(pos, neg, **masks)
+    jax.tree.map(np.testing.assert_array_equal, estimate_tau_plus(*soiled, **masks), want)
     if np.isnan(junk):
-        assert np.isnan(weights.estimate_alpha(soiled[0], neg))
-        assert np.isnan(weights.estimate_alpha(pos, soiled[1]))
+        assert np.isnan(estimate_alpha(soiled[0], neg))
+        assert np.isnan(estimate_alpha(pos, soiled[1]))
         for pair in ((soiled[0], neg), (pos, soiled[1])):
-            got = weights.estimate_tau_plus(*pair)
+            got = estimate_tau_plus(*pair)
             assert np.isnan(got.tau_plus).any()
             np.testing.assert_array_equal(np.isnan(got.tau_plus), np.isnan(got.upper))
 
@@ -134,7 +92,7 @@ def test_masked_entries_are_never_read_and_a_kept_nan_shows(labelled, junk):
 def test_many_samples_need_no_table_of_pairs():
     """A million negatives and positives: their pairs would be 4 TB."""
     pos, neg = jnp.arange(1_000_000.0), jnp.arange(1_000_000.0) - 0.5
-    assert jitted_alpha(pos, neg, rule="auc") == pytest.approx(0.5, abs=1e-5)
+    assert estimate_alpha(pos, neg, rule="auc") == pytest.approx(0.5, abs=1e-5)
 
 
 # Class prior
@@ -159,27 +117,19 @@ def test_prior_is_the_published_formula(tau_plus, confidence):
     pos = np.round(rng.normal(1.5, 1, 300), 2).astype(np.float32)  # with ties
     false = rng.random(700) < tau_plus
     unlabelled = np.round(rng.normal(1.5 * false, 1), 2).astype(np.float32)
-    got = weights.estimate_tau_plus(
-        jnp.asarray(pos), jnp.asarray(unlabelled), confidence=confidence
-    )
+    got = estimate_tau_plus(jnp.asarray(pos), jnp.asarray(unlabelled), confidence=confidence)
     np.testing.assert_allclose(got, np_bbe(pos, unlabelled, confidence), rtol=1e-5)
 
 
 N_POS, N_UNLABELLED, RUNS = 1000, 10_000, 50
 
 
-def population(tau_plus, draw_pos, draw_neg, draw_hidden=None, seed=4):
-    """``RUNS`` samples of positives and of the mixture of hidden positives and negatives."""
-    rng = np.random.default_rng(seed)
-    shape = (RUNS, N_UNLABELLED)
+def population(tau_plus):
+    """``RUNS`` samples of positives, half of them above every negative, and of the mixture."""
+    rng, shape = np.random.default_rng(4), (RUNS, N_UNLABELLED)
     hidden = rng.random(shape) < tau_plus
-    mixed = np.where(hidden, (draw_hidden or draw_pos)(rng, shape), draw_neg(rng, shape))
-    pos = draw_pos(rng, (RUNS, N_POS))
-    return jnp.asarray(pos, jnp.float32), jnp.asarray(mixed, jnp.float32)
-
-
-def uniform(low, high):
-    return lambda rng, shape: rng.uniform(low, high, shape)
+    mixed = np.where(hidden, rng.uniform(0, 1, shape), rng.uniform(-1, 0.5, shape))
+    return jnp.float32(rng.uniform(0, 1, (RUNS, N_POS))), jnp.float32(mixed)
 
 
 def ratio_noise(q_u, q_p):
@@ -188,11 +138,11 @@ def ratio_noise(q_u, q_p):
     return q_u / q_p * np.sqrt(relative)
 
 
-@pytest.mark.parametrize("tau_plus", [0.05, 0.1, 0.3, 0.7])
+@pytest.mark.parametrize("tau_plus", [0.1, 0.7])
 def test_prior_is_found_where_some_scores_are_positives_alone(tau_plus):
     """Half of the positives score above every negative."""
-    pos, mixed = population(tau_plus, uniform(0, 1), uniform(-1, 0.5))
-    got = jitted_tau_plus(pos, mixed)
+    pos, mixed = population(tau_plus)
+    got = estimate_tau_plus(pos, mixed)
     noise = ratio_noise(tau_plus * 0.5, 0.5)
     np.testing.assert_allclose(got.tau_plus, tau_plus, atol=5 * noise)
     # Smaller error on average: the noise averages out, the choice of the threshold costs less than
@@ -203,57 +153,20 @@ def test_prior_is_found_where_some_scores_are_positives_alone(tau_plus):
     assert got.upper.max() <= (tau_plus / 2 + 2 * e_u) / (0.5 - 2 * e_p)
 
 
-def test_no_positives_among_the_unlabelled_are_none():
-    pos, mixed = population(0.0, uniform(0, 1), uniform(-1, 0.5))
-    got = jitted_tau_plus(pos, mixed).tau_plus  # except for samples at the threshold
-    np.testing.assert_allclose(got, 0, atol=3 / N_UNLABELLED / 0.5)
-
-
-@pytest.mark.parametrize("alpha", [0.7, 0.9])
-def test_prior_is_too_high_where_negatives_are_among_the_best(alpha):
-    """The densities of the weights: every score has some negatives."""
-    tau_plus = 0.1
-    pos, mixed = population(
-        tau_plus,
-        lambda rng, shape: model_draws(rng, 1 - alpha, shape),
-        lambda rng, shape: model_draws(rng, alpha, shape),
-    )
-    got = jitted_tau_plus(pos, mixed)
-    limit = tau_plus + (1 - tau_plus) * (1 - alpha) / alpha
-    assert got.tau_plus.min() > limit - 5 * ratio_noise(limit * 0.2, 0.2)
-    assert got.tau_plus.min() > 1.5 * tau_plus
-    assert (got.upper >= tau_plus).all()
-    # The published margin at the threshold above which a share q of the positives lies.
-    q = 0.5
-    x = (np.sqrt(alpha**2 - (2 * alpha - 1) * q) - (1 - alpha)) / (2 * alpha - 1)
-    above = 2 * alpha * (1 - x) - (2 * alpha - 1) * (1 - x**2)  # of the negatives
-    mixed_above = tau_plus * q + (1 - tau_plus) * above
-    e = sum(np.sqrt(np.log(40) / 2 / n) for n in (N_POS, N_UNLABELLED))
-    assert got.tau_plus.mean() < (mixed_above + 1.01 * e) / q
-
-
-def test_prior_is_too_low_where_known_positives_score_above_hidden_ones():
-    tau_plus = 0.2
-    pos, mixed = population(tau_plus, uniform(0.5, 1), uniform(-1, 0.5), uniform(0, 1))
-    got = jitted_tau_plus(pos, mixed)  # above 0.5: half of the hidden, all of the known
-    noise = ratio_noise(tau_plus / 2, 1 - 1 / N_POS)
-    np.testing.assert_allclose(got.tau_plus, tau_plus / 2, atol=5 * noise)
-
-
 def test_prior_knows_the_order_of_scores_alone():
-    pos, mixed = population(0.1, uniform(0, 1), uniform(-1, 0.5))
+    pos, mixed = population(0.1)
     pos, mixed = pos[0, :300], mixed[0, :2000]
-    want = weights.estimate_tau_plus(pos, mixed)
-    np.testing.assert_array_equal(weights.estimate_tau_plus(4 * pos + 2, 4 * mixed + 2), want)
+    want = estimate_tau_plus(pos, mixed)
+    np.testing.assert_array_equal(estimate_tau_plus(4 * pos + 2, 4 * mixed + 2), want)
     both = stats.ecdf(jnp.concatenate([pos, mixed]))
-    np.testing.assert_array_equal(weights.estimate_tau_plus(both[:300], both[300:]), want)
+    np.testing.assert_array_equal(estimate_tau_plus(both[:300], both[300:]), want)
 
 
 def test_prior_excludes_nothing_without_samples():
     pos, rest = jnp.ones((2, 5)), jnp.zeros((2, 9))
     for name, shape in (("where_pos", pos.shape), ("where_unlabelled", rest.shape)):
         keep = jnp.ones(shape, bool).at[1].set(False)
-        got = weights.estimate_tau_plus(pos, rest, **{name: keep})
+        got = estimate_tau_plus(pos, rest, **{name: keep})
         np.testing.assert_array_equal(got.tau_plus, [0, 1])
         np.testing.assert_array_equal(got.upper, [1, 1])  # five positives are not yet informative
 
@@ -262,33 +175,27 @@ def test_prior_excludes_nothing_without_samples():
 def test_estimates_compute_in_float32_and_take_no_gradient(labelled, fn):
     pos, neg, *_ = map(jnp.asarray, labelled)
     half = pos.astype(jnp.bfloat16), neg.astype(jnp.float16)
-    want = fn(half[0].astype(jnp.float32), half[1].astype(jnp.float32))
-    for got, wanted in zip(jax.tree.leaves(fn(*half)), jax.tree.leaves(want)):
+    jitted = jax.jit(fn)
+    want = jitted(half[0].astype(jnp.float32), half[1].astype(jnp.float32))
+    for got, wanted in zip(jax.tree.leaves(jitted(*half)), jax.tree.leaves(want)):
         assert got.dtype == jnp.float32
         np.testing.assert_array_equal(got, wanted)
 
     def total(pos, neg):
         return sum(x.sum() for x in jax.tree.leaves(fn(pos, neg)))
 
-    for grad in jax.grad(total, argnums=(0, 1))(pos, neg):
+    for grad in jax.jit(jax.grad(total, argnums=(0, 1)))(pos, neg):
         np.testing.assert_array_equal(grad, 0)
 
 
 def test_jit_and_vmap_agree_and_confidence_does_not_retrace(labelled):
     pos, neg, *_ = map(jnp.asarray, labelled)
-    traces = 0
-
-    @jax.jit
-    def f(pos, neg, confidence):
-        nonlocal traces
-        traces += 1
-        return weights.estimate_tau_plus(pos, neg, confidence=confidence)
-
+    f, traces = counted(lambda p, n, c: weights.estimate_tau_plus(p, n, confidence=c))
     for confidence in (0.5, 0.9):
-        want = weights.estimate_tau_plus(pos, neg, confidence=confidence)
+        want = estimate_tau_plus(pos, neg, confidence=jnp.full((), confidence))
         np.testing.assert_allclose(f(pos, neg, confidence), want, rtol=1e-6)
-    assert traces == 1
-    each = jax.vmap(jax.vmap(weights.estimate_tau_plus))(pos, neg)
+    assert len(traces) == 1
+    each = jax.jit(jax.vmap(jax.vmap(weights.estimate_tau_plus)))(pos, neg)
     np.testing.assert_allclose(each, want, rtol=1e-6)
 
 

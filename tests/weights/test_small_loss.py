@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _helpers.programs import counted
 from _helpers.refusals import raises
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +14,8 @@ from hypothesis.extra import numpy as hnp
 from jax.test_util import check_grads
 
 from crl_jax import weights
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 small_loss_weights = jax.jit(weights.small_loss_weights)
 RATES = ["0", "0.05", "0.1", "0.25", "0.29", "0.3", "0.5", "0.7", "0.99", "1"]
@@ -41,7 +44,7 @@ def np_small(losses, where, rate):
     hnp.arrays(bool, (3, 7)),
     st.sampled_from(RATES),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_drops_the_largest_of_those_kept(losses, where, rate):
     got = small_loss_weights(losses, drop_rate=float(rate), where=where)
     np.testing.assert_array_equal(got, np_small(losses, where, rate))
@@ -67,7 +70,7 @@ def test_a_rate_k_of_n_drops_k():
     def kept_of(losses, rate):
         return weights.small_loss_weights(losses, drop_rate=rate)
 
-    for n in (7, 100, 1000):
+    for n in (7, 1000):
         rates = jnp.arange(n + 1, dtype=jnp.float32) / n
         kept = jax.vmap(kept_of, (None, 0))(jnp.ones(n), rates)
         np.testing.assert_array_equal(kept.sum(-1), np.arange(n, -1, -1))
@@ -84,38 +87,25 @@ def test_shapes_and_types():
 
 
 def test_neither_rate_nor_mask_retraces():
-    traces = 0
-
-    @jax.jit
-    def f(losses, drop_rate, where):
-        nonlocal traces
-        traces += 1
-        return weights.small_loss_weights(losses, drop_rate=drop_rate, where=where)
-
+    f, traces = counted(lambda x, r, w: weights.small_loss_weights(x, drop_rate=r, where=w))
     losses = jnp.arange(5.0)
     for rate, want in [(0.0, [1, 1, 0, 1, 1]), (0.5, [1, 1, 0, 0, 0]), (1.0, [0] * 5)]:
         got = f(losses, rate, jnp.arange(5) != 2)
         np.testing.assert_array_equal(got, want)
-    assert traces == 1
+    assert len(traces) == 1
 
 
 def np_reliability(logits, exponent):
     return (1 / (1 + np.exp(-np.asarray(logits, np.float64)))) ** exponent
 
 
-@pytest.mark.parametrize("exponent", [0.0, 0.25, 1.0, 3.0])
-def test_reliability_is_a_power_of_the_probability(exponent):
-    logits = jnp.linspace(-25, 25, 41).reshape(1, 41)
+def test_reliability_is_a_power_of_the_probability():
+    logits = jnp.tile(jnp.linspace(-25, 25, 41), (4, 1))
+    exponent = jnp.array([[0.0], [0.25], [1.0], [3.0]])
     got = weights.reliability_weights(logits, exponent=exponent)
-    np.testing.assert_allclose(got, np_reliability(logits, exponent), rtol=2e-5)
+    np.testing.assert_allclose(got, np_reliability(logits, np.asarray(exponent)), rtol=2e-5)
     assert got.dtype == jnp.float32
-    assert (weights.reliability_weights(logits, exponent=0.0) == 1).all()
-
-
-def test_reliability_with_an_exponent_for_each():
-    logits, exponent = jnp.ones((3, 2)), jnp.array([[0.0], [0.5], [2.0]])
-    got = weights.reliability_weights(logits, exponent=exponent)
-    np.testing.assert_allclose(got, np_reliability(logits, np.asarray(exponent)), rtol=1e-6)
+    assert (got[0] == 1).all()
 
 
 def test_gradients_of_reliability():

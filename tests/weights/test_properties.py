@@ -1,0 +1,203 @@
+"""Properties of weights of negatives: formulas in float64, masks, transformations, arguments."""
+
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from _helpers.refusals import raises
+
+from crl_jax import weights
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
+BATCH, N = (4, 5), 13
+
+
+def np_phi(s, m, tau_plus, alpha):
+    """Share of lower-scored true negatives, by the root of the quadratic in its stable form."""
+    u = ((s[..., None, :] <= s[..., :, None]) * m[..., None, :]).sum(-1) / m.sum(-1, keepdims=True)
+    a = (1 - 2 * alpha) * (1 - 2 * tau_plus)
+    b = 2 * (alpha * (1 - tau_plus) + (1 - alpha) * tau_plus)
+    phi = 2 * u / (b + np.sqrt(b**2 + 4 * a * u))
+    return phi, b / 2 + a * phi
+
+
+def np_bayesian(s, m, tau_plus, alpha, beta):
+    phi, below = np_phi(s, m, tau_plus, alpha)
+    z = (1 - beta) * alpha + beta * (1 - alpha)
+    return m * ((1 - beta) * alpha + (beta - alpha) * phi) / z / below
+
+
+def np_posterior(s, m, tau_plus, alpha):
+    phi, below = np_phi(s, m, tau_plus, alpha)
+    return m * (1 - tau_plus) * (alpha + (1 - 2 * alpha) * phi) / below
+
+
+def np_hard(s, m, beta, temperature):
+    power = m * np.exp(beta * s / temperature)
+    return power / (power.sum(-1, keepdims=True) / m.sum(-1, keepdims=True))
+
+
+class Case(NamedTuple):
+    """Weights, their formula, and values of the hyper-parameters, of one anchor each."""
+
+    fn: Callable
+    ref: Callable
+    points: dict
+    temperatures: tuple = (None,)
+
+
+BAYESIAN = np.array([
+    (0.1, 0.9, 0.9),
+    (0.1, 0.7, 0.5),
+    (0.0, 0.8, 0.6),
+    (0.5, 0.8, 0.7),  # the quadratic of the published root degenerates,
+    (0.3, 0.5, 0.9),  # and here
+    (0.7, 0.95, 0.8),  # more false negatives than true ones
+    (0.999, 0.6, 0.5),
+    (0.2, 1.0, 0.5),
+    (0.2, 0.9, 1.0),
+    (0.0, 0.999, 0.5),
+]).T  # fmt: skip
+WEIGHTS = {
+    "bayesian": Case(
+        weights.bayesian_weights, np_bayesian, dict(zip(("tau_plus", "alpha", "beta"), BAYESIAN))
+    ),
+    "posterior": Case(
+        weights.true_negative_posterior, np_posterior, dict(zip(("tau_plus", "alpha"), BAYESIAN))
+    ),
+    "hard": Case(
+        weights.hard_weights, np_hard, {"beta": np.array([0.0, 0.5, 1.0, 2.5])}, (1.0, 0.5, 0.1)
+    ),
+}
+each_case = pytest.mark.parametrize(Case._fields, WEIGHTS.values(), ids=WEIGHTS)
+
+
+@pytest.fixture
+def scores():
+    """Scores with some ties, a mask that keeps one of each anchor, and factors of the weights."""
+    rng = np.random.default_rng(0)
+    where = rng.random((*BATCH, N)) < 0.6
+    where[..., 0] = True
+    s, along = rng.normal(size=(2, *BATCH, N))
+    return np.float32(s.round(1)), where, np.float32(along)
+
+
+def point(points, temperature, dtype=np.float32):
+    """Hyper-parameters that differ between anchors."""
+    found = {k: np.resize(v, BATCH).astype(dtype) for k, v in points.items()}
+    return found if temperature is None else found | {"temperature": dtype(temperature)}
+
+
+TRACES = []
+
+
+@cache
+def evaluation(fn):
+    """Returns the slopes of a weighted sum, and the weights; compiled once for each dtype."""
+
+    @jax.jit
+    def f(s, where, along, hyper):
+        TRACES.append(fn)
+
+        def total(s, hyper):
+            w = fn(s, **hyper, where=where)
+            return jnp.sum(along * w), w
+
+        return jax.grad(total, argnums=(0, 1), has_aux=True)(s, hyper)
+
+    return f
+
+
+def differences(ref, args, along, name):
+    """Central differences in float64: along a direction of all entries of one argument."""
+    way = np.random.default_rng(1).normal(size=np.shape(args[name]))
+
+    def total(step):
+        moved = {**args, name: args[name] + step * way}
+        moved = {k: v[..., None] if np.ndim(v) == 2 else v for k, v in moved.items()}
+        return np.sum(along * ref(**moved))
+
+    return way, (total(1e-6) - total(-1e-6)) / 2e-6
+
+
+@each_case
+def test_values_and_gradients(scores, fn, ref, points, temperatures):
+    s, where, along = scores
+    for temperature in temperatures:
+        hyper = point(points, temperature)
+        _, got = evaluation(fn)(s, where, along, hyper)
+        columns = {k: np.float64(v)[..., None] for k, v in hyper.items()}
+        want = ref(np.float64(s), where, **columns)
+        assert got.dtype == np.float32
+        np.testing.assert_allclose(got, want, rtol=2e-5, atol=1e-7)
+
+        wide = point(points, temperature, np.float64)
+        with jax.enable_x64(True):
+            slopes, got = evaluation(fn)(np.float64(s), where, np.float64(along), wide)
+        want = ref(np.float64(s), where, **{k: np.expand_dims(v, -1) for k, v in wide.items()})
+        np.testing.assert_allclose(got, want, rtol=1e-5 if "alpha" in points else 1e-12, atol=1e-12)
+        if fn is weights.hard_weights:
+            args = {"s": np.float64(s), "m": where} | wide
+            for name, slope in {"s": slopes[0], **slopes[1]}.items():
+                way, difference = differences(ref, args, along, name)
+                np.testing.assert_allclose(np.sum(np.asarray(slope) * way), difference, rtol=1e-5)
+        else:  # functions of ranks
+            np.testing.assert_array_equal(slopes[0], 0)
+    assert TRACES.count(fn) == 2, "recompiled for other values of hyper-parameters"
+
+
+@each_case
+def test_masked_entries_are_never_read(scores, fn, ref, points, temperatures):
+    s, where, along = scores
+    where[0] = False
+    hyper = point(points, temperatures[-1])
+    slopes, want = evaluation(fn)(s, where, along, hyper)
+    assert np.all(np.asarray(want)[~where] == 0)
+    assert all(np.isfinite(slope).all() for slope in jax.tree.leaves(slopes))
+    for junk in (np.nan, np.inf, -np.inf):
+        got = evaluation(fn)(np.where(where, s, np.float32(junk)), where, along, hyper)
+        jax.tree.map(np.testing.assert_array_equal, got, (slopes, want))
+
+
+@each_case
+def test_sweeps_and_half_precision(scores, fn, ref, points, temperatures):
+    """Scalar hyper-parameters, mapped; scores in bfloat16; no mask."""
+    half = jnp.asarray(scores[0], jnp.bfloat16)
+    sweep = {k: v[:2].astype(np.float32) for k, v in points.items()}
+    if temperatures[0]:
+        sweep["temperature"] = np.float32(temperatures[:2])
+    got = jax.jit(jax.vmap(lambda hyper: fn(half, **hyper)))(sweep)
+    assert got.dtype == jnp.float32
+    for i, w in enumerate(got):
+        hyper = {k: np.float64(v[i]) for k, v in sweep.items()}
+        want = ref(np.asarray(half, np.float64), np.ones(half.shape), **hyper)
+        np.testing.assert_allclose(w, want, rtol=2e-5, atol=1e-7)
+
+
+BAD = {
+    "tau_plus": [1.0, 1 - 1e-8, -0.1],
+    "alpha": [0.4, 1.1],
+    "beta": [-0.1, np.inf, 1e39],
+    "temperature": [0.0, 1e-40],
+}
+
+
+@each_case
+def test_errors_name_the_argument(scores, fn, ref, points, temperatures):
+    s, where, _ = scores
+    hyper = {k: v[0] for k, v in points.items()}
+    names = hyper.keys() | ({"temperature"} if temperatures[0] else set())
+    for name in names:
+        for value in [*BAD[name], *([0.4] if name == "beta" and "alpha" in points else [])]:
+            with raises(ValueError, match=f"`{name}` must lie in"):
+                fn(s, **hyper | {name: value})
+        for shape in [(3,), (4, 5, 1)]:
+            with raises(ValueError, match=f"`{name}` must"):
+                fn(s, **hyper | {name: np.full(shape, 0.6)})
+    with raises(Exception, match="where"):
+        fn(s, **hyper, where=where[0])
