@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from crl_jax.stats import count_no_larger, select_largest
 
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
 scores_lists = st.lists(
     st.sampled_from([-np.inf, -3.0, -1e-30, -0.0, 0.0, 1e-30, 0.5, 2.0, 1e30, np.inf, np.nan]),
     min_size=1,
@@ -16,27 +18,23 @@ scores_lists = st.lists(
 )
 
 
-@pytest.mark.parametrize("n", [1, 7, 8, 9, 40, 131])
-def test_counts_of_any_length(n):
+@pytest.mark.parametrize("hidden", [False, True])
+@pytest.mark.parametrize("n", [1, 7, 8, 9, 31, 32, 33, 131])
+def test_counts_of_any_length(n, hidden):
     rng = np.random.default_rng(n)
     scores = rng.integers(0, 9, (n, 5)).astype(np.float32)
     scores[rng.random((n, 5)) < 0.2] = np.nan
     at = rng.integers(-1, 10, (3, 5)).astype(np.float32)
-    got = jax.jit(count_no_larger)(scores, at)
-    np.testing.assert_array_equal(got, (scores[:, None] <= at[None]).sum(axis=0))
-
-
-@pytest.mark.parametrize("n", [1, 3, 31, 32, 33, 70, 131])
-def test_hidden_scores_do_not_count(n):
-    rng = np.random.default_rng(n)
-    scores = rng.integers(0, 9, (n, 5)).astype(np.float32)
-    at = rng.integers(-1, 10, (3, 5)).astype(np.float32)
-    hide = rng.random((n, 5)) < 0.4
+    hide = rng.random((n, 5)) < 0.4 * hidden
     words = np.zeros((-(-n // 32), 5), np.uint32)
     for i, b in zip(*np.nonzero(hide), strict=True):
         words[i // 32, b] |= np.uint32(1) << np.uint32(i % 32)
     want = ((scores[:, None] <= at[None]) & ~hide[:, None]).sum(axis=0)
-    np.testing.assert_array_equal(jax.jit(count_no_larger)(scores, at, words), want)
+    got = jax.jit(count_no_larger)(scores, at, *([words] if hidden else []))
+    np.testing.assert_array_equal(got, want)
+
+
+select = jax.jit(select_largest)
 
 
 @settings(deadline=None, max_examples=60)
@@ -49,15 +47,13 @@ def test_selection_is_that_of_a_stable_sort(column, data):
         number = -np.inf if np.isnan(column[i]) else column[i]
         return -number, np.isnan(column[i]), i
 
-    order = sorted(kept, key=place) + [len(column)]
+    order = sorted(kept, key=place)
     padded = np.full((21, 1), np.nan, np.float32)
     padded[: len(column), 0] = column
     where = np.zeros((21, 1), bool)
     where[: len(column), 0] = keep
-    ranks = np.arange(len(kept) + 1)
-    got = jax.jit(select_largest)(padded, ranks[:, None].astype(np.int32), where)
-    want = [*order[:-1], 21]
-    np.testing.assert_array_equal(got[:, 0], want)
+    got = select(padded, np.arange(22, dtype=np.int32)[:, None], where)
+    np.testing.assert_array_equal(got[:, 0], [*order, *[21] * (22 - len(order))])
 
 
 def test_selection_per_column():
@@ -66,3 +62,11 @@ def test_selection_per_column():
     got = select_largest(scores, rank, jnp.ones(scores.shape, bool))
     want = np.take_along_axis(np.argsort(-np.asarray(scores), axis=0), np.asarray(rank), axis=0)
     np.testing.assert_array_equal(got, want)
+
+
+def test_selection_without_jit():
+    """``fori_loop`` counts in Python integers if JIT is disabled."""
+    scores = jnp.array([[1.0], [3.0], [2.0]])
+    with jax.disable_jit():
+        got = select_largest(scores, jnp.array([[0], [2]]), jnp.ones((3, 1), bool))
+    np.testing.assert_array_equal(got, [[1], [0]])

@@ -5,12 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
-from _helpers.programs import quick_jit
 from _helpers.refusals import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crl_jax import stats
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 SAMPLES = {
     "normal": lambda rng, n: rng.normal(1.0, 2.0, n),
@@ -20,42 +21,41 @@ SAMPLES = {
 }  # fmt: skip
 
 
+@jax.jit
+def fitted(sample, bandwidth):
+    return stats.SmoothedEmpirical(bandwidth).fit(sample)
+
+
+@jax.jit
+def law_at(distribution, x):
+    return distribution.pdf(x), distribution.cdf(x)
+
+
 def silverman(sample):
     """Bandwidth of equation 3.31, from NumPy's moments."""
     low, high = np.quantile(sample, [0.25, 0.75])
     return 0.9 * min(sample.std(), (high - low) / 1.34) * len(sample) ** -0.2
 
 
-@pytest.mark.parametrize("name", SAMPLES)
-@pytest.mark.parametrize("bandwidth", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize(("name", "bandwidth"), [*zip(SAMPLES, [0.5, 1.0, 2.0, 1.0])])
 def test_smoothed_law_is_the_kernel_estimate(name, bandwidth):
     sample = SAMPLES[name](np.random.default_rng(0), 3000)
     h = bandwidth * silverman(sample)
     exact = scipy.stats.gaussian_kde(sample, bw_method=h / sample.std(ddof=1))
     x = np.linspace(sample.min() - 2 * h, sample.max() + 2 * h, 301)
-    distribution = stats.SmoothedEmpirical(bandwidth).fit(jnp.asarray(sample, jnp.float32))
+    pdf, cdf = law_at(fitted(np.float32(sample), bandwidth), np.float32(x))
     density = exact(x)
-    np.testing.assert_allclose(distribution.pdf(jnp.asarray(x)), density, atol=0.01 * density.max())
-    cdf = [exact.integrate_box_1d(-np.inf, point) for point in x]
-    np.testing.assert_allclose(distribution.cdf(jnp.asarray(x)), cdf, atol=2e-3)
-
-
-@quick_jit
-def fitted(sample, bandwidth):
-    return stats.SmoothedEmpirical(bandwidth).fit(sample)
-
-
-@quick_jit
-def law_at(distribution, x):
-    return distribution.pdf(x), distribution.cdf(x)
+    np.testing.assert_allclose(pdf, density, atol=0.01 * density.max())
+    want = [exact.integrate_box_1d(-np.inf, point) for point in x]
+    np.testing.assert_allclose(cdf, want, atol=2e-3)
 
 
 some_values = st.floats(-(2.0**100), 2.0**100, width=32)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(
-    st.sampled_from([1, 2, 5, 40]).flatmap(lambda n: st.lists(some_values, min_size=n, max_size=n)),
+    st.sampled_from([1, 2, 40]).flatmap(lambda n: st.lists(some_values, min_size=n, max_size=n)),
     st.floats(0.1, 10.0),
 )
 def test_smoothed_law_is_a_law_whatever_the_sample(values, bandwidth):
@@ -80,14 +80,6 @@ def test_smoothed_law_stays_near_the_ecdf():
     distribution = stats.SmoothedEmpirical().fit(jnp.asarray(sample, jnp.float32))
     own = np.arange(1, 20_001) / 20_000
     assert np.abs(np.asarray(distribution.cdf(jnp.asarray(np.sort(sample)))) - own).max() < 0.02
-
-
-def test_smoothed_law_gets_near_the_law_of_the_sample():
-    sample = stats.sample_variance_gamma(jax.random.key(0), dim=27, scale=0.6, shape=(2**16,))
-    distribution, known = stats.SmoothedEmpirical().fit(sample), stats.VarianceGamma(27, 0.6)
-    x = jnp.linspace(-8.0, 8.0, 101)
-    np.testing.assert_allclose(distribution.pdf(x), known.pdf(x), atol=0.005)
-    np.testing.assert_allclose(distribution.cdf(x), known.cdf(x), atol=0.01)
 
 
 def test_a_known_law_does_not_look_at_the_sample():
@@ -118,17 +110,16 @@ def test_numbers_of_a_law_may_change_without_compiling_anew():
     assert len(traced) == 2
 
 
-@pytest.mark.parametrize("share", [0.0, 0.2, 0.5, 0.9, 1.0])
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.5, 1.0])
 def test_one_of_two_scores_has_the_law_that_both_were_drawn_from(share):
     rng = np.random.default_rng(0)
     pair = np.sort(rng.normal(size=(200_000, 2)), axis=1)
     seen = np.where(rng.random(len(pair)) < share, pair[:, 1], pair[:, 0])
-    distribution = stats.OrderStatisticMixture(
-        stats.SmoothedEmpirical(0.5).fit(jnp.asarray(seen, jnp.float32)), share
-    )
-    x = np.linspace(-2, 2, 41)
-    np.testing.assert_allclose(distribution.cdf(jnp.asarray(x)), scipy.stats.norm.cdf(x), atol=0.01)
-    np.testing.assert_allclose(distribution.pdf(jnp.asarray(x)), scipy.stats.norm.pdf(x), atol=0.03)
+    distribution = stats.OrderStatisticMixture(fitted(np.float32(seen), 0.5), share)
+    x = np.linspace(-2, 2, 41, dtype=np.float32)
+    pdf, cdf = law_at(distribution, x)
+    np.testing.assert_allclose(cdf, scipy.stats.norm.cdf(x), atol=0.01)
+    np.testing.assert_allclose(pdf, scipy.stats.norm.pdf(x), atol=0.03)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.5, 1.0])

@@ -8,6 +8,8 @@ from _helpers.refusals import refused
 
 from crl_jax.stats import VarianceGamma, dkw_error, lack_of_fit
 
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
 LAW = VarianceGamma(dim=5, scale=0.4)
 
 
@@ -15,15 +17,14 @@ def by_definition(scores, distribution):
     """Over a fine grid of scores, both sides of every leap."""
     scores = np.sort(np.asarray(scores, np.float64))
     worst = 0.0
-    for s in scores:
-        below = float(distribution.cdf(jnp.float32(s)))
+    for s, below in zip(scores, np.asarray(distribution.cdf(jnp.float32(scores)), float)):
         for share in (np.mean(scores < s), np.mean(scores <= s)):
             worst = max(worst, below**2 - share, share - 2 * below + below**2)
     return worst
 
 
-@pytest.mark.parametrize("shift", [-2.0, 0.0, 0.7, 30.0])
 @pytest.mark.parametrize("n", [1, 7, 60])
+@pytest.mark.parametrize("shift", [-2.0, 0.0, 30.0])
 def test_it_is_the_distance_from_the_band(n, shift):
     scores = shift + jax.random.normal(jax.random.key(n), (n,))
     np.testing.assert_allclose(
