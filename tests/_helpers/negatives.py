@@ -62,6 +62,11 @@ def draw(sampler, key, batch, state=()):
     return sampler(key, batch, state)
 
 
+@jax.jit
+def _init(sampler, key, positives, tables):
+    return sampler.init(key, positives, tables)
+
+
 def as_tables(scores):
     """Returns the encoded tables of :class:`Table` for these scores."""
     return Tables(jnp.asarray(scores, jnp.float32), jnp.zeros((1, 1)))
@@ -98,7 +103,7 @@ class World:
         )
 
     def state(self, sampler):
-        return sampler.init(jax.random.key(7), self.positives, self.tables)
+        return _init(sampler, jax.random.key(7), self.positives, self.tables)
 
 
 def best_of(unseen, m, value):

@@ -7,29 +7,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from _helpers.refusals import raises
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy import stats
 
 from crl_jax.samplers import permute
 
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
 whole = jax.jit(lambda key, n: permute(key, jnp.arange(n), n), static_argnums=1)
 
 
-@settings(max_examples=15, deadline=None)
-@given(n=st.integers(1, 5000), seed=st.integers(0, 2**32 - 1))
-def test_is_a_bijection(n, seed):
-    image = np.asarray(whole(jax.random.key(seed), n))
-    np.testing.assert_array_equal(np.sort(image), np.arange(n))
-
-
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 1024, 1025, 65_535, 65_536, 65_537, 1_000_003])
-def test_is_a_bijection_at_the_edges_of_the_network(n):
-    image = np.asarray(whole(jax.random.key(0), n))
-    assert image.dtype == np.int32
-    assert len(np.unique(image)) == n
-    assert image.min() == 0
-    assert image.max() == n - 1
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 700, 1024, 1025, 65_536, 65_537, 1_000_003])
+def test_is_a_bijection(n):
+    for seed in range(1 if n > 10_000 else 5):
+        image = np.asarray(whole(jax.random.key(seed), n))
+        assert image.dtype == np.int32
+        np.testing.assert_array_equal(np.sort(image), np.arange(n))
 
 
 def test_the_greatest_domain_stays_inside():
@@ -41,7 +33,7 @@ def test_the_greatest_domain_stays_inside():
     assert len(np.unique(image)) == len(image)
 
 
-@pytest.mark.parametrize("n", [4, 5, 6])
+@pytest.mark.parametrize("n", [5, 6])
 def test_all_orders_of_a_few_are_equally_frequent(n):
     orders = {order: i for i, order in enumerate(itertools.permutations(range(n)))}
     keys = jax.random.split(jax.random.key(1), len(orders) * 100)
