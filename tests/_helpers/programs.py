@@ -4,9 +4,6 @@ from functools import partial
 
 import jax
 
-quick_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
-"""``jax.jit`` without the compiler's late optimisations, which take half of its time."""
-
 as_users_do = partial(
     jax.jit,
     compiler_options={"xla_cpu_use_fusion_emitters": True}
