@@ -4,11 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from _helpers.programs import quick_jit
 from _helpers.refusals import refused
 from scipy import ndimage, stats
 
 from crl_jax import augment
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 RNG = np.random.default_rng(0)
 PHOTO = RNG.random((9, 7, 3))
@@ -22,7 +23,7 @@ def scipy_blur(x, sigma, kernel_size):
     return x
 
 
-blur = quick_jit(augment.gaussian_blur, static_argnums=2)
+blur = jax.jit(augment.gaussian_blur, static_argnums=2)
 
 
 @pytest.mark.parametrize("kernel_size", [1, 3, 5, 13])  # 13: up to the far edge
@@ -32,57 +33,13 @@ def test_it_is_the_filter_of_scipy(kernel_size, sigma):
     np.testing.assert_allclose(got, scipy_blur(PHOTO, sigma, kernel_size), atol=2e-6)
 
 
-def test_batches_types_and_numbers():
-    images = jnp.asarray(RNG.random((2, 2, 9, 7, 1)), jnp.float32)
-    traces = 0
-
-    def counted(x, sigma):
-        nonlocal traces
-        traces += 1
-        return augment.gaussian_blur(x, sigma, 5)
-
-    jitted = quick_jit(counted)
-    for sigma in (0.5, 1.5):
-        got = jitted(images, sigma)
-    assert traces == 1
-    want = scipy_blur(np.asarray(images[1, 0], np.float64), 1.5, 5)
-    np.testing.assert_allclose(got[1, 0], want, atol=2e-6)
-    each = jax.vmap(lambda x, s: blur(x, s, 5))(images[0], jnp.array([0.5, 1.5]))
-    np.testing.assert_allclose(each[1], got[0, 1], atol=1e-6)
-    half = blur(images.astype(jnp.bfloat16), 1.5, 5)
-    assert half.dtype == jnp.float32
-    np.testing.assert_allclose(half, got, atol=4e-3)
-    whole = blur(np.round(255 * PHOTO).astype(np.uint8), 1.5, 5)
-    np.testing.assert_allclose(whole, scipy_blur(PHOTO, 1.5, 5), atol=3e-3)
-
-
-def test_gradients():
-    x = jnp.asarray(PHOTO, jnp.float32)
-    weights = RNG.normal(size=x.shape).astype(np.float32)
-    value = lambda x, sigma: jnp.sum(weights * augment.gaussian_blur(x, sigma, 5))  # noqa: E731
-    by_image, by_sigma = quick_jit(jax.grad(value, (0, 1)))(x, jnp.float32(0.9))
-    step = np.zeros_like(PHOTO)
-    step[0, 1, 2] = 1
-    np.testing.assert_allclose(
-        by_image[0, 1, 2], (weights * scipy_blur(step, 0.9, 5)).sum(), rtol=1e-4
-    )
-    rise = scipy_blur(PHOTO, 0.9 + 1e-5, 5) - scipy_blur(PHOTO, 0.9 - 1e-5, 5)
-    np.testing.assert_allclose(by_sigma, (weights * rise).sum() / 2e-5, rtol=1e-3)
-    assert np.isfinite(quick_jit(jax.grad(value, 1))(x, jnp.float32(0)))
-
-
-def test_no_sigma_is_the_image():
-    x = jnp.asarray(PHOTO, jnp.float32)
-    np.testing.assert_array_equal(augment.gaussian_blur(x, 0, 5), x)
-
-
 @pytest.mark.parametrize("rate", [0.0, 0.3, 1.0])
 def test_random_sigmas_are_uniform(rate):
     """A bright pixel reveals sigma: its centre keeps the square of the middle weight."""
     dot = jnp.zeros((5, 5, 1)).at[2, 2].set(1)
     keys = jax.random.split(jax.random.key(0), 3000)
     own = lambda key: augment.random_blur(key, dot, 3, sigma=(0.5, 2.0), rate=rate)  # noqa: E731
-    centre = np.asarray(quick_jit(jax.vmap(own))(keys)[:, 2, 2, 0], np.float64)
+    centre = np.asarray(jax.jit(jax.vmap(own))(keys)[:, 2, 2, 0], np.float64)
     blurred = centre < 1
     assert stats.binomtest(int(blurred.sum()), 3000, rate).pvalue > 1e-3
     if rate:

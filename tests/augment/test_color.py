@@ -6,14 +6,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from _helpers.programs import quick_jit
+from _helpers.programs import counted
 from _helpers.refusals import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.colors import hsv_to_rgb, rgb_to_hsv
 from PIL import Image, ImageEnhance
+from scipy import ndimage
 
 from crl_jax import augment
+
+pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 RNG = np.random.default_rng(0)
 PHOTO = RNG.integers(0, 256, (9, 11, 3), dtype=np.uint8)
@@ -32,6 +35,13 @@ def np_hue(x, shift):
     return hsv_to_rgb(hsv)
 
 
+def np_blur(x, sigma):
+    side = np.exp(-1 / (2 * sigma**2)) if sigma > 1e-6 else 0.0
+    for axis in (0, 1):
+        x = ndimage.correlate1d(x, np.array([side, 1, side]) / (1 + 2 * side), axis, mode="mirror")
+    return x
+
+
 CHANGES = {
     "brightness": (augment.adjust_brightness, lambda x, f: np.clip(f * x, 0, 1)),
     "contrast": (
@@ -44,8 +54,9 @@ CHANGES = {
     ),
     "hue": (augment.adjust_hue, np_hue),
     "grey": (lambda x, f: augment.to_grayscale(x), lambda x, f: np_grey(x)),
+    "blur": (lambda x, f: augment.gaussian_blur(x, f, 3), np_blur),
 }
-COMPILED = {name: quick_jit(change) for name, (change, _) in CHANGES.items()}
+COMPILED = {name: jax.jit(change) for name, (change, _) in CHANGES.items()}
 each_change = pytest.mark.parametrize(("change", "formula"), CHANGES.values(), ids=CHANGES)
 ENHANCERS = {
     "brightness": (augment.adjust_brightness, ImageEnhance.Brightness, 1.01),
@@ -98,32 +109,24 @@ def test_the_hue_of_python_turns_alike():
 
 @each_change
 def test_jit_vmap_and_leading_axes_agree_and_numbers_compile_once(change, formula):
-    traces = 0
-
-    def counted(x, number):
-        nonlocal traces
-        traces += 1
-        return change(x, number)
-
-    jitted = quick_jit(counted)
+    each = jax.vmap(jax.vmap(change, (0, None)), (0, None))
+    both, traces = counted(lambda x, number: (change(x, number), each(x, number)))
     images = jnp.asarray(RNG.random((2, 3, 6, 5, 3)), jnp.float32)
     for number in (0.1, 0.4):
-        want = change(images, number)
-        np.testing.assert_allclose(jitted(images, number), want, atol=1e-6)
-    assert traces == 1
-    each = jax.vmap(jax.vmap(change, (0, None)), (0, None))(images, number)
-    np.testing.assert_allclose(each, want, atol=1e-6)
-    np.testing.assert_allclose(
-        want[1, 2], formula(np.asarray(images[1, 2], np.float64), number), atol=1e-5
-    )
+        got, mapped = both(images, number)
+        want = [[formula(np.float64(x), number) for x in row] for row in images]
+        np.testing.assert_allclose(got, want, atol=1e-5)
+        np.testing.assert_allclose(mapped, want, atol=1e-5)
+    assert len(traces) == 1
 
 
 @each_change
 def test_half_precision_is_computed_in_float32(change, formula):
     half = jnp.asarray(FLOATS, jnp.bfloat16)
-    got = change(half, 0.3)
-    assert got.dtype == jnp.float32
+    got, of_bytes = jax.jit(lambda *images: [change(x, 0.3) for x in images])(half, PHOTO)
+    assert got.dtype == of_bytes.dtype == jnp.float32
     np.testing.assert_allclose(got, formula(np.asarray(half, np.float64), 0.3), atol=1e-5)
+    np.testing.assert_allclose(of_bytes, formula(FLOATS, 0.3), atol=1e-5)
 
 
 @each_change
@@ -141,9 +144,18 @@ def test_gradients_are_finite_at_greys_and_right_elsewhere(change, formula):
         np.testing.assert_allclose(slopes[place], (weights * rise).sum() / 2e-6, atol=1e-3)
 
 
+def test_the_gradient_of_a_blur_by_its_sigma():
+    x, weights = jnp.asarray(FLOATS, jnp.float32), RNG.normal(size=PHOTO.shape).astype(np.float32)
+    slope = jax.jit(jax.grad(lambda s: jnp.sum(weights * augment.gaussian_blur(x, s, 3))))
+    rise = np_blur(FLOATS, 0.9 + 1e-5) - np_blur(FLOATS, 0.9 - 1e-5)
+    np.testing.assert_allclose(slope(0.9), (weights * rise).sum() / 2e-5, rtol=1e-3)
+    assert np.isfinite(slope(0.0))
+
+
 def test_nothing_to_do_changes_nothing():
     x = jnp.asarray(FLOATS, jnp.float32)
     np.testing.assert_array_equal(augment.adjust_hue(x, 0.0), x)
+    np.testing.assert_array_equal(augment.gaussian_blur(x, 0, 5), x)
     for change in (augment.adjust_brightness, augment.adjust_contrast, augment.adjust_saturation):
         np.testing.assert_array_equal(change(x, 1.0), x)
 

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from _helpers.programs import counted as compiles
 from _helpers.refusals import raises
 from scipy.stats import chisquare, kstest, norm
 
@@ -138,11 +139,18 @@ def test_subgraphs_have_the_law_of_growing_node_by_node():
     links = np.array([[0, 1, 0, 2, 3, 3, 3], [1, 2, 2, 3, 4, 5, 6]])
     near = np.zeros((7, 7), bool)
     near[links[0], links[1]] = near[links[1], links[0]] = True
-    graphs = data.as_graphs([links], [np.arange(7)], [0])
-    n = 6000
-    batch = GraphArrays.from_graphs(graphs).pack(jnp.zeros(n, jnp.int32), n)
-    view = CHANGES["subgraph"](keys_of(2, (n, 1)), batch, 0.45)
-    got = np.asarray(view.node_where) @ (2 ** np.arange(7))
+    graphs = data.as_graphs([links, [[0, 2], [1, 3]]], [np.arange(7), np.arange(5)], [0, 1])
+    n, apart = 6000, 50
+    places = jnp.asarray(np.repeat([0, 1], [n, apart]), jnp.int32)
+    batch = GraphArrays.from_graphs(graphs).pack(places, n + apart)
+    ratio = np.repeat(np.float32([0.45, 0.2]), [n, apart])[:, None]
+    view = CHANGES["subgraph"](keys_of(2, (n + apart, 1)), batch, ratio)
+    codes = np.asarray(view.node_where) @ (2 ** np.arange(view.node_where.shape[1]))
+    # A graph in parts keeps one of them, or is unchanged if all of it is too small.
+    assert set(codes[n:].tolist()) == {0b00011, 0b01100, 0b10000}
+    small = CHANGES["subgraph"](keys_of(2, (n + apart, 1)), batch, np.full_like(ratio, 0.1))
+    assert (np.asarray(small.node_where).sum(axis=1)[n:] == 5).all()
+    got = codes[:n]
     rng = np.random.default_rng(0)
     want = np.array([grown(rng, near, 4) for _ in range(n)])
     codes = np.unique(np.concatenate([got, want]))
@@ -170,16 +178,6 @@ def test_masks_are_normal():
     assert kstest(drawn, norm(0.5, 0.5).cdf).pvalue > 1e-4
 
 
-def test_a_graph_in_parts_keeps_one_of_them():
-    graphs = data.as_graphs([[[0, 2], [1, 3]]], [np.arange(5)], [0])
-    batch = GraphArrays.from_graphs(graphs).pack(jnp.zeros(50, jnp.int32), 50)
-    view = CHANGES["subgraph"](keys_of(5, (50, 1)), batch, 0.2)
-    codes = set((np.asarray(view.node_where) @ (2 ** np.arange(5))).tolist())
-    assert codes == {0b00011, 0b01100, 0b10000}
-    small = CHANGES["subgraph"](keys_of(5, (50, 1)), batch, 0.1)
-    assert small.node_where.all()
-
-
 @each_kind
 def test_another_ratio_for_each_graph(kind):
     """Graphs of ratio 0 stay unchanged, and the others match a run with that ratio alone."""
@@ -201,20 +199,19 @@ def test_a_view_depends_on_its_own_key_and_graph_alone():
         jax.jit(augment.GraphAugmentation.__call__),
         jax.jit(augment.GraphAugmentation.batch),
     )
-    for n_packs in (1, 2):
-        batch = many(replace(views, n_packs=n_packs), keys, places)
-        nodes, edges = counted(batch)
-        for place in range(4):
-            alone = one(views, keys[place], places[place])
-            assert alone.node_where.sum() == nodes.ravel()[place]
-            assert alone.edge_where.sum() == edges.ravel()[place]
-            pack, graph = divmod(place, 4 // n_packs)
-            own = np.asarray(batch.graph[pack]) == graph
-            there = np.arange(alone.graph.shape[0]) < GRAPHS.n_nodes[places[place]]
-            # Computed by another program, which may round differently.
-            got, want = batch.features[pack][own], alone.features[there]
-            np.testing.assert_allclose(got, want, atol=1e-6)
-            np.testing.assert_array_equal(batch.node_where[pack][own], alone.node_where[there])
+    batch = many(replace(views, n_packs=2), keys, places)
+    nodes, edges = counted(batch)
+    for place in range(4):
+        alone = one(views, keys[place], places[place])
+        assert alone.node_where.sum() == nodes.ravel()[place]
+        assert alone.edge_where.sum() == edges.ravel()[place]
+        pack, graph = divmod(place, 2)
+        own = np.asarray(batch.graph[pack]) == graph
+        there = np.arange(alone.graph.shape[0]) < GRAPHS.n_nodes[places[place]]
+        # Computed by another program, which may round differently.
+        got, want = batch.features[pack][own], alone.features[there]
+        np.testing.assert_allclose(got, want, atol=1e-6)
+        np.testing.assert_array_equal(batch.node_where[pack][own], alone.node_where[there])
 
 
 def test_kinds_are_drawn_alike():
@@ -232,16 +229,8 @@ def test_kinds_are_drawn_alike():
 
 
 def test_a_ratio_is_no_part_of_the_program():
-    views, traces = (
-        augment.GraphAugmentation(GraphArrays.from_graphs(GRAPHS), kinds=("drop_nodes",)),
-        [],
-    )
-
-    @jax.jit
-    def kept(views, keys, places):
-        traces.append(None)
-        return views.batch(keys, places).node_where.sum()
-
+    views = augment.GraphAugmentation(GraphArrays.from_graphs(GRAPHS), kinds=("drop_nodes",))
+    kept, traces = compiles(lambda views, *args: views.batch(*args).node_where.sum())
     counts = [
         int(kept(replace(views, ratio=ratio), keys_of(0, (12,)), jnp.arange(12)))
         for ratio in (0.0, 0.3, 0.6)
