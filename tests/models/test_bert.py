@@ -3,6 +3,7 @@
 import json
 import struct
 from dataclasses import replace
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +11,6 @@ import numpy as np
 import pytest
 from _helpers.bert import TINY, published, reference, rest_of, tokens
 from _helpers.refusals import raises
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from crl_jax.data import DataError, Tokens
@@ -30,10 +29,17 @@ def loaded(tmp_path_factory):
     return load_bert(path, n_heads=3)
 
 
+initial_rest = cache(rest_of)
+
+
+@cache
+def program(network):
+    return jax.jit(network.apply, static_argnames=("train", "method"))
+
+
 def applied(params, given, method="features", *, network=NET, rest=None, train=False):
-    rest = rest_of(network) if rest is None else rest
-    run = jax.jit(network.apply, static_argnames=("train", "method"))
-    return run(params, rest, given, train=train, method=method)
+    rest = initial_rest(network) if rest is None else rest
+    return program(network)(params, rest, given, train=train, method=method)
 
 
 def test_hidden_states_and_features_are_those_of_float64(loaded):
@@ -65,11 +71,10 @@ def test_stored_outputs_of_published_weights(real_data):
     np.testing.assert_allclose(means, stored["mean_pooled"], rtol=0, atol=1e-4)
 
 
-@settings(deadline=None, max_examples=20)
-@given(seed=st.integers(0, 2**32 - 1), junk=st.integers(0, 39))
-def test_fillers_change_nothing(loaded, seed, junk):
+@pytest.mark.parametrize("junk", [0, 7, 39])
+def test_fillers_change_nothing(loaded, junk):
     """Neither the content nor the number of padding tokens changes the result."""
-    given = tokens(seed=seed)
+    given = tokens(seed=junk)
     want = applied(loaded.params, given)[0]
     soiled = given._replace(ids=jnp.where(given.mask, given.ids, junk))
     np.testing.assert_array_equal(applied(loaded.params, soiled)[0], want)
@@ -82,7 +87,7 @@ def test_a_text_without_a_token_is_finite(loaded):
     empty = given._replace(mask=given.mask.at[1].set(False))
 
     def total(params):
-        return jnp.sum(NET.apply(params, rest_of(NET), empty)[0])
+        return jnp.sum(NET.apply(params, initial_rest(NET), empty)[0])
 
     features = applied(loaded.params, empty)[0]
     np.testing.assert_array_equal(features[1], np.zeros(12))
@@ -91,7 +96,7 @@ def test_a_text_without_a_token_is_finite(loaded):
 
 
 def test_bfloat16_is_near_float32(loaded):
-    given = tokens(n=40)
+    given = tokens()
     half = jax.tree.map(lambda x: x.astype(jnp.bfloat16), loaded.params)
     got, want = applied(half, given)[0], applied(loaded.params, given)[0]
     assert got.dtype == jnp.bfloat16
@@ -105,7 +110,7 @@ def test_bfloat16_is_near_float32(loaded):
 def test_dropout_is_of_training_and_new_for_each_text_and_call(loaded):
     one = tokens(n=1)
     twice = Tokens(*(jnp.tile(x, (2, 1)) for x in one))
-    rest = rest_of(NET)
+    rest = initial_rest(NET)
     plain, after = applied(loaded.params, twice, rest=rest)
     np.testing.assert_allclose(plain[0], plain[1], rtol=1e-6)
     np.testing.assert_array_equal(after["dropout_key"], rest["dropout_key"])
@@ -141,7 +146,7 @@ def test_dropout_leaves_out_its_share_and_scales_the_rest(loaded):
 
 def test_a_head_sees_its_features():
     network = Network(BackboneWithHead(TINY, Projection((7,), norm=False)))
-    params, rest = network.init(jax.random.key(0))
+    params, rest = jax.jit(network.init)(jax.random.key(0))
     assert params["head"]["linear_1"]["kernel"].shape == (12, 7)
     z, _ = applied(params, tokens(), "__call__", network=network, rest=rest)
     assert z.shape == (5, 7)
@@ -150,11 +155,11 @@ def test_a_head_sees_its_features():
 
 
 def test_initial_values_and_their_names_are_those_of_files(loaded):
-    params, rest = Network(BERT(2000, 64, 1, 4, 96, 20)).init(jax.random.key(0))
+    params, rest = jax.jit(Network(BERT(2000, 64, 1, 4, 96, 20)).init)(jax.random.key(0))
     np.testing.assert_allclose(np.std(params["token_embedding"]), 0.02, rtol=0.02)
     np.testing.assert_allclose(np.std(params["layer_1"]["linear_1"]["kernel"]), 0.02, rtol=0.05)
     assert set(rest) == {"dropout_key"}
-    mine, _ = NET.init(jax.random.key(0))
+    mine, _ = jax.eval_shape(NET.init, jax.random.key(0))
     assert jax.tree.structure(mine) == jax.tree.structure(loaded.params)
     assert jax.tree.map(jnp.shape, mine) == jax.tree.map(jnp.shape, loaded.params)
 
@@ -290,18 +295,9 @@ def entry(dtype="F32", shape=(2,), offsets=(0, 8)):
     ("header", "message"),
     [
         (b"{", "expected a safetensors file, got .*JSON"),
-        (b"[]", "expected a safetensors file, got .*sequence"),
-        (b"[" * 5000, "expected a safetensors file, got .*JSON"),
-        (b'{"a": 1, "a": 1}', "expected a safetensors file"),
-        ({"a": 5}, "expected a safetensors file"),
-        ({"a": entry(offsets=(0, -8))}, "expected a safetensors file"),
-        ({"a": entry(dtype="F8")}, "expected a safetensors file, got .*F8"),
         ({"a": entry(dtype="U16", shape=(4,))}, "expected a to have one of the types .* got U16"),
-        ({"a": entry(shape=(-2,))}, "expected a safetensors file"),
         ({"a": entry(shape=(2**40, 2**40))}, "expected a safetensors file, got .*overflow"),
-        ({"a": entry(offsets=(0, 16), shape=(4,))}, "expected a safetensors file"),
         ({"a": entry(), "b": entry()}, "expected a safetensors file, got .*offset"),
-        ({"a": entry(offsets=(0, 4), shape=(1,))}, "expected a safetensors file"),
     ],
 )
 def test_a_broken_file_of_tensors_is_refused(tmp_path, header, message):

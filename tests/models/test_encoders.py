@@ -18,6 +18,8 @@ from crl_jax.models import (
     xavier_uniform,
 )
 
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
 
 @pytest.fixture(params=["inner", "cosine"])
 def encoder(request):
@@ -67,16 +69,6 @@ def test_initial_values_are_of_the_law_that_is_named(initializer, deviation):
         assert table.dtype == np.float32
         np.testing.assert_allclose(table.std(), deviation(rows), rtol=0.02)
         assert abs(table.mean()) < 4 * table.std() / np.sqrt(table.size)
-
-
-def test_init_under_vmap_is_init_alone():
-    encoder = MatrixFactorization(7, 11, 5)
-    keys = jax.random.split(jax.random.key(2), 3)
-    together = jax.vmap(encoder.init)(keys)
-    alone = encoder.init(keys[1])
-    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[1], b), together, alone)
-    assert not np.array_equal(together["users"][0], together["users"][1])
-    assert not np.array_equal(np.asarray(alone["users"])[:5], np.asarray(alone["items"])[:5])
 
 
 def test_equal_encoders_share_their_programs():
@@ -133,13 +125,6 @@ def test_another_rate_of_dropout_needs_no_other_program():
     assert 0 < found[1] < 0.2
     assert 0.8 < found[2] < 1
     assert len(traces) == 1
-
-
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
-def test_dropout_keeps_the_dtype(dtype):
-    encoder = MatrixFactorization(7, 11, 5, dropout=0.4)
-    params = jax.tree.map(lambda x: x.astype(dtype), encoder.init(jax.random.key(0)))
-    assert encoder.encode(params, jax.random.key(1)).users.dtype == dtype
 
 
 @pytest.mark.parametrize(

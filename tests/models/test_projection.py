@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from _helpers.programs import moved_variables
 from _helpers.refusals import raises
-from flax import nnx
 
 from crl_jax.models import BackboneWithHead, FeatureSlice, Network, Projection, ResNet
 
@@ -114,15 +113,6 @@ def test_masked_examples_enter_no_statistics_of_the_head():
     jax.tree.map(check, after, few_after)
 
 
-def test_any_modules_may_be_backbone_and_head():
-    def backbone(rngs):
-        return nnx.Linear(6, 3, rngs=rngs)
-
-    both = BackboneWithHead(backbone, Projection((4,), n_in=3))
-    params, rest = initial(both)
-    assert Network(both).apply(params, rest, X)[0].shape == (7, 4)
-
-
 def test_half_precision_is_near():
     params, rest = initial(HEADS["bcl"])
     want, _ = Network(HEADS["bcl"]).apply(params, rest, X, train=True)
@@ -130,13 +120,6 @@ def test_half_precision_is_near():
     got, _ = Network(HEADS["bcl"]).apply(half, rest, X.astype(jnp.bfloat16), train=True)
     assert got.dtype == jnp.bfloat16
     assert np.abs(got.astype(np.float32) - want).max() < 0.05 * np.abs(want).max()
-
-
-def test_equal_settings_are_equal():
-    one, two = (BackboneWithHead(ResNet(18), Projection((512, 128))) for _ in range(2))
-    assert one == two
-    assert hash(one) == hash(two)
-    assert one != BackboneWithHead(ResNet(18), Projection((512, 64)))
 
 
 def test_settings_out_of_range_are_refused():
