@@ -34,7 +34,7 @@ def ranks_of(*given, **rest):
     return np.asarray(metrics.retrieval_ranks(*map(jnp.asarray, given), **rest))
 
 
-@pytest.mark.parametrize("block_size", [1, 7, 40, 1000])
+@pytest.mark.parametrize("block_size", [7, 40, 1000])
 def test_ranks_are_those_of_a_sort(block_size):
     for given_ in ((IMAGES, TEXTS, GROUPS, GROUPS[OF_TEXT]), (TEXTS, IMAGES, OF_TEXT, GROUPS)):
         got = ranks_of(*given_, block_size=block_size)
@@ -69,7 +69,7 @@ def test_without_numbers_each_belongs_to_its_like():
     assert got == want
 
 
-@pytest.mark.parametrize(("n", "dim"), [(37, 3), (300, 32), (513, 128)])
+@pytest.mark.parametrize(("n", "dim"), [(37, 3), (513, 128)])
 def test_who_embeds_all_alike_finds_nothing(n, dim):
     """If all scores are equal to the last bit, wrong answers rank before the right one."""
     x = jnp.broadcast_to(jax.random.normal(jax.random.key(dim), (1, dim)), (n, dim))

@@ -12,6 +12,8 @@ from jaxtyping import TypeCheckError
 from crl_jax.metrics import _top_k as module
 from crl_jax.metrics import approx_top_k, top_k, top_k_recall
 
+pytestmark = pytest.mark.usefixtures("quick_compiles")
+
 
 def reference(scores, k):
     order = np.argsort(-np.asarray(scores, np.float64), axis=-1, kind="stable")[..., :k]

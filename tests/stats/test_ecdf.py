@@ -99,7 +99,7 @@ def test_no_pair_matrix_is_stored(way):
     scores = jnp.zeros((16, 2048))
     memory = jax.jit(stats.ranks).lower(scores).compile().memory_analysis()
     if memory is None:
-        pytest.skip("the backend tells nothing about memory")
+        pytest.skip("the backend does not report memory")
     assert memory.temp_size_in_bytes < 10 * scores.nbytes
 
 
