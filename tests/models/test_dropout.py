@@ -20,6 +20,7 @@ from _helpers.refusals import raises
 
 from crl_jax.models import InteractionGraph, LightGCN, Tables, propagate
 
+# Not compiled as a whole where tests share the compiled parts of a propagation.
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 WEIGHTS = (0.5, 0.25, 0.0, 1.0)
 
@@ -87,11 +88,6 @@ def encoders(taken, **settings):
     )
 
 
-@jax.jit
-def encode(encoder, params, key=None):
-    return encoder.encode(params, key)
-
-
 def mixed(matrices, tables):
     """Returns the weighted sum of layers, each with a separate matrix, in float64."""
     layer = stacked(tables)
@@ -112,8 +108,8 @@ def matrices_of(encoder, key):
         "users": jnp.eye(encoder.n_users, every),
         "items": jnp.eye(encoder.n_items, every, encoder.n_users),
     }
-    mixes = [(0.0,) * i + (1.0,) for i in (1, 2, 3)]
-    return [stacked(of) for of in jax.jit(lambda units: encoder.mixes(units, key, mixes))(units)]
+    made = encoder.mixes(units, key, [(0.0,) * i + (1.0,) for i in (1, 2, 3)])
+    return [stacked(of) for of in made]
 
 
 @pytest.mark.parametrize(
@@ -141,9 +137,9 @@ def test_all_layers_of_an_encoding_have_one_thinned_graph(settings):
         kept *= (1 - settings.get(name, 0)) ** power
     want = normalised(left) if settings.get("renormalize") else whole * (first != 0) / kept
     np.testing.assert_allclose(first, want, rtol=1e-4, atol=1e-7)
-    got = stacked(encode(encoder, params, key))
+    got = stacked(encoder.encode(params, key))
     np.testing.assert_allclose(got, mixed([want] * 3, tables), rtol=1e-4, atol=1e-5)
-    got = stacked(encode(encoder, params))  # without a key
+    got = stacked(encoder.encode(params))  # without a key
     np.testing.assert_allclose(got, mixed([whole] * 3, tables), rtol=1e-4, atol=1e-5)
 
 
@@ -185,8 +181,7 @@ def test_noise_on_a_walk_is_anew_in_each_layer():
     quiet = encoders(taken, edge_dropout=0.2, walk=True, noise=0.0)
     params, key = some_tables(taken)._asdict(), jax.random.key(5)
     units = [(0.0,) * i + (1.0,) for i in (1, 2)]
-    mixes = jax.jit(lambda encoder: encoder.mixes(params, key, units))
-    noisy, plain = mixes(encoder), mixes(quiet)
+    noisy, plain = encoder.mixes(params, key, units), quiet.mixes(params, key, units)
     added = np.abs(stacked(noisy[0]) - stacked(plain[0]))
     linked = np.abs(stacked(plain[0])).max(1) > 0
     np.testing.assert_allclose(np.linalg.norm(added, axis=1)[linked], 0.3, rtol=1e-4)
@@ -198,9 +193,9 @@ def test_several_runs_at_once_equal_one_after_another():
     encoder = encoders(taken, edge_dropout=0.2, node_dropout=0.1, walk=True, renormalize=True)
     keys = jax.random.split(jax.random.key(0), 2)
     params = some_tables(taken)._asdict()
-    together = jax.jit(jax.vmap(lambda key: encoder.encode(params, key)))(keys)
+    together = jax.vmap(lambda key: encoder.encode(params, key))(keys)
     for place, key in enumerate(keys):
-        alone = encode(encoder, params, key)
+        alone = encoder.encode(params, key)
         np.testing.assert_allclose(together.users[place], alone.users, rtol=1e-5, atol=1e-6)
 
 
