@@ -47,11 +47,12 @@ def test_flipped_is_the_flip_of_the_crop(size):
 
 def test_a_box_is_no_shape_and_batches_agree():
     own = lambda x, box, f: augment.crop_resize(x, box, 8, flipped=f)  # noqa: E731
+    random_boxes = jax.jit(jax.vmap(lambda key: augment.random_crop_box(key, 13, 17)))
     images = jnp.asarray(RNG.random((4, 13, 17, 3)), jnp.float32)
     jitted, traces = counted(jax.vmap(own))
     for seed in range(2):
         keys = jax.random.split(jax.random.key(seed), 4)
-        boxes = jax.vmap(lambda key: augment.random_crop_box(key, 13, 17))(keys)
+        boxes = random_boxes(keys)
         got = jitted(images, boxes, jnp.arange(4) % 2 == 1)
         for i in range(4):
             want = pillow(np.asarray(images[i]), boxes[i], (8, 8))

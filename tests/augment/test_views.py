@@ -142,7 +142,7 @@ def test_the_plain_view():
     exact = PHOTOS[0, :8, :8].astype(np.float32) / np.float32(255)
     want = (exact - np.float32([0.1, 0.2, 0.3])) / np.float32([0.5, 1.0, 2.0])
     np.testing.assert_allclose(views.plain(PHOTOS[0, :8, :8]), want, atol=3e-7)
-    got = views.plain(PHOTOS)  # 10 by 12: the square in the middle
+    got = jax.jit(views.plain)(PHOTOS)  # 10 by 12: the square in the middle
     assert got.shape == (6, 8, 8, 3)
     want = pillow((PHOTOS[3] / 255).astype(np.float32), (0, 1, 10, 10), (8, 8))
     np.testing.assert_allclose(got[3] * np.float32([0.5, 1, 2])[None, None], want - np.float32(
@@ -153,7 +153,7 @@ def test_plain_views_may_be_larger_than_those_of_the_training():
     larger = replace(STILL, plain_size=10)
     whole = PHOTOS[:, :10, :10]
     np.testing.assert_allclose(larger.plain(whole), whole / np.float32(255), atol=3e-7)
-    assert larger(jax.random.key(0), PHOTOS[0]).shape == (8, 8, 3)
+    assert jax.eval_shape(larger, jax.random.key(0), PHOTOS[0]).shape == (8, 8, 3)
 
 
 def test_digits_have_one_channel():
@@ -166,7 +166,7 @@ def test_digits_have_one_channel():
     assert got.shape == (50, 8, 8, 1)
     np.testing.assert_allclose(got, draw_all(still, keys_of(50), digits), atol=1e-6)
     np.testing.assert_array_equal(views.plain(digits), digits)
-    half = jax.jit(views)(jax.random.key(0), jnp.asarray(digits[0], jnp.bfloat16))
+    half = jax.eval_shape(views, jax.random.key(0), jnp.asarray(digits[0], jnp.bfloat16))
     assert half.dtype == jnp.float32
     film = jax.jit(views)(jax.random.key(0), digits[:3])
     first = jax.jit(views)(jax.random.key(0), digits[0])

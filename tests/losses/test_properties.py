@@ -5,7 +5,7 @@ they share no code with the implementation under test.
 
 To add a loss, add its formula and a :class:`Case` to ``LOSSES``. Its hyper-parameters are tested at
 the ends of the ranges that its signature declares, and beyond. The groups below ``LOSSES`` list
-the exceptions.
+the exceptions. All properties share one program per loss and dtype, so that each adds little time.
 """
 
 import inspect
@@ -621,7 +621,7 @@ def test_scores_of_100_at_temperature_a_hundredth(fn, ref, hyper, n_extra, array
         assert_finite(found)
 
 
-@pytest.mark.parametrize("name", ["info_nce", "hard", "punce", "pairwise"])
+@pytest.mark.parametrize("name", ["hard", "punce", "pairwise"])
 @pytest.mark.usefixtures("all_optimisations")
 def test_a_constant_temperature_at_scores_of_a_million(name):
     """The compiler fuses the division into the subtraction of the maximum and skips its rounding.

@@ -146,13 +146,6 @@ def test_draws_have_the_distribution_of_the_formula(name):
     np.testing.assert_array_equal(got, first)
 
 
-def test_compiled_or_not_the_ids_are_the_same(world):
-    batch = world.batch(range(N_USERS), n=2)
-    plain, _ = EVERY["BNS"](jax.random.key(5), batch)
-    compiled, _ = draw(EVERY["BNS"], jax.random.key(5), batch)
-    np.testing.assert_array_equal(plain, compiled)
-
-
 @pytest.mark.parametrize("n_anchors", [4, 3 * N_USERS])
 def test_bns_from_all_takes_the_least_risky_of_all_and_then_the_next(world, n_anchors):
     """Ranks the anchors' rows if there are fewer anchors than users, else one row per user."""
