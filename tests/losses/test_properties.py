@@ -9,7 +9,6 @@ the exceptions. All properties share one program per loss and dtype, so that eac
 """
 
 import inspect
-import math
 import re
 from collections import Counter
 from functools import cache, partial
@@ -346,11 +345,10 @@ def data(n_extra, arrays):
     return make_data(n_extra, arrays)
 
 
-def at(hyper, t=1.0, batch=BATCH):
+def at(hyper, t=1.0):
     """Returns the temperature, and for each anchor hyper-parameters that differ slightly."""
-    point = {"temperature": np.float32(t)}
+    point, spread = {"temperature": np.float32(t)}, np.linspace(0, 0.05, 32).reshape(BATCH)
     for k, v in hyper.items():
-        spread = np.linspace(0, 0.05, math.prod(batch)).reshape(batch)
         point[k] = np.float32(v + (0 if k == "drop_rate" else spread))
     return point
 
@@ -754,8 +752,10 @@ def test_shape_errors_name_the_argument(fn, ref, hyper, n_extra, arrays, data):
 @each_loss
 def test_signature(fn, ref, hyper, n_extra, arrays):
     """Arguments: two arrays, then keywords: hyper-parameters first, common ones in fixed order."""
-    names = list(inspect.signature(fn).parameters)
+    parameters = inspect.signature(fn).parameters
+    names = list(parameters)
     assert names[:2] == ["pos", "neg"]
     assert names[-4:] == ["temperature", "where", "weights", "reduce_fn"]
-    kinds = {p.kind for p in list(inspect.signature(fn).parameters.values())[2:]}
+    kinds = {p.kind for p in list(parameters.values())[2:]}
     assert kinds == {inspect.Parameter.KEYWORD_ONLY}
+    assert parameters["reduce_fn"].default is masked_mean
