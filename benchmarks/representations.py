@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from experiments.studies.tables import holm
+from experiments.reproduce.outcomes import holm
 
 from ._report import RESULTS, Row, count, environment
 from ._runs import per_seed, record, run, scores, show

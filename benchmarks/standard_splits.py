@@ -21,7 +21,7 @@ from scipy import stats
 from crl_jax import metrics, models
 from experiments._saved import load_model
 from experiments.recipes import RECIPES
-from experiments.studies.tables import holm
+from experiments.reproduce.outcomes import holm
 
 from ._report import RESULTS, Row, count, environment
 from ._runs import read_json, record, run, scores, show

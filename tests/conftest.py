@@ -200,8 +200,8 @@ def worlds(dataset_folder):
     """Returns a function that loads datasets of `dataset_folder` by name."""
     from rich.console import Console
 
-    from experiments.studies.data import load_datasets
-    from experiments.studies.targets import Options
+    from experiments.reproduce.data import load_datasets
+    from experiments.reproduce.targets import Options
 
     def load(*names):
         options = Options("table-5.2", dataset_folder, datasets=names)

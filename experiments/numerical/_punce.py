@@ -12,8 +12,7 @@ from jaxtyping import Array, Float, Key
 
 from crl_jax import augment, data, metrics, models, tasks, train
 
-from ..studies.outcomes import judge
-from ..studies.tables import holm
+from ..reproduce.outcomes import holm, roc_curve
 
 SHARES = (0.01, 0.1, 0.5)
 """Shares of the even digits that are labelled."""
@@ -143,7 +142,7 @@ def judged(features: tuple[Array, Array], digits: Digits, labelled: np.ndarray) 
     of_known = metrics.ridge_probe(seen, known, unseen, test_even, n_classes=2, l2=0.1)
     slopes = np.asarray(of_known.kernel, np.float64)
     scores = np.asarray(unseen, np.float64) @ (slopes[:, 1] - slopes[:, 0])
-    return {"linear": float(probe.accuracy), "pu_auc": judge(scores, digits.test_even)[0]}
+    return {"linear": float(probe.accuracy), "pu_auc": roc_curve(scores, digits.test_even)[0]}
 
 
 def compare(seeds: int, epochs: int, on_stage: Callable[[str], None]) -> list[dict[str, Any]]:

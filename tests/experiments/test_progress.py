@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from experiments._progress import Bars, Lines, TrainingStatus, display
-from experiments.studies.targets import shown
+from experiments.reproduce.targets import shown
 
 
 def test_a_file_gets_a_line_every_few_seconds_and_the_last():

@@ -27,8 +27,9 @@ from experiments.numerical import _options as of_numerical
 from experiments.numerical import main as numerical
 from experiments.objectives import OBJECTIVES
 from experiments.recommend import main
+from experiments.reproduce.registry import TARGETS
+from experiments.reproduce.targets import Options
 from experiments.sampling import SAMPLERS, Context
-from experiments.studies import TARGETS, Options
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,7 @@ def test_flags_that_are_named_are_there():
         "--config",
         "--help",
         "--keep-test",
+        "--list",
         "--loss",
         "--margin",
     }
@@ -181,7 +183,7 @@ def folder(tmp_path, monkeypatch):
 @pytest.mark.filterwarnings("ignore::crl_jax.data.DataWarning")
 @pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 def test_a_target_takes_one_file_and_one_line(folder, tmp_path, monkeypatch):
-    monkeypatch.setitem(TARGETS, "figure-9.9", entry("studies", "FIGURE"))
+    monkeypatch.setitem(TARGETS, "figure-9.9", entry("reproduce", "FIGURE"))
     flags = ["--data", str(folder), "--out", str(tmp_path), "--seeds", "2", "--epochs", "1"]
     assert reproduce.main(["figure-9.9", *flags]) == 0
     header, *rows = (tmp_path / "figure-9.9.csv").read_text().split()
@@ -193,7 +195,7 @@ def test_a_target_takes_one_file_and_one_line(folder, tmp_path, monkeypatch):
 
 
 def test_a_target_may_load_what_it_likes():
-    made = {"__package__": "experiments.studies"}
+    made = {"__package__": "experiments.reproduce"}
     exec(block("from crl_jax import data\n\nfrom .methods"), made)
     (world,) = made["load_simulated"](None, None)
     assert len(world.train) > len(world.test) > 0

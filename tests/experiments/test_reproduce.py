@@ -1,97 +1,79 @@
 """Tests of the commands that reproduce tables and figures, on data that trains in seconds."""
 
-import csv
-import json
+import io
 import math
+import os
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
 from _helpers.commands import reproduction
 from _helpers.refusals import raises
+from _helpers.reproduction import OCCUPATIONS, outcome, read_csv, stored, write_dataset
 from scipy import stats
 
 from crl_jax import data, losses, models, samplers, tasks
 from crl_jax.data import Interactions, simulate
 from experiments._locks import hold
 from experiments._occupations import occupations
-from experiments.reproduce import main
-from experiments.studies import kept, sampling
-from experiments.studies.comparisons import choose
-from experiments.studies.methods import SAMPLING, Method, Minibatch, World
-from experiments.studies.outcomes import Outcome
-from experiments.studies.published import published
-from experiments.studies.tables import compare
+from experiments.reproduce import chapter_4, listing, main, store
+from experiments.reproduce.comparisons import choose
+from experiments.reproduce.methods import SAMPLING, Method, World
+from experiments.reproduce.outcomes import pool, roc_curve
+from experiments.reproduce.registry import TARGETS
+from experiments.reproduce.tables import compare, published
 
-pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
-
-GRID = dict(Minibatch().axes)
-OCCUPATIONS = ["writer", "artist", "other"]
+pytestmark = [
+    pytest.mark.usefixtures("standard_promotion", "quick_compiles"),
+    pytest.mark.filterwarnings("ignore::crl_jax.data.DataWarning"),
+]
+SHORT = ("--seeds", "2", "--epochs", "2")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A log with its original ids, and a split of it with ids numbered by first appearance."""
-    log = simulate(n_users=20, n_items=40, n_exposed=30, seed=3).interactions
-    order = np.random.default_rng(0).permutation(len(log))
-    users, items = log.users[order], log.items[order]
-    path = tmp_path_factory.mktemp("ml-100k")
-    with (path / "u.data").open("w") as file:
-        for u, i in zip(users, items, strict=True):
-            file.write(f"{100 + u}\t{500 + i}\t4\t88\n")
-    with (path / "u.user").open("w") as file:
-        for u in range(20):
-            file.write(f"{100 + u}|30|M|{OCCUPATIONS[u % 3]}|00000\n")
-    number_u = {u: n for n, u in enumerate(dict.fromkeys(users.tolist()))}
-    number_i = {i: n for n, i in enumerate(dict.fromkeys(items.tolist()))}
-    held_out = np.random.default_rng(1).random(len(users)) < 0.2
-    for name, part in (("train", ~held_out), ("test", held_out)):
-        with (path / f"{name}.csv").open("w") as file:
-            file.write("user,item,rating\n")
-            for u, i in zip(users[part].tolist(), items[part].tolist(), strict=True):
-                file.write(f"{number_u[u]},{number_i[i]},4\n")
-    return path
+    return write_dataset(tmp_path_factory.mktemp("ml-100k"))
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory):
+    """Output folder of all tests, which share its trainings."""
+    return tmp_path_factory.mktemp("out")
 
 
 @pytest.fixture
-def run(folder, tmp_path, capsys):
-    return reproduction(folder, tmp_path, capsys)
+def run(folder, out, capsys):
+    return reproduction(folder, out, capsys)
 
 
-def short(path):
-    """Returns the name of a swept hyper-parameter in a stored outcome."""
-    return path.rpartition(".")[2]
+@pytest.fixture
+def world():
+    log = simulate(n_users=20, n_items=40, n_exposed=30, seed=3).interactions
+    return World(log, log, "")
 
 
-@pytest.mark.filterwarnings("ignore::crl_jax.data.DataWarning")
-def test_a_table_shows_ours_beside_the_published_and_is_not_trained_twice(
-    run, tmp_path, monkeypatch
-):
-    arguments = [
-        "table-4.2", "--seeds", "2", "--epochs", "2", "--dataset", "ml-100k",
-        "--methods", "rns", "bns",
-    ]  # fmt: skip
+def test_a_table_shows_published_results_and_is_not_trained_twice(run, out, monkeypatch):
+    arguments = ["table-4.2", *SHORT, "--dataset", "ml-100k", "--methods", "rns", "bns"]
     code, printed = run(*arguments)
     assert code == 0
     assert "0.3962" in printed
     assert "0.4176" in printed
-    written = {end: tmp_path / f"table-4.2-published.{end}" for end in ("md", "csv", "png")}
-    assert written["png"].stat().st_size > 5000
-    text = written["md"].read_text()
+    assert (out / "table-4.2-published.png").stat().st_size > 5000
+    text = (out / "table-4.2-published.md").read_text()
     assert "2 seeds" in text
     assert "one triplet a step" in text
-    with written["csv"].open() as file:
-        rows = {row["method"]: row for row in csv.DictReader(file)}
+    rows = {row["method"]: row for row in read_csv(out / "table-4.2-published.csv")}
     assert list(rows) == ["rns", "bns"]
-    runs = [json.loads(path.read_text()) for path in (tmp_path / "runs").iterdir()]
-    kept = {outcome["label"]: outcome for outcome in runs}
     for name, row in rows.items():
-        values = [seed["ndcg@20"] for seed in kept[name]["per_seed"]]
+        trained = stored(out)[name]
+        values = [seed["ndcg@20"] for seed in trained["per_seed"]]
         assert float(row["ndcg@20"]) == pytest.approx(np.mean(values))
         assert float(row["ndcg@20_std"]) == pytest.approx(np.std(values, ddof=1))
-        assert [entry["epoch"] for entry in kept[name]["history"]] == [1, 2]
-        assert all(0 <= rate <= 1 for entry in kept[name]["history"] for rate in entry["tnr"])
+        assert [entry["epoch"] for entry in trained["history"]] == [1, 2]
+        assert all(0 <= rate <= 1 for entry in trained["history"] for rate in entry["tnr"])
 
     def fail(*_, **__):
         raise AssertionError("trained again")
@@ -104,146 +86,85 @@ def test_a_table_shows_ours_beside_the_published_and_is_not_trained_twice(
     assert again.split("Table")[-1] == printed.split("Table")[-1]
 
 
-@pytest.mark.filterwarnings("ignore::crl_jax.data.DataWarning")
-def test_minibatches_are_searched_alike(run, tmp_path):
-    code, _ = run(
-        "table-5.3", "--setting", "minibatch", "--seeds", "2", "--epochs", "5",
-        "--methods", "dpl+hard",
-    )  # fmt: skip
-    assert code == 0
-    for path in (tmp_path / "runs").iterdir():
-        chosen = json.loads(path.read_text())["chosen"]
-        assert set(chosen) == {*map(short, GRID), "epochs", "valid_ndcg@20"}
-        assert all(chosen[name] == pytest.approx(v, rel=1) for name, v in chosen.items())
-        assert all(min(abs(chosen[short(n)] - np.array(v))) < 1e-8 for n, v in GRID.items())
+def test_figures_have_their_data_as_csv(run, out, monkeypatch):
+    """Uses the trainings of the table above: its BNS has the default λ and size."""
+    monkeypatch.setattr(chapter_4, "QUALITY", (chapter_4.RNS, chapter_4.BNS))
+    monkeypatch.setattr(chapter_4, "LAMBDAS", {5.0: chapter_4.LAMBDAS[5.0]})
+    monkeypatch.setattr(chapter_4, "SIZES", {5: chapter_4.SIZES[5]})
+    for target in ("figure-4.2", "figure-4.4", "figure-4.5"):
+        assert run(target, *SHORT)[0] == 0
+        assert (out / f"{target}.png").stat().st_size > 5000
+    last = [row for row in read_csv(out / "figure-4.2.csv") if row["epoch"] == "2"]
+    counted = sum(int(row["true_negatives"]) + int(row["false_negatives"]) for row in last)
+    assert 0 < counted < 20 * 40
+    rows = read_csv(out / "figure-4.4.csv")
+    for name, trained in stored(out).items():
+        own = [float(row["tnr"]) for row in rows if row["method"] == name]
+        assert own == pytest.approx([np.mean(entry["tnr"]) for entry in trained["history"]])
+    ours = [seed["ndcg@20"] for seed in stored(out)["bns"]["per_seed"]]
+    rows = read_csv(out / "figure-4.5.csv")
+    assert [(row["parameter"], row["value"]) for row in rows[::2]] == [
+        ("risk_lambda", "5.0"), ("size", "5"),
+    ]  # fmt: skip
+    assert [float(row["ndcg@20"]) for row in rows] == pytest.approx([*ours, *ours])
 
 
-@pytest.mark.filterwarnings("ignore::crl_jax.data.DataWarning")
-@pytest.mark.parametrize("target", ["figure-4.2", "figure-4.4", "figure-4.5"])
-def test_figures_come_with_their_numbers(run, tmp_path, monkeypatch, target):
-    monkeypatch.setattr(sampling, "QUALITY", (sampling.RNS, sampling.POSTERIOR))
-    monkeypatch.setattr(sampling, "LAMBDAS", sampling.LAMBDAS[:1])
-    monkeypatch.setattr(sampling, "SIZES", sampling.SIZES[:1])
-    cut = {name: methods[:1] for name, methods in sampling.LAMBDA_OR_SIZE.items()}
-    monkeypatch.setattr(sampling, "LAMBDA_OR_SIZE", cut)
-    code, _ = run(target, "--seeds", "1", "--epochs", "2")
-    assert code == 0
-    assert (tmp_path / f"{target}.png").stat().st_size > 5000
-    with (tmp_path / f"{target}.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert rows
-    if target == "figure-4.2":
-        pairs = 20 * 40
-        counted = sum(
-            int(row["true_negatives"]) + int(row["false_negatives"])
-            for row in rows
-            if row["epoch"] == "2"
-        )
-        assert 0 < counted < pairs
-    if target == "figure-4.4":
-        assert {row["method"] for row in rows} == {"rns", "posterior only"}
-
-
-@pytest.mark.filterwarnings("ignore::crl_jax.data.DataWarning")
-def test_scores_are_counted_by_what_they_are_of():
-    train = Interactions.from_arrays([0, 1], [0, 1], user_ids=np.arange(2), item_ids=np.arange(3))
-    test = Interactions.from_arrays([0], [2], user_ids=np.arange(2), item_ids=np.arange(3))
+def test_scores_are_counted_by_kind_of_negative():
+    ids = {"user_ids": np.arange(2), "item_ids": np.arange(3)}
+    train = Interactions.from_arrays([0, 1], [0, 1], **ids)
+    test = Interactions.from_arrays([0], [2], **ids)
     params = {
         "users": np.eye(2, dtype=np.float32),
         "items": np.array([[9, 0.1], [0.6, 9], [-5, 5]], np.float32),
     }
-    hook = sampling.score_histogram(World(train, test, ""), np.array([0.0, 0.5, 1.0]))
-    task = tasks.Ranking.from_interactions(
-        train, encoder=models.MatrixFactorization(2, 3, 2), loss=losses.bpr
-    )
+    hook = chapter_4.score_histogram(World(train, test, ""), np.array([0.0, 0.5, 1.0]))
+    encoder = models.MatrixFactorization(2, 3, 2)
+    task = tasks.Ranking.from_interactions(train, encoder=encoder, loss=losses.bpr)
     counts = hook.metrics(task, params, None)
     assert counts["false_negatives"].tolist() == [1, 0]  # -5 is below the lowest bin edge
     assert counts["true_negatives"].tolist() == [1, 2]  # 0.1; 0.6 and 5 (clipped)
 
 
-@pytest.mark.filterwarnings("ignore::crl_jax.data.DataWarning")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["table-4.2", "--seeds", "0"], "--seeds must be a whole number in [1, 10000], got 0"),
-        (
-            ["table-4.2", "--epochs", "0"],
-            "--epochs must be a whole number in [1, 2147483647], got 0",
-        ),
+        (["table-4.2", "--epochs", "0"], "--epochs must be a whole number in [1, 2147483647]"),
         (["table-3.2", "--test-rating", "nan"], "--test-rating must be a number that is finite"),
         (["table-4.2", "--methods", "best"], '--methods takes some of "rns", "pns"'),
-        (["table-5.3", "--setting", "published"], "is of the minibatch setting: leave out"),
-        (["figure-4.4", "--setting", "minibatch"], "is of the published setting"),
+        (["table-5.3", "--setting", "published"], "--setting published"),
+        (["figure-4.4", "--setting", "minibatch"], "--setting minibatch"),
         (["figure-4.4", "--methods", "rns"], "--methods is for table-3.2, table-3.3, table-4.2"),
+        (["table-4.2", "--datasets", "ml-1m"], "--datasets is for table-5.2"),
+        (["table-4.2", "--encoders", "lightgcn"], "lightgcn needs --setting minibatch"),
+        (["table-4.2", "--estimate"], "--setting minibatch"),
+        (["table-3.3", "--encoders", "mf"], "--encoders is for table-4.2, table-4.3, table-4.4"),
+        (["table-4.2", "--test-rating", "3"], "--test-rating is for table-3.2, table-3.3"),
+        (["table-3.3", "--test-rating", "9"], "no test interaction"),
+        (["table-3.3", "--methods", "truncated bce"], '--methods takes some of "bpr", "gbpr"'),
+        (["figure-3.5", "--splits", "2"], "--splits is for table-3.2, table-3.3"),
+        (["table-3.3", "--splits", "0"], "--splits must be a whole number in [1, "),
+        (["table-3.3", "--splits", "2", "--test-rating", "3"], "--splits"),
+        (["table-3.3", "--law-scale", "-1"], "--law-scale must be a number above 0, got -1"),
+        (["table-3.2", "--ablation"], "--ablation is for table-3.3"),
+        (["table-3.3", "--ablation", "--setting", "minibatch"], "--ablation"),
+        (["table-6.4", "--datasets", "stl11"], "--datasets takes some of cifar10, stl10"),
+        (["table-6.4", "--encoders", "mf"], "--encoders is for"),
+        (["table-6.4"], "has none of the folders cifar10"),
+        (["table-4.2", "--list"], "--list takes no other arguments"),
     ],
 )
-def test_wrong_flags_are_named(run, arguments, message):
+def test_invalid_flags_are_refused(run, arguments, message):
     code, printed = run(*arguments)
     assert code == 2
     assert message in printed
 
 
-@pytest.mark.filterwarnings("ignore::crl_jax.data.DataWarning")
-def test_a_target_is_made_by_one_process_at_a_time(run, tmp_path):
-    with hold(tmp_path / ".table-4.2.lock", busy="free"):
-        code, printed = run("table-4.2", "--seeds", "1", "--epochs", "1")
+def test_a_target_is_made_by_one_process_at_a_time(run, out):
+    with hold(out / ".table-4.2.lock", busy="free"):
+        code, printed = run("table-4.2", *SHORT)
     assert code == 2
     assert "another process is making table-4.2" in printed
-
-
-def test_a_changed_formula_is_not_taken_for_what_it_was(tmp_path, monkeypatch):
-    log = simulate(n_users=20, n_items=40, n_exposed=30, seed=3).interactions
-    world, trained = World(log, log, ""), []
-
-    def train(method, *_, **__):
-        trained.append(method)
-        return outcome(method.label, [0.5], [0.5])
-
-    def times(factor):
-        return lambda pos, neg, **rest: factor * losses.bpr(pos, neg, **rest)
-
-    def later(progress, numbers):
-        return {**numbers, "drop_rate": progress * numbers["drop_rate"]}
-
-    truncated = {"loss": losses.truncated_bpr, "hyperparams": {"drop_rate": 0.1}}
-    methods = [
-        Method("a", loss=times(1.0)),
-        Method("b", loss=times(1.0)),  # the same training under another label
-        Method("a", loss=times(2.0)),
-        Method("c", **truncated),
-        Method("c", **truncated, schedule=later),
-        Method("c", **truncated, schedule=lambda _, numbers: numbers),
-    ]
-    monkeypatch.setattr(kept, "train_published", train)
-    for method in methods:
-        kept.run_once(method, world, "published", (0,), 1, tmp_path / "runs", lambda: print)
-    assert trained == [methods[0], *methods[2:]]
-
-
-def test_a_shared_training_is_waited_for_and_not_done_twice(tmp_path, monkeypatch):
-    log = simulate(n_users=20, n_items=40, n_exposed=30, seed=3).interactions
-    world, at_work, most = World(log, log, ""), [], []
-
-    def train(method, *_, checkpoint, **__):
-        at_work.append(method.label)
-        checkpoint.write_text("half")
-        time.sleep(0.1)
-        most.append(len(at_work))
-        at_work.pop()
-        return outcome(method.label, [0.5], [0.5])
-
-    monkeypatch.setattr(kept, "train_published", train)
-
-    def run_once(_):
-        return kept.run_once(
-            sampling.RNS, world, "published", (0,), 1, tmp_path / "runs", lambda: print
-        )
-
-    with ThreadPoolExecutor(3) as pool:
-        made = list(pool.map(run_once, range(3)))
-    assert most == [1]
-    assert made[0] == made[1] == made[2]
-    assert [path.suffix for path in (tmp_path / "runs").iterdir()] == [".json"]
 
 
 def test_a_folder_without_a_split_is_refused(tmp_path, capsys):
@@ -252,7 +173,98 @@ def test_a_folder_without_a_split_is_refused(tmp_path, capsys):
     assert "must hold a training and a test part" in " ".join(capsys.readouterr().err.split())
 
 
-@pytest.mark.filterwarnings("ignore::crl_jax.data.DataWarning")
+def test_the_list_has_all_targets_with_their_results(tmp_path, capsys):
+    (tmp_path / "one").mkdir()
+    for name in ("table-4.2-minibatch.csv", "table-4.2-minibatch.md", "table-4.25.csv"):
+        (tmp_path / "one" / name).write_text("")
+    listing.show(TARGETS, tmp_path)
+    _, *blocks = capsys.readouterr().out.rstrip().split("\n\n")
+    of = dict(zip(TARGETS, blocks, strict=True))
+    for name, block in of.items():
+        first, *_ = block.splitlines()
+        assert first.startswith(f"{name}  ")
+        assert first.split("  ")[1] == TARGETS[name].title.partition(": ")[2]
+    assert of["table-4.2"].endswith("results:\n    one/table-4.2-minibatch.csv")
+    assert "cost.json" in of["table-4.2"]
+    assert of["table-4.3"].endswith("results: none")
+    assert "time: not measured" in of["table-4.4"]
+    assert "--estimate" in of["table-5.2"]
+    listing.show(TARGETS, tmp_path / "installed")
+    assert "results:" not in capsys.readouterr().out
+
+
+def test_the_list_fits_a_narrow_terminal_without_unicode(monkeypatch):
+    """Also paths of committed results fit, which are not broken."""
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="cp1252"))
+    for name, value in (("COLUMNS", "60"), ("TTY_COMPATIBLE", "1"), ("FORCE_COLOR", "1")):
+        monkeypatch.setenv(name, value)
+    assert main(["--list"]) == 0
+    lines = written.getvalue().decode("cp1252").splitlines()
+    assert 50 < max(map(len, lines)) <= 60
+    assert "figure-4.5  the ? of the risk and the number of candidates" in lines
+    assert not any("\x1b" in line for line in lines)
+    results = Path(listing.__file__).parents[2] / "benchmarks/results"
+    assert (results / "samplers/table-4.2-published.csv").is_file()
+    assert "    samplers/table-4.2-published.csv" in lines
+
+
+def test_a_closed_pipe_ends_the_list(monkeypatch, capfd):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as closed, raises(SystemExit) as left:
+        monkeypatch.setattr(sys, "stdout", closed)
+        main(["--list"])
+    assert left.value.code == 1
+    assert capfd.readouterr().err == ""
+
+
+def later(progress, numbers):
+    return {**numbers, "drop_rate": progress * numbers["drop_rate"]}
+
+
+def test_a_changed_formula_has_another_key(world, tmp_path):
+    def times(factor):
+        return lambda pos, neg, **rest: factor * losses.bpr(pos, neg, **rest)
+
+    truncated = {"loss": losses.truncated_bpr, "hyperparams": {"drop_rate": 0.1}}
+    methods = [
+        Method("a", loss=times(1.0)),
+        Method("a", loss=times(2.0)),
+        Method("c", **truncated),
+        Method("c", **truncated, schedule=later),
+        Method("c", **truncated, schedule=lambda _, numbers: numbers),
+    ]
+    paths = [
+        store.ranking_path(method, world, "published", (0,), 1, tmp_path)
+        for method in (*methods, Method("b", loss=times(1.0)))
+    ]
+    assert len(set(paths)) == len(methods)
+    assert paths[0] == paths[-1]  # the same training under another label
+
+
+def test_concurrent_commands_share_a_training(tmp_path):
+    at_work, most = [], []
+
+    def train(checkpoints):
+        at_work.append(1)
+        (checkpoints / "run.npz").write_text("half")
+        time.sleep(0.1)
+        most.append(len(at_work))
+        at_work.pop()
+        return outcome("a", [0.5])
+
+    def run_once(label):
+        return store.run_once(tmp_path / "runs" / "key.json", label, train)
+
+    with ThreadPoolExecutor(3) as executor:
+        results = list(executor.map(run_once, "abc"))
+    assert most == [1]
+    assert run_once("z").label == "z"
+    assert results[0].per_seed == results[1].per_seed == results[2].per_seed
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["key.json"]
+
+
 def test_occupations_are_found_by_id_and_by_first_appearance(folder):
     numbers = {name: n for n, name in enumerate(sorted(OCCUPATIONS))}
     split = data.load(folder)
@@ -266,7 +278,7 @@ def test_occupations_are_found_by_id_and_by_first_appearance(folder):
     np.testing.assert_array_equal(occupations(folder / "u.data", log), want)
 
 
-def test_broken_files_of_users_are_named_with_the_line(tmp_path):
+def test_invalid_files_of_users_are_named_with_the_line(tmp_path):
     log = Interactions.from_arrays([7], [9])
     with raises(ValueError, match=r"occupations need u\.user, and there is no"):
         occupations(tmp_path, log)
@@ -282,25 +294,17 @@ def test_broken_files_of_users_are_named_with_the_line(tmp_path):
         occupations(tmp_path, log)
 
 
-def outcome(label, scores, users):
-    per_seed = [dict.fromkeys(SAMPLING.metrics, score) for score in scores]
-    return Outcome(label, per_seed, users, [], {})
-
-
 def test_comparisons_are_paired_and_adjusted():
     rng = np.random.default_rng(0)
     base, users = rng.normal(0.4, 0.01, 5), rng.random(50)
     better, worse = base + rng.normal(0.01, 0.004, 5), base - rng.normal(0.001, 0.004, 5)
     shifted = users + rng.normal(0.02, 0.05, 50)
-    rows = compare(
-        [
-            outcome("a", base, users.tolist()),
-            outcome("b", better, shifted.tolist()),
-            outcome("c", worse, users.tolist()),
-        ],
-        [{}, {"ndcg@20": 0.5}, {}],
-        SAMPLING.reported,
-    )
+    outcomes = [
+        outcome("a", base, users),
+        outcome("b", better, shifted),
+        outcome("c", worse, users),
+    ]
+    rows = compare(outcomes, [{}, {"ndcg@20": 0.5}, {}], SAMPLING.reported)
     assert math.isnan(rows[0].p_units)
     p = [stats.ttest_rel(other, base).pvalue for other in (better, worse)]
     want = [min(p) * 2, max(min(p) * 2, max(p))]
@@ -311,33 +315,53 @@ def test_comparisons_are_paired_and_adjusted():
     assert rows[1].gain == pytest.approx(np.mean(better) - np.mean(base))
 
 
-def test_published_numbers_are_found_for_every_row_of_every_table():
-    for number, methods in sampling.TABLES.items():
+def test_splits_are_pooled_user_by_user():
+    nan = float("nan")
+    parts = [outcome("a", [0.1, 0.1], [0.2, nan, 0.4, nan])]
+    np.testing.assert_allclose(parts[0].units("ndcg@10"), [0.1, 0.1])
+    both = pool([*parts, outcome("a", [0.3, 0.3], [0.4, 0.6, nan, nan])])
+    np.testing.assert_allclose(both.per_user, [0.3, 0.6, 0.4, nan])
+    np.testing.assert_allclose(both.units("ndcg@10"), [0.1, 0.3])
+
+
+@pytest.mark.parametrize("levels", [3, 1000])
+def test_the_roc_is_that_of_scikit_learn(levels):
+    from sklearn import metrics
+
+    rng = np.random.default_rng(levels)
+    good = rng.random(500) < 0.8
+    values = rng.integers(0, levels, 500) + good * levels / 5
+    auc, curve = roc_curve(values, good)
+    assert auc == pytest.approx(metrics.roc_auc_score(good, values))
+    false, true, _ = metrics.roc_curve(good, values, drop_intermediate=False)
+    np.testing.assert_allclose(curve, np.interp(np.linspace(0, 1, 101), false, true))
+    auc, curve = roc_curve(np.arange(3.0), np.ones(3, bool))  # one class
+    assert np.isnan([auc, *curve]).all()
+
+
+def test_published_results_exist_for_every_row_of_every_table():
+    for number, methods in chapter_4.TABLES.items():
         known = published(number, "ml-100k", "mf")
-        assert {m.published or m.label for m in methods} <= set(known) | {"bns, eCDF of 64"}
+        assert {m.published or m.label for m in methods} <= set(known)
     assert published("4.2", "ml-100k", "mf")["bns"]["ndcg@20"] == 0.4176
     assert published("4.2", "elsewhere", "mf") == {}
 
 
-def test_the_study_compares_what_it_says(folder):
-    log = simulate(n_users=20, n_items=40, n_exposed=30, seed=3).interactions
-    world = World(log, log, str(folder))
-    made = {
-        m.label: m.sampler(world) for m in (*sampling.TABLES["4.2"], *sampling.TABLES["4.3"][:4])
-    }
+def test_samplers_have_the_published_settings(folder, world):
+    world = World(world.train, world.test, str(folder))
+    methods = (*chapter_4.TABLES["4.2"], *chapter_4.TABLES["4.3"][:4])
+    made = {method.label: method.sampler(world) for method in methods}
     assert made["dns"] == samplers.DNS(2)
-    assert made["bns"].candidates == 5
-    assert made["bns"].ecdf_samples is None
+    assert (made["bns"].candidates, made["bns"].ecdf_samples) == (5, None)
     assert made["bns"].risk_lambda == 5.0
-    assert [getattr(made["bns-1"], f"risk_lambda{end}") for end in ("", "_slope", "_min")] == [
-        10, 0.1, 2,
-    ]  # fmt: skip
+    risk = [getattr(made["bns-1"], f"risk_lambda{end}") for end in ("", "_slope", "_min")]
+    assert risk == [10, 0.1, 2]
     assert isinstance(made["bns-2"].first, samplers.RNS)
-    info_nce = sampling.TABLES["4.4"][-1]
+    info_nce = chapter_4.TABLES["4.4"][-1]
     assert (info_nce.loss, info_nce.n_neg) == (losses.info_nce, 2)
 
 
-def test_names_of_methods_are_quoted_for_they_hold_commas():
+def test_names_of_methods_are_quoted_because_they_contain_commas():
     methods = (Method("a, fast"), Method("a, slow"))
     with raises(ValueError, match='some of "a, fast", "a, slow", got "a"'):
         choose(methods, ("a",))

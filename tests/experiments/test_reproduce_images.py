@@ -1,23 +1,22 @@
 """Tests of the image tables: training, comparison, stored outcomes and output files."""
 
-import csv
-import json
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
+from _helpers.reproduction import read_csv, stored
 from PIL import Image
 from scipy import stats
 
-from crl_jax import models, train
+from crl_jax import models
+from experiments._study import Evaluation
 from experiments.images._config import ViewOptions
 from experiments.images._problem import load_problem
 from experiments.images._study import Images
 from experiments.images.encoders import ENCODERS
-from experiments.reproduce import main
-from experiments.studies import image_cost, image_targets
-from experiments.studies.published import published
+from experiments.reproduce import images, main
+from experiments.reproduce.tables import published
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
@@ -33,7 +32,7 @@ def sets(tmp_path, monkeypatch):
             for i in range(n):
                 pixels = rng.integers(0, 60, (8, 8, 3)) + [colour, 40, 120]
                 Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(folder / f"{i}.png")
-    of = image_targets.small
+    of = images.small
 
     def tiny(data, loss):
         config = of(data, loss)
@@ -45,51 +44,67 @@ def sets(tmp_path, monkeypatch):
             training=replace(config.training, head=(4, 4), batch_size=8, eval_every=1),
         )
 
-    monkeypatch.setattr(image_targets, "small", tiny)
-    entry = replace(ENCODERS["resnet10"], make=partial(models.ResNet, (1, 1)))
+    monkeypatch.setattr(images, "small", tiny)
+    entry = replace(ENCODERS["resnet10"], make=partial(models.ResNet, (1,)))
     monkeypatch.setitem(ENCODERS, "resnet10", entry)
     return tmp_path / "sets"
 
 
-def rows_of(path):
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
+def test_a_table_compares_seeds_and_images_and_shares_its_trainings(sets, tmp_path, monkeypatch):
+    """Pretends to train and evaluate; each entry takes as many seconds as its epoch's number."""
 
+    def learn(study, config, problem, point, index, checkpoints, on_entry):
+        (checkpoints / f"final-{index}.npz").write_text("half")
+        for epoch in (1, 2):
+            entry = {"epoch": epoch, "loss": [1.0], "seconds": 3.0 * epoch}
+            on_entry(images.Run("final", index, 2, index, {}), entry)
 
-def test_a_table_compares_seeds_and_images_and_keeps_its_trainings(sets, tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+
+    def evaluate(*_):
+        correct = rng.random(12) < 0.5
+        return Evaluation({"linear": float(correct.mean()), "knn": 0.5}, correct)
+
+    monkeypatch.setattr(images, "learn", learn)
+    monkeypatch.setattr(Images, "evaluate", evaluate)
     out = tmp_path / "out"
     flags = ["--data", str(sets), "--scale", "small", "--epochs", "2", "--out", str(out)]
     two = [*flags, "--seeds", "2", "--methods", "simclr", "bcl"]
+    monkeypatch.setattr(images, "measure", lambda *_: (7.0, 2.0))
     assert main(["table-6.4", *two]) == 0
-    first, second = rows_of(out / "table-6.4-small.csv")
-    kept = {}
-    for path in (out / "runs").glob("images-*.json"):
-        outcome = json.loads(path.read_text())
-        kept[outcome["label"]] = outcome
+    first, second = read_csv(out / "table-6.4-small.csv")
     assert [first["method"], second["method"]] == ["simclr", "bcl"]
+    outcomes = stored(out)
     for row in (first, second):
-        linear = [of["linear"] for of in kept[row["method"]]["per_seed"]]
+        linear = [of["linear"] for of in outcomes[row["method"]]["per_seed"]]
         assert float(row["linear"]) == pytest.approx(np.mean(linear))
-        assert np.mean(kept[row["method"]]["per_user"]) == pytest.approx(np.mean(linear))
+        assert np.mean(outcomes[row["method"]]["per_user"]) == pytest.approx(np.mean(linear))
     assert (first["linear_published"], second["linear_published"]) == ("0.911", "0.925")
-    pair = [kept[label]["per_user"] for label in ("bcl", "simclr")]
-    if np.ptp(np.subtract(*pair)):
-        p = stats.ttest_rel(*pair).pvalue
-        assert float(second["p_images"]) == pytest.approx(p)
+    pair = [outcomes[label]["per_user"] for label in ("bcl", "simclr")]
+    assert float(second["p_images"]) == pytest.approx(stats.ttest_rel(*pair).pvalue)
     assert (out / "table-6.4-small.png").stat().st_size > 5000
     assert "p (images)" in (out / "table-6.4-small.md").read_text()
-
-    def never(*_, **__):
-        raise AssertionError("it was trained before")
-
-    monkeypatch.setattr(train, "fit", never)
+    monkeypatch.setattr(images, "learn", None)
     assert main(["table-6.8", *two]) == 0  # uses the same trainings
-    for row in rows_of(out / "table-6.8-small.csv"):
-        assert float(row["seconds_per_epoch"]) > 0
-        assert row["seconds_per_epoch_published"] == "82.0"
+    rows = read_csv(out / "table-6.8-small.csv")
+    assert [float(row["seconds_per_epoch"]) for row in rows] == [3.0, 3.0]
+    assert rows[0]["seconds_per_epoch_published"] == "82.0"
+    assert {path.suffix for path in (out / "runs").iterdir()} == {".json"}
 
 
-def test_the_estimate_is_steps_times_what_was_measured(sets, tmp_path, monkeypatch, capsys):
+def test_a_loss_is_trained_and_evaluated(sets, tmp_path, monkeypatch):
+    monkeypatch.setattr(images, "measure", lambda *_: (7.0, 2.0))
+    flags = ["--data", str(sets), "--scale", "small", "--epochs", "2", "--seeds", "1"]
+    out = tmp_path / "out"
+    assert main(["table-6.4", *flags, "--methods", "simclr", "--out", str(out)]) == 0
+    (row,) = read_csv(out / "table-6.4-small.csv")
+    outcome = stored(out)["simclr"]
+    assert [entry["epoch"] for entry in outcome["history"]] == [1, 2]
+    assert float(row["linear"]) == pytest.approx(np.mean(outcome["per_user"]))
+    assert outcome["per_seed"][0]["seconds_per_epoch"] > 0
+
+
+def test_the_estimate_is_steps_times_the_measured_time(sets, tmp_path, monkeypatch, capsys):
     """The 24 images form three batches per epoch."""
     timed = []
 
@@ -97,69 +112,49 @@ def test_the_estimate_is_steps_times_what_was_measured(sets, tmp_path, monkeypat
         timed.append((config.objective.loss, len(problem.train)))
         return 7.0, 2.0
 
-    monkeypatch.setattr(image_cost, "measure", measure)
+    monkeypatch.setattr(images, "measure", measure)
     out = tmp_path / "out"
     flags = ["--data", str(sets), "--scale", "small", "--epochs", "4000", "--seeds", "2"]
     assert main(["table-6.4", *flags, "--estimate", "--out", str(out)]) == 0
     assert timed == [(loss, 24) for loss in ("info_nce", "debiased", "hard", "bayesian")]
-    said = capsys.readouterr().out
-    assert "time at least" in said
-    assert said.count("13:20:07") == 4  # 7 + 2 seeds · 4,000 epochs · 3 steps · 2 s
-    assert "2 days, 5:20:28" in said
-    assert "results" not in said
+    printed = capsys.readouterr().out
+    assert "time at least" in printed
+    assert printed.count("13:20:07") == 4  # 7 + 2 seeds · 4,000 epochs · 3 steps · 2 s
+    assert "2 days, 5:20:28" in printed
+    assert "results" not in printed
     assert not (out / "runs").exists()
 
 
-def test_steps_of_a_training_are_timed(sets, monkeypatch):
+def test_the_steps_of_a_training_are_measured(sets, monkeypatch):
     clock = iter([7.0, 7.9, 8.5, 9.3])  # epochs of 0.9, 0.6 and 0.8 s after the first
-    fit = Images.fit
 
-    def timed(*args):
-        *others, log = args
-        return fit(*others, lambda entry: log({**entry, "seconds": next(clock)}))
+    def fit(self, config, problem, run, folder, log):
+        assert (config.training.epochs, len(problem.train)) == (4, 16)
+        for seconds in clock:
+            log({"seconds": seconds})
 
-    monkeypatch.setattr(Images, "fit", timed)
-    config = image_targets.small("cifar10", "simclr")
+    monkeypatch.setattr(Images, "fit", fit)
+    config = images.small("cifar10", "simclr")
     config = replace(config, source=replace(config.source, data=str(sets / "cifar10")))
     problem = load_problem(config.source, lambda _: None)
-    config = Images().prepare(config, problem)
-    batch = config.training.batch_size
-    steps = -(-min(len(problem.train), 2 * batch) // batch)
-    start, step = image_cost.measure(config, problem)
-    np.testing.assert_allclose((start, step), (7.0 - 0.6, 0.6 / steps))
-    assert next(clock, None) is None
+    start, step = images.measure(config, problem)
+    np.testing.assert_allclose((start, step), (7.0 - 0.6, 0.6 / 2))
 
 
-@pytest.mark.parametrize("target", ["table-6.5", "table-6.6", "table-6.7", "table-6.8"])
-def test_rows_have_the_names_of_the_published_ones(target):
-    made = image_targets.__dict__[target.upper().replace("-", "_").replace(".", "_")]
-    for dataset in made.datasets:
-        known = published(made.number, dataset, "resnet50")
-        groups = made.groups(lambda loss, data=dataset: image_targets.published(data, loss))
-        lines = [line for _, lines in groups for line in lines]
+@pytest.mark.parametrize("table", images.TABLES.values(), ids=lambda table: table.number)
+def test_rows_have_the_names_of_the_published_ones(table):
+    for dataset in table.datasets:
+        known = published(table.number, dataset, "resnet50")
+        lines = [line for lines in table.groups.values() for line in lines]
         assert {line.published for line in lines} == known.keys()
         for line in lines:
+            config = line.configure(images.published(dataset, line.loss))
             for name, value in [of.split("=") for of in line.published.split("|")[1:]]:
-                config = line.config
                 got = {"N": 2 * config.training.batch_size - 2, **vars(config.objective)}[name]
                 assert got == float(value)
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--datasets", "stl11"], "--datasets takes some of cifar10, stl10"),
-        (["--methods", "BPR"], "--methods takes some of"),
-        (["--encoders", "mf"], "--encoders is for"),
-        (["--setting", "minibatch"], "leave out --setting minibatch"),
-    ],
-)
-def test_what_does_not_go_is_said(flags, message, sets, tmp_path, capsys):
-    said = ["table-6.4", "--data", str(sets), "--scale", "small", "--out", str(tmp_path / "o")]
-    assert main([*said, *flags]) == 2
-    assert message in capsys.readouterr().err
-
-
-def test_a_folder_without_sets_is_told(tmp_path, capsys):
-    assert main(["table-6.4", "--data", str(tmp_path), "--out", str(tmp_path / "o")]) == 2
-    assert "has none of the folders cifar10" in capsys.readouterr().err
+def test_methods_of_other_tables_are_refused(sets, tmp_path, capsys):
+    flags = ["--data", str(sets), "--scale", "small", "--out", str(tmp_path / "o")]
+    assert main(["table-6.4", *flags, "--methods", "BPR"]) == 2
+    assert "--methods takes some of" in capsys.readouterr().err

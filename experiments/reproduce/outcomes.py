@@ -1,4 +1,4 @@
-"""Outcomes of repeated trainings of a method."""
+"""Outcomes of repeated trainings of a method, and tests of their differences."""
 
 import dataclasses
 import math
@@ -50,14 +50,14 @@ class Outcome:
     roc: list[float] = field(default_factory=list)
     splits: int = 1
 
-    def by_split(self, name: str) -> np.ndarray:
-        """Returns a metric, ``[splits, seeds]``."""
-        return np.reshape([m[name] for m in self.per_seed], (self.splits, -1))
+    def by_seed(self, name: str) -> np.ndarray:
+        """Returns a metric of each training."""
+        return np.array([metrics[name] for metrics in self.per_seed])
 
     def units(self, name: str) -> np.ndarray:
         """Returns the paired units: splits, averaged over seeds, or the seeds of a single split."""
-        values = self.by_split(name)
-        return values[0] if self.splits == 1 else values.mean(axis=1)
+        values = self.by_seed(name)
+        return values if self.splits == 1 else values.reshape(self.splits, -1).mean(axis=1)
 
 
 def pool(outcomes: Sequence[Outcome]) -> Outcome:
@@ -78,7 +78,7 @@ def pool(outcomes: Sequence[Outcome]) -> Outcome:
     )
 
 
-def judge(values: np.ndarray, good: np.ndarray) -> tuple[float, np.ndarray]:
+def roc_curve(values: np.ndarray, good: np.ndarray) -> tuple[float, np.ndarray]:
     """Returns the AUC of ``values`` as a classifier of ``good``, and 101 points of the ROC.
 
     Ties count half. Both are NaN if one of the classes is empty.
@@ -95,3 +95,37 @@ def judge(values: np.ndarray, good: np.ndarray) -> tuple[float, np.ndarray]:
     last = np.append(np.flatnonzero(np.diff(values[order])), len(order) - 1)
     true, false = (np.concatenate([[0], np.cumsum(x[order])[last]]) for x in (good, ~good))
     return float(auc), np.interp(np.linspace(0, 1, 101), false / n_bad, true / n_good)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's step-down adjustment; NaNs are kept and do not count as comparisons.
+
+    >>> [round(p, 3) for p in holm([0.01, 0.04, float("nan"), 0.03])]
+    [0.03, 0.06, nan, 0.06]
+    """
+    p = np.asarray(p_values, float)
+    order = [i for i in np.argsort(p) if not np.isnan(p[i])]
+    adjusted, worst = p.copy(), 0.0
+    for rank, i in enumerate(order):
+        worst = max(worst, min(1.0, p[i] * (len(order) - rank)))
+        adjusted[i] = worst
+    return adjusted.tolist()
+
+
+def paired_p_value(first: Outcome, other: Outcome, by: str, main: str) -> float:
+    """Returns the two-sided p-value of a paired t-test by ``"units"`` or ``"cases"``; or NaN."""
+    if other is first:
+        return math.nan
+    if by == "cases":
+        a, b = (np.asarray(o.per_user, float) for o in (first, other))
+        both = ~np.isnan(a) & ~np.isnan(b)
+        a, b = a[both], b[both]
+    else:
+        a, b = (o.units(main) for o in (first, other))
+    if len(a) < 2:
+        return math.nan
+    if np.ptp(b - a) == 0:  # a constant difference leaves no uncertainty
+        return 1.0 if np.all(a == b) else 0.0
+    from scipy import stats  # slow to import
+
+    return float(stats.ttest_rel(b, a).pvalue)

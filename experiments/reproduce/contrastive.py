@@ -34,33 +34,25 @@ class Budget:
     """Budget of the search and the trainings of one loss, for data of a given size.
 
     Attributes:
-      epochs: Number of epochs of a training.
-      eval_every: Epochs between two validations.
-      batch_size: Anchors per step.
+      minibatch: Number of epochs, batch size and validation of a training.
       dim: Width of the embeddings.
-      valid: Validation share of the training interactions.
       fixed: Numbers of the grid that are not searched, with their fixed values.
       faster: Factor on the learning rates of the grid.
       l2: Factor on the L2 of the grid.
       l2_of: Additional factors on the L2 of single losses, by label.
-      at_once: Whether points, and seeds, train in parallel, see :class:`Minibatch`.
     """
 
-    epochs: int
-    eval_every: int
-    batch_size: int = 1024
+    minibatch: Minibatch
     dim: int = 32
-    valid: float = 0.2
     fixed: Mapping[str, float] = field(default_factory=dict)
     faster: float = 1.0
     l2: float = 1.0
     l2_of: Mapping[str, float] = field(default_factory=dict)
-    at_once: bool = True
 
 
 _SMALL = {
-    "mf": Budget(300, 5),
-    "lightgcn": Budget(150, 10),
+    "mf": Budget(Minibatch(epochs=300)),
+    "lightgcn": Budget(Minibatch(epochs=150, eval_every=10)),
 }
 # DPL on MF needs less L2 on larger data than in its grid: searches chose the smallest value there.
 _WEAKER = {"dpl": 1 / 3}
@@ -68,8 +60,10 @@ _WEAKER = {"dpl": 1 / 3}
 # steps are four times as long: with the learning rates of the small dataset no loss converges,
 # least of all DCL and DPL, which have the smallest gradients.
 _MIDDLE = {
-    "mf": Budget(60, 3, batch_size=2048, faster=4.0, l2_of=_WEAKER),
-    "lightgcn": Budget(40, 4, batch_size=4096, faster=4.0, at_once=False),
+    "mf": Budget(Minibatch(epochs=60, eval_every=3, batch_size=2048), faster=4.0, l2_of=_WEAKER),
+    "lightgcn": Budget(
+        Minibatch(epochs=40, eval_every=4, batch_size=4096, at_once=False), faster=4.0
+    ),
 }
 # Half of the grid: omits one of the numbers for which all losses search two values. One validation
 # training each of BPR, InfoNCE, BCL and DPL with MF favoured larger learning rates and an even
@@ -77,12 +71,12 @@ _MIDDLE = {
 # long as a propagation, so that steps are few, with large batches and even larger learning rates.
 _LARGE = {
     "mf": Budget(
-        40, 5, batch_size=4096, dim=64, valid=0.1, fixed={"init_scale": 1.0}, faster=8.0,
-        l2=1 / 3, l2_of=_WEAKER,
+        Minibatch(epochs=40, batch_size=4096, valid=0.1),
+        dim=64, fixed={"init_scale": 1.0}, faster=8.0, l2=1 / 3, l2_of=_WEAKER,
     ),
     "lightgcn": Budget(
-        20, 4, batch_size=16384, dim=64, valid=0.1, fixed={"lr": 6e-3}, faster=5.0, l2=0.1,
-        at_once=False,
+        Minibatch(epochs=20, eval_every=4, batch_size=16384, valid=0.1, at_once=False),
+        dim=64, fixed={"lr": 6e-3}, faster=5.0, l2=0.1,
     ),
 }  # fmt: skip
 BUDGETS: Mapping[str, Mapping[str, Budget]] = {
@@ -131,7 +125,6 @@ def _method(label: str, config: Config, budget: Budget, world: World | None = No
         for name, values in axes.items()
     }
     training, encoding = config.training, vars(config.encoding)
-    rate = budget.fixed.get("lr", training.lr) * budget.faster
     return Method(
         label,
         loss=objective.entry.loss,
@@ -139,18 +132,14 @@ def _method(label: str, config: Config, budget: Budget, world: World | None = No
         n_neg=objective.count("n_neg"),
         n_pos=objective.count("n_pos"),
         recipe=dataclasses.replace(SAMPLING, encoder=encoding["encoder"], dim=budget.dim),
-        minibatch=Minibatch(
+        minibatch=dataclasses.replace(
+            budget.minibatch,
             axes=tuple(for_fit(config, objective, scaled).items()),
-            learning_rate=rate,
+            learning_rate=budget.fixed.get("lr", training.lr) * budget.faster,
             weight_decay=training.weight_decay,
             init_scale=budget.fixed.get("init_scale", training.init_scale),
-            epochs=budget.epochs,
-            batch_size=budget.batch_size,
-            eval_every=budget.eval_every,
-            valid=budget.valid,
             l2_target=training.l2_target,
             layers=encoding["layers"],
-            at_once=budget.at_once,
         ),
     )
 

@@ -1,38 +1,49 @@
-"""Implementation of ``python -m experiments.reproduce``, see :mod:`experiments.reproduce`."""
+"""Flags and execution of ``python -m experiments.reproduce``."""
 
 import dataclasses
+import sys
 from typing import Annotated, Any
 
 import tyro
 
-from ._command import run
-from ._config import SCHEMA
-from ._program import flag, program
-from ._ranges import check_flags
-from ._registry import name_of
-from ._screen import output
-from ._signals import advise
-from .studies import OWN_FLAGS, TARGETS, Options, Reproduction
+from .._command import run
+from .._config import SCHEMA
+from .._program import flag, program
+from .._ranges import check_flags
+from .._registry import name_of
+from .._screen import output
+from .._signals import advise
+from . import listing
+from .registry import TARGETS
+from .targets import OWN_FLAGS, Options, Target
 
-_DESCRIPTION = """Make tables and figures of the dissertation anew.
+_DESCRIPTION = """Reproduce tables and figures of the dissertation.
 
-Each target is one command on a dataset folder: it trains what the table or figure compares, prints
-our numbers beside the published ones, and writes Markdown, CSV and PNG.
+Each target is one command on a dataset folder: it trains the methods of the table or figure, prints
+our results next to the published ones, and writes Markdown, CSV and PNG.
+
+{0} --list   prints all targets with their data, times and committed results
 """
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command and returns its exit status, see :func:`experiments._command.run`."""
+    given = sys.argv[1:] if arguments is None else arguments
 
     def command() -> None:
-        options = parse(arguments)
-        advise(lambda: "The same command goes on from here.")
-        TARGETS[options.target].run(options, output())
+        if "--list" in given:
+            if len(given) > 1:
+                raise ValueError("--list takes no other arguments.")
+            listing.show(TARGETS)
+        else:
+            options = parse(given)
+            advise(lambda: "The same command goes on from here.")
+            TARGETS[options.target].run(options, output())
 
     return run(command, SCHEMA.flags)
 
 
-def parse(arguments: list[str] | None) -> Options:
+def parse(arguments: list[str]) -> Options:
     """Parses flags into options.
 
     Raises:
@@ -43,7 +54,8 @@ def parse(arguments: list[str] | None) -> Options:
     made: Any = dataclasses.make_dataclass(
         Options.__name__, [("target", kind)], bases=(Options,), frozen=True
     )
-    options = tyro.cli(made, prog=program("reproduce"), args=arguments, description=_DESCRIPTION)
+    name = program("reproduce")
+    options = tyro.cli(made, prog=name, args=arguments, description=_DESCRIPTION.format(name))
     check_flags(options)
     target = TARGETS[options.target]
     options = dataclasses.replace(options, setting=options.setting or target.settings[0])
@@ -51,7 +63,7 @@ def parse(arguments: list[str] | None) -> Options:
     return options
 
 
-def _check_target(options: Options, target: Reproduction) -> None:
+def _check_target(options: Options, target: Target) -> None:
     for field in dataclasses.fields(Options):
         is_given = getattr(options, field.name) != field.default
         if field.name in OWN_FLAGS and is_given and field.name not in target.flags:

@@ -1,19 +1,27 @@
 """Tables of methods: our results and the published ones, with paired tests."""
 
+import csv
+import datetime
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from rich.console import Console
 from rich.table import Table
 
 from .._plots import save_figure
+from .._progress import display
 from .._rundir import write_csv, write_text
-from .outcomes import Outcome, Reported
+from .outcomes import Outcome, Reported, holm, paired_p_value
+from .targets import Job
+
+_PUBLISHED = Path(__file__).with_name("published.csv")
 
 
 @dataclass(frozen=True)
@@ -57,15 +65,103 @@ class Group:
     rows: Sequence[Row]
 
 
+@dataclass(frozen=True)
+class Block:
+    """Methods of one dataset and encoder, before they are trained.
+
+    Attributes:
+      dataset: Name of the dataset.
+      encoder: Name of the encoder.
+      title: Title of the group in the terminal.
+      published: Published results of each method.
+      times: Labels of the methods, each with a function that estimates its training time in
+        seconds.
+      train: Returns the outcome of each method.
+    """
+
+    dataset: str
+    encoder: str
+    title: str
+    published: Sequence[dict[str, float]]
+    times: Sequence[tuple[str, Callable[[], float]]]
+    train: Callable[[], Sequence[Outcome]]
+
+
+@dataclass(frozen=True)
+class Presentation:
+    """Presentation of a table.
+
+    Attributes:
+      path: Path of the output files, without extension.
+      title: Returns the title of the groups.
+      notes: Returns the notes on the groups.
+      reported: Reported metrics.
+      estimate: Bound that the estimated time is, ``"least"`` or ``"most"``; empty to train without
+        an estimate.
+    """
+
+    path: Path
+    title: Callable[[Sequence[Group]], str]
+    notes: Callable[[Sequence[Group]], Sequence[str]]
+    reported: Reported
+    estimate: str = ""
+
+
+def make_table(parts: Iterable[Sequence[Block]], shown: Presentation, job: Job) -> None:
+    """Estimates times, trains the methods, prints the table and writes it after each block.
+
+    Args:
+      parts: Blocks whose times are estimated together, before they are trained.
+      shown: Presentation of the table.
+      job: The target. With ``--estimate``, nothing is trained.
+    """
+    groups: list[Group] = []
+    for blocks in parts:
+        if shown.estimate:
+            announce(job.console, f"{job.title}: time at {shown.estimate}", blocks)
+        if job.options.estimate:
+            continue
+        for block in blocks:
+            rows = compare(block.train(), block.published, shown.reported)
+            groups.append(Group(block.dataset, block.encoder, rows))
+            job.console.print(rich_table(rows, block.title, shown.reported))
+            write_table(groups, shown)
+    if not job.options.estimate:
+        job.console.print(f"results in {shown.path}.md, .csv, .png")
+
+
+def announce(console: Console, title: str, blocks: Sequence[Block]) -> None:
+    """Prints the estimated time of each training and of all."""
+    table = Table(title=title, title_justify="left")
+    for name in ("dataset", "encoder", "method"):
+        table.add_column(name)
+    table.add_column("time", justify="right")
+    total = 0.0
+    with display(console) as screen:
+        for block in blocks:
+            for label, estimate in block.times:
+                screen.stage(f"timing {block.dataset} {block.encoder} {label}")
+                seconds = estimate()
+                total += seconds
+                table.add_row(block.dataset, block.encoder, label, _clock(seconds))
+    table.add_section()
+    table.add_row("sum", "", "", _clock(total))
+    console.print(table)
+
+
+def _clock(seconds: float) -> str:
+    return str(datetime.timedelta(seconds=round(seconds)))
+
+
 def compare(
     outcomes: Sequence[Outcome], published: Sequence[dict[str, float]], reported: Reported
 ) -> list[Row]:
     """Creates the rows, with p-values Holm-adjusted over all comparisons of these outcomes."""
     first, main = outcomes[0], reported.main
-    per_unit = [_paired(first, o, "units", main) for o in outcomes]
+    per_unit = [paired_p_value(first, o, "units", main) for o in outcomes]
     per_case = [math.nan] * len(outcomes)
     if reported.cases:
-        per_case = [_paired(first, o, "cases", main) for o in outcomes]
+        per_case = [paired_p_value(first, o, "cases", main) for o in outcomes]
     rows = []
     for outcome, known, p_units, p_cases in zip(
         outcomes, published, holm(per_unit), holm(per_case), strict=True
@@ -88,39 +184,6 @@ def compare(
     return rows
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's step-down adjustment; NaNs are kept and do not count as comparisons.
-
-    >>> [round(p, 3) for p in holm([0.01, 0.04, float("nan"), 0.03])]
-    [0.03, 0.06, nan, 0.06]
-    """
-    p = np.asarray(p_values, float)
-    order = [i for i in np.argsort(p) if not np.isnan(p[i])]
-    adjusted, worst = p.copy(), 0.0
-    for rank, i in enumerate(order):
-        worst = max(worst, min(1.0, p[i] * (len(order) - rank)))
-        adjusted[i] = worst
-    return adjusted.tolist()
-
-
-def _paired(first: Outcome, other: Outcome, by: str, main: str) -> float:
-    if other is first:
-        return math.nan
-    if by == "cases":
-        a, b = (np.asarray(o.per_user, float) for o in (first, other))
-        both = ~np.isnan(a) & ~np.isnan(b)
-        a, b = a[both], b[both]
-    else:
-        a, b = (o.units(main) for o in (first, other))
-    if len(a) < 2:
-        return math.nan
-    if np.ptp(b - a) == 0:  # a constant difference leaves no uncertainty
-        return 1.0 if np.all(a == b) else 0.0
-    from scipy import stats  # slow to import
-
-    return float(stats.ttest_rel(b, a).pvalue)
-
-
 def rich_table(rows: Sequence[Row], title: str, reported: Reported) -> Table:
     """Returns the table for the terminal: main metric, its published value, and the tests."""
     main = reported.main
@@ -133,48 +196,33 @@ def rich_table(rows: Sequence[Row], title: str, reported: Reported) -> Table:
     return table
 
 
-def write_table(
-    groups: Sequence[Group], title: str, notes: Sequence[str], path: Path, reported: Reported
-) -> None:
-    """Writes the table to ``path`` with the extensions ``.md``, ``.csv`` and ``.png``."""
-    rows = groups[0].rows
-    _write_markdown(groups, title, notes, path.with_name(f"{path.name}.md"), reported)
-    fields = [f"{n}{end}" for n in reported.metrics for end in ("", "_std", "_published")]
-    write_csv(
-        path.with_name(f"{path.name}.csv"),
-        [
-            "dataset",
-            "encoder",
-            "method",
-            *fields,
-            "gain",
-            f"p_{_units(rows)}",
-            f"p_{reported.cases or 'users'}",
-            "chosen",
-        ],
-        (
-            [group.dataset, group.encoder, *_in_csv(row, reported.metrics)]
-            for group in groups
-            for row in group.rows
-        ),
-    )
-    _draw(groups, title, path.with_name(f"{path.name}.png"), reported.main)
-
-
-def _write_markdown(
-    groups: Sequence[Group], title: str, notes: Sequence[str], path: Path, reported: Reported
-) -> None:
-    names, tests = reported.metrics, ["gain", *_p_names(groups[0].rows, reported)]
+def write_table(groups: Sequence[Group], shown: Presentation) -> None:
+    """Writes the table as Markdown, CSV and PNG."""
+    path, reported, rows = shown.path, shown.reported, groups[0].rows
+    names, tests = reported.metrics, ["gain", *_p_names(rows, reported)]
     header = ["dataset", "encoder", "method", *(name.upper() for name in names), *tests]
     lines = [
-        f"# {title}", "", *(f"{note}\n" for note in notes),
+        f"# {shown.title(groups)}", "", *(f"{note}\n" for note in shown.notes(groups)),
         _line(header), _line(["---"] * len(header)),
     ]  # fmt: skip
     for group in groups:
         for row in group.rows:
             cells = [_with_published(row, name) for name in names]
             lines.append(_line([group.dataset, group.encoder, row.label, *cells, *_tests(row)]))
-    write_text(path, "\n".join(lines) + "\n")
+    write_text(path.with_name(f"{path.name}.md"), "\n".join(lines) + "\n")
+    fields = [f"{name}{end}" for name in names for end in ("", "_std", "_published")]
+    tests = ["gain", f"p_{_units(rows)}", f"p_{reported.cases or 'users'}", "chosen"]
+    write_csv(
+        path.with_name(f"{path.name}.csv"),
+        ["dataset", "encoder", "method", *fields, *tests],
+        (
+            [group.dataset, group.encoder, *_in_csv(row, names)]
+            for group in groups
+            for row in group.rows
+        ),
+    )
+    figure_path = path.with_name(f"{path.name}.png")
+    _draw(groups, shown.title(groups), figure_path, reported.main)
 
 
 def _in_csv(row: Row, names: Sequence[str]) -> list[Any]:
@@ -257,3 +305,21 @@ def _p(value: float) -> str:
 
 def _line(cells: Sequence[Any]) -> str:
     return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
+
+
+@cache
+def published(table: str, dataset: str, encoder: str) -> dict[str, dict[str, float]]:
+    """Returns metrics by method, ``{"bns": {"ndcg@20": 0.4176, …}, …}``; empty if not published.
+
+    Args:
+      table: Number of the table, such as ``"4.2"``.
+      dataset: Name of the dataset, such as ``"ml-100k"``.
+      encoder: Name of the encoder, such as ``"mf"``.
+    """
+    found: dict[str, dict[str, float]] = {}
+    with _PUBLISHED.open(newline="") as file:
+        for row in csv.DictReader(file):
+            if (row["table"], row["dataset"], row["encoder"]) == (table, dataset, encoder):
+                name = f"{row['metric']}@{row['k']}" if row["k"] else row["metric"]
+                found.setdefault(row["method"], {})[name] = float(row["value"])
+    return found

@@ -4,17 +4,9 @@ Each target is one command on a dataset folder: it trains the methods of the tab
 our results next to the published ones, and writes Markdown, CSV and PNG.
 """
 
-import sys
-
-from ._signals import mind
-
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command and returns its exit status, see :func:`experiments._command.run`."""
-    from ._reproduce import main  # imports JAX, after signal handling is set up
+    from .command import main  # imports JAX, after signal handling is set up
 
     return main(arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(mind(main))

@@ -1,29 +1,22 @@
 """Command-line options and shared behaviour of all tables and figures."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import tyro
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from rich.console import Console
 
 from .._locks import hold
 from .._option_group import option_group
-from .._plots import save_figure
 from .._progress import Display, display
 from .._ranges import COUNT, POSITIVE, Range
-from .._rundir import write_csv
-from .kept import run_once
 from .methods import Method, World, by_folder
 from .outcomes import Outcome, pool
-from .training import OnEpoch
+from .store import ranking_path, run_once
+from .training import OnEpoch, train_minibatch, train_published
 
 
 @option_group
@@ -97,42 +90,39 @@ class Job(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reproduction(ABC):
+class Target:
     """A table or a figure.
 
     Attributes:
       title: Its title.
+      load: Loads the data.
+      make: Trains the methods, prints the results and writes them.
+      data: Data that ``--data`` requires, and whether it is downloaded.
+      time: Duration on two CPU cores with default flags, and its source; empty if not measured.
       flags: Supported flags among :data:`OWN_FLAGS`.
       settings: Supported settings.
       check: Raises ``ValueError`` if flags contradict each other.
     """
 
     title: str
+    load: Callable[[Options, Console], list[World]]
+    make: Callable[[Job], None]
+    data: str = "a folder with a training and a test part, such as ml-100k; no download"
+    time: str = ""
     flags: tuple[str, ...] = ()
     settings: tuple[str, ...] = ("published", "minibatch")
     check: Callable[[Options], None] = lambda options: None
 
-    @abstractmethod
     def run(self, options: Options, console: Console) -> None:
-        """Trains the methods, prints the results and writes them."""
+        """Loads the data, trains the methods, prints the results and writes them.
 
-
-@dataclass(frozen=True, kw_only=True)
-class Target(Reproduction):
-    """A table or a figure about recommendation.
-
-    Attributes:
-      load: Loads the data.
-      make: Trains the methods, prints the results and writes them.
-    """
-
-    load: Callable[[Options, Console], list[World]]
-    make: Callable[[Job], None]
-
-    def run(self, options: Options, console: Console) -> None:
-        """See :meth:`Reproduction.run`."""
+        The output folder is locked against other processes with the same target. Trainings that
+        several targets share are locked individually, during training.
+        """
         worlds = self.load(options, console)
-        with alone(options):
+        options.out.mkdir(parents=True, exist_ok=True)
+        busy = f"another process is making {options.target} in {options.out}; let it end first."
+        with hold(options.out / f".{options.target}.lock", busy=busy):
             for folder, (world, *_) in by_folder(worlds).items():
                 train, test = world.train, world.test
                 console.print(
@@ -140,18 +130,6 @@ class Target(Reproduction):
                     f"{len(train):,} + {len(test):,} interactions"
                 )
             self.make(Job(self.title, options, worlds, console))
-
-
-@contextmanager
-def alone(options: Options) -> Iterator[None]:
-    """Creates the output folder, and locks it against other processes with the same target.
-
-    Trainings that several targets share are locked individually, during training.
-    """
-    options.out.mkdir(parents=True, exist_ok=True)
-    busy = f"another process is making {options.target} in {options.out}; let it end first."
-    with hold(options.out / f".{options.target}.lock", busy=busy):
-        yield
 
 
 OWN_FLAGS = (
@@ -164,30 +142,43 @@ OWN_FLAGS = (
 def train_all(
     methods: Sequence[Method], job: Job, worlds: Sequence[World] | None = None
 ) -> list[Outcome]:
-    """Trains and scores the methods on each world, or reads outcomes of an earlier command.
+    """Trains and evaluates the methods on each world, or reads outcomes of an earlier command.
 
     The worlds, by default those of the job, are splits of the same data; the outcomes of a method
     on all of them are pooled.
     """
-    options, worlds = job.options, job.worlds if worlds is None else worlds
-    seeds, setting = tuple(range(options.seeds)), str(options.setting)
-    outcomes = []
+    worlds, outcomes = job.worlds if worlds is None else worlds, []
     with display(job.console) as screen:
         for method in methods:
-            main, of_splits = method.recipe.main, []
+            of_splits = []
             for number, world in enumerate(worlds, 1):
-                epochs = length(method, options, world)
-                of = f" {number}/{len(worlds)}" if len(worlds) > 1 else ""
-                of_splits.append(
-                    run_once(
-                        method, world, setting, seeds, epochs, options.out / "runs",
-                        partial(shown, screen, method.label + of, epochs),
-                    )
-                )  # fmt: skip
-                last = np.mean([m[main] for m in of_splits[-1].per_seed])
-                screen.advance(method.label + of, epochs, epochs, f"{main.upper()} {last:.4f}")
+                label = (
+                    f"{method.label} {number}/{len(worlds)}" if len(worlds) > 1 else method.label
+                )
+                of_splits.append(_train(method, world, job.options, label, screen))
             outcomes.append(pool(of_splits))
     return outcomes
+
+
+def _train(method: Method, world: World, options: Options, name: str, screen: Display) -> Outcome:
+    epochs, main = length(method, options, world), method.recipe.main
+
+    def train(checkpoints: Path) -> Outcome:
+        runner = train_published if options.setting == "published" else train_minibatch
+        on_epoch = shown(screen, name, epochs)
+        seeds, checkpoint = tuple(range(options.seeds)), checkpoints / "run.npz"
+        return runner(method, world, seeds, epochs, checkpoint=checkpoint, on_epoch=on_epoch)
+
+    outcome = run_once(path_of(method, world, options), method.label, train)
+    last = np.mean([metrics[main] for metrics in outcome.per_seed])
+    screen.advance(name, epochs, epochs, f"{main.upper()} {last:.4f}")
+    return outcome
+
+
+def path_of(method: Method, world: World, options: Options) -> Path:
+    """Returns the path of the outcome of a method."""
+    seeds, epochs = tuple(range(options.seeds)), length(method, options, world)
+    return ranking_path(method, world, str(options.setting), seeds, epochs, options.out / "runs")
 
 
 def length(method: Method, options: Options, world: World) -> int:
@@ -206,23 +197,3 @@ def shown(screen: Display, label: str, epochs: int) -> OnEpoch:
         screen.advance(label, entry["epoch"], epochs, loss)
 
     return on_epoch
-
-
-def draw_values(axes: Axes, scores: np.ndarray, ticks: Sequence[str], name: str) -> None:
-    """Plots means and deviations of ``scores [values, seeds]`` over the values of a parameter."""
-    deviation = scores.std(axis=1, ddof=1) if scores.shape[1] > 1 else None
-    axes.errorbar(range(len(ticks)), scores.mean(axis=1), deviation, fmt="o-", capsize=4)
-    axes.set_xticks(range(len(ticks)), ticks)
-    axes.set_xlabel(name)
-    axes.grid(alpha=0.3)
-
-
-def finish(
-    job: Job, figure: Figure, header: list[str], rows: list[list[Any]], *, about: str = ""
-) -> None:
-    """Writes the figure, titled with the job's title and ``about``, as PNG and its data as CSV."""
-    figure.suptitle(job.title + about, wrap=True)
-    path = job.options.out / f"{job.options.target}.png"
-    save_figure(figure, path)
-    write_csv(path.with_suffix(".csv"), header, rows)
-    job.console.print(f"results in {path.with_suffix('')}.png, .csv")

@@ -1,4 +1,4 @@
-"""Data of the studies: given parts, or a clean test part of the ratings."""
+"""Loading of datasets: given parts, random parts, or a clean test part of the ratings."""
 
 import dataclasses
 from pathlib import Path

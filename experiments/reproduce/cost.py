@@ -1,26 +1,20 @@
 """Time estimates of trainings in the minibatch setting, from measurements of some steps."""
 
 import dataclasses
-import datetime
 import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import jax
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from crl_jax import metrics, models, train
 
-from .._progress import display
 from .._rundir import write_json
-from .kept import path_of
 from .methods import Method, World
-from .targets import Job
+from .store import ranking_path
 from .training import fit_minibatch
 
 # Measurement sizes: number of examples (at least two batches), number of epochs and number of users
@@ -28,23 +22,6 @@ from .training import fit_minibatch
 # history has a resolution of milliseconds and the overhead of an epoch would dominate.
 _EXAMPLES, _EPOCHS, _USERS = 8192, 6, 1024
 _SECONDS, _MORE = 0.2, 8
-
-
-@dataclass(frozen=True)
-class Training:
-    """A search and its final trainings.
-
-    Attributes:
-      of: Dataset and encoder.
-      method: The method.
-      world: The data.
-      epochs: Number of epochs of each training.
-    """
-
-    of: tuple[str, str]
-    method: Method
-    world: World
-    epochs: int
 
 
 @dataclass(frozen=True)
@@ -62,47 +39,17 @@ class Speed:
     validation: float
 
 
-def announce(trainings: Sequence[Training], job: Job) -> None:
-    """Prints an upper bound on the time of each training and of all; stored outcomes take none."""
-    options, found = job.options, {}
-    with display(job.console) as screen:
-        for each in trainings:
-            screen.stage(f"timing {' '.join(each.of)} {each.method.label}")
-            seconds = 0.0 if _is_kept(each, job) else _seconds(each, options.seeds, options.out)
-            found[*each.of, each.method.label] = seconds
-    show(job.console, f"{job.title}: time at most", ("dataset", "encoder", "method"), found)
+def training_seconds(method: Method, world: World, epochs: int, seeds: int, folder: Path) -> float:
+    """Returns an upper bound on the time of a search and its final trainings.
 
-
-def show(
-    console: Console, title: str, names: tuple[str, ...], found: Mapping[tuple[str, ...], float]
-) -> None:
-    """Prints a table of seconds as hours, minutes and seconds, with their sum."""
-    table = Table(title=title, title_justify="left")
-    for name in names:
-        table.add_column(name)
-    table.add_column("time", justify="right")
-    for of, seconds in found.items():
-        table.add_row(*of, _clock(seconds))
-    table.add_section()
-    table.add_row("sum", *[""] * (len(names) - 1), _clock(sum(found.values())))
-    console.print(table)
-
-
-def _is_kept(training: Training, job: Job) -> bool:
-    options = job.options
-    return path_of(
-        training.method, training.world, str(options.setting), tuple(range(options.seeds)),
-        training.epochs, options.out / "runs",
-    ).exists()  # fmt: skip
-
-
-def _clock(seconds: float) -> str:
-    return str(datetime.timedelta(seconds=round(seconds)))
-
-
-def _seconds(training: Training, seeds: int, out: Path) -> float:
-    method, n, epochs = training.method, len(training.world.train), training.epochs
-    of, speed = method.minibatch, speed_of(method, training.world, out / "speeds")
+    Args:
+      method: The method.
+      world: The data.
+      epochs: Number of epochs of each training.
+      seeds: Number of final trainings.
+      folder: Folder of stored measurements.
+    """
+    n, of, speed = len(world.train), method.minibatch, speed_of(method, world, folder)
     steps = [-(-size // of.batch_size) for size in (round((1 - of.valid) * n), n)]
     search = method.points * epochs * (steps[0] * speed.step + speed.validation / of.eval_every)
     final = seeds * (epochs * steps[1] * speed.step + speed.validation)
@@ -111,7 +58,7 @@ def _seconds(training: Training, seeds: int, out: Path) -> float:
 
 def speed_of(method: Method, world: World, folder: Path) -> Speed:
     """Measures the speed of a method, or reads the measurement of an earlier command."""
-    known = path_of(method, world, "minibatch", (), 0, folder)
+    known = ranking_path(method, world, "minibatch", (), 0, folder)
     if not known.exists():
         folder.mkdir(parents=True, exist_ok=True)
         write_json(known, dataclasses.asdict(_measure(method, world, folder)))

@@ -1,4 +1,4 @@
-"""Data, methods and shared recipes of the studies."""
+"""Data and methods of tables and figures, and the settings that methods share."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Training and scoring of the methods of all studies."""
+"""Training and evaluation of ranking methods."""
 
 import dataclasses
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from crl_jax import data, metrics, models, tasks, train
 from .._config import EncoderOptions
 from ..encoders import default_encoder, resolve_encoder
 from .methods import Method, World
-from .outcomes import Outcome, judge
+from .outcomes import Outcome, roc_curve
 
 OnEpoch = Callable[[dict[str, Any]], None]
 
@@ -35,20 +35,16 @@ def train_published(
 ) -> Outcome:
     """Trains in the published setting: SGD, one triplet per step, no validation.
 
-    The model is scored after the last epoch. Width, learning rate, L2 on the rows of each triplet
-    and initial values are those of the recipe. Negatives are drawn for ``method.draw`` triplets at
-    a time, from the parameters before them.
+    The model is evaluated after the last epoch. Width, learning rate, L2 on the rows of each
+    triplet and initial values are those of the recipe. Negatives are sampled for ``method.draw``
+    triplets at a time, from the parameters before them.
     """
     recipe = method.recipe
+    initial = models.normal(recipe.deviation)
     fitted = tasks.fit_ranking(
         world.train,
-        **_of_method(method, world),
-        encoder=default_encoder(
-            recipe.encoder, world.train, recipe.dim, models.normal(recipe.deviation)
-        ),
-        options=tasks.RankingOptions(
-            **_options_of(method, world), held_out=world.test, l2_target="rows"
-        ),
+        **_arguments(method, world, held_out=world.test, l2_target="rows"),
+        encoder=default_encoder(recipe.encoder, world.train, recipe.dim, initial),
         optimizer=train.RowOptimizer(
             recipe.learning_rate * method.rate, recipe.weight_decay, rule=train.rows.sgd
         ),
@@ -57,7 +53,7 @@ def train_published(
         seeds=np.asarray(seeds),
         hooks=[*([] if probe is None else [probe]), *_callbacks(checkpoint, on_epoch)],
     )
-    return _score(method, world, [fitted], {})
+    return _evaluate(method, world, [fitted], {})
 
 
 def train_minibatch(
@@ -75,18 +71,18 @@ def train_minibatch(
     its best epoch, by NDCG@20 on that part, are then used to train on all of them with every seed.
     """
     fit = partial(fit_minibatch, method, epochs=epochs)
-    choice, found = _search(method, world, seeds[:1], fit, checkpoint, on_epoch)
+    choice, values = _search(method, world, seeds[:1], fit, checkpoint, on_epoch)
     fitted = [
         fit(
-            world, held_out=world.test, seeds=runs["seeds"], sweep=found,
+            world, held_out=world.test, seeds=runs["seeds"], sweep=values,
             stopping=tasks.Stopping(stop_at=choice.epochs),
-            hooks=_callbacks(_named(checkpoint, turn), on_epoch),
+            hooks=_callbacks(_named(checkpoint, part), on_epoch),
         )
-        for turn, runs in _turns({"seeds": np.asarray(seeds)}, method.minibatch.at_once)
+        for part, runs in _parts({"seeds": np.asarray(seeds)}, method.minibatch.at_once)
     ]  # fmt: skip
-    point = {name.rpartition(".")[2]: value for name, value in found.items()}
+    point = {name.rpartition(".")[2]: value for name, value in values.items()}
     chosen = {**point, "epochs": choice.epochs, "valid_ndcg@20": choice.score}
-    return _score(method, world, fitted, chosen)
+    return _evaluate(method, world, fitted, chosen)
 
 
 def _search(
@@ -99,30 +95,25 @@ def _search(
 ) -> tuple[train.Selection, dict[str, float]]:
     """Returns the best point and its values; diverged points are skipped unless all diverge."""
     of = method.minibatch
-    cut = data.with_validation(world.train, valid=of.valid)
-    part = dataclasses.replace(world, train=cut.train)
-    made, diverged = [], None
-    for turn, runs in _turns(train.grid(method.axes, seed), of.at_once):
-        hooks = _callbacks(_named(checkpoint, "search", turn), on_epoch)
-        seeds = runs.pop("seeds")
+    split = data.with_validation(world.train, valid=of.valid)
+    reduced = dataclasses.replace(world, train=split.train)
+    selections, diverged = [], None
+    for part, runs in _parts(train.grid(method.axes, seed), of.at_once):
+        hooks = _callbacks(_named(checkpoint, "search", part), on_epoch)
+        seeds, stopping = runs.pop("seeds"), tasks.Stopping(eval_every=of.eval_every)
         try:
-            searched = fit(
-                part,
-                cut.valid,
-                seeds=seeds,
-                sweep=runs,
-                stopping=tasks.Stopping(eval_every=of.eval_every),
-                hooks=hooks,
+            fitted = fit(
+                reduced, split.valid, seeds=seeds, sweep=runs, stopping=stopping, hooks=hooks
             )
         except train.TrainingDiverged as error:
             diverged = error
             continue
-        choice = train.select_best(searched)
-        made.append((choice, {name: float(x[choice.point]) for name, x in runs.items()}))
-    if not made:
+        choice = train.select_best(fitted)
+        selections.append((choice, {name: float(x[choice.point]) for name, x in runs.items()}))
+    if not selections:
         assert diverged is not None
         raise diverged
-    return max(made, key=lambda each: np.nan_to_num(each[0].score, nan=-np.inf))
+    return max(selections, key=lambda each: np.nan_to_num(each[0].score, nan=-np.inf))
 
 
 def fit_minibatch(
@@ -150,18 +141,14 @@ def fit_minibatch(
     return tasks.fit_ranking(
         world.train,
         valid,
-        **_of_method(method, world),
+        **_arguments(
+            method, world, held_out=held_out, init_scale=of.init_scale, l2_target=of.l2_target
+        ),
         encoder=resolve_encoder(EncoderOptions(**flags), log, recipe.dim),
         optimizer=train.Optimizer(
             of.learning_rate, of.weight_decay, 0.3, schedule=train.step_decay
         ),
         config=train.TrainConfig(of.batch_size),
-        options=tasks.RankingOptions(
-            **_options_of(method, world),
-            held_out=held_out,
-            init_scale=of.init_scale,
-            l2_target=of.l2_target,
-        ),
         **rest,
     )
 
@@ -171,7 +158,7 @@ def _named(checkpoint: Path | None, *names: str) -> Path | None:
     return checkpoint and checkpoint.with_suffix(".".join(("", *filter(None, names), "npz")))
 
 
-def _turns(runs: dict[str, np.ndarray], at_once: bool) -> list[tuple[str, dict[str, np.ndarray]]]:
+def _parts(runs: dict[str, np.ndarray], at_once: bool) -> list[tuple[str, dict[str, np.ndarray]]]:
     """Returns all runs, together or one at a time, each with a name for its checkpoint."""
     if at_once:
         return [("", runs)]
@@ -179,20 +166,22 @@ def _turns(runs: dict[str, np.ndarray], at_once: bool) -> list[tuple[str, dict[s
     return [(str(i), {name: x[i : i + 1] for name, x in runs.items()}) for i in range(n)]
 
 
-def _of_method(method: Method, world: World) -> dict[str, Any]:
+def _arguments(method: Method, world: World, **options: Any) -> dict[str, Any]:
     """Returns the training arguments of a method for a part of the data."""
     return {
-        "loss": method.loss, "hyperparams": method.hyperparams, "n_neg": method.n_neg,
+        "loss": method.loss,
+        "hyperparams": method.hyperparams,
+        "n_neg": method.n_neg,
         "sampler": method.sampler(world),
-    }  # fmt: skip
-
-
-def _options_of(method: Method, world: World) -> dict[str, Any]:
-    """Returns the options of its training."""
-    return {
-        "hyperparam_schedule": method.schedule, "n_pos": method.n_pos, "n_group": method.n_group,
-        "confidence": method.estimator(world), "anchors": method.anchors,
-    }  # fmt: skip
+        "options": tasks.RankingOptions(
+            hyperparam_schedule=method.schedule,
+            n_pos=method.n_pos,
+            n_group=method.n_group,
+            confidence=method.estimator(world),
+            anchors=method.anchors,
+            **options,
+        ),
+    }
 
 
 def _callbacks(checkpoint: Path | None, on_epoch: OnEpoch | None) -> list[train.Callback]:
@@ -200,7 +189,7 @@ def _callbacks(checkpoint: Path | None, on_epoch: OnEpoch | None) -> list[train.
     return [*saved, *([] if on_epoch is None else [train.Progress(on_epoch)])]
 
 
-def _score(
+def _evaluate(
     method: Method, world: World, trained: list[tasks.RankingResult], chosen: dict[str, float]
 ) -> Outcome:
     plan = metrics.eval_layout(world.masked or world.train, world.test)
@@ -216,23 +205,12 @@ def _score(
         everyone[np.asarray(plan.users)] = values[recipe.main]
         users.append(everyone)
         if estimator is not None and ratings is not None:
-            confidence = estimate_confidence(estimator, fitted.encoder, tables, world.train)
-            auc, curve = judge(confidence, ratings > 1)
+            ids = (jnp.asarray(x, jnp.int32) for x in (world.train.users, world.train.items))
+            confidence = estimator.estimate(jax.random.key(0), fitted.encoder, tables, *ids)
+            auc, curve = roc_curve(np.asarray(confidence), ratings > 1)
             per_seed[-1]["confidence_auc"] = auc
             curves.append(curve)
     mean = np.mean(users, axis=0).round(_DIGITS).tolist()
     roc = np.mean(curves, axis=0).tolist() if curves else []
     history = [entry for fitted in trained for entry in fitted.history]
     return Outcome(method.label, per_seed, mean, history, chosen, roc)
-
-
-def estimate_confidence(
-    estimator: tasks.ConfidenceEM,
-    encoder: models.Encoder,
-    tables: models.Tables,
-    log: data.Interactions,
-) -> np.ndarray:
-    """Returns the confidence of every interaction of ``log``."""
-    users, items = (jnp.asarray(x, jnp.int32) for x in (log.users, log.items))
-    key = jax.random.key(0)
-    return np.asarray(estimator.estimate(key, encoder, tables, users, items))

@@ -1,21 +1,22 @@
-"""Tables that train their methods on every dataset with every encoder and compare the results."""
+"""Tables of ranking methods, trained on every dataset with every encoder."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from .cost import Training, announce
-from .methods import Method, Recipe, World, by_folder
-from .published import published
-from .tables import Group, compare, rich_table, write_table
-from .targets import Job, Options, length, train_all
+from .cost import training_seconds
+from .methods import Method, World, by_folder
+from .outcomes import Outcome, Reported
+from .tables import Block, Group, Presentation, make_table, published
+from .targets import Job, Options, length, path_of, train_all
 
 _ENCODERS = {"mf": "Matrix factorisation", "lightgcn": "LightGCN"}
 
 
 @dataclass(frozen=True)
-class Block:
-    """Methods that are compared with one another.
+class Comparison:
+    """Methods of one dataset and encoder, which are compared with one another.
 
     Attributes:
       dataset, encoder: Names of the dataset and of the encoder.
@@ -28,90 +29,92 @@ class Block:
     worlds: list[World]
     methods: tuple[Method, ...]
 
-    @property
-    def recipe(self) -> Recipe:
-        """Recipe shared by the rows."""
-        return self.methods[0].recipe
-
 
 @dataclass(frozen=True)
-class Table:
+class RankingTable:
     """Callable that trains the methods of a table and writes it.
 
     Attributes:
       number: Number of the dissertation's table.
       methods: Returns the rows for the flags, the encoder, and the name and the data of a dataset.
       notes: Returns the notes below the table, except those on the training of its methods.
-      recipe: Derives the reported metrics from the recipe shared by the methods.
+      reported: Reported metrics; by default those of the recipe shared by the methods.
       check: Raises ``ValueError`` for unsupported data.
       encoders: Default encoders, unless --encoders is given.
       long: Whether to print a time estimate before training.
     """
 
     number: str
-    methods: Callable[[Options, str, tuple[str, World]], tuple[Method, ...]]
+    methods: Callable[[Options, str, str, World], tuple[Method, ...]]
     notes: Callable[[Options], tuple[str, ...]]
-    recipe: Callable[[Recipe], Recipe] = lambda recipe: recipe
+    reported: Reported | None = None
     check: Callable[[Options, World], None] = lambda options, world: None
     encoders: tuple[str, ...] = ("mf",)
     long: bool = False
 
     def __call__(self, job: Job) -> None:
         """Trains the methods, prints the table and writes the completed part after each block."""
-        options, console = job.options, job.console
+        options = job.options
         self.check(options, job.world)
-        blocks = self._blocks(job)
-        if self.long or options.estimate:
-            announce([training for block in blocks for training in _trainings(block, job)], job)
-        if options.estimate:
-            return
-        groups = []
-        for block in blocks:
-            groups.append(self._train(block, job))
-            self._write(blocks[: len(groups)], groups, job)
-        console.print(f"results in {_path(options)}.md, .csv, .png")
+        compared = list(self._comparisons(job))
+        first = compared[0].methods[0]
+        reported = self.reported or first.recipe.reported
 
-    def _blocks(self, job: Job) -> list[Block]:
-        """Returns a block for every combination of dataset and encoder."""
-        options, made = job.options, []
+        def notes(groups: Sequence[Group]) -> list[str]:
+            done = compared[: len(groups)]
+            known = any(map(self._published, done))
+            return [
+                _comparison_note(options, first.label, reported.main, known),
+                *(_training_note(each, options) for each in done),
+                *self.notes(options),
+            ]
+
+        shown = Presentation(
+            path=_path(options),
+            title=partial(_title, job),
+            notes=notes,
+            reported=reported,
+            estimate="most" if self.long or options.estimate else "",
+        )
+        make_table([[self._block(each, job) for each in compared]], shown, job)
+
+    def _comparisons(self, job: Job) -> Iterable[Comparison]:
+        """Yields every combination of dataset and encoder."""
+        options = job.options
         for folder, worlds in by_folder(job.worlds).items():
             name = Path(folder).resolve().name
             for encoder in dict.fromkeys(options.encoders or self.encoders):
-                rows = self._rows(options, encoder, (name, worlds[0]))
-                made.append(Block(options.dataset or name, encoder, worlds, rows))
-        return made
+                methods = self.methods(options, encoder, name, worlds[0])
+                if options.setting != "minibatch":
+                    methods = tuple(method for method in methods if not method.batches)
+                chosen = choose(methods, options.methods)
+                yield Comparison(options.dataset or name, encoder, worlds, chosen)
 
-    def _rows(self, options: Options, encoder: str, of: tuple[str, World]) -> tuple[Method, ...]:
-        """Returns the methods supported by the setting and selected by --methods."""
-        minibatch = options.setting == "minibatch"
-        made = self.methods(options, encoder, of)
-        return choose(tuple(m for m in made if minibatch or not m.batches), options.methods)
+    def _published(self, of: Comparison) -> dict[str, dict[str, float]]:
+        return published(self.number, of.dataset, of.encoder)
 
-    def _train(self, block: Block, job: Job) -> Group:
-        recipe, known = self.recipe(block.recipe), self._published(block)
-        if self.long:
-            job.console.print(f"{block.dataset}, {block.encoder}")
-        outcomes = train_all(block.methods, job, block.worlds)
-        rows = compare(
-            outcomes,
-            [known.get(m.published or m.label, {}) for m in block.methods],
-            recipe.reported,
+    def _block(self, of: Comparison, job: Job) -> Block:
+        options, known = job.options, self._published(of)
+
+        def seconds(method: Method, world: World) -> float:
+            if path_of(method, world, options).exists():
+                return 0.0
+            epochs = length(method, options, world)
+            return training_seconds(method, world, epochs, options.seeds, options.out / "speeds")
+
+        def train() -> list[Outcome]:
+            if self.long:
+                job.console.print(f"{of.dataset}, {of.encoder}")
+            return train_all(of.methods, job, of.worlds)
+
+        return Block(
+            of.dataset,
+            of.encoder,
+            title=_title(job, [of]),
+            published=[known.get(m.published or m.label, {}) for m in of.methods],
+            times=[(m.label, partial(seconds, m, w)) for m in of.methods for w in of.worlds],
+            train=train,
         )
-        job.console.print(rich_table(rows, _title([block], job), recipe.reported))
-        return Group(block.dataset, block.encoder, rows)
-
-    def _published(self, block: Block) -> dict[str, dict[str, float]]:
-        return published(self.number, block.dataset, block.encoder)
-
-    def _write(self, blocks: list[Block], groups: list[Group], job: Job) -> None:
-        options, recipe = job.options, self.recipe(blocks[0].recipe)
-        known = any(map(self._published, blocks))
-        notes = [
-            _compared(options, blocks[0].methods[0].label, recipe.main, known),
-            *(_how(block, options) for block in blocks),
-            *self.notes(options),
-        ]
-        write_table(groups, _title(blocks, job), notes, _path(options), recipe.reported)
 
 
 def _path(options: Options) -> Path:
@@ -121,22 +124,13 @@ def _path(options: Options) -> Path:
     return options.out / f"{options.target}-{name}{splits}"
 
 
-def _title(blocks: Sequence[Block], job: Job) -> str:
+def _title(job: Job, shown: Sequence[Group | Comparison]) -> str:
     """Returns the title, dataset, encoder (if not MF, or several) and setting of a table."""
-    options = job.options
-    datasets = ", ".join(dict.fromkeys(block.dataset for block in blocks))
-    encoders = tuple(dict.fromkeys(block.encoder for block in blocks))
+    datasets = ", ".join(dict.fromkeys(each.dataset for each in shown))
+    encoders = tuple(dict.fromkeys(each.encoder for each in shown))
     named = "" if encoders == ("mf",) else f", {', '.join(encoders)}"
-    kind = "ablation" if options.ablation else f"{options.setting} setting"
+    kind = "ablation" if job.options.ablation else f"{job.options.setting} setting"
     return f"{job.title}, {datasets}{named}, {kind}"
-
-
-def _trainings(block: Block, job: Job) -> list[Training]:
-    return [
-        Training((block.dataset, block.encoder), method, world, length(method, job.options, world))
-        for method in block.methods
-        for world in block.worlds
-    ]
 
 
 def choose(methods: tuple[Method, ...], names: tuple[str, ...]) -> tuple[Method, ...]:
@@ -153,7 +147,7 @@ def choose(methods: tuple[Method, ...], names: tuple[str, ...]) -> tuple[Method,
     return tuple(methods[labels.index(name)] for name in names) or methods
 
 
-def _compared(options: Options, first: str, main: str, known: bool) -> str:
+def _comparison_note(options: Options, first: str, main: str, known: bool) -> str:
     """Describes the number of trainings per row and the statistical comparison."""
     times, units = f"{options.seeds} seed{'s' if options.seeds > 1 else ''}", "seeds"
     if options.splits > 1:
@@ -166,11 +160,11 @@ def _compared(options: Options, first: str, main: str, known: bool) -> str:
     )
 
 
-def _how(block: Block, options: Options) -> str:
-    """Describes the training of a block."""
-    recipe, methods = block.recipe, block.methods
-    epochs = length(methods[0], options, block.worlds[0])
-    what = f"{_ENCODERS[block.encoder]} of width {recipe.dim} on {block.dataset}"
+def _training_note(compared: Comparison, options: Options) -> str:
+    """Describes the training of the methods."""
+    methods, recipe = compared.methods, compared.methods[0].recipe
+    epochs = length(methods[0], options, compared.worlds[0])
+    what = f"{_ENCODERS[compared.encoder]} of width {recipe.dim} on {compared.dataset}"
     if options.setting == "minibatch":
         of = methods[0].minibatch
         points = " or ".join(map(str, sorted({m.points for m in methods})))

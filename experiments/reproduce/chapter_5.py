@@ -1,0 +1,106 @@
+"""Tables and figures of chapter 5, and table 6.3: contrastive losses and DPL."""
+
+import dataclasses
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from . import contrastive
+from .chapter_4 import BNS, DPL, RNS, sampling_table
+from .comparisons import RankingTable
+from .cost import speed_of
+from .data import check_datasets, load_datasets, load_parts
+from .figures import Panel, draw_panels, finish
+from .methods import Method, Minibatch, World
+from .targets import Job, Options, Target
+
+SIZES = (1, 3, 5, 10, 15)
+"""Numbers of extra positives M, or of negatives N."""
+TAUS = (0.0, 0.02, 0.07, 0.15, 0.3)
+"""Priors; at 0 the loss is not debiased."""
+_TIMED = {"bpr": RNS, "dpl": DPL, "bns": BNS}
+_PLAIN = Minibatch(axes=())
+_NOTES = (
+    "All interactions of a dataset are put together, and a random fifth of them is the test part.",
+    "The grids are those that were found good on MovieLens 100K, with as many points for every "
+    "loss. On other data L2 on whole tables falls with the number of users and items, as the "
+    "gradient of a row does. Epochs are fewer there, and learning rates four times as great on "
+    "MovieLens 1M. On Gowalla and Yelp2018 they are eight times as great and L2 is a third of that "
+    "with MF, five times and a tenth with LightGCN; these two have half of the points.",
+)
+
+
+def draw_hyperparameters(job: Job) -> None:
+    """Figure 5.3: DPL as tuned for the encoder, with other values of each hyper-parameter."""
+    panels = []
+    for encoder in dict.fromkeys(job.options.encoders or contrastive.ENCODERS):
+        dpl = contrastive.tuned("dpl", encoder)
+
+        def panel(name: str, values: Mapping[float, dict[str, Any]], of: Method = dpl) -> Panel:
+            methods = {
+                f"{value:g}": dataclasses.replace(of, label=f"{value:g}", **changes)
+                for value, changes in values.items()
+            }
+            return Panel((of.recipe.encoder, name), f"{of.recipe.encoder}: {name}", methods)
+
+        taus = {tau: {"hyperparams": {**dpl.hyperparams, "tau_plus": tau}} for tau in TAUS}
+        panels.append([
+            panel("extra positives M", {size: {"n_pos": size} for size in SIZES}),
+            panel("negatives N", {size: {"n_neg": size} for size in SIZES}),
+            panel("prior τ⁺", taus),
+        ])  # fmt: skip
+    size = (12, 3.5 * len(panels))
+    draw_panels(job, panels, ["encoder", "parameter"], figsize=size, sharey="row")
+
+
+def draw_epoch_times(job: Job) -> None:
+    """Figure 5.4: time per epoch, measured on some steps of each method, in batches of 1,024."""
+    names, rows = [Path(world.folder).name for world in job.worlds], []
+    figure = Figure(figsize=(max(6, 2 * len(names)), 4), layout="constrained")
+    axes = figure.subplots()
+    for place, (label, method) in enumerate(_TIMED.items()):
+        plain = dataclasses.replace(method, minibatch=_PLAIN)
+        seconds = [
+            -(-len(world.train) // _PLAIN.batch_size)
+            * speed_of(plain, world, job.options.out / "speeds").step
+            for world in job.worlds
+        ]
+        axes.bar(np.arange(len(names)) + 0.25 * (place - 1), seconds, 0.25, label=label)
+        rows += [[name, label, each] for name, each in zip(names, seconds, strict=True)]
+    axes.set_xticks(range(len(names)), names)
+    axes.set_yscale("log")
+    axes.set_ylabel("seconds per epoch")
+    axes.grid(axis="y", alpha=0.3)
+    axes.legend()
+    finish(job, figure, ["dataset", "method", "seconds"], rows)
+
+
+def _contrastive_table(title: str, number: str) -> Target:
+    def rows(_: Options, encoder: str, dataset: str, world: World) -> tuple[Method, ...]:
+        return contrastive.methods(number, encoder, dataset, world)
+
+    table = RankingTable(number, rows, lambda _: _NOTES, encoders=contrastive.ENCODERS, long=True)
+    flags = ("methods", "datasets", "encoders", "estimate")
+    return _of_datasets(title=f"Table {number}: {title}", make=table, flags=flags)
+
+
+_of_datasets = partial(
+    Target, load=load_datasets, settings=("minibatch",), check=check_datasets,
+    data=f"a folder of datasets: {', '.join(contrastive.BUDGETS)}; no download",
+)  # fmt: skip
+TARGETS: Mapping[str, Target] = {
+    "table-5.2": _contrastive_table("contrastive losses and DPL", "5.2"),
+    "table-5.3": sampling_table("DPL and negative samplers", "5.3", settings=("minibatch",)),
+    "figure-5.3": Target(
+        title="Figure 5.3: the numbers of DPL",
+        load=load_parts, make=draw_hyperparameters, flags=("encoders",), settings=("minibatch",),
+    ),
+    "figure-5.4": _of_datasets(
+        title="Figure 5.4: time of an epoch", make=draw_epoch_times, flags=("datasets",)
+    ),
+    "table-6.3": _contrastive_table("contrastive losses and BCL", "6.3"),
+}  # fmt: skip

@@ -1,0 +1,298 @@
+"""Tables on images in chapter 6: contrastive losses and the effect of their hyper-parameters."""
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from .._progress import TrainingStatus, display
+from .._study import Evaluation, Run, learn
+from ..images._config import Config
+from ..images._problem import Problem, load_problem
+from ..images._study import Images
+from ..images.recipes import DATASETS, LOSSES, published, small
+from .outcomes import Outcome, Reported
+from .store import image_path, run_once
+from .tables import Block, Presentation, make_table
+from .tables import published as published_numbers
+from .targets import Job, Options, Target
+
+_NAMES = {"simclr": "info_nce", "dcl": "dcl", "hcl": "hcl", "bcl": "bcl"}
+"""The names of the losses in the published tables."""
+_NOTES = (
+    "linear: the accuracy of a linear classifier that is fitted to its optimum on the features of "
+    "images as they are; the published one is trained on features of random views. Rows are "
+    "compared with the first of their group, image by image, each averaged over seeds.",
+)
+# The minimum over epochs: estimates of days should not include the time of other processes.
+_STEPS, _EPOCHS = 2, 4
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row of a table.
+
+    Attributes:
+      label: Its name.
+      loss: Its loss.
+      published: Its name in the published table.
+      changes: Changed values, by section of the configuration.
+    """
+
+    label: str
+    loss: str
+    published: str
+    changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def configure(self, config: Config) -> Config:
+        """Returns the configuration of the loss with the changed values."""
+        return _changed(config, **self.changes)
+
+
+def _changed(config: Config, **sections: Mapping[str, Any]) -> Config:
+    changed = {name: replace(getattr(config, name), **of) for name, of in sections.items()}
+    return replace(config, **changed)
+
+
+def _numbers_of_negatives(*numbers: int) -> dict[str, list[Line]]:
+    return {
+        f", N={n}": [
+            Line(loss, loss, f"{_NAMES[loss]}|N={n}", {"training": {"batch_size": n // 2 + 1}})
+            for loss in LOSSES
+        ]
+        for n in numbers
+    }
+
+
+def _values(name: str, *values: float) -> dict[str, list[Line]]:
+    """Returns BCL with different values of a hyper-parameter."""
+    return {
+        "": [
+            Line(f"bcl, {name}={x}", "bcl", f"bcl|{name}={x}", {"objective": {name: x}})
+            for x in values
+        ]
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageTable:
+    """Callable that trains the rows of a table on images and writes it.
+
+    Attributes:
+      number: Number of the dissertation's table.
+      datasets: Datasets of the published table.
+      groups: Rows of each group, by suffix of its name.
+      small_groups: Groups at small scale; by default all.
+      reported: Reported metrics.
+    """
+
+    number: str
+    groups: Mapping[str, Sequence[Line]]
+    datasets: tuple[str, ...] = tuple(DATASETS)
+    small_groups: Mapping[str, Sequence[Line]] | None = None
+    reported: Reported = Reported(("linear", "knn"), "linear", "images")
+
+    def __call__(self, job: Job) -> None:
+        """Trains the rows, prints the table and writes the completed part after each group."""
+        options, title = job.options, f"{job.title}, {job.options.scale} scale"
+        shown = Presentation(
+            path=options.out / f"{options.target}-{options.scale}",
+            title=lambda _: title,
+            notes=lambda _: [_training_note(options), *_NOTES],
+            reported=self.reported,
+            estimate="least",
+        )
+        datasets = self._datasets(options)
+        make_table(
+            (list(self._blocks(name, job._replace(title=title))) for name in datasets),
+            shown,
+            job._replace(title=title),
+        )
+
+    def _datasets(self, options: Options) -> tuple[str, ...]:
+        """Returns the datasets of ``--datasets``; by default those in the folder.
+
+        Raises:
+          ValueError: If a dataset is not in the table, or none is found.
+        """
+        for name in options.datasets:
+            if name not in self.datasets:
+                raise ValueError(
+                    f"--datasets takes some of {', '.join(self.datasets)}, got {name!r}."
+                )
+        there = tuple(name for name in self.datasets if (options.data / name).exists())
+        if not (options.datasets or there):
+            raise ValueError(
+                f"{options.data} has none of the folders {', '.join(self.datasets)}; those that "
+                "--datasets names are downloaded."
+            )
+        return options.datasets or there
+
+    def _blocks(self, dataset: str, job: Job) -> Iterator[Block]:
+        options, folder = job.options, job.options.data / dataset
+        known = published_numbers(self.number, dataset, "resnet50")
+        shared = {
+            "source": {"data": str(folder) if folder.exists() else dataset},
+            "protocol": {"seeds": options.seeds},
+            "training": {"epochs": options.epochs} if options.epochs else {},
+        }
+        base = small if options.scale == "small" else published
+        few = self.small_groups if options.scale == "small" else None
+        problem = None
+        for suffix, lines in (few or self.groups).items():
+            chosen = [line for line in lines if line.label in (options.methods or [line.label])]
+            if not chosen:
+                labels = ", ".join(f'"{line.label}"' for line in lines)
+                raise ValueError(f"--methods takes some of {labels}.")
+            trainings = []
+            for line in chosen:
+                config = _changed(line.configure(base(dataset, line.loss)), **shared)
+                problem = problem or load_problem(config.source, job.console.print)
+                trainings.append((line.label, Images().prepare(config, problem), problem))
+            encoder = f"{trainings[0][1].encoding.encoder}{suffix}"
+            runs = options.out / "runs"
+            yield Block(
+                dataset,
+                encoder,
+                title=f"{job.title}, {dataset}, {encoder}",
+                published=[known.get(line.published, {}) for line in chosen],
+                times=[
+                    (label, partial(_seconds, config, problem, runs))
+                    for label, config, problem in trainings
+                ],
+                train=partial(_train_all, dataset + suffix, trainings, runs, job.console),
+            )
+
+
+def _train_all(
+    name: str, trainings: Sequence[tuple[str, Config, Problem]], runs: Path, console: Console
+) -> list[Outcome]:
+    return [
+        run_once(
+            image_path(config, problem, runs),
+            label,
+            partial(_train, f"{name}, {label}", label, config, problem, console),
+        )
+        for label, config, problem in trainings
+    ]
+
+
+def _train(
+    name: str, label: str, config: Config, problem: Problem, console: Console, checkpoints: Path
+) -> Outcome:
+    """Trains and evaluates all seeds of a configuration."""
+    study, first, epochs = Images(), config.protocol.seed, config.training.epochs
+    statuses = TrainingStatus(("train_knn",), {"final": len(problem.train)}, "images")
+    history: list[dict[str, Any]] = []
+    evaluations = []
+    with display(console) as screen:
+
+        def on_entry(run: Run, entry: dict[str, Any]) -> None:
+            history.append({"run": run.index, **entry})
+            status = statuses.of("final", entry, run.index)
+            screen.advance(f"{name}, seed {run.seed}", entry["epoch"], epochs, status)
+
+        for index in range(config.protocol.seeds):
+            learned = learn(study, config, problem, {}, index, checkpoints, on_entry)
+            evaluations.append(
+                study.evaluate(config, problem, learned, first + index, lambda _: None)
+            )
+    correct = np.mean([evaluation.cases for evaluation in evaluations], axis=0)
+    return Outcome(label, _with_seconds(evaluations, history), correct.tolist(), history, {})
+
+
+def _with_seconds(
+    evaluations: list[Evaluation], history: list[dict[str, Any]]
+) -> list[dict[str, float]]:
+    """Returns the metrics of each seed, with the seconds per epoch after the first report."""
+    per_seed = []
+    for index, evaluation in enumerate(evaluations):
+        own = [entry for entry in history if entry["run"] == index]
+        first, last = own[0], own[-1]
+        epochs = last["epoch"] - first["epoch"]
+        each = (last["seconds"] - first["seconds"]) / epochs if epochs else float("nan")
+        per_seed.append({**evaluation.metrics, "seconds_per_epoch": each})
+    return per_seed
+
+
+def _seconds(config: Config, problem: Problem, runs: Path) -> float:
+    """Returns a lower bound on the training time, without reports and evaluation."""
+    if image_path(config, problem, runs).exists():
+        return 0.0
+    options = config.training
+    start, step = measure(config, problem)
+    steps = options.epochs * -(-len(problem.train) // options.batch_size)
+    return start + config.protocol.seeds * steps * step
+
+
+def measure(config: Config, problem: Problem) -> tuple[float, float]:
+    """Returns the seconds until the first epoch, which is mostly compilation, and per step."""
+    part = problem.train.take(slice(_STEPS * config.training.batch_size))
+    short = replace(config.training, epochs=_EPOCHS, eval_every=1)
+    entries: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        Images().fit(
+            replace(config, training=short), replace(problem, train=part),
+            Run("final", 0, 1, config.protocol.seed, {}), Path(folder), entries.append,
+        )  # fmt: skip
+    first, *others = np.diff([entry["seconds"] for entry in entries], prepend=0)
+    epoch = float(min(others))
+    return max(0.0, float(first) - epoch), epoch / -(-len(part) // config.training.batch_size)
+
+
+def _training_note(options: Options) -> str:
+    config = (small if options.scale == "small" else published)("cifar10", "simclr")
+    training, images = config.training, config.source.train_images
+    of = f"{images:,} images of each dataset" if images else "all training images"
+    return (
+        f"{options.seeds} seeds: mean ± standard deviation (published). "
+        f"{config.encoding.encoder} on {of}, {options.epochs or training.epochs} epochs of Adam, "
+        f"t = {training.temperature:g}, batches of {training.batch_size} where N does not say "
+        "otherwise."
+    )
+
+
+TABLES = {
+    "contrastive losses on images": ImageTable(
+        number="6.4", groups={"": [Line(loss, loss, _NAMES[loss]) for loss in LOSSES]}
+    ),
+    "the number of negatives": ImageTable(
+        number="6.5",
+        datasets=("cifar10", "stl10"),
+        groups=_numbers_of_negatives(30, 62, 126, 254, 510),
+        small_groups=_numbers_of_negatives(62, 254),
+    ),
+    "the hardness of BCL": ImageTable(
+        number="6.6",
+        datasets=("cifar10", "stl10"),
+        groups=_values("beta", 0.5, 0.6, 0.7, 0.8, 0.9, 1.0),
+    ),
+    "the prior of BCL": ImageTable(
+        number="6.7",
+        datasets=("tiny-imagenet",),
+        groups=_values("tau_plus", 0.001, 0.005, 0.01),
+        reported=Reported(("linear", "linear_top5", "knn"), "linear", "images"),
+    ),
+    "seconds of an epoch": ImageTable(
+        number="6.8",
+        groups={"": [Line(loss, loss, _NAMES[loss]) for loss in ("simclr", "bcl")]},
+        reported=Reported(("seconds_per_epoch",), "seconds_per_epoch", None),
+    ),
+}
+"""The tables by title."""
+TARGETS = {
+    f"table-{table.number}": Target(
+        title=f"Table {table.number}: {title}",
+        load=lambda options, console: [],
+        make=table,
+        data=f"a folder of {', '.join(table.datasets)}; --datasets downloads missing ones",
+        flags=("datasets", "methods", "scale", "estimate"),
+        settings=("published",),
+    )
+    for title, table in TABLES.items()
+}
