@@ -12,10 +12,11 @@ from rich.console import Console
 
 from .._progress import TrainingStatus, display
 from .._study import Evaluation, Run, learn
+from ..configs.cifar10_small import small
+from ..configs.resnet50 import DATASETS, LOSSES, published
 from ..images._config import Config
 from ..images._problem import Problem, load_problem
 from ..images._study import Images
-from ..images.recipes import DATASETS, LOSSES, published, small
 from .outcomes import Outcome, Reported
 from .store import image_path, run_once
 from .tables import Block, Presentation, make_table

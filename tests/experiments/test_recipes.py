@@ -1,17 +1,24 @@
 """Tests of flags that override a recipe or a configuration file."""
 
+import importlib
 import json
+import pkgutil
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from _helpers.refusals import raises
 
 from experiments import _options as options
+from experiments import configs
 from experiments._config import Config
 from experiments._recommend import _configure
 from experiments._schema import to_json
+from experiments.images import recipes as images
+from experiments.pairs import recipes as pairs
 from experiments.recipes import RECIPES
+from experiments.text import recipes as text
 
 SEARCH = ["--recipe", "ml-100k-bpr-search"]
 OWN = RECIPES["ml-100k-bpr-search"].protocol.sweep
@@ -37,6 +44,22 @@ def test_what_flags_set_replaces_the_sweep_of_a_recipe(flags, sweep, first):
     assert config.protocol.sweep == sweep
     if "--weight-decay" in flags:
         assert config.training.weight_decay == 0
+
+
+def test_every_named_configuration_belongs_to_one_command():
+    names = [name for of in (RECIPES, images.RECIPES, pairs.RECIPES, text.RECIPES) for name in of]
+    modules = [
+        importlib.import_module(f"{configs.__name__}.{module.name}")
+        for module in pkgutil.iter_modules(configs.__path__)
+    ]
+    assert sorted(names) == sorted(name for module in modules for name in module.CONFIGS)
+    for module in modules:
+        described = str(module.__doc__)
+        (named, *_) = re.findall("--recipe ([a-zA-Z0-9-]+)", described)
+        pattern = re.sub("[A-Z]+", ".+", named)
+        assert any(re.fullmatch(pattern, name) for name in module.CONFIGS)
+        path = re.search(r"benchmarks/results/[\w/.-]+", described)
+        assert "not run here" in described if path is None else Path(path[0]).is_file()
 
 
 def test_flags_change_a_recipe():
