@@ -4,7 +4,6 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -35,23 +34,24 @@ RATE = 0.4
 published code's effective learning rate to the stated one."""
 
 _NOTES = (
-    "Test data are half of the interactions with the top rating, or the test part from "
-    "--test-rating up; all other interactions, whatever their rating, are positives in training. "
-    "HIT_PRECISION is what the dissertation calls MAP.",
-    "The confidence is judged, after training, by the AUC with which it tells training "
-    "interactions rated above 1 from those rated 1.",
-    "BPRAC's weights are divided by their mean, but for rows that are not scaled. The law is that "
-    "of embeddings with the variance of the initial values, or is smoothed off the scores; the "
-    "posterior takes the latter. The prior is BPRAC without a look at scores.",
-    "Truncated losses need batches to drop from, and stand in the minibatch table alone.",
+    "The test part is half of the interactions with the top rating, or the given test part from "
+    "--test-rating up; all other interactions, regardless of their rating, are positives in "
+    "training. HIT_PRECISION is called MAP in the dissertation.",
+    "The confidence is evaluated after training: the AUC of classifying training interactions "
+    "rated above 1 against those rated 1.",
+    "BPRAC's weights are divided by their mean, except in rows named unscaled. The score "
+    "distribution is that of embeddings with the variance of the initial values, or is estimated "
+    "from the scores by smoothing; the posterior uses the latter. The prior is BPRAC without "
+    "scores.",
+    "Truncated losses drop examples of a batch, and are therefore in the minibatch table only.",
 )
 _ABLATION_NOTES = (
-    "Anchors are drawn as the published code draws them: a user uniformly, then one of its "
-    "interactions; 'each interaction once' is how the main table trains. That code multiplies the "
-    "density by the rating, where the text has a prior by popularity, and does not divide by the "
-    f"mean: its learning rate is in effect {RATE:g} of the one stated. The first six "
-    "rows have that rate, and weights of mean 1; the last four have the stated one. The last row "
-    "does what the published code of bprac does.",
+    "Anchors are sampled as in the published code: a user uniformly, then one of its interactions; "
+    "'each interaction once' is the sampling of the main table. That code multiplies the density "
+    "by the rating, where the text has a prior by popularity, and does not divide by the mean: its "
+    f"effective learning rate is {RATE:g} of the stated one. The first six rows have that rate, "
+    "and weights of mean 1; the last four have the stated one. The last row is the published code "
+    "of bprac.",
 )
 
 
@@ -108,83 +108,72 @@ _TRUSTS: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class Study:
-    """The methods of chapter 3.
+def _recipe(scale: float) -> Recipe:
+    return dataclasses.replace(RECIPE, deviation=math.sqrt(scale))
 
-    Attributes:
+
+def _density(scale: float, **changes: Any) -> Any:
+    """Returns the published confidence, with the distribution of the initial inner products."""
+    distribution = stats.VarianceGamma(RECIPE.dim, scale)
+    return _confidence(distribution, rule="density", **changes)
+
+
+def methods(scale: float = SCALE) -> dict[str, Method]:
+    """Returns the methods of chapter 3 by name.
+
+    Args:
       scale: Variance of the initial values and of the score distribution.
     """
-
-    scale: float = SCALE
-
-    @property
-    def recipe(self) -> Recipe:
-        """Recipe shared by all methods."""
-        return dataclasses.replace(RECIPE, deviation=math.sqrt(self.scale))
-
-    @property
-    def law(self) -> stats.VarianceGamma:
-        """Distribution of inner products of the initial values."""
-        return stats.VarianceGamma(self.recipe.dim, self.scale)
-
-    def rows(self) -> dict[str, Method]:
-        """Returns all methods of the tables, keyed by name."""
-        of = partial(Method, recipe=self.recipe)
-        density = partial(_confidence, self.law, rule="density")
-        methods = (
-            of("bpr"),
-            of(
-                "gbpr", loss=group_bpr, hyperparams={"rho": 0.4}, n_group=3,
-                axis=("rho", (0.2, 0.4, 0.6, 0.8)),
-            ),
-            of(
-                "mpr", lambda world: popular_and_not(world.train), loss=likely_and_unpopular,
-                hyperparams={"balance": 0.5}, n_neg=2, n_pos=2,
-                axis=("balance", (0.3, 0.5, 0.7, 0.9)),
-            ),
-            of("truncated bce", loss=losses.truncated_bce, **_DROPS),
-            of("truncated bpr", loss=losses.truncated_bpr, **_DROPS),
-            of("reweighted bce", loss=losses.reweighted_bce, **_TRUSTS),
-            of("reweighted bpr", loss=losses.reweighted_bpr, **_TRUSTS),
-            of("bprac", confidence=density()),
-            # As in the text: the unnormalised confidence, of about 0.1, slows learning down.
-            of("bprac, unscaled", confidence=density(normalize=False), published="bprac"),
-            of("bprac, smoothed law", confidence=_confidence(rule="density")),
-            of("posterior", confidence=_confidence()),
-            of("prior", confidence=_confidence(rule="prior")),
-        )  # fmt: skip
-        return {method.label: method for method in methods}
-
-    def tables(self) -> dict[str, tuple[Method, ...]]:
-        """Returns the rows of each table."""
-        rows = self.rows()
-        judged = ("prior", "bprac", "bprac, unscaled", "bprac, smoothed law", "posterior")
-        return {"3.2": tuple(rows[name] for name in judged), "3.3": tuple(rows.values())}
-
-    def ablation(self) -> tuple[Method, ...]:
-        """Returns an ablation of the factors that explain the published figures of table 3.3."""
-        of = partial(Method, recipe=self.recipe, anchors="users")
-        at = partial(of, rate=RATE)
-        density = partial(_confidence, self.law, rule="density")
-        return (
-            at("bpr at that rate"),
-            at("density × prior", confidence=density()),
-            at("posterior", confidence=_confidence()),
-            at("prior", confidence=_confidence(rule="prior")),
-            at("rating", confidence=_confidence(rule="prior", rated=True)),
-            at("density × rating", confidence=density(rated=True)),
-            of("bpr, each interaction once", anchors="interactions"),
-            of("bpr"),
-            of("density × prior, unscaled", confidence=density(normalize=False)),
-            # The prior is the rating divided by its maximum, 5; the rate compensates for this.
-            of(
-                "density × rating, unscaled", rate=5.0, published="bprac",
-                confidence=density(rated=True, normalize=False),
-            ),
-        )  # fmt: skip
+    of = partial(Method, recipe=_recipe(scale))
+    made = (
+        of("bpr"),
+        of(
+            "gbpr", loss=group_bpr, hyperparams={"rho": 0.4}, n_group=3,
+            axis=("rho", (0.2, 0.4, 0.6, 0.8)),
+        ),
+        of(
+            "mpr", lambda world: popular_and_not(world.train), loss=likely_and_unpopular,
+            hyperparams={"balance": 0.5}, n_neg=2, n_pos=2,
+            axis=("balance", (0.3, 0.5, 0.7, 0.9)),
+        ),
+        of("truncated bce", loss=losses.truncated_bce, **_DROPS),
+        of("truncated bpr", loss=losses.truncated_bpr, **_DROPS),
+        of("reweighted bce", loss=losses.reweighted_bce, **_TRUSTS),
+        of("reweighted bpr", loss=losses.reweighted_bpr, **_TRUSTS),
+        of("bprac", confidence=_density(scale)),
+        # As in the text: the unnormalised confidence, of about 0.1, slows learning down.
+        of("bprac, unscaled", confidence=_density(scale, normalize=False), published="bprac"),
+        of("bprac, smoothed law", confidence=_confidence(rule="density")),
+        of("posterior", confidence=_confidence()),
+        of("prior", confidence=_confidence(rule="prior")),
+    )  # fmt: skip
+    return {method.label: method for method in made}
 
 
+def ablation(scale: float = SCALE) -> tuple[Method, ...]:
+    """Returns an ablation of the factors that explain the published figures of table 3.3."""
+    of = partial(Method, recipe=_recipe(scale), anchors="users")
+    at = partial(of, rate=RATE)
+    return (
+        at("bpr at that rate"),
+        at("density × prior", confidence=_density(scale)),
+        at("posterior", confidence=_confidence()),
+        at("prior", confidence=_confidence(rule="prior")),
+        at("rating", confidence=_confidence(rule="prior", rated=True)),
+        at("density × rating", confidence=_density(scale, rated=True)),
+        of("bpr, each interaction once", anchors="interactions"),
+        of("bpr"),
+        of("density × prior, unscaled", confidence=_density(scale, normalize=False)),
+        # The prior is the rating divided by its maximum, 5; the rate compensates for this.
+        of(
+            "density × rating, unscaled", rate=5.0, published="bprac",
+            confidence=_density(scale, rated=True, normalize=False),
+        ),
+    )  # fmt: skip
+
+
+ESTIMATES = ("prior", "bprac", "bprac, unscaled", "bprac, smoothed law", "posterior")
+"""Methods whose confidence is evaluated."""
 NOISE_RATES = (0.0, 0.1, 0.2, 0.3, 0.4)
 ROBUST = ("bpr", "reweighted bpr", "bprac", "posterior")
 """Methods compared under injected noise."""
@@ -216,7 +205,7 @@ def draw_laws(density: Callable[[stats.VarianceGamma, jax.Array], jax.Array], jo
 def draw_roc(job: Job) -> None:
     """Figure 3.4: ROC of the confidence."""
     check_judgeable(job.world)
-    outcomes = train_all(Study(job.options.law_scale).tables()["3.2"], job)
+    outcomes = train_all(_estimates(job.options), job)
     figure = Figure(figsize=(5.5, 5), layout="constrained")
     axes, rates, rows = figure.subplots(), np.linspace(0, 1, 101), []
     for outcome in outcomes:
@@ -224,19 +213,19 @@ def draw_roc(job: Job) -> None:
         axes.plot(rates, outcome.roc, label=f"{outcome.label}, AUC {auc:.3f}")
         rows += [[outcome.label, *pair] for pair in zip(rates, outcome.roc, strict=True)]
     axes.plot([0, 1], [0, 1], ":", color="0.6")
-    labels = "share of the interactions rated 1 that pass", "share of the others that pass"
+    labels = "false positive rate (interactions rated 1)", "true positive rate"
     finish_axes(axes, *labels, legend=True)
     finish(job, figure, ["method", "false_positive_rate", "true_positive_rate"], rows)
 
 
 def draw_noise(job: Job) -> None:
     """Figure 3.5: injected false positives."""
-    methods = Study(job.options.law_scale).rows()
+    by_name = methods(job.options.law_scale)
     scores = {}
     for rate in NOISE_RATES:
         job.console.print(f"{rate:.0%} of false positives")
         noisy = with_noise(job.world, rate)
-        for outcome in train_all([methods[name] for name in ROBUST], job, [noisy]):
+        for outcome in train_all([by_name[name] for name in ROBUST], job, [noisy]):
             scores[outcome.label, rate] = outcome.by_seed(RECIPE.main)
     figure = Figure(figsize=(10, 4), layout="constrained")
     panels = figure.subplots(1, 2)
@@ -244,7 +233,7 @@ def draw_noise(job: Job) -> None:
         curve = np.array([scores[name, rate] for rate in NOISE_RATES])
         for axes, values in zip(panels, (curve, curve / curve[0]), strict=True):
             draw_values(axes, NOISE_RATES, values, capsize=3, label=name)
-    ylabels = RECIPE.main.upper(), "relative to that without noise"
+    ylabels = RECIPE.main.upper(), "relative to no noise"
     for axes, ylabel in zip(panels, ylabels, strict=True):
         finish_axes(axes, "false positives added per training interaction", ylabel)
     panels[0].legend()
@@ -259,17 +248,17 @@ def draw_noise(job: Job) -> None:
 
 def draw_convergence(job: Job) -> None:
     """Figure 3.6: convergence."""
-    methods, seeds = Study(job.options.law_scale).rows(), tuple(range(job.options.seeds))
+    by_name, seeds = methods(job.options.law_scale), tuple(range(job.options.seeds))
     plan = metrics.eval_layout(job.world.train, job.world.test)
     probe = train.ValidationMetrics(jax.tree_util.Partial(_auc, plan))
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes, rows = figure.subplots(), []
     with display(job.console) as screen:
         for name in CONVERGING:
-            epochs = length(methods[name], job.options, job.world)
+            epochs = length(by_name[name], job.options, job.world)
             on_epoch = shown(screen, name, epochs)
             outcome = train_published(
-                methods[name], job.world, seeds, epochs, probe=probe, on_epoch=on_epoch
+                by_name[name], job.world, seeds, epochs, probe=probe, on_epoch=on_epoch
             )
             steps = [entry["epoch"] for entry in outcome.history]
             curve = [float(np.mean(entry["auc"])) for entry in outcome.history]
@@ -290,14 +279,21 @@ def _auc(
 
 def _check(options: Options) -> None:
     if options.splits > 1 and options.test_rating is not None:
-        raise ValueError("--splits cuts the data anew; --test-rating takes the test part given.")
+        raise ValueError(
+            "--splits splits the data randomly; --test-rating uses the given test part."
+        )
     if options.ablation and options.setting != "published":
-        raise ValueError("--ablation is of the published setting: leave out --setting.")
+        raise ValueError("--ablation requires --setting published.")
 
 
-def _rows_3_3(options: Options, *_: object) -> tuple[Method, ...]:
-    of = Study(options.law_scale)
-    return of.ablation() if options.ablation else of.tables()["3.3"]
+def _estimates(options: Options, *_: object) -> tuple[Method, ...]:
+    by_name = methods(options.law_scale)
+    return tuple(by_name[name] for name in ESTIMATES)
+
+
+def _all(options: Options, *_: object) -> tuple[Method, ...]:
+    scale = options.law_scale
+    return ablation(scale) if options.ablation else tuple(methods(scale).values())
 
 
 _target = partial(
@@ -313,7 +309,7 @@ TARGETS: Mapping[str, Target] = {
         title="Table 3.2: quality of the confidence",
         make=RankingTable(
             "3.2",
-            lambda options, *_: Study(options.law_scale).tables()["3.2"],
+            _estimates,
             lambda _: _NOTES,
             Reported(("confidence_auc",), "confidence_auc", None),
             lambda _, world: check_judgeable(world),
@@ -325,7 +321,7 @@ TARGETS: Mapping[str, Target] = {
         title="Table 3.3: learning from noisy positives",
         make=RankingTable(
             "3.3",
-            _rows_3_3,
+            _all,
             lambda options: _NOTES + (_ABLATION_NOTES if options.ablation else ()),
             check=lambda options, world: check_judgeable(world) if options.ablation else None,
         ),
@@ -333,13 +329,13 @@ TARGETS: Mapping[str, Target] = {
         check=_check,
     ),
     "figure-3.2": _target(
-        title="Figure 3.2: laws of scores",
+        title="Figure 3.2: score distributions",
         make=partial(draw_laws, lambda law, x: law.pdf(x)),
         time=_NO_TRAINING,
         flags=_FLAGS,
     ),
     "figure-3.3": _target(
-        title="Figure 3.3: laws of scores of credible interactions",
+        title="Figure 3.3: score distributions of credible interactions",
         make=partial(
             draw_laws, lambda law, x: weights.confidence_density(x, prior=1.0, distribution=law)
         ),
@@ -348,7 +344,7 @@ TARGETS: Mapping[str, Target] = {
     ),
     "figure-3.4": _target(title="Figure 3.4: ROC of the confidence", make=draw_roc, flags=_FLAGS),
     "figure-3.5": _target(
-        title="Figure 3.5: positives injected at random", make=draw_noise, flags=_FLAGS
+        title="Figure 3.5: randomly injected positives", make=draw_noise, flags=_FLAGS
     ),
     "figure-3.6": _target(
         title="Figure 3.6: convergence",

@@ -24,10 +24,10 @@ from .training import train_published
 
 _DKW_SAMPLES = 64
 _NOTES = (
-    "BNS takes the distribution of scores over all that a user has not taken, exactly, but for the "
-    f"row that names a sample: of {_DKW_SAMPLES} items its error is at most "
-    f"{stats.dkw_error(_DKW_SAMPLES):.2f} with 95 % confidence, and a little more where the user "
-    "has taken some of them.",
+    "BNS uses the exact distribution of a user's scores over all items without interactions, "
+    f"except in the row that names a sample: with {_DKW_SAMPLES} items the error is at most "
+    f"{stats.dkw_error(_DKW_SAMPLES):.2f} with 95 % confidence, and slightly larger where the user "
+    "has interacted with some of them.",
 )
 
 
@@ -178,7 +178,7 @@ def draw_quality(job: Job) -> None:
     figure = Figure(figsize=(12, 4.5), layout="constrained")
     labels = {
         "tnr": "share of true negatives (TNR)",
-        "inf": "informativeness less that of false ones (INF)",
+        "inf": "informativeness minus that of false negatives (INF)",
     }
     panels = figure.subplots(1, 2)
     for axes, (name, label) in zip(panels, labels.items(), strict=True):
@@ -224,11 +224,11 @@ def _check_encoders(options: Options) -> None:
         return
     if "lightgcn" in options.encoders:
         raise ValueError(
-            "--encoders lightgcn needs --setting minibatch: as published a step is one triplet, "
-            "and each would take a propagation over the whole graph."
+            "--encoders lightgcn needs --setting minibatch: in the published setting a step is one "
+            "triplet, and each would require a propagation over the whole graph."
         )
     if options.estimate:
-        raise ValueError("--estimate is of the minibatch setting: add --setting minibatch.")
+        raise ValueError("--estimate requires --setting minibatch.")
 
 
 def _training_time(minutes: str) -> str:

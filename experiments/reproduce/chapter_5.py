@@ -25,12 +25,12 @@ TAUS = (0.0, 0.02, 0.07, 0.15, 0.3)
 _TIMED = {"bpr": RNS, "dpl": DPL, "bns": BNS}
 _PLAIN = Minibatch(axes=())
 _NOTES = (
-    "All interactions of a dataset are put together, and a random fifth of them is the test part.",
-    "The grids are those that were found good on MovieLens 100K, with as many points for every "
-    "loss. On other data L2 on whole tables falls with the number of users and items, as the "
-    "gradient of a row does. Epochs are fewer there, and learning rates four times as great on "
-    "MovieLens 1M. On Gowalla and Yelp2018 they are eight times as great and L2 is a third of that "
-    "with MF, five times and a tenth with LightGCN; these two have half of the points.",
+    "All interactions of a dataset are merged, and a random fifth of them is the test part.",
+    "The grids were tuned on MovieLens 100K, with the same number of points for every loss. On "
+    "other data, L2 on whole tables is scaled by the inverse number of users and items, like the "
+    "gradient of a row. There are fewer epochs, and the learning rates are four times as large on "
+    "MovieLens 1M. On Gowalla and Yelp2018 they are eight times as large and L2 is a third with "
+    "MF, five times and a tenth with LightGCN; these two have half of the points.",
 )
 
 
@@ -96,11 +96,11 @@ TARGETS: Mapping[str, Target] = {
     "table-5.2": _contrastive_table("contrastive losses and DPL", "5.2"),
     "table-5.3": sampling_table("DPL and negative samplers", "5.3", settings=("minibatch",)),
     "figure-5.3": Target(
-        title="Figure 5.3: the numbers of DPL",
+        title="Figure 5.3: hyper-parameters of DPL",
         load=load_parts, make=draw_hyperparameters, flags=("encoders",), settings=("minibatch",),
     ),
     "figure-5.4": _of_datasets(
-        title="Figure 5.4: time of an epoch", make=draw_epoch_times, flags=("datasets",)
+        title="Figure 5.4: time per epoch", make=draw_epoch_times, flags=("datasets",)
     ),
     "table-6.3": _contrastive_table("contrastive losses and BCL", "6.3"),
 }  # fmt: skip

@@ -13,8 +13,7 @@ from .._ranges import check_flags
 from .._registry import name_of
 from .._screen import output
 from .._signals import advise
-from . import listing
-from .registry import TARGETS
+from .registry import TARGETS, show_list
 from .targets import OWN_FLAGS, Options, Target
 
 _DESCRIPTION = """Reproduce tables and figures of the dissertation.
@@ -34,10 +33,10 @@ def main(arguments: list[str] | None = None) -> int:
         if "--list" in given:
             if len(given) > 1:
                 raise ValueError("--list takes no other arguments.")
-            listing.show(TARGETS)
+            show_list()
         else:
             options = parse(given)
-            advise(lambda: "The same command goes on from here.")
+            advise(lambda: "The same command resumes.")
             TARGETS[options.target].run(options, output())
 
     return run(command, SCHEMA.flags)
@@ -68,12 +67,10 @@ def _check_target(options: Options, target: Target) -> None:
         is_given = getattr(options, field.name) != field.default
         if field.name in OWN_FLAGS and is_given and field.name not in target.flags:
             takers = ", ".join(name for name, of in TARGETS.items() if field.name in of.flags)
-            raise ValueError(
-                f"{flag(field.name)} is for {takers}: leave it out of {options.target}."
-            )
+            raise ValueError(f"{flag(field.name)} is for {takers}, not for {options.target}.")
     if options.setting not in target.settings:
         (known,) = target.settings
         raise ValueError(
-            f"{options.target} is of the {known} setting: leave out --setting {options.setting}."
+            f"{options.target} requires --setting {known}, got --setting {options.setting}."
         )
     target.check(options)

@@ -1,33 +1,17 @@
 """Tables of ranking methods, trained on every dataset with every encoder."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from .cost import training_seconds
-from .methods import Method, World, by_folder
+from .methods import SAMPLING, Method, World, by_folder
 from .outcomes import Outcome, Reported
-from .tables import Block, Group, Presentation, make_table, published
+from .tables import Group, Presentation, make_table, published
 from .targets import Job, Options, length, path_of, train_all
 
 _ENCODERS = {"mf": "Matrix factorisation", "lightgcn": "LightGCN"}
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Methods of one dataset and encoder, which are compared with one another.
-
-    Attributes:
-      dataset, encoder: Names of the dataset and of the encoder.
-      worlds: The data; several worlds are splits of the same dataset.
-      methods: The rows.
-    """
-
-    dataset: str
-    encoder: str
-    worlds: list[World]
-    methods: tuple[Method, ...]
 
 
 @dataclass(frozen=True)
@@ -53,48 +37,40 @@ class RankingTable:
     long: bool = False
 
     def __call__(self, job: Job) -> None:
-        """Trains the methods, prints the table and writes the completed part after each block."""
+        """Trains the methods, prints the table and writes the completed part after each group."""
         options = job.options
         self.check(options, job.world)
-        compared = list(self._comparisons(job))
-        first = compared[0].methods[0]
-        reported = self.reported or first.recipe.reported
-
-        def notes(groups: Sequence[Group]) -> list[str]:
-            done = compared[: len(groups)]
-            known = any(map(self._published, done))
-            return [
-                _comparison_note(options, first.label, reported.main, known),
-                *(_training_note(each, options) for each in done),
-                *self.notes(options),
-            ]
-
-        shown = Presentation(
-            path=_path(options),
-            title=partial(_title, job),
-            notes=notes,
-            reported=reported,
-            estimate="most" if self.long or options.estimate else "",
-        )
-        make_table([[self._block(each, job) for each in compared]], shown, job)
-
-    def _comparisons(self, job: Job) -> Iterable[Comparison]:
-        """Yields every combination of dataset and encoder."""
-        options = job.options
+        groups, recipe = [], SAMPLING
         for folder, worlds in by_folder(job.worlds).items():
             name = Path(folder).resolve().name
             for encoder in dict.fromkeys(options.encoders or self.encoders):
                 methods = self.methods(options, encoder, name, worlds[0])
                 if options.setting != "minibatch":
                     methods = tuple(method for method in methods if not method.batches)
-                chosen = choose(methods, options.methods)
-                yield Comparison(options.dataset or name, encoder, worlds, chosen)
+                methods, recipe = choose(methods, options.methods), methods[0].recipe
+                groups.append(self._group(job, options.dataset or name, encoder, worlds, methods))
+        reported = self.reported or recipe.reported
+        first, _ = groups[0].times[0]
 
-    def _published(self, of: Comparison) -> dict[str, dict[str, float]]:
-        return published(self.number, of.dataset, of.encoder)
+        def notes(done: Sequence[Group]) -> list[str]:
+            is_published = any(known for group in done for known in group.published)
+            compared = _comparison_note(options, first, reported.main, is_published)
+            return [compared, *(group.note for group in done), *self.notes(options)]
 
-    def _block(self, of: Comparison, job: Job) -> Block:
-        options, known = job.options, self._published(of)
+        estimate = "most" if self.long or options.estimate else ""
+        shown = Presentation(
+            _path(options),
+            lambda done: _title(job, [of.dataset for of in done], [of.encoder for of in done]),
+            notes,
+            reported,
+            estimate,
+        )
+        make_table([groups], shown, job)
+
+    def _group(
+        self, job: Job, dataset: str, encoder: str, worlds: list[World], methods: Sequence[Method]
+    ) -> Group:
+        options, known = job.options, published(self.number, dataset, encoder)
 
         def seconds(method: Method, world: World) -> float:
             if path_of(method, world, options).exists():
@@ -104,16 +80,17 @@ class RankingTable:
 
         def train() -> list[Outcome]:
             if self.long:
-                job.console.print(f"{of.dataset}, {of.encoder}")
-            return train_all(of.methods, job, of.worlds)
+                job.console.print(f"{dataset}, {encoder}")
+            return train_all(methods, job, worlds)
 
-        return Block(
-            of.dataset,
-            of.encoder,
-            title=_title(job, [of]),
-            published=[known.get(m.published or m.label, {}) for m in of.methods],
-            times=[(m.label, partial(seconds, m, w)) for m in of.methods for w in of.worlds],
+        return Group(
+            dataset,
+            encoder,
+            title=_title(job, [dataset], [encoder]),
+            published=[known.get(m.published or m.label, {}) for m in methods],
+            times=[(m.label, partial(seconds, m, world)) for m in methods for world in worlds],
             train=train,
+            note=_training_note(encoder, dataset, worlds[0], methods, options),
         )
 
 
@@ -124,13 +101,13 @@ def _path(options: Options) -> Path:
     return options.out / f"{options.target}-{name}{splits}"
 
 
-def _title(job: Job, shown: Sequence[Group | Comparison]) -> str:
-    """Returns the title, dataset, encoder (if not MF, or several) and setting of a table."""
-    datasets = ", ".join(dict.fromkeys(each.dataset for each in shown))
-    encoders = tuple(dict.fromkeys(each.encoder for each in shown))
-    named = "" if encoders == ("mf",) else f", {', '.join(encoders)}"
+def _title(job: Job, datasets: Sequence[str], encoders: Sequence[str]) -> str:
+    """Returns the title, datasets, encoders (if not MF alone) and setting of a table."""
+    shown = ", ".join(dict.fromkeys(datasets))
+    if set(encoders) != {"mf"}:
+        shown += f", {', '.join(dict.fromkeys(encoders))}"
     kind = "ablation" if job.options.ablation else f"{job.options.setting} setting"
-    return f"{job.title}, {datasets}{named}, {kind}"
+    return f"{job.title}, {shown}, {kind}"
 
 
 def choose(methods: tuple[Method, ...], names: tuple[str, ...]) -> tuple[Method, ...]:
@@ -154,17 +131,17 @@ def _comparison_note(options: Options, first: str, main: str, known: bool) -> st
         times, units = f"{options.splits} splits of {times} each", "splits"
     return (
         f"{times}: mean ± standard deviation over {units}"
-        f"{' (published)' if known else ''}. Gain is {main.upper()} less that of {first}; p-values "
-        f"are two-sided, of paired t-tests over {units} and over users (each averaged over all "
-        "trainings), adjusted by Holm's method among the rows of one dataset and encoder."
+        f"{' (published)' if known else ''}. Gain is {main.upper()} minus that of {first}; "
+        f"p-values are from two-sided paired t-tests over {units} and over users (each averaged "
+        "over all trainings), adjusted by Holm's method within a dataset and encoder."
     )
 
 
-def _training_note(compared: Comparison, options: Options) -> str:
-    """Describes the training of the methods."""
-    methods, recipe = compared.methods, compared.methods[0].recipe
-    epochs = length(methods[0], options, compared.worlds[0])
-    what = f"{_ENCODERS[compared.encoder]} of width {recipe.dim} on {compared.dataset}"
+def _training_note(
+    encoder: str, dataset: str, world: World, methods: Sequence[Method], options: Options
+) -> str:
+    recipe, epochs = methods[0].recipe, length(methods[0], options, world)
+    what = f"{_ENCODERS[encoder]} of width {recipe.dim} on {dataset}"
     if options.setting == "minibatch":
         of = methods[0].minibatch
         points = " or ".join(map(str, sorted({m.points for m in methods})))
@@ -176,8 +153,8 @@ def _training_note(compared: Comparison, options: Options) -> str:
         )
     draws = " or ".join(f"{n:,}" for n in sorted({m.draw for m in methods}))
     return (
-        f"{what}: SGD, one triplet a step, learning rate {recipe.learning_rate:g}, L2 "
+        f"{what}: SGD, one triplet per step, learning rate {recipe.learning_rate:g}, L2 "
         f"{recipe.weight_decay:g}, initial values N(0, {recipe.deviation:.3g}²), {epochs} epochs; "
-        f"scored after the last. Negatives are drawn for {draws} triplets at a time, from the "
+        f"evaluated after the last. Negatives are sampled for {draws} triplets at a time, from the "
         "parameters before them."
     )

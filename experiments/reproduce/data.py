@@ -25,8 +25,7 @@ def load_parts(options: Options, console: Console) -> list[World]:
         raise ValueError(f"--data {options.data} must hold a training and a test part.")
     if loaded.valid is not None:
         raise ValueError(
-            f"--data {options.data} has a validation part; these tables are of training and test "
-            "alone."
+            f"--data {options.data} must not have a validation part, only training and test."
         )
     return [World(loaded.train, loaded.test, str(options.data))]
 
@@ -38,7 +37,7 @@ def check_datasets(options: Options) -> None:
             known = ", ".join(BUDGETS)
             raise ValueError(f"--datasets takes some of {known}, got {name!r}.")
     if options.dataset is not None:
-        raise ValueError("--dataset names one folder's numbers: say --datasets here.")
+        raise ValueError("--dataset is for a single dataset; use --datasets.")
 
 
 def load_datasets(options: Options, console: Console) -> list[World]:
@@ -55,7 +54,9 @@ def load_datasets(options: Options, console: Console) -> list[World]:
             f"got {options.data}."
         )
     if missing:
-        console.print(f"left out, for --data {options.data} has them not: {', '.join(missing)}")
+        console.print(
+            f"skipped, because they are not in --data {options.data}: {', '.join(missing)}"
+        )
     wanted = dict.fromkeys(options.datasets or there)  # each once
     return [_load_cut(options.data / name) for name in wanted]
 
@@ -73,8 +74,8 @@ def load_rated(options: Options, console: Console) -> list[World]:
     loaded = data.load(str(options.data))
     if options.test_rating is None and isinstance(loaded, data.Split):
         console.print(
-            f"The parts of {options.data} are put together, and half of the interactions with the "
-            "top rating are the test part; --test-rating takes the test part given."
+            f"The parts of {options.data} are merged, and half of the interactions with the top "
+            "rating are the test part; --test-rating uses the given test part."
         )
     return [
         load_world(loaded, options.test_rating, str(options.data), split)
@@ -121,7 +122,8 @@ def check_judgeable(world: World) -> None:
     ratings = world.train.ratings
     if ratings is None or (ratings > 1).all() or not (ratings > 1).any():
         raise ValueError(
-            f"--data {world.folder} needs training ratings of 1 and above to judge the confidence."
+            f"--data {world.folder} needs training ratings of 1 and above 1, to evaluate the "
+            "confidence."
         )
 
 

@@ -19,16 +19,16 @@ from ..images._problem import Problem, load_problem
 from ..images._study import Images
 from .outcomes import Outcome, Reported
 from .store import image_path, run_once
-from .tables import Block, Presentation, make_table
+from .tables import Group, Presentation, make_table
 from .tables import published as published_numbers
 from .targets import Job, Options, Target
 
 _NAMES = {"simclr": "info_nce", "dcl": "dcl", "hcl": "hcl", "bcl": "bcl"}
 """The names of the losses in the published tables."""
 _NOTES = (
-    "linear: the accuracy of a linear classifier that is fitted to its optimum on the features of "
-    "images as they are; the published one is trained on features of random views. Rows are "
-    "compared with the first of their group, image by image, each averaged over seeds.",
+    "linear: accuracy of a linear classifier that is fitted to convergence on the features of "
+    "unaugmented images; the published one is trained on features of random views. Rows are "
+    "compared with the first of their group by image, averaged over seeds.",
 )
 # The minimum over epochs: estimates of days should not include the time of other processes.
 _STEPS, _EPOCHS = 2, 4
@@ -100,20 +100,16 @@ class ImageTable:
 
     def __call__(self, job: Job) -> None:
         """Trains the rows, prints the table and writes the completed part after each group."""
-        options, title = job.options, f"{job.title}, {job.options.scale} scale"
+        options = job.options
+        job = job._replace(title=f"{job.title}, {options.scale} scale")
         shown = Presentation(
             path=options.out / f"{options.target}-{options.scale}",
-            title=lambda _: title,
+            title=lambda _: job.title,
             notes=lambda _: [_training_note(options), *_NOTES],
             reported=self.reported,
             estimate="least",
         )
-        datasets = self._datasets(options)
-        make_table(
-            (list(self._blocks(name, job._replace(title=title))) for name in datasets),
-            shown,
-            job._replace(title=title),
-        )
+        make_table((list(self._groups(x, job)) for x in self._datasets(options)), shown, job)
 
     def _datasets(self, options: Options) -> tuple[str, ...]:
         """Returns the datasets of ``--datasets``; by default those in the folder.
@@ -129,12 +125,12 @@ class ImageTable:
         there = tuple(name for name in self.datasets if (options.data / name).exists())
         if not (options.datasets or there):
             raise ValueError(
-                f"{options.data} has none of the folders {', '.join(self.datasets)}; those that "
-                "--datasets names are downloaded."
+                f"{options.data} has none of the folders {', '.join(self.datasets)}; "
+                "--datasets downloads the named ones."
             )
         return options.datasets or there
 
-    def _blocks(self, dataset: str, job: Job) -> Iterator[Block]:
+    def _groups(self, dataset: str, job: Job) -> Iterator[Group]:
         options, folder = job.options, job.options.data / dataset
         known = published_numbers(self.number, dataset, "resnet50")
         shared = {
@@ -157,7 +153,7 @@ class ImageTable:
                 trainings.append((line.label, Images().prepare(config, problem), problem))
             encoder = f"{trainings[0][1].encoding.encoder}{suffix}"
             runs = options.out / "runs"
-            yield Block(
+            yield Group(
                 dataset,
                 encoder,
                 title=f"{job.title}, {dataset}, {encoder}",
@@ -253,8 +249,7 @@ def _training_note(options: Options) -> str:
     return (
         f"{options.seeds} seeds: mean ± standard deviation (published). "
         f"{config.encoding.encoder} on {of}, {options.epochs or training.epochs} epochs of Adam, "
-        f"t = {training.temperature:g}, batches of {training.batch_size} where N does not say "
-        "otherwise."
+        f"t = {training.temperature:g}, batches of {training.batch_size} unless N is given."
     )
 
 
@@ -279,7 +274,7 @@ TABLES = {
         groups=_values("tau_plus", 0.001, 0.005, 0.01),
         reported=Reported(("linear", "linear_top5", "knn"), "linear", "images"),
     ),
-    "seconds of an epoch": ImageTable(
+    "seconds per epoch": ImageTable(
         number="6.8",
         groups={"": [Line(loss, loss, _NAMES[loss]) for loss in ("simclr", "bcl")]},
         reported=Reported(("seconds_per_epoch",), "seconds_per_epoch", None),

@@ -4,7 +4,7 @@ import csv
 import datetime
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,54 +29,43 @@ class Row:
     """A method in a table.
 
     Attributes:
-      label: Its name.
-      mean: Mean over trainings of each metric.
-      std: Standard deviation over seeds, or over splits if there are several; NaN for one.
+      outcome: Its outcome.
       published: The dissertation's results, as far as available.
       gain: Difference of the main metric to that of the table's first method.
       p_units: Two-sided p-value of a paired t-test over seeds, or over splits if there are
         several; NaN for the first method, and for fewer than two units.
       p_cases: The same over the cases, each averaged over trainings.
-      outcome: The outcome from which the row is computed.
     """
 
-    label: str
-    mean: dict[str, float]
-    std: dict[str, float]
+    outcome: Outcome
     published: dict[str, float]
     gain: float
     p_units: float
     p_cases: float
-    outcome: Outcome
+
+    def mean(self, name: str) -> float:
+        """Returns the mean of a metric over trainings."""
+        return float(self.outcome.units(name).mean())
+
+    def std(self, name: str) -> float:
+        """Returns the standard deviation over seeds or splits; NaN for one."""
+        values = self.outcome.units(name)
+        return float(values.std(ddof=1)) if len(values) > 1 else math.nan
 
 
 @dataclass(frozen=True)
 class Group:
-    """Rows of one dataset and encoder, which are compared with one another.
-
-    Attributes:
-      dataset: Its name.
-      encoder: Its name.
-      rows: The rows; the first is the baseline of the others.
-    """
-
-    dataset: str
-    encoder: str
-    rows: Sequence[Row]
-
-
-@dataclass(frozen=True)
-class Block:
-    """Methods of one dataset and encoder, before they are trained.
+    """Rows of one dataset and encoder, which are compared with the first of them.
 
     Attributes:
       dataset: Name of the dataset.
       encoder: Name of the encoder.
-      title: Title of the group in the terminal.
-      published: Published results of each method.
-      times: Labels of the methods, each with a function that estimates its training time in
-        seconds.
-      train: Returns the outcome of each method.
+      title: Title in the terminal.
+      published: Published results of each row.
+      times: Labels of the rows, each with a function that estimates its training time in seconds.
+      train: Returns the outcome of each row.
+      note: Describes the training; empty if the notes of the table do.
+      rows: The rows; empty before training.
     """
 
     dataset: str
@@ -85,6 +74,8 @@ class Block:
     published: Sequence[dict[str, float]]
     times: Sequence[tuple[str, Callable[[], float]]]
     train: Callable[[], Sequence[Outcome]]
+    note: str = ""
+    rows: Sequence[Row] = ()
 
 
 @dataclass(frozen=True)
@@ -107,30 +98,30 @@ class Presentation:
     estimate: str = ""
 
 
-def make_table(parts: Iterable[Sequence[Block]], shown: Presentation, job: Job) -> None:
-    """Estimates times, trains the methods, prints the table and writes it after each block.
+def make_table(parts: Iterable[Sequence[Group]], shown: Presentation, job: Job) -> None:
+    """Estimates times, trains the methods, prints the table and writes it after each group.
 
     Args:
-      parts: Blocks whose times are estimated together, before they are trained.
+      parts: Groups whose times are estimated together, before they are trained.
       shown: Presentation of the table.
       job: The target. With ``--estimate``, nothing is trained.
     """
-    groups: list[Group] = []
-    for blocks in parts:
+    done: list[Group] = []
+    for part in parts:
         if shown.estimate:
-            announce(job.console, f"{job.title}: time at {shown.estimate}", blocks)
+            announce(job.console, f"{job.title}: time at {shown.estimate}", part)
         if job.options.estimate:
             continue
-        for block in blocks:
-            rows = compare(block.train(), block.published, shown.reported)
-            groups.append(Group(block.dataset, block.encoder, rows))
-            job.console.print(rich_table(rows, block.title, shown.reported))
-            write_table(groups, shown)
+        for group in part:
+            rows = compare(group.train(), group.published, shown.reported)
+            done.append(replace(group, rows=rows))
+            job.console.print(rich_table(rows, group.title, shown.reported))
+            write_table(done, shown)
     if not job.options.estimate:
         job.console.print(f"results in {shown.path}.md, .csv, .png")
 
 
-def announce(console: Console, title: str, blocks: Sequence[Block]) -> None:
+def announce(console: Console, title: str, groups: Sequence[Group]) -> None:
     """Prints the estimated time of each training and of all."""
     table = Table(title=title, title_justify="left")
     for name in ("dataset", "encoder", "method"):
@@ -138,12 +129,12 @@ def announce(console: Console, title: str, blocks: Sequence[Block]) -> None:
     table.add_column("time", justify="right")
     total = 0.0
     with display(console) as screen:
-        for block in blocks:
-            for label, estimate in block.times:
-                screen.stage(f"timing {block.dataset} {block.encoder} {label}")
+        for group in groups:
+            for label, estimate in group.times:
+                screen.stage(f"timing {group.dataset} {group.encoder} {label}")
                 seconds = estimate()
                 total += seconds
-                table.add_row(block.dataset, block.encoder, label, _clock(seconds))
+                table.add_row(group.dataset, group.encoder, label, _clock(seconds))
     table.add_section()
     table.add_row("sum", "", "", _clock(total))
     console.print(table)
@@ -162,26 +153,10 @@ def compare(
     per_case = [math.nan] * len(outcomes)
     if reported.cases:
         per_case = [paired_p_value(first, o, "cases", main) for o in outcomes]
-    rows = []
-    for outcome, known, p_units, p_cases in zip(
-        outcomes, published, holm(per_unit), holm(per_case), strict=True
-    ):
-        values = {name: outcome.units(name) for name in reported.metrics}
-        deviate = len(values[main]) > 1
-        mean = {name: float(v.mean()) for name, v in values.items()}
-        rows.append(
-            Row(
-                label=outcome.label,
-                mean=mean,
-                std={n: float(v.std(ddof=1)) if deviate else math.nan for n, v in values.items()},
-                published=known,
-                gain=mean[main] - float(first.units(main).mean()),
-                p_units=p_units,
-                p_cases=p_cases,
-                outcome=outcome,
-            )
-        )
-    return rows
+    base = float(first.units(main).mean())
+    gains = [float(outcome.units(main).mean()) - base for outcome in outcomes]
+    cells = zip(outcomes, published, gains, holm(per_unit), holm(per_case), strict=True)
+    return [Row(*each) for each in cells]
 
 
 def rich_table(rows: Sequence[Row], title: str, reported: Reported) -> Table:
@@ -192,7 +167,9 @@ def rich_table(rows: Sequence[Row], title: str, reported: Reported) -> Table:
     for name in (main.upper(), "published", "gain", *_p_names(rows, reported)):
         table.add_column(name, justify="right")
     for row in rows:
-        table.add_row(row.label, _mean_std(row, main), _or_blank(row.published, main), *_tests(row))
+        table.add_row(
+            row.outcome.label, _mean_std(row, main), _or_blank(row.published, main), *_tests(row)
+        )
     return table
 
 
@@ -208,7 +185,9 @@ def write_table(groups: Sequence[Group], shown: Presentation) -> None:
     for group in groups:
         for row in group.rows:
             cells = [_with_published(row, name) for name in names]
-            lines.append(_line([group.dataset, group.encoder, row.label, *cells, *_tests(row)]))
+            lines.append(
+                _line([group.dataset, group.encoder, row.outcome.label, *cells, *_tests(row)])
+            )
     write_text(path.with_name(f"{path.name}.md"), "\n".join(lines) + "\n")
     fields = [f"{name}{end}" for name in names for end in ("", "_std", "_published")]
     tests = ["gain", f"p_{_units(rows)}", f"p_{reported.cases or 'users'}", "chosen"]
@@ -226,9 +205,9 @@ def write_table(groups: Sequence[Group], shown: Presentation) -> None:
 
 
 def _in_csv(row: Row, names: Sequence[str]) -> list[Any]:
-    numbers = [(row.mean[n], row.std[n], row.published.get(n, "")) for n in names]
+    numbers = [(row.mean(name), row.std(name), row.published.get(name, "")) for name in names]
     chosen = " ".join(f"{name}={value:g}" for name, value in row.outcome.chosen.items())
-    return [row.label, *sum(numbers, ()), row.gain, row.p_units, row.p_cases, chosen]
+    return [row.outcome.label, *sum(numbers, ()), row.gain, row.p_units, row.p_cases, chosen]
 
 
 def _draw(groups: Sequence[Group], title: str, path: Path, main: str) -> None:
@@ -254,16 +233,16 @@ def _draw(groups: Sequence[Group], title: str, path: Path, main: str) -> None:
 
 def _draw_group(axes: Axes, rows: Sequence[Row], main: str) -> None:
     x = np.arange(len(rows))
-    means, stds = ([getattr(row, of)[main] for row in rows] for of in ("mean", "std"))
+    means, stds = [row.mean(main) for row in rows], [row.std(main) for row in rows]
     known = [row.published.get(main, np.nan) for row in rows]
     label = f"ours, mean ± deviation of {_units(rows)}"
     axes.errorbar(x, means, np.nan_to_num(stds), fmt="o", capsize=4, label=label)
     for i, row in enumerate(rows):
-        seeds = [m[main] for m in row.outcome.per_seed]
+        seeds = row.outcome.by_seed(main)
         axes.plot([i] * len(seeds), seeds, ".", color="0.6", markersize=4, zorder=0)
     if np.isfinite(known).any():
         axes.plot(x, known, "D", mfc="none", color="#d95f02", label="published")
-    axes.set_xticks(x, [row.label for row in rows], rotation=20, ha="right")
+    axes.set_xticks(x, [row.outcome.label for row in rows], rotation=20, ha="right")
     axes.set_ylabel(main.upper())
     axes.grid(axis="y", alpha=0.3)
 
@@ -277,8 +256,8 @@ def _p_names(rows: Sequence[Row], reported: Reported) -> tuple[str, str]:
 
 
 def _mean_std(row: Row, name: str) -> str:
-    deviation = "" if math.isnan(row.std[name]) else f" ± {row.std[name]:.4f}"
-    return f"{row.mean[name]:.4f}{deviation}"
+    std = row.std(name)
+    return f"{row.mean(name):.4f}" + ("" if math.isnan(std) else f" ± {std:.4f}")
 
 
 def _with_published(row: Row, name: str) -> str:
@@ -293,14 +272,13 @@ def _or_blank(numbers: dict[str, float], name: str) -> str:
 def _tests(row: Row) -> list[str]:
     if math.isnan(row.p_cases) and math.isnan(row.p_units):
         return ["", "", ""]
-    return [
-        f"{row.gain:+.4f}",
-        *("" if math.isnan(p) else _p(p) for p in (row.p_units, row.p_cases)),
-    ]
+    return [f"{row.gain:+.4f}", _p_value(row.p_units), _p_value(row.p_cases)]
 
 
-def _p(value: float) -> str:
-    return "< 0.001" if value < 1e-3 else f"{value:.3f}"
+def _p_value(p: float) -> str:
+    if math.isnan(p):
+        return ""
+    return "< 0.001" if p < 1e-3 else f"{p:.3f}"
 
 
 def _line(cells: Sequence[Any]) -> str:

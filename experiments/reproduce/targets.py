@@ -38,14 +38,14 @@ class Options:
     default published, where the target supports both."""
     datasets: tuple[str, ...] = ()
     """Tables 5.2 and 6.3, figure 5.4: names of the datasets in the folder --data; by default those
-    of ml-100k, ml-1m, gowalla and yelp2018 that are in it. Tables 6.4 to 6.8: names of the image
+    of ml-100k, ml-1m, gowalla and yelp2018 that it contains. Tables 6.4 to 6.8: names of the image
     datasets; one that is not in the folder is downloaded. By default those in the folder."""
     encoders: tuple[Literal["mf", "lightgcn"], ...] = ()
     """Encoders to train; by default both in tables 5.2 and 6.3 and figure 5.3, and mf in the
     others. lightgcn requires --setting minibatch."""
     scale: Literal["published", "small"] = "published"
-    """Tables 6.4 to 6.8: small is feasible on two CPU cores: 10,000 images, a ResNet of 10 layers
-    and width 16, 30 epochs."""
+    """Tables 6.4 to 6.8: small is for two CPU cores: 10,000 images, a ResNet of 10 layers and width
+    16, 20 epochs."""
     estimate: bool = False
     """Only estimate an upper bound on the training time here, in the minibatch setting."""
     test_rating: Annotated[float | None, Range()] = None
@@ -121,7 +121,7 @@ class Target:
         """
         worlds = self.load(options, console)
         options.out.mkdir(parents=True, exist_ok=True)
-        busy = f"another process is making {options.target} in {options.out}; let it end first."
+        busy = f"another process is making {options.target} in {options.out}; wait for it to end."
         with hold(options.out / f".{options.target}.lock", busy=busy):
             for folder, (world, *_) in by_folder(worlds).items():
                 train, test = world.train, world.test

@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:The distribution of `confidence`"),
 ]
 SHORT = ("--seeds", "2", "--epochs", "2")
-ROWS = chapter_3.Study().rows()
+ROWS = chapter_3.methods()
 
 
 @pytest.fixture(scope="module")
@@ -89,10 +89,7 @@ def test_more_noise_than_free_pairs_is_refused(world):
 
 
 def test_the_confidence_is_evaluated_by_the_ratings(run, out, world, monkeypatch):
-    names = [method.label for method in chapter_3.Study().tables()["3.2"]]
-    assert names == ["prior", "bprac", "bprac, unscaled", "bprac, smoothed law", "posterior"]
-    two = {"3.2": (ROWS["prior"], ROWS["bprac"])}
-    monkeypatch.setattr(chapter_3.Study, "tables", lambda self: two)
+    monkeypatch.setattr(chapter_3, "ESTIMATES", ("prior", "bprac"))
     code, printed = run("table-3.2", *SHORT, "--dataset", "ml-100k")
     assert code == 0
     assert "0.6524" in printed
@@ -165,10 +162,13 @@ def test_the_training_length_is_the_published_number_of_triplets(world):
     assert abs(ROWS["bpr"].epochs(world) * n - 10 * 1000 * n_users) <= 5 * n
 
 
-def test_the_variance_of_the_distribution_is_that_of_the_initial_values():
-    of = chapter_3.Study(0.2)
-    assert of.law.scale == 0.2
-    assert {round(m.recipe.deviation**2, 9) for m in (*of.rows().values(), *of.ablation())} == {0.2}
+def test_the_variance_of_the_distribution_is_that_of_the_initial_values(world):
+    rows = (*chapter_3.methods(0.2).values(), *chapter_3.ablation(0.2))
+    assert {round(method.recipe.deviation**2, 9) for method in rows} == {0.2}
+    scales = {m.label: m.estimator(world).distribution for m in rows if m.confidence}
+    assert {name for name, law in scales.items() if law is not None and law.scale == 0.2} == {
+        name for name in scales if "density" in name or name in ("bprac", "bprac, unscaled")
+    }
 
 
 @pytest.mark.parametrize("target", ["figure-3.2", "figure-3.3"])

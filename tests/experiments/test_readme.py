@@ -16,7 +16,6 @@ from _helpers.refusals import raises
 
 from crl_jax import data, models
 from crl_jax.data import Interactions, simulate
-from experiments import _reproduce as reproduce
 from experiments._config import SCHEMA, Config
 from experiments._ranges import holds
 from experiments._recommend import _configure
@@ -27,6 +26,7 @@ from experiments.numerical import _options as of_numerical
 from experiments.numerical import main as numerical
 from experiments.objectives import OBJECTIVES
 from experiments.recommend import main
+from experiments.reproduce import command as reproduce
 from experiments.reproduce.registry import TARGETS
 from experiments.reproduce.targets import Options
 from experiments.sampling import SAMPLERS, Context
@@ -59,7 +59,7 @@ def test_commands_are_taken(command, monkeypatch, tmp_path):
     (tmp_path / "mine.py").write_text(block("# mine.py"))
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    if arguments == ["--help"]:
+    if arguments in (["--help"], ["--list"]):
         return
     match name.removeprefix("experiments."), arguments:
         case "recommend", ["topk", *rest]:

@@ -19,11 +19,11 @@ from crl_jax import data, losses, models, samplers, tasks
 from crl_jax.data import Interactions, simulate
 from experiments._locks import hold
 from experiments._occupations import occupations
-from experiments.reproduce import chapter_4, listing, main, store
+from experiments.reproduce import chapter_4, main, registry, store
 from experiments.reproduce.comparisons import choose
 from experiments.reproduce.methods import SAMPLING, Method, World
 from experiments.reproduce.outcomes import pool, roc_curve
-from experiments.reproduce.registry import TARGETS
+from experiments.reproduce.registry import TARGETS, show_list
 from experiments.reproduce.tables import compare, published
 
 pytestmark = [
@@ -64,7 +64,7 @@ def test_a_table_shows_published_results_and_is_not_trained_twice(run, out, monk
     assert (out / "table-4.2-published.png").stat().st_size > 5000
     text = (out / "table-4.2-published.md").read_text()
     assert "2 seeds" in text
-    assert "one triplet a step" in text
+    assert "one triplet per step" in text
     rows = {row["method"]: row for row in read_csv(out / "table-4.2-published.csv")}
     assert list(rows) == ["rns", "bns"]
     for name, row in rows.items():
@@ -177,7 +177,7 @@ def test_the_list_has_all_targets_with_their_results(tmp_path, capsys):
     (tmp_path / "one").mkdir()
     for name in ("table-4.2-minibatch.csv", "table-4.2-minibatch.md", "table-4.25.csv"):
         (tmp_path / "one" / name).write_text("")
-    listing.show(TARGETS, tmp_path)
+    show_list(tmp_path)
     _, *blocks = capsys.readouterr().out.rstrip().split("\n\n")
     of = dict(zip(TARGETS, blocks, strict=True))
     for name, block in of.items():
@@ -189,7 +189,7 @@ def test_the_list_has_all_targets_with_their_results(tmp_path, capsys):
     assert of["table-4.3"].endswith("results: none")
     assert "time: not measured" in of["table-4.4"]
     assert "--estimate" in of["table-5.2"]
-    listing.show(TARGETS, tmp_path / "installed")
+    show_list(tmp_path / "installed")
     assert "results:" not in capsys.readouterr().out
 
 
@@ -204,7 +204,7 @@ def test_the_list_fits_a_narrow_terminal_without_unicode(monkeypatch):
     assert 50 < max(map(len, lines)) <= 60
     assert "figure-4.5  the ? of the risk and the number of candidates" in lines
     assert not any("\x1b" in line for line in lines)
-    results = Path(listing.__file__).parents[2] / "benchmarks/results"
+    results = Path(registry.__file__).parents[2] / "benchmarks/results"
     assert (results / "samplers/table-4.2-published.csv").is_file()
     assert "    samplers/table-4.2-published.csv" in lines
 
