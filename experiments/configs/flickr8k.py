@@ -6,7 +6,7 @@ All images are resized to 32 pixels; training crops and flips them. The configur
 in the loss. α of the Bayesian loss is a fixed value, because there are no groups of equal images.
 
 Expected text-to-image recall@10, mean ± standard deviation of 5 seeds, and minutes of all 5 on two
-CPU cores (``benchmarks/results/representations/pairs.json``):
+CPU cores (``benchmarks/results/representations/pairs.csv``):
 
     clip       0.1451 ± 0.0056   20
     siglip     0.1414 ± 0.0036   33

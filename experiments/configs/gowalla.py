@@ -9,7 +9,7 @@ weights. ``gowalla-bsl`` and ``gowalla-lightgcn-bsl`` have the numbers of the pu
 All train on the whole training part for a fixed number of epochs, without a validation part.
 
 Expected recall@20 and NDCG@20, mean ± standard deviation of 3 seeds, and minutes per seed on one
-CPU core (``benchmarks/results/standard/standard_splits.json``):
+CPU core (``benchmarks/results/standard/losses.csv``):
 
     info_nce       0.1685 ± 0.0009   0.1328 ± 0.0005     3
     debiased       0.1674 ± 0.0006   0.1306 ± 0.0004     3

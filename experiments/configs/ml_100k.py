@@ -8,7 +8,7 @@ and split randomly. The search has 8 points of 300 epochs for every loss, evalua
 the training interactions; ``ml-100k-LOSS`` is the selected point with five seeds.
 
 Expected NDCG@20 on the published split, mean ± standard deviation of 5 seeds
-(``benchmarks/results/quality/quality.json``):
+(``benchmarks/results/quality/losses.csv``):
 
     bayesian   0.4331 ± 0.0009
     bce        0.4150 ± 0.0029

@@ -6,7 +6,7 @@
 See :mod:`experiments.configs.ml_100k`; the search has 8 points of 150 epochs for every loss.
 
 Expected NDCG@20 on the published split, mean ± standard deviation of 5 seeds
-(``benchmarks/results/quality/lightgcn.json``):
+(``benchmarks/results/quality/losses.csv``):
 
     bayesian   0.4528 ± 0.0007
     bpr        0.4360 ± 0.0015

@@ -7,7 +7,7 @@ right. Skin-tone variants of a pictogram, and its drawings by two artists, form 
 images, from which α of the Bayesian loss is estimated.
 
 Expected text-to-image recall@10, mean ± standard deviation of 5 seeds, and minutes of all 5 on one
-CPU core (``benchmarks/results/representations/pairs.json``):
+CPU core (``benchmarks/results/representations/pairs.csv``):
 
     clip       0.5643 ± 0.0146   20
     siglip     0.5685 ± 0.0067   30

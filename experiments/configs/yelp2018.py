@@ -3,7 +3,7 @@
     python -m experiments.recommend --recipe yelp2018-lightgcn-bsl --data yelp2018 --out runs/bsl
 
 Expected recall@20 and NDCG@20, mean ± standard deviation of 3 seeds, and minutes per seed on one
-CPU core (``benchmarks/results/standard/standard_splits.json``):
+CPU core (``benchmarks/results/standard/losses.csv``):
 
     lightgcn-bsl   0.0728 ± 0.0003   0.0603 ± 0.0002   32
 """

@@ -232,7 +232,7 @@ def _check_encoders(options: Options) -> None:
 
 
 def _training_time(minutes: str) -> str:
-    return f"{minutes} min, estimated from the speeds in samplers/cost.json, without compilation"
+    return f"{minutes} min, estimated from the speeds in samplers/cost.csv, without compilation"
 
 
 _figure = partial(Target, load=load_parts, settings=("published",))
