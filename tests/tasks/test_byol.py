@@ -6,19 +6,14 @@ import numpy as np
 import pytest
 from _helpers.refusals import raises
 from _helpers.views import (
-    DESCENT,
-    LABELS,
     LINEAR,
     NORMED,
     POINTS,
     SQUARE,
     ctx,
-    first_run,
-    fit,
     jitter,
     unit,
 )
-from flax import nnx
 
 from crl_jax import train
 from crl_jax.models import Network
@@ -26,13 +21,6 @@ from crl_jax.tasks import BYOL
 from crl_jax.train import Optimizer, TrainConfig
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
-
-
-def predictor(rngs):
-    return nnx.Sequential(
-        nnx.Linear(8, 16, use_bias=False, rngs=rngs), nnx.BatchNorm(16, rngs=rngs), nnx.relu,
-        nnx.Linear(16, 8, rngs=rngs),
-    )  # fmt: skip
 
 
 LEARNER = BYOL(NORMED, jitter, Network(predictor), momentum=0.9)
@@ -101,28 +89,6 @@ def test_the_momentum_rises_to_one(progress, share):
     batch = LEARNER.batch(jax.random.key(1), examples)
     _, (after, _) = LEARNER.loss(params, model_state, batch, ctx(8, progress=progress))
     np.testing.assert_allclose(after.momentum, 1 - 0.1 * share, rtol=1e-6)
-
-
-def test_it_learns_without_collapse():
-    fitted = fit(LEARNER, epochs=15)
-    assert fitted.history[-1]["loss"][0] < 0.5 * fitted.history[0]["loss"][0]
-    z = unit(LEARNER.embed(fitted.run(), first_run(fitted.state.model_state), jnp.asarray(POINTS)))
-    scores = z @ z.T
-    same = LABELS[:, None] == LABELS
-    assert scores[same].mean() > scores[~same].mean() + 0.3
-
-
-def test_half_precision_and_many_devices_give_nearly_the_same():
-    plain = fit(LEARNER, optimizer=DESCENT)
-    half = fit(LEARNER, config=TrainConfig(16, compute_dtype="bfloat16"), optimizer=DESCENT)
-    mesh = jax.sharding.Mesh(np.array(jax.devices()[:8]), ("data",))
-    spread = fit(LEARNER, config=TrainConfig(16, mesh=mesh), optimizer=DESCENT)
-    for fitted, rtol in ((half, 0.05), (spread, 1e-4)):
-        for got, want in zip(fitted.history, plain.history, strict=True):
-            np.testing.assert_allclose(got["loss"], want["loss"], rtol=rtol)
-    assert all(
-        x.dtype != jnp.bfloat16 for x in jax.tree.leaves((half.params, half.state.model_state))
-    )
 
 
 def test_a_momentum_out_of_range_is_refused():

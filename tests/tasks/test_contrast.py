@@ -1,7 +1,6 @@
 """Auxiliary contrast of two views in ranking, against NumPy in deterministic settings."""
 
-import dataclasses
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -9,8 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from _helpers.graphs import interactions, normalised, stacked
+from _helpers.programs import counted
 from _helpers.ranking import fit_ranking, split
 from _helpers.refusals import raises
+from _helpers.views import ctx
 
 from crl_jax import losses, tasks, train
 from crl_jax._reduce import masked_mean
@@ -59,7 +60,7 @@ def test_any_contrastive_loss_will_do():
     np.testing.assert_allclose(
         *(v.loss(pair, USERS, ITEMS, REAL) for v in (even, plain)), rtol=1e-5
     )
-    hard = dataclasses.replace(even, hyperparams={**given, "alpha": 0.9, "beta": 0.9})
+    hard = replace(even, hyperparams={**given, "alpha": 0.9, "beta": 0.9})
     assert not np.isclose(hard.loss(pair, USERS, ITEMS, REAL), even.loss(pair, USERS, ITEMS, REAL))
 
 
@@ -74,14 +75,14 @@ def test_fillers_are_never_read():
 
 def sgl(log):
     view = LightGCN.from_interactions(log, 8, 2, edge_dropout=0.2, renormalize=True)
-    return dataclasses.replace(view, edge_dropout=0.0), GraphContrast(first=view, second=view)
+    return replace(view, edge_dropout=0.0), GraphContrast(first=view, second=view)
 
 
 def simgcl(log):
     view = LightGCN.from_interactions(
         log, 8, 2, layer_weights=(0, 0.5, 0.5), noise=jnp.float32(0.1)
     )
-    return dataclasses.replace(view, noise=None), GraphContrast(first=view, second=view)
+    return replace(view, noise=None), GraphContrast(first=view, second=view)
 
 
 def xsimgcl(log):
@@ -95,25 +96,42 @@ def lightgcl(log):
     return LightGCN.from_interactions(log, 8, 2), SpectralContrast.from_interactions(log, rank=3)
 
 
-@pytest.mark.parametrize("method", [sgl, simgcl, xsimgcl, lightgcl])
-def test_methods_of_the_field_train(method):
+def directau(log):
+    return LightGCN.from_interactions(log, 8, 1, similarity="cosine"), Uniformity()
+
+
+@pytest.mark.parametrize("method", [sgl, simgcl, xsimgcl, lightgcl, directau])
+def test_methods_of_the_field_add_their_term_to_the_loss(method):
+    """With its weight, which may change without recompilation, to the loss and its gradients."""
     encoder, auxiliary_loss = method(split().train)
-    settings = {
-        "loss": losses.bpr, "encoder": encoder, "epochs": 8,
-        "optimizer": train.Optimizer(0.02), "config": train.TrainConfig(256),
-    }  # fmt: skip
-    fit = partial(fit_ranking, split().train, split().valid, **settings)
-    fitted = fit(auxiliary_loss=auxiliary_loss)
-    terms = [entry["auxiliary_loss"][0] for entry in fitted.history]
-    assert terms[-1] < terms[0]
-    assert fitted.best_score[0] > 0.1
-    without = fit(auxiliary_loss=dataclasses.replace(auxiliary_loss, weight=0.0))
-    assert without.history[-1]["auxiliary_loss"] == [0.0]
-    assert not np.allclose(without.run()["users"], fitted.run()["users"], atol=1e-4)
-    if method is not xsimgcl:  # whose ranking sees the noise, too
-        plain = fit()
-        for name, values in plain.run().items():
-            np.testing.assert_allclose(without.run()[name], values, rtol=1e-4, atol=1e-5)
+    loss = tasks.align_positives if method is directau else losses.bpr
+    task = tasks.Ranking.from_interactions(
+        split().train, encoder=encoder, loss=loss, auxiliary_loss=auxiliary_loss
+    )
+    params, model_state = task.init(jax.random.key(0))
+    index = jnp.arange(0, 192, 3, dtype=jnp.int32)
+    examples = train.Batch(index, jax.tree.map(lambda x: jnp.asarray(x)[index], task.seen))
+
+    @counted
+    def step(task):
+        batch = task.batch(jax.random.key(1), examples)
+        loss = jax.value_and_grad(task.loss, has_aux=True)
+        return loss(params, model_state, batch, ctx(64))
+
+    run, traces = step
+    results = []
+    for weight in (0.0, 0.5, 1.0):
+        weighted = replace(task, auxiliary_loss=replace(auxiliary_loss, weight=weight))
+        (value, (_, report)), grads = run(weighted)
+        results.append((report["auxiliary_loss"], value, grads))
+    assert len(traces) == 1
+    (none, *without), (half, *middle), (whole, *full) = results
+    assert none == 0
+    np.testing.assert_allclose(2 * half, whole, rtol=1e-5)
+    np.testing.assert_allclose(full[0] - without[0], whole, rtol=1e-4)
+    for less, mean, more in zip(*map(jax.tree.leaves, (without, middle, full)), strict=True):
+        np.testing.assert_allclose(mean, (less + more) / 2, rtol=1e-4, atol=1e-7)
+        assert np.abs(more - less).max() > 1e-5
 
 
 def test_a_layer_is_one_of_the_propagation_that_the_ranking_sees():
@@ -121,7 +139,7 @@ def test_a_layer_is_one_of_the_propagation_that_the_ranking_sees():
     params = encoder.init(jax.random.key(0))
     whole, (first, own) = auxiliary_loss.encode(encoder, params, jax.random.key(1))
     jax.tree.map(np.testing.assert_array_equal, whole, first)
-    deep = dataclasses.replace(auxiliary_loss, layer=2)
+    deep = replace(auxiliary_loss, layer=2)
     _, (_, other) = deep.encode(encoder, params, jax.random.key(1))
     mean = jax.tree.map(lambda a, b: (a + b) / 2, own, other)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), mean, whole)
@@ -238,30 +256,6 @@ def test_what_does_not_fit_is_refused_before_training(case, unchecked):
         fit_ranking(split().train, **{"loss": losses.bpr, "epochs": 1, **given})
 
 
-def test_weights_and_numbers_of_the_term_are_swept_without_another_program():
-    fit = partial(
-        fit_ranking, split().train, loss=losses.bpr, epochs=2,
-        optimizer=train.Optimizer(0.02), config=train.TrainConfig(256),
-        encoder=MatrixFactorization(60, 80, 4),
-    )  # fmt: skip
-    weights, temperatures = [0.0, 0.5], [0.2, 0.4]
-    swept = fit(
-        auxiliary_loss=alone(),
-        sweep={
-            "task.auxiliary_loss.weight": weights,
-            "task.auxiliary_loss.hyperparams.temperature": temperatures,
-        },
-    )
-    assert swept.run_params["task.auxiliary_loss.weight"].tolist() == [0.0, 0.5]
-    for run, (weight, temperature) in enumerate(zip(weights, temperatures, strict=True)):
-        one = fit(auxiliary_loss=alone(weight=weight, hyperparams={"temperature": temperature}))
-        for name, values in one.run().items():
-            np.testing.assert_allclose(swept.run(run)[name], values, rtol=1e-4, atol=1e-5)
-    terms = swept.history[-1]["auxiliary_loss"]
-    assert terms[0] == 0
-    assert terms[1] > 0
-
-
 def np_uniformity(table, ids):
     """The log of the mean over pairs of examples, one pair at a time."""
     unit = np.asarray(table, np.float64)[ids]
@@ -291,27 +285,6 @@ def test_positives_that_are_aligned_are_near_each_other():
     np.testing.assert_allclose(got, ((users - items) ** 2).sum(1), rtol=1e-5)
     mean = tasks.align_positives(pos, jnp.zeros((7, 2)), reduce_fn=masked_mean)
     np.testing.assert_allclose(mean, np.mean(got), rtol=1e-6)
-
-
-def direct(encoder, **settings):
-    return fit_ranking(
-        split().train, split().valid, loss=tasks.align_positives, encoder=encoder, epochs=6,
-        optimizer=train.Optimizer(0.03), config=train.TrainConfig(256), **settings,
-    )  # fmt: skip
-
-
-def test_directau_ranks_and_keeps_users_apart():
-    encoder = MatrixFactorization(60, 80, 8, similarity="cosine")
-    fitted, loose = direct(encoder, auxiliary_loss=Uniformity(1.0)), direct(encoder)
-    assert fitted.best_score[0] > 0.1
-    apart, together = (np_uniformity(of.tables().users, np.arange(60)) for of in (fitted, loose))
-    assert apart < together  # alignment alone makes all vectors equal
-
-
-def test_directau_takes_a_graph():
-    encoder = LightGCN.from_interactions(split().train, 8, 1, similarity="cosine")
-    fitted = direct(encoder, auxiliary_loss=Uniformity(1.0))
-    assert fitted.history[-1]["loss"][0] < fitted.history[0]["loss"][0]
 
 
 def test_bad_numbers_are_named():

@@ -8,14 +8,12 @@ import numpy as np
 import pytest
 from _helpers.refusals import raises
 from _helpers.views import (
-    DESCENT,
     LABELS,
     LINEAR,
     NORMED,
     POINTS,
     Jitter,
     ctx,
-    first_run,
     fit,
     jitter,
     unit,
@@ -24,8 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crl_jax import losses, train
-from crl_jax.tasks import PCL, LabelledExamples, MoCo, _pcl
-from crl_jax.train import TrainConfig
+from crl_jax.tasks import PCL, MoCo, _pcl
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
@@ -147,39 +144,6 @@ def test_clusters_are_made_anew_after_the_warm_up_from_examples_as_they_are():
         )
         np.testing.assert_array_equal(clustering.assignment, want.assignment)
         np.testing.assert_allclose(clustering.centroids, want.centroids, atol=1e-5)
-
-
-def test_it_learns_and_labels_are_looked_at():
-    """Batches of indices and of labelled examples: training uses the task's data."""
-    labelled = dataclasses.replace(
-        PCL, data=LabelledExamples(jnp.asarray(POINTS), jnp.asarray(LABELS))
-    )
-    fitted = fit(labelled, np.arange(64), epochs=6)
-    history = fitted.history
-    assert history[0]["prototypes"][0] == 0
-    assert history[-1]["prototypes"][0] < history[1]["prototypes"][0]
-    assert history[-1]["instances"][0] < history[0]["instances"][0]
-    assert history[-1]["auc"][0] > 0.9
-    again = fit(PCL, POINTS, epochs=2).history[-1]
-    np.testing.assert_allclose(again["prototypes"], history[1]["prototypes"], rtol=1e-3)
-    model_state = first_run(fitted.state.model_state)
-    assert PCL.embed(fitted.run(), model_state, jnp.asarray(POINTS)).shape == (64, 8)
-
-
-def test_warm_up_is_swept():
-    history = fit(PCL, sweep={"task.warm_up": [0, 5]}).history
-    assert history[-1]["prototypes"][0] > 0 == history[-1]["prototypes"][1]
-
-
-def test_half_precision_and_many_devices_give_nearly_the_same():
-    plain = fit(PCL, optimizer=DESCENT)
-    half = fit(PCL, config=TrainConfig(16, compute_dtype="bfloat16"), optimizer=DESCENT)
-    mesh = jax.sharding.Mesh(np.array(jax.devices()[:8]), ("data",))
-    spread = fit(PCL, config=TrainConfig(16, mesh=mesh), optimizer=DESCENT)
-    # An example between two clusters may change clusters due to rounding.
-    for fitted, rtol in ((half, 0.05), (spread, 5e-3)):
-        for got, want in zip(fitted.history, plain.history, strict=True):
-            np.testing.assert_allclose(got["loss"], want["loss"], rtol=rtol)
 
 
 @pytest.mark.parametrize("changes", [{"clusters": (4, 1)}, {"clusters": (65,)}, {"data": None}])

@@ -12,7 +12,7 @@ from _helpers.ranking import epoch_of, taken_by_all_but_one
 from crl_jax import losses
 from crl_jax.data import Interactions
 from crl_jax.models import MatrixFactorization
-from crl_jax.samplers import AOBPR, BNS, DNS, SRNS, InBatch, permute
+from crl_jax.samplers import AOBPR, BNS, SRNS, InBatch, permute
 from crl_jax.train import adam_l2, adamw, sgd_l2
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
@@ -62,7 +62,7 @@ def test_one_full_batch_is_one_step_by_hand(data, optimizer):
         np.testing.assert_allclose(after.params[name], want[name], rtol=2e-4, atol=2e-5)
 
 
-@pytest.mark.parametrize("batch_size", [1, 5, 7, 23, 24])
+@pytest.mark.parametrize("batch_size", [1, 7])
 def test_every_interaction_counts_once_whatever_the_batch(data, batch_size):
     missing, interactions = data
     before, after, report = epoch_of(interactions, n_neg=2, batch_size=batch_size)
@@ -115,7 +115,7 @@ def test_extra_positives_are_the_users_own_and_ids_do_not_depend_on_when_they_ar
     jax.tree.map(np.testing.assert_array_equal, params, later)
 
 
-@pytest.mark.parametrize(("batch_size", "draw_batches"), [(24, 1), (7, 1), (5, 3), (1, 10)])
+@pytest.mark.parametrize(("batch_size", "draw_batches"), [(7, 1), (5, 3)])
 def test_quality_of_the_negatives_by_hand(data, batch_size, draw_batches):
     """The missing items of users 0 to 3 are held-out positives; users 4 and 5 have none."""
     missing, interactions = data
@@ -151,13 +151,12 @@ def sequential_sgd(params, users, items, missing, lr, decay):
     return {"users": w, "items": h}
 
 
-@pytest.mark.parametrize("draw_batches", [1, 7])
-def test_row_by_row_is_the_published_loop(data, draw_batches):
+def test_row_by_row_is_the_published_loop(data):
     missing, interactions = data
     key, n = jax.random.key(4), len(interactions)
     before, after, _ = epoch_of(
         interactions, key=key, learning_rate=0.3, weight_decay=0.1, batch_size=1,
-        draw_batches=draw_batches, by_rows=True,
+        draw_batches=7, by_rows=True,
     )  # fmt: skip
     order = np.asarray(permute(jax.random.split(key)[0], jnp.arange(n), n))
     want = sequential_sgd(
@@ -167,11 +166,10 @@ def test_row_by_row_is_the_published_loop(data, draw_batches):
         np.testing.assert_allclose(after.params[name], want[name], rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("batch_size", [24, 5])
-def test_rows_change_as_the_whole_tables_do_but_for_l2(data, batch_size):
+def test_rows_change_as_the_whole_tables_do_but_for_l2(data):
     """If L2 is 0, a row changes only by its gradient; duplicate items add up."""
     out = [
-        epoch_of(data[1], n_neg=2, learning_rate=0.3, batch_size=batch_size, by_rows=by_rows)
+        epoch_of(data[1], n_neg=2, learning_rate=0.3, batch_size=5, by_rows=by_rows)
         for by_rows in (False, True)
     ]
     pairs = [(after.params, report) for _, after, report in out]
@@ -207,18 +205,15 @@ def test_l2_of_the_rows_of_a_batch_is_a_term_of_its_loss(data, l2_target):
 
 
 def test_batches_drawn_together_are_steps_like_others(data):
-    """Adam would also move on batches without anchors: 24 anchors are no multiple of 3 x 5."""
+    """Adam would also move on batches without anchors: 24 anchors are no multiple of 4 x 5."""
     out = []
-    for draw_batches in (1, 3, 4):
+    for draw_batches in (1, 4):
         _, after, report = epoch_of(
             data[1], n_neg=2, batch_size=5, draw_batches=draw_batches, rule=adam_l2,
             learning_rate=0.1, weight_decay=0.01,
         )  # fmt: skip
         out.append((after.params, after.opt_state, after.step, report))
-    for other in out[1:]:
-        jax.tree.map(
-            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), out[0], other
-        )
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), *out)
 
 
 @pytest.mark.parametrize("ahead", [True, False])
@@ -248,8 +243,7 @@ def test_samplers_see_the_encoder_of_the_moment(monkeypatch, ahead):
         assert negative == order[1]
 
 
-@pytest.mark.parametrize("by_rows", [False, True])
-@pytest.mark.parametrize("batch_size", [24, 16, 5])
+@pytest.mark.parametrize(("batch_size", "by_rows"), [(16, False), (5, True)])
 def test_losses_across_the_batch_do_not_see_what_fills_the_last_one_up(data, batch_size, by_rows):
     """A quarter of each batch's real anchors is dropped, those with the largest losses."""
     missing, log = data
@@ -279,8 +273,9 @@ def test_losses_without_a_mask_are_not_given_one(data):
     np.testing.assert_array_equal(out[0]["loss"], out[1]["loss"])
 
 
-@pytest.mark.parametrize("similarity", ["inner", "cosine"])
-@pytest.mark.parametrize("mask", ["seen", "self", "none"])
+@pytest.mark.parametrize(
+    ("mask", "similarity"), [("seen", "cosine"), ("self", "inner"), ("none", "inner")]
+)
 def test_negatives_in_the_batch_by_hand(data, mask, similarity):
     """The softmax over the items of the batch, restricted to the mask."""
     _, log = data
@@ -326,7 +321,7 @@ class Counted(MatrixFactorization):
 
 @pytest.mark.parametrize(
     "sampler",
-    [DNS(2), SRNS(), AOBPR(), BNS(jnp.full(N_ITEMS, 0.1)), InBatch()],
+    [SRNS(), AOBPR(), BNS(jnp.full(N_ITEMS, 0.1))],
     ids=lambda sampler: type(sampler).__name__,
 )
 def test_sampler_and_loss_share_one_encoding_a_step(data, sampler):

@@ -43,9 +43,9 @@ def pools_of(batch_size, key, **flat):
     return seen
 
 
-@pytest.mark.parametrize("mask", ["seen", "none"])
 @pytest.mark.parametrize(
-    ("anchors", "lengths"), [(None, [16]), (8, [8, 8]), (7, [6, 6, 4]), (1, [1] * 16)]
+    ("mask", "anchors", "lengths"),
+    [("seen", None, [16]), ("seen", 7, [6, 6, 4]), ("none", 8, [8, 8]), ("none", 1, [1] * 16)],
 )
 def test_each_run_of_anchors_has_a_pool_less_what_each_user_took(mask, anchors, lengths):
     key, n = jax.random.key(3), len(LOG)
@@ -74,8 +74,7 @@ def test_a_pool_is_uniform_over_the_catalogue():
     assert np.sum((counts - 1000) ** 2 / 1000) < 31.3
 
 
-@pytest.mark.parametrize("correction", [0.0, 0.3, 1.0])
-@pytest.mark.parametrize("temperature", [1.0, 0.4])
+@pytest.mark.parametrize(("correction", "temperature"), [(1.0, 1.0), (0.3, 0.4)])
 def test_log_q_by_hand(correction, temperature):
     """Each negative counts as often as under uniform sampling, to the power of the correction."""
     key, n = jax.random.key(4), len(LOG)
@@ -123,8 +122,8 @@ def test_without_log_q_scores_stay_as_they_are():
 
 @pytest.mark.parametrize(
     "sampler",
-    [SharedRNS(), SharedRNS(anchors=4), InBatch.from_interactions(LOG, "self")],
-    ids=["rns", "runs", "batch"],
+    [SharedRNS(anchors=4), InBatch.from_interactions(LOG, "self")],
+    ids=["runs", "batch"],
 )
 def test_l2_target_rows_counts_a_drawn_pool_once_for_each_anchor(sampler):
     def nothing(pos, neg, *, where, reduce_fn):
@@ -143,15 +142,14 @@ def test_l2_target_rows_counts_a_drawn_pool_once_for_each_anchor(sampler):
         np.testing.assert_allclose(moved, by_hand, rtol=1e-4)
 
 
-@pytest.mark.parametrize("anchors", [None, 7])
-def test_false_negatives_are_counted_in_a_pool(anchors):
+def test_false_negatives_are_counted_in_a_pool():
     """Every other item is held out for one user: for that user, the whole pool is false."""
     free = np.setdiff1d(np.arange(N_ITEMS), LOG.items[LOG.users == 2])
     liked = Interactions.from_arrays(
         np.full(len(free), 2), free, user_ids=np.arange(N_USERS), item_ids=np.arange(N_ITEMS)
     )
     _, _, report = epoch_of(
-        LOG, sampler=SharedRNS(anchors=anchors), n_neg=N, held_out=liked, loss=losses.info_nce,
+        LOG, sampler=SharedRNS(anchors=7), n_neg=N, held_out=liked, loss=losses.info_nce,
         batch_size=len(LOG),
     )  # fmt: skip
     share = np.mean(LOG.users != 2)
@@ -161,7 +159,7 @@ def test_false_negatives_are_counted_in_a_pool(anchors):
 
 def test_batches_drawn_together_keep_their_own_pools():
     plan = {"batch_size": 8, "draw_batches": 2}
-    for sampler in (InBatch("self"), SharedRNS(), SharedRNS(anchors=3)):
+    for sampler in (InBatch("self"), SharedRNS(anchors=3)):
         steps = pools_of(key=jax.random.key(1), sampler=sampler, n_neg=8, **plan)
         assert {(neg.shape, where.shape) for _, neg, where in steps} == {((8, 8), (8, 8))}
 
@@ -174,16 +172,6 @@ def test_only_what_is_left_is_a_negative():
     )  # fmt: skip
     assert np.isfinite(after.history[-1]["loss"]).all()
     assert missing.shape == (6,)
-
-
-@pytest.mark.parametrize("sampler", [SharedRNS(), InBatch.from_interactions(split().train, "self")],
-                         ids=["rns", "batch"])  # fmt: skip
-def test_it_learns(sampler):
-    flat = {"loss": losses.info_nce, "n_neg": 30, "epochs": 12, "batch_size": 64,
-            "learning_rate": 2e-2, "sampler": sampler}  # fmt: skip
-    fitted = fit(split().train, split().valid, **flat)
-    scores = [entry["valid_ndcg@20"][0] for entry in fitted.history]
-    assert max(scores) > 1.2 * scores[0]
 
 
 def test_the_correction_can_be_swept():

@@ -162,28 +162,13 @@ def test_views_estimate_alpha_without_labels():
     assert metrics.keys() == {"alpha"}
 
 
-@pytest.mark.parametrize("kind", [SimCLR, MoCo])
-@pytest.mark.parametrize("alpha", [tasks.AlphaFromLabels(0.9), tasks.AlphaFromViews(0.9)])
-def test_alpha_rises_as_an_encoder_learns(kind, alpha):
-    of_queue = {"dim": 8, "queue": 64, "momentum": 0.9} if kind is MoCo else {}
-    task = kind(NORMED, jitter, BCL, losses.bayesian_contrastive, alpha=alpha, **of_queue)
+def test_alpha_rises_as_an_encoder_learns():
+    task = MoCo(
+        NORMED, jitter, BCL, losses.bayesian_contrastive, alpha=tasks.AlphaFromViews(0.9), dim=8,
+        queue=64, momentum=0.9,
+    )  # fmt: skip
     history = fit(task, DATA, epochs=6).history
     alphas = [entry["alpha"][0] for entry in history]
     assert 0.5 < alphas[0] < alphas[-1] <= 1
     assert alphas[-1] > 0.75
-    known = 15 / 63 if kind is SimCLR else None  # 64 in batches of 16: nearly a quarter
-    if known:
-        np.testing.assert_allclose(history[-1]["false_negatives"][0], known, atol=0.06)
     assert history[-1]["auc"][0] > 0.8
-
-
-def test_decay_is_swept():
-    task = SimCLR(LINEAR, jitter, BCL, losses.bayesian_contrastive, alpha=tasks.AlphaFromLabels())
-    fitted = fit(task, DATA, sweep={"task.alpha.decay": [0.0, 0.99]})
-    assert fitted.history[-1]["alpha"][0] != fitted.history[-1]["alpha"][1]
-
-
-@pytest.mark.parametrize("kind", [SupCon, SupervisedOracle])
-def test_classes_come_together(kind):
-    fitted = fit(kind(NORMED, jitter, {"temperature": 0.2}), DATA, epochs=8)
-    assert fitted.history[-1]["auc"][0] > max(0.95, fitted.history[0]["auc"][0])

@@ -1,20 +1,17 @@
 """Two towers: every loss in both directions, labels, augmentations, tiles, devices."""
 
 import dataclasses
-from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from _helpers.refusals import raises
-from _helpers.views import DESCENT, LABELS, LINEAR, NORMED, POINTS, Given, Jitter, ctx, fit, unit
-from jax.sharding import Mesh
+from _helpers.views import LABELS, LINEAR, POINTS, Given, Jitter, ctx, fit, unit
 from sklearn.metrics import roc_auc_score
 
 from crl_jax import losses, tasks, train
 from crl_jax.tasks import CLIP, AlphaState, LabelledExamples, ViewBatch
-from crl_jax.train import TrainConfig
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
 
@@ -76,7 +73,6 @@ LOSSES = {
     "bayesian": (losses.bayesian_contrastive, np_bayesian, BAYES),
     "sigmoid": (losses.sigmoid_contrastive, np_sigmoid, {"bias": -3.0}),
 }
-each_loss = pytest.mark.parametrize("name", LOSSES)
 
 
 def of_given(task, n_real=6, labels=OWN, model_state=None, xy=(X, Y)):
@@ -99,15 +95,13 @@ def of_given(task, n_real=6, labels=OWN, model_state=None, xy=(X, Y)):
     return loss, model_state, metrics
 
 
-@each_loss
-@pytest.mark.parametrize("n_real", [6, 4])
+@pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("tile", [None, 2])
-def test_every_loss_is_that_of_both_directions(name, n_real, tile):
+def test_every_loss_is_that_of_both_directions(name, tile):
     """The mean over rows and columns; padding is excluded from the negatives."""
     loss_fn, ref, hyper = LOSSES[name]
     task = CLIP(LINEAR, LINEAR, loss_fn=loss_fn, hyperparams=hyper, tile=tile)
-    want = np_towers(ref, n_real, **hyper)
-    np.testing.assert_allclose(of_given(task, n_real)[0], want, rtol=1e-4)
+    np.testing.assert_allclose(of_given(task, 4)[0], np_towers(ref, 4, **hyper), rtol=1e-4)
 
 
 @pytest.mark.parametrize("tile", [None, 4])
@@ -150,50 +144,31 @@ def test_metrics_by_labels(tile, n_real):
     assert none.keys() == {"temperature"}
 
 
-@pytest.mark.parametrize("name", ["clip", "bayesian", "sigmoid"])
-def test_tiles_change_neither_a_training_nor_its_gradients(name):
-    """Returns parameters of both networks, temperature and bias after a few steps."""
+@pytest.mark.parametrize("name", ["bayesian", "sigmoid"])
+def test_tiles_change_neither_loss_nor_gradients(name):
+    """Of both networks, temperature and bias; tiles and batch are padded."""
     loss_fn, _, hyper = LOSSES[name]
     bias = hyper.get("bias")
     hyper = {key: value for key, value in hyper.items() if key != "bias"}
-    runs = []
-    for tile in (None, 5):
-        task = CLIP(LINEAR, LINEAR, 0.3, 0.0, loss_fn, hyper, bias=bias, tile=tile)
-        runs.append(fit(task, DATA, TrainConfig(24), optimizer=DESCENT))  # last batch is padded
-    whole, tiled = runs
-    same = partial(np.testing.assert_allclose, rtol=2e-4, atol=2e-6)
-    jax.tree.map(same, tiled.params, whole.params)
-    assert ("bias" in whole.params) == (bias is not None)
-    moved = np.asarray(whole.params["log_scale"]) + np.log(0.3)
-    assert np.abs(moved).min() > 1e-4
-    for key in ("loss", "auc", "temperature"):
-        same(tiled.history[-1][key], whole.history[-1][key])
+    batch = ViewBatch(*(jnp.asarray(half[::3]) for half in PAIRS))
 
+    @jax.jit
+    def loss_and_gradients(key):
+        return [
+            jax.value_and_grad(lambda p, t=task, s=rest: t.loss(p, s, batch, ctx(22, 20))[0])(
+                params
+            )
+            for tile in (None, 5)
+            for task in [CLIP(LINEAR, LINEAR, 0.3, 0.0, loss_fn, hyper, bias=bias, tile=tile)]
+            for params, rest in [task.init(key)]
+        ]
 
-@pytest.mark.parametrize(
-    ("name", "tile"), [("clip", None), ("clip", 5), ("bayesian", 5), ("sigmoid", None)]
-)
-def test_eight_devices_give_the_result_of_one(name, tile):
-    loss_fn, _, hyper = LOSSES[name]
-    task = CLIP(LINEAR, LINEAR, 0.3, loss_fn=loss_fn, hyperparams=hyper, tile=tile)
-    mesh = Mesh(np.array(jax.devices()[:8]), ("data",))
-    one, all_ = (
-        fit(task, DATA, TrainConfig(24, mesh=mesh), optimizer=DESCENT) for mesh in (None, mesh)
-    )
-    same = partial(np.testing.assert_allclose, rtol=2e-4, atol=2e-6)
-    jax.tree.map(same, all_.params, one.params)
-    assert one.history[-1].keys() == all_.history[-1].keys()
-    same(all_.history[-1]["auc"], one.history[-1]["auc"])
-
-
-def test_siglip_starts_as_published_and_learns_its_bias():
-    task = CLIP(LINEAR, LINEAR, 0.1, loss_fn=losses.sigmoid_contrastive, bias=-10.0)
-    fitted = fit(task, PAIRS, epochs=3)
-    first, last = fitted.history[0], fitted.history[-1]
-    assert first["bias"][0] == pytest.approx(-10, abs=0.5)
-    assert first["temperature"][0] == pytest.approx(0.1, rel=0.1)
-    assert last["bias"][0] != first["bias"][0]
-    assert last["loss"][0] < first["loss"][0]
+    whole, tiled = loss_and_gradients(jax.random.key(0))
+    assert all(np.abs(x).max() > 1e-4 for x in jax.tree.leaves(whole))
+    assert ("bias" in whole[1]) == (bias is not None)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-6), tiled, whole
+    )  # fmt: skip
 
 
 def test_a_temperature_among_the_hyper_parameters_is_kept():
@@ -203,8 +178,6 @@ def test_a_temperature_among_the_hyper_parameters_is_kept():
     loss, _, metrics = of_given(task)
     np.testing.assert_allclose(loss, np_towers(np_info_nce, t=0.5), rtol=1e-5)
     assert "temperature" not in metrics
-    sweep = fit(task, PAIRS, sweep={"task.hyperparams.temperature": [0.2, 2.0]})
-    assert sweep.history[-1]["loss"][0] != sweep.history[-1]["loss"][1]
 
 
 def test_given_parameters_are_started_from():
@@ -216,7 +189,6 @@ def test_given_parameters_are_started_from():
     np.testing.assert_array_equal(params["second"]["linear"]["kernel"], 2 * kernel)
     jax.tree.map(np.testing.assert_array_equal, params["first"], drawn["first"])
     assert params["log_scale"] == drawn["log_scale"]
-    fit(task, PAIRS, epochs=1)
     for given in ({"third": {}}, {"second": {"linear": {"kernel": kernel[:1]}}}):
         with raises(ValueError, match="`pretrained` must"):
             CLIP(LINEAR, LINEAR, pretrained=given).init(jax.random.key(0))
@@ -225,6 +197,7 @@ def test_given_parameters_are_started_from():
 def test_what_is_learned_of_the_loss_is_told():
     task = CLIP(LINEAR, LINEAR, 0.1, 0.05, loss_fn=losses.sigmoid_contrastive, bias=-10.0)
     params, _ = task.init(jax.random.key(0))
+    assert task.learned_hyperparams(params)["temperature"] == pytest.approx(0.1)
     learned = task.learned_hyperparams(params | {"log_scale": -jnp.log(jnp.float32(0.02))})
     assert {name: pytest.approx(float(x)) for name, x in learned.items()} == {
         "temperature": 0.05, "bias": -10.0,
@@ -233,17 +206,6 @@ def test_what_is_learned_of_the_loss_is_told():
         CLIP(LINEAR, LINEAR, hyperparams={"temperature": 0.5}).learned_hyperparams({"first": 0})
         == {}
     )
-
-
-def test_hyper_parameters_are_swept():
-    task = CLIP(LINEAR, LINEAR, loss_fn=losses.debiased_contrastive, hyperparams={"tau_plus": 0})
-    together = fit(task, PAIRS, sweep={"task.hyperparams.tau_plus": [0.0, 0.2]}).history[-1]["loss"]
-    alone = [
-        fit(dataclasses.replace(task, hyperparams={"tau_plus": tau}), PAIRS).history[-1]["loss"][0]
-        for tau in (0.0, 0.2)
-    ]
-    np.testing.assert_allclose(together, alone, rtol=1e-3)
-    assert abs(alone[0] - alone[1]) > 1e-3
 
 
 @pytest.mark.parametrize("tile", [None, 3])
@@ -261,8 +223,6 @@ def test_alpha_is_measured_by_labels(tile):
     np.testing.assert_allclose(second["alpha"], first["auc"], rtol=1e-6)
     want = np_towers(np_bayesian, **BCL, alpha=0.5 + 1e-9)
     np.testing.assert_allclose(loss, want, rtol=1e-4)
-    history = fit(dataclasses.replace(task, first=NORMED, second=NORMED), DATA, epochs=6).history
-    assert 0.5 < history[0]["alpha"][0] < history[-1]["alpha"][0]
 
 
 def test_halves_are_augmented_each_in_its_way():
@@ -278,8 +238,6 @@ def test_halves_are_augmented_each_in_its_way():
         kernel = np.asarray(params[name]["linear"]["kernel"], np.float64)
         np.testing.assert_allclose(got, unit(np.asarray(half) @ kernel), atol=1e-6)
     np.testing.assert_allclose(task.embed_second(params, model_state, y), second, atol=1e-6)
-    sweep = fit(task, PAIRS, sweep={"task.augment_first.size": [0.0, 2.0]}).history[-1]["loss"]
-    assert abs(sweep[0] - sweep[1]) > 0.01
     with raises(ValueError, match="`augment_second` must be callable"):
         fit(CLIP(LINEAR, LINEAR, augment_second=0.3), PAIRS, epochs=1)
 

@@ -28,9 +28,12 @@ class Line(train.Task):
     noise: Any = 0.0
 
     def init(self, key):
-        del key
         params = {"slope": jnp.float32(self.slope), "offset": jnp.float32(0)}
-        return params, {"updates": jnp.int32(0), "seen": jnp.float32(0)}
+        return params, {
+            "updates": jnp.int32(0),
+            "seen": jnp.float32(0),
+            "key": train.stream(key, "model_state"),
+        }
 
     def batch(self, key, examples):
         x, y = examples.data
@@ -41,7 +44,8 @@ class Line(train.Task):
         x = x.astype(params["slope"].dtype)
         error = (params["slope"] * x + params["offset"]).astype(jnp.float32) - y
         square = jnp.sum(jnp.where(ctx.where, error**2, 0)) / ctx.n
-        model_state = {**model_state, "seen": model_state["seen"] + ctx.n}
+        key = jax.random.split(model_state["key"], 1)[0]
+        model_state = {**model_state, "seen": model_state["seen"] + ctx.n, "key": key}
         worst = jnp.max(jnp.where(ctx.where, jnp.abs(error), 0))
         return square, (model_state, {"worst": worst})
 
@@ -61,6 +65,10 @@ def line(**changes):
         "epochs": 5, **changes,
     }  # fmt: skip
     return fit(**settings)
+
+
+def keys_as_bits(model_state):
+    return {**model_state, "key": jax.random.key_data(model_state["key"])}
 
 
 def steps_by_hand(batches, learning_rate):
@@ -273,13 +281,55 @@ def test_all_that_a_task_keeps_survives_a_kill(tmp_path, host):
     resumed = line(**settings, hooks=[train.Checkpoint(tmp_path / "state.npz")])
     jax.tree.map(
         np.testing.assert_array_equal,
-        (whole.params, whole.state.model_state, whole.state.opt_state),
-        (resumed.params, resumed.state.model_state, resumed.state.opt_state),
+        *(
+            (fitted.params, fitted.state.opt_state, keys_as_bits(fitted.state.model_state))
+            for fitted in (whole, resumed)
+        ),
     )
     assert [e["epoch"] for e in resumed.history] == [1, 2, 3, 4, 5, 6]
     for change in ({"task": Line(noise=0.4)}, {"seeds": [1, 3]}, {"optimizer": Optimizer(0.2)}):
         with raises(ValueError, match=r"another training|expected the arrays"):
             line(**{**settings, **change}, hooks=[train.Checkpoint(tmp_path / "state.npz")])
+
+
+def test_functions_of_one_name_are_told_apart_by_what_they_compute(tmp_path):
+    """Of the task, in its leaves, and of the optimizer."""
+
+    @jax.tree_util.register_dataclass
+    @dataclasses.dataclass(frozen=True)
+    class Scaled(Line):
+        factor: Any = dataclasses.field(default=None, metadata={"static": True})
+        noise_of: Any = None
+
+        def batch(self, key, examples):
+            x, y = super().batch(key, examples)
+            return x, y + self.noise_of(y)
+
+        def loss(self, *args):
+            loss, rest = super().loss(*args)
+            return self.factor(loss), rest
+
+    def run(factor=1.0, offset=1.0, slope=1.0):
+        task = Scaled(
+            factor=lambda x: factor * x,
+            noise_of=jax.tree_util.Partial(lambda y: jnp.full(y.shape, offset)),
+        )  # fmt: skip
+        optimizer = Optimizer(0.1, rule=train.sgd_l2, schedule=lambda p, d: 1 - slope * p)
+        hooks = [train.Checkpoint(tmp_path / "state.npz")]
+        return line(task=task, optimizer=optimizer, epochs=1, hooks=hooks)
+
+    run()
+    run()
+    for change in ({"factor": 2.0}, {"offset": 2.0}, {"slope": 0.5}):
+        with raises(ValueError, match="functions with another computation"):
+            run(**change)
+
+
+@pytest.mark.parametrize("name", ["worst", "loss", "epoch", "seconds"])
+def test_names_of_metrics_are_unique(name):
+    hook = train.ValidationMetrics(lambda task, params, model_state: {name: params["slope"]})
+    with raises(ValueError, match=f"must be unique, got '{name}'"):
+        line(hooks=[hook])
 
 
 def test_hooks_see_what_those_before_them_measured():

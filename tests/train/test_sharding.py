@@ -2,7 +2,7 @@
 
 import json
 import re
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -26,15 +26,9 @@ SPLIT = with_validation(
     simulate(n_users=N_USERS, n_items=N_ITEMS, n_exposed=30, seed=3).interactions, valid=0.2
 )
 SETTINGS = {
-    "bpr": {},
-    "bcl": {
-        "loss": losses.bayesian_contrastive, "n_neg": 4,
-        "hyperparams": {"tau_plus": 0.1, "alpha": 0.9, "beta": 0.9},
-    },
+    "bpr": {"seeds": np.arange(2), "valid": SPLIT.valid},
     "in the batch": {"loss": losses.info_nce, "sampler": samplers.InBatch()},
-    "scores of candidates": {"sampler": samplers.DNS(3)},
-    "two runs": {"seeds": np.arange(2)},
-    "adam by rows": {"by_rows": True, "weight_decay": None},
+    "adam by rows": {"by_rows": True, "weight_decay": None, "valid": SPLIT.valid},
     "adagrad by rows, scores of candidates": {
         "by_rows": True, "weight_decay": None, "rule": train.rows.rowwise_adagrad,
         "sampler": samplers.DNS(3), "init_scale": 0.5,
@@ -42,7 +36,6 @@ SETTINGS = {
     "confidence": {
         "confidence": tasks.ConfidenceEM(jnp.full(N_ITEMS, 0.5), stats.VarianceGamma(32, 0.02)),
     },
-    "lightgcn": {"encoder": partial(models.LightGCN.from_interactions, dim=8, n_layers=2)},
     "lightgcn and bcl": {
         "encoder": partial(models.LightGCN.from_interactions, dim=8, n_layers=2),
         "loss": losses.bayesian_contrastive, "n_neg": 4,
@@ -65,33 +58,11 @@ LAYOUTS = {
 
 def trained(setting, mesh=None, **more):
     settings = {"batch_size": 64, "epochs": 2, "learning_rate": 1e-2, **setting, **more}
-    return fit(SPLIT.train, SPLIT.valid, mesh=mesh, **settings)
-
-
-def assert_same(fitted, one):
-    for got, want in zip(jax.tree.leaves(fitted.params), jax.tree.leaves(one.params), strict=True):
-        assert got.shape == want.shape
-        # A thousandth of an Adam step, whose sign is arbitrary if the gradient is near 0.
-        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
-    for entry, wanted in zip(fitted.history, one.history, strict=True):
-        for name in ("loss", "valid_ndcg@20"):
-            np.testing.assert_allclose(entry[name], wanted[name], rtol=1e-5)
-
-
-@pytest.mark.filterwarnings(
-    "ignore:The distribution of `confidence`"
-)  # which reads the whole tables
-@pytest.mark.parametrize("name", SETTINGS)
-def test_any_layout_gives_what_one_device_gives(name):
-    """The layout over both axes has the collectives of the others, which few settings test."""
-    one = trained(SETTINGS[name])
-    in_all_layouts = name in ("bpr", "adam by rows", "lightgcn and bcl")
-    for layout in LAYOUTS if in_all_layouts else ["by examples and rows"]:
-        assert_same(trained(SETTINGS[name], LAYOUTS[layout]), one)
+    return fit(SPLIT.train, mesh=mesh, **settings)
 
 
 class Shapes(train.Callback):
-    """Returns the local shape of each leaf of the training state on one device."""
+    """Records the global and local shape of each leaf of the training state."""
 
     def on_report(self, loop):
         self.held = {
@@ -102,74 +73,97 @@ class Shapes(train.Callback):
         }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["bpr", "adam by rows"])
-def test_each_device_holds_its_rows(name):
-    """Tables, their optimiser state and the best tables are sharded; all else is replicated."""
-    shapes = Shapes()
-    fitted = trained(SETTINGS[name], mesh_of(data=2, table=4), hooks=[shapes])
-    of_tables = {path: x for path, x in shapes.held.items() if re.search("users|items", path)}
-    assert len(of_tables) == {"bpr": 8, "adam by rows": 16}[name]
-    for path, (whole, held) in of_tables.items():
-        n = 101 if "users" in path else 9001
-        full = 4 * -(-n // 4)
-        assert whole[:2] == (1, full)
-        assert held[:2] == (1, full // 4)
-    for path in shapes.held.keys() - of_tables.keys():
-        whole, held = shapes.held[path]
-        assert whole == held, path
-    assert fitted.run()["users"].shape == (101, 32)
-
-
-def collectives(mesh, monkeypatch, **setting):
-    """Returns the result shapes of all collectives of an epoch and its validation."""
-    texts, run_epochs = [], _fit.run_epochs
+@cache
+def sharded(name):
+    """Trains with examples and rows sharded: result, shapes, and those of all collectives."""
+    texts, run_epochs, shapes = [], _fit.run_epochs, Shapes()
 
     class RunEpochs:
         trace = run_epochs.trace
 
         def __call__(self, *args, **kwargs):
-            texts.append(run_epochs.lower(*args, **kwargs).compile().as_text())
+            if not texts:
+                texts.append(run_epochs.lower(*args, **kwargs).compile().as_text())
             return run_epochs(*args, **kwargs)
 
-    monkeypatch.setattr(_fit, "run_epochs", RunEpochs())
-    trained(setting, mesh, epochs=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_fit, "run_epochs", RunEpochs())
+        fitted = trained(SETTINGS[name], LAYOUTS["by examples and rows"], hooks=[shapes])
     kinds = "all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter"
     found = re.findall(rf"= (.+?) (?:{kinds})(?:-start)?\(", texts[0])
     assert found
-    return [
+    sent = [
         tuple(map(int, shape.split(",")))
         for each in found
         for shape in re.findall(r"\w+\[([\d,]+)\]", each)
     ]
+    return fitted, shapes.held, sent
 
 
-@pytest.mark.parametrize("name", ["bpr", "bcl", "in the batch", "scores of candidates"])
-def test_no_table_is_gathered(name, monkeypatch, unchecked):
+def assert_same(fitted, one):
+    for got, want in zip(jax.tree.leaves(fitted.params), jax.tree.leaves(one.params), strict=True):
+        assert got.shape == want.shape
+        # A thousandth of an Adam step, whose sign is arbitrary if the gradient is near 0.
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+    for entry, wanted in zip(fitted.history, one.history, strict=True):
+        for name in {"loss", "valid_ndcg@20"} & wanted.keys():
+            np.testing.assert_allclose(entry[name], wanted[name], rtol=1e-5)
+
+
+@pytest.mark.filterwarnings(
+    "ignore:The distribution of `confidence`"
+)  # which reads the whole tables
+@pytest.mark.parametrize("name", ["in the batch", "adam by rows", "confidence", "lightgcn and bcl"])
+def test_a_mesh_gives_what_one_device_gives(name, unchecked):
+    assert_same(sharded(name)[0], trained(SETTINGS[name]))
+
+
+@pytest.mark.parametrize("name", ["bpr", "adam by rows"])
+def test_each_device_holds_its_rows(name, unchecked):
+    """Tables, their optimiser state and the best tables are sharded; all else is replicated."""
+    fitted, shapes, _ = sharded(name)
+    of_tables = {path: x for path, x in shapes.items() if re.search("users|items", path)}
+    assert len(of_tables) == {"bpr": 8, "adam by rows": 16}[name]
+    for path, (whole, held) in of_tables.items():
+        n = 101 if "users" in path else 9001
+        full = 4 * -(-n // 4)
+        assert whole[:2] == (fitted.n_runs, full)
+        assert held[:2] == (fitted.n_runs, full // 4)
+    for path in shapes.keys() - of_tables.keys():
+        whole, held = shapes[path]
+        assert whole == held, path
+    assert fitted.run()["users"].shape == (101, 32)
+
+
+@pytest.mark.parametrize("name", ["bpr", "in the batch"])
+def test_no_table_is_gathered(name, unchecked):
     """Devices send only gradients of their local rows, and the rows that a batch reads."""
-    largest = max(
-        map(np.prod, collectives(LAYOUTS["by examples and rows"], monkeypatch, **SETTINGS[name]))
-    )
-    assert largest <= 32 * -(-N_ITEMS // 4)
+    fitted, _, sent = sharded(name)
+    assert max(map(np.prod, sent)) <= fitted.n_runs * 32 * -(-N_ITEMS // 4)
 
 
-def test_propagation_hands_parts_round(monkeypatch, unchecked):
+def test_propagation_hands_parts_round(unchecked):
     """The local shard with a padding row, and gradients of as many rows as a device holds."""
-    shapes = collectives(LAYOUTS["by examples and rows"], monkeypatch, **SETTINGS["lightgcn"])
+    _, _, sent = sharded("lightgcn and bcl")
     part = (-(-N_ITEMS // 4) + 1, 8)
-    assert part in shapes
-    assert max(map(np.prod, shapes)) == np.prod(part)
+    assert part in sent
+    assert max(map(np.prod, sent)) == np.prod(part)
 
 
-def test_steps_by_rows_send_what_a_batch_reads(monkeypatch, unchecked):
+def test_steps_by_rows_send_what_a_batch_reads(unchecked):
     """Devices send only the gradients of an anchor's user and two items, not of all local rows."""
-    shapes = collectives(LAYOUTS["by examples and rows"], monkeypatch, **SETTINGS["adam by rows"])
+    _, _, sent = sharded("adam by rows")
     of_validation = {(256, 80), (128, 80), (128, 32), (256, 32)}
-    largest = max(np.prod(shape) for shape in shapes if shape[-2:] not in of_validation)
-    assert largest <= 2 * 64 * 32
+    assert max(np.prod(shape) for shape in sent if shape[-2:] not in of_validation) <= 2 * 64 * 32
 
 
-@pytest.mark.parametrize("name", ["bpr", "adagrad by rows, scores of candidates"])
-@pytest.mark.parametrize("kind", [train.Checkpoint, train.SharedCheckpoint])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (train.SharedCheckpoint, "bpr"),
+        (train.Checkpoint, "adagrad by rows, scores of candidates"),
+    ],
+)
 def test_a_run_goes_on_with_other_devices(kind, name, tmp_path):
     """Starts row-wise on 8 devices, continues with 2 x 4 and ends on one."""
     whole = trained(SETTINGS[name], epochs=6)
@@ -220,10 +214,12 @@ class StopAt(train.Callback):
             raise Stopped
 
 
-@pytest.mark.parametrize("mesh", LAYOUTS.values(), ids=LAYOUTS)
-@pytest.mark.parametrize("k", [1, 20, 50])
-def test_rankings_do_not_depend_on_the_devices(mesh, k):
+@pytest.mark.parametrize(
+    ("layout", "k"), [("by examples", 1), ("by examples and rows", 20), ("by rows", 50)]
+)
+def test_rankings_do_not_depend_on_the_devices(layout, k):
     """Bit for bit, with ties across shard boundaries, and users with hardly any items left."""
+    mesh = LAYOUTS[layout]
     users, items = np.random.default_rng(0).integers(-2, 3, (2, 97, 4)).astype(np.float32)
     tables = models.Tables(jnp.asarray(users), jnp.asarray(items[:53]))
     log = simulate(n_users=97, n_items=53, n_exposed=30, seed=1).interactions
