@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -80,6 +81,33 @@ def taken_by_all_but_one(n_users=6, n_items=5):
     users, items = np.nonzero(np.arange(n_items) != missing[:, None])
     ids = {"user_ids": np.arange(n_users), "item_ids": np.arange(n_items)}
     return missing, Interactions.from_arrays(users, items, **ids)
+
+
+def bpr_gradients(params, users, items, missing, weight=1.0):
+    """Mean weighted BPR loss against each user's missing item, and its gradients, in float64."""
+    w, h = (np.asarray(params[name], np.float64) for name in ("users", "items"))
+    grads = {"users": np.zeros_like(w), "items": np.zeros_like(h)}
+    loss, weight = 0.0, np.broadcast_to(weight, len(users)) / len(users)
+    for u, i, c in zip(users, items, weight, strict=True):
+        ahead = w[u] @ (h[i] - h[missing[u]])
+        loss += c * np.log1p(np.exp(-ahead))
+        slope = -c / (1 + np.exp(ahead))
+        grads["users"][u] += slope * (h[i] - h[missing[u]])
+        grads["items"][i] += slope * w[u]
+        grads["items"][missing[u]] -= slope * w[u]
+    return loss, grads
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Watched(models.MatrixFactorization):
+    """Records the tables and ids of its scoring calls, in order."""
+
+    see: Callable = dataclasses.field(default=print, metadata={"static": True})
+
+    def score(self, tables, users, items):
+        jax.debug.callback(self.see, tables.users, tables.items, users, items, ordered=True)
+        return super().score(tables, users, items)
 
 
 def epoch_of(

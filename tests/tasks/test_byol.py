@@ -1,10 +1,9 @@
-"""BYOL: a step against the formulas in float64, its average, and what it learns."""
+"""BYOL: steps against the formulas in float64, padding, and the momentum."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from _helpers.refusals import raises
 from _helpers.views import (
     LINEAR,
     NORMED,
@@ -89,8 +88,3 @@ def test_the_momentum_rises_to_one(progress, share):
     batch = LEARNER.batch(jax.random.key(1), examples)
     _, (after, _) = LEARNER.loss(params, model_state, batch, ctx(8, progress=progress))
     np.testing.assert_allclose(after.momentum, 1 - 0.1 * share, rtol=1e-6)
-
-
-def test_a_momentum_out_of_range_is_refused():
-    with raises(ValueError, match=r"`momentum` must lie in \[0, 1\], got 1.1"):
-        BYOL(LINEAR, jitter, SQUARE, momentum=1.1)

@@ -86,17 +86,12 @@ def ctx(n, real=None):
     return train.StepContext(jax.random.key(0), jnp.int32(0), jnp.float32(0), where, count)
 
 
-@pytest.mark.parametrize("task", [FROZEN, TUNED], ids=["frozen", "tuned"])
-def test_what_can_be_told_apart_is_learned(task):
-    fitted = fit(task)
-    assert fitted.history[-1]["accuracy"][0] > 0.97
-    assert np.all(task.classify(*of_run(fitted), POINTS) == CLASSES)
-
-
 def test_a_frozen_network_stays_as_it_is():
     """The encoder is frozen, does not normalise by the batch, and keeps its statistics."""
     fitted = fit(FROZEN)
     params, model_state = of_run(fitted)
+    assert fitted.history[-1]["accuracy"][0] > 0.97
+    np.testing.assert_array_equal(FROZEN.classify(params, model_state, POINTS), CLASSES)
     assert set(params) == {"layer"}
     assert not jax.tree.leaves(model_state)
     jax.tree.map(np.testing.assert_array_equal, FROZEN.backbone, BEFORE)
@@ -113,7 +108,9 @@ def test_a_frozen_network_stays_as_it_is():
 
 
 def test_a_tuned_network_learns_and_so_do_its_statistics():
-    params, model_state = of_run(fit(TUNED, epochs=3))
+    fitted = fit(TUNED)
+    params, model_state = of_run(fitted)
+    assert fitted.history[-1]["accuracy"][0] > 0.97
     assert set(params) == {"layer", "network"}
     for before, after in ((BEFORE[0], params["network"]), (BEFORE[1], model_state)):
         for layer in {"first", "norm"} & set(before):

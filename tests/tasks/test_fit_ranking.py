@@ -139,7 +139,7 @@ def test_runs_together_are_the_runs_alone(quick):
 
 
 def test_loss_hyperparams_and_lengths_may_differ_between_runs(quick):
-    """What is swept need not be given besides."""
+    """Swept hyper-parameters need no other value."""
     run = functools.partial(
         fit, split().train, loss=losses.debiased_pairwise, n_pos=2, batch_size=64
     )
@@ -242,7 +242,6 @@ def test_a_user_with_the_whole_catalogue_is_passed_over_with_a_warning(quick):
     ("bad", "message"),
     [
         ({"n_neg": 0}, "`n_neg` must be at least 1, got 0"),
-        ({"n_pos": -1}, "`n_pos` must be at least 0"),
         ({"batch_size": 0}, "`batch_size`"),
         ({"eval_every": 0}, "`eval_every`"),
         ({"learning_rate": 0.0}, "`learning_rate` must lie in .* got 0.0"),
@@ -251,21 +250,6 @@ def test_a_user_with_the_whole_catalogue_is_passed_over_with_a_warning(quick):
         (
             {"loss": losses.debiased_pairwise, "hyperparams": {"tau_plus": [0.1, 1.0]}},
             "`tau_plus` must lie in",
-        ),
-        (
-            {
-                "loss": losses.bayesian_contrastive,
-                "hyperparams": {"tau_plus": 0.1, "alpha": 0.3, "beta": 0.9},
-            },
-            r"`alpha` must lie in \[0\.5, 1.*\], got 0\.3\.",
-        ),
-        (
-            {"loss": losses.reweighted_bce, "hyperparams": {"exponent": [0.1, -1.0]}},
-            "`exponent` must lie in .*, got -1",
-        ),
-        (
-            {"loss": losses.reweighted_bpr, "hyperparams": {"exponent": -1}},
-            "`exponent` must lie in",
         ),
         (
             {"loss": losses.debiased_pairwise, "hyperparams": {"tau_plus": 1 - 1e-9}},

@@ -1,4 +1,4 @@
-"""Two views of graphs: network inputs, convergence, and training on several devices."""
+"""Tasks on graphs: inputs of the network, views one by one, and classes."""
 
 from dataclasses import replace
 
@@ -35,7 +35,7 @@ def test_representations_are_of_graphs_as_they_are():
 
 
 def test_classes_from_features():
-    """By shapes: graphs of an augmentation that packs batches."""
+    """Shapes only; the augmentation packs batches."""
     task = Classification(
         NETWORK, replace(VIEWS, kinds=("identity",)), NETWORK.init(jax.random.key(0)), dim=16,
         n_classes=3, finetune=True,

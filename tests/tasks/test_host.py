@@ -73,7 +73,7 @@ def test_processes_share_an_epoch(monkeypatch):
 
 @pytest.mark.parametrize("kind", [train.Optimizer, train.RowOptimizer])
 def test_a_batch_from_the_host_is_that_from_the_device(kind):
-    """One batch of all interactions, of users with one possible negative each."""
+    """A batch holds all interactions, and each user has a single possible negative."""
     _, log = taken_by_all_but_one()
     run = partial(
         fit_ranking, log, loss=losses.bpr, encoder=models.MatrixFactorization(6, 5, 4), epochs=2,

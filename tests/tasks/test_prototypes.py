@@ -150,17 +150,3 @@ def test_clusters_are_made_anew_after_the_warm_up_from_examples_as_they_are():
 def test_numbers_of_clusters_that_cannot_be_are_refused(changes):
     with raises(ValueError, match="`clusters` must lie between 2 and the"):
         fit(dataclasses.replace(PCL, **changes), epochs=1)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"momentum": -0.1}, r"`momentum` must lie in \[0, 1\], got -0.1"),
-        ({"warm_up": -1}, r"`warm_up` must lie in \[0, inf\], got -1"),
-        ({"block_size": 0}, "`block_size` must be at least 1, got 0"),
-        ({"n_iterations": 1.5}, "`n_iterations` must be a whole number, got 1.5"),
-    ],
-)
-def test_numbers_out_of_range_are_refused(changes, message):
-    with raises(ValueError, match=message):
-        dataclasses.replace(PCL, **changes)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from _helpers.ranking import epoch_of, taken_by_all_but_one
+from _helpers.ranking import Watched, bpr_gradients, epoch_of, taken_by_all_but_one
 
 from crl_jax import losses
 from crl_jax.data import Interactions
@@ -25,19 +25,6 @@ def data():
     return taken_by_all_but_one(N_USERS, N_ITEMS)
 
 
-def numpy_bpr_gradients(params, users, items, missing):
-    """Mean BPR loss over all pairs against the one missing item, and its gradients."""
-    w, h = (np.asarray(params[name], np.float64) for name in ("users", "items"))
-    difference = np.einsum("bd,bd->b", w[users], h[items] - h[missing[users]])
-    slope = -1 / (1 + np.exp(difference)) / len(users)
-    grad_w, grad_h = np.zeros_like(w), np.zeros_like(h)
-    for b, (user, item) in enumerate(zip(users, items, strict=True)):
-        grad_w[user] += slope[b] * (h[item] - h[missing[user]])
-        grad_h[item] += slope[b] * w[user]
-        grad_h[missing[user]] -= slope[b] * w[user]
-    return np.log1p(np.exp(-difference)).mean(), {"users": grad_w, "items": grad_h}
-
-
 @pytest.mark.parametrize("optimizer", [sgd_l2, adam_l2, adamw])
 def test_one_full_batch_is_one_step_by_hand(data, optimizer):
     missing, interactions = data
@@ -46,7 +33,7 @@ def test_one_full_batch_is_one_step_by_hand(data, optimizer):
         interactions, n_neg=2, rule=optimizer, learning_rate=lr, weight_decay=decay
     )
     params = before.params
-    loss, grads = numpy_bpr_gradients(params, interactions.users, interactions.items, missing)
+    loss, grads = bpr_gradients(params, interactions.users, interactions.items, missing)
     want = {}
     for name, grad in grads.items():
         value = np.asarray(params[name], np.float64)
@@ -66,22 +53,10 @@ def test_one_full_batch_is_one_step_by_hand(data, optimizer):
 def test_every_interaction_counts_once_whatever_the_batch(data, batch_size):
     missing, interactions = data
     before, after, report = epoch_of(interactions, n_neg=2, batch_size=batch_size)
-    loss, _ = numpy_bpr_gradients(before.params, interactions.users, interactions.items, missing)
+    loss, _ = bpr_gradients(before.params, interactions.users, interactions.items, missing)
     np.testing.assert_allclose(report["loss"], loss, rtol=1e-5)
     jax.tree.map(np.testing.assert_array_equal, after.params, before.params)
     assert after.step == -(-24 // batch_size)
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Watched(MatrixFactorization):
-    """Records the arguments of its scoring calls."""
-
-    see: Callable = dataclasses.field(default=print, metadata={"static": True})
-
-    def score(self, tables, users, items):
-        jax.debug.callback(self.see, tables.users, tables.items, users, items, ordered=True)
-        return super().score(tables, users, items)
 
 
 def test_extra_positives_are_the_users_own_and_ids_do_not_depend_on_when_they_are_drawn(
@@ -137,35 +112,6 @@ def test_without_positives_held_out_nothing_is_said_of_the_negatives(data):
     assert set(epoch_of(data[1])[2]) == {"loss"}
 
 
-def sequential_sgd(params, users, items, missing, lr, decay):
-    """The published loop: one triplet after another, L2 on its three rows."""
-    w, h = (np.array(params[name], np.float64) for name in ("users", "items"))
-    for u, i in zip(users, items, strict=True):
-        j = missing[u]
-        slope = 1 / (1 + np.exp(w[u] @ (h[i] - h[j])))
-        step_w = slope * (h[i] - h[j]) - decay * w[u]
-        step_i, step_j = slope * w[u] - decay * h[i], -slope * w[u] - decay * h[j]
-        w[u] += lr * step_w
-        h[i] += lr * step_i
-        h[j] += lr * step_j
-    return {"users": w, "items": h}
-
-
-def test_row_by_row_is_the_published_loop(data):
-    missing, interactions = data
-    key, n = jax.random.key(4), len(interactions)
-    before, after, _ = epoch_of(
-        interactions, key=key, learning_rate=0.3, weight_decay=0.1, batch_size=1,
-        draw_batches=7, by_rows=True,
-    )  # fmt: skip
-    order = np.asarray(permute(jax.random.split(key)[0], jnp.arange(n), n))
-    want = sequential_sgd(
-        before.params, interactions.users[order], interactions.items[order], missing, 0.3, 0.1
-    )
-    for name in want:
-        np.testing.assert_allclose(after.params[name], want[name], rtol=1e-4, atol=1e-6)
-
-
 def test_rows_change_as_the_whole_tables_do_but_for_l2(data):
     """If L2 is 0, a row changes only by its gradient; duplicate items add up."""
     out = [
@@ -179,7 +125,7 @@ def test_rows_change_as_the_whole_tables_do_but_for_l2(data):
 def l2_by_hand(params, data, lr, decay):
     """The gradient of mean [loss + decay/2 · ‖rows of the anchor‖²]."""
     missing, log = data
-    _, grads = numpy_bpr_gradients(params, log.users, log.items, missing)
+    _, grads = bpr_gradients(params, log.users, log.items, missing)
     times = {
         "users": np.bincount(log.users, minlength=N_USERS),
         "items": np.bincount(np.concatenate([log.items, missing[log.users]]), minlength=N_ITEMS),

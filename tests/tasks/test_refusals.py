@@ -172,17 +172,6 @@ def test_a_stopping_is_checked_when_it_is_made(field):
         tasks.Stopping(**{field: 0})
 
 
-def test_trees_take_any_leaves():
-    task = tasks.Ranking.from_interactions(
-        split().train, encoder=models.MatrixFactorization(60, 80, 4), loss=losses.bpr
-    )
-    prior = tasks.InteractionPrior(jnp.ones(3))
-    trees = task, prior, tasks.ConfidenceEM(prior), tasks.Uniformity(), samplers.AOBPR()
-    for tree in (*trees, samplers.BNS(jnp.ones(3)), samplers.SharedRNS(), samplers.SRNS()):
-        for leaf in (None, "a name", object()):
-            assert type(jax.tree.map(lambda x, leaf=leaf: leaf, tree)) is type(tree)
-
-
 def test_scores_without_an_axis_of_negatives_are_named():
     with raises(ValueError, match="`neg` must have one axis more than `pos`"):
         losses.bpr(jnp.zeros(4), jnp.zeros(4))

@@ -1,4 +1,4 @@
-"""Training with samplers: all losses, hyper-parameter sweeps, checkpointed state, and errors."""
+"""Training with samplers: hyper-parameter sweeps, checkpointed state, and errors."""
 
 import dataclasses
 

@@ -293,7 +293,7 @@ def test_all_that_a_task_keeps_survives_a_kill(tmp_path, host):
 
 
 def test_functions_of_one_name_are_told_apart_by_what_they_compute(tmp_path):
-    """Of the task, in its leaves, and of the optimizer."""
+    """Functions are static fields, leaves, and fields of the optimizer."""
 
     @jax.tree_util.register_dataclass
     @dataclasses.dataclass(frozen=True)

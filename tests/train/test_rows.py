@@ -286,7 +286,7 @@ def test_a_step_by_rows_is_that_of_whole_tables(name, standard_promotion):
 
 
 def test_a_ranking_is_trained_as_with_whole_tables(standard_promotion):
-    """By Adam with a schedule; rows that no batch reads are flushed before each validation."""
+    """Adam with a schedule; rows that no batch reads are flushed before each validation."""
     run = partial(
         fit, split().train, split().valid, schedule=train.cosine, epochs=3, batch_size=100,
         learning_rate=0.02, l2_target="rows", weight_decay=0.1, n_neg=2,
