@@ -1,4 +1,4 @@
-"""Construction of tasks: wrong arguments, labels of several types, and pytrees."""
+"""Construction of tasks: wrong arguments, labels of several types, and dtypes."""
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +10,7 @@ from flax import linen
 
 from crl_jax import losses, models, tasks
 from crl_jax.tasks import LabelledExamples
+from crl_jax.tasks._score_task import split_labels
 from crl_jax.train import Batch, TrainConfig
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")

@@ -8,17 +8,7 @@ import numpy as np
 import pytest
 from _helpers.killing import Killed, kill_at
 from _helpers.refusals import raises
-from _helpers.views import (
-    LINEAR,
-    NORMED,
-    POINTS,
-    Given,
-    Jitter,
-    ctx,
-    fit,
-    jitter,
-    unit,
-)
+from _helpers.views import LINEAR, NORMED, POINTS, Given, Jitter, ctx, fit, jitter, unit
 from flax import nnx
 
 from crl_jax import losses, train

@@ -4,25 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from _helpers.views import (
-    LINEAR,
-    NORMED,
-    POINTS,
-    SQUARE,
-    ctx,
-    jitter,
-    unit,
-)
+from _helpers.views import LINEAR, POINTS, SQUARE, ctx, jitter, unit
 
 from crl_jax import train
-from crl_jax.models import Network
 from crl_jax.tasks import BYOL
 from crl_jax.train import Optimizer, TrainConfig
 
 pytestmark = pytest.mark.usefixtures("standard_promotion", "quick_compiles")
-
-
-LEARNER = BYOL(NORMED, jitter, Network(predictor), momentum=0.9)
 
 
 def mean_and_gradients(w, q, target, v1, v2):
@@ -83,8 +71,8 @@ def test_fillers_count_nothing():
 
 @pytest.mark.parametrize(("progress", "share"), [(0.0, 1.0), (0.5, 0.5), (1.0, 0.0)])
 def test_the_momentum_rises_to_one(progress, share):
-    params, model_state = LEARNER.init(jax.random.key(0))
-    examples = train.Batch(jnp.arange(8), jnp.asarray(POINTS[:8]))
-    batch = LEARNER.batch(jax.random.key(1), examples)
-    _, (after, _) = LEARNER.loss(params, model_state, batch, ctx(8, progress=progress))
+    task = BYOL(LINEAR, jitter, SQUARE, momentum=0.9)
+    params, model_state = task.init(jax.random.key(0))
+    batch = task.batch(jax.random.key(1), train.Batch(jnp.arange(8), jnp.asarray(POINTS[:8])))
+    _, (after, _) = task.loss(params, model_state, batch, ctx(8, progress=progress))
     np.testing.assert_allclose(after.momentum, 1 - 0.1 * share, rtol=1e-6)

@@ -371,7 +371,7 @@ def test_users_who_took_everything_have_no_confidence(quick):
     log = Interactions.from_arrays(users, items, user_ids=np.arange(3), item_ids=np.arange(4))
     prior = jnp.linspace(0.1, 0.7, 7)
     confidence = ConfidenceEM(InteractionPrior(prior), rule="prior", normalize=False)
-    with pytest.warns(UserWarning, match="whole catalogue"):
+    with pytest.warns(UserWarning, match="4 interactions of users who have seen the whole"):
         fitted = fit(log, loss=losses.bpr, epochs=1, batch_size=2, confidence=confidence)
     want = np.where(users == 0, np.nan, prior)
     np.testing.assert_allclose(fitted.confidence[0], want, rtol=1e-6)

@@ -78,13 +78,6 @@ def sgl(log):
     return replace(view, edge_dropout=0.0), GraphContrast(first=view, second=view)
 
 
-def simgcl(log):
-    view = LightGCN.from_interactions(
-        log, 8, 2, layer_weights=(0, 0.5, 0.5), noise=jnp.float32(0.1)
-    )
-    return replace(view, noise=None), GraphContrast(first=view, second=view)
-
-
 def xsimgcl(log):
     view = LightGCN.from_interactions(
         log, 8, 2, layer_weights=(0, 0.5, 0.5), noise=jnp.float32(0.1)
@@ -100,7 +93,7 @@ def directau(log):
     return LightGCN.from_interactions(log, 8, 1, similarity="cosine"), Uniformity()
 
 
-@pytest.mark.parametrize("method", [sgl, simgcl, xsimgcl, lightgcl, directau])
+@pytest.mark.parametrize("method", [sgl, xsimgcl, lightgcl, directau])
 def test_methods_of_the_field_add_their_term_to_the_loss(method):
     """The term is linear in its weight, whose value does not recompile; so are its gradients."""
     encoder, auxiliary_loss = method(split().train)

@@ -13,7 +13,7 @@ from _helpers.ranking import curve, fit, quick_fit, split
 from _helpers.refusals import raises
 
 from crl_jax import losses
-from crl_jax.data import simulate
+from crl_jax.data import Interactions, simulate
 from crl_jax.metrics import eval_layout, evaluate, summarize
 from crl_jax.models import MatrixFactorization, inner_scores
 from crl_jax.samplers import BNS, PNS
@@ -224,16 +224,8 @@ def test_divergence_is_reported(quick):
     assert np.isnan(best.scores[0])
 
 
-def test_a_user_with_the_whole_catalogue_is_passed_over_with_a_warning(quick):
-    from crl_jax.data import Interactions
-
-    users = np.array([0, 0, 0, 1, 2])
-    items = np.array([0, 1, 2, 0, 1])
-    data = Interactions.from_arrays(users, items)
-    with pytest.warns(UserWarning, match="3 interactions of users who have seen the whole"):
-        fitted = fit(data, loss=losses.bpr, epochs=2)
-    assert np.isfinite(fitted.history[-1]["loss"][0])
-    full = Interactions.from_arrays(users[:3], items[:3])
+def test_users_with_the_whole_catalogue_alone_are_refused():
+    full = Interactions.from_arrays([0, 0, 0], [0, 1, 2])
     with raises(ValueError, match="`train` must leave some item"):
         fit(full, loss=losses.bpr, epochs=2)
 

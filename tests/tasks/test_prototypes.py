@@ -7,17 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from _helpers.refusals import raises
-from _helpers.views import (
-    LABELS,
-    LINEAR,
-    NORMED,
-    POINTS,
-    Jitter,
-    ctx,
-    fit,
-    jitter,
-    unit,
-)
+from _helpers.views import LABELS, LINEAR, NORMED, POINTS, Jitter, ctx, fit, jitter, unit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

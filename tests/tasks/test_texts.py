@@ -8,15 +8,7 @@ import numpy as np
 import pytest
 from _helpers.bert import TINY, leave, tokens
 from _helpers.refusals import raises
-from _helpers.views import (
-    LABELS,
-    LINEAR,
-    NORMED,
-    POINTS,
-    Given,
-    ctx,
-    jitter,
-)
+from _helpers.views import LABELS, LINEAR, NORMED, POINTS, Given, ctx, jitter
 from _helpers.views import unit as normalized
 from scipy import stats
 
