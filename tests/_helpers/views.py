@@ -82,23 +82,8 @@ class Jitter:
         return example / 2
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Shrink:
-    """Scales the example; has the same fields as :class:`Jitter`."""
-
-    size: Any = 0.1
-
-    def __call__(self, key, example):
-        return example * jnp.asarray(self.size, jnp.float32)
-
-
 def jitter(key, example):
     return example + 0.1 * jax.random.normal(key, example.shape)
-
-
-# For runs that differ in rounding: Adam turns a gradient of pure rounding error into a full step.
-DESCENT = Optimizer(0.1, rule=train.sgd_l2)
 
 
 def fit(task, data=POINTS, config=None, epochs=2, optimizer=None, **rest):
