@@ -95,6 +95,8 @@ def test_fine_tuning_drops_out_and_evaluation_does_not():
     backbone = NET.init(jax.random.key(0))
     task = Classification(NET, leave, backbone, dim=12, n_classes=2, finetune=True)
     params, before = task.init(jax.random.key(0))
+    kernel = jax.random.normal(jax.random.key(1), (12, 2))  # initially zeros
+    params = {**params, "layer": {**params["layer"], "kernel": kernel}}
     batch = TEXTS, jnp.zeros(24, jnp.int32)
     loss = jax.jit(task.loss)
     first, (after, _) = loss(params, before, batch, ctx(24))
